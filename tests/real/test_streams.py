@@ -14,7 +14,7 @@ from pathlib import Path
 
 import jwt
 import requests
-from gripcontrol import GripPubControl, WebSocketMessageFormat
+from gripcontrol import GripPubControl, WebSocketMessageFormat, parse_grip_uri
 from mercure_publisher import MercureConfig, MercurePublisher, MercurePublishError
 from pubcontrol import Item
 from pymercure.consumer import Consumer
@@ -42,7 +42,8 @@ entry = "{entry}"
 {interpreter}
 processes = 1
 threads = 1
-env = {{ CONTROL = "{control}", GRIP_KEY = "{grip_key}" }}
+grip = true
+env = {{ VERIFY_KEY = "{verify_key}" }}
 
 [[sites]]
 [[sites.routes]]
@@ -50,16 +51,15 @@ app = "rooms"
 """
 
 
-def app_config(kind, entry, control="http://127.0.0.1:9", key=""):
+def app_config(kind, entry, key="", verify_key=""):
     interpreter = f"interpreter = {json.dumps(sys.executable)}" if kind == "wsgi" else ""
     return APP.format(
         folder=json.dumps(str(APPS)),
         kind=kind,
         entry=entry,
         interpreter=interpreter,
-        control=control,
         key=key,
-        grip_key=GRIP_KEY,
+        verify_key=verify_key,
     )
 
 
@@ -67,12 +67,10 @@ class Rooms(RealCase):
     """What applications of all kinds do alike."""
 
     def serve(self, *app, **more):
-        """A server whose application publishes over a port that is known before the server's is."""
-        relay = self.enterContext(Relay())
+        """A server whose application publishes by the `GRIP_URL` that it is given."""
         settings = self.folder() / "penstock.toml"
-        settings.write_text(app_config(*app, control=relay.url, **more))
+        settings.write_text(app_config(*app, **more))
         self.server = self.enterContext(Front(settings))
-        relay.target = self.server.admin_port
 
     def say(self, room, words):
         answer = self.server.request("POST", f"/say/{room}", words)
@@ -159,7 +157,7 @@ class Django(Rooms):
     """django-grip, unmodified."""
 
     def setUp(self):
-        self.serve("wsgi", "django_rooms:application", key=f'grip_key = "{GRIP_KEY}"')
+        self.serve("wsgi", "django_rooms:application")
 
     def test_views_hold_streams_and_publish(self):
         listeners = self.check_streams()
@@ -183,9 +181,22 @@ class Django(Rooms):
         self.check_websockets("{count}: {}")
 
 
+class OneKeyForAll(Rooms):
+    """Signed by `hub.grip_key`, published by the application's own."""
+
+    def test_views_know_the_key_and_publish_by_their_own(self):
+        key = f'grip_key = "{GRIP_KEY}"'
+        self.serve("wsgi", "django_rooms:application", key=key, verify_key=GRIP_KEY)
+        about = json.loads(self.server.get("/about").text)
+        self.assertEqual(about, {"proxied": True, "signed": True})
+        listener = self.listen("news")
+        self.say("news", "heard")
+        listener.wait_for("heard")
+
+
 class Unsigned(Rooms):
     def test_a_token_that_a_client_brings_is_taken_away(self):
-        self.serve("wsgi", "django_rooms:application")
+        self.serve("wsgi", "django_rooms:application", verify_key=GRIP_KEY)
         claims = {"iss": "penstock", "exp": int(time.time()) + 3600}
         token = jwt.encode(claims, GRIP_KEY, algorithm="HS256")
         about = self.server.get("/about", {"Grip-Sig": token})
@@ -218,7 +229,7 @@ class Plain(Rooms):
         await stopped
 
     def publish_to_sockets(self, room, words):
-        control = GripPubControl({"control_uri": self.server.admin})
+        control = GripPubControl(parse_grip_uri(self.server.get("/grip-url").text))
         control.publish(room, Item(WebSocketMessageFormat(words)), blocking=True)
 
 

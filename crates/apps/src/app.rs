@@ -14,7 +14,7 @@ use std::time::{Duration, Instant, SystemTime};
 use penstock_config as config;
 use penstock_exchange::bodies::BodyStore;
 use penstock_exchange::metrics::AppMetrics;
-use penstock_exchange::{ClientState, Fault, Handler};
+use penstock_exchange::{ClientState, Fault};
 use penstock_runtime::{LoopHandle, clock};
 use penstock_sys::identity::Account;
 use penstock_sys::process::Launcher;
@@ -55,8 +55,6 @@ pub struct Setup {
     pub account: Option<Account>,
     /// Where bodies wait.
     pub store: BodyStore,
-    /// Answers with a file below the application's `sendfile_root`, if it has one.
-    pub sendfile: Option<Arc<dyn Handler>>,
     /// Whether something serves already on this machine that its boot must not slow down: what it follows.
     pub gives_way: bool,
     /// Whether people work on the applications here (`serve --dev`).
@@ -158,12 +156,7 @@ impl App {
             config::AppKind::Rack => Way::Workers(Dialect::Ruby),
             config::AppKind::Command | config::AppKind::FastCgi => Way::Servers(servers),
         };
-        let shared = Arc::new(AppShared::new(
-            &config,
-            way,
-            setup.store.clone(),
-            setup.sendfile.clone(),
-        ));
+        let shared = Arc::new(AppShared::new(&config, way, setup.store.clone()));
         let (commands, inbox) = mpsc::channel(COMMANDS_MAX);
         let (said, boot) = watch::channel(Boot::Pending);
         let executor = Executor::new(Arc::clone(&shared), config.clone(), said, (policy, setup));

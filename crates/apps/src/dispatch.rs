@@ -21,7 +21,9 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use penstock_exchange::bodies::NamelessFile;
-use penstock_exchange::{ClientState, Fault, FaultKind, InternalRedirect, Reply, Response};
+use penstock_exchange::{
+    ClientState, Fault, FaultKind, InternalRedirect, Reply, Response, SendfileGrant,
+};
 use penstock_queue::{Queue, QueueLimits, SlotId, SlotSpec, Start, Submitted, Ticket};
 use penstock_runtime::clock;
 use tokio::sync::{Notify, oneshot};
@@ -54,6 +56,8 @@ pub(crate) struct Job {
     pub(crate) websocket: Option<Box<Handshake>>,
     /// It asks for another protocol, and its worker may take the connection over.
     pub(crate) upgrades: bool,
+    /// Leave for its response to name another body.
+    pub(crate) sendfile: Option<Arc<SendfileGrant>>,
     /// Which process it belongs to, where the application is sticky.
     pub(crate) affinity: Option<Box<Affinity>>,
 }
@@ -96,6 +100,7 @@ impl Job {
             client: Arc::clone(&self.client),
             websocket: None,
             upgrades: self.upgrades,
+            sendfile: self.sendfile.take(),
             affinity: self.affinity.take(),
         }
     }

@@ -205,6 +205,7 @@ pub(crate) fn submit(
         client: Arc::clone(&request.client),
         websocket,
         upgrades: model != WorkerModel::Reactor(Form::Scope) && request.head.is_upgrade(),
+        sendfile: request.sendfile.clone(),
         affinity: shared
             .stickiness
             .as_ref()

@@ -3,17 +3,17 @@
 //! Called by `slot` and `channel`. Framing and connection fields are the front end's: an application's
 //! `Content-Length` becomes a number that is enforced, `Transfer-Encoding` and its like are dropped
 //! (PEP 3333: applications must not send hop-by-hop fields; old ones do). What it says to the front end
-//! (`X-Accel-*`, `X-Sendfile`) no client sees.
+//! (`X-Accel-*`, `X-Sendfile`) is obeyed where its route grants it, and no client sees it.
 
-use penstock_exchange::grip::speaks_to_hub;
+use penstock_exchange::grip::is_grip;
 use penstock_exchange::{
-    Accel, Body, Fault, FaultKind, InternalRedirect, Response, Sendable, Timing,
+    Accel, Body, Fault, FaultKind, InternalRedirect, Response, SendfileGrant, Timing, is_to_front,
 };
 use penstock_http::{FieldBlock, Status, parse_length};
 use penstock_wire::HeadParts;
 
 /// Fields of the application that are not passed on.
-const NOT_PASSED: [&str; 14] = [
+const NOT_PASSED: [&str; 8] = [
     "connection",
     "keep-alive",
     "proxy-connection",
@@ -21,12 +21,6 @@ const NOT_PASSED: [&str; 14] = [
     "trailer",
     "transfer-encoding",
     "upgrade",
-    "x-accel-buffering",
-    "x-accel-charset",
-    "x-accel-limit-rate",
-    "x-accel-mapping",
-    "x-accel-redirect",
-    "x-sendfile",
     "content-length",
 ];
 
@@ -52,7 +46,7 @@ pub(crate) fn head(
     parts: &HeadParts<'_>,
     is_head: bool,
     timing: Timing,
-    sendable: Option<Sendable<'_>>,
+    grant: Option<&SendfileGrant>,
 ) -> Result<ReplyHead, Fault> {
     let Some(status) = Status::new(parts.status) else {
         return Err(broken(format!("status {}", parts.status), timing));
@@ -71,7 +65,7 @@ pub(crate) fn head(
                     .get(..17)
                     .is_some_and(|t| t.eq_ignore_ascii_case(b"text/event-stream"));
             speaks_to_cache |= name.eq_ignore_ascii_case("x-accel-expires");
-            is_for_hub |= speaks_to_hub(name.as_bytes(), value);
+            is_for_hub |= is_grip(name.as_bytes());
             if let Err(error) = fields.push(name, value) {
                 return Err(broken(format!("response field `{name}`: {error}"), timing));
             }
@@ -95,9 +89,11 @@ pub(crate) fn head(
     response.speaks_to_hub = is_for_hub;
     response.asks_for_no_buffer = asks_for_no_buffer;
     let mut redirect = None;
-    if let Some(accel) = accel {
+    if let Some(accel) = accel
+        && grant.is_some()
+    {
         response.rate_max = accel.rate_max;
-        let found = accel.internal_redirect(sendable, &response.fields, &response.timing);
+        let found = accel.internal_redirect(grant, &response.fields, &response.timing);
         let found = found.map_err(|cause| broken(cause, response.timing.clone()));
         redirect = found?.map(Box::new);
     }
@@ -116,7 +112,7 @@ fn asks_for(accel: &mut Option<Accel>, name: &str, value: &[u8]) {
     let is = |known: &str| name.eq_ignore_ascii_case(known);
     if is("x-accel-redirect") {
         accel.get_or_insert_default().set_redirect(value);
-    } else if is("x-sendfile") {
+    } else if is("x-sendfile") || is("x-lighttpd-send-file") {
         accel.get_or_insert_default().set_sendfile(value);
     } else if is("x-accel-limit-rate") {
         accel.get_or_insert_default().set_rate(value);
@@ -125,6 +121,10 @@ fn asks_for(accel: &mut Option<Accel>, name: &str, value: &[u8]) {
 
 /// Whether a field of that name goes to the client as the application said it.
 pub(crate) fn is_passed(name: &str) -> bool {
+    if is_to_front(name.as_bytes()) {
+        // For a cache in front of this; edge takes it out.
+        return name.eq_ignore_ascii_case("x-accel-expires");
+    }
     let mut not_passed = NOT_PASSED.iter();
     !not_passed.any(|known| known.eq_ignore_ascii_case(name))
 }

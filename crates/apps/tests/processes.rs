@@ -104,7 +104,6 @@ async fn start(dir: &Dir, loops: &Loops, is_preloaded: bool) -> Arc<App> {
     let setup = Setup {
         launcher: None,
         account: None,
-        sendfile: None,
         gives_way: false,
         development: false,
         size: None,

@@ -120,6 +120,9 @@ fn read_program(table: &Section<'_>, kind: &Kind, app: &mut App) {
         None => {}
     }
     let upstream = upstream::read_of_app(app, protocol, upstream.as_ref());
+    if !app.sendfile.is_followed {
+        app.sendfile = upstream.sendfile.clone();
+    }
     app.upstream = Some(Box::new(upstream));
     app.fit_upstream();
 }

@@ -203,6 +203,18 @@ pub enum Problem {
         /// What it is for, in words.
         what: &'static str,
     },
+    /// A back end whose channels would be those of the routes with `hub`.
+    #[error(
+        "`hub` is the namespace of the routes with `hub`: say `grip = {{ namespace = \"...\" }}`, with \
+         \"hub\" only if these channels are to be shared"
+    )]
+    NamespaceOfHub,
+    /// An upstream whose channels would be those of an application.
+    #[error(
+        "an application is called `{0}` too, and their channels are not to be one by accident: say \
+         `grip = {{ namespace = \"...\" }}`"
+    )]
+    NamespaceOfApp(String),
     /// Two keys that mean the same.
     #[error("`{key}` and `{other}` say the same: keep one")]
     SaidTwice {

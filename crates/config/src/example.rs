@@ -62,6 +62,7 @@ fn inline_section(option: &Opt) -> Option<&'static str> {
         | Kind::SizeOrTable(_, section)
         | Kind::TextOrTable(_, section)
         | Kind::ListOrTable(_, section)
+        | Kind::FlagOrTable(section)
         | Kind::FlagListOrTable(_, section)
         | Kind::TextsOrTables(_, section) => Some(section),
         _ => None,

@@ -12,7 +12,7 @@ use crate::error::Problem;
 use crate::model::{Hub, HubHistory, Limits, SlowPolicy};
 use crate::section::Section;
 
-pub(crate) use mercure::{SECRET_32 as SECRET, read as read_mercure};
+pub(crate) use mercure::{SECRET_32 as SECRET, read as read_mercure, read_origins};
 pub(crate) use route::read as read_route;
 
 /// Reads the table, or gives the defaults when there is none.

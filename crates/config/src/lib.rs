@@ -21,6 +21,7 @@ mod error;
 mod example;
 mod files;
 mod foreign_words;
+mod grants;
 mod headers;
 mod hide;
 mod hub;
@@ -61,11 +62,12 @@ pub use hide::{HIDDEN_BY_DEFAULT, HidePattern};
 pub use masked::{Secret, Variables};
 pub use model::{
     AccessLog, App, AppKind, Balance, BlockingPool, Cache, CacheBypass, CacheKey, Coding,
-    Concurrency, Config, Connections, Control, Eject, Files, Forwarded, HashKey, HeaderRules,
-    Health, HostHeader, Hub, HubHistory, Join, Joins, Limits, LogFormat, LogTarget, MemoryMax,
-    MercureKey, Preload, Processes, Protocol, ProxyProtocol, QueryKey, Retry, Rewrite, Route,
-    RouteCache, RouteHub, RouteMercure, Scaling, Server, ServerAddr, ServerLogFormat, Site,
-    SlowPolicy, SocketFile, Sticky, Symlinks, TcpStream, Upstream, UpstreamServer,
+    Concurrency, Config, Connections, Control, Eject, Files, Forwarded, Grip, HUB_NAMESPACE,
+    HashKey, HeaderRules, Health, HostHeader, Hub, HubHistory, Join, Joins, Limits, LogFormat,
+    LogTarget, MemoryMax, MercureKey, Preload, Processes, Protocol, ProxyProtocol, QueryKey, Retry,
+    Rewrite, Route, RouteCache, RouteHub, RouteMercure, Scaling, Sendfile, Server, ServerAddr,
+    ServerLogFormat, Site, SlowPolicy, SocketFile, Sticky, Symlinks, TcpStream, Upstream,
+    UpstreamServer,
 };
 pub use parse::{load, parse};
 pub use resolve::{AdminChoice, Invocation, resolve};

@@ -20,7 +20,9 @@ use std::time::Duration;
 pub use app::{App, AppKind, Concurrency, MemoryMax, Preload, Processes, Scaling, Sticky};
 pub use cache::{Cache, CacheBypass, CacheKey, QueryKey, RouteCache};
 pub use files::{Coding, Files, Symlinks};
-pub use hub::{Hub, HubHistory, MercureKey, RouteHub, RouteMercure, SlowPolicy};
+pub use hub::{
+    Grip, HUB_NAMESPACE, Hub, HubHistory, MercureKey, RouteHub, RouteMercure, Sendfile, SlowPolicy,
+};
 pub use upstream::{
     Balance, Connections, Eject, Forwarded, HashKey, Health, HostHeader, Protocol, ProxyProtocol,
     Retry, ServerAddr, TcpStream, Upstream, UpstreamServer,
@@ -80,6 +82,40 @@ pub struct Joins {
     pub key: Secret,
     /// The file that it was read from; none is the configuration's own.
     pub key_file: Option<PathBuf>,
+}
+
+impl Config {
+    /// What the back end of a route may say by GRIP there; none is nothing.
+    pub fn grip_of(&self, route: &Route) -> Option<Grip> {
+        let (name, said) = match (&route.app, &route.upstream) {
+            (Some(name), _) => (name, self.apps.get(name)?.grip.as_ref()),
+            (None, Some(name)) => (name, self.upstreams.get(name)?.grip.as_ref()),
+            (None, None) => return None,
+        };
+        let is_obeyed = route.grip.unwrap_or_else(|| said.is_some());
+        is_obeyed.then(|| said.cloned().unwrap_or_else(|| Grip::of(name)))
+    }
+
+    /// Whether the responses of a route's back end may name another body.
+    pub fn sendfile_of<'a>(&'a self, route: &'a Route) -> Option<&'a Sendfile> {
+        let of_back_end = || match (&route.app, &route.upstream) {
+            (Some(name), _) => Some(&self.apps.get(name)?.sendfile),
+            (None, Some(name)) => Some(&self.upstreams.get(name)?.sendfile),
+            (None, None) => None,
+        };
+        let sendfile = route.sendfile.as_ref().or_else(of_back_end)?;
+        sendfile.is_followed.then_some(sendfile)
+    }
+
+    /// The namespaces of all channels, some more than once.
+    pub fn namespaces(&self) -> Vec<String> {
+        let routes = self.sites.iter().flat_map(|site| &site.routes);
+        let of_route = |route: &Route| match &route.hub {
+            Some(hub) => Some(hub.namespace.clone()),
+            None => self.grip_of(route).map(|grip| grip.namespace),
+        };
+        routes.filter_map(of_route).collect()
+    }
 }
 
 /// The `[server]` table.
@@ -363,6 +399,10 @@ pub struct Route {
     pub response_buffering: Option<bool>,
     /// Bytes of a request body (413 above); none is `body_bytes` of the limits.
     pub max_body: Option<u64>,
+    /// Whether what the back end says by GRIP is obeyed; none is the back end's.
+    pub grip: Option<bool>,
+    /// Whether responses may name another body; none is the back end's.
+    pub sendfile: Option<Sendfile>,
     /// The caches in front of the application or upstream, and their rules.
     pub cache: Option<RouteCache>,
     /// Held streams of channels that the path names; never beside another that answers.
@@ -386,6 +426,8 @@ impl Route {
             request_buffering: None,
             response_buffering: None,
             max_body: None,
+            grip: None,
+            sendfile: None,
             cache: None,
             hub: None,
             mercure: None,

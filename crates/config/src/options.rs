@@ -54,6 +54,10 @@ pub(crate) enum Kind {
     FlagOrWords(&'static [&'static str]),
     /// `true`, `false`, or one of these words.
     FlagOrWord(&'static [&'static str]),
+    /// `true`, `false`, or a table.
+    FlagOrTable(&'static str),
+    /// `true`, `false`, or a list of paths, relative to the file's folder.
+    FlagOrPaths,
     /// `true`, `false`, a list of such texts, or a table.
     FlagListOrTable(&'static str, &'static str),
     /// A number from 0 to 1.
@@ -155,6 +159,7 @@ impl Kind {
             | Self::ListOrTable(each, _)
             | Self::FlagListOrTable(each, _) => each.to_owned(),
             Self::FlagOrWords(words) => alternatives(words),
+            Self::FlagOrPaths => "a path".to_owned(),
             _ => self.expected(),
         }
     }
@@ -175,6 +180,8 @@ impl Kind {
             Self::FlagListOrTable(what, _) => {
                 format!("true, false, a list, each {what}, or a table")
             }
+            Self::FlagOrTable(_) => "true, false, or a table".to_owned(),
+            Self::FlagOrPaths => "true, false, or a list of paths".to_owned(),
             Self::Fraction => "a number from 0 to 1".to_owned(),
             Self::Path => "a path".to_owned(),
             Self::Count(min, max) => format!("a number from {min} to {max}"),

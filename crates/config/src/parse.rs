@@ -86,6 +86,7 @@ fn read<'a>(found: &'a Findings<'a>, root: &'a DeTable<'a>, origin: &Path) -> Op
             names: &app_names,
             apps: &apps,
             upstreams: &upstream_names,
+            upstream_tables: &upstreams,
             caches: &caches,
             hub: &hub,
             hide: &server.value.hide,

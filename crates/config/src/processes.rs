@@ -5,9 +5,11 @@
 //! kinds whose code is not Penstock's to load. What must stay true: a key that would do nothing beside
 //! what else the table says is an error, not ignored; each bound fits the others.
 
+use std::collections::BTreeMap;
+
 use crate::error::Problem;
+use crate::grants;
 use crate::model::{App, AppKind, Concurrency, MemoryMax, Preload, Processes, Sticky};
-use crate::parse::check_folder;
 use crate::place::At;
 use crate::section::{FlagOrWord, Section};
 use crate::server::read_account;
@@ -43,10 +45,8 @@ pub(crate) fn read(table: &Section<'_>, app: &mut App) {
             Problem::OnlyFor { key: "group", what },
         );
     }
-    if let Some(root) = table.path("sendfile_root") {
-        check_folder(table, "sendfile_root", &root);
-        app.sendfile_root = Some(root.value);
-    }
+    app.grip = grants::read_grip(table, &app.name, &BTreeMap::new());
+    app.sendfile = grants::read_sendfile_and_root(table);
 }
 
 /// What depends on the kind of an application whose code Penstock loads.

@@ -11,7 +11,8 @@ use crate::detect::{self, Found, LOOKED_FOR};
 use crate::error::{ConfigError, Problem, Report};
 use crate::foreign_words::translate_verb;
 use crate::model::{
-    App, AppKind, BlockingPool, Config, Files, Hub, Limits, LogTarget, Processes, Route, Server,
+    App, AppKind, BlockingPool, Config, Files, Grip, HUB_NAMESPACE, Hub, Limits, LogTarget,
+    Processes, Route, Server,
 };
 use crate::place::absolute;
 use crate::values::{ListenAddr, PathPattern};
@@ -33,6 +34,8 @@ pub struct Invocation {
     pub processes: Option<usize>,
     /// Threads in each worker process of every application.
     pub threads: Option<usize>,
+    /// Whether every application is obeyed in what it says by GRIP (`--grip`).
+    pub grip: bool,
     /// What the application of a folder or module is, when its code is not to be looked at for that.
     pub kind: Option<AppKind>,
     /// Whether the target is a folder whose files are served, and nothing else of it.
@@ -393,6 +396,12 @@ fn apply(mut config: Config, invocation: &Invocation) -> Result<Config, Report> 
         if !app.has_reactor() || app.kind_is_guess {
             app.threads = threads.unwrap_or(app.threads);
             app.threads_min = threads.unwrap_or(app.threads_min);
+        }
+        if invocation.grip && app.grip.is_none() {
+            app.grip = Some(Grip::of(&app.name));
+            if app.name == HUB_NAMESPACE {
+                errors.push(Problem::NamespaceOfHub);
+            }
         }
         app.fit_upstream();
     }

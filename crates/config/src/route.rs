@@ -3,6 +3,8 @@
 //! Called by `site`. What must stay true: every route of a site can match some path, has something
 //! to do and one who does it, and names only what exists.
 
+use std::collections::BTreeMap;
+
 use crate::error::Problem;
 use crate::model::Route;
 use crate::place::At;
@@ -10,7 +12,7 @@ use crate::section::Section;
 use crate::site::Known;
 use crate::suggest::nearest;
 use crate::values::PathPattern;
-use crate::{cache, files, headers, hub};
+use crate::{cache, files, grants, headers, hub};
 
 /// Reads the routes of a site.
 pub(crate) fn read(site: &Section<'_>, known: &Known<'_>) -> Vec<Route> {
@@ -52,9 +54,36 @@ fn read_one(table: &Section<'_>, known: &Known<'_>) -> Option<At<Route>> {
         None => (PathPattern::any(), table.at),
     };
     route.cache = cache::read_route(table, known.caches);
+    read_grants(table, known, &mut route);
     check_answers(table, &path);
     route.path = path;
     Some(At::new(route, at))
+}
+
+/// Reads what its back end's responses may ask of the front end on this route.
+fn read_grants(table: &Section<'_>, known: &Known<'_>, route: &mut Route) {
+    route.grip = table.flag_said("grip");
+    route.sendfile = grants::read_sendfile(table);
+    let Some(name) = route.upstream.as_ref().or(route.app.as_ref()) else {
+        return;
+    };
+    if route.grip != Some(true) {
+        return;
+    }
+    let app = route.app.as_ref().and_then(|name| known.apps.get(name));
+    let upstream = route.upstream.as_ref();
+    let upstream = upstream.and_then(|name| known.upstream_tables.get(name));
+    let of_app = app.is_some_and(|app| app.grip.is_some());
+    if of_app || upstream.is_some_and(|upstream| upstream.grip.is_some()) {
+        return;
+    }
+    let none = BTreeMap::new();
+    let namesakes = if route.upstream.is_some() {
+        known.apps
+    } else {
+        &none
+    };
+    grants::check_namespace(table, name, namesakes);
 }
 
 /// Reports a route that nobody answers, and what stands beside another that answers.
@@ -64,6 +93,8 @@ fn check_answers(table: &Section<'_>, path: &PathPattern) {
         table.add(table.at, Problem::EmptyRoute(path.clone()));
     } else if !has_any(&["app", "upstream"]) {
         table.refuse("cache");
+        table.refuse("grip");
+        table.refuse("sendfile");
     }
     if has_any(&["app", "upstream", "files"]) {
         table.refuse("hub");

@@ -63,6 +63,10 @@ fn property(option: &Opt) -> Value {
         Kind::FlagListOrTable(_, section) => {
             json!({ "anyOf": [{ "type": "boolean" }, texts(), object(section)] })
         }
+        Kind::FlagOrTable(section) => {
+            json!({ "anyOf": [{ "type": "boolean" }, object(section)] })
+        }
+        Kind::FlagOrPaths => json!({ "anyOf": [{ "type": "boolean" }, texts()] }),
         Kind::Fraction => json!({ "type": "number", "minimum": 0, "maximum": 1 }),
         Kind::Count(min, max) => number(min, max),
         Kind::CountOrCounts(min, max) => json!({ "anyOf": [

@@ -178,6 +178,7 @@ impl<'a> Section<'a> {
         | Kind::SizeOrTable(_, name)
         | Kind::TextOrTable(_, name)
         | Kind::ListOrTable(_, name)
+        | Kind::FlagOrTable(name)
         | Kind::FlagListOrTable(_, name)) = option.kind
         else {
             return None;

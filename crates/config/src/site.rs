@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use crate::error::Problem;
 use crate::hide::HidePattern;
-use crate::model::{App, BlockingPool, Cache, Files, Hub, Route, Site};
+use crate::model::{App, BlockingPool, Cache, Files, Hub, Route, Site, Upstream};
 use crate::place::At;
 use crate::section::Section;
 use crate::values::{HostPattern, PathPattern};
@@ -21,6 +21,8 @@ pub(crate) struct Known<'a> {
     pub(crate) apps: &'a BTreeMap<String, App>,
     /// Names of upstreams.
     pub(crate) upstreams: &'a [String],
+    /// Upstreams by name.
+    pub(crate) upstream_tables: &'a BTreeMap<String, Upstream>,
     /// Caches by name.
     pub(crate) caches: &'a BTreeMap<String, Cache>,
     /// Bounds on held streams.

@@ -10,12 +10,12 @@ use std::collections::BTreeMap;
 
 use crate::address::is_host;
 use crate::error::Problem;
+use crate::grants;
 use crate::headers::is_token;
 use crate::model::{
     App, Balance, Connections, Forwarded, HashKey, Health, HostHeader, Protocol, ProxyProtocol,
     Upstream, UpstreamServer,
 };
-use crate::parse::check_folder;
 use crate::place::At;
 use crate::section::Section;
 
@@ -53,6 +53,8 @@ pub(crate) fn read(
         table.refuse("joined");
     }
     read_shared(table, &mut upstream);
+    upstream.grip = grants::read_grip(table, &name.value, apps);
+    upstream.sendfile = grants::read_sendfile_and_root(table);
     if upstream.joined && upstream.proxy_protocol.is_some() {
         table.add(table.key_at(&["proxy_protocol"]), Problem::ProxyToJoined);
     }
@@ -68,6 +70,7 @@ pub(crate) fn read_of_app(app: &App, protocol: Protocol, table: Option<&Section<
     upstream.max_active = u32::try_from(app.threads).ok();
     if let Some(table) = table {
         read_shared(table, &mut upstream);
+        upstream.sendfile = grants::read_sendfile_root(table).unwrap_or_default();
         refuse_unfit(table, protocol);
     }
     upstream
@@ -96,10 +99,6 @@ fn read_shared(table: &Section<'_>, upstream: &mut Upstream) {
         "v1" => ProxyProtocol::V1,
         _ => ProxyProtocol::V2,
     });
-    if let Some(root) = table.path("sendfile_root") {
-        check_folder(table, "sendfile_root", &root);
-        upstream.sendfile_root = Some(root.value);
-    }
     read_gateway(table, upstream);
 }
 

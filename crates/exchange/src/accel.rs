@@ -4,7 +4,7 @@
 //! [`InternalRedirect`] that they come to. Pure.
 
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use penstock_http::{FieldBlock, Status, encode_target, parse_length};
@@ -24,13 +24,26 @@ pub struct Accel {
     pub rate_max: Option<u64>,
 }
 
-/// The files that `X-Sendfile` may name.
-#[derive(Debug, Clone, Copy)]
-pub struct Sendable<'a> {
-    /// The folder that they are below.
-    pub root: &'a Path,
-    /// What answers with one of them, by its path below the folder.
-    pub handler: &'a Arc<dyn Handler>,
+/// Leave for a response to name another body. Without one it has none but its own.
+#[derive(Debug, Default)]
+pub struct SendfileGrant {
+    /// The folders of the files that `X-Sendfile` may name, each with what answers with one of them by
+    /// its path below.
+    pub folders: Vec<(PathBuf, Arc<dyn Handler>)>,
+}
+
+/// Whether a field of a response speaks to a front end, and never to a client: `X-Accel-*`, `X-Sendfile`
+/// and its kin.
+#[must_use]
+pub fn is_to_front(name: &[u8]) -> bool {
+    let begins = |start: &[u8]| {
+        let found = name.get(..start.len());
+        found.is_some_and(|found| found.eq_ignore_ascii_case(start))
+    };
+    matches!(name.first(), Some(b'x' | b'X'))
+        && (begins(b"x-accel-")
+            || begins(b"x-sendfile")
+            || name.eq_ignore_ascii_case(b"x-lighttpd-send-file"))
 }
 
 impl Accel {
@@ -49,27 +62,33 @@ impl Accel {
         self.rate_max = parse_length(value).filter(|&rate| rate > 0);
     }
 
-    /// Where the body is, if that is elsewhere. `X-Sendfile` is ignored where nothing is sendable; of `fields`,
-    /// those of the first answer, some survive.
+    /// Where the body is, if that is elsewhere. Nothing is obeyed without a `grant`, and `X-Sendfile` is
+    /// ignored where that names no folder; of `fields`, those of the first answer, some survive.
     ///
     /// # Errors
-    /// Why it may not be followed: a path that is none, or not one below the folder.
+    /// Why it may not be followed: a path that is none, or not one below a folder.
     pub fn internal_redirect(
         &self,
-        sendable: Option<Sendable<'_>>,
+        grant: Option<&SendfileGrant>,
         fields: &FieldBlock,
         timing: &Timing,
     ) -> Result<Option<InternalRedirect>, String> {
-        let (target, handler) = match (&self.redirect, &self.sendfile, sendable) {
-            (Some(target), _, _) => (target.clone(), None),
-            (None, Some(path), Some(Sendable { root, handler })) => {
-                let target = target_below(root, path).ok_or_else(|| {
+        let Some(SendfileGrant { folders }) = grant else {
+            return Ok(None);
+        };
+        let (target, handler) = match (&self.redirect, &self.sendfile) {
+            (Some(target), _) => (target.clone(), None),
+            (None, Some(path)) if !folders.is_empty() => {
+                let mut below = folders.iter().filter_map(|(folder, handler)| {
+                    Some((target_below(folder, path)?, Arc::clone(handler)))
+                });
+                let (target, handler) = below.next().ok_or_else(|| {
                     let path = String::from_utf8_lossy(path).escape_debug().to_string();
-                    format!("X-Sendfile outside of sendfile_root: `{path}`")
+                    format!("X-Sendfile outside of the folders of sendfile: `{path}`")
                 })?;
-                (target, Some(Arc::clone(handler)))
+                (target, Some(handler))
             }
-            (None, _, _) => return Ok(None),
+            (None, _) => return Ok(None),
         };
         if !target.starts_with('/') {
             let target = target.escape_debug();
@@ -198,7 +217,8 @@ mod tests {
         };
         let mut fields = FieldBlock::new();
         fields.push("Content-Type", b"text/plain").unwrap();
-        let redirect = accel.internal_redirect(None, &fields, &Timing::default());
+        let grant = SendfileGrant::default();
+        let redirect = accel.internal_redirect(Some(&grant), &fields, &Timing::default());
         let mut response = redirect.unwrap().unwrap().into_response();
         response.speaks_to_cache = true;
         response.speaks_to_hub = true;
@@ -207,6 +227,50 @@ mod tests {
         let said = b"Content-Type: text/plain\r\nX-Accel-Redirect: /kept/a?b\r\nX-Accel-Buffering: no\r\nX-Accel-Limit-Rate: 4096\r\n";
         assert_eq!(response.fields.as_bytes(), said);
         assert!(response.is_for_front && !response.speaks_to_cache && response.rate_max.is_none());
+    }
+
+    /// Never asked.
+    #[derive(Debug)]
+    struct Nobody(&'static str);
+
+    impl Handler for Nobody {
+        fn handle(&self, _: crate::Request) -> crate::Handling {
+            unreachable!("{} is only named", self.0)
+        }
+    }
+
+    #[test]
+    fn nothing_is_obeyed_that_was_not_granted() {
+        let of = |redirect: Option<&str>, sendfile: Option<&str>| Accel {
+            redirect: redirect.map(str::to_owned),
+            sendfile: sendfile.map(|path| path.as_bytes().to_vec()),
+            rate_max: None,
+        };
+        let folder = |path: &str, name| -> (PathBuf, Arc<dyn Handler>) {
+            (PathBuf::from(path), Arc::new(Nobody(name)))
+        };
+        let bare = SendfileGrant::default();
+        let both = SendfileGrant {
+            folders: vec![folder("/srv/a", "a"), folder("/srv/b", "b")],
+        };
+        let told = |accel: &Accel, grant| {
+            let found = accel.internal_redirect(grant, &FieldBlock::new(), &Timing::default());
+            found.map(|found| {
+                found.map(|found| (found.target, found.handler.map(|it| format!("{it:?}"))))
+            })
+        };
+        let redirect = of(Some("/kept/a"), Some("/srv/a/b"));
+        let file = of(None, Some("/srv/b/c"));
+        assert_eq!(told(&redirect, None), Ok(None));
+        assert_eq!(told(&file, None), Ok(None));
+        assert_eq!(told(&file, Some(&bare)), Ok(None));
+        let kept = Ok(Some(("/kept/a".to_owned(), None)));
+        assert_eq!(told(&redirect, Some(&bare)), kept);
+        assert_eq!(told(&redirect, Some(&both)), kept);
+        let below = Ok(Some(("/c".to_owned(), Some("Nobody(\"b\")".to_owned()))));
+        assert_eq!(told(&file, Some(&both)), below);
+        let outside = told(&of(None, Some("/srv/c/d")), Some(&both));
+        assert!(outside.unwrap_err().contains("X-Sendfile outside"));
     }
 
     #[test]

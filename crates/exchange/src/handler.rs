@@ -133,7 +133,7 @@ pub enum Reply {
 pub struct InternalRedirect {
     /// Path and query; starts with `/`.
     pub target: String,
-    /// Asked instead of the site's routes: the files below an `X-Sendfile` root.
+    /// Asked instead of the site's routes: the files below a folder of `X-Sendfile`.
     pub handler: Option<Arc<dyn Handler>>,
     /// Fields of the first answer that go into the final one, over its own.
     pub fields: FieldBlock,

@@ -24,7 +24,7 @@ pub mod response;
 pub mod takeover;
 pub mod trust;
 
-pub use accel::{Accel, Sendable};
+pub use accel::{Accel, SendfileGrant, is_to_front};
 pub use address_prefix::{AddressPrefix, ClientPermit, ClientPermits};
 pub use body::{Body, BodyStream, FileBody, IncomingBody, RequestBody};
 pub use client::ClientState;

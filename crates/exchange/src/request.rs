@@ -12,7 +12,7 @@ use penstock_http::{HeadWriter, ParseError, RequestHead, UriError, encode_path, 
 use penstock_sys::net::PeerAddress;
 
 use crate::fields::Vouched;
-use crate::{AddressPrefix, ClientState, ForwardedInfo, Mount, RequestBody, Trust};
+use crate::{AddressPrefix, ClientState, ForwardedInfo, Mount, RequestBody, SendfileGrant, Trust};
 
 /// What a listener tells handlers about itself.
 #[derive(Debug, Clone)]
@@ -50,6 +50,8 @@ pub struct Request {
     pub mount: Mount,
     /// The fields of its head that the route's own rules said, not the client.
     pub vouched: Vouched,
+    /// Leave for its response to name another body, where its route gives that.
+    pub sendfile: Option<Arc<SendfileGrant>>,
     path: RequestPath,
 }
 
@@ -191,6 +193,7 @@ impl Request {
             forwarded,
             mount,
             vouched: Vouched::default(),
+            sendfile: None,
             path,
         }
     }

@@ -26,8 +26,8 @@ pub struct Response {
     /// Among its fields is one for the house's own cache (`X-Accel-Expires`), which edge takes out. Known to
     /// those who read the fields, so that nobody looks for it in each response.
     pub speaks_to_cache: bool,
-    /// Among its fields is one for the house's own hub (`Grip-*`), or its body is an instruction to it. Known
-    /// to those who read the fields of a back end.
+    /// Among its fields is one for the house's own hub (`Grip-*`). Known to those who read the fields of a back
+    /// end; obeyed where its route has a handler for that, and taken out by edge in any case.
     pub speaks_to_hub: bool,
     /// And another server of the house, in front of this one, is to obey it: the fields go on.
     pub is_for_front: bool,

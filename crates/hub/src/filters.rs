@@ -19,7 +19,7 @@ pub(crate) trait Reader {
     /// What was said of it when it was held (`Grip-Set-Meta`).
     fn meta(&self) -> &Meta;
 
-    /// The last id of a channel: none if it does not subscribe to it, empty if that has had no message.
+    /// The last id of a channel, by its name within the reader's namespace: none if it does not subscribe to it, empty if that has had no message.
     fn last_id(&self, channel: &str) -> Option<Arc<str>>;
 }
 

@@ -15,5 +15,5 @@ mod parameters;
 mod publish;
 mod sockets;
 
-pub use handler::Grip;
+pub use handler::{Grip, GripSetup, OwnSockets};
 pub use publish::{PublishError, publications};

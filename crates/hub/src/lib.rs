@@ -21,8 +21,11 @@ mod history;
 mod hold;
 mod hub;
 mod mercure;
+mod namespace;
 mod order;
+mod origins;
 mod publication;
+mod publish_keys;
 mod registry;
 mod route;
 mod settings;
@@ -30,14 +33,16 @@ mod shard;
 pub mod token;
 
 pub use bus::{BadRedis, BusStatus, Numbers, RedisBus, Totals};
-pub use grip::{Grip, PublishError, publications};
+pub use grip::{Grip, GripSetup, OwnSockets, PublishError, publications};
 pub use hold::{
     Ended, Filter, HeldStream, KeepAlive, LongPoll, PollOutcome, StreamForm, Subscription,
 };
 pub use hub::{Bus, Counts, Hub, Prepared, Refused};
 pub use mercure::{Mercure, Mercures};
+pub use namespace::{Namespace, NamespaceError, Namespaces};
 pub use publication::{
     Content, EventPart, HeldResponse, Publication, ResponsePart, SocketPart, StreamPart,
 };
+pub use publish_keys::{PublishKeys, REQUESTS};
 pub use route::Streams;
 pub use settings::{History, Settings, SlowPolicy};

@@ -19,13 +19,15 @@ use penstock_exchange::{
 use penstock_http::{Method, RequestHead, Status};
 
 use crate::{
-    EventPart, HeldStream, Hub, KeepAlive, Publication, Refused, StreamForm, Subscription,
+    EventPart, HeldStream, Hub, KeepAlive, Namespace, Publication, Refused, StreamForm,
+    Subscription,
 };
 
 /// Answers a route from the hub.
 #[derive(Debug)]
 pub struct Streams {
     hub: Hub,
+    namespace: Namespace,
     channels: Box<[ChannelPattern]>,
     keep_alive: Option<Duration>,
     publish: bool,
@@ -61,6 +63,7 @@ impl Streams {
         };
         Ok(Self {
             hub,
+            namespace: Namespace::new(&settings.namespace),
             channels: settings
                 .channels
                 .iter()
@@ -71,13 +74,14 @@ impl Streams {
         })
     }
 
-    /// The channels that a request names, each once.
+    /// The keys of the channels that a request names, each once.
     fn names(&self, request: &Request) -> Result<Vec<Arc<str>>, BadName> {
         let mut names: Vec<Arc<str>> = Vec::with_capacity(self.channels.len());
         for pattern in &self.channels {
             let name = name(pattern, request.path(), request.query())?;
-            if !names.iter().any(|known| **known == *name) {
-                names.push(name.into());
+            let key = self.namespace.key(&name);
+            if !names.contains(&key) {
+                names.push(key);
             }
         }
         Ok(names)

@@ -82,6 +82,12 @@ pub enum TokenError {
     /// It demands an extension (`crit`, RFC 7515 §4.1.11).
     #[error("the token needs an extension")]
     Critical,
+    /// It has no `exp`, and must have one.
+    #[error("the token never expires (exp)")]
+    Endless,
+    /// Its issuer (`iss`) is another one.
+    #[error("the token's issuer (iss) is not `{0}`")]
+    Issuer(String),
     /// Not signed by who has the key.
     #[error("the token's signature is wrong")]
     Signature,
@@ -237,6 +243,15 @@ impl Verifier {
         let algorithm = algorithm.parse()?;
         let key = VerifyingKey::read(key, algorithm)?;
         Ok(Self { key, algorithm })
+    }
+
+    /// Believes what who has this secret signed with HS256.
+    #[must_use]
+    pub(crate) fn of_secret(secret: &[u8]) -> Self {
+        Self {
+            key: VerifyingKey::of_secret(secret),
+            algorithm: Algorithm::Hs256,
+        }
     }
 
     /// The claims of a token that is right and in time now.

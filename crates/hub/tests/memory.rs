@@ -102,6 +102,7 @@ fn hold(
     request_of: impl Fn(usize) -> String,
 ) -> Vec<OwnedFd> {
     let route = RouteHub {
+        namespace: "hub".to_owned(),
         channels: vec!["{path.1}".to_owned()],
         keep_alive: None,
         publish: false,

@@ -165,6 +165,9 @@ struct ProcessArguments {
     /// Worker processes of each application
     #[arg(long, value_name = "N")]
     processes: Option<usize>,
+    /// Obey what applications say by GRIP: they hold connections, and publish by the GRIP_URL of their workers
+    #[arg(long)]
+    grip: bool,
     /// What the application is, where its own code is not to say: wsgi, asgi or rack
     #[arg(long, value_name = "KIND", value_parser = kind)]
     kind: Option<AppKind>,
@@ -208,6 +211,9 @@ struct PublishArguments {
     /// The message's id, by which clients that come back say what they know
     #[arg(long, requires = "message")]
     id: Option<String>,
+    /// Whose channel it is: an application's or upstream's name, or `hub` [default: the only one there is]
+    #[arg(long, value_name = "NAME")]
+    namespace: Option<String>,
 }
 
 /// What is to be purged: one of these.
@@ -331,6 +337,7 @@ impl ProcessArguments {
             config: self.config.clone(),
             admin: self.admin.clone(),
             processes: self.processes,
+            grip: self.grip,
             threads: self.threads,
             kind: self.kind,
             log: self.log.clone(),

@@ -1,16 +1,20 @@
 //! What is held open: the one hub of the process, and the handlers that routes make of it.
 //!
-//! Used by `server`, which keeps it over reloads, by `wiring`, which puts GRIP around every application
-//! and upstream, and by `source`, which shows it and publishes to it. What must stay true: a reload cuts
+//! Used by `server`, which keeps it over reloads, by `wiring`, which puts GRIP around the applications and
+//! upstreams that are to be obeyed, and by `source`, which shows it and publishes to it. What must stay true: a reload cuts
 //! no stream, and a Mercure hub goes on with its subscribers and its history.
 
 use std::io;
 use std::sync::{Arc, OnceLock};
 
-use penstock_config::{Config, MercureKey, Route, Site};
+use arc_swap::ArcSwap;
+use penstock_config::{Config, Grip as GripConfig, MercureKey, Route, Site};
 use penstock_exchange::Handler;
 use penstock_hub::token::{Signer, Verifier};
-use penstock_hub::{Grip, Hub, Mercures, Numbers, RedisBus, Settings, Streams};
+use penstock_hub::{
+    Grip, GripSetup, Hub, Mercures, Namespace, Namespaces, Numbers, OwnSockets, PublishKeys,
+    REQUESTS, RedisBus, Settings, Streams,
+};
 use penstock_runtime::LoopHandle;
 
 use crate::caches::name_of;
@@ -20,6 +24,9 @@ use crate::caches::name_of;
 pub(crate) struct Held {
     pub(crate) hub: Hub,
     mercures: Arc<Mercures>,
+    keys: Arc<PublishKeys>,
+    /// Those of the configuration that serves.
+    namespaces: Arc<ArcSwap<Namespaces>>,
     /// The way to other servers, once there is one.
     bus: Arc<OnceLock<Arc<RedisBus>>>,
 }
@@ -28,6 +35,7 @@ pub(crate) struct Held {
 #[derive(Debug)]
 pub(crate) struct HubRoutes<'a> {
     held: &'a Held,
+    /// Of `hub.grip_key`.
     signer: Option<Arc<Signer>>,
 }
 
@@ -36,12 +44,18 @@ impl Held {
     ///
     /// # Errors
     /// When descriptors ran out.
-    pub(crate) fn start(config: &Config, loops: &[LoopHandle]) -> io::Result<Self> {
+    pub(crate) fn start(
+        config: &Config,
+        keys: Arc<PublishKeys>,
+        loops: &[LoopHandle],
+    ) -> io::Result<Self> {
         let hub = Hub::start(bounds(config, config.limits.connections), loops)?;
         let mercures = Arc::new(Mercures::new(hub.clone()));
         Ok(Self {
             hub,
             mercures,
+            keys,
+            namespaces: Arc::new(ArcSwap::from_pointee(namespaces(config))),
             bus: Arc::default(),
         })
     }
@@ -71,6 +85,17 @@ impl Held {
     /// Goes over to the bounds of another configuration.
     pub(crate) fn configure(&self, config: &Config, connections: usize) {
         self.hub.configure(bounds(config, connections));
+        self.namespaces.store(Arc::new(namespaces(config)));
+    }
+
+    /// The keys by which applications publish.
+    pub(crate) fn keys(&self) -> &PublishKeys {
+        &self.keys
+    }
+
+    /// The namespaces of channels that there are.
+    pub(crate) fn namespaces(&self) -> Arc<Namespaces> {
+        self.namespaces.load_full()
     }
 
     /// For the routes of `config`.
@@ -88,24 +113,35 @@ impl Held {
     }
 }
 
-/// What a back end can do with a client's WebSocket by itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum OwnSockets {
-    /// It speaks the protocol, or relays it.
-    Speaks,
-    /// It may take the connection over; else what happens is told to it as requests
-    /// (WebSocket-over-HTTP).
-    MayTake,
-}
-
 impl HubRoutes<'_> {
-    /// `inner`, which may answer that its response is to be held.
-    pub(crate) fn grip(&self, inner: Arc<dyn Handler>, sockets: OwnSockets) -> Arc<dyn Handler> {
-        let (hub, signer) = (self.held.hub.clone(), self.signer.clone());
-        Arc::new(match sockets {
-            OwnSockets::Speaks => Grip::new(hub, inner, signer),
-            OwnSockets::MayTake => Grip::with_sockets_unless_taken(hub, inner, signer),
-        })
+    /// `inner`, which may answer that its response is to be held. An application gets its requests signed
+    /// with the key that it publishes with, unless there is a key for all.
+    ///
+    /// # Errors
+    /// A key that cannot sign.
+    pub(crate) fn grip(
+        &self,
+        inner: Arc<dyn Handler>,
+        grip: &GripConfig,
+        (sockets, is_app): (OwnSockets, bool),
+    ) -> Result<Arc<dyn Handler>, String> {
+        let namespace = Namespace::new(&grip.namespace);
+        let signer = match &self.signer {
+            None if is_app => {
+                let signer = Signer::new(&self.held.keys.key(&namespace), REQUESTS);
+                Some(Arc::new(signer.map_err(|error| error.to_string())?))
+            }
+            front => front.clone(),
+        };
+        Ok(Arc::new(Grip::new(GripSetup {
+            hub: self.held.hub.clone(),
+            inner,
+            namespace,
+            origins: grip.origins.clone(),
+            signer,
+            front: self.signer.clone(),
+            sockets,
+        })))
     }
 
     /// The handler of a route that the hub answers itself; `None` for others.
@@ -172,6 +208,10 @@ fn signer(config: &Config) -> Result<Option<Signer>, String> {
     let signer = Signer::new(key.expose(), &config.hub.grip_issuer);
     let signer = signer.map_err(|error| format!("hub.grip_key: {error}"))?;
     Ok(Some(signer))
+}
+
+fn namespaces(config: &Config) -> Namespaces {
+    Namespaces::new(config.namespaces())
 }
 
 /// A client may be an office behind one address.

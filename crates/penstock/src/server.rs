@@ -49,6 +49,7 @@ use crate::inherited::Inherited;
 use crate::listeners::Serving;
 use crate::logs;
 use crate::manager::Manager;
+use crate::publishing::Publishing;
 use crate::succession::Predecessor;
 use crate::tcp::{Targets, TcpServing};
 use crate::upstreams::{self, Beside, Rooms, Sizes, Started, Upstreams, default_pool};
@@ -116,6 +117,8 @@ pub(crate) struct Server {
     probes_edge: Arc<Edge>,
     /// All that is held open; one for the whole life of the process.
     pub(crate) held: Held,
+    /// How applications publish; as long as the process lives.
+    publishing: Publishing,
     pub(crate) started: Instant,
     pub(crate) watchdog: Watchdog,
     /// Wakes the main task to shut down.
@@ -208,7 +211,10 @@ pub(crate) fn run(
     let served = loops::block_on(async {
         let old = predecessor.as_ref();
         let mut signals = Signals::new(old.map(Predecessor::pid)).map_err(say)?;
-        let server = Server::start(invocation, config, options, started, (old, token))?;
+        let secret = old.and_then(Predecessor::secret);
+        let publishing = Publishing::new(secret, doors.admin().as_ref())?;
+        let given = (token, publishing);
+        let server = Server::start(invocation, config, options, started, (old, given))?;
         signals.hear(&server);
         let began = tokio::select! {
             began = server.begin(doors, predecessor, word) => began,
@@ -308,7 +314,10 @@ impl Server {
         config: Config,
         options: Options,
         loops: Loops,
-        (predecessor, token): (Option<&Predecessor>, Option<AdminToken>),
+        (predecessor, (token, publishing)): (
+            Option<&Predecessor>,
+            (Option<AdminToken>, Publishing),
+        ),
     ) -> Result<Arc<Self>, String> {
         let count = loops.handles().len();
         let pools = wiring::pools(&config, None);
@@ -320,13 +329,14 @@ impl Server {
             accounts: &options.accounts,
             gives_way: predecessor.is_some(),
             development: options.development,
+            publishing: &publishing,
             sizes: predecessor.map_or(&alone, Predecessor::sizes),
         };
         upstreams::start(&config, &none, pools, beside, &mut started)?;
         let rooms = started.rooms;
         let temp_max = config.limits.temp_bytes.unwrap_or(u64::MAX);
         rooms.temp_space.set_max(temp_max);
-        let held = Held::start(&config, loops.handles());
+        let held = Held::start(&config, Arc::clone(&publishing.keys), loops.handles());
         let held = held.map_err(|error| format!("the hub: {error}"))?;
         let Built {
             settings,
@@ -351,6 +361,7 @@ impl Server {
             refused_edge: Arc::new(Edge::new(refused_settings, 1)),
             probes_edge: Arc::new(Edge::new(probes_settings, 1)),
             held,
+            publishing,
             watchdog: watchdog.map_err(|error| error.to_string())?,
             options,
             loops,

@@ -133,10 +133,10 @@ impl Source for House {
         })
     }
 
-    fn publish(&self, body: &[u8]) -> Result<(), PublishError> {
+    fn publish(&self, body: &[u8], token: Option<&str>) -> Result<(), PublishError> {
         let server = self.server.upgrade();
         let server = server.ok_or_else(|| PublishError::Refused(STOPPED.to_owned()))?;
-        hub::publish(&server.held.hub, body)
+        hub::publish(&server.held, body, token)
     }
 
     fn publish_bytes_max(&self) -> usize {

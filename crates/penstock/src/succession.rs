@@ -7,6 +7,7 @@
 //!     old: socket N ROLE OWNER ADDRESS   a descriptor of listener N, as often as it has sockets
 //!     old: size P T NAME                 application NAME has come to P processes, T threads each, with the load
 //!     old: token SHA-256                 of the token for changes over TCP
+//!     old: publishing SECRET             what the keys by which applications publish are made of
 //!     old: errors                        a descriptor: standard error, for when the new one has taken over
 //!     old: end
 //!     new: ready                         with the addresses that it has taken, a line each
@@ -74,6 +75,8 @@ pub(crate) enum Word {
     Size(String, Size),
     /// The SHA-256 of the token for changes over TCP, whose file the new server may not be able to read.
     Token([u8; 32]),
+    /// The secret of the keys by which applications publish: workers of both servers have them.
+    Publishing(Secret),
     /// The stream for errors comes with it.
     Errors,
     /// All has been handed over.
@@ -114,6 +117,10 @@ impl Word {
             Self::Token(digest) => {
                 let digits = digest.iter().map(|byte| format!("{byte:02x}"));
                 format!("token {}", digits.collect::<String>())
+            }
+            Self::Publishing(Secret(secret)) => {
+                let digits = secret.iter().map(|byte| format!("{byte:02x}"));
+                format!("publishing {}", digits.collect::<String>())
             }
             Self::Errors => "errors".to_owned(),
             Self::End => "end".to_owned(),
@@ -161,6 +168,11 @@ impl Word {
                 Self::Size(next()?.to_owned(), Size { processes, threads })
             }
             "token" => Self::Token(digest(rest).ok_or_else(unknown)?),
+            "publishing" => {
+                // It is not shown.
+                let secret = digest(rest).ok_or("the word `publishing` is malformed")?;
+                Self::Publishing(Secret(secret))
+            }
             "errors" => Self::Errors,
             "end" => Self::End,
             "ready" => {
@@ -186,6 +198,16 @@ fn digest(text: &str) -> Option<[u8; 32]> {
         *byte = u8::from_str_radix(&text[at..at + 2], 16).ok()?;
     }
     Some(digest)
+}
+
+/// A secret that goes from one server to the next and into no log.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Secret(pub(crate) [u8; 32]);
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret")
+    }
 }
 
 /// What has become of an upgrade, in a sentence that a person and `penstock upgrade` read.
@@ -291,6 +313,7 @@ pub(crate) struct Predecessor {
     errors: Option<OwnedFd>,
     sizes: Sizes,
     token: Option<[u8; 32]>,
+    secret: Option<[u8; 32]>,
     pid: u32,
 }
 
@@ -303,6 +326,11 @@ impl Predecessor {
     /// The SHA-256 of its token for changes over TCP.
     pub(crate) fn token(&self) -> Option<[u8; 32]> {
         self.token
+    }
+
+    /// What the keys by which its applications publish are made of.
+    pub(crate) fn secret(&self) -> Option<[u8; 32]> {
+        self.secret
     }
 
     /// What the load has made of its applications.
@@ -330,6 +358,7 @@ impl Predecessor {
             errors: None,
             sizes: Sizes::new(),
             token: None,
+            secret: None,
             pid: std::os::unix::process::parent_id(),
         };
         let mut given: Vec<(usize, Given)> = Vec::new();
@@ -375,6 +404,7 @@ impl Predecessor {
                     old.sizes.insert(name, size);
                 }
                 (Word::Token(digest), _) => old.token = Some(digest),
+                (Word::Publishing(Secret(secret)), _) => old.secret = Some(secret),
                 (Word::Errors, Some(errors)) => old.errors = Some(errors),
                 (Word::End, _) => break,
                 (other, _) => return Err(format!("{VARIABLE}: {other:?} at a wrong time")),
@@ -472,6 +502,7 @@ mod tests {
             socket(Role::Control, false, "unix:/run/penstock/80.sock"),
             socket(Role::Probes, false, ":9090"),
             Word::Token([0xa5; 32]),
+            Word::Publishing(Secret([0xa5; 32])),
             Word::Errors,
             Word::End,
             Word::Ready(Vec::new()),

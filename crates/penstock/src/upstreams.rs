@@ -5,15 +5,13 @@
 //! with its last request.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use penstock_apps::{App, QueueUse, ServerSet, Setup as AppSetup, Size};
 use penstock_config as config;
-use penstock_config::{Config, HidePattern, TryPattern};
+use penstock_config::Config;
 use penstock_exchange::bodies::TempSpace;
 use penstock_exchange::{Asked, AtHand, Handler, Handling, Request};
-use penstock_files::{Files, FilesSetup};
 use penstock_proxy::{Setup, Upstream};
 use penstock_runtime::LoopHandle;
 use penstock_runtime::blocking::Pool;
@@ -21,6 +19,7 @@ use penstock_sys::process::Launcher;
 
 use crate::caches::{self, Bounds, Caches};
 use crate::identity::Accounts;
+use crate::publishing::Publishing;
 use crate::wiring;
 
 /// Running applications by name.
@@ -46,8 +45,6 @@ pub(crate) struct Rooms {
     pub(crate) bounds: Bounds,
     /// What temporary files take; one for as long as the server is there.
     pub(crate) temp_space: Arc<TempSpace>,
-    /// Names that the files of `X-Sendfile` do not have.
-    pub(crate) hide: Vec<HidePattern>,
 }
 
 /// What a start gave besides the rooms.
@@ -70,6 +67,8 @@ pub(crate) struct Beside<'a> {
     pub(crate) gives_way: bool,
     /// Under `serve --dev`.
     pub(crate) development: bool,
+    /// How its applications publish.
+    pub(crate) publishing: &'a Publishing,
     /// What the load has made of the applications of the server that this one follows.
     pub(crate) sizes: &'a Sizes,
 }
@@ -93,19 +92,11 @@ pub(crate) fn start(
     started.rooms.caches = caches::start(config, running, |name| pool_named(&pools, name));
     started.rooms.pools = pools;
     started.rooms.bounds = config.blocking.clone();
-    // What `X-Sendfile` names is read in the pool that there was when it was started.
-    let has_pool = old.bounds.get("default") == config.blocking.get("default");
-    let has_hidden = old.hide == config.server.hide;
-    started.rooms.hide.clone_from(&config.server.hide);
-    let may_keep = |root: &Option<PathBuf>| (has_pool && has_hidden) || root.is_none();
     for (name, wanted) in &config.upstreams {
-        let kept = old
-            .upstreams
-            .get(name)
-            .filter(|_| may_keep(&wanted.sendfile_root));
+        let kept = old.upstreams.get(name);
         let upstream = match kept.filter(|running| running.config() == wanted) {
             Some(running) => Arc::clone(running),
-            None => start_upstream(wanted, &store, &started.rooms, beside.loops)?,
+            None => start_upstream(wanted, &store, beside.loops),
         };
         started.rooms.upstreams.insert(name.clone(), upstream);
     }
@@ -114,18 +105,13 @@ pub(crate) fn start(
         launcher: Some(Arc::clone(beside.launcher)),
         account: None,
         store: store.clone(),
-        sendfile: None,
         gives_way: beside.gives_way,
         development: beside.development,
         size: None,
     };
     for (name, wanted) in &config.apps {
-        let behind = wanted
-            .upstream
-            .as_ref()
-            .and_then(|it| it.sendfile_root.clone());
-        let root = wanted.sendfile_root.clone().or(behind);
-        let kept = old.apps.get(name).filter(|_| may_keep(&root));
+        let wanted = &*beside.publishing.tell(config, wanted);
+        let kept = old.apps.get(name);
         let app = match kept.filter(|running| running.config() == wanted) {
             Some(running) => {
                 if let Some(upstream) = old.upstreams.get(name) {
@@ -142,7 +128,7 @@ pub(crate) fn start(
                     account: beside.accounts.of(wanted)?.cloned(),
                     ..setup.clone()
                 };
-                let app = start_app(wanted, &setup, beside.loops, started)?;
+                let app = start_app(wanted, &setup, beside.loops, started);
                 app.limit_messages(wiring::message_limits(&config.limits));
                 app
             }
@@ -157,64 +143,30 @@ fn start_app(
     setup: &AppSetup,
     loops: &[LoopHandle],
     started: &mut Started,
-) -> Result<Arc<App>, String> {
+) -> Arc<App> {
     let app = match &wanted.upstream {
-        None => {
-            let root = wanted.sendfile_root.as_deref();
-            let sendfile = open_sendfile(root, &started.rooms, loops)?;
-            let setup = AppSetup {
-                sendfile,
-                ..setup.clone()
-            };
-            App::start(wanted.clone(), &setup)
-        }
+        None => App::start(wanted.clone(), setup),
         Some(behind) => {
-            let upstream = start_upstream(behind, &setup.store, &started.rooms, loops)?;
+            let upstream = start_upstream(behind, &setup.store, loops);
             let servers = Arc::new(Processes(Arc::clone(&upstream)));
             (started.rooms.upstreams).insert(wanted.name.clone(), upstream);
             App::start_servers(wanted.clone(), setup, servers)
         }
     };
     started.fresh.push(Arc::clone(&app));
-    Ok(app)
+    app
 }
 
 fn start_upstream(
     wanted: &config::Upstream,
     store: &penstock_exchange::bodies::BodyStore,
-    rooms: &Rooms,
     loops: &[LoopHandle],
-) -> Result<Arc<Upstream>, String> {
-    let sendfile = open_sendfile(wanted.sendfile_root.as_deref(), rooms, loops)?;
+) -> Arc<Upstream> {
     let setup = Setup {
         loops: loops.len(),
         store: store.clone(),
-        sendfile,
     };
-    Ok(Upstream::start(wanted.clone(), setup))
-}
-
-/// What answers with the files below the root of `X-Sendfile`.
-///
-/// # Errors
-/// A folder that cannot be opened.
-fn open_sendfile(
-    root: Option<&Path>,
-    rooms: &Rooms,
-    loops: &[LoopHandle],
-) -> Result<Option<Arc<dyn Handler>>, String> {
-    let Some(root) = root else {
-        return Ok(None);
-    };
-    let setup = FilesSetup {
-        files: sent_for(root, &rooms.hide),
-        pool: default_pool(&rooms.pools),
-        loops: loops.len(),
-        falls_through: false,
-        script_index: None,
-    };
-    let files = Files::open(setup).map_err(|error| format!("{}: {error}", root.display()))?;
-    Ok(Some(Arc::new(files)))
+    Upstream::start(wanted.clone(), setup)
 }
 
 /// The pool that is always there.
@@ -228,19 +180,6 @@ pub(crate) fn default_pool(pools: &Pools) -> Pool {
 pub(crate) fn pool_named(pools: &Pools, name: &str) -> Pool {
     let found = pools.get(name).cloned();
     found.unwrap_or_else(|| default_pool(pools))
-}
-
-/// The files that an application may name in `X-Sendfile`: one path each, and nothing said about them that
-/// the application does not say, since they may be meant for one client alone.
-fn sent_for(root: &Path, hide: &[HidePattern]) -> config::Files {
-    config::Files {
-        hide: hide.to_vec(),
-        try_: vec![TryPattern::path()],
-        precompressed: Vec::new(),
-        compress: Vec::new(),
-        immutable: false,
-        ..config::Files::new(root.to_owned())
-    }
 }
 
 /// An application's processes as the servers of its upstream.

@@ -5,9 +5,10 @@
 
 use std::sync::Arc;
 
-use penstock_apps::MessageLimits;
+use penstock_apps::{App, MessageLimits};
 use penstock_config::{
-    AccessLog as AccessLogConfig, AppKind, Config, Limits, PathPattern, Protocol, TryPattern,
+    AccessLog as AccessLogConfig, AppKind, Config, Limits, PathPattern, Protocol, Sendfile,
+    TryPattern,
 };
 use penstock_edge::{
     AccessLog, ErrorPages, Filters, PathsInResponses, Route, Routing, Settings, Site,
@@ -15,13 +16,15 @@ use penstock_edge::{
 use penstock_exchange::bodies::{BodyStore, TempSpace};
 use penstock_exchange::{Asked, AtHand, Handler, Handling, Network, Reply, Request, Trust};
 use penstock_files::{Files, FilesSetup};
+use penstock_hub::OwnSockets;
 use penstock_proxy::{Buffering, Upstream, names_script};
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::logger::{LineWriter, LogMask};
 
 use crate::caches::{self, CachedRoute};
 use crate::dev;
-use crate::held::{Held, OwnSockets};
+use crate::grants::Folders;
+use crate::held::Held;
 use crate::kinds::ByKind;
 use crate::logs;
 use crate::upstreams::{OfApp, Pools, Rooms, default_pool};
@@ -49,6 +52,7 @@ pub(crate) fn settings(
 ) -> Result<Built, String> {
     let of_hub = held.routes(config)?;
     let own_cookies = sticky_cookies(config);
+    let mut folders = Folders::new(&rooms.pools, &config.server.hide, loops);
     let mut routing = Routing::default();
     let mut cached_routes = Vec::new();
     for site in &config.sites {
@@ -58,25 +62,28 @@ pub(crate) fn settings(
             handlers.extend(files(route, rooms, loops)?);
             handlers.extend(of_hub.of_route((site, route))?);
             if let Some(handler) = back_end(route, rooms)? {
-                // Nearest to the back end: a cache must meet the response, not the instruction.
                 let app = route.app.as_ref().and_then(|name| rooms.apps.get(name));
-                let sockets = match app.map(|app| app.config()) {
-                    Some(config) if matches!(config.kind, AppKind::Wsgi | AppKind::Rack) => {
-                        OwnSockets::MayTake
-                    }
-                    _ => OwnSockets::Speaks,
-                };
-                let handler = match &config.joins {
-                    None => match app.filter(|app| app.config().kind_is_guess) {
-                        Some(app) => Arc::new(ByKind {
-                            app: Arc::clone(app),
-                            with_websockets: of_hub.grip(Arc::clone(&handler), OwnSockets::Speaks),
-                            with_requests: of_hub.grip(handler, OwnSockets::MayTake),
-                        }),
-                        None => of_hub.grip(handler, sockets),
-                    },
+                let sendfile = sendfile(config, route);
+                let handler = folders.grant(handler, sendfile.as_ref())?;
+                // Nearest to the back end: a cache must meet the response, not the instruction.
+                let handler = match (&config.joins, config.grip_of(route)) {
                     // What it says to a front end is for the one that has the client.
-                    Some(_) => work::passed_on(handler),
+                    (Some(_), _) => work::passed_on(handler),
+                    (None, None) => handler,
+                    (None, Some(grip)) => {
+                        let held = |sockets| {
+                            let how = (sockets, app.is_some());
+                            of_hub.grip(Arc::clone(&handler), &grip, how)
+                        };
+                        match app.filter(|app| app.config().kind_is_guess) {
+                            Some(app) => Arc::new(ByKind {
+                                app: Arc::clone(app),
+                                with_websockets: held(OwnSockets::Speaks)?,
+                                with_requests: held(OwnSockets::MayTake)?,
+                            }),
+                            None => held(own_sockets(app))?,
+                        }
+                    }
                 };
                 let handler = match app {
                     Some(app) if development => {
@@ -127,6 +134,26 @@ pub(crate) fn settings(
         settings,
         cached_routes,
     })
+}
+
+/// What an application can do with a client's WebSocket by itself; none is an upstream.
+fn own_sockets(app: Option<&Arc<App>>) -> OwnSockets {
+    match app.map(|app| app.config().kind) {
+        Some(AppKind::Wsgi | AppKind::Rack) => OwnSockets::MayTake,
+        _ => OwnSockets::Speaks,
+    }
+}
+
+/// Whether responses of a route may name another body. One that a front end elsewhere gets leaves that to it,
+/// but for files of this machine.
+fn sendfile(config: &Config, route: &penstock_config::Route) -> Option<Sendfile> {
+    match (config.sendfile_of(route), &config.joins) {
+        (None, Some(_)) => Some(Sendfile {
+            is_followed: true,
+            folders: Vec::new(),
+        }),
+        (said, _) => said.cloned(),
+    }
 }
 
 /// Whose word about their clients is taken.

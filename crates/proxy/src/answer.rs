@@ -10,9 +10,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use penstock_config as config;
 use penstock_exchange::cgi::Digits;
-use penstock_exchange::{
-    Accel, Body, FaultKind, InternalRedirect, Reply, Request, Response, Sendable,
-};
+use penstock_exchange::{Accel, Body, FaultKind, InternalRedirect, Reply, Request, Response};
 use penstock_http::Method;
 use penstock_sys::net::PeerAddress;
 
@@ -77,7 +75,9 @@ pub(crate) fn reply(call: &mut Call, now: Instant) -> Result<Reply, Failure> {
         return Ok(Reply::Response(response));
     }
     let end = call.lead.end.take();
-    if let Some(accel) = accel {
+    if let Some(accel) = accel
+        && call.request.sendfile.is_some()
+    {
         response.rate_max = accel.rate_max;
         match redirect(call, &accel, &response) {
             Ok(None) => {}
@@ -164,10 +164,8 @@ fn redirect(
     accel: &Accel,
     response: &Response,
 ) -> Result<Option<InternalRedirect>, Failure> {
-    let (root, handler) = (&call.shared.config.sendfile_root, &call.shared.sendfile);
-    let sendable = root.as_deref().zip(handler.as_ref());
-    let sendable = sendable.map(|(root, handler)| Sendable { root, handler });
-    let redirect = accel.internal_redirect(sendable, &response.fields, &call.timing);
+    let grant = call.request.sendfile.as_deref();
+    let redirect = accel.internal_redirect(grant, &response.fields, &call.timing);
     redirect.map_err(|cause| Failure::broken(Stage::Answered, cause))
 }
 

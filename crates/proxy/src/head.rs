@@ -2,12 +2,12 @@
 //!
 //! `codec` fills a [`HeadBuilder`] with the fields of whichever protocol, one by one. Fields of the
 //! connection stay here (RFC 9110 §7.6.1), framing becomes a number that is enforced, and fields that
-//! speak to the front end (`X-Accel-*`, `X-Sendfile`) are taken out and obeyed, but for those that a cache or
-//! a hub in front of this reads (`X-Accel-Expires`, `Grip-*`), which are marked. What must stay true: a client
+//! speak to the front end (`X-Accel-*`, `X-Sendfile`) are taken out, to be obeyed where the route grants it
+//! (`answer`), but for those that a cache or a hub in front of this reads (`X-Accel-Expires`, `Grip-*`), which are marked. What must stay true: a client
 //! never sees a field that speaks to the front end.
 
-use penstock_exchange::Accel;
 use penstock_exchange::grip;
+use penstock_exchange::{Accel, is_to_front};
 use penstock_http::{
     CheckedField, FieldBlock, FieldError, KnownName, Status, is_known, parse_length,
 };
@@ -26,7 +26,7 @@ pub(crate) struct ReplyHead {
     pub(crate) asks_for_no_buffer: bool,
     /// There is a field for a cache of the house (`X-Accel-Expires`), which edge takes out.
     pub(crate) speaks_to_cache: bool,
-    /// There are fields for the hub of the house, which edge takes out, or the body is for it.
+    /// There are fields for the hub of the house, which edge takes out.
     pub(crate) speaks_to_hub: bool,
     /// There is a `Location`, `Content-Location` or `Refresh`.
     pub(crate) names_location: bool,
@@ -146,7 +146,6 @@ impl HeadBuilder {
                 let kind = value.get(..EVENT_STREAM.len());
                 self.head.is_unbuffered |=
                     kind.is_some_and(|kind| kind.eq_ignore_ascii_case(EVENT_STREAM));
-                self.head.speaks_to_hub |= grip::is_instruct(value);
                 return true;
             }
             Kind::Location => {
@@ -219,13 +218,13 @@ fn other_kind(name: &[u8]) -> Kind {
         (10, b'k') if is_known(name, b"keep-alive") => Kind::Drop,
         (10, b'x') if is_known(name, b"x-sendfile") => Kind::Sendfile,
         (15, b'x') if is_known(name, b"x-accel-expires") => Kind::Expires,
-        (15, b'x') if is_known(name, b"x-accel-charset") => Kind::Drop,
         (16, b'c') if is_known(name, b"content-location") => Kind::Location,
         (16, b'x') if is_known(name, b"x-accel-redirect") => Kind::Redirect,
         (16, b'p') if is_known(name, b"proxy-connection") => Kind::Drop,
         (17, b'x') if is_known(name, b"x-accel-buffering") => Kind::Buffering,
         (18, b'x') if is_known(name, b"x-accel-limit-rate") => Kind::Rate,
         (20, b'x') if is_known(name, b"x-lighttpd-send-file") => Kind::Sendfile,
+        (_, b'x') if is_to_front(name) => Kind::Drop,
         (_, b'g') if grip::is_grip(name) => Kind::Grip,
         _ => Kind::Pass,
     }
@@ -281,6 +280,9 @@ mod tests {
                 ("X-Accel-Buffering", "no"),
                 ("X-Sendfile", "/srv/a"),
                 ("X-Accel-Expires", "0"),
+                ("X-Accel-Charset", "utf-8"),
+                ("x-accel-anything", "1"),
+                ("X-Sendfile-Type", "X-Sendfile"),
                 ("A", "1"),
             ],
         )
@@ -308,7 +310,7 @@ mod tests {
         let early = built(103, &hold).unwrap();
         assert_eq!(early.fields.as_bytes(), b"A: 1\r\n");
         for (name, value, expected) in [
-            ("Content-Type", "application/grip-instruct", true),
+            ("Content-Type", "application/grip-instruct", false),
             ("Content-Type", "text/plain", false),
             ("Grip", "1", false),
         ] {

@@ -36,8 +36,6 @@ pub struct Setup {
     pub loops: usize,
     /// Where bodies wait.
     pub store: BodyStore,
-    /// Gives out the files that `X-Sendfile` may name; their paths are relative to `sendfile_root`.
-    pub sendfile: Option<Arc<dyn Handler>>,
 }
 
 /// Which bodies a route has read whole before they go on.
@@ -55,7 +53,6 @@ pub(crate) struct Shared {
     pub(crate) name: Arc<str>,
     pub(crate) config: Arc<config::Upstream>,
     pub(crate) store: ArcSwap<BodyStore>,
-    pub(crate) sendfile: Option<Arc<dyn Handler>>,
     /// Guards the servers, their slots and the line; never held across an await.
     roster: Mutex<Roster>,
 }
@@ -103,7 +100,6 @@ impl Upstream {
             name: config.name.as_str().into(),
             config,
             store: ArcSwap::from_pointee(setup.store),
-            sendfile: setup.sendfile,
             roster: Mutex::new(roster),
         });
         crate::maintain::start(&shared, names);

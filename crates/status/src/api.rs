@@ -50,8 +50,10 @@ impl Admin {
 
     /// The answer to somebody who may not make this change; none to somebody who may.
     fn refuse(&self, request: &Request, change: Change<'_>) -> Option<Result<Response, Fault>> {
-        if matches!(change, Change::Publish(_)) {
-            // Applications publish with a GRIP library, over TCP.
+        if let Change::Publish(_, authorization) = change
+            && publish::token(authorization).is_some()
+        {
+            // Applications publish with a GRIP library, over TCP, by keys of their own.
             return None;
         }
         let permission = self.authority.permit(&request.head, clock::now());
@@ -87,9 +89,19 @@ impl Admin {
                 "too many wrong tokens: wait a second".to_owned(),
             ),
         };
+        let is_publish = matches!(change, Change::Publish(..));
+        let (status, error) = match permission {
+            Permission::Closed | Permission::Missing if is_publish => (
+                Status::UNAUTHORIZED,
+                "messages over TCP need a token: an application with `grip` has a key for that in \
+                 GRIP_URL; `penstock publish` uses the control socket"
+                    .to_owned(),
+            ),
+            _ => (status, error),
+        };
         let made = match change {
             // Libraries that publish show the text.
-            Change::Publish(_) => Ok(text(status, format!("{error}\n"))),
+            Change::Publish(..) => Ok(text(status, format!("{error}\n"))),
             _ => json(status, &Outcome::failed(error)),
         };
         Some(made.map(|mut response| {
@@ -172,10 +184,11 @@ impl Admin {
                 let work = purge_caches(Arc::clone(&self.source), body);
                 self.later(Box::pin(work))
             }
-            Change::Publish(form) => {
+            Change::Publish(form, authorization) => {
                 let source = Arc::clone(&self.source);
+                let token = publish::token(authorization);
                 self.later(Box::pin(async move {
-                    publish::publish(&*source, form, body).await
+                    publish::publish(&*source, form, token.as_deref(), body).await
                 }))
             }
         }
@@ -330,8 +343,8 @@ enum Change<'a> {
     Restart(&'a str),
     Servers(&'a str),
     Purge,
-    /// With the form of the answer, if the client takes any.
-    Publish(Option<publish::Form>),
+    /// With the form of the answer, if the client takes any, and what says who publishes.
+    Publish(Option<publish::Form>, Option<&'a [u8]>),
     Stop,
 }
 
@@ -368,7 +381,7 @@ fn decide(request: &Request) -> Result<Route<'_>, Refusal> {
     }
 }
 
-fn find<'a>(path: &'a str, head: &RequestHead) -> Option<Route<'a>> {
+fn find<'a>(path: &'a str, head: &'a RequestHead) -> Option<Route<'a>> {
     Some(match path {
         "/events" => Route::Read(Read::Events),
         "/status.json" => Route::Read(Read::Snapshot),
@@ -382,7 +395,7 @@ fn find<'a>(path: &'a str, head: &RequestHead) -> Option<Route<'a>> {
         "/cache/purge" => Route::Change(Change::Purge),
         "/publish" | "/publish/" => {
             let form = publish::Form::wanted(head.field("accept"));
-            Route::Change(Change::Publish(form))
+            Route::Change(Change::Publish(form, head.field("authorization")))
         }
         other => match ASSETS.iter().find(|asset| asset.path == other) {
             Some(asset) => Route::Read(Read::Asset(asset)),

@@ -399,8 +399,11 @@ impl Source for FakeSource {
         })
     }
 
-    fn publish(&self, body: &[u8]) -> Result<(), PublishError> {
+    fn publish(&self, body: &[u8], token: Option<&str>) -> Result<(), PublishError> {
         let text = String::from_utf8_lossy(body).into_owned();
+        if token.is_some_and(|token| token != "a.right.token") {
+            return Err(PublishError::Unauthorized("no such key".into()));
+        }
         self.ask(&format!("publish {text}"));
         match text.as_str() {
             "{}" => Err(PublishError::Malformed("items is missing".into())),

@@ -16,6 +16,9 @@ pub enum PublishError {
     /// It is not understood: 400. The text says which item, and what of it.
     #[error("{0}")]
     Malformed(String),
+    /// Who publishes has not the key of a namespace: 401.
+    #[error("{0}")]
+    Unauthorized(String),
     /// A message is longer than messages may be: 413.
     #[error("{0}")]
     TooLarge(String),
@@ -52,13 +55,24 @@ impl Form {
     }
 }
 
-/// Reads what is to be published, and has it done.
+/// The JSON Web Token of `Authorization: Bearer` (RFC 6750 §2.1), by which applications publish: three
+/// parts with dots between them. Another token is that of an administrator.
+pub(crate) fn token(authorization: Option<&[u8]>) -> Option<String> {
+    let value = std::str::from_utf8(authorization?).ok()?;
+    let (scheme, token) = value.split_once(' ')?;
+    let token = token.trim();
+    let is_token = scheme.eq_ignore_ascii_case("bearer") && token.matches('.').count() == 2;
+    is_token.then(|| token.to_owned())
+}
+
+/// Reads what is to be published, and has it done: with a token only in the namespace that it is for.
 ///
 /// # Errors
 /// The client's: gone, or too slow.
 pub(crate) async fn publish(
     source: &dyn Source,
     form: Option<Form>,
+    token: Option<&str>,
     body: RequestBody,
 ) -> Result<Response, Fault> {
     let Some(form) = form else {
@@ -70,19 +84,24 @@ pub(crate) async fn publish(
         let text = format!("more than {max} bytes\n");
         return Ok(api::text(Status::CONTENT_TOO_LARGE, text));
     };
-    let error = match source.publish(&items) {
+    let error = match source.publish(&items, token) {
         Ok(()) => return Ok(published(form)),
         Err(error) => error,
     };
     let status = match error {
         PublishError::Malformed(_) => Status::BAD_REQUEST,
+        PublishError::Unauthorized(_) => Status::UNAUTHORIZED,
         PublishError::TooLarge(_) => Status::CONTENT_TOO_LARGE,
         PublishError::Behind(_) => Status::TOO_MANY_REQUESTS,
         PublishError::Refused(_) => return Ok(api::retry_later(format!("{error}\n"))),
     };
     let mut response = api::text(status, format!("{error}\n"));
-    if status == Status::TOO_MANY_REQUESTS {
-        response.fields.push_static("Retry-After", "1");
+    match status {
+        Status::TOO_MANY_REQUESTS => response.fields.push_static("Retry-After", "1"),
+        Status::UNAUTHORIZED => response
+            .fields
+            .push_static("WWW-Authenticate", "Bearer realm=\"penstock\""),
+        _ => {}
     }
     Ok(response)
 }

@@ -2,14 +2,17 @@
 
 # Sinatra holds a stream, a long poll and WebSockets by what it answers, and publishes by Net::HTTP.
 
+require "base64"
 require "json"
 require "net/http"
+require "openssl"
 require "sinatra/base"
 
 class Rooms < Sinatra::Base
   set :environment, :production
   set :protection, false
   EVENTS = "application/websocket-events"
+  GRIP = URI(ENV.fetch("GRIP_URL"))
 
   get "/events/:room" do
     headers "Grip-Hold" => "stream", "Grip-Channel" => params[:room]
@@ -31,9 +34,20 @@ class Rooms < Sinatra::Base
       "ws-message" => { "content" => words }
     }
     items = { items: [{ channel: params[:room], formats: formats }] }
-    answer = Net::HTTP.post(URI("#{ENV.fetch("CONTROL")}/publish/"), JSON.generate(items), "Content-Type" => "application/json")
+    fields = { "Content-Type" => "application/json", "Authorization" => "Bearer #{token}" }
+    answer = Net::HTTP.post(URI("http://#{GRIP.host}:#{GRIP.port}/publish/"), JSON.generate(items), fields)
     status answer.code.to_i
     answer.body
+  end
+
+  # Says that it may publish: a token that the key of GRIP_URL signs.
+  def token
+    said = URI.decode_www_form(GRIP.query).to_h
+    coded = ->(bytes) { Base64.urlsafe_encode64(bytes, padding: false) }
+    claims = { iss: said["iss"], exp: Time.now.to_i + 600 }
+    text = [{ alg: "HS256", typ: "JWT" }, claims].map { |part| coded.(JSON.generate(part)) }.join(".")
+    key = Base64.decode64(said["key"].delete_prefix("base64:"))
+    "#{text}.#{coded.(OpenSSL::HMAC.digest("SHA256", key, text))}"
   end
 
   # A WebSocket's events: it repeats words, and leaves when it is told to.

@@ -1,7 +1,7 @@
 """A Django site in one file whose views hold their clients, by the library django-grip as it is.
 
-`CONTROL` is where it publishes, `GRIP_KEY` what it checks `Grip-Sig` with. A view that holds answers only
-to what came through a proxy that signs (`GRIP_PROXY_REQUIRED`).
+`GRIP_URL` is where it publishes and by which key, `VERIFY_KEY` what it checks `Grip-Sig` with if that is
+another one. A view that holds answers only to what came through a proxy that signs (`GRIP_PROXY_REQUIRED`).
 """
 
 import json
@@ -17,7 +17,8 @@ settings.configure(
     SECRET_KEY="of this test alone",
     ROOT_URLCONF=__name__,
     MIDDLEWARE=["django_grip.GripMiddleware"],
-    GRIP_PROXIES=[{"control_uri": os.environ["CONTROL"], "key": os.environ["GRIP_KEY"]}],
+    GRIP_URL=os.environ["GRIP_URL"],
+    GRIP_VERIFY_KEY=os.environ["VERIFY_KEY"],
     GRIP_PROXY_REQUIRED=True,
     USE_TZ=True,
 )

@@ -1,5 +1,7 @@
 """WebSockets by WSGI and nothing else: events of WebSocket-over-HTTP, read and written by gripcontrol."""
 
+import os
+
 from gripcontrol import (
     WebSocketEvent,
     decode_websocket_events,
@@ -11,6 +13,9 @@ KIND = "application/websocket-events"
 
 
 def application(environ, start_response):
+    if environ["PATH_INFO"] == "/grip-url":
+        start_response("200 OK", [("Content-Type", "text/plain")])
+        return [os.environ["GRIP_URL"].encode()]
     if environ.get("CONTENT_TYPE") != KIND:
         start_response("426 Upgrade Required", [("Content-Type", "text/plain")])
         return [b"only by WebSocket\n"]

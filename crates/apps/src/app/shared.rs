@@ -3,7 +3,6 @@
 //! Made once by `App::start`. What must stay true: the state that is shown is written by the executor
 //! alone; no lock here is held across an await.
 
-use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -12,7 +11,7 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use penstock_config as config;
 use penstock_exchange::bodies::BodyStore;
 use penstock_exchange::metrics::AppMetrics;
-use penstock_exchange::{Fault, FaultKind, Handler, Sendable, Timing};
+use penstock_exchange::{Fault, FaultKind, Timing};
 use penstock_queue::QueueLimits;
 use penstock_wire::Dialect;
 
@@ -33,9 +32,6 @@ pub(crate) struct AppShared {
     pub(crate) dispatch: Dispatch,
     pub(crate) metrics: Arc<AppMetrics>,
     pub(crate) store: ArcSwap<BodyStore>,
-    /// Answers with a file of `sendfile_root`, which `X-Sendfile` may name.
-    sendfile: Option<Arc<dyn Handler>>,
-    sendfile_root: Option<PathBuf>,
     /// The limits of its WebSockets' messages, and what their clients hold.
     pub(crate) messages: ArcSwap<MessageLimits>,
     pub(crate) held: Held,
@@ -126,12 +122,7 @@ pub(crate) struct WorkerView {
 
 impl AppShared {
     /// What an application with this configuration shares, before anything has happened.
-    pub(crate) fn new(
-        config: &config::App,
-        way: Way,
-        store: BodyStore,
-        sendfile: Option<Arc<dyn Handler>>,
-    ) -> Self {
+    pub(crate) fn new(config: &config::App, way: Way, store: BodyStore) -> Self {
         let queue_limits = QueueLimits {
             len_max: config.queue_max,
             timeout: config.queue_timeout,
@@ -143,8 +134,6 @@ impl AppShared {
             dispatch: Dispatch::new(queue_limits),
             metrics: Arc::default(),
             store: ArcSwap::from_pointee(store),
-            sendfile,
-            sendfile_root: config.sendfile_root.clone(),
             messages: ArcSwap::default(),
             held: Held::default(),
             pace: Pace::default(),
@@ -159,13 +148,6 @@ impl AppShared {
             output: Output::default(),
             code_since: Mutex::new(SystemTime::now()),
         }
-    }
-
-    /// The files that `X-Sendfile` may name, if any.
-    pub(crate) fn sendable(&self) -> Option<Sendable<'_>> {
-        let handler = self.sendfile.as_ref()?;
-        let root = self.sendfile_root.as_deref()?;
-        Some(Sendable { root, handler })
     }
 
     pub(crate) fn queue_timeout(&self) -> Duration {

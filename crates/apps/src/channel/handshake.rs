@@ -6,7 +6,7 @@
 //! and the request is an ordinary one.
 
 use bytes::Bytes;
-use penstock_exchange::grip::speaks_to_hub;
+use penstock_exchange::grip::is_grip;
 use penstock_exchange::{Body, Fault, FaultKind, Reply, Response, Timing};
 use penstock_http::websocket::{Deflate, Offer, negotiate, offer, subprotocols};
 use penstock_http::{FieldBlock, RequestHead, Status};
@@ -101,7 +101,7 @@ pub(super) fn accepted(
     for (name, value) in parts.fields() {
         let name = std::str::from_utf8(name).unwrap_or_default();
         if pushed.is_ok() && reply::is_passed(name) && !is_of_handshake(name) {
-            is_for_hub |= speaks_to_hub(name.as_bytes(), value);
+            is_for_hub |= is_grip(name.as_bytes());
             pushed = fields.push(name, value).map_err(|error| (name, error));
         }
     }

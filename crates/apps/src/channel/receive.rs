@@ -152,8 +152,8 @@ impl ChannelDriver {
         let Some(entry) = self.streams.entry(id) else {
             return Ok(());
         };
-        let is_head = match &entry.state {
-            State::Asked(start) => start.job.is_head,
+        let (is_head, grant) = match &entry.state {
+            State::Asked(start) => (start.job.is_head, start.job.sendfile.as_deref()),
             State::Leaving(_) | State::Discard => {
                 if answered.end {
                     self.end_stream(id);
@@ -165,7 +165,7 @@ impl ChannelDriver {
         entry.is_counted = answered.body_len.is_none();
         let length = answered.body_len.map(u64::from);
         let head = match head {
-            Ok(parts) => reply::head(&parts, is_head, timing, self.app.sendable()),
+            Ok(parts) => reply::head(&parts, is_head, timing, grant),
             Err(error) => {
                 let cause = format!("response head: {error}");
                 Err(Fault::new(FaultKind::AppBroken, cause).timed(timing))

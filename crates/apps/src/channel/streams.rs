@@ -403,6 +403,7 @@ mod tests {
             client: Arc::default(),
             websocket: None,
             upgrades: false,
+            sendfile: None,
             affinity: None,
         };
         match queue.submit(now, job, 0) {

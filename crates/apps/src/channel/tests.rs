@@ -143,7 +143,7 @@ fn shared(terms: &Terms) -> Arc<AppShared> {
         pool: Pool::new("test", 1, 64),
     };
     let way = Way::Workers(Dialect::Python);
-    Arc::new(AppShared::new(&config, way, store, None))
+    Arc::new(AppShared::new(&config, way, store))
 }
 
 impl Rig {
@@ -459,7 +459,7 @@ fn a_websocket_is_not_agreed_for_other_kinds_and_refused_by_the_rules() {
     let mut config = config::App::new("app", "/".into(), config::AppKind::Wsgi, "main:app");
     config.concurrency = config::Concurrency::Gevent;
     let store = BodyStore::clone(&app.store.load());
-    let gevent = AppShared::new(&config, Way::Workers(Dialect::Python), store, None);
+    let gevent = AppShared::new(&config, Way::Workers(Dialect::Python), store);
     assert_eq!(
         gevent.model.get(),
         Some(WorkerModel::Reactor(Form::Environ))

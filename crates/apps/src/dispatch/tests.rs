@@ -25,6 +25,7 @@ pub(super) fn job(name: &str) -> Job {
         client: Arc::default(),
         websocket: None,
         upgrades: false,
+        sendfile: None,
         affinity: None,
     }
 }

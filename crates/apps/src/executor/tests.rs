@@ -175,7 +175,6 @@ fn start(app: config::App, dir: &Dir, servers: &Arc<Servers>) -> Arc<App> {
             space: Arc::default(),
             pool: Pool::new("default", 1, 1),
         },
-        sendfile: None,
         gives_way: false,
         development: false,
         size: None,

@@ -6,6 +6,11 @@ use super::*;
 
 /// The head that comes of these fields.
 fn made(fields: &[(&str, &str)]) -> ReplyHead {
+    made_with(fields, Some(&SendfileGrant::default()))
+}
+
+/// The same with leave to name another body, or without.
+fn made_with(fields: &[(&str, &str)], grant: Option<&SendfileGrant>) -> ReplyHead {
     let mut strings = vec!["200 OK"];
     for (name, value) in fields {
         strings.extend([*name, *value]);
@@ -13,7 +18,7 @@ fn made(fields: &[(&str, &str)]) -> ReplyHead {
     let joined = strings.join("\0");
     let count = u16::try_from(strings.len()).unwrap();
     let parts = parse_head(joined.as_bytes(), count).unwrap();
-    head(&parts, false, Timing::default(), None).unwrap()
+    head(&parts, false, Timing::default(), grant).unwrap()
 }
 
 #[test]
@@ -21,7 +26,7 @@ fn what_speaks_to_the_hub_is_marked_and_left_to_it() {
     for (name, value, expected) in [
         ("Grip-Hold", "stream", true),
         ("grip-channel", "a", true),
-        ("Content-Type", "application/grip-instruct", true),
+        ("Content-Type", "application/grip-instruct", false),
         ("Content-Type", "text/plain", false),
         ("Grip", "a", false),
     ] {
@@ -43,6 +48,24 @@ fn fields_of_the_connection_are_the_front_ends() {
     assert_eq!(made.response.fields.as_bytes(), b"X-Accel-Expires: 0\r\n");
     assert_eq!(made.declared, Some(5));
     assert!(made.is_unbuffered && made.response.speaks_to_cache);
+}
+
+#[test]
+fn what_was_not_granted_is_not_obeyed_and_goes_to_nobody_either() {
+    for (name, value) in [
+        ("X-Accel-Redirect", "/private/a"),
+        ("x-sendfile", "/srv/a"),
+        ("X-LIGHTTPD-send-file", "/srv/a"),
+        ("X-Accel-Limit-Rate", "1"),
+        ("X-Accel-Mapping", "/=/"),
+        ("X-Accel-New", "1"),
+        ("X-Sendfile-Type", "X-Sendfile"),
+    ] {
+        let head = made_with(&[(name, value), ("A", "1")], None);
+        assert!(head.redirect.is_none(), "{name}");
+        assert_eq!(head.response.rate_max, None, "{name}");
+        assert_eq!(head.response.fields.as_bytes(), b"A: 1\r\n", "{name}");
+    }
 }
 
 #[test]

@@ -239,7 +239,7 @@ pub(crate) async fn serve(
             Err(fault) => refuse(&app, &mut job, fault),
         };
     }
-    let reply = match final_head(&app, &bytes[..head.len], job.is_head, timing) {
+    let reply = match final_head(&job, &bytes[..head.len], timing) {
         Ok(reply) => reply,
         Err(fault) => return refuse(&app, &mut job, fault),
     };
@@ -352,12 +352,7 @@ fn switched(head: &[u8], tunnel: Tunnel, timing: Timing) -> Result<Response, Fau
 }
 
 /// The client's head of a response that is no switch, by the rules of all responses.
-fn final_head(
-    app: &AppShared,
-    head: &[u8],
-    is_head: bool,
-    timing: Timing,
-) -> Result<ReplyHead, Fault> {
+fn final_head(job: &Job, head: &[u8], timing: Timing) -> Result<ReplyHead, Fault> {
     // Behind "HTTP/1.1 ".
     let mut strings = head.get(9..12).unwrap_or_default().to_vec();
     let mut count: u16 = 1;
@@ -370,7 +365,7 @@ fn final_head(
     });
     let parts = parse_head(&strings, count)
         .map_err(|error| broken(format!("response head: {error}")).timed(timing.clone()))?;
-    reply::head(&parts, is_head, timing, app.sendable())
+    reply::head(&parts, job.is_head, timing, job.sendfile.as_deref())
 }
 
 /// Sends a response that is no switch, and its body as it comes.

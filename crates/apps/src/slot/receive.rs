@@ -118,12 +118,11 @@ impl Driver {
                 end,
             } => {
                 let timing = self.timing(app_time_us);
-                let is_head = self
-                    .line
-                    .front()
-                    .is_some_and(|entry| entry.start.job.is_head);
+                let job = self.line.front().map(|entry| &entry.start.job);
+                let is_head = job.is_some_and(|job| job.is_head);
+                let grant = job.and_then(|job| job.sendfile.as_deref());
                 let head = match head {
-                    Ok(parts) => reply::head(&parts, is_head, timing, self.app.sendable()),
+                    Ok(parts) => reply::head(&parts, is_head, timing, grant),
                     Err(error) => Err(broken(format!("response head: {error}")).timed(timing)),
                 };
                 self.begin(head, body, body_len, end);

@@ -61,12 +61,7 @@ impl Stage {
             pool: Pool::new("test", 1, 8),
         };
         Self {
-            app: Arc::new(AppShared::new(
-                &about,
-                Way::Workers(Dialect::Python),
-                store,
-                None,
-            )),
+            app: Arc::new(AppShared::new(&about, Way::Workers(Dialect::Python), store)),
             ledger: Arc::default(),
         }
     }
@@ -142,6 +137,7 @@ impl Stage {
             client: Arc::default(),
             websocket: None,
             upgrades,
+            sendfile: None,
             affinity: None,
         };
         let placed = self.app.dispatch.submit(clock::now(), job, 0);

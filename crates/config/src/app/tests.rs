@@ -46,7 +46,10 @@ upstream = { connect_timeout = "1s", health = { path = "/up" }, connections = { 
             max: 4,
             ..Connections::default()
         },
-        sendfile_root: Some(folder.join("public")),
+        sendfile: crate::model::Sendfile {
+            is_followed: true,
+            folders: vec![folder.join("public")],
+        },
         ..Upstream::new("a", Protocol::Http, Vec::new())
     };
     assert_eq!(*upstream, expected);

@@ -91,7 +91,8 @@ pub(super) fn is_pem(text: &str, labels: &[&str]) -> bool {
     })
 }
 
-fn read_origins(table: &Section<'_>) -> Vec<String> {
+/// The origins of a list, each once.
+pub(crate) fn read_origins(table: &Section<'_>) -> Vec<String> {
     let origins = table.list("origins", origin).unwrap_or_default();
     table.check_once("origins", &origins, |a, b| a == b);
     origins.into_iter().map(|origin| origin.value).collect()

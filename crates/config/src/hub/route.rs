@@ -5,7 +5,8 @@
 
 use crate::channel::ChannelPattern;
 use crate::error::Problem;
-use crate::model::{Hub, RouteHub};
+use crate::grants;
+use crate::model::{HUB_NAMESPACE, Hub, RouteHub};
 use crate::place::At;
 use crate::section::Section;
 
@@ -18,6 +19,7 @@ pub(crate) fn read(route: &Section<'_>, bounds: &Hub) -> Option<RouteHub> {
         channels: Vec::new(),
         keep_alive: None,
         publish: false,
+        namespace: HUB_NAMESPACE.to_owned(),
     };
     if !route.is_table("hub") {
         hub.channels = vec![read_channel(route, "hub", &route.text("hub")?)?];
@@ -27,6 +29,9 @@ pub(crate) fn read(route: &Section<'_>, bounds: &Hub) -> Option<RouteHub> {
     hub.channels = read_channels(&table, bounds);
     hub.keep_alive = table.duration_said("keep_alive");
     table.flag("publish", &mut hub.publish);
+    if let Some(namespace) = grants::read_namespace(&table) {
+        hub.namespace = namespace;
+    }
     Some(hub)
 }
 

@@ -214,6 +214,7 @@ fn reads_the_hub_of_a_route() {
     let plain = |channels: &[&str]| RouteHub {
         channels: texts(channels),
         keep_alive: None,
+        namespace: "hub".to_owned(),
         publish: false,
     };
     let hub = |value: &str| route(&format!("hub = {value}")).hub;

@@ -7,7 +7,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::Upstream;
+use super::{Grip, Sendfile, Upstream};
 use crate::cores::usable_cores;
 use crate::masked::Variables;
 
@@ -78,8 +78,10 @@ pub struct App {
     pub stop_timeout: Duration,
     /// How long WebSockets and streams may go on in a worker that is being replaced.
     pub stream_timeout: Duration,
-    /// The folder inside which a response's `X-Sendfile` may name files; none ignores the field.
-    pub sendfile_root: Option<PathBuf>,
+    /// What it may say by GRIP; none is nothing.
+    pub grip: Option<Grip>,
+    /// Whether its responses may name another body.
+    pub sendfile: Sendfile,
     /// Whether its processes are kept from those of others, and from calls that they do not need.
     pub isolation: bool,
     /// The user that its processes run as, if not the server's.
@@ -130,7 +132,8 @@ impl App {
             boot_timeout: Duration::from_secs(60),
             stop_timeout: Duration::from_secs(10),
             stream_timeout: Duration::from_secs(300),
-            sendfile_root: None,
+            grip: None,
+            sendfile: Sendfile::default(),
             isolation: true,
             user: None,
             group: None,

@@ -104,6 +104,39 @@ pub struct RouteHub {
     pub keep_alive: Option<Duration>,
     /// Whether a POST to the route publishes its body.
     pub publish: bool,
+    /// The namespace of its channels.
+    pub namespace: String,
+}
+
+/// The namespace of the channels of routes with `hub`, unless they say another.
+pub const HUB_NAMESPACE: &str = "hub";
+
+/// What a back end may say by GRIP: `grip = true`, or a table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Grip {
+    /// The namespace of its channels.
+    pub namespace: String,
+    /// Origins whose pages may open WebSockets beside the site's own; `*` is any.
+    pub origins: Vec<String>,
+}
+
+impl Grip {
+    /// That of a back end of this name which says no more.
+    pub fn of(name: &str) -> Self {
+        Self {
+            namespace: name.to_owned(),
+            origins: Vec::new(),
+        }
+    }
+}
+
+/// Whether responses may name another body, and where files are that may be one: `sendfile`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Sendfile {
+    /// Whether `X-Accel-Redirect` and `X-Accel-Limit-Rate` are obeyed, and `X-Sendfile` below the folders.
+    pub is_followed: bool,
+    /// Absolute folders.
+    pub folders: Vec<std::path::PathBuf>,
 }
 
 /// A route that is a Mercure hub: `mercure = { publisher_key = "...", subscriber_key = "..." }`.

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::{Grip, Sendfile};
 use crate::values::ListenAddr;
 
 /// A TCP listener: `[[streams]]`.
@@ -75,8 +76,10 @@ pub struct Upstream {
     /// The PROXY protocol header that servers' connections begin with; none is none. Such connections
     /// serve one client each.
     pub proxy_protocol: Option<ProxyProtocol>,
-    /// The absolute folder from which `X-Sendfile` may name files; none ignores the field.
-    pub sendfile_root: Option<PathBuf>,
+    /// What it may say by GRIP; none is nothing.
+    pub grip: Option<Grip>,
+    /// Whether its responses may name another body.
+    pub sendfile: Sendfile,
     /// The folder of the scripts, as the servers of a gateway protocol see it (`DOCUMENT_ROOT`).
     pub root: Option<PathBuf>,
     /// The script that gets every path for which `root` has no script of its own; relative to `root`
@@ -119,7 +122,8 @@ impl Upstream {
             request_buffering: true,
             response_buffering: true,
             proxy_protocol: None,
-            sendfile_root: None,
+            grip: None,
+            sendfile: Sendfile::default(),
             root: None,
             index: None,
             params: BTreeMap::new(),

@@ -45,6 +45,12 @@ pub(crate) const OPTIONS: &[Opt] = &[
         "Who signs them (`iss`).")
         .only("a hub with a `grip_key`"),
 
+    row("apps.NAME.grip", "namespace", Text(crate::grants::NAMESPACE), Means("the application's or upstream's name"), r#""chat""#,
+        "Namespace of its channels: no other application, upstream or route has a channel in common with it unless it names the same one. \
+         \"hub\" is that of the routes with `hub`."),
+    row("apps.NAME.grip", "origins", Texts(ORIGIN), Is("[]"), r#"["https://app.example"]"#,
+        "Origins whose pages may open WebSockets that come as requests, beside the site's own; \"*\" is any."),
+
     row("hub.history", "count", Count(0, MESSAGES), Is("100"), "100",
         "Messages of a channel; 0 keeps none."),
     row("hub.history", "age", Time(1), Is(r#""5m""#), r#""5m""#,
@@ -60,6 +66,8 @@ pub(crate) const OPTIONS: &[Opt] = &[
         "Channels of its streams, if they are several."),
     row("sites.routes.hub", "keep_alive", Time(1000), Means("`hub.keep_alive`"), r#""30s""#,
         "Time between two heart-beats."),
+    row("sites.routes.hub", "namespace", Text(crate::grants::NAMESPACE), Is(r#""hub""#), r#""chat""#,
+        "Namespace of its channels: with that of an application with `grip`, its channels are the application's."),
     row("sites.routes.hub", "publish", Bool, Is("false"), "true",
         "Whether a POST to the route publishes its body to the channels, from anybody who may reach it."),
 

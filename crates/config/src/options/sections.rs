@@ -117,8 +117,27 @@ pub(crate) const SECTIONS: &[SectionDoc] = &[
                 ("response_timeout", "it stands beside `upstream`"),
                 ("joined", "its servers are its processes"),
                 ("secret", "no such application speaks ajp"),
+                ("grip", "it stands beside `upstream`"),
+                ("sendfile", "it stands beside `upstream`"),
                 ("resolve_interval", "there are no names to resolve"),
             ],
+        }),
+    },
+    SectionDoc {
+        name: "apps.NAME.grip",
+        heading: "grip = { ... } in [apps.NAME]",
+        sample: "",
+        doc: "What the application may say by GRIP (streams.md).",
+        like: None,
+    },
+    SectionDoc {
+        name: "upstreams.NAME.grip",
+        heading: "grip = { ... } in [upstreams.NAME]",
+        sample: "",
+        doc: "The same for an upstream.",
+        like: Some(Like {
+            section: "apps.NAME.grip",
+            but: &[],
         }),
     },
     SectionDoc {
@@ -181,8 +200,8 @@ pub(crate) const SECTIONS: &[SectionDoc] = &[
         name: "hub",
         heading: "[hub]",
         sample: "[hub]",
-        doc: "Bounds on streams and long polls that are held open, and on what is published to them. Any application \
-              or upstream holds a connection by answering with GRIP fields; nothing has to be configured for that.",
+        doc: "Bounds on streams and long polls that are held open, and on what is published to them. An application or \
+              upstream with `grip` holds a connection by answering with GRIP fields.",
         like: None,
     },
     SectionDoc {

@@ -203,8 +203,15 @@ pub(crate) const OPTIONS: &[Opt] = &[
     row("apps.NAME", "stream_timeout", Time(1), Is(r#""5m""#), r#""5m""#,
         "How long WebSockets and streams may go on in a worker that is being replaced; 2s in development.")
         .only(SCRIPT_KINDS),
-    row("apps.NAME", "sendfile_root", Path, Means("the field is ignored"), r#""public""#,
-        "Folder inside which a response's `X-Sendfile` may name files by absolute path; of a `command` or `fastcgi` application it stands in `upstream`.")
+    row("apps.NAME", "grip", FlagOrTable("apps.NAME.grip"), Is("false"), "true",
+        "Whether what the application says by GRIP is obeyed: responses with `Grip-Hold` are held, and of wsgi and rack \
+         WebSockets come as requests (WebSocket-over-HTTP). Its workers find in `GRIP_URL` where they publish. A table is `true`. \
+         A route may say otherwise."),
+    row("apps.NAME", "sendfile", FlagOrPaths, Is("false"), r#"["private"]"#,
+        "Whether responses may name another body: a route of the site (`X-Accel-Redirect`), or a file by absolute path below one of \
+         these folders (`X-Sendfile`); and bound its rate (`X-Accel-Limit-Rate`). A route may say otherwise."),
+    row("apps.NAME", "sendfile_root", Path, Means("none"), r#""public""#,
+        "One folder more of `sendfile`.")
         .only(SCRIPT_KINDS),
     row("apps.NAME", "preload", FlagOrWord(&["auto"]), Is("\"auto\""), "true",
         "Whether the code is loaded once, in a template process from which the workers are forked: they start in milliseconds \
@@ -295,6 +302,12 @@ pub(crate) const OPTIONS: &[Opt] = &[
         "Answers as a Mercure hub, of this server alone also with `server.redis`; its clients look for it at the path \
          `/.well-known/mercure`.")
         .only("a route without `app`, `upstream`, `files` and `hub`"),
+    row("sites.routes", "grip", Bool, Means("as the application or upstream says"), "true",
+        "Whether what the application or upstream says by GRIP is obeyed on this route.")
+        .only(BACK_END),
+    row("sites.routes", "sendfile", FlagOrPaths, Means("as the application or upstream says"), r#"["private"]"#,
+        "Whether its responses may name another body on this route.")
+        .only(BACK_END),
     row("sites.routes", "internal", Bool, Is("false"), "true",
         "Whether the route is for internal redirects (`X-Accel-Redirect`) only; for a client it is not there: the next one that matches answers."),
     row("sites.routes", "rewrite", Table("sites.routes.rewrite"), Means("no change"), r#"{ strip_prefix = "/api" }"#,
@@ -315,7 +328,7 @@ pub(crate) const OPTIONS: &[Opt] = &[
         "Longest request body; above it the answer is 413."),
     row("sites.routes", "cache", ListOrTable(CACHE, "sites.routes.cache"), Means("no cache"), r#"["disk1"]"#,
         "Caches in front of the app or upstream; a list alone is `stores`.")
-        .only("a route with an `app` or `upstream`"),
+        .only(BACK_END),
 
     row("sites.routes.files", "root", Path, Required, r#""public""#,
         "Folder of the files; nothing outside it is served."),
@@ -366,6 +379,7 @@ const ADDRESS_OR_OFF: &str =
 const SOCKET_OR_OFF: &str = "\"off\", or a Unix socket such as \"unix:/run/penstock/control.sock\"";
 const ENTRY: &str = "\"module:callable\", \"module:factory()\" or a .ru or .rb file";
 pub(super) const SCRIPT_KINDS: &str = "the kinds \"wsgi\", \"asgi\" and \"rack\"";
+const BACK_END: &str = "a route with an `app` or `upstream`";
 pub(super) const THREADED: &str = "the kinds \"wsgi\" and \"rack\" without `async`";
 const ASGI: &str = "the kind \"asgi\"";
 const REACTOR: &str = "applications with a reactor: the kind \"asgi\", or `async`";

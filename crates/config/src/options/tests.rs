@@ -22,12 +22,14 @@ threads = { min = 1 }
 scale = {}
 memory_max = {}
 queue = {}
+grip = {}
 [apps.other]
 kind = "fastcgi"
 upstream = { connections = {}, retry = {}, health = {}, eject = {} }
 [upstreams.legacy]
 servers = [{}]
 queue = {}
+grip = {}
 connections = {}
 retry = {}
 health = {}

@@ -68,8 +68,13 @@ pub(crate) const OPTIONS: &[Opt] = &[
         "Whether responses are taken off the server faster than the client takes them."),
     row("upstreams.NAME", "proxy_protocol", OneOf(&["v1", "v2"]), Means("none"), r#""v2""#,
         "PROXY protocol header that connections to the servers begin with; each then serves one client."),
-    row("upstreams.NAME", "sendfile_root", Path, Means("the field is ignored"), r#""public""#,
-        "Folder inside which a response's `X-Sendfile` may name files."),
+    row("upstreams.NAME", "grip", FlagOrTable("upstreams.NAME.grip"), Is("false"), "true",
+        "Whether what the servers say by GRIP is obeyed: responses with `Grip-Hold` are held. A table is `true`. A route may say otherwise."),
+    row("upstreams.NAME", "sendfile", FlagOrPaths, Is("false"), r#"["private"]"#,
+        "Whether responses may name another body: a route of the site (`X-Accel-Redirect`), or a file by absolute path below one of \
+         these folders (`X-Sendfile`); and bound its rate (`X-Accel-Limit-Rate`). A route may say otherwise."),
+    row("upstreams.NAME", "sendfile_root", Path, Means("none"), r#""public""#,
+        "One folder more of `sendfile`."),
     row("upstreams.NAME", "root", Path, Means("none"), r#""/srv/www""#,
         "Folder of the scripts as the servers see it (`DOCUMENT_ROOT`).")
         .only(GATEWAYS),

@@ -115,7 +115,11 @@ resolve_interval = "9s"
         request_buffering: false,
         response_buffering: false,
         proxy_protocol: Some(ProxyProtocol::V2),
-        sendfile_root: Some(folder.join("public")),
+        grip: None,
+        sendfile: crate::model::Sendfile {
+            is_followed: true,
+            folders: vec![folder.join("public")],
+        },
         root: Some("/srv/www".into()),
         index: Some("front/index.php".to_owned()),
         params: BTreeMap::from([("A".to_owned(), "b".to_owned())]),

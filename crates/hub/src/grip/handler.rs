@@ -21,12 +21,14 @@ use std::sync::Arc;
 use penstock_exchange::fields::Vouched;
 use penstock_exchange::grip::take_out;
 use penstock_exchange::{
-    Asked, AtHand, Body, Fault, Handler, HandlerFuture, Handling, Reply, Request, Response, Spoken,
+    Asked, AtHand, Body, Fault, FaultKind, Handler, HandlerFuture, Handling, Reply, Request,
+    Response, Spoken,
 };
 
 use super::sockets;
+use crate::origins::Origins;
 use crate::token::Signer;
-use crate::{Hub, Subscription};
+use crate::{Hub, Namespace, Subscription};
 use notices::Notices;
 use origin::Origin;
 use session::Session;
@@ -42,50 +44,67 @@ pub struct Grip {
 pub(super) struct Shared {
     pub(super) hub: Hub,
     pub(super) inner: Arc<dyn Handler>,
+    namespace: Namespace,
+    pub(super) origins: Origins,
     signer: Option<Arc<Signer>>,
-    /// How the back end has its WebSockets.
-    sockets: Sockets,
+    front: Option<Arc<Signer>>,
+    sockets: OwnSockets,
     /// What nearly all requests are vouched for with.
     vouched: Vouched,
     notices: Notices,
 }
 
+/// What a [`Grip`] is made of.
+#[derive(Debug)]
+pub struct GripSetup {
+    /// The hub that holds.
+    pub hub: Hub,
+    /// The back end.
+    pub inner: Arc<dyn Handler>,
+    /// Whose channels the back end names.
+    pub namespace: Namespace,
+    /// Origins whose pages may open WebSockets that come as requests, beside the host's own; `*` is any.
+    pub origins: Vec<String>,
+    /// Tells the back end what the hub can do, and that the request came through it.
+    pub signer: Option<Arc<Signer>>,
+    /// The key by which another server in front, which holds its clients itself, is known.
+    pub front: Option<Arc<Signer>>,
+    /// How the back end has its WebSockets.
+    pub sockets: OwnSockets,
+}
+
+/// What a back end can do with a client's WebSocket by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OwnSockets {
+    /// It speaks the protocol, or relays it.
+    Speaks,
+    /// It may take the connection over (`rack.hijack`): it gets the client's own request first. Else
+    /// clients' WebSockets end here, and it gets what happens on them as requests (WebSocket-over-HTTP).
+    MayTake,
+    /// It knows only requests.
+    None,
+}
+
 impl Grip {
-    /// Stands in front of `inner`. With a `signer` the back end is told what the hub can do, and that the
-    /// request came through it.
+    /// Stands in front of a back end.
     #[must_use]
-    pub fn new(hub: Hub, inner: Arc<dyn Handler>, signer: Option<Arc<Signer>>) -> Self {
-        Self::build(hub, inner, signer, Sockets::Own)
-    }
-
-    /// The same, for a back end that knows only requests: clients' WebSockets end here, and it gets what
-    /// happens on them as requests (WebSocket-over-HTTP).
-    #[must_use]
-    pub fn with_sockets(hub: Hub, inner: Arc<dyn Handler>, signer: Option<Arc<Signer>>) -> Self {
-        Self::build(hub, inner, signer, Sockets::Requests)
-    }
-
-    /// The same, for one that may also take its clients' connections over (`rack.hijack`): it gets the
-    /// client's own request first, and requests about the WebSocket only when it answers that like any other.
-    #[must_use]
-    pub fn with_sockets_unless_taken(
-        hub: Hub,
-        inner: Arc<dyn Handler>,
-        signer: Option<Arc<Signer>>,
-    ) -> Self {
-        Self::build(hub, inner, signer, Sockets::RequestsUnlessTaken)
-    }
-
-    fn build(
-        hub: Hub,
-        inner: Arc<dyn Handler>,
-        signer: Option<Arc<Signer>>,
-        sockets: Sockets,
-    ) -> Self {
+    pub fn new(setup: GripSetup) -> Self {
+        let GripSetup {
+            hub,
+            inner,
+            namespace,
+            origins,
+            signer,
+            front,
+            sockets,
+        } = setup;
         let shared = Shared {
             hub,
             inner,
+            namespace,
+            origins: Origins::new(&origins),
             signer,
+            front,
             sockets,
             vouched: origin::vouched(&Vouched::default()),
             notices: Notices::default(),
@@ -101,12 +120,12 @@ impl Handler for Grip {
         let shared = &self.shared;
         let origin = Origin::of(&request);
         let mut fallback = None;
-        if shared.sockets != Sockets::Own
+        if shared.sockets != OwnSockets::Speaks
             && request.head.is_upgrade()
             && let Some(handling) = sockets::asked(shared, &origin)
         {
             match handling {
-                Handling::Later(asking) if shared.sockets == Sockets::RequestsUnlessTaken => {
+                Handling::Later(asking) if shared.sockets == OwnSockets::MayTake => {
                     fallback = Some(asking);
                 }
                 handling => return handling,
@@ -150,7 +169,7 @@ impl Handler for Grip {
     fn begin(&self, request: Request) -> Handling {
         let shared = &self.shared;
         // Who signs changes the request, and an upgrade may end here.
-        let may_end_here = shared.sockets != Sockets::Own && request.head.is_upgrade();
+        let may_end_here = shared.sockets != OwnSockets::Speaks && request.head.is_upgrade();
         if shared.signer.is_some() || may_end_here {
             return self.handle(request);
         }
@@ -178,26 +197,28 @@ impl Shared {
         }
     }
 
+    /// The same subscriptions with the keys of their channels in the place of the back end's names.
+    pub(super) fn keyed(&self, mut subscriptions: Vec<Subscription>) -> Vec<Subscription> {
+        for subscription in &mut subscriptions {
+            subscription.channel = self.key(&subscription.channel);
+        }
+        subscriptions
+    }
+
+    /// The key of a channel that the back end names.
+    pub(super) fn key(&self, channel: &str) -> Arc<str> {
+        self.namespace.key(channel)
+    }
+
     /// Whether another server of the house stands in front of this one and holds its clients itself: a
     /// trusted peer, with a token that is signed with the same secret.
     fn is_from_front(&self, request: &Request) -> bool {
-        let Some(signer) = &self.signer else {
+        let Some(signer) = &self.front else {
             return false;
         };
         let token = request.head.field(origin::SIGNATURE);
         token.is_some_and(|token| request.is_from_proxy() && signer.is_shared_by(token))
     }
-}
-
-/// How a back end has its WebSockets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Sockets {
-    /// By itself, or not at all.
-    Own,
-    /// As requests (WebSocket-over-HTTP).
-    Requests,
-    /// As requests, unless it takes the client's connection over.
-    RequestsUnlessTaken,
 }
 
 /// The answer to the client's own request where it takes the connection over, else what `asking` makes of the
@@ -218,6 +239,7 @@ async fn taken_or(first: Handling, asking: HandlerFuture, origin: Origin) -> Res
     // A body that is still being made would keep the place that the next request may need.
     let first = (!matches!(first.body, Body::Stream(_))).then_some(first);
     match (asking.await, first) {
+        (Err(fault), _) if fault.kind == FaultKind::Forbidden => Err(fault),
         (Ok(Reply::Response(response)), _) if matches!(response.body, Body::Takeover(_)) => {
             Ok(Reply::Response(response))
         }

@@ -2,8 +2,9 @@
 //! `application/grip-instruct`.
 //!
 //! Pure: `handler` brings fields and body. [`Instruct::of_fields`] reads what fields say and leaves in what
-//! the client is to see; where [`is_spoken_in_body`], [`Instruct::said_in`] then reads the body and has the
-//! last word. What must stay true: no `Grip-*` field is left; a filter that is not known is an error, since a
+//! the client is to see. Where they say a hold and [`is_spoken_in_body`], [`Instruct::said_in`] then reads the
+//! body and has the last word: without the field `Grip-Hold` the media type says nothing, since whoever can
+//! store a file can choose it. What must stay true: no `Grip-*` field is left; a filter that is not known is an error, since a
 //! message that it would have kept back must not get through.
 
 mod body;

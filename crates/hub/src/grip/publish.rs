@@ -15,7 +15,10 @@ use serde_json::Value;
 use thiserror::Error;
 
 use super::json::{self, Misfit, Object};
-use crate::{Content, EventPart, HeldResponse, Publication, ResponsePart, SocketPart, StreamPart};
+use crate::{
+    Content, EventPart, HeldResponse, Namespace, NamespaceError, Publication, ResponsePart,
+    SocketPart, StreamPart,
+};
 
 /// Why nothing was published.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -29,6 +32,14 @@ pub enum PublishError {
     /// Something else than expected.
     #[error(transparent)]
     Misfit(#[from] Misfit),
+    /// It is not clear whose channel is meant.
+    #[error("items[{index}]: {error}")]
+    Namespace {
+        /// Which item.
+        index: usize,
+        /// Why not.
+        error: NamespaceError,
+    },
 }
 
 /// Items of one request.
@@ -43,11 +54,15 @@ const COPIES_MAX: usize = 4;
 /// What a control frame of a WebSocket carries at most (RFC 6455 §5.5).
 const CONTROL_BYTES_MAX: usize = 125;
 
-/// The publications in the body of a request to publish, in its order.
+/// The publications in the body of a request to publish, in its order. `resolve` finds the namespace of
+/// each from the name that the item says, if it says one.
 ///
 /// # Errors
 /// What does not fit, with its place; nothing is to be published then.
-pub fn publications(body: &[u8]) -> Result<Vec<Publication>, PublishError> {
+pub fn publications(
+    body: &[u8],
+    resolve: impl Fn(Option<&str>) -> Result<Namespace, NamespaceError>,
+) -> Result<Vec<Publication>, PublishError> {
     let value: Value =
         serde_json::from_slice(body).map_err(|error| PublishError::Json(error.to_string()))?;
     let all = json::as_object(&value)?;
@@ -59,8 +74,14 @@ pub fn publications(body: &[u8]) -> Result<Vec<Publication>, PublishError> {
         return Err(PublishError::TooMany(items.len()));
     }
     let read = |(index, value): (usize, &Value)| {
-        let read = json::as_object(value).and_then(item);
-        read.map_err(|misfit| PublishError::Misfit(misfit.at(index).within("items")))
+        let misfit = |misfit: Misfit| PublishError::Misfit(misfit.at(index).within("items"));
+        let object = json::as_object(value).map_err(misfit)?;
+        let mut publication = item(object).map_err(misfit)?;
+        let namespace = json::text(object, "namespace").map_err(misfit)?;
+        let namespace =
+            resolve(namespace).map_err(|error| PublishError::Namespace { index, error })?;
+        publication.channel = namespace.key(&publication.channel);
+        Ok(publication)
     };
     items.iter().enumerate().map(read).collect()
 }

@@ -19,6 +19,7 @@ use super::holding::Expected;
 use crate::channel::{Channel, Message, State};
 use crate::counts::Seat;
 use crate::filters::{self, Meta, Reader};
+use crate::namespace::channel_name;
 use crate::{Content, Filter, Publication, Refused, Subscription};
 
 /// Hears of messages; see the head of this file.
@@ -266,7 +267,7 @@ impl Reader for Listener {
 
     fn last_id(&self, channel: &str) -> Option<Arc<str>> {
         let mut channels = self.channels.iter().map(|(each, _)| each);
-        let found = channels.find(|each| **each.name() == *channel)?;
+        let found = channels.find(|each| channel_name(each.name()) == channel)?;
         Some(found.lock().last_id.clone().unwrap_or_default())
     }
 }

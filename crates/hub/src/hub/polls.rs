@@ -18,6 +18,7 @@ use super::holding::{Expected, distinct};
 use crate::channel::{Channel, Message};
 use crate::counts::Seat;
 use crate::filters::{self, Meta, Reader};
+use crate::namespace::channel_name;
 use crate::{Filter, HeldResponse, LongPoll, PollOutcome, Refused, ResponsePart};
 
 /// One long poll, as its channels know it.
@@ -210,7 +211,7 @@ impl Reader for Answerer {
 
     fn last_id(&self, channel: &str) -> Option<Arc<str>> {
         let mut channels = self.channels.iter().map(|(each, _)| each);
-        let found = channels.find(|each| **each.name() == *channel)?;
+        let found = channels.find(|each| channel_name(each.name()) == channel)?;
         Some(found.lock().last_id.clone().unwrap_or_default())
     }
 }

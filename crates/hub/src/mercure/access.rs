@@ -14,6 +14,7 @@ use serde_json::Value;
 use thiserror::Error;
 
 use super::selector::{Selector, SelectorError, Selectors};
+use crate::origins::{Origins, is_of_host};
 use crate::token::{TokenError, Verifier};
 
 /// Where the claims are; the second name is the one for issuers that want a URL (OpenID Connect).
@@ -70,14 +71,6 @@ pub(super) enum Denied {
     Origin,
 }
 
-/// Whose pages may ask.
-#[derive(Debug)]
-struct Origins {
-    /// `*` is among them.
-    is_any: bool,
-    named: Box<[String]>,
-}
-
 impl Access {
     /// What `settings` say.
     ///
@@ -92,19 +85,11 @@ impl Access {
         };
         let publishers = verifier("publisher_key", &settings.publisher_key)?;
         let subscribers = verifier("subscriber_key", &settings.subscriber_key)?;
-        let (any, named): (Vec<_>, Vec<_>) = settings
-            .origins
-            .iter()
-            .cloned()
-            .partition(|origin| origin == "*");
         Ok(Self {
             subscribers: subscribers.or_else(|| publishers.clone()),
             publishers,
             is_anonymous: settings.anonymous,
-            origins: Origins {
-                is_any: !any.is_empty(),
-                named: named.into(),
-            },
+            origins: Origins::new(&settings.origins),
         })
     }
 
@@ -153,7 +138,7 @@ impl Access {
         let Some(token) = head.field_all("cookie").find_map(cookie) else {
             return Ok(None);
         };
-        if !head.method().is_safe() && !self.origins.may_use_cookie(head) {
+        if !head.method().is_safe() && !may_use_cookie(&self.origins, head) {
             return Err(Denied::Origin);
         }
         Ok(Some(token))
@@ -164,7 +149,7 @@ impl Access {
         let Some(origin) = head.field("origin") else {
             return;
         };
-        if !self.origins.named.is_empty() {
+        if self.origins.has_named() {
             fields.push_static("Vary", "Origin");
         }
         if self.origins.is_named(origin) {
@@ -195,29 +180,14 @@ impl Claims {
     }
 }
 
-impl Origins {
-    fn is_named(&self, origin: &[u8]) -> bool {
-        let mut named = self.named.iter();
-        named.any(|named| named.as_bytes().eq_ignore_ascii_case(origin))
-    }
-
-    /// Whether the page that sent a request may use a cookie's token to change something. The page is told
-    /// by `Origin`, in older browsers by `Referer`.
-    fn may_use_cookie(&self, head: &RequestHead) -> bool {
-        let origin = head.field("origin");
-        let Some(origin) = origin.or_else(|| head.field("referer").and_then(origin_of)) else {
-            return false;
-        };
-        self.is_named(origin) || is_own(origin, head.host())
-    }
-}
-
-/// Whether `origin` is of the host that was asked. The scheme does not count: TLS may have ended in front.
-fn is_own(origin: &[u8], host: &str) -> bool {
-    let authority = ["http://", "https://"]
-        .iter()
-        .find_map(|scheme| origin.strip_prefix(scheme.as_bytes()));
-    !host.is_empty() && authority.is_some_and(|own| own.eq_ignore_ascii_case(host.as_bytes()))
+/// Whether the page that sent a request may use a cookie's token to change something. The page is told
+/// by `Origin`, in older browsers by `Referer`.
+fn may_use_cookie(origins: &Origins, head: &RequestHead) -> bool {
+    let origin = head.field("origin");
+    let Some(origin) = origin.or_else(|| head.field("referer").and_then(origin_of)) else {
+        return false;
+    };
+    origins.is_named(origin) || is_of_host(origin, head.host())
 }
 
 /// The origin of a URL: all before its path.

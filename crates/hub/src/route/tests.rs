@@ -136,6 +136,7 @@ fn route(publish: bool, message_bytes: usize) -> Streams {
     let hub = Hub::start(settings, &[]).unwrap();
     let channels = ["{path.1}", "all", "{path.1}"].map(str::to_owned).into();
     let of_route = RouteHub {
+        namespace: "hub".to_owned(),
         channels,
         keep_alive: None,
         publish,

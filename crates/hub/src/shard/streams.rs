@@ -18,6 +18,7 @@ use crate::Filter;
 use crate::channel::Shape;
 use crate::filters::{Meta, Reader};
 use crate::hub::AtEnd;
+use crate::namespace::channel_name;
 
 /// A held stream.
 #[derive(Debug)]
@@ -196,7 +197,7 @@ impl Reader for StreamReader<'_> {
             .held
             .links()
             .filter_map(|link| self.locals.get(link.channel));
-        let found = locals.find(|local| **local.channel.name() == *channel)?;
+        let found = locals.find(|local| channel_name(local.channel.name()) == channel)?;
         Some(found.channel.lock().last_id.clone().unwrap_or_default())
     }
 }

@@ -124,6 +124,11 @@ impl VerifyingKey {
         }
     }
 
+    /// Of HS256.
+    pub(super) fn of_secret(secret: &[u8]) -> Self {
+        Self::Secret(hmac::Key::new(hmac::HMAC_SHA256, secret))
+    }
+
     fn public(
         algorithm: &'static dyn VerificationAlgorithm,
         key: Vec<u8>,

@@ -68,6 +68,9 @@ fn item(what: &PublishArguments, message: &str) -> Value {
     if let Some(id) = &what.id {
         item["id"] = json!(id);
     }
+    if let Some(namespace) = &what.namespace {
+        item["namespace"] = json!(namespace);
+    }
     item
 }
 
@@ -353,6 +356,7 @@ mod tests {
             message: None,
             event: Some("tick".to_owned()),
             id: Some("7".to_owned()),
+            namespace: None,
         };
         let expected = json!({
             "channel": "news",

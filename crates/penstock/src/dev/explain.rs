@@ -218,7 +218,7 @@ fn shown_value(name: &str, value: &str) -> String {
 const MASK: &str = "(masked)";
 
 /// Parts of names whose values are nobody's business.
-const SECRETS: [&str; 10] = [
+const SECRETS: [&str; 11] = [
     "SECRET",
     "KEY",
     "TOKEN",
@@ -228,6 +228,7 @@ const SECRETS: [&str; 10] = [
     "DSN",
     "SALT",
     "CREDENTIAL",
+    "GRIP_URL",
     "PRIVATE",
 ];
 

@@ -83,6 +83,11 @@ impl Doors {
         &self.taken
     }
 
+    /// Where the server is administered.
+    pub(super) fn admin(&self) -> Option<ListenAddr> {
+        self.admin.as_ref().map(Opened::address)
+    }
+
     /// Begins to accept: clients by the front end, administrators and probes by theirs.
     pub(super) fn serve(
         self,

@@ -112,6 +112,7 @@ impl Server {
             accounts: &self.options.accounts,
             gives_way: true,
             development: self.options.development,
+            publishing: &self.publishing,
             sizes: &Sizes::new(),
         };
         let begun = upstreams::start(&config, &old, pools, beside, &mut started);

@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 
 use super::{Options, STOPPING, Server, program, reload};
 use crate::manager::Manager;
-use crate::succession::{Follows, Line, PROMPT, VARIABLE, Word};
+use crate::succession::{Follows, Line, PROMPT, Secret, VARIABLE, Word};
 use crate::tcp::TcpServing;
 use crate::upstreams::default_pool;
 
@@ -330,6 +330,8 @@ impl Server {
         if let Some(digest) = self.token_digest {
             line.say(&Word::Token(digest), None).await?;
         }
+        let secret = Secret(*self.held.keys().secret());
+        line.say(&Word::Publishing(secret), None).await?;
         line.say(&Word::Errors, Some(std::io::stderr().as_fd()))
             .await?;
         line.say(&Word::End, None).await

@@ -3,7 +3,7 @@
 //! Called by `source`, for each snapshot and for each body that is to be published. What must stay true:
 //! nothing here waits; the kernel's share is an estimate and is called one.
 
-use penstock_hub::{Hub, RedisBus, Refused, publications};
+use penstock_hub::{Hub, NamespaceError, RedisBus, Refused, publications};
 use penstock_status::{
     HubCounters, HubStatus, Limit, MachineStatus, NodesStatus, PublishError, Use,
 };
@@ -105,9 +105,23 @@ pub(super) fn machine(connections: u64) -> MachineStatus {
     }
 }
 
-/// Publishes what a body asks for, in its order.
-pub(super) fn publish(hub: &Hub, body: &[u8]) -> Result<(), PublishError> {
-    let items = publications(body);
+/// Publishes what a body asks for, in its order: with a token in its own namespace alone.
+pub(super) fn publish(held: &Held, body: &[u8], token: Option<&str>) -> Result<(), PublishError> {
+    let (hub, namespaces) = (&held.hub, held.namespaces());
+    let own = token.map(|token| held.keys().verify(token, &namespaces));
+    let own = own.transpose().map_err(|error| {
+        PublishError::Unauthorized(format!(
+            "{error}: publish with the key of GRIP_URL, which the workers of an application with \
+             `grip` find in their environment"
+        ))
+    })?;
+    let items = publications(body, |name| match (&own, name) {
+        (None, name) => namespaces.resolve(name),
+        (Some(own), Some(name)) if name != own.name() => {
+            Err(NamespaceError::NotYours(own.name().to_owned()))
+        }
+        (Some(own), _) => Ok(own.clone()),
+    });
     let items = items.map_err(|error| PublishError::Malformed(error.to_string()))?;
     for (number, item) in items.into_iter().enumerate() {
         hub.publish(item).map_err(|refused| {

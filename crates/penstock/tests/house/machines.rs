@@ -202,7 +202,7 @@ def app(environ, start_response):
     start_response("200 OK", said)
     return [environ["HTTP_X_REQUEST_START"].encode()]
 "#;
-    let front = front("");
+    let front = front("grip = true\nsendfile = true");
     let mut early = front.connect();
     early.send("GET /start HTTP/1.1\r\nHost: a\r\nX-Request-Start: t=1\r\n\r\n");
     eventually(PATIENCE, "it waits for one to join", || {

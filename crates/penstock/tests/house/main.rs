@@ -28,6 +28,7 @@ mod environment;
 mod error_pages;
 mod faults;
 mod files;
+mod grants;
 mod guarded_paths;
 mod half_closed;
 mod hostile_framing;

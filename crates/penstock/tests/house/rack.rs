@@ -11,7 +11,7 @@ pub(crate) fn rack_site(code: &str) -> Site {
     rack_site_with(code, "processes = 1")
 }
 
-fn rack_site_with(code: &str, app: &str) -> Site {
+pub(crate) fn rack_site_with(code: &str, app: &str) -> Site {
     require_rack();
     let toml = format!("[server]\nthreads = 1\n\n[apps.app]\nentry = \"config.ru\"\n{app}\n");
     Site::new().file("config.ru", code).config(&toml)

@@ -64,7 +64,7 @@ fn serve(app: &str) -> Server {
         .file("private/what?.txt", "with a question mark")
         .file("outside.txt", "outside");
     let toml = format!(
-        "[apps.site]\nprocesses = 1\nsendfile_root = \"private\"\n{app}\n\n[[sites]]\n\
+        "[apps.site]\nprocesses = 1\nsendfile = [\"private\"]\n{app}\n\n[[sites]]\n\
          [[sites.routes]]\npath = \"/protected/*\"\ninternal = true\n\
          rewrite = {{ strip_prefix = \"/protected\" }}\nfiles = {{ root = \"private\" }}\n\
          [[sites.routes]]\napp = \"site\"\n"

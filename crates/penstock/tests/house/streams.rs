@@ -26,7 +26,7 @@ const WSGI: &str = include_str!("apps/streams.py");
 const RACK: &str = include_str!("apps/streams.ru");
 
 /// One process with one thread: a second request that came inside would be seen.
-const ONE: &str = "[apps.app]\nprocesses = 1\nthreads = 1\n";
+const ONE: &str = "[apps.app]\nprocesses = 1\nthreads = 1\ngrip = true\n";
 
 /// A WSGI application that holds, with more lines behind `[server]` and these tables.
 fn serve_with(server: &str, tables: &str) -> Server {

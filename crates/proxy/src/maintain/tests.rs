@@ -63,11 +63,7 @@ fn setup() -> Setup {
         space: Arc::default(),
         pool: Pool::new("bodies", 1, 1),
     };
-    Setup {
-        loops: 1,
-        store,
-        sendfile: None,
-    }
+    Setup { loops: 1, store }
 }
 
 /// Names and states of the servers.

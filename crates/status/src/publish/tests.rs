@@ -12,7 +12,7 @@ use crate::fake::{FakeSource, PUBLISH_BYTES, Pieces};
 fn answer(source: &FakeSource, accept: Option<&str>, sent: Pieces) -> (u16, Response) {
     let form = Form::wanted(accept.map(str::as_bytes));
     let body = RequestBody::Incoming(Box::new(sent));
-    let work = pin!(publish(source, form, body));
+    let work = pin!(publish(source, form, None, body));
     let Poll::Ready(done) = work.poll(&mut Context::from_waker(Waker::noop())) else {
         panic!("the made-up server never waits");
     };
@@ -120,5 +120,23 @@ fn a_body_is_read_to_its_bound_whether_it_says_its_length_or_not() {
             "{name}"
         );
         assert_eq!(source.asked().len(), usize::from(status == 200), "{name}");
+    }
+}
+
+#[test]
+fn who_publishes_is_told_by_a_bearer_token() {
+    for (value, expected) in [
+        (None, None),
+        (Some("Bearer a.b.c"), Some("a.b.c")),
+        (Some("bearer  a.b.c "), Some("a.b.c")),
+        (Some("Basic a.b.c"), None),
+        (Some("Bearer"), None),
+        (Some("Bearer "), None),
+        (Some("Bearer ab"), None),
+        (Some("Bearer a.b.c.d"), None),
+        (Some("Bearer .."), Some("..")),
+    ] {
+        let found = token(value.map(str::as_bytes));
+        assert_eq!(found.as_deref(), expected, "{value:?}");
     }
 }

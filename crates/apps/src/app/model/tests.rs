@@ -23,7 +23,7 @@ fn shared(change: impl FnOnce(&mut config::App)) -> Arc<AppShared> {
         pool: Pool::new("test", 1, 1),
     };
     let way = Way::Workers(Dialect::Python);
-    Arc::new(AppShared::new(&config, way, store, None))
+    Arc::new(AppShared::new(&config, way, store))
 }
 
 fn asgi() -> config::App {

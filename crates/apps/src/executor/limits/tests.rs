@@ -104,7 +104,6 @@ impl Rig {
                 space: Arc::default(),
                 pool: Pool::new("default", 2, 100),
             },
-            sendfile: None,
             gives_way: false,
             development: false,
             size: None,

@@ -99,7 +99,6 @@ impl Running {
                 space: Arc::default(),
                 pool: Pool::new("default", 1, 100),
             },
-            sendfile: None,
             gives_way: false,
             development: false,
             size: None,

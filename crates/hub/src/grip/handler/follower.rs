@@ -252,7 +252,7 @@ impl Follower {
             limit: "hub.message_bytes",
         };
         let mut body = whole::read(response.body, bound).await?;
-        if is_spoken_in_body(&response.fields) {
+        if instruct.hold.is_some() && is_spoken_in_body(&response.fields) {
             instruct = instruct
                 .said_in(response.status, &body)
                 .map_err(not_understood)?;
@@ -277,13 +277,14 @@ impl Follower {
         self.due = clock::now() + self.next.as_ref().map_or(PAUSE, |next| next.timeout);
         match (instruct.hold, &self.next) {
             (Some(hold), _) => {
-                self.shared.prepare(&hold.subscriptions).await;
-                let named = |name: &str| hold.subscriptions.iter().any(|one| *one.channel == *name);
+                let subscriptions = self.shared.keyed(hold.subscriptions);
+                self.shared.prepare(&subscriptions).await;
+                let named = |name: &str| subscriptions.iter().any(|one| *one.channel == *name);
                 let gone = self.known.extract_if(.., |(channel, _)| !named(channel));
                 for (channel, _) in gone {
                     self.listener.unsubscribe(&channel);
                 }
-                for subscription in hold.subscriptions {
+                for subscription in subscriptions {
                     let (subscription, id) = without_prev_id(subscription);
                     let channel = subscription.channel.clone();
                     let subscribed = self.listener.subscribe(subscription);

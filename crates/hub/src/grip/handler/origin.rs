@@ -21,6 +21,8 @@ use penstock_runtime::clock;
 use penstock_sys::net::PeerAddress;
 
 use super::Shared;
+use crate::namespace::channel_name;
+use crate::origins::{Origins, is_of_host};
 
 pub(super) const SIGNATURE: &str = "Grip-Sig";
 const FEATURE: &str = "Grip-Feature";
@@ -30,7 +32,7 @@ const LAST: &str = "Grip-Last";
 const FEATURES: &str = "status, link:next, link:gone, filter:skip-self, filter:skip-users, \
                         filter:require-sub, filter:build-id, filter:var-subst";
 
-/// The channels' last ids that are known.
+/// The last ids that are known, by the channels' keys.
 pub(in crate::grip) type LastIds = [(Arc<str>, Arc<str>)];
 
 /// What a request came with.
@@ -88,6 +90,26 @@ impl Origin {
             is_repeatable: only_reads && !had_body,
         };
         (origin, *response)
+    }
+
+    /// Whether a page of another origin than the host's own and `origins` has sent it. Who names no
+    /// origin is no browser.
+    pub(in crate::grip) fn is_of_other_origin(&self, origins: &Origins) -> bool {
+        let mut said = self.head.field_all("origin");
+        let origin = match (said.next(), said.next()) {
+            (None, _) => return false,
+            (Some(origin), None) => origin,
+            (Some(_), Some(_)) => return true,
+        };
+        if origins.is_any || origins.is_named(origin) {
+            return false;
+        }
+        let told = self.forwarded.as_ref();
+        let host = told.and_then(|told| told.host.as_deref());
+        // Whoever poses as the site where it has no TLS must not get what its TLS keeps.
+        let is_weaker =
+            told.is_some_and(|told| told.scheme == Some("https")) && origin.starts_with(b"http://");
+        is_weaker || !is_of_host(origin, host.unwrap_or_else(|| self.head.host()))
     }
 
     /// The request as the back end gets it.
@@ -174,6 +196,9 @@ impl Origin {
         self.add_own(&mut writer, shared, &[], clock::wall());
         let head = writer.finish().map_err(|error| broken(&error))?;
         let mut request = self.request(head, Arc::default(), shared)?;
+        // No client may say some of them.
+        let said = fields.iter().map(|(name, _)| (*name).to_owned());
+        request.vouched = request.vouched.and(said);
         request.body = RequestBody::Incoming(Box::new(Whole(body)));
         Ok(request)
     }
@@ -256,7 +281,8 @@ impl Origin {
             writer.field(SIGNATURE, signer.sign(now).as_bytes());
             writer.field(FEATURE, FEATURES.as_bytes());
         }
-        for (channel, id) in last {
+        for (key, id) in last {
+            let channel = channel_name(key);
             // A name or id that cannot stand in a field cannot have come from one: from JSON it can, and then
             // the back end is asked without.
             if is_plain(channel) && is_plain(id) {

@@ -113,7 +113,10 @@ impl Session {
             ..
         } = response;
         let mut instruct = Instruct::of_fields(status, &fields).map_err(not_understood)?;
-        if is_spoken_in_body(&fields) && !matches!(body, Body::Omitted(_)) {
+        if instruct.hold.is_some()
+            && is_spoken_in_body(&fields)
+            && !matches!(body, Body::Omitted(_))
+        {
             let text = whole::read(body, small("the body of instructions")).await?;
             instruct = instruct.said_in(status, &text).map_err(not_understood)?;
             body = Body::Bytes(instruct.body.take().unwrap_or_default());
@@ -124,7 +127,11 @@ impl Session {
         };
         let has_no_body = self.origin.head.method() == Method::Head
             || matches!(body, Body::Omitted(_) | Body::Takeover(_) | Body::Hold(_));
-        match instruct.hold.take() {
+        let mut hold = instruct.hold.take();
+        if let Some(hold) = &mut hold {
+            hold.subscriptions = self.shared.keyed(std::mem::take(&mut hold.subscriptions));
+        }
+        match hold {
             Some(hold) if hold.mode == Mode::Response && !has_no_body => {
                 self.poll(instruct, hold, body, rest).await
             }

@@ -24,6 +24,7 @@ use penstock_sys::net::PeerAddress;
 
 use super::Grip;
 use crate::token::Signer;
+use crate::{GripSetup, Namespace, OwnSockets};
 use crate::{Hub, Settings};
 
 /// Nothing that works takes so long.
@@ -66,6 +67,20 @@ pub(in crate::grip) struct World {
     asked: Receiver<Request>,
 }
 
+/// The names of its channels are their keys, and one other origin is let in.
+fn setup(hub: Hub, inner: Arc<Backend>, signer: Option<Signer>, sockets: OwnSockets) -> GripSetup {
+    let signer = signer.map(Arc::new);
+    GripSetup {
+        hub,
+        inner,
+        namespace: Namespace::default(),
+        origins: vec!["https://friend.test".to_owned()],
+        front: signer.clone(),
+        signer,
+        sockets,
+    }
+}
+
 impl World {
     pub(in crate::grip) fn new(script: impl IntoIterator<Item = Act>) -> Self {
         Self::with(Settings::default(), None, script)
@@ -77,7 +92,7 @@ impl World {
         script: impl IntoIterator<Item = Act>,
     ) -> Self {
         Self::build(settings, script, |hub, inner| {
-            Grip::new(hub, inner, signer.map(Arc::new))
+            Grip::new(setup(hub, inner, signer, OwnSockets::Speaks))
         })
     }
 
@@ -91,7 +106,7 @@ impl World {
         script: impl IntoIterator<Item = Act>,
     ) -> Self {
         Self::build(Settings::default(), script, |hub, inner| {
-            Grip::with_sockets_unless_taken(hub, inner, None)
+            Grip::new(setup(hub, inner, None, OwnSockets::MayTake))
         })
     }
 
@@ -101,7 +116,18 @@ impl World {
         script: impl IntoIterator<Item = Act>,
     ) -> Self {
         Self::build(settings, script, |hub, inner| {
-            Grip::with_sockets(hub, inner, signer.map(Arc::new))
+            Grip::new(setup(hub, inner, signer, OwnSockets::None))
+        })
+    }
+
+    /// For a back end with a namespace of its own.
+    pub(in crate::grip) fn in_namespace(name: &str, script: impl IntoIterator<Item = Act>) -> Self {
+        let namespace = Namespace::new(name);
+        Self::build(Settings::default(), script, |hub, inner| {
+            Grip::new(GripSetup {
+                namespace,
+                ..setup(hub, inner, None, OwnSockets::None)
+            })
         })
     }
 
@@ -368,7 +394,7 @@ pub(in crate::grip) fn answer(status: u16, lines: &[&str], body: &str) -> Respon
     for line in lines {
         let (name, value) = line.split_once(": ").unwrap();
         response.fields.push(name, value.as_bytes()).unwrap();
-        response.speaks_to_hub |= grip::speaks_to_hub(name.as_bytes(), value.as_bytes());
+        response.speaks_to_hub |= grip::is_grip(name.as_bytes());
     }
     response
 }

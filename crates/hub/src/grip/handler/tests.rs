@@ -219,7 +219,11 @@ fn a_body_of_instructions_holds_as_well() {
         "response": {"headers": {"Content-Type": "text/plain"}, "body": "hi\n"}
     }"#;
     let world = World::new([says(
-        &["Content-Type: application/grip-instruct", "A: 1"],
+        &[
+            "Content-Type: application/grip-instruct",
+            "Grip-Hold: response",
+            "A: 1",
+        ],
         instruct,
     )]);
     let response = world.response(get("/"));
@@ -228,6 +232,64 @@ fn a_body_of_instructions_holds_as_well() {
     client.expect("hi\n");
     world.hub.publish(text("a, b", "one\n")).unwrap();
     client.expect("one\n");
+}
+
+#[test]
+fn a_body_of_instructions_alone_is_an_ordinary_body() {
+    // Whoever can store a file can choose its media type.
+    let instruct = r#"{
+        "hold": {"mode": "stream", "channels": [{"name": "a"}]},
+        "response": {"code": 404, "headers": {"Set-Cookie": "a=1"}, "body": "<script>"}
+    }"#;
+    for lines in [
+        &["Content-Type: application/grip-instruct", "X-Safe: 1"][..],
+        &[
+            "Content-Type: Application/GRIP-Instruct;a",
+            "Grip-Channel: a",
+        ],
+        &[
+            "Content-Type: application/grip-instruct",
+            "Grip-Status: 201",
+        ],
+    ] {
+        let world = World::new([says(lines, instruct)]);
+        let response = world.response(get("/"));
+        assert_eq!(bytes(response.body), instruct);
+        assert!(!response.fields.contains("set-cookie"));
+        assert_eq!(world.hub.counts().opened, 0);
+    }
+}
+
+#[test]
+fn the_channels_of_a_back_end_are_in_its_namespace() {
+    let world = World::in_namespace("chat", [says(&STREAM, "hi\n")]);
+    let response = world.response(get("/"));
+    let mut client = world.hold(response);
+    client.expect("hi\n");
+    for key in ["a", "other\u{1f}a", "chat\u{1f}b"] {
+        world.hub.publish(text(key, "not for it\n")).unwrap();
+    }
+    world.hub.publish(text("chat\u{1f}a", "one\n")).unwrap();
+    client.expect("one\n");
+}
+
+#[test]
+fn a_back_end_gets_its_own_names_back() {
+    let lines = [&POLL[..], &["Grip-Channel: b; prev-id=0"]].concat();
+    let world = World::in_namespace("chat", [says(&lines, "own"), says(&[], "news")]);
+    world.hub.publish(text("chat\u{1f}b", "x")).unwrap();
+    let waiting = world.begin(get("/"));
+    let first = world.asked();
+    assert!(!first.head.fields().any(|(name, _)| name == "Grip-Last"));
+    assert_eq!(bytes(response(ended(&waiting)).body), "news");
+    let again = world.asked();
+    let last = again.head.field_all("Grip-Last");
+    let last: Vec<_> = last.map(String::from_utf8_lossy).collect();
+    assert!(
+        last.iter().any(|last| last.starts_with("b; last-id=")),
+        "{last:?}"
+    );
+    assert!(!last.iter().any(|last| last.contains("chat")), "{last:?}");
 }
 
 #[test]
@@ -371,6 +433,11 @@ fn a_closed_long_poll_gets_no_answer() {
     assert_eq!(ended(&waiting).unwrap_err().kind, FaultKind::ClientGone);
 }
 
+const INSTRUCT: [&str; 2] = [
+    "Content-Type: application/grip-instruct",
+    "Grip-Hold: response",
+];
+
 #[test]
 fn who_gets_no_body_is_not_held() {
     let lines = [&STREAM[..], &["Grip-Status: 204"]].concat();
@@ -382,11 +449,7 @@ fn who_gets_no_body_is_not_held() {
             Body::Omitted(Some(7)),
         ),
         (request("HEAD", "/", &[]), &POLL[..], Body::Omitted(None)),
-        (
-            request("HEAD", "/", &[]),
-            &["Content-Type: application/grip-instruct"],
-            Body::Omitted(Some(9)),
-        ),
+        (request("HEAD", "/", &[]), &INSTRUCT, Body::Omitted(Some(9))),
     ] {
         let mut said = answer(200, lines, "");
         said.body = body;
@@ -419,7 +482,7 @@ fn what_cannot_be_held_is_the_back_ends_fault_and_says_why() {
             "the body of a long poll is longer than 100000 bytes (fixed)",
         ),
         (
-            &["Content-Type: application/grip-instruct"],
+            &INSTRUCT,
             &long,
             "the body of instructions is longer than 100000 bytes (fixed)",
         ),
@@ -440,7 +503,7 @@ fn what_cannot_be_held_is_the_back_ends_fault_and_says_why() {
             "Grip-Link: `http://b.test/gone` is of another host",
         ),
         (
-            &["Content-Type: application/grip-instruct"],
+            &INSTRUCT,
             "{",
             "the instructions are no JSON: EOF while parsing an object at line 1 column 1",
         ),

@@ -32,6 +32,12 @@ pub(super) fn read(
         FieldBlock::new(),
         Bytes::new(),
     ));
+    if hold
+        .as_ref()
+        .is_some_and(|hold| hold.subscriptions.is_empty())
+    {
+        return Err(InstructError::NoChannel);
+    }
     Ok(Instruct {
         hold,
         status,

@@ -11,7 +11,7 @@ use penstock_http::{FieldBlock, Status};
 
 use super::{
     HoldPart, Instruct, InstructError, Links, Mode, NEXT_TIMEOUT, NextLink, TIMEOUT_MAX, filter,
-    keep_alive,
+    is_spoken_in_body, keep_alive,
 };
 use crate::grip::parameters::{Element, elements, pair, unquoted};
 use crate::{KeepAlive, Subscription};
@@ -47,7 +47,8 @@ fn hold(block: &FieldBlock) -> Result<Option<HoldPart>, InstructError> {
     for element in list(block, CHANNEL)? {
         hold.subscriptions.push(subscription(&element)?);
     }
-    if hold.subscriptions.is_empty() {
+    // They may stand in a body.
+    if hold.subscriptions.is_empty() && !is_spoken_in_body(block) {
         return Err(InstructError::NoChannel);
     }
     if let Some(seconds) = block.get(TIMEOUT) {

@@ -257,7 +257,12 @@ fn what_is_not_understood_holds_nobody() {
 }
 
 fn said(text: &str) -> Result<Instruct, InstructError> {
-    let fields = of(&["Content-Type: application/grip-instruct", "A: 1"]).unwrap();
+    let fields = of(&[
+        "Content-Type: application/grip-instruct",
+        "Grip-Hold: response",
+        "A: 1",
+    ]);
+    let fields = fields.unwrap();
     fields.said_in(Status::OK, text.as_bytes())
 }
 
@@ -310,8 +315,16 @@ fn a_body_needs_only_channels() {
     assert_eq!(instruct.status, Status::OK);
     assert!(instruct.fields.is_empty());
     assert_eq!(instruct.body.as_deref(), Some(&b""[..]));
-    let plain = said(r#"{"response": {"headers": {"A": "1"}, "body-bin": "AP8="}}"#).unwrap();
-    assert!(plain.hold.is_none());
+    let response = r#"{"response": {"headers": {"A": "1"}, "body-bin": "AP8="}}"#;
+    assert_eq!(said(response).unwrap_err(), InstructError::NoChannel);
+    let fields = of(&[
+        "Content-Type: application/grip-instruct",
+        "Grip-Hold: stream",
+        "Grip-Channel: b",
+    ]);
+    let plain = fields.unwrap().said_in(Status::OK, response.as_bytes());
+    let plain = plain.unwrap();
+    assert_eq!(shown(&plain.hold.unwrap().subscriptions), ["b - []"]);
     assert_eq!(plain.fields, block(&["A: 1"]));
     assert_eq!(plain.body.as_deref(), Some(&b"\x00\xff"[..]));
 }

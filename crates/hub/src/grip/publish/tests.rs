@@ -1,17 +1,45 @@
 //! What libraries publish, and what does not fit.
 
 use super::*;
+use crate::Namespaces;
+
+/// Publications of an operator, where there are two namespaces besides the one that is meant.
+fn read_all(body: &[u8]) -> Result<Vec<Publication>, PublishError> {
+    publications(body, |name| match name {
+        None => Ok(Namespace::default()),
+        name => Namespaces::new(["a".to_owned(), "b".to_owned()]).resolve(name),
+    })
+}
+
+#[test]
+fn an_item_may_say_whose_channel_it_means() {
+    let body = |namespace: &str| {
+        format!(
+            r#"{{"items": [{{"channel": "x", "namespace": {namespace}, "event": {{"data": "1"}}}}]}}"#
+        )
+    };
+    let key = |namespace: &str| {
+        let read = read_all(body(namespace).as_bytes());
+        read.map(|all| all[0].channel.to_string())
+            .map_err(|error| error.to_string())
+    };
+    assert_eq!(key(r#""a""#).unwrap(), "a\u{1f}x");
+    assert_eq!(key("null").unwrap(), "x");
+    let unknown = key(r#""c""#).unwrap_err();
+    assert!(unknown.starts_with("items[0]: no application"), "{unknown}");
+    assert!(key("1").unwrap_err().contains("namespace"));
+}
 
 fn one(item: &str) -> Publication {
     let body = format!(r#"{{"items": [{item}]}}"#);
-    let mut all = publications(body.as_bytes()).unwrap();
+    let mut all = read_all(body.as_bytes()).unwrap();
     assert_eq!(all.len(), 1);
     all.remove(0)
 }
 
 fn error(item: &str) -> String {
     let body = format!(r#"{{"items": [{{"channel": "a", "event": {{"data": ""}}}}, {item}]}}"#);
-    publications(body.as_bytes()).unwrap_err().to_string()
+    read_all(body.as_bytes()).unwrap_err().to_string()
 }
 
 fn sent(part: Option<StreamPart>) -> Content {
@@ -259,7 +287,7 @@ fn one_item_that_does_not_fit_is_told_with_its_place() {
 
 #[test]
 fn a_body_is_json_with_a_bounded_list() {
-    let error = |body: &[u8]| publications(body).unwrap_err().to_string();
+    let error = |body: &[u8]| read_all(body).unwrap_err().to_string();
     assert!(error(b"{\"items\": [").starts_with("the body is no JSON: EOF"));
     assert!(error(b"\xff").starts_with("the body is no JSON"));
     assert_eq!(error(b"[]"), "an object is expected");
@@ -272,12 +300,12 @@ fn a_body_is_json_with_a_bounded_list() {
         format!(r#"{{"items":[{}]}}"#, items.join(","))
     };
     assert_eq!(
-        publications(many(ITEMS_MAX).as_bytes()).unwrap().len(),
+        read_all(many(ITEMS_MAX).as_bytes()).unwrap().len(),
         ITEMS_MAX
     );
     assert_eq!(
         error(many(ITEMS_MAX + 1).as_bytes()),
         "`items` may have 10000 items at once, not 10001"
     );
-    assert!(publications(b"{\"items\": []}").unwrap().is_empty());
+    assert!(read_all(b"{\"items\": []}").unwrap().is_empty());
 }

@@ -42,11 +42,11 @@ impl Session {
             Event::Text(bytes) => control::read(self.said_to_hub(bytes)?).ok(),
             _ => None,
         });
-        said.filter_map(|control| match control {
+        let subscriptions = said.filter_map(|control| match control {
             Control::Subscribe(subscription) => Some(subscription),
             _ => None,
-        })
-        .collect()
+        });
+        self.dialog.shared.keyed(subscriptions.collect())
     }
 
     /// A text's control message, if it is one.
@@ -103,11 +103,15 @@ impl Session {
             End::Close(code::UNEXPECTED, "".into())
         };
         match control::read(text).map_err(failed)? {
-            Control::Subscribe(subscription) => self
-                .listener
-                .subscribe(subscription)
-                .map_err(|refused| failed(refused.to_string()))?,
-            Control::Unsubscribe(channel) => self.listener.unsubscribe(&channel),
+            Control::Subscribe(mut subscription) => {
+                subscription.channel = self.dialog.shared.key(&subscription.channel);
+                let subscribed = self.listener.subscribe(subscription);
+                subscribed.map_err(|refused| failed(refused.to_string()))?;
+            }
+            Control::Unsubscribe(channel) => {
+                let key = self.dialog.shared.key(&channel);
+                self.listener.unsubscribe(&key);
+            }
             Control::Detach => {
                 self.is_detached = true;
                 self.waiting.clear();

@@ -23,6 +23,11 @@ pub(in crate::grip) fn asked(shared: &Arc<Shared>, origin: &Origin) -> Option<Ha
             Some(Handling::Now(Err(fault)))
         }
         Offer::OtherVersion => Some(Handling::Now(Ok(other_version().into()))),
+        Offer::Taken { .. } if origin.is_of_other_origin(&shared.origins) => {
+            let cause = "a WebSocket of a page of another origin (grip.origins)";
+            let fault = Fault::new(FaultKind::Forbidden, cause);
+            Some(Handling::Later(Box::pin(std::future::ready(Err(fault)))))
+        }
         Offer::Taken { accept } => {
             let dialog = Dialog::new(Arc::clone(shared), Arc::new(origin.clone()));
             Some(Handling::Later(Box::pin(open(dialog, accept))))

@@ -344,6 +344,74 @@ fn handshakes_that_are_none_are_answered_here() {
     assert_eq!(fault.kind, FaultKind::BadRequest);
 }
 
+/// A handshake with more lines.
+fn handshake_with(lines: &[&str]) -> Request {
+    request("GET", "/", &[&HANDSHAKE[..], lines].concat())
+}
+
+#[test]
+fn a_page_of_another_origin_opens_nothing() {
+    // The host of these requests is `a.test`.
+    for (lines, is_let_in) in [
+        (&[][..], true),
+        (&["Origin: http://a.test"], true),
+        (&["Origin: https://A.test:443"], false),
+        (&["Origin: https://friend.test"], true),
+        (&["Origin: http://friend.test"], false),
+        (&["Origin: https://evil.test"], false),
+        (&["Origin: https://a.test.evil.test"], false),
+        (&["Origin: null"], false),
+        (&["Origin:"], false),
+        (&["Origin: http://a.test", "Origin: http://a.test"], false),
+        (&["origin: http://evil.test"], false),
+    ] {
+        let world = World::with_sockets([events("OPEN\r\n")]);
+        let answered = world.ask(handshake_with(lines));
+        match answered {
+            Ok(Reply::Response(response)) if is_let_in => {
+                assert_eq!(response.status, Status::SWITCHING_PROTOCOLS, "{lines:?}");
+            }
+            Err(fault) if !is_let_in => {
+                assert_eq!(fault.kind, FaultKind::Forbidden, "{lines:?}");
+                assert!(world.is_asked_no_more(), "{lines:?}");
+            }
+            other => panic!("{lines:?}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn one_that_may_take_connections_over_is_not_asked_as_a_post_either() {
+    let first = Ok(answer(404, &[], "no").into());
+    let world = World::with_sockets_unless_taken([first, events("OPEN\r\n")]);
+    let fault = world.fault(handshake_with(&["Origin: https://evil.test"]));
+    assert_eq!(fault.kind, FaultKind::Forbidden);
+    assert_eq!(world.asked().head.method_str(), "GET");
+    assert!(world.is_asked_no_more());
+}
+
+#[test]
+fn what_only_the_hub_may_say_is_vouched_for_and_no_client_can_say_it() {
+    let forged = [
+        "Meta-User: admin",
+        "meta-role: x",
+        "Connection-Id: forged",
+        "Grip-Sig: x",
+    ];
+    let world = World::with_sockets([events("OPEN\r\n")]);
+    let Ok(Reply::Response(response)) = world.ask(handshake_with(&forged)) else {
+        panic!("an answer");
+    };
+    assert_eq!(response.status, Status::SWITCHING_PROTOCOLS);
+    let asked = world.asked();
+    assert_eq!(asked.head.method_str(), "POST");
+    for name in ["meta-user", "meta-role", "grip-sig"] {
+        assert_eq!(asked.head.field(name), None, "{name}");
+    }
+    assert_ne!(asked.head.field("connection-id"), Some(&b"forged"[..]));
+    assert!(asked.vouched.covers("Connection-Id") && asked.vouched.covers("Content-Type"));
+}
+
 #[test]
 fn others_keep_their_upgrades() {
     let world = World::new([says(&[], "")]);

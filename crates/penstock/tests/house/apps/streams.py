@@ -29,7 +29,7 @@ def app(environ, start):
         headers.append(("Grip-Timeout", "5" if name == "silent" else "300"))
         body = b"nothing came"
     elif kind == "instruct":
-        headers = [("Content-Type", "application/grip-instruct")]
+        headers = [("Content-Type", "application/grip-instruct"), ("Grip-Hold", "stream")]
         body = (
             '{"hold": {"mode": "stream", "channels": [{"name": "%s"}]},'
             ' "response": {"headers": {"Content-Type": "text/event-stream"}, "body": "data: told\\n\\n"}}'

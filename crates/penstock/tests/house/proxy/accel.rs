@@ -48,7 +48,7 @@ fn ask_with(server: &Server, target: &str, lines: &str) -> Response {
 #[test]
 fn a_redirect_sends_the_file_and_keeps_the_origins_words_about_it() {
     let origin = saying("X-Accel-Redirect");
-    let server = serve(&origin, "max_active = 1");
+    let server = serve(&origin, "max_active = 1\nsendfile = true");
     let answer = server.get("/get?/protected/a.txt");
     assert_eq!(
         (answer.status, answer.text().as_str()),
@@ -86,7 +86,7 @@ fn a_redirect_sends_the_file_and_keeps_the_origins_words_about_it() {
 #[test]
 fn an_internal_route_is_closed_to_clients() {
     let origin = Origin::named("origin");
-    let server = serve(&origin, "");
+    let server = serve(&origin, "sendfile = true");
     for target in [
         "/protected/a.txt",
         "/protected/",
@@ -103,7 +103,7 @@ fn an_internal_route_is_closed_to_clients() {
 #[test]
 fn a_redirect_to_nothing_or_in_a_circle_ends() {
     let origin = saying("X-Accel-Redirect");
-    let server = serve(&origin, "");
+    let server = serve(&origin, "sendfile = true");
     assert_eq!(server.get("/get?/protected/missing.txt").status, 404);
     for target in [
         "/get?/protected/../outside.txt",
@@ -121,7 +121,7 @@ fn a_redirect_to_nothing_or_in_a_circle_ends() {
     assert_eq!(server.get("/get?/other").text(), "plain");
     let circle =
         Origin::start(|_| Script::raw(head_of("200 OK", "X-Accel-Redirect: /again\r\n", 0)).keep());
-    let server = serve(&circle, "");
+    let server = serve(&circle, "sendfile = true");
     assert_eq!(server.get("/").status, 500);
     assert!(circle.seen().len() <= 12);
     server.wait_log("500 GET /");
@@ -130,7 +130,7 @@ fn a_redirect_to_nothing_or_in_a_circle_ends() {
 #[test]
 fn a_post_is_redirected_as_a_get() {
     let origin = saying("X-Accel-Redirect");
-    let server = serve(&origin, "");
+    let server = serve(&origin, "sendfile = true");
     let mut client = server.connect();
     client.send(super::post("/get?/protected/a.txt", b"body"));
     assert_eq!(client.expect_status(200).text(), "the private file");
@@ -141,7 +141,7 @@ fn a_post_is_redirected_as_a_get() {
 #[test]
 fn sendfile_sends_what_lies_below_its_root() {
     let origin = saying("X-Sendfile");
-    let server = serve(&origin, "sendfile_root = \"{root}/private\"");
+    let server = serve(&origin, "sendfile = [\"{root}/private\"]");
     let root = server.site().dir().display().to_string();
     let answer = server.get(&format!("/get?{root}/private/a.txt"));
     assert_eq!(
@@ -169,10 +169,12 @@ fn sendfile_sends_what_lies_below_its_root() {
 }
 
 #[test]
-fn sendfile_means_nothing_where_no_root_was_given() {
+fn sendfile_means_nothing_where_no_folder_was_given() {
     let origin = saying("X-Sendfile");
-    let server = serve(&origin, "");
-    let answer = server.get("/get?/etc/hostname");
-    assert_eq!((answer.status, answer.text().as_str()), (200, "ignored"));
-    assert_eq!(answer.header("x-sendfile"), None);
+    for upstream in ["", "sendfile = true", "sendfile = false"] {
+        let server = serve(&origin, upstream);
+        let answer = server.get("/get?/etc/hostname");
+        assert_eq!((answer.status, answer.text().as_str()), (200, "ignored"));
+        assert_eq!(answer.header("x-sendfile"), None);
+    }
 }

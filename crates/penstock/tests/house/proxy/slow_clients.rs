@@ -116,7 +116,7 @@ fn an_origin_may_set_the_pace_of_its_response() {
         }
         _ => page(seen, "small"),
     });
-    let server = behind(&origin, "max_active = 1");
+    let server = behind(&origin, "max_active = 1\nsendfile = true");
     let mut client = server.connect();
     let began = Instant::now();
     ask(&mut client, "/paced");

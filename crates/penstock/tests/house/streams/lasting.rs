@@ -54,7 +54,8 @@ fn a_reload_cuts_no_stream() {
     // Another application in the place of the old one, other bounds, a route more.
     let toml = server.site().read("penstock.toml");
     let more = "response_timeout = \"50s\"\n[hub]\nkeep_alive = \"7s\"\nstreams_max = 30\n\
-                [[sites]]\n[[sites.routes]]\npath = \"/events/*\"\nhub = \"{path.2}\"\n\
+                [[sites]]\n[[sites.routes]]\npath = \"/events/*\"\n\
+                hub = { channel = \"{path.2}\", namespace = \"app\" }\n\
                 [[sites.routes]]\npath = \"/*\"\napp = \"app\"\n";
     server
         .site()

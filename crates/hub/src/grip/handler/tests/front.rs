@@ -34,7 +34,14 @@ fn what_speaks_to_the_hub_is_passed_on_to_a_server_in_front_that_holds_itself() 
         ("/", &STREAM[..], text),
         ("/a", &STREAM[..], text),
         ("/", &POLL[..], text),
-        ("/", &["Content-Type: application/grip-instruct"][..], "{}"),
+        (
+            "/",
+            &[
+                "Content-Type: application/grip-instruct",
+                "Grip-Hold: stream",
+            ][..],
+            "{}",
+        ),
         ("/", &["Grip-Hold: not understood here"][..], ""),
     ] {
         let world = World::with(Settings::default(), signer(KEY), [says(lines, body)]);

@@ -88,6 +88,7 @@ fn a_route_finds_what_was_published_elsewhere() {
     let world = World::new([]);
     join(&world, "a");
     let route = RouteHub {
+        namespace: "hub".to_owned(),
         channels: vec!["{path.1}".to_owned()],
         keep_alive: None,
         publish: false,

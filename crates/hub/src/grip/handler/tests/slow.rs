@@ -39,6 +39,7 @@ const GAP: &[u8] = b"event: gap\ndata: {}\n\n";
 fn a_first_visit_of_a_route_is_told_what_it_lost() {
     let world = World::with(settings(SlowPolicy::DropOldest), None, []);
     let route = RouteHub {
+        namespace: "hub".to_owned(),
         channels: vec!["a".to_owned()],
         keep_alive: None,
         publish: false,

@@ -1,0 +1,200 @@
+//! What a back end's responses may ask of the front end: `grip` and `sendfile`.
+//!
+//! Called by `app`, `upstream` and `route`, which have the same keys.
+//!
+//! # Invariants
+//! - Nothing is granted that no key says.
+//! - A namespace of channels is shared only by those that name it.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use crate::error::Problem;
+use crate::hub::read_origins;
+use crate::model::{App, Grip, HUB_NAMESPACE, Sendfile};
+use crate::parse::check_folder;
+use crate::place::At;
+use crate::section::{Section, is_name};
+
+/// What a message says was expected of a namespace.
+pub(crate) const NAMESPACE: &str =
+    "a name of letters, digits, `-`, `_` and `.`, of at most 64 characters";
+
+/// Reads `grip` of the back end `name`: a flag, or a table that is `true` and says more. Its own name
+/// as its namespace must not be that of one of `apps`.
+pub(crate) fn read_grip(
+    table: &Section<'_>,
+    name: &str,
+    apps: &BTreeMap<String, App>,
+) -> Option<Grip> {
+    let mut grip = Grip::of(name);
+    let mut has_namespace = false;
+    if table.is_table("grip") {
+        let inner = table.table("grip")?;
+        grip.origins = read_origins(&inner);
+        if let Some(namespace) = read_namespace(&inner) {
+            grip.namespace = namespace;
+        }
+        has_namespace = inner.has("namespace");
+    } else if !table.flag_said("grip")? {
+        return None;
+    }
+    if !has_namespace {
+        check_namespace(table, name, apps);
+    }
+    Some(grip)
+}
+
+/// Reports a back end whose name cannot be its namespace, because others have that: the routes with
+/// `hub`, or an application of the name of an upstream.
+pub(crate) fn check_namespace(table: &Section<'_>, name: &str, apps: &BTreeMap<String, App>) {
+    let at = table.key_at(&["grip"]);
+    if name == HUB_NAMESPACE {
+        table.add(at, Problem::NamespaceOfHub);
+    } else if apps.contains_key(name) {
+        table.add(at, Problem::NamespaceOfApp(name.to_owned()));
+    }
+}
+
+/// Reads the name of a namespace.
+pub(crate) fn read_namespace(table: &Section<'_>) -> Option<String> {
+    let read = |text: &str| is_name(text).then(|| text.to_owned());
+    let namespace = table.parsed("namespace", read)?;
+    Some(namespace.value)
+}
+
+/// Reads `sendfile`: a flag, or a list of folders; none where it is not said.
+pub(crate) fn read_sendfile(table: &Section<'_>) -> Option<Sendfile> {
+    if !table.is_list("sendfile") {
+        let is_followed = table.flag_said("sendfile")?;
+        return Some(Sendfile {
+            is_followed,
+            folders: Vec::new(),
+        });
+    }
+    let read = |text: &str| (!text.is_empty()).then(|| table.found.resolve(text));
+    let folders = table.list("sendfile", read)?;
+    let is_usable = |folder: &At<PathBuf>| check_folder(table, "sendfile", folder);
+    let folders = folders.into_iter().filter(is_usable);
+    Some(Sendfile {
+        is_followed: true,
+        folders: folders.map(|folder| folder.value).collect(),
+    })
+}
+
+/// Reads `sendfile` of a back end, and `sendfile_root`, which names one folder of it.
+pub(crate) fn read_sendfile_and_root(table: &Section<'_>) -> Sendfile {
+    let mut sendfile = read_sendfile(table).unwrap_or_default();
+    if let Some(root) = read_sendfile_root(table) {
+        sendfile.is_followed = true;
+        sendfile.folders.extend(root.folders);
+    }
+    sendfile
+}
+
+/// Reads `sendfile_root` alone.
+pub(crate) fn read_sendfile_root(table: &Section<'_>) -> Option<Sendfile> {
+    let root = table.path("sendfile_root")?;
+    check_folder(table, "sendfile_root", &root);
+    Some(Sendfile {
+        is_followed: true,
+        folders: vec![root.value],
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::model::{Config, Sendfile};
+    use crate::testing::{Folder, accept, check};
+
+    fn app(folder: &Folder, keys: &str) -> Config {
+        accept(folder, &format!("[apps.hello]\n{keys}\n"))
+    }
+
+    #[test]
+    fn nothing_is_granted_unless_it_is_said() {
+        let folder = Folder::site();
+        for keys in ["", "grip = false", "sendfile = false"] {
+            let config = app(&folder, keys);
+            assert_eq!(config.apps["hello"].grip, None, "{keys}");
+            assert!(!config.apps["hello"].sendfile.is_followed, "{keys}");
+        }
+    }
+
+    #[test]
+    fn grip_is_a_flag_or_a_table() {
+        let folder = Folder::site();
+        let grip = |keys| app(&folder, keys).apps["hello"].grip.clone().unwrap();
+        assert_eq!(grip("grip = true").namespace, "hello");
+        assert_eq!(grip("grip = {}").namespace, "hello");
+        let said = grip("grip = { namespace = \"chat\", origins = [\"https://A.example\"] }");
+        assert_eq!(said.namespace, "chat");
+        assert_eq!(said.origins, ["https://a.example"]);
+    }
+
+    #[test]
+    fn sendfile_is_a_flag_or_a_list_of_folders() {
+        let folder = Folder::site();
+        let sendfile = |keys| app(&folder, keys).apps["hello"].sendfile.clone();
+        let expected = |folders: &[&str]| Sendfile {
+            is_followed: true,
+            folders: folders
+                .iter()
+                .map(|each| folder.path().join(each))
+                .collect(),
+        };
+        assert_eq!(sendfile("sendfile = true"), expected(&[]));
+        assert_eq!(sendfile("sendfile = [\"public\"]"), expected(&["public"]));
+        assert_eq!(
+            sendfile("sendfile_root = \"public\""),
+            expected(&["public"])
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_granted_is_told() {
+        let folder = Folder::site();
+        for (text, expected) in [
+            (
+                "[apps.hello]\ngrip = { namespace = \"a b\" }\n",
+                "expected a name of letters",
+            ),
+            ("[apps.hello]\ngrip = { origins = [\"x\"] }\n", "origins"),
+            (
+                "[apps.hello]\ngrip = \"yes\"\n",
+                "must be true, false, or a table",
+            ),
+            ("[apps.hello]\nsendfile = [\"gone\"]\n", "gone"),
+            ("[apps.hello]\nsendfile = \"public\"\n", "a list"),
+            (
+                "[apps.hub]\nentry = \"app:app\"\ngrip = true\n",
+                "routes with `hub`",
+            ),
+            (
+                "[apps.hello]\n[upstreams.hello]\nservers = [\"127.0.0.1:1\"]\ngrip = true\n\
+                 [[sites]]\n[[sites.routes]]\nupstream = \"hello\"\n",
+                "an application is called `hello` too",
+            ),
+            (
+                "[apps.hello]\n[[sites]]\n[[sites.routes]]\nfiles = { root = \"public\" }\ngrip = true\n",
+                "grip",
+            ),
+        ] {
+            let report = check(&folder, text).unwrap_err().to_string();
+            assert!(report.contains(expected), "{text}: {report}");
+        }
+    }
+
+    #[test]
+    fn a_route_says_for_itself_what_is_granted() {
+        let folder = Folder::site();
+        let text = "[apps.hello]\ngrip = true\nsendfile = true\n[[sites]]\n[[sites.routes]]\n\
+                    path = \"/a\"\napp = \"hello\"\ngrip = false\nsendfile = [\"public\"]\n\
+                    [[sites.routes]]\napp = \"hello\"\n";
+        let routes = &accept(&folder, text).sites[0].routes;
+        assert_eq!(routes[0].grip, Some(false));
+        assert_eq!(routes[0].sendfile.as_ref().unwrap().folders.len(), 1);
+        assert_eq!(routes[1].grip, None);
+        assert_eq!(routes[1].sendfile, None);
+    }
+}

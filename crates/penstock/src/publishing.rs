@@ -1,0 +1,133 @@
+//! How applications publish: the `GRIP_URL` that their workers find in their environment.
+//!
+//! `upstreams` starts the workers of an application with `grip` with it, and `held` signs requests to
+//! them with the key in it. The admin interface takes messages from who has such a key, for its
+//! namespace alone.
+
+use std::borrow::Cow;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+
+use penstock_config::{App, Config, Grip, ListenAddr};
+use penstock_hub::{Namespace, PublishKeys};
+
+/// The variable that GRIP's libraries know.
+const VARIABLE: &str = "GRIP_URL";
+
+/// Where applications publish, and with which keys.
+#[derive(Debug, Clone)]
+pub(crate) struct Publishing {
+    pub(crate) keys: Arc<PublishKeys>,
+    /// The admin interface, as a process of this machine reaches it over TCP.
+    address: Option<SocketAddr>,
+}
+
+impl Publishing {
+    /// With the secret of the server before this one, or a new one.
+    ///
+    /// # Errors
+    /// When the system has no randomness.
+    pub(crate) fn new(
+        secret: Option<[u8; 32]>,
+        admin: Option<&ListenAddr>,
+    ) -> Result<Self, String> {
+        let keys = match secret {
+            Some(secret) => PublishKeys::new(secret),
+            None => PublishKeys::random().map_err(|error| error.to_string())?,
+        };
+        Ok(Self {
+            keys: Arc::new(keys),
+            address: admin.and_then(reachable),
+        })
+    }
+
+    /// The application as it is started: told where it publishes, if it may and was not told otherwise.
+    pub(crate) fn tell<'a>(&self, config: &Config, app: &'a App) -> Cow<'a, App> {
+        if app.env.contains_key(VARIABLE) {
+            return Cow::Borrowed(app);
+        }
+        let Some(grip) = grip_of(config, app) else {
+            return Cow::Borrowed(app);
+        };
+        let Some(address) = self.address else {
+            log::info!(
+                "app {}: no {VARIABLE} for its workers: the admin interface has no TCP address \
+                 (server.admin)",
+                app.name
+            );
+            return Cow::Borrowed(app);
+        };
+        let mut told = app.clone();
+        let namespace = Namespace::new(&grip.namespace);
+        let url = url(address, &namespace, &self.keys.key(&namespace));
+        let mut variables = (*told.env).clone();
+        variables.insert(VARIABLE.to_owned(), url);
+        told.env = variables.into();
+        Cow::Owned(told)
+    }
+}
+
+/// What an application may say by GRIP, on one of its routes at least.
+fn grip_of(config: &Config, app: &App) -> Option<Grip> {
+    let mut routes = config.sites.iter().flat_map(|site| &site.routes);
+    routes.find_map(|route| {
+        let is_own = route.app.as_deref() == Some(&*app.name);
+        config.grip_of(route).filter(|_| is_own)
+    })
+}
+
+/// The address by which a process of this machine reaches a listener.
+fn reachable(admin: &ListenAddr) -> Option<SocketAddr> {
+    let address = match admin {
+        ListenAddr::Tcp(address) => *address,
+        ListenAddr::Port(port) => SocketAddr::from((Ipv4Addr::LOCALHOST, *port)),
+        ListenAddr::Unix(_) => return None,
+    };
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        ip => ip,
+    };
+    Some(SocketAddr::new(ip, address.port()))
+}
+
+/// The URL, whose query some readers take `+` of for a blank.
+fn url(address: SocketAddr, namespace: &Namespace, key: &str) -> String {
+    let mut coded = String::with_capacity(key.len() + 8);
+    for byte in key.chars() {
+        match byte {
+            '+' => coded.push_str("%2B"),
+            '/' => coded.push_str("%2F"),
+            '=' => coded.push_str("%3D"),
+            other => coded.push(other),
+        }
+    }
+    format!("http://{address}?iss={}&key={coded}", namespace.name())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_of_this_machine_reaches_the_admin_interface() {
+        for (admin, expected) in [
+            ("127.0.0.1:8090", Some("127.0.0.1:8090")),
+            ("0.0.0.0:8090", Some("127.0.0.1:8090")),
+            ("[::]:8090", Some("[::1]:8090")),
+            ("10.0.0.5:9", Some("10.0.0.5:9")),
+            (":8090", Some("127.0.0.1:8090")),
+            ("unix:/run/admin.sock", None),
+        ] {
+            let found = reachable(&admin.parse().unwrap());
+            assert_eq!(found, expected.map(|text| text.parse().unwrap()), "{admin}");
+        }
+    }
+
+    #[test]
+    fn a_url_says_namespace_and_key() {
+        let address = "[::1]:8090".parse().unwrap();
+        let url = url(address, &Namespace::new("chat"), "base64:a+/b=");
+        assert_eq!(url, "http://[::1]:8090?iss=chat&key=base64:a%2B%2Fb%3D");
+    }
+}
