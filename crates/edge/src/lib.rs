@@ -34,9 +34,9 @@ use penstock_config::Limits;
 use penstock_exchange::Trust;
 use penstock_exchange::metrics::EdgeMetrics;
 use penstock_http::HeadLimits;
-use penstock_runtime::{Drain, LoopHandle, PerLoop, Repeats, clock, loops};
+use penstock_runtime::{Drain, LoopHandle, OncePerSecond, PerLoop, Repeats, clock, loops};
 
-use self::room::{ClientCounts, OncePerSecond};
+use self::room::ClientCounts;
 use self::waiting::WaitingConnections;
 
 pub use accept::{accept, accept_tunnel, serve};

@@ -13,12 +13,12 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
-use std::net::IpAddr;
-use std::num::NonZeroU64;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use penstock_sys::net::PeerAddress;
+use penstock_exchange::{AddressPrefix, Front};
+
+use crate::Edge;
 
 /// Descriptors that a server has open without a client: loops, listeners, logs, pipes.
 const OWN_DESCRIPTORS: u64 = 64;
@@ -84,25 +84,6 @@ pub(crate) enum Shortage {
     Descriptors,
 }
 
-/// What connections are counted by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct ClientKey(NonZeroU64);
-
-impl ClientKey {
-    /// `None` for a peer without an address of its own.
-    pub(crate) fn of(address: PeerAddress) -> Option<Self> {
-        let PeerAddress::Tcp(address) = address else {
-            return None;
-        };
-        let number = match address.ip().to_canonical() {
-            // No network of IPv6 clients begins so (RFC 4291 §2.5.5.2).
-            IpAddr::V4(ip) => 0xffff_0000_0000 | u64::from(ip.to_bits()),
-            IpAddr::V6(ip) => (ip.to_bits() >> 64) as u64,
-        };
-        NonZeroU64::new(number).map(Self)
-    }
-}
-
 /// The bound for each client where none is configured: half of all. One client never takes every
 /// place, while a crowd behind one address has many.
 pub(crate) fn default_per_client(connections: usize) -> usize {
@@ -115,71 +96,82 @@ pub(crate) struct ClientCounts {
     /// Keyed hashes: clients choose their addresses.
     hasher: RandomState,
     /// Each held for one look-up.
-    shards: [Mutex<HashMap<ClientKey, usize>>; 16],
+    shards: [Mutex<HashMap<AddressPrefix, Arc<CountedClient>>>; 16],
+}
+
+/// A client with its connections; one for all of them, so that a held stream costs no more.
+#[derive(Debug)]
+pub(crate) struct CountedClient {
+    edge: Arc<Edge>,
+    address: AddressPrefix,
+    /// Changed under the lock of its shard.
+    connections: AtomicUsize,
 }
 
 impl ClientCounts {
-    /// Counts one more connection of a client, unless it has `max` already.
-    pub(crate) fn admit(&self, key: ClientKey, max: usize) -> bool {
-        let mut counts = self.shard(key);
-        let count = counts.entry(key).or_default();
-        let is_admitted = *count < max;
-        if is_admitted {
-            *count += 1;
-        } else if *count == 0 {
-            counts.remove(&key);
+    /// Counts one more connection of a client of `edge`, whose counts these are, unless it has `max`
+    /// already.
+    pub(crate) fn admit(
+        &self,
+        edge: &Arc<Edge>,
+        address: AddressPrefix,
+        max: usize,
+    ) -> Option<Arc<CountedClient>> {
+        let mut clients = self.shard(address);
+        let has = clients.get(&address);
+        if has.map_or(0, |client| client.connections.load(Ordering::Relaxed)) >= max {
+            return None;
         }
-        is_admitted
+        let client = clients.entry(address).or_insert_with(|| {
+            Arc::new(CountedClient {
+                edge: Arc::clone(edge),
+                address,
+                connections: AtomicUsize::new(0),
+            })
+        });
+        client.connections.fetch_add(1, Ordering::Relaxed);
+        Some(Arc::clone(client))
     }
 
-    /// Counts the same connection for another owner, whatever the bound.
-    pub(crate) fn add(&self, key: ClientKey) {
-        *self.shard(key).entry(key).or_default() += 1;
-    }
-
-    /// One of them has ended.
-    pub(crate) fn remove(&self, key: ClientKey) {
-        let mut counts = self.shard(key);
-        if let Some(count) = counts.get_mut(&key) {
-            *count -= 1;
-            if *count == 0 {
-                counts.remove(&key);
-            }
-        }
-    }
-
-    fn shard(&self, key: ClientKey) -> MutexGuard<'_, HashMap<ClientKey, usize>> {
-        let [byte, ..] = self.hasher.hash_one(key).to_ne_bytes();
+    fn shard(
+        &self,
+        address: AddressPrefix,
+    ) -> MutexGuard<'_, HashMap<AddressPrefix, Arc<CountedClient>>> {
+        let [byte, ..] = self.hasher.hash_one(address).to_ne_bytes();
         self.shards[usize::from(byte) % self.shards.len()]
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Lets a line into the log once a second at most, with how often it happened.
-#[derive(Debug, Default)]
-pub(crate) struct OncePerSecond {
-    state: Mutex<(Option<Instant>, u64)>,
+impl CountedClient {
+    /// Counts the same connection for another owner, whatever the bound.
+    pub(crate) fn add(&self) {
+        let _clients = self.edge.clients.shard(self.address);
+        self.connections.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One of them has ended.
+    pub(crate) fn remove(&self) {
+        let mut clients = self.edge.clients.shard(self.address);
+        if self.connections.fetch_sub(1, Ordering::Relaxed) == 1 {
+            clients.remove(&self.address);
+        }
+    }
 }
 
-impl OncePerSecond {
-    /// Counts one more; gives how many there were since the last line if one is due.
-    pub(crate) fn count(&self, now: Instant) -> Option<u64> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let (last, count) = &mut *state;
-        *count += 1;
-        let is_recent = |at: Instant| now.saturating_duration_since(at) < Duration::from_secs(1);
-        if last.is_some_and(is_recent) {
-            return None;
-        }
-        *last = Some(now);
-        Some(std::mem::take(count))
+/// A held connection of it.
+impl Front for CountedClient {
+    fn left(&self) {
+        self.edge.left();
+        self.remove();
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use penstock_sys::net::PeerAddress;
 
     #[test]
     fn descriptors_are_kept_back_however_many_there_are() {
@@ -204,45 +196,34 @@ mod tests {
         assert!(!budget.is_scarce(1 << 40));
     }
 
-    fn key(text: &str) -> Option<ClientKey> {
-        ClientKey::of(PeerAddress::tcp(text.parse().unwrap()))
-    }
-
-    #[test]
-    fn a_client_is_an_address_or_a_network_of_64_bits() {
-        for (one, other, is_same) in [
-            ("192.0.2.1:1", "192.0.2.1:2", true),
-            ("192.0.2.1:1", "192.0.2.2:1", false),
-            ("192.0.2.1:1", "[::ffff:192.0.2.1]:1", true),
-            ("[2001:db8::1]:1", "[2001:db8::ffff:2]:1", true),
-            ("[2001:db8::1]:1", "[2001:db8:0:1::1]:1", false),
-            ("[0:0:ffff:c000::1]:1", "192.0.2.1:1", false),
-        ] {
-            let (one_key, other_key) = (key(one), key(other));
-            assert!(one_key.is_some(), "{one}");
-            assert_eq!(one_key == other_key, is_same, "{one} {other}");
-        }
-        assert_eq!(ClientKey::of(PeerAddress::Unix), None);
-    }
-
     #[test]
     fn a_client_has_so_many_connections_and_others_have_theirs() {
-        let counts = ClientCounts::default();
-        let (one, other) = (key("192.0.2.1:1").unwrap(), key("192.0.2.2:1").unwrap());
-        assert!(counts.admit(one, 2) && counts.admit(one, 2));
-        assert!(!counts.admit(one, 2));
-        assert!(counts.admit(other, 2));
-        counts.add(one);
-        counts.remove(one);
-        assert!(!counts.admit(one, 2));
-        counts.remove(one);
-        assert!(counts.admit(one, 2));
-        assert!(!counts.admit(key("192.0.2.3:1").unwrap(), 0));
-        for key in [one, one, other] {
-            counts.remove(key);
+        let settings = crate::Settings {
+            limits: penstock_config::Limits::default(),
+            routing: crate::Routing::default(),
+            access_log: None,
+            trust: Arc::default(),
+            development: false,
+        };
+        let edge = Arc::new(Edge::new(settings, 1));
+        let address = |text: &str| AddressPrefix::of(PeerAddress::tcp(text.parse().unwrap()));
+        let (one, other) = (address("192.0.2.1:1"), address("192.0.2.2:1"));
+        let admit = |address, max| edge.clients.admit(&edge, address, max);
+        let client = admit(one, 2).unwrap();
+        assert!(Arc::ptr_eq(&client, &admit(one, 2).unwrap()));
+        assert!(admit(one, 2).is_none());
+        let second = admit(other, 2).unwrap();
+        client.add();
+        client.remove();
+        assert!(admit(one, 2).is_none());
+        client.remove();
+        assert!(admit(one, 2).is_some());
+        assert!(admit(address("192.0.2.3:1"), 0).is_none());
+        for client in [&client, &client, &second] {
+            client.remove();
         }
         let is_empty = |shard: &Mutex<HashMap<_, _>>| shard.lock().unwrap().is_empty();
-        assert!(counts.shards.iter().all(is_empty), "nothing is kept");
+        assert!(edge.clients.shards.iter().all(is_empty), "nothing is kept");
     }
 
     #[test]
@@ -250,15 +231,5 @@ mod tests {
         for (connections, expected) in [(2, 64), (1000, 500), (100_000, 50_000)] {
             assert_eq!(default_per_client(connections), expected);
         }
-    }
-
-    #[test]
-    fn a_line_a_second_says_how_often_it_was() {
-        let (log, now) = (OncePerSecond::default(), Instant::now());
-        let at = |millis| log.count(now + Duration::from_millis(millis));
-        assert_eq!(at(0), Some(1));
-        assert_eq!((at(10), at(999)), (None, None));
-        assert_eq!(at(1000), Some(3));
-        assert_eq!(at(1999), None);
     }
 }

@@ -11,11 +11,13 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use penstock_exchange::{Front, HeldFraming, Hold, ListenerInfo, Place, Takeover, TakeoverFuture};
+use penstock_exchange::{
+    AddressPrefix, Front, HeldFraming, Hold, ListenerInfo, Place, Takeover, TakeoverFuture,
+};
 use penstock_runtime::{Stream, clock, loops};
 use penstock_sys::net::PeerAddress;
 
-use crate::room::ClientKey;
+use crate::room::CountedClient;
 use crate::{Edge, access_log};
 
 /// The edge, with one connection counted in it; the drop is the connection's end.
@@ -23,7 +25,7 @@ use crate::{Edge, access_log};
 pub(crate) struct Counted {
     edge: Arc<Edge>,
     /// The client that it counts for.
-    client: Option<ClientKey>,
+    client: Option<Arc<CountedClient>>,
 }
 
 impl Counted {
@@ -43,19 +45,17 @@ impl Counted {
     /// # Errors
     /// The bound that is reached.
     pub(crate) fn count_client(&mut self, client: PeerAddress) -> Result<(), usize> {
-        let Some(key) = ClientKey::of(client) else {
+        let is_many = client == PeerAddress::Unix || self.edge.settings().trust.covers(client);
+        let Some(max) = self.edge.max_per_client().filter(|_| !is_many) else {
             return Ok(());
         };
-        let Some(max) = self.edge.max_per_client() else {
-            return Ok(());
-        };
-        if self.edge.settings().trust.covers(client) {
-            return Ok(());
-        }
-        if !self.edge.clients.admit(key, max) {
-            return Err(max);
-        }
-        self.client = Some(key);
+        let address = AddressPrefix::of(client);
+        self.client = Some(
+            self.edge
+                .clients
+                .admit(&self.edge, address, max)
+                .ok_or(max)?,
+        );
         Ok(())
     }
 
@@ -75,11 +75,11 @@ impl Counted {
 
     /// Counts the same connection for another owner.
     pub(crate) fn again(&self) -> Self {
-        if let Some(key) = self.client {
-            self.edge.clients.add(key);
+        if let Some(client) = &self.client {
+            client.add();
         }
         let mut again = Self::new(&self.edge);
-        again.client = self.client;
+        again.client.clone_from(&self.client);
         again
     }
 
@@ -90,12 +90,13 @@ impl Counted {
         metrics.open.add(1);
         metrics.held.add(1);
         metrics.held_total.increment();
-        let edge = Arc::clone(&self.edge);
-        let Some(client) = self.client else {
-            return Place::new(edge);
-        };
-        edge.clients.add(client);
-        Place::new(Arc::new(HeldOfClient { edge, client }))
+        match &self.client {
+            None => Place::new(Arc::clone(&self.edge) as Arc<dyn Front>),
+            Some(client) => {
+                client.add();
+                Place::new(Arc::clone(client) as Arc<dyn Front>)
+            }
+        }
     }
 }
 
@@ -111,23 +112,9 @@ impl Drop for Counted {
     fn drop(&mut self) {
         self.edge.open.fetch_sub(1, Ordering::Relaxed);
         self.edge.metrics().open.add(-1);
-        if let Some(key) = self.client {
-            self.edge.clients.remove(key);
+        if let Some(client) = &self.client {
+            client.remove();
         }
-    }
-}
-
-/// A held connection of a client that is counted.
-#[derive(Debug)]
-struct HeldOfClient {
-    edge: Arc<Edge>,
-    client: ClientKey,
-}
-
-impl Front for HeldOfClient {
-    fn left(&self) {
-        self.edge.left();
-        self.edge.clients.remove(self.client);
     }
 }
 

@@ -38,6 +38,6 @@ pub use loops::{LoopHandle, Loops, PerLoop};
 pub use pollset::Pollset;
 pub use registered::Registered;
 pub use relay::relay;
-pub use repeats::Repeats;
+pub use repeats::{OncePerSecond, Repeats};
 pub use stream::{Stream, probe_peer};
 pub use tokio_thread::TokioThread;

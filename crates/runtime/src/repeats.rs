@@ -91,6 +91,27 @@ pub fn left_out(count: u64) -> String {
     }
 }
 
+/// Lets a line into the log once a second at most, with how often it happened.
+#[derive(Debug, Default)]
+pub struct OncePerSecond {
+    state: Mutex<(Option<Instant>, u64)>,
+}
+
+impl OncePerSecond {
+    /// Counts one more; gives how many there were since the last line if one is due.
+    pub fn count(&self, now: Instant) -> Option<u64> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let (last, count) = &mut *state;
+        *count += 1;
+        let is_recent = |at: Instant| now.saturating_duration_since(at) < Duration::from_secs(1);
+        if last.is_some_and(is_recent) {
+            return None;
+        }
+        *last = Some(now);
+        Some(std::mem::take(count))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -135,5 +156,15 @@ mod tests {
         assert_eq!(repeats.admit("/1000: EIO", later), Some(1000 - told_of));
         assert_eq!(repeats.admit("/1001: EIO", later), Some(0));
         assert_eq!(repeats.state.lock().unwrap().causes.len(), CAUSES_MAX);
+    }
+
+    #[test]
+    fn a_line_a_second_says_how_often_it_was() {
+        let (log, now) = (OncePerSecond::default(), Instant::now());
+        let at = |millis| log.count(now + Duration::from_millis(millis));
+        assert_eq!(at(0), Some(1));
+        assert_eq!((at(10), at(999)), (None, None));
+        assert_eq!(at(1000), Some(3));
+        assert_eq!(at(1999), None);
     }
 }

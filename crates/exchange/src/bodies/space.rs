@@ -13,9 +13,8 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
-use penstock_runtime::clock;
+use penstock_runtime::{OncePerSecond, clock};
 
 use crate::AddressPrefix;
 
@@ -25,9 +24,6 @@ const RESPONSE_SHARE: u64 = 16;
 
 /// A client has this much for its responses while there is room, however little is left.
 pub(super) const RESPONSE_MIN: u64 = 128 << 10;
-
-/// The time between two lines of the log about responses that wait.
-const LOG_PAUSE: Duration = Duration::from_secs(1);
 
 /// What a temporary file is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,8 +44,8 @@ pub struct TempSpace {
     refused: AtomicU64,
     /// Held for a sum only.
     ledger: Mutex<Ledger>,
-    /// When the log was last told that responses wait, and how often they did until then.
-    logged: Mutex<Option<(Instant, u64)>>,
+    /// Responses that wait, for the log.
+    logged: OncePerSecond,
 }
 
 #[derive(Debug, Default)]
@@ -96,7 +92,7 @@ impl Default for TempSpace {
             waited: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             ledger: Mutex::default(),
-            logged: Mutex::default(),
+            logged: OncePerSecond::default(),
         }
     }
 }
@@ -131,18 +127,11 @@ impl TempSpace {
 
     /// Notes that a response waits for its client, for want of room; the log has it once a second.
     pub(super) fn note_wait(&self, cause: impl FnOnce() -> String) {
-        let waited = self.waited.fetch_add(1, Ordering::Relaxed) + 1;
-        let now = clock::now();
-        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = match *logged {
-            Some((at, _)) if now.saturating_duration_since(at) < LOG_PAUSE => return,
-            Some((_, before)) => before,
-            None => 0,
-        };
-        *logged = Some((now, waited));
-        drop(logged);
-        let (count, cause) = (waited - before, cause());
-        log::warn!("temporary files: {count} responses wait for their clients: {cause}");
+        self.waited.fetch_add(1, Ordering::Relaxed);
+        if let Some(count) = self.logged.count(clock::now()) {
+            let cause = cause();
+            log::warn!("temporary files: {count} responses wait for their clients: {cause}");
+        }
     }
 
     pub(super) fn note_refusal(&self) {
