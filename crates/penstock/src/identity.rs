@@ -92,6 +92,8 @@ fn account(
 pub(crate) struct Accounts {
     /// By name. `None` is the user of the server itself.
     all: BTreeMap<String, Option<Account>>,
+    /// Whose applications may go without isolation.
+    unconfined: Vec<Option<String>>,
 }
 
 impl Accounts {
@@ -103,11 +105,16 @@ impl Accounts {
         let mut all = BTreeMap::new();
         let (uid, gid) = identity::current();
         let own = server.map_or((uid, gid), |it| (it.account.user.uid, it.account.gid));
+        let mut unconfined = Vec::new();
         for (name, app) in &config.apps {
             let section = format!("apps.{name}");
             let found = account(&section, app.user.as_deref(), app.group.as_deref())?;
+            let is_own = (found.as_ref()).is_none_or(|it| (it.user.uid, it.gid) == own);
+            if !app.isolation {
+                let name = found.as_ref().filter(|_| !is_own).map(|it| it.name.clone());
+                unconfined.push(name);
+            }
             let Some(account) = found else { continue };
-            let is_own = (account.user.uid, account.gid) == own;
             if !is_own && uid != 0 {
                 let shown = &account.name;
                 return Err(format!(
@@ -117,7 +124,7 @@ impl Accounts {
             }
             all.insert(account.name.clone(), (!is_own).then_some(account));
         }
-        Ok(Self { all })
+        Ok(Self { all, unconfined })
     }
 
     /// Whom an application runs as; `None` is the server's user.
@@ -151,7 +158,8 @@ impl Accounts {
         Privileges {
             server: server.map(|it| it.account.clone()),
             accounts: self.all.values().flatten().cloned().collect(),
-            successor,
+            successor: successor.map(|command| (command, crate::succession::VARIABLE.into())),
+            unconfined: self.unconfined.clone(),
         }
     }
 

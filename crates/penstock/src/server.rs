@@ -8,7 +8,6 @@
 
 mod announce;
 mod doors;
-mod program;
 mod reload;
 mod reopen;
 mod shutdown;

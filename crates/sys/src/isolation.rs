@@ -6,6 +6,7 @@
 //! # Invariants
 //! - A descriptor that nobody passed on by name reaches no program that is started.
 
+pub(crate) mod filter;
 mod sandbox;
 
 use std::io;

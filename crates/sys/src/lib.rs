@@ -33,3 +33,4 @@ pub mod process;
 mod resource_limits;
 pub mod signals;
 pub mod timer;
+pub mod trusted_program;

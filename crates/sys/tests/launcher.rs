@@ -32,7 +32,7 @@ fn main() {
     // One that is open in whoever started the server, and not closed by a start of programs.
     let stray = penstock_sys::file::in_memory("stray", b"not for workers").unwrap();
     rustix::io::fcntl_setfd(&stray, rustix::io::FdFlags::empty()).unwrap();
-    let launcher = Launcher::start(&Privileges::default(), || Ok(())).unwrap();
+    let launcher = Launcher::start(&unconfined(), || Ok(())).unwrap();
     programs_have_what_they_were_given(&launcher);
     programs_have_nothing_else(&launcher, &stray);
     short_programs_are_told_from_ones_that_do_not_start(&launcher);
@@ -42,6 +42,14 @@ fn main() {
     a_launcher_that_ends_leaves_its_programs();
     programs_die_with_the_server();
     println!("test result: ok");
+}
+
+/// Programs here have no sandbox.
+fn unconfined() -> Privileges {
+    Privileges {
+        unconfined: vec![None],
+        ..Privileges::default()
+    }
 }
 
 fn shell(launcher: &Launcher, script: &str, place: Vec<(OwnedFd, i32)>) -> Started {
@@ -193,7 +201,7 @@ fn own_session() -> String {
 }
 
 fn a_launcher_that_ends_leaves_its_programs() {
-    let launcher = Launcher::start(&Privileges::default(), || Ok(())).unwrap();
+    let launcher = Launcher::start(&unconfined(), || Ok(())).unwrap();
     let mut program = shell(&launcher, "exec sleep 1000", Vec::new());
     launcher.end().unwrap();
     let orphans = process::orphans().unwrap();
@@ -227,7 +235,7 @@ fn a_launcher_that_is_gone_is_named(launcher: &Launcher) {
 
 /// The server of the next test: it starts a program, tells both numbers, and waits to be killed.
 fn serve() {
-    let launcher = Launcher::start(&Privileges::default(), || Ok(())).unwrap();
+    let launcher = Launcher::start(&unconfined(), || Ok(())).unwrap();
     let program = shell(
         &launcher,
         "trap '' TERM HUP INT; exec sleep 1000",

@@ -16,9 +16,10 @@ use penstock_runtime::{clock, loops, process};
 use penstock_sys::handover;
 use penstock_sys::process::SuccessorCommand;
 use penstock_sys::process::successor::{Launch, Reach, Successor};
+use penstock_sys::trusted_program::{self, Owners};
 use tokio::sync::oneshot;
 
-use super::{Options, STOPPING, Server, program, reload};
+use super::{Options, STOPPING, Server, reload};
 use crate::manager::Manager;
 use crate::succession::{Follows, Line, PROMPT, Secret, VARIABLE, Word};
 use crate::tcp::TcpServing;
@@ -166,8 +167,8 @@ impl Server {
             let live = self.live();
             let patience = reload::boot_bound(&live.config) + SLACK;
             let owners = match live.config.server.user {
-                Some(_) => program::Owners::Root,
-                None => program::Owners::RootAndOwn,
+                Some(_) => Owners::Root,
+                None => Owners::RootAndOwn,
             };
             (patience, owners, default_pool(&live.rooms.pools))
         };
@@ -178,7 +179,7 @@ impl Server {
         let launcher = Arc::clone(&self.options.launcher);
         let started = pool.run(move || {
             if let Some(binary) = binary {
-                let found = program::checked(&binary, owners)?;
+                let found = trusted_program::checked(&binary, owners)?;
                 launch.command.program = found.path;
                 launch.file = Some(found.file);
                 launch.called = Some(binary);

@@ -13,7 +13,9 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::OnceLock;
 
-use libc::{BPF_ABS, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W, sock_filter};
+use libc::sock_filter;
+
+use super::filter::{self, OF_THE_SYSTEM, Rules};
 
 /// The walls around one program: which of them this kernel has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -158,147 +160,18 @@ fn restrict(ruleset: RawFd) -> io::Result<()> {
     }
 }
 
-/// Calls that reach into other processes, the kernel or the machine. Those of root alone are there
-/// for applications that run as root.
-const DENIED: &[libc::c_long] = &[
-    // Other processes.
-    libc::SYS_ptrace,
-    libc::SYS_process_vm_readv,
-    libc::SYS_process_vm_writev,
-    libc::SYS_pidfd_getfd,
-    libc::SYS_kcmp,
-    // Mounts.
-    libc::SYS_mount,
-    libc::SYS_umount2,
-    libc::SYS_pivot_root,
-    libc::SYS_move_mount,
-    libc::SYS_open_tree,
-    libc::SYS_fsopen,
-    libc::SYS_fsconfig,
-    libc::SYS_fsmount,
-    libc::SYS_fspick,
-    libc::SYS_mount_setattr,
-    libc::SYS_swapon,
-    libc::SYS_swapoff,
-    libc::SYS_quotactl,
-    // Files without a path, past every folder that is closed.
-    libc::SYS_open_by_handle_at,
-    // The kernel.
-    libc::SYS_reboot,
-    libc::SYS_kexec_load,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_kexec_file_load,
-    libc::SYS_init_module,
-    libc::SYS_finit_module,
-    libc::SYS_delete_module,
-    libc::SYS_bpf,
-    libc::SYS_perf_event_open,
-    libc::SYS_userfaultfd,
-    libc::SYS_syslog,
-    libc::SYS_acct,
-    libc::SYS_settimeofday,
-    libc::SYS_clock_settime,
-    libc::SYS_vhangup,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_iopl,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_ioperm,
-    // Keys, which belong to the user and not to the application.
-    libc::SYS_add_key,
-    libc::SYS_request_key,
-    libc::SYS_keyctl,
-];
-
-/// How the kernel calls this processor (`linux/audit.h`): the numbers of calls are its own.
-#[cfg(target_arch = "x86_64")]
-const ARCHITECTURE: Option<u32> = Some(0xC000_003E);
-#[cfg(target_arch = "aarch64")]
-const ARCHITECTURE: Option<u32> = Some(0xC000_00B7);
-#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-const ARCHITECTURE: Option<u32> = None;
-
-/// Calls of the x32 interface have numbers from here on.
-const X32: u32 = 0x4000_0000;
-
-/// Where `struct seccomp_data` has them.
-const NUMBER_AT: u32 = 0;
-const ARCHITECTURE_AT: u32 = 4;
-
 fn install_filter() -> io::Result<()> {
     static FILTER: OnceLock<Option<Vec<sock_filter>>> = OnceLock::new();
+    let rules = Rules {
+        denied: &[OF_THE_SYSTEM],
+        missing: &[],
+        only_threads: false,
+    };
     // Made by the thread that tries it, which comes before every child.
-    let filter = FILTER.get_or_init(|| ARCHITECTURE.map(make_filter));
-    let Some(filter) = filter else {
-        return Err(io::ErrorKind::Unsupported.into());
-    };
-    let program = libc::sock_fprog {
-        len: libc::c_ushort::try_from(filter.len()).unwrap_or(0),
-        filter: filter.as_ptr().cast_mut(),
-    };
-    // Before Linux 5.16 a filter without the flag slows the processor down (speculative store
-    // bypass); before 4.17 there is no such flag.
-    let mut done = -1;
-    for flags in [libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW, 0] {
-        #[expect(unsafe_code, reason = "no safe wrapper offers this call")]
-        // SAFETY: the program and its instructions are alive and are only read.
-        unsafe {
-            done = libc::syscall(
-                libc::SYS_seccomp,
-                libc::SECCOMP_SET_MODE_FILTER,
-                flags,
-                &raw const program,
-            );
-        }
-        if done == 0 {
-            break;
-        }
+    match FILTER.get_or_init(|| filter::make(rules)) {
+        Some(filter) => filter::install(filter),
+        None => Err(io::ErrorKind::Unsupported.into()),
     }
-    match done {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
-/// Denied calls fail with EPERM, those of another processor's interface with ENOSYS; every other is
-/// allowed without a look at its arguments, which the kernel remembers (Linux 5.11).
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "codes and numbers are small"
-)]
-fn make_filter(architecture: u32) -> Vec<sock_filter> {
-    let step = |code: u32, k: u32| sock_filter {
-        code: code as u16,
-        jt: 0,
-        jf: 0,
-        k,
-    };
-    // How many instructions to leave out if it is so, and if not.
-    let branch = |code: u32, k: u32, jt: usize, jf: usize| sock_filter {
-        code: (BPF_JMP | BPF_K | code) as u16,
-        jt: jt as u8,
-        jf: jf as u8,
-        k,
-    };
-    let load = |at: u32| step(BPF_LD | BPF_W | BPF_ABS, at);
-    let give = |result: u32| step(BPF_RET | BPF_K, result);
-    let fail = |error: i32| give(libc::SECCOMP_RET_ERRNO | error.unsigned_abs());
-    let count = DENIED.len();
-    // Behind the calls: allow, deny, unknown.
-    let mut filter = vec![
-        load(ARCHITECTURE_AT),
-        branch(BPF_JEQ, architecture, 0, count + 4),
-        load(NUMBER_AT),
-        branch(libc::BPF_JGE, X32, count + 2, 0),
-    ];
-    for (at, number) in DENIED.iter().enumerate() {
-        filter.push(branch(BPF_JEQ, *number as u32, count - at, 0));
-    }
-    filter.extend([
-        give(libc::SECCOMP_RET_ALLOW),
-        fail(libc::EPERM),
-        fail(libc::ENOSYS),
-    ]);
-    filter
 }
 
 #[cfg(test)]
@@ -338,44 +211,5 @@ mod tests {
             "{error:?}"
         );
         assert!(!rustix::thread::no_new_privs().unwrap());
-    }
-
-    #[test]
-    fn every_denied_call_and_no_other_leads_to_its_error() {
-        let filter = make_filter(7);
-        let run = |architecture: u32, number: u32| {
-            let (mut at, mut loaded) = (0, 0);
-            loop {
-                let step = filter[at];
-                at += 1;
-                let code = u32::from(step.code);
-                if code == BPF_LD | BPF_W | BPF_ABS {
-                    loaded = if step.k == NUMBER_AT {
-                        number
-                    } else {
-                        architecture
-                    };
-                } else if code == BPF_RET | BPF_K {
-                    return step.k;
-                } else {
-                    let is_so = match code & 0xf0 {
-                        BPF_JEQ => loaded == step.k,
-                        _ => loaded >= step.k,
-                    };
-                    at += usize::from(if is_so { step.jt } else { step.jf });
-                }
-            }
-        };
-        let fails = |error: i32| libc::SECCOMP_RET_ERRNO | error.unsigned_abs();
-        for number in 0..600_u32 {
-            let is_denied = DENIED.contains(&libc::c_long::from(number));
-            let expected = match is_denied {
-                true => fails(libc::EPERM),
-                false => libc::SECCOMP_RET_ALLOW,
-            };
-            assert_eq!(run(7, number), expected, "{number}");
-            assert_eq!(run(8, number), fails(libc::ENOSYS), "{number}");
-            assert_eq!(run(7, X32 | number), fails(libc::ENOSYS), "{number}");
-        }
     }
 }

@@ -9,7 +9,7 @@
 //!
 //! - The launcher never speaks to the network: of what the server has open it keeps one socket.
 //! - A program gets the descriptors of its order and no other.
-//! - Every order is answered within [`ORDER_TIMEOUT`], or the launcher is given up.
+//! - Every order ends within [`ORDER_TIMEOUT`], and a late answer is nobody else's: each has a number.
 //! - The launcher ends when the server does: its socket ends.
 //! - It keeps root's rights only if an application has a user of its own. It then starts programs as
 //!   users of a list that it has from before the server gave its rights up, and the next server
@@ -40,8 +40,8 @@ use crate::identity::Account;
 use crate::net::DESCRIPTORS_MAX;
 use crate::{daemon, file, handover, isolation, kernel};
 
-/// How long one start may take: a program on a slow network disk.
-const ORDER_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long an answer may take: longer than a start ([`child`]).
+const ORDER_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// How long its end may take.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
@@ -56,8 +56,10 @@ pub struct Privileges {
     pub server: Option<Account>,
     /// Users of applications.
     pub accounts: Vec<Account>,
-    /// How the next server is started.
-    pub successor: Option<Command>,
+    /// How the next server is started: its command, and the variable that names its socket.
+    pub successor: Option<(Command, OsString)>,
+    /// Whose programs may go without a sandbox; `None` are those of the server's user.
+    pub unconfined: Vec<Option<String>>,
 }
 
 /// A command line and its surroundings.
@@ -86,6 +88,8 @@ struct Line {
     socket: OwnedFd,
     /// The launcher among our children.
     known: Known,
+    /// The number of the order that is given, or of the next one; 0 is the beginning.
+    orders: u32,
     /// Why no more can be asked, once something went wrong in between.
     broken: Option<String>,
 }
@@ -114,18 +118,23 @@ impl Launcher {
                 0 => {
                     let prepared = become_launcher(&theirs)
                         .and_then(|()| set_up())
-                        .and_then(|()| privileges.give_up());
-                    let served = prepared.and_then(|()| serve(&theirs, server, privileges));
+                        .and_then(|()| privileges.give_up())
+                        .and_then(|()| die_with(server));
+                    let served = answer(&theirs, 0, prepared.map(|()| 0))
+                        .and_then(|()| serve(&theirs, server, privileges));
                     exit(served.is_ok())
                 }
                 pid => Ok((pid.unsigned_abs(), pid.unsigned_abs())),
             }
         })?;
-        let line = Line {
+        let mut line = Line {
             socket: ours,
             known,
+            orders: 0,
             broken: None,
         };
+        line.hear(Instant::now() + ORDER_TIMEOUT)??;
+        line.orders = 1;
         Ok(Self {
             line: Mutex::new(line),
             pid,
@@ -139,7 +148,7 @@ impl Launcher {
     }
 
     /// Starts a program in a group of its own, standard input closed, output on pipes; it dies with the
-    /// server. Blocks until the program runs, 30 s at most.
+    /// server. Blocks until the program runs, 15 s at most.
     ///
     /// # Errors
     /// Program not found, directory missing, `EAGAIN`/`ENOMEM` from fork; that the launcher has ended.
@@ -277,21 +286,47 @@ impl Line {
 
     /// The inner error is the order's, the outer one the launcher's.
     fn exchange(
-        &self,
+        &mut self,
         order: &OwnedFd,
         descriptors: &[BorrowedFd<'_>],
     ) -> io::Result<io::Result<u32>> {
+        self.orders = self.orders.wrapping_add(1);
         let socket = self.socket.as_fd();
         let deadline = Instant::now() + ORDER_TIMEOUT;
         let count = u32::try_from(descriptors.len()).map_err(io::Error::other)?;
-        handover::send_within(socket, &count.to_le_bytes(), &[order.as_fd()], deadline)?;
-        for some in descriptors.chunks(DESCRIPTORS_MAX) {
-            handover::send_within(socket, b"d", some, deadline)?;
+        let head = [self.orders.to_le_bytes(), count.to_le_bytes()].concat();
+        // A send may fail for what others do: a user has a bound on descriptors that are on their way.
+        if let Err(error) = handover::send_within(socket, &head, &[order.as_fd()], deadline) {
+            return Ok(Err(error));
         }
+        for some in descriptors.chunks(DESCRIPTORS_MAX) {
+            if let Err(error) = handover::send_within(socket, b"d", some, deadline) {
+                // The launcher forgets the order.
+                handover::send_within(socket, b"x", &[], deadline)?;
+                return Ok(Err(error));
+            }
+        }
+        match self.hear(deadline) {
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                let why = format!("it does not run within {} s", ORDER_TIMEOUT.as_secs());
+                Ok(Err(io::Error::new(io::ErrorKind::TimedOut, why)))
+            }
+            heard => heard,
+        }
+    }
+
+    /// The answer to the order that is given.
+    fn hear(&self, deadline: Instant) -> io::Result<io::Result<u32>> {
         let mut buffer = [0; ANSWER_BYTES];
-        let left = deadline.saturating_duration_since(Instant::now());
-        let (length, _) = handover::receive_within(socket, &mut buffer, left)?;
-        Answer::decode(&buffer[..length]).map(Answer::into_result)
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let (length, _) = handover::receive_within(self.socket.as_fd(), &mut buffer, left)?;
+            let (number, answer) = Answer::decode(&buffer[..length])?;
+            // A late one is of an order that was given up.
+            if number == self.orders {
+                return Ok(answer.into_result());
+            }
+        }
     }
 }
 
@@ -325,8 +360,8 @@ impl Answer {
         }
     }
 
-    fn encode(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(5);
+    fn encode(&self, number: u32) -> Vec<u8> {
+        let mut bytes = number.to_le_bytes().to_vec();
         match self {
             Self::Runs(pid) => {
                 bytes.push(b'p');
@@ -338,20 +373,23 @@ impl Answer {
             }
             Self::Refused(why) => {
                 bytes.push(b't');
-                bytes.extend(why.bytes().take(ANSWER_BYTES - 1));
+                bytes.extend(why.bytes().take(ANSWER_BYTES - bytes.len()));
             }
         }
         bytes
     }
 
-    fn decode(bytes: &[u8]) -> io::Result<Self> {
+    fn decode(bytes: &[u8]) -> io::Result<(u32, Self)> {
         let number = |bytes: &[u8]| <[u8; 4]>::try_from(bytes).ok();
-        let read = match bytes.split_first() {
-            Some((b'p', rest)) => number(rest).map(|it| Self::Runs(u32::from_le_bytes(it))),
-            Some((b'e', rest)) => number(rest).map(|it| Self::Failed(i32::from_le_bytes(it))),
-            Some((b't', rest)) => Some(Self::Refused(String::from_utf8_lossy(rest).into_owned())),
-            _ => None,
-        };
+        let read = bytes.split_first_chunk::<4>().and_then(|(order, rest)| {
+            let answer = match rest.split_first()? {
+                (b'p', rest) => Self::Runs(u32::from_le_bytes(number(rest)?)),
+                (b'e', rest) => Self::Failed(i32::from_le_bytes(number(rest)?)),
+                (b't', rest) => Self::Refused(String::from_utf8_lossy(rest).into_owned()),
+                _ => return None,
+            };
+            Some((u32::from_le_bytes(*order), answer))
+        });
         read.ok_or_else(|| io::Error::new(io::ErrorKind::UnexpectedEof, "it has ended"))
     }
 }
@@ -360,7 +398,6 @@ impl Answer {
 /// that cannot be ignored, and no descriptor but the socket.
 fn become_launcher(socket: &OwnedFd) -> io::Result<()> {
     rustix::process::setpgid(None, None)?;
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     // A name is for people.
     let _ = rustix::thread::set_name(c"penstock-launch");
     for signal in [
@@ -383,11 +420,27 @@ fn become_launcher(socket: &OwnedFd) -> io::Result<()> {
 
 /// Closes every descriptor above standard error but one.
 fn close_all_but(kept: RawFd) -> io::Result<()> {
+    let kept = libc::c_uint::try_from(kept).map_err(io::Error::other)?;
+    let ranges = [(3, kept.saturating_sub(1)), (kept + 1, libc::c_uint::MAX)];
+    let ranges = ranges.into_iter().filter(|(first, last)| first <= last);
+    for (first, last) in ranges {
+        #[expect(unsafe_code, reason = "descriptors of the server, closed by number")]
+        // SAFETY: they are copies in this process alone, which uses none of them: what owns them
+        // here is never dropped.
+        let done = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+        if done == -1 {
+            return close_each_but(kept);
+        }
+    }
+    Ok(())
+}
+
+/// The same without `close_range` (Linux 5.9).
+fn close_each_but(kept: libc::c_uint) -> io::Result<()> {
     for number in isolation::open_numbers()? {
-        if number != kept {
+        if number.unsigned_abs() != kept {
             #[expect(unsafe_code, reason = "descriptors of the server, closed by number")]
-            // SAFETY: they are copies in this process alone, which uses none of them: what owns them
-            // here is never dropped.
+            // SAFETY: as above.
             unsafe {
                 libc::close(number);
             }
@@ -396,45 +449,64 @@ fn close_all_but(kept: RawFd) -> io::Result<()> {
     Ok(())
 }
 
+/// Ends with the server, if that is there still; a change of users takes the signal back (prctl(2)).
+fn die_with(server: Pid) -> io::Result<()> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    match rustix::process::getppid() {
+        Some(parent) if parent == server => Ok(()),
+        _ => Err(io::Error::from_raw_os_error(libc::ESRCH)),
+    }
+}
+
 /// Takes orders until the server is gone.
 fn serve(socket: &OwnedFd, server: Pid, privileges: &Privileges) -> io::Result<()> {
-    while let Some((order, descriptors)) = receive_order(socket.as_fd())? {
-        let started = order.and_then(|mut order| {
-            let account = privileges.account_for(&mut order)?;
+    while let Some((number, order)) = receive_order(socket.as_fd())? {
+        let started = order.and_then(|(mut order, mut descriptors)| {
+            let account = privileges.permit(&mut order, &mut descriptors)?;
             child::start(&order, descriptors, account, server)
         });
-        let answer = Answer::of(started).encode();
-        let deadline = Instant::now() + ORDER_TIMEOUT;
-        handover::send_within(socket.as_fd(), &answer, &[], deadline)?;
+        answer(socket, number, started)?;
     }
     Ok(())
 }
 
-/// The next order and its descriptors; `None` at the end. An order that cannot be read is an error of
-/// its own.
-fn receive_order(socket: BorrowedFd<'_>) -> io::Result<Option<(io::Result<Order>, Vec<OwnedFd>)>> {
-    let mut head = [0; 4];
+fn answer(socket: &OwnedFd, number: u32, result: io::Result<u32>) -> io::Result<()> {
+    let answer = Answer::of(result).encode(number);
+    let deadline = Instant::now() + ORDER_TIMEOUT;
+    handover::send_within(socket.as_fd(), &answer, &[], deadline)
+}
+
+/// An order with its descriptors, or why there is none.
+type Received = io::Result<(Order, Vec<OwnedFd>)>;
+
+/// The next order with its number; `None` at the end.
+fn receive_order(socket: BorrowedFd<'_>) -> io::Result<Option<(u32, Received)>> {
+    let mut head = [0; 8];
     handover::wait_readable(socket, None)?;
     let (length, text) = handover::receive_many(socket, &mut head)?;
     if length == 0 {
         return Ok(None);
     }
-    let count = u32::from_le_bytes(head) as usize;
+    let [number, count] = [&head[..4], &head[4..]].map(|it| it.try_into().map(u32::from_le_bytes));
+    let number = number.map_err(io::Error::other)?;
+    let count = count.map_err(io::Error::other)? as usize;
     let mut descriptors = Vec::new();
     while descriptors.len() < count {
         handover::wait_readable(socket, Some(ORDER_TIMEOUT))?;
         let (length, more) = handover::receive_many(socket, &mut [0; 1])?;
-        if length == 0 || more.is_empty() {
+        if length == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if more.is_empty() {
+            let why = io::Error::other("its descriptors did not come");
+            return Ok(Some((number, Err(why))));
         }
         descriptors.extend(more);
     }
-    let order = text.into_iter().next().map(File::from);
-    let order = order.ok_or_else(|| io::Error::other("an order without its text"));
-    Ok(Some((
-        order.and_then(|text| Order::read(&text)),
-        descriptors,
-    )))
+    let text = text.into_iter().next().map(File::from);
+    let text = text.ok_or_else(|| io::Error::other("an order without its text"));
+    let order = text.and_then(|text| Order::read(&text));
+    Ok(Some((number, order.map(|order| (order, descriptors)))))
 }
 
 /// Ends this process as it is: what it has of the server's memory is not for it to tidy up.
@@ -464,11 +536,19 @@ mod tests {
         ] {
             let given = Answer::of(result);
             assert_eq!(given, answer);
-            assert_eq!(Answer::decode(&given.encode()).unwrap(), answer);
+            assert_eq!(Answer::decode(&given.encode(7)).unwrap(), (7, answer));
         }
-        let long = Answer::Refused("x".repeat(ANSWER_BYTES * 2)).encode();
+        let long = Answer::Refused("x".repeat(ANSWER_BYTES * 2)).encode(u32::MAX);
         assert_eq!(long.len(), ANSWER_BYTES);
-        for bytes in [&b""[..], b"p", b"p12345", b"e1", b"x"] {
+        for bytes in [
+            &b""[..],
+            b"p",
+            b"1234",
+            b"1234p",
+            b"1234p12345",
+            b"1234e1",
+            b"1234x",
+        ] {
             assert!(Answer::decode(bytes).is_err(), "{bytes:?}");
         }
     }

@@ -4,7 +4,7 @@
 //! the server's child. It sets itself up and runs the program; a pipe that closes then tells so, or
 //! brings the error.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -16,12 +16,19 @@ use rustix::process::{Pid, Signal, WaitOptions, getpid, getppid, waitpid};
 
 use super::exit;
 use super::order::{Lifetime, Order};
+use crate::handover;
 use crate::identity::Account;
 use crate::isolation::Sandbox;
 use crate::process::{inherited_open_files, restore, stay_open};
 
+/// How long a program may take until it runs.
+const START_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// How long a process may wait to become the server's child: its parent ends at once.
 const ADOPTION_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The file system of pipes without a name (`linux/magic.h`).
+const PIPEFS_MAGIC: rustix::fs::FsWord = 0x5049_5045;
 
 /// Between two looks at whose child it is.
 const LOOK: Timespec = Timespec {
@@ -62,8 +69,30 @@ pub(super) fn start(
     drop(told);
     rustix::io::retry_on_intr(|| waitpid(Some(helper), WaitOptions::empty()))?;
     let mut said = Vec::new();
-    std::fs::File::from(result).read_to_end(&mut said)?;
-    outcome(&said)
+    if listen(&result, &mut said).is_ok() {
+        return outcome(&said);
+    }
+    // It may wait for ever: for a disk that is gone, or for a file that somebody holds (`F_SETLEASE`).
+    if let Ok(pid) = outcome(&said) {
+        let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        // What has ended meanwhile needs no signal: it is the server's child and not reaped yet.
+        let _ = pid.map(|pid| rustix::process::kill_process(pid, Signal::KILL));
+    }
+    Err(io::Error::from_raw_os_error(libc::ETIMEDOUT))
+}
+
+/// Reads the pipe to its end, [`START_TIMEOUT`] at most.
+fn listen(result: &OwnedFd, said: &mut Vec<u8>) -> io::Result<()> {
+    let deadline = Instant::now() + START_TIMEOUT;
+    let mut word = [0; 16];
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        handover::wait_readable(result.as_fd(), Some(left))?;
+        match rustix::io::read(result, &mut word)? {
+            0 => return Ok(()),
+            count => said.extend_from_slice(&word[..count]),
+        }
+    }
 }
 
 /// What the pipe brought: a number, and an error if there was one.
@@ -150,7 +179,7 @@ fn set_up(
     restore(*inherited_open_files())?;
     // Before the signal of the server's death, which a change of users takes back (prctl(2)).
     if let Some(account) = account {
-        become_account(account, order)?;
+        become_account(account)?;
     }
     match order.lifetime {
         Lifetime::OfServer => {
@@ -191,12 +220,12 @@ fn become_child_of(server: Pid) -> io::Result<()> {
     Ok(())
 }
 
-/// Becomes the user. Its outputs are its own then, so that it may open `/dev/stdout` and `/dev/stderr`.
-fn become_account(account: &Account, order: &Order) -> io::Result<()> {
-    for output in [1, 2] {
-        if order.numbers.contains(&output) {
-            let path = format!("/proc/self/fd/{output}");
-            std::os::unix::fs::chown(path, Some(account.user.uid), Some(account.gid))?;
+/// Becomes the user. Its outputs are its own then, so that it may open `/dev/stdout` and `/dev/stderr`: if
+/// they are pipes and nothing else, which whoever gave the order would have made its own.
+fn become_account(account: &Account) -> io::Result<()> {
+    for output in [rustix::stdio::stdout(), rustix::stdio::stderr()] {
+        if rustix::fs::fstatfs(output)?.f_type == PIPEFS_MAGIC {
+            std::os::unix::fs::fchown(output, Some(account.user.uid), Some(account.gid))?;
         }
     }
     account.assume()

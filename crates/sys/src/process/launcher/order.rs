@@ -83,7 +83,7 @@ impl Order {
             args: input.list(Reader::text)?,
             dir: PathBuf::from(input.text()?),
             env: input.list(|input| Some((input.text()?, input.text()?)))?,
-            numbers: input.list(|input| Some(RawFd::from_le_bytes(input.array()?)))?,
+            numbers: input.list(Reader::number)?,
             lifetime: match input.array()? {
                 [0] => Lifetime::OfServer,
                 [1] => Lifetime::OfItsOwn,
@@ -141,6 +141,11 @@ impl Reader<'_> {
         let (text, rest) = self.0.split_at_checked(length)?;
         self.0 = rest;
         Some(OsString::from_vec(text.to_vec()))
+    }
+
+    fn number(&mut self) -> Option<RawFd> {
+        let number = RawFd::from_le_bytes(self.array()?);
+        (0..RawFd::MAX).contains(&number).then_some(number)
     }
 
     fn list<T>(&mut self, one: impl Fn(&mut Self) -> Option<T>) -> Option<Vec<T>> {

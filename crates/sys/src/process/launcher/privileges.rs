@@ -8,20 +8,17 @@
 //! - Root's rights go to one program: the next server, as this one was started, from a file that
 //!   nobody but root can have put there.
 
+use std::ffi::OsString;
 use std::io;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::os::fd::{OwnedFd, RawFd};
+use std::path::Path;
 
 use super::order::{Lifetime, Order};
 use super::{Command, Privileges};
 use crate::identity::Account;
-use crate::isolation;
-
-/// Bits of a file's mode with which others than its owner may write it.
-const OTHERS_WRITE: u32 = 0o022;
-
-/// The bit of a folder in which files can be replaced by their owners only.
-const STICKY: u32 = 0o1000;
+use crate::isolation::{self, Sandbox};
+use crate::kernel;
+use crate::trusted_program::{self, Owners, Program};
 
 impl Privileges {
     fn are_kept(&self) -> bool {
@@ -38,45 +35,68 @@ impl Privileges {
         isolation::deny_inspection()
     }
 
-    /// Whom a program runs as; `None` is whoever the launcher is. Of the next server the program becomes the
-    /// file that was looked at, whatever links led there.
+    /// Looks whether an order may be carried out, and holds it to what it may do. Gives whom its program
+    /// runs as; `None` is whoever the launcher is.
     ///
     /// # Errors
-    /// Why it may not be started.
-    pub(super) fn account_for(&self, order: &mut Order) -> io::Result<Option<&Account>> {
-        match (&order.account, order.lifetime) {
-            (Some(name), Lifetime::OfServer) => {
-                let account = self.accounts.iter().find(|account| account.name == *name);
-                let unknown = || {
-                    io::Error::other(format!(
-                        "`{name}` was no user of an application when the server was started: \
-                         restart the server"
-                    ))
-                };
-                account.map(Some).ok_or_else(unknown)
+    /// Why it may not.
+    pub(super) fn permit(
+        &self,
+        order: &mut Order,
+        descriptors: &mut Vec<OwnedFd>,
+    ) -> io::Result<Option<&Account>> {
+        if order.lifetime == Lifetime::OfItsOwn {
+            if self.are_kept() {
+                let program = self.check_successor(order)?;
+                put_in_place(order, descriptors, program);
             }
-            (_, Lifetime::OfItsOwn) if self.are_kept() => {
-                order.program = self.check_successor(order)?.into();
-                Ok(None)
-            }
-            _ if self.are_kept() => Ok(self.server.as_ref()),
-            _ => Ok(None),
+            return Ok(None);
         }
+        self.hold_to_sandbox(order)?;
+        let Some(name) = &order.account else {
+            return Ok(self.server.as_ref().filter(|_| self.are_kept()));
+        };
+        let account = self.accounts.iter().find(|account| account.name == *name);
+        account.map(Some).ok_or_else(|| {
+            io::Error::other(format!(
+                "`{name}` was no user of an application when the server was started: restart the \
+                 server"
+            ))
+        })
     }
 
-    /// That an order is for the next server, as this one was started.
-    fn check_successor(&self, order: &Order) -> io::Result<PathBuf> {
-        // The last variable tells the socket's number, which is the server's to say.
-        let own = order.env.split_last().map_or(&[][..], |(_, rest)| rest);
-        let is_same = |command: &Command| {
+    /// Every part of the sandbox that this kernel has, whatever the order says of them.
+    fn hold_to_sandbox(&self, order: &mut Order) -> io::Result<()> {
+        match order.sandbox {
+            Some(_) => order.sandbox = Some(Sandbox::available()),
+            None if self.unconfined.contains(&order.account) => {}
+            None => {
+                return Err(io::Error::other(
+                    "no application had `isolation = false` when the server was started: restart the \
+                     server",
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// That an order is for the next server, as this one was started; gives its program.
+    fn check_successor(&self, order: &Order) -> io::Result<Program> {
+        let is_same = |(command, variable): &(Command, OsString)| {
             let lines = (
                 command.program.as_os_str(),
                 &*command.program,
                 &*command.args,
             );
+            let Some(((name, value), env)) = order.env.split_last() else {
+                return false;
+            };
+            let socket = value.to_str().and_then(|value| value.parse().ok());
             lines == (&*order.program, Path::new(&order.arg0), &*order.args)
                 && command.dir == order.dir
-                && command.env == own
+                && command.env == env
+                && name == variable
+                && socket.is_some_and(|socket: RawFd| order.numbers == [1, 2, socket])
         };
         if !self.successor.as_ref().is_some_and(is_same) {
             return Err(io::Error::other(
@@ -84,26 +104,27 @@ impl Privileges {
                  here, as it was started: put the new version in its place",
             ));
         }
-        check_owner(Path::new(&order.program))
+        let program = trusted_program::checked(Path::new(&order.program), Owners::Root);
+        program.map_err(|why| {
+            io::Error::other(format!(
+                "{why}, so it is not started as root: chown it to root, and take the right to write \
+                 from others"
+            ))
+        })
     }
 }
 
-/// The file behind all links, if nobody but root can have put it there.
-fn check_owner(path: &Path) -> io::Result<PathBuf> {
-    let path = path.canonicalize()?;
-    for part in path.ancestors() {
-        let about = part.symlink_metadata()?;
-        let is_writable = about.mode() & OTHERS_WRITE != 0;
-        let is_shared_folder = about.is_dir() && about.mode() & STICKY != 0;
-        if about.uid() != 0 || (is_writable && !is_shared_folder) {
-            return Err(io::Error::other(format!(
-                "{}: others than root may change it, so it is not started as root: \
-                 chown it to root and take the right to write from others",
-                part.display()
-            )));
-        }
+/// Has the very file started that was looked at. Without /proc, where a descriptor has no path, it is
+/// the path, whose every part is root's.
+fn put_in_place(order: &mut Order, descriptors: &mut Vec<OwnedFd>, program: Program) {
+    if !kernel::has_proc() {
+        order.program = program.path.into();
+        return;
     }
-    Ok(path)
+    let number = order.numbers.iter().max().map_or(3, |highest| highest + 1);
+    order.program = format!("/proc/self/fd/{number}").into();
+    order.numbers.push(number);
+    descriptors.push(program.file);
 }
 
 #[cfg(test)]
@@ -147,7 +168,7 @@ mod tests {
             args,
             dir,
             env,
-            numbers: Vec::new(),
+            numbers: vec![1, 2, 9],
             lifetime,
             sandbox: None,
             account: account.map(str::to_owned),
@@ -158,79 +179,78 @@ mod tests {
         Privileges {
             server: Some(account("server")),
             accounts: accounts.iter().map(|name| account(name)).collect(),
-            successor: Some(command()),
+            successor: Some((command(), "SOCKET".into())),
+            unconfined: vec![Some("blog".to_owned())],
+        }
+    }
+
+    fn permit(privileges: &Privileges, order: &mut Order) -> io::Result<Option<String>> {
+        let account = privileges.permit(order, &mut Vec::new())?;
+        Ok(account.map(|account| account.name.clone()))
+    }
+
+    fn confined(name: Option<&str>) -> Order {
+        Order {
+            sandbox: Sandbox::decode(1),
+            ..order(name, Lifetime::OfServer)
         }
     }
 
     #[test]
     fn programs_run_as_users_of_the_list_or_as_the_server() {
         let many = privileges(&["shop", "blog"]);
-        let whom = |name| {
-            let account = many.account_for(&mut order(name, Lifetime::OfServer));
-            account.map(|account| account.map(|account| account.name.clone()))
-        };
+        let whom = |name| permit(&many, &mut confined(name));
         assert_eq!(whom(Some("blog")).unwrap().as_deref(), Some("blog"));
         assert_eq!(whom(None).unwrap().as_deref(), Some("server"));
         let unknown = whom(Some("root")).unwrap_err().to_string();
         assert!(unknown.contains("restart"), "{unknown}");
         // Who has no rights is the server's user already.
         let none = privileges(&[]);
-        assert_eq!(
-            none.account_for(&mut order(None, Lifetime::OfServer))
-                .unwrap(),
-            None
-        );
-        assert!(
-            none.account_for(&mut order(Some("shop"), Lifetime::OfServer))
-                .is_err()
-        );
-        let any = none.account_for(&mut order(None, Lifetime::OfItsOwn));
+        assert_eq!(permit(&none, &mut confined(None)).unwrap(), None);
+        assert!(permit(&none, &mut confined(Some("shop"))).is_err());
+        let any = permit(&none, &mut order(None, Lifetime::OfItsOwn));
         assert_eq!(any.unwrap(), None);
+    }
+
+    #[test]
+    fn no_program_leaves_its_sandbox_but_those_of_the_list() {
+        let many = privileges(&["shop", "blog"]);
+        for (name, is_permitted) in [(None, false), (Some("shop"), false), (Some("blog"), true)] {
+            let permitted = permit(&many, &mut order(name, Lifetime::OfServer));
+            assert_eq!(permitted.is_ok(), is_permitted, "{name:?}");
+        }
+        // Parts that an order leaves out are there all the same.
+        let mut partial = confined(None);
+        permit(&many, &mut partial).unwrap();
+        assert_eq!(partial.sandbox, Some(Sandbox::available()));
     }
 
     #[test]
     fn rights_of_root_go_to_the_next_server_and_to_nothing_else() {
         let many = privileges(&["shop"]);
         let mut good = order(None, Lifetime::OfItsOwn);
-        let is_started = |order: &mut Order| many.account_for(order).is_ok();
-        assert!(is_started(&mut good));
-        let real = Path::new("/bin/sh").canonicalize().unwrap();
-        assert_eq!(good.program, real.into_os_string());
-        let changes: [fn(&mut Order); 6] = [
+        let mut descriptors = Vec::new();
+        many.permit(&mut good, &mut descriptors).unwrap();
+        assert_eq!(good.program, "/proc/self/fd/10");
+        assert_eq!((good.numbers, descriptors.len()), (vec![1, 2, 9, 10], 1));
+        let changes: [fn(&mut Order); 12] = [
             |order| order.program = "/bin/ls".into(),
             |order| order.arg0 = "ls".into(),
             |order| order.args.push("-c".into()),
             |order| order.dir = "/tmp".into(),
-            |order| order.env.push(("LD_PRELOAD".into(), "/tmp/x.so".into())),
+            |order| order.env.push(("LD_PRELOAD".into(), "9".into())),
+            |order| order.env[1] = ("LD_PRELOAD".into(), "9".into()),
+            |order| order.env[1].1 = "/tmp/x.so".into(),
+            |order| order.env[1].1 = "10".into(),
+            |order| order.env.swap(0, 1),
             |order| order.env.clear(),
+            |order| order.numbers.push(0),
+            |order| order.numbers.swap(0, 2),
         ];
         for (number, change) in changes.into_iter().enumerate() {
             let mut changed = order(None, Lifetime::OfItsOwn);
             change(&mut changed);
-            assert!(!is_started(&mut changed), "change {number}");
+            assert!(permit(&many, &mut changed).is_err(), "change {number}");
         }
-    }
-
-    #[test]
-    fn a_program_that_others_may_change_is_found() {
-        check_owner(Path::new("/bin/sh")).unwrap();
-        let folder = std::env::temp_dir().join(format!("penstock-owner-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let path = folder.join("program");
-        std::fs::write(&path, "").unwrap();
-        let is_root = crate::identity::current().0 == 0;
-        assert_eq!(check_owner(&path).is_ok(), is_root);
-        use std::os::unix::fs::PermissionsExt;
-        for changed in [&path, &folder] {
-            let before = std::fs::metadata(changed).unwrap().permissions();
-            std::fs::set_permissions(changed, std::fs::Permissions::from_mode(0o777)).unwrap();
-            let error = check_owner(&path).unwrap_err().to_string();
-            assert!(
-                error.contains(changed.to_str().unwrap()) || !is_root,
-                "{error}"
-            );
-            std::fs::set_permissions(changed, before).unwrap();
-        }
-        std::fs::remove_dir_all(folder).unwrap();
     }
 }

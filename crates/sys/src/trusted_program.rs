@@ -1,7 +1,8 @@
 //! Which programs may follow this server: those that nobody but root can change, or the server's user
 //! where that is who started it.
 //!
-//! Asked by `upgrade` for a program that a request names.
+//! Asked by `penstock`'s upgrade for a program that a request names, and by the launcher for the one that it
+//! starts as root.
 //!
 //! # Invariants
 //! - The whole way is looked at, from the root on, every folder and every symbolic link, each before what
@@ -19,15 +20,15 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
-use penstock_sys::identity;
-use penstock_sys::path_entry::PathEntry;
+use crate::identity;
+use crate::path_entry::PathEntry;
 
 /// Symbolic links that are followed, as many as the kernel does.
 const LINKS_MAX: usize = 40;
 
 /// Whose programs may follow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Owners {
+pub enum Owners {
     /// Root's.
     Root,
     /// Root's, and those of whoever runs the server.
@@ -36,18 +37,18 @@ pub(super) enum Owners {
 
 /// A program that may follow.
 #[derive(Debug)]
-pub(super) struct Program {
+pub struct Program {
     /// Its real place.
-    pub(super) path: PathBuf,
+    pub path: PathBuf,
     /// The file itself.
-    pub(super) file: OwnedFd,
+    pub file: OwnedFd,
 }
 
 /// The program at a path. May block.
 ///
 /// # Errors
 /// Which part of the way to it others can change, or what is wrong with it.
-pub(super) fn checked(program: &Path, owners: Owners) -> Result<Program, String> {
+pub fn checked(program: &Path, owners: Owners) -> Result<Program, String> {
     if !program.is_absolute() {
         return say(program, "not an absolute path");
     }
