@@ -73,7 +73,7 @@ fn take(shared: &Arc<AppShared>, mut request: Request) -> Handling {
                 begin(body, Arc::clone(&request.client)).await?
             }
             body => {
-                let client = request.client.prefix();
+                let client = request.client.counted_prefix();
                 collect(body, client, &shared.store.load_full())
                     .await?
                     .into()

@@ -47,9 +47,7 @@ impl ClientState {
         (!self.is_proxy.load(Ordering::Relaxed)).then(|| self.prefix())
     }
 
-    /// What the client of the present request counts by.
-    #[must_use]
-    pub fn prefix(&self) -> AddressPrefix {
+    fn prefix(&self) -> AddressPrefix {
         AddressPrefix::from_bits(self.prefix.load(Ordering::Relaxed))
     }
 

@@ -116,7 +116,7 @@ pub(crate) fn reply(call: &mut Call, now: Instant) -> Result<Reply, Failure> {
                 end,
                 is_unbuffered: is_unbuffered || !call.buffering.response,
                 total_deadline: total_deadline(call),
-                client: call.request.client.prefix(),
+                client: call.request.client.counted_prefix(),
                 request: request_key(&call.request),
             };
             response.body = match is_head || status.forbids_body() {

@@ -85,7 +85,7 @@ impl Call {
         let step = match std::mem::replace(&mut request.body, RequestBody::Empty) {
             RequestBody::Empty => Step::Claim,
             body => {
-                let client = request.client.prefix();
+                let client = request.client.counted_prefix();
                 let taken = take_body(Arc::clone(&shared), body, client, buffering);
                 Step::Body(Box::pin(taken))
             }
@@ -480,7 +480,7 @@ fn may_connect(shared: &Shared, lease: &Lease) -> bool {
 async fn take_body(
     shared: Arc<Shared>,
     body: RequestBody,
-    client: AddressPrefix,
+    client: Option<AddressPrefix>,
     buffering: Buffering,
 ) -> Result<Source, Fault> {
     // The gateway protocols tell its length ahead.

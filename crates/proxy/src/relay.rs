@@ -31,7 +31,7 @@ pub(crate) struct Rest {
     /// Not held back for the client: an event stream or the like, which may well be quiet.
     pub(crate) is_unbuffered: bool,
     pub(crate) total_deadline: Option<Instant>,
-    pub(crate) client: AddressPrefix,
+    pub(crate) client: Option<AddressPrefix>,
     /// What its request is known by, should the response turn out to be malformed.
     pub(crate) request: u64,
 }

@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use penstock_exchange::bodies::spool;
-use penstock_exchange::{AddressPrefix, Body as ResponseBody, Fault, FaultKind, Response, Timing};
+use penstock_exchange::{Body as ResponseBody, Fault, FaultKind, Response, Timing};
 use penstock_http::websocket::code;
 use penstock_runtime::{Stream, buffers, clock, loops};
 use penstock_wire::channel::{WINDOW_BYTES, window};
@@ -228,8 +228,8 @@ impl ChannelDriver {
             return Ok(());
         };
         let client = match &entry.state {
-            State::Asked(start) => start.job.client.prefix(),
-            _ => AddressPrefix::default(),
+            State::Asked(start) => start.job.client.counted_prefix(),
+            _ => None,
         };
         let (writer, reader) = spool(store, client, is_unbuffered, declared.or(length));
         response.body = ResponseBody::Stream(Box::new(reader));

@@ -19,7 +19,6 @@ use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::pin::Pin;
 
-use penstock_exchange::AddressPrefix;
 use penstock_exchange::bodies::{BodyStore, Collected, NamelessFile, TempSpace, TempUse};
 use penstock_exchange::{Body, ClientState, Reply, Request, Response};
 use penstock_queue::SlotSpec;
@@ -50,7 +49,7 @@ async fn within<T>(work: impl Future<Output = T>) -> T {
 
 fn nameless(pool: Pool) -> NamelessFile {
     let space = Arc::<TempSpace>::default();
-    let grant = space.grant(AddressPrefix::default(), TempUse::Body);
+    let grant = space.grant(None, TempUse::Body);
     NamelessFile::create(&std::env::temp_dir(), pool, grant).unwrap()
 }
 

@@ -86,8 +86,7 @@ impl Driver {
         let client = self
             .line
             .front()
-            .map(|entry| entry.start.job.client.prefix());
-        let client = client.unwrap_or_default();
+            .and_then(|entry| entry.start.job.client.counted_prefix());
         let (mut writer, reader) = spool(store, client, is_unbuffered, declared.or(length));
         writer.push(first);
         response.body = Body::Stream(Box::new(reader));

@@ -388,7 +388,7 @@ async fn send_final(
         return job.answer(Ok(response));
     }
     // Whoever writes to a connection means what was written to be on its way.
-    let client = job.client.prefix();
+    let client = job.client.counted_prefix();
     let (mut writer, reader) = spool(app.store.load_full(), client, true, declared);
     response.body = Body::Stream(Box::new(reader));
     job.answer(Ok(response));

@@ -44,7 +44,7 @@ impl Collected {
 /// What the body says (too large, too slow, malformed, gone), or that it cannot be stored.
 pub async fn collect(
     body: RequestBody,
-    client: AddressPrefix,
+    client: Option<AddressPrefix>,
     store: &BodyStore,
 ) -> Result<Collected, Fault> {
     let RequestBody::Incoming(mut body) = body else {

@@ -6,7 +6,8 @@
 //! # Invariants
 //! - All grants together never exceed the bound, whichever loop or pool they come from.
 //! - Responses of one client never have more than a [`RESPONSE_SHARE`]th of what is left, so that
-//!   others always find room; bodies of one client never more than what is left.
+//!   others always find room; bodies of one client never more than it leaves to others.
+//! - A trusted proxy that names no client is many clients: each file of it has such a share.
 //! - Nothing is granted that is not about to be written: a declared length reserves nothing.
 
 use std::collections::HashMap;
@@ -65,7 +66,7 @@ struct Held {
 #[derive(Debug)]
 pub struct TempGrant {
     space: Arc<TempSpace>,
-    client: AddressPrefix,
+    client: Option<AddressPrefix>,
     purpose: TempUse,
     bytes: AtomicU64,
 }
@@ -103,9 +104,15 @@ impl TempSpace {
         self.max.store(bytes, Ordering::Relaxed);
     }
 
-    /// A grant of nothing yet.
+    /// A grant of nothing yet, counted by [`ClientState::counted_prefix`].
+    ///
+    /// [`ClientState::counted_prefix`]: crate::ClientState::counted_prefix
     #[must_use]
-    pub fn grant(self: &Arc<Self>, client: AddressPrefix, purpose: TempUse) -> Arc<TempGrant> {
+    pub fn grant(
+        self: &Arc<Self>,
+        client: Option<AddressPrefix>,
+        purpose: TempUse,
+    ) -> Arc<TempGrant> {
         Arc::new(TempGrant {
             space: Arc::clone(self),
             client,
@@ -145,6 +152,15 @@ impl TempSpace {
     }
 }
 
+impl Held {
+    fn of(&mut self, purpose: TempUse) -> &mut u64 {
+        match purpose {
+            TempUse::Response => &mut self.responses,
+            TempUse::Body => &mut self.bodies,
+        }
+    }
+}
+
 impl Ledger {
     /// Grants `bytes` more, if the bounds allow.
     fn grow(&mut self, max: u64, grant: &TempGrant, bytes: u64) -> bool {
@@ -152,33 +168,48 @@ impl Ledger {
         if bytes > left {
             return false;
         }
-        let held = self.clients.entry(grant.client).or_default();
-        let (held_bytes, share) = match grant.purpose {
-            TempUse::Response => {
-                let share = (left / RESPONSE_SHARE).max(RESPONSE_MIN);
-                (&mut held.responses, share)
-            }
-            // Its own is among what it may have: half of all for one that is alone.
-            TempUse::Body => (&mut held.bodies, left),
+        let share = match grant.purpose {
+            TempUse::Response => (left / RESPONSE_SHARE).max(RESPONSE_MIN),
+            // Half of all for one that is alone, at once or bit by bit.
+            TempUse::Body => left - bytes,
         };
+        let is_granted = match grant.client {
+            Some(client) => self.grow_client(client, grant.purpose, bytes, share),
+            None => grant.bytes.load(Ordering::Relaxed).saturating_add(bytes) <= share,
+        };
+        if is_granted {
+            self.used += bytes;
+        }
+        is_granted
+    }
+
+    /// Notes `bytes` more for a client, unless it would have more than `share`.
+    fn grow_client(
+        &mut self,
+        client: AddressPrefix,
+        purpose: TempUse,
+        bytes: u64,
+        share: u64,
+    ) -> bool {
+        let held = self.clients.entry(client).or_default();
+        let held_bytes = held.of(purpose);
         let is_granted = held_bytes.saturating_add(bytes) <= share;
         if is_granted {
             *held_bytes += bytes;
-            self.used += bytes;
         } else if *held == Held::default() {
-            self.clients.remove(&grant.client);
+            self.clients.remove(&client);
         }
         is_granted
     }
 
     fn give_back(&mut self, grant: &TempGrant, bytes: u64) {
         self.used -= bytes;
-        if let Entry::Occupied(mut entry) = self.clients.entry(grant.client) {
+        let Some(client) = grant.client else {
+            return;
+        };
+        if let Entry::Occupied(mut entry) = self.clients.entry(client) {
             let held = entry.get_mut();
-            match grant.purpose {
-                TempUse::Response => held.responses -= bytes,
-                TempUse::Body => held.bodies -= bytes,
-            }
+            *held.of(grant.purpose) -= bytes;
             if *held == Held::default() {
                 entry.remove();
             }
@@ -230,8 +261,8 @@ mod tests {
         (0..).take_while(|_| grant.try_grow(128 * KIB)).count() as u64 * 128 * KIB
     }
 
-    fn client(number: u64) -> AddressPrefix {
-        AddressPrefix::from_bits(number)
+    fn client(number: u64) -> Option<AddressPrefix> {
+        Some(AddressPrefix::from_bits(number))
     }
 
     #[test]
@@ -278,10 +309,40 @@ mod tests {
     }
 
     #[test]
+    fn a_proxy_that_names_no_client_has_a_share_for_each_file() {
+        let max = 340 << 20;
+        let space = space(max);
+        let slow = space.grant(None, TempUse::Response);
+        let taken = fill(&slow);
+        assert!(taken <= max / 17 && taken > max / 20, "{taken}");
+        // Other clients behind it still find room, for both uses.
+        let next = space.grant(None, TempUse::Response);
+        assert!(fill(&next) > max / 20);
+        let bodies = [(); 2].map(|()| space.grant(None, TempUse::Body));
+        let [first, second] = bodies.each_ref().map(|body| fill(body));
+        assert!(first <= max / 2 && first > max / 3, "{first}");
+        assert!(second > max / 8, "{second}");
+        let named = space.grant(client(1), TempUse::Response);
+        assert!(fill(&named) > 2 << 20);
+        // The bound on all holds for them together.
+        let many: Vec<_> = (0..2000)
+            .map(|_| space.grant(None, TempUse::Response))
+            .collect();
+        let more: u64 = many.iter().map(|grant| fill(grant)).sum();
+        assert!(more > 0);
+        assert!(space.usage().used <= max);
+        drop((slow, next, bodies, named, many));
+        assert_eq!(space.usage().used, 0);
+        assert!(space.ledger.lock().unwrap().clients.is_empty());
+    }
+
+    #[test]
     fn nothing_is_granted_in_part() {
         let space = space(1000);
         let body = space.grant(client(1), TempUse::Body);
         assert!(!body.try_grow(1001));
+        // Not all that is left at once either.
+        assert!(!body.try_grow(501));
         assert!(body.try_grow(500));
         // It may have as much as is left besides.
         assert!(!body.try_grow(1));

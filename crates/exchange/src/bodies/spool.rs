@@ -46,7 +46,6 @@ const JOIN_BYTES: usize = 4 * 1024;
 pub struct SpoolWriter {
     shared: Arc<Shared>,
     store: Arc<BodyStore>,
-    client: AddressPrefix,
     /// Never to a file.
     is_unbuffered: bool,
     /// Pushed and neither in memory nor in the file yet.
@@ -65,6 +64,8 @@ type ReadWork = Pin<Box<dyn Future<Output = Result<std::io::Result<Vec<u8>>, Poo
 
 #[derive(Debug, Default)]
 struct Shared {
+    /// What its file counts by; here, so that the writer is small.
+    client: Option<AddressPrefix>,
     /// Both sides' view; held for a move of pieces only.
     state: Mutex<State>,
 }
@@ -106,11 +107,14 @@ struct State {
 #[must_use]
 pub fn spool(
     store: Arc<BodyStore>,
-    client: AddressPrefix,
+    client: Option<AddressPrefix>,
     is_unbuffered: bool,
     length: Option<u64>,
 ) -> (SpoolWriter, SpoolReader) {
-    let shared = Arc::new(Shared::default());
+    let shared = Arc::new(Shared {
+        client,
+        ..Shared::default()
+    });
     let reader = SpoolReader {
         shared: Arc::clone(&shared),
         pool: store.pool.clone(),
@@ -121,7 +125,6 @@ pub fn spool(
         SpoolWriter {
             shared,
             store,
-            client,
             is_unbuffered,
             overflow: Vec::new(),
         },
@@ -308,7 +311,11 @@ impl SpoolWriter {
         }
         let bytes = self.overflow.len() as u64;
         if state.in_file() + bytes <= self.file_bytes() && !state.is_disk_full {
-            let grant = || self.store.space.grant(self.client, TempUse::Response);
+            let grant = || {
+                self.store
+                    .space
+                    .grant(self.shared.client, TempUse::Response)
+            };
             if state.reserve(state.write_at + bytes, grant) {
                 state.is_without_room = false;
                 return Poll::Ready(Room::File);
@@ -332,7 +339,11 @@ impl SpoolWriter {
             (state.file.clone(), state.grant.clone(), parts)
         };
         let (store, closer) = (Arc::clone(&self.store), self.store.pool.clone());
-        let grant = grant.unwrap_or_else(|| self.store.space.grant(self.client, TempUse::Response));
+        let grant = grant.unwrap_or_else(|| {
+            self.store
+                .space
+                .grant(self.shared.client, TempUse::Response)
+        });
         let write = move || {
             let file = match file {
                 Some(file) => Ok(file),

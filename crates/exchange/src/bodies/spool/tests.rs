@@ -40,8 +40,12 @@ async fn read_all(reader: &mut SpoolReader) -> Vec<u8> {
 #[test]
 fn pieces_come_out_in_order_through_memory_and_file() {
     on_a_loop(async {
-        let (mut writer, mut reader) =
-            spool(store(100, 1 << 20), AddressPrefix::default(), false, None);
+        let (mut writer, mut reader) = spool(
+            store(100, 1 << 20),
+            Some(AddressPrefix::default()),
+            false,
+            None,
+        );
         let mut expected = Vec::new();
         for round in 0..200_u8 {
             let piece = vec![round; 1 + usize::from(round)];
@@ -57,8 +61,12 @@ fn pieces_come_out_in_order_through_memory_and_file() {
 #[test]
 fn a_reader_that_keeps_up_never_touches_the_file() {
     on_a_loop(async {
-        let (mut writer, mut reader) =
-            spool(store(100, 1 << 20), AddressPrefix::default(), false, None);
+        let (mut writer, mut reader) = spool(
+            store(100, 1 << 20),
+            Some(AddressPrefix::default()),
+            false,
+            None,
+        );
         for round in 0..100_u8 {
             writer.push(&[round; 60]);
             assert!(!writer.is_over());
@@ -71,7 +79,8 @@ fn a_reader_that_keeps_up_never_touches_the_file() {
 #[test]
 fn an_unbuffered_response_makes_the_worker_wait() {
     on_a_loop(async {
-        let (mut writer, mut reader) = spool(store(10, 0), AddressPrefix::default(), false, None);
+        let (mut writer, mut reader) =
+            spool(store(10, 0), Some(AddressPrefix::default()), false, None);
         writer.push(&[1; 10]);
         writer.push(&[2; 10]);
         assert!(writer.is_over());
@@ -87,7 +96,8 @@ fn an_unbuffered_response_makes_the_worker_wait() {
 #[test]
 fn a_file_at_its_bound_makes_the_worker_wait_until_it_is_read() {
     on_a_loop(async {
-        let (mut writer, mut reader) = spool(store(10, 100), AddressPrefix::default(), false, None);
+        let (mut writer, mut reader) =
+            spool(store(10, 100), Some(AddressPrefix::default()), false, None);
         let produce = async {
             for round in 0..50_u8 {
                 writer.push(&[round; 40]);
@@ -105,7 +115,8 @@ fn a_file_at_its_bound_makes_the_worker_wait_until_it_is_read() {
 #[test]
 fn a_writer_that_vanishes_is_not_the_end_of_the_body() {
     on_a_loop(async {
-        let (mut writer, mut reader) = spool(store(100, 0), AddressPrefix::default(), false, None);
+        let (mut writer, mut reader) =
+            spool(store(100, 0), Some(AddressPrefix::default()), false, None);
         writer.push(b"half");
         drop(writer);
         assert_eq!(next(&mut reader).await.unwrap().unwrap(), "half");
@@ -117,7 +128,7 @@ fn a_writer_that_vanishes_is_not_the_end_of_the_body() {
 #[test]
 fn a_reader_that_left_frees_the_worker() {
     on_a_loop(async {
-        let (mut writer, reader) = spool(store(10, 0), AddressPrefix::default(), false, None);
+        let (mut writer, reader) = spool(store(10, 0), Some(AddressPrefix::default()), false, None);
         writer.push(&[1; 10]);
         writer.push(&[2; 10]);
         let mut writer = Box::pin(async move {
@@ -185,7 +196,7 @@ fn a_file_is_no_longer_than_what_waits_in_it() {
         let space = space_of(17 << 20);
         let (writer, mut reader) = spool(
             store_of(&space, 1000),
-            AddressPrefix::default(),
+            Some(AddressPrefix::default()),
             false,
             None,
         );
@@ -213,7 +224,7 @@ fn without_room_the_worker_waits_and_nothing_fails() {
         let space = space_of(200 << 10);
         let bytes = 3 << 20;
         let make = |number| {
-            let prefix = AddressPrefix::from_bits(number);
+            let prefix = Some(AddressPrefix::from_bits(number));
             spool(store_of(&space, 1000), prefix, false, None)
         };
         let (first, mut reads_first) = make(1);
@@ -235,7 +246,7 @@ fn what_a_client_leaves_is_given_back() {
     on_a_loop(async {
         let space = space_of(64 << 20);
         let store = store_of(&space, 10);
-        let (mut writer, reader) = spool(store, AddressPrefix::default(), false, None);
+        let (mut writer, reader) = spool(store, Some(AddressPrefix::default()), false, None);
         for _ in 0..20 {
             writer.push(&[1; 50_000]);
             writer.settle().await.unwrap();
