@@ -504,14 +504,17 @@ impl Tree {
         let root = self.real_root.as_deref();
         // What is outside of the root keeps its first slash: patterns of paths are not for it.
         let below = root.and_then(|root| real.strip_prefix(root).ok());
-        let mut real = below.unwrap_or(&real).as_os_str().as_bytes().to_vec();
-        if opened.metadata.nlink() == 0 && real.ends_with(DELETED) {
-            real.truncate(real.len() - DELETED.len());
-        }
-        if opened.metadata.is_dir() {
-            real.push(b'/');
-        }
-        let Some(hiding) = self.hidden.hiding(&real) else {
+        let real = below.unwrap_or(&real).as_os_str().as_bytes().to_vec();
+        // A file that another has replaced is called so, even if a hard link of it is left.
+        let before = real.strip_suffix(DELETED).map(<[u8]>::to_vec);
+        let names = [Some(real), before].into_iter().flatten();
+        let hiding = names.into_iter().find_map(|mut name| {
+            if opened.metadata.is_dir() {
+                name.push(b'/');
+            }
+            self.hidden.hiding(&name)
+        });
+        let Some(hiding) = hiding else {
             return Ok(false);
         };
         if hiding.is_default {

@@ -578,3 +578,18 @@ fn a_hidden_file_that_may_not_be_read_is_not_there_either() {
     file.set_permissions(closed).unwrap();
     assert_eq!(found(&tree(&folder), b"/app.py"), "absent");
 }
+
+#[test]
+fn a_replaced_file_is_hidden_even_if_a_hard_link_of_it_is_left() {
+    let folder = Folder::new();
+    folder.write("app.py", "code");
+    folder.write("next", "next");
+    folder.link("app.py", "app.txt");
+    let tree = open(&folder, |_| {});
+    let opened = tree.open_any(b"app.txt", Reach::Disk).unwrap().unwrap();
+    let at = |name| folder.root().join(name);
+    std::fs::hard_link(at("app.py"), at("kept")).unwrap();
+    std::fs::rename(at("next"), at("app.py")).unwrap();
+    assert_eq!(opened.file.metadata().unwrap().nlink(), 1);
+    assert!(tree.leads_to_hidden(&opened, b"app.txt").unwrap());
+}
