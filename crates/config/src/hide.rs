@@ -112,6 +112,16 @@ pub const HIDDEN_BY_DEFAULT: &[&str] = &[
     ".aws/",
     ".kube/",
     ".docker/",
+    // Names with a dot in front, in the short form of FAT and NTFS: `GIT~1` is `.git`.
+    "*~1",
+    "*~1/",
+    "*~2",
+    "*~2/",
+    "*~3",
+    "*~3/",
+    "*~4",
+    "*~4/",
+    "env~*",
     // Environment and settings that hold passwords.
     ".envrc",
     "*.env",

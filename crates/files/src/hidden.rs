@@ -208,21 +208,65 @@ fn place_of(table: &[(Box<[u8]>, usize)], key: &[u8]) -> Option<usize> {
     (last.as_ref() == key).then_some(*at)
 }
 
-/// A name, and what it is a compressed or numbered version of: `dump.sql.1.gz`, `dump.sql.1`, `dump.sql`.
+/// A name, and what it is a packed, copied or numbered version of: `dump.sql.1.gz`, `dump.sql.1`,
+/// `dump.sql`; `app.log-2026-11-26`, `app.log`.
 fn spellings(name: &[u8]) -> impl Iterator<Item = &[u8]> {
     fn original<'a>(name: &&'a [u8]) -> Option<&'a [u8]> {
         let name: &'a [u8] = name;
-        let dot = name.iter().rposition(|&byte| byte == b'.')?;
-        let (original, ending) = (name.get(..dot)?, name.get(dot + 1..)?);
-        let is_number = !ending.is_empty() && ending.iter().all(u8::is_ascii_digit);
-        (is_number || PACKED.contains(&ending)).then_some(original)
+        if let Some(dot) = name.iter().rposition(|&byte| byte == b'.') {
+            let (original, ending) = (name.get(..dot)?, name.get(dot + 1..)?);
+            if is_number(ending) || COPIES.contains(&ending) {
+                return Some(original);
+            }
+        }
+        // `error_log-2026-11-26`: from the first dash behind which there is a number only.
+        let number = name.iter().rposition(|byte| !is_of_number(*byte))? + 1;
+        let mut behind = name.get(number..)?.iter();
+        let end = number + behind.position(|byte| b"-_".contains(byte))?;
+        let (original, number) = name.split_at(end);
+        is_number(number).then_some(original)
     }
     std::iter::successors(Some(name), original)
 }
 
-/// Endings of what holds one file in a packed form.
-const PACKED: [&[u8]; 11] = [
-    b"7z", b"br", b"bz2", b"gz", b"lz4", b"lzma", b"rar", b"xz", b"z", b"zip", b"zst",
+/// Whether an ending is a number, a date or a time: `1`, `2026-11-26`, `20261126t101500z`.
+fn is_number(ending: &[u8]) -> bool {
+    ending.iter().any(u8::is_ascii_digit) && ending.iter().all(|&byte| is_of_number(byte))
+}
+
+fn is_of_number(byte: u8) -> bool {
+    byte.is_ascii_digit() || b"-_:tz".contains(&byte)
+}
+
+/// Endings of what holds a file in a packed form, or is a copy of it that has been set aside.
+const COPIES: [&[u8]; 27] = [
+    b"7z",
+    b"br",
+    b"bz2",
+    b"copy",
+    b"disabled",
+    b"dist",
+    b"gz",
+    b"lz",
+    b"lz4",
+    b"lzma",
+    b"lzo",
+    b"new",
+    b"off",
+    b"prev",
+    b"rar",
+    b"tar",
+    b"tbz2",
+    b"temp",
+    b"tgz",
+    b"tmp",
+    b"txt",
+    b"txz",
+    b"xz",
+    b"z",
+    b"zip",
+    b"zst",
+    b"zstd",
 ];
 
 fn folded(name: &[u8]) -> Vec<u8> {
@@ -237,38 +281,92 @@ fn folded(name: &[u8]) -> Vec<u8> {
 ///
 /// What only some file systems do counts for all, since it costs a hidden name at most: case (casefolded
 /// ext4, exFAT, NTFS), letters outside of ASCII that fold into it or are ignored (ext4, HFS+: U+200C,
-/// U+212A, U+017F), final dots and spaces (FAT), `\` as a slash (CIFS), `::$DATA` (NTFS).
+/// U+212A, U+017F, U+00DF), final dots and spaces (FAT), `\` as a slash (CIFS), `::$DATA` (NTFS).
 fn fold(name: &[u8], out: &mut [u8]) -> usize {
     let (mut len, mut start) = (0, 0);
     let mut rest = name;
     while let Some((&byte, after)) = rest.split_first() {
         let mut next = after;
-        let folded = match byte {
+        let own = [byte.to_ascii_lowercase()];
+        let folded: &[u8] = match byte {
             b'/' | b'\\' => {
                 len = trim(out, start, len);
                 start = len + 1;
-                Some(b'/')
+                b"/"
             }
-            _ if byte.is_ascii() => Some(byte.to_ascii_lowercase()),
-            _ => {
-                let special = FOLDED.iter().find(|(letter, _)| rest.starts_with(letter));
-                if let Some((letter, _)) = special {
+            _ if byte.is_ascii() => &own,
+            _ => match FOLDED.iter().find(|(letter, _)| rest.starts_with(letter)) {
+                Some((letter, folded)) => {
                     next = &rest[letter.len()..];
+                    folded
                 }
-                special.map(|(_, folded)| *folded)
-            }
+                None => b"",
+            },
         };
-        if let (Some(folded), Some(place)) = (folded, out.get_mut(len)) {
-            *place = folded;
-            len += 1;
+        if let Some(place) = out.get_mut(len..len + folded.len()) {
+            place.copy_from_slice(folded);
+            len += folded.len();
         }
         rest = next;
     }
     trim(out, start, len)
 }
 
-/// Letters outside of ASCII that are one within it when case is folded: the Kelvin sign, the long s.
-const FOLDED: [(&[u8], u8); 2] = [(b"\xe2\x84\xaa", b'k'), (b"\xc5\xbf", b's')];
+/// Letters outside of ASCII that are some within it when case is folded in full (Unicode's
+/// `CaseFolding.txt`): the Kelvin sign, the long and the sharp s, ligatures. None grows.
+const FOLDED: [(&[u8], &[u8]); 11] = [
+    (b"\xe2\x84\xaa", b"k"),
+    (b"\xc5\xbf", b"s"),
+    (b"\xc3\x9f", b"ss"),
+    (b"\xe1\xba\x9e", b"ss"),
+    (b"\xef\xac\x80", b"ff"),
+    (b"\xef\xac\x81", b"fi"),
+    (b"\xef\xac\x82", b"fl"),
+    (b"\xef\xac\x83", b"ffi"),
+    (b"\xef\xac\x84", b"ffl"),
+    (b"\xef\xac\x85", b"st"),
+    (b"\xef\xac\x86", b"st"),
+];
+
+/// Whether a segment is a name with a dot in front to some file system: ext4 and HFS+ leave out
+/// what is ignorable (Unicode's `Default_Ignorable_Code_Point`) where they fold case.
+pub(crate) fn is_dot_name(mut segment: &[u8]) -> bool {
+    while let Some(first) = segment.first().filter(|first| !first.is_ascii()) {
+        // The length by its first byte; what is no UTF-8 is not folded.
+        let len = first.leading_ones() as usize;
+        let letter = segment
+            .get(..len)
+            .and_then(|bytes| str::from_utf8(bytes).ok());
+        match letter.and_then(|letter| letter.chars().next()) {
+            Some(letter) if is_ignorable(letter) => segment = &segment[len..],
+            _ => return false,
+        }
+    }
+    segment.first() == Some(&b'.')
+}
+
+fn is_ignorable(letter: char) -> bool {
+    matches!(
+        letter,
+        '\u{ad}'
+            | '\u{34f}'
+            | '\u{61c}'
+            | '\u{115f}'..='\u{1160}'
+            | '\u{17b4}'..='\u{17b5}'
+            | '\u{180b}'..='\u{180f}'
+            | '\u{200b}'..='\u{200f}'
+            | '\u{202a}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}'
+            | '\u{3164}'
+            | '\u{fe00}'..='\u{fe0f}'
+            | '\u{feff}'
+            | '\u{ffa0}'
+            | '\u{fff0}'..='\u{fff8}'
+            | '\u{1bca0}'..='\u{1bca3}'
+            | '\u{1d173}'..='\u{1d17a}'
+            | '\u{e0000}'..='\u{e0fff}'
+    )
+}
 
 /// Where a segment ends without what a file system may leave out.
 fn trim(out: &[u8], start: usize, mut len: usize) -> usize {

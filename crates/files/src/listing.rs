@@ -19,6 +19,7 @@ use rustix::fs::{AtFlags, Dir, FileType, statat};
 use tokio::sync::watch;
 
 use crate::handler::pool_fault;
+use crate::hidden::is_dot_name;
 use crate::resolve::push_encoded;
 use crate::tree::Tree;
 
@@ -159,7 +160,7 @@ fn read(tree: &Tree, path: &[u8], folder: &File) -> io::Result<(Vec<Entry>, bool
             return Ok((entries, true));
         }
         count += 1;
-        if name.starts_with(b".") {
+        if is_dot_name(name) {
             continue;
         }
         // What is gone meanwhile, or no file or folder, is left out.

@@ -8,6 +8,8 @@
 use penstock_config::TryPattern;
 use penstock_exchange::Mount;
 
+use crate::hidden::is_dot_name;
+
 /// Where to look for a path, in order.
 #[derive(Debug)]
 pub(crate) struct Places(Vec<Place>);
@@ -79,7 +81,7 @@ impl Place {
 }
 
 /// Whether a path may name a file at all: no segment is hidden (but `.well-known`, RFC 8615, as the
-/// first) and only the last may be empty.
+/// first) and only the last may be empty. A `\` parts segments, too: it does on some file systems.
 pub(crate) fn is_servable(path: &[u8]) -> bool {
     let Some(path) = path.strip_prefix(b"/") else {
         return false;
@@ -87,10 +89,11 @@ pub(crate) fn is_servable(path: &[u8]) -> bool {
     let path = path.strip_prefix(b".well-known/").unwrap_or(path);
     let mut segments = path.split(|&byte| byte == b'/').peekable();
     while let Some(segment) = segments.next() {
-        match segment.first() {
-            Some(b'.') => return false,
-            None if segments.peek().is_some() => return false,
-            _ => {}
+        if segment.is_empty() && segments.peek().is_some() {
+            return false;
+        }
+        if segment.split(|&byte| byte == b'\\').any(is_dot_name) {
+            return false;
         }
     }
     true
@@ -223,7 +226,16 @@ mod tests {
             ("", false),
             ("*", false),
             ("a", false),
-            ("/\\..\\a", true),
+            ("/\\a\\b", true),
+            ("/\\..\\a", false),
+            ("/a\\.env", false),
+            ("/\u{200c}.git-credentials", false),
+            ("/a/\u{feff}\u{ad}.env", false),
+            ("/\u{200c}.well-known/a", false),
+            ("/\u{e000}.a", true),
+            ("/caf\u{e9}.a", true),
+            ("/\u{6587}.pdf", true),
+            ("/\u{200c}a.b", true),
         ] {
             assert_eq!(is_servable(path.as_bytes()), expected, "{path}");
         }
