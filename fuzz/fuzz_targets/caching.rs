@@ -59,7 +59,7 @@ fuzz_target!(|data: &[u8]| {
     let _ = (selects(&stored, &later), head_agrees(&stored, 5, &later));
     let freshened = freshen(&stored, &later, T);
     assert_eq!(freshened.get("etag"), stored.get("etag"));
-    for target in invalidated_targets(&request, "http", &response) {
+    for target in invalidated_targets(&request, "http", None, &response) {
         assert!(target.starts_with('/'));
     }
     let Ok(lifetime) = storing(&exchange, &policy) else {
