@@ -62,7 +62,7 @@ impl AccessLog {
     pub(crate) fn write_refused(&self, sender: &Sender, status: u16, line: &[u8]) {
         let from = sender.address();
         let now = clock::wall();
-        let line = self.mask.apply(line);
+        let line = self.mask.apply_url(line);
         let line = line.as_ref();
         let line = match self.format {
             LogFormat::Combined => {
@@ -112,14 +112,18 @@ fn combined(record: &Record<'_>, now: u64, mask: &LogMask) -> String {
         peer(record.client),
         log_date(now),
         head.method_str(),
-        Escaped(&mask.apply(head.target().as_bytes())),
+        Escaped(&mask.apply_url(head.target().as_bytes())),
         version(head),
         record.status,
         record.bytes,
     );
     for (name, end) in [("referer", "\" \""), ("user-agent", "\"")] {
-        match head.field(name) {
-            Some(value) => drop(write!(line, "{}{end}", Escaped(&mask.apply(value)))),
+        let value = head.field(name).map(|value| match name {
+            "referer" => mask.apply_url(value),
+            _ => mask.apply(value),
+        });
+        match value {
+            Some(value) => drop(write!(line, "{}{end}", Escaped(&value))),
             None => drop(write!(line, "-{end}")),
         }
     }
@@ -161,11 +165,11 @@ fn json(record: &Record<'_>, now: Duration, mask: &LogMask) -> String {
         "peer": peer(record.peer),
         "method": head.method_str(),
         "host": head.host(),
-        "target": mask.apply_str(head.target()),
+        "target": mask.apply_url_str(head.target()),
         "version": version(head),
         "status": record.status,
         "bytes_sent": record.bytes,
-        "referer": field("referer").map(|value| mask.apply_str(&value).into_owned()),
+        "referer": field("referer").map(|value| mask.apply_url_str(&value).into_owned()),
         "user_agent": field("user-agent"),
         "queue_time": timing.queue.as_secs_f64(),
         "queue_position": timing.queue_position,
@@ -304,8 +308,8 @@ mod tests {
 
     #[test]
     fn tokens_of_queries_are_masked_in_every_format() {
-        let raw = b"GET /a?b=c&access_token=s3cret HTTP/1.1\r\nHost: h\r\n\
-            Referer: https://u:s3cret@h/x?api_key=s3cret&d=e\r\n\
+        let raw = b"GET /a?b=c&access_token=p's3cret HTTP/1.1\r\nHost: h\r\n\
+            Referer: https://u:p's3cret@h/x?api_key=\"s3cret&d=e\r\n\
             Authorization: Bearer s3cret\r\nCookie: a=s3cret\r\n\r\n";
         let parsed = penstock_http::parse_head(raw, &penstock_http::HeadLimits::default());
         let Ok(penstock_http::Progress::Complete((head, _))) = parsed else {
@@ -336,6 +340,6 @@ mod tests {
             "{line}"
         );
         let open = combined(&record, 0, &LogMask::new([]));
-        assert!(open.contains("access_token=s3cret"), "{open}");
+        assert!(open.contains("access_token=p's3cret"), "{open}");
     }
 }

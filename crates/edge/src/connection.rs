@@ -487,13 +487,16 @@ impl Connection {
 
     /// Answers a head that was refused, or did not arrive in time.
     async fn refuse(&mut self, refused: Next) -> Fate {
+        let settings = self.edge.settings();
+        let mask = &settings.mask;
         let (response, first_line) = match refused {
             Next::Refused(refused) => {
                 self.edge.metrics().malformed.increment();
                 let RefusedHead { error, line } = *refused;
                 let (status, reason) = (error.status(), error.to_string());
                 let client = self.sender.address();
-                faults::log_refused(client, status, &reason, &line, &self.edge.repeats);
+                let shown = mask.apply_url(&line);
+                faults::log_refused(client, status, &reason, &shown, &self.edge.repeats);
                 (faults::respond_malformed(status, &reason), line)
             }
             Next::HeadTimeout => {
@@ -502,12 +505,12 @@ impl Connection {
                 let fault = Fault::new(FaultKind::ClientTooSlow, "limits.header_timeout");
                 let client = self.sender.address();
                 let status = fault.kind.status();
-                faults::log_refused(client, status, &fault.cause, &line, &self.edge.repeats);
+                let shown = mask.apply_url(&line);
+                faults::log_refused(client, status, &fault.cause, &shown, &self.edge.repeats);
                 (faults::respond(fault, None, &self.edge.repeats), line)
             }
             Next::Head(_) | Next::Over => return Fate::Close,
         };
-        let settings = self.edge.settings();
         let date = clock::http_date(clock::now());
         let line = ResponseLine {
             status: response.status,

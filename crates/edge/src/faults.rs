@@ -7,6 +7,8 @@
 
 mod page;
 
+use std::borrow::Cow;
+
 use penstock_exchange::{Body, Fault, FaultKind, Response, Side};
 use penstock_http::{Method, RequestHead, Status};
 use penstock_runtime::clock;
@@ -27,7 +29,7 @@ pub(crate) fn respond(
     asked: Option<(&RequestHead, &Settings)>,
     repeats: &Repeats,
 ) -> Response {
-    log_fault(&fault, asked.map(|(head, _)| head), repeats);
+    log_fault(&fault, asked, repeats);
     let status = fault.kind.status();
     let page = asked.and_then(|(head, settings)| of_site(status, head, settings));
     let mut response = page.unwrap_or_else(|| of_house(status, &fault, asked));
@@ -59,11 +61,12 @@ fn of_site(status: Status, head: &RequestHead, settings: &Settings) -> Option<Re
 
 /// The house's own page.
 fn of_house(status: Status, fault: &Fault, asked: Option<(&RequestHead, &Settings)>) -> Response {
-    let (head, settings) = asked.unzip();
+    let head = asked.map(|(head, _)| head);
+    let shown = asked.filter(|(_, settings)| settings.development);
     let page = Page {
         status,
         fault,
-        shown: head.filter(|_| settings.is_some_and(|settings| settings.development)),
+        shown: shown.map(|(head, settings)| (head, &settings.mask)),
     };
     if penstock_http::prefers(
         head.and_then(|head| head.field("accept")),
@@ -113,7 +116,7 @@ pub(crate) fn log_refused(
 pub(crate) fn log_refusal(
     client: PeerAddress,
     fault: &Fault,
-    head: &RequestHead,
+    (head, settings): (&RequestHead, &Settings),
     repeats: &Repeats,
 ) {
     if let FaultKind::BadRequest
@@ -124,7 +127,8 @@ pub(crate) fn log_refusal(
     {
         let line = format!("{} {}", head.method_str(), head.target());
         let line = &line.as_bytes()[..line.len().min(LOGGED_LINE_BYTES)];
-        log_refused(client, fault.kind.status(), &fault.cause, line, repeats);
+        let line = settings.mask.apply_url(line);
+        log_refused(client, fault.kind.status(), &fault.cause, &line, repeats);
     }
 }
 
@@ -140,8 +144,12 @@ pub(crate) fn respond_moved(method: Method, location: &[u8]) -> Response {
     response
 }
 
-fn log_fault(fault: &Fault, head: Option<&RequestHead>, repeats: &Repeats) {
-    let (method, target) = head.map_or(("-", "-"), |h| (h.method_str(), h.target()));
+fn log_fault(fault: &Fault, asked: Option<(&RequestHead, &Settings)>, repeats: &Repeats) {
+    let method = asked.map_or("-", |(head, _)| head.method_str());
+    // The log masks its lines as texts, in which a quote ends a value.
+    let target = asked.map_or(Cow::Borrowed("-"), |(head, settings)| {
+        settings.mask.apply_url_str(head.target())
+    });
     let status = fault.kind.status().code();
     let handler = fault.timing.handler.as_deref().unwrap_or("edge");
     match (fault.kind.side(), fault.kind) {

@@ -33,7 +33,7 @@ use arc_swap::{ArcSwap, Cache};
 use penstock_config::Limits;
 use penstock_exchange::Trust;
 use penstock_exchange::metrics::EdgeMetrics;
-use penstock_http::HeadLimits;
+use penstock_http::{HeadLimits, LogMask};
 use penstock_runtime::{Drain, LoopHandle, OncePerSecond, PerLoop, Repeats, clock, loops};
 
 use self::room::ClientCounts;
@@ -78,6 +78,8 @@ pub struct Settings {
     pub routing: Routing,
     /// Where requests are logged.
     pub access_log: Option<AccessLog>,
+    /// What the log of the server and the pages of development mask of a request.
+    pub mask: LogMask,
     /// Whose word about their own clients is taken.
     pub trust: Arc<Trust>,
     /// Whether error pages show causes and tracebacks; those of sites are not sent then.

@@ -202,6 +202,7 @@ mod tests {
             limits: penstock_config::Limits::default(),
             routing: crate::Routing::default(),
             access_log: None,
+            mask: penstock_http::LogMask::default(),
             trust: Arc::default(),
             development: false,
         };

@@ -24,7 +24,7 @@ use penstock_config::PathPattern;
 use penstock_exchange::{
     Handler, HandlerFuture, Handling, ListenerInfo, Reply, Request, Response, Trust,
 };
-use penstock_http::{FieldBlock, Status};
+use penstock_http::{FieldBlock, LogMask, Status};
 use penstock_runtime::{Drain, Loops};
 use penstock_sys::net;
 
@@ -65,6 +65,7 @@ impl House {
             limits: penstock_config::Limits::default(),
             routing,
             access_log: None,
+            mask: LogMask::default(),
             trust: Arc::new(Trust::default()),
             development: true,
         };

@@ -99,9 +99,20 @@ impl LogMask {
         mask
     }
 
-    /// The target of a request, or a URL, with the values of listed parameters masked.
+    /// A text, such as a line of a log, with the values of listed parameters masked.
     #[must_use]
     pub fn apply<'a>(&self, text: &'a [u8]) -> Cow<'a, [u8]> {
+        self.apply_within(text, &IN_TEXT)
+    }
+
+    /// The same of what is a URL as a whole, or the target of a request: quotes and spaces in it are
+    /// part of a value.
+    #[must_use]
+    pub fn apply_url<'a>(&self, url: &'a [u8]) -> Cow<'a, [u8]> {
+        self.apply_within(url, &IN_URL)
+    }
+
+    fn apply_within<'a>(&self, text: &'a [u8], ends: &Ends) -> Cow<'a, [u8]> {
         let mut out = Vec::new();
         let (mut copied, mut at) = (0, 0);
         if memchr2(b'=', b'%', text).is_none() {
@@ -113,7 +124,7 @@ impl LogMask {
                 continue;
             }
             let value = value + spaces(&text[value..]);
-            let end = value_end(text, value, text[name_end] == b'%');
+            let end = value_end(text, value, text[name_end] == b'%', ends);
             out.extend_from_slice(&text[copied..value]);
             out.extend_from_slice(MASK.as_bytes());
             (copied, at) = (end, end);
@@ -126,19 +137,21 @@ impl LogMask {
             }
         };
         match memmem::find(&text, b"://") {
-            Some(_) => mask_user_information(text),
+            Some(_) => mask_user_information(text, ends),
             None => text,
         }
     }
 
-    /// The same of a text.
+    /// [`apply`](Self::apply) for a string.
     #[must_use]
     pub fn apply_str<'a>(&self, text: &'a str) -> Cow<'a, str> {
-        match self.apply(text.as_bytes()) {
-            Cow::Borrowed(_) => Cow::Borrowed(text),
-            // Cut at ASCII bytes only.
-            Cow::Owned(masked) => Cow::Owned(String::from_utf8_lossy(&masked).into_owned()),
-        }
+        as_str(text, self.apply(text.as_bytes()))
+    }
+
+    /// [`apply_url`](Self::apply_url) for a string.
+    #[must_use]
+    pub fn apply_url_str<'a>(&self, url: &'a str) -> Cow<'a, str> {
+        as_str(url, self.apply_url(url.as_bytes()))
     }
 
     /// Whether the value of a parameter of that name is masked.
@@ -154,6 +167,14 @@ impl LogMask {
             !part.is_empty()
                 && (is_listed.is_ok() || self.endings.iter().any(|end| part.ends_with(end)))
         })
+    }
+}
+
+fn as_str<'a>(text: &'a str, masked: Cow<'a, [u8]>) -> Cow<'a, str> {
+    match masked {
+        Cow::Borrowed(_) => Cow::Borrowed(text),
+        // Cut at ASCII bytes only.
+        Cow::Owned(masked) => Cow::Owned(String::from_utf8_lossy(&masked).into_owned()),
     }
 }
 
@@ -188,14 +209,16 @@ fn name_before(text: &[u8], end: usize) -> &[u8] {
 }
 
 /// Where a value ends; that of an encoded name ends with the parameter in which it is, too.
-fn value_end(text: &[u8], start: usize, is_encoded: bool) -> usize {
+fn value_end(text: &[u8], start: usize, is_encoded: bool, ends: &Ends) -> usize {
     let value = &text[start..];
     // In a log line, as a file or a program writes it.
-    if let Some((quote @ (b'"' | b'\''), quoted)) = value.split_first() {
+    if ends.has_quotes
+        && let Some((quote @ (b'"' | b'\''), quoted)) = value.split_first()
+    {
         let end = memchr(*quote, quoted).map_or(quoted.len(), |at| at + 1);
         return start + 1 + end;
     }
-    let plain = value.iter().position(|byte| VALUE_ENDS.contains(byte));
+    let plain = value.iter().position(|byte| ends.value.contains(byte));
     let end = plain.unwrap_or(value.len());
     let encoded = value[..end]
         .windows(3)
@@ -240,7 +263,7 @@ fn is_separator(byte: u8) -> bool {
 }
 
 /// `user:password@` behind the scheme of a URL.
-fn mask_user_information(text: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
+fn mask_user_information<'a>(text: Cow<'a, [u8]>, ends: &Ends) -> Cow<'a, [u8]> {
     let mut masked: Option<Vec<u8>> = None;
     let mut copied = 0;
     for at in memmem::find_iter(&text, b"://") {
@@ -248,7 +271,7 @@ fn mask_user_information(text: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
         let authority = text.get(start..).unwrap_or_default();
         let end = authority
             .iter()
-            .position(|byte| AUTHORITY_ENDS.contains(byte));
+            .position(|byte| ends.authority.contains(byte));
         let authority = &authority[..end.unwrap_or(authority.len())];
         let Some(host) = authority.iter().rposition(|&byte| byte == b'@') else {
             continue;
@@ -269,8 +292,26 @@ fn mask_user_information(text: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
 
 /// What stands in front of a name in a query, a form or a log line.
 const NAME_ENDS: &[u8] = b"?&;#/ \t\"'`(,{<>=\\";
-const VALUE_ENDS: &[u8] = b"&# \t\r\n\"'`<>\\";
-const AUTHORITY_ENDS: &[u8] = b"/?# \t\r\n\"'`<>\\";
+
+/// What ends a masked part.
+struct Ends {
+    value: &'static [u8],
+    authority: &'static [u8],
+    /// Whether a value that begins with a quote ends with it.
+    has_quotes: bool,
+}
+
+const IN_TEXT: Ends = Ends {
+    value: b"&# \t\r\n\"'`<>\\",
+    authority: b"/?# \t\r\n\"'`<>\\",
+    has_quotes: true,
+};
+
+const IN_URL: Ends = Ends {
+    value: b"&#",
+    authority: b"/?#",
+    has_quotes: false,
+};
 
 #[cfg(test)]
 mod tests {
@@ -331,6 +372,26 @@ mod tests {
         ] {
             assert_eq!(masked(text), expected, "{text}");
         }
+    }
+
+    #[test]
+    fn in_a_url_no_quote_ends_a_value() {
+        let mask = LogMask::default();
+        for (url, expected) in [
+            ("/login?password=pa'ss", "/login?password=***"),
+            ("/login?password='a'b&c=d", "/login?password=***&c=d"),
+            ("/login?password=a\"b`c<d>e\\f g#h", "/login?password=***#h"),
+            (
+                "/a?next=%3Ftoken%3Da'b%26c=d",
+                "/a?next=%3Ftoken%3D***%26c=d",
+            ),
+            ("https://u:p'w@h/", "https://***@h/"),
+            ("https://u:p\"w <x>\\y@h/?a='b'", "https://***@h/?a='b'"),
+            ("/it's?a=\"b\"", "/it's?a=\"b\""),
+        ] {
+            assert_eq!(mask.apply_url_str(url), expected, "{url}");
+        }
+        assert_eq!(masked("key='a b' c"), "key=*** c");
     }
 
     #[test]

@@ -127,6 +127,7 @@ pub(crate) fn settings(
         limits: config.limits.clone(),
         routing,
         access_log,
+        mask: log_mask(&config.server),
         trust: Arc::new(trust(config)?),
         development,
     };

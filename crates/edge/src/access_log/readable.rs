@@ -16,7 +16,7 @@ pub(super) fn line(record: &Record<'_>, colours: bool, mask: &LogMask) -> String
     let mut line = format!(
         "{} {} {} {} {}",
         head.method_str(),
-        Escaped(&mask.apply(head.target().as_bytes())),
+        Escaped(&mask.apply_url(head.target().as_bytes())),
         Coloured(record.status, colours),
         Size(record.bytes),
         Time(record.total),

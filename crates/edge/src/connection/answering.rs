@@ -123,9 +123,9 @@ impl Connection {
                     .as_ref()
                     .and_then(|forwarded| forwarded.client);
                 let client = client.unwrap_or_else(|| self.sender.address());
-                faults::log_refusal(client, &fault, &exchange.head, &self.edge.repeats);
-                let asked = Some((&*exchange.head, &*exchange.settings));
-                Box::new(faults::respond(fault, asked, &self.edge.repeats))
+                let asked = (&*exchange.head, &*exchange.settings);
+                faults::log_refusal(client, &fault, asked, &self.edge.repeats);
+                Box::new(faults::respond(fault, Some(asked), &self.edge.repeats))
             }
         };
         if let Some(filters) = &exchange.filters {

@@ -16,7 +16,7 @@ pub(super) struct Page<'a> {
     pub(super) status: Status,
     pub(super) fault: &'a Fault,
     /// The request, in development: nothing but status and sentence is told without it.
-    pub(super) shown: Option<&'a RequestHead>,
+    pub(super) shown: Option<(&'a RequestHead, &'a LogMask)>,
 }
 
 /// A part of what is shown in development.
@@ -30,9 +30,9 @@ impl Page<'_> {
         let (code, reason) = (self.status.code(), self.status.reason());
         let explanation = self.fault.kind.explanation();
         let mut text = format!("{code} {reason}\n{explanation}\n");
-        if let Some(head) = self.shown {
+        if let Some((head, mask)) = self.shown {
             let _ = write!(text, "\n{}\n", self.fault.cause);
-            for part in self.parts(head) {
+            for part in self.parts(head, mask) {
                 let title = match part.title {
                     "" => String::new(),
                     title => format!("== {title} ==\n"),
@@ -54,13 +54,13 @@ impl Page<'_> {
              <h1>{code} {reason}</h1>\n<p>{}</p>\n",
             self.fault.kind.explanation()
         );
-        if let Some(head) = self.shown {
+        if let Some((head, mask)) = self.shown {
             let _ = writeln!(
                 page,
                 "<p><strong>{}</strong></p>",
                 escape(&self.fault.cause)
             );
-            for part in self.parts(head) {
+            for part in self.parts(head, mask) {
                 if !part.title.is_empty() {
                     let _ = writeln!(page, "<h2>{}</h2>", escape(part.title));
                 }
@@ -71,13 +71,13 @@ impl Page<'_> {
     }
 
     /// The sections of the detail, then the request, unless the client is to blame.
-    fn parts(&self, head: &RequestHead) -> Vec<Part<'_>> {
+    fn parts(&self, head: &RequestHead, mask: &LogMask) -> Vec<Part<'_>> {
         let detail = self.fault.detail.as_deref();
         let mut parts = detail.map(sections).unwrap_or_default();
         if self.fault.kind.side() != Side::Client {
             parts.push(Part {
                 title: "Request",
-                text: request(head),
+                text: request(head, mask),
             });
         }
         parts
@@ -114,9 +114,8 @@ fn sections(detail: &str) -> Vec<Part<'_>> {
 }
 
 /// The head as it was sent, but for what would let its reader act as the client.
-fn request(head: &RequestHead) -> String {
-    let mask = LogMask::default();
-    let target = mask.apply_str(head.target());
+fn request(head: &RequestHead, mask: &LogMask) -> String {
+    let target = mask.apply_url_str(head.target());
     let mut text = format!("{} {target}\n", head.method_str());
     for (name, value) in head.fields() {
         match is_secret(name) || mask.covers(name.as_bytes()) {
@@ -124,7 +123,10 @@ fn request(head: &RequestHead) -> String {
                 let _ = writeln!(text, "{name}: (masked, {} bytes)", value.len());
             }
             false => {
-                let value = mask.apply(value);
+                let value = match name.eq_ignore_ascii_case("referer") {
+                    true => mask.apply_url(value),
+                    false => mask.apply(value),
+                };
                 let _ = writeln!(text, "{name}: {}", String::from_utf8_lossy(&value));
             }
         }
@@ -168,7 +170,7 @@ mod tests {
     use super::*;
 
     fn head() -> RequestHead {
-        let raw = b"POST /pay?x=%3Cb%3E HTTP/1.1\r\nHost: h\r\nCookie: id=12345\r\nAuthorization: Bearer t0k\r\n\
+        let raw = b"POST /pay?x=%3Cb%3E&pin=t'0k HTTP/1.1\r\nHost: h\r\nReferer: https://u:p'q8@h/\r\nCookie: id=12345\r\nAuthorization: Bearer t0k\r\n\
                     X-Api-Key: k3y\r\nX-Note: <script>alert(1)</script>\r\nContent-Length: 0\r\n\r\n";
         let parsed = penstock_http::parse_head(raw, &penstock_http::HeadLimits::default());
         let Ok(penstock_http::Progress::Complete((head, _))) = parsed else {
@@ -186,10 +188,11 @@ mod tests {
 
     fn pages(fault: &Fault, shown: Option<&RequestHead>) -> [String; 2] {
         let status = fault.kind.status();
+        let mask = LogMask::new(["default", "pin"]);
         let page = Page {
             status,
             fault,
-            shown,
+            shown: shown.map(|head| (head, &mask)),
         };
         [page.html(), page.plain()]
     }
@@ -225,7 +228,7 @@ mod tests {
             "<strong>ValueError: &lt;b&gt;</strong>",
             "<pre>first</pre>\n<h2>Traceback</h2>\n<pre>File &quot;a.py&quot;, &lt;i&gt;</pre>\n<h2>Output</h2>",
             "last &lt;u&gt; &amp; &#39;x&#39;",
-            "<h2>Request</h2>\n<pre>POST /pay?x=%3Cb%3E",
+            "<h2>Request</h2>\n<pre>POST /pay?x=%3Cb%3E&amp;pin=***",
             "&lt;script&gt;alert(1)&lt;/script&gt;",
         ] {
             assert!(html.contains(words), "{words}: {html}");
@@ -233,14 +236,14 @@ mod tests {
         assert!(!html.contains("<script>") && !html.contains("Environment"));
         for words in [
             "\nValueError: <b>\n\nfirst\n\n== Traceback ==\nFile \"a.py\", <i>\n",
-            "\n== Request ==\nPOST /pay?x=%3Cb%3E\n",
+            "\n== Request ==\nPOST /pay?x=%3Cb%3E&pin=***\n",
             "(masked, 8 bytes)",
             "(masked, 10 bytes)",
             "(masked, 3 bytes)",
         ] {
             assert!(plain.contains(words), "{words}: {plain}");
         }
-        for secret in ["12345", "t0k", "k3y"] {
+        for secret in ["12345", "0k", "k3y", "q8"] {
             assert!(
                 !html.contains(secret) && !plain.contains(secret),
                 "{secret}"
