@@ -25,7 +25,7 @@ use penstock_config::{Config, Invocation, Limits, LogTarget, PathPattern};
 use penstock_edge::{DescriptorBudget, Edge, Route, Routing, Settings, Site};
 use penstock_exchange::Handler;
 use penstock_proxy::{Front, Joiner};
-use penstock_runtime::logger::LineWriter;
+use penstock_runtime::logger::{LineWriter, LogMask};
 use penstock_runtime::{Loops, TokioThread, clock, loops};
 use penstock_status::{Admin, AdminToken, Authority, Probes, Refusing};
 use penstock_sys::process::Launcher;
@@ -302,6 +302,7 @@ fn of_house(limits: Limits) -> Settings {
         limits,
         routing: Routing::default(),
         access_log: None,
+        mask: LogMask::default(),
         trust: Arc::default(),
         development: true,
     }
@@ -576,9 +577,14 @@ impl Server {
                 ..Site::default()
             },
         );
-        let limits = own_limits(&self.live().config.limits);
+        let (limits, mask) = {
+            let live = self.live();
+            let config = &live.config;
+            (own_limits(&config.limits), wiring::log_mask(&config.server))
+        };
         let settings = Settings {
             routing,
+            mask,
             development: shows_causes,
             ..of_house(limits)
         };
