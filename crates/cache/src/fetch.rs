@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use penstock_exchange::fields::remove_internal;
 use penstock_exchange::{Body, BodyStream, Fault, FaultKind, Handling, Reply, Response, Timing};
 use penstock_http::caching::{
     Exchange, Lifetime, NotStored, Validators, Vary, freshen, selects, stored_fields, storing,
@@ -177,6 +178,8 @@ impl Fetch {
     fn validated(&self, base: &Hit, of_304: &FieldBlock, times: Times) -> Hit {
         let mut fields = freshen(&base.meta.fields, of_304, times.response);
         self.shared.rules.remove_tags(&mut fields);
+        // A 304 speaks to the front end and the hub for its own request, not for later clients.
+        remove_internal(&mut fields);
         // These are not stored, but count.
         let mut judged = fields.clone();
         for name in ["age", "x-accel-expires", "surrogate-control"] {
@@ -274,6 +277,7 @@ impl Fetch {
         let rules = &self.shared.rules;
         let mut fields = stored_fields(&response.fields, times.response);
         rules.remove_tags(&mut fields);
+        remove_internal(&mut fields);
         if response.status == Status::OK && !fields.contains("accept-ranges") {
             fields.push_static("Accept-Ranges", "bytes");
         }

@@ -14,8 +14,9 @@
 
 use std::sync::Arc;
 
-use penstock_http::{RequestHead, is_known};
+use penstock_http::{FieldBlock, RequestHead, is_known};
 
+use crate::accel::is_to_front;
 use crate::grip::is_grip;
 
 /// What is done with a field.
@@ -47,6 +48,25 @@ impl Fate {
             Self::Pass | Self::Via => true,
             Self::FromProxy | Self::Hop | Self::House | Self::Underscored => false,
         }
+    }
+}
+
+/// Whether a response field of that name is for the front end or the hub, and never for a client.
+#[must_use]
+pub fn is_internal(name: &[u8]) -> bool {
+    is_to_front(name) || is_grip(name)
+}
+
+/// Removes all fields that [`is_internal`] names.
+pub fn remove_internal(fields: &mut FieldBlock) {
+    let next = |fields: &FieldBlock| {
+        let mut names = fields.iter().map(|(name, _)| name);
+        let found = names.find(|name| is_internal(name.as_bytes()));
+        found.map(str::to_owned)
+    };
+    // Each turn removes every field of one name, of which a head has few.
+    while let Some(name) = next(fields) {
+        fields.remove(&name);
     }
 }
 

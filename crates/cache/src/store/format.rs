@@ -15,6 +15,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use penstock_exchange::fields::is_internal;
 use penstock_http::{FieldBlock, Status};
 use twox_hash::XxHash3_64;
 
@@ -228,7 +229,10 @@ fn decode_meta(bytes: &[u8]) -> Result<Meta, FormatError> {
     for _ in 0..input.u32()? {
         let name = std::str::from_utf8(input.string()?).map_err(|_| FormatError::Damaged)?;
         let value = input.string()?;
-        fields.push(name, value).map_err(|_| FormatError::Damaged)?;
+        // An earlier version stored fields for the front end and the hub, which no client may see.
+        if !is_internal(name.as_bytes()) {
+            fields.push(name, value).map_err(|_| FormatError::Damaged)?;
+        }
     }
     let sliced = match input.0.is_empty() {
         true => None,

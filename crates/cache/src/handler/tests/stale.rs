@@ -56,6 +56,59 @@ fn a_304_makes_what_is_stored_fresh_again() {
 }
 
 #[test]
+fn a_304_adds_nothing_for_the_front_end_or_the_hub() {
+    const NAMES: [&str; 5] = [
+        "grip-hold",
+        "grip-channel",
+        "x-accel-redirect",
+        "x-accel-expires",
+        "x-sendfile-type",
+    ];
+    run(async {
+        let backend = stale_then(&STALE, |_| {
+            let lines = [
+                "Cache-Control: max-age=100",
+                "ETag: \"a\"",
+                "Grip-Hold: stream",
+                "Grip-Channel: x",
+                "X-Accel-Redirect: /private",
+                "X-Accel-Expires: 100",
+                "X-Sendfile-Type: X",
+                "X-New: 1",
+            ];
+            answer(304, &lines, Body::Empty)
+        });
+        let cache = stored(&backend).await;
+        let validated = fetch(&cache, get("/a", &[])).await;
+        let hit = fetch_hit(&cache, "/a").await;
+        for got in [&validated, &hit] {
+            assert_eq!((got.status, got.text()), (200, "stored"));
+            assert_eq!(got.field("x-new"), "1");
+            for name in NAMES {
+                assert_eq!(got.field(name), "", "{name}");
+            }
+        }
+        assert_eq!(backend.count(), 2);
+    });
+}
+
+#[test]
+fn a_response_is_stored_without_fields_for_the_front_end() {
+    run(async {
+        let lines = [
+            "Cache-Control: max-age=100",
+            "X-Sendfile-Type: X",
+            "X-Own: 1",
+        ];
+        let backend = Backend::new(move |_, _| page(&lines, "stored"));
+        let cache = stored(&backend).await;
+        let hit = fetch_hit(&cache, "/a").await;
+        assert_eq!(hit.field("x-own"), "1");
+        assert_eq!(hit.field("x-sendfile-type"), "");
+    });
+}
+
+#[test]
 fn the_condition_of_a_client_is_judged_by_what_a_304_made_fresh() {
     run(async {
         for (line, status) in [("If-None-Match: \"b\"", 200), ("If-None-Match: \"a\"", 304)] {

@@ -35,6 +35,18 @@ fn a_meta_comes_back_as_it_was() {
 }
 
 #[test]
+fn fields_for_the_front_end_and_the_hub_are_not_read_from_disk() {
+    let mut stored = full_meta();
+    for name in ["Grip-Hold", "x-accel-redirect", "X-Sendfile-Type"] {
+        stored.fields.push(name, b"a").unwrap();
+    }
+    let bytes = encode_meta(&stored);
+    let size = slot_bytes(bytes.len(), Some(1)).unwrap();
+    let slots = encode_slot(1, &bytes, size).unwrap();
+    assert_eq!(decode_slots(&slots, size), Ok((1, full_meta())));
+}
+
+#[test]
 fn the_newest_whole_slot_counts() {
     let (old, mut new) = (full_meta(), full_meta());
     new.lifetime[0] = 99;
