@@ -7,8 +7,7 @@
 
 use bytes::Bytes;
 use json_patch::{Patch, PatchOperation};
-use penstock_exchange::fields::{Fate, fate};
-use penstock_exchange::grip::is_grip;
+use penstock_exchange::fields::{Fate, fate, is_internal};
 use penstock_http::websocket::code;
 use penstock_http::{FieldBlock, Status};
 use serde_json::Value;
@@ -305,14 +304,15 @@ pub(super) fn status(object: &Object) -> Result<Option<Status>, Misfit> {
     Ok(Some(status))
 }
 
-/// The fields of a response to be sent, as a list of pairs or as an object. Those of the hop and of GRIP, which
-/// are not the publisher's to say, are left out.
+/// The fields of a response to be sent, as a list of pairs or as an object. Fields of
+/// the hop, of GRIP and for the front end (`X-Accel-*`, `X-Sendfile`) are left out: a publisher may not
+/// set them.
 pub(super) fn fields(object: &Object) -> Result<FieldBlock, Misfit> {
     const KEY: &str = "headers";
     let mut fields = FieldBlock::new();
     let mut push = |name: &str, value: &Value| {
         let value = value.as_str().ok_or_else(|| Misfit::new("", "a text"))?;
-        if fate(name) == Fate::Hop || is_grip(name.as_bytes()) {
+        if fate(name) == Fate::Hop || is_internal(name.as_bytes()) {
             return Ok(());
         }
         let pushed = fields.push(name, value.as_bytes());

@@ -70,7 +70,8 @@ fn reads_an_item_with_all_there_is() {
                 "http-response": {
                     "code": 201,
                     "reason": "Made",
-                    "headers": [["Content-Type", "text/plain"], ["Content-Length", "9"], ["Grip-X", "1"]],
+                    "headers": [["Content-Type", "text/plain"], ["Content-Length", "9"], ["Grip-X", "1"],
+                        ["X-Accel-Redirect", "/a"], ["x-accel-expires", "9"], ["X-Sendfile-Type", "b"]],
                     "body": "hi"
                 },
                 "ws-message": {"content": "hi"},
