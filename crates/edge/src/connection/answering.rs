@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use penstock_exchange::fields::remove_internal;
 use penstock_exchange::{
     Asked, AtHand, Body, Fault, FaultKind, HeldFraming, Lent, Name, RequestPath, Response, Timing,
     grip,
@@ -196,6 +197,10 @@ impl Connection {
         }
         if speaks_to_hub && !is_for_front {
             grip::take_out(&mut fields);
+        }
+        // Nobody in front acts on such fields of a 101, whoever copied them into its head.
+        if status == Status::SWITCHING_PROTOCOLS {
+            remove_internal(&mut fields);
         }
         let close = must_close || self.is_last();
         let (plan, body, heir) = planned(head, status, body, close);

@@ -8,7 +8,7 @@ use std::io::IoSlice;
 use std::task::Poll;
 
 use bytes::Bytes;
-use penstock_exchange::grip::is_grip;
+use penstock_exchange::fields::is_internal;
 use penstock_exchange::{BodyStream, Fault, FaultKind};
 use penstock_http::{FieldBlock, ResponseFraming, h1, is_forbidden_trailer};
 
@@ -102,7 +102,7 @@ fn last_chunk(trailers: Option<&FieldBlock>) -> Cow<'static, [u8]> {
     };
     let mut last = b"0\r\n".to_vec();
     for (name, value) in trailers.iter() {
-        if !is_forbidden_trailer(name.as_bytes()) && !is_for_us(name) {
+        if !is_forbidden_trailer(name.as_bytes()) && !is_internal(name.as_bytes()) {
             for part in [name.as_bytes(), b": ", value, b"\r\n"] {
                 last.extend_from_slice(part);
             }
@@ -110,15 +110,6 @@ fn last_chunk(trailers: Option<&FieldBlock>) -> Cow<'static, [u8]> {
     }
     last.extend_from_slice(b"\r\n");
     Cow::Owned(last)
-}
-
-/// Whether a server says it to the front end, which no client is to see.
-fn is_for_us(name: &str) -> bool {
-    let starts_with = |prefix: &str| {
-        let start = name.get(..prefix.len());
-        start.is_some_and(|start| start.eq_ignore_ascii_case(prefix))
-    };
-    starts_with("x-accel-") || name.eq_ignore_ascii_case("x-sendfile") || is_grip(name.as_bytes())
 }
 
 fn length_broken(how: &str) -> Fault {
@@ -137,4 +128,28 @@ async fn poll_now(body: &mut dyn BodyStream) -> Option<Piece> {
         Poll::Pending => Poll::Ready(None),
     })
     .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trailers_for_the_front_end_and_the_hub_are_not_sent() {
+        let mut trailers = FieldBlock::new();
+        for name in [
+            "X-Lighttpd-Send-File",
+            "X-Sendfile-Type",
+            "X-Sendfile",
+            "x-accel-redirect",
+            "Grip-Hold",
+            "X-Checksum",
+        ] {
+            trailers.push(name, b"a").unwrap();
+        }
+        assert_eq!(
+            last_chunk(Some(&trailers)).as_ref(),
+            b"0\r\nX-Checksum: a\r\n\r\n"
+        );
+    }
 }

@@ -78,6 +78,30 @@ fn a_takeover_gets_the_socket_and_what_was_read_behind_the_request() {
 }
 
 #[test]
+fn a_switch_says_nothing_to_a_front_end_or_the_hub() {
+    for is_for_front in [false, true] {
+        let handler = scripted(move |_| {
+            let mut response = switch();
+            response.fields.append(&fields(&[
+                ("X-Accel-Expires", "60"),
+                ("x-accel-redirect", "/private"),
+                ("X-Sendfile-Type", "X-Accel-Redirect"),
+                ("X-Lighttpd-Send-File", "/etc/passwd"),
+                ("Grip-Channel", "a"),
+            ]));
+            // Whether or not whoever made it noticed.
+            response.speaks_to_hub = is_for_front;
+            response.is_for_front = is_for_front;
+            now(response)
+        });
+        let house = House::new(vec![route("/", handler)]);
+        let mut client = house.client();
+        client.send(UPGRADE);
+        assert_eq!(client.head(), SWITCHED);
+    }
+}
+
+#[test]
 fn bytes_behind_an_upgrade_wait_for_its_answer() {
     // The handler answers when it has seen that the edge read on: nothing of it comes to a handler
     // before.
