@@ -133,10 +133,16 @@ impl Source for House {
         })
     }
 
-    fn publish(&self, body: &[u8], token: Option<&str>) -> Result<(), PublishError> {
+    fn publisher(&self, token: &str) -> Result<String, PublishError> {
         let server = self.server.upgrade();
         let server = server.ok_or_else(|| PublishError::Refused(STOPPED.to_owned()))?;
-        hub::publish(&server.held, body, token)
+        hub::publisher(&server.held, token)
+    }
+
+    fn publish(&self, body: &[u8], namespace: Option<&str>) -> Result<(), PublishError> {
+        let server = self.server.upgrade();
+        let server = server.ok_or_else(|| PublishError::Refused(STOPPED.to_owned()))?;
+        hub::publish(&server.held, body, namespace)
     }
 
     fn publish_bytes_max(&self) -> usize {

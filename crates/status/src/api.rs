@@ -25,7 +25,8 @@ use crate::events::{EVENT_INTERVAL, Feed};
 use crate::manage::BadChange;
 use crate::page::{ASSETS, Asset, POLICY};
 use crate::{
-    BoxFuture, ManageError, PurgeError, Source, exposition, guard, manage, publish, purge,
+    BoxFuture, ManageError, PublishError, PurgeError, Source, exposition, guard, manage, publish,
+    purge,
 };
 
 /// The admin API as a handler.
@@ -48,14 +49,46 @@ impl Admin {
         }
     }
 
+    /// Admits a change before anything of its body is read; gives the namespace of a publisher who has
+    /// a publish key.
+    ///
+    /// # Errors
+    /// The answer to a caller who may not make this change.
+    fn admit(&self, request: &Request, change: Change<'_>) -> Result<Option<String>, Refused> {
+        // Applications publish with a GRIP library, over TCP, by keys of their own.
+        let error = match self.publisher(change) {
+            Some(Ok(namespace)) => return Ok(Some(namespace)),
+            Some(Err(error)) => Some(error),
+            None => None,
+        };
+        let refused = match (&self.authority, &error) {
+            // An administrator's token may look like one of a publish key.
+            (Authority::Token(_), _) | (_, None) => self.refuse(request, change),
+            (Authority::Connected | Authority::Nobody, Some(error)) => {
+                Some(Ok(publish::refused(error)))
+            }
+        };
+        match (refused, error) {
+            (None, _) => Ok(None),
+            // The cause that helps an application.
+            (Some(Ok(response)), Some(error)) if response.status == Status::UNAUTHORIZED => {
+                Err(Box::new(Ok(publish::refused(&error))))
+            }
+            (Some(refused), _) => Err(Box::new(refused)),
+        }
+    }
+
+    /// The namespace of whoever publishes with what looks like a token of a publish key.
+    fn publisher(&self, change: Change<'_>) -> Option<Result<String, PublishError>> {
+        let Change::Publish(_, authorization) = change else {
+            return None;
+        };
+        let token = publish::token(authorization)?;
+        Some(self.source.publisher(&token))
+    }
+
     /// The answer to somebody who may not make this change; none to somebody who may.
     fn refuse(&self, request: &Request, change: Change<'_>) -> Option<Result<Response, Fault>> {
-        if let Change::Publish(_, authorization) = change
-            && publish::token(authorization).is_some()
-        {
-            // Applications publish with a GRIP library, over TCP, by keys of their own.
-            return None;
-        }
         let permission = self.authority.permit(&request.head, clock::now());
         let socket = self.source.control();
         let socket = socket.map_or_else(String::new, |socket| format!(" ({socket})"));
@@ -147,7 +180,7 @@ impl Admin {
         })
     }
 
-    fn change(&self, what: Change<'_>, body: RequestBody) -> Handling {
+    fn change(&self, what: Change<'_>, namespace: Option<String>, body: RequestBody) -> Handling {
         match what {
             Change::Stop => {
                 self.source.stop();
@@ -184,11 +217,10 @@ impl Admin {
                 let work = purge_caches(Arc::clone(&self.source), body);
                 self.later(Box::pin(work))
             }
-            Change::Publish(form, authorization) => {
+            Change::Publish(form, _) => {
                 let source = Arc::clone(&self.source);
-                let token = publish::token(authorization);
                 self.later(Box::pin(async move {
-                    publish::publish(&*source, form, token.as_deref(), body).await
+                    publish::publish(&*source, form, namespace.as_deref(), body).await
                 }))
             }
         }
@@ -208,14 +240,17 @@ impl Handler for Admin {
         let body = std::mem::replace(&mut request.body, RequestBody::Empty);
         match decide(&request) {
             Ok(Route::Read(what)) => self.now(self.read(what, request.head.method())),
-            Ok(Route::Change(what)) => match self.refuse(&request, what) {
-                None => self.change(what, body),
-                Some(refused) => self.now(refused),
+            Ok(Route::Change(what)) => match self.admit(&request, what) {
+                Ok(namespace) => self.change(what, namespace, body),
+                Err(refused) => self.now(*refused),
             },
             Err(refusal) => self.now(Ok(refusal.respond())),
         }
     }
 }
+
+/// The answer to a change that is not admitted.
+type Refused = Box<Result<Response, Fault>>;
 
 /// The answer to callers of the control socket who may not use it: 403, whatever they ask.
 #[derive(Debug)]

@@ -399,12 +399,19 @@ impl Source for FakeSource {
         })
     }
 
-    fn publish(&self, body: &[u8], token: Option<&str>) -> Result<(), PublishError> {
-        let text = String::from_utf8_lossy(body).into_owned();
-        if token.is_some_and(|token| token != "a.right.token") {
-            return Err(PublishError::Unauthorized("no such key".into()));
+    fn publisher(&self, token: &str) -> Result<String, PublishError> {
+        match token {
+            "a.right.token" => Ok("chat".into()),
+            _ => Err(PublishError::Unauthorized("no such key".into())),
         }
-        self.ask(&format!("publish {text}"));
+    }
+
+    fn publish(&self, body: &[u8], namespace: Option<&str>) -> Result<(), PublishError> {
+        let text = String::from_utf8_lossy(body).into_owned();
+        match namespace {
+            Some(namespace) => self.ask(&format!("publish {text} in {namespace}")),
+            None => self.ask(&format!("publish {text}")),
+        }
         match text.as_str() {
             "{}" => Err(PublishError::Malformed("items is missing".into())),
             "fast" => Err(PublishError::Behind("items[3]: too fast".into())),

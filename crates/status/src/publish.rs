@@ -16,7 +16,7 @@ pub enum PublishError {
     /// It is not understood: 400. The text says which item, and what of it.
     #[error("{0}")]
     Malformed(String),
-    /// Who publishes has not the key of a namespace: 401.
+    /// The publisher has not the key of a namespace: 401.
     #[error("{0}")]
     Unauthorized(String),
     /// A message is longer than messages may be: 413.
@@ -55,8 +55,8 @@ impl Form {
     }
 }
 
-/// The JSON Web Token of `Authorization: Bearer` (RFC 6750 §2.1), by which applications publish: three
-/// parts with dots between them. Another token is that of an administrator.
+/// What may be the JSON Web Token of `Authorization: Bearer` (RFC 6750 §2.1), by which applications
+/// publish: three parts with dots between them. An administrator's token may look like one.
 pub(crate) fn token(authorization: Option<&[u8]>) -> Option<String> {
     let value = std::str::from_utf8(authorization?).ok()?;
     let (scheme, token) = value.split_once(' ')?;
@@ -65,14 +65,14 @@ pub(crate) fn token(authorization: Option<&[u8]>) -> Option<String> {
     is_token.then(|| token.to_owned())
 }
 
-/// Reads what is to be published, and has it done: with a token only in the namespace that it is for.
+/// Reads what is to be published, and has it done: in that namespace only, if there is one.
 ///
 /// # Errors
 /// The client's: gone, or too slow.
 pub(crate) async fn publish(
     source: &dyn Source,
     form: Option<Form>,
-    token: Option<&str>,
+    namespace: Option<&str>,
     body: RequestBody,
 ) -> Result<Response, Fault> {
     let Some(form) = form else {
@@ -84,16 +84,20 @@ pub(crate) async fn publish(
         let text = format!("more than {max} bytes\n");
         return Ok(api::text(Status::CONTENT_TOO_LARGE, text));
     };
-    let error = match source.publish(&items, token) {
-        Ok(()) => return Ok(published(form)),
-        Err(error) => error,
-    };
+    Ok(match source.publish(&items, namespace) {
+        Ok(()) => published(form),
+        Err(error) => refused(&error),
+    })
+}
+
+/// The answer to a publisher whose items were not taken.
+pub(crate) fn refused(error: &PublishError) -> Response {
     let status = match error {
         PublishError::Malformed(_) => Status::BAD_REQUEST,
         PublishError::Unauthorized(_) => Status::UNAUTHORIZED,
         PublishError::TooLarge(_) => Status::CONTENT_TOO_LARGE,
         PublishError::Behind(_) => Status::TOO_MANY_REQUESTS,
-        PublishError::Refused(_) => return Ok(api::retry_later(format!("{error}\n"))),
+        PublishError::Refused(_) => return api::retry_later(format!("{error}\n")),
     };
     let mut response = api::text(status, format!("{error}\n"));
     match status {
@@ -103,7 +107,7 @@ pub(crate) async fn publish(
             .push_static("WWW-Authenticate", "Bearer realm=\"penstock\""),
         _ => {}
     }
-    Ok(response)
+    response
 }
 
 fn published(form: Form) -> Response {

@@ -61,13 +61,19 @@ pub trait Source: Send + Sync + Debug {
     /// That there is no such cache, or why nothing was purged.
     fn purge(&self, wanted: PurgeRequest) -> BoxFuture<'static, Result<u64, PurgeError>>;
 
-    /// Publishes the items that `body` has as JSON, in their order. Never waits. Who has a `token` publishes
-    /// in the namespace that it is for and in no other.
+    /// The namespace whose publish key signed this token. Never waits.
     ///
     /// # Errors
-    /// That the token is not right, that the body is not understood, and nothing of it was published; or which item was refused and why:
+    /// Why the token is not accepted.
+    fn publisher(&self, token: &str) -> Result<String, PublishError>;
+
+    /// Publishes the items that `body` has as JSON, in their order. Never waits. A publisher of a
+    /// `namespace` publishes in no other.
+    ///
+    /// # Errors
+    /// That this namespace is gone, that the body is not understood, and nothing of it was published; or which item was refused and why:
     /// those before it were published.
-    fn publish(&self, body: &[u8], token: Option<&str>) -> Result<(), PublishError>;
+    fn publish(&self, body: &[u8], namespace: Option<&str>) -> Result<(), PublishError>;
 
     /// How many bytes such a body may have.
     fn publish_bytes_max(&self) -> usize;

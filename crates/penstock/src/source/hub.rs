@@ -105,16 +105,29 @@ pub(super) fn machine(connections: u64) -> MachineStatus {
     }
 }
 
-/// Publishes what a body asks for, in its order: with a token in its own namespace alone.
-pub(super) fn publish(held: &Held, body: &[u8], token: Option<&str>) -> Result<(), PublishError> {
-    let (hub, namespaces) = (&held.hub, held.namespaces());
-    let own = token.map(|token| held.keys().verify(token, &namespaces));
-    let own = own.transpose().map_err(|error| {
+/// The namespace whose publish key signed this token.
+pub(super) fn publisher(held: &Held, token: &str) -> Result<String, PublishError> {
+    let found = held.keys().verify(token, &held.namespaces());
+    let found = found.map_err(|error| {
         PublishError::Unauthorized(format!(
             "{error}: publish with the key of GRIP_URL, which the workers of an application with \
              `grip` find in their environment"
         ))
     })?;
+    Ok(found.name().to_owned())
+}
+
+/// Publishes what a body asks for, in its order: for a publisher of a namespace in that one alone.
+pub(super) fn publish(
+    held: &Held,
+    body: &[u8],
+    namespace: Option<&str>,
+) -> Result<(), PublishError> {
+    let (hub, namespaces) = (&held.hub, held.namespaces());
+    // A reload may have removed it since the token was verified.
+    let own = namespace.map(|name| namespaces.resolve(Some(name)));
+    let own = own.transpose();
+    let own = own.map_err(|error| PublishError::Unauthorized(error.to_string()))?;
     let items = publications(body, |name| match (&own, name) {
         (None, name) => namespaces.resolve(name),
         (Some(own), Some(name)) if name != own.name() => {

@@ -512,6 +512,57 @@ fn messages_are_published_with_and_without_the_slash() {
     }
 }
 
+/// Posts to `/publish/` over TCP with a token; gives the answer and how many bytes were read.
+fn publish_with(admin: &Admin, token: &str) -> (Response, usize) {
+    let head =
+        format!("POST /publish/ HTTP/1.1\nHost: 127.0.0.1:8090\nAuthorization: Bearer {token}");
+    let mut request = request(&head, Via::Tcp);
+    let body = pieces("items");
+    let taken = Arc::clone(&body.taken);
+    request.body = RequestBody::Incoming(Box::new(body));
+    (answer(admin, request), taken.load(Ordering::Relaxed))
+}
+
+#[test]
+fn a_publisher_is_known_before_the_body_is_read() {
+    let authorities = || {
+        [
+            Authority::Nobody,
+            Authority::Connected,
+            Authority::Token(AdminToken::new(TOKEN)),
+        ]
+    };
+    for authority in authorities() {
+        let (source, admin) = admin_of(authority);
+        let (response, taken) = publish_with(&admin, "a.b.c");
+        assert_eq!((response.status, taken), (Status::UNAUTHORIZED, 0));
+        assert_eq!(body(&response), "no such key\n");
+        assert_eq!(
+            field(&response, "www-authenticate"),
+            "Bearer realm=\"penstock\""
+        );
+        assert!(source.asked().is_empty(), "{:?}", source.asked());
+    }
+    for authority in authorities() {
+        let (source, admin) = admin_of(authority);
+        let (response, _) = publish_with(&admin, "a.right.token");
+        assert_eq!(response.status, Status::OK);
+        assert_eq!(source.asked(), ["publish items in chat"]);
+    }
+}
+
+#[test]
+fn an_administrator_publishes_with_a_token_that_looks_like_a_key() {
+    let dotted = "an.administrator.token";
+    let (source, admin) = admin_of(Authority::Token(AdminToken::new(dotted)));
+    let guesses = (0..20).map(|_| publish_with(&admin, "a.wrong.guess"));
+    let (last, taken) = guesses.last().unwrap();
+    assert_eq!((last.status, taken), (Status::TOO_MANY_REQUESTS, 0));
+    let (response, _) = publish_with(&admin, dotted);
+    assert_eq!(response.status, Status::OK);
+    assert_eq!(source.asked(), ["publish items"]);
+}
+
 #[test]
 fn a_change_without_a_body_is_malformed() {
     let (source, admin) = admin();
