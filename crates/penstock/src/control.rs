@@ -327,33 +327,44 @@ impl Gate {
         }
     }
 
-    /// Why whoever has connected may not make changes.
-    fn refusal(&self, client: &Stream) -> Option<String> {
-        let server = self.server.upgrade()?;
-        let caller = match client.caller() {
-            Ok(caller) => caller,
-            Err(error) => return Some(format!("a caller that cannot be looked at: {error}")),
-        };
+    /// Admits a caller who may make changes.
+    ///
+    /// # Errors
+    /// Who called, and why they may not.
+    fn admit(&self, client: &Stream) -> Result<(), String> {
+        let server = running(&self.server)?;
+        let caller = client.caller();
+        let caller =
+            caller.map_err(|error| format!("a caller that cannot be looked at: {error}"))?;
         let pid = caller.pid.unwrap_or_default();
         if caller.uid != 0 && caller.uid != self.owner {
             let (uid, owner) = (caller.uid, self.owner);
-            return Some(format!(
+            return Err(format!(
                 "process {pid} of user {uid}: the socket is for root and user {owner}"
             ));
         }
         match caller.origin(server.predecessor()) {
-            Origin::Outside => None,
+            Origin::Outside => Ok(()),
             Origin::Inside(sender) => {
                 let who = server.who_is(sender);
-                Some(format!(
+                Err(format!(
                     "{who}: an application has no say in the server's life"
                 ))
             }
-            Origin::Unknown => Some(format!(
+            Origin::Unknown => Err(format!(
                 "process {pid}, which is gone or hidden, and may come from an application"
             )),
         }
     }
+}
+
+/// The server that a caller wants to change.
+///
+/// # Errors
+/// It has ended: nothing is left that could tell whether the caller came from an application.
+fn running(server: &Weak<Server>) -> Result<Arc<Server>, String> {
+    let server = server.upgrade();
+    server.ok_or_else(|| "a caller: this server has ended".to_owned())
 }
 
 impl TunnelHandler for Gate {
@@ -364,9 +375,9 @@ impl TunnelHandler for Gate {
         listener: Arc<ListenerInfo>,
         early: Vec<u8>,
     ) -> TakeoverFuture {
-        let edge = match self.refusal(&client) {
-            None => &self.admitted,
-            Some(who) => {
+        let edge = match self.admit(&client) {
+            Ok(()) => &self.admitted,
+            Err(who) => {
                 if let Some(left_out) = self.told.admit("control", clock::now()) {
                     let more = match left_out {
                         0 => String::new(),
@@ -390,6 +401,12 @@ mod tests {
     fn named(address: &str) -> String {
         let address: ListenAddr = address.parse().unwrap();
         name(Some(&address), None)
+    }
+
+    #[test]
+    fn nobody_is_admitted_to_a_server_that_has_ended() {
+        let error = running(&Weak::new()).unwrap_err();
+        assert!(error.contains("this server has ended"), "{error}");
     }
 
     #[test]
