@@ -53,7 +53,7 @@ def app(environ, start):
 fn no_spelling_passes_a_route_in_front_of_another() {
     let origin = Origin::start(|seen| page(seen, format!("origin {}", seen.target)));
     let mut toml = format!(
-        "[apps.a]\nentry = \"app:app\"\nprocesses = 1\n\
+        "[apps.a]\nentry = \"app:app\"\nprocesses = 1\nsendfile = true\n\
          [upstreams.u]\nservers = [\"{}\"]\n",
         origin.address()
     );

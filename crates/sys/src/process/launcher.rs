@@ -296,8 +296,10 @@ impl Line {
         let count = u32::try_from(descriptors.len()).map_err(io::Error::other)?;
         let head = [self.orders.to_le_bytes(), count.to_le_bytes()].concat();
         // A send may fail for what others do: a user has a bound on descriptors that are on their way.
-        if let Err(error) = handover::send_within(socket, &head, &[order.as_fd()], deadline) {
-            return Ok(Err(error));
+        match handover::send_within(socket, &head, &[order.as_fd()], deadline) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Err(error),
+            Err(error) => return Ok(Err(error)),
+            Ok(()) => {}
         }
         for some in descriptors.chunks(DESCRIPTORS_MAX) {
             if let Err(error) = handover::send_within(socket, b"d", some, deadline) {
