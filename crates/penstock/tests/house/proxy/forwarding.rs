@@ -576,7 +576,7 @@ fn scripts_in_the_folder_of_the_files_are_run_and_never_sent() {
         "/blog/../config.php",
         "/styles.php/page.css",
     ];
-    let pages = ["/page.css", "/blog/page.css", "/notes-php.txt", "/blog/"];
+    let pages = ["/page.css", "/blog/page.css", "/notes.php.txt", "/blog/"];
     for (protocol, is_run) in [
         ("fastcgi", true),
         ("scgi", true),
@@ -593,11 +593,12 @@ fn scripts_in_the_folder_of_the_files_are_run_and_never_sent() {
             .file("www/page.css", "page")
             .file("www/blog/page.css", "page")
             .file("www/styles.php/page.css", "page")
-            .file("www/notes-php.txt", "page");
+            .file("www/notes.php.txt", "page");
         // Nobody is there: whatever is passed on is a 502.
         let lines = format!("protocol = \"{protocol}\"\nroot = \"/srv/www\"");
         let tries = "[\"{path}\", \"{path}/index.html\", \"{path}/index.php\", \"/index.php\"]";
-        let route = format!("files = {{ root = \"www\", try = {tries} }}");
+        // Nothing is kept back for its name.
+        let route = format!("files = {{ root = \"www\", try = {tries}, hide = [] }}");
         let nobody = Reserved::new();
         let server = Front::to([nobody.address()])
             .upstream(&lines)
