@@ -46,6 +46,7 @@ dir = {folder}
 kind = "wsgi"
 entry = "app:application"
 processes = 1
+grip = true
 env = {{ BEAT = "{beat}" }}
 
 [[sites]]

@@ -3,7 +3,7 @@
 //!
 //! The patterns are tested in `penstock-files`; here they hold for each way through the whole server.
 
-use crate::support::{PATIENCE, Server, Site, get};
+use crate::support::{PATIENCE, Server, Site, eventually, get};
 
 const SECRET: &str = "the secret";
 
@@ -249,11 +249,10 @@ fn a_folder_that_is_not_understood_is_refused_with_the_command_that_would_work()
     assert_eq!(server.get("/a.txt").text(), "plain");
     assert_eq!(server.get("/shop.py").status, 404);
     assert_eq!(server.get("/config.ru").status, 404);
-    let announced = server.announced();
-    let is_told = announced
-        .iter()
-        .any(|line| line.starts_with("files only: "));
-    assert!(is_told, "{announced:?}");
+    eventually(PATIENCE, "it says so", || {
+        let announced = server.announced();
+        announced.iter().any(|line| line.starts_with("files only: "))
+    });
 }
 
 #[test]
