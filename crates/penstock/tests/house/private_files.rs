@@ -251,7 +251,9 @@ fn a_folder_that_is_not_understood_is_refused_with_the_command_that_would_work()
     assert_eq!(server.get("/config.ru").status, 404);
     eventually(PATIENCE, "it says so", || {
         let announced = server.announced();
-        announced.iter().any(|line| line.starts_with("files only: "))
+        announced
+            .iter()
+            .any(|line| line.starts_with("files only: "))
     });
 }
 
