@@ -143,10 +143,16 @@ impl State {
         self.write_at - self.read_at
     }
 
+    /// How many blocks hold what is not read yet, once it is written up to `end`: the first and the last may
+    /// be used in part.
+    fn block_span(&self, end: u64) -> u64 {
+        end.div_ceil(BLOCK_BYTES) - self.read_at / BLOCK_BYTES
+    }
+
     /// Has blocks for what is written up to `end`, of the file's or new ones; `false` when there is
     /// no room for so many.
     fn reserve(&mut self, end: u64, grant: impl FnOnce() -> Arc<TempGrant>) -> bool {
-        let wanted = end.div_ceil(BLOCK_BYTES) - self.read_at / BLOCK_BYTES;
+        let wanted = self.block_span(end);
         let missing = wanted.saturating_sub(self.blocks.len() as u64);
         let fresh = missing.saturating_sub(self.free_blocks.len() as u64);
         if fresh > 0 {
@@ -310,7 +316,10 @@ impl SpoolWriter {
             return Poll::Ready(Room::Memory);
         }
         let bytes = self.overflow.len() as u64;
-        if state.in_file() + bytes <= self.file_bytes() && !state.is_disk_full {
+        let max = self.file_bytes();
+        let length = state.block_span(state.write_at + bytes) * BLOCK_BYTES;
+        let is_within = state.in_file() + bytes <= max && length <= max.max(BLOCK_BYTES);
+        if is_within && !state.is_disk_full {
             let grant = || {
                 self.store
                     .space
