@@ -86,7 +86,8 @@ struct State {
     free_blocks: Vec<u64>,
     /// Blocks of the file in all.
     block_count: u64,
-    /// A write to the file is under way, at `write_at`: positions must not start anew meanwhile.
+    /// Blocks are reserved for a write at `write_at`, or it is under way: positions must not start anew
+    /// meanwhile.
     is_writing: bool,
     /// There was no room the last time; the log was told, if it had to be.
     is_without_room: bool,
@@ -327,6 +328,8 @@ impl SpoolWriter {
             };
             if state.reserve(state.write_at + bytes, grant) {
                 state.is_without_room = false;
+                // From here on the blocks are the write's, however far the client reads meanwhile.
+                state.is_writing = true;
                 return Poll::Ready(Room::File);
             }
             if !std::mem::replace(&mut state.is_without_room, true) {
@@ -342,8 +345,7 @@ impl SpoolWriter {
     async fn write_file(&mut self) -> Result<(), Fault> {
         let bytes = std::mem::take(&mut self.overflow);
         let (file, grant, parts) = {
-            let mut state = self.shared.lock();
-            state.is_writing = true;
+            let state = self.shared.lock();
             let parts = state.parts(bytes.len());
             (state.file.clone(), state.grant.clone(), parts)
         };

@@ -58,6 +58,26 @@ fn pieces_come_out_in_order_through_memory_and_file() {
     });
 }
 
+/// The client and the worker are on different loops.
+#[test]
+fn a_client_that_reads_all_before_a_write_begins_gets_what_is_written() {
+    on_a_loop(async {
+        let (mut writer, mut reader) = spool(store(10, 1 << 20), None, false, None);
+        writer.push(&[1; 10]);
+        writer.push(&[2; 20]);
+        writer.settle().await.unwrap();
+        writer.push(&[3; 30]);
+        let room = poll_fn(|cx| writer.poll_room(cx)).await;
+        assert!(matches!(room, Room::File));
+        for expected in [vec![1; 10], vec![2; 20]] {
+            assert_eq!(next(&mut reader).await.unwrap().unwrap(), expected);
+        }
+        writer.write_file().await.unwrap();
+        writer.finish(Ok(None));
+        assert_eq!(read_all(&mut reader).await, [3; 30]);
+    });
+}
+
 #[test]
 fn a_reader_that_keeps_up_never_touches_the_file() {
     on_a_loop(async {
