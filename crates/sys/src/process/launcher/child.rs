@@ -4,7 +4,7 @@
 //! the server's child. It sets itself up and runs the program; a pipe that closes then tells so, or
 //! brings the error.
 
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -118,11 +118,7 @@ fn tell(told: &OwnedFd, kind: u8, number: i32) {
     let mut word = [kind, 0, 0, 0, 0];
     word[1..].copy_from_slice(&number.to_le_bytes());
     // The launcher waits for it; five bytes go at once.
-    let _ = std::fs::File::from(match told.try_clone() {
-        Ok(told) => told,
-        Err(_) => return,
-    })
-    .write_all(&word);
+    let _ = rustix::io::write(told, &word);
 }
 
 /// Forks a process that does `act` and ends.
