@@ -80,14 +80,15 @@ pub fn open_beneath_with(
     if !kernel::has_openat2() {
         return open_by_steps(root, relative, symlinks, access_time);
     }
-    let mut tries = 8;
-    loop {
+    // openat2(2): EAGAIN where a folder was renamed meanwhile, anywhere on the machine, and the
+    // kernel cannot vouch for a `..`. Renames that do not stop must not stop opening.
+    for _ in 0..8 {
         match open_resolved(root, relative, symlinks, access_time, ResolveFlags::empty()) {
-            // openat2(2): a folder was renamed meanwhile and the kernel cannot vouch for a `..`.
-            Err(Errno::AGAIN) if tries > 0 => tries -= 1,
+            Err(Errno::AGAIN) => {}
             opened => return Ok(opened?),
         }
     }
+    open_by_steps(root, relative, symlinks, access_time)
 }
 
 /// As [`open_beneath`], if everything that the path's look-up needs is in memory

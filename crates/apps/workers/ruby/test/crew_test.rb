@@ -79,7 +79,9 @@ class CrewTest < Minitest::Test
       slot.send(get(path))
       frames = []
       frames << slot.frame until frames.last&.kind == Wire::HEAD
-      [frames[0..-2], frames[-1].payload[/\[.*\]/]]
+      # The head is binary (a time may look like text): the body stands behind it.
+      head = frames.pop.payload
+      [frames, head.byteslice(8 + head.unpack("VV")[1]..)]
     end
   end
 
