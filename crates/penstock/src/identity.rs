@@ -160,6 +160,7 @@ impl Accounts {
             accounts: self.all.values().flatten().cloned().collect(),
             successor: successor.map(|command| (command, crate::succession::VARIABLE.into())),
             unconfined: self.unconfined.clone(),
+            groups: Vec::new(),
         }
     }
 

@@ -13,6 +13,7 @@
 
 pub mod alloc;
 pub mod caller;
+pub mod cgroup;
 pub mod confine;
 pub mod daemon;
 pub mod descriptors;

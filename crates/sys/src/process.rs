@@ -49,6 +49,9 @@ pub struct Launch {
     /// The user that it runs as, by the name of an [`Account`](crate::identity::Account) of the launcher;
     /// none is the server's.
     pub account: Option<String>,
+    /// The [`Group`](crate::cgroup::Group) of the launcher that it is put into; none is the server's own
+    /// cgroup.
+    pub group: Option<String>,
     /// Descriptors that stay open in it, under the same numbers.
     pub inherit: Vec<OwnedFd>,
     /// Descriptors that it gets under a number that it expects, 0 for its standard input. The number
@@ -435,6 +438,7 @@ mod tests {
             dir: "/".into(),
             env: vec![("GREETING".into(), "hello".into())],
             account: None,
+            group: None,
             inherit,
             place,
             sandbox: None,

@@ -15,6 +15,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use penstock_sys::cgroup::{GroupPlan, Groups};
 use penstock_sys::process::{
     self, Exit, Launch, Launcher, Privileges, Started, SuccessorCommand, successor,
 };
@@ -41,7 +42,64 @@ fn main() {
     a_launcher_that_is_gone_is_named(&launcher);
     a_launcher_that_ends_leaves_its_programs();
     programs_die_with_the_server();
+    a_group_bounds_all_that_a_program_starts();
     println!("test result: ok");
+}
+
+/// A fork bomb, as far as a shell goes: it gives up at the first fork that fails.
+const MANY: &str = "while :; do sleep 1000 & done";
+
+fn a_group_bounds_all_that_a_program_starts() {
+    let plan = GroupPlan {
+        name: "shop".into(),
+        account: None,
+        max_tasks: Some(16),
+        max_memory: Some(64 << 20),
+        max_cpu: Some(0.5),
+        weight: 1,
+    };
+    let groups = Groups::make(&[plan], 1);
+    if !groups.missing().is_empty() {
+        println!("left out: {:?}", groups.missing());
+        return;
+    }
+    let group = groups.find("shop").unwrap();
+    assert_eq!(group.usage().tasks, Some(0));
+    let privileges = Privileges {
+        groups: groups.iter().cloned().collect(),
+        ..unconfined()
+    };
+    let launcher = Launcher::start(&privileges, || Ok(())).unwrap();
+    // One that leaves its session stays in the group.
+    let script = "setsid sh -c 'echo >&5; exec sleep 1000' & wait";
+    let (ours, theirs) = rustix::pipe::pipe().unwrap();
+    let _program = shell_in(&launcher, Some("shop"), script, vec![(theirs, 5)]);
+    wait(&ours);
+    assert_eq!(group.usage().tasks, Some(2));
+    // What takes more memory than there is in the group is killed for it.
+    let script = "head -c 300000000 /dev/zero | tail -c 200000000 >/dev/null";
+    let mut greedy = shell_in(&launcher, Some("shop"), script, Vec::new());
+    wait(&greedy.exit);
+    assert_eq!(greedy.try_exit().unwrap(), Some(Exit::Code(128 + 9)));
+    let usage = group.usage();
+    assert!(
+        usage.has_met_memory_bound && usage.out_of_memory_kills > 0,
+        "{usage:?}"
+    );
+    let mut bomb = shell_in(&launcher, Some("shop"), MANY, Vec::new());
+    wait(&bomb.exit);
+    assert_ne!(bomb.try_exit().unwrap(), Some(Exit::Code(0)));
+    let usage = group.usage();
+    // The shell itself is gone, and what it started is not.
+    assert_eq!(usage.tasks, Some(15), "{usage:?}");
+    assert!(usage.tasks_refused > 0, "{usage:?}");
+    // Others are beside the server.
+    let script = "! grep 'penstock-[0-9]' /proc/self/cgroup";
+    let mut free = shell_in(&launcher, None, script, Vec::new());
+    wait(&free.exit);
+    assert_eq!(free.try_exit().unwrap(), Some(Exit::Code(0)));
+    launcher.end().unwrap();
+    assert_eq!(group.usage().tasks, None, "it is removed");
 }
 
 /// Programs here have no sandbox.
@@ -53,12 +111,22 @@ fn unconfined() -> Privileges {
 }
 
 fn shell(launcher: &Launcher, script: &str, place: Vec<(OwnedFd, i32)>) -> Started {
+    shell_in(launcher, None, script, place)
+}
+
+fn shell_in(
+    launcher: &Launcher,
+    group: Option<&str>,
+    script: &str,
+    place: Vec<(OwnedFd, i32)>,
+) -> Started {
     let launch = Launch {
         program: "sh".into(),
         args: vec!["-c".into(), script.into()],
         dir: "/".into(),
         env: vec![("GREETING".into(), "hello".into())],
         account: None,
+        group: group.map(str::to_owned),
         inherit: Vec::new(),
         place,
         sandbox: None,
@@ -99,6 +167,7 @@ fn programs_have_what_they_were_given(launcher: &Launcher) {
         dir: "/usr".into(),
         env: vec![("GREETING".into(), "hello".into())],
         account: None,
+        group: None,
         inherit: vec![inherited],
         place: vec![(file, 3)],
         sandbox: None,
@@ -131,6 +200,7 @@ fn short_programs_are_told_from_ones_that_do_not_start(launcher: &Launcher) {
         dir: dir.into(),
         env: Vec::new(),
         account: None,
+        group: None,
         inherit: Vec::new(),
         place: Vec::new(),
         sandbox: None,
@@ -221,6 +291,7 @@ fn a_launcher_that_is_gone_is_named(launcher: &Launcher) {
             dir: "/".into(),
             env: Vec::new(),
             account: None,
+            group: None,
             inherit: Vec::new(),
             place: Vec::new(),
             sandbox: None,

@@ -23,6 +23,7 @@ fn shell(script: &str) -> (Started, u32) {
         dir: "/".into(),
         env: Vec::new(),
         account: None,
+        group: None,
         inherit: Vec::new(),
         place: vec![(theirs, 5)],
         sandbox: None,

@@ -56,6 +56,7 @@ impl Executor {
             dir: self.config.dir.clone(),
             env: self.server_environment(blank, &place.address),
             account: self.account.as_ref().map(|account| account.name.clone()),
+            group: None,
             inherit: Vec::new(),
             place: place.listener.into_iter().collect(),
             sandbox: sandbox(&self.config),

@@ -232,6 +232,7 @@ impl WorkerCommand<'_> {
             dir: config.dir.clone(),
             env: self.environment(),
             account: self.account.map(|account| account.name.clone()),
+            group: None,
             inherit: vec![bundle, control],
             place: Vec::new(),
             sandbox: sandbox(config),

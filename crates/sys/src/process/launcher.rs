@@ -14,6 +14,8 @@
 //! - It keeps root's rights only if an application has a user of its own. It then starts programs as
 //!   users of a list that it has from before the server gave its rights up, and the next server
 //!   exactly as this one was started.
+//! - It puts programs into cgroups that were made before it was split off, and into no other; it removes
+//!   them at its end.
 
 mod child;
 mod order;
@@ -36,6 +38,7 @@ use super::successor::Successor;
 use super::{
     Launch, Started, as_pid, become_subreaper, exit_watch, output_pipe, successor, wait_by,
 };
+use crate::cgroup::Group;
 use crate::identity::Account;
 use crate::net::DESCRIPTORS_MAX;
 use crate::{daemon, file, handover, isolation, kernel};
@@ -49,7 +52,7 @@ const END_TIMEOUT: Duration = Duration::from_secs(2);
 /// Longest answer: a kind, a number and the text of an error.
 const ANSWER_BYTES: usize = 1024;
 
-/// Whom the launcher may start programs as.
+/// Whom the launcher may start programs as, and within which bounds.
 #[derive(Debug, Default)]
 pub struct Privileges {
     /// Whom the server becomes, if it becomes another user.
@@ -60,6 +63,8 @@ pub struct Privileges {
     pub successor: Option<(Command, OsString)>,
     /// Whose programs may go without a sandbox; `None` are those of the server's user.
     pub unconfined: Vec<Option<String>>,
+    /// What bounds the programs of each application.
+    pub groups: Vec<Group>,
 }
 
 /// A command line and its surroundings.
@@ -122,6 +127,7 @@ impl Launcher {
                         .and_then(|()| die_with(server));
                     let served = answer(&theirs, 0, prepared.map(|()| 0))
                         .and_then(|()| serve(&theirs, server, privileges));
+                    privileges.groups.iter().for_each(Group::remove);
                     exit(served.is_ok())
                 }
                 pid => Ok((pid.unsigned_abs(), pid.unsigned_abs())),
@@ -175,6 +181,7 @@ impl Launcher {
             lifetime: Lifetime::OfServer,
             sandbox: launch.sandbox,
             account: launch.account.clone(),
+            group: launch.group.clone(),
         };
         let descriptors = places.iter().map(|(fd, _)| *fd).collect();
         let ((pid, exit), known) = self.order(&order, descriptors)?;
@@ -225,6 +232,7 @@ impl Launcher {
             lifetime: Lifetime::OfItsOwn,
             sandbox: None,
             account: None,
+            group: None,
         };
         let ((pid, exit), known) = self.order(&order, descriptors)?;
         Ok(Successor {
@@ -465,7 +473,8 @@ fn serve(socket: &OwnedFd, server: Pid, privileges: &Privileges) -> io::Result<(
     while let Some((number, order)) = receive_order(socket.as_fd())? {
         let started = order.and_then(|(mut order, mut descriptors)| {
             let account = privileges.permit(&mut order, &mut descriptors)?;
-            child::start(&order, descriptors, account, server)
+            let bounds = privileges.find_group(&order)?;
+            child::start(&order, descriptors, (account, bounds), server)
         });
         answer(socket, number, started)?;
     }

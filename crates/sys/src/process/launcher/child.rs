@@ -16,6 +16,7 @@ use rustix::process::{Pid, Signal, WaitOptions, getpid, getppid, waitpid};
 
 use super::exit;
 use super::order::{Lifetime, Order};
+use crate::cgroup::Group;
 use crate::handover;
 use crate::identity::Account;
 use crate::isolation::Sandbox;
@@ -36,6 +37,9 @@ const LOOK: Timespec = Timespec {
     tv_nsec: 50_000,
 };
 
+/// Whom a program runs as, and what bounds it with all that it starts.
+type Bounds<'a> = (Option<&'a Account>, Option<&'a Group>);
+
 /// Starts the program, as another user than this process's if there is an account: its process id, once
 /// it runs.
 ///
@@ -44,7 +48,7 @@ const LOOK: Timespec = Timespec {
 pub(super) fn start(
     order: &Order,
     descriptors: Vec<OwnedFd>,
-    account: Option<&Account>,
+    bounds: Bounds<'_>,
     server: Pid,
 ) -> io::Result<u32> {
     if descriptors.len() != order.numbers.len() {
@@ -55,7 +59,12 @@ pub(super) fn start(
     let told = out_of_the_way(told, &order.numbers)?;
     let helper = fork(|| {
         let program = fork(|| {
-            let error = run(order, &descriptors, account, server);
+            // With the rights of the launcher, and before the program has any memory.
+            if let Err(error) = bounds.1.map_or(Ok(()), Group::enter) {
+                tell(&told, b'g', error.raw_os_error().unwrap_or(libc::EIO));
+                return false;
+            }
+            let error = run(order, &descriptors, bounds, server);
             let number = error.raw_os_error().unwrap_or(libc::EIO);
             tell(&told, b'e', number);
             false
@@ -104,6 +113,12 @@ fn outcome(said: &[u8]) -> io::Result<u32> {
                 let number = number.try_into().map(i32::from_le_bytes);
                 return Err(io::Error::from_raw_os_error(number.unwrap_or(libc::EIO)));
             }
+            Some((b"g", number)) => {
+                let number = number.try_into().map(i32::from_le_bytes);
+                let error = io::Error::from_raw_os_error(number.unwrap_or(libc::EIO));
+                let why = format!("its cgroup does not take it in: {error}");
+                return Err(io::Error::new(error.kind(), why));
+            }
             Some((b"p", number)) => {
                 let number = number.try_into().map(i32::from_le_bytes);
                 pid = number.ok().and_then(|number| u32::try_from(number).ok());
@@ -150,13 +165,8 @@ fn out_of_the_way(fd: OwnedFd, numbers: &[RawFd]) -> io::Result<OwnedFd> {
 }
 
 /// Becomes the program, in a process that is forked for it. Returns only what kept it.
-fn run(
-    order: &Order,
-    descriptors: &[OwnedFd],
-    account: Option<&Account>,
-    server: Pid,
-) -> io::Error {
-    match set_up(order, descriptors, account, server) {
+fn run(order: &Order, descriptors: &[OwnedFd], bounds: Bounds<'_>, server: Pid) -> io::Error {
+    match set_up(order, descriptors, bounds, server) {
         Ok(mut command) => command.exec(),
         Err(error) => error,
     }
@@ -165,9 +175,10 @@ fn run(
 fn set_up(
     order: &Order,
     descriptors: &[OwnedFd],
-    account: Option<&Account>,
+    bounds: Bounds<'_>,
     server: Pid,
 ) -> io::Result<Command> {
+    let (account, group) = bounds;
     become_child_of(server)?;
     for (fd, &number) in descriptors.iter().zip(&order.numbers) {
         place(fd, number)?;
@@ -176,6 +187,7 @@ fn set_up(
     // Before the signal of the server's death, which a change of users takes back (prctl(2)).
     if let Some(account) = account {
         become_account(account)?;
+        group.map_or(Ok(()), Group::limit_user)?;
     }
     match order.lifetime {
         Lifetime::OfServer => {
@@ -272,6 +284,12 @@ mod tests {
             let error = outcome(&said).unwrap_err();
             assert_eq!(error.raw_os_error(), Some(libc::ENOENT));
         }
+        let said = [word(b'p', 77), word(b'g', libc::ENOENT)].concat();
+        let error = outcome(&said).unwrap_err().to_string();
+        assert!(
+            error.starts_with("its cgroup does not take it in: No such file"),
+            "{error}"
+        );
         for said in [&b""[..], b"p", b"x1234", b"p12345"] {
             assert!(outcome(said).is_err(), "{said:?}");
         }

@@ -31,6 +31,8 @@ pub(super) struct Order {
     pub(super) sandbox: Option<Sandbox>,
     /// The user of its own that it runs as.
     pub(super) account: Option<String>,
+    /// The group that bounds it.
+    pub(super) group: Option<String>,
 }
 
 /// How long a program may live.
@@ -59,7 +61,9 @@ impl Order {
             Lifetime::OfItsOwn => 1,
         });
         out.0.push(self.sandbox.map_or(0, Sandbox::encode));
-        out.list(self.account.as_slice(), |out, it| out.text(it.as_ref()));
+        for name in [&self.account, &self.group] {
+            out.list(name.as_slice(), |out, it| out.text(it.as_ref()));
+        }
         out.0
     }
 
@@ -93,11 +97,8 @@ impl Order {
                 [0] => None,
                 [parts] => Some(Sandbox::decode(parts)?),
             },
-            account: match &mut input.list(Reader::text)?[..] {
-                [] => None,
-                [name] => Some(std::mem::take(name).into_string().ok()?),
-                _ => return None,
-            },
+            account: input.name()?,
+            group: input.name()?,
         };
         input.0.is_empty().then_some(order)
     }
@@ -143,6 +144,15 @@ impl Reader<'_> {
         Some(OsString::from_vec(text.to_vec()))
     }
 
+    /// A name, or none; the outer `None` is neither.
+    fn name(&mut self) -> Option<Option<String>> {
+        match &mut self.list(Reader::text)?[..] {
+            [] => Some(None),
+            [name] => Some(Some(std::mem::take(name).into_string().ok()?)),
+            _ => None,
+        }
+    }
+
     fn number(&mut self) -> Option<RawFd> {
         let number = RawFd::from_le_bytes(self.array()?);
         (0..RawFd::MAX).contains(&number).then_some(number)
@@ -169,6 +179,7 @@ mod tests {
             lifetime: Lifetime::OfItsOwn,
             sandbox: Sandbox::decode(5),
             account: Some("shop".to_owned()),
+            group: Some("Shop".to_owned()),
         }
     }
 
@@ -192,11 +203,11 @@ mod tests {
         // Lists and texts of 4 GiB that are not there.
         assert_eq!(Order::decode(&[0xff; 64]), None);
         let mut without = order();
-        without.account = None;
+        (without.account, without.group) = (None, None);
         let good = without.encode();
         assert_eq!(Order::decode(&good), Some(without));
-        // The bytes before the empty list are how long it may live, and its sandbox.
-        for (place, byte) in [(good.len() - 6, 7), (good.len() - 5, 2)] {
+        // The bytes before the empty lists are how long it may live, and its sandbox.
+        for (place, byte) in [(good.len() - 10, 7), (good.len() - 9, 2)] {
             let mut odd = good.clone();
             odd[place] = byte;
             assert_eq!(Order::decode(&odd), None);

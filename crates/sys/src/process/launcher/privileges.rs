@@ -4,7 +4,8 @@
 //!
 //! # Invariants
 //!
-//! - Without an application that has a user of its own the launcher has no rights to lose.
+//! - Without an application that has a user of its own or a group the launcher has no rights to lose.
+//! - The groups are those of the start. A user whose applications have one starts nothing outside.
 //! - Root's rights go to one program: the next server, as this one was started, from a file that
 //!   nobody but root can have put there.
 
@@ -15,6 +16,7 @@ use std::path::Path;
 
 use super::order::{Lifetime, Order};
 use super::{Command, Privileges};
+use crate::cgroup::Group;
 use crate::identity::Account;
 use crate::isolation::{self, Sandbox};
 use crate::kernel;
@@ -22,7 +24,8 @@ use crate::trusted_program::{self, Owners, Program};
 
 impl Privileges {
     fn are_kept(&self) -> bool {
-        !self.accounts.is_empty()
+        // Those who stay who they are have nothing to keep.
+        !self.accounts.is_empty() || self.server.is_some() && !self.groups.is_empty()
     }
 
     /// Becomes the server's user if there is no other one.
@@ -62,6 +65,29 @@ impl Privileges {
                 "`{name}` was no user of an application when the server was started: restart the \
                  server"
             ))
+        })
+    }
+
+    /// The group that an order's program is put into.
+    ///
+    /// # Errors
+    /// It is not that of this user, or the user's programs are not to be outside of one.
+    pub(super) fn find_group(&self, order: &Order) -> io::Result<Option<&Group>> {
+        if order.lifetime == Lifetime::OfItsOwn {
+            return Ok(None);
+        }
+        let account = order.account.as_deref();
+        let mut groups = self.groups.iter().filter(|group| group.is_of(account));
+        let found = match &order.group {
+            Some(name) => groups.find(|group| group.name() == name),
+            // The server itself is in none, so that its user gains nothing by that.
+            None if account.is_none() || groups.next().is_none() => return Ok(None),
+            None => None,
+        };
+        found.map(Some).ok_or_else(|| {
+            io::Error::other(
+                "its application had no bounds when the server was started: restart the server",
+            )
         })
     }
 
@@ -172,6 +198,7 @@ mod tests {
             lifetime,
             sandbox: None,
             account: account.map(str::to_owned),
+            group: None,
         }
     }
 
@@ -181,6 +208,7 @@ mod tests {
             accounts: accounts.iter().map(|name| account(name)).collect(),
             successor: Some((command(), "SOCKET".into())),
             unconfined: vec![Some("blog".to_owned())],
+            groups: Vec::new(),
         }
     }
 
@@ -223,6 +251,60 @@ mod tests {
         let mut partial = confined(None);
         permit(&many, &mut partial).unwrap();
         assert_eq!(partial.sandbox, Some(Sandbox::available()));
+    }
+
+    #[test]
+    fn programs_are_put_into_the_group_of_their_application_and_no_other() {
+        let mut many = privileges(&["shop", "blog"]);
+        many.groups = vec![
+            Group::named("Shop", Some("shop")),
+            Group::named("own", None),
+        ];
+        let find = |account, group: Option<&str>| {
+            let mut order = confined(account);
+            order.group = group.map(str::to_owned);
+            let found = many.find_group(&order)?;
+            io::Result::Ok(found.map(|it| it.name().to_owned()))
+        };
+        for (account, group) in [
+            (Some("shop"), Some("Shop")),
+            (None, Some("own")),
+            // Applications without bounds.
+            (Some("blog"), None),
+            (None, None),
+        ] {
+            assert_eq!(
+                find(account, group).unwrap().as_deref(),
+                group,
+                "{account:?}"
+            );
+        }
+        for (account, group) in [
+            (Some("shop"), None),
+            (Some("shop"), Some("own")),
+            (Some("blog"), Some("Shop")),
+            (None, Some("Shop")),
+            (None, Some("../..")),
+        ] {
+            let refused = find(account, group).unwrap_err().to_string();
+            assert!(
+                refused.contains("restart"),
+                "{account:?} {group:?}: {refused}"
+            );
+        }
+        let next = many.find_group(&order(None, Lifetime::OfItsOwn));
+        assert!(next.unwrap().is_none());
+    }
+
+    #[test]
+    fn rights_are_kept_for_users_or_groups_by_who_has_them() {
+        let mut none = privileges(&[]);
+        assert!(!none.are_kept());
+        none.groups.push(Group::named("own", None));
+        assert!(none.are_kept());
+        // Who becomes nobody else loses none.
+        none.server = None;
+        assert!(!none.are_kept());
     }
 
     #[test]

@@ -1,0 +1,627 @@
+//! Bounds on an application with all that it starts: a cgroup for each, in version 1 and 2.
+//!
+//! `penstock` makes them before it gives root up ([`Groups::make`]), the launcher puts each program into
+//! its own before it runs and removes them at the end, `apps` reads how much is used
+//! ([`Group::usage`]). They are children of the cgroup that the server was started in.
+//!
+//! # Invariants
+//! - The server is in no application's cgroup. In version 2, where a cgroup with controllers for its
+//!   children has no processes of its own, it moves to a child first ([`SERVER`]).
+//! - A controller that cannot be had is named by [`Groups::missing`] and left off, never half used.
+//! - A cgroup belongs to whoever holds the lock on its folder, which the kernel lets go with the
+//!   process. Those of a server that was killed are removed by the next one, with what is in them.
+
+mod place;
+mod usage;
+
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::{Timespec, poll};
+use rustix::fs::{Access, FlockOperation, Mode, OFlags};
+use rustix::process::{Pid, Signal, geteuid, getpid, kill_process};
+
+use self::place::{NoPlace, Place, Version};
+pub use self::usage::Usage;
+
+/// The child that the server, its launcher and programs without a group are in (version 2).
+const SERVER: &str = "penstock-server";
+
+/// How the names of all others begin; the number of the server's process follows.
+const PREFIX: &str = "penstock-";
+
+/// How long the processes of a cgroup that is removed may take to end.
+const END_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Between two tries.
+const PAUSE: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 2_000_000,
+};
+
+/// Microseconds in which a share of the processors is used up at most (the kernel's default).
+const CPU_PERIOD: u32 = 100_000;
+
+/// What a controller bounds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Controller {
+    /// Processes and threads.
+    Tasks,
+    /// Memory.
+    Memory,
+    /// Processors.
+    Cpu,
+}
+
+impl Controller {
+    const ALL: [Self; 3] = [Self::Tasks, Self::Memory, Self::Cpu];
+
+    /// What the kernel calls it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tasks => "pids",
+            Self::Memory => "memory",
+            Self::Cpu => "cpu",
+        }
+    }
+}
+
+/// What is wanted for one application.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GroupPlan {
+    /// The application's name.
+    pub name: String,
+    /// The user of its own that its programs run as.
+    pub account: Option<String>,
+    /// Most processes and threads at once.
+    pub max_tasks: Option<u64>,
+    /// Most bytes of memory.
+    pub max_memory: Option<u64>,
+    /// Most processors, 1.5 for one and a half.
+    pub max_cpu: Option<f64>,
+    /// Its weight where processors are short, in processes that compute.
+    pub weight: u32,
+}
+
+impl GroupPlan {
+    fn wants(&self, controller: Controller) -> bool {
+        match controller {
+            Controller::Tasks => self.max_tasks.is_some(),
+            Controller::Memory => self.max_memory.is_some(),
+            Controller::Cpu => self.max_cpu.is_some(),
+        }
+    }
+}
+
+/// A controller that cannot be had, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MissingController {
+    /// Which.
+    pub controller: Controller,
+    /// Why, and what to do about it.
+    pub reason: String,
+}
+
+/// The cgroups of one server.
+#[derive(Debug, Default)]
+pub struct Groups {
+    groups: Vec<Arc<Group>>,
+    missing: Vec<MissingController>,
+    _locks: Vec<OwnedFd>,
+}
+
+/// The cgroups of one application, one for each hierarchy.
+#[derive(Debug, Clone)]
+pub struct Group {
+    name: String,
+    account: Option<String>,
+    folders: Vec<Folder>,
+    /// The bound on the user's processes where there is none on the cgroup's.
+    max_user_tasks: Option<u64>,
+}
+
+/// One cgroup.
+#[derive(Debug, Clone)]
+struct Folder {
+    path: PathBuf,
+    version: Version,
+    controllers: Vec<Controller>,
+}
+
+/// A cgroup below which others can be made, as it was found.
+#[derive(Debug)]
+struct Parent {
+    path: PathBuf,
+    version: Version,
+    controllers: Vec<Controller>,
+}
+
+impl Groups {
+    /// Makes a cgroup for each plan, and removes what a server left that was killed. In version 2 this
+    /// process moves to a child of its cgroup first; `server_weight` is that child's. Blocks.
+    #[must_use]
+    pub fn make(plans: &[GroupPlan], server_weight: u32) -> Self {
+        let mut groups: Vec<_> = plans.iter().map(Group::without_folders).collect();
+        let (parents, mut missing) = find_parents(plans);
+        let mut locks = Vec::new();
+        for mut parent in parents {
+            if parent.version == Version::V2 {
+                missing.extend(parent.enter_child(server_weight));
+            }
+            if parent.controllers.is_empty() {
+                continue;
+            }
+            parent.remove_abandoned();
+            match parent.make_all(plans) {
+                Ok((folders, held)) => {
+                    locks.extend(held);
+                    for (group, folder) in groups.iter_mut().zip(folders) {
+                        group.folders.push(folder);
+                    }
+                }
+                Err(error) => {
+                    let reason = explain(&parent.path, &error);
+                    let lost = parent.controllers.iter().map(|it| missed(*it, &reason));
+                    missing.extend(lost);
+                }
+            }
+        }
+        if missing.iter().all(|it| it.controller != Controller::Tasks) {
+            groups.iter_mut().for_each(|it| it.max_user_tasks = None);
+        }
+        groups.retain(|it| !it.folders.is_empty() || it.max_user_tasks.is_some());
+        Self {
+            groups: groups.into_iter().map(Arc::new).collect(),
+            missing: of_plans(missing, plans),
+            _locks: locks,
+        }
+    }
+
+    /// What [`Groups::make`] would miss if this process called it. Changes nothing.
+    #[must_use]
+    pub fn probe(plans: &[GroupPlan]) -> Vec<MissingController> {
+        let (parents, mut missing) = find_parents(plans);
+        for parent in parents.iter().filter(|it| it.version == Version::V2) {
+            missing.extend(parent.occupied());
+        }
+        of_plans(missing, plans)
+    }
+
+    /// The controllers that are wanted and cannot be had.
+    #[must_use]
+    pub fn missing(&self) -> &[MissingController] {
+        &self.missing
+    }
+
+    /// The group of an application.
+    #[must_use]
+    pub fn find(&self, name: &str) -> Option<&Arc<Group>> {
+        self.groups.iter().find(|group| group.name == name)
+    }
+
+    /// All of them, for the launcher.
+    pub fn iter(&self) -> impl Iterator<Item = &Group> {
+        self.groups.iter().map(|group| &**group)
+    }
+}
+
+impl Group {
+    fn without_folders(plan: &GroupPlan) -> Self {
+        Self {
+            name: plan.name.clone(),
+            account: plan.account.clone(),
+            folders: Vec::new(),
+            max_user_tasks: plan.max_tasks.filter(|_| plan.account.is_some()),
+        }
+    }
+
+    /// One without cgroups.
+    #[cfg(test)]
+    pub(crate) fn named(name: &str, account: Option<&str>) -> Self {
+        Self {
+            name: name.to_owned(),
+            account: account.map(str::to_owned),
+            folders: Vec::new(),
+            max_user_tasks: None,
+        }
+    }
+
+    /// The application's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether its programs run as this user; `None` is the server's.
+    pub(crate) fn is_of(&self, account: Option<&str>) -> bool {
+        self.account.as_deref() == account
+    }
+
+    /// Puts the calling process, which has one thread, into it.
+    ///
+    /// # Errors
+    /// What the kernel says; it may be in some of its hierarchies then.
+    pub(crate) fn enter(&self) -> io::Result<()> {
+        let enter = |folder: &Folder| write(&folder.path, "cgroup.procs", "0");
+        self.folders.iter().try_for_each(enter)
+    }
+
+    /// Bounds the processes of the user that the calling process has become, where the group has no bound
+    /// on processes. The kernel counts all of the user's, whoever started them.
+    ///
+    /// # Errors
+    /// What `setrlimit` says.
+    pub(crate) fn limit_user(&self) -> io::Result<()> {
+        let Some(bound) = self.max_user_tasks else {
+            return Ok(());
+        };
+        let resource = rustix::process::Resource::Nproc;
+        let maximum = crate::resource_limits::read_limit(resource)?.maximum;
+        let bound = Some(maximum.map_or(bound, |maximum| maximum.min(bound)));
+        Ok(rustix::process::setrlimit(
+            resource,
+            rustix::process::Rlimit {
+                current: bound,
+                maximum: bound,
+            },
+        )?)
+    }
+
+    /// Ends what is left in it and removes it. Blocks, a second at most for each hierarchy.
+    pub(crate) fn remove(&self) {
+        for folder in &self.folders {
+            end_and_remove(&folder.path);
+        }
+    }
+
+    /// What is used of each bound. Reads a few small files of the kernel's memory.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        let mut usage = Usage::default();
+        for folder in &self.folders {
+            for controller in &folder.controllers {
+                usage.read(&folder.path, folder.version, *controller);
+            }
+        }
+        usage
+    }
+}
+
+/// Finds where children can be made, and what is missing for that.
+fn find_parents(plans: &[GroupPlan]) -> (Vec<Parent>, Vec<MissingController>) {
+    let mut parents: Vec<Parent> = Vec::new();
+    let mut missing = Vec::new();
+    if plans.is_empty() {
+        return (parents, missing);
+    }
+    // The kernel's files: there at once, or not at all.
+    let read = |name: &str| read(Path::new("/proc/self"), name);
+    let (cgroup, mountinfo) = (read("cgroup"), read("mountinfo"));
+    for controller in Controller::ALL {
+        // A share of the processors is kept for the server in any case.
+        let is_wanted = plans.iter().any(|plan| plan.wants(controller));
+        if !is_wanted && controller != Controller::Cpu {
+            continue;
+        }
+        match find_parent(controller, &cgroup, &mountinfo) {
+            Ok((path, version)) => match parents.iter_mut().find(|it| it.path == path) {
+                Some(parent) => parent.controllers.push(controller),
+                None => parents.push(Parent {
+                    path,
+                    version,
+                    controllers: vec![controller],
+                }),
+            },
+            Err(reason) => missing.push(missed(controller, &reason)),
+        }
+    }
+    (parents, missing)
+}
+
+fn find_parent(
+    controller: Controller,
+    cgroup: &str,
+    mountinfo: &str,
+) -> Result<(PathBuf, Version), String> {
+    let name = controller.name();
+    let place = place::find(controller, cgroup, mountinfo);
+    let Place { version, folders } = place.map_err(|why| match why {
+        NoPlace::NotInKernel => format!("this kernel has no cgroup controller `{name}`"),
+        NoPlace::NotMounted => {
+            format!("the cgroups of `{name}` are not mounted here, or only above the server's own")
+        }
+    })?;
+    // Only the very cgroup that this process is in is taken.
+    let own = folders.into_iter().find(|folder| has_us(folder));
+    let own = own.ok_or_else(|| format!("the server's own cgroup of `{name}` is hidden"))?;
+    // A server that follows another one is where that one is.
+    let parent = match (version, own.file_name(), own.parent()) {
+        (Version::V2, Some(last), Some(parent)) if last == SERVER => parent.to_owned(),
+        _ => own,
+    };
+    if version == Version::V2 {
+        let has = read(&parent, "cgroup.controllers");
+        if !has.split_whitespace().any(|it| it == name) {
+            let shown = parent.display();
+            return Err(format!(
+                "the cgroup {shown} does not have the controller `{name}`: {ADVICE}"
+            ));
+        }
+    }
+    let may_write = rustix::fs::access(&parent, Access::WRITE_OK);
+    may_write.map_err(|error| explain(&parent, &error.into()))?;
+    Ok((parent, version))
+}
+
+/// What to do about rights that are missing.
+const ADVICE: &str = "start the server as a service that has it (systemd: `Delegate=yes` and \
+                      `ProtectControlGroups=no`)";
+
+fn explain(path: &Path, error: &io::Error) -> String {
+    format!("the cgroup {}: {error}: {ADVICE}", path.display())
+}
+
+fn missed(controller: Controller, reason: &str) -> MissingController {
+    MissingController {
+        controller,
+        reason: reason.to_owned(),
+    }
+}
+
+/// Those that somebody has asked for.
+fn of_plans(missing: Vec<MissingController>, plans: &[GroupPlan]) -> Vec<MissingController> {
+    let is_wanted = |it: &MissingController| plans.iter().any(|plan| plan.wants(it.controller));
+    missing.into_iter().filter(is_wanted).collect()
+}
+
+impl Parent {
+    /// Moves this process to a child and lets children have the controllers; drops those that they
+    /// cannot have.
+    fn enter_child(&mut self, weight: u32) -> Vec<MissingController> {
+        let child = self.path.join(SERVER);
+        let entered = make_folder(&child).and_then(|()| write(&child, "cgroup.procs", "0"));
+        if let Err(error) = entered {
+            let reason = explain(&child, &error);
+            let lost = std::mem::take(&mut self.controllers);
+            return lost.into_iter().map(|it| missed(it, &reason)).collect();
+        }
+        let mut missing = Vec::new();
+        self.controllers.retain(|controller| {
+            let word = format!("+{}", controller.name());
+            let enabled = write(&self.path, "cgroup.subtree_control", &word);
+            let reason = enabled.map_err(|error| match error.raw_os_error() {
+                Some(libc::EBUSY) => occupied(&self.path),
+                _ => explain(&self.path, &error),
+            });
+            missing.extend(reason.as_ref().err().map(|it| missed(*controller, it)));
+            reason.is_ok()
+        });
+        if self.controllers.is_empty() {
+            // As if nothing had been tried.
+            let _ = write(&self.path, "cgroup.procs", "0");
+            let _ = rustix::fs::rmdir(&child);
+        } else {
+            // Without the controller there is no such file.
+            let _ = write(&child, "cpu.weight", &weight_of_version_2(weight));
+        }
+        missing
+    }
+
+    /// What keeps the controllers from children: other processes beside this one.
+    fn occupied(&self) -> Vec<MissingController> {
+        let enabled = read(&self.path, "cgroup.subtree_control");
+        // Only the root of all cgroups has no type, and it may have processes.
+        let is_root = !self.path.join("cgroup.type").exists();
+        let others = pids(&self.path).any(|pid| pid != Some(getpid()));
+        let lost = self.controllers.iter().filter(|controller| {
+            let has = enabled.split_whitespace().any(|it| it == controller.name());
+            others && !is_root && !has
+        });
+        lost.map(|it| missed(*it, &occupied(&self.path))).collect()
+    }
+
+    /// Removes the cgroups of servers that are gone, with what is left in them.
+    fn remove_abandoned(&self) {
+        let Ok(entries) = std::fs::read_dir(&self.path) else {
+            return;
+        };
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            let after = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
+            let is_numbered = after.is_some_and(|it| it.starts_with(|c: char| c.is_ascii_digit()));
+            if is_numbered && lock(&entry.path()).is_ok() {
+                end_and_remove(&entry.path());
+            }
+        }
+    }
+
+    /// A child for each plan, all or none.
+    fn make_all(&self, plans: &[GroupPlan]) -> io::Result<(Vec<Folder>, Vec<OwnedFd>)> {
+        let mut folders = Vec::new();
+        let mut locks = Vec::new();
+        for (index, plan) in plans.iter().enumerate() {
+            let made = self.make_one(index, plan, &mut locks);
+            match made {
+                Ok(folder) => folders.push(folder),
+                Err(error) => {
+                    drop(locks);
+                    (folders.iter()).for_each(|folder| end_and_remove(&folder.path));
+                    return Err(error);
+                }
+            }
+        }
+        Ok((folders, locks))
+    }
+
+    fn make_one(
+        &self,
+        index: usize,
+        plan: &GroupPlan,
+        locks: &mut Vec<OwnedFd>,
+    ) -> io::Result<Folder> {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+        let shown: String = plan
+            .name
+            .chars()
+            .filter(|c| is_plain(*c))
+            .take(64)
+            .collect();
+        let pid = std::process::id();
+        let path = self.path.join(format!("{PREFIX}{pid}-{index}-{shown}"));
+        make_folder(&path)?;
+        locks.push(lock(&path)?);
+        let folder = Folder {
+            path,
+            version: self.version,
+            controllers: self.controllers.clone(),
+        };
+        let bounded = folder.bound(plan);
+        if bounded.is_err() {
+            end_and_remove(&folder.path);
+        }
+        bounded.map(|()| folder)
+    }
+}
+
+impl Folder {
+    /// Writes the bounds of a plan.
+    fn bound(&self, plan: &GroupPlan) -> io::Result<()> {
+        for controller in &self.controllers {
+            match (controller, self.version) {
+                (Controller::Tasks, _) => self.set("pids.max", plan.max_tasks)?,
+                (Controller::Memory, Version::V1) => {
+                    self.set("memory.limit_in_bytes", plan.max_memory)?;
+                    // With swap, where that is counted.
+                    self.set_if_there("memory.memsw.limit_in_bytes", plan.max_memory)?;
+                }
+                (Controller::Memory, Version::V2) => {
+                    self.set("memory.max", plan.max_memory)?;
+                    self.set_if_there("memory.swap.max", plan.max_memory.map(|_| 0))?;
+                }
+                (Controller::Cpu, version) => self.bound_cpu(version, plan)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn bound_cpu(&self, version: Version, plan: &GroupPlan) -> io::Result<()> {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a product of small positive numbers, rounded"
+        )]
+        let quota = (plan.max_cpu).map(|cpu| (cpu * f64::from(CPU_PERIOD)).round().max(1e3) as u64);
+        match version {
+            Version::V1 => {
+                let shares = u64::from(plan.weight.clamp(1, 256)) * 1024;
+                write(&self.path, "cpu.shares", &shares.to_string())?;
+                // Without a bound the kernel may have no such files.
+                let period = quota.map(|_| u64::from(CPU_PERIOD));
+                self.set("cpu.cfs_period_us", period)?;
+                self.set("cpu.cfs_quota_us", quota)
+            }
+            Version::V2 => {
+                let weight = weight_of_version_2(plan.weight);
+                write(&self.path, "cpu.weight", &weight)?;
+                let Some(quota) = quota else { return Ok(()) };
+                write(&self.path, "cpu.max", &format!("{quota} {CPU_PERIOD}"))
+            }
+        }
+    }
+
+    fn set(&self, file: &str, value: Option<u64>) -> io::Result<()> {
+        value.map_or(Ok(()), |value| write(&self.path, file, &value.to_string()))
+    }
+
+    fn set_if_there(&self, file: &str, value: Option<u64>) -> io::Result<()> {
+        match self.set(file, value) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            set => set,
+        }
+    }
+}
+
+/// A process that computes has 100, as it has beside cgroups.
+fn weight_of_version_2(weight: u32) -> String {
+    weight.clamp(1, 100).saturating_mul(100).to_string()
+}
+
+fn occupied(path: &Path) -> String {
+    let shown = path.display();
+    format!("other programs than the server are in the cgroup {shown}: {ADVICE}")
+}
+
+fn make_folder(path: &Path) -> io::Result<()> {
+    match rustix::fs::mkdir(path, Mode::from_raw_mode(0o755)) {
+        Err(rustix::io::Errno::EXIST) => Ok(()),
+        made => Ok(made?),
+    }
+}
+
+/// Takes a folder that is nobody's.
+fn lock(path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let folder = rustix::fs::open(path, flags, Mode::empty())?;
+    rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive)?;
+    let (ours, there) = (rustix::fs::fstat(&folder)?, rustix::fs::stat(path)?);
+    if (ours.st_dev, ours.st_ino) != (there.st_dev, there.st_ino)
+        || ours.st_uid != geteuid().as_raw()
+    {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    Ok(folder)
+}
+
+/// Ends the processes of a cgroup and removes it. What does not end within a second is left.
+fn end_and_remove(path: &Path) {
+    let deadline = Instant::now() + END_TIMEOUT;
+    // Where the controller is, nothing can run away by forking.
+    let _ = write(path, "pids.max", "0");
+    while let Err(rustix::io::Errno::BUSY) = rustix::fs::rmdir(path) {
+        if Instant::now() > deadline {
+            return;
+        }
+        for pid in pids(path).flatten().filter(|pid| *pid != getpid()) {
+            // It may have ended by itself.
+            let _ = kill_process(pid, Signal::KILL);
+        }
+        // Nothing to wait for but time.
+        let _ = poll(&mut [], Some(&PAUSE));
+    }
+}
+
+/// Whether this process is in a cgroup.
+fn has_us(path: &Path) -> bool {
+    pids(path).any(|pid| pid == Some(getpid()))
+}
+
+/// The processes of a cgroup; `None` for each that is outside of this namespace of processes.
+fn pids(path: &Path) -> impl Iterator<Item = Option<Pid>> + use<> {
+    let text = read(path, "cgroup.procs");
+    let numbers: Vec<i32> = text.lines().filter_map(|line| line.parse().ok()).collect();
+    numbers.into_iter().map(Pid::from_raw)
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "files of the kernel's memory; callers on a loop use a pool"
+)]
+fn read(path: &Path, file: &str) -> String {
+    // A file that is not there says nothing.
+    let bytes = std::fs::read(path.join(file)).unwrap_or_default();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+fn write(path: &Path, file: &str, text: &str) -> io::Result<()> {
+    let mut file = std::fs::OpenOptions::new()
+        .write(true)
+        .open(path.join(file))?;
+    file.write_all(text.as_bytes())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,163 @@
+//! How much of its bounds a cgroup uses, and how often it ran into them.
+//!
+//! A part of `cgroup`: the texts of the kernel's files, in version 1 and 2, as numbers.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::Controller;
+use super::place::Version;
+
+/// What a cgroup uses and has been refused, since it was made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Processes and threads; none where they are not counted.
+    pub tasks: Option<u64>,
+    /// Bytes of memory, the page cache of its files included; likewise.
+    pub memory: Option<u64>,
+    /// Processes and threads that could not be started.
+    pub tasks_refused: u64,
+    /// Whether its bound on memory has been met.
+    pub has_met_memory_bound: bool,
+    /// Processes that were killed for want of memory, whether it was its bound or the machine's.
+    pub out_of_memory_kills: u64,
+    /// How long its processes have waited for their share of processors.
+    pub throttled: Duration,
+}
+
+impl Usage {
+    /// Adds what a controller says in the folder of a cgroup.
+    pub(super) fn read(&mut self, path: &Path, version: Version, controller: Controller) {
+        let text = |file: &str| super::read(path, file);
+        let number = |file: &str| text(file).trim().parse::<u64>().ok();
+        match (controller, version) {
+            (Controller::Tasks, _) => {
+                self.tasks = number("pids.current");
+                self.tasks_refused = field(&text("pids.events"), "max");
+            }
+            (Controller::Memory, Version::V1) => {
+                self.memory = number("memory.usage_in_bytes");
+                // The counts of failures leave those out that the bound with swap has caused.
+                self.has_met_memory_bound = ["memory", "memory.memsw"].iter().any(|kind| {
+                    let most = number(&format!("{kind}.max_usage_in_bytes"));
+                    let limit = number(&format!("{kind}.limit_in_bytes"));
+                    most.zip(limit)
+                        .is_some_and(|(most, limit)| most >= limit - limit / 64)
+                });
+                self.out_of_memory_kills = field(&text("memory.oom_control"), "oom_kill");
+            }
+            (Controller::Memory, Version::V2) => {
+                let events = text("memory.events");
+                self.memory = number("memory.current");
+                self.has_met_memory_bound = field(&events, "oom") > 0;
+                self.out_of_memory_kills = field(&events, "oom_kill");
+            }
+            (Controller::Cpu, Version::V1) => {
+                let waited = field(&text("cpu.stat"), "throttled_time");
+                self.throttled = Duration::from_nanos(waited);
+            }
+            (Controller::Cpu, Version::V2) => {
+                let waited = field(&text("cpu.stat"), "throttled_usec");
+                self.throttled = Duration::from_micros(waited);
+            }
+        }
+    }
+}
+
+/// The number behind a name, one a line; 0 where there is none.
+fn field(text: &str, name: &str) -> u64 {
+    let mut lines = text.lines().filter_map(|line| line.split_once(' '));
+    let found = lines.find(|(key, _)| *key == name);
+    found
+        .and_then(|(_, number)| number.trim().parse().ok())
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A folder with the files of a cgroup.
+    struct Folder(std::path::PathBuf);
+
+    impl Folder {
+        fn new(name: &str, files: &[(&str, &str)]) -> Self {
+            let name = format!("penstock-cgroup-{name}-{}", std::process::id());
+            let folder = std::env::temp_dir().join(name);
+            std::fs::create_dir(&folder).unwrap();
+            for (file, text) in files {
+                std::fs::write(folder.join(file), text).unwrap();
+            }
+            Self(folder)
+        }
+
+        fn usage(&self, version: Version) -> Usage {
+            let mut usage = Usage::default();
+            for controller in Controller::ALL {
+                usage.read(&self.0, version, controller);
+            }
+            usage
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            std::fs::remove_dir_all(&self.0).unwrap();
+        }
+    }
+
+    #[test]
+    fn both_versions_tell_the_same() {
+        let expected = Usage {
+            tasks: Some(7),
+            memory: Some(4096),
+            tasks_refused: 3,
+            has_met_memory_bound: true,
+            out_of_memory_kills: 1,
+            throttled: Duration::from_micros(1500),
+        };
+        let tasks = [("pids.current", "7\n"), ("pids.events", "max 3\n")];
+        let first = [
+            ("memory.usage_in_bytes", "4096\n"),
+            ("memory.max_usage_in_bytes", "60\n"),
+            ("memory.limit_in_bytes", "6400\n"),
+            ("memory.memsw.max_usage_in_bytes", "6330\n"),
+            ("memory.memsw.limit_in_bytes", "6400\n"),
+            (
+                "memory.oom_control",
+                "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n",
+            ),
+            (
+                "cpu.stat",
+                "nr_periods 9\nnr_throttled 4\nthrottled_time 1500000\n",
+            ),
+        ];
+        let second = [
+            ("memory.current", "4096\n"),
+            (
+                "memory.events",
+                "low 0\nhigh 0\nmax 80\noom 2\noom_kill 1\noom_group_kill 0\n",
+            ),
+            (
+                "cpu.stat",
+                "usage_usec 5\nnr_throttled 4\nthrottled_usec 1500\n",
+            ),
+        ];
+        let of = |name, more: &[(&'static str, &'static str)]| {
+            Folder::new(name, &[&tasks[..], more].concat())
+        };
+        assert_eq!(of("v1", &first).usage(Version::V1), expected);
+        assert_eq!(of("v2", &second).usage(Version::V2), expected);
+    }
+
+    #[test]
+    fn what_is_not_there_or_odd_counts_nothing() {
+        let odd = Folder::new(
+            "odd",
+            &[("pids.current", "max\n"), ("pids.events", "max\n")],
+        );
+        for version in [Version::V1, Version::V2] {
+            assert_eq!(odd.usage(version), Usage::default());
+        }
+    }
+}
