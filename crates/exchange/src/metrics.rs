@@ -292,6 +292,8 @@ pub struct AppMetrics {
     pub io_bound_alone: Counter,
     /// Collections of garbage between requests.
     pub collections: Counter,
+    /// System calls that its sandbox refused and that were reported.
+    pub refused_calls: Counter,
 }
 
 /// What a worker is replaced for, as a word in metrics and in `/status.json`.

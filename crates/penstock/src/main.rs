@@ -21,6 +21,7 @@ mod logs;
 mod manager;
 mod preflight;
 mod publishing;
+mod refused_calls;
 mod server;
 mod source;
 mod succession;

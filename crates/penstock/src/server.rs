@@ -49,6 +49,7 @@ use crate::listeners::Serving;
 use crate::logs;
 use crate::manager::Manager;
 use crate::publishing::Publishing;
+use crate::refused_calls;
 use crate::succession::Predecessor;
 use crate::tcp::{Targets, TcpServing};
 use crate::upstreams::{self, Beside, Rooms, Sizes, Started, Upstreams, default_pool};
@@ -215,6 +216,9 @@ pub(crate) fn run(
         let given = (token, publishing);
         let server = Server::start(invocation, config, options, started, (old, given))?;
         signals.hear(&server);
+        if let Some(reports) = server.options.launcher.take_refusals() {
+            refused_calls::follow(reports, &server);
+        }
         let began = tokio::select! {
             began = server.begin(doors, predecessor, word) => began,
             () = signals.wait(&server) => Err("stopped before it was ready".to_owned()),

@@ -6,22 +6,22 @@
 
 use std::io;
 
-use crate::isolation::filter::{self, OF_THE_SYSTEM, Rules};
+use crate::isolation::filter::{self, Call, OF_THE_SYSTEM, Refusal, Rules};
 
 /// Calls that no front end needs, beside those that no application needs.
-const FORBIDDEN: &[libc::c_long] = &[
-    libc::SYS_execve,
-    libc::SYS_execveat,
+const FORBIDDEN: &[Call] = &[
+    ("execve", libc::SYS_execve),
+    ("execveat", libc::SYS_execveat),
     #[cfg(target_arch = "x86_64")]
-    libc::SYS_fork,
+    ("fork", libc::SYS_fork),
     #[cfg(target_arch = "x86_64")]
-    libc::SYS_vfork,
-    libc::SYS_process_madvise,
-    libc::SYS_chroot,
-    libc::SYS_setns,
-    libc::SYS_unshare,
-    libc::SYS_io_uring_setup,
-    libc::SYS_personality,
+    ("vfork", libc::SYS_vfork),
+    ("process_madvise", libc::SYS_process_madvise),
+    ("chroot", libc::SYS_chroot),
+    ("setns", libc::SYS_setns),
+    ("unshare", libc::SYS_unshare),
+    ("io_uring_setup", libc::SYS_io_uring_setup),
+    ("personality", libc::SYS_personality),
 ];
 
 /// Forbids this process, for good, to start programs or processes, to look into others and to change the
@@ -33,8 +33,10 @@ pub fn forbid_programs() -> io::Result<()> {
     let rules = Rules {
         denied: &[OF_THE_SYSTEM, FORBIDDEN],
         // Its arguments are in memory, which no filter sees; the C library then takes `clone`.
-        missing: &[libc::SYS_clone3],
+        missing: &[("clone3", libc::SYS_clone3)],
         only_threads: true,
+        guards: &[],
+        refusal: Refusal::Error,
     };
     let filter = filter::make(rules).ok_or(io::ErrorKind::Unsupported)?;
     rustix::thread::set_no_new_privs(true)?;

@@ -7,6 +7,7 @@
 //! - A descriptor that nobody passed on by name reaches no program that is started.
 
 pub(crate) mod filter;
+pub(crate) mod listener;
 mod sandbox;
 
 use std::io;
@@ -14,6 +15,7 @@ use std::os::fd::RawFd;
 
 use rustix::process::DumpableBehavior;
 
+pub(crate) use sandbox::reporting_filter;
 pub use sandbox::{MissingPart, Sandbox, missing};
 
 /// Descriptors above the standard streams.

@@ -27,7 +27,7 @@ use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, WaitIdStatus, waitid};
 
 pub use handle::Handle;
-pub use launcher::{Command as SuccessorCommand, Launcher, Privileges};
+pub use launcher::{Command as SuccessorCommand, Launcher, Privileges, RefusedCall};
 use orphans::{Known, known};
 pub use orphans::{Orphan, end_orphans, orphans, reap_orphan};
 pub use turns::keep_turns;
@@ -59,6 +59,8 @@ pub struct Launch {
     pub place: Vec<(OwnedFd, RawFd)>,
     /// What it is not to do to others; none lets it.
     pub sandbox: Option<Sandbox>,
+    /// The application that it is of, for reports of what its sandbox refuses.
+    pub app: String,
 }
 
 /// A process of ours with our ends of its output pipes. Dropping it leaves the process alone: whoever
@@ -160,7 +162,7 @@ pub fn start(launch: &Launch) -> io::Result<Started> {
         command.pre_exec(move || {
             restore(open_files)?;
             prepare_child(&keep, &place, parent)?;
-            sandbox.map_or(Ok(()), Sandbox::enter)
+            sandbox.map_or(Ok(()), |sandbox| sandbox.enter(None).map(|_| ()))
         });
     }
     let (mut child, known) = known(|_| command.spawn().map(|child| (child.id(), child)))?;
@@ -442,6 +444,7 @@ mod tests {
             inherit,
             place,
             sandbox: None,
+            app: "test".to_owned(),
         })
         .unwrap()
     }

@@ -130,6 +130,7 @@ fn shell_in(
         inherit: Vec::new(),
         place,
         sandbox: None,
+        app: "test".to_owned(),
     };
     launcher.launch(&launch).unwrap()
 }
@@ -171,6 +172,7 @@ fn programs_have_what_they_were_given(launcher: &Launcher) {
         inherit: vec![inherited],
         place: vec![(file, 3)],
         sandbox: None,
+        app: "test".to_owned(),
     };
     let started = launcher.launch(&launch).unwrap();
     let pid = started.pid;
@@ -204,6 +206,7 @@ fn short_programs_are_told_from_ones_that_do_not_start(launcher: &Launcher) {
         inherit: Vec::new(),
         place: Vec::new(),
         sandbox: None,
+        app: "test".to_owned(),
     };
     for (program, dir) in [("no-such-program-here", "/"), ("sh", "/no/such/folder")] {
         let error = launcher.launch(&launch(program, dir)).unwrap_err();
@@ -295,6 +298,7 @@ fn a_launcher_that_is_gone_is_named(launcher: &Launcher) {
             inherit: Vec::new(),
             place: Vec::new(),
             sandbox: None,
+            app: "test".to_owned(),
         };
         let error = launcher.launch(&launch).unwrap_err().to_string();
         assert!(

@@ -27,6 +27,7 @@ fn shell(script: &str) -> (Started, u32) {
         inherit: Vec::new(),
         place: vec![(theirs, 5)],
         sandbox: None,
+        app: "test".to_owned(),
     })
     .unwrap();
     let mut buffer = [0; 64];

@@ -60,6 +60,7 @@ impl Executor {
             inherit: Vec::new(),
             place: place.listener.into_iter().collect(),
             sandbox: sandbox(&self.config),
+            app: self.config.name.clone(),
         };
         let program = self.config.command.first().cloned().unwrap_or_default();
         Ok(Prepared {

@@ -236,6 +236,7 @@ impl WorkerCommand<'_> {
             inherit: vec![bundle, control],
             place: Vec::new(),
             sandbox: sandbox(config),
+            app: config.name.clone(),
         })
     }
 

@@ -336,14 +336,22 @@ fn an_application_reaches_no_process_outside_of_its_own() {
 #[test]
 fn an_application_makes_no_calls_of_administrators() {
     let server = serve_as_ordinary_user();
-    for attempt in DENIED_CALLS {
+    for (attempt, call) in DENIED_CALLS {
         let text = server.get(&format!("/{attempt}")).text();
         let is_refused = text == "refused: [Errno 1] Operation not permitted";
         assert!(is_refused, "{attempt}: {text}");
+        if has_scopes() {
+            server.wait_log(&format!("refused {call} by process"));
+        }
     }
     if cfg!(target_arch = "x86_64") {
         let text = server.get("/call_as_32_bit_x32").text();
         assert_eq!(text, "refused: [Errno 38] Function not implemented");
+    }
+    if has_scopes() {
+        let name = "penstock_app_refused_calls_total{app=\"hostile\"}";
+        let counted = server.metric(name).unwrap_or_default();
+        assert!(counted >= f64::from(u32::try_from(DENIED_CALLS.len()).unwrap()));
     }
     let status = server.get("/own_status").text();
     for line in ["NoNewPrivs:\t1", "Seccomp:\t2"] {
@@ -351,22 +359,26 @@ fn an_application_makes_no_calls_of_administrators() {
     }
 }
 
-/// Those whose numbers are the same nowhere but on this processor.
+/// Those whose numbers are the same nowhere but on this processor, and what the log calls them.
 #[cfg(target_arch = "x86_64")]
-const DENIED_CALLS: &[&str] = &[
-    "trace",
-    "read_by_call",
-    "copy_a_descriptor",
-    "mount",
-    "load_program",
-    "watch_the_processor",
-    "fault_by_hand",
-    "read_keys",
-    "read_kernel_log",
-    "open_by_handle",
+const DENIED_CALLS: &[(&str, &str)] = &[
+    ("trace", "ptrace"),
+    ("read_by_call", "process_vm_readv"),
+    ("copy_a_descriptor", "pidfd_open to the server"),
+    ("mount", "mount"),
+    ("load_program", "bpf"),
+    ("watch_the_processor", "perf_event_open"),
+    ("fault_by_hand", "userfaultfd"),
+    ("read_keys", "keyctl"),
+    ("read_kernel_log", "syslog"),
+    ("open_by_handle", "open_by_handle_at"),
 ];
 #[cfg(not(target_arch = "x86_64"))]
-const DENIED_CALLS: &[&str] = &["trace", "read_by_call", "mount"];
+const DENIED_CALLS: &[(&str, &str)] = &[
+    ("trace", "ptrace"),
+    ("read_by_call", "process_vm_readv"),
+    ("mount", "mount"),
+];
 
 #[test]
 fn isolation_is_switched_off_by_application() {

@@ -84,7 +84,7 @@ impl Page {
     }
 }
 
-const APP_COUNTERS: [PartRow<AppMetrics, Counter>; 15] = [
+const APP_COUNTERS: [PartRow<AppMetrics, Counter>; 16] = [
     (
         "app_requests_total",
         "Requests that reached the queue.",
@@ -149,6 +149,11 @@ const APP_COUNTERS: [PartRow<AppMetrics, Counter>; 15] = [
         "app_collections_total",
         "Collections of garbage between requests.",
         |m| &m.collections,
+    ),
+    (
+        "app_refused_calls_total",
+        "System calls that the sandbox refused.",
+        |m| &m.refused_calls,
     ),
     ("app_workers_started_total", "Workers started.", |m| {
         &m.started

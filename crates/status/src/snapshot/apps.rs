@@ -123,6 +123,8 @@ pub struct AppCounters {
     pub io_bound_alone: u64,
     /// Collections of garbage between requests.
     pub collections: u64,
+    /// System calls that its sandbox refused.
+    pub refused_calls: u64,
 }
 
 /// One worker process.
@@ -176,6 +178,7 @@ impl AppCounters {
             io_bound: metrics.io_bound.value(),
             io_bound_alone: metrics.io_bound_alone.value(),
             collections: metrics.collections.value(),
+            refused_calls: metrics.refused_calls.value(),
         }
     }
 }

@@ -77,7 +77,8 @@ const KEYS: &str = "
     apps[].counters.queue_full apps[].counters.queue_timeout apps[].counters.requests
     apps[].counters.recycled.age apps[].counters.recycled.memory
     apps[].counters.recycled.refork apps[].counters.recycled.requests
-    apps[].counters.recycled.stuck apps[].counters.scaled_down apps[].counters.scaled_up
+    apps[].counters.recycled.stuck apps[].counters.refused_calls
+    apps[].counters.scaled_down apps[].counters.scaled_up
     apps[].counters.started apps[].counters.timed_out apps[].counters.worker_died
     apps[].generation apps[].interpreter apps[].kind apps[].last_failure apps[].last_scaling apps[].name
     apps[].processes.max apps[].processes.min apps[].processes.ready apps[].processes.target

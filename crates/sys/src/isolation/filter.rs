@@ -5,72 +5,98 @@
 //! # Invariants
 //! - A call of another processor's interface (32 bits, x32) fails with ENOSYS, whatever its number.
 //! - Calls that a filter lets pass are decided without a look at their arguments, which the kernel
-//!   remembers (Linux 5.11), but for `clone` where only threads may be made.
+//!   remembers (Linux 5.11), but for `clone` where only threads may be made, and for the few calls of
+//!   a [`Guard`]: signals, priorities and limits.
 
 use std::io;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
 use libc::{BPF_ABS, BPF_JEQ, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_RET, BPF_W, sock_filter};
 
+/// A system call: its name and its number.
+pub(crate) type Call = (&'static str, libc::c_long);
+
 /// What a filter does with calls; all others are allowed.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Rules {
+pub(crate) struct Rules<'a> {
     /// Calls that fail with EPERM.
-    pub(crate) denied: &'static [&'static [libc::c_long]],
+    pub(crate) denied: &'a [&'a [Call]],
     /// Calls that fail with ENOSYS, as if the kernel had them not.
-    pub(crate) missing: &'static [libc::c_long],
+    pub(crate) missing: &'a [Call],
     /// `clone` makes threads and no processes.
     pub(crate) only_threads: bool,
+    /// Calls that fail with EPERM by their arguments.
+    pub(crate) guards: &'a [Guard],
+    /// How calls fail.
+    pub(crate) refusal: Refusal,
+}
+
+/// Calls that are denied if an argument has one of some values. Arguments in memory are not seen.
+#[derive(Debug, Clone)]
+pub(crate) struct Guard {
+    pub(crate) calls: &'static [Call],
+    /// Places of arguments, and the lower halves of the values that are denied there.
+    pub(crate) looks: Vec<(u32, Vec<u32>)>,
+}
+
+/// How a call fails that is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// With its error, at once; nobody is told.
+    Error,
+    /// With the error that whoever has the filter's listener answers; ENOSYS when it is closed.
+    Report,
 }
 
 /// Calls that reach into other processes, the kernel or the machine. Those of root alone are there for
 /// programs that run as root.
-pub(crate) const OF_THE_SYSTEM: &[libc::c_long] = &[
+pub(crate) const OF_THE_SYSTEM: &[Call] = &[
     // Other processes.
-    libc::SYS_ptrace,
-    libc::SYS_process_vm_readv,
-    libc::SYS_process_vm_writev,
-    libc::SYS_pidfd_getfd,
-    libc::SYS_kcmp,
+    ("ptrace", libc::SYS_ptrace),
+    ("process_vm_readv", libc::SYS_process_vm_readv),
+    ("process_vm_writev", libc::SYS_process_vm_writev),
+    ("pidfd_getfd", libc::SYS_pidfd_getfd),
+    ("kcmp", libc::SYS_kcmp),
     // Mounts.
-    libc::SYS_mount,
-    libc::SYS_umount2,
-    libc::SYS_pivot_root,
-    libc::SYS_move_mount,
-    libc::SYS_open_tree,
-    libc::SYS_fsopen,
-    libc::SYS_fsconfig,
-    libc::SYS_fsmount,
-    libc::SYS_fspick,
-    libc::SYS_mount_setattr,
-    libc::SYS_swapon,
-    libc::SYS_swapoff,
-    libc::SYS_quotactl,
+    ("mount", libc::SYS_mount),
+    ("umount2", libc::SYS_umount2),
+    ("pivot_root", libc::SYS_pivot_root),
+    ("move_mount", libc::SYS_move_mount),
+    ("open_tree", libc::SYS_open_tree),
+    ("fsopen", libc::SYS_fsopen),
+    ("fsconfig", libc::SYS_fsconfig),
+    ("fsmount", libc::SYS_fsmount),
+    ("fspick", libc::SYS_fspick),
+    ("mount_setattr", libc::SYS_mount_setattr),
+    ("swapon", libc::SYS_swapon),
+    ("swapoff", libc::SYS_swapoff),
+    ("quotactl", libc::SYS_quotactl),
     // Files without a path, past every folder that is closed.
-    libc::SYS_open_by_handle_at,
+    ("open_by_handle_at", libc::SYS_open_by_handle_at),
     // The kernel.
-    libc::SYS_reboot,
-    libc::SYS_kexec_load,
+    ("reboot", libc::SYS_reboot),
+    ("kexec_load", libc::SYS_kexec_load),
     #[cfg(target_arch = "x86_64")]
-    libc::SYS_kexec_file_load,
-    libc::SYS_init_module,
-    libc::SYS_finit_module,
-    libc::SYS_delete_module,
-    libc::SYS_bpf,
-    libc::SYS_perf_event_open,
-    libc::SYS_userfaultfd,
-    libc::SYS_syslog,
-    libc::SYS_acct,
-    libc::SYS_settimeofday,
-    libc::SYS_clock_settime,
-    libc::SYS_vhangup,
+    ("kexec_file_load", libc::SYS_kexec_file_load),
+    ("init_module", libc::SYS_init_module),
+    ("finit_module", libc::SYS_finit_module),
+    ("delete_module", libc::SYS_delete_module),
+    ("bpf", libc::SYS_bpf),
+    ("perf_event_open", libc::SYS_perf_event_open),
+    ("userfaultfd", libc::SYS_userfaultfd),
+    ("syslog", libc::SYS_syslog),
+    ("acct", libc::SYS_acct),
+    ("settimeofday", libc::SYS_settimeofday),
+    ("clock_settime", libc::SYS_clock_settime),
+    ("vhangup", libc::SYS_vhangup),
     #[cfg(target_arch = "x86_64")]
-    libc::SYS_iopl,
+    ("iopl", libc::SYS_iopl),
     #[cfg(target_arch = "x86_64")]
-    libc::SYS_ioperm,
+    ("ioperm", libc::SYS_ioperm),
     // Keys, which belong to the user and not to the program.
-    libc::SYS_add_key,
-    libc::SYS_request_key,
-    libc::SYS_keyctl,
+    ("add_key", libc::SYS_add_key),
+    ("request_key", libc::SYS_request_key),
+    ("keyctl", libc::SYS_keyctl),
 ];
 
 /// How the kernel calls this processor (`linux/audit.h`): the numbers of calls are its own.
@@ -84,14 +110,19 @@ const ARCHITECTURE: Option<u32> = None;
 /// Calls of the x32 interface have numbers from here on.
 const X32: u32 = 0x4000_0000;
 
-/// Where `struct seccomp_data` has them; of the first argument the lower half, on processors whose lower
-/// half comes first.
+/// Where `struct seccomp_data` has them; of the first argument (each has 8 bytes) the lower half, on
+/// processors whose lower half comes first.
 const NUMBER_AT: u32 = 0;
 const ARCHITECTURE_AT: u32 = 4;
 const ARGUMENT_AT: u32 = 16;
 
+/// Whether a call is one of this processor's own interface.
+pub(crate) fn is_native(architecture: u32, number: u32) -> bool {
+    ARCHITECTURE == Some(architecture) && number < X32
+}
+
 /// The filter as the kernel's instructions; `None` for a processor whose numbers are not known here.
-pub(crate) fn make(rules: Rules) -> Option<Vec<sock_filter>> {
+pub(crate) fn make(rules: Rules<'_>) -> Option<Vec<sock_filter>> {
     ARCHITECTURE.map(|architecture| make_for(architecture, rules))
 }
 
@@ -99,7 +130,7 @@ pub(crate) fn make(rules: Rules) -> Option<Vec<sock_filter>> {
     clippy::cast_possible_truncation,
     reason = "codes and numbers are small"
 )]
-fn make_for(architecture: u32, rules: Rules) -> Vec<sock_filter> {
+fn make_for(architecture: u32, rules: Rules<'_>) -> Vec<sock_filter> {
     let step = |code: u32, k: u32| sock_filter {
         code: code as u16,
         jt: 0,
@@ -109,22 +140,45 @@ fn make_for(architecture: u32, rules: Rules) -> Vec<sock_filter> {
     // How many instructions to leave out if it is so, and if not.
     let branch = |code: u32, k: u32, jt: usize, jf: usize| sock_filter {
         code: (BPF_JMP | BPF_K | code) as u16,
-        jt: jt as u8,
-        jf: jf as u8,
+        // A list that is too long for a jump is found by the first test that makes it.
+        jt: u8::try_from(jt).expect("jumps of a filter are short"),
+        jf: u8::try_from(jf).expect("jumps of a filter are short"),
         k,
     };
     let load = |at: u32| step(BPF_LD | BPF_W | BPF_ABS, at);
     let give = |result: u32| step(BPF_RET | BPF_K, result);
-    let fail = |error: i32| give(libc::SECCOMP_RET_ERRNO | error.unsigned_abs());
-    // Where a call leads to, behind the list: allow, deny, missing, look at an argument.
+    let fail = |error: i32| match rules.refusal {
+        Refusal::Error => give(libc::SECCOMP_RET_ERRNO | error.unsigned_abs()),
+        Refusal::Report => give(libc::SECCOMP_RET_USER_NOTIF),
+    };
+    // Where a call leads to, behind the list: allow, deny, missing, look at an argument, and then the
+    // guards, one after the other.
     const DENY: usize = 1;
     const MISSING: usize = 2;
     const LOOK: usize = 3;
+    const GUARDS: usize = 7;
+    let mut guards = Vec::new();
+    let mut guarded = Vec::new();
+    for guard in rules.guards {
+        let place = GUARDS + guards.len();
+        guarded.extend(guard.calls.iter().map(|(_, number)| (*number, place)));
+        let values = guard.looks.iter().map(|(_, values)| values.len() + 1);
+        let mut left: usize = values.sum();
+        for (argument, values) in &guard.looks {
+            guards.push(load(ARGUMENT_AT + 8 * argument));
+            left -= 1;
+            for value in values {
+                guards.push(branch(BPF_JEQ, *value, left, 0));
+                left -= 1;
+            }
+        }
+        guards.extend([give(libc::SECCOMP_RET_ALLOW), fail(libc::EPERM)]);
+    }
     let denied = rules.denied.iter().copied().flatten();
-    let denied = denied.map(|number| (*number, DENY));
-    let missing = rules.missing.iter().map(|number| (*number, MISSING));
+    let denied = denied.map(|(_, number)| (*number, DENY));
+    let missing = rules.missing.iter().map(|(_, number)| (*number, MISSING));
     let clone = rules.only_threads.then_some((libc::SYS_clone, LOOK));
-    let calls: Vec<_> = denied.chain(missing).chain(clone).collect();
+    let calls: Vec<_> = denied.chain(missing).chain(clone).chain(guarded).collect();
     let count = calls.len();
     let mut filter = vec![
         load(ARCHITECTURE_AT),
@@ -144,6 +198,7 @@ fn make_for(architecture: u32, rules: Rules) -> Vec<sock_filter> {
         give(libc::SECCOMP_RET_ALLOW),
         fail(libc::EPERM),
     ]);
+    filter.extend(guards);
     filter
 }
 
@@ -153,29 +208,43 @@ fn make_for(architecture: u32, rules: Rules) -> Vec<sock_filter> {
 /// # Errors
 /// What the kernel says: it may have no filters.
 pub(crate) fn install(filter: &[sock_filter]) -> io::Result<()> {
+    install_with(filter, 0).map(|_| ())
+}
+
+/// The same with a filter whose refusals are reported ([`Refusal::Report`]): gives its listener.
+///
+/// # Errors
+/// As [`install`]; `EBUSY` within a filter that has a listener, `EINVAL` before Linux 5.0.
+pub(crate) fn install_reporting(filter: &[sock_filter]) -> io::Result<OwnedFd> {
+    let number = install_with(filter, libc::SECCOMP_FILTER_FLAG_NEW_LISTENER)?;
+    let number = RawFd::try_from(number).map_err(io::Error::other)?;
+    #[expect(unsafe_code, reason = "the call gives a number")]
+    // SAFETY: the kernel has just opened it for us, close-on-exec.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+fn install_with(filter: &[sock_filter], more: libc::c_ulong) -> io::Result<libc::c_long> {
     let program = libc::sock_fprog {
         len: libc::c_ushort::try_from(filter.len()).unwrap_or(0),
         filter: filter.as_ptr().cast_mut(),
     };
     // Before Linux 5.16 a filter without the flag slows the processor down (speculative store
     // bypass); before 4.17 there is no such flag.
-    let mut done = -1;
     for flags in [libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW, 0] {
         #[expect(unsafe_code, reason = "no safe wrapper offers this call")]
         // SAFETY: the program and its instructions are alive and are only read.
-        unsafe {
-            done = libc::syscall(
+        let done = unsafe {
+            libc::syscall(
                 libc::SYS_seccomp,
                 libc::SECCOMP_SET_MODE_FILTER,
-                flags,
+                flags | more,
                 &raw const program,
-            );
-        }
-        if done == 0 {
-            return Ok(());
+            )
+        };
+        if done != -1 {
+            return Ok(done);
         }
     }
-    debug_assert_eq!(done, -1);
     Err(io::Error::last_os_error())
 }
 
@@ -184,7 +253,7 @@ mod tests {
     use super::*;
 
     /// What a filter gives, by a machine for the few instructions that are used.
-    fn run(filter: &[sock_filter], architecture: u32, number: u32, argument: u32) -> u32 {
+    fn run(filter: &[sock_filter], architecture: u32, number: u32, arguments: [u32; 2]) -> u32 {
         let (mut at, mut value) = (0, 0);
         loop {
             let step = filter[at];
@@ -194,7 +263,8 @@ mod tests {
                     value = match step.k {
                         NUMBER_AT => number,
                         ARCHITECTURE_AT => architecture,
-                        _ => argument,
+                        ARGUMENT_AT => arguments[0],
+                        _ => arguments[1],
                     };
                     continue;
                 }
@@ -210,18 +280,20 @@ mod tests {
     #[test]
     fn each_call_leads_where_its_list_says() {
         let rules = Rules {
-            denied: &[OF_THE_SYSTEM, &[libc::SYS_execve]],
-            missing: &[libc::SYS_clone3],
+            denied: &[OF_THE_SYSTEM, &[("execve", libc::SYS_execve)]],
+            missing: &[("clone3", libc::SYS_clone3)],
             only_threads: true,
+            guards: &[],
+            refusal: Refusal::Error,
         };
         let filter = make_for(7, rules);
         let (eperm, enosys) = (0x0005_0000 | 1, 0x0005_0000 | 38);
         let allow = libc::SECCOMP_RET_ALLOW;
         let ask = |number: libc::c_long, argument| {
-            run(&filter, 7, u32::try_from(number).unwrap(), argument)
+            run(&filter, 7, u32::try_from(number).unwrap(), [argument, 0])
         };
-        for number in OF_THE_SYSTEM.iter().chain(&[libc::SYS_execve]) {
-            assert_eq!(ask(*number, 0), eperm, "{number}");
+        for (name, number) in OF_THE_SYSTEM.iter().chain(&[("execve", libc::SYS_execve)]) {
+            assert_eq!(ask(*number, 0), eperm, "{name}");
         }
         assert_eq!(ask(libc::SYS_clone3, 0), enosys);
         let thread = libc::CLONE_THREAD.unsigned_abs() | libc::CLONE_VM.unsigned_abs();
@@ -232,9 +304,9 @@ mod tests {
         }
         // Other interfaces, whatever the number.
         for number in [0, X32 | 520, u32::MAX] {
-            assert_eq!(run(&filter, 8, number, 0), enosys);
+            assert_eq!(run(&filter, 8, number, [0, 0]), enosys);
             let expected = if number == 0 { allow } else { enosys };
-            assert_eq!(run(&filter, 7, number, 0), expected);
+            assert_eq!(run(&filter, 7, number, [0, 0]), expected);
         }
         let all_processes = Rules {
             only_threads: false,
@@ -242,6 +314,62 @@ mod tests {
         };
         let filter = make_for(7, all_processes);
         let clone = u32::try_from(libc::SYS_clone).unwrap();
-        assert_eq!(run(&filter, 7, clone, 0), allow);
+        assert_eq!(run(&filter, 7, clone, [0, 0]), allow);
+    }
+    #[test]
+    fn guarded_calls_are_denied_by_their_arguments_alone() {
+        let guards = [
+            Guard {
+                calls: &[("kill", libc::SYS_kill), ("tgkill", libc::SYS_tgkill)],
+                looks: vec![(0, vec![70, 71, u32::MAX])],
+            },
+            Guard {
+                calls: &[("setpriority", libc::SYS_setpriority)],
+                looks: vec![(0, vec![2]), (1, vec![70, 71])],
+            },
+        ];
+        let rules = |refusal| Rules {
+            denied: &[OF_THE_SYSTEM],
+            missing: &[],
+            only_threads: false,
+            guards: &guards,
+            refusal,
+        };
+        let allow = libc::SECCOMP_RET_ALLOW;
+        for (refusal, refused) in [
+            (Refusal::Error, 0x0005_0000 | 1),
+            (Refusal::Report, libc::SECCOMP_RET_USER_NOTIF),
+        ] {
+            let filter = make_for(7, rules(refusal));
+            let ask = |number: libc::c_long, arguments| {
+                run(&filter, 7, u32::try_from(number).unwrap(), arguments)
+            };
+            for number in [libc::SYS_kill, libc::SYS_tgkill] {
+                for (argument, expected) in [
+                    (70, refused),
+                    (71, refused),
+                    (u32::MAX, refused),
+                    (72, allow),
+                    (0, allow),
+                ] {
+                    assert_eq!(ask(number, [argument, 70]), expected, "{number} {argument}");
+                }
+            }
+            for (arguments, expected) in [
+                ([2, 0], refused),
+                ([0, 70], refused),
+                ([1, 71], refused),
+                ([0, 0], allow),
+                ([0, 2], allow),
+            ] {
+                assert_eq!(
+                    ask(libc::SYS_setpriority, arguments),
+                    expected,
+                    "{arguments:?}"
+                );
+            }
+            assert_eq!(ask(libc::SYS_ptrace, [0, 0]), refused);
+            assert_eq!(ask(libc::SYS_read, [70, 70]), allow);
+        }
     }
 }

@@ -15,13 +15,15 @@ use std::sync::OnceLock;
 
 use libc::sock_filter;
 
-use super::filter::{self, OF_THE_SYSTEM, Rules};
+use super::filter::{self, Guard, OF_THE_SYSTEM, Refusal, Rules};
+use super::listener;
 
 /// The walls around one program: which of them this kernel has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sandbox {
     has_domain: bool,
     has_filter: bool,
+    has_reports: bool,
 }
 
 /// A part that this kernel, or a sandbox around us, does not have, and what an application may do
@@ -44,6 +46,11 @@ const FILTER: MissingPart = MissingPart {
     allows: "an application may make system calls that it does not need, such as ptrace and bpf",
 };
 
+const REPORTS: MissingPart = MissingPart {
+    name: "seccomp notifications (Linux 5.9)",
+    allows: "system calls that an application is refused are not named in the log",
+};
+
 /// What is missing here. Tried once, by a thread that ends with it.
 pub fn missing() -> &'static [MissingPart] {
     static MISSING: OnceLock<Vec<MissingPart>> = OnceLock::new();
@@ -56,7 +63,7 @@ pub fn missing() -> &'static [MissingPart] {
         match tried {
             Ok(Ok(missing)) => missing,
             // Without a thread to try it with, nothing is entered that may fail.
-            _ => vec![DOMAIN, FILTER],
+            _ => vec![DOMAIN, FILTER, REPORTS],
         }
     })
 }
@@ -67,7 +74,14 @@ fn try_parts() -> Vec<MissingPart> {
     let entered = rustix::thread::set_no_new_privs(true).map_err(io::Error::from);
     let entered = entered.and_then(|()| restrict(ruleset?.as_raw_fd()));
     missing.extend(entered.is_err().then_some(DOMAIN));
+    // First the one with a listener: there is one listener at most.
+    let reporting = match listener::is_supported() {
+        true => filter::make(rules(&[], Refusal::Report)),
+        false => None,
+    };
+    let listener = reporting.is_some_and(|filter| filter::install_reporting(&filter).is_ok());
     missing.extend(install_filter().is_err().then_some(FILTER));
+    missing.extend((!listener).then_some(REPORTS));
     missing
 }
 
@@ -79,36 +93,44 @@ impl Sandbox {
         Self {
             has_domain: !missing.contains(&DOMAIN),
             has_filter: !missing.contains(&FILTER),
+            has_reports: !missing.contains(&REPORTS),
         }
     }
 
     /// The same in one byte, which is never 0.
     pub(crate) fn encode(self) -> u8 {
-        1 | u8::from(self.has_domain) << 1 | u8::from(self.has_filter) << 2
+        let parts = [self.has_domain, self.has_filter, self.has_reports];
+        let bits = parts.into_iter().zip(1..);
+        bits.fold(1, |byte, (part, bit)| byte | u8::from(part) << bit)
     }
 
     /// What [`Sandbox::encode`] made of it; `None` of any other byte.
     pub(crate) fn decode(byte: u8) -> Option<Self> {
         let has = |bit: u8| byte & (1 << bit) != 0;
-        (byte < 8 && has(0)).then_some(Self {
+        (byte < 16 && has(0)).then_some(Self {
             has_domain: has(1),
             has_filter: has(2),
+            has_reports: has(3),
         })
     }
 
-    /// For good, for this thread and all that comes of it.
+    /// For good, for this thread and all that comes of it. With a filter that reports
+    /// ([`reporting_filter`]) and where the kernel has it, gives the filter's listener.
     ///
     /// # Errors
     /// What the kernel says.
-    pub(crate) fn enter(self) -> io::Result<()> {
+    pub(crate) fn enter(self, reporting: Option<&[sock_filter]>) -> io::Result<Option<OwnedFd>> {
         rustix::thread::set_no_new_privs(true)?;
         if self.has_domain {
             restrict(make_ruleset()?.as_raw_fd())?;
         }
+        if let Some(filter) = reporting.filter(|_| self.has_filter && self.has_reports) {
+            return filter::install_reporting(filter).map(Some);
+        }
         if self.has_filter {
             install_filter()?;
         }
-        Ok(())
+        Ok(None)
     }
 }
 
@@ -160,15 +182,26 @@ fn restrict(ruleset: RawFd) -> io::Result<()> {
     }
 }
 
-fn install_filter() -> io::Result<()> {
-    static FILTER: OnceLock<Option<Vec<sock_filter>>> = OnceLock::new();
-    let rules = Rules {
+fn rules(guards: &[Guard], refusal: Refusal) -> Rules<'_> {
+    Rules {
         denied: &[OF_THE_SYSTEM],
         missing: &[],
         only_threads: false,
-    };
+        guards,
+        refusal,
+    }
+}
+
+/// The filter of a sandbox whose refusals are reported, and that guards these processes too; `None` on a
+/// processor without one.
+pub(crate) fn reporting_filter(processes: &[u32]) -> Option<Vec<sock_filter>> {
+    filter::make(rules(&listener::guards(processes), Refusal::Report))
+}
+
+fn install_filter() -> io::Result<()> {
+    static FILTER: OnceLock<Option<Vec<sock_filter>>> = OnceLock::new();
     // Made by the thread that tries it, which comes before every child.
-    match FILTER.get_or_init(|| filter::make(rules)) {
+    match FILTER.get_or_init(|| filter::make(rules(&[], Refusal::Error))) {
         Some(filter) => filter::install(filter),
         None => Err(io::ErrorKind::Unsupported.into()),
     }
@@ -180,15 +213,15 @@ mod tests {
 
     #[test]
     fn parts_are_told_in_one_byte() {
-        for (has_domain, has_filter) in [(false, false), (true, false), (false, true), (true, true)]
-        {
+        for parts in 0..8 {
             let sandbox = Sandbox {
-                has_domain,
-                has_filter,
+                has_domain: parts & 1 != 0,
+                has_filter: parts & 2 != 0,
+                has_reports: parts & 4 != 0,
             };
             assert_eq!(Sandbox::decode(sandbox.encode()), Some(sandbox));
         }
-        for byte in [0, 2, 8, 9, 255] {
+        for byte in [0, 2, 16, 17, 255] {
             assert_eq!(Sandbox::decode(byte), None, "{byte}");
         }
     }
@@ -197,7 +230,7 @@ mod tests {
     fn a_sandbox_holds_for_its_thread_alone() {
         let sandbox = Sandbox::available();
         let entered = std::thread::spawn(move || {
-            sandbox.enter().unwrap();
+            sandbox.enter(None).unwrap();
             #[expect(unsafe_code, reason = "no safe wrapper offers this call")]
             // SAFETY: a path of nothing to nowhere; the call is denied before it is read.
             let done = unsafe { libc::syscall(libc::SYS_umount2, c"/nowhere".as_ptr(), 0) };

@@ -11,6 +11,7 @@
 //! - A program gets the descriptors of its order and no other.
 //! - Every order ends within [`ORDER_TIMEOUT`], and a late answer is nobody else's: each has a number.
 //! - The launcher ends when the server does: its socket ends.
+//! - It answers the calls that sandboxes refuse, and tells the server of them; orders come first.
 //! - It keeps root's rights only if an application has a user of its own. It then starts programs as
 //!   users of a list that it has from before the server gave its rights up, and the next server
 //!   exactly as this one was started.
@@ -20,6 +21,9 @@
 mod child;
 mod order;
 mod privileges;
+mod refusals;
+
+pub use refusals::RefusedCall;
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -33,6 +37,7 @@ use rustix::net::Shutdown;
 use rustix::process::{Pid, Signal, WaitIdOptions, getpid};
 
 use self::order::{Lifetime, Order};
+use self::refusals::Refusals;
 use super::orphans::{Known, known};
 use super::successor::Successor;
 use super::{
@@ -85,6 +90,7 @@ pub struct Command {
 pub struct Launcher {
     line: Mutex<Line>,
     pid: u32,
+    refusals: Mutex<Option<OwnedFd>>,
 }
 
 /// The server's end of the conversation.
@@ -113,6 +119,7 @@ impl Launcher {
         // Before the fork: only descendants that come later look for a subreaper.
         become_subreaper()?;
         let (ours, theirs) = handover::pair()?;
+        let (refusals, reports) = handover::pair()?;
         let server = getpid();
         let (pid, known) = known(|_| {
             #[expect(unsafe_code, reason = "there is no safe fork")]
@@ -121,12 +128,14 @@ impl Launcher {
             match unsafe { libc::fork() } {
                 -1 => Err(io::Error::last_os_error()),
                 0 => {
-                    let prepared = become_launcher(&theirs)
+                    let prepared = become_launcher([&theirs, &reports])
                         .and_then(|()| set_up())
                         .and_then(|()| privileges.give_up())
                         .and_then(|()| die_with(server));
-                    let served = answer(&theirs, 0, prepared.map(|()| 0))
-                        .and_then(|()| serve(&theirs, server, privileges));
+                    let served = answer(&theirs, 0, prepared.map(|()| 0)).and_then(|()| {
+                        let refusals = Refusals::new(reports, server);
+                        serve(&theirs, server, privileges, refusals)
+                    });
                     privileges.groups.iter().for_each(Group::remove);
                     exit(served.is_ok())
                 }
@@ -144,7 +153,16 @@ impl Launcher {
         Ok(Self {
             line: Mutex::new(line),
             pid,
+            refusals: Mutex::new(Some(refusals)),
         })
+    }
+
+    /// The socket on which it tells of calls that sandboxes refuse: a packet is a [`RefusedCall`]. It is
+    /// given once; nobody has to read it.
+    #[must_use]
+    pub fn take_refusals(&self) -> Option<OwnedFd> {
+        let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        refusals.take()
     }
 
     /// Its process id.
@@ -182,6 +200,7 @@ impl Launcher {
             sandbox: launch.sandbox,
             account: launch.account.clone(),
             group: launch.group.clone(),
+            app: launch.app.clone(),
         };
         let descriptors = places.iter().map(|(fd, _)| *fd).collect();
         let ((pid, exit), known) = self.order(&order, descriptors)?;
@@ -233,6 +252,7 @@ impl Launcher {
             sandbox: None,
             account: None,
             group: None,
+            app: String::new(),
         };
         let ((pid, exit), known) = self.order(&order, descriptors)?;
         Ok(Successor {
@@ -405,8 +425,8 @@ impl Answer {
 }
 
 /// What is different from the server: its own group, which no terminal signals, no signals but the one
-/// that cannot be ignored, and no descriptor but the socket.
-fn become_launcher(socket: &OwnedFd) -> io::Result<()> {
+/// that cannot be ignored, and no descriptors but its sockets.
+fn become_launcher(sockets: [&OwnedFd; 2]) -> io::Result<()> {
     rustix::process::setpgid(None, None)?;
     // A name is for people.
     let _ = rustix::thread::set_name(c"penstock-launch");
@@ -425,13 +445,19 @@ fn become_launcher(socket: &OwnedFd) -> io::Result<()> {
         }
     }
     daemon::leave_terminal(None)?;
-    close_all_but(socket.as_raw_fd())
+    let mut numbers = sockets.map(|socket| socket.as_raw_fd().unsigned_abs());
+    numbers.sort_unstable();
+    close_all_but(numbers)
 }
 
-/// Closes every descriptor above standard error but one.
-fn close_all_but(kept: RawFd) -> io::Result<()> {
-    let kept = libc::c_uint::try_from(kept).map_err(io::Error::other)?;
-    let ranges = [(3, kept.saturating_sub(1)), (kept + 1, libc::c_uint::MAX)];
+/// Closes every descriptor above standard error but two, in their order.
+fn close_all_but(kept: [libc::c_uint; 2]) -> io::Result<()> {
+    let [low, high] = kept;
+    let ranges = [
+        (3, low - 1),
+        (low + 1, high - 1),
+        (high + 1, libc::c_uint::MAX),
+    ];
     let ranges = ranges.into_iter().filter(|(first, last)| first <= last);
     for (first, last) in ranges {
         #[expect(unsafe_code, reason = "descriptors of the server, closed by number")]
@@ -446,9 +472,9 @@ fn close_all_but(kept: RawFd) -> io::Result<()> {
 }
 
 /// The same without `close_range` (Linux 5.9).
-fn close_each_but(kept: libc::c_uint) -> io::Result<()> {
+fn close_each_but(kept: [libc::c_uint; 2]) -> io::Result<()> {
     for number in isolation::open_numbers()? {
-        if number.unsigned_abs() != kept {
+        if !kept.contains(&number.unsigned_abs()) {
             #[expect(unsafe_code, reason = "descriptors of the server, closed by number")]
             // SAFETY: as above.
             unsafe {
@@ -469,16 +495,29 @@ fn die_with(server: Pid) -> io::Result<()> {
 }
 
 /// Takes orders until the server is gone.
-fn serve(socket: &OwnedFd, server: Pid, privileges: &Privileges) -> io::Result<()> {
-    while let Some((number, order)) = receive_order(socket.as_fd())? {
+fn serve(
+    socket: &OwnedFd,
+    server: Pid,
+    privileges: &Privileges,
+    mut refusals: Refusals,
+) -> io::Result<()> {
+    loop {
+        refusals.answer_until_ready(socket.as_fd())?;
+        let Some((number, order)) = receive_order(socket.as_fd())? else {
+            return Ok(());
+        };
         let started = order.and_then(|(mut order, mut descriptors)| {
             let account = privileges.permit(&mut order, &mut descriptors)?;
-            let bounds = privileges.find_group(&order)?;
-            child::start(&order, descriptors, (account, bounds), server)
+            let bounds = (account, privileges.find_group(&order)?);
+            let (pid, listener) =
+                child::start(&order, descriptors, bounds, server, refusals.filter())?;
+            if let Some(listener) = listener {
+                refusals.watch(&order.app, listener);
+            }
+            Ok(pid)
         });
         answer(socket, number, started)?;
     }
-    Ok(())
 }
 
 fn answer(socket: &OwnedFd, number: u32, result: io::Result<u32>) -> io::Result<()> {

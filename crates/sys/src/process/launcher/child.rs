@@ -1,8 +1,8 @@
 //! From an order to a running program.
 //!
 //! A helper is forked that forks the program's process, says its number and ends: that process is then
-//! the server's child. It sets itself up and runs the program; a pipe that closes then tells so, or
-//! brings the error.
+//! the server's child. It sets itself up and runs the program; a socket that closes then tells so, or
+//! brings the error. The listener of its sandbox comes by that socket too.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -10,8 +10,8 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use libc::sock_filter;
 use rustix::event::{Timespec, poll};
-use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, Signal, WaitOptions, getpid, getppid, waitpid};
 
 use super::exit;
@@ -19,7 +19,6 @@ use super::order::{Lifetime, Order};
 use crate::cgroup::Group;
 use crate::handover;
 use crate::identity::Account;
-use crate::isolation::Sandbox;
 use crate::process::{inherited_open_files, restore, stay_open};
 
 /// How long a program may take until it runs.
@@ -41,7 +40,7 @@ const LOOK: Timespec = Timespec {
 type Bounds<'a> = (Option<&'a Account>, Option<&'a Group>);
 
 /// Starts the program, as another user than this process's if there is an account: its process id, once
-/// it runs.
+/// it runs, and the listener of its sandbox if that has the filter.
 ///
 /// # Errors
 /// What kept it from running.
@@ -50,12 +49,13 @@ pub(super) fn start(
     descriptors: Vec<OwnedFd>,
     bounds: Bounds<'_>,
     server: Pid,
-) -> io::Result<u32> {
+    filter: Option<&[sock_filter]>,
+) -> io::Result<(u32, Option<OwnedFd>)> {
     if descriptors.len() != order.numbers.len() {
         return Err(io::Error::other("an order without its descriptors"));
     }
     let descriptors = move_away(descriptors, &order.numbers)?;
-    let (result, told) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+    let (result, told) = handover::pair()?;
     let told = out_of_the_way(told, &order.numbers)?;
     let helper = fork(|| {
         let program = fork(|| {
@@ -64,7 +64,14 @@ pub(super) fn start(
                 tell(&told, b'g', error.raw_os_error().unwrap_or(libc::EIO));
                 return false;
             }
-            let error = run(order, &descriptors, bounds, server);
+            let with = Surroundings {
+                descriptors: &descriptors,
+                bounds,
+                server,
+                filter,
+                told: &told,
+            };
+            let error = run(order, with);
             let number = error.raw_os_error().unwrap_or(libc::EIO);
             tell(&told, b'e', number);
             false
@@ -77,12 +84,12 @@ pub(super) fn start(
     })?;
     drop(told);
     rustix::io::retry_on_intr(|| waitpid(Some(helper), WaitOptions::empty()))?;
-    let mut said = Vec::new();
+    let mut said = Said::default();
     if listen(&result, &mut said).is_ok() {
-        return outcome(&said);
+        return Ok((outcome(&said.words)?, said.listener));
     }
     // It may wait for ever: for a disk that is gone, or for a file that somebody holds (`F_SETLEASE`).
-    if let Ok(pid) = outcome(&said) {
+    if let Ok(pid) = outcome(&said.words) {
         let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
         // What has ended meanwhile needs no signal: it is the server's child and not reaped yet.
         let _ = pid.map(|pid| rustix::process::kill_process(pid, Signal::KILL));
@@ -90,21 +97,40 @@ pub(super) fn start(
     Err(io::Error::from_raw_os_error(libc::ETIMEDOUT))
 }
 
-/// Reads the pipe to its end, [`START_TIMEOUT`] at most.
-fn listen(result: &OwnedFd, said: &mut Vec<u8>) -> io::Result<()> {
+/// What the process is given beside its order.
+#[derive(Clone, Copy)]
+struct Surroundings<'a> {
+    descriptors: &'a [OwnedFd],
+    bounds: Bounds<'a>,
+    server: Pid,
+    /// The filter of its sandbox, if its calls are to be reported.
+    filter: Option<&'a [sock_filter]>,
+    /// Where to send the listener.
+    told: &'a OwnedFd,
+}
+
+/// What came by the socket.
+#[derive(Default)]
+struct Said {
+    words: Vec<u8>,
+    listener: Option<OwnedFd>,
+}
+
+/// Reads the socket to its end, [`START_TIMEOUT`] at most.
+fn listen(result: &OwnedFd, said: &mut Said) -> io::Result<()> {
     let deadline = Instant::now() + START_TIMEOUT;
     let mut word = [0; 16];
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
-        handover::wait_readable(result.as_fd(), Some(left))?;
-        match rustix::io::read(result, &mut word)? {
-            0 => return Ok(()),
-            count => said.extend_from_slice(&word[..count]),
+        match handover::receive_within(result.as_fd(), &mut word, left)? {
+            (0, _) => return Ok(()),
+            (_, Some(listener)) => said.listener = Some(listener),
+            (count, None) => said.words.extend_from_slice(&word[..count]),
         }
     }
 }
 
-/// What the pipe brought: a number, and an error if there was one.
+/// What the words are: a number, and an error if there was one.
 fn outcome(said: &[u8]) -> io::Result<u32> {
     let mut pid = None;
     for word in said.chunks(5) {
@@ -133,7 +159,7 @@ fn tell(told: &OwnedFd, kind: u8, number: i32) {
     let mut word = [kind, 0, 0, 0, 0];
     word[1..].copy_from_slice(&number.to_le_bytes());
     // The launcher waits for it; five bytes go at once.
-    let _ = rustix::io::write(told, &word);
+    let _ = handover::send(told.as_fd(), &word, None);
 }
 
 /// Forks a process that does `act` and ends.
@@ -165,20 +191,20 @@ fn out_of_the_way(fd: OwnedFd, numbers: &[RawFd]) -> io::Result<OwnedFd> {
 }
 
 /// Becomes the program, in a process that is forked for it. Returns only what kept it.
-fn run(order: &Order, descriptors: &[OwnedFd], bounds: Bounds<'_>, server: Pid) -> io::Error {
-    match set_up(order, descriptors, bounds, server) {
+fn run(order: &Order, with: Surroundings<'_>) -> io::Error {
+    match set_up(order, with) {
         Ok(mut command) => command.exec(),
         Err(error) => error,
     }
 }
 
-fn set_up(
-    order: &Order,
-    descriptors: &[OwnedFd],
-    bounds: Bounds<'_>,
-    server: Pid,
-) -> io::Result<Command> {
-    let (account, group) = bounds;
+fn set_up(order: &Order, with: Surroundings<'_>) -> io::Result<Command> {
+    let Surroundings {
+        descriptors,
+        bounds: (account, group),
+        server,
+        ..
+    } = with;
     become_child_of(server)?;
     for (fd, &number) in descriptors.iter().zip(&order.numbers) {
         place(fd, number)?;
@@ -210,7 +236,11 @@ fn set_up(
             true => Stdio::inherit(),
             false => Stdio::null(),
         });
-    order.sandbox.map_or(Ok(()), Sandbox::enter)?;
+    if let Some(sandbox) = order.sandbox
+        && let Some(listener) = sandbox.enter(with.filter)?
+    {
+        handover::send(with.told.as_fd(), b"l", Some(listener.as_fd()))?;
+    }
     Ok(command)
 }
 
@@ -269,7 +299,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_pipe_tells_a_number_or_an_error() {
+    fn the_words_tell_a_number_or_an_error() {
         let word = |kind: u8, number: i32| {
             let mut word = vec![kind];
             word.extend(number.to_le_bytes());

@@ -33,6 +33,8 @@ pub(super) struct Order {
     pub(super) account: Option<String>,
     /// The group that bounds it.
     pub(super) group: Option<String>,
+    /// The application that it is of, for reports; empty of the next server.
+    pub(super) app: String,
 }
 
 /// How long a program may live.
@@ -64,6 +66,7 @@ impl Order {
         for name in [&self.account, &self.group] {
             out.list(name.as_slice(), |out, it| out.text(it.as_ref()));
         }
+        out.text(self.app.as_ref());
         out.0
     }
 
@@ -99,6 +102,7 @@ impl Order {
             },
             account: input.name()?,
             group: input.name()?,
+            app: input.text()?.into_string().ok()?,
         };
         input.0.is_empty().then_some(order)
     }
@@ -180,6 +184,7 @@ mod tests {
             sandbox: Sandbox::decode(5),
             account: Some("shop".to_owned()),
             group: Some("Shop".to_owned()),
+            app: "web".to_owned(),
         }
     }
 
@@ -204,10 +209,11 @@ mod tests {
         assert_eq!(Order::decode(&[0xff; 64]), None);
         let mut without = order();
         (without.account, without.group) = (None, None);
+        without.app = String::new();
         let good = without.encode();
         assert_eq!(Order::decode(&good), Some(without));
-        // The bytes before the empty lists are how long it may live, and its sandbox.
-        for (place, byte) in [(good.len() - 10, 7), (good.len() - 9, 2)] {
+        // The bytes before the empty lists and name are how long it may live, and its sandbox.
+        for (place, byte) in [(good.len() - 14, 7), (good.len() - 13, 2)] {
             let mut odd = good.clone();
             odd[place] = byte;
             assert_eq!(Order::decode(&odd), None);

@@ -199,6 +199,7 @@ mod tests {
             sandbox: None,
             account: account.map(str::to_owned),
             group: None,
+            app: "web".to_owned(),
         }
     }
 

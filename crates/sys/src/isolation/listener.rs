@@ -1,0 +1,228 @@
+//! The listener of a sandbox's filter: calls that it refuses wait here for their error.
+//!
+//! Used by the launcher, which has the listener of each sandbox that it starts.
+//!
+//! # Invariants
+//! - Every call that is received is answered with an error. None is ever let go on: what its
+//!   arguments point to may be changed after a look at it.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use super::filter::{self, Call, Guard};
+
+/// A call that waits for its answer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Notification {
+    id: u64,
+    /// The thread that makes it, 0 if this process does not see it.
+    pub(crate) thread: u32,
+    /// Its number, unless it is a call of another processor's interface.
+    pub(crate) call: Option<u32>,
+    /// The lower halves of its first arguments.
+    pub(crate) arguments: [u32; 3],
+}
+
+/// `SECCOMP_IOCTL_NOTIF_RECV`, `_SEND` and `_ID_VALID` (`linux/seccomp.h`).
+const RECEIVE: u32 = request(3, size_of::<libc::seccomp_notif>(), 0);
+const SEND: u32 = request(3, size_of::<libc::seccomp_notif_resp>(), 1);
+const IS_VALID: u32 = request(1, size_of::<u64>(), 2);
+
+/// A request of an ioctl, as the kernel puts them together; 3 is for both directions, 1 for writing.
+#[expect(clippy::cast_possible_truncation, reason = "the size of a struct")]
+const fn request(direction: u32, size: usize, number: u32) -> u32 {
+    direction << 30 | (size as u32) << 16 | (b'!' as u32) << 8 | number
+}
+
+/// Whether the kernel has listeners whose messages have the length that is known here.
+pub(crate) fn is_supported() -> bool {
+    let mut sizes = libc::seccomp_notif_sizes {
+        seccomp_notif: 0,
+        seccomp_notif_resp: 0,
+        seccomp_data: 0,
+    };
+    #[expect(unsafe_code, reason = "no safe wrapper offers this call")]
+    // SAFETY: the sizes are alive for the call, which writes them.
+    let done = unsafe {
+        let sizes = &raw mut sizes;
+        libc::syscall(libc::SYS_seccomp, libc::SECCOMP_GET_NOTIF_SIZES, 0, sizes)
+    };
+    let fits = |size: u16, ours: usize| usize::from(size) <= ours;
+    done == 0
+        && fits(sizes.seccomp_notif, size_of::<libc::seccomp_notif>())
+        && fits(
+            sizes.seccomp_notif_resp,
+            size_of::<libc::seccomp_notif_resp>(),
+        )
+}
+
+/// The next call, of a listener that is readable; `None` if its thread has ended or was interrupted.
+pub(crate) fn receive(listener: BorrowedFd<'_>) -> Option<Notification> {
+    let mut message = std::mem::MaybeUninit::<libc::seccomp_notif>::zeroed();
+    control(listener, RECEIVE, message.as_mut_ptr().cast()).ok()?;
+    #[expect(unsafe_code, reason = "the kernel fills it")]
+    // SAFETY: all of its fields are numbers, and it was zeroed before the kernel filled it.
+    let message = unsafe { message.assume_init() };
+    let data = message.data;
+    let number = data.nr.cast_unsigned();
+    let [first, second, third, ..] = data.args;
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "process ids, of which the kernel takes the lower half too"
+    )]
+    Some(Notification {
+        id: message.id,
+        thread: message.pid,
+        call: filter::is_native(data.arch, number).then_some(number),
+        arguments: [first, second, third].map(|argument| argument as u32),
+    })
+}
+
+/// Whether the call still waits, so that its thread has had the same number since.
+pub(crate) fn is_waiting(listener: BorrowedFd<'_>, call: &Notification) -> bool {
+    let mut id = call.id;
+    control(listener, IS_VALID, (&raw mut id).cast()).is_ok()
+}
+
+/// Has the call fail: as if the kernel had it not if it is of another interface, else with EPERM.
+pub(crate) fn refuse(listener: BorrowedFd<'_>, call: &Notification) {
+    let error = match call.call {
+        Some(_) => libc::EPERM,
+        None => libc::ENOSYS,
+    };
+    let mut answer = libc::seccomp_notif_resp {
+        id: call.id,
+        val: 0,
+        error: -error,
+        flags: 0,
+    };
+    // A thread that has ended meanwhile needs no answer.
+    let _ = control(listener, SEND, (&raw mut answer).cast());
+}
+
+fn control(listener: BorrowedFd<'_>, request: u32, message: *mut libc::c_void) -> io::Result<()> {
+    #[expect(unsafe_code, reason = "no safe wrapper offers these calls")]
+    // SAFETY: the message is alive, and as long as the kernel says ([`is_supported`]).
+    let done = unsafe { libc::ioctl(listener.as_raw_fd(), request.into(), message) };
+    match done {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+/// Calls that name a process by their first argument, and do something to it.
+const WITH_PROCESS: &[Call] = &[
+    ("kill", libc::SYS_kill),
+    ("tkill", libc::SYS_tkill),
+    ("tgkill", libc::SYS_tgkill),
+    ("rt_sigqueueinfo", libc::SYS_rt_sigqueueinfo),
+    ("rt_tgsigqueueinfo", libc::SYS_rt_tgsigqueueinfo),
+    ("pidfd_open", libc::SYS_pidfd_open),
+    ("prlimit64", libc::SYS_prlimit64),
+    ("sched_setaffinity", libc::SYS_sched_setaffinity),
+    ("sched_setscheduler", libc::SYS_sched_setscheduler),
+    ("sched_setparam", libc::SYS_sched_setparam),
+    ("sched_setattr", libc::SYS_sched_setattr),
+    ("migrate_pages", libc::SYS_migrate_pages),
+    ("move_pages", libc::SYS_move_pages),
+];
+const WITH_PRIORITY: &[Call] = &[("setpriority", libc::SYS_setpriority)];
+const WITH_DISK_PRIORITY: &[Call] = &[("ioprio_set", libc::SYS_ioprio_set)];
+
+/// All processes that one may signal, as `kill` has it.
+const EVERYONE: u32 = u32::MAX;
+
+/// "All processes of a user" (`linux/resource.h`, `linux/ioprio.h`).
+const USER_PRIORITY: u32 = libc::PRIO_USER;
+const USER_DISK_PRIORITY: u32 = 3;
+
+/// What refuses calls that reach for one of these processes, or for all.
+pub(crate) fn guards(processes: &[u32]) -> Vec<Guard> {
+    let groups = processes.iter().map(|pid| pid.wrapping_neg());
+    let named = processes.iter().copied().chain(groups).chain([EVERYONE]);
+    let with_user = |user| vec![(0, vec![user]), (1, processes.to_vec())];
+    vec![
+        Guard {
+            calls: WITH_PROCESS,
+            looks: vec![(0, named.collect())],
+        },
+        Guard {
+            calls: WITH_PRIORITY,
+            looks: with_user(USER_PRIORITY),
+        },
+        Guard {
+            calls: WITH_DISK_PRIORITY,
+            looks: with_user(USER_DISK_PRIORITY),
+        },
+    ]
+}
+
+/// The process that a guarded call reaches for, or [`EVERYONE`]; `None` of any other call.
+pub(crate) fn process_of(call: u32, arguments: [u32; 3]) -> Option<u32> {
+    let is_one = |calls: &[Call]| calls.iter().any(|(_, number)| *number == call.into());
+    if is_one(WITH_PROCESS) {
+        let process = arguments[0].cast_signed();
+        return Some(match process {
+            -1 => EVERYONE,
+            _ => process.unsigned_abs(),
+        });
+    }
+    let user = match call {
+        _ if is_one(WITH_PRIORITY) => USER_PRIORITY,
+        _ if is_one(WITH_DISK_PRIORITY) => USER_DISK_PRIORITY,
+        _ => return None,
+    };
+    Some(if arguments[0] == user {
+        EVERYONE
+    } else {
+        arguments[1]
+    })
+}
+
+/// The signal that a call sends; `None` if it sends none.
+pub(crate) fn signal_of(call: u32, arguments: [u32; 3]) -> Option<u32> {
+    match call.into() {
+        libc::SYS_kill | libc::SYS_tkill | libc::SYS_rt_sigqueueinfo => Some(arguments[1]),
+        libc::SYS_tgkill | libc::SYS_rt_tgsigqueueinfo => Some(arguments[2]),
+        _ => None,
+    }
+}
+
+/// The name of a call that a sandbox refuses.
+pub(crate) fn name(call: u32) -> Option<&'static str> {
+    let lists = [
+        filter::OF_THE_SYSTEM,
+        WITH_PROCESS,
+        WITH_PRIORITY,
+        WITH_DISK_PRIORITY,
+    ];
+    let mut calls = lists.into_iter().flatten();
+    let found = calls.find(|(_, number)| *number == call.into());
+    found.map(|(name, _)| *name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guarded_calls_tell_whom_they_reach_for() {
+        let number = |call: libc::c_long| u32::try_from(call).unwrap();
+        let kill = number(libc::SYS_kill);
+        for (arguments, process) in [
+            ([70, 15, 0], 70),
+            ([70_u32.wrapping_neg(), 9, 0], 70),
+            ([u32::MAX, 9, 0], EVERYONE),
+        ] {
+            assert_eq!(process_of(kill, arguments), Some(process));
+            assert_eq!(signal_of(kill, arguments), Some(arguments[1]));
+        }
+        let setpriority = number(libc::SYS_setpriority);
+        assert_eq!(process_of(setpriority, [0, 70, 19]), Some(70));
+        assert_eq!(process_of(setpriority, [2, 0, 19]), Some(EVERYONE));
+        let ptrace = number(libc::SYS_ptrace);
+        assert_eq!(process_of(ptrace, [16, 70, 0]), None);
+        assert_eq!((name(ptrace), name(kill)), (Some("ptrace"), Some("kill")));
+        assert_eq!(name(number(libc::SYS_read)), None);
+    }
+}

@@ -1,0 +1,569 @@
+//! Calls that the sandboxes of programs refuse: the launcher answers each, and reports them to the server.
+//!
+//! A filter refuses a call by handing it to its listener, which the program's process sends to the launcher
+//! before it becomes the program. The launcher answers while it waits for orders.
+//!
+//! # Invariants
+//! - Orders come first: between two looks for one, each sandbox has one call answered at most.
+//! - A flood of refused calls costs little: a sandbox has so many answered in a while, and its callers
+//!   wait for the next. Reports have a bound; those that are left out are counted.
+//! - What is reported is never waited for.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use libc::sock_filter;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use crate::handover;
+use crate::isolation::{
+    self,
+    listener::{self, Notification},
+};
+
+/// Sandboxes whose calls are reported; programs that are started beyond that are refused the same calls,
+/// and nobody is told. The listeners of programs that have ended are closed.
+const LISTENERS_MAX: usize = 512;
+
+/// How many calls a sandbox has answered in each slice of time; an answer takes some 10 us.
+const ANSWERS_MAX: u32 = 100;
+const SLICE: Duration = Duration::from_millis(100);
+
+/// How often the same is reported, and how many different calls of a sandbox are in that time.
+const REPORT_INTERVAL: Duration = Duration::from_secs(1);
+const REPORTS_MAX: usize = 32;
+
+/// Longest report: numbers, the name of a program (15 bytes) and of an application.
+const REPORT_BYTES: usize = 512;
+const PROGRAM_BYTES: usize = 64;
+
+/// A system call that an application was refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RefusedCall {
+    /// The application.
+    pub app: String,
+    /// The process that made it.
+    pub pid: u32,
+    /// The name of its program, as the kernel has it.
+    pub program: String,
+    /// The call.
+    kind: Kind,
+    /// How often, since the last report of the same.
+    pub count: u32,
+}
+
+/// What calls have in common that are reported as the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Kind {
+    /// Its number; `None` of another processor's interface.
+    call: Option<u32>,
+    target: Target,
+    signal: Option<u8>,
+}
+
+/// Which processes a call reached for that are guarded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Target {
+    None,
+    Server,
+    Launcher,
+    Everyone,
+}
+
+const TARGETS: [Target; 4] = [
+    Target::None,
+    Target::Server,
+    Target::Launcher,
+    Target::Everyone,
+];
+
+/// No signal, in a report.
+const NO_SIGNAL: u8 = u8::MAX;
+
+impl std::fmt::Display for RefusedCall {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Kind {
+            call,
+            target,
+            signal,
+        } = self.kind;
+        match call.map(|call| (call, listener::name(call))) {
+            Some((_, Some(name))) => f.write_str(name)?,
+            Some((number, None)) => write!(f, "call {number}")?,
+            None => f.write_str("a call of another processor's interface")?,
+        }
+        match signal {
+            Some(0) => f.write_str(" without a signal")?,
+            Some(signal) => write!(f, " with signal {signal}")?,
+            None => {}
+        }
+        f.write_str(match target {
+            Target::None => "",
+            Target::Server => " to the server",
+            Target::Launcher => " to the server's launcher",
+            Target::Everyone => " to all processes",
+        })?;
+        let (pid, program) = (self.pid, &self.program);
+        write!(f, " by process {pid} ({program})")?;
+        f.write_str(match target {
+            Target::None => ": applications may not look into other processes or change the system",
+            _ => ": an application has no say in the server's life",
+        })?;
+        match self.count {
+            0 | 1 => Ok(()),
+            count => write!(f, " ({count} times)"),
+        }
+    }
+}
+
+impl RefusedCall {
+    fn encode(&self) -> Vec<u8> {
+        let Kind {
+            call,
+            target,
+            signal,
+        } = self.kind;
+        let mut bytes = Vec::with_capacity(REPORT_BYTES);
+        for number in [self.pid, self.count, call.unwrap_or(u32::MAX)] {
+            bytes.extend(number.to_le_bytes());
+        }
+        let target = TARGETS.iter().position(|it| *it == target);
+        bytes.push(target.and_then(|at| u8::try_from(at).ok()).unwrap_or(0));
+        bytes.push(signal.unwrap_or(NO_SIGNAL));
+        let program: Vec<u8> = self.program.bytes().take(PROGRAM_BYTES).collect();
+        bytes.push(u8::try_from(program.len()).unwrap_or(0));
+        bytes.extend(program);
+        bytes.extend(self.app.bytes());
+        bytes.truncate(REPORT_BYTES);
+        bytes
+    }
+
+    /// Reads a report, as it comes by [`super::Launcher::take_refusals`].
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let (numbers, rest) = bytes.split_first_chunk::<12>()?;
+        let number = |at: usize| Some(u32::from_le_bytes(*numbers.get(at..)?.first_chunk()?));
+        let ([target, signal, length], rest) = rest.split_first_chunk()?;
+        let (program, app) = rest.split_at_checked(usize::from(*length))?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Some(Self {
+            app: text(app),
+            pid: number(0)?,
+            program: text(program),
+            kind: Kind {
+                call: number(8).filter(|call| *call != u32::MAX),
+                target: *TARGETS.get(usize::from(*target))?,
+                signal: (*signal != NO_SIGNAL).then_some(*signal),
+            },
+            count: number(4)?,
+        })
+    }
+}
+
+/// The listeners of all sandboxes.
+#[derive(Debug)]
+pub(super) struct Refusals {
+    reports: OwnedFd,
+    guarded: Guarded,
+    filter: Option<Vec<sock_filter>>,
+    sandboxes: Vec<Watched>,
+}
+
+/// Processes that no call of an application is to reach.
+#[derive(Debug, Clone, Copy)]
+struct Guarded {
+    server: u32,
+    /// The group that the server is in, which may be of whoever started it.
+    group: u32,
+    launcher: u32,
+}
+
+/// One sandbox.
+#[derive(Debug)]
+struct Watched {
+    listener: OwnedFd,
+    app: String,
+    /// When the present slice began, and how many were answered since.
+    slice: Instant,
+    answered: u32,
+    /// When reports were counted anew, and what has been reported since, with how often it came again.
+    interval: Instant,
+    reported: Vec<RefusedCall>,
+    /// Those for which there was no room.
+    left_out: Option<RefusedCall>,
+}
+
+impl Refusals {
+    /// For a launcher, of this server: `reports` is where reports go.
+    pub(super) fn new(reports: OwnedFd, server: rustix::process::Pid) -> Self {
+        let number = |pid: rustix::process::Pid| pid.as_raw_nonzero().get().unsigned_abs();
+        let server_group = rustix::process::getpgid(Some(server)).map_or(0, number);
+        let guarded = Guarded {
+            server: number(server),
+            group: match server_group {
+                0 => number(server),
+                group => group,
+            },
+            launcher: number(rustix::process::getpid()),
+        };
+        let Guarded {
+            server,
+            group,
+            launcher,
+        } = guarded;
+        Self {
+            reports,
+            guarded,
+            filter: isolation::reporting_filter(&[server, group, launcher]),
+            sandboxes: Vec::new(),
+        }
+    }
+
+    /// The filter for the next sandbox, if its calls can be watched.
+    pub(super) fn filter(&self) -> Option<&[sock_filter]> {
+        let has_room = self.sandboxes.len() < LISTENERS_MAX;
+        self.filter.as_deref().filter(|_| has_room)
+    }
+
+    /// Watches a sandbox, until the last of its processes has ended.
+    pub(super) fn watch(&mut self, app: &str, listener: OwnedFd) {
+        let now = Instant::now();
+        self.sandboxes.push(Watched {
+            listener,
+            app: app.to_owned(),
+            slice: now,
+            answered: 0,
+            interval: now,
+            reported: Vec::new(),
+            left_out: None,
+        });
+    }
+
+    /// Answers refused calls until there is an order.
+    ///
+    /// # Errors
+    /// What `poll` says.
+    pub(super) fn answer_until_ready(&mut self, orders: BorrowedFd<'_>) -> io::Result<()> {
+        loop {
+            let ready = self.wait(orders)?;
+            let Some((order, sandboxes)) = ready.split_first() else {
+                return Ok(());
+            };
+            let mut ended = Vec::new();
+            for ((at, sandbox), ready) in self.sandboxes.iter_mut().enumerate().zip(sandboxes) {
+                if ready.contains(PollFlags::IN) {
+                    sandbox.answer(self.guarded, &self.reports);
+                } else if !ready.is_empty() {
+                    ended.push(at);
+                }
+            }
+            for at in ended.into_iter().rev() {
+                self.sandboxes.swap_remove(at).report_rest(&self.reports);
+            }
+            if !order.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Waits for an order, a call, the end of a sandbox, or until there is something to report: what is
+    /// ready, of the orders first.
+    fn wait(&mut self, orders: BorrowedFd<'_>) -> io::Result<Vec<PollFlags>> {
+        let now = Instant::now();
+        for sandbox in &mut self.sandboxes {
+            sandbox.begin_anew(now, &self.reports);
+        }
+        let due = self.sandboxes.iter().filter_map(Watched::due).min();
+        let left = due.map(|due| due.saturating_duration_since(now));
+        let left = left.map(Timespec::try_from).transpose();
+        let left = left.map_err(io::Error::other)?;
+        let mut polled = vec![PollFd::from_borrowed_fd(orders, PollFlags::IN)];
+        polled.extend(self.sandboxes.iter().map(|sandbox| {
+            let wanted = match sandbox.answered < ANSWERS_MAX {
+                true => PollFlags::IN,
+                // Its end is told all the same.
+                false => PollFlags::empty(),
+            };
+            PollFd::new(&sandbox.listener, wanted)
+        }));
+        match poll(&mut polled, left.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => Ok(polled.iter().map(PollFd::revents).collect()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl Watched {
+    /// When something is to be done about it although nothing comes.
+    fn due(&self) -> Option<Instant> {
+        let is_held = self.answered >= ANSWERS_MAX;
+        let slice = is_held.then(|| self.slice + SLICE);
+        let has_more = self.left_out.is_some() || self.reported.iter().any(|call| call.count > 0);
+        let interval = has_more.then(|| self.interval + REPORT_INTERVAL);
+        slice.into_iter().chain(interval).min()
+    }
+
+    fn begin_anew(&mut self, now: Instant, reports: &OwnedFd) {
+        if now >= self.slice + SLICE {
+            (self.slice, self.answered) = (now, 0);
+        }
+        if now >= self.interval + REPORT_INTERVAL {
+            self.interval = now;
+            self.report_rest(reports);
+        }
+    }
+
+    /// Reports what came again since it was reported.
+    fn report_rest(&mut self, reports: &OwnedFd) {
+        let reported = self.reported.drain(..).chain(self.left_out.take());
+        let again = reported.filter(|call| call.count > 0);
+        again.for_each(|call| send(reports, &call));
+    }
+
+    fn answer(&mut self, guarded: Guarded, reports: &OwnedFd) {
+        let Some(call) = listener::receive(self.listener.as_fd()) else {
+            return;
+        };
+        self.answered += 1;
+        let kind = Kind::of(&call, guarded);
+        let mut known = self.reported.iter_mut();
+        if let Some(known) = known.find(|known| known.kind == kind) {
+            known.count = known.count.saturating_add(1);
+        } else if let Some(left_out) = &mut self.left_out {
+            left_out.count = left_out.count.saturating_add(1);
+        } else {
+            let mut refused = self.name(&call, kind);
+            if self.reported.len() == REPORTS_MAX {
+                self.left_out = Some(refused);
+            } else {
+                send(reports, &refused);
+                refused.count = 0;
+                self.reported.push(refused);
+            }
+        }
+        listener::refuse(self.listener.as_fd(), &call);
+    }
+
+    /// Who made a call, as long as it waits: afterwards its number may be another's.
+    fn name(&self, call: &Notification, kind: Kind) -> RefusedCall {
+        #[expect(clippy::disallowed_methods, reason = "/proc is memory, no disk")]
+        let status = std::fs::read_to_string(format!("/proc/{}/status", call.thread));
+        let is_its_own = listener::is_waiting(self.listener.as_fd(), call);
+        let status = status.ok().filter(|_| is_its_own).unwrap_or_default();
+        let field = |name: &str| {
+            let mut lines = status.lines();
+            lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(":\t"))
+        };
+        RefusedCall {
+            app: self.app.clone(),
+            pid: field("Tgid")
+                .and_then(|pid| pid.parse().ok())
+                .unwrap_or(call.thread),
+            program: field("Name").unwrap_or("it has ended").to_owned(),
+            kind,
+            count: 1,
+        }
+    }
+}
+
+impl Kind {
+    fn of(call: &Notification, guarded: Guarded) -> Self {
+        let Notification { arguments, .. } = *call;
+        let process = call
+            .call
+            .and_then(|call| listener::process_of(call, arguments));
+        let signal = call
+            .call
+            .and_then(|call| listener::signal_of(call, arguments));
+        Self {
+            call: call.call,
+            target: match process {
+                None => Target::None,
+                Some(pid) if pid == guarded.launcher => Target::Launcher,
+                Some(pid) if pid == guarded.server || pid == guarded.group => Target::Server,
+                Some(_) => Target::Everyone,
+            },
+            signal: signal.map(|signal| u8::try_from(signal).unwrap_or(NO_SIGNAL - 1)),
+        }
+    }
+}
+
+/// A report that finds no room is lost: the server has enough of them.
+fn send(reports: &OwnedFd, call: &RefusedCall) {
+    let _ = handover::send(reports.as_fd(), &call.encode(), None);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GUARDED: Guarded = Guarded {
+        server: 70,
+        group: 60,
+        launcher: 71,
+    };
+
+    fn refused(call: libc::c_long, target: Target, signal: Option<u8>) -> RefusedCall {
+        RefusedCall {
+            app: "shop".to_owned(),
+            pid: 1234,
+            program: "python3".to_owned(),
+            kind: Kind {
+                call: u32::try_from(call).ok(),
+                target,
+                signal,
+            },
+            count: 1,
+        }
+    }
+
+    #[test]
+    fn reports_are_read_as_they_were_written() {
+        for call in [
+            refused(libc::SYS_ptrace, Target::None, None),
+            refused(libc::SYS_kill, Target::Server, Some(0)),
+            refused(-1, Target::None, None),
+        ] {
+            let bytes = call.encode();
+            assert_eq!(RefusedCall::decode(&bytes), Some(call));
+            assert_eq!(RefusedCall::decode(&bytes[..14]), None);
+        }
+        // An application that has called itself something long.
+        let mut long = refused(libc::SYS_bpf, Target::None, None);
+        long.program = "x".repeat(1000);
+        assert_eq!(
+            RefusedCall::decode(&long.encode()).unwrap().program.len(),
+            64
+        );
+    }
+
+    #[test]
+    fn reports_are_sentences() {
+        let kill = refused(libc::SYS_kill, Target::Everyone, Some(9));
+        assert_eq!(
+            kill.to_string(),
+            "kill with signal 9 to all processes by process 1234 (python3): an application has no say \
+             in the server's life"
+        );
+        let mut ptrace = refused(libc::SYS_ptrace, Target::None, None);
+        ptrace.count = 7;
+        assert_eq!(
+            ptrace.to_string(),
+            "ptrace by process 1234 (python3): applications may not look into other processes or \
+             change the system (7 times)"
+        );
+    }
+
+    /// A thread within a sandbox that does something, and the launcher's side of it.
+    fn watched(
+        act: impl FnOnce() + Send + 'static,
+    ) -> Option<(Refusals, OwnedFd, std::thread::JoinHandle<()>)> {
+        if !isolation::missing().is_empty() {
+            return None;
+        }
+        let (ours, theirs) = handover::pair().unwrap();
+        let mut refusals = Refusals {
+            reports: theirs,
+            guarded: GUARDED,
+            filter: isolation::reporting_filter(&[70, 60, 71]),
+            sandboxes: Vec::new(),
+        };
+        let filter = refusals.filter().unwrap().to_vec();
+        let (send, listeners) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let sandbox = isolation::Sandbox::available();
+            send.send(sandbox.enter(Some(&filter)).unwrap().unwrap())
+                .unwrap();
+            act();
+        });
+        refusals.watch("shop", listeners.recv().unwrap());
+        Some((refusals, ours, thread))
+    }
+
+    /// Answers until the thread has ended; what was reported.
+    fn serve(
+        mut refusals: Refusals,
+        reports: &OwnedFd,
+        thread: std::thread::JoinHandle<()>,
+    ) -> Vec<RefusedCall> {
+        let (orders, order) = handover::pair().unwrap();
+        let ended = std::thread::spawn(move || {
+            let ended = thread.join();
+            handover::send(order.as_fd(), b"x", None).unwrap();
+            ended
+        });
+        refusals.answer_until_ready(orders.as_fd()).unwrap();
+        ended.join().unwrap().unwrap();
+        // The end of a sandbox tells what is left.
+        refusals.answer_until_ready(orders.as_fd()).unwrap();
+        let mut told = Vec::new();
+        let mut buffer = [0; REPORT_BYTES];
+        while let Ok((length, _)) = handover::receive(reports.as_fd(), &mut buffer) {
+            told.push(RefusedCall::decode(&buffer[..length]).unwrap());
+        }
+        told
+    }
+
+    #[expect(unsafe_code, reason = "calls that are refused")]
+    fn call(number: libc::c_long, arguments: [libc::c_long; 2]) -> i32 {
+        // SAFETY: numbers; each of these calls is refused before it is looked at.
+        let done = unsafe { libc::syscall(number, arguments[0], arguments[1], 0) };
+        assert_eq!(done, -1);
+        io::Error::last_os_error().raw_os_error().unwrap()
+    }
+
+    #[test]
+    fn each_refused_call_fails_and_is_named() {
+        let Some((refusals, reports, thread)) = watched(|| {
+            assert_eq!(call(libc::SYS_keyctl, [0, 0]), libc::EPERM);
+            assert_eq!(call(libc::SYS_kill, [70, 15]), libc::EPERM);
+            assert_eq!(call(libc::SYS_tgkill, [71, 71]), libc::EPERM);
+            assert_eq!(call(libc::SYS_kill, [-1, 0]), libc::EPERM);
+            if cfg!(target_arch = "x86_64") {
+                assert_eq!(call(0x4000_0000, [0, 0]), libc::ENOSYS);
+            }
+        }) else {
+            return;
+        };
+        let told = serve(refusals, &reports, thread);
+        let texts: Vec<_> = told.iter().map(ToString::to_string).collect();
+        for (text, start) in texts.iter().zip([
+            "keyctl by process",
+            "kill with signal 15 to the server by process",
+            "tgkill without a signal to the server's launcher by process",
+            "kill without a signal to all processes by process",
+            "a call of another processor's interface by process",
+        ]) {
+            assert!(text.starts_with(start), "{texts:?}");
+        }
+        assert_eq!(told[0].pid, std::process::id());
+        assert!(
+            told.iter()
+                .all(|call| (&*call.app, call.count) == ("shop", 1))
+        );
+        assert_eq!(told.len(), 4 + usize::from(cfg!(target_arch = "x86_64")));
+    }
+
+    #[test]
+    fn a_flood_is_answered_and_reported_in_few_words() {
+        const CALLS: u32 = 150;
+        let Some((refusals, reports, thread)) = watched(|| {
+            for _ in 0..CALLS {
+                assert_eq!(call(libc::SYS_keyctl, [0, 0]), libc::EPERM);
+            }
+            for signal in 0..60 {
+                assert_eq!(call(libc::SYS_kill, [70, signal]), libc::EPERM);
+            }
+        }) else {
+            return;
+        };
+        let began = Instant::now();
+        let told = serve(refusals, &reports, thread);
+        assert!(began.elapsed() >= SLICE, "it was slowed down");
+        let total: u32 = told.iter().map(|call| call.count).sum();
+        assert_eq!(total, CALLS + 60);
+        assert!(told.len() <= REPORTS_MAX + 2, "{}", told.len());
+    }
+}
