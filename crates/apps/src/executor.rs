@@ -8,13 +8,14 @@
 //! (`template`), which one of them may follow (`refork`), or started by themselves. `follow` and `control`
 //! are the tasks beside a process. What must stay true: every process that was started is waited for,
 //! and its group killed when it ends, so nothing is left behind; a boot failure is told before the
-//! exit; the task ends when no process is left.
+//! exit; a start is awaited elsewhere (`launching`), as the kernel may wait for a disk; the task ends when no process is left.
 
 mod busyness;
 mod control;
 mod follow;
 mod forking;
 mod kind;
+mod launching;
 mod limits;
 pub(crate) mod place;
 mod probe;
@@ -37,17 +38,18 @@ use penstock_config as config;
 use penstock_exchange::{Fault, FaultKind, Timing};
 use penstock_runtime::{LoopHandle, clock, loops};
 use penstock_sys::identity::Account;
-use penstock_sys::process::{self, Exit, Handle, Launcher};
+use penstock_sys::process::{self, Exit, Handle, Launcher, Started};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use self::busyness::{Busyness, Wanted};
 use self::control::{Control, Line};
 use self::follow::{Held, Readiness, Tail};
+use self::launching::{Launching, Looking};
 use self::limits::{Limits, Measured};
 use self::place::Folder;
 use self::refork::Promotion;
 use self::servers::Listed;
-use self::template::{Spawn, Templates};
+use self::template::Templates;
 use self::words::BootFailures;
 use self::workers::Slots;
 use crate::app::{AppShared, Boot, Setup};
@@ -96,6 +98,11 @@ enum Input {
     Control {
         key: Key,
         message: ControlMessage,
+    },
+    /// A process was started, or why it could not be.
+    Launched {
+        key: Key,
+        started: Result<Started, String>,
     },
     /// Its process has ended; what it said last may still come.
     Gone {
@@ -182,6 +189,9 @@ pub(crate) struct Executor {
     account: Option<Account>,
     supervisor: Supervisor,
     children: HashMap<WorkerId, Child>,
+    /// Processes that do not run yet.
+    launching: HashMap<Key, Launching>,
+    looking: Looking,
     inputs: mpsc::Sender<Input>,
     inbox: Option<mpsc::Receiver<Input>>,
     boot: watch::Sender<Boot>,
@@ -271,6 +281,8 @@ impl Executor {
             account: setup.account.clone(),
             supervisor: Supervisor::new(policy),
             children: HashMap::new(),
+            launching: HashMap::new(),
+            looking: Looking::default(),
             inputs,
             inbox: Some(inbox),
             boot,
@@ -361,6 +373,7 @@ impl Executor {
             }
             Input::DrainOverdue => self.event(Event::DrainOverdue),
             Input::Control { key, message } => self.handle_control(key, message),
+            Input::Launched { key, started } => self.handle_launched(key, started),
             Input::Gone {
                 key: Key::Worker(worker),
             } => self.lose(worker),
@@ -435,8 +448,8 @@ impl Executor {
         match action {
             Action::Spawn { worker, generation } => {
                 events.extend(match self.spawn(worker, generation) {
-                    Ok(Spawn::Done(pid)) => Some(Event::Spawned { worker, pid }),
-                    Ok(Spawn::Later) => None,
+                    // `Spawned` or `SpawnFailed` will be said.
+                    Ok(()) => None,
                     Err(reason) => {
                         log::error!("{}: cannot start a worker: {reason}", self.shared.name);
                         Some(Event::SpawnFailed { worker, reason })

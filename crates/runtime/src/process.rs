@@ -8,6 +8,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use penstock_sys::poll::Interest;
+use penstock_sys::process::{Launch, Launcher, Started, Step};
 
 use crate::output_events::{OutputEvent, OutputEvents};
 use crate::registered::Registered;
@@ -27,6 +28,33 @@ pub async fn ended(pidfd: &OwnedFd) {
             return;
         }
         crate::clock::sleep(RETRY).await;
+    }
+}
+
+/// Between two tries to give an order to a launcher that is busy.
+const BUSY: Duration = Duration::from_millis(5);
+
+/// Has a program started, and waits until it runs: 10 s at most, as a disk may not answer. Dropped before,
+/// the start is given up.
+///
+/// # Errors
+/// As [`penstock_sys::process::Starting::advance`].
+pub async fn launch(launcher: &Launcher, launch: Launch) -> io::Result<Started> {
+    let mut starting = launcher.begin(launch)?;
+    let socket = starting.socket().try_clone_to_owned()?;
+    let socket = Registered::new(socket, Interest::Read)?;
+    loop {
+        match starting.advance()? {
+            Step::Runs(started) => return Ok(started),
+            Step::IsBusy => crate::clock::sleep(BUSY).await,
+            Step::Waits => {
+                socket.clear_readable();
+                let readable = poll_fn(|cx| socket.poll_readable(cx));
+                // If nothing comes, the next look finds that it is late.
+                let come = crate::clock::until(starting.deadline(), readable).await;
+                come.unwrap_or(Ok(()))?;
+            }
+        }
     }
 }
 

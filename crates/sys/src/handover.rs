@@ -115,6 +115,13 @@ pub(crate) fn wait_readable(socket: BorrowedFd<'_>, limit: Option<Duration>) -> 
     wait(socket, PollFlags::IN, limit)
 }
 
+/// Whether nobody has the other end any more.
+pub(crate) fn is_closed(socket: BorrowedFd<'_>) -> bool {
+    let now = Timespec::default();
+    let mut looked = [PollFd::from_borrowed_fd(socket, PollFlags::IN)];
+    poll(&mut looked, Some(&now)).is_ok() && looked[0].revents().contains(PollFlags::HUP)
+}
+
 fn wait(socket: BorrowedFd<'_>, what: PollFlags, limit: Option<Duration>) -> io::Result<()> {
     let deadline = limit.map(|limit| Instant::now() + limit);
     loop {

@@ -27,7 +27,9 @@ use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, WaitIdStatus, waitid};
 
 pub use handle::Handle;
-pub use launcher::{Command as SuccessorCommand, Launcher, Privileges, RefusedCall};
+pub use launcher::{
+    Command as SuccessorCommand, Launcher, Privileges, RefusedCall, Starting, Step,
+};
 use orphans::{Known, known};
 pub use orphans::{Orphan, end_orphans, orphans, reap_orphan};
 pub use turns::keep_turns;
@@ -202,7 +204,19 @@ fn take_ends(child: &mut Child) -> io::Result<(OwnedFd, OwnedFd, OwnedFd)> {
 /// `NotFound` when it is gone and reaped, `InvalidInput` when it is no child of ours, `AlreadyExists` when
 /// it is waited for already, or that descriptors ran out.
 pub fn adopt(pid: u32, stdout: OwnedFd, stderr: OwnedFd) -> io::Result<Started> {
-    let (exit, known) = known(|table| {
+    let (exit, known) = take_in(pid)?;
+    Ok(Started {
+        pid,
+        exit: Arc::new(exit),
+        stdout,
+        stderr,
+        known,
+    })
+}
+
+/// Enters a child that nobody waits for yet; gives the descriptor of its end.
+fn take_in(pid: u32) -> io::Result<(OwnedFd, Known)> {
+    known(|table| {
         if table.contains(&pid) {
             let why = format!("process {pid} is known already");
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
@@ -215,13 +229,6 @@ pub fn adopt(pid: u32, stdout: OwnedFd, stderr: OwnedFd) -> io::Result<Started> 
                 Err(io::Error::new(io::ErrorKind::InvalidInput, why))
             }
         }
-    })?;
-    Ok(Started {
-        pid,
-        exit: Arc::new(exit),
-        stdout,
-        stderr,
-        known,
     })
 }
 

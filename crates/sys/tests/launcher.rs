@@ -132,7 +132,7 @@ fn shell_in(
         sandbox: None,
         app: "test".to_owned(),
     };
-    launcher.launch(&launch).unwrap()
+    launcher.launch(launch).unwrap()
 }
 
 fn wait(fd: &OwnedFd) {
@@ -174,7 +174,7 @@ fn programs_have_what_they_were_given(launcher: &Launcher) {
         sandbox: None,
         app: "test".to_owned(),
     };
-    let started = launcher.launch(&launch).unwrap();
+    let started = launcher.launch(launch).unwrap();
     let pid = started.pid;
     let (exit, out, err) = end(started);
     let ours = std::process::id();
@@ -209,10 +209,10 @@ fn short_programs_are_told_from_ones_that_do_not_start(launcher: &Launcher) {
         app: "test".to_owned(),
     };
     for (program, dir) in [("no-such-program-here", "/"), ("sh", "/no/such/folder")] {
-        let error = launcher.launch(&launch(program, dir)).unwrap_err();
+        let error = launcher.launch(launch(program, dir)).unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::NotFound, "{program}");
     }
-    let denied = launcher.launch(&launch("/etc/passwd", "/")).unwrap_err();
+    let denied = launcher.launch(launch("/etc/passwd", "/")).unwrap_err();
     assert_eq!(denied.kind(), std::io::ErrorKind::PermissionDenied);
     // What did not start is nobody's child in the end.
     let deadline = Instant::now() + TIMEOUT;
@@ -300,7 +300,7 @@ fn a_launcher_that_is_gone_is_named(launcher: &Launcher) {
             sandbox: None,
             app: "test".to_owned(),
         };
-        let error = launcher.launch(&launch).unwrap_err().to_string();
+        let error = launcher.launch(launch).unwrap_err().to_string();
         assert!(
             error.contains("the launcher") && error.contains("restart"),
             "{error}"

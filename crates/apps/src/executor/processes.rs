@@ -4,68 +4,16 @@
 //! the start of forked workers. What must stay true: what a process offered is given up before its end is
 //! told; one that never was ready is reported with its own words.
 
-use std::path::Path;
-
 use penstock_runtime::clock;
-use penstock_sys::process::{self, Exit, Handle, Started};
+use penstock_sys::process::{Exit, Handle, Started};
 
 use super::control::Control;
-use super::follow::{Held, Tail};
 use super::refork::Promotion;
-use super::{Child, ControlMessage, Executor, Key, Prepared, Role};
+use super::{Child, ControlMessage, Executor, Key, Role};
 use crate::app::{Boot, Way};
 use crate::supervisor::{Event, ExitSummary, Signal, WorkerId};
 
 impl Executor {
-    /// Starts a process of its own.
-    pub(super) fn spawn_plain(&mut self, worker: WorkerId, generation: u64) -> Result<u32, String> {
-        let prepared = match self.shared.way {
-            Way::Workers(_) => self.prepare_worker(),
-            Way::Servers(_) => self.prepare_server(worker),
-        };
-        let Prepared {
-            launch,
-            role,
-            readiness,
-            control,
-            reserved,
-        } = prepared?;
-        drop(reserved);
-        let started = self.start(&launch)?;
-        let pid = started.pid;
-        let (held, group) = Held::new();
-        let child = Child {
-            pid,
-            held,
-            process: started.handle(),
-            began: clock::now(),
-            generation,
-            gives_way: self.give_way(generation, &started),
-            is_retiring: false,
-            has_reported: false,
-            tail: Tail::default(),
-            control,
-            template: None,
-            promotion: Promotion::None,
-            role,
-        };
-        let key = Key::Worker(worker);
-        self.watch(key, started, readiness, child.tail.clone(), group);
-        self.children.insert(worker, child);
-        Ok(pid)
-    }
-
-    pub(super) fn start(&self, launch: &process::Launch) -> Result<Started, String> {
-        let started = match &self.launcher {
-            Some(launcher) => launcher.launch(launch),
-            None => process::start(launch),
-        };
-        let started = started
-            .map_err(|error| format!("{}: {error}", Path::new(&launch.program).display()))?;
-        self.shared.metrics.started.increment();
-        Ok(started)
-    }
-
     /// Lets a process of a generation go last while it boots, if what it is to replace serves meanwhile;
     /// says whether it does.
     pub(super) fn give_way(&self, generation: u64, started: &Started) -> bool {

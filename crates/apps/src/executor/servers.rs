@@ -15,12 +15,12 @@ use penstock_runtime::{clock, loops};
 use penstock_sys::process;
 
 use super::follow::Readiness;
+use super::launching::Launching;
 use super::place::{Blank, Folder, Place, SocketFile};
 use super::probe::{Probe, Sign};
 use super::workers::{account_variables, sandbox};
 use super::{Executor, Input, Prepared, Role};
 use crate::app::Way;
-use crate::interpreter;
 use crate::server_set::ServerSet;
 use crate::supervisor::WorkerId;
 
@@ -45,7 +45,6 @@ impl Listed {
 /// Starting one.
 impl Executor {
     pub(super) fn prepare_server(&mut self, worker: WorkerId) -> Result<Prepared, String> {
-        interpreter::find(&self.config)?;
         let blank = Blank::of(&self.config)?;
         let place = self.open_place(blank, worker);
         let place = place.map_err(|error| format!("no place to listen: {error}"))?;
@@ -93,7 +92,9 @@ impl Executor {
 
     /// A child that is ending keeps its address until nothing more can be in progress there.
     fn is_taken(&self, address: &ServerAddr) -> bool {
-        let mut roles = self.children.values().map(|child| &child.role);
+        let starting = self.launching.values().filter_map(Launching::role);
+        let children = self.children.values().map(|child| &child.role);
+        let mut roles = children.chain(starting);
         roles.any(|role| matches!(role, Role::Server(listed) if listed.address == *address))
             || self
                 .server_set()

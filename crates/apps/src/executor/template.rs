@@ -14,11 +14,12 @@ use std::time::{Duration, Instant};
 
 use penstock_config::Preload;
 use penstock_runtime::clock;
-use penstock_sys::process::{Exit, Handle};
+use penstock_sys::process::{Exit, Handle, Started};
 
-use super::control::Control;
+use super::control::{Control, Line};
 use super::follow::{Held, Readiness, Tail};
 use super::forking::Forking;
+use super::launching::Purpose;
 use super::processes::take_turns;
 use super::{Child, ControlMessage, Executor, Input, Key};
 use crate::app::Way;
@@ -46,8 +47,8 @@ pub(super) struct Templates {
 /// A process from which workers are forked.
 #[derive(Debug)]
 struct Template {
-    pid: u32,
-    process: Handle,
+    /// None while it is being started.
+    process: Option<Handle>,
     held: Held,
     generation: u64,
     /// It lets others go first while it boots.
@@ -73,14 +74,6 @@ enum State {
     Starting,
     Ready,
     Ending,
-}
-
-/// How a worker is spawned.
-pub(super) enum Spawn {
-    /// It is there: this is its number.
-    Done(u32),
-    /// `Spawned` or `SpawnFailed` will be said.
-    Later,
 }
 
 impl Templates {
@@ -129,7 +122,8 @@ impl Templates {
 
     /// The process ids of all of them.
     pub(super) fn pids(&self) -> impl Iterator<Item = (Key, u32)> {
-        self.all.iter().map(|(key, template)| (*key, template.pid))
+        let all = self.all.iter();
+        all.filter_map(|(key, template)| Some((*key, template.process.as_ref()?.pid())))
     }
 
     /// Takes in what a template uses of memory.
@@ -162,8 +156,8 @@ impl Templates {
 
 /// Spawning.
 impl Executor {
-    /// Spawns a worker in the way that its generation allows.
-    pub(super) fn spawn(&mut self, worker: WorkerId, generation: u64) -> Result<Spawn, String> {
+    /// Spawns a worker in the way that its generation allows: `Spawned` or `SpawnFailed` will be said.
+    pub(super) fn spawn(&mut self, worker: WorkerId, generation: u64) -> Result<(), String> {
         let is_plain = match self.shared.way {
             Way::Workers(_) => {
                 self.config.preload == Preload::Never
@@ -172,13 +166,12 @@ impl Executor {
             Way::Servers(_) => true,
         };
         if is_plain {
-            return self.spawn_plain(worker, generation).map(Spawn::Done);
+            return self.spawn_plain(worker, generation);
         }
         match self.templates.of(generation).map(|(key, _)| key) {
-            Some(key) => self.spawn_from(key, worker)?,
-            None => self.start_template(worker, generation)?,
+            Some(key) => self.spawn_from(key, worker),
+            None => self.start_template(worker, generation),
         }
-        Ok(Spawn::Later)
     }
 
     fn spawn_from(&mut self, key: Key, worker: WorkerId) -> Result<(), String> {
@@ -194,17 +187,15 @@ impl Executor {
     }
 
     fn start_template(&mut self, worker: WorkerId, generation: u64) -> Result<(), String> {
-        let (prepared, control, line) = self.prepare_template()?;
-        let started = self.start(&prepared)?;
+        let (launch, control, line) = self.prepare_template()?;
         self.templates.started += 1;
         let key = Key::Template(self.templates.started);
-        let (held, group) = Held::new();
+        let (held, _) = Held::new();
         let template = Template {
-            pid: started.pid,
-            process: started.handle(),
+            process: None,
             held,
             generation,
-            gives_way: self.give_way(generation, &started),
+            gives_way: false,
             began: clock::now(),
             tail: Tail::default(),
             control: Some(control),
@@ -214,22 +205,40 @@ impl Executor {
             renewals: 0,
             refused: 0,
         };
-        let readiness = Readiness::Control(line);
-        self.watch(key, started, readiness, template.tail.clone(), group);
         self.templates.all.insert(key, template);
+        let purpose = Purpose::Template(line);
+        self.launch(key, generation, (launch, None), purpose);
         let deadline = clock::now() + self.config.boot_timeout;
         self.later(deadline, Input::TemplateOverdue { key });
         Ok(())
     }
 
+    /// Its process runs.
+    pub(super) fn handle_template_started(&mut self, key: Key, started: Started, line: Line) {
+        let generation = self.templates.generation(key);
+        let gives_way = generation.is_some_and(|generation| self.give_way(generation, &started));
+        let Some(template) = self.templates.all.get_mut(&key) else {
+            return;
+        };
+        let (held, group) = Held::new();
+        template.process = Some(started.handle());
+        template.gives_way = gives_way;
+        template.held = held;
+        let (readiness, tail) = (Readiness::Control(line), template.tail.clone());
+        self.watch(key, started, readiness, tail, group);
+        self.publish();
+    }
+
     /// A worker is not wanted any more before there is one; `true` when none will come. One that is
     /// being forked is answered for soon in any case.
     pub(super) fn abandon(&mut self, worker: WorkerId) -> bool {
-        self.templates.all.values_mut().any(|template| {
-            let before = template.waiting.len();
-            template.waiting.retain(|waiting| *waiting != worker);
-            template.waiting.len() < before
-        })
+        let is_given_up = self.launching.remove(&Key::Worker(worker)).is_some();
+        is_given_up
+            || self.templates.all.values_mut().any(|template| {
+                let before = template.waiting.len();
+                template.waiting.retain(|waiting| *waiting != worker);
+                template.waiting.len() < before
+            })
     }
 }
 
@@ -240,8 +249,12 @@ impl Executor {
         let Some(template) = self.templates.all.get_mut(&key) else {
             return;
         };
-        let (pid, generation) = (template.pid, template.generation);
-        let process = template.process.clone();
+        let generation = template.generation;
+        // It says nothing before it runs.
+        let Some(process) = template.process.clone() else {
+            return;
+        };
+        let pid = process.pid();
         match message {
             ControlMessage::Ready {
                 interpreter,
@@ -261,7 +274,7 @@ impl Executor {
                 };
                 let boot = clock::now().saturating_duration_since(template.began);
                 template.state = State::Ready;
-                take_turns(&template.process, template.gives_way);
+                take_turns(&process, template.gives_way);
                 self.interpreter = interpreter;
                 match prevents_fork {
                     None => {
@@ -325,9 +338,8 @@ impl Executor {
 
     fn spawn_all(&mut self, generation: u64, waiting: VecDeque<WorkerId>) {
         for worker in waiting {
-            match self.spawn_plain(worker, generation) {
-                Ok(pid) => self.event(Event::Spawned { worker, pid }),
-                Err(reason) => self.fail_spawn(worker, reason),
+            if let Err(reason) = self.spawn_plain(worker, generation) {
+                self.fail_spawn(worker, reason);
             }
         }
     }
@@ -337,12 +349,15 @@ impl Executor {
         let Some(template) = self.templates.all.get(&key) else {
             return;
         };
-        let process = template.process.clone();
+        let Some(process) = template.process.clone() else {
+            let limit = self.config.boot_timeout;
+            return self.fail_template(key, format!("the application did not run after {limit:?}"));
+        };
         match template.state {
             State::Ready => {}
             State::Ending => {
                 // What is gone needs no signal.
-                let _ = template.process.kill_alone();
+                let _ = process.kill_alone();
             }
             State::Starting => {
                 let (limit, tail) = (self.config.boot_timeout, template.tail.text());
@@ -367,7 +382,8 @@ impl Executor {
                 self.fail_template(key, report);
             }
             State::Ready => {
-                let (name, pid) = (&self.shared.name, template.pid);
+                let name = &self.shared.name;
+                let pid = template.process.as_ref().map_or(0, Handle::pid);
                 log::error!(
                     "{name}[{pid}]: the template {how} unasked; the next one loads what is on disk then"
                 );
@@ -381,7 +397,7 @@ impl Executor {
     }
 
     /// Nothing will come of it: those that wait for it are told, and the log once.
-    fn fail_template(&mut self, key: Key, report: String) {
+    pub(super) fn fail_template(&mut self, key: Key, report: String) {
         let template = self.templates.all.get_mut(&key);
         let waiting = template.map(|template| std::mem::take(&mut template.waiting));
         self.end_template(key);
@@ -405,10 +421,8 @@ impl Executor {
         };
         self.end_template(key);
         for worker in waiting {
-            match self.spawn(worker, generation) {
-                Ok(Spawn::Done(pid)) => self.event(Event::Spawned { worker, pid }),
-                Ok(Spawn::Later) => {}
-                Err(reason) => self.fail_spawn(worker, reason),
+            if let Err(reason) = self.spawn(worker, generation) {
+                self.fail_spawn(worker, reason);
             }
         }
     }
@@ -418,6 +432,9 @@ impl Executor {
         let Some(generation) = self.templates.generation(key) else {
             return;
         };
+        if self.abandon_template(key) {
+            return self.stop_when_empty();
+        }
         let is_used = self.has_workers_of(generation);
         let Some(template) = self.templates.all.get_mut(&key) else {
             return;
@@ -433,10 +450,21 @@ impl Executor {
         }
         if matches!(before, State::Starting) {
             // It does not look at its socket while it loads the application.
-            let _ = template.process.terminate();
+            let _ = template.process.as_ref().map(Handle::terminate);
         }
         let at = clock::now() + END_TIMEOUT;
         self.later(at, Input::TemplateOverdue { key });
+    }
+
+    /// Gives up one that does not run yet: nothing will tell its end.
+    fn abandon_template(&mut self, key: Key) -> bool {
+        let is_starting = |template: &Template| template.process.is_none();
+        let is_abandoned = self.templates.all.get(&key).is_some_and(is_starting);
+        if is_abandoned {
+            self.launching.remove(&key);
+            self.templates.all.remove(&key);
+        }
+        is_abandoned
     }
 
     fn has_workers_of(&self, generation: u64) -> bool {
@@ -492,8 +520,7 @@ impl Executor {
             self.end_template(key);
         }
         let template = Template {
-            pid: child.pid,
-            process: child.process,
+            process: Some(child.process),
             held: child.held,
             generation,
             gives_way: false,

@@ -19,6 +19,7 @@ use super::follow::Tail;
 use super::workers::WorkerCommand;
 use super::{ControlMessage, Input, Key};
 use crate::embed::Sockets;
+use crate::interpreter;
 
 /// Messages of one process that serves nothing: READY or the traceback.
 const MESSAGES_MAX: usize = 8;
@@ -46,9 +47,10 @@ pub async fn load_once(
         forks_anyway: true,
     };
     let mut started = {
-        let launch = command.launch(sockets, theirs)?;
+        let mut launch = command.launch(sockets, theirs)?;
+        launch.program = interpreter::find(config)?.into();
         let started = match account {
-            Some((launcher, _)) => launcher.launch(&launch),
+            Some((launcher, _)) => watch_process::launch(launcher, launch).await,
             None => process::start(&launch),
         };
         started.map_err(|error| format!("cannot be started: {error}"))?

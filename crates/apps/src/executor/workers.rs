@@ -7,7 +7,7 @@
 //! once; a worker that lost a thread or is stuck in a request is replaced.
 
 use std::collections::HashMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +28,6 @@ use super::{Child, Executor, Input, Prepared, Role};
 use crate::channel::ChannelDriver;
 use crate::dispatch::{Ledger, Mailbox};
 use crate::embed::{self, Launch, Sockets};
-use crate::interpreter;
 use crate::slot::{Driver, End};
 use crate::supervisor::{Event, WorkerId};
 
@@ -191,11 +190,11 @@ pub(super) struct WorkerCommand<'a> {
 }
 
 impl WorkerCommand<'_> {
-    /// The command line, and all that is inherited but the sockets for requests; `control` is the
-    /// process's end of its control socket.
+    /// The command line without its program, and all that is inherited but the sockets for requests;
+    /// `control` is the process's end of its control socket.
     ///
     /// # Errors
-    /// A sentence: the interpreter is missing, or descriptors ran out.
+    /// A sentence: descriptors ran out.
     pub(super) fn launch(
         &self,
         sockets: Sockets<'_>,
@@ -206,12 +205,12 @@ impl WorkerCommand<'_> {
             AppKind::Rack => Dialect::Ruby,
             _ => Dialect::Python,
         };
-        let interpreter = interpreter::find(config)?;
         let bundle = file::in_memory("penstock-worker", &embed::bundle(dialect))
             .map_err(|error| format!("memfd: {error}"))?;
         let launch = Launch {
             dialect,
-            interpreter: interpreter.as_os_str(),
+            // Found later: it lies on a disk.
+            interpreter: OsStr::new(""),
             bundle_fd: bundle.as_raw_fd(),
             control_fd: control.as_raw_fd(),
             sockets,

@@ -31,6 +31,7 @@ mod files;
 mod grants;
 mod guarded_paths;
 mod half_closed;
+mod hanging_starts;
 mod hostile_framing;
 mod hostile_heads;
 mod house_rules;

@@ -1,15 +1,17 @@
 //! The launcher: a process that starts all other programs for the server.
 //!
 //! Forked by `penstock` before its first thread, asked by `apps`' executor for workers and by the
-//! upgrade for the next server. A program is started by a helper that ends at once, so that it becomes
-//! a child of the server, the nearest subreaper, and is waited for there like any other
-//! ([`super::adopt`]). docs/decisions/002-launcher.md says why there is one.
+//! upgrade for the next server. Each order comes with a socket of its own, on which its answer goes back
+//! ([`starting`]). A helper carries it out and ends, so that the program becomes a child of the server,
+//! the nearest subreaper, and is waited for there like any other. docs/decisions/002-launcher.md says
+//! why there is a launcher.
 //!
 //! # Invariants
 //!
 //! - The launcher never speaks to the network: of what the server has open it keeps one socket.
 //! - A program gets the descriptors of its order and no other.
-//! - Every order ends within [`ORDER_TIMEOUT`], and a late answer is nobody else's: each has a number.
+//! - A start that hangs keeps no other waiting: the launcher forks a helper for each and takes the next.
+//! - A process runs its program only once the server has it in its table of children.
 //! - The launcher ends when the server does: its socket ends.
 //! - It answers the calls that sandboxes refuse, and tells the server of them; orders come first.
 //! - It keeps root's rights only if an application has a user of its own. It then starts programs as
@@ -22,22 +24,23 @@ mod child;
 mod order;
 mod privileges;
 mod refusals;
-
-pub use refusals::RefusedCall;
+mod starting;
 
 use std::ffi::OsString;
-use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::net::Shutdown;
 use rustix::process::{Pid, Signal, WaitIdOptions, getpid};
 
+use self::child::Surroundings;
 use self::order::{Lifetime, Order};
 use self::refusals::Refusals;
+pub use self::refusals::RefusedCall;
+pub use self::starting::{Starting, Step};
 use super::orphans::{Known, known};
 use super::successor::Successor;
 use super::{
@@ -45,17 +48,22 @@ use super::{
 };
 use crate::cgroup::Group;
 use crate::identity::Account;
-use crate::net::DESCRIPTORS_MAX;
-use crate::{daemon, file, handover, isolation, kernel};
+use crate::{daemon, handover, isolation, kernel};
 
-/// How long an answer may take: longer than a start ([`child`]).
-const ORDER_TIMEOUT: Duration = Duration::from_secs(15);
+/// How long the launcher may take to be ready for orders.
+const SET_UP_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// How long a start may take, from the order to the running program.
+const START_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long its end may take.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Longest answer: a kind, a number and the text of an error.
+/// Longest answer: a kind and the text of an error.
 const ANSWER_BYTES: usize = 1024;
+
+/// Tells a process that it may run its program.
+const GO: &[u8] = b"g";
 
 /// Whom the launcher may start programs as, and within which bounds.
 #[derive(Debug, Default)]
@@ -88,21 +96,20 @@ pub struct Command {
 /// The process that starts programs. It ends when this is dropped.
 #[derive(Debug)]
 pub struct Launcher {
-    line: Mutex<Line>,
+    /// Takes orders.
+    socket: OwnedFd,
     pid: u32,
+    /// The lock is held for no longer than a look.
+    life: Mutex<Life>,
     refusals: Mutex<Option<OwnedFd>>,
 }
 
-/// The server's end of the conversation.
 #[derive(Debug)]
-struct Line {
-    socket: OwnedFd,
+struct Life {
     /// The launcher among our children.
     known: Known,
-    /// The number of the order that is given, or of the next one; 0 is the beginning.
-    orders: u32,
-    /// Why no more can be asked, once something went wrong in between.
-    broken: Option<String>,
+    /// Why it takes no more orders, once that is so.
+    end: Option<String>,
 }
 
 impl Launcher {
@@ -132,27 +139,22 @@ impl Launcher {
                         .and_then(|()| set_up())
                         .and_then(|()| privileges.give_up())
                         .and_then(|()| die_with(server));
-                    let served = answer(&theirs, 0, prepared.map(|()| 0)).and_then(|()| {
-                        let refusals = Refusals::new(reports, server);
-                        serve(&theirs, server, privileges, refusals)
-                    });
+                    let served = answer(&theirs, &Answer::of(prepared.map(|()| 0)))
+                        .and_then(|()| Refusals::new(reports, server))
+                        .and_then(|refusals| serve(&theirs, server, privileges, refusals));
                     privileges.groups.iter().for_each(Group::remove);
                     exit(served.is_ok())
                 }
                 pid => Ok((pid.unsigned_abs(), pid.unsigned_abs())),
             }
         })?;
-        let mut line = Line {
-            socket: ours,
-            known,
-            orders: 0,
-            broken: None,
-        };
-        line.hear(Instant::now() + ORDER_TIMEOUT)??;
-        line.orders = 1;
+        let mut buffer = [0; ANSWER_BYTES];
+        let (length, _) = handover::receive_within(ours.as_fd(), &mut buffer, SET_UP_TIMEOUT)?;
+        Answer::decode(&buffer[..length])?.into_result()?;
         Ok(Self {
-            line: Mutex::new(line),
+            socket: ours,
             pid,
+            life: Mutex::new(Life { known, end: None }),
             refusals: Mutex::new(Some(refusals)),
         })
     }
@@ -171,46 +173,45 @@ impl Launcher {
         self.pid
     }
 
-    /// Starts a program in a group of its own, standard input closed, output on pipes; it dies with the
-    /// server. Blocks until the program runs, 15 s at most.
+    /// Begins to start a program in a group of its own, standard input closed, output on pipes; it dies
+    /// with the server. Never blocks: [`Starting::advance`] does the rest.
     ///
     /// # Errors
-    /// Program not found, directory missing, `EAGAIN`/`ENOMEM` from fork; that the launcher has ended.
-    pub fn launch(&self, launch: &Launch) -> io::Result<Started> {
+    /// That descriptors ran out, or that the launcher has ended.
+    pub fn begin(&self, launch: Launch) -> io::Result<Starting<'_>> {
         let (stdout, stdout_theirs) = output_pipe()?;
         let (stderr, stderr_theirs) = output_pipe()?;
-        let mut places: Vec<(BorrowedFd<'_>, RawFd)> =
-            vec![(stdout_theirs.as_fd(), 1), (stderr_theirs.as_fd(), 2)];
-        let inherited = launch.inherit.iter();
-        places.extend(inherited.map(|fd| (fd.as_fd(), fd.as_raw_fd())));
-        places.extend(
-            launch
-                .place
-                .iter()
-                .map(|(fd, number)| (fd.as_fd(), *number)),
-        );
+        let mut places: Vec<(OwnedFd, RawFd)> = vec![(stdout_theirs, 1), (stderr_theirs, 2)];
+        let inherited = launch.inherit.into_iter();
+        places.extend(inherited.map(|fd| {
+            let number = fd.as_raw_fd();
+            (fd, number)
+        }));
+        places.extend(launch.place);
+        let (descriptors, numbers) = places.into_iter().unzip();
         let order = Order {
-            program: launch.program.clone(),
             arg0: launch.program.clone(),
-            args: launch.args.clone(),
-            dir: launch.dir.clone(),
-            env: launch.env.clone(),
-            numbers: places.iter().map(|(_, number)| *number).collect(),
+            program: launch.program,
+            args: launch.args,
+            dir: launch.dir,
+            env: launch.env,
+            numbers,
             lifetime: Lifetime::OfServer,
             sandbox: launch.sandbox,
-            account: launch.account.clone(),
-            group: launch.group.clone(),
-            app: launch.app.clone(),
+            account: launch.account,
+            group: launch.group,
+            app: launch.app,
         };
-        let descriptors = places.iter().map(|(fd, _)| *fd).collect();
-        let ((pid, exit), known) = self.order(&order, descriptors)?;
-        Ok(Started {
-            pid,
-            exit: Arc::new(exit),
-            stdout,
-            stderr,
-            known,
-        })
+        Starting::new(self, &order, descriptors, (stdout, stderr))
+    }
+
+    /// As [`Self::begin`], to the end: blocks until the program runs, 10 s at most.
+    ///
+    /// # Errors
+    /// Program not found, directory missing, `EAGAIN`/`ENOMEM` from fork, `TimedOut`; that the launcher
+    /// has ended.
+    pub fn launch(&self, launch: Launch) -> io::Result<Started> {
+        self.begin(launch)?.finish()
     }
 
     /// Starts the next server, which outlives this one. Blocks as [`Self::launch`] does.
@@ -220,7 +221,7 @@ impl Launcher {
     pub fn launch_successor(&self, launch: successor::Launch) -> io::Result<Successor> {
         let (stderr, stderr_theirs) = output_pipe()?;
         let (name, socket) = launch.inherit;
-        let output = rustix::stdio::stdout();
+        let output = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3)?;
         let number = socket.as_raw_fd();
         let mut env = launch.command.env.clone();
         env.push((name, number.to_string().into()));
@@ -230,14 +231,15 @@ impl Launcher {
         let program = program.into_os_string();
         let arg0 = launch.called.map_or_else(|| program.clone(), Into::into);
         let (mut numbers, mut descriptors) = (vec![1, 2, number], vec![output]);
-        descriptors.extend([stderr_theirs.as_fd(), socket.as_fd()]);
+        descriptors.extend([stderr_theirs, socket]);
         // Without /proc a descriptor has no path.
         let file = launch.file.filter(|_| kernel::has_proc());
-        let program = match &file {
+        let program = match file {
             Some(file) => {
-                numbers.push(file.as_raw_fd());
-                descriptors.push(file.as_fd());
-                format!("/proc/self/fd/{}", file.as_raw_fd()).into()
+                let number = file.as_raw_fd();
+                numbers.push(number);
+                descriptors.push(file);
+                format!("/proc/self/fd/{number}").into()
             }
             None => program,
         };
@@ -254,118 +256,73 @@ impl Launcher {
             group: None,
             app: String::new(),
         };
-        let ((pid, exit), known) = self.order(&order, descriptors)?;
-        Ok(Successor {
+        let (stdout, _) = output_pipe()?;
+        let Started {
             pid,
             exit,
+            stderr,
+            known,
+            ..
+        } = Starting::new(self, &order, descriptors, (stdout, stderr))?.finish()?;
+        Ok(Successor {
+            pid,
+            exit: exit.try_clone()?,
             stderr,
             known,
         })
     }
 
-    /// Ends the launcher, once it has done what it was asked for. Blocks until it is gone, 2 s
-    /// at most; the programs that it started live on.
+    /// Ends the launcher. Blocks until it is gone, 2 s at most; the programs that it started live on.
     ///
     /// # Errors
     /// When it is not gone by then.
     pub fn end(&self) -> io::Result<()> {
-        let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
-        line.broken = Some("the server ends".to_owned());
-        rustix::net::shutdown(&line.socket, Shutdown::Both)?;
+        self.life().end = Some("the server ends".to_owned());
+        rustix::net::shutdown(&self.socket, Shutdown::Both)?;
         let pid = as_pid(self.pid)?;
         let exit = exit_watch::watch(pid)?;
         handover::wait_readable(exit.as_fd(), Some(END_TIMEOUT))?;
-        line.known
-            .take_exit(|| wait_by(pid, WaitIdOptions::NOHANG))?;
+        let known = &mut self.life().known;
+        known.take_exit(|| wait_by(pid, WaitIdOptions::NOHANG))?;
         Ok(())
     }
 
-    /// Has a program started and takes it in: its number and the descriptor of its end.
-    fn order(
-        &self,
-        order: &Order,
-        descriptors: Vec<BorrowedFd<'_>>,
-    ) -> io::Result<((u32, OwnedFd), Known)> {
-        let text = file::in_memory("penstock-order", &order.encode())?;
-        let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
-        // Under the lock of the table of children: one that has ended by then is not taken for an orphan.
-        known(|_| {
-            let pid = line.ask(&text, &descriptors)?;
-            let exit = exit_watch::watch(as_pid(pid)?)?;
-            Ok((pid, (pid, exit)))
-        })
+    fn life(&self) -> MutexGuard<'_, Life> {
+        self.life.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
 
-impl Line {
-    fn ask(&mut self, order: &OwnedFd, descriptors: &[BorrowedFd<'_>]) -> io::Result<u32> {
-        if let Some(why) = &self.broken {
+    /// Hands an order over by its socket; `false` when the launcher has not taken those before it yet.
+    fn hand_over(&self, order: &OwnedFd) -> io::Result<bool> {
+        if let Some(why) = &self.life().end {
             return Err(io::Error::other(why.clone()));
         }
-        let answer = self.exchange(order, descriptors);
-        answer.unwrap_or_else(|error| {
-            let why = format!(
-                "the launcher does not start programs any more ({error}): restart the server"
-            );
-            self.broken = Some(why.clone());
-            Err(io::Error::other(why))
-        })
-    }
-
-    /// The inner error is the order's, the outer one the launcher's.
-    fn exchange(
-        &mut self,
-        order: &OwnedFd,
-        descriptors: &[BorrowedFd<'_>],
-    ) -> io::Result<io::Result<u32>> {
-        self.orders = self.orders.wrapping_add(1);
-        let socket = self.socket.as_fd();
-        let deadline = Instant::now() + ORDER_TIMEOUT;
-        let count = u32::try_from(descriptors.len()).map_err(io::Error::other)?;
-        let head = [self.orders.to_le_bytes(), count.to_le_bytes()].concat();
-        // A send may fail for what others do: a user has a bound on descriptors that are on their way.
-        match handover::send_within(socket, &head, &[order.as_fd()], deadline) {
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Err(error),
-            Err(error) => return Ok(Err(error)),
-            Ok(()) => {}
-        }
-        for some in descriptors.chunks(DESCRIPTORS_MAX) {
-            if let Err(error) = handover::send_within(socket, b"d", some, deadline) {
-                // The launcher forgets the order.
-                handover::send_within(socket, b"x", &[], deadline)?;
-                return Ok(Err(error));
-            }
-        }
-        match self.hear(deadline) {
-            Err(error) if error.kind() == io::ErrorKind::TimedOut => {
-                let why = format!("it does not run within {} s", ORDER_TIMEOUT.as_secs());
-                Ok(Err(io::Error::new(io::ErrorKind::TimedOut, why)))
-            }
-            heard => heard,
+        match handover::send(self.socket.as_fd(), b"o", Some(order.as_fd())) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            Err(error) if error.raw_os_error() == Some(libc::ETOOMANYREFS) => Err(error),
+            Err(error) => Err(self.note_end(&error)),
         }
     }
 
-    /// The answer to the order that is given.
-    fn hear(&self, deadline: Instant) -> io::Result<io::Result<u32>> {
-        let mut buffer = [0; ANSWER_BYTES];
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            let (length, _) = handover::receive_within(self.socket.as_fd(), &mut buffer, left)?;
-            let (number, answer) = Answer::decode(&buffer[..length])?;
-            // A late one is of an order that was given up.
-            if number == self.orders {
-                return Ok(answer.into_result());
-            }
-        }
+    /// It takes no more orders: says so from now on.
+    fn note_end(&self, error: &io::Error) -> io::Error {
+        let why =
+            format!("the launcher does not start programs any more ({error}): restart the server");
+        io::Error::other(self.life().end.get_or_insert(why).clone())
+    }
+
+    /// Whether it has closed its end.
+    fn has_ended(&self) -> bool {
+        handover::is_closed(self.socket.as_fd())
     }
 }
 
-/// What the launcher says of an order.
+/// What becomes of an order, as its helper and the process itself say.
 #[derive(Debug, PartialEq, Eq)]
 enum Answer {
-    /// The program runs, under this number.
-    Runs(u32),
-    /// It does not, by this error of the system.
+    /// The process is there, under this number, and waits for [`GO`].
+    Waits(u32),
+    /// The program does not run, by this error of the system.
     Failed(i32),
     /// It does not, in words.
     Refused(String),
@@ -374,7 +331,7 @@ enum Answer {
 impl Answer {
     fn of(result: io::Result<u32>) -> Self {
         match result {
-            Ok(pid) => Self::Runs(pid),
+            Ok(pid) => Self::Waits(pid),
             Err(error) => match error.raw_os_error() {
                 Some(number) => Self::Failed(number),
                 None => Self::Refused(error.to_string()),
@@ -384,16 +341,16 @@ impl Answer {
 
     fn into_result(self) -> io::Result<u32> {
         match self {
-            Self::Runs(pid) => Ok(pid),
+            Self::Waits(pid) => Ok(pid),
             Self::Failed(number) => Err(io::Error::from_raw_os_error(number)),
             Self::Refused(why) => Err(io::Error::other(why)),
         }
     }
 
-    fn encode(&self, number: u32) -> Vec<u8> {
-        let mut bytes = number.to_le_bytes().to_vec();
+    fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
         match self {
-            Self::Runs(pid) => {
+            Self::Waits(pid) => {
                 bytes.push(b'p');
                 bytes.extend(pid.to_le_bytes());
             }
@@ -409,18 +366,15 @@ impl Answer {
         bytes
     }
 
-    fn decode(bytes: &[u8]) -> io::Result<(u32, Self)> {
+    fn decode(bytes: &[u8]) -> io::Result<Self> {
         let number = |bytes: &[u8]| <[u8; 4]>::try_from(bytes).ok();
-        let read = bytes.split_first_chunk::<4>().and_then(|(order, rest)| {
-            let answer = match rest.split_first()? {
-                (b'p', rest) => Self::Runs(u32::from_le_bytes(number(rest)?)),
-                (b'e', rest) => Self::Failed(i32::from_le_bytes(number(rest)?)),
-                (b't', rest) => Self::Refused(String::from_utf8_lossy(rest).into_owned()),
-                _ => return None,
-            };
-            Some((u32::from_le_bytes(*order), answer))
+        let answer = bytes.split_first().and_then(|it| match it {
+            (b'p', rest) => Some(Self::Waits(u32::from_le_bytes(number(rest)?))),
+            (b'e', rest) => Some(Self::Failed(i32::from_le_bytes(number(rest)?))),
+            (b't', rest) => Some(Self::Refused(String::from_utf8_lossy(rest).into_owned())),
+            _ => None,
         });
-        read.ok_or_else(|| io::Error::new(io::ErrorKind::UnexpectedEof, "it has ended"))
+        answer.ok_or_else(|| io::Error::new(io::ErrorKind::UnexpectedEof, "it has ended"))
     }
 }
 
@@ -443,6 +397,12 @@ fn become_launcher(sockets: [&OwnedFd; 2]) -> io::Result<()> {
         unsafe {
             libc::signal(signal, libc::SIG_IGN);
         }
+    }
+    // Its helpers end by themselves, and nobody asks how.
+    #[expect(unsafe_code, reason = "no safe wrapper offers this call")]
+    // SAFETY: as above.
+    unsafe {
+        libc::signal(libc::SIGCHLD, libc::SIG_IGN);
     }
     daemon::leave_terminal(None)?;
     let mut numbers = sockets.map(|socket| socket.as_raw_fd().unsigned_abs());
@@ -503,60 +463,26 @@ fn serve(
 ) -> io::Result<()> {
     loop {
         refusals.answer_until_ready(socket.as_fd())?;
-        let Some((number, order)) = receive_order(socket.as_fd())? else {
-            return Ok(());
-        };
-        let started = order.and_then(|(mut order, mut descriptors)| {
-            let account = privileges.permit(&mut order, &mut descriptors)?;
-            let bounds = (account, privileges.find_group(&order)?);
-            let (pid, listener) =
-                child::start(&order, descriptors, bounds, server, refusals.filter())?;
-            if let Some(listener) = listener {
-                refusals.watch(&order.app, listener);
+        let (length, order) = handover::receive(socket.as_fd(), &mut [0; 1])?;
+        match order {
+            _ if length == 0 => return Ok(()),
+            Some(order) => {
+                let with = Surroundings {
+                    line: socket,
+                    server,
+                    privileges,
+                    refusals: &refusals,
+                };
+                child::begin(&order, with);
             }
-            Ok(pid)
-        });
-        answer(socket, number, started)?;
+            None => {}
+        }
     }
 }
 
-fn answer(socket: &OwnedFd, number: u32, result: io::Result<u32>) -> io::Result<()> {
-    let answer = Answer::of(result).encode(number);
-    let deadline = Instant::now() + ORDER_TIMEOUT;
-    handover::send_within(socket.as_fd(), &answer, &[], deadline)
-}
-
-/// An order with its descriptors, or why there is none.
-type Received = io::Result<(Order, Vec<OwnedFd>)>;
-
-/// The next order with its number; `None` at the end.
-fn receive_order(socket: BorrowedFd<'_>) -> io::Result<Option<(u32, Received)>> {
-    let mut head = [0; 8];
-    handover::wait_readable(socket, None)?;
-    let (length, text) = handover::receive_many(socket, &mut head)?;
-    if length == 0 {
-        return Ok(None);
-    }
-    let [number, count] = [&head[..4], &head[4..]].map(|it| it.try_into().map(u32::from_le_bytes));
-    let number = number.map_err(io::Error::other)?;
-    let count = count.map_err(io::Error::other)? as usize;
-    let mut descriptors = Vec::new();
-    while descriptors.len() < count {
-        handover::wait_readable(socket, Some(ORDER_TIMEOUT))?;
-        let (length, more) = handover::receive_many(socket, &mut [0; 1])?;
-        if length == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        if more.is_empty() {
-            let why = io::Error::other("its descriptors did not come");
-            return Ok(Some((number, Err(why))));
-        }
-        descriptors.extend(more);
-    }
-    let text = text.into_iter().next().map(File::from);
-    let text = text.ok_or_else(|| io::Error::other("an order without its text"));
-    let order = text.and_then(|text| Order::read(&text));
-    Ok(Some((number, order.map(|order| (order, descriptors)))))
+fn answer(socket: &OwnedFd, answer: &Answer) -> io::Result<()> {
+    let deadline = Instant::now() + START_TIMEOUT;
+    handover::send_within(socket.as_fd(), &answer.encode(), &[], deadline)
 }
 
 /// Ends this process as it is: what it has of the server's memory is not for it to tidy up.
@@ -580,25 +506,17 @@ mod tests {
         let missing = io::Error::from_raw_os_error(libc::ENOENT);
         let words = io::Error::other("no such thing");
         for (result, answer) in [
-            (Ok(4711), Answer::Runs(4711)),
+            (Ok(4711), Answer::Waits(4711)),
             (Err(missing), Answer::Failed(libc::ENOENT)),
             (Err(words), Answer::Refused("no such thing".to_owned())),
         ] {
             let given = Answer::of(result);
             assert_eq!(given, answer);
-            assert_eq!(Answer::decode(&given.encode(7)).unwrap(), (7, answer));
+            assert_eq!(Answer::decode(&given.encode()).unwrap(), answer);
         }
-        let long = Answer::Refused("x".repeat(ANSWER_BYTES * 2)).encode(u32::MAX);
+        let long = Answer::Refused("x".repeat(ANSWER_BYTES * 2)).encode();
         assert_eq!(long.len(), ANSWER_BYTES);
-        for bytes in [
-            &b""[..],
-            b"p",
-            b"1234",
-            b"1234p",
-            b"1234p12345",
-            b"1234e1",
-            b"1234x",
-        ] {
+        for bytes in [&b""[..], b"p", b"1234", b"p12345", b"e1", b"x"] {
             assert!(Answer::decode(bytes).is_err(), "{bytes:?}");
         }
     }

@@ -4,6 +4,7 @@
 //! while what it has started is kept.
 
 use penstock_config::Preload;
+use penstock_sys::process::Handle;
 
 use super::{State, Template};
 use crate::app::{Way, WorkerView};
@@ -12,7 +13,7 @@ use crate::executor::Executor;
 impl Template {
     fn view(&self) -> WorkerView {
         WorkerView {
-            pid: Some(self.pid),
+            pid: self.process.as_ref().map(Handle::pid),
             generation: self.generation,
             state: match self.state {
                 State::Starting => "booting",

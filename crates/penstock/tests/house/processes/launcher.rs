@@ -38,9 +38,10 @@ fn no_thread_of_the_front_end_may_start_programs_and_workers_may() {
         }
         let launcher = launcher(&house);
         let open = std::fs::read_dir(format!("/proc/{launcher}/fd")).unwrap();
-        // Standard streams, two sockets, and a listener of refused calls.
+        // Standard streams, two sockets to the server and both ends of one for listeners, and a listener
+        // of refused calls.
         let has_listener = penstock_sys::isolation::missing().is_empty();
-        assert_eq!(open.count(), 5 + usize::from(has_listener));
+        assert_eq!(open.count(), 7 + usize::from(has_listener));
         let worker = house.ready()[0];
         assert_eq!(
             status(&worker.to_string(), "PPid").unwrap(),

@@ -1,28 +1,27 @@
 //! From an order to a running program.
 //!
-//! A helper is forked that forks the program's process, says its number and ends: that process is then
-//! the server's child. It sets itself up and runs the program; a socket that closes then tells so, or
-//! brings the error. The listener of its sandbox comes by that socket too.
+//! A helper reads the order, looks whether it may be carried out, forks the program's process and ends:
+//! that process is then the server's child. It says its number, waits until the server knows it, sets
+//! itself up and runs the program; the order's socket closes then, or brings the error. The listener of
+//! its sandbox goes to the launcher.
 
+use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use libc::sock_filter;
 use rustix::event::{Timespec, poll};
-use rustix::process::{Pid, Signal, WaitOptions, getpid, getppid, waitpid};
+use rustix::process::{Pid, Signal, getpid, getppid};
 
-use super::exit;
 use super::order::{Lifetime, Order};
+use super::refusals::Refusals;
+use super::{Answer, GO, Privileges, START_TIMEOUT, answer, exit};
 use crate::cgroup::Group;
 use crate::handover;
 use crate::identity::Account;
 use crate::process::{inherited_open_files, restore, stay_open};
-
-/// How long a program may take until it runs.
-const START_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a process may wait to become the server's child: its parent ends at once.
 const ADOPTION_TIMEOUT: Duration = Duration::from_secs(10);
@@ -39,127 +38,138 @@ const LOOK: Timespec = Timespec {
 /// Whom a program runs as, and what bounds it with all that it starts.
 type Bounds<'a> = (Option<&'a Account>, Option<&'a Group>);
 
-/// Starts the program, as another user than this process's if there is an account: its process id, once
-/// it runs, and the listener of its sandbox if that has the filter.
-///
-/// # Errors
-/// What kept it from running.
-pub(super) fn start(
-    order: &Order,
-    descriptors: Vec<OwnedFd>,
-    bounds: Bounds<'_>,
-    server: Pid,
-    filter: Option<&[sock_filter]>,
-) -> io::Result<(u32, Option<OwnedFd>)> {
+/// What all starts of a launcher have in common.
+#[derive(Clone, Copy)]
+pub(super) struct Surroundings<'a> {
+    /// The launcher's own socket.
+    pub(super) line: &'a OwnedFd,
+    pub(super) server: Pid,
+    pub(super) privileges: &'a Privileges,
+    /// Takes listeners.
+    pub(super) refusals: &'a Refusals,
+}
+
+/// Has an order carried out by a helper; all that may take time is done there.
+pub(super) fn begin(socket: &OwnedFd, with: Surroundings<'_>) {
+    let helper = fork(|| {
+        // What hangs must not look like a launcher that listens.
+        close(with.line);
+        let forked = carry_out(socket, with);
+        tell(socket, forked)
+    });
+    if let Err(error) = helper {
+        tell(socket, Err(error));
+    }
+}
+
+/// Reads the order and forks the process that becomes its program.
+fn carry_out(socket: &OwnedFd, with: Surroundings<'_>) -> io::Result<()> {
+    let Surroundings {
+        server, privileges, ..
+    } = with;
+    let (mut order, mut descriptors) = receive(socket.as_fd())?;
+    let account = privileges.permit(&mut order, &mut descriptors)?;
+    let bounds = (account, privileges.find_group(&order)?);
     if descriptors.len() != order.numbers.len() {
         return Err(io::Error::other("an order without its descriptors"));
     }
     let descriptors = move_away(descriptors, &order.numbers)?;
-    let (result, told) = handover::pair()?;
+    let told = rustix::io::fcntl_dupfd_cloexec(socket.as_fd(), 3)?;
     let told = out_of_the_way(told, &order.numbers)?;
-    let helper = fork(|| {
-        let program = fork(|| {
-            // With the rights of the launcher, and before the program has any memory.
-            if let Err(error) = bounds.1.map_or(Ok(()), Group::enter) {
-                tell(&told, b'g', error.raw_os_error().unwrap_or(libc::EIO));
-                return false;
-            }
-            let with = Surroundings {
-                descriptors: &descriptors,
-                bounds,
-                server,
-                filter,
-                told: &told,
-            };
-            let error = run(order, with);
-            let number = error.raw_os_error().unwrap_or(libc::EIO);
-            tell(&told, b'e', number);
-            false
-        });
-        match program {
-            Ok(pid) => tell(&told, b'p', pid.as_raw_nonzero().get()),
-            Err(error) => tell(&told, b'e', error.raw_os_error().unwrap_or(libc::EAGAIN)),
-        }
-        true
+    let registrar = out_of_the_way(with.refusals.registrar()?, &order.numbers)?;
+    fork(|| {
+        // With the rights of the launcher, and before the program has any memory.
+        let becoming = enter_group(bounds.1)
+            .and_then(|()| become_child_of(server))
+            .and_then(|()| await_go(&told));
+        let error = becoming.map_or_else(
+            |error| error,
+            |()| {
+                let sandboxed = || enter_sandbox(&order, with.refusals, &registrar);
+                run(&order, &descriptors, bounds, server, sandboxed)
+            },
+        );
+        tell(&told, Err(error))
     })?;
-    drop(told);
-    rustix::io::retry_on_intr(|| waitpid(Some(helper), WaitOptions::empty()))?;
-    let mut said = Said::default();
-    if listen(&result, &mut said).is_ok() {
-        return Ok((outcome(&said.words)?, said.listener));
+    Ok(())
+}
+
+fn enter_group(group: Option<&Group>) -> io::Result<()> {
+    let entered = group.map_or(Ok(()), Group::enter);
+    entered.map_err(|error| {
+        let why = format!("its cgroup does not take it in: {error}");
+        io::Error::new(error.kind(), why)
+    })
+}
+
+/// Puts up the walls around this process, and gives the listener of its filter to the launcher.
+fn enter_sandbox(order: &Order, refusals: &Refusals, registrar: &OwnedFd) -> io::Result<()> {
+    let Some(sandbox) = order.sandbox else {
+        return Ok(());
+    };
+    if let Some(listener) = sandbox.enter(refusals.filter())? {
+        let deadline = Instant::now() + START_TIMEOUT;
+        let (to, app) = (registrar.as_fd(), order.app.as_bytes());
+        handover::send_within(to, app, &[listener.as_fd()], deadline)?;
     }
-    // It may wait for ever: for a disk that is gone, or for a file that somebody holds (`F_SETLEASE`).
-    if let Ok(pid) = outcome(&said.words) {
-        let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
-        // What has ended meanwhile needs no signal: it is the server's child and not reaped yet.
-        let _ = pid.map(|pid| rustix::process::kill_process(pid, Signal::KILL));
-    }
-    Err(io::Error::from_raw_os_error(libc::ETIMEDOUT))
+    Ok(())
 }
 
-/// What the process is given beside its order.
-#[derive(Clone, Copy)]
-struct Surroundings<'a> {
-    descriptors: &'a [OwnedFd],
-    bounds: Bounds<'a>,
-    server: Pid,
-    /// The filter of its sandbox, if its calls are to be reported.
-    filter: Option<&'a [sock_filter]>,
-    /// Where to send the listener.
-    told: &'a OwnedFd,
-}
-
-/// What came by the socket.
-#[derive(Default)]
-struct Said {
-    words: Vec<u8>,
-    listener: Option<OwnedFd>,
-}
-
-/// Reads the socket to its end, [`START_TIMEOUT`] at most.
-fn listen(result: &OwnedFd, said: &mut Said) -> io::Result<()> {
-    let deadline = Instant::now() + START_TIMEOUT;
-    let mut word = [0; 16];
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        match handover::receive_within(result.as_fd(), &mut word, left)? {
-            (0, _) => return Ok(()),
-            (_, Some(listener)) => said.listener = Some(listener),
-            (count, None) => said.words.extend_from_slice(&word[..count]),
+/// The order and its descriptors.
+fn receive(socket: BorrowedFd<'_>) -> io::Result<(Order, Vec<OwnedFd>)> {
+    let mut head = [0; 4];
+    let receive = |buffer: &mut [u8]| {
+        handover::wait_readable(socket, Some(START_TIMEOUT))?;
+        match handover::receive_many(socket, buffer)? {
+            (0, _) => Err(io::Error::from(io::ErrorKind::UnexpectedEof)),
+            (_, descriptors) => Ok(descriptors),
         }
-    }
-}
-
-/// What the words are: a number, and an error if there was one.
-fn outcome(said: &[u8]) -> io::Result<u32> {
-    let mut pid = None;
-    for word in said.chunks(5) {
-        match word.split_first_chunk() {
-            Some((b"e", number)) => {
-                let number = number.try_into().map(i32::from_le_bytes);
-                return Err(io::Error::from_raw_os_error(number.unwrap_or(libc::EIO)));
-            }
-            Some((b"g", number)) => {
-                let number = number.try_into().map(i32::from_le_bytes);
-                let error = io::Error::from_raw_os_error(number.unwrap_or(libc::EIO));
-                let why = format!("its cgroup does not take it in: {error}");
-                return Err(io::Error::new(error.kind(), why));
-            }
-            Some((b"p", number)) => {
-                let number = number.try_into().map(i32::from_le_bytes);
-                pid = number.ok().and_then(|number| u32::try_from(number).ok());
-            }
-            _ => return Err(io::ErrorKind::InvalidData.into()),
+    };
+    let text = receive(&mut head)?.into_iter().next().map(File::from);
+    let text = text.ok_or_else(|| io::Error::other("an order without its text"))?;
+    let count = u32::from_le_bytes(head) as usize;
+    let mut descriptors = Vec::new();
+    while descriptors.len() < count {
+        let more = receive(&mut [0; 1])?;
+        if more.is_empty() {
+            return Err(io::Error::other("its descriptors did not come"));
         }
+        descriptors.extend(more);
     }
-    pid.ok_or_else(|| io::Error::other("no process was started"))
+    Ok((Order::read(&text)?, descriptors))
 }
 
-fn tell(told: &OwnedFd, kind: u8, number: i32) {
-    let mut word = [kind, 0, 0, 0, 0];
-    word[1..].copy_from_slice(&number.to_le_bytes());
-    // The launcher waits for it; five bytes go at once.
-    let _ = handover::send(told.as_fd(), &word, None);
+/// Says that this process is there, and waits until the server has it in its table.
+fn await_go(socket: &OwnedFd) -> io::Result<()> {
+    let pid = getpid().as_raw_nonzero().get().unsigned_abs();
+    answer(socket, &Answer::Waits(pid))?;
+    let mut word = [0; GO.len()];
+    match handover::receive_within(socket.as_fd(), &mut word, START_TIMEOUT)? {
+        (length, _) if word[..length] == *GO => Ok(()),
+        // Nobody wants it any more.
+        _ => Err(io::Error::from_raw_os_error(libc::ECANCELED)),
+    }
+}
+
+/// Says what went wrong, if anything did; whether nothing did.
+fn tell(socket: &OwnedFd, result: io::Result<()>) -> bool {
+    let Err(error) = result else {
+        return true;
+    };
+    // A server that is gone, or has given it up, does not read it.
+    let _ = answer(socket, &Answer::of(Err(error)));
+    false
+}
+
+fn close(fd: &OwnedFd) {
+    #[expect(
+        unsafe_code,
+        reason = "a copy of a descriptor that its owner never drops here"
+    )]
+    // SAFETY: this process, which is forked, never returns to whoever owns it.
+    unsafe {
+        libc::close(fd.as_raw_fd());
+    }
 }
 
 /// Forks a process that does `act` and ends.
@@ -191,21 +201,27 @@ fn out_of_the_way(fd: OwnedFd, numbers: &[RawFd]) -> io::Result<OwnedFd> {
 }
 
 /// Becomes the program, in a process that is forked for it. Returns only what kept it.
-fn run(order: &Order, with: Surroundings<'_>) -> io::Error {
-    match set_up(order, with) {
+fn run(
+    order: &Order,
+    descriptors: &[OwnedFd],
+    bounds: Bounds<'_>,
+    server: Pid,
+    enter_sandbox: impl FnOnce() -> io::Result<()>,
+) -> io::Error {
+    let command = set_up(order, descriptors, bounds, server);
+    match command.and_then(|command| enter_sandbox().map(|()| command)) {
         Ok(mut command) => command.exec(),
         Err(error) => error,
     }
 }
 
-fn set_up(order: &Order, with: Surroundings<'_>) -> io::Result<Command> {
-    let Surroundings {
-        descriptors,
-        bounds: (account, group),
-        server,
-        ..
-    } = with;
-    become_child_of(server)?;
+fn set_up(
+    order: &Order,
+    descriptors: &[OwnedFd],
+    bounds: Bounds<'_>,
+    server: Pid,
+) -> io::Result<Command> {
+    let (account, group) = bounds;
     for (fd, &number) in descriptors.iter().zip(&order.numbers) {
         place(fd, number)?;
     }
@@ -236,11 +252,6 @@ fn set_up(order: &Order, with: Surroundings<'_>) -> io::Result<Command> {
             true => Stdio::inherit(),
             false => Stdio::null(),
         });
-    if let Some(sandbox) = order.sandbox
-        && let Some(listener) = sandbox.enter(with.filter)?
-    {
-        handover::send(with.told.as_fd(), b"l", Some(listener.as_fd()))?;
-    }
     Ok(command)
 }
 
@@ -297,33 +308,6 @@ fn place(fd: &OwnedFd, number: RawFd) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_words_tell_a_number_or_an_error() {
-        let word = |kind: u8, number: i32| {
-            let mut word = vec![kind];
-            word.extend(number.to_le_bytes());
-            word
-        };
-        assert_eq!(outcome(&word(b'p', 77)).unwrap(), 77);
-        // The program's process may say so before its number is told.
-        for said in [
-            [word(b'p', 77), word(b'e', libc::ENOENT)].concat(),
-            [word(b'e', libc::ENOENT), word(b'p', 77)].concat(),
-        ] {
-            let error = outcome(&said).unwrap_err();
-            assert_eq!(error.raw_os_error(), Some(libc::ENOENT));
-        }
-        let said = [word(b'p', 77), word(b'g', libc::ENOENT)].concat();
-        let error = outcome(&said).unwrap_err().to_string();
-        assert!(
-            error.starts_with("its cgroup does not take it in: No such file"),
-            "{error}"
-        );
-        for said in [&b""[..], b"p", b"x1234", b"p12345"] {
-            assert!(outcome(said).is_err(), "{said:?}");
-        }
-    }
 
     #[test]
     fn no_descriptor_stands_where_another_is_wanted() {

@@ -1,7 +1,8 @@
 //! Calls that the sandboxes of programs refuse: the launcher answers each, and reports them to the server.
 //!
 //! A filter refuses a call by handing it to its listener, which the program's process sends to the launcher
-//! before it becomes the program. The launcher answers while it waits for orders.
+//! before it becomes the program ([`Refusals::registrar`]). The launcher answers while it waits for
+//! orders.
 //!
 //! # Invariants
 //! - Orders come first: between two looks for one, each sandbox has one call answered at most.
@@ -166,6 +167,10 @@ impl RefusedCall {
 #[derive(Debug)]
 pub(super) struct Refusals {
     reports: OwnedFd,
+    /// Where listeners arrive, and where processes that are being started send them, with the name of
+    /// their application.
+    arrivals: OwnedFd,
+    registrar: OwnedFd,
     guarded: Guarded,
     filter: Option<Vec<sock_filter>>,
     sandboxes: Vec<Watched>,
@@ -197,7 +202,10 @@ struct Watched {
 
 impl Refusals {
     /// For a launcher, of this server: `reports` is where reports go.
-    pub(super) fn new(reports: OwnedFd, server: rustix::process::Pid) -> Self {
+    ///
+    /// # Errors
+    /// `EMFILE` and the like.
+    pub(super) fn new(reports: OwnedFd, server: rustix::process::Pid) -> io::Result<Self> {
         let number = |pid: rustix::process::Pid| pid.as_raw_nonzero().get().unsigned_abs();
         let server_group = rustix::process::getpgid(Some(server)).map_or(0, number);
         let guarded = Guarded {
@@ -213,11 +221,33 @@ impl Refusals {
             group,
             launcher,
         } = guarded;
-        Self {
+        let (arrivals, registrar) = handover::pair()?;
+        Ok(Self {
             reports,
+            arrivals,
+            registrar,
             guarded,
             filter: isolation::reporting_filter(&[server, group, launcher]),
             sandboxes: Vec::new(),
+        })
+    }
+
+    /// Where a process sends its listener, with the name of its application.
+    ///
+    /// # Errors
+    /// That descriptors ran out.
+    pub(super) fn registrar(&self) -> io::Result<OwnedFd> {
+        self.registrar.try_clone()
+    }
+
+    /// Takes in a listener that has arrived.
+    fn take_in(&mut self) {
+        let mut app = [0; REPORT_BYTES];
+        // What came cut is no listener, and its calls fail.
+        if let Ok((length, Some(listener))) = handover::receive(self.arrivals.as_fd(), &mut app)
+            && self.sandboxes.len() < LISTENERS_MAX
+        {
+            self.watch(&String::from_utf8_lossy(&app[..length]), listener);
         }
     }
 
@@ -228,7 +258,7 @@ impl Refusals {
     }
 
     /// Watches a sandbox, until the last of its processes has ended.
-    pub(super) fn watch(&mut self, app: &str, listener: OwnedFd) {
+    fn watch(&mut self, app: &str, listener: OwnedFd) {
         let now = Instant::now();
         self.sandboxes.push(Watched {
             listener,
@@ -248,7 +278,7 @@ impl Refusals {
     pub(super) fn answer_until_ready(&mut self, orders: BorrowedFd<'_>) -> io::Result<()> {
         loop {
             let ready = self.wait(orders)?;
-            let Some((order, sandboxes)) = ready.split_first() else {
+            let Some(([order, arrival], sandboxes)) = ready.split_first_chunk() else {
                 return Ok(());
             };
             let mut ended = Vec::new();
@@ -262,6 +292,9 @@ impl Refusals {
             for at in ended.into_iter().rev() {
                 self.sandboxes.swap_remove(at).report_rest(&self.reports);
             }
+            if arrival.contains(PollFlags::IN) {
+                self.take_in();
+            }
             if !order.is_empty() {
                 return Ok(());
             }
@@ -269,7 +302,7 @@ impl Refusals {
     }
 
     /// Waits for an order, a call, the end of a sandbox, or until there is something to report: what is
-    /// ready, of the orders first.
+    /// ready, of the orders and of the arrivals first.
     fn wait(&mut self, orders: BorrowedFd<'_>) -> io::Result<Vec<PollFlags>> {
         let now = Instant::now();
         for sandbox in &mut self.sandboxes {
@@ -279,7 +312,10 @@ impl Refusals {
         let left = due.map(|due| due.saturating_duration_since(now));
         let left = left.map(Timespec::try_from).transpose();
         let left = left.map_err(io::Error::other)?;
-        let mut polled = vec![PollFd::from_borrowed_fd(orders, PollFlags::IN)];
+        let mut polled = vec![
+            PollFd::from_borrowed_fd(orders, PollFlags::IN),
+            PollFd::new(&self.arrivals, PollFlags::IN),
+        ];
         polled.extend(self.sandboxes.iter().map(|sandbox| {
             let wanted = match sandbox.answered < ANSWERS_MAX {
                 true => PollFlags::IN,
@@ -464,8 +500,11 @@ mod tests {
             return None;
         }
         let (ours, theirs) = handover::pair().unwrap();
+        let (arrivals, registrar) = handover::pair().unwrap();
         let mut refusals = Refusals {
             reports: theirs,
+            arrivals,
+            registrar,
             guarded: GUARDED,
             filter: isolation::reporting_filter(&[70, 60, 71]),
             sandboxes: Vec::new(),

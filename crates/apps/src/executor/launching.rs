@@ -1,0 +1,237 @@
+//! Processes that are being started: asked for, and not running yet.
+//!
+//! Between `Spawn` and the program there is the launcher, and the kernel, which may wait for a disk. What
+//! a process needs is prepared at once (`workers`, `servers`); its program is looked for in a pool, as that
+//! asks the disk too; the start itself is awaited by a task of its own.
+//!
+//! # Invariants
+//!
+//! - No start keeps the executor waiting, nor another start.
+//! - Each is answered for, with a process or why there is none, unless it was given up; then its process
+//!   is ended.
+//! - One application has one look for its program in progress, so that a disk that is gone takes one
+//!   thread of the pool and not all of them.
+
+use std::ffi::OsString;
+use std::net::TcpListener;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use penstock_config as config;
+use penstock_exchange::bodies::BodyStore;
+use penstock_runtime::loops::{self, Joined};
+use penstock_runtime::{clock, process as watch_process};
+use penstock_sys::process::{self, Launcher, Started};
+use tokio::sync::Mutex;
+
+use super::control::{Control, Line};
+use super::follow::{Held, Readiness, Tail};
+use super::refork::Promotion;
+use super::{Child, Executor, Input, Key, Prepared, Role};
+use crate::app::Way;
+use crate::interpreter;
+use crate::supervisor::{Event, WorkerId};
+
+/// How long the look for a program may take, before the start itself.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Held by the look for the program of an application.
+pub(super) type Looking = Arc<Mutex<()>>;
+
+/// A process that is being started. Dropped, the start is given up.
+#[derive(Debug)]
+pub(super) struct Launching {
+    generation: u64,
+    began: Instant,
+    /// There until the process is.
+    purpose: Option<Purpose>,
+    task: Joined<()>,
+}
+
+/// What a process is to be, with what is kept for it.
+#[derive(Debug)]
+pub(super) enum Purpose {
+    Worker {
+        worker: WorkerId,
+        role: Role,
+        readiness: Readiness,
+        control: Option<Control>,
+    },
+    /// The rest is in the table of templates.
+    Template(Line),
+}
+
+impl Launching {
+    /// What it offers, once there is such a process.
+    pub(super) fn role(&self) -> Option<&Role> {
+        match &self.purpose {
+            Some(Purpose::Worker { role, .. }) => Some(role),
+            _ => None,
+        }
+    }
+}
+
+impl Drop for Launching {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Executor {
+    /// Begins to start a process of its own for a worker.
+    pub(super) fn spawn_plain(&mut self, worker: WorkerId, generation: u64) -> Result<(), String> {
+        let prepared = match self.shared.way {
+            Way::Workers(_) => self.prepare_worker(),
+            Way::Servers(_) => self.prepare_server(worker),
+        };
+        let Prepared {
+            launch,
+            role,
+            readiness,
+            control,
+            reserved,
+        } = prepared?;
+        let purpose = Purpose::Worker {
+            worker,
+            role,
+            readiness,
+            control,
+        };
+        self.launch(Key::Worker(worker), generation, (launch, reserved), purpose);
+        Ok(())
+    }
+
+    /// Begins to start a process; `Input::Launched` tells what has come of it. A port that is kept for it
+    /// is free from its start on.
+    pub(super) fn launch(
+        &mut self,
+        key: Key,
+        generation: u64,
+        (mut launch, reserved): (process::Launch, Option<TcpListener>),
+        purpose: Purpose,
+    ) {
+        let (launcher, inputs) = (self.launcher.clone(), self.inputs.clone());
+        let (config, looking) = (self.config.clone(), Arc::clone(&self.looking));
+        let store = self.shared.store.load_full();
+        let task = loops::spawn_joined(async move {
+            let started = match find_program(config, looking, &store).await {
+                Ok(program) => {
+                    if launch.program.is_empty() {
+                        launch.program = program;
+                    }
+                    drop(reserved);
+                    start(launcher.as_deref(), launch).await
+                }
+                Err(why) => Err(why),
+            };
+            // The executor may have ended first.
+            let _ = inputs.send(Input::Launched { key, started }).await;
+        });
+        let launching = Launching {
+            generation,
+            began: clock::now(),
+            purpose: Some(purpose),
+            task,
+        };
+        self.launching.insert(key, launching);
+    }
+
+    /// A process was started, or could not be.
+    pub(super) fn handle_launched(&mut self, key: Key, started: Result<Started, String>) {
+        if started.is_ok() {
+            self.shared.metrics.started.increment();
+        }
+        let launching = self.launching.remove(&key);
+        let Some((launching, purpose)) =
+            launching.and_then(|mut it| it.purpose.take().map(|purpose| (it, purpose)))
+        else {
+            // It was given up in the same moment.
+            if let Ok(started) = started {
+                // What is gone needs no signal.
+                let _ = started.handle().kill();
+            }
+            return;
+        };
+        match (purpose, started) {
+            (
+                Purpose::Worker {
+                    worker,
+                    role,
+                    readiness,
+                    control,
+                },
+                Ok(started),
+            ) => {
+                let (pid, generation) = (started.pid, launching.generation);
+                let (held, group) = Held::new();
+                let child = Child {
+                    pid,
+                    held,
+                    process: started.handle(),
+                    began: launching.began,
+                    generation,
+                    gives_way: self.give_way(generation, &started),
+                    is_retiring: false,
+                    has_reported: false,
+                    tail: Tail::default(),
+                    control,
+                    template: None,
+                    promotion: Promotion::None,
+                    role,
+                };
+                self.watch(key, started, readiness, child.tail.clone(), group);
+                self.children.insert(worker, child);
+                self.event(Event::Spawned { worker, pid });
+            }
+            (Purpose::Worker { worker, .. }, Err(why)) => {
+                self.fail_spawn(worker, format!("cannot start a worker: {why}"));
+            }
+            (Purpose::Template(line), Ok(started)) => {
+                self.handle_template_started(key, started, line);
+            }
+            (Purpose::Template(_), Err(why)) => {
+                log::error!("{}: cannot start a worker: {why}", self.shared.name);
+                self.fail_template(key, why);
+            }
+        }
+    }
+}
+
+/// Looks for the program of an application, whose disk may not answer.
+async fn find_program(
+    config: config::App,
+    looking: Looking,
+    store: &BodyStore,
+) -> Result<OsString, String> {
+    let dir = config.dir.clone();
+    let look = async {
+        let alone = looking.lock_owned().await;
+        let work = move || {
+            let found = interpreter::find(&config);
+            // Not before, also if nobody waits any more.
+            drop(alone);
+            found
+        };
+        store.pool.run_ahead(work).await
+    };
+    match clock::within(LOOK_TIMEOUT, look).await {
+        Some(Ok(found)) => found.map(Into::into),
+        Some(Err(full)) => Err(full.to_string()),
+        None => Err(format!(
+            "its program was not found within {} s (does the disk of {} answer?)",
+            LOOK_TIMEOUT.as_secs(),
+            dir.display()
+        )),
+    }
+}
+
+async fn start(launcher: Option<&Launcher>, launch: process::Launch) -> Result<Started, String> {
+    let program = launch.program.clone();
+    let started = match launcher {
+        Some(launcher) => watch_process::launch(launcher, launch).await,
+        // In tests.
+        None => process::start(&launch),
+    };
+    started.map_err(|error| format!("{}: {error}", Path::new(&program).display()))
+}

@@ -1,0 +1,234 @@
+//! One start, as the server sees it: from the order to the running program.
+//!
+//! Made by the [`Launcher`], advanced by whoever waits for the program: `runtime` on an event loop, or a
+//! thread that blocks.
+//!
+//! # Invariants
+//!
+//! - Nothing here waits but [`Starting::finish`].
+//! - The process is in the table of children before its program runs, so that its exit status is nobody
+//!   else's.
+//! - One that is given up is ended, and left to whoever looks for orphans.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::{Timespec, poll};
+use rustix::process::Signal;
+
+use super::order::Order;
+use super::{ANSWER_BYTES, Answer, GO, Launcher, START_TIMEOUT};
+use crate::net::{self, DESCRIPTORS_MAX};
+use crate::process::orphans::Known;
+use crate::process::{Handle, Started, take_in};
+use crate::{file, handover};
+
+/// Between two tries to hand something over to a launcher that is busy.
+const BUSY: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 5_000_000,
+};
+
+/// A program that is being started. Dropped before it runs, it is given up.
+#[derive(Debug)]
+pub struct Starting<'a> {
+    launcher: &'a Launcher,
+    /// Our end of the order's socket.
+    socket: OwnedFd,
+    /// The other end, until it is handed over.
+    theirs: Option<OwnedFd>,
+    unsent: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
+    /// Our ends of its output pipes, until it runs.
+    outputs: Option<(OwnedFd, OwnedFd)>,
+    /// The process, once it is there.
+    process: Option<(Handle, Arc<OwnedFd>, Known)>,
+    deadline: Instant,
+}
+
+/// How far a start is.
+#[derive(Debug)]
+pub enum Step {
+    /// Once [`Starting::socket`] is readable there is more to do.
+    Waits,
+    /// The launcher has others to start first: in a few milliseconds there is more to do.
+    IsBusy,
+    /// The program runs.
+    Runs(Started),
+}
+
+impl<'a> Starting<'a> {
+    pub(super) fn new(
+        launcher: &'a Launcher,
+        order: &Order,
+        descriptors: Vec<OwnedFd>,
+        outputs: (OwnedFd, OwnedFd),
+    ) -> io::Result<Self> {
+        let text = file::in_memory("penstock-order", &order.encode())?;
+        let (socket, theirs) = handover::pair()?;
+        let count = u32::try_from(descriptors.len()).map_err(io::Error::other)?;
+        let mut unsent = VecDeque::from([(count.to_le_bytes().to_vec(), vec![text])]);
+        let mut rest = descriptors.into_iter().peekable();
+        while rest.peek().is_some() {
+            let part = rest.by_ref().take(DESCRIPTORS_MAX).collect();
+            unsent.push_back((b"d".to_vec(), part));
+        }
+        Ok(Self {
+            launcher,
+            socket,
+            theirs: Some(theirs),
+            unsent,
+            outputs: Some(outputs),
+            process: None,
+            deadline: Instant::now() + START_TIMEOUT,
+        })
+    }
+
+    /// Becomes readable when there is more to do.
+    #[must_use]
+    pub fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// When it is given up.
+    #[must_use]
+    pub fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    /// Does what can be done now. Not to be called again after an error, or once the program runs.
+    ///
+    /// # Errors
+    /// Program not found, directory missing, `EAGAIN`/`ENOMEM` from fork; `TimedOut` after the deadline;
+    /// that the launcher has ended.
+    pub fn advance(&mut self) -> io::Result<Step> {
+        let is_sent = self.send()?;
+        if let Some(theirs) = &self.theirs
+            && self.launcher.hand_over(theirs)?
+        {
+            self.theirs = None;
+        }
+        if !is_sent || self.theirs.is_some() {
+            return self.unless_late(Step::IsBusy);
+        }
+        let mut buffer = [0; ANSWER_BYTES];
+        loop {
+            match handover::receive(self.socket.as_fd(), &mut buffer) {
+                Ok((0, _)) => return self.finished().map(Step::Runs),
+                Ok((length, _)) => {
+                    let pid = Answer::decode(&buffer[..length])?.into_result()?;
+                    self.take_in(pid)?;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return self.unless_late(Step::Waits);
+                }
+                // What ended with something unread.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+                    return self.finished().map(Step::Runs);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Advances to the end. Blocks until the program runs, [`START_TIMEOUT`] at most.
+    ///
+    /// # Errors
+    /// As [`Self::advance`].
+    pub fn finish(mut self) -> io::Result<Started> {
+        loop {
+            match self.advance()? {
+                Step::Runs(started) => return Ok(started),
+                // Nothing to wait for but time.
+                Step::IsBusy => drop(poll(&mut [], Some(&BUSY))),
+                Step::Waits => {
+                    let left = self.deadline.saturating_duration_since(Instant::now());
+                    match handover::wait_readable(self.socket.as_fd(), Some(left)) {
+                        Err(error) if error.kind() != io::ErrorKind::TimedOut => return Err(error),
+                        // The next look tells what has come, or that it is late.
+                        _ => {}
+                    }
+                }
+            }
+        }
+    }
+
+    /// Sends what is left of the order; `false` when not all of it can go now.
+    fn send(&mut self) -> io::Result<bool> {
+        while let Some((bytes, descriptors)) = self.unsent.front() {
+            let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+            // A packet goes whole or not at all.
+            match net::send_descriptors(self.socket.as_fd(), bytes, &descriptors) {
+                Ok(_) => drop(self.unsent.pop_front()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                // The answer says why nobody reads.
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => self.unsent.clear(),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+
+    /// The process is there: enters it and lets it go on.
+    fn take_in(&mut self, pid: u32) -> io::Result<()> {
+        if self.process.is_some() {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let (exit, known) = take_in(pid)?;
+        let exit = Arc::new(exit);
+        let handle = Handle::new(pid, Arc::clone(&exit), known.mark());
+        self.process = Some((handle, exit, known));
+        match handover::send(self.socket.as_fd(), GO, None) {
+            // It has ended: the end of the socket is next.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            sent => sent,
+        }
+    }
+
+    /// Nobody has the other end any more: the program runs, or has ended already.
+    fn finished(&mut self) -> io::Result<Started> {
+        let (Some((handle, exit, known)), Some((stdout, stderr))) =
+            (self.process.take(), self.outputs.take())
+        else {
+            let ended = io::Error::from(io::ErrorKind::UnexpectedEof);
+            return Err(match self.launcher.has_ended() {
+                true => self.launcher.note_end(&ended),
+                false => io::Error::other("its process ended before the program ran"),
+            });
+        };
+        Ok(Started {
+            pid: handle.pid(),
+            exit,
+            stdout,
+            stderr,
+            known,
+        })
+    }
+
+    fn unless_late(&self, step: Step) -> io::Result<Step> {
+        if Instant::now() < self.deadline {
+            return Ok(step);
+        }
+        let limit = Duration::as_secs(&START_TIMEOUT);
+        let why = match (&step, &self.process) {
+            (Step::IsBusy, _) => "the launcher takes no order".to_owned(),
+            (_, None) => "the launcher has started no process".to_owned(),
+            (_, Some(_)) => {
+                "the kernel still waits for its file (does the disk answer?)".to_owned()
+            }
+        };
+        let why = format!("it does not run within {limit} s: {why}");
+        Err(io::Error::new(io::ErrorKind::TimedOut, why))
+    }
+}
+
+impl Drop for Starting<'_> {
+    fn drop(&mut self) {
+        if let Some((handle, _, _)) = &self.process {
+            // What is gone needs no signal.
+            let _ = handle.signal(Signal::KILL);
+        }
+    }
+}
