@@ -112,6 +112,8 @@ async fn start(dir: &Dir, loops: &Loops, is_preloaded: bool) -> Arc<App> {
             body_memory: 1 << 16,
             response_memory: 1 << 16,
             response_spool: 1 << 20,
+            min_busy_rate: 0,
+            rate_grace: Duration::ZERO,
             temp_dir: dir.0.clone(),
             space: Arc::default(),
             pool: Pool::new("default", 1, 100),

@@ -308,6 +308,9 @@ pub struct Limits {
     pub response_memory: usize,
     /// Bytes of an answer kept in that file before the worker has to wait.
     pub response_spool: u64,
+    /// Least bytes a second of a response that holds a worker for which requests wait; zero is no
+    /// minimum.
+    pub min_busy_rate: u64,
     /// Bytes of all temporary files together; none is a share of the disk, which is found out at
     /// the start.
     pub temp_bytes: Option<u64>,
@@ -334,6 +337,7 @@ impl Default for Limits {
             body_memory: 64 << 10,
             response_memory: 64 << 10,
             response_spool: 64 << 20,
+            min_busy_rate: 64 << 10,
             temp_bytes: None,
             websocket_message_bytes: 1 << 20,
             temp_dir: std::env::temp_dir(),

@@ -162,6 +162,7 @@ fn read_limits(top: &Section<'_>) -> Limits {
     table.size("body_memory", &mut limits.body_memory);
     table.size("response_memory", &mut limits.response_memory);
     table.size("response_spool", &mut limits.response_spool);
+    table.rate("min_busy_rate", &mut limits.min_busy_rate);
     limits.temp_bytes = table.size_said("temp_bytes");
     let key = "websocket_message_bytes";
     table.size(key, &mut limits.websocket_message_bytes);

@@ -7,19 +7,22 @@
 //! [`TempSpace`] the one on all files together.
 
 mod collect;
+mod contention;
 mod nameless;
 mod space;
 mod spool;
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use penstock_runtime::blocking::Pool;
 
 pub use collect::{Collected, collect};
+pub use contention::{Demand, HeldPlaces, Producer};
 pub use nameless::NamelessFile;
 pub use space::{TempGrant, TempSpace, TempUsage, TempUse};
-pub use spool::{SpoolReader, SpoolWriter, spool};
+pub use spool::{SpoolPlace, SpoolReader, SpoolSpec, SpoolWriter, spool};
 
 /// Where bodies wait, and how much of them.
 #[derive(Debug, Clone)]
@@ -30,6 +33,11 @@ pub struct BodyStore {
     pub response_memory: usize,
     /// Bytes of a response kept in a file before its producer waits (`limits.response_spool`).
     pub response_spool: u64,
+    /// Bytes a second that a client takes at least of a response that holds a place for which
+    /// requests wait (`limits.min_busy_rate`); 0 is any.
+    pub min_busy_rate: u64,
+    /// How long a client may be slower (`limits.body_rate_grace`).
+    pub rate_grace: Duration,
     /// The folder of the nameless files.
     pub temp_dir: PathBuf,
     /// What they may take together (`limits.temp_bytes`).

@@ -343,6 +343,7 @@ fn bounds(limits: &Limits, edge: &Edge, temp: TempUsage) -> Vec<Limit> {
         Limit::bytes("body_memory", limits.body_memory as u64),
         Limit::bytes("response_memory", limits.response_memory as u64),
         Limit::bytes("response_spool", limits.response_spool),
+        Limit::rate("min_busy_rate", limits.min_busy_rate),
         Limit::bytes("temp_bytes", temp.max)
             .with_use(temp.used)
             .with_reached(temp.waited + temp.refused),

@@ -336,6 +336,8 @@ pub(crate) fn body_store(limits: &Limits, pool: Pool, space: &Arc<TempSpace>) ->
         body_memory: limits.body_memory,
         response_memory: limits.response_memory,
         response_spool: limits.response_spool,
+        min_busy_rate: limits.min_busy_rate,
+        rate_grace: limits.body_rate_grace,
         temp_dir: limits.temp_dir.clone(),
         space: Arc::clone(space),
         pool,

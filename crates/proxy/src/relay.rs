@@ -5,10 +5,11 @@
 //! must stay true: a body that is cut is seen as cut; a client that leaves frees the place at once; the
 //! clock between bytes stands still while it is the client who is waited for.
 
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Instant;
 
-use penstock_exchange::bodies::{SpoolWriter, spool};
+use penstock_exchange::bodies::{SpoolSpec, SpoolWriter, spool};
 use penstock_exchange::{AddressPrefix, Body, Fault};
 use penstock_runtime::{clock, loops};
 
@@ -18,6 +19,7 @@ use crate::failure::{Failure, Stage};
 use crate::roster::Outcome;
 use crate::source::Source;
 use crate::talk::{End, Talk};
+use crate::upstream::Shared;
 
 /// A response after its head.
 #[derive(Debug)]
@@ -38,9 +40,15 @@ pub(crate) struct Rest {
 
 /// Relays the rest behind `begun`, in a task of its own; gives the body for the client.
 pub(crate) fn start(rest: Rest, begun: Vec<u8>, length: Option<u64>) -> Body {
-    let is_unbuffered = rest.is_unbuffered;
-    let store = rest.lease.shared().store.load_full();
-    let (mut writer, reader) = spool(store, rest.client, is_unbuffered, length);
+    let upstream = rest.lease.shared();
+    let store = upstream.store.load_full();
+    let spec = SpoolSpec {
+        client: rest.client,
+        producer: Some(Arc::<Shared>::clone(upstream)),
+        is_unbuffered: rest.is_unbuffered,
+        length,
+    };
+    let (mut writer, reader) = spool(store, spec);
     writer.push(&begun);
     loops::spawn_here(run(rest, writer));
     Body::Stream(Box::new(reader))
@@ -94,6 +102,7 @@ async fn run(mut rest: Rest, mut writer: SpoolWriter) {
             let trailers = end.trailers.take();
             // The server is done; what the client has not taken may still be on its way to the file.
             lease.finish(talk.into_connection(&end), Outcome::Success);
+            writer.release_place();
             let settled = writer.settle().await;
             writer.finish(settled.map(|()| trailers));
         }
@@ -114,7 +123,7 @@ async fn run(mut rest: Rest, mut writer: SpoolWriter) {
 
 /// Reads until the spool is full or the response ends; without a spool nobody wants a body.
 async fn next(rest: &mut Rest, mut writer: Option<&mut SpoolWriter>) -> Step {
-    let config = std::sync::Arc::clone(&rest.lease.shared().config);
+    let config = Arc::clone(&rest.lease.shared().config);
     let mut stalled_at = clock::now() + config.stall_timeout;
     std::future::poll_fn(|cx| {
         loop {

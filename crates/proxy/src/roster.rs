@@ -595,6 +595,12 @@ impl Roster {
         )
     }
 
+    /// How many requests all servers together may have at once.
+    pub(crate) fn places(&self) -> usize {
+        let capacities = self.members.iter().map(|member| member.capacity as usize);
+        capacities.fold(0, usize::saturating_add)
+    }
+
     /// Whether any server takes requests.
     pub(crate) fn is_up(&self) -> bool {
         self.members.iter().any(|member| member.capacity > 0)

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use penstock_config as config;
-use penstock_exchange::bodies::BodyStore;
+use penstock_exchange::bodies::{BodyStore, Demand, HeldPlaces, Producer};
 use penstock_exchange::metrics::HistogramValues;
 use penstock_exchange::{Handler, Handling, Request};
 use penstock_queue::{SlotId, Start};
@@ -53,6 +53,8 @@ pub(crate) struct Shared {
     pub(crate) name: Arc<str>,
     pub(crate) config: Arc<config::Upstream>,
     pub(crate) store: ArcSwap<BodyStore>,
+    /// The responses that keep its places because their clients are slow.
+    held_places: HeldPlaces,
     /// Guards the servers, their slots and the line; never held across an await.
     roster: Mutex<Roster>,
 }
@@ -100,6 +102,7 @@ impl Upstream {
             name: config.name.as_str().into(),
             config,
             store: ArcSwap::from_pointee(setup.store),
+            held_places: HeldPlaces::default(),
             roster: Mutex::new(roster),
         });
         crate::maintain::start(&shared, names);
@@ -171,6 +174,26 @@ impl Handler for RouteHandler {
             Call::new(Arc::clone(&self.shared), request, self.buffering),
         );
         Handling::Later(Box::into_pin(call))
+    }
+}
+
+impl Producer for Shared {
+    fn held_places(&self) -> &HeldPlaces {
+        &self.held_places
+    }
+
+    fn demand(&self, now: Instant) -> Demand {
+        let roster = self.roster();
+        let (waiting, oldest_wait) = roster.waiting(now);
+        Demand {
+            waiting,
+            oldest_wait,
+            places: roster.places(),
+        }
+    }
+
+    fn label(&self) -> String {
+        format!("upstream {}", self.name)
     }
 }
 

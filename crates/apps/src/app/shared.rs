@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use penstock_config as config;
-use penstock_exchange::bodies::BodyStore;
+use penstock_exchange::bodies::{BodyStore, Demand, HeldPlaces, Producer};
 use penstock_exchange::metrics::AppMetrics;
 use penstock_exchange::{Fault, FaultKind, Timing};
 use penstock_queue::QueueLimits;
@@ -32,6 +32,8 @@ pub(crate) struct AppShared {
     pub(crate) dispatch: Dispatch,
     pub(crate) metrics: Arc<AppMetrics>,
     pub(crate) store: ArcSwap<BodyStore>,
+    /// The responses that keep its workers because their clients are slow.
+    held_places: HeldPlaces,
     /// The limits of its WebSockets' messages, and what their clients hold.
     pub(crate) messages: ArcSwap<MessageLimits>,
     pub(crate) held: Held,
@@ -120,6 +122,25 @@ pub(crate) struct WorkerView {
     pub(crate) address: Option<config::ServerAddr>,
 }
 
+impl Producer for AppShared {
+    fn held_places(&self) -> &HeldPlaces {
+        &self.held_places
+    }
+
+    fn demand(&self, now: Instant) -> Demand {
+        let queue = self.dispatch.usage(now);
+        Demand {
+            waiting: queue.waiting,
+            oldest_wait: queue.oldest_wait,
+            places: queue.slots,
+        }
+    }
+
+    fn label(&self) -> String {
+        format!("application {}", self.name)
+    }
+}
+
 impl AppShared {
     /// What an application with this configuration shares, before anything has happened.
     pub(crate) fn new(config: &config::App, way: Way, store: BodyStore) -> Self {
@@ -134,6 +155,7 @@ impl AppShared {
             dispatch: Dispatch::new(queue_limits),
             metrics: Arc::default(),
             store: ArcSwap::from_pointee(store),
+            held_places: HeldPlaces::default(),
             messages: ArcSwap::default(),
             held: Held::default(),
             pace: Pace::default(),

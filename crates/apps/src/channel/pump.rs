@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use penstock_exchange::Fault;
-use penstock_exchange::bodies::SpoolWriter;
+use penstock_exchange::bodies::{SpoolPlace, SpoolWriter};
 use penstock_runtime::loops;
 
 /// What the driver and the task of one body share.
@@ -18,6 +18,8 @@ use penstock_runtime::loops;
 pub(super) struct Pump {
     /// Held for a move of bytes only.
     state: Mutex<State>,
+    /// What the stream has of the worker.
+    place: SpoolPlace,
     driver: Waker,
 }
 
@@ -56,6 +58,7 @@ impl Pump {
                 is_gone: false,
                 task: None,
             }),
+            place: writer.place(),
             driver,
         });
         loops::spawn_here(Arc::clone(&pump).run(writer, over));
@@ -78,6 +81,7 @@ impl Pump {
             state.bytes = Vec::new();
         }
         state.end = Some(end);
+        self.place.release();
         wake(state);
     }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use penstock_exchange::bodies::spool;
+use penstock_exchange::bodies::{SpoolSpec, spool};
 use penstock_exchange::{Body as ResponseBody, Fault, FaultKind, Response, Timing};
 use penstock_http::websocket::code;
 use penstock_runtime::{Stream, buffers, clock, loops};
@@ -19,6 +19,7 @@ use super::pump::Pump;
 use super::socket::Piece;
 use super::streams::{State, index_of};
 use super::{ChannelDriver, WINDOW_TICK};
+use crate::app::AppShared;
 use crate::reply::{self, ReplyHead};
 use crate::slot::{End, hijack};
 
@@ -231,7 +232,13 @@ impl ChannelDriver {
             State::Asked(start) => start.job.client.counted_prefix(),
             _ => None,
         };
-        let (writer, reader) = spool(store, client, is_unbuffered, declared.or(length));
+        let spec = SpoolSpec {
+            client,
+            producer: Some(Arc::<AppShared>::clone(&self.app)),
+            is_unbuffered,
+            length: declared.or(length),
+        };
+        let (writer, reader) = spool(store, spec);
         response.body = ResponseBody::Stream(Box::new(reader));
         entry.is_unbuffered = is_unbuffered;
         let asked = std::mem::replace(&mut entry.state, State::Spool(writer));

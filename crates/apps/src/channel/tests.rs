@@ -137,6 +137,8 @@ fn shared(terms: &Terms) -> Arc<AppShared> {
         body_memory: 1 << 20,
         response_memory: terms.memory,
         response_spool: terms.spool,
+        min_busy_rate: 0,
+        rate_grace: Duration::ZERO,
         temp_dir: std::env::temp_dir(),
         space: Arc::default(),
         pool: Pool::new("test", 1, 64),

@@ -171,6 +171,8 @@ fn start(app: config::App, dir: &Dir, servers: &Arc<Servers>) -> Arc<App> {
             body_memory: 0,
             response_memory: 0,
             response_spool: 0,
+            min_busy_rate: 0,
+            rate_grace: Duration::ZERO,
             temp_dir: dir.0.clone(),
             space: Arc::default(),
             pool: Pool::new("default", 1, 1),

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_exchange::bodies::{SpoolWriter, spool};
+use penstock_exchange::bodies::{SpoolSpec, SpoolWriter, spool};
 use penstock_exchange::{Body, Fault, FaultKind, FileBody, Response, Timing};
 use penstock_runtime::{DiskFile, Stream, clock, loops};
 use penstock_sys::pages;
@@ -87,7 +87,13 @@ impl Driver {
             .line
             .front()
             .and_then(|entry| entry.start.job.client.counted_prefix());
-        let (mut writer, reader) = spool(store, client, is_unbuffered, declared.or(length));
+        let spec = SpoolSpec {
+            client,
+            producer: Some(Arc::<AppShared>::clone(&self.app)),
+            is_unbuffered,
+            length: declared.or(length),
+        };
+        let (mut writer, reader) = spool(store, spec);
         writer.push(first);
         response.body = Body::Stream(Box::new(reader));
         self.open = Some(Open::Spool(writer));
@@ -143,6 +149,7 @@ impl Driver {
             // the next request.
             loops::spawn_here(async move {
                 let mut spool = spool;
+                spool.release_place();
                 let end = spool.settle().await;
                 spool.finish(end.map(|()| None));
             });

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use penstock_exchange::bodies::{SpoolWriter, spool};
+use penstock_exchange::bodies::{SpoolSpec, SpoolWriter, spool};
 use penstock_exchange::{Body, Fault, FaultKind, Response, Takeover, TakeoverFuture, Timing};
 use penstock_http::{
     BodyDecoder, BodyFraming, CheckedField, FieldBlock, Progress, ResponseBody, ResponseHead,
@@ -389,7 +389,14 @@ async fn send_final(
     }
     // Whoever writes to a connection means what was written to be on its way.
     let client = job.client.counted_prefix();
-    let (mut writer, reader) = spool(app.store.load_full(), client, true, declared);
+    let spec = SpoolSpec {
+        client,
+        // It holds no worker.
+        producer: None,
+        is_unbuffered: true,
+        length: declared,
+    };
+    let (mut writer, reader) = spool(app.store.load_full(), spec);
     response.body = Body::Stream(Box::new(reader));
     job.answer(Ok(response));
     let copied = hijacked.unless_cut(copy_body(&mut writer, head.body, rest, socket));

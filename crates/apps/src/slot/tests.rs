@@ -56,6 +56,8 @@ impl Stage {
             body_memory: 1 << 20,
             response_memory: 1 << 20,
             response_spool: 1 << 20,
+            min_busy_rate: 0,
+            rate_grace: Duration::ZERO,
             temp_dir: std::env::temp_dir(),
             space: Arc::default(),
             pool: Pool::new("test", 1, 8),

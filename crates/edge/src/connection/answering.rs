@@ -333,6 +333,11 @@ impl Connection {
                 self.edge.metrics().too_slow.increment();
                 log::debug!("{method} {target}: the client took the response too slowly");
             }
+            // Whoever cut it has said so.
+            Cut::Body(fault) if fault.kind == FaultKind::ClientTooSlow => {
+                self.edge.metrics().too_slow.increment();
+                log::debug!("{method} {target}: response cut: {}", fault.cause);
+            }
             Cut::Body(fault) => {
                 if let Some(count) = self.edge.repeats.admit(&fault.cause, clock::now()) {
                     let more = left_out(count);

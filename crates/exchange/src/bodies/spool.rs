@@ -3,6 +3,8 @@
 //! The slot driver pushes, edge pulls. The worker is relieved as fast as it produces: pieces wait in
 //! memory up to `limits.response_memory`, beyond that in a nameless file up to
 //! `limits.response_spool` and what `limits.temp_bytes` leaves, and only then does the worker wait.
+//! While other requests wait for that worker, the file may grow beyond `response_spool`, and a client
+//! that is too slow then loses its response (`contention`).
 //! A response that asks not to be buffered (`X-Accel-Buffering: no`, `text/event-stream`) never
 //! touches the file.
 //!
@@ -14,14 +16,18 @@
 
 use std::collections::VecDeque;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use penstock_http::FieldBlock;
 use penstock_runtime::blocking::{Pool, PoolError};
+use penstock_runtime::{LazyDeadline, clock};
 
 use super::collect::{is_full, stored};
+use super::contention::{BusyRate, CHECK_INTERVAL, HeldPlace, Producer, Verdict};
 use super::space::RESPONSE_MIN;
 use super::{BodyStore, NamelessFile, TempGrant, TempUse};
 use crate::{AddressPrefix, BodyStream, Fault, FaultKind};
@@ -46,10 +52,33 @@ const JOIN_BYTES: usize = 4 * 1024;
 pub struct SpoolWriter {
     shared: Arc<Shared>,
     store: Arc<BodyStore>,
-    /// Never to a file.
-    is_unbuffered: bool,
     /// Pushed and neither in memory nor in the file yet.
     overflow: Vec<u8>,
+    /// Once it has waited for its client. Boxed: most never do.
+    contest: Option<Box<Contest>>,
+}
+
+/// The place of its producer that a response holds.
+#[derive(Debug)]
+pub struct SpoolPlace(Arc<Shared>);
+
+impl SpoolPlace {
+    /// The producer is done with the response.
+    pub fn release(&self) {
+        self.0.is_released.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A writer's part in the contest for its producer's places.
+#[derive(Debug)]
+struct Contest {
+    place: HeldPlace,
+    /// When to ask what others need.
+    check: LazyDeadline,
+    /// The client is waited for since then.
+    since: Option<Instant>,
+    /// How long it was waited for since the last check.
+    waited: Duration,
 }
 
 /// The client's side.
@@ -66,6 +95,12 @@ type ReadWork = Pin<Box<dyn Future<Output = Result<std::io::Result<Vec<u8>>, Poo
 struct Shared {
     /// What its file counts by; here, so that the writer is small.
     client: Option<AddressPrefix>,
+    /// What waits while the writer does, if that has a bound.
+    producer: Option<Arc<dyn Producer>>,
+    /// It is done: what is left keeps no place.
+    is_released: AtomicBool,
+    /// Never to a file.
+    is_unbuffered: bool,
     /// Both sides' view; held for a move of pieces only.
     state: Mutex<State>,
 }
@@ -93,6 +128,10 @@ struct State {
     is_without_room: bool,
     /// The disk was full; until the client has taken something it is not tried again.
     is_disk_full: bool,
+    /// Others wait for the producer: `limits.response_spool` does not hold.
+    is_growing: bool,
+    /// Bytes that the client has taken.
+    taken: u64,
     end: Option<Result<(), Fault>>,
     /// Fields behind the body; there before its end is told.
     trailers: Option<FieldBlock>,
@@ -104,16 +143,32 @@ struct State {
     watcher: Option<Waker>,
 }
 
-/// A pair of ends; `length` is the declared one, and `client` takes it. One that `is_unbuffered` never uses a file.
+/// What a spool is for.
+#[derive(Debug, Default)]
+pub struct SpoolSpec {
+    /// Who takes it, for what is counted per client.
+    pub client: Option<AddressPrefix>,
+    /// What has a place that the response holds while it waits for the client.
+    pub producer: Option<Arc<dyn Producer>>,
+    /// It never uses a file.
+    pub is_unbuffered: bool,
+    /// The declared length.
+    pub length: Option<u64>,
+}
+
+/// A pair of ends.
 #[must_use]
-pub fn spool(
-    store: Arc<BodyStore>,
-    client: Option<AddressPrefix>,
-    is_unbuffered: bool,
-    length: Option<u64>,
-) -> (SpoolWriter, SpoolReader) {
+pub fn spool(store: Arc<BodyStore>, spec: SpoolSpec) -> (SpoolWriter, SpoolReader) {
+    let SpoolSpec {
+        client,
+        producer,
+        is_unbuffered,
+        length,
+    } = spec;
     let shared = Arc::new(Shared {
         client,
+        producer,
+        is_unbuffered,
         ..Shared::default()
     });
     let reader = SpoolReader {
@@ -126,8 +181,8 @@ pub fn spool(
         SpoolWriter {
             shared,
             store,
-            is_unbuffered,
             overflow: Vec::new(),
+            contest: None,
         },
         reader,
     )
@@ -215,6 +270,15 @@ impl State {
         }
     }
 
+    /// The client gets no more.
+    fn cut(&mut self, fault: Fault) {
+        self.memory.clear();
+        self.memory_bytes = 0;
+        self.read_at = self.write_at;
+        self.forget_file();
+        self.end = Some(Err(fault));
+    }
+
     fn forget_file(&mut self) {
         self.file = None;
         self.grant = None;
@@ -273,6 +337,18 @@ impl SpoolWriter {
         state.is_reader_gone
     }
 
+    /// Its producer is done with it: what is left waits for the client and keeps no place.
+    pub fn release_place(&mut self) {
+        self.place().release();
+        self.contest = None;
+    }
+
+    /// Says the same from elsewhere, while this waits.
+    #[must_use]
+    pub fn place(&self) -> SpoolPlace {
+        SpoolPlace(Arc::clone(&self.shared))
+    }
+
     /// Whether [`SpoolWriter::settle`] has something to do.
     pub fn is_over(&self) -> bool {
         !self.overflow.is_empty()
@@ -281,11 +357,12 @@ impl SpoolWriter {
     /// Brings what did not fit into memory to the file, or waits until the client took enough.
     ///
     /// # Errors
-    /// When the file cannot be used: the response must be cut.
+    /// When the file cannot be used, or others need the place of a client that is too slow: the
+    /// response must be cut.
     pub async fn settle(&mut self) -> Result<(), Fault> {
         while !self.overflow.is_empty() {
-            let room = std::future::poll_fn(|cx| self.poll_room(cx)).await;
-            match room {
+            let room = std::future::poll_fn(|cx| self.poll_settle(cx)).await;
+            match room? {
                 Room::Gone => self.overflow.clear(),
                 Room::Memory => {
                     let piece = std::mem::take(&mut self.overflow);
@@ -297,11 +374,61 @@ impl SpoolWriter {
         Ok(())
     }
 
-    fn file_bytes(&self) -> u64 {
-        if self.is_unbuffered {
-            0
-        } else {
-            self.store.response_spool
+    /// Room, or the end of a response for whose place others wait.
+    fn poll_settle(&mut self, cx: &mut Context<'_>) -> Poll<Result<Room, Fault>> {
+        loop {
+            if let Poll::Ready(room) = self.poll_room(cx) {
+                if let Some(contest) = &mut self.contest {
+                    contest.pause();
+                }
+                return Poll::Ready(Ok(room));
+            }
+            ready!(self.poll_contest(cx))?;
+        }
+    }
+
+    /// Looks now and then, while the client is waited for, at what else waits; ready when there may be
+    /// room now.
+    fn poll_contest(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Fault>> {
+        let shared = &*self.shared;
+        let Some(producer) = &shared.producer else {
+            return Poll::Pending;
+        };
+        if shared.is_released.load(Ordering::Relaxed) {
+            self.contest = None;
+            return Poll::Pending;
+        }
+        let contest = self.contest.get_or_insert_with(|| {
+            let taken = shared.lock().taken;
+            Box::new(Contest::begin(producer, shared.client, taken))
+        });
+        contest.since.get_or_insert_with(clock::now);
+        ready!(contest.check.poll(cx));
+        let bound = BusyRate {
+            min: self.store.min_busy_rate,
+            window: self.store.rate_grace,
+        };
+        let taken = shared.lock().taken;
+        match contest.judge(taken, bound) {
+            Verdict::Wait => {}
+            Verdict::Grow => shared.lock().is_growing = true,
+            Verdict::Cut(cause) => {
+                let mut state = shared.lock();
+                state.cut(Fault::new(FaultKind::ClientTooSlow, cause.clone()));
+                let reader = state.reader.take();
+                drop(state);
+                wake(reader);
+                return Poll::Ready(Err(Fault::new(FaultKind::ClientTooSlow, cause)));
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn file_bytes(&self, is_growing: bool) -> u64 {
+        match (self.shared.is_unbuffered, is_growing) {
+            (true, _) => 0,
+            (false, true) => u64::MAX,
+            (false, false) => self.store.response_spool,
         }
     }
 
@@ -317,7 +444,7 @@ impl SpoolWriter {
             return Poll::Ready(Room::Memory);
         }
         let bytes = self.overflow.len() as u64;
-        let max = self.file_bytes();
+        let max = self.file_bytes(state.is_growing);
         let length = state.block_span(state.write_at + bytes) * BLOCK_BYTES;
         let is_within = state.in_file() + bytes <= max && length <= max.max(BLOCK_BYTES);
         if is_within && !state.is_disk_full {
@@ -423,6 +550,36 @@ impl Drop for SpoolWriter {
     }
 }
 
+impl Contest {
+    fn begin(producer: &Arc<dyn Producer>, client: Option<AddressPrefix>, taken: u64) -> Self {
+        let now = clock::now();
+        Self {
+            place: HeldPlace::enter(producer, now, client, taken),
+            check: LazyDeadline::new(now + CHECK_INTERVAL),
+            since: Some(now),
+            waited: Duration::ZERO,
+        }
+    }
+
+    /// The client is not waited for now.
+    fn pause(&mut self) {
+        if let Some(since) = self.since.take() {
+            self.waited += clock::now().saturating_duration_since(since);
+        }
+    }
+
+    /// The client, which is waited for, has taken `taken` bytes in all.
+    fn judge(&mut self, taken: u64, bound: BusyRate) -> Verdict {
+        let now = clock::now();
+        if let Some(since) = self.since.replace(now) {
+            self.waited += now.saturating_duration_since(since);
+        }
+        self.check.set(now + CHECK_INTERVAL);
+        let waited = std::mem::take(&mut self.waited);
+        self.place.judge(now, (waited, taken), bound)
+    }
+}
+
 enum Room {
     Gone,
     Memory,
@@ -445,6 +602,7 @@ impl BodyStream for SpoolReader {
             let mut state = self.shared.lock();
             if let Some(bytes) = state.memory.pop_front() {
                 state.memory_bytes -= bytes.len();
+                state.taken += bytes.len() as u64;
                 let writer = state.writer.take();
                 drop(state);
                 wake(writer);
@@ -510,7 +668,10 @@ impl SpoolReader {
 
     fn took_from_file(&mut self, bytes: Vec<u8>) -> Bytes {
         let mut state = self.shared.lock();
-        state.advance(bytes.len() as u64);
+        if state.in_file() > 0 {
+            state.advance(bytes.len() as u64);
+        }
+        state.taken += bytes.len() as u64;
         state.is_disk_full = false;
         let writer = state.writer.take();
         drop(state);

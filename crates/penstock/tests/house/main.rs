@@ -58,6 +58,7 @@ mod responses;
 mod security_rules;
 mod sendfile;
 mod slow_clients;
+mod slow_readers;
 mod streams;
 mod support;
 mod temporary_files;

@@ -59,6 +59,8 @@ fn setup() -> Setup {
         body_memory: 1024,
         response_memory: 1024,
         response_spool: 1024,
+        min_busy_rate: 0,
+        rate_grace: Duration::ZERO,
         temp_dir: std::env::temp_dir(),
         space: Arc::default(),
         pool: Pool::new("bodies", 1, 1),

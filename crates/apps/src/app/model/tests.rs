@@ -18,6 +18,8 @@ fn shared(change: impl FnOnce(&mut config::App)) -> Arc<AppShared> {
         body_memory: 1024,
         response_memory: 1024,
         response_spool: 1024,
+        min_busy_rate: 0,
+        rate_grace: Duration::ZERO,
         temp_dir: std::env::temp_dir(),
         space: Arc::default(),
         pool: Pool::new("test", 1, 1),

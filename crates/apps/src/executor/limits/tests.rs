@@ -100,6 +100,8 @@ impl Rig {
                 body_memory: 1 << 20,
                 response_memory: 1 << 16,
                 response_spool: 1 << 20,
+                min_busy_rate: 0,
+                rate_grace: Duration::ZERO,
                 temp_dir: dir.clone(),
                 space: Arc::default(),
                 pool: Pool::new("default", 2, 100),

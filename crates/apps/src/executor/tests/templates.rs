@@ -95,6 +95,8 @@ impl Running {
                 body_memory: 1 << 16,
                 response_memory: 1 << 16,
                 response_spool: 1 << 20,
+                min_busy_rate: 0,
+                rate_grace: Duration::ZERO,
                 temp_dir: dir.0.clone(),
                 space: Arc::default(),
                 pool: Pool::new("default", 1, 100),

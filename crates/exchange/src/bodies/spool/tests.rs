@@ -7,17 +7,35 @@ use penstock_runtime::{clock, loops};
 
 use super::*;
 use crate::FaultKind;
-use crate::bodies::TempSpace;
+use crate::bodies::{Demand, HeldPlaces, TempSpace};
 
 fn store(memory: usize, file: u64) -> Arc<BodyStore> {
     Arc::new(BodyStore {
         body_memory: 0,
         response_memory: memory,
         response_spool: file,
+        min_busy_rate: 0,
+        rate_grace: Duration::ZERO,
         temp_dir: std::env::temp_dir(),
         space: Arc::default(),
         pool: Pool::new("test", 1, 64),
     })
+}
+
+/// A spool whose producer has no bound.
+fn spool(
+    store: Arc<BodyStore>,
+    client: Option<AddressPrefix>,
+    is_unbuffered: bool,
+    length: Option<u64>,
+) -> (SpoolWriter, SpoolReader) {
+    let spec = SpoolSpec {
+        client,
+        producer: None,
+        is_unbuffered,
+        length,
+    };
+    super::spool(store, spec)
 }
 
 fn on_a_loop(test: impl Future<Output = ()>) {
@@ -277,5 +295,101 @@ fn what_a_client_leaves_is_given_back() {
         writer.push(&[1; 50_000]);
         writer.settle().await.unwrap();
         assert_eq!(space.usage().used, 0);
+    });
+}
+
+/// A producer for whose places a request waits.
+#[derive(Debug, Default)]
+struct Busy(HeldPlaces);
+
+impl Producer for Busy {
+    fn held_places(&self) -> &HeldPlaces {
+        &self.0
+    }
+
+    fn demand(&self, _now: Instant) -> Demand {
+        Demand {
+            waiting: 1,
+            oldest_wait: Duration::from_secs(5),
+            places: 1,
+        }
+    }
+
+    fn label(&self) -> String {
+        "application test".to_owned()
+    }
+}
+
+/// A full spool of 10 bytes of a busy producer, of which the client takes nothing.
+fn contested(min_busy_rate: u64, temp_bytes: u64) -> (Arc<Busy>, SpoolWriter, SpoolReader) {
+    let busy = Arc::new(Busy::default());
+    let space = Arc::new(TempSpace::default());
+    space.set_max(temp_bytes);
+    let store = Arc::new(BodyStore {
+        min_busy_rate,
+        response_spool: 0,
+        ..BodyStore::clone(&store_of(&space, 0))
+    });
+    let spec = SpoolSpec {
+        producer: Some(Arc::<Busy>::clone(&busy)),
+        ..SpoolSpec::default()
+    };
+    let (mut writer, reader) = super::spool(store, spec);
+    writer.push(&[1; 10]);
+    writer.push(&[2; 20]);
+    (busy, writer, reader)
+}
+
+async fn is_waiting(writer: &mut SpoolWriter) -> bool {
+    let mut settling = Box::pin(writer.settle());
+    poll_fn(|cx| Poll::Ready(settling.as_mut().poll(cx).is_pending())).await
+}
+
+#[test]
+fn a_response_for_whose_place_others_wait_is_cut_if_its_client_is_slow() {
+    on_a_loop(async {
+        let (busy, mut writer, mut reader) = contested(1, 0);
+        let fault = writer.settle().await.unwrap_err();
+        assert_eq!(fault.kind, FaultKind::ClientTooSlow);
+        assert!(
+            fault.cause.contains("limits.min_busy_rate"),
+            "{}",
+            fault.cause
+        );
+        assert_eq!(busy.0.len(), 1);
+        writer.finish(Err(fault));
+        // What was spooled goes with it: its client would keep it for long.
+        let end = next(&mut reader).await.unwrap().unwrap_err();
+        assert_eq!(end.kind, FaultKind::ClientTooSlow);
+        assert_eq!(busy.0.len(), 0);
+    });
+}
+
+#[test]
+fn a_response_for_whose_place_others_wait_grows_beyond_its_spool() {
+    on_a_loop(async {
+        let (_busy, mut writer, mut reader) = contested(0, 1 << 20);
+        writer.settle().await.unwrap();
+        writer.finish(Ok(None));
+        let body = read_all(&mut reader).await;
+        assert_eq!(body, [[1; 10].as_slice(), &[2; 20]].concat());
+    });
+}
+
+#[test]
+fn a_response_that_its_producer_is_done_with_holds_no_place() {
+    on_a_loop(async {
+        let (busy, mut writer, _reader) = contested(1, 0);
+        assert!(is_waiting(&mut writer).await);
+        assert_eq!(busy.0.len(), 1);
+        writer.release_place();
+        assert!(is_waiting(&mut writer).await);
+        assert_eq!(busy.0.len(), 0);
+        // The same when it is said while the writer waits.
+        let (busy, mut writer, _reader) = contested(1, 0);
+        assert!(is_waiting(&mut writer).await);
+        writer.place().release();
+        assert!(is_waiting(&mut writer).await);
+        assert_eq!(busy.0.len(), 0);
     });
 }

@@ -5,7 +5,7 @@
 //! `received`, and no read waits longer than the client's patience.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -101,6 +101,17 @@ impl Channel for UnixStream {
 impl RawClient {
     pub(crate) fn connect(port: u16) -> Self {
         let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        Self::over(Box::new(stream))
+    }
+
+    /// From an address of this machine, which stands for another client.
+    pub(crate) fn connect_from(source: [u8; 4], port: u16) -> Self {
+        use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+        let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        bind(&socket, &SocketAddr::from((source, 0))).unwrap();
+        connect(&socket, &SocketAddr::from(([127, 0, 0, 1], port))).unwrap();
+        let stream = TcpStream::from(socket);
         stream.set_nodelay(true).unwrap();
         Self::over(Box::new(stream))
     }
