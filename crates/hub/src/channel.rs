@@ -12,7 +12,7 @@ mod message;
 pub(crate) mod testing;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub(crate) use message::{Concern, FORMS, Message, Shape, bytes_of};
@@ -20,11 +20,14 @@ pub(crate) use message::{Concern, FORMS, Message, Shape, bytes_of};
 use crate::history::History;
 use crate::hub::{Answerer, Feed};
 use crate::order::Parked;
+use crate::shares::Share;
 
 /// One channel.
 #[derive(Debug)]
 pub(crate) struct Channel {
     name: Arc<str>,
+    /// What its namespace has.
+    share: Arc<Share>,
     /// Bytes of its messages that shards have not got to, or whose turn has not come.
     pub(crate) pending: AtomicUsize,
     /// Guards everything about it. See the head of this file.
@@ -49,6 +52,10 @@ pub(crate) struct State {
     pub(crate) before: Option<Box<History>>,
     /// Messages whose turn has not come; none mostly.
     pub(crate) parked: Option<Box<Parked>>,
+    /// What its namespace has, once more.
+    pub(crate) share: Arc<Share>,
+    /// It is counted as one that nobody hears.
+    pub(crate) is_counted_unheard: bool,
     /// The number of the last message.
     pub(crate) last: u64,
     /// Its id.
@@ -75,10 +82,11 @@ pub(crate) struct Home {
 
 impl Channel {
     /// A channel of which nothing is known up to the message of this number.
-    pub(crate) fn new(name: Arc<str>, since: u64) -> Self {
+    pub(crate) fn new(name: Arc<str>, since: u64, share: Arc<Share>) -> Self {
         let is_internal = is_internal(&name);
         Self {
             name,
+            share: Arc::clone(&share),
             pending: AtomicUsize::new(0),
             state: Mutex::new(State {
                 homes: Vec::new(),
@@ -88,6 +96,8 @@ impl Channel {
                 restored_to: 0,
                 before: None,
                 parked: None,
+                share,
+                is_counted_unheard: false,
                 last: since,
                 last_id: None,
                 expected: 0,
@@ -100,6 +110,11 @@ impl Channel {
 
     pub(crate) fn name(&self) -> &Arc<str> {
         &self.name
+    }
+
+    /// What its namespace has.
+    pub(crate) fn share(&self) -> &Arc<Share> {
+        &self.share
     }
 
     /// Its state. A panic under the lock cannot leave a sum wrong that others rely on: at worst one
@@ -153,6 +168,17 @@ impl State {
             && self.expected == 0
             && self.history.is_empty()
             && self.parked.is_none()
+    }
+
+    /// Counts it, or no more, among those that nobody hears.
+    pub(crate) fn count_unheard(&mut self, is_unheard: bool) {
+        if std::mem::replace(&mut self.is_counted_unheard, is_unheard) == is_unheard {
+            return;
+        }
+        match is_unheard {
+            true => self.share.unheard.fetch_add(1, Ordering::Relaxed),
+            false => self.share.unheard.fetch_sub(1, Ordering::Relaxed),
+        };
     }
 
     /// Takes a long poll out.

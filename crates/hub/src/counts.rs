@@ -13,6 +13,7 @@ use penstock_runtime::repeats::Repeats;
 use crate::Refused;
 use crate::channel::Channel;
 use crate::hub::Shared;
+use crate::shares::Share;
 
 /// The numbers of a hub.
 #[derive(Debug, Default)]
@@ -53,14 +54,32 @@ impl Tally {
 impl Tally {
     /// So many bytes of a channel's messages wait to be delivered.
     pub(crate) fn add_pending(&self, channel: &Channel, bytes: usize) {
-        self.pending_bytes.fetch_add(bytes, Ordering::Relaxed);
-        channel.pending.fetch_add(bytes, Ordering::Relaxed);
+        let all = [
+            &self.pending_bytes,
+            &channel.share().pending_bytes,
+            &channel.pending,
+        ];
+        for count in all {
+            count.fetch_add(bytes, Ordering::Relaxed);
+        }
     }
 
     /// They wait no more.
     pub(crate) fn take_pending(&self, channel: &Channel, bytes: usize) {
-        self.pending_bytes.fetch_sub(bytes, Ordering::Relaxed);
-        channel.pending.fetch_sub(bytes, Ordering::Relaxed);
+        let all = [
+            &self.pending_bytes,
+            &channel.share().pending_bytes,
+            &channel.pending,
+        ];
+        for count in all {
+            count.fetch_sub(bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// The histories of a namespace have changed by so much.
+    pub(crate) fn change_history(&self, share: &Share, before: usize, after: usize) {
+        change(&self.history_bytes, before, after);
+        change(&share.history_bytes, before, after);
     }
 }
 

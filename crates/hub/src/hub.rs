@@ -54,6 +54,11 @@ pub enum Refused {
     /// Three quarters of them are there: messages that nobody hears of leave the rest to streams.
     #[error("{0} channels are in use: the rest of hub.channels_max is for those who listen")]
     Unheard(usize),
+    /// One namespace has its share of these.
+    #[error(
+        "{0} channels that nobody hears are in use by this namespace: the rest of hub.channels_max is for others"
+    )]
+    UnheardOfNamespace(usize),
     /// More than `hub.channels_per_stream`.
     #[error("a stream may have hub.channels_per_stream ({0}) channels")]
     ChannelsOfStream(usize),
@@ -66,6 +71,11 @@ pub enum Refused {
         "more than {0} bytes of messages wait to be delivered (hub.backlogs_bytes, or a quarter of it in one channel)"
     )]
     Behind(usize),
+    /// One namespace has its share of `hub.backlogs_bytes`.
+    #[error(
+        "{0} bytes of messages of this namespace wait to be delivered: the rest of hub.backlogs_bytes is for others"
+    )]
+    BehindOfNamespace(usize),
     /// The server stops.
     #[error("the server stops")]
     Draining,
@@ -143,6 +153,11 @@ impl Hub {
     /// Puts other bounds in place.
     pub fn configure(&self, settings: Settings) {
         self.shared.settings.store(Arc::new(settings));
+    }
+
+    /// Shares what all namespaces have in common among so many of them.
+    pub fn share_among(&self, namespaces: usize) {
+        self.shared.registry.shares.set_namespaces(namespaces);
     }
 
     /// The bounds as they are.

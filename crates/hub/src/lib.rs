@@ -30,6 +30,7 @@ mod registry;
 mod route;
 mod settings;
 mod shard;
+mod shares;
 pub mod token;
 
 pub use bus::{BadRedis, BusStatus, Numbers, RedisBus, Totals};

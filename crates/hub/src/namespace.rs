@@ -56,6 +56,13 @@ impl Default for Namespace {
     }
 }
 
+/// The namespace in the key of a channel; empty for that of routes with `hub`.
+#[must_use]
+pub(crate) fn namespace_of(key: &str) -> &str {
+    key.split_once(SEPARATOR)
+        .map_or("", |(namespace, _)| namespace)
+}
+
 /// The name in the key of a channel, as those know it that share its namespace.
 #[must_use]
 pub(crate) fn channel_name(key: &str) -> &str {

@@ -15,6 +15,7 @@ use std::time::Instant;
 use crate::Refused;
 use crate::channel::Channel;
 use crate::order::Seen;
+use crate::shares::Shares;
 
 /// The channels of a hub.
 #[derive(Debug)]
@@ -23,6 +24,7 @@ pub(crate) struct Registry {
     hashers: [RandomState; 2],
     channels: AtomicUsize,
     bytes: AtomicUsize,
+    pub(crate) shares: Shares,
 }
 
 const PARTS: usize = 64;
@@ -47,6 +49,7 @@ impl Registry {
             hashers: [RandomState::new(), RandomState::new()],
             channels: AtomicUsize::new(0),
             bytes: AtomicUsize::new(0),
+            shares: Shares::default(),
         }
     }
 
@@ -74,7 +77,8 @@ impl Registry {
             self.channels.fetch_sub(1, Ordering::AcqRel);
             return Err(Refused::Channels(channels_max));
         }
-        let channel = Arc::new(Channel::new(name.clone(), part.forgotten));
+        let share = self.shares.of(name);
+        let channel = Arc::new(Channel::new(name.clone(), part.forgotten, share));
         self.bytes.fetch_add(channel.own_bytes(), Ordering::Relaxed);
         part.channels.insert(ByName(channel.clone()));
         Ok(channel)
@@ -88,6 +92,7 @@ impl Registry {
             return;
         }
         state.is_dead = true;
+        state.count_unheard(false);
         part.forgotten = part.forgotten.max(state.last).max(state.history.gone());
         drop(state);
         part.channels.remove(&**channel.name());

@@ -305,7 +305,9 @@ fn refused(refused: Refused) -> Fault {
         | Refused::StreamsOfClient(..)
         | Refused::Channels(_)
         | Refused::Unheard(_)
+        | Refused::UnheardOfNamespace(_)
         | Refused::Behind(_)
+        | Refused::BehindOfNamespace(_)
         | Refused::Draining => FaultKind::Overloaded,
     };
     Fault::new(kind, refused.to_string())

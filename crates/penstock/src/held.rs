@@ -50,12 +50,14 @@ impl Held {
         loops: &[LoopHandle],
     ) -> io::Result<Self> {
         let hub = Hub::start(bounds(config, config.limits.connections), loops)?;
+        let namespaces = namespaces(config);
+        hub.share_among(namespaces.iter().count());
         let mercures = Arc::new(Mercures::new(hub.clone()));
         Ok(Self {
             hub,
             mercures,
             keys,
-            namespaces: Arc::new(ArcSwap::from_pointee(namespaces(config))),
+            namespaces: Arc::new(ArcSwap::from_pointee(namespaces)),
             bus: Arc::default(),
         })
     }
@@ -85,7 +87,9 @@ impl Held {
     /// Goes over to the bounds of another configuration.
     pub(crate) fn configure(&self, config: &Config, connections: usize) {
         self.hub.configure(bounds(config, connections));
-        self.namespaces.store(Arc::new(namespaces(config)));
+        let namespaces = namespaces(config);
+        self.hub.share_among(namespaces.iter().count());
+        self.namespaces.store(Arc::new(namespaces));
     }
 
     /// The keys by which applications publish.

@@ -142,6 +142,8 @@ impl Drop for Expected {
                 if !state.history.is_empty() {
                     self.shared.trim(&mut state, clock::now());
                 }
+                let is_heard = state.has_subscribers() || state.history.is_empty();
+                state.count_unheard(!is_heard);
             }
             state.is_idle()
         };

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use penstock_runtime::{clock, loops};
 
 use super::Shared;
+use crate::shares::Share;
 
 /// Within so long all histories are looked at.
 const ROUND: usize = 30;
@@ -37,7 +38,9 @@ pub(super) async fn keep(shared: Arc<Shared>) {
 fn next(shared: &Shared) -> Option<Instant> {
     let soon = clock::now() + Duration::from_secs(1);
     let parked = shared.parked().front().map(|(until, _)| *until);
-    let kept = (!shared.line().is_empty()).then_some(soon);
+    let shares = shared.registry.shares.all();
+    let has_history = shares.iter().any(|share| !share.line().is_empty());
+    let kept = has_history.then_some(soon);
     match (parked, kept) {
         (Some(parked), _) => Some(parked.min(soon)),
         (None, kept) => kept,
@@ -64,10 +67,16 @@ async fn release(shared: &Shared) {
 }
 
 async fn look(shared: &Shared) {
-    let part = shared.line().len() / ROUND + 1;
+    for share in shared.registry.shares.all() {
+        look_at(shared, &share).await;
+    }
+}
+
+async fn look_at(shared: &Shared, share: &Share) {
+    let part = share.line().len() / ROUND + 1;
     let mut count = 0;
     for _ in 0..part {
-        let Some(channel) = shared.line().pop_front() else {
+        let Some(channel) = share.line().pop_front() else {
             return;
         };
         let stays = {
@@ -77,7 +86,7 @@ async fn look(shared: &Shared) {
             state.is_in_line
         };
         if stays {
-            shared.line().push_back(channel);
+            share.line().push_back(channel);
         } else {
             shared.registry.release(&channel);
         }

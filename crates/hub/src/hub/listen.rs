@@ -148,7 +148,7 @@ impl Listener {
                 self.replay(&mut state, prev_id, settings.backlog_bytes);
             }
             self.shared
-                .note_presence(&expected.channel, was_there, &state);
+                .note_presence(&expected.channel, was_there, &mut state);
         }
         self.shared.notes.tell();
         let place = (expected.channel.clone(), expected.filters.clone());
@@ -242,7 +242,7 @@ impl Listener {
             let mut state = channel.lock();
             let was_there = state.has_subscribers();
             state.listeners.remove(&self.number);
-            self.shared.note_presence(channel, was_there, &state);
+            self.shared.note_presence(channel, was_there, &mut state);
             state.is_idle()
         };
         if is_idle {

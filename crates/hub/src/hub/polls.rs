@@ -92,7 +92,7 @@ impl Waiting {
             let mut state = channel.lock();
             let was_there = state.has_subscribers();
             state.polls.insert(self.number, self.answerer.clone());
-            self.shared.note_presence(channel, was_there, &state);
+            self.shared.note_presence(channel, was_there, &mut state);
             let is_behind =
                 prev_id.is_some() && state.last_id.is_some() && *prev_id != state.last_id;
             drop(state);
@@ -142,7 +142,7 @@ impl Drop for Waiting {
                 let mut state = channel.lock();
                 let was_there = state.has_subscribers();
                 state.remove_poll(self.number);
-                self.shared.note_presence(channel, was_there, &state);
+                self.shared.note_presence(channel, was_there, &mut state);
                 state.is_idle()
             };
             if is_idle {

@@ -6,7 +6,7 @@
 //! the lock is free again.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Waker;
 use std::time::Instant;
 
@@ -16,6 +16,7 @@ use super::{Answerer, Feed, Shared};
 use crate::channel::{Channel, Concern, Message, State, bytes_of, is_internal};
 use crate::order::PARKED_FOR;
 use crate::shard::{Answers, Command, Delivery};
+use crate::shares::Share;
 use crate::{Publication, Refused, Settings};
 
 /// What is left to do when a channel's lock is free again.
@@ -45,6 +46,9 @@ impl<'a> Aftermath<'a> {
 /// One channel may have such a part of what may wait to be delivered, so that others have some as well.
 const CHANNEL_PART: usize = 4;
 
+/// How many channels are looked at for one that nobody hears.
+const FORGET_TRIES: usize = 16;
+
 /// Long polls that the publisher answers itself; of more a shard takes care.
 const ANSWERED_AT_ONCE: usize = 64;
 
@@ -71,10 +75,7 @@ impl Shared {
             let channel = if !keeps {
                 self.registry.find(&publication.channel)
             } else {
-                // Whoever may publish may name ever new channels; streams find room beside.
-                let max = settings.channels_max - settings.channels_max / 4;
-                let opened = self.registry.open(&publication.channel, max);
-                Some(opened.map_err(|_| Refused::Unheard(max))?)
+                Some(self.open_unheard(&publication.channel, settings.channels_max)?)
             };
             let Some(channel) = channel else {
                 // Nobody is there, and nothing is kept.
@@ -85,6 +86,13 @@ impl Shared {
             if channel.pending.load(Ordering::Relaxed) > most {
                 self.registry.release(&channel);
                 return Err(Refused::Behind(most));
+            }
+            let own = channel.share().pending_bytes.load(Ordering::Relaxed);
+            let pending = self.tally.pending_bytes.load(Ordering::Relaxed);
+            let shares = &self.registry.shares;
+            if shares.is_used_up(own, pending, settings.backlogs_bytes) {
+                self.registry.release(&channel);
+                return Err(Refused::BehindOfNamespace(own));
             }
             if let Some(id) = &publication.id
                 && !std::mem::replace(&mut is_checked, true)
@@ -121,25 +129,99 @@ impl Shared {
         self.registry.release(channel);
     }
 
-    /// Lets channels lose messages, one each in turn, until all histories are within their bound.
-    pub(super) fn evict(&self, bytes_all: usize) {
-        while self.tally.history_bytes.load(Ordering::Relaxed) > bytes_all {
-            let Some(channel) = self.line().pop_front() else {
-                return;
+    /// The channel of a publication, which need not have subscribers. Whoever may publish may name
+    /// ever new channels: streams find room beside, and each namespace has a share of the rest.
+    fn open_unheard(&self, name: &Arc<str>, channels_max: usize) -> Result<Arc<Channel>, Refused> {
+        if let Some(channel) = self.registry.find(name) {
+            return Ok(channel);
+        }
+        let max = channels_max - channels_max / 4;
+        let shares = &self.registry.shares;
+        let share = shares.of(name);
+        let own = share.unheard.load(Ordering::Relaxed);
+        // With the one that is to come.
+        let is_used_up = shares.is_used_up(own + 1, self.registry.len() + 1, max);
+        if is_used_up && !self.forget_oldest(&share) {
+            return Err(Refused::UnheardOfNamespace(own));
+        }
+        let opened = self.registry.open(name, max);
+        opened.map_err(|_| Refused::Unheard(max))
+    }
+
+    /// Lets go of the oldest channel of a namespace that is there for its history alone; whether
+    /// there was one.
+    fn forget_oldest(&self, share: &Share) -> bool {
+        for _ in 0..FORGET_TRIES {
+            let Some(channel) = share.line().pop_front() else {
+                return false;
             };
-            let is_empty = {
+            let is_unheard = {
                 let mut state = channel.lock();
-                let freed = state.history.drop_oldest();
-                self.tally.history_bytes.fetch_sub(freed, Ordering::Relaxed);
+                let is_unheard =
+                    !state.has_subscribers() && state.expected == 0 && state.parked.is_none();
+                while is_unheard && !state.history.is_empty() {
+                    let freed = state.history.drop_oldest();
+                    self.tally.change_history(share, freed, 0);
+                }
                 state.is_in_line = !state.history.is_empty();
-                !state.is_in_line
+                is_unheard
             };
-            if is_empty {
+            if is_unheard {
                 self.registry.release(&channel);
-            } else {
-                self.line().push_back(channel);
+                return true;
+            }
+            self.keep_in_line(channel);
+        }
+        false
+    }
+
+    /// Puts a channel that was taken out of its line back, if it has a history still.
+    fn keep_in_line(&self, channel: Arc<Channel>) {
+        if channel.lock().is_in_line {
+            let share = Arc::clone(channel.share());
+            share.line().push_back(channel);
+        } else {
+            self.registry.release(&channel);
+        }
+    }
+
+    /// Lets channels lose messages, one each in turn, until all histories are within their bound: first
+    /// those of the namespace that has just taken more.
+    pub(super) fn evict(&self, share: &Share, bytes_all: usize) {
+        let load = |count: &AtomicUsize| count.load(Ordering::Relaxed);
+        let used = || load(&self.tally.history_bytes);
+        let shares = &self.registry.shares;
+        let is_over = || {
+            used() > bytes_all || shares.is_used_up(load(&share.history_bytes), used(), bytes_all)
+        };
+        while is_over() {
+            if !self.drop_one(share) {
+                break;
             }
         }
+        if used() <= bytes_all {
+            return;
+        }
+        let mut others = shares.all();
+        others.sort_by_key(|share| std::cmp::Reverse(load(&share.history_bytes)));
+        for share in others {
+            while used() > bytes_all && self.drop_one(&share) {}
+        }
+    }
+
+    /// Drops a message of the channel that is next in line; `false` when there is none.
+    fn drop_one(&self, share: &Share) -> bool {
+        let Some(channel) = share.line().pop_front() else {
+            return false;
+        };
+        {
+            let mut state = channel.lock();
+            let freed = state.history.drop_oldest();
+            self.tally.change_history(share, freed, 0);
+            state.is_in_line = !state.history.is_empty();
+        }
+        self.keep_in_line(channel);
+        true
     }
 
     /// Puts a publication in its place in the channel, or aside until its turn has come.
@@ -235,7 +317,10 @@ impl Shared {
         }
         let bounds = Self::bounds(&settings.history, state);
         let (added, freed) = state.history.push(message, bounds, now);
-        crate::counts::change(&self.tally.history_bytes, freed, added);
+        self.tally.change_history(&state.share, freed, added);
+        if !state.has_subscribers() && state.expected == 0 {
+            state.count_unheard(!state.history.is_empty());
+        }
         if !state.is_in_line && !state.history.is_empty() {
             state.is_in_line = true;
             aftermath.joins_line = true;
@@ -249,7 +334,7 @@ impl Shared {
         aftermath.wakers.into_iter().for_each(Waker::wake);
         aftermath.feeds.iter().for_each(|feed| feed.tell());
         if aftermath.joins_line {
-            self.line().push_back(channel.clone());
+            channel.share().line().push_back(channel.clone());
             self.keeper.notify_one();
         }
         if aftermath.is_parked {
@@ -260,7 +345,7 @@ impl Shared {
         for (message, waiting) in aftermath.polls {
             self.answer(channel, message, waiting);
         }
-        self.evict(settings.history.bytes_all);
+        self.evict(channel.share(), settings.history.bytes_all);
     }
 
     fn answer(&self, channel: &Arc<Channel>, message: Arc<Message>, waiting: Vec<Arc<Answerer>>) {

@@ -75,7 +75,7 @@ impl Shared {
             added += more;
             freed += less;
         }
-        crate::counts::change(&self.tally.history_bytes, freed, added);
+        self.tally.change_history(&state.share, freed, added);
         let joins_line = !state.is_in_line && !state.history.is_empty();
         state.is_in_line |= joins_line;
         joins_line
@@ -105,23 +105,23 @@ impl Shared {
             added += more;
             freed += less;
         }
-        crate::counts::change(&self.tally.history_bytes, freed, added);
+        self.tally.change_history(&state.share, freed, added);
     }
 
     /// Lets go of what was kept for streams on their way: they have come.
     pub(super) fn forget_before(&self, state: &mut State) {
         if let Some(before) = state.before.take() {
             let bytes = before.bytes();
-            crate::counts::change(&self.tally.history_bytes, bytes, 0);
+            self.tally.change_history(&state.share, bytes, 0);
         }
     }
 
     fn is_restored(&self, channel: &Arc<Channel>, joins_line: bool) {
         if joins_line {
-            self.line().push_back(channel.clone());
+            channel.share().line().push_back(channel.clone());
             self.keeper.notify_one();
         }
-        self.evict(self.settings.load().history.bytes_all);
+        self.evict(channel.share(), self.settings.load().history.bytes_all);
         self.registry.release(channel);
     }
 }

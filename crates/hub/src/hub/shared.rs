@@ -2,7 +2,7 @@
 //!
 //! Handlers reach it through [`crate::Hub`], shards through the `Arc` that they were started with. What
 //! must stay true: each lock in here is short and guards one list; the lists of channels have every
-//! channel at most once (`line`) or as often as something is parked in it (`parked`).
+//! channel as often as something is parked in it (`parked`).
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -43,9 +43,6 @@ pub(crate) struct Shared {
     order: AtomicU64,
     /// In front of the number in ids that the hub makes: no other start of a server has it.
     stamp: Box<str>,
-    /// Channels that have a history, in the line in which the keeper looks at them and in which they lose
-    /// messages when all histories together are too large.
-    line: Mutex<VecDeque<Arc<Channel>>>,
     /// Channels with parked messages, by when the next of these has waited long enough.
     parked: Mutex<VecDeque<(Instant, Arc<Channel>)>>,
 }
@@ -66,7 +63,6 @@ impl Shared {
             drain_ms: AtomicU64::new(0),
             order: AtomicU64::new(0),
             stamp: format!("{started:x}.{:x}", std::process::id()).into(),
-            line: Mutex::default(),
             parked: Mutex::default(),
         }
     }
@@ -146,20 +142,17 @@ impl Shared {
     pub(crate) fn trim(&self, state: &mut State, now: Instant) {
         let bounds = Self::bounds(&self.settings.load().history, state);
         let freed = state.history.trim(bounds, now);
-        self.tally.history_bytes.fetch_sub(freed, Ordering::Relaxed);
+        self.tally.change_history(&state.share, freed, 0);
     }
 
     /// Notes that a channel's subscribers were `before` and are now what `state` says.
-    pub(crate) fn note_presence(&self, channel: &Channel, was_there: bool, state: &State) {
+    pub(crate) fn note_presence(&self, channel: &Channel, was_there: bool, state: &mut State) {
+        state.count_unheard(!state.has_subscribers() && !state.history.is_empty());
         match (was_there, state.has_subscribers()) {
             (false, true) => self.notes.note(Note::Subscribed(channel.name().clone())),
             (true, false) => self.notes.note(Note::Unsubscribed(channel.name().clone())),
             (true, true) | (false, false) => {}
         }
-    }
-
-    pub(crate) fn line(&self) -> MutexGuard<'_, VecDeque<Arc<Channel>>> {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn parked(&self) -> MutexGuard<'_, VecDeque<(Instant, Arc<Channel>)>> {

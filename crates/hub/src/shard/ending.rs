@@ -256,7 +256,7 @@ impl Shard {
                     homes.swap_remove(found);
                 }
             }
-            self.shared.note_presence(&channel, was_there, &state);
+            self.shared.note_presence(&channel, was_there, &mut state);
             (is_last, state.is_idle())
         };
         if is_last {

@@ -271,7 +271,7 @@ impl Shard {
                 slot
             }
         };
-        self.shared.note_presence(channel, was_there, &state);
+        self.shared.note_presence(channel, was_there, &mut state);
         let from = find(&state, (expected, slot), came_back, found);
         if from < expected.start && !state.history.is_empty() {
             self.shared.trim(&mut state, clock::now());

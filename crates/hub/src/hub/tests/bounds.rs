@@ -91,6 +91,125 @@ fn messages_that_nobody_hears_leave_channels_to_streams() {
     rig.hub.publish(message("one", "x")).unwrap();
 }
 
+/// A key of this namespace.
+fn of(namespace: &str, number: usize) -> String {
+    crate::Namespace::new(namespace)
+        .key(&number.to_string())
+        .to_string()
+}
+
+#[test]
+fn one_namespace_cannot_use_up_the_channels_of_others() {
+    let rig = Rig::new(Settings {
+        channels_max: 40,
+        ..with_history(10)
+    });
+    rig.hub.share_among(2);
+    for number in 0..200 {
+        rig.hub.publish(message(&of("a", number), "x")).unwrap();
+        assert!(rig.hub.counts().channels <= 15);
+    }
+    // Its oldest channels gave way to its newest ones.
+    let is_kept = |namespace, number| rig.hub.last_id(&of(namespace, number)).is_some();
+    assert!(is_kept("a", 199) && is_kept("a", 186) && !is_kept("a", 0));
+    for number in 0..200 {
+        rig.hub.publish(message(&of("b", number), "x")).unwrap();
+    }
+    assert!(is_kept("b", 199) && is_kept("b", 195) && is_kept("a", 199));
+    // Channels that are heard do not count.
+    let clients: Vec<_> = (0..4)
+        .map(|number| {
+            let client = rig.hold(stream(&[&of("b", number)]));
+            rig.hub.publish(message(&of("b", number), "heard")).unwrap();
+            client
+        })
+        .collect();
+    rig.hub.publish(message(&of("b", 500), "x")).unwrap();
+    assert!(is_kept("b", 500) && is_kept("b", 3) && is_kept("a", 199));
+    drop(clients);
+}
+
+#[test]
+fn a_namespace_alone_has_all_channels() {
+    let rig = Rig::new(Settings {
+        channels_max: 40,
+        ..with_history(10)
+    });
+    let publish = |number| rig.hub.publish(message(&of("a", number), "x"));
+    assert!((0..30).all(|number| publish(number).is_ok()));
+    assert_eq!(publish(30), Err(Refused::Unheard(30)));
+}
+
+#[test]
+fn a_publisher_without_room_is_told_which_bound_it_meets() {
+    let rig = Rig::new(Settings {
+        channels_max: 12,
+        ..with_history(10)
+    });
+    rig.hub.share_among(2);
+    let parked = |number| Publication {
+        id: Some("third".into()),
+        prev_id: Some("second".into()),
+        ..message(&of("a", number), "x")
+    };
+    for number in 0..4 {
+        let first = Publication {
+            id: Some("first".into()),
+            ..message(&of("a", number), "x")
+        };
+        rig.hub.publish(first).unwrap();
+        rig.hub.publish(parked(number)).unwrap();
+    }
+    // What waits for its turn is not let go of.
+    let refused = rig.hub.publish(message(&of("a", 4), "x")).unwrap_err();
+    assert_eq!(refused, Refused::UnheardOfNamespace(4));
+    assert!(refused.to_string().contains("hub.channels_max"));
+    rig.hub.publish(message(&of("b", 0), "x")).unwrap();
+}
+
+#[test]
+fn one_namespace_cannot_push_out_the_histories_of_others() {
+    let history = History {
+        count: 1_000,
+        bytes_all: 200_000,
+        ..History::default()
+    };
+    let settings = || Settings {
+        history,
+        ..Settings::default()
+    };
+    let rig = Rig::new(settings());
+    rig.hub.share_among(2);
+    let publish = |namespace: &str, number: usize| {
+        let text = "x".repeat(500);
+        rig.hub
+            .publish(message(&of(namespace, number), &text))
+            .unwrap();
+    };
+    publish("b", 0);
+    for number in 0..2_000 {
+        publish("a", number % 50);
+        assert!(rig.hub.counts().history_bytes <= 102_000);
+    }
+    assert!(rig.hub.counts().history_bytes > 90_000);
+    assert!(rig.hub.last_id(&of("b", 0)).is_some());
+    // What another takes comes off, once there is more.
+    for number in 0..2_000 {
+        publish("b", number % 50);
+        publish("a", number % 50);
+    }
+    assert!(rig.hub.counts().history_bytes <= 200_000);
+    let bytes = |namespace| {
+        let share = rig.hub.shared.registry.shares.of(&of(namespace, 0));
+        share.history_bytes.load(Ordering::Relaxed)
+    };
+    assert!(bytes("a") > 60_000 && bytes("b") > 60_000);
+    assert_eq!(
+        (bytes("a") + bytes("b")) as u64,
+        rig.hub.counts().history_bytes
+    );
+}
+
 #[test]
 fn a_message_is_bounded_in_all_its_forms() {
     let rig = Rig::new(Settings {
