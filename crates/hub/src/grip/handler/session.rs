@@ -195,7 +195,10 @@ impl Session {
             Some(next) => {
                 let (shared, origin) = (Arc::clone(&self.shared), Arc::clone(&self.origin));
                 let follower = Follower::new(shared, origin, hold.subscriptions, hold.meta, next);
-                let follower = follower.map_err(full)?;
+                let follower = match follower {
+                    Ok(follower) => follower,
+                    Err(refused) => return self.send_away(&refused, form, instruct, rest),
+                };
                 stream.subscriptions = vec![follower.subscription()];
                 told.push(follower.begin());
             }
@@ -205,8 +208,33 @@ impl Session {
             let tell = move || told.into_iter().for_each(|each| (each.0)());
             crate::Ended(Box::new(tell))
         });
-        let body = self.shared.hub.body(stream).map_err(full)?;
-        Ok(rest.answer(instruct, body))
+        match self.shared.hub.body(stream) {
+            Ok(body) => Ok(rest.answer(instruct, body)),
+            Err(refused) => self.send_away(&refused, form, instruct, rest),
+        }
+    }
+
+    /// The answer to a stream that is not held. A browser's `EventSource` gets the fields of the back
+    /// end, which may let other origins in, and comes back later, as on routes with `hub`.
+    fn send_away(
+        &self,
+        refused: &Refused,
+        form: StreamForm,
+        instruct: Instruct,
+        rest: Rest,
+    ) -> Result<Response, Fault> {
+        let body = match (form, refused) {
+            (StreamForm::Events, Refused::Draining) => Some(Body::Empty),
+            (StreamForm::Events, refused) => {
+                let come_back = self.shared.hub.come_back(&self.origin.head, refused);
+                come_back.map(Body::Bytes)
+            }
+            (StreamForm::Bytes, _) => None,
+        };
+        match body {
+            Some(body) => Ok(rest.answer(instruct, body)),
+            None => Err(full(refused)),
+        }
     }
 
     async fn poll(
@@ -228,7 +256,8 @@ impl Session {
             meta: hold.meta,
         };
         self.shared.prepare(&poll.subscriptions).await;
-        let waiting = self.shared.hub.wait(poll).map_err(full)?;
+        let waiting = self.shared.hub.wait(poll);
+        let waiting = waiting.map_err(|refused| full(&refused))?;
         // Told also when this future is dropped.
         let notice = Notice(gone.map(|link| self.notice(link)));
         let outcome = self.origin.client.unless_gone(waiting).await;
@@ -356,7 +385,7 @@ fn not_understood(error: crate::grip::instruct::InstructError) -> Fault {
 }
 
 /// The hub does not take any more, or not this.
-fn full(refused: Refused) -> Fault {
+fn full(refused: &Refused) -> Fault {
     let kind = match refused {
         // The back end asks for more than anybody may.
         Refused::ChannelsOfStream(_) | Refused::Message(_) => FaultKind::BackendBroken,

@@ -110,6 +110,22 @@ fn more_streams_than_the_bound_are_refused_and_the_worker_is_free() {
     third.hear("data: both\n");
 }
 
+/// Browsers never try again after an error.
+#[test]
+fn an_event_source_without_room_is_told_when_to_come_back() {
+    let server = serve_with("", "[hub]\nstreams_max = 1\n");
+    let _first = Listener::open(&server, "/stream/news");
+    for _ in 0..3 {
+        let mut client = server.connect();
+        client.send("GET /stream/news HTTP/1.1\r\nHost: a\r\nAccept: text/event-stream\r\n\r\n");
+        let answer = client.expect_status(200);
+        assert_eq!(answer.header("content-type"), Some("text/event-stream"));
+        assert_eq!(answer.text(), "retry: 15000\n\n");
+    }
+    server.wait_log("hub: a stream is sent away, to come back later: hub.streams_max (1)");
+    assert_eq!(server.get("/stream/news").status, 503);
+}
+
 #[test]
 fn streams_leave_connections_to_pages() {
     let server = serve_with("", "[limits]\nconnections = 40\n");
