@@ -56,8 +56,12 @@ impl Admin {
     /// The answer to a caller who may not make this change.
     fn admit(&self, request: &Request, change: Change<'_>) -> Result<Option<String>, Refused> {
         // Applications publish with a GRIP library, over TCP, by keys of their own.
-        let error = match self.publisher(change) {
+        let error = match self.publisher(request, change) {
             Some(Ok(namespace)) => return Ok(Some(namespace)),
+            // It is of an application, so it is no wrong token of an administrator.
+            Some(Err(error @ PublishError::Invalid(_))) => {
+                return Err(Box::new(Ok(publish::refused(&error))));
+            }
             Some(Err(error)) => Some(error),
             None => None,
         };
@@ -79,11 +83,15 @@ impl Admin {
     }
 
     /// The namespace of whoever publishes with what looks like a token of a publish key.
-    fn publisher(&self, change: Change<'_>) -> Option<Result<String, PublishError>> {
-        let Change::Publish(_, authorization) = change else {
+    fn publisher(
+        &self,
+        request: &Request,
+        change: Change<'_>,
+    ) -> Option<Result<String, PublishError>> {
+        let Change::Publish(_) = change else {
             return None;
         };
-        let token = publish::token(authorization)?;
+        let token = publish::token(&request.head)?;
         Some(self.source.publisher(&token))
     }
 
@@ -122,7 +130,7 @@ impl Admin {
                 "too many wrong tokens: wait a second".to_owned(),
             ),
         };
-        let is_publish = matches!(change, Change::Publish(..));
+        let is_publish = matches!(change, Change::Publish(_));
         let (status, error) = match permission {
             Permission::Closed | Permission::Missing if is_publish => (
                 Status::UNAUTHORIZED,
@@ -134,7 +142,7 @@ impl Admin {
         };
         let made = match change {
             // Libraries that publish show the text.
-            Change::Publish(..) => Ok(text(status, format!("{error}\n"))),
+            Change::Publish(_) => Ok(text(status, format!("{error}\n"))),
             _ => json(status, &Outcome::failed(error)),
         };
         Some(made.map(|mut response| {
@@ -217,7 +225,7 @@ impl Admin {
                 let work = purge_caches(Arc::clone(&self.source), body);
                 self.later(Box::pin(work))
             }
-            Change::Publish(form, _) => {
+            Change::Publish(form) => {
                 let source = Arc::clone(&self.source);
                 self.later(Box::pin(async move {
                     publish::publish(&*source, form, namespace.as_deref(), body).await
@@ -378,8 +386,8 @@ enum Change<'a> {
     Restart(&'a str),
     Servers(&'a str),
     Purge,
-    /// With the form of the answer, if the client takes any, and what says who publishes.
-    Publish(Option<publish::Form>, Option<&'a [u8]>),
+    /// With the form of the answer, if the client takes any.
+    Publish(Option<publish::Form>),
     Stop,
 }
 
@@ -430,7 +438,7 @@ fn find<'a>(path: &'a str, head: &'a RequestHead) -> Option<Route<'a>> {
         "/cache/purge" => Route::Change(Change::Purge),
         "/publish" | "/publish/" => {
             let form = publish::Form::wanted(head.field("accept"));
-            Route::Change(Change::Publish(form, head.field("authorization")))
+            Route::Change(Change::Publish(form))
         }
         other => match ASSETS.iter().find(|asset| asset.path == other) {
             Some(asset) => Route::Read(Read::Asset(asset)),

@@ -402,6 +402,7 @@ impl Source for FakeSource {
     fn publisher(&self, token: &str) -> Result<String, PublishError> {
         match token {
             "a.right.token" => Ok("chat".into()),
+            "an.old.token" => Err(PublishError::Invalid("the token has expired".into())),
             _ => Err(PublishError::Unauthorized("no such key".into())),
         }
     }

@@ -6,9 +6,9 @@
 //! on its way, and a body is read no further than to its bound.
 
 use penstock_exchange::{Body, Fault, RequestBody, Response};
-use penstock_http::{Status, accepts, prefers};
+use penstock_http::{RequestHead, Status, accepts, prefers};
 
-use crate::{Source, api, manage};
+use crate::{Source, api, authority, manage};
 
 /// Why something was not published.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -19,6 +19,9 @@ pub enum PublishError {
     /// The publisher has not the key of a namespace: 401.
     #[error("{0}")]
     Unauthorized(String),
+    /// It has the key, and its token is not valid, or not now: 401.
+    #[error("{0}")]
+    Invalid(String),
     /// A message is longer than messages may be: 413.
     #[error("{0}")]
     TooLarge(String),
@@ -55,14 +58,11 @@ impl Form {
     }
 }
 
-/// What may be the JSON Web Token of `Authorization: Bearer` (RFC 6750 §2.1), by which applications
-/// publish: three parts with dots between them. An administrator's token may look like one.
-pub(crate) fn token(authorization: Option<&[u8]>) -> Option<String> {
-    let value = std::str::from_utf8(authorization?).ok()?;
-    let (scheme, token) = value.split_once(' ')?;
-    let token = token.trim();
-    let is_token = scheme.eq_ignore_ascii_case("bearer") && token.matches('.').count() == 2;
-    is_token.then(|| token.to_owned())
+/// What may be the JSON Web Token by which applications publish, of the one token that a request
+/// sends: three parts with dots between them. An administrator's token may look like one.
+pub(crate) fn token(head: &RequestHead) -> Option<String> {
+    let token = std::str::from_utf8(authority::bearer(head)?).ok()?;
+    (token.matches('.').count() == 2).then(|| token.to_owned())
 }
 
 /// Reads what is to be published, and has it done: in that namespace only, if there is one.
@@ -94,7 +94,7 @@ pub(crate) async fn publish(
 pub(crate) fn refused(error: &PublishError) -> Response {
     let status = match error {
         PublishError::Malformed(_) => Status::BAD_REQUEST,
-        PublishError::Unauthorized(_) => Status::UNAUTHORIZED,
+        PublishError::Unauthorized(_) | PublishError::Invalid(_) => Status::UNAUTHORIZED,
         PublishError::TooLarge(_) => Status::CONTENT_TOO_LARGE,
         PublishError::Behind(_) => Status::TOO_MANY_REQUESTS,
         PublishError::Refused(_) => return api::retry_later(format!("{error}\n")),

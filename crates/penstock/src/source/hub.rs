@@ -3,6 +3,7 @@
 //! Called by `source`, for each snapshot and for each body that is to be published. What must stay true:
 //! nothing here waits; the kernel's share is an estimate and is called one.
 
+use penstock_hub::token::TokenError;
 use penstock_hub::{Hub, NamespaceError, RedisBus, Refused, publications};
 use penstock_status::{
     HubCounters, HubStatus, Limit, MachineStatus, NodesStatus, PublishError, Use,
@@ -109,7 +110,15 @@ pub(super) fn machine(connections: u64) -> MachineStatus {
 pub(super) fn publisher(held: &Held, token: &str) -> Result<String, PublishError> {
     let found = held.keys().verify(token, &held.namespaces());
     let found = found.map_err(|error| {
-        PublishError::Unauthorized(format!(
+        let refuse = match error {
+            // Signed with a key of ours.
+            TokenError::Expired
+            | TokenError::NotYet
+            | TokenError::Endless
+            | TokenError::Issuer(_) => PublishError::Invalid,
+            _ => PublishError::Unauthorized,
+        };
+        refuse(format!(
             "{error}: publish with the key of GRIP_URL, which the workers of an application with \
              `grip` find in their environment"
         ))

@@ -551,6 +551,20 @@ fn a_publisher_is_known_before_the_body_is_read() {
     }
 }
 
+/// Its clock, or its queue, is late: that must not keep an administrator out.
+#[test]
+fn an_expired_token_of_an_application_is_no_wrong_token_of_an_administrator() {
+    let (source, admin) = admin_of(Authority::Token(AdminToken::new(TOKEN)));
+    for _ in 0..30 {
+        let (response, taken) = publish_with(&admin, "an.old.token");
+        assert_eq!((response.status, taken), (Status::UNAUTHORIZED, 0));
+        assert_eq!(body(&response), "the token has expired\n");
+    }
+    let (response, _) = publish_with(&admin, "a.wrong.guess");
+    assert_eq!(response.status, Status::UNAUTHORIZED);
+    assert!(source.asked().is_empty());
+}
+
 #[test]
 fn an_administrator_publishes_with_a_token_that_looks_like_a_key() {
     let dotted = "an.administrator.token";

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use super::*;
-use crate::fake::{FakeSource, PUBLISH_BYTES, Pieces};
+use crate::fake::{FakeSource, PUBLISH_BYTES, Pieces, Via, request};
 
 /// What `POST /publish/` answers to `sent`, which the made-up server has without waiting.
 fn answer(source: &FakeSource, accept: Option<&str>, sent: Pieces) -> (u16, Response) {
@@ -125,18 +125,29 @@ fn a_body_is_read_to_its_bound_whether_it_says_its_length_or_not() {
 
 #[test]
 fn who_publishes_is_told_by_a_bearer_token() {
-    for (value, expected) in [
-        (None, None),
-        (Some("Bearer a.b.c"), Some("a.b.c")),
-        (Some("bearer  a.b.c "), Some("a.b.c")),
-        (Some("Basic a.b.c"), None),
-        (Some("Bearer"), None),
-        (Some("Bearer "), None),
-        (Some("Bearer ab"), None),
-        (Some("Bearer a.b.c.d"), None),
-        (Some("Bearer .."), Some("..")),
+    for (values, expected) in [
+        (&[][..], None),
+        (&["Bearer a.b.c"], Some("a.b.c")),
+        (&["bearer  a.b.c "], Some("a.b.c")),
+        (&["Basic a.b.c"], None),
+        (&["Bearer"], None),
+        (&["Bearer "], None),
+        (&["Bearer ab"], None),
+        (&["Bearer a.b.c.d"], None),
+        (&["Bearer .."], Some("..")),
+        // Two can be read in two ways.
+        (&["Bearer a.b.c", "Bearer d.e.f"], None),
+        (&["Bearer a.b.c", "Basic eA=="], None),
+        (&["Bearer a.b.c", "Bearer a.b.c"], None),
     ] {
-        let found = token(value.map(str::as_bytes));
-        assert_eq!(found.as_deref(), expected, "{value:?}");
+        let fields = values
+            .iter()
+            .map(|value| format!("\nAuthorization: {value}"));
+        let text = format!(
+            "POST /publish/ HTTP/1.1\nHost: 127.0.0.1:8090{}",
+            fields.collect::<String>()
+        );
+        let head = request(&text, Via::Tcp).head;
+        assert_eq!(token(&head).as_deref(), expected, "{values:?}");
     }
 }
