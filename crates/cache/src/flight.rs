@@ -9,6 +9,7 @@
 //! waits for can be told so; a response that is not stored reaches nobody but the one who asked.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -33,6 +34,8 @@ const SHARDS: usize = 16;
 /// All flights of one route.
 #[derive(Debug, Default)]
 pub(crate) struct Flights {
+    /// Tells texts apart whose public hash is the same: whoever chooses URLs can compute such ones.
+    secret: RandomState,
     /// Held for a look-up only.
     shards: [Mutex<Shard>; SHARDS],
 }
@@ -40,7 +43,15 @@ pub(crate) struct Flights {
 #[derive(Debug, Default)]
 struct Shard {
     flights: HashMap<u128, Vec<Arc<Flight>>>,
-    marks: HashMap<u128, Instant>,
+    marks: HashMap<u128, Mark>,
+}
+
+/// That responses for a key are not stored.
+#[derive(Debug)]
+struct Mark {
+    until: Instant,
+    /// The keyed hash of the key's text.
+    text: u64,
 }
 
 /// What has come of a flight, for all who wait for it.
@@ -210,29 +221,44 @@ impl Flights {
     pub(crate) fn mark(&self, key: &Key, now: Instant) {
         let mut shard = self.shard(key);
         if shard.marks.len() >= MARKS_MAX {
-            shard.marks.retain(|_, until| *until > now);
+            shard.marks.retain(|_, mark| mark.until > now);
         }
         if shard.marks.len() < MARKS_MAX {
-            shard.marks.insert(key.hash, now + MARK_TIME);
+            let mark = Mark {
+                until: now + MARK_TIME,
+                text: self.text_hash(key),
+            };
+            shard.marks.insert(key.hash, mark);
         }
     }
 
     /// A failure says nothing of the resource: what was not stored before is not now, as far as is known.
     pub(crate) fn renew_mark(&self, key: &Key, now: Instant) {
-        if let Some(until) = self.shard(key).marks.get_mut(&key.hash) {
-            *until = now + MARK_TIME;
+        if let Some(mark) = self.shard(key).marks.get_mut(&key.hash)
+            && mark.text == self.text_hash(key)
+        {
+            mark.until = now + MARK_TIME;
         }
     }
 
     /// Forgets that.
     pub(crate) fn unmark(&self, key: &Key) {
-        self.shard(key).marks.remove(&key.hash);
+        let mut shard = self.shard(key);
+        let mark = shard.marks.get(&key.hash);
+        if mark.is_some_and(|mark| mark.text == self.text_hash(key)) {
+            shard.marks.remove(&key.hash);
+        }
     }
 
     /// Whether responses for `key` were not stored lately.
     pub(crate) fn is_marked(&self, key: &Key, now: Instant) -> bool {
         let shard = self.shard(key);
-        shard.marks.get(&key.hash).is_some_and(|until| *until > now)
+        let mark = shard.marks.get(&key.hash);
+        mark.is_some_and(|mark| mark.until > now && mark.text == self.text_hash(key))
+    }
+
+    fn text_hash(&self, key: &Key) -> u64 {
+        self.secret.hash_one(&key.text)
     }
 
     fn ticket(self: &Arc<Self>, flight: &Arc<Flight>) -> Ticket {

@@ -132,3 +132,21 @@ fn a_failure_keeps_the_mark_of_what_is_not_stored() {
     assert!(flights.is_marked(&key, later));
     assert!(!flights.is_marked(&other, later));
 }
+
+/// The hash of a key is public, so whoever chooses URLs can make two texts meet.
+#[test]
+fn a_mark_does_not_count_for_another_key_with_the_same_hash() {
+    let (flights, now) = (Flights::default(), clock::now());
+    let key = Key::new(b"https://a/page");
+    let forged = Key {
+        hash: key.hash,
+        ..Key::new(b"https://a/page?forged")
+    };
+    flights.mark(&forged, now);
+    assert!(flights.is_marked(&forged, now) && !flights.is_marked(&key, now));
+    flights.renew_mark(&key, now + MARK_TIME / 2);
+    flights.unmark(&key);
+    assert!(flights.is_marked(&forged, now) && !flights.is_marked(&forged, now + MARK_TIME));
+    flights.mark(&key, now);
+    assert!(flights.is_marked(&key, now) && !flights.is_marked(&forged, now));
+}

@@ -131,6 +131,25 @@ fn more_is_found_than_with_lru_where_few_are_popular_and_scans_come() {
     }
 }
 
+/// `/?x=1`, `/?x=2` and so on, each asked for once.
+#[test]
+fn a_client_that_asks_for_ever_new_names_pushes_out_its_own() {
+    let mut fifo = Fifo::default();
+    for name in 0..50 {
+        let popular = thing(name, 1);
+        fifo.insert(&popular);
+        popular.marks.used();
+        popular.marks.used();
+    }
+    for name in 1_000..51_000 {
+        fifo.insert(&thing(name, 1));
+        while fifo.bytes() > 100 {
+            let evicted = fifo.evict(100).unwrap();
+            assert!(evicted.name >= 1_000, "{} after {name}", evicted.name);
+        }
+    }
+}
+
 #[test]
 fn what_is_queued_is_what_is_counted_whatever_happens() {
     let seed = std::env::var("PENSTOCK_SEED").ok();

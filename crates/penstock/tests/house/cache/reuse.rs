@@ -232,3 +232,33 @@ fn a_response_is_stored_when_it_has_been_asked_for_often_enough() {
     let texts: Vec<_> = (0..5).map(|_| text(&server, "/a")).collect();
     assert_eq!(texts, ["/a 1", "/a 2", "/a 3", "/a 3", "/a 3"]);
 }
+
+/// More of them than there is room for, each asked for once.
+#[test]
+fn a_client_that_asks_for_ever_new_urls_leaves_popular_pages_stored() {
+    const POPULAR: usize = 20;
+    let origin = Origin::start(|seen| {
+        answer(
+            seen,
+            "Cache-Control: max-age=3600\r\n",
+            content(&seen.target, 20_000),
+        )
+    });
+    let server = in_front_of(&origin);
+    let mut client = server.connect();
+    let mut ask = |target: &str| {
+        client.send(format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n"));
+        is_hit(&client.expect_status(200))
+    };
+    for _ in 0..4 {
+        for number in 0..POPULAR {
+            ask(&format!("/{number}"));
+        }
+    }
+    // 40 MB into 16 MiB.
+    assert!(!(0..2_000).any(|number| ask(&format!("/?x={number}"))));
+    let hits = (0..POPULAR).filter(|number| ask(&format!("/{number}")));
+    assert_eq!(hits.count(), POPULAR);
+    // Of its own the client finds the last ones only.
+    assert!(!ask("/?x=0"));
+}
