@@ -1,11 +1,15 @@
 //! What the clients of WebSockets may make this process hold: one message, all unfinished messages of an
-//! application together, and for how long one may be on its way.
+//! application together and of one client among them, and for how long one may be on its way.
 //!
 //! `penstock`'s wiring says the limits, `session` keeps them. What must stay true: whatever a session
 //! holds is counted, and is given back when the session ends, however it does.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use penstock_exchange::AddressPrefix;
 
 /// Bytes of unfinished messages, of all an application's clients together.
 const HELD_BYTES_MAX: usize = 64 << 20;
@@ -36,26 +40,50 @@ impl Default for MessageLimits {
 
 /// Bytes of unfinished messages that an application's sessions hold.
 #[derive(Debug, Default)]
-pub(crate) struct Held(AtomicUsize);
+pub(crate) struct Held {
+    all: AtomicUsize,
+    /// By client. Held for a sum only.
+    clients: Mutex<HashMap<AddressPrefix, usize>>,
+}
 
 impl Held {
-    /// A session that held `before` bytes holds `now`; false when all of them hold too much.
-    pub(super) fn change(&self, before: usize, now: usize, limits: &MessageLimits) -> bool {
-        let max = HELD_BYTES_MAX.max(limits.message_bytes.saturating_mul(LONGEST_AT_ONCE));
+    /// A session of `client` that held `before` bytes holds `now`; false when all of them hold too
+    /// much, or this client more than it leaves to others.
+    pub(super) fn change(
+        &self,
+        client: Option<AddressPrefix>,
+        (before, now): (usize, usize),
+        limits: &MessageLimits,
+    ) -> bool {
         if now == before {
             return true;
         }
+        let own = client.map_or(0, |client| self.change_client(client, before, now));
         if now < before {
-            self.0.fetch_sub(before - now, Ordering::Relaxed);
+            self.all.fetch_sub(before - now, Ordering::Relaxed);
             return true;
         }
+        let max = HELD_BYTES_MAX.max(limits.message_bytes.saturating_mul(LONGEST_AT_ONCE));
         let more = now - before;
-        self.0.fetch_add(more, Ordering::Relaxed) + more <= max
+        let all = self.all.fetch_add(more, Ordering::Relaxed) + more;
+        all <= max && own <= max - all
+    }
+
+    /// What the client holds then.
+    fn change_client(&self, client: AddressPrefix, before: usize, now: usize) -> usize {
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = clients.entry(client).or_default();
+        *held = (*held + now).saturating_sub(before);
+        let own = *held;
+        if own == 0 {
+            clients.remove(&client);
+        }
+        own
     }
 
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
+        self.all.load(Ordering::Relaxed)
     }
 }
 
@@ -93,5 +121,38 @@ impl Begun {
             }
             None => stalled,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use penstock_sys::net::PeerAddress;
+
+    use super::*;
+
+    #[test]
+    fn one_client_leaves_room_for_the_messages_of_others() {
+        let (held, limits) = (Held::default(), MessageLimits::default());
+        let client = |last| {
+            let address = SocketAddr::from(([192, 0, 2, last], 0));
+            Some(AddressPrefix::of(PeerAddress::tcp(address)))
+        };
+        let message = limits.message_bytes;
+        let taken = (0..100).take_while(|_| held.change(client(1), (0, message), &limits));
+        assert_eq!(taken.count(), 32);
+        // Another finds half of the rest, and what is refused counts until its session is over.
+        assert!(!held.change(client(1), (0, message), &limits));
+        held.change(client(1), (2 * message, 0), &limits);
+        let taken = (0..100).take_while(|_| held.change(client(2), (0, message), &limits));
+        assert_eq!(taken.count(), 16);
+        // A proxy that names nobody has many clients.
+        assert!(held.change(None, (0, message), &limits));
+        held.change(client(1), (31 * message, 0), &limits);
+        held.change(client(2), (17 * message, 0), &limits);
+        held.change(None, (message, 0), &limits);
+        assert_eq!(held.bytes(), 0);
+        assert!(held.clients.lock().unwrap().is_empty());
     }
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use penstock_exchange::{Takeover, TakeoverFuture};
+use penstock_exchange::{AddressPrefix, Takeover, TakeoverFuture};
 use penstock_http::websocket::{
     ClientError, ClientEvent, Deflate, MessageDecoder, Opcode, close_frame, code, compress,
     compressed_head, control_frame, message_head,
@@ -67,6 +67,8 @@ pub(super) struct Agreed {
     deflate: Option<Deflate>,
     patience: &'static Patience,
     app: Arc<AppShared>,
+    /// What of its client's address counts.
+    prefix: Option<AddressPrefix>,
 }
 
 impl Agreed {
@@ -76,7 +78,14 @@ impl Agreed {
             deflate,
             patience: &PATIENCE,
             app: Arc::clone(app),
+            prefix: None,
         }
+    }
+
+    /// Counts what it holds for this client, too.
+    pub(super) fn of_client(mut self, prefix: Option<AddressPrefix>) -> Self {
+        self.prefix = prefix;
+        self
     }
 
     #[cfg(test)]
@@ -98,6 +107,7 @@ impl Takeover for Agreed {
         let patience = self.patience;
         let session = self.pipe.take().map(|pipe| {
             let mut session = Session::new(client, pipe, &self.app, patience);
+            session.prefix = self.prefix;
             if let Some(deflate) = self.deflate {
                 session.compress_with(deflate);
             }
@@ -156,6 +166,8 @@ struct Session {
     /// Of those that were written, not told to the pipe.
     credit: u32,
     app: Arc<AppShared>,
+    /// What of its client's address counts.
+    prefix: Option<AddressPrefix>,
     limits: Arc<MessageLimits>,
     /// Bytes that it is counted with among all that hold unfinished messages.
     held: usize,
@@ -209,6 +221,7 @@ impl Session {
             cost: 0,
             credit: 0,
             app: Arc::clone(app),
+            prefix: None,
             limits,
             held: 0,
             begun: None,
@@ -340,7 +353,8 @@ impl Session {
         });
         let (before, held) = (self.held, self.decoder.held_bytes());
         self.held = held;
-        if self.app.held.change(before, held, &self.limits) {
+        let change = (before, held);
+        if self.app.held.change(self.prefix, change, &self.limits) {
             return;
         }
         match self.stage {
@@ -552,7 +566,9 @@ impl Session {
 impl Drop for Session {
     /// The server's drain is over, or its loop ends: the client is told, if there is room for a word.
     fn drop(&mut self) {
-        self.app.held.change(self.held, 0, &self.limits);
+        self.app
+            .held
+            .change(self.prefix, (self.held, 0), &self.limits);
         if self.stage == Stage::Open {
             self.pipe.close_by_client(code::BROKEN, "");
             if !self.has_begun() {

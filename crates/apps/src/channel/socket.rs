@@ -81,8 +81,10 @@ impl ChannelDriver {
                 return Ok(());
             }
         };
+        let client = start.job.client.counted_prefix();
         let pipe = Pipe::new(waker);
         let agreed = Agreed::new(Arc::clone(&pipe), handshake.deflate, &self.app);
+        let agreed = agreed.of_client(client);
         let answer = handshake::accepted(&handshake, &parts, agreed, timing);
         let is_sent = answer.is_ok();
         self.answer(id, answer);
