@@ -192,3 +192,32 @@ fn a_flood_of_refused_requests_is_a_few_lines_a_second() {
     let lines = server.log().matches("\"nonsense\"").count();
     assert!((1..FLOOD / 3).contains(&lines), "{lines} lines");
 }
+
+#[test]
+fn a_line_of_the_access_log_is_at_most_six_times_as_long_as_its_head() {
+    for format in ["combined", "json"] {
+        let site = Site::new().file("public/a.txt", "a").config(&format!(
+            "[server]\naccess_log = {{ path = \"access.log\", format = \"{format}\" }}\n\
+             [[sites]]\n[[sites.routes]]\nfiles = {{ root = \"public\" }}\n"
+        ));
+        let server = site.serve(&[]);
+        let mut head = b"GET /a.txt?".to_vec();
+        head.extend([b'x'; 4_000]);
+        head.extend(b" HTTP/1.1\r\nHost: a\r\nReferer: ");
+        head.extend([0x80; 10_000]);
+        head.extend(b"\r\nUser-Agent: ");
+        head.extend([b'\\'; 10_000]);
+        head.extend(b"\r\n\r\n");
+        server.connect().send(&head).response();
+        let line = eventually(PATIENCE, "it is in the log", || {
+            let text = site.read("access.log");
+            text.ends_with('\n').then_some(text)
+        });
+        assert_eq!(line.lines().count(), 1);
+        assert!(
+            line.len() > 4_000 && line.len() <= 6 * head.len(),
+            "{}",
+            line.len()
+        );
+    }
+}
