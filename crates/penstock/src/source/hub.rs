@@ -150,7 +150,7 @@ pub(super) fn publish(
             let text = format!("items[{number}]: {refused}");
             match refused {
                 Refused::Message(_) => PublishError::TooLarge(text),
-                Refused::Behind(_) => PublishError::Behind(text),
+                Refused::Behind(_) | Refused::BehindOfNamespace(_) => PublishError::Behind(text),
                 _ => PublishError::Refused(text),
             }
         })?;
