@@ -87,6 +87,7 @@ pub(crate) fn reduce(
     limits.idle_timeout = IDLE;
     limits.body_stall = IDLE;
     limits.body_rate_min = 0;
+    limits.min_busy_rate = 0;
     limits.body_bytes = u64::MAX >> 1;
     limits.headers = HEADERS;
     limits.header_bytes = HEAD_BYTES;

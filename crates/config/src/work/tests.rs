@@ -80,6 +80,7 @@ fn of_a_file_one_application_is_left() {
     assert_eq!(server.threads, 3);
     let limits = &config.limits;
     assert_eq!((limits.headers, limits.body_rate_min), (HEADERS, 0));
+    assert_eq!(limits.min_busy_rate, 0);
     assert!(limits.body_bytes > 1 << 60 && limits.idle_timeout == IDLE);
     assert_eq!(
         config.joins.unwrap().key,
