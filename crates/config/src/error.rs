@@ -466,6 +466,12 @@ pub enum Problem {
     /// An upstream that is joined, and nowhere to dial in.
     #[error("upstream `{0}` is `joined`, and nobody can join: `join` is missing in [server]")]
     NothingToJoin(String),
+    /// Two upstreams, or one and [server], with the same key.
+    #[error("the `join_key` of upstream `{0}` is another's too: each needs one of its own")]
+    SameJoinKey(String),
+    /// A key by which nobody joins.
+    #[error("`join_key` is for an upstream that is `joined`")]
+    KeyOfNoJoin,
     /// A stream to an upstream that is joined: its clients would be taken for a front end.
     #[error("upstream `{0}` is `joined`: no stream can lead there")]
     StreamToJoined(String),

@@ -4,6 +4,7 @@
 //! does, its key is long enough to prove anything (RFC 2104 §3) and cannot be guessed, and no message shows it.
 
 use crate::error::Problem;
+use crate::masked::Secret;
 use crate::model::{Join, TcpStream, Upstream};
 use crate::place::At;
 use crate::secret::is_random;
@@ -19,25 +20,28 @@ const KEY_BYTES_MIN: usize = 32;
 pub(crate) fn read(server: &Section<'_>) -> Option<At<Join>> {
     let table = server.table("join")?;
     let listen = table.parsed("listen", |text| server::address(table.found, text));
-    let key = table.text("key");
+    let key = read_key(&table, "key");
     for key in ["listen", "key"] {
         if !table.has(key) {
             table.missing(key);
         }
     }
-    let key = key.filter(|key| {
-        let is_key = is_key(key.value);
-        if !is_key {
-            table.bad_secret("key", key.at, KEY_EXPECTED);
-        }
-        is_key
-    });
     let (listen, key) = (listen?, key?);
     let join = Join {
         listen: listen.value,
-        key: key.value.into(),
+        key,
     };
     Some(At::new(join, listen.at))
+}
+
+/// Reads a key by which programs join.
+pub(crate) fn read_key(table: &Section<'_>, name: &'static str) -> Option<Secret> {
+    let key = table.text(name)?;
+    if !is_key(key.value) {
+        table.bad_secret(name, key.at, KEY_EXPECTED);
+        return None;
+    }
+    Some(key.value.into())
 }
 
 /// Whether a text can be a key.
@@ -60,6 +64,16 @@ pub(crate) fn check<'u>(
         }
         return;
     };
+    let mut keys = vec![&join.value.key];
+    for upstream in upstreams {
+        if let Some(key) = &upstream.join_key {
+            if keys.contains(&key) {
+                let at = top.key_at(&["upstreams"]);
+                top.add(at, Problem::SameJoinKey(upstream.name.clone()));
+            }
+            keys.push(key);
+        }
+    }
     let (listen, at) = (&join.value.listen, join.at);
     let of_stream = streams.iter().find(|it| it.value.listen.overlaps(listen));
     let of_stream = of_stream.map(|it| (it.value.listen.clone(), top.found.line(it.at)));
@@ -93,6 +107,39 @@ mod tests {
         assert_eq!(join.key.expose(), KEY);
         let upstream = &config.upstreams["a"];
         assert!(upstream.joined && upstream.servers.is_empty());
+    }
+
+    #[test]
+    fn an_upstream_has_a_key_of_its_own() {
+        let folder = Folder::site();
+        let own = "pW3sX9vB1nK7mQ5tR2yU8iO4aL6cE0dZ";
+        let table = format!(
+            "[server]\njoin = {{ listen = \"127.0.0.1:7000\", key = \"{KEY}\" }}\n[upstreams.a]\n"
+        );
+        let config = accept(
+            &folder,
+            &format!("{table}joined = true\njoin_key = \"{own}\"\n"),
+        );
+        let key = config.upstreams["a"].join_key.as_ref();
+        assert_eq!(key.map(|key| key.expose()), Some(own));
+        assert!(!format!("{config:?}").contains(own));
+        let twice = format!("{table}joined = true\njoin_key = \"{KEY}\"\n");
+        let servers = "servers = [\"127.0.0.1:1\"]\n";
+        let of_none = format!("{table}{servers}join_key = \"{own}\"\n");
+        check_errors(&[
+            (
+                "the key of all",
+                twice.as_str(),
+                &[
+                    "penstock.toml:3:2: the `join_key` of upstream `a` is another's too: each needs one of its own",
+                ],
+            ),
+            (
+                "not joined",
+                of_none.as_str(),
+                &["penstock.toml:5:12: `join_key` is for an upstream that is `joined`"],
+            ),
+        ]);
     }
 
     fn with_key(key: &str) -> String {

@@ -12,6 +12,7 @@ use crate::address::is_host;
 use crate::error::Problem;
 use crate::grants;
 use crate::headers::is_token;
+use crate::join;
 use crate::model::{
     App, Balance, Connections, Forwarded, HashKey, Health, HostHeader, Protocol, ProxyProtocol,
     Upstream, UpstreamServer,
@@ -35,6 +36,10 @@ pub(crate) fn read(
     let servers = servers::read(table, joined);
     let mut upstream = Upstream::new(&name.value, protocol.unwrap_or(Protocol::Http), servers);
     upstream.joined = joined && protocol == Some(Protocol::Http);
+    upstream.join_key = join::read_key(table, "join_key");
+    if upstream.join_key.is_some() && !joined {
+        table.add(table.key_at(&["join_key"]), Problem::KeyOfNoJoin);
+    }
     upstream.max_active = table.count_said("max_active");
     if let Some(queue) = table.table("queue") {
         queue.count("max", &mut upstream.queue_max);

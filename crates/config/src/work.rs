@@ -19,7 +19,8 @@ pub struct Work {
     pub join: String,
     /// The upstream there; none is the application's name.
     pub upstream: Option<String>,
-    /// The file with the key; none is the key of the configuration's own `server.join`.
+    /// The file with the key; none is the configuration's own: `join_key` of the upstream, or the key
+    /// of `server.join`.
     pub key_file: Option<std::path::PathBuf>,
 }
 
@@ -62,7 +63,11 @@ pub(crate) fn reduce(
     }
     let key = match (&work.key_file, &config.server.join) {
         (Some(file), _) => read_key(&absolute(&invocation.cwd, file))?.into(),
-        (None, Some(join)) => join.key.clone(),
+        (None, Some(join)) => {
+            let own = config.upstreams.get(&upstream);
+            let own = own.and_then(|upstream| upstream.join_key.as_ref());
+            own.unwrap_or(&join.key).clone()
+        }
         (None, None) => return refuse(Problem::NoJoinKey),
     };
     let mut config = config;

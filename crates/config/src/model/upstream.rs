@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::{Grip, Sendfile};
+use crate::masked::Secret;
 use crate::values::ListenAddr;
 
 /// A TCP listener: `[[streams]]`.
@@ -33,6 +34,8 @@ pub struct Upstream {
     pub servers: Vec<UpstreamServer>,
     /// Whether programs that dial in become servers of it.
     pub joined: bool,
+    /// What they and this server know; none is the key of `[server] join`.
+    pub join_key: Option<Secret>,
     /// Which free server gets a request.
     pub balance: Balance,
     /// The cookie that keeps a client at one server; none is no stickiness.
@@ -101,6 +104,7 @@ impl Upstream {
             protocol,
             servers,
             joined: false,
+            join_key: None,
             balance: Balance::IdleFirst,
             sticky: None,
             max_active: None,

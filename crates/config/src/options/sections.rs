@@ -116,6 +116,7 @@ pub(crate) const SECTIONS: &[SectionDoc] = &[
                 ("queue", "it stands beside `upstream`"),
                 ("response_timeout", "it stands beside `upstream`"),
                 ("joined", "its servers are its processes"),
+                ("join_key", "its servers are its processes"),
                 ("secret", "no such application speaks ajp"),
                 ("grip", "it stands beside `upstream`"),
                 ("sendfile", "it stands beside `upstream`"),

@@ -20,6 +20,9 @@ pub(crate) const OPTIONS: &[Opt] = &[
     row("upstreams.NAME", "joined", Bool, Is("false"), "true",
         "Whether programs that dial in at `join` of [server] become servers of it (`penstock work`), beside those of `servers` if there are any.")
         .only("the protocol \"http\""),
+    row("upstreams.NAME", "join_key", Text(crate::join::KEY_EXPECTED), Means("the key of `join` in [server]"), r#""pW3sX9vB1nK7mQ5tR2yU8iO4aL6cE0dZ""#,
+        "What programs that join this upstream must know. They can join no other, and the key of `join` in [server] does not open this one.")
+        .only("upstreams that are `joined`"),
     row("upstreams.NAME", "balance", OneOf(&["idle_first", "round_robin", "least_active", "random_two", "hash"]),
         Is(r#""idle_first""#), r#""idle_first""#,
         "Which free server gets a request: `idle_first` one with nothing to do, else the least busy; `round_robin` in turn; \

@@ -74,6 +74,7 @@ resolve_interval = "9s"
     let expected = Upstream {
         strict: false,
         joined: false,
+        join_key: None,
         name: "legacy".to_owned(),
         protocol: Protocol::FastCgi,
         servers,

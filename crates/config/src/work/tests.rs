@@ -6,6 +6,8 @@ use super::*;
 use crate::resolve;
 use crate::testing::{Folder, write};
 
+const OWN: &str = "pW3sX9vB1nK7mQ5tR2yU8iO4aL6cE0dZ";
+
 const KEY: &str = "J8nC2vQm0dT5yWkX1bLrZ7fHsE4uPaG9oIeRjNqMtVw=";
 
 fn work(join: &str) -> Work {
@@ -65,6 +67,7 @@ fn of_a_file_one_application_is_left() {
         "[server]\nlisten = [\":80\"]\nredis = \"redis://r\"\ntrusted_proxies = [\"10.0.0.0/8\"]\nthreads = 3\n\
          join = {{ listen = \":7000\", key = \"{KEY}-of-the-file\" }}\n\
          [limits]\nheaders = 50\nbody_bytes = 10\n[apps.a]\n[apps.b]\n[upstreams.c]\nservers = [\"127.0.0.1:1\"]\n\
+         [upstreams.e]\njoined = true\njoin_key = \"{OWN}\"\n\
          [caches.d]\nsize_max = \"1MiB\"\n[[streams]]\nlisten = \":81\"\nupstream = \"c\"\n\
          [[sites]]\nroutes = [{{ app = \"a\", cache = [\"d\"] }}]\n"
     );
@@ -90,6 +93,9 @@ fn of_a_file_one_application_is_left() {
         message(&invocation(&folder, None, work("front:7000")))
             .contains("say which application: a, b")
     );
+    asked.work.as_mut().unwrap().upstream = Some("e".to_owned());
+    let own = resolve(&asked).unwrap().joins.unwrap();
+    assert_eq!((own.upstream.as_str(), own.key.expose()), ("e", OWN));
     let mut other = invocation(&folder, Some("x"), work("front:7000"));
     other.config = Some(PathBuf::from("penstock.toml"));
     assert!(message(&other).contains("say which application: a, b"));

@@ -39,19 +39,97 @@ pub struct Front(Arc<Inner>);
 struct Inner {
     table: ArcSwap<Table>,
     /// Held for a look.
-    members: Mutex<HashMap<u64, Arc<Dialled>>>,
+    members: Mutex<HashMap<u64, Member>>,
     /// Sent when the table has changed, and when it is over (`true`).
     news: watch::Sender<bool>,
     repeats: Repeats,
 }
 
+/// Who may bring connections.
+#[derive(Debug)]
+struct Member {
+    dialled: Arc<Dialled>,
+    by: JoinedBy,
+}
+
 /// What a reload replaces.
 #[derive(Debug, Default)]
 struct Table {
-    /// Where they dial, and by which key.
-    join: Option<(config::Join, Secret)>,
+    /// The keys that open something.
+    doors: Vec<Door>,
     /// Those that may be joined.
     upstreams: BTreeMap<String, Weak<Shared>>,
+}
+
+/// A key, and what it opens.
+#[derive(Debug)]
+struct Door {
+    by: JoinedBy,
+    secret: Secret,
+}
+
+/// Where a program dialled, and with which key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct JoinedBy {
+    join: config::Join,
+    /// The only upstream that the key opens; none are all that have no key of their own.
+    only: Option<String>,
+}
+
+impl Table {
+    fn new<'u>(
+        join: Option<&config::Join>,
+        upstreams: impl Iterator<Item = &'u Arc<Upstream>>,
+    ) -> Self {
+        let mut table = Self::default();
+        let Some(join) = join else {
+            return table;
+        };
+        table.doors.push(Door::new(join.clone(), None));
+        for upstream in upstreams.filter(|upstream| upstream.config().joined) {
+            let name = upstream.name().to_owned();
+            if let Some(key) = &upstream.config().join_key {
+                let own = config::Join {
+                    key: key.clone(),
+                    ..join.clone()
+                };
+                table.doors.push(Door::new(own, Some(name.clone())));
+            }
+            let shared = Arc::downgrade(&upstream.shared);
+            table.upstreams.insert(name, shared);
+        }
+        table
+    }
+
+    /// The door whose key this proves.
+    fn door(&self, meeting: &Meeting, proof: &str) -> Result<&Door, JoinFailure> {
+        let mut failure = JoinFailure::from(join::JoinError::Proof);
+        for door in &self.doors {
+            match join::verify_joiner(&door.secret, meeting, proof) {
+                Ok(()) => return Ok(door),
+                Err(error) => failure = error.into(),
+            }
+        }
+        Err(failure)
+    }
+
+    /// The upstream of this name, if who came `by` a key may join it.
+    fn open(&self, by: &JoinedBy, name: &str) -> Option<Arc<Shared>> {
+        let shared = self.upstreams.get(name)?.upgrade()?;
+        let is_open = match &by.only {
+            Some(only) => only == name,
+            None => shared.config.join_key.is_none(),
+        };
+        is_open.then_some(shared)
+    }
+}
+
+impl Door {
+    fn new(join: config::Join, only: Option<String>) -> Self {
+        let secret = Secret::new(join.key.expose());
+        let by = JoinedBy { join, only };
+        Self { by, secret }
+    }
 }
 
 impl Default for Inner {
@@ -74,14 +152,7 @@ impl Front {
         join: Option<&config::Join>,
         upstreams: impl Iterator<Item = &'u Arc<Upstream>>,
     ) {
-        let joined = upstreams.filter(|upstream| upstream.config().joined);
-        let table = Table {
-            join: join.map(|join| (join.clone(), Secret::new(join.key.expose()))),
-            upstreams: joined
-                .map(|it| (it.name().to_owned(), Arc::downgrade(&it.shared)))
-                .collect(),
-        };
-        self.0.table.store(Arc::new(table));
+        self.0.table.store(Arc::new(Table::new(join, upstreams)));
         self.0.news.send_modify(|_| {});
     }
 
@@ -134,8 +205,7 @@ impl Inner {
         let mut lines = Lines::new(stream, early);
         let table = self.table.load_full();
         let nobody = || JoinFailure::Refused("nobody may join any more".to_owned());
-        let (by, secret) = table.join.as_ref().ok_or_else(nobody)?;
-        if *self.news.borrow() {
+        if table.doors.is_empty() || *self.news.borrow() {
             return Err(nobody());
         }
         let meeting = Meeting {
@@ -144,7 +214,8 @@ impl Inner {
         };
         lines.say(&join::challenge(&meeting.front)).await?;
         // A stranger is told nothing else, and nothing is done for him.
-        join::verify_joiner(secret, &meeting, &lines.next().await?)?;
+        let proof = lines.next().await?;
+        let Door { by, secret } = table.door(&meeting, &proof)?;
         lines.say(&join::prove_front(secret, &meeting)).await?;
         let line = lines.next().await?;
         match join::parse_request(secret, &meeting, &line)? {
@@ -153,9 +224,8 @@ impl Inner {
                 upstream,
                 label,
             } => {
-                let found = table.upstreams.get(&upstream).and_then(Weak::upgrade);
-                let Some(shared) = found else {
-                    let why = format!("no upstream `{upstream}` is `joined` here");
+                let Some(shared) = table.open(by, &upstream) else {
+                    let why = format!("no upstream `{upstream}` is `joined` here by this key");
                     return refuse(&lines, why).await;
                 };
                 let who = Newcomer {
@@ -166,7 +236,11 @@ impl Inner {
                 self.admit(lines, &shared, who).await
             }
             Purpose::Carry { member } => {
-                let found = self.members().get(&member).map(Arc::clone);
+                let found = {
+                    let members = self.members();
+                    let found = members.get(&member).filter(|member| member.by == *by);
+                    found.map(|member| Arc::clone(&member.dialled))
+                };
                 let Some(dialled) = found else {
                     return refuse(&lines, "it is no member any more".to_owned()).await;
                 };
@@ -202,7 +276,11 @@ impl Inner {
         let is_in = {
             let mut members = self.members();
             let has_room = members.len() < MEMBERS_MAX;
-            has_room && members.insert(number, Arc::clone(&dialled)).is_none()
+            let member = Member {
+                dialled: Arc::clone(&dialled),
+                by: by.clone(),
+            };
+            has_room && members.insert(number, member).is_none()
         };
         if !is_in {
             return refuse(&lines, format!("{MEMBERS_MAX} members are here")).await;
@@ -244,7 +322,7 @@ impl Inner {
         Ok(())
     }
 
-    fn members(&self) -> MutexGuard<'_, HashMap<u64, Arc<Dialled>>> {
+    fn members(&self) -> MutexGuard<'_, HashMap<u64, Member>> {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -254,8 +332,7 @@ impl Inner {
 struct Newcomer {
     capacity: u32,
     label: String,
-    /// Where it dialled, and with which key.
-    by: config::Join,
+    by: JoinedBy,
 }
 
 /// A name that no other server of the upstream has.
@@ -278,8 +355,7 @@ struct Membership {
     front: Arc<Inner>,
     number: u64,
     dialled: Arc<Dialled>,
-    /// Where it dialled, and with which key.
-    by: config::Join,
+    by: JoinedBy,
     /// The server that it is.
     of: Option<(Weak<Shared>, MemberKey)>,
 }
@@ -301,10 +377,7 @@ impl Membership {
     /// Whether it could still bring connections: the same key, the same address.
     fn may_dial(&self) -> bool {
         let table = self.front.table.load();
-        table
-            .join
-            .as_ref()
-            .is_some_and(|(join, _)| *join == self.by)
+        table.doors.iter().any(|door| door.by == self.by)
     }
 
     /// Whether it is a server of its upstream.

@@ -251,7 +251,7 @@ fn nobody_comes_in_without_the_key_the_upstream_and_its_number() {
         let failed = by_hand(address, KEY, control("none")).await;
         assert_eq!(
             failed.unwrap_err(),
-            "no upstream `none` is `joined` here",
+            "no upstream `none` is `joined` here by this key",
             "the name"
         );
         let failed = by_hand(address, KEY, Purpose::Carry { member: 7 }).await;
@@ -284,6 +284,37 @@ fn nobody_comes_in_without_the_key_the_upstream_and_its_number() {
                 .expect("in time")
         );
         assert_eq!(states(&upstream), []);
+    });
+}
+
+#[test]
+fn the_key_of_one_upstream_opens_no_other() {
+    const OWN: &str = "pW3sX9vB1nK7mQ5tR2yU8iO4aL6cE0dZ";
+    on_a_loop(async {
+        let (front, shop) = (Front::default(), joined("shop"));
+        let bank = start(config::Upstream {
+            joined: true,
+            join_key: Some(OWN.into()),
+            connect_timeout: Duration::from_secs(60),
+            ..config::Upstream::new("bank", config::Protocol::Http, Vec::new())
+        });
+        configure(&front, KEY, &[&shop, &bank]);
+        let address = listen(&front);
+        for (key, upstream) in [(KEY, "bank"), (OWN, "shop")] {
+            let failed = by_hand(address, key, control(upstream)).await;
+            let why = format!("no upstream `{upstream}` is `joined` here by this key");
+            assert_eq!(failed.unwrap_err(), why);
+        }
+        let (_lines, of_shop) = by_hand(address, KEY, control("shop")).await.unwrap();
+        let (_lines, of_bank) = by_hand(address, OWN, control("bank")).await.unwrap();
+        assert_eq!((states(&shop).len(), states(&bank).len()), (1, 1));
+        // Nor does it bring connections of another's members, whose numbers go over the network.
+        for (key, member) in [(KEY, of_bank), (OWN, of_shop)] {
+            let failed = by_hand(address, key, Purpose::Carry { member }).await;
+            assert_eq!(failed.unwrap_err(), "it is no member any more");
+        }
+        let carried = by_hand(address, OWN, Purpose::Carry { member: of_bank }).await;
+        assert_eq!(carried.map(|(_, member)| member), Ok(of_bank));
     });
 }
 
