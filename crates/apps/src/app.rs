@@ -16,6 +16,7 @@ use penstock_exchange::bodies::BodyStore;
 use penstock_exchange::metrics::AppMetrics;
 use penstock_exchange::{ClientState, Fault};
 use penstock_runtime::{LoopHandle, clock};
+use penstock_sys::cgroup::Group;
 use penstock_sys::identity::Account;
 use penstock_sys::process::Launcher;
 use penstock_wire::Dialect;
@@ -53,6 +54,8 @@ pub struct Setup {
     pub launcher: Option<Arc<Launcher>>,
     /// Whom the launcher starts them as; none is the server's user.
     pub account: Option<Account>,
+    /// What bounds them, with all that they start; none is nothing.
+    pub group: Option<Arc<Group>>,
     /// Where bodies wait.
     pub store: BodyStore,
     /// Whether something serves already on this machine that its boot must not slow down: what it follows.
@@ -156,7 +159,8 @@ impl App {
             config::AppKind::Rack => Way::Workers(Dialect::Ruby),
             config::AppKind::Command | config::AppKind::FastCgi => Way::Servers(servers),
         };
-        let shared = Arc::new(AppShared::new(&config, way, setup.store.clone()));
+        let shared = AppShared::new(&config, way, setup.store.clone());
+        let shared = Arc::new(shared.within(setup.group.clone()));
         let (commands, inbox) = mpsc::channel(COMMANDS_MAX);
         let (said, boot) = watch::channel(Boot::Pending);
         let executor = Executor::new(Arc::clone(&shared), config.clone(), said, (policy, setup));

@@ -37,6 +37,7 @@ use std::time::{Duration, Instant, SystemTime};
 use penstock_config as config;
 use penstock_exchange::{Fault, FaultKind, Timing};
 use penstock_runtime::{LoopHandle, clock, loops};
+use penstock_sys::cgroup::Reading;
 use penstock_sys::identity::Account;
 use penstock_sys::process::{self, Exit, Handle, Launcher, Started};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -111,6 +112,8 @@ enum Input {
     Exited {
         key: Key,
         exit: Option<Exit>,
+        /// What the application takes, if the process was killed.
+        reading: Option<Reading>,
     },
     /// A forked worker has said HELLO: the kernel knows it by this number.
     Greeted {
@@ -381,7 +384,7 @@ impl Executor {
             Input::Gone {
                 key: Key::Template(_),
             } => {}
-            Input::Exited { key, exit } => self.handle_exited(key, exit),
+            Input::Exited { key, exit, reading } => self.handle_exited(key, exit, reading),
             Input::Greeted { worker, pid, line } => self.handle_greeted(worker, pid, line),
             Input::Unborn { worker, why } => self.handle_unborn(worker, &why),
             Input::TemplateOverdue { key } => self.handle_template_overdue(key),

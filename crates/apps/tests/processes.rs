@@ -104,6 +104,7 @@ async fn start(dir: &Dir, loops: &Loops, is_preloaded: bool) -> Arc<App> {
     let setup = Setup {
         launcher: None,
         account: None,
+        group: None,
         gives_way: false,
         development: false,
         size: None,

@@ -62,6 +62,8 @@ pub(crate) enum Kind {
     FlagListOrTable(&'static str, &'static str),
     /// A number from 0 to 1.
     Fraction,
+    /// A number within bounds, which may have digits after the point.
+    Decimal(f64, f64),
     /// A path, relative to the file's folder.
     Path,
     /// A number within bounds.
@@ -183,6 +185,7 @@ impl Kind {
             Self::FlagOrTable(_) => "true, false, or a table".to_owned(),
             Self::FlagOrPaths => "true, false, or a list of paths".to_owned(),
             Self::Fraction => "a number from 0 to 1".to_owned(),
+            Self::Decimal(min, max) => format!("a number from {min} to {max}, such as 1.5"),
             Self::Path => "a path".to_owned(),
             Self::Count(min, max) => format!("a number from {min} to {max}"),
             Self::CountOrCounts(min, max) => {

@@ -24,6 +24,9 @@ pub(crate) fn read(table: &Section<'_>, app: &mut App) {
     read_preload(table, app);
     app.refork_after = table.counts("refork_after").unwrap_or_default();
     app.memory_max = read_memory(table);
+    app.max_tasks = table.count_said("max_tasks");
+    app.max_total_memory = table.size_said("max_total_memory");
+    app.max_cpu = table.decimal_said("max_cpu");
     app.requests_max = table.count_said("requests_max");
     app.age_max = table.duration_said("age_max");
     table.flag("collect_when_idle", &mut app.collect_when_idle);

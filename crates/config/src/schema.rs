@@ -67,6 +67,7 @@ fn property(option: &Opt) -> Value {
             json!({ "anyOf": [{ "type": "boolean" }, object(section)] })
         }
         Kind::FlagOrPaths => json!({ "anyOf": [{ "type": "boolean" }, texts()] }),
+        Kind::Decimal(min, max) => json!({ "type": "number", "minimum": min, "maximum": max }),
         Kind::Fraction => json!({ "type": "number", "minimum": 0, "maximum": 1 }),
         Kind::Count(min, max) => number(min, max),
         Kind::CountOrCounts(min, max) => json!({ "anyOf": [

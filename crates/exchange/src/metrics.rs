@@ -294,6 +294,12 @@ pub struct AppMetrics {
     pub collections: Counter,
     /// System calls that its sandbox refused and that were reported.
     pub refused_calls: Counter,
+    /// Processes and threads that could not be started for `max_tasks`.
+    pub tasks_refused: Counter,
+    /// Processes that the kernel killed for want of memory, for `max_total_memory` or the machine's.
+    pub out_of_memory_kills: Counter,
+    /// Microseconds that its processes have waited for `max_cpu`.
+    pub throttled_micros: Counter,
 }
 
 /// What a worker is replaced for, as a word in metrics and in `/status.json`.

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use penstock_config::{App, Config, Server};
+use penstock_sys::cgroup::Group;
 use penstock_sys::identity::{self, Account, User};
 use penstock_sys::process::{Privileges, SuccessorCommand};
 
@@ -154,13 +155,14 @@ impl Accounts {
         &self,
         server: Option<&Identity>,
         successor: Option<SuccessorCommand>,
+        groups: Vec<Group>,
     ) -> Privileges {
         Privileges {
             server: server.map(|it| it.account.clone()),
             accounts: self.all.values().flatten().cloned().collect(),
             successor: successor.map(|command| (command, crate::succession::VARIABLE.into())),
             unconfined: self.unconfined.clone(),
-            groups: Vec::new(),
+            groups,
         }
     }
 

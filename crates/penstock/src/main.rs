@@ -6,6 +6,7 @@
 
 mod admin_token;
 mod boundary;
+mod bounds;
 mod caches;
 mod cli;
 mod code;

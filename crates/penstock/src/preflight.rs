@@ -163,7 +163,10 @@ impl Findings {
                 return Ok(None);
             }
         };
-        let launcher = Launcher::start(&accounts.privileges(server.as_ref(), None), || Ok(()))?;
+        let launcher = Launcher::start(
+            &accounts.privileges(server.as_ref(), None, Vec::new()),
+            || Ok(()),
+        )?;
         Ok(Some((launcher, accounts)))
     }
 

@@ -39,6 +39,7 @@ use self::signals::Signals;
 pub(crate) use self::upgrade::successor_command;
 use crate::admin_token;
 use crate::boundary;
+use crate::bounds::AppBounds;
 use crate::caches::CachedRoute;
 use crate::control;
 use crate::dev;
@@ -79,6 +80,8 @@ pub(crate) struct Options {
     pub(crate) launcher: Arc<Launcher>,
     /// Whom applications run as.
     pub(crate) accounts: Arc<Accounts>,
+    /// What applications may take.
+    pub(crate) bounds: Arc<AppBounds>,
     /// Takes lines for the person at the terminal; nobody may be reading there.
     pub(crate) announce: LineWriter,
     /// Who started us, if it wants to be told.
@@ -201,7 +204,9 @@ pub(crate) fn run(
     }
     surroundings::check_essentials()?;
     surroundings::log_missing(&config.limits.temp_dir);
-    for warning in open.into_iter().chain(boundary::warnings(&config)) {
+    let not_held = options.bounds.warnings(&config);
+    let of_boundary = boundary::warnings(&config).into_iter().chain(not_held);
+    for warning in open.into_iter().chain(of_boundary) {
         log::warn!("{warning}");
     }
     remove_abandoned_folders(&config);
@@ -331,6 +336,7 @@ impl Server {
             loops: loops.handles(),
             launcher: &options.launcher,
             accounts: &options.accounts,
+            bounds: &options.bounds,
             gives_way: predecessor.is_some(),
             development: options.development,
             publishing: &publishing,
@@ -615,6 +621,11 @@ impl Server {
 
     pub(crate) fn threads(&self) -> usize {
         self.loops.handles().len()
+    }
+
+    /// What applications may take.
+    pub(crate) fn bounds(&self) -> &AppBounds {
+        &self.options.bounds
     }
 
     pub(crate) fn log_lines_dropped(&self) -> u64 {

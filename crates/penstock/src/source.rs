@@ -21,10 +21,12 @@ use penstock_proxy::{Joiner, JoinerState};
 use penstock_runtime::blocking::{Pool, Times as PoolTimes};
 use penstock_runtime::{clock, loops};
 use penstock_status::{
-    AppCounters, AppStatus, BoxFuture, HubStatus, JoinStatus, Limit, MachineStatus, ManageError,
-    ManageRequest, PoolStatus, ProcessesStatus, PublishError, PurgeError, PurgeRequest,
-    QueueStatus, ServerState, Snapshot, Source, Spent, Times, Traffic, Use, WorkerStatus,
+    AppCounters, AppStatus, BoundsStatus, BoxFuture, HubStatus, JoinStatus, Limit, MachineStatus,
+    ManageError, ManageRequest, PoolStatus, ProcessesStatus, PublishError, PurgeError,
+    PurgeRequest, QueueStatus, ServerState, Snapshot, Source, Spent, Times, Traffic, Use,
+    WorkerStatus,
 };
+use penstock_sys::cgroup::{GroupPlan, Usage};
 use tokio::sync::oneshot;
 
 use crate::boundary;
@@ -255,7 +257,11 @@ fn snapshot(server: &Server) -> Snapshot {
         reloads: live.reloads,
         reload_error: live.reload_error.clone(),
         log_lines_dropped: server.log_lines_dropped(),
-        warnings: boundary::warnings(&live.config),
+        warnings: [
+            boundary::warnings(&live.config),
+            server.bounds().warnings(&live.config),
+        ]
+        .concat(),
         loop_stalls: server.watchdog.stalls(),
         machine: hub::machine(connections),
         hub: hub::status(&server.held),
@@ -376,6 +382,7 @@ fn app_status(app: AppSnapshot, metrics: &AppMetrics) -> AppStatus {
         threads: app.threads,
         threads_min: app.threads_min,
         threads_max: app.threads_max,
+        bounds: bounds_status(app.usage.unwrap_or_default(), app.bounds.as_ref()),
         queue: QueueStatus {
             waiting: app.queue.waiting,
             max: app.queue_max,
@@ -388,6 +395,16 @@ fn app_status(app: AppSnapshot, metrics: &AppMetrics) -> AppStatus {
         app_time: Times::new(&metrics.app_time),
         workers: app.workers.into_iter().map(worker_status).collect(),
         templates: app.templates.into_iter().map(worker_status).collect(),
+    }
+}
+
+fn bounds_status(usage: Usage, bounds: Option<&GroupPlan>) -> BoundsStatus {
+    BoundsStatus {
+        tasks: usage.tasks,
+        tasks_max: bounds.and_then(|bounds| bounds.max_tasks),
+        memory_bytes: usage.memory,
+        memory_bytes_max: bounds.and_then(|bounds| bounds.max_memory),
+        cpu_max: bounds.and_then(|bounds| bounds.max_cpu),
     }
 }
 

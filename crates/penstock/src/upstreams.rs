@@ -17,6 +17,7 @@ use penstock_runtime::LoopHandle;
 use penstock_runtime::blocking::Pool;
 use penstock_sys::process::Launcher;
 
+use crate::bounds::AppBounds;
 use crate::caches::{self, Bounds, Caches};
 use crate::identity::Accounts;
 use crate::publishing::Publishing;
@@ -63,6 +64,8 @@ pub(crate) struct Beside<'a> {
     pub(crate) launcher: &'a Arc<Launcher>,
     /// Whom it may start them as.
     pub(crate) accounts: &'a Accounts,
+    /// And within which bounds.
+    pub(crate) bounds: &'a AppBounds,
     /// Others serve while they boot.
     pub(crate) gives_way: bool,
     /// Under `serve --dev`.
@@ -104,6 +107,7 @@ pub(crate) fn start(
         loops: beside.loops.to_vec(),
         launcher: Some(Arc::clone(beside.launcher)),
         account: None,
+        group: None,
         store: store.clone(),
         gives_way: beside.gives_way,
         development: beside.development,
@@ -123,9 +127,11 @@ pub(crate) fn start(
             None => {
                 // What serves the same load begins with what that has come to.
                 let before = old.apps.get(name).map(|app| app.size());
+                let account = beside.accounts.of(wanted)?;
                 let setup = AppSetup {
                     size: before.or_else(|| beside.sizes.get(name).copied()),
-                    account: beside.accounts.of(wanted)?.cloned(),
+                    group: beside.bounds.of(wanted, account)?,
+                    account: account.cloned(),
                     ..setup.clone()
                 };
                 let app = start_app(wanted, &setup, beside.loops, started);

@@ -15,11 +15,11 @@ use penstock_http::{HeadLimits, Progress, parse_head};
 use penstock_sys::net::PeerAddress;
 
 use crate::{
-    AppCounters, AppStatus, BoxFuture, CacheCounters, CacheStatus, CachedRouteCounters,
-    CachedRouteStatus, HubCounters, HubStatus, JoinStatus, Limit, LineStatus, MachineStatus,
-    ManageError, ManageRequest, NodesStatus, PoolStatus, ProcessesStatus, PublishError, PurgeError,
-    PurgeRequest, PurgeWhat, QueueStatus, ServerState, ServerStatus, Snapshot, Source, Spent,
-    Times, Traffic, UpstreamCounters, UpstreamStatus, Use, WorkerStatus,
+    AppCounters, AppStatus, BoundsStatus, BoxFuture, CacheCounters, CacheStatus,
+    CachedRouteCounters, CachedRouteStatus, HubCounters, HubStatus, JoinStatus, Limit, LineStatus,
+    MachineStatus, ManageError, ManageRequest, NodesStatus, PoolStatus, ProcessesStatus,
+    PublishError, PurgeError, PurgeRequest, PurgeWhat, QueueStatus, ServerState, ServerStatus,
+    Snapshot, Source, Spent, Times, Traffic, UpstreamCounters, UpstreamStatus, Use, WorkerStatus,
 };
 
 /// The name of the application that does not boot.
@@ -71,6 +71,13 @@ impl FakeSource {
             threads: 1,
             threads_min: 1,
             threads_max: 2,
+            bounds: BoundsStatus {
+                tasks: Some(17),
+                tasks_max: Some(512),
+                memory_bytes: Some(3 << 20),
+                memory_bytes_max: Some(1 << 30),
+                cpu_max: Some(1.5),
+            },
             queue: QueueStatus {
                 waiting: 3,
                 max: 1000,

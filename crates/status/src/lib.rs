@@ -28,7 +28,7 @@ pub use probes::Probes;
 pub use publish::PublishError;
 pub use purge::{PurgeError, PurgeRequest, PurgeWhat};
 pub use snapshot::{
-    AppCounters, AppStatus, Buckets, CacheCounters, CacheStatus, CachedRouteCounters,
+    AppCounters, AppStatus, BoundsStatus, Buckets, CacheCounters, CacheStatus, CachedRouteCounters,
     CachedRouteStatus, HubCounters, HubStatus, JoinStatus, Limit, LineStatus, MachineStatus,
     NodesStatus, PoolStatus, ProcessesStatus, QueueStatus, ServerState, ServerStatus, Snapshot,
     Spent, Times, Traffic, Unit, UpstreamCounters, UpstreamStatus, Use, WorkerStatus,

@@ -13,7 +13,7 @@ use std::time::Duration;
 use penstock_exchange::metrics::{BUCKETS_US, EdgeMetrics, Histogram, HistogramValues};
 use serde::{Serialize, Serializer};
 
-pub use apps::{AppCounters, AppStatus, ProcessesStatus, QueueStatus, WorkerStatus};
+pub use apps::{AppCounters, AppStatus, BoundsStatus, ProcessesStatus, QueueStatus, WorkerStatus};
 pub use disks::{
     CacheCounters, CacheStatus, CachedRouteCounters, CachedRouteStatus, PoolStatus, Spent,
 };

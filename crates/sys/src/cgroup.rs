@@ -1,12 +1,12 @@
 //! Bounds on an application with all that it starts: a cgroup for each, in version 1 and 2.
 //!
-//! `penstock` makes them before it gives root up ([`Groups::make`]), the launcher puts each program into
-//! its own before it runs and removes them at the end, `apps` reads how much is used
-//! ([`Group::usage`]). They are children of the cgroup that the server was started in.
+//! `penstock` makes them before it gives root up ([`Groups::make`]), the launcher puts each program
+//! into its own before it runs and removes them at the end, `apps` reads how much is used
+//! ([`Group::read`]). They are children of the cgroup that the server was started in.
 //!
 //! # Invariants
-//! - The server is in no application's cgroup. In version 2, where a cgroup with controllers for its
-//!   children has no processes of its own, it moves to a child first ([`SERVER`]).
+//! - The server is in no application's cgroup. In version 2, where a cgroup with controllers for
+//!   its children has no processes of its own, it moves to a child first (`penstock-server`).
 //! - A controller that cannot be had is named by [`Groups::missing`] and left off, never half used.
 //! - A cgroup belongs to whoever holds the lock on its folder, which the kernel lets go with the
 //!   process. Those of a server that was killed are removed by the next one, with what is in them.
@@ -17,7 +17,7 @@ mod usage;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{Timespec, poll};
@@ -25,7 +25,7 @@ use rustix::fs::{Access, FlockOperation, Mode, OFlags};
 use rustix::process::{Pid, Signal, geteuid, getpid, kill_process};
 
 use self::place::{NoPlace, Place, Version};
-pub use self::usage::Usage;
+pub use self::usage::{Reading, Usage};
 
 /// The child that the server, its launcher and programs without a group are in (version 2).
 const SERVER: &str = "penstock-server";
@@ -117,9 +117,10 @@ pub struct Groups {
 /// The cgroups of one application, one for each hierarchy.
 #[derive(Debug, Clone)]
 pub struct Group {
-    name: String,
-    account: Option<String>,
+    plan: GroupPlan,
     folders: Vec<Folder>,
+    /// What was read of it last, by whoever did. Held for the comparison of a few numbers.
+    last: Arc<Mutex<usage::Last>>,
     /// The bound on the user's processes where there is none on the cgroup's.
     max_user_tasks: Option<u64>,
 }
@@ -141,8 +142,8 @@ struct Parent {
 }
 
 impl Groups {
-    /// Makes a cgroup for each plan, and removes what a server left that was killed. In version 2 this
-    /// process moves to a child of its cgroup first; `server_weight` is that child's. Blocks.
+    /// Makes a cgroup for each plan, and removes what a server left that was killed. In version 2
+    /// this process moves to a child of its cgroup first; `server_weight` is that child's. Blocks.
     #[must_use]
     pub fn make(plans: &[GroupPlan], server_weight: u32) -> Self {
         let mut groups: Vec<_> = plans.iter().map(Group::without_folders).collect();
@@ -200,7 +201,7 @@ impl Groups {
     /// The group of an application.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<&Arc<Group>> {
-        self.groups.iter().find(|group| group.name == name)
+        self.groups.iter().find(|group| group.name() == name)
     }
 
     /// All of them, for the launcher.
@@ -212,9 +213,9 @@ impl Groups {
 impl Group {
     fn without_folders(plan: &GroupPlan) -> Self {
         Self {
-            name: plan.name.clone(),
-            account: plan.account.clone(),
+            plan: plan.clone(),
             folders: Vec::new(),
+            last: Arc::default(),
             max_user_tasks: plan.max_tasks.filter(|_| plan.account.is_some()),
         }
     }
@@ -223,9 +224,16 @@ impl Group {
     #[cfg(test)]
     pub(crate) fn named(name: &str, account: Option<&str>) -> Self {
         Self {
-            name: name.to_owned(),
-            account: account.map(str::to_owned),
+            plan: GroupPlan {
+                name: name.to_owned(),
+                account: account.map(str::to_owned),
+                max_tasks: None,
+                max_memory: None,
+                max_cpu: None,
+                weight: 1,
+            },
             folders: Vec::new(),
+            last: Arc::default(),
             max_user_tasks: None,
         }
     }
@@ -233,12 +241,19 @@ impl Group {
     /// The application's name.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.name
+        &self.plan.name
+    }
+
+    /// What was wanted of it.
+    #[must_use]
+    pub fn plan(&self) -> &GroupPlan {
+        &self.plan
     }
 
     /// Whether its programs run as this user; `None` is the server's.
-    pub(crate) fn is_of(&self, account: Option<&str>) -> bool {
-        self.account.as_deref() == account
+    #[must_use]
+    pub fn is_of(&self, account: Option<&str>) -> bool {
+        self.plan.account.as_deref() == account
     }
 
     /// Puts the calling process, which has one thread, into it.
@@ -250,8 +265,8 @@ impl Group {
         self.folders.iter().try_for_each(enter)
     }
 
-    /// Bounds the processes of the user that the calling process has become, where the group has no bound
-    /// on processes. The kernel counts all of the user's, whoever started them.
+    /// Bounds the processes of the user that the calling process has become, where the group has no
+    /// bound on processes. The kernel counts all of the user's, whoever started them.
     ///
     /// # Errors
     /// What `setrlimit` says.
@@ -276,6 +291,15 @@ impl Group {
         for folder in &self.folders {
             end_and_remove(&folder.path);
         }
+    }
+
+    /// What is used of each bound, and what has happened since anybody looked last. Blocks as
+    /// [`Group::usage`] does.
+    #[must_use]
+    pub fn read(&self) -> Reading {
+        let usage = self.usage();
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        last.compare(usage, Instant::now())
     }
 
     /// What is used of each bound. Reads a few small files of the kernel's memory.

@@ -13,6 +13,7 @@ use penstock_exchange::bodies::{BodyStore, Demand, HeldPlaces, Producer};
 use penstock_exchange::metrics::AppMetrics;
 use penstock_exchange::{Fault, FaultKind, Timing};
 use penstock_queue::QueueLimits;
+use penstock_sys::cgroup::{Group, Usage};
 use penstock_wire::Dialect;
 
 use super::model::ModelCell;
@@ -31,6 +32,8 @@ pub(crate) struct AppShared {
     pub(crate) model: ModelCell,
     pub(crate) dispatch: Dispatch,
     pub(crate) metrics: Arc<AppMetrics>,
+    /// What bounds its processes, with all that they start.
+    pub(crate) group: Option<Arc<Group>>,
     pub(crate) store: ArcSwap<BodyStore>,
     /// The responses that keep its workers because their clients are slow.
     held_places: HeldPlaces,
@@ -92,6 +95,8 @@ pub(crate) struct StateView {
     pub(crate) last_scaling: Option<String>,
     /// When and how a process ended last that was not to.
     pub(crate) last_failure: Option<String>,
+    /// What was last seen of its group.
+    pub(crate) usage: Option<Usage>,
     pub(crate) is_restarting: bool,
     /// Why the last restart was given up.
     pub(crate) restart_error: Option<String>,
@@ -154,6 +159,7 @@ impl AppShared {
             model: ModelCell::new(config),
             dispatch: Dispatch::new(queue_limits),
             metrics: Arc::default(),
+            group: None,
             store: ArcSwap::from_pointee(store),
             held_places: HeldPlaces::default(),
             messages: ArcSwap::default(),
@@ -170,6 +176,11 @@ impl AppShared {
             output: Output::default(),
             code_since: Mutex::new(SystemTime::now()),
         }
+    }
+
+    /// The same, bounded by a group.
+    pub(crate) fn within(self, group: Option<Arc<Group>>) -> Self {
+        Self { group, ..self }
     }
 
     pub(crate) fn queue_timeout(&self) -> Duration {

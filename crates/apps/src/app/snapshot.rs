@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use penstock_config as config;
 use penstock_runtime::clock;
+use penstock_sys::cgroup::{GroupPlan, Usage};
 
 use super::{App, WorkerView};
 use crate::dispatch::QueueUse;
@@ -44,6 +45,10 @@ pub struct AppSnapshot {
     pub threads_min: usize,
     /// There are never more.
     pub threads_max: usize,
+    /// What it takes with all that it starts, if it has bounds and it was looked at.
+    pub usage: Option<Usage>,
+    /// What it may take.
+    pub bounds: Option<GroupPlan>,
     /// Its queue.
     pub queue: QueueUse,
     /// The queue's bound.
@@ -150,6 +155,8 @@ impl App {
             threads: of_threads(view.threads),
             threads_min: of_threads(self.config.threads_min),
             threads_max: of_threads(self.config.threads),
+            usage: view.usage,
+            bounds: (self.shared.group.as_ref()).map(|group| group.plan().clone()),
             queue,
             queue_max: self.config.queue_max,
         }

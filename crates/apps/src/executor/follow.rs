@@ -11,10 +11,11 @@ use std::time::Duration;
 
 use penstock_runtime::output_events::{OutputEvent, OutputKind};
 use penstock_runtime::{clock, logger, loops, process as watch_process};
-use penstock_sys::process::{self, Started};
+use penstock_sys::process::{self, Exit, Started};
 use tokio::sync::{mpsc, watch};
 
 use super::control::{self, Line};
+use super::limits::bounds;
 use super::probe::Probe;
 use super::{ControlMessage, Executor, Input, Key};
 use crate::app::AppShared;
@@ -76,6 +77,9 @@ impl Group {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Tail(Arc<Mutex<VecDeque<String>>>);
 
+/// SIGKILL, by which the kernel ends processes when memory is short.
+const KILLED: i32 = 9;
+
 /// Bytes kept of each line.
 const KEPT_LINE_BYTES: usize = 16 * 1024;
 
@@ -122,8 +126,13 @@ impl Executor {
             // is certainly still its own.
             let _ = started.handle().kill_group();
             let exit = started.try_exit().ok().flatten();
+            let reading = match exit {
+                // It may have been killed for all that its application takes.
+                Some(Exit::Signal(KILLED)) => bounds::read(&shared).await,
+                _ => None,
+            };
             // The executor ends only after this message.
-            let _ = inputs.send(Input::Exited { key, exit }).await;
+            let _ = inputs.send(Input::Exited { key, exit, reading }).await;
         });
     }
 }

@@ -8,6 +8,7 @@
 //! told once a worker, except the hard one; two workers that were started together do not reach their
 //! limits together.
 
+pub(super) mod bounds;
 #[cfg(test)]
 mod tests;
 mod watch;
@@ -20,8 +21,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 use penstock_exchange::bodies::BodyStore;
 use penstock_runtime::{clock, loops};
+use penstock_sys::cgroup::{Reading, Usage};
 use penstock_sys::file;
 
+use self::bounds::BoundsWatch;
 use self::watch::{Verdict, Watch};
 use super::{Executor, Input, Key, Role};
 use crate::app::Way;
@@ -41,8 +44,14 @@ const LAST_STACKS: Duration = Duration::from_millis(500);
 /// The file whose new date asks for a restart, in the application's folder.
 const RESTART_FILE: &str = "tmp/restart.txt";
 
-/// A process's memory in bytes; `None` when it could not be measured.
-pub(super) type Measured = Vec<(Key, Option<u64>)>;
+/// What was measured.
+#[derive(Debug, Default)]
+pub(super) struct Measured {
+    /// Each process's memory in bytes; `None` when it could not be measured.
+    memory: Vec<(Key, Option<u64>)>,
+    /// What the application takes with all that it starts.
+    reading: Option<Reading>,
+}
 
 /// What is being watched.
 #[derive(Debug)]
@@ -53,6 +62,7 @@ pub(super) struct Limits {
     /// When the load is said next; `None` where nobody decides by it.
     load_at: Option<Instant>,
     restart_file: RestartFile,
+    bounds: BoundsWatch,
 }
 
 /// The file that asks for a restart.
@@ -76,7 +86,13 @@ impl Limits {
                 seen: None,
                 is_looking: false,
             },
+            bounds: BoundsWatch::default(),
         }
+    }
+
+    /// What was last seen of the application's group.
+    pub(super) fn usage(&self) -> Option<Usage> {
+        self.bounds.usage()
     }
 
     /// When `Executor::say_load` wants to be called, if ever.
@@ -255,9 +271,9 @@ impl Executor {
 /// Memory.
 impl Executor {
     fn measure(&mut self, now: Instant) {
-        let every = match self.config.memory_max {
-            Some(_) => MEASURE_EVERY,
-            None => MEASURE_SELDOM,
+        let every = match (self.config.memory_max, &self.shared.group) {
+            (None, None) => MEASURE_SELDOM,
+            _ => MEASURE_EVERY,
         };
         // Applications that were started together are not measured together.
         self.limits.measure_at = now + Watch::new(chance()).less_time(every);
@@ -265,10 +281,14 @@ impl Executor {
         let workers = self.supervisor.workers();
         let workers = workers.filter_map(|w| Some((Key::Worker(w.id), w.pid?)));
         let pids: Vec<_> = workers.chain(self.templates.pids()).collect();
-        let work = move || -> Measured {
+        let group = self.shared.group.clone();
+        let work = move || {
             let measure = |pid| file::proportional_bytes(pid).ok();
-            let measured = pids.into_iter().map(|(id, pid)| (id, measure(pid)));
-            measured.collect()
+            let memory = pids.into_iter().map(|(id, pid)| (id, measure(pid)));
+            Measured {
+                memory: memory.collect(),
+                reading: group.map(|group| group.read()),
+            }
         };
         let (store, inputs) = (self.shared.store.load_full(), self.inputs.clone());
         loops::spawn_here(async move {
@@ -282,7 +302,10 @@ impl Executor {
     pub(super) fn handle_measured(&mut self, measured: Measured) {
         self.limits.is_measuring = false;
         self.keep_watches();
-        for (key, bytes) in measured {
+        if let Some(reading) = measured.reading {
+            self.note_reading(&reading);
+        }
+        for (key, bytes) in measured.memory {
             // A worker may have become a template meanwhile.
             let worker = match key {
                 Key::Worker(worker) if !self.templates.has(key) => worker,

@@ -5,6 +5,7 @@
 //! told; one that never was ready is reported with its own words.
 
 use penstock_runtime::clock;
+use penstock_sys::cgroup::Reading;
 use penstock_sys::process::{Exit, Handle, Started};
 
 use super::control::Control;
@@ -131,7 +132,11 @@ impl Executor {
         self.event(Event::BootFailed { worker, report });
     }
 
-    pub(super) fn handle_exited(&mut self, key: Key, exit: Option<Exit>) {
+    pub(super) fn handle_exited(&mut self, key: Key, exit: Option<Exit>, reading: Option<Reading>) {
+        let is_out_of_memory = reading.is_some_and(|reading| reading.is_out_of_memory);
+        if let Some(reading) = reading {
+            self.note_reading(&reading);
+        }
         let worker = match key {
             Key::Worker(worker) if !self.templates.has(key) => worker,
             _ => return self.handle_template_exited(key, exit),
@@ -152,6 +157,7 @@ impl Executor {
             self.event(Event::BootFailed { worker, report });
         }
         let status = match exit {
+            Some(Exit::Signal(_)) if is_out_of_memory => ExitSummary::OutOfMemory,
             Some(Exit::Code(code)) => ExitSummary::Code(code),
             Some(Exit::Signal(signal)) => ExitSummary::Signal(signal),
             None => ExitSummary::Unknown,

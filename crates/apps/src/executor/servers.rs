@@ -55,7 +55,11 @@ impl Executor {
             dir: self.config.dir.clone(),
             env: self.server_environment(blank, &place.address),
             account: self.account.as_ref().map(|account| account.name.clone()),
-            group: None,
+            group: self
+                .shared
+                .group
+                .as_ref()
+                .map(|group| group.name().to_owned()),
             inherit: Vec::new(),
             place: place.listener.into_iter().collect(),
             sandbox: sandbox(&self.config),

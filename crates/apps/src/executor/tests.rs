@@ -167,6 +167,7 @@ fn start(app: config::App, dir: &Dir, servers: &Arc<Servers>) -> Arc<App> {
         loops: Vec::new(),
         launcher: None,
         account: None,
+        group: None,
         store: BodyStore {
             body_memory: 0,
             response_memory: 0,

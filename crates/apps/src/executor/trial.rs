@@ -39,6 +39,7 @@ pub async fn load_once(
     let command = WorkerCommand {
         config,
         account: account.map(|(_, account)| account),
+        group: None,
         interface_is_guess: config.kind_is_guess,
         is_development: false,
     };

@@ -12,7 +12,7 @@ use penstock_runtime::clock;
 
 use super::{Executor, Role, Rolling};
 use crate::app::{Boot, Refusal, StateView, WorkerView};
-use crate::supervisor::{AppState, KillReason, Report, Worker, WorkerState, Worn};
+use crate::supervisor::{AppState, ExitSummary, KillReason, Report, Worker, WorkerState, Worn};
 
 impl Executor {
     pub(super) fn report(&mut self, report: Report) {
@@ -43,11 +43,12 @@ impl Executor {
             } => {
                 self.shared.metrics.crashed.increment();
                 let when = next_time(next_try);
-                log::error!(
-                    "{name}[{}]: worker {status} unasked; replaced {when}",
-                    pid(p)
-                );
-                self.last_failure = Some(dated(&format!("process {} {status} unasked", pid(p))));
+                let how = match status {
+                    ExitSummary::OutOfMemory => status.to_string(),
+                    _ => format!("{status} unasked"),
+                };
+                log::error!("{name}[{}]: worker {how}; replaced {when}", pid(p));
+                self.last_failure = Some(dated(&format!("process {} {how}", pid(p))));
             }
             Report::BootFailed {
                 report, next_try, ..
@@ -149,6 +150,7 @@ impl Executor {
             is_catching_up: self.supervisor.is_catching_up(),
             last_scaling: self.supervisor.last_scaling().map(str::to_owned),
             last_failure: self.last_failure.clone(),
+            usage: self.limits.usage(),
             is_restarting: self.supervisor.is_restarting(),
             restart_error: self.supervisor.restart_error().map(str::to_owned),
             spawning: self.spawn_way(),

@@ -16,6 +16,7 @@ use penstock_config as config;
 use penstock_config::{AppKind, Concurrency, Preload};
 use penstock_queue::{SlotId, SlotSpec};
 use penstock_runtime::{Stream, clock};
+use penstock_sys::cgroup::Group;
 use penstock_sys::identity::Account;
 use penstock_sys::isolation::Sandbox;
 use penstock_sys::{file, net, process};
@@ -164,6 +165,7 @@ impl Executor {
         let command = WorkerCommand {
             config: &self.config,
             account: self.account.as_ref(),
+            group: self.shared.group.as_deref(),
             interface_is_guess: self.is_kind_open(),
             is_development: self.is_development,
         };
@@ -185,6 +187,8 @@ pub(super) fn sandbox(config: &config::App) -> Option<Sandbox> {
 pub(super) struct WorkerCommand<'a> {
     pub(super) config: &'a config::App,
     pub(super) account: Option<&'a Account>,
+    /// What bounds it; none is nothing.
+    pub(super) group: Option<&'a Group>,
     pub(super) interface_is_guess: bool,
     pub(super) is_development: bool,
 }
@@ -231,7 +235,7 @@ impl WorkerCommand<'_> {
             dir: config.dir.clone(),
             env: self.environment(),
             account: self.account.map(|account| account.name.clone()),
-            group: None,
+            group: self.group.map(|group| group.name().to_owned()),
             inherit: vec![bundle, control],
             place: Vec::new(),
             sandbox: sandbox(config),

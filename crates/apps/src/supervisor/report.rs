@@ -151,6 +151,8 @@ pub enum ExitSummary {
     Code(i32),
     /// By this signal.
     Signal(i32),
+    /// By the kernel: all processes of the application together had met their bound on memory.
+    OutOfMemory,
     /// Nobody could tell.
     Unknown,
 }
@@ -180,6 +182,9 @@ impl fmt::Display for ExitSummary {
         match self {
             Self::Code(code) => write!(f, "exited with status {code}"),
             Self::Signal(signal) => write!(f, "was killed by signal {signal}"),
+            Self::OutOfMemory => {
+                f.write_str("was killed: memory bound of the application (max_total_memory)")
+            }
             Self::Unknown => f.write_str("is gone"),
         }
     }

@@ -56,6 +56,12 @@ pub struct App {
     pub max_unavailable: usize,
     /// Memory of a worker.
     pub memory_max: Option<MemoryMax>,
+    /// Most processes and threads at once of all that it starts, if it says so ([`App::task_bound`]).
+    pub max_tasks: Option<u64>,
+    /// Most bytes of memory of all that it starts.
+    pub max_total_memory: Option<u64>,
+    /// Most processors that all of it uses, 1.5 for one and a half.
+    pub max_cpu: Option<f64>,
     /// Requests of a worker after which it is replaced, less up to a tenth by chance.
     pub requests_max: Option<u64>,
     /// Age at which a worker is replaced, less up to a tenth by chance.
@@ -121,6 +127,9 @@ impl App {
             max_surge: 1,
             max_unavailable: 0,
             memory_max: None,
+            max_tasks: None,
+            max_total_memory: None,
+            max_cpu: None,
             requests_max: None,
             age_max: None,
             collect_when_idle: false,
@@ -166,6 +175,19 @@ impl App {
     /// Whether the load decides how many threads of each process take requests.
     pub fn has_spare_threads(&self) -> bool {
         self.threads_min < self.threads
+    }
+
+    /// Most processes and threads at once of all that it starts. With a user of its own there is always
+    /// a bound: what it needs itself, twice over for a successor beside it, libraries that start a
+    /// few threads for each processor included, and 1024 more.
+    pub fn task_bound(&self) -> Option<u64> {
+        let of_process = self.threads + self.io_threads + 4 * usable_cores();
+        let needed = self.processes.max.saturating_mul(2 * of_process);
+        let ample = u64::try_from(needed)
+            .unwrap_or(u64::MAX)
+            .saturating_add(1024);
+        self.max_tasks
+            .or_else(|| self.user.is_some().then_some(ample))
     }
 
     /// Tells its upstream, if it has one, what the application says: queue, time-out, and threads as

@@ -231,6 +231,15 @@ pub(crate) const OPTIONS: &[Opt] = &[
         "How many processes a restart may take out before their successors are ready, once the new code has shown that it boots; one always stays."),
     row("apps.NAME", "memory_max", SizeOrTable(1 << 20, "apps.NAME.memory_max"), Means("no limit"), r#""512MiB""#,
         "Memory of a worker (its proportional set size), or bounds on it; a size alone is `hard`."),
+    row("apps.NAME", "max_tasks", Count(16, 4_194_304), Means("no limit; with a `user`, 1024 and room for its workers"), "512",
+        "Processes and threads at once of its workers and of all that they start: one more is refused (a cgroup; see isolation.md). \
+         A change takes a restart."),
+    row("apps.NAME", "max_total_memory", Size(16 << 20), Means("no limit"), r#""2GiB""#,
+        "Memory of its workers and of all that they start together: what takes more is killed (a cgroup; see isolation.md). \
+         A change takes a restart."),
+    row("apps.NAME", "max_cpu", Decimal(0.01, 1024.0), Means("no limit"), "1.5",
+        "Processors that its workers and all that they start use together: beyond it they wait (a cgroup; see isolation.md). \
+         A change takes a restart."),
     row("apps.NAME", "requests_max", Count(1, 1_000_000_000_000), Means("no limit"), "100000",
         "Requests of a worker after which it is replaced, less up to a tenth by chance.")
         .only(SCRIPT_KINDS),

@@ -292,6 +292,22 @@ fn reports_what_cannot_be() {
             &["penstock.toml:2:12: `idle_ttl` and `scale.idle_ttl` say the same: keep one"],
         ),
         (
+            "bounds of all",
+            "[apps.a]\nmax_tasks = 15\nmax_total_memory = \"1MiB\"\nmax_cpu = 0\n",
+            &[
+                "penstock.toml:2:13: `max_tasks` cannot be 15: expected a number from 16 to 4194304",
+                "penstock.toml:3:20: `max_total_memory` cannot be \"1MiB\": expected at least 16MiB",
+                "penstock.toml:4:11: `max_cpu` cannot be 0: expected a number from 0.01 to 1024, such as 1.5",
+            ],
+        ),
+        (
+            "no number",
+            "[apps.a]\nmax_cpu = nan\n",
+            &[
+                "penstock.toml:2:11: `max_cpu` cannot be nan: expected a number from 0.01 to 1024, such as 1.5",
+            ],
+        ),
+        (
             "memory",
             "[apps.a]\nmemory_max = 512\n",
             &["penstock.toml:2:14: `memory_max` cannot be 512: expected at least 1MiB"],
@@ -372,4 +388,31 @@ fn programs_take_what_has_a_meaning_for_them() {
         );
         check_errors(&[(key, &format!("{program}{key} = {value}\n"), &[&expected])]);
     }
+}
+
+#[test]
+fn bounds_of_an_application_with_all_that_it_starts() {
+    let folder = Folder::site();
+    let app = read(
+        &folder,
+        "max_tasks = 100\nmax_total_memory = \"1GiB\"\nmax_cpu = 1.5",
+    );
+    let bounds = (app.task_bound(), app.max_total_memory, app.max_cpu);
+    assert_eq!(bounds, (Some(100), Some(1 << 30), Some(1.5)));
+    assert_eq!(read(&folder, "max_cpu = 2").max_cpu, Some(2.0));
+    let app = read(&folder, "");
+    let bounds = (app.task_bound(), app.max_total_memory, app.max_cpu);
+    assert_eq!(bounds, (None, None, None));
+}
+
+#[test]
+fn an_application_with_a_user_of_its_own_never_starts_without_end() {
+    let folder = Folder::site();
+    let bound = |more: &str| read(&folder, &format!("user = \"shop\"\n{more}")).task_bound();
+    let few = bound("processes = 1").unwrap();
+    assert!((1024..20_000).contains(&few), "{few}");
+    // Room for two sets of the largest that there may be.
+    let many = bound("processes = 1000\nthreads = 20\nio_threads = 5").unwrap();
+    assert!(many >= 1024 + 2 * 1000 * 25, "{many}");
+    assert_eq!(bound("max_tasks = 64"), Some(64));
 }

@@ -72,6 +72,26 @@ impl Section<'_> {
         }
     }
 
+    /// A number of the option's range that may have digits after the point, if there is one.
+    pub(crate) fn decimal_said(&self, key: &str) -> Option<f64> {
+        let (option, value) = self.value(key)?;
+        let Kind::Decimal(min, max) = option.kind else {
+            return None;
+        };
+        let number = match value.get_ref() {
+            DeValue::Float(number) => number.as_str().parse().ok(),
+            DeValue::Integer(number) => integer(number)
+                .and_then(|number| u32::try_from(number).ok())
+                .map(f64::from),
+            _ => return self.wrong_type(option, value),
+        };
+        let within = number.filter(|number| (min..=max).contains(number));
+        if within.is_none() {
+            self.out_of_range(option, value, option.kind.expected());
+        }
+        within
+    }
+
     /// A number of bytes of the option's range, into `target`.
     pub(crate) fn size<T: TryFrom<u64>>(&self, key: &str, target: &mut T) {
         let Some((option, value)) = self.value(key) else {

@@ -9,7 +9,7 @@ use penstock_config::{Config, Invocation};
 
 use super::{CheckArguments, USAGE, complain, count, say};
 use crate::preflight::Findings;
-use crate::{boundary, control, held, identity, temporary};
+use crate::{boundary, bounds, control, held, identity, temporary};
 
 pub(super) fn run(arguments: &CheckArguments) -> ExitCode {
     // It loads the code of applications.
@@ -69,6 +69,7 @@ fn check_machine(findings: &mut Findings, config: &Config, cwd: &Path) -> std::i
     findings.warnings.extend(temporary::warning(&config.limits));
     findings.check_names(config)?;
     findings.check_links(config);
+    findings.warnings.extend(bounds::probe(config));
     let launcher = findings.start_launcher(config)?;
     findings.check_user(config, cwd);
     findings.warnings.extend(boundary::warnings(config));

@@ -17,6 +17,7 @@ use penstock_sys::process::{self, Launcher};
 
 use super::{ProcessArguments, ServeArguments, USAGE, WorkArguments, check, complain};
 use crate::boundary;
+use crate::bounds::AppBounds;
 use crate::identity::{self, Accounts};
 use crate::manager::Words;
 use crate::server::{self, Beginning, Options, ReadyFd};
@@ -84,7 +85,9 @@ fn serve(invocation: std::io::Result<Invocation>, process: &ProcessArguments) ->
     let word = goes.then(go_to_background).transpose()?;
     let manager = words.manager();
     let successor = server::successor_command(&program, &invocation, &manager);
-    let privileges = accounts.privileges(identity.as_ref(), Some(successor));
+    let bounds = AppBounds::make(&config, &accounts);
+    let groups = bounds.groups().cloned().collect();
+    let privileges = accounts.privileges(identity.as_ref(), Some(successor), groups);
     let launcher = Launcher::start(&privileges, || set_up_launcher(&config.server));
     if let Some(identity) = identity.as_mut().filter(|_| accounts.is_any()) {
         identity.keep_signals();
@@ -115,6 +118,7 @@ fn serve(invocation: std::io::Result<Invocation>, process: &ProcessArguments) ->
         launcher: Arc::new(launcher),
         announce: announce.clone(),
         accounts: Arc::new(accounts),
+        bounds: Arc::new(bounds),
         manager,
         program,
         daemonize: process.daemonize,

@@ -110,6 +110,7 @@ impl Server {
             loops: self.loops.handles(),
             launcher: &self.options.launcher,
             accounts: &self.options.accounts,
+            bounds: &self.options.bounds,
             gives_way: true,
             development: self.options.development,
             publishing: &self.publishing,

@@ -12,6 +12,7 @@
 )]
 
 mod accounts;
+mod app_bounds;
 mod behind_proxy;
 mod bench;
 mod bodies;

@@ -4,6 +4,7 @@
 
 use std::fmt::{self, Write};
 use std::sync::Arc;
+use std::time::Duration;
 
 use penstock_exchange::metrics::{AppMetrics, Counter, Histogram, KILL_REASONS, RECYCLE_REASONS};
 
@@ -22,6 +23,16 @@ impl Page {
                     Escaped(app)
                 )?;
             }
+        }
+        let help = "How long its processes have waited for max_cpu.";
+        self.head("app_throttled_seconds_total", "counter", help)?;
+        for (app, metrics) in apps {
+            let waited = Duration::from_micros(metrics.throttled_micros.value());
+            let (app, waited) = (Escaped(app), waited.as_secs_f64());
+            writeln!(
+                self.text,
+                "penstock_app_throttled_seconds_total{{app=\"{app}\"}} {waited}"
+            )?;
         }
         for (name, help, reasons, counters) in APP_REASONS {
             self.head(name, "counter", help)?;
@@ -57,6 +68,14 @@ impl Page {
                 )?;
             }
         }
+        for (name, help, value) in APP_BOUNDS {
+            self.head(name, "gauge", help)?;
+            for app in apps {
+                let Some(value) = value(app) else { continue };
+                let label = Escaped(&app.name);
+                writeln!(self.text, "penstock_{name}{{app=\"{label}\"}} {value}")?;
+            }
+        }
         self.head(
             "app_state",
             "gauge",
@@ -84,7 +103,7 @@ impl Page {
     }
 }
 
-const APP_COUNTERS: [PartRow<AppMetrics, Counter>; 16] = [
+const APP_COUNTERS: [PartRow<AppMetrics, Counter>; 18] = [
     (
         "app_requests_total",
         "Requests that reached the queue.",
@@ -162,6 +181,16 @@ const APP_COUNTERS: [PartRow<AppMetrics, Counter>; 16] = [
         "app_workers_crashed_total",
         "Workers that ended unasked.",
         |m| &m.crashed,
+    ),
+    (
+        "app_tasks_refused_total",
+        "Processes and threads that could not be started for max_tasks.",
+        |m| &m.tasks_refused,
+    ),
+    (
+        "app_out_of_memory_kills_total",
+        "Processes that the kernel killed for want of memory.",
+        |m| &m.out_of_memory_kills,
     ),
 ];
 
@@ -261,6 +290,31 @@ const APP_GAUGES: [Row<AppStatus, f64>; 16] = [
         "app_resident_bytes",
         "Resident memory of all workers.",
         |a| number(a.workers.iter().filter_map(|w| w.resident_bytes).sum()),
+    ),
+];
+
+/// Left out where nothing is counted or bounded.
+const APP_BOUNDS: [Row<AppStatus, Option<f64>>; 5] = [
+    (
+        "app_tasks",
+        "Processes and threads of all that it starts.",
+        |a| a.bounds.tasks.map(number),
+    ),
+    ("app_max_tasks", "The bound on them.", |a| {
+        a.bounds.tasks_max.map(number)
+    }),
+    (
+        "app_total_memory_bytes",
+        "Memory of all that it starts together.",
+        |a| a.bounds.memory_bytes.map(number),
+    ),
+    ("app_max_total_memory_bytes", "The bound on it.", |a| {
+        a.bounds.memory_bytes_max.map(number)
+    }),
+    (
+        "app_max_cpu",
+        "The bound on processors of all that it starts.",
+        |a| a.bounds.cpu_max,
     ),
 ];
 

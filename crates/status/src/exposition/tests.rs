@@ -228,6 +228,14 @@ fn values_are_those_of_the_sets_and_of_the_snapshot() {
         ),
         ("penstock_app_processes_target", &[("app", ODD_NAME)], 3.0),
         ("penstock_app_threads_max", &[("app", ODD_NAME)], 2.0),
+        ("penstock_app_tasks", &[("app", "guestbook")], 17.0),
+        ("penstock_app_max_tasks", &[("app", ODD_NAME)], 512.0),
+        ("penstock_app_max_cpu", &[("app", "guestbook")], 1.5),
+        (
+            "penstock_app_throttled_seconds_total",
+            &[("app", "guestbook")],
+            0.0,
+        ),
         (
             "penstock_app_workers_recycled_total",
             &[("app", "guestbook"), ("reason", "memory")],

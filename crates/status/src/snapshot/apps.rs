@@ -43,6 +43,8 @@ pub struct AppStatus {
     pub threads_min: usize,
     /// There are never more.
     pub threads_max: usize,
+    /// What it takes with all that it starts, and may take.
+    pub bounds: BoundsStatus,
     /// Its queue.
     pub queue: QueueStatus,
     /// What it counted since the start.
@@ -68,6 +70,21 @@ pub struct ProcessesStatus {
     pub target: usize,
     /// There are never more, but while one is being replaced.
     pub max: usize,
+}
+
+/// What an application takes with all that it starts, and may take; `None` is not counted, or no bound.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct BoundsStatus {
+    /// Processes and threads.
+    pub tasks: Option<u64>,
+    /// The bound on them (`max_tasks`).
+    pub tasks_max: Option<u64>,
+    /// Memory.
+    pub memory_bytes: Option<u64>,
+    /// The bound on it (`max_total_memory`).
+    pub memory_bytes_max: Option<u64>,
+    /// The bound on processors (`max_cpu`).
+    pub cpu_max: Option<f64>,
 }
 
 /// An application's queue and slots.
@@ -125,6 +142,13 @@ pub struct AppCounters {
     pub collections: u64,
     /// System calls that its sandbox refused.
     pub refused_calls: u64,
+    /// Processes and threads that could not be started for `max_tasks`.
+    pub tasks_refused: u64,
+    /// Processes that the kernel killed for want of memory.
+    pub out_of_memory_kills: u64,
+    /// How long its processes have waited for `max_cpu`.
+    #[serde(rename = "throttled_seconds", serialize_with = "seconds")]
+    pub throttled: Duration,
 }
 
 /// One worker process.
@@ -179,6 +203,9 @@ impl AppCounters {
             io_bound_alone: metrics.io_bound_alone.value(),
             collections: metrics.collections.value(),
             refused_calls: metrics.refused_calls.value(),
+            tasks_refused: metrics.tasks_refused.value(),
+            out_of_memory_kills: metrics.out_of_memory_kills.value(),
+            throttled: Duration::from_micros(metrics.throttled_micros.value()),
         }
     }
 }

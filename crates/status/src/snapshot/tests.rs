@@ -69,6 +69,9 @@ fn the_names_of_the_fields_are_stable() {
 }
 
 const KEYS: &str = "
+    apps[].bounds.cpu_max apps[].bounds.memory_bytes apps[].bounds.memory_bytes_max
+    apps[].bounds.tasks apps[].bounds.tasks_max apps[].counters.out_of_memory_kills
+    apps[].counters.tasks_refused apps[].counters.throttled_seconds
     control apps[].counters.boots_failed apps[].counters.collections
     apps[].counters.crashed apps[].counters.failed apps[].counters.io_bound
     apps[].counters.io_bound_alone apps[].counters.killed.boot_timeout

@@ -153,6 +153,20 @@ function threadsText({ threads, threads_min: min, threads_max: max }) {
   return min < max ? `${threads} (${min} to ${max}) threads each` : "";
 }
 
+/** What it takes with all that it starts, where that has a bound, and how often it ran into it. */
+function boundsText({ bounds, counters }) {
+  const of = (used, max, show) => (used === null ? `at most ${show(max)}` : `${show(used)} of ${show(max)}`);
+  return [
+    bounds.tasks_max === null ? "" : `${of(bounds.tasks, bounds.tasks_max, count)} tasks`,
+    bounds.memory_bytes_max === null ? ""
+      : `${of(bounds.memory_bytes, bounds.memory_bytes_max, bytes)} of memory`,
+    bounds.cpu_max === null ? "" : `at most ${bounds.cpu_max} processors`,
+    counters.tasks_refused > 0 ? `${count(counters.tasks_refused)} tasks refused` : "",
+    counters.out_of_memory_kills > 0
+      ? `${count(counters.out_of_memory_kills)} killed for want of memory` : "",
+  ].filter(Boolean).join(", ");
+}
+
 /** How many processes there are of how many, what decided it, and what is under way. */
 function processesText(app) {
   const { min, ready, target, max } = app.processes;
@@ -163,6 +177,7 @@ function processesText(app) {
     `${ready} of ${range} processes ready`, threadsText(app), app.spawning,
     app.last_scaling ? `last change: ${app.last_scaling}` : "",
     app.last_failure ? `last failure: ${app.last_failure}` : "",
+    boundsText(app),
     recycled.length > 0 ? `replaced: ${recycled.join(", ")}` : "",
     app.restarting ? "a restart is under way" : "",
     app.restart_error ? "the last restart was given up" : "",

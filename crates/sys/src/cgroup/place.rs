@@ -1,10 +1,11 @@
 //! Where the cgroup of this process is, for each controller.
 //!
-//! Read by `cgroup` from `/proc/self/cgroup` and `/proc/self/mountinfo`; nothing else is assumed about
-//! where a host, a container or a service manager puts them. Pure.
+//! Read by `cgroup` from `/proc/self/cgroup` and `/proc/self/mountinfo`; nothing else is assumed
+//! about where a host, a container or a service manager puts them. Pure.
 //!
 //! # Invariants
-//! - A controller of a version 1 hierarchy is never looked for in version 2: the kernel has it in one.
+//! - A controller of a version 1 hierarchy is never looked for in version 2: the kernel has it in
+//!   one.
 //! - A cgroup outside of what is mounted here has no place.
 
 use std::path::{Component, Path, PathBuf};

@@ -1,3 +1,5 @@
+//! Bounds as they are written, and what is missing where: folders stand in for the kernel.
+
 use super::*;
 
 fn plan(name: &str) -> GroupPlan {
@@ -11,8 +13,7 @@ fn plan(name: &str) -> GroupPlan {
     }
 }
 
-/// Folders stand in for the kernel: the files of a cgroup are plain there, and a folder with files is
-/// busy for nobody.
+/// A folder in which the files of a cgroup are plain ones.
 struct Fake(PathBuf);
 
 impl Fake {
@@ -89,6 +90,68 @@ fn what_is_not_bounded_is_left_as_it_is() {
     };
     folder.bound(&free).unwrap();
     assert!(folder.bound(&plan("a")).is_err(), "no such controller");
+}
+
+impl Fake {
+    fn parent(&self, controllers: &[Controller]) -> Parent {
+        Parent {
+            path: self.0.clone(),
+            version: Version::V2,
+            controllers: controllers.to_vec(),
+        }
+    }
+
+    fn write(&self, file: &str, text: &str) {
+        let path = self.0.join(file);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+}
+
+#[test]
+fn a_server_moves_to_a_child_before_others_get_controllers() {
+    let fake = Fake::new("child");
+    let mut parent = fake.parent(&[Controller::Tasks]);
+    for file in ["cgroup.subtree_control", "penstock-server/cgroup.procs"] {
+        fake.write(file, "");
+    }
+    fake.write("penstock-server/cpu.weight", "");
+    assert!(parent.enter_child(3).is_empty());
+    assert_eq!(fake.text("penstock-server/cgroup.procs"), "0");
+    assert_eq!(fake.text("cgroup.subtree_control"), "+pids");
+    assert_eq!(fake.text("penstock-server/cpu.weight"), "300");
+    // Where the file is not to be written, it goes back.
+    let fake = Fake::new("back");
+    let mut parent = fake.parent(&[Controller::Tasks, Controller::Memory]);
+    fake.write("penstock-server/cgroup.procs", "");
+    fake.write("cgroup.procs", "");
+    let missing = parent.enter_child(3);
+    assert_eq!(missing.len(), 2, "{missing:?}");
+    assert!(missing[0].reason.contains("Delegate=yes"), "{missing:?}");
+    assert!(parent.controllers.is_empty());
+    assert_eq!(fake.text("cgroup.procs"), "0");
+}
+
+#[test]
+fn a_cgroup_with_other_programs_gives_its_children_nothing_new() {
+    let fake = Fake::new("occupied");
+    let parent = fake.parent(&[Controller::Tasks, Controller::Memory]);
+    let us = getpid().as_raw_nonzero();
+    let lost = |parent: &Parent| -> Vec<Controller> {
+        let missing = parent.occupied();
+        missing.iter().map(|it| it.controller).collect()
+    };
+    fake.write("cgroup.type", "domain");
+    fake.write("cgroup.procs", &format!("{us}\n"));
+    assert!(lost(&parent).is_empty(), "it is alone");
+    // One of them is of another namespace.
+    fake.write("cgroup.procs", &format!("0\n{us}\n"));
+    assert_eq!(lost(&parent), [Controller::Tasks, Controller::Memory]);
+    fake.write("cgroup.subtree_control", "pids cpu\n");
+    assert_eq!(lost(&parent), [Controller::Memory], "what is there stays");
+    // The root of all may have both.
+    std::fs::remove_file(fake.0.join("cgroup.type")).unwrap();
+    assert!(lost(&parent).is_empty());
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! A part of `cgroup`: the texts of the kernel's files, in version 1 and 2, as numbers.
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::Controller;
 use super::place::Version;
@@ -23,6 +23,52 @@ pub struct Usage {
     pub out_of_memory_kills: u64,
     /// How long its processes have waited for their share of processors.
     pub throttled: Duration,
+}
+
+/// What a cgroup uses, and what has happened in it since it was last looked at.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Reading {
+    /// All of it.
+    pub usage: Usage,
+    /// Processes and threads that could not be started since.
+    pub tasks_refused: u64,
+    /// Processes that were killed for want of memory since.
+    pub out_of_memory_kills: u64,
+    /// How long its processes have waited for their share of processors since.
+    pub throttled: Duration,
+    /// Whether one was killed a moment ago because the cgroup's bound on memory was met, whoever
+    /// has seen it first.
+    pub is_out_of_memory: bool,
+}
+
+/// How long a process that was killed explains the end of another that is told a moment later.
+const LATELY: Duration = Duration::from_secs(5);
+
+/// What was seen of a cgroup last.
+#[derive(Debug, Default)]
+pub(super) struct Last {
+    usage: Usage,
+    killed_at: Option<Instant>,
+}
+
+impl Last {
+    /// Takes note of what is seen now.
+    pub(super) fn compare(&mut self, usage: Usage, now: Instant) -> Reading {
+        let before = std::mem::replace(&mut self.usage, usage);
+        let kills = usage.out_of_memory_kills;
+        let kills = kills.saturating_sub(before.out_of_memory_kills);
+        if kills > 0 && usage.has_met_memory_bound {
+            self.killed_at = Some(now);
+        }
+        let is_lately = |at: Instant| now.saturating_duration_since(at) <= LATELY;
+        Reading {
+            usage,
+            tasks_refused: usage.tasks_refused.saturating_sub(before.tasks_refused),
+            out_of_memory_kills: kills,
+            throttled: usage.throttled.saturating_sub(before.throttled),
+            is_out_of_memory: self.killed_at.is_some_and(is_lately),
+        }
+    }
 }
 
 impl Usage {
@@ -148,6 +194,34 @@ mod tests {
         };
         assert_eq!(of("v1", &first).usage(Version::V1), expected);
         assert_eq!(of("v2", &second).usage(Version::V2), expected);
+    }
+
+    #[test]
+    fn a_reading_tells_what_is_new() {
+        let now = Instant::now();
+        let later = |seconds| now + Duration::from_secs(seconds);
+        let mut last = Last::default();
+        let mut usage = Usage {
+            tasks_refused: 3,
+            throttled: Duration::from_secs(1),
+            ..Usage::default()
+        };
+        let reading = last.compare(usage, now);
+        assert_eq!((reading.tasks_refused, reading.out_of_memory_kills), (3, 0));
+        assert_eq!(reading.throttled, Duration::from_secs(1));
+        usage.tasks_refused = 5;
+        // The machine's memory was short, not the cgroup's.
+        usage.out_of_memory_kills = 1;
+        let reading = last.compare(usage, later(1));
+        assert_eq!((reading.tasks_refused, reading.out_of_memory_kills), (2, 1));
+        assert!(!reading.is_out_of_memory && reading.throttled.is_zero());
+        usage.out_of_memory_kills = 2;
+        usage.has_met_memory_bound = true;
+        assert!(last.compare(usage, later(2)).is_out_of_memory);
+        // Whoever looks a moment later is told as well, and no longer.
+        let reading = last.compare(usage, later(7));
+        assert!(reading.is_out_of_memory && reading.out_of_memory_kills == 0);
+        assert!(!last.compare(usage, later(8)).is_out_of_memory);
     }
 
     #[test]

@@ -96,6 +96,7 @@ impl Rig {
             loops: loops.handles().to_vec(),
             launcher: None,
             account: None,
+            group: None,
             store: BodyStore {
                 body_memory: 1 << 20,
                 response_memory: 1 << 16,

@@ -91,6 +91,7 @@ impl Running {
             loops: loops.handles().to_vec(),
             launcher: None,
             account: None,
+            group: None,
             store: BodyStore {
                 body_memory: 1 << 16,
                 response_memory: 1 << 16,

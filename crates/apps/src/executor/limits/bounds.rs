@@ -1,0 +1,191 @@
+//! Bounds on an application with all that it starts: what ran into them, and who is told.
+//!
+//! Read with the memory of processes, and when one was killed. The kernel holds the bounds; here
+//! they are counted and logged.
+//!
+//! # Invariants
+//! - Each kind of bound is told once a minute at most, with all that has happened since.
+
+use std::time::{Duration, Instant};
+
+use penstock_runtime::clock;
+use penstock_sys::cgroup::{GroupPlan, Reading, Usage};
+
+use crate::app::AppShared;
+use crate::executor::Executor;
+
+/// The time in which the same bound is told once at most.
+const PAUSE: Duration = Duration::from_secs(60);
+
+/// How long a reading may take: a pool may wait for a disk, and nobody waits for this one.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Reads what the application takes, if it has bounds.
+pub(in crate::executor) async fn read(shared: &AppShared) -> Option<Reading> {
+    let group = shared.group.clone()?;
+    let store = shared.store.load_full();
+    let read = store.pool.run(move || group.read());
+    clock::within(PATIENCE, read).await?.ok()
+}
+
+/// What was seen of an application's bounds, and what was said about it.
+#[derive(Debug, Default)]
+pub(super) struct BoundsWatch {
+    usage: Option<Usage>,
+    tasks: Untold<u64>,
+    kills: Untold<u64>,
+    throttled: Untold<Duration>,
+}
+
+/// What has happened since it was told, and when that was.
+#[derive(Debug, Default)]
+struct Untold<T> {
+    sum: T,
+    told_at: Option<Instant>,
+}
+
+impl<T: Default + PartialEq + std::ops::AddAssign> Untold<T> {
+    /// Adds to it; all of it when it is time to tell.
+    fn add(&mut self, more: T, now: Instant) -> Option<T> {
+        self.sum += more;
+        let is_time = |at| now.saturating_duration_since(at) >= PAUSE;
+        if self.sum == T::default() || !self.told_at.is_none_or(is_time) {
+            return None;
+        }
+        self.told_at = Some(now);
+        Some(std::mem::take(&mut self.sum))
+    }
+}
+
+impl BoundsWatch {
+    pub(super) fn usage(&self) -> Option<Usage> {
+        self.usage
+    }
+
+    /// Takes note of a reading: the lines that the log gets for it.
+    fn note(&mut self, reading: &Reading, plan: &GroupPlan, now: Instant) -> Vec<String> {
+        self.usage = Some(reading.usage);
+        let mut lines = Vec::new();
+        if let Some(count) = self.tasks.add(reading.tasks_refused, now) {
+            let bound = plan
+                .max_tasks
+                .map(|max| format!(" of {max}"))
+                .unwrap_or_default();
+            lines.push(format!(
+                "could not start {count} processes or threads: the application is at its \
+                 bound{bound} (max_tasks)"
+            ));
+        }
+        if let Some(count) = self.kills.add(reading.out_of_memory_kills, now) {
+            let why = match (reading.usage.has_met_memory_bound, plan.max_memory) {
+                (true, Some(max)) => format!(
+                    "the application has met its bound of {} MiB (max_total_memory)",
+                    max >> 20
+                ),
+                _ => "the machine has no more, or what the server may take is used up".to_owned(),
+            };
+            lines.push(format!(
+                "the kernel killed {count} of its processes for want of memory: {why}"
+            ));
+        }
+        // Short waits are what a share is for.
+        let waited = self.throttled.add(reading.throttled, now);
+        if let Some(waited) = waited.filter(|waited| *waited > PAUSE / 10) {
+            let bound = plan
+                .max_cpu
+                .map(|max| format!(" of {max}"))
+                .unwrap_or_default();
+            lines.push(format!(
+                "processes waited {waited:.1?} for processors: the application is at its \
+                 bound{bound} (max_cpu)"
+            ));
+        }
+        lines
+    }
+}
+
+impl Executor {
+    /// Counts and logs what has happened at the application's bounds.
+    pub(in crate::executor) fn note_reading(&mut self, reading: &Reading) {
+        let Some(group) = &self.shared.group else {
+            return;
+        };
+        let metrics = &self.shared.metrics;
+        metrics.tasks_refused.add(reading.tasks_refused);
+        metrics.out_of_memory_kills.add(reading.out_of_memory_kills);
+        let throttled = u64::try_from(reading.throttled.as_micros()).unwrap_or(u64::MAX);
+        metrics.throttled_micros.add(throttled);
+        for line in self.limits.bounds.note(reading, group.plan(), clock::now()) {
+            log::warn!("{}: {line}", self.shared.name);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan() -> GroupPlan {
+        GroupPlan {
+            name: "shop".to_owned(),
+            account: None,
+            max_tasks: Some(64),
+            max_memory: Some(256 << 20),
+            max_cpu: Some(1.5),
+            weight: 1,
+        }
+    }
+
+    #[test]
+    fn each_bound_is_named_and_told_once_a_minute() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut watch = BoundsWatch::default();
+        let mut note = |reading: &Reading, seconds| watch.note(reading, &plan(), at(seconds));
+        assert!(note(&Reading::default(), 0).is_empty());
+        let mut reading = Reading {
+            tasks_refused: 7,
+            out_of_memory_kills: 2,
+            throttled: Duration::from_secs(30),
+            ..Reading::default()
+        };
+        reading.usage.has_met_memory_bound = true;
+        let lines = note(&reading, 2);
+        let [tasks, memory, cpu] = &lines[..] else {
+            panic!("{lines:?}");
+        };
+        assert!(
+            tasks.starts_with("could not start 7 processes or threads"),
+            "{tasks}"
+        );
+        assert!(tasks.ends_with("bound of 64 (max_tasks)"), "{tasks}");
+        assert!(memory.starts_with("the kernel killed 2 of"), "{memory}");
+        assert!(
+            memory.ends_with("bound of 256 MiB (max_total_memory)"),
+            "{memory}"
+        );
+        assert!(cpu.starts_with("processes waited 30.0s"), "{cpu}");
+        assert!(cpu.ends_with("bound of 1.5 (max_cpu)"), "{cpu}");
+        // All of a minute in the next line.
+        reading.out_of_memory_kills = 0;
+        reading.throttled = Duration::ZERO;
+        assert!(note(&reading, 30).is_empty());
+        let lines = note(&reading, 63);
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        assert!(
+            lines[0].starts_with("could not start 14 processes"),
+            "{lines:?}"
+        );
+    }
+
+    #[test]
+    fn the_machine_s_want_of_memory_is_not_the_application_s() {
+        let mut watch = BoundsWatch::default();
+        let reading = Reading {
+            out_of_memory_kills: 1,
+            ..Reading::default()
+        };
+        let lines = watch.note(&reading, &plan(), Instant::now());
+        assert!(!lines[0].contains("max_total_memory"), "{lines:?}");
+    }
+}

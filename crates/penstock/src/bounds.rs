@@ -1,0 +1,244 @@
+//! Bounds of applications with all that they start: from the configuration to cgroups.
+//!
+//! `cli` has them made before the launcher is split off, which puts programs into them; `upstreams`
+//! asks for an application's; the log, the status page and `check` say what cannot be held.
+//!
+//! # Invariants
+//! - Bounds are those of the start: a reload that asks for others is refused, since whoever could
+//!   change them later could lift them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use penstock_config::{App, Config};
+use penstock_sys::cgroup::{Controller, Group, GroupPlan, Groups, MissingController};
+use penstock_sys::identity::Account;
+
+use crate::identity::Accounts;
+
+/// What applications may take, as it was at the start.
+#[derive(Debug)]
+pub(crate) struct AppBounds {
+    stated: BTreeMap<String, Stated>,
+    groups: Groups,
+}
+
+/// What an application's table says of its bounds.
+type Stated = (Option<u64>, Option<u64>, Option<f64>);
+
+type Apps = BTreeMap<String, App>;
+
+fn stated(app: &App) -> Stated {
+    (app.max_tasks, app.max_total_memory, app.max_cpu)
+}
+
+impl AppBounds {
+    /// Has a cgroup made for each application, if any has a bound; in one hierarchy they share the
+    /// processors with one another. Blocks.
+    pub(crate) fn make(config: &Config, accounts: &Accounts) -> Self {
+        // What is its user at the start is one that the launcher knows.
+        let account = |app: &App| accounts.of(app).ok().flatten().map(|it| it.name.clone());
+        let weight = u32::try_from(config.server.threads).unwrap_or(u32::MAX);
+        let apps = config.apps.iter();
+        Self {
+            stated: apps
+                .map(|(name, app)| (name.clone(), stated(app)))
+                .collect(),
+            groups: Groups::make(&plans(&config.apps, account), weight),
+        }
+    }
+
+    /// For the launcher.
+    pub(crate) fn groups(&self) -> impl Iterator<Item = &Group> {
+        self.groups.iter()
+    }
+
+    /// What bounds an application; none where nothing does.
+    ///
+    /// # Errors
+    /// It asks for something else than at the start.
+    pub(crate) fn of(
+        &self,
+        app: &App,
+        account: Option<&Account>,
+    ) -> Result<Option<Arc<Group>>, String> {
+        let name = &app.name;
+        let user = account.map(|account| account.name.as_str());
+        let restart = |why: &str| Err(format!("apps.{name}: {why}: restart or upgrade the server"));
+        let Some(then) = self.stated.get(name) else {
+            let is_bounded = |group: &Group| user.is_some() && group.is_of(user);
+            return match stated(app) == Stated::default() && !self.groups.iter().any(is_bounded) {
+                true => Ok(None),
+                false => restart("it was not there when the server was started, and has bounds"),
+            };
+        };
+        if *then != stated(app) {
+            return restart(
+                "max_tasks, max_total_memory and max_cpu are held as they were when the server was \
+                 started",
+            );
+        }
+        match self.groups.find(name) {
+            Some(group) if !group.is_of(user) => {
+                restart("it had another user when the server was started")
+            }
+            found => Ok(found.cloned()),
+        }
+    }
+
+    /// What is not held, a line each.
+    pub(crate) fn warnings(&self, config: &Config) -> Vec<String> {
+        warnings(&config.apps, self.groups.missing())
+    }
+}
+
+/// What would not be held if this process were the server, a line each. Changes nothing.
+pub(crate) fn probe(config: &Config) -> Vec<String> {
+    let plans = plans(&config.apps, |app| app.user.clone());
+    warnings(&config.apps, &Groups::probe(&plans))
+}
+
+fn plans(apps: &Apps, account: impl Fn(&App) -> Option<String>) -> Vec<GroupPlan> {
+    let plan = |app: &App| GroupPlan {
+        name: app.name.clone(),
+        account: account(app),
+        max_tasks: app.task_bound(),
+        max_memory: app.max_total_memory,
+        max_cpu: app.max_cpu,
+        weight: u32::try_from(app.processes.max).unwrap_or(u32::MAX),
+    };
+    let plans: Vec<_> = apps.values().map(plan).collect();
+    let is_bounded = |plan: &GroupPlan| {
+        let GroupPlan {
+            max_tasks,
+            max_memory,
+            max_cpu,
+            ..
+        } = plan;
+        max_tasks.is_some() || max_memory.is_some() || max_cpu.is_some()
+    };
+    match plans.iter().any(is_bounded) {
+        true => plans,
+        false => Vec::new(),
+    }
+}
+
+fn warnings(apps: &Apps, missing: &[MissingController]) -> Vec<String> {
+    let mut warnings = Vec::new();
+    for MissingController { controller, reason } in missing {
+        let (key, is_stated): (_, fn(&App) -> bool) = match controller {
+            Controller::Tasks => ("max_tasks", |app| app.task_bound().is_some()),
+            Controller::Memory => ("max_total_memory", |app| app.max_total_memory.is_some()),
+            Controller::Cpu => ("max_cpu", |app| app.max_cpu.is_some()),
+        };
+        let apps = apps.values().filter(|app| is_stated(app));
+        // A user of its own has a bound on processes, which is nearly as good.
+        let (by_user, not_held): (Vec<_>, Vec<_>) =
+            apps.partition(|app| *controller == Controller::Tasks && app.user.is_some());
+        let names = |apps: &[&App]| {
+            let names: Vec<_> = apps.iter().map(|app| app.name.as_str()).collect();
+            names.join(", ")
+        };
+        if !not_held.is_empty() {
+            let names = names(&not_held);
+            warnings.push(format!(
+                "{key} of {names} is not held: {reason} (docs/isolation.md)"
+            ));
+        }
+        if !by_user.is_empty() {
+            let names = names(&by_user);
+            warnings.push(format!(
+                "{key} of {names} counts all processes of the user: {reason} (docs/isolation.md)"
+            ));
+        }
+    }
+    warnings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use penstock_config::AppKind;
+
+    fn apps(apps: &[App]) -> Apps {
+        let apps = apps.iter().map(|app| (app.name.clone(), app.clone()));
+        apps.collect()
+    }
+
+    fn app(name: &str) -> App {
+        App::new(name, "/".into(), AppKind::Wsgi, "app")
+    }
+
+    fn bounds(apps: &Apps) -> AppBounds {
+        AppBounds {
+            stated: apps
+                .iter()
+                .map(|(name, app)| (name.clone(), stated(app)))
+                .collect(),
+            groups: Groups::default(),
+        }
+    }
+
+    #[test]
+    fn one_bound_makes_a_group_for_each_application() {
+        let (free, mut bounded) = (app("free"), app("bounded"));
+        let none = plans(&apps(&[free.clone(), bounded.clone()]), |_| None);
+        assert!(none.is_empty());
+        bounded.max_cpu = Some(1.5);
+        let all = plans(&apps(&[free, bounded]), |app| Some(app.name.clone()));
+        let shown: Vec<_> = all.iter().map(|it| (&*it.name, it.max_cpu)).collect();
+        assert_eq!(shown, [("bounded", Some(1.5)), ("free", None)]);
+        assert_eq!(all[0].account.as_deref(), Some("bounded"));
+    }
+
+    #[test]
+    fn other_bounds_take_a_restart() {
+        let mut shop = app("shop");
+        shop.max_tasks = Some(100);
+        let bounds = bounds(&apps(&[shop.clone(), app("plain")]));
+        assert!(bounds.of(&shop, None).is_ok() && bounds.of(&app("plain"), None).is_ok());
+        // More workers, and so on, are none of its business.
+        shop.processes.max += 1;
+        assert!(bounds.of(&shop, None).is_ok());
+        let changes: [fn(&mut App); 4] = [
+            |app| app.max_tasks = Some(101),
+            |app| app.max_tasks = None,
+            |app| app.max_total_memory = Some(1 << 30),
+            |app| app.max_cpu = Some(0.5),
+        ];
+        for change in changes {
+            let mut changed = shop.clone();
+            change(&mut changed);
+            let error = bounds.of(&changed, None).unwrap_err();
+            assert!(error.starts_with("apps.shop: max_tasks, "), "{error}");
+            assert!(error.ends_with("restart or upgrade the server"), "{error}");
+        }
+        let mut new = app("new");
+        assert!(bounds.of(&new, None).is_ok());
+        new.max_cpu = Some(1.0);
+        let error = bounds.of(&new, None).unwrap_err();
+        assert!(error.starts_with("apps.new: it was not there"), "{error}");
+    }
+
+    #[test]
+    fn what_is_not_held_is_named_with_the_reason() {
+        let (mut shop, mut blog) = (app("shop"), app("blog"));
+        (shop.user, shop.max_total_memory) = (Some("shop".into()), Some(1 << 30));
+        blog.max_tasks = Some(100);
+        let apps = apps(&[shop, blog, app("plain")]);
+        let missing = [Controller::Tasks, Controller::Memory].map(|controller| MissingController {
+            controller,
+            reason: "no rights".to_owned(),
+        });
+        assert_eq!(
+            warnings(&apps, &missing),
+            [
+                "max_tasks of blog is not held: no rights (docs/isolation.md)",
+                "max_tasks of shop counts all processes of the user: no rights (docs/isolation.md)",
+                "max_total_memory of shop is not held: no rights (docs/isolation.md)",
+            ]
+        );
+        assert!(warnings(&apps, &[]).is_empty());
+    }
+}
