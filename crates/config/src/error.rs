@@ -466,7 +466,7 @@ pub enum Problem {
     /// An upstream that is joined, and nowhere to dial in.
     #[error("upstream `{0}` is `joined`, and nobody can join: `join` is missing in [server]")]
     NothingToJoin(String),
-    /// Two upstreams, or one and [server], with the same key.
+    /// Two upstreams, or one and `[server]`, with the same key.
     #[error("the `join_key` of upstream `{0}` is another's too: each needs one of its own")]
     SameJoinKey(String),
     /// A key by which nobody joins.

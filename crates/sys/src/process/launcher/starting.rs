@@ -133,7 +133,7 @@ impl<'a> Starting<'a> {
         }
     }
 
-    /// Advances to the end. Blocks until the program runs, [`START_TIMEOUT`] at most.
+    /// Advances to the end. Blocks until the program runs, `START_TIMEOUT` at most.
     ///
     /// # Errors
     /// As [`Self::advance`].
