@@ -10,6 +10,7 @@
 //! and its group killed when it ends, so nothing is left behind; a boot failure is told before the
 //! exit; a start is awaited elsewhere (`launching`), as the kernel may wait for a disk; the task ends when no process is left.
 
+mod access;
 mod busyness;
 mod control;
 mod follow;

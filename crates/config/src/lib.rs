@@ -61,7 +61,7 @@ pub use foreign_words::{FlagTranslation, translate_flag};
 pub use hide::{HIDDEN_BY_DEFAULT, HidePattern};
 pub use masked::{Secret, Variables};
 pub use model::{
-    AccessLog, App, AppKind, Balance, BlockingPool, Cache, CacheBypass, CacheKey, Coding,
+    Access, AccessLog, App, AppKind, Balance, BlockingPool, Cache, CacheBypass, CacheKey, Coding,
     Concurrency, Config, Connections, Control, Eject, Files, Forwarded, Grip, HUB_NAMESPACE,
     HashKey, HeaderRules, Health, HostHeader, Hub, HubHistory, Join, Joins, Limits, LogFormat,
     LogTarget, MemoryMax, MercureKey, Preload, Processes, Protocol, ProxyProtocol, QueryKey, Retry,

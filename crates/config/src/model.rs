@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use app::{App, AppKind, Concurrency, MemoryMax, Preload, Processes, Scaling, Sticky};
+pub use app::{Access, App, AppKind, Concurrency, MemoryMax, Preload, Processes, Scaling, Sticky};
 pub use cache::{Cache, CacheBypass, CacheKey, QueryKey, RouteCache};
 pub use files::{Coding, Files, Symlinks};
 pub use hub::{

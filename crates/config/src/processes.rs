@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use crate::error::Problem;
 use crate::grants;
-use crate::model::{App, AppKind, Concurrency, MemoryMax, Preload, Processes, Sticky};
+use crate::model::{Access, App, AppKind, Concurrency, MemoryMax, Preload, Processes, Sticky};
 use crate::place::At;
 use crate::section::{FlagOrWord, Section};
 use crate::server::read_account;
@@ -34,7 +34,10 @@ pub(crate) fn read(table: &Section<'_>, app: &mut App) {
         "cookie" => Sticky::Cookie,
         _ => Sticky::ClientAddress,
     });
-    table.flag("isolation", &mut app.isolation);
+    match table.is_table("isolation") {
+        true => app.access = read_access(table).unwrap_or_default(),
+        false => table.flag("isolation", &mut app.isolation),
+    }
     let compression = "websocket_compression";
     table.flag(compression, &mut app.websocket_compression);
     table.duration("stop_timeout", &mut app.stop_timeout);
@@ -50,6 +53,24 @@ pub(crate) fn read(table: &Section<'_>, app: &mut App) {
     }
     app.grip = grants::read_grip(table, &app.name, &BTreeMap::new());
     app.sendfile = grants::read_sendfile_and_root(table);
+}
+
+/// A table for `isolation`, which is `true` then.
+fn read_access(table: &Section<'_>) -> Option<Access> {
+    let table = table.table("isolation")?;
+    let path = |text: &str| (!text.is_empty()).then(|| table.found.resolve(text));
+    let paths = |key| table.list(key, path).map(values);
+    let ports = |key| table.list(key, |text| text.parse().ok()).map(values);
+    Some(Access {
+        read_paths: paths("read_paths"),
+        write_paths: paths("write_paths"),
+        connect_ports: ports("connect_ports"),
+        bind_ports: ports("bind_ports"),
+    })
+}
+
+fn values<T>(list: Vec<At<T>>) -> Vec<T> {
+    list.into_iter().map(|item| item.value).collect()
 }
 
 /// What depends on the kind of an application whose code Penstock loads.

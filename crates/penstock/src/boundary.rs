@@ -7,6 +7,7 @@
 //! - It is done before a secret is read.
 
 use penstock_config::Config;
+use penstock_sys::isolation::{Access, FileAccess};
 use penstock_sys::{identity, isolation};
 
 /// Shuts this process: nothing of the same user reads its memory or its descriptors, and no program
@@ -42,11 +43,21 @@ pub(crate) fn warnings(config: &Config) -> Vec<String> {
         ));
     }
     if config.apps.values().any(|app| app.isolation) {
-        let missing = isolation::missing().iter();
-        warnings.extend(missing.map(|part| {
-            let isolation::MissingPart { name, allows } = part;
-            format!("this kernel or sandbox has no {name}: {allows} (docs/isolation.md)")
-        }));
+        warnings.extend(isolation::missing().iter().map(describe));
     }
+    let isolated = || config.apps.values().filter(|app| app.isolation);
+    let ports = isolated().any(|app| app.access.limits_ports());
+    let limits = Access {
+        files: (isolated().any(|app| app.access.limits_files())).then(FileAccess::default),
+        connect_ports: ports.then(Vec::new),
+        bind_ports: None,
+    };
+    let missing = limits.missing();
+    warnings.extend(missing.iter().map(describe));
     warnings
+}
+
+fn describe(part: &isolation::MissingPart) -> String {
+    let isolation::MissingPart { name, allows } = part;
+    format!("this kernel or sandbox has no {name}: {allows} (docs/isolation.md)")
 }

@@ -6,6 +6,7 @@
 //! # Invariants
 //! - A descriptor that nobody passed on by name reaches no program that is started.
 
+mod access;
 pub(crate) mod filter;
 pub(crate) mod listener;
 mod sandbox;
@@ -15,6 +16,7 @@ use std::os::fd::RawFd;
 
 use rustix::process::DumpableBehavior;
 
+pub use access::{Access, FileAccess};
 pub(crate) use sandbox::reporting_filter;
 pub use sandbox::{MissingPart, Sandbox, missing};
 

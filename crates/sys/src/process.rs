@@ -34,7 +34,7 @@ use orphans::{Known, known};
 pub use orphans::{Orphan, end_orphans, orphans, reap_orphan};
 pub use turns::keep_turns;
 
-use crate::isolation::Sandbox;
+use crate::isolation::{Access, Sandbox};
 use crate::resource_limits::read_limit;
 
 /// What to start and what it inherits.
@@ -61,6 +61,8 @@ pub struct Launch {
     pub place: Vec<(OwnedFd, RawFd)>,
     /// What it is not to do to others; none lets it.
     pub sandbox: Option<Sandbox>,
+    /// The limits of its sandbox.
+    pub access: Access,
     /// The application that it is of, for reports of what its sandbox refuses.
     pub app: String,
 }
@@ -155,7 +157,7 @@ pub fn start(launch: &Launch) -> io::Result<Started> {
     let place: Vec<(RawFd, RawFd)> = launch.place.iter().map(raw).collect();
     let parent = rustix::process::getpid();
     let open_files = *inherited_open_files();
-    let sandbox = launch.sandbox;
+    let (sandbox, access) = (launch.sandbox, launch.access.open());
     #[expect(unsafe_code, reason = "the child sets itself up between fork and exec")]
     // SAFETY: the closure runs in the forked child before exec and makes only async-signal-safe
     // system calls (sigaction, prlimit, prctl, getppid, fcntl, dup2, Landlock's and seccomp); it
@@ -164,7 +166,7 @@ pub fn start(launch: &Launch) -> io::Result<Started> {
         command.pre_exec(move || {
             restore(open_files)?;
             prepare_child(&keep, &place, parent)?;
-            sandbox.map_or(Ok(()), |sandbox| sandbox.enter(None).map(|_| ()))
+            sandbox.map_or(Ok(()), |sandbox| sandbox.enter(&access, None).map(|_| ()))
         });
     }
     let (mut child, known) = known(|_| command.spawn().map(|child| (child.id(), child)))?;
@@ -451,6 +453,7 @@ mod tests {
             inherit,
             place,
             sandbox: None,
+            access: Access::default(),
             app: "test".to_owned(),
         })
         .unwrap()

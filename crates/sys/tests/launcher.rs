@@ -16,6 +16,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use penstock_sys::cgroup::{GroupPlan, Groups};
+use penstock_sys::isolation::Access;
 use penstock_sys::process::{
     self, Exit, Launch, Launcher, Privileges, Started, SuccessorCommand, successor,
 };
@@ -130,6 +131,7 @@ fn shell_in(
         inherit: Vec::new(),
         place,
         sandbox: None,
+        access: Access::default(),
         app: "test".to_owned(),
     };
     launcher.launch(launch).unwrap()
@@ -172,6 +174,7 @@ fn programs_have_what_they_were_given(launcher: &Launcher) {
         inherit: vec![inherited],
         place: vec![(file, 3)],
         sandbox: None,
+        access: Access::default(),
         app: "test".to_owned(),
     };
     let started = launcher.launch(launch).unwrap();
@@ -206,6 +209,7 @@ fn short_programs_are_told_from_ones_that_do_not_start(launcher: &Launcher) {
         inherit: Vec::new(),
         place: Vec::new(),
         sandbox: None,
+        access: Access::default(),
         app: "test".to_owned(),
     };
     for (program, dir) in [("no-such-program-here", "/"), ("sh", "/no/such/folder")] {
@@ -298,6 +302,7 @@ fn a_launcher_that_is_gone_is_named(launcher: &Launcher) {
             inherit: Vec::new(),
             place: Vec::new(),
             sandbox: None,
+            access: Access::default(),
             app: "test".to_owned(),
         };
         let error = launcher.launch(launch).unwrap_err().to_string();

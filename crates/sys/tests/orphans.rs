@@ -12,6 +12,7 @@
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use penstock_sys::isolation::Access;
 use penstock_sys::process::{self, Launch, Started};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -27,6 +28,7 @@ fn shell(script: &str) -> (Started, u32) {
         inherit: Vec::new(),
         place: vec![(theirs, 5)],
         sandbox: None,
+        access: Access::default(),
         app: "test".to_owned(),
     })
     .unwrap();

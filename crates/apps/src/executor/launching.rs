@@ -12,9 +12,8 @@
 //! - One application has one look for its program in progress, so that a disk that is gone takes one
 //!   thread of the pool and not all of them.
 
-use std::ffi::OsString;
 use std::net::TcpListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -25,6 +24,7 @@ use penstock_runtime::{clock, process as watch_process};
 use penstock_sys::process::{self, Launcher, Started};
 use tokio::sync::Mutex;
 
+use super::access;
 use super::control::{Control, Line};
 use super::follow::{Held, Readiness, Tail};
 use super::refork::Promotion;
@@ -117,8 +117,10 @@ impl Executor {
         let task = loops::spawn_joined(async move {
             let started = match find_program(config, looking, &store).await {
                 Ok(program) => {
+                    let (program, folders) = program;
+                    access::open_program(&mut launch.access, folders);
                     if launch.program.is_empty() {
-                        launch.program = program;
+                        launch.program = program.into();
                     }
                     drop(reserved);
                     start(launcher.as_deref(), launch).await
@@ -198,17 +200,21 @@ impl Executor {
     }
 }
 
-/// Looks for the program of an application, whose disk may not answer.
+/// Looks for the program of an application, whose disk may not answer, and for its folders.
 async fn find_program(
     config: config::App,
     looking: Looking,
     store: &BodyStore,
-) -> Result<OsString, String> {
+) -> Result<(PathBuf, Vec<PathBuf>), String> {
     let dir = config.dir.clone();
     let look = async {
         let alone = looking.lock_owned().await;
         let work = move || {
             let found = interpreter::find(&config);
+            let found = found.map(|program| {
+                let folders = access::folders_of(&program);
+                (program, folders)
+            });
             // Not before, also if nobody waits any more.
             drop(alone);
             found
@@ -216,7 +222,7 @@ async fn find_program(
         store.pool.run_ahead(work).await
     };
     match clock::within(LOOK_TIMEOUT, look).await {
-        Some(Ok(found)) => found.map(Into::into),
+        Some(Ok(found)) => found,
         Some(Err(full)) => Err(full.to_string()),
         None => Err(format!(
             "its program was not found within {} s (does the disk of {} answer?)",

@@ -7,13 +7,16 @@
 
 use std::ffi::OsString;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_config::{AppKind, ServerAddr, UpstreamServer};
 use penstock_runtime::{clock, loops};
+use penstock_sys::isolation::Access;
 use penstock_sys::process;
 
+use super::access;
 use super::follow::Readiness;
 use super::launching::Launching;
 use super::place::{Blank, Folder, Place, SocketFile};
@@ -63,6 +66,7 @@ impl Executor {
             inherit: Vec::new(),
             place: place.listener.into_iter().collect(),
             sandbox: sandbox(&self.config),
+            access: self.server_access(&place.address),
             app: self.config.name.clone(),
         };
         let program = self.config.command.first().cloned().unwrap_or_default();
@@ -114,6 +118,24 @@ impl Executor {
         self.folder.as_ref().ok_or_else(missing)
     }
 
+    /// What its process may use: where it is to listen, too.
+    fn server_access(&self, address: &ServerAddr) -> Access {
+        let mut access = access::of(&self.config);
+        match address {
+            ServerAddr::Tcp(address) => {
+                (access.bind_ports.iter_mut()).for_each(|ports| ports.push(address.port()));
+            }
+            ServerAddr::Unix(path) => {
+                let folder = path.parent().map(Path::to_owned);
+                let files = access.files.iter_mut();
+                files.for_each(|files| files.write.extend(folder.clone()));
+            }
+            // No place where a program of ours is told to listen.
+            ServerAddr::Name { .. } | ServerAddr::Srv(_) | ServerAddr::Joined(_) => {}
+        }
+        access
+    }
+
     fn server_environment(&self, blank: Blank, address: &ServerAddr) -> Vec<(OsString, OsString)> {
         let mut env = vec![("PENSTOCK_APP".into(), self.config.name.as_str().into())];
         match (blank, address) {
@@ -125,6 +147,7 @@ impl Executor {
             _ => {}
         }
         env.extend(account_variables(self.account.as_ref()));
+        env.extend(access::temporary_folder(&self.config));
         let own = self.config.env.iter().map(|(k, v)| (k.into(), v.into()));
         env.extend(own);
         env

@@ -14,6 +14,7 @@ use penstock_sys::process::Launcher;
 use penstock_sys::{net, process};
 use tokio::sync::mpsc;
 
+use super::access;
 use super::control::{self, Control};
 use super::follow::Tail;
 use super::workers::WorkerCommand;
@@ -49,7 +50,9 @@ pub async fn load_once(
     };
     let mut started = {
         let mut launch = command.launch(sockets, theirs)?;
-        launch.program = interpreter::find(config)?.into();
+        let program = interpreter::find(config)?;
+        access::open_program(&mut launch.access, access::folders_of(&program));
+        launch.program = program.into();
         let started = match account {
             Some((launcher, _)) => watch_process::launch(launcher, launch).await,
             None => process::start(&launch),

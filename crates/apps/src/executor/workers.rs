@@ -23,6 +23,7 @@ use penstock_sys::{file, net, process};
 use penstock_wire::Dialect;
 use penstock_wire::control::SocketKind;
 
+use super::access;
 use super::control::{Control, Line};
 use super::follow::Readiness;
 use super::{Child, Executor, Input, Prepared, Role};
@@ -239,6 +240,7 @@ impl WorkerCommand<'_> {
             inherit: vec![bundle, control],
             place: Vec::new(),
             sandbox: sandbox(config),
+            access: access::of(config),
             app: config.name.clone(),
         })
     }
@@ -258,7 +260,9 @@ impl WorkerCommand<'_> {
             (self.config.kind == AppKind::Rack).then(|| ("RACK_ENV".into(), self.surroundings()));
         let own = self.config.env.iter().map(|(k, v)| (k.into(), v.into()));
         let house = house.into_iter().chain(account_variables(self.account));
-        house.chain(surroundings).chain(own).collect()
+        let temporary = access::temporary_folder(self.config);
+        let house = house.chain(surroundings).chain(temporary);
+        house.chain(own).collect()
     }
 
     /// What Ruby code asks where it is (`RACK_ENV`): as it was told by any of the usual names, else in

@@ -90,6 +90,8 @@ pub struct App {
     pub sendfile: Sendfile,
     /// Whether its processes are kept from those of others, and from calls that they do not need.
     pub isolation: bool,
+    /// Which files and TCP ports its processes may use, beyond what `isolation` says.
+    pub access: Access,
     /// The user that its processes run as, if not the server's.
     pub user: Option<String>,
     /// The group beside `user`; none is the user's own.
@@ -144,6 +146,7 @@ impl App {
             grip: None,
             sendfile: Sendfile::default(),
             isolation: true,
+            access: Access::default(),
             user: None,
             group: None,
             env: Variables::default(),
@@ -337,4 +340,31 @@ pub struct MemoryMax {
     pub hard: u64,
     /// How many looks in a row, a few seconds apart, must find it above; at least one.
     pub samples: u32,
+}
+
+/// What an application's processes may use: `isolation = { ... }`. What is `None` has no limit.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Access {
+    /// Absolute paths of files and folders that they may read, beside its folder and the system's.
+    pub read_paths: Option<Vec<PathBuf>>,
+    /// Absolute paths that they may write to, too.
+    pub write_paths: Option<Vec<PathBuf>>,
+    /// TCP ports that they may connect to.
+    pub connect_ports: Option<Vec<u16>>,
+    /// TCP ports that they may listen on.
+    pub bind_ports: Option<Vec<u16>>,
+}
+
+impl Access {
+    /// Whether files are limited.
+    #[must_use]
+    pub fn limits_files(&self) -> bool {
+        self.read_paths.is_some() || self.write_paths.is_some()
+    }
+
+    /// Whether TCP is limited.
+    #[must_use]
+    pub fn limits_ports(&self) -> bool {
+        self.connect_ports.is_some() || self.bind_ports.is_some()
+    }
 }

@@ -125,6 +125,13 @@ pub(crate) const SECTIONS: &[SectionDoc] = &[
         }),
     },
     SectionDoc {
+        name: "apps.NAME.isolation",
+        heading: "isolation = { ... } in [apps.NAME]",
+        sample: "",
+        doc: "Files and TCP ports that the application's processes may use, by Landlock (isolation.md).",
+        like: None,
+    },
+    SectionDoc {
         name: "apps.NAME.grip",
         heading: "grip = { ... } in [apps.NAME]",
         sample: "",

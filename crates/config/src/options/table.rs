@@ -198,9 +198,10 @@ pub(crate) const OPTIONS: &[Opt] = &[
         "How long a worker may take to answer; after it the answer is 504."),
     row("apps.NAME", "boot_timeout", Time(1), Is(r#""60s""#), r#""60s""#,
         "How long a worker may take to load the application."),
-    row("apps.NAME", "isolation", Bool, Is("true"), "false",
+    row("apps.NAME", "isolation", FlagOrTable("apps.NAME.isolation"), Is("true"), r#"{ write_paths = ["uploads"] }"#,
         "Whether its processes gain no privileges (`sudo`, set-user-ID programs), do not reach other processes (signals, memory, \
-         abstract sockets), and make no system calls that only debuggers and administrators need."),
+         abstract sockets), and make no system calls that only debuggers and administrators need. A table is `true`, and limits \
+         files and ports as well."),
     row("apps.NAME", "stop_timeout", Time(1), Is(r#""10s""#), r#""10s""#,
         "How long a worker that was asked to end may take before it is killed; 2s in development."),
     row("apps.NAME", "stream_timeout", Time(1), Is(r#""5m""#), r#""5m""#,
@@ -258,6 +259,16 @@ pub(crate) const OPTIONS: &[Opt] = &[
         r#"{ connect_timeout = "1s", health = { path = "/up" } }"#,
         "How its processes are spoken to.")
         .only(PROGRAM_KINDS),
+
+    row("apps.NAME.isolation", "read_paths", Texts(FILE_PATH), Means("any; with `write_paths`, none"), r#"["/srv/shared"]"#,
+        "Files and folders that its processes may read, relative to the file's folder, beside `dir`, the interpreter and the folders \
+         of the system (isolation.md)."),
+    row("apps.NAME.isolation", "write_paths", Texts(FILE_PATH), Means("any; with `read_paths`, none"), r#"["uploads"]"#,
+        "Files and folders that they may write to, and read; temporary files go to the first unless `env` has a `TMPDIR`."),
+    row("apps.NAME.isolation", "connect_ports", Texts(PORT), Means("any"), r#"["5432", "6379"]"#,
+        "TCP ports that they may connect to."),
+    row("apps.NAME.isolation", "bind_ports", Texts(PORT), Means("any"), "[]",
+        "TCP ports that they may listen on by themselves, beside the port that Penstock gives a program."),
 
     row("apps.NAME.processes", "min", Count(1, 1024), Is("1"), "1",
         "Processes kept for ever."),
@@ -405,6 +416,8 @@ const FIELD: &str = crate::headers::FIELD_EXPECTED;
 pub(super) const UPSTREAM: &str = "the name of an [upstreams.NAME] table";
 const HOST: &str = "a host such as \"example.com\" or \"*.example.com\", without scheme and port";
 const PATH: &str = "a path such as \"/about\" or \"/assets/*\"";
+const FILE_PATH: &str = "a path, relative to the folder of the file";
+const PORT: &str = "a port such as \"5432\"";
 const HIDE: &str = crate::hide::HIDE_EXPECTED;
 const CODINGS: &[&str] = &["zstd", "br", "gzip"];
 const TRY: &str = "a path inside the root such as \"{path}.html\" or \"/index.html\"";

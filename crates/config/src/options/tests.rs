@@ -22,6 +22,7 @@ threads = { min = 1 }
 scale = {}
 memory_max = {}
 queue = {}
+isolation = {}
 grip = {}
 [apps.other]
 kind = "fastcgi"

@@ -416,3 +416,31 @@ fn an_application_with_a_user_of_its_own_never_starts_without_end() {
     assert!(many >= 1024 + 2 * 1000 * 25, "{many}");
     assert_eq!(bound("max_tasks = 64"), Some(64));
 }
+
+#[test]
+fn isolation_is_a_flag_or_says_what_is_left_open() {
+    let folder = Folder::site();
+    let app = read(&folder, "isolation = false");
+    assert!(!app.isolation && app.access == Access::default());
+    let app = read(
+        &folder,
+        "isolation = { read_paths = [\"/srv/shared\"], write_paths = [\"var\"], \
+         connect_ports = [\"5432\"], bind_ports = [] }",
+    );
+    let expected = Access {
+        read_paths: Some(vec!["/srv/shared".into()]),
+        write_paths: Some(vec![folder.path().join("var")]),
+        connect_ports: Some(vec![5432]),
+        bind_ports: Some(Vec::new()),
+    };
+    assert!(app.isolation);
+    assert_eq!(app.access, expected);
+    assert!(app.access.limits_files() && app.access.limits_ports());
+    check_errors(&[(
+        "a port that is none",
+        "[apps.a]\nisolation = { connect_ports = [\"65536\"] }\n",
+        &[
+            "penstock.toml:2:32: `connect_ports` cannot be \"65536\": expected a port such as \"5432\"",
+        ],
+    )]);
+}

@@ -11,6 +11,7 @@
     reason = "tests: a failure is a panic, nothing here runs on a loop, the log of a failed server is printed"
 )]
 
+mod access_limits;
 mod accounts;
 mod app_bounds;
 mod behind_proxy;
@@ -33,6 +34,7 @@ mod grants;
 mod guarded_paths;
 mod half_closed;
 mod hanging_starts;
+mod hostile_apps;
 mod hostile_framing;
 mod hostile_heads;
 mod house_rules;

@@ -10,11 +10,12 @@
 //! - [`Sandbox::enter`] makes system calls and allocates nothing, once the parts were looked for.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
 
 use libc::sock_filter;
 
+use super::access::{OpenAccess, SCOPES};
 use super::filter::{self, Guard, OF_THE_SYSTEM, Refusal, Rules};
 use super::listener;
 
@@ -70,9 +71,8 @@ pub fn missing() -> &'static [MissingPart] {
 
 fn try_parts() -> Vec<MissingPart> {
     let mut missing = Vec::new();
-    let ruleset = make_ruleset();
     let entered = rustix::thread::set_no_new_privs(true).map_err(io::Error::from);
-    let entered = entered.and_then(|()| restrict(ruleset?.as_raw_fd()));
+    let entered = entered.and_then(|()| OpenAccess::default().enter(SCOPES));
     missing.extend(entered.is_err().then_some(DOMAIN));
     // First the one with a listener: there is one listener at most.
     let reporting = match listener::is_supported() {
@@ -114,16 +114,18 @@ impl Sandbox {
         })
     }
 
-    /// For good, for this thread and all that comes of it. With a filter that reports
+    /// For good, for this thread and all that comes of it, within the limits of `access`. With a filter that reports
     /// ([`reporting_filter`]) and where the kernel has it, gives the filter's listener.
     ///
     /// # Errors
     /// What the kernel says.
-    pub(crate) fn enter(self, reporting: Option<&[sock_filter]>) -> io::Result<Option<OwnedFd>> {
+    pub(crate) fn enter(
+        self,
+        access: &OpenAccess,
+        reporting: Option<&[sock_filter]>,
+    ) -> io::Result<Option<OwnedFd>> {
         rustix::thread::set_no_new_privs(true)?;
-        if self.has_domain {
-            restrict(make_ruleset()?.as_raw_fd())?;
-        }
+        access.enter(if self.has_domain { SCOPES } else { 0 })?;
         if let Some(filter) = reporting.filter(|_| self.has_filter && self.has_reports) {
             return filter::install_reporting(filter).map(Some);
         }
@@ -131,54 +133,6 @@ impl Sandbox {
             install_filter()?;
         }
         Ok(None)
-    }
-}
-
-/// `struct landlock_ruleset_attr` of the kernel since ABI 6 (Linux 6.12).
-#[repr(C)]
-struct RulesetAttributes {
-    handled_access_fs: u64,
-    handled_access_net: u64,
-    scoped: u64,
-}
-
-/// Abstract Unix sockets, and signals. The memory of processes outside (ptrace, `/proc/PID/mem`) is
-/// denied by every domain.
-const SCOPES: u64 = 1 | 2;
-
-/// A ruleset that leaves files alone: one that handled any would forbid to rename across folders.
-fn make_ruleset() -> io::Result<OwnedFd> {
-    let attributes = RulesetAttributes {
-        handled_access_fs: 0,
-        handled_access_net: 0,
-        scoped: SCOPES,
-    };
-    #[expect(unsafe_code, reason = "no safe wrapper offers this call")]
-    // SAFETY: the attributes are alive for the call, and the size is theirs.
-    let made = unsafe {
-        libc::syscall(
-            libc::SYS_landlock_create_ruleset,
-            &raw const attributes,
-            size_of::<RulesetAttributes>(),
-            0,
-        )
-    };
-    let number = RawFd::try_from(made).map_err(io::Error::other)?;
-    if number == -1 {
-        return Err(io::Error::last_os_error());
-    }
-    #[expect(unsafe_code, reason = "the call gives a number")]
-    // SAFETY: the kernel has just opened it for us, close-on-exec.
-    Ok(unsafe { OwnedFd::from_raw_fd(number) })
-}
-
-fn restrict(ruleset: RawFd) -> io::Result<()> {
-    #[expect(unsafe_code, reason = "no safe wrapper offers this call")]
-    // SAFETY: numbers only.
-    let done = unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset, 0) };
-    match done {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
     }
 }
 
@@ -230,7 +184,7 @@ mod tests {
     fn a_sandbox_holds_for_its_thread_alone() {
         let sandbox = Sandbox::available();
         let entered = std::thread::spawn(move || {
-            sandbox.enter(None).unwrap();
+            sandbox.enter(&OpenAccess::default(), None).unwrap();
             #[expect(unsafe_code, reason = "no safe wrapper offers this call")]
             // SAFETY: a path of nothing to nowhere; the call is denied before it is read.
             let done = unsafe { libc::syscall(libc::SYS_umount2, c"/nowhere".as_ptr(), 0) };

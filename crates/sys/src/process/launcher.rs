@@ -48,6 +48,7 @@ use super::{
 };
 use crate::cgroup::Group;
 use crate::identity::Account;
+use crate::isolation::Access;
 use crate::{daemon, handover, isolation, kernel};
 
 /// How long the launcher may take to be ready for orders.
@@ -198,6 +199,7 @@ impl Launcher {
             numbers,
             lifetime: Lifetime::OfServer,
             sandbox: launch.sandbox,
+            access: launch.access,
             account: launch.account,
             group: launch.group,
             app: launch.app,
@@ -252,6 +254,7 @@ impl Launcher {
             numbers,
             lifetime: Lifetime::OfItsOwn,
             sandbox: None,
+            access: Access::default(),
             account: None,
             group: None,
             app: String::new(),

@@ -107,7 +107,7 @@ fn enter_sandbox(order: &Order, refusals: &Refusals, registrar: &OwnedFd) -> io:
     let Some(sandbox) = order.sandbox else {
         return Ok(());
     };
-    if let Some(listener) = sandbox.enter(refusals.filter())? {
+    if let Some(listener) = sandbox.enter(&order.access.open(), refusals.filter())? {
         let deadline = Instant::now() + START_TIMEOUT;
         let (to, app) = (registrar.as_fd(), order.app.as_bytes());
         handover::send_within(to, app, &[listener.as_fd()], deadline)?;

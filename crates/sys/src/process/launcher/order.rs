@@ -10,7 +10,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-use crate::isolation::Sandbox;
+use crate::isolation::{Access, FileAccess, Sandbox};
 
 /// Longest order: the kernel takes no longer command line and environment by far (`execve(2)`).
 const MAX_BYTES: u64 = 16 << 20;
@@ -29,6 +29,8 @@ pub(super) struct Order {
     pub(super) lifetime: Lifetime,
     /// What it is not to do to others; none lets it.
     pub(super) sandbox: Option<Sandbox>,
+    /// The limits of its sandbox.
+    pub(super) access: Access,
     /// The user of its own that it runs as.
     pub(super) account: Option<String>,
     /// The group that bounds it.
@@ -63,6 +65,7 @@ impl Order {
             Lifetime::OfItsOwn => 1,
         });
         out.0.push(self.sandbox.map_or(0, Sandbox::encode));
+        out.access(&self.access);
         for name in [&self.account, &self.group] {
             out.list(name.as_slice(), |out, it| out.text(it.as_ref()));
         }
@@ -100,6 +103,7 @@ impl Order {
                 [0] => None,
                 [parts] => Some(Sandbox::decode(parts)?),
             },
+            access: input.access()?,
             account: input.name()?,
             group: input.name()?,
             app: input.text()?.into_string().ok()?,
@@ -125,6 +129,19 @@ impl Writer {
     fn list<T>(&mut self, items: &[T], one: impl Fn(&mut Self, &T)) {
         self.count(items.len());
         items.iter().for_each(|it| one(self, it));
+    }
+
+    fn access(&mut self, access: &Access) {
+        self.list(access.files.as_slice(), |out, files| {
+            for paths in [&files.read, &files.write] {
+                out.list(paths, |out, path| out.text(path.as_os_str()));
+            }
+        });
+        for ports in [&access.connect_ports, &access.bind_ports] {
+            self.list(ports.as_slice(), |out, ports| {
+                out.list(ports, |out, port| out.0.extend(port.to_le_bytes()));
+            });
+        }
     }
 }
 
@@ -166,6 +183,28 @@ impl Reader<'_> {
         let count = self.count()?;
         (0..count).map(|_| one(self)).collect()
     }
+
+    /// What is there or not.
+    fn option<T>(&mut self, one: impl Fn(&mut Self) -> Option<T>) -> Option<Option<T>> {
+        let mut list = self.list(one)?;
+        let last = list.pop();
+        list.is_empty().then_some(last)
+    }
+
+    fn access(&mut self) -> Option<Access> {
+        let path = |input: &mut Self| input.text().map(PathBuf::from);
+        let port = |input: &mut Self| input.array().map(u16::from_le_bytes);
+        Some(Access {
+            files: self.option(|input| {
+                Some(FileAccess {
+                    read: input.list(path)?,
+                    write: input.list(path)?,
+                })
+            })?,
+            connect_ports: self.option(|input| input.list(port))?,
+            bind_ports: self.option(|input| input.list(port))?,
+        })
+    }
 }
 
 #[cfg(test)]
@@ -182,6 +221,14 @@ mod tests {
             numbers: vec![1, 2, 19_999],
             lifetime: Lifetime::OfItsOwn,
             sandbox: Sandbox::decode(5),
+            access: Access {
+                files: Some(FileAccess {
+                    read: vec!["/srv/shared".into()],
+                    write: Vec::new(),
+                }),
+                connect_ports: Some(vec![5432, 6379]),
+                bind_ports: None,
+            },
             account: Some("shop".to_owned()),
             group: Some("Shop".to_owned()),
             app: "web".to_owned(),
@@ -210,10 +257,11 @@ mod tests {
         let mut without = order();
         (without.account, without.group) = (None, None);
         without.app = String::new();
+        without.access = Access::default();
         let good = without.encode();
         assert_eq!(Order::decode(&good), Some(without));
         // The bytes before the empty lists and name are how long it may live, and its sandbox.
-        for (place, byte) in [(good.len() - 14, 7), (good.len() - 13, 2)] {
+        for (place, byte) in [(good.len() - 26, 7), (good.len() - 25, 2)] {
             let mut odd = good.clone();
             odd[place] = byte;
             assert_eq!(Order::decode(&odd), None);

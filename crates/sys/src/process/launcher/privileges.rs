@@ -157,6 +157,7 @@ fn put_in_place(order: &mut Order, descriptors: &mut Vec<OwnedFd>, program: Prog
 mod tests {
     use super::*;
     use crate::identity::User;
+    use crate::isolation::Access;
 
     fn account(name: &str) -> Account {
         Account {
@@ -197,6 +198,7 @@ mod tests {
             numbers: vec![1, 2, 9],
             lifetime,
             sandbox: None,
+            access: Access::default(),
             account: account.map(str::to_owned),
             group: None,
             app: "web".to_owned(),

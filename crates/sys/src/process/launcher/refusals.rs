@@ -513,8 +513,9 @@ mod tests {
         let (send, listeners) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
             let sandbox = isolation::Sandbox::available();
-            send.send(sandbox.enter(Some(&filter)).unwrap().unwrap())
-                .unwrap();
+            let access = isolation::Access::default().open();
+            let listener = sandbox.enter(&access, Some(&filter)).unwrap();
+            send.send(listener.unwrap()).unwrap();
             act();
         });
         refusals.watch("shop", listeners.recv().unwrap());

@@ -1,0 +1,181 @@
+//! Limits on the files and ports of an application (`isolation = { ... }`): what it needs it has, what
+//! is not named it has not, and a reload changes them.
+
+use penstock_sys::isolation::{Access, FileAccess};
+
+use crate::support::{PATIENCE, Server, Site, eventually, texts};
+
+/// A WSGI application that reads and writes what it is asked for.
+const APP: &str = r#"
+import os, socket, subprocess, sys, tempfile
+
+def read(path):
+    return open(path).read()
+
+def write(path):
+    open(path, "w").write("x")
+    return "written"
+
+def run(path):
+    return subprocess.check_output([sys.executable, "-c", f"print(open('{path}').read())"]).decode()
+
+def connect(port):
+    with socket.create_connection(("127.0.0.1", int(port)), timeout=10):
+        return "connected"
+
+def temporary(_):
+    with tempfile.NamedTemporaryFile() as file:
+        return file.name
+
+def app(environ, start_response):
+    start_response("200 OK", [])
+    action, _, argument = environ["HTTP_ATTEMPT"].partition(" ")
+    try:
+        text = globals()[action](argument)
+    except OSError as error:
+        text = f"refused: {error}"
+    except subprocess.CalledProcessError:
+        text = "refused: to the program"
+    return [text.encode()]
+"#;
+
+/// A program that is a server of its own, at a port or a socket.
+const PROGRAM: &str = r#"
+import http.server, socketserver, sys
+class Handler(http.server.BaseHTTPRequestHandler):
+    def address_string(self):
+        return "client"
+    def do_GET(self):
+        try:
+            body = open("../secret.txt").read().encode()
+        except OSError as error:
+            body = f"refused: {error.strerror}".encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+place = sys.argv[1]
+if place.isdigit():
+    http.server.HTTPServer(("127.0.0.1", int(place)), Handler).serve_forever()
+socketserver.UnixStreamServer(place, Handler).serve_forever()
+"#;
+
+const TOML: &str = r#"
+[apps.limited]
+dir = "limited"
+entry = "app:app"
+kind = "wsgi"
+processes = 1
+isolation = { write_paths = ["limited/var"], connect_ports = ["PORT"] }
+[apps.port]
+dir = "program"
+kind = "command"
+command = "python3 program.py {port}"
+processes = 1
+isolation = { read_paths = [], connect_ports = [], bind_ports = [] }
+[apps.socket]
+dir = "program"
+kind = "command"
+command = "python3 program.py {socket}"
+processes = 1
+isolation = { read_paths = [], connect_ports = [], bind_ports = [] }
+[[sites]]
+[[sites.routes]]
+path = "/port"
+app = "port"
+[[sites.routes]]
+path = "/socket"
+app = "socket"
+[[sites.routes]]
+app = "limited"
+"#;
+
+fn is_left_out() -> bool {
+    let missing = Access {
+        files: Some(FileAccess::default()),
+        connect_ports: Some(Vec::new()),
+        bind_ports: None,
+    };
+    let missing = missing.missing();
+    if !missing.is_empty() {
+        eprintln!("left out: {missing:?}");
+    }
+    !missing.is_empty()
+}
+
+fn ask(server: &Server, attempt: &str) -> String {
+    let mut client = server.connect();
+    client.send(format!(
+        "GET / HTTP/1.1\r\nHost: a\r\nAttempt: {attempt}\r\n\r\n"
+    ));
+    client.response().text()
+}
+
+#[test]
+fn an_application_has_what_it_is_left_and_a_reload_changes_it() {
+    if is_left_out() {
+        return;
+    }
+    let [open, closed] = [0, 1].map(|_| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
+    let [open, closed] = [&open, &closed].map(|it| it.local_addr().unwrap().port());
+    let toml = TOML.replace("PORT", &open.to_string());
+    let site = Site::new()
+        .file("limited/app.py", APP)
+        .file("limited/own.txt", "its own")
+        .file("limited/var/file", "")
+        .file("program/program.py", PROGRAM)
+        .file("secret.txt", "not for it")
+        .config(&toml);
+    let dir = site.dir().display().to_string();
+    let server = site.serve(&[]);
+    server.wait_all_ready(&["limited", "port", "socket"]);
+    for (attempt, expected) in [
+        (format!("read {dir}/limited/own.txt"), "its own"),
+        (format!("run {dir}/limited/own.txt"), "its own\n"),
+        (format!("write {dir}/limited/var/new"), "written"),
+        ("write /dev/null".to_owned(), "written"),
+        (format!("connect {open}"), "connected"),
+    ] {
+        assert_eq!(ask(&server, &attempt), expected, "{attempt}");
+    }
+    let temporary = ask(&server, "temporary x");
+    assert!(
+        temporary.starts_with(&format!("{dir}/limited/var/")),
+        "{temporary}"
+    );
+    for attempt in [
+        format!("read {dir}/secret.txt"),
+        format!("read {dir}/penstock.toml"),
+        format!("run {dir}/secret.txt"),
+        format!("write {dir}/limited/new.py"),
+        "write /tmp/penstock-test-of-limits".to_owned(),
+        format!("connect {closed}"),
+    ] {
+        let text = ask(&server, &attempt);
+        assert!(text.starts_with("refused: "), "{attempt}: {text}");
+    }
+    for path in ["/port", "/socket"] {
+        assert_eq!(
+            server.get(path).text(),
+            "refused: Permission denied",
+            "{path}"
+        );
+    }
+    let before = server.workers("limited");
+    let named = "isolation = { read_paths = [\"secret.txt\"], write_paths";
+    site.write(
+        "penstock.toml",
+        site.read("penstock.toml")
+            .replace("isolation = { write_paths", named),
+    );
+    let control = format!("unix:{}", server.control_path().display());
+    let output = site.run(&["reload", "--admin", &control]);
+    assert_eq!(output.status.code(), Some(0), "{:?}", texts(&output));
+    eventually(PATIENCE, "other workers", || {
+        server.workers("limited") != before
+    });
+    let attempt = format!("read {dir}/secret.txt");
+    eventually(PATIENCE, "it is open", || {
+        ask(&server, &attempt) == "not for it"
+    });
+}

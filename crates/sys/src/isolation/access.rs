@@ -1,0 +1,404 @@
+//! Files and TCP ports that a sandbox leaves open: rules of a Landlock domain.
+//!
+//! Said by `apps` for an application, entered with its [`Sandbox`](super::Sandbox). Three calls of the
+//! kernel are all that it takes, so they are here and not from a crate.
+//!
+//! # Invariants
+//! - What is not limited is not handled: the kernel asks nothing about it.
+//! - A path that is not there gives no access, and keeps no program from starting.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use rustix::fs::{FileType, Mode, OFlags};
+
+use super::MissingPart;
+
+/// What a program may use; what is `None` has no limit.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Access {
+    /// Files and folders, beside those of the system.
+    pub files: Option<FileAccess>,
+    /// TCP ports that it may connect to.
+    pub connect_ports: Option<Vec<u16>>,
+    /// TCP ports that it may listen on.
+    pub bind_ports: Option<Vec<u16>>,
+}
+
+/// Files and folders that a program may use.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct FileAccess {
+    /// Those that it may read and execute.
+    pub read: Vec<PathBuf>,
+    /// Those that it may write to, too.
+    pub write: Vec<PathBuf>,
+}
+
+/// What programs need to run at all: libraries, interpreters, names, time zones, certificates. Of `/etc`
+/// the files that everybody may read, and no folder of a program that may keep secrets there. `/proc` is
+/// whole, as `/proc/self` is another folder for each process; what is private in there, the domain closes.
+const SYSTEM: &[&str] = &[
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/nix/store",
+    "/var/lib/gems",
+    "/proc",
+    "/sys/devices/system",
+    "/sys/fs/cgroup",
+    "/sys/kernel/mm/transparent_hugepage",
+    "/run/systemd/resolve",
+    "/dev/random",
+    "/dev/urandom",
+    "/etc/alternatives",
+    "/etc/ca-certificates",
+    "/etc/ca-certificates.conf",
+    "/etc/crypto-policies",
+    "/etc/fonts",
+    "/etc/gai.conf",
+    "/etc/group",
+    "/etc/host.conf",
+    "/etc/hostname",
+    "/etc/hosts",
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d",
+    "/etc/ld.so.preload",
+    "/etc/locale.alias",
+    "/etc/locale.conf",
+    "/etc/localtime",
+    "/etc/magic",
+    "/etc/mime.types",
+    "/etc/nsswitch.conf",
+    "/etc/os-release",
+    "/etc/passwd",
+    "/etc/pki/ca-trust",
+    "/etc/pki/tls",
+    "/etc/protocols",
+    "/etc/resolv.conf",
+    "/etc/services",
+    "/etc/ssl",
+    "/etc/terminfo",
+    "/etc/timezone",
+];
+
+/// Devices that anybody may write to.
+const DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/full"];
+
+/// Rights of files (`linux/landlock.h`): to execute, to write, to read.
+const EXECUTE: u64 = 1;
+const WRITE_FILE: u64 = 1 << 1;
+const READ_FILE: u64 = 1 << 2;
+const READ_DIR: u64 = 1 << 3;
+/// To make a character device, or a block device: nobody gets that.
+const MAKE_DEVICES: u64 = 1 << 6 | 1 << 11;
+const TRUNCATE: u64 = 1 << 14;
+/// Rights that a file has; a folder has all.
+const OF_FILES: u64 = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE;
+const READ: u64 = EXECUTE | READ_FILE | READ_DIR;
+
+/// Rights of ports: to listen, to connect.
+const BIND_TCP: u64 = 1;
+const CONNECT_TCP: u64 = 1 << 1;
+
+/// The first versions of Landlock that have ports (Linux 6.7), and scopes (Linux 6.12).
+const WITH_PORTS: i32 = 4;
+
+/// Kinds of rules, and the flag that asks for the version.
+const RULE_PATH: libc::c_long = 1;
+const RULE_PORT: libc::c_long = 2;
+const ASK_VERSION: libc::c_long = 1;
+
+/// Abstract Unix sockets, and signals. The memory of processes outside (ptrace, `/proc/PID/mem`) is
+/// denied by every domain.
+pub(super) const SCOPES: u64 = 1 | 2;
+
+const FILES: MissingPart = MissingPart {
+    name: "Landlock (Linux 5.13)",
+    allows: "`read_paths` and `write_paths` of an application limit nothing",
+};
+
+const PORTS: MissingPart = MissingPart {
+    name: "Landlock with ports (Linux 6.7)",
+    allows: "`connect_ports` and `bind_ports` of an application limit nothing",
+};
+
+/// The version of Landlock's interface, 0 without it.
+pub(super) fn version() -> i32 {
+    static FOUND: OnceLock<i32> = OnceLock::new();
+    *FOUND.get_or_init(|| {
+        let none = std::ptr::null::<Attributes>();
+        #[expect(unsafe_code, reason = "no safe wrapper offers this call")]
+        // SAFETY: without attributes it is asked for a number.
+        let found =
+            unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, none, 0, ASK_VERSION) };
+        i32::try_from(found).unwrap_or(0).max(0)
+    })
+}
+
+/// `struct landlock_ruleset_attr` of the kernel since version 6. An older kernel takes it if what it does
+/// not know is zero.
+#[repr(C)]
+struct Attributes {
+    files: u64,
+    ports: u64,
+    scopes: u64,
+}
+
+/// `struct landlock_path_beneath_attr`.
+#[repr(C, packed)]
+struct PathRule {
+    rights: u64,
+    folder: RawFd,
+}
+
+/// `struct landlock_net_port_attr`.
+#[repr(C)]
+struct PortRule {
+    rights: u64,
+    port: u64,
+}
+
+/// An [`Access`] whose paths are open, so that it can be entered without allocating.
+#[derive(Debug, Default)]
+pub(crate) struct OpenAccess {
+    files: Option<Vec<(OwnedFd, u64)>>,
+    ports: [Option<Vec<u16>>; 2],
+}
+
+impl Access {
+    /// What this kernel, or a sandbox around us, lacks of these limits.
+    #[must_use]
+    pub fn missing(&self) -> Vec<MissingPart> {
+        let has_ports = self.connect_ports.is_some() || self.bind_ports.is_some();
+        let files = (self.files.is_some() && version() < 1).then_some(FILES);
+        let ports = (has_ports && version() < WITH_PORTS).then_some(PORTS);
+        files.into_iter().chain(ports).collect()
+    }
+
+    /// Looks for its files. What is not there, or not for this user, is left out.
+    pub(crate) fn open(&self) -> OpenAccess {
+        let files = self.files.as_ref().filter(|_| version() > 0).map(|files| {
+            let handled = handled();
+            let system = SYSTEM.iter().map(Path::new);
+            let read = system.chain(files.read.iter().map(PathBuf::as_path));
+            let devices = DEVICES.iter().map(Path::new);
+            let write = devices.chain(files.write.iter().map(PathBuf::as_path));
+            let all = handled & !MAKE_DEVICES;
+            let paths = read
+                .map(|path| (path, READ))
+                .chain(write.map(|path| (path, all)));
+            let open = paths.filter_map(|(path, rights)| open(path, rights & handled));
+            open.collect()
+        });
+        let ports = [&self.bind_ports, &self.connect_ports];
+        OpenAccess {
+            files,
+            ports: ports.map(|ports| ports.clone().filter(|_| version() >= WITH_PORTS)),
+        }
+    }
+}
+
+/// All rights of files that this kernel has a say in, but for those on devices that are open.
+fn handled() -> u64 {
+    match version() {
+        1 => (1 << 13) - 1,
+        // To rename and link across folders; without it nobody may where files are handled.
+        2 => (1 << 14) - 1,
+        _ => (1 << 15) - 1,
+    }
+}
+
+fn open(path: &Path, rights: u64) -> Option<(OwnedFd, u64)> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;
+    let about = rustix::fs::fstat(&file).ok()?;
+    let is_folder = FileType::from_raw_mode(about.st_mode) == FileType::Directory;
+    let rights = if is_folder { rights } else { rights & OF_FILES };
+    Some((file, rights))
+}
+
+impl OpenAccess {
+    /// Makes a domain of it and enters that, for good. Leaves everything open that is not limited; `scopes`
+    /// is what the domain closes beside it. Allocates nothing.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub(super) fn enter(&self, scopes: u64) -> io::Result<()> {
+        let [bind, connect] = &self.ports;
+        let rights = |ports: &Option<Vec<u16>>, right| ports.as_ref().map_or(0, |_| right);
+        let attributes = Attributes {
+            // One that handles any file forbids to rename across folders without a right to.
+            files: self.files.as_ref().map_or(0, |_| handled()),
+            ports: rights(bind, BIND_TCP) | rights(connect, CONNECT_TCP),
+            scopes,
+        };
+        if attributes.files | attributes.ports | attributes.scopes == 0 {
+            return Ok(());
+        }
+        let ruleset = make_ruleset(&attributes)?;
+        for (file, rights) in self.files.iter().flatten() {
+            let rule = PathRule {
+                rights: *rights,
+                folder: file.as_raw_fd(),
+            };
+            add_rule(&ruleset, RULE_PATH, (&raw const rule).cast())?;
+        }
+        for (ports, rights) in [(bind, BIND_TCP), (connect, CONNECT_TCP)] {
+            for port in ports.iter().flatten() {
+                let port = u64::from(*port);
+                let rule = PortRule { rights, port };
+                add_rule(&ruleset, RULE_PORT, (&raw const rule).cast())?;
+            }
+        }
+        #[expect(unsafe_code, reason = "no safe wrapper offers this call")]
+        // SAFETY: numbers only.
+        checked(unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0) })
+            .map(|_| ())
+    }
+}
+
+fn make_ruleset(attributes: &Attributes) -> io::Result<OwnedFd> {
+    #[expect(unsafe_code, reason = "no safe wrapper offers this call")]
+    // SAFETY: the attributes are alive for the call, and the size is theirs.
+    let number = checked(unsafe {
+        libc::syscall(
+            libc::SYS_landlock_create_ruleset,
+            std::ptr::from_ref(attributes),
+            size_of::<Attributes>(),
+            0,
+        )
+    })?;
+    #[expect(unsafe_code, reason = "the call gives a number")]
+    // SAFETY: the kernel has just opened it for us, close-on-exec.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+fn add_rule(ruleset: &OwnedFd, kind: libc::c_long, rule: *const libc::c_void) -> io::Result<()> {
+    #[expect(unsafe_code, reason = "no safe wrapper offers this call")]
+    // SAFETY: the rule is alive for the call, and of its kind.
+    checked(unsafe {
+        libc::syscall(
+            libc::SYS_landlock_add_rule,
+            ruleset.as_raw_fd(),
+            kind,
+            rule,
+            0,
+        )
+    })
+    .map(|_| ())
+}
+
+fn checked(done: libc::c_long) -> io::Result<RawFd> {
+    match done {
+        -1 => Err(io::Error::last_os_error()),
+        done => RawFd::try_from(done).map_err(io::Error::other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::ErrorKind;
+    use std::net::{TcpListener, TcpStream};
+
+    /// Does something within the limits, in a thread of its own: there is no way back.
+    fn within<T: Send + 'static>(
+        access: Access,
+        act: impl FnOnce() -> T + Send + 'static,
+    ) -> std::thread::Result<T> {
+        let limited = std::thread::spawn(move || {
+            rustix::thread::set_no_new_privs(true).unwrap();
+            access.open().enter(0).unwrap();
+            act()
+        });
+        limited.join()
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "files of a test")]
+    fn only_named_files_are_within_reach() {
+        if version() < 1 {
+            return;
+        }
+        let folder = std::env::temp_dir().join(format!("penstock-access-{}", std::process::id()));
+        for name in ["read", "write", "other"] {
+            std::fs::create_dir_all(folder.join(name)).unwrap();
+            std::fs::write(folder.join(name).join("file"), name).unwrap();
+        }
+        let access = Access {
+            files: Some(FileAccess {
+                read: vec![folder.join("read"), folder.join("not-there")],
+                write: vec![folder.join("write")],
+            }),
+            ..Access::default()
+        };
+        let at = folder.clone();
+        within(access, move || {
+            let denied = |result: io::Result<()>, what: &str| {
+                let error = result.expect_err(what);
+                assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{what}");
+            };
+            let file = |name: &str| at.join(name).join("file");
+            assert_eq!(std::fs::read(file("read")).unwrap(), b"read");
+            denied(std::fs::write(file("read"), "x"), "write below read");
+            std::fs::write(file("write"), "y").unwrap();
+            std::fs::rename(file("write"), at.join("write/new")).unwrap();
+            denied(std::fs::read(file("other")).map(|_| ()), "read another");
+            denied(std::fs::write(at.join("new"), ""), "make a file");
+            denied(std::fs::read_dir(&at).map(|_| ()), "list the folder above");
+            // What every program needs.
+            std::fs::read("/proc/self/status").unwrap();
+            std::fs::read("/etc/passwd").unwrap();
+            std::fs::write("/dev/null", "x").unwrap();
+            // Ports are as they were.
+            TcpListener::bind("127.0.0.1:0").unwrap();
+        })
+        .unwrap();
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn only_named_ports_are_within_reach() {
+        if version() < WITH_PORTS {
+            return;
+        }
+        let listener = |_| TcpListener::bind("127.0.0.1:0").unwrap();
+        let [open, closed] = [0, 1].map(listener);
+        let addresses = [&open, &closed].map(|it| it.local_addr().unwrap());
+        let access = Access {
+            connect_ports: Some(vec![addresses[0].port()]),
+            bind_ports: Some(Vec::new()),
+            ..Access::default()
+        };
+        within(access, move || {
+            TcpStream::connect(addresses[0]).unwrap();
+            let denied = TcpStream::connect(addresses[1]).unwrap_err();
+            assert_eq!(denied.kind(), ErrorKind::PermissionDenied);
+            let denied = TcpListener::bind("127.0.0.1:0").unwrap_err();
+            assert_eq!(denied.kind(), ErrorKind::PermissionDenied);
+            // Files are as they were.
+            assert!(Path::new("/").read_dir().is_ok());
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn what_has_no_limit_makes_no_domain() {
+        within(Access::default(), || ()).unwrap();
+        assert!(Access::default().missing().is_empty());
+        let all = Access {
+            files: Some(FileAccess::default()),
+            connect_ports: Some(Vec::new()),
+            bind_ports: None,
+        };
+        let expected = usize::from(version() < 1) + usize::from(version() < WITH_PORTS);
+        assert_eq!(all.missing().len(), expected);
+    }
+}
