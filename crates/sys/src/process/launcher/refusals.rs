@@ -28,7 +28,7 @@ use crate::isolation::{
 /// and nobody is told. The listeners of programs that have ended are closed.
 const LISTENERS_MAX: usize = 512;
 
-/// How many calls a sandbox has answered in each slice of time; an answer takes some 10 us.
+/// How many calls a sandbox has answered in each slice of time; an answer takes some tens of us.
 const ANSWERS_MAX: u32 = 100;
 const SLICE: Duration = Duration::from_millis(100);
 
