@@ -40,13 +40,11 @@ test-rust:
 	@echo "== Rust tests"
 	@cargo test --workspace
 
-# What may be in the binary: deny.toml. Advisories need a copy of their database, or a network to get it.
+# What may be in the binary: deny.toml.
 deny:
-	@if cargo deny --version >/dev/null 2>&1; then \
-	  echo "== dependencies"; cargo deny check bans licenses sources && cargo deny check advisories; \
-	else \
-	  echo "== dependencies: no cargo-deny (cargo install cargo-deny); a test checks licences and sources"; \
-	fi
+	@echo "== dependencies"
+	@scripts/setup test
+	@scripts/deny
 
 test-workers:
 	@scripts/setup test
@@ -82,4 +80,4 @@ fuzz:
 clean:
 	@echo "== remove what was built (not what the examples have stored)"
 	@cargo clean --quiet
-	@rm -rf .venv examples/*/.venv fuzz/target
+	@rm -rf .venv .tools examples/*/.venv fuzz/target
