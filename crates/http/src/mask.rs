@@ -6,12 +6,13 @@
 //! # Invariants
 //! - A name is recognised whatever its case, its separators (`api-key`, `api_key`, `apiKey`), its
 //!   encoding (`%74oken`, a query within a query) and what it is nested in (`user[password]`).
-//! - Nothing of a masked value is left, not even its length.
-//! - A name longer than [`NAME_BYTES`] is none of the list.
+//! - Nothing of a masked value is left, not even its length. Quotes around it stay.
+//! - What is masked is masked to the same text: a line of a log may hold what was masked before.
+//! - A name longer than [`NAME_BYTES`] is none of the list, and the work is linear in the text.
 
 use std::borrow::Cow;
 
-use memchr::{memchr, memchr_iter, memchr2, memmem};
+use memchr::{memchr2, memchr2_iter, memmem};
 
 /// What is written in place of a value.
 pub const MASK: &str = "***";
@@ -119,15 +120,19 @@ impl LogMask {
             at = text.len();
         }
         while let Some((name_end, value)) = next_value(text, at) {
+            let name = name_in(&text[at..name_end]);
             at = value;
-            if !self.covers(name_before(text, name_end)) {
+            if !self.covers(name) {
                 continue;
             }
-            let value = value + spaces(&text[value..]);
-            let end = value_end(text, value, text[name_end] == b'%', ends);
-            out.extend_from_slice(&text[copied..value]);
+            let start = value + spaces(&text[value..]);
+            let value = Value::find(&text[start..], text[name_end] == b'%', ends);
+            out.extend_from_slice(&text[copied..start]);
+            out.extend(value.opening);
             out.extend_from_slice(MASK.as_bytes());
-            (copied, at) = (end, end);
+            out.extend(value.closing);
+            at = start + value.len;
+            copied = at;
         }
         let text = match copied {
             0 => Cow::Borrowed(text),
@@ -181,49 +186,94 @@ fn as_str<'a>(text: &'a str, masked: Cow<'a, [u8]>) -> Cow<'a, str> {
 /// Where the next name ends and its value begins: at an equals sign, as it is or encoded.
 fn next_value(text: &[u8], from: usize) -> Option<(usize, usize)> {
     let rest = text.get(from..)?;
-    let plain = memchr(b'=', rest).map(|at| (from + at, from + at + 1));
-    let before = plain.map_or(text.len(), |(at, _)| at);
-    let mut percents = memchr_iter(b'%', &text[from..before]);
-    let encoded = percents.find_map(|at| {
+    memchr2_iter(b'=', b'%', rest).find_map(|at| {
         let at = from + at;
-        matches!(text.get(at + 1..at + 3), Some(b"3D" | b"3d")).then_some((at, at + 3))
-    });
-    encoded.or(plain)
+        match &text[at..] {
+            [b'=', ..] => Some((at, at + 1)),
+            [b'%', b'3', b'D' | b'd', ..] => Some((at, at + 3)),
+            _ => None,
+        }
+    })
 }
 
-/// The name that ends there.
-fn name_before(text: &[u8], end: usize) -> &[u8] {
-    let before = text[..end].trim_ascii_end();
-    let start = before.iter().rposition(|byte| NAME_ENDS.contains(byte));
-    let mut name = &before[start.map_or(0, |at| at + 1)..];
+/// The name at the end of `before`, which begins behind the last equals sign or masked value.
+fn name_in(before: &[u8]) -> &[u8] {
+    let before = before.trim_ascii_end();
+    let plain = before.iter().rposition(|byte| NAME_ENDS.contains(byte));
+    let name = &before[plain.map_or(0, |at| at + 1)..];
     // `%3F`, `%26` and `%3B` begin a name within an encoded query.
-    let encoded = name.windows(3).rposition(|three| {
-        [b"%3F", b"%26", b"%3B"]
-            .iter()
-            .any(|mark| three.eq_ignore_ascii_case(*mark))
-    });
-    if let Some(at) = encoded {
-        name = &name[at + 3..];
-    }
-    name
+    let encoded = name.windows(3).rposition(is_encoded_name_end);
+    &name[encoded.map_or(0, |at| at + 3)..]
 }
 
-/// Where a value ends; that of an encoded name ends with the parameter in which it is, too.
-fn value_end(text: &[u8], start: usize, is_encoded: bool, ends: &Ends) -> usize {
-    let value = &text[start..];
-    // In a log line, as a file or a program writes it.
-    if ends.has_quotes
-        && let Some((quote @ (b'"' | b'\''), quoted)) = value.split_first()
-    {
-        let end = memchr(*quote, quoted).map_or(quoted.len(), |at| at + 1);
-        return start + 1 + end;
+fn is_encoded_name_end(three: &[u8]) -> bool {
+    let ends = [b"%3F", b"%26", b"%3B"];
+    ends.iter().any(|end| three.eq_ignore_ascii_case(*end))
+}
+
+/// A value that is masked.
+struct Value {
+    /// The quote in front of it, and the one behind it.
+    opening: Option<u8>,
+    closing: Option<u8>,
+    /// Its bytes, with the quotes.
+    len: usize,
+}
+
+impl Value {
+    /// The value at the beginning of `text`; that of an encoded name ends with the parameter in which
+    /// it is, too.
+    fn find(text: &[u8], is_encoded: bool, ends: &Ends) -> Self {
+        // In a log line, as a file or a program writes it.
+        match text.split_first() {
+            Some((&quote @ (b'"' | b'\''), quoted)) if ends.has_quotes => {
+                let Some(end) = closing_quote(quoted, quote) else {
+                    return Self {
+                        opening: Some(quote),
+                        closing: None,
+                        len: text.len(),
+                    };
+                };
+                // What a shell takes for a part of the value; not the comma behind it in a list.
+                let behind = &quoted[end + 1..];
+                let tail = behind
+                    .iter()
+                    .position(|byte| ends.value.contains(byte) || b",;)]}:".contains(byte));
+                let tail = tail.unwrap_or(behind.len());
+                Self {
+                    opening: Some(quote),
+                    closing: Some(quote),
+                    len: 1 + end + 1 + tail,
+                }
+            }
+            _ => Self {
+                opening: None,
+                closing: None,
+                len: plain_len(text, is_encoded, ends),
+            },
+        }
     }
+}
+
+fn plain_len(value: &[u8], is_encoded: bool, ends: &Ends) -> usize {
     let plain = value.iter().position(|byte| ends.value.contains(byte));
     let end = plain.unwrap_or(value.len());
     let encoded = value[..end]
         .windows(3)
         .position(|three| three.eq_ignore_ascii_case(b"%26"));
-    start + encoded.filter(|_| is_encoded).unwrap_or(end)
+    encoded.filter(|_| is_encoded).unwrap_or(end)
+}
+
+/// Where a quoted text ends; a quote behind `\` is part of it.
+fn closing_quote(quoted: &[u8], quote: u8) -> Option<usize> {
+    let mut from = 0;
+    while let Some(at) = memchr2(quote, b'\\', quoted.get(from..)?) {
+        if quoted[from + at] == quote {
+            return Some(from + at);
+        }
+        from += at + 2;
+    }
+    None
 }
 
 /// Spaces before a value, if there is one.
@@ -290,8 +340,8 @@ fn mask_user_information<'a>(text: Cow<'a, [u8]>, ends: &Ends) -> Cow<'a, [u8]> 
     }
 }
 
-/// What stands in front of a name in a query, a form or a log line.
-const NAME_ENDS: &[u8] = b"?&;#/ \t\"'`(,{<>=\\";
+/// What stands in front of a name in a query, a form or a log line; all that ends a value is here.
+const NAME_ENDS: &[u8] = b"?&;#/ \t\r\n\"'`(,{<>=\\@|";
 
 /// What ends a masked part.
 struct Ends {
@@ -360,9 +410,16 @@ mod tests {
             ("/a?a=b&password=x=y=z&c=d", "/a?a=b&password=***&c=d"),
             (
                 "edge: 502 GET /a?token=abc: refused (key=\"b\")",
-                "edge: 502 GET /a?token=*** refused (key=***)",
+                "edge: 502 GET /a?token=*** refused (key=\"***\")",
             ),
-            ("password = \"a b\", b", "password = ***, b"),
+            ("password = \"a b\", b", "password = \"***\", b"),
+            ("password=\"a\\\"b\\\\\" c", "password=\"***\" c"),
+            ("password='a'\"b\" c", "password='***'\"b\" c"),
+            ("password='a'b c", "password='***' c"),
+            ("password=\"a b", "password=\"***"),
+            ("password=\"a\\", "password=\"***"),
+            ("a=b\nkey=c\r\nsid=d", "a=b\nkey=***\r\nsid=***"),
+            ("a|key=b|sid=c", "a|key=***"),
             ("password = a b", "password = *** b"),
             ("https://u:p@host/a?b=c", "https://***@host/a?b=c"),
             (
@@ -391,7 +448,7 @@ mod tests {
         ] {
             assert_eq!(mask.apply_url_str(url), expected, "{url}");
         }
-        assert_eq!(masked("key='a b' c"), "key=*** c");
+        assert_eq!(masked("key='a b' c"), "key='***' c");
     }
 
     #[test]
@@ -417,6 +474,38 @@ mod tests {
         }
         let long = format!("/a?{}token=x", "y".repeat(NAME_BYTES));
         assert_eq!(masked(&long), long);
+    }
+
+    #[test]
+    fn what_is_masked_is_masked_to_the_same_text() {
+        let mask = LogMask::default();
+        let name = "y".repeat(NAME_BYTES);
+        for text in [
+            "password = \"a b\", key='c'd, (sid=\"e\")",
+            "token=\"abc\"def=x",
+            "token=\"a",
+            "token=\n key=a",
+            "token%3Da%26b%3Dc=d",
+            "://a@b://c@d",
+            &format!("https://{name}@token=x"),
+            &format!("token={name}=x&{name}key=x"),
+        ] {
+            let once = mask.apply_str(text).into_owned();
+            assert_eq!(mask.apply_str(&once), once, "{text}");
+            let once = mask.apply_url_str(text).into_owned();
+            assert_eq!(mask.apply_url_str(&once), once, "{text}");
+        }
+    }
+
+    /// A request's target may be nothing but encoded equals signs, each of which may end a name.
+    #[test]
+    fn a_text_of_equals_signs_takes_no_longer_than_any_other() {
+        let signs = "%3D".repeat(200_000);
+        let began = std::time::Instant::now();
+        assert_eq!(masked(&signs), signs);
+        // Looking back to the beginning for each takes minutes.
+        assert!(began.elapsed() < std::time::Duration::from_secs(20));
+        assert_eq!(masked("a%3Dkey%3Db"), "a%3Dkey%3D***");
     }
 
     #[test]
