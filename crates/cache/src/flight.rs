@@ -201,7 +201,9 @@ impl Flights {
     /// What is under way for `key` must not be stored any more.
     pub(crate) fn outdate(&self, key: &Key) {
         for flight in self.shard(key).flights.get(&key.hash).into_iter().flatten() {
-            flight.is_outdated.store(true, Ordering::Relaxed);
+            if flight.key.text == key.text {
+                flight.is_outdated.store(true, Ordering::Relaxed);
+            }
         }
     }
 

@@ -150,3 +150,18 @@ fn a_mark_does_not_count_for_another_key_with_the_same_hash() {
     flights.mark(&key, now);
     assert!(flights.is_marked(&key, now) && !flights.is_marked(&forged, now));
 }
+
+#[test]
+fn a_write_outdates_no_other_key_with_the_same_hash() {
+    let flights = Arc::new(Flights::default());
+    let key = Key::new(b"http://a/");
+    let twin = Key {
+        hash: key.hash,
+        text: b"http://a/?twin".as_slice().into(),
+    };
+    let (_ticket, landing) = leads(flights.join(&key, Vec::new(), None));
+    flights.outdate(&twin);
+    assert!(!landing.is_outdated());
+    flights.outdate(&key);
+    assert!(landing.is_outdated());
+}
