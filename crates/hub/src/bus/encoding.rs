@@ -11,6 +11,8 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
+use penstock_exchange::fields::{Fate, fate, is_internal};
+use penstock_http::websocket::code::is_sendable;
 use penstock_http::{FieldBlock, FieldError, Status};
 use serde::{Deserialize, Serialize};
 
@@ -37,6 +39,8 @@ pub(super) enum DecodeError {
     Text,
     #[error("it holds a WebSocket's control frame that is too long")]
     Control,
+    #[error("it closes WebSockets with code {0}")]
+    CloseCode(u16),
     #[error("it says nothing")]
     Empty,
 }
@@ -347,10 +351,14 @@ impl<'a> WireResponse<'a> {
             Self::Hint => return Ok(ResponsePart::Hint),
             Self::Close => return Ok(ResponsePart::Close),
         };
-        let status = Status::new(response.status).ok_or(DecodeError::Status(response.status))?;
+        let status = Status::new(response.status).filter(|status| !status.is_informational());
+        let status = status.ok_or(DecodeError::Status(response.status))?;
         let mut fields = FieldBlock::new();
         for (name, value) in response.fields {
-            fields.push(&name, &value.into_bytes()?)?;
+            // No publisher may set these, and Redis is no more than one.
+            if fate(&*name) != Fate::Hop && !is_internal(name.as_bytes()) {
+                fields.push(&name, &value.into_bytes()?)?;
+            }
         }
         Ok(ResponsePart::Send(Box::new(HeldResponse {
             status,
@@ -387,6 +395,9 @@ impl<'a> WireSocket<'a> {
             Self::Pong(bytes) => SocketPart::Pong(control(bytes.into_bytes()?)?),
             // Its code takes two of the 125 bytes (RFC 6455 §5.5.1).
             Self::Close { reason, .. } if reason.len() > 123 => return Err(DecodeError::Control),
+            Self::Close { code, .. } if !is_sendable(code) => {
+                return Err(DecodeError::CloseCode(code));
+            }
             Self::Close { code, reason } => SocketPart::Close {
                 code,
                 reason: Box::from(&*reason),

@@ -147,12 +147,46 @@ fn what_is_not_understood_says_why() {
         )
     };
     no(&held(99, "a"), "status 99");
+    no(&held(101, "a"), "status 101");
     no(&held(200, r"a\r\nB: c"), "control byte");
     let ping = format!(
         r#"{{"v":1,"message":{{"websocket":{{"ping":{{"text":"{}"}}}}}}}}"#,
         "x".repeat(126)
     );
     no(&ping, "too long");
+    for code in [0, 999, 1005, 1006, 1015, 5000] {
+        let text = format!(
+            r#"{{"v":1,"message":{{"websocket":{{"close":{{"code":{code},"reason":""}}}}}}}}"#
+        );
+        no(&text, &format!("with code {code}"));
+    }
+}
+
+#[test]
+fn fields_that_no_publisher_may_set_come_from_no_other_node_either() {
+    let names = [
+        "A",
+        "Content-Length",
+        "transfer-encoding",
+        "Connection",
+        "Grip-Hold",
+    ];
+    let names = names.iter().chain(&["X-Accel-Redirect", "X-Sendfile", "B"]);
+    let fields: Vec<String> = names
+        .map(|name| format!(r#"["{name}",{{"text":"1"}}]"#))
+        .collect();
+    let text = format!(
+        r#"{{"v":1,"message":{{"response":{{"send":{{"status":200,"fields":[{}],"body":{{"bytes":{{"text":""}}}}}}}}}}}}"#,
+        fields.join(",")
+    );
+    let What::Message(came) = decode(&channel(), text.as_bytes()).unwrap() else {
+        panic!("not a message");
+    };
+    let Some(ResponsePart::Send(response)) = came.response else {
+        panic!("no response");
+    };
+    let names: Vec<&str> = response.fields.iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["A", "B"]);
 }
 
 #[test]
