@@ -1,12 +1,14 @@
 //! Any bytes as lines of those who join: no panic, what is taken is written the same again, nothing passes for a proof,
-//! and any text makes a label that passes.
+//! and any text makes a label that passes. A proof is one for its key, its meeting and its side alone, and not when a
+//! byte of it is another.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use penstock_wire::join::{
-    Answer, LINE_MAX, Meeting, Nonce, Purpose, Secret, ToFront, ToJoiner, greeting, label,
-    challenge, parse_challenge, parse_greeting, parse_request, request, verify_front, verify_joiner,
+    Answer, LINE_MAX, Meeting, Nonce, Purpose, Secret, ToFront, ToJoiner, challenge, greeting,
+    label, parse_challenge, parse_greeting, parse_request, prove_front, prove_joiner, request,
+    verify_front, verify_joiner,
 };
 
 const MEETING: Meeting = Meeting {
@@ -19,6 +21,7 @@ fuzz_target!(|data: &[u8]| {
         return;
     };
     let secret = Secret::new("a secret that the fuzzer does not know");
+    check_proofs(&secret, data);
     for line in text.split('\n') {
         if let Ok(nonce) = parse_greeting(line) {
             assert_eq!(greeting(&nonce), format!("{line}\n"));
@@ -51,3 +54,37 @@ fuzz_target!(|data: &[u8]| {
         );
     }
 });
+
+fn check_proofs(secret: &Secret, data: &[u8]) {
+    let mut nonce = [0; 16];
+    for (byte, drawn) in nonce.iter_mut().zip(data) {
+        *byte = *drawn;
+    }
+    let meeting = Meeting {
+        joiner: Nonce(nonce),
+        front: MEETING.front,
+    };
+    let (ours, theirs) = (
+        prove_joiner(secret, &meeting),
+        prove_front(secret, &meeting),
+    );
+    let (ours, theirs) = (ours.trim_end(), theirs.trim_end());
+    assert_eq!(verify_joiner(secret, &meeting, ours), Ok(()));
+    assert_eq!(verify_front(secret, &meeting, theirs), Ok(()));
+    assert!(verify_joiner(secret, &meeting, theirs).is_err());
+    assert!(verify_front(secret, &meeting, ours).is_err());
+    assert!(verify_joiner(&Secret::new("another"), &meeting, ours).is_err());
+    if nonce != MEETING.joiner.0 {
+        assert!(verify_joiner(secret, &MEETING, ours).is_err());
+    }
+    let mut changed = ours.as_bytes().to_vec();
+    if let [at, byte, ..] = *data {
+        let at = usize::from(at) % changed.len();
+        changed[at] = byte;
+        if let Ok(line) = std::str::from_utf8(&changed)
+            && line != ours
+        {
+            assert!(verify_joiner(secret, &meeting, line).is_err(), "{line}");
+        }
+    }
+}

@@ -14,7 +14,12 @@ fuzz_target!(|data: &[u8]| {
     check_stable(&mask, data);
     let cut = data.len().checked_div(2).unwrap_or_default();
     let (before, after) = data.split_at(cut);
-    for name in [&b"&token="[..], b" password = ", b"?X-Amz-Signature=", b"\napi_key=\"x\\\""] {
+    for name in [
+        &b"&token="[..],
+        b" password = ",
+        b"?X-Amz-Signature=",
+        b"\napi_key=\"x\\\"",
+    ] {
         let text = [before, name, CANARY, after].concat();
         check_stable(&mask, &text);
         assert!(!has_canary(&mask.apply(&text)), "{}", show(&text));

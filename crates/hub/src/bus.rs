@@ -18,6 +18,7 @@ mod encoding;
 mod entry;
 mod follow;
 mod follows;
+pub(crate) mod fuzzing;
 mod inbox;
 mod link;
 mod machine;

@@ -8,6 +8,7 @@
 //! answer reaches a client and none of a client reaches an application; an instruction that is not understood
 //! holds nobody and is told with its place; what a back end sends is bounded before it is kept.
 
+pub(crate) mod fuzzing;
 mod handler;
 mod instruct;
 mod json;

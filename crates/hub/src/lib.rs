@@ -16,6 +16,7 @@ mod bus;
 mod channel;
 mod counts;
 mod filters;
+pub mod fuzzing;
 mod grip;
 mod history;
 mod hold;

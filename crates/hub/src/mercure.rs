@@ -18,6 +18,7 @@ mod access;
 mod answers;
 mod audiences;
 mod board;
+pub(crate) mod fuzzing;
 mod history;
 mod publish;
 mod query;

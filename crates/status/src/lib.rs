@@ -12,6 +12,7 @@ mod events;
 mod exposition;
 #[cfg(test)]
 mod fake;
+pub mod fuzzing;
 mod guard;
 mod manage;
 mod page;

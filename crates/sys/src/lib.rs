@@ -18,6 +18,7 @@ pub mod confine;
 pub mod daemon;
 pub mod descriptors;
 pub mod file;
+pub mod fuzzing;
 pub mod handover;
 pub mod identity;
 pub mod isolation;

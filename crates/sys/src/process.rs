@@ -9,7 +9,7 @@
 
 mod exit_watch;
 mod handle;
-mod launcher;
+pub(crate) mod launcher;
 mod orphans;
 pub mod successor;
 mod turns;

@@ -12,6 +12,7 @@
 mod control;
 mod dialog;
 mod events;
+pub(super) mod fuzzing;
 mod obeying;
 mod opening;
 mod session;

@@ -21,6 +21,7 @@
 //!   them at its end.
 
 mod child;
+pub(crate) mod fuzzing;
 mod order;
 mod privileges;
 mod refusals;

@@ -85,7 +85,7 @@ impl Order {
         Self::decode(&bytes).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "no order"))
     }
 
-    fn decode(bytes: &[u8]) -> Option<Self> {
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let mut input = Reader(bytes);
         let order = Self {
             program: input.text()?,

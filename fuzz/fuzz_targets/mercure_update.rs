@@ -1,0 +1,8 @@
+//! Any bytes as an update of a Mercure hub: topics, id and type are lines within their bounds.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use penstock_hub::fuzzing;
+
+fuzz_target!(|data: &[u8]| fuzzing::read_update(data));
