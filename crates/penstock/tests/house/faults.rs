@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::support::{PATIENCE, RawClient, Server, Site, eventually};
+use crate::support::{PATIENCE, RawClient, Server, Site, eventually, is_server_hidden};
 use crate::wsgi::serve_ready;
 
 /// An application with a path for each kind of damage.
@@ -164,6 +164,9 @@ fn nameless_bytes(pid: i32) -> u64 {
 
 #[test]
 fn an_endless_response_that_nobody_reads_costs_bounded_memory_and_disk() {
+    if is_server_hidden() {
+        return;
+    }
     const SPOOL: u64 = 2 << 20;
     let limits = "[limits]\nresponse_memory = \"64KiB\"\nresponse_spool = \"2MiB\"";
     let server = serve_ready(&site("processes = 2", limits));

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use crate::support::{PATIENCE, RawClient, Server, Site, eventually};
+use crate::support::{PATIENCE, RawClient, Server, Site, eventually, is_server_hidden};
 
 const APP: &str = r#"
 PIECE = bytes(range(256)) * 256
@@ -64,6 +64,9 @@ fn used(server: &Server) -> f64 {
 
 #[test]
 fn clients_that_take_nothing_fill_temporary_files_to_their_bound_only() {
+    if is_server_hidden() {
+        return;
+    }
     let server = serve("temp_bytes = \"4MiB\"\nresponse_memory = \"16KiB\"");
     let mut slow: Vec<RawClient> = (0..20)
         .map(|_| {

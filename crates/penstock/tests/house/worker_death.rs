@@ -192,6 +192,14 @@ fn a_worker_killed_at_work_costs_its_own_request_only() {
         .expect_status(200);
 }
 
+struct StopOnDrop<'s>(&'s AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn workers_killed_again_and_again_under_load_cost_one_request_each() {
     const KILLS: usize = 6;
@@ -215,6 +223,8 @@ fn workers_killed_again_and_again_under_load_cost_one_request_each() {
                 }
             });
         }
+        // The clients end with a round that fails, too.
+        let _stop = StopOnDrop(&stop);
         for round in 0..KILLS {
             let workers = wait_workers(&server, 3);
             kill(workers[round % 3], Signal::KILL);
@@ -225,7 +235,6 @@ fn workers_killed_again_and_again_under_load_cost_one_request_each() {
             });
         }
         wait_workers(&server, 3);
-        stop.store(true, Ordering::Relaxed);
     });
     let lost = lost.load(Ordering::Relaxed);
     assert!(

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 
 use super::{ask, asking, descriptors, expect_calm, lines_with, site};
-use crate::support::{Origin, PATIENCE, RawClient, Server, Site, eventually, kill};
+use crate::support::{
+    Origin, PATIENCE, RawClient, Server, Site, eventually, is_server_hidden, kill,
+};
 use crate::wsgi::serve_ready;
 
 fn limit_descriptors(pid: i32, to: u64) -> Rlimit {
@@ -30,6 +32,9 @@ fn busy(server: &Server) -> RawClient {
 
 #[test]
 fn without_descriptors_newcomers_wait_and_nothing_spins() {
+    if is_server_hidden() {
+        return;
+    }
     let server = serve_ready(&site("processes = 1", ""));
     let pid = server.pid();
     let mut early = busy(&server);
@@ -116,6 +121,9 @@ fn without_descriptors_no_server_of_an_upstream_is_blamed() {
 
 #[test]
 fn above_limits_connections_newcomers_wait_and_nothing_spins() {
+    if is_server_hidden() {
+        return;
+    }
     let server = serve_ready(&site("processes = 1", "[limits]\nconnections = 4"));
     let mut inside: Vec<RawClient> = (0..4).map(|_| busy(&server)).collect();
     let mut newcomers: Vec<RawClient> = (0..3).map(|_| asking(&server, "/")).collect();

@@ -3,7 +3,7 @@
 use rustix::process::Signal;
 
 use super::{FORKED, House, PLAIN, RACK, send};
-use crate::support::{PATIENCE, eventually};
+use crate::support::{PATIENCE, eventually, is_server_hidden};
 
 /// A field of the status of a process, or of one of its threads.
 fn status(path: &str, field: &str) -> Option<String> {
@@ -23,6 +23,9 @@ fn launcher(house: &House) -> i32 {
 
 #[test]
 fn no_thread_of_the_front_end_may_start_programs_and_workers_may() {
+    if is_server_hidden() {
+        return;
+    }
     for model in [FORKED, PLAIN, RACK] {
         let house = model.serve("processes = 1");
         let server = house.pid();
@@ -53,6 +56,9 @@ fn no_thread_of_the_front_end_may_start_programs_and_workers_may() {
 
 #[test]
 fn without_its_launcher_a_server_serves_on_and_says_what_to_do() {
+    if is_server_hidden() {
+        return;
+    }
     let house = PLAIN.serve("processes = 1");
     send(launcher(&house), Signal::KILL);
     let (status, _, errors) = house.restart();

@@ -6,7 +6,7 @@
 use rustix::process::{Pid, Signal, getpriority_process};
 
 use super::{ASGI, FIBERS, FORKED, GREENLETS, House, LOOK, Model, PLAIN, RACK, pause};
-use crate::support::{PATIENCE, eventually};
+use crate::support::{PATIENCE, eventually, is_server_hidden};
 
 /// Open descriptors of the server, without those of connections that are about to end.
 fn descriptors(house: &House) -> usize {
@@ -31,6 +31,9 @@ fn zombies(house: &House) -> Vec<String> {
 
 #[test]
 fn twenty_restarts_in_a_row_leave_nothing_behind() {
+    if is_server_hidden() {
+        return;
+    }
     for model in [FORKED, ASGI, GREENLETS, RACK, FIBERS] {
         let Model(name, ..) = model;
         let times = if name == "forked" { 20 } else { 5 };
@@ -72,6 +75,9 @@ fn may_come_back_to(house: &House) -> i32 {
 
 #[test]
 fn what_is_loaded_beside_what_serves_goes_last_until_it_is_loaded() {
+    if is_server_hidden() {
+        return;
+    }
     for model in [FORKED, PLAIN, RACK] {
         let Model(name, ..) = model;
         let house = model.serve("processes = 1");

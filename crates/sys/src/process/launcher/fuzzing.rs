@@ -34,6 +34,7 @@ fn privileges() -> Privileges {
             OsString::from("SOCKET"),
         )),
         unconfined: vec![Some(UNCONFINED.to_owned())],
+        groups: Vec::new(),
     }
 }
 
@@ -65,6 +66,8 @@ pub(crate) fn read_order(bytes: &[u8]) {
         None => assert_eq!(name, Some(UNCONFINED)),
     }
     assert!(descriptors.is_empty());
+    // There is no group, so that nothing is put into one.
+    assert_eq!(privileges.find_group(&order).is_ok(), order.group.is_none());
     let order = Order {
         sandbox: permitted.sandbox,
         ..order
@@ -98,6 +101,8 @@ pub(crate) fn orders() -> Vec<Vec<u8>> {
         lifetime: Lifetime::OfServer,
         sandbox,
         account: account.map(str::to_owned),
+        group: None,
+        app: "shop".to_owned(),
     };
     let successor = Order {
         program: "/nonexistent/penstock".into(),
@@ -113,6 +118,10 @@ pub(crate) fn orders() -> Vec<Vec<u8>> {
         order(None, Sandbox::decode(1)),
         order(Some("shop"), Sandbox::decode(3)),
         order(Some(UNCONFINED), None),
+        Order {
+            group: Some("shop".to_owned()),
+            ..order(Some("shop"), Sandbox::decode(1))
+        },
         successor,
     ];
     orders.iter().map(Order::encode).collect()
