@@ -116,12 +116,14 @@ impl LogMask {
     fn apply_within<'a>(&self, text: &'a [u8], ends: &Ends) -> Cow<'a, [u8]> {
         let mut out = Vec::new();
         let (mut copied, mut at) = (0, 0);
+        // Behind the last equals sign: what was masked there may be the name of another value.
+        let mut name_start = 0;
         if memchr2(b'=', b'%', text).is_none() {
             at = text.len();
         }
         while let Some((name_end, value)) = next_value(text, at) {
-            let name = name_in(&text[at..name_end]);
-            at = value;
+            let name = name_in(&text[name_start..name_end]);
+            (name_start, at) = (value, value);
             if !self.covers(name) {
                 continue;
             }
@@ -132,7 +134,7 @@ impl LogMask {
             out.extend_from_slice(MASK.as_bytes());
             out.extend(value.closing);
             at = start + value.len;
-            copied = at;
+            (name_start, copied) = (start, at);
         }
         let text = match copied {
             0 => Cow::Borrowed(text),
@@ -196,7 +198,7 @@ fn next_value(text: &[u8], from: usize) -> Option<(usize, usize)> {
     })
 }
 
-/// The name at the end of `before`, which begins behind the last equals sign or masked value.
+/// The name at the end of `before`, which begins behind the last equals sign.
 fn name_in(before: &[u8]) -> &[u8] {
     let before = before.trim_ascii_end();
     let plain = before.iter().rposition(|byte| NAME_ENDS.contains(byte));
@@ -257,7 +259,11 @@ impl Value {
 
 fn plain_len(value: &[u8], is_encoded: bool, ends: &Ends) -> usize {
     let plain = value.iter().position(|byte| ends.value.contains(byte));
-    let end = plain.unwrap_or(value.len());
+    let mut end = plain.unwrap_or(value.len());
+    // `key = password="a b"`: what looked like a value is another name, and its value is quoted.
+    if let Some((b'=', [b'"' | b'\'', ..])) = value[..end].last().zip(value.get(end..)) {
+        end += Value::find(&value[end..], is_encoded, ends).len;
+    }
     let encoded = value[..end]
         .windows(3)
         .position(|three| three.eq_ignore_ascii_case(b"%26"));
@@ -278,7 +284,8 @@ fn closing_quote(quoted: &[u8], quote: u8) -> Option<usize> {
 
 /// Spaces before a value, if there is one.
 fn spaces(value: &[u8]) -> usize {
-    let len = value.len() - value.trim_ascii_start().len();
+    let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t');
+    let len = value.iter().take_while(|byte| is_blank(byte)).count();
     if len < value.len() { len } else { 0 }
 }
 
@@ -420,6 +427,11 @@ mod tests {
             ("password=\"a\\", "password=\"***"),
             ("a=b\nkey=c\r\nsid=d", "a=b\nkey=***\r\nsid=***"),
             ("a|key=b|sid=c", "a|key=***"),
+            ("key = password = a", "key = *** = ***"),
+            ("key = b = c", "key = *** = c"),
+            ("key = password=\"a b\" c", "key = *** c"),
+            ("key = pin='a b", "key = ***"),
+            ("key =\npassword=\"a b\"", "key =***\npassword=\"***\""),
             ("password = a b", "password = *** b"),
             ("https://u:p@host/a?b=c", "https://***@host/a?b=c"),
             (
@@ -484,6 +496,7 @@ mod tests {
             "password = \"a b\", key='c'd, (sid=\"e\")",
             "token=\"abc\"def=x",
             "token=\"a",
+            "key = password = \"a\"b = c",
             "token=\n key=a",
             "token%3Da%26b%3Dc=d",
             "://a@b://c@d",

@@ -184,7 +184,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<Vec<(u64, Rule)>> {
             1 => Rule::Url(string()?),
             2 => Rule::Prefix(string()?),
             3 => Rule::Tag(string()?),
-            4 => Rule::All,
+            4 if text.is_empty() => Rule::All,
             _ => return None,
         };
         purges.push((u64::from_le_bytes(*number), rule));
@@ -214,6 +214,12 @@ mod tests {
             assert!(decode(&wrong).is_none() && decode(&bytes[..at]).is_none());
         }
         assert!(encode(&[]).is_empty());
+        // All with a text: nobody writes that.
+        let mut odd = encode(&[(10, Rule::Tag("x".to_owned()))]);
+        odd[16] = 4;
+        let sum = XxHash3_64::oneshot(&odd[8..]);
+        odd[..8].copy_from_slice(&sum.to_le_bytes());
+        assert_eq!(decode(&odd), None);
     }
 
     #[test]
