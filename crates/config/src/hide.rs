@@ -173,6 +173,7 @@ pub const HIDDEN_BY_DEFAULT: &[&str] = &[
     "*.sqlite2",
     "*.sqlite3",
     "*.sqlite3-*",
+    "*.sql.txt",
     // Private keys and what holds them.
     "*.agekey",
     "*.bks",
@@ -196,6 +197,10 @@ pub const HIDDEN_BY_DEFAULT: &[&str] = &[
     "id_ed25519",
     "id_rsa",
     "secring.gpg",
+    "id_rsa.txt",
+    "id_ed25519.txt",
+    "*.key.txt",
+    "*.pem.txt",
     // Backups and what editors leave.
     "*~",
     "#*#",
@@ -274,6 +279,8 @@ pub const HIDDEN_BY_DEFAULT: &[&str] = &[
     "*.scala",
     "*.slim",
     "*.twig",
+    "*config*.php.txt",
+    "*settings*.py.txt",
     "*.vb",
     "*.war",
     // How an application is built and deployed.

@@ -209,7 +209,7 @@ fn place_of(table: &[(Box<[u8]>, usize)], key: &[u8]) -> Option<usize> {
 }
 
 /// A name, and what it is a packed, copied or numbered version of: `dump.sql.1.gz`, `dump.sql.1`,
-/// `dump.sql`; `app.log-2026-11-26`, `app.log`.
+/// `dump.sql`; `app.log-2026-11-26`, `app.log`; `config.php-old`, `config.php`.
 fn spellings(name: &[u8]) -> impl Iterator<Item = &[u8]> {
     fn original<'a>(name: &&'a [u8]) -> Option<&'a [u8]> {
         let name: &'a [u8] = name;
@@ -219,6 +219,9 @@ fn spellings(name: &[u8]) -> impl Iterator<Item = &[u8]> {
                 return Some(original);
             }
         }
+        if let Some(original) = without_copy_word(name) {
+            return Some(original);
+        }
         // `error_log-2026-11-26`: from the first dash behind which there is a number only.
         let number = name.iter().rposition(|byte| !is_of_number(*byte))? + 1;
         let mut behind = name.get(number..)?.iter();
@@ -227,6 +230,27 @@ fn spellings(name: &[u8]) -> impl Iterator<Item = &[u8]> {
         is_number(number).then_some(original)
     }
     std::iter::successors(Some(name), original)
+}
+
+/// What a name is a copy of that ends in a word for that, behind a mark: `config.php-old`,
+/// `config.php_bak2`, `config.php copy`, `config.php (1)`.
+fn without_copy_word(name: &[u8]) -> Option<&[u8]> {
+    let is_mark = |byte: u8| b"-_+,~ (".contains(&byte);
+    let (inner, is_closed) = match name.split_last() {
+        Some((b')', inner)) => (inner, true),
+        _ => (name, false),
+    };
+    let mark = inner.iter().rposition(|&byte| is_mark(byte))?;
+    let word = inner.get(mark + 1..)?;
+    let letters = word.iter().rposition(|byte| !byte.is_ascii_digit());
+    let letters = word.get(..letters.map_or(0, |last| last + 1))?;
+    // A number alone is one in parentheses; else it is a date, or part of a name.
+    let is_copy = match letters {
+        b"" => is_closed && !word.is_empty(),
+        _ => COPIES.contains(&letters),
+    };
+    let end = name.get(..mark)?.iter().rposition(|&byte| !is_mark(byte))?;
+    name.get(..=end).filter(|_| is_copy)
 }
 
 /// Whether an ending is a number, a date or a time: `1`, `2026-11-26`, `20261126t101500z`.
@@ -239,13 +263,21 @@ fn is_of_number(byte: u8) -> bool {
 }
 
 /// Endings of what holds a file in a packed form, or is a copy of it that has been set aside.
-const COPIES: [&[u8]; 27] = [
+///
+/// Not `txt`: `makefile.txt` and `example.php.txt` are written to be read.
+const COPIES: [&[u8]; 38] = [
     b"7z",
+    b"backup",
+    b"bak",
+    b"bck",
+    b"bkp",
     b"br",
     b"bz2",
     b"copy",
+    b"default",
     b"disabled",
     b"dist",
+    b"example",
     b"gz",
     b"lz",
     b"lz4",
@@ -253,14 +285,19 @@ const COPIES: [&[u8]; 27] = [
     b"lzo",
     b"new",
     b"off",
+    b"old",
+    b"orig",
+    b"original",
     b"prev",
     b"rar",
+    b"sample",
+    b"save",
     b"tar",
     b"tbz2",
     b"temp",
     b"tgz",
+    b"template",
     b"tmp",
-    b"txt",
     b"txz",
     b"xz",
     b"z",

@@ -30,7 +30,7 @@ fn folder() -> Site {
     site
 }
 
-const PRIVATE: [&str; 24] = [
+const PRIVATE: [&str; 28] = [
     ".env",
     ".git/config",
     ".htpasswd",
@@ -55,6 +55,10 @@ const PRIVATE: [&str; 24] = [
     "site.sqlite3",
     "site.sqlite3-wal",
     "wp-config.php.old",
+    "wp-config.php-old",
+    "wp-config.php.sample",
+    "wp-config.php_bak",
+    "wp-config.php.txt",
 ];
 
 /// The private names as they are, and other spellings of some.
