@@ -102,8 +102,13 @@ pub(crate) fn refuse(listener: BorrowedFd<'_>, call: &Notification) {
 
 fn control(listener: BorrowedFd<'_>, request: u32, message: *mut libc::c_void) -> io::Result<()> {
     #[expect(unsafe_code, reason = "no safe wrapper offers these calls")]
+    #[allow(
+        clippy::cast_lossless,
+        clippy::cast_possible_wrap,
+        reason = "the C library's type of a request: 64 bits in glibc, 32 with a sign in musl"
+    )]
     // SAFETY: the message is alive, and as long as the kernel says ([`is_supported`]).
-    let done = unsafe { libc::ioctl(listener.as_raw_fd(), request.into(), message) };
+    let done = unsafe { libc::ioctl(listener.as_raw_fd(), request as libc::Ioctl, message) };
     match done {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),
@@ -133,7 +138,7 @@ const WITH_DISK_PRIORITY: &[Call] = &[("ioprio_set", libc::SYS_ioprio_set)];
 const EVERYONE: u32 = u32::MAX;
 
 /// "All processes of a user" (`linux/resource.h`, `linux/ioprio.h`).
-const USER_PRIORITY: u32 = libc::PRIO_USER;
+const USER_PRIORITY: u32 = 2;
 const USER_DISK_PRIORITY: u32 = 3;
 
 /// What refuses calls that reach for one of these processes, or for all.
