@@ -7,7 +7,9 @@
 //! - A socket in a folder that nobody has named lies where only root and whoever starts the server can
 //!   make, remove or replace files.
 //! - A caller is root or whoever made the socket, and no process that this server, or the one that it
-//!   follows, has started.
+//!   follows, has started; nor one that came from an application of another server, or of one that was
+//!   killed.
+//! - It is made by whoever starts the server, never by the user that a server has become.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -153,12 +155,19 @@ pub(crate) fn open(
     config: &Config,
     first: Option<&ListenAddr>,
     supply: &mut Supply<'_>,
+    follows: bool,
 ) -> Result<Option<Opened>, String> {
     let server = &config.server;
     let role = (Role::Control, false);
     match &server.control {
         Control::Off => return Ok(None),
         Control::At(path) => {
+            check_maker(
+                config,
+                ("server.control", path, Role::Control),
+                supply,
+                follows,
+            )?;
             let opened = listeners::open(&ListenAddr::Unix(path.clone()), role, supply, 1);
             return opened
                 .map(Some)
@@ -172,8 +181,12 @@ pub(crate) fn open(
         // Root's stays root's: a server that is another user by now has other folders.
         return listeners::open(&wanted, role, supply, 1).map(Some);
     }
-    let name = name(first, joined(config));
     let (uid, _) = identity::current();
+    if let Some(why) = other_maker(config, follows) {
+        log::warn!("control: no socket for `penstock reload` and the other commands: {why}");
+        return Ok(None);
+    }
+    let name = name(first, joined(config));
     let mut causes = Vec::new();
     for folder in folders_here() {
         if let Err(error) = folder.prepare(uid) {
@@ -191,6 +204,40 @@ pub(crate) fn open(
         causes.join("; ")
     );
     Ok(None)
+}
+
+/// Why a socket that takes changes is not made by this process: it would be its user's, as whom the
+/// applications run, and not theirs who started the first server.
+fn other_maker(config: &Config, follows: bool) -> Option<String> {
+    let (uid, _) = identity::current();
+    let is_other = follows && config.server.user.is_some() && uid != 0;
+    is_other.then(|| {
+        format!(
+            "after an upgrade it would belong to user {uid} (server.user), as whom applications run: \
+             restart the server"
+        )
+    })
+}
+
+/// Refuses to make a socket that takes changes where it would be another user's; one that was handed
+/// over is as it was.
+///
+/// # Errors
+/// Which socket, and what to do.
+pub(crate) fn check_maker(
+    config: &Config,
+    (key, path, role): (&str, &Path, Role),
+    supply: &Supply<'_>,
+    follows: bool,
+) -> Result<(), String> {
+    let given = supply.inherited.address_of(role);
+    if matches!(given, Some(ListenAddr::Unix(given)) if given == *path) {
+        return Ok(());
+    }
+    match other_maker(config, follows) {
+        Some(why) => Err(format!("{key}: unix:{} is not made: {why}", path.display())),
+        None => Ok(()),
+    }
 }
 
 fn open_in(folder: &Path, name: &str, supply: &mut Supply<'_>) -> Result<Opened, String> {
@@ -351,6 +398,10 @@ impl Gate {
                     "{who}: an application has no say in the server's life"
                 ))
             }
+            Origin::Application => Err(format!(
+                "process {pid}, which comes from an application of a server that has ended, or of \
+                 another one"
+            )),
             Origin::Unknown => Err(format!(
                 "process {pid}, which is gone or hidden, and may come from an application"
             )),

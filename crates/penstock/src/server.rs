@@ -90,6 +90,9 @@ pub(crate) struct Options {
     pub(crate) program: std::path::PathBuf,
     /// Whether it has left its terminal, or will: its standard streams go to the log.
     pub(crate) daemonize: bool,
+    /// What of its control is open to others, a line each; found at the start, before it became another
+    /// user.
+    pub(crate) exposures: Vec<String>,
 }
 
 /// What only this start has.
@@ -178,7 +181,7 @@ pub(crate) struct Live {
 pub(crate) fn run(
     invocation: Invocation,
     config: Config,
-    options: Options,
+    mut options: Options,
     beginning: Beginning,
 ) -> Result<(), String> {
     let say = |error: std::io::Error| error.to_string();
@@ -191,7 +194,7 @@ pub(crate) fn run(
     let handed_over = predecessor.as_ref().and_then(Predecessor::token);
     let token = admin_token::read(config.server.admin_token.as_deref(), handed_over)?;
     // Before it is another user, who may be the one to be warned of.
-    let open = control::warnings(&config);
+    options.exposures = control::warnings(&config);
     let doors = prepare_process(
         &config,
         &invocation,
@@ -206,7 +209,7 @@ pub(crate) fn run(
     surroundings::log_missing(&config.limits.temp_dir);
     let not_held = options.bounds.warnings(&config);
     let of_boundary = boundary::warnings(&config).into_iter().chain(not_held);
-    for warning in open.into_iter().chain(of_boundary) {
+    for warning in options.exposures.iter().cloned().chain(of_boundary) {
         log::warn!("{warning}");
     }
     remove_abandoned_folders(&config);
@@ -617,6 +620,11 @@ impl Server {
 
     pub(crate) fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Relaxed)
+    }
+
+    /// What of its control is open to others.
+    pub(crate) fn exposures(&self) -> &[String] {
+        &self.options.exposures
     }
 
     pub(crate) fn threads(&self) -> usize {

@@ -258,6 +258,7 @@ fn snapshot(server: &Server) -> Snapshot {
         reload_error: live.reload_error.clone(),
         log_lines_dropped: server.log_lines_dropped(),
         warnings: [
+            server.exposures().to_vec(),
             boundary::warnings(&live.config),
             server.bounds().warnings(&live.config),
         ]

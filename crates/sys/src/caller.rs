@@ -5,7 +5,10 @@
 //!
 //! # Invariants
 //! - A caller counts as a stranger only if each of its ancestors was seen, up to one that belongs to
-//!   another user and is hidden. One that is gone, or cannot be looked at, is [`Origin::Unknown`].
+//!   another user and is hidden. One that is gone, or cannot be looked at, is [`Origin::Unknown`], unless
+//!   it is root's and hidden from a server that is not root.
+//! - One that an application has left behind is known by its mark (`resource_limits`), whatever has
+//!   become of its parents and its server.
 //! - Where the kernel has `SO_PEERPIDFD` (Linux 6.5), the process that was looked at is the caller and
 //!   not another one that has got its number since.
 
@@ -15,7 +18,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-use crate::signals::{Lineage, Roots, Sender, lineage};
+use crate::resource_limits;
+use crate::signals::{self, Lineage, Roots, Sender, lineage};
 
 /// A process that has connected to a Unix socket, as the kernel knew it then.
 #[derive(Debug)]
@@ -44,6 +48,8 @@ pub enum Origin {
     Outside,
     /// It does.
     Inside(Sender),
+    /// It does not, and comes from an application of another server, or of one that was killed.
+    Application,
     /// It is gone, or its ancestors cannot be seen.
     Unknown,
 }
@@ -73,7 +79,13 @@ impl Caller {
         }
         let us = std::process::id();
         let found = match lineage(pid, Roots::of(us, predecessor)) {
-            Lineage::Outside => Origin::Outside,
+            Lineage::Outside => match resource_limits::is_marked(pid) {
+                Ok(false) => Origin::Outside,
+                Ok(true) => Origin::Application,
+                Err(_) if self.is_hidden_root() => Origin::Outside,
+                Err(_) => Origin::Unknown,
+            },
+            Lineage::Unknown if self.is_hidden_root() => Origin::Outside,
             Lineage::Unknown => Origin::Unknown,
             Lineage::Below { child, root } => {
                 return Origin::Inside(Sender {
@@ -88,6 +100,17 @@ impl Caller {
             Handle::Process(process) if has_ended(process) => Origin::Unknown,
             _ => found,
         }
+    }
+
+    /// Whether it is root's and hidden from a server that is not (`hidepid` of /proc), though it runs. No
+    /// application is root: the sandbox leads to no other user.
+    fn is_hidden_root(&self) -> bool {
+        let is_there = match (&self.handle, self.pid) {
+            (Handle::Process(process), _) => !has_ended(process),
+            (Handle::Unsupported, Some(pid)) => signals::exists(pid),
+            (Handle::Unsupported, None) | (Handle::Gone, _) => false,
+        };
+        is_there && self.uid == 0 && !rustix::process::geteuid().is_root()
     }
 }
 

@@ -1,7 +1,8 @@
 //! What this process may have of a resource: `getrlimit`, also where a sandbox forbids its newer
 //! form.
 //!
-//! Used by `process`, `identity`, `memory` and `pages`. rustix asks by `prlimit64` alone and panics
+//! Used by `process`, `identity`, `memory` and `pages`; `caller` knows by a limit what an application has
+//! left behind. rustix asks by `prlimit64` alone and panics
 //! where that is refused, which units do that deny systemd's set `@resources`.
 
 use std::io;
@@ -58,9 +59,79 @@ fn read_by_older_call(resource: Resource, both: &mut [u64; 2]) -> io::Result<()>
     }
 }
 
+/// The mark of an application: its bound on file locks, which Linux has not looked at since 2.4.25
+/// (`RLIMIT_LOCKS`). All that it starts inherits it, and without the rights of root it cannot be raised.
+const MARK: u64 = 0x5045_4e53;
+
+/// Marks this process, and all that comes of it, as part of an application: one below what the server
+/// has, which may itself be started by an application.
+///
+/// # Errors
+/// What `setrlimit` says.
+pub(crate) fn mark_application() -> io::Result<()> {
+    let own = read_limit(Resource::Locks)?.maximum;
+    let mark = Some(own.map_or(MARK, |own| own.saturating_sub(1)));
+    let marked = Rlimit {
+        current: mark,
+        maximum: mark,
+    };
+    Ok(rustix::process::setrlimit(Resource::Locks, marked)?)
+}
+
+/// Whether a process is part of an application, of whichever server.
+///
+/// # Errors
+/// That it is gone, or cannot be looked at.
+pub(crate) fn is_marked(pid: u32) -> io::Result<bool> {
+    // `None` is no bound.
+    let number = |limit: Option<u64>| limit.unwrap_or(u64::MAX);
+    let own = read_limit(Resource::Locks)?.maximum;
+    Ok(number(max_locks(pid)?) < number(own))
+}
+
+/// The hard limit on locks of another process (proc_pid_limits(5)).
+#[expect(clippy::disallowed_methods, reason = "/proc is memory, no disk")]
+fn max_locks(pid: u32) -> io::Result<Option<u64>> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/limits"))?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("Max file locks"));
+    let word = line.and_then(|line| line.split_ascii_whitespace().nth(1));
+    match word {
+        Some("unlimited") => Ok(None),
+        Some(word) => word.parse().map(Some).map_err(io::Error::other),
+        None => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_an_application_leaves_behind_keeps_its_mark() {
+        use std::os::unix::process::CommandExt;
+        use std::process::{Command, Stdio};
+        assert!(!is_marked(std::process::id()).unwrap());
+        let mut shell = Command::new("sh");
+        // Its child, in a session of its own, tells its number.
+        shell.args(["-c", "setsid sh -c 'echo $$; exec sleep 1000' & wait"]);
+        #[expect(unsafe_code, reason = "as a program is started")]
+        // SAFETY: system calls alone, in the forked child.
+        unsafe {
+            shell.pre_exec(mark_application);
+        }
+        let mut shell = shell.stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        let mut output = io::BufReader::new(shell.stdout.take().unwrap());
+        io::BufRead::read_line(&mut output, &mut line).unwrap();
+        let left: u32 = line.trim().parse().unwrap();
+        shell.kill().unwrap();
+        shell.wait().unwrap();
+        assert!(is_marked(left).unwrap());
+        let pid = rustix::process::Pid::from_raw(left.cast_signed()).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    }
 
     #[test]
     fn both_calls_say_the_same() {

@@ -201,6 +201,17 @@ pub(crate) fn lineage(pid: u32, roots: Roots) -> Lineage {
     Lineage::Unknown
 }
 
+/// Whether there is a process of this number, whoever it belongs to.
+pub(crate) fn exists(pid: u32) -> bool {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    pid.is_some_and(|pid| {
+        matches!(
+            rustix::process::test_kill_process(pid),
+            Ok(()) | Err(Errno::PERM)
+        )
+    })
+}
+
 /// Whether a process runs that this one may send no signals. Async-signal-safe.
 fn is_of_another_user(pid: u32) -> bool {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);

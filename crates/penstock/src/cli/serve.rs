@@ -122,6 +122,7 @@ fn serve(invocation: std::io::Result<Invocation>, process: &ProcessArguments) ->
         manager,
         program,
         daemonize: process.daemonize,
+        exposures: Vec::new(),
     };
     let beginning = Beginning {
         sockets,

@@ -42,12 +42,16 @@ impl Doors {
         let listeners = listeners::open_all(config, &[], &mut supply, loops)?;
         let streams = tcp::open_all(config, &[], &mut supply, loops)?;
         let admin = config.server.admin.as_ref();
+        if let Some(ListenAddr::Unix(path)) = admin {
+            let socket = ("server.admin", path.as_path(), Role::Admin);
+            control::check_maker(config, socket, &supply, follows)?;
+        }
         let admin = admin.map(|admin| listeners::open(admin, (Role::Admin, false), &mut supply, 1));
         let admin = admin
             .transpose()
             .map_err(|e| format!("{e} (the admin interface: --admin or server.admin)"))?;
         let first = listeners.first().map(Opened::address);
-        let control = control::open(config, first.as_ref(), &mut supply)?;
+        let control = control::open(config, first.as_ref(), &mut supply, follows)?;
         let probes = config.server.probes.as_ref();
         let probes = probes.map(|at| listeners::open(at, (Role::Probes, false), &mut supply, 1));
         let probes = probes

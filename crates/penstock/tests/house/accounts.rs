@@ -213,6 +213,25 @@ fn nothing_of_another_user_outlives_a_server_that_is_killed() {
     }
 }
 
+/// Other users' processes are hidden from the server, which may signal all of them.
+#[test]
+fn root_commands_a_server_that_cannot_see_it() {
+    if !is_root() {
+        return;
+    }
+    let site = site();
+    let hide = "mount -t proc -o hidepid=2 proc /proc";
+    let Some(server) = site.serve_with_mounts_of_root(hide, &[]) else {
+        return;
+    };
+    server.wait_all_ready(&ALL);
+    let output = verb(&server, &["restart", "own"]);
+    assert_eq!(output.status.code(), Some(0), "{:?}", texts(&output));
+    let output = verb(&server, &["stop"]);
+    assert_eq!(output.status.code(), Some(0), "{:?}", texts(&output));
+    assert_eq!(server.wait_exit(PATIENCE).code(), Some(0));
+}
+
 /// Whether nobody but root can have put the program of these tests where it is.
 fn belongs_to_root(path: &Path) -> bool {
     let path = path.canonicalize().unwrap();

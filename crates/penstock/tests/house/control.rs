@@ -220,6 +220,104 @@ fn an_application_and_whatever_it_starts_are_refused() {
     );
 }
 
+/// Leaves a process behind that outlives the server; once it is told a socket, it asks for a stop there.
+const LEAVES: &str = r#"
+import os, socket, time
+
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        open('left', 'w').write('yes')
+        while not os.path.exists('socket'):
+            time.sleep(0.05)
+        s = socket.socket(socket.AF_UNIX)
+        s.settimeout(10)
+        try:
+            s.connect(open('socket').read())
+            s.sendall(b'POST /stop HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nConnection: close\r\n\r\n')
+            answer = s.recv(4096)
+        except OSError as error:
+            answer = str(error).encode()
+        with open('answer.new', 'wb') as file:
+            file.write(answer)
+        os.rename('answer.new', 'answer')
+    os._exit(0)
+os.wait()
+
+
+def app(environ, start_response):
+    start_response('200 OK', [('Content-Type', 'text/plain')])
+    return [b'ok']
+"#;
+
+#[test]
+fn what_the_applications_of_a_killed_server_left_behind_is_refused() {
+    let site = Site::new().file("app.py", LEAVES).config(TOML);
+    let killed = site.serve(&[]);
+    killed.wait_ready("site");
+    eventually(PATIENCE, "a process is left", || site.read("left") == "yes");
+    killed.signal(Signal::KILL);
+    assert_eq!(killed.wait_exit(PATIENCE).code(), None);
+    // The next server has another application: whoever asks is not of its own.
+    site.write(
+        "app.py",
+        "def app(e, s):\n    s('200 OK', [])\n    return []\n",
+    );
+    let server = site.serve(&[]);
+    server.wait_ready("site");
+    site.write("socket", server.control_path().display().to_string());
+    eventually(PATIENCE, "it has asked", || !site.read("answer").is_empty());
+    let answer = site.read("answer");
+    assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
+    server.wait_log("which comes from an application of a server that has ended");
+    assert_eq!(server.admin_json()["state"], "running");
+}
+
+#[test]
+fn what_is_open_to_others_is_in_the_log_and_on_the_status_page() {
+    let server = Site::with_app()
+        .config(TOML)
+        .serve(&["--admin", "0.0.0.0:0"]);
+    server.wait_ready("site");
+    let warning = "shows the status of this server to every machine that reaches it";
+    server.wait_log(warning);
+    let status = server.admin_json();
+    let warnings = status["warnings"].as_array().unwrap();
+    let mut warnings = warnings.iter().filter_map(|warning| warning.as_str());
+    assert!(warnings.any(|text| text.contains(warning)), "{status}");
+}
+
+#[test]
+fn an_upgrade_makes_no_socket_that_belongs_to_the_user_of_applications() {
+    if !is_root() {
+        return;
+    }
+    const ADMIN: &str = "admin = \"127.0.0.1:0\"\n";
+    let server = served_by_another(HOSTILE, ADMIN).serve(&[]);
+    server.wait_ready("site");
+    let site = server.site();
+    let admin = format!("unix:{}", server.control_path().display());
+    let toml = site.read("penstock.toml");
+    let socket = site.dir().join("own.sock").display().to_string();
+    for key in ["control", "admin"] {
+        let more = match key {
+            "control" => format!("{ADMIN}control = \"unix:{socket}\"\n"),
+            _ => format!("admin = \"unix:{socket}\"\n"),
+        };
+        site.write("penstock.toml", toml.replace(ADMIN, &more));
+        let path = site.dir().join("penstock.toml");
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o644)).unwrap();
+        let (code, said) = verb(site, &["upgrade", "--admin", &admin]);
+        assert_eq!(code, Some(1), "{said}");
+        let expected = format!("server.{key}: unix:{socket} is not made");
+        assert!(
+            said.contains(&expected) && said.contains("restart the server"),
+            "{said}"
+        );
+        assert_eq!(server.get("/socket?x&x").status, 200);
+    }
+}
+
 /// A request over the socket by another user, with what Python says if there is no connection.
 fn as_another(user: u32, socket: &Path, request: &str) -> String {
     let script = "import socket, sys\n\

@@ -290,10 +290,26 @@ impl Site {
     /// The binary with mounts of its own, which `script` makes in the site's folder and which go with it. `None`,
     /// with a word, where that is not allowed.
     pub(crate) fn binary_with_mounts(&self, script: &str) -> Option<Command> {
+        self.binary_within(&["--user", "--map-root-user", "--mount"], script)
+    }
+
+    /// [`Site::serve_with_mounts`] by root itself, which can become any user there.
+    pub(crate) fn serve_with_mounts_of_root(
+        &self,
+        script: &str,
+        arguments: &[&str],
+    ) -> Option<Server> {
+        let mut command = self.binary_within(&["--mount"], script)?;
+        command.arg("serve");
+        Some(self.serve_by(command, arguments))
+    }
+
+    fn binary_within(&self, namespaces: &[&str], script: &str) -> Option<Command> {
         let within = |script: &str| {
             let mut command = Command::new("unshare");
             command
-                .args(["--user", "--map-root-user", "--mount", "sh", "-c", script])
+                .args(namespaces)
+                .args(["sh", "-c", script])
                 .env("RUNTIME_DIRECTORY", self.runtime_dir())
                 .current_dir(self.dir())
                 .stdin(Stdio::null())

@@ -22,6 +22,7 @@ use crate::cgroup::Group;
 use crate::handover;
 use crate::identity::Account;
 use crate::process::{inherited_open_files, restore, stay_open};
+use crate::resource_limits;
 
 /// How long a process may wait to become the server's child: its parent ends at once.
 const ADOPTION_TIMEOUT: Duration = Duration::from_secs(10);
@@ -233,6 +234,8 @@ fn set_up(
     }
     match order.lifetime {
         Lifetime::OfServer => {
+            // A unit may forbid to set limits (`SystemCallFilter=~@resources`): then there is no mark.
+            let _ = resource_limits::mark_application();
             rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
             // It may have ended before it was asked for that signal.
             if getppid() != Some(server) {
