@@ -5,7 +5,9 @@ use std::ffi::OsString;
 use super::order::{Lifetime, Order};
 use super::{ANSWER_BYTES, Answer, Command, Privileges};
 use crate::identity::{Account, User};
-use crate::isolation::{Access, Sandbox};
+#[cfg(test)]
+use crate::isolation::Access;
+use crate::isolation::Sandbox;
 
 const UNCONFINED: &str = "blog";
 
