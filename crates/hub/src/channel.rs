@@ -12,7 +12,7 @@ mod message;
 pub(crate) mod testing;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub(crate) use message::{Concern, FORMS, Message, Shape, bytes_of};
@@ -52,10 +52,10 @@ pub(crate) struct State {
     pub(crate) before: Option<Box<History>>,
     /// Messages whose turn has not come; none mostly.
     pub(crate) parked: Option<Box<Parked>>,
-    /// What its namespace has, once more.
+    /// The same as the channel's, for code that has the state alone.
     pub(crate) share: Arc<Share>,
-    /// It is counted as one that nobody hears.
-    pub(crate) is_counted_unheard: bool,
+    /// Its place among its namespace's channels that are there for their history alone.
+    unheard_place: Option<u64>,
     /// The number of the last message.
     pub(crate) last: u64,
     /// Its id.
@@ -64,8 +64,8 @@ pub(crate) struct State {
     pub(crate) expected: u32,
     /// The registry let go of it.
     pub(crate) is_dead: bool,
-    /// It stands in the line of channels that have a history.
-    pub(crate) is_in_line: bool,
+    /// Its place among its namespace's channels that have a history.
+    pub(crate) history_place: Option<u64>,
     /// It is of the house's own, so nobody comes back for its history.
     pub(crate) is_internal: bool,
 }
@@ -97,12 +97,12 @@ impl Channel {
                 before: None,
                 parked: None,
                 share,
-                is_counted_unheard: false,
+                unheard_place: None,
                 last: since,
                 last_id: None,
                 expected: 0,
                 is_dead: false,
-                is_in_line: false,
+                history_place: None,
                 is_internal,
             }),
         }
@@ -170,15 +170,31 @@ impl State {
             && self.parked.is_none()
     }
 
-    /// Counts it, or no more, among those that nobody hears.
-    pub(crate) fn count_unheard(&mut self, is_unheard: bool) {
-        if std::mem::replace(&mut self.is_counted_unheard, is_unheard) == is_unheard {
-            return;
-        }
-        match is_unheard {
-            true => self.share.unheard.fetch_add(1, Ordering::Relaxed),
-            false => self.share.unheard.fetch_sub(1, Ordering::Relaxed),
+    /// Gives the channel that this is the state of the places that are due to it in the queues of
+    /// its namespace: after each change of its history, of who hears it and of who is on the way to
+    /// it.
+    pub(crate) fn update_places(&mut self, channel: &Arc<Channel>) {
+        let has_history = !self.is_dead && !self.history.is_empty();
+        let place = match (has_history, self.history_place) {
+            (false, _) => None,
+            (true, None) => Some(self.share.next_place()),
+            (true, place) => place,
         };
+        let histories = &self.share.histories;
+        histories.move_channel(channel, &mut self.history_place, place);
+        let is_unheard = has_history && !self.has_subscribers() && self.expected == 0;
+        // The number of a message is another's nowhere.
+        let place = is_unheard.then_some(self.last);
+        let unheard = &self.share.unheard;
+        unheard.move_channel(channel, &mut self.unheard_place, place);
+    }
+
+    /// Puts the channel behind all others of its namespace that have a history.
+    pub(crate) fn move_back(&mut self, channel: &Arc<Channel>) {
+        let place = Some(self.share.next_place());
+        let histories = &self.share.histories;
+        histories.move_channel(channel, &mut self.history_place, place);
+        self.update_places(channel);
     }
 
     /// Takes a long poll out.

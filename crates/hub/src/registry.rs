@@ -92,7 +92,7 @@ impl Registry {
             return;
         }
         state.is_dead = true;
-        state.count_unheard(false);
+        state.update_places(channel);
         part.forgotten = part.forgotten.max(state.last).max(state.history.gone());
         drop(state);
         part.channels.remove(&**channel.name());

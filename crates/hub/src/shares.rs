@@ -5,12 +5,14 @@
 //! publication takes more.
 //!
 //! # Invariants
-//! - Where there are several namespaces, none gets more than it leaves to the others: half of all
-//!   when it is alone, so that the next one finds room. Each has a little, whatever others have.
+//! - Where there are several namespaces, none gets more than what is left free then: half of all
+//!   when no other has anything. Of channels and histories a quarter, divided equally, is for each
+//!   in any case: where that is not free, the namespace with most gives way.
 //! - A share counts what its channels have, no more and no less; the sum of all is the tally's.
+//! - A queue has each channel once, and none that the registry let go of.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::channel::Channel;
@@ -28,16 +30,24 @@ pub(crate) struct Shares {
 /// What one namespace has.
 #[derive(Debug, Default)]
 pub(crate) struct Share {
-    /// Channels that are there for their history alone.
-    pub(crate) unheard: AtomicUsize,
+    /// Channels that are there for their history alone, from the one whose last message is the
+    /// oldest.
+    pub(crate) unheard: ChannelQueue,
     /// Bytes of its histories.
     pub(crate) history_bytes: AtomicUsize,
     /// Bytes of its messages that shards have not got to, or whose turn has not come.
     pub(crate) pending_bytes: AtomicUsize,
-    /// Its channels that have a history, in the line in which the keeper looks at them and in which
-    /// they lose messages when there is no room for more.
-    line: Mutex<VecDeque<Arc<Channel>>>,
+    /// Its channels that have a history, in the order in which the keeper looks at them and in
+    /// which they lose messages when there is no room for more.
+    pub(crate) histories: ChannelQueue,
+    /// Makes places in that order.
+    last_place: AtomicU64,
 }
+
+/// Channels by their places. Each channel knows its own place: it is changed under the channel's
+/// lock, which comes before the lock of the queue.
+#[derive(Debug, Default)]
+pub(crate) struct ChannelQueue(Mutex<BTreeMap<u64, Arc<Channel>>>);
 
 impl Default for Shares {
     fn default() -> Self {
@@ -66,15 +76,27 @@ impl Shares {
         self.lock().values().cloned().collect()
     }
 
+    /// Unheard channels of all namespaces.
+    pub(crate) fn unheard(&self) -> usize {
+        self.lock().values().map(|share| share.unheard.len()).sum()
+    }
+
+    /// Whether there are several, which give way to each other.
+    pub(crate) fn has_several(&self) -> bool {
+        self.namespaces.load(Ordering::Relaxed) > 1
+    }
+
     /// There are so many namespaces from now on.
     pub(crate) fn set_namespaces(&self, count: usize) {
         self.namespaces.store(count, Ordering::Relaxed);
     }
 
-    /// Whether one namespace that has `own` of all `used` has as much as it leaves to others of `max`.
+    /// Whether a namespace that has `own` may have no more: `used` of `max` are in use, and what it
+    /// has is more than what is left, and more than what each namespace has in any case.
     pub(crate) fn is_used_up(&self, own: usize, used: usize, max: usize) -> bool {
         let namespaces = self.namespaces.load(Ordering::Relaxed);
-        let least = max / (4 * namespaces.max(1));
+        // One channel at least.
+        let least = (max / (4 * namespaces.max(1))).max(1);
         namespaces > 1 && own > max.saturating_sub(used).max(least)
     }
 
@@ -84,9 +106,61 @@ impl Shares {
 }
 
 impl Share {
-    pub(crate) fn line(&self) -> MutexGuard<'_, VecDeque<Arc<Channel>>> {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    /// A place behind all others among the histories.
+    pub(crate) fn next_place(&self) -> u64 {
+        self.last_place.fetch_add(1, Ordering::Relaxed) + 1
     }
+}
+
+impl ChannelQueue {
+    /// The first channel with this place or a later one. Not under a channel's lock: what it says
+    /// may be so no more when that is taken.
+    pub(crate) fn first_from(&self, place: u64) -> Option<(u64, Arc<Channel>)> {
+        let queue = self.lock();
+        let (place, channel) = queue.range(place..).next()?;
+        Some((*place, Arc::clone(channel)))
+    }
+
+    /// Moves a channel from the place that it has, if any, to another, if any.
+    pub(crate) fn move_channel(
+        &self,
+        channel: &Arc<Channel>,
+        place: &mut Option<u64>,
+        to: Option<u64>,
+    ) {
+        if *place == to {
+            return;
+        }
+        let mut queue = self.lock();
+        if let Some(from) = place {
+            queue.remove(from);
+        }
+        if let Some(to) = to {
+            queue.insert(to, Arc::clone(channel));
+        }
+        *place = to;
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.lock().len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Channel>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Takes out the share that has most, by `count`.
+pub(crate) fn take_largest(
+    shares: &mut Vec<Arc<Share>>,
+    count: impl Fn(&Share) -> usize,
+) -> Option<Arc<Share>> {
+    let largest = (0..shares.len()).max_by_key(|&at| count(&shares[at]))?;
+    Some(shares.swap_remove(largest))
 }
 
 #[cfg(test)]

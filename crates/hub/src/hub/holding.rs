@@ -119,6 +119,7 @@ impl Expected {
                     continue;
                 };
                 state.expected += 1;
+                state.update_places(&channel);
                 state.last
             };
             return Ok(Self {
@@ -142,8 +143,7 @@ impl Drop for Expected {
                 if !state.history.is_empty() {
                     self.shared.trim(&mut state, clock::now());
                 }
-                let is_heard = state.has_subscribers() || state.history.is_empty();
-                state.count_unheard(!is_heard);
+                state.update_places(&self.channel);
             }
             state.is_idle()
         };

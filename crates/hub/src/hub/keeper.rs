@@ -39,7 +39,7 @@ fn next(shared: &Shared) -> Option<Instant> {
     let soon = clock::now() + Duration::from_secs(1);
     let parked = shared.parked().front().map(|(until, _)| *until);
     let shares = shared.registry.shares.all();
-    let has_history = shares.iter().any(|share| !share.line().is_empty());
+    let has_history = shares.iter().any(|share| !share.histories.is_empty());
     let kept = has_history.then_some(soon);
     match (parked, kept) {
         (Some(parked), _) => Some(parked.min(soon)),
@@ -73,21 +73,19 @@ async fn look(shared: &Shared) {
 }
 
 async fn look_at(shared: &Shared, share: &Share) {
-    let part = share.line().len() / ROUND + 1;
+    let part = share.histories.len() / ROUND + 1;
     let mut count = 0;
     for _ in 0..part {
-        let Some(channel) = share.line().pop_front() else {
+        let Some((_, channel)) = share.histories.first_from(0) else {
             return;
         };
-        let stays = {
+        let is_empty = {
             let mut state = channel.lock();
             shared.trim(&mut state, clock::now());
-            state.is_in_line = !state.history.is_empty();
-            state.is_in_line
+            state.move_back(&channel);
+            state.history.is_empty()
         };
-        if stays {
-            share.line().push_back(channel);
-        } else {
+        if is_empty {
             shared.registry.release(&channel);
         }
         pause(&mut count).await;

@@ -1,9 +1,9 @@
 //! A publication on its way to its subscribers.
 //!
-//! Called by whoever publishes, on any thread; everything that takes long is left to the shards. What must
-//! stay true: under the channel's lock a message gets its number, its place in the history and in every
-//! shard's inbox, so that all see one order; wakers, long polls and the line of histories are seen to when
-//! the lock is free again.
+//! Called by whoever publishes, on any thread; everything that takes long is left to the shards.
+//! What must stay true: under the channel's lock a message gets its number, its place in the
+//! history and in every shard's inbox, so that all see one order; wakers, long polls and bounds are
+//! seen to when the lock is free again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +16,7 @@ use super::{Answerer, Feed, Shared};
 use crate::channel::{Channel, Concern, Message, State, bytes_of, is_internal};
 use crate::order::PARKED_FOR;
 use crate::shard::{Answers, Command, Delivery};
-use crate::shares::Share;
+use crate::shares::{Share, take_largest};
 use crate::{Publication, Refused, Settings};
 
 /// What is left to do when a channel's lock is free again.
@@ -26,7 +26,8 @@ struct Aftermath<'a> {
     wakers: Vec<Waker>,
     polls: Vec<(Arc<Message>, Vec<Arc<Answerer>>)>,
     feeds: Vec<Arc<Feed>>,
-    joins_line: bool,
+    /// It had no history before.
+    gains_history: bool,
     is_parked: bool,
 }
 
@@ -37,7 +38,7 @@ impl<'a> Aftermath<'a> {
             wakers: Vec::new(),
             polls: Vec::new(),
             feeds: Vec::new(),
-            joins_line: false,
+            gains_history: false,
             is_parked: false,
         }
     }
@@ -46,7 +47,7 @@ impl<'a> Aftermath<'a> {
 /// One channel may have such a part of what may wait to be delivered, so that others have some as well.
 const CHANNEL_PART: usize = 4;
 
-/// How many channels are looked at for one that nobody hears.
+/// How many channels are looked at for one that no message waits in.
 const FORGET_TRIES: usize = 16;
 
 /// Long polls that the publisher answers itself; of more a shard takes care.
@@ -130,7 +131,8 @@ impl Shared {
     }
 
     /// The channel of a publication, which need not have subscribers. Whoever may publish may name
-    /// ever new channels: streams find room beside, and each namespace has a share of the rest.
+    /// ever new channels: a quarter of all is for those who listen, and each namespace has a share
+    /// of the rest.
     fn open_unheard(&self, name: &Arc<str>, channels_max: usize) -> Result<Arc<Channel>, Refused> {
         if let Some(channel) = self.registry.find(name) {
             return Ok(channel);
@@ -138,89 +140,119 @@ impl Shared {
         let max = channels_max - channels_max / 4;
         let shares = &self.registry.shares;
         let share = shares.of(name);
-        let own = share.unheard.load(Ordering::Relaxed);
-        // With the one that is to come.
-        let is_used_up = shares.is_used_up(own + 1, self.registry.len() + 1, max);
-        if is_used_up && !self.forget_oldest(&share) {
-            return Err(Refused::UnheardOfNamespace(own));
+        loop {
+            let unheard = shares.unheard();
+            let heard = self.registry.len().saturating_sub(unheard);
+            // Those who listen may have more than their quarter.
+            let room = max.min(channels_max.saturating_sub(heard));
+            let own = share.unheard.len();
+            // With the one that is to come.
+            let is_full = unheard >= room;
+            let is_used_up = shares.is_used_up(own + 1, unheard + 1, room);
+            let has_freed = match (is_full, is_used_up) {
+                (false, false) => break,
+                (false, true) => self.forget_oldest(&share),
+                (true, _) => shares.has_several() && self.forget_of_largest(&share),
+            };
+            if !has_freed {
+                return Err(match is_full {
+                    true => Refused::Unheard(room),
+                    false => Refused::UnheardOfNamespace(own),
+                });
+            }
         }
-        let opened = self.registry.open(name, max);
+        let opened = self.registry.open(name, channels_max);
         opened.map_err(|_| Refused::Unheard(max))
     }
 
-    /// Lets go of the oldest channel of a namespace that is there for its history alone; whether
-    /// there was one.
-    fn forget_oldest(&self, share: &Share) -> bool {
-        for _ in 0..FORGET_TRIES {
-            let Some(channel) = share.line().pop_front() else {
-                return false;
-            };
-            let is_unheard = {
-                let mut state = channel.lock();
-                let is_unheard =
-                    !state.has_subscribers() && state.expected == 0 && state.parked.is_none();
-                while is_unheard && !state.history.is_empty() {
-                    let freed = state.history.drop_oldest();
-                    self.tally.change_history(share, freed, 0);
-                }
-                state.is_in_line = !state.history.is_empty();
-                is_unheard
-            };
-            if is_unheard {
-                self.registry.release(&channel);
+    /// Lets go of a channel of the namespace that has most of them, for one more of `share`;
+    /// whether there is one less.
+    fn forget_of_largest(&self, share: &Arc<Share>) -> bool {
+        let mut shares = self.registry.shares.all();
+        let count = |each: &Share| {
+            let is_own = std::ptr::eq(each, &**share);
+            // With the one that is to come, so that of two that have the same it is the own.
+            2 * each.unheard.len() + usize::from(is_own)
+        };
+        while let Some(largest) = take_largest(&mut shares, count) {
+            if self.forget_oldest(&largest) {
                 return true;
             }
-            self.keep_in_line(channel);
+            if Arc::ptr_eq(&largest, share) {
+                break;
+            }
         }
         false
     }
 
-    /// Puts a channel that was taken out of its line back, if it has a history still.
-    fn keep_in_line(&self, channel: Arc<Channel>) {
-        if channel.lock().is_in_line {
-            let share = Arc::clone(channel.share());
-            share.line().push_back(channel);
-        } else {
-            self.registry.release(&channel);
+    /// Lets go of the channel of a namespace that is there for its history alone and whose last
+    /// message is the oldest; whether there is one less.
+    fn forget_oldest(&self, share: &Share) -> bool {
+        let mut from = 0;
+        for _ in 0..FORGET_TRIES {
+            let Some((place, channel)) = share.unheard.first_from(from) else {
+                return false;
+            };
+            let is_forgotten = {
+                let mut state = channel.lock();
+                let is_unheard = !state.has_subscribers() && state.expected == 0;
+                let may_go = is_unheard && state.parked.is_none() && !state.history.is_empty();
+                while may_go && !state.history.is_empty() {
+                    let freed = state.history.drop_oldest();
+                    self.tally.change_history(share, freed, 0);
+                }
+                state.update_places(&channel);
+                may_go
+            };
+            if is_forgotten {
+                self.registry.release(&channel);
+                return true;
+            }
+            from = place + 1;
         }
+        false
     }
 
-    /// Lets channels lose messages, one each in turn, until all histories are within their bound: first
-    /// those of the namespace that has just taken more.
+    /// Lets channels lose messages, one each in turn, until all histories are within their bound:
+    /// first those of the namespace that has most, then those of the one that has just taken more,
+    /// if it has more than its share.
     pub(super) fn evict(&self, share: &Share, bytes_all: usize) {
         let load = |count: &AtomicUsize| count.load(Ordering::Relaxed);
         let used = || load(&self.tally.history_bytes);
         let shares = &self.registry.shares;
-        let is_over = || {
-            used() > bytes_all || shares.is_used_up(load(&share.history_bytes), used(), bytes_all)
-        };
-        while is_over() {
+        if used() > bytes_all {
+            let mut all = shares.all();
+            let count = |share: &Share| load(&share.history_bytes);
+            while used() > bytes_all
+                && let Some(largest) = take_largest(&mut all, count)
+            {
+                if self.drop_one(&largest) {
+                    all.push(largest);
+                }
+            }
+        }
+        while shares.is_used_up(load(&share.history_bytes), used(), bytes_all) {
             if !self.drop_one(share) {
                 break;
             }
         }
-        if used() <= bytes_all {
-            return;
-        }
-        let mut others = shares.all();
-        others.sort_by_key(|share| std::cmp::Reverse(load(&share.history_bytes)));
-        for share in others {
-            while used() > bytes_all && self.drop_one(&share) {}
-        }
     }
 
-    /// Drops a message of the channel that is next in line; `false` when there is none.
+    /// Drops a message of the channel that is next; `false` when there is none.
     fn drop_one(&self, share: &Share) -> bool {
-        let Some(channel) = share.line().pop_front() else {
+        let Some((_, channel)) = share.histories.first_from(0) else {
             return false;
         };
-        {
+        let is_empty = {
             let mut state = channel.lock();
             let freed = state.history.drop_oldest();
             self.tally.change_history(share, freed, 0);
-            state.is_in_line = !state.history.is_empty();
+            state.move_back(&channel);
+            state.history.is_empty()
+        };
+        if is_empty {
+            self.registry.release(&channel);
         }
-        self.keep_in_line(channel);
         true
     }
 
@@ -318,13 +350,8 @@ impl Shared {
         let bounds = Self::bounds(&settings.history, state);
         let (added, freed) = state.history.push(message, bounds, now);
         self.tally.change_history(&state.share, freed, added);
-        if !state.has_subscribers() && state.expected == 0 {
-            state.count_unheard(!state.history.is_empty());
-        }
-        if !state.is_in_line && !state.history.is_empty() {
-            state.is_in_line = true;
-            aftermath.joins_line = true;
-        }
+        aftermath.gains_history |= state.history_place.is_none() && !state.history.is_empty();
+        state.update_places(aftermath.channel);
         id
     }
 
@@ -333,8 +360,7 @@ impl Shared {
         let channel = aftermath.channel;
         aftermath.wakers.into_iter().for_each(Waker::wake);
         aftermath.feeds.iter().for_each(|feed| feed.tell());
-        if aftermath.joins_line {
-            channel.share().line().push_back(channel.clone());
+        if aftermath.gains_history {
             self.keeper.notify_one();
         }
         if aftermath.is_parked {

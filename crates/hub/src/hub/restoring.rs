@@ -38,15 +38,15 @@ impl Shared {
             let Some(mut state) = channel.lock_alive() else {
                 continue;
             };
-            let joins_line = self.replace(&mut state, history);
+            self.replace(&mut state, history);
+            state.update_places(&channel);
             drop(state);
-            self.is_restored(&channel, joins_line);
+            self.is_restored(&channel);
             return;
         }
     }
 
-    /// Whether the channel has a history now, and had none.
-    fn replace(&self, state: &mut State, history: Vec<(Publication, Duration)>) -> bool {
+    fn replace(&self, state: &mut State, history: Vec<(Publication, Duration)>) {
         let (settings, now) = (self.settings.load(), clock::now());
         let bounds = Self::bounds(&settings.history, state);
         self.put_aside(state);
@@ -76,9 +76,6 @@ impl Shared {
             freed += less;
         }
         self.tally.change_history(&state.share, freed, added);
-        let joins_line = !state.is_in_line && !state.history.is_empty();
-        state.is_in_line |= joins_line;
-        joins_line
     }
 
     /// Keeps for streams on their way what was published since they were answered.
@@ -116,11 +113,8 @@ impl Shared {
         }
     }
 
-    fn is_restored(&self, channel: &Arc<Channel>, joins_line: bool) {
-        if joins_line {
-            channel.share().line().push_back(channel.clone());
-            self.keeper.notify_one();
-        }
+    fn is_restored(&self, channel: &Arc<Channel>) {
+        self.keeper.notify_one();
         self.evict(channel.share(), self.settings.load().history.bytes_all);
         self.registry.release(channel);
     }

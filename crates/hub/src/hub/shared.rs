@@ -146,8 +146,8 @@ impl Shared {
     }
 
     /// Notes that a channel's subscribers were `before` and are now what `state` says.
-    pub(crate) fn note_presence(&self, channel: &Channel, was_there: bool, state: &mut State) {
-        state.count_unheard(!state.has_subscribers() && !state.history.is_empty());
+    pub(crate) fn note_presence(&self, channel: &Arc<Channel>, was_there: bool, state: &mut State) {
+        state.update_places(channel);
         match (was_there, state.has_subscribers()) {
             (false, true) => self.notes.note(Note::Subscribed(channel.name().clone())),
             (true, false) => self.notes.note(Note::Unsubscribed(channel.name().clone())),

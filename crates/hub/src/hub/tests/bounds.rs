@@ -167,6 +167,179 @@ fn a_publisher_without_room_is_told_which_bound_it_meets() {
     rig.hub.publish(message(&of("b", 0), "x")).unwrap();
 }
 
+/// Two namespaces, of which one alone has at most 15 unheard channels.
+fn shared() -> Rig {
+    let rig = Rig::new(Settings {
+        channels_max: 40,
+        ..with_history(10)
+    });
+    rig.hub.share_among(2);
+    rig
+}
+
+#[test]
+fn channels_that_are_heard_use_up_no_share() {
+    let rig = shared();
+    let is_kept = |number| rig.hub.last_id(&of("a", number)).is_some();
+    let clients: Vec<_> = (0..20)
+        .map(|number| {
+            rig.hub.publish(message(&of("a", number), "x")).unwrap();
+            rig.hold(stream(&[&of("a", number)]))
+        })
+        .collect();
+    // More than are looked at for one that may go are heard.
+    for number in 100..200 {
+        rig.hub.publish(message(&of("a", number), "x")).unwrap();
+    }
+    assert!((0..20).all(is_kept) && is_kept(199) && is_kept(190) && !is_kept(100));
+    drop(clients);
+}
+
+#[test]
+fn the_channel_with_the_oldest_last_message_gives_way() {
+    let rig = shared();
+    let publish = |number| rig.hub.publish(message(&of("a", number), "x")).unwrap();
+    (0..15).for_each(publish);
+    [0, 2].into_iter().for_each(publish);
+    // Those who heard it do not make it any newer.
+    drop(rig.hub.body(stream(&[&of("a", 3)])).unwrap());
+    [15, 16].into_iter().for_each(publish);
+    let is_kept = |number: &usize| rig.hub.last_id(&of("a", *number)).is_some();
+    let gone: Vec<_> = (0..17).filter(|number| !is_kept(number)).collect();
+    assert_eq!(gone, [1, 3]);
+}
+
+#[test]
+fn a_channel_that_is_gone_makes_no_room() {
+    let rig = shared();
+    let publish = |number| rig.hub.publish(message(&of("a", number), "x")).unwrap();
+    publish(0);
+    let body = rig.hub.body(stream(&[&of("a", 0)])).unwrap();
+    rig.hub.configure(Settings {
+        channels_max: 40,
+        ..settings()
+    });
+    drop(body);
+    assert_eq!(rig.hub.counts().channels, 0);
+    rig.hub.configure(Settings {
+        channels_max: 40,
+        ..with_history(10)
+    });
+    for number in 1..40 {
+        publish(number);
+        assert!(rig.hub.counts().channels <= 15);
+    }
+}
+
+#[test]
+fn a_publication_that_is_refused_leaves_what_there_is() {
+    let rig = Rig::new(Settings {
+        channels_max: 8,
+        ..with_history(10)
+    });
+    rig.hub.share_among(2);
+    rig.hub.publish(message(&of("a", 0), "x")).unwrap();
+    let streams = (0..7).map(|number| rig.hub.body(stream(&[&of("b", number)])));
+    let streams: Vec<_> = streams.collect::<Result<_, _>>().unwrap();
+    // All channels are in use, and its own can give way.
+    rig.hub.publish(message(&of("a", 1), "x")).unwrap();
+    assert!(rig.hub.last_id(&of("a", 0)).is_none());
+    // What waits for its turn cannot, whoever needs its place.
+    let waits = Publication {
+        id: Some("third".into()),
+        prev_id: Some("second".into()),
+        ..message(&of("a", 1), "x")
+    };
+    rig.hub.publish(waits).unwrap();
+    for namespace in ["a", "b"] {
+        let refused = rig.hub.publish(message(&of(namespace, 9), "x"));
+        assert_eq!(refused, Err(Refused::Unheard(1)));
+        assert!(rig.hub.last_id(&of("a", 1)).is_some());
+    }
+    assert_eq!(rig.hub.counts().channels, 8);
+    drop(streams);
+}
+
+#[test]
+fn each_of_many_namespaces_has_a_little() {
+    let rig = Rig::new(Settings {
+        channels_max: 160,
+        ..with_history(10)
+    });
+    let names: Vec<_> = (0..10).map(|number| format!("n{number}")).collect();
+    rig.hub.share_among(names.len());
+    for name in &names {
+        for number in 0..200 {
+            rig.hub.publish(message(&of(name, number), "x")).unwrap();
+        }
+        assert!(rig.hub.counts().channels <= 120);
+    }
+    // A quarter of the 120 is for the ten of them.
+    for name in &names {
+        let is_kept = |number| rig.hub.last_id(&of(name, number)).is_some();
+        assert!((197..200).all(is_kept), "{name}");
+    }
+}
+
+#[test]
+fn a_small_namespace_keeps_its_history_where_a_large_one_has_too_much() {
+    let bytes_all = |bytes_all| Settings {
+        history: History {
+            count: 1_000,
+            bytes_all,
+            ..History::default()
+        },
+        ..Settings::default()
+    };
+    let rig = Rig::new(bytes_all(200_000));
+    rig.hub.share_among(2);
+    let text = "x".repeat(500);
+    let publish = |namespace: &str, number: usize| {
+        let publication = message(&of(namespace, number % 5), &text);
+        rig.hub.publish(publication).unwrap();
+    };
+    (0..5).for_each(|number| publish("b", number));
+    (0..200).for_each(|number| publish("a", number));
+    let bytes = |namespace| {
+        let share = rig.hub.shared.registry.shares.of(&of(namespace, 0));
+        share.history_bytes.load(Ordering::Relaxed)
+    };
+    let before = bytes("b");
+    assert!(bytes("a") > 80_000);
+    rig.hub.configure(bytes_all(50_000));
+    publish("b", 0);
+    assert!(bytes("b") > before);
+    assert!(bytes("a") > 40_000 && rig.hub.counts().history_bytes <= 50_000);
+}
+
+#[test]
+fn a_channel_is_in_a_queue_once_whoever_changes_it() {
+    let rig = Rig::new(Settings {
+        history: History {
+            bytes_all: 4_000,
+            ..History::default()
+        },
+        ..Settings::default()
+    });
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let hub = &rig.hub;
+            scope.spawn(move || {
+                for number in 0..5_000 {
+                    let name = format!("{}", (number + thread) % 7);
+                    hub.publish(message(&name, &"x".repeat(500))).unwrap();
+                }
+            });
+        }
+    });
+    let share = rig.hub.shared.registry.shares.of("0");
+    let channels = rig.hub.shared.registry.all().flatten();
+    let kept = channels.filter(|channel| !channel.lock().history.is_empty());
+    let kept = kept.count();
+    assert!((1..=7).contains(&kept));
+    assert_eq!((share.histories.len(), share.unheard.len()), (kept, kept));
+}
+
 #[test]
 fn one_namespace_cannot_push_out_the_histories_of_others() {
     let history = History {
