@@ -14,7 +14,7 @@ use crate::place::At;
 use crate::section::Section;
 
 /// One item of `hide`. Of several that match a path, the last decides.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum HidePattern {
     /// The built-in list: `"default"`.
     Defaults,

@@ -3,6 +3,8 @@
 //! Built by `penstock`'s wiring, asked once per request. Hosts compare without case and port; routes
 //! are tried in the order of the configuration, first match wins.
 
+mod index;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -11,6 +13,7 @@ use penstock_exchange::Handler;
 
 use crate::error_pages::ErrorPages;
 use crate::filters::Filters;
+use index::PathIndex;
 
 /// The handlers of a route, shared with the requests that are being answered.
 pub type Handlers = Arc<[Arc<dyn Handler>]>;
@@ -27,10 +30,9 @@ pub struct Routing {
 /// One site: its routes in order, and its error pages.
 #[derive(Debug, Default)]
 pub struct Site {
-    /// The routes.
-    pub routes: Vec<Route>,
-    /// Its own error pages.
-    pub error_pages: ErrorPages,
+    routes: Vec<Route>,
+    by_path: PathIndex,
+    error_pages: ErrorPages,
 }
 
 /// One route: the handlers for the paths it matches, asked in order until one answers.
@@ -93,22 +95,10 @@ impl Routing {
         let Some(site) = self.site(without_port(authority)) else {
             return Found::NoSite;
         };
-        let is_open = |route: &Route| !route.internal || whose == Whose::Redirect;
-        let mut routes = site.routes.iter();
-        // Only a client can be sent to the path with its slash.
-        let leads_to_folder = |route: &Route| whose == Whose::Client && route.leads_to_folder(path);
-        let is_found = |route: &&Route| matches(&route.path, path) || leads_to_folder(route);
-        let Some(route) = routes.find(|route| is_found(route) && is_open(route)) else {
-            return Found::NoRoute;
-        };
-        if leads_to_folder(route) {
-            // A route for that very path says more.
-            let is_exact = |route: &&Route| matches!(&route.path, PathPattern::Exact(_));
-            let exact = routes
-                .find(|route| is_exact(route) && matches(&route.path, path) && is_open(route));
-            return Found::Route(exact.unwrap_or(route));
+        match site.find(path, whose) {
+            Some(route) => Found::Route(route),
+            None => Found::NoRoute,
         }
-        Found::Route(route)
     }
 
     /// Whether it matters which host is asked for.
@@ -142,6 +132,37 @@ impl Routing {
     }
 }
 
+impl Site {
+    /// A site with these routes, the first of which that matches a path answers.
+    pub fn new(routes: Vec<Route>, error_pages: ErrorPages) -> Self {
+        Self {
+            by_path: PathIndex::new(routes.iter().map(|route| &route.path)),
+            routes,
+            error_pages,
+        }
+    }
+
+    fn find(&self, path: &[u8], whose: Whose) -> Option<&Route> {
+        let is_open = |at: usize| !self.routes[at].internal || whose == Whose::Redirect;
+        let matching = self.by_path.first(path, is_open);
+        // Only a client can be sent to the path with its slash.
+        let folder = match whose {
+            Whose::Client => self.by_path.first_below(path, |at| {
+                is_open(at) && self.routes[at].has_folder_redirect
+            }),
+            Whose::Redirect => None,
+        };
+        let found = match (matching, folder) {
+            (Some(matching), Some(folder)) if folder < matching => {
+                // A route for that very path says more.
+                self.by_path.first_exact(path, is_open).unwrap_or(folder)
+            }
+            (matching, folder) => matching.or(folder)?,
+        };
+        Some(&self.routes[found])
+    }
+}
+
 impl Route {
     /// Whether a path is this route's but for the final slash, and leads there.
     pub(crate) fn leads_to_folder(&self, path: &[u8]) -> bool {
@@ -149,13 +170,6 @@ impl Route {
             return false;
         };
         self.has_folder_redirect && prefix.as_bytes().strip_suffix(b"/") == Some(path)
-    }
-}
-
-fn matches(pattern: &PathPattern, path: &[u8]) -> bool {
-    match pattern {
-        PathPattern::Exact(exact) => path == exact.as_bytes(),
-        PathPattern::Prefix(prefix) => path.starts_with(prefix.as_bytes()),
     }
 }
 
@@ -172,17 +186,15 @@ mod tests {
     use super::*;
 
     fn site() -> Site {
-        Site {
-            routes: vec![Route {
-                path: PathPattern::any(),
-                internal: false,
-                has_folder_redirect: false,
-                max_body: None,
-                filters: None,
-                handlers: Arc::default(),
-            }],
-            ..Site::default()
-        }
+        let route = Route {
+            path: PathPattern::any(),
+            internal: false,
+            has_folder_redirect: false,
+            max_body: None,
+            filters: None,
+            handlers: Arc::default(),
+        };
+        Site::new(vec![route], ErrorPages::default())
     }
 
     #[test]
@@ -229,13 +241,7 @@ mod tests {
             filters: None,
             handlers: Arc::default(),
         });
-        routing.add(
-            &[],
-            Site {
-                routes: routes.into(),
-                ..Site::default()
-            },
-        );
+        routing.add(&[], Site::new(routes.into(), ErrorPages::default()));
         for (path, found) in [
             ("/assets/a", true),
             ("/assets", false),
@@ -272,16 +278,13 @@ mod tests {
                 filters: None,
                 handlers: Arc::default(),
             });
-            let site = Site {
-                routes: routes.collect(),
-                ..Site::default()
-            };
+            let site = Site::new(routes.collect(), ErrorPages::default());
             routing.add(&[], site);
             // An internal redirect goes to routes for that very path.
             let redirected = routing.find("any", b"/shop", Whose::Redirect);
             assert!(
                 match redirected {
-                    Found::Route(route) => matches(&route.path, b"/shop"),
+                    Found::Route(route) => route.path.matches("/shop"),
                     Found::NoRoute => names == ["/shop/*"],
                     Found::NoSite => false,
                 },
@@ -308,10 +311,7 @@ mod tests {
         };
         let routes = vec![route("/kept/", true), route("/", false)];
         let mut routing = Routing::default();
-        let site = Site {
-            routes,
-            ..Site::default()
-        };
+        let site = Site::new(routes, ErrorPages::default());
         routing.add(&[], site);
         for (whose, expected) in [(Whose::Client, false), (Whose::Redirect, true)] {
             let Found::Route(route) = routing.find("any", b"/kept/a", whose) else {

@@ -28,7 +28,7 @@ use penstock_http::{FieldBlock, LogMask, Status};
 use penstock_runtime::{Drain, Loops};
 use penstock_sys::net;
 
-use crate::{Edge, Route, Routing, Settings, Site, accept};
+use crate::{Edge, ErrorPages, Route, Routing, Settings, Site, accept};
 
 /// How long anything may take that should happen at once.
 const SOON: Duration = Duration::from_secs(20);
@@ -56,10 +56,7 @@ impl House {
     /// One with a socket that nothing accepts on yet.
     fn unopened(routes: Vec<Route>, adjust: impl FnOnce(&mut Settings)) -> (Self, OwnedFd) {
         let mut routing = Routing::default();
-        let site = Site {
-            routes,
-            ..Site::default()
-        };
+        let site = Site::new(routes, ErrorPages::default());
         routing.add(&[], site);
         let mut settings = Settings {
             limits: penstock_config::Limits::default(),

@@ -23,7 +23,7 @@ use crate::compress::{Compressor, Progress, Waiting};
 use crate::known::{Choice, Found, Known, Source};
 use crate::listing::Listings;
 use crate::memory::{Bounds, Lookup, Memory};
-use crate::tree::{Looked, Tree};
+use crate::tree::{Looked, Root, Tree};
 use crate::{reply, resolve};
 
 /// How long a request waits for a check of what is known, or for a compression, before it gets what there
@@ -31,7 +31,7 @@ use crate::{reply, resolve};
 const WAIT_MAX: Duration = Duration::from_millis(50);
 
 /// What a folder of static files is made from.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct FilesSetup {
     /// What the route says about its folder.
     pub files: penstock_config::Files,
@@ -70,13 +70,12 @@ enum Settled {
 }
 
 impl Files {
-    /// Opens the root. Blocks: for use at start and reload.
+    /// Serves what is below `root`.
     ///
     /// # Errors
-    /// When the root does not exist or is no directory; names the root. When
-    /// a media type or a `Cache-Control` of the configuration cannot be sent; names it.
-    pub fn open(setup: FilesSetup) -> io::Result<Self> {
-        let mut tree = Tree::open(&setup.files, setup.pool.clone())?;
+    /// When a media type or a `Cache-Control` of the configuration cannot be sent; names it.
+    pub fn new(root: Arc<Root>, setup: FilesSetup) -> io::Result<Self> {
+        let mut tree = Tree::new(root, &setup.files, setup.pool.clone())?;
         if let Some(index) = &setup.script_index {
             tree.look_for_script(index);
         }

@@ -39,3 +39,4 @@ mod tree;
 
 pub use handler::{Files, FilesSetup};
 pub use links::{explain_unfollowed_link, find_unfollowed_links};
+pub use tree::Root;

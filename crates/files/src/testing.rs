@@ -10,7 +10,16 @@ use std::time::{Duration, Instant, SystemTime};
 use penstock_exchange::request::{Arrival, RequestPath};
 use penstock_exchange::{ListenerInfo, Mount, Request, RequestBody};
 use penstock_http::{HeadLimits, Progress, RequestHead, parse_head};
+use penstock_runtime::blocking::Pool;
 use penstock_sys::net::PeerAddress;
+
+use crate::tree::{Root, Tree};
+
+/// What is below `files.root`.
+pub(crate) fn open_tree(files: &penstock_config::Files, pool: Pool) -> Tree {
+    let root = Arc::new(Root::open(&files.root).unwrap());
+    Tree::new(root, files, pool).unwrap()
+}
 
 /// A folder that is gone at the end of its test; files go into its `root`.
 #[derive(Debug)]

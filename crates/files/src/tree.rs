@@ -15,7 +15,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -52,11 +52,21 @@ const SETTLED_AFTER: Duration = Duration::from_secs(2);
 /// `openat2`).
 const OPEN_ATTEMPTS: usize = 4;
 
+/// An open folder below which files are served. Routes with the same folder share one.
+#[derive(Debug)]
+pub struct Root {
+    fd: OwnedFd,
+    path: PathBuf,
+    /// Without symbolic links, to tell where links below have led.
+    real_path: Option<PathBuf>,
+    /// The file system's number, if a loop may ask it.
+    loop_device: Option<u64>,
+}
+
 /// A root and the places to look in below it.
 #[derive(Debug)]
 pub(crate) struct Tree {
-    root: OwnedFd,
-    name: PathBuf,
+    root: Arc<Root>,
     places: Places,
     naming: Naming,
     precompressed: Vec<Coding>,
@@ -67,8 +77,6 @@ pub(crate) struct Tree {
     told_links: ToldLinks,
     hidden: HiddenNames,
     told_hidden: ToldHidden,
-    /// Where the root really is, to tell where links have led.
-    real_root: Option<PathBuf>,
     /// Reads what is large.
     pool: Pool,
     /// The file system's number, if a loop may ask it.
@@ -122,25 +130,50 @@ struct Regular {
     is_linked: bool,
 }
 
-impl Tree {
-    /// Opens the root. Blocks.
-    pub(crate) fn open(files: &penstock_config::Files, pool: Pool) -> io::Result<Self> {
-        let root = &files.root;
-        let named = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", root.display()));
-        let fd = file::open_root(root).map_err(named)?;
+impl Root {
+    /// Opens the folder. Blocks.
+    ///
+    /// # Errors
+    /// When it does not exist or is no folder; names it.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let named = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", path.display()));
+        let fd = file::open_root(path).map_err(named)?;
         // A folder that may be passed but not listed is a fine root.
         match file::open_beneath(&fd, b"") {
             Err(error) if error.raw_os_error() != Some(EACCES) => return Err(named(error)),
             _ => {}
         }
-        let asked_on_loops = match pages::file_system(&fd).map_err(named)? {
+        let loop_device = match pages::file_system(&fd).map_err(named)? {
             pages::FileSystem::Memory | pages::FileSystem::Disk => Some(device_of(&fd)?),
             pages::FileSystem::Layered | pages::FileSystem::Other => None,
         };
-        let real_root = file::path_of(&fd).ok();
         Ok(Self {
-            root: fd,
-            name: root.clone(),
+            real_path: file::path_of(&fd).ok(),
+            path: path.to_owned(),
+            loop_device,
+            fd,
+        })
+    }
+
+    /// The folder as the configuration names it.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Tree {
+    /// Looks below `root` as `files` says.
+    ///
+    /// # Errors
+    /// A media type or a `Cache-Control` that cannot be sent.
+    pub(crate) fn new(
+        root: Arc<Root>,
+        files: &penstock_config::Files,
+        pool: Pool,
+    ) -> io::Result<Self> {
+        let asked_on_loops = root.loop_device;
+        Ok(Self {
+            root,
             places: Places::new(&files.try_),
             naming: Naming::new(files)?,
             precompressed: files.precompressed.clone(),
@@ -155,7 +188,6 @@ impl Tree {
             told_links: ToldLinks::default(),
             hidden: HiddenNames::new(&files.hide),
             told_hidden: ToldHidden::default(),
-            real_root,
             pool,
             asked_on_loops,
             script_index: None,
@@ -483,7 +515,7 @@ impl Tree {
         }
         match self.open_regular(name, reach) {
             Err(Stop::NeedsDisk) => return Err(Stop::NeedsDisk),
-            Ok(Some(_)) => self.told_hidden.tell(&self.name, name, hiding),
+            Ok(Some(_)) => self.told_hidden.tell(&self.root.path, name, hiding),
             Ok(None) | Err(Stop::Fault(_)) => {}
         }
         Ok(None)
@@ -501,7 +533,7 @@ impl Tree {
             return Ok(false);
         }
         let real = file::path_of(&opened.file).map_err(|error| self.stop(&error, name))?;
-        let root = self.real_root.as_deref();
+        let root = self.root.real_path.as_deref();
         // What is outside of the root keeps its first slash: patterns of paths are not for it.
         let below = root.and_then(|root| real.strip_prefix(root).ok());
         let real = below.unwrap_or(&real).as_os_str().as_bytes().to_vec();
@@ -518,7 +550,7 @@ impl Tree {
             return Ok(false);
         };
         if hiding.is_default {
-            self.told_hidden.tell(&self.name, name, hiding);
+            self.told_hidden.tell(&self.root.path, name, hiding);
         }
         Ok(true)
     }
@@ -551,7 +583,7 @@ impl Tree {
                 if reach == Reach::Memory {
                     return Err(Stop::NeedsDisk);
                 }
-                self.told_links.tell(&self.root, &self.name, name);
+                self.told_links.tell(&self.root.fd, &self.root.path, name);
                 Ok(None)
             }
             Err(error) if is_missing(&error) => Ok(None),
@@ -582,12 +614,12 @@ impl Tree {
     ) -> io::Result<Option<File>> {
         if reach == Reach::Memory {
             let open =
-                |reading| file::open_beneath_cached_with(&self.root, name, symlinks, reading);
+                |reading| file::open_beneath_cached_with(&self.root.fd, name, symlinks, reading);
             return self.reading.open(open);
         }
         let mut attempts = 1;
         loop {
-            let open = |reading| file::open_beneath_with(&self.root, name, symlinks, reading);
+            let open = |reading| file::open_beneath_with(&self.root.fd, name, symlinks, reading);
             let opened = self.reading.open(open).map(Some);
             match opened {
                 Err(error) if is_passing(&error) && attempts < OPEN_ATTEMPTS => attempts += 1,
@@ -601,7 +633,7 @@ impl Tree {
     }
 
     pub(crate) fn fault(&self, error: &io::Error, name: &[u8]) -> Fault {
-        let place = self.name.join(String::from_utf8_lossy(name).as_ref());
+        let place = self.root.path.join(String::from_utf8_lossy(name).as_ref());
         let kind = if error.kind() == io::ErrorKind::PermissionDenied {
             FaultKind::Forbidden
         } else if is_passing(error) || is_exhausted(error) {

@@ -12,6 +12,7 @@ mod cli;
 mod code;
 mod control;
 mod dev;
+mod folders;
 mod grants;
 mod held;
 mod identity;

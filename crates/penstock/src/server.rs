@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use penstock_apps::App;
 use penstock_config::{Config, Invocation, Limits, LogTarget, PathPattern};
-use penstock_edge::{DescriptorBudget, Edge, Route, Routing, Settings, Site};
+use penstock_edge::{DescriptorBudget, Edge, ErrorPages, Route, Routing, Settings, Site};
 use penstock_exchange::Handler;
 use penstock_proxy::{Front, Joiner};
 use penstock_runtime::logger::{LineWriter, LogMask};
@@ -583,13 +583,7 @@ impl Server {
             filters: None,
             handlers: [handler].into(),
         };
-        routing.add(
-            &[],
-            Site {
-                routes: vec![route],
-                ..Site::default()
-            },
-        );
+        routing.add(&[], Site::new(vec![route], ErrorPages::default()));
         let (limits, mask) = {
             let live = self.live();
             let config = &live.config;

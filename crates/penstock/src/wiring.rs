@@ -23,7 +23,8 @@ use penstock_runtime::logger::{LineWriter, LogMask};
 
 use crate::caches::{self, CachedRoute};
 use crate::dev;
-use crate::grants::Folders;
+use crate::folders::ServedFolders;
+use crate::grants;
 use crate::held::Held;
 use crate::kinds::ByKind;
 use crate::logs;
@@ -52,19 +53,25 @@ pub(crate) fn settings(
 ) -> Result<Built, String> {
     let of_hub = held.routes(config)?;
     let own_cookies = sticky_cookies(config);
-    let mut folders = Folders::new(&rooms.pools, &config.server.hide, loops);
+    let mut folders = ServedFolders::default();
     let mut routing = Routing::default();
     let mut cached_routes = Vec::new();
     for site in &config.sites {
         let mut routes = Vec::new();
         for route in &site.routes {
             let mut handlers: Vec<Arc<dyn Handler>> = Vec::new();
-            handlers.extend(files(route, rooms, loops)?);
+            handlers.extend(files(route, rooms, loops, &mut folders)?);
             handlers.extend(of_hub.of_route((site, route))?);
             if let Some(handler) = back_end(route, rooms)? {
                 let app = route.app.as_ref().and_then(|name| rooms.apps.get(name));
                 let sendfile = sendfile(config, route);
-                let handler = folders.grant(handler, sendfile.as_ref())?;
+                let handler = match &sendfile {
+                    Some(sendfile) => grants::grant(handler, sendfile, |folder| {
+                        let hide = &config.server.hide;
+                        folders.open(grants::sent_from(folder, hide, &rooms.pools, loops))
+                    })?,
+                    None => handler,
+                };
                 // Nearest to the back end: a cache must meet the response, not the instruction.
                 let handler = match (&config.joins, config.grip_of(route)) {
                     // What it says to a front end is for the one that has the client.
@@ -111,11 +118,8 @@ pub(crate) fn settings(
             });
         }
         let error_pages = ErrorPages::load(&site.error_pages);
-        let site_with_pages = Site {
-            routes,
-            error_pages: error_pages.map_err(|error| format!("error_pages: {error}"))?,
-        };
-        routing.add(&site.hosts, site_with_pages);
+        let error_pages = error_pages.map_err(|error| format!("error_pages: {error}"))?;
+        routing.add(&site.hosts, Site::new(routes, error_pages));
     }
     let access_log = config
         .server
@@ -188,6 +192,7 @@ fn files(
     route: &penstock_config::Route,
     rooms: &Rooms,
     loops: usize,
+    folders: &mut ServedFolders,
 ) -> Result<Option<Arc<dyn Handler>>, String> {
     let Some(files) = &route.files else {
         return Ok(None);
@@ -207,11 +212,10 @@ fn files(
         falls_through: route.app.is_some() || route.upstream.is_some(),
         script_index: script_index(route, rooms).filter(|_| is_before_scripts),
     };
-    let opened = Files::open(setup);
-    let opened = opened.map_err(|error| format!("{}: {error}", files.root.display()))?;
+    let opened = folders.open(setup)?;
     Ok(Some(match is_before_scripts {
         true => Arc::new(BeforeScripts(opened)),
-        false => Arc::new(opened),
+        false => opened,
     }))
 }
 
@@ -286,7 +290,7 @@ fn runs_scripts(route: &penstock_config::Route, rooms: &Rooms) -> bool {
 /// Files in front of an upstream that runs scripts: its scripts are not sent as text, be they in the
 /// folder of the files or not.
 #[derive(Debug)]
-struct BeforeScripts(Files);
+struct BeforeScripts(Arc<Files>);
 
 impl Handler for BeforeScripts {
     fn handle(&self, request: Request) -> Handling {

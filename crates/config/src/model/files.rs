@@ -7,7 +7,7 @@ use crate::hide::HidePattern;
 use crate::values::TryPattern;
 
 /// A folder of static files.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Files {
     /// The absolute folder; nothing outside it is served.
     pub root: PathBuf,
@@ -88,7 +88,7 @@ impl Coding {
 }
 
 /// Which symbolic links below a root are followed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Symlinks {
     /// Those that stay below the root: `"inside"`.
     #[default]

@@ -51,10 +51,7 @@ fn house(error_pages: ErrorPages, development: bool) -> House {
         route("/refused", failing(FaultKind::Forbidden)),
         route("/app", scripted(move |_| answer())),
     ];
-    let mut site = Some(Site {
-        routes,
-        error_pages,
-    });
+    let mut site = Some(Site::new(routes, error_pages));
     House::with(Vec::new(), |settings| {
         settings.development = development;
         settings.routing = Routing::default();

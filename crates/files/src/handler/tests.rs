@@ -53,6 +53,7 @@ impl Site {
         let folder = Folder::new();
         let mut files = penstock_config::Files::new(folder.root());
         say(&mut files);
+        let root = Arc::new(Root::open(&files.root).unwrap());
         let setup = FilesSetup {
             files,
             pool,
@@ -61,7 +62,7 @@ impl Site {
             script_index: None,
         };
         Self {
-            files: Files::open(setup).unwrap(),
+            files: Files::new(root, setup).unwrap(),
             folder,
             now: clock::now(),
         }

@@ -6,13 +6,13 @@ use std::os::unix::ffi::OsStrExt;
 use penstock_runtime::blocking::Pool;
 
 use super::*;
-use crate::testing::Folder;
+use crate::testing::{Folder, open_tree};
 use crate::tree::Looked;
 
 fn listed(folder: &Folder, path: &str, symlinks: penstock_config::Symlinks) -> String {
     let mut files = penstock_config::Files::new(folder.root());
     (files.listing, files.symlinks) = (true, symlinks);
-    let tree = Tree::open(&files, Pool::new("disk", 1, 1)).unwrap();
+    let tree = open_tree(&files, Pool::new("disk", 1, 1));
     match tree.look(path.as_bytes(), None) {
         Ok(Looked::Folder(open)) => {
             String::from_utf8(page(&tree, path.as_bytes(), &open).unwrap().to_vec()).unwrap()
@@ -142,7 +142,7 @@ fn all_who_ask_for_a_folder_at_once_get_the_same_page() {
     let mut files = penstock_config::Files::new(folder.root());
     files.listing = true;
     let pool = Pool::new("disk", 1, 2);
-    let tree = Arc::new(Tree::open(&files, pool.clone()).unwrap());
+    let tree = Arc::new(open_tree(&files, pool.clone()));
     let listings = Listings::default();
     let listed = |path: &'static str| {
         let Ok(Looked::Folder(open)) = tree.look(path.as_bytes(), None) else {
@@ -189,7 +189,7 @@ fn who_waits_for_a_page_that_is_given_up_has_it_made() {
     let mut files = penstock_config::Files::new(folder.root());
     files.listing = true;
     let pool = Pool::new("disk", 1, 0);
-    let tree = Arc::new(Tree::open(&files, pool.clone()).unwrap());
+    let tree = Arc::new(open_tree(&files, pool.clone()));
     let listings = Listings::default();
     let path: Arc<[u8]> = b"/".as_slice().into();
     loops::block_on(async {

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixListener;
 use penstock_config::{HidePattern, TryPattern};
 
 use super::*;
-use crate::testing::Folder;
+use crate::testing::{Folder, open_tree};
 
 fn tree(folder: &Folder) -> Tree {
     let html = TryPattern::Around {
@@ -21,7 +21,7 @@ fn tree(folder: &Folder) -> Tree {
 fn open(folder: &Folder, say: impl FnOnce(&mut penstock_config::Files)) -> Tree {
     let mut files = penstock_config::Files::new(folder.root());
     say(&mut files);
-    Tree::open(&files, Pool::new("disk", 1, 10)).unwrap()
+    open_tree(&files, Pool::new("disk", 1, 10))
 }
 
 fn found(tree: &Tree, path: &[u8]) -> String {
@@ -352,8 +352,7 @@ fn a_root_that_is_not_there_is_named() {
     folder.write("file", "");
     for name in ["missing", "file"] {
         let root = folder.root().join(name);
-        let files = penstock_config::Files::new(root.clone());
-        let error = Tree::open(&files, Pool::new("disk", 1, 10)).unwrap_err();
+        let error = Root::open(&root).unwrap_err();
         assert!(
             error.to_string().contains(root.to_str().unwrap()),
             "{error}"
@@ -365,7 +364,7 @@ fn a_root_that_is_not_there_is_named() {
 fn a_look_that_goes_ahead_reads_nothing_from_the_disk() {
     let folder = Folder::new();
     let tree = tree(&folder);
-    if pages::file_system(&tree.root).unwrap() != pages::FileSystem::Disk {
+    if pages::file_system(&tree.root.fd).unwrap() != pages::FileSystem::Disk {
         return eprintln!("skipped: the temporary folder is on no disk");
     }
     let written = folder.write("a", "content");

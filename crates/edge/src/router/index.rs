@@ -1,0 +1,192 @@
+//! The routes of a site by their paths: which of them match a path, without asking each.
+//!
+//! Built with a site, asked once per request. Pure.
+//!
+//! # Invariants
+//! - What is found is what a scan of the routes in their order would find.
+//! - A search costs the logarithm of the number of routes, and the number of prefixes of one path
+//!   that have a route.
+
+use std::cmp::Ordering;
+
+use penstock_config::PathPattern;
+
+/// Positions of routes in their site, by path.
+#[derive(Debug, Default)]
+pub(super) struct PathIndex {
+    /// Sorted by path.
+    exact: Vec<Entry>,
+    /// Sorted by prefix, so that what a prefix covers follows it.
+    prefixes: Vec<Entry>,
+}
+
+/// One path, and the routes for it.
+#[derive(Debug)]
+struct Entry {
+    path: Box<[u8]>,
+    /// In the site's order.
+    routes: Vec<usize>,
+    /// Among prefixes: the longest one that is a prefix of this.
+    parent: Option<usize>,
+}
+
+impl PathIndex {
+    /// Indexes the paths of a site's routes.
+    pub(super) fn new<'a>(paths: impl Iterator<Item = &'a PathPattern>) -> Self {
+        let (mut exact, mut prefixes) = (Vec::new(), Vec::new());
+        for (route, path) in paths.enumerate() {
+            match path {
+                PathPattern::Exact(path) => exact.push((path.as_bytes(), route)),
+                PathPattern::Prefix(prefix) => prefixes.push((prefix.as_bytes(), route)),
+            }
+        }
+        let mut index = Self {
+            exact: entries(exact),
+            prefixes: entries(prefixes),
+        };
+        let mut open: Vec<usize> = Vec::new();
+        for at in 0..index.prefixes.len() {
+            let path = &index.prefixes[at].path;
+            while open
+                .pop_if(|outer| !path.starts_with(&index.prefixes[*outer].path))
+                .is_some()
+            {}
+            index.prefixes[at].parent = open.last().copied();
+            open.push(at);
+        }
+        index
+    }
+
+    /// The first route for a path, in the site's order, of those that are `open`.
+    pub(super) fn first(&self, path: &[u8], open: impl Fn(usize) -> bool) -> Option<usize> {
+        let exact = self.first_exact(path, &open);
+        let mut found = exact;
+        let mut at = self.longest_prefix(path);
+        while let Some(entry) = at.map(|at| &self.prefixes[at]) {
+            found = first_of(found, entry.first(&open));
+            at = entry.parent;
+        }
+        found
+    }
+
+    /// The first route for exactly this path.
+    pub(super) fn first_exact(&self, path: &[u8], open: impl Fn(usize) -> bool) -> Option<usize> {
+        let compare = |entry: &Entry| (*entry.path).cmp(path);
+        let at = self.exact.binary_search_by(compare).ok()?;
+        self.exact[at].first(&open)
+    }
+
+    /// The first route for all below the folder of this name: `/a/*` for `/a`.
+    pub(super) fn first_below(&self, folder: &[u8], open: impl Fn(usize) -> bool) -> Option<usize> {
+        let compare = |entry: &Entry| compare_with_slash(&entry.path, folder);
+        let at = self.prefixes.binary_search_by(compare).ok()?;
+        self.prefixes[at].first(&open)
+    }
+
+    fn longest_prefix(&self, path: &[u8]) -> Option<usize> {
+        let after = self.prefixes.partition_point(|entry| *entry.path <= *path);
+        let mut at = after.checked_sub(1);
+        // What sorts right before a path shares its longest prefix, or is within that.
+        while let Some(entry) = at.map(|at| &self.prefixes[at]) {
+            if path.starts_with(&entry.path) {
+                break;
+            }
+            at = entry.parent;
+        }
+        at
+    }
+}
+
+impl Entry {
+    fn first(&self, open: &impl Fn(usize) -> bool) -> Option<usize> {
+        self.routes.iter().copied().find(|route| open(*route))
+    }
+}
+
+fn entries(mut paths: Vec<(&[u8], usize)>) -> Vec<Entry> {
+    // Stable: routes for one path keep their order.
+    paths.sort_by_key(|(path, _)| *path);
+    let same = |one: &(&[u8], usize), other: &(&[u8], usize)| one.0 == other.0;
+    let entry = |routes: &[(&[u8], usize)]| Entry {
+        path: routes[0].0.into(),
+        routes: routes.iter().map(|(_, route)| *route).collect(),
+        parent: None,
+    };
+    paths.chunk_by(same).map(entry).collect()
+}
+
+fn first_of(one: Option<usize>, other: Option<usize>) -> Option<usize> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
+    }
+}
+
+/// A path beside `folder` and a final slash.
+fn compare_with_slash(path: &[u8], folder: &[u8]) -> Ordering {
+    match path.split_at_checked(folder.len()) {
+        Some((start, rest)) => start.cmp(folder).then_with(|| rest.cmp(b"/")),
+        None => path.cmp(folder),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a scan finds.
+    fn scan(routes: &[PathPattern], path: &str, open: impl Fn(usize) -> bool) -> Option<usize> {
+        (0..routes.len()).find(|at| open(*at) && routes[*at].matches(path))
+    }
+
+    #[test]
+    fn a_search_finds_what_a_scan_finds() {
+        // Few letters, so that paths are prefixes of one another, before and behind in the order.
+        let mut state = 1_u64;
+        let mut random = move |below: usize| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            usize::try_from(state >> 33).unwrap() % below
+        };
+        let mut path = || {
+            let parts = (0..random(4)).map(|_| ["a", "b", "a-", "ab"][random(4)]);
+            let parts: Vec<&str> = parts.collect();
+            format!("/{}", parts.join("/"))
+        };
+        let mut seed = 7_u64;
+        for _ in 0..2_000 {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let routes: Vec<PathPattern> = (0..seed % 12)
+                .map(|at| match (seed >> at) & 1 {
+                    0 => PathPattern::Exact(path()),
+                    _ => PathPattern::Prefix(format!("{}/", path().trim_end_matches('/'))),
+                })
+                .collect();
+            let index = PathIndex::new(routes.iter());
+            for asked in (0..20).map(|_| path()).chain(["/".to_owned()]) {
+                for hidden in [u64::MAX, seed] {
+                    let open = |route: usize| (hidden >> (route + 20)) & 1 == 1;
+                    let bytes = asked.as_bytes();
+                    let found = index.first(bytes, open);
+                    assert_eq!(found, scan(&routes, &asked, open), "{asked} in {routes:?}");
+                    let exact =
+                        |at: &usize| open(*at) && routes[*at] == PathPattern::Exact(asked.clone());
+                    let exact = (0..routes.len()).find(exact);
+                    assert_eq!(
+                        index.first_exact(bytes, open),
+                        exact,
+                        "{asked} in {routes:?}"
+                    );
+                    let below = PathPattern::Prefix(format!("{asked}/"));
+                    let below = (0..routes.len()).find(|at| open(*at) && routes[*at] == below);
+                    assert_eq!(
+                        index.first_below(bytes, open),
+                        below,
+                        "{asked} in {routes:?}"
+                    );
+                }
+            }
+        }
+    }
+}
