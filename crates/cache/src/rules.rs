@@ -87,6 +87,7 @@ impl Rules {
         Self {
             policy: Policy {
                 default_ttl: config.default_ttl,
+                has_known_cookies: config.has_known_cookies,
                 heuristic_freshness: config.heuristic_freshness,
                 ttl_by_status: config.ttl_by_status.clone(),
                 ttl_max: config.ttl_max,

@@ -46,6 +46,9 @@ pub struct Policy {
     /// How long a response without a lifetime of its own is fresh; with `None` it is not stored, unless
     /// a heuristic may be used.
     pub default_ttl: Option<Duration>,
+    /// Whether the two above count for requests with `Cookie` too: the route names the cookies on which
+    /// its pages depend. Without that a page may be meant for one session.
+    pub has_known_cookies: bool,
     /// Whether the heuristic of RFC 9111 §4.2.2, a tenth of the time since `Last-Modified`, is used for
     /// responses that do not say `public`. For requests with `Cookie` or `Authorization` it never is.
     pub heuristic_freshness: bool,

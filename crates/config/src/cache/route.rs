@@ -29,9 +29,11 @@ pub(crate) fn read(route: &Section<'_>, known: &BTreeMap<String, Cache>) -> Opti
     let stores = read_stores(&table, "stores", known);
     let mut cache = RouteCache::new(stores.unwrap_or_default());
     if let Some(key) = table.table("key") {
+        cache.has_known_cookies = key.has("cookies");
         cache.key = read_key(&key);
     }
     if let Some(bypass) = table.table("bypass") {
+        cache.has_known_cookies |= bypass.has("cookies");
         cache.bypass = CacheBypass {
             headers: read_fields(&bypass, "headers", is_field),
             cookies: read_names(&bypass, "cookies", is_cookie_pattern),

@@ -221,7 +221,7 @@ fn a_list_of_stores_is_a_table_with_every_default() {
     let said = "min_uses = 1, heuristic_freshness = false, ttl_by_status = {}, stale_while_revalidate = \"0s\", \
                 stale_if_error = \"0s\", lock_timeout = \"5s\", \
                 status = true, tags = [\"Surrogate-Key\", \"Cache-Tag\"], key = { host = true, query = true, \
-                headers = [], cookies = [] }, bypass = { headers = [], cookies = [] }";
+                headers = [] }, bypass = { headers = [] }";
     let defaults =
         crate::options::in_section("sites.routes.cache").filter_map(|option| {
             match option.default {
@@ -272,6 +272,7 @@ bypass = { headers = ["X-Preview"], cookies = ["session", "wordpress_*"] }
         min_uses: 2,
         default_ttl: Some(secs(0)),
         heuristic_freshness: true,
+        has_known_cookies: true,
         ttl_by_status: [(200, secs(60)), (404, secs(0))].into(),
         ttl_max: Some(secs(24 * 3600)),
         stale_while_revalidate: secs(30),

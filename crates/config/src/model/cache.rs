@@ -57,6 +57,9 @@ pub struct RouteCache {
     pub min_uses: u32,
     /// How long a response is fresh that does not say; with none it is not stored.
     pub default_ttl: Option<Duration>,
+    /// Whether `key` or `bypass` names cookies, if only to say that none matters: without that `default_ttl`
+    /// and `ttl_by_status` hold for requests without cookies alone.
+    pub has_known_cookies: bool,
     /// Whether such a response with `Last-Modified` is fresh for a tenth of its age (RFC 9111 §4.2.2).
     pub heuristic_freshness: bool,
     /// The same for responses with such a status, errors included; before `default_ttl`.
@@ -84,6 +87,7 @@ impl RouteCache {
             bypass: CacheBypass::default(),
             min_uses: 1,
             default_ttl: None,
+            has_known_cookies: false,
             heuristic_freshness: false,
             ttl_by_status: BTreeMap::new(),
             ttl_max: None,

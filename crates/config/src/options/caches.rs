@@ -38,7 +38,7 @@ pub(crate) const OPTIONS: &[Opt] = &[
     row("sites.routes.cache", "min_uses", Count(1, 1_000_000), Is("1"), "2",
         "At which request for it a response is stored; 1 is the first."),
     row("sites.routes.cache", "default_ttl", Time(0), Means("it is not stored"), r#""1m""#,
-        "How long a response is fresh that does not say."),
+        "How long a response is fresh that does not say. For requests with cookies only if `bypass` or `key` names cookies (none with `[]`)."),
     row("sites.routes.cache", "heuristic_freshness", Bool, Is("false"), "true",
         "A response that does not say, but has `Last-Modified`, is fresh for a tenth of its age, at most a day (RFC 9111 §4.2.2). Never for requests with `Cookie` or `Authorization`; without this key only for responses with `public`."),
     row("sites.routes.cache", "ttl_by_status", Map, Is("{}"), r#"{ 302 = "5m", 404 = "10s" }"#,
@@ -63,7 +63,7 @@ pub(crate) const OPTIONS: &[Opt] = &[
         "The part of the query that is in the key: all of it, nothing, these parameters, or all but some."),
     row("sites.routes.cache.key", "headers", Texts(FIELD), Is("[]"), r#"["X-Tenant"]"#,
         "Request fields whose values are in the key."),
-    row("sites.routes.cache.key", "cookies", Texts(COOKIE), Is("[]"), r#"["lang"]"#,
+    row("sites.routes.cache.key", "cookies", Texts(COOKIE), Means("none is known"), r#"["lang"]"#,
         "Cookies whose values are in the key."),
 
     row("sites.routes.cache.key.query", "without", Texts(PARAMETER), Required, r#"["utm_*"]"#,
@@ -72,8 +72,8 @@ pub(crate) const OPTIONS: &[Opt] = &[
     row("sites.routes.cache.bypass", "headers", Texts(FIELD), Is("[]"), r#"["X-Preview"]"#,
         "Requests with one of these fields."),
     row("sites.routes.cache.bypass", "cookies", Texts("the name of a cookie such as \"session\" or \"wordpress_*\""),
-        Is("[]"), r#"["session", "wordpress_*"]"#,
-        "Requests with one of these cookies; a name that ends in `*` stands for all that begin so."),
+        Means("none is known"), r#"["session", "wordpress_*"]"#,
+        "Requests with one of these cookies; a name that ends in `*` stands for all that begin so. With `[]` no cookie matters."),
 ];
 
 pub(super) const CACHE: &str = "the name of a [caches.NAME] table";

@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use super::{
     Exchange, Policy,
-    cache_control::{DELTA_SECONDS_MAX, delta_seconds},
+    cache_control::{DELTA_SECONDS_MAX, ResponseDirectives, delta_seconds},
     storing::{date_of, http_date},
     targeted::Directed,
 };
-use crate::{FieldBlock, grammar::list_elements};
+use crate::{FieldBlock, Status, grammar::list_elements};
 
 /// Everything about a stored response that decides how it may be reused; computed by
 /// [`storing`](super::storing).
@@ -175,19 +175,16 @@ fn freshness(
     if said.no_cache {
         return Some((Duration::ZERO, false));
     }
-    let code = exchange.status.code();
-    // An error has to say itself that it may stay, or the route says so of its status; one provoked by a stranger
-    // never will.
-    let is_default = matches!(code, 200 | 203 | 204 | 300 | 301 | 308)
-        || (said.public && !exchange.status.is_error());
-    let by_status = policy.ttl_by_status.get(&code).copied();
-    if let Some(ttl) = by_status.or_else(|| policy.default_ttl.filter(|_| is_default)) {
+    let has_cookie = exchange.request.field("cookie").is_some();
+    let ttl = route_ttl(exchange, said, policy);
+    if let Some(ttl) = ttl.filter(|_| policy.has_known_cookies || !has_cookie) {
         return Some((bounded(ttl).saturating_add(initial_age), false));
     }
-    let is_guessable = is_default || matches!(code, 404 | 410);
+    let is_guessable =
+        is_kept_by_default(exchange.status, said) || matches!(exchange.status.code(), 404 | 410);
     // A page for one user says so, but not always in a field that a cache reads.
     let is_meant_for_all = (said.public || policy.heuristic_freshness)
-        && (exchange.request.field("cookie")).is_none()
+        && !has_cookie
         && (exchange.request.field("authorization")).is_none();
     let modified = exchange
         .fields
@@ -196,6 +193,24 @@ fn freshness(
     let modified = http_date(modified?)?;
     let tenth = date(exchange).saturating_sub(modified) / 10;
     Some((bounded(Duration::from_secs(tenth).min(HEURISTIC_MAX)), true))
+}
+
+/// How long the route lets a response stay that does not say it itself.
+pub(super) fn route_ttl(
+    exchange: &Exchange<'_>,
+    said: &ResponseDirectives,
+    policy: &Policy,
+) -> Option<Duration> {
+    let by_status = policy.ttl_by_status.get(&exchange.status.code()).copied();
+    let is_default = is_kept_by_default(exchange.status, said);
+    by_status.or_else(|| policy.default_ttl.filter(|_| is_default))
+}
+
+/// An error has to say itself that it may stay, or the route says so of its status; one provoked by a
+/// stranger never will.
+const fn is_kept_by_default(status: Status, said: &ResponseDirectives) -> bool {
+    matches!(status.code(), 200 | 203 | 204 | 300 | 301 | 308)
+        || (said.public && !status.is_error())
 }
 
 /// corrected_initial_age (§4.2.3).

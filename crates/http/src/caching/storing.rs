@@ -40,6 +40,8 @@ pub enum NotStored {
     Private,
     /// The request had `Authorization`, and the response does not say that it is for all (§3.5).
     Authorization,
+    /// Only the route says how long it is fresh, and the request had cookies that the route does not know.
+    Cookie,
     /// Nothing says how long it is fresh, and its status does not allow a guess.
     NoLifetime,
     /// Already stale, not to be sent stale, and without a validator to ask about it.
@@ -60,6 +62,7 @@ impl NotStored {
             Self::NoStore => "no-store",
             Self::Private => "private",
             Self::Authorization => "authorization",
+            Self::Cookie => "cookie",
             Self::NoLifetime => "no-lifetime",
             Self::Useless => "expired",
         }
@@ -109,7 +112,11 @@ pub fn storing(exchange: &Exchange<'_>, policy: &Policy) -> Result<Lifetime, Not
     if request.field("authorization").is_some() && !is_for_all {
         return Err(NotStored::Authorization);
     }
-    let lifetime = freshness::lifetime(exchange, &directed, policy).ok_or(NotStored::NoLifetime)?;
+    let lifetime = freshness::lifetime(exchange, &directed, policy);
+    let lifetime = lifetime.ok_or_else(|| match freshness::route_ttl(exchange, said, policy) {
+        Some(_) => NotStored::Cookie,
+        None => NotStored::NoLifetime,
+    })?;
     let is_usable = lifetime.initial_age < lifetime.usable_for() && !lifetime.no_cache;
     if !is_usable && !fields.contains("etag") && !fields.contains("last-modified") {
         return Err(NotStored::Useless);

@@ -72,6 +72,46 @@ fn an_error_is_stored_only_when_it_says_so() {
 }
 
 #[test]
+fn a_page_that_may_be_of_one_session_stays_only_if_the_route_knows_its_cookies() {
+    let of_route = Policy {
+        default_ttl: Some(secs(60)),
+        ttl_by_status: [(404, secs(3))].into(),
+        heuristic_freshness: true,
+        ..Policy::default()
+    };
+    let with_cookies = Policy {
+        has_known_cookies: true,
+        ..of_route.clone()
+    };
+    for (code, fields, alone, known) in [
+        (200, "", Err(NotStored::Cookie), Ok(60)),
+        (
+            200,
+            "Last-Modified: {-1000}",
+            Err(NotStored::Cookie),
+            Ok(60),
+        ),
+        (404, "", Err(NotStored::Cookie), Ok(3)),
+        (
+            503,
+            "",
+            Err(NotStored::NoLifetime),
+            Err(NotStored::NoLifetime),
+        ),
+        // The response's own word counts, cookies or not.
+        (200, "Cache-Control: max-age=2", Ok(2), Ok(2)),
+    ] {
+        for (policy, expected) in [(&of_route, alone), (&with_cookies, known)] {
+            let found = store_for(&get("Cookie: session=a"), code, fields, policy);
+            let found = found.map(|lifetime| lifetime.fresh_for.as_secs());
+            assert_eq!(found, expected, "{code} {fields} {policy:?}");
+            let alone = store_for(&get(""), code, fields, policy);
+            assert_eq!(alone.is_ok(), known.is_ok(), "{code} {fields} {policy:?}");
+        }
+    }
+}
+
+#[test]
 fn the_route_says_how_long_a_status_stays_where_the_response_does_not() {
     let policy = Policy {
         ttl_by_status: [

@@ -33,6 +33,40 @@ fn no_cookie_is_given_to_two_clients() {
 }
 
 #[test]
+fn a_page_of_one_session_is_given_to_no_other() {
+    // A careless back end: each session's page, and not a word about caching.
+    let origin = Origin::start(|seen| {
+        let session = seen.field("cookie").unwrap_or_else(|| "none".to_owned());
+        answer(
+            seen,
+            "Last-Modified: Mon, 01 Jun 2026 00:00:00 GMT\r\n",
+            session,
+        )
+    });
+    for word in [
+        "default_ttl = \"1m\"",
+        "ttl_by_status = { 200 = \"1m\" }",
+        "heuristic_freshness = true",
+        "default_ttl = \"1m\", bypass = { cookies = [\"session\"] }",
+        "default_ttl = \"1m\", key = { cookies = [\"session\"] }",
+    ] {
+        let server = Front::new(&origin, IN_MEMORY).route(word).serve();
+        let page = |cookie: &str| ask(&server, "GET /account", &format!("Cookie: {cookie}\r\n"));
+        for _ in 0..3 {
+            for cookie in ["session=alice", "session=mallory"] {
+                assert_eq!(page(cookie).text(), cookie, "{word}");
+            }
+        }
+        wait_hit(&server, "/page");
+    }
+    // The route says that no cookie matters.
+    let word = "default_ttl = \"1m\", bypass = { cookies = [] }";
+    let server = Front::new(&origin, IN_MEMORY).route(word).serve();
+    assert_eq!(ask(&server, "GET /", "Cookie: seen=1\r\n").text(), "seen=1");
+    assert_eq!(wait_hit(&server, "/").text(), "seen=1");
+}
+
+#[test]
 fn each_host_has_its_own() {
     let origin = Origin::start(|seen| {
         let host = seen.field("host").unwrap();
