@@ -1,7 +1,7 @@
 //! Which programs may follow this server: those that nobody but root can change, or the server's user
 //! where that is who started it.
 //!
-//! Asked by `penstock`'s upgrade for a program that a request names, and by the launcher for the one that it
+//! Asked by the launcher, for a program that a request for an upgrade names, and for the one that it
 //! starts as root.
 //!
 //! # Invariants

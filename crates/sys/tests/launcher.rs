@@ -39,7 +39,7 @@ fn main() {
     programs_have_nothing_else(&launcher, &stray);
     short_programs_are_told_from_ones_that_do_not_start(&launcher);
     many_descriptors_fit(&launcher);
-    a_successor_leads_a_group_in_our_session(&launcher);
+    a_successor_leads_a_group_in_our_session();
     a_launcher_that_is_gone_is_named(&launcher);
     a_launcher_that_ends_leaves_its_programs();
     programs_die_with_the_server();
@@ -241,31 +241,52 @@ fn many_descriptors_fit(launcher: &Launcher) {
     assert!(out.ends_with("x"), "{out}");
 }
 
-fn a_successor_leads_a_group_in_our_session(launcher: &Launcher) {
-    let (ours, theirs) = penstock_sys::handover::pair().unwrap();
+fn a_successor_leads_a_group_in_our_session() {
     let session = own_session();
     let script = format!(
         "test -S /dev/fd/$THE_FD && \
          test \"$(cut -d' ' -f5,6 /proc/$$/stat)\" = \"$$ {session}\" && echo $0 >&2; exit 7"
     );
-    let successor = successor::Launch {
-        command: SuccessorCommand {
-            program: "/bin/sh".into(),
-            args: vec!["-c".into(), script.into()],
-            dir: "/".into(),
-            env: Vec::new(),
-        },
-        file: None,
-        called: Some("said".into()),
-        inherit: ("THE_FD".into(), theirs),
+    let command = SuccessorCommand {
+        program: "sh".into(),
+        args: vec!["-c".into(), script.into()],
+        dir: "/".into(),
+        env: Vec::new(),
     };
-    let mut successor = launcher.launch_successor(successor).unwrap();
-    wait(&successor.exit);
-    assert_eq!(successor.try_exit().unwrap(), Some(Exit::Code(7)));
-    let mut text = [0; 16];
-    let count = rustix::io::read(&successor.stderr, &mut text).unwrap();
-    assert_eq!(&text[..count], b"said\n");
-    drop(ours);
+    let privileges = Privileges {
+        successor: Some((command.clone(), "THE_FD".into())),
+        ..unconfined()
+    };
+    let launcher = Launcher::start(&privileges, || Ok(())).unwrap();
+    let follow = |command: &SuccessorCommand| {
+        let (ours, theirs) = penstock_sys::handover::pair().unwrap();
+        let started = launcher.launch_successor(successor::Launch {
+            command: command.clone(),
+            inherit: ("THE_FD".into(), theirs),
+        });
+        started.map(|started| (started, ours))
+    };
+    // As it was started, and another program that is root's.
+    for program in ["sh", "/bin/sh"] {
+        let command = SuccessorCommand {
+            program: program.into(),
+            ..command.clone()
+        };
+        let (mut successor, _ours) = follow(&command).unwrap();
+        wait(&successor.exit);
+        assert_eq!(successor.try_exit().unwrap(), Some(Exit::Code(7)));
+        let mut text = [0; 16];
+        let count = rustix::io::read(&successor.stderr, &mut text).unwrap();
+        assert_eq!(text[..count], *format!("{program}\n").as_bytes());
+    }
+    // Any other command line is no next server, with or without the rights of root.
+    let other = SuccessorCommand {
+        args: vec!["-c".into(), "exit 0".into()],
+        ..command
+    };
+    let refused = follow(&other).unwrap_err().to_string();
+    assert!(refused.contains("as this one was started"), "{refused}");
+    launcher.end().unwrap();
 }
 
 /// As the kernel tells it: 0 where who leads the session is outside of our process namespace, which

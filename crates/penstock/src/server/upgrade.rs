@@ -16,7 +16,6 @@ use penstock_runtime::{clock, loops, process};
 use penstock_sys::handover;
 use penstock_sys::process::SuccessorCommand;
 use penstock_sys::process::successor::{Launch, Reach, Successor};
-use penstock_sys::trusted_program::{self, Owners};
 use tokio::sync::oneshot;
 
 use super::{Options, STOPPING, Server, reload};
@@ -163,14 +162,10 @@ impl Server {
                     .to_owned(),
             );
         }
-        let (patience, owners, pool) = {
+        let (patience, pool) = {
             let live = self.live();
             let patience = reload::boot_bound(&live.config) + SLACK;
-            let owners = match live.config.server.user {
-                Some(_) => Owners::Root,
-                None => Owners::RootAndOwn,
-            };
-            (patience, owners, default_pool(&live.rooms.pools))
+            (patience, default_pool(&live.rooms.pools))
         };
         let deadline = clock::now() + patience;
         let (ours, theirs) = handover::pair().map_err(|error| error.to_string())?;
@@ -179,10 +174,8 @@ impl Server {
         let launcher = Arc::clone(&self.options.launcher);
         let started = pool.run(move || {
             if let Some(binary) = binary {
-                let found = trusted_program::checked(&binary, owners)?;
-                launch.command.program = found.path;
-                launch.file = Some(found.file);
-                launch.called = Some(binary);
+                // The launcher looks who can have put it there.
+                launch.command.program = binary;
             }
             let what = {
                 let SuccessorCommand { program, dir, .. } = &launch.command;
@@ -243,8 +236,6 @@ impl Server {
         } = &self.options;
         Launch {
             command: successor_command(program, &self.invocation, manager),
-            file: None,
-            called: None,
             inherit: (VARIABLE.into(), theirs),
         }
     }

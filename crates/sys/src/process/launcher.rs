@@ -15,8 +15,8 @@
 //! - The launcher ends when the server does: its socket ends.
 //! - It answers the calls that sandboxes refuse, and tells the server of them; orders come first.
 //! - It keeps root's rights only if an application has a user of its own. It then starts programs as
-//!   users of a list that it has from before the server gave its rights up, and the next server
-//!   exactly as this one was started.
+//!   users of a list that it has from before the server gave its rights up.
+//! - It starts the next server as this one was started, and nothing else without a sandbox.
 //! - It puts programs into cgroups that were made before it was split off, and into no other; it removes
 //!   them at its end.
 
@@ -50,7 +50,7 @@ use super::{
 use crate::cgroup::Group;
 use crate::identity::Account;
 use crate::isolation::Access;
-use crate::{daemon, handover, isolation, kernel};
+use crate::{daemon, handover, isolation};
 
 /// How long the launcher may take to be ready for orders.
 const SET_UP_TIMEOUT: Duration = Duration::from_secs(15);
@@ -217,10 +217,12 @@ impl Launcher {
         self.begin(launch)?.finish()
     }
 
-    /// Starts the next server, which outlives this one. Blocks as [`Self::launch`] does.
+    /// Starts the next server, which outlives this one: as [`Privileges::successor`] says, but for the
+    /// program, which may be another one that no application can have written. Blocks as
+    /// [`Self::launch`] does.
     ///
     /// # Errors
-    /// As [`Self::launch`].
+    /// As [`Self::launch`]; why the launcher does not start that program.
     pub fn launch_successor(&self, launch: successor::Launch) -> io::Result<Successor> {
         let (stderr, stderr_theirs) = output_pipe()?;
         let (name, socket) = launch.inherit;
@@ -232,27 +234,14 @@ impl Launcher {
             program, args, dir, ..
         } = launch.command;
         let program = program.into_os_string();
-        let arg0 = launch.called.map_or_else(|| program.clone(), Into::into);
-        let (mut numbers, mut descriptors) = (vec![1, 2, number], vec![output]);
-        descriptors.extend([stderr_theirs, socket]);
-        // Without /proc a descriptor has no path.
-        let file = launch.file.filter(|_| kernel::has_proc());
-        let program = match file {
-            Some(file) => {
-                let number = file.as_raw_fd();
-                numbers.push(number);
-                descriptors.push(file);
-                format!("/proc/self/fd/{number}").into()
-            }
-            None => program,
-        };
+        let descriptors = vec![output, stderr_theirs, socket];
         let order = Order {
-            arg0,
+            arg0: program.clone(),
             program,
             args,
             dir,
             env,
-            numbers,
+            numbers: vec![1, 2, number],
             lifetime: Lifetime::OfItsOwn,
             sandbox: None,
             access: Access::default(),

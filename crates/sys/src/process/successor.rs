@@ -8,7 +8,6 @@
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustix::process::{PidfdFlags, Signal, WaitIdOptions};
@@ -23,10 +22,6 @@ use crate::kernel;
 pub struct Launch {
     /// The program, and how it is run.
     pub command: Command,
-    /// The program's file, where that very file is to be started, whatever stands at its path by then.
-    pub file: Option<OwnedFd>,
-    /// What it is told that it is called; its own path when none.
-    pub called: Option<PathBuf>,
     /// A descriptor that stays open in it; the variable of that name tells its number.
     pub inherit: (OsString, OwnedFd),
 }

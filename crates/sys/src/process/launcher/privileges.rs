@@ -6,8 +6,9 @@
 //!
 //! - Without an application that has a user of its own or a group the launcher has no rights to lose.
 //! - The groups are those of the start. A user whose applications have one starts nothing outside.
-//! - Root's rights go to one program: the next server, as this one was started, from a file that
-//!   nobody but root can have put there.
+//! - The next server is started as this one was, with any rights: only a launcher without root's
+//!   rights takes another program for it, from a file that no application can have put there.
+//! - Root's rights go to that one program, from a file that nobody but root can have put there.
 
 use std::ffi::OsString;
 use std::io;
@@ -18,7 +19,7 @@ use super::order::{Lifetime, Order};
 use super::{Command, Privileges};
 use crate::cgroup::Group;
 use crate::identity::Account;
-use crate::isolation::{self, Sandbox};
+use crate::isolation::{self, Access, Sandbox};
 use crate::kernel;
 use crate::trusted_program::{self, Owners, Program};
 
@@ -49,8 +50,7 @@ impl Privileges {
         descriptors: &mut Vec<OwnedFd>,
     ) -> io::Result<Option<&Account>> {
         if order.lifetime == Lifetime::OfItsOwn {
-            if self.are_kept() {
-                let program = self.check_successor(order)?;
+            if let Some(program) = self.check_successor(order)? {
                 put_in_place(order, descriptors, program);
             }
             return Ok(None);
@@ -106,38 +106,82 @@ impl Privileges {
         Ok(())
     }
 
-    /// That an order is for the next server, as this one was started; gives its program.
-    fn check_successor(&self, order: &Order) -> io::Result<Program> {
-        let is_same = |(command, variable): &(Command, OsString)| {
-            let lines = (
-                command.program.as_os_str(),
-                &*command.program,
-                &*command.args,
-            );
-            let Some(((name, value), env)) = order.env.split_last() else {
-                return false;
-            };
-            let socket = value.to_str().and_then(|value| value.parse().ok());
-            lines == (&*order.program, Path::new(&order.arg0), &*order.args)
-                && command.dir == order.dir
-                && command.env == env
-                && name == variable
-                && socket.is_some_and(|socket: RawFd| order.numbers == [1, 2, socket])
+    /// That an order is for the next server, and for nothing else. Gives the program that is to be
+    /// started in place of its path; `None` if that is the program that runs here.
+    fn check_successor(&self, order: &Order) -> io::Result<Option<Program>> {
+        let Some((known, _)) = self
+            .successor
+            .as_ref()
+            .filter(|known| is_successor(order, known))
+        else {
+            return Err(io::Error::other(
+                "an upgrade starts the next server as this one was started, and nothing else: \
+                 restart the server",
+            ));
         };
-        if !self.successor.as_ref().is_some_and(is_same) {
+        let path = Path::new(&order.program);
+        let is_known = known.program == path;
+        if !self.are_kept() {
+            // Its path was not judged when this server was started either.
+            if is_known {
+                return Ok(None);
+            }
+            // An application may be of the user that the server has become.
+            let owners = match self.server {
+                Some(_) => Owners::Root,
+                None => Owners::RootAndOwn,
+            };
+            let program = trusted_program::checked(path, owners);
+            return program.map(Some).map_err(io::Error::other);
+        }
+        if !is_known {
             return Err(io::Error::other(
                 "with users of their own for applications, an upgrade starts the program that runs \
                  here, as it was started: put the new version in its place",
             ));
         }
-        let program = trusted_program::checked(Path::new(&order.program), Owners::Root);
-        program.map_err(|why| {
+        let program = trusted_program::checked(path, Owners::Root);
+        program.map(Some).map_err(|why| {
             io::Error::other(format!(
                 "{why}, so it is not started as root: chown it to root, and take the right to write \
                  from others"
             ))
         })
     }
+}
+
+/// Whether an order is for the next server, whatever its program: this command line, and nothing of
+/// what only applications have.
+fn is_successor(order: &Order, (command, variable): &(Command, OsString)) -> bool {
+    let Order {
+        program,
+        arg0,
+        args,
+        dir,
+        env,
+        numbers,
+        lifetime,
+        sandbox,
+        access,
+        account,
+        group,
+        app,
+    } = order;
+    let Some(((name, value), env)) = env.split_last() else {
+        return false;
+    };
+    let socket = value.to_str().and_then(|value| value.parse().ok());
+    *lifetime == Lifetime::OfItsOwn
+        // A server starts the next one by the name that it was given itself.
+        && program == arg0
+        && *args == command.args
+        && *dir == command.dir
+        && env == command.env
+        && name == variable
+        && socket.is_some_and(|socket: RawFd| *numbers == [1, 2, socket])
+        && (sandbox, account, group) == (&None, &None, &None)
+        && *access == Access::default()
+        && app.is_empty()
 }
 
 /// Has the very file started that was looked at. Without /proc, where a descriptor has no path, it is
@@ -157,7 +201,6 @@ fn put_in_place(order: &mut Order, descriptors: &mut Vec<OwnedFd>, program: Prog
 mod tests {
     use super::*;
     use crate::identity::User;
-    use crate::isolation::Access;
 
     fn account(name: &str) -> Account {
         Account {
@@ -201,7 +244,10 @@ mod tests {
             access: Access::default(),
             account: account.map(str::to_owned),
             group: None,
-            app: "web".to_owned(),
+            app: match lifetime {
+                Lifetime::OfServer => "web".to_owned(),
+                Lifetime::OfItsOwn => String::new(),
+            },
         }
     }
 
@@ -239,8 +285,6 @@ mod tests {
         let none = privileges(&[]);
         assert_eq!(permit(&none, &mut confined(None)).unwrap(), None);
         assert!(permit(&none, &mut confined(Some("shop"))).is_err());
-        let any = permit(&none, &mut order(None, Lifetime::OfItsOwn));
-        assert_eq!(any.unwrap(), None);
     }
 
     #[test]
@@ -318,24 +362,82 @@ mod tests {
         many.permit(&mut good, &mut descriptors).unwrap();
         assert_eq!(good.program, "/proc/self/fd/10");
         assert_eq!((good.numbers, descriptors.len()), (vec![1, 2, 9, 10], 1));
-        let changes: [fn(&mut Order); 12] = [
-            |order| order.program = "/bin/ls".into(),
-            |order| order.arg0 = "ls".into(),
-            |order| order.args.push("-c".into()),
-            |order| order.dir = "/tmp".into(),
-            |order| order.env.push(("LD_PRELOAD".into(), "9".into())),
-            |order| order.env[1] = ("LD_PRELOAD".into(), "9".into()),
-            |order| order.env[1].1 = "/tmp/x.so".into(),
-            |order| order.env[1].1 = "10".into(),
-            |order| order.env.swap(0, 1),
-            |order| order.env.clear(),
-            |order| order.numbers.push(0),
-            |order| order.numbers.swap(0, 2),
-        ];
-        for (number, change) in changes.into_iter().enumerate() {
+        for (number, change) in CHANGES.into_iter().enumerate() {
             let mut changed = order(None, Lifetime::OfItsOwn);
             change(&mut changed);
             assert!(permit(&many, &mut changed).is_err(), "change {number}");
         }
+        let mut other = order(None, Lifetime::OfItsOwn);
+        (other.program, other.arg0) = ("/bin/ls".into(), "/bin/ls".into());
+        assert!(permit(&many, &mut other).is_err());
+    }
+
+    /// What makes another order of one for the next server.
+    const CHANGES: [fn(&mut Order); 17] = [
+        |order| order.program = "/bin/ls".into(),
+        |order| order.arg0 = "ls".into(),
+        |order| order.args.push("-c".into()),
+        |order| order.dir = "/tmp".into(),
+        |order| order.env.push(("LD_PRELOAD".into(), "9".into())),
+        |order| order.env[1] = ("LD_PRELOAD".into(), "9".into()),
+        |order| order.env[1].1 = "/tmp/x.so".into(),
+        |order| order.env[1].1 = "10".into(),
+        |order| order.env.swap(0, 1),
+        |order| order.env.clear(),
+        |order| order.numbers.push(0),
+        |order| order.numbers.swap(0, 2),
+        |order| order.sandbox = Sandbox::decode(1),
+        |order| order.access.bind_ports = Some(Vec::new()),
+        |order| order.account = Some("blog".to_owned()),
+        |order| order.group = Some("Shop".to_owned()),
+        |order| order.app = "web".to_owned(),
+    ];
+
+    #[test]
+    fn without_the_rights_of_root_an_order_for_the_next_server_starts_nothing_else() {
+        let none = privileges(&[]);
+        let mut good = order(None, Lifetime::OfItsOwn);
+        assert_eq!(permit(&none, &mut good).unwrap(), None);
+        assert_eq!(good, order(None, Lifetime::OfItsOwn));
+        for (number, change) in CHANGES.into_iter().enumerate() {
+            let mut changed = order(None, Lifetime::OfItsOwn);
+            change(&mut changed);
+            assert!(permit(&none, &mut changed).is_err(), "change {number}");
+        }
+        // Nor does a launcher that knows no next server.
+        let unknown = permit(&Privileges::default(), &mut good);
+        assert!(unknown.unwrap_err().to_string().contains("restart"));
+    }
+
+    #[test]
+    fn another_program_follows_only_from_a_place_that_applications_cannot_write() {
+        let dir = std::env::temp_dir().join(format!("penstock-next-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir(&dir).unwrap();
+        let place = dir.join("penstock");
+        std::fs::copy("/bin/true", &place).unwrap();
+        let none = privileges(&[]);
+        let try_place = |mode: u32, place: &Path| {
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+            std::fs::set_permissions(dir.join("penstock"), mode).unwrap();
+            let mut other = order(None, Lifetime::OfItsOwn);
+            (other.program, other.arg0) = (place.into(), place.into());
+            let mut descriptors = Vec::new();
+            let permitted = none.permit(&mut other, &mut descriptors).map(|_| ());
+            permitted.map(|()| (other.program, descriptors.len()))
+        };
+        let refused = try_place(0o777, &place).unwrap_err().to_string();
+        assert!(refused.contains("can change it"), "{refused}");
+        let refused = try_place(0o755, Path::new("penstock"))
+            .unwrap_err()
+            .to_string();
+        assert!(refused.contains("absolute"), "{refused}");
+        let found = try_place(0o755, Path::new("/bin/ls")).unwrap();
+        assert_eq!(
+            found,
+            ("/proc/self/fd/10".into(), 1),
+            "the file that was looked at"
+        );
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 }
