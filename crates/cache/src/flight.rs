@@ -43,15 +43,8 @@ pub(crate) struct Flights {
 #[derive(Debug, Default)]
 struct Shard {
     flights: HashMap<u128, Vec<Arc<Flight>>>,
-    marks: HashMap<u128, Mark>,
-}
-
-/// That responses for a key are not stored.
-#[derive(Debug)]
-struct Mark {
-    until: Instant,
-    /// The keyed hash of the key's text.
-    text: u64,
+    /// Until when responses for a key are known not to be stored, by the keyed hash of its text.
+    marks: HashMap<u64, Instant>,
 }
 
 /// What has come of a flight, for all who wait for it.
@@ -223,40 +216,30 @@ impl Flights {
     pub(crate) fn mark(&self, key: &Key, now: Instant) {
         let mut shard = self.shard(key);
         if shard.marks.len() >= MARKS_MAX {
-            shard.marks.retain(|_, mark| mark.until > now);
+            shard.marks.retain(|_, until| *until > now);
         }
         if shard.marks.len() < MARKS_MAX {
-            let mark = Mark {
-                until: now + MARK_TIME,
-                text: self.text_hash(key),
-            };
-            shard.marks.insert(key.hash, mark);
+            shard.marks.insert(self.text_hash(key), now + MARK_TIME);
         }
     }
 
     /// A failure says nothing of the resource: what was not stored before is not now, as far as is known.
     pub(crate) fn renew_mark(&self, key: &Key, now: Instant) {
-        if let Some(mark) = self.shard(key).marks.get_mut(&key.hash)
-            && mark.text == self.text_hash(key)
-        {
-            mark.until = now + MARK_TIME;
+        if let Some(until) = self.shard(key).marks.get_mut(&self.text_hash(key)) {
+            *until = now + MARK_TIME;
         }
     }
 
     /// Forgets that.
     pub(crate) fn unmark(&self, key: &Key) {
-        let mut shard = self.shard(key);
-        let mark = shard.marks.get(&key.hash);
-        if mark.is_some_and(|mark| mark.text == self.text_hash(key)) {
-            shard.marks.remove(&key.hash);
-        }
+        self.shard(key).marks.remove(&self.text_hash(key));
     }
 
     /// Whether responses for `key` were not stored lately.
     pub(crate) fn is_marked(&self, key: &Key, now: Instant) -> bool {
         let shard = self.shard(key);
-        let mark = shard.marks.get(&key.hash);
-        mark.is_some_and(|mark| mark.until > now && mark.text == self.text_hash(key))
+        let until = shard.marks.get(&self.text_hash(key));
+        until.is_some_and(|until| *until > now)
     }
 
     fn text_hash(&self, key: &Key) -> u64 {

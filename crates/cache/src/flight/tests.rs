@@ -135,7 +135,7 @@ fn a_failure_keeps_the_mark_of_what_is_not_stored() {
 
 /// The hash of a key is public, so whoever chooses URLs can make two texts meet.
 #[test]
-fn a_mark_does_not_count_for_another_key_with_the_same_hash() {
+fn keys_with_the_same_hash_have_marks_of_their_own() {
     let (flights, now) = (Flights::default(), clock::now());
     let key = Key::new(b"https://a/page");
     let forged = Key {
@@ -148,6 +148,9 @@ fn a_mark_does_not_count_for_another_key_with_the_same_hash() {
     flights.unmark(&key);
     assert!(flights.is_marked(&forged, now) && !flights.is_marked(&forged, now + MARK_TIME));
     flights.mark(&key, now);
+    assert!(flights.is_marked(&key, now) && flights.is_marked(&forged, now));
+    flights.mark(&forged, now);
+    flights.unmark(&forged);
     assert!(flights.is_marked(&key, now) && !flights.is_marked(&forged, now));
 }
 
