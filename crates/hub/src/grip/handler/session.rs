@@ -232,7 +232,11 @@ impl Session {
             (StreamForm::Bytes, _) => None,
         };
         match body {
-            Some(body) => Ok(rest.answer(instruct, body)),
+            Some(body) => {
+                let mut response = rest.answer(instruct, body);
+                forbid_storing(&mut response.fields);
+                Ok(response)
+            }
             None => Err(full(refused)),
         }
     }
@@ -315,6 +319,22 @@ impl Rest {
         response.speaks_to_cache = self.speaks_to_cache;
         response
     }
+}
+
+/// Has no cache keep a response: what its back end says of that is meant for the stream that it is
+/// not.
+fn forbid_storing(fields: &mut FieldBlock) {
+    let directives = [
+        "cache-control",
+        "expires",
+        "cdn-cache-control",
+        "surrogate-control",
+        "x-accel-expires",
+    ];
+    for name in directives {
+        fields.remove(name);
+    }
+    fields.push_static("Cache-Control", "no-store");
 }
 
 fn form(fields: &FieldBlock) -> StreamForm {

@@ -532,6 +532,44 @@ fn a_long_body_in_pieces_is_not_gathered() {
     world.await_subscribers("a", 1);
 }
 
+/// A cache would send clients away when there is room again.
+#[test]
+fn no_cache_keeps_what_an_event_source_without_room_gets() {
+    let lines = [
+        "Content-Type: text/event-stream",
+        "Cache-Control: public, max-age=60",
+        "CDN-Cache-Control: max-age=60",
+        "Expires: Thu, 01 Jan 2099 00:00:00 GMT",
+        "Access-Control-Allow-Origin: *",
+        STREAM[1],
+        STREAM[2],
+    ];
+    let settings = Settings {
+        streams_max: Some(0),
+        ..Settings::default()
+    };
+    let world = World::with(
+        settings,
+        None,
+        [says(&lines, "first"), says(&lines, "first")],
+    );
+    let browser = || request("GET", "/", &["Accept: text/event-stream"]);
+    let expect = |text: &str| {
+        let response = world.response(browser());
+        let fields = [
+            "Content-Type",
+            "Access-Control-Allow-Origin",
+            "Cache-Control",
+        ];
+        assert_eq!(names(&response.fields), fields);
+        assert_eq!(response.fields.get("cache-control"), Some(&b"no-store"[..]));
+        assert_eq!(bytes(response.body), text);
+    };
+    expect("retry: 15000\n\n");
+    world.drain();
+    expect("");
+}
+
 #[test]
 fn a_full_hub_turns_clients_away() {
     for lines in [&STREAM[..], &POLL[..]] {
