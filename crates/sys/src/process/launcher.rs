@@ -292,8 +292,9 @@ impl Launcher {
         match handover::send(self.socket.as_fd(), b"o", Some(order.as_fd())) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
-            Err(error) if error.raw_os_error() == Some(libc::ETOOMANYREFS) => Err(error),
-            Err(error) => Err(self.note_end(&error)),
+            Err(error) if is_of_end(&error) => Err(self.note_end(&error)),
+            // Memory or descriptors in flight ran out: the next order may find some.
+            Err(error) => Err(error),
         }
     }
 
@@ -308,6 +309,14 @@ impl Launcher {
     fn has_ended(&self) -> bool {
         handover::is_closed(self.socket.as_fd())
     }
+}
+
+/// Whether an order could not be sent because the launcher is gone.
+fn is_of_end(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset | io::ErrorKind::NotConnected
+    )
 }
 
 /// What becomes of an order, as its helper and the process itself say.
@@ -511,6 +520,23 @@ mod tests {
         assert_eq!(long.len(), ANSWER_BYTES);
         for bytes in [&b""[..], b"p", b"1234", b"p12345", b"e1", b"x"] {
             assert!(Answer::decode(bytes).is_err(), "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn no_error_that_may_pass_is_the_end_of_all_starts() {
+        for number in [libc::EPIPE, libc::ECONNRESET, libc::ENOTCONN] {
+            assert!(is_of_end(&io::Error::from_raw_os_error(number)), "{number}");
+        }
+        for number in [
+            libc::ENOBUFS,
+            libc::ENOMEM,
+            libc::ETOOMANYREFS,
+            libc::EMFILE,
+            libc::EINTR,
+        ] {
+            let error = io::Error::from_raw_os_error(number);
+            assert!(!is_of_end(&error), "{error}");
         }
     }
 
