@@ -4,11 +4,12 @@
 //! ended drivers, commands, timers) into the supervisor's events and the supervisor's actions into
 //! system calls. A process is one of two things ([`Role`]): a worker whose slots join the queue
 //! (`workers`), or a server of its own that an upstream is told of (`servers`); how it is started,
-//! when it is ready and what retiring means differ, all else is here. Workers are forked from a template
-//! (`template`), which one of them may follow (`refork`), or started by themselves. `follow` and `control`
-//! are the tasks beside a process. What must stay true: every process that was started is waited for,
-//! and its group killed when it ends, so nothing is left behind; a boot failure is told before the
-//! exit; a start is awaited elsewhere (`launching`), as the kernel may wait for a disk; the task ends when no process is left.
+//! when it is ready and what retiring means differ, all else is here. Workers are forked from a
+//! template (`template`), which one of them may follow (`refork`), or started by themselves.
+//! `follow` and `control` are the tasks beside a process. What must stay true: every process that
+//! was started is waited for, and its group killed when it ends, so nothing is left behind; a boot
+//! failure is told before the exit; a start is awaited elsewhere (`launching`), as the kernel may
+//! wait for a disk; the task ends when no process is left.
 
 mod access;
 mod busyness;
@@ -40,13 +41,13 @@ use penstock_exchange::{Fault, FaultKind, Timing};
 use penstock_runtime::{LoopHandle, clock, loops};
 use penstock_sys::cgroup::Reading;
 use penstock_sys::identity::Account;
-use penstock_sys::process::{self, Exit, Handle, Launcher, Started};
+use penstock_sys::process::{self, Exit, Handle, Launcher};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use self::busyness::{Busyness, Wanted};
 use self::control::{Control, Line};
 use self::follow::{Held, Readiness, Tail};
-use self::launching::{Launching, Looking};
+use self::launching::{Launching, Looking, UnclaimedProcess};
 use self::limits::{Limits, Measured};
 use self::place::Folder;
 use self::refork::Promotion;
@@ -104,7 +105,7 @@ enum Input {
     /// A process was started, or why it could not be.
     Launched {
         key: Key,
-        started: Result<Started, String>,
+        started: Result<UnclaimedProcess, String>,
     },
     /// Its process has ended; what it said last may still come.
     Gone {
@@ -357,6 +358,12 @@ async fn carry_out(mut executor: Executor, mut commands: mpsc::Receiver<Command>
         // All loops may send inputs, and without a pause.
         loops::yield_now().await;
     }
+    // A process may have been started in the last moment.
+    drop(inbox);
+    for done in executor.drained {
+        // Whoever asked may have left.
+        let _ = done.send(());
+    }
 }
 
 impl Executor {
@@ -499,7 +506,7 @@ impl Executor {
         }
     }
 
-    /// Ends the task once no process is left, a template neither.
+    /// Ends the task once no process is left, a template neither. Then the drain is over.
     fn stop_when_empty(&mut self) {
         if !self.is_over || self.is_stopped || !self.templates.is_empty() {
             return;
@@ -510,10 +517,6 @@ impl Executor {
         for mut job in self.shared.dispatch.close() {
             let fault = Fault::new(FaultKind::Unavailable, "the application stopped".to_owned());
             job.answer(Err(fault));
-        }
-        for done in self.drained.drain(..) {
-            // Whoever asked may have left.
-            let _ = done.send(());
         }
     }
 

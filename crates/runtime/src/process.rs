@@ -34,8 +34,8 @@ pub async fn ended(pidfd: &OwnedFd) {
 /// Between two tries to give an order to a launcher that is busy.
 const BUSY: Duration = Duration::from_millis(5);
 
-/// Has a program started, and waits until it runs: 10 s at most, as a disk may not answer. Dropped before,
-/// the start is given up.
+/// Has a program started, and waits until it runs: 10 s at most, as a disk may not answer. Dropped
+/// before, the start is given up.
 ///
 /// # Errors
 /// As [`penstock_sys::process::Starting::advance`].

@@ -1,14 +1,14 @@
 //! Processes that are being started: asked for, and not running yet.
 //!
-//! Between `Spawn` and the program there is the launcher, and the kernel, which may wait for a disk. What
-//! a process needs is prepared at once (`workers`, `servers`); its program is looked for in a pool, as that
-//! asks the disk too; the start itself is awaited by a task of its own.
+//! Between `Spawn` and the program there is the launcher, and the kernel, which may wait for a
+//! disk. What a process needs is prepared at once (`workers`, `servers`); its program is looked for
+//! in a pool, as that asks the disk too; the start itself is awaited by a task of its own.
 //!
 //! # Invariants
 //!
 //! - No start keeps the executor waiting, nor another start.
-//! - Each is answered for, with a process or why there is none, unless it was given up; then its process
-//!   is ended.
+//! - Each is answered for, with a process or why there is none, unless it was given up; then its
+//!   process is ended, also if the application ends before it hears of it.
 //! - One application has one look for its program in progress, so that a disk that is gone takes one
 //!   thread of the pool and not all of them.
 
@@ -49,6 +49,11 @@ pub(super) struct Launching {
     task: Joined<()>,
 }
 
+/// A process that was started and that nothing follows yet. Unless it is taken it is ended, with
+/// its group.
+#[derive(Debug)]
+pub(super) struct UnclaimedProcess(Option<Started>);
+
 /// What a process is to be, with what is kept for it.
 #[derive(Debug)]
 pub(super) enum Purpose {
@@ -68,6 +73,26 @@ impl Launching {
         match &self.purpose {
             Some(Purpose::Worker { role, .. }) => Some(role),
             _ => None,
+        }
+    }
+}
+
+impl UnclaimedProcess {
+    pub(super) fn new(started: Started) -> Self {
+        Self(Some(started))
+    }
+
+    /// Takes the process, for one who follows it to its end.
+    fn take(mut self) -> Option<Started> {
+        self.0.take()
+    }
+}
+
+impl Drop for UnclaimedProcess {
+    fn drop(&mut self) {
+        if let Some(started) = &self.0 {
+            // What is gone needs no signal.
+            let _ = started.handle().kill();
         }
     }
 }
@@ -123,11 +148,12 @@ impl Executor {
                         launch.program = program.into();
                     }
                     drop(reserved);
-                    start(launcher.as_deref(), launch).await
+                    let started = start(launcher.as_deref(), launch).await;
+                    started.map(UnclaimedProcess::new)
                 }
                 Err(why) => Err(why),
             };
-            // The executor may have ended first.
+            // The executor may have ended first: then the process ends as well.
             let _ = inputs.send(Input::Launched { key, started }).await;
         });
         let launching = Launching {
@@ -140,7 +166,7 @@ impl Executor {
     }
 
     /// A process was started, or could not be.
-    pub(super) fn handle_launched(&mut self, key: Key, started: Result<Started, String>) {
+    pub(super) fn handle_launched(&mut self, key: Key, started: Result<UnclaimedProcess, String>) {
         if started.is_ok() {
             self.shared.metrics.started.increment();
         }
@@ -149,10 +175,10 @@ impl Executor {
             launching.and_then(|mut it| it.purpose.take().map(|purpose| (it, purpose)))
         else {
             // It was given up in the same moment.
-            if let Ok(started) = started {
-                // What is gone needs no signal.
-                let _ = started.handle().kill();
-            }
+            return;
+        };
+        let started = started.map(UnclaimedProcess::take);
+        let Some(started) = started.transpose() else {
             return;
         };
         match (purpose, started) {

@@ -163,7 +163,24 @@ fn app(dir: &Dir, kind: AppKind, words: &[&str]) -> config::App {
 
 /// Starts an application that is quicker to lose its patience than a real one.
 fn start(app: config::App, dir: &Dir, servers: &Arc<Servers>) -> Arc<App> {
-    let setup = Setup {
+    let policy = quick_policy(&app);
+    App::start_by(
+        policy,
+        app,
+        &setup(dir),
+        Arc::clone(servers) as Arc<dyn ServerSet>,
+    )
+}
+
+fn quick_policy(app: &config::App) -> Policy {
+    Policy {
+        stop_timeout: Duration::from_millis(300),
+        ..App::policy(app)
+    }
+}
+
+fn setup(dir: &Dir) -> Setup {
+    Setup {
         loops: Vec::new(),
         launcher: None,
         account: None,
@@ -181,17 +198,7 @@ fn start(app: config::App, dir: &Dir, servers: &Arc<Servers>) -> Arc<App> {
         gives_way: false,
         development: false,
         size: None,
-    };
-    let policy = Policy {
-        stop_timeout: Duration::from_millis(300),
-        ..App::policy(&app)
-    };
-    App::start_by(
-        policy,
-        app,
-        &setup,
-        Arc::clone(servers) as Arc<dyn ServerSet>,
-    )
+    }
 }
 
 /// Ends an application; nothing of it may be left.

@@ -4,6 +4,8 @@ use penstock_config::{Concurrency, MemoryMax};
 
 use super::templates::{Running, python};
 use super::*;
+use crate::app::Way;
+use penstock_sys::isolation::Access;
 
 /// Writes what is done at its end to the file `ends`; a body's `close` and the end take their time.
 const SLOW_END: &str = r#"
@@ -212,5 +214,56 @@ else:
         until(|| !is_alive(template)).await;
         assert_eq!(running.imports(), 2);
         running.end().await;
+    });
+}
+
+/// A process that nothing follows yet.
+fn started() -> process::Started {
+    let launch = process::Launch {
+        program: "sleep".into(),
+        args: vec!["1000".into()],
+        dir: "/".into(),
+        env: Vec::new(),
+        account: None,
+        group: None,
+        inherit: Vec::new(),
+        place: Vec::new(),
+        sandbox: None,
+        access: Access::default(),
+        app: "shop".to_owned(),
+    };
+    process::start(&launch).unwrap()
+}
+
+#[test]
+fn a_process_is_ended_if_its_application_ends_while_it_starts() {
+    on_a_loop(async {
+        // Which of the two is handled first is left to chance.
+        for round in 0..16 {
+            let (dir, servers) = (Dir::new("unclaimed"), Servers::new());
+            let config = app(&dir, AppKind::Command, &["sleep", "1000"]);
+            let setup = setup(&dir);
+            let shared = AppShared::new(&config, Way::Servers(servers), setup.store.clone());
+            let (boot, _boot) = watch::channel(Boot::Pending);
+            let policy = quick_policy(&config);
+            let executor = Executor::new(Arc::new(shared), config, boot, (policy, &setup));
+            let process = started();
+            let pid = process.pid;
+            let launched = Input::Launched {
+                key: Key::Worker(WorkerId(1_000)),
+                started: Ok(UnclaimedProcess::new(process)),
+            };
+            executor.inputs.try_send(launched).unwrap();
+            let (commands, inbox) = mpsc::channel(1);
+            let (done, is_done) = oneshot::channel();
+            let deadline = Some(clock::now() + Duration::from_secs(1));
+            commands
+                .try_send(Command::Drain { deadline, done })
+                .unwrap();
+            within(Box::pin(run(executor, inbox))).await;
+            assert_eq!(is_done.await, Ok(()));
+            until(|| !is_alive(pid)).await;
+            assert!(!is_alive(pid), "round {round}");
+        }
     });
 }
