@@ -171,6 +171,7 @@ pub(crate) fn lineage(pid: u32, roots: Roots) -> Lineage {
     if pid == us || Some(pid) == predecessor {
         return Lineage::Outside;
     }
+    let mut hidden = None;
     for _ in 0..TRIES {
         let mut at = pid;
         for _ in 0..GENERATIONS_MAX {
@@ -186,8 +187,12 @@ pub(crate) fn lineage(pid: u32, roots: Roots) -> Lineage {
                 Some(above) => at = above,
                 // Whoever hides other users' processes (`hidepid` of /proc) hides none of ours.
                 None if is_of_another_user(at) => return Lineage::Outside,
-                // Its children have another parent by now.
-                None if at != pid => break,
+                // Its children have another parent by now; or it runs, and /proc hides it although it is
+                // ours (`hidepid`): that is how another server looks, which cannot be traced.
+                None if at != pid => {
+                    hidden = exists(at).then_some(at);
+                    break;
+                }
                 None => return Lineage::Unknown,
             }
         }
@@ -198,7 +203,10 @@ pub(crate) fn lineage(pid: u32, roots: Roots) -> Lineage {
             };
         }
     }
-    Lineage::Unknown
+    match hidden {
+        Some(child) => Lineage::Below { child, root: us },
+        None => Lineage::Unknown,
+    }
 }
 
 /// Whether there is a process of this number, whoever it belongs to.
