@@ -14,6 +14,10 @@ use penstock_exchange::AddressPrefix;
 /// Bytes of unfinished messages, of all an application's clients together.
 const HELD_BYTES_MAX: usize = 64 << 20;
 
+/// This part of them is kept for clients that hold no more than `LEAST` part of all: 1 MiB.
+const RESERVED: usize = 4;
+const LEAST: usize = 64;
+
 /// Whole messages that may always be on their way at once, however long one may be.
 const LONGEST_AT_ONCE: usize = 4;
 
@@ -48,7 +52,7 @@ pub(crate) struct Held {
 
 impl Held {
     /// A session of `client` that held `before` bytes holds `now`; false when all of them hold too
-    /// much, or this client more than it leaves to others.
+    /// much, or this client more than it leaves to others. What is reserved is not left to it.
     pub(super) fn change(
         &self,
         client: Option<AddressPrefix>,
@@ -66,7 +70,8 @@ impl Held {
         let max = HELD_BYTES_MAX.max(limits.message_bytes.saturating_mul(LONGEST_AT_ONCE));
         let more = now - before;
         let all = self.all.fetch_add(more, Ordering::Relaxed) + more;
-        all <= max && own <= max - all
+        let left = (max - max / RESERVED).saturating_sub(all);
+        all <= max && own <= left.max(max / LEAST)
     }
 
     /// What the client holds then.
@@ -141,18 +146,36 @@ mod tests {
         };
         let message = limits.message_bytes;
         let taken = (0..100).take_while(|_| held.change(client(1), (0, message), &limits));
-        assert_eq!(taken.count(), 32);
+        assert_eq!(taken.count(), 24);
         // Another finds half of the rest, and what is refused counts until its session is over.
         assert!(!held.change(client(1), (0, message), &limits));
         held.change(client(1), (2 * message, 0), &limits);
         let taken = (0..100).take_while(|_| held.change(client(2), (0, message), &limits));
-        assert_eq!(taken.count(), 16);
-        // A proxy that names nobody has many clients.
+        assert_eq!(taken.count(), 12);
+        // A proxy that does not name its clients may have many.
         assert!(held.change(None, (0, message), &limits));
-        held.change(client(1), (31 * message, 0), &limits);
-        held.change(client(2), (17 * message, 0), &limits);
+        held.change(client(1), (24 * message, 0), &limits);
+        held.change(client(2), (13 * message, 0), &limits);
         held.change(None, (message, 0), &limits);
         assert_eq!(held.bytes(), 0);
         assert!(held.clients.lock().unwrap().is_empty());
+    }
+
+    #[test]
+    fn many_greedy_clients_leave_a_message_to_each_other_one() {
+        let (held, limits) = (Held::default(), MessageLimits::default());
+        let client = |last| {
+            let address = SocketAddr::from(([192, 0, 2, last], 0));
+            Some(AddressPrefix::of(PeerAddress::tcp(address)))
+        };
+        let piece = limits.message_bytes / 32;
+        for greedy in 0..10 {
+            while held.change(client(greedy), (0, piece), &limits) {}
+            held.change(client(greedy), (piece, 0), &limits);
+        }
+        for other in 10..18 {
+            let message = limits.message_bytes;
+            assert!(held.change(client(other), (0, message), &limits), "{other}");
+        }
     }
 }
