@@ -333,7 +333,7 @@ impl Connection {
                 self.edge.metrics().too_slow.increment();
                 log::debug!("{method} {target}: the client took the response too slowly");
             }
-            // Whoever cut it has said so.
+            // The body's own side has logged the cut, with its cause.
             Cut::Body(fault) if fault.kind == FaultKind::ClientTooSlow => {
                 self.edge.metrics().too_slow.increment();
                 log::debug!("{method} {target}: response cut: {}", fault.cause);

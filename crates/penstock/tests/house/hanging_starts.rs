@@ -1,7 +1,7 @@
-//! A program that does not start because its disk does not answer: that is its application's trouble alone.
+//! A program does not start because its disk does not answer: other applications are not affected.
 //!
-//! Two disks stand for such a one. A lease on the program's file keeps `execve` waiting until its holder
-//! gives it up (fcntl(2), `F_SETLEASE`); a file system of our own answers no look at any file.
+//! Such a disk is imitated in two ways. A lease on the program's file keeps `execve` waiting until its
+//! holder gives it up (fcntl(2), `F_SETLEASE`); a file system of our own answers no look at any file.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
