@@ -6,6 +6,7 @@
 
 mod model;
 mod shared;
+mod slot_place;
 mod snapshot;
 
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 pub(crate) use self::model::WorkerModel;
 pub(crate) use self::shared::{AppShared, Refusal, StateView, Way, WorkerView};
+pub(crate) use self::slot_place::SlotPlace;
 pub use self::snapshot::{AppSnapshot, ProcessesSnapshot, WorkerSnapshot};
 use crate::channel::bounds::MessageLimits;
 use crate::executor::{self, Command, Executor};

@@ -38,7 +38,7 @@ use penstock_wire::{ChannelDecoder, channel};
 use self::notices::Notices;
 use self::send::Outbox;
 use self::streams::{Entry, Input, State, Streams};
-use crate::app::AppShared;
+use crate::app::{AppShared, SlotPlace};
 use crate::dispatch::{Job, Mailbox};
 use crate::slot::End;
 use crate::slot::hijack::Hijacks;
@@ -82,6 +82,8 @@ const WINDOW_TICK: Duration = Duration::from_millis(50);
 pub(crate) struct ChannelDriver {
     app: Arc<AppShared>,
     slot: SlotId,
+    /// What its responses hold while their clients take them.
+    place: Arc<SlotPlace>,
     pid: u32,
     mailbox: Arc<Mailbox>,
     stream: Arc<Stream>,
@@ -133,6 +135,7 @@ impl ChannelDriver {
     ) -> Self {
         let notices = Arc::new(Notices::default());
         Self {
+            place: SlotPlace::new(&app, slot),
             app,
             slot,
             pid,

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use penstock_exchange::bodies::NamelessFile;
 use penstock_exchange::{
-    ClientState, Fault, FaultKind, InternalRedirect, Reply, Response, SendfileGrant,
+    AddressPrefix, ClientState, Fault, FaultKind, InternalRedirect, Reply, Response, SendfileGrant,
 };
 use penstock_queue::{Queue, QueueLimits, SlotId, SlotSpec, Start, Submitted, Ticket};
 use penstock_runtime::clock;
@@ -368,13 +368,38 @@ impl Dispatch {
     }
 
     pub(crate) fn usage(&self, now: Instant) -> QueueUse {
+        self.lock().usage(now)
+    }
+
+    /// The queue's numbers for whoever holds a place of this slot; `None` when nobody would get it.
+    pub(crate) fn usage_for(&self, now: Instant, slot: SlotId) -> Option<QueueUse> {
         let inner = self.lock();
-        QueueUse {
-            waiting: inner.queue.len(),
-            slots: inner.queue.capacity(),
-            in_progress: inner.queue.in_progress(),
-            oldest_wait: inner.queue.oldest_wait(now).unwrap_or_default(),
-        }
+        let view = inner.queue.slot(slot)?;
+        let takes_requests = !view.is_retired && view.spec.capacity > 0;
+        takes_requests.then(|| inner.usage(now))
+    }
+
+    /// The clients of the requests that wait, where they are known.
+    pub(crate) fn waiting_clients(&self) -> Vec<Option<AddressPrefix>> {
+        let inner = self.lock();
+        let waiting = inner.queue.waiting();
+        waiting.map(|job| job.client.counted_prefix()).collect()
+    }
+
+    /// Takes the waiting jobs of these clients out, each with how long it has waited.
+    pub(crate) fn take_waiting_of(
+        &self,
+        now: Instant,
+        clients: &[AddressPrefix],
+    ) -> Vec<(Job, Duration)> {
+        let is_of_them = |job: &Job| {
+            let client = job.client.counted_prefix();
+            client.is_some_and(|client| clients.contains(&client))
+        };
+        let taken = self.lock().queue.take_matching(is_of_them).into_iter();
+        taken
+            .map(|(job, since)| (job, now.saturating_duration_since(since)))
+            .collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -388,6 +413,15 @@ fn fail(mut job: Job, cause: &str) {
 }
 
 impl Inner {
+    fn usage(&self, now: Instant) -> QueueUse {
+        QueueUse {
+            waiting: self.queue.len(),
+            slots: self.queue.capacity(),
+            in_progress: self.queue.in_progress(),
+            oldest_wait: self.queue.oldest_wait(now).unwrap_or_default(),
+        }
+    }
+
     /// The mailbox of a slot whose driver has not ended.
     fn mailbox(&self, slot: SlotId) -> Option<&Arc<Mailbox>> {
         let (owner, mailbox) = self.mailboxes.get(slot.index())?.as_ref()?;

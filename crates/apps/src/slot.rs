@@ -21,13 +21,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use penstock_exchange::bodies::SpoolWriter;
+use penstock_exchange::bodies::{HeldPlace, SpoolWriter};
 use penstock_exchange::{Fault, FaultKind};
 use penstock_queue::{SlotId, Start};
 use penstock_runtime::{LazyDeadline, Stream, clock};
 use penstock_wire::{Decoder, encode_collect};
 
-use crate::app::AppShared;
+use crate::app::{AppShared, SlotPlace};
 use crate::dispatch::{Delivery, Job, Mailbox};
 use crate::reply::ReplyHead;
 
@@ -47,6 +47,8 @@ const CANCEL_BYTES: usize = 12;
 pub(crate) struct Driver {
     app: Arc<AppShared>,
     slot: SlotId,
+    /// What its responses hold while their clients take them.
+    place: Arc<SlotPlace>,
     pid: u32,
     mailbox: Arc<Mailbox>,
     stream: Stream,
@@ -84,7 +86,11 @@ pub(crate) struct Driver {
     collecting_until: Option<Instant>,
     /// Since when the rest of the response at the head of the line is read for nobody.
     discarding_since: Option<Instant>,
+    /// What that response held when it was cut for its client: free at its end.
+    cut_place: Option<HeldPlace>,
     deadline: LazyDeadline,
+    /// When the first of those behind a response that goes on has waited too long.
+    behind_deadline: LazyDeadline,
     retire: bool,
     /// Streams have had their time.
     is_cut: bool,
@@ -160,6 +166,7 @@ impl Driver {
     ) -> Self {
         let now = clock::now();
         Self {
+            place: SlotPlace::new(&app, slot),
             app,
             slot,
             pid,
@@ -183,7 +190,9 @@ impl Driver {
             is_lent: false,
             collecting_until: None,
             discarding_since: None,
+            cut_place: None,
             deadline: LazyDeadline::new(now),
+            behind_deadline: LazyDeadline::new(now),
             retire: false,
             is_cut: false,
             cut_until: None,
@@ -233,6 +242,10 @@ impl Driver {
             }
             if self.poll_abandoned(cx) || self.cut_stream() {
                 continue;
+            }
+            if self.open.is_some() && self.line.len() > 1 {
+                self.give_back_unsent();
+                self.poll_behind(cx);
             }
             let (at, end) = match (self.lost_at, self.cut_until) {
                 (Some(at), _) => (at, End::Died),
@@ -294,6 +307,40 @@ impl Driver {
         }
         let usual = since + self.app.response_timeout;
         Some(self.extended_until.map_or(usual, |at| at.max(usual)))
+    }
+
+    /// Answers requests that have waited for `queue.timeout` behind a response that goes on. Their
+    /// worker has them and may run them yet.
+    fn poll_behind(&mut self, cx: &mut Context<'_>) {
+        let limit = self.app.queue_timeout();
+        for entry in self.line.iter_mut().skip(1) {
+            let job = &mut entry.start.job;
+            if job.reply.is_none() {
+                continue;
+            }
+            self.behind_deadline.set(entry.handed_at + limit);
+            if self.behind_deadline.poll(cx).is_pending() {
+                return;
+            }
+            self.app.metrics.queue_timeout.increment();
+            let cause = format!(
+                "worker {} had a response before it that took longer than queue.timeout ({limit:?})",
+                self.pid
+            );
+            job.answer(Err(Fault::new(FaultKind::AppTimeout, cause)));
+            self.place.set_behind(None);
+        }
+    }
+
+    /// What was handed over behind a response that lasts, and not sent yet, goes back to the queue.
+    fn give_back_unsent(&mut self) {
+        let Some(behind) = self.line.iter().skip(1).position(|entry| entry.sent == 0) else {
+            return;
+        };
+        let unsent = self.line.split_off(behind + 1).into_iter();
+        let jobs = unsent.map(|entry| entry.start).collect();
+        self.app.dispatch.give_back(clock::now(), self.slot, jobs);
+        self.mailbox.show_in_progress(self.line.len());
     }
 
     fn take_delivery(&mut self, delivery: Delivery) {
@@ -427,18 +474,21 @@ impl Driver {
 
     /// Brings the spool's overflow to its file. Nothing is read from the worker meanwhile.
     async fn settle(&mut self) {
-        let Some(Open::Spool(spool)) = &mut self.open else {
+        self.give_back_unsent();
+        let behind_since = self.line.get(1).map(|entry| entry.handed_at);
+        self.place.set_behind(behind_since);
+        let Some(Open::Spool(mut spool)) = self.open.take() else {
             return;
         };
         // What comes meanwhile has time, but for the word that this has had its own.
         let mut mail = Vec::new();
         let settled = {
-            let mailbox = &self.mailbox;
             let mut settling = std::pin::pin!(spool.settle());
             std::future::poll_fn(|cx| {
-                while let Some(delivery) = mailbox.poll_take(cx) {
+                while let Some(delivery) = self.mailbox.poll_take(cx) {
                     mail.push(delivery);
                 }
+                self.poll_behind(cx);
                 if mail.iter().any(|delivery| delivery.cut) {
                     return Poll::Ready(Ok(()));
                 }
@@ -446,11 +496,13 @@ impl Driver {
             })
             .await
         };
-        if let Err(fault) = settled
-            && let Some(Open::Spool(spool)) = self.open.take()
-        {
-            spool.finish(Err(fault));
-            self.discard(false);
+        match settled {
+            Ok(()) => self.open = Some(Open::Spool(spool)),
+            Err(fault) => {
+                self.cut_place = spool.take_held_place();
+                spool.finish(Err(fault));
+                self.discard(false);
+            }
         }
         // The time spent waiting for the client is not the worker's.
         self.progress_at = clock::now();

@@ -19,7 +19,7 @@ use std::time::Duration;
 use penstock_runtime::blocking::Pool;
 
 pub use collect::{Collected, collect};
-pub use contention::{Demand, HeldPlaces, Producer};
+pub use contention::{Demand, HeldPlace, HeldPlaces, Producer};
 pub use nameless::NamelessFile;
 pub use space::{TempGrant, TempSpace, TempUsage, TempUse};
 pub use spool::{SpoolPlace, SpoolReader, SpoolSpec, SpoolWriter, spool};

@@ -69,7 +69,8 @@ pub(crate) fn claim(
     let make = || {
         let (grant, granted) = oneshot::channel();
         receiver = Some(granted);
-        Waiter { grant }
+        let client = client.and_then(|client| client.counted_prefix());
+        Waiter { grant, client }
     };
     let home = loops::current_index();
     let claimed = shared.change(|roster, after| roster.claim(now, home, want, make, after));
@@ -136,7 +137,7 @@ pub(crate) struct Wait {
     shared: Arc<Shared>,
     ticket: Ticket,
     pub(crate) position: usize,
-    granted: oneshot::Receiver<Grant>,
+    granted: oneshot::Receiver<Result<Grant, String>>,
     reuse: Reuse,
     is_new: bool,
     client: Option<Arc<ClientState>>,
@@ -171,7 +172,8 @@ impl Future for Wait {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         if let Poll::Ready(granted) = Pin::new(&mut self.granted).poll(cx) {
             return Poll::Ready(match granted {
-                Ok(grant) => self.accept(&grant),
+                Ok(Ok(grant)) => self.accept(&grant),
+                Ok(Err(cause)) => Err(Failure::new(FaultKind::Overloaded, Stage::Ours, cause)),
                 Err(_) => Err(ours(FaultKind::Unavailable, "the upstream was taken out")),
             });
         }
@@ -203,7 +205,7 @@ impl Drop for Wait {
         }
         // A place may have been given that nobody took: closing the channel settles who returns it.
         self.granted.close();
-        if let Ok(grant) = self.granted.try_recv() {
+        if let Ok(Ok(grant)) = self.granted.try_recv() {
             self.shared.give_back(grant.slot);
         }
     }

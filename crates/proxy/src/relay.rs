@@ -19,7 +19,7 @@ use crate::failure::{Failure, Stage};
 use crate::roster::Outcome;
 use crate::source::Source;
 use crate::talk::{End, Talk};
-use crate::upstream::Shared;
+use crate::upstream::ServerPlace;
 
 /// A response after its head.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ pub(crate) fn start(rest: Rest, begun: Vec<u8>, length: Option<u64>) -> Body {
     let store = upstream.store.load_full();
     let spec = SpoolSpec {
         client: rest.client,
-        producer: Some(Arc::<Shared>::clone(upstream)),
+        producer: Some(ServerPlace::new(upstream, rest.lease.key())),
         is_unbuffered: rest.is_unbuffered,
         length,
     };

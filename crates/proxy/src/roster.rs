@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use penstock_config as config;
+use penstock_exchange::AddressPrefix;
 use penstock_exchange::metrics::{Histogram, HistogramValues};
 use penstock_queue::{Queue, QueueLimits, SlotId, SlotSpec, Start, Submitted, Ticket};
 use penstock_runtime::Stream;
@@ -115,10 +116,11 @@ struct MemberCounts {
     unanswered: u32,
 }
 
-/// Who waits: told where its place is, once.
+/// Who waits: told where its place is, or why it gets none, once.
 #[derive(Debug)]
 pub(crate) struct Waiter {
-    pub(crate) grant: oneshot::Sender<Grant>,
+    pub(crate) grant: oneshot::Sender<Result<Grant, String>>,
+    pub(crate) client: Option<AddressPrefix>,
 }
 
 /// A place at a server, given to one who waited.
@@ -593,6 +595,26 @@ impl Roster {
             self.queue.len(),
             self.queue.oldest_wait(now).unwrap_or_default(),
         )
+    }
+
+    /// Whether this server's places are given to requests.
+    pub(crate) fn gives_places(&self, key: MemberKey) -> bool {
+        self.member(key).is_some_and(|member| member.capacity > 0)
+    }
+
+    /// The clients of the requests that wait, where they are known.
+    pub(crate) fn waiting_clients(&self) -> Vec<Option<AddressPrefix>> {
+        self.queue.waiting().map(|waiter| waiter.client).collect()
+    }
+
+    /// Takes the waiting requests of these clients out.
+    pub(crate) fn take_waiting_of(&mut self, clients: &[AddressPrefix]) -> Vec<Waiter> {
+        let is_of_them = |waiter: &Waiter| {
+            let client = waiter.client;
+            client.is_some_and(|client| clients.contains(&client))
+        };
+        let taken = self.queue.take_matching(is_of_them).into_iter();
+        taken.map(|(waiter, _)| waiter).collect()
     }
 
     /// How many requests all servers together may have at once.

@@ -12,7 +12,7 @@ use arc_swap::ArcSwap;
 use penstock_config as config;
 use penstock_exchange::bodies::{BodyStore, Demand, HeldPlaces, Producer};
 use penstock_exchange::metrics::HistogramValues;
-use penstock_exchange::{Handler, Handling, Request};
+use penstock_exchange::{AddressPrefix, Handler, Handling, Request};
 use penstock_queue::{SlotId, Start};
 use penstock_runtime::clock;
 
@@ -177,23 +177,56 @@ impl Handler for RouteHandler {
     }
 }
 
-impl Producer for Shared {
+/// The place of a request at one server, as the response that holds it sees it.
+#[derive(Debug)]
+pub(crate) struct ServerPlace {
+    shared: Arc<Shared>,
+    server: MemberKey,
+}
+
+impl ServerPlace {
+    pub(crate) fn new(shared: &Arc<Shared>, server: MemberKey) -> Arc<Self> {
+        Arc::new(Self {
+            shared: Arc::clone(shared),
+            server,
+        })
+    }
+}
+
+impl Producer for ServerPlace {
     fn held_places(&self) -> &HeldPlaces {
-        &self.held_places
+        &self.shared.held_places
     }
 
     fn demand(&self, now: Instant) -> Demand {
-        let roster = self.roster();
+        let roster = self.shared.roster();
+        if !roster.gives_places(self.server) {
+            // It is down or goes.
+            return Demand::default();
+        }
         let (waiting, oldest_wait) = roster.waiting(now);
         Demand {
             waiting,
             oldest_wait,
             places: roster.places(),
+            behind: None,
+        }
+    }
+
+    fn waiting_clients(&self) -> Vec<Option<AddressPrefix>> {
+        self.shared.roster().waiting_clients()
+    }
+
+    fn refuse_waiting(&self, clients: &[AddressPrefix], cause: &str) {
+        let waiters = self.shared.roster().take_waiting_of(clients);
+        for waiter in waiters {
+            // It may have left.
+            let _ = waiter.grant.send(Err(cause.to_owned()));
         }
     }
 
     fn label(&self) -> String {
-        format!("upstream {}", self.name)
+        format!("upstream {}", self.shared.name)
     }
 }
 
@@ -251,11 +284,11 @@ impl Shared {
         let mut starts = VecDeque::from(starts);
         while let Some(Start {
             slot,
-            job: Waiter { grant },
+            job: Waiter { grant, .. },
             ..
         }) = starts.pop_front()
         {
-            if let Err(Grant { slot }) = grant.send(Grant { slot }) {
+            if let Err(Ok(Grant { slot })) = grant.send(Ok(Grant { slot })) {
                 let mut aftermath = Aftermath::default();
                 self.roster().give_back(clock::now(), slot, &mut aftermath);
                 starts.extend(aftermath.starts);

@@ -168,6 +168,22 @@ impl<J> Line<J> {
         self.vacate(ticket.index)
     }
 
+    /// All that wait, in no order.
+    pub(crate) fn jobs(&self) -> impl Iterator<Item = &J> {
+        self.entries.iter().filter_map(|entry| entry.job.as_ref())
+    }
+
+    /// Those that match leave, in no order.
+    pub(crate) fn take_matching(&mut self, mut matches: impl FnMut(&J) -> bool) -> Vec<Waiter<J>> {
+        let entries = self.entries.iter().enumerate();
+        let found: Vec<_> = entries
+            .filter(|(_, entry)| entry.job.as_ref().is_some_and(&mut matches))
+            .map(|(index, _)| index)
+            .collect();
+        let taken = found.into_iter().filter_map(|index| self.vacate(index));
+        taken.collect()
+    }
+
     /// Whoever waited for this process alone now waits for any, in the place of its age.
     pub(crate) fn unbind(&mut self, process: usize) {
         let mut before = self.free.head;

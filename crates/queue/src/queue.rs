@@ -255,6 +255,20 @@ impl<J> Queue<J> {
         jobs
     }
 
+    /// The jobs that wait, in no order.
+    pub fn waiting(&self) -> impl Iterator<Item = &J> {
+        self.line.jobs()
+    }
+
+    /// Takes out the waiting jobs that match, each with the moment that it joined.
+    #[must_use = "somebody waits for each of these jobs"]
+    pub fn take_matching(&mut self, matches: impl FnMut(&J) -> bool) -> Vec<(J, Instant)> {
+        let taken = self.line.take_matching(matches).into_iter();
+        taken
+            .map(|waiter| (waiter.job, waiter.enqueued_at))
+            .collect()
+    }
+
     /// How many wait.
     pub fn len(&self) -> usize {
         self.line.len()

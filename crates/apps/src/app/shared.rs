@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use penstock_config as config;
-use penstock_exchange::bodies::{BodyStore, Demand, HeldPlaces, Producer};
+use penstock_exchange::bodies::{BodyStore, HeldPlaces};
 use penstock_exchange::metrics::AppMetrics;
 use penstock_exchange::{Fault, FaultKind, Timing};
 use penstock_queue::QueueLimits;
@@ -36,7 +36,7 @@ pub(crate) struct AppShared {
     pub(crate) group: Option<Arc<Group>>,
     pub(crate) store: ArcSwap<BodyStore>,
     /// The responses that keep its workers because their clients are slow.
-    held_places: HeldPlaces,
+    pub(super) held_places: HeldPlaces,
     /// The limits of its WebSockets' messages, and what their clients hold.
     pub(crate) messages: ArcSwap<MessageLimits>,
     pub(crate) held: Held,
@@ -127,25 +127,6 @@ pub(crate) struct WorkerView {
     pub(crate) address: Option<config::ServerAddr>,
 }
 
-impl Producer for AppShared {
-    fn held_places(&self) -> &HeldPlaces {
-        &self.held_places
-    }
-
-    fn demand(&self, now: Instant) -> Demand {
-        let queue = self.dispatch.usage(now);
-        Demand {
-            waiting: queue.waiting,
-            oldest_wait: queue.oldest_wait,
-            places: queue.slots,
-        }
-    }
-
-    fn label(&self) -> String {
-        format!("application {}", self.name)
-    }
-}
-
 impl AppShared {
     /// What an application with this configuration shares, before anything has happened.
     pub(crate) fn new(config: &config::App, way: Way, store: BodyStore) -> Self {
@@ -181,6 +162,12 @@ impl AppShared {
     /// The same, bounded by a group.
     pub(crate) fn within(self, group: Option<Arc<Group>>) -> Self {
         Self { group, ..self }
+    }
+
+    /// How many responses wait, or have waited, for their clients.
+    #[cfg(test)]
+    pub(crate) fn held_places(&self) -> &HeldPlaces {
+        &self.held_places
     }
 
     pub(crate) fn queue_timeout(&self) -> Duration {

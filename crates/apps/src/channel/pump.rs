@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use penstock_exchange::Fault;
-use penstock_exchange::bodies::{SpoolPlace, SpoolWriter};
+use penstock_exchange::bodies::{HeldPlace, SpoolPlace, SpoolWriter};
 use penstock_runtime::loops;
 
 /// What the driver and the task of one body share.
@@ -32,6 +32,8 @@ struct State {
     /// The spool has not taken all that it was given.
     is_busy: bool,
     is_gone: bool,
+    /// What the response held when it was cut for its client.
+    cut_place: Option<Box<HeldPlace>>,
     task: Option<Waker>,
 }
 
@@ -56,6 +58,7 @@ impl Pump {
                 taken: 0,
                 is_busy: true,
                 is_gone: false,
+                cut_place: None,
                 task: None,
             }),
             place: writer.place(),
@@ -95,10 +98,16 @@ impl Pump {
         }
     }
 
+    /// What the response held, if it was cut for its client.
+    pub(super) fn take_cut_place(&self) -> Option<Box<HeldPlace>> {
+        self.lock().cut_place.take()
+    }
+
     async fn run(self: Arc<Self>, mut writer: SpoolWriter, over: u32) {
         let mut count = over;
         loop {
             if let Err(fault) = writer.settle().await {
+                self.lock().cut_place = writer.take_held_place().map(Box::new);
                 self.note(count, true);
                 writer.finish(Err(fault));
                 return;

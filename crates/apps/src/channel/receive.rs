@@ -19,7 +19,7 @@ use super::pump::Pump;
 use super::socket::Piece;
 use super::streams::{State, index_of};
 use super::{ChannelDriver, WINDOW_TICK};
-use crate::app::AppShared;
+use crate::app::SlotPlace;
 use crate::reply::{self, ReplyHead};
 use crate::slot::{End, hijack};
 
@@ -234,7 +234,7 @@ impl ChannelDriver {
         };
         let spec = SpoolSpec {
             client,
-            producer: Some(Arc::<AppShared>::clone(&self.app)),
+            producer: Some(Arc::<SlotPlace>::clone(&self.place)),
             is_unbuffered,
             length: declared.or(length),
         };
@@ -368,6 +368,9 @@ impl ChannelDriver {
         };
         let progress = pump.progress();
         if progress.is_gone {
+            if let Some(place) = pump.take_cut_place() {
+                self.streams.keep_cut_place(id, place);
+            }
             return self.abandon(id);
         }
         if entry.is_counted {

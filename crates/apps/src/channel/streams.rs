@@ -13,6 +13,7 @@ use std::task::Waker;
 use std::time::Instant;
 
 use penstock_exchange::Timing;
+use penstock_exchange::bodies::HeldPlace;
 use penstock_exchange::bodies::SpoolWriter;
 use penstock_queue::Start;
 use penstock_wire::channel::{OPEN_ID_AT, WINDOW_BYTES};
@@ -49,6 +50,8 @@ pub(super) struct Streams {
     notices: Arc<Notices>,
     /// The bodies that still come, by their streams' places: of a few streams as a rule.
     uploads: HashMap<u32, UploadReader>,
+    /// What responses that were cut for their clients hold until their ends, by their streams' places.
+    cut_places: HashMap<u32, Box<HeldPlace>>,
 }
 
 /// One place, and the stream that has it.
@@ -120,6 +123,7 @@ impl Streams {
             last: NONE,
             notices,
             uploads: HashMap::new(),
+            cut_places: HashMap::new(),
         }
     }
 
@@ -293,10 +297,18 @@ impl Streams {
             // It may go back to the queue.
             start.job.upload = upload;
         }
+        if !self.cut_places.is_empty() {
+            self.cut_places.remove(&index_of(id));
+        }
         self.vacant.push(index_of(id));
         self.open -= 1;
         self.stuck -= usize::from(was_stuck);
         Some(state)
+    }
+
+    /// The response of this stream was cut: what it held is free when the stream ends.
+    pub(super) fn keep_cut_place(&mut self, id: u32, place: Box<HeldPlace>) {
+        self.cut_places.insert(index_of(id), place);
     }
 
     /// Sets a stream's clock to `now` and lets it run.

@@ -12,8 +12,8 @@ use penstock_exchange::{Body, Fault, FaultKind, FileBody, Response, Timing};
 use penstock_runtime::{DiskFile, Stream, clock, loops};
 use penstock_sys::pages;
 
-use super::{Driver, InFlight, Open, hijack};
-use crate::app::AppShared;
+use super::{Driver, Open, hijack};
+use crate::app::{AppShared, SlotPlace};
 use crate::reply::{self, ReplyHead};
 
 impl Driver {
@@ -89,7 +89,7 @@ impl Driver {
             .and_then(|entry| entry.start.job.client.counted_prefix());
         let spec = SpoolSpec {
             client,
-            producer: Some(Arc::<AppShared>::clone(&self.app)),
+            producer: Some(Arc::<SlotPlace>::clone(&self.place)),
             is_unbuffered,
             length: declared.or(length),
         };
@@ -133,14 +133,7 @@ impl Driver {
             )),
         }
         // Nothing of what stands behind it has been sent.
-        let unsent = |entry: &InFlight| entry.sent == 0;
-        if self.line.iter().skip(1).any(unsent) {
-            let first = self.line.iter().skip(1).position(unsent).unwrap_or(0) + 1;
-            let unsent = self.line.split_off(first).into_iter();
-            let jobs = unsent.map(|entry| entry.start).collect();
-            self.app.dispatch.give_back(clock::now(), self.slot, jobs);
-            self.mailbox.show_in_progress(self.line.len());
-        }
+        self.give_back_unsent();
     }
 
     pub(super) fn finish_spool(&mut self, spool: SpoolWriter) {

@@ -34,7 +34,9 @@ impl Driver {
             // Its stream was cut: the process may live for a moment and turn to the next.
             line.by_ref().for_each(|entry| self.fail(entry, end));
         }
-        unbegun.extend(line.map(|entry| entry.start));
+        // Those that waited too long have been answered.
+        let unanswered = line.filter(|entry| entry.start.job.reply.is_some());
+        unbegun.extend(unanswered.map(|entry| entry.start));
         self.mailbox.show_in_progress(0);
         self.mailbox.show_extended(None);
         self.app

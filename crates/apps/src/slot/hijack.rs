@@ -391,7 +391,7 @@ async fn send_final(
     let client = job.client.counted_prefix();
     let spec = SpoolSpec {
         client,
-        // It holds no worker.
+        // It counts as none of the worker's requests, so its end lets no request start.
         producer: None,
         is_unbuffered: true,
         length: declared,

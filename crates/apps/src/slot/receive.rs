@@ -64,6 +64,7 @@ impl Driver {
             if is_last {
                 self.open = None;
                 (self.cut_until, self.discarding_since) = (None, None);
+                self.cut_place = None;
                 self.end_input();
                 if self.extended_until.take().is_some() {
                     self.mailbox.show_extended(None);

@@ -120,8 +120,8 @@ impl Driver {
         }
     }
 
-    /// The rest of this response is read and dropped; the worker is asked to stop making it, unless
-    /// the next request is on its way already: a worker may look for nothing but a descriptor then.
+    /// The rest of this response is read and dropped; the worker is asked to stop making it. It finds
+    /// that behind requests that it has already: none of them has a descriptor (`poll_send`).
     pub(super) fn discard(&mut self, end: bool) {
         if end {
             return;
@@ -130,7 +130,7 @@ impl Driver {
         // However long it has been silent, it has time to end.
         self.progress_at = clock::now();
         self.discarding_since = Some(self.progress_at);
-        if self.control.is_empty() && self.line.iter().skip(1).all(|entry| entry.sent == 0) {
+        if self.control.is_empty() {
             encode_cancel(&mut self.control, self.decoder.seq());
         }
     }

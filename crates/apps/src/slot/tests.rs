@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::os::unix::net::UnixStream;
 
 use penstock_config as config;
-use penstock_exchange::bodies::BodyStore;
+use penstock_exchange::bodies::{BodyStore, Demand, Producer};
 use penstock_exchange::{Body, BodyStream, Reply, Response};
 use penstock_queue::SlotSpec;
 use penstock_runtime::blocking::Pool;
@@ -928,5 +928,133 @@ fn nothing_is_sent_behind_a_request_whose_connection_may_be_taken_over() {
         assert_eq!(other.thread.next().await, Kind::Request);
         other.thread.answer(b"elsewhere").await;
         assert_eq!(answered(second).await, Ok(b"elsewhere".to_vec()));
+    });
+}
+
+/// A body that is more than the memory and has no file, with two requests behind it that its worker
+/// has: the body, their answers, the slot.
+async fn unread_with_others_behind(stage: &Stage) -> (Box<dyn BodyStream>, [Answer; 2], Seat) {
+    let store = BodyStore {
+        response_memory: 10,
+        response_spool: 0,
+        ..BodyStore::clone(&stage.app.store.load())
+    };
+    stage.app.store.store(Arc::new(store));
+    while stage.app.pace.batch_max() == 1 {
+        stage.app.pace.note(Duration::ZERO);
+    }
+    let answers = [stage.ask(), stage.ask(), stage.ask()];
+    let mut seat = stage.seat(1);
+    for _ in &answers {
+        assert_eq!(seat.thread.next().await, Kind::Request);
+    }
+    let [first, second, third] = answers;
+    seat.thread
+        .say(|out| {
+            encode_head(out, FLAG_STREAM, 0, &[b"200 OK"], b"one");
+            encode_body(out, 0, &[0; 100]);
+        })
+        .await;
+    let Ok(Reply::Response(response)) = within(first).await.unwrap() else {
+        panic!("no response");
+    };
+    match response.body {
+        Body::Stream(body) => (body, [second, third], seat),
+        other => panic!("not a stream: {other:?}"),
+    }
+}
+
+#[test]
+fn a_response_that_its_client_does_not_take_is_cut_for_requests_behind_it() {
+    on_a_loop(async {
+        let stage = Stage::new(|_| {});
+        let store = BodyStore {
+            min_busy_rate: 1000,
+            temp_dir: "/nowhere".into(),
+            ..BodyStore::clone(&stage.app.store.load())
+        };
+        store.space.set_max(0);
+        stage.app.store.store(Arc::new(store));
+        let (mut body, behind, mut seat) = unread_with_others_behind(&stage).await;
+        assert_eq!(seat.thread.next().await, Kind::Cancel);
+        assert_eq!(
+            stage.app.held_places().len(),
+            1,
+            "its worker has not stopped"
+        );
+        let abort = |out: &mut Vec<u8>| encode_text(out, Kind::Abort, 0, "cancelled");
+        seat.thread.say(abort).await;
+        for answer in behind {
+            seat.thread.answer(b"behind").await;
+            assert_eq!(answered(answer).await, Ok(b"behind".to_vec()));
+        }
+        assert_eq!(stage.app.held_places().len(), 0);
+        let mut end = None;
+        while let Some(chunk) = within(std::future::poll_fn(|cx| body.poll_chunk(cx))).await {
+            end = chunk.err().map(|fault| fault.kind);
+        }
+        assert_eq!(end, Some(FaultKind::ClientTooSlow));
+    });
+}
+
+#[test]
+fn requests_behind_a_response_that_lasts_are_answered_in_time() {
+    on_a_loop(async {
+        let stage = Stage::new(|about| about.queue_timeout = Duration::from_millis(300));
+        let (mut body, behind, seat) = unread_with_others_behind(&stage).await;
+        for answer in behind {
+            assert_eq!(answered(answer).await, Err(FaultKind::AppTimeout));
+        }
+        assert_eq!(stage.app.metrics.queue_timeout.value(), 2);
+        // The response goes on, and their worker answers nobody.
+        seat.thread
+            .say(|out| encode_body(out, FLAG_END, b"two"))
+            .await;
+        let mut bytes = 0;
+        while let Some(chunk) = within(std::future::poll_fn(|cx| body.poll_chunk(cx))).await {
+            bytes += chunk.unwrap().len();
+        }
+        assert_eq!(bytes, 106);
+        seat.thread.answer(b"for nobody").await;
+        seat.thread.answer(b"for nobody").await;
+        let next = stage.ask();
+        let mut seat = seat;
+        assert_eq!(seat.thread.next().await, Kind::Request);
+        seat.thread.answer(b"next").await;
+        assert_eq!(answered(next).await, Ok(b"next".to_vec()));
+    });
+}
+
+#[test]
+fn a_slot_that_takes_no_more_requests_has_nobody_waiting_for_it() {
+    on_a_loop(async {
+        let stage = Stage::new(|_| {});
+        let mut seat = stage.seat(1);
+        let _first = stage.ask();
+        assert_eq!(seat.thread.next().await, Kind::Request);
+        let _waiting = stage.ask();
+        let place = SlotPlace::new(&stage.app, seat.slot);
+        assert_eq!(place.demand(clock::now()).waiting, 1);
+        assert_eq!(place.waiting_clients().len(), 1);
+        stage.app.dispatch.retire(seat.slot, &seat.mailbox);
+        assert_eq!(place.demand(clock::now()), Demand::default());
+    });
+}
+
+#[test]
+fn waiting_requests_of_a_client_can_be_refused() {
+    on_a_loop(async {
+        let stage = Stage::new(|_| {});
+        let mut seat = stage.seat(1);
+        let first = stage.ask();
+        assert_eq!(seat.thread.next().await, Kind::Request);
+        let waiting = stage.ask();
+        let place = SlotPlace::new(&stage.app, seat.slot);
+        let clients: Vec<_> = place.waiting_clients().into_iter().flatten().collect();
+        place.refuse_waiting(&clients, "too slow");
+        assert_eq!(answered(waiting).await, Err(FaultKind::Overloaded));
+        seat.thread.answer(b"first").await;
+        assert_eq!(answered(first).await, Ok(b"first".to_vec()));
+        assert_eq!(stage.app.dispatch.usage(clock::now()).waiting, 0);
     });
 }

@@ -129,7 +129,7 @@ pub(crate) const OPTIONS: &[Opt] = &[
         "How much of an answer may wait in that file before the worker has to wait for the client. More, within `temp_bytes`, while other requests wait for a worker."),
     row("limits", "min_busy_rate", Rate, Is(r#""64KiB/s""#), r#""64KiB/s""#,
         "Least rate at which a client takes a response that has filled its file and so holds a worker, or a place at an upstream, while other requests wait for one. After `body_rate_grace` below it the response is cut. \
-         Sixteen times as much for a client whose responses hold more than half of the places. 0B/s cuts none."),
+         More is required the longer a request waits, up to eight times as much, and sixteen times as much of a client whose responses hold more than half of the places. 0B/s cuts none."),
     row("limits", "temp_bytes", Size(1), Means("a tenth of the disk of `temp_dir`, 16GiB at most; of a `temp_dir` in memory (tmpfs) 128MiB, an eighth at most"), r#""4GiB""#,
         "What all temporary files may take together. Then workers wait for their clients, and a request body that has no room is answered 503. \
          The responses of one client get a sixteenth of what is left, so that others find room."),

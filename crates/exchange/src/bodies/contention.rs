@@ -1,15 +1,18 @@
 //! Responses that keep a worker, or a place at an upstream, because their clients take them slowly.
 //!
-//! A [`Producer`] is an application or an upstream. A spool that is full, and so makes its producer
-//! wait, enters the producer's [`HeldPlaces`]. While requests wait for a place there, the spool may
-//! use more of `limits.temp_bytes`. Where that has no room, and the client takes less than
-//! `limits.min_busy_rate`, the response is cut and its place goes to the next request.
+//! A [`Producer`] is a worker of an application or a server of an upstream. A spool that is full,
+//! and so makes its producer wait, enters the producer's [`HeldPlaces`]. While requests wait for a
+//! place there, the spool may use more of `limits.temp_bytes`. Where that has no room, and the
+//! client takes less than `limits.min_busy_rate`, the response is cut and its place goes to the next
+//! request. The client is remembered: its next responses are judged after a second, and while it
+//! holds places and other clients wait, its own waiting requests are refused.
 //!
 //! # Invariants
 //! - Without requests that wait, a response is never cut here.
 //! - Only time spent waiting for the client counts, so a slow producer harms no client.
 //! - No more responses are cut than requests wait; those of the client that holds the most go
-//!   first.
+//!   first. A response that was cut counts until its place is free.
+//! - What is remembered of clients is bounded, and forgotten after a minute.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -30,17 +33,39 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Choices have this long between them, and a client is watched for this long at least.
 const CHOICE_INTERVAL: Duration = Duration::from_millis(250);
 
+/// A response that was not judged for this long does not wait for its client now.
+const LAST_SEEN: Duration = Duration::from_secs(3);
+
 /// How much faster than `limits.min_busy_rate` a client has to be that holds more than half of the
 /// places: 1 MiB/s by default, so that holding them costs what they are worth.
 const EXCESS_FACTOR: u64 = 16;
 
-/// An application or an upstream: what has places that responses hold.
+/// The rate that is required rises with each second that the oldest request has waited, up to this
+/// many times `limits.min_busy_rate`.
+const WAIT_FACTOR: u64 = 8;
+
+/// Responses are cut for no more than so many waiting requests of one client.
+const MAX_WAITERS_PER_CLIENT: usize = 4;
+
+/// How long a client that lost a response is remembered.
+const SLOW_MEMORY: Duration = Duration::from_secs(60);
+
+/// How many such clients are remembered for one producer.
+const MAX_SLOW_CLIENTS: usize = 1024;
+
+/// What produces a response, and has a place that the response holds.
 pub trait Producer: fmt::Debug + Send + Sync {
-    /// The responses that hold its places.
+    /// The responses that hold places of the same application or upstream.
     fn held_places(&self) -> &HeldPlaces;
 
-    /// How many requests wait for its places.
+    /// What waits for the place of the response. Nothing, if nobody would get that place.
     fn demand(&self, now: Instant) -> Demand;
+
+    /// The clients of the requests that wait, where they are known.
+    fn waiting_clients(&self) -> Vec<Option<AddressPrefix>>;
+
+    /// Answers the waiting requests of these clients with 503 for this cause.
+    fn refuse_waiting(&self, clients: &[AddressPrefix], cause: &str);
 
     /// What the log calls it: `application shop`.
     fn label(&self) -> String;
@@ -55,6 +80,15 @@ pub struct Demand {
     pub oldest_wait: Duration,
     /// How many requests may be in progress at once.
     pub places: usize,
+    /// How long requests have waited that were sent to the same worker behind the response. Only
+    /// its end lets them go on.
+    pub behind: Option<Duration>,
+}
+
+impl Demand {
+    fn is_none(&self) -> bool {
+        (self.waiting == 0 || self.places == 0) && self.behind.is_none()
+    }
 }
 
 /// The bound that responses are held against.
@@ -79,6 +113,8 @@ struct Ledger {
     places: BTreeMap<u64, Held>,
     next_id: u64,
     chosen_at: Option<Instant>,
+    /// Clients that lost a response of late, and until when that is remembered.
+    slow_clients: HashMap<AddressPrefix, Instant>,
 }
 
 /// One response that waits, or has waited, for its client.
@@ -87,17 +123,31 @@ struct Held {
     client: Option<AddressPrefix>,
     /// When it was last found waiting.
     seen_at: Instant,
-    /// Waiting for the client in this window, and what the client had taken when it began.
+    /// Waiting for the client in this window, what the client has taken, and had when it began.
     waited: Duration,
+    taken: u64,
     taken_before: u64,
     /// Bytes a second in the last window that was whole.
-    rate: Option<u64>,
-    is_chosen: bool,
+    last_rate: Option<u64>,
+    /// Its client lost a response before: no whole window is needed.
+    is_of_slow_client: bool,
+    /// Requests would get its place.
+    is_wanted: bool,
+    state: HeldState,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum HeldState {
+    Kept,
+    /// It is to be cut when it is judged next.
+    Chosen,
+    /// It was cut; its producer has not stopped yet.
+    Cut,
 }
 
 /// The entry of one response; its drop takes it out.
 #[derive(Debug)]
-pub(super) struct HeldPlace {
+pub struct HeldPlace {
     producer: Arc<dyn Producer>,
     id: u64,
 }
@@ -137,22 +187,42 @@ impl HeldPlace {
     ) -> Verdict {
         let demand = self.producer.demand(now);
         let places = self.producer.held_places();
+        let is_due = {
+            let mut ledger = places.lock();
+            ledger.note(self.id, now, (waited, taken), bound.window);
+            ledger.set_wanted(self.id, !demand.is_none());
+            ledger.choose_alone(self.id, now, demand, bound.min);
+            ledger.is_due(now, demand, bound.min)
+        };
+        if is_due {
+            // Asked for outside of the ledger's lock: it takes the lock of the queue.
+            let waiting = self.producer.waiting_clients();
+            let refused = places.lock().choose(now, demand, &waiting, bound.min);
+            if !refused.is_empty() {
+                let cause = "limits.min_busy_rate: the client was too slow for a response within \
+                             the last minute, holds places still, and requests of others wait";
+                self.producer.refuse_waiting(&refused, cause);
+            }
+        }
         let mut ledger = places.lock();
-        ledger.note(self.id, now, (waited, taken), bound.window);
-        ledger.choose(now, demand, bound.min);
-        let held = ledger.places.get(&self.id);
-        let (client, rate) = match held {
-            Some(held) if held.is_chosen => (held.client, held.rate.unwrap_or_default()),
-            _ if demand.waiting > 0 => return Verdict::Grow,
-            _ => return Verdict::Wait,
+        let (client, rate) = match ledger.places.get_mut(&self.id) {
+            Some(held) if held.state == HeldState::Chosen => {
+                held.state = HeldState::Cut;
+                (held.client, held.rate().unwrap_or_default())
+            }
+            _ if demand.is_none() => return Verdict::Wait,
+            _ => return Verdict::Grow,
         };
         drop(ledger);
         let cause = format!(
             "limits.min_busy_rate: {} took {rate} bytes/s of a response that held one of {} places \
-             while {} requests waited",
+             while {}",
             client.map_or_else(|| "a client".to_owned(), |client| client.to_string()),
             demand.places,
-            demand.waiting,
+            match demand.behind {
+                Some(_) => "others waited behind it".to_owned(),
+                None => format!("{} requests waited", demand.waiting),
+            },
         );
         if let Some(count) = places.logged.count(now) {
             let label = self.producer.label();
@@ -186,6 +256,34 @@ impl HeldPlaces {
     }
 }
 
+impl Held {
+    /// Bytes a second, once that can be told: those of the last window or, where they are more, of
+    /// the one that has begun.
+    fn rate(&self) -> Option<u64> {
+        let running = (self.waited >= CHECK_INTERVAL)
+            .then(|| per_second(self.taken - self.taken_before, self.waited));
+        match self.last_rate {
+            Some(last) => Some(running.map_or(last, |running| running.max(last))),
+            None if self.is_of_slow_client => running,
+            None => None,
+        }
+    }
+
+    fn is_seen(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.seen_at) < LAST_SEEN
+    }
+}
+
+fn per_second(bytes: u64, time: Duration) -> u64 {
+    let rate = u128::from(bytes) * 1000 / time.as_millis().max(1);
+    u64::try_from(rate).unwrap_or(u64::MAX)
+}
+
+/// The rate that a client needs while a request has waited for so long.
+fn required_rate(min_rate: u64, waited: Duration) -> u64 {
+    min_rate.saturating_mul(waited.as_secs().clamp(1, WAIT_FACTOR))
+}
+
 impl Ledger {
     fn enter(&mut self, now: Instant, client: Option<AddressPrefix>, taken: u64) -> u64 {
         self.next_id += 1;
@@ -193,12 +291,30 @@ impl Ledger {
             client,
             seen_at: now,
             waited: Duration::ZERO,
+            taken,
             taken_before: taken,
-            rate: None,
-            is_chosen: false,
+            last_rate: None,
+            is_of_slow_client: client.is_some_and(|client| self.is_slow(client, now)),
+            is_wanted: true,
+            state: HeldState::Kept,
         };
         self.places.insert(self.next_id, held);
         self.next_id
+    }
+
+    fn is_slow(&self, client: AddressPrefix, now: Instant) -> bool {
+        let until = self.slow_clients.get(&client);
+        until.is_some_and(|until| *until > now)
+    }
+
+    fn remember(&mut self, client: AddressPrefix, now: Instant) {
+        if self.slow_clients.len() >= MAX_SLOW_CLIENTS {
+            self.slow_clients.retain(|_, until| *until > now);
+        }
+        let has_room = self.slow_clients.len() < MAX_SLOW_CLIENTS;
+        if has_room || self.slow_clients.contains_key(&client) {
+            self.slow_clients.insert(client, now + SLOW_MEMORY);
+        }
     }
 
     fn note(&mut self, id: u64, now: Instant, (waited, taken): (Duration, u64), window: Duration) {
@@ -207,40 +323,83 @@ impl Ledger {
         };
         held.seen_at = now;
         held.waited += waited;
+        held.taken = taken.max(held.taken);
         if held.waited >= window.max(CHOICE_INTERVAL) {
-            let bytes = u128::from(taken.saturating_sub(held.taken_before));
-            let rate = bytes * 1000 / held.waited.as_millis().max(1);
-            held.rate = Some(u64::try_from(rate).unwrap_or(u64::MAX));
-            (held.waited, held.taken_before) = (Duration::ZERO, taken);
+            let bytes = held.taken - held.taken_before;
+            held.last_rate = Some(per_second(bytes, held.waited));
+            (held.waited, held.taken_before) = (Duration::ZERO, held.taken);
         }
     }
 
-    /// Chooses which responses give up their places: at most one for each request that waits.
-    fn choose(&mut self, now: Instant, demand: Demand, min_rate: u64) {
-        let is_due = |at| now.saturating_duration_since(at) >= CHOICE_INTERVAL;
-        if min_rate == 0 || demand.oldest_wait < PATIENCE || !self.chosen_at.is_none_or(is_due) {
-            return;
+    /// Whether requests would get this place. If not, a choice of before holds no more.
+    fn set_wanted(&mut self, id: u64, is_wanted: bool) {
+        if let Some(held) = self.places.get_mut(&id) {
+            held.is_wanted = is_wanted;
+            if !is_wanted && held.state == HeldState::Chosen {
+                held.state = HeldState::Kept;
+            }
         }
-        self.chosen_at = Some(now);
-        let is_waiting = |held: &Held| {
-            now.saturating_duration_since(held.seen_at) < 3 * CHECK_INTERVAL && !held.is_chosen
+    }
+
+    /// Chooses this response for the requests behind it, if there are such and its client is slow.
+    fn choose_alone(&mut self, id: u64, now: Instant, demand: Demand, min_rate: u64) {
+        let Some(behind) = demand.behind.filter(|behind| *behind >= PATIENCE) else {
+            return;
         };
-        let chosen = self.places.values().filter(|held| held.is_chosen).count();
-        let mut counts: HashMap<AddressPrefix, usize> = HashMap::new();
-        for client in self
-            .places
-            .values()
-            .filter(|held| !held.is_chosen)
-            .filter_map(|it| it.client)
+        let held = self.places.get_mut(&id);
+        if let Some(held) = held.filter(|held| held.state == HeldState::Kept)
+            && held
+                .rate()
+                .is_some_and(|rate| rate < required_rate(min_rate, behind))
         {
-            *counts.entry(client).or_default() += 1;
+            held.state = HeldState::Chosen;
+            if let Some(client) = held.client {
+                self.remember(client, now);
+            }
+        }
+    }
+
+    fn is_due(&self, now: Instant, demand: Demand, min_rate: u64) -> bool {
+        let is_due = |at| now.saturating_duration_since(at) >= CHOICE_INTERVAL;
+        min_rate > 0
+            && demand.waiting > 0
+            && demand.places > 0
+            && demand.oldest_wait >= PATIENCE
+            && self.chosen_at.is_none_or(is_due)
+    }
+
+    /// Chooses which responses give up their places: at most one for each request that waits, of
+    /// which `waiting` are the clients. Gives the clients whose own waiting requests are refused.
+    fn choose(
+        &mut self,
+        now: Instant,
+        demand: Demand,
+        waiting: &[Option<AddressPrefix>],
+        min_rate: u64,
+    ) -> Vec<AddressPrefix> {
+        self.chosen_at = Some(now);
+        let share = (demand.places / 2).max(1);
+        let required = required_rate(min_rate, demand.oldest_wait);
+        let excess_required = min_rate.saturating_mul(EXCESS_FACTOR);
+        let mut chosen = 0;
+        let mut counts: HashMap<AddressPrefix, usize> = HashMap::new();
+        for held in self.places.values_mut() {
+            if held.state == HeldState::Chosen && !held.is_seen(now) {
+                held.state = HeldState::Kept;
+            }
+            match (held.state, held.client) {
+                (HeldState::Kept, Some(client)) => *counts.entry(client).or_default() += 1,
+                (HeldState::Kept, None) => {}
+                (HeldState::Chosen | HeldState::Cut, _) => chosen += 1,
+            }
         }
         let mut candidates: Vec<_> = (self.places.iter_mut())
-            .filter(|(_, held)| is_waiting(held))
-            .filter_map(|(_, held)| Some((held.rate?, held)))
+            .filter(|(_, held)| {
+                held.state == HeldState::Kept && held.is_wanted && held.is_seen(now)
+            })
+            .filter_map(|(_, held)| Some((held.rate()?, held)))
             .collect();
         candidates.sort_by_key(|(rate, _)| *rate);
-        let share = (demand.places / 2).max(1);
         let mut victims = Vec::new();
         for (rate, held) in candidates {
             // What its client holds beyond its share, this one included.
@@ -249,8 +408,8 @@ impl Ledger {
                 .as_ref()
                 .map_or(0, |count| count.saturating_sub(share));
             let bound = match excess {
-                0 => min_rate,
-                _ => min_rate.saturating_mul(EXCESS_FACTOR),
+                0 => required,
+                _ => excess_required,
             };
             if rate < bound {
                 if let Some(count) = count {
@@ -261,11 +420,54 @@ impl Ledger {
         }
         // Stable: among equals the slowest stays first.
         victims.sort_by_key(|(excess, _)| std::cmp::Reverse(*excess));
-        let most = demand.waiting.saturating_sub(chosen);
+        let most = count_waiters(waiting).saturating_sub(chosen);
+        let mut cut = Vec::new();
         for (_, held) in victims.into_iter().take(most) {
-            held.is_chosen = true;
+            held.state = HeldState::Chosen;
+            cut.extend(held.client);
         }
+        for client in cut {
+            self.remember(client, now);
+        }
+        self.refused_clients(now, waiting, share)
     }
+
+    /// The slow clients whose waiting requests are refused: they hold places, all such clients
+    /// together at least `share`, and requests of others wait too.
+    fn refused_clients(
+        &self,
+        now: Instant,
+        waiting: &[Option<AddressPrefix>],
+        share: usize,
+    ) -> Vec<AddressPrefix> {
+        let slow_client =
+            |client: Option<AddressPrefix>| client.filter(|it| self.is_slow(*it, now));
+        let held = self.places.values().map(|held| held.client);
+        let holders: Vec<_> = held.filter_map(slow_client).collect();
+        let waits_other = waiting.iter().any(|it| slow_client(*it).is_none());
+        if holders.len() < share || !waits_other {
+            return Vec::new();
+        }
+        let mut refused: Vec<_> = (waiting.iter().flatten().copied())
+            .filter(|client| holders.contains(client))
+            .collect();
+        refused.sort_unstable_by_key(|client| client.to_bits());
+        refused.dedup();
+        refused
+    }
+}
+
+/// How many of the waiting requests count: a few of each client, and all whose client is unknown.
+fn count_waiters(waiting: &[Option<AddressPrefix>]) -> usize {
+    let mut counts: HashMap<AddressPrefix, usize> = HashMap::new();
+    let counted = waiting.iter().filter(|client| {
+        client.is_none_or(|client| {
+            let count = counts.entry(client).or_default();
+            *count += 1;
+            *count <= MAX_WAITERS_PER_CLIENT
+        })
+    });
+    counted.count()
 }
 
 #[cfg(test)]
@@ -285,7 +487,13 @@ mod tests {
             waiting,
             oldest_wait: PATIENCE,
             places,
+            behind: None,
         }
+    }
+
+    /// Waiting requests of clients that are not known.
+    fn unknown(count: usize) -> Vec<Option<AddressPrefix>> {
+        vec![None; count]
     }
 
     /// A ledger of responses whose clients took so many bytes a second over a whole window, and
@@ -296,20 +504,23 @@ mod tests {
         for (client, rate) in responses {
             let id = ledger.enter(start, *client, 1000);
             ledger.note(id, now, (WINDOW, 1000 + rate * WINDOW.as_secs()), WINDOW);
-            assert_eq!(ledger.places[&id].rate, Some(*rate));
+            assert_eq!(ledger.places[&id].rate(), Some(*rate));
         }
         (ledger, now)
     }
 
     fn chosen(ledger: &Ledger) -> Vec<u64> {
-        let chosen = ledger.places.iter().filter(|(_, held)| held.is_chosen);
+        let chosen = ledger.places.iter();
+        let chosen = chosen.filter(|(_, held)| held.state == HeldState::Chosen);
         chosen.map(|(id, _)| *id).collect()
     }
 
     #[track_caller]
     fn check(responses: &[(Option<AddressPrefix>, u64)], demand: Demand, expected: &[u64]) {
         let (mut ledger, now) = ledger(responses);
-        ledger.choose(now, demand, MIN);
+        if ledger.is_due(now, demand, MIN) {
+            ledger.choose(now, demand, &unknown(demand.waiting), MIN);
+        }
         assert_eq!(chosen(&ledger), expected);
     }
 
@@ -322,9 +533,10 @@ mod tests {
             ..demand(5, 2)
         };
         check(&slow, just_come, &[]);
-        let (mut ledger, now) = ledger(&slow);
-        ledger.choose(now, demand(2, 2), 0);
-        assert_eq!(chosen(&ledger), [] as [u64; 0]);
+        let (ledger, now) = ledger(&slow);
+        assert!(!ledger.is_due(now, demand(2, 2), 0));
+        // Nor where nobody would get the places.
+        check(&slow, demand(2, 0), &[]);
     }
 
     #[test]
@@ -358,20 +570,137 @@ mod tests {
         let all = [(client(2), 0), of(MIN), of(MIN), of(MIN)];
         check(&all, demand(1, 4), &[2]);
         check(&all, demand(2, 4), &[1, 2]);
-        // Clients that nobody names are many.
+        // Responses whose clients are not known may be of many.
         check(&[(None, MIN); 4], demand(9, 4), &[]);
     }
 
     #[test]
-    fn those_that_were_chosen_count_until_they_are_gone() {
+    fn responses_that_were_chosen_count_until_their_places_are_free() {
         let (mut ledger, now) = ledger(&[(client(1), 0), (client(2), 1), (client(3), 2)]);
-        ledger.choose(now, demand(1, 3), MIN);
+        ledger.choose(now, demand(1, 3), &unknown(1), MIN);
+        ledger.places.get_mut(&1).unwrap().state = HeldState::Cut;
+        // Its worker has not stopped yet, and the same request waits.
         let later = now + CHECK_INTERVAL;
-        ledger.choose(later, demand(1, 3), MIN);
-        assert_eq!(chosen(&ledger), [1]);
+        ledger.choose(later, demand(1, 3), &unknown(1), MIN);
+        assert_eq!(chosen(&ledger), [] as [u64; 0]);
         ledger.places.remove(&1);
-        ledger.choose(later + CHECK_INTERVAL, demand(1, 3), MIN);
+        ledger.choose(later + CHECK_INTERVAL, demand(1, 3), &unknown(1), MIN);
         assert_eq!(chosen(&ledger), [2]);
+        // One that does not come to be cut is kept, and another is chosen.
+        ledger.places.get_mut(&3).unwrap().seen_at = now + 2 * LAST_SEEN;
+        ledger.choose(now + 2 * LAST_SEEN, demand(1, 3), &unknown(1), MIN);
+        assert_eq!(chosen(&ledger), [3]);
+    }
+
+    #[test]
+    fn a_choice_is_taken_back_when_nobody_wants_the_place_any_more() {
+        let (mut ledger, now) = ledger(&[(client(1), 0), (client(2), 0)]);
+        ledger.choose(now, demand(1, 2), &unknown(1), MIN);
+        assert_eq!(chosen(&ledger), [1]);
+        ledger.set_wanted(1, false);
+        assert_eq!(chosen(&ledger), [] as [u64; 0]);
+        // Its worker takes no more requests: the next is chosen.
+        ledger.choose(now + CHECK_INTERVAL, demand(1, 2), &unknown(1), MIN);
+        assert_eq!(chosen(&ledger), [2]);
+    }
+
+    #[test]
+    fn a_client_that_lost_a_response_is_judged_after_a_second() {
+        let (mut ledger, now) = ledger(&[(client(1), 0)]);
+        ledger.choose(now, demand(1, 1), &unknown(1), MIN);
+        ledger.places.clear();
+        let second = Duration::from_secs(1);
+        for (who, rate, when, expected) in [
+            (client(1), 0, now, true),
+            (client(1), MIN * WAIT_FACTOR, now, false),
+            (client(2), 0, now, false),
+            (client(1), 0, now + 2 * SLOW_MEMORY, false),
+        ] {
+            let id = ledger.enter(when, who, 7);
+            assert_eq!(ledger.places[&id].rate(), None);
+            ledger.note(id, when + second, (second, 7 + rate), WINDOW);
+            ledger.choose(when + second, demand(1, 1), &unknown(1), MIN);
+            assert_eq!(chosen(&ledger) == [id], expected, "{who:?} {rate}");
+            ledger.places.clear();
+        }
+    }
+
+    #[test]
+    fn what_is_remembered_of_clients_is_bounded() {
+        let (mut ledger, now) = (Ledger::default(), Instant::now());
+        for number in 0..2 * MAX_SLOW_CLIENTS as u64 {
+            ledger.remember(AddressPrefix::from_bits(number), now);
+        }
+        assert_eq!(ledger.slow_clients.len(), MAX_SLOW_CLIENTS);
+        let later = now + SLOW_MEMORY;
+        ledger.remember(AddressPrefix::from_bits(u64::MAX), later);
+        assert_eq!(ledger.slow_clients.len(), 1);
+    }
+
+    #[test]
+    fn waiting_requests_of_a_slow_client_are_refused_while_it_holds_half_of_the_places() {
+        let (mut ledger, now) = ledger(&[
+            (client(1), 0),
+            (client(1), 0),
+            (client(2), MIN),
+            (client(2), MIN),
+        ]);
+        let others = [client(1), client(1), client(3), client(1)];
+        let refused = ledger.choose(now, demand(4, 4), &others, MIN);
+        assert_eq!(refused, [client(1).unwrap()]);
+        assert_eq!(chosen(&ledger), [1, 2]);
+        // Nobody else waits, or it holds less.
+        let own = [client(1), client(1)];
+        assert_eq!(ledger.choose(now, demand(2, 4), &own, MIN), []);
+        ledger.places.remove(&1);
+        assert_eq!(ledger.choose(now, demand(4, 4), &others, MIN), []);
+    }
+
+    #[test]
+    fn a_flood_of_one_client_costs_a_few_responses() {
+        let mut waiting = vec![client(1); 100];
+        assert_eq!(count_waiters(&waiting), MAX_WAITERS_PER_CLIENT);
+        waiting.extend([client(2), None, None]);
+        assert_eq!(count_waiters(&waiting), MAX_WAITERS_PER_CLIENT + 3);
+    }
+
+    #[test]
+    fn the_required_rate_rises_while_a_request_waits() {
+        let responses = [(client(1), MIN), (client(2), MIN * WAIT_FACTOR)];
+        check(&responses, demand(2, 2), &[]);
+        for (seconds, expected) in [(1, &[][..]), (2, &[1]), (100, &[1])] {
+            let waiting = Demand {
+                oldest_wait: Duration::from_secs(seconds),
+                ..demand(2, 2)
+            };
+            check(&responses, waiting, expected);
+        }
+    }
+
+    #[test]
+    fn a_response_with_requests_behind_it_is_chosen_for_them() {
+        let (mut ledger, now) = ledger(&[(client(1), 0), (client(2), MIN)]);
+        let behind = |wait| Demand {
+            behind: Some(wait),
+            ..Demand::default()
+        };
+        ledger.choose_alone(1, now, behind(PATIENCE / 2), MIN);
+        ledger.choose_alone(2, now, behind(PATIENCE), MIN);
+        ledger.choose_alone(1, now, behind(PATIENCE), 0);
+        assert_eq!(chosen(&ledger), [] as [u64; 0]);
+        ledger.choose_alone(1, now, behind(PATIENCE), MIN);
+        assert_eq!(chosen(&ledger), [1]);
+    }
+
+    #[test]
+    fn a_client_that_is_fast_now_is_not_cut_for_an_earlier_window() {
+        let (mut ledger, now) = ledger(&[(client(1), 0)]);
+        let second = Duration::from_secs(1);
+        let fast = 1000 + WAIT_FACTOR * MIN;
+        ledger.note(1, now + second, (second, fast), WINDOW);
+        assert_eq!(ledger.places[&1].rate(), Some(WAIT_FACTOR * MIN));
+        ledger.choose(now + second, demand(1, 1), &unknown(1), MIN);
+        assert_eq!(chosen(&ledger), [] as [u64; 0]);
     }
 
     #[test]
@@ -389,7 +718,7 @@ mod tests {
                 WINDOW,
             );
         }
-        ledger.choose(now, demand(1, 1), MIN);
+        ledger.choose(now, demand(1, 1), &unknown(1), MIN);
         assert_eq!(chosen(&ledger), [] as [u64; 0]);
         ledger.note(
             id,
@@ -397,10 +726,10 @@ mod tests {
             (Duration::from_millis(100), 100 * 20 * KIB),
             WINDOW,
         );
-        assert_eq!(ledger.places[&id].rate, Some(200 * KIB));
+        assert_eq!(ledger.places[&id].rate(), Some(200 * KIB));
         // A rate of long ago tells nothing: it is not waiting now.
-        ledger.places.get_mut(&id).unwrap().rate = Some(0);
-        ledger.choose(now + 3 * CHECK_INTERVAL, demand(1, 1), MIN);
+        ledger.places.get_mut(&id).unwrap().last_rate = Some(0);
+        ledger.choose(now + LAST_SEEN, demand(1, 1), &unknown(1), MIN);
         assert_eq!(chosen(&ledger), [] as [u64; 0]);
     }
 }

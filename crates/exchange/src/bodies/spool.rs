@@ -11,8 +11,8 @@
 //! # Invariants
 //! - Bytes come out in the order they went in, and an end that is a failure is seen as one.
 //! - The file is never longer than its grant: blocks that the client has taken are written again.
-//! - A file without room, by a bound or by the disk, makes the worker wait and fails nothing. Its
-//!   own client wakes it, so room goes to those whose clients take what they get.
+//! - A file without room, by a bound or by the disk, makes the worker wait and fails nothing. It
+//!   tries again when its own client has taken something.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -343,7 +343,13 @@ impl SpoolWriter {
         self.contest = None;
     }
 
-    /// Says the same from elsewhere, while this waits.
+    /// Takes the place that it holds out of it. Keep that of a response that was cut until its
+    /// producer has stopped: it counts as one that is about to be free.
+    pub fn take_held_place(&mut self) -> Option<HeldPlace> {
+        self.contest.take().map(|contest| contest.place)
+    }
+
+    /// What releases the place from elsewhere, while this waits.
     #[must_use]
     pub fn place(&self) -> SpoolPlace {
         SpoolPlace(Arc::clone(&self.shared))

@@ -3,6 +3,7 @@
 //!
 //! Each server here has as many places as there are slow readers.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -51,8 +52,12 @@ const LIMITS: &str = "body_rate_min = \"0B/s\"\nbody_rate_grace = \"500ms\"\n\
     response_memory = \"16KiB\"\n";
 
 fn application(limits: &str, app: &str) -> Server {
+    application_with(&format!("{LIMITS}{limits}"), app)
+}
+
+fn application_with(limits: &str, app: &str) -> Server {
     let toml = format!(
-        "[server]\ntrusted_proxies = []\n[limits]\n{LIMITS}{limits}\n[apps.site]\nprocesses = 1\n{app}\n\
+        "[server]\ntrusted_proxies = []\n[limits]\n{limits}\n[apps.site]\nprocesses = 1\n{app}\n\
          [[sites]]\n[[sites.routes]]\napp = \"site\"\n"
     );
     let server = Site::new().file("slow.py", APP).config(&toml).serve(&[]);
@@ -81,6 +86,38 @@ fn used(server: &Server) -> f64 {
 
 fn wait_without_room(server: &Server) {
     server.wait_log("responses wait for their clients: limits.temp_bytes has no room");
+}
+
+/// One address asks again and again, more than the application has places for, and takes nothing.
+/// The rate is measured over the time that is usual.
+#[test]
+fn slow_readers_that_ask_again_do_not_keep_an_application_from_others() {
+    let limits = "response_memory = \"16KiB\"\ntemp_bytes = \"4MiB\"";
+    let server = application_with(limits, "entry = \"slow:app\"\nkind = \"wsgi\"\nthreads = 4");
+    let is_over = AtomicBool::new(false);
+    let path = format!("/{GIB}");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut readers = Vec::new();
+            while !is_over.load(Ordering::Relaxed) && readers.len() < 100 * PLACES {
+                readers.extend(slow_readers(&server, &path));
+                std::thread::park_timeout(Duration::from_millis(250));
+            }
+            // What was refused or cut is known to the server alone: they read nothing.
+            while !is_over.load(Ordering::Relaxed) {
+                std::thread::park_timeout(Duration::from_millis(50));
+            }
+        });
+        let served = std::panic::catch_unwind(AssertUnwindSafe(|| {
+            wait_without_room(&server);
+            assert_others_are_served(&server, BOUND);
+        }));
+        is_over.store(true, Ordering::Relaxed);
+        if let Err(panic) = served {
+            std::panic::resume_unwind(panic);
+        }
+    });
+    server.wait_log("was too slow for a response within the last minute");
 }
 
 /// Another address is served in time, however often it asks, and files stay within their bound.

@@ -86,6 +86,7 @@ pub(crate) fn first_key(upstream: &Upstream) -> MemberKey {
 pub(crate) fn claim(upstream: &Upstream) -> Place {
     let waiter = || Waiter {
         grant: tokio::sync::oneshot::channel().0,
+        client: None,
     };
     let want = Want {
         reuse: Reuse::Any,

@@ -148,6 +148,7 @@ fn a_smaller_bound_holds_from_now_on() {
         let mut roster = upstream.shared.roster();
         let waiter = || crate::roster::Waiter {
             grant: tokio::sync::oneshot::channel().0,
+            client: None,
         };
         let now = penstock_runtime::clock::now();
         let (want, mut after) = (crate::roster::Want::default(), Default::default());

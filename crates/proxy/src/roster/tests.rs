@@ -14,7 +14,7 @@ struct Play {
     roster: Roster,
     now: Instant,
     keys: Vec<MemberKey>,
-    waiting: Vec<oneshot::Receiver<Grant>>,
+    waiting: Vec<oneshot::Receiver<Result<Grant, String>>>,
 }
 
 #[derive(Debug, PartialEq)]
@@ -73,7 +73,10 @@ impl Play {
         let waiter = || {
             let (grant, granted) = oneshot::channel();
             made = Some(granted);
-            Waiter { grant }
+            Waiter {
+                grant,
+                client: None,
+            }
         };
         let mut after = Aftermath::default();
         let claimed = self.roster.claim(self.now, 0, &want, waiter, &mut after);

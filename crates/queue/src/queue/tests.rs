@@ -99,6 +99,24 @@ fn starts_at_once_on_a_free_slot() {
 }
 
 #[test]
+fn takes_out_the_waiters_that_match_and_leaves_the_others_in_order() {
+    let (mut bed, slots) = Bed::with_slots(9, &[spec(1, 0, 1), spec(1, 0, 1)]);
+    bed.fill(&slots);
+    bed.wait(1, "a1");
+    bed.wait_for(2, "b1", Some(slots[1]));
+    bed.wait(3, "b2");
+    bed.wait(4, "a2");
+    let mut all: Vec<_> = bed.queue.waiting().copied().collect();
+    all.sort_unstable();
+    assert_eq!(all, ["a1", "a2", "b1", "b2"]);
+    let mut taken = bed.queue.take_matching(|job| job.starts_with('b'));
+    taken.sort_unstable();
+    assert_eq!(taken, [("b1", bed.at(2)), ("b2", bed.at(3))]);
+    assert_eq!((bed.queue.len(), bed.queue.len_bound(slots[1])), (2, 0));
+    assert_eq!(bed.waiting(), ["a1", "a2"]);
+}
+
+#[test]
 fn serves_waiters_in_order_of_arrival_and_says_how_long_they_waited() {
     let (mut bed, slots) = Bed::with_slots(5, &[spec(1, 0, 1)]);
     bed.start("a");

@@ -312,7 +312,16 @@ impl Producer for Busy {
             waiting: 1,
             oldest_wait: Duration::from_secs(5),
             places: 1,
+            behind: None,
         }
+    }
+
+    fn waiting_clients(&self) -> Vec<Option<AddressPrefix>> {
+        vec![None]
+    }
+
+    fn refuse_waiting(&self, clients: &[AddressPrefix], cause: &str) {
+        panic!("{clients:?} are not known: {cause}");
     }
 
     fn label(&self) -> String {

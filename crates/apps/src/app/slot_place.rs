@@ -1,0 +1,92 @@
+//! The place of one slot, as the responses that hold it see it.
+//!
+//! Made by the slot's driver, handed to the spools of its responses. They ask here what waits for the
+//! place while their clients keep it.
+//!
+//! # Invariants
+//! - A slot that takes no more requests has nobody waiting for it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use penstock_exchange::bodies::{Demand, HeldPlaces, Producer};
+use penstock_exchange::{AddressPrefix, Fault, FaultKind, Timing};
+use penstock_queue::SlotId;
+use penstock_runtime::clock;
+
+use super::AppShared;
+
+/// One slot's place.
+#[derive(Debug)]
+pub(crate) struct SlotPlace {
+    app: Arc<AppShared>,
+    slot: SlotId,
+    /// Since when requests wait that were sent to the worker behind the response at hand.
+    behind_since: Mutex<Option<Instant>>,
+}
+
+impl SlotPlace {
+    pub(crate) fn new(app: &Arc<AppShared>, slot: SlotId) -> Arc<Self> {
+        Arc::new(Self {
+            app: Arc::clone(app),
+            slot,
+            behind_since: Mutex::default(),
+        })
+    }
+
+    /// Requests wait behind the response at hand since then, if any do.
+    pub(crate) fn set_behind(&self, since: Option<Instant>) {
+        let mut behind_since = self
+            .behind_since
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        *behind_since = since;
+    }
+}
+
+impl Producer for SlotPlace {
+    fn held_places(&self) -> &HeldPlaces {
+        &self.app.held_places
+    }
+
+    fn demand(&self, now: Instant) -> Demand {
+        let behind_since = *self
+            .behind_since
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let behind = behind_since.map(|since| now.saturating_duration_since(since));
+        match self.app.dispatch.usage_for(now, self.slot) {
+            Some(queue) => Demand {
+                waiting: queue.waiting,
+                oldest_wait: queue.oldest_wait,
+                places: queue.slots,
+                behind,
+            },
+            None => Demand {
+                behind,
+                ..Demand::default()
+            },
+        }
+    }
+
+    fn waiting_clients(&self) -> Vec<Option<AddressPrefix>> {
+        self.app.dispatch.waiting_clients()
+    }
+
+    fn refuse_waiting(&self, clients: &[AddressPrefix], cause: &str) {
+        let now = clock::now();
+        for (mut job, waited) in self.app.dispatch.take_waiting_of(now, clients) {
+            let timing = Timing {
+                queue: waited,
+                handler: Some((&self.app.name).into()),
+                ..Timing::default()
+            };
+            let fault = Fault::new(FaultKind::Overloaded, cause.to_owned());
+            job.answer(Err(fault.timed(timing)));
+        }
+    }
+
+    fn label(&self) -> String {
+        format!("application {}", self.app.name)
+    }
+}
