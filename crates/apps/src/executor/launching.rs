@@ -13,7 +13,7 @@
 //!   thread of the pool and not all of them.
 
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -24,20 +24,20 @@ use penstock_runtime::{clock, process as watch_process};
 use penstock_sys::process::{self, Launcher, Started};
 use tokio::sync::Mutex;
 
-use super::access;
+use super::access::{self, ProgramFiles};
 use super::control::{Control, Line};
 use super::follow::{Held, Readiness, Tail};
 use super::refork::Promotion;
 use super::{Child, Executor, Input, Key, Prepared, Role};
 use crate::app::Way;
-use crate::interpreter;
 use crate::supervisor::{Event, WorkerId};
 
 /// How long the look for a program may take, before the start itself.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Held by the look for the program of an application.
-pub(super) type Looking = Arc<Mutex<()>>;
+/// Held by the look for the program of an application; what it found for this generation, if its files are
+/// limited.
+pub(super) type Looking = Arc<Mutex<Option<(u64, ProgramFiles)>>>;
 
 /// A process that is being started. Dropped, the start is given up.
 #[derive(Debug)]
@@ -140,12 +140,11 @@ impl Executor {
         let (config, looking) = (self.config.clone(), Arc::clone(&self.looking));
         let store = self.shared.store.load_full();
         let task = loops::spawn_joined(async move {
-            let started = match find_program(config, looking, &store).await {
-                Ok(program) => {
-                    let (program, folders) = program;
-                    access::open_program(&mut launch.access, folders);
+            let started = match find_program(config, generation, looking, &store).await {
+                Ok(found) => {
+                    found.open(&mut launch.access);
                     if launch.program.is_empty() {
-                        launch.program = program.into();
+                        launch.program = found.program.into();
                     }
                     drop(reserved);
                     let started = start(launcher.as_deref(), launch).await;
@@ -226,24 +225,29 @@ impl Executor {
     }
 }
 
-/// Looks for the program of an application, whose disk may not answer, and for its folders.
+/// Looks for the program of an application, whose disk may not answer, and for its files: once for each
+/// generation if they are limited, so that what the application does in between changes nothing.
 async fn find_program(
     config: config::App,
+    generation: u64,
     looking: Looking,
     store: &BodyStore,
-) -> Result<(PathBuf, Vec<PathBuf>), String> {
+) -> Result<ProgramFiles, String> {
     let dir = config.dir.clone();
     let look = async {
-        let alone = looking.lock_owned().await;
+        // Kept until the look ends, also if nobody waits any more.
+        let mut known = looking.lock_owned().await;
+        if let Some((of, found)) = &*known
+            && *of == generation
+        {
+            return Ok(Ok(found.clone()));
+        }
         let work = move || {
-            let found = interpreter::find(&config);
-            let found = found.map(|program| {
-                let folders = access::folders_of(&program);
-                (program, folders)
-            });
-            // Not before, also if nobody waits any more.
-            drop(alone);
-            found
+            let found = access::find_files(&config)?;
+            if found.are_limited() {
+                *known = Some((generation, found.clone()));
+            }
+            Ok(found)
         };
         store.pool.run_ahead(work).await
     };

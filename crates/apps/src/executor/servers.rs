@@ -7,7 +7,6 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -126,9 +125,9 @@ impl Executor {
                 (access.bind_ports.iter_mut()).for_each(|ports| ports.push(address.port()));
             }
             ServerAddr::Unix(path) => {
-                let folder = path.parent().map(Path::to_owned);
-                let files = access.files.iter_mut();
-                files.for_each(|files| files.write.extend(folder.clone()));
+                if let (Some(files), Some(folder)) = (&mut access.files, path.parent()) {
+                    files.write.push(access::resolve_folder(folder));
+                }
             }
             // No place where a program of ours is told to listen.
             ServerAddr::Name { .. } | ServerAddr::Srv(_) | ServerAddr::Joined(_) => {}

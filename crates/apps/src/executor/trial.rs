@@ -20,7 +20,6 @@ use super::follow::Tail;
 use super::workers::WorkerCommand;
 use super::{ControlMessage, Input, Key};
 use crate::embed::Sockets;
-use crate::interpreter;
 
 /// Messages of one process that serves nothing: READY or the traceback.
 const MESSAGES_MAX: usize = 8;
@@ -50,9 +49,9 @@ pub async fn load_once(
     };
     let mut started = {
         let mut launch = command.launch(sockets, theirs)?;
-        let program = interpreter::find(config)?;
-        access::open_program(&mut launch.access, access::folders_of(&program));
-        launch.program = program.into();
+        let found = access::find_files(config)?;
+        found.open(&mut launch.access);
+        launch.program = found.program.into();
         let started = match account {
             Some((launcher, _)) => watch_process::launch(launcher, launch).await,
             None => process::start(&launch),

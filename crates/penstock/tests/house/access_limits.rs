@@ -1,6 +1,9 @@
 //! Limits on the files and ports of an application (`isolation = { ... }`): what it needs it has, what
 //! is not named it has not, and a reload changes them.
 
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
 use penstock_sys::isolation::{Access, FileAccess};
 
 use crate::support::{PATIENCE, Server, Site, eventually, texts};
@@ -22,6 +25,15 @@ def run(path):
 def connect(port):
     with socket.create_connection(("127.0.0.1", int(port)), timeout=10):
         return "connected"
+
+def link(argument):
+    target, name = argument.split()
+    os.makedirs(os.path.dirname(name), exist_ok=True)
+    os.symlink(target, name)
+    return "linked"
+
+def end(_):
+    os._exit(0)
 
 def temporary(_):
     with tempfile.NamedTemporaryFile() as file:
@@ -178,4 +190,64 @@ fn an_application_has_what_it_is_left_and_a_reload_changes_it() {
     eventually(PATIENCE, "it is open", || {
         ask(&server, &attempt) == "not for it"
     });
+}
+
+/// It writes where its interpreter is looked for, and where a path that it may read is.
+const WIDENING: &str = r#"
+[apps.widening]
+dir = "widening"
+entry = "app:app"
+kind = "wsgi"
+processes = 1
+isolation = { read_paths = ["widening/more"], write_paths = ["widening"] }
+[[sites]]
+[[sites.routes]]
+app = "widening"
+"#;
+
+#[test]
+fn an_application_does_not_widen_its_limits_by_links() {
+    if is_left_out() {
+        return;
+    }
+    let site = Site::new()
+        .file("widening/app.py", APP)
+        .file("python/lib/secret.txt", "not for it")
+        .file("python/bin/other", "")
+        .config(WIDENING);
+    let dir = site.dir().display().to_string();
+    let python = ["/usr/local/bin/python3", "/usr/bin/python3"];
+    let python = python
+        .into_iter()
+        .find(|it| Path::new(it).exists())
+        .unwrap();
+    symlink(python, site.dir().join("python/bin/python")).unwrap();
+    let server = site.serve(&[]);
+    server.wait_all_ready(&["widening"]);
+    let attempt = format!("read {dir}/python/lib/secret.txt");
+    assert!(ask(&server, &attempt).starts_with("refused: "));
+    for (target, name) in [
+        ("python/lib", "more"),
+        ("python/bin/python", ".venv/bin/python"),
+    ] {
+        let link = format!("link {dir}/{target} {dir}/widening/{name}");
+        assert_eq!(ask(&server, &link), "linked");
+    }
+    let before = server.workers("widening");
+    let mut client = server.connect();
+    client.send("GET / HTTP/1.1\r\nHost: a\r\nAttempt: end x\r\n\r\n");
+    assert_eq!(client.response().status, 502);
+    eventually(PATIENCE, "another worker", || {
+        let workers = server.workers("widening");
+        workers != before && !workers.is_empty()
+    });
+    server.wait_all_ready(&["widening"]);
+    let text = ask(&server, &attempt);
+    assert!(text.starts_with("refused: "), "{text}");
+    // A reload looks again, and says what is wrong.
+    let control = format!("unix:{}", server.control_path().display());
+    let output = site.run(&["reload", "--admin", &control]);
+    let said = texts(&output);
+    assert!(format!("{said:?}").contains("could replace it"), "{said:?}");
+    assert!(ask(&server, &attempt).starts_with("refused: "));
 }

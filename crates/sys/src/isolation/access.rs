@@ -6,10 +6,12 @@
 //! # Invariants
 //! - What is not limited is not handled: the kernel asks nothing about it.
 //! - A path that is not there gives no access, and keeps no program from starting.
+//! - A link on a path that is not one of the system gives no access: whoever may write there could have
+//!   made it.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::OnceLock;
 
 use rustix::fs::{FileType, Mode, OFlags};
@@ -30,9 +32,9 @@ pub struct Access {
 /// Files and folders that a program may use.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FileAccess {
-    /// Those that it may read and execute.
+    /// Those that it may read and execute. Absolute paths without links.
     pub read: Vec<PathBuf>,
-    /// Those that it may write to, too.
+    /// Those that it may write to, too. Absolute paths without links.
     pub write: Vec<PathBuf>,
 }
 
@@ -142,6 +144,41 @@ pub(super) fn version() -> i32 {
     })
 }
 
+/// Whether limits on files are held here: a sandbox around us may show the version and forbid the rules.
+fn has_file_rules() -> bool {
+    static FOUND: OnceLock<bool> = OnceLock::new();
+    *FOUND.get_or_init(|| {
+        let root = open_system(Path::new("/")).map(|root| (root, READ_DIR));
+        let files = Some(root.into_iter().collect());
+        let ports = [None, None];
+        version() > 0 && can_enter(OpenAccess { files, ports })
+    })
+}
+
+/// Whether limits on ports are, as [`has_file_rules`].
+fn has_port_rules() -> bool {
+    static FOUND: OnceLock<bool> = OnceLock::new();
+    *FOUND.get_or_init(|| {
+        let (files, ports) = (None, [Some(vec![1]), Some(vec![1])]);
+        version() >= WITH_PORTS && can_enter(OpenAccess { files, ports })
+    })
+}
+
+/// Tries it with a thread that ends with it. Without a thread nothing is known, and a limit that is asked
+/// for is tried when a program starts.
+fn can_enter(access: OpenAccess) -> bool {
+    let thread = std::thread::Builder::new().name("access-probe".to_owned());
+    let tried = thread.spawn(move || {
+        rustix::thread::set_no_new_privs(true)?;
+        access.enter(0)
+    });
+    tried.map_or(true, |thread| {
+        thread
+            .join()
+            .is_ok_and(|entered: io::Result<()>| entered.is_ok())
+    })
+}
+
 /// `struct landlock_ruleset_attr` of the kernel since version 6. An older kernel takes it if what it does
 /// not know is zero.
 #[repr(C)]
@@ -177,24 +214,42 @@ impl Access {
     #[must_use]
     pub fn missing(&self) -> Vec<MissingPart> {
         let has_ports = self.connect_ports.is_some() || self.bind_ports.is_some();
-        let files = (self.files.is_some() && version() < 1).then_some(FILES);
-        let ports = (has_ports && version() < WITH_PORTS).then_some(PORTS);
+        let files = (self.files.is_some() && !has_file_rules()).then_some(FILES);
+        let ports = (has_ports && !has_port_rules()).then_some(PORTS);
         files.into_iter().chain(ports).collect()
+    }
+
+    /// The limits that are held here: without those that are [missing](Self::missing).
+    #[must_use]
+    pub fn available(self) -> Self {
+        let ports = |ports: Option<Vec<u16>>| ports.filter(|_| has_port_rules());
+        Self {
+            files: self.files.filter(|_| has_file_rules()),
+            connect_ports: ports(self.connect_ports),
+            bind_ports: ports(self.bind_ports),
+        }
     }
 
     /// Looks for its files. What is not there, or not for this user, is left out.
     pub(crate) fn open(&self) -> OpenAccess {
         let files = self.files.as_ref().filter(|_| version() > 0).map(|files| {
             let handled = handled();
-            let system = SYSTEM.iter().map(Path::new);
-            let read = system.chain(files.read.iter().map(PathBuf::as_path));
-            let devices = DEVICES.iter().map(Path::new);
-            let write = devices.chain(files.write.iter().map(PathBuf::as_path));
             let all = handled & !MAKE_DEVICES;
-            let paths = read
-                .map(|path| (path, READ))
-                .chain(write.map(|path| (path, all)));
-            let open = paths.filter_map(|(path, rights)| open(path, rights & handled));
+            let of_system = |paths: &'static [&str], rights| {
+                let open = paths.iter().map(|path| open_system(Path::new(path)));
+                open.map(move |file| (file, rights))
+            };
+            let own = |paths: &'_ [PathBuf], rights| {
+                let open = paths.iter().map(|path| open_own(path));
+                open.map(move |file| (file, rights)).collect::<Vec<_>>()
+            };
+            let system = of_system(SYSTEM, READ).chain(of_system(DEVICES, all));
+            let own = (own(&files.read, READ).into_iter()).chain(own(&files.write, all));
+            let open = system.chain(own).filter_map(|(file, rights)| {
+                let file = file.ok()?;
+                let rights = rights_on(&file, rights & handled)?;
+                Some((file, rights))
+            });
             open.collect()
         });
         let ports = [&self.bind_ports, &self.connect_ports];
@@ -215,13 +270,39 @@ fn handled() -> u64 {
     }
 }
 
-fn open(path: &Path, rights: u64) -> Option<(OwnedFd, u64)> {
-    let flags = OFlags::PATH | OFlags::CLOEXEC;
-    let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;
-    let about = rustix::fs::fstat(&file).ok()?;
-    let is_folder = FileType::from_raw_mode(about.st_mode) == FileType::Directory;
-    let rights = if is_folder { rights } else { rights & OF_FILES };
-    Some((file, rights))
+const OPEN: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
+
+fn open_system(path: &Path) -> rustix::io::Result<OwnedFd> {
+    rustix::fs::open(path, OPEN, Mode::empty())
+}
+
+/// Opens it name by name, without following a link. `openat2` is not there in some sandboxes, that of
+/// systemd's `RestrictSUIDSGID=` among them.
+fn open_own(path: &Path) -> rustix::io::Result<OwnedFd> {
+    if !path.is_absolute() {
+        return Err(rustix::io::Errno::INVAL);
+    }
+    let mut at = open_system(Path::new("/"))?;
+    for part in path.components() {
+        match part {
+            Component::RootDir => {}
+            Component::Normal(name) => {
+                at = rustix::fs::openat(&at, name, OPEN | OFlags::NOFOLLOW, Mode::empty())?;
+            }
+            _ => return Err(rustix::io::Errno::INVAL),
+        }
+    }
+    Ok(at)
+}
+
+/// Which of these rights a rule on it may have; `None` if it is a link, which leads nowhere.
+fn rights_on(file: &OwnedFd, rights: u64) -> Option<u64> {
+    let about = rustix::fs::fstat(file).ok()?;
+    match FileType::from_raw_mode(about.st_mode) {
+        FileType::Symlink => None,
+        FileType::Directory => Some(rights),
+        _ => Some(rights & OF_FILES),
+    }
 }
 
 impl OpenAccess {
@@ -332,10 +413,16 @@ mod tests {
             std::fs::create_dir_all(folder.join(name)).unwrap();
             std::fs::write(folder.join(name).join("file"), name).unwrap();
         }
+        // What the application may put in the place of a path of its own.
+        std::os::unix::fs::symlink("../other", folder.join("write/link")).unwrap();
         let access = Access {
             files: Some(FileAccess {
-                read: vec![folder.join("read"), folder.join("not-there")],
-                write: vec![folder.join("write")],
+                read: ["read", "not-there", "write/link"]
+                    .map(|it| folder.join(it))
+                    .into(),
+                write: ["write", "write/link", "write/link/file"]
+                    .map(|it| folder.join(it))
+                    .into(),
             }),
             ..Access::default()
         };
