@@ -9,6 +9,7 @@
 mod access;
 pub(crate) mod filter;
 pub(crate) mod listener;
+mod port_filter;
 mod sandbox;
 
 use std::io;

@@ -26,6 +26,16 @@ def connect(port):
     with socket.create_connection(("127.0.0.1", int(port)), timeout=10):
         return "connected"
 
+def mptcp(port):
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262) as other:
+        other.connect(("127.0.0.1", int(port)))
+        return "connected"
+
+def fast_open(port):
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as other:
+        other.sendto(b"x", 0x20000000, ("127.0.0.1", int(port)))
+        return "connected"
+
 def link(argument):
     target, name = argument.split()
     os.makedirs(os.path.dirname(name), exist_ok=True)
@@ -162,6 +172,8 @@ fn an_application_has_what_it_is_left_and_a_reload_changes_it() {
         format!("write {dir}/limited/new.py"),
         "write /tmp/penstock-test-of-limits".to_owned(),
         format!("connect {closed}"),
+        format!("mptcp {closed}"),
+        format!("fast_open {closed}"),
     ] {
         let text = ask(&server, &attempt);
         assert!(text.starts_with("refused: "), "{attempt}: {text}");

@@ -14,9 +14,10 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::{Component, Path, PathBuf};
 use std::sync::OnceLock;
 
+use libc::sock_filter;
 use rustix::fs::{FileType, Mode, OFlags};
 
-use super::MissingPart;
+use super::{MissingPart, filter, port_filter};
 
 /// What a program may use; what is `None` has no limit.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -151,7 +152,7 @@ fn has_file_rules() -> bool {
         let root = open_system(Path::new("/")).map(|root| (root, READ_DIR));
         let files = Some(root.into_iter().collect());
         let ports = [None, None];
-        version() > 0 && can_enter(OpenAccess { files, ports })
+        version() > 0 && can_enter(OpenAccess::new(files, ports))
     })
 }
 
@@ -160,7 +161,7 @@ fn has_port_rules() -> bool {
     static FOUND: OnceLock<bool> = OnceLock::new();
     *FOUND.get_or_init(|| {
         let (files, ports) = (None, [Some(vec![1]), Some(vec![1])]);
-        version() >= WITH_PORTS && can_enter(OpenAccess { files, ports })
+        version() >= WITH_PORTS && can_enter(OpenAccess::new(files, ports))
     })
 }
 
@@ -207,6 +208,8 @@ struct PortRule {
 pub(crate) struct OpenAccess {
     files: Option<Vec<(OwnedFd, u64)>>,
     ports: [Option<Vec<u16>>; 2],
+    /// Closes the other ways to a port, if they are limited.
+    port_filter: Option<Vec<sock_filter>>,
 }
 
 impl Access {
@@ -253,10 +256,8 @@ impl Access {
             open.collect()
         });
         let ports = [&self.bind_ports, &self.connect_ports];
-        OpenAccess {
-            files,
-            ports: ports.map(|ports| ports.clone().filter(|_| version() >= WITH_PORTS)),
-        }
+        let ports = ports.map(|ports| ports.clone().filter(|_| version() >= WITH_PORTS));
+        OpenAccess::new(files, ports)
     }
 }
 
@@ -306,6 +307,16 @@ fn rights_on(file: &OwnedFd, rights: u64) -> Option<u64> {
 }
 
 impl OpenAccess {
+    fn new(files: Option<Vec<(OwnedFd, u64)>>, ports: [Option<Vec<u16>>; 2]) -> Self {
+        let has_ports = ports.iter().any(Option::is_some);
+        let port_filter = has_ports.then(port_filter::make).flatten();
+        Self {
+            files,
+            ports,
+            port_filter,
+        }
+    }
+
     /// Makes a domain of it and enters that, for good. Leaves everything open that is not limited; `scopes`
     /// is what the domain closes beside it. Allocates nothing.
     ///
@@ -340,8 +351,10 @@ impl OpenAccess {
         }
         #[expect(unsafe_code, reason = "no safe wrapper offers this call")]
         // SAFETY: numbers only.
-        checked(unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0) })
-            .map(|_| ())
+        checked(unsafe {
+            libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0)
+        })?;
+        self.port_filter.as_deref().map_or(Ok(()), filter::install)
     }
 }
 

@@ -101,20 +101,20 @@ pub(crate) const OF_THE_SYSTEM: &[Call] = &[
 
 /// How the kernel calls this processor (`linux/audit.h`): the numbers of calls are its own.
 #[cfg(target_arch = "x86_64")]
-const ARCHITECTURE: Option<u32> = Some(0xC000_003E);
+pub(super) const ARCHITECTURE: Option<u32> = Some(0xC000_003E);
 #[cfg(target_arch = "aarch64")]
-const ARCHITECTURE: Option<u32> = Some(0xC000_00B7);
+pub(super) const ARCHITECTURE: Option<u32> = Some(0xC000_00B7);
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-const ARCHITECTURE: Option<u32> = None;
+pub(super) const ARCHITECTURE: Option<u32> = None;
 
 /// Calls of the x32 interface have numbers from here on.
-const X32: u32 = 0x4000_0000;
+pub(super) const X32: u32 = 0x4000_0000;
 
 /// Where `struct seccomp_data` has them; of the first argument (each has 8 bytes) the lower half, on
 /// processors whose lower half comes first.
-const NUMBER_AT: u32 = 0;
-const ARCHITECTURE_AT: u32 = 4;
-const ARGUMENT_AT: u32 = 16;
+pub(super) const NUMBER_AT: u32 = 0;
+pub(super) const ARCHITECTURE_AT: u32 = 4;
+pub(super) const ARGUMENT_AT: u32 = 16;
 
 /// Whether a call is one of this processor's own interface.
 pub(crate) fn is_native(architecture: u32, number: u32) -> bool {

@@ -1,0 +1,178 @@
+//! A filter of system calls for programs whose TCP ports are limited: the ways to a port that Landlock
+//! does not see.
+//!
+//! Entered with the limits ([`access`](super::access)), beside the filter of the sandbox.
+//!
+//! # Invariants
+//! - Refused calls fail as on a kernel that has not what they ask for, so that libraries take the usual
+//!   way, which is limited.
+
+use libc::{BPF_ABS, BPF_JEQ, BPF_JGE, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_RET, BPF_W};
+use libc::{c_long, sock_filter};
+
+use super::filter::{ARCHITECTURE, ARCHITECTURE_AT, ARGUMENT_AT, NUMBER_AT, X32};
+
+/// TCP by other names: SMC falls back to TCP, a connection of MPTCP is one of TCP.
+const SMC_FAMILY: u32 = 43;
+const SMC_PROTOCOL: u32 = 256;
+const MPTCP_PROTOCOL: u32 = 262;
+
+/// Calls that connect if they are told to by a flag (`MSG_FASTOPEN`), and where that is.
+const SENDING: [(c_long, u32); 3] = [
+    (libc::SYS_sendto, 3),
+    (libc::SYS_sendmsg, 2),
+    (libc::SYS_sendmmsg, 3),
+];
+
+/// A test of an argument, the value that refuses the call, and its error.
+type Look = (u32, u32, u32, i32);
+
+/// The filter as the kernel's instructions; `None` for a processor whose numbers are not known here.
+pub(super) fn make() -> Option<Vec<sock_filter>> {
+    let mut filter = vec![
+        load(ARCHITECTURE_AT),
+        branch(BPF_JEQ, ARCHITECTURE?, 1, 0),
+        fail(libc::ENOSYS),
+        load(NUMBER_AT),
+        branch(BPF_JGE, X32, 0, 1),
+        fail(libc::ENOSYS),
+        // Does what all other calls do, unseen by filters.
+        branch(BPF_JEQ, number(libc::SYS_io_uring_setup), 0, 1),
+        fail(libc::EPERM),
+    ];
+    let socket = [(0, SMC_FAMILY), (2, SMC_PROTOCOL), (2, MPTCP_PROTOCOL)];
+    let socket = socket.map(|(place, value)| (place, BPF_JEQ, value, libc::EPROTONOSUPPORT));
+    filter.extend(guard(libc::SYS_socket, &socket));
+    for (call, place) in SENDING {
+        let flag = libc::MSG_FASTOPEN.unsigned_abs();
+        filter.extend(guard(call, &[(place, BPF_JSET, flag, libc::EOPNOTSUPP)]));
+    }
+    filter.push(give(libc::SECCOMP_RET_ALLOW));
+    Some(filter)
+}
+
+/// Looks at the lower halves of a call's arguments, of which the kernel takes no more.
+fn guard(call: c_long, looks: &[Look]) -> Vec<sock_filter> {
+    let looks = looks.iter().flat_map(|(place, test, value, error)| {
+        let at = ARGUMENT_AT + 8 * place;
+        [load(at), branch(*test, *value, 0, 1), fail(*error)]
+    });
+    let looks: Vec<_> = looks.chain([give(libc::SECCOMP_RET_ALLOW)]).collect();
+    let length = u8::try_from(looks.len()).expect("jumps of a filter are short");
+    let mut guard = vec![branch(BPF_JEQ, number(call), 0, length)];
+    guard.extend(looks);
+    guard
+}
+
+fn number(call: c_long) -> u32 {
+    u32::try_from(call).expect("numbers of calls are small")
+}
+
+fn load(at: u32) -> sock_filter {
+    step(BPF_LD | BPF_W | BPF_ABS, at, 0, 0)
+}
+
+fn give(result: u32) -> sock_filter {
+    step(BPF_RET | BPF_K, result, 0, 0)
+}
+
+fn fail(error: i32) -> sock_filter {
+    give(libc::SECCOMP_RET_ERRNO | error.unsigned_abs())
+}
+
+/// How many instructions to leave out if it is so, and if not.
+fn branch(test: u32, value: u32, jt: u8, jf: u8) -> sock_filter {
+    step(BPF_JMP | BPF_K | test, value, jt, jf)
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "codes are small")]
+fn step(code: u32, k: u32, jt: u8, jf: u8) -> sock_filter {
+    let code = code as u16;
+    sock_filter { code, jt, jf, k }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io;
+    use std::net::{TcpListener, UdpSocket};
+    use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+    use std::os::unix::net::UnixStream;
+
+    use super::super::filter;
+
+    fn socket(family: i32, protocol: i32) -> io::Result<OwnedFd> {
+        #[expect(unsafe_code, reason = "no safe wrapper has these protocols")]
+        // SAFETY: numbers only; the descriptor is new.
+        unsafe {
+            match libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, protocol) {
+                -1 => Err(io::Error::last_os_error()),
+                fd => Ok(OwnedFd::from_raw_fd(fd)),
+            }
+        }
+    }
+
+    fn send_to(socket: &OwnedFd, flags: i32, port: u16) -> io::Result<()> {
+        let address = libc::sockaddr_in {
+            sin_family: 2,
+            sin_port: port.to_be(),
+            sin_addr: libc::in_addr {
+                s_addr: u32::from_be_bytes([127, 0, 0, 1]).to_be(),
+            },
+            sin_zero: [0; 8],
+        };
+        #[expect(unsafe_code, reason = "no safe wrapper has this flag")]
+        // SAFETY: the bytes and the address are alive for the call.
+        let sent = unsafe {
+            let (fd, to) = (socket.as_raw_fd(), (&raw const address).cast());
+            libc::sendto(fd, b"x".as_ptr().cast(), 1, flags, to, 16)
+        };
+        match sent {
+            -1 => Err(io::Error::last_os_error()),
+            _ => Ok(()),
+        }
+    }
+
+    #[test]
+    fn the_ways_past_a_limit_on_ports_are_closed() {
+        let Some(filter) = make() else { return };
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let within = std::thread::spawn(move || {
+            rustix::thread::set_no_new_privs(true).unwrap();
+            filter::install(&filter).unwrap();
+            for (family, protocol) in [(libc::AF_INET, 262), (libc::AF_INET6, 262)]
+                .into_iter()
+                .chain([(libc::AF_INET, 256), (43, 0), (43, 1)])
+            {
+                let error = socket(family, protocol).unwrap_err().raw_os_error();
+                assert_eq!(error, Some(libc::EPROTONOSUPPORT), "{family} {protocol}");
+            }
+            let tcp = socket(libc::AF_INET, 0).unwrap();
+            let refused = send_to(&tcp, libc::MSG_FASTOPEN | libc::MSG_NOSIGNAL, port);
+            assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::EOPNOTSUPP));
+            let flag = c_long::from(libc::MSG_FASTOPEN);
+            for (call, arguments, error) in [
+                (libc::SYS_sendmsg, [-1, 0, flag, 0], libc::EOPNOTSUPP),
+                (libc::SYS_sendmmsg, [-1, 0, 0, flag], libc::EOPNOTSUPP),
+                (libc::SYS_io_uring_setup, [1, 0, 0, 0], libc::EPERM),
+            ] {
+                let [first, second, third, fourth] = arguments;
+                #[expect(unsafe_code, reason = "no safe wrapper offers these calls")]
+                // SAFETY: null pointers and a descriptor that is none.
+                let done = unsafe { libc::syscall(call, first, second, third, fourth) };
+                let found = io::Error::last_os_error().raw_os_error();
+                assert_eq!((done, found), (-1, Some(error)), "{call}");
+            }
+            // What else there is works.
+            let (mut one, _other) = UnixStream::pair().unwrap();
+            io::Write::write_all(&mut one, b"x").unwrap();
+            let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+            udp.send_to(b"x", ("127.0.0.1", port)).unwrap();
+        });
+        within.join().unwrap();
+        let nobody = listener.accept().unwrap_err();
+        assert_eq!(nobody.kind(), io::ErrorKind::WouldBlock);
+    }
+}
