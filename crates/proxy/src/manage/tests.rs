@@ -163,6 +163,44 @@ fn a_smaller_bound_holds_from_now_on() {
 }
 
 #[test]
+fn waiting_requests_of_a_client_can_be_refused_and_a_draining_server_has_none() {
+    use penstock_exchange::bodies::{Demand, Producer};
+
+    on_a_loop(async {
+        let upstream = start(configured(Protocol::Http, &[A]));
+        upstream
+            .manage(Change::MaxActive(named(A), Some(1)))
+            .unwrap();
+        let held = claim(&upstream);
+        let place = crate::upstream::ServerPlace::new(&upstream.shared, held.key);
+        let client = penstock_exchange::ClientState::default().counted_prefix();
+        let now = penstock_runtime::clock::now();
+        let wait = |client| {
+            let (grant, granted) = tokio::sync::oneshot::channel();
+            let (want, mut after) = (crate::roster::Want::default(), Default::default());
+            let waiter = || crate::roster::Waiter { grant, client };
+            let mut roster = upstream.shared.roster();
+            let claimed = roster.claim(now, 0, &want, waiter, &mut after);
+            assert!(
+                matches!(claimed, crate::roster::Claimed::Waiting { .. }),
+                "{claimed:?}"
+            );
+            granted
+        };
+        let (refused, _kept) = (wait(client), wait(None));
+        let demand = place.demand(now);
+        assert_eq!((demand.waiting, demand.places), (2, 1));
+        let clients: Vec<_> = client.into_iter().collect();
+        place.refuse_waiting(&clients, "too slow");
+        assert_eq!(refused.await.unwrap().unwrap_err(), "too slow");
+        assert_eq!(place.waiting_clients(), [None]);
+        upstream.manage(Change::Drain(named(A))).unwrap();
+        assert_eq!(place.demand(now), Demand::default());
+        release(&upstream, &held);
+    });
+}
+
+#[test]
 fn a_process_of_an_application_is_replaced_by_the_next_at_its_address() {
     on_a_loop(async {
         let upstream = start(configured(Protocol::Http, &[]));
