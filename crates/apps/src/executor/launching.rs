@@ -9,8 +9,8 @@
 //! - No start keeps the executor waiting, nor another start.
 //! - Each is answered for, with a process or why there is none, unless it was given up; then its
 //!   process is ended, also if the application ends before it hears of it.
-//! - One application has one look for its program in progress, so that a disk that is gone takes one
-//!   thread of the pool and not all of them.
+//! - One application has one look for its program in progress, so that a disk that is gone takes
+//!   one thread of the pool and not all of them.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -127,8 +127,8 @@ impl Executor {
         Ok(())
     }
 
-    /// Begins to start a process; `Input::Launched` tells what has come of it. A port that is kept for it
-    /// is free from its start on.
+    /// Begins to start a process; `Input::Launched` tells what has come of it. A port that is kept
+    /// for it is free from its start on.
     pub(super) fn launch(
         &mut self,
         key: Key,
