@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
 use penstock_runtime::{Stream, loops};
-use penstock_sys::process::RefusedCall;
+use penstock_sys::process::{LauncherReport, RefusedCall};
 
 use crate::server::Server;
 
@@ -38,8 +38,11 @@ async fn read(reports: OwnedFd, server: &Weak<Server>) -> std::io::Result<()> {
             let Some(server) = server.upgrade().filter(|_| length > 0) else {
                 return Ok(());
             };
-            let report = buffer.get(..length).and_then(RefusedCall::decode);
-            report.inspect(|refused| tell(refused, &server));
+            match buffer.get(..length).and_then(LauncherReport::decode) {
+                Some(LauncherReport::RefusedCall(refused)) => tell(&refused, &server),
+                Some(LauncherReport::Note(text)) => log::warn!("launcher: {text}"),
+                None => {}
+            }
             match reports.try_read_descriptors(&mut buffer, &mut Vec::new()) {
                 Ok(next) => length = next,
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,

@@ -18,7 +18,7 @@ use std::os::fd::RawFd;
 use rustix::process::DumpableBehavior;
 
 pub use access::{Access, FileAccess};
-pub(crate) use sandbox::reporting_filter;
+pub(crate) use sandbox::{Filters, group_of};
 pub use sandbox::{MissingPart, Sandbox, missing};
 
 /// Descriptors above the standard streams.

@@ -28,13 +28,13 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, Wait
 
 pub use handle::Handle;
 pub use launcher::{
-    Command as SuccessorCommand, Launcher, Privileges, RefusedCall, Starting, Step,
+    Command as SuccessorCommand, Launcher, LauncherReport, Privileges, RefusedCall, Starting, Step,
 };
 use orphans::{Known, known};
 pub use orphans::{Orphan, end_orphans, orphans, reap_orphan};
 pub use turns::keep_turns;
 
-use crate::isolation::{Access, Sandbox};
+use crate::isolation::{Access, Filters, Sandbox};
 use crate::resource_limits::read_limit;
 
 /// What to start and what it inherits.
@@ -158,6 +158,7 @@ pub fn start(launch: &Launch) -> io::Result<Started> {
     let parent = rustix::process::getpid();
     let open_files = *inherited_open_files();
     let (sandbox, access) = (launch.sandbox, launch.access.open());
+    let filters = Filters::guarding_this_process();
     #[expect(unsafe_code, reason = "the child sets itself up between fork and exec")]
     // SAFETY: the closure runs in the forked child before exec and makes only async-signal-safe
     // system calls (sigaction, prlimit, prctl, getppid, fcntl, dup2, Landlock's and seccomp); it
@@ -166,7 +167,9 @@ pub fn start(launch: &Launch) -> io::Result<Started> {
         command.pre_exec(move || {
             restore(open_files)?;
             prepare_child(&keep, &place, parent)?;
-            sandbox.map_or(Ok(()), |sandbox| sandbox.enter(&access, None).map(|_| ()))
+            sandbox.map_or(Ok(()), |sandbox| {
+                sandbox.enter(&access, &filters, false).map(|_| ())
+            })
         });
     }
     let (mut child, known) = known(|_| command.spawn().map(|child| (child.id(), child)))?;

@@ -218,7 +218,11 @@ fn short_programs_are_told_from_ones_that_do_not_start(launcher: &Launcher) {
     }
     let denied = launcher.launch(launch("/etc/passwd", "/")).unwrap_err();
     assert_eq!(denied.kind(), std::io::ErrorKind::PermissionDenied);
-    // What did not start is nobody's child in the end.
+    reap_orphans();
+}
+
+/// What did not start is nobody's child in the end.
+fn reap_orphans() {
     let deadline = Instant::now() + TIMEOUT;
     loop {
         let left = process::orphans().unwrap();
@@ -287,6 +291,8 @@ fn a_successor_leads_a_group_in_our_session() {
     let refused = follow(&other).unwrap_err().to_string();
     assert!(refused.contains("as this one was started"), "{refused}");
     launcher.end().unwrap();
+    // The helper that refused it may have outlived the launcher.
+    reap_orphans();
 }
 
 /// As the kernel tells it: 0 where who leads the session is outside of our process namespace, which

@@ -27,6 +27,8 @@ pub(crate) struct Notification {
 const RECEIVE: u32 = request(3, size_of::<libc::seccomp_notif>(), 0);
 const SEND: u32 = request(3, size_of::<libc::seccomp_notif_resp>(), 1);
 const IS_VALID: u32 = request(1, size_of::<u64>(), 2);
+/// `SECCOMP_IOCTL_NOTIF_ADDFD`.
+const ADD_DESCRIPTOR: u32 = request(1, 24, 3);
 
 /// A request of an ioctl, as the kernel puts them together; 3 is for both directions, 1 for writing.
 #[expect(clippy::cast_possible_truncation, reason = "the size of a struct")]
@@ -54,6 +56,15 @@ pub(crate) fn is_supported() -> bool {
             sizes.seccomp_notif_resp,
             size_of::<libc::seccomp_notif_resp>(),
         )
+}
+
+/// Whether the kernel tells a listener of the end of its last process (Linux 5.9): by `ADDFD`, which
+/// came with it, and which has a look at the descriptor, here none.
+pub(crate) fn tells_end(listener: BorrowedFd<'_>) -> bool {
+    // `struct seccomp_notif_addfd`: id (8 bytes), flags, descriptor, its new number and flags.
+    let mut message = [0_u32, 0, 0, u32::MAX, 0, 0].map(u32::to_ne_bytes);
+    let done = control(listener, ADD_DESCRIPTOR, message.as_mut_ptr().cast());
+    done.is_err_and(|error| error.raw_os_error() == Some(libc::EBADF))
 }
 
 /// The next call, of a listener that is readable; `None` if its thread has ended or was interrupted.
@@ -107,7 +118,7 @@ fn control(listener: BorrowedFd<'_>, request: u32, message: *mut libc::c_void) -
         clippy::cast_possible_wrap,
         reason = "the C library's type of a request: 64 bits in glibc, 32 with a sign in musl"
     )]
-    // SAFETY: the message is alive, and as long as the kernel says ([`is_supported`]).
+    // SAFETY: the message is alive, and as long as the kernel says ([`is_supported`]) or the request.
     let done = unsafe { libc::ioctl(listener.as_raw_fd(), request as libc::Ioctl, message) };
     match done {
         -1 => Err(io::Error::last_os_error()),

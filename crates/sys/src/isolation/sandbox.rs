@@ -10,10 +10,12 @@
 //! - [`Sandbox::enter`] makes system calls and allocates nothing, once the parts were looked for.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::OnceLock;
 
 use libc::sock_filter;
+use rustix::io::Errno;
+use rustix::process::Pid;
 
 use super::access::{OpenAccess, SCOPES};
 use super::filter::{self, Guard, OF_THE_SYSTEM, Refusal, Rules};
@@ -49,7 +51,7 @@ const FILTER: MissingPart = MissingPart {
 
 const REPORTS: MissingPart = MissingPart {
     name: "seccomp notifications (Linux 5.9)",
-    allows: "system calls that an application is refused are not named in the log",
+    allows: "system calls that an application is refused are refused, but not named in the log",
 };
 
 /// What is missing here. Tried once, by a thread that ends with it.
@@ -75,13 +77,12 @@ fn try_parts() -> Vec<MissingPart> {
     let entered = entered.and_then(|()| OpenAccess::default().enter(SCOPES));
     missing.extend(entered.is_err().then_some(DOMAIN));
     // First the one with a listener: there is one listener at most.
-    let reporting = match listener::is_supported() {
-        true => filter::make(rules(&[], Refusal::Report)),
-        false => None,
-    };
-    let listener = reporting.is_some_and(|filter| filter::install_reporting(&filter).is_ok());
-    missing.extend(install_filter().is_err().then_some(FILTER));
-    missing.extend((!listener).then_some(REPORTS));
+    let filters = Filters::guarding_this_process();
+    let has_reports = listener::is_supported()
+        && (filters.install_reporting())
+            .is_ok_and(|listener| listener::tells_end(listener.as_fd()));
+    missing.extend(filters.install_silent().is_err().then_some(FILTER));
+    missing.extend((!has_reports).then_some(REPORTS));
     missing
 }
 
@@ -114,25 +115,27 @@ impl Sandbox {
         })
     }
 
-    /// For good, for this thread and all that comes of it, within the limits of `access`. With a filter that reports
-    /// ([`reporting_filter`]) and where the kernel has it, gives the filter's listener.
+    /// For good, for this thread and all that comes of it, within the limits of `access`. If it is
+    /// watched, and the kernel has reports, gives the listener of its filter; else it is refused the
+    /// same calls without one.
     ///
     /// # Errors
     /// What the kernel says.
     pub(crate) fn enter(
         self,
         access: &OpenAccess,
-        reporting: Option<&[sock_filter]>,
+        filters: &Filters,
+        is_watched: bool,
     ) -> io::Result<Option<OwnedFd>> {
         rustix::thread::set_no_new_privs(true)?;
         access.enter(if self.has_domain { SCOPES } else { 0 })?;
-        if let Some(filter) = reporting.filter(|_| self.has_filter && self.has_reports) {
-            return filter::install_reporting(filter).map(Some);
+        if !self.has_filter {
+            return Ok(None);
         }
-        if self.has_filter {
-            install_filter()?;
+        if self.has_reports && is_watched {
+            return filters.install_reporting().map(Some);
         }
-        Ok(None)
+        filters.install_silent().map(|()| None)
     }
 }
 
@@ -146,19 +149,52 @@ fn rules(guards: &[Guard], refusal: Refusal) -> Rules<'_> {
     }
 }
 
-/// The filter of a sandbox whose refusals are reported, and that guards these processes too; `None` on a
-/// processor without one.
-pub(crate) fn reporting_filter(processes: &[u32]) -> Option<Vec<sock_filter>> {
-    filter::make(rules(&listener::guards(processes), Refusal::Report))
+/// The filters of sandboxes whose programs reach none of some processes: made by the parent, since a
+/// child may not allocate.
+#[derive(Debug)]
+pub(crate) struct Filters {
+    reporting: Option<Vec<sock_filter>>,
+    silent: Option<Vec<sock_filter>>,
 }
 
-fn install_filter() -> io::Result<()> {
-    static FILTER: OnceLock<Option<Vec<sock_filter>>> = OnceLock::new();
-    // Made by the thread that tries it, which comes before every child.
-    match FILTER.get_or_init(|| filter::make(rules(&[], Refusal::Error))) {
-        Some(filter) => filter::install(filter),
-        None => Err(io::ErrorKind::Unsupported.into()),
+impl Filters {
+    /// Those that guard these processes.
+    pub(crate) fn guarding(processes: &[u32]) -> Self {
+        let guards = listener::guards(processes);
+        // There are none on a processor whose calls are not known here.
+        let make = |refusal| filter::make(rules(&guards, refusal));
+        Self {
+            reporting: make(Refusal::Report),
+            silent: make(Refusal::Error),
+        }
     }
+
+    /// Those that guard this process and its group.
+    pub(crate) fn guarding_this_process() -> Self {
+        let this = rustix::process::getpid();
+        let pid = this.as_raw_nonzero().get().unsigned_abs();
+        Self::guarding(&[pid, group_of(this).unwrap_or(pid)])
+    }
+
+    fn install_reporting(&self) -> io::Result<OwnedFd> {
+        filter::install_reporting(self.reporting.as_deref().ok_or(Errno::NOSYS)?)
+    }
+
+    fn install_silent(&self) -> io::Result<()> {
+        filter::install(self.silent.as_deref().ok_or(Errno::NOSYS)?)
+    }
+}
+
+/// The group that a process is in; `None` where its leader is outside of our process namespace, or the
+/// process is gone.
+pub(crate) fn group_of(process: Pid) -> Option<u32> {
+    #[expect(
+        unsafe_code,
+        reason = "rustix takes the kernel's 0 for a number of a process"
+    )]
+    // SAFETY: a number.
+    let group = unsafe { libc::getpgid(process.as_raw_nonzero().get()) };
+    u32::try_from(group).ok().filter(|group| *group != 0)
 }
 
 #[cfg(test)]
@@ -181,10 +217,40 @@ mod tests {
     }
 
     #[test]
+    fn a_sandbox_that_nobody_watches_guards_the_same_processes() {
+        let sandbox = Sandbox::available();
+        if !sandbox.has_filter {
+            return;
+        }
+        let entered = std::thread::spawn(move || {
+            let filters = Filters::guarding_this_process();
+            let listener = sandbox.enter(&OpenAccess::default(), &filters, false);
+            assert!(listener.unwrap().is_none());
+            let this = libc::c_long::from(std::process::id());
+            let calls = [
+                (libc::SYS_kill, [this, 0, 0]),
+                (libc::SYS_tgkill, [this, this, 0]),
+                (libc::SYS_prlimit64, [this, 0, 0]),
+                (libc::SYS_setpriority, [0, this, 0]),
+                (libc::SYS_ioprio_set, [1, this, 0]),
+                (libc::SYS_kill, [-1, 0, 0]),
+            ];
+            calls.map(|(number, [first, second, third])| {
+                #[expect(unsafe_code, reason = "calls that are refused")]
+                // SAFETY: numbers, and a null pointer that nothing is read from or written to.
+                let done = unsafe { libc::syscall(number, first, second, third, 0) };
+                (done, io::Error::last_os_error().raw_os_error())
+            })
+        });
+        assert_eq!(entered.join().unwrap(), [(-1, Some(libc::EPERM)); 6]);
+    }
+
+    #[test]
     fn a_sandbox_holds_for_its_thread_alone() {
         let sandbox = Sandbox::available();
         let entered = std::thread::spawn(move || {
-            sandbox.enter(&OpenAccess::default(), None).unwrap();
+            let filters = Filters::guarding_this_process();
+            (sandbox.enter(&OpenAccess::default(), &filters, false)).unwrap();
             #[expect(unsafe_code, reason = "no safe wrapper offers this call")]
             // SAFETY: a path of nothing to nowhere; the call is denied before it is read.
             let done = unsafe { libc::syscall(libc::SYS_umount2, c"/nowhere".as_ptr(), 0) };

@@ -40,7 +40,7 @@ use rustix::process::{Pid, Signal, WaitIdOptions, getpid};
 use self::child::Surroundings;
 use self::order::{Lifetime, Order};
 use self::refusals::Refusals;
-pub use self::refusals::RefusedCall;
+pub use self::refusals::{LauncherReport, RefusedCall};
 pub use self::starting::{Starting, Step};
 use super::orphans::{Known, known};
 use super::successor::Successor;
@@ -161,8 +161,8 @@ impl Launcher {
         })
     }
 
-    /// The socket on which it tells of calls that sandboxes refuse: a packet is a [`RefusedCall`]. It is
-    /// given once; nobody has to read it.
+    /// The socket on which it tells of calls that sandboxes refuse, and of what goes wrong: a packet is
+    /// a [`LauncherReport`]. It is given once; nobody has to read it.
     #[must_use]
     pub fn take_refusals(&self) -> Option<OwnedFd> {
         let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
@@ -265,7 +265,8 @@ impl Launcher {
         })
     }
 
-    /// Ends the launcher. Blocks until it is gone, 2 s at most; the programs that it started live on.
+    /// Ends the launcher. Blocks until it is gone, 2 s at most. The programs that it started live on,
+    /// but for those in groups of bounds: these are removed with what is in them.
     ///
     /// # Errors
     /// When it is not gone by then.
@@ -465,7 +466,17 @@ fn serve(
 ) -> io::Result<()> {
     loop {
         refusals.answer_until_ready(socket.as_fd())?;
-        let (length, order) = handover::receive(socket.as_fd(), &mut [0; 1])?;
+        let (length, order) = match handover::receive(socket.as_fd(), &mut [0; 1]) {
+            // Its start fails, and no other program has to.
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                refusals.note(format!(
+                    "an order to start a program came without its socket ({error}): are there \
+                     descriptors left (`ulimit -n`)?"
+                ));
+                continue;
+            }
+            received => received?,
+        };
         match order {
             _ if length == 0 => return Ok(()),
             Some(order) => {
@@ -538,6 +549,24 @@ mod tests {
             let error = io::Error::from_raw_os_error(number);
             assert!(!is_of_end(&error), "{error}");
         }
+    }
+
+    #[test]
+    fn an_order_that_is_cut_ends_no_launcher() {
+        let (ours, theirs) = handover::pair().unwrap();
+        let (reports, theirs_of_reports) = handover::pair().unwrap();
+        let refusals = Refusals::new(theirs_of_reports, getpid()).unwrap();
+        // Longer than an order: the kernel cuts it, as it does one for which no descriptor is left.
+        handover::send(ours.as_fd(), b"oo", None).unwrap();
+        drop(ours);
+        serve(&theirs, getpid(), &Privileges::default(), refusals).unwrap();
+        let mut buffer = [0; ANSWER_BYTES];
+        let (length, _) = handover::receive(reports.as_fd(), &mut buffer).unwrap();
+        let note = LauncherReport::decode(&buffer[..length]);
+        assert!(
+            matches!(&note, Some(LauncherReport::Note(text)) if text.contains("ulimit")),
+            "{note:?}"
+        );
     }
 
     #[test]

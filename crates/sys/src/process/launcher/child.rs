@@ -27,6 +27,9 @@ use crate::resource_limits;
 /// How long a process may wait to become the server's child: its parent ends at once.
 const ADOPTION_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// How many descriptors an order may bring: sockets of workers, of which there are fewer.
+const ORDER_DESCRIPTORS_MAX: usize = 4096;
+
 /// The file system of pipes without a name (`linux/magic.h`).
 const PIPEFS_MAGIC: rustix::fs::FsWord = 0x5049_5045;
 
@@ -108,7 +111,8 @@ fn enter_sandbox(order: &Order, refusals: &Refusals, registrar: &OwnedFd) -> io:
     let Some(sandbox) = order.sandbox else {
         return Ok(());
     };
-    if let Some(listener) = sandbox.enter(&order.access.open(), refusals.filter())? {
+    let (access, filters) = (order.access.open(), refusals.filters());
+    if let Some(listener) = sandbox.enter(&access, filters, refusals.has_room(&order.app))? {
         let deadline = Instant::now() + START_TIMEOUT;
         let (to, app) = (registrar.as_fd(), order.app.as_bytes());
         handover::send_within(to, app, &[listener.as_fd()], deadline)?;
@@ -116,11 +120,13 @@ fn enter_sandbox(order: &Order, refusals: &Refusals, registrar: &OwnedFd) -> io:
     Ok(())
 }
 
-/// The order and its descriptors.
+/// The order and its descriptors, all of them within [`START_TIMEOUT`].
 fn receive(socket: BorrowedFd<'_>) -> io::Result<(Order, Vec<OwnedFd>)> {
     let mut head = [0; 4];
+    let deadline = Instant::now() + START_TIMEOUT;
     let receive = |buffer: &mut [u8]| {
-        handover::wait_readable(socket, Some(START_TIMEOUT))?;
+        let left = deadline.saturating_duration_since(Instant::now());
+        handover::wait_readable(socket, Some(left))?;
         match handover::receive_many(socket, buffer)? {
             (0, _) => Err(io::Error::from(io::ErrorKind::UnexpectedEof)),
             (_, descriptors) => Ok(descriptors),
@@ -129,6 +135,11 @@ fn receive(socket: BorrowedFd<'_>) -> io::Result<(Order, Vec<OwnedFd>)> {
     let text = receive(&mut head)?.into_iter().next().map(File::from);
     let text = text.ok_or_else(|| io::Error::other("an order without its text"))?;
     let count = u32::from_le_bytes(head) as usize;
+    if count > ORDER_DESCRIPTORS_MAX {
+        return Err(io::Error::other(format!(
+            "an order with {count} descriptors: {ORDER_DESCRIPTORS_MAX} is the limit"
+        )));
+    }
     let mut descriptors = Vec::new();
     while descriptors.len() < count {
         let more = receive(&mut [0; 1])?;
@@ -311,6 +322,23 @@ fn place(fd: &OwnedFd, number: RawFd) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_order_has_a_bound_for_its_descriptors() {
+        for (count, refusal) in [
+            (4096_u32, "did not come"),
+            (4097, "the limit"),
+            (u32::MAX, "the limit"),
+        ] {
+            let (ours, theirs) = handover::pair().unwrap();
+            let text = crate::file::in_memory("order", b"").unwrap();
+            handover::send(ours.as_fd(), &count.to_le_bytes(), Some(text.as_fd())).unwrap();
+            // A packet without the descriptors.
+            handover::send(ours.as_fd(), b"d", None).unwrap();
+            let refused = receive(theirs.as_fd()).unwrap_err().to_string();
+            assert!(refused.contains(refusal), "{count}: {refused}");
+        }
+    }
 
     #[test]
     fn no_descriptor_stands_where_another_is_wanted() {

@@ -14,19 +14,24 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use libc::sock_filter;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::process::Resource;
 
-use crate::handover;
 use crate::isolation::{
-    self,
+    self, Filters,
     listener::{self, Notification},
 };
+use crate::{handover, resource_limits};
 
-/// Sandboxes whose calls are reported; programs that are started beyond that are refused the same calls,
-/// and nobody is told. The listeners of programs that have ended are closed.
+/// Sandboxes whose calls are reported, in all and of an application: programs that are started beyond
+/// that are refused the same calls, and these are not reported. The listeners of programs that have
+/// ended are closed.
 const LISTENERS_MAX: usize = 512;
+const LISTENERS_OF_APP_MAX: usize = 128;
+
+/// How often the server is told that there is no more room.
+const FULL_INTERVAL: Duration = Duration::from_secs(60);
 
 /// How many calls a sandbox has answered in each slice of time; an answer takes some tens of us.
 const ANSWERS_MAX: u32 = 100;
@@ -114,7 +119,39 @@ impl std::fmt::Display for RefusedCall {
         })?;
         match self.count {
             0 | 1 => Ok(()),
-            count => write!(f, " ({count} times)"),
+            // Of other processes, and of other kinds where there are many.
+            count => write!(f, " ({count} calls, this one and others)"),
+        }
+    }
+}
+
+/// What the launcher tells the server by the socket of [`super::Launcher::take_refusals`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LauncherReport {
+    /// A call that was refused.
+    RefusedCall(RefusedCall),
+    /// A sentence for the log.
+    Note(String),
+}
+
+impl LauncherReport {
+    fn encode(&self) -> Vec<u8> {
+        let (kind, rest) = match self {
+            Self::RefusedCall(call) => (b'r', call.encode()),
+            Self::Note(text) => (b'n', text.bytes().take(REPORT_BYTES).collect()),
+        };
+        let mut bytes = vec![kind];
+        bytes.extend(rest);
+        bytes
+    }
+
+    /// Reads a report; `None` if it is none.
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        match bytes.split_first()? {
+            (b'r', rest) => RefusedCall::decode(rest).map(Self::RefusedCall),
+            (b'n', rest) => Some(Self::Note(String::from_utf8_lossy(rest).into_owned())),
+            _ => None,
         }
     }
 }
@@ -141,9 +178,7 @@ impl RefusedCall {
         bytes
     }
 
-    /// Reads a report, as it comes by [`super::Launcher::take_refusals`].
-    #[must_use]
-    pub fn decode(bytes: &[u8]) -> Option<Self> {
+    fn decode(bytes: &[u8]) -> Option<Self> {
         let (numbers, rest) = bytes.split_first_chunk::<12>()?;
         let number = |at: usize| Some(u32::from_le_bytes(*numbers.get(at..)?.first_chunk()?));
         let ([target, signal, length], rest) = rest.split_first_chunk()?;
@@ -172,8 +207,30 @@ pub(super) struct Refusals {
     arrivals: OwnedFd,
     registrar: OwnedFd,
     guarded: Guarded,
-    filter: Option<Vec<sock_filter>>,
+    filters: Filters,
     sandboxes: Vec<Watched>,
+    room: Room,
+    /// When the server was last told that there is no room.
+    noted_full: Option<Instant>,
+}
+
+/// How many sandboxes are watched, whatever there are.
+#[derive(Debug, Clone, Copy)]
+struct Room {
+    of_all: usize,
+    of_app: usize,
+}
+
+/// Half of the descriptors that this process may have, at most.
+fn find_room() -> Room {
+    let limit = resource_limits::read_limit(Resource::Nofile);
+    let limit = limit.ok().and_then(|limit| limit.current);
+    let half = limit.and_then(|limit| usize::try_from(limit / 2).ok());
+    let of_all = half.map_or(LISTENERS_MAX, |half| half.min(LISTENERS_MAX));
+    Room {
+        of_all,
+        of_app: of_all.min(LISTENERS_OF_APP_MAX),
+    }
 }
 
 /// Processes that no call of an application is to reach.
@@ -207,13 +264,9 @@ impl Refusals {
     /// `EMFILE` and the like.
     pub(super) fn new(reports: OwnedFd, server: rustix::process::Pid) -> io::Result<Self> {
         let number = |pid: rustix::process::Pid| pid.as_raw_nonzero().get().unsigned_abs();
-        let server_group = rustix::process::getpgid(Some(server)).map_or(0, number);
         let guarded = Guarded {
             server: number(server),
-            group: match server_group {
-                0 => number(server),
-                group => group,
-            },
+            group: isolation::group_of(server).unwrap_or_else(|| number(server)),
             launcher: number(rustix::process::getpid()),
         };
         let Guarded {
@@ -227,8 +280,10 @@ impl Refusals {
             arrivals,
             registrar,
             guarded,
-            filter: isolation::reporting_filter(&[server, group, launcher]),
+            filters: Filters::guarding(&[server, group, launcher]),
             sandboxes: Vec::new(),
+            room: find_room(),
+            noted_full: None,
         })
     }
 
@@ -245,16 +300,43 @@ impl Refusals {
         let mut app = [0; REPORT_BYTES];
         // What came cut is no listener, and its calls fail.
         if let Ok((length, Some(listener))) = handover::receive(self.arrivals.as_fd(), &mut app)
-            && self.sandboxes.len() < LISTENERS_MAX
+            && self.sandboxes.len() < self.room.of_all
         {
-            self.watch(&String::from_utf8_lossy(&app[..length]), listener);
+            let app = String::from_utf8_lossy(&app[..length]);
+            self.watch(&app, listener);
+            self.note_full(&app);
         }
     }
 
-    /// The filter for the next sandbox, if its calls can be watched.
-    pub(super) fn filter(&self) -> Option<&[sock_filter]> {
-        let has_room = self.sandboxes.len() < LISTENERS_MAX;
-        self.filter.as_deref().filter(|_| has_room)
+    /// The filters of sandboxes.
+    pub(super) fn filters(&self) -> &Filters {
+        &self.filters
+    }
+
+    /// Whether the calls of another sandbox of an application can be watched.
+    pub(super) fn has_room(&self, app: &str) -> bool {
+        let of_app = self.sandboxes.iter().filter(|sandbox| sandbox.app == app);
+        self.sandboxes.len() < self.room.of_all && of_app.count() < self.room.of_app
+    }
+
+    /// Tells the server once there is no more room for an application, once in a while at most.
+    fn note_full(&mut self, app: &str) {
+        let is_told = |told: Instant| told.elapsed() < FULL_INTERVAL;
+        if self.has_room(app) || self.noted_full.is_some_and(is_told) {
+            return;
+        }
+        self.noted_full = Some(Instant::now());
+        let (all, of_app) = (self.room.of_all, self.room.of_app);
+        self.note(format!(
+            "calls that are refused to processes that apps.{app} starts from now on are not named \
+             here: sandboxes of {of_app} starts of an application are watched, and of {all} in all, \
+             until their last process ends"
+        ));
+    }
+
+    /// Has the server write something to its log.
+    pub(super) fn note(&self, text: String) {
+        send(&self.reports, &LauncherReport::Note(text));
     }
 
     /// Watches a sandbox, until the last of its processes has ended.
@@ -355,7 +437,7 @@ impl Watched {
     fn report_rest(&mut self, reports: &OwnedFd) {
         let reported = self.reported.drain(..).chain(self.left_out.take());
         let again = reported.filter(|call| call.count > 0);
-        again.for_each(|call| send(reports, &call));
+        again.for_each(|call| send(reports, &LauncherReport::RefusedCall(call)));
     }
 
     fn answer(&mut self, guarded: Guarded, reports: &OwnedFd) {
@@ -374,7 +456,7 @@ impl Watched {
             if self.reported.len() == REPORTS_MAX {
                 self.left_out = Some(refused);
             } else {
-                send(reports, &refused);
+                send(reports, &LauncherReport::RefusedCall(refused.clone()));
                 refused.count = 0;
                 self.reported.push(refused);
             }
@@ -385,9 +467,11 @@ impl Watched {
     /// Who made a call, as long as it waits: afterwards its number may be another's.
     fn name(&self, call: &Notification, kind: Kind) -> RefusedCall {
         #[expect(clippy::disallowed_methods, reason = "/proc is memory, no disk")]
-        let status = std::fs::read_to_string(format!("/proc/{}/status", call.thread));
+        let status = std::fs::read(format!("/proc/{}/status", call.thread));
         let is_its_own = listener::is_waiting(self.listener.as_fd(), call);
         let status = status.ok().filter(|_| is_its_own).unwrap_or_default();
+        // A name is any bytes.
+        let status = String::from_utf8_lossy(&status);
         let field = |name: &str| {
             let mut lines = status.lines();
             lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(":\t"))
@@ -427,8 +511,8 @@ impl Kind {
 }
 
 /// A report that finds no room is lost: the server has enough of them.
-fn send(reports: &OwnedFd, call: &RefusedCall) {
-    let _ = handover::send(reports.as_fd(), &call.encode(), None);
+fn send(reports: &OwnedFd, report: &LauncherReport) {
+    let _ = handover::send(reports.as_fd(), &report.encode(), None);
 }
 
 #[cfg(test)]
@@ -462,10 +546,15 @@ mod tests {
             refused(libc::SYS_kill, Target::Server, Some(0)),
             refused(-1, Target::None, None),
         ] {
-            let bytes = call.encode();
-            assert_eq!(RefusedCall::decode(&bytes), Some(call));
-            assert_eq!(RefusedCall::decode(&bytes[..14]), None);
+            let report = LauncherReport::RefusedCall(call);
+            let bytes = report.encode();
+            assert_eq!(LauncherReport::decode(&bytes), Some(report));
+            assert_eq!(LauncherReport::decode(&bytes[..15]), None);
         }
+        let note = LauncherReport::Note("a sentence".to_owned());
+        assert_eq!(LauncherReport::decode(&note.encode()), Some(note));
+        assert_eq!(LauncherReport::decode(b""), None);
+        assert_eq!(LauncherReport::decode(b"x"), None);
         // An application that has called itself something long.
         let mut long = refused(libc::SYS_bpf, Target::None, None);
         long.program = "x".repeat(1000);
@@ -488,8 +577,42 @@ mod tests {
         assert_eq!(
             ptrace.to_string(),
             "ptrace by process 1234 (python3): applications may not look into other processes or \
-             change the system (7 times)"
+             change the system (7 calls, this one and others)"
         );
+    }
+
+    #[test]
+    fn an_application_leaves_room_for_others_and_a_full_launcher_says_so_once() {
+        let (reports, theirs) = handover::pair().unwrap();
+        let mut refusals = Refusals::new(theirs, rustix::process::getpid()).unwrap();
+        refusals.room = Room {
+            of_all: 3,
+            of_app: 2,
+        };
+        let registrar = refusals.registrar().unwrap();
+        let mut arrive = |app: &str| {
+            let (ours, _) = handover::pair().unwrap();
+            handover::send(registrar.as_fd(), app.as_bytes(), Some(ours.as_fd())).unwrap();
+            refusals.take_in();
+            (refusals.has_room("shop"), refusals.has_room("blog"))
+        };
+        assert_eq!(arrive("shop"), (true, true));
+        assert_eq!(arrive("shop"), (false, true));
+        assert_eq!(arrive("blog"), (false, false));
+        // One that was on its way already.
+        assert_eq!(arrive("blog"), (false, false));
+        assert_eq!(refusals.sandboxes.len(), 3);
+        let mut buffer = [0; 1024];
+        let (length, _) = handover::receive(reports.as_fd(), &mut buffer).unwrap();
+        let Some(LauncherReport::Note(text)) = LauncherReport::decode(&buffer[..length]) else {
+            panic!("a note");
+        };
+        assert!(
+            text.contains("apps.shop") && text.contains("2 starts"),
+            "{text}"
+        );
+        let again = handover::receive(reports.as_fd(), &mut buffer).unwrap_err();
+        assert_eq!(again.kind(), io::ErrorKind::WouldBlock);
     }
 
     /// A thread within a sandbox that does something, and the launcher's side of it.
@@ -506,15 +629,17 @@ mod tests {
             arrivals,
             registrar,
             guarded: GUARDED,
-            filter: isolation::reporting_filter(&[70, 60, 71]),
+            filters: Filters::guarding(&[70, 60, 71]),
             sandboxes: Vec::new(),
+            room: find_room(),
+            noted_full: None,
         };
-        let filter = refusals.filter().unwrap().to_vec();
         let (send, listeners) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
             let sandbox = isolation::Sandbox::available();
             let access = isolation::Access::default().open();
-            let listener = sandbox.enter(&access, Some(&filter)).unwrap();
+            let filters = Filters::guarding(&[70, 60, 71]);
+            let listener = sandbox.enter(&access, &filters, true).unwrap();
             send.send(listener.unwrap()).unwrap();
             act();
         });
@@ -541,7 +666,10 @@ mod tests {
         let mut told = Vec::new();
         let mut buffer = [0; REPORT_BYTES];
         while let Ok((length, _)) = handover::receive(reports.as_fd(), &mut buffer) {
-            told.push(RefusedCall::decode(&buffer[..length]).unwrap());
+            match LauncherReport::decode(&buffer[..length]) {
+                Some(LauncherReport::RefusedCall(call)) => told.push(call),
+                other => panic!("{other:?}"),
+            }
         }
         told
     }
