@@ -31,6 +31,7 @@ fuzz_target!(|data: &[u8]| {
     let policy = Policy {
         default_ttl: (route & 1 == 1).then(|| seconds(route)),
         heuristic_freshness: route & 4 == 4,
+        has_known_cookies: route & 8 == 8,
         ttl_max: Some(TTL_MAX),
         stale_while_revalidate: seconds(route >> 1),
         stale_if_error: seconds(route >> 2),

@@ -371,7 +371,7 @@ fn a_name_server_that_is_silent_or_truncates_costs_a_moment() {
             };
             let found = asker.ask(&address, likeness, &[]).await.unwrap();
             assert_eq!(found.targets.len(), 1, "{name}");
-            assert!(began.elapsed() < Duration::from_secs(4), "{name}");
+            assert!(began.elapsed() < Duration::from_secs(8), "{name}");
         }
     });
 }
