@@ -51,6 +51,7 @@ const SYSTEM: &[&str] = &[
     "/lib64",
     "/libx32",
     "/nix/store",
+    "/var/lib/ca-certificates",
     "/var/lib/gems",
     "/proc",
     "/sys/devices/system",
@@ -66,9 +67,12 @@ const SYSTEM: &[&str] = &[
     "/etc/fonts",
     "/etc/gai.conf",
     "/etc/group",
+    "/etc/gss",
     "/etc/host.conf",
     "/etc/hostname",
     "/etc/hosts",
+    "/etc/krb5.conf",
+    "/etc/krb5.conf.d",
     "/etc/ld.so.cache",
     "/etc/ld.so.conf",
     "/etc/ld.so.conf.d",
@@ -76,11 +80,13 @@ const SYSTEM: &[&str] = &[
     "/etc/locale.alias",
     "/etc/locale.conf",
     "/etc/localtime",
+    "/etc/machine-id",
     "/etc/magic",
     "/etc/mime.types",
     "/etc/nsswitch.conf",
     "/etc/os-release",
     "/etc/passwd",
+    "/etc/php",
     "/etc/pki/ca-trust",
     "/etc/pki/tls",
     "/etc/protocols",
@@ -90,6 +96,18 @@ const SYSTEM: &[&str] = &[
     "/etc/terminfo",
     "/etc/timezone",
 ];
+
+/// Folders of `/etc` that have a version in their names: policies of ImageMagick, which bound what a
+/// hostile picture may do, and settings of Python.
+const VERSIONED: &[&str] = &["ImageMagick-", "python3"];
+
+/// Those that are there.
+fn versioned_folders() -> Vec<PathBuf> {
+    let is_one = |name: &str| VERSIONED.iter().any(|start| name.starts_with(start));
+    let entries = std::fs::read_dir("/etc").into_iter().flatten().flatten();
+    let found = entries.filter(|entry| entry.file_name().to_str().is_some_and(is_one));
+    found.map(|entry| entry.path()).collect()
+}
 
 /// Devices that anybody may write to.
 const DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/full"];
@@ -246,7 +264,10 @@ impl Access {
                 let open = paths.iter().map(|path| open_own(path));
                 open.map(move |file| (file, rights)).collect::<Vec<_>>()
             };
+            let versioned = versioned_folders();
+            let versioned = versioned.iter().map(|path| (open_system(path), READ));
             let system = of_system(SYSTEM, READ).chain(of_system(DEVICES, all));
+            let system = system.chain(versioned);
             let own = (own(&files.read, READ).into_iter()).chain(own(&files.write, all));
             let open = system.chain(own).filter_map(|(file, rights)| {
                 let file = file.ok()?;
@@ -462,6 +483,30 @@ mod tests {
         })
         .unwrap();
         std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn settings_that_protect_a_program_stay_open() {
+        let versioned = versioned_folders();
+        let is_open = |path: &&Path| {
+            let in_list = SYSTEM.iter().any(|open| path.starts_with(open));
+            in_list || versioned.iter().any(|open| path.starts_with(open))
+        };
+        let all = [
+            "/etc/ImageMagick-6/policy.xml",
+            "/etc/ImageMagick-7/policy.xml",
+            "/etc/python3/debian_config",
+            "/etc/php/8.2/cli/php.ini",
+            "/etc/krb5.conf",
+            "/etc/machine-id",
+            "/var/lib/ca-certificates",
+        ];
+        for path in all.into_iter().map(Path::new).filter(|it| it.exists()) {
+            assert!(is_open(&path), "{}", path.display());
+        }
+        for path in ["/etc", "/etc/shadow", "/etc/phpmyadmin", "/etc/sudoers"] {
+            assert!(!is_open(&Path::new(path)), "{path}");
+        }
     }
 
     #[test]
