@@ -35,7 +35,8 @@ fn stated(app: &App) -> Stated {
 impl AppBounds {
     /// Has a cgroup made for each application, if any has a bound; in one hierarchy they share the
     /// processors with one another. Blocks.
-    pub(crate) fn make(config: &Config, accounts: &Accounts) -> Self {
+    /// `parent_waits`: the process that started this one waits for it.
+    pub(crate) fn make(config: &Config, accounts: &Accounts, parent_waits: bool) -> Self {
         // What is its user at the start is one that the launcher knows.
         let account = |app: &App| accounts.of(app).ok().flatten().map(|it| it.name.clone());
         let weight = u32::try_from(config.server.threads).unwrap_or(u32::MAX);
@@ -44,7 +45,7 @@ impl AppBounds {
             stated: apps
                 .map(|(name, app)| (name.clone(), stated(app)))
                 .collect(),
-            groups: Groups::make(&plans(&config.apps, account), weight),
+            groups: Groups::make(&plans(&config.apps, account), weight, parent_waits),
         }
     }
 
@@ -64,7 +65,7 @@ impl AppBounds {
     ) -> Result<Option<Arc<Group>>, String> {
         let name = &app.name;
         let user = account.map(|account| account.name.as_str());
-        let restart = |why: &str| Err(format!("apps.{name}: {why}: restart or upgrade the server"));
+        let restart = |why: &str| Err(format!("apps.{name}: {why}: restart the server"));
         let Some(then) = self.stated.get(name) else {
             let is_bounded = |group: &Group| user.is_some() && group.is_of(user);
             return match stated(app) == Stated::default() && !self.groups.iter().any(is_bounded) {
@@ -88,14 +89,25 @@ impl AppBounds {
 
     /// What is not held, a line each.
     pub(crate) fn warnings(&self, config: &Config) -> Vec<String> {
-        warnings(&config.apps, self.groups.missing())
+        let bounds_user = |app: &App| {
+            let group = self.groups.find(&app.name);
+            group.is_some_and(|group| group.bounds_user())
+        };
+        warnings(&config.apps, self.groups.missing(), bounds_user)
     }
 }
 
 /// What would not be held if this process were the server, a line each. Changes nothing.
 pub(crate) fn probe(config: &Config) -> Vec<String> {
-    let plans = plans(&config.apps, |app| app.user.clone());
-    warnings(&config.apps, &Groups::probe(&plans))
+    let server = crate::identity::found(&config.server).ok().flatten();
+    let accounts = Accounts::find(config, server.as_ref());
+    let account = |app: &App| match &accounts {
+        Ok(accounts) => accounts.of(app).ok().flatten().map(|it| it.name.clone()),
+        // An ordinary user checks what root will start.
+        Err(_) => app.user.clone(),
+    };
+    let missing = Groups::probe(&plans(&config.apps, account));
+    warnings(&config.apps, &missing, |app| account(app).is_some())
 }
 
 fn plans(apps: &Apps, account: impl Fn(&App) -> Option<String>) -> Vec<GroupPlan> {
@@ -123,7 +135,12 @@ fn plans(apps: &Apps, account: impl Fn(&App) -> Option<String>) -> Vec<GroupPlan
     }
 }
 
-fn warnings(apps: &Apps, missing: &[MissingController]) -> Vec<String> {
+/// `bounds_user`: whether the processes of its user are bounded in place of its own.
+fn warnings(
+    apps: &Apps,
+    missing: &[MissingController],
+    bounds_user: impl Fn(&App) -> bool,
+) -> Vec<String> {
     let mut warnings = Vec::new();
     for MissingController { controller, reason } in missing {
         let (key, is_stated): (_, fn(&App) -> bool) = match controller {
@@ -132,9 +149,9 @@ fn warnings(apps: &Apps, missing: &[MissingController]) -> Vec<String> {
             Controller::Cpu => ("max_cpu", |app| app.max_cpu.is_some()),
         };
         let apps = apps.values().filter(|app| is_stated(app));
-        // A user of its own has a bound on processes, which is nearly as good.
+        // A user of its own has a bound on processes, which is nearly as good. The server's has none.
         let (by_user, not_held): (Vec<_>, Vec<_>) =
-            apps.partition(|app| *controller == Controller::Tasks && app.user.is_some());
+            apps.partition(|app| *controller == Controller::Tasks && bounds_user(app));
         let names = |apps: &[&App]| {
             let names: Vec<_> = apps.iter().map(|app| app.name.as_str()).collect();
             names.join(", ")
@@ -212,7 +229,7 @@ mod tests {
             change(&mut changed);
             let error = bounds.of(&changed, None).unwrap_err();
             assert!(error.starts_with("apps.shop: max_tasks, "), "{error}");
-            assert!(error.ends_with("restart or upgrade the server"), "{error}");
+            assert!(error.ends_with("restart the server"), "{error}");
         }
         let mut new = app("new");
         assert!(bounds.of(&new, None).is_ok());
@@ -232,13 +249,18 @@ mod tests {
             reason: "no rights".to_owned(),
         });
         assert_eq!(
-            warnings(&apps, &missing),
+            warnings(&apps, &missing, |app| app.name == "shop"),
             [
                 "max_tasks of blog is not held: no rights (docs/isolation.md)",
                 "max_tasks of shop counts all processes of the user: no rights (docs/isolation.md)",
                 "max_total_memory of shop is not held: no rights (docs/isolation.md)",
             ]
         );
-        assert!(warnings(&apps, &[]).is_empty());
+        assert!(warnings(&apps, &[], |_| true).is_empty());
+        // Its user is the server's own, which nothing bounds.
+        assert_eq!(
+            warnings(&apps, &missing[..1], |_| false),
+            ["max_tasks of blog, shop is not held: no rights (docs/isolation.md)"]
+        );
     }
 }

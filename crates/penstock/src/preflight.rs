@@ -163,6 +163,7 @@ impl Findings {
                 return Ok(None);
             }
         };
+        // Without cgroups: bounds on what code takes while it is loaded are the service's.
         let launcher = Launcher::start(
             &accounts.privileges(server.as_ref(), None, Vec::new()),
             || Ok(()),

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{Timespec, poll};
 use rustix::fs::{Access, FlockOperation, Mode, OFlags};
-use rustix::process::{Pid, Signal, geteuid, getpid, kill_process};
+use rustix::process::{Pid, Signal, geteuid, getpid, getppid, kill_process};
 
 use self::place::{NoPlace, Place, Version};
 pub use self::usage::{Reading, Usage};
@@ -30,7 +30,8 @@ pub use self::usage::{Reading, Usage};
 /// The child that the server, its launcher and programs without a group are in (version 2).
 const SERVER: &str = "penstock-server";
 
-/// How the names of all others begin; the number of the server's process follows.
+/// How the names of all others begin; the number of the server's process and that of the application
+/// follow, with a `-` behind each.
 const PREFIX: &str = "penstock-";
 
 /// How long the processes of a cgroup that is removed may take to end.
@@ -143,15 +144,17 @@ struct Parent {
 
 impl Groups {
     /// Makes a cgroup for each plan, and removes what a server left that was killed. In version 2
-    /// this process moves to a child of its cgroup first; `server_weight` is that child's. Blocks.
+    /// this process moves to a child of its cgroup first, whose weight is `server_weight`; the one that
+    /// started it moves too if it waits for it there (`parent_waits`). Blocks.
     #[must_use]
-    pub fn make(plans: &[GroupPlan], server_weight: u32) -> Self {
+    pub fn make(plans: &[GroupPlan], server_weight: u32, parent_waits: bool) -> Self {
+        let companion = getppid().filter(|_| parent_waits);
         let mut groups: Vec<_> = plans.iter().map(Group::without_folders).collect();
         let (parents, mut missing) = find_parents(plans);
         let mut locks = Vec::new();
         for mut parent in parents {
             if parent.version == Version::V2 {
-                missing.extend(parent.enter_child(server_weight));
+                missing.extend(parent.enter_child(server_weight, companion));
             }
             if parent.controllers.is_empty() {
                 continue;
@@ -254,6 +257,12 @@ impl Group {
     #[must_use]
     pub fn is_of(&self, account: Option<&str>) -> bool {
         self.plan.account.as_deref() == account
+    }
+
+    /// Whether the number of its user's processes is bounded in place of the group's.
+    #[must_use]
+    pub fn bounds_user(&self) -> bool {
+        self.max_user_tasks.is_some()
     }
 
     /// Puts the calling process, which has one thread, into it.
@@ -405,9 +414,17 @@ fn of_plans(missing: Vec<MissingController>, plans: &[GroupPlan]) -> Vec<Missing
 impl Parent {
     /// Moves this process to a child and lets children have the controllers; drops those that they
     /// cannot have.
-    fn enter_child(&mut self, weight: u32) -> Vec<MissingController> {
+    fn enter_child(&mut self, weight: u32, companion: Option<Pid>) -> Vec<MissingController> {
         let child = self.path.join(SERVER);
-        let entered = make_folder(&child).and_then(|()| write(&child, "cgroup.procs", "0"));
+        let move_to = |path: &Path| {
+            write(path, "cgroup.procs", "0")?;
+            if let Some(pid) = companion {
+                // It may be gone; if it is in the way, that shows below.
+                let _ = write(path, "cgroup.procs", &pid.as_raw_nonzero().to_string());
+            }
+            Ok(())
+        };
+        let entered = make_folder(&child).and_then(|()| move_to(&child));
         if let Err(error) = entered {
             let reason = explain(&child, &error);
             let lost = std::mem::take(&mut self.controllers);
@@ -426,7 +443,7 @@ impl Parent {
         });
         if self.controllers.is_empty() {
             // As if nothing had been tried.
-            let _ = write(&self.path, "cgroup.procs", "0");
+            let _ = move_to(&self.path);
             let _ = rustix::fs::rmdir(&child);
         } else {
             // Without the controller there is no such file.
@@ -455,9 +472,8 @@ impl Parent {
         };
         for entry in entries.flatten() {
             let name = entry.file_name();
-            let after = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
-            let is_numbered = after.is_some_and(|it| it.starts_with(|c: char| c.is_ascii_digit()));
-            if is_numbered && lock(&entry.path()).is_ok() {
+            let is_ours = name.to_str().is_some_and(is_of_an_application);
+            if is_ours && lock(&entry.path()).is_ok() {
                 end_and_remove(&entry.path());
             }
         }
@@ -579,11 +595,25 @@ fn occupied(path: &Path) -> String {
     format!("other programs than the server are in the cgroup {shown}: {ADVICE}")
 }
 
+/// Whether a cgroup of this name is one of an application, of this server or another.
+fn is_of_an_application(name: &str) -> bool {
+    let mut parts = name.strip_prefix(PREFIX).unwrap_or_default().splitn(3, '-');
+    let mut is_number = || {
+        let part = parts.next().unwrap_or_default();
+        !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    is_number() && is_number() && parts.next().is_some()
+}
+
+/// Others may look up what is in it, and not open it: whoever can may lock it.
 fn make_folder(path: &Path) -> io::Result<()> {
-    match rustix::fs::mkdir(path, Mode::from_raw_mode(0o755)) {
-        Err(rustix::io::Errno::EXIST) => Ok(()),
-        made => Ok(made?),
+    let mode = Mode::from_raw_mode(0o711);
+    match rustix::fs::mkdir(path, mode) {
+        Err(rustix::io::Errno::EXIST) => {}
+        made => made?,
     }
+    // As it is, whatever the umask: the server reads its files as another user.
+    Ok(rustix::fs::chmod(path, mode)?)
 }
 
 /// Takes a folder that is nobody's.
@@ -605,6 +635,10 @@ fn end_and_remove(path: &Path) {
     let deadline = Instant::now() + END_TIMEOUT;
     // Where the controller is, nothing can run away by forking.
     let _ = write(path, "pids.max", "0");
+    // In version 2 (Linux 5.14) all end at once, those that are just being forked too.
+    if !has_us(path) {
+        let _ = write(path, "cgroup.kill", "1");
+    }
     while let Err(rustix::io::Errno::BUSY) = rustix::fs::rmdir(path) {
         if Instant::now() > deadline {
             return;

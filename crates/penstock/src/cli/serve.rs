@@ -85,7 +85,8 @@ fn serve(invocation: std::io::Result<Invocation>, process: &ProcessArguments) ->
     let word = goes.then(go_to_background).transpose()?;
     let manager = words.manager();
     let successor = server::successor_command(&program, &invocation, &manager);
-    let bounds = AppBounds::make(&config, &accounts);
+    // After a fork the parent waits, in our cgroup, until this server is ready.
+    let bounds = AppBounds::make(&config, &accounts, goes);
     let groups = bounds.groups().cloned().collect();
     let privileges = accounts.privileges(identity.as_ref(), Some(successor), groups);
     let launcher = Launcher::start(&privileges, || set_up_launcher(&config.server));

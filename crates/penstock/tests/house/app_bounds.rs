@@ -152,14 +152,36 @@ fn site(toml: &str) -> Site {
     site
 }
 
-/// Whether bounds can be had here: root has cgroups.
+/// Whether bounds can be had here: root has cgroups, of version 1. In version 2 the test itself may be in
+/// the way.
 fn has_bounds(server: &Server) -> bool {
     let told = server.admin_json()["warnings"].to_string();
-    let is_held = !told.contains("is not held") && !told.contains("counts all processes");
-    if !is_held {
+    if !may_make_groups() {
         eprintln!("left out: {told}");
+        return false;
     }
-    is_held
+    let is_held = !told.contains("is not held") && !told.contains("counts all processes");
+    assert!(is_held, "{told}");
+    true
+}
+
+/// Whether this process may make cgroups with every controller, without asking the server.
+fn may_make_groups() -> bool {
+    let own = cgroups_of(rustix::process::getpid().as_raw_nonzero().get());
+    ["pids", "memory", "cpu"].into_iter().all(|controller| {
+        let place = own.lines().find_map(|line| {
+            let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+            (controllers.split(',').any(|it| it == controller)).then_some(path)
+        });
+        // As it is mounted whole, or in a container that sees its own part.
+        place.is_some_and(|place| {
+            [place, ""].into_iter().any(|place| {
+                let name = format!("of-a-test-{}", std::process::id());
+                let path = format!("/sys/fs/cgroup/{controller}{place}/{name}");
+                std::fs::create_dir(&path).is_ok() && std::fs::remove_dir(&path).is_ok()
+            })
+        })
+    })
 }
 
 fn is_root() -> bool {
@@ -392,10 +414,7 @@ fn nothing_is_lost_by_a_restart_a_reload_or_an_upgrade_within_bounds() {
         let complained = texts(&output).1;
         assert_eq!(output.status.code(), Some(1), "{complained}");
         assert!(complained.contains(words), "{complained}");
-        assert!(
-            complained.contains("restart or upgrade the server"),
-            "{complained}"
-        );
+        assert!(complained.contains("restart the server"), "{complained}");
         expect_served(&server);
     }
     // Anything else goes.
@@ -459,6 +478,7 @@ fn cgroups_of_a_server_that_was_killed_are_removed_by_the_next() {
     let left = groups(server.pid());
     server.signal(Signal::KILL);
     assert_eq!(server.wait_exit(PATIENCE).code(), None);
+    assert!(left.len() >= ALL.len(), "{left:?}");
     assert!(left.iter().all(|path| path.exists()), "{left:?}");
     drop(server);
     let next = site.serve(&[]);

@@ -116,7 +116,7 @@ fn a_server_moves_to_a_child_before_others_get_controllers() {
         fake.write(file, "");
     }
     fake.write("penstock-server/cpu.weight", "");
-    assert!(parent.enter_child(3).is_empty());
+    assert!(parent.enter_child(3, None).is_empty());
     assert_eq!(fake.text("penstock-server/cgroup.procs"), "0");
     assert_eq!(fake.text("cgroup.subtree_control"), "+pids");
     assert_eq!(fake.text("penstock-server/cpu.weight"), "300");
@@ -125,7 +125,7 @@ fn a_server_moves_to_a_child_before_others_get_controllers() {
     let mut parent = fake.parent(&[Controller::Tasks, Controller::Memory]);
     fake.write("penstock-server/cgroup.procs", "");
     fake.write("cgroup.procs", "");
-    let missing = parent.enter_child(3);
+    let missing = parent.enter_child(3, None);
     assert_eq!(missing.len(), 2, "{missing:?}");
     assert!(missing[0].reason.contains("Delegate=yes"), "{missing:?}");
     assert!(parent.controllers.is_empty());
@@ -156,7 +156,7 @@ fn a_cgroup_with_other_programs_gives_its_children_nothing_new() {
 
 #[test]
 fn without_plans_nothing_is_made_or_missed() {
-    let groups = Groups::make(&[], 1);
+    let groups = Groups::make(&[], 1, false);
     assert!(groups.iter().next().is_none() && groups.missing().is_empty());
     assert!(Groups::probe(&[]).is_empty());
 }
@@ -172,4 +172,62 @@ fn only_what_somebody_asked_for_is_missed() {
     let told = of_plans(missing, &[only_memory]);
     let told: Vec<_> = told.iter().map(|it| it.controller).collect();
     assert_eq!(told, [Controller::Memory]);
+}
+
+#[test]
+fn a_process_that_waits_for_the_server_moves_with_it() {
+    let fake = Fake::new("companion");
+    let mut parent = fake.parent(&[Controller::Tasks]);
+    for file in ["cgroup.subtree_control", "penstock-server/cgroup.procs"] {
+        fake.write(file, "");
+    }
+    let waiting = Pid::from_raw(4321);
+    assert!(parent.enter_child(3, waiting).is_empty());
+    // The last that was written.
+    assert_eq!(fake.text("penstock-server/cgroup.procs"), "4321");
+}
+
+#[test]
+fn a_cgroup_cannot_be_opened_by_others() {
+    use std::os::unix::fs::PermissionsExt;
+    let fake = Fake::new("mode");
+    let path = fake.0.join("penstock-1-0-shop");
+    for _ in 0..2 {
+        make_folder(&path).unwrap();
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o711);
+        // One that was left by an older server.
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+}
+
+#[test]
+fn only_cgroups_of_applications_are_taken_for_abandoned() {
+    for name in ["penstock-12-0-shop", "penstock-1-10-", "penstock-7-3-a-b"] {
+        assert!(is_of_an_application(name), "{name}");
+    }
+    for name in [
+        "penstock-server",
+        "penstock-12",
+        "penstock-12-shop",
+        "penstock-2nd-0-shop",
+        "penstock-12-0",
+        "penstock--0-shop",
+        "other-12-0-shop",
+    ] {
+        assert!(!is_of_an_application(name), "{name}");
+    }
+    let fake = Fake::new("abandoned");
+    for name in [
+        "penstock-999999-0-shop",
+        "penstock-9lives",
+        "penstock-server",
+    ] {
+        std::fs::create_dir(fake.0.join(name)).unwrap();
+    }
+    fake.parent(&[]).remove_abandoned();
+    let left = std::fs::read_dir(&fake.0).unwrap();
+    let mut left: Vec<_> = left.map(|it| it.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["penstock-9lives", "penstock-server"]);
 }
