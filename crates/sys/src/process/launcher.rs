@@ -13,6 +13,7 @@
 //! - A start that hangs keeps no other waiting: the launcher forks a helper for each and takes the next.
 //! - A process runs its program only once the server has it in its table of children.
 //! - The launcher ends when the server does: its socket ends.
+//! - Orders that do not come hold a bounded number of helpers, for a bounded time.
 //! - It answers the calls that sandboxes refuse, and tells the server of them; orders come first.
 //! - It keeps root's rights only if an application has a user of its own. It then starts programs as
 //!   users of a list that it has from before the server gave its rights up.
@@ -37,7 +38,7 @@ use std::time::{Duration, Instant};
 use rustix::net::Shutdown;
 use rustix::process::{Pid, Signal, WaitIdOptions, getpid};
 
-use self::child::Surroundings;
+use self::child::{Helpers, Surroundings};
 use self::order::{Lifetime, Order};
 use self::refusals::Refusals;
 pub use self::refusals::{LauncherReport, RefusedCall};
@@ -464,6 +465,7 @@ fn serve(
     privileges: &Privileges,
     mut refusals: Refusals,
 ) -> io::Result<()> {
+    let mut helpers = Helpers::default();
     loop {
         refusals.answer_until_ready(socket.as_fd())?;
         let (length, order) = match handover::receive(socket.as_fd(), &mut [0; 1]) {
@@ -486,7 +488,7 @@ fn serve(
                     privileges,
                     refusals: &refusals,
                 };
-                child::begin(&order, with);
+                child::begin(&order, &mut helpers, with);
             }
             None => {}
         }

@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{Timespec, poll};
-use rustix::process::{Pid, Signal, getpid, getppid};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, getpid, getppid, waitid};
 
 use super::order::{Lifetime, Order};
 use super::refusals::Refusals;
@@ -27,8 +27,12 @@ use crate::resource_limits;
 /// How long a process may wait to become the server's child: its parent ends at once.
 const ADOPTION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How many descriptors an order may bring: sockets of workers, of which there are fewer.
-const ORDER_DESCRIPTORS_MAX: usize = 4096;
+/// How many helpers there may be. One lives for milliseconds, or for [`START_TIMEOUT`] if the order
+/// that it waits for does not come.
+const HELPERS_MAX: usize = 256;
+
+/// How many descriptors an order may bring; that of a worker has four.
+const ORDER_DESCRIPTORS_MAX: usize = 1024;
 
 /// The file system of pipes without a name (`linux/magic.h`).
 const PIPEFS_MAGIC: rustix::fs::FsWord = 0x5049_5045;
@@ -53,17 +57,47 @@ pub(super) struct Surroundings<'a> {
     pub(super) refusals: &'a Refusals,
 }
 
+/// The helpers of a launcher that may still be there.
+#[derive(Debug, Default)]
+pub(super) struct Helpers(Vec<Pid>);
+
+impl Helpers {
+    /// Whether there may be one more. Forgets those that have ended.
+    fn has_room(&mut self) -> bool {
+        if self.0.len() >= HELPERS_MAX {
+            self.0.retain(|pid| is_running(*pid));
+        }
+        self.0.len() < HELPERS_MAX
+    }
+}
+
+/// Whether a child of this process has not ended. The kernel reaps those of the launcher.
+fn is_running(pid: Pid) -> bool {
+    let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    matches!(waitid(WaitId::Pid(pid), look), Ok(None))
+}
+
 /// Has an order carried out by a helper; all that may take time is done there.
-pub(super) fn begin(socket: &OwnedFd, with: Surroundings<'_>) {
+pub(super) fn begin(socket: &OwnedFd, helpers: &mut Helpers, with: Surroundings<'_>) {
+    if !helpers.has_room() {
+        let why = format!("{HELPERS_MAX} other starts are not carried out yet: try again later");
+        return refuse(socket, io::Error::other(why));
+    }
     let helper = fork(|| {
         // What hangs must not look like a launcher that listens.
         close(with.line);
         let forked = carry_out(socket, with);
         tell(socket, forked)
     });
-    if let Err(error) = helper {
-        tell(socket, Err(error));
+    match helper {
+        Ok(pid) => helpers.0.push(pid),
+        Err(error) => refuse(socket, error),
     }
+}
+
+/// Says why an order has no helper. The launcher waits for no room to say it.
+fn refuse(socket: &OwnedFd, error: io::Error) {
+    let _ = handover::send(socket.as_fd(), &Answer::of(Err(error)).encode(), None);
 }
 
 /// Reads the order and forks the process that becomes its program.
@@ -71,7 +105,7 @@ fn carry_out(socket: &OwnedFd, with: Surroundings<'_>) -> io::Result<()> {
     let Surroundings {
         server, privileges, ..
     } = with;
-    let (mut order, mut descriptors) = receive(socket.as_fd())?;
+    let (mut order, mut descriptors) = receive(socket.as_fd(), START_TIMEOUT)?;
     let account = privileges.permit(&mut order, &mut descriptors)?;
     let bounds = (account, privileges.find_group(&order)?);
     if descriptors.len() != order.numbers.len() {
@@ -120,10 +154,10 @@ fn enter_sandbox(order: &Order, refusals: &Refusals, registrar: &OwnedFd) -> io:
     Ok(())
 }
 
-/// The order and its descriptors, all of them within [`START_TIMEOUT`].
-fn receive(socket: BorrowedFd<'_>) -> io::Result<(Order, Vec<OwnedFd>)> {
+/// The order and its descriptors, if all of them come in time.
+fn receive(socket: BorrowedFd<'_>, limit: Duration) -> io::Result<(Order, Vec<OwnedFd>)> {
     let mut head = [0; 4];
-    let deadline = Instant::now() + START_TIMEOUT;
+    let deadline = Instant::now() + limit;
     let receive = |buffer: &mut [u8]| {
         let left = deadline.saturating_duration_since(Instant::now());
         handover::wait_readable(socket, Some(left))?;
@@ -326,8 +360,8 @@ mod tests {
     #[test]
     fn an_order_has_a_bound_for_its_descriptors() {
         for (count, refusal) in [
-            (4096_u32, "did not come"),
-            (4097, "the limit"),
+            (1024_u32, "did not come"),
+            (1025, "the limit"),
             (u32::MAX, "the limit"),
         ] {
             let (ours, theirs) = handover::pair().unwrap();
@@ -335,9 +369,44 @@ mod tests {
             handover::send(ours.as_fd(), &count.to_le_bytes(), Some(text.as_fd())).unwrap();
             // A packet without the descriptors.
             handover::send(ours.as_fd(), b"d", None).unwrap();
-            let refused = receive(theirs.as_fd()).unwrap_err().to_string();
-            assert!(refused.contains(refusal), "{count}: {refused}");
+            let refused = receive(theirs.as_fd(), START_TIMEOUT).unwrap_err();
+            assert!(refused.to_string().contains(refusal), "{count}: {refused}");
         }
+    }
+
+    #[test]
+    fn an_order_that_dribbles_has_one_deadline() {
+        let (ours, theirs) = handover::pair().unwrap();
+        let text = crate::file::in_memory("order", b"").unwrap();
+        handover::send(ours.as_fd(), &1000_u32.to_le_bytes(), Some(text.as_fd())).unwrap();
+        let sender = std::thread::spawn(move || {
+            let sent = (0..1000).take_while(|_| {
+                let _ = poll(
+                    &mut [],
+                    Some(&Timespec::try_from(Duration::from_millis(20)).unwrap()),
+                );
+                handover::send(ours.as_fd(), b"d", Some(text.as_fd())).is_ok()
+            });
+            sent.count()
+        });
+        let late = receive(theirs.as_fd(), Duration::from_millis(200)).unwrap_err();
+        assert_eq!(late.kind(), io::ErrorKind::TimedOut);
+        drop(theirs);
+        assert!(sender.join().unwrap() < 1000);
+    }
+
+    #[test]
+    fn there_are_no_more_helpers_than_the_bound() {
+        let mut one = Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = Pid::from_raw(one.id().cast_signed()).unwrap();
+        let mut helpers = Helpers(vec![pid; HELPERS_MAX - 1]);
+        assert!(helpers.has_room());
+        helpers.0.push(pid);
+        assert!(!helpers.has_room());
+        one.kill().unwrap();
+        one.wait().unwrap();
+        assert!(helpers.has_room());
+        assert_eq!(helpers.0.len(), 0);
     }
 
     #[test]

@@ -4,8 +4,9 @@
 //!
 //! # Invariants
 //!
-//! - Without an application that has a user of its own or a group the launcher has no rights to lose.
-//! - The groups are those of the start. A user whose applications have one starts nothing outside.
+//! - Without an application that has a user of its own or a group the launcher keeps no rights.
+//! - The groups are those of the start. An application's user that has one starts nothing outside of it;
+//!   the server's user may, as the server itself is in none.
 //! - The next server is started as this one was, with any rights: only a launcher without root's
 //!   rights takes another program for it, from a file that no application can have put there.
 //! - Root's rights go to that one program, from a file that nobody but root can have put there.
