@@ -35,6 +35,7 @@ pub fn forbid_programs() -> io::Result<()> {
         // Its arguments are in memory, which no filter sees; the C library then takes `clone`.
         missing: &[("clone3", libc::SYS_clone3)],
         only_threads: true,
+        own_limits_only: false,
         guards: &[],
         refusal: Refusal::Error,
     };

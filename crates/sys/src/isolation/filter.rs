@@ -6,7 +6,7 @@
 //! - A call of another processor's interface (32 bits, x32) fails with ENOSYS, whatever its number.
 //! - Calls that a filter lets pass are decided without a look at their arguments, which the kernel
 //!   remembers (Linux 5.11), but for `clone` where only threads may be made, and for the few calls of
-//!   a [`Guard`]: signals, priorities and limits.
+//!   a [`Guard`]: signals, priorities and limits; before Linux 6.12 `fcntl` and `ioctl` as well.
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
@@ -25,6 +25,9 @@ pub(crate) struct Rules<'a> {
     pub(crate) missing: &'a [Call],
     /// `clone` makes threads and no processes.
     pub(crate) only_threads: bool,
+    /// `prlimit64` sets no limits of a process that is named by a number: that of any thread stands
+    /// for its process, and a filter knows none of them.
+    pub(crate) own_limits_only: bool,
     /// Calls that fail with EPERM by their arguments.
     pub(crate) guards: &'a [Guard],
     /// How calls fail.
@@ -37,6 +40,8 @@ pub(crate) struct Guard {
     pub(crate) calls: &'static [Call],
     /// Places of arguments, and the lower halves of the values that are denied there.
     pub(crate) looks: Vec<(u32, Vec<u32>)>,
+    /// An argument and the value that it has for the last of these looks to matter.
+    pub(crate) only: Option<(u32, u32)>,
 }
 
 /// How a call fails that is refused.
@@ -164,7 +169,17 @@ fn make_for(architecture: u32, rules: Rules<'_>) -> Vec<sock_filter> {
         guarded.extend(guard.calls.iter().map(|(_, number)| (*number, place)));
         let values = guard.looks.iter().map(|(_, values)| values.len() + 1);
         let mut left: usize = values.sum();
-        for (argument, values) in &guard.looks {
+        left += guard.only.map_or(0, |_| 3);
+        for (at, (argument, values)) in guard.looks.iter().enumerate() {
+            let only = guard.only.filter(|_| at + 1 == guard.looks.len());
+            if let Some((argument, value)) = only {
+                guards.extend([
+                    load(ARGUMENT_AT + 8 * argument),
+                    branch(BPF_JEQ, value, 1, 0),
+                    give(libc::SECCOMP_RET_ALLOW),
+                ]);
+                left -= 3;
+            }
             guards.push(load(ARGUMENT_AT + 8 * argument));
             left -= 1;
             for value in values {
@@ -173,6 +188,20 @@ fn make_for(architecture: u32, rules: Rules<'_>) -> Vec<sock_filter> {
             }
         }
         guards.extend([give(libc::SECCOMP_RET_ALLOW), fail(libc::EPERM)]);
+    }
+    if rules.own_limits_only {
+        guarded.push((libc::SYS_prlimit64, GUARDS + guards.len()));
+        guards.extend([
+            load(ARGUMENT_AT),
+            branch(BPF_JEQ, 0, 4, 0),
+            // Both halves of the pointer to what is to be set.
+            load(ARGUMENT_AT + 16),
+            branch(BPF_JEQ, 0, 0, 3),
+            load(ARGUMENT_AT + 20),
+            branch(BPF_JEQ, 0, 0, 1),
+            give(libc::SECCOMP_RET_ALLOW),
+            fail(libc::EPERM),
+        ]);
     }
     let denied = rules.denied.iter().copied().flatten();
     let denied = denied.map(|(_, number)| (*number, DENY));
@@ -283,6 +312,7 @@ mod tests {
             denied: &[OF_THE_SYSTEM, &[("execve", libc::SYS_execve)]],
             missing: &[("clone3", libc::SYS_clone3)],
             only_threads: true,
+            own_limits_only: false,
             guards: &[],
             refusal: Refusal::Error,
         };
@@ -321,10 +351,12 @@ mod tests {
         let guards = [
             Guard {
                 calls: &[("kill", libc::SYS_kill), ("tgkill", libc::SYS_tgkill)],
+                only: None,
                 looks: vec![(0, vec![70, 71, u32::MAX])],
             },
             Guard {
                 calls: &[("setpriority", libc::SYS_setpriority)],
+                only: None,
                 looks: vec![(0, vec![2]), (1, vec![70, 71])],
             },
         ];
@@ -332,6 +364,7 @@ mod tests {
             denied: &[OF_THE_SYSTEM],
             missing: &[],
             only_threads: false,
+            own_limits_only: false,
             guards: &guards,
             refusal,
         };

@@ -134,7 +134,6 @@ const WITH_PROCESS: &[Call] = &[
     ("rt_sigqueueinfo", libc::SYS_rt_sigqueueinfo),
     ("rt_tgsigqueueinfo", libc::SYS_rt_tgsigqueueinfo),
     ("pidfd_open", libc::SYS_pidfd_open),
-    ("prlimit64", libc::SYS_prlimit64),
     ("sched_setaffinity", libc::SYS_sched_setaffinity),
     ("sched_setscheduler", libc::SYS_sched_setscheduler),
     ("sched_setparam", libc::SYS_sched_setparam),
@@ -142,15 +141,49 @@ const WITH_PROCESS: &[Call] = &[
     ("migrate_pages", libc::SYS_migrate_pages),
     ("move_pages", libc::SYS_move_pages),
 ];
+const WITH_LIMITS: &[Call] = &[("prlimit64", libc::SYS_prlimit64)];
 const WITH_PRIORITY: &[Call] = &[("setpriority", libc::SYS_setpriority)];
 const WITH_DISK_PRIORITY: &[Call] = &[("ioprio_set", libc::SYS_ioprio_set)];
 
+/// Signals to a process that is open as a file. Landlock's scopes stop them where there are any.
+pub(crate) const WITH_PROCESS_FILE: &[Call] = &[("pidfd_send_signal", libc::SYS_pidfd_send_signal)];
+/// Calls that name who gets the signals of a file.
+const OF_FILES: &[Call] = &[("fcntl", libc::SYS_fcntl)];
+const OF_DEVICES: &[Call] = &[("ioctl", libc::SYS_ioctl)];
+
+/// The commands of `fcntl` and `ioctl` that do: by number, or in memory that a filter does not see
+/// (`F_SETOWN_EX` in `asm-generic/fcntl.h`; `FIOSETOWN`, `SIOCSPGRP` in `asm-generic/sockios.h`).
+const SET_OWNER: u32 = libc::F_SETOWN.unsigned_abs();
+const SET_OWNER_IN_MEMORY: u32 = 15;
+const SET_OWNER_OF_DEVICE: [u32; 2] = [0x8901, 0x8902];
+
 /// All processes that one may signal, as `kill` has it.
-const EVERYONE: u32 = u32::MAX;
+pub(crate) const EVERYONE: u32 = u32::MAX;
 
 /// "All processes of a user" (`linux/resource.h`, `linux/ioprio.h`).
 const USER_PRIORITY: u32 = 2;
 const USER_DISK_PRIORITY: u32 = 3;
+
+/// What refuses signals of files to these processes, for kernels without Landlock's scopes. A
+/// program may still have them itself.
+pub(crate) fn guards_of_file_signals(processes: &[u32]) -> Vec<Guard> {
+    let groups = processes.iter().map(|pid| pid.wrapping_neg());
+    vec![
+        Guard {
+            calls: OF_FILES,
+            only: Some((1, SET_OWNER)),
+            looks: vec![
+                (1, vec![SET_OWNER_IN_MEMORY]),
+                (2, processes.iter().copied().chain(groups).collect()),
+            ],
+        },
+        Guard {
+            calls: OF_DEVICES,
+            only: None,
+            looks: vec![(1, SET_OWNER_OF_DEVICE.to_vec())],
+        },
+    ]
+}
 
 /// What refuses calls that reach for one of these processes, or for all.
 pub(crate) fn guards(processes: &[u32]) -> Vec<Guard> {
@@ -160,14 +193,17 @@ pub(crate) fn guards(processes: &[u32]) -> Vec<Guard> {
     vec![
         Guard {
             calls: WITH_PROCESS,
+            only: None,
             looks: vec![(0, named.collect())],
         },
         Guard {
             calls: WITH_PRIORITY,
+            only: None,
             looks: with_user(USER_PRIORITY),
         },
         Guard {
             calls: WITH_DISK_PRIORITY,
+            only: None,
             looks: with_user(USER_DISK_PRIORITY),
         },
     ]
@@ -176,12 +212,15 @@ pub(crate) fn guards(processes: &[u32]) -> Vec<Guard> {
 /// The process that a guarded call reaches for, or [`EVERYONE`]; `None` of any other call.
 pub(crate) fn process_of(call: u32, arguments: [u32; 3]) -> Option<u32> {
     let is_one = |calls: &[Call]| calls.iter().any(|(_, number)| *number == call.into());
-    if is_one(WITH_PROCESS) {
+    if is_one(WITH_PROCESS) || is_one(WITH_LIMITS) {
         let process = arguments[0].cast_signed();
         return Some(match process {
             -1 => EVERYONE,
             _ => process.unsigned_abs(),
         });
+    }
+    if is_one(OF_FILES) && arguments[1] == SET_OWNER {
+        return Some(arguments[2].cast_signed().unsigned_abs());
     }
     let user = match call {
         _ if is_one(WITH_PRIORITY) => USER_PRIORITY,
@@ -209,8 +248,12 @@ pub(crate) fn name(call: u32) -> Option<&'static str> {
     let lists = [
         filter::OF_THE_SYSTEM,
         WITH_PROCESS,
+        WITH_LIMITS,
         WITH_PRIORITY,
         WITH_DISK_PRIORITY,
+        WITH_PROCESS_FILE,
+        OF_FILES,
+        OF_DEVICES,
     ];
     let mut calls = lists.into_iter().flatten();
     let found = calls.find(|(_, number)| *number == call.into());

@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use rustix::process::Pid;
 
 use super::access::{OpenAccess, SCOPES};
-use super::filter::{self, Guard, OF_THE_SYSTEM, Refusal, Rules};
+use super::filter::{self, OF_THE_SYSTEM, Refusal, Rules};
 use super::listener;
 
 /// The walls around one program: which of them this kernel has.
@@ -41,7 +41,8 @@ pub struct MissingPart {
 
 const DOMAIN: MissingPart = MissingPart {
     name: "Landlock with scopes (Linux 6.12)",
-    allows: "an application may signal, and read the memory of, other applications of its user",
+    allows: "an application may signal, and read the memory of, other applications of its user, and \
+             signal the server by the numbers of its threads",
 };
 
 const FILTER: MissingPart = MissingPart {
@@ -77,7 +78,8 @@ fn try_parts() -> Vec<MissingPart> {
     let entered = entered.and_then(|()| OpenAccess::default().enter(SCOPES));
     missing.extend(entered.is_err().then_some(DOMAIN));
     // First the one with a listener: there is one listener at most.
-    let filters = Filters::guarding_this_process();
+    // The longest ones.
+    let filters = Filters::guarding_beside(&[], false);
     let has_reports = listener::is_supported()
         && (filters.install_reporting())
             .is_ok_and(|listener| listener::tells_end(listener.as_fd()));
@@ -139,16 +141,6 @@ impl Sandbox {
     }
 }
 
-fn rules(guards: &[Guard], refusal: Refusal) -> Rules<'_> {
-    Rules {
-        denied: &[OF_THE_SYSTEM],
-        missing: &[],
-        only_threads: false,
-        guards,
-        refusal,
-    }
-}
-
 /// The filters of sandboxes whose programs reach none of some processes: made by the parent, since a
 /// child may not allocate.
 #[derive(Debug)]
@@ -160,9 +152,29 @@ pub(crate) struct Filters {
 impl Filters {
     /// Those that guard these processes.
     pub(crate) fn guarding(processes: &[u32]) -> Self {
-        let guards = listener::guards(processes);
+        Self::guarding_beside(processes, !missing().contains(&DOMAIN))
+    }
+
+    /// The same beside a Landlock domain with scopes, or without.
+    fn guarding_beside(processes: &[u32], has_scopes: bool) -> Self {
+        let mut guards = listener::guards(processes);
+        let denied: &[_] = match has_scopes {
+            true => &[OF_THE_SYSTEM],
+            false => &[OF_THE_SYSTEM, listener::WITH_PROCESS_FILE],
+        };
+        if !has_scopes {
+            guards.extend(listener::guards_of_file_signals(processes));
+        }
+        let rules = |refusal| Rules {
+            denied,
+            missing: &[],
+            only_threads: false,
+            own_limits_only: true,
+            guards: &guards,
+            refusal,
+        };
         // There are none on a processor whose calls are not known here.
-        let make = |refusal| filter::make(rules(&guards, refusal));
+        let make = |refusal| filter::make(rules(refusal));
         Self {
             reporting: make(Refusal::Report),
             silent: make(Refusal::Error),
@@ -227,10 +239,13 @@ mod tests {
             let listener = sandbox.enter(&OpenAccess::default(), &filters, false);
             assert!(listener.unwrap().is_none());
             let this = libc::c_long::from(std::process::id());
+            let thread = rustix::thread::gettid().as_raw_nonzero().get().into();
             let calls = [
                 (libc::SYS_kill, [this, 0, 0]),
                 (libc::SYS_tgkill, [this, this, 0]),
-                (libc::SYS_prlimit64, [this, 0, 0]),
+                (libc::SYS_prlimit64, [this, 0, 1]),
+                // A thread's number is as good as the process's.
+                (libc::SYS_prlimit64, [thread, 0, 1]),
                 (libc::SYS_setpriority, [0, this, 0]),
                 (libc::SYS_ioprio_set, [1, this, 0]),
                 (libc::SYS_kill, [-1, 0, 0]),
@@ -242,7 +257,44 @@ mod tests {
                 (done, io::Error::last_os_error().raw_os_error())
             })
         });
-        assert_eq!(entered.join().unwrap(), [(-1, Some(libc::EPERM)); 6]);
+        assert_eq!(entered.join().unwrap(), [(-1, Some(libc::EPERM)); 7]);
+    }
+
+    #[test]
+    fn without_scopes_no_file_signals_a_guarded_process() {
+        if !Sandbox::available().has_filter {
+            return;
+        }
+        let entered = std::thread::spawn(|| {
+            let this = libc::c_long::from(std::process::id());
+            let filters = Filters::guarding_beside(&[std::process::id()], false);
+            rustix::thread::set_no_new_privs(true).unwrap();
+            let (fd, _other) = crate::handover::pair().unwrap();
+            filters.install_silent().unwrap();
+            let fd = libc::c_long::from(std::os::fd::AsRawFd::as_raw_fd(&fd));
+            let calls = [
+                (libc::SYS_pidfd_send_signal, [fd, 0, 0]),
+                (libc::SYS_fcntl, [fd, libc::F_SETOWN.into(), this]),
+                (libc::SYS_fcntl, [fd, libc::F_SETOWN.into(), -this]),
+                (libc::SYS_fcntl, [fd, 15, 0]),
+                (libc::SYS_ioctl, [fd, 0x8901, 0]),
+                (libc::SYS_ioctl, [fd, 0x8902, 0]),
+                // What programs do for themselves.
+                (libc::SYS_prlimit64, [0, libc::RLIMIT_NOFILE.into(), 0]),
+                (libc::SYS_prlimit64, [this, libc::RLIMIT_NOFILE.into(), 0]),
+                (libc::SYS_fcntl, [fd, libc::F_SETOWN.into(), 0]),
+                (libc::SYS_fcntl, [fd, libc::F_GETFD.into(), this]),
+            ];
+            calls.map(|(number, [first, second, third])| {
+                #[expect(unsafe_code, reason = "calls that are refused")]
+                // SAFETY: numbers, and null pointers in calls that are refused.
+                let done = unsafe { libc::syscall(number, first, second, third, 0) };
+                (done == -1).then(|| io::Error::last_os_error().raw_os_error())
+            })
+        });
+        let mut expected = [Some(Some(libc::EPERM)); 10];
+        expected[6..].fill(None);
+        assert_eq!(entered.join().unwrap(), expected);
     }
 
     #[test]

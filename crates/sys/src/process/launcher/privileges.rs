@@ -26,7 +26,7 @@ use crate::trusted_program::{self, Owners, Program};
 
 impl Privileges {
     fn are_kept(&self) -> bool {
-        // Those who stay who they are have nothing to keep.
+        // Groups alone take no rights where the server becomes no other user: it has the same ones.
         !self.accounts.is_empty() || self.server.is_some() && !self.groups.is_empty()
     }
 
@@ -81,7 +81,7 @@ impl Privileges {
         let mut groups = self.groups.iter().filter(|group| group.is_of(account));
         let found = match &order.group {
             Some(name) => groups.find(|group| group.name() == name),
-            // The server itself is in none, so that its user gains nothing by that.
+            // A reload may add an application of the server's user, and that has no bounds.
             None if account.is_none() || groups.next().is_none() => return Ok(None),
             None => None,
         };

@@ -503,7 +503,9 @@ impl Kind {
                 None => Target::None,
                 Some(pid) if pid == guarded.launcher => Target::Launcher,
                 Some(pid) if pid == guarded.server || pid == guarded.group => Target::Server,
-                Some(_) => Target::Everyone,
+                Some(listener::EVERYONE) => Target::Everyone,
+                // Limits of another process.
+                Some(_) => Target::None,
             },
             signal: signal.map(|signal| u8::try_from(signal).unwrap_or(NO_SIGNAL - 1)),
         }
