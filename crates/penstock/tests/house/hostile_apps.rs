@@ -9,7 +9,7 @@ use std::fmt::Write;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::support::{PATIENCE, Response, Server, Site, eventually, is_alive};
+use crate::support::{PATIENCE, Response, Server, Site, eventually, is_alive, kernel_parts};
 
 const PYTHON: &str = include_str!("apps/hostile.py");
 const RUBY: &str = include_str!("apps/hostile.rb");
@@ -173,7 +173,8 @@ const ATTEMPTS: &[Attempt] = &[
 
 fn is_left_out() -> bool {
     let is_root = rustix::process::geteuid().is_root();
-    let has_all = penstock_sys::isolation::missing().is_empty();
+    let parts = kernel_parts();
+    let has_all = parts.landlock >= 6 && parts.has_notifications;
     if !is_root || !has_all {
         eprintln!("left out: it takes root, Landlock with scopes and seccomp notifications");
     }

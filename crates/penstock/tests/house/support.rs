@@ -60,6 +60,44 @@ pub(crate) fn is_server_hidden() -> bool {
     is_left_out("the server's processes are not in /proc")
 }
 
+/// What this kernel has for sandboxes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct KernelParts {
+    /// The version of Landlock's interface: 4 has ports, 6 has scopes.
+    pub(crate) landlock: i32,
+    /// Whether refused calls can be reported.
+    pub(crate) has_notifications: bool,
+}
+
+/// Asks the kernel itself, so that a test is left out for what is not there, and never because the code
+/// that it tries says so.
+pub(crate) fn kernel_parts() -> KernelParts {
+    // `landlock_create_ruleset` for its version, and `seccomp` for the sizes of its messages.
+    const PROBE: &str = r#"
+import ctypes, platform
+call = ctypes.CDLL(None).syscall
+seccomp = {"x86_64": 317, "aarch64": 277}.get(platform.machine(), -1)
+print(call(444, None, 0, 1), call(seccomp, 3, 0, ctypes.create_string_buffer(6)))
+"#;
+    let output = Command::new("python3")
+        .args(["-c", PROBE])
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let numbers: Vec<i32> = text
+        .split_whitespace()
+        .map(|number| number.parse().unwrap())
+        .collect();
+    let [landlock, sizes] = numbers[..] else {
+        panic!("not an answer: {text}");
+    };
+    let has_notifications = sizes == 0;
+    KernelParts {
+        landlock,
+        has_notifications,
+    }
+}
+
 /// What a probe of [`eventually`] may give.
 pub(crate) trait Outcome {
     /// What is there once it has come.

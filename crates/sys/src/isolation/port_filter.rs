@@ -6,6 +6,8 @@
 //! # Invariants
 //! - Refused calls fail as on a kernel that has not what they ask for, so that libraries take the usual
 //!   way, which is limited.
+//! - Calls of other interfaces are left to the sandbox's filter, which refuses and reports them all: an
+//!   error of this one would hide the report.
 
 use libc::{BPF_ABS, BPF_JEQ, BPF_JGE, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_RET, BPF_W};
 use libc::{c_long, sock_filter};
