@@ -478,8 +478,8 @@ fn cgroups_of_a_server_that_was_killed_are_removed_by_the_next() {
     let left = groups(server.pid());
     server.signal(Signal::KILL);
     assert_eq!(server.wait_exit(PATIENCE).code(), None);
+    // Not by itself: it was killed. Any server that starts does it, that of another test too.
     assert!(left.len() >= ALL.len(), "{left:?}");
-    assert!(left.iter().all(|path| path.exists()), "{left:?}");
     drop(server);
     let next = site.serve(&[]);
     next.wait_all_ready(&ALL);
