@@ -32,6 +32,8 @@ pub struct Routing {
 pub struct Site {
     routes: Vec<Route>,
     by_path: PathIndex,
+    /// Whether any of them leads to the path with its slash.
+    has_folder_redirects: bool,
     error_pages: ErrorPages,
 }
 
@@ -137,6 +139,7 @@ impl Site {
     pub fn new(routes: Vec<Route>, error_pages: ErrorPages) -> Self {
         Self {
             by_path: PathIndex::new(routes.iter().map(|route| &route.path)),
+            has_folder_redirects: routes.iter().any(|route| route.has_folder_redirect),
             routes,
             error_pages,
         }
@@ -147,10 +150,10 @@ impl Site {
         let matching = self.by_path.first(path, is_open);
         // Only a client can be sent to the path with its slash.
         let folder = match whose {
-            Whose::Client => self.by_path.first_below(path, |at| {
+            Whose::Client if self.has_folder_redirects => self.by_path.first_below(path, |at| {
                 is_open(at) && self.routes[at].has_folder_redirect
             }),
-            Whose::Redirect => None,
+            _ => None,
         };
         let found = match (matching, folder) {
             (Some(matching), Some(folder)) if folder < matching => {

@@ -63,7 +63,7 @@ pub(crate) const OPTIONS: &[Opt] = &[
         "The part of the query that is in the key: all of it, nothing, these parameters, or all but some."),
     row("sites.routes.cache.key", "headers", Texts(FIELD), Is("[]"), r#"["X-Tenant"]"#,
         "Request fields whose values are in the key."),
-    row("sites.routes.cache.key", "cookies", Texts(COOKIE), Means("none is known"), r#"["lang"]"#,
+    row("sites.routes.cache.key", "cookies", Texts(COOKIE), Means("not set"), r#"["lang"]"#,
         "Cookies whose values are in the key."),
 
     row("sites.routes.cache.key.query", "without", Texts(PARAMETER), Required, r#"["utm_*"]"#,
@@ -72,7 +72,7 @@ pub(crate) const OPTIONS: &[Opt] = &[
     row("sites.routes.cache.bypass", "headers", Texts(FIELD), Is("[]"), r#"["X-Preview"]"#,
         "Requests with one of these fields."),
     row("sites.routes.cache.bypass", "cookies", Texts("the name of a cookie such as \"session\" or \"wordpress_*\""),
-        Means("none is known"), r#"["session", "wordpress_*"]"#,
+        Means("not set"), r#"["session", "wordpress_*"]"#,
         "Requests with one of these cookies; a name that ends in `*` stands for all that begin so. With `[]` no cookie matters."),
 ];
 
