@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 use penstock_config as config;
 use penstock_exchange::{Fault, FaultKind};
 use penstock_http::websocket::code;
-use penstock_queue::{SlotId, Start};
+use penstock_queue::{DispatchedJob, SlotId};
 use penstock_runtime::{LazyDeadline, Stream, clock};
 use penstock_wire::{ChannelDecoder, channel};
 
@@ -231,7 +231,7 @@ impl ChannelDriver {
     }
 
     /// Gives each job its stream.
-    fn open(&mut self, jobs: impl IntoIterator<Item = Start<Job>>) {
+    fn open(&mut self, jobs: impl IntoIterator<Item = DispatchedJob<Job>>) {
         let now = clock::now();
         for mut start in jobs {
             if start.job.is_abandoned() {

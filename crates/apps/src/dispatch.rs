@@ -24,7 +24,7 @@ use penstock_exchange::bodies::NamelessFile;
 use penstock_exchange::{
     AddressPrefix, ClientState, Fault, FaultKind, InternalRedirect, Reply, Response, SendfileGrant,
 };
-use penstock_queue::{Queue, QueueLimits, SlotId, SlotSpec, Start, Submitted, Ticket};
+use penstock_queue::{DispatchedJob, Queue, QueueLimits, QueueOutcome, SlotId, SlotSpec, Ticket};
 use penstock_runtime::clock;
 use tokio::sync::{Notify, oneshot};
 
@@ -175,18 +175,18 @@ impl Dispatch {
         }
         let wanted = job.affinity.as_ref().map(|affinity| affinity.wanted);
         let submitted = match wanted.and_then(|wanted| inner.slot_for(wanted)) {
-            Some(slot) => inner.queue.wait(now, job, Some(slot)),
+            Some(slot) => inner.queue.enqueue(now, job, Some(slot)),
             None => inner.queue.submit(now, job, home),
         };
         match submitted {
-            Submitted::Start(start) => {
+            QueueOutcome::Dispatched(start) => {
                 let waker = inner.post(start);
                 drop(inner);
                 wake(waker);
                 Placed::Started
             }
-            Submitted::Waiting { ticket, position } => Placed::Waiting { ticket, position },
-            Submitted::Full(_) => Placed::Full {
+            QueueOutcome::Queued { ticket, position } => Placed::Waiting { ticket, position },
+            QueueOutcome::Full(_) => Placed::Full {
                 len: inner.queue.len(),
             },
         }
@@ -252,7 +252,7 @@ impl Dispatch {
         now: Instant,
         slot: SlotId,
         mailbox: &Mailbox,
-        mut unbegun: Vec<Start<Job>>,
+        mut unbegun: Vec<DispatchedJob<Job>>,
     ) {
         let mut inner = self.lock();
         inner.queue.remove_slot(slot);
@@ -271,9 +271,9 @@ impl Dispatch {
         let mut wakers = inner.part_from(now, slot, &mailbox.ledger);
         inner.release_claims(now, slot, &mailbox.ledger, &mut wakers);
         for start in unbegun {
-            let back = inner.queue.give_back(now, start.job, start.enqueued_at);
+            let back = inner.queue.requeue(now, start.job, start.enqueued_at);
             // `give_back` never refuses: what was handed out has its place.
-            if let Submitted::Start(start) = back {
+            if let QueueOutcome::Dispatched(start) = back {
                 wakers.push(inner.post(start));
             }
         }
@@ -289,19 +289,19 @@ impl Dispatch {
         slot: SlotId,
         ended: usize,
         batch_max: u32,
-        into: &mut VecDeque<Start<Job>>,
+        into: &mut VecDeque<DispatchedJob<Job>>,
     ) {
         let mut inner = self.lock();
         let is_due = inner.mailbox(slot).is_some_and(|m| m.ledger.count(ended));
         for _ in 0..ended {
-            if let Some(mut start) = inner.queue.finish(now, slot) {
+            if let Some(mut start) = inner.queue.finish_request(now, slot) {
                 inner.note_server(&mut start);
                 into.push_back(start);
             }
         }
         // A spare slot is full with nothing: it must not get what a full one may.
         let is_open = |inner: &Inner| {
-            let view = inner.queue.slot(slot);
+            let view = inner.queue.slot_view(slot);
             view.is_some_and(|view| view.spec.capacity > 0)
         };
         if batch_max > 1 && !inner.queue.is_empty() && is_open(&inner) {
@@ -309,7 +309,7 @@ impl Dispatch {
             let slots = inner.queue.capacity().max(1);
             let share = u32::try_from(inner.queue.len().div_ceil(slots)).unwrap_or(u32::MAX);
             let most = batch_max.min(share.saturating_add(1));
-            while let Some(mut start) = inner.queue.extend(now, slot, most) {
+            while let Some(mut start) = inner.queue.dispatch_ahead(now, slot, most) {
                 inner.note_server(&mut start);
                 into.push_back(start);
             }
@@ -322,16 +322,16 @@ impl Dispatch {
 
     /// Takes back jobs that were handed to a slot and not sent to its worker: something in front of them
     /// lasts.
-    pub(crate) fn give_back(&self, now: Instant, slot: SlotId, jobs: Vec<Start<Job>>) {
+    pub(crate) fn give_back(&self, now: Instant, slot: SlotId, jobs: Vec<DispatchedJob<Job>>) {
         let mut inner = self.lock();
         let mut wakers = Vec::new();
         for start in jobs {
             // The slot has more than it has room for, so it takes nobody else for it.
-            if let Some(next) = inner.queue.finish(now, slot) {
+            if let Some(next) = inner.queue.finish_request(now, slot) {
                 wakers.push(inner.post(next));
             }
-            let back = inner.queue.give_back(now, start.job, start.enqueued_at);
-            if let Submitted::Start(start) = back {
+            let back = inner.queue.requeue(now, start.job, start.enqueued_at);
+            if let QueueOutcome::Dispatched(start) = back {
                 wakers.push(inner.post(start));
             }
         }
@@ -343,7 +343,7 @@ impl Dispatch {
     /// is for those that were given back after their worker died.
     pub(crate) fn expire(&self, now: Instant) -> Vec<(Job, Duration)> {
         let mut inner = self.lock();
-        let expired = std::iter::from_fn(|| inner.queue.expire(now));
+        let expired = std::iter::from_fn(|| inner.queue.pop_expired(now));
         expired.map(|(_, job, waited)| (job, waited)).collect()
     }
 
@@ -355,7 +355,7 @@ impl Dispatch {
     /// How many requests a slot may have at once; 0 when the queue does not know it.
     pub(crate) fn capacity_of(&self, slot: SlotId) -> usize {
         let inner = self.lock();
-        let view = inner.queue.slot(slot);
+        let view = inner.queue.slot_view(slot);
         view.map_or(0, |view| view.spec.capacity as usize)
     }
 
@@ -374,7 +374,7 @@ impl Dispatch {
     /// The queue's numbers for whoever holds a place of this slot; `None` when nobody would get it.
     pub(crate) fn usage_for(&self, now: Instant, slot: SlotId) -> Option<QueueUse> {
         let inner = self.lock();
-        let view = inner.queue.slot(slot)?;
+        let view = inner.queue.slot_view(slot)?;
         let takes_requests = !view.is_retired && view.spec.capacity > 0;
         takes_requests.then(|| inner.usage(now))
     }
@@ -451,7 +451,7 @@ impl Inner {
     ) -> Vec<Option<Waker>> {
         if self.workers.get(&ledger.token) == Some(&slot) {
             let queue = &self.queue;
-            let takes = |slot: &SlotId| queue.slot(*slot).is_some_and(|view| !view.is_retired);
+            let takes = |slot: &SlotId| queue.slot_view(*slot).is_some_and(|view| !view.is_retired);
             let others = self.mailboxes.iter().flatten();
             let mut others = others.filter(|(_, mailbox)| Arc::ptr_eq(&mailbox.ledger, ledger));
             match others.find(|(other, _)| *other != slot && takes(other)) {
@@ -459,21 +459,23 @@ impl Inner {
                 None => self.workers.remove(&ledger.token),
             };
         }
-        let starts = self.queue.start_free(now);
+        let starts = self.queue.dispatch_unbound(now);
         starts.into_iter().map(|start| self.post(start)).collect()
     }
 
     /// Notes in a started job which worker has it, for the cookie of its client.
-    fn note_server(&self, start: &mut Start<Job>) {
+    fn note_server(&self, start: &mut DispatchedJob<Job>) {
         if let Some(affinity) = &mut start.job.affinity {
-            affinity.served_by = self.mailbox(start.slot).map(|mailbox| mailbox.ledger.token);
+            affinity.served_by = self
+                .mailbox(start.slot_id)
+                .map(|mailbox| mailbox.ledger.token);
         }
     }
 
     /// Leaves a started job with its slot; gives the driver's waker, to be used outside of the lock.
-    fn post(&self, mut start: Start<Job>) -> Option<Waker> {
+    fn post(&self, mut start: DispatchedJob<Job>) -> Option<Waker> {
         self.note_server(&mut start);
-        let mailbox = self.mailbox(start.slot);
+        let mailbox = self.mailbox(start.slot_id);
         debug_assert!(
             mailbox.is_some(),
             "a slot that the queue knows has its mailbox"

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use penstock_exchange::bodies::{HeldPlace, SpoolWriter};
 use penstock_exchange::{Fault, FaultKind};
-use penstock_queue::{SlotId, Start};
+use penstock_queue::{DispatchedJob, SlotId};
 use penstock_runtime::{LazyDeadline, Stream, clock};
 use penstock_wire::{Decoder, encode_collect};
 
@@ -108,7 +108,7 @@ pub(crate) struct Driver {
 /// A request that the slot has.
 #[derive(Debug)]
 struct InFlight {
-    start: Start<Job>,
+    start: DispatchedJob<Job>,
     /// Bytes of its frame that are with the kernel.
     sent: usize,
     handed_at: Instant,
@@ -353,7 +353,7 @@ impl Driver {
         self.take_turn(0);
     }
 
-    fn take_jobs(&mut self, jobs: VecDeque<Start<Job>>) {
+    fn take_jobs(&mut self, jobs: VecDeque<DispatchedJob<Job>>) {
         let now = clock::now();
         if self.line.is_empty() {
             self.progress_at = now;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use penstock_config as config;
 use penstock_exchange::AddressPrefix;
 use penstock_exchange::metrics::{Histogram, HistogramValues};
-use penstock_queue::{Queue, QueueLimits, SlotId, SlotSpec, Start, Submitted, Ticket};
+use penstock_queue::{DispatchedJob, Queue, QueueLimits, QueueOutcome, SlotId, SlotSpec, Ticket};
 use penstock_runtime::Stream;
 use tokio::sync::oneshot;
 
@@ -214,7 +214,7 @@ pub(crate) struct Ended {
 #[derive(Debug, Default)]
 #[must_use]
 pub(crate) struct Aftermath {
-    pub(crate) starts: Vec<Start<Waiter>>,
+    pub(crate) starts: Vec<DispatchedJob<Waiter>>,
     pub(crate) dropped: Vec<Connection>,
     pub(crate) transitions: Vec<(Arc<Server>, Transition)>,
 }
@@ -229,7 +229,7 @@ impl Aftermath {
 impl Roster {
     pub(crate) fn new(config: &Arc<config::Upstream>, loops: usize, now: Instant) -> Self {
         let limits = QueueLimits {
-            len_max: config.queue_max,
+            max_len: config.queue_max,
             timeout: config.queue_timeout,
         };
         Self {
@@ -268,7 +268,7 @@ impl Roster {
             None => self.choose(now, home, want),
         };
         if let Some(index) = chosen
-            && self.queue.claim_at(self.members[index].slot)
+            && self.queue.claim_slot(self.members[index].slot)
         {
             self.members[index].active += 1;
             return Claimed::Place(self.place(now, index, home, want.reuse, aftermath));
@@ -294,16 +294,16 @@ impl Roster {
         let is_bound = sticky.is_some() || !want.tried.is_empty();
         let bound = others.filter(|_| is_bound);
         let bound = bound.map(|index| self.members[index].slot);
-        match self.queue.wait(now, waiter(), bound) {
-            Submitted::Waiting { ticket, position } => Claimed::Waiting { ticket, position },
-            Submitted::Full(_) => {
+        match self.queue.enqueue(now, waiter(), bound) {
+            QueueOutcome::Queued { ticket, position } => Claimed::Waiting { ticket, position },
+            QueueOutcome::Full(_) => {
                 self.counts.queue_full += 1;
                 Claimed::Full {
                     len: self.queue.len(),
                 }
             }
             // A slot came free that balancing had passed over.
-            Submitted::Start(start) => match self.index_of(start.slot) {
+            QueueOutcome::Dispatched(start) => match self.index_of(start.slot_id) {
                 Some(index) => {
                     self.members[index].active += 1;
                     Claimed::Place(self.place(now, index, home, want.reuse, aftermath))
@@ -389,7 +389,7 @@ impl Roster {
             gone => aftermath.dropped.extend(gone.map(|(it, _)| it)),
         }
         if member.is_leaving && member.active == 0 {
-            let _ = self.queue.finish(now, slot);
+            let _ = self.queue.finish_request(now, slot);
             self.take_out(index, aftermath);
             return;
         }
@@ -397,7 +397,7 @@ impl Roster {
         if let Some(transition) = transition {
             self.changed(now, index, transition, aftermath);
         }
-        let next = self.queue.finish(now, slot);
+        let next = self.queue.finish_request(now, slot);
         self.grant(next, aftermath);
     }
 
@@ -469,7 +469,7 @@ impl Roster {
         let slot_spec = SlotSpec {
             generation: spec.generation,
             group: 0,
-            home: 0,
+            loop_index: 0,
             capacity: 0,
         };
         let (slot, _) = self.queue.add_slot(now, slot_spec);
@@ -648,11 +648,11 @@ impl Roster {
     /// Hands out places: each is the server's from now on, whoever picks it up.
     fn grant(
         &mut self,
-        starts: impl IntoIterator<Item = Start<Waiter>>,
+        starts: impl IntoIterator<Item = DispatchedJob<Waiter>>,
         aftermath: &mut Aftermath,
     ) {
         for start in starts {
-            if let Some(index) = self.index_of(start.slot) {
+            if let Some(index) = self.index_of(start.slot_id) {
                 self.members[index].active += 1;
             }
             aftermath.starts.push(start);
@@ -727,7 +727,7 @@ impl Roster {
         })?;
         // For this one request: what else waits is for the others.
         let Member { slot, ref spec, .. } = self.members[index];
-        let is_claimed = self.queue.claim_beyond(slot, spec.capacity);
+        let is_claimed = self.queue.claim_beyond_capacity(slot, spec.capacity);
         is_claimed.then_some(index)
     }
 

@@ -13,7 +13,7 @@ use penstock_config as config;
 use penstock_exchange::bodies::{BodyStore, Demand, HeldPlaces, Producer};
 use penstock_exchange::metrics::HistogramValues;
 use penstock_exchange::{AddressPrefix, Handler, Handling, Request};
-use penstock_queue::{SlotId, Start};
+use penstock_queue::{DispatchedJob, SlotId};
 use penstock_runtime::clock;
 
 use crate::call::Call;
@@ -282,8 +282,8 @@ impl Shared {
         }
         // One that is gone gives its place to the next, who may be gone too.
         let mut starts = VecDeque::from(starts);
-        while let Some(Start {
-            slot,
+        while let Some(DispatchedJob {
+            slot_id: slot,
             job: Waiter { grant, .. },
             ..
         }) = starts.pop_front()

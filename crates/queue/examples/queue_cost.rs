@@ -9,7 +9,7 @@ use std::hint::black_box;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use penstock_queue::{Queue, QueueLimits, SlotId, SlotSpec, Submitted};
+use penstock_queue::{Queue, QueueLimits, QueueOutcome, SlotId, SlotSpec};
 
 const ROUNDS: u32 = 2_000_000;
 
@@ -29,10 +29,10 @@ fn main() -> std::io::Result<()> {
     let cost = claim_and_finish(8, 1, 1000);
     writeln!(out, "submit + finish, 8 slots of 1000: {cost:.0} ns")?;
     for waiting in [1, 1000] {
-        let cost = hand_over(waiting);
+        let cost = finish_and_dispatch(waiting);
         writeln!(out, "submit + finish with {waiting} waiting: {cost:.0} ns")?;
     }
-    let cost = leave_from_the_middle();
+    let cost = cancel_from_the_middle();
     writeln!(out, "submit + cancel among 1000: {cost:.0} ns")?;
     for servers in [1, 8, 64] {
         let cost = claim_at_and_finish(servers);
@@ -41,7 +41,7 @@ fn main() -> std::io::Result<()> {
             "claim_at + finish, {servers} slots without a limit: {cost:.0} ns"
         )?;
     }
-    let cost = hand_over_bound(64);
+    let cost = finish_and_dispatch_bound(64);
     writeln!(
         out,
         "wait + finish with 64 slots and a line for each: {cost:.0} ns"
@@ -50,7 +50,7 @@ fn main() -> std::io::Result<()> {
 
 fn queue(processes: usize, threads: usize, capacity: u32) -> (Queue<u64>, Vec<SlotId>) {
     let mut queue = Queue::new(QueueLimits {
-        len_max: 10_000,
+        max_len: 10_000,
         timeout: Duration::from_secs(30),
     });
     let now = Instant::now();
@@ -62,7 +62,7 @@ fn queue(processes: usize, threads: usize, capacity: u32) -> (Queue<u64>, Vec<Sl
             } else {
                 0
             },
-            home: index % 4,
+            loop_index: index % 4,
             capacity,
         };
         queue.add_slot(now, spec).0
@@ -78,19 +78,19 @@ fn claim_and_finish(processes: usize, threads: usize, capacity: u32) -> f64 {
     let now = Instant::now();
     let mut busy = std::collections::VecDeque::new();
     for round in 0..ROUNDS {
-        if let Submitted::Start(start) = queue.submit(now, 7, round as usize % 4) {
-            busy.push_back(black_box(start).slot);
+        if let QueueOutcome::Dispatched(start) = queue.submit(now, 7, round as usize % 4) {
+            busy.push_back(black_box(start).slot_id);
         }
         if queue.in_progress() > half
             && let Some(slot) = busy.pop_front()
         {
-            black_box(queue.finish(now, slot));
+            black_box(queue.finish_request(now, slot));
         }
     }
     per_round(now)
 }
 
-fn hand_over(waiting: usize) -> f64 {
+fn finish_and_dispatch(waiting: usize) -> f64 {
     let (mut queue, slots) = queue(1, 1, 1);
     let now = Instant::now();
     for _ in 0..=waiting {
@@ -98,7 +98,7 @@ fn hand_over(waiting: usize) -> f64 {
     }
     for _ in 0..ROUNDS {
         let _ = black_box(queue.submit(now, 7, 0));
-        black_box(queue.finish(now, slots[0]));
+        black_box(queue.finish_request(now, slots[0]));
     }
     per_round(now)
 }
@@ -107,35 +107,35 @@ fn hand_over(waiting: usize) -> f64 {
 fn claim_at_and_finish(servers: usize) -> f64 {
     let (mut queue, slots) = queue(servers, 1, u32::MAX);
     for slot in slots.iter().cycle().take(servers * 3 / 2) {
-        black_box(queue.claim_at(*slot));
+        black_box(queue.claim_slot(*slot));
     }
     let now = Instant::now();
     for slot in slots.iter().cycle().take(ROUNDS as usize) {
-        black_box(queue.claim_at(*slot));
-        black_box(queue.finish(now, *slot));
+        black_box(queue.claim_slot(*slot));
+        black_box(queue.finish_request(now, *slot));
     }
     per_round(now)
 }
 
-fn hand_over_bound(servers: usize) -> f64 {
+fn finish_and_dispatch_bound(servers: usize) -> f64 {
     let (mut queue, slots) = queue(servers, 1, 1);
     let now = Instant::now();
     for slot in slots.iter().cycle().take(servers * 2) {
-        let _ = black_box(queue.wait(now, 7, Some(*slot)));
+        let _ = black_box(queue.enqueue(now, 7, Some(*slot)));
     }
     for slot in slots.iter().cycle().take(ROUNDS as usize) {
-        let _ = black_box(queue.wait(now, 7, Some(*slot)));
-        black_box(queue.finish(now, *slot));
+        let _ = black_box(queue.enqueue(now, 7, Some(*slot)));
+        black_box(queue.finish_request(now, *slot));
     }
     per_round(now)
 }
 
-fn leave_from_the_middle() -> f64 {
+fn cancel_from_the_middle() -> f64 {
     let (mut queue, _) = queue(0, 1, 1);
     let now = Instant::now();
     let mut tickets = std::collections::VecDeque::new();
     for round in 0..ROUNDS {
-        if let Submitted::Waiting { ticket, .. } = queue.submit(now, 7, 0) {
+        if let QueueOutcome::Queued { ticket, .. } = queue.submit(now, 7, 0) {
             tickets.push_back(ticket);
         }
         let is_full = round >= 1000;

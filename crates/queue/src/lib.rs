@@ -13,11 +13,11 @@
 //! by the simulation: nobody waits while a slot that may take it has room, no job is lost or
 //! doubled.
 
-mod groups;
-mod line;
 mod queue;
-mod slots;
+mod ranked_groups;
+mod slot_table;
+mod wait_list;
 
-pub use line::Ticket;
-pub use queue::{Queue, QueueLimits, Start, Submitted};
-pub use slots::{SlotId, SlotSpec, SlotView};
+pub use queue::{DispatchedJob, Queue, QueueLimits, QueueOutcome};
+pub use slot_table::{SlotId, SlotSpec, SlotView};
+pub use wait_list::Ticket;

@@ -13,21 +13,21 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use crate::line::{Line, Ticket, Waiter};
-use crate::slots::{SlotId, SlotSpec, SlotView, Slots};
+use crate::slot_table::{SlotId, SlotSpec, SlotTable, SlotView};
+use crate::wait_list::{Ticket, WaitList, Waiter};
 
 /// Waiting jobs of type `J` and the slots that will take them.
 pub struct Queue<J> {
     limits: QueueLimits,
-    line: Line<J>,
-    slots: Slots,
+    wait_list: WaitList<J>,
+    slot_table: SlotTable,
 }
 
 /// The two bounds of the waiting line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueLimits {
     /// How many may wait; with 0 a request starts at once or is refused.
-    pub len_max: usize,
+    pub max_len: usize,
     /// How long one may wait before `expire` hands it back.
     pub timeout: Duration,
 }
@@ -35,15 +35,15 @@ pub struct QueueLimits {
 /// A job that now occupies one place of a slot; `finish` gives the place back.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "the slot is already counted as busy with this job"]
-pub struct Start<J> {
+pub struct DispatchedJob<J> {
     /// Where it runs.
-    pub slot: SlotId,
+    pub slot_id: SlotId,
     /// What runs.
     pub job: J,
     /// Time from arrival until now.
     pub waited: Duration,
     /// Place in line on arrival, counted from 1; 0 did not wait.
-    pub position: usize,
+    pub queue_position: usize,
     /// When it arrived, to be handed to `give_back` should the slot die before it begins.
     pub enqueued_at: Instant,
 }
@@ -51,11 +51,11 @@ pub struct Start<J> {
 /// What became of a submitted job.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
-pub enum Submitted<J> {
+pub enum QueueOutcome<J> {
     /// A slot was free.
-    Start(Start<J>),
+    Dispatched(DispatchedJob<J>),
     /// It waits; `position` counts from 1.
-    Waiting {
+    Queued {
         /// For `cancel`.
         ticket: Ticket,
         /// Place in line.
@@ -70,8 +70,8 @@ impl<J> Queue<J> {
     pub const fn new(limits: QueueLimits) -> Self {
         Self {
             limits,
-            line: Line::new(),
-            slots: Slots::new(),
+            wait_list: WaitList::new(),
+            slot_table: SlotTable::new(),
         }
     }
 
@@ -90,11 +90,11 @@ impl<J> Queue<J> {
     ///
     /// Among free slots: newest generation, fewest in progress in the process (all slots of the
     /// `group`, or the slot that stands alone), owned by `home`, last used process, last used slot.
-    pub fn submit(&mut self, now: Instant, job: J, home: usize) -> Submitted<J> {
+    pub fn submit(&mut self, now: Instant, job: J, home: usize) -> QueueOutcome<J> {
         if let Some(slot) = self.claim_best(home) {
-            return Submitted::Start(Start::at_once(now, slot, job, now));
+            return QueueOutcome::Dispatched(DispatchedJob::immediate(now, slot, job, now));
         }
-        self.join(now, job, None)
+        self.push_back(now, job, None)
     }
 
     /// Takes a place at this slot for a newcomer, if it has one; `finish` gives it back.
@@ -102,8 +102,8 @@ impl<J> Queue<J> {
     /// False when it is full, retired or gone. A slot that has room is one that nobody in line may
     /// use, so this overtakes nobody.
     #[must_use = "the slot may already be counted as busy"]
-    pub fn claim_at(&mut self, slot: SlotId) -> bool {
-        !self.has_for(slot) && self.slots.claim_at(slot)
+    pub fn claim_slot(&mut self, slot: SlotId) -> bool {
+        !self.has_waiter_for(slot) && self.slot_table.claim_at(slot)
     }
 
     /// Queues a job for which its caller found no slot, else refuses it. Bound to a slot, it starts
@@ -112,30 +112,30 @@ impl<J> Queue<J> {
     ///
     /// It does not wait beside room that it may use: then it starts at once, as with `submit`. A
     /// slot that is retired or gone binds nobody.
-    pub fn wait(&mut self, now: Instant, job: J, bound_to: Option<SlotId>) -> Submitted<J> {
-        let bound_to = bound_to.filter(|slot| self.slots.is_live(*slot));
+    pub fn enqueue(&mut self, now: Instant, job: J, bound_to: Option<SlotId>) -> QueueOutcome<J> {
+        let bound_to = bound_to.filter(|slot| self.slot_table.is_live(*slot));
         let claimed = match bound_to {
-            Some(slot) if self.has_for(slot) => None,
-            Some(slot) => self.slots.claim_within(slot),
-            None => self.claim_best(NO_HOME),
+            Some(slot) if self.has_waiter_for(slot) => None,
+            Some(slot) => self.slot_table.claim_within(slot),
+            None => self.claim_best(NO_LOOP),
         };
         match claimed {
-            Some(slot) => Submitted::Start(Start::at_once(now, slot, job, now)),
-            None => self.join(now, job, bound_to),
+            Some(slot) => QueueOutcome::Dispatched(DispatchedJob::immediate(now, slot, job, now)),
+            None => self.push_back(now, job, bound_to),
         }
     }
 
     /// Takes the job of a client that left out of the line; `None` when it has started, expired
     /// or was cleared before.
     pub fn cancel(&mut self, ticket: Ticket) -> Option<J> {
-        self.line.take(ticket).map(|waiter| waiter.job)
+        self.wait_list.remove(ticket).map(|waiter| waiter.job)
     }
 
     /// Adds a slot, and starts on it as many waiters as it can take.
     #[must_use = "the started jobs already occupy the slot"]
-    pub fn add_slot(&mut self, now: Instant, spec: SlotSpec) -> (SlotId, Vec<Start<J>>) {
-        let slot = self.slots.add(spec);
-        (slot, self.start_all(now, slot))
+    pub fn add_slot(&mut self, now: Instant, spec: SlotSpec) -> (SlotId, Vec<DispatchedJob<J>>) {
+        let slot = self.slot_table.add(spec);
+        (slot, self.dispatch_all(now, slot))
     }
 
     /// Changes how many requests the slot may have in progress, and starts as many waiters as it
@@ -143,9 +143,14 @@ impl<J> Queue<J> {
     ///
     /// Those bound to it go on waiting: a slot that will not come back wants `unbind` too.
     #[must_use = "the started jobs already occupy the slot"]
-    pub fn set_capacity(&mut self, now: Instant, slot: SlotId, capacity: u32) -> Vec<Start<J>> {
-        self.slots.set_capacity(slot, capacity);
-        self.start_all(now, slot)
+    pub fn set_capacity(
+        &mut self,
+        now: Instant,
+        slot: SlotId,
+        capacity: u32,
+    ) -> Vec<DispatchedJob<J>> {
+        self.slot_table.set_capacity(slot, capacity);
+        self.dispatch_all(now, slot)
     }
 
     /// Lets whoever is bound to the process of this slot start anywhere, in the place of its age, and starts those
@@ -154,21 +159,21 @@ impl<J> Queue<J> {
     /// Call it before `retire_slot` and `remove_slot` of the last slot of a process that somebody may
     /// be bound to, or `start_free` behind them: those unbind too, but start nobody.
     #[must_use = "the started jobs already occupy their slots"]
-    pub fn unbind(&mut self, now: Instant, slot: SlotId) -> Vec<Start<J>> {
+    pub fn unbind(&mut self, now: Instant, slot: SlotId) -> Vec<DispatchedJob<J>> {
         self.unbind_waiters(slot);
-        self.start_free(now)
+        self.dispatch_unbound(now)
     }
 
     /// Starts those whom any slot may take and for whom there is room: whom the end of their process'
     /// last slot has unbound.
     #[must_use = "the started jobs already occupy their slots"]
-    pub fn start_free(&mut self, now: Instant) -> Vec<Start<J>> {
+    pub fn dispatch_unbound(&mut self, now: Instant) -> Vec<DispatchedJob<J>> {
         let mut starts = Vec::new();
-        while self.line.has_free()
-            && let Some(slot) = self.slots.claim_best(NO_HOME)
-            && let Some(waiter) = self.line.pop_free()
+        while self.wait_list.has_unbound()
+            && let Some(slot) = self.slot_table.claim_best(NO_LOOP)
+            && let Some(waiter) = self.wait_list.pop_unbound()
         {
-            starts.push(Start::after_wait(now, slot, waiter));
+            starts.push(DispatchedJob::after_wait(now, slot, waiter));
         }
         starts
     }
@@ -177,12 +182,12 @@ impl<J> Queue<J> {
     ///
     /// A retired slot takes nobody and is gone with its last request: `slot` then answers `None`.
     #[must_use = "the started job already occupies the slot"]
-    pub fn finish(&mut self, now: Instant, slot: SlotId) -> Option<Start<J>> {
-        if self.has_for(slot) && self.slots.hand_over(slot) {
+    pub fn finish_request(&mut self, now: Instant, slot: SlotId) -> Option<DispatchedJob<J>> {
+        if self.has_waiter_for(slot) && self.slot_table.reassign(slot) {
             let waiter = self.pop_for(slot)?;
-            return Some(Start::after_wait(now, slot, waiter));
+            return Some(DispatchedJob::after_wait(now, slot, waiter));
         }
-        self.slots.release(slot);
+        self.slot_table.release(slot);
         None
     }
 
@@ -192,64 +197,71 @@ impl<J> Queue<J> {
     ///
     /// Whoever waits here waits because no slot is free, so this never prefers a busy one.
     #[must_use = "the started job already occupies the slot"]
-    pub fn extend(&mut self, now: Instant, slot: SlotId, in_progress_max: u32) -> Option<Start<J>> {
-        if !self.has_for(slot) || !self.slots.overbook(slot, in_progress_max) {
+    pub fn dispatch_ahead(
+        &mut self,
+        now: Instant,
+        slot: SlotId,
+        in_progress_max: u32,
+    ) -> Option<DispatchedJob<J>> {
+        if !self.has_waiter_for(slot) || !self.slot_table.overbook(slot, in_progress_max) {
             return None;
         }
         let waiter = self.pop_for(slot)?;
-        Some(Start::after_wait(now, slot, waiter))
+        Some(DispatchedJob::after_wait(now, slot, waiter))
     }
 
     /// Takes a place at a slot that is full or paused, up to `in_progress_max`; true when it did. For one
     /// that no other slot may take: it overtakes whoever waits.
-    pub fn claim_beyond(&mut self, slot: SlotId, in_progress_max: u32) -> bool {
-        self.slots.overbook(slot, in_progress_max)
+    pub fn claim_beyond_capacity(&mut self, slot: SlotId, in_progress_max: u32) -> bool {
+        self.slot_table.overbook(slot, in_progress_max)
     }
 
     /// Gives the slot no new jobs; true when nothing is in progress and it is gone.
     pub fn retire_slot(&mut self, slot: SlotId) -> bool {
-        self.unbind_at_last(slot);
-        self.slots.retire(slot)
+        self.unbind_if_last(slot);
+        self.slot_table.retire(slot)
     }
 
     /// Forgets a slot that died; the jobs it had are the caller's, to fail or to give back.
     pub fn remove_slot(&mut self, slot: SlotId) {
-        self.unbind_at_last(slot);
-        self.slots.remove(slot);
+        self.unbind_if_last(slot);
+        self.slot_table.remove(slot);
     }
 
     /// Takes back a job that was handed out but provably never begun: it starts at once on a free
     /// slot or waits in the place of its age, which is in front, bound to none. It is never `Full`.
     ///
     /// Remove the dead slot first, and give several back oldest first.
-    pub fn give_back(&mut self, now: Instant, job: J, enqueued_at: Instant) -> Submitted<J> {
-        if let Some(slot) = self.claim_best(NO_HOME) {
-            return Submitted::Start(Start::at_once(now, slot, job, enqueued_at));
+    pub fn requeue(&mut self, now: Instant, job: J, enqueued_at: Instant) -> QueueOutcome<J> {
+        if let Some(slot) = self.claim_best(NO_LOOP) {
+            return QueueOutcome::Dispatched(DispatchedJob::immediate(now, slot, job, enqueued_at));
         }
-        let (ticket, position) = self.line.put_back(enqueued_at, job);
-        Submitted::Waiting { ticket, position }
+        let (ticket, position) = self.wait_list.requeue(enqueued_at, job);
+        QueueOutcome::Queued { ticket, position }
     }
 
     /// Takes out the oldest waiter if it has waited for the time-out; call until `None`.
-    pub fn expire(&mut self, now: Instant) -> Option<(Ticket, J, Duration)> {
-        let waited = now.saturating_duration_since(self.line.front()?);
+    pub fn pop_expired(&mut self, now: Instant) -> Option<(Ticket, J, Duration)> {
+        let waited = now.saturating_duration_since(self.wait_list.oldest_enqueued_at()?);
         if waited < self.limits.timeout {
             return None;
         }
-        let waiter = self.line.pop()?;
+        let waiter = self.wait_list.pop()?;
         Some((waiter.ticket, waiter.job, waited))
     }
 
     /// When `expire` next has something to say, unless the oldest waiter leaves before.
     pub fn next_expiry(&self) -> Option<Instant> {
-        self.line.front()?.checked_add(self.limits.timeout)
+        self.wait_list
+            .oldest_enqueued_at()?
+            .checked_add(self.limits.timeout)
     }
 
     /// Empties the line, oldest first; what is in progress goes on.
     #[must_use = "somebody waits for each of these jobs"]
     pub fn clear(&mut self) -> Vec<J> {
-        let mut jobs = Vec::with_capacity(self.line.len());
-        while let Some(waiter) = self.line.pop() {
+        let mut jobs = Vec::with_capacity(self.wait_list.len());
+        while let Some(waiter) = self.wait_list.pop() {
             jobs.push(waiter.job);
         }
         jobs
@@ -257,13 +269,13 @@ impl<J> Queue<J> {
 
     /// The jobs that wait, in no order.
     pub fn waiting(&self) -> impl Iterator<Item = &J> {
-        self.line.jobs()
+        self.wait_list.jobs()
     }
 
     /// Takes out the waiting jobs that match, each with the moment that it joined.
     #[must_use = "somebody waits for each of these jobs"]
     pub fn take_matching(&mut self, matches: impl FnMut(&J) -> bool) -> Vec<(J, Instant)> {
-        let taken = self.line.take_matching(matches).into_iter();
+        let taken = self.wait_list.take_matching(matches).into_iter();
         taken
             .map(|waiter| (waiter.job, waiter.enqueued_at))
             .collect()
@@ -271,105 +283,105 @@ impl<J> Queue<J> {
 
     /// How many wait.
     pub fn len(&self) -> usize {
-        self.line.len()
+        self.wait_list.len()
     }
 
     /// Whether nobody waits.
     pub fn is_empty(&self) -> bool {
-        self.line.len() == 0
+        self.wait_list.len() == 0
     }
 
     /// How many wait for the process of this slot and no other.
     pub fn len_bound(&self, slot: SlotId) -> usize {
-        let process = self.slots.process_of(slot);
-        process.map_or(0, |process| self.line.len_bound(process))
+        let process = self.slot_table.process_of(slot);
+        process.map_or(0, |process| self.wait_list.len_bound(process))
     }
 
     /// How many slots take new jobs: retired ones are not counted.
-    pub fn slots(&self) -> usize {
-        self.slots.live()
+    pub fn live_slots(&self) -> usize {
+        self.slot_table.live_count()
     }
 
     /// How many requests could be in progress at once in the slots that take new jobs.
     pub fn capacity(&self) -> usize {
-        self.slots.capacity()
+        self.slot_table.capacity()
     }
 
     /// How many requests the slots have in hand, retired ones included.
     pub fn in_progress(&self) -> usize {
-        self.slots.in_progress()
+        self.slot_table.in_progress()
     }
 
     /// How many requests would start at once if they came now.
-    pub fn free(&self) -> usize {
-        self.slots.places()
+    pub fn free_capacity(&self) -> usize {
+        self.slot_table.free_capacity()
     }
 
     /// How long the oldest waiter has waited.
     pub fn oldest_wait(&self, now: Instant) -> Option<Duration> {
-        let arrived = self.line.front()?;
+        let arrived = self.wait_list.oldest_enqueued_at()?;
         Some(now.saturating_duration_since(arrived))
     }
 
     /// One slot as it stands; `None` when it is gone.
-    pub fn slot(&self, slot: SlotId) -> Option<SlotView> {
-        self.slots.view(slot)
+    pub fn slot_view(&self, slot: SlotId) -> Option<SlotView> {
+        self.slot_table.view(slot)
     }
 
     /// Every slot, retired ones included, in no particular order.
-    pub fn each_slot(&self) -> impl Iterator<Item = SlotView> {
-        self.slots.views()
+    pub fn slot_views(&self) -> impl Iterator<Item = SlotView> {
+        self.slot_table.views()
     }
 
     /// A place for a newcomer at the best free slot, unless somebody waits for just that.
     fn claim_best(&mut self, home: usize) -> Option<SlotId> {
-        if self.line.has_free() {
+        if self.wait_list.has_unbound() {
             return None;
         }
-        self.slots.claim_best(home)
+        self.slot_table.claim_best(home)
     }
 
-    fn join(&mut self, now: Instant, job: J, bound_to: Option<SlotId>) -> Submitted<J> {
-        if self.line.len_joined() >= self.limits.len_max {
-            return Submitted::Full(job);
+    fn push_back(&mut self, now: Instant, job: J, bound_to: Option<SlotId>) -> QueueOutcome<J> {
+        if self.wait_list.len_without_requeued() >= self.limits.max_len {
+            return QueueOutcome::Full(job);
         }
-        let process = bound_to.and_then(|slot| self.slots.process_of(slot));
-        let (ticket, position) = self.line.join(now, job, process);
-        Submitted::Waiting { ticket, position }
+        let process = bound_to.and_then(|slot| self.slot_table.process_of(slot));
+        let (ticket, position) = self.wait_list.push_back(now, job, process);
+        QueueOutcome::Queued { ticket, position }
     }
 
-    fn start_oldest(&mut self, now: Instant, slot: SlotId) -> Option<Start<J>> {
-        if !self.has_for(slot) || !self.slots.claim_at(slot) {
+    fn dispatch_oldest(&mut self, now: Instant, slot: SlotId) -> Option<DispatchedJob<J>> {
+        if !self.has_waiter_for(slot) || !self.slot_table.claim_at(slot) {
             return None;
         }
         let waiter = self.pop_for(slot)?;
-        Some(Start::after_wait(now, slot, waiter))
+        Some(DispatchedJob::after_wait(now, slot, waiter))
     }
 
-    fn start_all(&mut self, now: Instant, slot: SlotId) -> Vec<Start<J>> {
-        std::iter::from_fn(|| self.start_oldest(now, slot)).collect()
+    fn dispatch_all(&mut self, now: Instant, slot: SlotId) -> Vec<DispatchedJob<J>> {
+        std::iter::from_fn(|| self.dispatch_oldest(now, slot)).collect()
     }
 
     /// Whether somebody waits whom this slot may take.
-    fn has_for(&self, slot: SlotId) -> bool {
-        let process = self.slots.process_of(slot);
-        process.is_some_and(|process| self.line.has_for(process))
+    fn has_waiter_for(&self, slot: SlotId) -> bool {
+        let process = self.slot_table.process_of(slot);
+        process.is_some_and(|process| self.wait_list.has_waiter_for(process))
     }
 
     /// The oldest whom this slot may take leaves the line.
     fn pop_for(&mut self, slot: SlotId) -> Option<Waiter<J>> {
-        self.line.pop_for(self.slots.process_of(slot)?)
+        self.wait_list.pop_for(self.slot_table.process_of(slot)?)
     }
 
     fn unbind_waiters(&mut self, slot: SlotId) {
-        if let Some(process) = self.slots.process_of(slot) {
-            self.line.unbind(process);
+        if let Some(process) = self.slot_table.process_of(slot) {
+            self.wait_list.unbind(process);
         }
     }
 
     /// Unbinds where this slot is the last live one of its process.
-    fn unbind_at_last(&mut self, slot: SlotId) {
-        if !self.slots.has_live_sibling(slot) {
+    fn unbind_if_last(&mut self, slot: SlotId) {
+        if !self.slot_table.has_live_sibling(slot) {
             self.unbind_waiters(slot);
         }
     }
@@ -379,36 +391,36 @@ impl<J> fmt::Debug for Queue<J> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Queue")
             .field("len", &self.len())
-            .field("slots", &self.slots())
+            .field("slots", &self.live_slots())
             .field("in_progress", &self.in_progress())
             .finish_non_exhaustive()
     }
 }
 
-impl<J> Start<J> {
-    fn at_once(now: Instant, slot: SlotId, job: J, enqueued_at: Instant) -> Self {
+impl<J> DispatchedJob<J> {
+    fn immediate(now: Instant, slot: SlotId, job: J, enqueued_at: Instant) -> Self {
         Self {
-            slot,
+            slot_id: slot,
             job,
             waited: now.saturating_duration_since(enqueued_at),
-            position: 0,
+            queue_position: 0,
             enqueued_at,
         }
     }
 
     fn after_wait(now: Instant, slot: SlotId, waiter: Waiter<J>) -> Self {
         Self {
-            slot,
+            slot_id: slot,
             job: waiter.job,
             waited: now.saturating_duration_since(waiter.enqueued_at),
-            position: waiter.position,
+            queue_position: waiter.position,
             enqueued_at: waiter.enqueued_at,
         }
     }
 }
 
 /// No loop has this number: a job that is given back prefers nobody's slots.
-const NO_HOME: usize = usize::MAX;
+const NO_LOOP: usize = usize::MAX;
 
 #[cfg(test)]
 mod simulation;

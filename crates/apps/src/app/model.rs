@@ -182,7 +182,7 @@ impl<'a> Place<'a> {
     fn take(shared: &'a AppShared) -> Result<Self, Fault> {
         let before = shared.model.waiting.fetch_add(1, Ordering::Relaxed);
         let place = Self(&shared.model);
-        let most = shared.queue_limits.len_max;
+        let most = shared.queue_limits.max_len;
         if before < most {
             return Ok(place);
         }

@@ -131,7 +131,7 @@ impl AppShared {
     /// What an application with this configuration shares, before anything has happened.
     pub(crate) fn new(config: &config::App, way: Way, store: BodyStore) -> Self {
         let queue_limits = QueueLimits {
-            len_max: config.queue_max,
+            max_len: config.queue_max,
             timeout: config.queue_timeout,
         };
         Self {

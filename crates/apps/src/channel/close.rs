@@ -5,7 +5,7 @@
 
 use penstock_exchange::{Fault, FaultKind};
 use penstock_http::websocket::code;
-use penstock_queue::Start;
+use penstock_queue::DispatchedJob;
 use penstock_runtime::clock;
 
 use super::ChannelDriver;
@@ -19,7 +19,7 @@ impl ChannelDriver {
         let (unsent, last) = self.outbox.unsent();
         // A frame at the end of a socket that was not read to its end: nobody has begun it.
         let unread = last.filter(|_| self.left_unread);
-        let mut unbegun: Vec<Start<Job>> = Vec::new();
+        let mut unbegun: Vec<DispatchedJob<Job>> = Vec::new();
         for id in unread.into_iter().chain(unsent) {
             let is_wanted = self
                 .streams

@@ -15,7 +15,7 @@ use std::time::Instant;
 use penstock_exchange::Timing;
 use penstock_exchange::bodies::HeldPlace;
 use penstock_exchange::bodies::SpoolWriter;
-use penstock_queue::Start;
+use penstock_queue::DispatchedJob;
 use penstock_wire::channel::{OPEN_ID_AT, WINDOW_BYTES};
 
 use super::notices::Notices;
@@ -97,7 +97,7 @@ pub(super) enum Input {
 #[derive(Debug)]
 pub(super) enum State {
     /// There is no answer yet.
-    Asked(Box<Start<Job>>),
+    Asked(Box<DispatchedJob<Job>>),
     /// A body, as fast as it comes.
     Spool(SpoolWriter),
     /// A body that comes faster than it is taken.
@@ -107,7 +107,7 @@ pub(super) enum State {
     /// The application answers by itself, and its call is not over.
     Hijacked(Arc<Stage>),
     /// Nobody wants an answer any more, but the frame of the request was begun.
-    Leaving(Box<Start<Job>>),
+    Leaving(Box<DispatchedJob<Job>>),
     /// Nobody wants the rest.
     Discard,
 }
@@ -164,7 +164,7 @@ impl Streams {
     }
 
     /// Gives a job its stream, whose id is written into its frame and whose clock begins to run.
-    pub(super) fn open(&mut self, mut start: Start<Job>, now: Instant) -> u32 {
+    pub(super) fn open(&mut self, mut start: DispatchedJob<Job>, now: Instant) -> u32 {
         let upload = start.job.upload.take();
         let input = match upload {
             Some(_) => Input::Coming,
@@ -381,7 +381,7 @@ impl Entry {
         };
         if let State::Asked(start) = &self.state {
             timing.queue = start.waited;
-            timing.queue_position = u32::try_from(start.position).unwrap_or(u32::MAX);
+            timing.queue_position = u32::try_from(start.queue_position).unwrap_or(u32::MAX);
         }
         timing
     }
@@ -393,15 +393,15 @@ mod tests {
 
     use super::*;
 
-    fn start() -> Start<Job> {
+    fn start() -> DispatchedJob<Job> {
         let mut queue = penstock_queue::Queue::new(penstock_queue::QueueLimits {
-            len_max: 1,
+            max_len: 1,
             timeout: Duration::from_secs(1),
         });
         let spec = penstock_queue::SlotSpec {
             generation: 1,
             group: 0,
-            home: 0,
+            loop_index: 0,
             capacity: 1,
         };
         let now = Instant::now();
@@ -419,7 +419,7 @@ mod tests {
             affinity: None,
         };
         match queue.submit(now, job, 0) {
-            penstock_queue::Submitted::Start(start) => start,
+            penstock_queue::QueueOutcome::Dispatched(start) => start,
             other => panic!("{other:?}"),
         }
     }

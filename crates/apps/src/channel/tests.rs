@@ -164,7 +164,7 @@ impl Rig {
         let spec = SlotSpec {
             generation: 1,
             group: 0,
-            home: 0,
+            loop_index: 0,
             capacity: terms.capacity,
         };
         let ledger = Arc::new(Ledger::default());

@@ -151,7 +151,7 @@ fn no_request_waits_while_a_slot_is_at_rest() {
 impl World {
     fn new(scene: Scene, seed: u64) -> Self {
         let limits = QueueLimits {
-            len_max: usize::MAX,
+            max_len: usize::MAX,
             timeout: Duration::from_secs(3600),
         };
         let mut world = Self {
@@ -174,7 +174,7 @@ impl World {
                 let spec = SlotSpec {
                     generation: 1,
                     group: place as u64 + 1,
-                    home: place % 2,
+                    loop_index: place % 2,
                     capacity: u32::from(number < scene.threads),
                 };
                 let (id, mailbox) = world.dispatch.add_slot(world.start, spec, &ledger);
@@ -239,7 +239,7 @@ impl World {
         }
     }
 
-    fn take(&mut self, slot: usize, jobs: VecDeque<Start<Job>>) {
+    fn take(&mut self, slot: usize, jobs: VecDeque<DispatchedJob<Job>>) {
         for start in jobs {
             let number = usize::from_le_bytes(start.job.frame.try_into().unwrap());
             let line = &mut self.slots[slot].line;
@@ -309,7 +309,7 @@ impl World {
     fn note_rests(&mut self) {
         let inner = self.dispatch.lock();
         for slot in &mut self.slots {
-            let view = inner.queue.slot(slot.id).unwrap();
+            let view = inner.queue.slot_view(slot.id).unwrap();
             let is_resting = view.spec.capacity > 0 && slot.line.is_empty();
             assert!(slot.line.len() <= BATCH_MAX as usize);
             let is_spare = view.spec.capacity == 0;

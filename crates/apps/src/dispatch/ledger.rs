@@ -16,7 +16,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Instant;
 
-use penstock_queue::{SlotId, Start};
+use penstock_queue::{DispatchedJob, SlotId};
 
 use super::{Dispatch, Inner, Job, wake};
 use crate::sticky::Token;
@@ -191,7 +191,7 @@ impl Dispatch {
         if members.collector.is_some() {
             return;
         }
-        let is_gone = |slot: &&SlotId| inner.queue.slot(**slot).is_none();
+        let is_gone = |slot: &&SlotId| inner.queue.slot_view(**slot).is_none();
         let gone = members.slots.iter().filter(is_gone).count();
         let count = count.saturating_sub(gone);
         while members.idle.len() > count
@@ -203,7 +203,7 @@ impl Dispatch {
         }
         while members.idle.len() < count {
             let is_free = |slot: &SlotId| {
-                let view = inner.queue.slot(*slot);
+                let view = inner.queue.slot_view(*slot);
                 view.is_some_and(|v| v.spec.capacity == 1 && v.in_progress == 0 && !v.is_retired)
             };
             let Some(slot) = members.slots.iter().copied().find(is_free) else {
@@ -236,7 +236,10 @@ impl Dispatch {
             return false;
         }
         let queue = &mut inner.queue;
-        let views = members.slots.iter().filter_map(|slot| queue.slot(*slot));
+        let views = members
+            .slots
+            .iter()
+            .filter_map(|slot| queue.slot_view(*slot));
         let views: Vec<_> = views.filter(|view| !view.is_retired).collect();
         if views.iter().any(|view| view.in_progress > 0) {
             return false;
@@ -244,12 +247,12 @@ impl Dispatch {
         // Nothing is in progress in them, so all their places are free ones.
         let own: usize = views.iter().map(|view| view.spec.capacity as usize).sum();
         let has_peers = queue.capacity() > own;
-        if has_peers && queue.free() <= own && since < COLLECT_OVERDUE {
+        if has_peers && queue.free_capacity() <= own && since < COLLECT_OVERDUE {
             return false;
         }
         for view in views {
-            if queue.claim_at(view.slot) {
-                members.claimed.push(view.slot);
+            if queue.claim_slot(view.id) {
+                members.claimed.push(view.id);
             }
         }
         members.collected_at = served;
@@ -263,7 +266,7 @@ impl Dispatch {
         &self,
         now: Instant,
         slot: SlotId,
-        into: &mut VecDeque<Start<Job>>,
+        into: &mut VecDeque<DispatchedJob<Job>>,
     ) {
         let mut wakers = Vec::new();
         let mut inner = self.lock();
@@ -296,7 +299,7 @@ impl Inner {
             members.collect_after = now.checked_add(took.saturating_mul(COLLECT_PART));
         }
         for claimed in std::mem::take(&mut members.claimed) {
-            if let Some(start) = self.queue.finish(now, claimed) {
+            if let Some(start) = self.queue.finish_request(now, claimed) {
                 wakers.push(self.post(start));
             }
         }

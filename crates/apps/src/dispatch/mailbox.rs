@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
 use std::time::Instant;
 
-use penstock_queue::Start;
+use penstock_queue::DispatchedJob;
 
 use super::{Job, Ledger};
 
@@ -27,7 +27,7 @@ pub(crate) struct Mailbox {
 
 #[derive(Debug, Default)]
 struct Mail {
-    jobs: VecDeque<Start<Job>>,
+    jobs: VecDeque<DispatchedJob<Job>>,
     retire: bool,
     lost: bool,
     cut: bool,
@@ -37,7 +37,7 @@ struct Mail {
 /// What a driver finds in its mailbox.
 #[derive(Debug, Default)]
 pub(crate) struct Delivery {
-    pub(crate) jobs: VecDeque<Start<Job>>,
+    pub(crate) jobs: VecDeque<DispatchedJob<Job>>,
     pub(crate) retire: bool,
     /// Its worker's process has ended.
     pub(crate) lost: bool,
@@ -61,14 +61,14 @@ impl Mailbox {
     }
 
     /// Leaves a job; gives the driver's waker.
-    pub(super) fn post(&self, start: Start<Job>) -> Option<Waker> {
+    pub(super) fn post(&self, start: DispatchedJob<Job>) -> Option<Waker> {
         let mut mail = self.lock();
         mail.jobs.push_back(start);
         mail.waker.take()
     }
 
     /// Takes the jobs that the driver has not found.
-    pub(super) fn take_jobs(&self) -> VecDeque<Start<Job>> {
+    pub(super) fn take_jobs(&self) -> VecDeque<DispatchedJob<Job>> {
         std::mem::take(&mut self.lock().jobs)
     }
 

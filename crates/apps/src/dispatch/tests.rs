@@ -5,13 +5,13 @@ use std::task::Context;
 use super::*;
 
 const LIMITS: QueueLimits = QueueLimits {
-    len_max: 10,
+    max_len: 10,
     timeout: Duration::from_secs(10),
 };
 const SPEC: SlotSpec = SlotSpec {
     generation: 1,
     group: 0,
-    home: 0,
+    loop_index: 0,
     capacity: 1,
 };
 

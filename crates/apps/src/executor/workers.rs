@@ -334,7 +334,7 @@ impl Executor {
             let spec = SlotSpec {
                 generation,
                 group: worker.0,
-                home,
+                loop_index: home,
                 capacity,
             };
             let now = clock::now();

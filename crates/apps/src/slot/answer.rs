@@ -166,7 +166,7 @@ impl Driver {
                 let held = self.progress_at.saturating_duration_since(entry.handed_at);
                 timing.queue += held.saturating_sub(app);
             }
-            timing.queue_position = u32::try_from(entry.start.position).unwrap_or(u32::MAX);
+            timing.queue_position = u32::try_from(entry.start.queue_position).unwrap_or(u32::MAX);
         }
         self.app.metrics.app_time.record(app);
         self.app.metrics.queue_time.record(timing.queue);

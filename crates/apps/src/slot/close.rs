@@ -4,7 +4,7 @@
 //! begun it.
 
 use penstock_exchange::{Fault, FaultKind, Timing};
-use penstock_queue::Start;
+use penstock_queue::DispatchedJob;
 use penstock_runtime::clock;
 use penstock_wire::{HEADER_LEN, named};
 
@@ -18,7 +18,7 @@ const ENVIRON_AT: usize = HEADER_LEN + 4;
 impl Driver {
     /// Leaves nobody waiting: the head of the line learns what happened, the rest goes back.
     pub(super) fn close(&mut self, end: &End) {
-        let mut unbegun: Vec<Start<Job>> = Vec::new();
+        let mut unbegun: Vec<DispatchedJob<Job>> = Vec::new();
         let mut line = std::mem::take(&mut self.line).into_iter();
         if let Some(first) = line.next() {
             // A frame alone in a socket that was not read to its end: nobody has begun it.
@@ -48,7 +48,7 @@ impl Driver {
         let app = clock::now().saturating_duration_since(entry.handed_at);
         let timing = Timing {
             queue: entry.start.waited,
-            queue_position: u32::try_from(entry.start.position).unwrap_or(u32::MAX),
+            queue_position: u32::try_from(entry.start.queue_position).unwrap_or(u32::MAX),
             app,
             handler: Some((&self.app.name).into()),
             worker: self.pid,

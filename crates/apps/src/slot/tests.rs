@@ -72,7 +72,7 @@ impl Stage {
         let spec = SlotSpec {
             generation: 1,
             group: 0,
-            home: 0,
+            loop_index: 0,
             capacity,
         };
         let (slot, mailbox) = self.app.dispatch.add_slot(clock::now(), spec, &self.ledger);

@@ -108,7 +108,7 @@ impl Play {
     fn act(&mut self, act: impl FnOnce(&mut Roster, Instant, &mut Aftermath)) -> Vec<usize> {
         let mut after = Aftermath::default();
         act(&mut self.roster, self.now, &mut after);
-        let index = |start: &Start<Waiter>| self.roster.index_of(start.slot).unwrap();
+        let index = |start: &DispatchedJob<Waiter>| self.roster.index_of(start.slot_id).unwrap();
         let granted = after.starts.iter().map(index);
         granted
             .map(|at| self.at(self.roster.members[at].key))

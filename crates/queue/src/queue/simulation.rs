@@ -13,15 +13,15 @@ mod checks;
 /// A job is its own number, so that a lost or doubled one shows.
 type Job = u64;
 
-struct World {
+struct ModelQueue {
     rng: Rng,
     queue: Queue<Job>,
     now: Instant,
     next_job: Job,
     /// Jobs that have ended in any way: served, refused, canceled, expired, lost with a worker.
     ended: u64,
-    line: Vec<Waits>,
-    slots: Vec<Worker>,
+    waiters: Vec<ModelWaiter>,
+    slots: Vec<ModelSlot>,
     /// Names of what is gone, to be tried again.
     old_tickets: Vec<Ticket>,
     old_slots: Vec<SlotId>,
@@ -30,7 +30,7 @@ struct World {
     uses: u64,
 }
 
-struct Waits {
+struct ModelWaiter {
     job: Job,
     ticket: Ticket,
     since: Instant,
@@ -46,7 +46,7 @@ enum Process {
     Alone(SlotId),
 }
 
-struct Worker {
+struct ModelSlot {
     id: SlotId,
     spec: SlotSpec,
     jobs: Vec<(Job, Instant)>,
@@ -63,18 +63,18 @@ fn agrees_with_the_model_in_random_orders_of_operations() {
     };
     for seed in seeds {
         let run = std::panic::catch_unwind(|| {
-            let mut world = World::new(seed);
+            let mut world = ModelQueue::new(seed);
             for _ in 0..400 {
                 world.step();
                 world.check_invariants();
             }
-            world.wind_up();
+            world.finish_all();
         });
         assert!(run.is_ok(), "replay with PENSTOCK_SEED={seed}");
     }
 }
 
-impl World {
+impl ModelQueue {
     fn new(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
         let limits = random_limits(&mut rng);
@@ -84,7 +84,7 @@ impl World {
             now: Instant::now(),
             next_job: 0,
             ended: 0,
-            line: Vec::new(),
+            waiters: Vec::new(),
             slots: Vec::new(),
             old_tickets: Vec::new(),
             old_slots: Vec::new(),
@@ -102,11 +102,11 @@ impl World {
             26..50 => self.claim_or_wait(),
             50..80 => self.finish(),
             80..86 => self.cancel(),
-            86..94 => self.extend(),
+            86..94 => self.dispatch_ahead(),
             94..100 => self.expire(),
             100..106 => self.add_slot(),
             106..109 => self.retire(),
-            109..112 => self.kill(),
+            109..112 => self.kill_slot(),
             112..118 => self.set_capacity(),
             118..121 => self.unbind_one(),
             121..122 => self.set_limits(),
@@ -119,7 +119,7 @@ impl World {
         self.next_job += 1;
         let (job, home) = (self.next_job, self.rng.below(4));
         let submitted = self.queue.submit(self.now, job, home);
-        if let Some(start) = self.expect_in_line(submitted, job, None) {
+        if let Some(start) = self.expect_queued(submitted, job, None) {
             self.expect_best(start, job, self.now, home);
         }
     }
@@ -138,23 +138,23 @@ impl World {
         };
         let has_room = choice.is_some_and(|place| self.slots[place].is_free());
         let process = choice.map(|place| self.slots[place].process());
-        let is_of_process = |w: &Worker| Some(w.process()) == process;
-        let is_free = |w: &Worker| w.is_free() && is_of_process(w);
+        let is_of_process = |w: &ModelSlot| Some(w.process()) == process;
+        let is_free = |w: &ModelSlot| w.is_free() && is_of_process(w);
         let process_has_room = self.slots.iter().any(is_free);
         // Sometimes a caller waits that should have claimed.
         if self.rng.below(4) > 0 {
-            assert_eq!(self.queue.claim_at(slot), has_room);
+            assert_eq!(self.queue.claim_slot(slot), has_room);
             if has_room {
                 assert_eq!(self.first_for(slot), None, "nobody is overtaken");
                 return self.begin(slot, job, self.now);
             }
         }
         let names = (self.rng.below(3) > 0).then_some(slot);
-        let submitted = self.queue.wait(self.now, job, names);
+        let submitted = self.queue.enqueue(self.now, job, names);
         let is_live = choice.is_some_and(|place| !self.slots[place].is_retired);
         let bound_to = process.filter(|_| names.is_some() && is_live);
-        let Some(start) = self.expect_in_line(submitted, job, bound_to) else {
-            let may_take = |w: &Worker| bound_to.is_none_or(|process| process == w.process());
+        let Some(start) = self.expect_queued(submitted, job, bound_to) else {
+            let may_take = |w: &ModelSlot| bound_to.is_none_or(|process| process == w.process());
             assert!(!self.slots.iter().any(|w| w.is_free() && may_take(w)));
             return;
         };
@@ -162,27 +162,27 @@ impl World {
             return self.expect_best(start, job, self.now, usize::MAX);
         }
         assert!(process_has_room);
-        self.expect_best_of(start.slot, process);
+        self.expect_best_of(start.slot_id, process);
         let expected = (job, Duration::ZERO, 0);
-        let got = (start.job, start.waited, start.position);
+        let got = (start.job, start.waited, start.queue_position);
         assert_eq!(got, expected);
-        self.begin(start.slot, job, self.now);
+        self.begin(start.slot_id, job, self.now);
     }
 
     /// Notes a newcomer that waits or was refused; gives the start of one that did neither.
-    fn expect_in_line(
+    fn expect_queued(
         &mut self,
-        submitted: Submitted<Job>,
+        submitted: QueueOutcome<Job>,
         job: Job,
         bound_to: Option<Process>,
-    ) -> Option<Start<Job>> {
-        let joined = self.line.iter().filter(|w| !w.is_returned).count();
+    ) -> Option<DispatchedJob<Job>> {
+        let joined = self.waiters.iter().filter(|w| !w.is_returned).count();
         match submitted {
-            Submitted::Start(start) => return Some(start),
-            Submitted::Waiting { ticket, position } => {
-                assert!(joined < self.queue.limits().len_max);
-                assert_eq!(position, self.line.len() + 1);
-                self.line.push(Waits {
+            QueueOutcome::Dispatched(start) => return Some(start),
+            QueueOutcome::Queued { ticket, position } => {
+                assert!(joined < self.queue.limits().max_len);
+                assert_eq!(position, self.waiters.len() + 1);
+                self.waiters.push(ModelWaiter {
                     job,
                     ticket,
                     since: self.now,
@@ -191,8 +191,8 @@ impl World {
                     bound_to,
                 });
             }
-            Submitted::Full(back) => {
-                assert!(joined >= self.queue.limits().len_max);
+            QueueOutcome::Full(back) => {
+                assert!(joined >= self.queue.limits().max_len);
                 assert_eq!(back, job);
                 self.ended += 1;
             }
@@ -217,7 +217,7 @@ impl World {
     }
 
     /// Takes the slot out of the model; its process goes with its last one.
-    fn forget(&mut self, place: usize) -> Worker {
+    fn forget(&mut self, place: usize) -> ModelSlot {
         let worker = self.slots.swap_remove(place);
         self.old_slots.push(worker.id);
         if let Some(group) = worker.group()
@@ -231,9 +231,9 @@ impl World {
     /// The place in line of the oldest that this slot may take.
     fn first_for(&self, slot: SlotId) -> Option<usize> {
         let process = self.slots.iter().find(|w| w.id == slot);
-        let process = process.map(Worker::process);
-        let may_take = |w: &Waits| w.bound_to.is_none_or(|bound| Some(bound) == process);
-        self.line.iter().position(may_take)
+        let process = process.map(ModelSlot::process);
+        let may_take = |w: &ModelWaiter| w.bound_to.is_none_or(|bound| Some(bound) == process);
+        self.waiters.iter().position(may_take)
     }
 
     fn finish(&mut self) {
@@ -251,7 +251,7 @@ impl World {
             self.forget(place);
         }
         let takes = is_free && self.first_for(slot).is_some();
-        match self.queue.finish(self.now, slot) {
+        match self.queue.finish_request(self.now, slot) {
             Some(start) => {
                 assert!(takes, "only a live slot with a place takes a waiter");
                 self.expect_oldest(start, slot);
@@ -260,7 +260,7 @@ impl World {
         }
     }
 
-    fn extend(&mut self) {
+    fn dispatch_ahead(&mut self) {
         let Some(place) = self.pick(|_| true) else {
             return;
         };
@@ -269,7 +269,7 @@ impl World {
         let has_room = worker.jobs.len() < depth_max as usize;
         let slot = worker.id;
         let takes = self.first_for(slot).is_some() && !worker.is_retired && has_room;
-        match self.queue.extend(self.now, slot, depth_max) {
+        match self.queue.dispatch_ahead(self.now, slot, depth_max) {
             Some(start) => {
                 assert!(takes && !self.slots[place].is_free());
                 self.expect_oldest(start, slot);
@@ -279,11 +279,11 @@ impl World {
     }
 
     fn cancel(&mut self) {
-        if self.line.is_empty() {
+        if self.waiters.is_empty() {
             return;
         }
-        let which = self.rng.below(self.line.len());
-        let left = self.line.remove(which);
+        let which = self.rng.below(self.waiters.len());
+        let left = self.waiters.remove(which);
         assert_eq!(self.queue.cancel(left.ticket), Some(left.job));
         self.old_tickets.push(left.ticket);
         self.ended += 1;
@@ -291,17 +291,17 @@ impl World {
 
     fn expire(&mut self) {
         let timeout = self.queue.limits().timeout;
-        let soonest = self.line.iter().map(|w| w.since).min();
+        let soonest = self.waiters.iter().map(|w| w.since).min();
         assert_eq!(self.queue.next_expiry(), soonest.map(|at| at + timeout));
-        while let Some((ticket, job, waited)) = self.queue.expire(self.now) {
-            let first = self.line.remove(0);
+        while let Some((ticket, job, waited)) = self.queue.pop_expired(self.now) {
+            let first = self.waiters.remove(0);
             assert_eq!((ticket, job), (first.ticket, first.job));
             assert_eq!(waited, self.now - first.since);
             assert!(waited >= timeout);
             self.old_tickets.push(ticket);
             self.ended += 1;
         }
-        assert!(self.line.iter().all(|w| self.now - w.since < timeout));
+        assert!(self.waiters.iter().all(|w| self.now - w.since < timeout));
     }
 
     fn add_slot(&mut self) {
@@ -311,13 +311,13 @@ impl World {
         let spec = SlotSpec {
             generation: self.rng.below(3) as u64,
             group: self.rng.below(4) as u64,
-            home: self.rng.below(4),
+            loop_index: self.rng.below(4),
             capacity: [1, 1, 1, 2, 3, 0, 1, 2, u32::MAX][self.rng.below(9)],
         };
         let (id, starts) = self.queue.add_slot(self.now, spec);
         assert!(self.slots.iter().all(|w| w.id != id), "a name is new");
         assert!(!self.old_slots.contains(&id), "a name is never reused");
-        self.slots.push(Worker {
+        self.slots.push(ModelSlot {
             id,
             spec,
             jobs: Vec::new(),
@@ -332,8 +332,8 @@ impl World {
             }
         }
         let process = self.slots[self.slots.len() - 1].process();
-        let may_take = |w: &&Waits| w.bound_to.is_none_or(|bound| bound == process);
-        let eligible = self.line.iter().filter(may_take).count();
+        let may_take = |w: &&ModelWaiter| w.bound_to.is_none_or(|bound| bound == process);
+        let eligible = self.waiters.iter().filter(may_take).count();
         let expected = eligible.min(spec.capacity as usize);
         assert_eq!(starts.len(), expected);
         for start in starts {
@@ -381,29 +381,29 @@ impl World {
     /// What the end of a slot does by itself, if it is the last live one of its process.
     fn unbind_at_last(&mut self, place: usize) {
         let (slot, process) = (self.slots[place].id, self.slots[place].process());
-        let is_sibling = |w: &Worker| w.id != slot && !w.is_retired && w.process() == process;
+        let is_sibling = |w: &ModelSlot| w.id != slot && !w.is_retired && w.process() == process;
         if !self.slots.iter().any(is_sibling) {
             self.unbind_all_of(process);
         }
     }
 
     fn unbind_all_of(&mut self, process: Process) {
-        for waits in &mut self.line {
+        for waits in &mut self.waiters {
             waits.bound_to = waits.bound_to.filter(|bound| *bound != process);
         }
     }
 
     fn start_free(&mut self) {
-        let starts = self.queue.start_free(self.now);
+        let starts = self.queue.dispatch_unbound(self.now);
         self.expect_free_started(starts);
     }
 
-    fn expect_free_started(&mut self, starts: Vec<Start<Job>>) {
+    fn expect_free_started(&mut self, starts: Vec<DispatchedJob<Job>>) {
         for start in starts {
-            self.expect_best_slot(start.slot, usize::MAX);
-            let first = self.line.iter().position(Waits::is_free);
+            self.expect_best_slot(start.slot_id, usize::MAX);
+            let first = self.waiters.iter().position(ModelWaiter::is_unbound);
             let first = first.expect("only the unbound start");
-            assert_eq!(self.line[first].job, start.job);
+            assert_eq!(self.waiters[first].job, start.job);
             self.expect_oldest_free(start, first);
         }
     }
@@ -429,7 +429,7 @@ impl World {
     }
 
     /// A worker dies: some of its jobs had begun and are lost, the others are given back.
-    fn kill(&mut self) {
+    fn kill_slot(&mut self) {
         let Some(place) = self.pick(|_| true) else {
             return;
         };
@@ -448,19 +448,19 @@ impl World {
             if self.rng.below(3) == 0 {
                 self.ended += 1;
             } else {
-                self.give_back(job, since);
+                self.requeue(job, since);
             }
         }
     }
 
-    fn give_back(&mut self, job: Job, since: Instant) {
-        match self.queue.give_back(self.now, job, since) {
-            Submitted::Start(start) => self.expect_best(start, job, since, usize::MAX),
-            Submitted::Waiting { ticket, position } => {
-                let is_before = |w: &&Waits| (w.since, !w.is_returned) <= (since, false);
-                let before = self.line.iter().take_while(is_before).count();
+    fn requeue(&mut self, job: Job, since: Instant) {
+        match self.queue.requeue(self.now, job, since) {
+            QueueOutcome::Dispatched(start) => self.expect_best(start, job, since, usize::MAX),
+            QueueOutcome::Queued { ticket, position } => {
+                let is_before = |w: &&ModelWaiter| (w.since, !w.is_returned) <= (since, false);
+                let before = self.waiters.iter().take_while(is_before).count();
                 assert_eq!(position, before + 1);
-                let waits = Waits {
+                let waits = ModelWaiter {
                     job,
                     ticket,
                     since,
@@ -468,9 +468,9 @@ impl World {
                     is_returned: true,
                     bound_to: None,
                 };
-                self.line.insert(before, waits);
+                self.waiters.insert(before, waits);
             }
-            Submitted::Full(_) => panic!("a job given back is never refused"),
+            QueueOutcome::Full(_) => panic!("a job given back is never refused"),
         }
     }
 
@@ -485,15 +485,15 @@ impl World {
             assert_eq!(self.queue.cancel(*ticket), None);
         }
         for slot in &self.old_slots {
-            assert_eq!(self.queue.finish(self.now, *slot), None);
-            assert!(!self.queue.claim_at(*slot));
+            assert_eq!(self.queue.finish_request(self.now, *slot), None);
+            assert!(!self.queue.claim_slot(*slot));
             assert_eq!(self.queue.set_capacity(self.now, *slot, 9), []);
             assert_eq!(self.queue.unbind(self.now, *slot), []);
             assert_eq!(self.queue.len_bound(*slot), 0);
-            assert_eq!(self.queue.extend(self.now, *slot, 9), None);
+            assert_eq!(self.queue.dispatch_ahead(self.now, *slot, 9), None);
             assert!(self.queue.retire_slot(*slot));
             self.queue.remove_slot(*slot);
-            assert_eq!(self.queue.slot(*slot), None);
+            assert_eq!(self.queue.slot_view(*slot), None);
         }
     }
 
@@ -502,7 +502,7 @@ impl World {
             return;
         }
         let cleared = self.queue.clear();
-        let waited = self.line.drain(..);
+        let waited = self.waiters.drain(..);
         let (jobs, tickets): (Vec<_>, Vec<_>) = waited.map(|w| (w.job, w.ticket)).unzip();
         assert_eq!(cleared, jobs);
         self.ended += jobs.len() as u64;
@@ -510,29 +510,29 @@ impl World {
     }
 
     /// With slots and without newcomers everybody is served.
-    fn wind_up(&mut self) {
+    fn finish_all(&mut self) {
         for place in 0..self.slots.len() {
             self.unbind(self.slots[place].id);
         }
         let spec = SlotSpec {
             generation: 9,
             group: 0,
-            home: 0,
+            loop_index: 0,
             capacity: 1,
         };
         let (slot, starts) = self.queue.add_slot(self.now, spec);
         let mut running = starts.into_iter().next();
         while let Some(start) = running.take() {
-            assert_eq!(start.job, self.line.remove(0).job);
+            assert_eq!(start.job, self.waiters.remove(0).job);
             self.ended += 1;
-            running = self.queue.finish(self.now, slot);
+            running = self.queue.finish_request(self.now, slot);
         }
-        assert!(self.line.is_empty() && self.queue.is_empty());
+        assert!(self.waiters.is_empty() && self.queue.is_empty());
         let in_progress: usize = self.slots.iter().map(|w| w.jobs.len()).sum();
         assert_eq!(self.ended + in_progress as u64, self.next_job);
     }
 
-    fn pick(&mut self, is_wanted: impl Fn(&Worker) -> bool) -> Option<usize> {
+    fn pick(&mut self, is_wanted: impl Fn(&ModelSlot) -> bool) -> Option<usize> {
         let wanted = |(place, worker)| is_wanted(worker).then_some(place);
         let places: Vec<_> = self.slots.iter().enumerate().filter_map(wanted).collect();
         let choice = self.rng.below(places.len().max(1));
@@ -540,13 +540,13 @@ impl World {
     }
 }
 
-impl Waits {
-    fn is_free(&self) -> bool {
+impl ModelWaiter {
+    fn is_unbound(&self) -> bool {
         self.bound_to.is_none()
     }
 }
 
-impl Worker {
+impl ModelSlot {
     /// The name of its process, unless it stands alone.
     fn group(&self) -> Option<(u64, u64)> {
         let SlotSpec {
@@ -573,7 +573,7 @@ impl Worker {
 
 fn random_limits(rng: &mut Rng) -> QueueLimits {
     QueueLimits {
-        len_max: [0, 1, 3, 10, 50][rng.below(5)],
+        max_len: [0, 1, 3, 10, 50][rng.below(5)],
         timeout: Duration::from_millis(20 + rng.below(400) as u64),
     }
 }

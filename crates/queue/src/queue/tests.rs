@@ -3,16 +3,19 @@
 
 use super::*;
 
-struct Bed {
+struct TestQueue {
     queue: Queue<&'static str>,
     zero: Instant,
 }
 
-impl Bed {
+impl TestQueue {
     fn new(len_max: usize) -> Self {
         let timeout = Duration::from_secs(30);
         Self {
-            queue: Queue::new(QueueLimits { len_max, timeout }),
+            queue: Queue::new(QueueLimits {
+                max_len: len_max,
+                timeout,
+            }),
             zero: Instant::now(),
         }
     }
@@ -39,33 +42,35 @@ impl Bed {
 
     fn start_from(&mut self, job: &'static str, home: usize) -> SlotId {
         match self.queue.submit(self.zero, job, home) {
-            Submitted::Start(start) => start.slot,
+            QueueOutcome::Dispatched(start) => start.slot_id,
             other => panic!("{job} should start, but: {other:?}"),
         }
     }
 
     fn wait(&mut self, seconds: u64, job: &'static str) -> (Ticket, usize) {
         match self.queue.submit(self.at(seconds), job, 0) {
-            Submitted::Waiting { ticket, position } => (ticket, position),
+            QueueOutcome::Queued { ticket, position } => (ticket, position),
             other => panic!("{job} should wait, but: {other:?}"),
         }
     }
 
     fn finish(&mut self, slot: SlotId) -> Option<&'static str> {
-        self.queue.finish(self.at(9), slot).map(|start| start.job)
+        self.queue
+            .finish_request(self.at(9), slot)
+            .map(|start| start.job)
     }
 
     /// Joins the line for one slot or for any.
     fn wait_for(&mut self, seconds: u64, job: &'static str, slot: Option<SlotId>) -> Ticket {
-        match self.queue.wait(self.at(seconds), job, slot) {
-            Submitted::Waiting { ticket, .. } => ticket,
+        match self.queue.enqueue(self.at(seconds), job, slot) {
+            QueueOutcome::Queued { ticket, .. } => ticket,
             other => panic!("{job} should wait, but: {other:?}"),
         }
     }
 
     fn fill(&mut self, slots: &[SlotId]) {
         for slot in slots {
-            assert!(self.queue.claim_at(*slot));
+            assert!(self.queue.claim_slot(*slot));
         }
     }
 
@@ -78,29 +83,29 @@ fn spec(generation: u64, home: usize, capacity: u32) -> SlotSpec {
     SlotSpec {
         generation,
         group: 0,
-        home,
+        loop_index: home,
         capacity,
     }
 }
 
 #[test]
 fn starts_at_once_on_a_free_slot() {
-    let (mut bed, slots) = Bed::with_slots(5, &[spec(1, 0, 1)]);
+    let (mut bed, slots) = TestQueue::with_slots(5, &[spec(1, 0, 1)]);
     let started = bed.queue.submit(bed.zero, "a", 0);
-    let expected = Start {
-        slot: slots[0],
+    let expected = DispatchedJob {
+        slot_id: slots[0],
         job: "a",
         waited: Duration::ZERO,
-        position: 0,
+        queue_position: 0,
         enqueued_at: bed.zero,
     };
-    assert_eq!(started, Submitted::Start(expected));
-    assert_eq!((bed.queue.in_progress(), bed.queue.free()), (1, 0));
+    assert_eq!(started, QueueOutcome::Dispatched(expected));
+    assert_eq!((bed.queue.in_progress(), bed.queue.free_capacity()), (1, 0));
 }
 
 #[test]
 fn takes_out_the_waiters_that_match_and_leaves_the_others_in_order() {
-    let (mut bed, slots) = Bed::with_slots(9, &[spec(1, 0, 1), spec(1, 0, 1)]);
+    let (mut bed, slots) = TestQueue::with_slots(9, &[spec(1, 0, 1), spec(1, 0, 1)]);
     bed.fill(&slots);
     bed.wait(1, "a1");
     bed.wait_for(2, "b1", Some(slots[1]));
@@ -118,28 +123,32 @@ fn takes_out_the_waiters_that_match_and_leaves_the_others_in_order() {
 
 #[test]
 fn serves_waiters_in_order_of_arrival_and_says_how_long_they_waited() {
-    let (mut bed, slots) = Bed::with_slots(5, &[spec(1, 0, 1)]);
+    let (mut bed, slots) = TestQueue::with_slots(5, &[spec(1, 0, 1)]);
     bed.start("a");
     assert_eq!(bed.wait(1, "b").1, 1);
     assert_eq!(bed.wait(2, "c").1, 2);
     for (at, job, waited, position) in [(5, "b", 4, 1), (9, "c", 7, 2)] {
-        let start = bed.queue.finish(bed.at(at), slots[0]).unwrap();
+        let start = bed.queue.finish_request(bed.at(at), slots[0]).unwrap();
         let waited = Duration::from_secs(waited);
         assert_eq!((start.job, start.waited), (job, waited), "{job}");
-        assert_eq!((start.slot, start.position), (slots[0], position), "{job}");
+        assert_eq!(
+            (start.slot_id, start.queue_position),
+            (slots[0], position),
+            "{job}"
+        );
     }
     assert_eq!(bed.finish(slots[0]), None);
-    assert_eq!(bed.queue.free(), 1);
+    assert_eq!(bed.queue.free_capacity(), 1);
 }
 
 #[test]
-fn waits_when_there_is_no_slot_yet_and_starts_with_the_first_one() {
-    let mut bed = Bed::new(5);
+fn waits_without_slots_and_starts_with_the_first() {
+    let mut bed = TestQueue::new(5);
     for (seconds, job) in [(0, "a"), (1, "b"), (2, "c")] {
         bed.wait(seconds, job);
     }
     let (slot, starts) = bed.queue.add_slot(bed.at(3), spec(1, 0, 2));
-    let started: Vec<_> = starts.iter().map(|s| (s.slot, s.job)).collect();
+    let started: Vec<_> = starts.iter().map(|s| (s.slot_id, s.job)).collect();
     assert_eq!(started, [(slot, "a"), (slot, "b")]);
     assert_eq!(bed.waiting(), ["c"]);
 }
@@ -147,13 +156,13 @@ fn waits_when_there_is_no_slot_yet_and_starts_with_the_first_one() {
 #[test]
 fn refuses_beyond_the_bound() {
     for (name, len_max) in [("no line at all", 0), ("one may wait", 1), ("two", 2)] {
-        let (mut bed, _) = Bed::with_slots(len_max, &[spec(1, 0, 1)]);
+        let (mut bed, _) = TestQueue::with_slots(len_max, &[spec(1, 0, 1)]);
         bed.start("running");
         for _ in 0..len_max {
             bed.wait(0, "waiting");
         }
         let refused = bed.queue.submit(bed.zero, "late", 0);
-        assert_eq!(refused, Submitted::Full("late"), "{name}");
+        assert_eq!(refused, QueueOutcome::Full("late"), "{name}");
         assert_eq!(bed.queue.len(), len_max, "{name}");
     }
 }
@@ -207,7 +216,7 @@ fn chooses_among_free_slots() {
     ];
     for row in rows {
         let specs: Vec<_> = row.specs.iter().map(|s| spec(s.0, s.1, s.2)).collect();
-        let (mut bed, slots) = Bed::with_slots(0, &specs);
+        let (mut bed, slots) = TestQueue::with_slots(0, &specs);
         for _ in 0..row.busy {
             assert_eq!(bed.start_from("first", 0), slots[0], "{}", row.name);
         }
@@ -218,7 +227,7 @@ fn chooses_among_free_slots() {
 
 #[test]
 fn prefers_the_warmest_slot_and_a_new_one_last() {
-    let (mut bed, slots) = Bed::with_slots(0, &[spec(1, 0, 1), spec(1, 1, 1), spec(1, 2, 1)]);
+    let (mut bed, slots) = TestQueue::with_slots(0, &[spec(1, 0, 1), spec(1, 1, 1), spec(1, 2, 1)]);
     for home in 0..3 {
         bed.start_from("warm up", home);
     }
@@ -231,17 +240,17 @@ fn prefers_the_warmest_slot_and_a_new_one_last() {
 }
 
 /// Slots of one request on one loop, by the process that they belong to.
-fn of_processes(processes: &[u64]) -> (Bed, Vec<SlotId>) {
+fn of_processes(processes: &[u64]) -> (TestQueue, Vec<SlotId>) {
     let of = |group: &u64| SlotSpec {
         group: *group,
         ..spec(1, 0, 1)
     };
     let specs: Vec<_> = processes.iter().map(of).collect();
-    Bed::with_slots(9, &specs)
+    TestQueue::with_slots(9, &specs)
 }
 
 #[test]
-fn no_process_gets_a_second_request_while_another_one_has_none() {
+fn no_process_gets_a_second_request_while_another_is_idle() {
     let (mut bed, slots) = of_processes(&[1, 1, 1, 2, 2, 3]);
     let started: Vec<_> = (0..6).map(|_| bed.start("a")).collect();
     let process = |slot: &SlotId| [1, 1, 1, 2, 2, 3][slot.index()];
@@ -260,10 +269,10 @@ fn no_process_gets_a_second_request_while_another_one_has_none() {
 #[test]
 fn what_retired_and_overbooked_slots_have_in_progress_counts_for_their_process() {
     let (mut bed, slots) = of_processes(&[1, 1, 2, 2]);
-    assert!(bed.queue.claim_at(slots[0]));
+    assert!(bed.queue.claim_slot(slots[0]));
     assert!(!bed.queue.retire_slot(slots[0]), "it has one in progress");
     assert_eq!(bed.start("a"), slots[2]);
-    assert!(bed.queue.claim_beyond(slots[2], 2));
+    assert!(bed.queue.claim_beyond_capacity(slots[2], 2));
     assert_eq!(bed.start("b"), slots[1], "one in progress, retired");
     assert_eq!(bed.finish(slots[2]), None);
     assert_eq!(bed.finish(slots[2]), None);
@@ -280,7 +289,7 @@ fn what_retired_and_overbooked_slots_have_in_progress_counts_for_their_process()
 #[test]
 fn slots_that_stand_alone_share_nothing() {
     let (mut bed, slots) = of_processes(&[0, 0, 7]);
-    assert!(bed.queue.claim_at(slots[0]));
+    assert!(bed.queue.claim_slot(slots[0]));
     let order = [bed.start("a"), bed.start("b")];
     assert_eq!(order, [slots[1], slots[2]], "as they were added");
 }
@@ -291,7 +300,7 @@ fn a_process_of_many_places_fills_its_idlest_slot_first() {
         group: 1,
         ..spec(1, home, 3)
     };
-    let (mut bed, slots) = Bed::with_slots(0, &[in_one(0), in_one(0), in_one(1)]);
+    let (mut bed, slots) = TestQueue::with_slots(0, &[in_one(0), in_one(0), in_one(1)]);
     let started: Vec<_> = (0..4).map(|_| bed.start("a")).collect();
     for slot in &slots[..2] {
         let taken = started.iter().filter(|s| *s == slot).count();
@@ -301,8 +310,8 @@ fn a_process_of_many_places_fills_its_idlest_slot_first() {
 }
 
 #[test]
-fn a_canceled_job_leaves_the_line_and_never_starts() {
-    let (mut bed, slots) = Bed::with_slots(3, &[spec(1, 0, 1)]);
+fn a_cancelled_job_never_starts() {
+    let (mut bed, slots) = TestQueue::with_slots(3, &[spec(1, 0, 1)]);
     bed.start("a");
     let tickets = ["b", "c", "d"].map(|job| bed.wait(0, job).0);
     assert_eq!(bed.queue.cancel(tickets[1]), Some("c"));
@@ -315,8 +324,8 @@ fn a_canceled_job_leaves_the_line_and_never_starts() {
 }
 
 #[test]
-fn an_old_ticket_does_not_cancel_whoever_took_the_place() {
-    let mut bed = Bed::new(1);
+fn a_stale_ticket_cancels_nothing() {
+    let mut bed = TestQueue::new(1);
     let (old, _) = bed.wait(0, "a");
     assert_eq!(bed.queue.cancel(old), Some("a"));
     bed.wait(0, "b");
@@ -325,8 +334,8 @@ fn an_old_ticket_does_not_cancel_whoever_took_the_place() {
 }
 
 #[test]
-fn an_old_slot_id_does_not_touch_whoever_took_the_place() {
-    let (mut bed, slots) = Bed::with_slots(1, &[spec(1, 0, 1)]);
+fn a_stale_slot_id_changes_nothing() {
+    let (mut bed, slots) = TestQueue::with_slots(1, &[spec(1, 0, 1)]);
     bed.start("a");
     bed.queue.remove_slot(slots[0]);
     let heir = bed.add(spec(2, 0, 1));
@@ -334,33 +343,36 @@ fn an_old_slot_id_does_not_touch_whoever_took_the_place() {
     bed.start("b");
     bed.wait(0, "c");
     assert_eq!(bed.finish(slots[0]), None);
-    assert_eq!(bed.queue.extend(bed.zero, slots[0], 9), None);
+    assert_eq!(bed.queue.dispatch_ahead(bed.zero, slots[0], 9), None);
     bed.queue.remove_slot(slots[0]);
     assert!(bed.queue.retire_slot(slots[0]), "it is gone");
-    assert_eq!(bed.queue.slot(slots[0]), None);
-    assert_eq!(bed.queue.slot(heir).unwrap().in_progress, 1);
+    assert_eq!(bed.queue.slot_view(slots[0]), None);
+    assert_eq!(bed.queue.slot_view(heir).unwrap().in_progress, 1);
 }
 
 #[test]
 fn finishing_more_often_than_starting_frees_nothing() {
-    let (mut bed, slots) = Bed::with_slots(1, &[spec(1, 0, 1)]);
+    let (mut bed, slots) = TestQueue::with_slots(1, &[spec(1, 0, 1)]);
     bed.start("a");
     for _ in 0..3 {
         assert_eq!(bed.finish(slots[0]), None);
     }
-    assert_eq!((bed.queue.in_progress(), bed.queue.free()), (0, 1));
+    assert_eq!((bed.queue.in_progress(), bed.queue.free_capacity()), (0, 1));
 }
 
 #[test]
 fn expires_the_oldest_first_and_says_when() {
-    let mut bed = Bed::new(5);
+    let mut bed = TestQueue::new(5);
     let (first, _) = bed.wait(0, "a");
     bed.wait(10, "b");
     assert_eq!(bed.queue.next_expiry(), Some(bed.at(30)));
-    assert_eq!(bed.queue.expire(bed.at(29)), None);
+    assert_eq!(bed.queue.pop_expired(bed.at(29)), None);
     let waited = Duration::from_secs(31);
-    assert_eq!(bed.queue.expire(bed.at(31)), Some((first, "a", waited)));
-    assert_eq!(bed.queue.expire(bed.at(31)), None);
+    assert_eq!(
+        bed.queue.pop_expired(bed.at(31)),
+        Some((first, "a", waited))
+    );
+    assert_eq!(bed.queue.pop_expired(bed.at(31)), None);
     assert_eq!(bed.queue.next_expiry(), Some(bed.at(40)));
     assert_eq!(bed.queue.cancel(first), None);
     assert_eq!(bed.waiting(), ["b"]);
@@ -369,19 +381,19 @@ fn expires_the_oldest_first_and_says_when() {
 
 #[test]
 fn a_timeout_without_end_never_expires() {
-    let mut bed = Bed::new(5);
+    let mut bed = TestQueue::new(5);
     bed.queue.set_limits(QueueLimits {
-        len_max: 5,
+        max_len: 5,
         timeout: Duration::MAX,
     });
     bed.wait(0, "a");
     assert_eq!(bed.queue.next_expiry(), None);
-    assert_eq!(bed.queue.expire(bed.at(1_000_000)), None);
+    assert_eq!(bed.queue.pop_expired(bed.at(1_000_000)), None);
 }
 
 #[test]
 fn a_clock_that_steps_back_gives_a_wait_of_zero() {
-    let mut bed = Bed::new(5);
+    let mut bed = TestQueue::new(5);
     bed.wait(10, "a");
     assert_eq!(bed.queue.oldest_wait(bed.at(3)), Some(Duration::ZERO));
     let (_, starts) = bed.queue.add_slot(bed.at(3), spec(1, 0, 1));
@@ -390,29 +402,33 @@ fn a_clock_that_steps_back_gives_a_wait_of_zero() {
 
 #[test]
 fn shorter_limits_apply_to_newcomers_and_to_the_next_expiry() {
-    let mut bed = Bed::new(2);
+    let mut bed = TestQueue::new(2);
     bed.wait(0, "a");
     bed.wait(0, "b");
     let timeout = Duration::from_secs(5);
     let limits = QueueLimits {
-        len_max: 1,
+        max_len: 1,
         timeout,
     };
     bed.queue.set_limits(limits);
     let late = bed.queue.submit(bed.zero, "c", 0);
-    assert_eq!(late, Submitted::Full("c"));
+    assert_eq!(late, QueueOutcome::Full("c"));
     assert_eq!(bed.queue.len(), 2, "those who wait go on waiting");
     assert_eq!(bed.queue.next_expiry(), Some(bed.at(5)));
 }
 
 #[test]
-fn extends_a_busy_slot_with_the_oldest_waiter_up_to_the_given_depth() {
-    let (mut bed, slots) = Bed::with_slots(5, &[spec(1, 0, 1)]);
+fn dispatches_ahead_to_a_busy_slot_up_to_the_given_depth() {
+    let (mut bed, slots) = TestQueue::with_slots(5, &[spec(1, 0, 1)]);
     bed.start("a");
     for job in ["b", "c", "d"] {
         bed.wait(1, job);
     }
-    let mut extend = |max| bed.queue.extend(bed.zero, slots[0], max).map(|s| s.job);
+    let mut extend = |max| {
+        bed.queue
+            .dispatch_ahead(bed.zero, slots[0], max)
+            .map(|s| s.job)
+    };
     assert_eq!(extend(1), None, "no deeper than its capacity");
     assert_eq!(
         [extend(3), extend(3), extend(3)],
@@ -428,73 +444,81 @@ fn extends_a_busy_slot_with_the_oldest_waiter_up_to_the_given_depth() {
 }
 
 #[test]
-fn does_not_extend_a_slot_when_nobody_waits_or_it_is_retired() {
-    let (mut bed, slots) = Bed::with_slots(5, &[spec(1, 0, 1)]);
-    assert_eq!(bed.queue.extend(bed.zero, slots[0], 4), None, "idle");
+fn does_not_dispatch_ahead_without_waiters_or_to_a_retired_slot() {
+    let (mut bed, slots) = TestQueue::with_slots(5, &[spec(1, 0, 1)]);
+    assert_eq!(
+        bed.queue.dispatch_ahead(bed.zero, slots[0], 4),
+        None,
+        "idle"
+    );
     bed.start("a");
     assert_eq!(
-        bed.queue.extend(bed.zero, slots[0], 4),
+        bed.queue.dispatch_ahead(bed.zero, slots[0], 4),
         None,
         "nobody waits"
     );
     bed.wait(0, "b");
     assert!(!bed.queue.retire_slot(slots[0]));
-    assert_eq!(bed.queue.extend(bed.zero, slots[0], 4), None, "retired");
+    assert_eq!(
+        bed.queue.dispatch_ahead(bed.zero, slots[0], 4),
+        None,
+        "retired"
+    );
 }
 
 #[test]
-fn a_retired_slot_takes_nobody_and_goes_with_its_last_request() {
-    let (mut bed, slots) = Bed::with_slots(5, &[spec(1, 0, 2), spec(1, 0, 1)]);
+fn a_retired_slot_takes_no_job_and_ends_with_its_last_request() {
+    let (mut bed, slots) = TestQueue::with_slots(5, &[spec(1, 0, 2), spec(1, 0, 1)]);
     assert!(bed.queue.retire_slot(slots[1]), "idle: gone at once");
     bed.start("a");
     bed.start("b");
     bed.wait(0, "c");
     assert!(!bed.queue.retire_slot(slots[0]));
-    assert_eq!((bed.queue.slots(), bed.queue.in_progress()), (0, 2));
+    assert_eq!((bed.queue.live_slots(), bed.queue.in_progress()), (0, 2));
     assert_eq!(bed.finish(slots[0]), None);
-    assert!(bed.queue.slot(slots[0]).unwrap().is_retired);
+    assert!(bed.queue.slot_view(slots[0]).unwrap().is_retired);
     assert_eq!(bed.finish(slots[0]), None);
-    assert_eq!(bed.queue.slot(slots[0]), None);
+    assert_eq!(bed.queue.slot_view(slots[0]), None);
     assert_eq!(bed.waiting(), ["c"]);
 }
 
 #[test]
 fn a_dead_slot_takes_its_requests_out_of_the_count() {
-    let (mut bed, slots) = Bed::with_slots(5, &[spec(1, 0, 2), spec(1, 0, 2)]);
+    let (mut bed, slots) = TestQueue::with_slots(5, &[spec(1, 0, 2), spec(1, 0, 2)]);
     bed.start("a");
     bed.start("b");
     bed.queue.remove_slot(slots[0]);
-    assert_eq!((bed.queue.slots(), bed.queue.in_progress()), (1, 1));
-    assert_eq!(bed.queue.free(), 1);
+    assert_eq!((bed.queue.live_slots(), bed.queue.in_progress()), (1, 1));
+    assert_eq!(bed.queue.free_capacity(), 1);
     assert_eq!(bed.finish(slots[0]), None, "a late finish is ignored");
     assert_eq!(bed.queue.in_progress(), 1);
 }
 
 #[test]
-fn jobs_given_back_stand_in_front_by_age_and_do_not_count_against_the_bound() {
-    let mut bed = Bed::new(1);
+fn requeued_jobs_go_first_by_age_and_do_not_count_against_the_bound() {
+    let mut bed = TestQueue::new(1);
     bed.wait(8, "waiting");
     let mut give_back = |job, seconds| {
         let at = bed.zero + Duration::from_secs(seconds);
-        match bed.queue.give_back(bed.zero, job, at) {
-            Submitted::Waiting { position, .. } => position,
+        match bed.queue.requeue(bed.zero, job, at) {
+            QueueOutcome::Queued { position, .. } => position,
             other => panic!("{job} should wait, but: {other:?}"),
         }
     };
     let positions = [give_back("c", 3), give_back("a", 1), give_back("b", 2)];
     assert_eq!(positions, [1, 1, 2]);
     let full = bed.queue.submit(bed.zero, "late", 0);
-    assert_eq!(full, Submitted::Full("late"));
+    assert_eq!(full, QueueOutcome::Full("late"));
     assert_eq!(bed.queue.next_expiry(), Some(bed.at(31)));
     assert_eq!(bed.waiting(), ["a", "b", "c", "waiting"]);
 }
 
 #[test]
-fn a_job_given_back_starts_at_once_on_a_free_slot_with_its_whole_wait() {
-    let (mut bed, slots) = Bed::with_slots(1, &[spec(1, 0, 1)]);
-    match bed.queue.give_back(bed.at(7), "a", bed.at(2)) {
-        Submitted::Start(start) => {
-            assert_eq!(start.slot, slots[0]);
+fn a_requeued_job_starts_at_once_on_a_free_slot() {
+    let (mut bed, slots) = TestQueue::with_slots(1, &[spec(1, 0, 1)]);
+    match bed.queue.requeue(bed.at(7), "a", bed.at(2)) {
+        QueueOutcome::Dispatched(start) => {
+            assert_eq!(start.slot_id, slots[0]);
             assert_eq!(start.waited, Duration::from_secs(5));
             assert_eq!(start.enqueued_at, bed.at(2));
         }
@@ -503,8 +527,8 @@ fn a_job_given_back_starts_at_once_on_a_free_slot_with_its_whole_wait() {
 }
 
 #[test]
-fn memory_follows_the_longest_line_and_not_the_traffic() {
-    let (mut bed, slots) = Bed::with_slots(4, &[spec(1, 0, 1)]);
+fn memory_follows_the_longest_queue() {
+    let (mut bed, slots) = TestQueue::with_slots(4, &[spec(1, 0, 1)]);
     bed.start("a");
     for _ in 0..1000 {
         bed.wait(0, "b");
@@ -512,30 +536,30 @@ fn memory_follows_the_longest_line_and_not_the_traffic() {
         bed.queue.cancel(ticket);
         bed.finish(slots[0]);
     }
-    assert_eq!(bed.queue.line.entries(), 2);
+    assert_eq!(bed.queue.wait_list.entries(), 2);
 }
 
-fn jobs(starts: &[Start<&'static str>]) -> Vec<&'static str> {
+fn jobs(starts: &[DispatchedJob<&'static str>]) -> Vec<&'static str> {
     starts.iter().map(|start| start.job).collect()
 }
 
 #[test]
-fn claims_a_place_at_the_slot_of_the_callers_choice_up_to_its_capacity() {
-    let (mut bed, slots) = Bed::with_slots(5, &[spec(1, 0, 2), spec(1, 0, 0), spec(1, 0, 1)]);
-    let mut claims = |slot: usize| bed.queue.claim_at(slots[slot]);
+fn claims_the_given_slot_up_to_its_capacity() {
+    let (mut bed, slots) = TestQueue::with_slots(5, &[spec(1, 0, 2), spec(1, 0, 0), spec(1, 0, 1)]);
+    let mut claims = |slot: usize| bed.queue.claim_slot(slots[slot]);
     assert_eq!([claims(0), claims(0), claims(0)], [true, true, false]);
     assert!(!claims(1), "a paused slot has no place");
-    assert_eq!((bed.queue.in_progress(), bed.queue.free()), (2, 1));
+    assert_eq!((bed.queue.in_progress(), bed.queue.free_capacity()), (2, 1));
     assert!(!bed.queue.retire_slot(slots[0]));
     assert_eq!(bed.finish(slots[0]), None);
-    assert!(!bed.queue.claim_at(slots[0]), "retired");
+    assert!(!bed.queue.claim_slot(slots[0]), "retired");
     bed.queue.remove_slot(slots[2]);
-    assert!(!bed.queue.claim_at(slots[2]), "gone");
+    assert!(!bed.queue.claim_slot(slots[2]), "gone");
 }
 
 #[test]
 fn a_bound_job_starts_at_its_slot_and_nowhere_else() {
-    let (mut bed, slots) = Bed::with_slots(5, &[spec(1, 0, 1), spec(1, 0, 1)]);
+    let (mut bed, slots) = TestQueue::with_slots(5, &[spec(1, 0, 1), spec(1, 0, 1)]);
     bed.fill(&slots);
     bed.wait_for(1, "bound", Some(slots[0]));
     bed.wait_for(2, "free", None);
@@ -555,10 +579,10 @@ fn a_job_bound_to_one_of_a_process_slots_starts_at_any_of_them() {
         group,
         ..spec(1, 0, 1)
     };
-    let (mut bed, slots) = Bed::with_slots(5, &[of(7), of(7), of(8)]);
+    let (mut bed, slots) = TestQueue::with_slots(5, &[of(7), of(7), of(8)]);
     bed.fill(&slots[..1]);
-    match bed.queue.wait(bed.zero, "at once", Some(slots[0])) {
-        Submitted::Start(start) => assert_eq!(start.slot, slots[1]),
+    match bed.queue.enqueue(bed.zero, "at once", Some(slots[0])) {
+        QueueOutcome::Dispatched(start) => assert_eq!(start.slot_id, slots[1]),
         other => panic!("the other thread is free, but: {other:?}"),
     }
     bed.fill(&slots[2..]);
@@ -572,7 +596,7 @@ fn a_job_bound_to_one_of_a_process_slots_starts_at_any_of_them() {
     assert_eq!(bed.queue.len_bound(slots[1]), 2);
     assert_eq!(bed.finish(slots[1]), Some("2"));
     bed.queue.remove_slot(slots[1]);
-    assert_eq!(jobs(&bed.queue.start_free(bed.zero)), ["3"]);
+    assert_eq!(jobs(&bed.queue.dispatch_unbound(bed.zero)), ["3"]);
 }
 
 #[test]
@@ -583,7 +607,7 @@ fn of_bound_and_free_waiters_the_older_one_starts() {
         ("another's", [Some(1), None, Some(0)], ["2", "3", "-"]),
     ];
     for (name, bound_to, expected) in orders {
-        let (mut bed, slots) = Bed::with_slots(5, &[spec(1, 0, 1), spec(1, 0, 1)]);
+        let (mut bed, slots) = TestQueue::with_slots(5, &[spec(1, 0, 1), spec(1, 0, 1)]);
         bed.fill(&slots);
         for (seconds, (job, slot)) in (1..).zip(["1", "2", "3"].into_iter().zip(bound_to)) {
             bed.wait_for(seconds, job, slot.map(|slot: usize| slots[slot]));
@@ -594,21 +618,21 @@ fn of_bound_and_free_waiters_the_older_one_starts() {
 }
 
 #[test]
-fn does_not_wait_beside_room_that_it_may_use() {
-    let (mut bed, slots) = Bed::with_slots(5, &[spec(1, 0, 1), spec(1, 0, 1)]);
+fn does_not_wait_while_a_slot_is_free() {
+    let (mut bed, slots) = TestQueue::with_slots(5, &[spec(1, 0, 1), spec(1, 0, 1)]);
     for (name, bound_to) in [("bound", Some(slots[1])), ("free", None)] {
-        match bed.queue.wait(bed.zero, name, bound_to) {
-            Submitted::Start(start) => assert_eq!(start.job, name),
+        match bed.queue.enqueue(bed.zero, name, bound_to) {
+            QueueOutcome::Dispatched(start) => assert_eq!(start.job, name),
             other => panic!("{name} should start, but: {other:?}"),
         }
     }
-    assert_eq!(bed.queue.slot(slots[1]).unwrap().in_progress, 1);
+    assert_eq!(bed.queue.slot_view(slots[1]).unwrap().in_progress, 1);
     assert_eq!(bed.queue.in_progress(), 2);
 }
 
 #[test]
 fn a_slot_that_is_retired_or_gone_binds_nobody() {
-    let (mut bed, slots) = Bed::with_slots(5, &[spec(1, 0, 1), spec(1, 0, 1), spec(1, 0, 1)]);
+    let (mut bed, slots) = TestQueue::with_slots(5, &[spec(1, 0, 1), spec(1, 0, 1), spec(1, 0, 1)]);
     bed.fill(&slots);
     assert!(!bed.queue.retire_slot(slots[0]));
     bed.queue.remove_slot(slots[1]);
@@ -619,25 +643,25 @@ fn a_slot_that_is_retired_or_gone_binds_nobody() {
 }
 
 #[test]
-fn the_bound_of_the_line_and_the_positions_count_everybody() {
-    let (mut bed, slots) = Bed::with_slots(3, &[spec(1, 0, 1), spec(1, 0, 1)]);
+fn the_bound_and_the_positions_count_all_waiters() {
+    let (mut bed, slots) = TestQueue::with_slots(3, &[spec(1, 0, 1), spec(1, 0, 1)]);
     bed.fill(&slots);
     let ways = [Some(slots[0]), None, Some(slots[1])];
     for (expected, bound_to) in (1..).zip(ways) {
-        match bed.queue.wait(bed.zero, "waits", bound_to) {
-            Submitted::Waiting { position, .. } => assert_eq!(position, expected),
+        match bed.queue.enqueue(bed.zero, "waits", bound_to) {
+            QueueOutcome::Queued { position, .. } => assert_eq!(position, expected),
             other => panic!("{other:?}"),
         }
     }
     for bound_to in ways {
-        let refused = bed.queue.wait(bed.zero, "late", bound_to);
-        assert_eq!(refused, Submitted::Full("late"));
+        let refused = bed.queue.enqueue(bed.zero, "late", bound_to);
+        assert_eq!(refused, QueueOutcome::Full("late"));
     }
 }
 
 #[test]
 fn bound_waiters_expire_cancel_and_clear_in_their_turn() {
-    let (mut bed, slots) = Bed::with_slots(9, &[spec(1, 0, 1), spec(1, 0, 1)]);
+    let (mut bed, slots) = TestQueue::with_slots(9, &[spec(1, 0, 1), spec(1, 0, 1)]);
     bed.fill(&slots);
     bed.wait_for(1, "a", Some(slots[0]));
     bed.wait_for(2, "b", None);
@@ -649,7 +673,7 @@ fn bound_waiters_expire_cancel_and_clear_in_their_turn() {
         bed.queue.oldest_wait(bed.at(11)),
         Some(Duration::from_secs(10))
     );
-    let mut expire = || bed.queue.expire(bed.zero + Duration::from_secs(32));
+    let mut expire = || bed.queue.pop_expired(bed.zero + Duration::from_secs(32));
     let expired = [expire(), expire(), expire()].map(|left| left.map(|(_, job, _)| job));
     assert_eq!(expired, [Some("a"), Some("b"), None]);
     assert_eq!(bed.queue.cancel(canceled), Some("c"));
@@ -659,7 +683,7 @@ fn bound_waiters_expire_cancel_and_clear_in_their_turn() {
 
 #[test]
 fn unbound_waiters_take_the_place_of_their_age() {
-    let (mut bed, slots) = Bed::with_slots(9, &[spec(1, 0, 1), spec(1, 0, 1)]);
+    let (mut bed, slots) = TestQueue::with_slots(9, &[spec(1, 0, 1), spec(1, 0, 1)]);
     bed.fill(&slots);
     for (seconds, job, slot) in [
         (1, "a", Some(slots[0])),
@@ -680,7 +704,7 @@ fn unbound_waiters_take_the_place_of_their_age() {
 #[test]
 fn unbinding_starts_waiters_where_there_is_room() {
     for (name, unbinds_first) in [("before the slot goes", true), ("after", false)] {
-        let (mut bed, slots) = Bed::with_slots(9, &[spec(1, 0, 1), spec(1, 0, 2)]);
+        let (mut bed, slots) = TestQueue::with_slots(9, &[spec(1, 0, 1), spec(1, 0, 2)]);
         bed.fill(&slots[..1]);
         for (seconds, job) in [(1, "a"), (2, "b"), (3, "c")] {
             bed.wait_for(seconds, job, Some(slots[0]));
@@ -688,16 +712,19 @@ fn unbinding_starts_waiters_where_there_is_room() {
         if !unbinds_first {
             bed.queue.remove_slot(slots[0]);
             // Between the two calls a newcomer overtakes nobody, in any way.
-            assert!(!bed.queue.claim_at(slots[1]), "{name}");
+            assert!(!bed.queue.claim_slot(slots[1]), "{name}");
             let late = bed.queue.submit(bed.at(4), "late", 0);
             assert!(
-                matches!(late, Submitted::Waiting { position: 4, .. }),
+                matches!(late, QueueOutcome::Queued { position: 4, .. }),
                 "{name}"
             );
         }
         let starts = bed.queue.unbind(bed.at(5), slots[0]);
         assert_eq!(jobs(&starts), ["a", "b"], "{name}");
-        assert!(starts.iter().all(|start| start.slot == slots[1]), "{name}");
+        assert!(
+            starts.iter().all(|start| start.slot_id == slots[1]),
+            "{name}"
+        );
         assert_eq!(starts[0].waited, Duration::from_secs(4), "{name}");
         assert_eq!(bed.finish(slots[1]), Some("c"), "{name}");
     }
@@ -705,17 +732,17 @@ fn unbinding_starts_waiters_where_there_is_room() {
 
 #[test]
 fn a_paused_slot_finishes_what_it_has_and_resumes_with_the_oldest() {
-    let (mut bed, slots) = Bed::with_slots(9, &[spec(1, 0, 2)]);
+    let (mut bed, slots) = TestQueue::with_slots(9, &[spec(1, 0, 2)]);
     bed.fill(&[slots[0], slots[0]]);
     assert_eq!(bed.queue.set_capacity(bed.zero, slots[0], 0), []);
     for (seconds, job) in [(1, "a"), (2, "b"), (3, "c")] {
         bed.wait(seconds, job);
     }
     assert_eq!([bed.finish(slots[0]), bed.finish(slots[0])], [None, None]);
-    assert_eq!((bed.queue.in_progress(), bed.queue.free()), (0, 0));
+    assert_eq!((bed.queue.in_progress(), bed.queue.free_capacity()), (0, 0));
     let starts = bed.queue.set_capacity(bed.at(9), slots[0], 2);
     assert_eq!(jobs(&starts), ["a", "b"]);
-    assert_eq!(bed.queue.slot(slots[0]).unwrap().spec.capacity, 2);
+    assert_eq!(bed.queue.slot_view(slots[0]).unwrap().spec.capacity, 2);
     assert_eq!(bed.queue.set_capacity(bed.at(9), slots[0], 1), []);
     assert_eq!(bed.finish(slots[0]), None, "one more than it may have now");
     assert_eq!(bed.finish(slots[0]), Some("c"));
@@ -724,24 +751,24 @@ fn a_paused_slot_finishes_what_it_has_and_resumes_with_the_oldest() {
 #[test]
 fn slots_without_a_limit_do_not_overflow_the_count_of_places() {
     let without_limit = [spec(1, 0, u32::MAX); 5];
-    let (mut bed, slots) = Bed::with_slots(9, &without_limit);
+    let (mut bed, slots) = TestQueue::with_slots(9, &without_limit);
     bed.fill(&slots);
     let each = usize::try_from(u32::MAX).unwrap();
-    assert_eq!(bed.queue.free(), 5 * (each - 1));
+    assert_eq!(bed.queue.free_capacity(), 5 * (each - 1));
     assert_eq!(bed.queue.set_capacity(bed.zero, slots[0], 1), []);
     assert!(bed.queue.retire_slot(slots[1]) || bed.finish(slots[1]).is_none());
-    assert_eq!(bed.queue.free(), 3 * (each - 1));
-    bed.queue.slots.check_invariants();
+    assert_eq!(bed.queue.free_capacity(), 3 * (each - 1));
+    bed.queue.slot_table.check_invariants();
 }
 
 #[test]
-fn a_job_given_back_waits_behind_a_bound_one_that_is_older() {
-    let (mut bed, slots) = Bed::with_slots(9, &[spec(1, 0, 1), spec(1, 0, 1)]);
+fn a_requeued_job_waits_behind_an_older_bound_one() {
+    let (mut bed, slots) = TestQueue::with_slots(9, &[spec(1, 0, 1), spec(1, 0, 1)]);
     bed.fill(&slots);
     bed.wait_for(1, "older", Some(slots[0]));
     bed.wait_for(6, "younger", Some(slots[0]));
-    match bed.queue.give_back(bed.at(7), "returned", bed.at(5)) {
-        Submitted::Waiting { position, .. } => assert_eq!(position, 2),
+    match bed.queue.requeue(bed.at(7), "returned", bed.at(5)) {
+        QueueOutcome::Queued { position, .. } => assert_eq!(position, 2),
         other => panic!("{other:?}"),
     }
     let order = [0; 3].map(|_| bed.finish(slots[0]).unwrap());

@@ -7,22 +7,31 @@ use std::cmp::Reverse;
 
 use super::*;
 
-impl World {
+impl ModelQueue {
     /// The start must be on a slot that no free one beats.
-    pub(super) fn expect_best(&mut self, start: Start<Job>, job: Job, since: Instant, home: usize) {
-        assert!(!self.line.iter().any(Waits::is_free), "nobody is overtaken");
-        self.expect_best_slot(start.slot, home);
-        assert_eq!((start.job, start.position), (job, 0));
+    pub(super) fn expect_best(
+        &mut self,
+        start: DispatchedJob<Job>,
+        job: Job,
+        since: Instant,
+        home: usize,
+    ) {
+        assert!(
+            !self.waiters.iter().any(ModelWaiter::is_unbound),
+            "nobody is overtaken"
+        );
+        self.expect_best_slot(start.slot_id, home);
+        assert_eq!((start.job, start.queue_position), (job, 0));
         assert_eq!(start.enqueued_at, since);
         assert_eq!(start.waited, self.now - since);
-        self.begin(start.slot, job, since);
+        self.begin(start.slot_id, job, since);
     }
 
     pub(super) fn expect_best_slot(&self, slot: SlotId, home: usize) {
-        let merit = |w: &Worker| {
+        let merit = |w: &ModelSlot| {
             let (rank, group_used) = (self.rank(w), self.group_used(w));
             let own = (Reverse(w.jobs.len()), w.used);
-            (rank, w.spec.home == home, group_used, own)
+            (rank, w.spec.loop_index == home, group_used, own)
         };
         let best = self.slots.iter().filter(|w| w.is_free()).map(merit).max();
         let chosen = self.slots.iter().find(|w| w.id == slot);
@@ -34,7 +43,7 @@ impl World {
 
     /// The start must be on the best free slot of its process.
     pub(super) fn expect_best_of(&self, slot: SlotId, process: Option<Process>) {
-        let merit = |w: &Worker| (Reverse(w.jobs.len()), w.used);
+        let merit = |w: &ModelSlot| (Reverse(w.jobs.len()), w.used);
         let own = self.slots.iter().filter(|w| w.is_free());
         let own = own.filter(|w| Some(w.process()) == process);
         let chosen = self.slots.iter().find(|w| w.id == slot);
@@ -44,7 +53,7 @@ impl World {
     }
 
     /// Said apart from the whole order: no other process of its generation that has room has fewer.
-    pub(super) fn expect_idlest_process(&self, chosen: &Worker) {
+    pub(super) fn expect_idlest_process(&self, chosen: &ModelSlot) {
         let rivals = self.slots.iter().filter(|w| w.is_free());
         let mut rivals = rivals.filter(|w| w.spec.generation == chosen.spec.generation);
         let has = self.in_progress(chosen);
@@ -52,16 +61,16 @@ impl World {
     }
 
     /// What the whole process of a slot has in progress, retired slots included.
-    pub(super) fn in_progress(&self, of: &Worker) -> usize {
+    pub(super) fn in_progress(&self, of: &ModelSlot) -> usize {
         let all = self.slots.iter().filter(|w| w.shares_process(of));
         all.map(|w| w.jobs.len()).sum()
     }
 
-    fn rank(&self, worker: &Worker) -> (u64, Reverse<usize>) {
+    fn rank(&self, worker: &ModelSlot) -> (u64, Reverse<usize>) {
         (worker.spec.generation, Reverse(self.in_progress(worker)))
     }
 
-    fn group_used(&self, worker: &Worker) -> u64 {
+    fn group_used(&self, worker: &ModelSlot) -> u64 {
         match worker.group() {
             Some(group) => self.groups[&group],
             None => worker.used,
@@ -69,25 +78,25 @@ impl World {
     }
 
     /// The start must be the model's first in line for this slot.
-    pub(super) fn expect_oldest(&mut self, start: Start<Job>, slot: SlotId) {
+    pub(super) fn expect_oldest(&mut self, start: DispatchedJob<Job>, slot: SlotId) {
         let first = self.first_for(slot).expect("somebody waits for it");
-        let first = self.line.remove(first);
+        let first = self.waiters.remove(first);
         let chosen = self.slots.iter().find(|w| w.id == slot);
         let chosen = chosen.expect("the slot exists");
         // A batch goes to a slot without room, a bound one where it wants.
-        if first.is_free() && chosen.is_free() {
+        if first.is_unbound() && chosen.is_free() {
             self.expect_idlest_process(chosen);
         }
-        assert_eq!((start.job, start.slot), (first.job, slot));
-        assert_eq!(start.position, first.position);
+        assert_eq!((start.job, start.slot_id), (first.job, slot));
+        assert_eq!(start.queue_position, first.position);
         assert_eq!(start.enqueued_at, first.since);
         assert_eq!(start.waited, self.now - first.since);
         self.old_tickets.push(first.ticket);
         self.begin(slot, first.job, first.since);
     }
 
-    pub(super) fn expect_oldest_free(&mut self, start: Start<Job>, first: usize) {
-        let slot = start.slot;
+    pub(super) fn expect_oldest_free(&mut self, start: DispatchedJob<Job>, first: usize) {
+        let slot = start.slot_id;
         assert_eq!(
             self.first_for(slot),
             Some(first),
@@ -97,33 +106,36 @@ impl World {
     }
 
     pub(super) fn check_invariants(&self) {
-        self.queue.slots.check_invariants();
+        self.queue.slot_table.check_invariants();
         self.check_line();
         for worker in self.slots.iter().filter(|w| w.is_free()) {
             assert_eq!(self.first_for(worker.id), None, "a wait beside a place");
         }
         let live = self.slots.iter().filter(|w| !w.is_retired);
-        let places = |w: &Worker| (w.spec.capacity as usize).saturating_sub(w.jobs.len());
-        assert_eq!(self.queue.free(), live.clone().map(places).sum::<usize>());
-        assert_eq!(self.queue.slots(), live.count());
+        let places = |w: &ModelSlot| (w.spec.capacity as usize).saturating_sub(w.jobs.len());
+        assert_eq!(
+            self.queue.free_capacity(),
+            live.clone().map(places).sum::<usize>()
+        );
+        assert_eq!(self.queue.live_slots(), live.count());
         let in_progress: usize = self.slots.iter().map(|w| w.jobs.len()).sum();
         assert_eq!(self.queue.in_progress(), in_progress);
-        let known = self.ended + (in_progress + self.line.len()) as u64;
+        let known = self.ended + (in_progress + self.waiters.len()) as u64;
         assert_eq!(known, self.next_job, "no job is lost or doubled");
         for worker in &self.slots {
-            let view = self.queue.slot(worker.id).expect("it exists");
+            let view = self.queue.slot_view(worker.id).expect("it exists");
             assert_eq!(view.in_progress as usize, worker.jobs.len());
             assert_eq!(view.is_retired, worker.is_retired);
             assert_eq!(view.spec, worker.spec);
         }
-        assert_eq!(self.queue.each_slot().count(), self.slots.len());
+        assert_eq!(self.queue.slot_views().count(), self.slots.len());
     }
 
     /// Each list of the line holds those of the model's one line that belong there, in its order.
     pub(super) fn check_line(&self) {
-        let (free, bound, by_process) = self.queue.line.check_invariants();
+        let (free, bound, by_process) = self.queue.wait_list.check_invariants();
         let (model_free, model_bound): (Vec<_>, Vec<_>) =
-            self.line.iter().partition(|w| w.is_free());
+            self.waiters.iter().partition(|w| w.is_unbound());
         assert!(free.into_iter().eq(model_free.iter().map(|w| &w.job)));
         assert!(bound.into_iter().eq(model_bound.iter().map(|w| &w.job)));
         for worker in &self.slots {
@@ -131,16 +143,16 @@ impl World {
             let own = model_bound.iter().filter(|w| w.bound_to == process);
             let own: Vec<_> = own.map(|w| &w.job).collect();
             assert_eq!(self.queue.len_bound(worker.id), own.len());
-            let number = self.queue.slots.process_of(worker.id);
+            let number = self.queue.slot_table.process_of(worker.id);
             let listed = number.and_then(|number| by_process.get(number));
             assert_eq!(listed.unwrap_or(&Vec::new()), &own);
         }
-        let waiting = self.line.len();
+        let waiting = self.waiters.len();
         assert_eq!(
             (self.queue.len(), self.queue.is_empty()),
             (waiting, waiting == 0)
         );
-        let oldest = self.line.iter().map(|w| self.now - w.since).max();
+        let oldest = self.waiters.iter().map(|w| self.now - w.since).max();
         assert_eq!(self.queue.oldest_wait(self.now), oldest);
     }
 }

@@ -9,150 +9,156 @@
 //! cost follows the number of loops, not of slots or groups.
 //! What must stay true: a bench is in a tier exactly when it is not empty, and in the tier of its
 //! group's rank; a group is forgotten with its last slot. Whoever changes a group takes it out
-//! (`unlist`) and puts it back (`list`) around the change.
+//! (`remove_from_tier`) and puts it back (`list`) around the change.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 /// All groups that have slots, and the order among those with room.
-pub(crate) struct Groups {
-    groups: Vec<Group>,
+pub(crate) struct RankedGroups {
+    groups: Vec<RankedGroup>,
     vacant_groups: Vec<usize>,
-    benches: Vec<Bench>,
-    vacant_benches: Vec<usize>,
+    free_lists: Vec<LoopFreeList>,
+    vacant_free_lists: Vec<usize>,
     /// The groups with a name, by generation and name.
-    named: BTreeMap<(u64, u64), usize>,
+    groups_by_name: BTreeMap<(u64, u64), usize>,
     /// Sorted by `rank`, best last. No tier is empty.
-    tiers: Vec<Tier>,
+    tiers: Vec<RankTier>,
     /// The memory of tiers that were emptied, all `NONE`: tiers come and go with each request.
     spare_rings: Vec<Vec<usize>>,
 }
 
 /// Where a slot belongs: one group's slots of one loop.
-struct Bench {
+struct LoopFreeList {
     group: usize,
-    home: usize,
-    /// The free ones, in the order that the caller of `seat` gives them; best last.
-    free: Vec<usize>,
+    loop_index: usize,
+    /// The free ones, in the order that the caller of `push_free` gives them; best last.
+    free_slots: Vec<usize>,
     /// The next bench of the group.
-    sibling: usize,
+    next_in_group: usize,
     /// Its neighbours in the ring of the tier.
     prev: usize,
     next: usize,
 }
 
-struct Group {
+struct RankedGroup {
     /// Zero for one that stands alone.
     name: u64,
     generation: u64,
     in_progress: u64,
     /// How many belong to it, busy and retired ones too.
-    slots: usize,
+    slot_count: usize,
     /// How many of them sit on its benches.
-    free: usize,
+    free_count: usize,
     /// When one of its slots was last used, in uses of the whole table; zero is never.
-    used: u64,
+    last_use: u64,
     /// The first of its benches.
-    bench: usize,
+    first_free_list: usize,
 }
 
 /// The benches of all groups of one rank.
-struct Tier {
-    rank: Rank,
+struct RankTier {
+    rank: GroupRank,
     /// By loop, the first bench of the ring, whose `prev` is the last one; `NONE` without any.
-    rings: Vec<usize>,
+    rings_by_loop: Vec<usize>,
     /// How many rings there are.
-    occupied: usize,
+    ring_count: usize,
 }
 
 /// Compares lowest to highest: generation, then the fewer in progress.
-type Rank = (u64, Reverse<u64>);
+type GroupRank = (u64, Reverse<u64>);
 
 const NONE: usize = usize::MAX;
 
-impl Groups {
+impl RankedGroups {
     pub(crate) const fn new() -> Self {
         Self {
             groups: Vec::new(),
             vacant_groups: Vec::new(),
-            benches: Vec::new(),
-            vacant_benches: Vec::new(),
-            named: BTreeMap::new(),
+            free_lists: Vec::new(),
+            vacant_free_lists: Vec::new(),
+            groups_by_name: BTreeMap::new(),
             tiers: Vec::new(),
             spare_rings: Vec::new(),
         }
     }
 
     /// One more slot belongs to this group, of itself alone when `name` is 0; gives its bench.
-    pub(crate) fn enter(&mut self, generation: u64, name: u64, home: usize) -> usize {
-        let known = self.named.get(&(generation, name)).copied();
+    pub(crate) fn add_slot(&mut self, generation: u64, name: u64, home: usize) -> usize {
+        let known = self.groups_by_name.get(&(generation, name)).copied();
         let group = known.unwrap_or_else(|| self.add_group(generation, name));
-        self.groups[group].slots += 1;
-        let mut bench = self.groups[group].bench;
-        while bench != NONE && self.benches[bench].home != home {
-            bench = self.benches[bench].sibling;
+        self.groups[group].slot_count += 1;
+        let mut bench = self.groups[group].first_free_list;
+        while bench != NONE && self.free_lists[bench].loop_index != home {
+            bench = self.free_lists[bench].next_in_group;
         }
         if bench == NONE {
-            bench = self.add_bench(group, home);
+            bench = self.add_free_list(group, home);
         }
         bench
     }
 
     /// A slot that is not seated belongs to the group of this bench no more.
-    pub(crate) fn leave(&mut self, bench: usize) {
-        let index = self.benches[bench].group;
+    pub(crate) fn remove_slot(&mut self, bench: usize) {
+        let index = self.free_lists[bench].group;
         let group = &mut self.groups[index];
-        group.slots -= 1;
-        if group.slots > 0 {
+        group.slot_count -= 1;
+        if group.slot_count > 0 {
             return;
         }
         if group.name != 0 {
-            self.named.remove(&(group.generation, group.name));
+            self.groups_by_name.remove(&(group.generation, group.name));
         }
-        let mut bench = group.bench;
+        let mut bench = group.first_free_list;
         while bench != NONE {
-            self.vacant_benches.push(bench);
-            bench = self.benches[bench].sibling;
+            self.vacant_free_lists.push(bench);
+            bench = self.free_lists[bench].next_in_group;
         }
         self.vacant_groups.push(index);
     }
 
     /// Takes the group of this bench out of its tier.
-    pub(crate) fn unlist(&mut self, bench: usize) {
-        let group = &self.groups[self.benches[bench].group];
-        if group.free == 0 {
+    pub(crate) fn remove_from_tier(&mut self, bench: usize) {
+        let group = &self.groups[self.free_lists[bench].group];
+        if group.free_count == 0 {
             return;
         }
-        let (rank, mut bench) = (group.rank(), group.bench);
+        let (rank, mut bench) = (group.rank(), group.first_free_list);
         let Ok(place) = self.tiers.binary_search_by_key(&rank, |tier| tier.rank) else {
             debug_assert!(false, "a group with room is in the tier of its rank");
             return;
         };
         while bench != NONE {
-            let Bench { sibling, .. } = self.benches[bench];
-            if !self.benches[bench].free.is_empty() {
+            let LoopFreeList {
+                next_in_group: sibling,
+                ..
+            } = self.free_lists[bench];
+            if !self.free_lists[bench].free_slots.is_empty() {
                 self.unlink(place, bench);
             }
             bench = sibling;
         }
-        if self.tiers[place].occupied == 0 {
+        if self.tiers[place].ring_count == 0 {
             let tier = self.tiers.remove(place);
-            self.spare_rings.push(tier.rings);
+            self.spare_rings.push(tier.rings_by_loop);
         }
     }
 
     /// Puts the group of this bench into the tier of its rank, if a slot of it is free: in front, or
     /// behind all others while it was never used. It is in no tier yet.
-    pub(crate) fn list(&mut self, bench: usize) {
-        let group = &self.groups[self.benches[bench].group];
-        if group.free == 0 {
+    pub(crate) fn add_to_tier(&mut self, bench: usize) {
+        let group = &self.groups[self.free_lists[bench].group];
+        if group.free_count == 0 {
             return;
         }
-        let (is_warm, mut bench) = (group.used > 0, group.bench);
-        let place = self.tier(group.rank());
+        let (is_warm, mut bench) = (group.last_use > 0, group.first_free_list);
+        let place = self.tier_index(group.rank());
         while bench != NONE {
-            let Bench { sibling, .. } = self.benches[bench];
-            if !self.benches[bench].free.is_empty() {
+            let LoopFreeList {
+                next_in_group: sibling,
+                ..
+            } = self.free_lists[bench];
+            if !self.free_lists[bench].free_slots.is_empty() {
                 self.link(place, bench, is_warm);
             }
             bench = sibling;
@@ -161,9 +167,15 @@ impl Groups {
 
     /// A use of a free slot that stays free, where nothing else need move: it is its group's only one, and
     /// the group is alone in its tier before and after. `false`, and nothing has changed, elsewhere.
-    pub(crate) fn count_alone(&mut self, bench: usize, had: u64, has: u64, used: u64) -> bool {
-        let group = &mut self.groups[self.benches[bench].group];
-        if group.slots != 1 {
+    pub(crate) fn try_update_in_place(
+        &mut self,
+        bench: usize,
+        had: u64,
+        has: u64,
+        used: u64,
+    ) -> bool {
+        let group = &mut self.groups[self.free_lists[bench].group];
+        if group.slot_count != 1 {
             return false;
         }
         let before = group.rank();
@@ -171,10 +183,10 @@ impl Groups {
             debug_assert!(false, "a group with room is in the tier of its rank");
             return false;
         };
-        let is_alone = self.tiers[place].occupied == 1 && self.benches[bench].next == bench;
+        let is_alone = self.tiers[place].ring_count == 1 && self.free_lists[bench].next == bench;
         let in_progress = group.in_progress + has - had;
         let after = (group.generation, Reverse(in_progress));
-        let is_above = |tier: &Tier| tier.rank > after;
+        let is_above = |tier: &RankTier| tier.rank > after;
         let stays = self.tiers[..place]
             .last()
             .is_none_or(|tier| tier.rank < after)
@@ -183,124 +195,141 @@ impl Groups {
             return false;
         }
         self.tiers[place].rank = after;
-        (group.in_progress, group.used) = (in_progress, used);
+        (group.in_progress, group.last_use) = (in_progress, used);
         true
     }
 
     /// Counts what a slot of this bench has in progress now, instead of what it had. The group is in
     /// no tier meanwhile.
-    pub(crate) fn count(&mut self, bench: usize, had: u64, has: u64) {
-        let group = &mut self.groups[self.benches[bench].group];
+    pub(crate) fn update_in_progress(&mut self, bench: usize, had: u64, has: u64) {
+        let group = &mut self.groups[self.free_lists[bench].group];
         group.in_progress = group.in_progress + has - had;
     }
 
     /// Makes the group of this bench the last used one. It is in no tier meanwhile.
-    pub(crate) fn warm(&mut self, bench: usize, used: u64) {
-        self.groups[self.benches[bench].group].used = used;
+    pub(crate) fn record_use(&mut self, bench: usize, used: u64) {
+        self.groups[self.free_lists[bench].group].last_use = used;
     }
 
     /// When a slot of the group of this bench was last used; zero is never.
-    pub(crate) fn used(&self, bench: usize) -> u64 {
-        self.groups[self.benches[bench].group].used
+    pub(crate) fn last_use(&self, bench: usize) -> u64 {
+        self.groups[self.free_lists[bench].group].last_use
     }
 
     /// Puts a free slot on its bench, in front of those that `is_better` says are better. The group
     /// is in no tier meanwhile.
-    pub(crate) fn seat(&mut self, bench: usize, slot: usize, is_better: impl Fn(usize) -> bool) {
-        let Bench { group, free, .. } = &mut self.benches[bench];
-        self.groups[*group].free += 1;
+    pub(crate) fn push_free(
+        &mut self,
+        bench: usize,
+        slot: usize,
+        is_better: impl Fn(usize) -> bool,
+    ) {
+        let LoopFreeList {
+            group,
+            free_slots: free,
+            ..
+        } = &mut self.free_lists[bench];
+        self.groups[*group].free_count += 1;
         let last = free.iter().rposition(|other| !is_better(*other));
         free.insert(last.map_or(0, |place| place + 1), slot);
     }
 
     /// Takes a free slot from its bench. The group is in no tier meanwhile.
-    pub(crate) fn unseat(&mut self, bench: usize, slot: usize) {
-        let Bench { group, free, .. } = &mut self.benches[bench];
+    pub(crate) fn remove_free(&mut self, bench: usize, slot: usize) {
+        let LoopFreeList {
+            group,
+            free_slots: free,
+            ..
+        } = &mut self.free_lists[bench];
         // The best and the last used one stand at the end.
         let place = free.iter().rposition(|other| *other == slot);
         debug_assert!(place.is_some(), "a free slot sits on its bench");
         if let Some(place) = place {
             free.remove(place);
-            self.groups[*group].free -= 1;
+            self.groups[*group].free_count -= 1;
         }
     }
 
     /// The best free slot of the best group, seen from `home`; of the last used group's slots the
     /// one with the highest merit when that loop has none.
-    pub(crate) fn best<M: Ord>(&self, home: usize, merit: impl Fn(usize) -> M) -> Option<usize> {
-        let rings = &self.tiers.last()?.rings;
+    pub(crate) fn best_free_slot<M: Ord>(
+        &self,
+        home: usize,
+        merit: impl Fn(usize) -> M,
+    ) -> Option<usize> {
+        let rings = &self.tiers.last()?.rings_by_loop;
         let bench = match rings.get(home) {
             Some(own) if *own != NONE => *own,
             _ => {
                 let firsts = rings.iter().copied().filter(|bench| *bench != NONE);
                 firsts.max_by_key(|bench| {
-                    let slot = self.benches[*bench].free.last();
-                    (self.used(*bench), slot.map(|slot| merit(*slot)))
+                    let slot = self.free_lists[*bench].free_slots.last();
+                    (self.last_use(*bench), slot.map(|slot| merit(*slot)))
                 })?
             }
         };
-        self.benches[bench].free.last().copied()
+        self.free_lists[bench].free_slots.last().copied()
     }
 
     /// The number of the group of this bench, unique among those that have slots now.
     pub(crate) fn group_of(&self, bench: usize) -> usize {
-        self.benches[bench].group
+        self.free_lists[bench].group
     }
 
     /// The best free slot in the group of this bench, on whichever loop.
-    pub(crate) fn best_within<M: Ord>(
+    pub(crate) fn best_free_slot_in_group<M: Ord>(
         &self,
         bench: usize,
         merit: impl Fn(usize) -> M,
     ) -> Option<usize> {
-        let first = self.groups[self.benches[bench].group].bench;
-        let benches = std::iter::successors(self.benches.get(first), |bench| {
-            self.benches.get(bench.sibling)
+        let first = self.groups[self.free_lists[bench].group].first_free_list;
+        let benches = std::iter::successors(self.free_lists.get(first), |bench| {
+            self.free_lists.get(bench.next_in_group)
         });
-        let best = benches.filter_map(|bench| bench.free.last().copied());
+        let best = benches.filter_map(|bench| bench.free_slots.last().copied());
         best.max_by_key(|slot| merit(*slot))
     }
 
     fn add_group(&mut self, generation: u64, name: u64) -> usize {
-        let group = Group {
+        let group = RankedGroup {
             name,
             generation,
             in_progress: 0,
-            slots: 0,
-            free: 0,
-            used: 0,
-            bench: NONE,
+            slot_count: 0,
+            free_count: 0,
+            last_use: 0,
+            first_free_list: NONE,
         };
-        let index = place(&mut self.groups, &mut self.vacant_groups, group);
+        let index = insert_or_reuse(&mut self.groups, &mut self.vacant_groups, group);
         if name != 0 {
-            self.named.insert((generation, name), index);
+            self.groups_by_name.insert((generation, name), index);
         }
         index
     }
 
-    fn add_bench(&mut self, group: usize, home: usize) -> usize {
-        let bench = Bench {
+    fn add_free_list(&mut self, group: usize, home: usize) -> usize {
+        let bench = LoopFreeList {
             group,
-            home,
-            free: Vec::new(),
-            sibling: self.groups[group].bench,
+            loop_index: home,
+            free_slots: Vec::new(),
+            next_in_group: self.groups[group].first_free_list,
             prev: NONE,
             next: NONE,
         };
-        let index = place(&mut self.benches, &mut self.vacant_benches, bench);
-        self.groups[group].bench = index;
+        let index = insert_or_reuse(&mut self.free_lists, &mut self.vacant_free_lists, bench);
+        self.groups[group].first_free_list = index;
         index
     }
 
     /// Where the tier of this rank is; one that was made just now is empty.
-    fn tier(&mut self, rank: Rank) -> usize {
+    fn tier_index(&mut self, rank: GroupRank) -> usize {
         match self.tiers.binary_search_by_key(&rank, |tier| tier.rank) {
             Ok(place) => place,
             Err(place) => {
-                let tier = Tier {
+                let tier = RankTier {
                     rank,
-                    rings: self.spare_rings.pop().unwrap_or_default(),
-                    occupied: 0,
+                    rings_by_loop: self.spare_rings.pop().unwrap_or_default(),
+                    ring_count: 0,
                 };
                 self.tiers.insert(place, tier);
                 place
@@ -309,38 +338,41 @@ impl Groups {
     }
 
     fn link(&mut self, place: usize, bench: usize, in_front: bool) {
-        let (tier, home) = (&mut self.tiers[place], self.benches[bench].home);
-        if tier.rings.len() <= home {
-            tier.rings.resize(home + 1, NONE);
+        let (tier, home) = (&mut self.tiers[place], self.free_lists[bench].loop_index);
+        if tier.rings_by_loop.len() <= home {
+            tier.rings_by_loop.resize(home + 1, NONE);
         }
-        let first = tier.rings[home];
+        let first = tier.rings_by_loop[home];
         if first == NONE {
-            (self.benches[bench].prev, self.benches[bench].next) = (bench, bench);
-            (tier.rings[home], tier.occupied) = (bench, tier.occupied + 1);
+            (self.free_lists[bench].prev, self.free_lists[bench].next) = (bench, bench);
+            (tier.rings_by_loop[home], tier.ring_count) = (bench, tier.ring_count + 1);
             return;
         }
-        let last = self.benches[first].prev;
-        (self.benches[bench].prev, self.benches[bench].next) = (last, first);
-        self.benches[last].next = bench;
-        self.benches[first].prev = bench;
+        let last = self.free_lists[first].prev;
+        (self.free_lists[bench].prev, self.free_lists[bench].next) = (last, first);
+        self.free_lists[last].next = bench;
+        self.free_lists[first].prev = bench;
         if in_front {
-            tier.rings[home] = bench;
+            tier.rings_by_loop[home] = bench;
         }
     }
 
     fn unlink(&mut self, place: usize, bench: usize) {
-        let Bench {
-            home, prev, next, ..
-        } = self.benches[bench];
+        let LoopFreeList {
+            loop_index: home,
+            prev,
+            next,
+            ..
+        } = self.free_lists[bench];
         let tier = &mut self.tiers[place];
         if next == bench {
-            (tier.rings[home], tier.occupied) = (NONE, tier.occupied - 1);
+            (tier.rings_by_loop[home], tier.ring_count) = (NONE, tier.ring_count - 1);
             return;
         }
-        self.benches[prev].next = next;
-        self.benches[next].prev = prev;
-        if tier.rings[home] == bench {
-            tier.rings[home] = next;
+        self.free_lists[prev].next = next;
+        self.free_lists[next].prev = prev;
+        if tier.rings_by_loop[home] == bench {
+            tier.rings_by_loop[home] = next;
         }
     }
 
@@ -355,9 +387,9 @@ impl Groups {
         assert!(self.tiers.is_sorted_by(|a, b| a.rank < b.rank));
         let mut listed = Vec::new();
         for tier in &self.tiers {
-            let rings = tier.rings.iter().enumerate();
+            let rings = tier.rings_by_loop.iter().enumerate();
             let rings: Vec<_> = rings.filter(|(_, first)| **first != NONE).collect();
-            assert!(tier.occupied > 0 && tier.occupied == rings.len());
+            assert!(tier.ring_count > 0 && tier.ring_count == rings.len());
             for (home, first) in rings {
                 listed.extend(self.walk(tier.rank, home, *first));
             }
@@ -367,7 +399,7 @@ impl Groups {
             .filter_map(|(bench, _, index)| Some((*bench, (*index)?)));
         let mut free: Vec<_> = free.collect();
         let seated = listed.iter().flat_map(|bench| {
-            let seats = &self.benches[*bench].free;
+            let seats = &self.free_lists[*bench].free_slots;
             assert!(
                 seats.is_sorted_by(|a, b| merit(*a) <= merit(*b)),
                 "best last"
@@ -389,18 +421,24 @@ impl Groups {
 
     /// The benches of one ring.
     #[cfg(test)]
-    fn walk(&self, rank: Rank, home: usize, first: usize) -> Vec<usize> {
+    fn walk(&self, rank: GroupRank, home: usize, first: usize) -> Vec<usize> {
         let (mut walked, mut index) = (Vec::new(), first);
         loop {
-            let bench = &self.benches[index];
-            assert_eq!((bench.home, self.groups[bench.group].rank()), (home, rank));
-            assert!(!bench.free.is_empty());
-            assert_eq!(self.benches[bench.next].prev, index);
+            let bench = &self.free_lists[index];
+            assert_eq!(
+                (bench.loop_index, self.groups[bench.group].rank()),
+                (home, rank)
+            );
+            assert!(!bench.free_slots.is_empty());
+            assert_eq!(self.free_lists[bench.next].prev, index);
             walked.push(index);
             if bench.next == first {
                 return walked;
             }
-            assert!(self.used(index) >= self.used(bench.next), "warmest first");
+            assert!(
+                self.last_use(index) >= self.last_use(bench.next),
+                "warmest first"
+            );
             index = bench.next;
         }
     }
@@ -413,40 +451,43 @@ impl Groups {
             let group = &self.groups[index];
             let own = slots
                 .iter()
-                .filter(|slot| self.benches[slot.0].group == index);
+                .filter(|slot| self.free_lists[slot.0].group == index);
             let own: Vec<_> = own.collect();
             let free = own.iter().filter(|slot| slot.2.is_some());
-            assert_eq!(group.free, free.count());
+            assert_eq!(group.free_count, free.count());
             let in_progress = own.iter().map(|slot| slot.1);
-            assert_eq!(group.slots, own.len());
-            assert!(group.slots > 0, "a group goes with its last slot");
+            assert_eq!(group.slot_count, own.len());
+            assert!(group.slot_count > 0, "a group goes with its last slot");
             assert_eq!(group.in_progress, in_progress.sum::<u64>());
-            let name = self.named.get(&(group.generation, group.name));
+            let name = self.groups_by_name.get(&(group.generation, group.name));
             assert_eq!(name.copied(), (group.name != 0).then_some(index));
             named += usize::from(group.name != 0);
-            let (mut homes, mut bench) = (Vec::new(), group.bench);
+            let (mut homes, mut bench) = (Vec::new(), group.first_free_list);
             while bench != NONE {
-                assert_eq!(self.benches[bench].group, index);
-                homes.push(self.benches[bench].home);
-                bench = self.benches[bench].sibling;
+                assert_eq!(self.free_lists[bench].group, index);
+                homes.push(self.free_lists[bench].loop_index);
+                bench = self.free_lists[bench].next_in_group;
             }
             benches += homes.len();
             homes.sort_unstable();
             assert!(homes.is_sorted_by(|a, b| a < b), "one bench for each loop");
         }
-        assert_eq!(self.named.len(), named);
-        assert_eq!(benches + self.vacant_benches.len(), self.benches.len());
+        assert_eq!(self.groups_by_name.len(), named);
+        assert_eq!(
+            benches + self.vacant_free_lists.len(),
+            self.free_lists.len()
+        );
     }
 }
 
-impl Group {
-    fn rank(&self) -> Rank {
+impl RankedGroup {
+    fn rank(&self) -> GroupRank {
         (self.generation, Reverse(self.in_progress))
     }
 }
 
 /// Puts a new entry where an old one was, or at the end.
-pub(crate) fn place<T>(entries: &mut Vec<T>, vacant: &mut Vec<usize>, entry: T) -> usize {
+pub(crate) fn insert_or_reuse<T>(entries: &mut Vec<T>, vacant: &mut Vec<usize>, entry: T) -> usize {
     if let Some(index) = vacant.pop() {
         entries[index] = entry;
         return index;

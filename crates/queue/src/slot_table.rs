@@ -10,16 +10,16 @@
 use std::cmp::Reverse;
 use std::fmt;
 
-use crate::groups::{self, Groups};
+use crate::ranked_groups::{self, RankedGroups};
 
 /// All slots, free and busy.
-pub(crate) struct Slots {
-    entries: Vec<Entry>,
+pub(crate) struct SlotTable {
+    entries: Vec<SlotEntry>,
     vacant: Vec<usize>,
-    groups: Groups,
+    groups: RankedGroups,
     epoch: u64,
-    uses: u64,
-    sums: Sums,
+    use_count: u64,
+    totals: SlotTotals,
 }
 
 /// Names one slot for ever: the index is reused after the slot is gone, the epoch is not.
@@ -38,7 +38,7 @@ pub struct SlotSpec {
     /// requests in progress gets work first. 0 is a slot that stands alone.
     pub group: u64,
     /// The loop that owns it, counted from 0: a small number.
-    pub home: usize,
+    pub loop_index: usize,
     /// How many requests it may have in progress; `u32::MAX` is no limit, 0 takes none.
     pub capacity: u32,
 }
@@ -47,7 +47,7 @@ pub struct SlotSpec {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotView {
     /// Its name.
-    pub slot: SlotId,
+    pub id: SlotId,
     /// As it was added, with the capacity that it has now.
     pub spec: SlotSpec,
     /// Requests handed to it and not yet finished.
@@ -56,86 +56,88 @@ pub struct SlotView {
     pub is_retired: bool,
 }
 
-struct Entry {
+struct SlotEntry {
     /// Zero while the entry is vacant.
     epoch: u64,
     spec: SlotSpec,
     in_progress: u32,
     is_retired: bool,
     /// When it was last used, in uses of the whole table; zero is never.
-    used: u64,
+    last_use: u64,
     /// Its group's bench at its loop.
-    bench: usize,
+    free_list: usize,
 }
 
 /// What all slots have together, wide enough for any number of slots without a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Sums {
+struct SlotTotals {
     live: u64,
     in_progress: u64,
-    places: u64,
+    free_capacity: u64,
     capacity: u64,
 }
 
-impl Slots {
+impl SlotTable {
     pub(crate) const fn new() -> Self {
         Self {
             entries: Vec::new(),
             vacant: Vec::new(),
-            groups: Groups::new(),
+            groups: RankedGroups::new(),
             epoch: 0,
-            uses: 0,
-            sums: Sums {
+            use_count: 0,
+            totals: SlotTotals {
                 live: 0,
                 in_progress: 0,
-                places: 0,
+                free_capacity: 0,
                 capacity: 0,
             },
         }
     }
 
     /// Slots that are not retired.
-    pub(crate) fn live(&self) -> usize {
-        size(self.sums.live)
+    pub(crate) fn live_count(&self) -> usize {
+        to_usize(self.totals.live)
     }
 
     /// Requests in progress over all slots, retired ones included.
     pub(crate) fn in_progress(&self) -> usize {
-        size(self.sums.in_progress)
+        to_usize(self.totals.in_progress)
     }
 
     /// How many more requests could start now.
-    pub(crate) fn places(&self) -> usize {
-        size(self.sums.places)
+    pub(crate) fn free_capacity(&self) -> usize {
+        to_usize(self.totals.free_capacity)
     }
 
     /// How many requests could be in progress at once in slots that are not retired.
     pub(crate) fn capacity(&self) -> usize {
-        size(self.sums.capacity)
+        to_usize(self.totals.capacity)
     }
 
     /// Adds a free slot, behind the others of its group: it is not warm yet. So is a group that
     /// begins with it, among those of its rank; for one that was used it counts as a use.
     pub(crate) fn add(&mut self, spec: SlotSpec) -> SlotId {
         self.epoch += 1;
-        let entry = Entry {
+        let entry = SlotEntry {
             epoch: self.epoch,
             spec,
             in_progress: 0,
             is_retired: false,
-            used: 0,
-            bench: self.groups.enter(spec.generation, spec.group, spec.home),
+            last_use: 0,
+            free_list: self
+                .groups
+                .add_slot(spec.generation, spec.group, spec.loop_index),
         };
-        let (bench, sums) = (entry.bench, entry.sums());
-        self.sums = self.sums.exchange(Sums::default(), sums);
-        let index = groups::place(&mut self.entries, &mut self.vacant, entry);
-        self.groups.unlist(bench);
-        if self.groups.used(bench) > 0 {
-            self.uses += 1;
-            self.groups.warm(bench, self.uses);
+        let (bench, sums) = (entry.free_list, entry.totals());
+        self.totals = self.totals.replace(SlotTotals::default(), sums);
+        let index = ranked_groups::insert_or_reuse(&mut self.entries, &mut self.vacant, entry);
+        self.groups.remove_from_tier(bench);
+        if self.groups.last_use(bench) > 0 {
+            self.use_count += 1;
+            self.groups.record_use(bench, self.use_count);
         }
-        self.seat_if_free(index);
-        self.groups.list(bench);
+        self.list_if_free(index);
+        self.groups.add_to_tier(bench);
         SlotId {
             epoch: self.epoch,
             index,
@@ -145,7 +147,9 @@ impl Slots {
     /// Takes a place at the best free slot, seen from `home`.
     pub(crate) fn claim_best(&mut self, home: usize) -> Option<SlotId> {
         let entries = &self.entries;
-        let index = self.groups.best(home, |index| entries[index].merit())?;
+        let index = self
+            .groups
+            .best_free_slot(home, |index| entries[index].preference())?;
         self.claim(index);
         Some(SlotId {
             epoch: self.entries[index].epoch,
@@ -155,7 +159,7 @@ impl Slots {
 
     /// Takes a place at this slot if it has one.
     pub(crate) fn claim_at(&mut self, slot: SlotId) -> bool {
-        let is_free = self.entry(slot).is_some_and(Entry::is_free);
+        let is_free = self.entry(slot).is_some_and(SlotEntry::is_free);
         if is_free {
             self.claim(slot.index);
         }
@@ -164,10 +168,10 @@ impl Slots {
 
     /// Takes a place at the best free slot of the process that this slot belongs to.
     pub(crate) fn claim_within(&mut self, slot: SlotId) -> Option<SlotId> {
-        let (bench, entries) = (self.entry(slot)?.bench, &self.entries);
+        let (bench, entries) = (self.entry(slot)?.free_list, &self.entries);
         let index = self
             .groups
-            .best_within(bench, |index| entries[index].merit())?;
+            .best_free_slot_in_group(bench, |index| entries[index].preference())?;
         self.claim(index);
         Some(SlotId {
             epoch: self.entries[index].epoch,
@@ -179,7 +183,7 @@ impl Slots {
     /// `None` when the slot is gone.
     pub(crate) fn process_of(&self, slot: SlotId) -> Option<usize> {
         let entry = self.entry(slot)?;
-        Some(self.groups.group_of(entry.bench))
+        Some(self.groups.group_of(entry.free_list))
     }
 
     /// Whether another slot of the same process is there and not retired.
@@ -190,7 +194,7 @@ impl Slots {
                 *index != slot.index && entry.epoch != 0 && !entry.is_retired
             });
         process.is_some()
-            && others.any(|(_, entry)| Some(self.groups.group_of(entry.bench)) == process)
+            && others.any(|(_, entry)| Some(self.groups.group_of(entry.free_list)) == process)
     }
 
     /// Adds a request to this slot beyond its capacity, up to `in_progress_max`.
@@ -206,12 +210,12 @@ impl Slots {
 
     /// One request of this slot has ended and another one takes its place; false, and nothing has
     /// changed, when the slot may not have that many.
-    pub(crate) fn hand_over(&mut self, slot: SlotId) -> bool {
+    pub(crate) fn reassign(&mut self, slot: SlotId) -> bool {
         let allows = self.entry(slot).is_some_and(|entry| {
             !entry.is_retired && (1..=entry.spec.capacity).contains(&entry.in_progress)
         });
         if allows {
-            self.change(slot.index, |_| {});
+            self.update(slot.index, |_| {});
         }
         allows
     }
@@ -221,10 +225,10 @@ impl Slots {
         if self.entry(slot).is_none_or(|entry| entry.in_progress == 0) {
             return;
         }
-        self.change(slot.index, |entry| entry.in_progress -= 1);
+        self.update(slot.index, |entry| entry.in_progress -= 1);
         let entry = &self.entries[slot.index];
         if entry.is_retired && entry.in_progress == 0 {
-            self.forget(slot.index);
+            self.free_entry(slot.index);
         }
     }
 
@@ -236,12 +240,12 @@ impl Slots {
         };
         if entry.is_free() && entry.in_progress < capacity {
             // It stays where it is, as warm as it was.
-            let before = entry.sums();
+            let before = entry.totals();
             let entry = &mut self.entries[slot.index];
             entry.spec.capacity = capacity;
-            self.sums = self.sums.exchange(before, entry.sums());
+            self.totals = self.totals.replace(before, entry.totals());
         } else {
-            self.change(slot.index, |entry| entry.spec.capacity = capacity);
+            self.update(slot.index, |entry| entry.spec.capacity = capacity);
         }
     }
 
@@ -257,10 +261,10 @@ impl Slots {
         };
         let is_idle = entry.in_progress == 0;
         if !entry.is_retired {
-            self.change(slot.index, |entry| entry.is_retired = true);
+            self.update(slot.index, |entry| entry.is_retired = true);
         }
         if is_idle {
-            self.forget(slot.index);
+            self.free_entry(slot.index);
         }
         is_idle
     }
@@ -268,10 +272,10 @@ impl Slots {
     /// Forgets the slot with whatever it had in progress.
     pub(crate) fn remove(&mut self, slot: SlotId) {
         if self.entry(slot).is_some() {
-            self.change(slot.index, |entry| {
+            self.update(slot.index, |entry| {
                 (entry.is_retired, entry.in_progress) = (true, 0);
             });
-            self.forget(slot.index);
+            self.free_entry(slot.index);
         }
     }
 
@@ -287,52 +291,57 @@ impl Slots {
         used.map(|(index, entry)| entry.view(index))
     }
 
-    fn entry(&self, slot: SlotId) -> Option<&Entry> {
+    fn entry(&self, slot: SlotId) -> Option<&SlotEntry> {
         let entry = self.entries.get(slot.index)?;
         (entry.epoch == slot.epoch).then_some(entry)
     }
 
     fn claim(&mut self, index: usize) {
-        self.change(index, |entry| entry.in_progress += 1);
+        self.update(index, |entry| entry.in_progress += 1);
     }
 
     /// Changes a slot, which counts as a use of it and of its group: whoever is put in front must be
     /// the last used.
-    fn change(&mut self, index: usize, change: impl FnOnce(&mut Entry)) {
+    fn update(&mut self, index: usize, change: impl FnOnce(&mut SlotEntry)) {
         let entry = &mut self.entries[index];
-        let (bench, before, was_free) = (entry.bench, entry.sums(), entry.is_free());
+        let (bench, before, was_free) = (entry.free_list, entry.totals(), entry.is_free());
         change(entry);
-        self.uses += 1;
-        entry.used = self.uses;
-        let (after, is_free) = (entry.sums(), entry.is_free());
-        self.sums = self.sums.exchange(before, after);
+        self.use_count += 1;
+        entry.last_use = self.use_count;
+        let (after, is_free) = (entry.totals(), entry.is_free());
+        self.totals = self.totals.replace(before, after);
         let (had, has) = (before.in_progress, after.in_progress);
-        if was_free && is_free && self.groups.count_alone(bench, had, has, self.uses) {
+        if was_free
+            && is_free
+            && self
+                .groups
+                .try_update_in_place(bench, had, has, self.use_count)
+        {
             return;
         }
-        self.groups.unlist(bench);
+        self.groups.remove_from_tier(bench);
         if was_free {
-            self.groups.unseat(bench, index);
+            self.groups.remove_free(bench, index);
         }
-        self.groups.count(bench, had, has);
-        self.groups.warm(bench, self.uses);
-        self.seat_if_free(index);
-        self.groups.list(bench);
+        self.groups.update_in_progress(bench, had, has);
+        self.groups.record_use(bench, self.use_count);
+        self.list_if_free(index);
+        self.groups.add_to_tier(bench);
     }
 
-    fn seat_if_free(&mut self, index: usize) {
+    fn list_if_free(&mut self, index: usize) {
         let (entries, entry) = (&self.entries, &self.entries[index]);
         if entry.is_free() {
-            let merit = entry.merit();
-            let is_better = |other: usize| entries[other].merit() >= merit;
-            self.groups.seat(entry.bench, index, is_better);
+            let merit = entry.preference();
+            let is_better = |other: usize| entries[other].preference() >= merit;
+            self.groups.push_free(entry.free_list, index, is_better);
         }
     }
 
     /// The slot is retired and has nothing in progress.
-    fn forget(&mut self, index: usize) {
+    fn free_entry(&mut self, index: usize) {
         self.entries[index].epoch = 0;
-        self.groups.leave(self.entries[index].bench);
+        self.groups.remove_slot(self.entries[index].free_list);
         self.vacant.push(index);
     }
 
@@ -342,46 +351,50 @@ impl Slots {
         let entries = self.entries.iter().enumerate();
         let used: Vec<_> = entries.filter(|(_, entry)| entry.epoch != 0).collect();
         assert_eq!(used.len() + self.vacant.len(), self.entries.len());
-        let sums = used.iter().fold(Sums::default(), |sums, (_, entry)| {
-            sums.exchange(Sums::default(), entry.sums())
+        let sums = used.iter().fold(SlotTotals::default(), |sums, (_, entry)| {
+            sums.replace(SlotTotals::default(), entry.totals())
         });
-        assert_eq!(self.sums, sums);
+        assert_eq!(self.totals, sums);
         let of_groups = used.iter().map(|(index, entry)| {
             let in_progress = u64::from(entry.in_progress);
-            (entry.bench, in_progress, entry.is_free().then_some(*index))
+            (
+                entry.free_list,
+                in_progress,
+                entry.is_free().then_some(*index),
+            )
         });
         let of_groups: Vec<_> = of_groups.collect();
-        let merit = |index: usize| self.entries[index].merit();
+        let merit = |index: usize| self.entries[index].preference();
         self.groups.check_invariants(&of_groups, merit);
     }
 }
 
-impl Entry {
+impl SlotEntry {
     fn is_free(&self) -> bool {
         !self.is_retired && self.in_progress < self.spec.capacity
     }
 
     /// Compares lowest to highest among the free slots of one group.
-    fn merit(&self) -> (Reverse<u32>, u64) {
-        (Reverse(self.in_progress), self.used)
+    fn preference(&self) -> (Reverse<u32>, u64) {
+        (Reverse(self.in_progress), self.last_use)
     }
 
-    fn sums(&self) -> Sums {
+    fn totals(&self) -> SlotTotals {
         let (live, capacity) = match self.is_retired {
             true => (0, 0),
             false => (1, self.spec.capacity),
         };
-        Sums {
+        SlotTotals {
             live,
             in_progress: u64::from(self.in_progress),
-            places: u64::from(capacity.saturating_sub(self.in_progress)),
+            free_capacity: u64::from(capacity.saturating_sub(self.in_progress)),
             capacity: u64::from(capacity),
         }
     }
 
     fn view(&self, index: usize) -> SlotView {
         SlotView {
-            slot: SlotId {
+            id: SlotId {
                 epoch: self.epoch,
                 index,
             },
@@ -392,19 +405,19 @@ impl Entry {
     }
 }
 
-impl Sums {
+impl SlotTotals {
     /// The sums after a slot that gave `before` gives `after`.
-    fn exchange(self, before: Self, after: Self) -> Self {
+    fn replace(self, before: Self, after: Self) -> Self {
         Self {
             live: self.live + after.live - before.live,
             in_progress: self.in_progress + after.in_progress - before.in_progress,
-            places: self.places + after.places - before.places,
+            free_capacity: self.free_capacity + after.free_capacity - before.free_capacity,
             capacity: self.capacity + after.capacity - before.capacity,
         }
     }
 }
 
-fn size(sum: u64) -> usize {
+fn to_usize(sum: u64) -> usize {
     usize::try_from(sum).unwrap_or(usize::MAX)
 }
 

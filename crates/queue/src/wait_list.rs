@@ -13,17 +13,17 @@
 use std::time::Instant;
 
 /// The line itself, oldest first.
-pub(crate) struct Line<J> {
-    entries: Vec<Entry<J>>,
-    /// First reusable entry, chained through `links[AGE].next`.
+pub(crate) struct WaitList<J> {
+    entries: Vec<WaitEntry<J>>,
+    /// First reusable entry, chained through `links[BY_AGE].next`.
     vacant: usize,
     /// Those whom any slot may take.
-    free: List,
+    unbound: EntryList,
     /// Those who wait for one process, whichever it is.
-    bound: List,
+    bound: EntryList,
     /// The bound ones again, by the number of their process.
-    by_process: Vec<List>,
-    returned: usize,
+    by_process: Vec<EntryList>,
+    requeued_count: usize,
     serial: u64,
 }
 
@@ -42,12 +42,12 @@ pub(crate) struct Waiter<J> {
     pub(crate) position: usize,
 }
 
-struct Entry<J> {
+struct WaitEntry<J> {
     job: Option<J>,
     serial: u64,
     enqueued_at: Instant,
     position: usize,
-    returned: bool,
+    is_requeued: bool,
     /// The number of the process it waits for; `NONE` when any will do.
     process: usize,
     links: [Links; 2],
@@ -60,7 +60,7 @@ struct Links {
 }
 
 #[derive(Clone, Copy)]
-struct List {
+struct EntryList {
     head: usize,
     tail: usize,
     len: usize,
@@ -69,32 +69,32 @@ struct List {
 const NONE: usize = usize::MAX;
 
 /// The links of `free` or of `bound`: everybody stands on one of these.
-const AGE: usize = 0;
+const BY_AGE: usize = 0;
 
 /// The links of a list in `by_process`.
-const PROCESS: usize = 1;
+const BY_PROCESS: usize = 1;
 
-impl<J> Line<J> {
+impl<J> WaitList<J> {
     pub(crate) const fn new() -> Self {
         Self {
             entries: Vec::new(),
             vacant: NONE,
-            free: List::EMPTY,
-            bound: List::EMPTY,
+            unbound: EntryList::EMPTY,
+            bound: EntryList::EMPTY,
             by_process: Vec::new(),
-            returned: 0,
+            requeued_count: 0,
             serial: 0,
         }
     }
 
     /// Everybody who waits.
     pub(crate) fn len(&self) -> usize {
-        self.free.len + self.bound.len
+        self.unbound.len + self.bound.len
     }
 
     /// Those who joined by themselves: the returned ones do not count against the bound.
-    pub(crate) fn len_joined(&self) -> usize {
-        self.len() - self.returned
+    pub(crate) fn len_without_requeued(&self) -> usize {
+        self.len() - self.requeued_count
     }
 
     /// Those who wait for this process and no other.
@@ -103,69 +103,74 @@ impl<J> Line<J> {
     }
 
     /// Whether somebody waits whom any slot may take.
-    pub(crate) fn has_free(&self) -> bool {
-        self.free.len > 0
+    pub(crate) fn has_unbound(&self) -> bool {
+        self.unbound.len > 0
     }
 
     /// Whether somebody waits whom a slot of this process may take.
-    pub(crate) fn has_for(&self, process: usize) -> bool {
-        self.free.len > 0 || self.len_bound(process) > 0
+    pub(crate) fn has_waiter_for(&self, process: usize) -> bool {
+        self.unbound.len > 0 || self.len_bound(process) > 0
     }
 
     /// When the oldest of all arrived.
-    pub(crate) fn front(&self) -> Option<Instant> {
+    pub(crate) fn oldest_enqueued_at(&self) -> Option<Instant> {
         let first = self.entries.get(self.oldest())?;
         Some(first.enqueued_at)
     }
 
     /// Joins at the end, for one process or for any; answers the place in line, counted from 1.
-    pub(crate) fn join(&mut self, now: Instant, job: J, process: Option<usize>) -> (Ticket, usize) {
+    pub(crate) fn push_back(
+        &mut self,
+        now: Instant,
+        job: J,
+        process: Option<usize>,
+    ) -> (Ticket, usize) {
         let position = self.len() + 1;
         let process = process.unwrap_or(NONE);
-        let ticket = self.occupy(job, now, position, process, false);
-        self.link(AGE, ticket.index, NONE);
+        let ticket = self.insert_entry(job, now, position, process, false);
+        self.link(BY_AGE, ticket.index, NONE);
         if process != NONE {
             if self.by_process.len() <= process {
-                self.by_process.resize(process + 1, List::EMPTY);
+                self.by_process.resize(process + 1, EntryList::EMPTY);
             }
-            self.link(PROCESS, ticket.index, NONE);
+            self.link(BY_PROCESS, ticket.index, NONE);
         }
         (ticket, position)
     }
 
     /// Puts a job that had already left back among the free ones, by age.
-    pub(crate) fn put_back(&mut self, enqueued_at: Instant, job: J) -> (Ticket, usize) {
-        let (ahead, before) = self.older_than(self.free.head, enqueued_at);
-        let (ahead_bound, _) = self.older_than(self.bound.head, enqueued_at);
+    pub(crate) fn requeue(&mut self, enqueued_at: Instant, job: J) -> (Ticket, usize) {
+        let (ahead, before) = self.count_older(self.unbound.head, enqueued_at);
+        let (ahead_bound, _) = self.count_older(self.bound.head, enqueued_at);
         let position = ahead + ahead_bound + 1;
-        let ticket = self.occupy(job, enqueued_at, position, NONE, true);
-        self.link(AGE, ticket.index, before);
+        let ticket = self.insert_entry(job, enqueued_at, position, NONE, true);
+        self.link(BY_AGE, ticket.index, before);
         (ticket, position)
     }
 
     /// The oldest of all leaves.
     pub(crate) fn pop(&mut self) -> Option<Waiter<J>> {
-        self.vacate(self.oldest())
+        self.remove_entry(self.oldest())
     }
 
     /// The oldest whom a slot of this process may take leaves.
     pub(crate) fn pop_for(&mut self, process: usize) -> Option<Waiter<J>> {
         let bound = self.by_process.get(process).map_or(NONE, |list| list.head);
-        self.vacate(self.older(self.free.head, bound))
+        self.remove_entry(self.older(self.unbound.head, bound))
     }
 
     /// The oldest whom any slot may take leaves.
-    pub(crate) fn pop_free(&mut self) -> Option<Waiter<J>> {
-        self.vacate(self.free.head)
+    pub(crate) fn pop_unbound(&mut self) -> Option<Waiter<J>> {
+        self.remove_entry(self.unbound.head)
     }
 
     /// The named waiter leaves, wherever it stands; `None` when it left before.
-    pub(crate) fn take(&mut self, ticket: Ticket) -> Option<Waiter<J>> {
+    pub(crate) fn remove(&mut self, ticket: Ticket) -> Option<Waiter<J>> {
         let entry = self.entries.get(ticket.index)?;
         if entry.serial != ticket.serial {
             return None;
         }
-        self.vacate(ticket.index)
+        self.remove_entry(ticket.index)
     }
 
     /// All that wait, in no order.
@@ -180,29 +185,31 @@ impl<J> Line<J> {
             .filter(|(_, entry)| entry.job.as_ref().is_some_and(&mut matches))
             .map(|(index, _)| index)
             .collect();
-        let taken = found.into_iter().filter_map(|index| self.vacate(index));
+        let taken = found
+            .into_iter()
+            .filter_map(|index| self.remove_entry(index));
         taken.collect()
     }
 
     /// Whoever waited for this process alone now waits for any, in the place of its age.
     pub(crate) fn unbind(&mut self, process: usize) {
-        let mut before = self.free.head;
+        let mut before = self.unbound.head;
         while let Some(list) = self.by_process.get(process)
             && list.len > 0
         {
             let index = list.head;
-            self.unlink(AGE, index);
-            self.unlink(PROCESS, index);
+            self.unlink(BY_AGE, index);
+            self.unlink(BY_PROCESS, index);
             self.entries[index].process = NONE;
             while before != NONE && self.older(before, index) == before {
-                before = self.entries[before].links[AGE].next;
+                before = self.entries[before].links[BY_AGE].next;
             }
-            self.link(AGE, index, before);
+            self.link(BY_AGE, index, before);
         }
     }
 
     fn oldest(&self) -> usize {
-        self.older(self.free.head, self.bound.head)
+        self.older(self.unbound.head, self.bound.head)
     }
 
     /// The older of two waiters, either of whom may not be there.
@@ -216,18 +223,18 @@ impl<J> Line<J> {
 
     /// How many from `index` on stand before a job that is returned now, and who is the first
     /// behind it.
-    fn older_than(&self, mut index: usize, enqueued_at: Instant) -> (usize, usize) {
+    fn count_older(&self, mut index: usize, enqueued_at: Instant) -> (usize, usize) {
         let mut count = 0;
         while let Some(entry) = self.entries.get(index)
-            && (entry.enqueued_at, !entry.returned) <= (enqueued_at, false)
+            && (entry.enqueued_at, !entry.is_requeued) <= (enqueued_at, false)
         {
             count += 1;
-            index = entry.links[AGE].next;
+            index = entry.links[BY_AGE].next;
         }
         (count, index)
     }
 
-    fn occupy(
+    fn insert_entry(
         &mut self,
         job: J,
         enqueued_at: Instant,
@@ -237,19 +244,19 @@ impl<J> Line<J> {
     ) -> Ticket {
         self.serial += 1;
         let serial = self.serial;
-        let entry = Entry {
+        let entry = WaitEntry {
             job: Some(job),
             serial,
             enqueued_at,
             position,
-            returned,
+            is_requeued: returned,
             process,
             links: [Links::NONE; 2],
         };
-        self.returned += usize::from(returned);
+        self.requeued_count += usize::from(returned);
         let index = self.vacant;
         if let Some(place) = self.entries.get_mut(index) {
-            self.vacant = place.links[AGE].next;
+            self.vacant = place.links[BY_AGE].next;
             *place = entry;
             return Ticket { serial, index };
         }
@@ -260,17 +267,17 @@ impl<J> Line<J> {
         }
     }
 
-    fn vacate(&mut self, index: usize) -> Option<Waiter<J>> {
+    fn remove_entry(&mut self, index: usize) -> Option<Waiter<J>> {
         // A vacant entry keeps its serial, so the job is what tells that somebody stands here.
         let job = self.entries.get_mut(index)?.job.take()?;
-        self.unlink(AGE, index);
+        self.unlink(BY_AGE, index);
         if self.entries[index].process != NONE {
-            self.unlink(PROCESS, index);
+            self.unlink(BY_PROCESS, index);
         }
         let vacant = std::mem::replace(&mut self.vacant, index);
         let entry = &mut self.entries[index];
-        entry.links[AGE].next = vacant;
-        self.returned -= usize::from(entry.returned);
+        entry.links[BY_AGE].next = vacant;
+        self.requeued_count -= usize::from(entry.is_requeued);
         Some(Waiter {
             ticket: Ticket {
                 serial: entry.serial,
@@ -284,7 +291,7 @@ impl<J> Line<J> {
 
     /// Puts the waiter in front of `next` on the list that its process says.
     fn link(&mut self, by: usize, index: usize, next: usize) {
-        let list = self.list(by, index);
+        let list = self.list_of(by, index);
         let prev = match self.entries.get_mut(next) {
             Some(after) => std::mem::replace(&mut after.links[by].prev, index),
             None => list.tail,
@@ -293,7 +300,7 @@ impl<J> Line<J> {
             before.links[by].next = index;
         }
         self.entries[index].links[by] = Links { prev, next };
-        *self.list_mut(by, index) = List {
+        *self.list_of_mut(by, index) = EntryList {
             head: if prev == NONE { index } else { list.head },
             tail: if next == NONE { index } else { list.tail },
             len: list.len + 1,
@@ -301,7 +308,7 @@ impl<J> Line<J> {
     }
 
     fn unlink(&mut self, by: usize, index: usize) {
-        let list = self.list(by, index);
+        let list = self.list_of(by, index);
         let Links { prev, next } = self.entries[index].links[by];
         if let Some(before) = self.entries.get_mut(prev) {
             before.links[by].next = next;
@@ -309,27 +316,27 @@ impl<J> Line<J> {
         if let Some(after) = self.entries.get_mut(next) {
             after.links[by].prev = prev;
         }
-        *self.list_mut(by, index) = List {
+        *self.list_of_mut(by, index) = EntryList {
             head: if prev == NONE { next } else { list.head },
             tail: if next == NONE { prev } else { list.tail },
             len: list.len - 1,
         };
     }
 
-    fn list(&self, by: usize, index: usize) -> List {
+    fn list_of(&self, by: usize, index: usize) -> EntryList {
         let process = self.entries[index].process;
         match (by, process) {
-            (PROCESS, _) => self.by_process[process],
-            (_, NONE) => self.free,
+            (BY_PROCESS, _) => self.by_process[process],
+            (_, NONE) => self.unbound,
             _ => self.bound,
         }
     }
 
-    fn list_mut(&mut self, by: usize, index: usize) -> &mut List {
+    fn list_of_mut(&mut self, by: usize, index: usize) -> &mut EntryList {
         let process = self.entries[index].process;
         match (by, process) {
-            (PROCESS, _) => &mut self.by_process[process],
-            (_, NONE) => &mut self.free,
+            (BY_PROCESS, _) => &mut self.by_process[process],
+            (_, NONE) => &mut self.unbound,
             _ => &mut self.bound,
         }
     }
@@ -337,19 +344,22 @@ impl<J> Line<J> {
     /// Checks every link and every sum; gives the free and the bound jobs, and each process' own.
     #[cfg(test)]
     pub(crate) fn check_invariants(&self) -> (Vec<&J>, Vec<&J>, Vec<Vec<&J>>) {
-        let free = self.walk(AGE, &self.free, |process| process == NONE);
-        let bound = self.walk(AGE, &self.bound, |process| process != NONE);
+        let free = self.walk(BY_AGE, &self.unbound, |process| process == NONE);
+        let bound = self.walk(BY_AGE, &self.bound, |process| process != NONE);
         let lists = self.by_process.iter().enumerate();
         let by_process =
-            lists.map(|(process, list)| self.walk(PROCESS, list, |other| other == process));
+            lists.map(|(process, list)| self.walk(BY_PROCESS, list, |other| other == process));
         let by_process: Vec<_> = by_process.collect();
         assert_eq!(by_process.iter().map(Vec::len).sum::<usize>(), bound.len());
         let waiting = self.entries.iter().filter(|e| e.job.is_some());
-        assert_eq!(self.returned, waiting.filter(|e| e.returned).count());
+        assert_eq!(
+            self.requeued_count,
+            waiting.filter(|e| e.is_requeued).count()
+        );
         let (mut vacant, mut index) = (0, self.vacant);
         while let Some(entry) = self.entries.get(index) {
             assert!(entry.job.is_none(), "a vacant entry holds no job");
-            (vacant, index) = (vacant + 1, entry.links[AGE].next);
+            (vacant, index) = (vacant + 1, entry.links[BY_AGE].next);
         }
         let entries = vacant + free.len() + bound.len();
         assert_eq!(entries, self.entries.len(), "no entry leaks");
@@ -357,7 +367,7 @@ impl<J> Line<J> {
     }
 
     #[cfg(test)]
-    fn walk(&self, by: usize, list: &List, belongs: impl Fn(usize) -> bool) -> Vec<&J> {
+    fn walk(&self, by: usize, list: &EntryList, belongs: impl Fn(usize) -> bool) -> Vec<&J> {
         let (mut jobs, mut prev, mut index) = (Vec::new(), NONE, list.head);
         while let Some(entry) = self.entries.get(index) {
             assert_eq!(entry.links[by].prev, prev, "links agree both ways");
@@ -379,10 +389,10 @@ impl<J> Line<J> {
     }
 }
 
-impl<J> Entry<J> {
+impl<J> WaitEntry<J> {
     /// Compares lowest for whoever goes first.
     fn age(&self) -> (Instant, bool, u64) {
-        (self.enqueued_at, !self.returned, self.serial)
+        (self.enqueued_at, !self.is_requeued, self.serial)
     }
 }
 
@@ -393,7 +403,7 @@ impl Links {
     };
 }
 
-impl List {
+impl EntryList {
     const EMPTY: Self = Self {
         head: NONE,
         tail: NONE,
