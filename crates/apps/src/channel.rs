@@ -351,14 +351,14 @@ impl ChannelDriver {
         self.streams.end_input(id);
         // From now on it is the worker's time to end it.
         self.streams.clock_on(id, clock::now());
-        self.outbox.push(&channel::gone(id));
+        self.outbox.push(&channel::encode_stream_cancel(id));
         self.hasten();
     }
 
     /// Tells the worker that a WebSocket is over; it answers with a CLOSE of its own.
     fn close_socket(&mut self, id: u32, code: u16, reason: &str) {
         let mut frame = Vec::new();
-        channel::close(&mut frame, id, code, reason);
+        channel::encode_close(&mut frame, id, code, reason);
         self.outbox.push(&frame);
         if let Some(entry) = self.streams.entry(id) {
             entry.state = State::Discard;

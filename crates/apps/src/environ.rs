@@ -68,7 +68,7 @@ pub(crate) fn encode(
         PeerAddress::Unix => (b"", b""),
     };
     let target = original_target(request);
-    encoder.usual(&[
+    encoder.push_common_variables(&[
         head.method_str().as_bytes(),
         request.path(),
         target.as_bytes(),
@@ -85,7 +85,7 @@ pub(crate) fn encode(
     // What a worker has anyway (see `PROTOCOL.md`) is left out: each pair costs it time.
     let mut unless = |default: &[u8], key: &[u8], value: &[u8]| {
         if value != default {
-            encoder.pair(key, value);
+            encoder.push_variable(key, value);
         }
     };
     let query = request.query().unwrap_or("");
@@ -94,13 +94,13 @@ pub(crate) fn encode(
     unless(b"HTTP/1.1", b"SERVER_PROTOCOL", protocol(head.version()));
     unless(b"", b"QUERY_STRING", query.as_bytes());
     if request.scheme() == "https" {
-        encoder.pair(b"HTTPS", b"on");
+        encoder.push_variable(b"HTTPS", b"on");
     }
     if body == Announced::Chunked {
-        encoder.pair(b"HTTP_TRANSFER_ENCODING", b"chunked");
+        encoder.push_variable(b"HTTP_TRANSFER_ENCODING", b"chunked");
     }
     if let Some(len) = body.length() {
-        encoder.pair(b"CONTENT_LENGTH", Digits::new().number(len));
+        encoder.push_variable(b"CONTENT_LENGTH", Digits::new().number(len));
     }
     encode_fields(encoder, request, may_hijack);
 }
@@ -125,12 +125,14 @@ fn encode_fields(encoder: &mut EnvironEncoder<'_>, request: &Request, may_hijack
                 || upgrades && is_upgrade_field(name)
                 || is_vouched && !name.eq_ignore_ascii_case("x-request-start")
         },
-        |name, value| encoder.pair(name, value),
+        |name, value| encoder.push_variable(name, value),
     );
     if request.forwarded.is_some() {
         for name in Request::FORWARDED_FIELDS {
             if let Some(value) = request.forwarded_field(name) {
-                cgi::field(name, &value, |name, value| encoder.pair(name, value));
+                cgi::field(name, &value, |name, value| {
+                    encoder.push_variable(name, value)
+                });
             }
         }
     }

@@ -22,7 +22,7 @@ use penstock_http::{BodyFraming, Method, RequestHead};
 use penstock_queue::Ticket;
 use penstock_runtime::{LazyDeadline, clock, loops};
 use penstock_wire::{
-    EnvironEncoder, INPUT_BYTES_MAX, RequestBody as FrameBody, ScopeEncoder, channel,
+    EnvironEncoder, MAX_INPUT_BYTES, RequestBodySource as FrameBody, ScopeEncoder, channel,
     encode_request,
 };
 use tokio::sync::oneshot;
@@ -123,7 +123,7 @@ impl Content {
             Self::Whole(Collected::Empty) => FrameBody::Inline(b""),
             Self::Whole(Collected::Memory(bytes)) => FrameBody::Inline(bytes),
             Self::Whole(Collected::File { .. }) => FrameBody::File,
-            Self::Begun { first, .. } => FrameBody::Streams(first),
+            Self::Begun { first, .. } => FrameBody::Streamed(first),
         }
     }
 }
@@ -135,7 +135,7 @@ async fn begin(
 ) -> Result<Content, Fault> {
     let length = body.length();
     let expected = length.and_then(|length| usize::try_from(length).ok());
-    let mut first = Vec::with_capacity(expected.unwrap_or(0).min(INPUT_BYTES_MAX));
+    let mut first = Vec::with_capacity(expected.unwrap_or(0).min(MAX_INPUT_BYTES));
     let read =
         std::future::poll_fn(|cx| Poll::Ready(upload::read_at_hand(&mut *body, cx, &mut first)));
     if read.await? {
@@ -174,14 +174,16 @@ pub(crate) fn submit(
         WorkerModel::Threads => encode_request(&mut frame, dialect, body, |encoder| {
             environ::encode(encoder, request, announced, arrived, true);
         }),
-        WorkerModel::Reactor(Form::Environ) => channel::open(&mut frame, false, body, |out| {
-            let mut encoder = EnvironEncoder::new(out, dialect);
-            environ::encode(&mut encoder, request, announced, arrived, true);
-            encoder.finish()
-        }),
+        WorkerModel::Reactor(Form::Environ) => {
+            channel::encode_open(&mut frame, false, body, |out| {
+                let mut encoder = EnvironEncoder::new(out, dialect);
+                environ::encode(&mut encoder, request, announced, arrived, true);
+                encoder.finish()
+            })
+        }
         WorkerModel::Reactor(Form::Scope) => {
             let is_websocket = websocket.is_some();
-            channel::open(&mut frame, is_websocket, body, |out| {
+            channel::encode_open(&mut frame, is_websocket, body, |out| {
                 let mut encoder = ScopeEncoder::new(out);
                 asgi::encode(&mut encoder, request, is_websocket, announced, arrived);
                 encoder.finish()

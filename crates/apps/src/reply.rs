@@ -10,7 +10,7 @@ use penstock_exchange::{
     Accel, Body, Fault, FaultKind, InternalRedirect, Response, SendfileGrant, Timing, is_to_front,
 };
 use penstock_http::{FieldBlock, Status, parse_length};
-use penstock_wire::HeadParts;
+use penstock_wire::ResponseHeadView;
 
 /// Fields of the application that are not passed on.
 const NOT_PASSED: [&str; 8] = [
@@ -43,7 +43,7 @@ pub(crate) struct ReplyHead {
 /// # Errors
 /// A `Content-Length` that is not one number, a body elsewhere that may not be followed.
 pub(crate) fn head(
-    parts: &HeadParts<'_>,
+    parts: &ResponseHeadView<'_>,
     is_head: bool,
     timing: Timing,
     grant: Option<&SendfileGrant>,

@@ -25,7 +25,7 @@ use penstock_exchange::bodies::{HeldPlace, SpoolWriter};
 use penstock_exchange::{Fault, FaultKind};
 use penstock_queue::{DispatchedJob, SlotId};
 use penstock_runtime::{LazyDeadline, Stream, clock};
-use penstock_wire::{Decoder, encode_collect};
+use penstock_wire::{SlotDecoder, encode_collect_garbage};
 
 use crate::app::{AppShared, SlotPlace};
 use crate::dispatch::{Delivery, Job, Mailbox};
@@ -52,7 +52,7 @@ pub(crate) struct Driver {
     pid: u32,
     mailbox: Arc<Mailbox>,
     stream: Stream,
-    decoder: Decoder,
+    decoder: SlotDecoder,
     /// Received and not decoded yet: part of a frame.
     partial: Vec<u8>,
     descriptors: Vec<OwnedFd>,
@@ -172,7 +172,7 @@ impl Driver {
             pid,
             mailbox,
             stream,
-            decoder: Decoder::new(),
+            decoder: SlotDecoder::new(),
             partial: Vec::new(),
             descriptors: Vec::new(),
             line: VecDeque::new(),
@@ -416,8 +416,8 @@ impl Driver {
             && self.app.collect_when_idle
             && self.app.dispatch.begin_collection(clock::now(), self.slot)
         {
-            encode_collect(&mut self.control);
-            self.decoder.collect_sent();
+            encode_collect_garbage(&mut self.control);
+            self.decoder.record_collect();
             self.collecting_until = Some(clock::now() + self.app.response_timeout);
             self.app.metrics.collections.increment();
         }

@@ -15,10 +15,10 @@ use std::task::{Context, Poll, Waker};
 
 use penstock_exchange::{ClientState, Fault, FaultKind, IncomingBody};
 use penstock_runtime::loops;
-use penstock_wire::INPUT_BYTES_MAX;
+use penstock_wire::MAX_INPUT_BYTES;
 
 /// What is read before the worker asks for it: its next piece.
-const AHEAD_BYTES: usize = INPUT_BYTES_MAX;
+const AHEAD_BYTES: usize = MAX_INPUT_BYTES;
 
 /// A body that arrives while its request is in progress.
 #[derive(Debug)]
@@ -239,8 +239,8 @@ impl UploadReader {
         }
         let mut state = self.0.lock();
         if is_wanted && (state.end.is_some() || !state.bytes.is_empty()) {
-            let bytes = match state.bytes.len() > INPUT_BYTES_MAX {
-                true => state.bytes.drain(..INPUT_BYTES_MAX).collect(),
+            let bytes = match state.bytes.len() > MAX_INPUT_BYTES {
+                true => state.bytes.drain(..MAX_INPUT_BYTES).collect(),
                 false => std::mem::take(&mut state.bytes),
             };
             state.is_wanted = false;

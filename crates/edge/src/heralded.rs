@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 use penstock_exchange::ListenerInfo;
 use penstock_runtime::{LazyDeadline, Stream, buffers, clock};
 use penstock_sys::net::PeerAddress;
-use penstock_wire::proxy_protocol::{Header, ProxyProtocolError, parse};
+use penstock_wire::proxy_protocol::{ProxyHeader, ProxyProtocolError, parse_header};
 
 use crate::accept::{Sender, Service};
 use crate::tunnel::Counted;
@@ -82,7 +82,7 @@ fn poll_header(
     cx: &mut Context<'_>,
     stream: &Stream,
     received: &mut Vec<u8>,
-) -> Poll<Result<(Header, usize), End>> {
+) -> Poll<Result<(ProxyHeader, usize), End>> {
     loop {
         let read = buffers::with_receive(|buffer| {
             let read = stream.poll_read(cx, buffer);
@@ -95,7 +95,7 @@ fn poll_header(
             Poll::Pending => return Poll::Pending,
             Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Err(End::Over)),
             // Bounded: the codec refuses a header that is too long.
-            Poll::Ready(Ok(_)) => match parse(received) {
+            Poll::Ready(Ok(_)) => match parse_header(received) {
                 Ok(Some(header)) => return Poll::Ready(Ok(header)),
                 Ok(None) => {}
                 Err(why) => return Poll::Ready(Err(End::Malformed(why))),
@@ -106,10 +106,10 @@ fn poll_header(
 
 /// Whom the connection is from. A balancer that speaks for itself is meant itself; the client that it
 /// does not name has its address and not its standing.
-fn client(header: Header, balancer: PeerAddress) -> Sender {
+fn client(header: ProxyHeader, balancer: PeerAddress) -> Sender {
     match header {
-        Header::Tcp { source, .. } => Sender::behind(balancer, Some(PeerAddress::tcp(source))),
-        Header::Local => Sender::Peer(balancer),
-        Header::Unknown | Header::Unix => Sender::behind(balancer, None),
+        ProxyHeader::Tcp { source, .. } => Sender::behind(balancer, Some(PeerAddress::tcp(source))),
+        ProxyHeader::Local => Sender::Peer(balancer),
+        ProxyHeader::Unknown | ProxyHeader::Unix => Sender::behind(balancer, None),
     }
 }

@@ -23,8 +23,8 @@ use penstock_exchange::cgi::{self, Digits};
 use penstock_exchange::fields::{Fate, fate};
 use penstock_http::RequestHead;
 use penstock_sys::net::PeerAddress;
-use penstock_wire::ajp::{ForwardRequest, encode_forward};
-use penstock_wire::gateway::{EncodeError, Pairs};
+use penstock_wire::ajp::{AjpRequest, encode_forward_request};
+use penstock_wire::gateway::{EncodeError, VariableWriter};
 
 use crate::environ::script::Script;
 use crate::forward;
@@ -32,7 +32,7 @@ use crate::source::Framing;
 
 /// Tells all variables of `request`; `server` is the name of the one that gets it.
 pub(crate) fn tell(
-    pairs: &mut impl Pairs,
+    pairs: &mut impl VariableWriter,
     config: &config::Upstream,
     request: &Request,
     framing: Framing,
@@ -40,7 +40,7 @@ pub(crate) fn tell(
 ) {
     // Not to be changed by anybody: it is where the body ends.
     if let Framing::Length(length) = framing {
-        pairs.pair(CONTENT_LENGTH, Digits::new().number(length));
+        pairs.push_variable(CONTENT_LENGTH, Digits::new().number(length));
     }
     let params = &config.params;
     let mut rest = Rest { pairs, params };
@@ -51,7 +51,7 @@ pub(crate) fn tell(
     tell_fields(&mut rest, config, request, host);
     for (name, value) in params {
         if name.as_bytes() != CONTENT_LENGTH {
-            pairs.pair(name.as_bytes(), value.as_bytes());
+            pairs.push_variable(name.as_bytes(), value.as_bytes());
         }
     }
 }
@@ -80,7 +80,7 @@ pub(crate) fn ajp(
         PeerAddress::Unix => (&b""[..], None),
     };
     let target = head.target_path_query();
-    let packet = ForwardRequest {
+    let packet = AjpRequest {
         method: head.method_str(),
         protocol: head.version().as_str(),
         path: target.split_once('?').map_or(target, |(path, _)| path),
@@ -109,11 +109,11 @@ pub(crate) fn ajp(
         .chain(fields)
         .chain(told_fields(&told))
         .chain(std::iter::once(("Content-Length", length)));
-    encode_forward(out, &packet, fields)
+    encode_forward_request(out, &packet, fields)
 }
 
 /// The request line, and what a gateway says of itself.
-fn tell_request(pairs: &mut impl Pairs, request: &Request) {
+fn tell_request(pairs: &mut impl VariableWriter, request: &Request) {
     let head = &*request.head;
     let scheme = request.scheme();
     let query = request.query().unwrap_or("");
@@ -137,11 +137,11 @@ fn tell_request(pairs: &mut impl Pairs, request: &Request) {
         // PHP may be built to run nothing without it.
         ("REDIRECT_STATUS", "200"),
     ] {
-        pairs.pair(name.as_bytes(), value.as_bytes());
+        pairs.push_variable(name.as_bytes(), value.as_bytes());
     }
     // Absent otherwise: some programs only look whether it is there.
     if scheme == "https" {
-        pairs.pair(b"HTTPS", b"on");
+        pairs.push_variable(b"HTTPS", b"on");
     }
 }
 
@@ -153,7 +153,7 @@ fn host<'r>(config: &'r config::Upstream, request: &'r Request, server: &'r str)
     }
 }
 
-fn tell_script(pairs: &mut impl Pairs, config: &config::Upstream, request: &Request) {
+fn tell_script(pairs: &mut impl VariableWriter, config: &config::Upstream, request: &Request) {
     let path = request.path();
     let root = config.root.as_ref().map(|root| {
         let root = root.as_os_str().as_bytes();
@@ -164,35 +164,35 @@ fn tell_script(pairs: &mut impl Pairs, config: &config::Upstream, request: &Requ
         // Without a folder of scripts the application itself looks at the path.
         None => Script::none(path),
     };
-    pairs.pair(b"DOCUMENT_URI", path);
+    pairs.push_variable(b"DOCUMENT_URI", path);
     match request.mount.is_root() {
-        true => pairs.pair(b"SCRIPT_NAME", &script.name),
+        true => pairs.push_variable(b"SCRIPT_NAME", &script.name),
         false => {
             let mounted = [request.mount.path().as_bytes(), &script.name].concat();
-            pairs.pair(b"SCRIPT_NAME", &mounted);
+            pairs.push_variable(b"SCRIPT_NAME", &mounted);
         }
     }
     // PHP takes one that is empty for the path of the script itself.
     if !script.info.is_empty() {
-        pairs.pair(b"PATH_INFO", script.info);
+        pairs.push_variable(b"PATH_INFO", script.info);
     }
     let Some(root) = root else { return };
-    pairs.pair(b"DOCUMENT_ROOT", root);
+    pairs.push_variable(b"DOCUMENT_ROOT", root);
     if !script.name.is_empty() {
         let mut file = Vec::with_capacity(root.len() + script.name.len());
         file.extend_from_slice(root);
         file.extend_from_slice(&script.name);
-        pairs.pair(b"SCRIPT_FILENAME", &file);
+        pairs.push_variable(b"SCRIPT_FILENAME", &file);
     }
 }
 
 /// Both ends of the client's connection.
-fn tell_ends(pairs: &mut impl Pairs, request: &Request, host: &str) {
+fn tell_ends(pairs: &mut impl VariableWriter, request: &Request, host: &str) {
     let mut room = Digits::new();
     let forwarded = request.forwarded.as_deref();
     let (name, port) = cgi::server(host, &request.listener, forwarded, &mut room);
-    pairs.pair(b"SERVER_NAME", name);
-    pairs.pair(b"SERVER_PORT", port);
+    pairs.push_variable(b"SERVER_NAME", name);
+    pairs.push_variable(b"SERVER_PORT", port);
     // Which address it was is not known of a listener on all of them.
     let listens = request.listener.address.map(|address| address.ip());
     if let Some(address) = listens.filter(|address| !address.is_unspecified()) {
@@ -202,25 +202,30 @@ fn tell_ends(pairs: &mut impl Pairs, request: &Request, host: &str) {
         PeerAddress::Tcp(client) => {
             tell_address(pairs, b"REMOTE_ADDR", client.ip());
             if client.port() > 0 {
-                pairs.pair(b"REMOTE_PORT", room.number(u64::from(client.port())));
+                pairs.push_variable(b"REMOTE_PORT", room.number(u64::from(client.port())));
             }
         }
         // RFC 3875 §4.1.8 wants it in every request.
-        PeerAddress::Unix => pairs.pair(b"REMOTE_ADDR", b""),
+        PeerAddress::Unix => pairs.push_variable(b"REMOTE_ADDR", b""),
     }
 }
 
-fn tell_address(pairs: &mut impl Pairs, name: &[u8], address: IpAddr) {
-    pairs.pair(name, Digits::new().address(address.to_canonical()));
+fn tell_address(pairs: &mut impl VariableWriter, name: &[u8], address: IpAddr) {
+    pairs.push_variable(name, Digits::new().address(address.to_canonical()));
 }
 
-fn tell_fields(pairs: &mut impl Pairs, config: &config::Upstream, request: &Request, host: &str) {
+fn tell_fields(
+    pairs: &mut impl VariableWriter,
+    config: &config::Upstream,
+    request: &Request,
+    host: &str,
+) {
     let head = &*request.head;
     if !host.is_empty() {
-        pairs.pair(b"HTTP_HOST", host.as_bytes());
+        pairs.push_variable(b"HTTP_HOST", host.as_bytes());
     }
     let named = forward::connection_names(head);
-    let mut pair = |name: &[u8], value: &[u8]| pairs.pair(name, value);
+    let mut pair = |name: &[u8], value: &[u8]| pairs.push_variable(name, value);
     cgi::fields(head, |name| passes(request, named, name), &mut pair);
     let mut told = Vec::with_capacity(TOLD_BYTES);
     forward::tell_of_request(&mut told, config, request);
@@ -258,11 +263,11 @@ struct Rest<'a, P> {
     params: &'a BTreeMap<String, String>,
 }
 
-impl<P: Pairs> Pairs for Rest<'_, P> {
-    fn pair(&mut self, name: &[u8], value: &[u8]) {
+impl<P: VariableWriter> VariableWriter for Rest<'_, P> {
+    fn push_variable(&mut self, name: &[u8], value: &[u8]) {
         // A variable that comes twice is an error in SCGI, and means the first or the last elsewhere.
         if self.params.is_empty() || !self.params.contains_key(text(name)) {
-            self.pairs.pair(name, value);
+            self.pairs.push_variable(name, value);
         }
     }
 }

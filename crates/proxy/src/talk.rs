@@ -13,7 +13,7 @@ use std::time::Instant;
 use penstock_exchange::{ClientState, Request};
 use penstock_http::{FieldBlock, LAST_CHUNK, encode_chunk_head};
 use penstock_runtime::{buffers, clock};
-use penstock_wire::ajp::BodyFlow;
+use penstock_wire::ajp::BodyCredit;
 use penstock_wire::fastcgi;
 
 use crate::codec::{BodyForm, Codec, Decoded, Event, stage};
@@ -59,7 +59,7 @@ enum Sending {
     /// There may be more of the body.
     Body,
     /// The server asks before it takes more (AJP).
-    Asked { flow: BodyFlow, is_ended: bool },
+    Asked { flow: BodyCredit, is_ended: bool },
     /// All of it is encoded, or as much as the server asks for.
     Encoded,
     /// The server takes no more; it may still answer.
@@ -109,7 +109,7 @@ impl Talk {
                     Framing::None | Framing::Chunked => 0,
                 };
                 sending = Sending::Asked {
-                    flow: BodyFlow::new(length),
+                    flow: BodyCredit::new(length),
                     is_ended: length == 0,
                 };
             } else if let Some(body) = source.take_small(WITH_HEAD_BYTES) {
@@ -142,7 +142,7 @@ impl Talk {
     pub(crate) fn is_sent(&self) -> bool {
         let is_encoded = match &self.sending {
             Sending::Body => false,
-            Sending::Asked { flow, .. } => flow.wanted() == 0,
+            Sending::Asked { flow, .. } => flow.credit() == 0,
             Sending::Encoded | Sending::Refused => true,
         };
         is_encoded && self.out_sent == self.out.len()
@@ -282,8 +282,8 @@ impl Talk {
     fn poll_encode(&mut self, cx: &mut Context<'_>, source: &mut Source) -> Result<bool, Failure> {
         let most = match self.sending {
             Sending::Encoded | Sending::Refused => return Ok(false),
-            Sending::Asked { flow, .. } if flow.wanted() == 0 => return Ok(false),
-            Sending::Asked { flow, .. } => flow.wanted(),
+            Sending::Asked { flow, .. } if flow.credit() == 0 => return Ok(false),
+            Sending::Asked { flow, .. } => flow.credit(),
             Sending::Body => PIECE_BYTES,
         };
         let mut piece = Vec::new();
@@ -420,7 +420,7 @@ impl Talk {
             }
             Event::BodyWanted(count) => {
                 if let Sending::Asked { flow, is_ended } = &mut self.sending {
-                    flow.ask(count)
+                    flow.grant(count)
                         .map_err(|error| Failure::broken(Stage::Sent, error.to_string()))?;
                     if *is_ended {
                         // Asked again behind the end: an empty packet says so once more.
@@ -431,7 +431,7 @@ impl Talk {
             Event::End { reusable, trailers } => {
                 if let Sending::Asked { flow, .. } = &self.sending {
                     // It took what it wanted of the body; one that still waits for more cannot be used.
-                    self.sending = match flow.wanted() {
+                    self.sending = match flow.credit() {
                         0 => Sending::Encoded,
                         _ => Sending::Refused,
                     };

@@ -2,37 +2,38 @@
 //!
 //! `request` writes FORWARD_REQUEST, `body` decides when how much of a body may follow it,
 //! [`Decoder`] reads the answer and `codes` holds the tables of numbers. The relay of an upstream
-//! is the caller; its health checks use [`encode_probe`] and [`probe_answer`].
+//! is the caller; its health checks use [`encode_probe`] and [`parse_probe_response`].
 //!
 //! What must stay true: a length inside of a packet agrees with the packet's own to the byte;
 //! nothing is kept but seven bytes and an incomplete head; the container gets no byte of a body
 //! that it did not ask for, since it would read it as the next request.
 
-mod body;
+mod body_credit;
 mod codes;
 mod request;
 
-pub use body::BodyFlow;
-pub use request::{ForwardRequest, PACKET_BYTES_MAX, encode_forward};
+pub use body_credit::BodyCredit;
+pub use request::{AjpRequest, MAX_PACKET_BYTES, encode_forward_request};
 
 use crate::gateway::{
-    BodyCount, Decoded, Event, GatewayError, GatewayHead, HeadBuilder, Limits, final_status,
+    DecodedGatewayEvent, GatewayError, GatewayEvent, GatewayHead, GatewayHeadLimits, HeadBuilder,
+    RemainingBody, final_status,
 };
 use crate::head::is_value_byte;
 
 /// Decodes one response. Inputs and outputs as for [`crate::gateway::ResponseDecoder`].
 #[derive(Debug)]
-pub struct Decoder {
-    limits: Limits,
+pub struct AjpDecoder {
+    limits: GatewayHeadLimits,
     answers_head: bool,
     stage: Stage,
     /// The start of a packet, as far as it has come: mark, length, type, and the number behind it.
-    start: [u8; 7],
-    start_len: u8,
+    packet_start: [u8; 7],
+    packet_start_len: u8,
     /// The payload of an incomplete SEND_HEADERS, without its type.
     head: Vec<u8>,
     /// `None` before the head.
-    body: Option<BodyCount>,
+    body: Option<RemainingBody>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,17 +46,17 @@ enum Stage {
     Ended,
 }
 
-impl Decoder {
+impl AjpDecoder {
     /// A decoder for the response to a request that was just sent. `answers_head` says that it was
     /// a `HEAD`, whose response has no body.
     #[must_use]
-    pub fn new(limits: Limits, answers_head: bool) -> Self {
+    pub fn new(limits: GatewayHeadLimits, answers_head: bool) -> Self {
         Self {
             limits,
             answers_head,
             stage: Stage::Start,
-            start: [0; 7],
-            start_len: 0,
+            packet_start: [0; 7],
+            packet_start_len: 0,
             head: Vec::new(),
             body: None,
         }
@@ -66,18 +67,18 @@ impl Decoder {
     /// # Errors
     /// A packet that may not be there or lies about its length, a head that is malformed or above
     /// its limits, a body that is not as long as announced.
-    pub fn decode<'a>(&mut self, input: &'a [u8]) -> Result<Decoded<'a>, GatewayError> {
+    pub fn decode<'a>(&mut self, input: &'a [u8]) -> Result<DecodedGatewayEvent<'a>, GatewayError> {
         let mut consumed = 0;
         while consumed < input.len() {
             let rest = &input[consumed..];
             let mut step = match self.stage {
-                Stage::Start => self.take_start(rest)?,
-                Stage::Head(left) => self.take_head(rest, left)?,
-                Stage::Chunk(left) => self.take_chunk(rest, left)?,
-                Stage::Ended => return Err(GatewayError::AfterEnd),
+                Stage::Start => self.read_packet_start(rest)?,
+                Stage::Head(left) => self.read_head(rest, left)?,
+                Stage::Chunk(left) => self.read_chunk(rest, left)?,
+                Stage::Ended => return Err(GatewayError::DataAfterEnd),
             };
             consumed += step.consumed;
-            if let Some(Event::End { reusable }) = &mut step.event {
+            if let Some(GatewayEvent::End { reusable }) = &mut step.event {
                 *reusable &= consumed == input.len();
             }
             if step.event.is_some() {
@@ -85,7 +86,7 @@ impl Decoder {
                 return Ok(step);
             }
         }
-        Ok(Decoded {
+        Ok(DecodedGatewayEvent {
             consumed,
             event: None,
         })
@@ -95,7 +96,7 @@ impl Decoder {
     ///
     /// # Errors
     /// Unless the response was complete.
-    pub fn eof(&mut self) -> Result<Option<Event<'static>>, GatewayError> {
+    pub fn eof(&mut self) -> Result<Option<GatewayEvent<'static>>, GatewayError> {
         if self.stage == Stage::Ended {
             Ok(None)
         } else {
@@ -104,38 +105,41 @@ impl Decoder {
     }
 
     /// Gathers the start of a packet: five bytes first, and what its type has behind them.
-    fn take_start<'a>(&mut self, input: &[u8]) -> Result<Decoded<'a>, GatewayError> {
+    fn read_packet_start<'a>(
+        &mut self,
+        input: &[u8],
+    ) -> Result<DecodedGatewayEvent<'a>, GatewayError> {
         let mut consumed = 0;
         loop {
-            let at = usize::from(self.start_len);
-            let need = start_len(&self.start[..at]);
+            let at = usize::from(self.packet_start_len);
+            let need = required_start_len(&self.packet_start[..at]);
             let len = (need - at).min(input.len() - consumed);
-            self.start[at..at + len].copy_from_slice(&input[consumed..consumed + len]);
-            self.start_len = u8::try_from(at + len).unwrap_or_default();
+            self.packet_start[at..at + len].copy_from_slice(&input[consumed..consumed + len]);
+            self.packet_start_len = u8::try_from(at + len).unwrap_or_default();
             consumed += len;
             if at + len < need {
-                return Ok(Decoded {
+                return Ok(DecodedGatewayEvent {
                     consumed,
                     event: None,
                 });
             }
-            if need == START_LEN {
-                self.check_start()?;
+            if need == MIN_START_LEN {
+                self.check_packet_start()?;
             }
             // The type is known now, and may want more.
-            if start_len(&self.start[..need]) == need {
-                self.start_len = 0;
+            if required_start_len(&self.packet_start[..need]) == need {
+                self.packet_start_len = 0;
                 let event = self.begin_packet()?;
-                return Ok(Decoded { consumed, event });
+                return Ok(DecodedGatewayEvent { consumed, event });
             }
         }
     }
 
     /// Checks what stands in the first five bytes.
-    fn check_start(&self) -> Result<(), GatewayError> {
-        let [mark0, mark1, l0, l1, kind, ..] = self.start;
+    fn check_packet_start(&self) -> Result<(), GatewayError> {
+        let [mark0, mark1, l0, l1, kind, ..] = self.packet_start;
         if [mark0, mark1] != FROM_CONTAINER {
-            return Err(GatewayError::AjpMark);
+            return Err(GatewayError::AjpBadMagic);
         }
         let len = u16::from_be_bytes([l0, l1]);
         let is_good = match kind {
@@ -148,7 +152,7 @@ impl Decoder {
         if !is_good {
             return Err(GatewayError::AjpLength { kind, len });
         }
-        if kind == SEND_HEADERS && usize::from(len) > self.limits.head_bytes {
+        if kind == SEND_HEADERS && usize::from(len) > self.limits.max_head_bytes {
             return Err(GatewayError::HeadTooLarge);
         }
         match (kind, self.body) {
@@ -160,8 +164,8 @@ impl Decoder {
         }
     }
 
-    fn begin_packet(&mut self) -> Result<Option<Event<'static>>, GatewayError> {
-        let [_, _, l0, l1, kind, n0, n1] = self.start;
+    fn begin_packet(&mut self) -> Result<Option<GatewayEvent<'static>>, GatewayError> {
+        let [_, _, l0, l1, kind, n0, n1] = self.packet_start;
         let len = u16::from_be_bytes([l0, l1]);
         let number = u16::from_be_bytes([n0, n1]);
         match kind {
@@ -170,19 +174,23 @@ impl Decoder {
             SEND_BODY_CHUNK if number == len - 4 => self.stage = Stage::Chunk(number),
             SEND_BODY_CHUNK => return Err(GatewayError::AjpLength { kind, len }),
             GET_BODY_CHUNK if number > 0 => {
-                return Ok(Some(Event::BodyWanted(usize::from(number))));
+                return Ok(Some(GatewayEvent::BodyRequested(usize::from(number))));
             }
             END_RESPONSE if n0 <= 1 => {
-                self.body.map_or(Ok(()), BodyCount::finish)?;
+                self.body.map_or(Ok(()), RemainingBody::finish)?;
                 self.stage = Stage::Ended;
-                return Ok(Some(Event::End { reusable: n0 == 1 }));
+                return Ok(Some(GatewayEvent::End { reusable: n0 == 1 }));
             }
             _ => return Err(GatewayError::AjpContent(kind)),
         }
         Ok(None)
     }
 
-    fn take_head<'a>(&mut self, input: &[u8], left: u16) -> Result<Decoded<'a>, GatewayError> {
+    fn read_head<'a>(
+        &mut self,
+        input: &[u8],
+        left: u16,
+    ) -> Result<DecodedGatewayEvent<'a>, GatewayError> {
         let whole = usize::from(left);
         let (consumed, head) = if self.head.is_empty() && input.len() >= whole {
             (whole, Some(parse_head(&input[..whole], &self.limits)?))
@@ -199,20 +207,24 @@ impl Decoder {
             }
         };
         if let Some(head) = &head {
-            self.body = Some(BodyCount::new(head, self.answers_head));
+            self.body = Some(RemainingBody::new(head, self.answers_head));
             self.stage = Stage::Start;
         }
-        let event = head.map(Event::Head);
-        Ok(Decoded { consumed, event })
+        let event = head.map(GatewayEvent::Head);
+        Ok(DecodedGatewayEvent { consumed, event })
     }
 
-    fn take_chunk<'a>(&mut self, input: &'a [u8], left: u16) -> Result<Decoded<'a>, GatewayError> {
+    fn read_chunk<'a>(
+        &mut self,
+        input: &'a [u8],
+        left: u16,
+    ) -> Result<DecodedGatewayEvent<'a>, GatewayError> {
         if left == 0 {
             if input[0] != 0 {
                 return Err(GatewayError::AjpContent(SEND_BODY_CHUNK));
             }
             self.stage = Stage::Start;
-            return Ok(Decoded {
+            return Ok(DecodedGatewayEvent {
                 consumed: 1,
                 event: None,
             });
@@ -221,10 +233,10 @@ impl Decoder {
         self.stage = Stage::Chunk(left - len);
         let bytes = &input[..usize::from(len)];
         let event = match &mut self.body {
-            Some(count) => count.take(bytes)?,
+            Some(count) => count.consume(bytes)?,
             None => None,
         };
-        Ok(Decoded {
+        Ok(DecodedGatewayEvent {
             consumed: bytes.len(),
             event,
         })
@@ -232,17 +244,17 @@ impl Decoder {
 }
 
 /// How many bytes tell what a packet is, given the first of them.
-fn start_len(start: &[u8]) -> usize {
+fn required_start_len(start: &[u8]) -> usize {
     match start.get(4) {
-        Some(&(SEND_BODY_CHUNK | GET_BODY_CHUNK)) => START_LEN + 2,
-        Some(&END_RESPONSE) => START_LEN + 1,
-        _ => START_LEN,
+        Some(&(SEND_BODY_CHUNK | GET_BODY_CHUNK)) => MIN_START_LEN + 2,
+        Some(&END_RESPONSE) => MIN_START_LEN + 1,
+        _ => MIN_START_LEN,
     }
 }
 
 /// The payload of SEND_HEADERS without its type: status, reason, fields.
-fn parse_head(payload: &[u8], limits: &Limits) -> Result<GatewayHead, GatewayError> {
-    let mut reader = Reader(payload);
+fn parse_head(payload: &[u8], limits: &GatewayHeadLimits) -> Result<GatewayHead, GatewayError> {
+    let mut reader = PayloadReader(payload);
     let status = final_status(reader.number()?)?;
     let reason = reader.string()?;
     if !reason.iter().all(|&byte| is_value_byte(byte)) {
@@ -260,9 +272,9 @@ fn parse_head(payload: &[u8], limits: &Limits) -> Result<GatewayHead, GatewayErr
 }
 
 /// What is unread of a payload.
-struct Reader<'a>(&'a [u8]);
+struct PayloadReader<'a>(&'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> PayloadReader<'a> {
     fn number(&mut self) -> Result<u16, GatewayError> {
         let (number, rest) = self
             .0
@@ -281,7 +293,7 @@ impl<'a> Reader<'a> {
     fn field_name(&mut self) -> Result<&'a [u8], GatewayError> {
         match self.number()? {
             // No string of a packet is as long as these numbers.
-            code @ 0xa000..=0xa0ff => codes::response_field(code)
+            code @ 0xa000..=0xa0ff => codes::response_field_name(code)
                 .map(str::as_bytes)
                 .ok_or(GatewayError::AjpFieldCode(code)),
             len => self.text(len),
@@ -312,12 +324,16 @@ pub fn encode_probe(out: &mut Vec<u8>) {
 ///
 /// # Errors
 /// Anything else.
-pub fn probe_answer(input: &[u8]) -> Result<Option<usize>, GatewayError> {
-    let len = input.len().min(PONG.len());
-    match PONG.iter().zip(input).position(|(want, have)| want != have) {
-        None if len == PONG.len() => Ok(Some(len)),
+pub fn parse_probe_response(input: &[u8]) -> Result<Option<usize>, GatewayError> {
+    let len = input.len().min(CPONG.len());
+    match CPONG
+        .iter()
+        .zip(input)
+        .position(|(want, have)| want != have)
+    {
+        None if len == CPONG.len() => Ok(Some(len)),
         None => Ok(None),
-        Some(0 | 1) => Err(GatewayError::AjpMark),
+        Some(0 | 1) => Err(GatewayError::AjpBadMagic),
         Some(_) => Err(GatewayError::AjpMessage(input.get(4).copied().unwrap_or(0))),
     }
 }
@@ -329,9 +345,9 @@ const SEND_HEADERS: u8 = 4;
 const END_RESPONSE: u8 = 5;
 const GET_BODY_CHUNK: u8 = 6;
 const CPING: u8 = 10;
-const PONG: [u8; 5] = [FROM_CONTAINER[0], FROM_CONTAINER[1], 0, 1, 9];
+const CPONG: [u8; 5] = [FROM_CONTAINER[0], FROM_CONTAINER[1], 0, 1, 9];
 /// Mark, length and type.
-const START_LEN: usize = 5;
+const MIN_START_LEN: usize = 5;
 /// In place of a length: no string.
 const NULL_STRING: u16 = 0xffff;
 

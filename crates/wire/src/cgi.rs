@@ -11,13 +11,14 @@
 use penstock_http::Status;
 
 use crate::gateway::{
-    BodyCount, Decoded, Event, GatewayError, GatewayHead, HeadBuilder, Limits, final_status,
+    DecodedGatewayEvent, GatewayError, GatewayEvent, GatewayHead, GatewayHeadLimits, HeadBuilder,
+    RemainingBody, final_status,
 };
 use crate::head::{is_value_byte, trim_blanks};
 
 /// Decodes one response. Inputs and outputs as for [`crate::gateway::ResponseDecoder`].
 #[derive(Debug)]
-pub struct Decoder {
+pub struct CgiDecoder {
     stage: Stage,
     answers_head: bool,
 }
@@ -25,15 +26,15 @@ pub struct Decoder {
 #[derive(Debug)]
 enum Stage {
     Head(HeadReader),
-    Body(BodyCount),
+    Body(RemainingBody),
     Ended,
 }
 
-impl Decoder {
+impl CgiDecoder {
     /// A decoder at the start of a response. `answers_head` says that the request was a `HEAD`,
     /// whose response has no body.
     #[must_use]
-    pub fn new(limits: Limits, answers_head: bool) -> Self {
+    pub fn new(limits: GatewayHeadLimits, answers_head: bool) -> Self {
         Self {
             stage: Stage::Head(HeadReader::new(limits)),
             answers_head,
@@ -44,9 +45,9 @@ impl Decoder {
     ///
     /// # Errors
     /// A head that is malformed or above its limits, or a body above its length.
-    pub fn decode<'a>(&mut self, input: &'a [u8]) -> Result<Decoded<'a>, GatewayError> {
+    pub fn decode<'a>(&mut self, input: &'a [u8]) -> Result<DecodedGatewayEvent<'a>, GatewayError> {
         if input.is_empty() {
-            return Ok(Decoded {
+            return Ok(DecodedGatewayEvent {
                 consumed: 0,
                 event: None,
             });
@@ -55,16 +56,16 @@ impl Decoder {
             Stage::Head(reader) => {
                 let (consumed, head) = reader.read(input)?;
                 if let Some(head) = &head {
-                    self.stage = Stage::Body(BodyCount::new(head, self.answers_head));
+                    self.stage = Stage::Body(RemainingBody::new(head, self.answers_head));
                 }
-                let event = head.map(Event::Head);
-                Ok(Decoded { consumed, event })
+                let event = head.map(GatewayEvent::Head);
+                Ok(DecodedGatewayEvent { consumed, event })
             }
-            Stage::Body(count) => Ok(Decoded {
+            Stage::Body(count) => Ok(DecodedGatewayEvent {
                 consumed: input.len(),
-                event: count.take(input)?,
+                event: count.consume(input)?,
             }),
-            Stage::Ended => Err(GatewayError::AfterEnd),
+            Stage::Ended => Err(GatewayError::DataAfterEnd),
         }
     }
 
@@ -72,12 +73,12 @@ impl Decoder {
     ///
     /// # Errors
     /// The head is not complete, or the body shorter than its length.
-    pub fn eof(&mut self) -> Result<Option<Event<'static>>, GatewayError> {
+    pub fn eof(&mut self) -> Result<Option<GatewayEvent<'static>>, GatewayError> {
         if matches!(self.stage, Stage::Ended) {
             return Ok(None);
         }
         self.finish()?;
-        Ok(Some(Event::End { reusable: false }))
+        Ok(Some(GatewayEvent::End { reusable: false }))
     }
 
     /// The body is over, whichever way the caller knows it.
@@ -93,23 +94,23 @@ impl Decoder {
 /// Gathers the lines of a head.
 #[derive(Debug)]
 struct HeadReader {
-    limits: Limits,
+    limits: GatewayHeadLimits,
     /// An incomplete line.
     line: Vec<u8>,
     /// Bytes of the head so far.
-    taken: usize,
-    lines: usize,
+    head_bytes: usize,
+    line_count: usize,
     status: Option<Status>,
     head: HeadBuilder,
 }
 
 impl HeadReader {
-    fn new(limits: Limits) -> Self {
+    fn new(limits: GatewayHeadLimits) -> Self {
         Self {
             limits,
             line: Vec::new(),
-            taken: 0,
-            lines: 0,
+            head_bytes: 0,
+            line_count: 0,
             status: None,
             head: HeadBuilder::new(),
         }
@@ -119,15 +120,15 @@ impl HeadReader {
     fn read(&mut self, input: &[u8]) -> Result<(usize, Option<GatewayHead>), GatewayError> {
         let mut at = 0;
         while let Some(len) = memchr::memchr(b'\n', &input[at..]) {
-            self.grow(len + 1)?;
+            self.count_bytes(len + 1)?;
             let end = &input[at..at + len];
             at += len + 1;
             let is_last = if self.line.is_empty() {
-                self.take_line(end)?
+                self.read_line(end)?
             } else {
                 let mut line = std::mem::take(&mut self.line);
                 line.extend_from_slice(end);
-                let is_last = self.take_line(&line)?;
+                let is_last = self.read_line(&line)?;
                 line.clear();
                 self.line = line;
                 is_last
@@ -137,54 +138,56 @@ impl HeadReader {
             }
         }
         let rest = &input[at..];
-        self.grow(rest.len())?;
+        self.count_bytes(rest.len())?;
         self.line.extend_from_slice(rest);
         Ok((input.len(), None))
     }
 
-    fn grow(&mut self, bytes: usize) -> Result<(), GatewayError> {
-        self.taken += bytes;
-        if self.taken > self.limits.head_bytes {
+    fn count_bytes(&mut self, bytes: usize) -> Result<(), GatewayError> {
+        self.head_bytes += bytes;
+        if self.head_bytes > self.limits.max_head_bytes {
             return Err(GatewayError::HeadTooLarge);
         }
         Ok(())
     }
 
     /// Takes a line without its LF; whether it is the empty one that ends the head.
-    fn take_line(&mut self, line: &[u8]) -> Result<bool, GatewayError> {
+    fn read_line(&mut self, line: &[u8]) -> Result<bool, GatewayError> {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
-        self.lines += 1;
+        self.line_count += 1;
         match line {
             [] => return Ok(true),
             [b' ' | b'\t', ..] => return Err(GatewayError::FoldedField),
-            _ if self.lines == 1 && line.starts_with(b"HTTP/1.") => self.take_status_line(line)?,
-            _ => self.take_field(line)?,
+            _ if self.line_count == 1 && line.starts_with(b"HTTP/1.") => {
+                self.read_status_line(line)?
+            }
+            _ => self.read_field(line)?,
         }
         Ok(false)
     }
 
-    fn take_field(&mut self, line: &[u8]) -> Result<(), GatewayError> {
+    fn read_field(&mut self, line: &[u8]) -> Result<(), GatewayError> {
         let colon = memchr::memchr(b':', line).ok_or(GatewayError::BadFieldName)?;
         let (name, value) = (&line[..colon], &line[colon + 1..]);
         if name.eq_ignore_ascii_case(b"status") {
             self.head.count(&self.limits)?;
-            self.take_status(trim_blanks(value))
+            self.read_status(trim_blanks(value))
         } else {
             self.head.push(name, value, &self.limits)
         }
     }
 
     /// `HTTP/1.x NNN reason`.
-    fn take_status_line(&mut self, line: &[u8]) -> Result<(), GatewayError> {
+    fn read_status_line(&mut self, line: &[u8]) -> Result<(), GatewayError> {
         let Some([b'0' | b'1', b' ', status @ ..]) = line.get(b"HTTP/1.".len()..) else {
             return Err(GatewayError::BadStatus);
         };
         self.head.count(&self.limits)?;
-        self.take_status(status)
+        self.read_status(status)
     }
 
     /// `NNN` or `NNN reason`. Programs that say it twice mean one status, or nobody knows which.
-    fn take_status(&mut self, text: &[u8]) -> Result<(), GatewayError> {
+    fn read_status(&mut self, text: &[u8]) -> Result<(), GatewayError> {
         let digits = match text {
             [a, b, c] | [a, b, c, b' ', ..] => [*a, *b, *c],
             _ => return Err(GatewayError::BadStatus),
@@ -197,7 +200,7 @@ impl HeadReader {
             .fold(0, |sum, digit| sum * 10 + u16::from(digit - b'0'));
         let status = final_status(code)?;
         if self.status.replace(status).is_some_and(|it| it != status) {
-            return Err(GatewayError::TwoStatuses);
+            return Err(GatewayError::ConflictingStatuses);
         }
         Ok(())
     }

@@ -11,17 +11,20 @@ mod decode;
 mod encode;
 pub mod worker;
 
-pub use decode::{ChannelDecoded, ChannelDecoder, ChannelEvent};
-pub use encode::{MESSAGE_HEAD_LEN, OPEN_ID_AT, close, gone, input, message_head, open, window};
+pub use decode::{ChannelDecoder, ChannelEvent, DecodedChannelEvent};
+pub use encode::{
+    MESSAGE_HEAD_LEN, OPEN_ID_OFFSET, encode_close, encode_input, encode_message_head, encode_open,
+    encode_stream_cancel, encode_window,
+};
 
 /// Bytes of DATA or MESSAGE that may be under way on a stream, each way.
 pub const WINDOW_BYTES: u32 = 256 << 10;
 /// What a message costs of its window besides its bytes.
-pub const MESSAGE_COST: usize = 64;
+pub const MESSAGE_OVERHEAD: usize = 64;
 /// The largest body of an ANSWER that is the whole response.
-pub const ANSWER_BODY_MAX: u32 = 32 << 20;
+pub const MAX_RESPONSE_BODY: u32 = 32 << 20;
 /// The largest DATA frame.
-pub const DATA_BYTES_MAX: u32 = 64 << 10;
+pub const MAX_DATA_BYTES: u32 = 64 << 10;
 
 #[cfg(test)]
 mod tests;

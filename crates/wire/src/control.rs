@@ -7,17 +7,17 @@
 //! closes the socket the process ends.
 
 use crate::WireError;
-use crate::frame::{FLAG_END, FrameHeader, HEADER_LEN, Kind, VERSION};
-use crate::server::text;
+use crate::frame::{FLAG_END, FrameHeader, FrameKind, HEADER_LEN, PROTOCOL_VERSION};
+use crate::slot::split_text;
 
 /// The largest READY or BOOT_FAILED payload: a traceback can be long.
-pub const BOOT_TEXT_BYTES_MAX: u32 = 1 << 20;
+pub const MAX_BOOT_TEXT_BYTES: u32 = 1 << 20;
 
 /// Most descriptors that travel with one SLOTS frame.
-pub const SLOTS_MAX: usize = 64;
+pub const MAX_SLOTS_PER_FRAME: usize = 64;
 
 /// Length of a FORK frame.
-pub const FORK_BYTES: usize = HEADER_LEN + 8;
+pub const FORK_FRAME_LEN: usize = HEADER_LEN + 8;
 
 /// What a process says on its control socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,37 +48,37 @@ pub enum SocketKind {
 
 /// FORK: the template is to fork this worker. Its control socket, standard output and standard error
 /// travel with the first byte.
-pub fn encode_fork(worker: u64) -> [u8; FORK_BYTES] {
-    let mut out = [0; FORK_BYTES];
-    out[..HEADER_LEN].copy_from_slice(&header(Kind::Fork, 0, 8));
+pub fn encode_fork(worker: u64) -> [u8; FORK_FRAME_LEN] {
+    let mut out = [0; FORK_FRAME_LEN];
+    out[..HEADER_LEN].copy_from_slice(&encode_header(FrameKind::Fork, 0, 8));
     out[HEADER_LEN..].copy_from_slice(&worker.to_le_bytes());
     out
 }
 
-/// SLOTS: what the descriptors are that travel with the frame, at most [`SLOTS_MAX`] of them.
+/// SLOTS: what the descriptors are that travel with the frame, at most [`MAX_SLOTS_PER_FRAME`] of them.
 pub fn encode_slots(kinds: &[SocketKind], is_last: bool) -> Vec<u8> {
     let flags = if is_last { FLAG_END } else { 0 };
     let count = u32::try_from(kinds.len()).unwrap_or(u32::MAX);
-    let mut out = header(Kind::Slots, flags, count).to_vec();
+    let mut out = encode_header(FrameKind::Slots, flags, count).to_vec();
     out.extend(kinds.iter().map(|kind| *kind as u8));
     out
 }
 
 /// PROMOTE: a worker whose slots are closed becomes a template.
 pub fn encode_promote() -> [u8; HEADER_LEN] {
-    header(Kind::Promote, 0, 0)
+    encode_header(FrameKind::Promote, 0, 0)
 }
 
 /// DISMISS: a worker whose slots are closed ends once all its threads have.
 pub fn encode_dismiss() -> [u8; HEADER_LEN] {
-    header(Kind::Dismiss, 0, 0)
+    encode_header(FrameKind::Dismiss, 0, 0)
 }
 
-fn header(kind: Kind, flags: u8, payload_len: u32) -> [u8; HEADER_LEN] {
+fn encode_header(kind: FrameKind, flags: u8, payload_len: u32) -> [u8; HEADER_LEN] {
     let header = FrameHeader {
         kind,
         flags,
-        count: 0,
+        string_count: 0,
         payload_len,
     };
     header.encode()
@@ -115,7 +115,7 @@ impl ControlDecoder {
     }
 
     /// PROMOTE is being sent: READY may come once more, and what a template says.
-    pub fn promote(&mut self) {
+    pub fn expect_promotion(&mut self) {
         if self.stage == Stage::Ready {
             self.stage = Stage::Booting;
             self.is_template = true;
@@ -135,29 +135,29 @@ impl ControlDecoder {
         };
         let rest = &input[HEADER_LEN..];
         let (event, payload_len) = match (header.kind, self.stage) {
-            (Kind::Hello, Stage::Hello) => {
+            (FrameKind::Hello, Stage::Hello) => {
                 let Some(()) = check_version(header, rest)? else {
                     return Ok(None);
                 };
                 self.stage = Stage::Booting;
                 (ControlEvent::Hello, 4)
             }
-            (Kind::Ready, Stage::Booting) => {
-                let Some(json) = text(header, rest, BOOT_TEXT_BYTES_MAX)? else {
+            (FrameKind::Ready, Stage::Booting) => {
+                let Some(json) = split_text(header, rest, MAX_BOOT_TEXT_BYTES)? else {
                     return Ok(None);
                 };
                 self.stage = Stage::Ready;
                 (ControlEvent::Ready { json }, json.len())
             }
-            (Kind::BootFailed, Stage::Booting) => {
-                let Some(traceback) = text(header, rest, BOOT_TEXT_BYTES_MAX)? else {
+            (FrameKind::BootFailed, Stage::Booting) => {
+                let Some(traceback) = split_text(header, rest, MAX_BOOT_TEXT_BYTES)? else {
                     return Ok(None);
                 };
                 self.stage = Stage::Failed;
                 (ControlEvent::BootFailed { traceback }, traceback.len())
             }
-            (Kind::ForkFailed, Stage::Ready) if self.is_template => {
-                let Some((worker, reason)) = fork_failed(header, rest)? else {
+            (FrameKind::ForkFailed, Stage::Ready) if self.is_template => {
+                let Some((worker, reason)) = decode_fork_failed(header, rest)? else {
                     return Ok(None);
                 };
                 (
@@ -165,13 +165,13 @@ impl ControlDecoder {
                     8 + reason.len(),
                 )
             }
-            (kind, _) => return Err(WireError::UnexpectedKind(kind as u8)),
+            (kind, _) => return Err(WireError::UnexpectedFrameKind(kind as u8)),
         };
         Ok(Some((event, HEADER_LEN + payload_len)))
     }
 }
 
-fn fork_failed(header: FrameHeader, rest: &[u8]) -> Result<Option<(u64, &str)>, WireError> {
+fn decode_fork_failed(header: FrameHeader, rest: &[u8]) -> Result<Option<(u64, &str)>, WireError> {
     let Some(text_len) = header.payload_len.checked_sub(8) else {
         return Err(WireError::BadPayloadLength);
     };
@@ -182,7 +182,7 @@ fn fork_failed(header: FrameHeader, rest: &[u8]) -> Result<Option<(u64, &str)>, 
         payload_len: text_len,
         ..header
     };
-    let reason = text(header, rest, BOOT_TEXT_BYTES_MAX)?;
+    let reason = split_text(header, rest, MAX_BOOT_TEXT_BYTES)?;
     Ok(reason.map(|reason| (u64::from_le_bytes(*worker), reason)))
 }
 
@@ -195,20 +195,20 @@ fn check_version(header: FrameHeader, rest: &[u8]) -> Result<Option<()>, WireErr
         .map(|bytes| u32::from_le_bytes(*bytes))
     {
         None => Ok(None),
-        Some(VERSION) => Ok(Some(())),
-        Some(other) => Err(WireError::Version(other)),
+        Some(PROTOCOL_VERSION) => Ok(Some(())),
+        Some(other) => Err(WireError::UnsupportedVersion(other)),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::worker::{encode_hello, encode_text, hello};
+    use crate::worker::{encode_current_hello, encode_hello, encode_text};
 
     #[test]
     fn says_hello_then_ready() {
-        let mut bytes = encode_hello(VERSION).to_vec();
-        encode_text(&mut bytes, Kind::Ready, 0, "{}");
+        let mut bytes = encode_hello(PROTOCOL_VERSION).to_vec();
+        encode_text(&mut bytes, FrameKind::Ready, 0, "{}");
         for cut in 0..bytes.len() {
             let mut decoder = ControlDecoder::new();
             let mut at = 0;
@@ -229,30 +229,34 @@ mod tests {
 
     #[test]
     fn refuses_what_is_out_of_place() {
-        let hello = encode_hello(VERSION).to_vec();
+        let hello = encode_hello(PROTOCOL_VERSION).to_vec();
         let mut ready_first = Vec::new();
-        encode_text(&mut ready_first, Kind::Ready, 0, "{}");
-        let mut response = hello.clone();
+        encode_text(&mut ready_first, FrameKind::Ready, 0, "{}");
+        let mut response = encode_current_hello.clone();
         response.extend_from_slice(&[16, 0, 0, 0, 0, 0, 0, 0]);
-        let mut not_text = hello.clone();
+        let mut not_text = encode_current_hello.clone();
         not_text.extend_from_slice(&[34, 0, 0, 0, 1, 0, 0, 0, 0xff]);
         let rows = [
             (
                 "another version",
-                encode_hello(VERSION + 1).to_vec(),
-                WireError::Version(VERSION + 1),
+                encode_hello(PROTOCOL_VERSION + 1).to_vec(),
+                WireError::UnsupportedVersion(PROTOCOL_VERSION + 1),
             ),
             (
                 "ready before hello",
                 ready_first,
-                WireError::UnexpectedKind(33),
+                WireError::UnexpectedFrameKind(33),
             ),
             (
                 "hello twice",
-                [hello.clone(), hello].concat(),
-                WireError::UnexpectedKind(32),
+                [encode_current_hello.clone(), encode_current_hello].concat(),
+                WireError::UnexpectedFrameKind(32),
             ),
-            ("a slot's frame", response, WireError::UnexpectedKind(16)),
+            (
+                "a slot's frame",
+                response,
+                WireError::UnexpectedFrameKind(16),
+            ),
             ("not text", not_text, WireError::NotUtf8),
         ];
         for (name, bytes, error) in rows {
@@ -286,12 +290,12 @@ mod tests {
     }
 
     #[test]
-    fn a_template_says_what_it_could_not_fork_and_a_worker_does_not() {
-        let mut bytes = encode_hello(VERSION).to_vec();
-        encode_text(&mut bytes, Kind::Ready, 0, "{}");
+    fn only_a_template_reports_failed_forks() {
+        let mut bytes = encode_hello(PROTOCOL_VERSION).to_vec();
+        encode_text(&mut bytes, FrameKind::Ready, 0, "{}");
         encode_text(
             &mut bytes,
-            Kind::ForkFailed,
+            FrameKind::ForkFailed,
             0,
             "\u{7}\0\0\0\0\0\0\0no memory",
         );
@@ -303,10 +307,10 @@ mod tests {
         assert_eq!(seen[2], r#"ForkFailed { worker: 7, reason: "no memory" }"#);
         assert_eq!(error, None);
         let (_, error) = events(ControlDecoder::new(), &bytes);
-        assert_eq!(error, Some(WireError::UnexpectedKind(35)));
-        let mut short = encode_hello(VERSION).to_vec();
-        encode_text(&mut short, Kind::Ready, 0, "{}");
-        encode_text(&mut short, Kind::ForkFailed, 0, "1234567");
+        assert_eq!(error, Some(WireError::UnexpectedFrameKind(35)));
+        let mut short = encode_hello(PROTOCOL_VERSION).to_vec();
+        encode_text(&mut short, FrameKind::Ready, 0, "{}");
+        encode_text(&mut short, FrameKind::ForkFailed, 0, "1234567");
         let (_, error) = events(ControlDecoder::template(), &short);
         assert_eq!(error, Some(WireError::BadPayloadLength));
     }
@@ -314,15 +318,15 @@ mod tests {
     #[test]
     fn a_worker_that_is_promoted_is_ready_once_more() {
         let mut ready = Vec::new();
-        encode_text(&mut ready, Kind::Ready, 0, "{}");
+        encode_text(&mut ready, FrameKind::Ready, 0, "{}");
         let mut decoder = ControlDecoder::new();
-        decoder.decode(&hello()).unwrap();
+        decoder.decode(&encode_current_hello()).unwrap();
         decoder.decode(&ready).unwrap();
         let again = decoder.decode(&ready);
-        assert_eq!(again, Err(WireError::UnexpectedKind(33)), "unasked");
-        decoder.promote();
+        assert_eq!(again, Err(WireError::UnexpectedFrameKind(33)), "unasked");
+        decoder.expect_promotion();
         assert!(decoder.decode(&ready).unwrap().is_some());
         let again = decoder.decode(&ready);
-        assert_eq!(again, Err(WireError::UnexpectedKind(33)), "once");
+        assert_eq!(again, Err(WireError::UnexpectedFrameKind(33)), "once");
     }
 }

@@ -19,7 +19,7 @@ pub enum Dialect {
 
 /// Variables that nearly every request has. In Ruby's form their values come first, in this order
 /// and without their names; an empty one is absent.
-pub const USUAL: [&str; 9] = [
+pub const COMMON_VARIABLES: [&str; 9] = [
     "REQUEST_METHOD",
     "PATH_INFO",
     "REQUEST_URI",
@@ -41,7 +41,7 @@ pub struct EnvironEncoder<'a> {
     dialect: Dialect,
     start: usize,
     /// Strings written so far, in Ruby's form.
-    strings: usize,
+    string_count: usize,
 }
 
 impl<'a> EnvironEncoder<'a> {
@@ -55,7 +55,7 @@ impl<'a> EnvironEncoder<'a> {
             out,
             dialect,
             start,
-            strings: 0,
+            string_count: 0,
         }
     }
 
@@ -64,34 +64,34 @@ impl<'a> EnvironEncoder<'a> {
         self.dialect
     }
 
-    /// Adds the variables of [`USUAL`], by their place there.
-    pub fn usual(&mut self, values: &[&[u8]; USUAL.len()]) {
-        debug_assert_eq!(self.strings, 0, "the usual variables come first");
+    /// Adds the variables of [`COMMON_VARIABLES`], by their place there.
+    pub fn push_common_variables(&mut self, values: &[&[u8]; COMMON_VARIABLES.len()]) {
+        debug_assert_eq!(self.string_count, 0, "the usual variables come first");
         match self.dialect {
             Dialect::Python => {
-                for (key, value) in USUAL.iter().zip(values) {
+                for (key, value) in COMMON_VARIABLES.iter().zip(values) {
                     if !value.is_empty() {
-                        self.pair(key.as_bytes(), value);
+                        self.push_variable(key.as_bytes(), value);
                     }
                 }
             }
-            Dialect::Ruby => values.iter().for_each(|value| self.string(value)),
+            Dialect::Ruby => values.iter().for_each(|value| self.push_string(value)),
         }
     }
 
     /// Adds one variable.
-    pub fn pair(&mut self, key: &[u8], value: &[u8]) {
+    pub fn push_variable(&mut self, key: &[u8], value: &[u8]) {
         match self.dialect {
             // Not the interned forms, `Z` and `A`: CPython 3.12 and later keep interned text for
             // ever, and clients choose names. Measured 0.1 us per request cheaper, too.
             Dialect::Python => {
-                python_text(self.out, key);
-                python_text(self.out, value);
+                write_python_str(self.out, key);
+                write_python_str(self.out, value);
             }
             Dialect::Ruby => {
-                self.usual_or_none();
-                self.string(key);
-                self.string(value);
+                self.ensure_common_variables();
+                self.push_string(key);
+                self.push_string(value);
             }
         }
     }
@@ -104,9 +104,9 @@ impl<'a> EnvironEncoder<'a> {
         match self.dialect {
             Dialect::Python => self.out.push(b'0'),
             Dialect::Ruby => {
-                self.usual_or_none();
+                self.ensure_common_variables();
                 let borders = self.out[self.start..].iter().filter(|byte| **byte == 0);
-                if borders.count() + 1 != self.strings {
+                if borders.count() + 1 != self.string_count {
                     return Err(WireError::NulInText);
                 }
             }
@@ -114,31 +114,31 @@ impl<'a> EnvironEncoder<'a> {
         Ok(())
     }
 
-    fn usual_or_none(&mut self) {
-        if self.strings == 0 {
-            self.usual(&[b""; USUAL.len()]);
+    fn ensure_common_variables(&mut self) {
+        if self.string_count == 0 {
+            self.push_common_variables(&[b""; COMMON_VARIABLES.len()]);
         }
     }
 
-    fn string(&mut self, text: &[u8]) {
-        if self.strings > 0 {
+    fn push_string(&mut self, text: &[u8]) {
+        if self.string_count > 0 {
             self.out.push(0);
         }
-        self.strings += 1;
+        self.string_count += 1;
         self.out.extend_from_slice(text);
     }
 }
 
 /// Writes `str`: as short or long ASCII when it is ASCII, else as UTF-8.
-fn python_text(out: &mut Vec<u8>, text: &[u8]) {
+fn write_python_str(out: &mut Vec<u8>, text: &[u8]) {
     if text.is_ascii() {
-        python_ascii_len(out, text.len());
+        write_python_ascii_len(out, text.len());
         out.extend_from_slice(text);
         return;
     }
     let wide = text.iter().filter(|byte| **byte >= 0x80).count();
     out.push(b'u');
-    out.extend_from_slice(&clamp(text.len() + wide).to_le_bytes());
+    out.extend_from_slice(&marshal_len(text.len() + wide).to_le_bytes());
     for byte in text {
         if *byte < 0x80 {
             out.push(*byte);
@@ -148,18 +148,18 @@ fn python_text(out: &mut Vec<u8>, text: &[u8]) {
     }
 }
 
-fn python_ascii_len(out: &mut Vec<u8>, len: usize) {
+fn write_python_ascii_len(out: &mut Vec<u8>, len: usize) {
     if let Ok(len) = u8::try_from(len) {
         out.extend_from_slice(&[b'z', len]);
     } else {
         out.push(b'a');
-        out.extend_from_slice(&clamp(len).to_le_bytes());
+        out.extend_from_slice(&marshal_len(len).to_le_bytes());
     }
 }
 
 /// A length as `marshal` holds it. Anything over the frame bound makes `encode_request` fail in the
 /// end, so a clamped value never leaves this process.
-fn clamp(len: usize) -> i32 {
+fn marshal_len(len: usize) -> i32 {
     i32::try_from(len).unwrap_or(i32::MAX)
 }
 
@@ -178,22 +178,29 @@ mod tests {
     #[test]
     fn writes_nothing_but_the_frame_for_an_empty_environment() {
         assert_eq!(encode(Dialect::Python, |_| ()), b"{0");
-        assert_eq!(encode(Dialect::Ruby, |_| ()), [0; USUAL.len() - 1]);
+        assert_eq!(
+            encode(Dialect::Ruby, |_| ()),
+            [0; COMMON_VARIABLES.len() - 1]
+        );
     }
 
     #[test]
     fn usual_variables_are_named_for_python_and_placed_for_ruby() {
         let values: [&[u8]; 9] = [b"GET", b"/", b"/", b"a", b"80", b"::1", b"", b"a", b"t=1"];
-        let python = encode(Dialect::Python, |e| e.usual(&values));
+        let python = encode(Dialect::Python, |e| e.push_common_variables(&values));
         let pairs = encode(Dialect::Python, |e| {
-            for (key, value) in USUAL.iter().zip(values).filter(|(_, v)| !v.is_empty()) {
-                e.pair(key.as_bytes(), value);
+            for (key, value) in COMMON_VARIABLES
+                .iter()
+                .zip(values)
+                .filter(|(_, v)| !v.is_empty())
+            {
+                e.push_variable(key.as_bytes(), value);
             }
         });
         assert_eq!(python, pairs);
         let ruby = encode(Dialect::Ruby, |e| {
-            e.usual(&values);
-            e.pair(b"K", b"v");
+            e.push_common_variables(&values);
+            e.push_variable(b"K", b"v");
         });
         assert_eq!(ruby, b"GET\0/\0/\0a\x0080\0::1\0\0a\0t=1\0K\0v");
     }
@@ -202,7 +209,7 @@ mod tests {
     fn refuses_a_nul_that_would_be_a_border() {
         let mut out = Vec::new();
         let mut encoder = EnvironEncoder::new(&mut out, Dialect::Ruby);
-        encoder.pair(b"K", b"a\0b");
+        encoder.push_variable(b"K", b"a\0b");
         assert_eq!(encoder.finish(), Err(WireError::NulInText));
     }
 }

@@ -7,9 +7,9 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     #[error("unknown frame type {0}")]
-    UnknownKind(u8),
+    UnknownFrameKind(u8),
     #[error("a frame of type {0} is not allowed here")]
-    UnexpectedKind(u8),
+    UnexpectedFrameKind(u8),
     #[error("unknown or contradictory flags {flags:#04x} in a frame of type {kind}")]
     BadFlags { kind: u8, flags: u8 },
     #[error("a payload of {0} bytes is over the bound")]
@@ -19,7 +19,7 @@ pub enum WireError {
     #[error("the response head is over the bound")]
     HeadTooLong,
     #[error("the response head does not hold the announced number of strings")]
-    HeadCount,
+    BadStringCount,
     #[error("the response status is not a final status code")]
     BadStatus,
     #[error("a subprotocol is not a token")]
@@ -29,9 +29,9 @@ pub enum WireError {
     #[error("a response field value holds a control character")]
     BadFieldValue,
     #[error("a response without a request")]
-    NoRequest,
+    ResponseWithoutRequest,
     #[error("worker speaks protocol version {0}")]
-    Version(u32),
+    UnsupportedVersion(u32),
     #[error("text is not UTF-8")]
     NotUtf8,
     #[error("the environment has a text with a zero byte")]

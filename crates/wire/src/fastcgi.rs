@@ -3,7 +3,7 @@
 //! `request` writes the records of a request, [`Decoder`] reads those of its response: a CGI
 //! response in STDOUT records, log lines in STDERR records at any time, END_REQUEST. One request at
 //! a time on a connection, always number 1, as all applications in use expect it; the relay of an
-//! upstream is the caller, its health checks use [`encode_probe`] and [`probe_answer`].
+//! upstream is the caller, its health checks use [`encode_probe`] and [`parse_probe_response`].
 //!
 //! What must stay true: every length is checked against the record that carries it, an application
 //! that ends before its head or behind its end is an error, and nothing is kept but eight bytes and
@@ -12,21 +12,21 @@
 mod request;
 
 pub use request::{
-    ParamsWriter, RECORD_CONTENT_MAX, encode_abort, encode_begin, encode_stdin, encode_stdin_end,
-    stdin_header,
+    FastCgiParamsWriter, MAX_RECORD_CONTENT, encode_abort, encode_begin, encode_stdin,
+    encode_stdin_end, stdin_header,
 };
 
 use crate::cgi;
-use crate::gateway::{Decoded, Event, GatewayError, Limits};
+use crate::gateway::{DecodedGatewayEvent, GatewayError, GatewayEvent, GatewayHeadLimits};
 
 /// Decodes one response. Inputs and outputs as for [`crate::gateway::ResponseDecoder`].
 #[derive(Debug)]
-pub struct Decoder {
-    response: cgi::Decoder,
+pub struct FastCgiDecoder {
+    response: cgi::CgiDecoder,
     stage: Stage,
-    record: Header,
+    record: RecordHeader,
     /// Content of the record that is still to come.
-    left: u16,
+    remaining: u16,
     /// A record header or the body of END_REQUEST, as far as it has come.
     gathered: [u8; 8],
     gathered_len: u8,
@@ -42,16 +42,16 @@ enum Stage {
     Ended,
 }
 
-impl Decoder {
+impl FastCgiDecoder {
     /// A decoder for the response to a request that was just sent. `answers_head` says that it was
     /// a `HEAD`, whose response has no body.
     #[must_use]
-    pub fn new(limits: Limits, answers_head: bool) -> Self {
+    pub fn new(limits: GatewayHeadLimits, answers_head: bool) -> Self {
         Self {
-            response: cgi::Decoder::new(limits, answers_head),
+            response: cgi::CgiDecoder::new(limits, answers_head),
             stage: Stage::Header,
-            record: Header::default(),
-            left: 0,
+            record: RecordHeader::default(),
+            remaining: 0,
             gathered: [0; 8],
             gathered_len: 0,
             is_stdout_closed: false,
@@ -63,22 +63,22 @@ impl Decoder {
     /// # Errors
     /// A record that may not be there or lies about its length, a status of the protocol other than
     /// complete, and whatever is wrong with the CGI response.
-    pub fn decode<'a>(&mut self, input: &'a [u8]) -> Result<Decoded<'a>, GatewayError> {
+    pub fn decode<'a>(&mut self, input: &'a [u8]) -> Result<DecodedGatewayEvent<'a>, GatewayError> {
         let mut consumed = 0;
         while consumed < input.len() {
-            let step = self.step(&input[consumed..])?;
+            let step = self.decode_step(&input[consumed..])?;
             consumed += step.consumed;
-            let event = match self.settle()? {
-                Some(_) => Some(Event::End {
+            let event = match self.advance_stage()? {
+                Some(_) => Some(GatewayEvent::End {
                     reusable: consumed == input.len(),
                 }),
                 None => step.event,
             };
             if event.is_some() {
-                return Ok(Decoded { consumed, event });
+                return Ok(DecodedGatewayEvent { consumed, event });
             }
         }
-        Ok(Decoded {
+        Ok(DecodedGatewayEvent {
             consumed,
             event: None,
         })
@@ -88,7 +88,7 @@ impl Decoder {
     ///
     /// # Errors
     /// Unless the response was complete.
-    pub fn eof(&mut self) -> Result<Option<Event<'static>>, GatewayError> {
+    pub fn eof(&mut self) -> Result<Option<GatewayEvent<'static>>, GatewayError> {
         if self.stage == Stage::Ended {
             Ok(None)
         } else {
@@ -97,28 +97,31 @@ impl Decoder {
     }
 
     /// Takes some of `input`, which is not empty.
-    fn step<'a>(&mut self, input: &'a [u8]) -> Result<Decoded<'a>, GatewayError> {
+    fn decode_step<'a>(
+        &mut self,
+        input: &'a [u8],
+    ) -> Result<DecodedGatewayEvent<'a>, GatewayError> {
         match self.stage {
             Stage::Header => {
                 let consumed = self.gather(input, 8);
                 if self.gathered_len == 8 {
                     self.begin_record()?;
                 }
-                Ok(silent(consumed))
+                Ok(without_event(consumed))
             }
-            Stage::Content => self.take_content(input),
+            Stage::Content => self.read_content(input),
             Stage::Padding(left) => {
-                let (left, consumed) = skip(u16::from(left), input);
+                let (left, consumed) = split_remaining(u16::from(left), input);
                 self.stage = Stage::Padding(u8::try_from(left).unwrap_or_default());
-                Ok(silent(consumed))
+                Ok(without_event(consumed))
             }
-            Stage::Ended => Err(GatewayError::AfterEnd),
+            Stage::Ended => Err(GatewayError::DataAfterEnd),
         }
     }
 
     /// Moves past what is complete; something when that was the end of the response.
-    fn settle(&mut self) -> Result<Option<Ended>, GatewayError> {
-        if self.stage == Stage::Content && self.left == 0 {
+    fn advance_stage(&mut self) -> Result<Option<EndOfResponse>, GatewayError> {
+        if self.stage == Stage::Content && self.remaining == 0 {
             self.end_content()?;
             self.stage = Stage::Padding(self.record.padding);
         }
@@ -127,14 +130,14 @@ impl Decoder {
         }
         if self.record.kind == END_REQUEST {
             self.stage = Stage::Ended;
-            return Ok(Some(Ended));
+            return Ok(Some(EndOfResponse));
         }
         self.stage = Stage::Header;
         Ok(None)
     }
 
     fn begin_record(&mut self) -> Result<(), GatewayError> {
-        let header = Header::parse(self.gathered)?;
+        let header = RecordHeader::parse(self.gathered)?;
         self.gathered_len = 0;
         match (header.kind, header.request) {
             (STDOUT | STDERR | END_REQUEST, REQUEST_ID) => (),
@@ -152,26 +155,29 @@ impl Decoder {
             return Err(GatewayError::FastCgiRecord(STDOUT));
         }
         self.is_stdout_closed |= header.kind == STDOUT && header.len == 0;
-        (self.record, self.left) = (header, header.len);
+        (self.record, self.remaining) = (header, header.len);
         self.stage = Stage::Content;
         Ok(())
     }
 
-    fn take_content<'a>(&mut self, input: &'a [u8]) -> Result<Decoded<'a>, GatewayError> {
-        let (left, len) = skip(self.left, input);
+    fn read_content<'a>(
+        &mut self,
+        input: &'a [u8],
+    ) -> Result<DecodedGatewayEvent<'a>, GatewayError> {
+        let (left, len) = split_remaining(self.remaining, input);
         let content = &input[..len];
         let step = match self.record.kind {
             STDOUT => self.response.decode(content)?,
-            STDERR => Decoded {
+            STDERR => DecodedGatewayEvent {
                 consumed: len,
-                event: Some(Event::Log(content)),
+                event: Some(GatewayEvent::Log(content)),
             },
-            END_REQUEST => silent(self.gather(content, 8)),
-            _ => silent(len),
+            END_REQUEST => without_event(self.gather(content, 8)),
+            _ => without_event(len),
         };
         // The decoder of the head stops behind it, in the middle of what was there.
         let unread = u16::try_from(len - step.consumed).unwrap_or(u16::MAX);
-        self.left = left.saturating_add(unread);
+        self.remaining = left.saturating_add(unread);
         Ok(step)
     }
 
@@ -192,7 +198,7 @@ impl Decoder {
     /// Adds bytes to `gathered` until it holds `need`; how many it took.
     fn gather(&mut self, input: &[u8], need: u8) -> usize {
         let at = self.gathered_len.min(need);
-        let (left, consumed) = skip(u16::from(need - at), input);
+        let (left, consumed) = split_remaining(u16::from(need - at), input);
         let start = usize::from(at);
         self.gathered[start..start + consumed].copy_from_slice(&input[..consumed]);
         self.gathered_len = need - u8::try_from(left).unwrap_or_default();
@@ -201,7 +207,7 @@ impl Decoder {
 }
 
 /// That the response is complete, padding and all.
-struct Ended;
+struct EndOfResponse;
 
 /// Appends a FCGI_GET_VALUES record: every application must answer it, whatever it serves.
 pub fn encode_probe(out: &mut Vec<u8>) {
@@ -217,7 +223,7 @@ pub fn encode_probe(out: &mut Vec<u8>) {
 ///
 /// # Errors
 /// Anything else than a record that answers, with whole pairs in it and below a few hundred bytes.
-pub fn probe_answer(input: &[u8]) -> Result<Option<usize>, GatewayError> {
+pub fn parse_probe_response(input: &[u8]) -> Result<Option<usize>, GatewayError> {
     let Some(&header) = input.first_chunk::<8>() else {
         // What is wrong already will not become right.
         return match input {
@@ -226,9 +232,9 @@ pub fn probe_answer(input: &[u8]) -> Result<Option<usize>, GatewayError> {
             [other, ..] => Err(GatewayError::FastCgiVersion(*other)),
         };
     };
-    let header = Header::parse(header)?;
+    let header = RecordHeader::parse(header)?;
     match (header.kind, header.request) {
-        (GET_VALUES_RESULT, 0) if header.len <= PROBE_BYTES_MAX => (),
+        (GET_VALUES_RESULT, 0) if header.len <= MAX_PROBE_BYTES => (),
         // It does not know the question, and says so as it must.
         (UNKNOWN_TYPE, 0) if header.len == 8 => (),
         (GET_VALUES_RESULT | UNKNOWN_TYPE, 0) => return Err(header.bad_length()),
@@ -262,14 +268,14 @@ fn has_whole_pairs(mut content: &[u8]) -> bool {
 
 /// The eight bytes before every record.
 #[derive(Debug, Clone, Copy, Default)]
-struct Header {
+struct RecordHeader {
     kind: u8,
     request: u16,
     len: u16,
     padding: u8,
 }
 
-impl Header {
+impl RecordHeader {
     fn parse(bytes: [u8; 8]) -> Result<Self, GatewayError> {
         let [version, kind, r0, r1, l0, l1, padding, _reserved] = bytes;
         if version != VERSION {
@@ -291,15 +297,15 @@ impl Header {
     }
 }
 
-fn silent<'a>(consumed: usize) -> Decoded<'a> {
-    Decoded {
+fn without_event<'a>(consumed: usize) -> DecodedGatewayEvent<'a> {
+    DecodedGatewayEvent {
         consumed,
         event: None,
     }
 }
 
 /// What is left of `left` after the bytes of `input` that belong to it, and their number.
-fn skip(left: u16, input: &[u8]) -> (u16, usize) {
+fn split_remaining(left: u16, input: &[u8]) -> (u16, usize) {
     let len = u16::try_from(input.len()).unwrap_or(u16::MAX).min(left);
     (left - len, usize::from(len))
 }
@@ -314,7 +320,7 @@ const GET_VALUES: u8 = 9;
 const GET_VALUES_RESULT: u8 = 10;
 const UNKNOWN_TYPE: u8 = 11;
 /// More than the three variables of the specification take.
-const PROBE_BYTES_MAX: u16 = 512;
+const MAX_PROBE_BYTES: u16 = 512;
 
 #[cfg(test)]
 mod tests;

@@ -10,9 +10,9 @@ use crate::WireError;
 /// Bytes before every payload.
 pub const HEADER_LEN: usize = 8;
 /// The largest payload that either side accepts.
-pub const PAYLOAD_MAX: u32 = 64 << 20;
+pub const MAX_PAYLOAD_BYTES: u32 = 64 << 20;
 /// The protocol version that HELLO must carry.
-pub const VERSION: u32 = 2;
+pub const PROTOCOL_VERSION: u32 = 2;
 
 /// REQUEST: the body is a descriptor that the worker asks for.
 pub const FLAG_BODY_FILE: u8 = 1;
@@ -21,13 +21,13 @@ pub const FLAG_BODY_STREAM: u8 = 2;
 /// HEAD, BODY, FILE: nothing more follows for this response. INPUT: nor for this request.
 pub const FLAG_END: u8 = 1;
 /// INPUT on a slot: the rest of the body never comes.
-pub const FLAG_CUT: u8 = 2;
+pub const FLAG_INPUT_ABORTED: u8 = 2;
 /// HEAD: BODY, FILE or ABORT frames follow.
 pub const FLAG_STREAM: u8 = 2;
 /// FILE, HIJACK: one descriptor travels with this frame.
 pub const FLAG_HAS_FD: u8 = 2;
 /// FAILED: the application broke the rules of its interface, as opposed to raising.
-pub const FLAG_PROTOCOL: u8 = 1;
+pub const FLAG_PROTOCOL_ERROR: u8 = 1;
 
 /// OPEN: a WebSocket instead of a request.
 pub const FLAG_WEBSOCKET: u8 = 2;
@@ -39,20 +39,20 @@ pub const FLAG_TEXT: u8 = 1;
 /// What a frame is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
-pub enum Kind {
+pub enum FrameKind {
     Request = 1,
     Cancel = 2,
-    Collect = 3,
+    CollectGarbage = 3,
     Input = 4,
-    FdPlease = 16,
+    FdRequest = 16,
     Head = 17,
     Body = 18,
     File = 19,
     Abort = 20,
     Failed = 21,
     IoBound = 22,
-    Extend = 23,
-    Collected = 24,
+    ExtendDeadline = 23,
+    GarbageCollected = 24,
     Pull = 25,
     Hijack = 26,
     Hello = 32,
@@ -64,12 +64,12 @@ pub enum Kind {
     Promote = 50,
     Dismiss = 51,
     Open = 64,
-    Gone = 65,
+    StreamCancel = 65,
     Window = 66,
     Message = 67,
     Close = 68,
     StreamInput = 69,
-    Answer = 80,
+    StreamResponse = 80,
     Data = 81,
     Accept = 82,
     Reset = 83,
@@ -77,26 +77,26 @@ pub enum Kind {
     StreamHijack = 85,
 }
 
-impl Kind {
+impl FrameKind {
     /// The kind with this number.
     ///
     /// # Errors
-    /// [`WireError::UnknownKind`] for every other number: the socket must be closed.
+    /// [`WireError::UnknownFrameKind`] for every other number: the socket must be closed.
     pub fn from_number(number: u8) -> Result<Self, WireError> {
         Ok(match number {
             1 => Self::Request,
             2 => Self::Cancel,
-            3 => Self::Collect,
+            3 => Self::CollectGarbage,
             4 => Self::Input,
-            16 => Self::FdPlease,
+            16 => Self::FdRequest,
             17 => Self::Head,
             18 => Self::Body,
             19 => Self::File,
             20 => Self::Abort,
             21 => Self::Failed,
             22 => Self::IoBound,
-            23 => Self::Extend,
-            24 => Self::Collected,
+            23 => Self::ExtendDeadline,
+            24 => Self::GarbageCollected,
             25 => Self::Pull,
             26 => Self::Hijack,
             32 => Self::Hello,
@@ -108,38 +108,38 @@ impl Kind {
             50 => Self::Promote,
             51 => Self::Dismiss,
             64 => Self::Open,
-            65 => Self::Gone,
+            65 => Self::StreamCancel,
             66 => Self::Window,
             67 => Self::Message,
             68 => Self::Close,
             69 => Self::StreamInput,
-            80 => Self::Answer,
+            80 => Self::StreamResponse,
             81 => Self::Data,
             82 => Self::Accept,
             83 => Self::Reset,
             84 => Self::StreamPull,
             85 => Self::StreamHijack,
-            _ => return Err(WireError::UnknownKind(number)),
+            _ => return Err(WireError::UnknownFrameKind(number)),
         })
     }
 
     /// The bits that a frame of this kind may carry.
-    fn flags_allowed(self) -> u8 {
+    fn allowed_flags(self) -> u8 {
         match self {
             Self::Request => FLAG_BODY_FILE | FLAG_BODY_STREAM,
-            Self::Input => FLAG_END | FLAG_CUT,
+            Self::Input => FLAG_END | FLAG_INPUT_ABORTED,
             Self::Head => FLAG_END | FLAG_STREAM,
             Self::Body => FLAG_END,
             Self::File => FLAG_END | FLAG_HAS_FD,
             Self::Hijack => FLAG_HAS_FD,
-            Self::Failed => FLAG_PROTOCOL,
+            Self::Failed => FLAG_PROTOCOL_ERROR,
             Self::Slots => FLAG_END,
             Self::Open => FLAG_BODY_FILE | FLAG_WEBSOCKET | FLAG_OPEN_STREAM,
             Self::StreamInput => FLAG_END,
             Self::Message => FLAG_TEXT,
-            Self::Answer => FLAG_END | FLAG_STREAM,
+            Self::StreamResponse => FLAG_END | FLAG_STREAM,
             Self::Data => FLAG_END,
-            Self::Reset => FLAG_PROTOCOL,
+            Self::Reset => FLAG_PROTOCOL_ERROR,
             _ => 0,
         }
     }
@@ -148,10 +148,10 @@ impl Kind {
 /// The parsed form of the eight bytes: `type u8, flags u8, count u16 LE, length u32 LE`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameHeader {
-    pub kind: Kind,
+    pub kind: FrameKind,
     pub flags: u8,
     /// Number of strings in a HEAD, ANSWER or ACCEPT, 0 in every other frame.
-    pub count: u16,
+    pub string_count: u16,
     /// Payload bytes that follow.
     pub payload_len: u32,
 }
@@ -160,41 +160,46 @@ impl FrameHeader {
     /// Parses the start of `input`; `None` while fewer than eight bytes are there.
     ///
     /// # Errors
-    /// An unknown type, unknown flags, or a payload over [`PAYLOAD_MAX`].
+    /// An unknown type, unknown flags, or a payload over [`MAX_PAYLOAD_BYTES`].
     pub fn parse(input: &[u8]) -> Result<Option<Self>, WireError> {
         let Some([kind, flags, c0, c1, l0, l1, l2, l3]) = input.first_chunk::<HEADER_LEN>() else {
             return Ok(None);
         };
         let header = Self {
-            kind: Kind::from_number(*kind)?,
+            kind: FrameKind::from_number(*kind)?,
             flags: *flags,
-            count: u16::from_le_bytes([*c0, *c1]),
+            string_count: u16::from_le_bytes([*c0, *c1]),
             payload_len: u32::from_le_bytes([*l0, *l1, *l2, *l3]),
         };
-        if header.flags & !header.kind.flags_allowed() != 0 {
+        if header.flags & !header.kind.allowed_flags() != 0 {
             return Err(WireError::BadFlags {
                 kind: *kind,
                 flags: *flags,
             });
         }
-        if header.payload_len > PAYLOAD_MAX {
+        if header.payload_len > MAX_PAYLOAD_BYTES {
             return Err(WireError::PayloadTooLong(u64::from(header.payload_len)));
         }
-        if header.count != 0 && !matches!(header.kind, Kind::Head | Kind::Answer | Kind::Accept) {
-            return Err(WireError::HeadCount);
+        if header.string_count != 0
+            && !matches!(
+                header.kind,
+                FrameKind::Head | FrameKind::StreamResponse | FrameKind::Accept
+            )
+        {
+            return Err(WireError::BadStringCount);
         }
         Ok(Some(header))
     }
 
     /// The eight bytes.
     pub fn encode(self) -> [u8; HEADER_LEN] {
-        let [c0, c1] = self.count.to_le_bytes();
+        let [c0, c1] = self.string_count.to_le_bytes();
         let [l0, l1, l2, l3] = self.payload_len.to_le_bytes();
         [self.kind as u8, self.flags, c0, c1, l0, l1, l2, l3]
     }
 
     /// Whether `flag` is set.
-    pub fn has(self, flag: u8) -> bool {
+    pub fn has_flag(self, flag: u8) -> bool {
         self.flags & flag != 0
     }
 }
@@ -206,9 +211,9 @@ mod tests {
     #[test]
     fn survives_a_round_trip() {
         let header = FrameHeader {
-            kind: Kind::Head,
+            kind: FrameKind::Head,
             flags: FLAG_END,
-            count: 515,
+            string_count: 515,
             payload_len: 0x01_02_03,
         };
         assert_eq!(FrameHeader::parse(&header.encode()), Ok(Some(header)));
@@ -222,11 +227,11 @@ mod tests {
     #[test]
     fn refuses_what_it_does_not_know() {
         let rows: [(&str, [u8; 8], WireError); 6] = [
-            ("type 0", [0; 8], WireError::UnknownKind(0)),
+            ("type 0", [0; 8], WireError::UnknownFrameKind(0)),
             (
                 "type 255",
                 [255, 0, 0, 0, 0, 0, 0, 0],
-                WireError::UnknownKind(255),
+                WireError::UnknownFrameKind(255),
             ),
             (
                 "unknown flag",
@@ -241,12 +246,12 @@ mod tests {
             (
                 "too long",
                 [18, 0, 0, 0, 1, 0, 0, 4],
-                WireError::PayloadTooLong(u64::from(PAYLOAD_MAX) + 1),
+                WireError::PayloadTooLong(u64::from(MAX_PAYLOAD_BYTES) + 1),
             ),
             (
                 "count outside of a head",
                 [18, 0, 1, 0, 0, 0, 0, 0],
-                WireError::HeadCount,
+                WireError::BadStringCount,
             ),
         ];
         for (name, bytes, error) in rows {

@@ -3,7 +3,7 @@
 //!
 //! The relay of an upstream makes one [`ResponseDecoder`] a request, feeds it whatever arrives and
 //! acts on its events; `cgi`, `fastcgi` and `ajp` implement them. Requests are written by the
-//! encoders of `fastcgi`, `scgi`, `uwsgi` and `ajp`, whose variables come through [`Pairs`].
+//! encoders of `fastcgi`, `scgi`, `uwsgi` and `ajp`, whose variables come through [`VariableWriter`].
 //!
 //! What must stay true: a decoder keeps what it needs of incomplete input itself, so that no buffer
 //! is held for a connection; body bytes are borrowed, never copied; no field leaves that could
@@ -16,18 +16,18 @@ use crate::{ajp, cgi, fastcgi, head};
 
 /// Bounds on a response head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct GatewayHeadLimits {
     /// The largest head in bytes, as its format spells it.
-    pub head_bytes: usize,
+    pub max_head_bytes: usize,
     /// The most fields.
-    pub fields: usize,
+    pub max_fields: usize,
 }
 
-impl Default for Limits {
+impl Default for GatewayHeadLimits {
     fn default() -> Self {
         Self {
-            head_bytes: 64 << 10,
-            fields: 256,
+            max_head_bytes: 64 << 10,
+            max_fields: 256,
         }
     }
 }
@@ -41,12 +41,12 @@ pub struct GatewayHead {
     pub fields: FieldBlock,
     /// What `Content-Length` says; the decoder sees to it that the body is neither longer nor
     /// shorter.
-    pub length: Option<u64>,
+    pub content_length: Option<u64>,
 }
 
 /// One step of a response. Slices borrow the input.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event<'a> {
+pub enum GatewayEvent<'a> {
     /// Status and fields; comes once, before any body.
     Head(GatewayHead),
     /// More of the body; never empty, and never for a response that has none (HEAD, 204, 304).
@@ -54,7 +54,7 @@ pub enum Event<'a> {
     /// More of what the application has to say to its log, at any time (FastCGI's STDERR).
     Log(&'a [u8]),
     /// The back end wants at most this many more bytes of the request body (AJP's GET_BODY_CHUNK).
-    BodyWanted(usize),
+    BodyRequested(usize),
     /// The response is complete. Another request may follow on the connection when it is
     /// `reusable`, the caller asked for that, and has sent the whole of this one.
     End {
@@ -65,11 +65,11 @@ pub enum Event<'a> {
 
 /// The bytes taken off the front of the input, and what they said.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Decoded<'a> {
+pub struct DecodedGatewayEvent<'a> {
     /// Bytes that must not be given again. All of them when there is no event.
     pub consumed: usize,
     /// What happened; `None` when more bytes are needed.
-    pub event: Option<Event<'a>>,
+    pub event: Option<GatewayEvent<'a>>,
 }
 
 /// Why the bytes of a back end are no response that can be passed on.
@@ -78,7 +78,7 @@ pub enum GatewayError {
     #[error("the response status is not a final status code")]
     BadStatus,
     #[error("two response statuses that differ")]
-    TwoStatuses,
+    ConflictingStatuses,
     #[error("malformed response field name")]
     BadFieldName,
     #[error("control byte in a response field value")]
@@ -104,7 +104,7 @@ pub enum GatewayError {
     #[error("the connection was closed before the end of the response")]
     Truncated,
     #[error("bytes after the end of the response")]
-    AfterEnd,
+    DataAfterEnd,
     #[error("fastcgi version {0}")]
     FastCgiVersion(u8),
     #[error("fastcgi record of type {0} where none may be")]
@@ -122,7 +122,7 @@ pub enum GatewayError {
     #[error("fastcgi protocol status {0}")]
     FastCgiStatus(u8),
     #[error("an ajp packet does not begin with its mark")]
-    AjpMark,
+    AjpBadMagic,
     #[error("ajp message of type {0} where none may be")]
     AjpMessage(u8),
     #[error("ajp message of type {kind} with a payload of {len} bytes")]
@@ -132,7 +132,7 @@ pub enum GatewayError {
     #[error("ajp field code {0:#06x}")]
     AjpFieldCode(u16),
     #[error("ajp: body bytes asked for while others are under way")]
-    AjpAskedTwice,
+    AjpOverlappingBodyRequest,
 }
 
 impl GatewayError {
@@ -165,9 +165,9 @@ pub enum EncodeError {
 }
 
 /// A writer of request variables: one table of them serves every format.
-pub trait Pairs {
+pub trait VariableWriter {
     /// Adds one variable.
-    fn pair(&mut self, name: &[u8], value: &[u8]);
+    fn push_variable(&mut self, name: &[u8], value: &[u8]);
 }
 
 /// The decoder of whichever format an upstream speaks, for one response.
@@ -177,11 +177,11 @@ pub trait Pairs {
 #[derive(Debug)]
 pub enum ResponseDecoder {
     /// SCGI: a CGI response until the connection closes.
-    Cgi(cgi::Decoder),
+    Cgi(cgi::CgiDecoder),
     /// FastCGI records.
-    FastCgi(fastcgi::Decoder),
+    FastCgi(fastcgi::FastCgiDecoder),
     /// AJP13 packets.
-    Ajp(ajp::Decoder),
+    Ajp(ajp::AjpDecoder),
 }
 
 impl ResponseDecoder {
@@ -189,7 +189,7 @@ impl ResponseDecoder {
     ///
     /// # Errors
     /// Any breach of the format; also bytes behind [`Event::End`]. The connection must be closed.
-    pub fn decode<'a>(&mut self, input: &'a [u8]) -> Result<Decoded<'a>, GatewayError> {
+    pub fn decode<'a>(&mut self, input: &'a [u8]) -> Result<DecodedGatewayEvent<'a>, GatewayError> {
         match self {
             Self::Cgi(decoder) => decoder.decode(input),
             Self::FastCgi(decoder) => decoder.decode(input),
@@ -202,7 +202,7 @@ impl ResponseDecoder {
     ///
     /// # Errors
     /// The response is cut: what was passed on of it must not look complete.
-    pub fn eof(&mut self) -> Result<Option<Event<'static>>, GatewayError> {
+    pub fn eof(&mut self) -> Result<Option<GatewayEvent<'static>>, GatewayError> {
         match self {
             Self::Cgi(decoder) => decoder.eof(),
             Self::FastCgi(decoder) => decoder.eof(),
@@ -233,27 +233,27 @@ impl HeadBuilder {
         &mut self,
         name: &[u8],
         value: &[u8],
-        limits: &Limits,
+        limits: &GatewayHeadLimits,
     ) -> Result<(), GatewayError> {
         self.count(limits)?;
         let name = std::str::from_utf8(name).map_err(|_| GatewayError::BadFieldName)?;
         if name.eq_ignore_ascii_case("content-length") {
-            self.note_length(value)?;
+            self.record_length(value)?;
         } else if name.eq_ignore_ascii_case("transfer-encoding") {
             // A script that sends chunks of its own would have them taken for its body.
             return Err(GatewayError::TransferEncoding);
         }
         if self.fields.is_empty() {
-            self.fields = FieldBlock::with_capacity(FIELD_BYTES);
+            self.fields = FieldBlock::with_capacity(TYPICAL_FIELD_BYTES);
         }
         self.fields.push(name, value)?;
         Ok(())
     }
 
     /// Counts a field that does not become one of the response.
-    pub(crate) fn count(&mut self, limits: &Limits) -> Result<(), GatewayError> {
+    pub(crate) fn count(&mut self, limits: &GatewayHeadLimits) -> Result<(), GatewayError> {
         self.count += 1;
-        if self.count > limits.fields {
+        if self.count > limits.max_fields {
             return Err(GatewayError::TooManyFields);
         }
         Ok(())
@@ -271,12 +271,12 @@ impl HeadBuilder {
         GatewayHead {
             status,
             fields: std::mem::take(&mut self.fields),
-            length: self.length,
+            content_length: self.length,
         }
     }
 
     // As in HTTP/1 (RFC 9112 §6.3 case 5): several are allowed when they are the same number.
-    fn note_length(&mut self, value: &[u8]) -> Result<(), GatewayError> {
+    fn record_length(&mut self, value: &[u8]) -> Result<(), GatewayError> {
         for element in value.split(|&byte| byte == b',') {
             let length =
                 parse_length(head::trim_blanks(element)).ok_or(GatewayError::BadContentLength)?;
@@ -297,48 +297,51 @@ pub(crate) fn final_status(code: u16) -> Result<Status, GatewayError> {
 
 /// How many bytes of a body are still to come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum BodyCount {
+pub(crate) enum RemainingBody {
     /// The format says where the body ends.
-    Open,
+    UntilEnd,
     /// Exactly this many.
-    Left(u64),
+    Exactly(u64),
     /// There is no body; bytes sent all the same are dropped (RFC 3875 §4.3.2 for HEAD).
-    Dropped,
+    Discarded,
 }
 
-impl BodyCount {
+impl RemainingBody {
     pub(crate) fn new(head: &GatewayHead, answers_head: bool) -> Self {
-        match head.length {
-            _ if answers_head || head.status.forbids_body() => Self::Dropped,
-            Some(length) => Self::Left(length),
-            None => Self::Open,
+        match head.content_length {
+            _ if answers_head || head.status.forbids_body() => Self::Discarded,
+            Some(length) => Self::Exactly(length),
+            None => Self::UntilEnd,
         }
     }
 
     /// Takes `bytes`, which are not empty; what is to be passed on of them.
-    pub(crate) fn take<'a>(&mut self, bytes: &'a [u8]) -> Result<Option<Event<'a>>, GatewayError> {
+    pub(crate) fn consume<'a>(
+        &mut self,
+        bytes: &'a [u8],
+    ) -> Result<Option<GatewayEvent<'a>>, GatewayError> {
         match self {
-            Self::Dropped => return Ok(None),
-            Self::Open => (),
-            Self::Left(left) => {
+            Self::Discarded => return Ok(None),
+            Self::UntilEnd => (),
+            Self::Exactly(left) => {
                 let len = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
                 *left = left.checked_sub(len).ok_or(GatewayError::BodyTooLong)?;
             }
         }
-        Ok(Some(Event::Body(bytes)))
+        Ok(Some(GatewayEvent::Body(bytes)))
     }
 
     /// The format says that the body is over.
     pub(crate) fn finish(self) -> Result<(), GatewayError> {
         match self {
-            Self::Left(1..) => Err(GatewayError::BodyTooShort),
+            Self::Exactly(1..) => Err(GatewayError::BodyTooShort),
             _ => Ok(()),
         }
     }
 }
 
 /// `number` in decimal, in `room`: requests hold a few, none worth an allocation.
-pub(crate) fn decimal(mut number: u64, room: &mut [u8; 20]) -> &[u8] {
+pub(crate) fn format_decimal(mut number: u64, room: &mut [u8; 20]) -> &[u8] {
     let mut first = room.len();
     while first > 0 {
         first -= 1;
@@ -353,7 +356,7 @@ pub(crate) fn decimal(mut number: u64, room: &mut [u8; 20]) -> &[u8] {
 
 const DIGITS: &[u8; 10] = b"0123456789";
 /// What the fields of most responses need.
-const FIELD_BYTES: usize = 512;
+const TYPICAL_FIELD_BYTES: usize = 512;
 
 #[cfg(test)]
 pub(crate) mod testing;

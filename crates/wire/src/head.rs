@@ -10,7 +10,7 @@ use crate::WireError;
 
 /// A checked response head that borrows the receive buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct HeadParts<'b> {
+pub struct ResponseHeadView<'b> {
     /// A final status: 200 to 599.
     pub status: u16,
     /// Number of fields.
@@ -18,32 +18,32 @@ pub struct HeadParts<'b> {
     fields: &'b [u8],
 }
 
-impl<'b> HeadParts<'b> {
+impl<'b> ResponseHeadView<'b> {
     /// The fields in the application's order, repeated names kept apart, values without
     /// surrounding blanks.
-    pub fn fields(&self) -> Fields<'b> {
-        Fields {
+    pub fn fields(&self) -> HeadFields<'b> {
+        HeadFields {
             rest: self.fields,
-            left: self.field_count,
+            remaining: self.field_count,
         }
     }
 }
 
 /// Iterator over `(name, value)`.
 #[derive(Debug, Clone)]
-pub struct Fields<'b> {
+pub struct HeadFields<'b> {
     rest: &'b [u8],
-    left: usize,
+    remaining: usize,
 }
 
-impl<'b> Iterator for Fields<'b> {
+impl<'b> Iterator for HeadFields<'b> {
     type Item = (&'b [u8], &'b [u8]);
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.left == 0 {
+        if self.remaining == 0 {
             return None;
         }
-        self.left -= 1;
+        self.remaining -= 1;
         let (name, rest) = split_at_nul(self.rest);
         let (value, rest) = split_at_nul(rest);
         self.rest = rest;
@@ -51,24 +51,24 @@ impl<'b> Iterator for Fields<'b> {
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        (self.left, Some(self.left))
+        (self.remaining, Some(self.remaining))
     }
 }
 
-impl ExactSizeIterator for Fields<'_> {}
+impl ExactSizeIterator for HeadFields<'_> {}
 
 /// Checks `head`, which must hold `count` strings joined by NUL: the status line, then names and
 /// values in turn.
 ///
 /// # Errors
 /// The first rule that is broken; nothing of such a head may be sent on.
-pub fn parse_head(head: &[u8], count: u16) -> Result<HeadParts<'_>, WireError> {
+pub fn parse_response_head(head: &[u8], count: u16) -> Result<ResponseHeadView<'_>, WireError> {
     let count = usize::from(count);
     if count % 2 == 0 || head.iter().filter(|byte| **byte == 0).count() + 1 != count {
-        return Err(WireError::HeadCount);
+        return Err(WireError::BadStringCount);
     }
     let (line, fields) = split_at_nul(head);
-    let parts = HeadParts {
+    let parts = ResponseHeadView {
         status: parse_status(line)?,
         field_count: count / 2,
         fields,
@@ -79,19 +79,19 @@ pub fn parse_head(head: &[u8], count: u16) -> Result<HeadParts<'_>, WireError> {
 
 /// A checked head by which an application takes a WebSocket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AcceptParts<'b> {
+pub struct AcceptHeadView<'b> {
     /// A token, or empty: none was chosen.
     pub subprotocol: &'b str,
     field_count: usize,
     fields: &'b [u8],
 }
 
-impl<'b> AcceptParts<'b> {
+impl<'b> AcceptHeadView<'b> {
     /// The fields in the application's order.
-    pub fn fields(&self) -> Fields<'b> {
-        Fields {
+    pub fn fields(&self) -> HeadFields<'b> {
+        HeadFields {
             rest: self.fields,
-            left: self.field_count,
+            remaining: self.field_count,
         }
     }
 }
@@ -100,16 +100,16 @@ impl<'b> AcceptParts<'b> {
 ///
 /// # Errors
 /// The first rule that is broken; nothing of such a head may be sent on.
-pub fn parse_accept(head: &[u8], count: u16) -> Result<AcceptParts<'_>, WireError> {
+pub fn parse_accept_head(head: &[u8], count: u16) -> Result<AcceptHeadView<'_>, WireError> {
     let count = usize::from(count);
     if count % 2 == 0 || head.iter().filter(|byte| **byte == 0).count() + 1 != count {
-        return Err(WireError::HeadCount);
+        return Err(WireError::BadStringCount);
     }
     let (subprotocol, fields) = split_at_nul(head);
     if !subprotocol.iter().all(|byte| is_token_byte(*byte)) {
         return Err(WireError::BadSubprotocol);
     }
-    let parts = AcceptParts {
+    let parts = AcceptHeadView {
         subprotocol: std::str::from_utf8(subprotocol).unwrap_or_default(),
         field_count: count / 2,
         fields,
@@ -118,7 +118,7 @@ pub fn parse_accept(head: &[u8], count: u16) -> Result<AcceptParts<'_>, WireErro
     Ok(parts)
 }
 
-fn check_fields(fields: Fields<'_>) -> Result<(), WireError> {
+fn check_fields(fields: HeadFields<'_>) -> Result<(), WireError> {
     for (name, value) in fields {
         if name.is_empty() || !name.iter().all(|byte| is_token_byte(*byte)) {
             return Err(WireError::BadFieldName);
@@ -166,7 +166,7 @@ pub(crate) fn trim_blanks(mut value: &[u8]) -> &[u8] {
 
 /// RFC 9110 §5.6.2, by table: a head has a few hundred bytes and each is looked at once.
 fn is_token_byte(byte: u8) -> bool {
-    TOKEN[usize::from(byte)]
+    TOKEN_BYTES[usize::from(byte)]
 }
 
 /// Visible ASCII, blanks and obs-text; no other control character (RFC 9110 §5.5).
@@ -174,7 +174,7 @@ pub(crate) fn is_value_byte(byte: u8) -> bool {
     byte >= b' ' && byte != 0x7f || byte == b'\t'
 }
 
-const TOKEN: [bool; 256] = {
+const TOKEN_BYTES: [bool; 256] = {
     let mut table = [false; 256];
     let mut byte = 0u8;
     while byte < 128 {
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn gives_status_and_fields_in_order() {
-        let parts = parse_head(b"404 Not Found\0A\0 x \0B\0\0A\0y\tz", 7).unwrap();
+        let parts = parse_response_head(b"404 Not Found\0A\0 x \0B\0\0A\0y\tz", 7).unwrap();
         assert_eq!(parts.status, 404);
         let fields: Vec<_> = parts.fields().collect();
         let expected: [(&[u8], &[u8]); 3] = [(b"A", b"x"), (b"B", b""), (b"A", b"y\tz")];
@@ -216,12 +216,15 @@ mod tests {
 
     #[test]
     fn takes_a_status_without_a_reason_and_no_fields() {
-        assert_eq!(parse_head(b"204", 1).map(|parts| parts.status), Ok(204));
+        assert_eq!(
+            parse_response_head(b"204", 1).map(|parts| parts.status),
+            Ok(204)
+        );
     }
 
     #[test]
     fn keeps_bytes_above_ascii_in_values() {
-        let parts = parse_head(b"200 OK\0A\0\xe9", 3).unwrap();
+        let parts = parse_response_head(b"200 OK\0A\0\xe9", 3).unwrap();
         assert_eq!(parts.fields().next(), Some((&b"A"[..], &b"\xe9"[..])));
     }
 
@@ -232,15 +235,15 @@ mod tests {
                 "NUL in a value",
                 b"200 OK\0A\0x\0y",
                 3,
-                WireError::HeadCount,
+                WireError::BadStringCount,
             ),
-            ("two strings short", b"200 OK", 3, WireError::HeadCount),
-            ("no strings", b"", 0, WireError::HeadCount),
+            ("two strings short", b"200 OK", 3, WireError::BadStringCount),
+            ("no strings", b"", 0, WireError::BadStringCount),
             (
                 "name without a value",
                 b"200 OK\0A",
                 2,
-                WireError::HeadCount,
+                WireError::BadStringCount,
             ),
             ("empty status", b"", 1, WireError::BadStatus),
             ("status 99", b"99 x", 1, WireError::BadStatus),
@@ -289,7 +292,7 @@ mod tests {
             ("delete", b"200 OK\0A\0\x7f", 3, WireError::BadFieldValue),
         ];
         for (name, head, count, error) in rows {
-            assert_eq!(parse_head(head, count), Err(error), "{name}");
+            assert_eq!(parse_response_head(head, count), Err(error), "{name}");
         }
     }
 }

@@ -16,27 +16,27 @@
 //! nothing to try keys on. Then the front end does, before the joiner says who it is and what for.
 //!
 //! From there on a connection that carries is one of HTTP/1.1 whose client is the front end, and a control connection has
-//! [`ToFront`] one way and [`ToJoiner`] the other. A proof is an HMAC (RFC 2104, SHA-256) of which line it stands in, of both
+//! [`JoinerMessage`] one way and [`FrontEndMessage`] the other. A proof is an HMAC (RFC 2104, SHA-256) of which line it stands in, of both
 //! nonces and of all that is said behind it: whoever has not the key gets no request and can take no one's place, and what was heard
 //! once proves nothing later. Nothing is encrypted.
 //!
-//! What must stay true: lines are bounded ([`LINE_MAX`]), and what is not a line to the letter is an error.
+//! What must stay true: lines are bounded ([`MAX_LINE_BYTES`]), and what is not a line to the letter is an error.
 
 use std::fmt;
 
 use ring::hmac;
 
 /// The longest line, its end included.
-pub const LINE_MAX: usize = 512;
+pub const MAX_LINE_BYTES: usize = 512;
 
 /// Bytes of a key, at least: as many as its hash has (RFC 2104 §3).
-pub const KEY_BYTES_MIN: usize = 32;
+pub const MIN_KEY_BYTES: usize = 32;
 
-const GREETING: &str = "penstock-join 2 ";
+const GREETING_PREFIX: &str = "penstock-join 2 ";
 
 /// What both sides know.
 #[derive(Clone)]
-pub struct Secret(hmac::Key);
+pub struct JoinSecret(hmac::Key);
 
 /// What makes each meeting another one: drawn at random by each side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,16 +44,16 @@ pub struct Nonce(pub [u8; 16]);
 
 /// The two nonces of a meeting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Meeting {
+pub struct HandshakeNonces {
     /// The joiner's.
     pub joiner: Nonce,
     /// The front end's.
-    pub front: Nonce,
+    pub front_end: Nonce,
 }
 
 /// What a joiner's connection is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Purpose {
+pub enum JoinPurpose {
     /// To be a server of `upstream`.
     Control {
         /// Requests that it may have in progress, at least 1.
@@ -64,7 +64,7 @@ pub enum Purpose {
         label: String,
     },
     /// To carry requests of this member.
-    Carry {
+    CarryRequests {
         /// As it was told on the control connection.
         member: u64,
     },
@@ -72,18 +72,18 @@ pub enum Purpose {
 
 /// The last word of the front end.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
+pub enum JoinReply {
     /// It is in, as this member.
-    Ok(u64),
+    Accepted(u64),
     /// Why not.
-    No(String),
+    Refused(String),
 }
 
 /// What a joiner says on its control connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ToFront {
+pub enum JoinerMessage {
     /// It is there.
-    Beat,
+    Heartbeat,
     /// It may have so many requests in progress from now on, at least 1.
     Capacity(u32),
     /// It takes no new ones, and ends with those that it has.
@@ -92,15 +92,15 @@ pub enum ToFront {
 
 /// What a front end says there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ToJoiner {
+pub enum FrontEndMessage {
     /// It is there.
-    Beat,
+    Heartbeat,
     /// So many more connections are wanted, at least 1.
     Dial(u32),
     /// It gives no new requests: whoever listens in its place may.
-    Moved,
-    /// After [`ToFront::Leave`]: nothing is in progress any more, and nothing comes.
-    Done,
+    Superseded,
+    /// After [`JoinerMessage::Leave`]: nothing is in progress any more, and nothing comes.
+    Drained,
 }
 
 /// Why a line is not what was expected.
@@ -108,73 +108,73 @@ pub enum ToJoiner {
 pub enum JoinError {
     /// Another protocol, or another version of this one.
     #[error("it does not speak this version of penstock-join")]
-    Greeting,
+    UnsupportedVersion,
     /// Its proof is that of another key.
     #[error("its key is another")]
-    Proof,
+    WrongKey,
     /// No line of this place.
     #[error("a malformed line")]
     Malformed,
 }
 
-impl Secret {
+impl JoinSecret {
     /// From the text of the configuration.
     #[must_use]
     pub fn new(key: &str) -> Self {
         Self(hmac::Key::new(hmac::HMAC_SHA256, key.as_bytes()))
     }
 
-    fn sign(&self, line: &str, meeting: &Meeting, said: &str) -> String {
-        hex(hmac::sign(&self.0, &message(line, meeting, said)).as_ref())
+    fn sign(&self, line: &str, meeting: &HandshakeNonces, said: &str) -> String {
+        to_hex(hmac::sign(&self.0, &proof_input(line, meeting, said)).as_ref())
     }
 
     fn verify(
         &self,
         line: &str,
-        meeting: &Meeting,
+        meeting: &HandshakeNonces,
         said: &str,
         proof: &str,
     ) -> Result<(), JoinError> {
-        let proof: [u8; 32] = unhex(proof).ok_or(JoinError::Malformed)?;
-        let message = message(line, meeting, said);
-        hmac::verify(&self.0, &message, &proof).map_err(|_| JoinError::Proof)
+        let proof: [u8; 32] = from_hex(proof).ok_or(JoinError::Malformed)?;
+        let message = proof_input(line, meeting, said);
+        hmac::verify(&self.0, &message, &proof).map_err(|_| JoinError::WrongKey)
     }
 }
 
 /// What is proved: in which line, in which meeting, and what.
-fn message(line: &str, meeting: &Meeting, said: &str) -> Vec<u8> {
+fn proof_input(line: &str, meeting: &HandshakeNonces, said: &str) -> Vec<u8> {
     let parts = [
         line.as_bytes(),
         &meeting.joiner.0,
-        &meeting.front.0,
+        &meeting.front_end.0,
         said.as_bytes(),
     ];
     parts.concat()
 }
 
-const JOINER: &str = "penstock-join joiner ";
-const FRONT: &str = "penstock-join front ";
-const REQUEST: &str = "penstock-join request ";
+const JOINER_PROOF_CONTEXT: &str = "penstock-join joiner ";
+const FRONT_END_PROOF_CONTEXT: &str = "penstock-join front ";
+const REQUEST_PROOF_CONTEXT: &str = "penstock-join request ";
 
 /// The joiner's first line.
 #[must_use]
-pub fn greeting(nonce: &Nonce) -> String {
-    format!("{GREETING}{}\n", hex(&nonce.0))
+pub fn encode_greeting(nonce: &Nonce) -> String {
+    format!("{GREETING_PREFIX}{}\n", to_hex(&nonce.0))
 }
 
 /// Reads it, without its end.
 ///
 /// # Errors
-/// [`JoinError::Greeting`].
+/// [`JoinError::UnsupportedVersion`].
 pub fn parse_greeting(line: &str) -> Result<Nonce, JoinError> {
-    let nonce = line.strip_prefix(GREETING).and_then(unhex);
-    nonce.map(Nonce).ok_or(JoinError::Greeting)
+    let nonce = line.strip_prefix(GREETING_PREFIX).and_then(from_hex);
+    nonce.map(Nonce).ok_or(JoinError::UnsupportedVersion)
 }
 
 /// The front end's first line.
 #[must_use]
-pub fn challenge(nonce: &Nonce) -> String {
-    format!("{}\n", hex(&nonce.0))
+pub fn encode_challenge(nonce: &Nonce) -> String {
+    format!("{}\n", to_hex(&nonce.0))
 }
 
 /// Reads it, without its end.
@@ -182,42 +182,54 @@ pub fn challenge(nonce: &Nonce) -> String {
 /// # Errors
 /// [`JoinError::Malformed`].
 pub fn parse_challenge(line: &str) -> Result<Nonce, JoinError> {
-    unhex(line).map(Nonce).ok_or(JoinError::Malformed)
+    from_hex(line).map(Nonce).ok_or(JoinError::Malformed)
 }
 
 /// The joiner's second line: it has the key.
 #[must_use]
-pub fn prove_joiner(secret: &Secret, meeting: &Meeting) -> String {
-    format!("{}\n", secret.sign(JOINER, meeting, ""))
+pub fn prove_joiner(secret: &JoinSecret, meeting: &HandshakeNonces) -> String {
+    format!("{}\n", secret.sign(JOINER_PROOF_CONTEXT, meeting, ""))
 }
 
 /// Reads it, without its end.
 ///
 /// # Errors
 /// A malformed line, or a proof of another key.
-pub fn verify_joiner(secret: &Secret, meeting: &Meeting, line: &str) -> Result<(), JoinError> {
-    secret.verify(JOINER, meeting, "", line)
+pub fn verify_joiner(
+    secret: &JoinSecret,
+    meeting: &HandshakeNonces,
+    line: &str,
+) -> Result<(), JoinError> {
+    secret.verify(JOINER_PROOF_CONTEXT, meeting, "", line)
 }
 
 /// The front end's second line: it has it, too.
 #[must_use]
-pub fn prove_front(secret: &Secret, meeting: &Meeting) -> String {
-    format!("{}\n", secret.sign(FRONT, meeting, ""))
+pub fn prove_front_end(secret: &JoinSecret, meeting: &HandshakeNonces) -> String {
+    format!("{}\n", secret.sign(FRONT_END_PROOF_CONTEXT, meeting, ""))
 }
 
 /// Reads it, without its end.
 ///
 /// # Errors
 /// A malformed line, or a proof of another key.
-pub fn verify_front(secret: &Secret, meeting: &Meeting, line: &str) -> Result<(), JoinError> {
-    secret.verify(FRONT, meeting, "", line)
+pub fn verify_front_end(
+    secret: &JoinSecret,
+    meeting: &HandshakeNonces,
+    line: &str,
+) -> Result<(), JoinError> {
+    secret.verify(FRONT_END_PROOF_CONTEXT, meeting, "", line)
 }
 
 /// The joiner's third line.
 #[must_use]
-pub fn request(secret: &Secret, meeting: &Meeting, purpose: &Purpose) -> String {
+pub fn encode_join_request(
+    secret: &JoinSecret,
+    meeting: &HandshakeNonces,
+    purpose: &JoinPurpose,
+) -> String {
     let said = purpose.to_string();
-    let proof = secret.sign(REQUEST, meeting, &said);
+    let proof = secret.sign(REQUEST_PROOF_CONTEXT, meeting, &said);
     format!("{proof} {said}\n")
 }
 
@@ -225,22 +237,26 @@ pub fn request(secret: &Secret, meeting: &Meeting, purpose: &Purpose) -> String 
 ///
 /// # Errors
 /// A malformed line, or a proof of another key.
-pub fn parse_request(secret: &Secret, meeting: &Meeting, line: &str) -> Result<Purpose, JoinError> {
+pub fn parse_join_request(
+    secret: &JoinSecret,
+    meeting: &HandshakeNonces,
+    line: &str,
+) -> Result<JoinPurpose, JoinError> {
     let (proof, said) = line.split_once(' ').ok_or(JoinError::Malformed)?;
-    secret.verify(REQUEST, meeting, said, proof)?;
-    Purpose::parse(said).ok_or(JoinError::Malformed)
+    secret.verify(REQUEST_PROOF_CONTEXT, meeting, said, proof)?;
+    JoinPurpose::parse(said).ok_or(JoinError::Malformed)
 }
 
-impl Purpose {
+impl JoinPurpose {
     fn parse(text: &str) -> Option<Self> {
         let mut words = text.split(' ');
         let purpose = match words.next()? {
             "control" => Self::Control {
-                capacity: number(words.next()?)?,
-                upstream: name(words.next()?)?,
-                label: name(words.next()?)?,
+                capacity: parse_count(words.next()?)?,
+                upstream: parse_name(words.next()?)?,
+                label: parse_name(words.next()?)?,
             },
-            "carry" => Self::Carry {
+            "carry" => Self::CarryRequests {
                 member: u64::from_str_radix(words.next()?, 16).ok()?,
             },
             _ => return None,
@@ -249,7 +265,7 @@ impl Purpose {
     }
 }
 
-impl fmt::Display for Purpose {
+impl fmt::Display for JoinPurpose {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Control {
@@ -257,21 +273,21 @@ impl fmt::Display for Purpose {
                 upstream,
                 label,
             } => write!(f, "control {capacity} {upstream} {label}"),
-            Self::Carry { member } => write!(f, "carry {member:016x}"),
+            Self::CarryRequests { member } => write!(f, "carry {member:016x}"),
         }
     }
 }
 
-impl Answer {
+impl JoinReply {
     /// As it is sent. Why not is one line of plain text, cut where it is long.
     #[must_use]
     pub fn encode(&self) -> String {
         match self {
-            Self::Ok(member) => format!("ok {member:016x}\n"),
-            Self::No(why) => {
+            Self::Accepted(member) => format!("ok {member:016x}\n"),
+            Self::Refused(why) => {
                 let plain = why.chars().filter(|c| !c.is_control());
                 let mut why = plain.collect::<String>();
-                while why.len() > LINE_MAX - 8 {
+                while why.len() > MAX_LINE_BYTES - 8 {
                     why.pop();
                 }
                 format!("no {why}\n")
@@ -287,20 +303,20 @@ impl Answer {
         match line.split_once(' ') {
             Some(("ok", member)) => {
                 let member = u64::from_str_radix(member, 16);
-                member.map(Self::Ok).map_err(|_| JoinError::Malformed)
+                member.map(Self::Accepted).map_err(|_| JoinError::Malformed)
             }
-            Some(("no", why)) => Ok(Self::No(why.to_owned())),
+            Some(("no", why)) => Ok(Self::Refused(why.to_owned())),
             _ => Err(JoinError::Malformed),
         }
     }
 }
 
-impl ToFront {
+impl JoinerMessage {
     /// As it is sent.
     #[must_use]
     pub fn encode(self) -> String {
         match self {
-            Self::Beat => "beat\n".to_owned(),
+            Self::Heartbeat => "beat\n".to_owned(),
             Self::Capacity(capacity) => format!("capacity {capacity}\n"),
             Self::Leave => "leave\n".to_owned(),
         }
@@ -312,24 +328,24 @@ impl ToFront {
     /// [`JoinError::Malformed`].
     pub fn parse(line: &str) -> Result<Self, JoinError> {
         let said = match line.split_once(' ') {
-            None if line == "beat" => Some(Self::Beat),
+            None if line == "beat" => Some(Self::Heartbeat),
             None if line == "leave" => Some(Self::Leave),
-            Some(("capacity", capacity)) => number(capacity).map(Self::Capacity),
+            Some(("capacity", capacity)) => parse_count(capacity).map(Self::Capacity),
             _ => None,
         };
         said.ok_or(JoinError::Malformed)
     }
 }
 
-impl ToJoiner {
+impl FrontEndMessage {
     /// As it is sent.
     #[must_use]
     pub fn encode(self) -> String {
         match self {
-            Self::Beat => "beat\n".to_owned(),
+            Self::Heartbeat => "beat\n".to_owned(),
             Self::Dial(count) => format!("dial {count}\n"),
-            Self::Moved => "moved\n".to_owned(),
-            Self::Done => "done\n".to_owned(),
+            Self::Superseded => "moved\n".to_owned(),
+            Self::Drained => "done\n".to_owned(),
         }
     }
 
@@ -339,10 +355,10 @@ impl ToJoiner {
     /// [`JoinError::Malformed`].
     pub fn parse(line: &str) -> Result<Self, JoinError> {
         let said = match line.split_once(' ') {
-            None if line == "beat" => Some(Self::Beat),
-            None if line == "moved" => Some(Self::Moved),
-            None if line == "done" => Some(Self::Done),
-            Some(("dial", count)) => number(count).map(Self::Dial),
+            None if line == "beat" => Some(Self::Heartbeat),
+            None if line == "moved" => Some(Self::Superseded),
+            None if line == "done" => Some(Self::Drained),
+            Some(("dial", count)) => parse_count(count).map(Self::Dial),
             _ => None,
         };
         said.ok_or(JoinError::Malformed)
@@ -351,37 +367,37 @@ impl ToJoiner {
 
 /// A text as a label: what it cannot have is replaced, and a long one is cut.
 #[must_use]
-pub fn label(text: &str) -> String {
-    let plain = |c: char| match is_plain(c) {
+pub fn sanitise_label(text: &str) -> String {
+    let plain = |c: char| match is_label_char(c) {
         true => c,
         false => '-',
     };
-    let label: String = text.chars().map(plain).take(NAME_MAX).collect();
-    match label.is_empty() {
+    let label: String = text.chars().map(plain).take(MAX_NAME_LEN).collect();
+    match sanitise_label.is_empty() {
         true => "-".to_owned(),
-        false => label,
+        false => sanitise_label,
     }
 }
 
-const NAME_MAX: usize = 100;
+const MAX_NAME_LEN: usize = 100;
 
-fn is_plain(c: char) -> bool {
+fn is_label_char(c: char) -> bool {
     c.is_ascii_alphanumeric() || "-_.:".contains(c)
 }
 
-fn name(text: &str) -> Option<String> {
-    let is_name = (1..=NAME_MAX).contains(&text.len()) && text.chars().all(is_plain);
+fn parse_name(text: &str) -> Option<String> {
+    let is_name = (1..=MAX_NAME_LEN).contains(&text.len()) && text.chars().all(is_label_char);
     is_name.then(|| text.to_owned())
 }
 
 /// From 1 to a million, in digits alone.
-fn number(text: &str) -> Option<u32> {
+fn parse_count(text: &str) -> Option<u32> {
     let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
     let number = text.parse().ok().filter(|_| is_number)?;
     (1..=1_000_000).contains(&number).then_some(number)
 }
 
-fn hex(bytes: &[u8]) -> String {
+fn to_hex(bytes: &[u8]) -> String {
     use fmt::Write;
     bytes.iter().fold(String::new(), |mut text, byte| {
         // Writing to a text cannot fail.
@@ -390,7 +406,7 @@ fn hex(bytes: &[u8]) -> String {
     })
 }
 
-fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
+fn from_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     let is_hex = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
     if text.len() != 2 * N || !text.as_bytes().iter().all(is_hex) {
         return None;
@@ -402,7 +418,7 @@ fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
     Some(bytes)
 }
 
-impl fmt::Debug for Secret {
+impl fmt::Debug for JoinSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret")
     }
@@ -412,23 +428,26 @@ impl fmt::Debug for Secret {
 mod tests {
     use super::*;
 
-    const MEETING: Meeting = Meeting {
+    const NONCES: HandshakeNonces = HandshakeNonces {
         joiner: Nonce([0xa1; 16]),
-        front: Nonce([0x0f; 16]),
+        front_end: Nonce([0x0f; 16]),
     };
 
-    fn secret() -> Secret {
-        Secret::new("0123456789abcdef0123456789abcdef")
+    fn secret() -> JoinSecret {
+        JoinSecret::new("0123456789abcdef0123456789abcdef")
     }
 
     fn line(text: &str) -> &str {
         let line = text.strip_suffix('\n').expect("it is a line");
-        assert!(!line.contains('\n') && text.len() <= LINE_MAX, "{text:?}");
+        assert!(
+            !line.contains('\n') && text.len() <= MAX_LINE_BYTES,
+            "{text:?}"
+        );
         line
     }
 
-    fn control() -> Purpose {
-        Purpose::Control {
+    fn control() -> JoinPurpose {
+        JoinPurpose::Control {
             capacity: 8,
             upstream: "guestbook".into(),
             label: "web-2:4711".into(),
@@ -436,88 +455,95 @@ mod tests {
     }
 
     #[test]
-    fn a_meeting_goes_from_the_first_line_to_the_last() {
+    fn a_handshake_round_trips_line_by_line() {
         let secret = secret();
-        let greeting = greeting(&MEETING.joiner);
-        assert_eq!(parse_greeting(line(&greeting)), Ok(MEETING.joiner));
-        let challenge = challenge(&MEETING.front);
-        assert_eq!(parse_challenge(line(&challenge)), Ok(MEETING.front));
-        let proof = prove_joiner(&secret, &MEETING);
-        assert_eq!(verify_joiner(&secret, &MEETING, line(&proof)), Ok(()));
-        let proof = prove_front(&secret, &MEETING);
-        assert_eq!(verify_front(&secret, &MEETING, line(&proof)), Ok(()));
+        let greeting = encode_greeting(&NONCES.joiner);
+        assert_eq!(parse_greeting(line(&greeting)), Ok(NONCES.joiner));
+        let challenge = encode_challenge(&NONCES.front_end);
+        assert_eq!(parse_challenge(line(&challenge)), Ok(NONCES.front_end));
+        let proof = prove_joiner(&secret, &NONCES);
+        assert_eq!(verify_joiner(&secret, &NONCES, line(&proof)), Ok(()));
+        let proof = prove_front_end(&secret, &NONCES);
+        assert_eq!(verify_front_end(&secret, &NONCES, line(&proof)), Ok(()));
         for purpose in [
             control(),
-            Purpose::Carry { member: 7 },
-            Purpose::Carry { member: u64::MAX },
+            JoinPurpose::CarryRequests { member: 7 },
+            JoinPurpose::CarryRequests { member: u64::MAX },
         ] {
-            let request = request(&secret, &MEETING, &purpose);
+            let request = encode_join_request(&secret, &NONCES, &purpose);
             assert_eq!(
-                parse_request(&secret, &MEETING, line(&request)),
+                parse_join_request(&secret, &NONCES, line(&request)),
                 Ok(purpose)
             );
         }
-        for answer in [Answer::Ok(u64::MAX), Answer::No("it is full".into())] {
-            assert_eq!(Answer::parse(line(&answer.encode())), Ok(answer));
+        for answer in [
+            JoinReply::Accepted(u64::MAX),
+            JoinReply::Refused("it is full".into()),
+        ] {
+            assert_eq!(JoinReply::parse(line(&answer.encode())), Ok(answer));
         }
-        let long = Answer::No(format!("why\n{}", "é".repeat(400)));
-        assert!(Answer::parse(line(&long.encode())).is_ok());
-        for said in [ToFront::Beat, ToFront::Capacity(3), ToFront::Leave] {
-            assert_eq!(ToFront::parse(line(&said.encode())), Ok(said));
+        let long = JoinReply::Refused(format!("why\n{}", "é".repeat(400)));
+        assert!(JoinReply::parse(line(&long.encode())).is_ok());
+        for said in [
+            JoinerMessage::Heartbeat,
+            JoinerMessage::Capacity(3),
+            JoinerMessage::Leave,
+        ] {
+            assert_eq!(JoinerMessage::parse(line(&said.encode())), Ok(said));
         }
         for said in [
-            ToJoiner::Beat,
-            ToJoiner::Dial(1),
-            ToJoiner::Moved,
-            ToJoiner::Done,
+            FrontEndMessage::Heartbeat,
+            FrontEndMessage::Dial(1),
+            FrontEndMessage::Superseded,
+            FrontEndMessage::Drained,
         ] {
-            assert_eq!(ToJoiner::parse(line(&said.encode())), Ok(said));
+            assert_eq!(FrontEndMessage::parse(line(&said.encode())), Ok(said));
         }
     }
 
     #[test]
-    fn a_proof_is_of_one_key_one_side_one_meeting_and_all_that_is_said() {
+    fn a_proof_is_bound_to_key_side_handshake_and_text() {
         let (secret, other) = (
             secret(),
-            Secret::new("another key, of which nobody here knows"),
+            JoinSecret::new("another key, of which nobody here knows"),
         );
         let elsewhere = Nonce([1; 16]);
-        let later = Meeting {
-            front: elsewhere,
-            ..MEETING
+        let later = HandshakeNonces {
+            front_end: elsewhere,
+            ..NONCES
         };
-        let before = Meeting {
+        let before = HandshakeNonces {
             joiner: elsewhere,
-            ..MEETING
+            ..NONCES
         };
         let (joiner, front) = (
-            prove_joiner(&secret, &MEETING),
-            prove_front(&secret, &MEETING),
+            prove_joiner(&secret, &NONCES),
+            prove_front_end(&secret, &NONCES),
         );
-        for (secret, meeting) in [(&other, MEETING), (&secret, later), (&secret, before)] {
+        for (secret, meeting) in [(&other, NONCES), (&secret, later), (&secret, before)] {
             let proof = verify_joiner(secret, &meeting, line(&joiner));
-            assert_eq!(proof, Err(JoinError::Proof));
-            let proof = verify_front(secret, &meeting, line(&front));
-            assert_eq!(proof, Err(JoinError::Proof));
+            assert_eq!(proof, Err(JoinError::WrongKey));
+            let proof = verify_front_end(secret, &meeting, line(&front));
+            assert_eq!(proof, Err(JoinError::WrongKey));
         }
         // Neither proves itself by what the other has said.
-        let reflected = verify_front(&secret, &MEETING, line(&joiner));
-        assert_eq!(reflected, Err(JoinError::Proof));
-        let reflected = verify_joiner(&secret, &MEETING, line(&front));
-        assert_eq!(reflected, Err(JoinError::Proof));
-        let asked = request(&secret, &MEETING, &control());
-        let refused = |asked: &str, meeting| parse_request(&secret, meeting, asked);
+        let reflected = verify_front_end(&secret, &NONCES, line(&joiner));
+        assert_eq!(reflected, Err(JoinError::WrongKey));
+        let reflected = verify_joiner(&secret, &NONCES, line(&front));
+        assert_eq!(reflected, Err(JoinError::WrongKey));
+        let asked = encode_join_request(&secret, &NONCES, &control());
+        let refused = |asked: &str, meeting| parse_join_request(&secret, meeting, asked);
         assert_eq!(
-            parse_request(&other, &MEETING, line(&asked)),
-            Err(JoinError::Proof)
+            parse_join_request(&other, &NONCES, line(&asked)),
+            Err(JoinError::WrongKey)
         );
-        assert_eq!(refused(line(&asked), &later), Err(JoinError::Proof));
+        assert_eq!(refused(line(&asked), &later), Err(JoinError::WrongKey));
         let more = asked.replace("control 8 ", "control 80 ");
-        assert_eq!(refused(line(&more), &MEETING), Err(JoinError::Proof));
+        assert_eq!(refused(line(&more), &NONCES), Err(JoinError::WrongKey));
         // Nor by a proof of another line.
         for proof in [line(&joiner), line(&front)] {
             let reflected = format!("{proof} {}", control());
-            assert_eq!(refused(&reflected, &MEETING), Err(JoinError::Proof));
+            assert_eq!(refused(&reflected, &NONCES), Err(JoinError::WrongKey));
         }
     }
 
@@ -532,7 +558,11 @@ mod tests {
             "penstock-join 2 0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f ",
             "GET / HTTP/1.1",
         ] {
-            assert_eq!(parse_greeting(text), Err(JoinError::Greeting), "{text:?}");
+            assert_eq!(
+                parse_greeting(text),
+                Err(JoinError::UnsupportedVersion),
+                "{text:?}"
+            );
         }
         for text in ["", "0f", "0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f 1"] {
             assert_eq!(parse_challenge(text), Err(JoinError::Malformed), "{text:?}");
@@ -551,10 +581,10 @@ mod tests {
             "carry 1 2",
             "else 1",
         ] {
-            assert_eq!(Purpose::parse(text), None, "{text:?}");
+            assert_eq!(JoinPurpose::parse(text), None, "{text:?}");
         }
         let long = format!("control 8 {} b", "a".repeat(101));
-        assert_eq!(Purpose::parse(&long), None);
+        assert_eq!(JoinPurpose::parse(&long), None);
         for text in [
             "",
             "beats",
@@ -563,13 +593,13 @@ mod tests {
             "capacity -1",
             "dial 1",
         ] {
-            assert!(ToFront::parse(text).is_err(), "{text:?}");
+            assert!(JoinerMessage::parse(text).is_err(), "{text:?}");
         }
         for text in ["", "beat ", "dial", "dial 0", "leave", "moved 1"] {
-            assert!(ToJoiner::parse(text).is_err(), "{text:?}");
+            assert!(FrontEndMessage::parse(text).is_err(), "{text:?}");
         }
         for text in ["", "ok", "ok x", "yes 1"] {
-            assert!(Answer::parse(text).is_err(), "{text:?}");
+            assert!(JoinReply::parse(text).is_err(), "{text:?}");
         }
     }
 
@@ -580,8 +610,11 @@ mod tests {
             ("a b\n", "a-b-"),
             ("", "-"),
         ] {
-            assert_eq!(label(text), expected);
+            assert_eq!(sanitise_label(text), expected);
         }
-        assert_eq!(name(&label(&"ä".repeat(300))), Some("-".repeat(100)));
+        assert_eq!(
+            parse_name(&sanitise_label(&"ä".repeat(300))),
+            Some("-".repeat(100))
+        );
     }
 }

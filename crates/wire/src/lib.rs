@@ -24,19 +24,21 @@ pub mod join;
 pub mod proxy_protocol;
 pub mod request;
 pub mod scgi;
-pub mod server;
+pub mod slot;
 pub mod uwsgi;
 pub mod worker;
 
-pub use channel::{ChannelDecoded, ChannelDecoder, ChannelEvent};
+pub use channel::{ChannelDecoder, ChannelEvent, DecodedChannelEvent};
 pub use control::{ControlDecoder, ControlEvent};
 pub use environ::asgi::ScopeEncoder;
-pub use environ::{Dialect, EnvironEncoder, USUAL};
+pub use environ::{COMMON_VARIABLES, Dialect, EnvironEncoder};
 pub use error::WireError;
-pub use frame::{FrameHeader, HEADER_LEN, Kind, PAYLOAD_MAX, VERSION};
-pub use head::{AcceptParts, Fields, HeadParts, parse_accept, parse_head};
-pub use request::{
-    INPUT_BYTES_MAX, RequestBody, encode_cancel, encode_collect, encode_cut, encode_input,
-    encode_request,
+pub use frame::{FrameHeader, FrameKind, HEADER_LEN, MAX_PAYLOAD_BYTES, PROTOCOL_VERSION};
+pub use head::{
+    AcceptHeadView, HeadFields, ResponseHeadView, parse_accept_head, parse_response_head,
 };
-pub use server::{Decoded, Decoder, Event, named};
+pub use request::{
+    MAX_INPUT_BYTES, RequestBodySource, encode_cancel, encode_collect_garbage, encode_input,
+    encode_input_aborted, encode_request,
+};
+pub use slot::{DecodedSlotEvent, SlotDecoder, SlotEvent, request_name};

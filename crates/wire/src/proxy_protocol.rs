@@ -5,7 +5,7 @@
 //! write it. [`parse`] looks at everything received so far; the caller goes on behind what it
 //! consumed.
 //!
-//! What must stay true: a header is bounded ([`HEADER_BYTES_MAX`]); whatever is no header to the
+//! What must stay true: a header is bounded ([`MAX_HEADER_BYTES`]); whatever is no header to the
 //! letter is an error, never the start of a request.
 
 mod v1;
@@ -15,11 +15,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// The most bytes that [`parse`] wants to see: as much as the largest buffers in use hold, and far
 /// more than any sender has to say.
-pub const HEADER_BYTES_MAX: usize = 16 << 10;
+pub const MAX_HEADER_BYTES: usize = 16 << 10;
 
 /// What a header says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Header {
+pub enum ProxyHeader {
     /// The sender speaks for itself (a health check): the connection's own addresses are the truth.
     Local,
     /// The sender speaks for a client that it does not name.
@@ -55,7 +55,7 @@ pub enum ProxyProtocolError {
 ///
 /// # Errors
 /// As soon as it is certain that `input` begins with no header.
-pub fn parse(input: &[u8]) -> Result<Option<(Header, usize)>, ProxyProtocolError> {
+pub fn parse_header(input: &[u8]) -> Result<Option<(ProxyHeader, usize)>, ProxyProtocolError> {
     match input.first() {
         None => Ok(None),
         Some(b'P') => v1::parse(input),
@@ -66,22 +66,22 @@ pub fn parse(input: &[u8]) -> Result<Option<(Header, usize)>, ProxyProtocolError
 /// Appends a header of version 1 for a client (`source`) that connected to a `destination`;
 /// `UNKNOWN` without one.
 pub fn encode_v1(out: &mut Vec<u8>, addresses: Option<(SocketAddr, SocketAddr)>) {
-    v1::encode(out, addresses.map(Addresses::new));
+    v1::encode(out, addresses.map(AddressPair::new));
 }
 
 /// Appends a header of version 2 for a client (`source`) that connected to a `destination`; `LOCAL`
 /// without one.
 pub fn encode_v2(out: &mut Vec<u8>, addresses: Option<(SocketAddr, SocketAddr)>) {
-    v2::encode(out, addresses.map(Addresses::new));
+    v2::encode(out, addresses.map(AddressPair::new));
 }
 
 /// Two addresses of one family, as a header wants them.
-enum Addresses {
+enum AddressPair {
     V4([Ipv4Addr; 2], [u16; 2]),
     V6([Ipv6Addr; 2], [u16; 2]),
 }
 
-impl Addresses {
+impl AddressPair {
     fn new((source, destination): (SocketAddr, SocketAddr)) -> Self {
         let ports = [source.port(), destination.port()];
         // A socket for both families sees IPv4 as mapped addresses.

@@ -6,23 +6,23 @@
 use crate::WireError;
 use crate::environ::{Dialect, EnvironEncoder};
 use crate::frame::{
-    FLAG_BODY_FILE, FLAG_BODY_STREAM, FLAG_CUT, FLAG_END, FrameHeader, HEADER_LEN, Kind,
-    PAYLOAD_MAX,
+    FLAG_BODY_FILE, FLAG_BODY_STREAM, FLAG_END, FLAG_INPUT_ABORTED, FrameHeader, FrameKind,
+    HEADER_LEN, MAX_PAYLOAD_BYTES,
 };
 
 /// The most bytes of a request's body in one INPUT. With its header the frame fits into what a
 /// worker receives at once (64 KiB).
-pub const INPUT_BYTES_MAX: usize = 60 << 10;
+pub const MAX_INPUT_BYTES: usize = 60 << 10;
 
 /// Where the request body is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RequestBody<'a> {
+pub enum RequestBodySource<'a> {
     /// In memory; copied behind the environment. Empty for requests without a body.
     Inline(&'a [u8]),
     /// In memory; the caller writes exactly this many bytes right behind the frame's start.
-    Follows(u32),
+    AppendedByCaller(u32),
     /// The first bytes are in memory, the rest follows in pieces that the worker asks for.
-    Streams(&'a [u8]),
+    Streamed(&'a [u8]),
     /// In a temporary file: the worker answers FD_PLEASE and the caller passes the descriptor.
     File,
 }
@@ -34,7 +34,7 @@ pub enum RequestBody<'a> {
 pub fn encode_request(
     out: &mut Vec<u8>,
     dialect: Dialect,
-    body: RequestBody<'_>,
+    body: RequestBodySource<'_>,
     environ: impl FnOnce(&mut EnvironEncoder<'_>),
 ) -> Result<(), WireError> {
     let start = out.len();
@@ -48,31 +48,31 @@ pub fn encode_request(
 /// Appends a CANCEL frame for the request numbered `seq` on its slot, counted from 0.
 pub fn encode_cancel(out: &mut Vec<u8>, seq: u32) {
     let header = FrameHeader {
-        kind: Kind::Cancel,
+        kind: FrameKind::Cancel,
         flags: 0,
-        count: 0,
+        string_count: 0,
         payload_len: 4,
     };
     out.extend_from_slice(&header.encode());
     out.extend_from_slice(&seq.to_le_bytes());
 }
 
-/// Appends an INPUT frame: the next piece of a streamed body, at most [`INPUT_BYTES_MAX`] bytes.
+/// Appends an INPUT frame: the next piece of a streamed body, at most [`MAX_INPUT_BYTES`] bytes.
 pub fn encode_input(out: &mut Vec<u8>, bytes: &[u8], is_last: bool) {
     append_input(out, bytes, if is_last { FLAG_END } else { 0 });
 }
 
 /// Appends the INPUT frame that says that the rest of the body never comes.
-pub fn encode_cut(out: &mut Vec<u8>) {
-    append_input(out, &[], FLAG_CUT);
+pub fn encode_input_aborted(out: &mut Vec<u8>) {
+    append_input(out, &[], FLAG_INPUT_ABORTED);
 }
 
 fn append_input(out: &mut Vec<u8>, bytes: &[u8], flags: u8) {
-    debug_assert!(bytes.len() <= INPUT_BYTES_MAX);
+    debug_assert!(bytes.len() <= MAX_INPUT_BYTES);
     let header = FrameHeader {
-        kind: Kind::Input,
+        kind: FrameKind::Input,
         flags,
-        count: 0,
+        string_count: 0,
         payload_len: u32::try_from(bytes.len()).unwrap_or(u32::MAX),
     };
     out.extend_from_slice(&header.encode());
@@ -80,11 +80,11 @@ fn append_input(out: &mut Vec<u8>, bytes: &[u8], flags: u8) {
 }
 
 /// Appends a COLLECT frame: no request is in progress, so the worker may collect its garbage.
-pub fn encode_collect(out: &mut Vec<u8>) {
+pub fn encode_collect_garbage(out: &mut Vec<u8>) {
     let header = FrameHeader {
-        kind: Kind::Collect,
+        kind: FrameKind::CollectGarbage,
         flags: 0,
-        count: 0,
+        string_count: 0,
         payload_len: 0,
     };
     out.extend_from_slice(&header.encode());
@@ -93,40 +93,40 @@ pub fn encode_collect(out: &mut Vec<u8>) {
 fn append_request(
     out: &mut Vec<u8>,
     dialect: Dialect,
-    body: RequestBody<'_>,
+    body: RequestBodySource<'_>,
     environ: impl FnOnce(&mut EnvironEncoder<'_>),
 ) -> Result<(), WireError> {
     let start = out.len();
-    out.extend_from_slice(&[0; ENVIRON_AT]);
+    out.extend_from_slice(&[0; ENVIRON_OFFSET]);
     let mut encoder = EnvironEncoder::new(out, dialect);
     environ(&mut encoder);
     encoder.finish()?;
-    let environ_len = out.len() - start - ENVIRON_AT;
+    let environ_len = out.len() - start - ENVIRON_OFFSET;
     let (flags, body_len) = match body {
-        RequestBody::Inline(bytes) => (0, bytes.len()),
-        RequestBody::Streams(bytes) => (FLAG_BODY_STREAM, bytes.len()),
-        RequestBody::Follows(len) => (0, usize::try_from(len).unwrap_or(usize::MAX)),
-        RequestBody::File => (FLAG_BODY_FILE, 0),
+        RequestBodySource::Inline(bytes) => (0, bytes.len()),
+        RequestBodySource::Streamed(bytes) => (FLAG_BODY_STREAM, bytes.len()),
+        RequestBodySource::AppendedByCaller(len) => (0, usize::try_from(len).unwrap_or(usize::MAX)),
+        RequestBodySource::File => (FLAG_BODY_FILE, 0),
     };
-    let environ_len = checked_len(environ_len)?;
-    let payload_len = checked_len((out.len() - start - HEADER_LEN).saturating_add(body_len))?;
+    let environ_len = check_payload_len(environ_len)?;
+    let payload_len = check_payload_len((out.len() - start - HEADER_LEN).saturating_add(body_len))?;
     let header = FrameHeader {
-        kind: Kind::Request,
+        kind: FrameKind::Request,
         flags,
-        count: 0,
+        string_count: 0,
         payload_len,
     };
     out[start..start + HEADER_LEN].copy_from_slice(&header.encode());
-    out[start + HEADER_LEN..start + ENVIRON_AT].copy_from_slice(&environ_len.to_le_bytes());
-    if let RequestBody::Inline(bytes) | RequestBody::Streams(bytes) = body {
+    out[start + HEADER_LEN..start + ENVIRON_OFFSET].copy_from_slice(&environ_len.to_le_bytes());
+    if let RequestBodySource::Inline(bytes) | RequestBodySource::Streamed(bytes) = body {
         out.extend_from_slice(bytes);
     }
     Ok(())
 }
 
-pub(crate) fn checked_len(len: usize) -> Result<u32, WireError> {
+pub(crate) fn check_payload_len(len: usize) -> Result<u32, WireError> {
     match u32::try_from(len) {
-        Ok(len) if len <= PAYLOAD_MAX => Ok(len),
+        Ok(len) if len <= MAX_PAYLOAD_BYTES => Ok(len),
         _ => Err(WireError::PayloadTooLong(
             u64::try_from(len).unwrap_or(u64::MAX),
         )),
@@ -134,7 +134,7 @@ pub(crate) fn checked_len(len: usize) -> Result<u32, WireError> {
 }
 
 /// Header and `environ_len`.
-const ENVIRON_AT: usize = HEADER_LEN + 4;
+const ENVIRON_OFFSET: usize = HEADER_LEN + 4;
 
 #[cfg(test)]
 mod tests {
@@ -143,9 +143,14 @@ mod tests {
     #[test]
     fn measures_environment_and_body() {
         let mut out = b"before".to_vec();
-        encode_request(&mut out, Dialect::Python, RequestBody::Inline(b"xy"), |e| {
-            e.pair(b"A", b"b");
-        })
+        encode_request(
+            &mut out,
+            Dialect::Python,
+            RequestBodySource::Inline(b"xy"),
+            |e| {
+                e.push_variable(b"A", b"b");
+            },
+        )
         .unwrap();
         assert_eq!(
             out,
@@ -160,11 +165,17 @@ mod tests {
         encode_request(
             &mut whole,
             Dialect::Ruby,
-            RequestBody::Inline(b"xyz"),
+            RequestBodySource::Inline(b"xyz"),
             |_| (),
         )
         .unwrap();
-        encode_request(&mut parts, Dialect::Ruby, RequestBody::Follows(3), |_| ()).unwrap();
+        encode_request(
+            &mut parts,
+            Dialect::Ruby,
+            RequestBodySource::AppendedByCaller(3),
+            |_| (),
+        )
+        .unwrap();
         parts.extend_from_slice(b"xyz");
         assert_eq!(whole, parts);
     }
@@ -172,7 +183,7 @@ mod tests {
     #[test]
     fn flags_a_body_in_a_file() {
         let mut out = Vec::new();
-        encode_request(&mut out, Dialect::Ruby, RequestBody::File, |_| ()).unwrap();
+        encode_request(&mut out, Dialect::Ruby, RequestBodySource::File, |_| ()).unwrap();
         assert_eq!(out[1], FLAG_BODY_FILE);
     }
 
@@ -182,12 +193,12 @@ mod tests {
         let refused = encode_request(
             &mut out,
             Dialect::Python,
-            RequestBody::Follows(PAYLOAD_MAX),
+            RequestBodySource::AppendedByCaller(MAX_PAYLOAD_BYTES),
             |_| (),
         );
         assert_eq!(
             refused,
-            Err(WireError::PayloadTooLong(u64::from(PAYLOAD_MAX) + 6))
+            Err(WireError::PayloadTooLong(u64::from(MAX_PAYLOAD_BYTES) + 6))
         );
         assert_eq!(out, b"before");
     }

@@ -4,29 +4,32 @@
 //! exactly as long as announced. The answer is a CGI response until the connection closes:
 //! `cgi::Decoder` reads it.
 
-use crate::gateway::{EncodeError, Pairs, decimal};
+use crate::gateway::{EncodeError, VariableWriter, format_decimal};
 
 /// Writes the variables of one request. `CONTENT_LENGTH` and `SCGI` are its own: the protocol
 /// demands the first in front of all others, and either once, so that pairs of these names are left
 /// out.
 #[derive(Debug)]
-pub struct VarsWriter<'o> {
+pub struct ScgiVariableWriter<'o> {
     out: &'o mut Vec<u8>,
     start: usize,
     has_nul: bool,
 }
 
-impl<'o> VarsWriter<'o> {
+impl<'o> ScgiVariableWriter<'o> {
     /// Opens a request at the end of `out`, whose body will have that many bytes (0 without one).
     pub fn new(out: &'o mut Vec<u8>, content_length: u64) -> Self {
         let start = out.len();
-        out.extend_from_slice(&[0; PREFIX]);
+        out.extend_from_slice(&[0; LENGTH_PREFIX_LEN]);
         let mut writer = Self {
             out,
             start,
             has_nul: false,
         };
-        writer.push(b"CONTENT_LENGTH", decimal(content_length, &mut [0; 20]));
+        writer.push(
+            b"CONTENT_LENGTH",
+            format_decimal(content_length, &mut [0; 20]),
+        );
         writer.push(b"SCGI", b"1");
         writer
     }
@@ -40,11 +43,12 @@ impl<'o> VarsWriter<'o> {
             self.out.truncate(self.start);
             return Err(EncodeError::NulInText);
         }
-        let len = self.out.len() - self.start - PREFIX;
+        let len = self.out.len() - self.start - LENGTH_PREFIX_LEN;
         let mut room = [0; 20];
-        let digits = decimal(u64::try_from(len).unwrap_or(u64::MAX), &mut room);
+        let digits = format_decimal(u64::try_from(len).unwrap_or(u64::MAX), &mut room);
         let prefix = digits.iter().chain(b":").copied();
-        self.out.splice(self.start..self.start + PREFIX, prefix);
+        self.out
+            .splice(self.start..self.start + LENGTH_PREFIX_LEN, prefix);
         self.out.push(b',');
         Ok(())
     }
@@ -58,8 +62,8 @@ impl<'o> VarsWriter<'o> {
     }
 }
 
-impl Pairs for VarsWriter<'_> {
-    fn pair(&mut self, name: &[u8], value: &[u8]) {
+impl VariableWriter for ScgiVariableWriter<'_> {
+    fn push_variable(&mut self, name: &[u8], value: &[u8]) {
         if name != b"CONTENT_LENGTH" && name != b"SCGI" {
             self.push(name, value);
         }
@@ -67,7 +71,7 @@ impl Pairs for VarsWriter<'_> {
 }
 
 /// Room for the length of most requests, `NNNN:`, so that nothing has to be moved.
-const PREFIX: usize = 5;
+const LENGTH_PREFIX_LEN: usize = 5;
 
 #[cfg(test)]
 mod tests {
@@ -75,9 +79,9 @@ mod tests {
 
     fn request(length: u64, pairs: &[(&str, &str)]) -> Result<Vec<u8>, EncodeError> {
         let mut out = b"before ".to_vec();
-        let mut writer = VarsWriter::new(&mut out, length);
+        let mut writer = ScgiVariableWriter::new(&mut out, length);
         for (name, value) in pairs {
-            writer.pair(name.as_bytes(), value.as_bytes());
+            writer.push_variable(name.as_bytes(), value.as_bytes());
         }
         let done = writer.finish();
         match done {

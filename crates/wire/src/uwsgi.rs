@@ -4,18 +4,18 @@
 //! The relay of an upstream writes the variables through [`VarsWriter`] and the body behind them.
 //! The answer is plain HTTP until the connection closes, for which `penstock_http` has the scanner.
 
-use crate::gateway::{EncodeError, Pairs};
+use crate::gateway::{EncodeError, VariableWriter};
 
 /// Writes the variables of one request.
 #[derive(Debug)]
-pub struct VarsWriter<'o> {
+pub struct UwsgiVariableWriter<'o> {
     out: &'o mut Vec<u8>,
     start: usize,
     modifier1: u8,
     is_too_large: bool,
 }
 
-impl<'o> VarsWriter<'o> {
+impl<'o> UwsgiVariableWriter<'o> {
     /// Opens a request at the end of `out`. `modifier1` says who is to take it: 0 a WSGI
     /// application, 7 Rack, 5 PSGI, 9 CGI, 14 PHP.
     pub fn new(out: &'o mut Vec<u8>, modifier1: u8) -> Self {
@@ -60,8 +60,8 @@ impl<'o> VarsWriter<'o> {
     }
 }
 
-impl Pairs for VarsWriter<'_> {
-    fn pair(&mut self, name: &[u8], value: &[u8]) {
+impl VariableWriter for UwsgiVariableWriter<'_> {
+    fn push_variable(&mut self, name: &[u8], value: &[u8]) {
         self.push(name);
         self.push(value);
     }
@@ -75,9 +75,9 @@ mod tests {
 
     fn request(modifier1: u8, pairs: &[(&str, &str)]) -> Result<Vec<u8>, EncodeError> {
         let mut out = b"before".to_vec();
-        let mut writer = VarsWriter::new(&mut out, modifier1);
+        let mut writer = UwsgiVariableWriter::new(&mut out, modifier1);
         for (name, value) in pairs {
-            writer.pair(name.as_bytes(), value.as_bytes());
+            writer.push_variable(name.as_bytes(), value.as_bytes());
         }
         match writer.finish() {
             Ok(()) => Ok(out.split_off(6)),

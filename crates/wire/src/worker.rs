@@ -4,15 +4,15 @@
 //! worker in Rust: the tests of `wire` and `apps`, and fuzzers. It writes what it is told, also
 //! nonsense, because refusing nonsense is the decoders' work.
 
-use crate::frame::{FLAG_HAS_FD, FrameHeader, HEADER_LEN, Kind, VERSION};
+use crate::frame::{FLAG_HAS_FD, FrameHeader, FrameKind, HEADER_LEN, PROTOCOL_VERSION};
 
 /// The first frame on a control socket.
 pub fn encode_hello(version: u32) -> [u8; HEADER_LEN + 4] {
     let mut out = [0; HEADER_LEN + 4];
     let header = FrameHeader {
-        kind: Kind::Hello,
+        kind: FrameKind::Hello,
         flags: 0,
-        count: 0,
+        string_count: 0,
         payload_len: 4,
     };
     out[..HEADER_LEN].copy_from_slice(&header.encode());
@@ -21,12 +21,12 @@ pub fn encode_hello(version: u32) -> [u8; HEADER_LEN + 4] {
 }
 
 /// The version that this crate speaks, ready to send.
-pub fn hello() -> [u8; HEADER_LEN + 4] {
-    encode_hello(VERSION)
+pub fn encode_current_hello() -> [u8; HEADER_LEN + 4] {
+    encode_hello(PROTOCOL_VERSION)
 }
 
 /// Appends READY, BOOT_FAILED, ABORT or FAILED.
-pub fn encode_text(out: &mut Vec<u8>, kind: Kind, flags: u8, text: &str) {
+pub fn encode_text(out: &mut Vec<u8>, kind: FrameKind, flags: u8, text: &str) {
     encode_bytes(out, kind, flags, text.as_bytes());
 }
 
@@ -34,9 +34,9 @@ pub fn encode_text(out: &mut Vec<u8>, kind: Kind, flags: u8, text: &str) {
 pub fn encode_head(out: &mut Vec<u8>, flags: u8, app_time_us: u32, strings: &[&[u8]], body: &[u8]) {
     let head = strings.join(&0);
     let header = FrameHeader {
-        kind: Kind::Head,
+        kind: FrameKind::Head,
         flags,
-        count: u16::try_from(strings.len()).unwrap_or(u16::MAX),
+        string_count: u16::try_from(strings.len()).unwrap_or(u16::MAX),
         payload_len: saturate(8 + head.len() + body.len()),
     };
     out.extend_from_slice(&header.encode());
@@ -48,17 +48,17 @@ pub fn encode_head(out: &mut Vec<u8>, flags: u8, app_time_us: u32, strings: &[&[
 
 /// Appends a BODY frame.
 pub fn encode_body(out: &mut Vec<u8>, flags: u8, bytes: &[u8]) {
-    encode_bytes(out, Kind::Body, flags, bytes);
+    encode_bytes(out, FrameKind::Body, flags, bytes);
 }
 
 /// Appends FD_PLEASE.
-pub fn encode_fd_please(out: &mut Vec<u8>) {
-    encode_bytes(out, Kind::FdPlease, 0, &[]);
+pub fn encode_fd_request(out: &mut Vec<u8>) {
+    encode_bytes(out, FrameKind::FdRequest, 0, &[]);
 }
 
 /// Appends PULL.
 pub fn encode_pull(out: &mut Vec<u8>) {
-    encode_bytes(out, Kind::Pull, 0, &[]);
+    encode_bytes(out, FrameKind::Pull, 0, &[]);
 }
 
 /// Appends a FILE frame; the caller sends the descriptor along. No `len`: to the end.
@@ -66,19 +66,19 @@ pub fn encode_file(out: &mut Vec<u8>, flags: u8, offset: u64, len: Option<u64>) 
     let mut payload = [0; 16];
     payload[..8].copy_from_slice(&offset.to_le_bytes());
     payload[8..].copy_from_slice(&len.unwrap_or(u64::MAX).to_le_bytes());
-    encode_bytes(out, Kind::File, flags | FLAG_HAS_FD, &payload);
+    encode_bytes(out, FrameKind::File, flags | FLAG_HAS_FD, &payload);
 }
 
 /// Appends HIJACK; the caller sends the descriptor along.
 pub fn encode_hijack(out: &mut Vec<u8>) {
-    encode_bytes(out, Kind::Hijack, FLAG_HAS_FD, &[]);
+    encode_bytes(out, FrameKind::Hijack, FLAG_HAS_FD, &[]);
 }
 
-fn encode_bytes(out: &mut Vec<u8>, kind: Kind, flags: u8, payload: &[u8]) {
+fn encode_bytes(out: &mut Vec<u8>, kind: FrameKind, flags: u8, payload: &[u8]) {
     let header = FrameHeader {
         kind,
         flags,
-        count: 0,
+        string_count: 0,
         payload_len: saturate(payload.len()),
     };
     out.extend_from_slice(&header.encode());

@@ -10,7 +10,7 @@
 use std::collections::HashMap;
 
 use penstock_wire::channel::{self, ChannelDecoder, ChannelEvent, worker};
-use penstock_wire::{Dialect, EnvironEncoder, RequestBody, ScopeEncoder, frame};
+use penstock_wire::{Dialect, EnvironEncoder, RequestBodySource, ScopeEncoder, frame};
 use serde_json::Value;
 
 type Block = HashMap<String, String>;
@@ -59,22 +59,22 @@ fn latin1(value: &Value) -> Vec<u8> {
 fn opened(block: &Block, dialect: Dialect) -> Vec<u8> {
     let bytes = latin1(&json(block, "body"));
     let body = match block["file"].as_str() {
-        "true" => RequestBody::File,
-        _ if block.contains_key("stream") => RequestBody::Streams(&bytes),
-        _ => RequestBody::Inline(&bytes),
+        "true" => RequestBodySource::File,
+        _ if block.contains_key("stream") => RequestBodySource::Streamed(&bytes),
+        _ => RequestBodySource::Inline(&bytes),
     };
     let is_websocket = block["websocket"] == "true";
     let mut out = Vec::new();
-    channel::open(&mut out, is_websocket, body, |out| {
+    channel::encode_open(&mut out, is_websocket, body, |out| {
         let mut encoder = EnvironEncoder::new(out, dialect);
         for pair in json(block, "pairs").as_array().unwrap() {
-            encoder.pair(&latin1(&pair[0]), &latin1(&pair[1]));
+            encoder.push_variable(&latin1(&pair[0]), &latin1(&pair[1]));
         }
         encoder.finish()
     })
     .unwrap();
     let id = number(&json(block, "id"));
-    out[channel::OPEN_ID_AT..channel::OPEN_ID_AT + 4].copy_from_slice(&id.to_le_bytes());
+    out[channel::OPEN_ID_OFFSET..channel::OPEN_ID_OFFSET + 4].copy_from_slice(&id.to_le_bytes());
     out
 }
 
@@ -89,25 +89,25 @@ fn frames_to_a_reactor() {
                 assert_eq!(hex(&opened(&block, Dialect::Ruby)), block["ruby"]);
                 continue;
             }
-            "gone" => channel::gone(id).to_vec(),
-            "window" => channel::window(id, number(&json(&block, "bytes"))).to_vec(),
+            "gone" => channel::encode_stream_cancel(id).to_vec(),
+            "window" => channel::encode_window(id, number(&json(&block, "bytes"))).to_vec(),
             "input" => {
                 let data = latin1(&json(&block, "data"));
                 let mut out = Vec::new();
-                channel::input(&mut out, id, &data, block["last"] == "true");
+                channel::encode_input(&mut out, id, &data, block["last"] == "true");
                 out
             }
             "message" => {
                 let data = latin1(&json(&block, "data"));
                 let is_text = block["text"] == "true";
-                let head = channel::message_head(id, is_text, data.len()).unwrap();
+                let head = channel::encode_message_head(id, is_text, data.len()).unwrap();
                 [&head[..], &data].concat()
             }
             _ => {
                 let mut out = Vec::new();
                 let reason = json(&block, "reason");
                 let code = block["code"].parse().unwrap();
-                channel::close(&mut out, id, code, reason.as_str().unwrap());
+                channel::encode_close(&mut out, id, code, reason.as_str().unwrap());
                 out
             }
         };
@@ -125,7 +125,7 @@ fn written(send: &Value) -> Vec<u8> {
         .unwrap_or_default();
     let strings: Vec<&[u8]> = strings.iter().map(Vec::as_slice).collect();
     match send[0].as_str().unwrap() {
-        "answer" => worker::answer(
+        "answer" => worker::encode_response(
             &mut out,
             frame::FLAG_END,
             id,
@@ -133,32 +133,32 @@ fn written(send: &Value) -> Vec<u8> {
             &strings,
             &latin1(&send[3]),
         ),
-        "accept" => worker::accept(&mut out, id, &strings),
+        "accept" => worker::encode_accept(&mut out, id, &strings),
         "reset" => {
             let flags = u8::from(send[3].as_bool().unwrap());
-            worker::reset(&mut out, flags, id, send[2].as_str().unwrap());
+            worker::encode_reset(&mut out, flags, id, send[2].as_str().unwrap());
         }
         "message" => {
             let flags = u8::from(send[2].as_bool().unwrap());
-            worker::message(&mut out, flags, id, &latin1(&send[3]));
+            worker::encode_message(&mut out, flags, id, &latin1(&send[3]));
         }
         "close" => {
             let code = u16::try_from(number(&send[2])).unwrap();
-            worker::close(&mut out, id, code, send[3].as_str().unwrap());
+            worker::encode_close(&mut out, id, code, send[3].as_str().unwrap());
         }
-        "window" => worker::window(&mut out, id, number(&send[2])),
-        "pull" => worker::pull(&mut out, id),
-        "hijack" => worker::hijack(&mut out, id),
+        "window" => worker::encode_window(&mut out, id, number(&send[2])),
+        "pull" => worker::encode_pull(&mut out, id),
+        "hijack" => worker::encode_hijack(&mut out, id),
         kind => {
             let body = latin1(&send[3]);
-            worker::answer(&mut out, frame::FLAG_STREAM, id, 0, &strings, &body);
+            worker::encode_response(&mut out, frame::FLAG_STREAM, id, 0, &strings, &body);
             if kind == "cut" {
-                worker::reset(&mut out, 0, id, send[4].as_str().unwrap());
+                worker::encode_reset(&mut out, 0, id, send[4].as_str().unwrap());
             } else {
                 for chunk in send[4].as_array().unwrap() {
-                    worker::data(&mut out, 0, id, &latin1(chunk));
+                    worker::encode_data(&mut out, 0, id, &latin1(chunk));
                 }
-                worker::data(&mut out, frame::FLAG_END, id, b"");
+                worker::encode_data(&mut out, frame::FLAG_END, id, b"");
             }
         }
     }
@@ -177,9 +177,9 @@ fn frames_from_a_reactor() {
         while at < bytes.len() {
             let decoded = decoder.decode(&bytes[at..]).unwrap().unwrap();
             at += decoded.consumed;
-            assert_eq!(decoded.event.id(), number(&send[1]), "{name}");
+            assert_eq!(decoded.event.stream_id(), number(&send[1]), "{name}");
             match decoded.event {
-                ChannelEvent::Answer { head, .. } => assert!(head.is_ok(), "{name}"),
+                ChannelEvent::Response { head, .. } => assert!(head.is_ok(), "{name}"),
                 ChannelEvent::Accept { head, .. } => assert!(head.is_ok(), "{name}"),
                 _ => {}
             }
@@ -222,22 +222,22 @@ fn scopes() {
             let value = &scope[key];
             match (key, value) {
                 (_, Value::Null) if scope.get(key).is_none() => {}
-                (_, Value::Null) => encoder.none(key),
-                ("raw_path" | "query_string", _) => encoder.bytes(key, &latin1(value)),
-                ("headers", _) => encoder.headers(|headers| {
+                (_, Value::Null) => encoder.push_none(key),
+                ("raw_path" | "query_string", _) => encoder.push_bytes(key, &latin1(value)),
+                ("headers", _) => encoder.push_headers(|headers| {
                     for pair in value.as_array().unwrap() {
                         headers.add(&latin1(&pair[0]).to_ascii_uppercase(), &latin1(&pair[1]));
                     }
                 }),
                 ("subprotocols", _) => {
                     let names: Vec<_> = value.as_array().unwrap().iter().map(latin1).collect();
-                    encoder.texts(key, names.iter().map(Vec::as_slice));
+                    encoder.push_str_list(key, names.iter().map(Vec::as_slice));
                 }
                 ("client" | "server", _) => {
                     let port = value[1].as_u64().map(|port| u16::try_from(port).unwrap());
-                    encoder.address(key, &latin1(&value[0]), port);
+                    encoder.push_address(key, &latin1(&value[0]), port);
                 }
-                _ => encoder.text(key, value.as_str().unwrap()),
+                _ => encoder.push_str(key, value.as_str().unwrap()),
             }
         }
         encoder.finish().unwrap();

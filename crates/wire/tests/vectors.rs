@@ -16,13 +16,13 @@ use penstock_wire::control::{
     SocketKind, encode_dismiss, encode_fork, encode_promote, encode_slots,
 };
 use penstock_wire::worker::{
-    encode_body, encode_fd_please, encode_file, encode_head, encode_hello, encode_hijack,
+    encode_body, encode_fd_request, encode_file, encode_head, encode_hello, encode_hijack,
     encode_pull, encode_text,
 };
 use penstock_wire::{
-    ControlDecoder, ControlEvent, Decoder, Dialect, EnvironEncoder, Event, FrameHeader, Kind,
-    RequestBody, WireError, encode_cancel, encode_collect, encode_cut, encode_input,
-    encode_request, frame,
+    ControlDecoder, ControlEvent, Dialect, EnvironEncoder, FrameHeader, FrameKind,
+    RequestBodySource, SlotDecoder, SlotEvent, WireError, encode_cancel, encode_collect_garbage,
+    encode_input, encode_input_aborted, encode_request, frame,
 };
 use serde_json::Value;
 
@@ -78,7 +78,7 @@ fn latin1(value: &Value) -> Vec<u8> {
 fn fill(encoder: &mut EnvironEncoder<'_>, pairs: &Value) {
     for pair in pairs.as_array().unwrap() {
         let key = latin1(&pair[0]);
-        encoder.pair(&key, &latin1(&pair[1]));
+        encoder.push_variable(&key, &latin1(&pair[1]));
     }
 }
 
@@ -102,7 +102,7 @@ fn frames_to_a_worker() {
     for block in blocks("to_worker") {
         if block["name"].starts_with("collect") {
             let mut out = Vec::new();
-            encode_collect(&mut out);
+            encode_collect_garbage(&mut out);
             assert_eq!(hex(&out), block["both"], "{}", block["name"]);
             continue;
         }
@@ -116,7 +116,7 @@ fn frames_to_a_worker() {
             let bytes = latin1(&json(&block, "input"));
             let mut out = Vec::new();
             match block["flags"].as_str() {
-                "2" => encode_cut(&mut out),
+                "2" => encode_input_aborted(&mut out),
                 flags => encode_input(&mut out, &bytes, flags == "1"),
             }
             assert_eq!(hex(&out), block["both"], "{}", block["name"]);
@@ -124,9 +124,9 @@ fn frames_to_a_worker() {
         }
         let bytes = latin1(&json(&block, "body"));
         let body = match block["file"].as_str() {
-            "true" => RequestBody::File,
-            _ if block.contains_key("stream") => RequestBody::Streams(&bytes),
-            _ => RequestBody::Inline(&bytes),
+            "true" => RequestBodySource::File,
+            _ if block.contains_key("stream") => RequestBodySource::Streamed(&bytes),
+            _ => RequestBodySource::Inline(&bytes),
         };
         for (key, dialect) in DIALECTS {
             let mut out = Vec::new();
@@ -153,9 +153,14 @@ fn written(send: &Value) -> Vec<u8> {
         }
         "failed" => {
             let flags = u8::from(send[2].as_bool().unwrap());
-            encode_text(&mut out, Kind::Failed, flags, send[1].as_str().unwrap());
+            encode_text(
+                &mut out,
+                FrameKind::Failed,
+                flags,
+                send[1].as_str().unwrap(),
+            );
         }
-        "fd_please" => encode_fd_please(&mut out),
+        "fd_please" => encode_fd_request(&mut out),
         "hijack" => {
             encode_hijack(&mut out);
             encode_body(&mut out, frame::FLAG_END, b"");
@@ -166,7 +171,7 @@ fn written(send: &Value) -> Vec<u8> {
                 encode_body(&mut out, 0, &latin1(chunk));
             }
             if kind == "abort" {
-                encode_text(&mut out, Kind::Abort, 0, send[4].as_str().unwrap());
+                encode_text(&mut out, FrameKind::Abort, 0, send[4].as_str().unwrap());
             } else {
                 encode_body(&mut out, frame::FLAG_END, b"");
             }
@@ -176,32 +181,32 @@ fn written(send: &Value) -> Vec<u8> {
 }
 
 /// Frames that are said beside a response, as they are written.
-fn said(block: &Block) -> (Vec<u8>, Event<'static>) {
+fn said(block: &Block) -> (Vec<u8>, SlotEvent<'static>) {
     let mut out = Vec::new();
     let event = match block["say"].as_str() {
         "io_bound" => {
-            encode_text(&mut out, Kind::IoBound, 0, "");
-            Event::IoBound
+            encode_text(&mut out, FrameKind::IoBound, 0, "");
+            SlotEvent::IoBound
         }
         "pull" => {
             encode_pull(&mut out);
-            Event::Pull
+            SlotEvent::Pull
         }
         "extend" => {
             let seconds: u32 = block["seconds"].parse().unwrap();
             let header = FrameHeader {
-                kind: Kind::Extend,
+                kind: FrameKind::ExtendDeadline,
                 flags: 0,
-                count: 0,
+                string_count: 0,
                 payload_len: 4,
             };
             out.extend_from_slice(&header.encode());
             out.extend_from_slice(&seconds.to_le_bytes());
-            Event::Extend { seconds }
+            SlotEvent::ExtendDeadline { seconds }
         }
         _ => {
-            encode_text(&mut out, Kind::Collected, 0, "");
-            Event::Collected
+            encode_text(&mut out, FrameKind::GarbageCollected, 0, "");
+            SlotEvent::GarbageCollected
         }
     };
     (out, event)
@@ -213,10 +218,10 @@ fn words_beside_responses() {
         let name = &block["name"];
         let (written, event) = said(&block);
         assert_eq!(hex(&written), block["hex"], "{name}");
-        let mut decoder = Decoder::new();
+        let mut decoder = SlotDecoder::new();
         match event {
-            Event::Collected => decoder.collect_sent(),
-            _ => decoder.request_sent(false),
+            SlotEvent::GarbageCollected => decoder.record_collect(),
+            _ => decoder.record_request(false),
         }
         for cut in 0..written.len() {
             assert_eq!(
@@ -241,15 +246,15 @@ fn responses() {
         let send = json(&block, "send");
         assert_eq!(hex(&written(&send)), block["hex"], "{name}");
         let bytes = unhex(&block["hex"]);
-        let mut decoder = Decoder::new();
-        decoder.request_sent(send[0] == "fd_please");
+        let mut decoder = SlotDecoder::new();
+        decoder.record_request(send[0] == "fd_please");
         let mut at = 0;
         let mut is_last = false;
         while at < bytes.len() {
             let decoded = decoder.decode(&bytes[at..]).unwrap().unwrap();
             at += decoded.consumed;
             is_last = decoded.event.is_last();
-            if let Event::Head { head, .. } = decoded.event {
+            if let SlotEvent::Head { head, .. } = decoded.event {
                 assert!(head.is_ok(), "{name}");
             }
         }
@@ -261,8 +266,8 @@ fn responses() {
 fn responses_that_are_refused() {
     for block in blocks("from_worker_refused") {
         let bytes = unhex(&block["hex"]);
-        let mut decoder = Decoder::new();
-        decoder.request_sent(false);
+        let mut decoder = SlotDecoder::new();
+        decoder.record_request(false);
         let mut at = 0;
         let error: WireError = loop {
             match decoder.decode(&bytes[at..]) {
@@ -278,10 +283,10 @@ fn responses_that_are_refused() {
 fn heads_that_are_refused() {
     for block in blocks("heads_refused") {
         let bytes = unhex(&block["hex"]);
-        let mut decoder = Decoder::new();
-        decoder.request_sent(false);
+        let mut decoder = SlotDecoder::new();
+        decoder.record_request(false);
         let decoded = decoder.decode(&bytes).unwrap().unwrap();
-        let Event::Head {
+        let SlotEvent::Head {
             head: Err(error),
             end: true,
             ..
@@ -296,7 +301,7 @@ fn heads_that_are_refused() {
 
 #[test]
 fn control() {
-    let hello = encode_hello(penstock_wire::VERSION);
+    let hello = encode_hello(penstock_wire::PROTOCOL_VERSION);
     for block in blocks("control") {
         let bytes = unhex(&block["hex"]);
         let mut decoder = ControlDecoder::template();
@@ -315,7 +320,7 @@ fn control() {
             "33" => ControlEvent::Ready { json: text },
             "35" => {
                 let mut ready = Vec::new();
-                encode_text(&mut ready, Kind::Ready, 0, "{}");
+                encode_text(&mut ready, FrameKind::Ready, 0, "{}");
                 decoder.decode(&ready).unwrap();
                 let (worker, reason) = fork_failed(text);
                 ControlEvent::ForkFailed { worker, reason }

@@ -10,7 +10,7 @@ use penstock_exchange::grip::is_grip;
 use penstock_exchange::{Body, Fault, FaultKind, Reply, Response, Timing};
 use penstock_http::websocket::{Deflate, Offer, negotiate, offer, subprotocols};
 use penstock_http::{FieldBlock, RequestHead, Status};
-use penstock_wire::AcceptParts;
+use penstock_wire::AcceptHeadView;
 
 use super::Form;
 use super::session::Agreed;
@@ -74,7 +74,7 @@ fn other_version() -> Response {
 /// client would have to fail such a connection (RFC 6455 §4.1).
 pub(super) fn accepted(
     handshake: &Handshake,
-    parts: &AcceptParts<'_>,
+    parts: &AcceptHeadView<'_>,
     agreed: Agreed,
     timing: Timing,
 ) -> Result<Response, Fault> {

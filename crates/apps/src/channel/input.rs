@@ -65,7 +65,7 @@ impl ChannelDriver {
 
     fn send_input(&mut self, id: u32, bytes: &[u8], is_last: bool) {
         let mut frame = Vec::new();
-        channel::input(&mut frame, id, bytes, is_last);
+        channel::encode_input(&mut frame, id, bytes, is_last);
         self.outbox.push_frame(frame);
         if is_last {
             self.streams.end_input(id);

@@ -12,8 +12,8 @@ use penstock_exchange::bodies::{SpoolSpec, spool};
 use penstock_exchange::{Body as ResponseBody, Fault, FaultKind, Response, Timing};
 use penstock_http::websocket::code;
 use penstock_runtime::{Stream, buffers, clock, loops};
-use penstock_wire::channel::{WINDOW_BYTES, window};
-use penstock_wire::{ChannelEvent, HeadParts, WireError};
+use penstock_wire::channel::{WINDOW_BYTES, encode_window};
+use penstock_wire::{ChannelEvent, ResponseHeadView, WireError};
 
 use super::pump::Pump;
 use super::socket::Piece;
@@ -77,14 +77,14 @@ impl ChannelDriver {
     }
 
     fn handle_event(&mut self, event: ChannelEvent<'_>) -> Result<(), End> {
-        let id = event.id();
+        let id = event.stream_id();
         // What was not wholly sent it cannot know.
         if !self.streams.entry(id).is_some_and(|entry| entry.is_sent) {
             let why = format!("a frame for stream {id}, which is not open");
             return Err(End::Broken(why));
         }
         match event {
-            ChannelEvent::Answer {
+            ChannelEvent::Response {
                 head,
                 app_time_us,
                 body,
@@ -145,7 +145,7 @@ impl ChannelDriver {
     fn answered(
         &mut self,
         id: u32,
-        head: Result<HeadParts<'_>, WireError>,
+        head: Result<ResponseHeadView<'_>, WireError>,
         app_time_us: u32,
         answered: Answered<'_>,
     ) -> Result<(), End> {
@@ -394,7 +394,7 @@ impl ChannelDriver {
         if entry.owed >= WINDOW_STEP || is_due {
             let owed = std::mem::take(&mut entry.owed);
             entry.room = entry.room.saturating_add(owed);
-            self.outbox.push(&window(id, owed));
+            self.outbox.push(&encode_window(id, owed));
         } else if matches!(entry.state, State::Socket(_)) && !entry.is_owing {
             // A long message waits for the whole window, so none of it may be kept back for ever.
             entry.is_owing = true;

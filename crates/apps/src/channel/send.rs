@@ -17,7 +17,7 @@ use std::task::{Context, Poll};
 
 use penstock_exchange::bodies::NamelessFile;
 use penstock_runtime::Stream;
-use penstock_wire::channel::{MESSAGE_COST, MESSAGE_HEAD_LEN, message_head};
+use penstock_wire::channel::{MESSAGE_HEAD_LEN, MESSAGE_OVERHEAD, encode_message_head};
 
 use super::ChannelDriver;
 use super::streams::{State, Streams, index_of};
@@ -109,8 +109,8 @@ impl Outbox {
 
     /// A message of a WebSocket; its client's are no longer than a frame may be.
     pub(super) fn message(&mut self, id: u32, is_text: bool, payload: Vec<u8>) {
-        if let Ok(head) = message_head(id, is_text, payload.len()) {
-            self.message_bytes += payload.len() + MESSAGE_COST;
+        if let Ok(head) = encode_message_head(id, is_text, payload.len()) {
+            self.message_bytes += payload.len() + MESSAGE_OVERHEAD;
             self.items.push_back(Item::Message { head, payload });
         }
     }
@@ -218,7 +218,7 @@ impl Outbox {
                     streams.is_sent(id);
                 }
                 Some(Item::Message { payload, .. }) => {
-                    self.message_bytes -= payload.len() + MESSAGE_COST;
+                    self.message_bytes -= payload.len() + MESSAGE_OVERHEAD;
                 }
                 _ => {}
             }

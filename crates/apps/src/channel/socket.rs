@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use penstock_http::websocket::code;
 use penstock_runtime::clock;
-use penstock_wire::channel::{MESSAGE_COST, WINDOW_BYTES};
-use penstock_wire::{AcceptParts, WireError};
+use penstock_wire::channel::{MESSAGE_OVERHEAD, WINDOW_BYTES};
+use penstock_wire::{AcceptHeadView, WireError};
 
 use penstock_exchange::{Fault, FaultKind};
 
@@ -41,7 +41,7 @@ pub(super) struct Piece<'b> {
 
 /// What a message takes of a window: also one without a byte must be kept somewhere.
 pub(super) fn cost(len: usize) -> u32 {
-    let cost = u32::try_from(len.saturating_add(MESSAGE_COST)).unwrap_or(u32::MAX);
+    let cost = u32::try_from(len.saturating_add(MESSAGE_OVERHEAD)).unwrap_or(u32::MAX);
     cost.min(WINDOW_BYTES)
 }
 
@@ -50,7 +50,7 @@ impl ChannelDriver {
     pub(super) fn accepted(
         &mut self,
         id: u32,
-        head: Result<AcceptParts<'_>, WireError>,
+        head: Result<AcceptHeadView<'_>, WireError>,
     ) -> Result<(), End> {
         let timing = self.timing(id, 0);
         let Some(waker) = self.streams.waker(index_of(id)) else {

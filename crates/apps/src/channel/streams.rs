@@ -16,7 +16,7 @@ use penstock_exchange::Timing;
 use penstock_exchange::bodies::HeldPlace;
 use penstock_exchange::bodies::SpoolWriter;
 use penstock_queue::DispatchedJob;
-use penstock_wire::channel::{OPEN_ID_AT, WINDOW_BYTES};
+use penstock_wire::channel::{OPEN_ID_OFFSET, WINDOW_BYTES};
 
 use super::notices::Notices;
 use super::pump::Pump;
@@ -220,7 +220,7 @@ impl Streams {
         let entry = &mut self.entries[index as usize];
         let id = entry.id;
         if let State::Asked(start) = &mut entry.state
-            && let Some(place) = start.job.frame.get_mut(OPEN_ID_AT..OPEN_ID_AT + 4)
+            && let Some(place) = start.job.frame.get_mut(OPEN_ID_OFFSET..OPEN_ID_OFFSET + 4)
         {
             place.copy_from_slice(&id.to_le_bytes());
         }

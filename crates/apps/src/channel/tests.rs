@@ -27,7 +27,7 @@ use penstock_runtime::loops::Joined;
 use penstock_sys::net::{self, PeerAddress};
 use penstock_wire::channel::worker;
 use penstock_wire::frame::{FLAG_END, FLAG_STREAM};
-use penstock_wire::{Dialect, FrameHeader, HEADER_LEN, Kind};
+use penstock_wire::{Dialect, FrameHeader, FrameKind, HEADER_LEN};
 
 use super::*;
 use crate::app::Way;
@@ -122,7 +122,7 @@ struct Worker {
 /// One frame that the worker got.
 #[derive(Debug)]
 struct Frame {
-    kind: Kind,
+    kind: FrameKind,
     flags: u8,
     id: u32,
     /// Behind the id.
@@ -301,12 +301,12 @@ impl Worker {
     /// The next frame, which is a request; gives its stream.
     async fn opened(&mut self) -> u32 {
         let frame = self.next().await;
-        assert_eq!(frame.kind, Kind::Open, "{frame:?}");
+        assert_eq!(frame.kind, FrameKind::Open, "{frame:?}");
         frame.id
     }
 
     /// The next frame, which is of that kind and stream.
-    async fn expect(&mut self, kind: Kind, id: u32) -> Vec<u8> {
+    async fn expect(&mut self, kind: FrameKind, id: u32) -> Vec<u8> {
         let frame = self.next().await;
         assert_eq!((frame.kind, frame.id), (kind, id), "{frame:?}");
         frame.rest
@@ -319,27 +319,30 @@ impl Worker {
     }
 
     async fn answer(&self, id: u32, body: &[u8]) {
-        self.write(|out| worker::answer(out, FLAG_END, id, 5, &[b"200 OK"], body))
+        self.write(|out| worker::encode_response(out, FLAG_END, id, 5, &[b"200 OK"], body))
             .await;
     }
 
     async fn begin(&self, id: u32, strings: &[&[u8]], body: &[u8]) {
-        self.write(|out| worker::answer(out, FLAG_STREAM, id, 5, strings, body))
+        self.write(|out| worker::encode_response(out, FLAG_STREAM, id, 5, strings, body))
             .await;
     }
 
     async fn data(&self, id: u32, bytes: &[u8], is_last: bool) {
         let flags = if is_last { FLAG_END } else { 0 };
-        self.write(|out| worker::data(out, flags, id, bytes)).await;
+        self.write(|out| worker::encode_data(out, flags, id, bytes))
+            .await;
     }
 
     /// As a worker that hears of the end of a WebSocket.
     async fn close(&self, id: u32) {
-        self.write(|out| worker::close(out, id, 1005, "")).await;
+        self.write(|out| worker::encode_close(out, id, 1005, ""))
+            .await;
     }
 
     async fn reset(&self, id: u32) {
-        self.write(|out| worker::reset(out, 0, id, "over")).await;
+        self.write(|out| worker::encode_reset(out, 0, id, "over"))
+            .await;
     }
 }
 
@@ -351,7 +354,7 @@ fn requests_are_told_and_answered_in_any_order() {
         let mut ids = Vec::new();
         for path in ["/a", "/b", "/c"] {
             let frame = rig.worker.next().await;
-            assert_eq!(frame.kind, Kind::Open);
+            assert_eq!(frame.kind, FrameKind::Open);
             let needle = format!("z\x08raw_paths\x02\0\0\0{path}");
             let is_told = frame
                 .rest
@@ -408,7 +411,7 @@ fn answers_are_read_wherever_the_bytes_are_cut() {
             ids.push(rig.worker.opened().await);
         }
         let mut out = Vec::new();
-        worker::answer(
+        worker::encode_response(
             &mut out,
             FLAG_STREAM,
             ids[1],
@@ -416,10 +419,10 @@ fn answers_are_read_wherever_the_bytes_are_cut() {
             &[b"201", b"A", b"b"],
             b"o",
         );
-        worker::answer(&mut out, FLAG_END, ids[0], 0, &[b"200"], b"first");
-        worker::data(&mut out, 0, ids[1], b"n");
-        worker::reset(&mut out, 0, ids[2], "no \u{e9}");
-        worker::data(&mut out, FLAG_END, ids[1], b"e");
+        worker::encode_response(&mut out, FLAG_END, ids[0], 0, &[b"200"], b"first");
+        worker::encode_data(&mut out, 0, ids[1], b"n");
+        worker::encode_reset(&mut out, 0, ids[2], "no \u{e9}");
+        worker::encode_data(&mut out, FLAG_END, ids[1], b"e");
         for byte in out {
             rig.worker.channel.write_all(&[byte]).await.unwrap();
             loops::yield_now().await;

@@ -35,19 +35,19 @@ pub(crate) fn encode(
         (true, false) => ("websocket", "ws"),
         (true, true) => ("websocket", "wss"),
     };
-    scope.text("type", kind);
-    scope.text("http_version", version(head.version()));
+    scope.push_str("type", kind);
+    scope.push_str("http_version", version(head.version()));
     if is_websocket {
-        scope.texts("subprotocols", websocket::subprotocols(head));
+        scope.push_str_list("subprotocols", websocket::subprotocols(head));
     } else {
         method(scope, head.method_str());
     }
-    scope.text("scheme", scheme);
+    scope.push_str("scheme", scheme);
     encode_path(scope, request);
-    scope.bytes("query_string", request.query().unwrap_or("").as_bytes());
+    scope.push_bytes("query_string", request.query().unwrap_or("").as_bytes());
     match request.client_address() {
         PeerAddress::Tcp(client) => address(scope, "client", client),
-        PeerAddress::Unix => scope.none("client"),
+        PeerAddress::Unix => scope.push_none("client"),
     }
     match request.listener.address {
         _ if is_told_of_server(request) => {
@@ -57,17 +57,17 @@ pub(crate) fn encode(
             let port = std::str::from_utf8(port)
                 .ok()
                 .and_then(|port| port.parse().ok());
-            scope.address("server", name, port);
+            scope.push_address("server", name, port);
         }
         Some(listens) => address(scope, "server", listens),
         // The path of a Unix socket stands without a port.
         None => {
             let name = &request.listener.name;
             let path = name.strip_prefix("unix:").unwrap_or(name);
-            scope.address("server", path.as_bytes(), None);
+            scope.push_address("server", path.as_bytes(), None);
         }
     }
-    scope.headers(|headers| {
+    scope.push_headers(|headers| {
         if !request.host().is_empty() {
             headers.add(b"host", request.host().as_bytes());
         }
@@ -112,14 +112,14 @@ fn encode_path(scope: &mut ScopeEncoder<'_>, request: &Request) {
     let raw = target.split(|&byte| byte == b'?').next().unwrap_or(target);
     let mount = &request.mount;
     if mount.is_root() {
-        scope.lossy_text("path", request.path());
-        scope.bytes("raw_path", raw);
+        scope.push_lossy_str("path", request.path());
+        scope.push_bytes("raw_path", raw);
     } else {
         let path = [mount.path().as_bytes(), request.path()].concat();
-        scope.lossy_text("path", &path);
-        scope.bytes("raw_path", &[mount.encoded().as_bytes(), raw].concat());
+        scope.push_lossy_str("path", &path);
+        scope.push_bytes("raw_path", &[mount.encoded().as_bytes(), raw].concat());
     }
-    scope.text("root_path", mount.path());
+    scope.push_str("root_path", mount.path());
 }
 
 /// Whether a trusted proxy says where the client connected.
@@ -130,15 +130,15 @@ fn is_told_of_server(request: &Request) -> bool {
 
 fn address(scope: &mut ScopeEncoder<'_>, key: &'static str, address: SocketAddr) {
     let mut host = Digits::new();
-    scope.address(key, host.address(address.ip()), Some(address.port()));
+    scope.push_address(key, host.address(address.ip()), Some(address.port()));
 }
 
 /// In upper case, as applications compare it.
 fn method(scope: &mut ScopeEncoder<'_>, method: &str) {
     if method.bytes().any(|byte| byte.is_ascii_lowercase()) {
-        scope.text("method", &method.to_ascii_uppercase());
+        scope.push_str("method", &method.to_ascii_uppercase());
     } else {
-        scope.text("method", method);
+        scope.push_str("method", method);
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use penstock_exchange::fields::Vouched;
-use penstock_wire::USUAL;
+use penstock_wire::COMMON_VARIABLES;
 
 use super::*;
 use crate::testing::request;
@@ -31,9 +31,9 @@ fn environ_of(
     let strings = bytes.split(|&byte| byte == 0);
     let strings = strings.map(|text| text.iter().map(|&b| char::from(b)).collect::<String>());
     let strings: Vec<String> = strings.collect();
-    let (usual, others) = strings.split_at(USUAL.len());
+    let (usual, others) = strings.split_at(COMMON_VARIABLES.len());
     let mut pairs = BTreeMap::new();
-    for (key, value) in USUAL
+    for (key, value) in COMMON_VARIABLES
         .iter()
         .zip(usual)
         .filter(|(_, value)| !value.is_empty())

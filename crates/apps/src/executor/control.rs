@@ -92,7 +92,7 @@ impl Control {
     pub(super) fn give(&self, sockets: Vec<(SocketKind, OwnedFd)>) -> bool {
         let mut rest = sockets.into_iter().peekable();
         loop {
-            let part: Vec<_> = rest.by_ref().take(control::SLOTS_MAX).collect();
+            let part: Vec<_> = rest.by_ref().take(control::MAX_SLOTS_PER_FRAME).collect();
             let (kinds, descriptors): (Vec<_>, Vec<_>) = part.into_iter().unzip();
             let is_last = rest.peek().is_none();
             let is_taken = self.order(control::encode_slots(&kinds, is_last), descriptors);
@@ -206,7 +206,7 @@ impl Line {
 
     async fn send(&mut self, order: Order) -> Result<(), ControlMessage> {
         if order.then == Then::Promoted {
-            self.decoder.promote();
+            self.decoder.expect_promotion();
         }
         let descriptors: Vec<_> = order.descriptors.iter().map(AsFd::as_fd).collect();
         let sent = self.stream.send_descriptors(&order.bytes, &descriptors);

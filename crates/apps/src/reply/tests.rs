@@ -1,6 +1,6 @@
 //! What of an application's head becomes of the client's: rows of fields.
 
-use penstock_wire::parse_head;
+use penstock_wire::parse_response_head;
 
 use super::*;
 
@@ -17,7 +17,7 @@ fn made_with(fields: &[(&str, &str)], grant: Option<&SendfileGrant>) -> ReplyHea
     }
     let joined = strings.join("\0");
     let count = u16::try_from(strings.len()).unwrap();
-    let parts = parse_head(joined.as_bytes(), count).unwrap();
+    let parts = parse_response_head(joined.as_bytes(), count).unwrap();
     head(&parts, false, Timing::default(), grant).unwrap()
 }
 

@@ -6,7 +6,7 @@
 use penstock_exchange::{Fault, FaultKind, Timing};
 use penstock_queue::DispatchedJob;
 use penstock_runtime::clock;
-use penstock_wire::{HEADER_LEN, named};
+use penstock_wire::{HEADER_LEN, request_name};
 
 use super::{Driver, End, InFlight, Open};
 use crate::app::Way;
@@ -99,7 +99,9 @@ impl Driver {
         };
         let (app, pid) = (&self.app.name, self.pid);
         let frame = &entry.start.job.frame;
-        let name = frame.get(ENVIRON_AT..).and_then(|e| named(dialect, e));
+        let name = frame
+            .get(ENVIRON_AT..)
+            .and_then(|e| request_name(dialect, e));
         let name = name.map_or_else(|| "a request".to_owned(), |(m, path)| format!("{m} {path}"));
         let seconds = clock::now()
             .saturating_duration_since(entry.handed_at)

@@ -26,7 +26,7 @@ use penstock_http::{
     ResponseLimits, ResponseScanner, Status,
 };
 use penstock_runtime::{Stream, buffers, clock, relay};
-use penstock_wire::parse_head;
+use penstock_wire::parse_response_head;
 use tokio::sync::watch;
 
 use super::answer::broken;
@@ -363,7 +363,7 @@ fn final_head(job: &Job, head: &[u8], timing: Timing) -> Result<ReplyHead, Fault
             count = count.saturating_add(1);
         }
     });
-    let parts = parse_head(&strings, count)
+    let parts = parse_response_head(&strings, count)
         .map_err(|error| broken(format!("response head: {error}")).timed(timing.clone()))?;
     reply::head(&parts, job.is_head, timing, job.sendfile.as_deref())
 }

@@ -14,7 +14,7 @@ use std::task::{Context, Poll};
 
 use penstock_exchange::{Fault, FaultKind};
 use penstock_runtime::clock;
-use penstock_wire::{encode_cut, encode_input};
+use penstock_wire::{encode_input, encode_input_aborted};
 
 use super::{Driver, End, Open};
 use crate::upload::Piece;
@@ -111,7 +111,7 @@ impl Driver {
     }
 
     fn answer_with_cut(&mut self) {
-        encode_cut(&mut self.input);
+        encode_input_aborted(&mut self.input);
         self.is_pulling = false;
     }
 }

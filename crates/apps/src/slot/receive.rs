@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use penstock_exchange::{Fault, FaultKind};
 use penstock_runtime::{buffers, clock};
-use penstock_wire::Event;
+use penstock_wire::SlotEvent;
 
 use super::answer::{broken, file_response};
 use super::{CANCEL_BYTES, Driver, End, Open, Step};
@@ -56,7 +56,7 @@ impl Driver {
             };
             rest = &rest[decoded.consumed..];
             let is_last = decoded.event.is_last();
-            if matches!(decoded.event, Event::FdPlease) {
+            if matches!(decoded.event, SlotEvent::FdRequest) {
                 step = Some(Step::SendFile);
             } else {
                 self.handle_event(decoded.event)?;
@@ -100,18 +100,18 @@ impl Driver {
         Ok(step)
     }
 
-    fn handle_event(&mut self, event: Event<'_>) -> Result<(), End> {
+    fn handle_event(&mut self, event: SlotEvent<'_>) -> Result<(), End> {
         match event {
-            Event::FdPlease => {}
-            Event::IoBound => self.lend(),
-            Event::Pull => self.pulled()?,
-            Event::Extend { seconds } => {
+            SlotEvent::FdRequest => {}
+            SlotEvent::IoBound => self.lend(),
+            SlotEvent::Pull => self.pulled()?,
+            SlotEvent::ExtendDeadline { seconds } => {
                 let until = clock::now() + Duration::from_secs(u64::from(seconds));
                 self.extended_until = self.extended_until.max(Some(until));
                 self.mailbox.show_extended(self.extended_until);
             }
-            Event::Collected => self.finish_collection(),
-            Event::Head {
+            SlotEvent::GarbageCollected => self.finish_collection(),
+            SlotEvent::Head {
                 head,
                 app_time_us,
                 body,
@@ -128,7 +128,7 @@ impl Driver {
                 };
                 self.begin(head, body, body_len, end);
             }
-            Event::Body { bytes, .. } => {
+            SlotEvent::Body { bytes, .. } => {
                 if let Some(head) = self.held.take() {
                     self.begin_stream(head, bytes);
                 } else if let Some(Open::Spool(spool)) = &mut self.open {
@@ -140,7 +140,7 @@ impl Driver {
                     self.finish_spool(spool);
                 }
             }
-            Event::File { offset, len, end } => {
+            SlotEvent::File { offset, len, end } => {
                 if self.descriptors.is_empty() {
                     return Err(End::Broken("a file frame without its descriptor".into()));
                 }
@@ -153,7 +153,7 @@ impl Driver {
                     _ => return Err(End::Broken("a file frame in the middle of a body".into())),
                 }
             }
-            Event::Hijack => {
+            SlotEvent::Hijack => {
                 if self.descriptors.is_empty() {
                     return Err(End::Broken(
                         "a hijacked connection without its socket".into(),
@@ -162,7 +162,7 @@ impl Driver {
                 let socket = self.descriptors.remove(0);
                 self.hijack(socket);
             }
-            Event::Abort { reason } => {
+            SlotEvent::Abort { reason } => {
                 let fault = Fault::new(FaultKind::AppRaised, format!("mid-response: {reason}"));
                 if let Some(head) = self.held.take() {
                     self.answer(Err(fault.timed(head.response.timing)));
@@ -171,7 +171,7 @@ impl Driver {
                     spool.finish(Err(fault));
                 }
             }
-            Event::Failed {
+            SlotEvent::Failed {
                 reason,
                 is_protocol,
             } => {

@@ -112,7 +112,7 @@ impl Driver {
             if now_sent == left {
                 self.frame_is_last = true;
                 self.decoder
-                    .request_sent(entry.start.job.body_file.is_some());
+                    .record_request(entry.start.job.body_file.is_some());
             }
             if written == 0 {
                 return;

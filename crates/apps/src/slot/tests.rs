@@ -10,9 +10,11 @@ use penstock_exchange::{Body, BodyStream, Reply, Response};
 use penstock_queue::SlotSpec;
 use penstock_runtime::blocking::Pool;
 use penstock_sys::net;
-use penstock_wire::frame::{FLAG_CUT, FLAG_END, FLAG_STREAM};
+use penstock_wire::frame::{FLAG_END, FLAG_INPUT_ABORTED, FLAG_STREAM};
 use penstock_wire::worker::{self, encode_body, encode_head, encode_text};
-use penstock_wire::{Dialect, FrameHeader, HEADER_LEN, Kind, RequestBody, encode_request};
+use penstock_wire::{
+    Dialect, FrameHeader, FrameKind, HEADER_LEN, RequestBodySource, encode_request,
+};
 use tokio::sync::oneshot;
 
 use super::*;
@@ -103,30 +105,30 @@ impl Stage {
 
     /// Asks for another protocol, if it `upgrades`.
     fn ask_for(&self, upgrades: bool) -> Answer {
-        self.submit(RequestBody::Inline(b""), None, upgrades)
+        self.submit(RequestBodySource::Inline(b""), None, upgrades)
     }
 
     /// Asks with a body that still comes.
     fn ask_streaming(&self) -> (Arc<Line>, Answer) {
         let (line, body) = Played::new();
         let upload = Upload::begin(Box::new(body), Arc::default());
-        let answer = self.ask_with(RequestBody::Streams(b"first"), Some(upload.reader()));
+        let answer = self.ask_with(RequestBodySource::Streamed(b"first"), Some(upload.reader()));
         (line, answer)
     }
 
-    fn ask_with(&self, body: RequestBody<'_>, upload: Option<UploadReader>) -> Answer {
+    fn ask_with(&self, body: RequestBodySource<'_>, upload: Option<UploadReader>) -> Answer {
         self.submit(body, upload, false)
     }
 
     fn submit(
         &self,
-        body: RequestBody<'_>,
+        body: RequestBodySource<'_>,
         upload: Option<UploadReader>,
         upgrades: bool,
     ) -> Answer {
         let mut frame = Vec::new();
         encode_request(&mut frame, Dialect::Python, body, |e| {
-            e.pair(b"REQUEST_METHOD", b"GET");
+            e.push_variable(b"REQUEST_METHOD", b"GET");
         })
         .unwrap();
         let (reply, answer) = oneshot::channel();
@@ -150,7 +152,7 @@ impl Stage {
 
 impl Thread {
     /// The next frame from the front end.
-    async fn next(&mut self) -> Kind {
+    async fn next(&mut self) -> FrameKind {
         self.next_frame().await.0.kind
     }
 
@@ -185,11 +187,11 @@ impl Thread {
     /// The next frame, which is an INPUT: its flags and bytes.
     async fn input(&mut self) -> (u8, Vec<u8>) {
         let (header, bytes) = self.next_frame().await;
-        assert_eq!(header.kind, Kind::Input);
+        assert_eq!(header.kind, FrameKind::Input);
         (header.flags, bytes)
     }
 
-    async fn word(&self, kind: Kind) {
+    async fn word(&self, kind: FrameKind) {
         self.say(|out| encode_text(out, kind, 0, "")).await;
     }
 }
@@ -239,13 +241,13 @@ fn a_request_that_takes_too_long_is_answered_and_one_that_asked_for_time_has_it(
         let stage = Stage::new(|about| about.response_timeout = Duration::from_millis(100));
         let mut seat = stage.seat(1);
         let patient = stage.ask();
-        assert_eq!(seat.thread.next().await, Kind::Request);
+        assert_eq!(seat.thread.next().await, FrameKind::Request);
         seat.thread
             .say(|out| {
                 let header = FrameHeader {
-                    kind: Kind::Extend,
+                    kind: FrameKind::ExtendDeadline,
                     flags: 0,
-                    count: 0,
+                    string_count: 0,
                     payload_len: 4,
                 };
                 out.extend_from_slice(&header.encode());
@@ -257,7 +259,7 @@ fn a_request_that_takes_too_long_is_answered_and_one_that_asked_for_time_has_it(
         assert_eq!(answered(patient).await, Ok(b"late".to_vec()));
         // What one was given another has not.
         let stuck = stage.ask();
-        assert_eq!(seat.thread.next().await, Kind::Request);
+        assert_eq!(seat.thread.next().await, FrameKind::Request);
         assert_eq!(answered(stuck).await, Err(FaultKind::AppTimeout));
         assert_eq!(within(seat.end).await, Ok(End::TimedOut));
         assert_eq!(stage.app.metrics.timed_out.value(), 1);
@@ -270,13 +272,13 @@ fn a_request_that_waits_for_io_gives_its_place_to_a_spare_slot() {
         let stage = Stage::new(|_| {});
         let (mut plain, mut spare) = (stage.seat(1), stage.seat(0));
         let waiting = stage.ask();
-        assert_eq!(plain.thread.next().await, Kind::Request);
+        assert_eq!(plain.thread.next().await, FrameKind::Request);
         let second = stage.ask();
         assert_eq!(stage.app.dispatch.usage(clock::now()).waiting, 1);
-        plain.thread.word(Kind::IoBound).await;
-        assert_eq!(spare.thread.next().await, Kind::Request);
+        plain.thread.word(FrameKind::IoBound).await;
+        assert_eq!(spare.thread.next().await, FrameKind::Request);
         // Nobody is left to take the place of this one.
-        spare.thread.word(Kind::IoBound).await;
+        spare.thread.word(FrameKind::IoBound).await;
         spare.thread.answer(b"second").await;
         assert_eq!(answered(second).await, Ok(b"second".to_vec()));
         plain.thread.answer(b"first").await;
@@ -289,7 +291,7 @@ fn a_request_that_waits_for_io_gives_its_place_to_a_spare_slot() {
         // There is one place again, and it is the one that was lent.
         let third = stage.ask();
         let fourth = stage.ask();
-        assert_eq!(spare.thread.next().await, Kind::Request);
+        assert_eq!(spare.thread.next().await, FrameKind::Request);
         assert_eq!(stage.app.dispatch.usage(clock::now()).waiting, 1);
         for answer in [third, fourth] {
             spare.thread.answer(b"").await;
@@ -308,12 +310,12 @@ fn garbage_is_collected_when_nothing_is_to_do_and_who_comes_meanwhile_waits() {
         for round in 0..40 {
             let answer = stage.ask();
             let mut kind = seat.thread.next().await;
-            if kind == Kind::Collect {
+            if kind == FrameKind::CollectGarbage {
                 heard.insert(round, stage.app.dispatch.usage(clock::now()).waiting);
-                seat.thread.word(Kind::Collected).await;
+                seat.thread.word(FrameKind::GarbageCollected).await;
                 kind = seat.thread.next().await;
             }
-            assert_eq!(kind, Kind::Request);
+            assert_eq!(kind, FrameKind::Request);
             seat.thread.answer(b"").await;
             assert_eq!(answered(answer).await, Ok(Vec::new()));
         }
@@ -334,7 +336,7 @@ fn garbage_is_collected_when_nothing_is_to_do_and_who_comes_meanwhile_waits() {
 #[test]
 fn a_word_that_was_not_asked_for_breaks_the_protocol() {
     on_a_loop(async {
-        for kind in [Kind::Collected, Kind::IoBound] {
+        for kind in [FrameKind::GarbageCollected, FrameKind::IoBound] {
             let stage = Stage::new(|_| {});
             let seat = stage.seat(1);
             seat.thread.word(kind).await;
@@ -352,7 +354,7 @@ fn a_stream_of_a_retired_worker_goes_on_until_it_is_cut() {
         let stage = Stage::new(|_| {});
         let mut seat = stage.seat(1);
         let answer = stage.ask();
-        assert_eq!(seat.thread.next().await, Kind::Request);
+        assert_eq!(seat.thread.next().await, FrameKind::Request);
         let begin = |out: &mut Vec<u8>| {
             encode_head(
                 out,
@@ -378,9 +380,9 @@ fn a_stream_of_a_retired_worker_goes_on_until_it_is_cut() {
         let end = within(std::future::poll_fn(|cx| body.poll_chunk(cx))).await;
         let fault = end.expect("not a whole one").unwrap_err();
         assert!(fault.cause.contains("stream_timeout"), "{}", fault.cause);
-        assert_eq!(seat.thread.next().await, Kind::Cancel);
+        assert_eq!(seat.thread.next().await, FrameKind::Cancel);
         seat.thread
-            .say(|out| encode_text(out, Kind::Abort, 0, "cancelled"))
+            .say(|out| encode_text(out, FrameKind::Abort, 0, "cancelled"))
             .await;
         assert_eq!(within(seat.end).await, Ok(End::Retired));
     });
@@ -389,7 +391,7 @@ fn a_stream_of_a_retired_worker_goes_on_until_it_is_cut() {
 /// Begins a streamed answer with this header field; gives its body.
 async fn stream_with(stage: &Stage, seat: &mut Seat, field: [&[u8]; 2]) -> Box<dyn BodyStream> {
     let answer = stage.ask();
-    assert_eq!(seat.thread.next().await, Kind::Request);
+    assert_eq!(seat.thread.next().await, FrameKind::Request);
     let begin = |out: &mut Vec<u8>| {
         encode_head(
             out,
@@ -431,8 +433,8 @@ fn a_stream_of_events_may_be_silent_and_another_body_may_not() {
         let body = stream_with(&stage, &mut seat, [b"X-Accel-Buffering", b"no"]).await;
         pass(limit * 3).await;
         drop(body);
-        assert_eq!(seat.thread.next().await, Kind::Cancel);
-        let abort = |out: &mut Vec<u8>| encode_text(out, Kind::Abort, 0, "cancelled");
+        assert_eq!(seat.thread.next().await, FrameKind::Cancel);
+        let abort = |out: &mut Vec<u8>| encode_text(out, FrameKind::Abort, 0, "cancelled");
         seat.thread.say(abort).await;
         let plain: [&[u8]; 2] = [b"Content-Type", b"text/plain"];
         let mut body = stream_with(&stage, &mut seat, plain).await;
@@ -451,7 +453,7 @@ fn a_request_that_has_not_answered_is_not_cut() {
         let stage = Stage::new(|_| {});
         let mut seat = stage.seat(1);
         let answer = stage.ask();
-        assert_eq!(seat.thread.next().await, Kind::Request);
+        assert_eq!(seat.thread.next().await, FrameKind::Request);
         stage.app.dispatch.retire(seat.slot, &seat.mailbox);
         seat.mailbox.cut();
         seat.thread.answer(b"whole").await;
@@ -470,11 +472,11 @@ fn a_collection_that_takes_longer_than_a_request_may_is_the_workers_end() {
         let mut seat = stage.seat(1);
         for _ in 0..16 {
             let answer = stage.ask();
-            assert_eq!(seat.thread.next().await, Kind::Request);
+            assert_eq!(seat.thread.next().await, FrameKind::Request);
             seat.thread.answer(b"").await;
             assert_eq!(answered(answer).await, Ok(Vec::new()));
         }
-        assert_eq!(seat.thread.next().await, Kind::Collect);
+        assert_eq!(seat.thread.next().await, FrameKind::CollectGarbage);
         // Nobody is harmed: the request that waits is for another worker.
         let waiting = stage.ask();
         let end = within(seat.end).await;
@@ -483,7 +485,7 @@ fn a_collection_that_takes_longer_than_a_request_may_is_the_workers_end() {
         };
         assert_eq!(why, "no COLLECTED within 1s");
         let mut other = stage.seat(1);
-        assert_eq!(other.thread.next().await, Kind::Request);
+        assert_eq!(other.thread.next().await, FrameKind::Request);
         other.thread.answer(b"served").await;
         assert_eq!(answered(waiting).await, Ok(b"served".to_vec()));
     });
@@ -491,7 +493,7 @@ fn a_collection_that_takes_longer_than_a_request_may_is_the_workers_end() {
 
 /// Has a worker send more of a stream that nobody reads, again and again, until its driver ends.
 async fn babble(mut seat: Seat) -> End {
-    assert_eq!(seat.thread.next().await, Kind::Cancel);
+    assert_eq!(seat.thread.next().await, FrameKind::Cancel);
     let mut pace = clock::Pace::new(Duration::from_millis(20));
     within(async {
         loop {
@@ -539,19 +541,19 @@ fn a_body_that_comes_is_sent_piece_by_piece_and_its_wait_has_no_clock() {
         let stage = Stage::new(|about| about.response_timeout = Duration::from_millis(200));
         let mut seat = stage.seat(1);
         let (line, answer) = stage.ask_streaming();
-        assert_eq!(seat.thread.next().await, Kind::Request);
-        seat.thread.word(Kind::Pull).await;
+        assert_eq!(seat.thread.next().await, FrameKind::Request);
+        seat.thread.word(FrameKind::Pull).await;
         pass(Duration::from_millis(500)).await;
         line.say(Said::Bytes(3));
         assert_eq!(seat.thread.input().await, (0, b"xxx".to_vec()));
-        seat.thread.word(Kind::Pull).await;
+        seat.thread.word(FrameKind::Pull).await;
         line.say(Said::End);
         assert_eq!(seat.thread.input().await, (FLAG_END, Vec::new()));
         seat.thread.answer(b"whole").await;
         assert_eq!(answered(answer).await, Ok(b"whole".to_vec()));
         // The slot is in order, and the time of a worker that does not wait is its own.
         let (_line, stuck) = stage.ask_streaming();
-        assert_eq!(seat.thread.next().await, Kind::Request);
+        assert_eq!(seat.thread.next().await, FrameKind::Request);
         assert_eq!(answered(stuck).await, Err(FaultKind::AppTimeout));
         assert_eq!(within(seat.end).await, Ok(End::TimedOut));
     });
@@ -564,9 +566,9 @@ fn a_body_that_fails_is_cut_for_the_worker_and_told_to_whoever_waits() {
             let stage = Stage::new(|_| {});
             let mut seat = stage.seat(1);
             let (line, answer) = stage.ask_streaming();
-            assert_eq!(seat.thread.next().await, Kind::Request);
+            assert_eq!(seat.thread.next().await, FrameKind::Request);
             if is_asked {
-                seat.thread.word(Kind::Pull).await;
+                seat.thread.word(FrameKind::Pull).await;
             }
             line.say(Said::Bytes(3));
             if is_asked {
@@ -574,13 +576,13 @@ fn a_body_that_fails_is_cut_for_the_worker_and_told_to_whoever_waits() {
             }
             line.say(Said::Fault(FaultKind::BodyTooLarge));
             assert_eq!(answered(answer).await, Err(FaultKind::BodyTooLarge));
-            seat.thread.word(Kind::Pull).await;
-            assert_eq!(seat.thread.input().await, (FLAG_CUT, Vec::new()));
+            seat.thread.word(FrameKind::Pull).await;
+            assert_eq!(seat.thread.input().await, (FLAG_INPUT_ABORTED, Vec::new()));
             seat.thread
-                .say(|out| encode_text(out, Kind::Failed, 0, "OSError"))
+                .say(|out| encode_text(out, FrameKind::Failed, 0, "OSError"))
                 .await;
             let next = stage.ask();
-            assert_eq!(seat.thread.next().await, Kind::Request);
+            assert_eq!(seat.thread.next().await, FrameKind::Request);
             seat.thread.answer(b"next").await;
             assert_eq!(answered(next).await, Ok(b"next".to_vec()));
         }
@@ -593,13 +595,13 @@ fn a_pull_is_answered_also_when_its_response_ends_first() {
         let stage = Stage::new(|_| {});
         let mut seat = stage.seat(1);
         let (line, answer) = stage.ask_streaming();
-        assert_eq!(seat.thread.next().await, Kind::Request);
-        seat.thread.word(Kind::Pull).await;
+        assert_eq!(seat.thread.next().await, FrameKind::Request);
+        seat.thread.word(FrameKind::Pull).await;
         seat.thread.answer(b"early").await;
         assert_eq!(answered(answer).await, Ok(b"early".to_vec()));
         let next = stage.ask();
-        assert_eq!(seat.thread.input().await, (FLAG_CUT, Vec::new()));
-        assert_eq!(seat.thread.next().await, Kind::Request);
+        assert_eq!(seat.thread.input().await, (FLAG_INPUT_ABORTED, Vec::new()));
+        assert_eq!(seat.thread.next().await, FrameKind::Request);
         seat.thread.answer(b"next").await;
         assert_eq!(answered(next).await, Ok(b"next".to_vec()));
         assert!(line.is_back(), "the connection has its reading side");
@@ -616,9 +618,9 @@ fn a_pull_for_nothing_breaks_the_protocol() {
                 1 => (Arc::default(), stage.ask()),
                 _ => stage.ask_streaming(),
             };
-            assert_eq!(seat.thread.next().await, Kind::Request);
+            assert_eq!(seat.thread.next().await, FrameKind::Request);
             for _ in 0..pulls {
-                seat.thread.word(Kind::Pull).await;
+                seat.thread.word(FrameKind::Pull).await;
             }
             assert_eq!(answered(answer).await, Err(FaultKind::AppBroken));
             assert!(matches!(within(seat.end).await, Ok(End::Broken(_))));
@@ -638,8 +640,8 @@ fn a_request_that_nobody_has_begun_goes_to_another_worker_with_its_body() {
         drop(seat.thread);
         assert_eq!(within(seat.end).await, Ok(End::Died));
         let mut other = stage.seat(1);
-        assert_eq!(other.thread.next().await, Kind::Request);
-        other.thread.word(Kind::Pull).await;
+        assert_eq!(other.thread.next().await, FrameKind::Request);
+        other.thread.word(FrameKind::Pull).await;
         assert_eq!(other.thread.input().await, (0, b"xxx".to_vec()));
         other.thread.answer(b"whole").await;
         assert_eq!(answered(answer).await, Ok(b"whole".to_vec()));
@@ -672,7 +674,7 @@ async fn taken(upgrades: bool, timeout: Option<Duration>) -> HijackRig {
     let stage = Stage::new(|about| about.response_timeout = timeout.unwrap_or(PATIENCE));
     let mut seat = stage.seat(1);
     let answer = stage.ask_for(upgrades);
-    assert_eq!(seat.thread.next().await, Kind::Request);
+    assert_eq!(seat.thread.next().await, FrameKind::Request);
     let app = hijack(&seat.thread).await;
     HijackRig {
         stage,
@@ -739,7 +741,7 @@ fn a_hijacked_connection_is_a_tunnel_and_leaves_the_slot_to_others() {
         // The call is over, and the thread has the next request.
         taken.end_call().await;
         let other = taken.stage.ask();
-        assert_eq!(taken.seat.thread.next().await, Kind::Request);
+        assert_eq!(taken.seat.thread.next().await, FrameKind::Request);
         taken.seat.thread.answer(b"other").await;
         assert_eq!(answered(other).await, Ok(b"other".to_vec()));
         // The worker stays as long as the connection, and both ends go together.
@@ -797,7 +799,7 @@ fn a_call_has_its_time_until_the_head_and_once_its_connection_has_ended() {
         assert_eq!(read_some(&ended.app).await, b"");
         ended.end_call().await;
         let other = ended.stage.ask();
-        assert_eq!(ended.seat.thread.next().await, Kind::Request);
+        assert_eq!(ended.seat.thread.next().await, FrameKind::Request);
         ended.seat.thread.answer(b"other").await;
         assert_eq!(answered(other).await, Ok(b"other".to_vec()));
     });
@@ -905,7 +907,7 @@ fn an_application_that_takes_a_connection_over_and_is_silent_has_its_time() {
         assert_eq!(read_some(&taken.app).await, b"");
         // The worker is none the worse for it.
         let other = taken.stage.ask();
-        assert_eq!(taken.seat.thread.next().await, Kind::Request);
+        assert_eq!(taken.seat.thread.next().await, FrameKind::Request);
         taken.seat.thread.answer(b"").await;
         assert_eq!(answered(other).await, Ok(Vec::new()));
     });
@@ -917,7 +919,7 @@ fn nothing_is_sent_behind_a_request_whose_connection_may_be_taken_over() {
         let stage = Stage::new(|_| {});
         let mut seat = stage.seat(1);
         let first = stage.ask_for(true);
-        assert_eq!(seat.thread.next().await, Kind::Request);
+        assert_eq!(seat.thread.next().await, FrameKind::Request);
         // Others wait in the queue, and go where there is room.
         let second = stage.ask();
         let app = hijack(&seat.thread).await;
@@ -925,7 +927,7 @@ fn nothing_is_sent_behind_a_request_whose_connection_may_be_taken_over() {
         assert_eq!(response(first).await.unwrap().status.code(), 101);
         assert_eq!(stage.app.dispatch.usage(clock::now()).waiting, 1);
         let mut other = stage.seat(1);
-        assert_eq!(other.thread.next().await, Kind::Request);
+        assert_eq!(other.thread.next().await, FrameKind::Request);
         other.thread.answer(b"elsewhere").await;
         assert_eq!(answered(second).await, Ok(b"elsewhere".to_vec()));
     });
@@ -946,7 +948,7 @@ async fn unread_with_others_behind(stage: &Stage) -> (Box<dyn BodyStream>, [Answ
     let answers = [stage.ask(), stage.ask(), stage.ask()];
     let mut seat = stage.seat(1);
     for _ in &answers {
-        assert_eq!(seat.thread.next().await, Kind::Request);
+        assert_eq!(seat.thread.next().await, FrameKind::Request);
     }
     let [first, second, third] = answers;
     seat.thread
@@ -976,13 +978,13 @@ fn a_response_that_its_client_does_not_take_is_cut_for_requests_behind_it() {
         store.space.set_max(0);
         stage.app.store.store(Arc::new(store));
         let (mut body, behind, mut seat) = unread_with_others_behind(&stage).await;
-        assert_eq!(seat.thread.next().await, Kind::Cancel);
+        assert_eq!(seat.thread.next().await, FrameKind::Cancel);
         assert_eq!(
             stage.app.held_places().len(),
             1,
             "its worker has not stopped"
         );
-        let abort = |out: &mut Vec<u8>| encode_text(out, Kind::Abort, 0, "cancelled");
+        let abort = |out: &mut Vec<u8>| encode_text(out, FrameKind::Abort, 0, "cancelled");
         seat.thread.say(abort).await;
         for answer in behind {
             seat.thread.answer(b"behind").await;
@@ -1019,7 +1021,7 @@ fn requests_behind_a_response_that_lasts_are_answered_in_time() {
         seat.thread.answer(b"for nobody").await;
         let next = stage.ask();
         let mut seat = seat;
-        assert_eq!(seat.thread.next().await, Kind::Request);
+        assert_eq!(seat.thread.next().await, FrameKind::Request);
         seat.thread.answer(b"next").await;
         assert_eq!(answered(next).await, Ok(b"next".to_vec()));
     });
@@ -1031,7 +1033,7 @@ fn a_slot_that_takes_no_more_requests_has_nobody_waiting_for_it() {
         let stage = Stage::new(|_| {});
         let mut seat = stage.seat(1);
         let _first = stage.ask();
-        assert_eq!(seat.thread.next().await, Kind::Request);
+        assert_eq!(seat.thread.next().await, FrameKind::Request);
         let _waiting = stage.ask();
         let place = SlotPlace::new(&stage.app, seat.slot);
         assert_eq!(place.demand(clock::now()).waiting, 1);
@@ -1047,7 +1049,7 @@ fn waiting_requests_of_a_client_can_be_refused() {
         let stage = Stage::new(|_| {});
         let mut seat = stage.seat(1);
         let first = stage.ask();
-        assert_eq!(seat.thread.next().await, Kind::Request);
+        assert_eq!(seat.thread.next().await, FrameKind::Request);
         let waiting = stage.ask();
         let place = SlotPlace::new(&stage.app, seat.slot);
         let clients: Vec<_> = place.waiting_clients().into_iter().flatten().collect();

@@ -52,7 +52,7 @@ fn a_client_is_read_no_further_than_a_piece_ahead() {
         let (mut all, mut pieces) = (0, 0);
         loop {
             let (count, is_last) = taken(&reader).await;
-            assert!(count <= INPUT_BYTES_MAX);
+            assert!(count <= MAX_INPUT_BYTES);
             (all, pieces) = (all + count, pieces + 1);
             if is_last {
                 break;
@@ -60,7 +60,7 @@ fn a_client_is_read_no_further_than_a_piece_ahead() {
             others().await;
         }
         assert_eq!(all, 100 * (16 << 10));
-        assert!(pieces >= all / INPUT_BYTES_MAX);
+        assert!(pieces >= all / MAX_INPUT_BYTES);
     })
     .unwrap();
 }
@@ -146,9 +146,9 @@ fn a_small_body_that_is_there_is_taken_without_a_wait() {
             (vec![Said::Bytes(7)], false, 7),
             (vec![], false, 0),
             (
-                vec![Said::Bytes(INPUT_BYTES_MAX), Said::Bytes(1)],
+                vec![Said::Bytes(MAX_INPUT_BYTES), Said::Bytes(1)],
                 false,
-                INPUT_BYTES_MAX,
+                MAX_INPUT_BYTES,
             ),
         ] {
             let (line, mut body) = Played::new();

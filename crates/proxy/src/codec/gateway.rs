@@ -6,7 +6,7 @@
 use penstock_config::{self as config, Protocol};
 use penstock_exchange::{FaultKind, Request};
 use penstock_http::Method;
-use penstock_wire::gateway::{EncodeError, GatewayError, Limits, ResponseDecoder};
+use penstock_wire::gateway::{EncodeError, GatewayError, GatewayHeadLimits, ResponseDecoder};
 use penstock_wire::{ajp, cgi, fastcgi, gateway, scgi, uwsgi};
 
 use super::{BodyForm, Codec, Decoded, Event, http};
@@ -48,7 +48,7 @@ pub(super) fn begin(
     out: &mut Vec<u8>,
 ) -> Result<(Codec, BodyForm), Failure> {
     let answers_head = request.head.method() == Method::Head;
-    let limits = Limits::default();
+    let limits = GatewayHeadLimits::default();
     let length = match framing {
         Framing::Length(length) => length,
         Framing::None => 0,
@@ -58,27 +58,27 @@ pub(super) fn begin(
     let (decoder, form) = match config.protocol {
         Protocol::FastCgi => {
             fastcgi::encode_begin(out, keeps);
-            let mut params = fastcgi::ParamsWriter::new(out);
+            let mut params = fastcgi::FastCgiParamsWriter::new(out);
             environ::tell(&mut params, config, request, framing, server);
             params.finish().map_err(too_large)?;
-            let decoder = fastcgi::Decoder::new(limits, answers_head);
+            let decoder = fastcgi::FastCgiDecoder::new(limits, answers_head);
             (ResponseDecoder::FastCgi(decoder), BodyForm::FastCgi)
         }
         Protocol::Scgi => {
-            let mut vars = scgi::VarsWriter::new(out, length);
+            let mut vars = scgi::ScgiVariableWriter::new(out, length);
             environ::tell(&mut vars, config, request, framing, server);
             vars.finish().map_err(too_large)?;
-            let decoder = cgi::Decoder::new(limits, answers_head);
+            let decoder = cgi::CgiDecoder::new(limits, answers_head);
             (ResponseDecoder::Cgi(decoder), BodyForm::Plain)
         }
         Protocol::Ajp => {
             environ::ajp(out, config, request, framing, server).map_err(too_large)?;
-            let decoder = ajp::Decoder::new(limits, answers_head);
+            let decoder = ajp::AjpDecoder::new(limits, answers_head);
             (ResponseDecoder::Ajp(decoder), BodyForm::Ajp)
         }
         // `Codec::begin` asks here for the others only.
         Protocol::Uwsgi | Protocol::Http => {
-            let mut vars = uwsgi::VarsWriter::new(out, UWSGI_MODIFIER);
+            let mut vars = uwsgi::UwsgiVariableWriter::new(out, UWSGI_MODIFIER);
             environ::tell(&mut vars, config, request, framing, server);
             vars.finish().map_err(too_large)?;
             let decoder = http::Decoder::closing(request.head.method()).configured_by(config);
@@ -125,16 +125,19 @@ impl Gateway {
         }
     }
 
-    fn translate<'a>(&mut self, event: gateway::Event<'a>) -> Result<Option<Event<'a>>, Failure> {
+    fn translate<'a>(
+        &mut self,
+        event: gateway::GatewayEvent<'a>,
+    ) -> Result<Option<Event<'a>>, Failure> {
         Ok(Some(match event {
-            gateway::Event::Head(head) => {
+            gateway::GatewayEvent::Head(head) => {
                 self.has_head = true;
                 Event::Head(reply(&head)?)
             }
-            gateway::Event::Body(piece) => Event::Data(piece),
-            gateway::Event::Log(piece) => return Ok(self.log(piece)),
-            gateway::Event::BodyWanted(count) => Event::BodyWanted(count),
-            gateway::Event::End { reusable } => {
+            gateway::GatewayEvent::Body(piece) => Event::Data(piece),
+            gateway::GatewayEvent::Log(piece) => return Ok(self.log(piece)),
+            gateway::GatewayEvent::BodyRequested(count) => Event::BodyWanted(count),
+            gateway::GatewayEvent::End { reusable } => {
                 self.is_over = true;
                 Event::End {
                     reusable: reusable && self.keeps,

@@ -15,8 +15,8 @@ const SERVER: &str = "10.0.0.5:9000";
 #[derive(Default)]
 struct Table(BTreeMap<String, String>);
 
-impl Pairs for Table {
-    fn pair(&mut self, name: &[u8], value: &[u8]) {
+impl VariableWriter for Table {
+    fn push_variable(&mut self, name: &[u8], value: &[u8]) {
         let text = |bytes: &[u8]| {
             bytes
                 .iter()

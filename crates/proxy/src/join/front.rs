@@ -14,7 +14,9 @@ use penstock_exchange::{ListenerInfo, TakeoverFuture, TunnelHandler};
 use penstock_runtime::repeats::{Repeats, left_out};
 use penstock_runtime::{Stream, clock, loops};
 use penstock_sys::net::{self, PeerAddress};
-use penstock_wire::join::{self, Answer, Meeting, Purpose, Secret, ToFront, ToJoiner};
+use penstock_wire::join::{
+    self, FrontEndMessage, HandshakeNonces, JoinPurpose, JoinReply, JoinSecret, JoinerMessage,
+};
 use tokio::sync::watch;
 
 use super::dialled::Dialled;
@@ -65,7 +67,7 @@ struct Table {
 #[derive(Debug)]
 struct Door {
     by: JoinedBy,
-    secret: Secret,
+    secret: JoinSecret,
 }
 
 /// Where a program dialled, and with which key.
@@ -102,8 +104,8 @@ impl Table {
     }
 
     /// The door whose key this proves.
-    fn door(&self, meeting: &Meeting, proof: &str) -> Result<&Door, JoinFailure> {
-        let mut failure = JoinFailure::from(join::JoinError::Proof);
+    fn door(&self, meeting: &HandshakeNonces, proof: &str) -> Result<&Door, JoinFailure> {
+        let mut failure = JoinFailure::from(join::JoinError::WrongKey);
         for door in &self.doors {
             match join::verify_joiner(&door.secret, meeting, proof) {
                 Ok(()) => return Ok(door),
@@ -126,7 +128,7 @@ impl Table {
 
 impl Door {
     fn new(join: config::Join, only: Option<String>) -> Self {
-        let secret = Secret::new(join.key.expose());
+        let secret = JoinSecret::new(join.key.expose());
         let by = JoinedBy { join, only };
         Self { by, secret }
     }
@@ -208,18 +210,20 @@ impl Inner {
         if table.doors.is_empty() || *self.news.borrow() {
             return Err(nobody());
         }
-        let meeting = Meeting {
+        let meeting = HandshakeNonces {
             joiner: join::parse_greeting(&lines.next().await?)?,
-            front: draw()?,
+            front_end: draw()?,
         };
-        lines.say(&join::challenge(&meeting.front)).await?;
+        lines
+            .say(&join::encode_challenge(&meeting.front_end))
+            .await?;
         // A stranger is told nothing else, and nothing is done for him.
         let proof = lines.next().await?;
         let Door { by, secret } = table.door(&meeting, &proof)?;
-        lines.say(&join::prove_front(secret, &meeting)).await?;
+        lines.say(&join::prove_front_end(secret, &meeting)).await?;
         let line = lines.next().await?;
-        match join::parse_request(secret, &meeting, &line)? {
-            Purpose::Control {
+        match join::parse_join_request(secret, &meeting, &line)? {
+            JoinPurpose::Control {
                 capacity,
                 upstream,
                 label,
@@ -235,7 +239,7 @@ impl Inner {
                 };
                 self.admit(lines, &shared, who).await
             }
-            Purpose::Carry { member } => {
+            JoinPurpose::CarryRequests { member } => {
                 let found = {
                     let members = self.members();
                     let found = members.get(&member).filter(|member| member.by == *by);
@@ -244,7 +248,7 @@ impl Inner {
                 let Some(dialled) = found else {
                     return refuse(&lines, "it is no member any more".to_owned()).await;
                 };
-                lines.say(&Answer::Ok(member).encode()).await?;
+                lines.say(&JoinReply::Accepted(member).encode()).await?;
                 let (stream, early) = lines.into_parts();
                 if !early.is_empty() {
                     return Err(join::JoinError::Malformed.into());
@@ -292,7 +296,7 @@ impl Inner {
             by,
             of: None,
         };
-        lines.say(&Answer::Ok(number).encode()).await?;
+        lines.say(&JoinReply::Accepted(number).encode()).await?;
         let name = format!("{label} (joined)");
         let name = unique(shared, name);
         let spec = MemberSpec {
@@ -345,7 +349,7 @@ fn unique(shared: &Shared, name: String) -> String {
 }
 
 async fn refuse(lines: &Lines, why: String) -> Result<(), JoinFailure> {
-    lines.say(&Answer::No(why.clone()).encode()).await?;
+    lines.say(&JoinReply::Refused(why.clone()).encode()).await?;
     Err(JoinFailure::Refused(why))
 }
 
@@ -486,7 +490,9 @@ impl Session {
             let may_dial = gives_way || self.membership.may_dial();
             if !self.has_moved && (gives_way || !may_dial || !self.membership.is_current()) {
                 self.has_moved = true;
-                self.lines.say(&ToJoiner::Moved.encode()).await?;
+                self.lines
+                    .say(&FrontEndMessage::Superseded.encode())
+                    .await?;
             }
             if !may_dial {
                 let why = "it came by a key or an address that is no more";
@@ -494,7 +500,7 @@ impl Session {
             }
             if self.has_left && !self.is_done && !self.membership.has_requests() {
                 self.is_done = true;
-                self.lines.say(&ToJoiner::Done.encode()).await?;
+                self.lines.say(&FrontEndMessage::Drained.encode()).await?;
             }
             let looks_at = match self.has_left && !self.is_done {
                 true => clock::now() + LOOK,
@@ -502,13 +508,17 @@ impl Session {
             };
             match self.next(&mut news, looks_at.min(beats_at)).await {
                 Event::Line(line) => {
-                    let said = ToFront::parse(&line?)?;
+                    let said = JoinerMessage::parse(&line?)?;
                     heard = clock::now();
                     self.obey(said);
                 }
                 // It would dial whoever listens now.
                 Event::Asked(_) if gives_way => {}
-                Event::Asked(count) => self.lines.say(&ToJoiner::Dial(count).encode()).await?,
+                Event::Asked(count) => {
+                    self.lines
+                        .say(&FrontEndMessage::Dial(count).encode())
+                        .await?
+                }
                 Event::News => {}
                 Event::Time if clock::now() >= heard + SILENCE => return Err(JoinFailure::Silent),
                 Event::Time if !self.has_left && !self.membership.is_there() => {
@@ -516,7 +526,7 @@ impl Session {
                 }
                 Event::Time if clock::now() >= beats_at => {
                     beats_at = clock::now() + BEAT;
-                    self.lines.say(&ToJoiner::Beat.encode()).await?;
+                    self.lines.say(&FrontEndMessage::Heartbeat.encode()).await?;
                 }
                 Event::Time => {}
             }
@@ -533,14 +543,14 @@ impl Session {
         }
     }
 
-    fn obey(&mut self, said: ToFront) {
+    fn obey(&mut self, said: JoinerMessage) {
         match said {
-            ToFront::Beat => {}
-            ToFront::Capacity(capacity) => {
+            JoinerMessage::Heartbeat => {}
+            JoinerMessage::Capacity(capacity) => {
                 self.membership.dialled.set_capacity(capacity);
                 self.membership.fit();
             }
-            ToFront::Leave => {
+            JoinerMessage::Leave => {
                 self.has_left = true;
                 log::info!("{}: {} leaves", self.upstream, self.name);
                 self.membership.retire();

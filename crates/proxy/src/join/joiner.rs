@@ -16,7 +16,10 @@ use penstock_config as config;
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::{LoopHandle, Stream, clock, loops};
 use penstock_sys::net::{self, PeerAddress};
-use penstock_wire::join::{self, Answer, JoinError, Meeting, Purpose, Secret, ToFront, ToJoiner};
+use penstock_wire::join::{
+    self, FrontEndMessage, HandshakeNonces, JoinError, JoinPurpose, JoinReply, JoinSecret,
+    JoinerMessage,
+};
 use tokio::sync::{oneshot, watch};
 
 use super::lines::Lines;
@@ -48,7 +51,7 @@ pub struct Joiner(Arc<Inner>);
 struct Inner {
     address: String,
     upstream: String,
-    secret: Secret,
+    secret: JoinSecret,
     label: String,
     loops: Vec<LoopHandle>,
     pool: Pool,
@@ -128,10 +131,10 @@ impl Joiner {
             leaves: false,
         };
         let inner = Arc::new(Inner {
-            secret: Secret::new(joins.key.expose()),
+            secret: JoinSecret::new(joins.key.expose()),
             address: joins.address,
             upstream: joins.upstream,
-            label: join::label(&label),
+            label: join::sanitise_label(&label),
             loops: serving,
             pool,
             serve,
@@ -244,7 +247,7 @@ impl Inner {
             leaves: false,
             ..*self.wish.borrow()
         };
-        let purpose = Purpose::Control {
+        let purpose = JoinPurpose::Control {
             capacity: wish.capacity,
             upstream: self.upstream.clone(),
             label: self.label.clone(),
@@ -302,22 +305,30 @@ impl Inner {
     }
 
     /// Meets the front end, for some purpose.
-    async fn dial(&self, target: &Target, purpose: &Purpose) -> Result<(Lines, u64), JoinFailure> {
+    async fn dial(
+        &self,
+        target: &Target,
+        purpose: &JoinPurpose,
+    ) -> Result<(Lines, u64), JoinFailure> {
         let met = clock::within(MEETING, self.meet(target, purpose)).await;
         met.unwrap_or(Err(JoinFailure::Silent))
     }
 
-    async fn meet(&self, target: &Target, purpose: &Purpose) -> Result<(Lines, u64), JoinFailure> {
+    async fn meet(
+        &self,
+        target: &Target,
+        purpose: &JoinPurpose,
+    ) -> Result<(Lines, u64), JoinFailure> {
         let stream = match target {
             Target::Tcp(address) => Stream::connect_tcp(*address).await?,
             Target::Unix(path) => Stream::connect_unix(path).await?,
         };
         let mut lines = Lines::new(stream, Vec::new());
         let nonce = draw()?;
-        lines.say(&join::greeting(&nonce)).await?;
-        let meeting = Meeting {
+        lines.say(&join::encode_greeting(&nonce)).await?;
+        let meeting = HandshakeNonces {
             joiner: nonce,
-            front: join::parse_challenge(&lines.next().await?)?,
+            front_end: join::parse_challenge(&lines.next().await?)?,
         };
         lines
             .say(&join::prove_joiner(&self.secret, &meeting))
@@ -325,24 +336,27 @@ impl Inner {
         // A front end that knows another key says nothing more.
         let proved = lines.next().await;
         let proved = proved.map_err(|failure| match failure {
-            JoinFailure::Closed => JoinError::Proof.into(),
+            JoinFailure::Closed => JoinError::WrongKey.into(),
             failure => failure,
         })?;
         // Who cannot prove to be the front end does not learn who wants to join, and brings no request.
-        join::verify_front(&self.secret, &meeting, &proved)?;
-        let request = join::request(&self.secret, &meeting, purpose);
+        join::verify_front_end(&self.secret, &meeting, &proved)?;
+        let request = join::encode_join_request(&self.secret, &meeting, purpose);
         lines.say(&request).await?;
         let answered = lines.next().await?;
-        match Answer::parse(&answered)? {
-            Answer::Ok(member) => Ok((lines, member)),
-            Answer::No(why) => Err(JoinFailure::Refused(why)),
+        match JoinReply::parse(&answered)? {
+            JoinReply::Accepted(member) => Ok((lines, member)),
+            JoinReply::Refused(why) => Err(JoinFailure::Refused(why)),
         }
     }
 
     /// Brings one connection that carries, on the current loop.
     async fn carry(self: Arc<Self>, target: Target, member: u64) {
         let _counted = Dialling(&self);
-        match self.dial(&target, &Purpose::Carry { member }).await {
+        match self
+            .dial(&target, &JoinPurpose::CarryRequests { member })
+            .await
+        {
             Ok((lines, _)) => {
                 let (stream, early) = lines.into_parts();
                 let socket = stream.into_socket();
@@ -446,7 +460,7 @@ impl Session {
                 Event::Time if clock::now() >= heard + SILENCE => Err(JoinFailure::Silent),
                 Event::Time => {
                     beats_at = clock::now() + BEAT;
-                    self.lines.say(&ToFront::Beat.encode()).await
+                    self.lines.say(&JoinerMessage::Heartbeat.encode()).await
                 }
             };
             if let Err(failure) = done {
@@ -467,21 +481,21 @@ impl Session {
     async fn say_wish(&mut self, wish: Wish) -> Result<(), JoinFailure> {
         let before = std::mem::replace(&mut self.said, wish);
         if wish.capacity != before.capacity {
-            let capacity = ToFront::Capacity(wish.capacity);
+            let capacity = JoinerMessage::Capacity(wish.capacity);
             self.lines.say(&capacity.encode()).await?;
         }
         if wish.leaves && !before.leaves {
-            self.lines.say(&ToFront::Leave.encode()).await?;
+            self.lines.say(&JoinerMessage::Leave.encode()).await?;
         }
         Ok(())
     }
 
     fn obey(&mut self, line: &str) -> Result<(), JoinFailure> {
-        match ToJoiner::parse(line)? {
-            ToJoiner::Beat => {}
-            ToJoiner::Dial(count) => (0..count).for_each(|_| self.bring_one()),
-            ToJoiner::Moved => self.end(End::Moved),
-            ToJoiner::Done => self.live = None,
+        match FrontEndMessage::parse(line)? {
+            FrontEndMessage::Heartbeat => {}
+            FrontEndMessage::Dial(count) => (0..count).for_each(|_| self.bring_one()),
+            FrontEndMessage::Superseded => self.end(End::Moved),
+            FrontEndMessage::Drained => self.live = None,
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::task::{Poll, ready};
 
 use penstock_runtime::{Stream, buffers, clock};
-use penstock_wire::join::{JoinError, LINE_MAX};
+use penstock_wire::join::{JoinError, MAX_LINE_BYTES};
 
 use super::{JoinFailure, SAYING};
 
@@ -30,13 +30,13 @@ impl Lines {
         loop {
             let end = memchr::memchr(b'\n', &self.read);
             match end {
-                Some(end) if end < LINE_MAX => {
+                Some(end) if end < MAX_LINE_BYTES => {
                     let mut line: Vec<u8> = self.read.drain(..=end).collect();
                     line.pop();
                     let line = String::from_utf8(line);
                     return line.map_err(|_| JoinError::Malformed.into());
                 }
-                None if self.read.len() < LINE_MAX => {}
+                None if self.read.len() < MAX_LINE_BYTES => {}
                 _ => return Err(JoinError::Malformed.into()),
             }
             self.fill().await?;

@@ -12,7 +12,7 @@ use penstock_exchange::{Handling, ListenerInfo, Reply, TunnelHandler};
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::{Listener, LoopHandle, Stream, clock, loops};
 use penstock_sys::net;
-use penstock_wire::join::{self as words, Purpose, Secret};
+use penstock_wire::join::{self as words, JoinPurpose, JoinSecret};
 
 use super::lines::Lines;
 use super::*;
@@ -254,7 +254,7 @@ fn nobody_comes_in_without_the_key_the_upstream_and_its_number() {
             "no upstream `none` is `joined` here by this key",
             "the name"
         );
-        let failed = by_hand(address, KEY, Purpose::Carry { member: 7 }).await;
+        let failed = by_hand(address, KEY, JoinPurpose::CarryRequests { member: 7 }).await;
         assert_eq!(failed.unwrap_err(), "it is no member any more");
         // One that does not look at the front end's proof, and has none of its own.
         let failed = by_hand_as(address, KEY, other, control("shop")).await;
@@ -310,10 +310,10 @@ fn the_key_of_one_upstream_opens_no_other() {
         assert_eq!((states(&shop).len(), states(&bank).len()), (1, 1));
         // Nor does it bring connections of another's members, whose numbers go over the network.
         for (key, member) in [(KEY, of_bank), (OWN, of_shop)] {
-            let failed = by_hand(address, key, Purpose::Carry { member }).await;
+            let failed = by_hand(address, key, JoinPurpose::CarryRequests { member }).await;
             assert_eq!(failed.unwrap_err(), "it is no member any more");
         }
-        let carried = by_hand(address, OWN, Purpose::Carry { member: of_bank }).await;
+        let carried = by_hand(address, OWN, JoinPurpose::CarryRequests { member: of_bank }).await;
         assert_eq!(carried.map(|(_, member)| member), Ok(of_bank));
     });
 }
@@ -326,7 +326,7 @@ fn a_stranger_gets_a_number_and_nothing_to_try_keys_on() {
         let stream = Stream::connect_tcp(listen(&front)).await.unwrap();
         let mut lines = Lines::new(stream, Vec::new());
         let nonce = draw().unwrap();
-        lines.say(&words::greeting(&nonce)).await.unwrap();
+        lines.say(&words::encode_greeting(&nonce)).await.unwrap();
         let told = clock::within(Duration::from_secs(10), lines.next()).await;
         let told = told.expect("in time").unwrap();
         assert_eq!(told.len(), 32, "16 bytes of a random number: {told}");
@@ -347,11 +347,14 @@ fn whoever_cannot_prove_to_be_the_front_end_does_not_learn_who_joins() {
         let mut lines = Lines::new(Stream::new(socket).unwrap(), Vec::new());
         let heard = lines.next().await.unwrap();
         let joiner_nonce = words::parse_greeting(&heard).unwrap();
-        let meeting = words::Meeting {
+        let meeting = words::HandshakeNonces {
             joiner: joiner_nonce,
-            front: draw().unwrap(),
+            front_end: draw().unwrap(),
         };
-        lines.say(&words::challenge(&meeting.front)).await.unwrap();
+        lines
+            .say(&words::encode_challenge(&meeting.front_end))
+            .await
+            .unwrap();
         let proof = lines.next().await.unwrap();
         // What it has said itself is no proof of the other side, nor is another key's.
         lines.say(&format!("{proof}\n")).await.unwrap();
@@ -375,12 +378,12 @@ fn connections_that_nobody_asked_for_are_refused() {
         let mut open = Vec::new();
         for _ in 0..3 {
             open.push(
-                by_hand(address, KEY, Purpose::Carry { member })
+                by_hand(address, KEY, JoinPurpose::CarryRequests { member })
                     .await
                     .unwrap(),
             );
         }
-        let (mut more, _) = by_hand(address, KEY, Purpose::Carry { member })
+        let (mut more, _) = by_hand(address, KEY, JoinPurpose::CarryRequests { member })
             .await
             .unwrap();
         let ended = clock::within(Duration::from_secs(10), more.next()).await;
@@ -439,7 +442,7 @@ fn where_no_connection_can_come_any_more_requests_wait_for_those_there_are() {
         configure(&front, KEY, &[&upstream]);
         let address = listen(&front);
         let (mut control, member) = by_hand(address, KEY, control("shop")).await.unwrap();
-        let _carry = by_hand(address, KEY, Purpose::Carry { member })
+        let _carry = by_hand(address, KEY, JoinPurpose::CarryRequests { member })
             .await
             .unwrap();
         let most = |upstream: &Upstream| upstream.snapshot().servers[0].active_max;
@@ -457,7 +460,7 @@ fn where_no_connection_can_come_any_more_requests_wait_for_those_there_are() {
             none.to_string(),
             "the server brings no more connections here"
         );
-        let refused = by_hand(address, KEY, Purpose::Carry { member }).await;
+        let refused = by_hand(address, KEY, JoinPurpose::CarryRequests { member }).await;
         assert!(refused.is_err(), "nobody is met any more");
         release(&upstream, &place);
     });
@@ -470,7 +473,7 @@ fn a_front_end_that_gives_way_finishes_all_requests_on_the_connections_it_has() 
         configure(&front, KEY, &[&upstream]);
         let address = listen(&front);
         let (_control, member) = by_hand(address, KEY, control("shop")).await.unwrap();
-        let carry = by_hand(address, KEY, Purpose::Carry { member }).await;
+        let carry = by_hand(address, KEY, JoinPurpose::CarryRequests { member }).await;
         let (mut carried, _) = carry.unwrap();
         let answers: Vec<_> = (0..5)
             .map(|_| loops::spawn_joined(post(&upstream)))
@@ -581,7 +584,7 @@ fn a_request_that_waits_for_a_connection_of_one_that_goes_is_the_next_ones() {
         drop(lines);
         eventually("it waits in line", || upstream.snapshot().waiting == 1).await;
         let (_control, member) = by_hand(address, KEY, control("shop")).await.unwrap();
-        let carried = by_hand(address, KEY, Purpose::Carry { member }).await;
+        let carried = by_hand(address, KEY, JoinPurpose::CarryRequests { member }).await;
         let (mut carried, _) = carried.unwrap();
         let head = clock::within(Duration::from_secs(10), carried.next()).await;
         assert_eq!(head.expect("in time").unwrap(), POST_LINE);
@@ -594,15 +597,19 @@ fn a_request_that_waits_for_a_connection_of_one_that_goes_is_the_next_ones() {
     });
 }
 
-fn control(upstream: &str) -> Purpose {
-    Purpose::Control {
+fn control(upstream: &str) -> JoinPurpose {
+    JoinPurpose::Control {
         capacity: 3,
         upstream: upstream.to_owned(),
         label: "by-hand".to_owned(),
     }
 }
 
-async fn by_hand(address: SocketAddr, key: &str, purpose: Purpose) -> Result<(Lines, u64), String> {
+async fn by_hand(
+    address: SocketAddr,
+    key: &str,
+    purpose: JoinPurpose,
+) -> Result<(Lines, u64), String> {
     by_hand_as(address, key, key, purpose).await
 }
 
@@ -611,26 +618,26 @@ async fn by_hand_as(
     address: SocketAddr,
     key: &str,
     proved: &str,
-    purpose: Purpose,
+    purpose: JoinPurpose,
 ) -> Result<(Lines, u64), String> {
     let meet = async {
         let mut lines = Lines::new(Stream::connect_tcp(address).await?, Vec::new());
         let nonce = draw()?;
-        lines.say(&words::greeting(&nonce)).await?;
-        let meeting = words::Meeting {
+        lines.say(&words::encode_greeting(&nonce)).await?;
+        let meeting = words::HandshakeNonces {
             joiner: nonce,
-            front: words::parse_challenge(&lines.next().await?)?,
+            front_end: words::parse_challenge(&lines.next().await?)?,
         };
         lines
-            .say(&words::prove_joiner(&Secret::new(proved), &meeting))
+            .say(&words::prove_joiner(&JoinSecret::new(proved), &meeting))
             .await?;
-        words::verify_front(&Secret::new(key), &meeting, &lines.next().await?)?;
-        let request = words::request(&Secret::new(proved), &meeting, &purpose);
+        words::verify_front_end(&JoinSecret::new(key), &meeting, &lines.next().await?)?;
+        let request = words::encode_join_request(&JoinSecret::new(proved), &meeting, &purpose);
         lines.say(&request).await?;
         let line = lines.next().await?;
-        match words::Answer::parse(&line)? {
-            words::Answer::Ok(member) => Ok((lines, member)),
-            words::Answer::No(why) => Err(JoinFailure::Refused(why)),
+        match words::JoinReply::parse(&line)? {
+            words::JoinReply::Accepted(member) => Ok((lines, member)),
+            words::JoinReply::Refused(why) => Err(JoinFailure::Refused(why)),
         }
     };
     let met = clock::within(Duration::from_secs(10), meet).await;

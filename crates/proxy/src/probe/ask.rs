@@ -111,8 +111,8 @@ async fn converse(
     }
     stream.write_all(&out).await?;
     match config.protocol {
-        Protocol::FastCgi => wait_for(stream, fastcgi::probe_answer).await,
-        Protocol::Ajp => wait_for(stream, ajp::probe_answer).await,
+        Protocol::FastCgi => wait_for(stream, fastcgi::parse_probe_response).await,
+        Protocol::Ajp => wait_for(stream, ajp::parse_probe_response).await,
         _ => {
             let status = read_status(stream, config.strict).await?;
             let (low, high) = health.status;

@@ -5,13 +5,13 @@
 //! with the specification line by line.
 
 /// The number of a method; `None` for one that is sent by name.
-pub(super) fn method(name: &str) -> Option<u8> {
+pub(super) fn method_code(name: &str) -> Option<u8> {
     let place = METHODS.iter().position(|known| *known == name)?;
     u8::try_from(place + 1).ok()
 }
 
 /// The code of a request field; `None` for one that is sent by name.
-pub(super) fn request_field(name: &str) -> Option<u16> {
+pub(super) fn request_field_code(name: &str) -> Option<u16> {
     let place = REQUEST_FIELDS
         .iter()
         .position(|known| known.eq_ignore_ascii_case(name))?;
@@ -19,7 +19,7 @@ pub(super) fn request_field(name: &str) -> Option<u16> {
 }
 
 /// The name behind the code of a response field.
-pub(super) fn response_field(code: u16) -> Option<&'static str> {
+pub(super) fn response_field_name(code: u16) -> Option<&'static str> {
     let place = usize::from(code & 0xff).checked_sub(1)?;
     RESPONSE_FIELDS.get(place).copied()
 }
@@ -126,7 +126,7 @@ mod tests {
             ("get", None),
             ("", None),
         ] {
-            assert_eq!(method(name), expected, "{name}");
+            assert_eq!(method_code(name), expected, "{name}");
         }
     }
 
@@ -150,7 +150,7 @@ mod tests {
             ("Accept-Ranges", None),
             ("", None),
         ] {
-            assert_eq!(request_field(name), expected, "{name}");
+            assert_eq!(request_field_code(name), expected, "{name}");
         }
     }
 
@@ -172,7 +172,7 @@ mod tests {
             (0xa00c, None),
             (0xa0ff, None),
         ] {
-            assert_eq!(response_field(code), expected, "{code:#x}");
+            assert_eq!(response_field_name(code), expected, "{code:#x}");
         }
     }
 }

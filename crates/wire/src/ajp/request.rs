@@ -5,14 +5,14 @@
 //! one attribute that a client could profit from, the secret, is the configuration's.
 
 use super::{NULL_STRING, TO_CONTAINER, codes};
-use crate::gateway::{EncodeError, decimal};
+use crate::gateway::{EncodeError, format_decimal};
 
 /// The largest packet that every container accepts, header and all.
-pub const PACKET_BYTES_MAX: u16 = 8192;
+pub const MAX_PACKET_BYTES: u16 = 8192;
 
 /// What a request says about itself besides its fields.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct ForwardRequest<'a> {
+pub struct AjpRequest<'a> {
     /// The method as sent.
     pub method: &'a str,
     /// `HTTP/1.1`.
@@ -39,36 +39,36 @@ pub struct ForwardRequest<'a> {
 /// body, none of them hop-by-hop.
 ///
 /// # Errors
-/// [`EncodeError::TooLarge`] above [`PACKET_BYTES_MAX`], [`EncodeError::NulInText`]; `out` is as it
+/// [`EncodeError::TooLarge`] above [`MAX_PACKET_BYTES`], [`EncodeError::NulInText`]; `out` is as it
 /// was.
-pub fn encode_forward<'f>(
+pub fn encode_forward_request<'f>(
     out: &mut Vec<u8>,
-    request: &ForwardRequest<'_>,
+    request: &AjpRequest<'_>,
     fields: impl Iterator<Item = (&'f str, &'f [u8])>,
 ) -> Result<(), EncodeError> {
     let start = out.len();
     out.extend_from_slice(&TO_CONTAINER);
     out.extend_from_slice(&[0, 0]);
-    let mut packet = Packet {
+    let mut packet = PacketWriter {
         out,
-        end: start + usize::from(PACKET_BYTES_MAX),
+        end: start + usize::from(MAX_PACKET_BYTES),
     };
-    let done = write(&mut packet, request, fields);
+    let done = write_request(&mut packet, request, fields);
     if let Err(error) = done {
         out.truncate(start);
         return Err(error);
     }
-    let len = u16::try_from(out.len() - start - 4).unwrap_or(PACKET_BYTES_MAX);
+    let len = u16::try_from(out.len() - start - 4).unwrap_or(MAX_PACKET_BYTES);
     out[start + 2..start + 4].copy_from_slice(&len.to_be_bytes());
     Ok(())
 }
 
-fn write<'f>(
-    packet: &mut Packet<'_>,
-    request: &ForwardRequest<'_>,
+fn write_request<'f>(
+    packet: &mut PacketWriter<'_>,
+    request: &AjpRequest<'_>,
     fields: impl Iterator<Item = (&'f str, &'f [u8])>,
 ) -> Result<(), EncodeError> {
-    let method = codes::method(request.method);
+    let method = codes::method_code(request.method);
     packet.bytes(&[FORWARD_REQUEST, method.unwrap_or(METHOD_BY_NAME)])?;
     packet.string(request.protocol.as_bytes())?;
     packet.string(request.path.as_bytes())?;
@@ -82,7 +82,7 @@ fn write<'f>(
     packet.bytes(&[0, 0])?;
     let mut count = 0u16;
     for (name, value) in fields {
-        match codes::request_field(name) {
+        match codes::request_field_code(name) {
             Some(code) => packet.bytes(&code.to_be_bytes())?,
             None => packet.string(name.as_bytes())?,
         }
@@ -96,8 +96,8 @@ fn write<'f>(
 }
 
 fn write_attributes(
-    packet: &mut Packet<'_>,
-    request: &ForwardRequest<'_>,
+    packet: &mut PacketWriter<'_>,
+    request: &AjpRequest<'_>,
     is_method_by_name: bool,
 ) -> Result<(), EncodeError> {
     if let Some(query) = request.query {
@@ -110,20 +110,20 @@ fn write_attributes(
         packet.attribute(SECRET, secret)?;
     }
     if let Some(port) = request.remote_port {
-        packet.attribute(OTHER, "AJP_REMOTE_PORT")?;
-        packet.string(decimal(u64::from(port), &mut [0; 20]))?;
+        packet.attribute(CUSTOM_ATTRIBUTE, "AJP_REMOTE_PORT")?;
+        packet.string(format_decimal(u64::from(port), &mut [0; 20]))?;
     }
     Ok(())
 }
 
 /// The packet that is being written.
-struct Packet<'o> {
+struct PacketWriter<'o> {
     out: &'o mut Vec<u8>,
     /// What it must not reach beyond.
     end: usize,
 }
 
-impl Packet<'_> {
+impl PacketWriter<'_> {
     fn bytes(&mut self, bytes: &[u8]) -> Result<(), EncodeError> {
         if bytes.len() > self.end - self.out.len() {
             return Err(EncodeError::TooLarge);
@@ -152,7 +152,7 @@ const FORWARD_REQUEST: u8 = 2;
 const METHOD_BY_NAME: u8 = 0xff;
 const QUERY_STRING: u8 = 0x05;
 /// A name and a value follow.
-const OTHER: u8 = 0x0a;
+const CUSTOM_ATTRIBUTE: u8 = 0x0a;
 const SECRET: u8 = 0x0c;
 const STORED_METHOD: u8 = 0x0d;
 const ATTRIBUTES_END: u8 = 0xff;

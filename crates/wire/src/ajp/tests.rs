@@ -2,11 +2,11 @@
 
 use super::*;
 use crate::gateway::ResponseDecoder;
-use crate::gateway::testing::{Outcome, SMALL, Seen, body, bytes, decode, head};
+use crate::gateway::testing::{Outcome, RecordedGatewayEvent, SMALL, body, bytes, decode, head};
 
 fn response(vector: &str) -> Outcome {
     decode(
-        || ResponseDecoder::Ajp(Decoder::new(SMALL, false)),
+        || ResponseDecoder::Ajp(AjpDecoder::new(SMALL, false)),
         &bytes(vector),
     )
 }
@@ -19,43 +19,51 @@ const END: &str = "'AB' 0002 05 01 ";
 
 #[test]
 fn reads_responses_as_containers_write_them() {
-    let rows: &[(&str, String, &[Seen])] = &[
+    let rows: &[(&str, String, &[RecordedGatewayEvent])] = &[
         (
             "head, two chunks, end",
             format!("{HEAD} 'AB' 0007 03 0003'abc'00 'AB' 0006 03 0002'de'00 {END}"),
-            &[head(200, FIELDS), body("abcde"), Seen::End(true)],
+            &[
+                head(200, FIELDS),
+                body("abcde"),
+                RecordedGatewayEvent::End(true),
+            ],
         ),
         (
             "flushes",
             format!(
                 "{HEAD} 'AB' 0004 03 0000 00 'AB' 0005 03 0001'x'00 'AB' 0004 03 0000 00 {END}"
             ),
-            &[head(200, FIELDS), body("x"), Seen::End(true)],
+            &[
+                head(200, FIELDS),
+                body("x"),
+                RecordedGatewayEvent::End(true),
+            ],
         ),
         (
             "a connection that closes",
             format!("{HEAD} 'AB' 0002 05 00"),
-            &[head(200, FIELDS), Seen::End(false)],
+            &[head(200, FIELDS), RecordedGatewayEvent::End(false)],
         ),
         (
             "questions for the body, before and behind the head",
             format!("'AB' 0003 06 1ffa {HEAD} 'AB' 0003 06 0001 {END}"),
             &[
-                Seen::Wanted(8186),
+                RecordedGatewayEvent::Wanted(8186),
                 head(200, FIELDS),
-                Seen::Wanted(1),
-                Seen::End(true),
+                RecordedGatewayEvent::Wanted(1),
+                RecordedGatewayEvent::End(true),
             ],
         ),
         (
             "names spelt out, no reason, an empty value",
             format!("'AB' 0017 04 0194 ffff 0002 0001'A'00 0001'1'00 0003'B-c'00 ffff {END}"),
-            &[head(404, "A: 1\nB-c: \n"), Seen::End(true)],
+            &[head(404, "A: 1\nB-c: \n"), RecordedGatewayEvent::End(true)],
         ),
         (
             "no fields",
             format!("'AB' 0007 04 00cc ffff 0000 {END}"),
-            &[head(204, ""), Seen::End(true)],
+            &[head(204, ""), RecordedGatewayEvent::End(true)],
         ),
         (
             "a length that is kept",
@@ -63,7 +71,7 @@ fn reads_responses_as_containers_write_them() {
             &[
                 head(200, "Content-Length: 2\n"),
                 body("ab"),
-                Seen::End(true),
+                RecordedGatewayEvent::End(true),
             ],
         ),
     ];
@@ -77,8 +85,8 @@ fn refuses_packets_that_lie_or_may_not_be_there() {
     use GatewayError::*;
     let length = |kind, len| AjpLength { kind, len };
     for (name, vector, expected) in [
-        ("an http response", "'HTTP/1.1 200'".to_owned(), AjpMark),
-        ("our own mark", "1234 0002 05 01".to_owned(), AjpMark),
+        ("an http response", "'HTTP/1.1 200'".to_owned(), AjpBadMagic),
+        ("our own mark", "1234 0002 05 01".to_owned(), AjpBadMagic),
         ("an empty packet", "'AB' 0000 05".to_owned(), length(5, 0)),
         ("type 0", "'AB' 0001 00".to_owned(), AjpMessage(0)),
         ("an unasked CPONG", "'AB' 0001 09".to_owned(), AjpMessage(9)),
@@ -150,11 +158,15 @@ fn refuses_packets_that_lie_or_may_not_be_there() {
             format!("{HEAD} 'AB' 0002 05 02"),
             AjpContent(5),
         ),
-        ("a byte behind the end", format!("{HEAD}{END} 00"), AfterEnd),
+        (
+            "a byte behind the end",
+            format!("{HEAD}{END} 00"),
+            DataAfterEnd,
+        ),
         (
             "a response behind the end",
             format!("{HEAD}{END}{HEAD}{END}"),
-            AfterEnd,
+            DataAfterEnd,
         ),
         ("nothing", String::new(), Truncated),
         ("half a packet", "'AB' 00".to_owned(), Truncated),
@@ -291,7 +303,7 @@ fn refuses_heads_that_lie_or_could_split_a_response() {
         let vector = format!("'AB' {len:04x} 04 {payload} {END}");
         assert_eq!(response(&vector), (vec![], Err(expected)), "{name}");
     }
-    let too_large = format!("'AB' {:04x} 04", SMALL.head_bytes + 1);
+    let too_large = format!("'AB' {:04x} 04", SMALL.max_head_bytes + 1);
     assert_eq!(response(&too_large).1, Err(HeadTooLarge));
     assert_eq!(
         response("'AB' 0006 04").1,
@@ -323,33 +335,33 @@ fn keeps_a_body_as_long_as_its_length() {
 #[test]
 fn drops_the_body_of_a_response_to_head() {
     let vector = bytes(&format!("{HEAD} 'AB' 0007 03 0003'abc'00 {END}"));
-    let new = || ResponseDecoder::Ajp(Decoder::new(SMALL, true));
-    let expected = vec![head(200, FIELDS), Seen::End(true)];
+    let new = || ResponseDecoder::Ajp(AjpDecoder::new(SMALL, true));
+    let expected = vec![head(200, FIELDS), RecordedGatewayEvent::End(true)];
     assert_eq!(decode(new, &vector), (expected, Ok(())));
 }
 
 #[test]
 fn does_not_offer_a_connection_with_bytes_behind_the_end() {
     let input = bytes(&format!("{HEAD}{END} 'A'"));
-    let mut decoder = Decoder::new(SMALL, false);
+    let mut decoder = AjpDecoder::new(SMALL, false);
     let head = decoder.decode(&input).unwrap();
     let end = decoder.decode(&input[head.consumed..]).unwrap();
-    assert_eq!(end.event, Some(Event::End { reusable: false }));
+    assert_eq!(end.event, Some(GatewayEvent::End { reusable: false }));
 }
 
 #[test]
-fn asks_a_container_whether_it_lives() {
+fn probes_a_container() {
     let mut out = Vec::new();
     encode_probe(&mut out);
     assert_eq!(out, bytes("1234 0001 0a"));
     let pong = bytes("'AB' 0001 09");
     for cut in 0..pong.len() {
-        assert_eq!(probe_answer(&pong[..cut]), Ok(None), "{cut}");
+        assert_eq!(parse_probe_response(&pong[..cut]), Ok(None), "{cut}");
     }
-    assert_eq!(probe_answer(&pong), Ok(Some(5)));
+    assert_eq!(parse_probe_response(&pong), Ok(Some(5)));
     for (name, vector, expected) in [
-        ("http", "'HTTP'", GatewayError::AjpMark),
-        ("one byte", "'H'", GatewayError::AjpMark),
+        ("http", "'HTTP'", GatewayError::AjpBadMagic),
+        ("one byte", "'H'", GatewayError::AjpBadMagic),
         ("another length", "'AB' 0002", GatewayError::AjpMessage(0)),
         (
             "another message",
@@ -357,6 +369,10 @@ fn asks_a_container_whether_it_lives() {
             GatewayError::AjpMessage(5),
         ),
     ] {
-        assert_eq!(probe_answer(&bytes(vector)), Err(expected), "{name}");
+        assert_eq!(
+            parse_probe_response(&bytes(vector)),
+            Err(expected),
+            "{name}"
+        );
     }
 }

@@ -2,18 +2,18 @@
 
 use super::*;
 use crate::gateway::ResponseDecoder;
-use crate::gateway::testing::{Outcome, SMALL, Seen, body, decode, head};
+use crate::gateway::testing::{Outcome, RecordedGatewayEvent, SMALL, body, decode, head};
 
 fn response(text: &str) -> Outcome {
     decode(
-        || ResponseDecoder::Cgi(Decoder::new(SMALL, false)),
+        || ResponseDecoder::Cgi(CgiDecoder::new(SMALL, false)),
         text.as_bytes(),
     )
 }
 
 #[test]
 fn reads_heads_and_bodies_as_programs_write_them() {
-    let rows: &[(&str, &str, &[Seen])] = &[
+    let rows: &[(&str, &str, &[RecordedGatewayEvent])] = &[
         (
             "crlf",
             "Status: 404 Not Found\r\nContent-Type: text/plain\r\n\r\nno\n",
@@ -79,13 +79,13 @@ fn reads_heads_and_bodies_as_programs_write_them() {
     ];
     for (name, text, expected) in rows {
         let mut expected = expected.to_vec();
-        expected.push(Seen::End(false));
+        expected.push(RecordedGatewayEvent::End(false));
         assert_eq!(response(text), (expected, Ok(())), "{name}");
     }
 }
 
 #[test]
-fn refuses_heads_that_nobody_should_pass_on() {
+fn refuses_invalid_heads() {
     use GatewayError::*;
     let long = format!("A: {}\n\n", "x".repeat(300));
     let endless = "x".repeat(300);
@@ -111,11 +111,15 @@ fn refuses_heads_that_nobody_should_pass_on() {
         ("folded", "A: 1\n B: 2\n\n", FoldedField),
         ("folded by a tab", "A: 1\r\n\tB\r\n\r\n", FoldedField),
         ("folded first line", " A: 1\n\n", FoldedField),
-        ("two statuses", "Status: 200\nStatus: 404\n\n", TwoStatuses),
+        (
+            "two statuses",
+            "Status: 200\nStatus: 404\n\n",
+            ConflictingStatuses,
+        ),
         (
             "status and line",
             "HTTP/1.1 200 OK\nStatus: 404\n\n",
-            TwoStatuses,
+            ConflictingStatuses,
         ),
         ("status 99", "Status: 99\n\n", BadStatus),
         ("status 100", "Status: 100 Continue\n\n", BadStatus),
@@ -161,8 +165,8 @@ fn refuses_heads_that_nobody_should_pass_on() {
 
 #[test]
 fn takes_a_head_of_exactly_the_limit() {
-    let fits = format!("A: {}\n\n", "x".repeat(SMALL.head_bytes - 5));
-    assert_eq!(fits.len(), SMALL.head_bytes);
+    let fits = format!("A: {}\n\n", "x".repeat(SMALL.max_head_bytes - 5));
+    assert_eq!(fits.len(), SMALL.max_head_bytes);
     assert_eq!(response(&fits).1, Ok(()));
     assert_eq!(
         response(&format!("B{fits}")).1,
@@ -173,14 +177,17 @@ fn takes_a_head_of_exactly_the_limit() {
 #[test]
 fn drops_the_body_of_a_response_to_head() {
     let text = "Content-Length: 3\n\nabcdef";
-    let new = || ResponseDecoder::Cgi(Decoder::new(SMALL, true));
-    let expected = vec![head(200, "Content-Length: 3\n"), Seen::End(false)];
+    let new = || ResponseDecoder::Cgi(CgiDecoder::new(SMALL, true));
+    let expected = vec![
+        head(200, "Content-Length: 3\n"),
+        RecordedGatewayEvent::End(false),
+    ];
     assert_eq!(decode(new, text.as_bytes()), (expected, Ok(())));
 }
 
 #[test]
 fn copies_no_line_that_came_whole() {
-    let mut decoder = Decoder::new(SMALL, false);
+    let mut decoder = CgiDecoder::new(SMALL, false);
     decoder.decode(b"A: 1\r\nB: 2\r\n").unwrap();
     let Stage::Head(reader) = &decoder.stage else {
         panic!("the head is not complete");

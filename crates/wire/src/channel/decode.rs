@@ -4,22 +4,22 @@
 //! A pure machine over the bytes of the socket; see `channel`. Its only state is the frame whose
 //! bytes are being handed out.
 
-use super::{ANSWER_BODY_MAX, DATA_BYTES_MAX};
+use super::{MAX_DATA_BYTES, MAX_RESPONSE_BODY};
 use crate::WireError;
 use crate::frame::{
-    FLAG_END, FLAG_PROTOCOL, FLAG_STREAM, FLAG_TEXT, FrameHeader, HEADER_LEN, Kind,
+    FLAG_END, FLAG_PROTOCOL_ERROR, FLAG_STREAM, FLAG_TEXT, FrameHeader, FrameKind, HEADER_LEN,
 };
-use crate::head::{AcceptParts, HeadParts, parse_accept, parse_head};
-use crate::server::{HEAD_BYTES_MAX, REASON_BYTES_MAX};
+use crate::head::{AcceptHeadView, ResponseHeadView, parse_accept_head, parse_response_head};
+use crate::slot::{MAX_HEAD_BYTES, MAX_REASON_BYTES};
 
 /// One step of a stream. Slices borrow the receive buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChannelEvent<'b> {
     /// Status and fields, with as much of the body as has arrived.
-    Answer {
+    Response {
         id: u32,
         /// The checked head, or what is wrong with it: see [`crate::Event::Head`].
-        head: Result<HeadParts<'b>, WireError>,
+        head: Result<ResponseHeadView<'b>, WireError>,
         /// Time that the application took until this frame was sent, in microseconds.
         app_time_us: u32,
         body: &'b [u8],
@@ -34,7 +34,7 @@ pub enum ChannelEvent<'b> {
     Accept {
         id: u32,
         /// The checked head, or what is wrong with it.
-        head: Result<AcceptParts<'b>, WireError>,
+        head: Result<AcceptHeadView<'b>, WireError>,
     },
     /// Nothing, or nothing more, comes: ends the stream.
     Reset {
@@ -64,9 +64,9 @@ pub enum ChannelEvent<'b> {
 
 impl ChannelEvent<'_> {
     /// The stream that it is about.
-    pub fn id(&self) -> u32 {
+    pub fn stream_id(&self) -> u32 {
         match self {
-            Self::Answer { id, .. }
+            Self::Response { id, .. }
             | Self::Data { id, .. }
             | Self::Accept { id, .. }
             | Self::Reset { id, .. }
@@ -81,7 +81,7 @@ impl ChannelEvent<'_> {
 
 /// An event and the bytes it took from the front of the input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ChannelDecoded<'b> {
+pub struct DecodedChannelEvent<'b> {
     pub event: ChannelEvent<'b>,
     pub consumed: usize,
 }
@@ -89,24 +89,24 @@ pub struct ChannelDecoded<'b> {
 /// The state of one channel socket, receiving side.
 #[derive(Debug, Default)]
 pub struct ChannelDecoder {
-    open: Option<Open>,
+    open_frame: Option<OpenFrame>,
 }
 
 /// A frame whose bytes are handed out as they come.
 #[derive(Debug, Clone, Copy)]
-struct Open {
+struct OpenFrame {
     id: u32,
-    left: u32,
-    what: What,
+    remaining: u32,
+    content: FrameContent,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum What {
+enum FrameContent {
     Body { is_last_frame: bool },
     Message { is_text: bool, len: u32 },
 }
 
-type Step<'b> = Result<Option<ChannelDecoded<'b>>, WireError>;
+type DecodeResult<'b> = Result<Option<DecodedChannelEvent<'b>>, WireError>;
 
 impl ChannelDecoder {
     /// A machine for a fresh socket.
@@ -118,14 +118,14 @@ impl ChannelDecoder {
     ///
     /// # Errors
     /// Any breach of the protocol. The socket must be closed.
-    pub fn decode<'b>(&mut self, input: &'b [u8]) -> Step<'b> {
-        if let Some(open) = self.open {
-            return Ok(self.take_bytes(input, open, false));
+    pub fn decode<'b>(&mut self, input: &'b [u8]) -> DecodeResult<'b> {
+        if let Some(open) = self.open_frame {
+            return Ok(self.read_bytes(input, open, false));
         }
         let Some(header) = FrameHeader::parse(input)? else {
             return Ok(None);
         };
-        if header.payload_len < least_payload(header.kind)? {
+        if header.payload_len < min_payload_len(header.kind)? {
             return Err(WireError::BadPayloadLength);
         }
         let rest = &input[HEADER_LEN..];
@@ -133,16 +133,16 @@ impl ChannelDecoder {
             return Ok(None);
         };
         let step = match header.kind {
-            Kind::Answer => self.answer(header, id, rest)?,
-            Kind::Data => self.data(header, id, rest)?,
-            Kind::Accept => accept(header, id, rest)?,
-            Kind::Reset => reset(header, id, rest)?,
-            Kind::Message => self.message(header, id, rest),
-            Kind::Close => close(header, id, rest)?,
-            Kind::Window => window(header, id, rest)?,
-            Kind::StreamPull => Some(bare(header, ChannelEvent::Pull { id })?),
-            Kind::StreamHijack => Some(bare(header, ChannelEvent::Hijack { id })?),
-            kind => return Err(WireError::UnexpectedKind(kind as u8)),
+            FrameKind::StreamResponse => self.decode_response(header, id, rest)?,
+            FrameKind::Data => self.decode_data(header, id, rest)?,
+            FrameKind::Accept => decode_accept(header, id, rest)?,
+            FrameKind::Reset => decode_reset(header, id, rest)?,
+            FrameKind::Message => self.decode_message(header, id, rest),
+            FrameKind::Close => decode_close(header, id, rest)?,
+            FrameKind::Window => decode_window(header, id, rest)?,
+            FrameKind::StreamPull => Some(decode_id_only(header, ChannelEvent::Pull { id })?),
+            FrameKind::StreamHijack => Some(decode_id_only(header, ChannelEvent::Hijack { id })?),
+            kind => return Err(WireError::UnexpectedFrameKind(kind as u8)),
         };
         Ok(step.map(|mut decoded| {
             decoded.consumed += HEADER_LEN + 4;
@@ -150,11 +150,16 @@ impl ChannelDecoder {
         }))
     }
 
-    fn answer<'b>(&mut self, header: FrameHeader, id: u32, rest: &'b [u8]) -> Step<'b> {
-        let is_streamed = header.has(FLAG_STREAM);
-        if is_streamed == header.has(FLAG_END) {
+    fn decode_response<'b>(
+        &mut self,
+        header: FrameHeader,
+        id: u32,
+        rest: &'b [u8],
+    ) -> DecodeResult<'b> {
+        let is_streamed = header.has_flag(FLAG_STREAM);
+        if is_streamed == header.has_flag(FLAG_END) {
             return Err(WireError::BadFlags {
-                kind: Kind::Answer as u8,
+                kind: FrameKind::StreamResponse as u8,
                 flags: header.flags,
             });
         }
@@ -166,17 +171,17 @@ impl ChannelDecoder {
         };
         let Some(body_len) = header
             .payload_len
-            .checked_sub(12 + head_len.min(HEAD_LEN_MOST))
+            .checked_sub(12 + head_len.min(MAX_HEAD_LEN))
         else {
             return Err(WireError::BadPayloadLength);
         };
-        if head_len > HEAD_BYTES_MAX {
+        if head_len > MAX_HEAD_BYTES {
             return Err(WireError::HeadTooLong);
         }
         let body_max = if is_streamed {
             super::WINDOW_BYTES
         } else {
-            ANSWER_BODY_MAX
+            MAX_RESPONSE_BODY
         };
         if body_len > body_max {
             return Err(WireError::PayloadTooLong(u64::from(body_len)));
@@ -188,66 +193,99 @@ impl ChannelDecoder {
         let left = body_len.saturating_sub(narrow(body.len()));
         if left > 0 {
             let is_last_frame = !is_streamed;
-            let what = What::Body { is_last_frame };
-            self.open = Some(Open { id, left, what });
+            let what = FrameContent::Body { is_last_frame };
+            self.open_frame = Some(OpenFrame {
+                id,
+                remaining: left,
+                content: what,
+            });
         }
-        let event = ChannelEvent::Answer {
+        let event = ChannelEvent::Response {
             id,
-            head: parse_head(head, header.count),
+            head: parse_response_head(head, header.string_count),
             app_time_us,
             body,
             body_len: (!is_streamed).then_some(body_len),
             end: left == 0 && !is_streamed,
         };
         let consumed = 8 + widen(head_len) + body.len();
-        Ok(Some(ChannelDecoded { event, consumed }))
+        Ok(Some(DecodedChannelEvent { event, consumed }))
     }
 
-    fn data<'b>(&mut self, header: FrameHeader, id: u32, rest: &'b [u8]) -> Step<'b> {
-        let is_last_frame = header.has(FLAG_END);
-        let left = header.payload_len - 4;
-        if left > DATA_BYTES_MAX {
-            return Err(WireError::PayloadTooLong(u64::from(left)));
-        }
-        let what = What::Body { is_last_frame };
-        Ok(self.take_bytes(rest, Open { id, left, what }, true))
-    }
-
-    fn message<'b>(
+    fn decode_data<'b>(
         &mut self,
         header: FrameHeader,
         id: u32,
         rest: &'b [u8],
-    ) -> Option<ChannelDecoded<'b>> {
+    ) -> DecodeResult<'b> {
+        let is_last_frame = header.has_flag(FLAG_END);
+        let left = header.payload_len - 4;
+        if left > MAX_DATA_BYTES {
+            return Err(WireError::PayloadTooLong(u64::from(left)));
+        }
+        let what = FrameContent::Body { is_last_frame };
+        Ok(self.read_bytes(
+            rest,
+            OpenFrame {
+                id,
+                remaining: left,
+                content: what,
+            },
+            true,
+        ))
+    }
+
+    fn decode_message<'b>(
+        &mut self,
+        header: FrameHeader,
+        id: u32,
+        rest: &'b [u8],
+    ) -> Option<DecodedChannelEvent<'b>> {
         let len = header.payload_len - 4;
-        let is_text = header.has(FLAG_TEXT);
-        let what = What::Message { is_text, len };
+        let is_text = header.has_flag(FLAG_TEXT);
+        let what = FrameContent::Message { is_text, len };
         let left = len;
-        self.take_bytes(rest, Open { id, left, what }, true)
+        self.read_bytes(
+            rest,
+            OpenFrame {
+                id,
+                remaining: left,
+                content: what,
+            },
+            true,
+        )
     }
 
     /// Hands out what is there. An empty frame has no bytes to wait for; one that has is worth an event
     /// only with them.
-    fn take_bytes<'b>(
+    fn read_bytes<'b>(
         &mut self,
         input: &'b [u8],
-        open: Open,
+        open: OpenFrame,
         is_first: bool,
-    ) -> Option<ChannelDecoded<'b>> {
-        if open.left > 0 && input.is_empty() {
+    ) -> Option<DecodedChannelEvent<'b>> {
+        if open.remaining > 0 && input.is_empty() {
             return None;
         }
-        let Open { id, left, what } = open;
+        let OpenFrame {
+            id,
+            remaining: left,
+            content: what,
+        } = open;
         let bytes = &input[..input.len().min(widen(left))];
         let left = left.saturating_sub(narrow(bytes.len()));
-        self.open = (left > 0).then_some(Open { id, left, what });
+        self.open_frame = (left > 0).then_some(OpenFrame {
+            id,
+            remaining: left,
+            content: what,
+        });
         let event = match what {
-            What::Body { is_last_frame } => ChannelEvent::Data {
+            FrameContent::Body { is_last_frame } => ChannelEvent::Data {
                 id,
                 bytes,
                 end: left == 0 && is_last_frame,
             },
-            What::Message { is_text, len } => ChannelEvent::Message {
+            FrameContent::Message { is_text, len } => ChannelEvent::Message {
                 id,
                 is_text,
                 len,
@@ -256,7 +294,7 @@ impl ChannelDecoder {
                 end: left == 0,
             },
         };
-        Some(ChannelDecoded {
+        Some(DecodedChannelEvent {
             event,
             consumed: bytes.len(),
         })
@@ -266,86 +304,86 @@ impl ChannelDecoder {
 /// Bytes that every frame of this kind has.
 ///
 /// # Errors
-/// [`WireError::UnexpectedKind`] for what a reactor does not send here.
-fn least_payload(kind: Kind) -> Result<u32, WireError> {
+/// [`WireError::UnexpectedFrameKind`] for what a reactor does not send here.
+fn min_payload_len(kind: FrameKind) -> Result<u32, WireError> {
     Ok(match kind {
-        Kind::Answer => 12,
-        Kind::Data
-        | Kind::Accept
-        | Kind::Reset
-        | Kind::Message
-        | Kind::StreamPull
-        | Kind::StreamHijack => 4,
-        Kind::Close => 6,
-        Kind::Window => 8,
-        kind => return Err(WireError::UnexpectedKind(kind as u8)),
+        FrameKind::StreamResponse => 12,
+        FrameKind::Data
+        | FrameKind::Accept
+        | FrameKind::Reset
+        | FrameKind::Message
+        | FrameKind::StreamPull
+        | FrameKind::StreamHijack => 4,
+        FrameKind::Close => 6,
+        FrameKind::Window => 8,
+        kind => return Err(WireError::UnexpectedFrameKind(kind as u8)),
     })
 }
 
-fn accept(header: FrameHeader, id: u32, rest: &[u8]) -> Step<'_> {
+fn decode_accept(header: FrameHeader, id: u32, rest: &[u8]) -> DecodeResult<'_> {
     let len = header.payload_len - 4;
-    if len > HEAD_BYTES_MAX {
+    if len > MAX_HEAD_BYTES {
         return Err(WireError::HeadTooLong);
     }
-    Ok(rest.get(..widen(len)).map(|head| ChannelDecoded {
+    Ok(rest.get(..widen(len)).map(|head| DecodedChannelEvent {
         event: ChannelEvent::Accept {
             id,
-            head: parse_accept(head, header.count),
+            head: parse_accept_head(head, header.string_count),
         },
         consumed: head.len(),
     }))
 }
 
-fn reset(header: FrameHeader, id: u32, rest: &[u8]) -> Step<'_> {
-    let Some(reason) = text(header.payload_len - 4, rest)? else {
+fn decode_reset(header: FrameHeader, id: u32, rest: &[u8]) -> DecodeResult<'_> {
+    let Some(reason) = split_text(header.payload_len - 4, rest)? else {
         return Ok(None);
     };
     let event = ChannelEvent::Reset {
         id,
         reason,
-        is_protocol: header.has(FLAG_PROTOCOL),
+        is_protocol: header.has_flag(FLAG_PROTOCOL_ERROR),
     };
     let consumed = reason.len();
-    Ok(Some(ChannelDecoded { event, consumed }))
+    Ok(Some(DecodedChannelEvent { event, consumed }))
 }
 
-fn close(header: FrameHeader, id: u32, rest: &[u8]) -> Step<'_> {
+fn decode_close(header: FrameHeader, id: u32, rest: &[u8]) -> DecodeResult<'_> {
     let Some(([low, high], rest)) = rest.split_first_chunk::<2>() else {
         return Ok(None);
     };
-    let Some(reason) = text(header.payload_len - 6, rest)? else {
+    let Some(reason) = split_text(header.payload_len - 6, rest)? else {
         return Ok(None);
     };
     let code = u16::from_le_bytes([*low, *high]);
     let consumed = 2 + reason.len();
     let event = ChannelEvent::Close { id, code, reason };
-    Ok(Some(ChannelDecoded { event, consumed }))
+    Ok(Some(DecodedChannelEvent { event, consumed }))
 }
 
-fn window(header: FrameHeader, id: u32, rest: &[u8]) -> Step<'static> {
+fn decode_window(header: FrameHeader, id: u32, rest: &[u8]) -> DecodeResult<'static> {
     if header.payload_len != 8 {
         return Err(WireError::BadPayloadLength);
     }
-    Ok(split_u32(rest).map(|(bytes, _)| ChannelDecoded {
+    Ok(split_u32(rest).map(|(bytes, _)| DecodedChannelEvent {
         event: ChannelEvent::Window { id, bytes },
         consumed: 4,
     }))
 }
 
 /// A frame that is an id and no more.
-fn bare(
+fn decode_id_only(
     header: FrameHeader,
     event: ChannelEvent<'static>,
-) -> Result<ChannelDecoded<'static>, WireError> {
+) -> Result<DecodedChannelEvent<'static>, WireError> {
     if header.payload_len != 4 {
         return Err(WireError::BadPayloadLength);
     }
-    Ok(ChannelDecoded { event, consumed: 0 })
+    Ok(DecodedChannelEvent { event, consumed: 0 })
 }
 
 /// So many bytes as text, `None` until they are there.
-fn text(len: u32, rest: &[u8]) -> Result<Option<&str>, WireError> {
-    if len > REASON_BYTES_MAX {
+fn split_text(len: u32, rest: &[u8]) -> Result<Option<&str>, WireError> {
+    if len > MAX_REASON_BYTES {
         return Err(WireError::PayloadTooLong(u64::from(len)));
     }
     let Some(bytes) = rest.get(..widen(len)) else {
@@ -361,7 +399,7 @@ fn split_u32(bytes: &[u8]) -> Option<(u32, &[u8])> {
 }
 
 /// Keeps a sum with it from overflowing; what is cut to it is refused anyway.
-const HEAD_LEN_MOST: u32 = u32::MAX - 12;
+const MAX_HEAD_LEN: u32 = u32::MAX - 12;
 
 /// Lengths on the wire have 32 bits and so does the smallest address space we run in.
 fn widen(len: u32) -> usize {

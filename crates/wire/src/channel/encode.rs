@@ -7,25 +7,25 @@ use penstock_http::websocket::cut_reason;
 
 use crate::WireError;
 use crate::frame::{
-    FLAG_BODY_FILE, FLAG_END, FLAG_OPEN_STREAM, FLAG_TEXT, FLAG_WEBSOCKET, FrameHeader, HEADER_LEN,
-    Kind, PAYLOAD_MAX,
+    FLAG_BODY_FILE, FLAG_END, FLAG_OPEN_STREAM, FLAG_TEXT, FLAG_WEBSOCKET, FrameHeader, FrameKind,
+    HEADER_LEN, MAX_PAYLOAD_BYTES,
 };
-use crate::request::{INPUT_BYTES_MAX, RequestBody, checked_len};
+use crate::request::{MAX_INPUT_BYTES, RequestBodySource, check_payload_len};
 
 /// Where the id of an OPEN frame lies in it: four bytes.
-pub const OPEN_ID_AT: usize = HEADER_LEN;
+pub const OPEN_ID_OFFSET: usize = HEADER_LEN;
 /// Bytes of a MESSAGE in front of the message.
 pub const MESSAGE_HEAD_LEN: usize = HEADER_LEN + 4;
 
-/// Appends one OPEN frame to `out`, of stream 0 until its id is written at [`OPEN_ID_AT`]; `environ`
+/// Appends one OPEN frame to `out`, of stream 0 until its id is written at [`OPEN_ID_OFFSET`]; `environ`
 /// appends the environment.
 ///
 /// # Errors
 /// [`WireError::PayloadTooLong`], or what `environ` says; `out` is left as it was.
-pub fn open(
+pub fn encode_open(
     out: &mut Vec<u8>,
     is_websocket: bool,
-    body: RequestBody<'_>,
+    body: RequestBodySource<'_>,
     environ: impl FnOnce(&mut Vec<u8>) -> Result<(), WireError>,
 ) -> Result<(), WireError> {
     let start = out.len();
@@ -39,52 +39,57 @@ pub fn open(
 fn append_open(
     out: &mut Vec<u8>,
     is_websocket: bool,
-    body: RequestBody<'_>,
+    body: RequestBodySource<'_>,
     environ: impl FnOnce(&mut Vec<u8>) -> Result<(), WireError>,
 ) -> Result<(), WireError> {
     let start = out.len();
-    out.extend_from_slice(&[0; ENVIRON_AT]);
+    out.extend_from_slice(&[0; ENVIRON_OFFSET]);
     environ(out)?;
-    let environ_len = checked_len(out.len() - start - ENVIRON_AT)?;
+    let environ_len = check_payload_len(out.len() - start - ENVIRON_OFFSET)?;
     let (kept, body_len) = match body {
-        RequestBody::Inline(bytes) => (0, bytes.len()),
-        RequestBody::Streams(bytes) => (FLAG_OPEN_STREAM, bytes.len()),
-        RequestBody::Follows(len) => (0, usize::try_from(len).unwrap_or(usize::MAX)),
-        RequestBody::File => (FLAG_BODY_FILE, 0),
+        RequestBodySource::Inline(bytes) => (0, bytes.len()),
+        RequestBodySource::Streamed(bytes) => (FLAG_OPEN_STREAM, bytes.len()),
+        RequestBodySource::AppendedByCaller(len) => (0, usize::try_from(len).unwrap_or(usize::MAX)),
+        RequestBodySource::File => (FLAG_BODY_FILE, 0),
     };
-    let payload_len = checked_len((out.len() - start - HEADER_LEN).saturating_add(body_len))?;
+    let payload_len = check_payload_len((out.len() - start - HEADER_LEN).saturating_add(body_len))?;
     let flags = kept | if is_websocket { FLAG_WEBSOCKET } else { 0 };
-    let header = header(Kind::Open, flags, payload_len);
+    let header = encode_header(FrameKind::Open, flags, payload_len);
     out[start..start + HEADER_LEN].copy_from_slice(&header);
-    out[start + ENVIRON_AT - 4..start + ENVIRON_AT].copy_from_slice(&environ_len.to_le_bytes());
-    if let RequestBody::Inline(bytes) | RequestBody::Streams(bytes) = body {
+    out[start + ENVIRON_OFFSET - 4..start + ENVIRON_OFFSET]
+        .copy_from_slice(&environ_len.to_le_bytes());
+    if let RequestBodySource::Inline(bytes) | RequestBodySource::Streamed(bytes) = body {
         out.extend_from_slice(bytes);
     }
     Ok(())
 }
 
 /// Header, id and `environ_len`.
-const ENVIRON_AT: usize = HEADER_LEN + 8;
+const ENVIRON_OFFSET: usize = HEADER_LEN + 8;
 
 /// GONE: the client of the stream has left, or wants no more.
-pub fn gone(id: u32) -> [u8; HEADER_LEN + 4] {
-    with_id(header(Kind::Gone, 0, 4), id)
+pub fn encode_stream_cancel(id: u32) -> [u8; HEADER_LEN + 4] {
+    with_stream_id(encode_header(FrameKind::StreamCancel, 0, 4), id)
 }
 
 /// WINDOW: so many more bytes may be sent on the stream.
-pub fn window(id: u32, bytes: u32) -> [u8; HEADER_LEN + 8] {
+pub fn encode_window(id: u32, bytes: u32) -> [u8; HEADER_LEN + 8] {
     let mut out = [0; HEADER_LEN + 8];
-    out[..HEADER_LEN + 4].copy_from_slice(&with_id(header(Kind::Window, 0, 8), id));
+    out[..HEADER_LEN + 4]
+        .copy_from_slice(&with_stream_id(encode_header(FrameKind::Window, 0, 8), id));
     out[HEADER_LEN + 4..].copy_from_slice(&bytes.to_le_bytes());
     out
 }
 
-/// Appends INPUT: the next piece of a streamed request body, at most [`INPUT_BYTES_MAX`] bytes.
-pub fn input(out: &mut Vec<u8>, id: u32, bytes: &[u8], is_last: bool) {
-    debug_assert!(bytes.len() <= INPUT_BYTES_MAX);
+/// Appends INPUT: the next piece of a streamed request body, at most [`MAX_INPUT_BYTES`] bytes.
+pub fn encode_input(out: &mut Vec<u8>, id: u32, bytes: &[u8], is_last: bool) {
+    debug_assert!(bytes.len() <= MAX_INPUT_BYTES);
     let flags = if is_last { FLAG_END } else { 0 };
     let payload_len = u32::try_from(4 + bytes.len()).unwrap_or(u32::MAX);
-    out.extend_from_slice(&with_id(header(Kind::StreamInput, flags, payload_len), id));
+    out.extend_from_slice(&with_stream_id(
+        encode_header(FrameKind::StreamInput, flags, payload_len),
+        id,
+    ));
     out.extend_from_slice(bytes);
 }
 
@@ -92,37 +97,43 @@ pub fn input(out: &mut Vec<u8>, id: u32, bytes: &[u8], is_last: bool) {
 ///
 /// # Errors
 /// [`WireError::PayloadTooLong`].
-pub fn message_head(
+pub fn encode_message_head(
     id: u32,
     is_text: bool,
     len: usize,
 ) -> Result<[u8; MESSAGE_HEAD_LEN], WireError> {
-    let payload_len = checked_len(len.saturating_add(4).min(PAYLOAD_MAX as usize + 1))?;
+    let payload_len = check_payload_len(len.saturating_add(4).min(MAX_PAYLOAD_BYTES as usize + 1))?;
     let flags = if is_text { FLAG_TEXT } else { 0 };
-    Ok(with_id(header(Kind::Message, flags, payload_len), id))
+    Ok(with_stream_id(
+        encode_header(FrameKind::Message, flags, payload_len),
+        id,
+    ))
 }
 
 /// Appends CLOSE; of a reason that is too long what fits.
-pub fn close(out: &mut Vec<u8>, id: u32, code: u16, reason: &str) {
+pub fn encode_close(out: &mut Vec<u8>, id: u32, code: u16, reason: &str) {
     let reason = cut_reason(reason);
     let payload_len = u32::try_from(6 + reason.len()).unwrap_or(6);
-    out.extend_from_slice(&with_id(header(Kind::Close, 0, payload_len), id));
+    out.extend_from_slice(&with_stream_id(
+        encode_header(FrameKind::Close, 0, payload_len),
+        id,
+    ));
     out.extend_from_slice(&code.to_le_bytes());
     out.extend_from_slice(reason.as_bytes());
 }
 
-fn with_id(header: [u8; HEADER_LEN], id: u32) -> [u8; HEADER_LEN + 4] {
+fn with_stream_id(header: [u8; HEADER_LEN], id: u32) -> [u8; HEADER_LEN + 4] {
     let mut out = [0; HEADER_LEN + 4];
     out[..HEADER_LEN].copy_from_slice(&header);
     out[HEADER_LEN..].copy_from_slice(&id.to_le_bytes());
     out
 }
 
-fn header(kind: Kind, flags: u8, payload_len: u32) -> [u8; HEADER_LEN] {
+fn encode_header(kind: FrameKind, flags: u8, payload_len: u32) -> [u8; HEADER_LEN] {
     let header = FrameHeader {
         kind,
         flags,
-        count: 0,
+        string_count: 0,
         payload_len,
     };
     header.encode()

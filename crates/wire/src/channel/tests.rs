@@ -1,12 +1,12 @@
 //! The channel machine at every cut of its input, and against noise.
 
 use super::*;
-use crate::frame::{FLAG_END, FLAG_PROTOCOL, FLAG_STREAM, FLAG_TEXT, FrameHeader};
-use crate::{Kind, RequestBody, WireError};
+use crate::frame::{FLAG_END, FLAG_PROTOCOL_ERROR, FLAG_STREAM, FLAG_TEXT, FrameHeader};
+use crate::{FrameKind, RequestBodySource, WireError};
 
 /// Events without borrows; pieces of one body or message are joined.
 #[derive(Debug, PartialEq, Eq)]
-enum Seen {
+enum RecordedChannelEvent {
     Answer(u32, u16, usize, Option<u32>),
     Bytes(u32, Vec<u8>),
     End(u32),
@@ -19,14 +19,14 @@ enum Seen {
     Hijack(u32),
 }
 
-fn record(seen: &mut Vec<Seen>, event: ChannelEvent<'_>) {
-    let add = |seen: &mut Vec<Seen>, id: u32, bytes: &[u8]| match seen.last_mut() {
+fn record(seen: &mut Vec<RecordedChannelEvent>, event: ChannelEvent<'_>) {
+    let add = |seen: &mut Vec<RecordedChannelEvent>, id: u32, bytes: &[u8]| match seen.last_mut() {
         _ if bytes.is_empty() => {}
-        Some(Seen::Bytes(of, body)) if *of == id => body.extend_from_slice(bytes),
-        _ => seen.push(Seen::Bytes(id, bytes.to_vec())),
+        Some(RecordedChannelEvent::Bytes(of, body)) if *of == id => body.extend_from_slice(bytes),
+        _ => seen.push(RecordedChannelEvent::Bytes(id, bytes.to_vec())),
     };
     match event {
-        ChannelEvent::Answer {
+        ChannelEvent::Response {
             id,
             head,
             body,
@@ -35,28 +35,41 @@ fn record(seen: &mut Vec<Seen>, event: ChannelEvent<'_>) {
             ..
         } => {
             let head = head.unwrap();
-            seen.push(Seen::Answer(id, head.status, head.field_count, body_len));
+            seen.push(RecordedChannelEvent::Answer(
+                id,
+                head.status,
+                head.field_count,
+                body_len,
+            ));
             add(seen, id, body);
             if end {
-                seen.push(Seen::End(id));
+                seen.push(RecordedChannelEvent::End(id));
             }
         }
         ChannelEvent::Data { id, bytes, end } => {
             add(seen, id, bytes);
             if end {
-                seen.push(Seen::End(id));
+                seen.push(RecordedChannelEvent::End(id));
             }
         }
         ChannelEvent::Accept { id, head } => {
             let head = head.unwrap();
             let subprotocol = head.subprotocol.to_owned();
-            seen.push(Seen::Accept(id, subprotocol, head.fields().count()));
+            seen.push(RecordedChannelEvent::Accept(
+                id,
+                subprotocol,
+                head.fields().count(),
+            ));
         }
         ChannelEvent::Reset {
             id,
             reason,
             is_protocol,
-        } => seen.push(Seen::Reset(id, reason.to_owned(), is_protocol)),
+        } => seen.push(RecordedChannelEvent::Reset(
+            id,
+            reason.to_owned(),
+            is_protocol,
+        )),
         ChannelEvent::Message {
             id,
             is_text,
@@ -66,9 +79,15 @@ fn record(seen: &mut Vec<Seen>, event: ChannelEvent<'_>) {
             end,
         } => {
             if is_first {
-                seen.push(Seen::Message(id, is_text, len, Vec::new(), false));
+                seen.push(RecordedChannelEvent::Message(
+                    id,
+                    is_text,
+                    len,
+                    Vec::new(),
+                    false,
+                ));
             }
-            let Some(Seen::Message(of, _, _, all, ended)) = seen.last_mut() else {
+            let Some(RecordedChannelEvent::Message(of, _, _, all, ended)) = seen.last_mut() else {
                 panic!("a piece of no message");
             };
             assert_eq!((*of, *ended), (id, false));
@@ -76,15 +95,15 @@ fn record(seen: &mut Vec<Seen>, event: ChannelEvent<'_>) {
             *ended = end;
         }
         ChannelEvent::Close { id, code, reason } => {
-            seen.push(Seen::Close(id, code, reason.to_owned()));
+            seen.push(RecordedChannelEvent::Close(id, code, reason.to_owned()));
         }
-        ChannelEvent::Window { id, bytes } => seen.push(Seen::Window(id, bytes)),
-        ChannelEvent::Pull { id } => seen.push(Seen::Pull(id)),
-        ChannelEvent::Hijack { id } => seen.push(Seen::Hijack(id)),
+        ChannelEvent::Window { id, bytes } => seen.push(RecordedChannelEvent::Window(id, bytes)),
+        ChannelEvent::Pull { id } => seen.push(RecordedChannelEvent::Pull(id)),
+        ChannelEvent::Hijack { id } => seen.push(RecordedChannelEvent::Hijack(id)),
     }
 }
 
-fn run(bytes: &[u8], ends: &[usize]) -> Result<Vec<Seen>, WireError> {
+fn run(bytes: &[u8], ends: &[usize]) -> Result<Vec<RecordedChannelEvent>, WireError> {
     let mut decoder = ChannelDecoder::new();
     let mut seen = Vec::new();
     let mut at = 0;
@@ -99,42 +118,42 @@ fn run(bytes: &[u8], ends: &[usize]) -> Result<Vec<Seen>, WireError> {
     Ok(seen)
 }
 
-fn conversation() -> (Vec<u8>, Vec<Seen>) {
+fn conversation() -> (Vec<u8>, Vec<RecordedChannelEvent>) {
     let mut bytes = Vec::new();
     let head: [&[u8]; 3] = [b"200 OK", b"A", b"b"];
-    worker::answer(&mut bytes, FLAG_END, 1, 7, &head, b"hello");
-    worker::answer(&mut bytes, FLAG_STREAM, 2, 7, &[b"201"], b"one");
-    worker::data(&mut bytes, 0, 2, b"two");
-    worker::pull(&mut bytes, 2);
-    worker::data(&mut bytes, 0, 3, b"other");
-    worker::data(&mut bytes, 0, 2, b"");
-    worker::data(&mut bytes, FLAG_END, 2, b"");
-    worker::reset(&mut bytes, FLAG_PROTOCOL, 3, "cut é");
-    worker::accept(&mut bytes, 4, &[b"chat", b"A", b"b"]);
-    worker::message(&mut bytes, FLAG_TEXT, 4, "é".as_bytes());
-    worker::message(&mut bytes, 0, 4, b"");
-    worker::window(&mut bytes, 4, 77);
-    worker::close(&mut bytes, 4, 1000, "bye");
-    worker::hijack(&mut bytes, 5);
-    worker::answer(&mut bytes, FLAG_END, u32::MAX, 0, &[b"204"], b"");
+    worker::encode_response(&mut bytes, FLAG_END, 1, 7, &head, b"hello");
+    worker::encode_response(&mut bytes, FLAG_STREAM, 2, 7, &[b"201"], b"one");
+    worker::encode_data(&mut bytes, 0, 2, b"two");
+    worker::encode_pull(&mut bytes, 2);
+    worker::encode_data(&mut bytes, 0, 3, b"other");
+    worker::encode_data(&mut bytes, 0, 2, b"");
+    worker::encode_data(&mut bytes, FLAG_END, 2, b"");
+    worker::encode_reset(&mut bytes, FLAG_PROTOCOL_ERROR, 3, "cut é");
+    worker::encode_accept(&mut bytes, 4, &[b"chat", b"A", b"b"]);
+    worker::encode_message(&mut bytes, FLAG_TEXT, 4, "é".as_bytes());
+    worker::encode_message(&mut bytes, 0, 4, b"");
+    worker::encode_window(&mut bytes, 4, 77);
+    worker::encode_close(&mut bytes, 4, 1000, "bye");
+    worker::encode_hijack(&mut bytes, 5);
+    worker::encode_response(&mut bytes, FLAG_END, u32::MAX, 0, &[b"204"], b"");
     let seen = vec![
-        Seen::Answer(1, 200, 1, Some(5)),
-        Seen::Bytes(1, b"hello".to_vec()),
-        Seen::End(1),
-        Seen::Answer(2, 201, 0, None),
-        Seen::Bytes(2, b"onetwo".to_vec()),
-        Seen::Pull(2),
-        Seen::Bytes(3, b"other".to_vec()),
-        Seen::End(2),
-        Seen::Reset(3, "cut é".into(), true),
-        Seen::Accept(4, "chat".into(), 1),
-        Seen::Message(4, true, 2, "é".as_bytes().to_vec(), true),
-        Seen::Message(4, false, 0, Vec::new(), true),
-        Seen::Window(4, 77),
-        Seen::Close(4, 1000, "bye".into()),
-        Seen::Hijack(5),
-        Seen::Answer(u32::MAX, 204, 0, Some(0)),
-        Seen::End(u32::MAX),
+        RecordedChannelEvent::Answer(1, 200, 1, Some(5)),
+        RecordedChannelEvent::Bytes(1, b"hello".to_vec()),
+        RecordedChannelEvent::End(1),
+        RecordedChannelEvent::Answer(2, 201, 0, None),
+        RecordedChannelEvent::Bytes(2, b"onetwo".to_vec()),
+        RecordedChannelEvent::Pull(2),
+        RecordedChannelEvent::Bytes(3, b"other".to_vec()),
+        RecordedChannelEvent::End(2),
+        RecordedChannelEvent::Reset(3, "cut é".into(), true),
+        RecordedChannelEvent::Accept(4, "chat".into(), 1),
+        RecordedChannelEvent::Message(4, true, 2, "é".as_bytes().to_vec(), true),
+        RecordedChannelEvent::Message(4, false, 0, Vec::new(), true),
+        RecordedChannelEvent::Window(4, 77),
+        RecordedChannelEvent::Close(4, 1000, "bye".into()),
+        RecordedChannelEvent::Hijack(5),
+        RecordedChannelEvent::Answer(u32::MAX, 204, 0, Some(0)),
+        RecordedChannelEvent::End(u32::MAX),
     ];
     (bytes, seen)
 }
@@ -154,17 +173,17 @@ fn streams_are_read_wherever_the_bytes_are_cut() {
 #[test]
 fn heads_that_are_wrong_leave_the_frames_intact() {
     let mut bytes = Vec::new();
-    worker::answer(&mut bytes, FLAG_END, 1, 0, &[b"100"], b"x");
-    worker::accept(&mut bytes, 1, &[b"a b"]);
-    worker::accept(&mut bytes, 1, &[b"", b"A", b"x\r\ny"]);
-    worker::accept(&mut bytes, 1, &[b"", b"A"]);
+    worker::encode_response(&mut bytes, FLAG_END, 1, 0, &[b"100"], b"x");
+    worker::encode_accept(&mut bytes, 1, &[b"a b"]);
+    worker::encode_accept(&mut bytes, 1, &[b"", b"A", b"x\r\ny"]);
+    worker::encode_accept(&mut bytes, 1, &[b"", b"A"]);
     let mut decoder = ChannelDecoder::new();
     let mut rest = &bytes[..];
     let mut errors = Vec::new();
     while let Some(decoded) = decoder.decode(rest).unwrap() {
         rest = &rest[decoded.consumed..];
         errors.push(match decoded.event {
-            ChannelEvent::Answer { head, .. } => head.unwrap_err(),
+            ChannelEvent::Response { head, .. } => head.unwrap_err(),
             ChannelEvent::Accept { head, .. } => head.unwrap_err(),
             other => panic!("{other:?}"),
         });
@@ -173,7 +192,7 @@ fn heads_that_are_wrong_leave_the_frames_intact() {
         WireError::BadStatus,
         WireError::BadSubprotocol,
         WireError::BadFieldValue,
-        WireError::HeadCount,
+        WireError::BadStringCount,
     ];
     assert_eq!((rest.len(), &errors[..]), (0, &expected[..]));
 }
@@ -207,21 +226,24 @@ fn noise_is_refused_or_read_but_never_a_panic() {
 #[test]
 fn an_open_that_is_refused_leaves_the_buffer_alone() {
     let mut out = b"before".to_vec();
-    let refused = open(&mut out, false, RequestBody::Inline(b""), |out| {
+    let refused = encode_open(&mut out, false, RequestBodySource::Inline(b""), |out| {
         out.push(1);
         Err(WireError::NulInText)
     });
     assert_eq!(refused, Err(WireError::NulInText));
-    let too_long = RequestBody::Follows(crate::PAYLOAD_MAX);
-    assert!(open(&mut out, false, too_long, |_| Ok(())).is_err());
-    assert!(message_head(1, false, crate::PAYLOAD_MAX as usize - 3).is_err());
+    let too_long = RequestBodySource::AppendedByCaller(crate::MAX_PAYLOAD_BYTES);
+    assert!(encode_open(&mut out, false, too_long, |_| Ok(())).is_err());
+    assert!(encode_message_head(1, false, crate::MAX_PAYLOAD_BYTES as usize - 3).is_err());
     assert_eq!(out, b"before");
 }
 
 #[test]
 fn a_close_of_ours_is_cut_between_characters() {
     let mut out = Vec::new();
-    close(&mut out, 1, 1000, &"é".repeat(100));
+    encode_close(&mut out, 1, 1000, &"é".repeat(100));
     let header = FrameHeader::parse(&out).unwrap().unwrap();
-    assert_eq!((header.kind, header.payload_len), (Kind::Close, 6 + 122));
+    assert_eq!(
+        (header.kind, header.payload_len),
+        (FrameKind::Close, 6 + 122)
+    );
 }

@@ -4,7 +4,7 @@
 //! in C makes the whole dictionary; nothing is allocated here but room in the output. Which keys there
 //! are and what they say is the caller's; this file knows the bytes.
 
-use super::{clamp, python_ascii_len, python_text};
+use super::{marshal_len, write_python_ascii_len, write_python_str};
 use crate::WireError;
 
 /// Writes one scope to the end of a buffer: entries in any order, each key once, then
@@ -22,28 +22,28 @@ impl<'a> ScopeEncoder<'a> {
     }
 
     /// An entry of text.
-    pub fn text(&mut self, key: &'static str, value: &str) {
-        self.key(key);
-        self.utf8(value);
+    pub fn push_str(&mut self, key: &'static str, value: &str) {
+        self.write_key(key);
+        self.write_utf8(value);
     }
 
     /// An entry of text that came as bytes: what is no UTF-8 in it is replaced (U+FFFD).
-    pub fn lossy_text(&mut self, key: &'static str, value: &[u8]) {
-        self.key(key);
-        self.utf8(&String::from_utf8_lossy(value));
+    pub fn push_lossy_str(&mut self, key: &'static str, value: &[u8]) {
+        self.write_key(key);
+        self.write_utf8(&String::from_utf8_lossy(value));
     }
 
     /// An entry of bytes.
-    pub fn bytes(&mut self, key: &'static str, value: &[u8]) {
-        self.key(key);
-        self.byte_string(value);
+    pub fn push_bytes(&mut self, key: &'static str, value: &[u8]) {
+        self.write_key(key);
+        self.write_bytes(value);
     }
 
     /// An entry that is an address: host, and port if it has one.
-    pub fn address(&mut self, key: &'static str, host: &[u8], port: Option<u16>) {
-        self.key(key);
+    pub fn push_address(&mut self, key: &'static str, host: &[u8], port: Option<u16>) {
+        self.write_key(key);
         self.out.extend_from_slice(&[b')', 2]);
-        python_text(self.out, host);
+        write_python_str(self.out, host);
         match port {
             Some(port) => {
                 self.out.push(b'i');
@@ -54,18 +54,18 @@ impl<'a> ScopeEncoder<'a> {
     }
 
     /// An entry that is `None`.
-    pub fn none(&mut self, key: &'static str) {
-        self.key(key);
+    pub fn push_none(&mut self, key: &'static str) {
+        self.write_key(key);
         self.out.push(b'N');
     }
 
     /// An entry that is a list of text.
-    pub fn texts<'v>(&mut self, key: &'static str, values: impl Iterator<Item = &'v [u8]>) {
-        self.key(key);
-        self.list(|encoder| {
+    pub fn push_str_list<'v>(&mut self, key: &'static str, values: impl Iterator<Item = &'v [u8]>) {
+        self.write_key(key);
+        self.write_list(|encoder| {
             let mut count = 0;
             for value in values {
-                python_text(encoder.out, value);
+                write_python_str(encoder.out, value);
                 count += 1;
             }
             count
@@ -73,11 +73,11 @@ impl<'a> ScopeEncoder<'a> {
     }
 
     /// The entry `headers`: a list of pairs of bytes, names in lower case. `fill` gives each to
-    /// [`Headers::add`].
-    pub fn headers(&mut self, fill: impl FnOnce(&mut Headers<'_>)) {
-        self.key("headers");
-        self.list(|encoder| {
-            let mut headers = Headers {
+    /// [`HeaderList::add`].
+    pub fn push_headers(&mut self, fill: impl FnOnce(&mut HeaderList<'_>)) {
+        self.write_key("headers");
+        self.write_list(|encoder| {
+            let mut headers = HeaderList {
                 out: encoder.out,
                 count: 0,
             };
@@ -95,59 +95,59 @@ impl<'a> ScopeEncoder<'a> {
         Ok(())
     }
 
-    fn key(&mut self, key: &'static str) {
+    fn write_key(&mut self, key: &'static str) {
         // Not interned: measured 0.3 us quicker to load, and no slower over a dozen look-ups.
-        python_text(self.out, key.as_bytes());
+        write_python_str(self.out, key.as_bytes());
     }
 
-    fn utf8(&mut self, value: &str) {
+    fn write_utf8(&mut self, value: &str) {
         if value.is_ascii() {
-            python_ascii_len(self.out, value.len());
+            write_python_ascii_len(self.out, value.len());
         } else {
             self.out.push(b'u');
             self.out
-                .extend_from_slice(&clamp(value.len()).to_le_bytes());
+                .extend_from_slice(&marshal_len(value.len()).to_le_bytes());
         }
         self.out.extend_from_slice(value.as_bytes());
     }
 
-    fn byte_string(&mut self, value: &[u8]) {
-        byte_string(self.out, value);
+    fn write_bytes(&mut self, value: &[u8]) {
+        write_python_bytes(self.out, value);
     }
 
     /// A list whose length `fill` says.
-    fn list(&mut self, fill: impl FnOnce(&mut ScopeEncoder<'_>) -> usize) {
+    fn write_list(&mut self, fill: impl FnOnce(&mut ScopeEncoder<'_>) -> usize) {
         self.out.push(b'[');
         let at = self.out.len();
         self.out.extend_from_slice(&[0; 4]);
         let mut inner = ScopeEncoder { out: self.out };
         let count = fill(&mut inner);
-        self.out[at..at + 4].copy_from_slice(&clamp(count).to_le_bytes());
+        self.out[at..at + 4].copy_from_slice(&marshal_len(count).to_le_bytes());
     }
 }
 
 /// The list of headers that is being written.
 #[derive(Debug)]
-pub struct Headers<'a> {
+pub struct HeaderList<'a> {
     out: &'a mut Vec<u8>,
     count: usize,
 }
 
-impl Headers<'_> {
+impl HeaderList<'_> {
     /// Adds one; its name is written in lower case.
     pub fn add(&mut self, name: &[u8], value: &[u8]) {
         self.count += 1;
         self.out.extend_from_slice(&[b')', 2]);
         let start = self.out.len();
-        byte_string(self.out, name);
+        write_python_bytes(self.out, name);
         self.out[start + 5..].make_ascii_lowercase();
-        byte_string(self.out, value);
+        write_python_bytes(self.out, value);
     }
 }
 
-fn byte_string(out: &mut Vec<u8>, value: &[u8]) {
+fn write_python_bytes(out: &mut Vec<u8>, value: &[u8]) {
     out.push(b's');
-    out.extend_from_slice(&clamp(value.len()).to_le_bytes());
+    out.extend_from_slice(&marshal_len(value.len()).to_le_bytes());
     out.extend_from_slice(value);
 }
 
@@ -159,13 +159,13 @@ mod tests {
     fn writes_every_form() {
         let mut out = Vec::new();
         let mut scope = ScopeEncoder::new(&mut out);
-        scope.text("type", "http");
-        scope.lossy_text("path", b"/\xff");
-        scope.bytes("raw_path", b"/%ff");
-        scope.address("client", b"::1", Some(258));
-        scope.none("server");
-        scope.texts("subprotocols", [&b"a"[..], b"b"].into_iter());
-        scope.headers(|headers| headers.add(b"X-A", b"B"));
+        scope.push_str("type", "http");
+        scope.push_lossy_str("path", b"/\xff");
+        scope.push_bytes("raw_path", b"/%ff");
+        scope.push_address("client", b"::1", Some(258));
+        scope.push_none("server");
+        scope.push_str_list("subprotocols", [&b"a"[..], b"b"].into_iter());
+        scope.push_headers(|headers| headers.add(b"X-A", b"B"));
         scope.finish().unwrap();
         let expected = b"{z\x04typez\x04httpz\x04pathu\x04\0\0\0/\xef\xbf\xbd\
             z\x08raw_paths\x04\0\0\0/%ffz\x06client)\x02z\x03::1i\x02\x01\0\0z\x06serverN\

@@ -1,32 +1,32 @@
 //! The records of a FastCGI request: BEGIN_REQUEST, PARAMS, STDIN, ABORT_REQUEST.
 //!
-//! Called by the relay of an upstream, in this order: [`encode_begin`], a [`ParamsWriter`] to its
+//! Called by the relay of an upstream, in this order: [`encode_begin`], a [`FastCgiParamsWriter`] to its
 //! `finish`, STDIN with the body, [`encode_stdin_end`] also when there is none. Everything is
 //! appended to a buffer that the caller writes out; a large body needs no copy: [`stdin_header`]
 //! goes before each piece.
 
 use super::{REQUEST_ID, VERSION};
-use crate::gateway::{EncodeError, Pairs};
+use crate::gateway::{EncodeError, VariableWriter};
 
 /// The most content that one record of ours carries: the largest multiple of 8 below 2^16, so that
 /// a full record needs no padding.
-pub const RECORD_CONTENT_MAX: u16 = 65_528;
+pub const MAX_RECORD_CONTENT: u16 = 65_528;
 
 /// Appends BEGIN_REQUEST for a responder. Without `keep_conn` the application closes the connection
 /// when it has answered.
 pub fn encode_begin(out: &mut Vec<u8>, keep_conn: bool) {
-    out.extend_from_slice(&header(BEGIN_REQUEST, 8, 0));
+    out.extend_from_slice(&encode_header(BEGIN_REQUEST, 8, 0));
     out.extend_from_slice(&[0, RESPONDER, u8::from(keep_conn), 0, 0, 0, 0, 0]);
 }
 
 /// Appends STDIN records with `bytes`; nothing when there are none, as an empty record is the end.
 pub fn encode_stdin(out: &mut Vec<u8>, bytes: &[u8]) {
-    for piece in bytes.chunks(usize::from(RECORD_CONTENT_MAX)) {
-        let len = u16::try_from(piece.len()).unwrap_or(RECORD_CONTENT_MAX);
-        let padding = padding(len);
-        out.extend_from_slice(&header(STDIN, len, padding));
+    for piece in bytes.chunks(usize::from(MAX_RECORD_CONTENT)) {
+        let len = u16::try_from(piece.len()).unwrap_or(MAX_RECORD_CONTENT);
+        let padding = padding_len(len);
+        out.extend_from_slice(&encode_header(STDIN, len, padding));
         out.extend_from_slice(piece);
-        pad(out, padding);
+        push_padding(out, padding);
     }
 }
 
@@ -34,30 +34,30 @@ pub fn encode_stdin(out: &mut Vec<u8>, bytes: &[u8]) {
 /// `len` is not 0.
 pub fn stdin_header(len: u16) -> [u8; 8] {
     debug_assert_ne!(len, 0, "an empty record ends the body");
-    header(STDIN, len, 0)
+    encode_header(STDIN, len, 0)
 }
 
 /// Appends the end of the body.
 pub fn encode_stdin_end(out: &mut Vec<u8>) {
-    out.extend_from_slice(&header(STDIN, 0, 0));
+    out.extend_from_slice(&encode_header(STDIN, 0, 0));
 }
 
 /// Appends ABORT_REQUEST. The application answers with END_REQUEST, sooner or later.
 pub fn encode_abort(out: &mut Vec<u8>) {
-    out.extend_from_slice(&header(ABORT_REQUEST, 0, 0));
+    out.extend_from_slice(&encode_header(ABORT_REQUEST, 0, 0));
 }
 
 /// Writes the variables of a request in PARAMS records, as many as they need.
 #[derive(Debug)]
-pub struct ParamsWriter<'o> {
+pub struct FastCgiParamsWriter<'o> {
     out: &'o mut Vec<u8>,
     start: usize,
     /// Where the header of the open record stands.
-    record: usize,
+    record_start: usize,
     is_too_large: bool,
 }
 
-impl<'o> ParamsWriter<'o> {
+impl<'o> FastCgiParamsWriter<'o> {
     /// Opens the stream of variables at the end of `out`.
     pub fn new(out: &'o mut Vec<u8>) -> Self {
         let start = out.len();
@@ -65,7 +65,7 @@ impl<'o> ParamsWriter<'o> {
         Self {
             out,
             start,
-            record: start,
+            record_start: start,
             is_too_large: false,
         }
     }
@@ -79,12 +79,12 @@ impl<'o> ParamsWriter<'o> {
             self.out.truncate(self.start);
             return Err(EncodeError::TooLarge);
         }
-        if self.out.len() == self.record + 8 {
-            self.out.truncate(self.record);
+        if self.out.len() == self.record_start + 8 {
+            self.out.truncate(self.record_start);
         } else {
-            close(self.out, self.record);
+            finish_record(self.out, self.record_start);
         }
-        self.out.extend_from_slice(&header(PARAMS, 0, 0));
+        self.out.extend_from_slice(&encode_header(PARAMS, 0, 0));
         Ok(())
     }
 
@@ -98,22 +98,22 @@ impl<'o> ParamsWriter<'o> {
 
     fn push(&mut self, mut bytes: &[u8]) {
         loop {
-            let room = usize::from(RECORD_CONTENT_MAX) - (self.out.len() - self.record - 8);
+            let room = usize::from(MAX_RECORD_CONTENT) - (self.out.len() - self.record_start - 8);
             let (now, later) = bytes.split_at(room.min(bytes.len()));
             self.out.extend_from_slice(now);
             if later.is_empty() {
                 return;
             }
-            close(self.out, self.record);
-            self.record = self.out.len();
+            finish_record(self.out, self.record_start);
+            self.record_start = self.out.len();
             self.out.extend_from_slice(&[0; 8]);
             bytes = later;
         }
     }
 }
 
-impl Pairs for ParamsWriter<'_> {
-    fn pair(&mut self, name: &[u8], value: &[u8]) {
+impl VariableWriter for FastCgiParamsWriter<'_> {
+    fn push_variable(&mut self, name: &[u8], value: &[u8]) {
         self.push_len(name.len());
         self.push_len(value.len());
         if !self.is_too_large {
@@ -124,24 +124,24 @@ impl Pairs for ParamsWriter<'_> {
 }
 
 /// Writes the header of the PARAMS record at `record`, which reaches to the end, and pads it.
-fn close(out: &mut Vec<u8>, record: usize) {
-    let len = u16::try_from(out.len() - record - 8).unwrap_or(RECORD_CONTENT_MAX);
-    let padding = padding(len);
-    out[record..record + 8].copy_from_slice(&header(PARAMS, len, padding));
-    pad(out, padding);
+fn finish_record(out: &mut Vec<u8>, record: usize) {
+    let len = u16::try_from(out.len() - record - 8).unwrap_or(MAX_RECORD_CONTENT);
+    let padding = padding_len(len);
+    out[record..record + 8].copy_from_slice(&encode_header(PARAMS, len, padding));
+    push_padding(out, padding);
 }
 
-fn header(kind: u8, len: u16, padding: u8) -> [u8; 8] {
+fn encode_header(kind: u8, len: u16, padding: u8) -> [u8; 8] {
     let ([r0, r1], [l0, l1]) = (REQUEST_ID.to_be_bytes(), len.to_be_bytes());
     [VERSION, kind, r0, r1, l0, l1, padding, 0]
 }
 
 /// What brings a record to a multiple of eight bytes, as the specification (§3.3) recommends.
-fn padding(len: u16) -> u8 {
+fn padding_len(len: u16) -> u8 {
     u8::try_from(len.wrapping_neg() % 8).unwrap_or_default()
 }
 
-fn pad(out: &mut Vec<u8>, padding: u8) {
+fn push_padding(out: &mut Vec<u8>, padding: u8) {
     out.extend_from_slice(&[0; 8][..usize::from(padding)]);
 }
 

@@ -1,13 +1,15 @@
 //! Tests of FastCGI: records in hex with their meaning, each also read cut at every byte.
 
 use super::*;
-use crate::gateway::Pairs as _;
 use crate::gateway::ResponseDecoder;
-use crate::gateway::testing::{Outcome, SMALL, Seen, body, bytes, decode, head, log};
+use crate::gateway::VariableWriter as _;
+use crate::gateway::testing::{
+    Outcome, RecordedGatewayEvent, SMALL, body, bytes, decode, head, log,
+};
 
 fn response(vector: &str) -> Outcome {
     decode(
-        || ResponseDecoder::FastCgi(Decoder::new(SMALL, false)),
+        || ResponseDecoder::FastCgi(FastCgiDecoder::new(SMALL, false)),
         &bytes(vector),
     )
 }
@@ -19,16 +21,16 @@ const END: &str = "01 03 0001 0008 00 00 00000000 00 000000 ";
 
 #[test]
 fn reads_responses_as_applications_write_them() {
-    let rows: &[(&str, String, &[Seen])] = &[
+    let rows: &[(&str, String, &[RecordedGatewayEvent])] = &[
         (
             "one record, empty STDOUT, end",
             format!("01 06 0001 0009 07 00 'A: 1\\n\\nabc' 00000000000000 01 06 0001 0000 00 00 {END}"),
-            &[head(200, "A: 1\n"), body("abc"), Seen::End(true)],
+            &[head(200, "A: 1\n"), body("abc"), RecordedGatewayEvent::End(true)],
         ),
         (
             "no empty STDOUT",
             format!("{HEAD} 01 06 0001 0003 00 00 'abc' {END}"),
-            &[head(200, "A: 1\n"), body("abc"), Seen::End(true)],
+            &[head(200, "A: 1\n"), body("abc"), RecordedGatewayEvent::End(true)],
         ),
         (
             "a head over three records and a body at once",
@@ -36,7 +38,7 @@ fn reads_responses_as_applications_write_them() {
                 "01 06 0001 000a 00 00 'Status: 40' 01 06 0001 0003 05 00 '4\\r\\n' 0102030405
                  01 06 0001 0009 00 00 'A: 1\\n\\r\\nab' {END}"
             ),
-            &[head(404, "A: 1\n"), body("ab"), Seen::End(true)],
+            &[head(404, "A: 1\n"), body("ab"), RecordedGatewayEvent::End(true)],
         ),
         (
             "log lines before, in and behind the head, and at the end",
@@ -49,18 +51,18 @@ fn reads_responses_as_applications_write_them() {
                 head(200, "A: 1\n"),
                 body("b"),
                 log("z"),
-                Seen::End(true),
+                RecordedGatewayEvent::End(true),
             ],
         ),
         (
             "a log behind the end of STDOUT",
             format!("{HEAD} 01 06 0001 0000 00 00 01 07 0001 0001 00 00 'z' {END}"),
-            &[head(200, "A: 1\n"), log("z"), Seen::End(true)],
+            &[head(200, "A: 1\n"), log("z"), RecordedGatewayEvent::End(true)],
         ),
         (
             "a padded end and an exit status",
             format!("{HEAD} 01 03 0001 0008 03 00 000000ff 00 000000 aabbcc"),
-            &[head(200, "A: 1\n"), Seen::End(true)],
+            &[head(200, "A: 1\n"), RecordedGatewayEvent::End(true)],
         ),
         (
             "records about the application itself",
@@ -68,12 +70,12 @@ fn reads_responses_as_applications_write_them() {
                 "01 0b 0000 0008 00 00 0900000000000000 {HEAD}
                  01 0a 0000 0012 06 00 0f01'FCGI_MPXS_CONNS0' 000000000000 {END}"
             ),
-            &[head(200, "A: 1\n"), Seen::End(true)],
+            &[head(200, "A: 1\n"), RecordedGatewayEvent::End(true)],
         ),
         (
             "reserved bytes that are not zero",
             format!("01 06 0001 0006 00 ff 'A: 1\\n\\n' {END}"),
-            &[head(200, "A: 1\n"), Seen::End(true)],
+            &[head(200, "A: 1\n"), RecordedGatewayEvent::End(true)],
         ),
     ];
     for (name, vector, expected) in rows {
@@ -199,14 +201,14 @@ fn refuses_what_the_protocol_forbids() {
         (
             "a byte behind the end",
             format!("{HEAD} {END} 00"),
-            AfterEnd,
+            DataAfterEnd,
         ),
         (
             "a response behind the end",
             format!("{HEAD} {END} {HEAD} {END}"),
-            AfterEnd,
+            DataAfterEnd,
         ),
-        ("an end twice", format!("{HEAD} {END} {END}"), AfterEnd),
+        ("an end twice", format!("{HEAD} {END} {END}"), DataAfterEnd),
         ("nothing", String::new(), Truncated),
         ("half a header", "01 06 00".to_owned(), Truncated),
         (
@@ -243,10 +245,10 @@ fn refuses_what_the_protocol_forbids() {
 #[test]
 fn does_not_offer_a_connection_with_bytes_behind_the_end() {
     let input = bytes(&format!("{HEAD} {END} 01"));
-    let mut decoder = Decoder::new(SMALL, false);
+    let mut decoder = FastCgiDecoder::new(SMALL, false);
     let head = decoder.decode(&input).unwrap();
     let end = decoder.decode(&input[head.consumed..]).unwrap();
-    assert_eq!(end.event, Some(Event::End { reusable: false }));
+    assert_eq!(end.event, Some(GatewayEvent::End { reusable: false }));
 }
 
 #[test]
@@ -259,8 +261,8 @@ fn bounds_a_head_over_any_number_of_records() {
 #[test]
 fn drops_the_body_of_a_response_to_head() {
     let vector = bytes(&format!("{HEAD} 01 06 0001 0003 00 00 'abc' {END}"));
-    let new = || ResponseDecoder::FastCgi(Decoder::new(SMALL, true));
-    let expected = vec![head(200, "A: 1\n"), Seen::End(true)];
+    let new = || ResponseDecoder::FastCgi(FastCgiDecoder::new(SMALL, true));
+    let expected = vec![head(200, "A: 1\n"), RecordedGatewayEvent::End(true)];
     assert_eq!(decode(new, &vector), (expected, Ok(())));
 }
 
@@ -270,15 +272,15 @@ fn takes_records_of_the_largest_size() {
     input.extend_from_slice(&[1, 6, 0, 1, 0xff, 0xff, 0xff, 0]);
     input.extend_from_slice(&[b'x'; 65_535 + 255]);
     input.extend_from_slice(&bytes(END));
-    let mut decoder = Decoder::new(SMALL, false);
+    let mut decoder = FastCgiDecoder::new(SMALL, false);
     let (mut at, mut body_len) = (0, 0);
     loop {
         let decoded = decoder.decode(&input[at..]).unwrap();
         at += decoded.consumed;
         match decoded.event {
-            Some(Event::Body(bytes)) => body_len += bytes.len(),
-            Some(Event::End { reusable }) => break assert!(reusable),
-            Some(Event::Head(_)) => (),
+            Some(GatewayEvent::Body(bytes)) => body_len += bytes.len(),
+            Some(GatewayEvent::End { reusable }) => break assert!(reusable),
+            Some(GatewayEvent::Head(_)) => (),
             other => panic!("{other:?}"),
         }
     }
@@ -289,9 +291,9 @@ fn takes_records_of_the_largest_size() {
 fn writes_a_request_record_by_record() {
     let mut out = Vec::new();
     encode_begin(&mut out, true);
-    let mut params = ParamsWriter::new(&mut out);
-    params.pair(b"A", b"bc");
-    params.pair(b"B", b"");
+    let mut params = FastCgiParamsWriter::new(&mut out);
+    params.push_variable(b"A", b"bc");
+    params.push_variable(b"B", b"");
     params.finish().unwrap();
     encode_stdin(&mut out, b"body");
     encode_stdin(&mut out, b"");
@@ -315,7 +317,7 @@ fn writes_a_request_record_by_record() {
 #[test]
 fn writes_no_record_for_no_variables_but_the_end() {
     let mut out = b"x".to_vec();
-    ParamsWriter::new(&mut out).finish().unwrap();
+    FastCgiParamsWriter::new(&mut out).finish().unwrap();
     assert_eq!(out, bytes("'x' 01 04 0001 0000 00 00"));
 }
 
@@ -326,7 +328,7 @@ type Pair = (Vec<u8>, Vec<u8>);
 fn read_params(mut input: &[u8]) -> (Vec<Pair>, usize) {
     let (mut content, mut records) = (Vec::new(), 0);
     loop {
-        let header = Header::parse(*input.first_chunk().unwrap()).unwrap();
+        let header = RecordHeader::parse(*input.first_chunk().unwrap()).unwrap();
         assert_eq!((header.kind, header.request), (4, 1));
         let (len, padding) = (usize::from(header.len), usize::from(header.padding));
         assert_eq!((len + padding) % 8, 0);
@@ -361,7 +363,7 @@ fn read_params(mut input: &[u8]) -> (Vec<Pair>, usize) {
 
 #[test]
 fn variables_survive_lengths_and_borders_of_records() {
-    let full = usize::from(RECORD_CONTENT_MAX);
+    let full = usize::from(MAX_RECORD_CONTENT);
     for (value_len, records) in [
         (0, 1),
         (127, 1),
@@ -377,9 +379,9 @@ fn variables_survive_lengths_and_borders_of_records() {
     ] {
         let mut out = Vec::new();
         let value = vec![b'v'; value_len];
-        let mut params = ParamsWriter::new(&mut out);
-        params.pair(b"N", &value);
-        params.pair(b"M", b"x");
+        let mut params = FastCgiParamsWriter::new(&mut out);
+        params.push_variable(b"N", &value);
+        params.push_variable(b"M", b"x");
         params.finish().unwrap();
         let (pairs, found) = read_params(&out);
         let expected = [(b"N".to_vec(), value), (b"M".to_vec(), b"x".to_vec())];
@@ -402,7 +404,7 @@ fn splits_a_body_into_records_that_need_no_padding() {
 }
 
 #[test]
-fn asks_an_application_whether_it_lives() {
+fn probes_an_application() {
     let mut out = Vec::new();
     encode_probe(&mut out);
     assert_eq!(
@@ -424,16 +426,20 @@ fn recognises_the_answer_of_a_living_application() {
         let answer = bytes(vector);
         for cut in 0..answer.len() {
             assert_eq!(
-                probe_answer(&answer[..cut]),
+                parse_probe_response(&answer[..cut]),
                 Ok(None),
                 "{name} cut at {cut}"
             );
         }
-        assert_eq!(probe_answer(&answer), Ok(Some(answer.len())), "{name}");
+        assert_eq!(
+            parse_probe_response(&answer),
+            Ok(Some(answer.len())),
+            "{name}"
+        );
         let mut more = answer.clone();
         more.push(1);
         assert_eq!(
-            probe_answer(&more),
+            parse_probe_response(&more),
             Ok(Some(answer.len())),
             "{name} and more"
         );
@@ -479,6 +485,10 @@ fn takes_nothing_else_for_an_answer() {
             FastCgiLength { kind: 10, len: 5 },
         ),
     ] {
-        assert_eq!(probe_answer(&bytes(vector)), Err(expected), "{name}");
+        assert_eq!(
+            parse_probe_response(&bytes(vector)),
+            Err(expected),
+            "{name}"
+        );
     }
 }

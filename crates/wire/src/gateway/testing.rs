@@ -3,17 +3,17 @@
 //!
 //! Bytes are written as hex with meaning: [`bytes`] takes pairs of digits and text in quotes.
 
-use super::{Event, GatewayError, Limits, ResponseDecoder};
+use super::{GatewayError, GatewayEvent, GatewayHeadLimits, ResponseDecoder};
 
 /// Limits that a test can reach.
-pub(crate) const SMALL: Limits = Limits {
-    head_bytes: 200,
-    fields: 4,
+pub(crate) const SMALL: GatewayHeadLimits = GatewayHeadLimits {
+    max_head_bytes: 200,
+    max_fields: 4,
 };
 
 /// Events without borrows; neighbouring pieces of a body and of a log are joined.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Seen {
+pub(crate) enum RecordedGatewayEvent {
     Head(u16, String, Option<u64>),
     Body(String),
     Log(String),
@@ -22,26 +22,26 @@ pub(crate) enum Seen {
 }
 
 /// A head with `fields` as they are sent, LF for CR LF.
-pub(crate) fn head(status: u16, fields: &str) -> Seen {
+pub(crate) fn head(status: u16, fields: &str) -> RecordedGatewayEvent {
     let length = fields
         .lines()
         .find_map(|line| line.strip_prefix("Content-Length: "));
-    Seen::Head(
+    RecordedGatewayEvent::Head(
         status,
         fields.to_owned(),
         length.map(|it| it.parse().unwrap()),
     )
 }
 
-pub(crate) fn body(text: &str) -> Seen {
-    Seen::Body(text.to_owned())
+pub(crate) fn body(text: &str) -> RecordedGatewayEvent {
+    RecordedGatewayEvent::Body(text.to_owned())
 }
 
-pub(crate) fn log(text: &str) -> Seen {
-    Seen::Log(text.to_owned())
+pub(crate) fn log(text: &str) -> RecordedGatewayEvent {
+    RecordedGatewayEvent::Log(text.to_owned())
 }
 
-pub(crate) type Outcome = (Vec<Seen>, Result<(), GatewayError>);
+pub(crate) type Outcome = (Vec<RecordedGatewayEvent>, Result<(), GatewayError>);
 
 /// What comes out of `bytes` and the end of the connection behind them, which must be the same
 /// however they are cut.
@@ -88,25 +88,27 @@ fn run<'a>(mut decoder: ResponseDecoder, pieces: impl IntoIterator<Item = &'a [u
     (seen, Ok(()))
 }
 
-fn record(seen: &mut Vec<Seen>, event: Event<'_>) {
+fn record(seen: &mut Vec<RecordedGatewayEvent>, event: GatewayEvent<'_>) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     match (event, seen.last_mut()) {
-        (Event::Head(head), _) => seen.push(Seen::Head(
+        (GatewayEvent::Head(head), _) => seen.push(RecordedGatewayEvent::Head(
             head.status.code(),
             text(head.fields.as_bytes()).replace("\r\n", "\n"),
-            head.length,
+            head.content_length,
         )),
-        (Event::Body(bytes), last) => {
+        (GatewayEvent::Body(bytes), last) => {
             assert!(!bytes.is_empty());
             match last {
-                Some(Seen::Body(body)) => body.push_str(&text(bytes)),
-                _ => seen.push(Seen::Body(text(bytes))),
+                Some(RecordedGatewayEvent::Body(body)) => body.push_str(&text(bytes)),
+                _ => seen.push(RecordedGatewayEvent::Body(text(bytes))),
             }
         }
-        (Event::Log(bytes), Some(Seen::Log(log))) => log.push_str(&text(bytes)),
-        (Event::Log(bytes), _) => seen.push(Seen::Log(text(bytes))),
-        (Event::BodyWanted(len), _) => seen.push(Seen::Wanted(len)),
-        (Event::End { reusable }, _) => seen.push(Seen::End(reusable)),
+        (GatewayEvent::Log(bytes), Some(RecordedGatewayEvent::Log(log))) => {
+            log.push_str(&text(bytes))
+        }
+        (GatewayEvent::Log(bytes), _) => seen.push(RecordedGatewayEvent::Log(text(bytes))),
+        (GatewayEvent::BodyRequested(len), _) => seen.push(RecordedGatewayEvent::Wanted(len)),
+        (GatewayEvent::End { reusable }, _) => seen.push(RecordedGatewayEvent::End(reusable)),
     }
 }
 

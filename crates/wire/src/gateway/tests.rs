@@ -5,9 +5,13 @@ use super::*;
 fn with_length(values: &[&str]) -> Result<Option<u64>, GatewayError> {
     let mut head = HeadBuilder::new();
     for value in values {
-        head.push(b"content-LENGTH", value.as_bytes(), &Limits::default())?;
+        head.push(
+            b"content-LENGTH",
+            value.as_bytes(),
+            &GatewayHeadLimits::default(),
+        )?;
     }
-    Ok(head.finish(Status::OK).length)
+    Ok(head.finish(Status::OK).content_length)
 }
 
 #[test]
@@ -57,24 +61,28 @@ fn takes_final_statuses_only() {
 fn counts_a_body_to_the_byte() {
     let head = |code, length: &str| {
         let mut head = HeadBuilder::new();
-        head.push(b"Content-Length", length.as_bytes(), &Limits::default())
-            .unwrap();
+        head.push(
+            b"Content-Length",
+            length.as_bytes(),
+            &GatewayHeadLimits::default(),
+        )
+        .unwrap();
         head.finish(Status::new(code).unwrap())
     };
-    let mut count = BodyCount::new(&head(200, "3"), false);
+    let mut count = RemainingBody::new(&head(200, "3"), false);
     assert_eq!(count.finish(), Err(GatewayError::BodyTooShort));
-    assert_eq!(count.take(b"ab"), Ok(Some(Event::Body(b"ab"))));
-    assert_eq!(count.take(b"cd"), Err(GatewayError::BodyTooLong));
-    assert_eq!(count.take(b"c"), Ok(Some(Event::Body(b"c"))));
+    assert_eq!(count.consume(b"ab"), Ok(Some(GatewayEvent::Body(b"ab"))));
+    assert_eq!(count.consume(b"cd"), Err(GatewayError::BodyTooLong));
+    assert_eq!(count.consume(b"c"), Ok(Some(GatewayEvent::Body(b"c"))));
     assert_eq!(count.finish(), Ok(()));
     for (what, code, answers_head) in [
         ("a response to HEAD", 200, true),
         ("204", 204, false),
         ("304", 304, false),
     ] {
-        let mut count = BodyCount::new(&head(code, "3"), answers_head);
+        let mut count = RemainingBody::new(&head(code, "3"), answers_head);
         assert_eq!(count.finish(), Ok(()), "{what}");
-        assert_eq!(count.take(b"abcd"), Ok(None), "{what}");
+        assert_eq!(count.consume(b"abcd"), Ok(None), "{what}");
     }
 }
 
@@ -95,6 +103,9 @@ fn knows_which_errors_let_another_server_try() {
 #[test]
 fn writes_numbers_of_every_length() {
     for number in [0, 7, 10, 99, 65_535, u64::MAX] {
-        assert_eq!(decimal(number, &mut [0; 20]), number.to_string().as_bytes());
+        assert_eq!(
+            format_decimal(number, &mut [0; 20]),
+            number.to_string().as_bytes()
+        );
     }
 }

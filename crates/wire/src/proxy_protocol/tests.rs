@@ -6,10 +6,10 @@ use super::*;
 use crate::gateway::testing::bytes;
 
 /// What `input` says; the same must come of it byte by byte, and of it with a request behind.
-fn read(input: &[u8]) -> Result<Option<(Header, usize)>, ProxyProtocolError> {
-    let whole = parse(input);
+fn read(input: &[u8]) -> Result<Option<(ProxyHeader, usize)>, ProxyProtocolError> {
+    let whole = parse_header(input);
     for cut in 0..input.len() {
-        match (parse(&input[..cut]), whole) {
+        match (parse_header(&input[..cut]), whole) {
             (Ok(None), _) => (),
             // The rest of a header that is wrong already need not come.
             (Err(early), Err(error)) => assert_eq!(early, error, "cut at {cut}"),
@@ -20,13 +20,13 @@ fn read(input: &[u8]) -> Result<Option<(Header, usize)>, ProxyProtocolError> {
     more.extend_from_slice(b"GET / HTTP/1.1\r\n\r\n");
     if let Ok(Some((_, len))) = whole {
         assert!(len <= input.len());
-        assert_eq!(parse(&more), whole);
+        assert_eq!(parse_header(&more), whole);
     }
     whole
 }
 
-fn tcp(source: &str, destination: &str) -> Header {
-    Header::Tcp {
+fn tcp(source: &str, destination: &str) -> ProxyHeader {
+    ProxyHeader::Tcp {
         source: source.parse().unwrap(),
         destination: destination.parse().unwrap(),
     }
@@ -55,8 +55,8 @@ fn reads_lines_of_version_1() {
                 "[ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff]:65535",
             ),
         ),
-        ("PROXY UNKNOWN\r\n", Header::Unknown),
-        (&unknown, Header::Unknown),
+        ("PROXY UNKNOWN\r\n", ProxyHeader::Unknown),
+        (&unknown, ProxyHeader::Unknown),
     ] {
         let found = read(line.as_bytes());
         assert_eq!(found, Ok(Some((expected, line.len()))), "{line:?}");
@@ -136,12 +136,12 @@ fn reads_headers_of_version_2() {
                 .to_owned(),
             v6,
         ),
-        ("unix", unix, Header::Unix),
-        ("unknown", "21 00 0000".to_owned(), Header::Unknown),
-        ("unknown with whatever", "21 00 0003 ffffff".to_owned(), Header::Unknown),
-        ("local", "20 00 0000".to_owned(), Header::Local),
-        ("local with whatever", "20 11 0003 ffffff".to_owned(), Header::Local),
-        ("local of a strange family", "20 ff 0001 00".to_owned(), Header::Local),
+        ("unix", unix, ProxyHeader::Unix),
+        ("unknown", "21 00 0000".to_owned(), ProxyHeader::Unknown),
+        ("unknown with whatever", "21 00 0003 ffffff".to_owned(), ProxyHeader::Unknown),
+        ("local", "20 00 0000".to_owned(), ProxyHeader::Local),
+        ("local with whatever", "20 11 0003 ffffff".to_owned(), ProxyHeader::Local),
+        ("local of a strange family", "20 ff 0001 00".to_owned(), ProxyHeader::Local),
     ] {
         let input = bytes(&(SIGNATURE.to_owned() + &vector));
         assert_eq!(read(&input), Ok(Some((expected, input.len()))), "{name}");

@@ -7,17 +7,17 @@ use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
-use super::{Addresses, Header, ProxyProtocolError};
+use super::{AddressPair, ProxyHeader, ProxyProtocolError};
 use crate::head::is_value_byte;
 
-pub(super) fn parse(input: &[u8]) -> Result<Option<(Header, usize)>, ProxyProtocolError> {
+pub(super) fn parse(input: &[u8]) -> Result<Option<(ProxyHeader, usize)>, ProxyProtocolError> {
     let common = input.len().min(PREFIX.len());
     if input[..common] != PREFIX[..common] {
         return Err(ProxyProtocolError::NotProxy);
     }
-    let seen = &input[..input.len().min(LINE_BYTES_MAX)];
+    let seen = &input[..input.len().min(MAX_LINE_BYTES)];
     let Some(end) = memchr::memchr(b'\n', seen) else {
-        return if seen.len() == LINE_BYTES_MAX {
+        return if seen.len() == MAX_LINE_BYTES {
             Err(ProxyProtocolError::TooLong)
         } else {
             Ok(None)
@@ -34,9 +34,9 @@ pub(super) fn parse(input: &[u8]) -> Result<Option<(Header, usize)>, ProxyProtoc
 }
 
 /// The line behind `PROXY `.
-fn parse_line(line: &str) -> Option<Header> {
+fn parse_line(line: &str) -> Option<ProxyHeader> {
     if line == "UNKNOWN" || line.starts_with("UNKNOWN ") {
-        return Some(Header::Unknown);
+        return Some(ProxyHeader::Unknown);
     }
     let mut words = line.split(' ');
     let family = words.next()?;
@@ -45,7 +45,7 @@ fn parse_line(line: &str) -> Option<Header> {
     if words.next().is_some() {
         return None;
     }
-    Some(Header::Tcp {
+    Some(ProxyHeader::Tcp {
         source: SocketAddr::new(parse_address(family, source)?, parse_port(source_port)?),
         destination: SocketAddr::new(
             parse_address(family, destination)?,
@@ -68,24 +68,24 @@ fn parse_port(text: &str) -> Option<u16> {
     text.parse().ok().filter(|_| is_number)
 }
 
-pub(super) fn encode(out: &mut Vec<u8>, addresses: Option<Addresses>) {
+pub(super) fn encode(out: &mut Vec<u8>, addresses: Option<AddressPair>) {
     // Writing to a vector cannot fail.
     let _ = match addresses {
         None => out.write_all(b"PROXY UNKNOWN\r\n"),
-        Some(Addresses::V4([source, destination], [from, to])) => {
+        Some(AddressPair::V4([source, destination], [from, to])) => {
             write!(out, "PROXY TCP4 {source} {destination} {from} {to}\r\n")
         }
-        Some(Addresses::V6([source, destination], [from, to])) => {
-            let (source, destination) = (Plain(source), Plain(destination));
+        Some(AddressPair::V6([source, destination], [from, to])) => {
+            let (source, destination) = (HexIpv6(source), HexIpv6(destination));
             write!(out, "PROXY TCP6 {source} {destination} {from} {to}\r\n")
         }
     };
 }
 
 /// An address in hexadecimal groups only: the protocol has no dots in IPv6.
-struct Plain(Ipv6Addr);
+struct HexIpv6(Ipv6Addr);
 
-impl std::fmt::Display for Plain {
+impl std::fmt::Display for HexIpv6 {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.0.segments() {
             [0, 0, 0, 0, 0, 0xffff, high, low] => write!(f, "::ffff:{high:x}:{low:x}"),
@@ -96,4 +96,4 @@ impl std::fmt::Display for Plain {
 
 const PREFIX: &[u8] = b"PROXY ";
 /// The longest line, CR LF included.
-const LINE_BYTES_MAX: usize = 107;
+const MAX_LINE_BYTES: usize = 107;

@@ -7,9 +7,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use super::{Addresses, HEADER_BYTES_MAX, Header, ProxyProtocolError};
+use super::{AddressPair, MAX_HEADER_BYTES, ProxyHeader, ProxyProtocolError};
 
-pub(super) fn parse(input: &[u8]) -> Result<Option<(Header, usize)>, ProxyProtocolError> {
+pub(super) fn parse(input: &[u8]) -> Result<Option<(ProxyHeader, usize)>, ProxyProtocolError> {
     let common = input.len().min(SIGNATURE.len());
     if input[..common] != SIGNATURE[..common] {
         return Err(ProxyProtocolError::NotProxy);
@@ -21,7 +21,7 @@ pub(super) fn parse(input: &[u8]) -> Result<Option<(Header, usize)>, ProxyProtoc
     let family = input.get(13).copied().unwrap_or(UNSPEC);
     // Of a sender that speaks for itself nothing counts but the length.
     let is_named = command == COMMAND_PROXY && family != UNSPEC;
-    let addresses = match address_bytes(family) {
+    let addresses = match address_len(family) {
         Some(bytes) => bytes,
         None if is_named => return Err(ProxyProtocolError::BadFamily(family)),
         None => 0,
@@ -29,31 +29,31 @@ pub(super) fn parse(input: &[u8]) -> Result<Option<(Header, usize)>, ProxyProtoc
     let Some(&[l0, l1]) = input.get(14..16) else {
         return Ok(None);
     };
-    let end = HEAD + usize::from(u16::from_be_bytes([l0, l1]));
-    if end > HEADER_BYTES_MAX {
+    let end = HEAD_LEN + usize::from(u16::from_be_bytes([l0, l1]));
+    if end > MAX_HEADER_BYTES {
         return Err(ProxyProtocolError::TooLong);
     }
-    if is_named && end - HEAD < addresses {
+    if is_named && end - HEAD_LEN < addresses {
         return Err(ProxyProtocolError::BadLength);
     }
-    let Some(content) = input.get(HEAD..end) else {
+    let Some(content) = input.get(HEAD_LEN..end) else {
         return Ok(None);
     };
     if is_named && !has_whole_records(&content[addresses..]) {
         return Err(ProxyProtocolError::BadLength);
     }
     let header = match (command, family) {
-        (COMMAND_LOCAL, _) => Header::Local,
-        (_, TCP4) => tcp4(content).ok_or(ProxyProtocolError::BadLength)?,
-        (_, TCP6) => tcp6(content).ok_or(ProxyProtocolError::BadLength)?,
-        (_, UNIX_STREAM) => Header::Unix,
-        _ => Header::Unknown,
+        (COMMAND_LOCAL, _) => ProxyHeader::Local,
+        (_, TCP4) => parse_tcp4(content).ok_or(ProxyProtocolError::BadLength)?,
+        (_, TCP6) => parse_tcp6(content).ok_or(ProxyProtocolError::BadLength)?,
+        (_, UNIX_STREAM) => ProxyHeader::Unix,
+        _ => ProxyHeader::Unknown,
     };
     Ok(Some((header, end)))
 }
 
 /// How many bytes the addresses of a family and transport take; `None` for what is no stream.
-fn address_bytes(family: u8) -> Option<usize> {
+fn address_len(family: u8) -> Option<usize> {
     match family {
         UNSPEC => Some(0),
         TCP4 => Some(12),
@@ -63,29 +63,29 @@ fn address_bytes(family: u8) -> Option<usize> {
     }
 }
 
-fn tcp4(content: &[u8]) -> Option<Header> {
+fn parse_tcp4(content: &[u8]) -> Option<ProxyHeader> {
     let (&source, rest) = content.split_first_chunk::<4>()?;
     let (&destination, rest) = rest.split_first_chunk::<4>()?;
-    tcp(
+    parse_tcp(
         Ipv4Addr::from(source).into(),
         Ipv4Addr::from(destination).into(),
         rest,
     )
 }
 
-fn tcp6(content: &[u8]) -> Option<Header> {
+fn parse_tcp6(content: &[u8]) -> Option<ProxyHeader> {
     let (&source, rest) = content.split_first_chunk::<16>()?;
     let (&destination, rest) = rest.split_first_chunk::<16>()?;
-    tcp(
+    parse_tcp(
         Ipv6Addr::from(source).into(),
         Ipv6Addr::from(destination).into(),
         rest,
     )
 }
 
-fn tcp(source: IpAddr, destination: IpAddr, ports: &[u8]) -> Option<Header> {
+fn parse_tcp(source: IpAddr, destination: IpAddr, ports: &[u8]) -> Option<ProxyHeader> {
     let &[s0, s1, d0, d1] = ports.first_chunk::<4>()?;
-    Some(Header::Tcp {
+    Some(ProxyHeader::Tcp {
         source: SocketAddr::new(source, u16::from_be_bytes([s0, s1])),
         destination: SocketAddr::new(destination, u16::from_be_bytes([d0, d1])),
     })
@@ -102,17 +102,17 @@ fn has_whole_records(mut records: &[u8]) -> bool {
     records.is_empty()
 }
 
-pub(super) fn encode(out: &mut Vec<u8>, addresses: Option<Addresses>) {
+pub(super) fn encode(out: &mut Vec<u8>, addresses: Option<AddressPair>) {
     out.extend_from_slice(SIGNATURE);
     match addresses {
         None => out.extend_from_slice(&[COMMAND_LOCAL, UNSPEC, 0, 0]),
-        Some(Addresses::V4(ips, ports)) => {
+        Some(AddressPair::V4(ips, ports)) => {
             out.extend_from_slice(&[COMMAND_PROXY, TCP4, 0, 12]);
             ips.iter()
                 .for_each(|ip| out.extend_from_slice(&ip.octets()));
             encode_ports(out, ports);
         }
-        Some(Addresses::V6(ips, ports)) => {
+        Some(AddressPair::V6(ips, ports)) => {
             out.extend_from_slice(&[COMMAND_PROXY, TCP6, 0, 36]);
             ips.iter()
                 .for_each(|ip| out.extend_from_slice(&ip.octets()));
@@ -129,7 +129,7 @@ fn encode_ports(out: &mut Vec<u8>, ports: [u16; 2]) {
 
 const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 /// Signature, command, family, length.
-const HEAD: usize = 16;
+const HEAD_LEN: usize = 16;
 const COMMAND_LOCAL: u8 = 0x20;
 const COMMAND_PROXY: u8 = 0x21;
 const UNSPEC: u8 = 0x00;

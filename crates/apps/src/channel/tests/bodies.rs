@@ -27,7 +27,7 @@ fn a_head_request_gets_no_body_and_the_worker_is_told() {
             matches!(response.body, Body::Omitted(Some(9))),
             "{response:?}"
         );
-        rig.worker.expect(Kind::Gone, id).await;
+        rig.worker.expect(FrameKind::StreamCancel, id).await;
         assert_eq!(rig.shared.dispatch.usage(clock::now()).in_progress, 1);
         rig.worker.data(id, b"more", false).await;
         rig.worker.reset(id).await;
@@ -52,7 +52,7 @@ fn a_wrong_head_costs_its_client_a_502_and_the_worker_nothing() {
             let asked = rig.get("/");
             let id = rig.worker.opened().await;
             rig.worker
-                .write(|out| worker::answer(out, FLAG_END, id, 0, head, b"abc"))
+                .write(|out| worker::encode_response(out, FLAG_END, id, 0, head, b"abc"))
                 .await;
             assert_eq!(asked.fault().await, FaultKind::AppBroken);
         }
@@ -60,7 +60,7 @@ fn a_wrong_head_costs_its_client_a_502_and_the_worker_nothing() {
         let id = rig.worker.opened().await;
         rig.worker.begin(id, &[b"99"], b"").await;
         assert_eq!(streamed.fault().await, FaultKind::AppBroken);
-        rig.worker.expect(Kind::Gone, id).await;
+        rig.worker.expect(FrameKind::StreamCancel, id).await;
         rig.worker.reset(id).await;
         assert_eq!(rig.shared.metrics.failed.value(), 5);
     });
@@ -116,7 +116,7 @@ fn a_slow_client_stops_its_own_stream_and_no_other() {
         }
         let response = slow.response().await;
         // What went into memory is given back; what waits for the client is not.
-        let returned = rig.worker.expect(Kind::Window, slow_id).await;
+        let returned = rig.worker.expect(FrameKind::Window, slow_id).await;
         assert_eq!(returned, (64_u32 << 10).to_le_bytes());
         let mut others = 0;
         for _ in 0..20 {
@@ -131,7 +131,7 @@ fn a_slow_client_stops_its_own_stream_and_no_other() {
         let reading = loops::spawn_joined(body(response));
         let mut room = 64 << 10;
         while room < WINDOW {
-            let frame = rig.worker.expect(Kind::Window, slow_id).await;
+            let frame = rig.worker.expect(FrameKind::Window, slow_id).await;
             let (bytes, _) = frame.split_first_chunk::<4>().unwrap();
             room += u32::from_le_bytes(*bytes) as usize;
         }
@@ -153,7 +153,7 @@ fn a_long_body_goes_to_the_file_while_nobody_takes_it() {
         while sent < 4 << 20 {
             let piece = vec![(sent >> 14).to_le_bytes()[0]; 16 << 10];
             while room < piece.len() {
-                let frame = rig.worker.expect(Kind::Window, id).await;
+                let frame = rig.worker.expect(FrameKind::Window, id).await;
                 let (bytes, _) = frame.split_first_chunk::<4>().unwrap();
                 room += u32::from_le_bytes(*bytes) as usize;
             }
@@ -203,19 +203,25 @@ fn more_than_the_window_ends_the_worker() {
 fn frames_that_have_no_place_end_the_worker() {
     type Write = fn(&mut Vec<u8>, u32);
     let cases: [(&str, Write); 7] = [
-        ("not open", |out, id| worker::reset(out, 0, id + 5, "")),
-        ("before its head", |out, id| worker::data(out, 0, id, b"x")),
-        ("second answer", |out, id| {
-            worker::answer(out, FLAG_STREAM, id, 0, &[b"200"], b"");
-            worker::answer(out, FLAG_STREAM, id, 0, &[b"200"], b"");
+        ("not open", |out, id| {
+            worker::encode_reset(out, 0, id + 5, "")
         }),
-        ("nobody asked", |out, id| worker::accept(out, id, &[b""])),
+        ("before its head", |out, id| {
+            worker::encode_data(out, 0, id, b"x")
+        }),
+        ("second answer", |out, id| {
+            worker::encode_response(out, FLAG_STREAM, id, 0, &[b"200"], b"");
+            worker::encode_response(out, FLAG_STREAM, id, 0, &[b"200"], b"");
+        }),
+        ("nobody asked", |out, id| {
+            worker::encode_accept(out, id, &[b""])
+        }),
         ("without a WebSocket", |out, id| {
-            worker::message(out, 0, id, b"x");
+            worker::encode_message(out, 0, id, b"x");
         }),
         ("not open", |out, id| {
-            worker::answer(out, FLAG_END, id, 0, &[b"200"], b"");
-            worker::data(out, 0, id, b"late");
+            worker::encode_response(out, FLAG_END, id, 0, &[b"200"], b"");
+            worker::encode_data(out, 0, id, b"late");
         }),
         ("unknown frame type", |out, _| {
             out.extend_from_slice(&[99; 8]);

@@ -9,7 +9,7 @@ fn the_worker_hears_of_a_client_that_leaves_before_its_answer() {
         let asked = rig.get("/");
         let id = rig.worker.opened().await;
         asked.leave().await;
-        rig.worker.expect(Kind::Gone, id).await;
+        rig.worker.expect(FrameKind::StreamCancel, id).await;
         // It is in progress until the worker has ended it.
         assert_eq!(rig.shared.dispatch.usage(clock::now()).in_progress, 1);
         rig.worker.begin(id, &[b"200"], b"late").await;
@@ -39,8 +39,8 @@ fn the_worker_hears_of_a_client_that_leaves_within_a_body() {
             loop {
                 let frame = rig.worker.next().await;
                 match frame.kind {
-                    Kind::Window => {}
-                    kind => break assert_eq!((kind, frame.id), (Kind::Gone, id)),
+                    FrameKind::Window => {}
+                    kind => break assert_eq!((kind, frame.id), (FrameKind::StreamCancel, id)),
                 }
             }
             rig.worker.reset(id).await;
@@ -68,7 +68,7 @@ fn a_request_that_takes_too_long_is_answered_and_its_worker_goes_on() {
             let slow = rig.get("/slow");
             let id = rig.worker.opened().await;
             assert_eq!(slow.fault().await, FaultKind::AppTimeout);
-            rig.worker.expect(Kind::Gone, id).await;
+            rig.worker.expect(FrameKind::StreamCancel, id).await;
             // Not ended by the worker for the rest of this test, which is its right.
         }
         let stalled = rig.get("/stalls");
@@ -76,7 +76,7 @@ fn a_request_that_takes_too_long_is_answered_and_its_worker_goes_on() {
         rig.worker.begin(id, &[b"200"], b"some").await;
         let response = stalled.response().await;
         assert_eq!(body(response).await, Err(FaultKind::AppTimeout));
-        rig.worker.expect(Kind::Gone, id).await;
+        rig.worker.expect(FrameKind::StreamCancel, id).await;
         assert_eq!(rig.shared.metrics.timed_out.value(), 4);
         // Nothing was said on the event stream for all that time.
         rig.worker.data(events_id, b"data: 1\n\n", true).await;
@@ -190,7 +190,7 @@ fn a_retired_worker_ends_with_its_last_stream_or_is_cut() {
         assert!(!rig.driver.is_finished());
         rig.mailbox.cut();
         assert_eq!(body(streams).await, Err(FaultKind::WorkerDied));
-        rig.worker.expect(Kind::Gone, id).await;
+        rig.worker.expect(FrameKind::StreamCancel, id).await;
         // What has not begun to answer may still do so.
         rig.worker.answer(whole_id, b"done").await;
         assert_eq!(body(whole.response().await).await.unwrap(), b"done");
@@ -210,7 +210,7 @@ fn a_retired_worker_is_not_waited_for_long_when_all_its_clients_have_left() {
         let asked = rig.get("/");
         let id = rig.worker.opened().await;
         asked.leave().await;
-        rig.worker.expect(Kind::Gone, id).await;
+        rig.worker.expect(FrameKind::StreamCancel, id).await;
         // The application does not listen, and never ends it.
         rig.retire();
         assert_eq!(rig.ended().await, End::Retired);
@@ -257,10 +257,10 @@ fn a_request_that_is_left_while_it_is_sent_is_sent_to_its_end() {
         // Its frame is begun; what the client wrote must not be taken for frames.
         half.leave().await;
         let frame = rig.worker.next().await;
-        assert_eq!(frame.kind, Kind::Open);
+        assert_eq!(frame.kind, FrameKind::Open);
         assert!(frame.rest.ends_with(&[1; 1_000_000]));
         let next = rig.worker.opened().await;
-        rig.worker.expect(Kind::Gone, frame.id).await;
+        rig.worker.expect(FrameKind::StreamCancel, frame.id).await;
         rig.worker.reset(frame.id).await;
         rig.worker.answer(next, b"ok").await;
         assert_eq!(body(behind.response().await).await.unwrap(), b"ok");
@@ -281,7 +281,7 @@ fn a_request_that_times_out_while_it_is_sent_is_sent_to_its_end() {
         assert_eq!(half.fault().await, FaultKind::AppTimeout);
         let frame = rig.worker.next().await;
         assert!(frame.rest.ends_with(&[1; 1_000_000]));
-        rig.worker.expect(Kind::Gone, frame.id).await;
+        rig.worker.expect(FrameKind::StreamCancel, frame.id).await;
     });
 }
 
@@ -311,7 +311,7 @@ fn a_worker_is_not_kept_by_what_was_given_up_before_it_was_retired() {
         let asked = rig.get("/");
         let id = rig.worker.opened().await;
         asked.leave().await;
-        rig.worker.expect(Kind::Gone, id).await;
+        rig.worker.expect(FrameKind::StreamCancel, id).await;
         rig.retire();
         // The worker never ends it.
         assert_eq!(rig.ended().await, End::Retired);
@@ -340,7 +340,7 @@ fn a_worker_is_to_be_replaced_when_requests_that_were_given_up_fill_it() {
         let id = rig.worker.opened().await;
         assert_eq!(first.fault().await, FaultKind::AppTimeout);
         assert!(ledger.take_wants_stacks(), "where its requests stand");
-        rig.worker.expect(Kind::Gone, id).await;
+        rig.worker.expect(FrameKind::StreamCancel, id).await;
         let second = rig.get("/hangs");
         rig.worker.opened().await;
         assert_eq!(second.fault().await, FaultKind::AppTimeout);
@@ -351,7 +351,7 @@ fn a_worker_is_to_be_replaced_when_requests_that_were_given_up_fill_it() {
         // Frames are read, so it is not suspected.
         while poll_once(called.as_mut()).await.is_none() {
             if let Some(frame) = poll_once(std::pin::pin!(rig.worker.try_next())).await {
-                assert_eq!(frame.expect("it goes on").kind, Kind::Gone);
+                assert_eq!(frame.expect("it goes on").kind, FrameKind::StreamCancel);
             }
         }
         assert!(!ledger.take_wants_stacks(), "not again so soon");

@@ -16,7 +16,7 @@ async fn hijack(rig: &Rig, id: u32) -> Stream {
 async fn send_socket(rig: &Rig, id: u32, send: impl FnOnce(BorrowedFd<'_>)) -> Stream {
     let (ours, theirs) = UnixStream::pair().unwrap();
     send(theirs.as_fd());
-    rig.worker.write(|out| worker::hijack(out, id)).await;
+    rig.worker.write(|out| worker::encode_hijack(out, id)).await;
     ours.set_nonblocking(true).unwrap();
     Stream::new(ours.into()).unwrap()
 }
@@ -98,14 +98,16 @@ fn a_call_has_its_time_once_its_connection_has_ended() {
         assert!(next.is_none(), "a stream may be silent: {next:?}");
         drop(app);
         assert_eq!(body(response).await, Ok(b"body".to_vec()));
-        rig.worker.expect(Kind::Gone, id).await;
+        rig.worker.expect(FrameKind::StreamCancel, id).await;
         rig.worker.data(id, b"", true).await;
         // Nothing is written, and the call does not come to its end.
         let (asked, id, app) = taken(&mut rig).await;
         assert_eq!(asked.fault().await, FaultKind::AppTimeout);
         expect_closed(&app).await;
-        rig.worker.expect(Kind::Gone, id).await;
-        rig.worker.write(|out| worker::reset(out, 0, id, "x")).await;
+        rig.worker.expect(FrameKind::StreamCancel, id).await;
+        rig.worker
+            .write(|out| worker::encode_reset(out, 0, id, "x"))
+            .await;
         // The reactor goes on with the others.
         let asked = rig.get("/");
         let id = rig.worker.opened().await;
@@ -121,7 +123,7 @@ fn a_client_that_has_left_closes_what_is_taken_over_too_late() {
         let asked = rig.get("/");
         let id = rig.worker.opened().await;
         asked.leave().await;
-        rig.worker.expect(Kind::Gone, id).await;
+        rig.worker.expect(FrameKind::StreamCancel, id).await;
         let app = hijack(&rig, id).await;
         expect_closed(&app).await;
         rig.worker.data(id, b"", true).await;

@@ -56,7 +56,11 @@ impl Brings {
 
 /// A request's body: as other requests' are not, and full of what could be frames.
 fn brought(n: usize, len: usize) -> Vec<u8> {
-    let unit = [channel::gone(0).as_slice(), &n.to_le_bytes()].concat();
+    let unit = [
+        channel::encode_stream_cancel(0).as_slice(),
+        &n.to_le_bytes(),
+    ]
+    .concat();
     unit.into_iter().cycle().take(len).collect()
 }
 
@@ -152,7 +156,7 @@ async fn play(mut worker: Worker, plans: Vec<(Plan, Brings)>, mut dice: Dice) {
             }
         };
         match frame {
-            Some(frame) if frame.kind == Kind::Open => {
+            Some(frame) if frame.kind == FrameKind::Open => {
                 let text_at = frame.rest.windows(2).position(|w| w == b"/n").unwrap() + 2;
                 let digits: String = frame.rest[text_at..]
                     .iter()
@@ -166,7 +170,7 @@ async fn play(mut worker: Worker, plans: Vec<(Plan, Brings)>, mut dice: Dice) {
                 let is_streamed = frame.flags == FLAG_OPEN_STREAM;
                 let is_read = is_streamed && dice.roll(3) > 0;
                 if is_read || is_streamed && dice.roll(2) > 0 {
-                    worker.write(|out| worker::pull(out, frame.id)).await;
+                    worker.write(|out| worker::encode_pull(out, frame.id)).await;
                 }
                 if is_read {
                     let read = inline(&frame).to_vec();
@@ -175,12 +179,12 @@ async fn play(mut worker: Worker, plans: Vec<(Plan, Brings)>, mut dice: Dice) {
                     begin(&worker, (frame.id, n, plans[n]), &mut room, &mut active).await;
                 }
             }
-            Some(frame) if frame.kind == Kind::StreamInput => {
+            Some(frame) if frame.kind == FrameKind::StreamInput => {
                 let n = by_id[&frame.id];
                 let Brings::Stream(len) = brings[n] else {
                     panic!("a piece for request {n}");
                 };
-                assert!(frame.rest.len() <= penstock_wire::INPUT_BYTES_MAX);
+                assert!(frame.rest.len() <= penstock_wire::MAX_INPUT_BYTES);
                 let Some(body) = reading.get_mut(&frame.id) else {
                     continue;
                 };
@@ -192,17 +196,17 @@ async fn play(mut worker: Worker, plans: Vec<(Plan, Brings)>, mut dice: Dice) {
                     reading.remove(&frame.id);
                     begin(&worker, (frame.id, n, plans[n]), &mut room, &mut active).await;
                 } else {
-                    worker.write(|out| worker::pull(out, frame.id)).await;
+                    worker.write(|out| worker::encode_pull(out, frame.id)).await;
                 }
             }
-            Some(frame) if frame.kind == Kind::Window => {
+            Some(frame) if frame.kind == FrameKind::Window => {
                 let (bytes, _) = frame.rest.split_first_chunk::<4>().unwrap();
                 if let Some(room) = room.get_mut(&frame.id) {
                     *room += u32::from_le_bytes(*bytes) as usize;
                 }
             }
             Some(frame) => {
-                assert_eq!(frame.kind, Kind::Gone);
+                assert_eq!(frame.kind, FrameKind::StreamCancel);
                 // It may have ended already.
                 let was_active = active.iter().any(|(id, _)| *id == frame.id);
                 let was_reading = reading.remove(&frame.id).is_some();

@@ -23,13 +23,17 @@ impl Rig {
 
 impl Worker {
     async fn pull(&self, id: u32) {
-        self.write(|out| worker::pull(out, id)).await;
+        self.write(|out| worker::encode_pull(out, id)).await;
     }
 
     /// The next frame, which is an INPUT of this stream: its flags and bytes.
     async fn input(&mut self, id: u32) -> (u8, Vec<u8>) {
         let frame = self.next().await;
-        assert_eq!((frame.kind, frame.id), (Kind::StreamInput, id), "{frame:?}");
+        assert_eq!(
+            (frame.kind, frame.id),
+            (FrameKind::StreamInput, id),
+            "{frame:?}"
+        );
         (frame.flags, frame.rest)
     }
 }
@@ -71,7 +75,7 @@ fn a_client_that_leaves_within_its_body_is_gone_for_the_worker() {
                 settle().await;
             }
             line.say(Said::Fault(FaultKind::ClientGone));
-            rig.worker.expect(Kind::Gone, id).await;
+            rig.worker.expect(FrameKind::StreamCancel, id).await;
             assert_eq!(asked.fault().await, FaultKind::ClientGone);
             // A PULL that crosses is no breach.
             if !is_pulled {
@@ -102,7 +106,7 @@ fn a_wait_for_the_client_has_no_clock_and_one_for_the_worker_has() {
         line.say(Said::Bytes(2));
         assert_eq!(rig.worker.input(id).await.1, b"xx");
         // It neither answers nor reads on.
-        rig.worker.expect(Kind::Gone, id).await;
+        rig.worker.expect(FrameKind::StreamCancel, id).await;
         assert_eq!(asked.fault().await, FaultKind::AppTimeout);
         settle().await;
         assert!(line.is_back());
@@ -177,7 +181,7 @@ fn a_body_that_comes_is_cut_when_the_time_of_a_replaced_worker_is_over() {
         rig.retire();
         settle().await;
         rig.mailbox.cut();
-        rig.worker.expect(Kind::Gone, id).await;
+        rig.worker.expect(FrameKind::StreamCancel, id).await;
         assert_eq!(asked.fault().await, FaultKind::WorkerDied);
         rig.worker.reset(id).await;
         assert_eq!(rig.ended().await, End::Retired);

@@ -96,13 +96,16 @@ impl Client {
 async fn opened(rig: &mut Rig) -> (u32, Response) {
     let asked = rig.send(ASKS);
     let request = rig.worker.next().await;
-    assert_eq!((request.kind, request.flags), (Kind::Open, FLAG_WEBSOCKET));
+    assert_eq!(
+        (request.kind, request.flags),
+        (FrameKind::Open, FLAG_WEBSOCKET)
+    );
     let id = request.id;
     let fields = [["X-A", "b"], ["Upgrade", "evil"], ["Grip-Hold", "stream"]];
     let mut strings = vec![&b"chat.v1"[..]];
     strings.extend(fields.iter().flatten().map(|part| part.as_bytes()));
     rig.worker
-        .write(|out| worker::accept(out, id, &strings))
+        .write(|out| worker::encode_accept(out, id, &strings))
         .await;
     (id, asked.response().await)
 }
@@ -159,14 +162,14 @@ fn the_client_is_told_what_was_agreed_and_messages_go_both_ways() {
         let early = rig.worker.next().await;
         assert_eq!(
             (early.kind, early.flags, early.id),
-            (Kind::Message, FLAG_TEXT, id)
+            (FrameKind::Message, FLAG_TEXT, id)
         );
         assert_eq!(early.rest, "früh".as_bytes());
         rig.worker
             .write(|out| {
-                worker::message(out, FLAG_TEXT, id, b"one");
-                worker::message(out, 0, id, &[0, 255]);
-                worker::message(out, 0, id, &vec![3; 100_000]);
+                worker::encode_message(out, FLAG_TEXT, id, b"one");
+                worker::encode_message(out, 0, id, &[0, 255]);
+                worker::encode_message(out, 0, id, &vec![3; 100_000]);
             })
             .await;
         client.expect(0x81, b"one").await;
@@ -180,9 +183,9 @@ fn the_client_is_told_what_was_agreed_and_messages_go_both_ways() {
             let frame = rig.worker.next().await;
             match frame.kind {
                 // What the client has taken.
-                Kind::Window => {}
+                FrameKind::Window => {}
                 kind => {
-                    assert_eq!((kind, frame.flags), (Kind::Message, 0));
+                    assert_eq!((kind, frame.flags), (FrameKind::Message, 0));
                     break assert_eq!(frame.rest, b"in parts");
                 }
             }
@@ -193,9 +196,9 @@ fn the_client_is_told_what_was_agreed_and_messages_go_both_ways() {
         loop {
             let frame = rig.worker.next().await;
             match frame.kind {
-                Kind::Window => {}
+                FrameKind::Window => {}
                 kind => {
-                    assert_eq!((kind, frame.rest), (Kind::Close, close(1000, "bye")));
+                    assert_eq!((kind, frame.rest), (FrameKind::Close, close(1000, "bye")));
                     break;
                 }
             }
@@ -204,9 +207,9 @@ fn the_client_is_told_what_was_agreed_and_messages_go_both_ways() {
         // The worker may have said more before it knew.
         rig.worker
             .write(|out| {
-                worker::message(out, 0, id, b"late");
-                worker::window(out, id, 5);
-                worker::close(out, id, 1000, "");
+                worker::encode_message(out, 0, id, b"late");
+                worker::encode_window(out, id, 5);
+                worker::encode_close(out, id, 1000, "");
             })
             .await;
         rig.retire();
@@ -239,7 +242,9 @@ fn compression_is_agreed_where_client_and_application_want_it() {
             let asked = rig.send(&asks);
             let id = rig.worker.opened().await;
             let own = ["", "Sec-WebSocket-Extensions", "mystery"].map(str::as_bytes);
-            rig.worker.write(|out| worker::accept(out, id, &own)).await;
+            rig.worker
+                .write(|out| worker::encode_accept(out, id, &own))
+                .await;
             let response = asked.response().await;
             let field = response.fields.get("sec-websocket-extensions");
             assert_eq!(field, expected.map(str::as_bytes), "{wanted} {asks}");
@@ -254,7 +259,7 @@ fn the_application_refuses_closes_or_fails() {
         let asked = rig.send(ASKS);
         let id = rig.worker.opened().await;
         rig.worker
-            .write(|out| worker::answer(out, FLAG_END, id, 0, &[b"403"], b"no"))
+            .write(|out| worker::encode_response(out, FLAG_END, id, 0, &[b"403"], b"no"))
             .await;
         assert_eq!(asked.response().await.status.code(), 403);
 
@@ -266,17 +271,17 @@ fn the_application_refuses_closes_or_fails() {
         let asked = rig.send(ASKS);
         let id = rig.worker.opened().await;
         rig.worker
-            .write(|out| worker::accept(out, id, &[b"two words"]))
+            .write(|out| worker::encode_accept(out, id, &[b"two words"]))
             .await;
         assert_eq!(asked.fault().await, FaultKind::AppBroken);
-        rig.worker.expect(Kind::Close, id).await;
+        rig.worker.expect(FrameKind::Close, id).await;
         rig.worker.close(id).await;
 
         let (id, mut client, session) = connected(&mut rig).await;
         rig.worker
             .write(|out| {
-                worker::message(out, FLAG_TEXT, id, b"last");
-                worker::close(out, id, 4001, "done");
+                worker::encode_message(out, FLAG_TEXT, id, b"last");
+                worker::encode_close(out, id, 4001, "done");
             })
             .await;
         client.expect(0x81, b"last").await;
@@ -291,10 +296,10 @@ fn the_application_refuses_closes_or_fails() {
 
         let (id, mut client, _) = connected(&mut rig).await;
         rig.worker
-            .write(|out| worker::message(out, FLAG_TEXT, id, b"\xff"))
+            .write(|out| worker::encode_message(out, FLAG_TEXT, id, b"\xff"))
             .await;
         client.expect(0x88, &1011_u16.to_be_bytes()).await;
-        let frame = rig.worker.expect(Kind::Close, id).await;
+        let frame = rig.worker.expect(FrameKind::Close, id).await;
         assert_eq!(frame[..2], 1007_u16.to_le_bytes());
         assert_eq!(rig.shared.dispatch.usage(clock::now()).in_progress, 1);
         rig.worker.close(id).await;
@@ -334,8 +339,8 @@ fn what_breaks_the_rules_closes_at_once_with_its_code_on_both_sides() {
             assert_eq!(ended.await, Some(None), "{code}");
             loop {
                 let frame = rig.worker.next().await;
-                if frame.kind != Kind::Message {
-                    assert_eq!(frame.kind, Kind::Close);
+                if frame.kind != FrameKind::Message {
+                    assert_eq!(frame.kind, FrameKind::Close);
                     break assert_eq!(frame.rest[..2], code.to_le_bytes());
                 }
             }
@@ -364,38 +369,40 @@ fn windows_stop_each_side_and_long_messages_wait_for_a_whole_one() {
             client
         });
         for _ in 0..2 {
-            let payload = rig.worker.expect(Kind::Message, id).await;
+            let payload = rig.worker.expect(FrameKind::Message, id).await;
             assert_eq!(payload.len(), window / 2 - 64);
         }
         rig.worker
-            .write(|out| worker::window(out, id, channel::WINDOW_BYTES - 1))
+            .write(|out| worker::encode_window(out, id, channel::WINDOW_BYTES - 1))
             .await;
         settle().await;
         let none = poll_once(std::pin::pin!(rig.worker.try_next())).await;
         assert!(none.is_none(), "{none:?}");
-        rig.worker.write(|out| worker::window(out, id, 1)).await;
-        let payload = rig.worker.expect(Kind::Message, id).await;
+        rig.worker
+            .write(|out| worker::encode_window(out, id, 1))
+            .await;
+        let payload = rig.worker.expect(FrameKind::Message, id).await;
         assert_eq!(payload.len(), window + 5);
         let mut client = within(sending).await.unwrap();
         // To the client: what it has taken comes back, also when it is little.
         rig.worker
-            .write(|out| worker::message(out, 0, id, b"little"))
+            .write(|out| worker::encode_message(out, 0, id, b"little"))
             .await;
         client.expect(0x82, b"little").await;
-        let back = rig.worker.expect(Kind::Window, id).await;
+        let back = rig.worker.expect(FrameKind::Window, id).await;
         assert_eq!(back, 70_u32.to_le_bytes());
         let long = vec![4; window + 1];
         rig.worker
-            .write(|out| worker::message(out, 0, id, &long))
+            .write(|out| worker::encode_message(out, 0, id, &long))
             .await;
         client.expect(0x82, &long).await;
-        let back = rig.worker.expect(Kind::Window, id).await;
+        let back = rig.worker.expect(FrameKind::Window, id).await;
         assert_eq!(back, channel::WINDOW_BYTES.to_le_bytes());
         // More than there is room for ends the worker.
         rig.worker
             .write(|out| {
-                worker::message(out, 0, id, &long);
-                worker::message(out, 0, id, b"x");
+                worker::encode_message(out, 0, id, &long);
+                worker::encode_message(out, 0, id, b"x");
             })
             .await;
         client.expect(0x82, &long).await;
@@ -420,22 +427,31 @@ fn clients_and_workers_that_vanish_are_told_of() {
         // Before the head was out.
         let (id, response) = opened(&mut rig).await;
         drop(response);
-        assert_eq!(rig.worker.expect(Kind::Close, id).await, close(1006, ""));
+        assert_eq!(
+            rig.worker.expect(FrameKind::Close, id).await,
+            close(1006, "")
+        );
         // Before the application took it, when it does so all the same.
         let asked = rig.send(ASKS);
         let id = rig.worker.opened().await;
         asked.leave().await;
-        rig.worker.expect(Kind::Gone, id).await;
+        rig.worker.expect(FrameKind::StreamCancel, id).await;
         rig.worker
-            .write(|out| worker::accept(out, id, &[b""]))
+            .write(|out| worker::encode_accept(out, id, &[b""]))
             .await;
-        assert_eq!(rig.worker.expect(Kind::Close, id).await, close(1006, ""));
+        assert_eq!(
+            rig.worker.expect(FrameKind::Close, id).await,
+            close(1006, "")
+        );
         // In the middle, behind what it said.
         let (id, client, session) = connected(&mut rig).await;
         client.send(0x81, b"last").await;
         drop(client);
-        assert_eq!(rig.worker.expect(Kind::Message, id).await, b"last");
-        assert_eq!(rig.worker.expect(Kind::Close, id).await, close(1006, ""));
+        assert_eq!(rig.worker.expect(FrameKind::Message, id).await, b"last");
+        assert_eq!(
+            rig.worker.expect(FrameKind::Close, id).await,
+            close(1006, "")
+        );
         within(session).await.unwrap();
         // The worker.
         let (_, mut client, _) = connected(&mut rig).await;
@@ -457,9 +473,9 @@ fn a_websocket_of_a_worker_that_goes_is_cut_when_its_time_is_over() {
         let (id, mut client, _) = connected(&mut rig).await;
         rig.retire();
         client.send(0x81, b"goes on").await;
-        assert_eq!(rig.worker.expect(Kind::Message, id).await, b"goes on");
+        assert_eq!(rig.worker.expect(FrameKind::Message, id).await, b"goes on");
         rig.mailbox.cut();
-        let frame = rig.worker.expect(Kind::Close, id).await;
+        let frame = rig.worker.expect(FrameKind::Close, id).await;
         assert_eq!(frame[..2], 1012_u16.to_le_bytes());
         let (first, payload) = client.next().await.unwrap();
         assert_eq!((first, &payload[..2]), (0x88, &1012_u16.to_be_bytes()[..]));
@@ -473,27 +489,27 @@ fn messages_without_a_byte_cost_something_both_ways() {
     on_a_loop(async {
         let mut rig = Rig::new();
         let (id, client, _) = connected(&mut rig).await;
-        let fit = channel::WINDOW_BYTES as usize / channel::MESSAGE_COST;
+        let fit = channel::WINDOW_BYTES as usize / channel::MESSAGE_OVERHEAD;
         // What the worker may be sent is full of them.
         let empties = frame(0x82, b"").repeat(fit + 10);
         within(client.stream.write_all(&empties)).await.unwrap();
         for _ in 0..fit {
-            assert_eq!(rig.worker.expect(Kind::Message, id).await, b"");
+            assert_eq!(rig.worker.expect(FrameKind::Message, id).await, b"");
         }
         settle().await;
         let none = poll_once(std::pin::pin!(rig.worker.try_next())).await;
         assert!(none.is_none(), "{none:?}");
-        let size = u32::try_from(channel::MESSAGE_COST).unwrap();
+        let size = u32::try_from(channel::MESSAGE_OVERHEAD).unwrap();
         rig.worker
-            .write(|out| worker::window(out, id, 2 * size))
+            .write(|out| worker::encode_window(out, id, 2 * size))
             .await;
         for _ in 0..2 {
-            assert_eq!(rig.worker.expect(Kind::Message, id).await, b"");
+            assert_eq!(rig.worker.expect(FrameKind::Message, id).await, b"");
         }
         // The worker that does not count them is ended. (Some may have reached the client meanwhile.)
         let mut out = Vec::new();
         for _ in 0..50 * fit {
-            worker::message(&mut out, 0, id, b"");
+            worker::encode_message(&mut out, 0, id, b"");
         }
         // It may be ended before it has said all.
         let _ = within(rig.worker.channel.write_all(&out)).await;
@@ -512,12 +528,12 @@ fn a_subprotocol_that_was_not_offered_is_refused() {
         let asked = rig.send(ASKS);
         let id = rig.worker.opened().await;
         rig.worker
-            .write(|out| worker::accept(out, id, &[b"chat.v2"]))
+            .write(|out| worker::encode_accept(out, id, &[b"chat.v2"]))
             .await;
         let fault = asked.answer().await.expect_err("refused");
         assert_eq!(fault.kind, FaultKind::AppBroken);
         assert!(fault.cause.contains("chat.v2"), "{}", fault.cause);
-        rig.worker.expect(Kind::Close, id).await;
+        rig.worker.expect(FrameKind::Close, id).await;
         rig.worker.close(id).await;
     });
 }
@@ -538,9 +554,12 @@ fn an_application_that_does_not_take_what_a_client_said_before_it_left_hears_of_
         client.expect(0x88, &1000_u16.to_be_bytes()).await;
         assert_eq!(client.next().await, None);
         within(session).await.unwrap();
-        rig.worker.expect(Kind::Message, id).await;
+        rig.worker.expect(FrameKind::Message, id).await;
         // No window comes back: the rest is dropped in time.
-        assert_eq!(rig.worker.expect(Kind::Close, id).await, close(1000, ""));
+        assert_eq!(
+            rig.worker.expect(FrameKind::Close, id).await,
+            close(1000, "")
+        );
         rig.worker.close(id).await;
         settle().await;
         assert_eq!(rig.shared.dispatch.usage(clock::now()).in_progress, 0);

@@ -3,10 +3,10 @@
 use super::*;
 use crate::gateway::testing::bytes;
 
-fn forward(request: &ForwardRequest<'_>, fields: &[(&str, &str)]) -> Result<Vec<u8>, EncodeError> {
+fn forward(request: &AjpRequest<'_>, fields: &[(&str, &str)]) -> Result<Vec<u8>, EncodeError> {
     let mut out = b"before".to_vec();
     let fields = fields.iter().map(|(name, value)| (*name, value.as_bytes()));
-    match encode_forward(&mut out, request, fields) {
+    match encode_forward_request(&mut out, request, fields) {
         Ok(()) => Ok(out.split_off(6)),
         Err(error) => {
             assert_eq!(out, b"before");
@@ -15,15 +15,15 @@ fn forward(request: &ForwardRequest<'_>, fields: &[(&str, &str)]) -> Result<Vec<
     }
 }
 
-fn get() -> ForwardRequest<'static> {
-    ForwardRequest {
+fn get() -> AjpRequest<'static> {
+    AjpRequest {
         method: "GET",
         protocol: "HTTP/1.1",
         path: "/a",
         remote_addr: "::1",
         server_name: "b.c",
         server_port: 8080,
-        ..ForwardRequest::default()
+        ..AjpRequest::default()
     }
 }
 
@@ -37,7 +37,7 @@ fn writes_a_request_without_anything() {
 
 #[test]
 fn writes_fields_and_attributes() {
-    let request = ForwardRequest {
+    let request = AjpRequest {
         method: "PATCH",
         query: Some("x=1"),
         remote_port: Some(4711),
@@ -58,7 +58,7 @@ fn writes_fields_and_attributes() {
 #[test]
 fn fills_a_packet_to_the_last_byte_and_no_further() {
     let empty = forward(&get(), &[("A", "")]).unwrap().len();
-    let room = usize::from(PACKET_BYTES_MAX) - empty;
+    let room = usize::from(MAX_PACKET_BYTES) - empty;
     let packet = forward(&get(), &[("A", &"x".repeat(room))]).unwrap();
     assert_eq!(packet.len(), 8192);
     assert_eq!(packet[2..4], [0x1f, 0xfc]);
@@ -80,24 +80,24 @@ fn fills_a_packet_to_the_last_byte_and_no_further() {
 fn refuses_a_zero_byte_anywhere() {
     let nul = "a\0b";
     for (name, request) in [
-        ("path", ForwardRequest { path: nul, ..get() }),
+        ("path", AjpRequest { path: nul, ..get() }),
         (
             "query",
-            ForwardRequest {
+            AjpRequest {
                 query: Some(nul),
                 ..get()
             },
         ),
         (
             "method",
-            ForwardRequest {
+            AjpRequest {
                 method: nul,
                 ..get()
             },
         ),
         (
             "server name",
-            ForwardRequest {
+            AjpRequest {
                 server_name: nul,
                 ..get()
             },

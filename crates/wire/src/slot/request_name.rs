@@ -4,14 +4,14 @@
 //! it is needed. What must stay true: any bytes give an answer, and the answer holds no control
 //! character (the target is as the client sent it, percent-encoded).
 
-use crate::environ::{Dialect, USUAL};
+use crate::environ::{COMMON_VARIABLES, Dialect};
 
 /// Method and path (without the query) that an encoded environment names; `None` when it does not.
 #[must_use]
-pub fn named(dialect: Dialect, environ: &[u8]) -> Option<(String, String)> {
+pub fn request_name(dialect: Dialect, environ: &[u8]) -> Option<(String, String)> {
     let (method, target) = match dialect {
-        Dialect::Ruby => ruby(environ)?,
-        _ => python(environ)?,
+        Dialect::Ruby => ruby_request_name(environ)?,
+        _ => python_request_name(environ)?,
     };
     let path = target.split(|byte| *byte == b'?').next()?;
     let plain = |bytes: &[u8]| {
@@ -22,20 +22,20 @@ pub fn named(dialect: Dialect, environ: &[u8]) -> Option<(String, String)> {
 }
 
 /// The usual variables come first, in their order.
-fn ruby(environ: &[u8]) -> Option<(&[u8], &[u8])> {
-    let place = |name| USUAL.iter().position(|usual| *usual == name);
+fn ruby_request_name(environ: &[u8]) -> Option<(&[u8], &[u8])> {
+    let place = |name| COMMON_VARIABLES.iter().position(|usual| *usual == name);
     let mut values = environ.split(|byte| *byte == 0);
     let method = values.clone().nth(place("REQUEST_METHOD")?)?;
     Some((method, values.nth(place("REQUEST_URI")?)?))
 }
 
 /// One `marshal` dictionary of text.
-fn python(environ: &[u8]) -> Option<(&[u8], &[u8])> {
+fn python_request_name(environ: &[u8]) -> Option<(&[u8], &[u8])> {
     let mut rest = environ.strip_prefix(b"{")?;
     let (mut method, mut target) = (None, None);
     while method.is_none() || target.is_none() {
-        let key = python_text(&mut rest)?;
-        let value = python_text(&mut rest)?;
+        let key = read_python_str(&mut rest)?;
+        let value = read_python_str(&mut rest)?;
         match key {
             b"REQUEST_METHOD" => method = Some(value),
             b"REQUEST_URI" => target = Some(value),
@@ -45,7 +45,7 @@ fn python(environ: &[u8]) -> Option<(&[u8], &[u8])> {
     method.zip(target)
 }
 
-fn python_text<'b>(rest: &mut &'b [u8]) -> Option<&'b [u8]> {
+fn read_python_str<'b>(rest: &mut &'b [u8]) -> Option<&'b [u8]> {
     let (kind, after) = rest.split_first()?;
     let (len, after) = match kind {
         b'z' => {
@@ -74,8 +74,8 @@ mod tests {
         let values: [&[u8]; 9] = [
             b"POST", b"/a b", target, b"host", b"80", b"::1", b"", b"host", b"t=1",
         ];
-        encoder.usual(&values);
-        encoder.pair(b"HTTP_X", b"y");
+        encoder.push_common_variables(&values);
+        encoder.push_variable(b"HTTP_X", b"y");
         encoder.finish().unwrap();
         out
     }
@@ -91,7 +91,8 @@ mod tests {
         ];
         for dialect in [Dialect::Python, Dialect::Ruby] {
             for (target, path) in rows {
-                let found = named(dialect, &environ(dialect, target)).map(|(m, p)| m + " " + &p);
+                let found =
+                    request_name(dialect, &environ(dialect, target)).map(|(m, p)| m + " " + &p);
                 // Python's text is latin-1 that was made UTF-8.
                 if target.is_ascii() || dialect == Dialect::Ruby {
                     let path = String::from_utf8_lossy(path);
@@ -106,10 +107,10 @@ mod tests {
         for dialect in [Dialect::Python, Dialect::Ruby] {
             let whole = environ(dialect, b"/path");
             for cut in 0..whole.len() {
-                let _ = named(dialect, &whole[..cut]);
+                let _ = request_name(dialect, &whole[..cut]);
             }
             for garbage in [&b"{z\xff"[..], b"{a\xff\xff\xff\xff", b"", b"{", b"\0\0\0"] {
-                assert_eq!(named(dialect, garbage), None, "{garbage:?}");
+                assert_eq!(request_name(dialect, garbage), None, "{garbage:?}");
             }
         }
     }

@@ -1,12 +1,12 @@
 //! Tests of the slot machine: every event, every cut of the input, every kind of nonsense.
 
 use super::*;
-use crate::frame::PAYLOAD_MAX;
+use crate::frame::MAX_PAYLOAD_BYTES;
 use crate::worker;
 
 /// Events without borrows, for comparison across buffers; body pieces are joined.
 #[derive(Debug, PartialEq, Eq)]
-enum Seen {
+enum RecordedSlotEvent {
     FdPlease,
     Head(u16, Vec<(Vec<u8>, Vec<u8>)>, u32, Option<u32>),
     Body(Vec<u8>),
@@ -21,15 +21,15 @@ enum Seen {
     End,
 }
 
-fn record(seen: &mut Vec<Seen>, event: Event<'_>) {
-    let add = |seen: &mut Vec<Seen>, bytes: &[u8]| match seen.last_mut() {
+fn record(seen: &mut Vec<RecordedSlotEvent>, event: SlotEvent<'_>) {
+    let add = |seen: &mut Vec<RecordedSlotEvent>, bytes: &[u8]| match seen.last_mut() {
         _ if bytes.is_empty() => (),
-        Some(Seen::Body(body)) => body.extend_from_slice(bytes),
-        _ => seen.push(Seen::Body(bytes.to_vec())),
+        Some(RecordedSlotEvent::Body(body)) => body.extend_from_slice(bytes),
+        _ => seen.push(RecordedSlotEvent::Body(bytes.to_vec())),
     };
     match event {
-        Event::FdPlease => seen.push(Seen::FdPlease),
-        Event::Head {
+        SlotEvent::FdRequest => seen.push(RecordedSlotEvent::FdPlease),
+        SlotEvent::Head {
             head,
             app_time_us,
             body,
@@ -41,31 +41,40 @@ fn record(seen: &mut Vec<Seen>, event: Event<'_>) {
                 .fields()
                 .map(|(n, v)| (n.to_vec(), v.to_vec()))
                 .collect();
-            seen.push(Seen::Head(head.status, fields, app_time_us, body_len));
+            seen.push(RecordedSlotEvent::Head(
+                head.status,
+                fields,
+                app_time_us,
+                body_len,
+            ));
             add(seen, body);
         }
-        Event::Body { bytes, .. } => add(seen, bytes),
-        Event::File { offset, len, .. } => seen.push(Seen::File(offset, len)),
-        Event::Abort { reason } => seen.push(Seen::Abort(reason.to_owned())),
-        Event::Failed {
+        SlotEvent::Body { bytes, .. } => add(seen, bytes),
+        SlotEvent::File { offset, len, .. } => seen.push(RecordedSlotEvent::File(offset, len)),
+        SlotEvent::Abort { reason } => seen.push(RecordedSlotEvent::Abort(reason.to_owned())),
+        SlotEvent::Failed {
             reason,
             is_protocol,
         } => {
-            seen.push(Seen::Failed(reason.to_owned(), is_protocol));
+            seen.push(RecordedSlotEvent::Failed(reason.to_owned(), is_protocol));
         }
-        Event::IoBound => seen.push(Seen::IoBound),
-        Event::Extend { seconds } => seen.push(Seen::Extend(seconds)),
-        Event::Collected => seen.push(Seen::Collected),
-        Event::Pull => seen.push(Seen::Pull),
-        Event::Hijack => seen.push(Seen::Hijack),
+        SlotEvent::IoBound => seen.push(RecordedSlotEvent::IoBound),
+        SlotEvent::ExtendDeadline { seconds } => seen.push(RecordedSlotEvent::Extend(seconds)),
+        SlotEvent::GarbageCollected => seen.push(RecordedSlotEvent::Collected),
+        SlotEvent::Pull => seen.push(RecordedSlotEvent::Pull),
+        SlotEvent::Hijack => seen.push(RecordedSlotEvent::Hijack),
     }
     if event.is_last() {
-        seen.push(Seen::End);
+        seen.push(RecordedSlotEvent::End);
     }
 }
 
 /// Feeds `bytes` up to each of `ends` in turn, as a driver that keeps what is not consumed.
-fn run(decoder: &mut Decoder, bytes: &[u8], ends: &[usize]) -> Result<Vec<Seen>, WireError> {
+fn run(
+    decoder: &mut SlotDecoder,
+    bytes: &[u8],
+    ends: &[usize],
+) -> Result<Vec<RecordedSlotEvent>, WireError> {
     let mut seen = Vec::new();
     let mut at = 0;
     for end in ends {
@@ -79,10 +88,10 @@ fn run(decoder: &mut Decoder, bytes: &[u8], ends: &[usize]) -> Result<Vec<Seen>,
     Ok(seen)
 }
 
-fn waiting(requests: u32) -> Decoder {
-    let mut decoder = Decoder::new();
+fn waiting(requests: u32) -> SlotDecoder {
+    let mut decoder = SlotDecoder::new();
     for _ in 0..requests {
-        decoder.request_sent(false);
+        decoder.record_request(false);
     }
     decoder
 }
@@ -94,10 +103,10 @@ fn extend(out: &mut Vec<u8>, seconds: u32) {
 
 /// A whole response, a streamed one, a file, an abort and a failure behind one another, with words that
 /// ask for time and for room before and within them.
-fn conversation() -> (Vec<u8>, Vec<Seen>) {
+fn conversation() -> (Vec<u8>, Vec<RecordedSlotEvent>) {
     let mut bytes = Vec::new();
     let head: [&[u8]; 3] = [b"200 OK", b"A", b"b"];
-    worker::encode_text(&mut bytes, Kind::IoBound, 0, "");
+    worker::encode_text(&mut bytes, FrameKind::IoBound, 0, "");
     extend(&mut bytes, 3600);
     worker::encode_pull(&mut bytes);
     worker::encode_head(&mut bytes, FLAG_END, 7, &head, b"hello");
@@ -111,33 +120,33 @@ fn conversation() -> (Vec<u8>, Vec<Seen>) {
     extend(&mut bytes, u32::MAX);
     worker::encode_pull(&mut bytes);
     worker::encode_file(&mut bytes, 0, 0, None);
-    worker::encode_text(&mut bytes, Kind::Abort, 0, "raised é");
-    worker::encode_text(&mut bytes, Kind::Failed, FLAG_PROTOCOL, "bad");
+    worker::encode_text(&mut bytes, FrameKind::Abort, 0, "raised é");
+    worker::encode_text(&mut bytes, FrameKind::Failed, FLAG_PROTOCOL_ERROR, "bad");
     worker::encode_head(&mut bytes, FLAG_END, 1, &[b"204"], b"");
     let seen = vec![
-        Seen::IoBound,
-        Seen::Extend(3600),
-        Seen::Pull,
-        Seen::Head(200, vec![(b"A".to_vec(), b"b".to_vec())], 7, Some(5)),
-        Seen::Body(b"hello".to_vec()),
-        Seen::End,
-        Seen::Head(201, vec![], 8, None),
-        Seen::Body(b"onetwo".to_vec()),
-        Seen::End,
-        Seen::Head(200, vec![], 9, None),
-        Seen::File(5, Some(10)),
-        Seen::End,
-        Seen::Head(200, vec![], 9, None),
-        Seen::Body(b"x".to_vec()),
-        Seen::Extend(u32::MAX),
-        Seen::Pull,
-        Seen::File(0, None),
-        Seen::Abort("raised é".to_owned()),
-        Seen::End,
-        Seen::Failed("bad".to_owned(), true),
-        Seen::End,
-        Seen::Head(204, vec![], 1, Some(0)),
-        Seen::End,
+        RecordedSlotEvent::IoBound,
+        RecordedSlotEvent::Extend(3600),
+        RecordedSlotEvent::Pull,
+        RecordedSlotEvent::Head(200, vec![(b"A".to_vec(), b"b".to_vec())], 7, Some(5)),
+        RecordedSlotEvent::Body(b"hello".to_vec()),
+        RecordedSlotEvent::End,
+        RecordedSlotEvent::Head(201, vec![], 8, None),
+        RecordedSlotEvent::Body(b"onetwo".to_vec()),
+        RecordedSlotEvent::End,
+        RecordedSlotEvent::Head(200, vec![], 9, None),
+        RecordedSlotEvent::File(5, Some(10)),
+        RecordedSlotEvent::End,
+        RecordedSlotEvent::Head(200, vec![], 9, None),
+        RecordedSlotEvent::Body(b"x".to_vec()),
+        RecordedSlotEvent::Extend(u32::MAX),
+        RecordedSlotEvent::Pull,
+        RecordedSlotEvent::File(0, None),
+        RecordedSlotEvent::Abort("raised é".to_owned()),
+        RecordedSlotEvent::End,
+        RecordedSlotEvent::Failed("bad".to_owned(), true),
+        RecordedSlotEvent::End,
+        RecordedSlotEvent::Head(204, vec![], 1, Some(0)),
+        RecordedSlotEvent::End,
     ];
     (bytes, seen)
 }
@@ -166,12 +175,12 @@ fn refuses_a_bad_head_and_goes_on_with_the_next_response() {
     worker::encode_head(&mut bytes, FLAG_END, 0, &[b"204"], b"");
     let mut decoder = waiting(2);
     let first = decoder.decode(&bytes).unwrap().unwrap();
-    let Event::Head { head, end, .. } = first.event else {
+    let SlotEvent::Head { head, end, .. } = first.event else {
         panic!("{first:?}")
     };
     assert_eq!((head, end), (Err(WireError::BadFieldValue), true));
     let second = decoder.decode(&bytes[first.consumed..]).unwrap().unwrap();
-    assert!(matches!(second.event, Event::Head { head: Ok(_), .. }));
+    assert!(matches!(second.event, SlotEvent::Head { head: Ok(_), .. }));
 }
 
 #[test]
@@ -180,7 +189,7 @@ fn hands_out_a_long_body_before_all_of_it_has_come() {
     worker::encode_head(&mut bytes, FLAG_END, 0, &[b"200"], &[b'x'; 1000]);
     let mut decoder = waiting(1);
     let first = decoder.decode(&bytes[..100]).unwrap().unwrap();
-    let Event::Head {
+    let SlotEvent::Head {
         body,
         body_len,
         end,
@@ -196,7 +205,7 @@ fn hands_out_a_long_body_before_all_of_it_has_come() {
     let second = decoder.decode(&bytes[100..]).unwrap().unwrap();
     assert_eq!(
         second.event,
-        Event::Body {
+        SlotEvent::Body {
             bytes: &[b'x'; 919],
             end: true
         }
@@ -204,18 +213,18 @@ fn hands_out_a_long_body_before_all_of_it_has_come() {
 }
 
 #[test]
-fn passes_on_the_wish_for_a_body_file_once() {
+fn passes_on_one_request_for_the_body_file() {
     let mut bytes = Vec::new();
-    worker::encode_fd_please(&mut bytes);
-    let mut decoder = Decoder::new();
-    decoder.request_sent(true);
+    worker::encode_fd_request(&mut bytes);
+    let mut decoder = SlotDecoder::new();
+    decoder.record_request(true);
     assert_eq!(
         run(&mut decoder, &bytes, &[bytes.len()]),
-        Ok(vec![Seen::FdPlease])
+        Ok(vec![RecordedSlotEvent::FdPlease])
     );
     assert_eq!(
         run(&mut decoder, &bytes, &[bytes.len()]),
-        Err(WireError::UnexpectedKind(16)),
+        Err(WireError::UnexpectedFrameKind(16)),
         "second time"
     );
 }
@@ -241,12 +250,12 @@ fn refuses_frames_that_are_out_of_place() {
         ),
         (
             "abort first",
-            frame(&|o| worker::encode_text(o, Kind::Abort, 0, "")),
+            frame(&|o| worker::encode_text(o, FrameKind::Abort, 0, "")),
             20,
         ),
-        ("no body file", frame(&|o| worker::encode_fd_please(o)), 16),
+        ("no body file", frame(&|o| worker::encode_fd_request(o)), 16),
         ("a request", vec![1, 0, 0, 0, 0, 0, 0, 0], 1),
-        ("hello", worker::hello().to_vec(), 32),
+        ("hello", worker::encode_current_hello().to_vec(), 32),
         (
             "two heads",
             frame(&|o| {
@@ -259,44 +268,48 @@ fn refuses_frames_that_are_out_of_place() {
             "failed after the head",
             frame(&|o| {
                 streamed(o);
-                worker::encode_text(o, Kind::Failed, 0, "");
+                worker::encode_text(o, FrameKind::Failed, 0, "");
             }),
             21,
         ),
     ];
     for (name, bytes, kind) in rows {
         let seen = run(&mut waiting(1), &bytes, &[bytes.len()]);
-        assert_eq!(seen, Err(WireError::UnexpectedKind(kind)), "{name}");
+        assert_eq!(seen, Err(WireError::UnexpectedFrameKind(kind)), "{name}");
     }
 }
 
 #[test]
-fn a_collection_is_over_once_and_only_if_it_was_asked_for() {
+fn a_garbage_collection_ends_once_and_only_if_requested() {
     let collected = [24, 0, 0, 0, 0, 0, 0, 0];
-    let run = |decoder: &mut Decoder| run(decoder, &collected, &[collected.len()]);
-    let mut decoder = Decoder::new();
-    assert_eq!(run(&mut decoder), Err(WireError::NoRequest));
-    decoder.collect_sent();
-    assert_eq!(run(&mut decoder), Ok(vec![Seen::Collected]));
-    assert_eq!(run(&mut decoder), Err(WireError::NoRequest), "again");
-    let unexpected = Err(WireError::UnexpectedKind(24));
+    let run = |decoder: &mut SlotDecoder| run(decoder, &collected, &[collected.len()]);
+    let mut decoder = SlotDecoder::new();
+    assert_eq!(run(&mut decoder), Err(WireError::ResponseWithoutRequest));
+    decoder.record_collect();
+    assert_eq!(run(&mut decoder), Ok(vec![RecordedSlotEvent::Collected]));
+    assert_eq!(
+        run(&mut decoder),
+        Err(WireError::ResponseWithoutRequest),
+        "again"
+    );
+    let unexpected = Err(WireError::UnexpectedFrameKind(24));
     assert_eq!(run(&mut waiting(1)), unexpected, "within a request");
-    decoder.collect_sent();
+    decoder.record_collect();
     let long = [24, 0, 0, 0, 1, 0, 0, 0, 0];
     assert_eq!(decoder.decode(&long), Err(WireError::BadPayloadLength));
 }
 
 #[test]
-fn refuses_an_answer_that_nobody_asked_for() {
+fn refuses_a_response_without_a_request() {
     let mut bytes = Vec::new();
     worker::encode_head(&mut bytes, FLAG_END, 0, &[b"200"], b"");
     worker::encode_head(&mut bytes, FLAG_END, 0, &[b"200"], b"");
     let seen = run(&mut waiting(1), &bytes, &[bytes.len()]);
-    assert_eq!(seen, Err(WireError::NoRequest));
+    assert_eq!(seen, Err(WireError::ResponseWithoutRequest));
 }
 
 #[test]
-fn refuses_lengths_that_lie() {
+fn refuses_inconsistent_lengths() {
     let rows: [(&str, Vec<u8>, WireError); 9] = [
         (
             "head without times",
@@ -336,12 +349,12 @@ fn refuses_lengths_that_lie() {
         (
             "endless reason",
             vec![21, 0, 0, 0, 1, 0, 1, 0],
-            WireError::PayloadTooLong(u64::from(REASON_BYTES_MAX) + 1),
+            WireError::PayloadTooLong(u64::from(MAX_REASON_BYTES) + 1),
         ),
         (
             "frame over the bound",
             vec![17, 1, 1, 0, 1, 0, 0, 4],
-            WireError::PayloadTooLong(u64::from(PAYLOAD_MAX) + 1),
+            WireError::PayloadTooLong(u64::from(MAX_PAYLOAD_BYTES) + 1),
         ),
     ];
     for (name, bytes, error) in rows {

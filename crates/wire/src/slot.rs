@@ -1,6 +1,6 @@
 //! The front end's machine for one slot socket: bytes of a worker in, response events out.
 //!
-//! Inputs: [`Decoder::request_sent`] for every REQUEST written, [`Decoder::collect_sent`] for every COLLECT, [`Decoder::decode`] with the bytes
+//! Inputs: [`Decoder::record_request`] for every REQUEST written, [`Decoder::record_collect`] for every COLLECT, [`Decoder::decode`] with the bytes
 //! received and not yet consumed. Outputs: events in order, one response after the other, for
 //! requests in the order in which they were sent. Descriptors are not seen here: the driver keeps
 //! those that `recvmsg` delivered in a queue and takes one for every [`Event::File`] and [`Event::Hijack`].
@@ -10,26 +10,26 @@
 
 use crate::WireError;
 use crate::frame::{
-    FLAG_END, FLAG_HAS_FD, FLAG_PROTOCOL, FLAG_STREAM, FrameHeader, HEADER_LEN, Kind,
+    FLAG_END, FLAG_HAS_FD, FLAG_PROTOCOL_ERROR, FLAG_STREAM, FrameHeader, FrameKind, HEADER_LEN,
 };
-use crate::head::{HeadParts, parse_head};
+use crate::head::{ResponseHeadView, parse_response_head};
 
 /// The largest response head, all strings together.
-pub const HEAD_BYTES_MAX: u32 = 256 << 10;
+pub const MAX_HEAD_BYTES: u32 = 256 << 10;
 /// The largest reason in ABORT and FAILED.
-pub const REASON_BYTES_MAX: u32 = 64 << 10;
+pub const MAX_REASON_BYTES: u32 = 64 << 10;
 
 /// One step of a response. Slices borrow the receive buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Event<'b> {
+pub enum SlotEvent<'b> {
     /// The worker wants the descriptor of this request's body file: one message of one byte.
-    FdPlease,
+    FdRequest,
     /// Status and fields, with as much of the body as has arrived.
     Head {
         /// The checked head; or what is wrong with it: then the client gets a 502, CANCEL may be sent,
         /// and everything up to the last event of this response is dropped. The frames are intact,
         /// so a faulty application costs its client an answer and not the worker its life.
-        head: Result<HeadParts<'b>, WireError>,
+        head: Result<ResponseHeadView<'b>, WireError>,
         /// Time that the application took until this frame was sent, in microseconds.
         app_time_us: u32,
         body: &'b [u8],
@@ -56,21 +56,21 @@ pub enum Event<'b> {
     /// The request at hand waits for something else than the processor: another may have its place.
     IoBound,
     /// The request at hand may take so many seconds from now on.
-    Extend { seconds: u32 },
+    ExtendDeadline { seconds: u32 },
     /// The collection that was asked for is done.
-    Collected,
+    GarbageCollected,
     /// The application waits for the next piece of its request's body.
     Pull,
 }
 
-impl Event<'_> {
+impl SlotEvent<'_> {
     /// Whether this is the last event of its response.
     pub fn is_last(&self) -> bool {
         match self {
-            Self::FdPlease
+            Self::FdRequest
             | Self::IoBound
-            | Self::Extend { .. }
-            | Self::Collected
+            | Self::ExtendDeadline { .. }
+            | Self::GarbageCollected
             | Self::Pull
             | Self::Hijack => false,
             Self::Head { end, .. } | Self::Body { end, .. } | Self::File { end, .. } => *end,
@@ -81,23 +81,23 @@ impl Event<'_> {
 
 /// An event and the bytes it took from the front of the input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Decoded<'b> {
-    pub event: Event<'b>,
+pub struct DecodedSlotEvent<'b> {
+    pub event: SlotEvent<'b>,
     pub consumed: usize,
 }
 
 /// The state of one slot socket, receiving side.
 #[derive(Debug, Default)]
-pub struct Decoder {
+pub struct SlotDecoder {
     stage: Stage,
     /// Requests sent and not yet answered to the end.
     outstanding: u32,
     /// Number of the request whose response is due.
     seq: u32,
     /// The newest request has its body in a file that was not asked for yet.
-    is_file_due: bool,
+    awaits_fd_request: bool,
     /// A COLLECT was written and is not answered.
-    is_collecting: bool,
+    is_collecting_garbage: bool,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -113,7 +113,7 @@ enum Stage {
     Bytes { left: u32, is_last_frame: bool },
 }
 
-impl Decoder {
+impl SlotDecoder {
     /// A machine for a fresh socket.
     pub fn new() -> Self {
         Self::default()
@@ -121,16 +121,16 @@ impl Decoder {
 
     /// Counts a REQUEST that was written. After one with a body file nothing more may be sent
     /// until it is answered.
-    pub fn request_sent(&mut self, has_body_file: bool) {
-        debug_assert!(!self.is_file_due);
+    pub fn record_request(&mut self, has_body_file: bool) {
+        debug_assert!(!self.awaits_fd_request);
         self.outstanding = self.outstanding.saturating_add(1);
-        self.is_file_due = has_body_file;
+        self.awaits_fd_request = has_body_file;
     }
 
     /// Notes a COLLECT that was written; it may be sent only while nothing is outstanding.
-    pub fn collect_sent(&mut self) {
+    pub fn record_collect(&mut self) {
         debug_assert_eq!(self.outstanding, 0);
-        self.is_collecting = true;
+        self.is_collecting_garbage = true;
     }
 
     /// Requests that are not answered to the end.
@@ -148,34 +148,37 @@ impl Decoder {
     ///
     /// # Errors
     /// Any breach of the protocol. The socket must be closed.
-    pub fn decode<'b>(&mut self, input: &'b [u8]) -> Result<Option<Decoded<'b>>, WireError> {
+    pub fn decode<'b>(
+        &mut self,
+        input: &'b [u8],
+    ) -> Result<Option<DecodedSlotEvent<'b>>, WireError> {
         if let Stage::Bytes {
             left,
             is_last_frame,
         } = self.stage
         {
-            return Ok(self.take_bytes(input, left, is_last_frame));
+            return Ok(self.read_bytes(input, left, is_last_frame));
         }
         let Some(header) = FrameHeader::parse(input)? else {
             return Ok(None);
         };
         if self.outstanding == 0 {
-            return self.collected(header).map(Some);
+            return self.decode_collected(header).map(Some);
         }
         let rest = &input[HEADER_LEN..];
         let decoded = match (header.kind, self.stage) {
-            (Kind::FdPlease, Stage::Head) => self.fd_please(header)?,
-            (Kind::Head, Stage::Head) => self.head(header, rest)?,
-            (Kind::Failed, Stage::Head) => failed(header, rest)?,
-            (Kind::Hijack, Stage::Head) => Some(self.hijack(header)?),
-            (Kind::Body, Stage::Hijacked) => Some(end_of_hijack(header)?),
-            (Kind::Body, Stage::Stream) => return Ok(self.body(header, rest)),
-            (Kind::File, Stage::Stream) => file(header, rest)?,
-            (Kind::Abort, Stage::Stream) => abort(header, rest)?,
-            (Kind::IoBound, _) => Some(empty(header, Event::IoBound)?),
-            (Kind::Extend, _) => extend(header, rest)?,
-            (Kind::Pull, _) => Some(empty(header, Event::Pull)?),
-            (kind, _) => return Err(WireError::UnexpectedKind(kind as u8)),
+            (FrameKind::FdRequest, Stage::Head) => self.decode_fd_request(header)?,
+            (FrameKind::Head, Stage::Head) => self.decode_head(header, rest)?,
+            (FrameKind::Failed, Stage::Head) => decode_failed(header, rest)?,
+            (FrameKind::Hijack, Stage::Head) => Some(self.decode_hijack(header)?),
+            (FrameKind::Body, Stage::Hijacked) => Some(decode_end_of_hijack(header)?),
+            (FrameKind::Body, Stage::Stream) => return Ok(self.decode_body(header, rest)),
+            (FrameKind::File, Stage::Stream) => decode_file(header, rest)?,
+            (FrameKind::Abort, Stage::Stream) => decode_abort(header, rest)?,
+            (FrameKind::IoBound, _) => Some(decode_empty(header, SlotEvent::IoBound)?),
+            (FrameKind::ExtendDeadline, _) => decode_extend(header, rest)?,
+            (FrameKind::Pull, _) => Some(decode_empty(header, SlotEvent::Pull)?),
+            (kind, _) => return Err(WireError::UnexpectedFrameKind(kind as u8)),
         };
         if decoded.is_some_and(|decoded| decoded.event.is_last()) {
             self.finish_response();
@@ -184,49 +187,60 @@ impl Decoder {
     }
 
     /// The only frame that comes without a request.
-    fn collected(&mut self, header: FrameHeader) -> Result<Decoded<'static>, WireError> {
-        if header.kind != Kind::Collected || !std::mem::take(&mut self.is_collecting) {
-            return Err(WireError::NoRequest);
+    fn decode_collected(
+        &mut self,
+        header: FrameHeader,
+    ) -> Result<DecodedSlotEvent<'static>, WireError> {
+        if header.kind != FrameKind::GarbageCollected
+            || !std::mem::take(&mut self.is_collecting_garbage)
+        {
+            return Err(WireError::ResponseWithoutRequest);
         }
-        empty(header, Event::Collected)
+        decode_empty(header, SlotEvent::GarbageCollected)
     }
 
-    fn fd_please(&mut self, header: FrameHeader) -> Result<Option<Decoded<'static>>, WireError> {
-        let decoded = empty(header, Event::FdPlease)?;
+    fn decode_fd_request(
+        &mut self,
+        header: FrameHeader,
+    ) -> Result<Option<DecodedSlotEvent<'static>>, WireError> {
+        let decoded = decode_empty(header, SlotEvent::FdRequest)?;
         // Only the newest request can have a file, so its turn comes when it is the only one.
-        if !self.is_file_due || self.outstanding != 1 {
-            return Err(WireError::UnexpectedKind(Kind::FdPlease as u8));
+        if !self.awaits_fd_request || self.outstanding != 1 {
+            return Err(WireError::UnexpectedFrameKind(FrameKind::FdRequest as u8));
         }
-        self.is_file_due = false;
+        self.awaits_fd_request = false;
         Ok(Some(decoded))
     }
 
-    fn hijack(&mut self, header: FrameHeader) -> Result<Decoded<'static>, WireError> {
-        if !header.has(FLAG_HAS_FD) {
+    fn decode_hijack(
+        &mut self,
+        header: FrameHeader,
+    ) -> Result<DecodedSlotEvent<'static>, WireError> {
+        if !header.has_flag(FLAG_HAS_FD) {
             return Err(WireError::BadFlags {
-                kind: Kind::Hijack as u8,
+                kind: FrameKind::Hijack as u8,
                 flags: header.flags,
             });
         }
-        let decoded = empty(header, Event::Hijack)?;
+        let decoded = decode_empty(header, SlotEvent::Hijack)?;
         self.stage = Stage::Hijacked;
         Ok(decoded)
     }
 
-    fn head<'b>(
+    fn decode_head<'b>(
         &mut self,
         header: FrameHeader,
         rest: &'b [u8],
-    ) -> Result<Option<Decoded<'b>>, WireError> {
-        let is_streamed = header.has(FLAG_STREAM);
-        if is_streamed == header.has(FLAG_END) {
+    ) -> Result<Option<DecodedSlotEvent<'b>>, WireError> {
+        let is_streamed = header.has_flag(FLAG_STREAM);
+        if is_streamed == header.has_flag(FLAG_END) {
             return Err(WireError::BadFlags {
-                kind: Kind::Head as u8,
+                kind: FrameKind::Head as u8,
                 flags: header.flags,
             });
         }
         let Some(times) = rest.first_chunk::<8>() else {
-            return short_payload(header, 8);
+            return need_payload(header, 8);
         };
         let [t0, t1, t2, t3, h0, h1, h2, h3] = *times;
         let head_len = u32::from_le_bytes([h0, h1, h2, h3]);
@@ -237,13 +251,13 @@ impl Decoder {
         else {
             return Err(WireError::BadPayloadLength);
         };
-        if head_len > HEAD_BYTES_MAX {
+        if head_len > MAX_HEAD_BYTES {
             return Err(WireError::HeadTooLong);
         }
         let Some((head, rest)) = rest[8..].split_at_checked(widen(head_len)) else {
             return Ok(None);
         };
-        let head = parse_head(head, header.count);
+        let head = parse_response_head(head, header.string_count);
         let body = &rest[..rest.len().min(widen(body_len))];
         let left = body_len.saturating_sub(narrow(body.len()));
         self.stage = match (left, is_streamed) {
@@ -254,7 +268,7 @@ impl Decoder {
                 is_last_frame: !is_streamed,
             },
         };
-        let event = Event::Head {
+        let event = SlotEvent::Head {
             head,
             app_time_us: u32::from_le_bytes([t0, t1, t2, t3]),
             body,
@@ -262,61 +276,65 @@ impl Decoder {
             end: left == 0 && !is_streamed,
         };
         let consumed = HEADER_LEN + 8 + widen(head_len) + body.len();
-        Ok(Some(Decoded { event, consumed }))
+        Ok(Some(DecodedSlotEvent { event, consumed }))
     }
 
-    fn body<'b>(&mut self, header: FrameHeader, rest: &'b [u8]) -> Option<Decoded<'b>> {
-        let is_last_frame = header.has(FLAG_END);
+    fn decode_body<'b>(
+        &mut self,
+        header: FrameHeader,
+        rest: &'b [u8],
+    ) -> Option<DecodedSlotEvent<'b>> {
+        let is_last_frame = header.has_flag(FLAG_END);
         // An empty frame has no bytes to wait for, one that has is worth an event only with them.
         if header.payload_len > 0 && rest.is_empty() {
             return None;
         }
         let mut decoded = if header.payload_len == 0 {
-            self.end_of_frame(is_last_frame);
-            Decoded {
-                event: Event::Body {
+            self.finish_frame(is_last_frame);
+            DecodedSlotEvent {
+                event: SlotEvent::Body {
                     bytes: &[],
                     end: is_last_frame,
                 },
                 consumed: 0,
             }
         } else {
-            self.take_bytes(rest, header.payload_len, is_last_frame)?
+            self.read_bytes(rest, header.payload_len, is_last_frame)?
         };
         decoded.consumed += HEADER_LEN;
         Some(decoded)
     }
 
-    fn take_bytes<'b>(
+    fn read_bytes<'b>(
         &mut self,
         input: &'b [u8],
         left: u32,
         is_last_frame: bool,
-    ) -> Option<Decoded<'b>> {
+    ) -> Option<DecodedSlotEvent<'b>> {
         if input.is_empty() {
             return None;
         }
         let bytes = &input[..input.len().min(widen(left))];
         let left = left.saturating_sub(narrow(bytes.len()));
         if left == 0 {
-            self.end_of_frame(is_last_frame);
+            self.finish_frame(is_last_frame);
         } else {
             self.stage = Stage::Bytes {
                 left,
                 is_last_frame,
             };
         }
-        let event = Event::Body {
+        let event = SlotEvent::Body {
             bytes,
             end: left == 0 && is_last_frame,
         };
-        Some(Decoded {
+        Some(DecodedSlotEvent {
             event,
             consumed: bytes.len(),
         })
     }
 
-    fn end_of_frame(&mut self, is_last_frame: bool) {
+    fn finish_frame(&mut self, is_last_frame: bool) {
         self.stage = Stage::Stream;
         if is_last_frame {
             self.finish_response();
@@ -328,49 +346,58 @@ impl Decoder {
         self.outstanding = self.outstanding.saturating_sub(1);
         self.seq = self.seq.wrapping_add(1);
         if self.outstanding == 0 {
-            self.is_file_due = false;
+            self.awaits_fd_request = false;
         }
     }
 }
 
 /// A frame that is all header.
-fn empty(header: FrameHeader, event: Event<'static>) -> Result<Decoded<'static>, WireError> {
+fn decode_empty(
+    header: FrameHeader,
+    event: SlotEvent<'static>,
+) -> Result<DecodedSlotEvent<'static>, WireError> {
     if header.payload_len != 0 {
         return Err(WireError::BadPayloadLength);
     }
-    Ok(Decoded {
+    Ok(DecodedSlotEvent {
         event,
         consumed: HEADER_LEN,
     })
 }
 
-fn end_of_hijack(header: FrameHeader) -> Result<Decoded<'static>, WireError> {
-    if !header.has(FLAG_END) {
+fn decode_end_of_hijack(header: FrameHeader) -> Result<DecodedSlotEvent<'static>, WireError> {
+    if !header.has_flag(FLAG_END) {
         return Err(WireError::BadFlags {
-            kind: Kind::Body as u8,
+            kind: FrameKind::Body as u8,
             flags: header.flags,
         });
     }
     let end = true;
-    empty(header, Event::Body { bytes: &[], end })
+    decode_empty(header, SlotEvent::Body { bytes: &[], end })
 }
 
-fn extend(header: FrameHeader, rest: &[u8]) -> Result<Option<Decoded<'static>>, WireError> {
+fn decode_extend(
+    header: FrameHeader,
+    rest: &[u8],
+) -> Result<Option<DecodedSlotEvent<'static>>, WireError> {
     if header.payload_len != 4 {
         return Err(WireError::BadPayloadLength);
     }
-    Ok(rest.first_chunk::<4>().map(|seconds| Decoded {
-        event: Event::Extend {
+    Ok(rest.first_chunk::<4>().map(|seconds| DecodedSlotEvent {
+        event: SlotEvent::ExtendDeadline {
             seconds: u32::from_le_bytes(*seconds),
         },
         consumed: HEADER_LEN + 4,
     }))
 }
 
-fn file(header: FrameHeader, rest: &[u8]) -> Result<Option<Decoded<'_>>, WireError> {
-    if !header.has(FLAG_HAS_FD) {
+fn decode_file(
+    header: FrameHeader,
+    rest: &[u8],
+) -> Result<Option<DecodedSlotEvent<'_>>, WireError> {
+    if !header.has_flag(FLAG_HAS_FD) {
         return Err(WireError::BadFlags {
-            kind: Kind::File as u8,
+            kind: FrameKind::File as u8,
             flags: header.flags,
         });
     }
@@ -381,30 +408,36 @@ fn file(header: FrameHeader, rest: &[u8]) -> Result<Option<Decoded<'_>>, WireErr
         return Ok(None);
     };
     let len = (len != u64::MAX).then_some(len);
-    let event = Event::File {
+    let event = SlotEvent::File {
         offset,
         len,
-        end: header.has(FLAG_END),
+        end: header.has_flag(FLAG_END),
     };
-    Ok(Some(Decoded {
+    Ok(Some(DecodedSlotEvent {
         event,
         consumed: HEADER_LEN + 16,
     }))
 }
 
-fn abort(header: FrameHeader, rest: &[u8]) -> Result<Option<Decoded<'_>>, WireError> {
-    let reason = text(header, rest, REASON_BYTES_MAX)?;
-    Ok(reason.map(|reason| Decoded {
-        event: Event::Abort { reason },
+fn decode_abort(
+    header: FrameHeader,
+    rest: &[u8],
+) -> Result<Option<DecodedSlotEvent<'_>>, WireError> {
+    let reason = split_text(header, rest, MAX_REASON_BYTES)?;
+    Ok(reason.map(|reason| DecodedSlotEvent {
+        event: SlotEvent::Abort { reason },
         consumed: HEADER_LEN + reason.len(),
     }))
 }
 
-fn failed(header: FrameHeader, rest: &[u8]) -> Result<Option<Decoded<'_>>, WireError> {
-    let is_protocol = header.has(FLAG_PROTOCOL);
-    let reason = text(header, rest, REASON_BYTES_MAX)?;
-    Ok(reason.map(|reason| Decoded {
-        event: Event::Failed {
+fn decode_failed(
+    header: FrameHeader,
+    rest: &[u8],
+) -> Result<Option<DecodedSlotEvent<'_>>, WireError> {
+    let is_protocol = header.has_flag(FLAG_PROTOCOL_ERROR);
+    let reason = split_text(header, rest, MAX_REASON_BYTES)?;
+    Ok(reason.map(|reason| DecodedSlotEvent {
+        event: SlotEvent::Failed {
             reason,
             is_protocol,
         },
@@ -413,7 +446,7 @@ fn failed(header: FrameHeader, rest: &[u8]) -> Result<Option<Decoded<'_>>, WireE
 }
 
 /// The whole payload as text, `None` until it is there.
-pub(crate) fn text(
+pub(crate) fn split_text(
     header: FrameHeader,
     rest: &[u8],
     bytes_max: u32,
@@ -430,7 +463,10 @@ pub(crate) fn text(
 }
 
 /// Waits for more of the payload, or refuses one that can never hold `needed` bytes.
-fn short_payload(header: FrameHeader, needed: u32) -> Result<Option<Decoded<'static>>, WireError> {
+fn need_payload(
+    header: FrameHeader,
+    needed: u32,
+) -> Result<Option<DecodedSlotEvent<'static>>, WireError> {
     if header.payload_len < needed {
         Err(WireError::BadPayloadLength)
     } else {
@@ -455,8 +491,8 @@ fn narrow(len: usize) -> u32 {
     u32::try_from(len).unwrap_or(u32::MAX)
 }
 
-mod named;
+mod request_name;
 #[cfg(test)]
 mod tests;
 
-pub use named::named;
+pub use request_name::request_name;

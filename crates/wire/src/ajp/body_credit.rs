@@ -1,56 +1,56 @@
 //! When how much of a request body may go to an AJP13 container, and in which packets.
 //!
-//! The relay keeps one [`BodyFlow`] a request: it writes a packet whenever [`BodyFlow::wanted`] is
-//! above 0, and tells it of every `Event::BodyWanted`. The first packet goes unasked when there is
+//! The relay keeps one [`BodyCredit`] a request: it writes a packet whenever [`BodyCredit::wanted`] is
+//! above 0, and tells it of every `Event::BodyRequested`. The first packet goes unasked when there is
 //! a body; every other one answers a question, and is no longer than what was asked for. What goes
 //! beyond that may stay unread and be taken for the next request.
 
-use super::{GET_BODY_CHUNK, PACKET_BYTES_MAX, TO_CONTAINER};
+use super::{GET_BODY_CHUNK, MAX_PACKET_BYTES, TO_CONTAINER};
 use crate::gateway::GatewayError;
 
 /// How many bytes the container waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BodyFlow {
-    wanted: u16,
+pub struct BodyCredit {
+    credit: u16,
 }
 
-impl BodyFlow {
+impl BodyCredit {
     /// The state behind a FORWARD_REQUEST whose body has `length` bytes.
     #[must_use]
     pub fn new(length: u64) -> Self {
-        let wanted = if length > 0 { DATA_BYTES_MAX } else { 0 };
-        Self { wanted }
+        let wanted = if length > 0 { MAX_DATA_BYTES } else { 0 };
+        Self { credit: wanted }
     }
 
     /// How many bytes the next packet may hold; 0 while none may be sent. Not 0 when the response
     /// has ended: then the container still waits, and the connection cannot be used again.
-    pub fn wanted(&self) -> usize {
-        usize::from(self.wanted)
+    pub fn credit(&self) -> usize {
+        usize::from(self.credit)
     }
 
     /// The container asks for at most `bytes` more.
     ///
     /// # Errors
     /// When it still waits for what it asked for before.
-    pub fn ask(&mut self, bytes: usize) -> Result<(), GatewayError> {
-        if self.wanted > 0 {
-            return Err(GatewayError::AjpAskedTwice);
+    pub fn grant(&mut self, bytes: usize) -> Result<(), GatewayError> {
+        if self.credit > 0 {
+            return Err(GatewayError::AjpOverlappingBodyRequest);
         }
         if bytes == 0 {
             return Err(GatewayError::AjpContent(GET_BODY_CHUNK));
         }
-        self.wanted = u16::try_from(bytes).map_or(DATA_BYTES_MAX, |it| it.min(DATA_BYTES_MAX));
+        self.credit = u16::try_from(bytes).map_or(MAX_DATA_BYTES, |it| it.min(MAX_DATA_BYTES));
         Ok(())
     }
 
     /// Appends the packet that is wanted, with the first of `bytes`, and gives their number. No
     /// bytes say that the body is over. Nothing is written while nothing is wanted.
     pub fn encode(&mut self, out: &mut Vec<u8>, bytes: &[u8]) -> usize {
-        if self.wanted == 0 {
+        if self.credit == 0 {
             return 0;
         }
-        let len = u16::try_from(bytes.len()).map_or(self.wanted, |len| len.min(self.wanted));
-        self.wanted = 0;
+        let len = u16::try_from(bytes.len()).map_or(self.credit, |len| len.min(self.credit));
+        self.credit = 0;
         out.extend_from_slice(&TO_CONTAINER);
         if len == 0 {
             out.extend_from_slice(&[0, 0]);
@@ -64,7 +64,7 @@ impl BodyFlow {
 }
 
 /// What is left of a packet behind its mark, its length and the length of the data.
-const DATA_BYTES_MAX: u16 = PACKET_BYTES_MAX - 6;
+const MAX_DATA_BYTES: u16 = MAX_PACKET_BYTES - 6;
 
 #[cfg(test)]
 mod tests {
@@ -72,13 +72,13 @@ mod tests {
 
     #[test]
     fn sends_the_first_packet_unasked_and_no_second() {
-        let mut flow = BodyFlow::new(10_000);
+        let mut flow = BodyCredit::new(10_000);
         let (mut out, body) = (Vec::new(), [b'x'; 10_000]);
         assert_eq!(flow.encode(&mut out, &body), 8186);
         assert_eq!(out.len(), 8192);
         assert_eq!(out[..6], [0x12, 0x34, 0x1f, 0xfc, 0x1f, 0xfa]);
         assert_eq!(
-            (flow.wanted(), flow.encode(&mut out, &body[8186..])),
+            (flow.credit(), flow.encode(&mut out, &body[8186..])),
             (0, 0)
         );
         assert_eq!(out.len(), 8192);
@@ -86,9 +86,9 @@ mod tests {
 
     #[test]
     fn sends_nothing_unasked_without_a_body() {
-        let mut flow = BodyFlow::new(0);
+        let mut flow = BodyCredit::new(0);
         let mut out = Vec::new();
-        assert_eq!((flow.wanted(), flow.encode(&mut out, b"x")), (0, 0));
+        assert_eq!((flow.credit(), flow.encode(&mut out, b"x")), (0, 0));
         assert!(out.is_empty());
     }
 
@@ -102,32 +102,32 @@ mod tests {
             (65_535, 70_000, 8186),
             (usize::MAX, 70_000, 8186),
         ] {
-            let mut flow = BodyFlow::new(0);
-            flow.ask(asked).unwrap();
+            let mut flow = BodyCredit::new(0);
+            flow.grant(asked).unwrap();
             let mut out = Vec::new();
             let body = vec![b'x'; have];
             assert_eq!(flow.encode(&mut out, &body), expected, "{asked} of {have}");
             assert_eq!(out.len(), 6 + expected, "{asked} of {have}");
-            assert_eq!(flow.wanted(), 0);
+            assert_eq!(flow.credit(), 0);
         }
     }
 
     #[test]
     fn answers_with_an_empty_packet_when_the_body_is_over() {
-        let mut flow = BodyFlow::new(0);
-        flow.ask(8186).unwrap();
+        let mut flow = BodyCredit::new(0);
+        flow.grant(8186).unwrap();
         let mut out = Vec::new();
         assert_eq!(flow.encode(&mut out, b""), 0);
         assert_eq!(out, [0x12, 0x34, 0, 0]);
-        assert_eq!(flow.wanted(), 0);
+        assert_eq!(flow.credit(), 0);
     }
 
     #[test]
     fn refuses_questions_that_overlap_or_ask_for_nothing() {
-        let mut flow = BodyFlow::new(1);
-        assert_eq!(flow.ask(1), Err(GatewayError::AjpAskedTwice));
+        let mut flow = BodyCredit::new(1);
+        assert_eq!(flow.grant(1), Err(GatewayError::AjpOverlappingBodyRequest));
         flow.encode(&mut Vec::new(), b"x");
-        assert_eq!(flow.ask(0), Err(GatewayError::AjpContent(GET_BODY_CHUNK)));
-        assert_eq!(flow.ask(1), Ok(()));
+        assert_eq!(flow.grant(0), Err(GatewayError::AjpContent(GET_BODY_CHUNK)));
+        assert_eq!(flow.grant(1), Ok(()));
     }
 }
