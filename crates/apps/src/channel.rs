@@ -342,8 +342,8 @@ impl ChannelDriver {
             State::Pump(pump) => pump.end(Err(why())),
             State::Socket(socket) => {
                 let why = "the application restarts";
-                socket.pipe.close_by_worker(code::RESTART, why);
-                return self.close_socket(id, code::RESTART, why);
+                socket.pipe.close_by_worker(code::SERVICE_RESTART, why);
+                return self.close_socket(id, code::SERVICE_RESTART, why);
             }
             // What its client gets is the connection's business.
             State::Hijacked(_) | State::Leaving(_) | State::Discard => {}

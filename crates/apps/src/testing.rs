@@ -12,18 +12,18 @@ use penstock_exchange::request::{Arrival, RequestPath};
 use penstock_exchange::{
     Fault, FaultKind, ForwardedInfo, IncomingBody, ListenerInfo, Request, RequestBody, Trust,
 };
-use penstock_http::{HeadLimits, Progress, parse_head};
+use penstock_http::{HeadLimits, ParseProgress, parse_head};
 use penstock_runtime::clock;
 use penstock_sys::net::PeerAddress;
 
 /// A request with this head and no body; `listens` is the address that it came to, none is a Unix socket.
 pub(crate) fn request(head: &str, peer: PeerAddress, listens: Option<&str>) -> Request {
     let limits = HeadLimits {
-        target_bytes: 8192,
-        header_bytes: 32768,
-        headers: 100,
+        max_target_bytes: 8192,
+        max_head_bytes: 32768,
+        max_fields: 100,
     };
-    let Ok(Progress::Complete((head, _))) = parse_head(head.as_bytes(), &limits) else {
+    let Ok(ParseProgress::Complete((head, _))) = parse_head(head.as_bytes(), &limits) else {
         panic!("a valid head: {head:?}")
     };
     let listener = ListenerInfo {

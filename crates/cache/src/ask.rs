@@ -13,8 +13,8 @@ use penstock_exchange::request::{Arrival, RequestPath};
 use penstock_exchange::{
     Fault, FaultKind, ForwardedInfo, ListenerInfo, Mount, Request, RequestBody, Trust,
 };
-use penstock_http::caching::Validators;
-use penstock_http::{HeadWriter, RequestHead, Span};
+use penstock_http::caching::RevalidationFields;
+use penstock_http::{ByteRange, HeadWriter, RequestHead};
 use penstock_runtime::clock;
 use penstock_sys::net::PeerAddress;
 
@@ -91,8 +91,8 @@ impl Client {
 pub(crate) fn question(
     rules: &Rules,
     client: &Client,
-    validators: Validators<'_>,
-    part: Option<Span>,
+    validators: RevalidationFields<'_>,
+    part: Option<ByteRange>,
 ) -> Result<Request, Fault> {
     let broken = |cause: String| Fault::new(FaultKind::House, format!("cache: {cause}"));
     let head = head(rules, client, validators, part).map_err(broken)?;
@@ -115,8 +115,8 @@ pub(crate) fn question(
 fn head(
     rules: &Rules,
     client: &Client,
-    validators: Validators<'_>,
-    part: Option<Span>,
+    validators: RevalidationFields<'_>,
+    part: Option<ByteRange>,
 ) -> Result<RequestHead, String> {
     let old = &client.head;
     let asker = client.asker();
@@ -150,7 +150,7 @@ fn head(
     if let Some(date) = validators.if_modified_since {
         writer.field("If-Modified-Since", date);
     }
-    if let Some(Span { start, len }) = part {
+    if let Some(ByteRange { start, len }) = part {
         let last = start.saturating_add(len.saturating_sub(1));
         writer.field("Range", format!("bytes={start}-{last}").as_bytes());
     }

@@ -17,8 +17,8 @@ use bytes::Bytes;
 use penstock_exchange::fields::remove_internal;
 use penstock_exchange::{Body, BodyStream, Fault, FaultKind, Handling, Reply, Response, Timing};
 use penstock_http::caching::{
-    Exchange, Lifetime, NotStored, Validators, Vary, freshen, selects, stored_fields, storing,
-    validation_fields, variant, vary_names,
+    Lifetime, OriginExchange, RevalidationFields, StoreRefusal, VaryFields, check_storable,
+    freshen, is_304_for, parse_vary, revalidation_fields, stored_fields, variant_key,
 };
 use penstock_http::{FieldBlock, Status};
 use penstock_runtime::repeats::left_out;
@@ -57,13 +57,13 @@ impl Fetch {
         loops::spawn_here(self.run(landing));
     }
 
-    fn validators(&self) -> Validators<'_> {
+    fn validators(&self) -> RevalidationFields<'_> {
         match &self.base {
             // A body on its way in has nothing to be kept for yet.
             Some(base) if !matches!(base.body, HitBody::Growing(_)) => {
-                validation_fields(&base.meta.fields)
+                revalidation_fields(&base.meta.fields)
             }
-            _ => Validators::default(),
+            _ => RevalidationFields::default(),
         }
     }
 
@@ -166,7 +166,7 @@ impl Fetch {
         let is_out = landing.is_outdated() || self.store.is_purged_since(purges, &base.meta);
         if !is_out
             && let Ok(Reply::Response(response)) = answered
-            && selects(&base.meta.fields, &response.fields)
+            && is_304_for(&base.meta.fields, &response.fields)
         {
             return Some(self.validated(&base, &response.fields, times));
         }
@@ -222,15 +222,15 @@ impl Fetch {
         status: Status,
         fields: &FieldBlock,
         times: Times,
-    ) -> Result<Lifetime, NotStored> {
-        let exchange = Exchange {
+    ) -> Result<Lifetime, StoreRefusal> {
+        let exchange = OriginExchange {
             request: &self.client.head,
             status,
             fields,
             request_time: times.request,
             response_time: times.response,
         };
-        storing(&exchange, &self.shared.rules.policy)
+        check_storable(&exchange, &self.shared.rules.policy)
     }
 
     /// Stores a response, or leaves it to the one who led.
@@ -281,10 +281,10 @@ impl Fetch {
         if response.status == Status::OK && !fields.contains("accept-ranges") {
             fields.push_static("Accept-Ranges", "bytes");
         }
-        let vary_names = match vary_names(&response.fields) {
-            Vary::Names(names) => names,
+        let vary_names = match parse_vary(&response.fields) {
+            VaryFields::Names(names) => names,
             // Is not stored.
-            Vary::Any => Vec::new(),
+            VaryFields::Any => Vec::new(),
         };
         Meta {
             key: Arc::clone(&self.key.text),
@@ -295,7 +295,7 @@ impl Fetch {
             response_time: times.response,
             variant: match vary_names.is_empty() {
                 true => Vec::new(),
-                false => variant(&self.client.head, &vary_names),
+                false => variant_key(&self.client.head, &vary_names),
             },
             vary_names,
             tags: rules.tags_of(&response.fields),
@@ -435,10 +435,10 @@ const EVENT_STREAM: &[u8] = b"text/event-stream";
 
 /// Whether the next response for the resource will likely not be stored either: what only this request
 /// brought about says nothing about others.
-pub(crate) fn is_of_resource(reason: Option<NotStored>) -> bool {
+pub(crate) fn is_of_resource(reason: Option<StoreRefusal>) -> bool {
     !matches!(
         reason,
-        Some(NotStored::Authorization | NotStored::RequestNoStore | NotStored::Method)
+        Some(StoreRefusal::Authorization | StoreRefusal::RequestNoStore | StoreRefusal::Method)
     )
 }
 

@@ -16,7 +16,9 @@ use std::time::Duration;
 
 use penstock_config::RouteCache;
 use penstock_exchange::{Asked as AskedAtHand, AtHand, Handler, Handling, Request, Response};
-use penstock_http::caching::{CacheStatus, Fwd, Reuse, push_cache_status, reuse_with, variant};
+use penstock_http::caching::{
+    CacheStatus, ForwardReason, ReuseDecision, decide_reuse_with, push_cache_status, variant_key,
+};
 use penstock_http::{RequestHead, Status};
 use penstock_runtime::{PerLoop, Repeats, clock};
 
@@ -133,7 +135,7 @@ impl Handler for Cache {
         };
         let key = shared.key(&request);
         let Some(store) = shared.shelf.store_for(&key) else {
-            return pass::pass(shared, request, passed(Fwd::Miss, "store-out"));
+            return pass::pass(shared, request, passed(ForwardReason::Miss, "store-out"));
         };
         let now = clock::wall_at(request.arrived);
         let found = shared.look(store, &key, &request.head, &asked, now);
@@ -150,7 +152,7 @@ impl Handler for Cache {
             return Handling::Now(Ok(response.into()));
         }
         if is_missing && !is_far && shared.flights.is_marked(&key, request.arrived) {
-            let told = passed(Fwd::UriMiss, pass::MARKED);
+            let told = passed(ForwardReason::UriMiss, pass::MARKED);
             return pass::pass_marked(shared, request, told, key);
         }
         let journey = Journey::new(Arc::clone(shared), Arc::clone(store), key, asked, &request);
@@ -198,7 +200,7 @@ impl Shared {
             {
                 return *own == meta.variant;
             }
-            let own = variant(head, &meta.vary_names);
+            let own = variant_key(head, &meta.vary_names);
             let is_selected = own == meta.variant;
             if !is_selected && other.is_none() {
                 other = Some((meta.vary_names.clone(), own));
@@ -225,12 +227,12 @@ impl Shared {
                 is_stale,
             })
         };
-        match reuse_with(&asked.directives, &lifetime, came, now) {
-            Reuse::Fresh { age } => usable(hit, age, false, false),
-            Reuse::Stale { age } => usable(hit, age, true, false),
-            Reuse::StaleWhileRevalidate { age } => usable(hit, age, true, true),
-            Reuse::NotSatisfiable => Found::Unsatisfiable,
-            Reuse::Validate {
+        match decide_reuse_with(&asked.directives, &lifetime, came, now) {
+            ReuseDecision::Fresh { age } => usable(hit, age, false, false),
+            ReuseDecision::Stale { age } => usable(hit, age, true, false),
+            ReuseDecision::StaleWhileRevalidate { age } => usable(hit, age, true, true),
+            ReuseDecision::OnlyIfCachedMiss => Found::Unsatisfiable,
+            ReuseDecision::Validate {
                 age,
                 may_serve_stale_on_error,
             } => Found::Stale(Stale {
@@ -284,7 +286,7 @@ impl Shared {
 
 /// Whether a request selects a stored response (RFC 9111 §4.1).
 pub(crate) fn selects(head: &RequestHead, meta: &Meta) -> bool {
-    meta.vary_names.is_empty() || variant(head, &meta.vary_names) == meta.variant
+    meta.vary_names.is_empty() || variant_key(head, &meta.vary_names) == meta.variant
 }
 
 /// What keys are made of for a request.
@@ -299,7 +301,7 @@ fn asker(request: &Request) -> Asker<'_> {
 }
 
 /// What is told of a request that went past the cache.
-fn passed(fwd: Fwd, detail: &'static str) -> CacheStatus<'static> {
+fn passed(fwd: ForwardReason, detail: &'static str) -> CacheStatus<'static> {
     CacheStatus {
         fwd: Some(fwd),
         detail: Some(detail),

@@ -12,14 +12,17 @@ use std::time::Duration;
 use penstock_config::{CacheBypass, CacheKey, QueryKey, RouteCache};
 use penstock_exchange::fields::{Fate, fate, is_word_of_proxy, names_client_address};
 use penstock_exchange::{ForwardedInfo, Mount};
-use penstock_http::caching::{Bypass, Fwd, Policy, RequestDirectives, RequestUse, may_use_cache};
+use penstock_http::caching::{
+    BypassReason, CacheEligibility, CachePolicy, ForwardReason, RequestDirectives,
+    cache_eligibility,
+};
 use penstock_http::{FieldBlock, RequestHead};
 
 /// The rules of one route.
 #[derive(Debug)]
 pub(crate) struct Rules {
     /// For responses that do not say it themselves.
-    pub(crate) policy: Policy,
+    pub(crate) policy: CachePolicy,
     /// A response is stored at the so-manieth request for it.
     pub(crate) min_uses: u32,
     /// How long a request waits for another one's response.
@@ -51,7 +54,7 @@ pub(crate) struct Asker<'a> {
 #[derive(Debug)]
 pub(crate) enum Use {
     /// It goes to the back end and leaves nothing behind.
-    Pass(Fwd, &'static str),
+    Pass(ForwardReason, &'static str),
     /// It may be answered from what is stored.
     Look(Asked),
 }
@@ -85,12 +88,12 @@ impl Rules {
             name.make_ascii_lowercase();
         }
         Self {
-            policy: Policy {
+            policy: CachePolicy {
                 default_ttl: config.default_ttl,
                 has_known_cookies: config.has_known_cookies,
                 heuristic_freshness: config.heuristic_freshness,
                 ttl_by_status: config.ttl_by_status.clone(),
-                ttl_max: config.ttl_max,
+                max_ttl: config.ttl_max,
                 stale_while_revalidate: config.stale_while_revalidate,
                 stale_if_error: config.stale_if_error,
             },
@@ -111,39 +114,43 @@ impl Rules {
 
     /// What the cache may do with a request that has this head.
     pub(crate) fn use_of(&self, head: &RequestHead) -> Use {
-        let (may_store, only_if_cached) = match may_use_cache(head) {
-            RequestUse::Bypass(bypass) => {
-                let is_method = bypass == Bypass::Method;
-                let fwd = if is_method { Fwd::Method } else { Fwd::Bypass };
+        let (may_store, only_if_cached) = match cache_eligibility(head) {
+            CacheEligibility::Bypass(bypass) => {
+                let is_method = bypass == BypassReason::Method;
+                let fwd = if is_method {
+                    ForwardReason::Method
+                } else {
+                    ForwardReason::Bypass
+                };
                 return Use::Pass(fwd, bypass.as_str());
             }
-            RequestUse::Cache {
+            CacheEligibility::Cache {
                 may_store,
                 only_if_cached,
             } => (may_store, only_if_cached),
         };
         if !head.target_path_query().starts_with('/') {
-            return Use::Pass(Fwd::Bypass, "target");
+            return Use::Pass(ForwardReason::Bypass, "target");
         }
         for (name, value) in head.fields() {
             if is_override(name) {
-                return Use::Pass(Fwd::Bypass, "override");
+                return Use::Pass(ForwardReason::Bypass, "override");
             }
             let mut headers = self.bypass.headers.iter();
             if headers.any(|header| header.eq_ignore_ascii_case(name)) {
-                return Use::Pass(Fwd::Bypass, "header");
+                return Use::Pass(ForwardReason::Bypass, "header");
             }
             if !self.bypass.cookies.is_empty() && name.eq_ignore_ascii_case("cookie") {
                 let is_named = |(found, _): (&[u8], &[u8])| is_in(&self.bypass.cookies, found);
                 if cookies(value).any(is_named) {
-                    return Use::Pass(Fwd::Bypass, "cookie");
+                    return Use::Pass(ForwardReason::Bypass, "cookie");
                 }
             }
         }
         Use::Look(Asked {
             may_store,
             only_if_cached,
-            directives: RequestDirectives::of(head),
+            directives: RequestDirectives::from_request(head),
         })
     }
 

@@ -9,10 +9,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use penstock_exchange::parts::{self, Whole};
 use penstock_exchange::{Body, FileBody, Name, Response};
-use penstock_http::caching::{CacheStatus, condition, push_cache_status};
+use penstock_http::caching::{CacheStatus, evaluate_condition, push_cache_status};
 use penstock_http::{
-    FieldBlock, Method, Multipart, Precondition, RangeOutcome, RequestHead, Span, Status,
-    content_range, content_range_unsatisfied, parse_http_date, select_range,
+    ByteRange, FieldBlock, Method, MultipartRanges, PreconditionResult, RangeOutcome, RequestHead,
+    Status, encode_content_range, encode_unsatisfied_range, parse_http_date, select_range,
 };
 
 use crate::slices::{Opened, SliceReader, Slices};
@@ -42,7 +42,7 @@ enum Source {
     File(FileBody),
     Growing(HitBody),
     /// With what is there of the part that is wanted.
-    Sliced(Arc<Slices>, Option<(Span, Opened)>),
+    Sliced(Arc<Slices>, Option<(ByteRange, Opened)>),
 }
 
 impl From<&Held> for Source {
@@ -100,7 +100,7 @@ impl Source {
 
 impl Source {
     /// Several parts in one body; none of what is on its way.
-    fn parts(self, framed: Multipart) -> Option<Body> {
+    fn parts(self, framed: MultipartRanges) -> Option<Body> {
         let whole = match self {
             Self::Memory(bytes) => Whole::Memory(bytes),
             Self::File(file) => Whole::File(file),
@@ -129,12 +129,12 @@ pub(crate) async fn answer(
     note: &Note<'_>,
 ) -> Result<Response, Gone> {
     let is_bodiless = head.method() == Method::Head
-        || condition(
+        || evaluate_condition(
             head,
             hit.meta.status,
             &hit.meta.fields,
             hit.meta.response_time,
-        ) == Precondition::NotModified;
+        ) == PreconditionResult::NotModified;
     let source = match &hit.body {
         HitBody::Memory(held) => held.into(),
         HitBody::Growing(_) => Source::Growing(hit.body.clone()),
@@ -179,8 +179,8 @@ fn answer_from(
     note: &Note<'_>,
 ) -> Result<Response, Gone> {
     let length = source.length(meta);
-    let is_had =
-        condition(head, meta.status, &meta.fields, meta.response_time) == Precondition::NotModified;
+    let is_had = evaluate_condition(head, meta.status, &meta.fields, meta.response_time)
+        == PreconditionResult::NotModified;
     if is_had || head.method() == Method::Head {
         return Ok(answer_bodiless(head, meta, length, note));
     }
@@ -193,13 +193,13 @@ fn answer_from(
                 "The content is shorter.\n",
             );
             let mut value = Vec::with_capacity(32);
-            content_range_unsatisfied(length.unwrap_or_default(), &mut value);
+            encode_unsatisfied_range(length.unwrap_or_default(), &mut value);
             push(&mut response.fields, "Content-Range", &value);
             Ok(by_cache(response))
         }
         RangeOutcome::Part { start, len } => {
             let mut value = Vec::with_capacity(48);
-            content_range(start, len, length.unwrap_or_default(), &mut value);
+            encode_content_range(start, len, length.unwrap_or_default(), &mut value);
             push(&mut fields, "Content-Range", &value);
             let body = source.part(start, Some(len)).ok_or(Gone)?;
             Ok(respond(Status::PARTIAL_CONTENT, fields, body))
@@ -207,7 +207,7 @@ fn answer_from(
         RangeOutcome::Parts(spans) => {
             let total = length.unwrap_or_default();
             let content_type = meta.fields.get("content-type");
-            let framed = Multipart::new(parts::random(), content_type, &spans, total);
+            let framed = MultipartRanges::new(parts::random(), content_type, &spans, total);
             let framed_type = framed.content_type();
             let body = source.parts(framed).ok_or(Gone)?;
             fields.remove("Content-Type");
@@ -223,12 +223,14 @@ fn answer_from(
 
 /// Which part of a content of `total` bytes a request for one wants, by its conditions: `Some(None)` when the
 /// answer has no content. None when it is the whole.
-pub(crate) fn part_of(head: &RequestHead, meta: &Meta, total: u64) -> Option<Option<Span>> {
-    if condition(head, meta.status, &meta.fields, meta.response_time) == Precondition::NotModified {
+pub(crate) fn part_of(head: &RequestHead, meta: &Meta, total: u64) -> Option<Option<ByteRange>> {
+    if evaluate_condition(head, meta.status, &meta.fields, meta.response_time)
+        == PreconditionResult::NotModified
+    {
         return Some(None);
     }
     match range_of(head, meta, total) {
-        RangeOutcome::Part { start, len } => Some(Some(Span { start, len })),
+        RangeOutcome::Part { start, len } => Some(Some(ByteRange { start, len })),
         RangeOutcome::Unsatisfiable => Some(None),
         RangeOutcome::Whole | RangeOutcome::Parts(_) => None,
     }
@@ -239,7 +241,7 @@ pub(crate) fn answer_sliced(
     head: &RequestHead,
     meta: &Meta,
     slices: Arc<Slices>,
-    opened: Option<(Span, Opened)>,
+    opened: Option<(ByteRange, Opened)>,
     note: &Note<'_>,
 ) -> Option<Response> {
     answer_from(head, meta, Source::Sliced(slices, opened), note).ok()
@@ -252,8 +254,8 @@ fn answer_bodiless(
     length: Option<u64>,
     note: &Note<'_>,
 ) -> Response {
-    let is_had =
-        condition(head, meta.status, &meta.fields, meta.response_time) == Precondition::NotModified;
+    let is_had = evaluate_condition(head, meta.status, &meta.fields, meta.response_time)
+        == PreconditionResult::NotModified;
     let response = respond(meta.status, fields_of(meta, note), Body::Omitted(length));
     if is_had {
         not_modified(response)

@@ -18,8 +18,8 @@ use bytes::Bytes;
 use penstock_exchange::{
     Body, BodyStream, Fault, FaultKind, FileBody, Handling, Reply, Response, Side,
 };
-use penstock_http::caching::{Validators, variant};
-use penstock_http::{FieldBlock, RequestHead, Span, Status, parse_content_range};
+use penstock_http::caching::{RevalidationFields, variant_key};
+use penstock_http::{ByteRange, FieldBlock, RequestHead, Status, parse_content_range};
 use penstock_runtime::clock;
 
 use crate::ask::{self, Client};
@@ -46,8 +46,8 @@ pub(crate) struct Slice {
 
 impl Slice {
     /// What is asked for. The last slice ends with the content.
-    pub(crate) fn span(&self) -> Span {
-        Span {
+    pub(crate) fn span(&self) -> ByteRange {
+        ByteRange {
             start: self.number.saturating_mul(SLICE_BYTES),
             len: SLICE_BYTES,
         }
@@ -58,7 +58,7 @@ impl Slice {
     pub(crate) fn guess(&self, head: &RequestHead, base: Option<&Meta>) -> Vec<u8> {
         let index = base.or(self.of.as_deref());
         let names = index.map_or(&[] as &[String], |index| &index.vary_names);
-        let mut guess = variant(head, names);
+        let mut guess = variant_key(head, names);
         guess.extend_from_slice(b"\0slice ");
         if base.is_none() {
             guess.extend_from_slice(&self.number.to_le_bytes());
@@ -89,7 +89,7 @@ pub(crate) fn strong_tag(fields: &FieldBlock) -> Option<&[u8]> {
 
 /// The part that a response has and the length of the whole, if it is a part, and the one that was asked for as
 /// far as the content goes.
-pub(crate) fn told(response: &Response, asked: Span) -> Option<(Span, u64)> {
+pub(crate) fn told(response: &Response, asked: ByteRange) -> Option<(ByteRange, u64)> {
     if response.status != Status::PARTIAL_CONTENT {
         return None;
     }
@@ -241,12 +241,12 @@ impl Slices {
 
     /// All that is wanted, from the back end for this reader alone: its store does not take it.
     async fn straight(&self, at: u64, end: u64) -> Result<Opened, Fault> {
-        let span = Span {
+        let span = ByteRange {
             start: at,
             len: end.saturating_sub(at),
         };
         let client = self.client.anew();
-        let none = Validators::default();
+        let none = RevalidationFields::default();
         let question = ask::question(&self.shared.rules, &client, none, Some(span))?;
         let answered = match self.shared.inner.handle(question) {
             Handling::Now(answered) => answered?,
@@ -314,7 +314,7 @@ pub(crate) struct SliceReader {
 
 impl SliceReader {
     /// The part `span` of the content, which begins with what was `opened` at its start.
-    pub(crate) fn new(slices: Arc<Slices>, span: Span, opened: Opened) -> Self {
+    pub(crate) fn new(slices: Arc<Slices>, span: ByteRange, opened: Opened) -> Self {
         Self {
             slices,
             at: span.start,

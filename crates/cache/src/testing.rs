@@ -19,7 +19,7 @@ use penstock_exchange::{
     Body, BodyStream, Fault, FaultKind, ForwardedInfo, Handler, Handling, ListenerInfo, Reply,
     Request, RequestBody, Response, Trust,
 };
-use penstock_http::{FieldBlock, HeadLimits, Progress, RequestHead, Status, parse_head};
+use penstock_http::{FieldBlock, HeadLimits, ParseProgress, RequestHead, Status, parse_head};
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::clock;
 use penstock_runtime::loops::{self, Joined};
@@ -49,7 +49,8 @@ pub(crate) fn head_of(method: &str, target: &str, lines: &[&str]) -> RequestHead
         text.push_str("\r\n");
     }
     text.push_str("\r\n");
-    let Ok(Progress::Complete((head, _))) = parse_head(text.as_bytes(), &HeadLimits::default())
+    let Ok(ParseProgress::Complete((head, _))) =
+        parse_head(text.as_bytes(), &HeadLimits::default())
     else {
         panic!("a valid head: {text:?}")
     };

@@ -261,7 +261,7 @@ mod tests {
     fn a_line_says_where_the_time_went() {
         let raw = b"GET /a HTTP/1.1\r\nHost: h\r\nUser-Agent: u\r\n\r\n";
         let parsed = penstock_http::parse_head(raw, &penstock_http::HeadLimits::default());
-        let Ok(penstock_http::Progress::Complete((head, _))) = parsed else {
+        let Ok(penstock_http::ParseProgress::Complete((head, _))) = parsed else {
             panic!("the head is whole");
         };
         let timing = Timing {
@@ -312,7 +312,7 @@ mod tests {
             Referer: https://u:p's3cret@h/x?api_key=\"s3cret&d=e\r\n\
             Authorization: Bearer s3cret\r\nCookie: a=s3cret\r\n\r\n";
         let parsed = penstock_http::parse_head(raw, &penstock_http::HeadLimits::default());
-        let Ok(penstock_http::Progress::Complete((head, _))) = parsed else {
+        let Ok(penstock_http::ParseProgress::Complete((head, _))) = parsed else {
             panic!("the head is whole");
         };
         let timing = Timing::default();

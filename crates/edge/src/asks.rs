@@ -195,7 +195,7 @@ impl Said {
 /// What edge answers itself: methods that are about the connection or the server as a whole.
 fn answer_itself(head: &RequestHead) -> Option<Answered> {
     let refuse = |kind, cause: &'static str| Some(Err(Fault::new(kind, cause)));
-    if head.names_socket_events() {
+    if head.has_websocket_events() {
         // An application could not tell it from what the hub says of a WebSocket.
         let cause = "a client poses as a front end: application/websocket-events";
         return refuse(FaultKind::Forbidden, cause);

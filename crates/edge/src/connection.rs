@@ -18,7 +18,8 @@ use penstock_exchange::{
     ClientState, Fault, FaultKind, ForwardedInfo, ListenerInfo, Reply, Timing,
 };
 use penstock_http::{
-    HeadScanner, ParseError, Persist, Progress, RequestHead, ResponseFraming, ResponseLine, Status,
+    HeadScanner, ParseProgress, Persistence, RequestHead, RequestHeadError, ResponseFraming,
+    ResponseHeadParts, Status,
 };
 use penstock_runtime::{LazyDeadline, Stream, buffers, clock, drain, loops};
 
@@ -75,7 +76,7 @@ pub(crate) struct Connection {
 
 /// A head that is none, with as much of its first line as the log shows.
 struct RefusedHead {
-    error: ParseError,
+    error: RequestHeadError,
     line: Box<[u8]>,
 }
 
@@ -331,11 +332,11 @@ impl Connection {
             return self.scan_pending();
         }
         match self.scanner.scan(received, &self.edge.head_limits()) {
-            Ok(Progress::Complete((head, used))) => {
+            Ok(ParseProgress::Complete((head, used))) => {
                 self.pending.push(&received[used..]);
                 Some(self.head_complete(head))
             }
-            Ok(Progress::Partial) => {
+            Ok(ParseProgress::Partial) => {
                 self.pending.push(received);
                 self.head_incomplete();
                 None
@@ -350,11 +351,11 @@ impl Connection {
             .scanner
             .scan(self.pending.unused(), &self.edge.head_limits())
         {
-            Ok(Progress::Complete((head, used))) => {
+            Ok(ParseProgress::Complete((head, used))) => {
                 self.pending.consume(used);
                 Some(self.head_complete(head))
             }
-            Ok(Progress::Partial) => {
+            Ok(ParseProgress::Partial) => {
                 self.head_incomplete();
                 None
             }
@@ -512,11 +513,11 @@ impl Connection {
             Next::Head(_) | Next::Over => return Fate::Close,
         };
         let date = clock::http_date(clock::now());
-        let line = ResponseLine {
+        let line = ResponseHeadParts {
             status: response.status,
             fields: &response.fields,
             framing: ResponseFraming::Length(response.body.length().unwrap_or(0)),
-            persist: Persist::Close,
+            persistence: Persistence::Close,
             date: Some(&date),
         };
         self.edge.metrics().count_response(response.status.code());
@@ -540,7 +541,7 @@ impl Connection {
     }
 }
 
-fn refused_head(error: ParseError, received: &[u8]) -> Next {
+fn refused_head(error: RequestHeadError, received: &[u8]) -> Next {
     let line = first_line(received).into();
     Next::Refused(Box::new(RefusedHead { error, line }))
 }

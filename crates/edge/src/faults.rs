@@ -68,7 +68,7 @@ fn of_house(status: Status, fault: &Fault, asked: Option<(&RequestHead, &Setting
         fault,
         shown: shown.map(|(head, settings)| (head, &settings.mask)),
     };
-    if penstock_http::prefers(
+    if penstock_http::prefers_media_type(
         head.and_then(|head| head.field("accept")),
         "text/html",
         "text/plain",

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use penstock_config::{HeaderRules, Rewrite};
 use penstock_exchange::fields::{Fate, Vouched, fate, is_same_variable};
 use penstock_exchange::{Fault, FaultKind, ForwardedInfo, Mount, Trust};
-use penstock_http::{FieldBlock, HeadWriter, RequestHead, encode_path, normalise};
+use penstock_http::{FieldBlock, HeadWriter, RequestHead, encode_path, normalise_path};
 use penstock_sys::net::PeerAddress;
 use thiserror::Error;
 
@@ -320,7 +320,7 @@ impl Prefixes {
     /// The target without the prefix; `None` when it does not have it.
     fn strip<'t>(&self, target: &'t str) -> Option<Cow<'t, str>> {
         let prefix = self.strip.as_deref()?;
-        let normal = normalise(target).ok()?;
+        let normal = normalise_path(target).ok()?;
         let path = after_prefix(&normal.path, prefix.as_bytes())?;
         let query = normal.query.map(|query| format!("?{query}"));
         let query = query.as_deref().unwrap_or("");
@@ -329,7 +329,7 @@ impl Prefixes {
         let as_sent = after_prefix(normal.raw_path.as_bytes(), prefix.as_bytes())
             .and_then(|path| std::str::from_utf8(path).ok())
             .filter(|sent| {
-                normalise(sent).is_ok_and(|found| found.path == path && !found.is_ambiguous)
+                normalise_path(sent).is_ok_and(|found| found.path == path && !found.is_ambiguous)
             });
         let path = as_sent.map_or_else(|| encode_path(path).into(), Cow::Borrowed);
         Some(Cow::Owned(format!("{path}{query}")))

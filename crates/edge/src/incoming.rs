@@ -255,8 +255,8 @@ impl Reader {
                 self.failed = true;
                 Fault::new(FaultKind::BadRequest, format!("request body: {error}"))
             })?;
-            into.extend_from_slice(&rest[decoded.data.clone()]);
-            self.received += decoded.data.len() as u64;
+            into.extend_from_slice(&rest[decoded.content.clone()]);
+            self.received += decoded.content.len() as u64;
             rest = &rest[decoded.consumed..];
             if self.received > self.received_max {
                 return Err(self.too_large());

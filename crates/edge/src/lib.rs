@@ -226,9 +226,9 @@ impl Edge {
 impl Settings {
     fn head_limits(&self) -> HeadLimits {
         HeadLimits {
-            target_bytes: self.limits.target_bytes,
-            header_bytes: self.limits.header_bytes,
-            headers: self.limits.headers,
+            max_target_bytes: self.limits.target_bytes,
+            max_head_bytes: self.limits.header_bytes,
+            max_fields: self.limits.headers,
         }
     }
 }

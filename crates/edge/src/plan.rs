@@ -2,12 +2,14 @@
 //!
 //! Called by `connection` for each response, before its head is encoded. Pure.
 
-use penstock_http::{BodyFraming, Method, Persist, RequestHead, ResponseFraming, Status, Version};
+use penstock_http::{
+    BodyFraming, Method, Persistence, RequestHead, ResponseFraming, Status, Version,
+};
 
 /// How a response is framed and whether the connection stays.
 pub(crate) struct Plan {
     pub(crate) framing: ResponseFraming,
-    pub(crate) persist: Persist,
+    pub(crate) persist: Persistence,
     pub(crate) keeps: bool,
 }
 
@@ -30,9 +32,9 @@ impl Plan {
         let delimited = !matches!(framing, ResponseFraming::UntilClose);
         let keeps = head.keep_alive() && delimited && !close;
         let persist = match (keeps, old) {
-            (false, _) => Persist::Close,
-            (true, true) => Persist::KeepAliveHttp10,
-            (true, false) => Persist::KeepAlive,
+            (false, _) => Persistence::Close,
+            (true, true) => Persistence::KeepAliveHttp10,
+            (true, false) => Persistence::KeepAlive,
         };
         Self {
             framing,
@@ -46,7 +48,7 @@ impl Plan {
     pub(crate) const fn switch() -> Self {
         Self {
             framing: ResponseFraming::None,
-            persist: Persist::KeepAlive,
+            persist: Persistence::KeepAlive,
             keeps: true,
         }
     }

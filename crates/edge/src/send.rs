@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use penstock_config::Limits;
 use penstock_exchange::{Body, Fault, FileBody};
-use penstock_http::{ResponseFraming, ResponseLine, encode_head};
+use penstock_http::{ResponseFraming, ResponseHeadParts, encode_head};
 use penstock_runtime::{Stream, buffers};
 
 use self::sender::Sender;
@@ -60,7 +60,7 @@ pub(crate) struct Outgoing<'a> {
     /// Interim responses that are not out yet.
     pub(crate) ahead: &'a [u8],
     /// The head.
-    pub(crate) line: ResponseLine<'a>,
+    pub(crate) line: ResponseHeadParts<'a>,
     pub(crate) body: Body,
     /// Bytes of the body per second, if bounded.
     pub(crate) rate_max: Option<u64>,

@@ -217,19 +217,19 @@ impl Digits {
 
 #[cfg(test)]
 mod tests {
-    use penstock_http::{HeadLimits, Progress, parse_head};
+    use penstock_http::{HeadLimits, ParseProgress, parse_head};
 
     use super::*;
 
     fn head(fields: &str) -> RequestHead {
         let limits = HeadLimits {
-            target_bytes: 8192,
-            header_bytes: 32768,
-            headers: 100,
+            max_target_bytes: 8192,
+            max_head_bytes: 32768,
+            max_fields: 100,
         };
         let text = format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
         match parse_head(text.as_bytes(), &limits) {
-            Ok(Progress::Complete((head, _))) => head,
+            Ok(ParseProgress::Complete((head, _))) => head,
             other => panic!("a valid head: {other:?}"),
         }
     }

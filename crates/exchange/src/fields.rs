@@ -14,7 +14,7 @@
 
 use std::sync::Arc;
 
-use penstock_http::{FieldBlock, RequestHead, is_known};
+use penstock_http::{FieldBlock, RequestHead, token_eq_ignore_case};
 
 use crate::accel::is_to_front;
 use crate::grip::is_grip;
@@ -154,29 +154,41 @@ pub fn fate(name: impl AsRef<[u8]>) -> Fate {
     let bytes = name.as_ref();
     let first = bytes.first().map_or(0, |byte| byte | 0x20);
     match (bytes.len(), first) {
-        (2, b't') if is_known(bytes, b"te") => Fate::Hop,
-        (3, b'v') if is_known(bytes, b"via") => Fate::Via,
-        (4, b'h') if is_known(bytes, b"host") => Fate::Hop,
+        (2, b't') if token_eq_ignore_case(bytes, b"te") => Fate::Hop,
+        (3, b'v') if token_eq_ignore_case(bytes, b"via") => Fate::Via,
+        (4, b'h') if token_eq_ignore_case(bytes, b"host") => Fate::Hop,
         // Never HTTP_PROXY: an environment variable of that name redirects requests of its program.
-        (5, b'p') if is_known(bytes, b"proxy") => Fate::House,
-        (6, b'e') if is_known(bytes, b"expect") => Fate::Hop,
-        (7, b't' | b'u') if is_known(bytes, b"trailer") || is_known(bytes, b"upgrade") => Fate::Hop,
-        (9, b'f' | b'x') if is_known(bytes, b"forwarded") || is_known(bytes, b"x-real-ip") => {
-            Fate::FromProxy
-        }
-        // What the hub says about a WebSocket to a back end that gets it as requests.
-        (13, b'c') if is_known(bytes, b"connection-id") => Fate::House,
-        (5.., b'm') if is_known(&bytes[..5], b"meta-") => Fate::House,
-        (10, b'c' | b'k') if is_known(bytes, b"connection") || is_known(bytes, b"keep-alive") => {
-            Fate::Hop
-        }
-        (14, b'c' | b'h')
-            if is_known(bytes, b"content-length") || is_known(bytes, b"http2-settings") =>
+        (5, b'p') if token_eq_ignore_case(bytes, b"proxy") => Fate::House,
+        (6, b'e') if token_eq_ignore_case(bytes, b"expect") => Fate::Hop,
+        (7, b't' | b'u')
+            if token_eq_ignore_case(bytes, b"trailer")
+                || token_eq_ignore_case(bytes, b"upgrade") =>
         {
             Fate::Hop
         }
-        (16, b'p') if is_known(bytes, b"proxy-connection") => Fate::Hop,
-        (17, b't') if is_known(bytes, b"transfer-encoding") => Fate::Hop,
+        (9, b'f' | b'x')
+            if token_eq_ignore_case(bytes, b"forwarded")
+                || token_eq_ignore_case(bytes, b"x-real-ip") =>
+        {
+            Fate::FromProxy
+        }
+        // What the hub says about a WebSocket to a back end that gets it as requests.
+        (13, b'c') if token_eq_ignore_case(bytes, b"connection-id") => Fate::House,
+        (5.., b'm') if token_eq_ignore_case(&bytes[..5], b"meta-") => Fate::House,
+        (10, b'c' | b'k')
+            if token_eq_ignore_case(bytes, b"connection")
+                || token_eq_ignore_case(bytes, b"keep-alive") =>
+        {
+            Fate::Hop
+        }
+        (14, b'c' | b'h')
+            if token_eq_ignore_case(bytes, b"content-length")
+                || token_eq_ignore_case(bytes, b"http2-settings") =>
+        {
+            Fate::Hop
+        }
+        (16, b'p') if token_eq_ignore_case(bytes, b"proxy-connection") => Fate::Hop,
+        (17, b't') if token_eq_ignore_case(bytes, b"transfer-encoding") => Fate::Hop,
         (_, b'x') => fate_of_x(bytes),
         // What the hub says to a back end.
         (_, b'g') if is_grip(bytes) => Fate::House,
@@ -195,7 +207,7 @@ fn fate_of_underscored(name: &[u8]) -> Fate {
         *to = if *from == b'_' { b'-' } else { *from };
     }
     // Some make one variable of both: then it would be the type of the body.
-    let is_type = is_known(twin, b"content-type");
+    let is_type = token_eq_ignore_case(twin, b"content-type");
     let is_plain = fate(&*twin) == Fate::Pass
         && !is_type
         && std::str::from_utf8(twin).is_ok_and(|twin| !is_word_of_proxy(twin));
@@ -300,7 +312,7 @@ const X_OF_THE_HOUSE: [&str; 9] = [
 
 #[cfg(test)]
 mod tests {
-    use penstock_http::{HeadLimits, Progress, parse_head};
+    use penstock_http::{HeadLimits, ParseProgress, parse_head};
 
     use super::*;
 
@@ -479,7 +491,8 @@ mod tests {
     #[test]
     fn what_a_front_end_of_the_house_says_is_believed_but_for_what_nobody_may() {
         let text = "GET / HTTP/1.1\r\nHost: a\r\nX-Request-Start: t=1\r\nGrip-Sig: x\r\nProxy: y\r\nAccept: z\r\nVia: v\r\n\r\n";
-        let Ok(Progress::Complete((head, _))) = parse_head(text.as_bytes(), &HeadLimits::default())
+        let Ok(ParseProgress::Complete((head, _))) =
+            parse_head(text.as_bytes(), &HeadLimits::default())
         else {
             panic!("it is a head");
         };

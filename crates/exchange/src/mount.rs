@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use penstock_http::{encode_path, normalise};
+use penstock_http::{encode_path, normalise_path};
 
 /// A path prefix in normal form: empty, or with a slash at its start and none at its end.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -32,7 +32,9 @@ impl Mount {
         if told.contains(is_odd) {
             return None;
         }
-        let normal = normalise(told).ok().filter(|normal| !normal.is_ambiguous)?;
+        let normal = normalise_path(told)
+            .ok()
+            .filter(|normal| !normal.is_ambiguous)?;
         let path = std::str::from_utf8(&normal.path).ok()?;
         (!path.contains(is_odd)).then(|| Self::new(path))
     }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use penstock_http::{Multipart, Piece, Span};
+use penstock_http::{ByteRange, MultipartPiece, MultipartRanges};
 use penstock_runtime::disk::{ReadError, SMALL_BYTES};
 
 use crate::{Body, BodyStream, Fault, FaultKind, FileBody};
@@ -30,15 +30,15 @@ pub enum Whole {
 
 /// The framed parts of `whole`, whose spans lie within it.
 #[must_use]
-pub fn body(whole: Whole, framed: Multipart) -> Body {
+pub fn body(whole: Whole, framed: MultipartRanges) -> Body {
     let length = framed.length();
     match whole {
         Whole::Memory(content) => {
             let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or_default());
             for piece in framed.into_pieces() {
                 match piece {
-                    Piece::Text(text) => bytes.extend_from_slice(&text),
-                    Piece::Content(span) => bytes.extend_from_slice(part(&content, span)),
+                    MultipartPiece::Text(text) => bytes.extend_from_slice(&text),
+                    MultipartPiece::Content(span) => bytes.extend_from_slice(part(&content, span)),
                 }
             }
             Body::Bytes(bytes.into())
@@ -62,7 +62,7 @@ pub fn random() -> u128 {
     half() << 64 | half()
 }
 
-fn part(content: &[u8], span: Span) -> &[u8] {
+fn part(content: &[u8], span: ByteRange) -> &[u8] {
     let start = usize::try_from(span.start).unwrap_or(usize::MAX);
     let len = usize::try_from(span.len).unwrap_or(usize::MAX);
     let end = start.saturating_add(len);
@@ -76,7 +76,7 @@ struct Parts {
     file: FileBody,
     length: u64,
     /// What is still to be sent.
-    pieces: VecDeque<Piece>,
+    pieces: VecDeque<MultipartPiece>,
     /// The first text, until the content behind it is there.
     first: Option<Bytes>,
     /// What goes out next.
@@ -92,7 +92,7 @@ impl BodyStream for Parts {
             return Poll::Ready(Some(Ok(next)));
         }
         if self.reading.is_none() {
-            if let Some(Piece::Text(text)) = self.pieces.front_mut() {
+            if let Some(MultipartPiece::Text(text)) = self.pieces.front_mut() {
                 let text = Bytes::from(std::mem::take(text));
                 self.pieces.pop_front();
                 if self.has_begun {
@@ -100,7 +100,7 @@ impl BodyStream for Parts {
                 }
                 self.first = Some(text);
             }
-            let Some(Piece::Content(span)) = self.pieces.front() else {
+            let Some(MultipartPiece::Content(span)) = self.pieces.front() else {
                 return Poll::Ready(self.first.take().map(Ok));
             };
             let file = Arc::clone(&self.file.file);
@@ -137,7 +137,7 @@ impl Parts {
     fn took(&mut self, bytes: Bytes) -> Result<Bytes, Fault> {
         let count = bytes.len() as u64;
         match self.pieces.front_mut() {
-            Some(Piece::Content(span)) if count > 0 && count <= span.len => {
+            Some(MultipartPiece::Content(span)) if count > 0 && count <= span.len => {
                 span.start += count;
                 span.len -= count;
                 if span.len == 0 {

@@ -8,7 +8,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use penstock_http::{HeadWriter, ParseError, RequestHead, UriError, encode_path, normalise};
+use penstock_http::{
+    HeadWriter, RequestHead, RequestHeadError, UriError, encode_path, normalise_path,
+};
 use penstock_sys::net::PeerAddress;
 
 use crate::fields::Vouched;
@@ -83,7 +85,7 @@ impl RequestPath {
                 is_ambiguous: false,
             });
         }
-        let normal = normalise(target)?;
+        let normal = normalise_path(target)?;
         Ok(Self {
             text: match normal.path {
                 Cow::Borrowed(path) => PathText::AsSent(path.len()),
@@ -104,7 +106,7 @@ impl RequestPath {
     ///
     /// # Errors
     /// When it makes no valid head.
-    pub fn plain_head(&self, head: &RequestHead) -> Result<RequestHead, ParseError> {
+    pub fn plain_head(&self, head: &RequestHead) -> Result<RequestHead, RequestHeadError> {
         let mut target = encode_path(self.bytes(head));
         if let Some((_, query)) = head.target_path_query().split_once('?') {
             target.push('?');

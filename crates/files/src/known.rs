@@ -14,7 +14,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use penstock_config::Coding;
 use penstock_exchange::{Body, FileBody};
-use penstock_http::{Method, Negotiated, RequestHead, negotiate};
+use penstock_http::{CodingChoice, Method, RequestHead, negotiate_coding};
 use penstock_runtime::DiskFile;
 use twox_hash::XxHash3_64;
 
@@ -102,10 +102,10 @@ impl Found {
         if self.offers.is_empty() || head.field("accept-encoding").is_none() {
             return Choice::Ready(&self.original);
         }
-        match negotiate(|| head.field_all("accept-encoding"), &self.names) {
-            Negotiated::Coding(number) => self.offered(number, head),
+        match negotiate_coding(|| head.field_all("accept-encoding"), &self.names) {
+            CodingChoice::Coding(number) => self.offered(number, head),
             // RFC 9110 §12.5.3 leaves this to the server: a body that may be of use is better than none.
-            Negotiated::Identity | Negotiated::Nothing => Choice::Ready(&self.original),
+            CodingChoice::Identity | CodingChoice::NotAcceptable => Choice::Ready(&self.original),
         }
     }
 

@@ -10,8 +10,8 @@ use bytes::Bytes;
 use penstock_exchange::parts::{self, Whole};
 use penstock_exchange::{AtHand, Body, FileBody, Lent, Mount, Response};
 use penstock_http::{
-    FieldBlock, Method, Multipart, Precondition, RangeOutcome, RequestHead, Span, Status,
-    content_range, content_range_unsatisfied, evaluate, select_range,
+    ByteRange, FieldBlock, Method, MultipartRanges, PreconditionResult, RangeOutcome, RequestHead,
+    Status, encode_content_range, encode_unsatisfied_range, evaluate_preconditions, select_range,
 };
 
 use crate::description::{Description, VARY, push};
@@ -24,21 +24,21 @@ const AT_HAND_BYTES: usize = 8 * 1024;
 /// Answers a GET or HEAD.
 pub(crate) fn answer(head: &RequestHead, file: &Representation) -> Response {
     let about = &file.description;
-    match evaluate(head, &about.etag, about.modified) {
-        Precondition::NotModified => {
+    match evaluate_preconditions(head, &about.etag, about.modified) {
+        PreconditionResult::NotModified => {
             respond(Status::NOT_MODIFIED, about.validators.clone(), Body::Empty)
         }
-        Precondition::Failed => {
+        PreconditionResult::Failed => {
             let text = "The file has changed.\n";
             plain(Status::PRECONDITION_FAILED, text, about)
         }
         // RFC 9110 §14.2: a Range is for GET alone.
-        Precondition::Proceed if head.method() == Method::Head => respond(
+        PreconditionResult::Proceed if head.method() == Method::Head => respond(
             Status::OK,
             about.fields.clone(),
             Body::Omitted(Some(about.len)),
         ),
-        Precondition::Proceed => answer_range(head, file),
+        PreconditionResult::Proceed => answer_range(head, file),
     }
 }
 
@@ -52,14 +52,16 @@ pub(crate) fn at_hand<'a>(
     file: &'a Description,
     content: &'a [u8],
 ) -> Option<AtHand<'a>> {
-    let (status, fields, body) = match evaluate(head, &file.etag, file.modified) {
-        Precondition::NotModified => (Status::NOT_MODIFIED, &file.validators, [].as_slice()),
-        Precondition::Failed => return None,
-        Precondition::Proceed if head.method() == Method::Get && head.field("range").is_some() => {
+    let (status, fields, body) = match evaluate_preconditions(head, &file.etag, file.modified) {
+        PreconditionResult::NotModified => (Status::NOT_MODIFIED, &file.validators, [].as_slice()),
+        PreconditionResult::Failed => return None,
+        PreconditionResult::Proceed
+            if head.method() == Method::Get && head.field("range").is_some() =>
+        {
             return None;
         }
-        Precondition::Proceed if content.len() > AT_HAND_BYTES => return None,
-        Precondition::Proceed => (Status::OK, &file.fields, content),
+        PreconditionResult::Proceed if content.len() > AT_HAND_BYTES => return None,
+        PreconditionResult::Proceed => (Status::OK, &file.fields, content),
     };
     Some(AtHand {
         status,
@@ -99,7 +101,7 @@ fn answer_range(head: &RequestHead, file: &Representation) -> Response {
         RangeOutcome::Whole => whole(file),
         RangeOutcome::Part { start, len } => {
             let mut value = Vec::with_capacity(48);
-            content_range(start, len, about.len, &mut value);
+            encode_content_range(start, len, about.len, &mut value);
             let mut fields = about.fields.clone();
             push(&mut fields, "Content-Range", &value);
             respond(Status::PARTIAL_CONTENT, fields, file.body(start, len))
@@ -109,7 +111,7 @@ fn answer_range(head: &RequestHead, file: &Representation) -> Response {
         RangeOutcome::Parts(spans) => answer_parts(file, &spans),
         RangeOutcome::Unsatisfiable => {
             let mut value = Vec::with_capacity(32);
-            content_range_unsatisfied(about.len, &mut value);
+            encode_unsatisfied_range(about.len, &mut value);
             let text = "The file is shorter.\n";
             let mut response = plain(Status::RANGE_NOT_SATISFIABLE, text, about);
             push(&mut response.fields, "Content-Range", &value);
@@ -124,10 +126,10 @@ fn whole(file: &Representation) -> Response {
 }
 
 /// Several parts in one body (RFC 9110 §15.3.7.2).
-fn answer_parts(file: &Representation, spans: &[Span]) -> Response {
+fn answer_parts(file: &Representation, spans: &[ByteRange]) -> Response {
     let about = &file.description;
     let content_type = about.fields.get("content-type");
-    let framed = Multipart::new(parts::random(), content_type, spans, about.len);
+    let framed = MultipartRanges::new(parts::random(), content_type, spans, about.len);
     let mut fields = about.fields.clone();
     fields.remove("Content-Type");
     push(&mut fields, "Content-Type", &framed.content_type());

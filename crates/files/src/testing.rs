@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use penstock_exchange::request::{Arrival, RequestPath};
 use penstock_exchange::{ListenerInfo, Mount, Request, RequestBody};
-use penstock_http::{HeadLimits, Progress, RequestHead, parse_head};
+use penstock_http::{HeadLimits, ParseProgress, RequestHead, parse_head};
 use penstock_runtime::blocking::Pool;
 use penstock_sys::net::PeerAddress;
 
@@ -77,8 +77,8 @@ pub(crate) fn head(line: &str, fields: &[(&str, &str)]) -> RequestHead {
     }
     text.push_str("\r\n");
     match parse_head(text.as_bytes(), &HeadLimits::default()).unwrap() {
-        Progress::Complete((head, _)) => head,
-        Progress::Partial => panic!("the head is whole"),
+        ParseProgress::Complete((head, _)) => head,
+        ParseProgress::Partial => panic!("the head is whole"),
     }
 }
 

@@ -6,23 +6,30 @@
 use crate::grammar::{list_elements, trim_blanks};
 
 /// Whether a media type such as `text/html` is acceptable; everything is without the field.
-pub fn accepts(list: Option<&[u8]>, media: &str) -> bool {
-    list.is_none_or(|list| quality(list, |range| media_match(range, media.as_bytes())) > 0)
+pub fn accepts_media_type(list: Option<&[u8]>, media: &str) -> bool {
+    list.is_none_or(|list| {
+        preference_weight(list, |range| {
+            media_type_specificity(range, media.as_bytes())
+        }) > 0
+    })
 }
 
 /// Whether the client asks for `media` rather than for `other`; false without the field and for a
 /// client that takes anything.
-pub fn prefers(list: Option<&[u8]>, media: &str, other: &str) -> bool {
+pub fn prefers_media_type(list: Option<&[u8]>, media: &str, other: &str) -> bool {
     list.is_some_and(|list| {
-        quality(list, |range| media_match(range, media.as_bytes()))
-            > quality(list, |range| media_match(range, other.as_bytes()))
+        preference_weight(list, |range| {
+            media_type_specificity(range, media.as_bytes())
+        }) > preference_weight(list, |range| {
+            media_type_specificity(range, other.as_bytes())
+        })
     })
 }
 
 /// Whether a content coding such as `br` may be sent; none may without the field.
 pub fn accepts_coding(list: Option<&[u8]>, coding: &str) -> bool {
     list.is_some_and(|list| {
-        quality(list, |range| match range {
+        preference_weight(list, |range| match range {
             b"*" => Some(1),
             _ => range.eq_ignore_ascii_case(coding.as_bytes()).then_some(2),
         }) > 0
@@ -31,13 +38,13 @@ pub fn accepts_coding(list: Option<&[u8]>, coding: &str) -> bool {
 
 /// What a client makes of the codings there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Negotiated {
+pub enum CodingChoice {
     /// The content as it is.
     Identity,
     /// The coding of that number.
     Coding(usize),
     /// It refuses everything there is.
-    Nothing,
+    NotAcceptable,
 }
 
 /// Chooses between the content as it is and `codings`, the house's favourite first, by the values of
@@ -46,13 +53,13 @@ pub enum Negotiated {
 /// The heaviest wins, and the earlier of two that weigh the same. Content as it is wins where the
 /// client says nothing, or names it with the most weight. A client that names no coding but says `*`
 /// gets a coding only if it likes that better: few that write so can read them all.
-pub fn negotiate<'a, I>(lists: impl Fn() -> I, codings: &[&str]) -> Negotiated
+pub fn negotiate_coding<'a, I>(lists: impl Fn() -> I, codings: &[&str]) -> CodingChoice
 where
     I: Iterator<Item = &'a [u8]>,
 {
     let weight = |coding: &[u8]| {
         let found = lists().map(|list| {
-            weigh(list, |range| match range {
+            find_preference(list, |range| match range {
                 b"*" => Some(1),
                 _ => range.eq_ignore_ascii_case(coding).then_some(2),
             })
@@ -61,19 +68,20 @@ where
     };
     // Acceptable unless it is refused, but last in line where it is not named.
     let identity = weight(b"identity");
-    let mut best = (Negotiated::Identity, identity.weight);
+    let mut best = (CodingChoice::Identity, identity.weight);
     match identity {
-        Weighed { rank: 0, .. } => best.1 = 0,
-        Weighed { weight: 0, .. } => best = (Negotiated::Nothing, 0),
-        Weighed { .. } => {}
+        Preference { specificity: 0, .. } => best.1 = 0,
+        Preference { weight: 0, .. } => best = (CodingChoice::NotAcceptable, 0),
+        Preference { .. } => {}
     }
     for (number, coding) in codings.iter().enumerate() {
         let found = weight(coding.as_bytes());
         // Against the content as it is, a coding that is named wins where both weigh the same and
         // the content is not named.
-        let is_favoured = best.0 == Negotiated::Identity && found.rank > identity.rank;
+        let is_favoured =
+            best.0 == CodingChoice::Identity && found.specificity > identity.specificity;
         if found.weight > best.1 || (is_favoured && found.weight > 0 && found.weight == best.1) {
-            best = (Negotiated::Coding(number), found.weight);
+            best = (CodingChoice::Coding(number), found.weight);
         }
     }
     best.0
@@ -81,19 +89,19 @@ where
 
 /// The weight in thousandths given by the most specific element that matches, 0 when none does.
 /// `specificity` says how closely an element matches.
-fn quality(list: &[u8], specificity: impl Fn(&[u8]) -> Option<u8>) -> u16 {
-    weigh(list, specificity).weight
+fn preference_weight(list: &[u8], specificity: impl Fn(&[u8]) -> Option<u8>) -> u16 {
+    find_preference(list, specificity).weight
 }
 
 /// What a list says of something: how closely, 0 when nothing matches, and its weight in thousandths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct Weighed {
-    rank: u8,
+struct Preference {
+    specificity: u8,
     weight: u16,
 }
 
-fn weigh(list: &[u8], specificity: impl Fn(&[u8]) -> Option<u8>) -> Weighed {
-    let mut best = Weighed::default();
+fn find_preference(list: &[u8], specificity: impl Fn(&[u8]) -> Option<u8>) -> Preference {
+    let mut best = Preference::default();
     for element in list_elements(list) {
         let mut parts = element.split(|&byte| byte == b';').map(trim_blanks);
         let range = parts.next().unwrap_or_default();
@@ -104,13 +112,16 @@ fn weigh(list: &[u8], specificity: impl Fn(&[u8]) -> Option<u8>) -> Weighed {
             })
             .map_or(Some(1000), parse_weight);
         if let (Some(rank), Some(weight)) = (specificity(range), weight) {
-            best = best.max(Weighed { rank, weight });
+            best = best.max(Preference {
+                specificity: rank,
+                weight,
+            });
         }
     }
     best
 }
 
-fn media_match(range: &[u8], media: &[u8]) -> Option<u8> {
+fn media_type_specificity(range: &[u8], media: &[u8]) -> Option<u8> {
     if range == b"*/*" {
         return Some(1);
     }
@@ -179,9 +190,13 @@ mod tests {
                 false,
             ),
         ] {
-            assert_eq!(accepts(list, "text/html"), accepts_html, "{what}");
             assert_eq!(
-                prefers(list, "text/html", "text/plain"),
+                accepts_media_type(list, "text/html"),
+                accepts_html,
+                "{what}"
+            );
+            assert_eq!(
+                prefers_media_type(list, "text/html", "text/plain"),
                 prefers_html,
                 "{what}"
             );
@@ -212,7 +227,7 @@ mod tests {
 
     #[test]
     fn the_heaviest_coding_wins_and_the_favourite_of_equals() {
-        use Negotiated::{Coding, Identity, Nothing};
+        use CodingChoice::{Coding, Identity, NotAcceptable};
         const ALL: &[&str] = &["zstd", "br", "gzip"];
         for (what, lists, codings, expected) in [
             ("nothing said", &[][..], ALL, Identity),
@@ -246,7 +261,7 @@ mod tests {
             ("anything rather", &["*, identity;q=0.5"], ALL, Coding(0)),
             ("named and anything", &["gzip, *"], ALL, Coding(2)),
             ("named and nothing else", &["gzip, *;q=0"], ALL, Coding(2)),
-            ("not as it is", &["identity;q=0"], ALL, Nothing),
+            ("not as it is", &["identity;q=0"], ALL, NotAcceptable),
             (
                 "not as it is, but so",
                 &["identity;q=0, br;q=0.001"],
@@ -254,12 +269,12 @@ mod tests {
                 Coding(1),
             ),
             ("anything else", &["identity;q=0, *;q=0.1"], ALL, Coding(0)),
-            ("nothing at all", &["*;q=0"], ALL, Nothing),
+            ("nothing at all", &["*;q=0"], ALL, NotAcceptable),
             ("bad weight", &["gzip;q=2, br;q=-1"], ALL, Identity),
             ("control", &["gzip;q=0.0001"], ALL, Identity),
         ] {
             let lists = || lists.iter().map(|list| list.as_bytes());
-            assert_eq!(negotiate(lists, codings), expected, "{what}");
+            assert_eq!(negotiate_coding(lists, codings), expected, "{what}");
         }
     }
 }

@@ -28,7 +28,7 @@ impl<'a> Authority<'a> {
         let is_valid = if host.starts_with(b"[") {
             is_ipv6(host)
         } else {
-            is_name(host)
+            is_host_name(host)
         };
         let port = match rest {
             [] | [b':'] => None,
@@ -40,7 +40,7 @@ impl<'a> Authority<'a> {
 
     /// The text of an authority that was checked, without the colon of an empty port (RFC 3986
     /// §6.2.3): frameworks that look at a host again refuse one that ends so.
-    pub(crate) fn written(bytes: &[u8]) -> &[u8] {
+    pub(crate) fn without_empty_port(bytes: &[u8]) -> &[u8] {
         bytes.strip_suffix(b":").unwrap_or(bytes)
     }
 
@@ -58,21 +58,21 @@ pub fn split_authority(text: &str) -> Option<(&str, Option<u16>)> {
 }
 
 // At most 255 octets, as in the DNS (RFC 1035 §2.3.4), and no empty label but the last.
-fn is_name(host: &[u8]) -> bool {
+fn is_host_name(host: &[u8]) -> bool {
     let labels = host.strip_suffix(b".").unwrap_or(host);
     let mut is_label_empty = true;
     for &byte in labels {
         let is_dot = byte == b'.';
-        if is_dot && is_label_empty || !is_dot && !NAME[byte as usize] {
+        if is_dot && is_label_empty || !is_dot && !NAME_BYTES[byte as usize] {
             return false;
         }
         is_label_empty = is_dot;
     }
-    !is_label_empty && host.len() <= NAME_BYTES_MAX
+    !is_label_empty && host.len() <= MAX_NAME_BYTES
 }
 
 /// The bytes of a label.
-const NAME: [bool; 256] = {
+const NAME_BYTES: [bool; 256] = {
     let mut table = [false; 256];
     let mut byte = 0_u8;
     while byte < 128 {
@@ -99,7 +99,7 @@ fn parse_port(digits: &[u8]) -> Option<u16> {
     u16::try_from(crate::grammar::parse_u64(digits)?).ok()
 }
 
-const NAME_BYTES_MAX: usize = 255;
+const MAX_NAME_BYTES: usize = 255;
 
 #[cfg(test)]
 mod tests {
@@ -181,7 +181,10 @@ mod tests {
             ("a:80", "a:80"),
             ("a", "a"),
         ] {
-            assert_eq!(Authority::written(text.as_bytes()), written.as_bytes());
+            assert_eq!(
+                Authority::without_empty_port(text.as_bytes()),
+                written.as_bytes()
+            );
         }
     }
 

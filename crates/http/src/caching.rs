@@ -1,9 +1,9 @@
 //! HTTP caching for a shared cache as pure rules (RFC 9111, 5861, 9211, 9213).
 //!
-//! `cache` asks here, in the order of a request: [`may_use_cache`] (may the cache know of the request
-//! at all), [`variant`] (which of the stored responses it selects), [`reuse`] (may that one be sent
-//! now), [`validation_fields`], [`selects`] and [`freshen`] (asking the back end about it),
-//! [`storing`] and [`stored_fields`] (what comes back), [`invalidates`] (what a write makes
+//! `cache` asks here, in the order of a request: [`cache_eligibility`] (may the cache know of the request
+//! at all), [`variant_key`] (which of the stored responses it selects), [`reuse`] (may that one be sent
+//! now), [`revalidation_fields`], [`is_304_for`] and [`freshen`] (asking the back end about it),
+//! [`storing`] and [`stored_fields`] (what comes back), [`invalidates_stored`] (what a write makes
 //! worthless), [`push_cache_status`] (telling about all this). Keys, bodies and disks are the
 //! caller's.
 //!
@@ -13,11 +13,11 @@
 
 mod cache_control;
 mod cache_status;
+mod effective_directives;
 mod freshness;
 mod invalidation;
 mod reuse;
-mod storing;
-mod targeted;
+mod storage;
 #[cfg(test)]
 mod tests;
 mod validation;
@@ -29,17 +29,23 @@ use std::time::Duration;
 use crate::{FieldBlock, RequestHead, Status};
 
 pub use cache_control::RequestDirectives;
-pub use cache_status::{CacheStatus, Fwd, cache_status, push_cache_status};
+pub use cache_status::{CacheStatus, ForwardReason, encode_cache_status, push_cache_status};
 pub use freshness::{LIFETIME_WORDS, Lifetime};
-pub use invalidation::{invalidated_targets, invalidates};
-pub use reuse::{Bypass, RequestUse, Reuse, may_use_cache, reuse, reuse_with};
-pub use storing::{NotStored, may_store_status, stored_fields, storing};
-pub use validation::{Validators, condition, freshen, head_agrees, selects, validation_fields};
-pub use vary::{Vary, variant, vary_names};
+pub use invalidation::{invalidated_targets, invalidates_stored};
+pub use reuse::{
+    BypassReason, CacheEligibility, ReuseDecision, cache_eligibility, decide_reuse,
+    decide_reuse_with,
+};
+pub use storage::{StoreRefusal, check_storable, may_store_status, stored_fields};
+pub use validation::{
+    RevalidationFields, evaluate_condition, freshen, head_matches_stored, is_304_for,
+    revalidation_fields,
+};
+pub use vary::{VaryFields, parse_vary, variant_key};
 
 /// What a route says about responses that do not say it themselves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Policy {
+pub struct CachePolicy {
     /// How long a response with such a status and without a lifetime of its own is fresh, errors included: before
     /// `default_ttl` and any guess. Statuses that are never stored mean nothing here ([`may_store_status`]).
     pub ttl_by_status: BTreeMap<u16, Duration>,
@@ -53,7 +59,7 @@ pub struct Policy {
     /// responses that do not say `public`. For requests with `Cookie` or `Authorization` it never is.
     pub heuristic_freshness: bool,
     /// No response is fresh for longer, whatever it says.
-    pub ttl_max: Option<Duration>,
+    pub max_ttl: Option<Duration>,
     /// For responses without `stale-while-revalidate` (RFC 5861 §3).
     pub stale_while_revalidate: Duration,
     /// For responses without `stale-if-error` (RFC 5861 §4).
@@ -62,7 +68,7 @@ pub struct Policy {
 
 /// A response and what it answers.
 #[derive(Clone, Copy, Debug)]
-pub struct Exchange<'a> {
+pub struct OriginExchange<'a> {
     /// The request of the client, or the one the cache made of it.
     pub request: &'a RequestHead,
     /// The status of the response.

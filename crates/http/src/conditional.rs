@@ -11,7 +11,7 @@ use crate::{
 
 /// What the conditions of a request come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Precondition {
+pub enum PreconditionResult {
     /// Answer as if there were none.
     Proceed,
     /// 304: the client has it.
@@ -22,31 +22,35 @@ pub enum Precondition {
 
 /// Evaluates all conditions of `head` against the current validators: `etag` quoted, with `W/` if
 /// weak, empty if there is none.
-pub fn evaluate(head: &RequestHead, etag: &[u8], last_modified: Option<u64>) -> Precondition {
+pub fn evaluate_preconditions(
+    head: &RequestHead,
+    etag: &[u8],
+    last_modified: Option<u64>,
+) -> PreconditionResult {
     let is_read = matches!(head.method(), Method::Get | Method::Head);
     let holds = if head.field("if-match").is_some() {
-        any_tag(head, "if-match", |tag| is_same_strongly(tag, etag))
+        any_tag_matches(head, "if-match", |tag| is_same_strongly(tag, etag))
     } else {
-        compare_date(head, "if-unmodified-since", last_modified).unwrap_or(true)
+        is_unmodified_since(head, "if-unmodified-since", last_modified).unwrap_or(true)
     };
     if !holds {
-        return Precondition::Failed;
+        return PreconditionResult::Failed;
     }
     let is_had = if head.field("if-none-match").is_some() {
-        any_tag(head, "if-none-match", |tag| is_same_weakly(tag, etag))
+        any_tag_matches(head, "if-none-match", |tag| is_same_weakly(tag, etag))
     } else {
-        is_read && compare_date(head, "if-modified-since", last_modified).unwrap_or(false)
+        is_read && is_unmodified_since(head, "if-modified-since", last_modified).unwrap_or(false)
     };
     match (is_had, is_read) {
-        (false, _) => Precondition::Proceed,
-        (true, true) => Precondition::NotModified,
-        (true, false) => Precondition::Failed,
+        (false, _) => PreconditionResult::Proceed,
+        (true, true) => PreconditionResult::NotModified,
+        (true, false) => PreconditionResult::Failed,
     }
 }
 
 /// Whether the representation was last modified at that date or before; `None` when there is
 /// nothing to compare: no or more than one date, a malformed one, no modification date.
-fn compare_date(head: &RequestHead, name: &str, last_modified: Option<u64>) -> Option<bool> {
+fn is_unmodified_since(head: &RequestHead, name: &str, last_modified: Option<u64>) -> Option<bool> {
     let mut values = head.field_all(name);
     let date = parse_http_date(values.next()?)?;
     match values.next() {
@@ -56,9 +60,9 @@ fn compare_date(head: &RequestHead, name: &str, last_modified: Option<u64>) -> O
 }
 
 // "*" means any current representation, and there is one or nobody would ask.
-fn any_tag(head: &RequestHead, name: &str, is_same: impl Fn(&[u8]) -> bool) -> bool {
+fn any_tag_matches(head: &RequestHead, name: &str, is_same: impl Fn(&[u8]) -> bool) -> bool {
     head.field_all(name)
-        .any(|list| list == b"*" || Tags { rest: list }.any(&is_same))
+        .any(|list| list == b"*" || EntityTags { rest: list }.any(&is_same))
 }
 
 fn is_same_strongly(tag: &[u8], etag: &[u8]) -> bool {
@@ -66,20 +70,20 @@ fn is_same_strongly(tag: &[u8], etag: &[u8]) -> bool {
 }
 
 fn is_same_weakly(tag: &[u8], etag: &[u8]) -> bool {
-    !etag.is_empty() && opaque(tag) == opaque(etag)
+    !etag.is_empty() && opaque_tag(tag) == opaque_tag(etag)
 }
 
-fn opaque(tag: &[u8]) -> &[u8] {
+fn opaque_tag(tag: &[u8]) -> &[u8] {
     tag.strip_prefix(b"W/").unwrap_or(tag)
 }
 
 /// The entity tags of a list, `W/` and quotes included; ends at the first malformed one. A tag may
 /// hold a comma, so splitting at commas would be wrong (RFC 9110 §8.8.3).
-struct Tags<'a> {
+struct EntityTags<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Iterator for Tags<'a> {
+impl<'a> Iterator for EntityTags<'a> {
     type Item = &'a [u8];
 
     fn next(&mut self) -> Option<&'a [u8]> {
@@ -101,27 +105,29 @@ impl<'a> Iterator for Tags<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::h1::{HeadLimits, Progress, parse_head};
+    use crate::h1::{HeadLimits, ParseProgress, parse_head};
 
     const BEFORE: &str = "Sun, 06 Nov 1994 08:49:36 GMT";
     const MODIFIED: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
     const AFTER: &str = "Sun, 06 Nov 1994 08:49:38 GMT";
 
-    fn check(method: &str, fields: &[(&str, &str)], etag: &str) -> Precondition {
+    fn check(method: &str, fields: &[(&str, &str)], etag: &str) -> PreconditionResult {
         let mut text = format!("{method} / HTTP/1.1\r\nHost: a\r\n");
         for (name, value) in fields {
             text.push_str(&format!("{name}: {value}\r\n"));
         }
         text.push_str("\r\n");
         match parse_head(text.as_bytes(), &HeadLimits::default()).unwrap() {
-            Progress::Complete((head, _)) => evaluate(&head, etag.as_bytes(), Some(784_111_777)),
-            Progress::Partial => panic!("the head is whole"),
+            ParseProgress::Complete((head, _)) => {
+                evaluate_preconditions(&head, etag.as_bytes(), Some(784_111_777))
+            }
+            ParseProgress::Partial => panic!("the head is whole"),
         }
     }
 
     #[test]
     fn evaluates_each_condition_alone() {
-        use Precondition::{Failed, NotModified, Proceed};
+        use PreconditionResult::{Failed, NotModified, Proceed};
         for (name, value, etag, get, put) in [
             ("If-Match", "*", "\"a\"", Proceed, Proceed),
             ("If-Match", "\"a\"", "\"a\"", Proceed, Proceed),
@@ -170,7 +176,7 @@ mod tests {
 
     #[test]
     fn tags_win_over_dates() {
-        use Precondition::{Failed, NotModified, Proceed};
+        use PreconditionResult::{Failed, NotModified, Proceed};
         for (what, fields, expected) in [
             (
                 "none-match over modified",

@@ -12,7 +12,7 @@ use std::str;
 use bytes::Bytes;
 use thiserror::Error;
 
-use crate::grammar::{is_known, is_token, is_value_byte, push_decimal, trim_blanks};
+use crate::grammar::{is_token, is_value_byte, push_decimal, token_eq_ignore_case, trim_blanks};
 use crate::{CheckedField, KnownName};
 
 /// Why a field cannot be sent.
@@ -20,27 +20,27 @@ use crate::{CheckedField, KnownName};
 pub enum FieldError {
     /// The name is empty or not a token (RFC 9110 §5.1).
     #[error("malformed header field name")]
-    BadName,
+    InvalidName,
     /// The value holds CR, LF, NUL or another control byte (RFC 9110 §5.5).
     #[error("control byte in a header field value")]
-    BadValue,
+    InvalidValue,
 }
 
 /// An ordered list of response header fields; cheap to clone once frozen.
 #[derive(Clone, Debug, Default)]
 pub struct FieldBlock {
-    lines: Lines,
+    lines: FieldLines,
     has_framing: bool,
     has_date: bool,
 }
 
 #[derive(Clone, Debug)]
-enum Lines {
+enum FieldLines {
     Owned(Vec<u8>),
     Shared(Bytes),
 }
 
-impl Default for Lines {
+impl Default for FieldLines {
     fn default() -> Self {
         Self::Owned(Vec::new())
     }
@@ -50,7 +50,7 @@ impl FieldBlock {
     /// An empty block; does not allocate.
     pub const fn new() -> Self {
         Self {
-            lines: Lines::Owned(Vec::new()),
+            lines: FieldLines::Owned(Vec::new()),
             has_framing: false,
             has_date: false,
         }
@@ -59,7 +59,7 @@ impl FieldBlock {
     /// An empty block with room for that many bytes of lines.
     pub fn with_capacity(bytes: usize) -> Self {
         Self {
-            lines: Lines::Owned(Vec::with_capacity(bytes)),
+            lines: FieldLines::Owned(Vec::with_capacity(bytes)),
             ..Self::new()
         }
     }
@@ -68,8 +68,8 @@ impl FieldBlock {
     pub fn clear(&mut self) {
         (self.has_framing, self.has_date) = (false, false);
         match &mut self.lines {
-            Lines::Owned(lines) => lines.clear(),
-            Lines::Shared(_) => self.lines = Lines::Owned(Vec::new()),
+            FieldLines::Owned(lines) => lines.clear(),
+            FieldLines::Shared(_) => self.lines = FieldLines::Owned(Vec::new()),
         }
     }
 
@@ -79,11 +79,11 @@ impl FieldBlock {
     /// When the name is not a token or the value holds a control byte. Nothing is added then.
     pub fn push(&mut self, name: &str, value: &[u8]) -> Result<(), FieldError> {
         if !is_token(name.as_bytes()) {
-            return Err(FieldError::BadName);
+            return Err(FieldError::InvalidName);
         }
         let value = trim_blanks(value);
         if !value.iter().all(|&byte| is_value_byte(byte)) {
-            return Err(FieldError::BadValue);
+            return Err(FieldError::InvalidValue);
         }
         self.push_checked(name, value);
         Ok(())
@@ -92,14 +92,14 @@ impl FieldBlock {
     /// Adds a field of a head that was checked when it was read.
     pub fn push_field(&mut self, field: CheckedField<'_>) {
         let (name, value) = (field.name(), field.value());
-        self.has_framing |= match field.known() {
+        self.has_framing |= match field.known_name() {
             KnownName::Connection | KnownName::ContentLength | KnownName::TransferEncoding => true,
             KnownName::ContentType | KnownName::Date => false,
             KnownName::Other => is_framing_name(name),
         };
-        self.has_date |= field.known() == KnownName::Date;
-        let lines = self.owned();
-        match field.usual_line() {
+        self.has_date |= field.known_name() == KnownName::Date;
+        let lines = self.lines_mut();
+        match field.canonical_line() {
             Some(line) => lines.extend_from_slice(line),
             None => {
                 lines.reserve(name.len() + value.len() + 4);
@@ -121,7 +121,7 @@ impl FieldBlock {
     /// Adds a field whose value is a decimal number.
     pub fn push_u64(&mut self, name: &'static str, value: u64) {
         debug_assert!(is_token(name.as_bytes()), "malformed literal field {name}");
-        let lines = self.begin_line(name, 20);
+        let lines = self.start_line(name, 20);
         push_decimal(lines, value);
         lines.extend_from_slice(b"\r\n");
     }
@@ -141,10 +141,10 @@ impl FieldBlock {
     pub fn append(&mut self, other: &Self) {
         self.has_framing |= other.has_framing;
         self.has_date |= other.has_date;
-        if self.is_empty() && matches!(other.lines, Lines::Shared(_)) {
+        if self.is_empty() && matches!(other.lines, FieldLines::Shared(_)) {
             self.lines = other.lines.clone();
         } else {
-            self.owned().extend_from_slice(other.as_bytes());
+            self.lines_mut().extend_from_slice(other.as_bytes());
         }
     }
 
@@ -173,8 +173,8 @@ impl FieldBlock {
     /// The lines as they are sent, each with its CR LF.
     pub fn as_bytes(&self) -> &[u8] {
         match &self.lines {
-            Lines::Owned(lines) => lines,
-            Lines::Shared(lines) => lines,
+            FieldLines::Owned(lines) => lines,
+            FieldLines::Shared(lines) => lines,
         }
     }
 
@@ -187,7 +187,7 @@ impl FieldBlock {
     #[must_use]
     pub fn freeze(self) -> Self {
         let lines = match self.lines {
-            Lines::Owned(lines) => Lines::Shared(Bytes::from(lines)),
+            FieldLines::Owned(lines) => FieldLines::Shared(Bytes::from(lines)),
             shared => shared,
         };
         Self { lines, ..self }
@@ -209,15 +209,15 @@ impl FieldBlock {
     }
 
     fn push_checked(&mut self, name: &str, value: &[u8]) {
-        let lines = self.begin_line(name, value.len());
+        let lines = self.start_line(name, value.len());
         lines.extend_from_slice(value);
         lines.extend_from_slice(b"\r\n");
     }
 
-    fn begin_line(&mut self, name: &str, value_len: usize) -> &mut Vec<u8> {
+    fn start_line(&mut self, name: &str, value_len: usize) -> &mut Vec<u8> {
         self.has_framing |= is_framing_name(name.as_bytes());
-        self.has_date |= is_known(name.as_bytes(), b"date");
-        let lines = self.owned();
+        self.has_date |= token_eq_ignore_case(name.as_bytes(), b"date");
+        let lines = self.lines_mut();
         lines.reserve(name.len() + value_len + 4);
         lines.extend_from_slice(name.as_bytes());
         lines.extend_from_slice(b": ");
@@ -241,7 +241,7 @@ impl FieldBlock {
             at += line.len();
         }
         if found {
-            self.lines = Lines::Owned(kept);
+            self.lines = FieldLines::Owned(kept);
             self.has_date = self.contains("date");
             let has_framing = self
                 .iter()
@@ -251,13 +251,13 @@ impl FieldBlock {
         found
     }
 
-    fn owned(&mut self) -> &mut Vec<u8> {
-        if let Lines::Shared(shared) = &self.lines {
-            self.lines = Lines::Owned(shared.to_vec());
+    fn lines_mut(&mut self) -> &mut Vec<u8> {
+        if let FieldLines::Shared(shared) = &self.lines {
+            self.lines = FieldLines::Owned(shared.to_vec());
         }
         match &mut self.lines {
-            Lines::Owned(lines) => lines,
-            Lines::Shared(_) => unreachable!("made owned above"),
+            FieldLines::Owned(lines) => lines,
+            FieldLines::Shared(_) => unreachable!("made owned above"),
         }
     }
 }
@@ -275,10 +275,12 @@ impl Eq for FieldBlock {}
 /// (RFC 9110 §7.6.1, RFC 9112 §6).
 pub(crate) fn is_framing_name(name: &[u8]) -> bool {
     match name.len() {
-        10 => is_known(name, b"connection") || is_known(name, b"keep-alive"),
-        14 => is_known(name, b"content-length"),
-        16 => is_known(name, b"proxy-connection"),
-        17 => is_known(name, b"transfer-encoding"),
+        10 => {
+            token_eq_ignore_case(name, b"connection") || token_eq_ignore_case(name, b"keep-alive")
+        }
+        14 => token_eq_ignore_case(name, b"content-length"),
+        16 => token_eq_ignore_case(name, b"proxy-connection"),
+        17 => token_eq_ignore_case(name, b"transfer-encoding"),
         _ => false,
     }
 }
@@ -321,16 +323,21 @@ mod tests {
     #[test]
     fn refuses_what_would_split_a_response() {
         for (what, name, value, expected) in [
-            ("lf in value", "A", "b\nSet-Cookie: x", FieldError::BadValue),
-            ("cr in value", "A", "b\rc", FieldError::BadValue),
-            ("nul in value", "A", "b\0c", FieldError::BadValue),
-            ("del in value", "A", "\x7f", FieldError::BadValue),
-            ("escape in value", "A", "\x1b[31m", FieldError::BadValue),
-            ("trailing crlf", "A", "b\r\n", FieldError::BadValue),
-            ("empty name", "", "b", FieldError::BadName),
-            ("colon in name", "A:", "b", FieldError::BadName),
-            ("line break in name", "A\r\nB", "b", FieldError::BadName),
-            ("space in name", "A B", "b", FieldError::BadName),
+            (
+                "lf in value",
+                "A",
+                "b\nSet-Cookie: x",
+                FieldError::InvalidValue,
+            ),
+            ("cr in value", "A", "b\rc", FieldError::InvalidValue),
+            ("nul in value", "A", "b\0c", FieldError::InvalidValue),
+            ("del in value", "A", "\x7f", FieldError::InvalidValue),
+            ("escape in value", "A", "\x1b[31m", FieldError::InvalidValue),
+            ("trailing crlf", "A", "b\r\n", FieldError::InvalidValue),
+            ("empty name", "", "b", FieldError::InvalidName),
+            ("colon in name", "A:", "b", FieldError::InvalidName),
+            ("line break in name", "A\r\nB", "b", FieldError::InvalidName),
+            ("space in name", "A B", "b", FieldError::InvalidName),
         ] {
             let mut fields = FieldBlock::new();
             assert_eq!(fields.push(name, value.as_bytes()), Err(expected), "{what}");
@@ -347,7 +354,7 @@ mod tests {
         assert_eq!(fields.as_bytes(), b"A: 1\r\nC: 4\r\n");
         fields.set("a", b"5").unwrap();
         assert_eq!(fields.as_bytes(), b"C: 4\r\na: 5\r\n");
-        assert_eq!(fields.set("c", b"\n"), Err(FieldError::BadValue));
+        assert_eq!(fields.set("c", b"\n"), Err(FieldError::InvalidValue));
         assert_eq!(fields.as_bytes(), b"C: 4\r\na: 5\r\n");
     }
 

@@ -5,13 +5,13 @@
 
 /// Whether `byte` may stand in a token (RFC 9110 §5.6.2).
 pub(crate) const fn is_token_byte(byte: u8) -> bool {
-    TOKEN[byte as usize]
+    TOKEN_BYTES[byte as usize]
 }
 
 /// Whether a token is `known` but for its case; `known` has lower-case letters, digits and hyphens only. The
 /// length is known when the program is built, so whole words are compared at once.
 #[must_use]
-pub fn is_known<const N: usize>(token: &[u8], known: &[u8; N]) -> bool {
+pub fn token_eq_ignore_case<const N: usize>(token: &[u8], known: &[u8; N]) -> bool {
     // A token's bytes with this bit are those of `known` exactly when they differ in case alone.
     <&[u8; N]>::try_from(token).is_ok_and(|token| {
         let bytes = token.iter().zip(known);
@@ -34,17 +34,17 @@ pub(crate) const fn is_value_byte(byte: u8) -> bool {
 
 /// Whether all of `bytes` may stand in a field value.
 pub(crate) fn is_value(bytes: &[u8]) -> bool {
-    value_prefix(bytes) == bytes.len()
+    valid_value_prefix(bytes) == bytes.len()
 }
 
 /// How many of `bytes`, from the first on, may stand in a field value.
-pub(crate) fn value_prefix(bytes: &[u8]) -> usize {
+pub(crate) fn valid_value_prefix(bytes: &[u8]) -> usize {
     let first_bad = |bytes: &[u8]| bytes.iter().position(|&byte| !is_value_byte(byte));
     let (words, rest) = bytes.as_chunks::<8>();
     let mut len = 0;
     for word in words {
         // Eight at a time; a doubtful word (a tab makes one) is looked at byte by byte.
-        let doubts = doubts(u64::from_le_bytes(*word));
+        let doubts = invalid_byte_mask(u64::from_le_bytes(*word));
         if doubts != 0 {
             let first = doubts.trailing_zeros() as usize / 8;
             if let Some(bad) = first_bad(&word[first..]) {
@@ -59,7 +59,7 @@ pub(crate) fn value_prefix(bytes: &[u8]) -> usize {
 /// Marks those of eight bytes that are below the space, or DEL, by their highest bits. Both tests are the
 /// usual ones for a zero byte: the lowest mark is right, the ones above it may come of its borrow, and none is
 /// missing.
-const fn doubts(word: u64) -> u64 {
+const fn invalid_byte_mask(word: u64) -> u64 {
     const ONES: u64 = u64::from_ne_bytes([1; 8]);
     const HIGH: u64 = u64::from_ne_bytes([0x80; 8]);
     let below_space = word.wrapping_sub(ONES * 0x20) & !word & HIGH;
@@ -124,7 +124,7 @@ pub(crate) fn push_decimal(out: &mut Vec<u8>, mut number: u64) {
 /// Digits of every base up to sixteen, lower case.
 pub(crate) const DIGITS: &[u8; 16] = b"0123456789abcdef";
 
-const TOKEN: [bool; 256] = {
+const TOKEN_BYTES: [bool; 256] = {
     let mut table = [false; 256];
     let punctuation = b"!#$%&'*+-.^_`|~";
     let mut at = 0;
@@ -200,14 +200,14 @@ mod tests {
                     let mut value = vec![b'a'; len];
                     value[at] = byte;
                     let good = if is_value_byte(byte) { len } else { at };
-                    assert_eq!(value_prefix(&value), good, "{byte} at {at} of {len}");
+                    assert_eq!(valid_value_prefix(&value), good, "{byte} at {at} of {len}");
                     assert_eq!(is_value(&value), good == len);
                 }
             }
         }
         assert!(is_value(b"") && is_value(b"a\tb c\xff d e f g h"));
-        assert_eq!(value_prefix(b"a\tb\rc d e f g h"), 3);
-        assert_eq!(value_prefix(b"a\tb \x7f\x01d e f g h"), 4);
+        assert_eq!(valid_value_prefix(b"a\tb\rc d e f g h"), 3);
+        assert_eq!(valid_value_prefix(b"a\tb \x7f\x01d e f g h"), 4);
     }
 
     #[test]

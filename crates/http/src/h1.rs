@@ -9,16 +9,16 @@
 mod body;
 mod encode;
 mod error;
-mod facts;
+mod message_fields;
 mod parse;
 mod request_line;
 mod response;
 
-pub use body::{BodyDecoder, BodyError, Decoded, LAST_CHUNK, encode_chunk_head};
-pub use encode::{Persist, ResponseFraming, ResponseLine, encode_head};
-pub use error::ParseError;
-pub use parse::{HeadLimits, HeadScanner, Progress, parse_head};
+pub use body::{BodyDecoder, BodyError, DecodeProgress, LAST_CHUNK, encode_chunk_head};
+pub use encode::{Persistence, ResponseFraming, ResponseHeadParts, encode_head};
+pub use error::RequestHeadError;
+pub use parse::{HeadLimits, HeadScanner, ParseProgress, parse_head};
 pub use response::{
-    CheckedField, KnownName, ResponseBody, ResponseError, ResponseHead, ResponseLimits,
+    CheckedField, KnownName, ResponseBodyFraming, ResponseHead, ResponseHeadError, ResponseLimits,
     ResponseScanner,
 };

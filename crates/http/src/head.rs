@@ -118,19 +118,19 @@ pub enum BodyFraming {
 pub struct RequestHead {
     pub(crate) raw: Bytes,
     pub(crate) fields: Vec<FieldSpan>,
-    pub(crate) method_token: Span,
-    pub(crate) target: Span,
-    pub(crate) path_query: Span,
-    pub(crate) sent_path_query: Span,
-    pub(crate) host: Span,
+    pub(crate) method_token: HeadSpan,
+    pub(crate) target: HeadSpan,
+    pub(crate) path_query: HeadSpan,
+    pub(crate) sent_path_query: HeadSpan,
+    pub(crate) host: HeadSpan,
     pub(crate) framing: BodyFraming,
     pub(crate) method: Method,
     pub(crate) version: Version,
     pub(crate) keep_alive: bool,
     pub(crate) expects_continue: bool,
     pub(crate) is_upgrade: bool,
-    pub(crate) names_fields: bool,
-    pub(crate) names_socket_events: bool,
+    pub(crate) has_other_options: bool,
+    pub(crate) has_websocket_events: bool,
 }
 
 impl RequestHead {
@@ -202,14 +202,14 @@ impl RequestHead {
 
     /// Whether a `Connection` field names more than what every connection may be told: fields of this hop, which
     /// end here (RFC 9110 §7.6.1).
-    pub fn names_fields_of_hop(&self) -> bool {
-        self.names_fields
+    pub fn has_other_connection_options(&self) -> bool {
+        self.has_other_options
     }
 
     /// Whether `Content-Type` or `Accept` names `application/websocket-events`: the media type of
     /// WebSocket-over-HTTP, which front ends speak to back ends and no client may.
-    pub fn names_socket_events(&self) -> bool {
-        self.names_socket_events
+    pub fn has_websocket_events(&self) -> bool {
+        self.has_websocket_events
     }
 
     /// The value of the first field of that name, compared without regard to ASCII case.
@@ -259,12 +259,12 @@ impl RequestHead {
         self.bytes(field.name).eq_ignore_ascii_case(name.as_bytes())
     }
 
-    fn bytes(&self, span: Span) -> &[u8] {
+    fn bytes(&self, span: HeadSpan) -> &[u8] {
         self.raw.get(span.range()).unwrap_or_default()
     }
 
     // The parser only lets ASCII into what is shown as text, so the empty string is never taken.
-    fn text(&self, span: Span) -> &str {
+    fn text(&self, span: HeadSpan) -> &str {
         str::from_utf8(self.bytes(span)).unwrap_or_default()
     }
 }
@@ -294,13 +294,13 @@ impl Eq for RequestHead {}
 
 /// Where a name or value lies in the raw head.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Span {
+pub(crate) struct HeadSpan {
     start: u32,
     len: u32,
 }
 
-impl Span {
-    /// A span of positions below `HEAD_BYTES_MAX`; anything else becomes the empty span.
+impl HeadSpan {
+    /// A span of positions below `MAX_HEAD_BYTES`; anything else becomes the empty span.
     pub(crate) fn new(start: usize, len: usize) -> Self {
         match (u32::try_from(start), u32::try_from(len)) {
             (Ok(start), Ok(len)) => Self { start, len },
@@ -316,10 +316,10 @@ impl Span {
 /// Where one field lies in the raw head.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FieldSpan {
-    pub(crate) name: Span,
-    pub(crate) value: Span,
+    pub(crate) name: HeadSpan,
+    pub(crate) value: HeadSpan,
 }
 
 /// The largest head that positions of 32 bits can describe with room to spare, whatever the
 /// configured limit says.
-pub(crate) const HEAD_BYTES_MAX: usize = 1 << 30;
+pub(crate) const MAX_HEAD_BYTES: usize = 1 << 30;

@@ -16,35 +16,39 @@ mod fields;
 mod grammar;
 pub mod h1;
 mod head;
-mod mask;
+mod head_writer;
+mod log_mask;
 mod range;
 mod refresh;
-mod rehead;
 pub mod sse;
 mod status;
 mod trailers;
 mod uri;
 pub mod websocket;
 
-pub use accept::{Negotiated, accepts, accepts_coding, negotiate, prefers};
+pub use accept::{
+    CodingChoice, accepts_coding, accepts_media_type, negotiate_coding, prefers_media_type,
+};
 pub use authority::split_authority;
-pub use conditional::{Precondition, evaluate};
+pub use conditional::{PreconditionResult, evaluate_preconditions};
 pub use date::{imf_fixdate, parse_http_date, rfc3339_millis};
 pub use fields::{FieldBlock, FieldError};
-pub use grammar::{is_known, is_token, parse_length};
+pub use grammar::{is_token, parse_length, token_eq_ignore_case};
 pub use h1::{
-    BodyDecoder, BodyError, CheckedField, Decoded, HeadLimits, HeadScanner, KnownName, LAST_CHUNK,
-    ParseError, Persist, Progress, ResponseBody, ResponseError, ResponseFraming, ResponseHead,
-    ResponseLimits, ResponseLine, ResponseScanner, encode_chunk_head, encode_head, parse_head,
+    BodyDecoder, BodyError, CheckedField, DecodeProgress, HeadLimits, HeadScanner, KnownName,
+    LAST_CHUNK, ParseProgress, Persistence, RequestHeadError, ResponseBodyFraming, ResponseFraming,
+    ResponseHead, ResponseHeadError, ResponseHeadParts, ResponseLimits, ResponseScanner,
+    encode_chunk_head, encode_head, parse_head,
 };
 pub use head::{BodyFraming, Method, RequestHead, Version};
-pub use mask::{LogMask, MASK, MASKED_BY_DEFAULT};
-pub use range::multipart::{Multipart, Piece};
+pub use head_writer::HeadWriter;
+pub use log_mask::{DEFAULT_MASKED_NAMES, LogMask, MASK};
+pub use range::multipart::{MultipartPiece, MultipartRanges};
 pub use range::{
-    RangeOutcome, Span, content_range, content_range_unsatisfied, parse_content_range, select_range,
+    ByteRange, RangeOutcome, encode_content_range, encode_unsatisfied_range, parse_content_range,
+    select_range,
 };
 pub use refresh::refresh_target;
-pub use rehead::HeadWriter;
 pub use status::Status;
 pub use trailers::is_forbidden_trailer;
-pub use uri::{Normalised, UriError, encode_path, encode_target, normalise};
+pub use uri::{NormalisedPath, UriError, encode_path, encode_target, normalise_path};

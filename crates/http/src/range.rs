@@ -16,13 +16,13 @@ use crate::{
 
 /// Ranges that are read from one field; a field with more is ignored. Programs that read documents
 /// piece by piece ask for some tens at most.
-const ASKED_MAX: usize = 100;
+const MAX_RANGES: usize = 100;
 
 /// Parts of one answer, after those that touch were joined.
-const PARTS_MAX: usize = 16;
+const MAX_PARTS: usize = 16;
 
 /// Overlaps between the ranges of one field: more are no honest request (RFC 9110 §14.2).
-const OVERLAPS_MAX: usize = 2;
+const MAX_OVERLAPS: usize = 2;
 
 /// What to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,21 +37,21 @@ pub enum RangeOutcome {
         len: u64,
     },
     /// 206 and these parts, two or more, as `multipart/byteranges`: in order, apart from one another.
-    Parts(Vec<Span>),
+    Parts(Vec<ByteRange>),
     /// 416.
     Unsatisfiable,
 }
 
 /// A part of a representation: never empty and never beyond its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span {
+pub struct ByteRange {
     /// The first byte.
     pub start: u64,
     /// How many bytes.
     pub len: u64,
 }
 
-impl Span {
+impl ByteRange {
     /// The first byte behind it.
     fn end(self) -> u64 {
         self.start.saturating_add(self.len)
@@ -70,15 +70,15 @@ pub fn select_range(
     let Some(range) = range else {
         return RangeOutcome::Whole;
     };
-    if if_range.is_some_and(|validator| !is_current(validator, etag, last_modified)) {
+    if if_range.is_some_and(|validator| !matches_validator(validator, etag, last_modified)) {
         return RangeOutcome::Whole;
     }
     // A unit or syntax that is not understood is as good as no field (RFC 9110 §14.2).
-    ranges_within(range, len).unwrap_or(RangeOutcome::Whole)
+    resolve_ranges(range, len).unwrap_or(RangeOutcome::Whole)
 }
 
 /// Appends the value of `Content-Range` for a part (RFC 9110 §14.4); `len` must not be 0.
-pub fn content_range(start: u64, len: u64, total: u64, out: &mut Vec<u8>) {
+pub fn encode_content_range(start: u64, len: u64, total: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(b"bytes ");
     push_decimal(out, start);
     out.push(b'-');
@@ -88,7 +88,7 @@ pub fn content_range(start: u64, len: u64, total: u64, out: &mut Vec<u8>) {
 }
 
 /// Appends the value of `Content-Range` for a 416 (RFC 9110 §14.4).
-pub fn content_range_unsatisfied(total: u64, out: &mut Vec<u8>) {
+pub fn encode_unsatisfied_range(total: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(b"bytes */");
     push_decimal(out, total);
 }
@@ -96,7 +96,7 @@ pub fn content_range_unsatisfied(total: u64, out: &mut Vec<u8>) {
 /// Reads a `Content-Range` that says all: which part it is, and of how many bytes. `None` when it does not, or
 /// the part is empty or not within the whole.
 #[must_use]
-pub fn parse_content_range(value: &[u8]) -> Option<(Span, u64)> {
+pub fn parse_content_range(value: &[u8]) -> Option<(ByteRange, u64)> {
     let (unit, rest) = value.split_at_checked(6)?;
     if !unit.eq_ignore_ascii_case(b"bytes ") {
         return None;
@@ -107,11 +107,11 @@ pub fn parse_content_range(value: &[u8]) -> Option<(Span, u64)> {
     let last = parse_u64(rest.get(dash + 1..slash)?)?;
     let total = parse_u64(&rest[slash + 1..])?;
     let len = last.checked_sub(first)?.checked_add(1)?;
-    (last < total).then_some((Span { start: first, len }, total))
+    (last < total).then_some((ByteRange { start: first, len }, total))
 }
 
 /// What the field comes to for `len` bytes; `None` when it is to be ignored.
-fn ranges_within(field: &[u8], len: u64) -> Option<RangeOutcome> {
+fn resolve_ranges(field: &[u8], len: u64) -> Option<RangeOutcome> {
     let equals = memchr::memchr(b'=', field)?;
     if !field[..equals].eq_ignore_ascii_case(b"bytes") {
         return None;
@@ -120,21 +120,21 @@ fn ranges_within(field: &[u8], len: u64) -> Option<RangeOutcome> {
     let mut asked = 0;
     for spec in list_elements(&field[equals + 1..]) {
         asked += 1;
-        if asked > ASKED_MAX {
+        if asked > MAX_RANGES {
             return None;
         }
-        spans.extend(Spec::parse(spec)?.within(len)?);
+        spans.extend(RangeSpec::parse(spec)?.resolve(len)?);
     }
     match (asked, spans.as_slice()) {
         (0, _) => None,
         (_, []) => Some(RangeOutcome::Unsatisfiable),
-        (_, &[Span { start, len }]) => Some(RangeOutcome::Part { start, len }),
-        _ => several(spans, len),
+        (_, &[ByteRange { start, len }]) => Some(RangeOutcome::Part { start, len }),
+        _ => merge_ranges(spans, len),
     }
 }
 
 /// Puts two or more ranges in order and joins those that touch; `None` when that is too much.
-fn several(mut spans: Vec<Span>, len: u64) -> Option<RangeOutcome> {
+fn merge_ranges(mut spans: Vec<ByteRange>, len: u64) -> Option<RangeOutcome> {
     let asked = spans
         .iter()
         .try_fold(0u64, |sum, span| sum.checked_add(span.len));
@@ -142,7 +142,7 @@ fn several(mut spans: Vec<Span>, len: u64) -> Option<RangeOutcome> {
         return None;
     }
     spans.sort_unstable_by_key(|span| span.start);
-    let mut parts: Vec<Span> = Vec::with_capacity(spans.len());
+    let mut parts: Vec<ByteRange> = Vec::with_capacity(spans.len());
     let mut overlaps = 0;
     for span in spans {
         match parts.last_mut() {
@@ -153,43 +153,43 @@ fn several(mut spans: Vec<Span>, len: u64) -> Option<RangeOutcome> {
             _ => parts.push(span),
         }
     }
-    if overlaps > OVERLAPS_MAX || parts.len() > PARTS_MAX {
+    if overlaps > MAX_OVERLAPS || parts.len() > MAX_PARTS {
         return None;
     }
     Some(match parts.as_slice() {
-        &[Span { start, len }] => RangeOutcome::Part { start, len },
+        &[ByteRange { start, len }] => RangeOutcome::Part { start, len },
         _ => RangeOutcome::Parts(parts),
     })
 }
 
-enum Spec {
-    From { first: u64, last: u64 },
+enum RangeSpec {
+    Bounded { first: u64, last: u64 },
     Suffix(u64),
 }
 
-impl Spec {
+impl RangeSpec {
     fn parse(spec: &[u8]) -> Option<Self> {
         let dash = memchr::memchr(b'-', spec)?;
         let (first, last) = (&spec[..dash], &spec[dash + 1..]);
         if first.is_empty() {
-            return position(last).map(Self::Suffix);
+            return parse_position(last).map(Self::Suffix);
         }
-        let first = position(first)?;
+        let first = parse_position(first)?;
         let last = if last.is_empty() {
             u64::MAX
         } else {
-            position(last)?
+            parse_position(last)?
         };
-        (first <= last).then_some(Self::From { first, last })
+        (first <= last).then_some(Self::Bounded { first, last })
     }
 
     /// The part of `len` bytes that it means: none if it is beyond them; `None` when there is no way
     /// to write its `Content-Range`, a suffix of nothing.
-    fn within(&self, len: u64) -> Option<Option<Span>> {
+    fn resolve(&self, len: u64) -> Option<Option<ByteRange>> {
         Some(match *self {
-            Self::From { first, .. } if first >= len => None,
+            Self::Bounded { first, .. } if first >= len => None,
             // `first < len`, so neither the difference nor the sum can overflow.
-            Self::From { first, last } => Some(Span {
+            Self::Bounded { first, last } => Some(ByteRange {
                 start: first,
                 len: last.min(len - 1) - first + 1,
             }),
@@ -197,7 +197,7 @@ impl Spec {
             Self::Suffix(_) if len == 0 => return None,
             Self::Suffix(suffix) => {
                 let taken = suffix.min(len);
-                Some(Span {
+                Some(ByteRange {
                     start: len - taken,
                     len: taken,
                 })
@@ -207,7 +207,7 @@ impl Spec {
 }
 
 // A position above 64 bits is beyond every representation, not malformed.
-fn position(digits: &[u8]) -> Option<u64> {
+fn parse_position(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         return None;
     }
@@ -215,7 +215,7 @@ fn position(digits: &[u8]) -> Option<u64> {
 }
 
 // Strong comparison only (RFC 9110 §13.1.5): a weak tag never matches, a date must be the same.
-fn is_current(validator: &[u8], etag: &[u8], last_modified: Option<u64>) -> bool {
+fn matches_validator(validator: &[u8], etag: &[u8], last_modified: Option<u64>) -> bool {
     match validator {
         [b'"', ..] => validator == etag,
         [b'W', b'/', ..] => false,

@@ -1,13 +1,13 @@
 //! The path of a request, made unambiguous once, for everybody after.
 //!
-//! `edge` calls `normalise` before it routes; routes, files and applications then see the same
+//! `edge` calls `normalise_path` before it routes; routes, files and applications then see the same
 //! path. Percent-encoding is decoded exactly once, then repeated slashes become one, then dot segments
 //! are resolved, so that no spelling of `..` survives to where files are opened (RFC 3986 §5.2.4,
 //! §6.2.2). `docs/paths.md` tells operators the same.
 //!
 //! # Invariants
 //!
-//! - A path that two programs could read in two ways is marked ([`Normalised::is_ambiguous`]), or
+//! - A path that two programs could read in two ways is marked ([`NormalisedPath::is_ambiguous`]), or
 //!   refused: no server behind gets it as it was sent.
 //! - `;` and `\` are plain bytes of a segment. A segment that is `..` but for them is refused: Tomcat
 //!   takes `..;` for `..`, and programs on Windows take `\` for a slash.
@@ -24,7 +24,7 @@ pub enum UriError {
     NotAbsolute,
     /// A percent sign without two hexadecimal digits.
     #[error("malformed percent-encoding")]
-    BadEncoding,
+    InvalidEncoding,
     /// A control byte, encoded or not; NUL is the classic.
     #[error("control byte in the path")]
     ControlByte,
@@ -33,12 +33,12 @@ pub enum UriError {
     AboveRoot,
     /// `.` or `..` followed by `;`, or next to a backslash: a dot segment to some programs only.
     #[error("dot segment with a parameter or a backslash")]
-    HiddenDots,
+    DisguisedDotSegment,
 }
 
 /// A target split and made unambiguous.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Normalised<'a> {
+pub struct NormalisedPath<'a> {
     /// The decoded path without dot segments; always begins with a slash.
     pub path: Cow<'a, [u8]>,
     /// What follows the first question mark, as sent.
@@ -54,7 +54,7 @@ pub struct Normalised<'a> {
 ///
 /// # Errors
 /// When the path has no safe meaning; the answer is 400.
-pub fn normalise(path_query: &str) -> Result<Normalised<'_>, UriError> {
+pub fn normalise_path(path_query: &str) -> Result<NormalisedPath<'_>, UriError> {
     let (raw_path, query) = match path_query.split_once('?') {
         Some((path, query)) => (path, Some(query)),
         None => (path_query, None),
@@ -62,23 +62,23 @@ pub fn normalise(path_query: &str) -> Result<Normalised<'_>, UriError> {
     if !raw_path.starts_with('/') {
         return Err(UriError::NotAbsolute);
     }
-    let seen = survey(raw_path.as_bytes());
+    let seen = classify_path(raw_path.as_bytes());
     if seen & CONTROL != 0 {
         return Err(UriError::ControlByte);
     }
     let mut is_ambiguous = false;
-    let path = if seen & (PERCENT | SEGMENT | ODD) == 0 {
+    let path = if seen & (PERCENT | EMPTY_OR_DOT_SEGMENT | AMBIGUOUS) == 0 {
         Cow::Borrowed(raw_path.as_bytes())
     } else {
         let decoded = match seen & PERCENT {
             0 => Cow::Borrowed(raw_path.as_bytes()),
-            _ => Cow::Owned(decode(raw_path.as_bytes())?),
+            _ => Cow::Owned(percent_decode(raw_path.as_bytes())?),
         };
-        let seen = survey(&decoded);
-        if seen & ODD != 0 && has_hidden_dots(&decoded) {
-            return Err(UriError::HiddenDots);
+        let seen = classify_path(&decoded);
+        if seen & AMBIGUOUS != 0 && has_disguised_dot_segment(&decoded) {
+            return Err(UriError::DisguisedDotSegment);
         }
-        match seen & SEGMENT {
+        match seen & EMPTY_OR_DOT_SEGMENT {
             0 => decoded,
             _ => {
                 let (resolved, had_dots) = resolve_segments(&decoded)?;
@@ -87,7 +87,7 @@ pub fn normalise(path_query: &str) -> Result<Normalised<'_>, UriError> {
             }
         }
     };
-    Ok(Normalised {
+    Ok(NormalisedPath {
         path,
         query,
         raw_path,
@@ -114,7 +114,7 @@ pub fn encode_path(path: &[u8]) -> String {
 ///
 /// Percent-encodings are taken for that, and a question mark begins a query: nothing else could be meant
 /// by those who encode. A percent sign without two digits, a number sign, blanks and bytes beyond ASCII can
-/// only be raw, and are encoded. Whether it is a path is for [`normalise`] to say.
+/// only be raw, and are encoded. Whether it is a path is for [`normalise_path`] to say.
 #[must_use]
 pub fn encode_target(text: &[u8]) -> String {
     let mut target = String::with_capacity(text.len());
@@ -150,19 +150,19 @@ const CONTROL: u8 = 1;
 /// A percent sign.
 const PERCENT: u8 = 2;
 /// A byte that some programs give a meaning beside a dot segment.
-const ODD: u8 = 4;
+const AMBIGUOUS: u8 = 4;
 /// A segment that is empty or begins with a dot: the resolver tells dot segments from hidden files.
-const SEGMENT: u8 = 8;
+const EMPTY_OR_DOT_SEGMENT: u8 = 8;
 
 /// What each byte is.
-const CLASSES: [u8; 256] = {
+const BYTE_CLASSES: [u8; 256] = {
     let mut classes = [0; 256];
     let mut byte = 0_u8;
     loop {
         classes[byte as usize] = match byte {
             _ if is_control(byte) => CONTROL,
             b'%' => PERCENT,
-            b';' | b'\\' => ODD,
+            b';' | b'\\' => AMBIGUOUS,
             _ => 0,
         };
         if byte == u8::MAX {
@@ -174,26 +174,26 @@ const CLASSES: [u8; 256] = {
 };
 
 // One pass that nearly every request gets away with.
-fn survey(path: &[u8]) -> u8 {
+fn classify_path(path: &[u8]) -> u8 {
     let mut seen = 0;
     let mut before = 0;
     for &byte in path {
-        seen |= CLASSES[usize::from(byte)];
+        seen |= BYTE_CLASSES[usize::from(byte)];
         if before == b'/' && matches!(byte, b'.' | b'/') {
-            seen |= SEGMENT;
+            seen |= EMPTY_OR_DOT_SEGMENT;
         }
         before = byte;
     }
     seen
 }
 
-fn decode(path: &[u8]) -> Result<Vec<u8>, UriError> {
+fn percent_decode(path: &[u8]) -> Result<Vec<u8>, UriError> {
     let mut decoded = Vec::with_capacity(path.len());
     let mut rest = path;
     while let Some(at) = memchr::memchr(b'%', rest) {
         decoded.extend_from_slice(&rest[..at]);
         let [_, high, low, after @ ..] = &rest[at..] else {
-            return Err(UriError::BadEncoding);
+            return Err(UriError::InvalidEncoding);
         };
         let byte = hex_value(*high)? << 4 | hex_value(*low)?;
         if is_control(byte) {
@@ -211,12 +211,12 @@ fn hex_value(digit: u8) -> Result<u8, UriError> {
         b'0'..=b'9' => Ok(digit - b'0'),
         b'a'..=b'f' => Ok(digit - b'a' + 10),
         b'A'..=b'F' => Ok(digit - b'A' + 10),
-        _ => Err(UriError::BadEncoding),
+        _ => Err(UriError::InvalidEncoding),
     }
 }
 
 /// Whether a segment is a dot segment once its parameters are gone or its backslashes are slashes.
-fn has_hidden_dots(path: &[u8]) -> bool {
+fn has_disguised_dot_segment(path: &[u8]) -> bool {
     let mut segments = path.split(|&byte| byte == b'/');
     segments.any(|segment| {
         let mut parts = segment.split(|&byte| byte == b'\\');
@@ -298,7 +298,7 @@ mod tests {
             ("/file.php%20", "/file.php ", None),
             ("/a?/../x%00", "/a", Some("/../x%00")),
         ] {
-            let found = normalise(target).unwrap();
+            let found = normalise_path(target).unwrap();
             assert_eq!(found.path.as_ref(), path.as_bytes(), "{target}");
             assert_eq!(found.query, query, "{target}");
         }
@@ -320,19 +320,19 @@ mod tests {
             ("/a%0d%0aSet-Cookie:x", UriError::ControlByte),
             ("/a%7f", UriError::ControlByte),
             ("/a\u{1}", UriError::ControlByte),
-            ("/%", UriError::BadEncoding),
-            ("/%4", UriError::BadEncoding),
-            ("/%zz", UriError::BadEncoding),
-            ("/%u0041", UriError::BadEncoding),
-            ("/a/..;/b", UriError::HiddenDots),
-            ("/a/..;x=1/b", UriError::HiddenDots),
-            ("/a/.;/b", UriError::HiddenDots),
-            ("/a/%2e%2e%3b/b", UriError::HiddenDots),
-            ("/%5c..%5ca", UriError::HiddenDots),
-            ("/a/..\\b", UriError::HiddenDots),
-            ("/a/b\\..;x", UriError::HiddenDots),
+            ("/%", UriError::InvalidEncoding),
+            ("/%4", UriError::InvalidEncoding),
+            ("/%zz", UriError::InvalidEncoding),
+            ("/%u0041", UriError::InvalidEncoding),
+            ("/a/..;/b", UriError::DisguisedDotSegment),
+            ("/a/..;x=1/b", UriError::DisguisedDotSegment),
+            ("/a/.;/b", UriError::DisguisedDotSegment),
+            ("/a/%2e%2e%3b/b", UriError::DisguisedDotSegment),
+            ("/%5c..%5ca", UriError::DisguisedDotSegment),
+            ("/a/..\\b", UriError::DisguisedDotSegment),
+            ("/a/b\\..;x", UriError::DisguisedDotSegment),
         ] {
-            assert_eq!(normalise(target).unwrap_err(), expected, "{target:?}");
+            assert_eq!(normalise_path(target).unwrap_err(), expected, "{target:?}");
         }
     }
 
@@ -353,7 +353,7 @@ mod tests {
             ("/.", true),
         ] {
             assert_eq!(
-                normalise(target).unwrap().is_ambiguous,
+                normalise_path(target).unwrap().is_ambiguous,
                 expected,
                 "{target}"
             );
@@ -369,7 +369,7 @@ mod tests {
                 "{encoded}"
             );
             assert_eq!(
-                normalise(&encoded).unwrap().path.as_ref(),
+                normalise_path(&encoded).unwrap().path.as_ref(),
                 path.as_bytes(),
                 "{path}"
             );
@@ -378,7 +378,7 @@ mod tests {
 
     #[test]
     fn overlong_utf8_stays_bytes_and_never_becomes_a_dot() {
-        let found = normalise("/%c0%ae%c0%ae/a").unwrap();
+        let found = normalise_path("/%c0%ae%c0%ae/a").unwrap();
         assert_eq!(found.path.as_ref(), b"/\xc0\xae\xc0\xae/a");
     }
 
@@ -409,9 +409,9 @@ mod tests {
     #[test]
     fn borrows_when_there_is_nothing_to_do() {
         assert!(matches!(
-            normalise("/a/b?c").unwrap().path,
+            normalise_path("/a/b?c").unwrap().path,
             Cow::Borrowed(_)
         ));
-        assert_eq!(normalise("/a%41?c").unwrap().raw_path, "/a%41");
+        assert_eq!(normalise_path("/a%41?c").unwrap().raw_path, "/a%41");
     }
 }

@@ -13,13 +13,13 @@ mod deflate;
 mod encode;
 mod handshake;
 
-pub use decode::{ClientError, ClientEvent, MessageDecoder};
-pub use deflate::{Deflate, compress, negotiate};
+pub use decode::{MessageDecoder, WebSocketError, WebSocketEvent};
+pub use deflate::{DeflateParams, compress, negotiate_deflate};
 pub use encode::{
-    FRAME_HEAD_MAX, FrameHead, close_frame, compressed_head, control_frame, cut_reason,
-    message_head,
+    FrameHead, MAX_FRAME_HEAD_BYTES, compressed_frame_head, encode_close_frame,
+    encode_control_frame, message_frame_head, truncate_reason,
 };
-pub use handshake::{Offer, offer, subprotocols};
+pub use handshake::{HandshakeRequest, check_handshake, subprotocols};
 
 /// What a frame carries (RFC 6455 §5.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,27 +54,27 @@ impl Opcode {
 /// Why a connection was closed (RFC 6455 §7.4.1, and the registry behind it).
 pub mod code {
     /// Done.
-    pub const NORMAL: u16 = 1000;
+    pub const NORMAL_CLOSURE: u16 = 1000;
     /// The server stops, or the page was left.
     pub const GOING_AWAY: u16 = 1001;
     /// A rule of the protocol was broken.
-    pub const PROTOCOL: u16 = 1002;
+    pub const PROTOCOL_ERROR: u16 = 1002;
     /// Never sent: there was no code.
-    pub const NO_CODE: u16 = 1005;
+    pub const NO_STATUS: u16 = 1005;
     /// Never sent: the connection broke.
-    pub const BROKEN: u16 = 1006;
+    pub const ABNORMAL_CLOSURE: u16 = 1006;
     /// Text that is not UTF-8.
-    pub const NOT_UTF8: u16 = 1007;
+    pub const INVALID_PAYLOAD: u16 = 1007;
     /// Something that is not wanted here.
-    pub const POLICY: u16 = 1008;
+    pub const POLICY_VIOLATION: u16 = 1008;
     /// A message over the limit.
-    pub const TOO_BIG: u16 = 1009;
+    pub const MESSAGE_TOO_BIG: u16 = 1009;
     /// The server met what it did not expect.
-    pub const UNEXPECTED: u16 = 1011;
+    pub const INTERNAL_ERROR: u16 = 1011;
     /// The service restarts: come again.
-    pub const RESTART: u16 = 1012;
+    pub const SERVICE_RESTART: u16 = 1012;
     /// Too much to do: come again later.
-    pub const TRY_AGAIN: u16 = 1013;
+    pub const TRY_AGAIN_LATER: u16 = 1013;
 
     /// Whether a peer may send it: what is registered for the wire, or free for libraries and
     /// applications (RFC 6455 §7.4.2).

@@ -15,7 +15,7 @@ use penstock_exchange::{
     Body, Front, Handler, Handling, HeldFraming, ListenerInfo, Mount, Place, Reply, Request,
     RequestBody,
 };
-use penstock_http::{HeadLimits, Progress, parse_head};
+use penstock_http::{HeadLimits, ParseProgress, parse_head};
 use penstock_hub::{Hub, Settings, Streams};
 use penstock_runtime::{LoopHandle, Loops, Stream};
 use penstock_sys::net::{self, PeerAddress};
@@ -57,7 +57,8 @@ fn until(what: &str, is_so: impl Fn() -> bool) {
 
 /// What a route holds for a request, as a browser makes it.
 fn body(route: &Streams, head: &str) -> Body {
-    let Ok(Progress::Complete((head, _))) = parse_head(head.as_bytes(), &HeadLimits::default())
+    let Ok(ParseProgress::Complete((head, _))) =
+        parse_head(head.as_bytes(), &HeadLimits::default())
     else {
         panic!("the head is not whole: {head:?}");
     };

@@ -129,7 +129,7 @@ fn has_body_usually(method: Method) -> bool {
 
 /// The `Connection` field of a request that names more than the usual options; nearly always none.
 pub(crate) fn connection_names(head: &RequestHead) -> Option<&RequestHead> {
-    head.names_fields_of_hop().then_some(head)
+    head.has_other_connection_options().then_some(head)
 }
 
 /// Whether the client's `Connection`, which is `named`, says that this field is one of the hop. What a rule

@@ -9,7 +9,7 @@
 use penstock_exchange::grip;
 use penstock_exchange::{Accel, is_to_front};
 use penstock_http::{
-    CheckedField, FieldBlock, FieldError, KnownName, Status, is_known, parse_length,
+    CheckedField, FieldBlock, FieldError, KnownName, Status, parse_length, token_eq_ignore_case,
 };
 
 /// A final response's head.
@@ -84,7 +84,7 @@ impl HeadBuilder {
 
     /// Adds a field of an HTTP head, which a scanner has checked.
     pub(crate) fn take_checked(&mut self, field: CheckedField<'_>) {
-        if self.is_passed(field.known(), field.name(), field.value()) {
+        if self.is_passed(field.known_name(), field.name(), field.value()) {
             self.head.fields.push_field(field);
         }
     }
@@ -94,7 +94,11 @@ impl HeadBuilder {
     /// # Errors
     /// When it could not be sent on.
     pub(crate) fn take(&mut self, name: &str, value: &[u8]) -> Result<(), FieldError> {
-        if self.is_passed(KnownName::of(name.as_bytes()), name.as_bytes(), value) {
+        if self.is_passed(
+            KnownName::from_name(name.as_bytes()),
+            name.as_bytes(),
+            value,
+        ) {
             self.head.fields.push(name, value)?;
         }
         Ok(())
@@ -210,20 +214,20 @@ fn kind(known: KnownName, name: &[u8]) -> Kind {
 fn other_kind(name: &[u8]) -> Kind {
     let first = name.first().map_or(0, |byte| byte | 0x20);
     match (name.len(), first) {
-        (2, b't') if is_known(name, b"te") => Kind::Drop,
-        (7, b'r') if is_known(name, b"refresh") => Kind::Location,
-        (7, b'u') if is_known(name, b"upgrade") => Kind::Upgrade,
-        (7, b't') if is_known(name, b"trailer") => Kind::Drop,
-        (8, b'l') if is_known(name, b"location") => Kind::Location,
-        (10, b'k') if is_known(name, b"keep-alive") => Kind::Drop,
-        (10, b'x') if is_known(name, b"x-sendfile") => Kind::Sendfile,
-        (15, b'x') if is_known(name, b"x-accel-expires") => Kind::Expires,
-        (16, b'c') if is_known(name, b"content-location") => Kind::Location,
-        (16, b'x') if is_known(name, b"x-accel-redirect") => Kind::Redirect,
-        (16, b'p') if is_known(name, b"proxy-connection") => Kind::Drop,
-        (17, b'x') if is_known(name, b"x-accel-buffering") => Kind::Buffering,
-        (18, b'x') if is_known(name, b"x-accel-limit-rate") => Kind::Rate,
-        (20, b'x') if is_known(name, b"x-lighttpd-send-file") => Kind::Sendfile,
+        (2, b't') if token_eq_ignore_case(name, b"te") => Kind::Drop,
+        (7, b'r') if token_eq_ignore_case(name, b"refresh") => Kind::Location,
+        (7, b'u') if token_eq_ignore_case(name, b"upgrade") => Kind::Upgrade,
+        (7, b't') if token_eq_ignore_case(name, b"trailer") => Kind::Drop,
+        (8, b'l') if token_eq_ignore_case(name, b"location") => Kind::Location,
+        (10, b'k') if token_eq_ignore_case(name, b"keep-alive") => Kind::Drop,
+        (10, b'x') if token_eq_ignore_case(name, b"x-sendfile") => Kind::Sendfile,
+        (15, b'x') if token_eq_ignore_case(name, b"x-accel-expires") => Kind::Expires,
+        (16, b'c') if token_eq_ignore_case(name, b"content-location") => Kind::Location,
+        (16, b'x') if token_eq_ignore_case(name, b"x-accel-redirect") => Kind::Redirect,
+        (16, b'p') if token_eq_ignore_case(name, b"proxy-connection") => Kind::Drop,
+        (17, b'x') if token_eq_ignore_case(name, b"x-accel-buffering") => Kind::Buffering,
+        (18, b'x') if token_eq_ignore_case(name, b"x-accel-limit-rate") => Kind::Rate,
+        (20, b'x') if token_eq_ignore_case(name, b"x-lighttpd-send-file") => Kind::Sendfile,
         (_, b'x') if is_to_front(name) => Kind::Drop,
         (_, b'g') if grip::is_grip(name) => Kind::Grip,
         _ => Kind::Pass,

@@ -10,7 +10,7 @@ use penstock_config as config;
 use penstock_exchange::fields::Vouched;
 use penstock_exchange::request::{Arrival, RequestPath};
 use penstock_exchange::{ForwardedInfo, ListenerInfo, Request, RequestBody, Trust};
-use penstock_http::{HeadLimits, Progress, parse_head};
+use penstock_http::{HeadLimits, ParseProgress, parse_head};
 use penstock_runtime::clock;
 use penstock_sys::net::PeerAddress;
 
@@ -56,11 +56,11 @@ pub(crate) fn request_trusting(
     trust: Trust,
 ) -> Request {
     let limits = HeadLimits {
-        target_bytes: 8192,
-        header_bytes: 200_000,
-        headers: 100,
+        max_target_bytes: 8192,
+        max_head_bytes: 200_000,
+        max_fields: 100,
     };
-    let Ok(Progress::Complete((head, _))) = parse_head(head.as_bytes(), &limits) else {
+    let Ok(ParseProgress::Complete((head, _))) = parse_head(head.as_bytes(), &limits) else {
         panic!("a valid head: {head:?}")
     };
     let listener = ListenerInfo {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use penstock_exchange::metrics::{AppMetrics, EdgeMetrics};
 use penstock_exchange::request::{Arrival, RequestPath};
 use penstock_exchange::{Fault, IncomingBody, ListenerInfo, Mount, Request, RequestBody};
-use penstock_http::{HeadLimits, Progress, parse_head};
+use penstock_http::{HeadLimits, ParseProgress, parse_head};
 use penstock_sys::net::PeerAddress;
 
 use crate::{
@@ -501,7 +501,8 @@ impl IncomingBody for Pieces {
 /// A request from its head's text, lines apart by `\n`, without the blank line.
 pub(crate) fn request(head: &str, via: Via) -> Request {
     let raw = format!("{}\r\n\r\n", head.replace('\n', "\r\n"));
-    let Progress::Complete((head, _)) = parse_head(raw.as_bytes(), &HeadLimits::default()).unwrap()
+    let ParseProgress::Complete((head, _)) =
+        parse_head(raw.as_bytes(), &HeadLimits::default()).unwrap()
     else {
         panic!("the head is not whole: {raw:?}");
     };

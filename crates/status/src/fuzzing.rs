@@ -7,7 +7,7 @@
 
 use std::time::Instant;
 
-use penstock_http::{HeadLimits, Progress, RequestHead, parse_head};
+use penstock_http::{HeadLimits, ParseProgress, RequestHead, parse_head};
 
 use crate::authority::{self, Permission};
 use crate::publish::Form;
@@ -19,11 +19,11 @@ const TOKEN: &str = "dGhlIGZ1enplciBtYXkgaGF2ZSB0aGlzIG9uZQ==";
 pub fn read_request(bytes: &[u8]) {
     read_body(bytes);
     let limits = HeadLimits {
-        target_bytes: 1024,
-        header_bytes: 4096,
-        headers: 40,
+        max_target_bytes: 1024,
+        max_head_bytes: 4096,
+        max_fields: 40,
     };
-    if let Ok(Progress::Complete((head, length))) = parse_head(bytes, &limits) {
+    if let Ok(ParseProgress::Complete((head, length))) = parse_head(bytes, &limits) {
         read_head(&head, &bytes[..length]);
         read_body(&bytes[length..]);
     }

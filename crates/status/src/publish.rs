@@ -6,7 +6,7 @@
 //! on its way, and a body is read no further than to its bound.
 
 use penstock_exchange::{Body, Fault, RequestBody, Response};
-use penstock_http::{RequestHead, Status, accepts, prefers};
+use penstock_http::{RequestHead, Status, accepts_media_type, prefers_media_type};
 
 use crate::{Source, api, authority, manage};
 
@@ -47,10 +47,13 @@ const TEXT: &str = "text/plain";
 impl Form {
     /// What the value of `Accept` lets an answer be; `None` when it allows neither form.
     pub(crate) fn wanted(accept: Option<&[u8]>) -> Option<Self> {
-        if prefers(accept, JSON, TEXT) {
+        if prefers_media_type(accept, JSON, TEXT) {
             return Some(Self::Json);
         }
-        match (accepts(accept, TEXT), accepts(accept, JSON)) {
+        match (
+            accepts_media_type(accept, TEXT),
+            accepts_media_type(accept, JSON),
+        ) {
             (true, _) => Some(Self::Text),
             (false, true) => Some(Self::Json),
             (false, false) => None,

@@ -148,8 +148,8 @@ impl GatewayError {
 impl From<FieldError> for GatewayError {
     fn from(error: FieldError) -> Self {
         match error {
-            FieldError::BadName => Self::BadFieldName,
-            FieldError::BadValue => Self::BadFieldValue,
+            FieldError::InvalidName => Self::BadFieldName,
+            FieldError::InvalidValue => Self::BadFieldValue,
         }
     }
 }

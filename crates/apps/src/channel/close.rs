@@ -74,8 +74,8 @@ impl ChannelDriver {
             Some(State::Socket(socket)) => {
                 // Whoever connects anew finds the next worker.
                 let code = match self.retire {
-                    true => code::RESTART,
-                    false => code::UNEXPECTED,
+                    true => code::SERVICE_RESTART,
+                    false => code::INTERNAL_ERROR,
                 };
                 socket
                     .pipe

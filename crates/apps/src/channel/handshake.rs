@@ -8,7 +8,9 @@
 use bytes::Bytes;
 use penstock_exchange::grip::is_grip;
 use penstock_exchange::{Body, Fault, FaultKind, Reply, Response, Timing};
-use penstock_http::websocket::{Deflate, Offer, negotiate, offer, subprotocols};
+use penstock_http::websocket::{
+    DeflateParams, HandshakeRequest, check_handshake, negotiate_deflate, subprotocols,
+};
 use penstock_http::{FieldBlock, RequestHead, Status};
 use penstock_wire::AcceptHeadView;
 
@@ -25,7 +27,7 @@ pub(crate) struct Handshake {
     /// The subprotocols that the client offers.
     offered: Vec<String>,
     /// How messages may be compressed, where client and application want it.
-    pub(super) deflate: Option<Deflate>,
+    pub(super) deflate: Option<DeflateParams>,
 }
 
 /// Whether a request asks for a WebSocket that its application may take.
@@ -39,20 +41,22 @@ pub(crate) fn asked(
     if shared.model.get() != Some(WorkerModel::Reactor(Form::Scope)) || !head.is_upgrade() {
         return Ok(None);
     }
-    match offer(head) {
-        Offer::None => Ok(None),
-        Offer::Taken { accept } => {
+    match check_handshake(head) {
+        HandshakeRequest::NotWebSocket => Ok(None),
+        HandshakeRequest::Valid { accept } => {
             let names = subprotocols(head).map(|name| String::from_utf8_lossy(name).into_owned());
             let offered = names.collect();
             let compresses = shared.websocket_compression;
             Ok(Some(Box::new(Handshake {
                 accept,
                 offered,
-                deflate: compresses.then(|| negotiate(head)).flatten(),
+                deflate: compresses.then(|| negotiate_deflate(head)).flatten(),
             })))
         }
-        Offer::Broken(why) => Err(Box::new(Err(Fault::new(FaultKind::BadRequest, why)))),
-        Offer::OtherVersion => Err(Box::new(Ok(other_version().into()))),
+        HandshakeRequest::Invalid(why) => {
+            Err(Box::new(Err(Fault::new(FaultKind::BadRequest, why))))
+        }
+        HandshakeRequest::UnsupportedVersion => Err(Box::new(Ok(other_version().into()))),
     }
 }
 
@@ -94,7 +98,10 @@ pub(super) fn accepted(
         });
     if let Some(deflate) = handshake.deflate {
         // It is made of words of the protocol and a number.
-        let _ = fields.push("Sec-WebSocket-Extensions", deflate.agreement().as_bytes());
+        let _ = fields.push(
+            "Sec-WebSocket-Extensions",
+            deflate.extension_header().as_bytes(),
+        );
     }
     let mut pushed = own.map_err(|error| ("Sec-WebSocket-Protocol", error));
     let mut is_for_hub = false;

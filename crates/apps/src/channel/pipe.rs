@@ -127,7 +127,7 @@ impl Pipe {
     /// How the client has closed.
     pub(super) fn client_close(&self) -> (u16, String) {
         let closed = self.lock().client_closed.clone();
-        closed.unwrap_or((code::BROKEN, String::new()))
+        closed.unwrap_or((code::ABNORMAL_CLOSURE, String::new()))
     }
 
     /// Window to be given back to the worker.

@@ -434,7 +434,7 @@ impl ChannelDriver {
                     self.app.name,
                     self.pid
                 );
-                socket.pipe.close_by_worker(code::UNEXPECTED, "");
+                socket.pipe.close_by_worker(code::INTERNAL_ERROR, "");
             }
             Some(State::Hijacked(_) | State::Leaving(_) | State::Discard) | None => {}
         }

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use penstock_exchange::{AddressPrefix, Takeover, TakeoverFuture};
 use penstock_http::websocket::{
-    ClientError, ClientEvent, Deflate, MessageDecoder, Opcode, close_frame, code, compress,
-    compressed_head, control_frame, message_head,
+    DeflateParams, MessageDecoder, Opcode, WebSocketError, WebSocketEvent, code, compress,
+    compressed_frame_head, encode_close_frame, encode_control_frame, message_frame_head,
 };
 use penstock_runtime::{LazyDeadline, Stream, buffers, clock};
 
@@ -64,7 +64,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 pub(super) struct Agreed {
     /// `None` once it was handed over.
     pipe: Option<Arc<Pipe>>,
-    deflate: Option<Deflate>,
+    deflate: Option<DeflateParams>,
     patience: &'static Patience,
     app: Arc<AppShared>,
     /// What of its client's address counts.
@@ -72,7 +72,11 @@ pub(super) struct Agreed {
 }
 
 impl Agreed {
-    pub(super) fn new(pipe: Arc<Pipe>, deflate: Option<Deflate>, app: &Arc<AppShared>) -> Self {
+    pub(super) fn new(
+        pipe: Arc<Pipe>,
+        deflate: Option<DeflateParams>,
+        app: &Arc<AppShared>,
+    ) -> Self {
         Self {
             pipe: Some(pipe),
             deflate,
@@ -126,7 +130,7 @@ impl Drop for Agreed {
     fn drop(&mut self) {
         // The client left before the head was out.
         if let Some(pipe) = self.pipe.take() {
-            pipe.close_by_client(code::BROKEN, "");
+            pipe.close_by_client(code::ABNORMAL_CLOSURE, "");
         }
     }
 }
@@ -187,7 +191,7 @@ struct Session {
 /// What a session has besides when compression was agreed.
 #[derive(Debug)]
 struct Compression {
-    deflate: Deflate,
+    deflate: DeflateParams,
     /// Read and not decoded: a few bytes may unfold to a long message, so that no more of them are
     /// decoded than the pipe has room for.
     unread: Vec<u8>,
@@ -234,7 +238,7 @@ impl Session {
         }
     }
 
-    fn compress_with(&mut self, deflate: Deflate) {
+    fn compress_with(&mut self, deflate: DeflateParams) {
         self.decoder = MessageDecoder::new(self.limits.message_bytes).with_deflate();
         let unread = Vec::new();
         self.compression = Some(Box::new(Compression { deflate, unread }));
@@ -244,7 +248,7 @@ impl Session {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             if !self.poll_read(cx) || !self.poll_write(cx) {
-                self.pipe.close_by_client(code::BROKEN, "");
+                self.pipe.close_by_client(code::ABNORMAL_CLOSURE, "");
                 self.stage = Stage::Closed;
                 return Poll::Ready(());
             }
@@ -263,7 +267,7 @@ impl Session {
             match self.poll_clocks(cx) {
                 Poll::Ready(true) => {}
                 Poll::Ready(false) => {
-                    self.pipe.close_by_client(code::BROKEN, "");
+                    self.pipe.close_by_client(code::ABNORMAL_CLOSURE, "");
                     self.stage = Stage::Closed;
                     self.client.abort();
                     return Poll::Ready(());
@@ -346,42 +350,42 @@ impl Session {
     /// Counts what is held of a message that has not come whole.
     fn note_begun(&mut self) {
         let now = clock::now();
-        self.begun = self.decoder.begun_bytes().map(|bytes| {
+        self.begun = self.decoder.partial_message_bytes().map(|bytes| {
             let mut begun = self.begun.unwrap_or_else(|| Begun::new(now, bytes));
             begun.grow(now, bytes);
             begun
         });
-        let (before, held) = (self.held, self.decoder.held_bytes());
+        let (before, held) = (self.held, self.decoder.buffered_bytes());
         self.held = held;
         let change = (before, held);
         if self.app.held.change(self.prefix, change, &self.limits) {
             return;
         }
         match self.stage {
-            Stage::Open => self.close(code::TRY_AGAIN, "too many unfinished messages"),
+            Stage::Open => self.close(code::TRY_AGAIN_LATER, "too many unfinished messages"),
             _ => self.stage = Stage::Closed,
         }
     }
 
-    fn take(&mut self, event: ClientEvent) {
+    fn take(&mut self, event: WebSocketEvent) {
         match event {
             // Behind our close nothing counts but theirs.
-            ClientEvent::Message { .. } if self.stage != Stage::Open => {}
-            ClientEvent::Message { is_text, payload } => {
+            WebSocketEvent::Message { .. } if self.stage != Stage::Open => {}
+            WebSocketEvent::Message { is_text, payload } => {
                 self.begun = None;
                 self.pipe.send_to_worker(Message { is_text, payload });
             }
-            ClientEvent::Ping(payload) => {
+            WebSocketEvent::Ping(payload) => {
                 if self.control.len() < PONG_BYTES && self.stage == Stage::Open {
-                    control_frame(&mut self.control, Opcode::Pong, &payload);
+                    encode_control_frame(&mut self.control, Opcode::Pong, &payload);
                 }
             }
-            ClientEvent::Pong => {}
-            ClientEvent::Close { code, reason } => {
+            WebSocketEvent::Pong => {}
+            WebSocketEvent::Close { code, reason } => {
                 self.pipe.close_by_client(code, &reason);
                 if self.stage == Stage::Open {
                     // RFC 6455 §5.5.1: its own code comes back.
-                    close_frame(&mut self.control, code, "");
+                    encode_close_frame(&mut self.control, code, "");
                 }
                 self.stage = Stage::Closed;
             }
@@ -390,7 +394,7 @@ impl Session {
 
     /// Fails the connection: a client whose bytes cannot be followed any more has no close that could
     /// be waited for.
-    fn refuse(&mut self, error: ClientError) {
+    fn refuse(&mut self, error: WebSocketError) {
         if self.stage == Stage::Open {
             self.close(error.code(), &error.to_string());
         }
@@ -406,7 +410,7 @@ impl Session {
     }
 
     fn begin_close(&mut self, code: u16, reason: &str) {
-        close_frame(&mut self.control, code, reason);
+        encode_close_frame(&mut self.control, code, reason);
         self.stage = Stage::Closing(clock::now() + self.patience.close);
     }
 
@@ -455,7 +459,7 @@ impl Session {
                 match self.pipe.take_for_client(cx, credit) {
                     Given::Message(message) => self.frame(message),
                     Given::Close(code, reason) => {
-                        close_frame(&mut self.out, code, &reason);
+                        encode_close_frame(&mut self.out, code, &reason);
                         self.stage = Stage::Closing(clock::now() + self.patience.close);
                         break;
                     }
@@ -473,10 +477,10 @@ impl Session {
         let Message { is_text, payload } = message;
         self.cost += cost(payload.len());
         let compression = self.compression.as_ref();
-        let covers = compression.is_some_and(|with| with.deflate.covers(payload.len()));
+        let covers = compression.is_some_and(|with| with.deflate.should_compress(payload.len()));
         let (head, payload) = match covers.then(|| compress(&payload)).flatten() {
-            Some(short) => (compressed_head(is_text, short.len()), short),
-            None => (message_head(is_text, payload.len()), payload),
+            Some(short) => (compressed_frame_head(is_text, short.len()), short),
+            None => (message_frame_head(is_text, payload.len()), payload),
         };
         self.out.extend_from_slice(head.as_bytes());
         if payload.len() > GATHER_BYTES {
@@ -530,24 +534,24 @@ impl Session {
         }
         if room == Some(at) {
             if self.client.is_ended() {
-                self.pipe.cut_by_client(code::BROKEN, "");
+                self.pipe.cut_by_client(code::ABNORMAL_CLOSURE, "");
                 return Poll::Ready(false);
             }
             let reason = "the application takes no messages";
-            self.pipe.cut_by_client(code::POLICY, reason);
-            self.begin_close(code::POLICY, reason);
+            self.pipe.cut_by_client(code::POLICY_VIOLATION, reason);
+            self.begin_close(code::POLICY_VIOLATION, reason);
             return Poll::Ready(true);
         }
         if look == Some(at) {
             return Poll::Ready(true);
         }
         if message == Some(at) {
-            self.close(code::POLICY, "a message took too long");
+            self.close(code::POLICY_VIOLATION, "a message took too long");
             return Poll::Ready(true);
         }
         if silent == Some(at) && self.stage == Stage::Open && !self.is_pinged {
             self.is_pinged = true;
-            control_frame(&mut self.control, Opcode::Ping, b"");
+            encode_control_frame(&mut self.control, Opcode::Ping, b"");
             return Poll::Ready(true);
         }
         Poll::Ready(false)
@@ -570,10 +574,10 @@ impl Drop for Session {
             .held
             .change(self.prefix, (self.held, 0), &self.limits);
         if self.stage == Stage::Open {
-            self.pipe.close_by_client(code::BROKEN, "");
+            self.pipe.close_by_client(code::ABNORMAL_CLOSURE, "");
             if !self.has_begun() {
                 let mut frame = Vec::new();
-                close_frame(&mut frame, code::GOING_AWAY, "the server stops");
+                encode_close_frame(&mut frame, code::GOING_AWAY, "the server stops");
                 // Nobody waits for it any more.
                 let _ = self.client.try_write(&[IoSlice::new(&frame)]);
             }

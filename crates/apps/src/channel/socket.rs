@@ -63,7 +63,7 @@ impl ChannelDriver {
             State::Asked(start) => start,
             State::Leaving(_) | State::Discard => {
                 // The client has left meanwhile: GONE has crossed this.
-                self.close_socket(id, code::BROKEN, "");
+                self.close_socket(id, code::ABNORMAL_CLOSURE, "");
                 return Ok(());
             }
             _ => return Err(unexpected("a second answer", id)),
@@ -77,7 +77,7 @@ impl ChannelDriver {
                 let cause = format!("response head: {error}");
                 let fault = Fault::new(FaultKind::AppBroken, cause).timed(timing);
                 self.answer(id, Err(fault));
-                self.close_socket(id, code::UNEXPECTED, "");
+                self.close_socket(id, code::INTERNAL_ERROR, "");
                 return Ok(());
             }
         };
@@ -89,7 +89,7 @@ impl ChannelDriver {
         let is_sent = answer.is_ok();
         self.answer(id, answer);
         if !is_sent {
-            self.close_socket(id, code::UNEXPECTED, "");
+            self.close_socket(id, code::INTERNAL_ERROR, "");
             return Ok(());
         }
         if let Some(entry) = self.streams.entry(id) {
@@ -150,8 +150,8 @@ impl ChannelDriver {
                 self.pid
             );
             self.app.metrics.failed.increment();
-            socket.pipe.close_by_worker(code::UNEXPECTED, "");
-            return self.close_socket(id, code::NOT_UTF8, "text that is not UTF-8");
+            socket.pipe.close_by_worker(code::INTERNAL_ERROR, "");
+            return self.close_socket(id, code::INVALID_PAYLOAD, "text that is not UTF-8");
         }
         socket.pipe.send_to_client(Message { is_text, payload });
     }

@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
 use penstock_exchange::bodies::{SpoolSpec, SpoolWriter, spool};
 use penstock_exchange::{Body, Fault, FaultKind, Response, Takeover, TakeoverFuture, Timing};
 use penstock_http::{
-    BodyDecoder, BodyFraming, CheckedField, FieldBlock, Progress, ResponseBody, ResponseHead,
-    ResponseLimits, ResponseScanner, Status,
+    BodyDecoder, BodyFraming, CheckedField, FieldBlock, ParseProgress, ResponseBodyFraming,
+    ResponseHead, ResponseLimits, ResponseScanner, Status,
 };
 use penstock_runtime::{Stream, buffers, clock, relay};
 use penstock_wire::parse_response_head;
@@ -265,23 +265,23 @@ async fn read_head(socket: &Stream, job: &mut Job) -> Result<(ResponseHead, Vec<
         let scanned =
             scanned.map_err(|error| broken(format!("on a hijacked connection: {error}")))?;
         match scanned {
-            Progress::Complete(head) if head.status == 101 && !job.upgrades => {
+            ParseProgress::Complete(head) if head.status == 101 && !job.upgrades => {
                 return Err(broken(
                     "a 101 on a hijacked connection whose client did not ask for one".into(),
                 ));
             }
-            Progress::Complete(head) if head.status >= 200 || head.status == 101 => {
+            ParseProgress::Complete(head) if head.status >= 200 || head.status == 101 => {
                 return Ok((head, bytes));
             }
-            Progress::Complete(head) if interim < INTERIM_MAX => {
+            ParseProgress::Complete(head) if interim < INTERIM_MAX => {
                 bytes.drain(..head.len);
                 interim += 1;
                 continue;
             }
-            Progress::Complete(_) => {
+            ParseProgress::Complete(_) => {
                 return Err(broken(format!("more than {INTERIM_MAX} interim responses")));
             }
-            Progress::Partial => {}
+            ParseProgress::Partial => {}
         }
         let count = poll_fn(|cx| {
             let reply = job.reply.as_mut();
@@ -399,7 +399,7 @@ async fn send_final(
     let (mut writer, reader) = spool(app.store.load_full(), spec);
     response.body = Body::Stream(Box::new(reader));
     job.answer(Ok(response));
-    let copied = hijacked.unless_cut(copy_body(&mut writer, head.body, rest, socket));
+    let copied = hijacked.unless_cut(copy_body(&mut writer, head.framing, rest, socket));
     let end = match copied.await.flatten() {
         Ok(CopyEnd::Closed) if hijacked.has_died().await => {
             Err(Fault::new(FaultKind::WorkerDied, DIED))
@@ -424,15 +424,15 @@ enum CopyEnd {
 /// Copies a body to its end, or until nobody wants it.
 async fn copy_body(
     writer: &mut SpoolWriter,
-    framing: ResponseBody,
+    framing: ResponseBodyFraming,
     mut bytes: Vec<u8>,
     socket: &Stream,
 ) -> Result<CopyEnd, Fault> {
     let mut decoder = match framing {
-        ResponseBody::None => return Ok(CopyEnd::Done),
-        ResponseBody::Length(length) => Some(BodyDecoder::new(BodyFraming::Length(length))),
-        ResponseBody::Chunked => Some(BodyDecoder::new(BodyFraming::Chunked)),
-        ResponseBody::UntilClose => None,
+        ResponseBodyFraming::None => return Ok(CopyEnd::Done),
+        ResponseBodyFraming::Length(length) => Some(BodyDecoder::new(BodyFraming::Length(length))),
+        ResponseBodyFraming::Chunked => Some(BodyDecoder::new(BodyFraming::Chunked)),
+        ResponseBodyFraming::UntilClose => None,
     };
     loop {
         if let Some(decoder) = &mut decoder {
@@ -441,7 +441,7 @@ async fn copy_body(
                 let decoded = decoder.decode(&bytes[at..]).map_err(|error| {
                     broken(format!("the body on a hijacked connection: {error}"))
                 })?;
-                writer.push(&bytes[at..][decoded.data]);
+                writer.push(&bytes[at..][decoded.content]);
                 if decoded.consumed == 0 {
                     break;
                 }

@@ -5,8 +5,8 @@
 //! by its own framing, and a byte too many is told.
 
 use penstock_http::{
-    BodyDecoder, BodyFraming, Progress, ResponseBody, ResponseError, ResponseHead, ResponseLimits,
-    ResponseScanner,
+    BodyDecoder, BodyFraming, ParseProgress, ResponseBodyFraming, ResponseHead, ResponseHeadError,
+    ResponseLimits, ResponseScanner,
 };
 
 /// Why a request has no complete response.
@@ -139,10 +139,12 @@ impl Incoming {
         loop {
             let rest = &bytes[taken..];
             let head = match self.scanner.scan(rest, self.asked.is_head, &LIMITS) {
-                Ok(Progress::Partial) => return Ok((taken, false)),
-                Ok(Progress::Complete(head)) => head,
+                Ok(ParseProgress::Partial) => return Ok((taken, false)),
+                Ok(ParseProgress::Complete(head)) => head,
                 // After a response that was in order, what looks like nothing is its overhang.
-                Err(ResponseError::NotHttp) if self.asked.follows => return Err(Failure::Length),
+                Err(ResponseHeadError::NotHttp) if self.asked.follows => {
+                    return Err(Failure::Length);
+                }
                 Err(_) => return Err(Failure::Malformed),
             };
             taken += head.len;
@@ -159,11 +161,11 @@ impl Incoming {
     fn take_final(&mut self, head: &ResponseHead) {
         self.status = head.status;
         self.keep_alive = head.keep_alive;
-        self.stage = match head.body {
-            ResponseBody::None => Stage::Length(0),
-            ResponseBody::Length(length) => Stage::Length(length),
-            ResponseBody::Chunked => Stage::Chunked(BodyDecoder::new(BodyFraming::Chunked)),
-            ResponseBody::UntilClose => {
+        self.stage = match head.framing {
+            ResponseBodyFraming::None => Stage::Length(0),
+            ResponseBodyFraming::Length(length) => Stage::Length(length),
+            ResponseBodyFraming::Chunked => Stage::Chunked(BodyDecoder::new(BodyFraming::Chunked)),
+            ResponseBodyFraming::UntilClose => {
                 self.keep_alive = false;
                 Stage::UntilClose
             }
@@ -218,7 +220,7 @@ impl Incoming {
                         .decode(&bytes[taken..])
                         .map_err(|_| Failure::Malformed)?;
                     taken += decoded.consumed;
-                    self.body_bytes += decoded.data.len() as u64;
+                    self.body_bytes += decoded.content.len() as u64;
                 }
                 Ok(if decoder.is_done() {
                     Fed::Complete
@@ -240,8 +242,8 @@ impl Incoming {
 
 /// What a server may answer with at most: 64 kB and 256 fields are more than any does.
 const LIMITS: ResponseLimits = ResponseLimits {
-    head_bytes: 64 << 10,
-    fields: 256,
+    max_head_bytes: 64 << 10,
+    max_fields: 256,
 };
 
 /// Longer heads are not remembered: a thousand connections have a thousand of them.

@@ -2,7 +2,7 @@
 
 use penstock_config::RouteCache;
 use penstock_exchange::fields::Vouched;
-use penstock_http::caching::Validators;
+use penstock_http::caching::RevalidationFields;
 
 use super::{Client, question};
 use crate::rules::Rules;
@@ -12,7 +12,7 @@ fn asked(method: &str, target: &str, lines: &[&str], peer: &str, vouched: &[&str
     let mut request = request_of(head_of(method, target, lines), peer);
     request.vouched = Vouched::new(vouched.iter().map(|&name| name.to_owned()));
     let rules = Rules::new(&RouteCache::new(vec!["m".to_owned()]));
-    let validators = Validators {
+    let validators = RevalidationFields {
         if_none_match: Some(b"\"stored\""),
         if_modified_since: None,
     };
@@ -74,12 +74,12 @@ fn a_trusted_peer_and_the_routes_rules_are_heard() {
 fn who_names_no_host_is_asked_for_without() {
     let text = b"GET /a HTTP/1.0\r\nAccept: x\r\n\r\n";
     let parsed = penstock_http::parse_head(text, &penstock_http::HeadLimits::default());
-    let Ok(penstock_http::Progress::Complete((head, _))) = parsed else {
+    let Ok(penstock_http::ParseProgress::Complete((head, _))) = parsed else {
         panic!("a valid head")
     };
     let rules = Rules::new(&RouteCache::new(vec!["m".to_owned()]));
     let client = Client::of(&request_of(head, CLIENT));
-    let question = question(&rules, &client, Validators::default(), None).unwrap();
+    let question = question(&rules, &client, RevalidationFields::default(), None).unwrap();
     assert_eq!(question.head.host(), "");
     assert_eq!(question.head.field_count(), 1);
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use penstock_exchange::{Response, parts};
 use penstock_http::caching::Lifetime;
-use penstock_http::{FieldBlock, Span, Status};
+use penstock_http::{ByteRange, FieldBlock, Status};
 use penstock_runtime::clock;
 
 use super::{Fetch, Times, is_failure, land_stored, refuse_response, unstorable};
@@ -27,7 +27,7 @@ enum Index {
 /// A slice that may be stored.
 struct Storable {
     lifetime: Lifetime,
-    span: Span,
+    span: ByteRange,
     total: u64,
 }
 

@@ -16,9 +16,10 @@ use penstock_exchange::{
     ClientState, Fault, FaultKind, Handling, Name, Reply, Request, Response, Side, Timing,
 };
 use penstock_http::caching::{
-    CacheStatus, Fwd, Reuse, condition, head_agrees, reuse_with, variant,
+    CacheStatus, ForwardReason, ReuseDecision, decide_reuse_with, evaluate_condition,
+    head_matches_stored, variant_key,
 };
-use penstock_http::{Method, Precondition, RequestHead, Status};
+use penstock_http::{Method, PreconditionResult, RequestHead, Status};
 use penstock_runtime::clock;
 use penstock_runtime::repeats::left_out;
 
@@ -64,7 +65,7 @@ enum Step {
 /// Who gets an outcome.
 struct Getter<'a> {
     stale: Option<&'a Stale>,
-    fwd: Fwd,
+    fwd: ForwardReason,
     /// The request itself led to it.
     lead: Option<Lead>,
 }
@@ -116,7 +117,7 @@ impl Journey {
                         _ => {}
                     }
                     return self
-                        .pass(request, passed(Fwd::Partial, "range"), None)
+                        .pass(request, passed(ForwardReason::Partial, "range"), None)
                         .await;
                 }
                 Found::Usable(usable) => match self.send(&usable).await {
@@ -177,7 +178,8 @@ impl Journey {
             }
             found = self.look();
         }
-        self.pass(request, passed(Fwd::Miss, "rounds"), None).await
+        self.pass(request, passed(ForwardReason::Miss, "rounds"), None)
+            .await
     }
 
     fn look(&self) -> Found {
@@ -225,16 +227,16 @@ impl Journey {
 
     /// What tells its flight from those for other variants, as far as their names are known.
     fn guess(&self, names: Option<&Vec<String>>) -> Vec<u8> {
-        names.map_or_else(Vec::new, |names| variant(&self.client.head, names))
+        names.map_or_else(Vec::new, |names| variant_key(&self.client.head, names))
     }
 
     /// Asks the back end, or waits for somebody who does.
     async fn ask(&self, stale: Option<&Stale>, names: Option<Vec<String>>) -> Step {
         let fwd = match (stale, &names) {
-            (Some(stale), _) if stale.ttl > 0 => Fwd::Request,
-            (Some(_), _) => Fwd::Stale,
-            (None, Some(_)) => Fwd::VaryMiss,
-            (None, None) => Fwd::UriMiss,
+            (Some(stale), _) if stale.ttl > 0 => ForwardReason::Request,
+            (Some(_), _) => ForwardReason::Stale,
+            (None, Some(_)) => ForwardReason::VaryMiss,
+            (None, None) => ForwardReason::UriMiss,
         };
         if let Some(detail) = self.passes(stale) {
             return Step::Pass(passed(fwd, detail));
@@ -398,7 +400,7 @@ impl Journey {
     }
 
     /// The response that is for this request alone.
-    fn get_refused(&self, lead: Lead, fwd: Fwd) -> Step {
+    fn get_refused(&self, lead: Lead, fwd: ForwardReason) -> Step {
         let answered = match lead.reply {
             Some(Ok(Reply::Response(response))) => response,
             // As it came: the next handler must not see what the cache asked.
@@ -419,8 +421,8 @@ impl Journey {
             ..CacheStatus::default()
         };
         self.shared.tell(&mut response, &told);
-        let had = condition(head, response.status, &response.fields, clock::wall());
-        if had == Precondition::NotModified {
+        let had = evaluate_condition(head, response.status, &response.fields, clock::wall());
+        if had == PreconditionResult::NotModified {
             *response = serve::not_modified(*response);
         }
         Step::Done(Ok(Reply::Response(response)))
@@ -441,11 +443,15 @@ impl Journey {
         }
         let reuse = lifetime.map(|lifetime| {
             let now = clock::wall();
-            reuse_with(&self.asked.directives, &lifetime, meta.response_time, now)
+            decide_reuse_with(&self.asked.directives, &lifetime, meta.response_time, now)
         });
         matches!(
             reuse,
-            Some(Reuse::Fresh { .. } | Reuse::Stale { .. } | Reuse::StaleWhileRevalidate { .. })
+            Some(
+                ReuseDecision::Fresh { .. }
+                    | ReuseDecision::Stale { .. }
+                    | ReuseDecision::StaleWhileRevalidate { .. }
+            )
         )
     }
 
@@ -491,7 +497,8 @@ impl Journey {
         match &answered {
             Ok(Reply::Response(response)) if !is_failure(response.status) => {
                 let (meta, fields) = (&stale.hit.meta, &response.fields);
-                if head.method() == Method::Head && !head_agrees(&meta.fields, meta.length, fields)
+                if head.method() == Method::Head
+                    && !head_matches_stored(&meta.fields, meta.length, fields)
                 {
                     store.forget_hit(&stale.hit);
                 }

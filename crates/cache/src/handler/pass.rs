@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_exchange::{Fault, ForwardedInfo, Handling, Mount, Reply, Request, Response};
-use penstock_http::caching::{CacheStatus, Exchange, invalidated_targets, invalidates, storing};
+use penstock_http::caching::{
+    CacheStatus, OriginExchange, check_storable, invalidated_targets, invalidates_stored,
+};
 use penstock_http::{Method, RequestHead};
 use penstock_runtime::clock;
 
@@ -94,20 +96,20 @@ impl After {
     }
 
     fn see(&self, response: &mut Response) {
-        if invalidates(self.head.method(), response.status) {
+        if invalidates_stored(self.head.method(), response.status) {
             self.invalidate(&response.fields);
         }
         if let Some(key) = &self.marked
             && self.head.method() == Method::Get
         {
-            let exchange = Exchange {
+            let exchange = OriginExchange {
                 request: &self.head,
                 status: response.status,
                 fields: &response.fields,
                 request_time: self.asked_at,
                 response_time: clock::wall(),
             };
-            if storing(&exchange, &self.shared.rules.policy).is_ok() {
+            if check_storable(&exchange, &self.shared.rules.policy).is_ok() {
                 self.shared.flights.unmark(key);
             }
         }

@@ -6,7 +6,7 @@
 
 use penstock_exchange::fields::{Fate, fate, is_word_of_proxy};
 use penstock_exchange::{Asked as AskedAtHand, AtHand, Lent, Mount};
-use penstock_http::caching::{CacheStatus, RequestDirectives, cache_status};
+use penstock_http::caching::{CacheStatus, RequestDirectives, encode_cache_status};
 use penstock_http::{BodyFraming, FieldBlock, Method, RequestHead};
 use penstock_runtime::clock;
 
@@ -71,7 +71,7 @@ pub(super) fn at_hand(shared: &Shared, asked: &AskedAtHand<'_>, take: &mut dyn F
                 ..CacheStatus::default()
             };
             scratch.status.clear();
-            cache_status(&mut scratch.status, NAME, &status);
+            encode_cache_status(&mut scratch.status, NAME, &status);
             let pushed = fields.push("Cache-Status", &scratch.status);
             debug_assert!(pushed.is_ok(), "printable ASCII is a valid value");
         }

@@ -101,7 +101,7 @@ mod tests {
     fn a_line_is_short_and_cannot_be_forged() {
         let raw = b"GET /a?b=c HTTP/1.1\r\nHost: h\r\n\r\n";
         let parsed = penstock_http::parse_head(raw, &penstock_http::HeadLimits::default());
-        let Ok(penstock_http::Progress::Complete((head, _))) = parsed else {
+        let Ok(penstock_http::ParseProgress::Complete((head, _))) = parsed else {
             panic!("the head is whole");
         };
         let timing = Timing {

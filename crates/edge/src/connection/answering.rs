@@ -12,7 +12,7 @@ use penstock_exchange::{
     Asked, AtHand, Body, Fault, FaultKind, HeldFraming, Lent, Name, RequestPath, Response, Timing,
     grip,
 };
-use penstock_http::{Method, RequestHead, ResponseFraming, ResponseLine, Status, encode_head};
+use penstock_http::{Method, RequestHead, ResponseFraming, ResponseHeadParts, Status, encode_head};
 use penstock_runtime::clock;
 use penstock_runtime::repeats::left_out;
 
@@ -53,11 +53,11 @@ impl Connection {
             handlers.first()?.at_hand(&asked, &mut |answer| {
                 let AtHand { status, body, .. } = answer;
                 let plan = Plan::new(head, status, Some(body.length()), close);
-                let line = ResponseLine {
+                let line = ResponseHeadParts {
                     status,
                     fields: answer.fields,
                     framing: plan.framing,
-                    persist: plan.persist,
+                    persistence: plan.persist,
                     date: Some(&clock::http_date(arrived)),
                 };
                 encode_head(out, &line);
@@ -205,11 +205,11 @@ impl Connection {
         let close = must_close || self.is_last();
         let (plan, body, heir) = planned(head, status, body, close);
         let date = clock::http_date(now);
-        let line = ResponseLine {
+        let line = ResponseHeadParts {
             status,
             fields: &fields,
             framing: plan.framing,
-            persist: plan.persist,
+            persistence: plan.persist,
             date: Some(&date),
         };
         let end = Ending {

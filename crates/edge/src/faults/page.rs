@@ -118,7 +118,7 @@ fn request(head: &RequestHead, mask: &LogMask) -> String {
     let target = mask.apply_url_str(head.target());
     let mut text = format!("{} {target}\n", head.method_str());
     for (name, value) in head.fields() {
-        match is_secret(name) || mask.covers(name.as_bytes()) {
+        match is_secret(name) || mask.masks_name(name.as_bytes()) {
             true => {
                 let _ = writeln!(text, "{name}: (masked, {} bytes)", value.len());
             }
@@ -173,7 +173,7 @@ mod tests {
         let raw = b"POST /pay?x=%3Cb%3E&pin=t'0k HTTP/1.1\r\nHost: h\r\nReferer: https://u:p'q8@h/\r\nCookie: id=12345\r\nAuthorization: Bearer t0k\r\n\
                     X-Api-Key: k3y\r\nX-Note: <script>alert(1)</script>\r\nContent-Length: 0\r\n\r\n";
         let parsed = penstock_http::parse_head(raw, &penstock_http::HeadLimits::default());
-        let Ok(penstock_http::Progress::Complete((head, _))) = parsed else {
+        let Ok(penstock_http::ParseProgress::Complete((head, _))) = parsed else {
             panic!("the head is whole");
         };
         head

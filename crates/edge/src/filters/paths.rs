@@ -225,7 +225,7 @@ fn path_attribute(part: &[u8]) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
-    use penstock_http::{HeadLimits, Progress, parse_head};
+    use penstock_http::{HeadLimits, ParseProgress, parse_head};
     use penstock_sys::net::PeerAddress;
 
     use super::*;
@@ -237,7 +237,8 @@ mod tests {
     /// What becomes of a field of a server's response.
     fn seen(paths: &ResponsePaths, mount: Option<&str>, name: &str, told: &str) -> Vec<String> {
         let text = "GET /shop/cart HTTP/1.1\r\nHost: inner.test\r\n\r\n";
-        let Ok(Progress::Complete((head, _))) = parse_head(text.as_bytes(), &HeadLimits::default())
+        let Ok(ParseProgress::Complete((head, _))) =
+            parse_head(text.as_bytes(), &HeadLimits::default())
         else {
             panic!("the head is whole");
         };

@@ -1,13 +1,13 @@
 //! Rules on heads as text: what goes in, what the handlers and the client see.
 
-use penstock_http::{HeadLimits, Progress, parse_head};
+use penstock_http::{HeadLimits, ParseProgress, parse_head};
 
 use super::*;
 
 fn head(text: &str) -> RequestHead {
     match parse_head(text.as_bytes(), &HeadLimits::default()).unwrap() {
-        Progress::Complete((head, _)) => head,
-        Progress::Partial => panic!("the head is whole: {text:?}"),
+        ParseProgress::Complete((head, _)) => head,
+        ParseProgress::Partial => panic!("the head is whole: {text:?}"),
     }
 }
 
@@ -168,7 +168,7 @@ fn paths_lose_and_gain_prefixes_and_queries_stay() {
         let head = head(&text);
         let made = filters.request(&head, &values(&head), None).unwrap();
         let made = made.as_ref().map_or(&head, |made| &made.head);
-        assert!(normalise(made.target_path_query()).is_ok(), "{what}");
+        assert!(normalise_path(made.target_path_query()).is_ok(), "{what}");
     }
 }
 

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use penstock_exchange::{Body, Name, Response};
-use penstock_http::{HeadLimits, Progress, Status, parse_head};
+use penstock_http::{HeadLimits, ParseProgress, Status, parse_head};
 
 use super::*;
 
 fn head(text: &str) -> RequestHead {
     match parse_head(text.as_bytes(), &HeadLimits::default()).unwrap() {
-        Progress::Complete((head, _)) => head,
-        Progress::Partial => panic!("the head is whole: {text:?}"),
+        ParseProgress::Complete((head, _)) => head,
+        ParseProgress::Partial => panic!("the head is whole: {text:?}"),
     }
 }
 

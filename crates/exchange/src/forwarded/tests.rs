@@ -1,13 +1,13 @@
 //! What comes of fields that a trusted proxy sends, by tables.
 
-use penstock_http::{HeadLimits, Progress, parse_head};
+use penstock_http::{HeadLimits, ParseProgress, parse_head};
 
 use super::*;
 
 fn head(lines: &str) -> RequestHead {
     let text = format!("GET / HTTP/1.1\r\nHost: inner.test\r\n{lines}\r\n");
     match parse_head(text.as_bytes(), &HeadLimits::default()) {
-        Ok(Progress::Complete((head, _))) => head,
+        Ok(ParseProgress::Complete((head, _))) => head,
         other => panic!("a valid head: {other:?}"),
     }
 }

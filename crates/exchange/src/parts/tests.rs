@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::sync::Arc;
 
-use penstock_http::{Multipart, Span};
+use penstock_http::{ByteRange, MultipartRanges};
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::disk::SMALL_BYTES;
 use penstock_runtime::{DiskFile, loops};
@@ -11,10 +11,13 @@ use penstock_runtime::{DiskFile, loops};
 use super::{Whole, body, random};
 use crate::{Body, FaultKind, FileBody};
 
-const SPANS: [Span; 2] = [Span { start: 1, len: 3 }, Span { start: 8, len: 2 }];
+const SPANS: [ByteRange; 2] = [
+    ByteRange { start: 1, len: 3 },
+    ByteRange { start: 8, len: 2 },
+];
 
-fn framed() -> Multipart {
-    Multipart::new(7, Some(b"text/plain"), &SPANS, 10)
+fn framed() -> MultipartRanges {
+    MultipartRanges::new(7, Some(b"text/plain"), &SPANS, 10)
 }
 
 /// The bytes that a body is made of, or why it was cut.
@@ -80,13 +83,13 @@ fn a_file_that_became_shorter_is_cut() {
 fn a_long_part_comes_in_small_pieces() {
     let content = "0123456789".repeat(30_000);
     let spans = [
-        Span {
+        ByteRange {
             start: 5,
             len: 200_000,
         },
-        Span { start: 9, len: 1 },
+        ByteRange { start: 9, len: 1 },
     ];
-    let framed = || Multipart::new(7, None, &spans, 300_000);
+    let framed = || MultipartRanges::new(7, None, &spans, 300_000);
     let mut whole = file(content.as_bytes());
     whole.len = 300_000;
     let on_disk = read(body(Whole::File(whole), framed())).unwrap();

@@ -37,7 +37,7 @@ pub struct RequestDirectives {
 impl RequestDirectives {
     /// Reads the directives of a request; `Pragma: no-cache` counts without any `Cache-Control`.
     #[must_use]
-    pub fn of(request: &RequestHead) -> Self {
+    pub fn from_request(request: &RequestHead) -> Self {
         let mut found = Self::default();
         let mut has_field = false;
         for value in request.field_all("cache-control") {
@@ -67,7 +67,7 @@ impl RequestDirectives {
             b"max-age" => first(&mut self.max_age),
             b"min-fresh" => first(&mut self.min_fresh),
             b"stale-if-error" => first(&mut self.stale_if_error),
-            b"max-stale" if matches!(directive.argument, Argument::None) => {
+            b"max-stale" if matches!(directive.argument, DirectiveArgument::None) => {
                 self.max_stale.get_or_insert(Duration::MAX);
             }
             b"max-stale" => first(&mut self.max_stale),
@@ -100,7 +100,7 @@ pub(super) struct ResponseDirectives {
 
 impl ResponseDirectives {
     /// Reads the values of all `Cache-Control` lines of a response.
-    pub(super) fn read<'a>(values: impl Iterator<Item = &'a [u8]>) -> Self {
+    pub(super) fn parse<'a>(values: impl Iterator<Item = &'a [u8]>) -> Self {
         let mut found = Self::default();
         for value in values {
             for directive in (Directives { rest: value }) {
@@ -133,8 +133,8 @@ impl ResponseDirectives {
     }
 
     // Whether the argument names fields and nothing else.
-    fn withhold(&mut self, argument: &Argument<'_>) -> bool {
-        let Argument::Text(names) = argument else {
+    fn withhold(&mut self, argument: &DirectiveArgument<'_>) -> bool {
+        let DirectiveArgument::Text(names) = argument else {
             return false;
         };
         let is_readable = list_elements(names).all(is_token) && list_elements(names).count() > 0;
@@ -149,10 +149,10 @@ impl ResponseDirectives {
 /// One directive: a name and what follows the equals sign.
 pub(super) struct Directive<'a> {
     pub(super) name: &'a [u8],
-    pub(super) argument: Argument<'a>,
+    pub(super) argument: DirectiveArgument<'a>,
 }
 
-pub(super) enum Argument<'a> {
+pub(super) enum DirectiveArgument<'a> {
     None,
     /// A token, or a quoted string without its quotes.
     Text(Cow<'a, [u8]>),
@@ -163,20 +163,20 @@ impl Directive<'_> {
     // Token and quoted forms are the same (§5.2); what is neither a number is stale (§4.2.1).
     fn delta_seconds(&self) -> u64 {
         match &self.argument {
-            Argument::Text(digits) => delta_seconds(digits).unwrap_or(0),
-            Argument::None | Argument::Malformed => 0,
+            DirectiveArgument::Text(digits) => parse_delta_seconds(digits).unwrap_or(0),
+            DirectiveArgument::None | DirectiveArgument::Malformed => 0,
         }
     }
 }
 
 /// Reads 1*DIGIT; what does not fit is the largest (§1.2.2). `None` for anything but digits.
-pub(super) fn delta_seconds(digits: &[u8]) -> Option<u64> {
+pub(super) fn parse_delta_seconds(digits: &[u8]) -> Option<u64> {
     let is_number = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
-    is_number.then(|| parse_u64(digits).map_or(DELTA_SECONDS_MAX, |n| n.min(DELTA_SECONDS_MAX)))
+    is_number.then(|| parse_u64(digits).map_or(MAX_DELTA_SECONDS, |n| n.min(MAX_DELTA_SECONDS)))
 }
 
 /// 2^31, what a delta-seconds that is too large is taken for (§1.2.2).
-pub(super) const DELTA_SECONDS_MAX: u64 = 1 << 31;
+pub(super) const MAX_DELTA_SECONDS: u64 = 1 << 31;
 
 /// The directives of one field line. A malformed element ends at the next comma outside quotes.
 struct Directives<'a> {
@@ -199,16 +199,16 @@ impl<'a> Iterator for Directives<'a> {
         let Some(equals) = memchr::memchr(b'=', element) else {
             return Some(Directive {
                 name: element,
-                argument: Argument::None,
+                argument: DirectiveArgument::None,
             });
         };
         let (name, value) = (&element[..equals], &element[equals + 1..]);
         let argument = match value {
             // Blanks around the sign are not in the grammar, and who wrote them may mean anything.
-            _ if name.ends_with(b" ") || name.ends_with(b"\t") => Argument::Malformed,
+            _ if name.ends_with(b" ") || name.ends_with(b"\t") => DirectiveArgument::Malformed,
             [b'"', inner @ .., b'"'] => unquote(inner),
-            _ if is_token(value) => Argument::Text(Cow::Borrowed(value)),
-            _ => Argument::Malformed,
+            _ if is_token(value) => DirectiveArgument::Text(Cow::Borrowed(value)),
+            _ => DirectiveArgument::Malformed,
         };
         Some(Directive {
             name: trim_blanks(name),
@@ -232,21 +232,21 @@ fn element_len(bytes: &[u8]) -> usize {
     bytes.len()
 }
 
-fn unquote(inner: &[u8]) -> Argument<'_> {
+fn unquote(inner: &[u8]) -> DirectiveArgument<'_> {
     if memchr::memchr2(b'\\', b'"', inner).is_none() {
-        return Argument::Text(Cow::Borrowed(inner));
+        return DirectiveArgument::Text(Cow::Borrowed(inner));
     }
     let mut text = Vec::with_capacity(inner.len());
     let mut bytes = inner.iter();
     while let Some(&byte) = bytes.next() {
         match byte {
-            b'"' => return Argument::Malformed,
+            b'"' => return DirectiveArgument::Malformed,
             b'\\' => match bytes.next() {
                 Some(&escaped) => text.push(escaped),
-                None => return Argument::Malformed,
+                None => return DirectiveArgument::Malformed,
             },
             plain => text.push(plain),
         }
     }
-    Argument::Text(Cow::Owned(text))
+    DirectiveArgument::Text(Cow::Owned(text))
 }

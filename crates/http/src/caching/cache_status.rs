@@ -4,7 +4,7 @@
 //! list in which the cache nearest to the origin comes first, so ours goes behind those that the
 //! response brought.
 
-use super::cache_control::DELTA_SECONDS_MAX;
+use super::cache_control::MAX_DELTA_SECONDS;
 use crate::{
     FieldBlock, Status,
     grammar::{is_token_byte, push_decimal},
@@ -12,7 +12,7 @@ use crate::{
 
 /// Why a request went to the back end (RFC 9211 §2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Fwd {
+pub enum ForwardReason {
     /// The configuration says so.
     Bypass,
     /// The semantics of the method do.
@@ -31,7 +31,7 @@ pub enum Fwd {
     Partial,
 }
 
-impl Fwd {
+impl ForwardReason {
     /// The token of the RFC.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -54,7 +54,7 @@ pub struct CacheStatus<'a> {
     /// Answered without asking; not written beside `fwd`.
     pub hit: bool,
     /// Why it was asked.
-    pub fwd: Option<Fwd>,
+    pub fwd: Option<ForwardReason>,
     /// The status of the answer, where it is not the one sent; only written beside `fwd`, as `stored`
     /// and `collapsed`.
     pub fwd_status: Option<Status>,
@@ -71,8 +71,8 @@ pub struct CacheStatus<'a> {
 }
 
 /// Writes the member of the cache called `name`. A name that is not printable ASCII becomes `cache`.
-pub fn cache_status(out: &mut Vec<u8>, name: &str, status: &CacheStatus<'_>) {
-    if !push_word(out, name) {
+pub fn encode_cache_status(out: &mut Vec<u8>, name: &str, status: &CacheStatus<'_>) {
+    if !push_token_or_string(out, name) {
         out.extend_from_slice(b"cache");
     }
     match status.fwd {
@@ -90,7 +90,7 @@ pub fn cache_status(out: &mut Vec<u8>, name: &str, status: &CacheStatus<'_>) {
     if let Some(ttl) = status.ttl {
         out.extend_from_slice(if ttl < 0 { b"; ttl=-" } else { b"; ttl=" });
         // No lifetime is longer, and a structured integer has at most 15 digits.
-        push_decimal(out, ttl.unsigned_abs().min(DELTA_SECONDS_MAX));
+        push_decimal(out, ttl.unsigned_abs().min(MAX_DELTA_SECONDS));
     }
     for (is_set, text) in [
         (status.stored, "; stored"),
@@ -106,20 +106,20 @@ pub fn cache_status(out: &mut Vec<u8>, name: &str, status: &CacheStatus<'_>) {
     }
     if let Some(detail) = status.detail.filter(|detail| is_printable(detail)) {
         out.extend_from_slice(b"; detail=");
-        push_word(out, detail);
+        push_token_or_string(out, detail);
     }
 }
 
 /// Adds the field to those of a response, behind what caches nearer to the origin said.
 pub fn push_cache_status(fields: &mut FieldBlock, name: &str, status: &CacheStatus<'_>) {
     let mut value = Vec::with_capacity(64);
-    cache_status(&mut value, name, status);
+    encode_cache_status(&mut value, name, status);
     let pushed = fields.push("Cache-Status", &value);
     debug_assert!(pushed.is_ok(), "printable ASCII is a valid value");
 }
 
 // A token where it is one, else a string (RFC 9651 §3.3); nothing and false when it is neither.
-fn push_word(out: &mut Vec<u8>, text: &str) -> bool {
+fn push_token_or_string(out: &mut Vec<u8>, text: &str) -> bool {
     let bytes = text.as_bytes();
     let is_token = bytes
         .first()

@@ -9,10 +9,10 @@
 use std::time::Duration;
 
 use super::{
-    Exchange, Policy,
-    cache_control::{DELTA_SECONDS_MAX, ResponseDirectives, delta_seconds},
-    storing::{date_of, http_date},
-    targeted::Directed,
+    CachePolicy, OriginExchange,
+    cache_control::{MAX_DELTA_SECONDS, ResponseDirectives, parse_delta_seconds},
+    effective_directives::EffectiveDirectives,
+    storage::{parse_date_any_case, parse_date_field},
 };
 use crate::{FieldBlock, Status, grammar::list_elements};
 
@@ -112,14 +112,14 @@ impl Lifetime {
 }
 
 /// The lifetime of a response; `None` when nothing says how long it is fresh and nobody may guess.
-pub(super) fn lifetime(
-    exchange: &Exchange<'_>,
-    directed: &Directed,
-    policy: &Policy,
+pub(super) fn compute_lifetime(
+    exchange: &OriginExchange<'_>,
+    directed: &EffectiveDirectives,
+    policy: &CachePolicy,
 ) -> Option<Lifetime> {
     let said = &directed.directives;
     let initial_age = initial_age(exchange);
-    let (fresh_for, is_heuristic) = freshness(exchange, directed, policy, initial_age)?;
+    let (fresh_for, is_heuristic) = freshness_lifetime(exchange, directed, policy, initial_age)?;
     let is_forbidden = said.must_revalidate || said.proxy_revalidate || said.no_cache;
     // `s-maxage` implies `proxy-revalidate` (§5.2.2.10), but a response that also says how long it
     // may be sent stale has said so explicitly (§4.2.4).
@@ -145,13 +145,13 @@ pub(super) fn lifetime(
 }
 
 /// freshness_lifetime (§4.2.1), and whether it is a guess.
-fn freshness(
-    exchange: &Exchange<'_>,
-    directed: &Directed,
-    policy: &Policy,
+fn freshness_lifetime(
+    exchange: &OriginExchange<'_>,
+    directed: &EffectiveDirectives,
+    policy: &CachePolicy,
     initial_age: Duration,
 ) -> Option<(Duration, bool)> {
-    let bounded = |time: Duration| whole_millis(policy.ttl_max.map_or(time, |max| time.min(max)));
+    let bounded = |time: Duration| whole_millis(policy.max_ttl.map_or(time, |max| time.min(max)));
     let said = &directed.directives;
     if let Some(ttl) = directed.accel_ttl {
         // Counted from now, whatever the age.
@@ -166,10 +166,10 @@ fn freshness(
         .filter(|_| !directed.is_targeted)
     {
         // Whatever is no date, "0" above all, is in the past (§5.3).
-        let expires = http_date(expires).unwrap_or(0);
+        let expires = parse_date_any_case(expires).unwrap_or(0);
         let seconds = expires
-            .saturating_sub(date(exchange))
-            .min(DELTA_SECONDS_MAX);
+            .saturating_sub(date_or_response_time(exchange))
+            .min(MAX_DELTA_SECONDS);
         return Some((bounded(Duration::from_secs(seconds)), false));
     }
     if said.no_cache {
@@ -190,16 +190,19 @@ fn freshness(
         .fields
         .get("last-modified")
         .filter(|_| is_guessable && is_meant_for_all);
-    let modified = http_date(modified?)?;
-    let tenth = date(exchange).saturating_sub(modified) / 10;
-    Some((bounded(Duration::from_secs(tenth).min(HEURISTIC_MAX)), true))
+    let modified = parse_date_any_case(modified?)?;
+    let tenth = date_or_response_time(exchange).saturating_sub(modified) / 10;
+    Some((
+        bounded(Duration::from_secs(tenth).min(MAX_HEURISTIC_LIFETIME)),
+        true,
+    ))
 }
 
 /// How long the route lets a response stay that does not say it itself.
 pub(super) fn route_ttl(
-    exchange: &Exchange<'_>,
+    exchange: &OriginExchange<'_>,
     said: &ResponseDirectives,
-    policy: &Policy,
+    policy: &CachePolicy,
 ) -> Option<Duration> {
     let by_status = policy.ttl_by_status.get(&exchange.status.code()).copied();
     let is_default = is_kept_by_default(exchange.status, said);
@@ -214,9 +217,11 @@ const fn is_kept_by_default(status: Status, said: &ResponseDirectives) -> bool {
 }
 
 /// corrected_initial_age (§4.2.3).
-fn initial_age(exchange: &Exchange<'_>) -> Duration {
+fn initial_age(exchange: &OriginExchange<'_>) -> Duration {
     let response_time = exchange.response_time;
-    let apparent = response_time.as_secs().saturating_sub(date(exchange));
+    let apparent = response_time
+        .as_secs()
+        .saturating_sub(date_or_response_time(exchange));
     let delay = response_time.saturating_sub(exchange.request_time);
     let corrected = age_value(exchange.fields).saturating_add(delay);
     let age = Duration::from_secs(apparent).max(corrected);
@@ -228,12 +233,12 @@ fn age_value(fields: &FieldBlock) -> Duration {
     let first = fields
         .get("age")
         .and_then(|value| list_elements(value).next());
-    Duration::from_secs(first.and_then(delta_seconds).unwrap_or(0))
+    Duration::from_secs(first.and_then(parse_delta_seconds).unwrap_or(0))
 }
 
 /// `Date` in seconds since 1970; without a valid one, when the response came.
-fn date(exchange: &Exchange<'_>) -> u64 {
-    date_of(exchange.fields).unwrap_or(exchange.response_time.as_secs())
+fn date_or_response_time(exchange: &OriginExchange<'_>) -> u64 {
+    parse_date_field(exchange.fields).unwrap_or(exchange.response_time.as_secs())
 }
 
 fn whole_millis(time: Duration) -> Duration {
@@ -245,4 +250,4 @@ fn millis(time: Duration) -> u64 {
 }
 
 /// A guess is never longer than a day: after that §4.2.2 once wanted clients warned.
-const HEURISTIC_MAX: Duration = Duration::from_secs(86_400);
+const MAX_HEURISTIC_LIFETIME: Duration = Duration::from_secs(86_400);

@@ -13,13 +13,13 @@ use crate::{FieldBlock, Method, RequestHead, Status, authority::Authority};
 /// Whether a response of that status means that stored responses are no longer true: it is no
 /// error, and the method is not known to be safe.
 #[must_use]
-pub const fn invalidates(method: Method, status: Status) -> bool {
+pub const fn invalidates_stored(method: Method, status: Status) -> bool {
     let is_done = status.code() >= 200 && status.code() < 400;
     // CONNECT has no resource: its target is an authority.
     is_done && !method.is_safe() && !matches!(method, Method::Connect)
 }
 
-/// The targets that [`invalidates`] is about, in origin form: that of the request, and what
+/// The targets that [`invalidates_stored`] is about, in origin form: that of the request, and what
 /// `Location` and `Content-Location` name of the same origin. `scheme` is that of the request,
 /// `http` or `https`. `other_host` is a second authority of this origin, as a proxy has told it.
 /// Dot segments and percent-encoding are as written: the caller normalises these
@@ -31,7 +31,7 @@ pub fn invalidated_targets(
     other_host: Option<&str>,
     fields: &FieldBlock,
 ) -> Vec<String> {
-    let base = Base {
+    let base = BaseUri {
         scheme,
         host: request.host(),
         other_host,
@@ -56,14 +56,14 @@ pub fn invalidated_targets(
 }
 
 /// What references are relative to (RFC 3986 §5.1).
-struct Base<'a> {
+struct BaseUri<'a> {
     scheme: &'a str,
     host: &'a str,
     other_host: Option<&'a str>,
     path_query: &'a str,
 }
 
-impl Base<'_> {
+impl BaseUri<'_> {
     /// Path and query of a reference; `None` when it leads to another origin (RFC 9110 §4.3.1).
     fn resolve(&self, reference: &str) -> Option<String> {
         let reference = reference.split('#').next().unwrap_or_default();
@@ -78,7 +78,9 @@ impl Base<'_> {
             let end = rest.find(['/', '?']).unwrap_or(rest.len());
             let (authority, rest) = rest.split_at(end);
             let slash = if rest.starts_with('/') { "" } else { "/" };
-            return self.is_own(authority).then(|| format!("{slash}{rest}"));
+            return self
+                .is_same_origin(authority)
+                .then(|| format!("{slash}{rest}"));
         }
         let path = self.path_query.split('?').next().unwrap_or_default();
         if !path.starts_with('/') {
@@ -92,7 +94,7 @@ impl Base<'_> {
         })
     }
 
-    fn is_own(&self, authority: &str) -> bool {
+    fn is_same_origin(&self, authority: &str) -> bool {
         let default_port = match self.scheme {
             "https" => Some(443),
             _ => Some(80),

@@ -16,7 +16,7 @@ mod vary;
 use std::time::Duration;
 
 use super::*;
-use crate::h1::{HeadLimits, Progress, parse_head};
+use crate::h1::{HeadLimits, ParseProgress, parse_head};
 
 /// The time at which responses come: `Sun, 06 Nov 1994 08:49:37 GMT`.
 const T: u64 = 784_111_777;
@@ -38,8 +38,8 @@ fn request(line: &str, fields: &str) -> RequestHead {
         .collect();
     let text = format!("{line} HTTP/1.1\r\nHost: a.example\r\n{lines}\r\n");
     match parse_head(text.as_bytes(), &HeadLimits::default()).unwrap() {
-        Progress::Complete((head, _)) => head,
-        Progress::Partial => panic!("the head is whole"),
+        ParseProgress::Complete((head, _)) => head,
+        ParseProgress::Partial => panic!("the head is whole"),
     }
 }
 
@@ -71,14 +71,14 @@ fn pairs(fields: &str) -> impl Iterator<Item = (&str, &str)> {
 }
 
 /// Whether a response to `GET /` that came at `T`, at once, is stored where guesses are allowed.
-fn store(code: u16, fields: &str) -> Result<Lifetime, NotStored> {
+fn store(code: u16, fields: &str) -> Result<Lifetime, StoreRefusal> {
     store_for(&get(""), code, fields, &guessing())
 }
 
-fn guessing() -> Policy {
-    Policy {
+fn guessing() -> CachePolicy {
+    CachePolicy {
         heuristic_freshness: true,
-        ..Policy::default()
+        ..CachePolicy::default()
     }
 }
 
@@ -86,16 +86,16 @@ fn store_for(
     request: &RequestHead,
     code: u16,
     fields: &str,
-    policy: &Policy,
-) -> Result<Lifetime, NotStored> {
-    let exchange = Exchange {
+    policy: &CachePolicy,
+) -> Result<Lifetime, StoreRefusal> {
+    let exchange = OriginExchange {
         request,
         status: Status::new(code).unwrap(),
         fields: &block(fields),
         request_time: secs(T),
         response_time: secs(T),
     };
-    storing(&exchange, policy)
+    check_storable(&exchange, policy)
 }
 
 /// A lifetime of ten seconds, nothing else said.

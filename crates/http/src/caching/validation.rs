@@ -1,31 +1,31 @@
 //! Validation: asking the back end about a stored response, and clients who ask about theirs
 //! (RFC 9111 §4.3).
 //!
-//! `cache` puts [`validation_fields`] into its question; a 304 that [`selects`] what is stored
+//! `cache` puts [`revalidation_fields`] into its question; a 304 that [`is_304_for`] what is stored
 //! [`freshen`]s it, and [`storing`](super::storing) of the result gives the new lifetime. A HEAD
-//! that the back end answered goes through [`head_agrees`]. [`condition`] answers clients.
+//! that the back end answered goes through [`head_matches_stored`]. [`evaluate_condition`] answers clients.
 //!
 //! What must stay true: the content is that of the stored response, so no field that describes its
 //! bytes is ever taken from a message that came without them.
 
 use std::time::Duration;
 
-use super::storing::{NEVER_STORED, all, date_of, stored_fields};
+use super::storage::{NEVER_STORED, field_values, parse_date_field, stored_fields};
 use crate::{
-    FieldBlock, Precondition, RequestHead, Status, conditional::evaluate, date::parse_http_date,
-    grammar::parse_length,
+    FieldBlock, PreconditionResult, RequestHead, Status, conditional::evaluate_preconditions,
+    date::parse_http_date, grammar::parse_length,
 };
 
 /// What to ask the back end with; without either there is nothing to validate by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Validators<'a> {
+pub struct RevalidationFields<'a> {
     /// The value for `If-None-Match`: the stored entity tag.
     pub if_none_match: Option<&'a [u8]>,
     /// The value for `If-Modified-Since`: the stored `Last-Modified`.
     pub if_modified_since: Option<&'a [u8]>,
 }
 
-impl Validators<'_> {
+impl RevalidationFields<'_> {
     /// Whether there is neither.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -36,9 +36,9 @@ impl Validators<'_> {
 /// The validators of a stored response (§4.3.1). They replace all conditions of the client and its
 /// `Range`.
 #[must_use]
-pub fn validation_fields(stored: &FieldBlock) -> Validators<'_> {
+pub fn revalidation_fields(stored: &FieldBlock) -> RevalidationFields<'_> {
     let date = stored.get("last-modified");
-    Validators {
+    RevalidationFields {
         if_none_match: stored.get("etag").filter(|tag| is_entity_tag(tag)),
         if_modified_since: date.filter(|date| parse_http_date(date).is_some()),
     }
@@ -48,7 +48,7 @@ pub fn validation_fields(stored: &FieldBlock) -> Validators<'_> {
 /// the caller asks again without a condition. A 304 without any validator does: it answers a
 /// question that named only one response.
 #[must_use]
-pub fn selects(stored: &FieldBlock, of_304: &FieldBlock) -> bool {
+pub fn is_304_for(stored: &FieldBlock, of_304: &FieldBlock) -> bool {
     let opaque = |tag: &[u8]| tag.strip_prefix(b"W/").unwrap_or(tag).to_vec();
     match (of_304.get("etag"), of_304.get("last-modified")) {
         (Some(tag), _) if tag.starts_with(b"W/") => stored
@@ -63,7 +63,7 @@ pub fn selects(stored: &FieldBlock, of_304: &FieldBlock) -> bool {
     }
 }
 
-/// The stored fields after a 304 that [`selects`] them, or a HEAD that [`head_agrees`], came at
+/// The stored fields after a 304 that [`is_304_for`] them, or a HEAD that [`head_matches_stored`], came at
 /// `response_time` (§3.2): each field of it replaces those of its name, but for fields of the
 /// connection, cookies, those that describe the bytes of the content, and the entity tag.
 ///
@@ -75,10 +75,10 @@ pub fn freshen(stored: &FieldBlock, of_304: &FieldBlock, response_time: Duration
     // Also drops what its own directives withhold, and gives it a Date where it has none: without
     // one the age would be counted from the old.
     let news = stored_fields(of_304, response_time);
-    let is_news = |name: &str| !is_kept(name) && news.contains(name);
+    let is_news = |name: &str| !keeps_stored_value(name) && news.contains(name);
     let mut fields = FieldBlock::with_capacity(stored.as_bytes().len() + news.as_bytes().len());
     let from_stored = stored.iter().filter(|(name, _)| !is_news(name));
-    let from_news = news.iter().filter(|(name, _)| !is_kept(name));
+    let from_news = news.iter().filter(|(name, _)| !keeps_stored_value(name));
     for (name, value) in from_stored.chain(from_news) {
         let pushed = fields.push(name, value);
         debug_assert!(pushed.is_ok(), "a block holds checked fields only");
@@ -90,9 +90,9 @@ pub fn freshen(stored: &FieldBlock, of_304: &FieldBlock, response_time: Duration
 /// (§4.3.5): if so it may [`freshen`] it, if not the stored one is to be dropped or validated. A
 /// field that the answer does not have says nothing.
 #[must_use]
-pub fn head_agrees(stored: &FieldBlock, body_len: u64, head: &FieldBlock) -> bool {
+pub fn head_matches_stored(stored: &FieldBlock, body_len: u64, head: &FieldBlock) -> bool {
     let is_same_length =
-        all(head, "content-length").all(|value| parse_length(value) == Some(body_len));
+        field_values(head, "content-length").all(|value| parse_length(value) == Some(body_len));
     is_same_length
         && ["etag", "last-modified"].iter().all(|name| {
             head.get(name)
@@ -102,24 +102,24 @@ pub fn head_agrees(stored: &FieldBlock, body_len: u64, head: &FieldBlock) -> boo
 
 /// What the conditions of a client come to when the stored response answers it (§4.3.2): 304, or
 /// as if there were none. They count only for a stored 200, and those that are the origin's to judge
-/// never get here (`may_use_cache`); a response without `Last-Modified` was modified at its `Date`,
+/// never get here (`cache_eligibility`); a response without `Last-Modified` was modified at its `Date`,
 /// or when it came.
 #[must_use]
-pub fn condition(
+pub fn evaluate_condition(
     request: &RequestHead,
     status: Status,
     stored: &FieldBlock,
     response_time: Duration,
-) -> Precondition {
+) -> PreconditionResult {
     if status != Status::OK || !has_condition(request) {
-        return Precondition::Proceed;
+        return PreconditionResult::Proceed;
     }
     let modified = stored
         .get("last-modified")
         .and_then(parse_http_date)
-        .or_else(|| date_of(stored))
+        .or_else(|| parse_date_field(stored))
         .unwrap_or(response_time.as_secs());
-    evaluate(
+    evaluate_preconditions(
         request,
         stored.get("etag").unwrap_or_default(),
         Some(modified),
@@ -145,8 +145,8 @@ fn is_entity_tag(tag: &[u8]) -> bool {
 }
 
 /// Whether a field stays as stored whatever a later message says.
-fn is_kept(name: &str) -> bool {
-    DESCRIBE_BYTES
+fn keeps_stored_value(name: &str) -> bool {
+    CONTENT_FIELDS
         .iter()
         .chain(NEVER_STORED)
         .any(|kept| name.eq_ignore_ascii_case(kept))
@@ -154,7 +154,7 @@ fn is_kept(name: &str) -> bool {
 
 /// Fields about the very bytes that are stored. The entity tag is one: where it is the same nothing
 /// changes, and where only its weak form matched the stored bytes still go by the stored name.
-const DESCRIBE_BYTES: &[&str] = &[
+const CONTENT_FIELDS: &[&str] = &[
     "content-length",
     "content-encoding",
     "content-range",

@@ -1,4 +1,4 @@
-//! Which of the stored responses a request selects: `Vary` (RFC 9111 §4.1).
+//! Which of the stored responses a request selects: `VaryFields` (RFC 9111 §4.1).
 //!
 //! `cache` reads the names once, when a response is stored, and makes the key of a variant from the
 //! request that brought it; a later request selects the response when its key is the same.
@@ -6,7 +6,7 @@
 //! What must stay true: two requests have the same key only when they send the named fields alike,
 //! after changes that §4.1 allows; an absent field is not an empty one.
 
-use super::storing::all;
+use super::storage::field_values;
 use crate::{
     FieldBlock, RequestHead,
     grammar::{is_token, list_elements, trim_blanks},
@@ -14,35 +14,35 @@ use crate::{
 
 /// What a response depends on beside the URI.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Vary {
+pub enum VaryFields {
     /// On something that is in no field: no request selects it.
     Any,
     /// On these fields of the request: lower case, sorted, each once; often none.
     Names(Vec<String>),
 }
 
-/// Reads the `Vary` fields of a response. A member that is no field name counts as `*`.
+/// Reads the `VaryFields` fields of a response. A member that is no field name counts as `*`.
 #[must_use]
-pub fn vary_names(fields: &FieldBlock) -> Vary {
+pub fn parse_vary(fields: &FieldBlock) -> VaryFields {
     let mut names = Vec::new();
-    for name in all(fields, "vary").flat_map(list_elements) {
+    for name in field_values(fields, "vary").flat_map(list_elements) {
         if name == b"*" || !is_token(name) {
-            return Vary::Any;
+            return VaryFields::Any;
         }
         names.push(String::from_utf8_lossy(name).to_ascii_lowercase());
     }
     names.sort_unstable();
     names.dedup();
-    Vary::Names(names)
+    VaryFields::Names(names)
 }
 
-/// The key of the variant that a request selects, given the names of [`Vary::Names`]: equal keys
+/// The key of the variant that a request selects, given the names of [`VaryFields::Names`]: equal keys
 /// match. Lines of one field are joined and blanks at their ends dropped; in the fields of
 /// negotiation (`Accept` and its like) blanks between members do not count either, nor does case in
 /// those that are case-insensitive. Of `Accept-Encoding` only what may be sent counts: the set of
 /// codings, without order and preference, so that a compressed variant serves all who take it.
 #[must_use]
-pub fn variant(request: &RequestHead, names: &[String]) -> Vec<u8> {
+pub fn variant_key(request: &RequestHead, names: &[String]) -> Vec<u8> {
     let mut key = Vec::new();
     for name in names {
         key.extend_from_slice(name.as_bytes());
@@ -50,16 +50,16 @@ pub fn variant(request: &RequestHead, names: &[String]) -> Vec<u8> {
         for value in request.field_all(name) {
             key.push(if key.len() == start { b':' } else { b',' });
             match name.as_str() {
-                "accept" => push_members(&mut key, value, <[u8]>::to_vec),
+                "accept" => push_list_members(&mut key, value, <[u8]>::to_vec),
                 "accept-language" | "accept-charset" => {
-                    push_members(&mut key, value, <[u8]>::to_ascii_lowercase);
+                    push_list_members(&mut key, value, <[u8]>::to_ascii_lowercase);
                 }
                 _ => key.extend_from_slice(trim_blanks(value)),
             }
         }
         if name == "accept-encoding" && key.len() > start {
             key.truncate(start + 1);
-            push_codings(&mut key, request);
+            push_accepted_codings(&mut key, request);
         }
         // No value holds a line break, so one field's text cannot pass for two.
         key.push(b'\n');
@@ -69,7 +69,7 @@ pub fn variant(request: &RequestHead, names: &[String]) -> Vec<u8> {
 
 // A comma in a quoted parameter splits here too; alike for all, so equal keys still mean equal
 // fields but for blanks.
-fn push_members(key: &mut Vec<u8>, value: &[u8], change: impl Fn(&[u8]) -> Vec<u8>) {
+fn push_list_members(key: &mut Vec<u8>, value: &[u8], change: impl Fn(&[u8]) -> Vec<u8>) {
     for (at, member) in list_elements(value).enumerate() {
         if at > 0 {
             key.push(b',');
@@ -81,7 +81,7 @@ fn push_members(key: &mut Vec<u8>, value: &[u8], change: impl Fn(&[u8]) -> Vec<u
 /// The codings that may be sent, sorted; `!` before one that may not, where it would be allowed by
 /// default or by `*` (RFC 9110 §12.5.3). Codings nobody here knows stay in, since the origin may
 /// know them.
-fn push_codings(key: &mut Vec<u8>, request: &RequestHead) {
+fn push_accepted_codings(key: &mut Vec<u8>, request: &RequestHead) {
     let mut members: Vec<(Vec<u8>, bool)> = request
         .field_all("accept-encoding")
         .flat_map(list_elements)

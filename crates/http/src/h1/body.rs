@@ -48,13 +48,13 @@ pub enum BodyError {
 
 /// What one call of `decode` found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Decoded {
+pub struct DecodeProgress {
     /// How many bytes of the input are dealt with.
     pub consumed: usize,
     /// Which of them are content; empty when none are.
-    pub data: Range<usize>,
+    pub content: Range<usize>,
     /// Whether the body is complete.
-    pub done: bool,
+    pub is_done: bool,
 }
 
 /// Finds content and end of one body in bytes that arrive in any pieces.
@@ -63,14 +63,14 @@ pub struct Decoded {
 /// rest as long as it consumes something and is not done.
 #[derive(Clone, Debug)]
 pub struct BodyDecoder {
-    state: State,
+    state: BodyState,
     /// Bytes of content still to come in this chunk, or in the body of known length.
     remaining: u64,
     size_digits: u16,
     /// Read as servers of long ago write it; see [`BodyDecoder::lenient`].
     is_lenient: bool,
     /// Something was read that a strict reader refuses.
-    is_mended: bool,
+    needed_leniency: bool,
     line_extension_bytes: u16,
     extension_bytes: u16,
     /// Validated lines, then the line being read.
@@ -81,7 +81,7 @@ pub struct BodyDecoder {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum BodyState {
     /// Content of a body of known length.
     Length,
     /// Hexadecimal digits of a chunk size.
@@ -121,16 +121,16 @@ impl BodyDecoder {
     /// A decoder for a body framed like this; without a body it is done at once.
     pub fn new(framing: BodyFraming) -> Self {
         let (state, remaining) = match framing {
-            BodyFraming::None | BodyFraming::Length(0) => (State::Done, 0),
-            BodyFraming::Length(length) => (State::Length, length),
-            BodyFraming::Chunked => (State::Size, 0),
+            BodyFraming::None | BodyFraming::Length(0) => (BodyState::Done, 0),
+            BodyFraming::Length(length) => (BodyState::Length, length),
+            BodyFraming::Chunked => (BodyState::Size, 0),
         };
         Self {
             state,
             remaining,
             size_digits: 0,
             is_lenient: false,
-            is_mended: false,
+            needed_leniency: false,
             line_extension_bytes: 0,
             extension_bytes: 0,
             trailers: Vec::new(),
@@ -152,20 +152,20 @@ impl BodyDecoder {
 
     /// Whether a lenient reader was needed. Another reader may see the end of such a body
     /// elsewhere, so nothing that follows it on the connection may be read as the next response.
-    pub fn is_mended(&self) -> bool {
-        self.is_mended
+    pub fn needed_leniency(&self) -> bool {
+        self.needed_leniency
     }
 
     /// Whether the whole body was consumed.
     pub fn is_done(&self) -> bool {
-        self.state == State::Done
+        self.state == BodyState::Done
     }
 
     /// Bytes of content still to come when the length was given; `None` for a chunked body.
     pub fn remaining(&self) -> Option<u64> {
         match self.state {
-            State::Length => Some(self.remaining),
-            State::Done => Some(0),
+            BodyState::Length => Some(self.remaining),
+            BodyState::Done => Some(0),
             _ => None,
         }
     }
@@ -182,84 +182,86 @@ impl BodyDecoder {
     ///
     /// # Errors
     /// When the bytes are not the chunked coding, strictly read. The decoder is then of no use.
-    pub fn decode(&mut self, input: &[u8]) -> Result<Decoded, BodyError> {
+    pub fn decode(&mut self, input: &[u8]) -> Result<DecodeProgress, BodyError> {
         let mut at = 0;
         let mut data = 0..0;
         while at < input.len() {
             match self.state {
-                State::Done => break,
-                State::Length | State::Data => {
+                BodyState::Done => break,
+                BodyState::Length | BodyState::Data => {
                     if !data.is_empty() {
                         break;
                     }
-                    data = self.take_content(at, input.len());
+                    data = self.consume_content(at, input.len());
                     at = data.end;
                 }
                 _ => {
-                    self.take_framing(input[at])?;
+                    self.consume_framing(input[at])?;
                     at += 1;
                 }
             }
         }
-        Ok(Decoded {
+        Ok(DecodeProgress {
             consumed: at,
-            data,
-            done: self.is_done(),
+            content: data,
+            is_done: self.is_done(),
         })
     }
 
-    fn take_content(&mut self, at: usize, input_len: usize) -> Range<usize> {
+    fn consume_content(&mut self, at: usize, input_len: usize) -> Range<usize> {
         let available = input_len - at;
         let taken = usize::try_from(self.remaining).map_or(available, |left| left.min(available));
         self.remaining -= taken as u64;
         if self.remaining == 0 {
-            self.state = if self.state == State::Length {
-                State::Done
+            self.state = if self.state == BodyState::Length {
+                BodyState::Done
             } else {
-                State::DataCr
+                BodyState::DataCr
             };
         }
         at..at + taken
     }
 
-    fn take_framing(&mut self, byte: u8) -> Result<(), BodyError> {
-        if self.is_lenient && self.take_leniently(byte)? {
-            self.is_mended = true;
+    fn consume_framing(&mut self, byte: u8) -> Result<(), BodyError> {
+        if self.is_lenient && self.consume_leniently(byte)? {
+            self.needed_leniency = true;
             return Ok(());
         }
         match self.state {
-            State::Size => self.take_size(byte),
-            State::SizeLf => self.end_size_line(byte),
-            State::DataCr if byte == b'\r' => self.go(State::DataLf),
-            State::DataCr => Err(BodyError::ChunkOverrun),
-            State::DataLf if byte == b'\n' => self.go(State::Size),
-            State::TrailerStart if byte == b'\r' => self.go(State::FinalLf),
-            State::TrailerStart | State::TrailerLine => self.take_trailer(byte),
-            State::TrailerLf if byte == b'\n' => self.end_trailer_line(),
-            State::FinalLf if byte == b'\n' => self.go(State::Done),
-            State::DataLf | State::TrailerLf | State::FinalLf => Err(BodyError::BadLineEnd),
+            BodyState::Size => self.consume_size(byte),
+            BodyState::SizeLf => self.end_size_line(byte),
+            BodyState::DataCr if byte == b'\r' => self.enter(BodyState::DataLf),
+            BodyState::DataCr => Err(BodyError::ChunkOverrun),
+            BodyState::DataLf if byte == b'\n' => self.enter(BodyState::Size),
+            BodyState::TrailerStart if byte == b'\r' => self.enter(BodyState::FinalLf),
+            BodyState::TrailerStart | BodyState::TrailerLine => self.consume_trailer(byte),
+            BodyState::TrailerLf if byte == b'\n' => self.end_trailer_line(),
+            BodyState::FinalLf if byte == b'\n' => self.enter(BodyState::Done),
+            BodyState::DataLf | BodyState::TrailerLf | BodyState::FinalLf => {
+                Err(BodyError::BadLineEnd)
+            }
             // Content and end are dealt with by `decode`.
-            State::Length | State::Data | State::Done => Ok(()),
+            BodyState::Length | BodyState::Data | BodyState::Done => Ok(()),
             // What is no extension by the grammar is one all the same, of which nothing is kept.
-            _ if self.is_lenient => match self.take_extension(byte) {
+            _ if self.is_lenient => match self.consume_extension(byte) {
                 Ok(()) => Ok(()),
                 Err(_) => {
-                    self.is_mended = true;
+                    self.needed_leniency = true;
                     self.skip_extension(byte)
                 }
             },
-            _ => self.take_extension(byte),
+            _ => self.consume_extension(byte),
         }
     }
 
     /// Takes a byte that only a lenient reader takes; `false` leaves it to the strict one.
-    fn take_leniently(&mut self, byte: u8) -> Result<bool, BodyError> {
+    fn consume_leniently(&mut self, byte: u8) -> Result<bool, BodyError> {
         match (self.state, byte) {
-            (State::Size, b'\n') if self.size_digits > 0 => self.end_size_line(byte)?,
-            (State::SkippedExtension, _) => self.skip_extension(byte)?,
-            (State::DataCr, b'\n') => self.state = State::Size,
-            (State::TrailerStart, b'\n') => self.state = State::Done,
-            (State::TrailerLine, b'\n') => {
+            (BodyState::Size, b'\n') if self.size_digits > 0 => self.end_size_line(byte)?,
+            (BodyState::SkippedExtension, _) => self.skip_extension(byte)?,
+            (BodyState::DataCr, b'\n') => self.state = BodyState::Size,
+            (BodyState::TrailerStart, b'\n') => self.state = BodyState::Done,
+            (BodyState::TrailerLine, b'\n') => {
                 self.trailers.push(b'\r');
                 self.end_trailer_line()?;
             }
@@ -271,33 +273,33 @@ impl BodyDecoder {
     fn skip_extension(&mut self, byte: u8) -> Result<(), BodyError> {
         match byte {
             b'\n' => return self.end_size_line(byte),
-            b'\r' => return self.go(State::SizeLf),
+            b'\r' => return self.enter(BodyState::SizeLf),
             _ => {}
         }
         self.line_extension_bytes = self.line_extension_bytes.saturating_add(1);
-        if self.line_extension_bytes > SKIPPED_EXTENSION_BYTES_MAX {
+        if self.line_extension_bytes > MAX_SKIPPED_EXTENSION_BYTES {
             return Err(BodyError::ChunkExtensionsTooLarge);
         }
-        self.go(State::SkippedExtension)
+        self.enter(BodyState::SkippedExtension)
     }
 
-    fn go(&mut self, state: State) -> Result<(), BodyError> {
+    fn enter(&mut self, state: BodyState) -> Result<(), BodyError> {
         self.state = state;
         Ok(())
     }
 
     // Leading zeros are of the grammar (RFC 9112 §7.1); the shift never loses a digit.
-    fn take_size(&mut self, byte: u8) -> Result<(), BodyError> {
+    fn consume_size(&mut self, byte: u8) -> Result<(), BodyError> {
         let digit = match byte {
             b'0'..=b'9' => byte - b'0',
             b'a'..=b'f' => byte - b'a' + 10,
             b'A'..=b'F' => byte - b'A' + 10,
-            b'\r' if self.size_digits > 0 => return self.go(State::SizeLf),
-            b';' if self.size_digits > 0 => return self.go(State::ExtensionNameStart),
-            b' ' | b'\t' if self.size_digits > 0 => return self.go(State::SizeBlank),
+            b'\r' if self.size_digits > 0 => return self.enter(BodyState::SizeLf),
+            b';' if self.size_digits > 0 => return self.enter(BodyState::ExtensionNameStart),
+            b' ' | b'\t' if self.size_digits > 0 => return self.enter(BodyState::SizeBlank),
             _ => return Err(BodyError::BadChunkSize),
         };
-        if self.size_digits == SIZE_DIGITS_MAX {
+        if self.size_digits == MAX_SIZE_DIGITS {
             return Err(BodyError::BadChunkSize);
         }
         if self.remaining >> (u64::BITS - 4) != 0 {
@@ -305,7 +307,7 @@ impl BodyDecoder {
         }
         self.size_digits += 1;
         // More than fit an offset: readers that count digits instead of zeros refuse it.
-        self.is_mended |= self.is_lenient && self.size_digits > OFFSET_DIGITS;
+        self.needed_leniency |= self.is_lenient && self.size_digits > OFFSET_DIGITS;
         self.remaining = self.remaining << 4 | u64::from(digit);
         Ok(())
     }
@@ -319,81 +321,86 @@ impl BodyDecoder {
         }
         self.size_digits = 0;
         self.line_extension_bytes = 0;
-        self.go(if self.remaining == 0 {
-            State::TrailerStart
+        self.enter(if self.remaining == 0 {
+            BodyState::TrailerStart
         } else {
-            State::Data
+            BodyState::Data
         })
     }
 
     // RFC 9112 §7.1.1: *( BWS ";" BWS name [ BWS "=" BWS value ] ). Blanks stand around these two
     // marks only, so none may end the line.
-    fn take_extension(&mut self, byte: u8) -> Result<(), BodyError> {
+    fn consume_extension(&mut self, byte: u8) -> Result<(), BodyError> {
         self.line_extension_bytes = self.line_extension_bytes.saturating_add(1);
         self.extension_bytes = self.extension_bytes.saturating_add(1);
-        if self.line_extension_bytes > LINE_EXTENSION_BYTES_MAX
-            || self.extension_bytes > EXTENSION_BYTES_MAX
+        if self.line_extension_bytes > MAX_LINE_EXTENSION_BYTES
+            || self.extension_bytes > MAX_EXTENSION_BYTES
         {
             return Err(BodyError::ChunkExtensionsTooLarge);
         }
         let is_token = is_token_byte(byte);
         self.state = match (self.state, byte) {
             (
-                State::SizeBlank
-                | State::ExtensionNameStart
-                | State::ExtensionNameBlank
-                | State::ExtensionValueStart
-                | State::ExtensionValueBlank,
+                BodyState::SizeBlank
+                | BodyState::ExtensionNameStart
+                | BodyState::ExtensionNameBlank
+                | BodyState::ExtensionValueStart
+                | BodyState::ExtensionValueBlank,
                 b' ' | b'\t',
             ) => self.state,
-            (State::ExtensionName, b' ' | b'\t') => State::ExtensionNameBlank,
-            (State::ExtensionToken | State::ExtensionQuotedEnd, b' ' | b'\t') => {
-                State::ExtensionValueBlank
+            (BodyState::ExtensionName, b' ' | b'\t') => BodyState::ExtensionNameBlank,
+            (BodyState::ExtensionToken | BodyState::ExtensionQuotedEnd, b' ' | b'\t') => {
+                BodyState::ExtensionValueBlank
             }
-            (State::ExtensionNameStart | State::ExtensionName, _) if is_token => {
-                State::ExtensionName
+            (BodyState::ExtensionNameStart | BodyState::ExtensionName, _) if is_token => {
+                BodyState::ExtensionName
             }
-            (State::ExtensionName | State::ExtensionNameBlank, b'=') => State::ExtensionValueStart,
-            (State::ExtensionValueStart, b'"') => State::ExtensionQuoted,
-            (State::ExtensionValueStart | State::ExtensionToken, _) if is_token => {
-                State::ExtensionToken
+            (BodyState::ExtensionName | BodyState::ExtensionNameBlank, b'=') => {
+                BodyState::ExtensionValueStart
             }
-            (State::ExtensionQuoted, b'"') => State::ExtensionQuotedEnd,
-            (State::ExtensionQuoted, b'\\') => State::ExtensionEscape,
-            (State::ExtensionQuoted | State::ExtensionEscape, _) if is_value_byte(byte) => {
-                State::ExtensionQuoted
+            (BodyState::ExtensionValueStart, b'"') => BodyState::ExtensionQuoted,
+            (BodyState::ExtensionValueStart | BodyState::ExtensionToken, _) if is_token => {
+                BodyState::ExtensionToken
+            }
+            (BodyState::ExtensionQuoted, b'"') => BodyState::ExtensionQuotedEnd,
+            (BodyState::ExtensionQuoted, b'\\') => BodyState::ExtensionEscape,
+            (BodyState::ExtensionQuoted | BodyState::ExtensionEscape, _) if is_value_byte(byte) => {
+                BodyState::ExtensionQuoted
             }
             (
-                State::SizeBlank
-                | State::ExtensionName
-                | State::ExtensionNameBlank
-                | State::ExtensionToken
-                | State::ExtensionQuotedEnd
-                | State::ExtensionValueBlank,
+                BodyState::SizeBlank
+                | BodyState::ExtensionName
+                | BodyState::ExtensionNameBlank
+                | BodyState::ExtensionToken
+                | BodyState::ExtensionQuotedEnd
+                | BodyState::ExtensionValueBlank,
                 b';',
-            ) => State::ExtensionNameStart,
-            (State::ExtensionName | State::ExtensionToken | State::ExtensionQuotedEnd, b'\r') => {
-                State::SizeLf
-            }
-            (State::SizeBlank, _) => return Err(BodyError::BadChunkSize),
+            ) => BodyState::ExtensionNameStart,
+            (
+                BodyState::ExtensionName
+                | BodyState::ExtensionToken
+                | BodyState::ExtensionQuotedEnd,
+                b'\r',
+            ) => BodyState::SizeLf,
+            (BodyState::SizeBlank, _) => return Err(BodyError::BadChunkSize),
             _ => return Err(BodyError::BadChunkExtension),
         };
         Ok(())
     }
 
-    fn take_trailer(&mut self, byte: u8) -> Result<(), BodyError> {
+    fn consume_trailer(&mut self, byte: u8) -> Result<(), BodyError> {
         if byte == b'\n' {
             return Err(BodyError::BadLineEnd);
         }
         self.trailer_bytes += 1;
-        if self.trailer_bytes > TRAILER_BYTES_MAX {
+        if self.trailer_bytes > MAX_TRAILER_BYTES {
             return Err(BodyError::TrailersTooLarge);
         }
         self.trailers.push(byte);
-        self.go(if byte == b'\r' {
-            State::TrailerLf
+        self.enter(if byte == b'\r' {
+            BodyState::TrailerLf
         } else {
-            State::TrailerLine
+            BodyState::TrailerLine
         })
     }
 
@@ -402,9 +409,9 @@ impl BodyDecoder {
             .trailers
             .get(self.trailer_line_start..)
             .unwrap_or_default();
-        let is_kept = match is_kept_trailer(line.strip_suffix(b"\r").unwrap_or(line)) {
+        let is_kept = match is_allowed_trailer_line(line.strip_suffix(b"\r").unwrap_or(line)) {
             Err(_) if self.is_lenient => {
-                self.is_mended = true;
+                self.needed_leniency = true;
                 false
             }
             checked => checked?,
@@ -416,13 +423,13 @@ impl BodyDecoder {
             self.trailers.truncate(self.trailer_line_start);
         }
         self.trailer_bytes += 1;
-        self.go(State::TrailerStart)
+        self.enter(BodyState::TrailerStart)
     }
 }
 
 /// Whether a trailer line is believed: one that frames, routes or authenticates comes too late to be
 /// obeyed, and merging it is forbidden (RFC 9110 §6.5.1).
-fn is_kept_trailer(line: &[u8]) -> Result<bool, BodyError> {
+fn is_allowed_trailer_line(line: &[u8]) -> Result<bool, BodyError> {
     let colon = memchr::memchr(b':', line).ok_or(BodyError::BadTrailer)?;
     let (name, value) = (&line[..colon], &line[colon + 1..]);
     if !is_token(name) || !value.iter().all(|&byte| is_value_byte(byte)) {
@@ -446,14 +453,14 @@ pub fn encode_chunk_head(len: usize, out: &mut Vec<u8>) {
 pub const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 
 /// Far above what any sender pads to, and an end to a size that dribbles in.
-const SIZE_DIGITS_MAX: u16 = 256;
+const MAX_SIZE_DIGITS: u16 = 256;
 /// Hexadecimal digits of the largest offset.
 const OFFSET_DIGITS: u16 = 16;
-const LINE_EXTENSION_BYTES_MAX: u16 = 256;
-const EXTENSION_BYTES_MAX: u16 = 16 << 10;
+const MAX_LINE_EXTENSION_BYTES: u16 = 256;
+const MAX_EXTENSION_BYTES: u16 = 16 << 10;
 /// Nothing is kept of an extension: the bound only keeps a server from sending nothing else.
-const SKIPPED_EXTENSION_BYTES_MAX: u16 = 16 << 10;
-const TRAILER_BYTES_MAX: usize = 8 << 10;
+const MAX_SKIPPED_EXTENSION_BYTES: u16 = 16 << 10;
+const MAX_TRAILER_BYTES: usize = 8 << 10;
 
 #[cfg(test)]
 mod tests;

@@ -25,7 +25,7 @@ pub enum ResponseFraming {
 
 /// What is said about the connection after this response (RFC 9112 §9.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Persist {
+pub enum Persistence {
     /// Kept, which HTTP/1.1 need not be told.
     KeepAlive,
     /// Kept, told to an HTTP/1.0 client.
@@ -36,7 +36,7 @@ pub enum Persist {
 
 /// Everything a response head is made of.
 #[derive(Clone, Copy, Debug)]
-pub struct ResponseLine<'a> {
+pub struct ResponseHeadParts<'a> {
     /// The status.
     pub status: Status,
     /// The fields of the answer itself.
@@ -44,13 +44,13 @@ pub struct ResponseLine<'a> {
     /// How the body ends.
     pub framing: ResponseFraming,
     /// What happens to the connection.
-    pub persist: Persist,
+    pub persistence: Persistence,
     /// The current date, left out when the fields bring one of their own.
     pub date: Option<&'a [u8; 29]>,
 }
 
 /// Appends the whole head with its blank line.
-pub fn encode_head(out: &mut Vec<u8>, head: &ResponseLine<'_>) {
+pub fn encode_head(out: &mut Vec<u8>, head: &ResponseHeadParts<'_>) {
     // The longest lines written below add up to less than 192 bytes.
     out.reserve(head.fields.as_bytes().len() + 192);
     out.extend_from_slice(b"HTTP/1.1 ");
@@ -73,14 +73,14 @@ pub fn encode_head(out: &mut Vec<u8>, head: &ResponseLine<'_>) {
         ResponseFraming::Chunked => out.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
         ResponseFraming::None | ResponseFraming::UntilClose => {}
     }
-    out.extend_from_slice(match head.persist {
-        Persist::KeepAlive => b"\r\n".as_slice(),
-        Persist::KeepAliveHttp10 => b"Connection: keep-alive\r\n\r\n",
-        Persist::Close => b"Connection: close\r\n\r\n",
+    out.extend_from_slice(match head.persistence {
+        Persistence::KeepAlive => b"\r\n".as_slice(),
+        Persistence::KeepAliveHttp10 => b"Connection: keep-alive\r\n\r\n",
+        Persistence::Close => b"Connection: close\r\n\r\n",
     });
 }
 
-fn encode_fields(out: &mut Vec<u8>, head: &ResponseLine<'_>) {
+fn encode_fields(out: &mut Vec<u8>, head: &ResponseHeadParts<'_>) {
     if !head.fields.has_framing() {
         out.extend_from_slice(head.fields.as_bytes());
         return;
@@ -106,7 +106,7 @@ mod tests {
         status: Status,
         fields: &[(&str, &str)],
         framing: ResponseFraming,
-        persist: Persist,
+        persist: Persistence,
         date: Option<&[u8; 29]>,
     ) -> String {
         let mut block = FieldBlock::new();
@@ -116,11 +116,11 @@ mod tests {
         let mut out = Vec::new();
         encode_head(
             &mut out,
-            &ResponseLine {
+            &ResponseHeadParts {
                 status,
                 fields: &block,
                 framing,
-                persist,
+                persistence: persist,
                 date,
             },
         );
@@ -133,25 +133,25 @@ mod tests {
         for (framing, persist, expected) in [
             (
                 ResponseFraming::Length(0),
-                Persist::KeepAlive,
+                Persistence::KeepAlive,
                 "Content-Length: 0\r\n\r\n",
             ),
             (
                 ResponseFraming::Length(u64::MAX),
-                Persist::KeepAliveHttp10,
+                Persistence::KeepAliveHttp10,
                 "Content-Length: 18446744073709551615\r\nConnection: keep-alive\r\n\r\n",
             ),
             (
                 ResponseFraming::Chunked,
-                Persist::KeepAlive,
+                Persistence::KeepAlive,
                 "Transfer-Encoding: chunked\r\n\r\n",
             ),
             (
                 ResponseFraming::UntilClose,
-                Persist::Close,
+                Persistence::Close,
                 "Connection: close\r\n\r\n",
             ),
-            (ResponseFraming::None, Persist::KeepAlive, "\r\n"),
+            (ResponseFraming::None, Persistence::KeepAlive, "\r\n"),
         ] {
             let start = "HTTP/1.1 200 OK\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\n\
                          Content-Type: text/plain\r\n";
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn framing_fields_of_the_answer_never_get_out() {
+    fn framing_fields_of_the_response_are_dropped() {
         let fields = [
             ("content-length", "5"),
             ("A", "1"),
@@ -174,7 +174,7 @@ mod tests {
             Status::OK,
             &fields,
             ResponseFraming::Length(3),
-            Persist::KeepAlive,
+            Persistence::KeepAlive,
             None,
         );
         assert_eq!(
@@ -194,7 +194,7 @@ mod tests {
             Status::SWITCHING_PROTOCOLS,
             &fields,
             ResponseFraming::None,
-            Persist::KeepAlive,
+            Persistence::KeepAlive,
             None,
         );
         assert_eq!(
@@ -204,12 +204,12 @@ mod tests {
     }
 
     #[test]
-    fn a_date_of_the_answer_wins() {
+    fn a_date_of_the_response_wins() {
         let head = encoded(
             Status::new(299).unwrap(),
             &[("date", "Mon, 07 Nov 1994 08:49:37 GMT")],
             ResponseFraming::None,
-            Persist::KeepAlive,
+            Persistence::KeepAlive,
             Some(DATE),
         );
         assert_eq!(

@@ -9,7 +9,7 @@ use crate::status::Status;
 
 /// Why bytes are not a request head this server answers; the connection closes after the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum ParseError {
+pub enum RequestHeadError {
     /// A TLS client hello on a plain port.
     #[error("tls client hello on a plain port")]
     TlsHello,
@@ -103,7 +103,7 @@ pub enum ParseError {
     ExpectationFailed,
 }
 
-impl ParseError {
+impl RequestHeadError {
     /// The status to answer before closing.
     pub fn status(&self) -> Status {
         match self {

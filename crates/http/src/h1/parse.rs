@@ -11,39 +11,39 @@
 use bytes::Bytes;
 
 use super::{
-    error::ParseError,
-    facts::Facts,
+    error::RequestHeadError,
+    message_fields::MessageFields,
     request_line::{self, RequestLine, TargetForm},
 };
 use crate::{
-    grammar::{is_known, trim_blanks},
-    head::{FieldSpan, HEAD_BYTES_MAX, Method, RequestHead, Span},
+    grammar::{token_eq_ignore_case, trim_blanks},
+    head::{FieldSpan, HeadSpan, MAX_HEAD_BYTES, Method, RequestHead},
 };
 
 /// Bounds on a request head; each has its own answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadLimits {
     /// The longest request target: 414 beyond.
-    pub target_bytes: usize,
+    pub max_target_bytes: usize,
     /// The largest head, from the method to the blank line: 431 beyond.
-    pub header_bytes: usize,
+    pub max_head_bytes: usize,
     /// The most fields: 431 beyond.
-    pub headers: usize,
+    pub max_fields: usize,
 }
 
 impl Default for HeadLimits {
     fn default() -> Self {
         Self {
-            target_bytes: 8 << 10,
-            header_bytes: 32 << 10,
-            headers: 100,
+            max_target_bytes: 8 << 10,
+            max_head_bytes: 32 << 10,
+            max_fields: 100,
         }
     }
 }
 
 /// Whether a message head is there yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress<T> {
+pub enum ParseProgress<T> {
     /// Nothing wrong so far, more bytes are needed.
     Partial,
     /// The whole of it.
@@ -57,13 +57,13 @@ pub enum Progress<T> {
 #[derive(Clone, Debug, Default)]
 pub struct HeadScanner {
     /// Bytes of a blank line before the message: 0 or 2.
-    skipped: usize,
+    blank_prefix: usize,
     /// Everything before this was searched for line ends.
-    looked: usize,
+    scanned: usize,
     /// Where the line being read begins.
     line_start: usize,
     /// Complete lines seen, the request line included.
-    lines: usize,
+    line_count: usize,
     /// Length of the method once it is known.
     method_len: usize,
     /// The request line once it is complete.
@@ -91,13 +91,13 @@ impl HeadScanner {
         &mut self,
         buf: &[u8],
         limits: &HeadLimits,
-    ) -> Result<Progress<(RequestHead, usize)>, ParseError> {
-        if self.looked > buf.len() {
+    ) -> Result<ParseProgress<(RequestHead, usize)>, RequestHeadError> {
+        if self.scanned > buf.len() {
             // Not a continuation of what was seen: positions would be lies.
             self.reset();
         }
         let outcome = self.advance(buf, limits);
-        if !matches!(outcome, Ok(Progress::Partial)) {
+        if !matches!(outcome, Ok(ParseProgress::Partial)) {
             self.reset();
         }
         outcome
@@ -107,83 +107,89 @@ impl HeadScanner {
         &mut self,
         buf: &[u8],
         limits: &HeadLimits,
-    ) -> Result<Progress<(RequestHead, usize)>, ParseError> {
-        if self.looked == 0 && !self.skip_blank_line(buf)? {
-            return Ok(Progress::Partial);
+    ) -> Result<ParseProgress<(RequestHead, usize)>, RequestHeadError> {
+        if self.scanned == 0 && !self.skip_blank_line(buf)? {
+            return Ok(ParseProgress::Partial);
         }
-        let head_max = limits.header_bytes.min(HEAD_BYTES_MAX);
-        for found in memchr::memchr_iter(b'\n', &buf[self.looked..]) {
-            let line_end = self.looked + found;
+        let head_max = limits.max_head_bytes.min(MAX_HEAD_BYTES);
+        for found in memchr::memchr_iter(b'\n', &buf[self.scanned..]) {
+            let line_end = self.scanned + found;
             let line = &buf[self.line_start..line_end];
-            self.check_so_far(line, limits)?;
-            if line_end + 1 - self.skipped > head_max {
-                return Err(ParseError::HeadTooLarge);
+            self.check_partial_line(line, limits)?;
+            if line_end + 1 - self.blank_prefix > head_max {
+                return Err(RequestHeadError::HeadTooLarge);
             }
-            if self.take_line(line, limits)? {
-                let head = self.build(&buf[self.skipped..=line_end])?;
-                return Ok(Progress::Complete((head, line_end + 1)));
+            if self.accept_line(line, limits)? {
+                let head = self.build(&buf[self.blank_prefix..=line_end])?;
+                return Ok(ParseProgress::Complete((head, line_end + 1)));
             }
             self.line_start = line_end + 1;
         }
-        self.looked = buf.len();
-        self.check_so_far(&buf[self.line_start..], limits)?;
-        if buf.len() - self.skipped > head_max {
-            return Err(ParseError::HeadTooLarge);
+        self.scanned = buf.len();
+        self.check_partial_line(&buf[self.line_start..], limits)?;
+        if buf.len() - self.blank_prefix > head_max {
+            return Err(RequestHeadError::HeadTooLarge);
         }
-        Ok(Progress::Partial)
+        Ok(ParseProgress::Partial)
     }
 
     /// Skips the one CR LF that may precede a request (RFC 9112 §2.2); false when more is needed.
-    fn skip_blank_line(&mut self, buf: &[u8]) -> Result<bool, ParseError> {
+    fn skip_blank_line(&mut self, buf: &[u8]) -> Result<bool, RequestHeadError> {
         match buf {
             [] | [b'\r'] | [b'\r', b'\n'] => return Ok(false),
-            [b'\r', b'\n', b'\r' | b'\n', ..] => return Err(ParseError::BlankLines),
-            [b'\r', b'\n', ..] => self.skipped = 2,
-            [b'\r' | b'\n', ..] => return Err(ParseError::BareLineBreak),
+            [b'\r', b'\n', b'\r' | b'\n', ..] => return Err(RequestHeadError::BlankLines),
+            [b'\r', b'\n', ..] => self.blank_prefix = 2,
+            [b'\r' | b'\n', ..] => return Err(RequestHeadError::BareLineBreak),
             _ => {}
         }
-        self.looked = self.skipped;
-        self.line_start = self.skipped;
+        self.scanned = self.blank_prefix;
+        self.line_start = self.blank_prefix;
         Ok(true)
     }
 
     /// Checks the start of a line, or the whole of it, before its end is looked at.
-    fn check_so_far(&mut self, line: &[u8], limits: &HeadLimits) -> Result<(), ParseError> {
+    fn check_partial_line(
+        &mut self,
+        line: &[u8],
+        limits: &HeadLimits,
+    ) -> Result<(), RequestHeadError> {
         match line {
             [] => Ok(()),
-            _ if self.lines == 0 => request_line::check_prefix(line, &mut self.method_len, limits),
+            _ if self.line_count == 0 => {
+                request_line::check_prefix(line, &mut self.method_len, limits)
+            }
             // The blank line, or a stray CR that the end of the line will reveal.
             [b'\r', ..] => Ok(()),
-            [b' ' | b'\t', ..] => Err(ParseError::FoldedField),
-            _ if self.lines > limits.headers => Err(ParseError::TooManyFields),
+            [b' ' | b'\t', ..] => Err(RequestHeadError::FoldedField),
+            _ if self.line_count > limits.max_fields => Err(RequestHeadError::TooManyFields),
             _ => Ok(()),
         }
     }
 
     /// Takes one line up to its LF; true when it is the blank line that ends the head.
-    fn take_line(&mut self, line: &[u8], limits: &HeadLimits) -> Result<bool, ParseError> {
+    fn accept_line(&mut self, line: &[u8], limits: &HeadLimits) -> Result<bool, RequestHeadError> {
         let [line @ .., b'\r'] = line else {
-            return Err(ParseError::BareLineBreak);
+            return Err(RequestHeadError::BareLineBreak);
         };
-        if self.lines == 0 {
+        if self.line_count == 0 {
             self.request_line = Some(request_line::parse(line, self.method_len, limits)?);
         } else if line.is_empty() {
             return Ok(true);
         }
-        self.lines += 1;
+        self.line_count += 1;
         Ok(false)
     }
 
     /// Builds the head from `raw`, which ends with the blank line.
-    fn build(&self, raw: &[u8]) -> Result<RequestHead, ParseError> {
-        let line = self.request_line.ok_or(ParseError::BadRequestLine)?;
-        let field_count = self.lines - 1;
+    fn build(&self, raw: &[u8]) -> Result<RequestHead, RequestHeadError> {
+        let line = self.request_line.ok_or(RequestHeadError::BadRequestLine)?;
+        let field_count = self.line_count - 1;
         if field_count <= FIELDS_ON_STACK {
             let mut slots = [httparse::EMPTY_HEADER; FIELDS_ON_STACK];
-            assemble(&line, raw, &mut slots[..field_count])
+            parse_fields(&line, raw, &mut slots[..field_count])
         } else {
             let mut slots = vec![httparse::EMPTY_HEADER; field_count];
-            assemble(&line, raw, &mut slots)
+            parse_fields(&line, raw, &mut slots)
         }
     }
 }
@@ -195,61 +201,61 @@ impl HeadScanner {
 pub fn parse_head(
     buf: &[u8],
     limits: &HeadLimits,
-) -> Result<Progress<(RequestHead, usize)>, ParseError> {
+) -> Result<ParseProgress<(RequestHead, usize)>, RequestHeadError> {
     HeadScanner::new().scan(buf, limits)
 }
 
-fn assemble<'a>(
+fn parse_fields<'a>(
     line: &RequestLine,
     raw: &'a [u8],
     slots: &mut [httparse::Header<'a>],
-) -> Result<RequestHead, ParseError> {
+) -> Result<RequestHead, RequestHeadError> {
     let fields_at = line.len + 2;
     let parsed =
         httparse::parse_headers(&raw[fields_at..], slots).map_err(|error| match error {
-            httparse::Error::HeaderName => ParseError::BadFieldName,
-            httparse::Error::TooManyHeaders => ParseError::TooManyFields,
-            httparse::Error::NewLine => ParseError::BareLineBreak,
-            _ => ParseError::BadFieldValue,
+            httparse::Error::HeaderName => RequestHeadError::BadFieldName,
+            httparse::Error::TooManyHeaders => RequestHeadError::TooManyFields,
+            httparse::Error::NewLine => RequestHeadError::BareLineBreak,
+            _ => RequestHeadError::BadFieldValue,
         })?;
     // Both readers must have seen the same lines and the same end.
     let fields = match parsed {
         httparse::Status::Complete((len, fields)) if fields_at + len == raw.len() => fields,
-        _ => return Err(ParseError::BadFieldValue),
+        _ => return Err(RequestHeadError::BadFieldValue),
     };
-    let mut facts = Facts::default();
+    let mut facts = MessageFields::default();
     let mut spans = Vec::with_capacity(fields.len());
     for field in fields {
-        if field.name.len() > FIELD_NAME_BYTES_MAX {
-            return Err(ParseError::FieldNameTooLong);
+        if field.name.len() > MAX_FIELD_NAME_BYTES {
+            return Err(RequestHeadError::FieldNameTooLong);
         }
         let value = trim_blanks(field.value);
         let span = FieldSpan {
-            name: locate(raw, field.name.as_bytes()),
-            value: locate(raw, value),
+            name: span_of(raw, field.name.as_bytes()),
+            value: span_of(raw, value),
         };
-        facts.note(field.name.as_bytes(), value, span.value)?;
+        facts.record(field.name.as_bytes(), value, span.value)?;
         spans.push(span);
     }
-    conclude(line, raw, &facts, spans)
+    build_head(line, raw, &facts, spans)
 }
 
-fn conclude(
+fn build_head(
     line: &RequestLine,
     raw: &[u8],
-    facts: &Facts<'_>,
+    facts: &MessageFields<'_>,
     mut fields: Vec<FieldSpan>,
-) -> Result<RequestHead, ParseError> {
+) -> Result<RequestHead, RequestHeadError> {
     let version = line.version;
     let framing = facts.framing(version)?;
     let expects_continue = facts.expects_continue(version, framing)?;
     let host = facts.host(version)?;
-    let place = Place::find(line, raw, host);
+    let place = HeadSpans::locate(line, raw, host);
     if host.is_some() {
-        state_host(&mut fields, raw, place.host);
+        set_host_field(&mut fields, raw, place.host);
     }
     Ok(RequestHead {
-        raw: place.copy_of(raw),
+        raw: place.copy_head(raw),
         fields,
         method_token: line.method_token,
         target: place.target,
@@ -262,16 +268,16 @@ fn conclude(
         keep_alive: facts.keep_alive(version),
         expects_continue,
         is_upgrade: facts.is_upgrade(version),
-        names_fields: facts.names_fields,
-        names_socket_events: facts.names_socket_events,
+        has_other_options: facts.has_other_options,
+        has_websocket_events: facts.has_websocket_events,
     })
 }
 
 /// Lets the `Host` field say the host that was asked for: that of an absolute-form target wins over
 /// it (RFC 9112 §3.2.2), whoever reads fields instead of [`RequestHead::host`].
-fn state_host(fields: &mut [FieldSpan], raw: &[u8], host: Span) {
+fn set_host_field(fields: &mut [FieldSpan], raw: &[u8], host: HeadSpan) {
     let mut fields = fields.iter_mut();
-    let found = fields.find(|field| is_known(&raw[field.name.range()], b"host"));
+    let found = fields.find(|field| token_eq_ignore_case(&raw[field.name.range()], b"host"));
     if let Some(field) = found {
         field.value = host;
     }
@@ -279,16 +285,16 @@ fn state_host(fields: &mut [FieldSpan], raw: &[u8], host: Span) {
 
 /// Where host and targets lie; `tail` is what must be appended to the copy of the head because it
 /// was not sent, or not so.
-struct Place {
-    host: Span,
-    target: Span,
-    path_query: Span,
-    sent_path_query: Span,
+struct HeadSpans {
+    host: HeadSpan,
+    target: HeadSpan,
+    path_query: HeadSpan,
+    sent_path_query: HeadSpan,
     tail: Vec<u8>,
 }
 
-impl Place {
-    fn find(line: &RequestLine, raw: &[u8], field: Option<Span>) -> Self {
+impl HeadSpans {
+    fn locate(line: &RequestLine, raw: &[u8], field: Option<HeadSpan>) -> Self {
         let as_sent = Self {
             host: field.unwrap_or_default(),
             target: line.target,
@@ -298,13 +304,13 @@ impl Place {
         };
         match line.form {
             TargetForm::Origin if line.has_raw_bytes => {
-                as_sent.encoded(line, raw, line.target, b"")
+                as_sent.with_encoded_target(line, raw, line.target, b"")
             }
             TargetForm::Origin => as_sent,
             TargetForm::Authority => Self {
                 host: line.target,
-                path_query: Span::default(),
-                sent_path_query: Span::default(),
+                path_query: HeadSpan::default(),
+                sent_path_query: HeadSpan::default(),
                 ..as_sent
             },
             TargetForm::Absolute { authority, rest } => {
@@ -314,14 +320,14 @@ impl Place {
                     sent_path_query: rest,
                     ..as_sent
                 };
-                as_sent.absolute(line, raw, rest)
+                as_sent.with_absolute_form(line, raw, rest)
             }
         }
     }
 
     // An absolute-form target may lack the path (RFC 9110 §4.2.3: the same as "/"; RFC 9112
     // §3.2.4: "*" for OPTIONS). The origin form then exists nowhere in the head.
-    fn absolute(self, line: &RequestLine, raw: &[u8], rest: Span) -> Self {
+    fn with_absolute_form(self, line: &RequestLine, raw: &[u8], rest: HeadSpan) -> Self {
         let text = &raw[rest.range()];
         let prefix: &[u8] = match text {
             [b'/', ..] if line.has_raw_bytes => b"",
@@ -329,12 +335,18 @@ impl Place {
             [] if line.method == Method::Options => b"*",
             _ => b"/",
         };
-        self.encoded(line, raw, rest, prefix)
+        self.with_encoded_target(line, raw, rest, prefix)
     }
 
     /// Appends the target with what no URI holds encoded; `rest` is its part in origin form, which
     /// lacks `prefix`.
-    fn encoded(self, line: &RequestLine, raw: &[u8], rest: Span, prefix: &[u8]) -> Self {
+    fn with_encoded_target(
+        self,
+        line: &RequestLine,
+        raw: &[u8],
+        rest: HeadSpan,
+        prefix: &[u8],
+    ) -> Self {
         let (target, rest) = (self.target.range(), rest.range());
         let mut tail = Vec::with_capacity(2 * target.len());
         // Scheme and authority, of which nothing needs encoding.
@@ -343,10 +355,10 @@ impl Place {
         tail.extend_from_slice(prefix);
         request_line::push_encoded(&mut tail, &raw[rest]);
         let end = raw.len() + tail.len();
-        let path_query = Span::new(origin_form, end - origin_form);
+        let path_query = HeadSpan::new(origin_form, end - origin_form);
         Self {
             target: match line.has_raw_bytes {
-                true => Span::new(raw.len(), tail.len()),
+                true => HeadSpan::new(raw.len(), tail.len()),
                 false => self.target,
             },
             path_query,
@@ -359,7 +371,7 @@ impl Place {
         }
     }
 
-    fn copy_of(&self, raw: &[u8]) -> Bytes {
+    fn copy_head(&self, raw: &[u8]) -> Bytes {
         match &*self.tail {
             [] => Bytes::copy_from_slice(raw),
             tail => [raw, tail].concat().into(),
@@ -368,11 +380,11 @@ impl Place {
 }
 
 // An empty value need not point into the head.
-fn locate(raw: &[u8], part: &[u8]) -> Span {
+fn span_of(raw: &[u8], part: &[u8]) -> HeadSpan {
     if part.is_empty() {
-        return Span::default();
+        return HeadSpan::default();
     }
-    Span::new(
+    HeadSpan::new(
         (part.as_ptr() as usize).wrapping_sub(raw.as_ptr() as usize),
         part.len(),
     )
@@ -381,7 +393,7 @@ fn locate(raw: &[u8], part: &[u8]) -> Span {
 /// Browsers send about fifteen fields and few clients more than thirty.
 const FIELDS_ON_STACK: usize = 32;
 
-const FIELD_NAME_BYTES_MAX: usize = 256;
+const MAX_FIELD_NAME_BYTES: usize = 256;
 
 #[cfg(test)]
 mod tests;

@@ -3,11 +3,11 @@
 //! Called by the scanner twice: with what has arrived so far, to refuse early what can never become
 //! a request, and with the whole line. Positions in the result count from the start of the line.
 
-use super::{error::ParseError, parse::HeadLimits};
+use super::{error::RequestHeadError, parse::HeadLimits};
 use crate::{
     authority::Authority,
     grammar::is_token_byte,
-    head::{Method, Span, Version},
+    head::{HeadSpan, Method, Version},
 };
 
 /// A checked request line.
@@ -17,8 +17,8 @@ pub(super) struct RequestLine {
     pub(super) len: usize,
     pub(super) method: Method,
     pub(super) version: Version,
-    pub(super) method_token: Span,
-    pub(super) target: Span,
+    pub(super) method_token: HeadSpan,
+    pub(super) target: HeadSpan,
     pub(super) form: TargetForm,
     /// Whether the target has bytes that no URI holds, and that clients send all the same.
     pub(super) has_raw_bytes: bool,
@@ -30,7 +30,7 @@ pub(super) enum TargetForm {
     /// `/path?query`, and `*` for OPTIONS.
     Origin,
     /// `http://authority/path?query`. `rest` is what follows the authority.
-    Absolute { authority: Span, rest: Span },
+    Absolute { authority: HeadSpan, rest: HeadSpan },
     /// `host:port`, for CONNECT.
     Authority,
 }
@@ -43,35 +43,35 @@ pub(super) fn check_prefix(
     seen: &[u8],
     method_len: &mut usize,
     limits: &HeadLimits,
-) -> Result<(), ParseError> {
+) -> Result<(), RequestHeadError> {
     if *method_len == 0 {
-        check_other_protocol(seen)?;
-        let window = &seen[..seen.len().min(METHOD_BYTES_MAX + 1)];
+        detect_other_protocol(seen)?;
+        let window = &seen[..seen.len().min(MAX_METHOD_BYTES + 1)];
         let end = window.iter().position(|&byte| !is_token_byte(byte));
         match end {
-            None if seen.len() > METHOD_BYTES_MAX => return Err(ParseError::MethodTooLong),
+            None if seen.len() > MAX_METHOD_BYTES => return Err(RequestHeadError::MethodTooLong),
             None => return Ok(()),
             Some(end) if end > 0 && seen[end] == b' ' => *method_len = end,
-            Some(_) => return Err(ParseError::BadMethod),
+            Some(_) => return Err(RequestHeadError::BadMethod),
         }
     }
-    let rest_max = limits.target_bytes.saturating_add(" HTTP/1.1\r".len());
+    let rest_max = limits.max_target_bytes.saturating_add(" HTTP/1.1\r".len());
     if seen.len().saturating_sub(*method_len + 1) > rest_max {
-        return Err(ParseError::TargetTooLong);
+        return Err(RequestHeadError::TargetTooLong);
     }
     Ok(())
 }
 
 // What else is known to knock at a plain HTTP port: named, so that the log says what happened.
-fn check_other_protocol(seen: &[u8]) -> Result<(), ParseError> {
+fn detect_other_protocol(seen: &[u8]) -> Result<(), RequestHeadError> {
     if seen.first() == Some(&0x16) {
-        return Err(ParseError::TlsHello);
+        return Err(RequestHeadError::TlsHello);
     }
     if seen.starts_with(b"SSH-") {
-        return Err(ParseError::SshBanner);
+        return Err(RequestHeadError::SshBanner);
     }
     if seen.starts_with(b"PROXY ") {
-        return Err(ParseError::ProxyPreamble);
+        return Err(RequestHeadError::ProxyPreamble);
     }
     Ok(())
 }
@@ -81,24 +81,24 @@ pub(super) fn parse(
     line: &[u8],
     method_len: usize,
     limits: &HeadLimits,
-) -> Result<RequestLine, ParseError> {
+) -> Result<RequestLine, RequestHeadError> {
     let (method, rest) = match (line.get(..method_len), line.get(method_len + 1..)) {
         (Some(method), Some(rest)) if method_len > 0 => (method, rest),
-        _ => return Err(ParseError::BadMethod),
+        _ => return Err(RequestHeadError::BadMethod),
     };
-    let space = memchr::memchr(b' ', rest).ok_or(ParseError::BadRequestLine)?;
+    let space = memchr::memchr(b' ', rest).ok_or(RequestHeadError::BadRequestLine)?;
     let (target, version) = (&rest[..space], &rest[space + 1..]);
-    if target.len() > limits.target_bytes {
-        return Err(ParseError::TargetTooLong);
+    if target.len() > limits.max_target_bytes {
+        return Err(RequestHeadError::TargetTooLong);
     }
     if line == b"PRI * HTTP/2.0" {
-        return Err(ParseError::Http2Preface);
+        return Err(RequestHeadError::Http2Preface);
     }
     let version = parse_version(version)?;
     let method = Method::from_token(method);
-    let target_span = Span::new(method_len + 1, target.len());
+    let target_span = HeadSpan::new(method_len + 1, target.len());
     let (form, has_raw_bytes) = parse_target(target, target_span, method)?;
-    let method_token = Span::new(0, method_len);
+    let method_token = HeadSpan::new(0, method_len);
     Ok(RequestLine {
         len: line.len(),
         method,
@@ -110,46 +110,50 @@ pub(super) fn parse(
     })
 }
 
-fn parse_version(version: &[u8]) -> Result<Version, ParseError> {
+fn parse_version(version: &[u8]) -> Result<Version, RequestHeadError> {
     match version {
         b"HTTP/1.1" => Ok(Version::Http11),
         b"HTTP/1.0" => Ok(Version::Http10),
         // RFC 9110 §2.5: a higher minor version is read as the highest that is spoken.
         [b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'2'..=b'9'] => Ok(Version::Http11),
         [b'H', b'T', b'T', b'P', b'/', b'0'..=b'9', b'.', b'0'..=b'9'] => {
-            Err(ParseError::VersionNotSupported)
+            Err(RequestHeadError::VersionNotSupported)
         }
-        _ => Err(ParseError::BadVersion),
+        _ => Err(RequestHeadError::BadVersion),
     }
 }
 
 /// The form, and whether the target has bytes to be encoded.
 fn parse_target(
     target: &[u8],
-    span: Span,
+    span: HeadSpan,
     method: Method,
-) -> Result<(TargetForm, bool), ParseError> {
+) -> Result<(TargetForm, bool), RequestHeadError> {
     let kinds = target
         .iter()
-        .fold(0, |kinds, &byte| kinds | TARGET[byte as usize]);
-    let has_raw_bytes = kinds & RAW != 0;
-    if target.is_empty() || kinds & REFUSED != 0 {
-        return Err(ParseError::BadTarget);
+        .fold(0, |kinds, &byte| kinds | TARGET_BYTES[byte as usize]);
+    let has_raw_bytes = kinds & NEEDS_ENCODING != 0;
+    if target.is_empty() || kinds & INVALID != 0 {
+        return Err(RequestHeadError::BadTarget);
     }
     // Text in another encoding could be read as other text; overlong forms are none.
     if has_raw_bytes && std::str::from_utf8(target).is_err() {
-        return Err(ParseError::BadTarget);
+        return Err(RequestHeadError::BadTarget);
     }
     Ok((parse_form(target, span, method)?, has_raw_bytes))
 }
 
-fn parse_form(target: &[u8], span: Span, method: Method) -> Result<TargetForm, ParseError> {
+fn parse_form(
+    target: &[u8],
+    span: HeadSpan,
+    method: Method,
+) -> Result<TargetForm, RequestHeadError> {
     if method == Method::Connect {
         // RFC 9112 §3.2.3: CONNECT names host and port, and nothing else does.
         let authority = Authority::parse(target).filter(|authority| authority.port.is_some());
         return authority
             .map(|_| TargetForm::Authority)
-            .ok_or(ParseError::BadTarget);
+            .ok_or(RequestHeadError::BadTarget);
     }
     match target {
         [b'/', ..] => Ok(TargetForm::Origin),
@@ -158,20 +162,20 @@ fn parse_form(target: &[u8], span: Span, method: Method) -> Result<TargetForm, P
     }
 }
 
-fn parse_absolute(target: &[u8], span: Span) -> Result<TargetForm, ParseError> {
+fn parse_absolute(target: &[u8], span: HeadSpan) -> Result<TargetForm, RequestHeadError> {
     let scheme = SCHEMES.iter().find(|scheme| {
         let start = target.get(..scheme.len());
         start.is_some_and(|start| start.eq_ignore_ascii_case(scheme))
     });
-    let scheme_len = scheme.ok_or(ParseError::BadTarget)?.len();
+    let scheme_len = scheme.ok_or(RequestHeadError::BadTarget)?.len();
     let after = &target[scheme_len..];
     let authority_len = memchr::memchr2(b'/', b'?', after).unwrap_or(after.len());
     let authority = &after[..authority_len];
-    Authority::parse(authority).ok_or(ParseError::BadHost)?;
+    Authority::parse(authority).ok_or(RequestHeadError::BadHost)?;
     let start = span.range().start + scheme_len;
     Ok(TargetForm::Absolute {
-        authority: Span::new(start, Authority::written(authority).len()),
-        rest: Span::new(start + authority_len, after.len() - authority_len),
+        authority: HeadSpan::new(start, Authority::without_empty_port(authority).len()),
+        rest: HeadSpan::new(start + authority_len, after.len() - authority_len),
     })
 }
 
@@ -179,23 +183,23 @@ const SCHEMES: [&[u8]; 2] = [b"http://", b"https://"];
 
 /// The longest method read; a longer one is answered 501 (RFC 9112 §3). The longest registered
 /// method, UPDATEREDIRECTREF, has 17 bytes.
-const METHOD_BYTES_MAX: usize = 64;
+const MAX_METHOD_BYTES: usize = 64;
 
 /// No target holds the byte.
-const REFUSED: u8 = 1;
+const INVALID: u8 = 1;
 /// No URI holds the byte, but clients send it: it is read as its percent-encoding.
-const RAW: u8 = 2;
+const NEEDS_ENCODING: u8 = 2;
 
 // Printable ASCII without the fragment mark. Quotes, angle brackets and bytes beyond ASCII end no
 // target for any reader, but they do end attributes, log fields and headers into which targets are
 // written. Braces, bar, caret and backslash are sent by browsers and go on as they are.
-const TARGET: [u8; 256] = {
-    let mut table = [REFUSED; 256];
+const TARGET_BYTES: [u8; 256] = {
+    let mut table = [INVALID; 256];
     let mut byte = 0x21;
     while byte < 256 {
         table[byte] = match byte {
-            0x23 | 0x7f => REFUSED,
-            0x22 | 0x3c | 0x3e | 0x80.. => RAW,
+            0x23 | 0x7f => INVALID,
+            0x22 | 0x3c | 0x3e | 0x80.. => NEEDS_ENCODING,
             _ => 0,
         };
         byte += 1;
@@ -206,7 +210,7 @@ const TARGET: [u8; 256] = {
 /// Appends `text` with every byte that no URI holds in percent-encoding.
 pub(super) fn push_encoded(out: &mut Vec<u8>, text: &[u8]) {
     for &byte in text {
-        if TARGET[byte as usize] & RAW == 0 {
+        if TARGET_BYTES[byte as usize] & NEEDS_ENCODING == 0 {
             out.push(byte);
         } else {
             let digits = [byte >> 4, byte & 0xf].map(|half| HEX[half as usize]);

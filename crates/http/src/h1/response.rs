@@ -12,10 +12,11 @@
 
 use thiserror::Error;
 
-use super::Progress;
+use super::ParseProgress;
 use crate::{
     grammar::{
-        is_known, is_token_byte, is_value, list_elements, parse_length, trim_blanks, value_prefix,
+        is_token_byte, is_value, list_elements, parse_length, token_eq_ignore_case, trim_blanks,
+        valid_value_prefix,
     },
     head::Version,
 };
@@ -24,23 +25,23 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResponseLimits {
     /// The largest head, blank line included.
-    pub head_bytes: usize,
+    pub max_head_bytes: usize,
     /// The most fields.
-    pub fields: usize,
+    pub max_fields: usize,
 }
 
 impl Default for ResponseLimits {
     fn default() -> Self {
         Self {
-            head_bytes: 64 << 10,
-            fields: 256,
+            max_head_bytes: 64 << 10,
+            max_fields: 256,
         }
     }
 }
 
 /// How the end of a response body is found (RFC 9112 §6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ResponseBody {
+pub enum ResponseBodyFraming {
     /// There is no body.
     None,
     /// Exactly this many bytes.
@@ -59,7 +60,7 @@ pub struct ResponseHead {
     /// 100 to 999.
     pub status: u16,
     /// Where the body ends.
-    pub body: ResponseBody,
+    pub framing: ResponseBodyFraming,
     /// Whether another request may follow on the connection (RFC 9112 §9.3). None may behind a body
     /// that ends with the connection, behind 101, and behind a `Content-Length` above 0 where there is
     /// never a body (1xx, 204; RFC 9110 §8.6): the server may have sent one all the same.
@@ -88,14 +89,14 @@ pub enum KnownName {
 impl KnownName {
     /// Which of them `name` is, whatever its case.
     #[must_use]
-    pub fn of(name: &[u8]) -> Self {
+    pub fn from_name(name: &[u8]) -> Self {
         // The length decides nearly always, before any name is compared.
         match name.len() {
-            4 if is_known(name, b"date") => Self::Date,
-            10 if is_known(name, b"connection") => Self::Connection,
-            12 if is_known(name, b"content-type") => Self::ContentType,
-            14 if is_known(name, b"content-length") => Self::ContentLength,
-            17 if is_known(name, b"transfer-encoding") => Self::TransferEncoding,
+            4 if token_eq_ignore_case(name, b"date") => Self::Date,
+            10 if token_eq_ignore_case(name, b"connection") => Self::Connection,
+            12 if token_eq_ignore_case(name, b"content-type") => Self::ContentType,
+            14 if token_eq_ignore_case(name, b"content-length") => Self::ContentLength,
+            17 if token_eq_ignore_case(name, b"transfer-encoding") => Self::TransferEncoding,
             _ => Self::Other,
         }
     }
@@ -107,7 +108,7 @@ pub struct CheckedField<'b> {
     /// With the line end.
     line: &'b [u8],
     name: &'b [u8],
-    known: KnownName,
+    known_name: KnownName,
     value: &'b [u8],
 }
 
@@ -118,13 +119,13 @@ impl<'b> CheckedField<'b> {
     }
 
     /// Which of the known names that is.
-    pub fn known(&self) -> KnownName {
-        self.known
+    pub fn known_name(&self) -> KnownName {
+        self.known_name
     }
 
     /// Its line with the line end, if that is written as we would write it: name, colon, one space,
     /// value.
-    pub(crate) fn usual_line(&self) -> Option<&'b [u8]> {
+    pub(crate) fn canonical_line(&self) -> Option<&'b [u8]> {
         let is_usual = self.line.len() == self.name.len() + 2 + self.value.len() + 2
             && self.line[self.name.len() + 1] == b' ';
         is_usual.then_some(self.line)
@@ -138,7 +139,7 @@ impl<'b> CheckedField<'b> {
 
 /// Why bytes are no response that can be read on; the connection must close.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum ResponseError {
+pub enum ResponseHeadError {
     /// The first bytes are not those of an HTTP/1 response.
     #[error("not an http/1 response")]
     NotHttp,
@@ -184,20 +185,20 @@ pub enum ResponseError {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ResponseScanner {
     /// Everything before this was searched for line ends.
-    looked: usize,
+    scanned: usize,
     /// Where the line being read begins.
     line_start: usize,
     /// The last LF of a field that may be continued by what follows, for a lenient reader.
-    open_end: Option<usize>,
-    fields: usize,
+    pending_line_end: Option<usize>,
+    field_count: usize,
     status_line: Option<(Version, u16)>,
     length: Option<u64>,
-    chunked: bool,
-    close: bool,
-    keep_alive: bool,
+    is_chunked: bool,
+    has_close_option: bool,
+    has_keep_alive_option: bool,
     is_lenient: bool,
     /// A line was not as the grammar has it: a bare LF, a fold, blanks before the colon.
-    is_mended: bool,
+    needed_leniency: bool,
 }
 
 impl ResponseScanner {
@@ -235,7 +236,7 @@ impl ResponseScanner {
         buf: &[u8],
         answers_head: bool,
         limits: &ResponseLimits,
-    ) -> Result<Progress<ResponseHead>, ResponseError> {
+    ) -> Result<ParseProgress<ResponseHead>, ResponseHeadError> {
         self.scan_with(buf, answers_head, limits, &mut |_| {})
     }
 
@@ -250,13 +251,13 @@ impl ResponseScanner {
         answers_head: bool,
         limits: &ResponseLimits,
         take: &mut impl FnMut(CheckedField<'_>),
-    ) -> Result<Progress<ResponseHead>, ResponseError> {
-        if self.looked > buf.len() {
+    ) -> Result<ParseProgress<ResponseHead>, ResponseHeadError> {
+        if self.scanned > buf.len() {
             // Not a continuation of what was seen: positions would be lies.
             self.reset();
         }
         let outcome = self.advance(buf, answers_head, limits, take);
-        if !matches!(outcome, Ok(Progress::Partial)) {
+        if !matches!(outcome, Ok(ParseProgress::Partial)) {
             self.reset();
         }
         outcome
@@ -268,70 +269,70 @@ impl ResponseScanner {
         answers_head: bool,
         limits: &ResponseLimits,
         take: &mut impl FnMut(CheckedField<'_>),
-    ) -> Result<Progress<ResponseHead>, ResponseError> {
+    ) -> Result<ParseProgress<ResponseHead>, ResponseHeadError> {
         loop {
-            let usual = self.usual_field(&buf[self.line_start..]);
+            let usual = self.canonical_field(&buf[self.line_start..]);
             let Some(line_end) = self.find_line_end(buf, usual.as_ref()) else {
                 break;
             };
-            if line_end >= limits.head_bytes {
-                return Err(ResponseError::HeadTooLarge);
+            if line_end >= limits.max_head_bytes {
+                return Err(ResponseHeadError::HeadTooLarge);
             }
             let whole = &buf[self.line_start..=line_end];
             let line = match whole {
                 [line @ .., b'\r', _] => line,
                 [line @ .., _] if self.is_lenient => {
-                    self.is_mended = true;
+                    self.needed_leniency = true;
                     line
                 }
                 _ => return Err(self.bare_line_break(buf)),
             };
             self.line_start = line_end + 1;
-            self.looked = self.line_start;
+            self.scanned = self.line_start;
             let Some((version, status)) = self.status_line else {
                 let (version, status) = parse_status_line(line)?;
                 // RFC 9110 §2.5: a higher minor version is read as the highest that is spoken.
                 self.status_line = match version {
                     Some(version) => Some((version, status)),
                     None if self.is_lenient => Some((Version::Http11, status)),
-                    None => return Err(ResponseError::VersionNotSupported),
+                    None => return Err(ResponseHeadError::VersionNotSupported),
                 };
                 continue;
             };
             if line.is_empty() {
-                let body = self.body(version, status, answers_head)?;
-                return Ok(Progress::Complete(ResponseHead {
+                let body = self.body_framing(version, status, answers_head)?;
+                return Ok(ParseProgress::Complete(ResponseHead {
                     version,
                     status,
-                    body,
-                    keep_alive: self.keeps(version, status, body),
+                    framing: body,
+                    keep_alive: self.is_reusable(version, status, body),
                     len: line_end + 1,
                 }));
             }
-            self.fields += 1;
-            if self.fields > limits.fields {
-                return Err(ResponseError::TooManyFields);
+            self.field_count += 1;
+            if self.field_count > limits.max_fields {
+                return Err(ResponseHeadError::TooManyFields);
             }
             let mended;
             let field = match usual.filter(|field| field.line.len() == whole.len()) {
                 Some(field) => field,
                 None if self.is_lenient => {
-                    mended = mend_line(whole);
-                    self.is_mended |= !is_regular(whole);
-                    checked_field(&mended)?
+                    mended = normalise_line(whole);
+                    self.needed_leniency |= !is_well_formed_line(whole);
+                    parse_field_line(&mended)?
                 }
-                None => checked_field(whole)?,
+                None => parse_field_line(whole)?,
             };
-            self.note(&field)?;
+            self.record(&field)?;
             take(field);
         }
-        self.partial(buf, limits)
+        self.need_more(buf, limits)
     }
 
     /// The last LF of the line being read, with the lines that continue it for a lenient reader
     /// (RFC 9112 §5.2). `None` when that is not there yet; what was searched is not searched again.
     fn find_line_end(&mut self, buf: &[u8], usual: Option<&CheckedField<'_>>) -> Option<usize> {
-        let mut line_end = match (self.open_end, usual) {
+        let mut line_end = match (self.pending_line_end, usual) {
             (Some(end), _) => end,
             (None, Some(field)) => self.line_start + field.line.len() - 1,
             (None, None) => self.find_line_feed(buf)?,
@@ -342,170 +343,171 @@ impl ResponseScanner {
             return Some(line_end);
         }
         loop {
-            self.open_end = Some(line_end);
-            self.looked = self.looked.max(line_end + 1);
+            self.pending_line_end = Some(line_end);
+            self.scanned = self.scanned.max(line_end + 1);
             match buf.get(line_end + 1)? {
                 b' ' | b'\t' => line_end = self.find_line_feed(buf)?,
                 _ => break,
             }
         }
-        self.open_end = None;
+        self.pending_line_end = None;
         Some(line_end)
     }
 
     /// The next LF that was not looked at yet.
     fn find_line_feed(&mut self, buf: &[u8]) -> Option<usize> {
-        let rest = &buf[self.looked..];
+        let rest = &buf[self.scanned..];
         let found = match rest {
             // The blank line.
             [b'\r', b'\n', ..] => Some(1),
             _ => memchr::memchr(b'\n', rest),
         };
-        let found = found.map(|found| self.looked + found);
-        self.looked = found.map_or(buf.len(), |at| at + 1);
+        let found = found.map(|found| self.scanned + found);
+        self.scanned = found.map_or(buf.len(), |at| at + 1);
         found
     }
 
     /// More bytes are needed, if what is there may become a head.
-    fn partial(
+    fn need_more(
         &self,
         buf: &[u8],
         limits: &ResponseLimits,
-    ) -> Result<Progress<ResponseHead>, ResponseError> {
+    ) -> Result<ParseProgress<ResponseHead>, ResponseHeadError> {
         if self.status_line.is_none() {
             check_prefix(buf)?;
         }
-        if buf.len() >= limits.head_bytes {
-            return Err(ResponseError::HeadTooLarge);
+        if buf.len() >= limits.max_head_bytes {
+            return Err(ResponseHeadError::HeadTooLarge);
         }
-        Ok(Progress::Partial)
+        Ok(ParseProgress::Partial)
     }
 
-    fn bare_line_break(&self, buf: &[u8]) -> ResponseError {
+    fn bare_line_break(&self, buf: &[u8]) -> ResponseHeadError {
         match self.status_line {
-            None if check_prefix(buf).is_err() => ResponseError::NotHttp,
-            _ => ResponseError::BareLineBreak,
+            None if check_prefix(buf).is_err() => ResponseHeadError::NotHttp,
+            _ => ResponseHeadError::BareLineBreak,
         }
     }
 
     /// The next line, if it is a whole field without fault, by one look at each byte of it. Anything else
     /// is `None`, and goes the way on which every fault has its name.
-    fn usual_field<'b>(&self, buf: &'b [u8]) -> Option<CheckedField<'b>> {
-        if self.status_line.is_none() || self.looked > self.line_start {
+    fn canonical_field<'b>(&self, buf: &'b [u8]) -> Option<CheckedField<'b>> {
+        if self.status_line.is_none() || self.scanned > self.line_start {
             return None;
         }
         let name_len = buf.iter().position(|&byte| !is_token_byte(byte))?;
         let (name, [b':', rest @ ..]) = buf.split_at(name_len) else {
             return None;
         };
-        let (value, end) = rest.split_at(value_prefix(rest));
+        let (value, end) = rest.split_at(valid_value_prefix(rest));
         if name.is_empty() || !end.starts_with(b"\r\n") {
             return None;
         }
         Some(CheckedField {
             line: &buf[..name_len + 1 + value.len() + 2],
             name,
-            known: KnownName::of(name),
+            known_name: KnownName::from_name(name),
             value: trim_blanks(value),
         })
     }
 
     /// Takes note of what a field says about the message.
-    fn note(&mut self, field: &CheckedField<'_>) -> Result<(), ResponseError> {
-        match field.known {
-            KnownName::Connection => self.note_connection(field.value),
-            KnownName::ContentLength => self.note_length(field.value)?,
-            KnownName::TransferEncoding => self.note_coding(field.value)?,
+    fn record(&mut self, field: &CheckedField<'_>) -> Result<(), ResponseHeadError> {
+        match field.known_name {
+            KnownName::Connection => self.record_connection(field.value),
+            KnownName::ContentLength => self.record_length(field.value)?,
+            KnownName::TransferEncoding => self.record_coding(field.value)?,
             KnownName::ContentType | KnownName::Date | KnownName::Other => {}
         }
         Ok(())
     }
 
-    fn note_connection(&mut self, value: &[u8]) {
+    fn record_connection(&mut self, value: &[u8]) {
         if value == b"keep-alive" {
-            self.keep_alive = true;
+            self.has_keep_alive_option = true;
             return;
         }
         for option in list_elements(value) {
-            self.close |= option.eq_ignore_ascii_case(b"close");
-            self.keep_alive |= option.eq_ignore_ascii_case(b"keep-alive");
+            self.has_close_option |= option.eq_ignore_ascii_case(b"close");
+            self.has_keep_alive_option |= option.eq_ignore_ascii_case(b"keep-alive");
         }
     }
 
     // RFC 9112 §6.3 case 5: several are allowed as long as they are the same number.
-    fn note_length(&mut self, value: &[u8]) -> Result<(), ResponseError> {
+    fn record_length(&mut self, value: &[u8]) -> Result<(), ResponseHeadError> {
         for element in value.split(|&byte| byte == b',') {
             let length =
-                parse_length(trim_blanks(element)).ok_or(ResponseError::BadContentLength)?;
+                parse_length(trim_blanks(element)).ok_or(ResponseHeadError::BadContentLength)?;
             if self.length.replace(length).is_some_and(|it| it != length) {
-                return Err(ResponseError::BadContentLength);
+                return Err(ResponseHeadError::BadContentLength);
             }
         }
         Ok(())
     }
 
-    fn note_coding(&mut self, value: &[u8]) -> Result<(), ResponseError> {
+    fn record_coding(&mut self, value: &[u8]) -> Result<(), ResponseHeadError> {
         // No coding at all (RFC 2616 §3.6), which RFC 7230 took away.
         if self.is_lenient && trim_blanks(value).eq_ignore_ascii_case(b"identity") {
-            self.is_mended = true;
+            self.needed_leniency = true;
             return Ok(());
         }
-        if self.chunked || !trim_blanks(value).eq_ignore_ascii_case(b"chunked") {
-            return Err(ResponseError::BadTransferEncoding);
+        if self.is_chunked || !trim_blanks(value).eq_ignore_ascii_case(b"chunked") {
+            return Err(ResponseHeadError::BadTransferEncoding);
         }
-        self.chunked = true;
+        self.is_chunked = true;
         Ok(())
     }
 
     /// RFC 9112 §6.3, with every combination refused that readers disagree about.
-    fn body(
+    fn body_framing(
         &self,
         version: Version,
         status: u16,
         answers_head: bool,
-    ) -> Result<ResponseBody, ResponseError> {
+    ) -> Result<ResponseBodyFraming, ResponseHeadError> {
         if !self.is_lenient {
             self.check_framing(version, status)?;
         }
         // RFC 9112 §6.3 case 1. Another response follows, and readers that believe the fields find
         // it elsewhere.
-        if matches!(status, 100..=199) && self.chunked {
-            return Err(ResponseError::BadTransferEncoding);
+        if matches!(status, 100..=199) && self.is_chunked {
+            return Err(ResponseHeadError::BadTransferEncoding);
         }
         if matches!(status, 100 | 102..=199) && self.length.is_some_and(|length| length > 0) {
-            return Err(ResponseError::BadContentLength);
+            return Err(ResponseHeadError::BadContentLength);
         }
         if answers_head || is_bodiless(status) || status == 304 {
-            return Ok(ResponseBody::None);
+            return Ok(ResponseBodyFraming::None);
         }
         // RFC 9112 §6.3 case 3: the coding overrides a length.
         Ok(match self.length {
-            _ if self.chunked => ResponseBody::Chunked,
-            Some(length) => ResponseBody::Length(length),
-            None => ResponseBody::UntilClose,
+            _ if self.is_chunked => ResponseBodyFraming::Chunked,
+            Some(length) => ResponseBodyFraming::Length(length),
+            None => ResponseBodyFraming::UntilClose,
         })
     }
 
-    fn check_framing(&self, version: Version, status: u16) -> Result<(), ResponseError> {
-        if self.chunked && self.length.is_some() {
-            return Err(ResponseError::LengthAndCoding);
+    fn check_framing(&self, version: Version, status: u16) -> Result<(), ResponseHeadError> {
+        if self.is_chunked && self.length.is_some() {
+            return Err(ResponseHeadError::LengthAndCoding);
         }
         // RFC 9112 §6.1: a coding in HTTP/1.0 is faulty framing.
-        if self.chunked && version == Version::Http10 {
-            return Err(ResponseError::BadTransferEncoding);
+        if self.is_chunked && version == Version::Http10 {
+            return Err(ResponseHeadError::BadTransferEncoding);
         }
         // RFC 9112 §6.1: a server must not, and some readers would believe it.
-        if self.chunked && is_bodiless(status) {
-            return Err(ResponseError::BadTransferEncoding);
+        if self.is_chunked && is_bodiless(status) {
+            return Err(ResponseHeadError::BadTransferEncoding);
         }
         Ok(())
     }
 
-    fn keeps(&self, version: Version, status: u16, body: ResponseBody) -> bool {
-        let is_asked = !self.close && (version == Version::Http11 || self.keep_alive);
+    fn is_reusable(&self, version: Version, status: u16, body: ResponseBodyFraming) -> bool {
+        let is_asked =
+            !self.has_close_option && (version == Version::Http11 || self.has_keep_alive_option);
         let is_bodiless = is_bodiless(status);
         // Behind 204 and 304 a last chunk may follow, or not.
-        let is_faulty = self.chunked
+        let is_faulty = self.is_chunked
             && (self.length.is_some()
                 || version == Version::Http10
                 || is_bodiless
@@ -513,9 +515,9 @@ impl ResponseScanner {
         // What a server was tricked into writing may look like the end of a head: the next response is
         // not read from behind one that had to be mended.
         let is_doubtful = is_faulty
-            || self.is_mended
+            || self.needed_leniency
             || is_bodiless && self.length.is_some_and(|length| length > 0);
-        is_asked && !is_doubtful && status != 101 && body != ResponseBody::UntilClose
+        is_asked && !is_doubtful && status != 101 && body != ResponseBodyFraming::UntilClose
     }
 }
 
@@ -525,7 +527,7 @@ fn is_blank_line(line: &[u8]) -> bool {
 
 /// A field line as it should have been sent: no blank before the colon, folds replaced by a space, CR LF
 /// at its end. A line without a colon stays what it is.
-fn mend_line(whole: &[u8]) -> Vec<u8> {
+fn normalise_line(whole: &[u8]) -> Vec<u8> {
     let lines = whole.split(|&byte| byte == b'\n');
     let mut lines = lines.map(|line| line.strip_suffix(b"\r").unwrap_or(line));
     let first = lines.next().unwrap_or_default();
@@ -548,7 +550,7 @@ fn mend_line(whole: &[u8]) -> Vec<u8> {
 }
 
 /// Whether a line is one line, and its name ends with the colon.
-fn is_regular(whole: &[u8]) -> bool {
+fn is_well_formed_line(whole: &[u8]) -> bool {
     let first = memchr::memchr(b'\n', whole).map_or(whole, |end| &whole[..=end]);
     let colon = memchr::memchr(b':', first);
     let has_blank = colon.is_some_and(|at| at > 0 && matches!(first[at - 1], b' ' | b'\t'));
@@ -556,7 +558,7 @@ fn is_regular(whole: &[u8]) -> bool {
 }
 
 /// The field of a line with its end.
-fn checked_field(whole: &[u8]) -> Result<CheckedField<'_>, ResponseError> {
+fn parse_field_line(whole: &[u8]) -> Result<CheckedField<'_>, ResponseHeadError> {
     let line = &whole[..whole.len() - 2];
     let name_len = line
         .iter()
@@ -565,20 +567,20 @@ fn checked_field(whole: &[u8]) -> Result<CheckedField<'_>, ResponseError> {
     let (name, rest) = line.split_at(name_len);
     let [b':', value @ ..] = rest else {
         return Err(match line {
-            [b' ' | b'\t', ..] => ResponseError::FoldedField,
-            _ => ResponseError::BadFieldName,
+            [b' ' | b'\t', ..] => ResponseHeadError::FoldedField,
+            _ => ResponseHeadError::BadFieldName,
         });
     };
     if name.is_empty() {
-        return Err(ResponseError::BadFieldName);
+        return Err(ResponseHeadError::BadFieldName);
     }
     if !is_value(value) {
-        return Err(ResponseError::BadFieldValue);
+        return Err(ResponseHeadError::BadFieldValue);
     }
     Ok(CheckedField {
         line: whole,
         name,
-        known: KnownName::of(name),
+        known_name: KnownName::from_name(name),
         value: trim_blanks(value),
     })
 }
@@ -590,14 +592,14 @@ fn is_bodiless(status: u16) -> bool {
 
 /// Version, if it is one that is spoken, and status. The blank before an empty reason is left out
 /// by many servers; no reader is misled by that.
-fn parse_status_line(line: &[u8]) -> Result<(Option<Version>, u16), ResponseError> {
+fn parse_status_line(line: &[u8]) -> Result<(Option<Version>, u16), ResponseHeadError> {
     check_prefix(line)?;
-    let (version, rest) = match line.get(PREFIX.len()..) {
+    let (version, rest) = match line.get(VERSION_PREFIX.len()..) {
         Some([b'0', rest @ ..]) => (Some(Version::Http10), rest),
         Some([b'1', rest @ ..]) => (Some(Version::Http11), rest),
         Some([b'2'..=b'9', rest @ ..]) => (None, rest),
-        Some([_, ..]) => return Err(ResponseError::VersionNotSupported),
-        _ => return Err(ResponseError::BadStatusLine),
+        Some([_, ..]) => return Err(ResponseHeadError::VersionNotSupported),
+        _ => return Err(ResponseHeadError::BadStatusLine),
     };
     let [
         b' ',
@@ -607,30 +609,30 @@ fn parse_status_line(line: &[u8]) -> Result<(Option<Version>, u16), ResponseErro
         reason @ ..,
     ] = rest
     else {
-        return Err(ResponseError::BadStatusLine);
+        return Err(ResponseHeadError::BadStatusLine);
     };
     match reason {
         [] => {}
         [b' ', text @ ..] if is_value(text) => {}
-        [b' ', ..] => return Err(ResponseError::BadFieldValue),
-        _ => return Err(ResponseError::BadStatusLine),
+        [b' ', ..] => return Err(ResponseHeadError::BadFieldValue),
+        _ => return Err(ResponseHeadError::BadStatusLine),
     }
     let digit = |byte: &u8| u16::from(byte - b'0');
     Ok((version, digit(a) * 100 + digit(b) * 10 + digit(c)))
 }
 
 /// Whether what is there may be the beginning of a response.
-fn check_prefix(buf: &[u8]) -> Result<(), ResponseError> {
-    let common = buf.len().min(PREFIX.len());
-    if buf[..common] == PREFIX[..common] {
+fn check_prefix(buf: &[u8]) -> Result<(), ResponseHeadError> {
+    let common = buf.len().min(VERSION_PREFIX.len());
+    if buf[..common] == VERSION_PREFIX[..common] {
         Ok(())
     } else {
-        Err(ResponseError::NotHttp)
+        Err(ResponseHeadError::NotHttp)
     }
 }
 
 // All bytes are looked at, so that the compiler can look at many at once.
-const PREFIX: &[u8] = b"HTTP/1.";
+const VERSION_PREFIX: &[u8] = b"HTTP/1.";
 
 #[cfg(test)]
 mod tests {
@@ -640,7 +642,7 @@ mod tests {
     fn scan_leniently(
         text: &str,
         step: usize,
-    ) -> Result<(ResponseHead, Vec<String>), ResponseError> {
+    ) -> Result<(ResponseHead, Vec<String>), ResponseHeadError> {
         let (mut scanner, mut fields) = (ResponseScanner::lenient(), Vec::new());
         let mut end = 0;
         loop {
@@ -652,14 +654,14 @@ mod tests {
             };
             let limits = ResponseLimits::default();
             match scanner.scan_with(&text.as_bytes()[..end], false, &limits, &mut take)? {
-                Progress::Complete(head) => return Ok((head, fields)),
-                Progress::Partial => assert!(end < text.len(), "not complete: {text:?}"),
+                ParseProgress::Complete(head) => return Ok((head, fields)),
+                ParseProgress::Partial => assert!(end < text.len(), "not complete: {text:?}"),
             }
         }
     }
 
     #[test]
-    fn a_lenient_scanner_mends_what_old_servers_write() {
+    fn a_lenient_scanner_normalises_lines_of_old_servers() {
         let rows: [(&str, &str, &[&str]); 6] = [
             ("usual", "X: y\r\nZ:z\r\n\r\n", &["X: y", "Z: z"]),
             ("bare line feeds", "X: y\nZ: z\n\n", &["X: y", "Z: z"]),
@@ -700,36 +702,44 @@ mod tests {
             (
                 "200",
                 "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n",
-                ResponseBody::Chunked,
+                ResponseBodyFraming::Chunked,
             ),
             (
                 "200",
                 "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n",
-                ResponseBody::Chunked,
+                ResponseBodyFraming::Chunked,
             ),
             (
                 "200",
                 "Transfer-Encoding: identity\r\n",
-                ResponseBody::UntilClose,
+                ResponseBodyFraming::UntilClose,
             ),
             (
                 "200",
                 "Transfer-Encoding: Identity\r\nContent-Length: 5\r\n",
-                ResponseBody::Length(5),
+                ResponseBodyFraming::Length(5),
             ),
             (
                 "200",
                 "Transfer-Encoding: identity\r\nTransfer-Encoding: chunked\r\n",
-                ResponseBody::Chunked,
+                ResponseBodyFraming::Chunked,
             ),
-            ("204", "Transfer-Encoding: chunked\r\n", ResponseBody::None),
-            ("304", "Transfer-Encoding: chunked\r\n", ResponseBody::None),
+            (
+                "204",
+                "Transfer-Encoding: chunked\r\n",
+                ResponseBodyFraming::None,
+            ),
+            (
+                "304",
+                "Transfer-Encoding: chunked\r\n",
+                ResponseBodyFraming::None,
+            ),
         ];
         for (status, lines, body) in rows {
             let text = format!("HTTP/1.1 {status} X\r\n{lines}\r\n");
             let (head, _) = scan_leniently(&text, text.len()).unwrap();
             assert_eq!(
-                (head.body, head.keep_alive),
+                (head.framing, head.keep_alive),
                 (body, false),
                 "{status} {lines}"
             );
@@ -739,7 +749,10 @@ mod tests {
         assert_eq!((head.version, head.keep_alive), (Version::Http11, true));
         let old = "HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\n\r\n";
         let (head, _) = scan_leniently(old, old.len()).unwrap();
-        assert_eq!((head.body, head.keep_alive), (ResponseBody::Chunked, false));
+        assert_eq!(
+            (head.framing, head.keep_alive),
+            (ResponseBodyFraming::Chunked, false)
+        );
     }
 
     #[test]
@@ -768,7 +781,7 @@ mod tests {
     }
 
     #[test]
-    fn no_byte_is_searched_twice_however_slowly_a_head_comes() {
+    fn no_byte_is_searched_twice() {
         let heads = [
             format!("X: y\r\n{}\r\n", " z\n".repeat(20_000)),
             format!("X: y\r\n {}\r\n\r\n", "z".repeat(60_000)),
@@ -783,27 +796,30 @@ mod tests {
             let limits = ResponseLimits::default();
             for end in 1..text.len() {
                 // Whatever was not looked at before is all that a call may look at.
-                searched += end - scanner.looked;
+                searched += end - scanner.scanned;
                 let scanned = scanner.scan(&text.as_bytes()[..end], false, &limits);
-                assert_eq!(scanned, Ok(Progress::Partial), "{end}");
+                assert_eq!(scanned, Ok(ParseProgress::Partial), "{end}");
             }
             assert!(searched <= 2 * text.len(), "{searched} of {}", text.len());
             let scanned = scanner.scan(text.as_bytes(), false, &limits).unwrap();
-            assert!(matches!(scanned, Progress::Complete(head) if head.len == text.len()));
+            assert!(matches!(scanned, ParseProgress::Complete(head) if head.len == text.len()));
         }
     }
 
-    fn scan(text: &str, answers_head: bool) -> Result<Progress<ResponseHead>, ResponseError> {
+    fn scan(
+        text: &str,
+        answers_head: bool,
+    ) -> Result<ParseProgress<ResponseHead>, ResponseHeadError> {
         let limits = ResponseLimits {
-            head_bytes: 200,
-            fields: 4,
+            max_head_bytes: 200,
+            max_fields: 4,
         };
         let whole = ResponseScanner::new().scan(text.as_bytes(), answers_head, &limits);
         // The same outcome when it comes byte by byte, though an error may be seen earlier.
         let mut scanner = ResponseScanner::new();
         for end in 1..=text.len() {
             let pieces = scanner.scan(&text.as_bytes()[..end], answers_head, &limits);
-            if !matches!(pieces, Ok(Progress::Partial)) {
+            if !matches!(pieces, Ok(ParseProgress::Partial)) {
                 assert_eq!(pieces, whole, "{text:?} in pieces");
                 break;
             }
@@ -813,7 +829,7 @@ mod tests {
 
     #[test]
     fn finds_the_end_of_the_body() {
-        use ResponseBody::*;
+        use ResponseBodyFraming::*;
         for (name, head, expected) in [
             (
                 "length",
@@ -848,16 +864,16 @@ mod tests {
                 Length(0),
             ),
         ] {
-            let Ok(Progress::Complete(found)) = scan(head, false) else {
+            let Ok(ParseProgress::Complete(found)) = scan(head, false) else {
                 panic!("{name}: {:?}", scan(head, false));
             };
-            assert_eq!((found.body, found.len), (expected, head.len()), "{name}");
+            assert_eq!((found.framing, found.len), (expected, head.len()), "{name}");
         }
         let head = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n";
-        let Ok(Progress::Complete(found)) = scan(head, true) else {
+        let Ok(ParseProgress::Complete(found)) = scan(head, true) else {
             panic!("an answer to HEAD");
         };
-        assert_eq!(found.body, None);
+        assert_eq!(found.framing, None);
     }
 
     #[test]
@@ -888,13 +904,13 @@ mod tests {
             ("HTTP/1.1 100 Continue", true),
             ("HTTP/1.1 101 Switching Protocols\r\nUpgrade: x", false),
         ] {
-            let Ok(Progress::Complete(found)) = scan(&format!("{head}\r\n\r\n"), false) else {
+            let Ok(ParseProgress::Complete(found)) = scan(&format!("{head}\r\n\r\n"), false) else {
                 panic!("{head:?}");
             };
             assert_eq!(found.keep_alive, expected, "{head:?}");
         }
         // No body follows, whatever its head says.
-        let Ok(Progress::Complete(found)) = scan("HTTP/1.1 200 OK\r\n\r\n", true) else {
+        let Ok(ParseProgress::Complete(found)) = scan("HTTP/1.1 200 OK\r\n\r\n", true) else {
             panic!("an answer to HEAD");
         };
         assert!(found.keep_alive);
@@ -902,7 +918,7 @@ mod tests {
 
     #[test]
     fn refuses_what_readers_disagree_about() {
-        use ResponseError::*;
+        use ResponseHeadError::*;
         let long = format!("HTTP/1.1 200 OK\r\nX: {}\r\n\r\n", "x".repeat(300));
         let endless = format!("HTTP/1.1 200 OK\r\nX: {}", "x".repeat(300));
         for (name, head, expected) in [
@@ -1017,7 +1033,7 @@ mod tests {
             "HTTP/1.1 200 OK\r\n",
             "HTTP/1.1 200 OK\r\nA: b\r\n\r",
         ] {
-            assert_eq!(scan(head, false), Ok(Progress::Partial), "{head:?}");
+            assert_eq!(scan(head, false), Ok(ParseProgress::Partial), "{head:?}");
         }
     }
 }

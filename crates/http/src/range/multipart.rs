@@ -1,34 +1,34 @@
 //! Several parts in one body: `multipart/byteranges` (RFC 9110 §14.6).
 //!
-//! Whoever sends the parts frames them with a [`Multipart`] and goes through its pieces in order: text
+//! Whoever sends the parts frames them with a [`MultipartRanges`] and goes through its pieces in order: text
 //! that is given, and parts of the representation to fill in. The length is known before.
 
-use super::{Span, content_range};
+use super::{ByteRange, encode_content_range};
 use crate::grammar::DIGITS;
 
 /// Several parts of a representation with the text around them.
 #[derive(Clone, Debug)]
-pub struct Multipart {
+pub struct MultipartRanges {
     boundary: [u8; BOUNDARY_LEN],
-    pieces: Vec<Piece>,
+    pieces: Vec<MultipartPiece>,
 }
 
 const BOUNDARY_LEN: usize = 32;
 
 /// A piece of the body.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Piece {
+pub enum MultipartPiece {
     /// These bytes.
     Text(Vec<u8>),
     /// This part of the representation.
-    Content(Span),
+    Content(ByteRange),
 }
 
-impl Multipart {
+impl MultipartRanges {
     /// Frames `parts` of a representation of `total` bytes and this type. What stands between them is
     /// made from `random`, a number that whoever made the representation cannot have known: so it
     /// does not occur in there.
-    pub fn new(random: u128, content_type: Option<&[u8]>, parts: &[Span], total: u64) -> Self {
+    pub fn new(random: u128, content_type: Option<&[u8]>, parts: &[ByteRange], total: u64) -> Self {
         let mut boundary = [0; BOUNDARY_LEN];
         for (place, digit) in boundary.iter_mut().enumerate() {
             *digit = DIGITS[(random >> (4 * place) & 15) as usize];
@@ -41,11 +41,13 @@ impl Multipart {
                 text.extend_from_slice(&[b"Content-Type: ", content_type, b"\r\n"].concat());
             }
             text.extend_from_slice(b"Content-Range: ");
-            content_range(span.start, span.len, total, &mut text);
+            encode_content_range(span.start, span.len, total, &mut text);
             text.extend_from_slice(b"\r\n\r\n");
-            pieces.extend([Piece::Text(text), Piece::Content(span)]);
+            pieces.extend([MultipartPiece::Text(text), MultipartPiece::Content(span)]);
         }
-        pieces.push(Piece::Text([b"\r\n--", &boundary[..], b"--\r\n"].concat()));
+        pieces.push(MultipartPiece::Text(
+            [b"\r\n--", &boundary[..], b"--\r\n"].concat(),
+        ));
         Self { boundary, pieces }
     }
 
@@ -56,15 +58,15 @@ impl Multipart {
 
     /// The body's length in bytes.
     pub fn length(&self) -> u64 {
-        let length = |piece: &Piece| match piece {
-            Piece::Text(text) => text.len() as u64,
-            Piece::Content(span) => span.len,
+        let length = |piece: &MultipartPiece| match piece {
+            MultipartPiece::Text(text) => text.len() as u64,
+            MultipartPiece::Content(span) => span.len,
         };
         self.pieces.iter().map(length).sum()
     }
 
     /// The body, piece by piece.
-    pub fn into_pieces(self) -> Vec<Piece> {
+    pub fn into_pieces(self) -> Vec<MultipartPiece> {
         self.pieces
     }
 }
@@ -73,14 +75,17 @@ impl Multipart {
 mod tests {
     use super::*;
 
-    const SPANS: [Span; 2] = [Span { start: 0, len: 2 }, Span { start: 5, len: 1 }];
+    const SPANS: [ByteRange; 2] = [
+        ByteRange { start: 0, len: 2 },
+        ByteRange { start: 5, len: 1 },
+    ];
 
-    fn body(multipart: Multipart, content: &[u8]) -> String {
+    fn body(multipart: MultipartRanges, content: &[u8]) -> String {
         let mut body = Vec::new();
         for piece in multipart.into_pieces() {
             match piece {
-                Piece::Text(text) => body.extend_from_slice(&text),
-                Piece::Content(Span { start, len }) => {
+                MultipartPiece::Text(text) => body.extend_from_slice(&text),
+                MultipartPiece::Content(ByteRange { start, len }) => {
                     let place = |at: u64| usize::try_from(at).unwrap();
                     body.extend_from_slice(&content[place(start)..place(start + len)]);
                 }
@@ -91,7 +96,7 @@ mod tests {
 
     #[test]
     fn frames_each_part_and_knows_the_length() {
-        let multipart = Multipart::new(0x1f, Some(b"text/plain"), &SPANS, 10);
+        let multipart = MultipartRanges::new(0x1f, Some(b"text/plain"), &SPANS, 10);
         let boundary = format!("f1{}", "0".repeat(30));
         assert_eq!(
             multipart.content_type(),
@@ -109,7 +114,7 @@ mod tests {
 
     #[test]
     fn what_has_no_type_says_none() {
-        let multipart = Multipart::new(u128::MAX, None, &SPANS, 10);
+        let multipart = MultipartRanges::new(u128::MAX, None, &SPANS, 10);
         let body = body(multipart, b"0123456789");
         assert!(body.starts_with(&format!("--{}\r\nContent-Range: ", "f".repeat(32))));
     }

@@ -79,15 +79,15 @@ fn if_range_compares_strongly() {
 #[test]
 fn writes_content_range() {
     let mut out = Vec::new();
-    content_range(3, 4, 10, &mut out);
+    encode_content_range(3, 4, 10, &mut out);
     assert_eq!(out, b"bytes 3-6/10");
     out.clear();
-    content_range_unsatisfied(10, &mut out);
+    encode_unsatisfied_range(10, &mut out);
     assert_eq!(out, b"bytes */10");
 }
 
 fn parts(spans: &[(u64, u64)]) -> RangeOutcome {
-    let spans = spans.iter().map(|&(start, len)| Span { start, len });
+    let spans = spans.iter().map(|&(start, len)| ByteRange { start, len });
     RangeOutcome::Parts(spans.collect())
 }
 
@@ -173,9 +173,9 @@ fn any_field_is_answered_within_the_whole() {
         let len = [0, 1, 10, 11, 1000][next(5)];
         let spans = match select_range(Some(field.as_bytes()), None, len, b"", None) {
             RangeOutcome::Whole | RangeOutcome::Unsatisfiable => continue,
-            RangeOutcome::Part { start, len } => vec![Span { start, len }],
+            RangeOutcome::Part { start, len } => vec![ByteRange { start, len }],
             RangeOutcome::Parts(spans) => {
-                assert!((2..=PARTS_MAX).contains(&spans.len()), "{field}");
+                assert!((2..=MAX_PARTS).contains(&spans.len()), "{field}");
                 spans
             }
         };
@@ -190,7 +190,7 @@ fn any_field_is_answered_within_the_whole() {
 
 #[test]
 fn content_ranges_are_read_when_they_say_all() {
-    let part = |start, len, total| Some((Span { start, len }, total));
+    let part = |start, len, total| Some((ByteRange { start, len }, total));
     for (value, expected) in [
         ("bytes 0-0/1", part(0, 1, 1)),
         ("BYTES 5-9/10", part(5, 5, 10)),

@@ -11,38 +11,38 @@ use super::{Opcode, code, deflate};
 
 /// What a client sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ClientEvent {
+pub enum WebSocketEvent {
     /// A whole message; one that is text is UTF-8.
     Message { is_text: bool, payload: Vec<u8> },
     /// To be answered by a pong with the same payload.
     Ping(Vec<u8>),
     /// It is still there.
     Pong,
-    /// It closes; [`code::NO_CODE`] when it said none. Nothing that follows counts.
+    /// It closes; [`code::NO_STATUS`] when it said none. Nothing that follows counts.
     Close { code: u16, reason: String },
 }
 
 /// Why a connection must be closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum ClientError {
+pub enum WebSocketError {
     #[error("{0}")]
     Protocol(&'static str),
     #[error("text that is not UTF-8")]
-    NotUtf8,
+    InvalidUtf8,
     #[error("a message over the limit")]
-    TooBig,
+    MessageTooBig,
     #[error("compressed data that cannot be read")]
-    Corrupt,
+    InvalidDeflate,
 }
 
-impl ClientError {
+impl WebSocketError {
     /// The code for the close.
     #[must_use]
     pub fn code(self) -> u16 {
         match self {
-            Self::Protocol(_) => code::PROTOCOL,
-            Self::NotUtf8 | Self::Corrupt => code::NOT_UTF8,
-            Self::TooBig => code::TOO_BIG,
+            Self::Protocol(_) => code::PROTOCOL_ERROR,
+            Self::InvalidUtf8 | Self::InvalidDeflate => code::INVALID_PAYLOAD,
+            Self::MessageTooBig => code::MESSAGE_TOO_BIG,
         }
     }
 }
@@ -50,61 +50,61 @@ impl ClientError {
 /// The receiving side of one connection.
 #[derive(Debug)]
 pub struct MessageDecoder {
-    message_max: usize,
+    max_message_bytes: usize,
     /// The start of a frame, as far as it has come.
-    head: [u8; HEAD_MAX],
+    head: [u8; MAX_HEAD_BYTES],
     head_len: u8,
-    frame: Option<Frame>,
+    frame: Option<IncomingFrame>,
     /// A message is under way in `message`.
-    kind: Option<Kind>,
+    kind: Option<MessageKind>,
     message: Vec<u8>,
     /// Bytes of it that are known to be UTF-8.
-    checked: usize,
+    validated_len: usize,
     control: Vec<u8>,
     is_closed: bool,
     /// Whether compressed messages were agreed on.
-    inflates: bool,
+    is_deflate_enabled: bool,
     /// The message that is under way is one.
     is_compressed: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum MessageKind {
     Text,
     Binary,
 }
 
 /// A frame whose payload is coming.
 #[derive(Debug, Clone, Copy)]
-struct Frame {
+struct IncomingFrame {
     opcode: Opcode,
     is_final: bool,
-    left: usize,
+    remaining: usize,
     /// Turned so that its first byte is the next one's.
     mask: [u8; 4],
 }
 
 /// Two bytes, eight of length, four of mask.
-const HEAD_MAX: usize = 14;
+const MAX_HEAD_BYTES: usize = 14;
 
 /// Room that is made ahead for a message whose length its frame declares.
-const AHEAD_MAX: usize = 64 * 1024;
+const MAX_RESERVED_BYTES: usize = 64 * 1024;
 
 impl MessageDecoder {
     /// For a fresh connection; no message may have more than `message_max` bytes.
     #[must_use]
     pub fn new(message_max: usize) -> Self {
         Self {
-            message_max,
-            head: [0; HEAD_MAX],
+            max_message_bytes: message_max,
+            head: [0; MAX_HEAD_BYTES],
             head_len: 0,
             frame: None,
             kind: None,
             message: Vec::new(),
-            checked: 0,
+            validated_len: 0,
             control: Vec::new(),
             is_closed: false,
-            inflates: false,
+            is_deflate_enabled: false,
             is_compressed: false,
         }
     }
@@ -113,20 +113,20 @@ impl MessageDecoder {
     #[must_use]
     pub fn with_deflate(self) -> Self {
         Self {
-            inflates: true,
+            is_deflate_enabled: true,
             ..self
         }
     }
 
     /// Bytes that it holds of what has not come whole.
     #[must_use]
-    pub fn held_bytes(&self) -> usize {
+    pub fn buffered_bytes(&self) -> usize {
         self.message.capacity() + self.control.capacity()
     }
 
     /// How much has come of a message that is under way; `None` between messages.
     #[must_use]
-    pub fn begun_bytes(&self) -> Option<usize> {
+    pub fn partial_message_bytes(&self) -> Option<usize> {
         self.kind.map(|_| self.message.len())
     }
 
@@ -134,19 +134,19 @@ impl MessageDecoder {
     ///
     /// # Errors
     /// What the connection must be closed for; it is final.
-    pub fn decode(&mut self, input: &mut &[u8]) -> Result<Option<ClientEvent>, ClientError> {
+    pub fn decode(&mut self, input: &mut &[u8]) -> Result<Option<WebSocketEvent>, WebSocketError> {
         while !self.is_closed {
             let frame = match self.frame {
                 Some(frame) => frame,
-                None => match self.take_head(input)? {
+                None => match self.read_head(input)? {
                     Some(frame) => frame,
                     None => return Ok(None),
                 },
             };
-            let (bytes, rest) = input.split_at(input.len().min(frame.left));
+            let (bytes, rest) = input.split_at(input.len().min(frame.remaining));
             *input = rest;
-            let frame = self.take_payload(frame, bytes)?;
-            if frame.left > 0 {
+            let frame = self.read_payload(frame, bytes)?;
+            if frame.remaining > 0 {
                 self.frame = Some(frame);
                 return Ok(None);
             }
@@ -159,10 +159,10 @@ impl MessageDecoder {
         Ok(None)
     }
 
-    fn take_head(&mut self, input: &mut &[u8]) -> Result<Option<Frame>, ClientError> {
+    fn read_head(&mut self, input: &mut &[u8]) -> Result<Option<IncomingFrame>, WebSocketError> {
         loop {
             let have = usize::from(self.head_len);
-            let needed = head_needed(&self.head[..have]);
+            let needed = required_head_len(&self.head[..have]);
             if have == needed {
                 self.head_len = 0;
                 return self.begin_frame(needed).map(Some);
@@ -176,33 +176,33 @@ impl MessageDecoder {
             self.head_len += u8::try_from(bytes.len()).unwrap_or(0);
             // What is wrong is said with the first two bytes, whatever follows.
             if have < 2 && self.head_len >= 2 {
-                self.check_start()?;
+                self.check_frame_start()?;
             }
         }
     }
 
     /// What can be said of a frame by its first two bytes.
-    fn check_start(&self) -> Result<Opcode, ClientError> {
+    fn check_frame_start(&self) -> Result<Opcode, WebSocketError> {
         let [mut first, second, ..] = self.head;
         // Only the first frame of a message says that it is compressed (RFC 7692 §6).
-        if self.inflates && matches!(first & OPCODE, TEXT | BINARY) {
-            first &= !COMPRESSED;
+        if self.is_deflate_enabled && matches!(first & OPCODE_BITS, TEXT | BINARY) {
+            first &= !RSV1;
         }
-        check_start(first, second)
+        parse_frame_start(first, second)
     }
 
     /// Bytes of frames that the message under way may have.
-    fn frames_max(&self) -> usize {
+    fn max_payload_bytes(&self) -> usize {
         match self.is_compressed {
-            false => self.message_max,
+            false => self.max_message_bytes,
             // What does not compress gets a little longer: five bytes for each block.
-            true => self.message_max + (self.message_max >> 8) + 64,
+            true => self.max_message_bytes + (self.max_message_bytes >> 8) + 64,
         }
     }
 
     /// The whole head is here.
-    fn begin_frame(&mut self, head_len: usize) -> Result<Frame, ClientError> {
-        let opcode = self.check_start()?;
+    fn begin_frame(&mut self, head_len: usize) -> Result<IncomingFrame, WebSocketError> {
+        let opcode = self.check_frame_start()?;
         let left = self.payload_len()?;
         let at = head_len - 4;
         let mask = [
@@ -213,38 +213,38 @@ impl MessageDecoder {
         ];
         match opcode {
             Opcode::Text | Opcode::Binary if self.kind.is_some() => {
-                return Err(ClientError::Protocol("a message within a message"));
+                return Err(WebSocketError::Protocol("a message within a message"));
             }
-            Opcode::Text => self.kind = Some(Kind::Text),
-            Opcode::Binary => self.kind = Some(Kind::Binary),
+            Opcode::Text => self.kind = Some(MessageKind::Text),
+            Opcode::Binary => self.kind = Some(MessageKind::Binary),
             Opcode::Continuation if self.kind.is_none() => {
-                return Err(ClientError::Protocol("a continuation of nothing"));
+                return Err(WebSocketError::Protocol("a continuation of nothing"));
             }
             _ => {}
         }
         let left = usize::try_from(left).unwrap_or(usize::MAX);
         if !opcode.is_control() {
             if opcode != Opcode::Continuation {
-                self.is_compressed = self.head[0] & COMPRESSED != 0;
+                self.is_compressed = self.head[0] & RSV1 != 0;
             }
-            if left > self.frames_max().saturating_sub(self.message.len()) {
-                return Err(ClientError::TooBig);
+            if left > self.max_payload_bytes().saturating_sub(self.message.len()) {
+                return Err(WebSocketError::MessageTooBig);
             }
             // A length that is only announced makes no room beyond what one read could bring.
-            self.message.reserve_exact(left.min(AHEAD_MAX));
+            self.message.reserve_exact(left.min(MAX_RESERVED_BYTES));
         }
         let is_final = self.head[0] & FIN != 0;
-        Ok(Frame {
+        Ok(IncomingFrame {
             opcode,
             is_final,
-            left,
+            remaining: left,
             mask,
         })
     }
 
-    fn payload_len(&self) -> Result<u64, ClientError> {
+    fn payload_len(&self) -> Result<u64, WebSocketError> {
         let head = &self.head;
-        let (len, least) = match head[1] & LEN {
+        let (len, least) = match head[1] & LENGTH_BITS {
             126 => (u64::from(u16::from_be_bytes([head[2], head[3]])), 126),
             127 => {
                 let [_, _, bytes @ .., _, _, _, _] = *head;
@@ -254,14 +254,18 @@ impl MessageDecoder {
         };
         // RFC 6455 §5.2: the shortest form, and no sign bit.
         if len < least || len > u64::MAX >> 1 {
-            return Err(ClientError::Protocol(
+            return Err(WebSocketError::Protocol(
                 "a length in a form that it may not have",
             ));
         }
         Ok(len)
     }
 
-    fn take_payload(&mut self, frame: Frame, bytes: &[u8]) -> Result<Frame, ClientError> {
+    fn read_payload(
+        &mut self,
+        frame: IncomingFrame,
+        bytes: &[u8],
+    ) -> Result<IncomingFrame, WebSocketError> {
         let into = match frame.opcode.is_control() {
             true => &mut self.control,
             false => &mut self.message,
@@ -271,64 +275,69 @@ impl MessageDecoder {
         unmask(&mut into[start..], frame.mask);
         let mut mask = frame.mask;
         mask.rotate_left(bytes.len() % 4);
-        let is_text = self.kind == Some(Kind::Text) && !self.is_compressed;
+        let is_text = self.kind == Some(MessageKind::Text) && !self.is_compressed;
         if !frame.opcode.is_control() && is_text {
             self.check_text(false)?;
         }
-        Ok(Frame {
-            left: frame.left - bytes.len(),
+        Ok(IncomingFrame {
+            remaining: frame.remaining - bytes.len(),
             mask,
             ..frame
         })
     }
 
     /// Looks at the text that was not looked at; at its end no character may be incomplete.
-    fn check_text(&mut self, is_end: bool) -> Result<(), ClientError> {
-        match std::str::from_utf8(&self.message[self.checked..]) {
-            Ok(_) => self.checked = self.message.len(),
+    fn check_text(&mut self, is_end: bool) -> Result<(), WebSocketError> {
+        match std::str::from_utf8(&self.message[self.validated_len..]) {
+            Ok(_) => self.validated_len = self.message.len(),
             Err(error) if error.error_len().is_none() && !is_end => {
-                self.checked += error.valid_up_to();
+                self.validated_len += error.valid_up_to();
             }
-            Err(_) => return Err(ClientError::NotUtf8),
+            Err(_) => return Err(WebSocketError::InvalidUtf8),
         }
         Ok(())
     }
 
-    fn end_frame(&mut self, frame: Frame) -> Result<Option<ClientEvent>, ClientError> {
+    fn end_frame(
+        &mut self,
+        frame: IncomingFrame,
+    ) -> Result<Option<WebSocketEvent>, WebSocketError> {
         match frame.opcode {
-            Opcode::Ping => Ok(Some(ClientEvent::Ping(std::mem::take(&mut self.control)))),
+            Opcode::Ping => Ok(Some(WebSocketEvent::Ping(std::mem::take(
+                &mut self.control,
+            )))),
             Opcode::Pong => {
                 self.control = Vec::new();
-                Ok(Some(ClientEvent::Pong))
+                Ok(Some(WebSocketEvent::Pong))
             }
             Opcode::Close => {
                 self.is_closed = true;
-                close(&std::mem::take(&mut self.control)).map(Some)
+                parse_close(&std::mem::take(&mut self.control)).map(Some)
             }
             _ if !frame.is_final => Ok(None),
             _ => {
-                let is_text = self.kind.take() == Some(Kind::Text);
+                let is_text = self.kind.take() == Some(MessageKind::Text);
                 if std::mem::take(&mut self.is_compressed) {
                     let compressed = std::mem::take(&mut self.message);
-                    self.message = deflate::inflate(&compressed, self.message_max)?;
+                    self.message = deflate::inflate(&compressed, self.max_message_bytes)?;
                 }
                 if is_text {
                     self.check_text(true)?;
                 }
-                self.checked = 0;
+                self.validated_len = 0;
                 let payload = std::mem::take(&mut self.message);
-                Ok(Some(ClientEvent::Message { is_text, payload }))
+                Ok(Some(WebSocketEvent::Message { is_text, payload }))
             }
         }
     }
 }
 
 /// Bytes of the head, as far as what is there says.
-fn head_needed(head: &[u8]) -> usize {
+fn required_head_len(head: &[u8]) -> usize {
     let Some(second) = head.get(1) else {
         return 2;
     };
-    6 + match second & LEN {
+    6 + match second & LENGTH_BITS {
         126 => 2,
         127 => 8,
         _ => 0,
@@ -336,39 +345,41 @@ fn head_needed(head: &[u8]) -> usize {
 }
 
 /// What can be said of a frame by its first two bytes.
-fn check_start(first: u8, second: u8) -> Result<Opcode, ClientError> {
-    if first & RESERVED != 0 {
-        return Err(ClientError::Protocol("a reserved bit"));
+fn parse_frame_start(first: u8, second: u8) -> Result<Opcode, WebSocketError> {
+    if first & RESERVED_BITS != 0 {
+        return Err(WebSocketError::Protocol("a reserved bit"));
     }
-    let Some(opcode) = Opcode::from_number(first & OPCODE) else {
-        return Err(ClientError::Protocol("a reserved opcode"));
+    let Some(opcode) = Opcode::from_number(first & OPCODE_BITS) else {
+        return Err(WebSocketError::Protocol("a reserved opcode"));
     };
-    if second & MASKED == 0 {
-        return Err(ClientError::Protocol("a frame without a mask"));
+    if second & MASK_BIT == 0 {
+        return Err(WebSocketError::Protocol("a frame without a mask"));
     }
     if opcode.is_control() && first & FIN == 0 {
-        return Err(ClientError::Protocol("a control frame in fragments"));
+        return Err(WebSocketError::Protocol("a control frame in fragments"));
     }
-    if opcode.is_control() && second & LEN > 125 {
-        return Err(ClientError::Protocol("a control frame over 125 bytes"));
+    if opcode.is_control() && second & LENGTH_BITS > 125 {
+        return Err(WebSocketError::Protocol("a control frame over 125 bytes"));
     }
     Ok(opcode)
 }
 
-fn close(payload: &[u8]) -> Result<ClientEvent, ClientError> {
+fn parse_close(payload: &[u8]) -> Result<WebSocketEvent, WebSocketError> {
     let (code, reason) = match payload {
-        [] => (code::NO_CODE, &[][..]),
-        [_] => return Err(ClientError::Protocol("half of a close code")),
+        [] => (code::NO_STATUS, &[][..]),
+        [_] => return Err(WebSocketError::Protocol("half of a close code")),
         [high, low, reason @ ..] => (u16::from_be_bytes([*high, *low]), reason),
     };
-    if code != code::NO_CODE && !code::is_sendable(code)
-        || payload.len() >= 2 && code == code::NO_CODE
+    if code != code::NO_STATUS && !code::is_sendable(code)
+        || payload.len() >= 2 && code == code::NO_STATUS
     {
-        return Err(ClientError::Protocol("a close code that nobody may send"));
+        return Err(WebSocketError::Protocol(
+            "a close code that nobody may send",
+        ));
     }
-    let reason = std::str::from_utf8(reason).map_err(|_| ClientError::NotUtf8)?;
+    let reason = std::str::from_utf8(reason).map_err(|_| WebSocketError::InvalidUtf8)?;
     let reason = reason.to_owned();
-    Ok(ClientEvent::Close { code, reason })
+    Ok(WebSocketEvent::Close { code, reason })
 }
 
 /// RFC 6455 §5.3. Whole words of the mask first: the compiler makes wide steps of them.
@@ -384,11 +395,11 @@ fn unmask(bytes: &mut [u8], mask: [u8; 4]) {
 }
 
 const FIN: u8 = 0x80;
-const RESERVED: u8 = 0x70;
+const RESERVED_BITS: u8 = 0x70;
 /// RSV1, of the first frame of a message (RFC 7692 §6).
-const COMPRESSED: u8 = 0x40;
+const RSV1: u8 = 0x40;
 const TEXT: u8 = Opcode::Text as u8;
 const BINARY: u8 = Opcode::Binary as u8;
-const OPCODE: u8 = 0x0f;
-const MASKED: u8 = 0x80;
-const LEN: u8 = 0x7f;
+const OPCODE_BITS: u8 = 0x0f;
+const MASK_BIT: u8 = 0x80;
+const LENGTH_BITS: u8 = 0x7f;

@@ -14,24 +14,24 @@ use std::cell::RefCell;
 
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
 
-use super::ClientError;
+use super::WebSocketError;
 use crate::RequestHead;
 
 /// What was agreed with one client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Deflate {
+pub struct DeflateParams {
     /// Bits of the window that the client can unfold: 8 to 15.
     window_bits: u8,
     /// Whether the client asked for the limit, and is to be told that it is kept.
-    names_window: bool,
+    echoes_window: bool,
 }
 
-impl Deflate {
+impl DeflateParams {
     /// The value of `Sec-WebSocket-Extensions` in the answer.
     #[must_use]
-    pub fn agreement(self) -> String {
+    pub fn extension_header(self) -> String {
         let base = "permessage-deflate; server_no_context_takeover; client_no_context_takeover";
-        match self.names_window {
+        match self.echoes_window {
             false => base.to_owned(),
             true => format!("{base}; server_max_window_bits={}", self.window_bits),
         }
@@ -41,42 +41,42 @@ impl Deflate {
     /// long one would hold up the other connections of its loop, and none may refer to what lies beyond
     /// the client's window.
     #[must_use]
-    pub fn covers(self, len: usize) -> bool {
+    pub fn should_compress(self, len: usize) -> bool {
         let window = 1_usize << self.window_bits;
-        (COMPRESS_MIN..=COMPRESS_MAX).contains(&len)
-            && (len <= window || self.window_bits == WINDOW_BITS_MAX)
+        (MIN_COMPRESSED_LEN..=MAX_COMPRESSED_LEN).contains(&len)
+            && (len <= window || self.window_bits == MAX_WINDOW_BITS)
     }
 }
 
 /// Below this a frame hardly gets shorter, and fits into one packet as it is.
-const COMPRESS_MIN: usize = 512;
+const MIN_COMPRESSED_LEN: usize = 512;
 
 /// About two milliseconds of work at the level below.
-const COMPRESS_MAX: usize = 256 * 1024;
+const MAX_COMPRESSED_LEN: usize = 256 * 1024;
 
 /// What deflate refers back to at most: 32 KiB.
-const WINDOW_BITS_MAX: u8 = 15;
+const MAX_WINDOW_BITS: u8 = 15;
 
 /// Takes the first of a client's offers that can be kept (RFC 7692 §5.1); `None` without one.
 #[must_use]
-pub fn negotiate(head: &RequestHead) -> Option<Deflate> {
+pub fn negotiate_deflate(head: &RequestHead) -> Option<DeflateParams> {
     let lines = head.field_all("sec-websocket-extensions");
     let mut offers = lines.flat_map(|line| line.split(|&byte| byte == b','));
-    offers.find_map(read_offer)
+    offers.find_map(parse_offer)
 }
 
 /// One offer; `None` when it is of another extension, or has a parameter that is unknown, twice there or
 /// has a wrong value: such an offer is declined (RFC 7692 §7).
-fn read_offer(offer: &[u8]) -> Option<Deflate> {
+fn parse_offer(offer: &[u8]) -> Option<DeflateParams> {
     let offer = std::str::from_utf8(offer).ok()?;
     let mut parts = offer.split(';').map(str::trim);
     if !parts.next()?.eq_ignore_ascii_case("permessage-deflate") {
         return None;
     }
     let mut seen = [false; 4];
-    let mut deflate = Deflate {
-        window_bits: WINDOW_BITS_MAX,
-        names_window: false,
+    let mut deflate = DeflateParams {
+        window_bits: MAX_WINDOW_BITS,
+        echoes_window: false,
     };
     for part in parts {
         let (name, value) = match part.split_once('=') {
@@ -93,13 +93,13 @@ fn read_offer(offer: &[u8]) -> Option<Deflate> {
             // Both are what this side does anyway.
             (SERVER_NO_CONTEXT | CLIENT_NO_CONTEXT, None) => {}
             (SERVER_WINDOW, Some(value)) => {
-                deflate.window_bits = window_bits(value)?;
-                deflate.names_window = true;
+                deflate.window_bits = parse_window_bits(value)?;
+                deflate.echoes_window = true;
             }
             // A hint that the client could be told a limit: a window of any size is unfolded here.
             (CLIENT_WINDOW, None) => {}
             (CLIENT_WINDOW, Some(value)) => {
-                window_bits(value)?;
+                parse_window_bits(value)?;
             }
             _ => return None,
         }
@@ -119,7 +119,7 @@ const SERVER_WINDOW: usize = 2;
 const CLIENT_WINDOW: usize = 3;
 
 /// 8 to 15, without leading zeros (RFC 7692 §7.1.2.1), perhaps as a quoted string.
-fn window_bits(value: &str) -> Option<u8> {
+fn parse_window_bits(value: &str) -> Option<u8> {
     let quoted = value.strip_prefix('"').and_then(|v| v.strip_suffix('"'));
     match quoted.unwrap_or(value) {
         "8" => Some(8),
@@ -146,45 +146,45 @@ pub fn compress(payload: &[u8]) -> Option<Vec<u8>> {
         let is_whole = matches!(done, Ok(Status::Ok))
             && compressor.total_in() == payload.len() as u64
             && out.len() < out.capacity()
-            && out.ends_with(&TAIL);
+            && out.ends_with(&FLUSH_TAIL);
         if !is_whole {
             return None;
         }
-        out.truncate(out.len() - TAIL.len());
+        out.truncate(out.len() - FLUSH_TAIL.len());
         out.shrink_to_fit();
         Some(out)
     })
 }
 
 /// The message in `compressed`, which must not be longer than `max`.
-pub(super) fn inflate(compressed: &[u8], max: usize) -> Result<Vec<u8>, ClientError> {
+pub(super) fn inflate(compressed: &[u8], max: usize) -> Result<Vec<u8>, WebSocketError> {
     DECOMPRESSOR.with_borrow_mut(|decompressor| {
         decompressor.reset(false);
         let mut out = Vec::new();
-        for input in [compressed, &TAIL] {
-            match unfold(decompressor, input, &mut out, max)? {
+        for input in [compressed, &FLUSH_TAIL] {
+            match inflate_chunk(decompressor, input, &mut out, max)? {
                 // A last block ends the message; the tail that was taken off is then not needed.
-                Unfolded::Ended => return Ok(out),
-                Unfolded::All => {}
+                InflateStatus::StreamEnd => return Ok(out),
+                InflateStatus::InputConsumed => {}
             }
         }
         Ok(out)
     })
 }
 
-enum Unfolded {
+enum InflateStatus {
     /// All of the input was taken.
-    All,
+    InputConsumed,
     /// A block said that it is the last.
-    Ended,
+    StreamEnd,
 }
 
-fn unfold(
+fn inflate_chunk(
     decompressor: &mut Decompress,
     mut input: &[u8],
     out: &mut Vec<u8>,
     max: usize,
-) -> Result<Unfolded, ClientError> {
+) -> Result<InflateStatus, WebSocketError> {
     loop {
         if out.len() == out.capacity() {
             // One byte more than allowed shows that there is more.
@@ -194,21 +194,23 @@ fn unfold(
         let (before, taken) = (out.len(), decompressor.total_in());
         let status = decompressor
             .decompress_vec(input, out, FlushDecompress::Sync)
-            .map_err(|_| ClientError::Corrupt)?;
+            .map_err(|_| WebSocketError::InvalidDeflate)?;
         let taken = decompressor.total_in() - taken;
         input = &input[usize::try_from(taken)
             .unwrap_or(usize::MAX)
             .min(input.len())..];
         if out.len() > max {
-            return Err(ClientError::TooBig);
+            return Err(WebSocketError::MessageTooBig);
         }
         match status {
-            Status::StreamEnd => return Ok(Unfolded::Ended),
+            Status::StreamEnd => return Ok(InflateStatus::StreamEnd),
             // What is left in the decompressor shows once there is room.
-            _ if input.is_empty() && out.len() < out.capacity() => return Ok(Unfolded::All),
+            _ if input.is_empty() && out.len() < out.capacity() => {
+                return Ok(InflateStatus::InputConsumed);
+            }
             // It neither takes nor gives: it never will.
             _ if taken == 0 && out.len() == before && out.len() < out.capacity() => {
-                return Err(ClientError::Corrupt);
+                return Err(WebSocketError::InvalidDeflate);
             }
             _ => {}
         }
@@ -216,14 +218,14 @@ fn unfold(
 }
 
 /// What ends each flush and is not sent (RFC 7692 §7.2.1).
-const TAIL: [u8; 4] = [0, 0, 0xff, 0xff];
+const FLUSH_TAIL: [u8; 4] = [0, 0, 0xff, 0xff];
 
 /// Fast: most of the gain is in the first pass, and a loop has others to serve.
-const LEVEL: u32 = 1;
+const COMPRESSION_LEVEL: u32 = 1;
 
 thread_local! {
     static COMPRESSOR: RefCell<Compress> =
-        RefCell::new(Compress::new(Compression::new(LEVEL), false));
+        RefCell::new(Compress::new(Compression::new(COMPRESSION_LEVEL), false));
     static DECOMPRESSOR: RefCell<Decompress> = RefCell::new(Decompress::new(false));
 }
 

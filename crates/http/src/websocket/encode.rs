@@ -3,18 +3,18 @@
 use super::{Opcode, code};
 
 /// The longest start of a frame of ours.
-pub const FRAME_HEAD_MAX: usize = 10;
+pub const MAX_FRAME_HEAD_BYTES: usize = 10;
 
 /// The start of a frame, to be followed by its payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameHead {
-    bytes: [u8; FRAME_HEAD_MAX],
+    bytes: [u8; MAX_FRAME_HEAD_BYTES],
     len: u8,
 }
 
 impl FrameHead {
     fn new(opcode: Opcode, payload_len: usize) -> Self {
-        let mut bytes = [0; FRAME_HEAD_MAX];
+        let mut bytes = [0; MAX_FRAME_HEAD_BYTES];
         bytes[0] = FIN | opcode as u8;
         let len = match (u8::try_from(payload_len), u16::try_from(payload_len)) {
             (Ok(small @ ..=125), _) => {
@@ -44,7 +44,7 @@ impl FrameHead {
 
 /// The start of a message of `len` bytes.
 #[must_use]
-pub fn message_head(is_text: bool, len: usize) -> FrameHead {
+pub fn message_frame_head(is_text: bool, len: usize) -> FrameHead {
     let opcode = match is_text {
         true => Opcode::Text,
         false => Opcode::Binary,
@@ -54,38 +54,38 @@ pub fn message_head(is_text: bool, len: usize) -> FrameHead {
 
 /// The start of a message that is compressed to `len` bytes (RFC 7692 §6).
 #[must_use]
-pub fn compressed_head(is_text: bool, len: usize) -> FrameHead {
-    let mut head = message_head(is_text, len);
+pub fn compressed_frame_head(is_text: bool, len: usize) -> FrameHead {
+    let mut head = message_frame_head(is_text, len);
     head.bytes[0] |= RSV1;
     head
 }
 
 /// Appends a ping or pong; of a payload over 125 bytes (RFC 6455 §5.5) the start.
-pub fn control_frame(out: &mut Vec<u8>, opcode: Opcode, payload: &[u8]) {
+pub fn encode_control_frame(out: &mut Vec<u8>, opcode: Opcode, payload: &[u8]) {
     let payload = &payload[..payload.len().min(125)];
     out.extend_from_slice(FrameHead::new(opcode, payload.len()).as_bytes());
     out.extend_from_slice(payload);
 }
 
-/// Appends a close. A code that is never sent ([`code::NO_CODE`], [`code::BROKEN`]) gives one without;
-/// one that nobody may send gives [`code::UNEXPECTED`].
-pub fn close_frame(out: &mut Vec<u8>, with: u16, reason: &str) {
-    if matches!(with, code::NO_CODE | code::BROKEN) {
-        return control_frame(out, Opcode::Close, b"");
+/// Appends a close. A code that is never sent ([`code::NO_STATUS`], [`code::ABNORMAL_CLOSURE`]) gives one without;
+/// one that nobody may send gives [`code::INTERNAL_ERROR`].
+pub fn encode_close_frame(out: &mut Vec<u8>, with: u16, reason: &str) {
+    if matches!(with, code::NO_STATUS | code::ABNORMAL_CLOSURE) {
+        return encode_control_frame(out, Opcode::Close, b"");
     }
     let with = match code::is_sendable(with) {
         true => with,
-        false => code::UNEXPECTED,
+        false => code::INTERNAL_ERROR,
     };
     let mut payload = with.to_be_bytes().to_vec();
-    payload.extend_from_slice(cut_reason(reason).as_bytes());
-    control_frame(out, Opcode::Close, &payload);
+    payload.extend_from_slice(truncate_reason(reason).as_bytes());
+    encode_control_frame(out, Opcode::Close, &payload);
 }
 
 /// The start of a reason that has room in a close, cut between two characters (RFC 6455 §5.5.1).
 #[must_use]
-pub fn cut_reason(reason: &str) -> &str {
-    let mut end = reason.len().min(REASON_MAX);
+pub fn truncate_reason(reason: &str) -> &str {
+    let mut end = reason.len().min(MAX_REASON_BYTES);
     while !reason.is_char_boundary(end) {
         end -= 1;
     }
@@ -95,4 +95,4 @@ pub fn cut_reason(reason: &str) -> &str {
 const FIN: u8 = 0x80;
 const RSV1: u8 = 0x40;
 /// What a close has room for beside its code.
-const REASON_MAX: usize = 123;
+const MAX_REASON_BYTES: usize = 123;

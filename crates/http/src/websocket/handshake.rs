@@ -11,47 +11,47 @@ use crate::{BodyFraming, Method, RequestHead};
 
 /// What a request asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Offer {
+pub enum HandshakeRequest {
     /// No WebSocket: an ordinary request, whatever else it offers.
-    None,
+    NotWebSocket,
     /// A WebSocket; the value of `Sec-WebSocket-Accept` if it is taken.
-    Taken { accept: String },
+    Valid { accept: String },
     /// A WebSocket of another version: 426, with `Sec-WebSocket-Version: 13` (RFC 6455 §4.2.2).
-    OtherVersion,
+    UnsupportedVersion,
     /// One that breaks the rules: 400.
-    Broken(&'static str),
+    Invalid(&'static str),
 }
 
 /// Looks at a request that may ask for a WebSocket.
 #[must_use]
-pub fn offer(head: &RequestHead) -> Offer {
-    if !head.is_upgrade() || !lists(head, "upgrade", "websocket") {
-        return Offer::None;
+pub fn check_handshake(head: &RequestHead) -> HandshakeRequest {
+    if !head.is_upgrade() || !field_contains(head, "upgrade", "websocket") {
+        return HandshakeRequest::NotWebSocket;
     }
     if head.method() != Method::Get {
-        return Offer::Broken("a WebSocket is asked for with GET");
+        return HandshakeRequest::Invalid("a WebSocket is asked for with GET");
     }
     if head.framing() != BodyFraming::None {
-        return Offer::Broken("a WebSocket handshake has no body");
+        return HandshakeRequest::Invalid("a WebSocket handshake has no body");
     }
     let mut versions = head.field_all("sec-websocket-version");
     if versions.next() != Some(b"13") || versions.next().is_some() {
-        return Offer::OtherVersion;
+        return HandshakeRequest::UnsupportedVersion;
     }
     let mut keys = head.field_all("sec-websocket-key");
     let (Some(key), None) = (keys.next(), keys.next()) else {
-        return Offer::Broken("a WebSocket handshake has one Sec-WebSocket-Key");
+        return HandshakeRequest::Invalid("a WebSocket handshake has one Sec-WebSocket-Key");
     };
     // Sixteen bytes, in base64 (RFC 6455 §4.1).
     let mut nonce = [0; 18];
     if key.len() != 24 || STANDARD.decode_slice(key, &mut nonce) != Ok(16) {
-        return Offer::Broken("Sec-WebSocket-Key is not sixteen bytes in base64");
+        return HandshakeRequest::Invalid("Sec-WebSocket-Key is not sixteen bytes in base64");
     }
     let mut hash = Sha1::new();
     hash.update(key);
     hash.update(GUID);
     let accept = STANDARD.encode(hash.digest().bytes());
-    Offer::Taken { accept }
+    HandshakeRequest::Valid { accept }
 }
 
 /// The subprotocols that a client offers, its favourite first (RFC 6455 §4.1).
@@ -62,7 +62,7 @@ pub fn subprotocols(head: &RequestHead) -> impl Iterator<Item = &[u8]> {
         .filter(|name| !name.is_empty())
 }
 
-fn lists(head: &RequestHead, name: &str, word: &str) -> bool {
+fn field_contains(head: &RequestHead, name: &str, word: &str) -> bool {
     head.field_all(name)
         .flat_map(|value| value.split(|&byte| byte == b','))
         .any(|listed| listed.trim_ascii().eq_ignore_ascii_case(word.as_bytes()))

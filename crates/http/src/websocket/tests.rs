@@ -1,7 +1,7 @@
 //! The rules by table, in the manner of the Autobahn cases, at every cut of the input.
 
 use super::*;
-use crate::{HeadLimits, Progress, RequestHead, parse_head};
+use crate::{HeadLimits, ParseProgress, RequestHead, parse_head};
 
 const MAX: usize = 1000;
 
@@ -25,29 +25,29 @@ fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
     out
 }
 
-fn text(payload: &str) -> ClientEvent {
-    ClientEvent::Message {
+fn text(payload: &str) -> WebSocketEvent {
+    WebSocketEvent::Message {
         is_text: true,
         payload: payload.as_bytes().to_vec(),
     }
 }
 
-fn binary(payload: &[u8]) -> ClientEvent {
-    ClientEvent::Message {
+fn binary(payload: &[u8]) -> WebSocketEvent {
+    WebSocketEvent::Message {
         is_text: false,
         payload: payload.to_vec(),
     }
 }
 
-fn closed(code: u16, reason: &str) -> ClientEvent {
-    ClientEvent::Close {
+fn closed(code: u16, reason: &str) -> WebSocketEvent {
+    WebSocketEvent::Close {
         code,
         reason: reason.to_owned(),
     }
 }
 
 /// All events, read in pieces of that size, and the error behind them.
-fn run(bytes: &[u8], piece: usize) -> (Vec<ClientEvent>, Option<u16>) {
+fn run(bytes: &[u8], piece: usize) -> (Vec<WebSocketEvent>, Option<u16>) {
     let mut decoder = MessageDecoder::new(MAX);
     let mut events = Vec::new();
     for mut piece in bytes.chunks(piece) {
@@ -63,7 +63,7 @@ fn run(bytes: &[u8], piece: usize) -> (Vec<ClientEvent>, Option<u16>) {
     (events, None)
 }
 
-fn check(name: &str, frames: &[Vec<u8>], events: &[ClientEvent], code: Option<u16>) {
+fn check(name: &str, frames: &[Vec<u8>], events: &[WebSocketEvent], code: Option<u16>) {
     let bytes = frames.concat();
     for piece in [1, 2, 3, 5, 7, 13, 64, bytes.len().max(1)] {
         let found = run(&bytes, piece);
@@ -74,7 +74,7 @@ fn check(name: &str, frames: &[Vec<u8>], events: &[ClientEvent], code: Option<u1
 #[test]
 fn whole_messages_and_fragments_are_read() {
     let long = "x".repeat(900);
-    let ping = ClientEvent::Ping(b"p".to_vec());
+    let ping = WebSocketEvent::Ping(b"p".to_vec());
     check("empty text", &[frame(0x81, b"")], &[text("")], None);
     check("text", &[frame(0x81, b"hello")], &[text("hello")], None);
     check("125", &[frame(0x82, &[7; 125])], &[binary(&[7; 125])], None);
@@ -101,7 +101,7 @@ fn whole_messages_and_fragments_are_read() {
     check(
         "pongs that nobody asked for",
         &[frame(0x8a, b""), frame(0x8a, &[1; 125])],
-        &[ClientEvent::Pong, ClientEvent::Pong],
+        &[WebSocketEvent::Pong, WebSocketEvent::Pong],
         None,
     );
     check(
@@ -224,7 +224,7 @@ fn an_idle_decoder_owns_no_memory() {
         let mut input = &bytes[..];
         decoder.decode(&mut input).unwrap().unwrap();
     }
-    assert_eq!(decoder.held_bytes(), 0);
+    assert_eq!(decoder.buffered_bytes(), 0);
     assert!(
         size_of::<MessageDecoder>() <= 128,
         "{}",
@@ -241,35 +241,35 @@ fn frames_of_ours_have_the_shortest_length() {
         (65535, &[0x81, 126, 0xff, 0xff]),
         (65536, &[0x81, 127, 0, 0, 0, 0, 0, 1, 0, 0]),
     ] {
-        assert_eq!(message_head(true, len).as_bytes(), expected, "{len}");
+        assert_eq!(message_frame_head(true, len).as_bytes(), expected, "{len}");
     }
     let mut out = Vec::new();
-    control_frame(&mut out, Opcode::Pong, &[1; 200]);
+    encode_control_frame(&mut out, Opcode::Pong, &[1; 200]);
     assert_eq!((out.len(), out[0], out[1]), (127, 0x8a, 125));
     for (with, reason, expected) in [
         (1001, "bye", &b"\x88\x05\x03\xe9bye"[..]),
-        (code::NO_CODE, "x", b"\x88\x00"),
-        (code::BROKEN, "x", b"\x88\x00"),
+        (code::NO_STATUS, "x", b"\x88\x00"),
+        (code::ABNORMAL_CLOSURE, "x", b"\x88\x00"),
         (7, "", b"\x88\x02\x03\xf3"),
     ] {
         out.clear();
-        close_frame(&mut out, with, reason);
+        encode_close_frame(&mut out, with, reason);
         assert_eq!(out, expected);
     }
     out.clear();
-    close_frame(&mut out, 1000, &"é".repeat(100));
+    encode_close_frame(&mut out, 1000, &"é".repeat(100));
     assert_eq!(out.len(), 2 + 2 + 122, "cut between characters");
 }
 
 fn head(method: &str, fields: &str) -> RequestHead {
     let limits = HeadLimits {
-        target_bytes: 8192,
-        header_bytes: 32768,
-        headers: 100,
+        max_target_bytes: 8192,
+        max_head_bytes: 32768,
+        max_fields: 100,
     };
     let head = format!("{method} /chat HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
     match parse_head(head.as_bytes(), &limits) {
-        Ok(Progress::Complete((head, _))) => head,
+        Ok(ParseProgress::Complete((head, _))) => head,
         other => panic!("a valid head: {other:?}"),
     }
 }
@@ -279,17 +279,20 @@ fn the_handshake_follows_the_rules() {
     let asks = "Connection: keep-alive, Upgrade\r\nUpgrade: foo, WebSocket\r\n";
     let key = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
     let version = "Sec-WebSocket-Version: 13\r\n";
-    let of = |method: &str, fields: &[&str]| offer(&head(method, &fields.concat()));
+    let of = |method: &str, fields: &[&str]| check_handshake(&head(method, &fields.concat()));
     // The example of RFC 6455 §1.3.
     let accept = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=".to_owned();
-    assert_eq!(of("GET", &[asks, key, version]), Offer::Taken { accept });
+    assert_eq!(
+        of("GET", &[asks, key, version]),
+        HandshakeRequest::Valid { accept }
+    );
     let upgrade = "Upgrade: websocket\r\n";
     for (name, fields) in [
         ("no option", &[upgrade, key, version][..]),
         ("no upgrade", &["Connection: upgrade\r\n", key, version]),
         ("another", &["Connection: upgrade\r\nUpgrade: h2c\r\n", key]),
     ] {
-        assert_eq!(of("GET", fields), Offer::None, "{name}");
+        assert_eq!(of("GET", fields), HandshakeRequest::NotWebSocket, "{name}");
     }
     let other = "Sec-WebSocket-Version: 777\r\n";
     for fields in [
@@ -297,7 +300,11 @@ fn the_handshake_follows_the_rules() {
         &[asks, key, other],
         &[asks, key, version, other],
     ] {
-        assert_eq!(of("GET", fields), Offer::OtherVersion, "{fields:?}");
+        assert_eq!(
+            of("GET", fields),
+            HandshakeRequest::UnsupportedVersion,
+            "{fields:?}"
+        );
     }
     for (name, method, fields) in [
         ("method", "POST", &[asks, key, version][..]),
@@ -323,7 +330,10 @@ fn the_handshake_follows_the_rules() {
             ],
         ),
     ] {
-        assert!(matches!(of(method, fields), Offer::Broken(_)), "{name}");
+        assert!(
+            matches!(of(method, fields), HandshakeRequest::Invalid(_)),
+            "{name}"
+        );
     }
 }
 

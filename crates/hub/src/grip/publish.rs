@@ -258,7 +258,7 @@ fn control(bytes: Option<Bytes>) -> Result<Bytes, Misfit> {
 /// RFC 6455 §5.5.1: the code takes two bytes of a frame of control.
 fn close(object: &Object) -> Result<SocketPart, Misfit> {
     let code = match json::number(object, "code")? {
-        None => code::NORMAL,
+        None => code::NORMAL_CLOSURE,
         Some(number) => u16::try_from(number)
             .ok()
             .filter(|code| code::is_sendable(*code))

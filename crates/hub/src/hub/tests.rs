@@ -230,7 +230,7 @@ impl Client {
         let (mut content, mut at) = (Vec::new(), 0);
         while !decoder.is_done() {
             let decoded = decoder.decode(&self.read[at..]).unwrap();
-            let data = &self.read[at..][decoded.data.clone()];
+            let data = &self.read[at..][decoded.content.clone()];
             content.extend_from_slice(data);
             at += decoded.consumed;
             assert!(

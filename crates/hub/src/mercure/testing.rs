@@ -11,7 +11,7 @@ use penstock_exchange::request::Arrival;
 use penstock_exchange::{
     Fault, IncomingBody, ListenerInfo, Mount, Request, RequestBody, RequestPath,
 };
-use penstock_http::{HeadLimits, Progress, RequestHead, parse_head};
+use penstock_http::{HeadLimits, ParseProgress, RequestHead, parse_head};
 use penstock_sys::net::PeerAddress;
 use ring::hmac;
 use serde_json::{Value, json};
@@ -68,13 +68,13 @@ pub(super) fn subscriber(topics: &[&str]) -> String {
 pub(super) fn head(lines: &[&str]) -> RequestHead {
     let raw = format!("{}\r\n\r\n", lines.join("\r\n"));
     let limits = HeadLimits {
-        target_bytes: 1 << 20,
-        header_bytes: 1 << 20,
-        headers: 100,
+        max_target_bytes: 1 << 20,
+        max_head_bytes: 1 << 20,
+        max_fields: 100,
     };
     match parse_head(raw.as_bytes(), &limits).unwrap() {
-        Progress::Complete((head, _)) => head,
-        Progress::Partial => panic!("the head is not whole: {raw:?}"),
+        ParseProgress::Complete((head, _)) => head,
+        ParseProgress::Partial => panic!("the head is not whole: {raw:?}"),
     }
 }
 

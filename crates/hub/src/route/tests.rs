@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use penstock_exchange::request::{Arrival, RequestPath};
 use penstock_exchange::{IncomingBody, ListenerInfo, Mount};
-use penstock_http::{HeadLimits, Progress, parse_head};
+use penstock_http::{HeadLimits, ParseProgress, parse_head};
 use penstock_sys::net::PeerAddress;
 
 use super::*;
@@ -33,7 +33,8 @@ impl IncomingBody for Pieces {
 
 fn request(line: &str, fields: &str, body: RequestBody) -> Request {
     let raw = format!("{line} HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
-    let Progress::Complete((head, _)) = parse_head(raw.as_bytes(), &HeadLimits::default()).unwrap()
+    let ParseProgress::Complete((head, _)) =
+        parse_head(raw.as_bytes(), &HeadLimits::default()).unwrap()
     else {
         panic!("the head is not whole: {raw:?}");
     };

@@ -7,7 +7,7 @@
 
 use penstock_config as config;
 use penstock_http::{
-    BodyDecoder, BodyFraming, CheckedField, FieldBlock, Method, Progress, ResponseBody,
+    BodyDecoder, BodyFraming, CheckedField, FieldBlock, Method, ParseProgress, ResponseBodyFraming,
     ResponseHead, ResponseLimits, ResponseScanner, Status,
 };
 
@@ -99,15 +99,15 @@ impl Decoder {
                 let decoded = decoder
                     .decode(input)
                     .map_err(|error| Failure::broken(Stage::Answered, error.to_string()))?;
-                if decoded.done {
-                    self.keep_alive &= !decoder.is_mended();
+                if decoded.is_done {
+                    self.keep_alive &= !decoder.needed_leniency();
                     let trailers = trailers(decoder.trailers());
                     self.state = State::Done(trailers);
-                    if decoded.data.is_empty() {
+                    if decoded.content.is_empty() {
                         return Ok(self.end(decoded.consumed));
                     }
                 }
-                Ok(data(&input[decoded.data], decoded.consumed))
+                Ok(data(&input[decoded.content], decoded.consumed))
             }
             State::UntilClose => Ok(data(input, input.len())),
             State::Done(_) => Ok(self.end(0)),
@@ -148,7 +148,7 @@ impl Decoder {
         let mut take = |field: CheckedField<'_>| building.take_checked(field);
         let scanned = (self.scanner).scan_with(input, self.answers_head, &limits, &mut take);
         let scanned = scanned.map_err(|error| Failure::broken(Stage::Sent, error.to_string()))?;
-        let Progress::Complete(head) = scanned else {
+        let ParseProgress::Complete(head) = scanned else {
             self.building = Some(Box::new(building));
             return Ok(Decoded {
                 consumed: 0,
@@ -161,7 +161,7 @@ impl Decoder {
         };
         let reply = building.finish(status);
         let mut reply = reply.ok_or_else(|| broken("malformed content-length".to_owned()))?;
-        if head.body == ResponseBody::Chunked {
+        if head.framing == ResponseBodyFraming::Chunked {
             // The coding overrides a length beside it (RFC 9112 §6.3 case 3).
             reply.length = None;
         }
@@ -199,14 +199,14 @@ impl Decoder {
 
     fn begin_body(&mut self, head: &ResponseHead) {
         self.keep_alive = head.keep_alive && !self.closes;
-        self.state = match head.body {
-            ResponseBody::None | ResponseBody::Length(0) => State::Done(None),
-            ResponseBody::Length(length) => State::Length(length),
-            ResponseBody::Chunked => State::Chunked(Box::new(match self.is_strict {
+        self.state = match head.framing {
+            ResponseBodyFraming::None | ResponseBodyFraming::Length(0) => State::Done(None),
+            ResponseBodyFraming::Length(length) => State::Length(length),
+            ResponseBodyFraming::Chunked => State::Chunked(Box::new(match self.is_strict {
                 true => BodyDecoder::new(BodyFraming::Chunked),
                 false => BodyDecoder::lenient(),
             })),
-            ResponseBody::UntilClose => State::UntilClose,
+            ResponseBodyFraming::UntilClose => State::UntilClose,
         };
     }
 

@@ -9,7 +9,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use penstock_config::{self as config, Health, HostHeader, Protocol, ProxyProtocol};
-use penstock_http::{Progress, ResponseError, ResponseLimits, ResponseScanner};
+use penstock_http::{ParseProgress, ResponseHeadError, ResponseLimits, ResponseScanner};
 use penstock_runtime::{Stream, clock};
 use penstock_wire::gateway::GatewayError;
 use penstock_wire::{ajp, fastcgi, proxy_protocol};
@@ -33,7 +33,7 @@ pub(super) enum ProbeError {
     #[error("status {0}")]
     Status(u16),
     #[error("bad response: {0}")]
-    Response(#[from] ResponseError),
+    Response(#[from] ResponseHeadError),
     #[error("bad answer: {0}")]
     Gateway(#[from] GatewayError),
     #[error("more interim responses than {INTERIM_MAX}")]
@@ -157,15 +157,15 @@ async fn read_status(stream: &Stream, is_strict: bool) -> Result<u16, ProbeError
     let mut interim = 0;
     loop {
         match scanner.scan(&received, false, &limits)? {
-            Progress::Complete(head) if head.status < 200 && head.status != 101 => {
+            ParseProgress::Complete(head) if head.status < 200 && head.status != 101 => {
                 interim += 1;
                 if interim > INTERIM_MAX {
                     return Err(ProbeError::Interim);
                 }
                 received.drain(..head.len);
             }
-            Progress::Complete(head) => return Ok(head.status),
-            Progress::Partial => read_more(stream, &mut received).await?,
+            ParseProgress::Complete(head) => return Ok(head.status),
+            ParseProgress::Partial => read_more(stream, &mut received).await?,
         }
     }
 }

@@ -3,7 +3,7 @@
 //! The small ones come as arrays, which the driver keeps in its queue without an allocation each. An
 //! OPEN is made by the handler before anybody knows its stream: the driver writes the id into it.
 
-use penstock_http::websocket::cut_reason;
+use penstock_http::websocket::truncate_reason;
 
 use crate::WireError;
 use crate::frame::{
@@ -112,7 +112,7 @@ pub fn encode_message_head(
 
 /// Appends CLOSE; of a reason that is too long what fits.
 pub fn encode_close(out: &mut Vec<u8>, id: u32, code: u16, reason: &str) {
-    let reason = cut_reason(reason);
+    let reason = truncate_reason(reason);
     let payload_len = u32::try_from(6 + reason.len()).unwrap_or(6);
     out.extend_from_slice(&with_stream_id(
         encode_header(FrameKind::Close, 0, payload_len),

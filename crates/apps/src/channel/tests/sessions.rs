@@ -1,6 +1,6 @@
 //! The session of one client: pings, patience, and a server that stops.
 
-use penstock_http::websocket::{compress, negotiate};
+use penstock_http::websocket::{compress, negotiate_deflate};
 use penstock_runtime::loops;
 use std::task::Waker;
 
@@ -251,7 +251,7 @@ fn what_a_client_compresses_unfolds_only_as_far_as_there_is_room() {
         let app = shared(&Terms::default());
         let head =
             "GET / HTTP/1.1\r\nHost: a\r\nSec-WebSocket-Extensions: permessage-deflate\r\n\r\n";
-        let deflate = negotiate(&request(head).head);
+        let deflate = negotiate_deflate(&request(head).head);
         assert!(deflate.is_some());
         let pipe = Pipe::new(Waker::noop().clone());
         let agreed = Agreed::new(Arc::clone(&pipe), deflate, &app).with_patience(LONG, LONG, LONG);

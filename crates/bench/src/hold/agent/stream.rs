@@ -9,7 +9,7 @@
 use std::os::fd::OwnedFd;
 
 use penstock_http::{
-    BodyDecoder, BodyFraming, Progress, ResponseBody, ResponseLimits, ResponseScanner,
+    BodyDecoder, BodyFraming, ParseProgress, ResponseBodyFraming, ResponseLimits, ResponseScanner,
 };
 
 use super::tally::{Loss, Tally};
@@ -175,8 +175,8 @@ impl Stream {
         let mut taken = 0;
         loop {
             let head = match scanner.scan(&bytes[taken..], false, &LIMITS) {
-                Ok(Progress::Partial) => return Ok((taken, false)),
-                Ok(Progress::Complete(head)) => head,
+                Ok(ParseProgress::Partial) => return Ok((taken, false)),
+                Ok(ParseProgress::Complete(head)) => head,
                 Err(_) => return Err(Loss::Malformed),
             };
             taken += head.len;
@@ -186,11 +186,13 @@ impl Stream {
             if head.status != 200 {
                 return Err(Loss::Status(head.status));
             }
-            self.stage = match head.body {
-                ResponseBody::None => Stage::Length(0),
-                ResponseBody::Length(length) => Stage::Length(length),
-                ResponseBody::Chunked => Stage::Chunked(BodyDecoder::new(BodyFraming::Chunked)),
-                ResponseBody::UntilClose => Stage::UntilClose,
+            self.stage = match head.framing {
+                ResponseBodyFraming::None => Stage::Length(0),
+                ResponseBodyFraming::Length(length) => Stage::Length(length),
+                ResponseBodyFraming::Chunked => {
+                    Stage::Chunked(BodyDecoder::new(BodyFraming::Chunked))
+                }
+                ResponseBodyFraming::UntilClose => Stage::UntilClose,
             };
             return Ok((taken, true));
         }
@@ -237,7 +239,7 @@ impl Stream {
                     let piece = &bytes[taken..];
                     let decoded = decoder.decode(piece).map_err(|_| Loss::Malformed)?;
                     taken += decoded.consumed;
-                    self.take_lines(&piece[decoded.data], at, tally);
+                    self.take_lines(&piece[decoded.content], at, tally);
                     if decoder.is_done() {
                         return Err(Loss::Ended);
                     }
@@ -324,8 +326,8 @@ impl Stream {
 
 /// What a server may answer with at most.
 const LIMITS: ResponseLimits = ResponseLimits {
-    head_bytes: 16 << 10,
-    fields: 128,
+    max_head_bytes: 16 << 10,
+    max_fields: 128,
 };
 
 /// Of a longer line only the beginning is looked at: a million streams with one under way each must not

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_exchange::{Fault, Reply, Side};
-use penstock_http::caching::{CacheStatus, Fwd, Reuse, reuse_with};
+use penstock_http::caching::{CacheStatus, ForwardReason, ReuseDecision, decide_reuse_with};
 use penstock_http::{Method, RangeOutcome, Status, select_range};
 use penstock_runtime::clock;
 
@@ -109,7 +109,7 @@ impl Journey {
         if !is_hit && let Some(status) = &mut note.status {
             status.hit = false;
             status.stored = true;
-            status.fwd = status.fwd.or(Some(Fwd::Partial));
+            status.fwd = status.fwd.or(Some(ForwardReason::Partial));
         }
         let mut response = serve::answer_sliced(head, &index.meta, slices, opened, &note)?;
         let counts = &self.shared.counts;
@@ -181,10 +181,10 @@ impl Journey {
                 None => None,
                 Some((hit, lifetime)) => {
                     let came = hit.meta.response_time;
-                    let reuse = reuse_with(&self.asked.directives, &lifetime, came, now);
+                    let reuse = decide_reuse_with(&self.asked.directives, &lifetime, came, now);
                     let age = match reuse {
-                        Reuse::Fresh { age } | Reuse::Stale { age } => Some(age),
-                        Reuse::StaleWhileRevalidate { age } if lead.is_none() => {
+                        ReuseDecision::Fresh { age } | ReuseDecision::Stale { age } => Some(age),
+                        ReuseDecision::StaleWhileRevalidate { age } if lead.is_none() => {
                             self.revalidate_index(number, &hit);
                             Some(age)
                         }
@@ -228,8 +228,8 @@ impl Journey {
                 return Err(Sliced::Unfit);
             }
             fwd = Some(match base {
-                Some(_) => Fwd::Stale,
-                None => Fwd::UriMiss,
+                Some(_) => ForwardReason::Stale,
+                None => ForwardReason::UriMiss,
             });
             match self.ask_for_slice(number, base).await {
                 Ok(told) => lead = told,
@@ -338,7 +338,7 @@ impl Journey {
         if is_for_another {
             return None;
         }
-        match self.get_refused(lead, Fwd::UriMiss) {
+        match self.get_refused(lead, ForwardReason::UriMiss) {
             Step::Done(answered) => Some(answered),
             Step::Again | Step::NextLeader | Step::Pass(_) => None,
         }
@@ -351,13 +351,15 @@ fn is_beyond(number: u64) -> bool {
 }
 
 /// Whether what is stored may be sent when the back end fails.
-fn is_for_errors(reuse: &Reuse) -> bool {
+fn is_for_errors(reuse: &ReuseDecision) -> bool {
     match reuse {
-        Reuse::StaleWhileRevalidate { .. } => true,
-        Reuse::Validate {
+        ReuseDecision::StaleWhileRevalidate { .. } => true,
+        ReuseDecision::Validate {
             may_serve_stale_on_error,
             ..
         } => *may_serve_stale_on_error,
-        Reuse::Fresh { .. } | Reuse::Stale { .. } | Reuse::NotSatisfiable => false,
+        ReuseDecision::Fresh { .. }
+        | ReuseDecision::Stale { .. }
+        | ReuseDecision::OnlyIfCachedMiss => false,
     }
 }

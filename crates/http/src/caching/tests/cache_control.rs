@@ -3,7 +3,7 @@
 use super::{super::cache_control::ResponseDirectives, *};
 
 fn response(values: &[&str]) -> ResponseDirectives {
-    ResponseDirectives::read(values.iter().map(|value| value.as_bytes()))
+    ResponseDirectives::parse(values.iter().map(|value| value.as_bytes()))
 }
 
 #[test]
@@ -196,7 +196,11 @@ fn reads_what_requests_ask_for() {
             },
         ),
     ] {
-        assert_eq!(RequestDirectives::of(&get(fields)), expected, "{fields}");
+        assert_eq!(
+            RequestDirectives::from_request(&get(fields)),
+            expected,
+            "{fields}"
+        );
     }
 }
 
@@ -210,7 +214,7 @@ fn pragma_counts_only_without_cache_control() {
         ("Cache-Control: | Pragma: no-cache", false),
     ] {
         assert_eq!(
-            RequestDirectives::of(&get(fields)).no_cache,
+            RequestDirectives::from_request(&get(fields)).no_cache,
             expected,
             "{fields}"
         );

@@ -4,7 +4,7 @@ use super::*;
 
 fn text(name: &str, status: &CacheStatus<'_>) -> String {
     let mut out = Vec::new();
-    cache_status(&mut out, name, status);
+    encode_cache_status(&mut out, name, status);
     // Whatever was given, it is a list of one member (RFC 9211 §2).
     let visitor = sfv::visitor::Ignored;
     let parsed = sfv::Parser::new(&out).parse_list_with_visitor(visitor);
@@ -35,7 +35,7 @@ fn says_what_was_done() {
         ),
         (
             CacheStatus {
-                fwd: Some(Fwd::UriMiss),
+                fwd: Some(ForwardReason::UriMiss),
                 stored: true,
                 collapsed: true,
                 ..nothing
@@ -44,7 +44,7 @@ fn says_what_was_done() {
         ),
         (
             CacheStatus {
-                fwd: Some(Fwd::Stale),
+                fwd: Some(ForwardReason::Stale),
                 fwd_status: Some(Status::NOT_MODIFIED),
                 ..nothing
             },
@@ -53,7 +53,7 @@ fn says_what_was_done() {
         (
             CacheStatus {
                 hit: true,
-                fwd: Some(Fwd::Miss),
+                fwd: Some(ForwardReason::Miss),
                 ..nothing
             },
             "penstock; fwd=miss",
@@ -128,7 +128,7 @@ fn names_itself_as_token_or_string() {
 fn stands_behind_caches_nearer_to_the_origin() {
     let mut fields = block("Cache-Status: origin-cache; hit | X: 1");
     let status = CacheStatus {
-        fwd: Some(Fwd::VaryMiss),
+        fwd: Some(ForwardReason::VaryMiss),
         ..CacheStatus::default()
     };
     push_cache_status(&mut fields, "edge", &status);
@@ -140,42 +140,42 @@ fn stands_behind_caches_nearer_to_the_origin() {
 
 #[test]
 fn every_word_is_a_token() {
-    use NotStored as N;
+    use StoreRefusal as N;
     let reasons = [
         N::Method,
         N::Status,
         N::RequestNoStore,
         N::SetCookie,
         N::VaryAny,
-        N::AccelOff,
+        N::AccelExpiresOff,
         N::NoStore,
         N::Private,
         N::Authorization,
         N::NoLifetime,
-        N::Useless,
+        N::ExpiredWithoutValidator,
     ];
     let bypasses = [
-        Bypass::Method,
-        Bypass::Upgrade,
-        Bypass::Body,
-        Bypass::Precondition,
+        BypassReason::Method,
+        BypassReason::Upgrade,
+        BypassReason::Body,
+        BypassReason::Precondition,
     ];
     let words = reasons
-        .map(NotStored::as_str)
+        .map(StoreRefusal::as_str)
         .into_iter()
-        .chain(bypasses.map(Bypass::as_str));
+        .chain(bypasses.map(BypassReason::as_str));
     for word in words {
         assert!(crate::is_token(word.as_bytes()), "{word}");
     }
     let forwards = [
-        Fwd::Bypass,
-        Fwd::Method,
-        Fwd::UriMiss,
-        Fwd::VaryMiss,
-        Fwd::Miss,
-        Fwd::Request,
-        Fwd::Stale,
-        Fwd::Partial,
+        ForwardReason::Bypass,
+        ForwardReason::Method,
+        ForwardReason::UriMiss,
+        ForwardReason::VaryMiss,
+        ForwardReason::Miss,
+        ForwardReason::Request,
+        ForwardReason::Stale,
+        ForwardReason::Partial,
     ];
     for fwd in forwards {
         let status = CacheStatus {

@@ -103,7 +103,7 @@ fn guesses_only_for_some_statuses() {
     ] {
         assert_eq!(
             store(code, "Last-Modified: {-1000}"),
-            Err(NotStored::NoLifetime),
+            Err(StoreRefusal::NoLifetime),
             "{code}"
         );
     }
@@ -114,24 +114,24 @@ fn guesses_only_what_is_meant_for_all() {
     let modified = "Last-Modified: {-1000}";
     let public = "Cache-Control: public | Last-Modified: {-1000}";
     for (lines, fields, is_allowed, expected) in [
-        ("", modified, false, Err(NotStored::NoLifetime)),
+        ("", modified, false, Err(StoreRefusal::NoLifetime)),
         ("", modified, true, Ok(100)),
         ("", public, false, Ok(100)),
-        ("Cookie: a=b", modified, true, Err(NotStored::NoLifetime)),
-        ("Cookie: a=b", public, true, Err(NotStored::NoLifetime)),
+        ("Cookie: a=b", modified, true, Err(StoreRefusal::NoLifetime)),
+        ("Cookie: a=b", public, true, Err(StoreRefusal::NoLifetime)),
         (
             "Authorization: Basic YQ==",
             public,
             true,
-            Err(NotStored::NoLifetime),
+            Err(StoreRefusal::NoLifetime),
         ),
         // A lifetime that is said is no guess.
         ("Cookie: a=b", "Cache-Control: max-age=9", false, Ok(9)),
         ("Cookie: a=b", "Expires: {9}", false, Ok(9)),
     ] {
-        let policy = Policy {
+        let policy = CachePolicy {
             heuristic_freshness: is_allowed,
-            ..Policy::default()
+            ..CachePolicy::default()
         };
         let found = store_for(&get(lines), 200, fields, &policy);
         let found = found.map(|lifetime| lifetime.fresh_for.as_secs());
@@ -141,9 +141,9 @@ fn guesses_only_what_is_meant_for_all() {
 
 #[test]
 fn the_route_bounds_and_completes() {
-    let policy = Policy {
+    let policy = CachePolicy {
         default_ttl: Some(secs(50)),
-        ttl_max: Some(secs(60)),
+        max_ttl: Some(secs(60)),
         ..guessing()
     };
     for (code, fields, expected) in [
@@ -164,7 +164,7 @@ fn the_route_bounds_and_completes() {
     }
     assert_eq!(
         store_for(&get(""), 302, "", &policy),
-        Err(NotStored::NoLifetime)
+        Err(StoreRefusal::NoLifetime)
     );
 }
 
@@ -186,7 +186,7 @@ fn the_initial_age_is_the_larger_of_two() {
         ("Age: 2.5", 0, 0),
         ("Age: 99999999999999999999", 0, 2_147_483_648_000),
     ] {
-        let exchange = Exchange {
+        let exchange = OriginExchange {
             request: &get(""),
             status: Status::OK,
             fields: &block(&format!(
@@ -195,7 +195,7 @@ fn the_initial_age_is_the_larger_of_two() {
             request_time: secs(T) - Duration::from_millis(delay_millis),
             response_time: secs(T),
         };
-        let found = storing(&exchange, &Policy::default()).unwrap();
+        let found = check_storable(&exchange, &CachePolicy::default()).unwrap();
         assert_eq!(
             found.initial_age,
             Duration::from_millis(expected_millis),
@@ -206,14 +206,14 @@ fn the_initial_age_is_the_larger_of_two() {
 
 #[test]
 fn a_part_of_a_millisecond_makes_older() {
-    let exchange = Exchange {
+    let exchange = OriginExchange {
         request: &get(""),
         status: Status::OK,
         fields: &block("Cache-Control: max-age=60"),
         request_time: secs(T) - Duration::from_micros(1),
         response_time: secs(T),
     };
-    let found = storing(&exchange, &Policy::default()).unwrap();
+    let found = check_storable(&exchange, &CachePolicy::default()).unwrap();
     assert_eq!(found.initial_age, Duration::from_millis(1));
 }
 
@@ -237,23 +237,23 @@ fn ages_grow_with_the_clock_and_never_shrink() {
 
 #[test]
 fn a_clock_that_went_back_during_the_request_counts_as_no_delay() {
-    let exchange = Exchange {
+    let exchange = OriginExchange {
         request: &get(""),
         status: Status::OK,
         fields: &block("Age: 1 | Cache-Control: max-age=60"),
         request_time: secs(T),
         response_time: secs(T - 100),
     };
-    let found = storing(&exchange, &Policy::default()).unwrap();
+    let found = check_storable(&exchange, &CachePolicy::default()).unwrap();
     assert_eq!(found.initial_age, secs(1));
 }
 
 #[test]
 fn stale_times_come_from_the_response_or_the_route() {
-    let policy = Policy {
+    let policy = CachePolicy {
         stale_while_revalidate: secs(7),
         stale_if_error: secs(8),
-        ..Policy::default()
+        ..CachePolicy::default()
     };
     for (control, expected) in [
         ("max-age=1", (7, 8)),

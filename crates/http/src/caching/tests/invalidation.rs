@@ -16,13 +16,13 @@ fn a_write_that_succeeds_invalidates() {
     ] {
         for code in done {
             assert!(
-                invalidates(method, Status::new(code).unwrap()),
+                invalidates_stored(method, Status::new(code).unwrap()),
                 "{method:?} {code}"
             );
         }
         for code in failed {
             assert!(
-                !invalidates(method, Status::new(code).unwrap()),
+                !invalidates_stored(method, Status::new(code).unwrap()),
                 "{method:?} {code}"
             );
         }
@@ -34,7 +34,7 @@ fn a_write_that_succeeds_invalidates() {
         Method::Trace,
         Method::Connect,
     ] {
-        assert!(!invalidates(method, Status::OK), "{method:?}");
+        assert!(!invalidates_stored(method, Status::OK), "{method:?}");
     }
 }
 

@@ -3,31 +3,31 @@
 use super::*;
 
 /// What may be done so many seconds after a response came.
-fn after(seconds: u64, control: &str, asked: &str) -> Reuse {
+fn after(seconds: u64, control: &str, asked: &str) -> ReuseDecision {
     let fields = format!("ETag: \"a\" | Cache-Control: {control}");
     let lifetime = store(200, &fields).unwrap();
-    reuse(&get(asked), &lifetime, secs(T), secs(T + seconds))
+    decide_reuse(&get(asked), &lifetime, secs(T), secs(T + seconds))
 }
 
 /// The same in one word.
 fn word(seconds: u64, control: &str, asked: &str) -> &'static str {
     match after(seconds, control, asked) {
-        Reuse::Fresh { .. } => "fresh",
-        Reuse::Stale { .. } => "stale",
-        Reuse::StaleWhileRevalidate { .. } => "background",
-        Reuse::Validate {
+        ReuseDecision::Fresh { .. } => "fresh",
+        ReuseDecision::Stale { .. } => "stale",
+        ReuseDecision::StaleWhileRevalidate { .. } => "background",
+        ReuseDecision::Validate {
             may_serve_stale_on_error: true,
             ..
         } => "validate or stale",
-        Reuse::Validate { .. } => "validate",
-        Reuse::NotSatisfiable => "504",
+        ReuseDecision::Validate { .. } => "validate",
+        ReuseDecision::OnlyIfCachedMiss => "504",
     }
 }
 
 #[test]
 fn looks_at_get_and_head_without_content() {
-    use RequestUse::Bypass as Past;
-    let cache = |may_store, only_if_cached| RequestUse::Cache {
+    use CacheEligibility::Bypass as Past;
+    let cache = |may_store, only_if_cached| CacheEligibility::Cache {
         may_store,
         only_if_cached,
     };
@@ -35,24 +35,28 @@ fn looks_at_get_and_head_without_content() {
         ("GET /", "", cache(true, false)),
         ("HEAD /", "", cache(false, false)),
         ("GET /", "Content-Length: 0", cache(true, false)),
-        ("GET /", "Content-Length: 1", Past(Bypass::Body)),
-        ("GET /", "Transfer-Encoding: chunked", Past(Bypass::Body)),
-        ("POST /", "", Past(Bypass::Method)),
-        ("PUT /", "", Past(Bypass::Method)),
-        ("DELETE /", "", Past(Bypass::Method)),
-        ("OPTIONS /", "", Past(Bypass::Method)),
-        ("TRACE /", "", Past(Bypass::Method)),
-        ("QUERY /", "", Past(Bypass::Method)),
+        ("GET /", "Content-Length: 1", Past(BypassReason::Body)),
+        (
+            "GET /",
+            "Transfer-Encoding: chunked",
+            Past(BypassReason::Body),
+        ),
+        ("POST /", "", Past(BypassReason::Method)),
+        ("PUT /", "", Past(BypassReason::Method)),
+        ("DELETE /", "", Past(BypassReason::Method)),
+        ("OPTIONS /", "", Past(BypassReason::Method)),
+        ("TRACE /", "", Past(BypassReason::Method)),
+        ("QUERY /", "", Past(BypassReason::Method)),
         (
             "GET /",
             "Connection: upgrade | Upgrade: websocket",
-            Past(Bypass::Upgrade),
+            Past(BypassReason::Upgrade),
         ),
-        ("GET /", "If-Match: \"a\"", Past(Bypass::Precondition)),
+        ("GET /", "If-Match: \"a\"", Past(BypassReason::Precondition)),
         (
             "GET /",
             "If-Unmodified-Since: x",
-            Past(Bypass::Precondition),
+            Past(BypassReason::Precondition),
         ),
         ("GET /", "If-None-Match: \"a\"", cache(true, false)),
         ("GET /", "If-Modified-Since: x", cache(true, false)),
@@ -66,7 +70,7 @@ fn looks_at_get_and_head_without_content() {
         ("GET /", "Cache-Control: only-if-cached", cache(true, true)),
     ] {
         assert_eq!(
-            may_use_cache(&request(line, fields)),
+            cache_eligibility(&request(line, fields)),
             expected,
             "{line} {fields}"
         );
@@ -84,8 +88,8 @@ fn fresh_until_the_lifetime_ends() {
         assert_eq!(word(seconds, "max-age=10", ""), expected, "{seconds}");
     }
     let lifetime = store(200, "Age: 4 | Cache-Control: max-age=10").unwrap();
-    let found = reuse(&get(""), &lifetime, secs(T), secs(T + 5));
-    assert_eq!(found, Reuse::Fresh { age: secs(9) });
+    let found = decide_reuse(&get(""), &lifetime, secs(T), secs(T + 5));
+    assert_eq!(found, ReuseDecision::Fresh { age: secs(9) });
 }
 
 #[test]
@@ -260,21 +264,21 @@ fn only_if_cached_never_asks() {
 fn a_clock_that_goes_back_makes_nothing_fresher() {
     let lifetime = store(200, "Age: 4 | Cache-Control: max-age=10").unwrap();
     for now in [0, T - 1, T] {
-        let found = reuse(&get(""), &lifetime, secs(T), secs(now));
-        assert_eq!(found, Reuse::Fresh { age: secs(4) }, "{now}");
+        let found = decide_reuse(&get(""), &lifetime, secs(T), secs(now));
+        assert_eq!(found, ReuseDecision::Fresh { age: secs(4) }, "{now}");
     }
     let lifetime = store(200, "ETag: \"a\" | Age: 11 | Cache-Control: max-age=10").unwrap();
-    let found = reuse(&get(""), &lifetime, secs(T), Duration::ZERO);
-    assert!(matches!(found, Reuse::Validate { .. }), "{found:?}");
+    let found = decide_reuse(&get(""), &lifetime, secs(T), Duration::ZERO);
+    assert!(matches!(found, ReuseDecision::Validate { .. }), "{found:?}");
 }
 
 #[test]
 fn clients_have_no_say_with_the_directives_of_nobody() {
-    let found = reuse_with(
+    let found = decide_reuse_with(
         &RequestDirectives::default(),
         &ten_seconds(),
         secs(T),
         secs(T + 5),
     );
-    assert_eq!(found, Reuse::Fresh { age: secs(5) });
+    assert_eq!(found, ReuseDecision::Fresh { age: secs(5) });
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn reason(line: &str, asked: &str, code: u16, fields: &str) -> Option<NotStored> {
+fn reason(line: &str, asked: &str, code: u16, fields: &str) -> Option<StoreRefusal> {
     store_for(&request(line, asked), code, fields, &guessing()).err()
 }
 
@@ -10,12 +10,12 @@ fn reason(line: &str, asked: &str, code: u16, fields: &str) -> Option<NotStored>
 fn stores_only_what_came_for_get() {
     for (line, expected) in [
         ("GET /", None),
-        ("HEAD /", Some(NotStored::Method)),
-        ("POST /", Some(NotStored::Method)),
-        ("PUT /", Some(NotStored::Method)),
-        ("OPTIONS /", Some(NotStored::Method)),
-        ("get /", Some(NotStored::Method)),
-        ("PURGE /", Some(NotStored::Method)),
+        ("HEAD /", Some(StoreRefusal::Method)),
+        ("POST /", Some(StoreRefusal::Method)),
+        ("PUT /", Some(StoreRefusal::Method)),
+        ("OPTIONS /", Some(StoreRefusal::Method)),
+        ("get /", Some(StoreRefusal::Method)),
+        ("PURGE /", Some(StoreRefusal::Method)),
     ] {
         let found = reason(line, "", 200, "Cache-Control: public, max-age=60");
         assert_eq!(found, expected, "{line}");
@@ -29,7 +29,7 @@ fn some_statuses_are_never_stored() {
     ];
     for code in never {
         let found = reason("GET /", "", code, "Cache-Control: public, max-age=60");
-        assert_eq!(found, Some(NotStored::Status), "{code}");
+        assert_eq!(found, Some(StoreRefusal::Status), "{code}");
     }
     let explicit = [
         200, 203, 204, 300, 301, 302, 303, 307, 308, 401, 403, 404, 405, 410, 413, 414, 500, 501,
@@ -43,7 +43,7 @@ fn some_statuses_are_never_stored() {
 
 #[test]
 fn an_error_is_stored_only_when_it_says_so() {
-    let policy = Policy {
+    let policy = CachePolicy {
         default_ttl: Some(secs(60)),
         ..guessing()
     };
@@ -55,13 +55,13 @@ fn an_error_is_stored_only_when_it_says_so() {
             "Cache-Control: public | Last-Modified: {-1000}",
         ] {
             let found = store_for(&get(""), code, fields, &policy);
-            assert_eq!(found, Err(NotStored::NoLifetime), "{code} {fields}");
+            assert_eq!(found, Err(StoreRefusal::NoLifetime), "{code} {fields}");
         }
     }
     for code in [404, 410] {
         assert_eq!(
             store_for(&get(""), code, "", &policy),
-            Err(NotStored::NoLifetime)
+            Err(StoreRefusal::NoLifetime)
         );
         assert!(
             store_for(&get(""), code, modified, &policy)
@@ -73,30 +73,30 @@ fn an_error_is_stored_only_when_it_says_so() {
 
 #[test]
 fn a_page_that_may_be_of_one_session_stays_only_if_the_route_knows_its_cookies() {
-    let of_route = Policy {
+    let of_route = CachePolicy {
         default_ttl: Some(secs(60)),
         ttl_by_status: [(404, secs(3))].into(),
         heuristic_freshness: true,
-        ..Policy::default()
+        ..CachePolicy::default()
     };
-    let with_cookies = Policy {
+    let with_cookies = CachePolicy {
         has_known_cookies: true,
         ..of_route.clone()
     };
     for (code, fields, alone, known) in [
-        (200, "", Err(NotStored::Cookie), Ok(60)),
+        (200, "", Err(StoreRefusal::Cookie), Ok(60)),
         (
             200,
             "Last-Modified: {-1000}",
-            Err(NotStored::Cookie),
+            Err(StoreRefusal::Cookie),
             Ok(60),
         ),
-        (404, "", Err(NotStored::Cookie), Ok(3)),
+        (404, "", Err(StoreRefusal::Cookie), Ok(3)),
         (
             503,
             "",
-            Err(NotStored::NoLifetime),
-            Err(NotStored::NoLifetime),
+            Err(StoreRefusal::NoLifetime),
+            Err(StoreRefusal::NoLifetime),
         ),
         // The response's own word counts, cookies or not.
         (200, "Cache-Control: max-age=2", Ok(2), Ok(2)),
@@ -113,7 +113,7 @@ fn a_page_that_may_be_of_one_session_stays_only_if_the_route_knows_its_cookies()
 
 #[test]
 fn the_route_says_how_long_a_status_stays_where_the_response_does_not() {
-    let policy = Policy {
+    let policy = CachePolicy {
         ttl_by_status: [
             (200, secs(5)),
             (302, secs(7)),
@@ -122,8 +122,8 @@ fn the_route_says_how_long_a_status_stays_where_the_response_does_not() {
         ]
         .into(),
         default_ttl: Some(secs(60)),
-        ttl_max: Some(secs(6)),
-        ..Policy::default()
+        max_ttl: Some(secs(6)),
+        ..CachePolicy::default()
     };
     for (code, fields, expected) in [
         (200, "", Ok(5)),
@@ -135,14 +135,18 @@ fn the_route_says_how_long_a_status_stays_where_the_response_does_not() {
         (404, "Last-Modified: {-1000}", Ok(3)),
         // What has none of its own is as before.
         (301, "", Ok(6)),
-        (410, "", Err(NotStored::NoLifetime)),
-        (503, "", Err(NotStored::NoLifetime)),
+        (410, "", Err(StoreRefusal::NoLifetime)),
+        (503, "", Err(StoreRefusal::NoLifetime)),
         // What the response forbids, and what is never stored, it does not allow.
-        (404, "Cache-Control: no-store", Err(NotStored::NoStore)),
-        (404, "Cache-Control: private", Err(NotStored::Private)),
-        (404, "Set-Cookie: a=b", Err(NotStored::SetCookie)),
-        (404, "Cache-Control: no-cache", Err(NotStored::Useless)),
-        (400, "", Err(NotStored::Status)),
+        (404, "Cache-Control: no-store", Err(StoreRefusal::NoStore)),
+        (404, "Cache-Control: private", Err(StoreRefusal::Private)),
+        (404, "Set-Cookie: a=b", Err(StoreRefusal::SetCookie)),
+        (
+            404,
+            "Cache-Control: no-cache",
+            Err(StoreRefusal::ExpiredWithoutValidator),
+        ),
+        (400, "", Err(StoreRefusal::Status)),
     ] {
         let found = store_for(&get(""), code, fields, &policy);
         let found = found.map(|lifetime| lifetime.fresh_for.as_secs());
@@ -153,20 +157,24 @@ fn the_route_says_how_long_a_status_stays_where_the_response_does_not() {
 #[test]
 fn needs_a_reason_to_store() {
     for (code, fields, expected) in [
-        (200, "", Some(NotStored::NoLifetime)),
-        (200, "ETag: \"a\"", Some(NotStored::NoLifetime)),
-        (200, "Cache-Control: public", Some(NotStored::NoLifetime)),
+        (200, "", Some(StoreRefusal::NoLifetime)),
+        (200, "ETag: \"a\"", Some(StoreRefusal::NoLifetime)),
+        (200, "Cache-Control: public", Some(StoreRefusal::NoLifetime)),
         (
             200,
             "Cache-Control: must-revalidate",
-            Some(NotStored::NoLifetime),
+            Some(StoreRefusal::NoLifetime),
         ),
         (200, "Last-Modified: {-100}", None),
-        (200, "Last-Modified: yesterday", Some(NotStored::NoLifetime)),
+        (
+            200,
+            "Last-Modified: yesterday",
+            Some(StoreRefusal::NoLifetime),
+        ),
         (200, "Expires: {9}", None),
         (200, "Cache-Control: max-age=9", None),
         (200, "Cache-Control: s-maxage=9", None),
-        (302, "Last-Modified: {-100}", Some(NotStored::NoLifetime)),
+        (302, "Last-Modified: {-100}", Some(StoreRefusal::NoLifetime)),
         (302, "Cache-Control: public | Last-Modified: {-100}", None),
     ] {
         assert_eq!(
@@ -191,7 +199,7 @@ fn what_is_never_usable_is_not_stored() {
         ("Cache-Control: max-age=0, stale-while-revalidate=5", true),
         ("Cache-Control: max-age=0, stale-if-error=5", true),
     ] {
-        let expected = (!is_stored).then_some(NotStored::Useless);
+        let expected = (!is_stored).then_some(StoreRefusal::ExpiredWithoutValidator);
         assert_eq!(reason("GET /", "", 200, fields), expected, "{fields}");
     }
 }
@@ -201,27 +209,27 @@ fn no_store_and_private_forbid() {
     for (fields, expected) in [
         (
             "Cache-Control: no-store, max-age=60",
-            Some(NotStored::NoStore),
+            Some(StoreRefusal::NoStore),
         ),
         (
             "Cache-Control: max-age=60 | Cache-Control: no-store",
-            Some(NotStored::NoStore),
+            Some(StoreRefusal::NoStore),
         ),
         (
             "Cache-Control: public, no-store, s-maxage=60",
-            Some(NotStored::NoStore),
+            Some(StoreRefusal::NoStore),
         ),
         (
             "Cache-Control: private, max-age=60",
-            Some(NotStored::Private),
+            Some(StoreRefusal::Private),
         ),
         (
             "Cache-Control: public, private, max-age=60",
-            Some(NotStored::Private),
+            Some(StoreRefusal::Private),
         ),
         (
             "Cache-Control: private=\"\", max-age=60",
-            Some(NotStored::Private),
+            Some(StoreRefusal::Private),
         ),
         ("Cache-Control: private=\"X-User\", max-age=60", None),
     ] {
@@ -234,10 +242,13 @@ fn must_understand_lifts_no_store_for_known_statuses() {
     let fields = "Cache-Control: must-understand, no-store, max-age=60";
     assert_eq!(reason("GET /", "", 200, fields), None);
     assert_eq!(reason("GET /", "", 404, fields), None);
-    assert_eq!(reason("GET /", "", 299, fields), Some(NotStored::Status));
-    assert_eq!(reason("GET /", "", 206, fields), Some(NotStored::Status));
+    assert_eq!(reason("GET /", "", 299, fields), Some(StoreRefusal::Status));
+    assert_eq!(reason("GET /", "", 206, fields), Some(StoreRefusal::Status));
     let private = "Cache-Control: must-understand, no-store, private, max-age=60";
-    assert_eq!(reason("GET /", "", 200, private), Some(NotStored::Private));
+    assert_eq!(
+        reason("GET /", "", 200, private),
+        Some(StoreRefusal::Private)
+    );
 }
 
 #[test]
@@ -248,7 +259,7 @@ fn a_request_can_forbid_storing() {
         200,
         "Cache-Control: max-age=60",
     );
-    assert_eq!(found, Some(NotStored::RequestNoStore));
+    assert_eq!(found, Some(StoreRefusal::RequestNoStore));
 }
 
 #[test]
@@ -267,7 +278,7 @@ fn authorised_responses_are_stored_only_when_meant_for_all() {
             false,
         ),
     ] {
-        let expected = (!is_stored).then_some(NotStored::Authorization);
+        let expected = (!is_stored).then_some(StoreRefusal::Authorization);
         let found = reason("GET /", "Authorization: Basic YTpi", 200, fields);
         assert_eq!(found, expected, "{fields}");
     }
@@ -283,7 +294,7 @@ fn a_response_with_a_cookie_is_never_stored() {
     ] {
         assert_eq!(
             reason("GET /", "", 200, fields),
-            Some(NotStored::SetCookie),
+            Some(StoreRefusal::SetCookie),
             "{fields}"
         );
     }
@@ -300,7 +311,7 @@ fn what_varies_by_anything_is_not_stored() {
         let fields = format!("{fields} | Cache-Control: max-age=60");
         assert_eq!(
             reason("GET /", "", 200, &fields),
-            Some(NotStored::VaryAny),
+            Some(StoreRefusal::VaryAny),
             "{fields}"
         );
     }

@@ -3,7 +3,7 @@
 use super::*;
 
 /// Seconds that it is fresh for, or why it is not stored; `Cache-Control` says five.
-fn check(fields: &str) -> Result<u64, NotStored> {
+fn check(fields: &str) -> Result<u64, StoreRefusal> {
     let fields = format!("{fields} | ETag: \"a\" | Cache-Control: max-age=5 | Expires: {{6}}");
     store(200, &fields).map(|lifetime| lifetime.fresh_for.as_secs())
 }
@@ -15,13 +15,13 @@ fn a_targeted_field_overrides_as_a_whole() {
         ("max-age=9;x=1", Ok(9)),
         ("max-age=1, max-age=9", Ok(9)),
         ("max-age=99999999999", Ok(1 << 31)),
-        ("no-store", Err(NotStored::NoStore)),
-        ("private", Err(NotStored::Private)),
+        ("no-store", Err(StoreRefusal::NoStore)),
+        ("private", Err(StoreRefusal::Private)),
         ("no-cache", Ok(0)),
         ("no-cache=\"a\", max-age=9", Ok(9)),
         // It says nothing about the lifetime, and nobody else may.
-        ("must-revalidate", Err(NotStored::NoLifetime)),
-        ("x=1", Err(NotStored::NoLifetime)),
+        ("must-revalidate", Err(StoreRefusal::NoLifetime)),
+        ("x=1", Err(StoreRefusal::NoLifetime)),
         // Not of the type of the directive, so not a lifetime.
         ("max-age=9.5", Ok(0)),
         ("max-age=\"9\"", Ok(0)),
@@ -29,7 +29,7 @@ fn a_targeted_field_overrides_as_a_whole() {
         ("max-age=-1", Ok(0)),
         ("max-age", Ok(0)),
         ("max-age=(9)", Ok(0)),
-        ("private=(\"a\"), max-age=9", Err(NotStored::Private)),
+        ("private=(\"a\"), max-age=9", Err(StoreRefusal::Private)),
         ("no-store=?0, max-age=9", Ok(9)),
     ] {
         assert_eq!(
@@ -71,7 +71,7 @@ fn targeted_lines_are_one_field() {
     );
     assert_eq!(
         check(&format!("{first} | CDN-Cache-Control: no-store")),
-        Err(NotStored::NoStore)
+        Err(StoreRefusal::NoStore)
     );
     assert_eq!(check(&format!("{first} | CDN-Cache-Control: ,")), Ok(5));
 }
@@ -92,7 +92,7 @@ fn surrogate_control_overrides_what_speaks_to_clients() {
             "Surrogate-Control: max-age=9 | Cache-Control: no-store",
             Ok(9),
         ),
-        ("Surrogate-Control: no-store", Err(NotStored::NoStore)),
+        ("Surrogate-Control: no-store", Err(StoreRefusal::NoStore)),
         (
             "Surrogate-Control: max-age=9 | CDN-Cache-Control: max-age=7",
             Ok(7),
@@ -117,11 +117,14 @@ fn accel_expires_overrides_all() {
             Ok(9),
         ),
         ("X-Accel-Expires: 9 | CDN-Cache-Control: no-store", Ok(9)),
-        ("X-Accel-Expires: 0", Err(NotStored::AccelOff)),
-        ("X-Accel-Expires: off", Err(NotStored::AccelOff)),
+        ("X-Accel-Expires: 0", Err(StoreRefusal::AccelExpiresOff)),
+        ("X-Accel-Expires: off", Err(StoreRefusal::AccelExpiresOff)),
         ("X-Accel-Expires: @784111787", Ok(10)),
-        ("X-Accel-Expires: @784111777", Err(NotStored::AccelOff)),
-        ("X-Accel-Expires: @0", Err(NotStored::AccelOff)),
+        (
+            "X-Accel-Expires: @784111777",
+            Err(StoreRefusal::AccelExpiresOff),
+        ),
+        ("X-Accel-Expires: @0", Err(StoreRefusal::AccelExpiresOff)),
         ("X-Accel-Expires: 99999999999", Ok(1 << 31)),
         ("X-Accel-Expires: soon", Ok(5)),
         ("X-Accel-Expires: -1", Ok(5)),

@@ -19,7 +19,7 @@ fn asks_with_what_is_stored() {
         ("Last-Modified: soon", None, None),
     ] {
         let stored = block(fields);
-        let found = validation_fields(&stored);
+        let found = revalidation_fields(&stored);
         assert_eq!(found.if_none_match, tag.map(str::as_bytes), "{fields}");
         assert_eq!(found.if_modified_since, date.map(str::as_bytes), "{fields}");
         assert_eq!(
@@ -29,7 +29,7 @@ fn asks_with_what_is_stored() {
         );
     }
     let both = block("ETag: \"a\" | Last-Modified: {0}");
-    let found = validation_fields(&both);
+    let found = revalidation_fields(&both);
     assert!(found.if_none_match.is_some() && found.if_modified_since.is_some());
 }
 
@@ -63,7 +63,7 @@ fn a_304_selects_by_its_validators() {
         ("", "Last-Modified: {0}", false),
     ] {
         assert_eq!(
-            selects(&block(stored), &block(of_304)),
+            is_304_for(&block(stored), &block(of_304)),
             expected,
             "{stored} / {of_304}"
         );
@@ -98,14 +98,14 @@ fn a_304_without_a_date_makes_young_again() {
         freshened,
         block("Cache-Control: max-age=10 | ETag: \"a\" | Date: {0}")
     );
-    let exchange = Exchange {
+    let exchange = OriginExchange {
         request: &get(""),
         status: Status::OK,
         fields: &freshened,
         request_time: secs(T),
         response_time: secs(T),
     };
-    let lifetime = storing(&exchange, &Policy::default()).unwrap();
+    let lifetime = check_storable(&exchange, &CachePolicy::default()).unwrap();
     assert_eq!(
         (lifetime.initial_age, lifetime.fresh_for),
         (secs(0), secs(10))
@@ -147,14 +147,18 @@ fn head_agrees_when_nothing_differs() {
             false,
         ),
     ] {
-        assert_eq!(head_agrees(&stored, 5, &block(head)), expected, "{head}");
+        assert_eq!(
+            head_matches_stored(&stored, 5, &block(head)),
+            expected,
+            "{head}"
+        );
     }
-    assert!(!head_agrees(&block(""), 5, &block("ETag: \"a\"")));
+    assert!(!head_matches_stored(&block(""), 5, &block("ETag: \"a\"")));
 }
 
 #[test]
 fn answers_conditions_of_clients() {
-    use crate::Precondition::{NotModified, Proceed};
+    use crate::PreconditionResult::{NotModified, Proceed};
     let (at, before, after) = (date(0), date(-1), date(1));
     for (code, stored, asked, expected) in [
         (
@@ -222,7 +226,7 @@ fn answers_conditions_of_clients() {
         (200, "ETag: \"a\"", String::new(), Proceed),
     ] {
         let status = Status::new(code).unwrap();
-        let found = condition(&get(&asked), status, &block(stored), secs(T));
+        let found = evaluate_condition(&get(&asked), status, &block(stored), secs(T));
         assert_eq!(found, expected, "{code} {stored} / {asked}");
     }
 }

@@ -15,10 +15,10 @@ fn read(framing: BodyFraming, pieces: &[&[u8]]) -> Outcome {
         rest.extend_from_slice(piece);
         loop {
             let found = decoder.decode(&rest)?;
-            assert!(found.consumed <= rest.len() && found.data.end <= found.consumed);
-            content.extend_from_slice(&rest[found.data]);
+            assert!(found.consumed <= rest.len() && found.content.end <= found.consumed);
+            content.extend_from_slice(&rest[found.content]);
             rest.drain(..found.consumed);
-            if found.consumed == 0 || found.done {
+            if found.consumed == 0 || found.is_done {
                 break;
             }
         }
@@ -91,7 +91,7 @@ fn a_lenient_decoder_reads_what_old_servers_write() {
                 let mut at = 0;
                 while at < piece.len() {
                     let decoded = decoder.decode(&piece[at..]).unwrap();
-                    content.extend_from_slice(&piece[at..][decoded.data]);
+                    content.extend_from_slice(&piece[at..][decoded.content]);
                     assert!(decoded.consumed > 0, "{name}: bytes behind the end");
                     at += decoded.consumed;
                 }
@@ -100,7 +100,7 @@ fn a_lenient_decoder_reads_what_old_servers_write() {
             assert_eq!(content, b"hello", "{name}");
             assert_eq!(decoder.trailers(), trailers.as_bytes(), "{name}");
             let is_regular = name == "as it should be" || name == "a trailer that frames";
-            assert_eq!(decoder.is_mended(), !is_regular, "{name}");
+            assert_eq!(decoder.needed_leniency(), !is_regular, "{name}");
         }
     }
     for text in ["\n", " 5\r\n", "-5\r\n", "5\rx", "5\nhellox", "x\n"] {
@@ -372,10 +372,10 @@ fn reports_what_remains_of_a_known_length() {
     assert_eq!(decoder.remaining(), Some(u64::MAX));
     assert_eq!(
         decoder.decode(b"abc"),
-        Ok(Decoded {
+        Ok(DecodeProgress {
             consumed: 3,
-            data: 0..3,
-            done: false
+            content: 0..3,
+            is_done: false
         })
     );
     assert_eq!(decoder.remaining(), Some(u64::MAX - 3));

@@ -8,13 +8,13 @@ mod hostile;
 use super::*;
 use crate::head::{BodyFraming, Version};
 
-fn parse(bytes: &[u8]) -> Result<Progress<(RequestHead, usize)>, ParseError> {
+fn parse(bytes: &[u8]) -> Result<ParseProgress<(RequestHead, usize)>, RequestHeadError> {
     parse_head(bytes, &HeadLimits::default())
 }
 
 fn accepted(bytes: &[u8]) -> RequestHead {
     match parse(bytes) {
-        Ok(Progress::Complete((head, consumed))) => {
+        Ok(ParseProgress::Complete((head, consumed))) => {
             assert_eq!(consumed, bytes.len(), "{}", bytes.escape_ascii());
             head
         }
@@ -69,11 +69,11 @@ fn accepts_well_formed_heads_split_at_every_byte() {
         for split in 0..bytes.len() {
             let mut scanner = HeadScanner::new();
             let first = scanner.scan(&bytes[..split], &HeadLimits::default());
-            assert_eq!(first, Ok(Progress::Partial), "{name} at {split}");
+            assert_eq!(first, Ok(ParseProgress::Partial), "{name} at {split}");
             let second = scanner.scan(bytes, &HeadLimits::default());
             assert_eq!(
                 second,
-                Ok(Progress::Complete((whole.clone(), bytes.len()))),
+                Ok(ParseProgress::Complete((whole.clone(), bytes.len()))),
                 "{name}"
             );
         }
@@ -86,12 +86,12 @@ fn accepts_well_formed_heads_byte_by_byte() {
         let mut scanner = HeadScanner::new();
         for end in 0..bytes.len() {
             let outcome = scanner.scan(&bytes[..end], &HeadLimits::default());
-            assert_eq!(outcome, Ok(Progress::Partial), "{name} at {end}");
+            assert_eq!(outcome, Ok(ParseProgress::Partial), "{name} at {end}");
         }
         let outcome = scanner.scan(bytes, &HeadLimits::default());
         assert_eq!(
             outcome,
-            Ok(Progress::Complete((accepted(bytes), bytes.len()))),
+            Ok(ParseProgress::Complete((accepted(bytes), bytes.len()))),
             "{name}"
         );
     }
@@ -107,7 +107,7 @@ fn reads_pipelined_requests_one_after_the_other() {
     let mut rest = stream.as_slice();
     for (name, bytes) in VALID {
         match scanner.scan(rest, &HeadLimits::default()) {
-            Ok(Progress::Complete((head, consumed))) => {
+            Ok(ParseProgress::Complete((head, consumed))) => {
                 assert_eq!((head, consumed), (accepted(bytes), bytes.len()), "{name}");
                 rest = &rest[consumed..];
             }
@@ -401,11 +401,11 @@ fn the_media_type_of_websocket_over_http_is_known_in_any_spelling() {
     ] {
         let text = format!("POST / HTTP/1.1\r\nHost: a\r\n{line}\r\nContent-Length: 0\r\n\r\n");
         let head = accepted(text.as_bytes());
-        assert_eq!(head.names_socket_events(), expected, "{line}");
+        assert_eq!(head.has_websocket_events(), expected, "{line}");
     }
     let twice = "Content-Type: a/b\r\nContent-Type: application/websocket-events";
     let text = format!("GET / HTTP/1.1\r\nHost: a\r\n{twice}\r\n\r\n");
-    assert!(accepted(text.as_bytes()).names_socket_events());
+    assert!(accepted(text.as_bytes()).has_websocket_events());
 }
 
 #[test]
@@ -417,7 +417,7 @@ fn leaves_what_follows_an_upgrade_or_connect_alone() {
     ] {
         let stream = [first, b"GET /admin HTTP/1.1\r\nHost: a\r\n\r\n"].concat();
         match parse(&stream) {
-            Ok(Progress::Complete((_, consumed))) => assert_eq!(consumed, first.len()),
+            Ok(ParseProgress::Complete((_, consumed))) => assert_eq!(consumed, first.len()),
             other => panic!("{other:?}"),
         }
     }
@@ -426,9 +426,9 @@ fn leaves_what_follows_an_upgrade_or_connect_alone() {
 #[test]
 fn applies_each_limit_exactly() {
     let limits = HeadLimits {
-        target_bytes: 8,
-        header_bytes: 60,
-        headers: 2,
+        max_target_bytes: 8,
+        max_head_bytes: 60,
+        max_fields: 2,
     };
     for (name, bytes, expected) in [
         (
@@ -439,7 +439,7 @@ fn applies_each_limit_exactly() {
         (
             "target above it",
             b"GET /23456789 HTTP/1.0\r\n\r\n",
-            Err(ParseError::TargetTooLong),
+            Err(RequestHeadError::TargetTooLong),
         ),
         (
             "fields at the limit",
@@ -449,13 +449,13 @@ fn applies_each_limit_exactly() {
         (
             "fields above it",
             b"GET / HTTP/1.0\r\nA: 1\r\nB: 2\r\nC: 3\r\n\r\n",
-            Err(ParseError::TooManyFields),
+            Err(RequestHeadError::TooManyFields),
         ),
         ("head at the limit", &sized_head(60), Ok(())),
         (
             "head above it",
             &sized_head(61),
-            Err(ParseError::HeadTooLarge),
+            Err(RequestHeadError::HeadTooLarge),
         ),
         (
             "blank line does not count",
@@ -489,7 +489,7 @@ fn every_prefix_of_a_valid_head_followed_by_any_byte_never_panics() {
             for byte in 0..=255u8 {
                 let mut mutated = bytes.to_vec();
                 mutated[end] = byte;
-                if let Ok(Progress::Complete((head, consumed))) = parse(&mutated) {
+                if let Ok(ParseProgress::Complete((head, consumed))) = parse(&mutated) {
                     assert!(consumed <= mutated.len() && head.fields().count() <= 100);
                 }
             }
@@ -509,22 +509,22 @@ fn a_scanner_starts_over_after_an_error_or_a_shorter_buffer() {
     let (_, smallest) = VALID[0];
     assert_eq!(
         scanner.scan(&smallest[..20], &limits),
-        Ok(Progress::Partial)
+        Ok(ParseProgress::Partial)
     );
-    assert_eq!(scanner.scan(b"P", &limits), Ok(Progress::Partial));
+    assert_eq!(scanner.scan(b"P", &limits), Ok(ParseProgress::Partial));
     let complete = scanner.scan(b"POST / HTTP/1.0\r\n\r\n", &limits);
-    assert!(matches!(complete, Ok(Progress::Complete((_, 19)))));
+    assert!(matches!(complete, Ok(ParseProgress::Complete((_, 19)))));
 }
 
 #[test]
 fn errors_are_answered_with_their_status() {
     for (error, status) in [
-        (ParseError::BareLineBreak, 400),
-        (ParseError::TargetTooLong, 414),
-        (ParseError::ExpectationFailed, 417),
-        (ParseError::TooManyFields, 431),
-        (ParseError::UnknownCoding, 501),
-        (ParseError::VersionNotSupported, 505),
+        (RequestHeadError::BareLineBreak, 400),
+        (RequestHeadError::TargetTooLong, 414),
+        (RequestHeadError::ExpectationFailed, 417),
+        (RequestHeadError::TooManyFields, 431),
+        (RequestHeadError::UnknownCoding, 501),
+        (RequestHeadError::VersionNotSupported, 505),
     ] {
         assert_eq!(error.status().code(), status, "{error}");
     }
@@ -545,14 +545,14 @@ fn no_byte_is_searched_twice_however_slowly_a_head_comes() {
         let (mut scanner, mut searched) = (HeadScanner::new(), 0);
         for end in 1..text.len() {
             // Whatever was not looked at before is all that a call may look at.
-            searched += end - scanner.looked;
+            searched += end - scanner.scanned;
             let scanned = scanner.scan(&text.as_bytes()[..end], &limits);
-            assert_eq!(scanned, Ok(Progress::Partial), "{end}");
+            assert_eq!(scanned, Ok(ParseProgress::Partial), "{end}");
         }
         assert!(searched <= 2 * text.len(), "{searched} of {}", text.len());
         assert!(matches!(
             scanner.scan(text.as_bytes(), &limits),
-            Ok(Progress::Complete(_))
+            Ok(ParseProgress::Complete(_))
         ));
     }
 }

@@ -1,16 +1,17 @@
 //! Offers by table, and messages there and back.
 
-use super::super::{ClientEvent, MessageDecoder};
+use super::super::{MessageDecoder, WebSocketEvent};
 use super::*;
-use crate::{HeadLimits, Progress, parse_head};
+use crate::{HeadLimits, ParseProgress, parse_head};
 
 fn agreed(extensions: &str) -> Option<String> {
     let head = format!("GET / HTTP/1.1\r\nHost: a\r\n{extensions}\r\n");
-    let Ok(Progress::Complete((head, _))) = parse_head(head.as_bytes(), &HeadLimits::default())
+    let Ok(ParseProgress::Complete((head, _))) =
+        parse_head(head.as_bytes(), &HeadLimits::default())
     else {
         panic!("a valid head");
     };
-    negotiate(&head).map(Deflate::agreement)
+    negotiate_deflate(&head).map(DeflateParams::extension_header)
 }
 
 #[test]
@@ -71,9 +72,9 @@ fn the_first_offer_that_can_be_kept_is_taken() {
 
 #[test]
 fn a_message_is_compressed_when_it_pays_and_the_window_allows() {
-    let of = |window_bits: u8| Deflate {
+    let of = |window_bits: u8| DeflateParams {
         window_bits,
-        names_window: true,
+        echoes_window: true,
     };
     for (bits, len, expected) in [
         (15, 100, false),
@@ -86,7 +87,7 @@ fn a_message_is_compressed_when_it_pays_and_the_window_allows() {
         (14, 1 << 14, true),
         (14, (1 << 14) + 1, false),
     ] {
-        assert_eq!(of(bits).covers(len), expected, "{bits} {len}");
+        assert_eq!(of(bits).should_compress(len), expected, "{bits} {len}");
     }
 }
 
@@ -121,11 +122,11 @@ fn frames(compressed: &[u8], fragments: usize) -> Vec<u8> {
     out
 }
 
-fn read(bytes: &[u8], max: usize) -> Result<Vec<u8>, ClientError> {
+fn read(bytes: &[u8], max: usize) -> Result<Vec<u8>, WebSocketError> {
     let mut decoder = MessageDecoder::new(max).with_deflate();
     let mut input = bytes;
     match decoder.decode(&mut input)? {
-        Some(ClientEvent::Message { payload, .. }) => Ok(payload),
+        Some(WebSocketEvent::Message { payload, .. }) => Ok(payload),
         other => panic!("a message: {other:?}"),
     }
 }
@@ -172,7 +173,7 @@ fn nothing_unfolds_beyond_the_limit_and_what_is_broken_has_its_code() {
     assert!(zeros.len() < 2000);
     for (max, expected) in [(200_000, None), (199_999, Some(1009)), (1000, Some(1009))] {
         let got = read(&frames(&zeros, 1), max);
-        assert_eq!(got.err().map(ClientError::code), expected, "{max}");
+        assert_eq!(got.err().map(WebSocketError::code), expected, "{max}");
     }
     let not_text = compress(&[0xff; 1000]).unwrap();
     for (name, bytes, code) in [
@@ -181,7 +182,7 @@ fn nothing_unfolds_beyond_the_limit_and_what_is_broken_has_its_code() {
         ("a block type that is not there", vec![0x06; 3], 1007),
     ] {
         let got = read(&frames(&bytes, 1), 100_000);
-        assert_eq!(got.err().map(ClientError::code), Some(code), "{name}");
+        assert_eq!(got.err().map(WebSocketError::code), Some(code), "{name}");
     }
 }
 
@@ -195,16 +196,16 @@ fn the_bit_is_for_the_first_frame_of_a_message_and_only_where_agreed() {
     ] {
         let mut decoder = MessageDecoder::new(100).with_deflate();
         let error = decoder.decode(&mut &bytes[..]);
-        assert_eq!(error.err().map(ClientError::code), Some(1002), "{name}");
+        assert_eq!(error.err().map(WebSocketError::code), Some(1002), "{name}");
     }
     let mut decoder = MessageDecoder::new(100);
     let error = decoder.decode(&mut &frame(0xc1)[..]);
-    assert_eq!(error.err().map(ClientError::code), Some(1002));
+    assert_eq!(error.err().map(WebSocketError::code), Some(1002));
     // One without the bit is as it is, also where the extension was agreed.
     let mut decoder = MessageDecoder::new(100).with_deflate();
     let bytes = [&[0x81, 0x82, 0, 0, 0, 0][..], b"ok"].concat();
     let event = decoder.decode(&mut &bytes[..]).unwrap();
     let payload = b"ok".to_vec();
     let is_text = true;
-    assert_eq!(event, Some(ClientEvent::Message { is_text, payload }));
+    assert_eq!(event, Some(WebSocketEvent::Message { is_text, payload }));
 }

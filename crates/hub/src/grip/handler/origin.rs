@@ -366,7 +366,7 @@ fn is_plain(text: &str) -> bool {
     !text.is_empty() && text.trim() == text && !text.bytes().any(is_odd)
 }
 
-fn broken(error: &penstock_http::ParseError) -> Fault {
+fn broken(error: &penstock_http::RequestHeadError) -> Fault {
     let cause = format!("grip: what is asked of the back end is no valid request: {error}");
     Fault::new(FaultKind::House, cause)
 }

@@ -17,7 +17,7 @@ use penstock_exchange::{
     Body, BodyStream, Fault, Front, Handler, Handling, HeldFraming, ListenerInfo, Mount, Place,
     Reply, Request, RequestBody, Response, Spoken, grip,
 };
-use penstock_http::{HeadLimits, Progress, RequestHead, Status, parse_head};
+use penstock_http::{HeadLimits, ParseProgress, RequestHead, Status, parse_head};
 use penstock_runtime::loops::Loops;
 use penstock_runtime::{Stream, clock};
 use penstock_sys::net::PeerAddress;
@@ -410,7 +410,8 @@ pub(in crate::grip) fn head(method: &str, target: &str, lines: &[&str]) -> Reque
         text.push_str("\r\n");
     }
     text.push_str("\r\n");
-    let Ok(Progress::Complete((head, _))) = parse_head(text.as_bytes(), &HeadLimits::default())
+    let Ok(ParseProgress::Complete((head, _))) =
+        parse_head(text.as_bytes(), &HeadLimits::default())
     else {
         panic!("a valid head: {text:?}")
     };

@@ -2,7 +2,7 @@
 //!
 //! Part of `session`, behind each answer.
 
-use penstock_http::websocket::{Opcode, code, control_frame};
+use penstock_http::websocket::{Opcode, code, encode_control_frame};
 use penstock_runtime::clock;
 
 use super::control::{self, Control};
@@ -82,10 +82,10 @@ impl Session {
                 });
                 self.frame(false, &bytes.slice(prefix..));
             }
-            Event::Ping(bytes) => control_frame(&mut self.out, Opcode::Ping, &bytes),
-            Event::Pong(bytes) => control_frame(&mut self.out, Opcode::Pong, &bytes),
+            Event::Ping(bytes) => encode_control_frame(&mut self.out, Opcode::Ping, &bytes),
+            Event::Pong(bytes) => encode_control_frame(&mut self.out, Opcode::Pong, &bytes),
             Event::Close(with, reason) => {
-                return Err(End::Close(with.unwrap_or(code::NORMAL), reason));
+                return Err(End::Close(with.unwrap_or(code::NORMAL_CLOSURE), reason));
             }
             Event::Disconnect => {
                 // It is not told: it has ended this.
@@ -100,7 +100,7 @@ impl Session {
     fn control(&mut self, text: &[u8]) -> Result<(), End> {
         let failed = |cause: String| {
             log::warn!("grip: a WebSocket is closed: a control message does not fit: {cause}");
-            End::Close(code::UNEXPECTED, "".into())
+            End::Close(code::INTERNAL_ERROR, "".into())
         };
         match control::read(text).map_err(failed)? {
             Control::Subscribe(mut subscription) => {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use penstock_exchange::grip::{is_grip, take_out};
 use penstock_exchange::{Body, Fault, FaultKind, Handling, Reply, Response};
-use penstock_http::websocket::{Offer, offer, subprotocols};
+use penstock_http::websocket::{HandshakeRequest, check_handshake, subprotocols};
 use penstock_http::{FieldBlock, Status};
 
 use super::dialog::{Answer, Answered, Dialog, Meta, broken};
@@ -16,19 +16,19 @@ use crate::grip::handler::origin::Origin;
 
 /// What becomes of a request that asks for an upgrade; none if it asks for no WebSocket.
 pub(in crate::grip) fn asked(shared: &Arc<Shared>, origin: &Origin) -> Option<Handling> {
-    match offer(&origin.head) {
-        Offer::None => None,
-        Offer::Broken(why) => {
+    match check_handshake(&origin.head) {
+        HandshakeRequest::NotWebSocket => None,
+        HandshakeRequest::Invalid(why) => {
             let fault = Fault::new(FaultKind::BadRequest, why);
             Some(Handling::Now(Err(fault)))
         }
-        Offer::OtherVersion => Some(Handling::Now(Ok(other_version().into()))),
-        Offer::Taken { .. } if origin.is_of_other_origin(&shared.origins) => {
+        HandshakeRequest::UnsupportedVersion => Some(Handling::Now(Ok(other_version().into()))),
+        HandshakeRequest::Valid { .. } if origin.is_of_other_origin(&shared.origins) => {
             let cause = "a WebSocket of a page of another origin (grip.origins)";
             let fault = Fault::new(FaultKind::Forbidden, cause);
             Some(Handling::Later(Box::pin(std::future::ready(Err(fault)))))
         }
-        Offer::Taken { accept } => {
+        HandshakeRequest::Valid { accept } => {
             let dialog = Dialog::new(Arc::clone(shared), Arc::new(origin.clone()));
             Some(Handling::Later(Box::pin(open(dialog, accept))))
         }

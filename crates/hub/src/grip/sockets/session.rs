@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use penstock_exchange::{Fault, Takeover, TakeoverFuture};
 use penstock_http::websocket::{
-    ClientError, ClientEvent, MessageDecoder, Opcode, close_frame, code, control_frame,
-    message_head,
+    MessageDecoder, Opcode, WebSocketError, WebSocketEvent, code, encode_close_frame,
+    encode_control_frame, message_frame_head,
 };
 use penstock_runtime::{Stream, buffers, clock};
 
@@ -131,7 +131,7 @@ impl Session {
         };
         let is_known = matches!(end, End::Close(..));
         if let End::Close(with, reason) | End::Cut(with, reason) = end {
-            close_frame(&mut self.out, with, &reason);
+            encode_close_frame(&mut self.out, with, &reason);
             if self.flush(&client).await.is_ok() && self.said.is_none() {
                 self.await_close(&client).await;
             }
@@ -232,22 +232,24 @@ impl Session {
             let event = self
                 .decoder
                 .decode(&mut bytes)
-                .map_err(|error: ClientError| End::Cut(error.code(), error.to_string().into()))?;
+                .map_err(|error: WebSocketError| {
+                    End::Cut(error.code(), error.to_string().into())
+                })?;
             let event = match event {
                 None => return Ok(()),
-                Some(ClientEvent::Pong) => continue,
-                Some(ClientEvent::Ping(payload)) => {
-                    control_frame(&mut self.out, Opcode::Pong, &payload);
+                Some(WebSocketEvent::Pong) => continue,
+                Some(WebSocketEvent::Ping(payload)) => {
+                    encode_control_frame(&mut self.out, Opcode::Pong, &payload);
                     continue;
                 }
-                Some(ClientEvent::Message {
+                Some(WebSocketEvent::Message {
                     is_text: true,
                     payload,
                 }) => Event::Text(payload.into()),
-                Some(ClientEvent::Message { payload, .. }) => Event::Binary(payload.into()),
-                Some(ClientEvent::Close { code: with, reason }) => {
+                Some(WebSocketEvent::Message { payload, .. }) => Event::Binary(payload.into()),
+                Some(WebSocketEvent::Close { code: with, reason }) => {
                     self.said = Some(with);
-                    let with = (with != code::NO_CODE).then_some(with);
+                    let with = (with != code::NO_STATUS).then_some(with);
                     Event::Close(with, reason.into())
                 }
             };
@@ -266,7 +268,7 @@ impl Session {
     async fn answered(&mut self, answered: Result<Answered, Fault>) -> Result<(), End> {
         let failed = |cause: &str| {
             log::warn!("grip: a WebSocket is closed: {cause}");
-            Err(End::Close(code::UNEXPECTED, "".into()))
+            Err(End::Close(code::INTERNAL_ERROR, "".into()))
         };
         match answered {
             Ok(Answered::Events(answer)) => self.obey(*answer, false).await?,
@@ -320,8 +322,8 @@ impl Session {
                 let bytes = self.listener.content(publication, content);
                 bytes.iter().for_each(|bytes| self.frame(false, bytes));
             }
-            SocketPart::Ping(bytes) => control_frame(&mut self.out, Opcode::Ping, bytes),
-            SocketPart::Pong(bytes) => control_frame(&mut self.out, Opcode::Pong, bytes),
+            SocketPart::Ping(bytes) => encode_control_frame(&mut self.out, Opcode::Ping, bytes),
+            SocketPart::Pong(bytes) => encode_control_frame(&mut self.out, Opcode::Pong, bytes),
             SocketPart::Close { code, reason } => {
                 return Err(End::Cut(*code, reason.clone()));
             }
@@ -330,7 +332,7 @@ impl Session {
     }
 
     pub(super) fn frame(&mut self, is_text: bool, bytes: &Bytes) {
-        let head = message_head(is_text, bytes.len());
+        let head = message_frame_head(is_text, bytes.len());
         self.out.extend_from_slice(head.as_bytes());
         self.out.extend_from_slice(bytes);
     }
@@ -341,7 +343,7 @@ impl Session {
             return Err(End::Broken);
         }
         self.heard = (clock::now(), true);
-        control_frame(&mut self.out, Opcode::Ping, b"");
+        encode_control_frame(&mut self.out, Opcode::Ping, b"");
         Ok(())
     }
 
@@ -350,8 +352,8 @@ impl Session {
             match &beat.event {
                 Event::Text(bytes) => self.frame(true, bytes),
                 Event::Binary(bytes) => self.frame(false, bytes),
-                Event::Ping(bytes) => control_frame(&mut self.out, Opcode::Ping, bytes),
-                Event::Pong(bytes) => control_frame(&mut self.out, Opcode::Pong, bytes),
+                Event::Ping(bytes) => encode_control_frame(&mut self.out, Opcode::Ping, bytes),
+                Event::Pong(bytes) => encode_control_frame(&mut self.out, Opcode::Pong, bytes),
                 // No other can be asked for.
                 Event::Open | Event::Close(..) | Event::Disconnect => {}
             }

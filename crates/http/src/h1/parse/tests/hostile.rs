@@ -202,7 +202,11 @@ fn connection_options_that_name_framing_have_no_effect() {
         assert_eq!(head.framing(), BodyFraming::Length(5));
         assert_eq!(head.host(), "a");
         // Nobody behind is to strip anything.
-        assert!(!head.names_fields_of_hop(), "{}", line.escape_ascii());
+        assert!(
+            !head.has_other_connection_options(),
+            "{}",
+            line.escape_ascii()
+        );
     }
     let chunked = b"Connection: transfer-encoding\r\nTransfer-Encoding: chunked";
     let head = accepted(&with_line(chunked));
@@ -449,17 +453,29 @@ fn refuses_malformed_request_lines_and_versions() {
 #[test]
 fn refuses_other_protocols_from_their_first_bytes() {
     for (name, bytes, expected) in [
-        ("tls hello", &b"\x16\x03\x01"[..], ParseError::TlsHello),
-        ("ssh", b"SSH-2.0-x", ParseError::SshBanner),
-        ("proxy v1", b"PROXY TCP4 1.2.3.4", ParseError::ProxyPreamble),
-        ("proxy v2", b"\r\n\r\n\0\r\nQUIT\n", ParseError::BlankLines),
+        (
+            "tls hello",
+            &b"\x16\x03\x01"[..],
+            RequestHeadError::TlsHello,
+        ),
+        ("ssh", b"SSH-2.0-x", RequestHeadError::SshBanner),
+        (
+            "proxy v1",
+            b"PROXY TCP4 1.2.3.4",
+            RequestHeadError::ProxyPreamble,
+        ),
+        (
+            "proxy v2",
+            b"\r\n\r\n\0\r\nQUIT\n",
+            RequestHeadError::BlankLines,
+        ),
         (
             "http/2",
             b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-            ParseError::Http2Preface,
+            RequestHeadError::Http2Preface,
         ),
-        ("binary", b"\x80\x9e\x01\x03", ParseError::BadMethod),
-        ("json", b"{\"a\"", ParseError::BadMethod),
+        ("binary", b"\x80\x9e\x01\x03", RequestHeadError::BadMethod),
+        ("json", b"{\"a\"", RequestHeadError::BadMethod),
     ] {
         assert_eq!(parse(bytes), Err(expected), "{name}");
     }
@@ -469,14 +485,24 @@ fn refuses_other_protocols_from_their_first_bytes() {
 fn refuses_volume_before_the_head_is_whole() {
     let limits = HeadLimits::default();
     for (name, part, times, expected) in [
-        ("5,000 fields", "a:b\r\n", 5_000, ParseError::TooManyFields),
+        (
+            "5,000 fields",
+            "a:b\r\n",
+            5_000,
+            RequestHeadError::TooManyFields,
+        ),
         (
             "1,500 cookies",
             "Cookie: a=b\r\n",
             1_500,
-            ParseError::TooManyFields,
+            RequestHeadError::TooManyFields,
         ),
-        ("100 KB field", "ab:c", 25_000, ParseError::HeadTooLarge),
+        (
+            "100 KB field",
+            "ab:c",
+            25_000,
+            RequestHeadError::HeadTooLarge,
+        ),
     ] {
         let bytes = format!("GET / HTTP/1.1\r\n{}", part.repeat(times)).into_bytes();
         assert_eq!(parse_head(&bytes, &limits), Err(expected), "{name}");

@@ -5,13 +5,13 @@
 //! of clients, so whatever a rule or an application put into it, handlers see a head that keeps every
 //! rule; nobody edits a parsed one in place.
 
-use crate::{HeadLimits, ParseError, Progress, RequestHead, parse_head};
+use crate::{HeadLimits, ParseProgress, RequestHead, RequestHeadError, parse_head};
 
 /// The limits were asked of what the client sent; what is added here is the configuration's.
 const UNLIMITED: HeadLimits = HeadLimits {
-    target_bytes: usize::MAX,
-    header_bytes: usize::MAX,
-    headers: usize::MAX,
+    max_target_bytes: usize::MAX,
+    max_head_bytes: usize::MAX,
+    max_fields: usize::MAX,
 };
 
 /// A head that is being written.
@@ -58,12 +58,14 @@ impl HeadWriter {
     ///
     /// # Errors
     /// When it breaks a rule.
-    pub fn finish(mut self) -> Result<RequestHead, ParseError> {
+    pub fn finish(mut self) -> Result<RequestHead, RequestHeadError> {
         self.0.extend_from_slice(b"\r\n");
         match parse_head(&self.0, &UNLIMITED)? {
             // More than one head would mean that a value held a line break.
-            Progress::Complete((head, used)) if used == self.0.len() => Ok(head),
-            Progress::Complete(_) | Progress::Partial => Err(ParseError::BareLineBreak),
+            ParseProgress::Complete((head, used)) if used == self.0.len() => Ok(head),
+            ParseProgress::Complete(_) | ParseProgress::Partial => {
+                Err(RequestHeadError::BareLineBreak)
+            }
         }
     }
 }
@@ -82,7 +84,8 @@ mod tests {
             ),
         ] {
             let text = format!("{line}X: 1\r\n\r\n");
-            let Ok(Progress::Complete((old, _))) = parse_head(text.as_bytes(), &UNLIMITED) else {
+            let Ok(ParseProgress::Complete((old, _))) = parse_head(text.as_bytes(), &UNLIMITED)
+            else {
                 panic!("the head is whole");
             };
             let new = HeadWriter::with_target(&old, "/a?b").finish().unwrap();

@@ -5,12 +5,13 @@
 //!
 //! What must stay true: nothing meant for one user and nothing that a malformed request could have
 //! brought about is stored unless the response asks for it in so many words, and some not even
-//! then. The order of the checks is that of [`NotStored`]: what no header can change comes first.
+//! then. The order of the checks is that of [`StoreRefusal`]: what no header can change comes first.
 
 use std::time::Duration;
 
 use super::{
-    Exchange, Lifetime, Policy, RequestDirectives, Vary, freshness, targeted::Directed, vary_names,
+    CachePolicy, Lifetime, OriginExchange, RequestDirectives, VaryFields,
+    effective_directives::EffectiveDirectives, freshness, parse_vary,
 };
 use crate::{
     FieldBlock, Method, Status,
@@ -20,7 +21,7 @@ use crate::{
 
 /// Why a response is not stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum NotStored {
+pub enum StoreRefusal {
     /// The request was no GET.
     Method,
     /// A status that is never stored: 1xx, 206, 304, 400, 407, 408, 416, 421, 425, 428, 429, 431,
@@ -30,10 +31,10 @@ pub enum NotStored {
     RequestNoStore,
     /// `Set-Cookie`: a session of one user, whatever else the response says.
     SetCookie,
-    /// `Vary: *`, so that no request selects it.
+    /// `VaryFields: *`, so that no request selects it.
     VaryAny,
     /// `X-Accel-Expires: 0` or `off`.
-    AccelOff,
+    AccelExpiresOff,
     /// `no-store` in the response.
     NoStore,
     /// `private` in the response.
@@ -45,10 +46,10 @@ pub enum NotStored {
     /// Nothing says how long it is fresh, and its status does not allow a guess.
     NoLifetime,
     /// Already stale, not to be sent stale, and without a validator to ask about it.
-    Useless,
+    ExpiredWithoutValidator,
 }
 
-impl NotStored {
+impl StoreRefusal {
     /// A word for the `detail` of `Cache-Status`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -58,13 +59,13 @@ impl NotStored {
             Self::RequestNoStore => "request-no-store",
             Self::SetCookie => "set-cookie",
             Self::VaryAny => "vary-any",
-            Self::AccelOff => "accel-off",
+            Self::AccelExpiresOff => "accel-off",
             Self::NoStore => "no-store",
             Self::Private => "private",
             Self::Authorization => "authorization",
             Self::Cookie => "cookie",
             Self::NoLifetime => "no-lifetime",
-            Self::Useless => "expired",
+            Self::ExpiredWithoutValidator => "expired",
         }
     }
 }
@@ -73,53 +74,56 @@ impl NotStored {
 ///
 /// # Errors
 /// The first reason against it.
-pub fn storing(exchange: &Exchange<'_>, policy: &Policy) -> Result<Lifetime, NotStored> {
-    let Exchange {
+pub fn check_storable(
+    exchange: &OriginExchange<'_>,
+    policy: &CachePolicy,
+) -> Result<Lifetime, StoreRefusal> {
+    let OriginExchange {
         request,
         status,
         fields,
         ..
     } = *exchange;
     if request.method() != Method::Get {
-        return Err(NotStored::Method);
+        return Err(StoreRefusal::Method);
     }
     if !may_store_status(status) {
-        return Err(NotStored::Status);
+        return Err(StoreRefusal::Status);
     }
-    if RequestDirectives::of(request).no_store {
-        return Err(NotStored::RequestNoStore);
+    if RequestDirectives::from_request(request).no_store {
+        return Err(StoreRefusal::RequestNoStore);
     }
     if fields.contains("set-cookie") || fields.contains("set-cookie2") {
-        return Err(NotStored::SetCookie);
+        return Err(StoreRefusal::SetCookie);
     }
-    if vary_names(fields) == Vary::Any {
-        return Err(NotStored::VaryAny);
+    if parse_vary(fields) == VaryFields::Any {
+        return Err(StoreRefusal::VaryAny);
     }
-    let directed = Directed::read(fields, exchange.response_time);
+    let directed = EffectiveDirectives::from_fields(fields, exchange.response_time);
     let said = &directed.directives;
-    if directed.is_off {
-        return Err(NotStored::AccelOff);
+    if directed.is_accel_off {
+        return Err(StoreRefusal::AccelExpiresOff);
     }
     // Every storable status is one whose rules are kept here, so `must-understand` lifts `no-store`
     // (§5.2.2.3).
     if said.no_store && !said.must_understand {
-        return Err(NotStored::NoStore);
+        return Err(StoreRefusal::NoStore);
     }
     if said.private {
-        return Err(NotStored::Private);
+        return Err(StoreRefusal::Private);
     }
     let is_for_all = said.public || said.must_revalidate || said.s_maxage.is_some();
     if request.field("authorization").is_some() && !is_for_all {
-        return Err(NotStored::Authorization);
+        return Err(StoreRefusal::Authorization);
     }
-    let lifetime = freshness::lifetime(exchange, &directed, policy);
+    let lifetime = freshness::compute_lifetime(exchange, &directed, policy);
     let lifetime = lifetime.ok_or_else(|| match freshness::route_ttl(exchange, said, policy) {
-        Some(_) => NotStored::Cookie,
-        None => NotStored::NoLifetime,
+        Some(_) => StoreRefusal::Cookie,
+        None => StoreRefusal::NoLifetime,
     })?;
     let is_usable = lifetime.initial_age < lifetime.usable_for() && !lifetime.no_cache;
     if !is_usable && !fields.contains("etag") && !fields.contains("last-modified") {
-        return Err(NotStored::Useless);
+        return Err(StoreRefusal::ExpiredWithoutValidator);
     }
     Ok(lifetime)
 }
@@ -146,8 +150,10 @@ pub fn may_store_status(status: Status) -> bool {
 /// which is for the cache alone; with a `Date` (RFC 9110 §6.6.1).
 #[must_use]
 pub fn stored_fields(fields: &FieldBlock, response_time: Duration) -> FieldBlock {
-    let directed = Directed::read(fields, response_time);
-    let named: Vec<&[u8]> = all(fields, "connection").flat_map(list_elements).collect();
+    let directed = EffectiveDirectives::from_fields(fields, response_time);
+    let named: Vec<&[u8]> = field_values(fields, "connection")
+        .flat_map(list_elements)
+        .collect();
     let mut kept = FieldBlock::with_capacity(fields.as_bytes().len() + 40);
     for (name, value) in fields.iter() {
         let is_named = |other: &[u8]| name.as_bytes().eq_ignore_ascii_case(other);
@@ -163,7 +169,7 @@ pub fn stored_fields(fields: &FieldBlock, response_time: Duration) -> FieldBlock
             debug_assert!(pushed.is_ok(), "a block holds checked fields only");
         }
     }
-    if date_of(&kept).is_none() {
+    if parse_date_field(&kept).is_none() {
         let date = imf_fixdate(response_time.as_secs());
         let pushed = kept.set("Date", &date);
         debug_assert!(pushed.is_ok(), "a date is a valid value");
@@ -172,7 +178,10 @@ pub fn stored_fields(fields: &FieldBlock, response_time: Duration) -> FieldBlock
 }
 
 /// The values of all fields of that name.
-pub(super) fn all<'a>(fields: &'a FieldBlock, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
+pub(super) fn field_values<'a>(
+    fields: &'a FieldBlock,
+    name: &'a str,
+) -> impl Iterator<Item = &'a [u8]> {
     fields
         .iter()
         .filter(move |(found, _)| found.eq_ignore_ascii_case(name))
@@ -180,12 +189,12 @@ pub(super) fn all<'a>(fields: &'a FieldBlock, name: &'a str) -> impl Iterator<It
 }
 
 /// The first `Date`, in seconds since 1970; `None` without a valid one.
-pub(super) fn date_of(fields: &FieldBlock) -> Option<u64> {
-    fields.get("date").and_then(http_date)
+pub(super) fn parse_date_field(fields: &FieldBlock) -> Option<u64> {
+    fields.get("date").and_then(parse_date_any_case)
 }
 
 /// Seconds since 1970 of a date, in whatever case its names are written (§4.2).
-pub(super) fn http_date(text: &[u8]) -> Option<u64> {
+pub(super) fn parse_date_any_case(text: &[u8]) -> Option<u64> {
     parse_http_date(text).or_else(|| {
         let mut text = text.to_ascii_lowercase();
         let mut is_inside = false;

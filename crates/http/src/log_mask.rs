@@ -18,10 +18,10 @@ use memchr::{memchr2, memchr2_iter, memmem};
 pub const MASK: &str = "***";
 
 /// The longest name that is looked up.
-const NAME_BYTES: usize = 64;
+const MAX_NAME_BYTES: usize = 64;
 
 /// Names whose values are masked unless the configuration says otherwise, as `log_mask` takes them.
-pub const MASKED_BY_DEFAULT: [&str; 38] = [
+pub const DEFAULT_MASKED_NAMES: [&str; 38] = [
     "*authorization",
     "*password",
     "*passwd",
@@ -78,14 +78,14 @@ impl Default for LogMask {
 }
 
 impl LogMask {
-    /// Names, or ends of names behind a star (`*_token`); `default` is [`MASKED_BY_DEFAULT`].
+    /// Names, or ends of names behind a star (`*_token`); `default` is [`DEFAULT_MASKED_NAMES`].
     pub fn new<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
         let mut mask = Self {
             names: Vec::new(),
             endings: Vec::new(),
         };
         let names = names.into_iter().flat_map(|name| match name {
-            "default" => MASKED_BY_DEFAULT.to_vec(),
+            "default" => DEFAULT_MASKED_NAMES.to_vec(),
             name => vec![name],
         });
         for name in names {
@@ -103,17 +103,17 @@ impl LogMask {
     /// A text, such as a line of a log, with the values of listed parameters masked.
     #[must_use]
     pub fn apply<'a>(&self, text: &'a [u8]) -> Cow<'a, [u8]> {
-        self.apply_within(text, &IN_TEXT)
+        self.apply_within(text, &TEXT_DELIMITERS)
     }
 
     /// The same of what is a URL as a whole, or the target of a request: quotes and spaces in it are
     /// part of a value.
     #[must_use]
     pub fn apply_url<'a>(&self, url: &'a [u8]) -> Cow<'a, [u8]> {
-        self.apply_within(url, &IN_URL)
+        self.apply_within(url, &URL_DELIMITERS)
     }
 
-    fn apply_within<'a>(&self, text: &'a [u8], ends: &Ends) -> Cow<'a, [u8]> {
+    fn apply_within<'a>(&self, text: &'a [u8], ends: &ValueDelimiters) -> Cow<'a, [u8]> {
         let mut out = Vec::new();
         let (mut copied, mut at) = (0, 0);
         // Behind the last equals sign: what was masked there may be the name of another value.
@@ -124,10 +124,10 @@ impl LogMask {
         while let Some((name_end, value)) = next_value(text, at) {
             let name = name_in(&text[name_start..name_end]);
             (name_start, at) = (value, value);
-            if !self.covers(name) {
+            if !self.masks_name(name) {
                 continue;
             }
-            let start = value + spaces(&text[value..]);
+            let start = value + leading_spaces(&text[value..]);
             let value = Value::find(&text[start..], text[name_end] == b'%', ends);
             out.extend_from_slice(&text[copied..start]);
             out.extend(value.opening);
@@ -144,7 +144,7 @@ impl LogMask {
             }
         };
         match memmem::find(&text, b"://") {
-            Some(_) => mask_user_information(text, ends),
+            Some(_) => mask_userinfo(text, ends),
             None => text,
         }
     }
@@ -163,9 +163,9 @@ impl LogMask {
 
     /// Whether the value of a parameter of that name is masked.
     #[must_use]
-    pub fn covers(&self, name: &[u8]) -> bool {
-        let mut buffer = [0; NAME_BYTES];
-        let Some(name) = normalize(name, &mut buffer) else {
+    pub fn masks_name(&self, name: &[u8]) -> bool {
+        let mut buffer = [0; MAX_NAME_BYTES];
+        let Some(name) = normalise_name(name, &mut buffer) else {
             return false;
         };
         // `user[password]`, `credentials[token][]`.
@@ -201,7 +201,9 @@ fn next_value(text: &[u8], from: usize) -> Option<(usize, usize)> {
 /// The name at the end of `before`, which begins behind the last equals sign.
 fn name_in(before: &[u8]) -> &[u8] {
     let before = before.trim_ascii_end();
-    let plain = before.iter().rposition(|byte| NAME_ENDS.contains(byte));
+    let plain = before
+        .iter()
+        .rposition(|byte| NAME_DELIMITERS.contains(byte));
     let name = &before[plain.map_or(0, |at| at + 1)..];
     // `%3F`, `%26` and `%3B` begin a name within an encoded query.
     let encoded = name.windows(3).rposition(is_encoded_name_end);
@@ -225,7 +227,7 @@ struct Value {
 impl Value {
     /// The value at the beginning of `text`; that of an encoded name ends with the parameter in which
     /// it is, too.
-    fn find(text: &[u8], is_encoded: bool, ends: &Ends) -> Self {
+    fn find(text: &[u8], is_encoded: bool, ends: &ValueDelimiters) -> Self {
         // In a log line, as a file or a program writes it.
         match text.split_first() {
             Some((&quote @ (b'"' | b'\''), quoted)) if ends.has_quotes => {
@@ -257,7 +259,7 @@ impl Value {
     }
 }
 
-fn plain_len(value: &[u8], is_encoded: bool, ends: &Ends) -> usize {
+fn plain_len(value: &[u8], is_encoded: bool, ends: &ValueDelimiters) -> usize {
     let mut end = 0;
     while let Some(at) = value[end..]
         .iter()
@@ -299,14 +301,14 @@ fn closing_quote(quoted: &[u8], quote: u8) -> Option<usize> {
 }
 
 /// Spaces before a value, if there is one.
-fn spaces(value: &[u8]) -> usize {
+fn leading_spaces(value: &[u8]) -> usize {
     let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t');
     let len = value.iter().take_while(|byte| is_blank(byte)).count();
     if len < value.len() { len } else { 0 }
 }
 
 /// A name in the form in which it is compared; none when it is too long.
-fn normalize<'b>(name: &[u8], buffer: &'b mut [u8; NAME_BYTES]) -> Option<&'b [u8]> {
+fn normalise_name<'b>(name: &[u8], buffer: &'b mut [u8; MAX_NAME_BYTES]) -> Option<&'b [u8]> {
     let mut len = 0;
     let mut rest = name;
     while let Some((&byte, after)) = rest.split_first() {
@@ -336,7 +338,7 @@ fn is_separator(byte: u8) -> bool {
 }
 
 /// `user:password@` behind the scheme of a URL.
-fn mask_user_information<'a>(text: Cow<'a, [u8]>, ends: &Ends) -> Cow<'a, [u8]> {
+fn mask_userinfo<'a>(text: Cow<'a, [u8]>, ends: &ValueDelimiters) -> Cow<'a, [u8]> {
     let mut masked: Option<Vec<u8>> = None;
     let mut copied = 0;
     for at in memmem::find_iter(&text, b"://") {
@@ -364,23 +366,23 @@ fn mask_user_information<'a>(text: Cow<'a, [u8]>, ends: &Ends) -> Cow<'a, [u8]> 
 }
 
 /// What stands in front of a name in a query, a form or a log line; all that ends a value is here.
-const NAME_ENDS: &[u8] = b"?&;:#/ \t\r\n\"'`(){},<>=\\@|";
+const NAME_DELIMITERS: &[u8] = b"?&;:#/ \t\r\n\"'`(){},<>=\\@|";
 
 /// What ends a masked part.
-struct Ends {
+struct ValueDelimiters {
     value: &'static [u8],
     authority: &'static [u8],
     /// Whether a value that begins with a quote ends with it.
     has_quotes: bool,
 }
 
-const IN_TEXT: Ends = Ends {
+const TEXT_DELIMITERS: ValueDelimiters = ValueDelimiters {
     value: b"&# \t\r\n\"'`<>\\",
     authority: b"/?# \t\r\n\"'`<>\\",
     has_quotes: true,
 };
 
-const IN_URL: Ends = Ends {
+const URL_DELIMITERS: ValueDelimiters = ValueDelimiters {
     value: b"&#",
     authority: b"/?#",
     has_quotes: false,
@@ -503,14 +505,14 @@ mod tests {
                 "{text}"
             );
         }
-        let long = format!("/a?{}token=x", "y".repeat(NAME_BYTES));
+        let long = format!("/a?{}token=x", "y".repeat(MAX_NAME_BYTES));
         assert_eq!(masked(&long), long);
     }
 
     #[test]
     fn what_is_masked_is_masked_to_the_same_text() {
         let mask = LogMask::default();
-        let name = "y".repeat(NAME_BYTES);
+        let name = "y".repeat(MAX_NAME_BYTES);
         for text in [
             "password = \"a b\", key='c'd, (sid=\"e\")",
             "token=\"abc\"def=x",
