@@ -39,9 +39,9 @@ use std::time::{Duration, Instant, SystemTime};
 use penstock_config as config;
 use penstock_exchange::{Fault, FaultKind, Timing};
 use penstock_runtime::{LoopHandle, clock, loops};
+use penstock_sys::account::Account;
 use penstock_sys::cgroup::Reading;
-use penstock_sys::identity::Account;
-use penstock_sys::process::{self, Exit, Handle, Launcher};
+use penstock_sys::process::{self, Launcher, ProcessExit, ProcessHandle};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use self::busyness::{Busyness, Wanted};
@@ -113,7 +113,7 @@ enum Input {
     },
     Exited {
         key: Key,
-        exit: Option<Exit>,
+        exit: Option<ProcessExit>,
         /// What the application takes, if the process was killed.
         reading: Option<Reading>,
     },
@@ -234,7 +234,7 @@ pub(crate) struct Executor {
 #[derive(Debug)]
 struct Child {
     pid: u32,
-    process: Handle,
+    process: ProcessHandle,
     held: Held,
     began: Instant,
     generation: u64,
@@ -261,7 +261,7 @@ enum Role {
 /// A process that is about to be started.
 #[derive(Debug)]
 struct Prepared {
-    launch: process::Launch,
+    launch: process::ProcessSpec,
     role: Role,
     readiness: Readiness,
     control: Option<Control>,

@@ -35,7 +35,7 @@ pub(crate) async fn reap() {
 /// Reaps orphans that had ended already at the last look; gives those that have since.
 fn look(seen: &[u32]) -> Vec<u32> {
     // Without a list there is nothing to do.
-    let orphans = process::orphans().unwrap_or_default();
+    let orphans = process::list_orphans().unwrap_or_default();
     let ended = orphans.into_iter().filter(|orphan| orphan.has_ended);
     let (old, new): (Vec<_>, Vec<_>) = ended.partition(|orphan| seen.contains(&orphan.pid));
     for orphan in old {

@@ -249,7 +249,7 @@ impl Door {
                 ));
                 clock::sleep(PAUSE).await;
             }
-            number = descriptors::next_number(socket).ok();
+            number = descriptors::next_fd_number(socket).ok();
         }
     }
 

@@ -24,7 +24,7 @@ use penstock_exchange::{Fault, FaultKind};
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::{DiskFile, clock};
 use penstock_sys::file;
-use penstock_sys::pages;
+use penstock_sys::page_cache;
 use twox_hash::XxHash3_64;
 
 use self::opening::{EACCES, ELOOP, Unnoted, is_exhausted, is_missing, is_passing};
@@ -143,12 +143,14 @@ impl Root {
             Err(error) if error.raw_os_error() != Some(EACCES) => return Err(named(error)),
             _ => {}
         }
-        let loop_device = match pages::file_system(&fd).map_err(named)? {
-            pages::FileSystem::Memory | pages::FileSystem::Disk => Some(device_of(&fd)?),
-            pages::FileSystem::Layered | pages::FileSystem::Other => None,
+        let loop_device = match page_cache::file_system_kind(&fd).map_err(named)? {
+            page_cache::FileSystemKind::Memory | page_cache::FileSystemKind::Disk => {
+                Some(device_of(&fd)?)
+            }
+            page_cache::FileSystemKind::Layered | page_cache::FileSystemKind::Other => None,
         };
         Ok(Self {
-            real_path: file::path_of(&fd).ok(),
+            real_path: file::fd_path(&fd).ok(),
             path: path.to_owned(),
             loop_device,
             fd,
@@ -532,7 +534,7 @@ impl Tree {
         if !opened.is_linked || self.hidden.is_empty() {
             return Ok(false);
         }
-        let real = file::path_of(&opened.file).map_err(|error| self.stop(&error, name))?;
+        let real = file::fd_path(&opened.file).map_err(|error| self.stop(&error, name))?;
         let root = self.root.real_path.as_deref();
         // What is outside of the root keeps its first slash: patterns of paths are not for it.
         let below = root.and_then(|root| real.strip_prefix(root).ok());

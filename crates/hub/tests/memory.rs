@@ -113,7 +113,7 @@ fn hold(
     let before = hub.counts().opened;
     let mut clients = Vec::with_capacity(STREAMS);
     for number in 0..STREAMS {
-        let (ours, theirs) = net::worker_pair().expect("there are descriptors");
+        let (ours, theirs) = net::worker_socket_pair().expect("there are descriptors");
         clients.push(theirs);
         let Body::Hold(body) = body(&route, &request_of(number)) else {
             panic!("a stream is held");

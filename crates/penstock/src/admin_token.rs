@@ -13,7 +13,7 @@ use std::path::Path;
 
 use penstock_config::is_random;
 use penstock_status::AdminToken;
-use penstock_sys::identity;
+use penstock_sys::account;
 
 /// The longest file: a token and its line end, and room for longer ones.
 const BYTES_MAX: u64 = 4096;
@@ -32,7 +32,7 @@ pub(crate) fn read(
     };
     match (read_file(path), handed_over) {
         (Ok(text), _) => Ok(Some(AdminToken::new(&text))),
-        (Err(_), Some(digest)) if identity::may_read(path).is_err() => {
+        (Err(_), Some(digest)) if account::check_file_readable(path).is_err() => {
             Ok(Some(AdminToken::from_digest(digest)))
         }
         (Err(error), _) => Err(format!("server.admin_token: {error}")),
@@ -55,7 +55,7 @@ pub(crate) fn read_file(path: &Path) -> Result<String, String> {
     if !about.is_file() {
         return Err(format!("{shown}: no file"));
     }
-    let (uid, _) = identity::current();
+    let (uid, _) = account::effective_ids();
     if about.uid() != 0 && about.uid() != uid {
         let owner = about.uid();
         return Err(format!(

@@ -8,7 +8,7 @@
 
 use penstock_config::Config;
 use penstock_sys::isolation::{Access, FileAccess};
-use penstock_sys::{identity, isolation};
+use penstock_sys::{account, isolation};
 
 /// Shuts this process: nothing of the same user reads its memory or its descriptors, and no program
 /// that it starts inherits what it was started with.
@@ -17,7 +17,7 @@ use penstock_sys::{identity, isolation};
 /// What the kernel says, in words.
 pub(crate) fn protect_process() -> Result<(), String> {
     deny_inspection()?;
-    isolation::close_on_exec()
+    isolation::mark_all_close_on_exec()
         .map_err(|error| format!("the descriptors that this process was started with: {error}"))
 }
 
@@ -33,7 +33,7 @@ pub(crate) fn deny_inspection() -> Result<(), String> {
 /// be.
 pub(crate) fn warnings(config: &Config) -> Vec<String> {
     let mut warnings = Vec::new();
-    if identity::current().0 == 0 {
+    if account::effective_ids().0 == 0 {
         let whose = match config.apps.is_empty() {
             true => "the server runs",
             false => "the server and its applications run",
@@ -43,7 +43,7 @@ pub(crate) fn warnings(config: &Config) -> Vec<String> {
         ));
     }
     if config.apps.values().any(|app| app.isolation) {
-        warnings.extend(isolation::missing().iter().map(describe));
+        warnings.extend(isolation::missing_isolation().iter().map(describe));
     }
     let isolated = || config.apps.values().filter(|app| app.isolation);
     let ports = isolated().any(|app| app.access.limits_ports());
@@ -57,7 +57,7 @@ pub(crate) fn warnings(config: &Config) -> Vec<String> {
     warnings
 }
 
-fn describe(part: &isolation::MissingPart) -> String {
-    let isolation::MissingPart { name, allows } = part;
+fn describe(part: &isolation::MissingIsolation) -> String {
+    let isolation::MissingIsolation { name, allows } = part;
     format!("this kernel or sandbox has no {name}: {allows} (docs/isolation.md)")
 }

@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use penstock_config::{App, Config};
+use penstock_sys::account::Account;
 use penstock_sys::cgroup::{Controller, Group, GroupPlan, Groups, MissingController};
-use penstock_sys::identity::Account;
 
 use crate::identity::Accounts;
 

@@ -22,9 +22,9 @@ use penstock_config::{Config, Control, ListenAddr};
 use penstock_edge::Edge;
 use penstock_exchange::{ListenerInfo, TakeoverFuture, TunnelHandler};
 use penstock_runtime::{Stream, clock, repeats::Repeats};
-use penstock_sys::caller::Origin;
-use penstock_sys::identity;
+use penstock_sys::account;
 use penstock_sys::net::{PeerAddress, is_loopback};
+use penstock_sys::peer_process::PeerOrigin;
 
 use crate::inherited::Role;
 use crate::listeners::{self, Opened, Supply};
@@ -108,7 +108,7 @@ fn folders(uid: u32, variable: impl Fn(&str) -> Option<PathBuf>) -> Vec<Folder> 
 }
 
 fn folders_here() -> Vec<Folder> {
-    folders(identity::current().0, |name| {
+    folders(account::effective_ids().0, |name| {
         std::env::var_os(name).map(PathBuf::from)
     })
 }
@@ -181,7 +181,7 @@ pub(crate) fn open(
         // Root's stays root's: a server that is another user by now has other folders.
         return listeners::open(&wanted, role, supply, 1).map(Some);
     }
-    let (uid, _) = identity::current();
+    let (uid, _) = account::effective_ids();
     if let Some(why) = other_maker(config, follows) {
         log::warn!("control: no socket for `penstock reload` and the other commands: {why}");
         return Ok(None);
@@ -209,7 +209,7 @@ pub(crate) fn open(
 /// Why a socket that takes changes is not made by this process: it would be its user's, as whom the
 /// applications run, and not theirs who started the first server.
 fn other_maker(config: &Config, follows: bool) -> Option<String> {
-    let (uid, _) = identity::current();
+    let (uid, _) = account::effective_ids();
     let is_other = follows && config.server.user.is_some() && uid != 0;
     is_other.then(|| {
         format!(
@@ -265,7 +265,7 @@ fn open_in(folder: &Path, name: &str, supply: &mut Supply<'_>) -> Result<Opened,
 /// What was tried.
 pub(crate) fn find(server: &penstock_config::Server) -> Result<PathBuf, String> {
     let name = name(server.listen.first(), None);
-    let uid = identity::current().0;
+    let uid = account::effective_ids().0;
     let mut all = folders_here();
     if uid != 0 {
         // Root's: whoever may not connect is told so.
@@ -308,7 +308,7 @@ pub(crate) fn explain_connect(path: &Path, error: &std::io::Error) -> String {
 pub(crate) fn warnings(config: &Config) -> Vec<String> {
     let server = &config.server;
     let mut all = Vec::new();
-    let (uid, _) = identity::current();
+    let (uid, _) = account::effective_ids();
     let admin_socket = match &server.admin {
         Some(ListenAddr::Unix(path)) => Some(("server.admin", path)),
         _ => None,
@@ -391,18 +391,18 @@ impl Gate {
             ));
         }
         match caller.origin(server.predecessor()) {
-            Origin::Outside => Ok(()),
-            Origin::Inside(sender) => {
+            PeerOrigin::NotDescendant => Ok(()),
+            PeerOrigin::Descendant(sender) => {
                 let who = server.who_is(sender);
                 Err(format!(
                     "{who}: an application has no say in the server's life"
                 ))
             }
-            Origin::Application => Err(format!(
+            PeerOrigin::Application => Err(format!(
                 "process {pid}, which comes from an application of a server that has ended, or of \
                  another one"
             )),
-            Origin::Unknown => Err(format!(
+            PeerOrigin::Unknown => Err(format!(
                 "process {pid}, which is gone or hidden, and may come from an application"
             )),
         }
@@ -513,7 +513,7 @@ mod tests {
             mode: Some(0o700),
         };
         std::fs::create_dir_all(&top).unwrap();
-        let (uid, _) = identity::current();
+        let (uid, _) = account::effective_ids();
         assert_eq!(folder.prepare(uid), Ok(()));
         assert_eq!(folder.prepare(uid), Ok(()), "it is there by now");
         let mode = folder.path.metadata().unwrap().mode();

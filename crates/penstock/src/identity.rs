@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use penstock_config::{App, Config, Server};
+use penstock_sys::account::{self, Account, User};
 use penstock_sys::cgroup::Group;
-use penstock_sys::identity::{self, Account, User};
 use penstock_sys::process::{Privileges, SuccessorCommand};
 
 /// A user to become.
@@ -28,17 +28,17 @@ pub(crate) fn wanted(server: &Server) -> Result<Option<Identity>, String> {
     let Some(identity) = found(server)? else {
         return Ok(None);
     };
-    let (uid, gid) = identity::current();
-    if (identity.account.user.uid, identity.account.gid) == (uid, gid) {
+    let (uid, gid) = account::effective_ids();
+    if (account.account.user.uid, account.account.gid) == (uid, gid) {
         return Ok(None);
     }
     if uid != 0 {
-        let shown = &identity.account.name;
+        let shown = &account.account.name;
         return Err(format!(
             "server.user: only root can become `{shown}`, and this is user {uid}, group {gid}"
         ));
     }
-    Ok(Some(identity))
+    Ok(Some(account))
 }
 
 /// The user and group of the configuration, if it names any. May block.
@@ -65,18 +65,18 @@ fn account(
         (Some(one), None) | (None, Some(one)) => one.to_owned(),
     };
     let user = match named {
-        Some(named) => identity::user(named)
+        Some(named) => account::find_user(named)
             .map_err(|error| format!("{section}.user: `{named}`: {error}"))?
             .ok_or_else(|| format!("{section}.user: there is no user `{named}`"))?,
         None => User {
             name: None,
-            uid: identity::current().0,
+            uid: account::effective_ids().0,
             gid: None,
             home: None,
         },
     };
     let gid = match group {
-        Some(group) => identity::group(group)
+        Some(group) => account::find_group_id(group)
             .map_err(|error| format!("{section}.group: `{group}`: {error}"))?
             .ok_or_else(|| format!("{section}.group: there is no group `{group}`"))?,
         None => user.gid.ok_or_else(|| {
@@ -104,7 +104,7 @@ impl Accounts {
     /// There is no such user or group, or this process cannot become that one.
     pub(crate) fn find(config: &Config, server: Option<&Identity>) -> Result<Self, String> {
         let mut all = BTreeMap::new();
-        let (uid, gid) = identity::current();
+        let (uid, gid) = account::effective_ids();
         let own = server.map_or((uid, gid), |it| (it.account.user.uid, it.account.gid));
         let mut unconfined = Vec::new();
         for (name, app) in &config.apps {
@@ -175,7 +175,7 @@ impl Accounts {
 impl Identity {
     /// Variables that programs look at to find who they are.
     pub(crate) fn variables(&self) -> Vec<(&'static str, String)> {
-        self.account.variables()
+        self.account.env_vars()
     }
 
     /// Keeps the right to signal processes of other users, which applications are.
@@ -189,8 +189,8 @@ impl Identity {
     /// What the calls say.
     fn become_it(&self) -> std::io::Result<()> {
         match self.keeps_signals {
-            true => self.account.assume_and_keep_signals(),
-            false => self.account.assume(),
+            true => self.account.switch_to_keeping_kill(),
+            false => self.account.switch_to(),
         }
     }
 
@@ -207,7 +207,7 @@ impl Identity {
     ) -> Result<(), String> {
         let shown = &self.account.name;
         for path in made {
-            let given = identity::give_socket(path, self.account.user.uid, self.account.gid);
+            let given = account::chown_socket(path, self.account.user.uid, self.account.gid);
             given.map_err(|error| format!("{} for `{shown}`: {error}", path.display()))?;
         }
         self.become_it()
@@ -234,12 +234,12 @@ impl Identity {
             false => "no reload or upgrade will work",
         };
         for path in config.path.iter().chain(key_file) {
-            if let Err(error) = identity::may_read(path) {
+            if let Err(error) = account::check_file_readable(path) {
                 let path = path.display();
                 log::warn!("`{shown}` cannot read {path}: {error}; {lost}");
             }
         }
-        if let Err(error) = identity::may_enter(cwd) {
+        if let Err(error) = account::check_dir_enterable(cwd) {
             let cwd = cwd.display();
             log::warn!(
                 "`{shown}` cannot enter {cwd}: {error}; no upgrade will work: start elsewhere"
@@ -249,7 +249,7 @@ impl Identity {
 
     fn check_folders(&self, config: &Config) -> Result<(), String> {
         for (name, app) in config.apps.iter().filter(|(_, app)| app.user.is_none()) {
-            identity::may_enter(&app.dir).map_err(|error| {
+            account::check_dir_enterable(&app.dir).map_err(|error| {
                 let (shown, dir) = (&self.account.name, app.dir.display());
                 format!("apps.{name}: `{shown}` cannot enter {dir}: {error}")
             })?;
@@ -259,7 +259,7 @@ impl Identity {
         let temporary = ("limits.temp_dir".to_owned(), Some(&*config.limits.temp_dir));
         for (key, path) in caches.chain([temporary]) {
             let Some(path) = path else { continue };
-            identity::may_write(existing(path)).map_err(|error| {
+            account::check_dir_writable(existing(path)).map_err(|error| {
                 format!(
                     "{key}: `{}` cannot write {}: {error}",
                     self.account.name,

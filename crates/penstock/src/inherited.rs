@@ -7,7 +7,7 @@
 use std::os::fd::OwnedFd;
 
 use penstock_config::ListenAddr;
-use penstock_sys::handover::Bound;
+use penstock_sys::fd_packets::ListenAddress;
 
 /// What a listener is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub(crate) struct Given {
     /// What it was for, and the address as it was configured; none when nobody says so.
     pub(crate) known: Option<(Role, ListenAddr)>,
     /// Where it listens.
-    pub(crate) bound: Bound,
+    pub(crate) bound: ListenAddress,
     /// What it is called in a message.
     pub(crate) name: String,
     /// One, or one for each loop of those who had it.
@@ -106,18 +106,18 @@ fn is_any_port(wanted: &ListenAddr) -> bool {
 
 /// Whether a socket is what a configured address means. One that takes IPv6 and IPv4 at every address, as
 /// service managers make them for a port alone, is what `:80` means too.
-fn is_bound_to(bound: &Bound, wanted: &ListenAddr) -> bool {
+fn is_bound_to(bound: &ListenAddress, wanted: &ListenAddr) -> bool {
     match (bound, wanted) {
-        (Bound::Tcp { address, is_dual }, ListenAddr::Tcp(wanted)) => {
+        (ListenAddress::Tcp { address, is_dual }, ListenAddr::Tcp(wanted)) => {
             let is_every = address.ip().is_unspecified() && wanted.ip().is_unspecified();
             address == wanted || (*is_dual && is_every && address.port() == wanted.port())
         }
-        (Bound::Tcp { address, is_dual }, ListenAddr::Port(port)) => {
+        (ListenAddress::Tcp { address, is_dual }, ListenAddr::Port(port)) => {
             // One of IPv4 alone is what a manager was told to make of it.
             let is_every = address.ip().is_unspecified() && (*is_dual || address.is_ipv4());
             is_every && address.port() == *port
         }
-        (Bound::Unix(path), ListenAddr::Unix(wanted)) => path == wanted,
+        (ListenAddress::Unix(path), ListenAddr::Unix(wanted)) => path == wanted,
         _ => false,
     }
 }
@@ -133,7 +133,7 @@ mod tests {
     fn given(known: Option<(Role, &str)>, address: &str, is_dual: bool) -> Given {
         Given {
             known: known.map(|(role, wanted)| (role, tcp(wanted))),
-            bound: Bound::Tcp {
+            bound: ListenAddress::Tcp {
                 address: address.parse().unwrap(),
                 is_dual,
             },

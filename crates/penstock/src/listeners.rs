@@ -16,10 +16,10 @@ use penstock_config::{Config, ListenAddr};
 use penstock_edge::Edge;
 use penstock_exchange::{ListenerInfo, TunnelHandler};
 use penstock_runtime::{Drain, LoopHandle};
-use penstock_sys::caller;
-use penstock_sys::handover::Bound;
-use penstock_sys::identity;
+use penstock_sys::account;
+use penstock_sys::fd_packets::ListenAddress;
 use penstock_sys::net::{self, SocketAccess};
+use penstock_sys::peer_process;
 
 use crate::inherited::{Given, Inherited, Role};
 use crate::preflight::explain_listen_error;
@@ -213,13 +213,13 @@ fn socket_access(
             path.display()
         )
     };
-    let user = file.user.map(|name| match identity::user(&name) {
+    let user = file.user.map(|name| match account::find_user(&name) {
         Ok(Some(user)) => Ok(user),
         Ok(None) => Err(unknown("user", &name, None)),
         Err(error) => Err(unknown("user", &name, Some(error))),
     });
     let user = user.transpose()?;
-    let group = file.group.map(|name| match identity::group(&name) {
+    let group = file.group.map(|name| match account::find_group_id(&name) {
         Ok(Some(group)) => Ok(group),
         Ok(None) => Err(unknown("group", &name, None)),
         Err(error) => Err(unknown("group", &name, Some(error))),
@@ -252,11 +252,11 @@ fn take_over(
         sockets.extend(copy.transpose()?);
     }
     let address = match given.bound {
-        Bound::Tcp { address, .. } if matches!(wanted, ListenAddr::Port(_)) => {
+        ListenAddress::Tcp { address, .. } if matches!(wanted, ListenAddr::Port(_)) => {
             Some(SocketAddr::from((Ipv4Addr::UNSPECIFIED, address.port())))
         }
-        Bound::Tcp { address, .. } => Some(address),
-        Bound::Unix(_) => None,
+        ListenAddress::Tcp { address, .. } => Some(address),
+        ListenAddress::Unix(_) => None,
     };
     Ok(Opened {
         role,
@@ -351,7 +351,7 @@ fn open_tcp(
     others: Others,
 ) -> std::io::Result<(Vec<OwnedFd>, SocketAddr)> {
     if others == Others::Refused {
-        net::probe_tcp(address)?;
+        net::check_tcp_free(address)?;
     }
     let first = net::listen_tcp(address)?;
     let real = net::local_address(&first)?;
@@ -368,7 +368,7 @@ fn open_port(
     others: Others,
 ) -> std::io::Result<(Vec<OwnedFd>, SocketAddr)> {
     if others == Others::Refused {
-        net::probe_port(port)?;
+        net::check_port_free(port)?;
     }
     let first = net::listen_port(port)?;
     let port = net::local_address(&first)?.port();
@@ -398,7 +398,7 @@ impl Opened {
             return Ok(path.symlink_metadata()?.uid());
         }
         let socket = self.sockets.first().ok_or(std::io::ErrorKind::NotFound)?;
-        caller::listener_owner(socket.as_fd())
+        peer_process::listener_owner(socket.as_fd())
     }
 
     /// The file of its Unix socket, if it was made by this process and is to be the server's.
@@ -546,10 +546,10 @@ impl Serving {
             None => 1,
         };
         let is_dual = matches!(self.wanted, ListenAddr::Port(_));
-        let tcp = |address| Bound::Tcp { address, is_dual };
+        let tcp = |address| ListenAddress::Tcp { address, is_dual };
         let bound = match (self.info.address, &self.wanted) {
             (Some(address), _) => tcp(address),
-            (None, ListenAddr::Unix(path)) => Bound::Unix(path.clone()),
+            (None, ListenAddr::Unix(path)) => ListenAddress::Unix(path.clone()),
             (None, ListenAddr::Tcp(address)) => tcp(*address),
             (None, ListenAddr::Port(port)) => tcp(SocketAddr::from((Ipv4Addr::UNSPECIFIED, *port))),
         };
@@ -572,7 +572,8 @@ impl Serving {
             return;
         }
         let permitted = socket_access(self.role, path, files).and_then(|access| {
-            net::permit(path, access).map_err(|error| format!("{}: {error}", self.wanted))
+            net::set_socket_access(path, access)
+                .map_err(|error| format!("{}: {error}", self.wanted))
         });
         if let Err(error) = permitted {
             log::warn!("listener: the socket keeps the permissions that it has: {error}");

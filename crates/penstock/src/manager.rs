@@ -9,8 +9,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_sys::handover::{self, Bound};
-use penstock_sys::{daemon, notify};
+use penstock_sys::fd_packets::{self, ListenAddress};
+use penstock_sys::{daemon, sd_notify};
 
 use crate::inherited::{Given, Inherited};
 
@@ -48,7 +48,7 @@ impl Words {
             "LISTEN_PID",
             "LISTEN_FDNAMES",
         ];
-        let values = daemon::take_variables(&names)?;
+        let values = daemon::take_env_vars(&names)?;
         let text = |at: usize| {
             values[at]
                 .as_ref()
@@ -87,7 +87,7 @@ impl Words {
             let say = |error: std::io::Error| {
                 format!("descriptor {number} ({name:?}) of LISTEN_FDS: {error}")
             };
-            let socket = handover::inherited(number).map_err(say)?;
+            let socket = fd_packets::take_inherited_fd(number).map_err(say)?;
             given.push(passed(socket, name).map_err(say)?);
         }
         Ok(Inherited::new(given))
@@ -96,7 +96,7 @@ impl Words {
     /// The manager, to be told.
     pub(crate) fn manager(self) -> Manager {
         let open = |name: &str| {
-            let opened = notify::Manager::new(name);
+            let opened = sd_notify::ServiceManager::new(name);
             opened.inspect_err(|error| log::warn!("{NOTIFY}: {error}"))
         };
         let socket = self.notify.as_deref().and_then(|name| open(name).ok());
@@ -109,10 +109,10 @@ impl Words {
 }
 
 fn passed(socket: OwnedFd, name: &str) -> std::io::Result<Given> {
-    let bound = handover::listening_on(&socket)?;
+    let bound = fd_packets::listen_address_of(&socket)?;
     let place = match &bound {
-        Bound::Tcp { address, .. } => address.to_string(),
-        Bound::Unix(path) => format!("unix:{}", path.display()),
+        ListenAddress::Tcp { address, .. } => address.to_string(),
+        ListenAddress::Unix(path) => format!("unix:{}", path.display()),
     };
     Ok(Given {
         known: None,
@@ -132,7 +132,7 @@ pub(crate) struct Manager(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    socket: Option<notify::Manager>,
+    socket: Option<sd_notify::ServiceManager>,
     name: Option<String>,
     watchdog: Option<Duration>,
 }
@@ -145,7 +145,7 @@ impl Manager {
 
     /// The configuration is being read again; [`Manager::ready`] says that it is done.
     pub(crate) fn reloading(&self) {
-        let now = notify::monotonic_microseconds();
+        let now = sd_notify::monotonic_microseconds();
         self.say(&format!(
             "RELOADING=1\nMONOTONIC_USEC={now}\nSTATUS=reloading"
         ));
@@ -182,7 +182,7 @@ impl Manager {
 
     fn say(&self, text: &str) {
         if let Some(socket) = &self.0.socket
-            && let Err(error) = socket.say(text)
+            && let Err(error) = socket.notify(text)
         {
             log::warn!("the service manager does not hear {text:?}: {error}");
         }

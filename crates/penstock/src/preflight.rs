@@ -15,7 +15,7 @@ use std::{io, iter};
 use penstock_config::{App, AppKind, Config, Control, Limits, ListenAddr, ServerAddr};
 use penstock_edge::DescriptorBudget;
 use penstock_runtime::{TokioThread, loops};
-use penstock_sys::identity::may_write;
+use penstock_sys::account::check_dir_writable;
 use penstock_sys::port_owner::{PortOwner, find_port_owners};
 use penstock_sys::process::Launcher;
 use penstock_sys::{daemon, net, process};
@@ -56,8 +56,10 @@ impl Findings {
         for (key, addresses) in keys {
             for address in addresses {
                 match address {
-                    ListenAddr::Tcp(tcp) => self.check_tcp(key, address, net::probe_tcp(*tcp)),
-                    ListenAddr::Port(port) => self.check_tcp(key, address, net::probe_port(*port)),
+                    ListenAddr::Tcp(tcp) => self.check_tcp(key, address, net::check_tcp_free(*tcp)),
+                    ListenAddr::Port(port) => {
+                        self.check_tcp(key, address, net::check_port_free(*port))
+                    }
                     ListenAddr::Unix(path) => self.check_unix(key, path),
                 }
             }
@@ -94,7 +96,7 @@ impl Findings {
         let Some(folder) = path.parent() else {
             return;
         };
-        if let Err(error) = may_write(folder) {
+        if let Err(error) = check_dir_writable(folder) {
             let (path, folder) = (path.display(), folder.display());
             let text = format!("{key}: unix:{path}: cannot make a socket in {folder}: {error}");
             self.errors.push(text);
@@ -135,7 +137,7 @@ impl Findings {
             Ok(None) => return,
             Err(error) => return self.warnings.push(format!("{error}: not checked")),
         };
-        let variables = daemon::set_variables(&identity.variables());
+        let variables = daemon::set_env_vars(&identity.variables());
         let variables = variables.map_err(|error| format!("the environment: {error}"));
         let assumed = variables.and_then(|()| identity.assume(config, cwd, iter::empty()));
         self.errors.extend(assumed.err());
@@ -154,7 +156,7 @@ impl Findings {
         let accounts = match Accounts::find(config, server.as_ref()) {
             Ok(accounts) if accounts.is_any() => accounts,
             Ok(_) => return Ok(None),
-            Err(error) if penstock_sys::identity::current().0 != 0 => {
+            Err(error) if penstock_sys::account::effective_ids().0 != 0 => {
                 self.warnings.push(format!("{error}: not checked"));
                 return Ok(None);
             }

@@ -29,8 +29,8 @@ use penstock_runtime::logger::{LineWriter, LogMask};
 use penstock_runtime::{Loops, TokioThread, clock, loops};
 use penstock_status::{Admin, AdminToken, Authority, Probes, Refusing};
 use penstock_sys::process::Launcher;
-use penstock_sys::process::successor::Reach;
-use penstock_sys::{daemon, identity, process};
+use penstock_sys::process::successor::SignalTarget;
+use penstock_sys::{account, daemon, process};
 use tokio::sync::Notify;
 
 pub(crate) use self::announce::ReadyFd;
@@ -105,7 +105,7 @@ pub(crate) struct Beginning {
     /// Whom it is to become.
     pub(crate) identity: Option<Identity>,
     /// The process that waits for it to be ready.
-    pub(crate) word: Option<daemon::Word>,
+    pub(crate) word: Option<daemon::ReadinessSender>,
 }
 
 /// A running server.
@@ -141,7 +141,7 @@ pub(crate) struct Server {
     /// The process that serves in place of this one; 0 is none.
     heir: AtomicU32,
     /// The way to it.
-    reach: OnceLock<Reach>,
+    reach: OnceLock<SignalTarget>,
     /// What a reload replaces; never held across an await.
     live: Mutex<Live>,
     /// Where others dial in to be servers of upstreams here.
@@ -199,7 +199,7 @@ pub(crate) fn run(
         &config,
         &invocation,
         (sockets, predecessor.is_some()),
-        identity,
+        account,
     )?;
     if config.server.log != LogTarget::Stderr {
         let log = logs::open(&config.server.log).map_err(|error| format!("server.log: {error}"))?;
@@ -248,13 +248,13 @@ fn prepare_process(
     identity: Option<Identity>,
 ) -> Result<Doors, String> {
     raise_open_files(config.server.open_files)?;
-    process::keep_turns();
+    process::allow_priority_restore();
     if let Some(mask) = config.server.umask {
-        identity::set_umask(mask);
+        account::set_umask(mask);
     }
     let doors = Doors::open(config, sockets, follows)?;
-    if let Some(identity) = identity {
-        identity.assume(config, &invocation.cwd, doors.made())?;
+    if let Some(identity) = account {
+        account.assume(config, &invocation.cwd, doors.made())?;
         boundary::deny_inspection()?;
     }
     if let Some(folder) = &config.server.directory {
@@ -281,7 +281,7 @@ fn remove_abandoned_folders(config: &Config) {
 /// that use `select`.
 fn raise_open_files(wanted: Option<u64>) -> Result<(), String> {
     if let Some(wanted) = wanted {
-        return identity::limit_open_files(wanted)
+        return account::set_max_open_files(wanted)
             .map_err(|error| format!("server.open_files = {wanted}: {error}"));
     }
     match process::raise_open_files() {
@@ -363,7 +363,7 @@ impl Server {
             connections: MEETINGS_MAX,
             ..config.limits.clone()
         });
-        let descriptors = DescriptorBudget::new(penstock_sys::descriptors::limit());
+        let descriptors = DescriptorBudget::new(penstock_sys::descriptors::soft_limit());
         let watchdog = Watchdog::start(loops.handles(), options.manager.clone());
         let token_digest = token.as_ref().map(AdminToken::digest);
         let server = Arc::new(Self {
@@ -430,7 +430,7 @@ impl Server {
         self: &Arc<Self>,
         doors: Doors,
         predecessor: Option<Predecessor>,
-        word: Option<daemon::Word>,
+        word: Option<daemon::ReadinessSender>,
     ) -> Result<(), String> {
         if let Some(old) = predecessor {
             self.all_booted().await?;
@@ -543,7 +543,7 @@ impl Server {
         }
         self.options.announce.flush();
         self.options.log.flush();
-        daemon::leave_terminal(file.as_ref().map(AsFd::as_fd))
+        daemon::detach_from_terminal(file.as_ref().map(AsFd::as_fd))
             .map_err(|error| format!("the standard streams: {error}"))
     }
 
@@ -643,7 +643,7 @@ impl Server {
     /// What servers that are one hub tell one another of themselves, besides the hub's own numbers.
     fn numbers(&self) -> Vec<(String, u64)> {
         let totals = self.edge.totals();
-        let resident = penstock_sys::file::resident_bytes(std::process::id());
+        let resident = penstock_sys::file::process_rss_bytes(std::process::id());
         let numbers = [
             ("connections", self.edge.connections() as u64),
             ("accepted", totals.accepted.value()),

@@ -251,7 +251,7 @@ fn snapshot(server: &Server) -> Snapshot {
             max: server.edge.max_connections() as u64,
         },
         connections_bound: server.edge.connections_bound(),
-        resident_bytes: penstock_sys::file::resident_bytes(std::process::id()).ok(),
+        resident_bytes: penstock_sys::file::process_rss_bytes(std::process::id()).ok(),
         traffic: Traffic::new(&server.edge.totals()),
         generation: live.reloads + 1,
         reloads: live.reloads,

@@ -32,7 +32,7 @@ use penstock_apps::Size;
 use penstock_config::ListenAddr;
 use penstock_runtime::{Registered, clock};
 use penstock_sys::poll::Interest;
-use penstock_sys::{daemon, handover};
+use penstock_sys::{daemon, fd_packets};
 
 use crate::inherited::{Given, Inherited, Role};
 use crate::upstreams::Sizes;
@@ -275,7 +275,7 @@ impl Line {
         let said = clock::until(deadline, async {
             loop {
                 poll_fn(|cx| self.0.poll_writable(cx)).await?;
-                match handover::send(self.0.as_fd(), text.as_bytes(), descriptor) {
+                match fd_packets::send_packet(self.0.as_fd(), text.as_bytes(), descriptor) {
                     Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => self.0.clear_writable(),
                     done => return done,
                 }
@@ -296,7 +296,7 @@ impl Line {
         loop {
             let readable = poll_fn(|cx| self.0.poll_readable(cx)).await;
             readable.map_err(|error| error.to_string())?;
-            match handover::receive(self.0.as_fd(), &mut packet) {
+            match fd_packets::receive_packet(self.0.as_fd(), &mut packet) {
                 Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => self.0.clear_readable(),
                 Err(error) => return Err(error.to_string()),
                 Ok((0, _)) => return Err("it said nothing more".to_owned()),
@@ -347,7 +347,7 @@ impl Predecessor {
         let number = number
             .parse()
             .map_err(|_| format!("{VARIABLE}: {number:?}"))?;
-        Self::hear_out(handover::inherited(number).map_err(say)?)
+        Self::hear_out(fd_packets::take_inherited_fd(number).map_err(say)?)
     }
 
     /// The same, once the descriptor is ours.
@@ -366,7 +366,7 @@ impl Predecessor {
         let mut is_met = false;
         loop {
             let (socket, deadline) = (old.socket.as_fd(), PROMPT);
-            let received = handover::receive_within(socket, &mut packet, deadline);
+            let received = fd_packets::receive_packet_with_timeout(socket, &mut packet, deadline);
             let (count, descriptor) = received.map_err(say)?;
             if count == 0 {
                 return Err(format!("{VARIABLE}: the server before said nothing more"));
@@ -391,7 +391,7 @@ impl Predecessor {
                     Some((_, known)) => known.sockets.push(socket),
                     None => {
                         let one = Given {
-                            bound: handover::listening_on(&socket).map_err(say)?,
+                            bound: fd_packets::listen_address_of(&socket).map_err(say)?,
                             name: wanted.to_string(),
                             known: Some((role, wanted)),
                             sockets: vec![socket],
@@ -436,7 +436,7 @@ impl Predecessor {
             None => return Err(say("it does not answer".to_owned())),
         }
         if let Some(errors) = &self.errors
-            && let Err(error) = daemon::redirect_errors(errors.as_fd())
+            && let Err(error) = daemon::redirect_stderr(errors.as_fd())
         {
             log::warn!("standard error stays with the server before: {error}");
         }
@@ -518,9 +518,9 @@ mod tests {
 
     /// What comes of these words, behind which the old server ends.
     fn met(words: &[&str]) -> Result<Predecessor, String> {
-        let (ours, theirs) = handover::pair().unwrap();
+        let (ours, theirs) = fd_packets::packet_pair().unwrap();
         for word in words {
-            handover::send(ours.as_fd(), word.as_bytes(), None).unwrap();
+            fd_packets::send_packet(ours.as_fd(), word.as_bytes(), None).unwrap();
         }
         drop(ours);
         Predecessor::hear_out(theirs).map(|(old, _)| old)

@@ -3,7 +3,7 @@
 //! Used when a configuration is resolved, at a start, a reload and a check.
 
 use penstock_config::{Limits, show_size};
-use penstock_sys::pages::{FileSystem, folder_space};
+use penstock_sys::page_cache::{FileSystemKind, dir_space};
 
 /// The largest default: more than that is not written within a minute.
 const DEFAULT_MAX: u64 = 16 << 30;
@@ -20,7 +20,7 @@ const MIB: u64 = 1 << 20;
 /// Has a bound in `limits` where there is none. May block.
 pub(crate) fn set_default(limits: &mut Limits) {
     if limits.temp_bytes.is_none() {
-        limits.temp_bytes = Some(match folder_space(&limits.temp_dir) {
+        limits.temp_bytes = Some(match dir_space(&limits.temp_dir) {
             Ok((system, bytes)) => default_of(system, bytes),
             Err(_) => UNKNOWN,
         });
@@ -29,11 +29,11 @@ pub(crate) fn set_default(limits: &mut Limits) {
 
 /// A tenth of a disk: other programs have their share, and a full disk is worse than a client that
 /// waits. Of memory less, since it is taken from applications.
-fn default_of(system: FileSystem, bytes: u64) -> u64 {
+fn default_of(system: FileSystemKind, bytes: u64) -> u64 {
     match system {
         // A tmpfs may have no bound of its own.
-        FileSystem::Memory if bytes == 0 => IN_MEMORY,
-        FileSystem::Memory => (bytes / 8).clamp(1, IN_MEMORY),
+        FileSystemKind::Memory if bytes == 0 => IN_MEMORY,
+        FileSystemKind::Memory => (bytes / 8).clamp(1, IN_MEMORY),
         _ if bytes == 0 => UNKNOWN,
         _ => (bytes / 10 / MIB * MIB).clamp(MIB, DEFAULT_MAX),
     }
@@ -41,7 +41,7 @@ fn default_of(system: FileSystem, bytes: u64) -> u64 {
 
 /// What an operator wants to know of the folder. May block.
 pub(crate) fn warning(limits: &Limits) -> Option<String> {
-    let (FileSystem::Memory, _) = folder_space(&limits.temp_dir).ok()? else {
+    let (FileSystemKind::Memory, _) = dir_space(&limits.temp_dir).ok()? else {
         return None;
     };
     Some(format!(
@@ -60,12 +60,12 @@ mod tests {
     fn the_default_is_a_share_of_the_disk_and_little_of_memory() {
         const GIB: u64 = 1 << 30;
         for (system, bytes, default) in [
-            (FileSystem::Disk, 40 * GIB, 4 * GIB),
-            (FileSystem::Layered, 4000 * GIB, 16 * GIB),
-            (FileSystem::Other, 0, GIB),
-            (FileSystem::Memory, 64 * GIB, 128 << 20),
-            (FileSystem::Memory, 80 << 20, 10 << 20),
-            (FileSystem::Memory, 0, 128 << 20),
+            (FileSystemKind::Disk, 40 * GIB, 4 * GIB),
+            (FileSystemKind::Layered, 4000 * GIB, 16 * GIB),
+            (FileSystemKind::Other, 0, GIB),
+            (FileSystemKind::Memory, 64 * GIB, 128 << 20),
+            (FileSystemKind::Memory, 80 << 20, 10 << 20),
+            (FileSystemKind::Memory, 0, 128 << 20),
         ] {
             assert_eq!(default_of(system, bytes), default, "{system:?} {bytes}");
         }

@@ -25,8 +25,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use penstock_sys::file;
-use penstock_sys::memory::Extent;
-use penstock_sys::pages::{self, FileSystem, Identity, Mapping};
+use penstock_sys::page_cache::{self, FileIdentity, FileSystemKind, ResidencyMapping};
+use penstock_sys::page_memory::Extent;
 
 pub use self::arena::Arena;
 pub(crate) use self::reads::{FileKey, Reads};
@@ -55,9 +55,9 @@ pub struct DiskFile {
     /// How its residency can be asked, as far as known ([`Facts::to_bits`]).
     facts: AtomicU8,
     /// Which file it is, as it was when that was first asked; `None` where the kernel does not tell.
-    identity: OnceLock<Option<Identity>>,
+    identity: OnceLock<Option<FileIdentity>>,
     /// Where its residency is asked so, or why it cannot be.
-    mapping: OnceLock<Result<Mapping, io::ErrorKind>>,
+    mapping: OnceLock<Result<ResidencyMapping, io::ErrorKind>>,
     /// The kernel was told not to read ahead.
     is_random: AtomicBool,
     proven: Proven,
@@ -329,7 +329,7 @@ impl DiskFile {
             return arena::send(socket, extent, at, len);
         }
         let file = self.file()?;
-        let (sent, has_waited) = self.watched(|| pages::send_file(socket, file, at, len));
+        let (sent, has_waited) = self.watched(|| page_cache::send_file(socket, file, at, len));
         if !has_waited && let Ok(sent) = sent {
             self.note_seen(at, sent);
         }
@@ -480,7 +480,7 @@ impl DiskFile {
         len: u64,
         expected: usize,
     ) -> Result<reads::Flight, ReadError> {
-        let page = pages::page_bytes();
+        let page = page_cache::page_bytes();
         let start = at - at % page;
         let end = (at + len)
             .next_multiple_of(page)
@@ -515,7 +515,7 @@ impl DiskFile {
             && residency::is_counted(file, start, end - start).unwrap_or(false)
         {
             // Where it does not succeed they are as used as before.
-            let _ = pages::mark_used(file, start, end - start);
+            let _ = page_cache::mark_pages_used(file, start, end - start);
         }
     }
 
@@ -572,12 +572,14 @@ impl DiskFile {
         self.stop_read_ahead();
         let file = self.file()?;
         let kind = match self.known().means {
-            Means::Unknown => Some(pages::file_system(file).unwrap_or(FileSystem::Other)),
+            Means::Unknown => {
+                Some(page_cache::file_system_kind(file).unwrap_or(FileSystemKind::Other))
+            }
             _ => None,
         };
         let claim = self.pool.reads().claim(len, waiters);
         let wanted = usize::try_from(claim.bytes()).unwrap_or(usize::MAX);
-        let bytes = pages::read_whole_at(file, start, wanted)?;
+        let bytes = page_cache::read_whole_at(file, start, wanted)?;
         if let Some(kind) = kind {
             let read = (start, bytes.len());
             match residency::find_out(file, kind, read, || self.mapping()) {
@@ -714,7 +716,8 @@ impl DiskFile {
         };
         if ready < counted {
             self.proven.forget(chunk);
-        } else if at % CHUNK_BYTES < pages::page_bytes() && at + ready == self.chunk_end(chunk) {
+        } else if at % CHUNK_BYTES < page_cache::page_bytes() && at + ready == self.chunk_end(chunk)
+        {
             self.proven.add(chunk);
         }
         ready
@@ -767,14 +770,14 @@ impl DiskFile {
     fn stop_read_ahead(&self) {
         if !self.is_random.swap(true, Ordering::Relaxed) {
             // Where it is not understood nothing is read ahead.
-            let _ = self.file().and_then(pages::expect_random_access);
+            let _ = self.file().and_then(page_cache::advise_random_access);
         }
     }
 
-    fn identity(&self) -> Option<Identity> {
+    fn identity(&self) -> Option<FileIdentity> {
         *self
             .identity
-            .get_or_init(|| self.file().and_then(pages::identity).ok())
+            .get_or_init(|| self.file().and_then(page_cache::file_identity).ok())
     }
 
     /// Where its residency is asked so, as long as it was when that was first asked.
@@ -782,13 +785,14 @@ impl DiskFile {
     /// # Errors
     /// `PermissionDenied` where the kernel tells this of no file of its owner, `Unsupported` where it is of none;
     /// others are of this one.
-    fn mapping(&self) -> Result<&Mapping, io::ErrorKind> {
+    fn mapping(&self) -> Result<&ResidencyMapping, io::ErrorKind> {
         let map = || {
             let bytes = self.identity().ok_or(io::ErrorKind::Other)?.bytes;
             let file = self.file().map_err(|error| error.kind())?;
-            Mapping::new(file, bytes).map_err(|error| {
+            ResidencyMapping::new(file, bytes).map_err(|error| {
                 // One that has grown since may have pages where none were to be.
-                let is_same = pages::regular_bytes(file).is_ok_and(|now| now == Some(bytes));
+                let is_same =
+                    page_cache::regular_file_size(file).is_ok_and(|now| now == Some(bytes));
                 match error.kind() {
                     io::ErrorKind::PermissionDenied if !is_same => io::ErrorKind::Other,
                     kind => kind,
@@ -815,7 +819,7 @@ impl Drop for DiskFile {
             Some(Source::File(file)) => {
                 let facts = self.known();
                 let is_local = facts.means == Means::Memory || facts.has_inodes;
-                is_local && pages::is_nameless(file).is_ok_and(|is_gone| !is_gone)
+                is_local && page_cache::is_unlinked(file).is_ok_and(|is_gone| !is_gone)
             }
             Some(Source::Extent(extent)) => extent.bytes().len() <= arena::HERE_MAX,
             None => true,

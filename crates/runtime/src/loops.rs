@@ -70,7 +70,7 @@ impl Loops {
                 .name(format!("loop-{index}"))
                 .spawn(move || {
                     INDEX.set(index);
-                    let _kept = penstock_sys::alloc::keep_freed();
+                    let _kept = penstock_sys::alloc::enable_free_lists();
                     // An error means that `Loops` was dropped, which also ends the loop.
                     let _ = turn::run(kernel, stopped);
                 })?;

@@ -13,7 +13,7 @@ use penstock_sys::poll;
 
 use crate::registered::Registered;
 
-pub use penstock_sys::poll::{EVENTS_MAX, Event, Interest};
+pub use penstock_sys::poll::{Event, Interest, MAX_EVENTS};
 
 /// A set of descriptors registered with the loop that made it.
 #[derive(Debug)]
@@ -71,9 +71,9 @@ impl Pollset {
     /// What the kernel says, which it has no reason to.
     pub fn poll_events(&self, cx: &mut Context<'_>, into: &mut Vec<Event>) -> Poll<io::Result<()>> {
         ready!(self.set.poll_readable(cx))?;
-        let count = poll::wait_now(self.set.as_fd(), into)?;
+        let count = poll::take_events(self.set.as_fd(), into)?;
         // What comes after this look raises the set's own edge anew.
-        if count < EVENTS_MAX {
+        if count < MAX_EVENTS {
             self.set.clear_readable();
         }
         Poll::Ready(Ok(()))
@@ -106,7 +106,10 @@ mod tests {
     fn each_event_wakes_the_loop_also_while_others_are_not_taken() {
         on_a_loop(async {
             let set = Pollset::new().unwrap();
-            let pairs = [net::worker_pair().unwrap(), net::worker_pair().unwrap()];
+            let pairs = [
+                net::worker_socket_pair().unwrap(),
+                net::worker_socket_pair().unwrap(),
+            ];
             for (token, (ours, _)) in pairs.iter().enumerate() {
                 set.add(ours.as_fd(), token as u64, Interest::Read).unwrap();
             }
@@ -130,8 +133,8 @@ mod tests {
     fn more_than_one_look_shows_comes_in_several() {
         on_a_loop(async {
             let set = Pollset::new().unwrap();
-            let pairs: Vec<_> = (0..3 * EVENTS_MAX)
-                .map(|_| net::worker_pair().unwrap())
+            let pairs: Vec<_> = (0..3 * MAX_EVENTS)
+                .map(|_| net::worker_socket_pair().unwrap())
                 .collect();
             for (token, (ours, _)) in pairs.iter().enumerate() {
                 set.add(ours.as_fd(), token as u64, Interest::Both).unwrap();
@@ -139,7 +142,7 @@ mod tests {
             let mut seen = Vec::new();
             while seen.len() < pairs.len() {
                 let events = next(&set).await;
-                assert!(events.len() <= EVENTS_MAX);
+                assert!(events.len() <= MAX_EVENTS);
                 seen.extend(events.iter().map(|event| event.token));
             }
             seen.sort_unstable();

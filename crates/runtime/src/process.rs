@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use penstock_sys::poll::Interest;
-use penstock_sys::process::{Launch, Launcher, Started, Step};
+use penstock_sys::process::{Launcher, ProcessSpec, SpawnedProcess, Step};
 
 use crate::output_events::{OutputEvent, OutputEvents};
 use crate::registered::Registered;
@@ -39,7 +39,7 @@ const BUSY: Duration = Duration::from_millis(5);
 ///
 /// # Errors
 /// As [`penstock_sys::process::Starting::advance`].
-pub async fn launch(launcher: &Launcher, launch: Launch) -> io::Result<Started> {
+pub async fn launch(launcher: &Launcher, launch: ProcessSpec) -> io::Result<SpawnedProcess> {
     let mut starting = launcher.begin(launch)?;
     let socket = starting.socket().try_clone_to_owned()?;
     let socket = Registered::new(socket, Interest::Read)?;

@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn a_descriptor_that_stands_for_the_same_may_be_registered_after_another() {
         let test = async {
-            let (ours, theirs) = net::worker_pair().unwrap();
+            let (ours, theirs) = net::worker_socket_pair().unwrap();
             net::send(theirs.as_fd(), b"x").unwrap();
             for _ in 0..3 {
                 // With each try the same number.

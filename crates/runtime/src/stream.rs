@@ -14,8 +14,8 @@ use std::path::Path;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use penstock_sys::caller::Caller;
 use penstock_sys::net;
+use penstock_sys::peer_process::PeerProcess;
 use penstock_sys::poll::{self, Interest};
 
 use crate::clock;
@@ -63,8 +63,8 @@ impl Stream {
     ///
     /// # Errors
     /// That it is no Unix socket, or what the kernel says.
-    pub fn caller(&self) -> io::Result<Caller> {
-        Caller::of(self.socket.as_fd())
+    pub fn caller(&self) -> io::Result<PeerProcess> {
+        PeerProcess::from_socket(self.socket.as_fd())
     }
 
     /// Connects to a TCP address. The caller bounds the wait.
@@ -246,7 +246,7 @@ impl Stream {
         // Less may have been sent for other reasons too: the file became shorter, a signal or the system's falling
         // asleep interrupted it (before Linux 6.5). To ask takes a fifth of the time of another try, which fetches pages
         // before it finds the socket full.
-        if 0 < sent && sent < len && poll::is_full(socket) {
+        if 0 < sent && sent < len && poll::is_write_full(socket) {
             self.socket.clear_writable();
         }
         Ok(sent)
@@ -374,7 +374,7 @@ impl Stream {
     /// Which of `streams` have something to be read, or are over, by asking the kernel once: of whichever loop.
     /// What cannot be asked is taken for quiet.
     pub fn stirred<'s>(streams: impl Iterator<Item = &'s Self>) -> Vec<bool> {
-        poll::stirred(streams.map(|stream| stream.socket.as_fd())).unwrap_or_default()
+        poll::have_events(streams.map(|stream| stream.socket.as_fd())).unwrap_or_default()
     }
 
     /// Whether it belongs to the loop that this code runs on: elsewhere it cannot be waited for.
@@ -441,7 +441,7 @@ mod tests {
     #[test]
     fn bytes_arrive_in_order_and_the_end_is_seen_again_and_again() {
         on_a_loop(async {
-            let (a, b) = net::worker_pair().unwrap();
+            let (a, b) = net::worker_socket_pair().unwrap();
             let ours = Stream::new(a).unwrap();
             net::send(b.as_fd(), b"one").unwrap();
             let mut buffer = [0; 16];
@@ -517,7 +517,7 @@ mod tests {
     #[test]
     fn bytes_behind_a_descriptor_are_not_forgotten() {
         on_a_loop(async {
-            let (a, b) = net::worker_pair().unwrap();
+            let (a, b) = net::worker_socket_pair().unwrap();
             let ours = Stream::new(a).unwrap();
             net::send_descriptor(b.as_fd(), b"with", b.as_fd()).unwrap();
             net::send(b.as_fd(), b"behind").unwrap();
@@ -557,13 +557,13 @@ mod tests {
         on_a_loop(async {
             let pool = Pool::new("stream", 1, 1);
             let content = vec![7; 4_000_000];
-            let file = penstock_sys::file::in_memory("test", &content).unwrap();
+            let file = penstock_sys::file::memfd_with_content("test", &content).unwrap();
             let arena = Arena::new(4_000_000, pool.clone()).unwrap();
             for file in [
                 Arc::new(DiskFile::new(file.into(), pool)),
                 arena.store(&[content.into()]).unwrap(),
             ] {
-                let (a, b) = net::worker_pair().unwrap();
+                let (a, b) = net::worker_socket_pair().unwrap();
                 let ours = Stream::new(a).unwrap();
                 let send = async |at, len| {
                     poll_fn(|cx| Poll::Ready(ours.poll_send_file(cx, &file, at, len))).await
@@ -602,7 +602,7 @@ mod tests {
         ];
         on_a_loop(async {
             let content = vec![7; 4_000_000];
-            let file = penstock_sys::file::in_memory("test", &content).unwrap();
+            let file = penstock_sys::file::memfd_with_content("test", &content).unwrap();
             let file = DiskFile::new(file.into(), Pool::new("stream", 1, 1));
             let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
             let address = listener.local_addr().unwrap();
@@ -612,7 +612,7 @@ mod tests {
                 ours.set_nonblocking(true).unwrap();
                 (OwnedFd::from(ours), OwnedFd::from(theirs))
             };
-            let unix = || net::worker_pair().unwrap();
+            let unix = || net::worker_socket_pair().unwrap();
             for (send, (a, b)) in ways.iter().flat_map(|send| [(send, unix()), (send, tcp())]) {
                 let ours = Stream::new(a).unwrap();
                 poll_fn(|cx| ours.poll_writable(cx)).await.unwrap();
@@ -645,7 +645,7 @@ mod tests {
     #[test]
     fn a_write_larger_than_the_socket_buffer_completes() {
         on_a_loop(async {
-            let (a, b) = net::worker_pair().unwrap();
+            let (a, b) = net::worker_socket_pair().unwrap();
             let ours = Stream::new(a).unwrap();
             let reader = std::thread::spawn(move || {
                 let mut all = 0;

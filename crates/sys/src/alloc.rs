@@ -5,7 +5,7 @@
 //! together with their neighbours, only to cut them out again: that was a twelfth of Penstock's own
 //! instructions for a request through the proxy. Its number can only be set by the environment of an `exec`.
 //!
-//! `penstock` makes [`Allocator`] its global allocator; `runtime` calls [`keep_freed`] on its loops. On any other thread nothing
+//! `penstock` makes [`Allocator`] its global allocator; `runtime` calls [`enable_free_lists`] on its loops. On any other thread nothing
 //! is kept. What must stay true: a block whose layout has a class was asked of the C library with that class's
 //! whole size, wherever it was asked for, so that any thread may keep it or give it back.
 
@@ -20,16 +20,16 @@ use std::marker::PhantomData;
 use std::ptr;
 
 /// The largest block that is kept: the largest that the C library keeps for a thread, too.
-const KEPT_MAX: usize = 1032;
-/// Classes of size: 8, 24, 40 and so on to [`KEPT_MAX`], the sizes in which glibc's blocks come on 64-bit machines: none is
+const MAX_CACHED_BYTES: usize = 1032;
+/// Classes of size: 8, 24, 40 and so on to [`MAX_CACHED_BYTES`], the sizes in which glibc's blocks come on 64-bit machines: none is
 /// rounded up by more than the C library does.
-const CLASSES: usize = class_of_size(KEPT_MAX) + 1;
+const CLASS_COUNT: usize = class_of_size(MAX_CACHED_BYTES) + 1;
 /// What a thread keeps in one class at most; 2 MiB if all of them are full.
-const CLASS_BYTES: usize = 32 * 1024;
+const MAX_CLASS_BYTES: usize = 32 * 1024;
 /// From one class to the next, in bytes.
-const STEP: usize = 16;
+const CLASS_STEP: usize = 16;
 /// The alignment of what has a class.
-const ALIGN: usize = 8;
+const CLASS_ALIGN: usize = 8;
 
 /// The C library's allocator, in front of it what the thread keeps.
 #[derive(Debug, Default, Clone, Copy)]
@@ -37,33 +37,33 @@ pub struct Allocator;
 
 /// While it is there, its thread keeps small blocks that are freed on it.
 #[derive(Debug)]
-pub struct KeepFreed {
+pub struct FreeListGuard {
     /// It belongs to its thread.
     not_send: PhantomData<*const ()>,
 }
 
 /// From now on this thread keeps small blocks that are freed on it and uses them again, until what is returned is dropped.
 #[must_use]
-pub fn keep_freed() -> KeepFreed {
+pub fn enable_free_lists() -> FreeListGuard {
     FREED.with(|freed| {
         for (class, list) in freed.iter().enumerate() {
-            list.room.set(room_of_class(class));
+            list.free_capacity.set(capacity_of_class(class));
         }
     });
-    KeepFreed {
+    FreeListGuard {
         not_send: PhantomData,
     }
 }
 
-impl Drop for KeepFreed {
+impl Drop for FreeListGuard {
     fn drop(&mut self) {
         FREED.with(|freed| {
             for (class, list) in freed.iter().enumerate() {
-                while let Some(block) = list.take() {
+                while let Some(block) = list.pop() {
                     // SAFETY: what is in the list of a class was asked of `System` with that class's layout.
                     unsafe { System.dealloc(block, layout_of_class(class)) };
                 }
-                list.room.set(0);
+                list.free_capacity.set(0);
             }
         });
     }
@@ -74,11 +74,11 @@ impl Drop for KeepFreed {
 unsafe impl GlobalAlloc for Allocator {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let Some(class) = class(layout) else {
+        let Some(class) = size_class(layout) else {
             // SAFETY: the caller's promises about `layout` are passed on.
             return unsafe { System.alloc(layout) };
         };
-        FREED.with(|freed| freed[class].take()).unwrap_or_else(|| {
+        FREED.with(|freed| freed[class].pop()).unwrap_or_else(|| {
             // SAFETY: a class's size is never zero.
             unsafe { System.alloc(layout_of_class(class)) }
         })
@@ -86,12 +86,12 @@ unsafe impl GlobalAlloc for Allocator {
 
     #[inline]
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        let Some(class) = class(layout) else {
+        let Some(class) = size_class(layout) else {
             // SAFETY: the caller's promises are passed on; without a class it was asked for with this layout.
             return unsafe { System.dealloc(block, layout) };
         };
         // SAFETY: the caller no longer uses the block, and it has its class's size.
-        if !FREED.with(|freed| unsafe { freed[class].keep(block) }) {
+        if !FREED.with(|freed| unsafe { freed[class].push(block) }) {
             // SAFETY: it was asked of `System` with its class's layout.
             unsafe { System.dealloc(block, layout_of_class(class)) };
         }
@@ -100,7 +100,7 @@ unsafe impl GlobalAlloc for Allocator {
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         // Large ones come zeroed from the kernel. Small ones are rare.
-        match class(layout) {
+        match size_class(layout) {
             // SAFETY: a class's size is never zero.
             Some(class) => unsafe { System.alloc_zeroed(layout_of_class(class)) },
             // SAFETY: the caller's promises about `layout` are passed on.
@@ -112,7 +112,7 @@ unsafe impl GlobalAlloc for Allocator {
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         // SAFETY: the caller promises that `size`, rounded up to the alignment, does not overflow.
         let wanted = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
-        match (class(layout), class(wanted)) {
+        match (size_class(layout), size_class(wanted)) {
             // It is large enough as it is.
             (Some(had), Some(wanted)) if had == wanted => block,
             // SAFETY: it was asked of `System` with its class's layout, or with `layout` when it has none.
@@ -128,33 +128,33 @@ unsafe impl GlobalAlloc for Allocator {
 }
 
 /// Freed blocks of one class.
-struct Freed {
-    first: Cell<*mut Link>,
+struct FreeList {
+    first: Cell<*mut FreeBlock>,
     /// How many more it may keep.
-    room: Cell<usize>,
+    free_capacity: Cell<usize>,
 }
 
 /// What stands at the beginning of a kept block.
-struct Link {
+struct FreeBlock {
     next: *mut Self,
 }
 
 thread_local! {
     // Without `Drop`, so that it is there until the thread's very end.
-    static FREED: [Freed; CLASSES] = const { [const { Freed { first: Cell::new(ptr::null_mut()), room: Cell::new(0) } }; CLASSES] };
+    static FREED: [FreeList; CLASS_COUNT] = const { [const { FreeList { first: Cell::new(ptr::null_mut()), free_capacity: Cell::new(0) } }; CLASS_COUNT] };
 }
 
-impl Freed {
+impl FreeList {
     /// Takes the block that was freed last.
     #[inline]
-    fn take(&self) -> Option<*mut u8> {
+    fn pop(&self) -> Option<*mut u8> {
         let first = self.first.get();
         if first.is_null() {
             return None;
         }
         // SAFETY: `keep` wrote a link there, and nobody used the block since.
         self.first.set(unsafe { (*first).next });
-        self.room.set(self.room.get() + 1);
+        self.free_capacity.set(self.free_capacity.get() + 1);
         Some(first.cast())
     }
 
@@ -164,27 +164,27 @@ impl Freed {
     /// Nobody uses the block any more, and it has the size of this list's class.
     // SAFETY: it writes into the block, which is nobody else's by what the caller promises.
     #[inline]
-    unsafe fn keep(&self, block: *mut u8) -> bool {
-        let Some(room) = self.room.get().checked_sub(1) else {
+    unsafe fn push(&self, block: *mut u8) -> bool {
+        let Some(room) = self.free_capacity.get().checked_sub(1) else {
             return false;
         };
-        let link = block.cast::<Link>();
+        let link = block.cast::<FreeBlock>();
         // SAFETY: the smallest class has room for a link, and every block its alignment.
         unsafe {
-            link.write(Link {
+            link.write(FreeBlock {
                 next: self.first.get(),
             });
         };
         self.first.set(link);
-        self.room.set(room);
+        self.free_capacity.set(room);
         true
     }
 }
 
 /// The class of blocks of this layout; none for large ones, and for those with an alignment of their own.
 #[inline]
-const fn class(layout: Layout) -> Option<usize> {
-    if layout.size() <= KEPT_MAX && layout.align() <= ALIGN {
+const fn size_class(layout: Layout) -> Option<usize> {
+    if layout.size() <= MAX_CACHED_BYTES && layout.align() <= CLASS_ALIGN {
         Some(class_of_size(layout.size()))
     } else {
         None
@@ -193,26 +193,26 @@ const fn class(layout: Layout) -> Option<usize> {
 
 #[inline]
 const fn class_of_size(size: usize) -> usize {
-    (size + 7) / STEP
+    (size + 7) / CLASS_STEP
 }
 
 /// The size of this class's blocks, in bytes.
 #[inline]
 const fn size_of_class(class: usize) -> usize {
-    class * STEP + 8
+    class * CLASS_STEP + 8
 }
 
 #[inline]
 const fn layout_of_class(class: usize) -> Layout {
-    match Layout::from_size_align(size_of_class(class), ALIGN) {
+    match Layout::from_size_align(size_of_class(class), CLASS_ALIGN) {
         Ok(layout) => layout,
         Err(_) => panic!("a class's size is small"),
     }
 }
 
 /// How many blocks of this class a thread keeps.
-const fn room_of_class(class: usize) -> usize {
-    CLASS_BYTES / size_of_class(class)
+const fn capacity_of_class(class: usize) -> usize {
+    MAX_CLASS_BYTES / size_of_class(class)
 }
 
 #[cfg(test)]
@@ -239,16 +239,16 @@ mod tests {
     }
 
     fn kept(layout: Layout) -> usize {
-        let class = class(layout).expect("a class");
-        FREED.with(|freed| match freed[class].room.get() {
+        let class = size_class(layout).expect("a class");
+        FREED.with(|freed| match freed[class].free_capacity.get() {
             0 if freed[class].first.get().is_null() => 0,
-            room => room_of_class(class) - room,
+            room => capacity_of_class(class) - room,
         })
     }
 
     #[test]
-    fn gives_the_block_freed_last_first() {
-        let _kept = keep_freed();
+    fn the_block_freed_last_is_reused_first() {
+        let _kept = enable_free_lists();
         let (first, second) = (take(CALL), take(CALL));
         give(first, CALL);
         give(second, CALL);
@@ -260,8 +260,8 @@ mod tests {
     }
 
     #[test]
-    fn never_gives_a_block_twice_and_keeps_no_more_than_it_may() {
-        let _kept = keep_freed();
+    fn blocks_are_reused_once_and_the_lists_are_bounded() {
+        let _kept = enable_free_lists();
         for size in 1..=2000 {
             let layout = Layout::from_size_align(size, 1).expect("a layout");
             let mut blocks: Vec<_> = (0..4).map(|_| take(layout)).collect();
@@ -274,14 +274,14 @@ mod tests {
         }
         let many: Vec<_> = (0..100).map(|_| take(CALL)).collect();
         many.into_iter().for_each(|block| give(block, CALL));
-        assert_eq!(kept(CALL), CLASS_BYTES / 920);
+        assert_eq!(kept(CALL), MAX_CLASS_BYTES / 920);
     }
 
     #[test]
-    fn keeps_nothing_where_nobody_asked_for_it() {
+    fn nothing_is_kept_on_threads_without_the_guard() {
         give(take(CALL), CALL);
         assert_eq!(kept(CALL), 0);
-        let guard = keep_freed();
+        let guard = enable_free_lists();
         give(take(CALL), CALL);
         assert_eq!(kept(CALL), 1);
         drop(guard);
@@ -291,8 +291,8 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_grows_and_shrinks_has_its_bytes_and_its_size() {
-        let _kept = keep_freed();
+    fn reallocation_keeps_the_bytes() {
+        let _kept = enable_free_lists();
         let layout_of = |size| Layout::from_size_align(size, 8).expect("a layout");
         let mut size = 10;
         let mut block = take(layout_of(size));
@@ -312,10 +312,10 @@ mod tests {
 
     #[test]
     fn a_block_from_one_thread_may_be_freed_on_another() {
-        let _kept = keep_freed();
+        let _kept = enable_free_lists();
         let block = take(CALL) as usize;
         let address = std::thread::spawn(move || {
-            let _kept = keep_freed();
+            let _kept = enable_free_lists();
             give(block as *mut u8, CALL);
             let again = take(CALL);
             give(again, CALL);
@@ -328,7 +328,7 @@ mod tests {
 
     #[test]
     fn zeroed_is_zeroed() {
-        let _kept = keep_freed();
+        let _kept = enable_free_lists();
         give(take(CALL), CALL);
         // SAFETY: the layout has a size.
         let block = unsafe { Allocator.alloc_zeroed(CALL) };

@@ -6,10 +6,10 @@
 
 use std::io;
 
-use crate::isolation::filter::{self, Call, OF_THE_SYSTEM, Refusal, Rules};
+use crate::isolation::seccomp::{self, Call, Refusal, SYSTEM_CALLS, SeccompRules};
 
 /// Calls that no front end needs, beside those that no application needs.
-const FORBIDDEN: &[Call] = &[
+const DENIED_CALLS: &[Call] = &[
     ("execve", libc::SYS_execve),
     ("execveat", libc::SYS_execveat),
     #[cfg(target_arch = "x86_64")]
@@ -29,19 +29,19 @@ const FORBIDDEN: &[Call] = &[
 ///
 /// # Errors
 /// What the kernel says: it may have no filters (`ENOSYS`, `EINVAL`).
-pub fn forbid_programs() -> io::Result<()> {
-    let rules = Rules {
-        denied: &[OF_THE_SYSTEM, FORBIDDEN],
+pub fn deny_exec() -> io::Result<()> {
+    let rules = SeccompRules {
+        denied: &[SYSTEM_CALLS, DENIED_CALLS],
         // Its arguments are in memory, which no filter sees; the C library then takes `clone`.
-        missing: &[("clone3", libc::SYS_clone3)],
+        unsupported: &[("clone3", libc::SYS_clone3)],
         only_threads: true,
         own_limits_only: false,
         guards: &[],
         refusal: Refusal::Error,
     };
-    let filter = filter::make(rules).ok_or(io::ErrorKind::Unsupported)?;
+    let filter = seccomp::build(rules).ok_or(io::ErrorKind::Unsupported)?;
     rustix::thread::set_no_new_privs(true)?;
-    filter::install(&filter)
+    seccomp::install(&filter)
 }
 
 #[cfg(test)]
@@ -49,10 +49,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_confined_thread_starts_threads_and_no_program() {
+    fn a_confined_thread_starts_threads_but_no_program() {
         // A thread of its own: there is no way back.
         let confined = std::thread::spawn(|| {
-            forbid_programs().unwrap();
+            deny_exec().unwrap();
             let thread = std::thread::spawn(|| std::process::Command::new("true").status());
             let started = thread.join().unwrap().unwrap_err();
             let us = rustix::process::getpid();

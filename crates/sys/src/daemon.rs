@@ -11,19 +11,19 @@ use rustix::pipe::PipeFlags;
 #[derive(Debug)]
 pub enum Forked {
     /// The process that was there before.
-    Parent(Waiting),
+    Parent(ReadinessReceiver),
     /// The new one: it leads a session without a terminal.
-    Child(Word),
+    Child(ReadinessSender),
 }
 
 /// The parent's side: what became of the child.
 #[derive(Debug)]
-pub struct Waiting {
-    word: OwnedFd,
+pub struct ReadinessReceiver {
+    pipe: OwnedFd,
     child: rustix::process::Pid,
 }
 
-impl Waiting {
+impl ReadinessReceiver {
     /// Blocks until the child says that it is ready, or has ended: a child that fails says why on its
     /// standard error, which whoever started us reads until we end.
     ///
@@ -32,7 +32,7 @@ impl Waiting {
     pub fn wait(self) -> Result<(), String> {
         let mut text = String::new();
         // An end without a word says as much as an error.
-        let _ = std::fs::File::from(self.word).read_to_string(&mut text);
+        let _ = std::fs::File::from(self.pipe).read_to_string(&mut text);
         if text.starts_with("ready") {
             return Ok(());
         }
@@ -44,20 +44,20 @@ impl Waiting {
 
 /// The child's side; dropped unsaid it is a failure.
 #[derive(Debug)]
-pub struct Word(OwnedFd);
+pub struct ReadinessSender(OwnedFd);
 
-impl Word {
+impl ReadinessSender {
     /// Tells the parent that all is well: it exits with 0.
     pub fn ready(self) {
-        self.say("ready");
+        self.send("ready");
     }
 
     /// Tells the parent why not.
     pub fn failed(self, why: &str) {
-        self.say(why);
+        self.send(why);
     }
 
-    fn say(self, text: &str) {
+    fn send(self, text: &str) {
         // The parent may be gone; a pipe takes what fits in one page at once.
         let _ = std::fs::File::from(self.0).write_all(text.as_bytes());
     }
@@ -68,7 +68,7 @@ impl Word {
 /// # Errors
 /// When other threads exist, or what `pipe`, `fork` and `setsid` say.
 pub fn fork() -> io::Result<Forked> {
-    check_alone()?;
+    check_single_threaded()?;
     let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
     #[expect(unsafe_code, reason = "there is no safe fork")]
     // SAFETY: this is the only thread, so that no lock is held and no state half written in the child.
@@ -77,14 +77,14 @@ pub fn fork() -> io::Result<Forked> {
         -1 => Err(io::Error::last_os_error()),
         0 => {
             rustix::process::setsid()?;
-            Ok(Forked::Child(Word(write)))
+            Ok(Forked::Child(ReadinessSender(write)))
         }
         pid => {
             let child = rustix::process::Pid::from_raw(pid);
             let child = child.ok_or_else(|| io::Error::other("a child without a number"))?;
             // The child alone has the other end.
             drop(write);
-            Ok(Forked::Parent(Waiting { word: read, child }))
+            Ok(Forked::Parent(ReadinessReceiver { pipe: read, child }))
         }
     }
 }
@@ -94,8 +94,8 @@ pub fn fork() -> io::Result<Forked> {
 ///
 /// # Errors
 /// When other threads exist.
-pub fn take_variables(names: &[&str]) -> io::Result<Vec<Option<std::ffi::OsString>>> {
-    check_alone()?;
+pub fn take_env_vars(names: &[&str]) -> io::Result<Vec<Option<std::ffi::OsString>>> {
+    check_single_threaded()?;
     let take = |name: &&str| {
         let value = std::env::var_os(name);
         #[expect(unsafe_code, reason = "the environment belongs to all threads")]
@@ -112,8 +112,8 @@ pub fn take_variables(names: &[&str]) -> io::Result<Vec<Option<std::ffi::OsStrin
 ///
 /// # Errors
 /// When other threads exist.
-pub fn set_variables(variables: &[(&str, String)]) -> io::Result<()> {
-    check_alone()?;
+pub fn set_env_vars(variables: &[(&str, String)]) -> io::Result<()> {
+    check_single_threaded()?;
     for (name, value) in variables {
         #[expect(
             unsafe_code,
@@ -129,7 +129,7 @@ pub fn set_variables(variables: &[(&str, String)]) -> io::Result<()> {
 }
 
 /// That this is the only thread.
-pub(crate) fn check_alone() -> io::Result<()> {
+pub(crate) fn check_single_threaded() -> io::Result<()> {
     match std::fs::read_dir("/proc/self/task") {
         Ok(threads) => match threads.count() {
             1 => Ok(()),
@@ -145,7 +145,7 @@ pub(crate) fn check_alone() -> io::Result<()> {
 ///
 /// # Errors
 /// What `open` and `dup2` say.
-pub fn leave_terminal(out: Option<BorrowedFd<'_>>) -> io::Result<()> {
+pub fn detach_from_terminal(out: Option<BorrowedFd<'_>>) -> io::Result<()> {
     let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC;
     let null = rustix::fs::open("/dev/null", flags, rustix::fs::Mode::empty())?;
     rustix::stdio::dup2_stdin(&null)?;
@@ -158,14 +158,14 @@ pub fn leave_terminal(out: Option<BorrowedFd<'_>>) -> io::Result<()> {
 /// What `dup2` says.
 pub fn redirect_output(out: BorrowedFd<'_>) -> io::Result<()> {
     rustix::stdio::dup2_stdout(out)?;
-    redirect_errors(out)
+    redirect_stderr(out)
 }
 
 /// Lets standard error go to `out`.
 ///
 /// # Errors
 /// What `dup2` says.
-pub fn redirect_errors(out: BorrowedFd<'_>) -> io::Result<()> {
+pub fn redirect_stderr(out: BorrowedFd<'_>) -> io::Result<()> {
     Ok(rustix::stdio::dup2_stderr(out)?)
 }
 
@@ -174,12 +174,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn beside_other_threads_nothing_is_forked_or_forgotten() {
+    fn forking_is_refused_beside_other_threads() {
         // The tests' own runner is a thread of its own.
         let (stop, stopped) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::spawn(move || stopped.recv());
         assert!(fork().is_err());
-        assert!(take_variables(&["PATH"]).is_err());
+        assert!(take_env_vars(&["PATH"]).is_err());
         drop(stop);
         assert!(thread.join().unwrap().is_err());
         assert!(std::env::var_os("PATH").is_some());

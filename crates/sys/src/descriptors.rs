@@ -12,7 +12,7 @@ use crate::resource_limits::read_limit;
 /// How many descriptors this process may have open now (the soft `RLIMIT_NOFILE`); `None` is no
 /// limit, or one that a sandbox does not tell.
 #[must_use]
-pub fn limit() -> Option<u64> {
+pub fn soft_limit() -> Option<u64> {
     read_limit(Resource::Nofile).ok()?.current
 }
 
@@ -21,7 +21,7 @@ pub fn limit() -> Option<u64> {
 ///
 /// # Errors
 /// When there is none left, for this process or the whole system.
-pub fn next_number(any: impl AsFd) -> io::Result<RawFd> {
+pub fn next_fd_number(any: impl AsFd) -> io::Result<RawFd> {
     let copy = rustix::io::fcntl_dupfd_cloexec(any, 0)?;
     Ok(copy.as_raw_fd())
 }
@@ -40,16 +40,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_next_number_is_that_of_a_descriptor_that_was_closed() {
+    fn the_next_fd_number_is_the_lowest_free_one() {
         let (first, second) = io::pipe().unwrap();
-        let number = next_number(&first).unwrap();
+        let number = next_fd_number(&first).unwrap();
         // Other tests open and close descriptors meanwhile: it is free, and within the limit.
         assert!(number >= 0 && number != first.as_raw_fd() && number != second.as_raw_fd());
-        assert!(limit().is_none_or(|limit| u64::try_from(number).unwrap() < limit));
+        assert!(soft_limit().is_none_or(|limit| u64::try_from(number).unwrap() < limit));
     }
 
     #[test]
-    fn what_the_kernel_says_without_a_descriptor_is_known() {
+    fn exhaustion_errors_are_recognised() {
         for (number, expected) in [(24, true), (23, true), (11, false)] {
             let error = io::Error::from_raw_os_error(number);
             assert_eq!(is_exhausted(&error), expected, "{error}");

@@ -50,9 +50,9 @@ pub enum Symlinks {
 pub enum AccessTime {
     /// As the file system is mounted.
     #[default]
-    Noted,
+    Updated,
     /// They do not (`O_NOATIME`); the open is refused (`EPERM`) to all but the file's owner.
-    Kept,
+    Unchanged,
 }
 
 /// Opens `relative` for reading so that no `..`, absolute path or symbolic link can lead out of
@@ -64,7 +64,7 @@ pub enum AccessTime {
 /// `NotFound`, `CrossesDevices` (`EXDEV`: the path leads out of the root), `FilesystemLoop`,
 /// `PermissionDenied`, ... May block.
 pub fn open_beneath(root: &OwnedFd, relative: &[u8]) -> io::Result<File> {
-    open_beneath_with(root, relative, Symlinks::Beneath, AccessTime::Noted)
+    open_beneath_with(root, relative, Symlinks::Beneath, AccessTime::Updated)
 }
 
 /// As [`open_beneath`], with a say about symbolic links and the time of access.
@@ -78,7 +78,7 @@ pub fn open_beneath_with(
     access_time: AccessTime,
 ) -> io::Result<File> {
     if !kernel::has_openat2() {
-        return open_by_steps(root, relative, symlinks, access_time);
+        return open_by_walking(root, relative, symlinks, access_time);
     }
     // openat2(2): EAGAIN where a folder was renamed meanwhile, anywhere on the machine, and the
     // kernel cannot vouch for a `..`. Renames that do not stop must not stop opening.
@@ -88,7 +88,7 @@ pub fn open_beneath_with(
             opened => return Ok(opened?),
         }
     }
-    open_by_steps(root, relative, symlinks, access_time)
+    open_by_walking(root, relative, symlinks, access_time)
 }
 
 /// As [`open_beneath`], if everything that the path's look-up needs is in memory
@@ -102,7 +102,7 @@ pub fn open_beneath_with(
 /// # Errors
 /// As [`open_beneath`].
 pub fn open_beneath_cached(root: &OwnedFd, relative: &[u8]) -> io::Result<Option<File>> {
-    open_beneath_cached_with(root, relative, Symlinks::Beneath, AccessTime::Noted)
+    open_beneath_cached_with(root, relative, Symlinks::Beneath, AccessTime::Updated)
 }
 
 /// As [`open_beneath_cached`], with a say about symbolic links and the time of access.
@@ -156,13 +156,13 @@ fn open_resolved(
         Symlinks::Beneath => ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS,
         Symlinks::Never => ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS,
         // What the kernel would refuse otherwise.
-        Symlinks::Anywhere if leads_out(relative) => return Err(Errno::XDEV),
+        Symlinks::Anywhere if escapes_root(relative) => return Err(Errno::XDEV),
         Symlinks::Anywhere => ResolveFlags::NO_MAGICLINKS,
     };
     let fd = rustix::fs::openat2(
         root,
         Path::new(OsStr::from_bytes(relative)),
-        reading(access_time),
+        read_flags(access_time),
         Mode::empty(),
         links | more,
     )?;
@@ -170,33 +170,33 @@ fn open_resolved(
 }
 
 /// As [`open_beneath_with`] where there is no `openat2`.
-fn open_by_steps(
+fn open_by_walking(
     root: &OwnedFd,
     relative: &[u8],
     symlinks: Symlinks,
     access_time: AccessTime,
 ) -> io::Result<File> {
-    if symlinks == Symlinks::Anywhere && leads_out(relative) {
+    if symlinks == Symlinks::Anywhere && escapes_root(relative) {
         return Err(Errno::XDEV.into());
     }
     Ok(walk::open(
         root.as_fd(),
         relative,
         symlinks,
-        reading(access_time),
+        read_flags(access_time),
     )?)
 }
 
-fn reading(access_time: AccessTime) -> OFlags {
+fn read_flags(access_time: AccessTime) -> OFlags {
     let noting = match access_time {
-        AccessTime::Noted => OFlags::empty(),
-        AccessTime::Kept => OFlags::NOATIME,
+        AccessTime::Updated => OFlags::empty(),
+        AccessTime::Unchanged => OFlags::NOATIME,
     };
     OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY | noting
 }
 
 /// Whether a path could lead out of its root without a symbolic link: it is absolute or goes up.
-fn leads_out(relative: &[u8]) -> bool {
+fn escapes_root(relative: &[u8]) -> bool {
     let mut parts = relative.split(|&byte| byte == b'/');
     relative.starts_with(b"/") || parts.any(|part| part == b"..")
 }
@@ -206,7 +206,7 @@ fn leads_out(relative: &[u8]) -> bool {
 ///
 /// # Errors
 /// When `/proc` is not mounted.
-pub fn path_of(file: impl AsFd) -> io::Result<std::path::PathBuf> {
+pub fn fd_path(file: impl AsFd) -> io::Result<std::path::PathBuf> {
     use std::os::fd::AsRawFd;
     use std::os::unix::ffi::OsStringExt;
 
@@ -243,7 +243,7 @@ pub fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize>
 ///
 /// # Errors
 /// What the file system says; falls back to create-and-unlink where `O_TMPFILE` is not known.
-pub fn nameless(dir: &Path) -> io::Result<File> {
+pub fn unnamed_temp_file(dir: &Path) -> io::Result<File> {
     let mode = Mode::RUSR | Mode::WUSR;
     match rustix::fs::open(dir, OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC, mode) {
         Ok(fd) => Ok(File::from(fd)),
@@ -266,10 +266,10 @@ pub fn nameless(dir: &Path) -> io::Result<File> {
 ///
 /// # Errors
 /// What `memfd_create` says, or the folder's file system.
-pub fn in_memory(name: &str, content: &[u8]) -> io::Result<OwnedFd> {
+pub fn memfd_with_content(name: &str, content: &[u8]) -> io::Result<OwnedFd> {
     let file = match kernel::has_memfd() {
         true => File::from(rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)?),
-        false => nameless(&std::env::temp_dir())?,
+        false => unnamed_temp_file(&std::env::temp_dir())?,
     };
     file.write_all_at(content, 0)?;
     Ok(file.into())
@@ -279,7 +279,7 @@ pub fn in_memory(name: &str, content: &[u8]) -> io::Result<OwnedFd> {
 ///
 /// # Errors
 /// When the process is gone.
-pub fn resident_bytes(pid: u32) -> io::Result<u64> {
+pub fn process_rss_bytes(pid: u32) -> io::Result<u64> {
     #[expect(
         clippy::disallowed_methods,
         reason = "procfs is memory: no disk is waited for"
@@ -298,14 +298,14 @@ pub fn resident_bytes(pid: u32) -> io::Result<u64> {
 ///
 /// # Errors
 /// When the process is gone.
-pub fn proportional_bytes(pid: u32) -> io::Result<u64> {
-    match read_proportional(pid) {
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => resident_bytes(pid),
+pub fn process_pss_bytes(pid: u32) -> io::Result<u64> {
+    match read_pss_bytes(pid) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => process_rss_bytes(pid),
         read => read,
     }
 }
 
-fn read_proportional(pid: u32) -> io::Result<u64> {
+fn read_pss_bytes(pid: u32) -> io::Result<u64> {
     #[expect(
         clippy::disallowed_methods,
         reason = "for the threads of a pool: nobody waits for them on a loop"
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_opened_from_memory_or_not_at_all() {
+    fn cached_open_succeeds_from_memory_or_fails() {
         let dir = tree("cached");
         let root = open_root(&dir.join("root")).unwrap();
         // Just made, so its names are in memory.
@@ -382,25 +382,28 @@ mod tests {
     }
 
     #[test]
-    fn links_are_refused_where_they_are_not_wanted() {
+    fn symlinks_are_refused_if_not_allowed() {
         let dir = tree("links");
         let root = open_root(&dir.join("root")).unwrap();
-        assert!(open_beneath_with(&root, b"sub/a.txt", Symlinks::Never, AccessTime::Kept).is_ok());
+        assert!(
+            open_beneath_with(&root, b"sub/a.txt", Symlinks::Never, AccessTime::Unchanged).is_ok()
+        );
         let refused =
-            open_beneath_with(&root, b"in", Symlinks::Never, AccessTime::Kept).unwrap_err();
+            open_beneath_with(&root, b"in", Symlinks::Never, AccessTime::Unchanged).unwrap_err();
         assert_eq!(refused.raw_os_error(), Some(libc::ELOOP));
         let refused =
-            open_beneath_cached_with(&root, b"in", Symlinks::Never, AccessTime::Kept).unwrap_err();
+            open_beneath_cached_with(&root, b"in", Symlinks::Never, AccessTime::Unchanged)
+                .unwrap_err();
         assert_eq!(refused.raw_os_error(), Some(libc::ELOOP));
         std::fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]
-    fn links_are_followed_anywhere_where_that_is_wanted_but_no_path_leads_out() {
+    fn symlinks_may_lead_anywhere_if_allowed_but_paths_may_not() {
         let dir = tree("anywhere");
         let root = open_root(&dir.join("root")).unwrap();
         let open = |path: &[u8]| {
-            open_beneath_with(&root, path, Symlinks::Anywhere, AccessTime::Noted).is_ok()
+            open_beneath_with(&root, path, Symlinks::Anywhere, AccessTime::Updated).is_ok()
         };
         assert!(open(b"sub/a.txt") && open(b"in") && open(b"out"));
         for outside in [
@@ -415,8 +418,8 @@ mod tests {
     }
 
     #[test]
-    fn a_nameless_file_is_written_and_read() {
-        let mut file = nameless(&std::env::temp_dir()).unwrap();
+    fn an_unnamed_temp_file_is_written_and_read() {
+        let mut file = unnamed_temp_file(&std::env::temp_dir()).unwrap();
         file.write_all(b"body").unwrap();
         file.rewind().unwrap();
         let mut text = String::new();
@@ -434,9 +437,9 @@ mod tests {
     }
 
     #[test]
-    fn this_process_has_resident_memory() {
+    fn process_rss_is_read() {
         let pid = std::process::id();
-        assert!(resident_bytes(pid).unwrap() > 100_000);
-        assert!(proportional_bytes(pid).unwrap() > 100_000);
+        assert!(process_rss_bytes(pid).unwrap() > 100_000);
+        assert!(process_pss_bytes(pid).unwrap() > 100_000);
     }
 }

@@ -1,16 +1,16 @@
 //! Walls between processes: what keeps others out of this one, and which calls a program may make.
 //!
 //! `penstock` shuts its own process at the start ([`deny_inspection`]) and keeps descriptors that
-//! it was started with to itself ([`close_on_exec`]); `apps` starts programs within a [`Sandbox`].
+//! it was started with to itself ([`mark_all_close_on_exec`]); `apps` starts programs within a [`Sandbox`].
 //!
 //! # Invariants
 //! - A descriptor that nobody passed on by name reaches no program that is started.
 
 mod access;
-pub(crate) mod filter;
 pub(crate) mod listener;
 mod port_filter;
 mod sandbox;
+pub(crate) mod seccomp;
 
 use std::io;
 use std::os::fd::RawFd;
@@ -19,13 +19,13 @@ use rustix::process::DumpableBehavior;
 
 pub use access::{Access, FileAccess};
 pub(crate) use sandbox::{Filters, group_of};
-pub use sandbox::{MissingPart, Sandbox, missing};
+pub use sandbox::{MissingIsolation, Sandbox, missing_isolation};
 
 /// Descriptors above the standard streams.
-const FIRST: libc::c_uint = 3;
+const FIRST_FD: libc::c_uint = 3;
 
 /// Where a kernel can neither mark all descriptors in one call nor list them, so many are tried.
-const TRIED_MAX: RawFd = 65_536;
+const MAX_TRIED_FD: RawFd = 65_536;
 
 /// Lets no process of the same user read this one's memory, its environment or its descriptors,
 /// trace it or copy one of its descriptors; and it leaves no core file. Holds until the process
@@ -44,13 +44,13 @@ pub fn deny_inspection() -> io::Result<()> {
 ///
 /// # Errors
 /// Only where there is neither `close_range` (Linux 5.11) nor `/proc`: what `getrlimit` says.
-pub fn close_on_exec() -> io::Result<()> {
+pub fn mark_all_close_on_exec() -> io::Result<()> {
     #[expect(unsafe_code, reason = "descriptors are named by number")]
     // SAFETY: numbers only; no descriptor is closed by it, only a flag of each is set.
     let done = unsafe {
         libc::syscall(
             libc::SYS_close_range,
-            FIRST,
+            FIRST_FD,
             libc::c_uint::MAX,
             libc::CLOSE_RANGE_CLOEXEC,
         )
@@ -58,23 +58,23 @@ pub fn close_on_exec() -> io::Result<()> {
     if done == 0 {
         return Ok(());
     }
-    close_each_on_exec()
+    mark_each_close_on_exec()
 }
 
 /// The same without `close_range`.
-fn close_each_on_exec() -> io::Result<()> {
-    if let Ok(numbers) = open_numbers() {
-        numbers.into_iter().for_each(mark);
+fn mark_each_close_on_exec() -> io::Result<()> {
+    if let Ok(numbers) = open_fd_numbers() {
+        numbers.into_iter().for_each(set_close_on_exec);
         return Ok(());
     }
     let limit = crate::resource_limits::read_limit(rustix::process::Resource::Nofile)?;
     let limit = limit.current.and_then(|limit| RawFd::try_from(limit).ok());
-    (3..limit.unwrap_or(TRIED_MAX).min(TRIED_MAX)).for_each(mark);
+    (3..limit.unwrap_or(MAX_TRIED_FD).min(MAX_TRIED_FD)).for_each(set_close_on_exec);
     Ok(())
 }
 
 /// The numbers of all descriptors above the standard streams.
-pub(crate) fn open_numbers() -> io::Result<Vec<RawFd>> {
+pub(crate) fn open_fd_numbers() -> io::Result<Vec<RawFd>> {
     let mut numbers = Vec::new();
     for entry in std::fs::read_dir("/proc/self/fd")? {
         let name = entry?.file_name();
@@ -85,7 +85,7 @@ pub(crate) fn open_numbers() -> io::Result<Vec<RawFd>> {
 }
 
 /// A number with nothing behind it is refused, which is fine.
-fn mark(number: RawFd) {
+fn set_close_on_exec(number: RawFd) {
     #[expect(unsafe_code, reason = "descriptors are named by number")]
     // SAFETY: fcntl(F_SETFD) on a number sets a flag and closes nothing.
     unsafe {
@@ -100,7 +100,7 @@ mod tests {
 
     /// A descriptor that programs inherit.
     fn leaked() -> OwnedFd {
-        let file = crate::file::in_memory("leaked", b"x").unwrap();
+        let file = crate::file::memfd_with_content("leaked", b"x").unwrap();
         rustix::io::fcntl_setfd(&file, rustix::io::FdFlags::empty()).unwrap();
         file
     }
@@ -111,17 +111,17 @@ mod tests {
     }
 
     #[test]
-    fn every_descriptor_but_the_standard_streams_is_marked() {
+    fn all_fds_but_the_standard_streams_are_close_on_exec() {
         // One of a high number: the list is not walked up to the first gap only.
         let high = rustix::io::fcntl_dupfd_cloexec(leaked(), 700).unwrap();
-        for mark_all in [close_on_exec, close_each_on_exec] {
+        for mark_all in [mark_all_close_on_exec, mark_each_close_on_exec] {
             rustix::io::fcntl_setfd(&high, rustix::io::FdFlags::empty()).unwrap();
             let low = leaked();
             assert!(!is_marked(&low) && !is_marked(&high));
             mark_all().unwrap();
             assert!(is_marked(&low) && is_marked(&high));
-            assert!(!open_numbers().unwrap().contains(&2));
-            assert!(open_numbers().unwrap().contains(&high.as_raw_fd()));
+            assert!(!open_fd_numbers().unwrap().contains(&2));
+            assert!(open_fd_numbers().unwrap().contains(&high.as_raw_fd()));
         }
     }
 }

@@ -26,7 +26,7 @@ pub struct MissingCall {
     /// Its name.
     pub name: &'static str,
     /// What is different without it.
-    pub instead: &'static str,
+    pub fallback: &'static str,
 }
 
 /// Whether an error of a call means that there is no such call for this process.
@@ -41,7 +41,7 @@ pub(crate) fn has_openat2() -> bool {
     *FOUND.get_or_init(|| {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let resolve = ResolveFlags::NO_MAGICLINKS;
-        is_there(rustix::fs::openat2(
+        is_available(rustix::fs::openat2(
             rustix::fs::CWD,
             c"/",
             flags,
@@ -58,7 +58,7 @@ pub(crate) fn has_pidfd() -> bool {
     *FOUND.get_or_init(|| {
         let us = rustix::process::getpid();
         match rustix::process::pidfd_open(us, PidfdFlags::empty()) {
-            Ok(fd) => is_there(test_signal(&fd)),
+            Ok(fd) => is_available(test_signal(&fd)),
             Err(error) => !is_denied(error),
         }
     })
@@ -89,7 +89,7 @@ pub(crate) fn has_statx() -> bool {
     static FOUND: OnceLock<bool> = OnceLock::new();
     *FOUND.get_or_init(|| {
         let flags = AtFlags::STATX_DONT_SYNC;
-        is_there(rustix::fs::statx(
+        is_available(rustix::fs::statx(
             rustix::fs::CWD,
             c"/",
             flags,
@@ -101,7 +101,7 @@ pub(crate) fn has_statx() -> bool {
 /// Whether there are files in memory without a name (`memfd_create`, Linux 3.17).
 pub(crate) fn has_memfd() -> bool {
     static FOUND: OnceLock<bool> = OnceLock::new();
-    *FOUND.get_or_init(|| is_there(rustix::fs::memfd_create(c"penstock", MemfdFlags::CLOEXEC)))
+    *FOUND.get_or_init(|| is_available(rustix::fs::memfd_create(c"penstock", MemfdFlags::CLOEXEC)))
 }
 
 /// Whether the kernel moves bytes from a file to a socket (`sendfile`; forbidden by some
@@ -111,7 +111,9 @@ pub(crate) fn has_sendfile() -> bool {
     *FOUND.get_or_init(|| {
         let nowhere = rustix::fs::open(c"/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
         // A descriptor that can be neither read nor written.
-        nowhere.map_or(true, |fd| is_there(rustix::fs::sendfile(&fd, &fd, None, 1)))
+        nowhere.map_or(true, |fd| {
+            is_available(rustix::fs::sendfile(&fd, &fd, None, 1))
+        })
     })
 }
 
@@ -121,7 +123,7 @@ fn has_preadv2() -> bool {
     let mut byte = [0];
     nowhere.map_or(true, |fd| {
         let mut buffers = [IoSliceMut::new(&mut byte)];
-        is_there(rustix::io::preadv2(
+        is_available(rustix::io::preadv2(
             &fd,
             &mut buffers,
             0,
@@ -138,7 +140,7 @@ fn has_splice() -> bool {
         #[expect(unsafe_code, reason = "the kernel would keep references to pages")]
         // SAFETY: there are no pages.
         let filled = unsafe { vmsplice(&fd, &[], none) };
-        is_there(filled) && is_there(splice(&fd, None, &fd, None, 1, none))
+        is_available(filled) && is_available(splice(&fd, None, &fd, None, 1, none))
     })
 }
 
@@ -150,16 +152,16 @@ pub fn missing_essentials() -> Vec<&'static str> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let nowhere = rustix::fs::open(c"/", flags, Mode::empty());
     let has_accept4 = nowhere.map_or(true, |fd| {
-        is_there(rustix::net::accept_with(&fd, SocketFlags::CLOEXEC))
+        is_available(rustix::net::accept_with(&fd, SocketFlags::CLOEXEC))
     });
     let timer = rustix::time::timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC);
     let all = [
         (
-            is_there(epoll::create(epoll::CreateFlags::CLOEXEC)),
+            is_available(epoll::create(epoll::CreateFlags::CLOEXEC)),
             "epoll_create1",
         ),
-        (is_there(eventfd(0, EventfdFlags::CLOEXEC)), "eventfd2"),
-        (is_there(timer), "timerfd_create"),
+        (is_available(eventfd(0, EventfdFlags::CLOEXEC)), "eventfd2"),
+        (is_available(timer), "timerfd_create"),
         (has_accept4, "accept4"),
     ];
     let missing = all.into_iter().filter(|(is_there, _)| !is_there);
@@ -175,7 +177,7 @@ fn has_cachestat() -> bool {
             return true;
         };
         let program = std::fs::File::from(program);
-        match crate::pages::cached_pages(&program, 0, 1) {
+        match crate::page_cache::cached_pages(&program, 0, 1) {
             Err(error) => Errno::from_io_error(&error).is_none_or(|error| !is_denied(error)),
             Ok(_) => true,
         }
@@ -225,7 +227,10 @@ pub fn missing_calls() -> Vec<MissingCall> {
     ];
     let missing = all.into_iter().filter(|(is_there, ..)| !is_there);
     missing
-        .map(|(_, name, instead)| MissingCall { name, instead })
+        .map(|(_, name, instead)| MissingCall {
+            name,
+            fallback: instead,
+        })
         .collect()
 }
 
@@ -235,7 +240,7 @@ pub fn has_proc() -> bool {
     rustix::fs::stat(c"/proc/self/stat").is_ok()
 }
 
-fn is_there<T>(answer: Result<T, Errno>) -> bool {
+fn is_available<T>(answer: Result<T, Errno>) -> bool {
     answer.err().is_none_or(|error| !is_denied(error))
 }
 
@@ -244,18 +249,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_a_sandbox_or_an_old_kernel_answers_means_that_a_call_is_missing() {
+    fn only_denied_calls_count_as_missing() {
         for missing in [Errno::NOSYS, Errno::PERM, Errno::ACCESS] {
-            assert!(!is_there::<()>(Err(missing)));
+            assert!(!is_available::<()>(Err(missing)));
         }
         for other in [Errno::MFILE, Errno::NFILE, Errno::NOENT, Errno::INTR] {
-            assert!(is_there::<()>(Err(other)));
+            assert!(is_available::<()>(Err(other)));
         }
-        assert!(is_there(Ok(())));
+        assert!(is_available(Ok(())));
     }
 
     #[test]
-    fn a_kernel_is_asked_once_and_says_the_same_again() {
+    fn availability_is_probed_once() {
         assert_eq!(missing_calls(), missing_calls());
         assert!(has_proc());
     }

@@ -11,28 +11,28 @@
     allow(clippy::disallowed_methods, reason = "tests may wait for a disk")
 )]
 
+pub mod account;
 pub mod alloc;
-pub mod caller;
 pub mod cgroup;
 pub mod confine;
 pub mod daemon;
 pub mod descriptors;
+pub mod fd_packets;
 pub mod file;
 pub mod fuzzing;
-pub mod handover;
-pub mod identity;
 pub mod isolation;
 pub mod kernel;
-pub mod locked_folder;
-pub mod memory;
+pub mod locked_dir;
 pub mod net;
-pub mod notify;
-pub mod pages;
+pub mod page_cache;
+pub mod page_memory;
 pub mod path_entry;
+pub mod peer_process;
 pub mod poll;
 pub mod port_owner;
 pub mod process;
 mod resource_limits;
+pub mod sd_notify;
 pub mod signals;
 pub mod timer;
 pub mod trusted_program;

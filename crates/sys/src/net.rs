@@ -57,7 +57,7 @@ pub fn listen_tcp(address: SocketAddr) -> io::Result<OwnedFd> {
 ///
 /// # Errors
 /// What `bind` says, address in use above all.
-pub fn probe_tcp(address: SocketAddr) -> io::Result<()> {
+pub fn check_tcp_free(address: SocketAddr) -> io::Result<()> {
     if address.port() == 0 {
         return Ok(());
     }
@@ -101,17 +101,17 @@ pub fn listen_port(port: u16) -> io::Result<OwnedFd> {
     }
 }
 
-/// As [`probe_tcp`], for [`listen_port`].
+/// As [`check_tcp_free`], for [`listen_port`].
 ///
 /// # Errors
-/// As [`probe_tcp`].
-pub fn probe_port(port: u16) -> io::Result<()> {
+/// As [`check_tcp_free`].
+pub fn check_port_free(port: u16) -> io::Result<()> {
     if port == 0 {
         return Ok(());
     }
     match bind_port(port, Sharing::Refused) {
         Err(error) if has_no_ipv6(error) => {
-            probe_tcp(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)))
+            check_tcp_free(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)))
         }
         bound => Ok(bound.map(drop)?),
     }
@@ -166,7 +166,8 @@ pub struct SocketAccess {
 /// what `bind` or `chown` say.
 pub fn listen_unix(path: &Path, access: SocketAccess) -> io::Result<OwnedFd> {
     let (socket, file) = bind_unix(path)?;
-    let opened = permit(path, access).and_then(|()| Ok(rustix::net::listen(&socket, BACKLOG)?));
+    let opened =
+        set_socket_access(path, access).and_then(|()| Ok(rustix::net::listen(&socket, BACKLOG)?));
     if let Err(error) = opened {
         drop(file);
         let _ = std::fs::remove_file(path);
@@ -180,7 +181,7 @@ pub fn listen_unix(path: &Path, access: SocketAccess) -> io::Result<OwnedFd> {
 ///
 /// # Errors
 /// There is no socket, or what `chown` or `chmod` say.
-pub fn permit(path: &Path, access: SocketAccess) -> io::Result<()> {
+pub fn set_socket_access(path: &Path, access: SocketAccess) -> io::Result<()> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::empty())?;
     let stat = rustix::fs::fstat(&file)?;
@@ -209,17 +210,17 @@ pub fn permit(path: &Path, access: SocketAccess) -> io::Result<()> {
 }
 
 /// How often a file in the way is removed that comes back.
-const BIND_TRIES: usize = 3;
+const MAX_BIND_TRIES: usize = 3;
 
 /// A socket that is bound and does not listen yet; nobody takes what is in its way at the same time as long
 /// as the second value lives.
 fn bind_unix(path: &Path) -> io::Result<(OwnedFd, Option<OwnedFd>)> {
     let address = SocketAddrUnix::new(path)?;
-    let lock = lock_folder(path);
-    for _ in 0..BIND_TRIES {
+    let lock = lock_dir(path);
+    for _ in 0..MAX_BIND_TRIES {
         let socket = stream_socket(AddressFamily::UNIX)?;
         match rustix::net::bind(&socket, &address) {
-            Err(Errno::ADDRINUSE) => remove_stale(path)?,
+            Err(Errno::ADDRINUSE) => remove_stale_socket(path)?,
             bound => {
                 bound?;
                 return Ok((socket, lock));
@@ -230,26 +231,26 @@ fn bind_unix(path: &Path) -> io::Result<(OwnedFd, Option<OwnedFd>)> {
 }
 
 /// Between two looks at a folder that somebody else has locked.
-const LOCK_LOOK: Duration = Duration::from_millis(5);
+const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// For how many looks.
-const LOCK_LOOKS: usize = 200;
+const MAX_LOCK_POLLS: usize = 200;
 
 /// Two servers that start at once must not each take the other's new socket for a stale one. A folder that
 /// cannot be locked is used without.
-fn lock_folder(path: &Path) -> Option<OwnedFd> {
+fn lock_dir(path: &Path) -> Option<OwnedFd> {
     let folder = path.parent().filter(|folder| *folder != Path::new(""));
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let folder = folder.unwrap_or_else(|| Path::new("."));
     let folder = rustix::fs::open(folder, flags, Mode::empty()).ok()?;
-    for _ in 0..LOCK_LOOKS {
+    for _ in 0..MAX_LOCK_POLLS {
         match rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::WOULDBLOCK) => {
                 #[expect(
                     clippy::disallowed_methods,
                     reason = "while another server opens a socket in the same folder"
                 )]
-                std::thread::sleep(LOCK_LOOK);
+                std::thread::sleep(LOCK_POLL_INTERVAL);
             }
             locked => return locked.ok().map(|()| folder),
         }
@@ -258,7 +259,7 @@ fn lock_folder(path: &Path) -> Option<OwnedFd> {
 }
 
 /// Removes a socket file that nobody listens on; gone already is as well.
-fn remove_stale(path: &Path) -> io::Result<()> {
+fn remove_stale_socket(path: &Path) -> io::Result<()> {
     let look = || rustix::fs::lstat(path);
     let found = match look() {
         Err(Errno::NOENT) => return Ok(()),
@@ -433,7 +434,7 @@ fn stream_socket(family: AddressFamily) -> io::Result<OwnedFd> {
 ///
 /// # Errors
 /// `EMFILE` and the like.
-pub fn worker_pair() -> io::Result<(OwnedFd, OwnedFd)> {
+pub fn worker_socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let (ours, theirs) = rustix::net::socketpair(
         AddressFamily::UNIX,
         SocketType::STREAM,
@@ -519,7 +520,7 @@ pub fn send_vectored(socket: BorrowedFd<'_>, buffers: &[IoSlice<'_>]) -> io::Res
     )?)
 }
 
-/// As [`receive`], and says which process sent the bytes, when the kernel tells ([`tell_senders`]).
+/// As [`receive`], and says which process sent the bytes, when the kernel tells ([`enable_sender_credentials`]).
 ///
 /// # Errors
 /// As [`receive`].
@@ -548,7 +549,7 @@ pub fn receive_with_sender(
 ///
 /// # Errors
 /// What `setsockopt` says.
-pub fn tell_senders(socket: &OwnedFd) -> io::Result<()> {
+pub fn enable_sender_credentials(socket: &OwnedFd) -> io::Result<()> {
     Ok(sockopt::set_socket_passcred(socket, true)?)
 }
 
@@ -565,9 +566,9 @@ pub fn send_descriptor(
 }
 
 /// Most descriptors that [`send_descriptors`] takes.
-pub const DESCRIPTORS_MAX: usize = 64;
+pub const MAX_DESCRIPTORS: usize = 64;
 
-/// As [`send_descriptor`], with up to [`DESCRIPTORS_MAX`] of them.
+/// As [`send_descriptor`], with up to [`MAX_DESCRIPTORS`] of them.
 ///
 /// # Errors
 /// As [`send`]; `InvalidInput` when there are too many.
@@ -576,9 +577,9 @@ pub fn send_descriptors(
     bytes: &[u8],
     descriptors: &[BorrowedFd<'_>],
 ) -> io::Result<usize> {
-    let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    let is_fit = descriptors.len() <= DESCRIPTORS_MAX
+    let is_fit = descriptors.len() <= MAX_DESCRIPTORS
         && (descriptors.is_empty() || ancillary.push(SendAncillaryMessage::ScmRights(descriptors)));
     if !is_fit {
         return Err(io::Error::new(
@@ -609,7 +610,7 @@ pub fn reset_on_close(socket: impl AsFd) -> io::Result<()> {
 ///
 /// # Errors
 /// What `setsockopt` says; a Unix socket has no such thing.
-pub fn give_up_after(socket: impl AsFd, time: Duration) -> io::Result<()> {
+pub fn set_user_timeout(socket: impl AsFd, time: Duration) -> io::Result<()> {
     // The kernel reads it as a signed number.
     let most = i32::MAX.unsigned_abs();
     let milliseconds =
@@ -619,11 +620,11 @@ pub fn give_up_after(socket: impl AsFd, time: Duration) -> io::Result<()> {
 
 /// Lets the kernel ask a TCP peer that was silent for `idle` whether it is there still, and then four times
 /// as often (`SO_KEEPALIVE`). At least a second, at most nine hours. How long it asks before it breaks
-/// the connection is [`give_up_after`]'s.
+/// the connection is [`set_user_timeout`]'s.
 ///
 /// # Errors
 /// What `setsockopt` says; a Unix socket has no such thing.
-pub fn ask_when_silent(socket: impl AsFd, idle: Duration) -> io::Result<()> {
+pub fn enable_keepalive_after(socket: impl AsFd, idle: Duration) -> io::Result<()> {
     let (shortest, longest) = (Duration::from_secs(1), Duration::from_secs(9 * 3600));
     let idle = idle.clamp(shortest, longest);
     let socket = socket.as_fd();
@@ -675,7 +676,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_over_the_loopback_can_be_let_go_at_full_speed() {
+    fn loopback_pacing_can_be_stopped() {
         for (name, expected) in [
             ("bbr", true),
             ("bbr2", true),
@@ -692,7 +693,7 @@ mod tests {
         // It goes from a listener to its connections.
         assert_eq!(sockopt::tcp_congestion(&theirs).unwrap(), "reno");
         assert!(!is_paced(&ours));
-        let (unix, _) = worker_pair().unwrap();
+        let (unix, _) = worker_socket_pair().unwrap();
         assert!(!is_paced(&unix));
         for (address, expected) in [
             ("127.8.9.10:1", true),
@@ -706,7 +707,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_vanishes_is_noticed_in_time() {
+    fn a_vanished_peer_is_detected() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let socket = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         for (asked, milliseconds, idle, between) in [
@@ -714,22 +715,22 @@ mod tests {
             (Duration::from_secs(60), 60_000, 60, 15),
             (Duration::MAX, i32::MAX.unsigned_abs(), 32_400, 8_100),
         ] {
-            give_up_after(&socket, asked).unwrap();
-            ask_when_silent(&socket, asked).unwrap();
+            set_user_timeout(&socket, asked).unwrap();
+            enable_keepalive_after(&socket, asked).unwrap();
             assert_eq!(sockopt::tcp_user_timeout(&socket).unwrap(), milliseconds);
             let seconds = |time: Duration| time.as_secs();
             assert_eq!(seconds(sockopt::tcp_keepidle(&socket).unwrap()), idle);
             assert_eq!(seconds(sockopt::tcp_keepintvl(&socket).unwrap()), between);
             assert!(sockopt::socket_keepalive(&socket).unwrap());
         }
-        let (ours, _theirs) = worker_pair().unwrap();
-        assert!(give_up_after(&ours, Duration::from_secs(1)).is_err());
-        assert!(ask_when_silent(&ours, Duration::from_secs(1)).is_err());
+        let (ours, _theirs) = worker_socket_pair().unwrap();
+        assert!(set_user_timeout(&ours, Duration::from_secs(1)).is_err());
+        assert!(enable_keepalive_after(&ours, Duration::from_secs(1)).is_err());
     }
 
     #[test]
-    fn a_descriptor_travels_with_its_bytes() {
-        let (ours, theirs) = worker_pair().unwrap();
+    fn a_descriptor_is_passed_with_its_bytes() {
+        let (ours, theirs) = worker_socket_pair().unwrap();
         let (mut read, write) = UnixStream::pair().unwrap();
         send_descriptor(ours.as_fd(), b"x", write.as_fd()).unwrap();
         drop(write);
@@ -745,9 +746,9 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_says_who_sent_what() {
-        let (ours, theirs) = worker_pair().unwrap();
-        tell_senders(&ours).unwrap();
+    fn sender_credentials_are_received() {
+        let (ours, theirs) = worker_socket_pair().unwrap();
+        enable_sender_credentials(&ours).unwrap();
         send(theirs.as_fd(), b"it is me").unwrap();
         let mut buffer = [0; 64];
         let said = receive_with_sender(ours.as_fd(), &mut buffer).unwrap();
@@ -755,19 +756,19 @@ mod tests {
     }
 
     #[test]
-    fn many_descriptors_travel_with_one_message_and_too_many_with_none() {
-        let (ours, theirs) = worker_pair().unwrap();
-        let many = vec![theirs.as_fd(); DESCRIPTORS_MAX];
+    fn many_descriptors_fit_a_message_and_too_many_are_refused() {
+        let (ours, theirs) = worker_socket_pair().unwrap();
+        let many = vec![theirs.as_fd(); MAX_DESCRIPTORS];
         assert_eq!(send_descriptors(ours.as_fd(), b"abc", &many).unwrap(), 3);
-        let more = vec![theirs.as_fd(); DESCRIPTORS_MAX + 1];
+        let more = vec![theirs.as_fd(); MAX_DESCRIPTORS + 1];
         let refused = send_descriptors(ours.as_fd(), b"x", &more).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
     }
 
     /// A folder for sockets, gone with its test.
-    struct Folder(std::path::PathBuf);
+    struct TempDir(std::path::PathBuf);
 
-    impl Folder {
+    impl TempDir {
         fn new(name: &str) -> Self {
             let name = format!("penstock-net-{name}-{}", std::process::id());
             let dir = std::env::temp_dir().join(name);
@@ -776,7 +777,7 @@ mod tests {
         }
     }
 
-    impl Drop for Folder {
+    impl Drop for TempDir {
         fn drop(&mut self) {
             let _ = std::fs::remove_dir_all(&self.0);
         }
@@ -784,7 +785,7 @@ mod tests {
 
     #[test]
     fn a_stale_socket_file_does_not_block_a_start_and_a_live_one_does() {
-        let dir = Folder::new("stale");
+        let dir = TempDir::new("stale");
         let path = dir.0.join("http.sock");
         let open = || listen_unix(&path, SocketAccess::default());
         let first = open().unwrap();
@@ -800,8 +801,8 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_whose_queue_is_full_is_no_stale_one() {
-        let dir = Folder::new("full");
+    fn a_full_accept_queue_is_not_a_stale_socket() {
+        let dir = TempDir::new("full");
         let path = dir.0.join("full.sock");
         let socket = stream_socket(AddressFamily::UNIX).unwrap();
         rustix::net::bind(&socket, &SocketAddrUnix::new(&path).unwrap()).unwrap();
@@ -816,8 +817,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_socket_is_never_removed() {
-        let dir = Folder::new("file");
+    fn only_sockets_are_removed() {
+        let dir = TempDir::new("file");
         let target = dir.0.join("target");
         std::fs::write(&target, "precious").unwrap();
         std::fs::create_dir(dir.0.join("folder")).unwrap();
@@ -834,7 +835,7 @@ mod tests {
     #[test]
     fn a_socket_has_its_mode_whatever_the_umask_is() {
         use std::os::unix::fs::{MetadataExt, PermissionsExt};
-        let dir = Folder::new("mode");
+        let dir = TempDir::new("mode");
         for mode in [0o666, 0o660, 0o600, 0o777] {
             let path = dir.0.join(format!("{mode:o}.sock"));
             let access = SocketAccess {
@@ -860,8 +861,8 @@ mod tests {
     }
 
     #[test]
-    fn permissions_are_those_of_a_socket_and_never_of_what_took_its_place() {
-        let dir = Folder::new("swap");
+    fn permissions_are_set_on_the_socket_itself_only() {
+        let dir = TempDir::new("swap");
         let (file, link) = (dir.0.join("file"), dir.0.join("link"));
         std::fs::write(&file, "").unwrap();
         std::os::unix::fs::symlink(&file, &link).unwrap();
@@ -870,16 +871,20 @@ mod tests {
             ..SocketAccess::default()
         };
         for path in [&file, &link] {
-            assert!(permit(path, access).is_err(), "{}", path.display());
+            assert!(
+                set_socket_access(path, access).is_err(),
+                "{}",
+                path.display()
+            );
         }
     }
 
     #[test]
-    fn a_port_alone_is_reached_by_both_families_and_peers_have_their_own_address() {
+    fn a_bare_port_listens_on_both_families() {
         let listener = listen_port(0).unwrap();
         let port = local_address(&listener).unwrap().port();
         assert_eq!(
-            probe_port(port).unwrap_err().kind(),
+            check_port_free(port).unwrap_err().kind(),
             io::ErrorKind::AddrInUse
         );
         assert!(listen_port(port).is_ok(), "another loop shares it");
@@ -902,7 +907,7 @@ mod tests {
     }
 
     #[test]
-    fn without_ipv6_a_port_alone_is_that_of_ipv4() {
+    fn a_bare_port_falls_back_to_ipv4() {
         for error in [Errno::AFNOSUPPORT, Errno::ADDRNOTAVAIL] {
             assert!(has_no_ipv6(error));
         }
@@ -915,7 +920,7 @@ mod tests {
         let address = local_address(&first).unwrap();
         assert!(listen_tcp(address).is_ok());
         assert_eq!(
-            probe_tcp(address).unwrap_err().kind(),
+            check_tcp_free(address).unwrap_err().kind(),
             io::ErrorKind::AddrInUse
         );
     }

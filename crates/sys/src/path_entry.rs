@@ -69,7 +69,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn an_entry_is_what_it_was_whatever_stands_in_its_place() {
+    fn an_entry_stays_valid_when_its_path_is_replaced() {
         let name = format!("penstock-entry-{}", std::process::id());
         let folder = std::env::temp_dir().join(&name);
         std::fs::create_dir_all(&folder).unwrap();

@@ -60,7 +60,7 @@ impl Event {
 }
 
 /// Most events that one look tells.
-pub const EVENTS_MAX: usize = 256;
+pub const MAX_EVENTS: usize = 256;
 
 /// An empty set.
 ///
@@ -84,7 +84,7 @@ pub fn add(
         set,
         fd,
         EventData::new_u64(token),
-        flags(interest),
+        event_flags(interest),
     )?)
 }
 
@@ -102,7 +102,7 @@ pub fn modify(
         set,
         fd,
         EventData::new_u64(token),
-        flags(interest),
+        event_flags(interest),
     )?)
 }
 
@@ -114,49 +114,49 @@ pub fn remove(set: BorrowedFd<'_>, fd: BorrowedFd<'_>) -> io::Result<()> {
     Ok(epoll::delete(set, fd)?)
 }
 
-/// Appends what happened since the last call, at most [`EVENTS_MAX`] of it, without waiting. Fewer: that
+/// Appends what happened since the last call, at most [`MAX_EVENTS`] of it, without waiting. Fewer: that
 /// was all.
 ///
 /// # Errors
 /// What the kernel says of a descriptor that is no set.
-pub fn wait_now(set: BorrowedFd<'_>, into: &mut Vec<Event>) -> io::Result<usize> {
-    wait(set, Some(&AT_ONCE), into)
+pub fn take_events(set: BorrowedFd<'_>, into: &mut Vec<Event>) -> io::Result<usize> {
+    epoll_wait(set, Some(&NO_WAIT), into)
 }
 
-/// As [`wait_now`], but waits until something has happened; a signal may end the wait with nothing.
+/// As [`take_events`], but waits until something has happened; a signal may end the wait with nothing.
 ///
 /// # Errors
-/// As [`wait_now`].
-pub fn wait_long(set: BorrowedFd<'_>, into: &mut Vec<Event>) -> io::Result<usize> {
-    wait(set, None, into)
+/// As [`take_events`].
+pub fn wait_for_events(set: BorrowedFd<'_>, into: &mut Vec<Event>) -> io::Result<usize> {
+    epoll_wait(set, None, into)
 }
 
 /// Which of `fds` have something to be read, an end or an error: one system call, whoever else waits for them.
 ///
 /// # Errors
 /// When memory ran out, or there are more than the process may open.
-pub fn stirred<'f>(fds: impl Iterator<Item = BorrowedFd<'f>>) -> io::Result<Vec<bool>> {
+pub fn have_events<'f>(fds: impl Iterator<Item = BorrowedFd<'f>>) -> io::Result<Vec<bool>> {
     let news = PollFlags::IN | PollFlags::RDHUP;
     let mut fds: Vec<_> = fds.map(|fd| PollFd::from_borrowed_fd(fd, news)).collect();
-    rustix::event::poll(&mut fds, Some(&AT_ONCE))?;
+    rustix::event::poll(&mut fds, Some(&NO_WAIT))?;
     Ok(fds.iter().map(|fd| !fd.revents().is_empty()).collect())
 }
 
 /// Whether a socket has no room worth an edge. If so, one is told when it has ([`Interest::Write`]), also where nothing
 /// was refused before.
 #[must_use]
-pub fn is_full(socket: BorrowedFd<'_>) -> bool {
+pub fn is_write_full(socket: BorrowedFd<'_>) -> bool {
     let mut asked = [PollFd::from_borrowed_fd(socket, PollFlags::OUT)];
     // What cannot be asked is tried.
-    matches!(rustix::event::poll(&mut asked, Some(&AT_ONCE)), Ok(0))
+    matches!(rustix::event::poll(&mut asked, Some(&NO_WAIT)), Ok(0))
 }
 
-fn wait(
+fn epoll_wait(
     set: BorrowedFd<'_>,
     timeout: Option<&Timespec>,
     into: &mut Vec<Event>,
 ) -> io::Result<usize> {
-    let mut space = [MaybeUninit::<epoll::Event>::uninit(); EVENTS_MAX];
+    let mut space = [MaybeUninit::<epoll::Event>::uninit(); MAX_EVENTS];
     let (events, _) = match epoll::wait(set, &mut space, timeout) {
         Err(rustix::io::Errno::INTR) => return Ok(0),
         waited => waited?,
@@ -168,7 +168,7 @@ fn wait(
     Ok(events.len())
 }
 
-const AT_ONCE: Timespec = Timespec {
+const NO_WAIT: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 0,
 };
@@ -177,18 +177,18 @@ const AT_ONCE: Timespec = Timespec {
 ///
 /// # Errors
 /// When descriptors ran out.
-pub fn bell() -> io::Result<OwnedFd> {
+pub fn create_wake_fd() -> io::Result<OwnedFd> {
     let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
     Ok(rustix::event::eventfd(0, flags)?)
 }
 
 /// Rings a bell. An edge is told for each ring, so nobody needs to read it.
-pub fn ring(bell: BorrowedFd<'_>) {
+pub fn wake(bell: BorrowedFd<'_>) {
     // Refused only by a counter of 2^64 - 2 rings (eventfd(2)).
-    let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
+    let _ = rustix::io::write(create_wake_fd, &1_u64.to_ne_bytes());
 }
 
-fn flags(interest: Interest) -> EventFlags {
+fn event_flags(interest: Interest) -> EventFlags {
     let wanted = match interest {
         Interest::Read => EventFlags::IN,
         Interest::Write => EventFlags::OUT,
@@ -205,14 +205,14 @@ mod tests {
 
     fn happened(set: &OwnedFd) -> Vec<Event> {
         let mut events = Vec::new();
-        wait_now(set.as_fd(), &mut events).unwrap();
+        take_events(set.as_fd(), &mut events).unwrap();
         events
     }
 
     #[test]
-    fn what_happens_is_told_once_under_its_token() {
+    fn events_are_reported_once_by_token() {
         let set = create().unwrap();
-        let (ours, theirs) = net::worker_pair().unwrap();
+        let (ours, theirs) = net::worker_socket_pair().unwrap();
         add(set.as_fd(), ours.as_fd(), 7 << 40, Interest::Read).unwrap();
         assert_eq!(happened(&set), []);
         net::send(theirs.as_fd(), b"x").unwrap();
@@ -227,9 +227,9 @@ mod tests {
     }
 
     #[test]
-    fn room_is_told_to_who_begins_to_wait_for_it() {
+    fn writability_is_reported_when_interest_begins() {
         let set = create().unwrap();
-        let (ours, _theirs) = net::worker_pair().unwrap();
+        let (ours, _theirs) = net::worker_socket_pair().unwrap();
         add(set.as_fd(), ours.as_fd(), 1, Interest::Read).unwrap();
         assert_eq!(happened(&set), []);
         modify(set.as_fd(), ours.as_fd(), 2, Interest::Both).unwrap();
@@ -244,20 +244,20 @@ mod tests {
     }
 
     #[test]
-    fn a_full_socket_is_known_and_tells_when_it_has_room() {
+    fn a_full_socket_is_detected_and_becomes_writable() {
         let set = create().unwrap();
-        let (ours, theirs) = net::worker_pair().unwrap();
+        let (ours, theirs) = net::worker_socket_pair().unwrap();
         add(set.as_fd(), ours.as_fd(), 1, Interest::Write).unwrap();
-        assert!(!is_full(ours.as_fd()));
+        assert!(!is_write_full(ours.as_fd()));
         let mut held = net::send(ours.as_fd(), &[0; 4_000_000]).unwrap();
-        assert!(is_full(ours.as_fd()));
+        assert!(is_write_full(ours.as_fd()));
         // What was told until here.
         let _ = happened(&set);
         let mut buffer = [0; 65536];
         while held > 0 {
             held -= net::receive(theirs.as_fd(), &mut buffer).unwrap();
         }
-        assert!(!is_full(ours.as_fd()));
+        assert!(!is_write_full(ours.as_fd()));
         let [event] = happened(&set)[..] else {
             panic!("there is room");
         };
@@ -265,9 +265,9 @@ mod tests {
     }
 
     #[test]
-    fn those_that_stirred_are_told_from_the_quiet_ones() {
-        let pairs: Vec<_> = (0..4).map(|_| net::worker_pair().unwrap()).collect();
-        let stirred = || stirred(pairs.iter().map(|(ours, _)| ours.as_fd())).unwrap();
+    fn have_events_separates_active_from_quiet_sockets() {
+        let pairs: Vec<_> = (0..4).map(|_| net::worker_socket_pair().unwrap()).collect();
+        let stirred = || have_events(pairs.iter().map(|(ours, _)| ours.as_fd())).unwrap();
         assert_eq!(stirred(), [false; 4]);
         net::send(pairs[1].1.as_fd(), b"x").unwrap();
         net::shutdown(pairs[3].1.as_fd(), net::Shutdown::Write).unwrap();
@@ -275,23 +275,23 @@ mod tests {
     }
 
     #[test]
-    fn a_bell_ends_a_wait_each_time_it_is_rung_though_nobody_reads_it() {
-        let (set, bell) = (create().unwrap(), bell().unwrap());
-        add(set.as_fd(), bell.as_fd(), 3, Interest::Read).unwrap();
+    fn a_wake_fd_ends_each_wait_without_being_read() {
+        let (set, bell) = (create().unwrap(), create_wake_fd().unwrap());
+        add(set.as_fd(), create_wake_fd.as_fd(), 3, Interest::Read).unwrap();
         for round in 0..3 {
             assert_eq!(happened(&set), [], "round {round}");
-            ring(bell.as_fd());
+            wake(create_wake_fd.as_fd());
             let mut events = Vec::new();
-            assert_eq!(wait_long(set.as_fd(), &mut events).unwrap(), 1);
+            assert_eq!(wait_for_events(set.as_fd(), &mut events).unwrap(), 1);
             assert!(events[0].token == 3 && events[0].is_readable());
         }
     }
 
     #[test]
-    fn more_than_one_look_shows_is_told_by_the_next() {
+    fn events_beyond_one_batch_come_in_the_next() {
         let set = create().unwrap();
-        let pairs: Vec<_> = (0..EVENTS_MAX + 10)
-            .map(|_| net::worker_pair().unwrap())
+        let pairs: Vec<_> = (0..MAX_EVENTS + 10)
+            .map(|_| net::worker_socket_pair().unwrap())
             .collect();
         for (token, (ours, _)) in pairs.iter().enumerate() {
             add(set.as_fd(), ours.as_fd(), token as u64, Interest::Write).unwrap();
@@ -302,6 +302,6 @@ mod tests {
             .map(|event| event.token)
             .collect();
         seen.sort_unstable();
-        assert!(seen.iter().copied().eq(0..EVENTS_MAX as u64 + 10));
+        assert!(seen.iter().copied().eq(0..MAX_EVENTS as u64 + 10));
     }
 }

@@ -37,7 +37,7 @@ pub fn find_port_owners(address: SocketAddr) -> Vec<PortOwner> {
     let rows = tables.iter().flat_map(|table| table.lines().skip(1));
     let inodes: Vec<String> = rows
         .filter_map(parse_row)
-        .filter(|(local, _)| is_in_the_way(*local, address))
+        .filter(|(local, _)| blocks_bind(*local, address))
         .map(|(_, inode)| format!("socket:[{inode}]"))
         .collect();
     if inodes.is_empty() {
@@ -64,7 +64,7 @@ fn has_socket(pid: u32, inodes: &[String]) -> bool {
 }
 
 /// Whether a socket at `local` keeps another from binding to `wanted`.
-fn is_in_the_way(local: SocketAddr, wanted: SocketAddr) -> bool {
+fn blocks_bind(local: SocketAddr, wanted: SocketAddr) -> bool {
     let is_wide = local.ip().is_unspecified() || wanted.ip().is_unspecified();
     local.port() == wanted.port()
         && (is_wide || local.ip().to_canonical() == wanted.ip().to_canonical())
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_process_that_listens_is_found_by_each_of_its_addresses() {
+    fn a_listening_process_is_found_by_each_address() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), address.port());
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_port_on_which_nobody_listens_there_is_no_owner() {
+    fn a_free_port_has_no_owner() {
         use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket};
         // Bound, so that nobody else gets it meanwhile.
         let held = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_other_states_and_broken_ones_are_passed_over() {
+    fn other_states_and_malformed_rows_are_skipped() {
         let head = "   0: 0100007F:1F90 00000000:0000";
         let tail = "00000000:00000000 00:00000000 00000000     0        0 4711 1";
         assert_eq!(

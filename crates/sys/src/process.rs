@@ -11,8 +11,8 @@ mod exit_watch;
 mod handle;
 pub(crate) mod launcher;
 mod orphans;
+mod priority;
 pub mod successor;
-mod turns;
 
 use std::ffi::OsString;
 use std::io;
@@ -26,20 +26,21 @@ use std::time::Duration;
 use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, WaitIdStatus, waitid};
 
-pub use handle::Handle;
+pub use handle::ProcessHandle;
 pub use launcher::{
-    Command as SuccessorCommand, Launcher, LauncherReport, Privileges, RefusedCall, Starting, Step,
+    CommandLine as SuccessorCommand, Launcher, LauncherReport, Privileges, RefusedCall, Starting,
+    Step,
 };
-use orphans::{Known, known};
-pub use orphans::{Orphan, end_orphans, orphans, reap_orphan};
-pub use turns::keep_turns;
+pub use orphans::{Orphan, end_orphans, list_orphans, reap_orphan};
+use orphans::{TrackedChild, track_child};
+pub use priority::allow_priority_restore;
 
 use crate::isolation::{Access, Filters, Sandbox};
 use crate::resource_limits::read_limit;
 
 /// What to start and what it inherits.
 #[derive(Debug)]
-pub struct Launch {
+pub struct ProcessSpec {
     /// The program, looked up in `PATH` when it has no slash.
     pub program: OsString,
     /// Its arguments.
@@ -55,10 +56,10 @@ pub struct Launch {
     /// cgroup.
     pub group: Option<String>,
     /// Descriptors that stay open in it, under the same numbers.
-    pub inherit: Vec<OwnedFd>,
+    pub inherited_fds: Vec<OwnedFd>,
     /// Descriptors that it gets under a number that it expects, 0 for its standard input. The number
     /// must not be one of `inherit`'s.
-    pub place: Vec<(OwnedFd, RawFd)>,
+    pub placed_fds: Vec<(OwnedFd, RawFd)>,
     /// What it is not to do to others; none lets it.
     pub sandbox: Option<Sandbox>,
     /// The limits of its sandbox.
@@ -70,7 +71,7 @@ pub struct Launch {
 /// A process of ours with our ends of its output pipes. Dropping it leaves the process alone: whoever
 /// looks for [`orphans`] then finds it.
 #[derive(Debug)]
-pub struct Started {
+pub struct SpawnedProcess {
     /// Its process id, also its process group's.
     pub pid: u32,
     /// Becomes readable when it ends.
@@ -79,44 +80,45 @@ pub struct Started {
     pub stdout: OwnedFd,
     /// Its standard error, non-blocking.
     pub stderr: OwnedFd,
-    known: Known,
+    tracked: TrackedChild,
 }
 
-impl Started {
+impl SpawnedProcess {
     /// How it ended, once `exit` is readable; `None` while it runs. Leaves no zombie.
     ///
     /// # Errors
     /// What `waitid` says, also when it was asked already.
-    pub fn try_exit(&mut self) -> io::Result<Option<Exit>> {
-        let pid = as_pid(self.pid)?;
-        self.known.take_exit(|| wait_by(pid, WaitIdOptions::NOHANG))
+    pub fn try_exit(&mut self) -> io::Result<Option<ProcessExit>> {
+        let pid = to_pid(self.pid)?;
+        self.tracked
+            .take_exit(|| wait_for_exit(pid, WaitIdOptions::NOHANG))
     }
 
     /// For signals to it.
-    pub fn handle(&self) -> Handle {
-        Handle::new(self.pid, Arc::clone(&self.exit), self.known.mark())
+    pub fn handle(&self) -> ProcessHandle {
+        ProcessHandle::new(self.pid, Arc::clone(&self.exit), self.tracked.reaped_flag())
     }
 }
 
 /// How a child ended; `None` while it runs. Under the lock of the table of children, so that its number
 /// is its own.
-fn wait_by(child: Pid, more: WaitIdOptions) -> io::Result<Option<Exit>> {
+fn wait_for_exit(child: Pid, more: WaitIdOptions) -> io::Result<Option<ProcessExit>> {
     let options = WaitIdOptions::EXITED | more;
     let status = waitid(WaitId::Pid(child), options)?;
-    Ok(status.as_ref().map(Exit::of))
+    Ok(status.as_ref().map(ProcessExit::from_status))
 }
 
 /// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Exit {
+pub enum ProcessExit {
     /// It called exit.
     Code(i32),
     /// A signal ended it.
     Signal(i32),
 }
 
-impl Exit {
-    fn of(status: &WaitIdStatus) -> Self {
+impl ProcessExit {
+    fn from_status(status: &WaitIdStatus) -> Self {
         match (status.exit_status(), status.terminating_signal()) {
             (Some(code), _) => Self::Code(code),
             (None, Some(signal)) => Self::Signal(signal),
@@ -125,7 +127,7 @@ impl Exit {
     }
 }
 
-impl std::fmt::Display for Exit {
+impl std::fmt::Display for ProcessExit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Code(code) => write!(f, "exit code {code}"),
@@ -142,7 +144,7 @@ impl std::fmt::Display for Exit {
 /// # Errors
 /// Program not found, directory missing, `EAGAIN`/`ENOMEM` from fork.
 /// Blocks until the new program runs.
-pub fn start(launch: &Launch) -> io::Result<Started> {
+pub fn spawn_process(launch: &ProcessSpec) -> io::Result<SpawnedProcess> {
     let mut command = Command::new(&launch.program);
     command
         .args(&launch.args)
@@ -152,11 +154,15 @@ pub fn start(launch: &Launch) -> io::Result<Started> {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .process_group(0);
-    let keep: Vec<RawFd> = launch.inherit.iter().map(AsRawFd::as_raw_fd).collect();
+    let keep: Vec<RawFd> = launch
+        .inherited_fds
+        .iter()
+        .map(AsRawFd::as_raw_fd)
+        .collect();
     let raw = |(fd, number): &(OwnedFd, RawFd)| (fd.as_raw_fd(), *number);
-    let place: Vec<(RawFd, RawFd)> = launch.place.iter().map(raw).collect();
+    let place: Vec<(RawFd, RawFd)> = launch.placed_fds.iter().map(raw).collect();
     let parent = rustix::process::getpid();
-    let open_files = *inherited_open_files();
+    let open_files = *child_open_files();
     let (sandbox, access) = (launch.sandbox, launch.access.open());
     let filters = Filters::guarding_this_process();
     #[expect(unsafe_code, reason = "the child sets itself up between fork and exec")]
@@ -165,21 +171,21 @@ pub fn start(launch: &Launch) -> io::Result<Started> {
     // allocates nothing and its lists are only read.
     unsafe {
         command.pre_exec(move || {
-            restore(open_files)?;
+            reset_child_state(open_files)?;
             prepare_child(&keep, &place, parent)?;
             sandbox.map_or(Ok(()), |sandbox| {
                 sandbox.enter(&access, &filters, false).map(|_| ())
             })
         });
     }
-    let (mut child, known) = known(|_| command.spawn().map(|child| (child.id(), child)))?;
-    match take_ends(&mut child) {
-        Ok((exit, stdout, stderr)) => Ok(Started {
+    let (mut child, known) = track_child(|_| command.spawn().map(|child| (child.id(), child)))?;
+    match take_pipes(&mut child) {
+        Ok((exit, stdout, stderr)) => Ok(SpawnedProcess {
             pid: child.id(),
             exit: Arc::new(exit),
             stdout,
             stderr,
-            known,
+            tracked: known,
         }),
         Err(error) => {
             // Descriptors ran out right here: a process that nobody watches must not stay. It may have
@@ -192,14 +198,14 @@ pub fn start(launch: &Launch) -> io::Result<Started> {
     }
 }
 
-fn take_ends(child: &mut Child) -> io::Result<(OwnedFd, OwnedFd, OwnedFd)> {
+fn take_pipes(child: &mut Child) -> io::Result<(OwnedFd, OwnedFd, OwnedFd)> {
     let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
         return Err(io::Error::other("output pipes missing"));
     };
     let (stdout, stderr) = (OwnedFd::from(stdout), OwnedFd::from(stderr));
     rustix::io::ioctl_fionbio(&stdout, true)?;
     rustix::io::ioctl_fionbio(&stderr, true)?;
-    let exit = exit_watch::watch(as_pid(child.id())?)?;
+    let exit = exit_watch::open_exit_fd(to_pid(child.id())?)?;
     Ok((exit, stdout, stderr))
 }
 
@@ -208,26 +214,26 @@ fn take_ends(child: &mut Child) -> io::Result<(OwnedFd, OwnedFd, OwnedFd)> {
 /// # Errors
 /// `NotFound` when it is gone and reaped, `InvalidInput` when it is no child of ours, `AlreadyExists` when
 /// it is waited for already, or that descriptors ran out.
-pub fn adopt(pid: u32, stdout: OwnedFd, stderr: OwnedFd) -> io::Result<Started> {
+pub fn adopt(pid: u32, stdout: OwnedFd, stderr: OwnedFd) -> io::Result<SpawnedProcess> {
     let (exit, known) = take_in(pid)?;
-    Ok(Started {
+    Ok(SpawnedProcess {
         pid,
         exit: Arc::new(exit),
         stdout,
         stderr,
-        known,
+        tracked: known,
     })
 }
 
 /// Enters a child that nobody waits for yet; gives the descriptor of its end.
-fn take_in(pid: u32) -> io::Result<(OwnedFd, Known)> {
-    known(|table| {
+fn take_in(pid: u32) -> io::Result<(OwnedFd, TrackedChild)> {
+    track_child(|table| {
         if table.contains(&pid) {
             let why = format!("process {pid} is known already");
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
         }
-        let exit = exit_watch::watch(as_pid(pid)?)?;
-        match wait_by(as_pid(pid)?, WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT) {
+        let exit = exit_watch::open_exit_fd(to_pid(pid)?)?;
+        match wait_for_exit(to_pid(pid)?, WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT) {
             Ok(_) => Ok((pid, exit)),
             Err(_) => {
                 let why = format!("process {pid} is no child of the server");
@@ -265,11 +271,11 @@ fn prepare_child(keep: &[RawFd], place: &[(RawFd, RawFd)], parent: Pid) -> io::R
         return Err(io::Error::other("the server is gone"));
     }
     for &fd in keep {
-        stay_open(fd)?;
+        clear_close_on_exec(fd)?;
     }
     for &(fd, number) in place {
         if fd == number {
-            stay_open(fd)?;
+            clear_close_on_exec(fd)?;
             continue;
         }
         #[expect(unsafe_code, reason = "descriptors are named by number across exec")]
@@ -283,7 +289,7 @@ fn prepare_child(keep: &[RawFd], place: &[(RawFd, RawFd)], parent: Pid) -> io::R
     Ok(())
 }
 
-fn stay_open(fd: RawFd) -> io::Result<()> {
+fn clear_close_on_exec(fd: RawFd) -> io::Result<()> {
     #[expect(unsafe_code, reason = "descriptors are named by number across exec")]
     // SAFETY: fcntl(F_SETFD) on a number; the parent holds the descriptor open over the fork.
     let done = unsafe { libc::fcntl(fd, libc::F_SETFD, 0) };
@@ -301,17 +307,17 @@ pub fn max_open_files() -> Option<u64> {
 }
 
 /// The soft limit of open files that processes get which are started from now on, where it is not ours.
-fn inherited_open_files() -> MutexGuard<'static, Option<u64>> {
+fn child_open_files() -> MutexGuard<'static, Option<u64>> {
     static LIMIT: Mutex<Option<u64>> = Mutex::new(None);
     LIMIT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// In a child before its program runs: gives it what this process has changed for itself. It has every
 /// signal as a process has it that nobody has prepared.
-fn restore(open_files: Option<u64>) -> io::Result<()> {
+fn reset_child_state(open_files: Option<u64>) -> io::Result<()> {
     // The kernel's `struct sigaction` of SIG_DFL is zeros, and no longer than this anywhere.
     let default = [0_u64; 8];
-    for signal in 1..=SIGNALS {
+    for signal in 1..=MAX_SIGNAL {
         #[expect(unsafe_code, reason = "the C library keeps two signals to itself")]
         // SAFETY: numbers, and a pointer to more bytes than the call reads; in a child with one thread.
         // Those that cannot be changed (SIGKILL, SIGSTOP) are refused.
@@ -337,7 +343,7 @@ fn restore(open_files: Option<u64>) -> io::Result<()> {
 }
 
 /// The highest number of a signal on Linux, and the size of a set of them for the kernel.
-const SIGNALS: i32 = 64;
+const MAX_SIGNAL: i32 = 64;
 const SIGNAL_SET_BYTES: usize = 8;
 
 /// Undoes what whoever started this process may have left to it: signals that are blocked, and children
@@ -369,7 +375,7 @@ pub fn raise_open_files() -> io::Result<(u64, u64)> {
             maximum,
         };
         rustix::process::setrlimit(Resource::Nofile, raised)?;
-        inherited_open_files().get_or_insert(number(current));
+        child_open_files().get_or_insert(number(current));
     }
     Ok((number(current), number(maximum)))
 }
@@ -381,7 +387,7 @@ pub fn raise_open_files() -> io::Result<(u64, u64)> {
 /// When it is gone.
 pub fn kill_group(pid: u32) -> io::Result<()> {
     Ok(rustix::process::kill_process_group(
-        as_pid(pid)?,
+        to_pid(pid)?,
         Signal::KILL,
     )?)
 }
@@ -391,7 +397,7 @@ pub fn kill_group(pid: u32) -> io::Result<()> {
 ///
 /// # Errors
 /// When it is gone.
-pub fn wanted(pid: u32) -> io::Result<Duration> {
+pub fn cpu_demand_time(pid: u32) -> io::Result<Duration> {
     let mut total = 0;
     for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
         #[expect(
@@ -410,7 +416,7 @@ pub fn wanted(pid: u32) -> io::Result<Duration> {
     Ok(Duration::from_nanos(total))
 }
 
-fn as_pid(pid: u32) -> io::Result<Pid> {
+fn to_pid(pid: u32) -> io::Result<Pid> {
     i32::try_from(pid)
         .ok()
         .and_then(Pid::from_raw)
@@ -431,7 +437,7 @@ mod tests {
     use super::*;
     use rustix::event::{PollFd, PollFlags, poll};
 
-    pub(super) fn wait(started: &mut Started) -> Exit {
+    pub(super) fn wait(started: &mut SpawnedProcess) -> ProcessExit {
         let mut fds = [PollFd::new(&started.exit, PollFlags::IN)];
         let limit = rustix::event::Timespec {
             tv_sec: 10,
@@ -441,20 +447,24 @@ mod tests {
         started.try_exit().unwrap().expect("it ended within 10 s")
     }
 
-    pub(super) fn shell(script: &str, inherit: Vec<OwnedFd>) -> Started {
+    pub(super) fn shell(script: &str, inherit: Vec<OwnedFd>) -> SpawnedProcess {
         shell_with(script, inherit, Vec::new())
     }
 
-    fn shell_with(script: &str, inherit: Vec<OwnedFd>, place: Vec<(OwnedFd, RawFd)>) -> Started {
-        start(&Launch {
+    fn shell_with(
+        script: &str,
+        inherit: Vec<OwnedFd>,
+        place: Vec<(OwnedFd, RawFd)>,
+    ) -> SpawnedProcess {
+        spawn_process(&ProcessSpec {
             program: "sh".into(),
             args: vec!["-c".into(), script.into()],
             dir: "/".into(),
             env: vec![("GREETING".into(), "hello".into())],
             account: None,
             group: None,
-            inherit,
-            place,
+            inherited_fds: inherit,
+            placed_fds: place,
             sandbox: None,
             access: Access::default(),
             app: "test".to_owned(),
@@ -463,32 +473,32 @@ mod tests {
     }
 
     #[test]
-    fn a_process_inherits_the_descriptors_it_is_given() {
+    fn placed_and_inherited_fds_reach_the_process() {
         // A number of two digits, which is what it is among other tests: a shell's own `<&` need not know it.
-        let file = crate::file::in_memory("t", b"from the parent").unwrap();
+        let file = crate::file::memfd_with_content("t", b"from the parent").unwrap();
         let file = rustix::io::fcntl_dupfd_cloexec(file, 10).unwrap();
         let number = file.as_raw_fd();
         let mut started = shell(
             &format!("cat /proc/self/fd/{number} && printf \" $GREETING\""),
             vec![file],
         );
-        assert_eq!(wait(&mut started), Exit::Code(0));
+        assert_eq!(wait(&mut started), ProcessExit::Code(0));
         let mut buffer = [0; 64];
         let n = rustix::io::read(&started.stdout, &mut buffer).unwrap();
         assert_eq!(&buffer[..n], b"from the parent hello");
     }
 
     #[test]
-    fn a_process_finds_a_descriptor_under_the_number_that_it_expects() {
+    fn placed_fds_have_their_expected_numbers() {
         for number in [0, 3] {
-            let file = crate::file::in_memory("t", b"here").unwrap();
+            let file = crate::file::memfd_with_content("t", b"here").unwrap();
             let ours = file.as_raw_fd();
             let script =
                 format!("cat <&{number}; test {ours} = {number} || test ! -e /proc/self/fd/{ours}");
             let mut started = shell_with(&script, Vec::new(), vec![(file, number)]);
             assert_eq!(
                 wait(&mut started),
-                Exit::Code(0),
+                ProcessExit::Code(0),
                 "{ours} is not left open beside {number}"
             );
             let mut buffer = [0; 64];
@@ -498,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_files_may_be_open_as_the_system_allows() {
+    fn the_open_file_limit_is_raised_to_the_maximum() {
         let maximum = rustix::process::getrlimit(Resource::Nofile).maximum;
         // Only just below: the limit is that of all tests in this process.
         let low = maximum.map_or(1 << 20, |maximum| maximum - 1);
@@ -512,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_another_one_left_is_taken_in_once() {
+    fn an_orphan_is_adopted_once() {
         become_subreaper().unwrap();
         let (numbers, theirs) = output_pipe().unwrap();
         // In a group of its own, so that the end of its parent's group is not its own.
@@ -541,31 +551,35 @@ mod tests {
         let known = take_in(parent.pid).unwrap_err();
         assert_eq!(known.kind(), io::ErrorKind::AlreadyExists, "{known}");
         kill_group(parent.pid).unwrap();
-        assert_eq!(wait(&mut parent), Exit::Signal(9));
+        assert_eq!(wait(&mut parent), ProcessExit::Signal(9));
         let mut child = take_in(pid).unwrap();
         assert!(child.try_exit().unwrap().is_none());
         kill_group(pid).unwrap();
-        assert_eq!(wait(&mut child), Exit::Signal(9));
+        assert_eq!(wait(&mut child), ProcessExit::Signal(9));
         assert!(child.try_exit().is_err(), "said once");
     }
 
     #[test]
-    fn a_process_is_not_signalled_by_its_number_once_it_was_reaped() {
+    fn a_reaped_process_is_not_signalled_by_pid() {
         let mut started = shell("exec sleep 1000", Vec::new());
         let handle = started.handle();
         handle.kill().unwrap();
-        assert_eq!(wait(&mut started), Exit::Signal(9));
-        for signal in [Handle::kill, Handle::kill_group, Handle::terminate] {
+        assert_eq!(wait(&mut started), ProcessExit::Signal(9));
+        for signal in [
+            ProcessHandle::kill,
+            ProcessHandle::kill_group,
+            ProcessHandle::terminate,
+        ] {
             let error = signal(&handle).unwrap_err();
             assert_eq!(error.raw_os_error(), Some(libc::ESRCH), "{error}");
         }
     }
 
     #[test]
-    fn a_kill_reaches_what_the_process_started() {
+    fn kill_reaches_the_process_group() {
         let mut started = shell("sleep 1000 & wait", Vec::new());
         kill_group(started.pid).unwrap();
-        assert_eq!(wait(&mut started), Exit::Signal(9));
+        assert_eq!(wait(&mut started), ProcessExit::Signal(9));
         // The pipe's end arrives only when the grandchild that also holds it is gone.
         let mut fds = [PollFd::new(&started.stdout, PollFlags::HUP)];
         let limit = rustix::event::Timespec {

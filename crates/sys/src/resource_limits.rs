@@ -29,7 +29,7 @@ pub(crate) fn read_limit(resource: Resource) -> io::Result<Rlimit> {
         )
     };
     if done != 0 {
-        read_by_older_call(resource, &mut both)?;
+        read_by_getrlimit(resource, &mut both)?;
     }
     let number = |limit: u64| (limit != u64::MAX).then_some(limit);
     Ok(Rlimit {
@@ -39,7 +39,7 @@ pub(crate) fn read_limit(resource: Resource) -> io::Result<Rlimit> {
 }
 
 /// `getrlimit`, whose numbers have 64 bits where pointers have.
-fn read_by_older_call(resource: Resource, both: &mut [u64; 2]) -> io::Result<()> {
+fn read_by_getrlimit(resource: Resource, both: &mut [u64; 2]) -> io::Result<()> {
     let error = io::Error::last_os_error();
     if usize::BITS < 64 {
         return Err(error);
@@ -134,13 +134,13 @@ mod tests {
     }
 
     #[test]
-    fn both_calls_say_the_same() {
+    fn prlimit_and_getrlimit_agree() {
         for resource in [Resource::Nofile, Resource::As, Resource::Nice] {
             let known = rustix::process::getrlimit(resource);
             let read = read_limit(resource).unwrap();
             assert_eq!((read.current, read.maximum), (known.current, known.maximum));
             let mut both = [0; 2];
-            read_by_older_call(resource, &mut both).unwrap();
+            read_by_getrlimit(resource, &mut both).unwrap();
             assert_eq!(both[0], known.current.unwrap_or(u64::MAX));
         }
     }

@@ -17,39 +17,39 @@ use rustix::io::Errno;
 use rustix::process::Pid;
 
 /// How many generations are looked at; nobody but a descendant has so many ancestors.
-const GENERATIONS_MAX: usize = 128;
+const MAX_GENERATIONS: usize = 128;
 
 /// How often a chain is followed anew that broke while it was followed.
-const TRIES: usize = 3;
+const MAX_TRIES: usize = 3;
 
 /// What has come of one signal.
 #[derive(Debug)]
-pub struct Watch {
-    notes: Arc<Notes>,
+pub struct SignalWatch {
+    notes: Arc<SignalNotes>,
 }
 
 /// Written by the handler.
 #[derive(Debug, Default)]
-struct Notes {
+struct SignalNotes {
     /// It has come from somebody else.
     outside: AtomicBool,
     /// Who was the first descendant to send it: its number, and that of its ancestor that is a child, ours
-    /// or with [`OF_PREDECESSOR`] that of the server before; 0 when there was none.
+    /// or with [`PREDECESSOR_BIT`] that of the server before; 0 when there was none.
     inside: AtomicU64,
 }
 
 /// What has come since the last look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Arrived {
+pub struct ReceivedSignals {
     /// Whether somebody has sent it who does not descend from this process.
     pub is_from_outside: bool,
     /// The first descendant that has sent it.
-    pub inside: Option<Sender>,
+    pub descendant: Option<SignalSender>,
 }
 
 /// A descendant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Sender {
+pub struct SignalSender {
     /// Its process id; it may be gone.
     pub pid: u32,
     /// The child of this process that it descends from, or is.
@@ -59,25 +59,25 @@ pub struct Sender {
 }
 
 /// Marks a descendant of the server before this one; numbers of processes have 22 bits.
-const OF_PREDECESSOR: u64 = 1 << 63;
+const PREDECESSOR_BIT: u64 = 1 << 63;
 
 /// Whose descendants are told from others.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Roots {
+pub(crate) struct ProcessRoots {
     /// This process.
-    us: u32,
+    own_pid: u32,
     /// The server that it follows, while that is there.
     predecessor: Option<u32>,
 }
 
-impl Roots {
+impl ProcessRoots {
     /// This process, and the server that it followed, while that is its parent: once that is gone, its
     /// number may be anybody's. Async-signal-safe.
-    pub(crate) fn of(us: u32, predecessor: Option<u32>) -> Self {
+    pub(crate) fn with_live_predecessor(us: u32, predecessor: Option<u32>) -> Self {
         let parent = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get());
         let parent = parent.map_or(0, i32::unsigned_abs);
         Self {
-            us,
+            own_pid: us,
             predecessor: predecessor.filter(|pid| *pid == parent),
         }
     }
@@ -88,15 +88,18 @@ impl Roots {
 ///
 /// # Errors
 /// What `sigaction` says.
-pub fn watch(signal: i32, predecessor: Option<u32>) -> io::Result<Watch> {
-    let notes = Arc::new(Notes::default());
+pub fn watch_signal(signal: i32, predecessor: Option<u32>) -> io::Result<SignalWatch> {
+    let notes = Arc::new(SignalNotes::default());
     let (noted, us) = (Arc::clone(&notes), rustix::process::getpid());
     let us = us.as_raw_nonzero().get().unsigned_abs();
     let note = move |info: &libc::siginfo_t| {
         #[expect(unsafe_code, reason = "a field of a union")]
         // SAFETY: `si_pid` reads four bytes that the kernel has set, for signals without a sender too.
         let pid = unsafe { info.si_pid() };
-        noted.note(u32::try_from(pid).unwrap_or(0), Roots::of(us, predecessor));
+        noted.record(
+            u32::try_from(pid).unwrap_or(0),
+            ProcessRoots::with_live_predecessor(us, predecessor),
+        );
     };
     #[expect(unsafe_code, reason = "the closure runs in a signal handler")]
     // SAFETY: it makes system calls without the C library's `errno` and stores to atomics; it does not
@@ -104,33 +107,37 @@ pub fn watch(signal: i32, predecessor: Option<u32>) -> io::Result<Watch> {
     unsafe {
         signal_hook_registry::register_sigaction(signal, note)?;
     }
-    Ok(Watch { notes })
+    Ok(SignalWatch { notes })
 }
 
-impl Watch {
+impl SignalWatch {
     /// What has come since the last call.
     #[must_use]
-    pub fn take(&self) -> Arrived {
+    pub fn take_received(&self) -> ReceivedSignals {
         let inside = self.notes.inside.swap(0, Ordering::AcqRel);
         let half = |bits: u64| u32::try_from(bits & u64::from(u32::MAX)).unwrap_or(0);
-        Arrived {
+        ReceivedSignals {
             is_from_outside: self.notes.outside.swap(false, Ordering::AcqRel),
-            inside: (inside != 0).then(|| Sender {
-                pid: half((inside & !OF_PREDECESSOR) >> 32),
+            descendant: (inside != 0).then(|| SignalSender {
+                pid: half((inside & !PREDECESSOR_BIT) >> 32),
                 child: half(inside),
-                is_of_predecessor: inside & OF_PREDECESSOR != 0,
+                is_of_predecessor: inside & PREDECESSOR_BIT != 0,
             }),
         }
     }
 }
 
-impl Notes {
+impl SignalNotes {
     /// In the signal handler.
-    fn note(&self, pid: u32, roots: Roots) {
-        match child_above(pid, roots) {
+    fn record(&self, pid: u32, roots: ProcessRoots) {
+        match root_child_above(pid, roots) {
             None => self.outside.store(true, Ordering::Release),
             Some((child, root)) => {
-                let mark = if root == roots.us { 0 } else { OF_PREDECESSOR };
+                let mark = if root == roots.own_pid {
+                    0
+                } else {
+                    PREDECESSOR_BIT
+                };
                 let both = u64::from(pid) << 32 | u64::from(child) | mark;
                 // Only the first is kept.
                 let _ =
@@ -157,25 +164,28 @@ pub(crate) enum Lineage {
 }
 
 /// The child of one of these that `pid` descends from, or is, and whose child. Async-signal-safe.
-fn child_above(pid: u32, roots: Roots) -> Option<(u32, u32)> {
-    match lineage(pid, roots) {
+fn root_child_above(pid: u32, roots: ProcessRoots) -> Option<(u32, u32)> {
+    match find_lineage(pid, roots) {
         Lineage::Below { child, root } => Some((child, root)),
         Lineage::Outside | Lineage::Unknown => None,
     }
 }
 
 /// Where `pid` comes from. Async-signal-safe.
-pub(crate) fn lineage(pid: u32, roots: Roots) -> Lineage {
-    let Roots { us, predecessor } = roots;
+pub(crate) fn find_lineage(pid: u32, roots: ProcessRoots) -> Lineage {
+    let ProcessRoots {
+        own_pid: us,
+        predecessor,
+    } = roots;
     // Both may send what they like, and the one is a child of the other.
     if pid == us || Some(pid) == predecessor {
         return Lineage::Outside;
     }
     let mut hidden = None;
-    for _ in 0..TRIES {
+    for _ in 0..MAX_TRIES {
         let mut at = pid;
-        for _ in 0..GENERATIONS_MAX {
-            match parent(at) {
+        for _ in 0..MAX_GENERATIONS {
+            match parent_pid(at) {
                 Some(above) if above == us || Some(above) == predecessor => {
                     return Lineage::Below {
                         child: at,
@@ -196,7 +206,7 @@ pub(crate) fn lineage(pid: u32, roots: Roots) -> Lineage {
                 None => return Lineage::Unknown,
             }
         }
-        if parent(at).is_some() {
+        if parent_pid(at).is_some() {
             return Lineage::Below {
                 child: at,
                 root: us,
@@ -227,7 +237,7 @@ fn is_of_another_user(pid: u32) -> bool {
 }
 
 /// The parent of a process; `None` when it is gone. Async-signal-safe.
-fn parent(pid: u32) -> Option<u32> {
+fn parent_pid(pid: u32) -> Option<u32> {
     // "/proc/", ten digits, "/stat" and NUL.
     let mut path = [0; 24];
     let path = stat_path(pid, &mut path)?;
@@ -265,9 +275,9 @@ fn stat_path(pid: u32, buffer: &mut [u8; 24]) -> Option<&CStr> {
 
 /// The name of a process's program, as the kernel has it; `None` when it is gone.
 #[expect(clippy::disallowed_methods, reason = "/proc is memory, no disk")]
-pub fn name(pid: u32) -> Option<String> {
+pub fn process_name(pid: u32) -> Option<String> {
     let name = std::fs::read(format!("/proc/{pid}/comm")).ok()?;
-    Some(String::from_utf8_lossy(&name).trim_end().to_owned())
+    Some(String::from_utf8_lossy(&process_name).trim_end().to_owned())
 }
 
 #[cfg(test)]
@@ -283,11 +293,11 @@ mod tests {
     }
 
     /// Which thread takes it, and when, is the kernel's to decide.
-    fn next(watch: &Watch) -> Arrived {
+    fn next(watch: &SignalWatch) -> ReceivedSignals {
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
         loop {
-            let arrived = watch.take();
-            if arrived.is_from_outside || arrived.inside.is_some() {
+            let arrived = watch_signal.take_received();
+            if arrived.is_from_outside || arrived.descendant.is_some() {
                 return arrived;
             }
             assert!(std::time::Instant::now() < deadline, "it does not come");
@@ -296,13 +306,13 @@ mod tests {
     }
 
     #[test]
-    fn tells_descendants_from_others() {
-        let watch = watch(libc::SIGUSR1, None).unwrap();
-        let nothing = Arrived {
+    fn senders_are_classified_by_descent() {
+        let watch = watch_signal(libc::SIGUSR1, None).unwrap();
+        let nothing = ReceivedSignals {
             is_from_outside: false,
-            inside: None,
+            descendant: None,
         };
-        assert_eq!(watch.take(), nothing);
+        assert_eq!(watch.take_received(), nothing);
         // A child, its child, and one in another session; they wait, so that they are there to be found.
         for script in [
             "kill -s USR1 PARENT; sleep 0.1",
@@ -310,48 +320,54 @@ mod tests {
             "setsid sh -c 'kill -s USR1 PARENT; sleep 0.1'; :",
         ] {
             kill(script);
-            let arrived = next(&watch);
+            let arrived = next(&watch_signal);
             assert!(!arrived.is_from_outside, "{script}: {arrived:?}");
-            let sender = arrived.inside.unwrap();
+            let sender = arrived.descendant.unwrap();
             assert!(sender.pid >= sender.child, "{script}: {sender:?}");
             assert!(!sender.is_of_predecessor);
         }
-        assert_eq!(watch.take(), nothing);
+        assert_eq!(watch.take_received(), nothing);
         // Ourselves, as whoever starts a server by a program and then sends it a signal.
         rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::USR1)
             .unwrap();
-        let outside = Arrived {
+        let outside = ReceivedSignals {
             is_from_outside: true,
-            inside: None,
+            descendant: None,
         };
         assert_eq!(next(&watch), outside);
     }
 
     #[test]
-    fn knows_parents_by_number_whatever_their_children_are_called() {
+    fn odd_process_names_do_not_confuse_the_parent() {
         let mut odd = Command::new("sleep");
         std::os::unix::process::CommandExt::arg0(&mut odd, ") Z 1 (");
         let mut child = odd.arg("1000").spawn().unwrap();
-        assert_eq!(parent(child.id()), Some(std::process::id()));
+        assert_eq!(parent_pid(child.id()), Some(std::process::id()));
         let ours = std::process::id();
-        let alone = Roots {
-            us: ours,
+        let alone = ProcessRoots {
+            own_pid: ours,
             predecessor: None,
         };
-        assert_eq!(child_above(child.id(), alone), Some((child.id(), ours)));
-        assert_eq!(child_above(ours, alone), None);
-        assert_eq!(child_above(0, alone), None);
+        assert_eq!(
+            root_child_above(child.id(), alone),
+            Some((child.id(), ours))
+        );
+        assert_eq!(root_child_above(ours, alone), None);
+        assert_eq!(root_child_above(0, alone), None);
         // A brother: both have one parent, the server before.
-        let brother = Roots {
-            us: u32::MAX,
+        let brother = ProcessRoots {
+            own_pid: u32::MAX,
             predecessor: Some(ours),
         };
-        assert_eq!(child_above(child.id(), brother), Some((child.id(), ours)));
-        assert_eq!(child_above(ours, brother), None, "it itself may");
+        assert_eq!(
+            root_child_above(child.id(), brother),
+            Some((child.id(), ours))
+        );
+        assert_eq!(root_child_above(ours, brother), None, "it itself may");
         child.kill().unwrap();
-        assert_eq!(parent(child.id()), Some(ours), "until it is waited for");
+        assert_eq!(parent_pid(child.id()), Some(ours), "until it is waited for");
         child.wait().unwrap();
-        assert_eq!(parent(child.id()), None);
-        assert_eq!(child_above(child.id(), alone), None);
+        assert_eq!(parent_pid(child.id()), None);
+        assert_eq!(root_child_above(child.id(), alone), None);
     }
 }

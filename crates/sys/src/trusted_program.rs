@@ -20,15 +20,15 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
-use crate::identity;
+use crate::account;
 use crate::path_entry::PathEntry;
 
 /// Symbolic links that are followed, as many as the kernel does.
-const LINKS_MAX: usize = 40;
+const MAX_LINKS: usize = 40;
 
 /// Whose programs may follow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Owners {
+pub enum TrustedOwners {
     /// Root's.
     Root,
     /// Root's, and those of whoever runs the server.
@@ -37,7 +37,7 @@ pub enum Owners {
 
 /// A program that may follow.
 #[derive(Debug)]
-pub struct Program {
+pub struct TrustedProgram {
     /// Its real place.
     pub path: PathBuf,
     /// The file itself.
@@ -48,23 +48,23 @@ pub struct Program {
 ///
 /// # Errors
 /// Which part of the way to it others can change, or what is wrong with it.
-pub fn checked(program: &Path, owners: Owners) -> Result<Program, String> {
+pub fn check_program(program: &Path, owners: TrustedOwners) -> Result<TrustedProgram, String> {
     if !program.is_absolute() {
-        return say(program, "not an absolute path");
+        return refuse(program, "not an absolute path");
     }
-    let root = PathEntry::root().map_err(|error| named(Path::new("/"), &error))?;
+    let root = PathEntry::root().map_err(|error| with_path(Path::new("/"), &error))?;
     let (mut at, mut links) = (PathBuf::from("/"), 0);
-    let mut kind = check(&at, &root, owners)?;
+    let mut kind = check_entry(&at, &root, owners)?;
     // The way from the root on: `..` goes back.
     let mut way = vec![root];
-    let mut rest = parts(program);
+    let mut rest = path_parts(program);
     while let Some(part) = rest.pop_front() {
         if !kind.is_dir() {
-            return say(&at, "not a folder");
+            return refuse(&at, "not a folder");
         }
         // Its links lead to what belongs to other processes.
         if at == Path::new("/proc") {
-            return say(program, "lies in /proc");
+            return refuse(program, "lies in /proc");
         }
         if part == ".." {
             if way.len() > 1 {
@@ -74,21 +74,25 @@ pub fn checked(program: &Path, owners: Owners) -> Result<Program, String> {
             continue;
         }
         let next = at.join(&part);
-        let folder = way.last().ok_or_else(|| named(&at, &"no folder"))?;
-        let entry = folder.open(&part).map_err(|error| named(&next, &error))?;
-        let found = check(&next, &entry, owners)?;
+        let folder = way.last().ok_or_else(|| with_path(&at, &"no folder"))?;
+        let entry = folder
+            .open(&part)
+            .map_err(|error| with_path(&next, &error))?;
+        let found = check_entry(&next, &entry, owners)?;
         if found.is_symlink() {
             links += 1;
-            if links > LINKS_MAX {
-                return say(program, "too many symbolic links");
+            if links > MAX_LINKS {
+                return refuse(program, "too many symbolic links");
             }
-            let target = entry.link_target().map_err(|error| named(&next, &error))?;
+            let target = entry
+                .link_target()
+                .map_err(|error| with_path(&next, &error))?;
             let target = Path::new(&target);
             if target.is_absolute() {
                 at = PathBuf::from("/");
                 way.truncate(1);
             }
-            for part in parts(target).into_iter().rev() {
+            for part in path_parts(target).into_iter().rev() {
                 rest.push_front(part);
             }
             continue;
@@ -97,16 +101,16 @@ pub fn checked(program: &Path, owners: Owners) -> Result<Program, String> {
         way.push(entry);
     }
     match way.pop() {
-        Some(entry) if !kind.is_dir() => Ok(Program {
+        Some(entry) if !kind.is_dir() => Ok(TrustedProgram {
             path: at,
             file: entry.into_fd(),
         }),
-        _ => say(&at, "a folder"),
+        _ => refuse(&at, "a folder"),
     }
 }
 
 /// The names of a path, and `..`.
-fn parts(path: &Path) -> VecDeque<OsString> {
+fn path_parts(path: &Path) -> VecDeque<OsString> {
     let parts = path.components().filter_map(|part| match part {
         Component::Normal(name) => Some(name.to_owned()),
         Component::ParentDir => Some("..".into()),
@@ -116,14 +120,14 @@ fn parts(path: &Path) -> VecDeque<OsString> {
 }
 
 /// Whether only those owners can change what was found at a place.
-fn check(place: &Path, entry: &PathEntry, owners: Owners) -> Result<FileType, String> {
+fn check_entry(place: &Path, entry: &PathEntry, owners: TrustedOwners) -> Result<FileType, String> {
     let about = entry.metadata();
-    let about = about.map_err(|error| named(place, &error))?;
+    let about = about.map_err(|error| with_path(place, &error))?;
     let kind = about.file_type();
     let (is_theirs, who) = match owners {
-        Owners::Root => (about.uid() == 0, "root"),
-        Owners::RootAndOwn => (
-            about.uid() == 0 || about.uid() == identity::current().0,
+        TrustedOwners::Root => (about.uid() == 0, "root"),
+        TrustedOwners::RootAndOwn => (
+            about.uid() == 0 || about.uid() == account::effective_ids().0,
             "root and this user",
         ),
     };
@@ -132,19 +136,19 @@ fn check(place: &Path, entry: &PathEntry, owners: Owners) -> Result<FileType, St
     let is_sticky = kind.is_dir() && about.mode() & 0o1000 != 0;
     let is_open = about.mode() & 0o022 != 0 && !is_sticky && !kind.is_symlink();
     if !is_theirs || is_open {
-        return say(place, &format!("others than {who} can change it"));
+        return refuse(place, &format!("others than {who} can change it"));
     }
     if !(kind.is_dir() || kind.is_symlink() || kind.is_file()) {
-        return say(place, "no file");
+        return refuse(place, "no file");
     }
     Ok(kind)
 }
 
-fn say<T>(place: &Path, why: &str) -> Result<T, String> {
+fn refuse<T>(place: &Path, why: &str) -> Result<T, String> {
     Err(format!("{}: {why}", place.display()))
 }
 
-fn named(place: &Path, error: &dyn std::fmt::Display) -> String {
+fn with_path(place: &Path, error: &dyn std::fmt::Display) -> String {
     format!("{}: {error}", place.display())
 }
 
@@ -156,7 +160,7 @@ mod tests {
 
     /// Where a program of root's or this user's really is.
     fn found_at(path: &Path) -> Result<PathBuf, String> {
-        checked(path, Owners::RootAndOwn).map(|program| program.path)
+        check_program(path, TrustedOwners::RootAndOwn).map(|program| program.path)
     }
 
     fn set(path: &Path, mode: u32) {
@@ -180,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn only_programs_that_nobody_else_can_change_are_started() {
+    fn programs_writable_by_others_are_refused() {
         with_program("modes", |top, folder, program| {
             assert_eq!(found_at(program).as_deref(), Ok(program));
             for (place, mode) in [
@@ -208,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn links_are_followed_and_where_they_lie_counts_too() {
+    fn symlinks_and_their_dirs_are_checked() {
         with_program("links", |top, folder, program| {
             let link = folder.join("link");
             symlink("../folder/program", &link).unwrap();
@@ -225,7 +229,7 @@ mod tests {
             let around = folder.join("around");
             symlink(&around, &around).unwrap();
             assert!(found_at(&around).unwrap_err().contains("too many"));
-            if identity::current().0 == 0 {
+            if account::effective_ids().0 == 0 {
                 set(&open, 0o1777);
                 assert_eq!(found_at(&open.join("link")).as_deref(), Ok(program));
                 std::os::unix::fs::lchown(open.join("link"), Some(12345), None).unwrap();
@@ -235,9 +239,9 @@ mod tests {
     }
 
     #[test]
-    fn what_was_checked_is_what_is_started() {
+    fn the_checked_file_is_the_one_started() {
         with_program("swapped", |_, folder, program| {
-            let found = checked(program, Owners::RootAndOwn).unwrap();
+            let found = check_program(program, TrustedOwners::RootAndOwn).unwrap();
             let other = folder.join("other");
             std::fs::File::create(&other).unwrap();
             std::fs::rename(&other, program).unwrap();
@@ -248,24 +252,24 @@ mod tests {
     }
 
     #[test]
-    fn where_the_server_is_another_user_only_what_is_roots_follows() {
-        if identity::current().0 != 0 {
+    fn a_server_of_another_user_trusts_only_root() {
+        if account::effective_ids().0 != 0 {
             return;
         }
         with_program("root", |top, folder, program| {
-            assert!(checked(program, Owners::Root).is_ok());
+            assert!(check_program(program, TrustedOwners::Root).is_ok());
             let link = top.join("link");
             symlink(program, &link).unwrap();
-            assert!(checked(&link, Owners::Root).is_ok());
+            assert!(check_program(&link, TrustedOwners::Root).is_ok());
             for place in [program, folder, top] {
                 std::os::unix::fs::chown(place, Some(12345), None).unwrap();
-                let error = checked(program, Owners::Root).unwrap_err();
+                let error = check_program(program, TrustedOwners::Root).unwrap_err();
                 let expected = format!("{}: others than root can", place.display());
                 assert!(error.starts_with(&expected), "{error}");
                 std::os::unix::fs::chown(place, Some(0), None).unwrap();
             }
             std::os::unix::fs::lchown(&link, Some(12345), None).unwrap();
-            assert!(checked(&link, Owners::Root).is_err());
+            assert!(check_program(&link, TrustedOwners::Root).is_err());
         });
     }
 }

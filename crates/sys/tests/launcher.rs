@@ -18,7 +18,8 @@ use std::time::{Duration, Instant};
 use penstock_sys::cgroup::{GroupPlan, Groups};
 use penstock_sys::isolation::Access;
 use penstock_sys::process::{
-    self, Exit, Launch, Launcher, Privileges, Started, SuccessorCommand, successor,
+    self, Launcher, Privileges, ProcessExit, ProcessSpec, SpawnedProcess, SuccessorCommand,
+    successor,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -32,15 +33,15 @@ fn main() {
         return serve();
     }
     // One that is open in whoever started the server, and not closed by a start of programs.
-    let stray = penstock_sys::file::in_memory("stray", b"not for workers").unwrap();
+    let stray = penstock_sys::file::memfd_with_content("stray", b"not for workers").unwrap();
     rustix::io::fcntl_setfd(&stray, rustix::io::FdFlags::empty()).unwrap();
     let launcher = Launcher::start(&unconfined(), || Ok(())).unwrap();
-    programs_have_what_they_were_given(&launcher);
-    programs_have_nothing_else(&launcher, &stray);
-    short_programs_are_told_from_ones_that_do_not_start(&launcher);
+    programs_have_their_inputs(&launcher);
+    programs_have_no_other_fds(&launcher, &stray);
+    short_programs_differ_from_failed_starts(&launcher);
     many_descriptors_fit(&launcher);
     a_successor_leads_a_group_in_our_session();
-    a_launcher_that_is_gone_is_named(&launcher);
+    a_lost_launcher_is_named_in_errors(&launcher);
     a_launcher_that_ends_leaves_its_programs();
     programs_die_with_the_server();
     a_group_bounds_all_that_a_program_starts();
@@ -82,7 +83,7 @@ fn a_group_bounds_all_that_a_program_starts() {
     let script = "head -c 300000000 /dev/zero | tail -c 200000000 >/dev/null";
     let mut greedy = shell_in(&launcher, Some("shop"), script, Vec::new());
     wait(&greedy.exit);
-    assert_eq!(greedy.try_exit().unwrap(), Some(Exit::Code(128 + 9)));
+    assert_eq!(greedy.try_exit().unwrap(), Some(ProcessExit::Code(128 + 9)));
     let usage = group.usage();
     assert!(
         usage.has_met_memory_bound && usage.out_of_memory_kills > 0,
@@ -90,7 +91,7 @@ fn a_group_bounds_all_that_a_program_starts() {
     );
     let mut bomb = shell_in(&launcher, Some("shop"), MANY, Vec::new());
     wait(&bomb.exit);
-    assert_ne!(bomb.try_exit().unwrap(), Some(Exit::Code(0)));
+    assert_ne!(bomb.try_exit().unwrap(), Some(ProcessExit::Code(0)));
     let usage = group.usage();
     // The shell itself is gone, and what it started is not.
     assert_eq!(usage.tasks, Some(15), "{usage:?}");
@@ -99,8 +100,8 @@ fn a_group_bounds_all_that_a_program_starts() {
     let script = "! grep 'penstock-[0-9]' /proc/self/cgroup";
     let mut free = shell_in(&launcher, None, script, Vec::new());
     wait(&free.exit);
-    assert_eq!(free.try_exit().unwrap(), Some(Exit::Code(0)));
-    launcher.end().unwrap();
+    assert_eq!(free.try_exit().unwrap(), Some(ProcessExit::Code(0)));
+    launcher.stop().unwrap();
     assert_eq!(group.usage().tasks, None, "it is removed");
 }
 
@@ -133,7 +134,7 @@ fn unconfined() -> Privileges {
     }
 }
 
-fn shell(launcher: &Launcher, script: &str, place: Vec<(OwnedFd, i32)>) -> Started {
+fn shell(launcher: &Launcher, script: &str, place: Vec<(OwnedFd, i32)>) -> SpawnedProcess {
     shell_in(launcher, None, script, place)
 }
 
@@ -142,16 +143,16 @@ fn shell_in(
     group: Option<&str>,
     script: &str,
     place: Vec<(OwnedFd, i32)>,
-) -> Started {
-    let launch = Launch {
+) -> SpawnedProcess {
+    let launch = ProcessSpec {
         program: "sh".into(),
         args: vec!["-c".into(), script.into()],
         dir: "/".into(),
         env: vec![("GREETING".into(), "hello".into())],
         account: None,
         group: group.map(str::to_owned),
-        inherit: Vec::new(),
-        place,
+        inherited_fds: Vec::new(),
+        placed_fds: place,
         sandbox: None,
         access: Access::default(),
         app: "test".to_owned(),
@@ -166,7 +167,7 @@ fn wait(fd: &OwnedFd) {
 }
 
 /// How it ended, and what it wrote to both outputs.
-fn end(mut started: Started) -> (Exit, String, String) {
+fn wait_for_output(mut started: SpawnedProcess) -> (ProcessExit, String, String) {
     wait(&started.exit);
     let exit = started.try_exit().unwrap().expect("it has ended");
     let [out, err] = [started.stdout, started.stderr].map(|pipe| {
@@ -177,59 +178,66 @@ fn end(mut started: Started) -> (Exit, String, String) {
     (exit, out, err)
 }
 
-fn programs_have_what_they_were_given(launcher: &Launcher) {
-    let file = penstock_sys::file::in_memory("t", b"placed").unwrap();
-    let inherited = penstock_sys::file::in_memory("t", b" inherited").unwrap();
+fn programs_have_their_inputs(launcher: &Launcher) {
+    let file = penstock_sys::file::memfd_with_content("t", b"placed").unwrap();
+    let inherited = penstock_sys::file::memfd_with_content("t", b" inherited").unwrap();
     let inherited = rustix::io::fcntl_dupfd_cloexec(inherited, 100).unwrap();
     let number = inherited.as_raw_fd();
     let script = format!(
         "cat <&3; cat /proc/self/fd/{number}; printf \" $GREETING $PPID \"; pwd
          cut -d' ' -f5 /proc/$$/stat; echo $$; wc -c; echo oh >&2; exit 7"
     );
-    let launch = Launch {
+    let launch = ProcessSpec {
         program: "sh".into(),
         args: vec!["-c".into(), script.into()],
         dir: "/usr".into(),
         env: vec![("GREETING".into(), "hello".into())],
         account: None,
         group: None,
-        inherit: vec![inherited],
-        place: vec![(file, 3)],
+        inherited_fds: vec![inherited],
+        placed_fds: vec![(file, 3)],
         sandbox: None,
         access: Access::default(),
         app: "test".to_owned(),
     };
     let started = launcher.launch(launch).unwrap();
     let pid = started.pid;
-    let (exit, out, err) = end(started);
+    let (exit, out, err) = wait_for_output(started);
     let ours = std::process::id();
     let expected = format!("placed inherited hello {ours} /usr\n{pid}\n{pid}\n0\n");
-    assert_eq!((exit, &*out, &*err), (Exit::Code(7), &*expected, "oh\n"));
+    assert_eq!(
+        (exit, &*out, &*err),
+        (ProcessExit::Code(7), &*expected, "oh\n")
+    );
 }
 
-fn programs_have_nothing_else(launcher: &Launcher, stray: &OwnedFd) {
+fn programs_have_no_other_fds(launcher: &Launcher, stray: &OwnedFd) {
     let stray = stray.as_raw_fd();
     let script =
         format!("test ! -e /proc/$$/fd/{stray} && ls /proc/$$/fd; kill -TERM $$; sleep 60");
-    let (exit, out, _) = end(shell(launcher, &script, Vec::new()));
-    assert_eq!(exit, Exit::Signal(15), "signals have their usual effect");
+    let (exit, out, _) = wait_for_output(shell(launcher, &script, Vec::new()));
+    assert_eq!(
+        exit,
+        ProcessExit::Signal(15),
+        "signals have their usual effect"
+    );
     assert_eq!(out, "0\n1\n2\n");
 }
 
-fn short_programs_are_told_from_ones_that_do_not_start(launcher: &Launcher) {
+fn short_programs_differ_from_failed_starts(launcher: &Launcher) {
     for _ in 0..50 {
-        let (exit, _, _) = end(shell(launcher, "exit 3", Vec::new()));
-        assert_eq!(exit, Exit::Code(3));
+        let (exit, _, _) = wait_for_output(shell(launcher, "exit 3", Vec::new()));
+        assert_eq!(exit, ProcessExit::Code(3));
     }
-    let launch = |program: &str, dir: &str| Launch {
+    let launch = |program: &str, dir: &str| ProcessSpec {
         program: program.into(),
         args: Vec::new(),
         dir: dir.into(),
         env: Vec::new(),
         account: None,
         group: None,
-        inherit: Vec::new(),
-        place: Vec::new(),
+        inherited_fds: Vec::new(),
+        placed_fds: Vec::new(),
         sandbox: None,
         access: Access::default(),
         app: "test".to_owned(),
@@ -247,7 +255,7 @@ fn short_programs_are_told_from_ones_that_do_not_start(launcher: &Launcher) {
 fn reap_orphans() {
     let deadline = Instant::now() + TIMEOUT;
     loop {
-        let left = process::orphans().unwrap();
+        let left = process::list_orphans().unwrap();
         for orphan in &left {
             process::reap_orphan(orphan.pid);
         }
@@ -259,11 +267,11 @@ fn reap_orphans() {
 }
 
 fn many_descriptors_fit(launcher: &Launcher) {
-    let file = penstock_sys::file::in_memory("t", b"x").unwrap();
+    let file = penstock_sys::file::memfd_with_content("t", b"x").unwrap();
     let place = (3..203).map(|number| (file.try_clone().unwrap(), number));
     let script = "ls /proc/$$/fd; cat /proc/$$/fd/202";
-    let (exit, out, _) = end(shell(launcher, script, place.collect()));
-    assert_eq!((exit, out.lines().count()), (Exit::Code(0), 203 + 1));
+    let (exit, out, _) = wait_for_output(shell(launcher, script, place.collect()));
+    assert_eq!((exit, out.lines().count()), (ProcessExit::Code(0), 203 + 1));
     assert!(out.ends_with("x"), "{out}");
 }
 
@@ -285,10 +293,10 @@ fn a_successor_leads_a_group_in_our_session() {
     };
     let launcher = Launcher::start(&privileges, || Ok(())).unwrap();
     let follow = |command: &SuccessorCommand| {
-        let (ours, theirs) = penstock_sys::handover::pair().unwrap();
-        let started = launcher.launch_successor(successor::Launch {
+        let (ours, theirs) = penstock_sys::fd_packets::packet_pair().unwrap();
+        let started = launcher.launch_successor(successor::SuccessorSpec {
             command: command.clone(),
-            inherit: ("THE_FD".into(), theirs),
+            inherited_fd: ("THE_FD".into(), theirs),
         });
         started.map(|started| (started, ours))
     };
@@ -300,7 +308,7 @@ fn a_successor_leads_a_group_in_our_session() {
         };
         let (mut successor, _ours) = follow(&command).unwrap();
         wait(&successor.exit);
-        assert_eq!(successor.try_exit().unwrap(), Some(Exit::Code(7)));
+        assert_eq!(successor.try_exit().unwrap(), Some(ProcessExit::Code(7)));
         let mut text = [0; 16];
         let count = rustix::io::read(&successor.stderr, &mut text).unwrap();
         assert_eq!(text[..count], *format!("{program}\n").as_bytes());
@@ -312,7 +320,7 @@ fn a_successor_leads_a_group_in_our_session() {
     };
     let refused = follow(&other).unwrap_err().to_string();
     assert!(refused.contains("as this one was started"), "{refused}");
-    launcher.end().unwrap();
+    launcher.stop().unwrap();
     // The helper that refused it may have outlived the launcher.
     reap_orphans();
 }
@@ -329,27 +337,27 @@ fn own_session() -> String {
 fn a_launcher_that_ends_leaves_its_programs() {
     let launcher = Launcher::start(&unconfined(), || Ok(())).unwrap();
     let mut program = shell(&launcher, "exec sleep 1000", Vec::new());
-    launcher.end().unwrap();
-    let orphans = process::orphans().unwrap();
+    launcher.stop().unwrap();
+    let orphans = process::list_orphans().unwrap();
     assert_eq!(orphans, [], "it is gone, and the program is no orphan");
     assert!(program.try_exit().unwrap().is_none());
     program.handle().kill().unwrap();
-    assert_eq!(end(program).0, Exit::Signal(9));
+    assert_eq!(wait_for_output(program).0, ProcessExit::Signal(9));
 }
 
-fn a_launcher_that_is_gone_is_named(launcher: &Launcher) {
+fn a_lost_launcher_is_named_in_errors(launcher: &Launcher) {
     let pid = rustix::process::Pid::from_raw(launcher.pid().cast_signed()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
     for _ in 0..2 {
-        let launch = Launch {
+        let launch = ProcessSpec {
             program: "sh".into(),
             args: Vec::new(),
             dir: "/".into(),
             env: Vec::new(),
             account: None,
             group: None,
-            inherit: Vec::new(),
-            place: Vec::new(),
+            inherited_fds: Vec::new(),
+            placed_fds: Vec::new(),
             sandbox: None,
             access: Access::default(),
             app: "test".to_owned(),
@@ -389,7 +397,7 @@ fn programs_die_with_the_server() {
     server.wait().unwrap();
     let deadline = Instant::now() + TIMEOUT;
     for pid in line.split_whitespace() {
-        while lives(pid) {
+        while is_running(pid) {
             assert!(Instant::now() < deadline, "{pid} outlives its server");
             std::thread::yield_now();
         }
@@ -397,7 +405,7 @@ fn programs_die_with_the_server() {
 }
 
 /// Whether there is such a process and it has not ended: here nobody may be reaping.
-fn lives(pid: &str) -> bool {
+fn is_running(pid: &str) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
     stat.is_ok_and(|stat| !stat[stat.rfind(')').unwrap()..].starts_with(") Z"))
 }

@@ -13,20 +13,20 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use penstock_sys::isolation::Access;
-use penstock_sys::process::{self, Launch, Started};
+use penstock_sys::process::{self, ProcessSpec, SpawnedProcess};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-fn shell(script: &str) -> (Started, u32) {
+fn shell(script: &str) -> (SpawnedProcess, u32) {
     let (numbers, theirs) = process::output_pipe().unwrap();
-    let started = process::start(&Launch {
+    let started = process::spawn_process(&ProcessSpec {
         program: "sh".into(),
         args: vec!["-c".into(), script.into()],
         dir: "/".into(),
         env: Vec::new(),
         account: None,
         group: None,
-        inherit: Vec::new(),
-        place: vec![(theirs, 5)],
+        inherited_fds: Vec::new(),
+        placed_fds: vec![(theirs, 5)],
         sandbox: None,
         access: Access::default(),
         app: "test".to_owned(),
@@ -48,21 +48,25 @@ fn wait(fd: &OwnedFd, what: PollFlags) {
     assert_eq!(ready, 1, "within 10 s");
 }
 
-fn is_there(pid: u32) -> bool {
+fn is_running(pid: u32) -> bool {
     std::path::Path::new(&format!("/proc/{pid}")).exists()
 }
 
 #[test]
-fn what_descendants_left_behind_is_ended_and_what_is_excepted_stays() {
+fn orphans_are_ended_except_the_kept_ones() {
     process::become_subreaper().unwrap();
     // A daemon with a child of its own, left by a process that is gone.
     let daemon = "setsid sh -c 'sleep 1000 & echo $$ >&5; wait' & wait";
     let (mut parent, pid) = shell(daemon);
-    assert_eq!(process::orphans().unwrap(), [], "it is the parent's still");
+    assert_eq!(
+        process::list_orphans().unwrap(),
+        [],
+        "it is the parent's still"
+    );
     process::kill_group(parent.pid).unwrap();
     wait(&parent.exit, PollFlags::IN);
     let of_daemon = |orphan: &process::Orphan| orphan.pid == pid && orphan.name == "sh";
-    assert!(process::orphans().unwrap().iter().any(of_daemon));
+    assert!(process::list_orphans().unwrap().iter().any(of_daemon));
     assert!(!process::reap_orphan(parent.pid), "somebody waits for it");
     assert!(!process::reap_orphan(pid), "it lives");
     parent.try_exit().unwrap().unwrap();
@@ -74,15 +78,15 @@ fn what_descendants_left_behind_is_ended_and_what_is_excepted_stays() {
     let names: Vec<_> = ended.iter().map(|orphan| orphan.name.as_str()).collect();
     // The daemon's child is a shell until its program runs.
     assert!(names.contains(&"sh") && names.len() >= 2, "{names:?}");
-    assert!(!is_there(pid));
-    assert_eq!(process::orphans().unwrap(), []);
-    assert!(is_there(kept));
+    assert!(!is_running(pid));
+    assert_eq!(process::list_orphans().unwrap(), []);
+    assert!(is_running(kept));
 
     process::kill_group(kept).unwrap();
     wait(&keep.exit, PollFlags::IN);
     // Nobody waits for it any more.
     drop(keep);
-    assert!(process::orphans().unwrap()[0].has_ended);
+    assert!(process::list_orphans().unwrap()[0].has_ended);
     assert!(process::reap_orphan(kept));
-    assert!(!is_there(kept));
+    assert!(!is_running(kept));
 }

@@ -117,7 +117,7 @@ impl App {
             address: worker.address.as_ref().map(ToString::to_string),
             resident_bytes: worker
                 .pid
-                .and_then(|p| penstock_sys::file::resident_bytes(p).ok()),
+                .and_then(|p| penstock_sys::file::process_rss_bytes(p).ok()),
             proportional_bytes: worker.memory,
             age: worker.began.map(|at| now.saturating_duration_since(at)),
             requests: worker.ledger.as_ref().map(|ledger| ledger.served()),

@@ -47,7 +47,8 @@ impl Executor {
         let pids: Vec<_> = self.serving().collect();
         let work = move || -> Wanted {
             let wanted = pids.into_iter();
-            let wanted = wanted.filter_map(|(id, pid)| Some((id, process::wanted(pid).ok()?)));
+            let wanted =
+                wanted.filter_map(|(id, pid)| Some((id, process::cpu_demand_time(pid).ok()?)));
             (clock::now(), wanted.collect())
         };
         let (store, inputs) = (self.shared.store.load_full(), self.inputs.clone());

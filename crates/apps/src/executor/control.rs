@@ -282,7 +282,7 @@ fn control_message(event: &ControlEvent<'_>) -> Option<ControlMessage> {
 /// # Errors
 /// `EMFILE` and the like.
 pub(super) fn forked_pair() -> io::Result<(OwnedFd, OwnedFd)> {
-    let (ours, theirs) = net::worker_pair()?;
-    net::tell_senders(&ours)?;
+    let (ours, theirs) = net::worker_socket_pair()?;
+    net::enable_sender_credentials(&ours)?;
     Ok((ours, theirs))
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use penstock_runtime::output_events::{OutputEvent, OutputKind};
 use penstock_runtime::{clock, logger, loops, process as watch_process};
-use penstock_sys::process::{self, Exit, Started};
+use penstock_sys::process::{self, ProcessExit, SpawnedProcess};
 use tokio::sync::{mpsc, watch};
 
 use super::control::{self, Line};
@@ -66,7 +66,12 @@ impl Group {
     async fn may_end(&mut self, pid: u32) {
         let is_held = *self.0.borrow();
         let is_of = |orphan: &process::Orphan| orphan.group == pid && !orphan.has_ended;
-        if is_held && process::orphans().unwrap_or_default().iter().any(is_of) {
+        if is_held
+            && process::list_orphans()
+                .unwrap_or_default()
+                .iter()
+                .any(is_of)
+        {
             // Nobody holds it back whose hand on it is gone.
             let _ = self.0.wait_for(|is_held| !is_held).await;
         }
@@ -106,7 +111,7 @@ impl Executor {
     pub(super) fn watch(
         &self,
         key: Key,
-        mut started: Started,
+        mut started: SpawnedProcess,
         readiness: Readiness,
         tail: Tail,
         mut group: Group,
@@ -128,7 +133,7 @@ impl Executor {
             let exit = started.try_exit().ok().flatten();
             let reading = match exit {
                 // It may have been killed for all that its application takes.
-                Some(Exit::Signal(KILLED)) => bounds::read(&shared).await,
+                Some(ProcessExit::Signal(KILLED)) => bounds::read(&shared).await,
                 _ => None,
             };
             // The executor ends only after this message.
@@ -175,7 +180,7 @@ fn shorten(line: &str) -> &str {
 /// Waits for a process's end, and for its last words.
 async fn follow(
     key: Key,
-    started: &Started,
+    started: &SpawnedProcess,
     readiness: Readiness,
     output: ProcessOutput<'_>,
     inputs: &mpsc::Sender<Input>,
@@ -201,7 +206,12 @@ async fn follow(
 
 /// Waits until a process is ready or says that it will never be, and for what its control socket is
 /// used for later; ends with it.
-async fn boot(key: Key, started: &Started, readiness: Readiness, inputs: &mpsc::Sender<Input>) {
+async fn boot(
+    key: Key,
+    started: &SpawnedProcess,
+    readiness: Readiness,
+    inputs: &mpsc::Sender<Input>,
+) {
     match readiness {
         Readiness::Control(line) => control::serve(line, key, inputs).await,
         Readiness::Probe(probe) => tokio::select! {

@@ -21,7 +21,7 @@ use penstock_config as config;
 use penstock_exchange::bodies::BodyStore;
 use penstock_runtime::loops::{self, Joined};
 use penstock_runtime::{clock, process as watch_process};
-use penstock_sys::process::{self, Launcher, Started};
+use penstock_sys::process::{self, Launcher, SpawnedProcess};
 use tokio::sync::Mutex;
 
 use super::access::{self, ProgramFiles};
@@ -52,7 +52,7 @@ pub(super) struct Launching {
 /// A process that was started and that nothing follows yet. Unless it is taken it is ended, with
 /// its group.
 #[derive(Debug)]
-pub(super) struct UnclaimedProcess(Option<Started>);
+pub(super) struct UnclaimedProcess(Option<SpawnedProcess>);
 
 /// What a process is to be, with what is kept for it.
 #[derive(Debug)]
@@ -78,12 +78,12 @@ impl Launching {
 }
 
 impl UnclaimedProcess {
-    pub(super) fn new(started: Started) -> Self {
+    pub(super) fn new(started: SpawnedProcess) -> Self {
         Self(Some(started))
     }
 
     /// Takes the process, for one who follows it to its end.
-    fn take(mut self) -> Option<Started> {
+    fn take(mut self) -> Option<SpawnedProcess> {
         self.0.take()
     }
 }
@@ -133,7 +133,7 @@ impl Executor {
         &mut self,
         key: Key,
         generation: u64,
-        (mut launch, reserved): (process::Launch, Option<TcpListener>),
+        (mut launch, reserved): (process::ProcessSpec, Option<TcpListener>),
         purpose: Purpose,
     ) {
         let (launcher, inputs) = (self.launcher.clone(), self.inputs.clone());
@@ -262,12 +262,15 @@ async fn find_program(
     }
 }
 
-async fn start(launcher: Option<&Launcher>, launch: process::Launch) -> Result<Started, String> {
+async fn start(
+    launcher: Option<&Launcher>,
+    launch: process::ProcessSpec,
+) -> Result<SpawnedProcess, String> {
     let program = launch.program.clone();
     let started = match launcher {
         Some(launcher) => watch_process::launch(launcher, launch).await,
         // In tests.
-        None => process::start(&launch),
+        None => process::spawn_process(&launch),
     };
     started.map_err(|error| format!("{}: {error}", Path::new(&program).display()))
 }

@@ -218,7 +218,7 @@ impl Executor {
             && slots.ledger().take_wants_stacks()
         {
             // One that is gone has nothing to say.
-            let _ = child.process.ask_for_stacks();
+            let _ = child.process.request_stack_dump();
         }
     }
 
@@ -283,7 +283,7 @@ impl Executor {
         let pids: Vec<_> = workers.chain(self.templates.pids()).collect();
         let group = self.shared.group.clone();
         let work = move || {
-            let measure = |pid| file::proportional_bytes(pid).ok();
+            let measure = |pid| file::process_pss_bytes(pid).ok();
             let memory = pids.into_iter().map(|(id, pid)| (id, measure(pid)));
             Measured {
                 memory: memory.collect(),
@@ -351,7 +351,7 @@ impl Executor {
             return;
         };
         // A process that is gone already has nothing to say.
-        let _ = child.process.ask_for_stacks();
+        let _ = child.process.request_stack_dump();
         if is_last {
             return self.kill_stuck(worker);
         }

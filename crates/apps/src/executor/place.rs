@@ -13,7 +13,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use penstock_config::{App, AppKind, ServerAddr};
-use penstock_sys::locked_folder::LockedFolder;
+use penstock_sys::locked_dir::LockedDir;
 
 /// Longest path of a Unix socket: `sun_path` has 108 bytes, the last of them zero (unix(7)).
 const PATH_MAX: usize = 107;
@@ -64,7 +64,7 @@ pub(super) struct SocketFile(PathBuf);
 
 /// A folder of our own for sockets, removed with all in it when this is dropped.
 #[derive(Debug)]
-pub(super) struct Folder(LockedFolder);
+pub(super) struct Folder(LockedDir);
 
 impl Blank {
     /// Finds it in the command line of `app`.
@@ -219,7 +219,7 @@ impl Folder {
             };
             let path = parent.join(name);
             let shown = path.display().to_string();
-            match LockedFolder::make(path) {
+            match LockedDir::create(path) {
                 Ok(folder) => return Ok(Self(folder)),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => {
@@ -244,7 +244,7 @@ const FOLDER_PREFIX: &str = "penstock.";
 /// # Errors
 /// When `parent` cannot be read.
 pub fn remove_abandoned_folders(parent: &Path) -> io::Result<usize> {
-    penstock_sys::locked_folder::remove_abandoned(parent, FOLDER_PREFIX)
+    penstock_sys::locked_dir::remove_abandoned(parent, FOLDER_PREFIX)
 }
 
 impl Drop for SocketFile {

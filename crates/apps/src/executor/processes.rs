@@ -6,7 +6,7 @@
 
 use penstock_runtime::clock;
 use penstock_sys::cgroup::Reading;
-use penstock_sys::process::{Exit, Handle, Started};
+use penstock_sys::process::{ProcessExit, ProcessHandle, SpawnedProcess};
 
 use super::control::Control;
 use super::refork::Promotion;
@@ -17,12 +17,12 @@ use crate::supervisor::{Event, ExitSummary, Signal, WorkerId};
 impl Executor {
     /// Lets a process of a generation go last while it boots, if what it is to replace serves meanwhile;
     /// says whether it does.
-    pub(super) fn give_way(&self, generation: u64, started: &Started) -> bool {
+    pub(super) fn give_way(&self, generation: u64, started: &SpawnedProcess) -> bool {
         let is_older = |child: &Child| child.generation < generation && !child.is_retiring;
         let is_coming = *self.boot.borrow() == Boot::Pending || self.supervisor.is_catching_up();
         let is_followed = self.follows && is_coming;
         (is_followed || self.children.values().any(is_older))
-            && started.handle().give_way().unwrap_or(false)
+            && started.handle().lower_priority().unwrap_or(false)
     }
 
     /// Puts to use what a process that is ready offers.
@@ -132,7 +132,12 @@ impl Executor {
         self.event(Event::BootFailed { worker, report });
     }
 
-    pub(super) fn handle_exited(&mut self, key: Key, exit: Option<Exit>, reading: Option<Reading>) {
+    pub(super) fn handle_exited(
+        &mut self,
+        key: Key,
+        exit: Option<ProcessExit>,
+        reading: Option<Reading>,
+    ) {
         let is_out_of_memory = reading.is_some_and(|reading| reading.is_out_of_memory);
         if let Some(reading) = reading {
             self.note_reading(&reading);
@@ -150,16 +155,18 @@ impl Executor {
             let how = exit.map_or_else(|| "ended".to_owned(), |exit| format!("ended with {exit}"));
             let hint = match (&child.role, exit) {
                 // The first thing to think of with programs that were written to be daemons.
-                (Role::Server(_), Some(Exit::Code(0))) => " (it has to stay in the foreground)",
+                (Role::Server(_), Some(ProcessExit::Code(0))) => {
+                    " (it has to stay in the foreground)"
+                }
                 _ => "",
             };
             let report = format!("the worker {how} before it was ready{hint}\n{tail}");
             self.event(Event::BootFailed { worker, report });
         }
         let status = match exit {
-            Some(Exit::Signal(_)) if is_out_of_memory => ExitSummary::OutOfMemory,
-            Some(Exit::Code(code)) => ExitSummary::Code(code),
-            Some(Exit::Signal(signal)) => ExitSummary::Signal(signal),
+            Some(ProcessExit::Signal(_)) if is_out_of_memory => ExitSummary::OutOfMemory,
+            Some(ProcessExit::Code(code)) => ExitSummary::Code(code),
+            Some(ProcessExit::Signal(signal)) => ExitSummary::Signal(signal),
             None => ExitSummary::Unknown,
         };
         self.event(Event::Exited { worker, status });
@@ -203,8 +210,8 @@ impl Executor {
 }
 
 /// Ends what [`Executor::give_way`] began.
-pub(super) fn take_turns(process: &Handle, gave_way: bool) {
-    if gave_way && let Err(error) = process.take_turns() {
+pub(super) fn take_turns(process: &ProcessHandle, gave_way: bool) {
+    if gave_way && let Err(error) = process.restore_priority() {
         // It has ended, which its exit will say, or it serves on as it is.
         log::debug!("[{}]: its priority is not set back: {error}", process.pid());
     }

@@ -51,7 +51,7 @@ impl Executor {
         let place = self.open_place(blank, worker);
         let place = place.map_err(|error| format!("no place to listen: {error}"))?;
         let mut words = place.fill(&self.config).into_iter();
-        let launch = process::Launch {
+        let launch = process::ProcessSpec {
             program: words.next().unwrap_or_default(),
             args: words.collect(),
             dir: self.config.dir.clone(),
@@ -62,8 +62,8 @@ impl Executor {
                 .group
                 .as_ref()
                 .map(|group| group.name().to_owned()),
-            inherit: Vec::new(),
-            place: place.listener.into_iter().collect(),
+            inherited_fds: Vec::new(),
+            placed_fds: place.listener.into_iter().collect(),
             sandbox: sandbox(&self.config),
             access: self.server_access(&place.address),
             app: self.config.name.clone(),

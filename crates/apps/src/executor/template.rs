@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use penstock_config::Preload;
 use penstock_runtime::clock;
-use penstock_sys::process::{Exit, Handle, Started};
+use penstock_sys::process::{ProcessExit, ProcessHandle, SpawnedProcess};
 
 use super::control::{Control, Line};
 use super::follow::{Held, Readiness, Tail};
@@ -48,7 +48,7 @@ pub(super) struct Templates {
 #[derive(Debug)]
 struct Template {
     /// None while it is being started.
-    process: Option<Handle>,
+    process: Option<ProcessHandle>,
     held: Held,
     generation: u64,
     /// It lets others go first while it boots.
@@ -214,7 +214,12 @@ impl Executor {
     }
 
     /// Its process runs.
-    pub(super) fn handle_template_started(&mut self, key: Key, started: Started, line: Line) {
+    pub(super) fn handle_template_started(
+        &mut self,
+        key: Key,
+        started: SpawnedProcess,
+        line: Line,
+    ) {
         let generation = self.templates.generation(key);
         let gives_way = generation.is_some_and(|generation| self.give_way(generation, &started));
         let Some(template) = self.templates.all.get_mut(&key) else {
@@ -357,7 +362,7 @@ impl Executor {
             State::Ready => {}
             State::Ending => {
                 // What is gone needs no signal.
-                let _ = process.kill_alone();
+                let _ = process.kill_process();
             }
             State::Starting => {
                 let (limit, tail) = (self.config.boot_timeout, template.tail.text());
@@ -370,7 +375,7 @@ impl Executor {
         }
     }
 
-    pub(super) fn handle_template_exited(&mut self, key: Key, exit: Option<Exit>) {
+    pub(super) fn handle_template_exited(&mut self, key: Key, exit: Option<ProcessExit>) {
         let Some(template) = self.templates.all.get(&key) else {
             return;
         };
@@ -383,7 +388,7 @@ impl Executor {
             }
             State::Ready => {
                 let name = &self.shared.name;
-                let pid = template.process.as_ref().map_or(0, Handle::pid);
+                let pid = template.process.as_ref().map_or(0, ProcessHandle::pid);
                 log::error!(
                     "{name}[{pid}]: the template {how} unasked; the next one loads what is on disk then"
                 );
@@ -450,7 +455,7 @@ impl Executor {
         }
         if matches!(before, State::Starting) {
             // It does not look at its socket while it loads the application.
-            let _ = template.process.as_ref().map(Handle::terminate);
+            let _ = template.process.as_ref().map(ProcessHandle::terminate);
         }
         let at = clock::now() + END_TIMEOUT;
         self.later(at, Input::TemplateOverdue { key });

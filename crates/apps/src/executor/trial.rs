@@ -9,7 +9,7 @@
 
 use penstock_config as config;
 use penstock_runtime::{clock, loops, process as watch_process};
-use penstock_sys::identity::Account;
+use penstock_sys::account::Account;
 use penstock_sys::process::Launcher;
 use penstock_sys::{net, process};
 use tokio::sync::mpsc;
@@ -34,7 +34,7 @@ pub async fn load_once(
     account: Option<(&Launcher, &Account)>,
 ) -> Result<(), String> {
     let say = |what: &'static str| move |error: std::io::Error| format!("{what}: {error}");
-    let (socket, theirs) = net::worker_pair().map_err(say("socketpair"))?;
+    let (socket, theirs) = net::worker_socket_pair().map_err(say("socketpair"))?;
     let (kept, line) = Control::open(socket, true).map_err(say("control socket"))?;
     let command = WorkerCommand {
         config,
@@ -54,7 +54,7 @@ pub async fn load_once(
         launch.program = found.program.into();
         let started = match account {
             Some((launcher, _)) => watch_process::launch(launcher, launch).await,
-            None => process::start(&launch),
+            None => process::spawn_process(&launch),
         };
         started.map_err(|error| format!("cannot be started: {error}"))?
     };

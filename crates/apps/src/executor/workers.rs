@@ -16,8 +16,8 @@ use penstock_config as config;
 use penstock_config::{AppKind, Concurrency, Preload};
 use penstock_queue::{SlotId, SlotSpec};
 use penstock_runtime::{Stream, clock};
+use penstock_sys::account::Account;
 use penstock_sys::cgroup::Group;
-use penstock_sys::identity::Account;
 use penstock_sys::isolation::Sandbox;
 use penstock_sys::{file, net, process};
 use penstock_wire::Dialect;
@@ -83,7 +83,7 @@ impl Executor {
     pub(super) fn offer(&self) -> Result<Offer, String> {
         let mut sockets = Vec::new();
         let mut pair = |kind: SocketKind| -> Result<OwnedFd, String> {
-            let pair = net::worker_pair().map_err(|error| format!("socketpair: {error}"))?;
+            let pair = net::worker_socket_pair().map_err(|error| format!("socketpair: {error}"))?;
             sockets.push((kind, pair.1));
             Ok(pair.0)
         };
@@ -134,7 +134,9 @@ impl Executor {
             },
         };
         let (mut launch, control, line) = self.prepare(sockets_said, false)?;
-        launch.inherit.extend(sockets.into_iter().map(|(_, s)| s));
+        launch
+            .inherited_fds
+            .extend(sockets.into_iter().map(|(_, s)| s));
         Ok(Prepared {
             launch,
             role: Role::Worker(slots),
@@ -144,7 +146,7 @@ impl Executor {
         })
     }
 
-    pub(super) fn prepare_template(&self) -> Result<(process::Launch, Control, Line), String> {
+    pub(super) fn prepare_template(&self) -> Result<(process::ProcessSpec, Control, Line), String> {
         let server_pid = std::process::id();
         let forks_anyway = self.config.preload == Preload::Always;
         let sockets = Sockets::Template {
@@ -159,9 +161,9 @@ impl Executor {
         &self,
         sockets: Sockets<'_>,
         is_template: bool,
-    ) -> Result<(process::Launch, Control, Line), String> {
+    ) -> Result<(process::ProcessSpec, Control, Line), String> {
         let say = |what: &'static str| move |error: std::io::Error| format!("{what}: {error}");
-        let (socket, theirs) = net::worker_pair().map_err(say("socketpair"))?;
+        let (socket, theirs) = net::worker_socket_pair().map_err(say("socketpair"))?;
         let (control, line) = Control::open(socket, is_template).map_err(say("control socket"))?;
         let command = WorkerCommand {
             config: &self.config,
@@ -204,13 +206,13 @@ impl WorkerCommand<'_> {
         &self,
         sockets: Sockets<'_>,
         control: OwnedFd,
-    ) -> Result<process::Launch, String> {
+    ) -> Result<process::ProcessSpec, String> {
         let config = self.config;
         let dialect = match config.kind {
             AppKind::Rack => Dialect::Ruby,
             _ => Dialect::Python,
         };
-        let bundle = file::in_memory("penstock-worker", &embed::bundle(dialect))
+        let bundle = file::memfd_with_content("penstock-worker", &embed::bundle(dialect))
             .map_err(|error| format!("memfd: {error}"))?;
         let launch = Launch {
             dialect,
@@ -230,15 +232,15 @@ impl WorkerCommand<'_> {
             entry: &config.entry,
         };
         let mut argv = launch.argv().into_iter();
-        Ok(process::Launch {
+        Ok(process::ProcessSpec {
             program: argv.next().unwrap_or_default(),
             args: argv.collect(),
             dir: config.dir.clone(),
             env: self.environment(),
             account: self.account.map(|account| account.name.clone()),
             group: self.group.map(|group| group.name().to_owned()),
-            inherit: vec![bundle, control],
-            place: Vec::new(),
+            inherited_fds: vec![bundle, control],
+            placed_fds: Vec::new(),
             sandbox: sandbox(config),
             access: access::of(config),
             app: config.name.clone(),
@@ -286,7 +288,7 @@ impl WorkerCommand<'_> {
 pub(super) fn account_variables(
     account: Option<&Account>,
 ) -> impl Iterator<Item = (OsString, OsString)> {
-    let variables = account.map(Account::variables).unwrap_or_default();
+    let variables = account.map(Account::env_vars).unwrap_or_default();
     (variables.into_iter()).map(|(name, value)| (name.into(), value.into()))
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use penstock_exchange::bodies::{SpoolSpec, SpoolWriter, spool};
 use penstock_exchange::{Body, Fault, FaultKind, FileBody, Response, Timing};
 use penstock_runtime::{DiskFile, Stream, clock, loops};
-use penstock_sys::pages;
+use penstock_sys::page_cache;
 
 use super::{Driver, Open, hijack};
 use crate::app::{AppShared, SlotPlace};
@@ -188,7 +188,7 @@ pub(super) fn file_response(
 ) -> Result<Response, Fault> {
     let timing = head.response.timing.clone();
     // Its worker has just opened it: what is known of it in memory is true, wherever it lies.
-    let size = match pages::regular_bytes(&file) {
+    let size = match page_cache::regular_file_size(&file) {
         Ok(Some(bytes)) => bytes,
         Ok(None) => return Err(broken("the body file is not a regular file".into()).timed(timing)),
         Err(error) => return Err(broken(format!("the body file: {error}")).timed(timing)),

@@ -78,7 +78,7 @@ impl Stage {
             capacity,
         };
         let (slot, mailbox) = self.app.dispatch.add_slot(clock::now(), spec, &self.ledger);
-        let (ours, theirs) = net::worker_pair().unwrap();
+        let (ours, theirs) = net::worker_socket_pair().unwrap();
         let theirs = UnixStream::from(theirs);
         theirs.set_nonblocking(true).unwrap();
         let thread = Thread {
@@ -706,7 +706,7 @@ impl HijackRig {
         let Body::Takeover(tunnel) = std::mem::replace(&mut response.body, Body::Empty) else {
             panic!("a tunnel");
         };
-        let (ours, client) = net::worker_pair().unwrap();
+        let (ours, client) = net::worker_socket_pair().unwrap();
         let client = UnixStream::from(client);
         client.set_nonblocking(true).unwrap();
         let client = Stream::new(client.into()).unwrap();

@@ -8,7 +8,7 @@ use penstock_exchange::{Asked, AtHand, Body, FileBody, Lent};
 use penstock_runtime::DiskFile;
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::disk::CHUNK_BYTES;
-use penstock_sys::{file, pages};
+use penstock_sys::{file, page_cache};
 
 use super::*;
 
@@ -18,7 +18,7 @@ fn byte(at: u64) -> u8 {
 
 /// A file of so many bytes, on the disk if there is one.
 fn written(len: u64) -> File {
-    let mut file = file::nameless(&std::env::temp_dir()).unwrap();
+    let mut file = file::unnamed_temp_file(&std::env::temp_dir()).unwrap();
     let content: Vec<u8> = (0..len).map(byte).collect();
     file.write_all(&content).unwrap();
     file.sync_all().unwrap();
@@ -78,7 +78,7 @@ fn a_part_of_a_file_arrives_whole_from_memory_and_from_the_disk() {
         ] {
             for is_cold in [true, false] {
                 if is_cold {
-                    pages::drop_cached(file.file().unwrap()).unwrap();
+                    page_cache::drop_cached_pages(file.file().unwrap()).unwrap();
                 }
                 client.get(&format!("/{start}-{part}"));
                 client.expect_part(start, part);
@@ -116,7 +116,7 @@ fn what_is_in_memory_needs_no_thread() {
     client.get(&format!("/0-{len}")).expect_part(0, len);
     // An answer stands for some milliseconds, and pages that a socket still has are not dropped.
     await_until("nothing of it is in memory", || {
-        pages::drop_cached(file.file().unwrap()).unwrap();
+        page_cache::drop_cached_pages(file.file().unwrap()).unwrap();
         file.resident(0, len) == 0
     });
     // Nothing is out yet, so the client can be told.
@@ -176,7 +176,7 @@ fn a_file_that_is_shorter_than_it_was_ends_in_a_cut() {
         ("/500000-100000", false),
     ] {
         if is_cold {
-            pages::drop_cached(file.file().unwrap()).unwrap();
+            page_cache::drop_cached_pages(file.file().unwrap()).unwrap();
         }
         let mut client = house.client();
         client.get(target).head();
@@ -199,7 +199,7 @@ fn a_slow_client_does_not_hold_what_was_read_while_memory_is_scarce() {
     let file = Arc::new(DiskFile::new(written(len), pool.clone()));
     let house = parts(&file, None);
     // A hole of forty megabytes, read and not let go.
-    let hole = file::nameless(&std::env::temp_dir()).unwrap();
+    let hole = file::unnamed_temp_file(&std::env::temp_dir()).unwrap();
     hole.set_len(80 * CHUNK_BYTES).unwrap();
     let hole = Arc::new(DiskFile::new(hole, pool.clone()));
     let (give, held) = std::sync::mpsc::sync_channel(1);
@@ -213,13 +213,13 @@ fn a_slow_client_does_not_hold_what_was_read_while_memory_is_scarce() {
         give.send(held).unwrap();
     });
     let held = held.recv_timeout(SOON).unwrap();
-    pages::drop_cached(hole.file().unwrap()).unwrap();
+    page_cache::drop_cached_pages(hole.file().unwrap()).unwrap();
     if hole.resident(0, 1) > 0 {
         eprintln!("left out: no pages to be dropped below the temporary folder");
         return;
     }
     assert!(hole.is_memory_scarce());
-    pages::drop_cached(file.file().unwrap()).unwrap();
+    page_cache::drop_cached_pages(file.file().unwrap()).unwrap();
     let before = pool.usage().worked.count;
     let mut client = house.client();
     let head = client.get(&format!("/0-{len}")).head();
@@ -233,7 +233,7 @@ fn a_slow_client_does_not_hold_what_was_read_while_memory_is_scarce() {
             .find(|&(at, &got)| got != byte(at));
         assert_eq!((wrong, count > 0), (None, true), "{at}");
         at += count as u64;
-        pages::drop_cached(file.file().unwrap()).unwrap();
+        page_cache::drop_cached_pages(file.file().unwrap()).unwrap();
     }
     // What was let go was read again, and less of it at a time.
     await_until("all is read", || pool.usage().active == 0);
@@ -277,7 +277,7 @@ fn a_file_that_is_at_hand_arrives_whole_from_memory_and_from_the_disk() {
         let mut client = house.client();
         for is_cold in [true, false] {
             if is_cold {
-                pages::drop_cached(body.file.file().unwrap()).unwrap();
+                page_cache::drop_cached_pages(body.file.file().unwrap()).unwrap();
             }
             // Two at once, and one that wants the head alone.
             client.send(

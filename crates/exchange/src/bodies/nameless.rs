@@ -32,7 +32,7 @@ impl NamelessFile {
     /// # Errors
     /// When the folder takes no file.
     pub fn create(dir: &Path, pool: Pool, grant: Arc<TempGrant>) -> io::Result<Self> {
-        let file = Some(file::nameless(dir)?);
+        let file = Some(file::unnamed_temp_file(dir)?);
         Ok(Self { file, pool, grant })
     }
 

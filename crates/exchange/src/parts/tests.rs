@@ -49,7 +49,7 @@ fn read_bytes(body: Body) -> Vec<u8> {
 
 /// A file with that content behind three bytes that are not its own.
 fn file(content: &[u8]) -> FileBody {
-    let mut file = penstock_sys::file::nameless(&std::env::temp_dir()).unwrap();
+    let mut file = penstock_sys::file::unnamed_temp_file(&std::env::temp_dir()).unwrap();
     file.write_all(b"xxx").unwrap();
     file.write_all(content).unwrap();
     FileBody {
@@ -106,7 +106,7 @@ fn a_pool_without_room_is_told_before_anything_is_given_out() {
     });
     busy.unwrap();
     let mut whole = file(b"0123456789");
-    let unread = penstock_sys::file::nameless(&std::env::temp_dir()).unwrap();
+    let unread = penstock_sys::file::unnamed_temp_file(&std::env::temp_dir()).unwrap();
     whole.file = Arc::new(DiskFile::new(unread, pool.clone()));
     let Body::Stream(mut stream) = body(Whole::File(whole), framed()) else {
         panic!("it is read while it is sent");

@@ -19,11 +19,11 @@ impl Unnoted {
     /// Opens, a second time if need be.
     pub(super) fn open<T>(&self, open: impl Fn(AccessTime) -> io::Result<T>) -> io::Result<T> {
         if self.is_refused.load(Ordering::Relaxed) {
-            return open(AccessTime::Noted);
+            return open(AccessTime::Updated);
         }
-        match open(AccessTime::Kept) {
+        match open(AccessTime::Unchanged) {
             Err(error) if error.raw_os_error() == Some(EPERM) => {
-                let opened = open(AccessTime::Noted)?;
+                let opened = open(AccessTime::Updated)?;
                 self.is_refused.store(true, Ordering::Relaxed);
                 Ok(opened)
             }
@@ -79,7 +79,7 @@ mod tests {
     use std::cell::RefCell;
 
     use super::*;
-    use AccessTime::{Kept, Noted};
+    use AccessTime::{Unchanged, Updated};
 
     #[test]
     fn the_time_of_access_is_left_alone_until_that_is_refused() {
@@ -89,7 +89,11 @@ mod tests {
         let open = |kept: i32, noted: i32| {
             let opened = unnoted.open(|access_time| {
                 asked.borrow_mut().push(access_time);
-                match if access_time == Kept { kept } else { noted } {
+                match if access_time == Unchanged {
+                    kept
+                } else {
+                    noted
+                } {
                     0 => Ok(()),
                     number => Err(io::Error::from_raw_os_error(number)),
                 }
@@ -97,15 +101,15 @@ mod tests {
             let number = opened.err().and_then(|error| error.raw_os_error());
             (number.unwrap_or(0), asked.take())
         };
-        assert_eq!(open(0, 0), (0, vec![Kept]));
-        assert_eq!(open(EACCES, 0), (EACCES, vec![Kept]));
+        assert_eq!(open(0, 0), (0, vec![Unchanged]));
+        assert_eq!(open(EACCES, 0), (EACCES, vec![Unchanged]));
         assert_eq!(
             open(EPERM, EPERM),
-            (EPERM, vec![Kept, Noted]),
+            (EPERM, vec![Unchanged, Updated]),
             "for another reason"
         );
-        assert_eq!(open(0, 0), (0, vec![Kept]));
-        assert_eq!(open(EPERM, 0), (0, vec![Kept, Noted]));
-        assert_eq!(open(EPERM, 0), (0, vec![Noted]), "remembered");
+        assert_eq!(open(0, 0), (0, vec![Unchanged]));
+        assert_eq!(open(EPERM, 0), (0, vec![Unchanged, Updated]));
+        assert_eq!(open(EPERM, 0), (0, vec![Updated]), "remembered");
     }
 }

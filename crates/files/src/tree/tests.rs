@@ -364,7 +364,7 @@ fn a_root_that_is_not_there_is_named() {
 fn a_look_that_goes_ahead_reads_nothing_from_the_disk() {
     let folder = Folder::new();
     let tree = tree(&folder);
-    if pages::file_system(&tree.root.fd).unwrap() != pages::FileSystem::Disk {
+    if page_cache::file_system_kind(&tree.root.fd).unwrap() != page_cache::FileSystemKind::Disk {
         return eprintln!("skipped: the temporary folder is on no disk");
     }
     let written = folder.write("a", "content");
@@ -372,7 +372,7 @@ fn a_look_that_goes_ahead_reads_nothing_from_the_disk() {
     written.sync_all().unwrap();
     let deadline = std::time::Instant::now() + Duration::from_secs(60);
     loop {
-        pages::drop_cached(&written).unwrap();
+        page_cache::drop_cached_pages(&written).unwrap();
         match said(tree.look(b"/a", None)).as_str() {
             "unread" => break,
             other => assert_eq!(other, "content"),

@@ -106,7 +106,7 @@ impl Rig {
         early: &'static [u8],
         on: usize,
     ) -> Client {
-        let (ours, theirs) = net::worker_pair().unwrap();
+        let (ours, theirs) = net::worker_socket_pair().unwrap();
         self.hand_over_with(body, ours, framing, early, on);
         Client::new(theirs)
     }

@@ -117,10 +117,10 @@ impl Shard {
         let after = self.settings.stall_timeout;
         let socket = held.socket.as_fd();
         // Unix sockets know of neither, and need none: their peers are processes of this machine.
-        let _ = net::give_up_after(socket, after);
+        let _ = net::set_user_timeout(socket, after);
         let beat = wanted.keep_alive.as_ref();
         if beat.is_none_or(|beat| beat.bytes.is_empty()) {
-            let _ = net::ask_when_silent(socket, after);
+            let _ = net::enable_keepalive_after(socket, after);
         }
     }
 

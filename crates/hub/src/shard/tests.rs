@@ -90,7 +90,7 @@ impl Alone {
     }
 
     fn arrive_as(&mut self, stream: HeldStream) -> Arc<Stream> {
-        let (ours, theirs) = net::worker_pair().unwrap();
+        let (ours, theirs) = net::worker_socket_pair().unwrap();
         let theirs = UnixStream::from(theirs);
         theirs.set_nonblocking(true).unwrap();
         self.clients.push(theirs);

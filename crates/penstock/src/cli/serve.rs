@@ -71,7 +71,7 @@ fn serve(invocation: std::io::Result<Invocation>, process: &ProcessArguments) ->
     let mut identity = identity::wanted(&config.server).map_err(End::Usage)?;
     let accounts = Accounts::find(&config, identity.as_ref()).map_err(End::Usage)?;
     if let Some(identity) = &identity {
-        daemon::set_variables(&identity.variables())
+        daemon::set_env_vars(&identity.variables())
             .map_err(|error| failed("the environment", error))?;
     }
     let (predecessor, sockets) = match met {
@@ -94,7 +94,7 @@ fn serve(invocation: std::io::Result<Invocation>, process: &ProcessArguments) ->
         identity.keep_signals();
     }
     let launcher = launcher.map_err(|error| failed("cannot split the launcher off", error))?;
-    let confined = confine::forbid_programs();
+    let confined = confine::deny_exec();
     let level = if process.verbose {
         log::LevelFilter::Debug
     } else {
@@ -141,19 +141,19 @@ fn serve(invocation: std::io::Result<Invocation>, process: &ProcessArguments) ->
 fn set_up_launcher(server: &config::Server) -> std::io::Result<()> {
     // The server says in its log what it may open; the numbers of descriptors are the same here.
     match server.open_files {
-        Some(wanted) => penstock_sys::identity::limit_open_files(wanted)?,
+        Some(wanted) => penstock_sys::account::set_max_open_files(wanted)?,
         None => drop(process::raise_open_files()),
     }
-    process::keep_turns();
+    process::allow_priority_restore();
     if let Some(mask) = server.umask {
-        penstock_sys::identity::set_umask(mask);
+        penstock_sys::account::set_umask(mask);
     }
     Ok(())
 }
 
 /// The server before this one and what it hands over, if this process was started by one.
 fn meet_predecessor() -> Result<Option<(Predecessor, crate::inherited::Inherited)>, End> {
-    let taken = daemon::take_variables(&[succession::VARIABLE]);
+    let taken = daemon::take_env_vars(&[succession::VARIABLE]);
     let taken = taken.map_err(|error| End::Failed(format!("the environment: {error}")))?;
     let Some(number) = taken.into_iter().next().flatten() else {
         return Ok(None);
@@ -163,7 +163,7 @@ fn meet_predecessor() -> Result<Option<(Predecessor, crate::inherited::Inherited
 }
 
 /// Splits the process: the parent waits for the child to be ready, and ends.
-fn go_to_background() -> Result<daemon::Word, End> {
+fn go_to_background() -> Result<daemon::ReadinessSender, End> {
     match daemon::fork() {
         Ok(Forked::Child(word)) => Ok(word),
         Ok(Forked::Parent(waiting)) => Err(End::Parent(match waiting.wait() {

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use penstock_config::{Config, Control, Invocation, ListenAddr, Server};
-use penstock_sys::{caller, identity};
+use penstock_sys::{account, peer_process};
 use serde_json::Value;
 
 use super::AdminArguments;
@@ -165,8 +165,8 @@ fn is_same(asked: &Value, there: &Value, address: &ListenAddr) -> bool {
 fn check_owner(path: &Path) -> Result<(), String> {
     let stream = UnixStream::connect(path);
     let stream = stream.map_err(|error| control::explain_connect(path, &error))?;
-    let owner = caller::listener_owner(stream.as_fd()).map_err(|error| error.to_string())?;
-    let (uid, _) = identity::current();
+    let owner = peer_process::listener_owner(stream.as_fd()).map_err(|error| error.to_string())?;
+    let (uid, _) = account::effective_ids();
     if [0, uid].contains(&owner) || uid == 0 {
         return Ok(());
     }

@@ -12,7 +12,7 @@ use penstock_apps::{App, Boot};
 use penstock_config::{AppKind, Config, Processes, Upstream};
 use penstock_runtime::logger::LineWriter;
 use penstock_runtime::loops;
-use penstock_sys::handover;
+use penstock_sys::fd_packets;
 use tokio::sync::mpsc;
 
 use super::Server;
@@ -34,7 +34,7 @@ impl ReadyFd {
         let fd = match number {
             1 => std::io::stdout().as_fd().try_clone_to_owned(),
             2 => std::io::stderr().as_fd().try_clone_to_owned(),
-            number => handover::inherited(number),
+            number => fd_packets::take_inherited_fd(number),
         };
         let fd = fd.map(File::from).map_err(|error| error.to_string());
         let fd = Arc::new(Mutex::new(fd));

@@ -10,7 +10,7 @@ use std::time::Duration;
 use penstock_apps::{App, Boot};
 use penstock_config::Config;
 use penstock_runtime::{clock, loops};
-use penstock_sys::process::successor::Reach;
+use penstock_sys::process::successor::SignalTarget;
 
 use super::{STOPPING, Server};
 use crate::cli;
@@ -60,7 +60,7 @@ impl Server {
         let _only = self.reloading.lock().await;
         if self.heir() != 0 {
             // It may have read the configuration before this was asked.
-            self.pass_on("SIGHUP", Reach::reload);
+            self.pass_on("SIGHUP", SignalTarget::reload);
         }
         self.reload_alone().await
     }

@@ -115,7 +115,7 @@ impl Server {
             // It ends the server that it has started.
             clock::within(GIVING_UP, self.reloading.lock()).await;
         }
-        if let Err(error) = self.options.launcher.end() {
+        if let Err(error) = self.options.launcher.stop() {
             log::warn!("the launcher has not ended: {error}");
         }
         let heir = Some(self.heir()).filter(|&heir| heir != 0);

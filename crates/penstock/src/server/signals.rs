@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use penstock_runtime::{clock, loops};
-use penstock_sys::signals::{self, Sender, Watch};
+use penstock_sys::signals::{self, SignalSender, SignalWatch};
 use tokio::signal::unix::{self, SignalKind};
 
 use super::Server;
@@ -28,7 +28,7 @@ pub(super) struct Signals {
 struct Signal {
     name: &'static str,
     stream: unix::Signal,
-    watch: Watch,
+    watch: SignalWatch,
     told: Option<Instant>,
 }
 
@@ -39,7 +39,7 @@ impl Signal {
         predecessor: Option<u32>,
     ) -> std::io::Result<Self> {
         // First: whoever is woken finds it noted.
-        let watch = signals::watch(kind.as_raw_value(), predecessor)?;
+        let watch = signals::watch_signal(kind.as_raw_value(), predecessor)?;
         let stream = unix::signal(kind)?;
         Ok(Self {
             name,
@@ -53,15 +53,15 @@ impl Signal {
     /// Cancel safe.
     async fn obeyed(&mut self, server: &Server) -> bool {
         while self.stream.recv().await.is_some() {
-            let arrived = self.watch.take();
+            let arrived = self.watch.take_received();
             let heir = server.heir();
             // What descends from it are applications, too.
-            let is_heir = |sender: Sender| heir != 0 && sender.pid == heir;
-            let inside = arrived.inside.filter(|sender| !is_heir(*sender));
+            let is_heir = |sender: SignalSender| heir != 0 && sender.pid == heir;
+            let inside = arrived.descendant.filter(|sender| !is_heir(*sender));
             if let Some(sender) = inside {
                 self.refuse(server, sender);
             }
-            if arrived.is_from_outside || arrived.inside.is_some_and(is_heir) {
+            if arrived.is_from_outside || arrived.descendant.is_some_and(is_heir) {
                 return !arrived.is_from_outside;
             }
         }
@@ -69,7 +69,7 @@ impl Signal {
         std::future::pending().await
     }
 
-    fn refuse(&mut self, server: &Server, sender: Sender) {
+    fn refuse(&mut self, server: &Server, sender: SignalSender) {
         let now = clock::now();
         if self.told.is_none_or(|told| now >= told + TELL_EVERY) {
             self.told = Some(now);
@@ -131,9 +131,9 @@ impl Signals {
 
 impl Server {
     /// A descendant in words: the application's process that it is or comes from, as the log names it.
-    pub(crate) fn who_is(&self, sender: Sender) -> String {
-        let Sender { pid, child, .. } = sender;
-        let name = |pid: u32| signals::name(pid).unwrap_or_else(|| "gone".to_owned());
+    pub(crate) fn who_is(&self, sender: SignalSender) -> String {
+        let SignalSender { pid, child, .. } = sender;
+        let name = |pid: u32| signals::process_name(pid).unwrap_or_else(|| "gone".to_owned());
         if sender.is_of_predecessor {
             return format!(
                 "process {pid} ({}), which the server before this one has started",

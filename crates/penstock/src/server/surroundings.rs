@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use penstock_sys::identity;
+use penstock_sys::account;
 use penstock_sys::kernel::{self, MissingCall};
 
 /// What is left off without `/proc`.
@@ -14,7 +14,7 @@ const WITHOUT_PROC: &str = "/proc is not mounted or hidden: what workers take of
 
 /// Logs what is missing, in a line for all calls; and that there is no folder for temporary files.
 pub(super) fn log_missing(temporary: &Path) {
-    if let Err(error) = identity::may_write(temporary) {
+    if let Err(error) = account::check_dir_writable(temporary) {
         log::warn!(
             "limits.temp_dir: cannot write {}: {error}: bodies that do not fit into memory are answered 500, and \
              no sockets can be made for applications: name a folder that is writable",
@@ -45,8 +45,10 @@ pub(super) fn check_essentials() -> Result<(), String> {
 }
 
 fn describe(missing: &[MissingCall]) -> Option<String> {
-    let (names, instead): (Vec<_>, Vec<_>) =
-        missing.iter().map(|call| (call.name, call.instead)).unzip();
+    let (names, instead): (Vec<_>, Vec<_>) = missing
+        .iter()
+        .map(|call| (call.name, call.fallback))
+        .unzip();
     (!missing.is_empty()).then(|| {
         let (names, instead) = (names.join(", "), instead.join("; "));
         format!("this kernel or sandbox has no {names}: {instead}")
@@ -60,7 +62,10 @@ mod tests {
     #[test]
     fn missing_calls_are_one_line() {
         assert_eq!(describe(&[]), None);
-        let call = |name, instead| MissingCall { name, instead };
+        let call = |name, instead| MissingCall {
+            name,
+            fallback: instead,
+        };
         let line = describe(&[call("openat2", "a is done"), call("statx", "b is done")]);
         assert_eq!(
             line.unwrap(),

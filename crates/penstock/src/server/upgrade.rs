@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use penstock_config::{Invocation, ListenAddr};
 use penstock_runtime::{clock, loops, process};
-use penstock_sys::handover;
+use penstock_sys::fd_packets;
 use penstock_sys::process::SuccessorCommand;
-use penstock_sys::process::successor::{Launch, Reach, Successor};
+use penstock_sys::process::successor::{SignalTarget, Successor, SuccessorSpec};
 use tokio::sync::oneshot;
 
 use super::{Options, STOPPING, Server, reload};
@@ -145,7 +145,7 @@ impl Server {
         if self.is_hurried.swap(true, Ordering::Relaxed) {
             return;
         }
-        match Reach::to_predecessor(old).map(|way| way.map(|way| way.stop())) {
+        match SignalTarget::to_predecessor(old).map(|way| way.map(|way| way.stop())) {
             Ok(Some(Ok(()))) => log::info!("process {old}, the server before this one, is to end"),
             Ok(None) => {}
             Ok(Some(Err(error))) | Err(error) => {
@@ -168,7 +168,7 @@ impl Server {
             (patience, default_pool(&live.rooms.pools))
         };
         let deadline = clock::now() + patience;
-        let (ours, theirs) = handover::pair().map_err(|error| error.to_string())?;
+        let (ours, theirs) = fd_packets::packet_pair().map_err(|error| error.to_string())?;
         let line = Line::new(ours).map_err(|error| error.to_string())?;
         let mut launch = self.launch(theirs);
         let launcher = Arc::clone(&self.options.launcher);
@@ -230,13 +230,13 @@ impl Server {
     }
 
     /// How the next server is started: as this one was, with one end of the conversation.
-    fn launch(&self, theirs: OwnedFd) -> Launch {
+    fn launch(&self, theirs: OwnedFd) -> SuccessorSpec {
         let Options {
             program, manager, ..
         } = &self.options;
-        Launch {
+        SuccessorSpec {
             command: successor_command(program, &self.invocation, manager),
-            inherit: (VARIABLE.into(), theirs),
+            inherited_fd: (VARIABLE.into(), theirs),
         }
     }
 
@@ -333,14 +333,14 @@ impl Server {
     /// any stop.
     fn retire(&self, new: Successor, taken: &[ListenAddr], admin: Option<ListenAddr>) -> Follows {
         let pid = new.pid;
-        match new.reach() {
+        match new.signal_target() {
             Ok(reach) => drop(self.reach.set(reach)),
             Err(error) => log::warn!("upgrade: process {pid} hears nothing from here: {error}"),
         }
         self.heir.store(pid, Ordering::Relaxed);
         if self.is_draining() {
             // Asked of the server while there were two of them.
-            self.pass_on("SIGTERM", Reach::stop);
+            self.pass_on("SIGTERM", SignalTarget::stop);
         }
         loops::spawn_here(watch_over(new));
         let mut live = self.live();
@@ -370,7 +370,7 @@ impl Server {
     }
 
     /// Sends the server that has followed what was meant for it.
-    pub(super) fn pass_on(&self, what: &str, send: impl Fn(&Reach) -> std::io::Result<()>) {
+    pub(super) fn pass_on(&self, what: &str, send: impl Fn(&SignalTarget) -> std::io::Result<()>) {
         let heir = self.heir();
         match self.reach.get().map(send) {
             Some(Ok(())) => log::info!("{what} passed on to process {heir}, which serves"),

@@ -255,8 +255,8 @@ impl Inner {
                 }
                 let socket = stream.into_socket();
                 // Of Unix sockets neither is known, and no machine stands between.
-                let _ = net::ask_when_silent(&socket, SILENCE);
-                let _ = net::give_up_after(&socket, SILENCE);
+                let _ = net::enable_keepalive_after(&socket, SILENCE);
+                let _ = net::set_user_timeout(&socket, SILENCE);
                 let too_many = |_| JoinFailure::Refused("it has more than it was asked for".into());
                 dialled.put(socket).map_err(too_many)
             }

@@ -361,8 +361,8 @@ impl Inner {
                 let (stream, early) = lines.into_parts();
                 let socket = stream.into_socket();
                 // Of Unix sockets neither is known, and no machine stands between.
-                let _ = net::ask_when_silent(&socket, SILENCE);
-                let _ = net::give_up_after(&socket, SILENCE);
+                let _ = net::enable_keepalive_after(&socket, SILENCE);
+                let _ = net::set_user_timeout(&socket, SILENCE);
                 match Stream::new(socket) {
                     Ok(stream) => (self.serve)(stream, target.peer(), early),
                     Err(error) => self.tell(NO_CONNECTION, &error.into()),

@@ -10,8 +10,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use penstock_sys::memory::{Extent, Pipe, Region};
-use penstock_sys::{net, pages};
+use penstock_sys::page_memory::{Extent, PageRegion, SplicePipe};
+use penstock_sys::{net, page_cache};
 
 use super::residency::{Facts, Means};
 use super::{DiskFile, Source};
@@ -20,7 +20,7 @@ use crate::blocking::Pool;
 /// Memory for bodies that are sent as files are.
 #[derive(Debug)]
 pub struct Arena {
-    region: Arc<Region>,
+    region: Arc<PageRegion>,
     pool: Pool,
 }
 
@@ -35,7 +35,7 @@ impl Arena {
     /// Where address space is bounded or memory may not be promised twice.
     pub fn new(bytes: u64, pool: Pool) -> io::Result<Self> {
         Ok(Self {
-            region: Region::new(bytes.saturating_mul(2))?,
+            region: PageRegion::new(bytes.saturating_mul(2))?,
             pool,
         })
     }
@@ -60,13 +60,13 @@ impl Arena {
     /// The memory that a body of `len` bytes takes: whole pages.
     #[must_use]
     pub fn bytes_of(len: u64) -> u64 {
-        len.next_multiple_of(pages::page_bytes())
+        len.next_multiple_of(page_cache::page_bytes())
     }
 }
 
 thread_local! {
     /// What hands pages to sockets, once it was needed.
-    static PIPE: Cell<Option<Pipe>> = const { Cell::new(None) };
+    static PIPE: Cell<Option<SplicePipe>> = const { Cell::new(None) };
 }
 
 /// Sends up to `len` bytes of an extent at `at`; 0 is its end. By a copy where pages cannot be sent.
@@ -76,7 +76,7 @@ pub(super) fn send(
     at: u64,
     len: usize,
 ) -> io::Result<usize> {
-    let sent = match PIPE.take().map_or_else(Pipe::new, Ok) {
+    let sent = match PIPE.take().map_or_else(SplicePipe::new, Ok) {
         Ok(pipe) => {
             let (sent, pipe) = pipe.send(socket, extent, at, len);
             PIPE.set(pipe);
@@ -119,7 +119,7 @@ mod tests {
     fn bodies_take_no_memory_once_nobody_holds_them() {
         let pool = pool();
         let arena = Arena::new(100_000, pool.clone()).unwrap();
-        let taken = || arena.region.bytes_taken();
+        let taken = || arena.region.used_bytes();
         let pieces = |byte: u8, count| vec![Bytes::from(vec![byte; 10_000]); count];
         let first = arena.store(&pieces(1, 3)).unwrap();
         let second = arena.store(&pieces(2, 7)).unwrap();
@@ -175,10 +175,10 @@ mod tests {
         let arena = Arena::new(4 << 20, pool.clone()).unwrap();
         let piece = Bytes::from(vec![5; 1 << 20]);
         let large = arena.store(&[piece.clone(), piece]).unwrap();
-        assert_eq!(arena.region.bytes_taken(), 2 << 20);
+        assert_eq!(arena.region.used_bytes(), 2 << 20);
         drop(large);
         let deadline = Instant::now() + Duration::from_secs(20);
-        while arena.region.bytes_taken() > 0 {
+        while arena.region.used_bytes() > 0 {
             assert!(Instant::now() < deadline, "not given back");
             std::thread::yield_now();
         }

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
 use bytes::Bytes;
-use penstock_sys::pages::{Access, Identity, Mount};
+use penstock_sys::page_cache::{FileAccess, FileIdentity, MountId};
 use tokio::sync::watch;
 
 use super::residency::{Facts, Moment};
@@ -27,7 +27,7 @@ use crate::clock;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum FileKey {
     /// The file itself, by whatever descriptor.
-    Inode(Identity),
+    Inode(FileIdentity),
     /// One descriptor, by the address of what holds it: a reading under way keeps it there.
     Handle(usize),
 }
@@ -39,9 +39,9 @@ pub(crate) struct Reads {
     made_at: Instant,
     shared: Arc<Shared>,
     /// What is known of the files of each owner on each file system. Held for a look-up.
-    facts: Mutex<HashMap<(Mount, Access), Facts>>,
+    facts: Mutex<HashMap<(MountId, FileAccess), Facts>>,
     /// What was seen of files, as long as somebody has them open. Held for a look-up.
-    seen: Mutex<HashMap<Identity, Weak<Seen>>>,
+    seen: Mutex<HashMap<FileIdentity, Weak<Seen>>>,
 }
 
 impl Default for Reads {
@@ -192,11 +192,11 @@ impl Reads {
         self.shared.held.bytes.load(Ordering::Relaxed) > HELD_BYTES_MAX / 2
     }
 
-    pub(super) fn facts(&self, file: &Identity) -> Option<Facts> {
+    pub(super) fn facts(&self, file: &FileIdentity) -> Option<Facts> {
         self.lock_facts().get(&(file.mount, file.access)).copied()
     }
 
-    pub(super) fn learn(&self, file: &Identity, found: Facts) {
+    pub(super) fn learn(&self, file: &FileIdentity, found: Facts) {
         let mut facts = self.lock_facts();
         if facts.len() >= OWNERS_MAX
             && let Some(any) = facts.keys().next().copied()
@@ -207,12 +207,12 @@ impl Reads {
         facts.insert((file.mount, file.access), found);
     }
 
-    pub(super) fn unlearn(&self, file: &Identity) {
+    pub(super) fn unlearn(&self, file: &FileIdentity) {
         self.lock_facts().remove(&(file.mount, file.access));
     }
 
     /// What was seen of a file, by whatever descriptor.
-    pub(super) fn seen(&self, file: Identity) -> Arc<Seen> {
+    pub(super) fn seen(&self, file: FileIdentity) -> Arc<Seen> {
         let mut all = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(seen) = all.get(&file).and_then(Weak::upgrade) {
             return seen;
@@ -225,7 +225,7 @@ impl Reads {
         seen
     }
 
-    fn lock_facts(&self) -> MutexGuard<'_, HashMap<(Mount, Access), Facts>> {
+    fn lock_facts(&self) -> MutexGuard<'_, HashMap<(MountId, FileAccess), Facts>> {
         self.facts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -20,7 +20,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use penstock_sys::file;
-use penstock_sys::pages::{self, FileSystem, Mapping};
+use penstock_sys::page_cache::{self, FileSystemKind, ResidencyMapping};
 
 /// How the files of an owner on a file system can be asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,20 +99,20 @@ pub(super) enum Found {
 /// block: for a pool.
 pub(super) fn find_out<'m>(
     file: &File,
-    kind: FileSystem,
+    kind: FileSystemKind,
     (at, len): (u64, usize),
-    map: impl Fn() -> Result<&'m Mapping, io::ErrorKind>,
+    map: impl Fn() -> Result<&'m ResidencyMapping, io::ErrorKind>,
 ) -> Found {
     use io::ErrorKind::{PermissionDenied, Unsupported};
-    let has_inodes = kind == FileSystem::Disk;
+    let has_inodes = kind == FileSystemKind::Disk;
     let found = |means| Found::OfAll(Facts { means, has_inodes });
     let is_counted = || is_ready(file, at).is_ok() && is_counted(file, at, 1).unwrap_or(false);
     match kind {
-        FileSystem::Memory => found(Means::Memory),
+        FileSystemKind::Memory => found(Means::Memory),
         // An empty piece tells nothing.
         _ if len == 0 => found(Means::Unknown),
-        FileSystem::Disk if is_counted() => found(Means::Counted),
-        FileSystem::Disk | FileSystem::Layered => match map() {
+        FileSystemKind::Disk if is_counted() => found(Means::Counted),
+        FileSystemKind::Disk | FileSystemKind::Layered => match map() {
             Ok(map) if map.cached_prefix(at, 1).is_ok_and(|len| len > 0) => found(Means::Mapped),
             Err(PermissionDenied | Unsupported) => found(Means::Seen),
             // Pages that were read this moment are not seen where they never will be (ZFS, DAX), or went at once.
@@ -122,8 +122,8 @@ pub(super) fn find_out<'m>(
             }),
         },
         // Of the others, to send from memory may ask a server, but a try to read keeps its promise.
-        FileSystem::Other if is_ready(file, at).is_ok() => found(Means::Tried),
-        FileSystem::Other => found(Means::Never),
+        FileSystemKind::Other if is_ready(file, at).is_ok() => found(Means::Tried),
+        FileSystemKind::Other => found(Means::Never),
     }
 }
 
@@ -131,7 +131,7 @@ pub(super) fn find_out<'m>(
 ///
 /// # Errors
 /// When the kernel does not tell.
-pub(super) fn mapped_prefix(map: &Mapping, at: u64, len: u64) -> io::Result<u64> {
+pub(super) fn mapped_prefix(map: &ResidencyMapping, at: u64, len: u64) -> io::Result<u64> {
     let found = map.cached_prefix(at, len)?;
     Ok(if found < len {
         found - found % STEP_BYTES
@@ -166,9 +166,9 @@ pub(super) fn counted_prefix(file: &File, at: u64, len: u64) -> io::Result<u64> 
 /// # Errors
 /// When pages cannot be counted.
 pub(super) fn is_counted(file: &File, at: u64, len: u64) -> io::Result<bool> {
-    let page = pages::page_bytes();
+    let page = page_cache::page_bytes();
     let pages = (at + len).div_ceil(page) - at / page;
-    Ok(pages::cached_pages(file, at, len)? >= pages)
+    Ok(page_cache::cached_pages(file, at, len)? >= pages)
 }
 
 /// How many of the `len` bytes at `at`, all counted, are not being read any more: a byte is tried in
@@ -424,7 +424,7 @@ mod tests {
     fn what_is_found_out_by_chance_is_of_one_file_only() {
         use std::io::Write;
 
-        let mut disk = file::nameless(&std::env::temp_dir()).unwrap();
+        let mut disk = file::unnamed_temp_file(&std::env::temp_dir()).unwrap();
         disk.write_all(&[1; 5000]).unwrap();
         disk.sync_all().unwrap();
         let find = |kind, refused| find_out(&disk, kind, (0, 1), || Err(refused));
@@ -436,13 +436,17 @@ mod tests {
             (io::ErrorKind::QuotaExceeded, Found::OfOne(layered)),
             (io::ErrorKind::OutOfMemory, Found::OfOne(layered)),
         ] {
-            assert_eq!(find(FileSystem::Layered, refused), expected, "{refused}");
+            assert_eq!(
+                find(FileSystemKind::Layered, refused),
+                expected,
+                "{refused}"
+            );
         }
-        let memory = find(FileSystem::Memory, io::ErrorKind::Other);
+        let memory = find(FileSystemKind::Memory, io::ErrorKind::Other);
         assert_eq!(memory, Found::OfAll(facts(Means::Memory, false)));
         // What is behind the mapped part is not there, as a page that went at once.
-        let mapping = Mapping::new(&disk, 4096).unwrap();
-        let map = |at| find_out(&disk, FileSystem::Layered, (at, 1), || Ok(&mapping));
+        let mapping = ResidencyMapping::new(&disk, 4096).unwrap();
+        let map = |at| find_out(&disk, FileSystemKind::Layered, (at, 1), || Ok(&mapping));
         assert_eq!(map(0), Found::OfAll(facts(Means::Mapped, false)));
         assert_eq!(map(4096), Found::OfOne(layered));
     }

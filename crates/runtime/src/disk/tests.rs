@@ -30,7 +30,7 @@ fn byte(at: u64) -> u8 {
 }
 
 fn written(len: u64) -> File {
-    let mut file = file::nameless(&std::env::temp_dir()).unwrap();
+    let mut file = file::unnamed_temp_file(&std::env::temp_dir()).unwrap();
     let content: Vec<u8> = (0..len).map(byte).collect();
     file.write_all(&content).unwrap();
     file.sync_all().unwrap();
@@ -60,7 +60,7 @@ fn counted(len: u64, pool: &Pool) -> Option<Arc<DiskFile>> {
 
 /// Drops the file's pages, and waits until they are seen to be gone: an answer stands for a moment.
 fn evict(file: &DiskFile) {
-    pages::drop_cached(file.file().unwrap()).unwrap();
+    page_cache::drop_cached_pages(file.file().unwrap()).unwrap();
     let deadline = Instant::now() + SOON;
     while (0..4).any(|chunk| file.resident(chunk * CHUNK_BYTES, 1) > 0) {
         assert!(Instant::now() < deadline, "not dropped");
@@ -68,9 +68,9 @@ fn evict(file: &DiskFile) {
     }
     // A page that was tried at the moment when it went has been read again.
     let on_disk = file.file().unwrap();
-    while pages::cached_pages(on_disk, 0, 4 * CHUNK_BYTES).unwrap() > 0 {
+    while page_cache::cached_pages(on_disk, 0, 4 * CHUNK_BYTES).unwrap() > 0 {
         assert!(Instant::now() < deadline, "not dropped");
-        pages::drop_cached(on_disk).unwrap();
+        page_cache::drop_cached_pages(on_disk).unwrap();
     }
 }
 
@@ -78,7 +78,7 @@ fn evict(file: &DiskFile) {
 fn a_file_is_read_whole_whatever_it_lies_on() {
     let len = CHUNK_BYTES + 100_000;
     let memory = {
-        let fd = file::in_memory("test", b"").unwrap();
+        let fd = file::memfd_with_content("test", b"").unwrap();
         let mut file = File::from(fd);
         let content: Vec<u8> = (0..len).map(byte).collect();
         file.write_all(&content).unwrap();
@@ -679,7 +679,7 @@ fn a_file_is_closed_in_the_pool_unless_that_is_known_to_be_quick() {
 
 #[test]
 fn that_a_file_is_the_same_is_remembered_for_a_millisecond_and_no_longer() {
-    let file = file::in_memory("same", b"content").unwrap();
+    let file = file::memfd_with_content("same", b"content").unwrap();
     let file = DiskFile::new(File::from(file), Pool::new("disk", 1, 1));
     assert!(!file.is_still(|_| false));
     let began = clock::now();

@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::path::Path;
 use std::sync::LazyLock;
 
-use penstock_sys::pages;
+use penstock_sys::page_cache;
 
 /// What it means to have waited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,14 +49,14 @@ pub(super) fn has_waited(took_us: u64, doubt: Doubt) -> bool {
         return false;
     }
     SENDINGS.set(0);
-    let blocks = pages::blocks_read();
+    let blocks = page_cache::blocks_read();
     BLOCKS.set(Some(blocks));
     blocks != before || (took_us >= WAITED_US && (doubt == Doubt::Cheap || !*IS_COUNTED))
 }
 
 /// What this thread has read so far was a try's doing, for which nobody waited.
 pub(super) fn forget() {
-    BLOCKS.set(Some(pages::blocks_read()));
+    BLOCKS.set(Some(page_cache::blocks_read()));
 }
 
 #[cfg(test)]
@@ -78,7 +78,7 @@ mod tests {
     fn what_was_read_is_a_wait_however_short_at_the_latest_some_sendings_later() {
         forget();
         // As if so much had been read since.
-        let read = || BLOCKS.set(Some(pages::blocks_read() + 1));
+        let read = || BLOCKS.set(Some(page_cache::blocks_read() + 1));
         read();
         assert!(has_waited(SENDING_US, Doubt::Cheap) && !has_waited(SENDING_US, Doubt::Cheap));
         read();

@@ -53,7 +53,7 @@ impl Mailbox {
             letters: Mutex::new(Some(Vec::new())),
             has_letters: AtomicBool::new(false),
             is_asleep: AtomicBool::new(false),
-            bell: poll::bell()?,
+            bell: poll::create_wake_fd()?,
             set: poll::create()?,
         })
     }
@@ -74,7 +74,7 @@ impl Mailbox {
     pub(super) fn post(&self, letter: Letter) {
         self.leave(letter);
         if self.is_asleep.load(Ordering::SeqCst) && self.is_asleep.swap(false, Ordering::SeqCst) {
-            poll::ring(self.bell.as_fd());
+            poll::wake(self.bell.as_fd());
         }
     }
 

@@ -153,7 +153,7 @@ fn a_task_that_panics_ends_and_nothing_else_does() {
 #[test]
 fn tasks_that_wake_each_other_do_not_keep_news_of_the_kernel_waiting() {
     run(async {
-        let (ours, theirs) = net::worker_pair().unwrap();
+        let (ours, theirs) = net::worker_socket_pair().unwrap();
         let stream = Stream::new(ours).unwrap();
         let busy = spawn_joined(poll_fn(|cx| {
             cx.waker().wake_by_ref();
@@ -175,7 +175,7 @@ fn tasks_that_wake_each_other_do_not_keep_news_of_the_kernel_waiting() {
 #[test]
 fn one_that_always_finds_something_ready_lets_others_have_their_turn() {
     run(async {
-        let (ours, theirs) = net::worker_pair().unwrap();
+        let (ours, theirs) = net::worker_socket_pair().unwrap();
         let stream = Stream::new(ours).unwrap();
         let stop = Arc::new(AtomicUsize::new(0));
         let is_stopped = Arc::clone(&stop);
@@ -285,7 +285,7 @@ fn what_runs_when_a_loop_ends_is_dropped_there_with_what_that_begins() {
 fn a_stream_may_end_or_move_on_another_thread_than_its_own() {
     let loops = Loops::start(1).unwrap();
     run(async {
-        let (ours, theirs) = net::worker_pair().unwrap();
+        let (ours, theirs) = net::worker_socket_pair().unwrap();
         let stream = Stream::new(ours).unwrap();
         let (tell, told) = oneshot::channel();
         loops.handles()[0].spawn(async move {
@@ -301,7 +301,7 @@ fn a_stream_may_end_or_move_on_another_thread_than_its_own() {
         assert_eq!(count, 5);
         // Places of what was closed elsewhere are used again.
         for _ in 0..100 {
-            let (ours, _theirs) = net::worker_pair().unwrap();
+            let (ours, _theirs) = net::worker_socket_pair().unwrap();
             let stream = Stream::new(ours).unwrap();
             std::thread::spawn(move || drop(stream)).join().unwrap();
             yield_now().await;

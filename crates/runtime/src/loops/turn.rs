@@ -189,11 +189,11 @@ impl Here {
         // Refused only of what is no set. A loop that could not wait would spin, as it would if it panicked.
         let _ = match is_idle && kernel.mail.may_sleep() {
             true => {
-                let waited = poll::wait_long(set, events);
+                let waited = poll::wait_for_events(set, events);
                 kernel.mail.awake();
                 waited
             }
-            false => poll::wait_now(set, events),
+            false => poll::take_events(set, events),
         };
         for event in events.iter() {
             match event.token {
@@ -262,7 +262,7 @@ pub(super) fn run<F: Future>(kernel: Kernel, main: F) -> F::Output {
         };
         here.ready.borrow_mut().push_back(Key::MAIN);
         let mut letters = Vec::new();
-        let mut events = Vec::with_capacity(poll::EVENTS_MAX);
+        let mut events = Vec::with_capacity(poll::MAX_EVENTS);
         loop {
             if let Some(output) = here.run_tasks(&mut main, &mail, &mut letters) {
                 return output;

@@ -9,7 +9,7 @@
 //!   cannot make a step lead elsewhere.
 //! - `..` never asks the kernel for a parent: the folders above are opened anew from the root, by the
 //!   names that led down.
-//! - A path has at most [`STEPS_MAX`] steps, links and their texts included.
+//! - A path has at most [`MAX_STEPS`] steps, links and their texts included.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -23,13 +23,13 @@ use rustix::io::Errno;
 use super::Symlinks;
 
 /// Links in one path, as many as the kernel follows (path_resolution(7)).
-const LINKS_MAX: usize = 40;
+const MAX_LINKS: usize = 40;
 
 /// Longest path, its end included (path_resolution(7)).
-const PATH_BYTES: usize = 4096;
+const MAX_PATH_BYTES: usize = 4096;
 
-/// Opens for one path: one of [`PATH_BYTES`] has at most half as many names.
-const STEPS_MAX: usize = 4096;
+/// Opens for one path: one of [`MAX_PATH_BYTES`] has at most half as many names.
+const MAX_STEPS: usize = 4096;
 
 /// Opens `relative` beneath `root` as `openat2` does with `RESOLVE_BENEATH`, with links as said. Blocks.
 pub(super) fn open(
@@ -41,18 +41,18 @@ pub(super) fn open(
     if relative.starts_with(b"/") {
         return Err(Errno::XDEV);
     }
-    if relative.len() >= PATH_BYTES {
+    if relative.len() >= MAX_PATH_BYTES {
         return Err(Errno::NAMETOOLONG);
     }
     if relative.contains(&0) {
         return Err(Errno::INVAL);
     }
-    let mut walk = Walk {
+    let mut walk = PathWalk {
         root,
         base: None,
-        folder: None,
+        dir: None,
         names: Vec::new(),
-        todo: Vec::new(),
+        remaining_names: Vec::new(),
         symlinks,
         links: 0,
         steps: 0,
@@ -62,35 +62,35 @@ pub(super) fn open(
 }
 
 /// A path under way.
-struct Walk<'r> {
+struct PathWalk<'r> {
     root: BorrowedFd<'r>,
     /// Where names start instead, once a link has led out of the root.
     base: Option<OwnedFd>,
     /// The folder that was reached; the start when none.
-    folder: Option<OwnedFd>,
+    dir: Option<OwnedFd>,
     /// The names that led to it from the start, none of them a link.
     names: Vec<Vec<u8>>,
     /// The names to come, the next one last.
-    todo: Vec<Vec<u8>>,
+    remaining_names: Vec<Vec<u8>>,
     symlinks: Symlinks,
     links: usize,
     steps: usize,
 }
 
-impl Walk<'_> {
+impl PathWalk<'_> {
     /// Puts the names of a path before those to come. Each end with a slash is a `.`, which wants a folder.
     fn push(&mut self, path: &[u8]) {
         let parts = path.split(|byte| *byte == b'/').rev();
         let parts = parts.map(|part| if part.is_empty() { b"." } else { part });
-        self.todo.extend(parts.map(<[u8]>::to_vec));
+        self.remaining_names.extend(parts.map(<[u8]>::to_vec));
     }
 
     fn run(&mut self, flags: OFlags) -> Result<File, Errno> {
-        while let Some(name) = self.todo.pop() {
-            let is_last = self.todo.is_empty();
+        while let Some(name) = self.remaining_names.pop() {
+            let is_last = self.remaining_names.is_empty();
             match name.as_slice() {
                 b"." => {}
-                b".." => self.climb()?,
+                b".." => self.go_up()?,
                 name if is_last => match self.open_at(name, flags | OFlags::NOFOLLOW) {
                     // A link, or with O_DIRECTORY what is none.
                     Err(error @ (Errno::LOOP | Errno::NOTDIR)) => self.follow(name, error)?,
@@ -105,9 +105,9 @@ impl Walk<'_> {
     }
 
     fn descend(&mut self, name: &[u8]) -> Result<(), Errno> {
-        match self.open_at(name, FOLDER) {
+        match self.open_at(name, DIR_FLAGS) {
             Ok(folder) => {
-                self.folder = Some(folder);
+                self.dir = Some(folder);
                 self.names.push(name.to_vec());
                 Ok(())
             }
@@ -119,12 +119,12 @@ impl Walk<'_> {
     /// Goes on with the text of a link; with `otherwise` as the answer if it is none.
     fn follow(&mut self, name: &[u8], otherwise: Errno) -> Result<(), Errno> {
         let path = Path::new(OsStr::from_bytes(name));
-        let text = match rustix::fs::readlinkat(self.at(), path, Vec::new()) {
+        let text = match rustix::fs::readlinkat(self.current_dir(), path, Vec::new()) {
             Err(Errno::INVAL) => return Err(otherwise),
             text => text?,
         };
         self.links += 1;
-        if self.symlinks == Symlinks::Never || self.links > LINKS_MAX {
+        if self.symlinks == Symlinks::Never || self.links > MAX_LINKS {
             return Err(Errno::LOOP);
         }
         let text = text.as_bytes();
@@ -132,60 +132,60 @@ impl Walk<'_> {
             if self.symlinks != Symlinks::Anywhere {
                 return Err(Errno::XDEV);
             }
-            self.start_at(open_folder(rustix::fs::CWD, b"/")?);
+            self.restart_at(open_dir(rustix::fs::CWD, b"/")?);
         }
         self.push(text);
         Ok(())
     }
 
     /// Goes to the folder above.
-    fn climb(&mut self) -> Result<(), Errno> {
+    fn go_up(&mut self) -> Result<(), Errno> {
         if self.names.pop().is_none() {
             if self.symlinks != Symlinks::Anywhere {
                 return Err(Errno::XDEV);
             }
             // A link may lead above the root; the folder above that of the system is itself.
-            let above = self.open_at(b"..", FOLDER)?;
-            self.start_at(above);
+            let above = self.open_at(b"..", DIR_FLAGS)?;
+            self.restart_at(above);
             return Ok(());
         }
-        self.folder = None;
+        self.dir = None;
         for name in self.names.clone() {
-            self.folder = Some(self.open_at(&name, FOLDER)?);
+            self.dir = Some(self.open_at(&name, DIR_FLAGS)?);
         }
         Ok(())
     }
 
-    fn start_at(&mut self, base: OwnedFd) {
+    fn restart_at(&mut self, base: OwnedFd) {
         self.base = Some(base);
-        self.folder = None;
+        self.dir = None;
         self.names.clear();
     }
 
-    fn at(&self) -> BorrowedFd<'_> {
+    fn current_dir(&self) -> BorrowedFd<'_> {
         let base = self.base.as_ref().map_or(self.root, AsFd::as_fd);
-        self.folder.as_ref().map_or(base, AsFd::as_fd)
+        self.dir.as_ref().map_or(base, AsFd::as_fd)
     }
 
     fn open_at(&mut self, name: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
         self.steps += 1;
-        if self.steps > STEPS_MAX {
+        if self.steps > MAX_STEPS {
             return Err(Errno::LOOP);
         }
         let name = Path::new(OsStr::from_bytes(name));
-        rustix::fs::openat(self.at(), name, flags, Mode::empty())
+        rustix::fs::openat(self.current_dir(), name, flags, Mode::empty())
     }
 }
 
 /// How a folder on the way is opened.
-const FOLDER: OFlags = OFlags::PATH
+const DIR_FLAGS: OFlags = OFlags::PATH
     .union(OFlags::DIRECTORY)
     .union(OFlags::NOFOLLOW)
     .union(OFlags::CLOEXEC);
 
-fn open_folder(at: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno> {
+fn open_dir(at: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno> {
     let name = Path::new(OsStr::from_bytes(name));
-    rustix::fs::openat(at, name, FOLDER, Mode::empty())
+    rustix::fs::openat(at, name, DIR_FLAGS, Mode::empty())
 }
 
 #[cfg(test)]

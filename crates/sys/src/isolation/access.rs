@@ -17,7 +17,7 @@ use std::sync::OnceLock;
 use libc::sock_filter;
 use rustix::fs::{FileType, Mode, OFlags};
 
-use super::{MissingPart, filter, port_filter};
+use super::{MissingIsolation, port_filter, seccomp};
 
 /// What a program may use; what is `None` has no limit.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -140,12 +140,12 @@ const ASK_VERSION: libc::c_long = 1;
 /// denied by every domain.
 pub(super) const SCOPES: u64 = 1 | 2;
 
-const FILES: MissingPart = MissingPart {
+const FILES: MissingIsolation = MissingIsolation {
     name: "Landlock (Linux 5.13)",
     allows: "`read_paths` and `write_paths` of an application limit nothing",
 };
 
-const PORTS: MissingPart = MissingPart {
+const PORTS: MissingIsolation = MissingIsolation {
     name: "Landlock with ports (Linux 6.7)",
     allows: "`connect_ports` and `bind_ports` of an application limit nothing",
 };
@@ -233,7 +233,7 @@ pub(crate) struct OpenAccess {
 impl Access {
     /// What this kernel, or a sandbox around us, lacks of these limits.
     #[must_use]
-    pub fn missing(&self) -> Vec<MissingPart> {
+    pub fn missing(&self) -> Vec<MissingIsolation> {
         let has_ports = self.connect_ports.is_some() || self.bind_ports.is_some();
         let files = (self.files.is_some() && !has_file_rules()).then_some(FILES);
         let ports = (has_ports && !has_port_rules()).then_some(PORTS);
@@ -375,7 +375,7 @@ impl OpenAccess {
         checked(unsafe {
             libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0)
         })?;
-        self.port_filter.as_deref().map_or(Ok(()), filter::install)
+        self.port_filter.as_deref().map_or(Ok(()), seccomp::install)
     }
 }
 

@@ -9,7 +9,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use super::filter::{self, Call, Guard};
+use super::seccomp::{self, Call, Guard};
 
 /// A call that waits for its answer.
 #[derive(Debug, Clone, Copy)]
@@ -84,7 +84,7 @@ pub(crate) fn receive(listener: BorrowedFd<'_>) -> Option<Notification> {
     Some(Notification {
         id: message.id,
         thread: message.pid,
-        call: filter::is_native(data.arch, number).then_some(number),
+        call: seccomp::is_native(data.arch, number).then_some(number),
         arguments: [first, second, third].map(|argument| argument as u32),
     })
 }
@@ -246,7 +246,7 @@ pub(crate) fn signal_of(call: u32, arguments: [u32; 3]) -> Option<u32> {
 /// The name of a call that a sandbox refuses.
 pub(crate) fn name(call: u32) -> Option<&'static str> {
     let lists = [
-        filter::OF_THE_SYSTEM,
+        seccomp::SYSTEM_CALLS,
         WITH_PROCESS,
         WITH_LIMITS,
         WITH_PRIORITY,

@@ -12,7 +12,7 @@
 use libc::{BPF_ABS, BPF_JEQ, BPF_JGE, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_RET, BPF_W};
 use libc::{c_long, sock_filter};
 
-use super::filter::{ARCHITECTURE, ARCHITECTURE_AT, ARGUMENT_AT, NUMBER_AT, X32};
+use super::seccomp::{ARCHITECTURE, ARCHITECTURE_AT, ARGUMENT_AT, NUMBER_AT, X32};
 
 /// TCP by other names: SMC falls back to TCP, a connection of MPTCP is one of TCP.
 const SMC_FAMILY: u32 = 43;
@@ -103,7 +103,7 @@ mod tests {
     use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
     use std::os::unix::net::UnixStream;
 
-    use super::super::filter;
+    use super::super::seccomp;
 
     fn socket(family: i32, protocol: i32) -> io::Result<OwnedFd> {
         #[expect(unsafe_code, reason = "no safe wrapper has these protocols")]
@@ -145,7 +145,7 @@ mod tests {
         let port = listener.local_addr().unwrap().port();
         let within = std::thread::spawn(move || {
             rustix::thread::set_no_new_privs(true).unwrap();
-            filter::install(&filter).unwrap();
+            seccomp::install(&filter).unwrap();
             for (family, protocol) in [(libc::AF_INET, 262), (libc::AF_INET6, 262)]
                 .into_iter()
                 .chain([(libc::AF_INET, 256), (43, 0), (43, 1)])

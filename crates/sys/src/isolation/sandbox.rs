@@ -18,46 +18,46 @@ use rustix::io::Errno;
 use rustix::process::Pid;
 
 use super::access::{OpenAccess, SCOPES};
-use super::filter::{self, OF_THE_SYSTEM, Refusal, Rules};
 use super::listener;
+use super::seccomp::{self, Refusal, SYSTEM_CALLS, SeccompRules};
 
 /// The walls around one program: which of them this kernel has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sandbox {
-    has_domain: bool,
-    has_filter: bool,
+    has_landlock: bool,
+    has_seccomp: bool,
     has_reports: bool,
 }
 
 /// A part that this kernel, or a sandbox around us, does not have, and what an application may do
 /// then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MissingPart {
+pub struct MissingIsolation {
     /// What it is.
     pub name: &'static str,
     /// What is not prevented without it.
     pub allows: &'static str,
 }
 
-const DOMAIN: MissingPart = MissingPart {
+const LANDLOCK: MissingIsolation = MissingIsolation {
     name: "Landlock with scopes (Linux 6.12)",
     allows: "an application may signal, and read the memory of, other applications of its user, and \
              signal the server by the numbers of its threads",
 };
 
-const FILTER: MissingPart = MissingPart {
+const SECCOMP: MissingIsolation = MissingIsolation {
     name: "seccomp filters",
     allows: "an application may make system calls that it does not need, such as ptrace and bpf",
 };
 
-const REPORTS: MissingPart = MissingPart {
+const REPORTS: MissingIsolation = MissingIsolation {
     name: "seccomp notifications (Linux 5.9)",
     allows: "system calls that an application is refused are refused, but not named in the log",
 };
 
 /// What is missing here. Tried once, by a thread that ends with it.
-pub fn missing() -> &'static [MissingPart] {
-    static MISSING: OnceLock<Vec<MissingPart>> = OnceLock::new();
+pub fn missing_isolation() -> &'static [MissingIsolation] {
+    static MISSING: OnceLock<Vec<MissingIsolation>> = OnceLock::new();
     MISSING.get_or_init(|| {
         // Each holds for the thread alone that enters it.
         let tried = std::thread::Builder::new()
@@ -65,44 +65,44 @@ pub fn missing() -> &'static [MissingPart] {
             .spawn(try_parts);
         let tried = tried.map(std::thread::JoinHandle::join);
         match tried {
-            Ok(Ok(missing)) => missing,
+            Ok(Ok(missing)) => missing_isolation,
             // Without a thread to try it with, nothing is entered that may fail.
-            _ => vec![DOMAIN, FILTER, REPORTS],
+            _ => vec![LANDLOCK, SECCOMP, REPORTS],
         }
     })
 }
 
-fn try_parts() -> Vec<MissingPart> {
+fn try_parts() -> Vec<MissingIsolation> {
     let mut missing = Vec::new();
     let entered = rustix::thread::set_no_new_privs(true).map_err(io::Error::from);
     let entered = entered.and_then(|()| OpenAccess::default().enter(SCOPES));
-    missing.extend(entered.is_err().then_some(DOMAIN));
+    missing_isolation.extend(entered.is_err().then_some(LANDLOCK));
     // First the one with a listener: there is one listener at most.
     // The longest ones.
     let filters = Filters::guarding_beside(&[], false);
     let has_reports = listener::is_supported()
         && (filters.install_reporting())
             .is_ok_and(|listener| listener::tells_end(listener.as_fd()));
-    missing.extend(filters.install_silent().is_err().then_some(FILTER));
-    missing.extend((!has_reports).then_some(REPORTS));
-    missing
+    missing_isolation.extend(filters.install_silent().is_err().then_some(SECCOMP));
+    missing_isolation.extend((!has_reports).then_some(REPORTS));
+    missing_isolation
 }
 
 impl Sandbox {
     /// Every part that this kernel has.
     #[must_use]
     pub fn available() -> Self {
-        let missing = missing();
+        let missing = missing_isolation();
         Self {
-            has_domain: !missing.contains(&DOMAIN),
-            has_filter: !missing.contains(&FILTER),
-            has_reports: !missing.contains(&REPORTS),
+            has_landlock: !missing_isolation.contains(&LANDLOCK),
+            has_seccomp: !missing_isolation.contains(&SECCOMP),
+            has_reports: !missing_isolation.contains(&REPORTS),
         }
     }
 
     /// The same in one byte, which is never 0.
     pub(crate) fn encode(self) -> u8 {
-        let parts = [self.has_domain, self.has_filter, self.has_reports];
+        let parts = [self.has_landlock, self.has_seccomp, self.has_reports];
         let bits = parts.into_iter().zip(1..);
         bits.fold(1, |byte, (part, bit)| byte | u8::from(part) << bit)
     }
@@ -111,8 +111,8 @@ impl Sandbox {
     pub(crate) fn decode(byte: u8) -> Option<Self> {
         let has = |bit: u8| byte & (1 << bit) != 0;
         (byte < 16 && has(0)).then_some(Self {
-            has_domain: has(1),
-            has_filter: has(2),
+            has_landlock: has(1),
+            has_seccomp: has(2),
             has_reports: has(3),
         })
     }
@@ -130,8 +130,8 @@ impl Sandbox {
         is_watched: bool,
     ) -> io::Result<Option<OwnedFd>> {
         rustix::thread::set_no_new_privs(true)?;
-        access.enter(if self.has_domain { SCOPES } else { 0 })?;
-        if !self.has_filter {
+        access.enter(if self.has_landlock { SCOPES } else { 0 })?;
+        if !self.has_seccomp {
             return Ok(None);
         }
         if self.has_reports && is_watched {
@@ -152,29 +152,29 @@ pub(crate) struct Filters {
 impl Filters {
     /// Those that guard these processes.
     pub(crate) fn guarding(processes: &[u32]) -> Self {
-        Self::guarding_beside(processes, !missing().contains(&DOMAIN))
+        Self::guarding_beside(processes, !missing_isolation().contains(&LANDLOCK))
     }
 
     /// The same beside a Landlock domain with scopes, or without.
     fn guarding_beside(processes: &[u32], has_scopes: bool) -> Self {
         let mut guards = listener::guards(processes);
         let denied: &[_] = match has_scopes {
-            true => &[OF_THE_SYSTEM],
-            false => &[OF_THE_SYSTEM, listener::WITH_PROCESS_FILE],
+            true => &[SYSTEM_CALLS],
+            false => &[SYSTEM_CALLS, listener::WITH_PROCESS_FILE],
         };
         if !has_scopes {
             guards.extend(listener::guards_of_file_signals(processes));
         }
-        let rules = |refusal| Rules {
+        let rules = |refusal| SeccompRules {
             denied,
-            missing: &[],
+            unsupported: &[],
             only_threads: false,
             own_limits_only: true,
             guards: &guards,
             refusal,
         };
         // There are none on a processor whose calls are not known here.
-        let make = |refusal| filter::make(rules(refusal));
+        let make = |refusal| seccomp::build(rules(refusal));
         Self {
             reporting: make(Refusal::Report),
             silent: make(Refusal::Error),
@@ -189,11 +189,11 @@ impl Filters {
     }
 
     fn install_reporting(&self) -> io::Result<OwnedFd> {
-        filter::install_reporting(self.reporting.as_deref().ok_or(Errno::NOSYS)?)
+        seccomp::install_reporting(self.reporting.as_deref().ok_or(Errno::NOSYS)?)
     }
 
     fn install_silent(&self) -> io::Result<()> {
-        filter::install(self.silent.as_deref().ok_or(Errno::NOSYS)?)
+        seccomp::install(self.silent.as_deref().ok_or(Errno::NOSYS)?)
     }
 }
 
@@ -214,11 +214,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_are_told_in_one_byte() {
+    fn parts_are_encoded_in_one_byte() {
         for parts in 0..8 {
             let sandbox = Sandbox {
-                has_domain: parts & 1 != 0,
-                has_filter: parts & 2 != 0,
+                has_landlock: parts & 1 != 0,
+                has_seccomp: parts & 2 != 0,
                 has_reports: parts & 4 != 0,
             };
             assert_eq!(Sandbox::decode(sandbox.encode()), Some(sandbox));
@@ -231,7 +231,7 @@ mod tests {
     #[test]
     fn a_sandbox_that_nobody_watches_guards_the_same_processes() {
         let sandbox = Sandbox::available();
-        if !sandbox.has_filter {
+        if !sandbox.has_seccomp {
             return;
         }
         let entered = std::thread::spawn(move || {
@@ -262,14 +262,14 @@ mod tests {
 
     #[test]
     fn without_scopes_no_file_signals_a_guarded_process() {
-        if !Sandbox::available().has_filter {
+        if !Sandbox::available().has_seccomp {
             return;
         }
         let entered = std::thread::spawn(|| {
             let this = libc::c_long::from(std::process::id());
             let filters = Filters::guarding_beside(&[std::process::id()], false);
             rustix::thread::set_no_new_privs(true).unwrap();
-            let (fd, _other) = crate::handover::pair().unwrap();
+            let (fd, _other) = crate::fd_packets::packet_pair().unwrap();
             filters.install_silent().unwrap();
             let fd = libc::c_long::from(std::os::fd::AsRawFd::as_raw_fd(&fd));
             let calls = [
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sandbox_holds_for_its_thread_alone() {
+    fn a_sandbox_applies_to_its_thread_only() {
         let sandbox = Sandbox::available();
         let entered = std::thread::spawn(move || {
             let filters = Filters::guarding_this_process();
@@ -312,7 +312,7 @@ mod tests {
         assert_eq!(done, -1);
         // Without a filter it is the path that is wrong, at least for root.
         assert!(
-            !sandbox.has_filter || error == Some(libc::EPERM),
+            !sandbox.has_seccomp || error == Some(libc::EPERM),
             "{error:?}"
         );
         assert!(!rustix::thread::no_new_privs().unwrap());

@@ -24,14 +24,14 @@ const STACK_BYTES: usize = 64 * 1024;
 ///
 /// # Errors
 /// `ESRCH` when there is no such process, or that descriptors or threads ran out.
-pub(super) fn watch(child: Pid) -> io::Result<OwnedFd> {
+pub(super) fn open_exit_fd(child: Pid) -> io::Result<OwnedFd> {
     if kernel::has_pidfd() {
         return Ok(rustix::process::pidfd_open(child, PidfdFlags::empty())?);
     }
-    watch_by_thread(child)
+    open_exit_fd_by_thread(child)
 }
 
-fn watch_by_thread(child: Pid) -> io::Result<OwnedFd> {
+fn open_exit_fd_by_thread(child: Pid) -> io::Result<OwnedFd> {
     // Asked first, as `pidfd_open` does.
     rustix::process::test_kill_process(child)?;
     let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
@@ -64,18 +64,18 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_tells_the_end_of_a_child_and_leaves_its_status() {
+    fn the_thread_reports_an_exit_and_does_not_reap() {
         let mut shell = Command::new("sh");
         let shell = shell.args(["-c", "read x; exit 7"]);
         let mut child = shell.stdin(std::process::Stdio::piped()).spawn().unwrap();
         let pid = Pid::from_child(&child);
-        let event = watch_by_thread(pid).unwrap();
+        let event = open_exit_fd_by_thread(pid).unwrap();
         assert!(!is_readable(&event, Duration::ZERO));
         drop(child.stdin.take());
         assert!(is_readable(&event, Duration::from_secs(10)));
         assert!(is_readable(&event, Duration::ZERO), "from then on");
         assert_eq!(child.wait().unwrap().code(), Some(7));
-        let gone = watch_by_thread(pid).unwrap_err();
+        let gone = open_exit_fd_by_thread(pid).unwrap_err();
         assert_eq!(gone.raw_os_error(), Some(libc::ESRCH));
     }
 }

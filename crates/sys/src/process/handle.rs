@@ -1,6 +1,6 @@
 //! A hand on one process, for signals that cannot reach another one.
 //!
-//! Given out by `Started`, kept by whoever may have to end the process. What must stay true: nothing is sent to a
+//! Given out by `SpawnedProcess`, kept by whoever may have to end the process. What must stay true: nothing is sent to a
 //! number whose process has been reaped; a process that has left its group is reached all the same.
 
 use std::io;
@@ -9,22 +9,26 @@ use std::sync::Arc;
 
 use rustix::process::{Pid, Signal};
 
-use super::orphans::Mark;
-use super::{as_pid, kill_group};
+use super::orphans::ReapedFlag;
+use super::{kill_group, to_pid};
 use crate::kernel;
 
 /// A hand on a process, for signals. It means this process and no other, also after its end, when its number
 /// may be another's.
 #[derive(Debug, Clone)]
-pub struct Handle {
+pub struct ProcessHandle {
     pid: u32,
     process: Arc<OwnedFd>,
-    mark: Mark,
+    reaped_flag: ReapedFlag,
 }
 
-impl Handle {
-    pub(super) fn new(pid: u32, process: Arc<OwnedFd>, mark: Mark) -> Self {
-        Self { pid, process, mark }
+impl ProcessHandle {
+    pub(super) fn new(pid: u32, process: Arc<OwnedFd>, mark: ReapedFlag) -> Self {
+        Self {
+            pid,
+            process,
+            reaped_flag: mark,
+        }
     }
 
     /// Its process id.
@@ -44,7 +48,7 @@ impl Handle {
     ///
     /// # Errors
     /// When it is gone.
-    pub fn ask_for_stacks(&self) -> io::Result<()> {
+    pub fn request_stack_dump(&self) -> io::Result<()> {
         self.signal(Signal::QUIT)
     }
 
@@ -62,7 +66,7 @@ impl Handle {
     ///
     /// # Errors
     /// When it is gone.
-    pub fn kill_alone(&self) -> io::Result<()> {
+    pub fn kill_process(&self) -> io::Result<()> {
         self.signal(Signal::KILL)
     }
 
@@ -72,13 +76,13 @@ impl Handle {
     /// # Errors
     /// When it is gone.
     pub fn kill_group(&self) -> io::Result<()> {
-        self.mark.unless_given_up(|| kill_group(self.pid))
+        self.reaped_flag.if_not_reaped(|| kill_group(self.pid))
     }
 
     /// Does something with its number while that is certainly its own.
     pub(super) fn unless_reaped(&self, act: impl FnOnce(Pid) -> io::Result<()>) -> io::Result<()> {
-        let pid = as_pid(self.pid)?;
-        self.mark.unless_given_up(|| act(pid))
+        let pid = to_pid(self.pid)?;
+        self.reaped_flag.if_not_reaped(|| act(pid))
     }
 
     /// Sends it a signal; without descriptors of processes only as long as somebody waits for it.

@@ -23,7 +23,7 @@
 
 mod child;
 pub(crate) mod fuzzing;
-mod order;
+mod launch_order;
 mod privileges;
 mod refusals;
 mod starting;
@@ -39,19 +39,20 @@ use rustix::net::Shutdown;
 use rustix::process::{Pid, Signal, WaitIdOptions, getpid};
 
 use self::child::{Helpers, Surroundings};
-use self::order::{Lifetime, Order};
+use self::launch_order::{LaunchOrder, Lifetime};
 use self::refusals::Refusals;
 pub use self::refusals::{LauncherReport, RefusedCall};
 pub use self::starting::{Starting, Step};
-use super::orphans::{Known, known};
+use super::orphans::{TrackedChild, track_child};
 use super::successor::Successor;
 use super::{
-    Launch, Started, as_pid, become_subreaper, exit_watch, output_pipe, successor, wait_by,
+    ProcessSpec, SpawnedProcess, become_subreaper, exit_watch, output_pipe, successor, to_pid,
+    wait_for_exit,
 };
+use crate::account::Account;
 use crate::cgroup::Group;
-use crate::identity::Account;
 use crate::isolation::Access;
-use crate::{daemon, handover, isolation};
+use crate::{daemon, fd_packets, isolation};
 
 /// How long the launcher may take to be ready for orders.
 const SET_UP_TIMEOUT: Duration = Duration::from_secs(15);
@@ -60,10 +61,10 @@ const SET_UP_TIMEOUT: Duration = Duration::from_secs(15);
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long its end may take.
-const END_TIMEOUT: Duration = Duration::from_secs(2);
+const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Longest answer: a kind and the text of an error.
-const ANSWER_BYTES: usize = 1024;
+const MAX_REPLY_BYTES: usize = 1024;
 
 /// Tells a process that it may run its program.
 const GO: &[u8] = b"g";
@@ -76,7 +77,7 @@ pub struct Privileges {
     /// Users of applications.
     pub accounts: Vec<Account>,
     /// How the next server is started: its command, and the variable that names its socket.
-    pub successor: Option<(Command, OsString)>,
+    pub successor: Option<(CommandLine, OsString)>,
     /// Whose programs may go without a sandbox; `None` are those of the server's user.
     pub unconfined: Vec<Option<String>>,
     /// What bounds the programs of each application.
@@ -85,7 +86,7 @@ pub struct Privileges {
 
 /// A command line and its surroundings.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Command {
+pub struct CommandLine {
     /// The program, by its path.
     pub program: PathBuf,
     /// Its arguments.
@@ -110,7 +111,7 @@ pub struct Launcher {
 #[derive(Debug)]
 struct Life {
     /// The launcher among our children.
-    known: Known,
+    known: TrackedChild,
     /// Why it takes no more orders, once that is so.
     end: Option<String>,
 }
@@ -125,13 +126,13 @@ impl Launcher {
         privileges: &Privileges,
         set_up: impl FnOnce() -> io::Result<()>,
     ) -> io::Result<Self> {
-        daemon::check_alone()?;
+        daemon::check_single_threaded()?;
         // Before the fork: only descendants that come later look for a subreaper.
         become_subreaper()?;
-        let (ours, theirs) = handover::pair()?;
-        let (refusals, reports) = handover::pair()?;
+        let (ours, theirs) = fd_packets::packet_pair()?;
+        let (refusals, reports) = fd_packets::packet_pair()?;
         let server = getpid();
-        let (pid, known) = known(|_| {
+        let (pid, known) = track_child(|_| {
             #[expect(unsafe_code, reason = "there is no safe fork")]
             // SAFETY: this is the only thread, so that no lock is held and no state half written in the
             // child, which never returns from here.
@@ -140,20 +141,22 @@ impl Launcher {
                 0 => {
                     let prepared = become_launcher([&theirs, &reports])
                         .and_then(|()| set_up())
-                        .and_then(|()| privileges.give_up())
-                        .and_then(|()| die_with(server));
-                    let served = answer(&theirs, &Answer::of(prepared.map(|()| 0)))
-                        .and_then(|()| Refusals::new(reports, server))
-                        .and_then(|refusals| serve(&theirs, server, privileges, refusals));
+                        .and_then(|()| privileges.drop_root())
+                        .and_then(|()| die_with_server(server));
+                    let served =
+                        send_reply(&theirs, &LaunchReply::from_result(prepared.map(|()| 0)))
+                            .and_then(|()| Refusals::new(reports, server))
+                            .and_then(|refusals| serve(&theirs, server, privileges, refusals));
                     privileges.groups.iter().for_each(Group::remove);
-                    exit(served.is_ok())
+                    exit_process(served.is_ok())
                 }
                 pid => Ok((pid.unsigned_abs(), pid.unsigned_abs())),
             }
         })?;
-        let mut buffer = [0; ANSWER_BYTES];
-        let (length, _) = handover::receive_within(ours.as_fd(), &mut buffer, SET_UP_TIMEOUT)?;
-        Answer::decode(&buffer[..length])?.into_result()?;
+        let mut buffer = [0; MAX_REPLY_BYTES];
+        let (length, _) =
+            fd_packets::receive_packet_with_timeout(ours.as_fd(), &mut buffer, SET_UP_TIMEOUT)?;
+        LaunchReply::decode(&buffer[..length])?.into_result()?;
         Ok(Self {
             socket: ours,
             pid,
@@ -181,25 +184,25 @@ impl Launcher {
     ///
     /// # Errors
     /// That descriptors ran out, or that the launcher has ended.
-    pub fn begin(&self, launch: Launch) -> io::Result<Starting<'_>> {
+    pub fn begin(&self, launch: ProcessSpec) -> io::Result<Starting<'_>> {
         let (stdout, stdout_theirs) = output_pipe()?;
         let (stderr, stderr_theirs) = output_pipe()?;
         let mut places: Vec<(OwnedFd, RawFd)> = vec![(stdout_theirs, 1), (stderr_theirs, 2)];
-        let inherited = launch.inherit.into_iter();
+        let inherited = launch.inherited_fds.into_iter();
         places.extend(inherited.map(|fd| {
             let number = fd.as_raw_fd();
             (fd, number)
         }));
-        places.extend(launch.place);
+        places.extend(launch.placed_fds);
         let (descriptors, numbers) = places.into_iter().unzip();
-        let order = Order {
+        let order = LaunchOrder {
             arg0: launch.program.clone(),
             program: launch.program,
             args: launch.args,
             dir: launch.dir,
             env: launch.env,
-            numbers,
-            lifetime: Lifetime::OfServer,
+            fd_numbers: numbers,
+            lifetime: Lifetime::WithServer,
             sandbox: launch.sandbox,
             access: launch.access,
             account: launch.account,
@@ -214,7 +217,7 @@ impl Launcher {
     /// # Errors
     /// Program not found, directory missing, `EAGAIN`/`ENOMEM` from fork, `TimedOut`; that the launcher
     /// has ended.
-    pub fn launch(&self, launch: Launch) -> io::Result<Started> {
+    pub fn launch(&self, launch: ProcessSpec) -> io::Result<SpawnedProcess> {
         self.begin(launch)?.finish()
     }
 
@@ -224,26 +227,26 @@ impl Launcher {
     ///
     /// # Errors
     /// As [`Self::launch`]; why the launcher does not start that program.
-    pub fn launch_successor(&self, launch: successor::Launch) -> io::Result<Successor> {
+    pub fn launch_successor(&self, launch: successor::SuccessorSpec) -> io::Result<Successor> {
         let (stderr, stderr_theirs) = output_pipe()?;
-        let (name, socket) = launch.inherit;
+        let (name, socket) = launch.inherited_fd;
         let output = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3)?;
         let number = socket.as_raw_fd();
         let mut env = launch.command.env.clone();
         env.push((name, number.to_string().into()));
-        let Command {
+        let CommandLine {
             program, args, dir, ..
         } = launch.command;
         let program = program.into_os_string();
         let descriptors = vec![output, stderr_theirs, socket];
-        let order = Order {
+        let order = LaunchOrder {
             arg0: program.clone(),
             program,
             args,
             dir,
             env,
-            numbers: vec![1, 2, number],
-            lifetime: Lifetime::OfItsOwn,
+            fd_numbers: vec![1, 2, number],
+            lifetime: Lifetime::Independent,
             sandbox: None,
             access: Access::default(),
             account: None,
@@ -251,18 +254,18 @@ impl Launcher {
             app: String::new(),
         };
         let (stdout, _) = output_pipe()?;
-        let Started {
+        let SpawnedProcess {
             pid,
             exit,
             stderr,
-            known,
+            tracked: known,
             ..
         } = Starting::new(self, &order, descriptors, (stdout, stderr))?.finish()?;
         Ok(Successor {
             pid,
             exit: exit.try_clone()?,
             stderr,
-            known,
+            tracked: known,
         })
     }
 
@@ -271,14 +274,14 @@ impl Launcher {
     ///
     /// # Errors
     /// When it is not gone by then.
-    pub fn end(&self) -> io::Result<()> {
+    pub fn stop(&self) -> io::Result<()> {
         self.life().end = Some("the server ends".to_owned());
         rustix::net::shutdown(&self.socket, Shutdown::Both)?;
-        let pid = as_pid(self.pid)?;
-        let exit = exit_watch::watch(pid)?;
-        handover::wait_readable(exit.as_fd(), Some(END_TIMEOUT))?;
+        let pid = to_pid(self.pid)?;
+        let exit = exit_watch::open_exit_fd(pid)?;
+        fd_packets::wait_readable(exit.as_fd(), Some(STOP_TIMEOUT))?;
         let known = &mut self.life().known;
-        known.take_exit(|| wait_by(pid, WaitIdOptions::NOHANG))?;
+        known.take_exit(|| wait_for_exit(pid, WaitIdOptions::NOHANG))?;
         Ok(())
     }
 
@@ -291,7 +294,7 @@ impl Launcher {
         if let Some(why) = &self.life().end {
             return Err(io::Error::other(why.clone()));
         }
-        match handover::send(self.socket.as_fd(), b"o", Some(order.as_fd())) {
+        match fd_packets::send_packet(self.socket.as_fd(), b"o", Some(order.as_fd())) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
             Err(error) if is_of_end(&error) => Err(self.note_end(&error)),
@@ -309,7 +312,7 @@ impl Launcher {
 
     /// Whether it has closed its end.
     fn has_ended(&self) -> bool {
-        handover::is_closed(self.socket.as_fd())
+        fd_packets::is_closed(self.socket.as_fd())
     }
 }
 
@@ -323,7 +326,7 @@ fn is_of_end(error: &io::Error) -> bool {
 
 /// What becomes of an order, as its helper and the process itself say.
 #[derive(Debug, PartialEq, Eq)]
-enum Answer {
+enum LaunchReply {
     /// The process is there, under this number, and waits for [`GO`].
     Waits(u32),
     /// The program does not run, by this error of the system.
@@ -332,8 +335,8 @@ enum Answer {
     Refused(String),
 }
 
-impl Answer {
-    fn of(result: io::Result<u32>) -> Self {
+impl LaunchReply {
+    fn from_result(result: io::Result<u32>) -> Self {
         match result {
             Ok(pid) => Self::Waits(pid),
             Err(error) => match error.raw_os_error() {
@@ -364,7 +367,7 @@ impl Answer {
             }
             Self::Refused(why) => {
                 bytes.push(b't');
-                bytes.extend(why.bytes().take(ANSWER_BYTES - bytes.len()));
+                bytes.extend(why.bytes().take(MAX_REPLY_BYTES - bytes.len()));
             }
         }
         bytes
@@ -408,14 +411,14 @@ fn become_launcher(sockets: [&OwnedFd; 2]) -> io::Result<()> {
     unsafe {
         libc::signal(libc::SIGCHLD, libc::SIG_IGN);
     }
-    daemon::leave_terminal(None)?;
+    daemon::detach_from_terminal(None)?;
     let mut numbers = sockets.map(|socket| socket.as_raw_fd().unsigned_abs());
     numbers.sort_unstable();
-    close_all_but(numbers)
+    close_fds_except(numbers)
 }
 
 /// Closes every descriptor above standard error but two, in their order.
-fn close_all_but(kept: [libc::c_uint; 2]) -> io::Result<()> {
+fn close_fds_except(kept: [libc::c_uint; 2]) -> io::Result<()> {
     let [low, high] = kept;
     let ranges = [
         (3, low - 1),
@@ -429,15 +432,15 @@ fn close_all_but(kept: [libc::c_uint; 2]) -> io::Result<()> {
         // here is never dropped.
         let done = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
         if done == -1 {
-            return close_each_but(kept);
+            return close_each_fd_except(kept);
         }
     }
     Ok(())
 }
 
 /// The same without `close_range` (Linux 5.9).
-fn close_each_but(kept: [libc::c_uint; 2]) -> io::Result<()> {
-    for number in isolation::open_numbers()? {
+fn close_each_fd_except(kept: [libc::c_uint; 2]) -> io::Result<()> {
+    for number in isolation::open_fd_numbers()? {
         if !kept.contains(&number.unsigned_abs()) {
             #[expect(unsafe_code, reason = "descriptors of the server, closed by number")]
             // SAFETY: as above.
@@ -450,7 +453,7 @@ fn close_each_but(kept: [libc::c_uint; 2]) -> io::Result<()> {
 }
 
 /// Ends with the server, if that is there still; a change of users takes the signal back (prctl(2)).
-fn die_with(server: Pid) -> io::Result<()> {
+fn die_with_server(server: Pid) -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     match rustix::process::getppid() {
         Some(parent) if parent == server => Ok(()),
@@ -468,7 +471,7 @@ fn serve(
     let mut helpers = Helpers::default();
     loop {
         refusals.answer_until_ready(socket.as_fd())?;
-        let (length, order) = match handover::receive(socket.as_fd(), &mut [0; 1]) {
+        let (length, order) = match fd_packets::receive_packet(socket.as_fd(), &mut [0; 1]) {
             // Its start fails, and no other program has to.
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                 refusals.note(format!(
@@ -495,13 +498,13 @@ fn serve(
     }
 }
 
-fn answer(socket: &OwnedFd, answer: &Answer) -> io::Result<()> {
+fn send_reply(socket: &OwnedFd, answer: &LaunchReply) -> io::Result<()> {
     let deadline = Instant::now() + START_TIMEOUT;
-    handover::send_within(socket.as_fd(), &answer.encode(), &[], deadline)
+    fd_packets::send_packet_until(socket.as_fd(), &answer.encode(), &[], deadline)
 }
 
 /// Ends this process as it is: what it has of the server's memory is not for it to tidy up.
-fn exit(is_well: bool) -> ! {
+fn exit_process(is_well: bool) -> ! {
     #[expect(
         unsafe_code,
         reason = "no safe wrapper offers an end without a tidying up"
@@ -517,22 +520,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_come_back_as_they_were_given() {
+    fn replies_round_trip() {
         let missing = io::Error::from_raw_os_error(libc::ENOENT);
         let words = io::Error::other("no such thing");
         for (result, answer) in [
-            (Ok(4711), Answer::Waits(4711)),
-            (Err(missing), Answer::Failed(libc::ENOENT)),
-            (Err(words), Answer::Refused("no such thing".to_owned())),
+            (Ok(4711), LaunchReply::Waits(4711)),
+            (Err(missing), LaunchReply::Failed(libc::ENOENT)),
+            (Err(words), LaunchReply::Refused("no such thing".to_owned())),
         ] {
-            let given = Answer::of(result);
+            let given = LaunchReply::from_result(result);
             assert_eq!(given, answer);
-            assert_eq!(Answer::decode(&given.encode()).unwrap(), answer);
+            assert_eq!(LaunchReply::decode(&given.encode()).unwrap(), answer);
         }
-        let long = Answer::Refused("x".repeat(ANSWER_BYTES * 2)).encode();
-        assert_eq!(long.len(), ANSWER_BYTES);
+        let long = LaunchReply::Refused("x".repeat(MAX_REPLY_BYTES * 2)).encode();
+        assert_eq!(long.len(), MAX_REPLY_BYTES);
         for bytes in [&b""[..], b"p", b"1234", b"p12345", b"e1", b"x"] {
-            assert!(Answer::decode(bytes).is_err(), "{bytes:?}");
+            assert!(LaunchReply::decode(bytes).is_err(), "{bytes:?}");
         }
     }
 
@@ -555,15 +558,15 @@ mod tests {
 
     #[test]
     fn an_order_that_is_cut_ends_no_launcher() {
-        let (ours, theirs) = handover::pair().unwrap();
-        let (reports, theirs_of_reports) = handover::pair().unwrap();
+        let (ours, theirs) = fd_packets::packet_pair().unwrap();
+        let (reports, theirs_of_reports) = fd_packets::packet_pair().unwrap();
         let refusals = Refusals::new(theirs_of_reports, getpid()).unwrap();
         // Longer than an order: the kernel cuts it, as it does one for which no descriptor is left.
-        handover::send(ours.as_fd(), b"oo", None).unwrap();
+        fd_packets::send_packet(ours.as_fd(), b"oo", None).unwrap();
         drop(ours);
         serve(&theirs, getpid(), &Privileges::default(), refusals).unwrap();
-        let mut buffer = [0; ANSWER_BYTES];
-        let (length, _) = handover::receive(reports.as_fd(), &mut buffer).unwrap();
+        let mut buffer = [0; MAX_REPLY_BYTES];
+        let (length, _) = fd_packets::receive_packet(reports.as_fd(), &mut buffer).unwrap();
         let note = LauncherReport::decode(&buffer[..length]);
         assert!(
             matches!(&note, Some(LauncherReport::Note(text)) if text.contains("ulimit")),
@@ -572,7 +575,7 @@ mod tests {
     }
 
     #[test]
-    fn beside_other_threads_there_is_no_launcher() {
+    fn the_launcher_is_refused_beside_other_threads() {
         let (stop, stopped) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::spawn(move || stopped.recv());
         assert!(Launcher::start(&Privileges::default(), || Ok(())).is_err());

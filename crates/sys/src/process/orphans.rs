@@ -1,7 +1,7 @@
 //! Children that nobody waits for: what workers leave behind becomes ours.
 //!
 //! The kernel has one table of children for the whole process, so there is one here too: of those that
-//! somebody waits for ([`Known`]). All others are orphans. `apps` reaps those that end, and the server
+//! somebody waits for ([`TrackedChild`]). All others are orphans. `apps` reaps those that end, and the server
 //! ends the rest of them as its last act. What must stay true: a child is made, or taken in, and entered
 //! under one lock, and struck out under the one that takes its exit status, so that no number in the
 //! table is ever another process's.
@@ -15,98 +15,100 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, WaitOptions, waitpid};
 
-use super::{Exit, as_pid, exit_watch};
+use super::{ProcessExit, exit_watch, to_pid};
 
 /// How long [`end_orphans`] may take altogether.
-const END: Duration = Duration::from_secs(2);
+const END_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Between two looks at children that were killed and are not gone.
-const LOOK: Timespec = Timespec {
+const POLL_INTERVAL: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 20_000_000,
 };
 
 /// The numbers of the children that somebody waits for.
-static KNOWN: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
+static TRACKED_CHILDREN: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
 
 /// A child that somebody waits for.
 #[derive(Debug)]
-pub(super) struct Known {
+pub(super) struct TrackedChild {
     pid: u32,
-    mark: Mark,
+    reaped_flag: ReapedFlag,
 }
 
 /// Whether a child has been given up: reaped, or left to whoever looks for orphans. Changes under the table's
 /// lock only.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Mark(Arc<AtomicBool>);
+pub(super) struct ReapedFlag(Arc<AtomicBool>);
 
-impl Mark {
+impl ReapedFlag {
     /// Does something with the child's number while it is certainly its own.
-    pub(super) fn unless_given_up(&self, act: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
-        let _table = table();
+    pub(super) fn if_not_reaped(&self, act: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        let _table = tracked_children();
         if self.0.load(Ordering::Relaxed) {
             return Err(io::Error::from_raw_os_error(libc::ESRCH));
         }
         act()
     }
 
-    fn is_given_up(&self) -> bool {
+    fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
-    fn give_up(&self) {
+    fn set(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
-impl Known {
-    pub(super) fn mark(&self) -> Mark {
-        self.mark.clone()
+impl TrackedChild {
+    pub(super) fn reaped_flag(&self) -> ReapedFlag {
+        self.reaped_flag.clone()
     }
 
     /// Takes its exit status by `wait` and strikes it out.
     pub(super) fn take_exit(
         &mut self,
-        wait: impl FnOnce() -> io::Result<Option<Exit>>,
-    ) -> io::Result<Option<Exit>> {
-        let mut table = table();
+        wait: impl FnOnce() -> io::Result<Option<ProcessExit>>,
+    ) -> io::Result<Option<ProcessExit>> {
+        let mut table = tracked_children();
         let exit = wait()?;
         if exit.is_some() {
-            self.mark.give_up();
+            self.reaped_flag.set();
             table.remove(&self.pid);
         }
         Ok(exit)
     }
 }
 
-impl Drop for Known {
+impl Drop for TrackedChild {
     fn drop(&mut self) {
         // The number of one that was reaped may be another child's by now.
-        let mut table = table();
-        if !self.mark.is_given_up() {
-            self.mark.give_up();
+        let mut table = tracked_children();
+        if !self.reaped_flag.is_set() {
+            self.reaped_flag.set();
             table.remove(&self.pid);
         }
     }
 }
 
 /// Makes a child, or takes one in, by `come`, and enters its number.
-pub(super) fn known<T>(
+pub(super) fn track_child<T>(
     come: impl FnOnce(&BTreeSet<u32>) -> io::Result<(u32, T)>,
-) -> io::Result<(T, Known)> {
-    let mut table = table();
+) -> io::Result<(T, TrackedChild)> {
+    let mut table = tracked_children();
     let (pid, child) = come(&table)?;
     table.insert(pid);
-    let known = Known {
+    let known = TrackedChild {
         pid,
-        mark: Mark::default(),
+        reaped_flag: ReapedFlag::default(),
     };
     Ok((child, known))
 }
 
-fn table() -> MutexGuard<'static, BTreeSet<u32>> {
-    KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
+fn tracked_children() -> MutexGuard<'static, BTreeSet<u32>> {
+    TRACKED_CHILDREN
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A child that nobody waits for.
@@ -126,8 +128,8 @@ pub struct Orphan {
 ///
 /// # Errors
 /// What `/proc` says.
-pub fn orphans() -> io::Result<Vec<Orphan>> {
-    let table = table();
+pub fn list_orphans() -> io::Result<Vec<Orphan>> {
+    let table = tracked_children();
     let mut all = children()?;
     all.retain(|child| !table.contains(&child.pid));
     Ok(all)
@@ -135,7 +137,7 @@ pub fn orphans() -> io::Result<Vec<Orphan>> {
 
 /// Reaps an orphan that has ended; `false` when there is nothing to reap.
 pub fn reap_orphan(pid: u32) -> bool {
-    let table = table();
+    let table = tracked_children();
     !table.contains(&pid) && reap(pid)
 }
 
@@ -143,7 +145,7 @@ pub fn reap_orphan(pid: u32) -> bool {
 /// stay. Gives those that were killed. For the last act of a server: it takes also children that somebody
 /// waits for. Blocks.
 pub fn end_orphans(except: &[u32]) -> Vec<Orphan> {
-    let deadline = Instant::now() + END;
+    let deadline = Instant::now() + END_TIMEOUT;
     let mut ended: Vec<Orphan> = Vec::new();
     loop {
         let Ok(mut left) = children() else {
@@ -154,19 +156,19 @@ pub fn end_orphans(except: &[u32]) -> Vec<Orphan> {
             return ended;
         };
         // The descriptor is opened before it is killed, so that its end is not missed.
-        let first = as_pid(first.pid).and_then(exit_watch::watch);
+        let first = to_pid(first.pid).and_then(exit_watch::open_exit_fd);
         for child in left {
             if !child.has_ended && !ended.contains(&child) {
                 // What is gone needs no signal.
-                let _ = as_pid(child.pid)
+                let _ = to_pid(child.pid)
                     .and_then(|pid| Ok(rustix::process::kill_process(pid, Signal::KILL)?));
                 ended.push(child);
             }
         }
         // One that cannot be ended, as it waits for a disk, is looked for again.
         let _ = match &first {
-            Ok(end) => poll(&mut [PollFd::new(end, PollFlags::IN)], Some(&LOOK)),
-            Err(_) => poll(&mut [], Some(&LOOK)),
+            Ok(end) => poll(&mut [PollFd::new(end, PollFlags::IN)], Some(&POLL_INTERVAL)),
+            Err(_) => poll(&mut [], Some(&POLL_INTERVAL)),
         };
         for child in children().into_iter().flatten() {
             if child.has_ended && !except.contains(&child.pid) {
@@ -180,7 +182,7 @@ pub fn end_orphans(except: &[u32]) -> Vec<Orphan> {
 }
 
 fn reap(pid: u32) -> bool {
-    let status = as_pid(pid).map(|pid| waitpid(Some(pid), WaitOptions::NOHANG));
+    let status = to_pid(pid).map(|pid| waitpid(Some(pid), WaitOptions::NOHANG));
     matches!(status, Ok(Ok(Some(_))))
 }
 
@@ -195,27 +197,27 @@ fn children() -> io::Result<Vec<Orphan>> {
             // The thread has ended.
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
             // A kernel without CONFIG_PROC_CHILDREN, or a thread that has ended.
-            Err(_) => return Ok(children_of_all()),
+            Err(_) => return Ok(children_by_process_list()),
         }
     }
     let ours = std::process::id();
-    let child = |pid: u32| stat(pid).filter(|(parent, _)| *parent == ours);
+    let child = |pid: u32| read_stat(pid).filter(|(parent, _)| *parent == ours);
     let all = pids.into_iter().filter_map(child);
     Ok(all.map(|(_, child)| child).collect())
 }
 
 /// As [`children`], from the list of all processes there are.
-fn children_of_all() -> Vec<Orphan> {
+fn children_by_process_list() -> Vec<Orphan> {
     let ours = std::process::id();
     let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let children = pids.filter_map(|pid| stat(pid).filter(|(parent, _)| *parent == ours));
+    let children = pids.filter_map(|pid| read_stat(pid).filter(|(parent, _)| *parent == ours));
     children.map(|(_, child)| child).collect()
 }
 
 /// The parent of a process, and what else its `stat` says (proc_pid_stat(5)).
 #[expect(clippy::disallowed_methods, reason = "/proc is memory, no disk")]
-fn stat(pid: u32) -> Option<(u32, Orphan)> {
+fn read_stat(pid: u32) -> Option<(u32, Orphan)> {
     let text = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
     let text = String::from_utf8_lossy(&text);
     // The name is in parentheses and may have some itself.

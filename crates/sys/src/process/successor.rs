@@ -12,18 +12,18 @@ use std::sync::Arc;
 
 use rustix::process::{PidfdFlags, Signal, WaitIdOptions};
 
-use super::launcher::Command;
-use super::orphans::Known;
-use super::{Exit, Handle, as_pid, wait_by};
+use super::launcher::CommandLine;
+use super::orphans::TrackedChild;
+use super::{ProcessExit, ProcessHandle, to_pid, wait_for_exit};
 use crate::kernel;
 
 /// How to start the next server.
 #[derive(Debug)]
-pub struct Launch {
+pub struct SuccessorSpec {
     /// The program, and how it is run.
-    pub command: Command,
+    pub command: CommandLine,
     /// A descriptor that stays open in it; the variable of that name tells its number.
-    pub inherit: (OsString, OwnedFd),
+    pub inherited_fd: (OsString, OwnedFd),
 }
 
 /// A process that is to follow this one: it leads a process group of its own and does not die with us.
@@ -35,7 +35,7 @@ pub struct Successor {
     pub exit: OwnedFd,
     /// Its standard error, non-blocking, until it takes over.
     pub stderr: OwnedFd,
-    pub(super) known: Known,
+    pub(super) tracked: TrackedChild,
 }
 
 impl Successor {
@@ -43,19 +43,19 @@ impl Successor {
     ///
     /// # Errors
     /// What `waitid` says.
-    pub fn try_exit(&mut self) -> io::Result<Option<Exit>> {
-        let pid = as_pid(self.pid)?;
-        (self.known).take_exit(|| wait_by(pid, WaitIdOptions::NOHANG))
+    pub fn try_exit(&mut self) -> io::Result<Option<ProcessExit>> {
+        let pid = to_pid(self.pid)?;
+        (self.tracked).take_exit(|| wait_for_exit(pid, WaitIdOptions::NOHANG))
     }
 
     /// Another hand on it, for when it serves: it can still be told things.
     ///
     /// # Errors
     /// When descriptors ran out.
-    pub fn reach(&self) -> io::Result<Reach> {
+    pub fn signal_target(&self) -> io::Result<SignalTarget> {
         let exit = Arc::new(self.exit.try_clone()?);
-        let handle = Handle::new(self.pid, exit, self.known.mark());
-        Ok(Reach(Way::Child(handle)))
+        let handle = ProcessHandle::new(self.pid, exit, self.tracked.reaped_flag());
+        Ok(SignalTarget(SignalRoute::Child(handle)))
     }
 
     /// Ends it and what it started in its group, at once. Waits until it is gone: a process that is killed is
@@ -65,38 +65,38 @@ impl Successor {
     /// When it is gone already.
     pub fn kill(&mut self) -> io::Result<()> {
         let done = super::kill_group(self.pid);
-        let pid = as_pid(self.pid)?;
-        (self.known).take_exit(|| wait_by(pid, WaitIdOptions::empty()))?;
+        let pid = to_pid(self.pid)?;
+        (self.tracked).take_exit(|| wait_for_exit(pid, WaitIdOptions::empty()))?;
         done
     }
 }
 
 /// A way to send signals to the server after this one or before it, which meets no other process of its number.
 #[derive(Debug)]
-pub struct Reach(Way);
+pub struct SignalTarget(SignalRoute);
 
 #[derive(Debug)]
-enum Way {
-    Child(Handle),
+enum SignalRoute {
+    Child(ProcessHandle),
     /// The parent's descriptor.
     Parent(OwnedFd),
     /// Its number, where processes have no descriptors.
-    NumberedParent(u32),
+    ParentPid(u32),
 }
 
-impl Reach {
+impl SignalTarget {
     /// The way to the server before this one, `pid`, while that is there; `None` when it has ended.
     ///
     /// # Errors
     /// When descriptors ran out.
     pub fn to_predecessor(pid: u32) -> io::Result<Option<Self>> {
         let way = if kernel::has_pidfd() {
-            match rustix::process::pidfd_open(as_pid(pid)?, PidfdFlags::empty()) {
+            match rustix::process::pidfd_open(to_pid(pid)?, PidfdFlags::empty()) {
                 Err(rustix::io::Errno::SRCH) => return Ok(None),
-                way => Way::Parent(way?),
+                way => SignalRoute::Parent(way?),
             }
         } else {
-            Way::NumberedParent(pid)
+            SignalRoute::ParentPid(pid)
         };
         // Asked last: what is our parent now was the process of that number all along.
         Ok(is_parent(pid).then_some(Self(way)))
@@ -120,13 +120,15 @@ impl Reach {
 
     fn signal(&self, signal: Signal) -> io::Result<()> {
         match &self.0 {
-            Way::Child(handle) => handle.signal(signal),
-            Way::Parent(process) => Ok(rustix::process::pidfd_send_signal(process, signal)?),
-            // A parent keeps its number until we have another.
-            Way::NumberedParent(pid) if is_parent(*pid) => {
-                Ok(rustix::process::kill_process(as_pid(*pid)?, signal)?)
+            SignalRoute::Child(handle) => handle.signal(signal),
+            SignalRoute::Parent(process) => {
+                Ok(rustix::process::pidfd_send_signal(process, signal)?)
             }
-            Way::NumberedParent(_) => Err(io::Error::from_raw_os_error(libc::ESRCH)),
+            // A parent keeps its number until we have another.
+            SignalRoute::ParentPid(pid) if is_parent(*pid) => {
+                Ok(rustix::process::kill_process(to_pid(*pid)?, signal)?)
+            }
+            SignalRoute::ParentPid(_) => Err(io::Error::from_raw_os_error(libc::ESRCH)),
         }
     }
 }

@@ -4,7 +4,7 @@
 //! while what it has started is kept.
 
 use penstock_config::Preload;
-use penstock_sys::process::Handle;
+use penstock_sys::process::ProcessHandle;
 
 use super::{State, Template};
 use crate::app::{Way, WorkerView};
@@ -13,7 +13,7 @@ use crate::executor::Executor;
 impl Template {
     fn view(&self) -> WorkerView {
         WorkerView {
-            pid: self.process.as_ref().map(Handle::pid),
+            pid: self.process.as_ref().map(ProcessHandle::pid),
             generation: self.generation,
             state: match self.state {
                 State::Starting => "booting",

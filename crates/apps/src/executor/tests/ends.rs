@@ -218,21 +218,21 @@ else:
 }
 
 /// A process that nothing follows yet.
-fn started() -> process::Started {
-    let launch = process::Launch {
+fn started() -> process::SpawnedProcess {
+    let launch = process::ProcessSpec {
         program: "sleep".into(),
         args: vec!["1000".into()],
         dir: "/".into(),
         env: Vec::new(),
         account: None,
         group: None,
-        inherit: Vec::new(),
-        place: Vec::new(),
+        inherited_fds: Vec::new(),
+        placed_fds: Vec::new(),
         sandbox: None,
         access: Access::default(),
         app: "shop".to_owned(),
     };
-    process::start(&launch).unwrap()
+    process::spawn_process(&launch).unwrap()
 }
 
 #[test]

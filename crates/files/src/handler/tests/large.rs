@@ -187,7 +187,7 @@ fn a_small_file_that_is_not_in_memory_is_read_among_the_reads() {
     let site = Site::new(false);
     let file = site.folder.write("a", "content");
     file.sync_all().unwrap();
-    penstock_sys::pages::drop_cached(&file).unwrap();
+    penstock_sys::page_cache::drop_cached_pages(&file).unwrap();
     assert_eq!(site.ask("GET /a"), expect(When::Later, 200, "content"));
     assert_eq!(site.ask("GET /a"), expect(When::Now, 200, "content"));
 }

@@ -218,7 +218,7 @@ impl World {
         let Body::Hold(hold) = response.body else {
             panic!("a hold, not {response:?}");
         };
-        let (ours, theirs) = penstock_sys::net::worker_pair().unwrap();
+        let (ours, theirs) = penstock_sys::net::worker_socket_pair().unwrap();
         self.spawn(async move {
             let client = Arc::new(Stream::new(ours).unwrap());
             let place = Place::new(Arc::new(Door));
@@ -232,7 +232,7 @@ impl World {
         let Body::Takeover(takeover) = response.body else {
             panic!("a takeover, not {response:?}");
         };
-        let (ours, theirs) = penstock_sys::net::worker_pair().unwrap();
+        let (ours, theirs) = penstock_sys::net::worker_socket_pair().unwrap();
         self.spawn(async move {
             let client = Arc::new(Stream::new(ours).unwrap());
             takeover.take(client, Vec::new()).await;

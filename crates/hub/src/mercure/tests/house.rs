@@ -12,7 +12,7 @@ use penstock_exchange::{
     Body, Fault, Front, Handler, Handling, HeldFraming, Place, Reply, Request, Response,
 };
 use penstock_runtime::{Loops, Stream};
-use penstock_sys::net::worker_pair;
+use penstock_sys::net::worker_socket_pair;
 use tokio::sync::oneshot;
 
 use crate::mercure::testing::{publisher, request, settings};
@@ -218,7 +218,7 @@ pub(super) fn hold(mut response: Response) -> (Response, Client) {
     let Body::Hold(hold) = body else {
         panic!("no stream, but {}: {body:?}", response.status.code());
     };
-    let (ours, theirs) = worker_pair().unwrap();
+    let (ours, theirs) = worker_socket_pair().unwrap();
     let stream = Arc::new(Stream::new(ours).unwrap());
     let place = Place::new(Arc::new(Door));
     hold.hold(stream, Vec::new(), HeldFraming::UntilClose, place);

@@ -66,7 +66,7 @@ fn break_a_shard() {
     let Ok(penstock_exchange::Body::Hold(hold)) = hub.body(stream("a")) else {
         panic!("a stream is held");
     };
-    let (ours, theirs) = net::worker_pair().unwrap();
+    let (ours, theirs) = net::worker_socket_pair().unwrap();
     loops.handles()[0].spawn(async move {
         let client = Arc::new(Stream::new(ours).unwrap());
         let place = Place::new(Arc::new(Broken));

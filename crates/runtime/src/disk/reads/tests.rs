@@ -125,15 +125,15 @@ fn what_is_held_is_bounded_and_given_back_with_the_last_piece() {
 #[test]
 fn what_is_known_is_known_of_an_owner_s_files_and_of_only_so_many_owners() {
     let reads = Reads::default();
-    let file = |mount, user| Identity {
-        mount: Mount {
+    let file = |mount, user| FileIdentity {
+        mount: MountId {
             device: (0, 1),
             mount,
         },
         inode: u64::from(user),
         changed_at: (0, 0),
         bytes: 1,
-        access: Access {
+        access: FileAccess {
             user,
             group: 0,
             mode: 0o644,
@@ -142,7 +142,7 @@ fn what_is_known_is_known_of_an_owner_s_files_and_of_only_so_many_owners() {
     for number in 0..5000 {
         let (file, others) = (file(number, 1), file(number, 2));
         reads.learn(&file, Facts::UNKNOWN);
-        let again = Identity { inode: 7, ..file };
+        let again = FileIdentity { inode: 7, ..file };
         assert!(reads.facts(&again).is_some() && reads.facts(&others).is_none());
     }
     assert!(reads.lock_facts().len() <= OWNERS_MAX);

@@ -21,8 +21,9 @@ async fn begin_many(file: &Arc<DiskFile>, chunk: u64, count: usize) -> Vec<Readi
 /// The chunks of a file that are in memory.
 fn chunks_there(file: &DiskFile, chunks: u64) -> Vec<u64> {
     let is_there = |chunk: &u64| {
-        let counted = pages::cached_pages(file.file().unwrap(), chunk * CHUNK_BYTES, CHUNK_BYTES);
-        counted.unwrap() * pages::page_bytes() == CHUNK_BYTES
+        let counted =
+            page_cache::cached_pages(file.file().unwrap(), chunk * CHUNK_BYTES, CHUNK_BYTES);
+        counted.unwrap() * page_cache::page_bytes() == CHUNK_BYTES
     };
     (0..chunks).filter(is_there).collect()
 }
@@ -32,9 +33,9 @@ fn drop_all(file: &DiskFile, chunks: u64) {
     evict(file);
     let deadline = Instant::now() + SOON;
     let on_disk = file.file().unwrap();
-    while pages::cached_pages(on_disk, 0, chunks * CHUNK_BYTES).unwrap() > 0 {
+    while page_cache::cached_pages(on_disk, 0, chunks * CHUNK_BYTES).unwrap() > 0 {
         assert!(Instant::now() < deadline, "not dropped");
-        pages::drop_cached(on_disk).unwrap();
+        page_cache::drop_cached_pages(on_disk).unwrap();
     }
 }
 

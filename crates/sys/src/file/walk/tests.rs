@@ -72,7 +72,7 @@ fn outcome(opened: Result<File, Errno>) -> Result<(u64, u64), i32> {
 fn open_by_kernel(root: &OwnedFd, path: &[u8], symlinks: Symlinks) -> Result<File, Errno> {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
-        let (noted, no_more) = (AccessTime::Noted, ResolveFlags::empty());
+        let (noted, no_more) = (AccessTime::Updated, ResolveFlags::empty());
         let opened = open_resolved(root, path, symlinks, noted, no_more);
         if opened.as_ref().err() != Some(&Errno::AGAIN) || Instant::now() > deadline {
             return opened;
@@ -128,7 +128,7 @@ const PATHS: [&str; 44] = [
 ];
 
 #[test]
-fn it_opens_what_openat2_opens_and_refuses_what_that_refuses() {
+fn the_walk_agrees_with_openat2() {
     if !crate::kernel::has_openat2() {
         return; // Nothing to compare with: the tests below say what is right.
     }
@@ -137,7 +137,7 @@ fn it_opens_what_openat2_opens_and_refuses_what_that_refuses() {
     for path in PATHS {
         for symlinks in [Symlinks::Beneath, Symlinks::Never, Symlinks::Anywhere] {
             let bytes = path.as_bytes();
-            let refused = symlinks == Symlinks::Anywhere && crate::file::leads_out(bytes);
+            let refused = symlinks == Symlinks::Anywhere && crate::file::escapes_root(bytes);
             if refused {
                 continue; // Refused before either is asked.
             }
@@ -149,7 +149,7 @@ fn it_opens_what_openat2_opens_and_refuses_what_that_refuses() {
 }
 
 #[test]
-fn no_path_leads_out_of_the_root() {
+fn no_path_escapes_the_root() {
     let tree = Tree::new("out");
     let root = tree.root();
     let secret = std::fs::metadata(tree.0.join("secret")).unwrap().ino();
@@ -175,7 +175,7 @@ fn no_path_leads_out_of_the_root() {
 }
 
 #[test]
-fn a_tree_that_changes_all_the_time_never_shows_what_is_outside() {
+fn a_changing_tree_never_escapes_the_root() {
     use std::sync::atomic::{AtomicBool, Ordering};
     let tree = Tree::new("race");
     let (root, dir) = (tree.root(), tree.0.clone());
@@ -208,18 +208,18 @@ fn a_tree_that_changes_all_the_time_never_shows_what_is_outside() {
 }
 
 #[test]
-fn a_path_of_too_many_links_ends() {
+fn too_many_symlinks_are_an_error() {
     let tree = Tree::new("long");
-    let long = "self/".repeat(LINKS_MAX + 1);
+    let long = "self/".repeat(MAX_LINKS + 1);
     let root = tree.root();
     let refused = open(root.as_fd(), long.as_bytes(), Symlinks::Beneath, READ);
     assert_eq!(refused.err(), Some(Errno::LOOP));
     let down_and_up = "a/b/c/../../../".repeat(260);
     symlink(down_and_up, tree.0.join("root/deep")).unwrap();
-    let deep = "deep/".repeat(LINKS_MAX);
+    let deep = "deep/".repeat(MAX_LINKS);
     let refused = open(root.as_fd(), deep.as_bytes(), Symlinks::Beneath, READ);
     assert_eq!(refused.err(), Some(Errno::LOOP), "not thousands of opens");
-    let long = "./".repeat(PATH_BYTES / 2);
+    let long = "./".repeat(MAX_PATH_BYTES / 2);
     let refused = open(root.as_fd(), long.as_bytes(), Symlinks::Beneath, READ);
     assert_eq!(refused.err(), Some(Errno::NAMETOOLONG));
     let zero = open(root.as_fd(), b"to\0p", Symlinks::Beneath, READ);
@@ -227,11 +227,11 @@ fn a_path_of_too_many_links_ends() {
 }
 
 #[test]
-fn a_time_of_access_can_be_kept_without_openat2() {
+fn the_access_time_can_stay_unchanged_without_openat2() {
     let tree = Tree::new("noatime");
     let root = tree.root();
     let opened =
-        crate::file::open_by_steps(&root, b"a/b/file", Symlinks::Beneath, AccessTime::Kept);
+        crate::file::open_by_walking(&root, b"a/b/file", Symlinks::Beneath, AccessTime::Unchanged);
     let flags = rustix::fs::fcntl_getfl(opened.unwrap()).unwrap();
     assert!(flags.contains(OFlags::NOATIME));
 }

@@ -15,13 +15,13 @@ use std::time::{Duration, Instant};
 use rustix::event::{Timespec, poll};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, getpid, getppid, waitid};
 
-use super::order::{Lifetime, Order};
+use super::launch_order::{LaunchOrder, Lifetime};
 use super::refusals::Refusals;
-use super::{Answer, GO, Privileges, START_TIMEOUT, answer, exit};
+use super::{GO, LaunchReply, Privileges, START_TIMEOUT, exit_process, send_reply};
+use crate::account::Account;
 use crate::cgroup::Group;
-use crate::handover;
-use crate::identity::Account;
-use crate::process::{inherited_open_files, restore, stay_open};
+use crate::fd_packets;
+use crate::process::{child_open_files, clear_close_on_exec, reset_child_state};
 use crate::resource_limits;
 
 /// How long a process may wait to become the server's child: its parent ends at once.
@@ -38,7 +38,7 @@ const ORDER_DESCRIPTORS_MAX: usize = 1024;
 const PIPEFS_MAGIC: rustix::fs::FsWord = 0x5049_5045;
 
 /// Between two looks at whose child it is.
-const LOOK: Timespec = Timespec {
+const ADOPTION_POLL_INTERVAL: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 50_000,
 };
@@ -87,7 +87,7 @@ pub(super) fn begin(socket: &OwnedFd, helpers: &mut Helpers, with: Surroundings<
         // What hangs must not look like a launcher that listens.
         close(with.line);
         let forked = carry_out(socket, with);
-        tell(socket, forked)
+        write_result(socket, forked)
     });
     match helper {
         Ok(pid) => helpers.0.push(pid),
@@ -97,7 +97,11 @@ pub(super) fn begin(socket: &OwnedFd, helpers: &mut Helpers, with: Surroundings<
 
 /// Says why an order has no helper. The launcher waits for no room to say it.
 fn refuse(socket: &OwnedFd, error: io::Error) {
-    let _ = handover::send(socket.as_fd(), &Answer::of(Err(error)).encode(), None);
+    let _ = fd_packets::send_packet(
+        socket.as_fd(),
+        &LaunchReply::from_result(Err(error)).encode(),
+        None,
+    );
 }
 
 /// Reads the order and forks the process that becomes its program.
@@ -106,28 +110,28 @@ fn carry_out(socket: &OwnedFd, with: Surroundings<'_>) -> io::Result<()> {
         server, privileges, ..
     } = with;
     let (mut order, mut descriptors) = receive(socket.as_fd(), START_TIMEOUT)?;
-    let account = privileges.permit(&mut order, &mut descriptors)?;
+    let account = privileges.authorize(&mut order, &mut descriptors)?;
     let bounds = (account, privileges.find_group(&order)?);
-    if descriptors.len() != order.numbers.len() {
+    if descriptors.len() != order.fd_numbers.len() {
         return Err(io::Error::other("an order without its descriptors"));
     }
-    let descriptors = move_away(descriptors, &order.numbers)?;
+    let descriptors = move_fds_above(descriptors, &order.fd_numbers)?;
     let told = rustix::io::fcntl_dupfd_cloexec(socket.as_fd(), 3)?;
-    let told = out_of_the_way(told, &order.numbers)?;
-    let registrar = out_of_the_way(with.refusals.registrar()?, &order.numbers)?;
+    let told = move_fd_above(told, &order.fd_numbers)?;
+    let registrar = move_fd_above(with.refusals.registrar()?, &order.fd_numbers)?;
     fork(|| {
         // With the rights of the launcher, and before the program has any memory.
         let becoming = enter_group(bounds.1)
-            .and_then(|()| become_child_of(server))
+            .and_then(|()| wait_to_be_child_of(server))
             .and_then(|()| await_go(&told));
         let error = becoming.map_or_else(
             |error| error,
             |()| {
                 let sandboxed = || enter_sandbox(&order, with.refusals, &registrar);
-                run(&order, &descriptors, bounds, server, sandboxed)
+                exec_program(&order, &descriptors, bounds, server, sandboxed)
             },
         );
-        tell(&told, Err(error))
+        write_result(&told, Err(error))
     })?;
     Ok(())
 }
@@ -141,7 +145,7 @@ fn enter_group(group: Option<&Group>) -> io::Result<()> {
 }
 
 /// Puts up the walls around this process, and gives the listener of its filter to the launcher.
-fn enter_sandbox(order: &Order, refusals: &Refusals, registrar: &OwnedFd) -> io::Result<()> {
+fn enter_sandbox(order: &LaunchOrder, refusals: &Refusals, registrar: &OwnedFd) -> io::Result<()> {
     let Some(sandbox) = order.sandbox else {
         return Ok(());
     };
@@ -149,19 +153,19 @@ fn enter_sandbox(order: &Order, refusals: &Refusals, registrar: &OwnedFd) -> io:
     if let Some(listener) = sandbox.enter(&access, filters, refusals.has_room(&order.app))? {
         let deadline = Instant::now() + START_TIMEOUT;
         let (to, app) = (registrar.as_fd(), order.app.as_bytes());
-        handover::send_within(to, app, &[listener.as_fd()], deadline)?;
+        fd_packets::send_packet_until(to, app, &[listener.as_fd()], deadline)?;
     }
     Ok(())
 }
 
 /// The order and its descriptors, if all of them come in time.
-fn receive(socket: BorrowedFd<'_>, limit: Duration) -> io::Result<(Order, Vec<OwnedFd>)> {
+fn receive(socket: BorrowedFd<'_>, limit: Duration) -> io::Result<(LaunchOrder, Vec<OwnedFd>)> {
     let mut head = [0; 4];
     let deadline = Instant::now() + limit;
     let receive = |buffer: &mut [u8]| {
         let left = deadline.saturating_duration_since(Instant::now());
-        handover::wait_readable(socket, Some(left))?;
-        match handover::receive_many(socket, buffer)? {
+        fd_packets::wait_readable(socket, Some(left))?;
+        match fd_packets::receive_packet_with_fds(socket, buffer)? {
             (0, _) => Err(io::Error::from(io::ErrorKind::UnexpectedEof)),
             (_, descriptors) => Ok(descriptors),
         }
@@ -182,15 +186,15 @@ fn receive(socket: BorrowedFd<'_>, limit: Duration) -> io::Result<(Order, Vec<Ow
         }
         descriptors.extend(more);
     }
-    Ok((Order::read(&text)?, descriptors))
+    Ok((LaunchOrder::read(&text)?, descriptors))
 }
 
 /// Says that this process is there, and waits until the server has it in its table.
 fn await_go(socket: &OwnedFd) -> io::Result<()> {
     let pid = getpid().as_raw_nonzero().get().unsigned_abs();
-    answer(socket, &Answer::Waits(pid))?;
+    send_reply(socket, &LaunchReply::Waits(pid))?;
     let mut word = [0; GO.len()];
-    match handover::receive_within(socket.as_fd(), &mut word, START_TIMEOUT)? {
+    match fd_packets::receive_packet_with_timeout(socket.as_fd(), &mut word, START_TIMEOUT)? {
         (length, _) if word[..length] == *GO => Ok(()),
         // Nobody wants it any more.
         _ => Err(io::Error::from_raw_os_error(libc::ECANCELED)),
@@ -198,12 +202,12 @@ fn await_go(socket: &OwnedFd) -> io::Result<()> {
 }
 
 /// Says what went wrong, if anything did; whether nothing did.
-fn tell(socket: &OwnedFd, result: io::Result<()>) -> bool {
+fn write_result(socket: &OwnedFd, result: io::Result<()>) -> bool {
     let Err(error) = result else {
         return true;
     };
     // A server that is gone, or has given it up, does not read it.
-    let _ = answer(socket, &Answer::of(Err(error)));
+    let _ = send_reply(socket, &LaunchReply::from_result(Err(error)));
     false
 }
 
@@ -225,20 +229,18 @@ fn fork(act: impl FnOnce() -> bool) -> io::Result<Pid> {
     // half written in the child, which never returns from here.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
-        0 => exit(act()),
+        0 => exit_process(act()),
         pid => Pid::from_raw(pid).ok_or_else(|| io::Error::other("a child without a number")),
     }
 }
 
 /// Moves descriptors above all numbers that programs want, so that none is overwritten before its turn.
-fn move_away(descriptors: Vec<OwnedFd>, numbers: &[RawFd]) -> io::Result<Vec<OwnedFd>> {
-    let moved = descriptors
-        .into_iter()
-        .map(|fd| out_of_the_way(fd, numbers));
+fn move_fds_above(descriptors: Vec<OwnedFd>, numbers: &[RawFd]) -> io::Result<Vec<OwnedFd>> {
+    let moved = descriptors.into_iter().map(|fd| move_fd_above(fd, numbers));
     moved.collect()
 }
 
-fn out_of_the_way(fd: OwnedFd, numbers: &[RawFd]) -> io::Result<OwnedFd> {
+fn move_fd_above(fd: OwnedFd, numbers: &[RawFd]) -> io::Result<OwnedFd> {
     let highest = numbers.iter().copied().max().unwrap_or(2).max(2);
     match fd.as_raw_fd() > highest {
         true => Ok(fd),
@@ -247,38 +249,38 @@ fn out_of_the_way(fd: OwnedFd, numbers: &[RawFd]) -> io::Result<OwnedFd> {
 }
 
 /// Becomes the program, in a process that is forked for it. Returns only what kept it.
-fn run(
-    order: &Order,
+fn exec_program(
+    order: &LaunchOrder,
     descriptors: &[OwnedFd],
     bounds: Bounds<'_>,
     server: Pid,
     enter_sandbox: impl FnOnce() -> io::Result<()>,
 ) -> io::Error {
-    let command = set_up(order, descriptors, bounds, server);
+    let command = prepare_program(order, descriptors, bounds, server);
     match command.and_then(|command| enter_sandbox().map(|()| command)) {
         Ok(mut command) => command.exec(),
         Err(error) => error,
     }
 }
 
-fn set_up(
-    order: &Order,
+fn prepare_program(
+    order: &LaunchOrder,
     descriptors: &[OwnedFd],
     bounds: Bounds<'_>,
     server: Pid,
 ) -> io::Result<Command> {
     let (account, group) = bounds;
-    for (fd, &number) in descriptors.iter().zip(&order.numbers) {
-        place(fd, number)?;
+    for (fd, &number) in descriptors.iter().zip(&order.fd_numbers) {
+        place_fd(fd, number)?;
     }
-    restore(*inherited_open_files())?;
+    reset_child_state(*child_open_files())?;
     // Before the signal of the server's death, which a change of users takes back (prctl(2)).
     if let Some(account) = account {
         become_account(account)?;
         group.map_or(Ok(()), Group::limit_user)?;
     }
     match order.lifetime {
-        Lifetime::OfServer => {
+        Lifetime::WithServer => {
             // A unit may forbid to set limits (`SystemCallFilter=~@resources`): then there is no mark.
             let _ = resource_limits::mark_application();
             rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
@@ -287,7 +289,7 @@ fn set_up(
                 return Err(io::Error::from_raw_os_error(libc::ESRCH));
             }
         }
-        Lifetime::OfItsOwn => ignore_terminal_output()?,
+        Lifetime::Independent => ignore_terminal_output()?,
     }
     rustix::process::setpgid(None, None)?;
     let mut command = Command::new(&order.program);
@@ -296,7 +298,7 @@ fn set_up(
         .args(&order.args)
         .current_dir(&order.dir)
         .envs(order.env.iter().map(|(name, value)| (name, value)))
-        .stdin(match order.numbers.contains(&0) {
+        .stdin(match order.fd_numbers.contains(&0) {
             true => Stdio::inherit(),
             false => Stdio::null(),
         });
@@ -304,14 +306,14 @@ fn set_up(
 }
 
 /// Waits until the helper has ended: then the server is the parent.
-fn become_child_of(server: Pid) -> io::Result<()> {
+fn wait_to_be_child_of(server: Pid) -> io::Result<()> {
     let deadline = Instant::now() + ADOPTION_TIMEOUT;
     while getppid() != Some(server) {
         if Instant::now() > deadline {
             return Err(io::Error::from_raw_os_error(libc::ESRCH));
         }
         // Nothing to wait for but time.
-        let _ = poll(&mut [], Some(&LOOK));
+        let _ = poll(&mut [], Some(&ADOPTION_POLL_INTERVAL));
     }
     debug_assert_ne!(getpid(), server);
     Ok(())
@@ -325,7 +327,7 @@ fn become_account(account: &Account) -> io::Result<()> {
             std::os::unix::fs::fchown(output, Some(account.user.uid), Some(account.gid))?;
         }
     }
-    account.assume()
+    account.switch_to()
 }
 
 /// A server that follows may still write to our terminal, from behind (`stty tostop`).
@@ -339,9 +341,9 @@ fn ignore_terminal_output() -> io::Result<()> {
     }
 }
 
-fn place(fd: &OwnedFd, number: RawFd) -> io::Result<()> {
+fn place_fd(fd: &OwnedFd, number: RawFd) -> io::Result<()> {
     if fd.as_raw_fd() == number {
-        return stay_open(number);
+        return clear_close_on_exec(number);
     }
     #[expect(unsafe_code, reason = "descriptors are named by number across exec")]
     // SAFETY: dup2 of an open descriptor onto a number that none of ours has: they were moved above all
@@ -364,11 +366,12 @@ mod tests {
             (1025, "the limit"),
             (u32::MAX, "the limit"),
         ] {
-            let (ours, theirs) = handover::pair().unwrap();
-            let text = crate::file::in_memory("order", b"").unwrap();
-            handover::send(ours.as_fd(), &count.to_le_bytes(), Some(text.as_fd())).unwrap();
+            let (ours, theirs) = fd_packets::packet_pair().unwrap();
+            let text = crate::file::memfd_with_content("order", b"").unwrap();
+            fd_packets::send_packet(ours.as_fd(), &count.to_le_bytes(), Some(text.as_fd()))
+                .unwrap();
             // A packet without the descriptors.
-            handover::send(ours.as_fd(), b"d", None).unwrap();
+            fd_packets::send_packet(ours.as_fd(), b"d", None).unwrap();
             let refused = receive(theirs.as_fd(), START_TIMEOUT).unwrap_err();
             assert!(refused.to_string().contains(refusal), "{count}: {refused}");
         }
@@ -376,16 +379,16 @@ mod tests {
 
     #[test]
     fn an_order_that_dribbles_has_one_deadline() {
-        let (ours, theirs) = handover::pair().unwrap();
-        let text = crate::file::in_memory("order", b"").unwrap();
-        handover::send(ours.as_fd(), &1000_u32.to_le_bytes(), Some(text.as_fd())).unwrap();
+        let (ours, theirs) = fd_packets::packet_pair().unwrap();
+        let text = crate::file::memfd_with_content("order", b"").unwrap();
+        fd_packets::send_packet(ours.as_fd(), &1000_u32.to_le_bytes(), Some(text.as_fd())).unwrap();
         let sender = std::thread::spawn(move || {
             let sent = (0..1000).take_while(|_| {
                 let _ = poll(
                     &mut [],
                     Some(&Timespec::try_from(Duration::from_millis(20)).unwrap()),
                 );
-                handover::send(ours.as_fd(), b"d", Some(text.as_fd())).is_ok()
+                fd_packets::send_packet(ours.as_fd(), b"d", Some(text.as_fd())).is_ok()
             });
             sent.count()
         });
@@ -410,10 +413,10 @@ mod tests {
     }
 
     #[test]
-    fn no_descriptor_stands_where_another_is_wanted() {
-        let files = ["a", "b", "c"].map(|name| crate::file::in_memory(name, b"").unwrap());
+    fn fds_are_moved_out_of_the_target_numbers() {
+        let files = ["a", "b", "c"].map(|name| crate::file::memfd_with_content(name, b"").unwrap());
         let numbers: Vec<_> = files.iter().map(|fd| fd.as_raw_fd()).rev().collect();
-        let moved = move_away(files.into(), &numbers).unwrap();
+        let moved = move_fds_above(files.into(), &numbers).unwrap();
         let highest = numbers.iter().max().unwrap();
         assert!(moved.iter().all(|fd| fd.as_raw_fd() > *highest));
     }

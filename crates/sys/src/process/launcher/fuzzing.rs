@@ -2,9 +2,9 @@
 
 use std::ffi::OsString;
 
-use super::order::{Lifetime, Order};
-use super::{ANSWER_BYTES, Answer, Command, Privileges};
-use crate::identity::{Account, User};
+use super::launch_order::{LaunchOrder, Lifetime};
+use super::{CommandLine, LaunchReply, MAX_REPLY_BYTES, Privileges};
+use crate::account::{Account, User};
 #[cfg(test)]
 use crate::isolation::Access;
 use crate::isolation::Sandbox;
@@ -27,7 +27,7 @@ fn privileges() -> Privileges {
         server: Some(account("server")),
         accounts: vec![account("shop"), account(UNCONFINED)],
         successor: Some((
-            Command {
+            CommandLine {
                 program: "/nonexistent/penstock".into(),
                 args: vec!["serve".into()],
                 dir: "/".into(),
@@ -42,22 +42,22 @@ fn privileges() -> Privileges {
 
 /// See [`crate::fuzzing::read_order`].
 pub(crate) fn read_order(bytes: &[u8]) {
-    let Some(order) = Order::decode(bytes) else {
+    let Some(order) = LaunchOrder::decode(bytes) else {
         return;
     };
     // One way to write each.
     assert_eq!(order.encode(), bytes);
-    let numbers = &order.numbers;
+    let numbers = &order.fd_numbers;
     assert!(numbers.iter().all(|number| *number >= 0));
     let privileges = privileges();
     let mut permitted = order.clone();
     let mut descriptors = Vec::new();
-    let account = privileges.permit(&mut permitted, &mut descriptors);
+    let account = privileges.authorize(&mut permitted, &mut descriptors);
     let Ok(account) = account else {
         return;
     };
     // There is no such program, so that none is the next server.
-    assert_eq!(order.lifetime, Lifetime::OfServer);
+    assert_eq!(order.lifetime, Lifetime::WithServer);
     let name = account.map(|account| account.name.as_str());
     match &order.account {
         Some(asked) => assert_eq!(name, Some(asked.as_str())),
@@ -70,7 +70,7 @@ pub(crate) fn read_order(bytes: &[u8]) {
     assert!(descriptors.is_empty());
     // There is no group, so that nothing is put into one.
     assert_eq!(privileges.find_group(&order).is_ok(), order.group.is_none());
-    let order = Order {
+    let order = LaunchOrder {
         sandbox: permitted.sandbox,
         ..order
     };
@@ -79,40 +79,40 @@ pub(crate) fn read_order(bytes: &[u8]) {
 
 /// Reads `bytes` as the launcher's answer.
 pub(crate) fn read_answer(bytes: &[u8]) {
-    if let Ok(answer) = Answer::decode(bytes) {
+    if let Ok(answer) = LaunchReply::decode(bytes) {
         let again = answer.encode();
         // Words may be cut, and what is no text in them is written otherwise.
-        if !matches!(answer, Answer::Refused(_)) {
+        if !matches!(answer, LaunchReply::Refused(_)) {
             assert_eq!(again, bytes);
         }
-        assert!(again.len() <= ANSWER_BYTES && Answer::decode(&again).is_ok());
+        assert!(again.len() <= MAX_REPLY_BYTES && LaunchReply::decode(&again).is_ok());
     }
 }
 
 /// Orders to begin with.
 #[cfg(test)]
 pub(crate) fn orders() -> Vec<Vec<u8>> {
-    let order = |account: Option<&str>, sandbox| Order {
+    let order = |account: Option<&str>, sandbox| LaunchOrder {
         program: "python3".into(),
         arg0: "python".into(),
         args: vec!["-c".into()],
         dir: "/srv".into(),
         env: vec![("A".into(), "b".into())],
-        numbers: vec![1, 2, 9],
+        fd_numbers: vec![1, 2, 9],
         access: Access::default(),
-        lifetime: Lifetime::OfServer,
+        lifetime: Lifetime::WithServer,
         sandbox,
         account: account.map(str::to_owned),
         group: None,
         app: "shop".to_owned(),
     };
-    let successor = Order {
+    let successor = LaunchOrder {
         program: "/nonexistent/penstock".into(),
         arg0: "/nonexistent/penstock".into(),
         args: vec!["serve".into()],
         dir: "/".into(),
         env: vec![("A".into(), "b".into()), ("SOCKET".into(), "9".into())],
-        lifetime: Lifetime::OfItsOwn,
+        lifetime: Lifetime::Independent,
         ..order(None, None)
     };
     let orders = [
@@ -120,11 +120,11 @@ pub(crate) fn orders() -> Vec<Vec<u8>> {
         order(None, Sandbox::decode(1)),
         order(Some("shop"), Sandbox::decode(3)),
         order(Some(UNCONFINED), None),
-        Order {
+        LaunchOrder {
             group: Some("shop".to_owned()),
             ..order(Some("shop"), Sandbox::decode(1))
         },
         successor,
     ];
-    orders.iter().map(Order::encode).collect()
+    orders.iter().map(LaunchOrder::encode).collect()
 }

@@ -16,24 +16,24 @@ use std::io;
 use std::os::fd::{OwnedFd, RawFd};
 use std::path::Path;
 
-use super::order::{Lifetime, Order};
-use super::{Command, Privileges};
+use super::launch_order::{LaunchOrder, Lifetime};
+use super::{CommandLine, Privileges};
+use crate::account::Account;
 use crate::cgroup::Group;
-use crate::identity::Account;
 use crate::isolation::{self, Access, Sandbox};
 use crate::kernel;
-use crate::trusted_program::{self, Owners, Program};
+use crate::trusted_program::{self, TrustedOwners, TrustedProgram};
 
 impl Privileges {
-    fn are_kept(&self) -> bool {
+    fn keeps_root(&self) -> bool {
         // Groups alone take no rights where the server becomes no other user: it has the same ones.
         !self.accounts.is_empty() || self.server.is_some() && !self.groups.is_empty()
     }
 
     /// Becomes the server's user if there is no other one.
-    pub(super) fn give_up(&self) -> io::Result<()> {
+    pub(super) fn drop_root(&self) -> io::Result<()> {
         match &self.server {
-            Some(server) if !self.are_kept() => server.assume()?,
+            Some(server) if !self.keeps_root() => server.switch_to()?,
             _ => {}
         }
         // Another user may look into it until then.
@@ -45,20 +45,20 @@ impl Privileges {
     ///
     /// # Errors
     /// Why it may not.
-    pub(super) fn permit(
+    pub(super) fn authorize(
         &self,
-        order: &mut Order,
+        order: &mut LaunchOrder,
         descriptors: &mut Vec<OwnedFd>,
     ) -> io::Result<Option<&Account>> {
-        if order.lifetime == Lifetime::OfItsOwn {
+        if order.lifetime == Lifetime::Independent {
             if let Some(program) = self.check_successor(order)? {
-                put_in_place(order, descriptors, program);
+                use_checked_program(order, descriptors, program);
             }
             return Ok(None);
         }
-        self.hold_to_sandbox(order)?;
+        self.enforce_sandbox(order)?;
         let Some(name) = &order.account else {
-            return Ok(self.server.as_ref().filter(|_| self.are_kept()));
+            return Ok(self.server.as_ref().filter(|_| self.keeps_root()));
         };
         let account = self.accounts.iter().find(|account| account.name == *name);
         account.map(Some).ok_or_else(|| {
@@ -73,8 +73,8 @@ impl Privileges {
     ///
     /// # Errors
     /// It is not that of this user, or the user's programs are not to be outside of one.
-    pub(super) fn find_group(&self, order: &Order) -> io::Result<Option<&Group>> {
-        if order.lifetime == Lifetime::OfItsOwn {
+    pub(super) fn find_group(&self, order: &LaunchOrder) -> io::Result<Option<&Group>> {
+        if order.lifetime == Lifetime::Independent {
             return Ok(None);
         }
         let account = order.account.as_deref();
@@ -93,7 +93,7 @@ impl Privileges {
     }
 
     /// Every part of the sandbox that this kernel has, whatever the order says of them.
-    fn hold_to_sandbox(&self, order: &mut Order) -> io::Result<()> {
+    fn enforce_sandbox(&self, order: &mut LaunchOrder) -> io::Result<()> {
         match order.sandbox {
             Some(_) => order.sandbox = Some(Sandbox::available()),
             None if self.unconfined.contains(&order.account) => {}
@@ -109,7 +109,7 @@ impl Privileges {
 
     /// That an order is for the next server, and for nothing else. Gives the program that is to be
     /// started in place of its path; `None` if that is the program that runs here.
-    fn check_successor(&self, order: &Order) -> io::Result<Option<Program>> {
+    fn check_successor(&self, order: &LaunchOrder) -> io::Result<Option<TrustedProgram>> {
         let Some((known, _)) = self
             .successor
             .as_ref()
@@ -122,17 +122,17 @@ impl Privileges {
         };
         let path = Path::new(&order.program);
         let is_known = known.program == path;
-        if !self.are_kept() {
+        if !self.keeps_root() {
             // Its path was not judged when this server was started either.
             if is_known {
                 return Ok(None);
             }
             // An application may be of the user that the server has become.
             let owners = match self.server {
-                Some(_) => Owners::Root,
-                None => Owners::RootAndOwn,
+                Some(_) => TrustedOwners::Root,
+                None => TrustedOwners::RootAndOwn,
             };
-            let program = trusted_program::checked(path, owners);
+            let program = trusted_program::check_program(path, owners);
             return program.map(Some).map_err(io::Error::other);
         }
         if !is_known {
@@ -141,7 +141,7 @@ impl Privileges {
                  here, as it was started: put the new version in its place",
             ));
         }
-        let program = trusted_program::checked(path, Owners::Root);
+        let program = trusted_program::check_program(path, TrustedOwners::Root);
         program.map(Some).map_err(|why| {
             io::Error::other(format!(
                 "{why}, so it is not started as root: chown it to root, and take the right to write \
@@ -153,14 +153,14 @@ impl Privileges {
 
 /// Whether an order is for the next server, whatever its program: this command line, and nothing of
 /// what only applications have.
-fn is_successor(order: &Order, (command, variable): &(Command, OsString)) -> bool {
-    let Order {
+fn is_successor(order: &LaunchOrder, (command, variable): &(CommandLine, OsString)) -> bool {
+    let LaunchOrder {
         program,
         arg0,
         args,
         dir,
         env,
-        numbers,
+        fd_numbers: numbers,
         lifetime,
         sandbox,
         access,
@@ -172,7 +172,7 @@ fn is_successor(order: &Order, (command, variable): &(Command, OsString)) -> boo
         return false;
     };
     let socket = value.to_str().and_then(|value| value.parse().ok());
-    *lifetime == Lifetime::OfItsOwn
+    *lifetime == Lifetime::Independent
         // A server starts the next one by the name that it was given itself.
         && program == arg0
         && *args == command.args
@@ -187,21 +187,29 @@ fn is_successor(order: &Order, (command, variable): &(Command, OsString)) -> boo
 
 /// Has the very file started that was looked at. Without /proc, where a descriptor has no path, it is
 /// the path, whose every part is root's.
-fn put_in_place(order: &mut Order, descriptors: &mut Vec<OwnedFd>, program: Program) {
+fn use_checked_program(
+    order: &mut LaunchOrder,
+    descriptors: &mut Vec<OwnedFd>,
+    program: TrustedProgram,
+) {
     if !kernel::has_proc() {
         order.program = program.path.into();
         return;
     }
-    let number = order.numbers.iter().max().map_or(3, |highest| highest + 1);
+    let number = order
+        .fd_numbers
+        .iter()
+        .max()
+        .map_or(3, |highest| highest + 1);
     order.program = format!("/proc/self/fd/{number}").into();
-    order.numbers.push(number);
+    order.fd_numbers.push(number);
     descriptors.push(program.file);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::identity::User;
+    use crate::account::User;
 
     fn account(name: &str) -> Account {
         Account {
@@ -216,8 +224,8 @@ mod tests {
         }
     }
 
-    fn command() -> Command {
-        Command {
+    fn command() -> CommandLine {
+        CommandLine {
             program: "/bin/sh".into(),
             args: vec!["serve".into()],
             dir: "/".into(),
@@ -225,29 +233,29 @@ mod tests {
         }
     }
 
-    fn order(account: Option<&str>, lifetime: Lifetime) -> Order {
-        let Command {
+    fn order(account: Option<&str>, lifetime: Lifetime) -> LaunchOrder {
+        let CommandLine {
             program,
             args,
             dir,
             mut env,
         } = command();
         env.push(("SOCKET".into(), "9".into()));
-        Order {
+        LaunchOrder {
             program: program.clone().into(),
             arg0: program.into(),
             args,
             dir,
             env,
-            numbers: vec![1, 2, 9],
+            fd_numbers: vec![1, 2, 9],
             lifetime,
             sandbox: None,
             access: Access::default(),
             account: account.map(str::to_owned),
             group: None,
             app: match lifetime {
-                Lifetime::OfServer => "web".to_owned(),
-                Lifetime::OfItsOwn => String::new(),
+                Lifetime::WithServer => "web".to_owned(),
+                Lifetime::Independent => String::new(),
             },
         }
     }
@@ -262,20 +270,20 @@ mod tests {
         }
     }
 
-    fn permit(privileges: &Privileges, order: &mut Order) -> io::Result<Option<String>> {
-        let account = privileges.permit(order, &mut Vec::new())?;
+    fn permit(privileges: &Privileges, order: &mut LaunchOrder) -> io::Result<Option<String>> {
+        let account = privileges.authorize(order, &mut Vec::new())?;
         Ok(account.map(|account| account.name.clone()))
     }
 
-    fn confined(name: Option<&str>) -> Order {
-        Order {
+    fn confined(name: Option<&str>) -> LaunchOrder {
+        LaunchOrder {
             sandbox: Sandbox::decode(1),
-            ..order(name, Lifetime::OfServer)
+            ..order(name, Lifetime::WithServer)
         }
     }
 
     #[test]
-    fn programs_run_as_users_of_the_list_or_as_the_server() {
+    fn programs_run_as_listed_users_or_the_server() {
         let many = privileges(&["shop", "blog"]);
         let whom = |name| permit(&many, &mut confined(name));
         assert_eq!(whom(Some("blog")).unwrap().as_deref(), Some("blog"));
@@ -289,10 +297,10 @@ mod tests {
     }
 
     #[test]
-    fn no_program_leaves_its_sandbox_but_those_of_the_list() {
+    fn only_listed_programs_are_unconfined() {
         let many = privileges(&["shop", "blog"]);
         for (name, is_permitted) in [(None, false), (Some("shop"), false), (Some("blog"), true)] {
-            let permitted = permit(&many, &mut order(name, Lifetime::OfServer));
+            let permitted = permit(&many, &mut order(name, Lifetime::WithServer));
             assert_eq!(permitted.is_ok(), is_permitted, "{name:?}");
         }
         // Parts that an order leaves out are there all the same.
@@ -340,41 +348,41 @@ mod tests {
                 "{account:?} {group:?}: {refused}"
             );
         }
-        let next = many.find_group(&order(None, Lifetime::OfItsOwn));
+        let next = many.find_group(&order(None, Lifetime::Independent));
         assert!(next.unwrap().is_none());
     }
 
     #[test]
     fn rights_are_kept_for_users_or_groups_by_who_has_them() {
         let mut none = privileges(&[]);
-        assert!(!none.are_kept());
+        assert!(!none.keeps_root());
         none.groups.push(Group::named("own", None));
-        assert!(none.are_kept());
+        assert!(none.keeps_root());
         // Who becomes nobody else loses none.
         none.server = None;
-        assert!(!none.are_kept());
+        assert!(!none.keeps_root());
     }
 
     #[test]
-    fn rights_of_root_go_to_the_next_server_and_to_nothing_else() {
+    fn only_a_successor_keeps_root() {
         let many = privileges(&["shop"]);
-        let mut good = order(None, Lifetime::OfItsOwn);
+        let mut good = order(None, Lifetime::Independent);
         let mut descriptors = Vec::new();
-        many.permit(&mut good, &mut descriptors).unwrap();
+        many.authorize(&mut good, &mut descriptors).unwrap();
         assert_eq!(good.program, "/proc/self/fd/10");
-        assert_eq!((good.numbers, descriptors.len()), (vec![1, 2, 9, 10], 1));
+        assert_eq!((good.fd_numbers, descriptors.len()), (vec![1, 2, 9, 10], 1));
         for (number, change) in CHANGES.into_iter().enumerate() {
-            let mut changed = order(None, Lifetime::OfItsOwn);
+            let mut changed = order(None, Lifetime::Independent);
             change(&mut changed);
             assert!(permit(&many, &mut changed).is_err(), "change {number}");
         }
-        let mut other = order(None, Lifetime::OfItsOwn);
+        let mut other = order(None, Lifetime::Independent);
         (other.program, other.arg0) = ("/bin/ls".into(), "/bin/ls".into());
         assert!(permit(&many, &mut other).is_err());
     }
 
     /// What makes another order of one for the next server.
-    const CHANGES: [fn(&mut Order); 17] = [
+    const CHANGES: [fn(&mut LaunchOrder); 17] = [
         |order| order.program = "/bin/ls".into(),
         |order| order.arg0 = "ls".into(),
         |order| order.args.push("-c".into()),
@@ -385,8 +393,8 @@ mod tests {
         |order| order.env[1].1 = "10".into(),
         |order| order.env.swap(0, 1),
         |order| order.env.clear(),
-        |order| order.numbers.push(0),
-        |order| order.numbers.swap(0, 2),
+        |order| order.fd_numbers.push(0),
+        |order| order.fd_numbers.swap(0, 2),
         |order| order.sandbox = Sandbox::decode(1),
         |order| order.access.bind_ports = Some(Vec::new()),
         |order| order.account = Some("blog".to_owned()),
@@ -397,11 +405,11 @@ mod tests {
     #[test]
     fn without_the_rights_of_root_an_order_for_the_next_server_starts_nothing_else() {
         let none = privileges(&[]);
-        let mut good = order(None, Lifetime::OfItsOwn);
+        let mut good = order(None, Lifetime::Independent);
         assert_eq!(permit(&none, &mut good).unwrap(), None);
-        assert_eq!(good, order(None, Lifetime::OfItsOwn));
+        assert_eq!(good, order(None, Lifetime::Independent));
         for (number, change) in CHANGES.into_iter().enumerate() {
-            let mut changed = order(None, Lifetime::OfItsOwn);
+            let mut changed = order(None, Lifetime::Independent);
             change(&mut changed);
             assert!(permit(&none, &mut changed).is_err(), "change {number}");
         }
@@ -421,10 +429,10 @@ mod tests {
         let try_place = |mode: u32, place: &Path| {
             let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
             std::fs::set_permissions(dir.join("penstock"), mode).unwrap();
-            let mut other = order(None, Lifetime::OfItsOwn);
+            let mut other = order(None, Lifetime::Independent);
             (other.program, other.arg0) = (place.into(), place.into());
             let mut descriptors = Vec::new();
-            let permitted = none.permit(&mut other, &mut descriptors).map(|_| ());
+            let permitted = none.authorize(&mut other, &mut descriptors).map(|_| ());
             permitted.map(|()| (other.program, descriptors.len()))
         };
         let refused = try_place(0o777, &place).unwrap_err().to_string();

@@ -22,7 +22,7 @@ use crate::isolation::{
     self, Filters,
     listener::{self, Notification},
 };
-use crate::{handover, resource_limits};
+use crate::{fd_packets, resource_limits};
 
 /// Sandboxes whose calls are reported, in all and of an application: programs that are started beyond
 /// that are refused the same calls, and these are not reported. The listeners of programs that have
@@ -274,7 +274,7 @@ impl Refusals {
             group,
             launcher,
         } = guarded;
-        let (arrivals, registrar) = handover::pair()?;
+        let (arrivals, registrar) = fd_packets::packet_pair()?;
         Ok(Self {
             reports,
             arrivals,
@@ -299,7 +299,8 @@ impl Refusals {
     fn take_in(&mut self) {
         let mut app = [0; REPORT_BYTES];
         // What came cut is no listener, and its calls fail.
-        if let Ok((length, Some(listener))) = handover::receive(self.arrivals.as_fd(), &mut app)
+        if let Ok((length, Some(listener))) =
+            fd_packets::receive_packet(self.arrivals.as_fd(), &mut app)
             && self.sandboxes.len() < self.room.of_all
         {
             let app = String::from_utf8_lossy(&app[..length]);
@@ -514,7 +515,7 @@ impl Kind {
 
 /// A report that finds no room is lost: the server has enough of them.
 fn send(reports: &OwnedFd, report: &LauncherReport) {
-    let _ = handover::send(reports.as_fd(), &report.encode(), None);
+    let _ = fd_packets::send_packet(reports.as_fd(), &report.encode(), None);
 }
 
 #[cfg(test)]
@@ -585,7 +586,7 @@ mod tests {
 
     #[test]
     fn an_application_leaves_room_for_others_and_a_full_launcher_says_so_once() {
-        let (reports, theirs) = handover::pair().unwrap();
+        let (reports, theirs) = fd_packets::packet_pair().unwrap();
         let mut refusals = Refusals::new(theirs, rustix::process::getpid()).unwrap();
         refusals.room = Room {
             of_all: 3,
@@ -593,8 +594,8 @@ mod tests {
         };
         let registrar = refusals.registrar().unwrap();
         let mut arrive = |app: &str| {
-            let (ours, _) = handover::pair().unwrap();
-            handover::send(registrar.as_fd(), app.as_bytes(), Some(ours.as_fd())).unwrap();
+            let (ours, _) = fd_packets::packet_pair().unwrap();
+            fd_packets::send_packet(registrar.as_fd(), app.as_bytes(), Some(ours.as_fd())).unwrap();
             refusals.take_in();
             (refusals.has_room("shop"), refusals.has_room("blog"))
         };
@@ -605,7 +606,7 @@ mod tests {
         assert_eq!(arrive("blog"), (false, false));
         assert_eq!(refusals.sandboxes.len(), 3);
         let mut buffer = [0; 1024];
-        let (length, _) = handover::receive(reports.as_fd(), &mut buffer).unwrap();
+        let (length, _) = fd_packets::receive_packet(reports.as_fd(), &mut buffer).unwrap();
         let Some(LauncherReport::Note(text)) = LauncherReport::decode(&buffer[..length]) else {
             panic!("a note");
         };
@@ -613,7 +614,7 @@ mod tests {
             text.contains("apps.shop") && text.contains("2 starts"),
             "{text}"
         );
-        let again = handover::receive(reports.as_fd(), &mut buffer).unwrap_err();
+        let again = fd_packets::receive_packet(reports.as_fd(), &mut buffer).unwrap_err();
         assert_eq!(again.kind(), io::ErrorKind::WouldBlock);
     }
 
@@ -621,11 +622,11 @@ mod tests {
     fn watched(
         act: impl FnOnce() + Send + 'static,
     ) -> Option<(Refusals, OwnedFd, std::thread::JoinHandle<()>)> {
-        if !isolation::missing().is_empty() {
+        if !isolation::missing_isolation().is_empty() {
             return None;
         }
-        let (ours, theirs) = handover::pair().unwrap();
-        let (arrivals, registrar) = handover::pair().unwrap();
+        let (ours, theirs) = fd_packets::packet_pair().unwrap();
+        let (arrivals, registrar) = fd_packets::packet_pair().unwrap();
         let mut refusals = Refusals {
             reports: theirs,
             arrivals,
@@ -655,10 +656,10 @@ mod tests {
         reports: &OwnedFd,
         thread: std::thread::JoinHandle<()>,
     ) -> Vec<RefusedCall> {
-        let (orders, order) = handover::pair().unwrap();
+        let (orders, order) = fd_packets::packet_pair().unwrap();
         let ended = std::thread::spawn(move || {
             let ended = thread.join();
-            handover::send(order.as_fd(), b"x", None).unwrap();
+            fd_packets::send_packet(order.as_fd(), b"x", None).unwrap();
             ended
         });
         refusals.answer_until_ready(orders.as_fd()).unwrap();
@@ -667,7 +668,7 @@ mod tests {
         refusals.answer_until_ready(orders.as_fd()).unwrap();
         let mut told = Vec::new();
         let mut buffer = [0; REPORT_BYTES];
-        while let Ok((length, _)) = handover::receive(reports.as_fd(), &mut buffer) {
+        while let Ok((length, _)) = fd_packets::receive_packet(reports.as_fd(), &mut buffer) {
             match LauncherReport::decode(&buffer[..length]) {
                 Some(LauncherReport::RefusedCall(call)) => told.push(call),
                 other => panic!("{other:?}"),

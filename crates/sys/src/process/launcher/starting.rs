@@ -19,12 +19,12 @@ use std::time::{Duration, Instant};
 use rustix::event::{Timespec, poll};
 use rustix::process::Signal;
 
-use super::order::Order;
-use super::{ANSWER_BYTES, Answer, GO, Launcher, START_TIMEOUT};
-use crate::net::{self, DESCRIPTORS_MAX};
-use crate::process::orphans::Known;
-use crate::process::{Handle, Started, take_in};
-use crate::{file, handover};
+use super::launch_order::LaunchOrder;
+use super::{GO, LaunchReply, Launcher, MAX_REPLY_BYTES, START_TIMEOUT};
+use crate::net::{self, MAX_DESCRIPTORS};
+use crate::process::orphans::TrackedChild;
+use crate::process::{ProcessHandle, SpawnedProcess, take_in};
+use crate::{fd_packets, file};
 
 /// Between two tries to hand something over to a launcher that is busy.
 const BUSY: Timespec = Timespec {
@@ -44,7 +44,7 @@ pub struct Starting<'a> {
     /// Our ends of its output pipes, until it runs.
     outputs: Option<(OwnedFd, OwnedFd)>,
     /// The process, once it is there.
-    process: Option<(Handle, Arc<OwnedFd>, Known)>,
+    process: Option<(ProcessHandle, Arc<OwnedFd>, TrackedChild)>,
     deadline: Instant,
 }
 
@@ -56,23 +56,23 @@ pub enum Step {
     /// The launcher has others to start first: in a few milliseconds there is more to do.
     IsBusy,
     /// The program runs.
-    Runs(Started),
+    Runs(SpawnedProcess),
 }
 
 impl<'a> Starting<'a> {
     pub(super) fn new(
         launcher: &'a Launcher,
-        order: &Order,
+        order: &LaunchOrder,
         descriptors: Vec<OwnedFd>,
         outputs: (OwnedFd, OwnedFd),
     ) -> io::Result<Self> {
-        let text = file::in_memory("penstock-order", &order.encode())?;
-        let (socket, theirs) = handover::pair()?;
+        let text = file::memfd_with_content("penstock-order", &order.encode())?;
+        let (socket, theirs) = fd_packets::packet_pair()?;
         let count = u32::try_from(descriptors.len()).map_err(io::Error::other)?;
         let mut unsent = VecDeque::from([(count.to_le_bytes().to_vec(), vec![text])]);
         let mut rest = descriptors.into_iter().peekable();
         while rest.peek().is_some() {
-            let part = rest.by_ref().take(DESCRIPTORS_MAX).collect();
+            let part = rest.by_ref().take(MAX_DESCRIPTORS).collect();
             unsent.push_back((b"d".to_vec(), part));
         }
         Ok(Self {
@@ -113,12 +113,12 @@ impl<'a> Starting<'a> {
         if !is_sent || self.theirs.is_some() {
             return self.unless_late(Step::IsBusy);
         }
-        let mut buffer = [0; ANSWER_BYTES];
+        let mut buffer = [0; MAX_REPLY_BYTES];
         loop {
-            match handover::receive(self.socket.as_fd(), &mut buffer) {
+            match fd_packets::receive_packet(self.socket.as_fd(), &mut buffer) {
                 Ok((0, _)) => return self.finished().map(Step::Runs),
                 Ok((length, _)) => {
-                    let pid = Answer::decode(&buffer[..length])?.into_result()?;
+                    let pid = LaunchReply::decode(&buffer[..length])?.into_result()?;
                     self.take_in(pid)?;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -137,7 +137,7 @@ impl<'a> Starting<'a> {
     ///
     /// # Errors
     /// As [`Self::advance`].
-    pub fn finish(mut self) -> io::Result<Started> {
+    pub fn finish(mut self) -> io::Result<SpawnedProcess> {
         loop {
             match self.advance()? {
                 Step::Runs(started) => return Ok(started),
@@ -145,7 +145,7 @@ impl<'a> Starting<'a> {
                 Step::IsBusy => drop(poll(&mut [], Some(&BUSY))),
                 Step::Waits => {
                     let left = self.deadline.saturating_duration_since(Instant::now());
-                    match handover::wait_readable(self.socket.as_fd(), Some(left)) {
+                    match fd_packets::wait_readable(self.socket.as_fd(), Some(left)) {
                         Err(error) if error.kind() != io::ErrorKind::TimedOut => return Err(error),
                         // The next look tells what has come, or that it is late.
                         _ => {}
@@ -178,9 +178,9 @@ impl<'a> Starting<'a> {
         }
         let (exit, known) = take_in(pid)?;
         let exit = Arc::new(exit);
-        let handle = Handle::new(pid, Arc::clone(&exit), known.mark());
+        let handle = ProcessHandle::new(pid, Arc::clone(&exit), known.reaped_flag());
         self.process = Some((handle, exit, known));
-        match handover::send(self.socket.as_fd(), GO, None) {
+        match fd_packets::send_packet(self.socket.as_fd(), GO, None) {
             // It has ended: the end of the socket is next.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             sent => sent,
@@ -188,7 +188,7 @@ impl<'a> Starting<'a> {
     }
 
     /// Nobody has the other end any more: the program runs, or has ended already.
-    fn finished(&mut self) -> io::Result<Started> {
+    fn finished(&mut self) -> io::Result<SpawnedProcess> {
         let (Some((handle, exit, known)), Some((stdout, stderr))) =
             (self.process.take(), self.outputs.take())
         else {
@@ -198,12 +198,12 @@ impl<'a> Starting<'a> {
                 false => io::Error::other("its process ended before the program ran"),
             });
         };
-        Ok(Started {
+        Ok(SpawnedProcess {
             pid: handle.pid(),
             exit,
             stdout,
             stderr,
-            known,
+            tracked: known,
         })
     }
 

@@ -1,7 +1,7 @@
 //! Memory of which sockets send the pages themselves, without a copy for each client.
 //!
-//! Called by `runtime`'s arena. A [`Region`] is one mapping in which each [`Extent`] has whole pages of its own; a
-//! [`Pipe`] hands them to a socket (`vmsplice`, then `splice`). What must stay true: the bytes of an extent are written
+//! Called by `runtime`'s arena. A [`PageRegion`] is one mapping in which each [`Extent`] has whole pages of its own; a
+//! [`SplicePipe`] hands them to a socket (`vmsplice`, then `splice`). What must stay true: the bytes of an extent are written
 //! once, before anybody sees them, and its pages are given back to the kernel before its place is taken again. The
 //! kernel keeps pages that a socket still sends; the place has new ones by then.
 
@@ -18,36 +18,36 @@ use rustix::pipe::{
 };
 use rustix::process::Resource;
 
-use crate::pages::page_bytes;
+use crate::page_cache::page_bytes;
 use crate::resource_limits::read_limit;
 
 /// A part of the address space. It takes memory only where there are extents.
 #[derive(Debug)]
-pub struct Region {
-    at: NonNull<u8>,
+pub struct PageRegion {
+    base: NonNull<u8>,
     bytes: usize,
     /// Held for a look-up.
-    holes: Mutex<Holes>,
+    free_extents: Mutex<FreeExtents>,
 }
 
 // SAFETY: the mapping is not bound to a thread. It is read through extents, which do not overlap, and written only by
 // the thread that makes one.
 #[expect(unsafe_code, reason = "a pointer to a mapping of its own")]
-unsafe impl Send for Region {}
+unsafe impl Send for PageRegion {}
 // SAFETY: as above; which places are taken is behind the lock.
 #[expect(unsafe_code, reason = "a pointer to a mapping of its own")]
-unsafe impl Sync for Region {}
+unsafe impl Sync for PageRegion {}
 
 /// Some bytes in a region. The memory is given back when it is dropped, which takes about a tenth of a millisecond for
 /// each megabyte.
 #[derive(Debug)]
 pub struct Extent {
-    region: Arc<Region>,
+    region: Arc<PageRegion>,
     start: usize,
     len: usize,
 }
 
-impl Region {
+impl PageRegion {
     /// An empty one of `bytes`, in whole pages. It is not inherited by a forked process, and no part of a core dump.
     ///
     /// # Errors
@@ -60,16 +60,16 @@ impl Region {
             return Err(io::Error::new(io::ErrorKind::Unsupported, error));
         }
         let bytes = usize::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
-        let bytes = round_up(bytes).ok_or(io::ErrorKind::OutOfMemory)?;
+        let bytes = round_up_to_pages(bytes).ok_or(io::ErrorKind::OutOfMemory)?;
         let access = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a new mapping, at a place that the kernel chooses.
         #[expect(unsafe_code, reason = "mapping memory")]
         let at = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, access, flags)? };
         let region = Self {
-            at: NonNull::new(at.cast()).ok_or(io::ErrorKind::OutOfMemory)?,
+            base: NonNull::new(at.cast()).ok_or(io::ErrorKind::OutOfMemory)?,
             bytes,
-            holes: Mutex::new(Holes::new(bytes)),
+            free_extents: Mutex::new(FreeExtents::new(bytes)),
         };
         // A part of a large page that is given back stays taken until the rest is, too.
         for advice in [
@@ -96,7 +96,9 @@ impl Region {
         let mut lens = pieces.iter().map(|piece| piece.len());
         let len = lens.try_fold(0, usize::checked_add);
         let len = len.ok_or(io::ErrorKind::OutOfMemory)?;
-        let Some(start) = round_up(len).and_then(|bytes| self.holes().take(bytes)) else {
+        let Some(start) =
+            round_up_to_pages(len).and_then(|bytes| self.free_extents().allocate(bytes))
+        else {
             return Ok(None);
         };
         // Gives the place back if there is no memory.
@@ -105,7 +107,7 @@ impl Region {
             start,
             len,
         };
-        match self.advise(start, extent.bytes_taken(), Advice::LinuxPopulateWrite) {
+        match self.advise(start, extent.allocated_bytes(), Advice::LinuxPopulateWrite) {
             // Linux before 5.14: each page comes as it is written to.
             Err(Errno::INVAL) => {}
             populated => populated?,
@@ -118,7 +120,7 @@ impl Region {
             unsafe {
                 std::ptr::copy_nonoverlapping(
                     piece.as_ptr(),
-                    self.at.add(at).as_ptr(),
+                    self.base.add(at).as_ptr(),
                     piece.len(),
                 );
             }
@@ -129,13 +131,15 @@ impl Region {
 
     /// Bytes that extents have taken.
     #[must_use]
-    pub fn bytes_taken(&self) -> u64 {
-        let free: usize = self.holes().by_start.values().sum();
+    pub fn used_bytes(&self) -> u64 {
+        let free: usize = self.free_extents().by_start.values().sum();
         (self.bytes - free) as u64
     }
 
-    fn holes(&self) -> MutexGuard<'_, Holes> {
-        self.holes.lock().unwrap_or_else(PoisonError::into_inner)
+    fn free_extents(&self) -> MutexGuard<'_, FreeExtents> {
+        self.free_extents
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn advise(&self, start: usize, bytes: usize, advice: Advice) -> Result<(), Errno> {
@@ -145,7 +149,7 @@ impl Region {
             // more.
             #[expect(unsafe_code, reason = "advice takes a pointer")]
             unsafe {
-                let at = self.at.add(start + step).as_ptr().cast();
+                let at = self.base.add(start + step).as_ptr().cast();
                 madvise(at, STEP_BYTES.min(bytes - step), advice)?;
             }
         }
@@ -156,11 +160,11 @@ impl Region {
 /// What is taken or given back in one call: about a tenth of a millisecond.
 const STEP_BYTES: usize = 1 << 20;
 
-impl Drop for Region {
+impl Drop for PageRegion {
     fn drop(&mut self) {
         // SAFETY: the whole mapping, into which no reference is left: each extent holds the region.
         #[expect(unsafe_code, reason = "unmapping memory")]
-        let unmapped = unsafe { munmap(self.at.as_ptr().cast(), self.bytes) };
+        let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
         debug_assert!(unmapped.is_ok(), "it is our own");
     }
 }
@@ -173,7 +177,7 @@ impl Extent {
         // not since.
         #[expect(unsafe_code, reason = "reading mapped memory")]
         unsafe {
-            std::slice::from_raw_parts(self.region.at.add(self.start).as_ptr(), self.len)
+            std::slice::from_raw_parts(self.region.base.add(self.start).as_ptr(), self.len)
         }
     }
 
@@ -185,37 +189,37 @@ impl Extent {
         &bytes[..len.min(bytes.len())]
     }
 
-    fn bytes_taken(&self) -> usize {
-        round_up(self.len).unwrap_or(self.len)
+    fn allocated_bytes(&self) -> usize {
+        round_up_to_pages(self.len).unwrap_or(self.len)
     }
 }
 
 impl Drop for Extent {
     fn drop(&mut self) {
-        let bytes = self.bytes_taken();
+        let bytes = self.allocated_bytes();
         // Where the kernel keeps the pages (`mlockall`) they may still be on their way: nobody gets the place then.
         if (self.region.advise(self.start, bytes, Advice::LinuxDontNeed)).is_ok() {
-            self.region.holes().put(self.start, bytes);
+            self.region.free_extents().release(self.start, bytes);
         }
     }
 }
 
 /// Whole pages, at least one.
-fn round_up(bytes: usize) -> Option<usize> {
+fn round_up_to_pages(bytes: usize) -> Option<usize> {
     let page = usize::try_from(page_bytes()).ok()?;
     bytes.max(1).checked_next_multiple_of(page)
 }
 
 /// What of a region is free.
 #[derive(Debug)]
-struct Holes {
+struct FreeExtents {
     /// How many bytes from where; none touches another.
     by_start: BTreeMap<usize, usize>,
     /// The same, by how many.
     by_bytes: BTreeSet<(usize, usize)>,
 }
 
-impl Holes {
+impl FreeExtents {
     fn new(bytes: usize) -> Self {
         Self {
             by_start: BTreeMap::from([(0, bytes)]),
@@ -224,7 +228,7 @@ impl Holes {
     }
 
     /// Takes so many bytes from the smallest hole that has them.
-    fn take(&mut self, bytes: usize) -> Option<usize> {
+    fn allocate(&mut self, bytes: usize) -> Option<usize> {
         let &(hole, start) = self.by_bytes.range((bytes, 0)..).next()?;
         self.remove(start, hole);
         if hole > bytes {
@@ -233,7 +237,7 @@ impl Holes {
         Some(start)
     }
 
-    fn put(&mut self, mut start: usize, mut bytes: usize) {
+    fn release(&mut self, mut start: usize, mut bytes: usize) {
         if let Some((&before, &len)) = self.by_start.range(..start).next_back()
             && before + len == start
         {
@@ -260,15 +264,15 @@ impl Holes {
 
 /// Hands pages to sockets. Empty between two calls.
 #[derive(Debug)]
-pub struct Pipe {
+pub struct SplicePipe {
     reader: OwnedFd,
     writer: OwnedFd,
 }
 
 /// What a pipe is asked to hold, within what everybody may ask for.
-const PIPE_BYTES: usize = 256 * 1024;
+const MAX_PIPE_BYTES: usize = 256 * 1024;
 
-impl Pipe {
+impl SplicePipe {
     /// An empty one; takes two descriptors.
     ///
     /// # Errors
@@ -276,7 +280,7 @@ impl Pipe {
     pub fn new() -> io::Result<Self> {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         // One that stays small needs more calls.
-        let _ = fcntl_setpipe_size(&writer, PIPE_BYTES);
+        let _ = fcntl_setpipe_size(&writer, MAX_PIPE_BYTES);
         Ok(Self { reader, writer })
     }
 
@@ -296,10 +300,10 @@ impl Pipe {
         let len = extent.part(at, len).len();
         let mut done = 0;
         while done < len {
-            let held = match self.lend(extent, at + done as u64, len - done) {
+            let held = match self.fill_from(extent, at + done as u64, len - done) {
                 Ok(held) => held,
                 Err(_) if done > 0 => break,
-                Err(error) => return (Err(or_unsupported(error)), Some(self)),
+                Err(error) => return (Err(copy_instead_error(error)), Some(self)),
             };
             let more = match done + held < len {
                 true => SpliceFlags::MORE,
@@ -310,15 +314,17 @@ impl Pipe {
                 Ok(sent) if sent == held => done += sent,
                 Ok(sent) => return (Ok(done + sent), None),
                 Err(_) if done > 0 => return (Ok(done), None),
-                Err(error) => return (Err(or_unsupported(error)), None),
+                Err(error) => return (Err(copy_instead_error(error)), None),
             }
         }
         (Ok(done), Some(self))
     }
 
     /// Puts references to pages of the extent into the empty pipe; of how many bytes, more than none.
-    fn lend(&self, extent: &Extent, at: u64, len: usize) -> Result<usize, Errno> {
-        let slices = [IoSliceRaw::from_slice(extent.part(at, len.min(PIPE_BYTES)))];
+    fn fill_from(&self, extent: &Extent, at: u64, len: usize) -> Result<usize, Errno> {
+        let slices = [IoSliceRaw::from_slice(
+            extent.part(at, len.min(MAX_PIPE_BYTES)),
+        )];
         // SAFETY: the pages of an extent are never written again, and the kernel keeps them as long as it refers to
         // them.
         #[expect(unsafe_code, reason = "the kernel keeps references to the pages")]
@@ -330,7 +336,7 @@ impl Pipe {
 }
 
 /// What is not the connection's is a reason to send a copy.
-fn or_unsupported(error: Errno) -> io::Error {
+fn copy_instead_error(error: Errno) -> io::Error {
     match error {
         Errno::INVAL | Errno::NOSYS | Errno::PERM | Errno::ACCESS | Errno::NOMEM | Errno::FAULT => {
             io::ErrorKind::Unsupported.into()
@@ -352,47 +358,52 @@ mod tests {
     }
 
     /// Bytes of the region that take memory.
-    fn resident(region: &Region) -> usize {
+    fn resident(region: &PageRegion) -> usize {
         let pages = region.bytes / page();
         let mut found = vec![0_u8; pages];
         // SAFETY: the mapping is the region's, and there is a byte for each of its pages.
         #[expect(unsafe_code, reason = "rustix has no mincore")]
-        let asked =
-            unsafe { libc::mincore(region.at.as_ptr().cast(), region.bytes, found.as_mut_ptr()) };
+        let asked = unsafe {
+            libc::mincore(
+                region.base.as_ptr().cast(),
+                region.bytes,
+                found.as_mut_ptr(),
+            )
+        };
         assert_eq!(asked, 0);
         found.iter().filter(|&page| page & 1 != 0).count() * region.bytes / pages
     }
 
     #[test]
-    fn holes_are_cut_and_joined() {
-        let mut holes = Holes::new(100);
-        let taken: Vec<_> = [30, 20, 10, 40].map(|bytes| holes.take(bytes)).into();
+    fn free_extents_are_split_and_merged() {
+        let mut holes = FreeExtents::new(100);
+        let taken: Vec<_> = [30, 20, 10, 40].map(|bytes| holes.allocate(bytes)).into();
         assert_eq!(taken, [Some(0), Some(30), Some(50), Some(60)]);
-        assert_eq!(holes.take(1), None);
-        holes.put(0, 30);
-        holes.put(50, 10);
-        assert_eq!(holes.take(5), Some(50), "the smallest that has it");
-        assert_eq!(holes.take(31), None);
-        holes.put(50, 5);
-        holes.put(60, 40);
+        assert_eq!(holes.allocate(1), None);
+        holes.release(0, 30);
+        holes.release(50, 10);
+        assert_eq!(holes.allocate(5), Some(50), "the smallest that has it");
+        assert_eq!(holes.allocate(31), None);
+        holes.release(50, 5);
+        holes.release(60, 40);
         assert_eq!(holes.by_start, BTreeMap::from([(0, 30), (50, 50)]));
-        holes.put(30, 20);
+        holes.release(30, 20);
         assert_eq!(holes.by_start, BTreeMap::from([(0, 100)]));
         assert_eq!(holes.by_bytes, BTreeSet::from([(100, 0)]));
     }
 
     #[test]
-    fn extents_hold_what_was_stored_and_give_their_memory_back() {
-        let region = Region::new(10 * page() as u64).unwrap();
+    fn extents_keep_their_bytes_and_free_their_memory() {
+        let region = PageRegion::new(10 * page() as u64).unwrap();
         let store = |byte: u8, len: usize| {
             let (half, rest) = (vec![byte; len / 2], vec![byte; len - len / 2]);
             region.store(&[&half, &rest]).unwrap()
         };
-        assert_eq!((resident(&region), region.bytes_taken()), (0, 0));
+        assert_eq!((resident(&region), region.used_bytes()), (0, 0));
         let first = store(1, 3 * page() + 1).unwrap();
         let second = store(2, 5 * page()).unwrap();
         assert_eq!(resident(&region), 9 * page());
-        assert_eq!(region.bytes_taken(), 9 * page() as u64);
+        assert_eq!(region.used_bytes(), 9 * page() as u64);
         assert!(store(3, page() + 1).is_none(), "no room");
         drop(first);
         assert_eq!(resident(&region), 5 * page());
@@ -401,17 +412,19 @@ mod tests {
         assert_eq!(third.bytes(), vec![3; 4 * page()]);
         assert_eq!(store(4, 0).unwrap().bytes(), b"");
         drop((second, third));
-        assert_eq!((resident(&region), region.bytes_taken()), (0, 0));
-        assert!(Region::new(u64::MAX).is_err());
+        assert_eq!((resident(&region), region.used_bytes()), (0, 0));
+        assert!(PageRegion::new(u64::MAX).is_err());
     }
 
     #[test]
-    fn what_a_socket_still_sends_stays_as_it_was_when_its_place_is_taken() {
-        let region = Region::new(16 * page() as u64).unwrap();
+    fn bytes_in_a_socket_survive_reuse_of_their_extent() {
+        let region = PageRegion::new(16 * page() as u64).unwrap();
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let len = 13 * page();
         let extent = region.store(&[&vec![2; len]]).unwrap().unwrap();
-        let (sent, pipe) = Pipe::new().unwrap().send(ours.as_fd(), &extent, 0, len);
+        let (sent, pipe) = SplicePipe::new()
+            .unwrap()
+            .send(ours.as_fd(), &extent, 0, len);
         assert_eq!((sent.unwrap(), pipe.is_some()), (len, true));
         let start = extent.start;
         drop(extent);
@@ -423,15 +436,15 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_sent_as_they_are_as_far_as_the_socket_takes_them() {
+    fn parts_are_sent_until_the_socket_is_full() {
         let bytes: Vec<u8> = (0..3_000_000).map(|at| (at % 251) as u8).collect();
-        let region = Region::new(bytes.len() as u64).unwrap();
+        let region = PageRegion::new(bytes.len() as u64).unwrap();
         let extent = region.store(&[&bytes]).unwrap().unwrap();
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         let (mut at, mut pipe, mut waits) = (1234, None, 0);
         while at < bytes.len() {
-            let ready = pipe.take().map_or_else(Pipe::new, Ok).unwrap();
+            let ready = pipe.take().map_or_else(SplicePipe::new, Ok).unwrap();
             let (sent, rest) = ready.send(ours.as_fd(), &extent, at as u64, 1_000_000);
             pipe = rest;
             let mut got = vec![0; 1_000_000];
@@ -446,31 +459,33 @@ mod tests {
             }
         }
         assert!(waits > 0, "the socket took all");
-        let (end, _) = Pipe::new()
+        let (end, _) = SplicePipe::new()
             .unwrap()
             .send(ours.as_fd(), &extent, at as u64, 10);
         assert_eq!(end.unwrap(), 0);
         drop(theirs);
-        let (broken, _) = Pipe::new().unwrap().send(ours.as_fd(), &extent, 0, 10);
+        let (broken, _) = SplicePipe::new()
+            .unwrap()
+            .send(ours.as_fd(), &extent, 0, 10);
         assert_eq!(broken.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
     }
 
     #[test]
-    fn what_takes_no_pages_is_told_from_what_takes_nothing_now() {
-        let region = Region::new(1).unwrap();
+    fn unsupported_sockets_differ_from_full_ones() {
+        let region = PageRegion::new(1).unwrap();
         let extent = region.store(&[b"bytes"]).unwrap().unwrap();
         // A file for appending takes nothing from a pipe (splice(2)).
         let path = std::env::temp_dir().join(format!("penstock-pages-{}", std::process::id()));
         let mut options = std::fs::File::options();
         let file = options.append(true).create_new(true).open(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
-        let (refused, pipe) = Pipe::new().unwrap().send(file.as_fd(), &extent, 0, 5);
+        let (refused, pipe) = SplicePipe::new().unwrap().send(file.as_fd(), &extent, 0, 5);
         assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::Unsupported);
         assert!(pipe.is_none(), "it holds what was not taken");
         let (ours, _theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         let full = loop {
-            let (sent, _) = Pipe::new().unwrap().send(ours.as_fd(), &extent, 0, 5);
+            let (sent, _) = SplicePipe::new().unwrap().send(ours.as_fd(), &extent, 0, 5);
             if let Err(error) = sent {
                 break error;
             }

@@ -27,17 +27,17 @@ use crate::net;
 ///
 /// # Errors
 /// `EMFILE` and the like.
-pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+pub fn packet_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    Ok(pair)
+    Ok(packet_pair)
 }
 
 /// Sends one packet, with a descriptor if there is one.
 ///
 /// # Errors
 /// `WouldBlock` when the queue is full, `BrokenPipe` when the other end is gone.
-pub fn send(
+pub fn send_packet(
     socket: BorrowedFd<'_>,
     bytes: &[u8],
     descriptor: Option<BorrowedFd<'_>>,
@@ -51,7 +51,7 @@ pub fn send(
 ///
 /// # Errors
 /// As [`send`]; `TimedOut` when the queue stays full until the deadline.
-pub(crate) fn send_within(
+pub(crate) fn send_packet_until(
     socket: BorrowedFd<'_>,
     bytes: &[u8],
     descriptors: &[BorrowedFd<'_>],
@@ -61,7 +61,7 @@ pub(crate) fn send_within(
         match net::send_descriptors(socket, bytes, descriptors) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 let left = deadline.saturating_duration_since(Instant::now());
-                wait(socket, PollFlags::OUT, Some(left))?;
+                wait_for_events(socket, PollFlags::OUT, Some(left))?;
             }
             sent => return sent.map(|_| ()),
         }
@@ -72,21 +72,24 @@ pub(crate) fn send_within(
 ///
 /// # Errors
 /// `WouldBlock` when none is there; `InvalidData` when it is longer than the buffer.
-pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
-    let (length, descriptors) = receive_many(socket, buffer)?;
+pub fn receive_packet(
+    socket: BorrowedFd<'_>,
+    buffer: &mut [u8],
+) -> io::Result<(usize, Option<OwnedFd>)> {
+    let (length, descriptors) = receive_packet_with_fds(socket, buffer)?;
     Ok((length, descriptors.into_iter().next()))
 }
 
-/// As [`receive`], with all descriptors, [`net::DESCRIPTORS_MAX`] at most.
+/// As [`receive`], with all descriptors, [`net::MAX_DESCRIPTORS`] at most.
 ///
 /// # Errors
 /// As [`receive`].
-pub(crate) fn receive_many(
+pub(crate) fn receive_packet_with_fds(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],
 ) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut space =
-        [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(net::DESCRIPTORS_MAX))];
+        [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(net::MAX_DESCRIPTORS))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let message = rustix::net::recvmsg(
         socket,
@@ -112,7 +115,7 @@ pub(crate) fn receive_many(
 /// # Errors
 /// `TimedOut`, or what `poll` says.
 pub(crate) fn wait_readable(socket: BorrowedFd<'_>, limit: Option<Duration>) -> io::Result<()> {
-    wait(socket, PollFlags::IN, limit)
+    wait_for_events(socket, PollFlags::IN, limit)
 }
 
 /// Whether nobody has the other end any more.
@@ -122,7 +125,11 @@ pub(crate) fn is_closed(socket: BorrowedFd<'_>) -> bool {
     poll(&mut looked, Some(&now)).is_ok() && looked[0].revents().contains(PollFlags::HUP)
 }
 
-fn wait(socket: BorrowedFd<'_>, what: PollFlags, limit: Option<Duration>) -> io::Result<()> {
+fn wait_for_events(
+    socket: BorrowedFd<'_>,
+    what: PollFlags,
+    limit: Option<Duration>,
+) -> io::Result<()> {
     let deadline = limit.map(|limit| Instant::now() + limit);
     loop {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -141,13 +148,13 @@ fn wait(socket: BorrowedFd<'_>, what: PollFlags, limit: Option<Duration>) -> io:
 ///
 /// # Errors
 /// As [`receive`]; `TimedOut` when none comes in time.
-pub fn receive_within(
+pub fn receive_packet_with_timeout(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],
     patience: Duration,
 ) -> io::Result<(usize, Option<OwnedFd>)> {
     wait_readable(socket, Some(patience))?;
-    receive(socket, buffer)
+    receive_packet(socket, buffer)
 }
 
 /// A descriptor that this process was started with, under its number; from now on it goes to no program
@@ -157,7 +164,7 @@ pub fn receive_within(
 ///
 /// # Errors
 /// When nothing is open there, or it was taken before.
-pub fn inherited(number: RawFd) -> io::Result<OwnedFd> {
+pub fn take_inherited_fd(number: RawFd) -> io::Result<OwnedFd> {
     static TAKEN: Mutex<Vec<RawFd>> = Mutex::new(Vec::new());
     let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
     if number < 3 || taken.contains(&number) {
@@ -179,7 +186,7 @@ pub fn inherited(number: RawFd) -> io::Result<OwnedFd> {
 
 /// What a socket listens on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Bound {
+pub enum ListenAddress {
     /// A TCP address; `is_dual` when an IPv6 socket takes IPv4 too.
     Tcp {
         /// The address, with its real port.
@@ -195,7 +202,7 @@ pub enum Bound {
 ///
 /// # Errors
 /// When it is no stream socket that listens, on TCP or a Unix socket with a file.
-pub fn listening_on(socket: &OwnedFd) -> io::Result<Bound> {
+pub fn listen_address_of(socket: &OwnedFd) -> io::Result<ListenAddress> {
     let no = |what: &str| io::Error::new(io::ErrorKind::InvalidInput, what.to_owned());
     if sockopt::socket_type(socket)? != SocketType::STREAM {
         return Err(no("it is no stream socket"));
@@ -207,14 +214,14 @@ pub fn listening_on(socket: &OwnedFd) -> io::Result<Bound> {
     let address = rustix::net::getsockname(socket)?;
     if let Ok(address) = SocketAddr::try_from(address.clone()) {
         let is_dual = address.is_ipv6() && !sockopt::ipv6_v6only(socket)?;
-        return Ok(Bound::Tcp { address, is_dual });
+        return Ok(ListenAddress::Tcp { address, is_dual });
     }
     let unix = SocketAddrUnix::try_from(address).map_err(|_| no("it is neither TCP nor Unix"))?;
     let path = unix
         .path()
         .ok_or_else(|| no("its Unix socket has no file"))?;
     let path = std::ffi::OsStr::from_bytes(path.to_bytes());
-    Ok(Bound::Unix(PathBuf::from(path)))
+    Ok(ListenAddress::Unix(PathBuf::from(path)))
 }
 
 #[cfg(test)]
@@ -223,57 +230,62 @@ mod tests {
     use std::os::fd::AsFd;
 
     #[test]
-    fn a_packet_brings_its_words_and_its_descriptor_whole() {
-        let (ours, theirs) = pair().unwrap();
-        let file = crate::file::in_memory("t", b"inside").unwrap();
-        send(ours.as_fd(), b"one", None).unwrap();
-        send(ours.as_fd(), b"two", Some(file.as_fd())).unwrap();
+    fn a_packet_carries_its_text_and_descriptor() {
+        let (ours, theirs) = packet_pair().unwrap();
+        let file = crate::file::memfd_with_content("t", b"inside").unwrap();
+        send_packet(ours.as_fd(), b"one", None).unwrap();
+        send_packet(ours.as_fd(), b"two", Some(file.as_fd())).unwrap();
         drop(ours);
         let mut buffer = [0; 8];
-        let (count, none) = receive(theirs.as_fd(), &mut buffer).unwrap();
+        let (count, none) = receive_packet(theirs.as_fd(), &mut buffer).unwrap();
         assert!((&buffer[..count], none.is_none()) == (b"one", true));
-        let (count, some) = receive(theirs.as_fd(), &mut buffer).unwrap();
+        let (count, some) = receive_packet(theirs.as_fd(), &mut buffer).unwrap();
         assert_eq!(&buffer[..count], b"two");
         let mut text = [0; 6];
         rustix::io::pread(some.unwrap(), &mut text, 0).unwrap();
         assert_eq!(&text, b"inside");
         // A process that another test starts may hold a copy of our end until its program runs.
-        let end = receive_within(theirs.as_fd(), &mut buffer, Duration::from_secs(10));
+        let end = receive_packet_with_timeout(theirs.as_fd(), &mut buffer, Duration::from_secs(10));
         assert_eq!(end.unwrap().0, 0);
     }
 
     #[test]
     fn a_packet_that_does_not_fit_is_an_error() {
-        let (ours, theirs) = pair().unwrap();
-        send(ours.as_fd(), b"far too long", None).unwrap();
-        let error = receive(theirs.as_fd(), &mut [0; 4]).unwrap_err();
+        let (ours, theirs) = packet_pair().unwrap();
+        send_packet(ours.as_fd(), b"far too long", None).unwrap();
+        let error = receive_packet(theirs.as_fd(), &mut [0; 4]).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
-        let error = receive(theirs.as_fd(), &mut [0; 4]).unwrap_err();
+        let error = receive_packet(theirs.as_fd(), &mut [0; 4]).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
     }
 
     #[test]
-    fn a_socket_says_where_it_listens() {
+    fn the_listen_address_is_read() {
         let tcp = net::listen_tcp("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = net::local_address(&tcp).unwrap();
         let is_dual = false;
-        let bound = listening_on(&tcp).unwrap();
-        assert_eq!(bound, Bound::Tcp { address, is_dual });
+        let bound = listen_address_of(&tcp).unwrap();
+        assert_eq!(bound, ListenAddress::Tcp { address, is_dual });
         let path = std::env::temp_dir().join(format!("penstock-bound-{}", std::process::id()));
         let unix = net::listen_unix(&path, net::SocketAccess::default()).unwrap();
-        assert_eq!(listening_on(&unix).unwrap(), Bound::Unix(path.clone()));
+        assert_eq!(
+            listen_address_of(&unix).unwrap(),
+            ListenAddress::Unix(path.clone())
+        );
         std::fs::remove_file(path).unwrap();
         let client = net::connect_tcp(address).unwrap();
-        assert!(listening_on(&client).is_err());
+        assert!(listen_address_of(&client).is_err());
     }
 
     #[test]
     fn an_inherited_descriptor_has_one_owner() {
         use std::os::fd::IntoRawFd;
-        let number = crate::file::in_memory("t", b"x").unwrap().into_raw_fd();
-        let owned = inherited(number).unwrap();
-        assert!(inherited(number).is_err());
-        assert!(inherited(1).is_err());
+        let number = crate::file::memfd_with_content("t", b"x")
+            .unwrap()
+            .into_raw_fd();
+        let owned = take_inherited_fd(number).unwrap();
+        assert!(take_inherited_fd(number).is_err());
+        assert!(take_inherited_fd(1).is_err());
         drop(owned);
     }
 }

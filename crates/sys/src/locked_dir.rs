@@ -22,19 +22,19 @@ use rustix::io::Errno;
 
 /// A folder of our own, removed with all in it when this is dropped.
 #[derive(Debug)]
-pub struct LockedFolder {
+pub struct LockedDir {
     path: PathBuf,
     _lock: OwnedFd,
 }
 
-impl LockedFolder {
+impl LockedDir {
     /// Makes `path`, for this user alone.
     ///
     /// # Errors
     /// `AlreadyExists` when something has that name, otherwise what `mkdir` says.
-    pub fn make(path: PathBuf) -> io::Result<Self> {
+    pub fn create(path: PathBuf) -> io::Result<Self> {
         DirBuilder::new().mode(0o700).create(&path)?;
-        let lock = rustix::fs::open(&path, FOLDER, Mode::empty())?;
+        let lock = rustix::fs::open(&path, DIR_FLAGS, Mode::empty())?;
         // A file system without locks: nobody else can lock it either, so it is left alone.
         let locked = rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive);
         if locked == Err(Errno::WOULDBLOCK) {
@@ -56,7 +56,7 @@ impl LockedFolder {
     }
 }
 
-impl Drop for LockedFolder {
+impl Drop for LockedDir {
     fn drop(&mut self) {
         // What cannot be removed is a few empty files in a folder for temporary ones.
         let _ = std::fs::remove_dir_all(&self.path);
@@ -64,7 +64,7 @@ impl Drop for LockedFolder {
 }
 
 /// How a folder is opened that may have been put there by anybody.
-const FOLDER: OFlags = OFlags::RDONLY
+const DIR_FLAGS: OFlags = OFlags::RDONLY
     .union(OFlags::DIRECTORY)
     .union(OFlags::NOFOLLOW)
     .union(OFlags::CLOEXEC);
@@ -78,7 +78,7 @@ const SOCKET_SUFFIX: &[u8] = b".sock";
 /// # Errors
 /// When `parent` cannot be read.
 pub fn remove_abandoned(parent: &Path, prefix: &str) -> io::Result<usize> {
-    let parent = rustix::fs::open(parent, FOLDER - OFlags::NOFOLLOW, Mode::empty())?;
+    let parent = rustix::fs::open(parent, DIR_FLAGS - OFlags::NOFOLLOW, Mode::empty())?;
     let mut names = Vec::new();
     for entry in Dir::read_from(&parent)? {
         let entry = entry?;
@@ -88,10 +88,10 @@ pub fn remove_abandoned(parent: &Path, prefix: &str) -> io::Result<usize> {
         }
     }
     let removed = names.iter().filter(|name| {
-        let folder = rustix::fs::openat(&parent, name.as_c_str(), FOLDER, Mode::empty());
+        let folder = rustix::fs::openat(&parent, name.as_c_str(), DIR_FLAGS, Mode::empty());
         folder.is_ok_and(|folder| {
             is_abandoned(&folder)
-                && empty(&folder).is_ok()
+                && remove_own_files(&folder).is_ok()
                 && rustix::fs::unlinkat(&parent, name.as_c_str(), AtFlags::REMOVEDIR).is_ok()
         })
     });
@@ -107,11 +107,11 @@ fn is_abandoned(folder: &OwnedFd) -> bool {
 }
 
 /// Removes what we may have left in it.
-fn empty(folder: &OwnedFd) -> io::Result<()> {
+fn remove_own_files(folder: &OwnedFd) -> io::Result<()> {
     for entry in Dir::read_from(folder)? {
         let entry = entry?;
         let name = entry.file_name();
-        if is_ours(folder.as_fd(), name.to_bytes()) {
+        if is_own_file(folder.as_fd(), name.to_bytes()) {
             rustix::fs::unlinkat(folder, name, AtFlags::empty())?;
         }
     }
@@ -120,7 +120,7 @@ fn empty(folder: &OwnedFd) -> io::Result<()> {
 
 /// Whether a name is a number and `.sock`, of a socket; or such a name and more, of a plain file: programs put
 /// locks beside their sockets.
-fn is_ours(folder: std::os::fd::BorrowedFd<'_>, name: &[u8]) -> bool {
+fn is_own_file(folder: std::os::fd::BorrowedFd<'_>, name: &[u8]) -> bool {
     let digits = name.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let Some(rest) = name[digits..].strip_prefix(SOCKET_SUFFIX) else {
         return false;
@@ -169,12 +169,12 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_process_left_goes_and_what_is_used_stays() {
+    fn abandoned_dirs_are_removed_and_locked_ones_stay() {
         let parent = Parent::new("used");
         let left = parent.abandoned("x.1");
         drop(UnixListener::bind(left.join("1.sock")).unwrap());
         std::fs::write(left.join("1.sock.lock"), "").unwrap();
-        let used = LockedFolder::make(parent.0.join("x.2")).unwrap();
+        let used = LockedDir::create(parent.0.join("x.2")).unwrap();
         drop(UnixListener::bind(used.path().join("1.sock")).unwrap());
         let other = parent.abandoned("y.3");
         assert_eq!(remove_abandoned(&parent.0, "x.").unwrap(), 1);
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_goes_that_is_not_certainly_ours() {
+    fn foreign_files_are_never_removed() {
         let parent = Parent::new("strange");
         let outside = parent.0.join("outside");
         std::fs::create_dir(&outside).unwrap();
@@ -216,10 +216,10 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_taken_once() {
+    fn a_name_is_locked_once() {
         let parent = Parent::new("once");
-        let first = LockedFolder::make(parent.0.join("x.1")).unwrap();
-        let again = LockedFolder::make(parent.0.join("x.1")).unwrap_err();
+        let first = LockedDir::create(parent.0.join("x.1")).unwrap();
+        let again = LockedDir::create(parent.0.join("x.1")).unwrap_err();
         assert_eq!(again.kind(), io::ErrorKind::AlreadyExists);
         assert!(first.path().exists());
     }

@@ -17,7 +17,7 @@ const MAX_BYTES: u64 = 16 << 20;
 
 /// What is to be started.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Order {
+pub(super) struct LaunchOrder {
     pub(super) program: OsString,
     pub(super) arg0: OsString,
     pub(super) args: Vec<OsString>,
@@ -25,7 +25,7 @@ pub(super) struct Order {
     /// On top of the launcher's own.
     pub(super) env: Vec<(OsString, OsString)>,
     /// The number of each descriptor that comes with the order, in the program.
-    pub(super) numbers: Vec<RawFd>,
+    pub(super) fd_numbers: Vec<RawFd>,
     pub(super) lifetime: Lifetime,
     /// What it is not to do to others; none lets it.
     pub(super) sandbox: Option<Sandbox>,
@@ -43,33 +43,33 @@ pub(super) struct Order {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lifetime {
     /// It dies with the server.
-    OfServer,
+    WithServer,
     /// It outlives the server.
-    OfItsOwn,
+    Independent,
 }
 
-impl Order {
+impl LaunchOrder {
     pub(super) fn encode(&self) -> Vec<u8> {
-        let mut out = Writer(Vec::new());
-        out.text(&self.program);
-        out.text(&self.arg0);
-        out.list(&self.args, |out, it| out.text(it));
-        out.text(self.dir.as_os_str());
+        let mut out = OrderWriter(Vec::new());
+        out.string(&self.program);
+        out.string(&self.arg0);
+        out.list(&self.args, |out, it| out.string(it));
+        out.string(self.dir.as_os_str());
         out.list(&self.env, |out, (name, value)| {
-            out.text(name);
-            out.text(value);
+            out.string(name);
+            out.string(value);
         });
-        out.list(&self.numbers, |out, it| out.0.extend(it.to_le_bytes()));
+        out.list(&self.fd_numbers, |out, it| out.0.extend(it.to_le_bytes()));
         out.0.push(match self.lifetime {
-            Lifetime::OfServer => 0,
-            Lifetime::OfItsOwn => 1,
+            Lifetime::WithServer => 0,
+            Lifetime::Independent => 1,
         });
         out.0.push(self.sandbox.map_or(0, Sandbox::encode));
         out.access(&self.access);
         for name in [&self.account, &self.group] {
-            out.list(name.as_slice(), |out, it| out.text(it.as_ref()));
+            out.list(name.as_slice(), |out, it| out.string(it.as_ref()));
         }
-        out.text(self.app.as_ref());
+        out.string(self.app.as_ref());
         out.0
     }
 
@@ -86,17 +86,17 @@ impl Order {
     }
 
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut input = Reader(bytes);
+        let mut input = OrderReader(bytes);
         let order = Self {
-            program: input.text()?,
-            arg0: input.text()?,
-            args: input.list(Reader::text)?,
-            dir: PathBuf::from(input.text()?),
-            env: input.list(|input| Some((input.text()?, input.text()?)))?,
-            numbers: input.list(Reader::number)?,
+            program: input.string()?,
+            arg0: input.string()?,
+            args: input.list(OrderReader::string)?,
+            dir: PathBuf::from(input.string()?),
+            env: input.list(|input| Some((input.string()?, input.string()?)))?,
+            fd_numbers: input.list(OrderReader::fd_number)?,
             lifetime: match input.array()? {
-                [0] => Lifetime::OfServer,
-                [1] => Lifetime::OfItsOwn,
+                [0] => Lifetime::WithServer,
+                [1] => Lifetime::Independent,
                 _ => return None,
             },
             sandbox: match input.array()? {
@@ -106,22 +106,22 @@ impl Order {
             access: input.access()?,
             account: input.name()?,
             group: input.name()?,
-            app: input.text()?.into_string().ok()?,
+            app: input.string()?.into_string().ok()?,
         };
         input.0.is_empty().then_some(order)
     }
 }
 
-struct Writer(Vec<u8>);
+struct OrderWriter(Vec<u8>);
 
-impl Writer {
+impl OrderWriter {
     fn count(&mut self, count: usize) {
         // Longer than any order may be, and refused by its reader.
         let count = u32::try_from(count).unwrap_or(u32::MAX);
         self.0.extend(count.to_le_bytes());
     }
 
-    fn text(&mut self, text: &OsStr) {
+    fn string(&mut self, text: &OsStr) {
         self.count(text.len());
         self.0.extend(text.as_bytes());
     }
@@ -134,7 +134,7 @@ impl Writer {
     fn access(&mut self, access: &Access) {
         self.list(access.files.as_slice(), |out, files| {
             for paths in [&files.read, &files.write] {
-                out.list(paths, |out, path| out.text(path.as_os_str()));
+                out.list(paths, |out, path| out.string(path.as_os_str()));
             }
         });
         for ports in [&access.connect_ports, &access.bind_ports] {
@@ -145,9 +145,9 @@ impl Writer {
     }
 }
 
-struct Reader<'a>(&'a [u8]);
+struct OrderReader<'a>(&'a [u8]);
 
-impl Reader<'_> {
+impl OrderReader<'_> {
     fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (array, rest) = self.0.split_first_chunk()?;
         self.0 = rest;
@@ -158,7 +158,7 @@ impl Reader<'_> {
         usize::try_from(u32::from_le_bytes(self.array()?)).ok()
     }
 
-    fn text(&mut self) -> Option<OsString> {
+    fn string(&mut self) -> Option<OsString> {
         let length = self.count()?;
         let (text, rest) = self.0.split_at_checked(length)?;
         self.0 = rest;
@@ -167,14 +167,14 @@ impl Reader<'_> {
 
     /// A name, or none; the outer `None` is neither.
     fn name(&mut self) -> Option<Option<String>> {
-        match &mut self.list(Reader::text)?[..] {
+        match &mut self.list(OrderReader::string)?[..] {
             [] => Some(None),
             [name] => Some(Some(std::mem::take(name).into_string().ok()?)),
             _ => None,
         }
     }
 
-    fn number(&mut self) -> Option<RawFd> {
+    fn fd_number(&mut self) -> Option<RawFd> {
         let number = RawFd::from_le_bytes(self.array()?);
         (0..RawFd::MAX).contains(&number).then_some(number)
     }
@@ -192,7 +192,7 @@ impl Reader<'_> {
     }
 
     fn access(&mut self) -> Option<Access> {
-        let path = |input: &mut Self| input.text().map(PathBuf::from);
+        let path = |input: &mut Self| input.string().map(PathBuf::from);
         let port = |input: &mut Self| input.array().map(u16::from_le_bytes);
         Some(Access {
             files: self.option(|input| {
@@ -211,15 +211,15 @@ impl Reader<'_> {
 mod tests {
     use super::*;
 
-    fn order() -> Order {
-        Order {
+    fn order() -> LaunchOrder {
+        LaunchOrder {
             program: "python3".into(),
             arg0: "python".into(),
             args: vec!["-c".into(), OsString::from_vec(vec![0xff, b'\n'])],
             dir: "/srv/shop".into(),
             env: vec![("A".into(), "b=c".into()), ("EMPTY".into(), "".into())],
-            numbers: vec![1, 2, 19_999],
-            lifetime: Lifetime::OfItsOwn,
+            fd_numbers: vec![1, 2, 19_999],
+            lifetime: Lifetime::Independent,
             sandbox: Sandbox::decode(5),
             access: Access {
                 files: Some(FileAccess {
@@ -236,35 +236,39 @@ mod tests {
     }
 
     #[test]
-    fn an_order_is_read_as_it_was_written() {
+    fn orders_round_trip() {
         let order = order();
-        assert_eq!(Order::decode(&order.encode()), Some(order.clone()));
-        let file = crate::file::in_memory("order", &order.encode()).unwrap();
-        assert_eq!(Order::read(&File::from(file)).unwrap(), order);
+        assert_eq!(LaunchOrder::decode(&order.encode()), Some(order.clone()));
+        let file = crate::file::memfd_with_content("order", &order.encode()).unwrap();
+        assert_eq!(LaunchOrder::read(&File::from(file)).unwrap(), order);
     }
 
     #[test]
-    fn what_is_cut_or_changed_is_no_order_and_takes_no_memory() {
+    fn malformed_orders_are_refused_without_allocating() {
         let bytes = order().encode();
         for length in 0..bytes.len() {
-            assert_eq!(Order::decode(&bytes[..length]), None, "{length} bytes");
+            assert_eq!(
+                LaunchOrder::decode(&bytes[..length]),
+                None,
+                "{length} bytes"
+            );
         }
         let mut more = bytes.clone();
         more.push(0);
-        assert_eq!(Order::decode(&more), None);
+        assert_eq!(LaunchOrder::decode(&more), None);
         // Lists and texts of 4 GiB that are not there.
-        assert_eq!(Order::decode(&[0xff; 64]), None);
+        assert_eq!(LaunchOrder::decode(&[0xff; 64]), None);
         let mut without = order();
         (without.account, without.group) = (None, None);
         without.app = String::new();
         without.access = Access::default();
         let good = without.encode();
-        assert_eq!(Order::decode(&good), Some(without));
+        assert_eq!(LaunchOrder::decode(&good), Some(without));
         // The bytes before the empty lists and name are how long it may live, and its sandbox.
         for (place, byte) in [(good.len() - 26, 7), (good.len() - 25, 2)] {
             let mut odd = good.clone();
             odd[place] = byte;
-            assert_eq!(Order::decode(&odd), None);
+            assert_eq!(LaunchOrder::decode(&odd), None);
         }
     }
 }

@@ -20,7 +20,7 @@ use rustix::io::Errno;
 
 use crate::kernel;
 
-pub use self::mapping::Mapping;
+pub use self::mapping::ResidencyMapping;
 
 /// How many pages of the `len` bytes at `at` the page cache holds (`cachestat(2)`, since Linux 6.5).
 /// Pages whose reading is still under way count as well; a `len` of 0 is up to the file's end.
@@ -76,7 +76,7 @@ pub fn page_bytes() -> u64 {
 ///
 /// # Errors
 /// For what has no pages.
-pub fn expect_random_access(file: &File) -> io::Result<()> {
+pub fn advise_random_access(file: &File) -> io::Result<()> {
     Ok(rustix::fs::fadvise(file, 0, None, Advice::Random)?)
 }
 
@@ -98,7 +98,7 @@ pub fn blocks_read() -> u64 {
 ///
 /// # Errors
 /// For what has no pages.
-pub fn drop_cached(file: &File) -> io::Result<()> {
+pub fn drop_cached_pages(file: &File) -> io::Result<()> {
     Ok(rustix::fs::fadvise(file, 0, None, Advice::DontNeed)?)
 }
 
@@ -110,7 +110,7 @@ pub fn drop_cached(file: &File) -> io::Result<()> {
 ///
 /// # Errors
 /// The disk's; where `/dev/null` cannot be opened.
-pub fn mark_used(file: &File, at: u64, len: u64) -> io::Result<()> {
+pub fn mark_pages_used(file: &File, at: u64, len: u64) -> io::Result<()> {
     static NULL: OnceLock<Result<OwnedFd, Errno>> = OnceLock::new();
     let open = || rustix::fs::open("/dev/null", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty());
     let null = NULL.get_or_init(open).as_ref().map_err(|error| *error)?;
@@ -142,7 +142,7 @@ pub fn send_file(socket: BorrowedFd<'_>, file: &File, at: u64, len: usize) -> io
 
 /// [`send_file`] by way of a buffer, of at most so much as a socket usually takes at once.
 fn copy_to(socket: BorrowedFd<'_>, file: &File, at: u64, len: usize) -> io::Result<usize> {
-    let mut buffer = vec![0; len.min(COPIED_BYTES)];
+    let mut buffer = vec![0; len.min(MAX_COPY_BYTES)];
     let count = rustix::io::pread(file, &mut buffer, at)?;
     Ok(match &buffer[..count] {
         [] => 0,
@@ -150,7 +150,7 @@ fn copy_to(socket: BorrowedFd<'_>, file: &File, at: u64, len: usize) -> io::Resu
     })
 }
 
-const COPIED_BYTES: usize = 64 << 10;
+const MAX_COPY_BYTES: usize = 64 << 10;
 
 /// Reads `len` bytes at `at`; fewer only at the file's end. Blocks.
 ///
@@ -173,9 +173,9 @@ pub fn read_whole_at(file: &File, at: u64, len: usize) -> io::Result<Vec<u8>> {
 /// Which file, on which mount of which file system, and which state of it: one that was written since is
 /// another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Identity {
+pub struct FileIdentity {
     /// The file system it is on.
-    pub mount: Mount,
+    pub mount: MountId,
     /// Its number there.
     pub inode: u64,
     /// When it was last changed: seconds since the epoch, and nanoseconds.
@@ -183,12 +183,12 @@ pub struct Identity {
     /// Its length.
     pub bytes: u64,
     /// Whose it is.
-    pub access: Access,
+    pub access: FileAccess,
 }
 
 /// Who may do what with a file. The kernel tells what is in memory of a file only to who may write it or owns it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Access {
+pub struct FileAccess {
     /// The owner's number.
     pub user: u32,
     /// The group's.
@@ -200,7 +200,7 @@ pub struct Access {
 /// A file system where it is mounted. A device number alone may come back for another file system once
 /// the first is gone; a mount's number does not, as far as the kernel (6.8) has such.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Mount {
+pub struct MountId {
     /// The device's number.
     pub device: (u32, u32),
     /// The mount's number; 0 where the kernel does not tell.
@@ -214,7 +214,7 @@ const MOUNT_UNIQUE: u32 = 0x4000;
 ///
 /// # Errors
 /// What `statx` says.
-pub fn identity(file: impl AsFd) -> io::Result<Identity> {
+pub fn file_identity(file: impl AsFd) -> io::Result<FileIdentity> {
     let wanted = StatxFlags::INO
         | StatxFlags::CTIME
         | StatxFlags::SIZE
@@ -223,9 +223,9 @@ pub fn identity(file: impl AsFd) -> io::Result<Identity> {
         | StatxFlags::MODE
         | StatxFlags::MNT_ID
         | StatxFlags::from_bits_retain(MOUNT_UNIQUE);
-    let found = from_memory(file, wanted)?;
-    Ok(Identity {
-        mount: Mount {
+    let found = stat_cached(file, wanted)?;
+    Ok(FileIdentity {
+        mount: MountId {
             device: found.device,
             mount: found.mount,
         },
@@ -240,8 +240,8 @@ pub fn identity(file: impl AsFd) -> io::Result<Identity> {
 ///
 /// # Errors
 /// What `statx` says.
-pub fn regular_bytes(file: impl AsFd) -> io::Result<Option<u64>> {
-    let found = from_memory(file, StatxFlags::TYPE | StatxFlags::SIZE)?;
+pub fn regular_file_size(file: impl AsFd) -> io::Result<Option<u64>> {
+    let found = stat_cached(file, StatxFlags::TYPE | StatxFlags::SIZE)?;
     let kind = FileType::from_raw_mode(found.access.mode.into());
     Ok((kind == FileType::RegularFile).then_some(found.bytes))
 }
@@ -254,12 +254,12 @@ struct FileState {
     changed_at: (i64, u32),
     bytes: u64,
     links: u64,
-    access: Access,
+    access: FileAccess,
 }
 
-fn from_memory(file: impl AsFd, wanted: StatxFlags) -> io::Result<FileState> {
+fn stat_cached(file: impl AsFd, wanted: StatxFlags) -> io::Result<FileState> {
     if !kernel::has_statx() {
-        return by_fstat(file);
+        return stat_by_fstat(file);
     }
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let found = rustix::fs::statx(file, c"", flags, wanted)?;
@@ -271,7 +271,7 @@ fn from_memory(file: impl AsFd, wanted: StatxFlags) -> io::Result<FileState> {
         changed_at: (found.stx_ctime.tv_sec, found.stx_ctime.tv_nsec),
         bytes: found.stx_size,
         links: found.stx_nlink.into(),
-        access: Access {
+        access: FileAccess {
             user: found.stx_uid,
             group: found.stx_gid,
             mode: found.stx_mode,
@@ -279,9 +279,9 @@ fn from_memory(file: impl AsFd, wanted: StatxFlags) -> io::Result<FileState> {
     })
 }
 
-/// As [`from_memory`] where a sandbox has no `statx`: a network file system may ask its server, and no mount
+/// As [`stat_cached`] where a sandbox has no `statx`: a network file system may ask its server, and no mount
 /// is told.
-fn by_fstat(file: impl AsFd) -> io::Result<FileState> {
+fn stat_by_fstat(file: impl AsFd) -> io::Result<FileState> {
     let found = rustix::fs::fstat(file)?;
     let device = found.st_dev;
     Ok(FileState {
@@ -295,7 +295,7 @@ fn by_fstat(file: impl AsFd) -> io::Result<FileState> {
         bytes: u64::try_from(found.st_size).unwrap_or(0),
         #[allow(clippy::useless_conversion, reason = "32 bits on other architectures")]
         links: found.st_nlink.into(),
-        access: Access {
+        access: FileAccess {
             user: found.st_uid,
             group: found.st_gid,
             // Type and permissions have 16 bits.
@@ -309,13 +309,13 @@ fn by_fstat(file: impl AsFd) -> io::Result<FileState> {
 ///
 /// # Errors
 /// What `statx` says.
-pub fn is_nameless(file: impl AsFd) -> io::Result<bool> {
-    Ok(from_memory(file, StatxFlags::NLINK)?.links == 0)
+pub fn is_unlinked(file: impl AsFd) -> io::Result<bool> {
+    Ok(stat_cached(file, StatxFlags::NLINK)?.links == 0)
 }
 
 /// What kind of file system something lies on, as far as it matters to a loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FileSystem {
+pub enum FileSystemKind {
     /// Has no disk: what is in it is in memory.
     Memory,
     /// On a local disk, with the kernel's page cache: once open and in memory, nothing waits.
@@ -331,12 +331,12 @@ pub enum FileSystem {
 ///
 /// # Errors
 /// What `fstatfs` says.
-pub fn file_system(file: impl AsFd) -> io::Result<FileSystem> {
+pub fn file_system_kind(file: impl AsFd) -> io::Result<FileSystemKind> {
     let magic = match rustix::fs::fstatfs(file) {
-        Err(error) if kernel::is_denied(error) => return Ok(FileSystem::Other),
+        Err(error) if kernel::is_denied(error) => return Ok(FileSystemKind::Other),
         known => known?.f_type,
     };
-    Ok(kind_of(u64::try_from(magic).unwrap_or(0)))
+    Ok(kind_of_magic(u64::try_from(magic).unwrap_or(0)))
 }
 
 /// What kind of file system a folder lies on, and its size in bytes; 0 where it has none, as a tmpfs
@@ -344,7 +344,7 @@ pub fn file_system(file: impl AsFd) -> io::Result<FileSystem> {
 ///
 /// # Errors
 /// What `statfs` says.
-pub fn folder_space(folder: &Path) -> io::Result<(FileSystem, u64)> {
+pub fn dir_space(folder: &Path) -> io::Result<(FileSystemKind, u64)> {
     let found = rustix::fs::statfs(folder)?;
     let number = |value| u64::try_from(value).unwrap_or(0);
     // A file system without fragments may say none.
@@ -353,17 +353,17 @@ pub fn folder_space(folder: &Path) -> io::Result<(FileSystem, u64)> {
         size => size,
     };
     Ok((
-        kind_of(number(found.f_type)),
+        kind_of_magic(number(found.f_type)),
         found.f_blocks.saturating_mul(unit),
     ))
 }
 
-fn kind_of(magic: u64) -> FileSystem {
+fn kind_of_magic(magic: u64) -> FileSystemKind {
     match magic & 0xffff_ffff {
-        TMPFS | RAMFS => FileSystem::Memory,
-        EXT | XFS | BTRFS | F2FS => FileSystem::Disk,
-        OVERLAY => FileSystem::Layered,
-        _ => FileSystem::Other,
+        TMPFS | RAMFS => FileSystemKind::Memory,
+        EXT | XFS | BTRFS | F2FS => FileSystemKind::Disk,
+        OVERLAY => FileSystemKind::Layered,
+        _ => FileSystemKind::Other,
     }
 }
 

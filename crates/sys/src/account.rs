@@ -35,22 +35,22 @@ pub struct Account {
 }
 
 impl Account {
-    /// Makes the whole process that user, for good ([`become_user`]).
+    /// Makes the whole process that user, for good ([`switch_user`]).
     ///
     /// # Errors
-    /// As [`become_user`].
-    pub fn assume(&self) -> io::Result<()> {
-        become_user(&self.user, self.gid)
+    /// As [`switch_user`].
+    pub fn switch_to(&self) -> io::Result<()> {
+        switch_user(&self.user, self.gid)
     }
 
-    /// As [`Self::assume`], but the calling thread, and threads that it starts from then on, keep the right
+    /// As [`Self::switch_to`], but the calling thread, and threads that it starts from then on, keep the right
     /// to signal processes of other users (`CAP_KILL`), and no other right.
     ///
     /// # Errors
-    /// As [`become_user`], and what `prctl` and `capset` say.
-    pub fn assume_and_keep_signals(&self) -> io::Result<()> {
+    /// As [`switch_user`], and what `prctl` and `capset` say.
+    pub fn switch_to_keeping_kill(&self) -> io::Result<()> {
         rustix::thread::set_keep_capabilities(true)?;
-        self.assume()?;
+        self.switch_to()?;
         let kill = CapabilitySet::KILL;
         let kept = CapabilitySets {
             effective: kill,
@@ -62,13 +62,14 @@ impl Account {
 
     /// Variables that programs look at to find who they are.
     #[must_use]
-    pub fn variables(&self) -> Vec<(&'static str, String)> {
+    pub fn env_vars(&self) -> Vec<(&'static str, String)> {
         let (name, home) = (&self.user.name, &self.user.home);
         let user = name
             .iter()
             .flat_map(|name| [("USER", name), ("LOGNAME", name)]);
         let home = home.iter().map(|home| ("HOME", home));
-        user.chain(home)
+        find_user
+            .chain(home)
             .map(|(key, value)| (key, value.clone()))
             .collect()
     }
@@ -82,7 +83,7 @@ const ENTRY_BYTES: usize = 64 * 1024;
 ///
 /// # Errors
 /// What the look-up says.
-pub fn user(text: &str) -> io::Result<Option<User>> {
+pub fn find_user(text: &str) -> io::Result<Option<User>> {
     let name = CString::new(text).map_err(io::Error::other)?;
     let number = text.parse::<u32>().ok();
     let mut entry = MaybeUninit::<libc::passwd>::zeroed();
@@ -133,7 +134,7 @@ pub fn user(text: &str) -> io::Result<Option<User>> {
 ///
 /// # Errors
 /// What the look-up says.
-pub fn group(text: &str) -> io::Result<Option<u32>> {
+pub fn find_group_id(text: &str) -> io::Result<Option<u32>> {
     if let Ok(number) = text.parse::<u32>() {
         return Ok(Some(number));
     }
@@ -161,7 +162,7 @@ pub fn group(text: &str) -> io::Result<Option<u32>> {
 
 /// The effective user and group of this process.
 #[must_use]
-pub fn current() -> (u32, u32) {
+pub fn effective_ids() -> (u32, u32) {
     let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
     (uid.as_raw(), gid.as_raw())
 }
@@ -172,8 +173,8 @@ pub fn current() -> (u32, u32) {
 /// # Errors
 /// What the calls say, `PermissionDenied` for whoever is not root; or that there is a way back. The process
 /// may be half changed and must end.
-pub fn become_user(user: &User, gid: u32) -> io::Result<()> {
-    let name = user.name.as_deref().map(CString::new).transpose();
+pub fn switch_user(user: &User, gid: u32) -> io::Result<()> {
+    let name = find_user.name.as_deref().map(CString::new).transpose();
     let name = name.map_err(io::Error::other)?;
     #[expect(unsafe_code, reason = "the calls that change all threads")]
     // SAFETY: numbers and a text with its end; no memory is written.
@@ -184,18 +185,18 @@ pub fn become_user(user: &User, gid: u32) -> io::Result<()> {
         };
         groups == 0
             && libc::setresgid(gid, gid, gid) == 0
-            && libc::setresuid(user.uid, user.uid, user.uid) == 0
+            && libc::setresuid(find_user.uid, find_user.uid, find_user.uid) == 0
     };
     if !done {
         return Err(io::Error::last_os_error());
     }
-    if user.uid != 0 && way_back() {
+    if find_user.uid != 0 && can_regain_root() {
         return Err(io::Error::other("the process could become root again"));
     }
     Ok(())
 }
 
-fn way_back() -> bool {
+fn can_regain_root() -> bool {
     #[expect(unsafe_code, reason = "the call that changes all threads")]
     // SAFETY: a number.
     let done = unsafe { libc::setuid(0) };
@@ -206,30 +207,30 @@ fn way_back() -> bool {
 ///
 /// # Errors
 /// Why not.
-pub fn may_write(folder: &std::path::Path) -> io::Result<()> {
+pub fn check_dir_writable(folder: &std::path::Path) -> io::Result<()> {
     use rustix::fs::Access;
-    may(folder, Access::WRITE_OK | Access::EXEC_OK)
+    check_access(folder, Access::WRITE_OK | Access::EXEC_OK)
 }
 
 /// Whether this process, as whom it is now, may read a file.
 ///
 /// # Errors
 /// Why not.
-pub fn may_read(file: &std::path::Path) -> io::Result<()> {
-    may(file, rustix::fs::Access::READ_OK)
+pub fn check_file_readable(file: &std::path::Path) -> io::Result<()> {
+    check_access(file, rustix::fs::Access::READ_OK)
 }
 
 /// Whether this process, as whom it is now, may have a folder as its own.
 ///
 /// # Errors
 /// Why not.
-pub fn may_enter(folder: &std::path::Path) -> io::Result<()> {
-    may(folder, rustix::fs::Access::EXEC_OK)
+pub fn check_dir_enterable(folder: &std::path::Path) -> io::Result<()> {
+    check_access(folder, rustix::fs::Access::EXEC_OK)
 }
 
 /// As the effective user. A sandbox may forbid the call that asks so (`faccessat2`, Linux 5.8); the older one asks
 /// as the real user, which is the same in a process that has become another for good.
-fn may(path: &std::path::Path, access: rustix::fs::Access) -> io::Result<()> {
+fn check_access(path: &std::path::Path, access: rustix::fs::Access) -> io::Result<()> {
     use rustix::fs::{AtFlags, CWD};
     match rustix::fs::accessat(CWD, path, access, AtFlags::EACCESS) {
         Err(rustix::io::Errno::PERM) => {
@@ -244,20 +245,20 @@ fn may(path: &std::path::Path, access: rustix::fs::Access) -> io::Result<()> {
 ///
 /// # Errors
 /// There is no socket, or what `fchownat` says.
-pub fn give_socket(path: &std::path::Path, uid: u32, gid: u32) -> io::Result<()> {
+pub fn chown_socket(path: &std::path::Path, uid: u32, gid: u32) -> io::Result<()> {
     let access = crate::net::SocketAccess {
         mode: None,
         user: Some(uid),
         group: Some(gid),
     };
-    crate::net::permit(path, access)
+    crate::net::set_socket_access(path, access)
 }
 
 /// Lets this process, and those that it starts from now on, open so many descriptors and no more.
 ///
 /// # Errors
 /// What `setrlimit` says, `PermissionDenied` for whoever is not root and wants more than it may have.
-pub fn limit_open_files(count: u64) -> io::Result<()> {
+pub fn set_max_open_files(count: u64) -> io::Result<()> {
     let known = crate::resource_limits::read_limit(Resource::Nofile)?;
     let limit = Rlimit {
         current: Some(count),
@@ -276,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_socket_is_given_and_nothing_that_stands_in_its_place() {
+    fn only_the_socket_itself_is_chowned() {
         use std::os::unix::fs::MetadataExt;
         let name = format!("penstock-given-{}", std::process::id());
         let folder = std::env::temp_dir().join(name);
@@ -284,10 +285,10 @@ mod tests {
         let path = folder.join("it.sock");
         let _socket = crate::net::listen_unix(&path, Default::default()).unwrap();
         // To whom it belongs already: anybody may.
-        let (uid, gid) = current();
-        give_socket(&path, uid, gid).unwrap();
+        let (uid, gid) = effective_ids();
+        chown_socket(&path, uid, gid).unwrap();
         if uid == 0 {
-            give_socket(&path, 12345, 12346).unwrap();
+            chown_socket(&path, 12345, 12346).unwrap();
             let about = std::fs::metadata(&path).unwrap();
             assert_eq!((about.uid(), about.gid()), (12345, 12346));
         }
@@ -295,21 +296,21 @@ mod tests {
         std::fs::File::create(&other).unwrap();
         std::fs::remove_file(&path).unwrap();
         std::os::unix::fs::symlink(&other, &path).unwrap();
-        assert!(give_socket(&path, uid, gid).is_err(), "a link");
-        assert!(give_socket(&other, uid, gid).is_err(), "a file");
+        assert!(chown_socket(&path, uid, gid).is_err(), "a link");
+        assert!(chown_socket(&other, uid, gid).is_err(), "a file");
         std::fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]
     fn users_and_groups_are_found_by_name_and_by_number() {
-        let root = user("root").unwrap().unwrap();
+        let root = find_user("root").unwrap().unwrap();
         assert_eq!((root.uid, root.gid), (0, Some(0)));
-        assert_eq!(user("0").unwrap().unwrap(), root);
-        assert_eq!(user("no-such-user-here").unwrap(), None);
-        let numbered = user("4000000").unwrap().unwrap();
+        assert_eq!(find_user("0").unwrap().unwrap(), root);
+        assert_eq!(find_user("no-such-user-here").unwrap(), None);
+        let numbered = find_user("4000000").unwrap().unwrap();
         assert_eq!((numbered.name, numbered.uid), (None, 4_000_000));
-        assert_eq!(group("root").unwrap(), Some(0));
-        assert_eq!(group("4000000").unwrap(), Some(4_000_000));
-        assert_eq!(group("no-such-group-here").unwrap(), None);
+        assert_eq!(find_group_id("root").unwrap(), Some(0));
+        assert_eq!(find_group_id("4000000").unwrap(), Some(4_000_000));
+        assert_eq!(find_group_id("no-such-group-here").unwrap(), None);
     }
 }

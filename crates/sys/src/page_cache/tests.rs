@@ -11,8 +11,8 @@ use crate::file;
 
 const BYTES: u64 = 300_000;
 
-fn written() -> File {
-    let mut file = file::nameless(&std::env::temp_dir()).unwrap();
+fn written_file() -> File {
+    let mut file = file::unnamed_temp_file(&std::env::temp_dir()).unwrap();
     let content: Vec<u8> = (0..BYTES).map(|at| (at % 251) as u8).collect();
     file.write_all(&content).unwrap();
     file.sync_all().unwrap();
@@ -20,9 +20,9 @@ fn written() -> File {
 }
 
 /// The same, if the temporary folder is on a disk.
-fn written_to_disk() -> Option<File> {
-    let file = written();
-    if file_system(&file).unwrap() != FileSystem::Disk {
+fn file_on_disk() -> Option<File> {
+    let file = written_file();
+    if file_system_kind(&file).unwrap() != FileSystemKind::Disk {
         eprintln!("skipped: no local disk below the temporary folder");
         return None;
     }
@@ -30,8 +30,8 @@ fn written_to_disk() -> Option<File> {
 }
 
 #[test]
-fn pages_are_counted_or_the_kernel_says_that_it_cannot() {
-    let Some(file) = written_to_disk() else {
+fn cached_pages_are_counted_or_unsupported() {
+    let Some(file) = file_on_disk() else {
         return;
     };
     let all = match cached_pages(&file, 0, BYTES) {
@@ -40,8 +40,8 @@ fn pages_are_counted_or_the_kernel_says_that_it_cannot() {
     };
     assert_eq!(all, BYTES.div_ceil(page_bytes()));
     assert_eq!(cached_pages(&file, page_bytes() + 1, 1).unwrap(), 1);
-    expect_random_access(&file).unwrap();
-    drop_cached(&file).unwrap();
+    advise_random_access(&file).unwrap();
+    drop_cached_pages(&file).unwrap();
     assert_eq!(cached_pages(&file, 0, BYTES).unwrap(), 0);
     let before = blocks_read();
     assert_eq!(read_whole_at(&file, page_bytes(), 1).unwrap().len(), 1);
@@ -56,12 +56,12 @@ fn pages_are_counted_or_the_kernel_says_that_it_cannot() {
 }
 
 #[test]
-fn a_mapping_tells_what_is_in_memory_and_survives_what_happens_to_the_file() {
-    let Some(file) = written_to_disk() else {
+fn a_mapping_shows_residency_and_survives_truncation() {
+    let Some(file) = file_on_disk() else {
         return;
     };
     let page = page_bytes();
-    let mapping = Mapping::new(&file, BYTES).unwrap();
+    let mapping = ResidencyMapping::new(&file, BYTES).unwrap();
     let cached = |at, len| mapping.cached_prefix(at, len).unwrap();
     for (at, len, expected) in [
         (0, BYTES, BYTES),
@@ -75,8 +75,8 @@ fn a_mapping_tells_what_is_in_memory_and_survives_what_happens_to_the_file() {
     ] {
         assert_eq!(cached(at, len), expected, "{at} {len}");
     }
-    expect_random_access(&file).unwrap();
-    drop_cached(&file).unwrap();
+    advise_random_access(&file).unwrap();
+    drop_cached_pages(&file).unwrap();
     assert_eq!(cached(0, BYTES), 0);
     assert_eq!(read_whole_at(&file, page, 1).unwrap().len(), 1);
     assert_eq!((cached(0, BYTES), cached(page, BYTES)), (0, page));
@@ -91,11 +91,11 @@ fn a_mapping_tells_what_is_in_memory_and_survives_what_happens_to_the_file() {
 }
 
 #[test]
-fn a_mapping_is_refused_where_the_kernel_does_not_tell() {
-    let file = written();
-    assert!(Mapping::new(&file, u64::MAX).is_err());
+fn no_mapping_where_mincore_is_unreliable() {
+    let file = written_file();
+    assert!(ResidencyMapping::new(&file, u64::MAX).is_err());
     let pipe = File::from(OwnedFd::from(io::pipe().unwrap().0));
-    assert!(Mapping::new(&pipe, 4096).is_err());
+    assert!(ResidencyMapping::new(&pipe, 4096).is_err());
     if !rustix::process::geteuid().is_root() {
         return eprintln!("left out: only root can be somebody else");
     }
@@ -106,7 +106,7 @@ fn a_mapping_is_refused_where_the_kernel_does_not_tell() {
             libc::setfsuid(65534);
             libc::setfsuid(65534) == 65534
         };
-        is_another.then(|| Mapping::new(&file, BYTES).map(drop))
+        is_another.then(|| ResidencyMapping::new(&file, BYTES).map(drop))
     });
     match as_another.join().unwrap() {
         None => eprintln!("left out: nobody else is known in this namespace"),
@@ -121,7 +121,7 @@ fn nothing_is_mapped_where_addresses_are_bounded() {
     const NAME: &str = "pages::tests::nothing_is_mapped_where_addresses_are_bounded";
     const BOUNDED: &str = "PENSTOCK_TEST_BOUNDED";
     if std::env::var_os(BOUNDED).is_some() {
-        let refused = Mapping::new(&written(), BYTES).unwrap_err();
+        let refused = ResidencyMapping::new(&written_file(), BYTES).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::Unsupported);
         return;
     }
@@ -139,8 +139,8 @@ fn nothing_is_mapped_where_addresses_are_bounded() {
 }
 
 #[test]
-fn a_part_is_sent_and_read_as_it_is_and_the_end_is_seen() {
-    let file = written();
+fn send_file_sends_a_range_and_stops_at_the_end() {
+    let file = written_file();
     let (ours, mut theirs) = UnixStream::pair().unwrap();
     let sent = send_file(ours.as_fd(), &file, 1000, 3000).unwrap();
     let mut got = vec![0; sent];
@@ -153,8 +153,8 @@ fn a_part_is_sent_and_read_as_it_is_and_the_end_is_seen() {
 }
 
 #[test]
-fn a_part_is_copied_where_the_kernel_cannot_send_it() {
-    let file = written();
+fn send_file_falls_back_to_copying() {
+    let file = written_file();
     let (ours, mut theirs) = UnixStream::pair().unwrap();
     let sent = copy_to(ours.as_fd(), &file, 1000, 3000).unwrap();
     let mut got = vec![0; sent];
@@ -184,30 +184,36 @@ fn a_part_is_copied_where_the_kernel_cannot_send_it() {
 }
 
 #[test]
-fn a_file_is_the_same_by_every_descriptor_and_no_other() {
-    let file = written();
+fn file_identity_is_equal_for_every_descriptor() {
+    let file = written_file();
     let again = file.try_clone().unwrap();
-    assert_eq!(identity(&file).unwrap(), identity(&again).unwrap());
-    let other = written();
-    let (one, two) = (identity(&file).unwrap(), identity(&other).unwrap());
+    assert_eq!(
+        file_identity(&file).unwrap(),
+        file_identity(&again).unwrap()
+    );
+    let other = written_file();
+    let (one, two) = (
+        file_identity(&file).unwrap(),
+        file_identity(&other).unwrap(),
+    );
     assert_eq!(one.mount, two.mount);
     assert_ne!(one.inode, two.inode);
     file.set_len(BYTES + 1).unwrap();
-    let written = identity(&file).unwrap();
+    let written = file_identity(&file).unwrap();
     assert_eq!((written.inode, written.bytes), (one.inode, BYTES + 1));
     assert_ne!(written, one);
-    assert_eq!(regular_bytes(&file).unwrap(), Some(BYTES + 1));
-    assert_eq!(regular_bytes(File::open("/").unwrap()).unwrap(), None);
-    assert!(is_nameless(&file).unwrap());
-    assert!(!is_nameless(std::env::current_dir().and_then(File::open).unwrap()).unwrap());
+    assert_eq!(regular_file_size(&file).unwrap(), Some(BYTES + 1));
+    assert_eq!(regular_file_size(File::open("/").unwrap()).unwrap(), None);
+    assert!(is_unlinked(&file).unwrap());
+    assert!(!is_unlinked(std::env::current_dir().and_then(File::open).unwrap()).unwrap());
 }
 
 #[test]
-fn a_file_system_without_a_disk_is_told_apart() {
-    let memory = File::from(file::in_memory("test", b"x").unwrap());
-    assert_eq!(file_system(&memory).unwrap(), FileSystem::Memory);
+fn memory_file_systems_are_recognised() {
+    let memory = File::from(file::memfd_with_content("test", b"x").unwrap());
+    assert_eq!(file_system_kind(&memory).unwrap(), FileSystemKind::Memory);
     let process = File::open("/proc/self/stat").unwrap();
-    assert_eq!(file_system(&process).unwrap(), FileSystem::Other);
+    assert_eq!(file_system_kind(&process).unwrap(), FileSystemKind::Other);
 }
 
 /// Of the pages of a mapped file, those that the kernel has on its list of active ones; `None` where it does not tell.
@@ -232,10 +238,10 @@ fn active_pages(address: usize, pages: usize) -> Option<usize> {
 }
 
 #[test]
-fn pages_that_are_marked_as_used_are_active() {
+fn marked_pages_become_active() {
     use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-    let Some(file) = written_to_disk() else {
+    let Some(file) = file_on_disk() else {
         return;
     };
     let generations = std::fs::read_to_string("/sys/kernel/mm/lru_gen/enabled");
@@ -261,31 +267,31 @@ fn pages_that_are_marked_as_used_are_active() {
             active
         }
     };
-    expect_random_access(&file).unwrap();
-    drop_cached(&file).unwrap();
+    advise_random_access(&file).unwrap();
+    drop_cached_pages(&file).unwrap();
     read_whole_at(&file, 0, len).unwrap();
     let Some(before) = active() else {
         return eprintln!("left out: only root is told of pages");
     };
-    drop_cached(&file).unwrap();
+    drop_cached_pages(&file).unwrap();
     read_whole_at(&file, 0, len).unwrap();
-    mark_used(&file, 0, BYTES).unwrap();
+    mark_pages_used(&file, 0, BYTES).unwrap();
     let after = active().unwrap();
     // The kernel moves pages in batches, a few of which may still be on another core.
     assert!(before <= pages / 8, "{before} of {pages}");
     assert!(after >= pages - pages / 8, "{after} of {pages}");
     // Nothing is behind the end, and what is not in memory is read.
-    mark_used(&file, BYTES, 10).unwrap();
-    drop_cached(&file).unwrap();
-    mark_used(&file, 0, 1).unwrap();
+    mark_pages_used(&file, BYTES, 10).unwrap();
+    drop_cached_pages(&file).unwrap();
+    mark_pages_used(&file, 0, 1).unwrap();
     assert_eq!(cached_pages(&file, 0, BYTES).unwrap(), 1);
 }
 
 #[test]
-fn a_folder_lies_on_a_file_system_of_some_size() {
-    let (_, bytes) = folder_space(&std::env::temp_dir()).unwrap();
+fn dir_space_is_read() {
+    let (_, bytes) = dir_space(&std::env::temp_dir()).unwrap();
     assert!(bytes > 1 << 20);
-    let (system, _) = folder_space(Path::new("/proc")).unwrap();
-    assert_eq!(system, FileSystem::Other);
-    assert!(folder_space(Path::new("/nowhere/at/all")).is_err());
+    let (system, _) = dir_space(Path::new("/proc")).unwrap();
+    assert_eq!(system, FileSystemKind::Other);
+    assert!(dir_space(Path::new("/nowhere/at/all")).is_err());
 }

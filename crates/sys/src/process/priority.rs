@@ -2,7 +2,7 @@
 //!
 //! Used by `apps`' executor, on workers and templates of new code: loading it takes as much of the machine as
 //! it can get, and requests should not feel that. What must stay true: no process is put last that could not
-//! be brought back, which takes a limit that only root may set for itself ([`keep_turns`]), and its children
+//! be brought back, which takes a limit that only root may set for itself ([`allow_priority_restore`]), and its children
 //! inherit.
 
 use std::io;
@@ -11,22 +11,22 @@ use rustix::process::{
     Resource, Rlimit, getpriority_process, setpriority_pgrp, setpriority_process, setrlimit,
 };
 
-use super::Handle;
+use super::ProcessHandle;
 use crate::resource_limits::read_limit;
 
 /// How much lower than ours: a tenth of our share where both want the processor, `nice`'s own step.
-const LOWER: i32 = 10;
+const PRIORITY_STEP: i32 = 10;
 
 /// The lowest there is.
-const LOWEST: i32 = 19;
+const LOWEST_PRIORITY: i32 = 19;
 
 /// Sees to it that processes started from now on may come back to the priority of this one, if it may be seen
 /// to; says whether they may. Before another user is assumed.
-pub fn keep_turns() -> bool {
-    let (Ok(ours), Ok(known)) = (ours(), read_limit(Resource::Nice)) else {
+pub fn allow_priority_restore() -> bool {
+    let (Ok(ours), Ok(known)) = (own_priority(), read_limit(Resource::Nice)) else {
         return false;
     };
-    let needed = limit_for(ours);
+    let needed = nice_limit_for(ours);
     if known.current.is_none_or(|current| current >= needed) {
         return true;
     }
@@ -38,36 +38,36 @@ pub fn keep_turns() -> bool {
 }
 
 /// Whether a child of this process may come back to its priority (`setrlimit(2)`, `RLIMIT_NICE`).
-fn may_come_back(ours: i32) -> bool {
+fn can_restore_priority(ours: i32) -> bool {
     let known = read_limit(Resource::Nice);
     known.is_ok_and(|known| {
         known
             .current
-            .is_none_or(|current| current >= limit_for(ours))
+            .is_none_or(|current| current >= nice_limit_for(ours))
     })
 }
 
 /// The limit with which a process may have this priority: 20 is for 0, and one more for each step up.
-fn limit_for(priority: i32) -> u64 {
+fn nice_limit_for(priority: i32) -> u64 {
     u64::try_from(20 - priority).unwrap_or(0)
 }
 
-fn ours() -> io::Result<i32> {
+fn own_priority() -> io::Result<i32> {
     Ok(getpriority_process(None)?)
 }
 
-impl Handle {
-    /// Lets all others go first, until [`Handle::take_turns`]; for a process that has only just been
+impl ProcessHandle {
+    /// Lets all others go first, until [`Handle::restore_priority`]; for a process that has only just been
     /// started. `false`: it could not be brought back, and keeps its priority.
     ///
     /// # Errors
     /// When it is gone.
-    pub fn give_way(&self) -> io::Result<bool> {
-        let ours = ours()?;
-        if ours >= LOWEST || !may_come_back(ours) {
+    pub fn lower_priority(&self) -> io::Result<bool> {
+        let ours = own_priority()?;
+        if ours >= LOWEST_PRIORITY || !can_restore_priority(ours) {
             return Ok(false);
         }
-        let lower = (ours + LOWER).min(LOWEST);
+        let lower = (ours + PRIORITY_STEP).min(LOWEST_PRIORITY);
         self.unless_reaped(|pid| Ok(setpriority_process(Some(pid), lower)?))?;
         Ok(true)
     }
@@ -76,8 +76,8 @@ impl Handle {
     ///
     /// # Errors
     /// When it is gone, or may not have it.
-    pub fn take_turns(&self) -> io::Result<()> {
-        let ours = ours()?;
+    pub fn restore_priority(&self) -> io::Result<()> {
+        let ours = own_priority()?;
         self.unless_reaped(|pid| Ok(setpriority_pgrp(Some(pid), ours)?))
     }
 }
@@ -85,31 +85,34 @@ impl Handle {
 #[cfg(test)]
 mod tests {
     use super::super::tests::{shell, wait};
-    use super::super::{Exit, as_pid};
+    use super::super::{ProcessExit, to_pid};
     use super::*;
 
     #[test]
-    fn a_process_that_gave_way_comes_back_if_it_may() {
-        let may = keep_turns();
+    fn a_lowered_priority_is_restored_if_allowed() {
+        let may = allow_priority_restore();
         let mut started = shell("sleep 60", Vec::new());
-        let (handle, ours) = (started.handle(), ours().unwrap());
-        assert_eq!(handle.give_way().unwrap(), may);
+        let (handle, ours) = (started.handle(), own_priority().unwrap());
+        assert_eq!(handle.lower_priority().unwrap(), may);
         let lower = if may {
-            (ours + LOWER).min(LOWEST)
+            (ours + PRIORITY_STEP).min(LOWEST_PRIORITY)
         } else {
             ours
         };
-        let process = as_pid(started.pid).unwrap();
+        let process = to_pid(started.pid).unwrap();
         assert_eq!(getpriority_process(Some(process)).unwrap(), lower);
-        handle.take_turns().unwrap();
+        handle.restore_priority().unwrap();
         assert_eq!(getpriority_process(Some(process)).unwrap(), ours);
         handle.kill().unwrap();
-        assert_eq!(wait(&mut started), Exit::Signal(9));
-        assert!(handle.give_way().is_err() == may && handle.take_turns().is_err());
+        assert_eq!(wait(&mut started), ProcessExit::Signal(9));
+        assert!(handle.lower_priority().is_err() == may && handle.restore_priority().is_err());
     }
 
     #[test]
-    fn each_priority_has_its_limit() {
-        assert_eq!((limit_for(0), limit_for(19), limit_for(-20)), (20, 1, 40));
+    fn each_priority_has_its_nice_limit() {
+        assert_eq!(
+            (nice_limit_for(0), nice_limit_for(19), nice_limit_for(-20)),
+            (20, 1, 40)
+        );
     }
 }

@@ -17,8 +17,8 @@ use crate::resource_limits::read_limit;
 
 /// A file in the address space, to be asked about and never touched. It keeps the file open.
 #[derive(Debug)]
-pub struct Mapping {
-    at: NonNull<libc::c_void>,
+pub struct ResidencyMapping {
+    base: NonNull<libc::c_void>,
     /// Of the file, as long as it was when it was mapped.
     file_bytes: u64,
     mapped_bytes: usize,
@@ -26,22 +26,22 @@ pub struct Mapping {
 
 // SAFETY: the mapping is not bound to a thread, and nothing in it is read or written.
 #[expect(unsafe_code, reason = "a pointer to a mapping of its own")]
-unsafe impl Send for Mapping {}
+unsafe impl Send for ResidencyMapping {}
 // SAFETY: as above.
 #[expect(unsafe_code, reason = "a pointer to a mapping of its own")]
-unsafe impl Sync for Mapping {}
+unsafe impl Sync for ResidencyMapping {}
 
 /// Beyond a file's end there may be pages up to the next multiple of this, in one piece with its last ones.
 const LARGE_PAGE: u64 = 2 << 20;
 
 /// Pages asked about in a call.
-const ASKED: usize = 128;
+const PAGES_PER_CALL: usize = 128;
 
 /// Mappings of this process: a kernel allows 65,530 of all kinds.
-static COUNT: AtomicUsize = AtomicUsize::new(0);
-const COUNT_MAX: usize = 16_384;
+static MAPPING_COUNT: AtomicUsize = AtomicUsize::new(0);
+const MAX_MAPPINGS: usize = 16_384;
 
-impl Mapping {
+impl ResidencyMapping {
     /// Maps the first `file_bytes` of a file. Reads nothing.
     ///
     /// # Errors
@@ -53,7 +53,7 @@ impl Mapping {
         if usize::BITS < 64 || is_bounded() {
             return Err(io::ErrorKind::Unsupported.into());
         }
-        if COUNT.load(Ordering::Relaxed) >= COUNT_MAX {
+        if MAPPING_COUNT.load(Ordering::Relaxed) >= MAX_MAPPINGS {
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
         // One page far behind the end, of which it is known that it is not there.
@@ -66,9 +66,9 @@ impl Mapping {
         #[expect(unsafe_code, reason = "mapping a file")]
         let at = unsafe { mmap(std::ptr::null_mut(), mapped_bytes, access, flags, file, 0)? };
         let at = NonNull::new(at).ok_or(io::ErrorKind::OutOfMemory)?;
-        COUNT.fetch_add(1, Ordering::Relaxed);
+        MAPPING_COUNT.fetch_add(1, Ordering::Relaxed);
         let mapping = Self {
-            at,
+            base: at,
             file_bytes,
             mapped_bytes,
         };
@@ -99,7 +99,7 @@ impl Mapping {
     fn cached_pages(&self, at: u64, pages: u64) -> io::Result<u64> {
         let mut found = 0;
         while found < pages {
-            let asked = (pages - found).min(ASKED as u64);
+            let asked = (pages - found).min(PAGES_PER_CALL as u64);
             let (start, len) = (at + found * page_bytes(), asked * page_bytes());
             let is_within = start + len <= self.mapped_bytes as u64;
             let (Ok(start), Ok(len), true) =
@@ -107,11 +107,12 @@ impl Mapping {
             else {
                 return Err(io::ErrorKind::InvalidInput.into());
             };
-            let mut there = [0_u8; ASKED];
+            let mut there = [0_u8; PAGES_PER_CALL];
             // SAFETY: the range lies within the mapping; a byte is written for each of its pages, for which there is room.
             #[expect(unsafe_code, reason = "rustix has no mincore")]
-            let result =
-                unsafe { libc::mincore(self.at.as_ptr().byte_add(start), len, there.as_mut_ptr()) };
+            let result = unsafe {
+                libc::mincore(self.base.as_ptr().byte_add(start), len, there.as_mut_ptr())
+            };
             if result != 0 {
                 return Err(io::Error::last_os_error());
             }
@@ -126,11 +127,11 @@ impl Mapping {
     }
 }
 
-impl Drop for Mapping {
+impl Drop for ResidencyMapping {
     fn drop(&mut self) {
         // SAFETY: the whole mapping, which nobody else knows. An error would leave it where it is.
         #[expect(unsafe_code, reason = "ends a mapping")]
-        let _ = unsafe { munmap(self.at.as_ptr(), self.mapped_bytes) };
-        COUNT.fetch_sub(1, Ordering::Relaxed);
+        let _ = unsafe { munmap(self.base.as_ptr(), self.mapped_bytes) };
+        MAPPING_COUNT.fetch_sub(1, Ordering::Relaxed);
     }
 }

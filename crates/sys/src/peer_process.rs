@@ -5,7 +5,7 @@
 //!
 //! # Invariants
 //! - A caller counts as a stranger only if each of its ancestors was seen, up to one that belongs to
-//!   another user and is hidden. One that is gone, or cannot be looked at, is [`Origin::Unknown`], unless
+//!   another user and is hidden. One that is gone, or cannot be looked at, is [`PeerOrigin::Unknown`], unless
 //!   it is root's and hidden from a server that is not root.
 //! - One that an application has left behind is known by its mark (`resource_limits`), whatever has
 //!   become of its parents and its server.
@@ -19,76 +19,76 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::resource_limits;
-use crate::signals::{self, Lineage, Roots, Sender, lineage};
+use crate::signals::{self, Lineage, ProcessRoots, SignalSender, find_lineage};
 
 /// A process that has connected to a Unix socket, as the kernel knew it then.
 #[derive(Debug)]
-pub struct Caller {
+pub struct PeerProcess {
     /// Its process id; `None` is one of another pid namespace, which no descendant can be in.
     pub pid: Option<u32>,
     /// Its effective user.
     pub uid: u32,
     /// The process itself, where the kernel has a hand on it to give.
-    handle: Handle,
+    handle: PeerHandle,
 }
 
 #[derive(Debug)]
-enum Handle {
-    Process(OwnedFd),
+enum PeerHandle {
+    Pidfd(OwnedFd),
     /// The kernel has no such handles.
     Unsupported,
     /// The process has been reaped.
-    Gone,
+    Reaped,
 }
 
 /// Where a caller comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Origin {
+pub enum PeerOrigin {
     /// It does not descend from this process, nor from the server that this one follows.
-    Outside,
+    NotDescendant,
     /// It does.
-    Inside(Sender),
+    Descendant(SignalSender),
     /// It does not, and comes from an application of another server, or of one that was killed.
     Application,
     /// It is gone, or its ancestors cannot be seen.
     Unknown,
 }
 
-impl Caller {
+impl PeerProcess {
     /// The process that has connected to this socket.
     ///
     /// # Errors
     /// What `getsockopt` says, or that the socket is no connected Unix socket.
-    pub fn of(socket: BorrowedFd<'_>) -> io::Result<Self> {
-        let (pid, uid) = credentials(socket)?;
+    pub fn from_socket(socket: BorrowedFd<'_>) -> io::Result<Self> {
+        let (pid, uid) = peer_credentials(socket)?;
         Ok(Self {
             pid: u32::try_from(pid).ok().filter(|pid| *pid != 0),
             uid,
-            handle: process(socket)?,
+            handle: peer_pidfd(socket)?,
         })
     }
 
     /// Where it comes from; `predecessor` is the server that this one follows.
     #[must_use]
-    pub fn origin(&self, predecessor: Option<u32>) -> Origin {
+    pub fn origin(&self, predecessor: Option<u32>) -> PeerOrigin {
         let Some(pid) = self.pid else {
-            return Origin::Outside;
+            return PeerOrigin::NotDescendant;
         };
-        if matches!(self.handle, Handle::Gone) {
-            return Origin::Unknown;
+        if matches!(self.handle, PeerHandle::Reaped) {
+            return PeerOrigin::Unknown;
         }
         let us = std::process::id();
-        let found = match lineage(pid, Roots::of(us, predecessor)) {
+        let found = match find_lineage(pid, ProcessRoots::with_live_predecessor(us, predecessor)) {
             Lineage::Outside => match resource_limits::is_marked(pid) {
-                Ok(false) => Origin::Outside,
-                Ok(true) => Origin::Application,
-                Err(_) if self.is_hidden_root() => Origin::Outside,
-                Err(_) => Origin::Unknown,
+                Ok(false) => PeerOrigin::NotDescendant,
+                Ok(true) => PeerOrigin::Application,
+                Err(_) if self.is_hidden_root() => PeerOrigin::NotDescendant,
+                Err(_) => PeerOrigin::Unknown,
             },
-            Lineage::Unknown if self.is_hidden_root() => Origin::Outside,
-            Lineage::Unknown => Origin::Unknown,
+            Lineage::Unknown if self.is_hidden_root() => PeerOrigin::NotDescendant,
+            Lineage::Unknown => PeerOrigin::Unknown,
             Lineage::Below { child, root } => {
-                return Origin::Inside(Sender {
+                return PeerOrigin::Descendant(SignalSender {
                     pid,
                     child,
                     is_of_predecessor: root != us,
@@ -97,7 +97,7 @@ impl Caller {
         };
         // Afterwards: as long as it runs, nobody else has had its number.
         match &self.handle {
-            Handle::Process(process) if has_ended(process) => Origin::Unknown,
+            PeerHandle::Pidfd(process) if has_ended(process) => PeerOrigin::Unknown,
             _ => found,
         }
     }
@@ -106,9 +106,9 @@ impl Caller {
     /// application is root: the sandbox leads to no other user.
     fn is_hidden_root(&self) -> bool {
         let is_there = match (&self.handle, self.pid) {
-            (Handle::Process(process), _) => !has_ended(process),
-            (Handle::Unsupported, Some(pid)) => signals::exists(pid),
-            (Handle::Unsupported, None) | (Handle::Gone, _) => false,
+            (PeerHandle::Pidfd(process), _) => !has_ended(process),
+            (PeerHandle::Unsupported, Some(pid)) => signals::exists(pid),
+            (PeerHandle::Unsupported, None) | (PeerHandle::Reaped, _) => false,
         };
         is_there && self.uid == 0 && !rustix::process::geteuid().is_root()
     }
@@ -119,14 +119,14 @@ impl Caller {
 /// # Errors
 /// What `getsockopt` says.
 pub fn listener_owner(socket: BorrowedFd<'_>) -> io::Result<u32> {
-    credentials(socket).map(|(_, uid)| uid)
+    peer_credentials(socket).map(|(_, uid)| uid)
 }
 
 /// The process and the effective user at the other end; of a listening socket those that made it.
-fn credentials(socket: BorrowedFd<'_>) -> io::Result<(libc::pid_t, u32)> {
+fn peer_credentials(socket: BorrowedFd<'_>) -> io::Result<(libc::pid_t, u32)> {
     // Not by `rustix`, whose process numbers are never 0.
     let mut found = MaybeUninit::<libc::ucred>::zeroed();
-    let mut size = socket_length::<libc::ucred>();
+    let mut size = option_length::<libc::ucred>();
     #[expect(unsafe_code, reason = "no safe wrapper takes the process number 0")]
     // SAFETY: the pointers are valid for the call and the size is that of the buffer, which any bytes make
     // valid numbers of.
@@ -152,7 +152,7 @@ fn credentials(socket: BorrowedFd<'_>) -> io::Result<(libc::pid_t, u32)> {
 
 /// The size of an option's value.
 #[expect(clippy::cast_possible_truncation, reason = "a dozen bytes")]
-const fn socket_length<T>() -> libc::socklen_t {
+const fn option_length<T>() -> libc::socklen_t {
     size_of::<T>() as libc::socklen_t
 }
 
@@ -160,9 +160,9 @@ const fn socket_length<T>() -> libc::socklen_t {
 const PEER_PIDFD: libc::c_int = 77;
 
 /// The process at the other end.
-fn process(socket: BorrowedFd<'_>) -> io::Result<Handle> {
+fn peer_pidfd(socket: BorrowedFd<'_>) -> io::Result<PeerHandle> {
     let mut found: libc::c_int = -1;
-    let mut size = socket_length::<libc::c_int>();
+    let mut size = option_length::<libc::c_int>();
     #[expect(unsafe_code, reason = "no safe wrapper knows this option")]
     // SAFETY: the pointers are valid for the call, and the size is that of the number.
     let done = unsafe {
@@ -179,19 +179,19 @@ fn process(socket: BorrowedFd<'_>) -> io::Result<Handle> {
         return match error.raw_os_error() {
             // Older than Linux 6.5; or a kernel that has this number for another option, a sandbox.
             Some(libc::ENOPROTOOPT | libc::EOPNOTSUPP | libc::EPERM | libc::ENOSYS) => {
-                Ok(Handle::Unsupported)
+                Ok(PeerHandle::Unsupported)
             }
-            Some(libc::ESRCH | libc::EINVAL | libc::ENODATA) => Ok(Handle::Gone),
+            Some(libc::ESRCH | libc::EINVAL | libc::ENODATA) => Ok(PeerHandle::Reaped),
             _ => Err(error),
         };
     }
     if found < 0 {
-        return Ok(Handle::Unsupported);
+        return Ok(PeerHandle::Unsupported);
     }
     #[expect(unsafe_code, reason = "a descriptor that the kernel has just made")]
     // SAFETY: it was opened for this call and belongs to nobody else.
     let process = unsafe { OwnedFd::from_raw_fd(found) };
-    Ok(Handle::Process(process))
+    Ok(PeerHandle::Pidfd(process))
 }
 
 /// Whether the process has ended, be it reaped or not (pidfd_open(2)).
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_callers_that_this_process_has_started() {
+    fn descendants_are_told_from_other_peers() {
         let (place, listener) = Place::new("inside");
         for script in [
             "exec python3 -c \"$CALL\"",
@@ -258,8 +258,8 @@ mod tests {
         ] {
             let mut child = place.call(script);
             let (stream, _) = listener.accept().unwrap();
-            let caller = Caller::of(stream.as_fd()).unwrap();
-            let Origin::Inside(sender) = caller.origin(None) else {
+            let caller = PeerProcess::from_socket(stream.as_fd()).unwrap();
+            let PeerOrigin::Descendant(sender) = caller.origin(None) else {
                 panic!("{script}: {:?}", caller.origin(None));
             };
             assert_eq!(sender.child, child.id(), "{script}");
@@ -271,32 +271,36 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_that_is_gone_is_no_stranger() {
+    fn a_reaped_peer_is_not_an_outsider() {
         let (place, listener) = Place::new("gone");
         let mut child = place.call("exec python3 -c \"$CALL\"");
         let (mut stream, _) = listener.accept().unwrap();
-        let caller = Caller::of(stream.as_fd()).unwrap();
+        let caller = PeerProcess::from_socket(stream.as_fd()).unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(stream.read(&mut [0]).unwrap(), 0);
-        assert_eq!(caller.origin(None), Origin::Unknown);
+        assert_eq!(caller.origin(None), PeerOrigin::Unknown);
         // Nor when it was gone before anybody looked.
-        let caller = Caller::of(stream.as_fd()).unwrap();
-        assert_eq!(caller.origin(None), Origin::Unknown);
+        let caller = PeerProcess::from_socket(stream.as_fd()).unwrap();
+        assert_eq!(caller.origin(None), PeerOrigin::Unknown);
     }
 
     #[test]
-    fn knows_the_user_and_who_made_a_listener() {
+    fn peer_user_and_listener_owner_are_read() {
         let (place, listener) = Place::new("user");
         let ours = UnixStream::connect(place.0.join("s")).unwrap();
         let (theirs, _) = listener.accept().unwrap();
-        let (uid, _) = crate::identity::current();
-        let caller = Caller::of(theirs.as_fd()).unwrap();
+        let (uid, _) = crate::account::effective_ids();
+        let caller = PeerProcess::from_socket(theirs.as_fd()).unwrap();
         assert_eq!((caller.pid, caller.uid), (Some(std::process::id()), uid));
-        assert_eq!(caller.origin(None), Origin::Outside, "this process itself");
+        assert_eq!(
+            caller.origin(None),
+            PeerOrigin::NotDescendant,
+            "this process itself"
+        );
         assert_eq!(listener_owner(listener.as_fd()).unwrap(), uid);
         drop(ours);
         let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        assert!(Caller::of(tcp.as_fd()).is_err());
+        assert!(PeerProcess::from_socket(tcp.as_fd()).is_err());
     }
 }

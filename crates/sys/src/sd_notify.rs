@@ -9,12 +9,12 @@ use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketT
 
 /// The manager's socket.
 #[derive(Debug)]
-pub struct Manager {
+pub struct ServiceManager {
     socket: OwnedFd,
     address: SocketAddrUnix,
 }
 
-impl Manager {
+impl ServiceManager {
     /// The socket of that name: a path, or an abstract name behind `@`.
     ///
     /// # Errors
@@ -37,7 +37,7 @@ impl Manager {
     ///
     /// # Errors
     /// `WouldBlock` when the manager does not read; that nobody is there.
-    pub fn say(&self, text: &str) -> io::Result<()> {
+    pub fn notify(&self, text: &str) -> io::Result<()> {
         let socket = self.socket.as_fd();
         let (bytes, flags) = (text.as_bytes(), SendFlags::NOSIGNAL);
         rustix::net::sendto(socket, bytes, flags, &self.address)?;
@@ -61,12 +61,12 @@ mod tests {
     use std::os::unix::net::UnixDatagram;
 
     #[test]
-    fn words_reach_the_manager_by_path_and_by_name() {
+    fn notifications_reach_path_and_abstract_sockets() {
         let path = std::env::temp_dir().join(format!("penstock-notify-{}", std::process::id()));
         let manager = UnixDatagram::bind(&path).unwrap();
-        Manager::new(path.to_str().unwrap())
+        ServiceManager::new(path.to_str().unwrap())
             .unwrap()
-            .say("READY=1")
+            .notify("READY=1")
             .unwrap();
         let mut buffer = [0; 32];
         let count = manager.recv(&mut buffer).unwrap();
@@ -76,13 +76,13 @@ mod tests {
         let name = format!("penstock-notify-{}", std::process::id());
         let address = std::os::unix::net::SocketAddr::from_abstract_name(&name).unwrap();
         let manager = UnixDatagram::bind_addr(&address).unwrap();
-        Manager::new(&format!("@{name}"))
+        ServiceManager::new(&format!("@{name}"))
             .unwrap()
-            .say("STATUS=x")
+            .notify("STATUS=x")
             .unwrap();
         let count = manager.recv(&mut buffer).unwrap();
         assert_eq!(&buffer[..count], b"STATUS=x");
-        assert!(Manager::new("relative").is_err());
+        assert!(ServiceManager::new("relative").is_err());
         assert!(monotonic_microseconds() > 0);
     }
 }

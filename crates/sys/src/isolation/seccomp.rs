@@ -18,11 +18,11 @@ pub(crate) type Call = (&'static str, libc::c_long);
 
 /// What a filter does with calls; all others are allowed.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Rules<'a> {
+pub(crate) struct SeccompRules<'a> {
     /// Calls that fail with EPERM.
     pub(crate) denied: &'a [&'a [Call]],
     /// Calls that fail with ENOSYS, as if the kernel had them not.
-    pub(crate) missing: &'a [Call],
+    pub(crate) unsupported: &'a [Call],
     /// `clone` makes threads and no processes.
     pub(crate) only_threads: bool,
     /// `prlimit64` sets no limits of a process that is named by a number: that of any thread stands
@@ -55,7 +55,7 @@ pub(crate) enum Refusal {
 
 /// Calls that reach into other processes, the kernel or the machine. Those of root alone are there for
 /// programs that run as root.
-pub(crate) const OF_THE_SYSTEM: &[Call] = &[
+pub(crate) const SYSTEM_CALLS: &[Call] = &[
     // Other processes.
     ("ptrace", libc::SYS_ptrace),
     ("process_vm_readv", libc::SYS_process_vm_readv),
@@ -127,15 +127,15 @@ pub(crate) fn is_native(architecture: u32, number: u32) -> bool {
 }
 
 /// The filter as the kernel's instructions; `None` for a processor whose numbers are not known here.
-pub(crate) fn make(rules: Rules<'_>) -> Option<Vec<sock_filter>> {
-    ARCHITECTURE.map(|architecture| make_for(architecture, rules))
+pub(crate) fn build(rules: SeccompRules<'_>) -> Option<Vec<sock_filter>> {
+    ARCHITECTURE.map(|architecture| build_for(architecture, rules))
 }
 
 #[expect(
     clippy::cast_possible_truncation,
     reason = "codes and numbers are small"
 )]
-fn make_for(architecture: u32, rules: Rules<'_>) -> Vec<sock_filter> {
+fn build_for(architecture: u32, rules: SeccompRules<'_>) -> Vec<sock_filter> {
     let step = |code: u32, k: u32| sock_filter {
         code: code as u16,
         jt: 0,
@@ -205,7 +205,10 @@ fn make_for(architecture: u32, rules: Rules<'_>) -> Vec<sock_filter> {
     }
     let denied = rules.denied.iter().copied().flatten();
     let denied = denied.map(|(_, number)| (*number, DENY));
-    let missing = rules.missing.iter().map(|(_, number)| (*number, MISSING));
+    let missing = rules
+        .unsupported
+        .iter()
+        .map(|(_, number)| (*number, MISSING));
     let clone = rules.only_threads.then_some((libc::SYS_clone, LOOK));
     let calls: Vec<_> = denied.chain(missing).chain(clone).chain(guarded).collect();
     let count = calls.len();
@@ -307,22 +310,22 @@ mod tests {
     }
 
     #[test]
-    fn each_call_leads_where_its_list_says() {
-        let rules = Rules {
-            denied: &[OF_THE_SYSTEM, &[("execve", libc::SYS_execve)]],
-            missing: &[("clone3", libc::SYS_clone3)],
+    fn each_call_gets_the_action_of_its_list() {
+        let rules = SeccompRules {
+            denied: &[SYSTEM_CALLS, &[("execve", libc::SYS_execve)]],
+            unsupported: &[("clone3", libc::SYS_clone3)],
             only_threads: true,
             own_limits_only: false,
             guards: &[],
             refusal: Refusal::Error,
         };
-        let filter = make_for(7, rules);
+        let filter = build_for(7, rules);
         let (eperm, enosys) = (0x0005_0000 | 1, 0x0005_0000 | 38);
         let allow = libc::SECCOMP_RET_ALLOW;
         let ask = |number: libc::c_long, argument| {
             run(&filter, 7, u32::try_from(number).unwrap(), [argument, 0])
         };
-        for (name, number) in OF_THE_SYSTEM.iter().chain(&[("execve", libc::SYS_execve)]) {
+        for (name, number) in SYSTEM_CALLS.iter().chain(&[("execve", libc::SYS_execve)]) {
             assert_eq!(ask(*number, 0), eperm, "{name}");
         }
         assert_eq!(ask(libc::SYS_clone3, 0), enosys);
@@ -338,11 +341,11 @@ mod tests {
             let expected = if number == 0 { allow } else { enosys };
             assert_eq!(run(&filter, 7, number, [0, 0]), expected);
         }
-        let all_processes = Rules {
+        let all_processes = SeccompRules {
             only_threads: false,
             ..rules
         };
-        let filter = make_for(7, all_processes);
+        let filter = build_for(7, all_processes);
         let clone = u32::try_from(libc::SYS_clone).unwrap();
         assert_eq!(run(&filter, 7, clone, [0, 0]), allow);
     }
@@ -360,9 +363,9 @@ mod tests {
                 looks: vec![(0, vec![2]), (1, vec![70, 71])],
             },
         ];
-        let rules = |refusal| Rules {
-            denied: &[OF_THE_SYSTEM],
-            missing: &[],
+        let rules = |refusal| SeccompRules {
+            denied: &[SYSTEM_CALLS],
+            unsupported: &[],
             only_threads: false,
             own_limits_only: false,
             guards: &guards,
@@ -373,7 +376,7 @@ mod tests {
             (Refusal::Error, 0x0005_0000 | 1),
             (Refusal::Report, libc::SECCOMP_RET_USER_NOTIF),
         ] {
-            let filter = make_for(7, rules(refusal));
+            let filter = build_for(7, rules(refusal));
             let ask = |number: libc::c_long, arguments| {
                 run(&filter, 7, u32::try_from(number).unwrap(), arguments)
             };
