@@ -77,13 +77,13 @@ fn on_a_loop(test: impl Future<Output = ()>) {
 }
 
 async fn within<T>(work: impl Future<Output = T>) -> T {
-    let done = clock::within(PATIENCE, work).await;
+    let done = clock::timeout(PATIENCE, work).await;
     done.expect("it comes to something in time")
 }
 
 /// Looks again and again.
 async fn until(is_so: impl Fn() -> bool) {
-    let mut pace = clock::Pace::new(Duration::from_millis(10));
+    let mut pace = clock::PollInterval::new(Duration::from_millis(10));
     within(async {
         while !is_so() {
             pace.tick().await;

@@ -21,7 +21,7 @@ use penstock_http::caching::{
     freshen, is_304_for, parse_vary, revalidation_fields, stored_fields, variant_key,
 };
 use penstock_http::{FieldBlock, Status};
-use penstock_runtime::repeats::left_out;
+use penstock_runtime::log_throttle::suppressed_suffix;
 use penstock_runtime::{clock, loops};
 
 use crate::ask::{self, Client};
@@ -113,9 +113,9 @@ impl Fetch {
                 self.shared.counts.failures.increment();
                 self.shared.flights.renew_mark(&self.key, clock::now());
                 if landing.is_background()
-                    && let Some(count) = self.shared.repeats.admit(&fault.cause, clock::now())
+                    && let Some(count) = self.shared.repeats.admit_line(&fault.cause, clock::now())
                 {
-                    let (target, left_out) = (self.client.head.target(), left_out(count));
+                    let (target, left_out) = (self.client.head.target(), suppressed_suffix(count));
                     log::warn!(
                         "cache: {target} is not revalidated: {}{left_out}",
                         fault.cause

@@ -20,7 +20,7 @@ use penstock_http::caching::{
     CacheStatus, ForwardReason, ReuseDecision, decide_reuse_with, push_cache_status, variant_key,
 };
 use penstock_http::{RequestHead, Status};
-use penstock_runtime::{PerLoop, Repeats, clock};
+use penstock_runtime::{LogThrottle, PerLoop, clock};
 
 use crate::counts::CacheCounts;
 use crate::fetch::lifetime_of;
@@ -46,7 +46,7 @@ pub(crate) struct Shared {
     pub(crate) flights: Arc<Flights>,
     pub(crate) counts: Arc<CacheCounts>,
     /// A back end that fails does so for each request.
-    pub(crate) repeats: Repeats,
+    pub(crate) repeats: LogThrottle,
     scratch: PerLoop<Scratch>,
 }
 
@@ -111,7 +111,7 @@ impl Cache {
             shelf: Shelf::new(stores),
             flights: Arc::default(),
             counts: Arc::default(),
-            repeats: Repeats::default(),
+            repeats: LogThrottle::default(),
             scratch: PerLoop::new(),
         };
         Self {

@@ -224,7 +224,7 @@ impl Slices {
             true => Some(ticket.outcome().await),
             false => {
                 let deadline = clock::now() + self.shared.rules.lock_timeout;
-                clock::until(deadline, ticket.outcome()).await
+                clock::timeout_at(deadline, ticket.outcome()).await
             }
         };
         Ok(match outcome {

@@ -22,7 +22,7 @@ use penstock_exchange::{
 use penstock_http::{FieldBlock, HeadLimits, ParseProgress, RequestHead, Status, parse_head};
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::clock;
-use penstock_runtime::loops::{self, Joined};
+use penstock_runtime::loops::{self, TaskHandle};
 use penstock_sys::net::PeerAddress;
 use tokio::sync::Semaphore;
 
@@ -399,12 +399,12 @@ pub(crate) async fn until(what: &str, holds: impl Fn() -> bool) {
             loops::yield_now().await;
         }
     };
-    let waited = clock::within(Duration::from_secs(10), waits).await;
+    let waited = clock::timeout(Duration::from_secs(10), waits).await;
     assert!(waited.is_some(), "waited for: {what}");
 }
 
 /// Tasks that are begun one after the other and awaited together.
-pub(crate) struct Crowd<T>(Vec<Joined<T>>);
+pub(crate) struct Crowd<T>(Vec<TaskHandle<T>>);
 
 impl<T: Send + 'static> Crowd<T> {
     pub(crate) fn new() -> Self {
@@ -412,7 +412,7 @@ impl<T: Send + 'static> Crowd<T> {
     }
 
     pub(crate) fn spawn(&mut self, task: impl Future<Output = T> + Send + 'static) {
-        self.0.push(loops::spawn_joined(task));
+        self.0.push(loops::spawn_with_handle(task));
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -436,7 +436,7 @@ impl<T: Send + 'static> Crowd<T> {
     }
 
     pub(crate) fn abort_all(&mut self) {
-        self.0.iter_mut().for_each(Joined::abort);
+        self.0.iter_mut().for_each(TaskHandle::abort);
     }
 }
 

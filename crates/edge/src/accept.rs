@@ -97,7 +97,7 @@ async fn accept_for(
         service,
         warnings: Warnings::default(),
     };
-    let mut stopped = std::pin::pin!(stop.begun());
+    let mut stopped = std::pin::pin!(stop.wait_until_begun());
     let mut in_a_row = 0;
     loop {
         if in_a_row == TURN {
@@ -281,7 +281,7 @@ impl Door {
     fn evict_one(&self, cause: &str) -> bool {
         let now = clock::now();
         let is_closing = self.edge.waiting.close_oldest(now);
-        if is_closing && let Some(count) = self.edge.evictions.count(now) {
+        if is_closing && let Some(count) = self.edge.evictions.count_event(now) {
             log::warn!("edge: idle connections closed to make room: {cause} (closed={count})");
         }
         is_closing

@@ -53,7 +53,7 @@ pub(crate) struct Connection {
     sender: Sender,
     listener: Arc<ListenerInfo>,
     client: Arc<ClientState>,
-    guard: drain::Guard,
+    guard: drain::DrainGuard,
     registered: bool,
     deadline: LazyDeadline,
     scanner: HeadScanner,
@@ -292,12 +292,12 @@ impl Connection {
             return Poll::Ready(Next::Over);
         }
         loop {
-            let read = buffers::with_receive(|buffer| self.stream.poll_read(cx, buffer));
+            let read = buffers::with_receive_buffer(|buffer| self.stream.poll_read(cx, buffer));
             match read {
                 Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Next::Over),
                 Poll::Ready(Ok(count)) => {
                     let found =
-                        buffers::with_receive(|buffer| self.scan_received(&buffer[..count]));
+                        buffers::with_receive_buffer(|buffer| self.scan_received(&buffer[..count]));
                     if let Some(next) = found {
                         return Poll::Ready(next);
                     }
@@ -601,7 +601,7 @@ async fn linger(stream: Arc<Stream>) {
     let mut timer = LazyDeadline::new(clock::now() + LINGER);
     std::future::poll_fn(|cx| {
         loop {
-            let read = buffers::with_receive(|buffer| stream.poll_read(cx, buffer));
+            let read = buffers::with_receive_buffer(|buffer| stream.poll_read(cx, buffer));
             match read {
                 Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(()),
                 // A fast sender must not keep the loop here: the timer is asked each time.

@@ -12,7 +12,7 @@ use std::borrow::Cow;
 use penstock_exchange::{Body, Fault, FaultKind, Response, Side};
 use penstock_http::{Method, RequestHead, Status};
 use penstock_runtime::clock;
-use penstock_runtime::repeats::{Repeats, left_out};
+use penstock_runtime::log_throttle::{LogThrottle, suppressed_suffix};
 use penstock_sys::net::PeerAddress;
 
 use self::page::Page;
@@ -27,7 +27,7 @@ const RETRY_AFTER: &str = "1";
 pub(crate) fn respond(
     fault: Fault,
     asked: Option<(&RequestHead, &Settings)>,
-    repeats: &Repeats,
+    repeats: &LogThrottle,
 ) -> Response {
     log_fault(&fault, asked, repeats);
     let status = fault.kind.status();
@@ -101,10 +101,10 @@ pub(crate) fn log_refused(
     status: Status,
     reason: &str,
     line: &[u8],
-    repeats: &Repeats,
+    repeats: &LogThrottle,
 ) {
-    if let Some(count) = repeats.admit(reason, clock::now()) {
-        let (client, line, more) = (peer(client), Escaped(line), left_out(count));
+    if let Some(count) = repeats.admit_line(reason, clock::now()) {
+        let (client, line, more) = (peer(client), Escaped(line), suppressed_suffix(count));
         log::info!(
             "edge: {} from {client}: {reason}: \"{line}\"{more}",
             status.code()
@@ -117,7 +117,7 @@ pub(crate) fn log_refusal(
     client: PeerAddress,
     fault: &Fault,
     (head, settings): (&RequestHead, &Settings),
-    repeats: &Repeats,
+    repeats: &LogThrottle,
 ) {
     if let FaultKind::BadRequest
     | FaultKind::HeadTooLarge
@@ -144,7 +144,7 @@ pub(crate) fn respond_moved(method: Method, location: &[u8]) -> Response {
     response
 }
 
-fn log_fault(fault: &Fault, asked: Option<(&RequestHead, &Settings)>, repeats: &Repeats) {
+fn log_fault(fault: &Fault, asked: Option<(&RequestHead, &Settings)>, repeats: &LogThrottle) {
     let method = asked.map_or("-", |(head, _)| head.method_str());
     // The log masks its lines as texts, in which a quote ends a value.
     let target = asked.map_or(Cow::Borrowed("-"), |(head, settings)| {
@@ -161,8 +161,8 @@ fn log_fault(fault: &Fault, asked: Option<(&RequestHead, &Settings)>, repeats: &
         }
         // A disk or a pool that fails one request fails all of them.
         (_, FaultKind::Overloaded | FaultKind::House) => {
-            if let Some(count) = repeats.admit(&fault.cause, clock::now()) {
-                let more = left_out(count);
+            if let Some(count) = repeats.admit_line(&fault.cause, clock::now()) {
+                let more = suppressed_suffix(count);
                 log::error!(
                     "{handler}: {status} {method} {target}: {}{more}",
                     fault.cause
@@ -182,7 +182,7 @@ mod tests {
         let response = respond(
             Fault::new(FaultKind::QueueFull, "100 wait"),
             None,
-            &Repeats::default(),
+            &LogThrottle::default(),
         );
         assert_eq!(response.status, Status::SERVICE_UNAVAILABLE);
         assert_eq!(response.fields.get("retry-after"), Some(&b"1"[..]));

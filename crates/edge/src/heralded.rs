@@ -26,7 +26,7 @@ pub(crate) async fn receive(
     service: Service,
 ) {
     let guard = edge.drain.guard();
-    let mut draining = pin!(guard.drain().begun());
+    let mut draining = pin!(guard.drain().wait_until_begun());
     let mut timer = LazyDeadline::new(clock::now() + edge.settings().limits.header_timeout);
     let mut received = Vec::new();
     let mut idle_until = None;
@@ -84,7 +84,7 @@ fn poll_header(
     received: &mut Vec<u8>,
 ) -> Poll<Result<(ProxyHeader, usize), End>> {
     loop {
-        let read = buffers::with_receive(|buffer| {
+        let read = buffers::with_receive_buffer(|buffer| {
             let read = stream.poll_read(cx, buffer);
             if let Poll::Ready(Ok(count)) = &read {
                 received.extend_from_slice(&buffer[..*count]);

@@ -207,7 +207,7 @@ impl Reader {
             return Poll::Ready(Err(gone(cause)));
         };
         let before = into.len();
-        let polled = buffers::with_receive(|buffer| match stream.poll_read(cx, buffer) {
+        let polled = buffers::with_receive_buffer(|buffer| match stream.poll_read(cx, buffer) {
             Poll::Pending => Poll::Pending,
             Poll::Ready(Ok(count)) => {
                 Poll::Ready(Ok(self.decode(&buffer[..count], into).map(|()| count)))

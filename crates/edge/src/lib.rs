@@ -34,7 +34,7 @@ use penstock_config::Limits;
 use penstock_exchange::Trust;
 use penstock_exchange::metrics::EdgeMetrics;
 use penstock_http::{HeadLimits, LogMask};
-use penstock_runtime::{Drain, LoopHandle, OncePerSecond, PerLoop, Repeats, clock, loops};
+use penstock_runtime::{Drain, LogThrottle, LoopHandle, OncePerSecond, PerLoop, clock, loops};
 
 use self::room::ClientCounts;
 use self::waiting::WaitingConnections;
@@ -66,7 +66,7 @@ pub struct Edge {
     /// Connections refused, for the log.
     refusals: OncePerSecond,
     /// What the log was told of failures of late.
-    repeats: Repeats,
+    repeats: LogThrottle,
 }
 
 /// What a reload replaces, whole.
@@ -112,7 +112,7 @@ impl Edge {
             descriptors: DescriptorBudget::default(),
             evictions: OncePerSecond::default(),
             refusals: OncePerSecond::default(),
-            repeats: Repeats::default(),
+            repeats: LogThrottle::default(),
         }
     }
 

@@ -96,7 +96,7 @@ pub(crate) fn send_now(stream: &Stream, outgoing: Outgoing<'_>) -> Result<Starte
         body,
         rate_max,
     } = outgoing;
-    buffers::with_output(|out| {
+    buffers::with_output_buffer(|out| {
         out.extend_from_slice(ahead);
         encode_head(out, &line);
         out.drain(..begun);
@@ -173,7 +173,7 @@ pub(crate) fn send_copied(
     stream: &Stream,
     fill: impl FnOnce(&mut Vec<u8>) -> Option<Filled>,
 ) -> Option<Result<Started, Cut>> {
-    buffers::with_output(|out| {
+    buffers::with_output_buffer(|out| {
         let Filled {
             head,
             file,

@@ -62,7 +62,7 @@ impl Counted {
     /// Notes that the connection is closed, since its client has `max` of them.
     pub(crate) fn log_refused(&self, listener: &ListenerInfo, client: PeerAddress, max: usize) {
         self.edge.metrics().refused.increment();
-        if let Some(count) = self.edge.refusals.count(clock::now()) {
+        if let Some(count) = self.edge.refusals.count_event(clock::now()) {
             log::warn!(
                 "{}: connection of {} closed: the client has {max} connections already \
                  (limits.connections_per_client; list a proxy in server.trusted_proxies) \

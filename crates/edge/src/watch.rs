@@ -57,7 +57,7 @@ impl<'c> Watch<'c> {
             self.reader = None;
         }
         while self.behind.has_room() {
-            let read = buffers::with_receive(|buffer| {
+            let read = buffers::with_receive_buffer(|buffer| {
                 let read = stream.poll_read(cx, buffer);
                 if let Poll::Ready(Ok(count)) = &read {
                     self.behind.take(&buffer[..*count]);

@@ -15,7 +15,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use penstock_http::{ByteRange, MultipartPiece, MultipartRanges};
-use penstock_runtime::disk::{ReadError, SMALL_BYTES};
+use penstock_runtime::disk::{ReadError, SMALL_READ_BYTES};
 
 use crate::{Body, BodyStream, Fault, FaultKind, FileBody};
 
@@ -105,7 +105,7 @@ impl BodyStream for Parts {
             };
             let file = Arc::clone(&self.file.file);
             let at = self.file.start.saturating_add(span.start);
-            let len = span.len.min(SMALL_BYTES);
+            let len = span.len.min(SMALL_READ_BYTES);
             self.reading = Some(Box::pin(async move { file.read(at, len).await }));
         }
         let Some(reading) = &mut self.reading else {

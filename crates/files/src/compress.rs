@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use penstock_config::Coding;
-use penstock_runtime::blocking::{Pool, Share};
+use penstock_runtime::blocking::{ComputePermit, Pool};
 use penstock_sys::file;
 use tokio::sync::watch;
 
@@ -109,7 +109,7 @@ impl Compressor {
                 None if state.running >= AT_ONCE_MAX => return Progress::Busy,
                 None => {}
             }
-            let Some(share) = pool.share() else {
+            let Some(share) = pool.try_compute_permit() else {
                 return Progress::Busy;
             };
             state.running += 1;
@@ -127,7 +127,7 @@ impl Compressor {
         };
         let source = found.original.source.clone();
         // What the pool does not take is dropped, and forgotten with that.
-        match pool.start(move || work.run(&source)) {
+        match pool.spawn(move || work.run(&source)) {
             Ok(()) => Progress::Running(Waiting(waiting)),
             Err(_) => Progress::Busy,
         }
@@ -146,7 +146,7 @@ struct Work {
     result: Option<Option<Bytes>>,
     done: watch::Sender<()>,
     /// The pool's leave to compute.
-    share: Option<Share>,
+    share: Option<ComputePermit>,
 }
 
 impl Work {

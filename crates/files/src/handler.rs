@@ -128,7 +128,7 @@ impl Folder {
         };
         let folder = Arc::clone(self);
         Handling::Later(Box::pin(async move {
-            let is_done = clock::within(WAIT_MAX, waiting.done()).await;
+            let is_done = clock::timeout(WAIT_MAX, waiting.done()).await;
             let settled = is_done.map(|()| folder.settle(&request, Arc::clone(&found)));
             Ok(folder.named(match settled {
                 Some(Settled::Answer(response)) => response,
@@ -218,7 +218,7 @@ impl Folder {
             // The request may have its answer already.
             drop(tell.send(found));
         });
-        let told = clock::within(WAIT_MAX, told).await;
+        let told = clock::timeout(WAIT_MAX, told).await;
         let (found, is_news) = match told {
             Some(Ok(Ok(found))) => (found, true),
             // No means to check it: what was right a moment ago is better than a refusal. The pool tells
@@ -245,7 +245,7 @@ impl Folder {
     ) -> Result<Known, Fault> {
         let (tree, name) = (Arc::clone(&self.tree), Arc::clone(&path));
         let before = known.clone();
-        let looked = self.pool.run_ahead(move || {
+        let looked = self.pool.run_priority(move || {
             let began = clock::now().max(arrived);
             (began, tree.look(&name, before.as_ref()))
         });

@@ -59,7 +59,7 @@ impl Listings {
                         break;
                     };
                     let tree = Arc::clone(tree);
-                    let started = pool.start(move || work.run(&tree, &folder));
+                    let started = pool.spawn(move || work.run(&tree, &folder));
                     started.map_err(|error| pool_fault(&error))?;
                     waiting
                 }

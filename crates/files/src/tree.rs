@@ -246,7 +246,7 @@ impl Tree {
     pub(crate) fn is_unchanged(&self, one: &Representation) -> bool {
         match &one.source {
             Source::Disk(open) if self.asked_on_loops == Some(one.identity.device) => {
-                open.is_still(|now| one.identity.is_of(now))
+                open.is_unchanged(|now| one.identity.is_of(now))
             }
             _ => true,
         }

@@ -114,7 +114,7 @@ impl RedisBus {
         let (told, tells) = oneshot::channel();
         self.inbox.stop(told);
         // It ends by being dropped.
-        let _ = clock::within(STOPPED_WITHIN, tells).await;
+        let _ = clock::timeout(STOPPED_WITHIN, tells).await;
     }
 }
 
@@ -156,7 +156,7 @@ impl Bus for RedisBus {
         let tells = self.inbox.prepare(shared, now)?;
         Some(Box::pin(async move {
             // Late is as good as never: what was missed is announced.
-            let _ = clock::until(now + PREPARED_WITHIN, tells).await;
+            let _ = clock::timeout_at(now + PREPARED_WITHIN, tells).await;
         }))
     }
 }

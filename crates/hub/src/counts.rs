@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use penstock_exchange::{AddressPrefix, ClientPermit, ClientPermits};
-use penstock_runtime::repeats::Repeats;
+use penstock_runtime::log_throttle::LogThrottle;
 
 use crate::Refused;
 use crate::channel::Channel;
@@ -23,7 +23,7 @@ pub(crate) struct Tally {
     /// Of each client.
     pub(crate) clients: Arc<ClientPermits>,
     /// What the log was told of streams that were sent away.
-    pub(crate) repeats: Repeats,
+    pub(crate) repeats: LogThrottle,
     /// How often there was none of all.
     pub(crate) refused: AtomicU64,
     pub(crate) polls: AtomicUsize,

@@ -199,7 +199,7 @@ impl Hub {
             return None;
         }
         let repeats = &self.shared.tally.repeats;
-        if let Some(count) = repeats.admit("a stream is sent away", clock::now()) {
+        if let Some(count) = repeats.admit_line("a stream is sent away", clock::now()) {
             let more = match count {
                 0 => String::new(),
                 count => format!(" (and {count} more were sent away)"),

@@ -21,7 +21,7 @@ use std::sync::{Arc, Weak};
 use penstock_config::{Config, Control, ListenAddr};
 use penstock_edge::Edge;
 use penstock_exchange::{ListenerInfo, TakeoverFuture, TunnelHandler};
-use penstock_runtime::{Stream, clock, repeats::Repeats};
+use penstock_runtime::{Stream, clock, log_throttle::LogThrottle};
 use penstock_sys::account;
 use penstock_sys::net::{PeerAddress, is_loopback};
 use penstock_sys::peer_process::PeerOrigin;
@@ -356,7 +356,7 @@ pub(crate) struct Gate {
     /// Tells the others that they may not.
     refused: Arc<Edge>,
     server: Weak<Server>,
-    told: Repeats,
+    told: LogThrottle,
 }
 
 impl Gate {
@@ -370,7 +370,7 @@ impl Gate {
             admitted: Arc::clone(admitted),
             refused: Arc::clone(refused),
             server,
-            told: Repeats::default(),
+            told: LogThrottle::default(),
         }
     }
 
@@ -380,7 +380,7 @@ impl Gate {
     /// Who called, and why they may not.
     fn admit(&self, client: &Stream) -> Result<(), String> {
         let server = running(&self.server)?;
-        let caller = client.caller();
+        let caller = client.peer_process();
         let caller =
             caller.map_err(|error| format!("a caller that cannot be looked at: {error}"))?;
         let pid = caller.pid.unwrap_or_default();
@@ -429,7 +429,7 @@ impl TunnelHandler for Gate {
         let edge = match self.admit(&client) {
             Ok(()) => &self.admitted,
             Err(who) => {
-                if let Some(left_out) = self.told.admit("control", clock::now()) {
+                if let Some(left_out) = self.told.admit_line("control", clock::now()) {
                     let more = match left_out {
                         0 => String::new(),
                         count => format!(" ({count} more before)"),

@@ -128,7 +128,7 @@ async fn gather(
             break;
         }
         let quiet = (now + QUIET).min(end);
-        next = clock::until(quiet, changes.next()).await.flatten();
+        next = clock::timeout_at(quiet, changes.next()).await.flatten();
     }
     let mut folders: Vec<_> = folders.into_iter().map(|path| (path, Depth::All)).collect();
     if changes.take_lost() {

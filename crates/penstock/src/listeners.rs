@@ -601,6 +601,6 @@ impl Serving {
 
     /// Waits until no loop accepts any more.
     pub(crate) async fn stopped(&self) {
-        self.stop.finished().await;
+        self.stop.wait_until_finished().await;
     }
 }

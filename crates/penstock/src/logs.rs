@@ -7,17 +7,17 @@ use std::fs::File;
 use std::path::Path;
 
 use penstock_config::LogTarget;
-use penstock_runtime::logger::Target;
+use penstock_runtime::logger::LogOutput;
 
 /// Opens what lines are to be written to. May block.
 ///
 /// # Errors
 /// Which file it is, and why not.
-pub(crate) fn open(to: &LogTarget) -> Result<Target, String> {
+pub(crate) fn open(to: &LogTarget) -> Result<LogOutput, String> {
     Ok(match to {
-        LogTarget::Stdout => Target::Stdout,
-        LogTarget::Stderr => Target::Stderr,
-        LogTarget::File(path) => Target::File(open_file(path)?),
+        LogTarget::Stdout => LogOutput::Stdout,
+        LogTarget::Stderr => LogOutput::Stderr,
+        LogTarget::File(path) => LogOutput::File(open_file(path)?),
     })
 }
 

@@ -203,7 +203,7 @@ pub(crate) fn run(
     )?;
     if config.server.log != LogTarget::Stderr {
         let log = logs::open(&config.server.log).map_err(|error| format!("server.log: {error}"))?;
-        options.log.turn_to(log).map_err(say)?;
+        options.log.set_output(log).map_err(say)?;
     }
     surroundings::check_essentials()?;
     surroundings::log_missing(&config.limits.temp_dir);
@@ -524,7 +524,7 @@ impl Server {
         let Some(joiner) = self.joiner.get() else {
             return;
         };
-        if clock::within(JOINING, joiner.is_in()).await.is_none() {
+        if clock::timeout(JOINING, joiner.is_in()).await.is_none() {
             log::warn!(
                 "upgrade: the front end is not joined yet; the server before this one leaves it"
             );
@@ -636,8 +636,8 @@ impl Server {
             .settings()
             .access_log
             .as_ref()
-            .map_or(0, |log| log.writer.dropped());
-        self.options.log.dropped() + access
+            .map_or(0, |log| log.writer.dropped_lines());
+        self.options.log.dropped_lines() + access
     }
 
     /// What servers that are one hub tell one another of themselves, besides the hub's own numbers.

@@ -18,7 +18,7 @@ use penstock_edge::Edge;
 use penstock_exchange::bodies::TempUsage;
 use penstock_exchange::metrics::{AppMetrics, EdgeMetrics};
 use penstock_proxy::{Joiner, JoinerState};
-use penstock_runtime::blocking::{Pool, Times as PoolTimes};
+use penstock_runtime::blocking::{DurationStats as PoolTimes, Pool};
 use penstock_runtime::{clock, loops};
 use penstock_status::{
     AppCounters, AppStatus, BoundsStatus, BoxFuture, HubStatus, JoinStatus, Limit, MachineStatus,
@@ -309,7 +309,7 @@ fn joins(live: &Live, joiner: Option<&Joiner>) -> Option<JoinStatus> {
 
 fn pools(live: &Live) -> Vec<PoolStatus> {
     let pools = live.rooms.pools.iter().map(|(name, pool)| {
-        let usage = pool.usage();
+        let usage = pool.snapshot();
         let bounds = live.config.blocking.get(name).copied().unwrap_or_default();
         PoolStatus {
             name: name.clone(),
@@ -318,9 +318,9 @@ fn pools(live: &Live) -> Vec<PoolStatus> {
             threads: bounds.threads,
             max_queue: bounds.max_queue,
             refused: usage.refused,
-            queue_time: spent(usage.waited),
-            queue_time_max: Duration::from_micros(usage.waited.max_us),
-            work_time: spent(usage.worked),
+            queue_time: spent(usage.queue_time),
+            queue_time_max: Duration::from_micros(usage.queue_time.max_us),
+            work_time: spent(usage.run_time),
             oldest: usage.oldest_running.unwrap_or_default(),
         }
     });

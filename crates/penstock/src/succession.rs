@@ -30,7 +30,7 @@ use std::time::Duration;
 
 use penstock_apps::Size;
 use penstock_config::ListenAddr;
-use penstock_runtime::{Registered, clock};
+use penstock_runtime::{RegisteredFd, clock};
 use penstock_sys::poll::Interest;
 use penstock_sys::{daemon, fd_packets};
 
@@ -255,13 +255,13 @@ fn plain(address: &ListenAddr) -> String {
 
 /// One end of the conversation, on the control loop.
 #[derive(Debug)]
-pub(crate) struct Line(Registered);
+pub(crate) struct Line(RegisteredFd);
 
 impl Line {
     /// # Errors
     /// When the kernel refuses the registration.
     pub(crate) fn new(socket: OwnedFd) -> std::io::Result<Self> {
-        Ok(Self(Registered::new(socket, Interest::Both)?))
+        Ok(Self(RegisteredFd::new(socket, Interest::Both)?))
     }
 
     /// # Errors
@@ -272,7 +272,7 @@ impl Line {
         descriptor: Option<BorrowedFd<'_>>,
     ) -> Result<(), String> {
         let (text, deadline) = (word.encode(), clock::now() + PROMPT);
-        let said = clock::until(deadline, async {
+        let said = clock::timeout_at(deadline, async {
             loop {
                 poll_fn(|cx| self.0.poll_writable(cx)).await?;
                 match fd_packets::send_packet(self.0.as_fd(), text.as_bytes(), descriptor) {
@@ -423,7 +423,7 @@ impl Predecessor {
         let line = Line::new(self.socket).map_err(|error| error.to_string())?;
         let said = line.say(&Word::Ready(taken.to_vec()), None).await;
         let heard = match said {
-            Ok(()) => clock::within(PROMPT, line.hear()).await,
+            Ok(()) => clock::timeout(PROMPT, line.hear()).await,
             Err(error) => Some(Err(error)),
         };
         match heard {
@@ -469,7 +469,7 @@ impl Serving {
     pub(crate) async fn say(self, admin: Option<ListenAddr>) -> Result<(), String> {
         self.0.say(&Word::Serving(admin), None).await?;
         // A server that knows no such word, or is gone, has closed the line.
-        let _ = clock::within(PROMPT, self.0.hear()).await;
+        let _ = clock::timeout(PROMPT, self.0.hear()).await;
         Ok(())
     }
 }

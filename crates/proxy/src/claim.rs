@@ -120,7 +120,7 @@ fn alive(connection: Connection) -> Option<Connection> {
     if !connection.stream.is_quiet() {
         return None;
     }
-    let mut connection = match connection.stream.is_here() {
+    let mut connection = match connection.stream.is_on_current_loop() {
         true => connection,
         false => connection.move_here().ok()?,
     };

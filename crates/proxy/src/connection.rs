@@ -178,7 +178,7 @@ impl Connection {
         let counted = Counted::new(server);
         let connecting = server.address.connect();
         let failed = |cause: String| Failure::new(FaultKind::ConnectFailed, Stage::Unsent, cause);
-        match clock::until(deadline, connecting).await {
+        match clock::timeout_at(deadline, connecting).await {
             Some(Ok(stream)) => {
                 let mut connection = Self::new(stream, counted);
                 // It may have waited: it is as doubtful as one that was used.

@@ -99,7 +99,7 @@ async fn run(shared: Weak<Shared>, source: Source) {
             }
             attended.look(&shared, &source);
         }
-        clock::until(next_tick, news.notified()).await;
+        clock::timeout_at(next_tick, news.notified()).await;
     }
 }
 

@@ -905,7 +905,7 @@ impl Member {
         let mut above = (self.open() as usize).saturating_sub(levels.soft as usize);
         for list in &mut self.idle {
             // Once for all of a loop's: the lock is held.
-            let mut stirred = Stream::stirred(list.iter().map(|idle| &idle.stream)).into_iter();
+            let mut stirred = Stream::have_events(list.iter().map(|idle| &idle.stream)).into_iter();
             // Longest idle first.
             let mut at = 0;
             while at < list.len() {

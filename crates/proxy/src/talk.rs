@@ -98,7 +98,7 @@ impl Talk {
         keep: impl FnOnce(Self),
     ) -> Result<(), Failure> {
         let framing = source.framing();
-        buffers::with_output(|out| {
+        buffers::with_output_buffer(|out| {
             let name = &connection.server().authority;
             let (codec, form) = Codec::begin(&shared.config, request, framing, name, out)?;
             let mut sending = Sending::Body;
@@ -218,7 +218,7 @@ impl Talk {
                 body,
                 has_data: false,
             };
-            let read = buffers::with_receive(|buffer| {
+            let read = buffers::with_receive_buffer(|buffer| {
                 match self.connection.stream.poll_read(cx, buffer) {
                     Poll::Pending => Poll::Pending,
                     Poll::Ready(Ok(0)) => Poll::Ready(self.take_eof(&mut hearer)),

@@ -165,7 +165,7 @@ async fn wait_for(mut wait: Wait, client: &Stream) -> Result<Claim, Failure> {
         if let Poll::Ready(claimed) = std::pin::Pin::new(&mut wait).poll(cx) {
             return Poll::Ready(claimed);
         }
-        if is_watched && let Poll::Ready(is_gone) = client.poll_gone(cx) {
+        if is_watched && let Poll::Ready(is_gone) = client.poll_disconnected(cx) {
             is_watched = false;
             if is_gone {
                 let cause = "left while waiting for a server";

@@ -4,36 +4,36 @@
 //! the pool, never a stall. Threads start when there is work and stay. This is the only place in the
 //! server, besides `sys`, where code waits for a disk.
 //!
-//! There are two lanes. Work that goes ahead ([`Pool::run_ahead`]) is taken first, and some of the
+//! There are two lanes. Work that goes ahead ([`Pool::run_priority`]) is taken first, and some of the
 //! threads (`lanes`) are never given to plain work: so an open of what is in memory does not wait
 //! behind reads of what is not, even while every one of those waits for a disk. As many are left to plain
 //! work that waits. The queue's bound is each lane's own.
 //!
-//! Reads of files (`Pool::start_read`) wait among the plain work: the most wanted go first, and each file has its turns.
+//! Reads of files (`Pool::spawn_read`) wait among the plain work: the most wanted go first, and each file has its turns.
 
+mod compute_permits;
 mod fair_queue;
 mod lanes;
-mod share;
-mod usage;
+mod snapshot;
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
+pub use self::compute_permits::ComputePermit;
+use self::compute_permits::ComputePermits;
 pub(crate) use self::fair_queue::ReadId;
-use self::lanes::{Admission, Arrival, Job, Lane, Lanes};
-pub use self::share::Share;
-use self::share::Shares;
-use self::usage::Tally;
-pub use self::usage::{PoolUse, Times};
+use self::lanes::{Admission, Job, Lane, Lanes, NewJob};
+use self::snapshot::PoolCounters;
+pub use self::snapshot::{DurationStats, PoolSnapshot};
 use crate::clock;
 use crate::disk::{FileKey, Reads};
 
 /// A pool of threads with a bounded queue. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Pool {
-    inner: Arc<Inner>,
+    inner: Arc<PoolInner>,
 }
 
 /// Why a pool did not do a piece of work.
@@ -55,19 +55,19 @@ pub enum PoolError {
     },
 }
 
-struct Inner {
+struct PoolInner {
     name: Arc<str>,
-    queue_max: usize,
+    max_queue: usize,
     /// What waits and what runs; never held while a job runs.
-    state: Mutex<State>,
-    work: Condvar,
+    state: Mutex<PoolState>,
+    job_available: Condvar,
     /// The readings of files that this pool makes.
     reads: Reads,
     /// Threads lent to work that computes.
-    shares: Shares,
+    compute_permits: ComputePermits,
 }
 
-impl std::fmt::Debug for Inner {
+impl std::fmt::Debug for PoolInner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Pool")
             .field("name", &self.name)
@@ -75,19 +75,19 @@ impl std::fmt::Debug for Inner {
     }
 }
 
-struct State {
+struct PoolState {
     lanes: Lanes,
     /// Threads that have been started and did not end.
     threads: usize,
     /// Since when each thread's job runs; `None` for one that has nothing to do.
-    since: Vec<Option<Instant>>,
+    busy_since: Vec<Option<Instant>>,
     /// Threads that wait for work, or were woken for it and have not got here yet.
-    idle: usize,
-    closed: bool,
-    tally: Tally,
+    idle_threads: usize,
+    is_closed: bool,
+    counters: PoolCounters,
     /// Refused since it was last told in the log, and when that was.
-    untold: u64,
-    told_at: Option<Instant>,
+    unlogged_refusals: u64,
+    refusals_logged_at: Option<Instant>,
 }
 
 impl Pool {
@@ -95,24 +95,24 @@ impl Pool {
     /// waits: it is taken by a thread that has nothing to do, or refused.
     #[must_use]
     pub fn new(name: &str, threads: usize, queue_max: usize) -> Self {
-        let state = State {
+        let state = PoolState {
             lanes: Lanes::new(threads.max(1)),
             threads: 0,
-            since: Vec::new(),
-            idle: 0,
-            closed: false,
-            tally: Tally::default(),
-            untold: 0,
-            told_at: None,
+            busy_since: Vec::new(),
+            idle_threads: 0,
+            is_closed: false,
+            counters: PoolCounters::default(),
+            unlogged_refusals: 0,
+            refusals_logged_at: None,
         };
         Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(PoolInner {
                 name: name.into(),
-                queue_max,
+                max_queue: queue_max,
                 state: Mutex::new(state),
-                work: Condvar::new(),
+                job_available: Condvar::new(),
                 reads: Reads::default(),
-                shares: Shares::new(threads),
+                compute_permits: ComputePermits::new(threads),
             }),
         }
     }
@@ -133,7 +133,7 @@ impl Pool {
         R: Send + 'static,
         F: FnOnce() -> R + Send + 'static,
     {
-        self.run_in(Lane::Plain, work).await
+        self.run_in(Lane::Normal, work).await
     }
 
     /// As [`Pool::run`], for work that is short unless the disk is ill and moves no data to speak of: an open,
@@ -142,12 +142,12 @@ impl Pool {
     ///
     /// # Errors
     /// As [`Pool::run`].
-    pub async fn run_ahead<R, F>(&self, work: F) -> Result<R, PoolError>
+    pub async fn run_priority<R, F>(&self, work: F) -> Result<R, PoolError>
     where
         R: Send + 'static,
         F: FnOnce() -> R + Send + 'static,
     {
-        self.run_in(Lane::Ahead, work).await
+        self.run_in(Lane::Priority, work).await
     }
 
     async fn run_in<R, F>(&self, lane: Lane, work: F) -> Result<R, PoolError>
@@ -158,26 +158,26 @@ impl Pool {
         let (give, result) = oneshot::channel();
         // The waiter may have left: then nobody wants the result.
         let job = Box::new(move || drop(give.send(work())));
-        self.push_alone(lane, job)?;
-        result.await.map_err(|_| self.lost())
+        self.push_job(lane, job)?;
+        result.await.map_err(|_| self.lost_error())
     }
 
     /// Begins `work` on a thread of the pool; nobody waits for it.
     ///
     /// # Errors
     /// As [`Pool::run`]; the work is dropped.
-    pub fn start<F>(&self, work: F) -> Result<(), PoolError>
+    pub fn spawn<F>(&self, work: F) -> Result<(), PoolError>
     where
         F: FnOnce() + Send + 'static,
     {
-        self.push_alone(Lane::Plain, Box::new(work))
+        self.push_job(Lane::Normal, Box::new(work))
     }
 
     /// As [`Pool::start`], for the read `id`, which so many wait for: the more they are, the sooner its turn comes.
     ///
     /// # Errors
     /// As [`Pool::run`]; the work is dropped.
-    pub(crate) fn start_read<F>(
+    pub(crate) fn spawn_read<F>(
         &self,
         id: ReadId<FileKey>,
         waiters: usize,
@@ -186,54 +186,54 @@ impl Pool {
     where
         F: FnOnce() + Send + 'static,
     {
-        let arrival = Arrival {
-            lane: Lane::Plain,
+        let arrival = NewJob {
+            lane: Lane::Normal,
             read: Some((id, waiters)),
             job: Box::new(work),
         };
-        self.push(arrival, self.inner.queue_max)
+        self.push(arrival, self.inner.max_queue)
             .map_err(|(error, _)| error)
     }
 
     /// Counts one more who waits for a read, or one less, as long as that did not begin.
-    pub(crate) fn count_waiter(&self, id: ReadId<FileKey>, has_come: bool) {
-        self.inner.lock().lanes.count_waiter(id, has_come);
+    pub(crate) fn update_waiters(&self, id: ReadId<FileKey>, has_come: bool) {
+        self.inner.lock().lanes.update_waiters(id, has_come);
     }
 
     /// Runs `work`, which must not be lost, on a thread of the pool without waiting for it: it closes or
     /// removes something, so that its number is bounded by what there is to close. Such jobs take no room from
-    /// others in the queue: up to [`DETACHED_MAX`] of them wait; only past that is it done at once, here.
+    /// others in the queue: up to [`MAX_DETACHED`] of them wait; only past that is it done at once, here.
     pub fn run_detached<F>(&self, work: F)
     where
         F: FnOnce() + Send + 'static,
     {
-        let arrival = Arrival {
+        let arrival = NewJob {
             lane: Lane::Detached,
             read: None,
             job: Box::new(work),
         };
-        if let Err((_, work)) = self.push(arrival, DETACHED_MAX) {
+        if let Err((_, work)) = self.push(arrival, MAX_DETACHED) {
             work();
         }
     }
 
     /// A crowd waits for a read: while it does, and for some time after, the disk is not asked for so much at once.
-    pub(crate) fn note_crowd(&self) {
+    pub(crate) fn record_crowded_read(&self) {
         let now = clock::now();
-        self.inner.lock().lanes.note_crowd(now);
+        self.inner.lock().lanes.record_crowded_read(now);
     }
 
     /// What the pool is doing now.
     #[must_use]
-    pub fn usage(&self) -> PoolUse {
+    pub fn snapshot(&self) -> PoolSnapshot {
         let state = self.inner.lock();
-        PoolUse {
+        PoolSnapshot {
             queued: state.lanes.waiting(),
             active: state.lanes.running(),
             threads: state.threads,
-            refused: state.tally.refused,
-            waited: state.tally.waited,
-            worked: state.tally.worked,
+            refused: state.counters.refused,
+            queue_time: state.counters.queue_time,
+            run_time: state.counters.run_time,
             oldest_running: state.oldest_running(),
         }
     }
@@ -247,15 +247,15 @@ impl Pool {
 
     /// Lets the threads end once the waiting jobs are done.
     pub fn close(&self) {
-        self.inner.lock().closed = true;
-        self.inner.work.notify_all();
+        self.inner.lock().is_closed = true;
+        self.inner.job_available.notify_all();
     }
 
     /// One of the few places for work that computes for long, as compressing does, whoever asks: the rest of
     /// the threads go on waiting for disks. `None` while all are taken.
     #[must_use]
-    pub fn share(&self) -> Option<Share> {
-        self.inner.shares.take()
+    pub fn try_compute_permit(&self) -> Option<ComputePermit> {
+        self.inner.compute_permits.try_acquire()
     }
 
     /// The readings of files under way here.
@@ -263,54 +263,56 @@ impl Pool {
         &self.inner.reads
     }
 
-    pub(crate) fn lost(&self) -> PoolError {
+    pub(crate) fn lost_error(&self) -> PoolError {
         PoolError::Lost {
             pool: self.inner.name.clone(),
         }
     }
 
-    fn push_alone(&self, lane: Lane, job: Job) -> Result<(), PoolError> {
+    fn push_job(&self, lane: Lane, job: Job) -> Result<(), PoolError> {
         let read = None;
-        let pushed = self.push(Arrival { lane, read, job }, self.inner.queue_max);
+        let pushed = self.push(NewJob { lane, read, job }, self.inner.max_queue);
         pushed.map_err(|(error, _)| error)
     }
 
     /// Queues a job; gives it back when there is no room.
-    fn push(&self, arrival: Arrival, queue_max: usize) -> Result<(), (PoolError, Job)> {
+    fn push(&self, arrival: NewJob, queue_max: usize) -> Result<(), (PoolError, Job)> {
         let (now, lane) = (clock::now(), arrival.lane);
         let mut state = self.inner.lock();
-        state.lanes.note_time(now);
+        state.lanes.update_time(now);
         match state.lanes.admit(arrival, now, queue_max) {
             Admission::Refused(job) => {
                 let (told, waiting) = (state.count_refused(now), state.lanes.waiting());
                 drop(state);
-                self.tell_refused(told, waiting);
+                self.log_refused(told, waiting);
                 let full = PoolError::Full {
                     pool: self.inner.name.clone(),
-                    max_queue: self.inner.queue_max,
+                    max_queue: self.inner.max_queue,
                 };
                 return Err((full, job));
             }
-            Admission::Waits => {}
-            Admission::Taken(position) => match Inner::muster(&self.inner, &mut state) {
-                Muster::Woken => self.inner.work.notify_one(),
-                Muster::Started => {}
-                // Threads ran out: the ones that exist will do the job; none at all is an error.
-                Muster::Failed if state.threads == 0 => {
-                    return match state.lanes.take_back(lane, position) {
-                        Some(job) => Err((self.lost(), job)),
-                        None => Ok(()),
-                    };
+            Admission::Queued => {}
+            Admission::Runnable(position) => {
+                match PoolInner::wake_or_start_thread(&self.inner, &mut state) {
+                    WakeOutcome::Woken => self.inner.job_available.notify_one(),
+                    WakeOutcome::Started => {}
+                    // Threads ran out: the ones that exist will do the job; none at all is an error.
+                    WakeOutcome::Failed if state.threads == 0 => {
+                        return match state.lanes.take_back_last(lane, position) {
+                            Some(job) => Err((self.lost_error(), job)),
+                            None => Ok(()),
+                        };
+                    }
+                    WakeOutcome::Failed => {}
                 }
-                Muster::Failed => {}
-            },
+            }
         }
         Ok(())
     }
 
-    fn tell_refused(&self, count: Option<u64>, waiting: usize) {
+    fn log_refused(&self, count: Option<u64>, waiting: usize) {
         if let Some(count) = count {
-            let (name, queue_max) = (&self.inner.name, self.inner.queue_max);
+            let (name, queue_max) = (&self.inner.name, self.inner.max_queue);
             log::warn!(
                 "blocking pool `{name}` is full (max_queue {queue_max}, {waiting} wait): \
                  jobs refused: {count}"
@@ -321,13 +323,13 @@ impl Pool {
 
 /// Detached jobs that may wait, besides a queue's bound: as many as a process has descriptors, by usual
 /// limits.
-pub const DETACHED_MAX: usize = 65_536;
+pub const MAX_DETACHED: usize = 65_536;
 
 /// Between two lines of the log about refused jobs.
-const TELL_PAUSE: Duration = Duration::from_secs(1);
+const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Who takes a job that was let in.
-enum Muster {
+enum WakeOutcome {
     /// A thread that waits.
     Woken,
     /// A new one.
@@ -336,81 +338,85 @@ enum Muster {
     Failed,
 }
 
-impl State {
+impl PoolState {
     fn oldest_running(&self) -> Option<Duration> {
-        let oldest = self.since.iter().flatten().min()?;
+        let oldest = self.busy_since.iter().flatten().min()?;
         Some(clock::now().saturating_duration_since(*oldest))
     }
 
     /// Counts a refusal; gives how many there were when it is time for a line in the log.
     fn count_refused(&mut self, now: Instant) -> Option<u64> {
-        self.tally.refused += 1;
-        self.untold += 1;
-        if (self.told_at).is_some_and(|told| now.saturating_duration_since(told) < TELL_PAUSE) {
+        self.counters.refused += 1;
+        self.unlogged_refusals += 1;
+        if (self.refusals_logged_at)
+            .is_some_and(|told| now.saturating_duration_since(told) < REFUSAL_LOG_INTERVAL)
+        {
             return None;
         }
-        self.told_at = Some(now);
-        Some(std::mem::take(&mut self.untold))
+        self.refusals_logged_at = Some(now);
+        Some(std::mem::take(&mut self.unlogged_refusals))
     }
 }
 
-impl Inner {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl PoolInner {
+    fn lock(&self) -> MutexGuard<'_, PoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Finds a thread for a job that could run now: one that waits, else a new one.
-    fn muster(inner: &Arc<Self>, state: &mut State) -> Muster {
+    fn wake_or_start_thread(inner: &Arc<Self>, state: &mut PoolState) -> WakeOutcome {
         // A thread that was woken for an earlier job still counts as idle.
-        if state.lanes.startable() <= state.idle || state.threads >= state.lanes.threads_max() {
-            return Muster::Woken;
+        if state.lanes.startable() <= state.idle_threads
+            || state.threads >= state.lanes.max_threads()
+        {
+            return WakeOutcome::Woken;
         }
-        let number = state.since.len();
+        let number = state.busy_since.len();
         let this = Arc::clone(inner);
         let started = std::thread::Builder::new()
             .name(format!("{}-{number}", inner.name))
-            .spawn(move || Self::serve(&this, number));
+            .spawn(move || Self::run_thread(&this, number));
         match started {
             Ok(_) => {
                 state.threads += 1;
-                state.since.push(None);
-                Muster::Started
+                state.busy_since.push(None);
+                WakeOutcome::Started
             }
-            Err(_) => Muster::Failed,
+            Err(_) => WakeOutcome::Failed,
         }
     }
 
-    fn serve(this: &Arc<Self>, number: usize) {
+    fn run_thread(this: &Arc<Self>, number: usize) {
         let mut state = this.lock();
         loop {
-            state.lanes.note_time(clock::now());
-            let Some((lane, job, queued_at)) = state.lanes.take() else {
-                if state.closed {
+            state.lanes.update_time(clock::now());
+            let Some((lane, job, queued_at)) = state.lanes.take_next() else {
+                if state.is_closed {
                     state.threads -= 1;
                     return;
                 }
-                state.idle += 1;
-                state = (this.work.wait(state)).unwrap_or_else(PoisonError::into_inner);
-                state.idle -= 1;
+                state.idle_threads += 1;
+                state = (this.job_available.wait(state)).unwrap_or_else(PoisonError::into_inner);
+                state.idle_threads -= 1;
                 continue;
             };
             let began = clock::now();
-            state.since[number] = Some(began);
-            (state.tally.waited).add(began.saturating_duration_since(queued_at));
+            state.busy_since[number] = Some(began);
+            (state.counters.queue_time).add(began.saturating_duration_since(queued_at));
             // What ended made room for more than this thread takes: another goes on with it.
             if state.lanes.startable() > 0
-                && let Muster::Woken = Self::muster(this, &mut state)
+                && let WakeOutcome::Woken = Self::wake_or_start_thread(this, &mut state)
             {
-                this.work.notify_one();
+                this.job_available.notify_one();
             }
             drop(state);
             // A panicking job loses only itself: its waiter sees `Lost`.
             let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
             let ended = clock::now();
             state = this.lock();
-            state.since[number] = None;
+            state.busy_since[number] = None;
             state.lanes.finish(lane);
-            (state.tally.worked).add(ended.saturating_duration_since(began));
+            (state.counters.run_time).add(ended.saturating_duration_since(began));
         }
     }
 }

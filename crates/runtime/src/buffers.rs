@@ -8,27 +8,27 @@ use std::cell::RefCell;
 
 /// Size of the shared receive buffer: what one `recv` can bring; a socket's default buffer holds no
 /// more than a few of these.
-pub const SHARED_BYTES: usize = 64 * 1024;
+pub const RECEIVE_BUFFER_BYTES: usize = 64 * 1024;
 
 thread_local! {
-    static RECEIVE: RefCell<Box<[u8]>> = RefCell::new(vec![0; SHARED_BYTES].into_boxed_slice());
+    static RECEIVE: RefCell<Box<[u8]>> = RefCell::new(vec![0; RECEIVE_BUFFER_BYTES].into_boxed_slice());
     static OUTPUT: RefCell<Vec<u8>> = RefCell::new(Vec::with_capacity(16 * 1024));
 }
 
 /// Runs `use_it` with the loop's receive buffer.
-pub fn with_receive<R>(use_it: impl FnOnce(&mut [u8]) -> R) -> R {
+pub fn with_receive_buffer<R>(use_it: impl FnOnce(&mut [u8]) -> R) -> R {
     RECEIVE.with_borrow_mut(|buffer| use_it(buffer))
 }
 
 /// Runs `use_it` with the loop's empty output scratch.
-pub fn with_output<R>(use_it: impl FnOnce(&mut Vec<u8>) -> R) -> R {
+pub fn with_output_buffer<R>(use_it: impl FnOnce(&mut Vec<u8>) -> R) -> R {
     OUTPUT.with_borrow_mut(|buffer| {
         buffer.clear();
         let result = use_it(buffer);
         // One huge head must not stay for ever.
-        if buffer.capacity() > 4 * SHARED_BYTES {
+        if buffer.capacity() > 4 * RECEIVE_BUFFER_BYTES {
             buffer.clear();
-            buffer.shrink_to(SHARED_BYTES);
+            buffer.shrink_to(RECEIVE_BUFFER_BYTES);
         }
         result
     })

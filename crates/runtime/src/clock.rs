@@ -46,7 +46,7 @@ pub fn wall_at(at: Instant) -> Duration {
 /// Waits on the current loop.
 pub async fn sleep(duration: Duration) {
     let now = now();
-    sleep_until(now.checked_add(duration).unwrap_or(now + FAR)).await;
+    sleep_until(now.checked_add(duration).unwrap_or(now + FAR_FUTURE)).await;
 }
 
 /// Waits on the current loop until `at`. Where that has passed others have their turn first: who sleeps again and
@@ -60,7 +60,7 @@ pub async fn sleep_until(at: Instant) {
 }
 
 /// Waits for `work` at most until `deadline`; `None` when it took longer.
-pub async fn until<F: Future>(deadline: Instant, work: F) -> Option<F::Output> {
+pub async fn timeout_at<F: Future>(deadline: Instant, work: F) -> Option<F::Output> {
     let mut work = pin!(work);
     let mut deadline = LazyDeadline::new(deadline);
     poll_fn(|cx| match work.as_mut().poll(cx) {
@@ -71,45 +71,48 @@ pub async fn until<F: Future>(deadline: Instant, work: F) -> Option<F::Output> {
 }
 
 /// Waits for `work` at most for `duration`; `None` when it took longer.
-pub async fn within<F: Future>(duration: Duration, work: F) -> Option<F::Output> {
-    until(now() + duration, work).await
+pub async fn timeout<F: Future>(duration: Duration, work: F) -> Option<F::Output> {
+    timeout_at(now() + duration, work).await
 }
 
 /// The moments at which somebody looks again whether something is so: at once, and each `every` after that.
 #[derive(Debug)]
-pub struct Pace {
-    every: Duration,
-    next: Instant,
+pub struct PollInterval {
+    period: Duration,
+    next_tick: Instant,
 }
 
-impl Pace {
+impl PollInterval {
     /// A pace that begins now.
     #[must_use]
     pub fn new(every: Duration) -> Self {
-        Self { every, next: now() }
+        Self {
+            period: every,
+            next_tick: now(),
+        }
     }
 
     /// Waits for the next moment; those that were missed are left out.
     pub async fn tick(&mut self) {
-        sleep_until(self.next).await;
-        self.next = now() + self.every;
+        sleep_until(self.next_tick).await;
+        self.next_tick = now() + self.period;
     }
 }
 
 /// What is longer than anybody waits: thirty years.
-const FAR: Duration = Duration::from_secs(30 * 365 * 86_400);
+const FAR_FUTURE: Duration = Duration::from_secs(30 * 365 * 86_400);
 
 /// A formatted date, and until when it may be used.
 #[derive(Clone, Copy)]
-struct Dated {
-    until: Option<Instant>,
+struct CachedDate {
+    valid_until: Option<Instant>,
     text: [u8; 29],
 }
 
 thread_local! {
     /// One moment by both clocks.
     static WALL: Cell<Option<(Instant, Duration)>> = const { Cell::new(None) };
-    static DATE: Cell<Dated> = const { Cell::new(Dated { until: None, text: [0; 29] }) };
+    static DATE: Cell<CachedDate> = const { Cell::new(CachedDate { valid_until: None, text: [0; 29] }) };
 }
 
 /// The `Date` header value (RFC 9110 §5.6.7) at about `now`, a recent moment: the wall clock is read
@@ -117,7 +120,7 @@ thread_local! {
 #[must_use]
 pub fn http_date(now: Instant) -> [u8; 29] {
     let known = DATE.get();
-    if known.until.is_some_and(|until| now < until) {
+    if known.valid_until.is_some_and(|until| now < until) {
         return known.text;
     }
     let wall = wall();
@@ -125,8 +128,8 @@ pub fn http_date(now: Instant) -> [u8; 29] {
     // Until the wall clock's next second; a clock that is set is noticed then.
     let left =
         Duration::from_secs(1).saturating_sub(Duration::from_nanos(u64::from(wall.subsec_nanos())));
-    DATE.set(Dated {
-        until: Some(now + left),
+    DATE.set(CachedDate {
+        valid_until: Some(now + left),
         text,
     });
     text
@@ -137,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_clocks_name_the_same_moments() {
+    fn both_clocks_agree() {
         let at = now();
         let first = wall_at(at);
         assert!(first.abs_diff(wall()) < Duration::from_secs(5));

@@ -38,8 +38,8 @@ impl LazyDeadline {
     /// Ready when the deadline has passed.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if let Some(timer) = &self.timer
-            && timer.at() <= self.at
-            && timer.turn_to(cx.waker())
+            && timer.fires_at() <= self.at
+            && timer.set_waker(cx.waker())
         {
             return Poll::Pending;
         }
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deadline_that_moved_away_is_met_at_its_new_time() {
+    fn a_later_deadline_fires_at_its_new_time() {
         let start = Instant::now();
         let mut deadline = LazyDeadline::new(start + Duration::from_millis(5));
         loops::block_on(async {
@@ -78,20 +78,21 @@ mod tests {
     }
 
     #[test]
-    fn another_task_that_waits_is_woken() {
+    fn the_task_that_polled_last_is_woken() {
         loops::block_on(async {
             let mut deadline = LazyDeadline::new(Instant::now() + Duration::from_millis(30));
             let first = poll_fn(|cx| Poll::Ready(deadline.poll(cx))).await;
             assert!(first.is_pending());
-            let other = loops::spawn_joined(async move { poll_fn(|cx| deadline.poll(cx)).await });
-            let met = clock::until(Instant::now() + Duration::from_secs(10), other).await;
+            let other =
+                loops::spawn_with_handle(async move { poll_fn(|cx| deadline.poll(cx)).await });
+            let met = clock::timeout_at(Instant::now() + Duration::from_secs(10), other).await;
             met.expect("the timer wakes who asked last").unwrap();
         })
         .unwrap();
     }
 
     #[test]
-    fn a_deadline_that_came_nearer_is_met_early() {
+    fn an_earlier_deadline_fires_at_its_new_time() {
         let start = Instant::now();
         let mut deadline = LazyDeadline::new(start + Duration::from_secs(600));
         deadline.set(start + Duration::from_millis(1));

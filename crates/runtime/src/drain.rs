@@ -1,7 +1,7 @@
 //! Drain: the one way everything that runs is told to finish, and the count of what still runs.
 //!
-//! Listeners, connections, workers and the admin interface hold a [`Guard`]; `begin` tells them all,
-//! `finished` waits for the last guard to drop. A million idle connections must not hold a waiter
+//! Listeners, connections, workers and the admin interface hold a [`DrainGuard`]; `begin` tells them all,
+//! `wait_until_finished` waits for the last guard to drop. A million idle connections must not hold a waiter
 //! each, so a connection registers its task's waker once, when it starts, and is polled when the
 //! drain begins.
 
@@ -16,46 +16,46 @@ use tokio::sync::Notify;
 /// A set of running things that can be told to finish. Cheap to clone; all clones are the same set.
 #[derive(Debug, Clone, Default)]
 pub struct Drain {
-    inner: Arc<Inner>,
+    inner: Arc<DrainInner>,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
-    draining: AtomicBool,
+struct DrainInner {
+    is_draining: AtomicBool,
     /// How long what only waits may go on waiting; set right before the drain begins.
-    idle: OnceLock<Idle>,
+    idle_limits: OnceLock<IdleLimits>,
     running: AtomicUsize,
-    changed: Notify,
+    state_changed: Notify,
     /// Wakers of tasks to poll once when the drain begins, by guard number, in shards by loop so that
     /// loops do not meet at one lock. Never held across an await.
-    wakers: [Mutex<Wakers>; SHARDS],
+    wakers: [Mutex<DrainWakers>; SHARDS],
 }
 
 /// How long what has nothing to do may wait, in a drain.
 #[derive(Debug, Clone, Copy)]
-struct Idle {
+struct IdleLimits {
     /// At least until then.
     until: Instant,
     /// And for so long after it was busy.
-    after: Duration,
+    after_busy: Duration,
     /// Never until then.
     end: Option<Instant>,
 }
 
 /// The most that a connection waits for a next request after a response that outlived the idle time.
-const AFTER_MAX: Duration = Duration::from_secs(1);
+const MAX_IDLE_AFTER_BUSY: Duration = Duration::from_secs(1);
 
 const SHARDS: usize = 16;
 
 #[derive(Debug, Default)]
-struct Wakers {
-    next: u64,
+struct DrainWakers {
+    next_number: u64,
     by_number: HashMap<u64, Waker>,
 }
 
 /// One running thing; its drop is its end.
 #[derive(Debug)]
-pub struct Guard {
+pub struct DrainGuard {
     drain: Drain,
     waker: Option<(usize, u64)>,
 }
@@ -69,9 +69,9 @@ impl Drain {
 
     /// Counts one more running thing.
     #[must_use]
-    pub fn guard(&self) -> Guard {
+    pub fn guard(&self) -> DrainGuard {
         self.inner.running.fetch_add(1, Ordering::AcqRel);
-        Guard {
+        DrainGuard {
             drain: self.clone(),
             waker: None,
         }
@@ -80,12 +80,12 @@ impl Drain {
     /// Whether the drain has begun.
     #[must_use]
     pub fn is_draining(&self) -> bool {
-        self.inner.draining.load(Ordering::Acquire)
+        self.inner.is_draining.load(Ordering::Acquire)
     }
 
     /// How many guards are alive.
     #[must_use]
-    pub fn running(&self) -> usize {
+    pub fn running_count(&self) -> usize {
         self.inner.running.load(Ordering::Acquire)
     }
 
@@ -93,34 +93,34 @@ impl Drain {
     /// kept-alive connection's next request may be on its way.
     #[must_use]
     pub fn idle_until(&self) -> Option<Instant> {
-        let idle = self.is_draining().then(|| self.inner.idle.get())??;
+        let idle = self.is_draining().then(|| self.inner.idle_limits.get())??;
         Some(idle.until)
     }
 
     /// The same for what has been busy until `now`: whoever waited for it is to be there for a moment more.
     #[must_use]
-    pub fn idle_after(&self, now: Instant) -> Option<Instant> {
-        let idle = self.is_draining().then(|| self.inner.idle.get())??;
-        let until = idle.until.max(now + idle.after);
+    pub fn idle_until_after_busy(&self, now: Instant) -> Option<Instant> {
+        let idle = self.is_draining().then(|| self.inner.idle_limits.get())??;
+        let until = idle.until.max(now + idle.after_busy);
         Some(idle.end.map_or(until, |end| until.min(end)))
     }
 
     /// Tells everything to finish: what has nothing to do, at once.
     pub fn begin(&self) {
-        self.begin_within(Duration::ZERO, None);
+        self.begin_with_idle(Duration::ZERO, None);
     }
 
     /// Tells everything to finish: what has nothing to do may wait for so long whether something comes, and
     /// what has been busy for a moment after that, but not until `end`. Of several calls the first one's
     /// times count.
-    pub fn begin_within(&self, idle: Duration, end: Option<Instant>) {
-        let _ = self.inner.idle.set(Idle {
+    pub fn begin_with_idle(&self, idle: Duration, end: Option<Instant>) {
+        let _ = self.inner.idle_limits.set(IdleLimits {
             until: crate::clock::now() + idle,
-            after: idle.min(AFTER_MAX),
+            after_busy: idle.min(MAX_IDLE_AFTER_BUSY),
             end,
         });
-        self.inner.draining.store(true, Ordering::Release);
-        self.inner.changed.notify_waiters();
+        self.inner.is_draining.store(true, Ordering::Release);
+        self.inner.state_changed.notify_waiters();
         for shard in &self.inner.wakers {
             let wakers = std::mem::take(&mut lock(shard).by_number);
             wakers.into_values().for_each(Waker::wake);
@@ -128,9 +128,9 @@ impl Drain {
     }
 
     /// Waits until the drain begins.
-    pub async fn begun(&self) {
+    pub async fn wait_until_begun(&self) {
         loop {
-            let changed = self.inner.changed.notified();
+            let changed = self.inner.state_changed.notified();
             if self.is_draining() {
                 return;
             }
@@ -139,10 +139,10 @@ impl Drain {
     }
 
     /// Waits until nothing runs any more.
-    pub async fn finished(&self) {
+    pub async fn wait_until_finished(&self) {
         loop {
-            let changed = self.inner.changed.notified();
-            if self.running() == 0 {
+            let changed = self.inner.state_changed.notified();
+            if self.running_count() == 0 {
                 return;
             }
             changed.await;
@@ -150,7 +150,7 @@ impl Drain {
     }
 }
 
-impl Guard {
+impl DrainGuard {
     /// The set this guard belongs to.
     #[must_use]
     pub fn drain(&self) -> &Drain {
@@ -161,14 +161,14 @@ impl Guard {
     pub fn wake_at_drain(&mut self, shard: usize, waker: Waker) {
         let shard = shard % SHARDS;
         let mut wakers = lock(&self.drain.inner.wakers[shard]);
-        let number = wakers.next;
-        wakers.next += 1;
+        let number = wakers.next_number;
+        wakers.next_number += 1;
         wakers.by_number.insert(number, waker);
         self.waker = Some((shard, number));
     }
 }
 
-impl Drop for Guard {
+impl Drop for DrainGuard {
     fn drop(&mut self) {
         if let Some((shard, number)) = self.waker {
             lock(&self.drain.inner.wakers[shard])
@@ -176,13 +176,13 @@ impl Drop for Guard {
                 .remove(&number);
         }
         if self.drain.inner.running.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.drain.inner.changed.notify_waiters();
+            self.drain.inner.state_changed.notify_waiters();
         }
     }
 }
 
 /// A panic while the lock was held left nothing half done: every critical section is one statement.
-fn lock(shard: &Mutex<Wakers>) -> MutexGuard<'_, Wakers> {
+fn lock(shard: &Mutex<DrainWakers>) -> MutexGuard<'_, DrainWakers> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -191,19 +191,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_busy_may_wait_for_a_moment_more_but_not_until_the_end() {
+    fn connections_that_were_busy_may_idle_a_moment_longer() {
         let drain = Drain::new();
         let (now, second) = (crate::clock::now(), Duration::from_secs(1));
-        assert_eq!((drain.idle_until(), drain.idle_after(now)), (None, None));
-        drain.begin_within(5 * second, Some(now + 30 * second));
+        assert_eq!(
+            (drain.idle_until(), drain.idle_until_after_busy(now)),
+            (None, None)
+        );
+        drain.begin_with_idle(5 * second, Some(now + 30 * second));
         let until = drain.idle_until().unwrap();
-        assert_eq!(drain.idle_after(now), Some(until));
+        assert_eq!(drain.idle_until_after_busy(now), Some(until));
         let late = now + 10 * second;
-        assert_eq!(drain.idle_after(late), Some(late + second));
-        assert_eq!(drain.idle_after(now + 40 * second), Some(now + 30 * second));
+        assert_eq!(drain.idle_until_after_busy(late), Some(late + second));
+        assert_eq!(
+            drain.idle_until_after_busy(now + 40 * second),
+            Some(now + 30 * second)
+        );
         let at_once = Drain::new();
         at_once.begin();
-        assert_eq!(at_once.idle_after(late), Some(late));
+        assert_eq!(at_once.idle_until_after_busy(late), Some(late));
     }
 
     #[test]
@@ -212,11 +218,11 @@ mod tests {
         let guard = drain.guard();
         let ended = crate::loops::block_on(async {
             drain.begin();
-            drain.begun().await;
-            let waiting = drain.finished();
+            drain.wait_until_begun().await;
+            let waiting = drain.wait_until_finished();
             let ending = async { drop(guard) };
             tokio::join!(waiting, ending);
-            assert_eq!(drain.running(), 0);
+            assert_eq!(drain.running_count(), 0);
         });
         ended.unwrap();
     }

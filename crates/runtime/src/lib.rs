@@ -9,7 +9,7 @@
     allow(clippy::disallowed_methods, reason = "tests may wait for a disk")
 )]
 
-pub mod alarm;
+pub mod precise_timer;
 
 pub mod blocking;
 pub mod buffers;
@@ -18,26 +18,26 @@ pub mod deadline;
 pub mod disk;
 pub mod drain;
 pub mod listener;
+pub mod log_throttle;
 pub mod logger;
 pub mod loops;
 pub mod output_events;
 pub mod pollset;
 pub mod process;
-pub mod registered;
+pub mod registered_fd;
 pub mod relay;
-pub mod repeats;
 pub mod stream;
 pub mod tokio_thread;
 
-pub use alarm::Alarm;
 pub use deadline::LazyDeadline;
 pub use disk::DiskFile;
 pub use drain::Drain;
 pub use listener::Listener;
+pub use log_throttle::{LogThrottle, OncePerSecond};
 pub use loops::{LoopHandle, Loops, PerLoop};
 pub use pollset::Pollset;
-pub use registered::Registered;
+pub use precise_timer::PreciseTimer;
+pub use registered_fd::RegisteredFd;
 pub use relay::relay;
-pub use repeats::{OncePerSecond, Repeats};
 pub use stream::{Stream, probe_peer};
 pub use tokio_thread::TokioThread;

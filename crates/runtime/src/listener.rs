@@ -11,12 +11,12 @@ use std::task::{Context, Poll, ready};
 use penstock_sys::net::{self, PeerAddress};
 use penstock_sys::poll::Interest;
 
-use crate::registered::Registered;
+use crate::registered_fd::RegisteredFd;
 
 /// A non-blocking listener registered with the loop that made it.
 #[derive(Debug)]
 pub struct Listener {
-    socket: Registered,
+    socket: RegisteredFd,
 }
 
 impl Listener {
@@ -32,7 +32,7 @@ impl Listener {
             let _ = net::stop_pacing(&socket);
         }
         Ok(Self {
-            socket: Registered::new(socket, Interest::Read)?,
+            socket: RegisteredFd::new(socket, Interest::Read)?,
         })
     }
 
@@ -84,12 +84,12 @@ mod tests {
         let listener = Listener::new(socket).unwrap();
         let _client = net::connect_tcp(([127, 0, 0, 1], port).into()).unwrap();
         let accepted = poll_fn(|cx| listener.poll_accept(cx));
-        let accepted = clock::within(Duration::from_secs(10), accepted).await;
+        let accepted = clock::timeout(Duration::from_secs(10), accepted).await;
         Some(accepted.expect("one waits").unwrap().0)
     }
 
     #[test]
-    fn connections_are_paced_as_the_system_wants_but_those_of_a_loopback_address() {
+    fn only_loopback_connections_are_not_paced() {
         let test = async {
             for (address, expected) in [("127.0.0.1:0", false), ("0.0.0.0:0", true)] {
                 if let Some(accepted) = accepted_at(address).await {

@@ -18,28 +18,28 @@ use log::{Level, LevelFilter, Log, Metadata, Record};
 pub use penstock_http::LogMask;
 
 /// Lines that may wait for a writer: at 200 bytes each, about 3 MB.
-const QUEUE_MAX: usize = 16 * 1024;
+const MAX_QUEUED_LINES: usize = 16 * 1024;
 
 /// How long lines gather between two writes. A first line after a pause goes out at once.
-const GATHER: Duration = Duration::from_millis(5);
+const BATCH_DELAY: Duration = Duration::from_millis(5);
 
 /// A writer thread with a bounded queue of lines. Cheap to clone; ends when the last clone drops.
 #[derive(Debug, Clone)]
 pub struct LineWriter {
-    lines: std::sync::mpsc::SyncSender<Message>,
-    dropped: Arc<AtomicU64>,
+    lines: std::sync::mpsc::SyncSender<LogMessage>,
+    dropped_lines: Arc<AtomicU64>,
 }
 
-enum Message {
+enum LogMessage {
     Line(Vec<u8>),
     /// What follows goes there.
-    Turn(Target),
+    SetOutput(LogOutput),
     Flush(std::sync::mpsc::SyncSender<()>),
 }
 
 /// Where lines go.
 #[derive(Debug)]
-pub enum Target {
+pub enum LogOutput {
     /// Standard output.
     Stdout,
     /// Standard error.
@@ -53,20 +53,23 @@ impl LineWriter {
     ///
     /// # Errors
     /// When no thread can be started.
-    pub fn start(name: &str, target: Target) -> std::io::Result<Self> {
-        let (lines, queue) = std::sync::mpsc::sync_channel(QUEUE_MAX);
+    pub fn start(name: &str, target: LogOutput) -> std::io::Result<Self> {
+        let (lines, queue) = std::sync::mpsc::sync_channel(MAX_QUEUED_LINES);
         let dropped = Arc::new(AtomicU64::new(0));
         let lost = Arc::clone(&dropped);
         std::thread::Builder::new()
             .name(name.into())
             .spawn(move || write_lines(target, &queue, &lost))?;
-        Ok(Self { lines, dropped })
+        Ok(Self {
+            lines,
+            dropped_lines: dropped,
+        })
     }
 
     /// Queues a line (with its line end); drops and counts it when the queue is full.
     pub fn write(&self, line: Vec<u8>) {
-        if self.lines.try_send(Message::Line(line)).is_err() {
-            self.dropped.fetch_add(1, Ordering::Relaxed);
+        if self.lines.try_send(LogMessage::Line(line)).is_err() {
+            self.dropped_lines.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -74,22 +77,24 @@ impl LineWriter {
     ///
     /// # Errors
     /// When the queue is full: nothing has changed.
-    pub fn turn_to(&self, target: Target) -> std::io::Result<()> {
+    pub fn set_output(&self, target: LogOutput) -> std::io::Result<()> {
         let full = |_| std::io::Error::other("the log is too slow");
-        self.lines.try_send(Message::Turn(target)).map_err(full)
+        self.lines
+            .try_send(LogMessage::SetOutput(target))
+            .map_err(full)
     }
 
     /// How many lines were dropped so far.
     #[must_use]
-    pub fn dropped(&self) -> u64 {
-        self.dropped.load(Ordering::Relaxed)
+    pub fn dropped_lines(&self) -> u64 {
+        self.dropped_lines.load(Ordering::Relaxed)
     }
 
     /// Waits until all queued lines are out, at most about a second. Blocks: for the end of the
     /// process only.
     pub fn flush(&self) {
         let (done, wait) = std::sync::mpsc::sync_channel(1);
-        if self.lines.try_send(Message::Flush(done)).is_ok() {
+        if self.lines.try_send(LogMessage::Flush(done)).is_ok() {
             let _ = wait.recv_timeout(Duration::from_secs(1));
         }
     }
@@ -100,8 +105,8 @@ impl LineWriter {
     reason = "a thread of its own, which no loop waits for"
 )]
 fn write_lines(
-    mut target: Target,
-    queue: &std::sync::mpsc::Receiver<Message>,
+    mut target: LogOutput,
+    queue: &std::sync::mpsc::Receiver<LogMessage>,
     dropped: &AtomicU64,
 ) {
     let mut batch = Vec::with_capacity(64 * 1024);
@@ -112,12 +117,12 @@ fn write_lines(
         // Whatever waits goes out in one write.
         while let Some(message) = next.take() {
             match message {
-                Message::Line(line) => batch.extend_from_slice(&line),
-                Message::Turn(new) => {
+                LogMessage::Line(line) => batch.extend_from_slice(&line),
+                LogMessage::SetOutput(new) => {
                     write_out(&mut target, &mut batch);
                     target = new;
                 }
-                Message::Flush(done) => flushed.push(done),
+                LogMessage::Flush(done) => flushed.push(done),
             }
             if batch.len() < 60 * 1024 {
                 next = queue.try_recv().ok();
@@ -142,17 +147,17 @@ fn write_lines(
         if !is_flush {
             // Whoever writes a line wakes this thread only when it waits for one: under load that would
             // be for every line, and cost more than the line.
-            std::thread::sleep(GATHER);
+            std::thread::sleep(BATCH_DELAY);
         }
     }
 }
 
-fn write_out(target: &mut Target, batch: &mut Vec<u8>) {
+fn write_out(target: &mut LogOutput, batch: &mut Vec<u8>) {
     // A log that cannot be written (disk full, pipe closed) must not stop the server.
     let _ = match target {
-        Target::Stdout => std::io::stdout().lock().write_all(batch),
-        Target::Stderr => std::io::stderr().lock().write_all(batch),
-        Target::File(file) => file.write_all(batch),
+        LogOutput::Stdout => std::io::stdout().lock().write_all(batch),
+        LogOutput::Stderr => std::io::stderr().lock().write_all(batch),
+        LogOutput::File(file) => file.write_all(batch),
     };
     batch.clear();
 }
@@ -160,7 +165,7 @@ fn write_out(target: &mut Target, batch: &mut Vec<u8>) {
 /// The form of the server's log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LineFormat {
-    /// For people: `time level area: what happened (key=value)`.
+    /// For people: `time level area: what apply_event (key=value)`.
     #[default]
     Text,
     /// One JSON object a line.
@@ -168,7 +173,7 @@ pub enum LineFormat {
 }
 
 /// The target of a line that is a JSON object already: it is written as it is, in either format.
-pub const VERBATIM: &str = "verbatim";
+pub const VERBATIM_TARGET: &str = "verbatim";
 
 struct ServerLog {
     writer: LineWriter,
@@ -187,7 +192,7 @@ impl Log for ServerLog {
             return;
         }
         let line = match self.format {
-            _ if record.target() == VERBATIM => format!("{}\n", record.args()),
+            _ if record.target() == VERBATIM_TARGET => format!("{}\n", record.args()),
             LineFormat::Text => text_line(record, crate::clock::wall(), &self.mask),
             LineFormat::Json => json_line(record, crate::clock::wall(), &self.mask),
         };
@@ -211,7 +216,7 @@ const fn level_name(level: Level) -> &'static str {
 
 /// A line for people. An application's own output begins with its name and process (`app`, `pid`).
 fn text_line(record: &Record<'_>, now: Duration, mask: &LogMask) -> String {
-    let fields = Fields::of(record);
+    let fields = LogFields::from_record(record);
     let mut source = String::new();
     if let Some(app) = fields.text("app") {
         let pid = fields.text("pid").unwrap_or_else(|| "?".to_owned());
@@ -220,13 +225,13 @@ fn text_line(record: &Record<'_>, now: Duration, mask: &LogMask) -> String {
     let others = fields.0.iter();
     let others = others.filter(|(key, _)| !matches!(key.as_str(), "app" | "pid"));
     let others: Vec<String> = others
-        .map(|(key, value)| format!("{key}={}", plain(value)))
+        .map(|(key, value)| format!("{key}={}", unquoted(value)))
         .collect();
     let others = match others.is_empty() {
         true => String::new(),
         false => format!(" ({})", others.join(" ")),
     };
-    let message = message(record, &fields, mask);
+    let message = masked_message(record, &fields, mask);
     let text = escape(&format!("{source}{message}{others}"));
     let time = penstock_http::rfc3339_millis(now);
     format!("{time} {} {text}\n", level_name(record.level()))
@@ -243,17 +248,20 @@ fn json_line(record: &Record<'_>, now: Duration, mask: &LogMask) -> String {
     };
     add("time", &penstock_http::rfc3339_millis(now).into());
     add("level", &level_name(record.level()).into());
-    let fields = Fields::of(record);
+    let fields = LogFields::from_record(record);
     for (key, value) in &fields.0 {
         add(key, value);
     }
-    add("message", &message(record, &fields, mask).trim_end().into());
+    add(
+        "message",
+        &masked_message(record, &fields, mask).trim_end().into(),
+    );
     line.push_str("}\n");
     line
 }
 
 /// What a record says, with the secrets of URLs masked. An application's own output is its own.
-fn message(record: &Record<'_>, fields: &Fields, mask: &LogMask) -> String {
+fn masked_message(record: &Record<'_>, fields: &LogFields, mask: &LogMask) -> String {
     let message = record.args().to_string();
     if fields.0.iter().any(|(key, _)| key == "app") {
         return message;
@@ -265,17 +273,17 @@ fn message(record: &Record<'_>, fields: &Fields, mask: &LogMask) -> String {
 }
 
 /// A text without its quotes, anything else as JSON.
-fn plain(value: &serde_json::Value) -> String {
+fn unquoted(value: &serde_json::Value) -> String {
     value
         .as_str()
         .map_or_else(|| value.to_string(), str::to_owned)
 }
 
 /// The key-value pairs of a record, in their order.
-struct Fields(Vec<(String, serde_json::Value)>);
+struct LogFields(Vec<(String, serde_json::Value)>);
 
-impl Fields {
-    fn of(record: &Record<'_>) -> Self {
+impl LogFields {
+    fn from_record(record: &Record<'_>) -> Self {
         let mut fields = Self(Vec::new());
         // The visitor below never fails.
         let _ = record.key_values().visit(&mut fields);
@@ -284,11 +292,11 @@ impl Fields {
 
     fn text(&self, key: &str) -> Option<String> {
         let (_, value) = self.0.iter().find(|(name, _)| name == key)?;
-        Some(plain(value))
+        Some(unquoted(value))
     }
 }
 
-impl<'kvs> VisitSource<'kvs> for Fields {
+impl<'kvs> VisitSource<'kvs> for LogFields {
     fn visit_pair(&mut self, key: Key<'kvs>, value: Value<'kvs>) -> Result<(), log::kv::Error> {
         let number = value.to_u64().map(serde_json::Value::from);
         let value = number.unwrap_or_else(|| value.to_string().into());
@@ -322,7 +330,7 @@ pub fn install(
     format: LineFormat,
     mask: LogMask,
 ) -> std::io::Result<LineWriter> {
-    let writer = LineWriter::start("log", Target::Stderr)?;
+    let writer = LineWriter::start("log", LogOutput::Stderr)?;
     let log = ServerLog {
         writer: writer.clone(),
         level,
@@ -398,7 +406,7 @@ mod tests {
     fn lines_reach_a_file_in_order() {
         let path = std::env::temp_dir().join(format!("penstock-log-{}", std::process::id()));
         let file = File::create(&path).unwrap();
-        let writer = LineWriter::start("test", Target::File(file)).unwrap();
+        let writer = LineWriter::start("test", LogOutput::File(file)).unwrap();
         for i in 0..100 {
             writer.write(format!("{i}\n").into_bytes());
         }
@@ -410,13 +418,13 @@ mod tests {
     }
 
     #[test]
-    fn lines_go_where_the_writer_was_turned_to_and_none_is_lost() {
+    fn no_line_is_lost_when_the_output_changes() {
         let name = format!("penstock-log-turned-{}", std::process::id());
         let paths = ["a", "b"].map(|end| std::env::temp_dir().join(format!("{name}-{end}")));
-        let file = |at: usize| Target::File(File::create(&paths[at]).unwrap());
+        let file = |at: usize| LogOutput::File(File::create(&paths[at]).unwrap());
         let writer = LineWriter::start("test", file(0)).unwrap();
         writer.write(b"before\n".to_vec());
-        writer.turn_to(file(1)).unwrap();
+        writer.set_output(file(1)).unwrap();
         writer.write(b"after\n".to_vec());
         writer.flush();
         for (path, text) in paths.iter().zip(["before\n", "after\n"]) {

@@ -8,12 +8,12 @@
 //! `select!`) are used everywhere: a turn of it costs a request about as much as its own parsing
 //! (docs/decisions/001-loops.md).
 
-mod joined;
-mod mail;
-mod sources;
+mod event_loop;
+mod fd_table;
+mod mailbox;
+mod task_handle;
 mod tasks;
 mod timers;
-mod turn;
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -26,13 +26,13 @@ use std::thread::JoinHandle;
 use thread_local::ThreadLocal;
 use tokio::sync::oneshot;
 
-use self::mail::{Letter, Mailbox};
-use self::turn::Kernel;
+use self::event_loop::LoopResources;
+use self::mailbox::{LoopMessage, Mailbox};
 
-pub use self::joined::{Joined, spawn_joined};
+pub use self::task_handle::{TaskHandle, spawn_with_handle};
 
-pub(crate) use self::sources::Side;
-pub(crate) use self::turn::{Registration, Timer};
+pub(crate) use self::event_loop::{Registration, Timer};
+pub(crate) use self::fd_table::IoDirection;
 
 thread_local! {
     static INDEX: Cell<usize> = const { Cell::new(0) };
@@ -49,7 +49,7 @@ pub struct Loops {
 #[derive(Debug, Clone)]
 pub struct LoopHandle {
     index: usize,
-    mail: Arc<Mailbox>,
+    mailbox: Arc<Mailbox>,
 }
 
 impl Loops {
@@ -63,8 +63,8 @@ impl Loops {
             threads: Vec::new(),
         };
         for index in 0..count.max(1) {
-            let kernel = Kernel::new()?;
-            let mail = Arc::clone(&kernel.mail);
+            let kernel = LoopResources::new()?;
+            let mail = Arc::clone(&kernel.mailbox);
             let (stop, stopped) = oneshot::channel();
             let thread = std::thread::Builder::new()
                 .name(format!("loop-{index}"))
@@ -72,9 +72,12 @@ impl Loops {
                     INDEX.set(index);
                     let _kept = penstock_sys::alloc::enable_free_lists();
                     // An error means that `Loops` was dropped, which also ends the loop.
-                    let _ = turn::run(kernel, stopped);
+                    let _ = event_loop::run(kernel, stopped);
                 })?;
-            loops.handles.push(LoopHandle { index, mail });
+            loops.handles.push(LoopHandle {
+                index,
+                mailbox: mail,
+            });
             loops.threads.push((stop, thread));
         }
         Ok(loops)
@@ -102,7 +105,7 @@ impl LoopHandle {
     pub fn current() -> Option<Self> {
         Some(Self {
             index: current_index(),
-            mail: turn::mail()?,
+            mailbox: event_loop::current_mailbox()?,
         })
     }
 
@@ -117,7 +120,7 @@ impl LoopHandle {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        self.mail.post(Letter::Spawn(Box::pin(task)));
+        self.mailbox.post(LoopMessage::Spawn(Box::pin(task)));
     }
 }
 
@@ -130,7 +133,7 @@ impl LoopHandle {
 /// # Panics
 /// Within another loop, and when `main` does.
 pub fn block_on<F: Future>(main: F) -> io::Result<F::Output> {
-    Ok(turn::run(Kernel::new()?, main))
+    Ok(event_loop::run(LoopResources::new()?, main))
 }
 
 /// A value that each loop (each thread, outside of them) has for itself: nobody waits for it, and
@@ -183,7 +186,7 @@ pub fn spawn_here<F>(task: F)
 where
     F: Future<Output = ()> + Send + 'static,
 {
-    let spawned = turn::spawn(Box::pin(task));
+    let spawned = event_loop::spawn(Box::pin(task));
     assert!(spawned.is_ok(), "tasks are started on loops");
 }
 
@@ -194,7 +197,7 @@ pub async fn yield_now() {
         if std::mem::replace(&mut has_yielded, true) {
             return Poll::Ready(());
         }
-        turn::defer(cx.waker());
+        event_loop::defer(cx.waker());
         Poll::Pending
     })
     .await;

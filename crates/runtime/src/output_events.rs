@@ -17,18 +17,18 @@ const MAX_BYTES: usize = 64 * 1024;
 const TRACEBACK: &str = "Traceback (most recent call last):";
 
 /// What Python writes between two tracebacks of one exception.
-const CHAINED: [&str; 2] = [
+const CHAINED_TRACEBACKS: [&str; 2] = [
     "During handling of the above exception, another exception occurred:",
     "The above exception was the direct cause of the following exception:",
 ];
 
 /// What Python writes above its stacks when it cannot go on.
-const FATAL: &str = "Fatal Python error: ";
+const FATAL_ERROR: &str = "Fatal Python error: ";
 
 /// Lines below an exception's own that belong to its message: of database drivers, SQLAlchemy and
 /// Python's own chains. Any other line is taken for the next event, for nothing marks where a
 /// message ends.
-const MESSAGE_LINES: [&str; 8] = [
+const MESSAGE_LINE_STARTS: [&str; 8] = [
     "[SQL: ",
     "[parameters: ",
     "(Background on this error at: ",
@@ -69,11 +69,11 @@ pub struct OutputEvents {
     lines: usize,
     /// Lines of a Ruby exception's message, its first one aside.
     message_lines: usize,
-    state: State,
+    state: EventState,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum State {
+enum EventState {
     /// Lines that are no traceback so far.
     #[default]
     Text,
@@ -99,7 +99,7 @@ impl OutputEvents {
                 kind: OutputKind::Json,
             });
         }
-        if !self.is_continued_by(line) {
+        if !self.continues_with(line) {
             self.flush(&mut take);
         } else if self.lines == MAX_LINES || self.pending.len() > MAX_BYTES {
             // The next piece is of the same kind.
@@ -131,39 +131,41 @@ impl OutputEvents {
         take(OutputEvent {
             text: text.trim_end().to_owned(),
             kind: match state {
-                State::Text => OutputKind::Text,
+                EventState::Text => OutputKind::Text,
                 _ => OutputKind::Traceback,
             },
         });
     }
 
-    fn is_continued_by(&self, line: &str) -> bool {
+    fn continues_with(&self, line: &str) -> bool {
         let is_indented = line.starts_with([' ', '\t']);
         let is_traceback = line.contains(TRACEBACK);
         match self.state {
-            State::Text if is_ruby_exception(line) => self.announces_exception(),
-            State::Text => is_indented || is_traceback,
-            State::Stack => true,
-            State::Exception => {
-                let is_message = MESSAGE_LINES.iter().any(|start| line.starts_with(start));
+            EventState::Text if is_ruby_exception(line) => self.announces_exception(),
+            EventState::Text => is_indented || is_traceback,
+            EventState::Stack => true,
+            EventState::Exception => {
+                let is_message = MESSAGE_LINE_STARTS
+                    .iter()
+                    .any(|start| line.starts_with(start));
                 is_indented
                     || is_traceback
                     || is_message
                     || line.is_empty()
-                    || CHAINED.contains(&line)
+                    || CHAINED_TRACEBACKS.contains(&line)
             }
-            State::Message => {
+            EventState::Message => {
                 let is_full = self.message_lines == MAX_MESSAGE_LINES;
-                let is_next = begins_record(line) || is_ruby_exception(line);
+                let is_next = starts_log_record(line) || is_ruby_exception(line);
                 is_indented || !is_full && !is_next
             }
-            State::Frames => {
+            EventState::Frames => {
                 is_indented
                     || is_traceback
                     || is_ruby_exception(line)
                     || line.starts_with("Caused by: ")
             }
-            State::Fatal => {
+            EventState::Fatal => {
                 let is_thread = line.ends_with("(most recent call first):");
                 is_indented
                     || is_thread
@@ -181,48 +183,50 @@ impl OutputEvents {
                 || line.ends_with("terminated with exception (report_on_exception is true):"))
     }
 
-    fn next_state(&mut self, line: &str) -> State {
+    fn next_state(&mut self, line: &str) -> EventState {
         match self.state {
-            _ if line.contains(TRACEBACK) => State::Stack,
-            State::Stack if line.is_empty() || line.starts_with([' ', '\t']) => State::Stack,
-            State::Stack | State::Exception => State::Exception,
-            State::Fatal => State::Fatal,
-            _ if is_frame(line) && self.lines > 0 => State::Frames,
-            State::Text if line.starts_with(FATAL) => State::Fatal,
+            _ if line.contains(TRACEBACK) => EventState::Stack,
+            EventState::Stack if line.is_empty() || line.starts_with([' ', '\t']) => {
+                EventState::Stack
+            }
+            EventState::Stack | EventState::Exception => EventState::Exception,
+            EventState::Fatal => EventState::Fatal,
+            _ if is_stack_frame(line) && self.lines > 0 => EventState::Frames,
+            EventState::Text if line.starts_with(FATAL_ERROR) => EventState::Fatal,
             _ if is_ruby_exception(line) => {
                 self.message_lines = 0;
-                State::Message
+                EventState::Message
             }
-            State::Message => {
+            EventState::Message => {
                 self.message_lines += 1;
-                State::Message
+                EventState::Message
             }
-            other @ (State::Text | State::Frames) => other,
+            other @ (EventState::Text | EventState::Frames) => other,
         }
     }
 }
 
 /// Whether a line is a frame of a stack: of Ruby (`\tfrom a.rb:1:in 'f'`, or without `from`),
 /// Node.js (`    at f (a.js:1:2)`) or Java (`\tat f(A.java:1)`).
-fn is_frame(line: &str) -> bool {
+fn is_stack_frame(line: &str) -> bool {
     if !line.starts_with([' ', '\t']) {
         return false;
     }
     let line = line.trim_start();
     line.starts_with("from ") && line.contains(':')
         || line.starts_with("at ") && line.ends_with([')', '>']) | line.contains(':')
-        || is_ruby_place(line) && line.ends_with(['\'', '`', '>'])
+        || starts_with_ruby_location(line) && line.ends_with(['\'', '`', '>'])
 }
 
 /// Whether a line is the first of a Ruby exception: `a.rb:1:in 'f': message (Class)`.
 fn is_ruby_exception(line: &str) -> bool {
     // With `highlight`, which is the default on a terminal.
     let end = line.trim_end_matches("\u{1b}[m");
-    !line.starts_with([' ', '\t']) && end.ends_with(')') && is_ruby_place(line)
+    !line.starts_with([' ', '\t']) && end.ends_with(')') && starts_with_ruby_location(line)
 }
 
 /// Whether a line begins with a place in Ruby code: `a.rb:1:in `.
-fn is_ruby_place(line: &str) -> bool {
+fn starts_with_ruby_location(line: &str) -> bool {
     let Some((place, rest)) = line.split_once(":in ") else {
         return false;
     };
@@ -234,7 +238,7 @@ fn is_ruby_place(line: &str) -> bool {
 }
 
 /// Whether a line looks like the first of a log record, with a time or a level in front.
-fn begins_record(line: &str) -> bool {
+fn starts_log_record(line: &str) -> bool {
     const LEVELS: [&str; 7] = [
         "DEBUG", "INFO", "NOTICE", "WARN", "ERROR", "FATAL", "CRITICAL",
     ];
@@ -298,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_causes_and_messages_of_several_lines_add_stays_in_one_event() {
+    fn causes_and_multi_line_messages_stay_in_one_event() {
         let rows = [
             // The cause of a Ruby exception, and a message of two lines.
             "a.rb:6:in `rescue in f': outer (ArgumentError)\nsecond line\n\tfrom a.rb:6:in `f'\n\
@@ -356,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_lines_are_events_each_and_indented_ones_belong_to_the_one_above() {
+    fn plain_lines_are_events_and_indented_ones_continue_them() {
         assert_eq!(
             events("a\nb\n  c\n\nd"),
             ["a", "b\n  c", "", "d"].map(|text| (OutputKind::Text, text.to_owned()))
@@ -365,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn a_json_object_is_an_event_by_itself_and_what_only_looks_like_one_is_text() {
+    fn a_json_object_is_its_own_event() {
         assert_eq!(
             events("a\n{\"level\": \"info\"}\n  b\n{no}\n[1]"),
             [
@@ -379,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endless_traceback_comes_in_pieces() {
+    fn an_endless_traceback_is_split() {
         let text = format!("{TRACEBACK}\n{}", "  line\n".repeat(3 * MAX_LINES));
         let found = events(&text);
         assert_eq!(found.len(), 4);

@@ -11,14 +11,14 @@ use std::task::{Context, Poll, ready};
 
 use penstock_sys::poll;
 
-use crate::registered::Registered;
+use crate::registered_fd::RegisteredFd;
 
 pub use penstock_sys::poll::{Event, Interest, MAX_EVENTS};
 
 /// A set of descriptors registered with the loop that made it.
 #[derive(Debug)]
 pub struct Pollset {
-    set: Registered,
+    set: RegisteredFd,
 }
 
 impl Pollset {
@@ -36,7 +36,7 @@ impl Pollset {
     /// When the kernel refuses the registration.
     pub fn from_descriptor(set: OwnedFd) -> io::Result<Self> {
         Ok(Self {
-            set: Registered::new(set, Interest::Read)?,
+            set: RegisteredFd::new(set, Interest::Read)?,
         })
     }
 
@@ -96,14 +96,14 @@ mod tests {
         let mut events = Vec::new();
         while events.is_empty() {
             let looked = poll_fn(|cx| set.poll_events(cx, &mut events));
-            let looked = clock::within(Duration::from_secs(10), looked).await;
+            let looked = clock::timeout(Duration::from_secs(10), looked).await;
             looked.expect("something happened").unwrap();
         }
         events
     }
 
     #[test]
-    fn each_event_wakes_the_loop_also_while_others_are_not_taken() {
+    fn each_event_wakes_the_loop_though_others_are_pending() {
         on_a_loop(async {
             let set = Pollset::new().unwrap();
             let pairs = [
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_one_look_shows_comes_in_several() {
+    fn many_events_come_in_several_batches() {
         on_a_loop(async {
             let set = Pollset::new().unwrap();
             let pairs: Vec<_> = (0..3 * MAX_EVENTS)

@@ -11,23 +11,23 @@ use penstock_sys::poll::Interest;
 use penstock_sys::process::{Launcher, ProcessSpec, SpawnedProcess, Step};
 
 use crate::output_events::{OutputEvent, OutputEvents};
-use crate::registered::Registered;
+use crate::registered_fd::RegisteredFd;
 
 /// How long to wait for a descriptor to watch a process with.
-const RETRY: Duration = Duration::from_millis(100);
+const RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// Waits until the process behind `pidfd` has ended. Without a descriptor to watch it with it tries
 /// again: an error must not be taken for an end.
-pub async fn ended(pidfd: &OwnedFd) {
+pub async fn wait_for_exit(pidfd: &OwnedFd) {
     loop {
         let watched = pidfd.try_clone();
-        let watched = watched.and_then(|fd| Registered::new(fd, Interest::Read));
+        let watched = watched.and_then(|fd| RegisteredFd::new(fd, Interest::Read));
         if let Ok(fd) = watched
             && poll_fn(|cx| fd.poll_readable(cx)).await.is_ok()
         {
             return;
         }
-        crate::clock::sleep(RETRY).await;
+        crate::clock::sleep(RETRY_DELAY).await;
     }
 }
 
@@ -42,7 +42,7 @@ const BUSY: Duration = Duration::from_millis(5);
 pub async fn launch(launcher: &Launcher, launch: ProcessSpec) -> io::Result<SpawnedProcess> {
     let mut starting = launcher.begin(launch)?;
     let socket = starting.socket().try_clone_to_owned()?;
-    let socket = Registered::new(socket, Interest::Read)?;
+    let socket = RegisteredFd::new(socket, Interest::Read)?;
     loop {
         match starting.advance()? {
             Step::Runs(started) => return Ok(started),
@@ -51,7 +51,7 @@ pub async fn launch(launcher: &Launcher, launch: ProcessSpec) -> io::Result<Spaw
                 socket.clear_readable();
                 let readable = poll_fn(|cx| socket.poll_readable(cx));
                 // If nothing comes, the next look finds that it is late.
-                let come = crate::clock::until(starting.deadline(), readable).await;
+                let come = crate::clock::timeout_at(starting.deadline(), readable).await;
                 come.unwrap_or(Ok(()))?;
             }
         }
@@ -59,11 +59,11 @@ pub async fn launch(launcher: &Launcher, launch: ProcessSpec) -> io::Result<Spaw
 }
 
 /// Longest line kept whole; a longer one is cut into pieces of this size.
-const LINE_MAX: usize = 16 * 1024;
+const MAX_LINE_BYTES: usize = 16 * 1024;
 
 /// The same of a line that may be a JSON object, which is no object any more when it is cut: as
 /// much as collectors of logs take.
-const JSON_LINE_MAX: usize = 256 * 1024;
+const MAX_JSON_LINE_BYTES: usize = 256 * 1024;
 
 /// How long a program may pause within an event: a traceback is often written line by line.
 const EVENT_PAUSE: Duration = Duration::from_millis(20);
@@ -75,7 +75,9 @@ pub async fn read_output(
     mut take_line: impl FnMut(&str) + Send,
     mut take_event: impl FnMut(OutputEvent) + Send,
 ) {
-    let Ok(pipe) = Pipe::new(pipe) else { return };
+    let Ok(pipe) = OutputPipe::new(pipe) else {
+        return;
+    };
     let mut pending: Vec<u8> = Vec::new();
     let mut events = OutputEvents::default();
     let mut chunk = vec![0; 4096];
@@ -83,7 +85,7 @@ pub async fn read_output(
     let mut searched = 0;
     loop {
         let read = match events.is_pending() {
-            true => crate::clock::within(EVENT_PAUSE, pipe.read(&mut chunk)).await,
+            true => crate::clock::timeout(EVENT_PAUSE, pipe.read(&mut chunk)).await,
             false => Some(pipe.read(&mut chunk).await),
         };
         let Some(read) = read else {
@@ -115,8 +117,8 @@ pub async fn read_output(
 /// Where the first line of `bytes` ends, or is cut: never within a character.
 fn line_end(bytes: &[u8], searched: usize) -> Option<usize> {
     let max = match bytes.first() {
-        Some(b'{') => JSON_LINE_MAX,
-        _ => LINE_MAX,
+        Some(b'{') => MAX_JSON_LINE_BYTES,
+        _ => MAX_LINE_BYTES,
     };
     let part = &bytes[searched..bytes.len().min(max)];
     if let Some(found) = part.iter().position(|&byte| byte == b'\n') {
@@ -133,11 +135,11 @@ fn line_end(bytes: &[u8], searched: usize) -> Option<usize> {
 
 /// A pipe's reading end (pipes take `read`, not `recv`).
 #[derive(Debug)]
-struct Pipe(Registered);
+struct OutputPipe(RegisteredFd);
 
-impl Pipe {
+impl OutputPipe {
     fn new(pipe: OwnedFd) -> io::Result<Self> {
-        Ok(Self(Registered::new(pipe, Interest::Read)?))
+        Ok(Self(RegisteredFd::new(pipe, Interest::Read)?))
     }
 
     async fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
@@ -156,21 +158,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_cut_where_it_is_too_long_and_never_within_a_character() {
-        let long = "é".repeat(LINE_MAX);
+    fn long_lines_are_cut_between_characters() {
+        let long = "é".repeat(MAX_LINE_BYTES);
         let text = [b"x", long.as_bytes()].concat();
         assert_eq!(line_end(b"ab\ncd", 0), Some(2));
         assert_eq!(line_end(b"abc", 0), None);
-        assert_eq!(line_end(&text[..LINE_MAX], 0), None);
-        assert_eq!(line_end(&text, 0), Some(LINE_MAX - 1));
+        assert_eq!(line_end(&text[..MAX_LINE_BYTES], 0), None);
+        assert_eq!(line_end(&text, 0), Some(MAX_LINE_BYTES - 1));
         // What is no text at all is cut anywhere.
-        assert_eq!(line_end(&[0x80; LINE_MAX + 1], 0), Some(LINE_MAX));
+        assert_eq!(
+            line_end(&[0x80; MAX_LINE_BYTES + 1], 0),
+            Some(MAX_LINE_BYTES)
+        );
         let mut json = b"{".to_vec();
-        json.resize(JSON_LINE_MAX, b'x');
-        assert_eq!(line_end(&json, LINE_MAX), None);
+        json.resize(MAX_JSON_LINE_BYTES, b'x');
+        assert_eq!(line_end(&json, MAX_LINE_BYTES), None);
         json.push(b'\n');
-        assert_eq!(line_end(&json, JSON_LINE_MAX), Some(JSON_LINE_MAX));
+        assert_eq!(
+            line_end(&json, MAX_JSON_LINE_BYTES),
+            Some(MAX_JSON_LINE_BYTES)
+        );
         json.insert(1, b'x');
-        assert_eq!(line_end(&json, JSON_LINE_MAX), Some(JSON_LINE_MAX));
+        assert_eq!(
+            line_end(&json, MAX_JSON_LINE_BYTES),
+            Some(MAX_JSON_LINE_BYTES)
+        );
     }
 }

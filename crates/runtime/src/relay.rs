@@ -24,8 +24,8 @@ pub async fn relay(
     to_client: Vec<u8>,
     idle: Duration,
 ) {
-    let mut up = Flow::new(to_server);
-    let mut down = Flow::new(to_client);
+    let mut up = RelayDirection::new(to_server);
+    let mut down = RelayDirection::new(to_client);
     let mut deadline = LazyDeadline::new(clock::now() + idle);
     let (mut was_ending, mut is_probed) = (false, false);
     std::future::poll_fn(|cx| {
@@ -38,10 +38,10 @@ pub async fn relay(
             server.abort();
             return Poll::Ready(());
         };
-        if up.is_over && down.is_over {
+        if up.is_finished && down.is_finished {
             return Poll::Ready(());
         }
-        if up.is_over && !down.is_over {
+        if up.is_finished && !down.is_finished {
             if !std::mem::replace(&mut is_probed, true) {
                 client.probe_peer();
             }
@@ -53,9 +53,9 @@ pub async fn relay(
             }
         }
         // What nobody takes any more is only read over so that the last answer is not lost to a reset.
-        let is_ending = up.is_refused && down.is_over || down.is_refused && up.is_over;
+        let is_ending = up.is_refused && down.is_finished || down.is_refused && up.is_finished;
         if is_ending && !std::mem::replace(&mut was_ending, true) {
-            deadline.set(clock::now() + LINGER);
+            deadline.set(clock::now() + LINGER_TIMEOUT);
         } else if !is_ending && (sent_up || sent_down) {
             deadline.set(clock::now() + idle);
         }
@@ -65,28 +65,28 @@ pub async fn relay(
 }
 
 /// How long bytes that nobody takes are read over at the end.
-const LINGER: Duration = Duration::from_secs(1);
+const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Pieces copied in a row before other connections get their turn.
-const TURN: usize = 16;
+const MAX_PIECES_PER_TURN: usize = 16;
 
 /// One direction.
 #[derive(Debug)]
-struct Flow {
+struct RelayDirection {
     /// Read and not taken yet by the other side.
     pending: Vec<u8>,
     is_ended: bool,
-    is_over: bool,
+    is_finished: bool,
     /// The other side takes no more; what it said may still be on its way back.
     is_refused: bool,
 }
 
-impl Flow {
+impl RelayDirection {
     fn new(pending: Vec<u8>) -> Self {
         Self {
             pending,
             is_ended: false,
-            is_over: false,
+            is_finished: false,
             is_refused: false,
         }
     }
@@ -94,7 +94,7 @@ impl Flow {
     /// Copies what is there; `None` when a side broke, else whether anything moved.
     fn poll_copy(&mut self, cx: &mut Context<'_>, from: &Stream, to: &Stream) -> Option<bool> {
         let mut moved = false;
-        for _ in 0..TURN {
+        for _ in 0..MAX_PIECES_PER_TURN {
             match self.poll_piece(cx, from, to) {
                 Poll::Ready(Some(true)) => moved = true,
                 Poll::Ready(Some(false)) | Poll::Pending => return Some(moved),
@@ -112,12 +112,12 @@ impl Flow {
         from: &Stream,
         to: &Stream,
     ) -> Poll<Option<bool>> {
-        if self.is_over {
+        if self.is_finished {
             return Poll::Ready(Some(false));
         }
         if !self.pending.is_empty() {
             let Ok(written) = ready!(to.poll_write(cx, &[IoSlice::new(&self.pending)])) else {
-                return self.refused();
+                return self.record_refused();
             };
             self.pending.drain(..written);
             if self.pending.is_empty() {
@@ -128,10 +128,10 @@ impl Flow {
         }
         if self.is_ended {
             to.shutdown_write();
-            self.is_over = true;
+            self.is_finished = true;
             return Poll::Ready(Some(true));
         }
-        buffers::with_receive(|buffer| {
+        buffers::with_receive_buffer(|buffer| {
             let Ok(count) = ready!(from.poll_read(cx, buffer)) else {
                 return Poll::Ready(None);
             };
@@ -144,7 +144,7 @@ impl Flow {
             }
             let written = match to.poll_write(cx, &[IoSlice::new(&buffer[..count])]) {
                 Poll::Ready(Ok(written)) => written,
-                Poll::Ready(Err(_)) => return self.refused(),
+                Poll::Ready(Err(_)) => return self.record_refused(),
                 Poll::Pending => 0,
             };
             self.pending.extend_from_slice(&buffer[written..count]);
@@ -152,7 +152,7 @@ impl Flow {
         })
     }
 
-    fn refused(&mut self) -> Poll<Option<bool>> {
+    fn record_refused(&mut self) -> Poll<Option<bool>> {
         self.pending = Vec::new();
         self.is_refused = true;
         Poll::Ready(Some(true))

@@ -20,7 +20,7 @@ use penstock_sys::poll::{self, Interest};
 
 use crate::clock;
 use crate::disk::DiskFile;
-use crate::registered::Registered;
+use crate::registered_fd::RegisteredFd;
 
 /// When the peer of a half-closed connection is probed first; a multiple of the round trip to any
 /// place.
@@ -30,7 +30,7 @@ const PROBE_IDLE: Duration = Duration::from_secs(5);
 const PROBE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A host that leaves so many probes unanswered is gone.
-const PROBES_MAX: u32 = 6;
+const MAX_PROBES: u32 = 6;
 
 /// Lets the kernel find out whether the peer of a half-closed connection has left, where nothing
 /// can be sent that would tell: by TCP keepalive. A peer that closed its socket behind its end
@@ -39,13 +39,13 @@ const PROBES_MAX: u32 = 6;
 /// sockets than TCP's tell without.
 pub fn probe_peer(socket: BorrowedFd<'_>) {
     // What is refused is refused to sockets of another kind.
-    let _ = net::enable_keepalive(socket, PROBE_IDLE, PROBE_INTERVAL, PROBES_MAX);
+    let _ = net::enable_keepalive(socket, PROBE_IDLE, PROBE_INTERVAL, MAX_PROBES);
 }
 
 /// A non-blocking stream socket registered with the loop that made it.
 #[derive(Debug)]
 pub struct Stream {
-    socket: Registered,
+    socket: RegisteredFd,
 }
 
 impl Stream {
@@ -55,7 +55,7 @@ impl Stream {
     /// When the kernel refuses the registration.
     pub fn new(socket: OwnedFd) -> io::Result<Self> {
         Ok(Self {
-            socket: Registered::new(socket, Interest::Both)?,
+            socket: RegisteredFd::new(socket, Interest::Both)?,
         })
     }
 
@@ -63,7 +63,7 @@ impl Stream {
     ///
     /// # Errors
     /// That it is no Unix socket, or what the kernel says.
-    pub fn caller(&self) -> io::Result<PeerProcess> {
+    pub fn peer_process(&self) -> io::Result<PeerProcess> {
         PeerProcess::from_socket(self.socket.as_fd())
     }
 
@@ -88,7 +88,7 @@ impl Stream {
             match net::connect_unix(path) {
                 // The kernel tells nobody when a listener's queue has room again (connect(2)).
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                    clock::sleep(FULL_QUEUE_PAUSE).await;
+                    clock::sleep(FULL_QUEUE_RETRY_DELAY).await;
                 }
                 connected => return Self::new(connected?),
             }
@@ -135,7 +135,7 @@ impl Stream {
     ///
     /// # Errors
     /// When it is no stream socket, or the kernel refuses the registration.
-    pub fn of_peer(socket: OwnedFd) -> io::Result<Self> {
+    pub fn from_received(socket: OwnedFd) -> io::Result<Self> {
         let socket = std::os::unix::net::UnixStream::from(socket);
         socket.set_nonblocking(true)?;
         Self::new(socket.into())
@@ -202,18 +202,18 @@ impl Stream {
     /// `WouldBlock`, or the connection's error.
     pub fn try_write(&self, buffers: &[IoSlice<'_>]) -> io::Result<usize> {
         match buffers {
-            [one] => self.noticing_a_full_socket(one.len(), net::send(self.socket.as_fd(), one)),
+            [one] => self.clear_writable_if_short(one.len(), net::send(self.socket.as_fd(), one)),
             many => {
                 let len = many.iter().map(|slice| slice.len()).sum();
                 let sent = net::send_vectored(self.socket.as_fd(), many);
-                self.noticing_a_full_socket(len, sent)
+                self.clear_writable_if_short(len, sent)
             }
         }
     }
 
     /// A socket that does not block takes less than all of what it is given only when it is full, and from then on
     /// an edge tells when it has room (epoll(7), question 9): another try would only hear that it is full.
-    fn noticing_a_full_socket(&self, len: usize, sent: io::Result<usize>) -> io::Result<usize> {
+    fn clear_writable_if_short(&self, len: usize, sent: io::Result<usize>) -> io::Result<usize> {
         if sent.as_ref().is_ok_and(|sent| *sent < len) {
             self.socket.clear_writable();
         }
@@ -227,7 +227,7 @@ impl Stream {
     /// `WouldBlock`, or the connection's error.
     pub fn try_write_more(&self, bytes: &[u8]) -> io::Result<usize> {
         let sent = net::send_more(self.socket.as_fd(), bytes);
-        self.noticing_a_full_socket(bytes.len(), sent)
+        self.clear_writable_if_short(bytes.len(), sent)
     }
 
     /// Ready when the socket may take something, once a write has said that it does not.
@@ -236,7 +236,7 @@ impl Stream {
     }
 
     /// Sends a part of a file as far as the socket takes it, from memory: the caller knows that it is there
-    /// ([`DiskFile::resident`]). 0 is the file's end.
+    /// ([`DiskFile::resident_bytes`]). 0 is the file's end.
     ///
     /// # Errors
     /// `WouldBlock`, the connection's error, or the disk's.
@@ -321,7 +321,7 @@ impl Stream {
 
     /// Ready when the peer sent something, closed its side, or the connection broke; the last two are
     /// `true`. Looks without reading, so bytes that arrived stay where they are.
-    pub fn poll_gone(&self, cx: &mut Context<'_>) -> Poll<bool> {
+    pub fn poll_disconnected(&self, cx: &mut Context<'_>) -> Poll<bool> {
         loop {
             if ready!(self.socket.poll_readable(cx)).is_err() {
                 return Poll::Ready(true);
@@ -345,7 +345,7 @@ impl Stream {
                 return Poll::Ready(());
             }
             match ready!(self.socket.poll_readable(cx)) {
-                Ok(()) => self.socket.tell_end(false),
+                Ok(()) => self.socket.set_end_reporting(false),
                 Err(_) => return Poll::Ready(()),
             }
         }
@@ -357,8 +357,8 @@ impl Stream {
     }
 
     /// Lets reads find the end again that was met before [`Stream::poll_broken`].
-    pub fn tell_end(&self) {
-        self.socket.tell_end(true);
+    pub fn resume_end_reporting(&self) {
+        self.socket.set_end_reporting(true);
     }
 
     /// Whether nothing happened on it since it was last read, as far as the loop has heard: no bytes, no
@@ -373,14 +373,14 @@ impl Stream {
 
     /// Which of `streams` have something to be read, or are over, by asking the kernel once: of whichever loop.
     /// What cannot be asked is taken for quiet.
-    pub fn stirred<'s>(streams: impl Iterator<Item = &'s Self>) -> Vec<bool> {
+    pub fn have_events<'s>(streams: impl Iterator<Item = &'s Self>) -> Vec<bool> {
         poll::have_events(streams.map(|stream| stream.socket.as_fd())).unwrap_or_default()
     }
 
     /// Whether it belongs to the loop that this code runs on: elsewhere it cannot be waited for.
     #[must_use]
-    pub fn is_here(&self) -> bool {
-        self.socket.is_here()
+    pub fn is_on_current_loop(&self) -> bool {
+        self.socket.is_on_current_loop()
     }
 
     /// Whether the peer has closed its side, or the connection broke, as far as the loop has heard: also
@@ -421,7 +421,7 @@ impl Stream {
 }
 
 /// Between two tries at a Unix listener whose queue is full: what a timer can tell apart.
-const FULL_QUEUE_PAUSE: Duration = Duration::from_millis(1);
+const FULL_QUEUE_RETRY_DELAY: Duration = Duration::from_millis(1);
 
 #[cfg(test)]
 mod tests {
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_arrive_in_order_and_the_end_is_seen_again_and_again() {
+    fn bytes_arrive_in_order_and_the_end_is_seen_repeatedly() {
         on_a_loop(async {
             let (a, b) = net::worker_socket_pair().unwrap();
             let ours = Stream::new(a).unwrap();
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_closes_half_is_told_from_one_that_closes_all() {
+    fn a_half_close_differs_from_a_full_close() {
         on_a_loop(async {
             let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
             let address = listener.local_addr().unwrap();
@@ -475,16 +475,16 @@ mod tests {
                 let end = poll_fn(|cx| ours.poll_read(cx, &mut buffer)).await;
                 assert_eq!(end.unwrap(), 0);
                 let broken = poll_fn(|cx| ours.poll_broken(cx));
-                let early = clock::within(Duration::from_millis(50), broken).await;
+                let early = clock::timeout(Duration::from_millis(50), broken).await;
                 assert!(early.is_none(), "it still reads");
-                ours.tell_end();
+                ours.resume_end_reporting();
                 let end = poll_fn(|cx| ours.poll_read(cx, &mut buffer)).await;
                 assert_eq!(end.unwrap(), 0);
                 if closes_all {
                     drop(theirs);
                     ours.write_all(b"x").await.unwrap();
                     let broken = poll_fn(|cx| ours.poll_broken(cx));
-                    let late = clock::within(Duration::from_secs(10), broken).await;
+                    let late = clock::timeout(Duration::from_secs(10), broken).await;
                     late.expect("what is sent tells");
                 } else {
                     ours.write_all(b"still there").await.unwrap();
@@ -506,7 +506,7 @@ mod tests {
         assert!(sockopt::socket_keepalive(&ours).unwrap());
         assert_eq!(sockopt::tcp_keepidle(&ours).unwrap(), PROBE_IDLE);
         assert_eq!(sockopt::tcp_keepintvl(&ours).unwrap(), PROBE_INTERVAL);
-        assert_eq!(sockopt::tcp_keepcnt(&ours).unwrap(), PROBES_MAX);
+        assert_eq!(sockopt::tcp_keepcnt(&ours).unwrap(), MAX_PROBES);
         assert!(!sockopt::socket_keepalive(&client).unwrap());
         // Of other sockets it is left alone.
         let (ours, _) = std::os::unix::net::UnixStream::pair().unwrap();
@@ -515,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_behind_a_descriptor_are_not_forgotten() {
+    fn bytes_after_a_descriptor_are_kept() {
         on_a_loop(async {
             let (a, b) = net::worker_socket_pair().unwrap();
             let ours = Stream::new(a).unwrap();
@@ -525,7 +525,7 @@ mod tests {
             while got.len() < 10 {
                 let read =
                     poll_fn(|cx| ours.poll_read_descriptors(cx, &mut buffer, &mut descriptors));
-                let read = clock::within(Duration::from_secs(10), read);
+                let read = clock::timeout(Duration::from_secs(10), read);
                 let count = read.await.expect("all of it is there").unwrap();
                 got.extend_from_slice(&buffer[..count]);
             }
@@ -534,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_is_made_or_the_reason_is_told() {
+    fn connecting_succeeds_or_reports_the_error() {
         on_a_loop(async {
             let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
             let address = listener.local_addr().unwrap();
@@ -553,7 +553,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_sent_as_far_as_there_is_room_and_its_end_is_seen() {
+    fn send_file_stops_at_a_full_socket_and_at_the_end() {
         on_a_loop(async {
             let pool = Pool::new("stream", 1, 1);
             let content = vec![7; 4_000_000];
@@ -582,7 +582,7 @@ mod tests {
                     left -= net::receive(b.as_fd(), &mut buffer).unwrap();
                 }
                 let room = poll_fn(|cx| ours.poll_writable(cx));
-                let room = clock::within(Duration::from_secs(10), room).await;
+                let room = clock::timeout(Duration::from_secs(10), room).await;
                 room.expect("room is noticed").unwrap();
                 let end = send(3_999_000, 5000).await;
                 assert!(matches!(end, Poll::Ready(Ok(1000))));
@@ -592,7 +592,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_took_less_than_all_is_full_without_another_try() {
+    fn a_short_write_means_a_full_socket() {
         type Send = fn(&Stream, &DiskFile, &[u8]) -> io::Result<usize>;
         let ways: [Send; 4] = [
             |ours, _, bytes| ours.try_write(&[IoSlice::new(bytes)]),
@@ -636,7 +636,7 @@ mod tests {
                     left -= net::receive(b.as_fd(), &mut buffer).unwrap();
                 }
                 let room = poll_fn(|cx| ours.poll_writable(cx));
-                let room = clock::within(Duration::from_secs(10), room).await;
+                let room = clock::timeout(Duration::from_secs(10), room).await;
                 room.expect("room is noticed").unwrap();
             }
         });

@@ -39,7 +39,7 @@ impl ChannelDriver {
     /// Reads once and handles what came.
     pub(super) fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
         let stream = Arc::clone(&self.stream);
-        buffers::with_receive(|buffer| match stream.poll_read(cx, buffer) {
+        buffers::with_receive_buffer(|buffer| match stream.poll_read(cx, buffer) {
             Poll::Pending => Poll::Pending,
             Poll::Ready(Ok(0)) => Poll::Ready(Err(End::Died)),
             Poll::Ready(Err(error)) => {
@@ -279,7 +279,7 @@ impl ChannelDriver {
         entry.state = State::Hijacked(hijacked.stage());
         // From now on the clock is the connection's, until its end.
         self.streams.clock_off(id);
-        match Stream::of_peer(socket) {
+        match Stream::from_received(socket) {
             Ok(socket) => {
                 let app = Arc::clone(&self.app);
                 loops::spawn_here(hijack::serve(app, job, socket, hijacked, timing));

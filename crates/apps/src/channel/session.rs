@@ -299,7 +299,7 @@ impl Session {
                 continue;
             }
             let client = Arc::clone(&self.client);
-            let read = buffers::with_receive(|buffer| match client.poll_read(cx, buffer) {
+            let read = buffers::with_receive_buffer(|buffer| match client.poll_read(cx, buffer) {
                 Poll::Pending => None,
                 Poll::Ready(Ok(0) | Err(_)) => Some(false),
                 Poll::Ready(Ok(count)) => {

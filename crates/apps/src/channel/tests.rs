@@ -23,7 +23,7 @@ use penstock_exchange::bodies::{BodyStore, Collected, NamelessFile, TempSpace, T
 use penstock_exchange::{Body, ClientState, Reply, Request, Response};
 use penstock_queue::SlotSpec;
 use penstock_runtime::blocking::Pool;
-use penstock_runtime::loops::Joined;
+use penstock_runtime::loops::TaskHandle;
 use penstock_sys::net::{self, PeerAddress};
 use penstock_wire::channel::worker;
 use penstock_wire::frame::{FLAG_END, FLAG_STREAM};
@@ -44,7 +44,7 @@ fn on_a_loop(test: impl Future<Output = ()>) {
 }
 
 async fn within<T>(work: impl Future<Output = T>) -> T {
-    clock::within(DEADLINE, work).await.expect("in good time")
+    clock::timeout(DEADLINE, work).await.expect("in good time")
 }
 
 fn nameless(pool: Pool) -> NamelessFile {
@@ -109,7 +109,7 @@ struct Rig {
     worker: Worker,
     mailbox: Arc<Mailbox>,
     slot: SlotId,
-    driver: Joined<End>,
+    driver: TaskHandle<End>,
 }
 
 /// The worker's ends.
@@ -187,7 +187,7 @@ impl Rig {
             },
             mailbox,
             slot,
-            driver: loops::spawn_joined(driver.run()),
+            driver: loops::spawn_with_handle(driver.run()),
         }
     }
 

@@ -134,7 +134,7 @@ pub(super) async fn greet(
     patience: Duration,
     inputs: mpsc::Sender<Input>,
 ) {
-    let hello = clock::within(patience, line.hello()).await;
+    let hello = clock::timeout(patience, line.hello()).await;
     let input = match hello {
         Some(Ok(pid)) => Input::Greeted { worker, pid, line },
         Some(Err(why)) => {
@@ -210,7 +210,7 @@ impl Line {
         }
         let descriptors: Vec<_> = order.descriptors.iter().map(AsFd::as_fd).collect();
         let sent = self.stream.send_descriptors(&order.bytes, &descriptors);
-        match clock::within(READ_TIMEOUT, sent).await {
+        match clock::timeout(READ_TIMEOUT, sent).await {
             Some(Ok(())) => Ok(()),
             // Its end is about to be seen.
             Some(Err(error)) if is_end(&error) => Ok(()),

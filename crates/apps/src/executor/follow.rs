@@ -163,7 +163,7 @@ impl ProcessOutput<'_> {
         let (app, pid) = (&*self.shared.name, self.pid);
         match kind {
             // An application that logs JSON has chosen its form.
-            OutputKind::Json => log::info!(target: logger::VERBATIM, "{text}"),
+            OutputKind::Json => log::info!(target: logger::VERBATIM_TARGET, "{text}"),
             OutputKind::Text => log::info!(app, pid; "{text}"),
             OutputKind::Traceback => log::error!(app, pid; "{text}"),
         }
@@ -195,11 +195,11 @@ async fn follow(
     };
     let mut words = std::pin::pin!(words);
     tokio::select! {
-        () = &mut words => watch_process::ended(&started.exit).await,
-        () = watch_process::ended(&started.exit) => {
+        () = &mut words => watch_process::wait_for_exit(&started.exit).await,
+        () = watch_process::wait_for_exit(&started.exit) => {
             // The executor ends only after `Exited`.
             let _ = inputs.send(Input::Gone { key }).await;
-            clock::within(LAST_WORDS, &mut words).await;
+            clock::timeout(LAST_WORDS, &mut words).await;
         }
     }
 }
@@ -215,7 +215,7 @@ async fn boot(
     match readiness {
         Readiness::Control(line) => control::serve(line, key, inputs).await,
         Readiness::Probe(probe) => tokio::select! {
-            answered = clock::until(probe.deadline, probe.answered()) => {
+            answered = clock::timeout_at(probe.deadline, probe.answered()) => {
                 let interpreter = probe.program;
                 let message = match answered {
                     Some(()) => ControlMessage::Ready {
@@ -229,7 +229,7 @@ async fn boot(
                 // The executor ends only after `Exited`.
                 let _ = inputs.send(Input::Control { key, message }).await;
             }
-            () = watch_process::ended(&started.exit) => {}
+            () = watch_process::wait_for_exit(&started.exit) => {}
         },
     }
 }

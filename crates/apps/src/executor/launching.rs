@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use penstock_config as config;
 use penstock_exchange::bodies::BodyStore;
-use penstock_runtime::loops::{self, Joined};
+use penstock_runtime::loops::{self, TaskHandle};
 use penstock_runtime::{clock, process as watch_process};
 use penstock_sys::process::{self, Launcher, SpawnedProcess};
 use tokio::sync::Mutex;
@@ -46,7 +46,7 @@ pub(super) struct Launching {
     began: Instant,
     /// There until the process is.
     purpose: Option<Purpose>,
-    task: Joined<()>,
+    task: TaskHandle<()>,
 }
 
 /// A process that was started and that nothing follows yet. Unless it is taken it is ended, with
@@ -139,7 +139,7 @@ impl Executor {
         let (launcher, inputs) = (self.launcher.clone(), self.inputs.clone());
         let (config, looking) = (self.config.clone(), Arc::clone(&self.looking));
         let store = self.shared.store.load_full();
-        let task = loops::spawn_joined(async move {
+        let task = loops::spawn_with_handle(async move {
             let started = match find_program(config, generation, looking, &store).await {
                 Ok(found) => {
                     found.open(&mut launch.access);
@@ -249,9 +249,9 @@ async fn find_program(
             }
             Ok(found)
         };
-        store.pool.run_ahead(work).await
+        store.pool.run_priority(work).await
     };
-    match clock::within(LOOK_TIMEOUT, look).await {
+    match clock::timeout(LOOK_TIMEOUT, look).await {
         Some(Ok(found)) => found,
         Some(Err(full)) => Err(full.to_string()),
         None => Err(format!(

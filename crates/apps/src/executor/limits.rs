@@ -402,7 +402,7 @@ impl Executor {
                 let about = std::fs::metadata(&path);
                 about.and_then(|about| about.modified()).ok()
             };
-            let looked = store.pool.run_ahead(look).await;
+            let looked = store.pool.run_priority(look).await;
             // The executor may have ended first.
             let _ = inputs.send(Input::RestartFile(looked.ok())).await;
         });

@@ -95,7 +95,7 @@ impl Probe {
         if self.sign == Sign::ClosesConnections {
             return read.await.is_ok();
         }
-        match clock::within(PATIENCE, read).await {
+        match clock::timeout(PATIENCE, read).await {
             Some(read) => read.is_ok(),
             None => true,
         }

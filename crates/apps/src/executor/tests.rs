@@ -131,13 +131,13 @@ impl Drop for Dir {
 }
 
 async fn within<T>(work: impl Future<Output = T>) -> T {
-    let done = clock::within(PATIENCE, work).await;
+    let done = clock::timeout(PATIENCE, work).await;
     done.expect("it comes to something in time")
 }
 
 /// Looks again and again.
 async fn until(is_so: impl Fn() -> bool) {
-    let mut pace = clock::Pace::new(Duration::from_millis(5));
+    let mut pace = clock::PollInterval::new(Duration::from_millis(5));
     within(async {
         while !is_so() {
             pace.tick().await;
@@ -422,7 +422,7 @@ while True:
         until(|| dir.0.join("called").exists()).await;
         let soon = clock::now() + probe::PATIENCE + Duration::from_millis(200);
         let mut listed = servers.listed.subscribe();
-        let early = clock::until(soon, listed.wait_for(|listed| !listed.is_empty())).await;
+        let early = clock::timeout_at(soon, listed.wait_for(|listed| !listed.is_empty())).await;
         assert!(early.is_none(), "it has not accepted anything");
         drop(early);
         dir.put("loaded", "");
@@ -611,7 +611,7 @@ fn a_drain_waits_for_requests_in_progress_until_its_deadline() {
         let deadline = clock::now() + Duration::from_millis(300);
         let drained = app.drain(deadline);
         let mut drained = std::pin::pin!(drained);
-        assert!(clock::until(deadline, &mut drained).await.is_none());
+        assert!(clock::timeout_at(deadline, &mut drained).await.is_none());
         assert!(servers.listed.borrow().is_empty(), "no new requests");
         within(drained).await;
         end(&app, &dir, &servers).await;

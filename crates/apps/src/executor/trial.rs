@@ -67,11 +67,11 @@ pub async fn load_once(
     }
     let (inputs, mut messages) = mpsc::channel(MESSAGES_MAX);
     loops::spawn_here(async move { control::serve(line, Key::Template(0), &inputs).await });
-    let outcome = clock::within(config.boot_timeout, messages.recv()).await;
+    let outcome = clock::timeout(config.boot_timeout, messages.recv()).await;
     // Closes its control socket; whatever it does now, it ends.
     drop(kept);
     let _ = started.handle().kill_group();
-    watch_process::ended(&started.exit).await;
+    watch_process::wait_for_exit(&started.exit).await;
     let exit = started.try_exit().ok().flatten();
     let with_tail = |text: String| match tail.text() {
         lines if lines.is_empty() => text,

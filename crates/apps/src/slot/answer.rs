@@ -123,7 +123,7 @@ impl Driver {
             return;
         };
         let mut job = entry.start.job.take_answerer();
-        match Stream::of_peer(socket) {
+        match Stream::from_received(socket) {
             Ok(socket) => {
                 let app = Arc::clone(&self.app);
                 loops::spawn_here(hijack::serve(app, job, socket, hijacked, timing));

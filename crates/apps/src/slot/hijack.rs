@@ -181,7 +181,7 @@ impl HijackGuard {
     /// Whether the connection ended because its worker did.
     async fn has_died(&mut self) -> bool {
         let died = async { self.cut.wait_for(|cut| *cut).await.is_err() };
-        clock::within(DEATH_NOTICE_TIMEOUT, died).await == Some(true)
+        clock::timeout(DEATH_NOTICE_TIMEOUT, died).await == Some(true)
     }
 }
 
@@ -213,7 +213,7 @@ pub(crate) async fn serve(
     let limit = app.response_timeout;
     let read = {
         let job = &mut job;
-        let head = async { clock::within(limit, read_head(&socket, job)).await };
+        let head = async { clock::timeout(limit, read_head(&socket, job)).await };
         hijacked.unless_cut(head).await
     };
     let (head, bytes) = match read {
@@ -308,7 +308,7 @@ async fn read_head(socket: &Stream, job: &mut Job) -> Result<(ResponseHead, Vec<
 
 /// Appends what comes; 0 at the end, however it came.
 fn read_into(cx: &mut Context<'_>, socket: &Stream, bytes: &mut Vec<u8>) -> Poll<usize> {
-    buffers::with_receive(|buffer| {
+    buffers::with_receive_buffer(|buffer| {
         socket.poll_read(cx, buffer).map(|read| {
             let count = read.unwrap_or(0);
             bytes.extend_from_slice(&buffer[..count]);
@@ -462,7 +462,7 @@ async fn copy_body(
             }
             read_into(cx, socket, &mut bytes).map(Some)
         });
-        let Some(count) = clock::within(IDLE, read).await else {
+        let Some(count) = clock::timeout(IDLE, read).await else {
             let cause = format!("nothing came on a hijacked connection within {IDLE:?}");
             return Err(Fault::new(FaultKind::AppTimeout, cause));
         };

@@ -19,7 +19,7 @@ use crate::reply;
 impl Driver {
     /// Reads once and handles what came.
     pub(super) fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Step>, End>> {
-        buffers::with_receive(|buffer| {
+        buffers::with_receive_buffer(|buffer| {
             let read = self
                 .stream
                 .poll_read_descriptors(cx, buffer, &mut self.descriptors);

@@ -197,7 +197,7 @@ impl Thread {
 }
 
 async fn within<T>(work: impl Future<Output = T>) -> T {
-    let done = clock::within(PATIENCE, work).await;
+    let done = clock::timeout(PATIENCE, work).await;
     done.expect("it comes to something in time")
 }
 
@@ -232,7 +232,7 @@ fn on_a_loop(test: impl Future<Output = ()>) {
 /// Lets so much time pass.
 async fn pass(time: Duration) {
     let nothing = std::future::pending::<()>();
-    assert_eq!(clock::within(time, nothing).await, None);
+    assert_eq!(clock::timeout(time, nothing).await, None);
 }
 
 #[test]
@@ -494,7 +494,7 @@ fn a_collection_that_takes_longer_than_a_request_may_is_the_workers_end() {
 /// Has a worker send more of a stream that nobody reads, again and again, until its driver ends.
 async fn babble(mut seat: Seat) -> End {
     assert_eq!(seat.thread.next().await, FrameKind::Cancel);
-    let mut pace = clock::Pace::new(Duration::from_millis(20));
+    let mut pace = clock::PollInterval::new(Duration::from_millis(20));
     within(async {
         loop {
             tokio::select! {
@@ -766,7 +766,7 @@ fn a_hijacked_connection_of_a_retired_worker_is_cut_when_its_time_is_over() {
             }
             taken.retire();
             // However long it is silent, response_timeout is not for it.
-            let waited = clock::within(Duration::from_millis(200), &mut taken.seat.end).await;
+            let waited = clock::timeout(Duration::from_millis(200), &mut taken.seat.end).await;
             assert!(waited.is_none(), "{waited:?}");
             taken.seat.mailbox.cut();
             assert_eq!(read_some(&client).await, b"");
@@ -786,7 +786,7 @@ fn a_call_has_its_time_until_the_head_and_once_its_connection_has_ended() {
         // The client has left, and the call does not come to its end.
         let mut left = taken(true, Some(Duration::from_millis(50))).await;
         let (_, client) = left.switch(b"").await;
-        let waited = clock::within(Duration::from_millis(200), &mut left.seat.end).await;
+        let waited = clock::timeout(Duration::from_millis(200), &mut left.seat.end).await;
         assert!(waited.is_none(), "a stream may be silent: {waited:?}");
         client.abort();
         drop(client);

@@ -250,7 +250,7 @@ impl Connection {
         let shared = &self.run.loads[self.load];
         let started = clock::now();
         let opening = open(&shared.addresses[address]);
-        let stream = match clock::until(started + shared.load.timeout, opening).await {
+        let stream = match clock::timeout_at(started + shared.load.timeout, opening).await {
             None => return Err(Failure::Timeout),
             Some(Err(_)) => return Err(Failure::Connect),
             Some(Ok(stream)) => stream,
@@ -309,7 +309,7 @@ impl Exchange<'_> {
         stream: &Stream,
         incoming: &mut Incoming,
     ) -> Poll<(Result<Fed, Failure>, u64)> {
-        buffers::with_receive(|buffer| {
+        buffers::with_receive_buffer(|buffer| {
             let Poll::Ready(received) = stream.poll_read(cx, buffer) else {
                 return Poll::Pending;
             };

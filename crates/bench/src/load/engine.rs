@@ -12,7 +12,7 @@ use std::sync::mpsc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use penstock_runtime::{Alarm, Loops, clock, loops};
+use penstock_runtime::{Loops, PreciseTimer, clock, loops};
 use rustix::process::Resource;
 use rustix::thread::CpuSet;
 use rustix::time::ClockId;
@@ -154,7 +154,7 @@ impl Engine<'_> {
                     #[allow(clippy::cast_precision_loss, reason = "few loops")]
                     let phase = (place(number, index, count) as f64 / rate).min(1.0);
                     run.start_schedule(number, base + Duration::from_secs_f64(phase));
-                    loops::spawn_here(pace(Arc::clone(run), number, Alarm::new()?));
+                    loops::spawn_here(pace(Arc::clone(run), number, PreciseTimer::new()?));
                 }
             }
             Ok(())
@@ -329,7 +329,7 @@ impl Engine<'_> {
 }
 
 /// Hands out an open loop's arrivals, each at its moment.
-async fn pace(run: Arc<Run>, load: usize, alarm: Alarm) {
+async fn pace(run: Arc<Run>, load: usize, alarm: PreciseTimer) {
     while let Some(wait) = run.hand_out(load, clock::now()) {
         let set = alarm.set(wait);
         if set.is_err() || std::future::poll_fn(|cx| alarm.poll(cx)).await.is_err() {

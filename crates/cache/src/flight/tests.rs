@@ -66,7 +66,11 @@ fn a_flight_that_nobody_waits_for_is_told_so() {
         let second = waits(flights.join(&key, Vec::new(), None));
         let soon = || clock::now() + Duration::from_millis(1);
         drop(ticket);
-        assert!(clock::until(soon(), landing.abandoned()).await.is_none());
+        assert!(
+            clock::timeout_at(soon(), landing.abandoned())
+                .await
+                .is_none()
+        );
         drop(second);
         landing.abandoned().await;
         // Nobody joins what is about to end.

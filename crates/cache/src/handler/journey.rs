@@ -21,7 +21,7 @@ use penstock_http::caching::{
 };
 use penstock_http::{Method, PreconditionResult, RequestHead, Status};
 use penstock_runtime::clock;
-use penstock_runtime::repeats::left_out;
+use penstock_runtime::log_throttle::suppressed_suffix;
 
 use self::sliced::Sliced;
 use super::{Found, Shared, Stale, Usable, pass, passed, selects, unsatisfiable};
@@ -269,7 +269,7 @@ impl Journey {
         let landed = async {
             match leads {
                 true => Some(ticket.outcome().await),
-                false => clock::until(self.deadline, ticket.outcome()).await,
+                false => clock::timeout_at(self.deadline, ticket.outcome()).await,
             }
         };
         let outcome = match self.state.unless_gone(landed).await {
@@ -548,12 +548,12 @@ async fn stale_on_error(
     };
     let response = serve::answer(head, &stale.hit, &note).await.ok()?;
     if let Some(cause) = cause
-        && let Some(count) = shared.repeats.admit(cause, clock::now())
+        && let Some(count) = shared.repeats.admit_line(cause, clock::now())
     {
         let target = head.target();
         log::warn!(
             "cache: {target} is served stale: {cause}{}",
-            left_out(count)
+            suppressed_suffix(count)
         );
     }
     shared.counts.stale.increment();

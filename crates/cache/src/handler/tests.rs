@@ -251,7 +251,7 @@ fn what_is_under_way_when_a_write_succeeds_is_not_stored() {
         });
         let cache = cache(&backend);
         let early = Arc::clone(&cache);
-        let early = loops::spawn_joined(async move { fetch(&early, get("/a", &[])).await });
+        let early = loops::spawn_with_handle(async move { fetch(&early, get("/a", &[])).await });
         until("the first is asked", || gate.waiting() == 1).await;
         fetch(&cache, request_of(head_of("PUT", "/a", &[]), CLIENT)).await;
         gate.open();
@@ -272,7 +272,8 @@ fn what_was_asked_before_a_purge_is_not_stored_after_it() {
             let store = memory("m");
             let cache = cache_of(&backend, &store, |_| ());
             let early = Arc::clone(&cache);
-            let early = loops::spawn_joined(async move { fetch(&early, get("/a", &[])).await });
+            let early =
+                loops::spawn_with_handle(async move { fetch(&early, get("/a", &[])).await });
             until("the first is asked", || gate.waiting() == 1).await;
             purge(&[store], &Purge::Tag(what.to_owned()));
             gate.open();

@@ -244,7 +244,7 @@ impl Disk {
             result
         };
         let result = if kind == Kind::Open {
-            self.pool.run_ahead(tracked).await
+            self.pool.run_priority(tracked).await
         } else {
             self.pool.run(tracked).await
         };
@@ -286,7 +286,7 @@ impl Disk {
                 return Ok(());
             }
             self.make_room(bytes);
-            if clock::until(deadline, freed).await.is_none() {
+            if clock::timeout_at(deadline, freed).await.is_none() {
                 return Err(DiskError::Out);
             }
         }

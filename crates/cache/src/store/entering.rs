@@ -12,7 +12,7 @@ use std::sync::{Arc, PoisonError, Weak};
 
 use bytes::Bytes;
 use penstock_runtime::DiskFile;
-use penstock_runtime::disk::{Arena, FaultSink};
+use penstock_runtime::disk::{Arena, ReadErrorSink};
 use rustix::io::Errno;
 
 use super::disk::{Disk, DiskItem, Kind};
@@ -291,8 +291,8 @@ impl Watch {
     }
 }
 
-impl FaultSink for Watch {
-    fn failed(&self, error: &io::Error) {
+impl ReadErrorSink for Watch {
+    fn read_failed(&self, error: &io::Error) {
         if let (Some(store), Some(object)) = (self.store.upgrade(), self.object.upgrade()) {
             store.read_failed(&object, error);
         }

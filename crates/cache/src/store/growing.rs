@@ -407,7 +407,7 @@ impl GrowingReader {
             };
             // Whoever has begun to read goes on as long as the file can be read, also while the disk is out.
             let deadline = clock::now() + disk.stall_timeout;
-            let result = clock::until(deadline, disk.run_anyway(Kind::Read, read)).await;
+            let result = clock::timeout_at(deadline, disk.run_anyway(Kind::Read, read)).await;
             let result = result.unwrap_or(Err(DiskError::Out));
             if let Err(DiskError::Io(error)) = &result {
                 disk.failed(Kind::Read, error);

@@ -35,7 +35,7 @@ impl Held {
     pub(super) fn weight(&self) -> u64 {
         match self {
             Self::Bytes(bytes) => bytes.len() as u64,
-            Self::Pages(body) => Arena::bytes_of(body.len) + size_of::<DiskFile>() as u64,
+            Self::Pages(body) => Arena::allocated_bytes(body.len) + size_of::<DiskFile>() as u64,
         }
     }
 

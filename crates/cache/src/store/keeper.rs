@@ -66,7 +66,7 @@ pub(crate) async fn keep(store: Weak<Store>, disk: Arc<Disk>) {
         if !has_more {
             let disk = Arc::clone(&keeper.disk);
             // Woken or not: it looks.
-            let _ = clock::within(TICK, disk.bell.notified()).await;
+            let _ = clock::timeout(TICK, disk.bell.notified()).await;
         }
     }
 }

@@ -94,7 +94,7 @@ impl DiskObject {
 
     fn watched(&self, file: File, disk: &Disk) -> Arc<DiskFile> {
         let watch = Watch::new(&self.store, &self.item.body);
-        Arc::new(DiskFile::new(file, disk.pool.clone()).with_faults(watch))
+        Arc::new(DiskFile::new(file, disk.pool.clone()).with_error_sink(watch))
     }
 
     /// Reads what is not in memory of the file's first chunk, so that it is there for the sender. From the file's
@@ -103,7 +103,7 @@ impl DiskObject {
         let end = self.item.body.preamble.file_bytes().min(CHUNK_BYTES);
         let mut at = 0;
         while at < end {
-            let resident = file.resident(at, end - at);
+            let resident = file.resident_bytes(at, end - at);
             at += resident;
             if resident > 0 {
                 continue;
@@ -118,7 +118,7 @@ impl DiskObject {
                 Err(ReadError::Disk(error)) => return Err(same(&error).into()),
             };
             at += piece.len() as u64;
-            if file.resident(0, 1) == 0 {
+            if file.resident_bytes(0, 1) == 0 {
                 // Its file system cannot tell what is in memory: the sender reads all of it anyway.
                 break;
             }

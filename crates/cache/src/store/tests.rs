@@ -106,7 +106,7 @@ pub(crate) async fn until(store: &Arc<Store>, is_so: impl Fn(&StoreUse) -> bool)
 
 pub(crate) async fn a_moment() {
     let soon = clock::now() + Duration::from_millis(3);
-    let _ = clock::until(soon, std::future::pending::<()>()).await;
+    let _ = clock::timeout_at(soon, std::future::pending::<()>()).await;
 }
 
 /// Stores `body` under `text`, a piece at a time.

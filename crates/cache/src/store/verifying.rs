@@ -99,7 +99,7 @@ pub(super) async fn verified(
     };
     let is_over = |outcome: &Outcome| !matches!(outcome, Outcome::UnderWay);
     let deadline = clock::now() + WAIT_MAX;
-    match clock::until(deadline, outcome.wait_for(is_over)).await {
+    match clock::timeout_at(deadline, outcome.wait_for(is_over)).await {
         Some(Ok(outcome)) => match &*outcome {
             Outcome::Verified(file) => Ok(Arc::clone(file)),
             Outcome::UnderWay | Outcome::Failed => Err(DiskError::Out),

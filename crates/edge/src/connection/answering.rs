@@ -14,7 +14,7 @@ use penstock_exchange::{
 };
 use penstock_http::{Method, RequestHead, ResponseFraming, ResponseHeadParts, Status, encode_head};
 use penstock_runtime::clock;
-use penstock_runtime::repeats::left_out;
+use penstock_runtime::log_throttle::suppressed_suffix;
 
 use super::watching::interim;
 use super::{Connection, Ending, Exchange, Fate, Left, Sending, Told, Unfinished};
@@ -278,7 +278,7 @@ impl Connection {
         // What is here ends; nothing stays of it but the count, which goes with the socket.
         let (stream, early) = (Arc::clone(&self.stream), self.pending.take());
         if self.has_ended {
-            stream.tell_end();
+            stream.resume_end_reporting();
         }
         heir.inherit(&self.edge, stream, early);
         Fate::Close
@@ -339,8 +339,8 @@ impl Connection {
                 log::debug!("{method} {target}: response cut: {}", fault.cause);
             }
             Cut::Body(fault) => {
-                if let Some(count) = self.edge.repeats.admit(&fault.cause, clock::now()) {
-                    let more = left_out(count);
+                if let Some(count) = self.edge.repeats.admit_line(&fault.cause, clock::now()) {
+                    let more = suppressed_suffix(count);
                     log::error!("{method} {target}: response cut: {}{more}", fault.cause);
                 }
             }
@@ -353,7 +353,7 @@ impl Connection {
         let now = clock::now();
         let idle = now + told.settings.limits.idle_timeout;
         self.place.touch(&self.edge.waiting, now);
-        let drained = self.guard.drain().idle_after(now);
+        let drained = self.guard.drain().idle_until_after_busy(now);
         // It may have said that the connection is kept before the drain began.
         self.is_granted = drained.is_some();
         self.deadline

@@ -15,7 +15,7 @@ use penstock_exchange::{
 };
 use penstock_http::RequestHead;
 use penstock_runtime::clock;
-use penstock_runtime::repeats::left_out;
+use penstock_runtime::log_throttle::suppressed_suffix;
 
 use super::{Connection, Exchange};
 use crate::Settings;
@@ -59,14 +59,14 @@ impl Connection {
 
     fn log_broken(&self, broken: &[BrokenField]) {
         for field in broken {
-            if let Some(count) = self.edge.repeats.admit(&field.name, clock::now()) {
+            if let Some(count) = self.edge.repeats.admit_line(&field.name, clock::now()) {
                 log::warn!(
                     "edge: {} of proxy {} ignored: {} (value={:?}){}",
                     field.name,
                     access_log::peer(self.sender.address()),
                     field.cause,
                     field.value,
-                    left_out(count),
+                    suppressed_suffix(count),
                 );
             }
         }

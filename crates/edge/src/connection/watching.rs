@@ -179,7 +179,7 @@ impl Connection {
 
     /// Reads pipelined bytes.
     fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<PipelineRead> {
-        buffers::with_receive(|buffer| {
+        buffers::with_receive_buffer(|buffer| {
             self.stream.poll_read(cx, buffer).map(|read| match read {
                 Ok(0) => PipelineRead::Ended,
                 Err(_) => PipelineRead::Broken,

@@ -12,7 +12,7 @@ use std::task::Poll;
 use bytes::{Buf, Bytes};
 use penstock_exchange::{Body, Fault, FaultKind, FileBody};
 use penstock_http::ResponseFraming;
-use penstock_runtime::disk::{CHUNK_BYTES, SMALL_BYTES};
+use penstock_runtime::disk::{CHUNK_BYTES, SMALL_READ_BYTES};
 use penstock_runtime::{DiskFile, Stream, loops};
 
 use super::sender::Sender;
@@ -63,7 +63,7 @@ pub(super) fn send_file_now(
             Some(left) => Started::Rest(rest(left, Body::Empty, sent)),
         });
     }
-    let resident = body.file.resident(body.start, body.len);
+    let resident = body.file.resident_bytes(body.start, body.len);
     if resident == 0 {
         return Ok(Started::Rest(rest(out, Body::File(body), sent)));
     }
@@ -114,13 +114,13 @@ impl Sender<'_> {
             let allowed = self
                 .allowance(usize::try_from(wanted).unwrap_or(usize::MAX))
                 .await;
-            let resident = file.resident_run(at, allowed as u64);
+            let resident = file.resident_run_bytes(at, allowed as u64);
             let progress = match resident {
                 0 => {
                     // For one who takes it slowly no more than that is held.
                     let is_small = self.is_held_back() || has_let_go && file.is_memory_scarce();
                     let len = if is_small {
-                        SMALL_BYTES.min(wanted)
+                        SMALL_READ_BYTES.min(wanted)
                     } else {
                         wanted
                     };
@@ -253,10 +253,10 @@ impl Sender<'_> {
             head.clear();
             return Ok(Progress::Sent(len));
         }
-        let (mut piece, mut is_by_itself) = (piece, len <= SMALL_BYTES);
+        let (mut piece, mut is_by_itself) = (piece, len <= SMALL_READ_BYTES);
         while !piece.is_empty() {
             // A small rest costs no more by itself than to be read again.
-            let is_small = piece.len() as u64 <= SMALL_BYTES;
+            let is_small = piece.len() as u64 <= SMALL_READ_BYTES;
             let keeps = !head.is_empty() || is_small && is_by_itself;
             let mut waits = false;
             let written = std::future::poll_fn(|cx| {
@@ -309,7 +309,7 @@ impl Sender<'_> {
 }
 
 fn became_shorter(file: &DiskFile, end: u64) -> Cut {
-    file.failed(&io::ErrorKind::UnexpectedEof.into());
+    file.report_error(&io::ErrorKind::UnexpectedEof.into());
     let cause = format!("the file became shorter than {end} bytes while it was sent");
     Cut::Body(Fault::new(FaultKind::House, cause))
 }
@@ -327,7 +327,7 @@ fn broken(file: &DiskFile, error: &io::Error) -> Cut {
         | Kind::NetworkUnreachable
         | Kind::NetworkDown => Cut::Gone,
         _ => {
-            file.failed(error);
+            file.report_error(error);
             let cause = format!("cannot read the file: {error}");
             Cut::Body(Fault::new(FaultKind::House, cause))
         }

@@ -103,13 +103,13 @@ fn what_is_in_memory_needs_no_thread() {
     let house = parts(&file, None);
     let mut client = house.client();
     client.get("/0-10").expect_part(0, 10);
-    await_until("the thread is free", || pool.usage().active == 0);
-    if file.resident(0, len) == 0 {
+    await_until("the thread is free", || pool.snapshot().active == 0);
+    if file.resident_bytes(0, len) == 0 {
         eprintln!("left out: pages cannot be counted below the temporary folder");
         return;
     }
     let (release, held) = std::sync::mpsc::sync_channel::<()>(1);
-    let busy = pool.start(move || {
+    let busy = pool.spawn(move || {
         held.recv_timeout(SOON).ok();
     });
     busy.unwrap();
@@ -117,7 +117,7 @@ fn what_is_in_memory_needs_no_thread() {
     // An answer stands for some milliseconds, and pages that a socket still has are not dropped.
     await_until("nothing of it is in memory", || {
         page_cache::drop_cached_pages(file.file().unwrap()).unwrap();
-        file.resident(0, len) == 0
+        file.resident_bytes(0, len) == 0
     });
     // Nothing is out yet, so the client can be told.
     let head = client.get(&format!("/0-{len}")).head();
@@ -133,7 +133,7 @@ fn who_left_is_not_kept_waiting_for_a_disk_and_who_only_finished_sending_is_serv
     let house = parts(&file, None);
     let hold = || {
         let (release, held) = std::sync::mpsc::sync_channel::<()>(1);
-        let busy = pool.start(move || {
+        let busy = pool.spawn(move || {
             held.recv_timeout(3 * SOON).ok();
         });
         busy.unwrap();
@@ -142,12 +142,12 @@ fn who_left_is_not_kept_waiting_for_a_disk_and_who_only_finished_sending_is_serv
     let release = hold();
     let mut client = house.client();
     client.get("/0-100000");
-    await_until("it waits for the disk", || pool.usage().queued == 1);
+    await_until("it waits for the disk", || pool.snapshot().queued == 1);
     drop(client);
     // The thread is held for longer than anybody here waits.
     house.await_connections(0);
     release.send(()).unwrap();
-    await_until("the thread is free", || pool.usage().active == 0);
+    await_until("the thread is free", || pool.snapshot().active == 0);
     // However long it takes: the head begins ahead of the body, to learn whether the client is
     // there.
     let release = hold();
@@ -214,13 +214,13 @@ fn a_slow_client_does_not_hold_what_was_read_while_memory_is_scarce() {
     });
     let held = held.recv_timeout(SOON).unwrap();
     page_cache::drop_cached_pages(hole.file().unwrap()).unwrap();
-    if hole.resident(0, 1) > 0 {
+    if hole.resident_bytes(0, 1) > 0 {
         eprintln!("left out: no pages to be dropped below the temporary folder");
         return;
     }
     assert!(hole.is_memory_scarce());
     page_cache::drop_cached_pages(file.file().unwrap()).unwrap();
-    let before = pool.usage().worked.count;
+    let before = pool.snapshot().run_time.count;
     let mut client = house.client();
     let head = client.get(&format!("/0-{len}")).head();
     assert!(head.contains("Content-Length: 16777216\r\n"), "{head}");
@@ -236,8 +236,8 @@ fn a_slow_client_does_not_hold_what_was_read_while_memory_is_scarce() {
         page_cache::drop_cached_pages(file.file().unwrap()).unwrap();
     }
     // What was let go was read again, and less of it at a time.
-    await_until("all is read", || pool.usage().active == 0);
-    let readings = pool.usage().worked.count - before;
+    await_until("all is read", || pool.snapshot().active == 0);
+    let readings = pool.snapshot().run_time.count - before;
     assert!(readings > 2 * len / CHUNK_BYTES, "{readings}");
     drop(held);
     assert!(!hole.is_memory_scarce());
@@ -308,7 +308,7 @@ fn a_file_that_is_at_hand_and_cannot_be_read_is_told() {
     let pool = Pool::new("disk", 1, 0);
     let file = Arc::new(DiskFile::new(written(100_000), pool.clone()));
     let (release, held) = std::sync::mpsc::sync_channel::<()>(1);
-    let busy = pool.start(move || {
+    let busy = pool.spawn(move || {
         held.recv_timeout(SOON).ok();
     });
     busy.unwrap();

@@ -94,7 +94,7 @@ fn the_head_is_sent_and_the_socket_goes_to_who_holds_it() {
     assert_eq!((counted.held.value(), counted.held_total.value()), (1, 1));
     assert_eq!(counted.responses[1].value(), 1);
     assert_eq!(house.edge.held(), 1);
-    await_until("the drain", || house.edge.drain.running() == 0);
+    await_until("the drain", || house.edge.drain.running_count() == 0);
     let (socket, place) = (stream.socket, stream.place);
     house.spawn(async move { drop((socket, place)) });
     client.expect_end();
@@ -307,7 +307,7 @@ fn held_connections_count_against_the_limit_and_outlive_the_drain() {
     assert_eq!(third.head(), HELD);
     streams.push(next(&held));
     house.edge.drain.begin();
-    await_until("the drain", || house.edge.drain.running() == 0);
+    await_until("the drain", || house.edge.drain.running_count() == 0);
     assert_eq!((house.edge.connections(), house.edge.held()), (2, 2));
     streams[0].socket.write_all(b"1\r\na\r\n").unwrap();
     clients[0].expect("1\r\na\r\n");

@@ -71,10 +71,10 @@ fn a_takeover_gets_the_socket_and_what_was_read_behind_the_request() {
     assert_eq!(house.edge.connections(), 1);
     assert_eq!(house.edge.totals().responses[0].value(), 1);
     assert_eq!(house.edge.totals().active.value(), 0);
-    assert_eq!(house.edge.drain.running(), 1);
+    assert_eq!(house.edge.drain.running_count(), 1);
     drop(client);
     house.await_connections(0);
-    await_until("the drain", || house.edge.drain.running() == 0);
+    await_until("the drain", || house.edge.drain.running_count() == 0);
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn a_tunnel_is_cut_when_the_drain_is_over() {
     client.expect("[]");
     house.edge.drain.begin();
     client.send("still here").expect("still here");
-    assert_eq!(house.edge.drain.running(), 1);
+    assert_eq!(house.edge.drain.running_count(), 1);
     drop(house);
     client.expect_end();
 }

@@ -224,7 +224,7 @@ impl HeldPlace {
                 None => format!("{} requests waited", demand.waiting),
             },
         );
-        if let Some(count) = places.logged.count(now) {
+        if let Some(count) = places.logged.count_event(now) {
             let label = self.producer.label();
             log::warn!("{label}: {count} responses were cut: {cause}");
         }

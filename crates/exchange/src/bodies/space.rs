@@ -135,7 +135,7 @@ impl TempSpace {
     /// Notes that a response waits for its client, for want of room; the log has it once a second.
     pub(super) fn note_wait(&self, cause: impl FnOnce() -> String) {
         self.waited.fetch_add(1, Ordering::Relaxed);
-        if let Some(count) = self.logged.count(clock::now()) {
+        if let Some(count) = self.logged.count_event(clock::now()) {
             let cause = cause();
             log::warn!("temporary files: {count} responses wait for their clients: {cause}");
         }

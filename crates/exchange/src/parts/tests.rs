@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use penstock_http::{ByteRange, MultipartRanges};
 use penstock_runtime::blocking::Pool;
-use penstock_runtime::disk::SMALL_BYTES;
+use penstock_runtime::disk::SMALL_READ_BYTES;
 use penstock_runtime::{DiskFile, loops};
 
 use super::{Whole, body, random};
@@ -29,7 +29,7 @@ fn read(body: Body) -> Result<Vec<u8>, FaultKind> {
             Body::Stream(mut stream) => {
                 while let Some(chunk) = std::future::poll_fn(|cx| stream.poll_chunk(cx)).await {
                     let chunk = chunk.map_err(|fault| fault.kind)?;
-                    assert!(chunk.len() as u64 <= SMALL_BYTES);
+                    assert!(chunk.len() as u64 <= SMALL_READ_BYTES);
                     bytes.extend_from_slice(&chunk);
                 }
             }
@@ -101,7 +101,7 @@ fn a_long_part_comes_in_small_pieces() {
 fn a_pool_without_room_is_told_before_anything_is_given_out() {
     let pool = Pool::new("test", 1, 0);
     let (release, held) = std::sync::mpsc::sync_channel::<()>(1);
-    let busy = pool.start(move || {
+    let busy = pool.spawn(move || {
         held.recv_timeout(std::time::Duration::from_secs(20)).ok();
     });
     busy.unwrap();

@@ -43,7 +43,7 @@ fn every_coding_gives_the_content_back() {
 fn hold(pool: &Pool, threads: usize) -> Vec<std::sync::mpsc::SyncSender<()>> {
     let hold = |_| {
         let (release, held) = std::sync::mpsc::sync_channel::<()>(0);
-        pool.start(move || {
+        pool.spawn(move || {
             held.recv().ok();
         })
         .unwrap();
@@ -138,13 +138,13 @@ fn work_that_is_lost_is_forgotten_and_nobody_waits_for_it() {
     let full = Pool::new("disk", 1, 1);
     let (release, held) = std::sync::mpsc::sync_channel::<()>(0);
     let (started, begun) = std::sync::mpsc::sync_channel::<()>(0);
-    full.start(move || {
+    full.spawn(move || {
         started.send(()).ok();
         held.recv().ok();
     })
     .unwrap();
     begun.recv().unwrap();
-    full.start(|| {}).unwrap();
+    full.spawn(|| {}).unwrap();
     assert!(matches!(
         compressor.get(&found, Coding::Gzip, &full),
         Progress::Busy

@@ -156,7 +156,7 @@ fn all_who_ask_for_a_folder_at_once_get_the_same_page() {
     };
     let (release, held) = std::sync::mpsc::sync_channel::<()>(0);
     let (started, begun) = std::sync::mpsc::sync_channel::<()>(0);
-    pool.start(move || {
+    pool.spawn(move || {
         started.send(()).ok();
         held.recv().ok();
     })
@@ -166,7 +166,7 @@ fn all_who_ask_for_a_folder_at_once_get_the_same_page() {
         let all =
             async { tokio::join!(listed("/"), listed("/sub/"), listed("/"), listed("/sub/")) };
         let release = async {
-            assert_eq!(pool.usage().queued, 2, "one for each folder");
+            assert_eq!(pool.snapshot().queued, 2, "one for each folder");
             // The queue is full, so that what has to begin is refused, and leaves nothing behind.
             let other = b"/else/".as_slice().into();
             let refused = listings.page(&tree, &other, File::open(folder.root()).unwrap(), &pool);

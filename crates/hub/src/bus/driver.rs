@@ -154,7 +154,7 @@ impl<L: Local> Driver<L> {
             loops::yield_now().await;
         }
         if let Some(link) = self.link.take() {
-            let left = clock::within(ANSWERS_WITHIN, link.leave()).await;
+            let left = clock::timeout(ANSWERS_WITHIN, link.leave()).await;
             if !matches!(left, Some(Ok(()))) {
                 log::debug!("hub: Redis was not told that this server stops");
             }

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::sync::Mutex;
 use std::time::Instant;
 
-use penstock_runtime::loops::Joined;
+use penstock_runtime::loops::TaskHandle;
 use penstock_runtime::{Loops, TokioThread, clock, loops};
 
 use self::server::RedisServer;
@@ -29,7 +29,7 @@ struct Node {
     hub: Hub,
     bus: Arc<RedisBus>,
     heard: Arc<Mutex<Vec<String>>>,
-    listening: Joined<()>,
+    listening: TaskHandle<()>,
     _loops: Loops,
 }
 
@@ -65,7 +65,7 @@ impl Node {
             hub,
             bus,
             heard: Arc::default(),
-            listening: loops::spawn_joined(async {}),
+            listening: loops::spawn_with_handle(async {}),
             _loops: loops,
         }
     }
@@ -82,7 +82,7 @@ impl Node {
         };
         listener.subscribe(subscription).unwrap();
         let heard = self.heard.clone();
-        self.listening = loops::spawn_joined(async move {
+        self.listening = loops::spawn_with_handle(async move {
             loop {
                 let Heard::Message(message) = listener.next().await else {
                     panic!("the listener fell behind");
@@ -133,7 +133,7 @@ impl Node {
 
 async fn until(what: &str, is_so: impl Fn() -> bool) {
     let deadline = Instant::now() + PATIENCE;
-    let mut looks = clock::Pace::new(Duration::from_millis(2));
+    let mut looks = clock::PollInterval::new(Duration::from_millis(2));
     while !is_so() {
         assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
         looks.tick().await;

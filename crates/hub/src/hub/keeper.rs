@@ -28,7 +28,7 @@ pub(super) async fn keep(shared: Arc<Shared>) {
             continue;
         };
         // A wake-up before that is only news for the next look.
-        clock::until(next, std::future::pending::<()>()).await;
+        clock::timeout_at(next, std::future::pending::<()>()).await;
         release(&shared).await;
         look(&shared).await;
     }

@@ -202,7 +202,7 @@ impl Listener {
         let part = RandomState::new().hash_one(self.number) % 1000;
         let leave = || clock::now() + over.mul_f64(part as f64 / 1000.0);
         let at = *self.leaves_at.get_or_init(leave);
-        let _ = clock::until(at, std::future::pending::<()>()).await;
+        let _ = clock::timeout_at(at, std::future::pending::<()>()).await;
     }
 
     /// A message's content as this listener gets it; none if that cannot be made.

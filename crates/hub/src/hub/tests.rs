@@ -154,7 +154,7 @@ impl Rig {
         self.handles()[self.handles().len() - 1].spawn(async move {
             let _ = say.send(work.await);
         });
-        let outcome = loops::block_on(clock::within(PATIENCE, said));
+        let outcome = loops::block_on(clock::timeout(PATIENCE, said));
         outcome
             .unwrap()
             .expect("it is done in time")

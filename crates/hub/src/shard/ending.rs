@@ -120,7 +120,7 @@ impl Shard {
         let Some(held) = self.streams.get_mut(stream) else {
             return;
         };
-        let is_gone = buffers::with_receive(|buffer| {
+        let is_gone = buffers::with_receive_buffer(|buffer| {
             loop {
                 match net::receive(held.socket.as_fd(), buffer) {
                     // It may only have closed its sending side.
@@ -165,7 +165,7 @@ impl Shard {
             return;
         };
         // Unread bytes would make the close a reset, which could cost the client the end.
-        let _ = buffers::with_receive(|buffer| net::receive(held.socket.as_fd(), buffer));
+        let _ = buffers::with_receive_buffer(|buffer| net::receive(held.socket.as_fd(), buffer));
         // A client that is gone already has no use for it.
         let _ = net::shutdown(held.socket.as_fd(), net::Shutdown::Write);
         self.close(stream, Gone::Ended);

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use penstock_config::{self as config, Invocation, ServerLogFormat};
-use penstock_runtime::logger::{self, LineFormat, LineWriter, Target};
+use penstock_runtime::logger::{self, LineFormat, LineWriter, LogOutput};
 use penstock_sys::confine;
 use penstock_sys::daemon::{self, Forked};
 use penstock_sys::process::{self, Launcher};
@@ -109,7 +109,7 @@ fn serve(invocation: std::io::Result<Invocation>, process: &ProcessArguments) ->
     if let Err(error) = confined {
         log::warn!("this kernel does not let the front end give up starting programs: {error}");
     }
-    let announce = LineWriter::start("terminal", Target::Stdout);
+    let announce = LineWriter::start("terminal", LogOutput::Stdout);
     let announce = announce.map_err(|error| failed("the log", error))?;
     let options = Options {
         development: invocation.development,

@@ -152,7 +152,7 @@ async fn sources(traceback: &str, app: &App, pool: &Pool) -> Vec<(String, String
         let shown = |frame: &Frame| Some((frame.title(&dir), frame.source(&dir)?));
         frames.iter().filter_map(shown).collect::<Vec<_>>()
     });
-    let read = clock::within(READ_MAX, read).await;
+    let read = clock::timeout(READ_MAX, read).await;
     read.and_then(Result::ok).unwrap_or_default()
 }
 

@@ -146,7 +146,7 @@ impl Server {
                 // Whoever connects once the reload is told as done meets the new listeners only.
                 let deadline = clock::now() + CLOSING;
                 for serving in &gone {
-                    clock::until(deadline, serving.stopped()).await;
+                    clock::timeout_at(deadline, serving.stopped()).await;
                 }
                 Ok(done)
             }
@@ -338,7 +338,7 @@ pub(super) async fn all_booted(apps: &[Arc<App>]) -> Result<(), String> {
         let name = app.name();
         // Workers that become ready and die in turn are neither one nor the other.
         let deadline = began + app.config().boot_timeout + BOOT_SLACK;
-        match clock::until(deadline, app.booted()).await {
+        match clock::timeout_at(deadline, app.booted()).await {
             Some(Boot::Ready { .. }) => {}
             Some(Boot::Failed { report }) => {
                 return Err(format!("application `{name}` does not start\n{report}"));

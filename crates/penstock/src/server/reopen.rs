@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use penstock_config::LogTarget;
-use penstock_runtime::logger::{LineWriter, Target};
+use penstock_runtime::logger::{LineWriter, LogOutput};
 use penstock_sys::daemon;
 
 use super::Server;
@@ -70,7 +70,7 @@ fn reopen(to: &LogTarget, writer: &LineWriter, streams: bool) -> Result<Option<S
         // What is not a line of the log, such as the last words of a crash, goes there too.
         daemon::redirect_output(file.as_fd()).map_err(|error| format!("{name}: {error}"))?;
     }
-    let turned = writer.turn_to(Target::File(file));
+    let turned = writer.set_output(LogOutput::File(file));
     turned.map_err(|error| format!("{name}: {error}"))?;
     Ok(Some(name))
 }

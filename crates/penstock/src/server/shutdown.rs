@@ -82,7 +82,7 @@ impl Server {
             log::warn!("stopping at once, as asked again");
             clock::now()
         });
-        let left = self.edge.drain.running();
+        let left = self.edge.drain.running_count();
         if left > 0 {
             log::warn!("{left} connections cut");
         }
@@ -99,7 +99,7 @@ impl Server {
             cache.stop();
         }
         // Whoever waits for the end of this one takes it for the end of all.
-        clock::until(deadline, self.predecessor_ends()).await;
+        clock::timeout_at(deadline, self.predecessor_ends()).await;
         self.close_own_doors();
         let own = [
             &self.admin_edge,
@@ -109,11 +109,11 @@ impl Server {
         ];
         for edge in own {
             edge.drain.begin();
-            clock::within(ADMIN_DRAIN, edge.drain.finished()).await;
+            clock::timeout(ADMIN_DRAIN, edge.drain.wait_until_finished()).await;
         }
         if self.upgrading.load(Ordering::Relaxed) {
             // It ends the server that it has started.
-            clock::within(GIVING_UP, self.reloading.lock()).await;
+            clock::timeout(GIVING_UP, self.reloading.lock()).await;
         }
         if let Err(error) = self.options.launcher.stop() {
             log::warn!("the launcher has not ended: {error}");
@@ -152,7 +152,7 @@ impl Server {
         }
         drop(running);
         // Ends when every one has dropped its end.
-        if clock::until(until, ended.recv()).await.is_none() {
+        if clock::timeout_at(until, ended.recv()).await.is_none() {
             log::error!("an application's processes do not end; the server ends without them");
         }
     }
@@ -168,17 +168,17 @@ impl Server {
         self.front.give_way();
         self.edge
             .drain
-            .begin_within(self.drain_idle(), Some(soon - self.spared()));
+            .begin_with_idle(self.drain_idle(), Some(soon - self.spared()));
         let requests = async {
-            let finished = clock::until(soon, self.requests_finished()).await;
+            let finished = clock::timeout_at(soon, self.requests_finished()).await;
             if finished.is_none() && soon < late {
                 let open = self.edge.connections();
                 log::info!(
                     "stopping: {open} connections still open, for long requests and streams"
                 );
-                let finished = clock::until(late, self.requests_finished());
+                let finished = clock::timeout_at(late, self.requests_finished());
                 let apps = async {
-                    clock::until(late, self.none_waits()).await;
+                    clock::timeout_at(late, self.none_waits()).await;
                     self.drain_apps(late).await;
                 };
                 tokio::join!(finished, apps);
@@ -192,7 +192,7 @@ impl Server {
         if let Some(joiner) = self.joiner.get() {
             joiner.left().await;
         }
-        self.edge.drain.finished().await;
+        self.edge.drain.wait_until_finished().await;
     }
 
     /// Waits until no request waits for a process.
@@ -215,7 +215,7 @@ impl Server {
             serving.stop(std::iter::empty());
         }
         for serving in &stopping {
-            clock::until(deadline, serving.stopped()).await;
+            clock::timeout_at(deadline, serving.stopped()).await;
         }
     }
 
@@ -226,7 +226,7 @@ impl Server {
         let held = u32::try_from(hub.counts().held).unwrap_or(u32::MAX);
         let over = hub.settings().drain.min(BETWEEN_ENDS.saturating_mul(held));
         let deadline = clock::now() + over + LAST_WORDS;
-        if clock::until(deadline, hub.drain(over)).await.is_none() {
+        if clock::timeout_at(deadline, hub.drain(over)).await.is_none() {
             log::warn!("{} held connections cut", hub.counts().held);
         }
     }

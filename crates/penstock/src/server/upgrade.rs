@@ -190,15 +190,15 @@ impl Server {
         let (tail, silent) = self.listen_to(&new);
         let ready = tokio::select! {
             ready = self.lead(&line, deadline) => ready,
-            () = process::ended(&new.exit) => Err("it ended".to_owned()),
-            () = self.edge.drain.begun() => Err(STOPPING.to_owned()),
+            () = process::wait_for_exit(&new.exit) => Err("it ended".to_owned()),
+            () = self.edge.drain.wait_until_begun() => Err(STOPPING.to_owned()),
         };
         let led = match ready {
             // The last moment to be stopped alone: from `go` on both serve.
             Ok(_) if self.is_draining() => Err(STOPPING.to_owned()),
             Ok(taken) => tokio::select! {
                 led = self.give_way(&line) => led.map(|admin| (taken, admin)),
-                () = process::ended(&new.exit) => Err("it ended".to_owned()),
+                () = process::wait_for_exit(&new.exit) => Err("it ended".to_owned()),
             },
             Err(error) => Err(error),
         };
@@ -215,7 +215,7 @@ impl Server {
         };
         // What has ended by itself says more than the error that its end was for us.
         let last = clock::now() + LAST_WORDS;
-        let exit = clock::until(last, process::ended(&new.exit)).await;
+        let exit = clock::timeout_at(last, process::wait_for_exit(&new.exit)).await;
         let exit = exit.and_then(|()| new.try_exit().ok().flatten());
         let why = match exit {
             Some(exit) => format!("the new server ended with {exit}"),
@@ -225,7 +225,7 @@ impl Server {
         let _ = pool.run(move || new.kill()).await;
         // Not before: it must not take our silence for our end.
         drop(line);
-        let _ = clock::within(LAST_WORDS, silent).await;
+        let _ = clock::timeout(LAST_WORDS, silent).await;
         Err(tail.below(&why))
     }
 
@@ -267,7 +267,7 @@ impl Server {
         deadline: std::time::Instant,
     ) -> Result<Vec<ListenAddr>, String> {
         self.hand_over(line).await?;
-        match clock::until(deadline, line.hear()).await {
+        match clock::timeout_at(deadline, line.hear()).await {
             Some(Ok(Word::Ready(taken))) => Ok(taken),
             Some(Ok(other)) => Err(format!("it said {other:?} in place of Ready")),
             Some(Err(error)) => Err(error),
@@ -278,7 +278,7 @@ impl Server {
     /// Lets the new server serve; gives where it is administered.
     async fn give_way(&self, line: &Line) -> Result<Option<ListenAddr>, String> {
         line.say(&Word::Go, None).await?;
-        match clock::within(PROMPT, line.hear()).await {
+        match clock::timeout(PROMPT, line.hear()).await {
             Some(Ok(Word::Serving(admin))) => Ok(admin),
             _ => Err("it was ready and did not begin to serve".to_owned()),
         }
@@ -382,7 +382,7 @@ impl Server {
 
 /// Waits for the end of the server that follows, for as long as this one is there to see it.
 async fn watch_over(mut new: Successor) {
-    process::ended(&new.exit).await;
+    process::wait_for_exit(&new.exit).await;
     if let Ok(Some(exit)) = new.try_exit() {
         log::error!("process {}, which serves, has ended: {exit}", new.pid);
     }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use penstock_config as config;
 use penstock_exchange::{ListenerInfo, TakeoverFuture, TunnelHandler};
-use penstock_runtime::repeats::{Repeats, left_out};
+use penstock_runtime::log_throttle::{LogThrottle, suppressed_suffix};
 use penstock_runtime::{Stream, clock, loops};
 use penstock_sys::net::{self, PeerAddress};
 use penstock_wire::join::{
@@ -44,7 +44,7 @@ struct Inner {
     members: Mutex<HashMap<u64, Member>>,
     /// Sent when the table has changed, and when it is over (`true`).
     news: watch::Sender<bool>,
-    repeats: Repeats,
+    repeats: LogThrottle,
 }
 
 /// Who may bring connections.
@@ -140,7 +140,7 @@ impl Default for Inner {
             table: ArcSwap::default(),
             members: Mutex::default(),
             news: watch::channel(false).0,
-            repeats: Repeats::default(),
+            repeats: LogThrottle::default(),
         }
     }
 }
@@ -175,11 +175,11 @@ impl TunnelHandler for Front {
     ) -> TakeoverFuture {
         let front = Arc::clone(&self.0);
         Box::pin(async move {
-            let met = clock::within(MEETING, front.meet(client, early)).await;
+            let met = clock::timeout(MEETING, front.meet(client, early)).await;
             if let Err(failure) = met.unwrap_or(Err(JoinFailure::Silent)) {
                 let cause = failure.to_string();
-                if let Some(count) = front.repeats.admit(&cause, clock::now()) {
-                    let (peer, more) = (peer_name(peer), left_out(count));
+                if let Some(count) = front.repeats.admit_line(&cause, clock::now()) {
+                    let (peer, more) = (peer_name(peer), suppressed_suffix(count));
                     log::warn!("join: {peer} is not let in: {cause}{more}");
                 }
             }

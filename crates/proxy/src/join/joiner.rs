@@ -214,7 +214,7 @@ impl Inner {
                 pause = PAUSE_MIN;
             }
             let left = async { wish.wait_for(|wish| wish.leaves).await.is_ok() };
-            clock::within(pause, left).await;
+            clock::timeout(pause, left).await;
             pause = (pause * 2).min(PAUSE_MAX);
         }
         self.set_state(JoinerState::Left);
@@ -296,7 +296,7 @@ impl Inner {
             let found = name.to_socket_addrs()?.map(Target::Tcp);
             Ok::<_, io::Error>(found.take(ADDRESSES_MAX).collect())
         });
-        let found = clock::within(MEETING, looked_up).await;
+        let found = clock::timeout(MEETING, looked_up).await;
         let found = found.ok_or(JoinFailure::Silent)?;
         let refused = |error: penstock_runtime::blocking::PoolError| {
             JoinFailure::Refused(format!("the name is not looked up: {error}"))
@@ -310,7 +310,7 @@ impl Inner {
         target: &Target,
         purpose: &JoinPurpose,
     ) -> Result<(Lines, u64), JoinFailure> {
-        let met = clock::within(MEETING, self.meet(target, purpose)).await;
+        let met = clock::timeout(MEETING, self.meet(target, purpose)).await;
         met.unwrap_or(Err(JoinFailure::Silent))
     }
 

@@ -45,7 +45,7 @@ impl Lines {
 
     async fn fill(&mut self) -> Result<(), JoinFailure> {
         poll_fn(|cx| {
-            buffers::with_receive(|buffer| {
+            buffers::with_receive_buffer(|buffer| {
                 Poll::Ready(match ready!(self.stream.poll_read(cx, buffer))? {
                     0 => Err(JoinFailure::Closed),
                     count => {
@@ -60,7 +60,7 @@ impl Lines {
 
     /// Says something, its line's end included.
     pub(super) async fn say(&self, text: &str) -> Result<(), JoinFailure> {
-        match clock::within(SAYING, self.stream.write_all(text.as_bytes())).await {
+        match clock::timeout(SAYING, self.stream.write_all(text.as_bytes())).await {
             Some(said) => Ok(said?),
             None => Err(JoinFailure::Silent),
         }

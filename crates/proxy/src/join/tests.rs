@@ -125,7 +125,7 @@ const POST_LINE: &str = "POST /a HTTP/1.1\r";
 /// The next line that is not a beat.
 async fn next_but_beats(lines: &mut Lines) -> String {
     loop {
-        let line = clock::within(Duration::from_secs(10), lines.next()).await;
+        let line = clock::timeout(Duration::from_secs(10), lines.next()).await;
         let line = line.expect("in time").unwrap();
         if line != "beat" {
             return line;
@@ -137,7 +137,7 @@ async fn next_but_beats(lines: &mut Lines) -> String {
 async fn talk(stream: Stream, said: &str) -> String {
     let mut lines = Lines::new(stream, Vec::new());
     lines.say(&format!("{said}\n")).await.unwrap();
-    clock::within(Duration::from_secs(10), lines.next())
+    clock::timeout(Duration::from_secs(10), lines.next())
         .await
         .expect("in time")
         .unwrap()
@@ -187,7 +187,7 @@ fn who_dials_in_is_a_server_until_it_leaves() {
                 .unwrap();
             let mut buffer = [0; 64];
             let read = poll_fn(|cx| stream.stream.poll_read(cx, &mut buffer));
-            let count = clock::within(Duration::from_secs(10), read)
+            let count = clock::timeout(Duration::from_secs(10), read)
                 .await
                 .unwrap()
                 .unwrap();
@@ -207,12 +207,12 @@ fn who_dials_in_is_a_server_until_it_leaves() {
         assert_eq!(talk(stream, "last").await, "last!");
         let soon = clock::now() + Duration::from_millis(50);
         assert!(
-            clock::until(soon, joiner.left()).await.is_none(),
+            clock::timeout_at(soon, joiner.left()).await.is_none(),
             "it has one"
         );
         release(&upstream, &place);
         assert_eq!(states(&upstream), []);
-        let left = clock::within(Duration::from_secs(10), joiner.left());
+        let left = clock::timeout(Duration::from_secs(10), joiner.left());
         left.await.expect("nothing comes any more");
     });
 }
@@ -268,7 +268,7 @@ fn nobody_comes_in_without_the_key_the_upstream_and_its_number() {
             stream.write_all(text.as_bytes()).await.unwrap();
             let mut buffer = [0; 64];
             let read = poll_fn(|cx| stream.poll_read(cx, &mut buffer));
-            let read = clock::within(Duration::from_secs(10), read).await;
+            let read = clock::timeout(Duration::from_secs(10), read).await;
             assert!(
                 matches!(read.expect("in time"), Ok(0) | Err(_)),
                 "it is told nothing: {text:?}"
@@ -277,9 +277,9 @@ fn nobody_comes_in_without_the_key_the_upstream_and_its_number() {
         // A line without an end has one.
         let stream = Stream::connect_tcp(address).await.unwrap();
         stream.write_all(&[b'x'; 600]).await.unwrap();
-        let gone = poll_fn(|cx| stream.poll_gone(cx));
+        let gone = poll_fn(|cx| stream.poll_disconnected(cx));
         assert!(
-            clock::within(Duration::from_secs(10), gone)
+            clock::timeout(Duration::from_secs(10), gone)
                 .await
                 .expect("in time")
         );
@@ -327,11 +327,11 @@ fn a_stranger_gets_a_number_and_nothing_to_try_keys_on() {
         let mut lines = Lines::new(stream, Vec::new());
         let nonce = draw().unwrap();
         lines.say(&words::encode_greeting(&nonce)).await.unwrap();
-        let told = clock::within(Duration::from_secs(10), lines.next()).await;
+        let told = clock::timeout(Duration::from_secs(10), lines.next()).await;
         let told = told.expect("in time").unwrap();
         assert_eq!(told.len(), 32, "16 bytes of a random number: {told}");
         lines.say(&format!("{}\n", "0".repeat(64))).await.unwrap();
-        let told = clock::within(Duration::from_secs(10), lines.next()).await;
+        let told = clock::timeout(Duration::from_secs(10), lines.next()).await;
         assert!(told.expect("in time").is_err(), "it is closed");
     });
 }
@@ -358,7 +358,7 @@ fn whoever_cannot_prove_to_be_the_front_end_does_not_learn_who_joins() {
         let proof = lines.next().await.unwrap();
         // What it has said itself is no proof of the other side, nor is another key's.
         lines.say(&format!("{proof}\n")).await.unwrap();
-        let more = clock::within(Duration::from_secs(10), lines.next()).await;
+        let more = clock::timeout(Duration::from_secs(10), lines.next()).await;
         assert!(more.expect("in time").is_err(), "it says nothing more");
         eventually("it is told", || {
             joiner.state() == JoinerState::Out("its key is another".to_owned())
@@ -386,7 +386,7 @@ fn connections_that_nobody_asked_for_are_refused() {
         let (mut more, _) = by_hand(address, KEY, JoinPurpose::CarryRequests { member })
             .await
             .unwrap();
-        let ended = clock::within(Duration::from_secs(10), more.next()).await;
+        let ended = clock::timeout(Duration::from_secs(10), more.next()).await;
         assert!(ended.expect("in time").is_err());
         // Those that are closed while they wait are passed over.
         open.truncate(1);
@@ -449,7 +449,7 @@ fn where_no_connection_can_come_any_more_requests_wait_for_those_there_are() {
         assert_eq!(most(&upstream), Some(3));
         front.give_way();
         let moved = async { while control.next().await.unwrap() != "moved" {} };
-        clock::within(Duration::from_secs(10), moved)
+        clock::timeout(Duration::from_secs(10), moved)
             .await
             .expect("it is told");
         eventually("one connection, one request", || most(&upstream) == Some(1)).await;
@@ -476,9 +476,9 @@ fn a_front_end_that_gives_way_finishes_all_requests_on_the_connections_it_has() 
         let carry = by_hand(address, KEY, JoinPurpose::CarryRequests { member }).await;
         let (mut carried, _) = carry.unwrap();
         let answers: Vec<_> = (0..5)
-            .map(|_| loops::spawn_joined(post(&upstream)))
+            .map(|_| loops::spawn_with_handle(post(&upstream)))
             .collect();
-        let head = clock::within(Duration::from_secs(10), carried.next()).await;
+        let head = clock::timeout(Duration::from_secs(10), carried.next()).await;
         assert_eq!(head.expect("in time").unwrap(), POST_LINE);
         // One is there, two wait for a connection, two for a place.
         eventually("the others wait", || upstream.snapshot().waiting == 2).await;
@@ -488,7 +488,7 @@ fn a_front_end_that_gives_way_finishes_all_requests_on_the_connections_it_has() 
         })
         .await;
         for number in 1..=5 {
-            while !clock::within(Duration::from_secs(10), carried.next())
+            while !clock::timeout(Duration::from_secs(10), carried.next())
                 .await
                 .expect("the head's end")
                 .unwrap()
@@ -500,12 +500,12 @@ fn a_front_end_that_gives_way_finishes_all_requests_on_the_connections_it_has() 
                 .await
                 .unwrap();
             if number < 5 {
-                let head = clock::within(Duration::from_secs(10), carried.next()).await;
+                let head = clock::timeout(Duration::from_secs(10), carried.next()).await;
                 assert_eq!(head.expect("the next comes").unwrap(), POST_LINE);
             }
         }
         for answer in answers {
-            let answer = clock::within(Duration::from_secs(10), answer).await;
+            let answer = clock::timeout(Duration::from_secs(10), answer).await;
             assert_eq!(answer.expect("in time").unwrap(), 204);
         }
     });
@@ -576,7 +576,7 @@ fn a_request_that_waits_for_a_connection_of_one_that_goes_is_the_next_ones() {
         configure(&front, KEY, &[&upstream]);
         let address = listen(&front);
         let (mut lines, _) = by_hand(address, KEY, control("shop")).await.unwrap();
-        let answered = loops::spawn_joined(post(&upstream));
+        let answered = loops::spawn_with_handle(post(&upstream));
         // It is asked for connections at first, and for one more for the request; it brings none and goes.
         for expected in ["dial 3", "dial 1"] {
             assert_eq!(next_but_beats(&mut lines).await, expected);
@@ -586,13 +586,13 @@ fn a_request_that_waits_for_a_connection_of_one_that_goes_is_the_next_ones() {
         let (_control, member) = by_hand(address, KEY, control("shop")).await.unwrap();
         let carried = by_hand(address, KEY, JoinPurpose::CarryRequests { member }).await;
         let (mut carried, _) = carried.unwrap();
-        let head = clock::within(Duration::from_secs(10), carried.next()).await;
+        let head = clock::timeout(Duration::from_secs(10), carried.next()).await;
         assert_eq!(head.expect("in time").unwrap(), POST_LINE);
         carried
             .say("HTTP/1.1 204 No Content\r\n\r\n")
             .await
             .unwrap();
-        let answer = clock::within(Duration::from_secs(10), answered).await;
+        let answer = clock::timeout(Duration::from_secs(10), answered).await;
         assert_eq!(answer.expect("in time").unwrap(), 204);
     });
 }
@@ -640,6 +640,6 @@ async fn by_hand_as(
             words::JoinReply::Refused(why) => Err(JoinFailure::Refused(why)),
         }
     };
-    let met = clock::within(Duration::from_secs(10), meet).await;
+    let met = clock::timeout(Duration::from_secs(10), meet).await;
     met.expect("in time").map_err(|failure| failure.to_string())
 }

@@ -28,7 +28,7 @@ pub(crate) async fn eventually(what: &str, mut is_true: impl FnMut() -> bool) {
     while !is_true() {
         assert!(Instant::now() < deadline, "never: {what}");
         let soon = Instant::now() + Duration::from_millis(5);
-        clock::until(soon, std::future::pending::<()>()).await;
+        clock::timeout_at(soon, std::future::pending::<()>()).await;
     }
 }
 

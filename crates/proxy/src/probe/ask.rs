@@ -61,16 +61,16 @@ pub(super) async fn ask(
         return Ok(());
     };
     let deadline = clock::now() + health.timeout;
-    let connected = clock::until(deadline, connect(&server.address)).await;
+    let connected = clock::timeout_at(deadline, connect(&server.address)).await;
     let late = || ProbeError::Connect(io::ErrorKind::TimedOut.into());
     let stream = connected.ok_or_else(late)??;
     let mut answer = pin!(converse(&stream, server, config, health));
-    if let Some(answer) = clock::until(deadline, answer.as_mut()).await {
+    if let Some(answer) = clock::timeout_at(deadline, answer.as_mut()).await {
         return answer;
     }
     // On the same connection: who had to wait in the server's own line would lose the place in it.
     if make_room()
-        && let Some(answer) = clock::within(health.timeout, answer).await
+        && let Some(answer) = clock::timeout(health.timeout, answer).await
     {
         return answer;
     }

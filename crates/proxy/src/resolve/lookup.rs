@@ -107,7 +107,7 @@ impl Asker {
             }
         };
         let deadline = clock::now() + LOOKUP_TIME_MAX;
-        let answer = clock::until(deadline, asking).await;
+        let answer = clock::timeout_at(deadline, asking).await;
         let answer = answer.unwrap_or(Err(LookupError::Late));
         if answer.is_err() {
             // The next question reads the system's files again: they may be what was wrong.
@@ -273,11 +273,11 @@ async fn both_families(
     };
     tokio::select! {
         first = v4.as_mut() => match first {
-            Ok(_) => (first, rest(clock::within(SERVER_TIME_MAX, v6).await)),
+            Ok(_) => (first, rest(clock::timeout(SERVER_TIME_MAX, v6).await)),
             Err(_) => (first, v6.await),
         },
         first = v6.as_mut() => match first {
-            Ok(_) => (rest(clock::within(SERVER_TIME_MAX, v4).await), first),
+            Ok(_) => (rest(clock::timeout(SERVER_TIME_MAX, v4).await), first),
             Err(_) => (v4.await, first),
         },
     }

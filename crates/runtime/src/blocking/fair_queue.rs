@@ -30,10 +30,10 @@ pub(super) const WEIGHTED_TURNS: u32 = 3;
 const UNIT: u64 = 1 << 24;
 
 /// From twice as many on waiters are a crowd: their weight is multiplied by how many times so many they are.
-const CROWD: u64 = 4;
+const CROWD_WAITERS: u64 = 4;
 
 /// More waiters weigh no more, so that no file's weight exceeds [`UNIT`]. All together may weigh more.
-const WEIGHED_MAX: usize = 1 << 12;
+const MAX_WEIGHED_WAITERS: usize = 1 << 12;
 
 /// A read that waits in a [`FairQueue`], or did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,11 +48,11 @@ pub(crate) struct ReadId<K> {
 #[derive(Debug)]
 pub(super) struct FairQueue<K, J> {
     /// Groups by their place, the next first.
-    rotation: BTreeMap<u64, Group<K, J>>,
+    rotation: BTreeMap<u64, JobGroup<K, J>>,
     /// The place of each file.
-    places: HashMap<K, u64>,
+    place_by_file: HashMap<K, u64>,
     /// When each group is due for a weighted turn, and its place.
-    due: BTreeSet<(u64, u64)>,
+    due_order: BTreeSet<(u64, u64)>,
     virtual_time: u64,
     /// Of all groups.
     weight: u64,
@@ -64,15 +64,15 @@ pub(super) struct FairQueue<K, J> {
 }
 
 #[derive(Debug)]
-struct Group<K, J> {
+struct JobGroup<K, J> {
     /// The virtual time at which it came or had its last weighted turn.
-    since: u64,
-    jobs: Jobs<K, J>,
+    virtual_start: u64,
+    jobs: GroupJobs<K, J>,
 }
 
 #[derive(Debug)]
-enum Jobs<K, J> {
-    Alone(J),
+enum GroupJobs<K, J> {
+    Single(J),
     Reads(Box<FileReads<K, J>>),
 }
 
@@ -81,7 +81,7 @@ enum Jobs<K, J> {
 struct FileReads<K, J> {
     file: K,
     /// By number: the oldest first.
-    jobs: BTreeMap<u64, Read<J>>,
+    jobs: BTreeMap<u64, QueuedRead<J>>,
     /// Those with more than one waiter, the most wanted last.
     shared: BTreeSet<(usize, Reverse<u64>)>,
     /// Of all its reads.
@@ -89,14 +89,14 @@ struct FileReads<K, J> {
 }
 
 #[derive(Debug)]
-struct Read<J> {
+struct QueuedRead<J> {
     job: J,
     waiters: usize,
 }
 
 /// Where a job was put: it can be taken back as long as nothing else was done to the queue.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Position {
+pub(super) struct QueuePosition {
     place: u64,
     number: u64,
 }
@@ -105,8 +105,8 @@ impl<K: Copy + Eq + Hash, J> FairQueue<K, J> {
     pub(super) fn new() -> Self {
         Self {
             rotation: BTreeMap::new(),
-            places: HashMap::new(),
-            due: BTreeSet::new(),
+            place_by_file: HashMap::new(),
+            due_order: BTreeSet::new(),
             virtual_time: 0,
             weight: 0,
             next_place: 0,
@@ -123,8 +123,8 @@ impl<K: Copy + Eq + Hash, J> FairQueue<K, J> {
     pub(super) fn iter(&self) -> impl Iterator<Item = &J> {
         self.rotation.values().flat_map(|group| {
             let (alone, reads) = match &group.jobs {
-                Jobs::Alone(job) => (Some(job), None),
-                Jobs::Reads(reads) => (None, Some(&reads.jobs)),
+                GroupJobs::Single(job) => (Some(job), None),
+                GroupJobs::Reads(reads) => (None, Some(&reads.jobs)),
             };
             let reads = reads.into_iter().flat_map(BTreeMap::values);
             alone.into_iter().chain(reads.map(|read| &read.job))
@@ -132,41 +132,41 @@ impl<K: Copy + Eq + Hash, J> FairQueue<K, J> {
     }
 
     /// Takes in a job that stands alone.
-    pub(super) fn push(&mut self, job: J) -> Position {
+    pub(super) fn push(&mut self, job: J) -> QueuePosition {
         self.len += 1;
-        let group = Group {
-            since: self.virtual_time,
-            jobs: Jobs::Alone(job),
+        let group = JobGroup {
+            virtual_start: self.virtual_time,
+            jobs: GroupJobs::Single(job),
         };
-        let place = self.put_last(group);
-        Position { place, number: 0 }
+        let place = self.push_group(group);
+        QueuePosition { place, number: 0 }
     }
 
     /// Takes in a read that so many wait for.
-    pub(super) fn push_read(&mut self, id: ReadId<K>, waiters: usize, job: J) -> Position {
+    pub(super) fn push_read(&mut self, id: ReadId<K>, waiters: usize, job: J) -> QueuePosition {
         let ReadId { file, number } = id;
-        let place = match self.places.get(&file) {
+        let place = match self.place_by_file.get(&file) {
             Some(&place) => place,
-            None => self.put_last(Group {
-                since: self.virtual_time,
-                jobs: Jobs::Reads(Box::new(FileReads::new(file))),
+            None => self.push_group(JobGroup {
+                virtual_start: self.virtual_time,
+                jobs: GroupJobs::Reads(Box::new(FileReads::new(file))),
             }),
         };
         self.len += 1;
-        self.change(place, |reads| {
-            let read = Read { job, waiters: 0 };
+        self.change_file_reads(place, |reads| {
+            let read = QueuedRead { job, waiters: 0 };
             reads.jobs.insert(number, read);
             reads.set_waiters(number, waiters);
         });
-        Position { place, number }
+        QueuePosition { place, number }
     }
 
     /// Counts a waiter of a read in (or, unless `has_come`, out), if that read waits still.
-    pub(super) fn count_waiter(&mut self, id: ReadId<K>, has_come: bool) {
-        let Some(&place) = self.places.get(&id.file) else {
+    pub(super) fn update_waiters(&mut self, id: ReadId<K>, has_come: bool) {
+        let Some(&place) = self.place_by_file.get(&id.file) else {
             return;
         };
-        self.change(place, |reads| {
+        self.change_file_reads(place, |reads| {
             let waiters = reads.jobs.get(&id.number).map_or(0, |read| read.waiters);
             let now = match has_come {
                 true => waiters + 1,
@@ -177,7 +177,7 @@ impl<K: Copy + Eq + Hash, J> FairQueue<K, J> {
     }
 
     /// Takes out the job that was just put there.
-    pub(super) fn take_back(&mut self, position: Position) -> Option<J> {
+    pub(super) fn take_back_last(&mut self, position: QueuePosition) -> Option<J> {
         self.remove(position.place, position.number)
     }
 
@@ -185,36 +185,36 @@ impl<K: Copy + Eq + Hash, J> FairQueue<K, J> {
     pub(super) fn take(&mut self) -> Option<J> {
         let is_weighted = self.weighted_turns < WEIGHTED_TURNS;
         let (due, place) = match is_weighted {
-            true => *self.due.first()?,
+            true => *self.due_order.first()?,
             false => (0, *self.rotation.first_key_value()?.0),
         };
         let group = self.rotation.get(&place)?;
         let number = match &group.jobs {
-            Jobs::Alone(_) => 0,
-            Jobs::Reads(reads) if is_weighted => reads.most_wanted()?,
-            Jobs::Reads(reads) => *reads.jobs.first_key_value()?.0,
+            GroupJobs::Single(_) => 0,
+            GroupJobs::Reads(reads) if is_weighted => reads.most_wanted()?,
+            GroupJobs::Reads(reads) => *reads.jobs.first_key_value()?.0,
         };
         let weight = self.weight.max(1);
         let job = self.remove(place, number);
         if is_weighted {
             self.weighted_turns += 1;
             self.virtual_time += (UNIT / weight).max(1);
-            self.count_turn(place, due.max(self.virtual_time));
+            self.restart_weighted_wait(place, due.max(self.virtual_time));
         } else {
             self.weighted_turns = 0;
-            self.move_last(place);
+            self.move_to_end(place);
         }
         job
     }
 
     fn remove(&mut self, place: u64, number: u64) -> Option<J> {
-        let is_alone = matches!(self.rotation.get(&place)?.jobs, Jobs::Alone(_));
+        let is_alone = matches!(self.rotation.get(&place)?.jobs, GroupJobs::Single(_));
         let job = match is_alone {
             true => self.take_group(place).and_then(|group| match group.jobs {
-                Jobs::Alone(job) => Some(job),
-                Jobs::Reads(_) => None,
+                GroupJobs::Single(job) => Some(job),
+                GroupJobs::Reads(_) => None,
             }),
-            false => self.change(place, |reads| {
+            false => self.change_file_reads(place, |reads| {
                 reads.set_waiters(number, 0);
                 reads.jobs.remove(&number).map(|read| read.job)
             })?,
@@ -224,14 +224,14 @@ impl<K: Copy + Eq + Hash, J> FairQueue<K, J> {
     }
 
     /// Changes the reads of a file, which goes with the last of them.
-    fn change<T>(
+    fn change_file_reads<T>(
         &mut self,
         place: u64,
         change: impl FnOnce(&mut FileReads<K, J>) -> T,
     ) -> Option<T> {
         let group = self.rotation.get_mut(&place)?;
         let (before, weight) = (group.due(), group.weight());
-        let Jobs::Reads(reads) = &mut group.jobs else {
+        let GroupJobs::Reads(reads) = &mut group.jobs else {
             return None;
         };
         let done = change(reads);
@@ -239,8 +239,8 @@ impl<K: Copy + Eq + Hash, J> FairQueue<K, J> {
         let after = group.due();
         self.weight = self.weight - weight + group.weight();
         if before != after {
-            self.due.remove(&(before, place));
-            self.due.insert((after, place));
+            self.due_order.remove(&(before, place));
+            self.due_order.insert((after, place));
         }
         if is_empty {
             self.take_group(place);
@@ -249,62 +249,62 @@ impl<K: Copy + Eq + Hash, J> FairQueue<K, J> {
     }
 
     /// What is left of a group that had a weighted turn waits for the next since then.
-    fn count_turn(&mut self, place: u64, since: u64) {
+    fn restart_weighted_wait(&mut self, place: u64, since: u64) {
         if let Some(group) = self.rotation.get_mut(&place) {
-            self.due.remove(&(group.due(), place));
-            group.since = since;
-            self.due.insert((group.due(), place));
+            self.due_order.remove(&(group.due(), place));
+            group.virtual_start = since;
+            self.due_order.insert((group.due(), place));
         }
     }
 
     /// What is left of a group that had the rotation's turn is the last of all.
-    fn move_last(&mut self, place: u64) {
+    fn move_to_end(&mut self, place: u64) {
         if let Some(group) = self.take_group(place) {
-            self.put_last(group);
+            self.push_group(group);
         }
     }
 
-    fn put_last(&mut self, group: Group<K, J>) -> u64 {
+    fn push_group(&mut self, group: JobGroup<K, J>) -> u64 {
         let place = self.next_place;
         self.next_place += 1;
-        if let Jobs::Reads(reads) = &group.jobs {
-            self.places.insert(reads.file, place);
+        if let GroupJobs::Reads(reads) = &group.jobs {
+            self.place_by_file.insert(reads.file, place);
         }
         self.weight += group.weight();
-        self.due.insert((group.due(), place));
+        self.due_order.insert((group.due(), place));
         self.rotation.insert(place, group);
         place
     }
 
-    fn take_group(&mut self, place: u64) -> Option<Group<K, J>> {
+    fn take_group(&mut self, place: u64) -> Option<JobGroup<K, J>> {
         let group = self.rotation.remove(&place)?;
         self.weight -= group.weight();
-        self.due.remove(&(group.due(), place));
-        if let Jobs::Reads(reads) = &group.jobs {
-            self.places.remove(&reads.file);
+        self.due_order.remove(&(group.due(), place));
+        if let GroupJobs::Reads(reads) = &group.jobs {
+            self.place_by_file.remove(&reads.file);
         }
         Some(group)
     }
 }
 
-impl<K, J> Group<K, J> {
+impl<K, J> JobGroup<K, J> {
     /// The virtual time at which it is to have a weighted turn.
     fn due(&self) -> u64 {
-        self.since + UNIT / self.weight()
+        self.virtual_start + UNIT / self.weight()
     }
 
     fn weight(&self) -> u64 {
         match &self.jobs {
-            Jobs::Alone(_) => 1,
-            Jobs::Reads(reads) => weight(reads.waiters),
+            GroupJobs::Single(_) => 1,
+            GroupJobs::Reads(reads) => weight_of_waiters(reads.waiters),
         }
     }
 }
 
 /// What a group with so many waiters weighs.
-fn weight(waiters: usize) -> u64 {
-    let waiters = waiters.clamp(1, WEIGHED_MAX) as u64;
-    waiters * (waiters / CROWD).max(1)
+fn weight_of_waiters(waiters: usize) -> u64 {
+    let waiters = waiters.clamp(1, MAX_WEIGHED_WAITERS) as u64;
+    waiters * (waiters / CROWD_WAITERS).max(1)
 }
 
 impl<K, J> FileReads<K, J> {

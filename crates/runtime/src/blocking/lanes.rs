@@ -8,7 +8,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::fair_queue::{FairQueue, Position, ReadId};
+use super::fair_queue::{FairQueue, QueuePosition, ReadId};
 use crate::disk::FileKey;
 
 pub(super) type Job = Box<dyn FnOnce() + Send>;
@@ -17,9 +17,9 @@ pub(super) type Job = Box<dyn FnOnce() + Send>;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lane {
     /// Short work that goes first.
-    Ahead,
+    Priority,
     /// Reads and writes.
-    Plain,
+    Normal,
     /// What must be done some time, in turn with reads and writes, but is counted apart.
     Detached,
 }
@@ -27,21 +27,21 @@ pub(super) enum Lane {
 /// What became of a new job.
 pub(super) enum Admission {
     /// A thread can take it now; where it was put.
-    Taken(Position),
+    Runnable(QueuePosition),
     /// It waits for one.
-    Waits,
+    Queued,
     /// There is no room; here it is.
     Refused(Job),
 }
 
-struct Entry {
+struct QueuedJob {
     lane: Lane,
     job: Job,
     queued_at: Instant,
 }
 
 /// A job that is to wait for a thread.
-pub(super) struct Arrival {
+pub(super) struct NewJob {
     pub(super) lane: Lane,
     /// Which part of a file it reads, and how many wait for that; `None` for a job that stands alone.
     pub(super) read: Option<(ReadId<FileKey>, usize)>,
@@ -49,8 +49,8 @@ pub(super) struct Arrival {
 }
 
 /// Jobs that take the same threads.
-struct Line {
-    jobs: FairQueue<FileKey, Entry>,
+struct LaneQueue {
+    jobs: FairQueue<FileKey, QueuedJob>,
     /// Of them, [`Lane::Detached`].
     detached: usize,
     running: usize,
@@ -58,11 +58,11 @@ struct Line {
 
 /// Waiting and running jobs.
 pub(super) struct Lanes {
-    threads_max: usize,
-    ahead: Line,
-    plain: Line,
+    max_threads: usize,
+    priority: LaneQueue,
+    normal: LaneQueue,
     /// Whose turn it is where one thread does all: it was the other's before.
-    is_plain_next: bool,
+    is_normal_next: bool,
     /// Until when fewer plain jobs run than could.
     crowd_until: Option<Instant>,
     /// Whether that is still to come, as far as is known.
@@ -72,10 +72,10 @@ pub(super) struct Lanes {
 impl Lanes {
     pub(super) fn new(threads_max: usize) -> Self {
         Self {
-            threads_max,
-            ahead: Line::new(),
-            plain: Line::new(),
-            is_plain_next: false,
+            max_threads: threads_max,
+            priority: LaneQueue::new(),
+            normal: LaneQueue::new(),
+            is_normal_next: false,
             crowd_until: None,
             is_crowded: false,
         }
@@ -83,92 +83,87 @@ impl Lanes {
 
     /// A crowd waits for a disk: for some time fewer plain jobs run at once. What a disk has accepted already goes before
     /// what a crowd asks for, whatever the order here, and a few reads at a time are enough to keep it busy.
-    pub(super) fn note_crowd(&mut self, now: Instant) {
+    pub(super) fn record_crowded_read(&mut self, now: Instant) {
         self.crowd_until = Some(now + CROWD_TIME);
-        self.note_time(now);
+        self.update_time(now);
     }
 
     /// Tells the time, before jobs are admitted or taken.
-    pub(super) fn note_time(&mut self, now: Instant) {
+    pub(super) fn update_time(&mut self, now: Instant) {
         self.is_crowded = self.crowd_until.is_some_and(|until| now < until);
     }
 
     /// How many plain jobs may run at once.
-    fn plain_max(&self) -> usize {
-        let most = self.threads_max - self.kept();
+    fn max_normal(&self) -> usize {
+        let most = self.max_threads - self.reserved_threads();
         match self.is_crowded {
-            true => most.min((self.threads_max / CROWDED_SHARE).max(CROWDED_MIN)),
+            true => most.min((self.max_threads / CROWDED_SHARE).max(MIN_CROWDED_THREADS)),
             false => most,
         }
     }
 
-    pub(super) fn threads_max(&self) -> usize {
-        self.threads_max
+    pub(super) fn max_threads(&self) -> usize {
+        self.max_threads
     }
 
     /// Jobs at work.
     pub(super) fn running(&self) -> usize {
-        self.ahead.running + self.plain.running
+        self.priority.running + self.normal.running
     }
 
     /// Jobs that could run now, were their threads awake.
     pub(super) fn startable(&self) -> usize {
-        let (ahead, plain) = self.startable_by_line();
+        let (ahead, plain) = self.startable_by_queue();
         ahead + plain
     }
 
     /// Jobs that wait for another to end.
     pub(super) fn waiting(&self) -> usize {
-        self.ahead.jobs.len() + self.plain.jobs.len() - self.startable()
+        self.priority.jobs.len() + self.normal.jobs.len() - self.startable()
     }
 
     /// Of one lane.
     fn waiting_in(&self, lane: Lane) -> usize {
-        let (ahead, plain) = self.startable_by_line();
-        let startable = if lane == Lane::Ahead { ahead } else { plain };
-        let line = self.line_of(lane);
+        let (ahead, plain) = self.startable_by_queue();
+        let startable = if lane == Lane::Priority { ahead } else { plain };
+        let line = self.queue(lane);
         let first = line.jobs.iter().take(startable);
-        line.count(lane) - first.filter(|entry| entry.lane == lane).count()
+        line.waiting_count(lane) - first.filter(|entry| entry.lane == lane).count()
     }
 
     /// Threads that are never given to plain jobs, nor to those that go ahead while plain jobs wait.
-    fn kept(&self) -> usize {
-        (self.threads_max / KEPT_SHARE).max(1)
+    fn reserved_threads(&self) -> usize {
+        (self.max_threads / RESERVED_SHARE).max(1)
     }
 
-    fn startable_by_line(&self) -> (usize, usize) {
-        let free = self.threads_max.saturating_sub(self.running());
-        let (ahead, plain) = (self.ahead.jobs.len(), self.plain.jobs.len());
-        if self.threads_max == 1 {
-            let is_plain = plain > 0 && (ahead == 0 || self.is_plain_next);
+    fn startable_by_queue(&self) -> (usize, usize) {
+        let free = self.max_threads.saturating_sub(self.running());
+        let (ahead, plain) = (self.priority.jobs.len(), self.normal.jobs.len());
+        if self.max_threads == 1 {
+            let is_plain = plain > 0 && (ahead == 0 || self.is_normal_next);
             return match is_plain {
                 true => (0, free),
                 false => (ahead.min(free), 0),
             };
         }
-        let most = self.threads_max - self.kept();
-        let ahead_max = if plain > 0 { most } else { self.threads_max };
+        let most = self.max_threads - self.reserved_threads();
+        let ahead_max = if plain > 0 { most } else { self.max_threads };
         let ahead = ahead
             .min(free)
-            .min(ahead_max.saturating_sub(self.ahead.running));
+            .min(ahead_max.saturating_sub(self.priority.running));
         let plain = plain
             .min(free - ahead)
-            .min(self.plain_max().saturating_sub(self.plain.running));
+            .min(self.max_normal().saturating_sub(self.normal.running));
         (ahead, plain)
     }
 
     /// Takes a job in, if a thread is free for it or fewer than `waiting_max` of its lane wait.
-    pub(super) fn admit(
-        &mut self,
-        arrival: Arrival,
-        now: Instant,
-        waiting_max: usize,
-    ) -> Admission {
-        let Arrival { lane, read, job } = arrival;
+    pub(super) fn admit(&mut self, arrival: NewJob, now: Instant, waiting_max: usize) -> Admission {
+        let NewJob { lane, read, job } = arrival;
         let (waiting, startable) = (self.waiting_in(lane), self.startable());
-        let line = self.line(lane);
+        let line = self.queue_mut(lane);
         line.detached += usize::from(lane == Lane::Detached);
-        let entry = Entry {
+        let entry = QueuedJob {
             lane,
             job,
             queued_at: now,
@@ -178,68 +173,68 @@ impl Lanes {
             None => line.jobs.push(entry),
         };
         if self.startable() > startable {
-            return Admission::Taken(position);
+            return Admission::Runnable(position);
         }
         if waiting < waiting_max {
-            return Admission::Waits;
+            return Admission::Queued;
         }
-        match self.take_back(lane, position) {
+        match self.take_back_last(lane, position) {
             Some(job) => Admission::Refused(job),
-            None => Admission::Waits,
+            None => Admission::Queued,
         }
     }
 
     /// The job of that lane that was admitted last.
-    pub(super) fn take_back(&mut self, lane: Lane, position: Position) -> Option<Job> {
-        let line = self.line(lane);
-        let entry = line.jobs.take_back(position)?;
+    pub(super) fn take_back_last(&mut self, lane: Lane, position: QueuePosition) -> Option<Job> {
+        let line = self.queue_mut(lane);
+        let entry = line.jobs.take_back_last(position)?;
         line.detached -= usize::from(entry.lane == Lane::Detached);
         Some(entry.job)
     }
 
     /// Counts a waiter of a plain read in or out, as long as it did not begin.
-    pub(super) fn count_waiter(&mut self, id: ReadId<FileKey>, has_come: bool) {
-        self.plain.jobs.count_waiter(id, has_come);
+    pub(super) fn update_waiters(&mut self, id: ReadId<FileKey>, has_come: bool) {
+        self.normal.jobs.update_waiters(id, has_come);
     }
 
     /// The next job to run, and since when it waits; [`Lanes::finish`] ends it.
-    pub(super) fn take(&mut self) -> Option<(Lane, Job, Instant)> {
-        let line = match self.startable_by_line() {
+    pub(super) fn take_next(&mut self) -> Option<(Lane, Job, Instant)> {
+        let line = match self.startable_by_queue() {
             (0, 0) => return None,
-            (0, _) => &mut self.plain,
-            _ => &mut self.ahead,
+            (0, _) => &mut self.normal,
+            _ => &mut self.priority,
         };
-        let Entry {
+        let QueuedJob {
             lane,
             job,
             queued_at,
         } = line.jobs.take()?;
         line.detached -= usize::from(lane == Lane::Detached);
         line.running += 1;
-        self.is_plain_next = lane == Lane::Ahead;
+        self.is_normal_next = lane == Lane::Priority;
         Some((lane, job, queued_at))
     }
 
     pub(super) fn finish(&mut self, lane: Lane) {
-        self.line(lane).running -= 1;
+        self.queue_mut(lane).running -= 1;
     }
 
-    fn line(&mut self, lane: Lane) -> &mut Line {
+    fn queue_mut(&mut self, lane: Lane) -> &mut LaneQueue {
         match lane {
-            Lane::Ahead => &mut self.ahead,
-            Lane::Plain | Lane::Detached => &mut self.plain,
+            Lane::Priority => &mut self.priority,
+            Lane::Normal | Lane::Detached => &mut self.normal,
         }
     }
 
-    fn line_of(&self, lane: Lane) -> &Line {
+    fn queue(&self, lane: Lane) -> &LaneQueue {
         match lane {
-            Lane::Ahead => &self.ahead,
-            Lane::Plain | Lane::Detached => &self.plain,
+            Lane::Priority => &self.priority,
+            Lane::Normal | Lane::Detached => &self.normal,
         }
     }
 }
 
-impl Line {
+impl LaneQueue {
     fn new() -> Self {
         Self {
             jobs: FairQueue::new(),
@@ -249,22 +244,22 @@ impl Line {
     }
 
     /// Jobs of a lane that did not begin.
-    fn count(&self, lane: Lane) -> usize {
+    fn waiting_count(&self, lane: Lane) -> usize {
         match lane {
             Lane::Detached => self.detached,
-            Lane::Ahead | Lane::Plain => self.jobs.len() - self.detached,
+            Lane::Priority | Lane::Normal => self.jobs.len() - self.detached,
         }
     }
 }
 
 /// One thread in so many, rounded down but at least one, is kept for what goes ahead: four of the usual 32, which at half a
 /// millisecond a cold open are 8,000 of them a second. As many are kept for plain jobs that wait.
-const KEPT_SHARE: usize = 8;
+const RESERVED_SHARE: usize = 8;
 
-/// While a crowd waits plain jobs get one thread in so many, but not fewer than [`CROWDED_MIN`]: of 32 threads 4, whose reads
+/// While a crowd waits plain jobs get one thread in so many, but not fewer than [`MIN_CROWDED_THREADS`]: of 32 threads 4, whose reads
 /// of half a megabyte take 20 ms of a disk of 100 MB/s, instead of 150 ms.
 const CROWDED_SHARE: usize = 8;
-const CROWDED_MIN: usize = 4;
+const MIN_CROWDED_THREADS: usize = 4;
 
 /// How long a crowd is minded after the last time that one had to wait.
 const CROWD_TIME: Duration = Duration::from_secs(5);
@@ -278,42 +273,42 @@ mod tests {
         let now = Instant::now();
         let mut said = |letter| {
             let lane = match letter {
-                'a' => Lane::Ahead,
-                'p' => Lane::Plain,
+                'a' => Lane::Priority,
+                'p' => Lane::Normal,
                 _ => Lane::Detached,
             };
-            let arrival = Arrival {
+            let arrival = NewJob {
                 lane,
                 read: None,
                 job: Box::new(|| ()),
             };
             match lanes.admit(arrival, now, queue_max) {
-                Admission::Taken(_) => 't',
-                Admission::Waits => 'w',
+                Admission::Runnable(_) => 't',
+                Admission::Queued => 'w',
                 Admission::Refused(_) => 'r',
             }
         };
         jobs.chars().map(&mut said).collect()
     }
 
-    fn letter(lane: Lane) -> char {
+    fn job_label(lane: Lane) -> char {
         match lane {
-            Lane::Ahead => 'a',
-            Lane::Plain => 'p',
+            Lane::Priority => 'a',
+            Lane::Normal => 'p',
             Lane::Detached => 'd',
         }
     }
 
     fn take_all(lanes: &mut Lanes) -> String {
         let mut taken = String::new();
-        while let Some((lane, _, _)) = lanes.take() {
-            taken.push(letter(lane));
+        while let Some((lane, _, _)) = lanes.take_next() {
+            taken.push(job_label(lane));
         }
         taken
     }
 
     #[test]
-    fn jobs_are_taken_wait_or_are_refused() {
+    fn jobs_run_queue_or_are_refused() {
         for (threads, queue_max, jobs, expected) in [
             (1, 1, "ppp", "twr"),
             (1, 0, "pp", "tr"),
@@ -327,14 +322,14 @@ mod tests {
             let mut lanes = Lanes::new(threads);
             let said = admit(&mut lanes, jobs, queue_max);
             assert_eq!(said, expected, "{threads} {queue_max} {jobs}");
-            for lane in [Lane::Ahead, Lane::Plain] {
+            for lane in [Lane::Priority, Lane::Normal] {
                 assert!(lanes.waiting_in(lane) <= queue_max, "{threads} {jobs}");
             }
         }
     }
 
     #[test]
-    fn each_lane_has_a_bound_of_its_own() {
+    fn each_lane_has_its_own_limit() {
         let mut lanes = Lanes::new(2);
         assert_eq!(admit(&mut lanes, "pa", 0), "tt");
         assert_eq!(take_all(&mut lanes), "ap");
@@ -344,14 +339,14 @@ mod tests {
         assert_eq!(admit(&mut lanes, "aaa", 2), "wwr");
         assert_eq!(admit(&mut lanes, "ddd", 5), "wwr");
         assert_eq!(lanes.waiting(), 9);
-        lanes.finish(Lane::Plain);
+        lanes.finish(Lane::Normal);
         // The first of them could run now: it waits for nothing.
         assert_eq!(lanes.waiting_in(Lane::Detached), 4);
-        assert_eq!(lanes.waiting_in(Lane::Plain), 2);
+        assert_eq!(lanes.waiting_in(Lane::Normal), 2);
     }
 
     #[test]
-    fn what_goes_ahead_is_taken_first_and_threads_are_kept_for_it() {
+    fn priority_jobs_go_first_and_have_reserved_threads() {
         for (threads, jobs, expected) in [
             (1, "ppa", "a"),
             (2, "pppa", "ap"),
@@ -370,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn while_a_crowd_waits_fewer_plain_jobs_run_and_some_always_do() {
+    fn a_crowd_limits_normal_jobs_but_never_stops_them() {
         let start = Instant::now();
         let (during, after) = (start + CROWD_TIME / 2, start + CROWD_TIME);
         for (threads, at, expected) in [
@@ -381,8 +376,8 @@ mod tests {
             (2, during, "ap"),
         ] {
             let mut lanes = Lanes::new(threads);
-            lanes.note_crowd(start);
-            lanes.note_time(at);
+            lanes.record_crowded_read(start);
+            lanes.update_time(at);
             admit(&mut lanes, &format!("aaaa{}", "p".repeat(80)), 100);
             let taken = take_all(&mut lanes);
             assert_eq!(taken, expected, "{threads}");
@@ -390,14 +385,14 @@ mod tests {
             assert_eq!(lanes.waiting(), 84 - taken.len(), "{threads}");
             // Those that end make room, one for one.
             for _ in 0..plain {
-                lanes.finish(Lane::Plain);
+                lanes.finish(Lane::Normal);
                 assert_eq!((lanes.startable(), take_all(&mut lanes).len()), (1, 1));
             }
         }
     }
 
     #[test]
-    fn what_goes_ahead_does_not_starve_the_rest() {
+    fn priority_jobs_do_not_starve_normal_ones() {
         for threads in [1, 2, 3, 32] {
             let mut lanes = Lanes::new(threads);
             admit(&mut lanes, "pppp", 100);
@@ -409,9 +404,9 @@ mod tests {
                 done += taken.chars().filter(|&letter| letter == 'p').count();
                 for letter in taken.chars() {
                     lanes.finish(if letter == 'a' {
-                        Lane::Ahead
+                        Lane::Priority
                     } else {
-                        Lane::Plain
+                        Lane::Normal
                     });
                 }
             }
@@ -421,8 +416,8 @@ mod tests {
         let mut lanes = Lanes::new(1);
         admit(&mut lanes, "pppaa", 100);
         let mut order = String::new();
-        while let Some((lane, _, _)) = lanes.take() {
-            order.push(letter(lane));
+        while let Some((lane, _, _)) = lanes.take_next() {
+            order.push(job_label(lane));
             lanes.finish(lane);
         }
         assert_eq!(order, "apapp");

@@ -8,44 +8,52 @@ fn block_on<F: Future>(future: F) -> F::Output {
     crate::loops::block_on(future).unwrap()
 }
 
-const SOON: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A job that says when it begins and goes on until it is let.
-struct Held {
-    begun: Receiver<()>,
-    go_on: SyncSender<()>,
+struct BlockedJob {
+    begun_receiver: Receiver<()>,
+    release_sender: SyncSender<()>,
 }
 
-impl Held {
+impl BlockedJob {
     fn new() -> (Self, impl FnOnce() + Send + 'static) {
         let (begin, begun) = sync_channel(1);
         let (go_on, held) = sync_channel::<()>(1);
         let job = move || {
             begin.send(()).ok();
-            held.recv_timeout(SOON).ok();
+            held.recv_timeout(TIMEOUT).ok();
         };
-        (Self { begun, go_on }, job)
+        (
+            Self {
+                begun_receiver: begun,
+                release_sender: go_on,
+            },
+            job,
+        )
     }
 
     /// Starts one in `pool` and waits until it runs.
     fn start(pool: &Pool) -> Self {
         let (held, job) = Self::new();
-        pool.start(job).unwrap();
+        pool.spawn(job).unwrap();
         held.await_begin();
         held
     }
 
     fn await_begin(&self) {
-        self.begun.recv_timeout(SOON).expect("the job begins");
+        self.begun_receiver
+            .recv_timeout(TIMEOUT)
+            .expect("the job begins");
     }
 
-    fn let_go(self) {
-        self.go_on.send(()).unwrap();
+    fn release(self) {
+        self.release_sender.send(()).unwrap();
     }
 }
 
 fn await_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + SOON;
+    let deadline = Instant::now() + TIMEOUT;
     while !is_so() {
         assert!(Instant::now() < deadline, "not in time: {what}");
         std::thread::yield_now();
@@ -66,7 +74,7 @@ fn work_runs_off_the_loop_and_a_panic_loses_only_its_job() {
     );
     assert_eq!(block_on(pool.run(|| 7)), Ok(7));
     pool.close();
-    await_until("the threads end", || pool.usage().threads == 0);
+    await_until("the threads end", || pool.snapshot().threads == 0);
     // What comes too late is done all the same.
     assert_eq!(block_on(pool.run(|| 8)), Ok(8));
 }
@@ -74,10 +82,10 @@ fn work_runs_off_the_loop_and_a_panic_loses_only_its_job() {
 #[test]
 fn a_full_queue_is_an_error_that_names_the_pool() {
     let pool = Pool::new("disk", 1, 1);
-    let first = Held::start(&pool);
-    let (second, job) = Held::new();
-    pool.start(job).unwrap();
-    assert_eq!((pool.usage().active, pool.usage().queued), (1, 1));
+    let first = BlockedJob::start(&pool);
+    let (second, job) = BlockedJob::new();
+    pool.spawn(job).unwrap();
+    assert_eq!((pool.snapshot().active, pool.snapshot().queued), (1, 1));
     for _ in 0..3 {
         let third = block_on(pool.run(|| ()));
         assert_eq!(
@@ -85,85 +93,88 @@ fn a_full_queue_is_an_error_that_names_the_pool() {
             "blocking pool `disk` is full (1 jobs wait)"
         );
     }
-    first.let_go();
+    first.release();
     second.await_begin();
-    second.let_go();
-    await_until("both are done", || pool.usage().worked.count == 2);
-    let usage = pool.usage();
+    second.release();
+    await_until("both are done", || pool.snapshot().run_time.count == 2);
+    let usage = pool.snapshot();
     assert_eq!((usage.active, usage.queued, usage.refused), (0, 0, 3));
     pool.close();
 }
 
 #[test]
-fn without_a_queue_a_job_is_taken_at_once_or_refused() {
+fn without_a_queue_a_job_runs_at_once_or_is_refused() {
     let pool = Pool::new("disk", 1, 0);
     for _ in 0..3 {
-        let held = Held::start(&pool);
-        for refused in [block_on(pool.run(|| ())), block_on(pool.run_ahead(|| ()))] {
+        let held = BlockedJob::start(&pool);
+        for refused in [
+            block_on(pool.run(|| ())),
+            block_on(pool.run_priority(|| ())),
+        ] {
             assert!(matches!(refused, Err(PoolError::Full { max_queue: 0, .. })));
         }
-        held.let_go();
-        await_until("the thread is free", || pool.usage().active == 0);
+        held.release();
+        await_until("the thread is free", || pool.snapshot().active == 0);
     }
-    assert_eq!(pool.usage().refused, 6);
+    assert_eq!(pool.snapshot().refused, 6);
     pool.close();
 }
 
 #[test]
-fn a_thread_is_kept_for_what_goes_ahead() {
+fn a_thread_is_reserved_for_priority_jobs() {
     let pool = Pool::new("disk", 3, 10);
-    let held = [Held::start(&pool), Held::start(&pool)];
-    let (waiting, job) = Held::new();
-    pool.start(job).unwrap();
-    assert_eq!(pool.usage().queued, 1);
+    let held = [BlockedJob::start(&pool), BlockedJob::start(&pool)];
+    let (waiting, job) = BlockedJob::new();
+    pool.spawn(job).unwrap();
+    assert_eq!(pool.snapshot().queued, 1);
     for _ in 0..100 {
-        assert_eq!(block_on(pool.run_ahead(|| 7)), Ok(7));
+        assert_eq!(block_on(pool.run_priority(|| 7)), Ok(7));
     }
-    await_until("the third is free", || pool.usage().active == 2);
-    assert_eq!(pool.usage().queued, 1);
+    await_until("the third is free", || pool.snapshot().active == 2);
+    assert_eq!(pool.snapshot().queued, 1);
     let [one, two] = held;
-    one.let_go();
+    one.release();
     waiting.await_begin();
-    two.let_go();
-    waiting.let_go();
-    await_until("all are done", || pool.usage().worked.count == 103);
+    two.release();
+    waiting.release();
+    await_until("all are done", || pool.snapshot().run_time.count == 103);
     pool.close();
 }
 
 #[test]
-fn all_that_waits_runs_when_threads_are_free_again() {
+fn queued_jobs_run_once_threads_are_free() {
     for threads in [1, 2, 5] {
         let pool = Pool::new("disk", threads, 100);
-        let held = Held::start(&pool);
+        let held = BlockedJob::start(&pool);
         for _ in 0..50 {
-            pool.start(|| ()).unwrap();
+            pool.spawn(|| ()).unwrap();
             pool.run_detached(|| ());
         }
-        held.let_go();
-        await_until("all are done", || pool.usage().worked.count == 101);
-        assert_eq!(pool.usage().waited.count, 101);
-        assert!(pool.usage().threads <= threads);
+        held.release();
+        await_until("all are done", || pool.snapshot().run_time.count == 101);
+        assert_eq!(pool.snapshot().queue_time.count, 101);
+        assert!(pool.snapshot().threads <= threads);
         pool.close();
     }
 }
 
 #[test]
-fn what_is_detached_may_wait_beyond_the_bound() {
+fn detached_jobs_may_exceed_the_queue_limit() {
     let pool = Pool::new("disk", 1, 0);
-    let held = Held::start(&pool);
+    let held = BlockedJob::start(&pool);
     let here = std::thread::current().id();
     let (told, ran_on) = sync_channel(1);
     pool.run_detached(move || told.send(std::thread::current().id()).unwrap());
-    assert_eq!(pool.usage().queued, 1);
-    held.let_go();
-    assert_ne!(ran_on.recv_timeout(SOON).unwrap(), here);
+    assert_eq!(pool.snapshot().queued, 1);
+    held.release();
+    assert_ne!(ran_on.recv_timeout(TIMEOUT).unwrap(), here);
     pool.close();
 }
 
 #[test]
-fn reads_go_by_their_waiters_and_each_file_has_its_turn() {
+fn reads_are_ordered_by_waiters_and_fair_between_files() {
     let pool = Pool::new("disk", 1, 100);
-    let held = Held::start(&pool);
+    let held = BlockedJob::start(&pool);
     let (ran, order) = sync_channel(100);
     let note = |name: &'static str| {
         let ran = ran.clone();
@@ -173,38 +184,38 @@ fn reads_go_by_their_waiters_and_each_file_has_its_turn() {
         file: FileKey::Handle(file),
         number,
     };
-    pool.start(note("write")).unwrap();
-    pool.start_read(id(1, 1), 1, note("cold")).unwrap();
+    pool.spawn(note("write")).unwrap();
+    pool.spawn_read(id(1, 1), 1, note("cold")).unwrap();
     for (number, name) in [(2, "hot 2"), (3, "hot 3"), (4, "hot 4"), (5, "hot 5")] {
-        pool.start_read(id(2, number), 1, note(name)).unwrap();
-        pool.count_waiter(id(2, number), true);
+        pool.spawn_read(id(2, number), 1, note(name)).unwrap();
+        pool.update_waiters(id(2, number), true);
     }
-    pool.count_waiter(id(2, 5), true);
-    pool.count_waiter(id(2, 4), true);
-    pool.count_waiter(id(2, 4), false);
-    held.let_go();
-    await_until("all are done", || pool.usage().worked.count == 7);
+    pool.update_waiters(id(2, 5), true);
+    pool.update_waiters(id(2, 4), true);
+    pool.update_waiters(id(2, 4), false);
+    held.release();
+    await_until("all are done", || pool.snapshot().run_time.count == 7);
     let order: Vec<_> = order.try_iter().collect();
     assert_eq!(order, ["hot 5", "hot 2", "write", "hot 3", "hot 4", "cold"]);
     pool.close();
 }
 
 #[test]
-fn the_oldest_running_job_and_the_times_are_told() {
+fn snapshots_show_the_oldest_job_and_the_times() {
     let pool = Pool::new("disk", 4, 10);
     assert_eq!(pool.oldest_running(), None);
-    let first = Held::start(&pool);
+    let first = BlockedJob::start(&pool);
     await_until("the job gets older", || {
         pool.oldest_running() > Some(Duration::from_millis(3))
     });
-    let second = Held::start(&pool);
+    let second = BlockedJob::start(&pool);
     assert!(pool.oldest_running() > Some(Duration::from_millis(3)));
-    second.let_go();
-    first.let_go();
-    await_until("both are done", || pool.usage().worked.count == 2);
-    let usage = pool.usage();
+    second.release();
+    first.release();
+    await_until("both are done", || pool.snapshot().run_time.count == 2);
+    let usage = pool.snapshot();
     assert_eq!(usage.oldest_running, None);
-    assert!(usage.worked.max_us >= 3000 && usage.worked.sum_us >= usage.worked.max_us);
-    assert_eq!(usage.waited.count, 2);
+    assert!(usage.run_time.max_us >= 3000 && usage.run_time.sum_us >= usage.run_time.max_us);
+    assert_eq!(usage.queue_time.count, 2);
     pool.close();
 }

@@ -13,8 +13,8 @@ use bytes::Bytes;
 use penstock_sys::page_memory::{Extent, PageRegion, SplicePipe};
 use penstock_sys::{net, page_cache};
 
-use super::residency::{Facts, Means};
-use super::{DiskFile, Source};
+use super::residency::{ResidencyFacts, ResidencyMethod};
+use super::{DiskFile, DiskSource};
 use crate::blocking::Pool;
 
 /// Memory for bodies that are sent as files are.
@@ -25,7 +25,7 @@ pub struct Arena {
 }
 
 /// Extents up to this size are written and given back on the loop: about a tenth of a millisecond.
-pub(super) const HERE_MAX: usize = 1 << 20;
+pub(super) const MAX_ON_LOOP_BYTES: usize = 1 << 20;
 
 impl Arena {
     /// An empty one for `bytes` and as much again, since what clients are still sent is no longer counted by its owner,
@@ -49,17 +49,17 @@ impl Arena {
         let pieces: Vec<&[u8]> = pieces.iter().map(|piece| &piece[..]).collect();
         let extent = self.region.store(&pieces)?;
         let extent = extent.ok_or(io::ErrorKind::StorageFull)?;
-        let facts = Facts {
-            means: Means::Memory,
+        let facts = ResidencyFacts {
+            method: ResidencyMethod::InMemory,
             has_inodes: false,
         };
-        let file = DiskFile::of(Source::Extent(extent), self.pool.clone(), facts);
+        let file = DiskFile::with_source(DiskSource::Extent(extent), self.pool.clone(), facts);
         Ok(Arc::new(file))
     }
 
     /// The memory that a body of `len` bytes takes: whole pages.
     #[must_use]
-    pub fn bytes_of(len: u64) -> u64 {
+    pub fn allocated_bytes(len: u64) -> u64 {
         len.next_multiple_of(page_cache::page_bytes())
     }
 }
@@ -116,20 +116,23 @@ mod tests {
     }
 
     #[test]
-    fn bodies_take_no_memory_once_nobody_holds_them() {
+    fn dropped_bodies_free_their_memory() {
         let pool = pool();
         let arena = Arena::new(100_000, pool.clone()).unwrap();
         let taken = || arena.region.used_bytes();
         let pieces = |byte: u8, count| vec![Bytes::from(vec![byte; 10_000]); count];
         let first = arena.store(&pieces(1, 3)).unwrap();
         let second = arena.store(&pieces(2, 7)).unwrap();
-        assert_eq!(taken(), Arena::bytes_of(30_000) + Arena::bytes_of(70_000));
+        assert_eq!(
+            taken(),
+            Arena::allocated_bytes(30_000) + Arena::allocated_bytes(70_000)
+        );
         let again = Arc::clone(&first);
         drop(first);
         assert_eq!(content(&again, 30_000), [1; 30_000]);
         drop(again);
-        assert_eq!(taken(), Arena::bytes_of(70_000));
-        assert_eq!(second.resident(0, 70_000), 70_000);
+        assert_eq!(taken(), Arena::allocated_bytes(70_000));
+        assert_eq!(second.resident_bytes(0, 70_000), 70_000);
         let third = arena.store(&pieces(3, 1)).unwrap();
         assert_eq!(content(&second, 70_000), [2; 70_000]);
         assert_eq!(content(&third, 10_000), [3; 10_000]);
@@ -141,12 +144,12 @@ mod tests {
     }
 
     #[test]
-    fn bodies_are_sent_and_read_as_they_are() {
+    fn stored_bodies_are_sent_and_read_unchanged() {
         let pool = pool();
         let arena = Arena::new(1_000_000, pool.clone()).unwrap();
         let bytes: Vec<u8> = (0..300_000).map(|at| (at % 251) as u8).collect();
         let file = arena.store(&[Bytes::from(bytes.clone())]).unwrap();
-        assert!(file.file().is_err() && file.is_still(|_| false));
+        assert!(file.file().is_err() && file.is_unchanged(|_| false));
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut receiver, _) = listener.accept().unwrap();
@@ -170,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn large_ones_are_given_back_by_the_pool() {
+    fn large_bodies_are_freed_in_the_pool() {
         let pool = pool();
         let arena = Arena::new(4 << 20, pool.clone()).unwrap();
         let piece = Bytes::from(vec![5; 1 << 20]);
@@ -182,7 +185,7 @@ mod tests {
             assert!(Instant::now() < deadline, "not given back");
             std::thread::yield_now();
         }
-        assert_eq!(pool.usage().waited.count, 1, "not by the pool");
+        assert_eq!(pool.snapshot().queue_time.count, 1, "not by the pool");
         pool.close();
     }
 }

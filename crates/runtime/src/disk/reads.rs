@@ -17,9 +17,9 @@ use bytes::Bytes;
 use penstock_sys::page_cache::{FileAccess, FileIdentity, MountId};
 use tokio::sync::watch;
 
-use super::residency::{Facts, Moment};
-use super::seen::Seen;
-use super::{CHUNK_BYTES, SMALL_BYTES};
+use super::read_history::ReadHistory;
+use super::residency::{AtomicMoment, ResidencyFacts};
+use super::{CHUNK_BYTES, SMALL_READ_BYTES};
 use crate::blocking::ReadId;
 use crate::clock;
 
@@ -37,11 +37,11 @@ pub(crate) enum FileKey {
 pub(crate) struct Reads {
     /// The clock of [`Reads::now_us`] begins here.
     made_at: Instant,
-    shared: Arc<Shared>,
+    shared: Arc<SharedReads>,
     /// What is known of the files of each owner on each file system. Held for a look-up.
-    facts: Mutex<HashMap<(MountId, FileAccess), Facts>>,
+    facts: Mutex<HashMap<(MountId, FileAccess), ResidencyFacts>>,
     /// What was seen of files, as long as somebody has them open. Held for a look-up.
-    seen: Mutex<HashMap<FileIdentity, Weak<Seen>>>,
+    read_history: Mutex<HashMap<FileIdentity, Weak<ReadHistory>>>,
 }
 
 impl Default for Reads {
@@ -50,58 +50,58 @@ impl Default for Reads {
             made_at: clock::now(),
             shared: Arc::default(),
             facts: Mutex::default(),
-            seen: Mutex::default(),
+            read_history: Mutex::default(),
         }
     }
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct SharedReads {
     /// Readings under way, by file and chunk. Held for a look-up.
-    flights: Mutex<Flights>,
+    in_flight: Mutex<ReadsInFlight>,
     /// When the last of them began or ended, or somebody had to wait without one.
-    last: Moment,
+    last_change: AtomicMoment,
     /// When somebody had to wait without one.
-    waited: Moment,
+    last_wait: AtomicMoment,
     /// Their number: most look-ups end here.
     count: AtomicUsize,
     /// Tells them apart: how many there have been.
-    numbers: AtomicU64,
-    held: Arc<Held>,
+    next_number: AtomicU64,
+    memory: Arc<ReadMemory>,
 }
 
-type Flights = HashMap<(FileKey, u64), Vec<Entry>>;
+type ReadsInFlight = HashMap<(FileKey, u64), Vec<InFlightRead>>;
 
 /// One reading under way, of a part of a chunk.
 #[derive(Debug)]
-struct Entry {
+struct InFlightRead {
     number: u64,
     start: u64,
     end: u64,
     /// How many have found it, whether they still wait or not.
-    found_by: usize,
-    result: watch::Receiver<Option<Landed>>,
+    joined_count: usize,
+    result: watch::Receiver<Option<ReadResult>>,
 }
 
-type Landed = Result<Arc<Outcome>, Arc<io::Error>>;
+type ReadResult = Result<Arc<ReadData>, Arc<io::Error>>;
 
-fn us_since(made_at: Instant) -> u64 {
+fn micros_since(made_at: Instant) -> u64 {
     let since = clock::now().saturating_duration_since(made_at);
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }
 
 impl Reads {
     /// The reading under way that brings the byte at `at`.
-    pub(super) fn find(&self, file: FileKey, at: u64) -> Option<Flight> {
+    pub(super) fn find(&self, file: FileKey, at: u64) -> Option<ReadHandle> {
         if self.shared.count.load(Ordering::Relaxed) == 0 {
             return None;
         }
         let mut flights = self.shared.lock();
         let entries = flights.get_mut(&(file, at / CHUNK_BYTES))?;
         let entry = (entries.iter_mut()).find(|entry| (entry.start..entry.end).contains(&at))?;
-        entry.found_by += 1;
-        Some(Flight {
-            found_by: entry.found_by,
+        entry.joined_count += 1;
+        Some(ReadHandle {
+            joined_count: entry.joined_count,
             id: ReadId {
                 file,
                 number: entry.number,
@@ -111,7 +111,7 @@ impl Reads {
     }
 
     /// Whether something of the `len` bytes at `at`, within one chunk, is being read.
-    pub(super) fn is_busy(&self, file: FileKey, at: u64, len: u64) -> bool {
+    pub(super) fn is_being_read(&self, file: FileKey, at: u64, len: u64) -> bool {
         if self.shared.count.load(Ordering::Relaxed) == 0 {
             return false;
         }
@@ -123,31 +123,36 @@ impl Reads {
     }
 
     /// Announces a reading from `start` to `end`, within one chunk.
-    pub(super) fn begin(&self, file: FileKey, start: u64, end: u64) -> (Flight, Landing) {
+    pub(super) fn begin_read(
+        &self,
+        file: FileKey,
+        start: u64,
+        end: u64,
+    ) -> (ReadHandle, ReadCompletion) {
         let (give, result) = watch::channel(None);
-        self.shared.last.note(self.now_us());
-        let number = self.shared.numbers.fetch_add(1, Ordering::Relaxed);
+        self.shared.last_change.record(self.now_us());
+        let number = self.shared.next_number.fetch_add(1, Ordering::Relaxed);
         let place = (file, start / CHUNK_BYTES);
-        let entry = Entry {
+        let entry = InFlightRead {
             number,
             start,
             end,
-            found_by: 0,
+            joined_count: 0,
             result: result.clone(),
         };
         self.shared.lock().entry(place).or_default().push(entry);
         self.shared.count.fetch_add(1, Ordering::Relaxed);
-        let landing = Landing {
+        let landing = ReadCompletion {
             shared: Arc::clone(&self.shared),
             made_at: self.made_at,
-            place,
+            chunk_key: place,
             number,
-            give,
+            sender: give,
         };
         let id = ReadId { file, number };
-        let flight = Flight {
+        let flight = ReadHandle {
             id,
-            found_by: 0,
+            joined_count: 0,
             result,
         };
         (flight, landing)
@@ -155,50 +160,54 @@ impl Reads {
 
     /// Microseconds on a clock of its own.
     pub(super) fn now_us(&self) -> u64 {
-        us_since(self.made_at)
+        micros_since(self.made_at)
     }
 
     /// Microseconds for which nothing has been read: everything that was in memory when they began still is, as far as
     /// this pool has met it. 0 while something is being read.
-    pub(super) fn quiet_us(&self, now_us: u64) -> u64 {
+    pub(super) fn idle_us(&self, now_us: u64) -> u64 {
         match self.shared.count.load(Ordering::Acquire) {
-            0 => self.shared.last.since(now_us).unwrap_or(u64::MAX),
+            0 => self
+                .shared
+                .last_change
+                .elapsed_us(now_us)
+                .unwrap_or(u64::MAX),
             _ => 0,
         }
     }
 
     /// Somebody had to wait for a disk without a reading of this pool.
-    pub(super) fn note_waited(&self, now_us: u64) {
-        self.shared.last.note(now_us);
-        self.shared.waited.note(now_us);
+    pub(super) fn record_wait(&self, now_us: u64) {
+        self.shared.last_change.record(now_us);
+        self.shared.last_wait.record(now_us);
     }
 
     /// Microseconds since nobody had to; the largest number for never.
-    pub(super) fn waited_us(&self, now_us: u64) -> u64 {
-        self.shared.waited.since(now_us).unwrap_or(u64::MAX)
+    pub(super) fn since_wait_us(&self, now_us: u64) -> u64 {
+        self.shared.last_wait.elapsed_us(now_us).unwrap_or(u64::MAX)
     }
 
     /// Whether that was less than `span_us` before: what was found out until then may be wrong.
     pub(super) fn has_waited_within(&self, span_us: u64, now_us: u64) -> bool {
-        self.shared.waited.is_within(span_us, now_us)
+        self.shared.last_wait.is_within(span_us, now_us)
     }
 
     /// Takes room for `len` bytes that so many wait for; less of it when there is little left.
-    pub(super) fn claim(&self, len: u64, waiters: usize) -> Claim {
-        Held::claim(&self.shared.held, len, waiters)
+    pub(super) fn claim_memory(&self, len: u64, waiters: usize) -> MemoryClaim {
+        ReadMemory::claim_bytes(&self.shared.memory, len, waiters)
     }
 
     pub(super) fn is_memory_scarce(&self) -> bool {
-        self.shared.held.bytes.load(Ordering::Relaxed) > HELD_BYTES_MAX / 2
+        self.shared.memory.bytes.load(Ordering::Relaxed) > MAX_READ_MEMORY / 2
     }
 
-    pub(super) fn facts(&self, file: &FileIdentity) -> Option<Facts> {
+    pub(super) fn facts(&self, file: &FileIdentity) -> Option<ResidencyFacts> {
         self.lock_facts().get(&(file.mount, file.access)).copied()
     }
 
-    pub(super) fn learn(&self, file: &FileIdentity, found: Facts) {
+    pub(super) fn remember_facts(&self, file: &FileIdentity, found: ResidencyFacts) {
         let mut facts = self.lock_facts();
-        if facts.len() >= OWNERS_MAX
+        if facts.len() >= MAX_OWNERS
             && let Some(any) = facts.keys().next().copied()
         {
             // If it is in use it is soon found out again.
@@ -207,54 +216,59 @@ impl Reads {
         facts.insert((file.mount, file.access), found);
     }
 
-    pub(super) fn unlearn(&self, file: &FileIdentity) {
+    pub(super) fn forget_facts(&self, file: &FileIdentity) {
         self.lock_facts().remove(&(file.mount, file.access));
     }
 
     /// What was seen of a file, by whatever descriptor.
-    pub(super) fn seen(&self, file: FileIdentity) -> Arc<Seen> {
-        let mut all = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(super) fn read_history(&self, file: FileIdentity) -> Arc<ReadHistory> {
+        let mut all = self
+            .read_history
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if let Some(seen) = all.get(&file).and_then(Weak::upgrade) {
             return seen;
         }
-        if all.len() >= SEEN_FILES && all.len() == all.capacity() {
+        if all.len() >= READ_HISTORY_FILES && all.len() == all.capacity() {
             all.retain(|_, seen| seen.strong_count() > 0);
         }
-        let seen = Arc::new(Seen::new(file.bytes));
+        let seen = Arc::new(ReadHistory::new(file.bytes));
         all.insert(file, Arc::downgrade(&seen));
         seen
     }
 
-    fn lock_facts(&self) -> MutexGuard<'_, HashMap<(MountId, FileAccess), Facts>> {
+    fn lock_facts(&self) -> MutexGuard<'_, HashMap<(MountId, FileAccess), ResidencyFacts>> {
         self.facts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Flights> {
-        self.flights.lock().unwrap_or_else(PoisonError::into_inner)
+impl SharedReads {
+    fn lock(&self) -> MutexGuard<'_, ReadsInFlight> {
+        self.in_flight
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Owners (and permissions) on file systems that are remembered: more than most machines have.
-const OWNERS_MAX: usize = 4096;
+const MAX_OWNERS: usize = 4096;
 
 /// Files of which it is remembered what was seen before it is looked which of them nobody has open any more.
-const SEEN_FILES: usize = 1024;
+const READ_HISTORY_FILES: usize = 1024;
 
 /// A reading, for one who waits for it.
 #[derive(Debug)]
-pub(super) struct Flight {
+pub(super) struct ReadHandle {
     /// Under which the pool's queue knows it.
     pub(super) id: ReadId<FileKey>,
     /// How many have found it so far, with this one; 0 for the one who began it.
-    pub(super) found_by: usize,
-    result: watch::Receiver<Option<Landed>>,
+    pub(super) joined_count: usize,
+    result: watch::Receiver<Option<ReadResult>>,
 }
 
-impl Flight {
+impl ReadHandle {
     /// What was read; `None` when the reading was lost.
-    pub(super) async fn outcome(&mut self) -> Option<Landed> {
+    pub(super) async fn wait(&mut self) -> Option<ReadResult> {
         let landed = self.result.wait_for(Option::is_some).await.ok()?;
         landed.clone()
     }
@@ -267,21 +281,21 @@ impl Flight {
 
 /// A reading, for the job that makes it. Its entry goes with it.
 #[derive(Debug)]
-pub(super) struct Landing {
-    shared: Arc<Shared>,
+pub(super) struct ReadCompletion {
+    shared: Arc<SharedReads>,
     /// As in [`Reads`].
     made_at: Instant,
-    place: (FileKey, u64),
+    chunk_key: (FileKey, u64),
     number: u64,
-    give: watch::Sender<Option<Landed>>,
+    sender: watch::Sender<Option<ReadResult>>,
 }
 
-impl Landing {
+impl ReadCompletion {
     /// Ends the reading and hands over what it brought.
-    pub(super) fn land(self, outcome: Result<Outcome, Arc<io::Error>>) {
+    pub(super) fn complete(self, outcome: Result<ReadData, Arc<io::Error>>) {
         // First the entry: who comes now finds the pages in memory.
         self.remove();
-        self.give.send_replace(Some(outcome.map(Arc::new)));
+        self.sender.send_replace(Some(outcome.map(Arc::new)));
     }
 
     /// Whether somebody still waits for it. If not it is over: nobody finds it any more.
@@ -297,28 +311,28 @@ impl Landing {
     /// How many wait for it.
     pub(super) fn waiters(&self) -> usize {
         // One receiver is the entry's own; others are made from it under the lock of all readings only.
-        self.give.receiver_count().saturating_sub(1)
+        self.sender.receiver_count().saturating_sub(1)
     }
 
     fn remove(&self) {
         self.remove_from(&mut self.shared.lock());
     }
 
-    fn remove_from(&self, flights: &mut Flights) {
-        if let Some(entries) = flights.get_mut(&self.place)
+    fn remove_from(&self, flights: &mut ReadsInFlight) {
+        if let Some(entries) = flights.get_mut(&self.chunk_key)
             && let Some(index) = entries.iter().position(|e| e.number == self.number)
         {
             entries.swap_remove(index);
-            self.shared.last.note(us_since(self.made_at));
+            self.shared.last_change.record(micros_since(self.made_at));
             self.shared.count.fetch_sub(1, Ordering::Release);
             if entries.is_empty() {
-                flights.remove(&self.place);
+                flights.remove(&self.chunk_key);
             }
         }
     }
 }
 
-impl Drop for Landing {
+impl Drop for ReadCompletion {
     fn drop(&mut self) {
         self.remove();
     }
@@ -326,19 +340,19 @@ impl Drop for Landing {
 
 /// What a reading brought.
 #[derive(Debug)]
-pub(super) struct Outcome {
+pub(super) struct ReadData {
     start: u64,
     bytes: Bytes,
     /// It brought less than it was to, because the file ends there.
     is_end: bool,
 }
 
-impl Outcome {
-    pub(super) fn new(start: u64, bytes: Vec<u8>, claim: Claim) -> Self {
+impl ReadData {
+    pub(super) fn new(start: u64, bytes: Vec<u8>, claim: MemoryClaim) -> Self {
         Self {
             start,
             is_end: (bytes.len() as u64) < claim.bytes,
-            bytes: hold(bytes, claim),
+            bytes: into_accounted_bytes(bytes, claim),
         }
     }
 
@@ -361,10 +375,10 @@ impl Outcome {
 }
 
 /// `bytes`, which take no more than `claim`, with the room that they take.
-pub(super) fn hold(mut bytes: Vec<u8>, mut claim: Claim) -> Bytes {
+pub(super) fn into_accounted_bytes(mut bytes: Vec<u8>, mut claim: MemoryClaim) -> Bytes {
     bytes.shrink_to_fit();
     claim.shrink(bytes.len() as u64);
-    Bytes::from_owner(Buffer {
+    Bytes::from_owner(AccountedBuffer {
         bytes,
         _claim: claim,
     })
@@ -372,12 +386,12 @@ pub(super) fn hold(mut bytes: Vec<u8>, mut claim: Claim) -> Bytes {
 
 /// What was read, with the room that it takes.
 #[derive(Debug)]
-struct Buffer {
+struct AccountedBuffer {
     bytes: Vec<u8>,
-    _claim: Claim,
+    _claim: MemoryClaim,
 }
 
-impl AsRef<[u8]> for Buffer {
+impl AsRef<[u8]> for AccountedBuffer {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
@@ -385,27 +399,27 @@ impl AsRef<[u8]> for Buffer {
 
 /// The bytes that were read and are not let go, all together.
 #[derive(Debug, Default)]
-struct Held {
+struct ReadMemory {
     bytes: AtomicU64,
 }
 
 /// How much memory a pool's readings take in whole chunks: two for each of 32 threads, one that fills
 /// and one on its way out, and as much again for clients that take theirs slowly. Past the half of it
 /// senders that have to wait let theirs go ([`super::DiskFile::is_memory_scarce`]); past all of it
-/// readings are of [`SMALL_BYTES`] for each who waits for them, so that a client costs what two buffers of a usual server
+/// readings are of [`SMALL_READ_BYTES`] for each who waits for them, so that a client costs what two buffers of a usual server
 /// do.
-const HELD_BYTES_MAX: u64 = 64 * 1024 * 1024;
+const MAX_READ_MEMORY: u64 = 64 * 1024 * 1024;
 
-impl Held {
-    fn claim(this: &Arc<Self>, len: u64, waiters: usize) -> Claim {
-        let is_room = this.bytes.load(Ordering::Relaxed) + len <= HELD_BYTES_MAX;
+impl ReadMemory {
+    fn claim_bytes(this: &Arc<Self>, len: u64, waiters: usize) -> MemoryClaim {
+        let is_room = this.bytes.load(Ordering::Relaxed) + len <= MAX_READ_MEMORY;
         let bytes = match is_room {
             true => len,
-            false => len.min(SMALL_BYTES.saturating_mul(waiters.max(1) as u64)),
+            false => len.min(SMALL_READ_BYTES.saturating_mul(waiters.max(1) as u64)),
         };
         this.bytes.fetch_add(bytes, Ordering::Relaxed);
-        Claim {
-            held: Arc::clone(this),
+        MemoryClaim {
+            memory: Arc::clone(this),
             bytes,
         }
     }
@@ -413,12 +427,12 @@ impl Held {
 
 /// Room for some bytes; given back with it.
 #[derive(Debug)]
-pub(super) struct Claim {
-    held: Arc<Held>,
+pub(super) struct MemoryClaim {
+    memory: Arc<ReadMemory>,
     bytes: u64,
 }
 
-impl Claim {
+impl MemoryClaim {
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -426,14 +440,14 @@ impl Claim {
     /// Gives back what is more than `bytes`.
     fn shrink(&mut self, bytes: u64) {
         let spare = self.bytes.saturating_sub(bytes);
-        self.held.bytes.fetch_sub(spare, Ordering::Relaxed);
+        self.memory.bytes.fetch_sub(spare, Ordering::Relaxed);
         self.bytes -= spare;
     }
 }
 
-impl Drop for Claim {
+impl Drop for MemoryClaim {
     fn drop(&mut self) {
-        self.held.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.memory.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 

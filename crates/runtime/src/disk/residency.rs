@@ -1,14 +1,14 @@
 //! How to find out what of a file is in memory without waiting for its disk.
 //!
-//! Called by `disk` on the loop, except [`find_out`], which a pool runs once for the files of an owner on a file system.
+//! Called by `disk` on the loop, except [`detect_method`], which a pool runs once for the files of an owner on a file system.
 //! Two calls tell together: `cachestat` counts pages cheaply but takes those for present whose reading is
 //! still under way, and `sendfile` would wait for them; reading one byte with `RWF_NOWAIT` notices
 //! that, but begins to read what is missing, on the loop. So bytes are tried only where all pages are
 //! counted. Before Linux 6.5, and in the layers of a container, `mincore` of a [`Mapping`] takes their place. Both
 //! tell those only who own a file or may write it: of others' what was read or sent without a wait counts as there, for
 //! a second (`seen`).
-//! What was found to be there is not asked about again for some milliseconds ([`Asked`]), and for
-//! seconds by a page or two only, as long as nothing has to be read ([`Whole`]): a loop that trusts too much waits for
+//! What was found to be there is not asked about again for some milliseconds ([`RecentAnswers`]), and for
+//! seconds by a page or two only, as long as nothing has to be read ([`ResidentChunks`]): a loop that trusts too much waits for
 //! the disk once, notices that (`waits`), and counts again.
 //!
 //! Measured on Linux 6.18: counting 512 kB takes 0.5 us (large folios) to 4 us (single pages), by `mincore` 3 us,
@@ -24,63 +24,63 @@ use penstock_sys::page_cache::{self, FileSystemKind, ResidencyMapping};
 
 /// How the files of an owner on a file system can be asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Means {
+pub(super) enum ResidencyMethod {
     /// Not known yet: the first reading in the pool finds out.
     Unknown,
     /// Need not be asked: it has no disk.
-    Memory,
+    InMemory,
     /// By counting pages, then trying bytes.
-    Counted,
+    Cachestat,
     /// By a place in the address space.
-    Mapped,
+    Mincore,
     /// Not at all, but they are on a local disk: what was just read or sent of them is there.
-    Seen,
+    RecentlyRead,
     /// By trying to read only; sending from the page cache might wait.
-    Tried,
+    Probe,
     /// Not at all: everything is read in the pool.
-    Never,
+    Unavailable,
 }
 
 /// What is known of the files of an owner on a file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Facts {
-    pub(super) means: Means,
+pub(super) struct ResidencyFacts {
+    pub(super) method: ResidencyMethod,
     /// A file's number is its own there, so that readings by several descriptors are known to be of one
     /// file.
     pub(super) has_inodes: bool,
 }
 
-impl Facts {
+impl ResidencyFacts {
     pub(super) const UNKNOWN: Self = Self {
-        means: Means::Unknown,
+        method: ResidencyMethod::Unknown,
         has_inodes: false,
     };
 
     pub(super) fn to_bits(self) -> u8 {
-        let means = match self.means {
-            Means::Unknown => 0,
-            Means::Memory => 1,
-            Means::Counted => 2,
-            Means::Tried => 3,
-            Means::Never => 4,
-            Means::Mapped => 5,
-            Means::Seen => 6,
+        let means = match self.method {
+            ResidencyMethod::Unknown => 0,
+            ResidencyMethod::InMemory => 1,
+            ResidencyMethod::Cachestat => 2,
+            ResidencyMethod::Probe => 3,
+            ResidencyMethod::Unavailable => 4,
+            ResidencyMethod::Mincore => 5,
+            ResidencyMethod::RecentlyRead => 6,
         };
         means | u8::from(self.has_inodes) << 7
     }
 
     pub(super) fn from_bits(bits: u8) -> Self {
         let means = match bits & 0x7f {
-            1 => Means::Memory,
-            2 => Means::Counted,
-            3 => Means::Tried,
-            4 => Means::Never,
-            5 => Means::Mapped,
-            6 => Means::Seen,
-            _ => Means::Unknown,
+            1 => ResidencyMethod::InMemory,
+            2 => ResidencyMethod::Cachestat,
+            3 => ResidencyMethod::Probe,
+            4 => ResidencyMethod::Unavailable,
+            5 => ResidencyMethod::Mincore,
+            6 => ResidencyMethod::RecentlyRead,
+            _ => ResidencyMethod::Unknown,
         };
         Self {
-            means,
+            method: means,
             has_inodes: bits & 0x80 != 0,
         }
     }
@@ -88,42 +88,50 @@ impl Facts {
 
 /// What was found out about a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum DetectedFacts {
     /// It holds for all files of its owner there.
-    OfAll(Facts),
+    AllFiles(ResidencyFacts),
     /// It may be of this one, or of this moment, only.
-    OfOne(Facts),
+    ThisFile(ResidencyFacts),
 }
 
 /// Finds out how a file's residency can be asked, when `len` bytes at `at` have just been read; `map` maps it. May
 /// block: for a pool.
-pub(super) fn find_out<'m>(
+pub(super) fn detect_method<'m>(
     file: &File,
     kind: FileSystemKind,
     (at, len): (u64, usize),
     map: impl Fn() -> Result<&'m ResidencyMapping, io::ErrorKind>,
-) -> Found {
+) -> DetectedFacts {
     use io::ErrorKind::{PermissionDenied, Unsupported};
     let has_inodes = kind == FileSystemKind::Disk;
-    let found = |means| Found::OfAll(Facts { means, has_inodes });
-    let is_counted = || is_ready(file, at).is_ok() && is_counted(file, at, 1).unwrap_or(false);
+    let found = |means| {
+        DetectedFacts::AllFiles(ResidencyFacts {
+            method: means,
+            has_inodes,
+        })
+    };
+    let is_counted =
+        || is_byte_ready(file, at).is_ok() && are_pages_cached(file, at, 1).unwrap_or(false);
     match kind {
-        FileSystemKind::Memory => found(Means::Memory),
+        FileSystemKind::Memory => found(ResidencyMethod::InMemory),
         // An empty piece tells nothing.
-        _ if len == 0 => found(Means::Unknown),
-        FileSystemKind::Disk if is_counted() => found(Means::Counted),
+        _ if len == 0 => found(ResidencyMethod::Unknown),
+        FileSystemKind::Disk if is_counted() => found(ResidencyMethod::Cachestat),
         FileSystemKind::Disk | FileSystemKind::Layered => match map() {
-            Ok(map) if map.cached_prefix(at, 1).is_ok_and(|len| len > 0) => found(Means::Mapped),
-            Err(PermissionDenied | Unsupported) => found(Means::Seen),
+            Ok(map) if map.cached_prefix(at, 1).is_ok_and(|len| len > 0) => {
+                found(ResidencyMethod::Mincore)
+            }
+            Err(PermissionDenied | Unsupported) => found(ResidencyMethod::RecentlyRead),
             // Pages that were read this moment are not seen where they never will be (ZFS, DAX), or went at once.
-            Ok(_) | Err(_) => Found::OfOne(Facts {
-                means: Means::Seen,
+            Ok(_) | Err(_) => DetectedFacts::ThisFile(ResidencyFacts {
+                method: ResidencyMethod::RecentlyRead,
                 has_inodes,
             }),
         },
         // Of the others, to send from memory may ask a server, but a try to read keeps its promise.
-        FileSystemKind::Other if is_ready(file, at).is_ok() => found(Means::Tried),
-        FileSystemKind::Other => found(Means::Never),
+        FileSystemKind::Other if is_byte_ready(file, at).is_ok() => found(ResidencyMethod::Probe),
+        FileSystemKind::Other => found(ResidencyMethod::Unavailable),
     }
 }
 
@@ -131,7 +139,7 @@ pub(super) fn find_out<'m>(
 ///
 /// # Errors
 /// When the kernel does not tell.
-pub(super) fn mapped_prefix(map: &ResidencyMapping, at: u64, len: u64) -> io::Result<u64> {
+pub(super) fn mapped_prefix_bytes(map: &ResidencyMapping, at: u64, len: u64) -> io::Result<u64> {
     let found = map.cached_prefix(at, len)?;
     Ok(if found < len {
         found - found % STEP_BYTES
@@ -145,15 +153,15 @@ pub(super) fn mapped_prefix(map: &ResidencyMapping, at: u64, len: u64) -> io::Re
 ///
 /// # Errors
 /// When pages cannot be counted.
-pub(super) fn counted_prefix(file: &File, at: u64, len: u64) -> io::Result<u64> {
-    if len == 0 || is_counted(file, at, len)? {
+pub(super) fn cached_prefix_bytes(file: &File, at: u64, len: u64) -> io::Result<u64> {
+    if len == 0 || are_pages_cached(file, at, len)? {
         return Ok(len);
     }
     // `all_to` steps are there, not all of `missing_to` are.
     let (mut all_to, mut missing_to) = (0, len.div_ceil(STEP_BYTES));
     while missing_to - all_to > 1 {
         let middle = all_to.midpoint(missing_to);
-        match is_counted(file, at, middle * STEP_BYTES)? {
+        match are_pages_cached(file, at, middle * STEP_BYTES)? {
             true => all_to = middle,
             false => missing_to = middle,
         }
@@ -165,7 +173,7 @@ pub(super) fn counted_prefix(file: &File, at: u64, len: u64) -> io::Result<u64> 
 ///
 /// # Errors
 /// When pages cannot be counted.
-pub(super) fn is_counted(file: &File, at: u64, len: u64) -> io::Result<bool> {
+pub(super) fn are_pages_cached(file: &File, at: u64, len: u64) -> io::Result<bool> {
     let page = page_cache::page_bytes();
     let pages = (at + len).div_ceil(page) - at / page;
     Ok(page_cache::cached_pages(file, at, len)? >= pages)
@@ -176,11 +184,11 @@ pub(super) fn is_counted(file: &File, at: u64, len: u64) -> io::Result<bool> {
 ///
 /// # Errors
 /// When the file system does not take the question.
-pub(super) fn ready_prefix(file: &File, at: u64, len: u64) -> io::Result<u64> {
+pub(super) fn ready_prefix_bytes(file: &File, at: u64, len: u64) -> io::Result<u64> {
     let mut ready = 0;
     while ready < len {
         let step = STEP_BYTES.min(len - ready);
-        if !is_ready(file, at + ready + step - 1)? {
+        if !is_byte_ready(file, at + ready + step - 1)? {
             break;
         }
         ready += step;
@@ -192,7 +200,7 @@ pub(super) fn ready_prefix(file: &File, at: u64, len: u64) -> io::Result<u64> {
 ///
 /// # Errors
 /// When the file system does not take the question.
-pub(super) fn is_ready(file: &File, at: u64) -> io::Result<bool> {
+pub(super) fn is_byte_ready(file: &File, at: u64) -> io::Result<bool> {
     match file::read_at_if_cached(file, &mut [0], at) {
         Ok(count) => Ok(count > 0),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
@@ -206,23 +214,26 @@ pub(super) const STEP_BYTES: u64 = 64 * 1024;
 /// The chunks of a file of which each step was once seen to be there. A page that is there stays whole
 /// until it is dropped, so that a chunk that is all counted again needs fewer tries.
 #[derive(Debug, Default)]
-pub(super) struct Proven {
+pub(super) struct VerifiedChunks {
     /// A bit for each of the first chunks (32 MB).
     first: AtomicU64,
     /// For those behind them.
-    more: OnceLock<Box<[AtomicU64; MORE_WORDS]>>,
+    more: OnceLock<Box<[AtomicU64; LATER_WORDS]>>,
 }
 
 /// With the first word, 2 GB of a file; what is behind that is tried in full each time.
-const MORE_WORDS: usize = 63;
+const LATER_WORDS: usize = 63;
 
-impl Proven {
+impl VerifiedChunks {
     pub(super) fn has(&self, chunk: u64) -> bool {
         let word = match chunk {
             0..64 => Some(&self.first),
-            _ => self.more.get().and_then(|more| more.get(later_word(chunk))),
+            _ => self
+                .more
+                .get()
+                .and_then(|more| more.get(later_word_index(chunk))),
         };
-        word.is_some_and(|word| word.load(Ordering::Relaxed) & bit(chunk) != 0)
+        word.is_some_and(|word| word.load(Ordering::Relaxed) & chunk_bit(chunk) != 0)
     }
 
     pub(super) fn add(&self, chunk: u64) {
@@ -230,67 +241,70 @@ impl Proven {
             0..64 => Some(&self.first),
             _ => self
                 .more
-                .get_or_init(|| Box::new([const { AtomicU64::new(0) }; MORE_WORDS]))
-                .get(later_word(chunk)),
+                .get_or_init(|| Box::new([const { AtomicU64::new(0) }; LATER_WORDS]))
+                .get(later_word_index(chunk)),
         };
         if let Some(word) = word {
-            word.fetch_or(bit(chunk), Ordering::Relaxed);
+            word.fetch_or(chunk_bit(chunk), Ordering::Relaxed);
         }
     }
 
     pub(super) fn forget(&self, chunk: u64) {
         let word = match chunk {
             0..64 => Some(&self.first),
-            _ => self.more.get().and_then(|more| more.get(later_word(chunk))),
+            _ => self
+                .more
+                .get()
+                .and_then(|more| more.get(later_word_index(chunk))),
         };
         if let Some(word) = word {
-            word.fetch_and(!bit(chunk), Ordering::Relaxed);
+            word.fetch_and(!chunk_bit(chunk), Ordering::Relaxed);
         }
     }
 }
 
 /// The last answers about chunks that were all there, while they are fresh.
 #[derive(Debug, Default)]
-pub(super) struct Asked {
+pub(super) struct RecentAnswers {
     /// Each from the highest bit: 36 bits of microseconds, 20 of the chunk's number, 8 of how much of it,
     /// in units of 4 kB. One word, so that loops need no lock; 0 is none. A chunk's place is its number's rest.
-    packed: [AtomicU64; ANSWERS],
+    packed: [AtomicU64; RECENT_ANSWERS],
 }
 
 /// Answers that a file remembers: enough for all chunks of one of 16 MB.
-const ANSWERS: usize = 32;
+const RECENT_ANSWERS: usize = 32;
 
 /// How long an answer stands for all who ask, unless somebody had to wait since. Pages that were found are about to be sent,
 /// or were a moment ago, which makes them the last to go: for that the kernel takes seconds, unless somebody drops them on purpose. A file that
 /// many want is asked about 50 times a second, one that one client wants before each piece.
-pub(super) const FRESH_US: u64 = 20_000;
+pub(super) const ANSWER_TIME_US: u64 = 20_000;
 
 const UNIT_BYTES: u64 = 4096;
 const TIME_MASK: u64 = (1 << 36) - 1;
 const CHUNK_MASK: u64 = (1 << 20) - 1;
 
-impl Asked {
+impl RecentAnswers {
     /// Notes, `now_us` on a clock of the caller's, that the first `len` bytes of a chunk are there.
-    pub(super) fn note(&self, chunk: u64, len: u64, now_us: u64) {
+    pub(super) fn record(&self, chunk: u64, len: u64, now_us: u64) {
         let units = len.div_ceil(UNIT_BYTES);
         if chunk <= CHUNK_MASK && units <= 0xff {
             let packed = (now_us & TIME_MASK) << 28 | chunk << 8 | units;
-            self.place(chunk).store(packed, Ordering::Relaxed);
+            self.slot(chunk).store(packed, Ordering::Relaxed);
         }
     }
 
-    fn place(&self, chunk: u64) -> &AtomicU64 {
+    fn slot(&self, chunk: u64) -> &AtomicU64 {
         #[expect(clippy::cast_possible_truncation, reason = "the rest is below 32")]
-        let place = (chunk % ANSWERS as u64) as usize;
+        let place = (chunk % RECENT_ANSWERS as u64) as usize;
         &self.packed[place]
     }
 
     /// Whether the first `len` bytes of the chunk were just seen to be there.
     pub(super) fn covers(&self, chunk: u64, len: u64, now_us: u64) -> bool {
-        let packed = self.place(chunk).load(Ordering::Relaxed);
+        let packed = self.slot(chunk).load(Ordering::Relaxed);
         let (at, known, units) = (packed >> 28, packed >> 8 & CHUNK_MASK, packed & 0xff);
         let age = (now_us & TIME_MASK).wrapping_sub(at) & TIME_MASK;
-        known == chunk && len.div_ceil(UNIT_BYTES) <= units && age < FRESH_US
+        known == chunk && len.div_ceil(UNIT_BYTES) <= units && age < ANSWER_TIME_US
     }
 }
 
@@ -301,27 +315,27 @@ impl Asked {
 /// milliseconds, 16 of which region it is of those that share the word, and a bit for each chunk. All of them
 /// have been seen since that time; a later one begins the word anew.
 #[derive(Debug, Default)]
-pub(super) struct Whole {
+pub(super) struct ResidentChunks {
     /// Of the first regions (64 MB).
     first: [AtomicU64; FIRST_REGIONS],
     /// Those behind them share these (1 GB).
-    more: OnceLock<Box<[AtomicU64; MORE_REGIONS]>>,
+    more: OnceLock<Box<[AtomicU64; LATER_REGIONS]>>,
 }
 
 const FIRST_REGIONS: usize = 8;
-const MORE_REGIONS: usize = 128;
+const LATER_REGIONS: usize = 128;
 const REGION_CHUNKS: u64 = 16;
 
-/// How long ago they may have been seen: see [`FRESH_US`].
-const WHOLE_MS: u64 = 5000;
+/// How long ago they may have been seen: see [`ANSWER_TIME_US`].
+const RESIDENT_TIME_MS: u64 = 5000;
 
-const WHOLE_TIME_MASK: u64 = (1 << 32) - 1;
+const RESIDENT_TIME_MASK: u64 = (1 << 32) - 1;
 const TAG_MASK: u64 = (1 << 16) - 1;
 
-impl Whole {
+impl ResidentChunks {
     /// Notes, `now_us` on a clock of the caller's, that all of a chunk is there. What was noted before the last
     /// `quiet_us` microseconds, in which nothing was read, counts no more.
-    pub(super) fn note(&self, chunk: u64, now_us: u64, quiet_us: u64) {
+    pub(super) fn record(&self, chunk: u64, now_us: u64, quiet_us: u64) {
         let region = chunk / REGION_CHUNKS;
         let (word, tag) = match self.word(region) {
             Some(found) => found,
@@ -329,12 +343,12 @@ impl Whole {
                 let more = self
                     .more
                     .get_or_init(|| Box::new([const { AtomicU64::new(0) }; _]));
-                later(more, region)
+                later_region_word(more, region)
             }
         };
-        let (now, bit) = (milliseconds(now_us), 1 << (chunk % REGION_CHUNKS));
+        let (now, bit) = (packed_milliseconds(now_us), 1 << (chunk % REGION_CHUNKS));
         let known = word.load(Ordering::Relaxed);
-        let next = match is_of(known, tag, now, quiet_us) {
+        let next = match is_current_word(known, tag, now, quiet_us) {
             true => known | bit,
             false => now << 32 | tag << 16 | bit,
         };
@@ -348,7 +362,7 @@ impl Whole {
         };
         let known = word.load(Ordering::Relaxed);
         let is_noted = known & 1 << (chunk % REGION_CHUNKS) != 0;
-        is_noted && is_of(known, tag, milliseconds(now_us), quiet_us)
+        is_noted && is_current_word(known, tag, packed_milliseconds(now_us), quiet_us)
     }
 
     /// The word of a region, and its tag there, which is never 0.
@@ -356,43 +370,43 @@ impl Whole {
         let place = usize::try_from(region).unwrap_or(usize::MAX);
         match self.first.get(place) {
             Some(word) => Some((word, 1)),
-            None => self.more.get().map(|more| later(more, region)),
+            None => self.more.get().map(|more| later_region_word(more, region)),
         }
     }
 }
 
-fn later(more: &[AtomicU64; MORE_REGIONS], region: u64) -> (&AtomicU64, u64) {
-    let words = MORE_REGIONS as u64;
+fn later_region_word(more: &[AtomicU64; LATER_REGIONS], region: u64) -> (&AtomicU64, u64) {
+    let words = LATER_REGIONS as u64;
     let place = usize::try_from(region % words).unwrap_or_default();
     // Those that are 64 TB apart are taken for one another.
     (&more[place], region / words % TAG_MASK + 1)
 }
 
 /// A time as a word has it.
-fn milliseconds(now_us: u64) -> u64 {
-    (now_us / 1000) & WHOLE_TIME_MASK
+fn packed_milliseconds(now_us: u64) -> u64 {
+    (now_us / 1000) & RESIDENT_TIME_MASK
 }
 
 /// Whether a word is of the region with that tag, and of a time that still counts.
-fn is_of(word: u64, tag: u64, now: u64, quiet_us: u64) -> bool {
-    let age = now.wrapping_sub(word >> 32) & WHOLE_TIME_MASK;
-    word >> 16 & TAG_MASK == tag && age < WHOLE_MS.min(quiet_us / 1000)
+fn is_current_word(word: u64, tag: u64, now: u64, quiet_us: u64) -> bool {
+    let age = now.wrapping_sub(word >> 32) & RESIDENT_TIME_MASK;
+    word >> 16 & TAG_MASK == tag && age < RESIDENT_TIME_MS.min(quiet_us / 1000)
 }
 
 /// When something was last found out, shared by all loops without a lock.
 #[derive(Debug, Default)]
-pub(super) struct Moment {
+pub(super) struct AtomicMoment {
     /// Microseconds on a clock of the caller's; 0 is never.
     at_us: AtomicU64,
 }
 
-impl Moment {
-    pub(super) fn note(&self, now_us: u64) {
+impl AtomicMoment {
+    pub(super) fn record(&self, now_us: u64) {
         self.at_us.store(now_us.max(1), Ordering::Relaxed);
     }
 
     /// How long ago that was; `None` for never.
-    pub(super) fn since(&self, now_us: u64) -> Option<u64> {
+    pub(super) fn elapsed_us(&self, now_us: u64) -> Option<u64> {
         match self.at_us.load(Ordering::Relaxed) {
             0 => None,
             at_us => Some(now_us.saturating_sub(at_us)),
@@ -401,17 +415,17 @@ impl Moment {
 
     /// Whether that was less than `span_us` before.
     pub(super) fn is_within(&self, span_us: u64, now_us: u64) -> bool {
-        self.since(now_us)
+        self.elapsed_us(now_us)
             .is_some_and(|since_us| since_us < span_us)
     }
 }
 
-fn bit(chunk: u64) -> u64 {
+fn chunk_bit(chunk: u64) -> u64 {
     1 << (chunk % 64)
 }
 
 /// The place in `more`; one beyond its end for what is not remembered.
-fn later_word(chunk: u64) -> usize {
+fn later_word_index(chunk: u64) -> usize {
     usize::try_from(chunk / 64 - 1).unwrap_or(usize::MAX)
 }
 
@@ -421,20 +435,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_found_out_by_chance_is_of_one_file_only() {
+    fn a_result_of_one_file_is_not_taken_for_all() {
         use std::io::Write;
 
         let mut disk = file::unnamed_temp_file(&std::env::temp_dir()).unwrap();
         disk.write_all(&[1; 5000]).unwrap();
         disk.sync_all().unwrap();
-        let find = |kind, refused| find_out(&disk, kind, (0, 1), || Err(refused));
-        let facts = |means, has_inodes| Facts { means, has_inodes };
-        let layered = facts(Means::Seen, false);
+        let find = |kind, refused| detect_method(&disk, kind, (0, 1), || Err(refused));
+        let facts = |means, has_inodes| ResidencyFacts {
+            method: means,
+            has_inodes,
+        };
+        let layered = facts(ResidencyMethod::RecentlyRead, false);
         for (refused, expected) in [
-            (io::ErrorKind::PermissionDenied, Found::OfAll(layered)),
-            (io::ErrorKind::Unsupported, Found::OfAll(layered)),
-            (io::ErrorKind::QuotaExceeded, Found::OfOne(layered)),
-            (io::ErrorKind::OutOfMemory, Found::OfOne(layered)),
+            (
+                io::ErrorKind::PermissionDenied,
+                DetectedFacts::AllFiles(layered),
+            ),
+            (io::ErrorKind::Unsupported, DetectedFacts::AllFiles(layered)),
+            (
+                io::ErrorKind::QuotaExceeded,
+                DetectedFacts::ThisFile(layered),
+            ),
+            (io::ErrorKind::OutOfMemory, DetectedFacts::ThisFile(layered)),
         ] {
             assert_eq!(
                 find(FileSystemKind::Layered, refused),
@@ -443,35 +466,44 @@ mod tests {
             );
         }
         let memory = find(FileSystemKind::Memory, io::ErrorKind::Other);
-        assert_eq!(memory, Found::OfAll(facts(Means::Memory, false)));
+        assert_eq!(
+            memory,
+            DetectedFacts::AllFiles(facts(ResidencyMethod::InMemory, false))
+        );
         // What is behind the mapped part is not there, as a page that went at once.
         let mapping = ResidencyMapping::new(&disk, 4096).unwrap();
-        let map = |at| find_out(&disk, FileSystemKind::Layered, (at, 1), || Ok(&mapping));
-        assert_eq!(map(0), Found::OfAll(facts(Means::Mapped, false)));
-        assert_eq!(map(4096), Found::OfOne(layered));
+        let map = |at| detect_method(&disk, FileSystemKind::Layered, (at, 1), || Ok(&mapping));
+        assert_eq!(
+            map(0),
+            DetectedFacts::AllFiles(facts(ResidencyMethod::Mincore, false))
+        );
+        assert_eq!(map(4096), DetectedFacts::ThisFile(layered));
     }
 
     #[test]
-    fn facts_are_kept_in_a_byte() {
+    fn facts_fit_in_a_byte() {
         for means in [
-            Means::Unknown,
-            Means::Memory,
-            Means::Counted,
-            Means::Tried,
-            Means::Never,
-            Means::Mapped,
-            Means::Seen,
+            ResidencyMethod::Unknown,
+            ResidencyMethod::InMemory,
+            ResidencyMethod::Cachestat,
+            ResidencyMethod::Probe,
+            ResidencyMethod::Unavailable,
+            ResidencyMethod::Mincore,
+            ResidencyMethod::RecentlyRead,
         ] {
             for has_inodes in [false, true] {
-                let facts = Facts { means, has_inodes };
-                assert_eq!(Facts::from_bits(facts.to_bits()), facts);
+                let facts = ResidencyFacts {
+                    method: means,
+                    has_inodes,
+                };
+                assert_eq!(ResidencyFacts::from_bits(facts.to_bits()), facts);
             }
         }
     }
 
     #[test]
-    fn chunks_are_remembered_one_by_one_as_far_as_there_is_room() {
-        let proven = Proven::default();
+    fn verified_chunks_are_remembered_up_to_a_limit() {
+        let proven = VerifiedChunks::default();
         for chunk in [0, 1, 63, 64, 65, 4095] {
             assert!(!proven.has(chunk), "{chunk}");
             proven.add(chunk);
@@ -487,28 +519,28 @@ mod tests {
     }
 
     #[test]
-    fn what_was_found_out_stands_for_a_while() {
-        let moment = Moment::default();
+    fn a_recorded_moment_expires() {
+        let moment = AtomicMoment::default();
         let is_recent = |now_us| moment.is_within(5000, now_us);
         assert!(!is_recent(0) && !is_recent(10));
         for at_us in [0, 70_000] {
-            moment.note(at_us);
+            moment.record(at_us);
             assert!(is_recent(at_us) && is_recent(at_us + 4999));
             assert!(!is_recent(at_us + 5001));
         }
     }
 
     #[test]
-    fn an_answer_stands_for_a_moment_for_what_it_covers() {
-        let asked = Asked::default();
+    fn recent_answers_cover_their_range_and_expire() {
+        let asked = RecentAnswers::default();
         assert!(!asked.covers(0, 1, 50), "nothing was asked");
-        asked.note(3, 65_537, 1000);
+        asked.record(3, 65_537, 1000);
         for (chunk, len, now_us, expected) in [
             (3, 65_537, 1000, true),
             (3, 69_632, 1099, true),
             (3, 69_633, 1000, false),
-            (3, 1, 1000 + FRESH_US - 1, true),
-            (3, 1, 1000 + FRESH_US, false),
+            (3, 1, 1000 + ANSWER_TIME_US - 1, true),
+            (3, 1, 1000 + ANSWER_TIME_US, false),
             (35, 1, 1000, false),
             (2, 1, 1000, false),
             (3, 1, 999, false),
@@ -520,42 +552,42 @@ mod tests {
             );
         }
         // What has no room in the word is not noted.
-        asked.note(CHUNK_MASK + 1, 1, 2000);
+        asked.record(CHUNK_MASK + 1, 1, 2000);
         assert!(!asked.covers(0, 1, 2000) && !asked.covers(CHUNK_MASK + 1, 1, 2000));
-        asked.note(0, CHUNK_BYTES, TIME_MASK);
+        asked.record(0, CHUNK_BYTES, TIME_MASK);
         assert!(asked.covers(0, CHUNK_BYTES, TIME_MASK + 1));
     }
 
     #[test]
-    fn chunks_that_were_whole_a_moment_ago_are_known_one_by_one() {
+    fn resident_chunks_are_remembered_and_expire() {
         const QUIET: u64 = u64::MAX;
-        let whole = Whole::default();
+        let whole = ResidentChunks::default();
         // In the first regions, behind them, in the same word as that one, and further than anything is.
         let chunks = [0, 15, 16, 127, 128, 128 + 16 * 128, 1 << 40];
         for chunk in chunks {
             assert!(!whole.has(chunk, 5_000_000, QUIET), "{chunk}");
-            whole.note(chunk, 5_000_000, QUIET);
+            whole.record(chunk, 5_000_000, QUIET);
             assert!(whole.has(chunk, 5_000_000, QUIET), "{chunk}");
             assert!(!whole.has(chunk + 1, 5_000_000, QUIET), "{chunk}");
         }
         assert!(!whole.has(128, 5_000_000, QUIET), "another has its word");
-        let last_us = 5_000_000 + WHOLE_MS * 1000 - 1;
+        let last_us = 5_000_000 + RESIDENT_TIME_MS * 1000 - 1;
         // The time is that of the first in a word: what came later ends with it.
-        whole.note(1, last_us, QUIET);
+        whole.record(1, last_us, QUIET);
         assert!(
             whole.has(0, last_us, QUIET)
                 && whole.has(1, last_us, QUIET)
                 && whole.has(15, last_us, QUIET)
         );
         assert!(!whole.has(0, last_us + 1, QUIET) && !whole.has(1, last_us + 1, QUIET));
-        whole.note(1, last_us + 1, QUIET);
+        whole.record(1, last_us + 1, QUIET);
         assert!(whole.has(1, last_us + 1, QUIET) && !whole.has(0, last_us + 1, QUIET));
         assert!(!whole.has(1, 4_999_000, QUIET), "before it");
         // What was seen before the last reading is worth nothing, also not with what was seen after it.
         let now_us = last_us + 100_000;
         assert!(whole.has(1, now_us, 101_000) && !whole.has(1, now_us, 99_000));
         assert!(!whole.has(1, now_us, 0), "something is being read");
-        whole.note(2, now_us, 50_000);
+        whole.record(2, now_us, 50_000);
         assert!(whole.has(2, now_us, 50_000) && !whole.has(1, now_us, QUIET));
     }
 }

@@ -9,28 +9,28 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Wake, Waker};
 
-use super::mail::{Letter, Mailbox};
-use super::turn;
+use super::event_loop;
+use super::mailbox::{LoopMessage, Mailbox};
 
 /// A task's future.
-pub(super) type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+pub(super) type TaskFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The tasks of a loop.
 #[derive(Debug, Default)]
 pub(super) struct Tasks {
-    places: Vec<Place>,
+    slots: Vec<TaskSlot>,
     free: Vec<u32>,
 }
 
 /// A task's place. One that is used again has another generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Key {
+pub(super) struct TaskKey {
     index: u32,
     generation: u32,
 }
 
 #[derive(Debug, Default)]
-struct Place {
+struct TaskSlot {
     generation: u32,
     /// Away while it is polled.
     task: Option<Task>,
@@ -38,23 +38,23 @@ struct Place {
 
 /// One task.
 pub(super) struct Task {
-    pub(super) work: Work,
+    pub(super) future: TaskFuture,
     pub(super) waker: Waker,
-    head: Arc<Head>,
+    header: Arc<TaskHeader>,
 }
 
 /// What a task is woken by.
 #[derive(Debug)]
-pub(super) struct Head {
-    home: Arc<Mailbox>,
-    key: Key,
+pub(super) struct TaskHeader {
+    mailbox: Arc<Mailbox>,
+    key: TaskKey,
     /// Whether it stands in the loop's line. Only its loop looks at this.
-    is_in_line: AtomicBool,
+    is_queued: AtomicBool,
     /// Whether a letter of it has not been opened.
     is_posted: AtomicBool,
 }
 
-impl Key {
+impl TaskKey {
     /// The future that a thread runs its loop for.
     pub(super) const MAIN: Self = Self {
         index: u32::MAX,
@@ -65,31 +65,35 @@ impl Key {
 impl Tasks {
     pub(super) const fn new() -> Self {
         Self {
-            places: Vec::new(),
+            slots: Vec::new(),
             free: Vec::new(),
         }
     }
 
     /// Keeps a new task; give its key to whoever polls.
-    pub(super) fn add(&mut self, work: Work, home: &Arc<Mailbox>) -> Key {
+    pub(super) fn add(&mut self, work: TaskFuture, home: &Arc<Mailbox>) -> TaskKey {
         let index = self.free.pop().unwrap_or_else(|| {
-            self.places.push(Place::default());
-            u32::try_from(self.places.len() - 1).expect("fewer tasks than fit in memory")
+            self.slots.push(TaskSlot::default());
+            u32::try_from(self.slots.len() - 1).expect("fewer tasks than fit in memory")
         });
-        let place = &mut self.places[index as usize];
-        let key = Key {
+        let place = &mut self.slots[index as usize];
+        let key = TaskKey {
             index,
             generation: place.generation,
         };
-        let head = Head::new(home, key);
+        let head = TaskHeader::new(home, key);
         let waker = Waker::from(Arc::clone(&head));
-        place.task = Some(Task { work, waker, head });
+        place.task = Some(Task {
+            future: work,
+            waker,
+            header: head,
+        });
         key
     }
 
     /// Takes a task to poll it; `None` when it has ended.
-    pub(super) fn take(&mut self, key: Key) -> Option<Task> {
-        let place = self.places.get_mut(key.index as usize)?;
+    pub(super) fn take(&mut self, key: TaskKey) -> Option<Task> {
+        let place = self.slots.get_mut(key.index as usize)?;
         match place.generation == key.generation {
             true => place.task.take(),
             false => None,
@@ -97,16 +101,16 @@ impl Tasks {
     }
 
     /// Puts one back that waits.
-    pub(super) fn put(&mut self, key: Key, task: Task) {
-        if let Some(place) = self.places.get_mut(key.index as usize) {
+    pub(super) fn put_back(&mut self, key: TaskKey, task: Task) {
+        if let Some(place) = self.slots.get_mut(key.index as usize) {
             debug_assert!(place.generation == key.generation && place.task.is_none());
             place.task = Some(task);
         }
     }
 
     /// Frees the place of one that was taken and has ended.
-    pub(super) fn end(&mut self, key: Key) {
-        if let Some(place) = self.places.get_mut(key.index as usize) {
+    pub(super) fn release(&mut self, key: TaskKey) {
+        if let Some(place) = self.slots.get_mut(key.index as usize) {
             place.generation = place.generation.wrapping_add(1);
             self.free.push(key.index);
         }
@@ -115,15 +119,15 @@ impl Tasks {
     /// Takes all that there are, for good.
     pub(super) fn drain(&mut self) -> Vec<Task> {
         self.free.clear();
-        let places = std::mem::take(&mut self.places);
+        let places = std::mem::take(&mut self.slots);
         places.into_iter().filter_map(|place| place.task).collect()
     }
 }
 
 impl Task {
     /// From here on whoever wakes it schedules it anew.
-    pub(super) fn begin(&self) {
-        self.head.begin();
+    pub(super) fn mark_polled(&self) {
+        self.header.mark_polled();
     }
 }
 
@@ -133,53 +137,53 @@ impl std::fmt::Debug for Task {
     }
 }
 
-impl Head {
+impl TaskHeader {
     /// That of a loop's main future.
     pub(super) fn main(home: &Arc<Mailbox>) -> Arc<Self> {
-        Self::new(home, Key::MAIN)
+        Self::new(home, TaskKey::MAIN)
     }
 
     /// One that is put in line by who makes it.
-    fn new(home: &Arc<Mailbox>, key: Key) -> Arc<Self> {
+    fn new(home: &Arc<Mailbox>, key: TaskKey) -> Arc<Self> {
         Arc::new(Self {
-            home: Arc::clone(home),
+            mailbox: Arc::clone(home),
             key,
-            is_in_line: AtomicBool::new(true),
+            is_queued: AtomicBool::new(true),
             is_posted: AtomicBool::new(false),
         })
     }
 
     /// It is polled now: whoever wakes it from here on puts it in line anew.
-    pub(super) fn begin(&self) {
-        self.is_in_line.store(false, Ordering::Relaxed);
+    pub(super) fn mark_polled(&self) {
+        self.is_queued.store(false, Ordering::Relaxed);
     }
 
     /// Its letter is opened, on its loop. An exchange: what those wrote who found it posted must be seen by
     /// the poll that follows.
-    pub(super) fn open(&self) {
+    pub(super) fn handle_wake(&self) {
         self.is_posted.swap(false, Ordering::AcqRel);
-        self.line_up();
+        self.enqueue();
     }
 
     /// On its loop, and so without a locked instruction.
-    fn line_up(&self) {
-        if !self.is_in_line.load(Ordering::Relaxed) {
-            self.is_in_line.store(true, Ordering::Relaxed);
-            turn::schedule(self.key);
+    fn enqueue(&self) {
+        if !self.is_queued.load(Ordering::Relaxed) {
+            self.is_queued.store(true, Ordering::Relaxed);
+            event_loop::schedule(self.key);
         }
     }
 }
 
-impl Wake for Head {
+impl Wake for TaskHeader {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        if turn::is_here(&self.home) {
-            self.line_up();
+        if event_loop::is_current_loop(&self.mailbox) {
+            self.enqueue();
         } else if !self.is_posted.swap(true, Ordering::AcqRel) {
-            self.home.post(Letter::Wake(Arc::clone(self)));
+            self.mailbox.post(LoopMessage::Wake(Arc::clone(self)));
         }
     }
 }

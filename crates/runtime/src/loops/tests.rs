@@ -16,13 +16,13 @@ use crate::{Stream, clock};
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn run<F: Future>(test: F) -> F::Output {
-    block_on(clock::within(PATIENCE, test))
+    block_on(clock::timeout(PATIENCE, test))
         .unwrap()
         .expect("in time")
 }
 
 #[test]
-fn a_task_runs_where_it_was_started_and_its_outcome_is_told() {
+fn a_task_runs_on_its_loop_and_its_outcome_is_awaited() {
     let here = std::thread::current().id();
     let there = run(spawned_thread());
     assert_eq!(there, here);
@@ -41,7 +41,7 @@ fn a_task_runs_where_it_was_started_and_its_outcome_is_told() {
 }
 
 #[test]
-fn bursts_of_letters_leave_little_room_behind() {
+fn message_bursts_leave_a_small_queue() {
     let loops = Loops::start(1).unwrap();
     let handle = &loops.handles()[0];
     // The loop's list and the mailbox's take turns: each has had its burst, and has come back.
@@ -50,7 +50,7 @@ fn bursts_of_letters_leave_little_room_behind() {
         handle.spawn(async move {
             let _ = held_up.recv_timeout(PATIENCE);
         });
-        for _ in 0..8 * turn::LETTERS_KEPT {
+        for _ in 0..8 * event_loop::MAX_KEPT_MESSAGES {
             handle.spawn(async {});
         }
         let (tell, told) = oneshot::channel();
@@ -64,14 +64,14 @@ fn bursts_of_letters_leave_little_room_behind() {
             let _ = tell.send(());
         });
         run(told).unwrap();
-        let room = handle.mail.room();
-        assert!(room <= turn::LETTERS_KEPT, "{room}");
+        let room = handle.mailbox.capacity();
+        assert!(room <= event_loop::MAX_KEPT_MESSAGES, "{room}");
     }
     loops.stop();
 }
 
 async fn spawned_thread() -> std::thread::ThreadId {
-    spawn_joined(async { std::thread::current().id() })
+    spawn_with_handle(async { std::thread::current().id() })
         .await
         .unwrap()
 }
@@ -93,7 +93,7 @@ fn a_waker_of_another_thread_is_never_lost() {
                     waker.wake();
                 }
             });
-            spawn_joined(poll_fn(move |cx| {
+            spawn_with_handle(poll_fn(move |cx| {
                 *shared.1.lock().unwrap() = Some(cx.waker().clone());
                 match shared.0.load(Ordering::Acquire) {
                     1 => Poll::Ready(()),
@@ -108,7 +108,7 @@ fn a_waker_of_another_thread_is_never_lost() {
 }
 
 #[test]
-fn many_threads_wake_one_loop_and_each_is_heard() {
+fn wakes_of_many_threads_are_all_received() {
     const THREADS: usize = 4;
     const EACH: usize = 5_000;
     let heard = Arc::new(AtomicUsize::new(0));
@@ -127,7 +127,7 @@ fn many_threads_wake_one_loop_and_each_is_heard() {
                 })
             })
             .collect();
-        let mut pace = clock::Pace::new(Duration::from_millis(1));
+        let mut pace = clock::PollInterval::new(Duration::from_millis(1));
         while heard.load(Ordering::Relaxed) < THREADS * EACH {
             pace.tick().await;
         }
@@ -140,10 +140,11 @@ fn many_threads_wake_one_loop_and_each_is_heard() {
 #[test]
 fn a_task_that_panics_ends_and_nothing_else_does() {
     run(async {
-        let mut other = spawn_joined(clock::sleep_until(
+        let mut other = spawn_with_handle(clock::sleep_until(
             Instant::now() + Duration::from_millis(5),
         ));
-        let panics = spawn_joined(async { assert_eq!(current_index(), usize::MAX, "on purpose") });
+        let panics =
+            spawn_with_handle(async { assert_eq!(current_index(), usize::MAX, "on purpose") });
         assert!(panics.await.is_err());
         assert!(!other.is_finished());
         (&mut other).await.unwrap();
@@ -151,15 +152,15 @@ fn a_task_that_panics_ends_and_nothing_else_does() {
 }
 
 #[test]
-fn tasks_that_wake_each_other_do_not_keep_news_of_the_kernel_waiting() {
+fn tasks_that_wake_each_other_do_not_delay_kernel_events() {
     run(async {
         let (ours, theirs) = net::worker_socket_pair().unwrap();
         let stream = Stream::new(ours).unwrap();
-        let busy = spawn_joined(poll_fn(|cx| {
+        let busy = spawn_with_handle(poll_fn(|cx| {
             cx.waker().wake_by_ref();
             Poll::<()>::Pending
         }));
-        let heard = spawn_joined(async move {
+        let heard = spawn_with_handle(async move {
             let mut buffer = [0; 8];
             poll_fn(|cx| stream.poll_read(cx, &mut buffer))
                 .await
@@ -173,7 +174,7 @@ fn tasks_that_wake_each_other_do_not_keep_news_of_the_kernel_waiting() {
 }
 
 #[test]
-fn one_that_always_finds_something_ready_lets_others_have_their_turn() {
+fn an_always_ready_task_yields_to_others() {
     run(async {
         let (ours, theirs) = net::worker_socket_pair().unwrap();
         let stream = Stream::new(ours).unwrap();
@@ -181,7 +182,7 @@ fn one_that_always_finds_something_ready_lets_others_have_their_turn() {
         let is_stopped = Arc::clone(&stop);
         // What it reads it sends again: there is always something.
         net::send(theirs.as_fd(), b"x").unwrap();
-        let greedy = spawn_joined(async move {
+        let greedy = spawn_with_handle(async move {
             let mut reads = 0_u64;
             while is_stopped.load(Ordering::Relaxed) == 0 {
                 let mut buffer = [0; 1];
@@ -204,12 +205,12 @@ fn one_that_always_finds_something_ready_lets_others_have_their_turn() {
 }
 
 #[test]
-fn who_yields_comes_after_everybody_else_and_the_kernel_s_news() {
+fn a_yielding_task_runs_after_others_and_kernel_events() {
     run(async {
         let order = Arc::new(Mutex::new(Vec::new()));
         let tasks = ["a", "b"].map(|name| {
             let order = Arc::clone(&order);
-            spawn_joined(async move {
+            spawn_with_handle(async move {
                 order.lock().unwrap().push(name);
                 yield_now().await;
                 order.lock().unwrap().push(name);
@@ -223,20 +224,20 @@ fn who_yields_comes_after_everybody_else_and_the_kernel_s_news() {
 }
 
 #[test]
-fn sleepers_wake_in_the_order_of_their_moments_and_not_early() {
+fn timers_fire_in_order_and_not_early() {
     run(async {
         let start = Instant::now();
         let order = Arc::new(Mutex::new(Vec::new()));
         let sleepers = [30, 5, 20, 10].map(|after| {
             let (order, after) = (Arc::clone(&order), Duration::from_millis(after));
-            spawn_joined(async move {
+            spawn_with_handle(async move {
                 clock::sleep_until(start + after).await;
                 assert!(start.elapsed() >= after);
                 order.lock().unwrap().push(after.as_millis());
             })
         });
         // One that gives up early must not keep the others from theirs.
-        let given_up = clock::within(
+        let given_up = clock::timeout(
             Duration::from_millis(1),
             clock::sleep_until(start + PATIENCE),
         )
@@ -250,7 +251,7 @@ fn sleepers_wake_in_the_order_of_their_moments_and_not_early() {
 }
 
 #[test]
-fn what_runs_when_a_loop_ends_is_dropped_there_with_what_that_begins() {
+fn tasks_are_dropped_on_their_loop_when_it_ends() {
     thread_local! { static DROPPED: Cell<u32> = const { Cell::new(0) }; }
     struct Noted(bool);
     impl Drop for Noted {
@@ -282,7 +283,7 @@ fn what_runs_when_a_loop_ends_is_dropped_there_with_what_that_begins() {
 }
 
 #[test]
-fn a_stream_may_end_or_move_on_another_thread_than_its_own() {
+fn a_stream_may_be_dropped_or_used_on_another_thread() {
     let loops = Loops::start(1).unwrap();
     run(async {
         let (ours, theirs) = net::worker_socket_pair().unwrap();
@@ -306,16 +307,20 @@ fn a_stream_may_end_or_move_on_another_thread_than_its_own() {
             std::thread::spawn(move || drop(stream)).join().unwrap();
             yield_now().await;
         }
-        assert!(turn::places() <= 3, "{}", turn::places());
+        assert!(
+            event_loop::fd_entry_count() <= 3,
+            "{}",
+            event_loop::fd_entry_count()
+        );
     });
     loops.stop();
 }
 
 #[test]
-fn an_aborted_task_is_dropped_and_one_whose_outcome_nobody_awaits_goes_on() {
+fn aborted_tasks_are_dropped_and_detached_ones_go_on() {
     run(async {
         let (alive, gone) = oneshot::channel::<()>();
-        let mut task = spawn_joined(async move {
+        let mut task = spawn_with_handle(async move {
             let _alive = alive;
             std::future::pending::<()>().await;
         });
@@ -324,7 +329,7 @@ fn an_aborted_task_is_dropped_and_one_whose_outcome_nobody_awaits_goes_on() {
         assert!(task.await.is_err());
         assert!(gone.await.is_err());
         let (tell, told) = oneshot::channel();
-        drop(spawn_joined(async move {
+        drop(spawn_with_handle(async move {
             yield_now().await;
             let _ = tell.send(3);
         }));

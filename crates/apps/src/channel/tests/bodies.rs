@@ -128,7 +128,7 @@ fn a_slow_client_stops_its_own_stream_and_no_other() {
             others += 1;
         }
         assert_eq!(others, 20);
-        let reading = loops::spawn_joined(body(response));
+        let reading = loops::spawn_with_handle(body(response));
         let mut room = 64 << 10;
         while room < WINDOW {
             let frame = rig.worker.expect(FrameKind::Window, slow_id).await;

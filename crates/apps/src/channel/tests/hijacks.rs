@@ -73,8 +73,8 @@ fn a_hijacked_connection_of_a_retired_reactor_is_cut_when_its_time_is_over() {
                 rig.worker.data(id, b"", true).await;
             }
             rig.retire();
-            let silence = poll_fn(|cx| app.poll_gone(cx));
-            let early = clock::within(Duration::from_millis(200), silence).await;
+            let silence = poll_fn(|cx| app.poll_disconnected(cx));
+            let early = clock::timeout(Duration::from_millis(200), silence).await;
             assert!(early.is_none(), "a stream may be silent");
             rig.mailbox.cut();
             assert_eq!(body(response).await, Err(FaultKind::WorkerDied));
@@ -94,7 +94,7 @@ fn a_call_has_its_time_once_its_connection_has_ended() {
         let (asked, id, app) = taken(&mut rig).await;
         within(app.write_all(RESPONSE)).await.unwrap();
         let response = asked.response().await;
-        let next = clock::within(Duration::from_millis(200), rig.worker.next()).await;
+        let next = clock::timeout(Duration::from_millis(200), rig.worker.next()).await;
         assert!(next.is_none(), "a stream may be silent: {next:?}");
         drop(app);
         assert_eq!(body(response).await, Ok(b"body".to_vec()));

@@ -14,7 +14,7 @@ use crate::channel::session::Agreed;
 
 const LONG: Duration = Duration::from_secs(600);
 
-fn begin(ping: Duration, close: Duration) -> (Arc<Pipe>, Client, Joined<()>) {
+fn begin(ping: Duration, close: Duration) -> (Arc<Pipe>, Client, TaskHandle<()>) {
     begin_of(&shared(&Terms::default()), ping, close, LONG)
 }
 
@@ -23,12 +23,12 @@ fn begin_of(
     ping: Duration,
     close: Duration,
     room: Duration,
-) -> (Arc<Pipe>, Client, Joined<()>) {
+) -> (Arc<Pipe>, Client, TaskHandle<()>) {
     let pipe = Pipe::new(Waker::noop().clone());
     let agreed = Agreed::new(Arc::clone(&pipe), None, app).with_patience(ping, close, room);
     let (ours, theirs) = socket_pair();
     let session = Box::new(agreed).take(Arc::new(ours), Vec::new());
-    (pipe, Client::new(theirs), loops::spawn_joined(session))
+    (pipe, Client::new(theirs), loops::spawn_with_handle(session))
 }
 
 /// What a close says; other frames before it are let go.
@@ -111,7 +111,7 @@ fn a_client_is_read_again_when_the_worker_has_taken_enough() {
     on_a_loop(async {
         let (pipe, client, _session) = begin(LONG, LONG);
         let total = 40;
-        let sending = loops::spawn_joined(async move {
+        let sending = loops::spawn_with_handle(async move {
             for n in 0..total {
                 client.send(0x82, &vec![n; 60_000]).await;
             }
@@ -263,7 +263,7 @@ fn what_a_client_compresses_unfolds_only_as_far_as_there_is_room() {
         assert!(early.len() < 64 * 1024, "{}", early.len());
         let session = Box::new(agreed).take(Arc::new(ours), early);
         let mut client = Client::new(theirs);
-        let session = loops::spawn_joined(session);
+        let session = loops::spawn_with_handle(session);
         let (mut count, mut most) = (0, 0);
         'all: loop {
             let mut at_once = 0;

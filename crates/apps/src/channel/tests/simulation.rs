@@ -304,7 +304,7 @@ async fn run(seed: u64) {
                 line.say(Said::End);
             });
         }
-        clients.push(loops::spawn_joined(async move {
+        clients.push(loops::spawn_with_handle(async move {
             for _ in 0..pauses {
                 loops::yield_now().await;
             }
@@ -328,7 +328,7 @@ async fn run(seed: u64) {
         slot,
         driver,
     } = rig;
-    let worker = loops::spawn_joined(play(worker, plans, dice));
+    let worker = loops::spawn_with_handle(play(worker, plans, dice));
     for client in clients {
         within(client).await.expect("every client is served");
     }

@@ -100,7 +100,7 @@ fn a_wait_for_the_client_has_no_clock_and_one_for_the_worker_has() {
         rig.worker.pull(id).await;
         let nothing = std::future::pending::<()>();
         assert_eq!(
-            clock::within(Duration::from_millis(500), nothing).await,
+            clock::timeout(Duration::from_millis(500), nothing).await,
             None
         );
         line.say(Said::Bytes(2));

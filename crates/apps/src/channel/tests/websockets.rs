@@ -122,10 +122,10 @@ fn take(response: Response, early: &[u8]) -> (Client, TakeoverFuture) {
 }
 
 /// The same with its session running.
-async fn connected(rig: &mut Rig) -> (u32, Client, Joined<()>) {
+async fn connected(rig: &mut Rig) -> (u32, Client, TaskHandle<()>) {
     let (id, response) = opened(rig).await;
     let (client, session) = take(response, b"");
-    (id, client, loops::spawn_joined(session))
+    (id, client, loops::spawn_with_handle(session))
 }
 
 fn close(code: u16, reason: &str) -> Vec<u8> {
@@ -158,7 +158,7 @@ fn the_client_is_told_what_was_agreed_and_messages_go_both_ways() {
         assert!(response.speaks_to_hub);
         // What came behind the request is the first message.
         let (mut client, session) = take(response, &frame(0x81, "früh".as_bytes()));
-        let session = loops::spawn_joined(session);
+        let session = loops::spawn_with_handle(session);
         let early = rig.worker.next().await;
         assert_eq!(
             (early.kind, early.flags, early.id),
@@ -330,7 +330,7 @@ fn what_breaks_the_rules_closes_at_once_with_its_code_on_both_sides() {
             // More is on its way: it neither delays the end nor resets the connection.
             let bytes = [bytes, frame(0x82, &[0; 5000])].concat();
             within(client.stream.write_all(&bytes)).await.unwrap();
-            let ended = clock::within(PATIENCE_OF_CLIENT, async {
+            let ended = clock::timeout(PATIENCE_OF_CLIENT, async {
                 let (first, payload) = client.next().await.unwrap();
                 assert_eq!((first, &payload[..2]), (0x88, &code.to_be_bytes()[..]));
                 client.next().await
@@ -362,7 +362,7 @@ fn windows_stop_each_side_and_long_messages_wait_for_a_whole_one() {
         // To the worker: two halves of a window, then nothing until it gives some back.
         let half = vec![1; window / 2 - 64];
         let long = vec![2; window + 5];
-        let sending = loops::spawn_joined(async move {
+        let sending = loops::spawn_with_handle(async move {
             for payload in [&half, &half, &long] {
                 client.send(0x82, payload).await;
             }

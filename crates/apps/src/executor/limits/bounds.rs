@@ -25,7 +25,7 @@ pub(in crate::executor) async fn read(shared: &AppShared) -> Option<Reading> {
     let group = shared.group.clone()?;
     let store = shared.store.load_full();
     let read = store.pool.run(move || group.read());
-    clock::within(PATIENCE, read).await?.ok()
+    clock::timeout(PATIENCE, read).await?.ok()
 }
 
 /// What was seen of an application's bounds, and what was said about it.

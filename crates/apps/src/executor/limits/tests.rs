@@ -132,7 +132,7 @@ impl Rig {
 
     /// Waits until `is_so`; requests are served all the while.
     async fn until(&self, is_so: impl Fn(&App) -> bool) {
-        let mut pace = clock::Pace::new(Duration::from_millis(10));
+        let mut pace = clock::PollInterval::new(Duration::from_millis(10));
         within(async {
             while !is_so(&self.app) {
                 pace.tick().await;
@@ -183,7 +183,7 @@ async fn next(body: &mut Body) -> Option<Result<Bytes, Fault>> {
 }
 
 async fn within<T>(work: impl Future<Output = T>) -> T {
-    let done = clock::within(PATIENCE, work).await;
+    let done = clock::timeout(PATIENCE, work).await;
     done.expect("it comes to something in time")
 }
 
@@ -248,14 +248,14 @@ fn a_request_that_asked_for_time_has_it_beside_a_stuck_one() {
             about.boot_timeout = Duration::from_secs(5);
         })
         .await;
-        let held = loops::spawn_joined(ask(Arc::clone(&rig.app), "/held".to_owned()));
+        let held = loops::spawn_with_handle(ask(Arc::clone(&rig.app), "/held".to_owned()));
         let is_begun = |app: &App| app.snapshot().workers.iter().any(|w| w.in_progress > 0);
         rig.until(is_begun).await;
         let fault = rig.ask("/rest").await.unwrap_err();
         assert_eq!(fault.kind, FaultKind::AppTimeout);
         // By now a stuck worker would have been killed, whatever else it does.
         let nothing = std::future::pending::<()>();
-        clock::within(Duration::from_secs(8), nothing).await;
+        clock::timeout(Duration::from_secs(8), nothing).await;
         assert_eq!(rig.app.metrics().worker_died.value(), 0);
         std::fs::write(rig.dir.join("go"), "").unwrap();
         let body = within(held).await.unwrap();
@@ -269,7 +269,7 @@ fn workers_are_replaced_after_so_many_requests_and_at_their_age() {
     on_a_loop(async {
         let rig = Rig::start("requests", |about| about.requests_max = Some(20)).await;
         let mut pids = HashSet::new();
-        let mut pace = clock::Pace::new(Duration::from_millis(1));
+        let mut pace = clock::PollInterval::new(Duration::from_millis(1));
         within(async {
             while pids.len() < 4 {
                 pace.tick().await;
@@ -315,7 +315,7 @@ fn a_stuck_threads_neighbour_finishes_before_its_worker_is_killed() {
         .await;
         let before = rig.pid().await;
         let stuck = spawn(ask(Arc::clone(&rig.app), "/rest".into()));
-        let mut pace = clock::Pace::new(Duration::from_millis(10));
+        let mut pace = clock::PollInterval::new(Duration::from_millis(10));
         // The other thread is at work until the stuck request is told, and then still finishes.
         while rig.app.metrics().timed_out.value() == 0 {
             pace.tick().await;
@@ -348,7 +348,7 @@ fn a_request_that_waits_for_another_lets_it_in() {
         let rig = Rig::start("io", |about| about.io_threads = 2).await;
         let pid = rig.pid().await;
         let waiting = spawn(ask(Arc::clone(&rig.app), "/wait".into()));
-        let mut pace = clock::Pace::new(Duration::from_millis(5));
+        let mut pace = clock::PollInterval::new(Duration::from_millis(5));
         while rig.app.metrics().io_bound.value() == 0 {
             pace.tick().await;
         }
@@ -400,7 +400,7 @@ fn a_touched_file_restarts_and_new_code_that_does_not_boot_leaves_the_old() {
         assert_ne!(after, before);
         std::fs::write(rig.dir.join("code.py"), "raise ValueError('new')").unwrap();
         std::fs::remove_file(rig.dir.join("tmp/restart.txt")).unwrap();
-        let mut round = clock::Pace::new(Duration::from_millis(1100));
+        let mut round = clock::PollInterval::new(Duration::from_millis(1100));
         // It is seen to be gone, which is no wish.
         round.tick().await;
         round.tick().await;
@@ -421,7 +421,7 @@ fn who_asks_while_a_restart_is_under_way_hears_of_the_next_one() {
         let rig = Rig::start("twice", |_| {}).await;
         let (one, other) = within(async {
             tokio::join!(rig.app.restart(), async {
-                let mut pace = clock::Pace::new(Duration::from_millis(1));
+                let mut pace = clock::PollInterval::new(Duration::from_millis(1));
                 while !rig.app.snapshot().is_restarting {
                     pace.tick().await;
                 }
@@ -492,7 +492,7 @@ fn the_number_of_workers_follows_the_load() {
 
 /// Waits until an application is so, without asking anything of it.
 async fn watch(rig: &Rig, is_so: impl Fn(&crate::AppSnapshot) -> bool) {
-    let mut pace = clock::Pace::new(Duration::from_millis(10));
+    let mut pace = clock::PollInterval::new(Duration::from_millis(10));
     within(async {
         while !is_so(&rig.app.snapshot()) {
             pace.tick().await;

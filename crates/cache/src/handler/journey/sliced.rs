@@ -270,7 +270,7 @@ impl Journey {
         let landed = async {
             match leads {
                 true => Some(ticket.outcome().await),
-                false => clock::until(self.deadline, ticket.outcome()).await,
+                false => clock::timeout_at(self.deadline, ticket.outcome()).await,
             }
         };
         let Some(outcome) = self.state.unless_gone(landed).await else {

@@ -41,7 +41,7 @@ async fn taken_out_while_validated(is_write: bool) {
     fetch(&cache, get("/a", &[])).await;
     until("it is stored", || cache.counts().stored.value() == 1).await;
     let early = Arc::clone(&cache);
-    let early = loops::spawn_joined(async move { fetch(&early, get("/a", &[])).await });
+    let early = loops::spawn_with_handle(async move { fetch(&early, get("/a", &[])).await });
     until("the back end is asked", || gate.waiting() == 1).await;
     match is_write {
         true => drop(fetch(&cache, put()).await),
@@ -180,7 +180,7 @@ fn a_reload_waits_only_for_what_was_asked_after_it_came() {
             let cache = cache(&backend);
             let spawn = |request: Request| {
                 let cache = Arc::clone(&cache);
-                loops::spawn_joined(async move { fetch(&cache, request).await })
+                loops::spawn_with_handle(async move { fetch(&cache, request).await })
             };
             let earlier = get("/a", &[line]);
             // A moment later at least, whatever the clock's resolution.

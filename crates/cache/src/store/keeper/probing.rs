@@ -52,7 +52,7 @@ impl Keeper {
             Ok(outcome)
         };
         let tried = self.disk.run_anyway(Kind::Write, probe);
-        let outcome = match clock::until(now + self.disk.stall_timeout, tried).await {
+        let outcome = match clock::timeout_at(now + self.disk.stall_timeout, tried).await {
             Some(Ok(outcome)) => outcome,
             Some(Err(error)) => {
                 // The pool did not take it.

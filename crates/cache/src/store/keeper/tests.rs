@@ -48,7 +48,7 @@ fn a_full_pool_at_a_start_costs_no_object() {
         // One thread that is busy and a queue that is full.
         let pool = Pool::new("test", 1, 1);
         let (release, end) = mpsc::sync_channel::<()>(1);
-        pool.start(move || {
+        pool.spawn(move || {
             let _ = end.recv();
         })
         .unwrap();
@@ -74,7 +74,7 @@ fn a_full_pool_at_a_start_costs_no_object() {
         };
         disk.set_in(Some(opened), Health::Recovering);
         let mut keeper = keeper_of(&disk, &folder);
-        pool.start(|| ()).unwrap();
+        pool.spawn(|| ()).unwrap();
         for _ in 0..1000 {
             assert!(
                 !keeper.recover(&store).await,

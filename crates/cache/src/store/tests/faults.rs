@@ -75,7 +75,7 @@ fn a_folder_that_is_deleted_harms_nobody_and_comes_back() {
         let meta = meta_of("http://h/growing");
         let (mut filler, growing) = store.begin(&key("http://h/growing"), meta, None).unwrap();
         let (reader, mut slow) = (growing.reader().unwrap(), growing.reader().unwrap());
-        let reader = loops::spawn_joined(read(reader));
+        let reader = loops::spawn_with_handle(read(reader));
         let mut slow_got = Vec::new();
         for (number, piece) in body.chunks(100_000).enumerate() {
             if number == 8 {
@@ -121,7 +121,7 @@ fn a_full_file_system_shrinks_the_bound_and_costs_no_reader_a_byte() {
             let text = format!("http://h/{number}");
             let body = body_of(&text, 900_000);
             let (mut filler, growing) = store.begin(&key(&text), meta_of(&text), None).unwrap();
-            let reader = loops::spawn_joined(read(growing.reader().unwrap()));
+            let reader = loops::spawn_with_handle(read(growing.reader().unwrap()));
             for piece in body.chunks(100_000) {
                 filler.push(piece);
                 filler.settle().await;
@@ -210,7 +210,7 @@ fn an_object_that_cannot_be_read_takes_the_disk_out_and_does_not_come_back() {
         put(&store, "http://h/bad", &body_of("bad", 500_000)).await;
         put(&store, "http://h/good", &body_of("good", 500_000)).await;
         let file = opened(&store, "http://h/bad").await;
-        file.failed(&std::io::Error::from_raw_os_error(5));
+        file.report_error(&std::io::Error::from_raw_os_error(5));
         let usage = store.usage();
         assert!(is_out(&usage) && usage.errors == 1, "{usage:?}");
         assert!(find(&store, "http://h/good").is_none(), "nobody waits");
@@ -228,7 +228,7 @@ fn a_file_that_is_shorter_than_it_was_costs_its_object_and_not_the_disk() {
         let store = started(&config(Some(temp.path()))).await;
         put(&store, "http://h/short", &body_of("short", 500_000)).await;
         let file = opened(&store, "http://h/short").await;
-        file.failed(&std::io::ErrorKind::UnexpectedEof.into());
+        file.report_error(&std::io::ErrorKind::UnexpectedEof.into());
         let usage = store.usage();
         assert!(!is_out(&usage) && usage.errors == 1, "{usage:?}");
         assert!(find(&store, "http://h/short").is_none());

@@ -18,7 +18,7 @@ impl Blocked {
         let is_at_work = Arc::new(AtomicBool::new(false));
         loop {
             let (end, begun) = (Arc::clone(&end), Arc::clone(&is_at_work));
-            let started = pool.start(move || {
+            let started = pool.spawn(move || {
                 begun.store(true, Relaxed);
                 let _ = end.lock().unwrap().recv();
             });
@@ -245,7 +245,7 @@ fn readers_of_a_body_on_its_way_in_go_on_when_the_disk_goes_out() {
         rustix::fs::fadvise(file.file().unwrap(), 0, None, all).unwrap();
         drop(file);
         store.disk().unwrap().set_out("a test".to_owned());
-        let reading = loops::spawn_joined(read(reader));
+        let reading = loops::spawn_with_handle(read(reader));
         filler.settle().await;
         assert!(!filler.finish().await);
         assert!(reading.await.unwrap().unwrap() == body);
@@ -269,7 +269,7 @@ fn invalidations_wait_for_one_look_in_the_pool_and_count_at_once() {
             let purges = store.purges();
             let blocked = Blocked::new(&pool).await;
             // It is full, too: what is meant waits for room.
-            while pool.start(|| ()).is_ok() {}
+            while pool.spawn(|| ()).is_ok() {}
             for number in 0..20 {
                 let url = match number % 2 {
                     0 => format!("http://h/{number}"),

@@ -16,8 +16,8 @@ fn readers_at_different_paces_get_every_byte() {
             let early = growing.reader().unwrap();
             let mut slow = growing.reader().unwrap();
             let part = growing.reader_of(2_000_000, Some(500_000)).unwrap();
-            let fast = loops::spawn_joined(read(early));
-            let part = loops::spawn_joined(read(part));
+            let fast = loops::spawn_with_handle(read(early));
+            let part = loops::spawn_with_handle(read(part));
             let mut slow_got = Vec::new();
             let mut late = None;
             for (number, piece) in body.chunks(30_000).enumerate() {
@@ -96,7 +96,7 @@ fn an_object_that_is_too_large_goes_on_for_its_readers_at_the_pace_of_the_slowes
             let (first, mut second) = (growing.reader().unwrap(), growing.reader().unwrap());
             let pushed = Arc::new(AtomicU64::new(0));
             let (count, all) = (Arc::clone(&pushed), body.clone());
-            let task = loops::spawn_joined(async move {
+            let task = loops::spawn_with_handle(async move {
                 for piece in all.chunks(30_000) {
                     filler.push(piece);
                     filler.settle().await;
@@ -104,7 +104,7 @@ fn an_object_that_is_too_large_goes_on_for_its_readers_at_the_pace_of_the_slowes
                 }
                 filler.finish().await
             });
-            let first = loops::spawn_joined(read(first));
+            let first = loops::spawn_with_handle(read(first));
             let mut got = Vec::new();
             loop {
                 // The writer never gets far ahead of the slower reader.

@@ -39,7 +39,7 @@ fn spool(
 }
 
 fn on_a_loop(test: impl Future<Output = ()>) {
-    let done = loops::block_on(clock::within(Duration::from_secs(20), test));
+    let done = loops::block_on(clock::timeout(Duration::from_secs(20), test));
     done.unwrap().expect("done within 20 s");
 }
 

@@ -63,7 +63,7 @@ fn what_is_known_does_not_wait_for_a_pool_that_is_stuck() {
     site.after(1001);
     let (release, held) = std::sync::mpsc::sync_channel::<()>(0);
     let (started, begun) = std::sync::mpsc::sync_channel::<()>(0);
-    pool.start(move || {
+    pool.spawn(move || {
         started.send(()).ok();
         held.recv().ok();
     })
@@ -145,13 +145,13 @@ fn one_that_could_not_be_checked_is_not_sent_under_an_old_description() {
     assert_eq!(site.ask("GET /a.bin").1, 200);
     // An answer may be there a moment before its thread is free again.
     let deadline = clock::now() + Duration::from_secs(60);
-    while pool.usage().active > 0 {
+    while pool.snapshot().active > 0 {
         assert!(clock::now() < deadline, "never idle");
         std::thread::yield_now();
     }
     let (release, held) = std::sync::mpsc::sync_channel::<()>(0);
     let (started, begun) = std::sync::mpsc::sync_channel::<()>(0);
-    pool.start(move || {
+    pool.spawn(move || {
         started.send(()).ok();
         held.recv().ok();
     })

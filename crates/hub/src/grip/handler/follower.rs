@@ -336,7 +336,7 @@ fn without_prev_id(mut subscription: Subscription) -> (Subscription, Option<Arc<
 /// What comes first: something to hear, or that moment, which is none.
 async fn clock_or(moment: Option<Instant>, heard: impl Future<Output = Heard>) -> Option<Heard> {
     match moment {
-        Some(moment) => clock::until(moment, heard).await,
+        Some(moment) => clock::timeout_at(moment, heard).await,
         None => Some(heard.await),
     }
 }

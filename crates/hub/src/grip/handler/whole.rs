@@ -37,7 +37,7 @@ pub(in crate::grip) async fn read(body: Body, bound: Bound) -> Result<Bytes, Fau
                 return Err(too_long(bound));
             }
             let deadline = clock::now() + BODY_TIMEOUT;
-            let read = clock::until(deadline, pieces(stream, bound)).await;
+            let read = clock::timeout_at(deadline, pieces(stream, bound)).await;
             read.unwrap_or_else(|| {
                 let cause = format!("{} takes longer than {BODY_TIMEOUT:?}", bound.what);
                 Err(Fault::new(FaultKind::BackendTimeout, cause))

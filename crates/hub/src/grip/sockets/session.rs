@@ -148,7 +148,7 @@ impl Session {
                 }
                 self.dialog.tell(&self.meta, &events).await
             };
-            let told = clock::within(CLOSE_TIMEOUT, told).await;
+            let told = clock::timeout(CLOSE_TIMEOUT, told).await;
             if let Some(Err(fault)) = told {
                 let cause = fault.cause;
                 log::info!("grip: a back end is not told of a lost WebSocket: {cause}");
@@ -175,7 +175,9 @@ impl Session {
             let next = self.next(client, asking).await;
             let done = match next {
                 Next::Read(0) => Err(End::Broken),
-                Next::Read(count) => buffers::with_receive(|buffer| self.receive(&buffer[..count])),
+                Next::Read(count) => {
+                    buffers::with_receive_buffer(|buffer| self.receive(&buffer[..count]))
+                }
                 Next::Answered(answered) => {
                     *asking = None;
                     self.answered(answered).await
@@ -368,7 +370,7 @@ impl Session {
         }
         let out = mem::take(&mut self.out);
         let now = clock::now();
-        let written = clock::until(now + self.patience, client.write_all(&out)).await;
+        let written = clock::timeout_at(now + self.patience, client.write_all(&out)).await;
         if let Some((at, beat)) = &mut self.beat {
             *at = now + beat.every;
         }
@@ -387,14 +389,15 @@ impl Session {
                 // What it says now is not listened to.
             }
         };
-        let _ = clock::within(CLOSE_TIMEOUT, ended).await;
+        let _ = clock::timeout(CLOSE_TIMEOUT, ended).await;
     }
 }
 
 /// Reads into the loop's own buffer; 0 at the end of the connection, however it came.
 async fn read(client: &Stream) -> usize {
     std::future::poll_fn(|cx| {
-        buffers::with_receive(|buffer| client.poll_read(cx, buffer)).map(|read| read.unwrap_or(0))
+        buffers::with_receive_buffer(|buffer| client.poll_read(cx, buffer))
+            .map(|read| read.unwrap_or(0))
     })
     .await
 }
@@ -409,7 +412,7 @@ async fn asked(asking: &mut Option<Asking>) -> Result<Answered, Fault> {
 async fn at(moment: Option<Instant>) {
     match moment {
         Some(moment) => {
-            let _ = clock::until(moment, std::future::pending::<()>()).await;
+            let _ = clock::timeout_at(moment, std::future::pending::<()>()).await;
         }
         None => std::future::pending().await,
     }

@@ -40,7 +40,7 @@ fn publish(hub: &Hub, channel: &str, bytes: &[u8]) {
 
 /// What is heard next: bytes, or how many messages are missing.
 async fn heard(listener: &Listener) -> Result<Vec<u8>, u64> {
-    let next = clock::within(DEADLINE, listener.next()).await;
+    let next = clock::timeout(DEADLINE, listener.next()).await;
     match next.expect("something is heard") {
         Heard::Message(message) => match &message.publication.websocket {
             Some(SocketPart::Binary(content)) => Ok(content.bytes.to_vec()),
@@ -158,11 +158,11 @@ fn bounds_and_the_drain_hold_for_listeners() {
             Err(Refused::ChannelsOfStream(1))
         );
         let draining = hub.clone();
-        let drained = loops::spawn_joined(async move { draining.drain(Duration::ZERO).await });
-        let next = clock::within(DEADLINE, listener.next()).await;
+        let drained = loops::spawn_with_handle(async move { draining.drain(Duration::ZERO).await });
+        let next = clock::timeout(DEADLINE, listener.next()).await;
         assert!(matches!(next, Some(Heard::Draining)));
         drop(listener);
-        let drained = clock::within(DEADLINE, drained).await;
+        let drained = clock::timeout(DEADLINE, drained).await;
         drained.expect("the drain ends").unwrap();
         loops.stop();
     })

@@ -47,7 +47,7 @@ async fn until(changes: &mut Changes, last: &Path) -> Vec<Change> {
         .last()
         .is_none_or(|change: &Change| change.path != last)
     {
-        let next = clock::until(deadline, changes.next()).await;
+        let next = clock::timeout_at(deadline, changes.next()).await;
         seen.push(next.flatten().expect("a change in time"));
     }
     seen

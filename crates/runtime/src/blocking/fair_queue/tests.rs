@@ -12,12 +12,14 @@ fn id(file: char, number: u64) -> ReadId<char> {
 fn take_all(queue: &mut FairQueue<char, &'static str>) -> String {
     let taken: Vec<_> = std::iter::from_fn(|| queue.take()).collect();
     assert_eq!(queue.len(), 0);
-    assert!(queue.rotation.is_empty() && queue.places.is_empty() && queue.due.is_empty());
+    assert!(
+        queue.rotation.is_empty() && queue.place_by_file.is_empty() && queue.due_order.is_empty()
+    );
     taken.join(" ")
 }
 
 #[test]
-fn jobs_that_stand_alone_and_reads_with_one_waiter_are_taken_in_turn() {
+fn single_jobs_and_reads_with_one_waiter_alternate() {
     let mut queue = FairQueue::new();
     queue.push("write");
     queue.push_read(id('a', 1), 1, "a1");
@@ -27,7 +29,7 @@ fn jobs_that_stand_alone_and_reads_with_one_waiter_are_taken_in_turn() {
 }
 
 #[test]
-fn a_read_that_many_wait_for_goes_first_and_others_have_a_turn_in_four() {
+fn a_read_with_many_waiters_goes_first_and_others_get_every_fourth_turn() {
     let mut queue = FairQueue::new();
     for cold in ["c1", "c2", "c3", "c4", "c5", "c6"] {
         queue.push(cold);
@@ -39,7 +41,7 @@ fn a_read_that_many_wait_for_goes_first_and_others_have_a_turn_in_four() {
 }
 
 #[test]
-fn waiters_that_come_and_leave_change_the_order() {
+fn changed_waiter_counts_change_the_order() {
     let mut queue = FairQueue::new();
     queue.push("write");
     queue.push_read(id('a', 1), 1, "a1");
@@ -52,16 +54,16 @@ fn waiters_that_come_and_leave_change_the_order() {
         ('c', false),
         ('c', false),
     ] {
-        queue.count_waiter(id(file, 1), has_come);
+        queue.update_waiters(id(file, 1), has_come);
     }
     // Those that are not there, or not any more.
-    queue.count_waiter(id('d', 1), true);
-    queue.count_waiter(id('b', 2), true);
+    queue.update_waiters(id('d', 1), true);
+    queue.update_waiters(id('b', 2), true);
     assert_eq!(take_all(&mut queue), "b1 write a1 c1");
 }
 
 #[test]
-fn files_get_turns_by_their_weight_and_none_less_than_its_part_of_a_quarter() {
+fn files_get_turns_by_weight_and_a_minimum_share() {
     // Each of a file's readers wants another part of it, and another again when it has got that.
     for (readers, expected) in [
         (&[2, 2, 2, 2][..], &[1000, 1000, 1000, 1000][..]),
@@ -94,7 +96,7 @@ fn files_get_turns_by_their_weight_and_none_less_than_its_part_of_a_quarter() {
 }
 
 #[test]
-fn a_crowd_weighs_by_the_square() {
+fn weight_grows_with_the_square_of_the_waiters() {
     for (waiters, expected) in [
         (0, 1),
         (1, 1),
@@ -105,12 +107,12 @@ fn a_crowd_weighs_by_the_square() {
         (1 << 12, 1 << 22),
         (usize::MAX, 1 << 22),
     ] {
-        assert_eq!(weight(waiters), expected, "{waiters}");
+        assert_eq!(weight_of_waiters(waiters), expected, "{waiters}");
     }
 }
 
 #[test]
-fn a_crowd_does_not_wait_for_many_who_want_something_else_each() {
+fn a_popular_read_does_not_wait_for_many_single_reads() {
     for rounds in 0..8 {
         let mut queue = FairQueue::new();
         // 200 clients that ask for another file whenever they have got one; at any moment of theirs.
@@ -135,7 +137,7 @@ fn a_crowd_does_not_wait_for_many_who_want_something_else_each() {
             parts += 1;
             // Who got one wants the others, too.
             for number in 0..8 {
-                queue.count_waiter(ReadId { file: hot, number }, true);
+                queue.update_waiters(ReadId { file: hot, number }, true);
             }
         }
         assert!(turns <= 14, "{turns} turns after {rounds}");
@@ -143,7 +145,7 @@ fn a_crowd_does_not_wait_for_many_who_want_something_else_each() {
 }
 
 #[test]
-fn what_fifty_wait_for_is_among_the_next_of_two_hundred() {
+fn a_read_with_fifty_waiters_is_soon_served_among_two_hundred() {
     for before in 0..300 {
         let mut queue = FairQueue::new();
         for file in 0..200 {
@@ -156,7 +158,7 @@ fn what_fifty_wait_for_is_among_the_next_of_two_hundred() {
         let file = 1000;
         queue.push_read(ReadId { file, number: 1 }, 1, file);
         for _ in 1..50 {
-            queue.count_waiter(ReadId { file, number: 1 }, true);
+            queue.update_waiters(ReadId { file, number: 1 }, true);
         }
         let turn = (0..).find(|_| queue.take().unwrap() == file);
         assert!(turn <= Some(2), "{turn:?} after {before}");
@@ -164,7 +166,7 @@ fn what_fifty_wait_for_is_among_the_next_of_two_hundred() {
 }
 
 #[test]
-fn crowds_that_keep_coming_do_not_overtake_those_that_wait() {
+fn new_popular_reads_do_not_starve_queued_ones() {
     // All together weigh more than the unit.
     let most = 1 << 12;
     let mut queue = FairQueue::new();
@@ -196,13 +198,16 @@ fn crowds_that_keep_coming_do_not_overtake_those_that_wait() {
 }
 
 #[test]
-fn what_was_just_put_there_can_be_taken_back() {
+fn the_last_pushed_job_can_be_taken_back() {
     let mut queue = FairQueue::new();
     queue.push_read(id('a', 1), 1, "a1");
     let read = queue.push_read(id('a', 2), 9, "a2");
-    assert_eq!(queue.take_back(read), Some("a2"));
+    assert_eq!(queue.take_back_last(read), Some("a2"));
     let alone = queue.push("write");
-    assert_eq!((queue.take_back(alone), queue.len()), (Some("write"), 1));
+    assert_eq!(
+        (queue.take_back_last(alone), queue.len()),
+        (Some("write"), 1)
+    );
     assert_eq!(take_all(&mut queue), "a1");
 }
 
@@ -220,7 +225,7 @@ struct ModelGroup {
     file: Option<char>,
     /// Number, waiters and job.
     jobs: Vec<(u64, usize, u64)>,
-    since: u64,
+    virtual_start: u64,
     /// The turn at which it is the rotation's at the latest.
     last_turn: u64,
 }
@@ -228,16 +233,16 @@ struct ModelGroup {
 impl ModelGroup {
     fn weight(&self) -> u64 {
         let waiters: usize = self.jobs.iter().map(|job| job.1).sum();
-        weight(waiters)
+        weight_of_waiters(waiters)
     }
 
     fn due(&self) -> u64 {
-        self.since + UNIT / self.weight()
+        self.virtual_start + UNIT / self.weight()
     }
 }
 
 impl Model {
-    fn put_last(&mut self, group: ModelGroup) {
+    fn push_group(&mut self, group: ModelGroup) {
         let before = self.groups.len() as u64;
         let last_turn = self.turns + u64::from(WEIGHTED_TURNS + 1) * (before + 1);
         self.groups.push(ModelGroup { last_turn, ..group });
@@ -247,10 +252,10 @@ impl Model {
         let is_known = |group: &&mut ModelGroup| file.is_some() && group.file == file;
         match self.groups.iter_mut().find(is_known) {
             Some(group) => group.jobs.push((number, waiters, job)),
-            None => self.put_last(ModelGroup {
+            None => self.push_group(ModelGroup {
                 file,
                 jobs: vec![(number, waiters, job)],
-                since: self.virtual_time,
+                virtual_start: self.virtual_time,
                 last_turn: 0,
             }),
         }
@@ -268,7 +273,7 @@ impl Model {
             let due = self.groups.iter().map(ModelGroup::due).min()?;
             let place = self.groups.iter().position(|group| group.due() == due)?;
             let group = &mut self.groups[place];
-            group.since = self.virtual_time.max(due);
+            group.virtual_start = self.virtual_time.max(due);
             let wanted = group.jobs.iter().map(|job| job.1.max(1)).max()?;
             let index = group.jobs.iter().position(|job| job.1.max(1) == wanted)?;
             let (_, _, job) = group.jobs.remove(index);
@@ -285,7 +290,7 @@ impl Model {
         );
         let (_, _, job) = group.jobs.remove(0);
         if !group.jobs.is_empty() {
-            self.put_last(group);
+            self.push_group(group);
         }
         Some(job)
     }
@@ -318,7 +323,7 @@ fn run(seed: u64) {
             0 => {
                 let position = queue.push(job);
                 match random.below(4) {
-                    0 => assert_eq!(queue.take_back(position), Some(job)),
+                    0 => assert_eq!(queue.take_back_last(position), Some(job)),
                     _ => model.push(None, 0, 1, job),
                 }
             }
@@ -327,14 +332,14 @@ fn run(seed: u64) {
                 let waiters = if random.below(2) == 0 { 1 } else { 3 };
                 let position = queue.push_read(id(file, job), waiters, job);
                 match random.below(4) {
-                    0 => assert_eq!(queue.take_back(position), Some(job)),
+                    0 => assert_eq!(queue.take_back_last(position), Some(job)),
                     _ => model.push(Some(file), job, waiters, job),
                 }
             }
             2 => {
                 let file = random.file(files);
                 let (number, has_come) = (random.below(job + 1), random.below(3) > 0);
-                queue.count_waiter(id(file, number), has_come);
+                queue.update_waiters(id(file, number), has_come);
                 let groups = model
                     .groups
                     .iter_mut()
@@ -360,11 +365,13 @@ fn run(seed: u64) {
     for _ in 0..=waiting {
         assert_eq!(queue.take(), model.take());
     }
-    assert!(queue.rotation.is_empty() && queue.places.is_empty() && queue.due.is_empty());
+    assert!(
+        queue.rotation.is_empty() && queue.place_by_file.is_empty() && queue.due_order.is_empty()
+    );
 }
 
 #[test]
-fn the_order_is_that_of_a_slow_model_and_every_group_is_served_in_time() {
+fn the_order_matches_a_simple_model_and_every_group_is_served() {
     let number = |name| std::env::var(name).ok()?.parse().ok();
     let seeds = match number("PENSTOCK_SEED") {
         Some(seed) => seed..seed + 1,

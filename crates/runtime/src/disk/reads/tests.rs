@@ -8,15 +8,19 @@ fn block_on<F: Future>(future: F) -> F::Output {
     crate::loops::block_on(future).unwrap()
 }
 
-fn outcome(reads: &Reads, start: u64, len: usize, wanted: u64) -> Result<Outcome, Arc<io::Error>> {
-    Ok(Outcome::new(start, vec![7; len], reads.claim(wanted, 1)))
+fn outcome(reads: &Reads, start: u64, len: usize, wanted: u64) -> Result<ReadData, Arc<io::Error>> {
+    Ok(ReadData::new(
+        start,
+        vec![7; len],
+        reads.claim_memory(wanted, 1),
+    ))
 }
 
 #[test]
-fn a_reading_is_found_while_it_lasts_where_it_reaches() {
+fn a_read_in_flight_is_found_by_its_range() {
     let reads = Reads::default();
-    let (mut first, landing) = reads.begin(FILE, 4096, 8192);
-    let (_other, other_landing) = reads.begin(FILE, 16384, 20480);
+    let (mut first, landing) = reads.begin_read(FILE, 4096, 8192);
+    let (_other, other_landing) = reads.begin_read(FILE, 16384, 20480);
     for (file, at, expected) in [
         (FILE, 4095, false),
         (FILE, 4096, true),
@@ -36,38 +40,38 @@ fn a_reading_is_found_while_it_lasts_where_it_reaches() {
         (0, CHUNK_BYTES, true),
         (CHUNK_BYTES, CHUNK_BYTES, false),
     ] {
-        assert_eq!(reads.is_busy(FILE, at, len), expected, "{at} {len}");
+        assert_eq!(reads.is_being_read(FILE, at, len), expected, "{at} {len}");
     }
     let mut second = reads.find(FILE, 5000).unwrap();
-    landing.land(outcome(&reads, 4096, 4096, 4096));
-    assert!(reads.find(FILE, 5000).is_none() && reads.is_busy(FILE, 0, CHUNK_BYTES));
+    landing.complete(outcome(&reads, 4096, 4096, 4096));
+    assert!(reads.find(FILE, 5000).is_none() && reads.is_being_read(FILE, 0, CHUNK_BYTES));
     assert!(!first.is_pending() && !second.is_pending() && second.id == first.id);
     for flight in [&mut first, &mut second] {
-        let landed = block_on(flight.outcome()).unwrap().unwrap();
+        let landed = block_on(flight.wait()).unwrap().unwrap();
         assert_eq!(landed.part(5000, 10_000).unwrap().len(), 3192);
         assert_eq!(landed.part(8192, 1), None);
     }
     drop(other_landing);
-    assert!(!reads.is_busy(FILE, 0, CHUNK_BYTES));
+    assert!(!reads.is_being_read(FILE, 0, CHUNK_BYTES));
     assert_eq!(reads.shared.count.load(Ordering::Relaxed), 0);
     assert!(reads.shared.lock().is_empty());
 }
 
 #[test]
-fn a_reading_that_is_lost_is_noticed() {
+fn a_dropped_completion_is_an_error() {
     let reads = Reads::default();
-    let (mut flight, landing) = reads.begin(FILE, 0, 4096);
+    let (mut flight, landing) = reads.begin_read(FILE, 0, 4096);
     assert!(flight.is_pending());
     drop(landing);
     assert!(!flight.is_pending());
-    assert!(block_on(flight.outcome()).is_none());
+    assert!(block_on(flight.wait()).is_none());
     assert!(reads.find(FILE, 0).is_none());
 }
 
 #[test]
-fn a_reading_that_all_have_left_is_over() {
+fn a_read_without_waiters_is_abandoned() {
     let reads = Reads::default();
-    let (first, landing) = reads.begin(FILE, 0, 4096);
+    let (first, landing) = reads.begin_read(FILE, 0, 4096);
     let second = reads.find(FILE, 0).unwrap();
     drop(first);
     assert!(landing.is_wanted() && reads.find(FILE, 0).is_some());
@@ -79,7 +83,7 @@ fn a_reading_that_all_have_left_is_over() {
 }
 
 #[test]
-fn the_end_of_a_file_is_told_from_the_end_of_a_reading() {
+fn the_end_of_the_file_differs_from_the_end_of_a_read() {
     let reads = Reads::default();
     let short = outcome(&reads, 4096, 100, 4096).unwrap();
     assert_eq!(short.part(4096, 4096).unwrap().len(), 100);
@@ -92,38 +96,40 @@ fn the_end_of_a_file_is_told_from_the_end_of_a_reading() {
 }
 
 #[test]
-fn what_is_held_is_bounded_and_given_back_with_the_last_piece() {
+fn read_memory_is_bounded_and_released_with_the_last_part() {
     let reads = Reads::default();
     let mut pieces = Vec::new();
     while !reads.is_memory_scarce() {
-        let claim = reads.claim(CHUNK_BYTES, 1);
+        let claim = reads.claim_memory(CHUNK_BYTES, 1);
         assert_eq!(claim.bytes(), CHUNK_BYTES);
-        let outcome = Outcome::new(0, vec![0; 512 * 1024], claim);
+        let outcome = ReadData::new(0, vec![0; 512 * 1024], claim);
         pieces.push(outcome.part(0, 1).unwrap());
         assert!(pieces.len() <= 65);
     }
     let mut more = Vec::new();
     for _ in 0..100 {
-        more.push(reads.claim(CHUNK_BYTES, 1));
+        more.push(reads.claim_memory(CHUNK_BYTES, 1));
     }
-    let small = more.iter().filter(|claim| claim.bytes() == SMALL_BYTES);
+    let small = more
+        .iter()
+        .filter(|claim| claim.bytes() == SMALL_READ_BYTES);
     assert_eq!((pieces.len(), small.count()), (65, 37));
-    assert_eq!(reads.claim(10, 1).bytes(), 10);
+    assert_eq!(reads.claim_memory(10, 1).bytes(), 10);
     // What many share may be as much as each of them would take.
     for (waiters, expected) in [(0, 1), (3, 3), (8, 8), (100, 8)] {
-        let claim = reads.claim(CHUNK_BYTES, waiters);
-        assert_eq!(claim.bytes(), expected * SMALL_BYTES, "{waiters}");
+        let claim = reads.claim_memory(CHUNK_BYTES, waiters);
+        assert_eq!(claim.bytes(), expected * SMALL_READ_BYTES, "{waiters}");
     }
     drop(more);
     assert!(reads.is_memory_scarce());
     pieces.pop();
     assert!(!reads.is_memory_scarce());
     drop(pieces);
-    assert_eq!(reads.shared.held.bytes.load(Ordering::Relaxed), 0);
+    assert_eq!(reads.shared.memory.bytes.load(Ordering::Relaxed), 0);
 }
 
 #[test]
-fn what_is_known_is_known_of_an_owner_s_files_and_of_only_so_many_owners() {
+fn facts_are_kept_for_each_owner_and_a_bounded_number_of_owners() {
     let reads = Reads::default();
     let file = |mount, user| FileIdentity {
         mount: MountId {
@@ -141,20 +147,20 @@ fn what_is_known_is_known_of_an_owner_s_files_and_of_only_so_many_owners() {
     };
     for number in 0..5000 {
         let (file, others) = (file(number, 1), file(number, 2));
-        reads.learn(&file, Facts::UNKNOWN);
+        reads.remember_facts(&file, ResidencyFacts::UNKNOWN);
         let again = FileIdentity { inode: 7, ..file };
         assert!(reads.facts(&again).is_some() && reads.facts(&others).is_none());
     }
-    assert!(reads.lock_facts().len() <= OWNERS_MAX);
-    reads.unlearn(&file(4999, 1));
+    assert!(reads.lock_facts().len() <= MAX_OWNERS);
+    reads.forget_facts(&file(4999, 1));
     assert!(reads.facts(&file(4999, 1)).is_none());
     // What was seen of a file is that of all who have it, and goes with them.
-    let seen = reads.seen(file(1, 1));
-    assert!(Arc::ptr_eq(&seen, &reads.seen(file(1, 1))));
-    assert!(!Arc::ptr_eq(&seen, &reads.seen(file(1, 2))));
+    let seen = reads.read_history(file(1, 1));
+    assert!(Arc::ptr_eq(&seen, &reads.read_history(file(1, 1))));
+    assert!(!Arc::ptr_eq(&seen, &reads.read_history(file(1, 2))));
     for number in 0..100_000 {
-        reads.seen(file(number, 3));
+        reads.read_history(file(number, 3));
     }
-    assert!(reads.seen.lock().unwrap().len() < 10_000);
-    assert!(Arc::ptr_eq(&seen, &reads.seen(file(1, 1))));
+    assert!(reads.read_history.lock().unwrap().len() < 10_000);
+    assert!(Arc::ptr_eq(&seen, &reads.read_history(file(1, 1))));
 }

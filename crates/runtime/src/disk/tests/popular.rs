@@ -2,7 +2,7 @@
 
 use std::sync::mpsc::Receiver;
 
-use super::sharing::{await_idle, begin, held};
+use super::sharing::{await_idle, occupied_pool, poll_once};
 use super::*;
 
 type Reading<'a> = std::pin::Pin<Box<dyn Future<Output = Result<Bytes, ReadError>> + 'a>>;
@@ -12,14 +12,14 @@ async fn begin_many(file: &Arc<DiskFile>, chunk: u64, count: usize) -> Vec<Readi
     let mut readings: Vec<Reading<'_>> = Vec::new();
     for _ in 0..count {
         let mut reading: Reading<'_> = Box::pin(file.read(chunk * CHUNK_BYTES, CHUNK_BYTES));
-        begin(reading.as_mut()).await;
+        poll_once(reading.as_mut()).await;
         readings.push(reading);
     }
     readings
 }
 
 /// The chunks of a file that are in memory.
-fn chunks_there(file: &DiskFile, chunks: u64) -> Vec<u64> {
+fn resident_chunk_count(file: &DiskFile, chunks: u64) -> Vec<u64> {
     let is_there = |chunk: &u64| {
         let counted =
             page_cache::cached_pages(file.file().unwrap(), chunk * CHUNK_BYTES, CHUNK_BYTES);
@@ -31,7 +31,7 @@ fn chunks_there(file: &DiskFile, chunks: u64) -> Vec<u64> {
 /// Drops all of a file, however long; `evict` looks at the first chunks only.
 fn drop_all(file: &DiskFile, chunks: u64) {
     evict(file);
-    let deadline = Instant::now() + SOON;
+    let deadline = Instant::now() + TIMEOUT;
     let on_disk = file.file().unwrap();
     while page_cache::cached_pages(on_disk, 0, chunks * CHUNK_BYTES).unwrap() > 0 {
         assert!(Instant::now() < deadline, "not dropped");
@@ -45,28 +45,31 @@ fn start_observers(pool: &Pool, file: &Arc<DiskFile>, count: usize) -> Receiver<
     for _ in 0..count {
         let (observed, file) = (observed.clone(), Arc::clone(file));
         let observe = move || {
-            let is_busy = file.pool().reads().is_busy(file.key(), 0, CHUNK_BYTES);
+            let is_busy = file
+                .pool()
+                .reads()
+                .is_being_read(file.read_key(), 0, CHUNK_BYTES);
             observed.send(is_busy).unwrap();
         };
-        pool.start(observe).unwrap();
+        pool.spawn(observe).unwrap();
     }
     found
 }
 
 #[test]
-fn what_many_wait_for_is_read_before_what_came_earlier() {
+fn popular_chunks_are_read_before_earlier_ones() {
     for (waiters, goes_first) in [(1, false), (2, true), (50, true)] {
         let pool = pool(1);
-        let Some(file) = counted(CHUNK_BYTES, &pool) else {
+        let Some(file) = file_with_cachestat(CHUNK_BYTES, &pool) else {
             return;
         };
         evict(&file);
         await_idle(&pool);
-        let release = held(&pool);
+        let release = occupied_pool(&pool);
         let found = start_observers(&pool, &file, 6);
         block_on(async {
             let readings = begin_many(&file, 0, waiters).await;
-            assert_eq!(pool.usage().queued, 7, "one reading for all");
+            assert_eq!(pool.snapshot().queued, 7, "one reading for all");
             release.send(()).unwrap();
             for reading in readings {
                 assert_eq!(reading.await.unwrap().len() as u64, CHUNK_BYTES);
@@ -80,13 +83,13 @@ fn what_many_wait_for_is_read_before_what_came_earlier() {
 }
 
 #[test]
-fn who_has_left_is_not_counted() {
+fn cancelled_waiters_are_not_counted() {
     let pool = pool(1);
-    let Some(file) = counted(CHUNK_BYTES, &pool) else {
+    let Some(file) = file_with_cachestat(CHUNK_BYTES, &pool) else {
         return;
     };
     evict(&file);
-    let release = held(&pool);
+    let release = occupied_pool(&pool);
     let found = start_observers(&pool, &file, 1);
     block_on(async {
         let mut readings = begin_many(&file, 0, 9).await;
@@ -94,20 +97,20 @@ fn who_has_left_is_not_counted() {
         release.send(()).unwrap();
         readings.remove(0).await.unwrap();
     });
-    assert_eq!(found.recv_timeout(SOON), Ok(true));
+    assert_eq!(found.recv_timeout(TIMEOUT), Ok(true));
     pool.close();
 }
 
 #[test]
-fn the_more_wait_the_more_is_read_ahead_and_nothing_for_a_few() {
-    for (waiters, expected) in [(3, 1), (5, 2), (12, 3), (100, 1 + AHEAD_CHUNKS)] {
+fn read_ahead_grows_with_the_number_of_waiters() {
+    for (waiters, expected) in [(3, 1), (5, 2), (12, 3), (100, 1 + MAX_READ_AHEAD_CHUNKS)] {
         let pool = pool(1);
-        let chunks = AHEAD_CHUNKS + 3;
-        let Some(file) = counted(chunks * CHUNK_BYTES, &pool) else {
+        let chunks = MAX_READ_AHEAD_CHUNKS + 3;
+        let Some(file) = file_with_cachestat(chunks * CHUNK_BYTES, &pool) else {
             return;
         };
         drop_all(&file, chunks);
-        let release = held(&pool);
+        let release = occupied_pool(&pool);
         block_on(async {
             let mut readings = begin_many(&file, 1, waiters).await;
             release.send(()).unwrap();
@@ -117,7 +120,7 @@ fn the_more_wait_the_more_is_read_ahead_and_nothing_for_a_few() {
         });
         await_idle(&pool);
         let there: Vec<u64> = (1..=expected).collect();
-        assert_eq!(chunks_there(&file, chunks), there, "{waiters}");
+        assert_eq!(resident_chunk_count(&file, chunks), there, "{waiters}");
         pool.close();
     }
 }

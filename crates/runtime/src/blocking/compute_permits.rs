@@ -11,30 +11,30 @@ const COMPUTING_SHARE: usize = 4;
 
 /// The places of one pool.
 #[derive(Debug)]
-pub(super) struct Shares {
+pub(super) struct ComputePermits {
     /// Those that are free.
-    left: Arc<AtomicUsize>,
+    free: Arc<AtomicUsize>,
 }
 
 /// A place that is taken; dropping it gives it back.
 #[derive(Debug)]
-pub struct Share(Arc<AtomicUsize>);
+pub struct ComputePermit(Arc<AtomicUsize>);
 
-impl Shares {
+impl ComputePermits {
     pub(super) fn new(threads: usize) -> Self {
         Self {
-            left: Arc::new(AtomicUsize::new((threads / COMPUTING_SHARE).max(1))),
+            free: Arc::new(AtomicUsize::new((threads / COMPUTING_SHARE).max(1))),
         }
     }
 
-    pub(super) fn take(&self) -> Option<Share> {
+    pub(super) fn try_acquire(&self) -> Option<ComputePermit> {
         let one_less = |left: usize| left.checked_sub(1);
-        let taken = (self.left).fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
-        taken.ok().map(|_| Share(Arc::clone(&self.left)))
+        let taken = (self.free).fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
+        taken.ok().map(|_| ComputePermit(Arc::clone(&self.free)))
     }
 }
 
-impl Drop for Share {
+impl Drop for ComputePermit {
     fn drop(&mut self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
@@ -45,13 +45,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_quarter_of_the_threads_and_at_least_one_computes() {
+    fn a_quarter_of_the_threads_but_at_least_one_may_compute() {
         for (threads, expected) in [(0, 1), (1, 1), (7, 1), (8, 2), (32, 8)] {
-            let shares = Shares::new(threads);
-            let taken: Vec<_> = std::iter::from_fn(|| shares.take()).collect();
+            let shares = ComputePermits::new(threads);
+            let taken: Vec<_> = std::iter::from_fn(|| shares.try_acquire()).collect();
             assert_eq!(taken.len(), expected, "{threads}");
             drop(taken);
-            assert!(shares.take().is_some(), "given back");
+            assert!(shares.try_acquire().is_some(), "given back");
         }
     }
 }

@@ -12,64 +12,64 @@ use super::residency::STEP_BYTES;
 
 /// When each part of a file was last seen. A file that many want is always there so.
 #[derive(Debug)]
-pub(super) struct Seen {
+pub(super) struct ReadHistory {
     /// Of the first 2 GB; what is behind them is read each time.
-    chunks: Box<[Chunk]>,
+    chunks: Box<[ChunkHistory]>,
     file_bytes: u64,
 }
 
 /// Words, so that loops need no lock. Of two that note at a time one is forgotten, and comes by again.
 #[derive(Debug, Default)]
-struct Chunk {
+struct ChunkHistory {
     /// When each step was last seen, four to a word ([`time`]).
     steps: [AtomicU64; 2],
-    /// What was seen last, in one go ([`Run`]): pieces that are sent begin and end anywhere.
+    /// What was seen last, in one go ([`ReadRun`]): pieces that are sent begin and end anywhere.
     run: AtomicU64,
 }
 
 /// Pieces that follow one another.
 #[derive(Debug, Clone, Copy)]
-struct Run {
+struct ReadRun {
     /// Whole pages from the chunk's beginning.
     first_page: u64,
     /// Bytes from the chunk's beginning.
     end: u64,
     /// When it began.
-    began: u64,
+    started: u64,
 }
 
 /// For how long what was seen counts as there. A disk so fast that other readings have driven it out by then is not
 /// waited for long.
-const SEEN_US: u64 = 1_000_000;
+const HISTORY_TIME_US: u64 = 1_000_000;
 
 /// A run takes no longer: what began before is another.
-const RUN_US: u64 = SEEN_US / 2;
+const MAX_RUN_TIME_US: u64 = HISTORY_TIME_US / 2;
 
-const CHUNKS_MAX: u64 = 4096;
-const STEPS: u64 = CHUNK_BYTES / STEP_BYTES;
-const PAGE: u64 = 4096;
+const MAX_CHUNKS: u64 = 4096;
+const STEPS_PER_CHUNK: u64 = CHUNK_BYTES / STEP_BYTES;
+const PAGE_BYTES: u64 = 4096;
 
-impl Seen {
+impl ReadHistory {
     /// Of a file that is so long: nothing was seen of it.
     pub(super) fn new(file_bytes: u64) -> Self {
-        let chunks = file_bytes.div_ceil(CHUNK_BYTES).min(CHUNKS_MAX);
+        let chunks = file_bytes.div_ceil(CHUNK_BYTES).min(MAX_CHUNKS);
         Self {
-            chunks: (0..chunks).map(|_| Chunk::default()).collect(),
+            chunks: (0..chunks).map(|_| ChunkHistory::default()).collect(),
             file_bytes,
         }
     }
 
     /// Notes, `now_us` on a clock of the caller's, that the `len` bytes at `at` were read or sent.
-    pub(super) fn note(&self, at: u64, len: u64, now_us: u64) {
+    pub(super) fn record(&self, at: u64, len: u64, now_us: u64) {
         let end = at.saturating_add(len).min(self.file_bytes);
-        let now = time(now_us);
+        let now = packed_time(now_us);
         let mut at = at;
         while at < end {
             let number = at / CHUNK_BYTES;
             let start = number * CHUNK_BYTES;
             let to = end.min(start + CHUNK_BYTES);
             match self.chunk(number) {
-                Some(chunk) => chunk.note(at - start, to - start, self.file_bytes - start, now),
+                Some(chunk) => chunk.record(at - start, to - start, self.file_bytes - start, now),
                 None => return,
             }
             at = to;
@@ -84,59 +84,60 @@ impl Seen {
             at - number * CHUNK_BYTES + len.min(CHUNK_BYTES),
         );
         let is_within = to <= CHUNK_BYTES && at.saturating_add(len) <= self.file_bytes;
-        let (now, span) = (time(now_us), span_us.min(SEEN_US) / UNIT_US);
+        let (now, span) = (packed_time(now_us), span_us.min(HISTORY_TIME_US) / UNIT_US);
         let chunk = self.chunk(number).filter(|_| is_within);
         chunk.is_some_and(|chunk| chunk.has(from, to, |since| is_within_span(since, now, span)))
     }
 
-    fn chunk(&self, number: u64) -> Option<&Chunk> {
+    fn chunk(&self, number: u64) -> Option<&ChunkHistory> {
         self.chunks.get(usize::try_from(number).ok()?)
     }
 }
 
-impl Chunk {
+impl ChunkHistory {
     /// Notes the bytes from `from` to `to`; the file ends `file_end` bytes from the chunk's beginning.
-    fn note(&self, from: u64, to: u64, file_end: u64, now: u64) {
-        let known = Run::unpacked(self.run.load(Ordering::Relaxed));
-        let goes_on =
-            known.filter(|run| run.end == from && is_within_span(run.began, now, RUN_US / UNIT_US));
-        let run = Run {
-            first_page: goes_on.map_or_else(|| from.div_ceil(PAGE), |run| run.first_page),
+    fn record(&self, from: u64, to: u64, file_end: u64, now: u64) {
+        let known = ReadRun::unpacked(self.run.load(Ordering::Relaxed));
+        let goes_on = known.filter(|run| {
+            run.end == from && is_within_span(run.started, now, MAX_RUN_TIME_US / UNIT_US)
+        });
+        let run = ReadRun {
+            first_page: goes_on.map_or_else(|| from.div_ceil(PAGE_BYTES), |run| run.first_page),
             end: to,
-            began: goes_on.map_or(now, |run| run.began),
+            started: goes_on.map_or(now, |run| run.started),
         };
         self.run.store(run.packed(), Ordering::Relaxed);
         for step in from / STEP_BYTES..to.div_ceil(STEP_BYTES) {
             let (start, end) = (step * STEP_BYTES, (step + 1) * STEP_BYTES);
-            if run.first_page * PAGE <= start && end.min(file_end) <= to {
-                self.set(step, run.began);
+            if run.first_page * PAGE_BYTES <= start && end.min(file_end) <= to {
+                self.set_step_time(step, run.started);
             }
         }
     }
 
     fn has(&self, from: u64, to: u64, is_recent: impl Fn(u64) -> bool) -> bool {
-        let run = Run::unpacked(self.run.load(Ordering::Relaxed));
+        let run = ReadRun::unpacked(self.run.load(Ordering::Relaxed));
         let is_in_run = run.is_some_and(|run| {
-            run.first_page * PAGE <= from && to <= run.end && is_recent(run.began)
+            run.first_page * PAGE_BYTES <= from && to <= run.end && is_recent(run.started)
         });
         is_in_run
             || (from / STEP_BYTES..to.div_ceil(STEP_BYTES)).all(|step| {
-                let since = self.get(step);
+                let since = self.step_time(step);
                 since != 0 && is_recent(since)
             })
     }
 
     fn word(&self, step: u64) -> (&AtomicU64, u64) {
-        let word = &self.steps[usize::from(step >= STEPS / 2)];
-        (word, step % (STEPS / 2) * TIME_BITS)
+        let word = &self.steps[usize::from(step >= STEPS_PER_CHUNK / 2)];
+        (word, step % (STEPS_PER_CHUNK / 2) * TIME_BITS)
     }
 
-    fn get(&self, step: u64) -> u64 {
+    fn step_time(&self, step: u64) -> u64 {
         let (word, shift) = self.word(step);
         word.load(Ordering::Relaxed) >> shift & TIME_MASK
     }
 
-    fn set(&self, step: u64, time: u64) {
+    fn set_step_time(&self, step: u64, time: u64) {
         let (word, shift) = self.word(step);
         let known = word.load(Ordering::Relaxed);
         let next = known & !(TIME_MASK << shift) | time << shift;
@@ -144,17 +145,17 @@ impl Chunk {
     }
 }
 
-impl Run {
+impl ReadRun {
     /// Eight bits of the first page, twenty of the end, and the time; 0 is none.
     fn packed(self) -> u64 {
-        self.first_page << 40 | self.end << 16 | self.began
+        self.first_page << 40 | self.end << 16 | self.started
     }
 
     fn unpacked(packed: u64) -> Option<Self> {
         (packed != 0).then_some(Self {
             first_page: packed >> 40,
             end: packed >> 16 & 0xff_ffff,
-            began: packed & TIME_MASK,
+            started: packed & TIME_MASK,
         })
     }
 }
@@ -166,7 +167,7 @@ const TIME_BITS: u64 = 16;
 const TIME_MASK: u64 = (1 << TIME_BITS) - 1;
 
 /// A time as words have it, never 0.
-fn time(now_us: u64) -> u64 {
+fn packed_time(now_us: u64) -> u64 {
     ((now_us / UNIT_US) & TIME_MASK).max(1)
 }
 
@@ -184,11 +185,11 @@ mod tests {
     const SECOND: u64 = 1_000_000;
 
     #[test]
-    fn what_was_seen_is_there_for_a_second() {
-        let seen = Seen::new(FILE);
+    fn reads_are_remembered_for_a_second() {
+        let seen = ReadHistory::new(FILE);
         let has = |at, len, now_us| seen.has(at, len, now_us, u64::MAX);
         assert!(!has(0, 1, 0) && !has(FILE - 1, 1, 5 * SECOND));
-        seen.note(0, CHUNK_BYTES + 100_000, SECOND);
+        seen.record(0, CHUNK_BYTES + 100_000, SECOND);
         assert!(has(0, CHUNK_BYTES, SECOND) && has(CHUNK_BYTES + 10, 99_990, SECOND));
         assert!(!has(CHUNK_BYTES, 100_001, SECOND));
         assert!(has(1000, 1000, SECOND + 900_000) && !has(1000, 1000, 2 * SECOND + UNIT_US));
@@ -197,21 +198,21 @@ mod tests {
         assert!(seen.has(0, 1, SECOND + 60_000, 100_000) && !seen.has(0, 1, SECOND, 0));
         assert!(has(0, 1, SECOND - UNIT_US) && !has(0, 1, SECOND - 5 * UNIT_US));
         // Not behind the end, nor over a chunk's.
-        seen.note(0, u64::MAX, 2 * SECOND);
+        seen.record(0, u64::MAX, 2 * SECOND);
         assert!(has(FILE - 10, 10, 2 * SECOND) && !has(FILE - 10, 11, 2 * SECOND));
         assert!(!has(CHUNK_BYTES - 1, 2, 2 * SECOND) && !has(u64::MAX, u64::MAX, 2 * SECOND));
-        Seen::new(0).note(0, 10, SECOND);
+        ReadHistory::new(0).record(0, 10, SECOND);
     }
 
     #[test]
-    fn pieces_that_follow_one_another_make_a_whole_and_parts_of_steps_do_not() {
-        let seen = Seen::new(FILE);
+    fn consecutive_reads_cover_a_step_and_partial_ones_do_not() {
+        let seen = ReadHistory::new(FILE);
         let has = |at, len, now_us| seen.has(at, len, now_us, u64::MAX);
         let mut at = 0;
         while at < FILE {
             assert!(!has(FILE - 100_000, 100_000, SECOND));
             let len = 29_999.min(FILE - at);
-            seen.note(at, len, SECOND);
+            seen.record(at, len, SECOND);
             at += len;
         }
         for (at, len) in [
@@ -222,25 +223,25 @@ mod tests {
             assert!(has(at, len, SECOND), "{at}");
         }
         // The end of each step alone, or all but it, says nothing of the rest.
-        for step in 0..STEPS {
+        for step in 0..STEPS_PER_CHUNK {
             let end = (step + 1) * STEP_BYTES;
-            seen.note(end - PAGE, PAGE, 9 * SECOND);
-            seen.note(end - STEP_BYTES, STEP_BYTES - 2 * PAGE, 9 * SECOND);
+            seen.record(end - PAGE_BYTES, PAGE_BYTES, 9 * SECOND);
+            seen.record(end - STEP_BYTES, STEP_BYTES - 2 * PAGE_BYTES, 9 * SECOND);
             assert!(!has(end - STEP_BYTES, STEP_BYTES, 9 * SECOND), "{step}");
         }
         // Slower than a run may be: its beginning is not taken for as late as its end.
         for part in 0..4 {
-            seen.note(part * 16_384, 16_384, 20 * SECOND + part * 200_000);
+            seen.record(part * 16_384, 16_384, 20 * SECOND + part * 200_000);
         }
         assert!(!has(0, STEP_BYTES, 20 * SECOND + 600_000));
         assert!(has(50_000, 10_000, 20 * SECOND + 600_000));
     }
 
     #[test]
-    fn of_a_file_too_large_the_first_part_is_remembered() {
-        let seen = Seen::new(u64::MAX);
-        let first_behind = CHUNKS_MAX * CHUNK_BYTES;
-        seen.note(first_behind - CHUNK_BYTES, 2 * CHUNK_BYTES, SECOND);
+    fn only_the_first_part_of_a_large_file_is_remembered() {
+        let seen = ReadHistory::new(u64::MAX);
+        let first_behind = MAX_CHUNKS * CHUNK_BYTES;
+        seen.record(first_behind - CHUNK_BYTES, 2 * CHUNK_BYTES, SECOND);
         let has = |at| seen.has(at, 1, SECOND, u64::MAX);
         assert!(has(first_behind - 1) && !has(first_behind));
     }

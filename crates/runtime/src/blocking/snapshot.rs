@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// What a pool is doing, for the status page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PoolUse {
+pub struct PoolSnapshot {
     /// Jobs waiting for a thread.
     pub queued: usize,
     /// Threads at work.
@@ -14,16 +14,16 @@ pub struct PoolUse {
     /// Jobs that found no room, since the pool was made.
     pub refused: u64,
     /// How long jobs waited for a thread.
-    pub waited: Times,
+    pub queue_time: DurationStats,
     /// How long jobs took.
-    pub worked: Times,
+    pub run_time: DurationStats,
     /// How long the job that runs longest has been at work.
     pub oldest_running: Option<Duration>,
 }
 
 /// A sum of durations since the pool was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Times {
+pub struct DurationStats {
     /// How many.
     pub count: u64,
     /// Together, in microseconds.
@@ -32,7 +32,7 @@ pub struct Times {
     pub max_us: u64,
 }
 
-impl Times {
+impl DurationStats {
     pub(super) fn add(&mut self, time: Duration) {
         let us = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         self.count += 1;
@@ -42,8 +42,8 @@ impl Times {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct PoolCounters {
     pub(super) refused: u64,
-    pub(super) waited: Times,
-    pub(super) worked: Times,
+    pub(super) queue_time: DurationStats,
+    pub(super) run_time: DurationStats,
 }

@@ -1,8 +1,8 @@
 //! An owned descriptor that a loop waits for: what streams, listeners, pipes and sets of descriptors share.
 //!
 //! The kernel tells edges, and the loop remembers: a descriptor is ready until whoever uses it says that he
-//! met the end ([`Registered::clear_readable`]). What must stay true: it is used on the loop where it was made; given
-//! up with [`Registered::into_fd`] or dropped anywhere.
+//! met the end ([`RegisteredFd::clear_readable`]). What must stay true: it is used on the loop where it was made; given
+//! up with [`RegisteredFd::into_fd`] or dropped anywhere.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,17 +10,17 @@ use std::task::{Context, Poll};
 
 use penstock_sys::poll::Interest;
 
-use crate::loops::{Registration, Side};
+use crate::loops::{IoDirection, Registration};
 
 /// A descriptor and its registration.
 #[derive(Debug)]
-pub struct Registered {
+pub struct RegisteredFd {
     registration: Registration,
     /// There until it is given back.
     fd: Option<OwnedFd>,
 }
 
-impl Registered {
+impl RegisteredFd {
     /// Registers `fd` with the current loop. It must not block, and no other registration of it may be there.
     ///
     /// # Errors
@@ -37,61 +37,61 @@ impl Registered {
     /// # Errors
     /// On another loop than the one it was made on.
     pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.registration.poll_ready(cx, Side::Read)
+        self.registration.poll_ready(cx, IoDirection::Read)
     }
 
     /// Ready when there is room to write, or the connection broke.
     ///
     /// # Errors
-    /// As [`Registered::poll_readable`].
+    /// As [`RegisteredFd::poll_readable`].
     pub fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.registration.poll_ready(cx, Side::Write)
+        self.registration.poll_ready(cx, IoDirection::Write)
     }
 
     /// There was nothing more to read: waits for the next edge from here on.
     pub fn clear_readable(&self) {
-        self.registration.clear(Side::Read);
+        self.registration.clear(IoDirection::Read);
     }
 
     /// There was no more room to write: waits for the next edge from here on.
     pub fn clear_writable(&self) {
-        self.registration.clear(Side::Write);
+        self.registration.clear(IoDirection::Write);
     }
 
     /// Whether it belongs to the loop that this code runs on.
-    pub(crate) fn is_here(&self) -> bool {
-        self.registration.is_here()
+    pub(crate) fn is_on_current_loop(&self) -> bool {
+        self.registration.is_on_current_loop()
     }
 
     /// Whether it is readable as far as the loop has heard; `None` on another loop.
     pub(crate) fn is_readable(&self) -> Option<bool> {
-        self.registration.is_ready(Side::Read)
+        self.registration.is_ready(IoDirection::Read)
     }
 
     /// Whether the other side has ended as far as the loop has heard; `None` on another loop.
     pub(crate) fn is_ended(&self) -> Option<bool> {
-        self.registration.is_ended(Side::Read)
+        self.registration.is_ended(IoDirection::Read)
     }
 
     /// Whether the connection broke, or both of its sides have ended, as far as the loop has heard; `None` on
     /// another loop.
     pub(crate) fn is_broken(&self) -> Option<bool> {
-        self.registration.is_ended(Side::Write)
+        self.registration.is_ended(IoDirection::Write)
     }
 
     /// Whether the end of what can be read, which was met, is told again and again.
-    pub(crate) fn tell_end(&self, is_told: bool) {
-        self.registration.tell_end(is_told);
+    pub(crate) fn set_end_reporting(&self, is_told: bool) {
+        self.registration.set_end_reporting(is_told);
     }
 
     /// Gives the descriptor back, registered nowhere.
     pub fn into_fd(mut self) -> OwnedFd {
         self.registration.remove(&self);
-        self.fd.take().expect(KEPT)
+        self.fd.take().expect(FD_IS_PRESENT)
     }
 }
 
-impl Drop for Registered {
+impl Drop for RegisteredFd {
     /// To close it is not enough: where another descriptor stands for the same thing, the kernel would go on
     /// to tell of it, and refuse to take the number for it anew (epoll(7), question 6).
     fn drop(&mut self) {
@@ -101,14 +101,14 @@ impl Drop for Registered {
     }
 }
 
-impl AsFd for Registered {
+impl AsFd for RegisteredFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_ref().expect(KEPT).as_fd()
+        self.fd.as_ref().expect(FD_IS_PRESENT).as_fd()
     }
 }
 
 /// Why there is a descriptor.
-const KEPT: &str = "it is given back by value";
+const FD_IS_PRESENT: &str = "it is given back by value";
 
 #[cfg(test)]
 mod tests {
@@ -119,21 +119,21 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_descriptor_that_stands_for_the_same_may_be_registered_after_another() {
+    fn duplicates_of_a_descriptor_can_be_registered() {
         let test = async {
             let (ours, theirs) = net::worker_socket_pair().unwrap();
             net::send(theirs.as_fd(), b"x").unwrap();
             for _ in 0..3 {
                 // With each try the same number.
-                let again = Registered::new(ours.try_clone().unwrap(), Interest::Read).unwrap();
+                let again = RegisteredFd::new(ours.try_clone().unwrap(), Interest::Read).unwrap();
                 poll_fn(|cx| again.poll_readable(cx)).await.unwrap();
             }
-            let given = Registered::new(ours.try_clone().unwrap(), Interest::Read).unwrap();
+            let given = RegisteredFd::new(ours.try_clone().unwrap(), Interest::Read).unwrap();
             let given = given.into_fd();
-            let again = Registered::new(given, Interest::Both).unwrap();
+            let again = RegisteredFd::new(given, Interest::Both).unwrap();
             poll_fn(|cx| again.poll_writable(cx)).await.unwrap();
         };
-        let done = loops::block_on(clock::within(Duration::from_secs(10), test)).unwrap();
+        let done = loops::block_on(clock::timeout(Duration::from_secs(10), test)).unwrap();
         done.expect("each is told what there is");
     }
 }

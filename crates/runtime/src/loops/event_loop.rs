@@ -3,7 +3,7 @@
 //! [`super::block_on`] runs one on its thread. All that a loop consists of is its thread's own, so that nothing
 //! in here is locked; other threads leave letters (`mail`). What must stay true: nothing is borrowed for
 //! a change while a future is polled or dropped, or a waker called or dropped, since these may come back here; tasks that
-//! wake each other keep the kernel's news waiting for no more than [`TURN_TASKS`] polls; a panic ends the task
+//! wake each other keep the kernel's news waiting for no more than [`MAX_POLLS_PER_TURN`] polls; a panic ends the task
 //! that panicked and nothing else.
 
 use std::cell::{Cell, RefCell};
@@ -19,112 +19,112 @@ use std::time::{Duration, Instant};
 use penstock_sys::poll::{self, Event, Interest};
 use penstock_sys::timer;
 
-use super::mail::{Letter, Mailbox};
-use super::sources::{Side, Sources, Token};
-use super::tasks::{Head, Key, Tasks, Work};
+use super::fd_table::{FdTable, FdToken, IoDirection};
+use super::mailbox::{LoopMessage, Mailbox};
+use super::tasks::{TaskFuture, TaskHeader, TaskKey, Tasks};
 use super::timers::{TimerKey, Timers};
 
 /// Polls in a row before the kernel is asked what happened meanwhile.
-const TURN_TASKS: u32 = 64;
+const MAX_POLLS_PER_TURN: u32 = 64;
 
 /// Room for letters that a loop keeps. It has two lists of them, which take turns: without a bound one burst
 /// after the other would let both grow to the largest.
-pub(super) const LETTERS_KEPT: usize = 1024;
+pub(super) const MAX_KEPT_MESSAGES: usize = 1024;
 
 /// Times that a task finds a descriptor ready in one poll before the others have their turn: one that is
 /// ready each time, a fast sender's, would keep the loop.
-const BUDGET: u32 = 128;
+const TASK_BUDGET: u32 = 128;
 
 thread_local! {
-    static HERE: Here = const { Here::new() };
+    static HERE: CurrentLoop = const { CurrentLoop::new() };
 }
 
 /// The loop of a thread, if it has one.
-struct Here {
+struct CurrentLoop {
     /// Its mailbox's number; 0 where no loop runs.
-    id: Cell<u32>,
+    mailbox_id: Cell<u32>,
     /// What the task that is polled may still find ready.
-    budget: Cell<u32>,
+    task_budget: Cell<u32>,
     /// Tasks to poll, in order.
-    ready: RefCell<VecDeque<Key>>,
+    run_queue: RefCell<VecDeque<TaskKey>>,
     /// Tasks that let everybody else go first.
     deferred: RefCell<Vec<Waker>>,
     tasks: RefCell<Tasks>,
-    sources: RefCell<Sources>,
+    fds: RefCell<FdTable>,
     timers: RefCell<Timers>,
-    kernel: RefCell<Option<Kernel>>,
+    resources: RefCell<Option<LoopResources>>,
 }
 
 /// What a loop has of the kernel and of other threads.
 #[derive(Debug)]
-pub(super) struct Kernel {
+pub(super) struct LoopResources {
     /// Rings at the nearest timer's moment.
-    alarm: OwnedFd,
-    pub(super) mail: Arc<Mailbox>,
+    timer_fd: OwnedFd,
+    pub(super) mailbox: Arc<Mailbox>,
 }
 
-impl Kernel {
+impl LoopResources {
     /// # Errors
     /// When descriptors ran out.
     pub(super) fn new() -> io::Result<Self> {
         let (alarm, mail) = (timer::create()?, Mailbox::new()?);
-        let (set, read) = (mail.set().as_fd(), Interest::Read);
-        poll::add(set, alarm.as_fd(), ALARM, read)?;
-        poll::add(set, mail.bell().as_fd(), BELL, read)?;
+        let (set, read) = (mail.epoll_fd().as_fd(), Interest::Read);
+        poll::add(set, alarm.as_fd(), TIMER_TOKEN, read)?;
+        poll::add(set, mail.wake_fd().as_fd(), WAKE_TOKEN, read)?;
         Ok(Self {
-            alarm,
-            mail: Arc::new(mail),
+            timer_fd: alarm,
+            mailbox: Arc::new(mail),
         })
     }
 }
 
 /// Tokens that are no descriptor's of a task: their index is that of no place.
-const BELL: u64 = u64::MAX;
-const ALARM: u64 = u64::MAX - 1;
+const WAKE_TOKEN: u64 = u64::MAX;
+const TIMER_TOKEN: u64 = u64::MAX - 1;
 
-impl Here {
+impl CurrentLoop {
     const fn new() -> Self {
         Self {
-            id: Cell::new(0),
-            budget: Cell::new(0),
-            ready: RefCell::new(VecDeque::new()),
+            mailbox_id: Cell::new(0),
+            task_budget: Cell::new(0),
+            run_queue: RefCell::new(VecDeque::new()),
             deferred: RefCell::new(Vec::new()),
             tasks: RefCell::new(Tasks::new()),
-            sources: RefCell::new(Sources::new()),
+            fds: RefCell::new(FdTable::new()),
             timers: RefCell::new(Timers::new()),
-            kernel: RefCell::new(None),
+            resources: RefCell::new(None),
         }
     }
 
-    fn mail(&self) -> Option<Arc<Mailbox>> {
-        let kernel = self.kernel.borrow();
-        kernel.as_ref().map(|kernel| Arc::clone(&kernel.mail))
+    fn mailbox(&self) -> Option<Arc<Mailbox>> {
+        let kernel = self.resources.borrow();
+        kernel.as_ref().map(|kernel| Arc::clone(&kernel.mailbox))
     }
 
-    fn spawn(&self, work: Work, mail: &Arc<Mailbox>) {
+    fn spawn(&self, work: TaskFuture, mail: &Arc<Mailbox>) {
         let key = self.tasks.borrow_mut().add(work, mail);
-        self.ready.borrow_mut().push_back(key);
+        self.run_queue.borrow_mut().push_back(key);
     }
 
     /// Polls what is scheduled. Gives what the main future came to, if it has.
     fn run_tasks<F: Future>(
         &self,
-        main: &mut Main<'_, F>,
+        main: &mut MainFuture<'_, F>,
         mail: &Arc<Mailbox>,
-        letters: &mut Vec<Letter>,
+        letters: &mut Vec<LoopMessage>,
     ) -> Option<F::Output> {
-        let mut left = TURN_TASKS;
+        let mut left = MAX_POLLS_PER_TURN;
         loop {
             mail.take(letters);
             for letter in letters.drain(..) {
-                self.open(letter, mail);
+                self.handle_message(letter, mail);
             }
-            letters.shrink_to(LETTERS_KEPT);
+            letters.shrink_to(MAX_KEPT_MESSAGES);
             loop {
-                let next = self.ready.borrow_mut().pop_front();
+                let next = self.run_queue.borrow_mut().pop_front();
                 let Some(key) = next else { break };
-                self.budget.set(BUDGET);
-                if key == Key::MAIN {
+                self.task_budget.set(TASK_BUDGET);
+                if key == TaskKey::MAIN {
                     if let Poll::Ready(output) = main.poll() {
                         return Some(output);
                     }
@@ -136,39 +136,39 @@ impl Here {
                     return None;
                 }
             }
-            if !mail.has_letters() {
+            if !mail.has_messages() {
                 return None;
             }
         }
     }
 
-    fn run_task(&self, key: Key) {
+    fn run_task(&self, key: TaskKey) {
         let taken = self.tasks.borrow_mut().take(key);
         let Some(mut task) = taken else { return };
-        task.begin();
+        task.mark_polled();
         let polled = catch_unwind(AssertUnwindSafe(|| {
-            task.work
+            task.future
                 .as_mut()
                 .poll(&mut Context::from_waker(&task.waker))
         }));
         match polled {
-            Ok(Poll::Pending) => self.tasks.borrow_mut().put(key, task),
+            Ok(Poll::Pending) => self.tasks.borrow_mut().put_back(key, task),
             Ok(Poll::Ready(())) | Err(_) => {
-                dispose(task);
-                self.tasks.borrow_mut().end(key);
+                drop_ignoring_panic(task);
+                self.tasks.borrow_mut().release(key);
             }
         }
     }
 
-    fn open(&self, letter: Letter, mail: &Arc<Mailbox>) {
+    fn handle_message(&self, letter: LoopMessage, mail: &Arc<Mailbox>) {
         match letter {
-            Letter::Wake(head) => head.open(),
-            Letter::Spawn(work) => self.spawn(work, mail),
-            Letter::Forget(token) => {
-                let kept = self.sources.borrow_mut().remove(token);
+            LoopMessage::Wake(head) => head.handle_wake(),
+            LoopMessage::Spawn(work) => self.spawn(work, mail),
+            LoopMessage::RemoveFd(token) => {
+                let kept = self.fds.borrow_mut().remove(token);
                 drop(kept);
             }
-            Letter::Disarm(key) => {
+            LoopMessage::DisarmTimer(key) => {
                 let kept = self.timers.borrow_mut().disarm(key);
                 drop(kept);
             }
@@ -176,21 +176,21 @@ impl Here {
     }
 
     /// Asks the kernel what happened, and wakes who waited for it; waits for it when there is nothing else to do.
-    fn look(&self, kernel: &Kernel, events: &mut Vec<Event>) {
-        let unset = self.timers.borrow_mut().take_unset();
+    fn poll_kernel(&self, kernel: &LoopResources, events: &mut Vec<Event>) {
+        let unset = self.timers.borrow_mut().take_time_to_arm();
         if let Some(at) = unset {
             let after = whole_milliseconds(at.saturating_duration_since(Instant::now()));
             // Refused only of what is no timer.
-            let _ = timer::set(kernel.alarm.as_fd(), after);
+            let _ = timer::set(kernel.timer_fd.as_fd(), after);
         }
         events.clear();
-        let set = kernel.mail.set().as_fd();
-        let is_idle = self.ready.borrow().is_empty() && self.deferred.borrow().is_empty();
+        let set = kernel.mailbox.epoll_fd().as_fd();
+        let is_idle = self.run_queue.borrow().is_empty() && self.deferred.borrow().is_empty();
         // Refused only of what is no set. A loop that could not wait would spin, as it would if it panicked.
-        let _ = match is_idle && kernel.mail.may_sleep() {
+        let _ = match is_idle && kernel.mailbox.try_sleep() {
             true => {
                 let waited = poll::wait_for_events(set, events);
-                kernel.mail.awake();
+                kernel.mailbox.set_awake();
                 waited
             }
             false => poll::take_events(set, events),
@@ -198,12 +198,12 @@ impl Here {
         for event in events.iter() {
             match event.token {
                 // Letters are taken at each turn anyway.
-                BELL => {}
-                ALARM => {
-                    let due = self.timers.borrow_mut().ring(Instant::now());
+                WAKE_TOKEN => {}
+                TIMER_TOKEN => {
+                    let due = self.timers.borrow_mut().fire(Instant::now());
                     due.into_iter().for_each(Waker::wake);
                 }
-                _ => self.tell(event),
+                _ => self.dispatch_event(event),
             }
         }
         if !self.deferred.borrow().is_empty() {
@@ -215,28 +215,28 @@ impl Here {
         }
     }
 
-    fn tell(&self, event: &Event) {
-        let [reads, writes] = self.sources.borrow_mut().happened(event);
-        for (side, waker) in [(Side::Read, reads), (Side::Write, writes)] {
+    fn dispatch_event(&self, event: &Event) {
+        let [reads, writes] = self.fds.borrow_mut().apply_event(event);
+        for (side, waker) in [(IoDirection::Read, reads), (IoDirection::Write, writes)] {
             let Some(waker) = waker else { continue };
             waker.wake_by_ref();
-            let token = Token::from_u64(event.token);
-            let unwanted = self.sources.borrow_mut().keep(token, side, waker);
+            let token = FdToken::from_u64(event.token);
+            let unwanted = self.fds.borrow_mut().restore_waker(token, side, waker);
             drop(unwanted);
         }
     }
 }
 
 /// The future that a thread runs its loop for.
-struct Main<'f, F> {
+struct MainFuture<'f, F> {
     future: Pin<&'f mut F>,
-    head: Arc<Head>,
+    header: Arc<TaskHeader>,
     waker: Waker,
 }
 
-impl<F: Future> Main<'_, F> {
+impl<F: Future> MainFuture<'_, F> {
     fn poll(&mut self) -> Poll<F::Output> {
-        self.head.begin();
+        self.header.mark_polled();
         self.future
             .as_mut()
             .poll(&mut Context::from_waker(&self.waker))
@@ -247,42 +247,42 @@ impl<F: Future> Main<'_, F> {
 ///
 /// # Panics
 /// When the thread runs one already, or when `main` does.
-pub(super) fn run<F: Future>(kernel: Kernel, main: F) -> F::Output {
+pub(super) fn run<F: Future>(kernel: LoopResources, main: F) -> F::Output {
     HERE.with(|here| {
-        assert_eq!(here.id.get(), 0, "a loop within a loop");
-        let mail = Arc::clone(&kernel.mail);
-        here.id.set(mail.id());
-        *here.kernel.borrow_mut() = Some(kernel);
-        let _ending = Ending(here);
-        let head = Head::main(&mail);
-        let mut main = Main {
+        assert_eq!(here.mailbox_id.get(), 0, "a loop within a loop");
+        let mail = Arc::clone(&kernel.mailbox);
+        here.mailbox_id.set(mail.id());
+        *here.resources.borrow_mut() = Some(kernel);
+        let _ending = LoopCleanup(here);
+        let head = TaskHeader::main(&mail);
+        let mut main = MainFuture {
             future: pin!(main),
             waker: Waker::from(Arc::clone(&head)),
-            head,
+            header: head,
         };
-        here.ready.borrow_mut().push_back(Key::MAIN);
+        here.run_queue.borrow_mut().push_back(TaskKey::MAIN);
         let mut letters = Vec::new();
         let mut events = Vec::with_capacity(poll::MAX_EVENTS);
         loop {
             if let Some(output) = here.run_tasks(&mut main, &mail, &mut letters) {
                 return output;
             }
-            let kernel = here.kernel.borrow();
+            let kernel = here.resources.borrow();
             if let Some(kernel) = &*kernel {
-                here.look(kernel, &mut events);
+                here.poll_kernel(kernel, &mut events);
             }
         }
     })
 }
 
 /// Ends a thread's loop, also when its main future panicked.
-struct Ending<'h>(&'h Here);
+struct LoopCleanup<'h>(&'h CurrentLoop);
 
-impl Drop for Ending<'_> {
+impl Drop for LoopCleanup<'_> {
     fn drop(&mut self) {
         let here = self.0;
-        for letter in here.mail().map(|mail| mail.close()).unwrap_or_default() {
-            dispose(letter);
+        for letter in here.mailbox().map(|mail| mail.close()).unwrap_or_default() {
+            drop_ignoring_panic(letter);
         }
         // What is dropped may begin something new: that is dropped too.
         loop {
@@ -290,19 +290,19 @@ impl Drop for Ending<'_> {
             if tasks.is_empty() {
                 break;
             }
-            tasks.into_iter().for_each(dispose);
+            tasks.into_iter().for_each(drop_ignoring_panic);
         }
-        here.id.set(0);
-        here.ready.borrow_mut().clear();
+        here.mailbox_id.set(0);
+        here.run_queue.borrow_mut().clear();
         let wakers = (here.deferred.take(), here.timers.borrow_mut().drain());
         drop(wakers);
-        drop(here.sources.take());
-        drop(here.kernel.take());
+        drop(here.fds.take());
+        drop(here.resources.take());
     }
 }
 
 /// Drops what holds a future; a panic of that ends with it.
-fn dispose<T>(holds: T) {
+fn drop_ignoring_panic<T>(holds: T) {
     // What was thrown is in the log already, by the panic hook.
     let _ = catch_unwind(AssertUnwindSafe(|| drop(holds)));
 }
@@ -317,29 +317,29 @@ fn whole_milliseconds(after: Duration) -> Duration {
 }
 
 /// Whether the loop of `mail` is this thread's.
-pub(super) fn is_here(mail: &Mailbox) -> bool {
-    at_home(mail, |_| ()).is_some()
+pub(super) fn is_current_loop(mail: &Mailbox) -> bool {
+    with_loop_of(mail, |_| ()).is_some()
 }
 
 /// Does something with the loop of `mail`, if it is this thread's. A thread that ends has none any more.
-fn at_home<T>(mail: &Mailbox, work: impl FnOnce(&Here) -> T) -> Option<T> {
-    let done = HERE.try_with(|here| (here.id.get() == mail.id()).then(|| work(here)));
+fn with_loop_of<T>(mail: &Mailbox, work: impl FnOnce(&CurrentLoop) -> T) -> Option<T> {
+    let done = HERE.try_with(|here| (here.mailbox_id.get() == mail.id()).then(|| work(here)));
     done.ok().flatten()
 }
 
 /// Schedules a task of this thread's loop.
-pub(super) fn schedule(key: Key) {
-    let _ = HERE.try_with(|here| here.ready.borrow_mut().push_back(key));
+pub(super) fn schedule(key: TaskKey) {
+    let _ = HERE.try_with(|here| here.run_queue.borrow_mut().push_back(key));
 }
 
 /// The mailbox of this thread's loop, if it has one.
-pub(super) fn mail() -> Option<Arc<Mailbox>> {
-    HERE.try_with(Here::mail).ok()?
+pub(super) fn current_mailbox() -> Option<Arc<Mailbox>> {
+    HERE.try_with(CurrentLoop::mailbox).ok()?
 }
 
 /// Starts a task on this thread's loop; gives it back where there is none.
-pub(super) fn spawn(work: Work) -> Result<(), Work> {
-    HERE.with(|here| match here.mail() {
+pub(super) fn spawn(work: TaskFuture) -> Result<(), TaskFuture> {
+    HERE.with(|here| match here.mailbox() {
         Some(mail) => {
             here.spawn(work, &mail);
             Ok(())
@@ -350,7 +350,7 @@ pub(super) fn spawn(work: Work) -> Result<(), Work> {
 
 /// Wakes `waker` when everything else that is ready has had its turn; at once where no loop runs.
 pub(super) fn defer(waker: &Waker) {
-    HERE.with(|here| match here.id.get() {
+    HERE.with(|here| match here.mailbox_id.get() {
         0 => waker.wake_by_ref(),
         _ => here.deferred.borrow_mut().push(waker.clone()),
     });
@@ -359,8 +359,8 @@ pub(super) fn defer(waker: &Waker) {
 /// A descriptor's place with the loop of this thread.
 #[derive(Debug)]
 pub(crate) struct Registration {
-    home: Arc<Mailbox>,
-    token: Token,
+    mailbox: Arc<Mailbox>,
+    token: FdToken,
 }
 
 impl Registration {
@@ -370,43 +370,47 @@ impl Registration {
     /// When the kernel refuses it, or no loop runs here.
     pub(crate) fn new(fd: &impl AsFd, interest: Interest) -> io::Result<Self> {
         HERE.with(|here| {
-            let kernel = here.kernel.borrow();
-            let kernel = kernel.as_ref().ok_or_else(no_loop)?;
-            let token = here.sources.borrow_mut().add();
+            let kernel = here.resources.borrow();
+            let kernel = kernel.as_ref().ok_or_else(no_loop_error)?;
+            let token = here.fds.borrow_mut().add();
             let registration = Self {
-                home: Arc::clone(&kernel.mail),
+                mailbox: Arc::clone(&kernel.mailbox),
                 token,
             };
-            let set = kernel.mail.set().as_fd();
+            let set = kernel.mailbox.epoll_fd().as_fd();
             poll::add(set, fd.as_fd(), token.to_u64(), interest)?;
             Ok(registration)
         })
     }
 
     /// Whether it belongs to this thread's loop.
-    pub(crate) fn is_here(&self) -> bool {
-        is_here(&self.home)
+    pub(crate) fn is_on_current_loop(&self) -> bool {
+        is_current_loop(&self.mailbox)
     }
 
     /// Ready when the loop has heard that the descriptor is, until [`Registration::clear`].
     ///
     /// # Errors
     /// On any other loop than that where it was registered.
-    pub(crate) fn poll_ready(&self, cx: &mut Context<'_>, side: Side) -> Poll<io::Result<()>> {
+    pub(crate) fn poll_ready(
+        &self,
+        cx: &mut Context<'_>,
+        side: IoDirection,
+    ) -> Poll<io::Result<()>> {
         HERE.with(|here| {
-            if here.id.get() != self.home.id() {
+            if here.mailbox_id.get() != self.mailbox.id() {
                 return Poll::Ready(Err(io::Error::other("a descriptor of another loop")));
             }
-            let mut sources = here.sources.borrow_mut();
+            let mut sources = here.fds.borrow_mut();
             if !sources.is_ready(self.token, side) {
-                let before = sources.wait(self.token, side, cx.waker());
+                let before = sources.set_waker(self.token, side, cx.waker());
                 drop(sources);
                 drop(before);
                 return Poll::Pending;
             }
-            match here.budget.get().checked_sub(1) {
+            match here.task_budget.get().checked_sub(1) {
                 Some(left) => {
-                    here.budget.set(left);
+                    here.task_budget.set(left);
                     Poll::Ready(Ok(()))
                 }
                 None => {
@@ -418,34 +422,34 @@ impl Registration {
     }
 
     /// Whether the loop has heard that it is ready; `None` on another loop.
-    pub(crate) fn is_ready(&self, side: Side) -> Option<bool> {
-        self.known(|sources| sources.is_ready(self.token, side))
+    pub(crate) fn is_ready(&self, side: IoDirection) -> Option<bool> {
+        self.query(|sources| sources.is_ready(self.token, side))
     }
 
     /// Whether the loop has heard that the other side has ended; `None` on another loop.
-    pub(crate) fn is_ended(&self, side: Side) -> Option<bool> {
-        self.known(|sources| sources.is_ended(self.token, side))
+    pub(crate) fn is_ended(&self, side: IoDirection) -> Option<bool> {
+        self.query(|sources| sources.is_ended(self.token, side))
     }
 
-    fn known(&self, ask: impl FnOnce(&Sources) -> bool) -> Option<bool> {
-        at_home(&self.home, |here| ask(&here.sources.borrow()))
+    fn query(&self, ask: impl FnOnce(&FdTable) -> bool) -> Option<bool> {
+        with_loop_of(&self.mailbox, |here| ask(&here.fds.borrow()))
     }
 
     /// Whether the end of what can be read is told again and again: not while a connection that breaks is
     /// waited for.
-    pub(crate) fn tell_end(&self, is_told: bool) {
+    pub(crate) fn set_end_reporting(&self, is_told: bool) {
         HERE.with(|here| {
-            if here.id.get() == self.home.id() {
-                here.sources.borrow_mut().tell_end(self.token, is_told);
+            if here.mailbox_id.get() == self.mailbox.id() {
+                here.fds.borrow_mut().set_end_reporting(self.token, is_told);
             }
         });
     }
 
     /// What was ready has been used up: the next edge tells of more.
-    pub(crate) fn clear(&self, side: Side) {
+    pub(crate) fn clear(&self, side: IoDirection) {
         HERE.with(|here| {
-            if here.id.get() == self.home.id() {
-                here.sources.borrow_mut().clear(self.token, side);
+            if here.mailbox_id.get() == self.mailbox.id() {
+                here.fds.borrow_mut().clear(self.token, side);
             }
         });
     }
@@ -454,18 +458,19 @@ impl Registration {
     /// From any thread.
     pub(crate) fn remove(&self, fd: &impl AsFd) {
         // It was added, and is open.
-        let removed = poll::remove(self.home.set().as_fd(), fd.as_fd());
+        let removed = poll::remove(self.mailbox.epoll_fd().as_fd(), fd.as_fd());
         debug_assert!(removed.is_ok(), "{removed:?}");
     }
 }
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        let kept = at_home(&self.home, |here| {
-            here.sources.borrow_mut().remove(self.token)
+        let kept = with_loop_of(&self.mailbox, |here| {
+            here.fds.borrow_mut().remove(self.token)
         });
         if kept.is_none() {
-            self.home.leave(Letter::Forget(self.token));
+            self.mailbox
+                .post_without_wake(LoopMessage::RemoveFd(self.token));
         }
     }
 }
@@ -473,7 +478,7 @@ impl Drop for Registration {
 /// A timer of this thread's loop. One that rang stays until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Timer {
-    home: Arc<Mailbox>,
+    mailbox: Arc<Mailbox>,
     key: TimerKey,
 }
 
@@ -484,24 +489,24 @@ impl Timer {
     /// Where no loop runs: it could never ring.
     pub(crate) fn new(at: Instant, waker: &Waker) -> Self {
         HERE.with(|here| {
-            let home = here.mail().expect("timers are armed on loops");
+            let home = here.mailbox().expect("timers are armed on loops");
             let key = here.timers.borrow_mut().arm(at, waker.clone());
-            Self { home, key }
+            Self { mailbox: home, key }
         })
     }
 
     /// The moment that it was armed for.
-    pub(crate) fn at(&self) -> Instant {
+    pub(crate) fn fires_at(&self) -> Instant {
         self.key.at
     }
 
     /// Lets it wake `waker` and nobody else; `false` when it has rung, or is of another loop.
-    pub(crate) fn turn_to(&self, waker: &Waker) -> bool {
+    pub(crate) fn set_waker(&self, waker: &Waker) -> bool {
         HERE.with(|here| {
-            if here.id.get() != self.home.id() {
+            if here.mailbox_id.get() != self.mailbox.id() {
                 return false;
             }
-            let turned = here.timers.borrow_mut().turn_to(self.key, waker);
+            let turned = here.timers.borrow_mut().set_waker(self.key, waker);
             turned.map(drop).is_ok()
         })
     }
@@ -509,19 +514,22 @@ impl Timer {
 
 impl Drop for Timer {
     fn drop(&mut self) {
-        let kept = at_home(&self.home, |here| here.timers.borrow_mut().disarm(self.key));
+        let kept = with_loop_of(&self.mailbox, |here| {
+            here.timers.borrow_mut().disarm(self.key)
+        });
         if kept.is_none() {
-            self.home.leave(Letter::Disarm(self.key));
+            self.mailbox
+                .post_without_wake(LoopMessage::DisarmTimer(self.key));
         }
     }
 }
 
 /// Places that this thread's loop has for descriptors, in use or free.
 #[cfg(test)]
-pub(super) fn places() -> usize {
-    HERE.with(|here| here.sources.borrow().places())
+pub(super) fn fd_entry_count() -> usize {
+    HERE.with(|here| here.fds.borrow().entry_count())
 }
 
-fn no_loop() -> io::Error {
+fn no_loop_error() -> io::Error {
     io::Error::other("no loop runs on this thread")
 }

@@ -12,9 +12,9 @@ use super::spawn_here;
 /// The outcome of a task, awaited; an error when the task panicked, was aborted, or its loop has ended. Dropped,
 /// the task goes on by itself.
 #[derive(Debug)]
-pub struct Joined<T> {
+pub struct TaskHandle<T> {
     outcome: oneshot::Receiver<T>,
-    stop: Option<oneshot::Sender<()>>,
+    abort_sender: Option<oneshot::Sender<()>>,
     /// The task has the other end while it is there.
     alive: Weak<()>,
 }
@@ -23,7 +23,7 @@ pub struct Joined<T> {
 ///
 /// # Panics
 /// Where no loop runs.
-pub fn spawn_joined<F>(task: F) -> Joined<F::Output>
+pub fn spawn_with_handle<F>(task: F) -> TaskHandle<F::Output>
 where
     F: Future + Send + 'static,
     F::Output: Send,
@@ -50,17 +50,17 @@ where
             let _ = give.send(done);
         }
     });
-    Joined {
+    TaskHandle {
         outcome,
-        stop: Some(stop),
+        abort_sender: Some(stop),
         alive,
     }
 }
 
-impl<T> Joined<T> {
+impl<T> TaskHandle<T> {
     /// Drops the task where it waits.
     pub fn abort(&mut self) {
-        if let Some(stop) = self.stop.take() {
+        if let Some(stop) = self.abort_sender.take() {
             let _ = stop.send(());
         }
     }
@@ -72,7 +72,7 @@ impl<T> Joined<T> {
     }
 }
 
-impl<T> Future for Joined<T> {
+impl<T> Future for TaskHandle<T> {
     type Output = Result<T, oneshot::error::RecvError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {

@@ -12,22 +12,22 @@ use std::time::Duration;
 use penstock_sys::poll::Interest;
 use penstock_sys::timer;
 
-use crate::registered::Registered;
+use crate::registered_fd::RegisteredFd;
 
 /// A timer of the loop that made it, set for one moment at a time.
 #[derive(Debug)]
-pub struct Alarm {
-    timer: Registered,
+pub struct PreciseTimer {
+    timer: RegisteredFd,
 }
 
-impl Alarm {
+impl PreciseTimer {
     /// An alarm that is not set.
     ///
     /// # Errors
     /// When descriptors ran out.
     pub fn new() -> io::Result<Self> {
         Ok(Self {
-            timer: Registered::new(timer::create()?, Interest::Read)?,
+            timer: RegisteredFd::new(timer::create()?, Interest::Read)?,
         })
     }
 
@@ -56,9 +56,9 @@ mod tests {
     use std::time::Instant;
 
     #[test]
-    fn rings_once_for_each_setting_and_not_early() {
+    fn fires_once_per_setting_and_not_early() {
         loops::block_on(async {
-            let alarm = Alarm::new().unwrap();
+            let alarm = PreciseTimer::new().unwrap();
             for after in [0, 300, 2_000] {
                 let (start, after) = (Instant::now(), Duration::from_micros(after));
                 alarm.set(after).unwrap();

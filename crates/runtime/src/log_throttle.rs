@@ -2,7 +2,7 @@
 //! those would fill the next disk.
 //!
 //! Whoever may have to write the same for each request (`edge` of what went wrong in the house, `cache` of a back end
-//! that fails) asks [`Repeats`] before. What must stay true:
+//! that fails) asks [`LogThrottle`] before. What must stay true:
 //! each cause is told for each of its first requests, then no more that second; what was left out is counted in
 //! the next line; what is remembered has a bound. `now` is an argument.
 
@@ -10,81 +10,84 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The time in which the same is told so often at most.
-const PAUSE: Duration = Duration::from_secs(1);
+const WINDOW: Duration = Duration::from_secs(1);
 
 /// Lines about the same in that time: each request is named as long as they are few.
-const LINES_MAX: u32 = 10;
+const MAX_LINES_PER_WINDOW: u32 = 10;
 
 /// Causes that are told apart: a disk that fails names another file each time.
-const CAUSES_MAX: usize = 8;
+const MAX_CAUSES: usize = 8;
 
 /// What the log was told of late, by all loops.
 #[derive(Debug, Default)]
-pub struct Repeats {
+pub struct LogThrottle {
     /// Never held while a line is written.
-    state: Mutex<State>,
+    state: Mutex<ThrottleState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    causes: Vec<Cause>,
+struct ThrottleState {
+    causes: Vec<ThrottledCause>,
     /// Left out of causes that are not remembered.
-    others: u64,
+    suppressed_others: u64,
 }
 
 #[derive(Debug)]
-struct Cause {
+struct ThrottledCause {
     text: Box<str>,
     /// When the present second began.
-    at: Instant,
+    window_start: Instant,
     /// Lines since.
-    told: u32,
-    left_out: u64,
+    logged: u32,
+    suppressed: u64,
 }
 
-impl Repeats {
+impl LogThrottle {
     /// Whether to write a line about `cause` now: with how many were left out since the last.
     #[must_use]
-    pub fn admit(&self, cause: &str, now: Instant) -> Option<u64> {
+    pub fn admit_line(&self, cause: &str, now: Instant) -> Option<u64> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.admit(cause, now)
+        state.admit_line(cause, now)
     }
 }
 
-impl State {
-    fn admit(&mut self, cause: &str, now: Instant) -> Option<u64> {
-        let is_over = |known: &Cause| now.saturating_duration_since(known.at) >= PAUSE;
+impl ThrottleState {
+    fn admit_line(&mut self, cause: &str, now: Instant) -> Option<u64> {
+        let is_over =
+            |known: &ThrottledCause| now.saturating_duration_since(known.window_start) >= WINDOW;
         if let Some(known) = (self.causes.iter_mut()).find(|known| &*known.text == cause) {
             if is_over(known) {
-                (known.at, known.told) = (now, 0);
+                (known.window_start, known.logged) = (now, 0);
             }
-            if known.told == LINES_MAX {
-                known.left_out += 1;
+            if known.logged == MAX_LINES_PER_WINDOW {
+                known.suppressed += 1;
                 return None;
             }
-            known.told += 1;
-            return Some(std::mem::take(&mut known.left_out) + std::mem::take(&mut self.others));
+            known.logged += 1;
+            return Some(
+                std::mem::take(&mut known.suppressed) + std::mem::take(&mut self.suppressed_others),
+            );
         }
-        if self.causes.len() == CAUSES_MAX {
+        if self.causes.len() == MAX_CAUSES {
             let Some(over) = self.causes.iter().position(is_over) else {
-                self.others += 1;
+                self.suppressed_others += 1;
                 return None;
             };
-            self.others += self.causes.swap_remove(over).left_out;
+            self.suppressed_others += self.causes.swap_remove(over).suppressed;
         }
-        self.causes.push(Cause {
+        self.causes.push(ThrottledCause {
             text: cause.into(),
-            at: now,
-            told: 1,
-            left_out: 0,
+            window_start: now,
+            logged: 1,
+            suppressed: 0,
         });
-        Some(std::mem::take(&mut self.others))
+        Some(std::mem::take(&mut self.suppressed_others))
     }
 }
 
 /// The end of a line behind which some were left out.
 #[must_use]
-pub fn left_out(count: u64) -> String {
+pub fn suppressed_suffix(count: u64) -> String {
     match count {
         0 => String::new(),
         count => format!(" (and {count} such failures that were not logged)"),
@@ -99,7 +102,7 @@ pub struct OncePerSecond {
 
 impl OncePerSecond {
     /// Counts one more; gives how many there were since the last line if one is due.
-    pub fn count(&self, now: Instant) -> Option<u64> {
+    pub fn count_event(&self, now: Instant) -> Option<u64> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let (last, count) = &mut *state;
         *count += 1;
@@ -117,12 +120,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn some_lines_for_a_cause_and_second_and_what_was_left_out_is_counted() {
-        let (repeats, start) = (Repeats::default(), Instant::now());
+    fn lines_per_cause_and_second_are_limited_and_counted() {
+        let (repeats, start) = (LogThrottle::default(), Instant::now());
         let after = |millis| start + Duration::from_millis(millis);
-        for _ in 1..LINES_MAX {
+        for _ in 1..MAX_LINES_PER_WINDOW {
             for cause in ["full", "EIO"] {
-                assert_eq!(repeats.admit(cause, start), Some(0), "{cause}");
+                assert_eq!(repeats.admit_line(cause, start), Some(0), "{cause}");
             }
         }
         for (millis, cause, expected) in [
@@ -136,7 +139,7 @@ mod tests {
             (9000, "full", Some(0)),
         ] {
             assert_eq!(
-                repeats.admit(cause, after(millis)),
+                repeats.admit_line(cause, after(millis)),
                 expected,
                 "{millis} {cause}"
             );
@@ -144,24 +147,31 @@ mod tests {
     }
 
     #[test]
-    fn a_cause_that_is_another_each_time_is_bounded_too() {
-        let (repeats, start) = (Repeats::default(), Instant::now());
+    fn ever_new_causes_are_limited_too() {
+        let (repeats, start) = (LogThrottle::default(), Instant::now());
         let mut told_of = 0;
         for number in 0..1000 {
-            told_of += u64::from(repeats.admit(&format!("/{number}: EIO"), start).is_some());
+            told_of += u64::from(
+                repeats
+                    .admit_line(&format!("/{number}: EIO"), start)
+                    .is_some(),
+            );
         }
-        assert_eq!(told_of, CAUSES_MAX as u64);
+        assert_eq!(told_of, MAX_CAUSES as u64);
         // A second later the first line says how many there were.
-        let later = start + PAUSE;
-        assert_eq!(repeats.admit("/1000: EIO", later), Some(1000 - told_of));
-        assert_eq!(repeats.admit("/1001: EIO", later), Some(0));
-        assert_eq!(repeats.state.lock().unwrap().causes.len(), CAUSES_MAX);
+        let later = start + WINDOW;
+        assert_eq!(
+            repeats.admit_line("/1000: EIO", later),
+            Some(1000 - told_of)
+        );
+        assert_eq!(repeats.admit_line("/1001: EIO", later), Some(0));
+        assert_eq!(repeats.state.lock().unwrap().causes.len(), MAX_CAUSES);
     }
 
     #[test]
-    fn a_line_a_second_says_how_often_it_was() {
+    fn one_line_a_second_reports_the_count() {
         let (log, now) = (OncePerSecond::default(), Instant::now());
-        let at = |millis| log.count(now + Duration::from_millis(millis));
+        let at = |millis| log.count_event(now + Duration::from_millis(millis));
         assert_eq!(at(0), Some(1));
         assert_eq!((at(10), at(999)), (None, None));
         assert_eq!(at(1000), Some(3));

@@ -11,24 +11,24 @@ use penstock_sys::page_cache;
 
 /// What it means to have waited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Doubt {
+pub(super) enum WaitCost {
     /// Some counting: whoever was kept for long is taken to have waited.
     Cheap,
     /// Much has to be read again: it takes a proof. A fast disk leaves no trace on the clock, but on the account.
-    Dear,
+    Expensive,
 }
 
 /// What is in memory is sent in less, mostly.
-const SENDING_US: u64 = 1000;
+const USUAL_SEND_US: u64 = 1000;
 
 /// A loop that was kept for so long was kept by a disk, or from the processor.
-pub(super) const WAITED_US: u64 = 20_000;
+pub(super) const LONG_SEND_US: u64 = 20_000;
 
 /// The account is asked after so many sendings that took no time.
-const ASKED_EACH: u32 = 16;
+const CHECK_EVERY: u32 = 16;
 
 /// Whether the kernel counts what is read for a thread.
-static IS_COUNTED: LazyLock<bool> = LazyLock::new(|| Path::new("/proc/self/io").exists());
+static HAS_IO_ACCOUNTING: LazyLock<bool> = LazyLock::new(|| Path::new("/proc/self/io").exists());
 
 thread_local! {
     /// Blocks that this thread had read when it was last asked: those before its first sending were for something else.
@@ -38,24 +38,25 @@ thread_local! {
 }
 
 /// Whether a sending that took `took_us` has waited for a disk; or those before it that were not asked about.
-pub(super) fn has_waited(took_us: u64, doubt: Doubt) -> bool {
+pub(super) fn has_waited(took_us: u64, doubt: WaitCost) -> bool {
     let Some(before) = BLOCKS.get() else {
-        forget();
-        return took_us >= WAITED_US && doubt == Doubt::Cheap;
+        reset_block_count();
+        return took_us >= LONG_SEND_US && doubt == WaitCost::Cheap;
     };
-    let sendings = SENDINGS.get() + u32::from(doubt == Doubt::Dear);
+    let sendings = SENDINGS.get() + u32::from(doubt == WaitCost::Expensive);
     SENDINGS.set(sendings);
-    if took_us < SENDING_US && sendings < ASKED_EACH {
+    if took_us < USUAL_SEND_US && sendings < CHECK_EVERY {
         return false;
     }
     SENDINGS.set(0);
     let blocks = page_cache::blocks_read();
     BLOCKS.set(Some(blocks));
-    blocks != before || (took_us >= WAITED_US && (doubt == Doubt::Cheap || !*IS_COUNTED))
+    blocks != before
+        || (took_us >= LONG_SEND_US && (doubt == WaitCost::Cheap || !*HAS_IO_ACCOUNTING))
 }
 
 /// What this thread has read so far was a try's doing, for which nobody waited.
-pub(super) fn forget() {
+pub(super) fn reset_block_count() {
     BLOCKS.set(Some(page_cache::blocks_read()));
 }
 
@@ -64,28 +65,40 @@ mod tests {
     use super::*;
 
     #[test]
-    fn to_be_kept_for_long_is_a_wait_where_that_costs_little() {
-        assert!(!has_waited(WAITED_US, Doubt::Dear), "the first one");
+    fn a_long_send_counts_as_a_wait_if_that_is_cheap() {
+        assert!(
+            !has_waited(LONG_SEND_US, WaitCost::Expensive),
+            "the first one"
+        );
         for _ in 0..100 {
-            assert!(!has_waited(0, Doubt::Cheap) && !has_waited(SENDING_US, Doubt::Cheap));
-            assert!(!has_waited(0, Doubt::Dear) && !has_waited(SENDING_US, Doubt::Dear));
+            assert!(!has_waited(0, WaitCost::Cheap) && !has_waited(USUAL_SEND_US, WaitCost::Cheap));
+            assert!(
+                !has_waited(0, WaitCost::Expensive)
+                    && !has_waited(USUAL_SEND_US, WaitCost::Expensive)
+            );
         }
-        assert!(has_waited(WAITED_US, Doubt::Cheap));
-        assert_eq!(has_waited(WAITED_US, Doubt::Dear), !*IS_COUNTED);
+        assert!(has_waited(LONG_SEND_US, WaitCost::Cheap));
+        assert_eq!(
+            has_waited(LONG_SEND_US, WaitCost::Expensive),
+            !*HAS_IO_ACCOUNTING
+        );
     }
 
     #[test]
-    fn what_was_read_is_a_wait_however_short_at_the_latest_some_sendings_later() {
-        forget();
+    fn blocks_read_count_as_a_wait_after_some_sends() {
+        reset_block_count();
         // As if so much had been read since.
         let read = || BLOCKS.set(Some(page_cache::blocks_read() + 1));
         read();
-        assert!(has_waited(SENDING_US, Doubt::Cheap) && !has_waited(SENDING_US, Doubt::Cheap));
+        assert!(
+            has_waited(USUAL_SEND_US, WaitCost::Cheap)
+                && !has_waited(USUAL_SEND_US, WaitCost::Cheap)
+        );
         read();
-        let sendings = (1..100).find(|_| has_waited(0, Doubt::Dear));
-        assert_eq!(sendings, Some(ASKED_EACH));
+        let sendings = (1..100).find(|_| has_waited(0, WaitCost::Expensive));
+        assert_eq!(sendings, Some(CHECK_EVERY));
         read();
-        forget();
-        assert!(!has_waited(SENDING_US, Doubt::Dear));
+        reset_block_count();
+        assert!(!has_waited(USUAL_SEND_US, WaitCost::Expensive));
     }
 }
