@@ -1,6 +1,6 @@
 //! A file as clients see it: its validators and its fields, ready to send. Pure.
 //!
-//! `tree` makes a [`Description`] once for each version of a file, `reply` sends it. What must stay true:
+//! `tree` makes a [`FileDescription`] once for each version of a file, `reply` sends it. What must stay true:
 //! every coding of a file has a strong tag of its own; what depends on `Accept-Encoding` says so.
 
 use std::time::Duration;
@@ -11,8 +11,8 @@ use penstock_http::{FieldBlock, imf_fixdate};
 
 /// Validators, length and fields of one coding of a file.
 #[derive(Debug, Clone)]
-pub(crate) struct Description {
-    /// Strong, and `-<coding>` stands behind it if it has one (RFC 9110 §8.8.3); see [`Version`].
+pub(crate) struct FileDescription {
+    /// Strong, and `-<coding>` stands behind it if it has one (RFC 9110 §8.8.3); see [`EtagVersion`].
     pub(crate) etag: Bytes,
     pub(crate) modified: Option<u64>,
     pub(crate) len: u64,
@@ -20,7 +20,7 @@ pub(crate) struct Description {
     pub(crate) fields: FieldBlock,
     /// For 304 (RFC 9110 §15.4.5).
     pub(crate) validators: FieldBlock,
-    varies: bool,
+    varies_by_encoding: bool,
     is_encoded: bool,
 }
 
@@ -29,96 +29,96 @@ pub(crate) struct Description {
 /// Inode and time of change are part of it only where nothing else is left: they differ between machines
 /// that serve the same files, and a client that is balanced between them would never have a match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Version {
+pub(crate) enum EtagVersion {
     /// Its time of modification, in nanoseconds. Every write moves it, by at least the kernel's tick of some
     /// milliseconds, and a file is only kept in memory as long as its inode and its time of change are the
     /// same too.
-    Time,
+    ModificationTime,
     /// A hash of the content: for what is in memory anyway, and where many files have one time (the Nix
     /// store, reproducible images, archives).
-    Content(u64),
+    ContentHash(u64),
     /// A hash of what the kernel knows of the file, which another machine knows otherwise.
-    State(u64),
+    MetadataHash(u64),
 }
 
 /// What a description is made from.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Facts<'a> {
+pub(crate) struct FileFacts<'a> {
     pub(crate) content_type: &'a str,
     /// Time of modification since the epoch: seconds, nanoseconds.
     pub(crate) modified: (i64, i64),
     /// Length in bytes.
     pub(crate) len: u64,
-    pub(crate) version: Version,
+    pub(crate) version: EtagVersion,
     /// The coding that the file holds.
     pub(crate) coding: Option<Coding>,
     /// Whether the file has, or may be given, another coding.
-    pub(crate) varies: bool,
+    pub(crate) varies_by_encoding: bool,
     pub(crate) cache_control: Option<&'a str>,
     /// The wall clock's time since the epoch.
     pub(crate) now: Duration,
 }
 
-impl Description {
-    pub(crate) fn new(facts: &Facts<'_>) -> Self {
+impl FileDescription {
+    pub(crate) fn new(facts: &FileFacts<'_>) -> Self {
         let (seconds, nanos) = facts.modified;
         let number = match facts.version {
-            Version::Time => seconds
+            EtagVersion::ModificationTime => seconds
                 .wrapping_mul(1_000_000_000)
                 .wrapping_add(nanos)
                 .cast_unsigned(),
-            Version::Content(hash) | Version::State(hash) => hash,
+            EtagVersion::ContentHash(hash) | EtagVersion::MetadataHash(hash) => hash,
         };
-        let suffix = facts.coding.map_or(String::new(), suffix);
+        let suffix = facts.coding.map_or(String::new(), etag_suffix);
         let etag = format!("\"{number:x}-{:x}{suffix}\"", facts.len).into_bytes();
         // RFC 9110 §8.8.2.1: no date later than that of the response. One that says nothing would let
         // a client keep what is gone.
         let modified = u64::try_from(seconds)
             .ok()
-            .filter(|_| is_plausible(seconds, facts.now));
+            .filter(|_| is_plausible_mtime(seconds, facts.now));
         let mut fields = FieldBlock::with_capacity(256);
         let mut validators = FieldBlock::with_capacity(192);
-        push(&mut fields, "Content-Type", facts.content_type.as_bytes());
+        push_field(&mut fields, "Content-Type", facts.content_type.as_bytes());
         if let Some(coding) = facts.coding {
-            push(&mut fields, "Content-Encoding", coding.as_str().as_bytes());
+            push_field(&mut fields, "Content-Encoding", coding.as_str().as_bytes());
         }
         for block in [&mut fields, &mut validators] {
             if let Some(seconds) = modified {
-                push(block, "Last-Modified", &imf_fixdate(seconds));
+                push_field(block, "Last-Modified", &imf_fixdate(seconds));
             }
-            push(block, "ETag", &etag);
-            if facts.varies {
-                push(block, "Vary", VARY);
+            push_field(block, "ETag", &etag);
+            if facts.varies_by_encoding {
+                push_field(block, "Vary", VARY);
             }
             if let Some(value) = facts.cache_control {
-                push(block, "Cache-Control", value.as_bytes());
+                push_field(block, "Cache-Control", value.as_bytes());
             }
         }
-        push(&mut fields, "Accept-Ranges", b"bytes");
+        push_field(&mut fields, "Accept-Ranges", b"bytes");
         Self {
             etag: etag.into(),
             modified,
             len: facts.len,
             fields: fields.freeze(),
             validators: validators.freeze(),
-            varies: facts.varies,
+            varies_by_encoding: facts.varies_by_encoding,
             is_encoded: facts.coding.is_some(),
         }
     }
 
     /// The same file compressed here to `len` bytes. There are no ranges of that: another server, or
     /// this one after an update, may compress it to other bytes.
-    pub(crate) fn made(&self, coding: Coding, len: usize) -> Self {
+    pub(crate) fn compressed(&self, coding: Coding, len: usize) -> Self {
         let mut etag = self.etag.to_vec();
         etag.pop();
-        etag.extend_from_slice(suffix(coding).as_bytes());
+        etag.extend_from_slice(etag_suffix(coding).as_bytes());
         etag.push(b'"');
         let (mut fields, mut validators) = (self.fields.clone(), self.validators.clone());
         fields.remove("Accept-Ranges");
-        push(&mut fields, "Content-Encoding", coding.as_str().as_bytes());
+        push_field(&mut fields, "Content-Encoding", coding.as_str().as_bytes());
         for block in [&mut fields, &mut validators] {
             block.remove("ETag");
-            push(block, "ETag", &etag);
+            push_field(block, "ETag", &etag);
         }
         Self {
             etag: etag.into(),
@@ -126,14 +126,14 @@ impl Description {
             len: len as u64,
             fields: fields.freeze(),
             validators: validators.freeze(),
-            varies: true,
+            varies_by_encoding: true,
             is_encoded: true,
         }
     }
 
     /// Whether an answer depends on `Accept-Encoding`.
-    pub(crate) fn varies(&self) -> bool {
-        self.varies
+    pub(crate) fn varies_by_encoding(&self) -> bool {
+        self.varies_by_encoding
     }
 
     /// Whether it has a content coding.
@@ -142,14 +142,14 @@ impl Description {
     }
 
     /// Bytes of memory beside the content.
-    pub(crate) fn bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         self.etag.len() + self.fields.as_bytes().len() + self.validators.as_bytes().len()
     }
 }
 
 /// Whether a time of modification, in seconds, may be that of a change: tools that make the same archive
 /// each time set one second or none after the epoch, or the first day that a ZIP archive can tell (1980).
-pub(crate) fn is_plausible(seconds: i64, now: Duration) -> bool {
+pub(crate) fn is_plausible_mtime(seconds: i64, now: Duration) -> bool {
     let is_past = u64::try_from(seconds).is_ok_and(|seconds| seconds <= now.as_secs());
     is_past && seconds > END_OF_1980_01_02
 }
@@ -160,12 +160,12 @@ const END_OF_1980_01_02: i64 = 315_705_600;
 /// The value of `Vary` where the coding is negotiated.
 pub(crate) const VARY: &[u8] = b"Accept-Encoding";
 
-fn suffix(coding: Coding) -> String {
+fn etag_suffix(coding: Coding) -> String {
     format!("-{}", coding.as_str())
 }
 
 /// Adds a field whose value was checked or made here.
-pub(crate) fn push(fields: &mut FieldBlock, name: &'static str, value: &[u8]) {
+pub(crate) fn push_field(fields: &mut FieldBlock, name: &'static str, value: &[u8]) {
     let pushed = fields.push(name, value);
     // Media types, dates, tags and encoded paths have no control bytes; what the configuration says was
     // checked at the start.

@@ -19,16 +19,16 @@ use penstock_runtime::blocking::{Pool, PoolError};
 use penstock_runtime::{clock, loops};
 use tokio::sync::oneshot;
 
-use crate::compress::{Compressor, Progress, Waiting};
-use crate::known::{Choice, Found, Known, Source};
-use crate::listing::Listings;
-use crate::memory::{Bounds, Lookup, Memory};
-use crate::tree::{Looked, Root, Tree};
+use crate::compressor::{CompressionStatus, CompressionWait, Compressor};
+use crate::file_cache::{FileCache, FileCacheLimits, FileCacheLookup};
+use crate::file_entry::{CacheEntry, ContentSource, FileEntry, SelectedCoding};
+use crate::file_tree::{FileLookup, FileTree, RootDir};
+use crate::listing::ListingJobs;
 use crate::{reply, resolve};
 
 /// How long a request waits for a check of what is known, or for a compression, before it gets what there
 /// is. Longer than both take but for an ill disk and a crowded pool.
-const WAIT_MAX: Duration = Duration::from_millis(50);
+const MAX_WAIT: Duration = Duration::from_millis(50);
 
 /// What a folder of static files is made from.
 #[derive(Debug, Clone)]
@@ -48,25 +48,25 @@ pub struct FilesSetup {
 /// A folder of static files. A handle: the work of a request keeps the folder for itself.
 #[derive(Debug)]
 pub struct Files {
-    folder: Arc<Folder>,
+    state: Arc<FilesState>,
 }
 
 #[derive(Debug)]
-struct Folder {
-    tree: Arc<Tree>,
-    memory: Memory,
+struct FilesState {
+    tree: Arc<FileTree>,
+    file_cache: FileCache,
     compressor: Compressor,
-    listings: Listings,
+    listings: ListingJobs,
     pool: Pool,
     falls_through: bool,
     script_index: Option<String>,
 }
 
 /// How a request for a file stands.
-enum Settled {
-    Answer(Response),
+enum CodingOutcome {
+    Response(Response),
     /// The coding for it is being made of this.
-    Wait(Waiting, Arc<Found>),
+    Wait(CompressionWait, Arc<FileEntry>),
 }
 
 impl Files {
@@ -74,126 +74,140 @@ impl Files {
     ///
     /// # Errors
     /// When a media type or a `Cache-Control` of the configuration cannot be sent; names it.
-    pub fn new(root: Arc<Root>, setup: FilesSetup) -> io::Result<Self> {
-        let mut tree = Tree::new(root, &setup.files, setup.pool.clone())?;
+    pub fn new(root: Arc<RootDir>, setup: FilesSetup) -> io::Result<Self> {
+        let mut tree = FileTree::new(root, &setup.files, setup.pool.clone())?;
         if let Some(index) = &setup.script_index {
-            tree.look_for_script(index);
+            tree.set_script_index(index);
         }
-        let folder = Folder {
+        let folder = FilesState {
             tree: Arc::new(tree),
-            memory: Memory::new(Bounds::of_root(setup.loops)),
+            file_cache: FileCache::new(FileCacheLimits::for_root(setup.loops)),
             compressor: Compressor::default(),
-            listings: Listings::default(),
+            listings: ListingJobs::default(),
             pool: setup.pool,
             falls_through: setup.falls_through,
             script_index: setup.script_index,
         };
         Ok(Self {
-            folder: Arc::new(folder),
+            state: Arc::new(folder),
         })
     }
 }
 
-impl Folder {
+impl FilesState {
     /// Answers with what is known; `is_news` when it was found for this very request.
-    fn reply(self: &Arc<Self>, request: Request, known: &Known, is_news: bool) -> Handling {
+    fn respond(self: &Arc<Self>, request: Request, known: &CacheEntry, is_news: bool) -> Handling {
         let is_read = matches!(request.head.method(), Method::Get | Method::Head);
         let response = match known {
-            Known::Script => return Handling::Now(Ok(self.pass_to_script(request))),
-            _ if !is_read => return Handling::Now(self.other_method(request)),
-            Known::File(found) => return self.reply_file(request, found, is_news),
-            Known::Absent => return Handling::Now(self.miss(request)),
-            Known::Directory => reply::redirect(&request.mount, request.path(), request.query()),
-            Known::Listing(page) => reply::listing(&request.head, page),
+            CacheEntry::Script => return Handling::Now(Ok(self.pass_to_script(request))),
+            _ if !is_read => return Handling::Now(self.respond_other_method(request)),
+            CacheEntry::File(found) => return self.respond_with_file(request, found, is_news),
+            CacheEntry::Absent => return Handling::Now(self.respond_missing(request)),
+            CacheEntry::DirectoryRedirect => {
+                reply::redirect_to_directory(&request.mount, request.path(), request.query())
+            }
+            CacheEntry::Listing(page) => reply::respond_with_listing(&request.head, page),
         };
-        Handling::Now(Ok(self.named(response)))
+        Handling::Now(Ok(self.with_handler_name(response)))
     }
 
-    fn reply_file(
+    fn respond_with_file(
         self: &Arc<Self>,
         request: Request,
-        found: &Arc<Found>,
+        found: &Arc<FileEntry>,
         is_news: bool,
     ) -> Handling {
         if !is_news
-            && found.descriptors() > 0
-            && !self.tree.is_unchanged(found.behind(&request.head))
+            && found.open_descriptors() > 0
+            && !self.tree.is_unchanged(found.source_file_for(&request.head))
         {
-            self.memory.forget(request.path());
-            return Handling::Later(Box::pin(Arc::clone(self).look(request, None)));
+            self.file_cache.remove(request.path());
+            return Handling::Later(Box::pin(Arc::clone(self).look_up_in_pool(request, None)));
         }
-        let (waiting, found) = match self.settle(&request, Arc::clone(found)) {
-            Settled::Answer(response) => return Handling::Now(Ok(self.named(response))),
-            Settled::Wait(waiting, found) => (waiting, found),
+        let (waiting, found) = match self.respond_in_coding(&request, Arc::clone(found)) {
+            CodingOutcome::Response(response) => {
+                return Handling::Now(Ok(self.with_handler_name(response)));
+            }
+            CodingOutcome::Wait(waiting, found) => (waiting, found),
         };
         let folder = Arc::clone(self);
         Handling::Later(Box::pin(async move {
-            let is_done = clock::timeout(WAIT_MAX, waiting.done()).await;
-            let settled = is_done.map(|()| folder.settle(&request, Arc::clone(&found)));
-            Ok(folder.named(match settled {
-                Some(Settled::Answer(response)) => response,
-                _ => reply::answer(&request.head, &found.original),
+            let is_done = clock::timeout(MAX_WAIT, waiting.finished()).await;
+            let settled = is_done.map(|()| folder.respond_in_coding(&request, Arc::clone(&found)));
+            Ok(folder.with_handler_name(match settled {
+                Some(CodingOutcome::Response(response)) => response,
+                _ => reply::respond_to_file(&request.head, &found.original),
             }))
         }))
     }
 
     /// Answers in the coding that the client is to get, if that is there; begins to make it if not.
-    fn settle(&self, request: &Request, mut found: Arc<Found>) -> Settled {
+    fn respond_in_coding(&self, request: &Request, mut found: Arc<FileEntry>) -> CodingOutcome {
         loop {
             let coding = match found.choose(&request.head) {
-                Choice::Ready(file) => {
-                    return Settled::Answer(reply::answer(&request.head, file));
+                SelectedCoding::Ready(file) => {
+                    return CodingOutcome::Response(reply::respond_to_file(&request.head, file));
                 }
-                Choice::Make(coding) => coding,
+                SelectedCoding::Compress(coding) => coding,
             };
-            match self.compressor.get(&found, coding, &self.pool) {
+            match self.compressor.get_or_start(&found, coding, &self.pool) {
                 // One coding less is to be made each time, so this comes to an end.
-                Progress::Done(content) => {
-                    let refined = Arc::new(found.with_made(coding, content.as_ref()));
+                CompressionStatus::Done(content) => {
+                    let refined = Arc::new(found.with_compressed(coding, content.as_ref()));
                     let path = request.path();
-                    self.memory.refine(path, &found, Arc::clone(&refined));
+                    self.file_cache
+                        .replace_if_same(path, &found, Arc::clone(&refined));
                     found = refined;
                 }
-                Progress::Running(waiting) => return Settled::Wait(waiting, found),
-                Progress::Busy => {
-                    return Settled::Answer(reply::answer(&request.head, &found.original));
+                CompressionStatus::Running(waiting) => return CodingOutcome::Wait(waiting, found),
+                CompressionStatus::Busy => {
+                    return CodingOutcome::Response(reply::respond_to_file(
+                        &request.head,
+                        &found.original,
+                    ));
                 }
             }
         }
     }
 
     /// Answers once it is known what there is: on the loop if the kernel has it in memory.
-    fn find_out(
+    fn look_up(
         self: &Arc<Self>,
         request: Request,
-        known: Option<Known>,
+        known: Option<CacheEntry>,
         is_old: bool,
     ) -> Handling {
         let began = clock::now().max(request.arrived);
-        match self.tree.look_now(request.path(), known.as_ref()) {
-            Some(Ok(Looked::Known(found))) => {
-                self.keep(request.path().into(), &found, began);
-                self.reply(request, &found, true)
+        match self.tree.look_up_cached(request.path(), known.as_ref()) {
+            Some(Ok(FileLookup::Found(found))) => {
+                self.cache_entry(request.path().into(), &found, began);
+                self.respond(request, &found, true)
             }
             Some(Err(fault)) if fault.kind != FaultKind::Overloaded => {
-                self.memory.forget(request.path());
-                Handling::Now(Err(self.blamed(fault)))
+                self.file_cache.remove(request.path());
+                Handling::Now(Err(self.fault_with_handler_name(fault)))
             }
             _ => {
                 let folder = Arc::clone(self);
                 Handling::Later(match known {
-                    Some(known) if !is_old => Box::pin(folder.check(request, known)),
-                    known => Box::pin(folder.look(request, known)),
+                    Some(known) if !is_old => Box::pin(folder.revalidate(request, known)),
+                    known => Box::pin(folder.look_up_in_pool(request, known)),
                 })
             }
         }
     }
 
     /// Answers from the disk.
-    async fn look(self: Arc<Self>, request: Request, known: Option<Known>) -> Result<Reply, Fault> {
-        let found = self.ask_tree(request.path().into(), request.arrived, known);
-        let found = found.await.map_err(|fault| self.blamed(fault))?;
-        match self.reply(request, &found, true) {
+    async fn look_up_in_pool(
+        self: Arc<Self>,
+        request: Request,
+        known: Option<CacheEntry>,
+    ) -> Result<Reply, Fault> {
+        let found = self.look_up_and_cache(request.path().into(), request.arrived, known);
+        let found = found
+            .await
+            .map_err(|fault| self.fault_with_handler_name(fault))?;
+        match self.respond(request, &found, true) {
             Handling::Now(reply) => reply,
             Handling::Later(work) => work.await,
         }
@@ -201,24 +215,30 @@ impl Folder {
 
     /// Checks on the disk whether what is known is still so, and answers with what is known if that takes
     /// long: the check goes on for those that come after.
-    async fn check(self: Arc<Self>, request: Request, known: Known) -> Result<Reply, Fault> {
+    async fn revalidate(
+        self: Arc<Self>,
+        request: Request,
+        known: CacheEntry,
+    ) -> Result<Reply, Fault> {
         let (tell, told) = oneshot::channel();
         let (folder, arrived) = (Arc::clone(&self), request.arrived);
         let path: Arc<[u8]> = request.path().into();
         let before = known.clone();
-        self.memory.hold(&path);
+        self.file_cache.suspend_checks(&path);
         loops::spawn_here(async move {
-            let asked = folder.ask_tree(Arc::clone(&path), arrived, Some(before));
+            let asked = folder.look_up_and_cache(Arc::clone(&path), arrived, Some(before));
             let found = asked.await;
             if let Err(fault) = &found
                 && fault.kind == FaultKind::Overloaded
             {
-                folder.memory.release(&path, clock::now().max(arrived));
+                folder
+                    .file_cache
+                    .resume_checks(&path, clock::now().max(arrived));
             }
             // The request may have its answer already.
             drop(tell.send(found));
         });
-        let told = clock::timeout(WAIT_MAX, told).await;
+        let told = clock::timeout(MAX_WAIT, told).await;
         let (found, is_news) = match told {
             Some(Ok(Ok(found))) => (found, true),
             // No means to check it: what was right a moment ago is better than a refusal. The pool tells
@@ -227,75 +247,77 @@ impl Folder {
                 log::debug!("files: served without a check: {}", fault.cause);
                 (known, false)
             }
-            Some(Ok(Err(fault))) => return Err(self.blamed(fault)),
+            Some(Ok(Err(fault))) => return Err(self.fault_with_handler_name(fault)),
             Some(Err(_)) | None => (known, false),
         };
-        match self.reply(request, &found, is_news) {
+        match self.respond(request, &found, is_news) {
             Handling::Now(reply) => reply,
             Handling::Later(work) => work.await,
         }
     }
 
     /// Looks in the pool, and keeps what was found.
-    async fn ask_tree(
+    async fn look_up_and_cache(
         &self,
         path: Arc<[u8]>,
         arrived: Instant,
-        known: Option<Known>,
-    ) -> Result<Known, Fault> {
+        known: Option<CacheEntry>,
+    ) -> Result<CacheEntry, Fault> {
         let (tree, name) = (Arc::clone(&self.tree), Arc::clone(&path));
         let before = known.clone();
         let looked = self.pool.run_priority(move || {
             let began = clock::now().max(arrived);
-            (began, tree.look(&name, before.as_ref()))
+            (began, tree.look_up(&name, before.as_ref()))
         });
         let mut looked = looked.await;
         // What is opened by now is in memory, so what is done twice is short.
-        if let Ok((_, Ok(Looked::Unread))) = looked {
+        if let Ok((_, Ok(FileLookup::NeedsRead))) = looked {
             let (tree, name) = (Arc::clone(&self.tree), Arc::clone(&path));
             let reading = self.pool.run(move || {
                 let began = clock::now().max(arrived);
-                (began, tree.look_and_read(&name, known.as_ref()))
+                (began, tree.look_up_and_read(&name, known.as_ref()))
             });
             looked = reading.await;
         }
         let (began, looked) = looked.unwrap_or_else(|error| (arrived, Err(pool_fault(&error))));
         let found = match looked {
-            Ok(Looked::Known(found)) => Ok(found),
-            Ok(Looked::Folder(folder)) => self.list(&path, folder).await,
-            Ok(Looked::Unread) => Err(Fault::new(FaultKind::House, "a file was not read")),
+            Ok(FileLookup::Found(found)) => Ok(found),
+            Ok(FileLookup::Directory(folder)) => self.build_listing(&path, folder).await,
+            Ok(FileLookup::NeedsRead) => Err(Fault::new(FaultKind::House, "a file was not read")),
             Err(fault) => Err(fault),
         };
         match &found {
-            Ok(found) => self.keep(path, found, began),
+            Ok(found) => self.cache_entry(path, found, began),
             Err(fault) if fault.kind == FaultKind::Overloaded => {}
-            Err(_) => self.memory.forget(&path),
+            Err(_) => self.file_cache.remove(&path),
         }
         found
     }
 
-    async fn list(&self, path: &Arc<[u8]>, folder: File) -> Result<Known, Fault> {
-        let page = self.listings.page(&self.tree, path, folder, &self.pool);
-        page.await.map(Known::Listing)
+    async fn build_listing(&self, path: &Arc<[u8]>, folder: File) -> Result<CacheEntry, Fault> {
+        let page = self
+            .listings
+            .get_or_build(&self.tree, path, folder, &self.pool);
+        page.await.map(CacheEntry::Listing)
     }
 
     /// Keeps what was found by a check that began at `began`.
-    fn keep(&self, path: Arc<[u8]>, found: &Known, began: Instant) {
+    fn cache_entry(&self, path: Arc<[u8]>, found: &CacheEntry, began: Instant) {
         match found {
             // An open file that changes would be described as it was.
-            Known::File(file) if file.descriptors() > 0 && !file.is_settled() => {
-                self.memory.forget(&path);
+            CacheEntry::File(file) if file.open_descriptors() > 0 && !file.is_settled() => {
+                self.file_cache.remove(&path);
             }
-            found => self.memory.keep(path, found.clone(), began),
+            found => self.file_cache.insert(path, found.clone(), began),
         }
     }
 
     /// There is nothing by that name.
-    fn miss(&self, request: Request) -> Result<Reply, Fault> {
+    fn respond_missing(&self, request: Request) -> Result<Reply, Fault> {
         if self.falls_through {
             return Ok(Reply::Pass(Box::new(request)));
         }
-        Err(self.blamed(Fault::new(FaultKind::NotFound, "no such file")))
+        Err(self.fault_with_handler_name(Fault::new(FaultKind::NotFound, "no such file")))
     }
 
     /// The script of the folder is another handler's to run.
@@ -306,59 +328,63 @@ impl Folder {
         Reply::Pass(Box::new(request))
     }
 
-    fn other_method(&self, request: Request) -> Result<Reply, Fault> {
+    fn respond_other_method(&self, request: Request) -> Result<Reply, Fault> {
         if self.falls_through {
             return Ok(Reply::Pass(Box::new(request)));
         }
         let fault = Fault::new(FaultKind::MethodNotAllowed, "files take GET and HEAD");
-        Err(self.blamed(fault))
+        Err(self.fault_with_handler_name(fault))
     }
 
-    fn named(&self, mut response: Response) -> Reply {
-        response.timing.handler = Some(Name::Room(reply::HANDLER));
+    fn with_handler_name(&self, mut response: Response) -> Reply {
+        response.timing.handler = Some(Name::Room(reply::HANDLER_NAME));
         response.into()
     }
 
-    fn blamed(&self, mut fault: Fault) -> Fault {
-        fault.timing.handler = Some(Name::Room(reply::HANDLER));
+    fn fault_with_handler_name(&self, mut fault: Fault) -> Fault {
+        fault.timing.handler = Some(Name::Room(reply::HANDLER_NAME));
         fault
     }
 }
 
 impl Handler for Files {
     fn handle(&self, request: Request) -> Handling {
-        let folder = &self.folder;
+        let folder = &self.state;
         let path = request.path();
         let is_read = matches!(request.head.method(), Method::Get | Method::Head);
         // A form may be sent to a folder, which is to its script.
         let may_be_script = folder.script_index.is_some() && path.ends_with(b"/");
         if !is_read && !may_be_script {
-            return Handling::Now(folder.other_method(request));
+            return Handling::Now(folder.respond_other_method(request));
         }
-        if names_slash(&request.head) {
-            return Handling::Now(folder.miss(request));
+        if has_encoded_slash(&request.head) {
+            return Handling::Now(folder.respond_missing(request));
         }
         // The head's arrival is recent enough for an age of a second, and saves reading the clock.
-        match folder.memory.find(path, request.arrived) {
-            Lookup::Fresh(known) => folder.reply(request, &known, false),
-            Lookup::Stale(known) => folder.find_out(request, Some(known), false),
-            Lookup::Old(known) => folder.find_out(request, Some(known), true),
+        match folder.file_cache.look_up(path, request.arrived) {
+            FileCacheLookup::Fresh(known) => folder.respond(request, &known, false),
+            FileCacheLookup::Stale(known) => folder.look_up(request, Some(known), false),
+            FileCacheLookup::Expired(known) => folder.look_up(request, Some(known), true),
             // Never kept in memory, so not asked before it.
-            Lookup::Unknown if !resolve::is_servable(path) => Handling::Now(folder.miss(request)),
-            Lookup::Unknown => folder.find_out(request, None, false),
+            FileCacheLookup::Miss if !resolve::is_servable(path) => {
+                Handling::Now(folder.respond_missing(request))
+            }
+            FileCacheLookup::Miss => folder.look_up(request, None, false),
         }
     }
 
     fn at_hand(&self, asked: &Asked<'_>, take: &mut dyn FnMut(AtHand<'_>)) {
-        if !matches!(asked.head.method(), Method::Get | Method::Head) || names_slash(asked.head) {
+        if !matches!(asked.head.method(), Method::Get | Method::Head)
+            || has_encoded_slash(asked.head)
+        {
             return;
         }
-        let memory = &self.folder.memory;
-        memory.glance(asked.path, asked.arrived, |known| {
-            if let Known::File(found) = known
-                && let Choice::Ready(file) = found.choose(asked.head)
-                && let Source::Memory(content) = &file.source
-                && let Some(answer) = reply::at_hand(asked.head, &file.description, content)
+        let memory = &self.state.file_cache;
+        memory.with_fresh(asked.path, asked.arrived, |known| {
+            if let CacheEntry::File(found) = known
+                && let SelectedCoding::Ready(file) = found.choose(asked.head)
+                && let ContentSource::Memory(content) = &file.source
+                && let Some(answer) = reply::try_inline(asked.head, &file.description, content)
             {
                 take(answer);
             }
@@ -367,7 +393,7 @@ impl Handler for Files {
 }
 
 /// Whether a slash is encoded in the path: that would be one in the name of a file, and no file has one.
-fn names_slash(head: &RequestHead) -> bool {
+fn has_encoded_slash(head: &RequestHead) -> bool {
     let target = head.path_query_bytes();
     target.contains(&b'%') && {
         let path = target

@@ -22,21 +22,21 @@
     )
 )]
 
-mod compress;
+mod compressor;
 mod description;
+mod file_cache;
+mod file_entry;
+mod file_tree;
 mod handler;
-mod hidden;
-mod known;
-mod links;
+mod hide_patterns;
 mod listing;
-mod memory;
-mod naming;
+mod name_rules;
 mod reply;
 mod resolve;
 #[cfg(test)]
 mod testing;
-mod tree;
+mod unfollowed_links;
 
+pub use file_tree::RootDir;
 pub use handler::{Files, FilesSetup};
-pub use links::{explain_unfollowed_link, find_unfollowed_links};
-pub use tree::Root;
+pub use unfollowed_links::{explain_unfollowed_link, find_unfollowed_links};

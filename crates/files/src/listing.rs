@@ -18,43 +18,43 @@ use penstock_runtime::blocking::Pool;
 use rustix::fs::{AtFlags, Dir, FileType, statat};
 use tokio::sync::watch;
 
+use crate::file_tree::FileTree;
 use crate::handler::pool_fault;
-use crate::hidden::is_dot_name;
+use crate::hide_patterns::is_dot_name;
 use crate::resolve::push_encoded;
-use crate::tree::Tree;
 
 /// Names that are looked at: a page of some megabytes already. Those that are not shown count, too.
-const ENTRIES_MAX: usize = 10_000;
+const MAX_ENTRIES: usize = 10_000;
 
 /// How often a page is waited for that somebody else makes and then cannot.
-const TRIES: u32 = 8;
+const MAX_ATTEMPTS: u32 = 8;
 
 /// The pages being made of one root's folders, by path. All loops share them.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Listings {
-    under_way: Arc<Mutex<UnderWay>>,
+pub(crate) struct ListingJobs {
+    running: Arc<Mutex<RunningListings>>,
 }
 
-type UnderWay = HashMap<Arc<[u8]>, watch::Receiver<Made>>;
+type RunningListings = HashMap<Arc<[u8]>, watch::Receiver<ListingResult>>;
 
 /// What became of a page: for each who waits for it.
-type Made = Option<Result<Bytes, (FaultKind, Cow<'static, str>)>>;
+type ListingResult = Option<Result<Bytes, (FaultKind, Cow<'static, str>)>>;
 
-impl Listings {
+impl ListingJobs {
     /// The page for the folder at `path`: that which somebody else waits for already, if there is one.
     /// `folder` is read in the pool.
-    pub(crate) async fn page(
+    pub(crate) async fn get_or_build(
         &self,
-        tree: &Arc<Tree>,
+        tree: &Arc<FileTree>,
         path: &Arc<[u8]>,
         folder: File,
         pool: &Pool,
     ) -> Result<Bytes, Fault> {
         let mut folder = Some(folder);
-        for _ in 0..TRIES {
-            let mut waiting = match self.begin(path) {
-                Begun::Elsewhere(waiting) => waiting,
-                Begun::Here(work, waiting) => {
+        for _ in 0..MAX_ATTEMPTS {
+            let mut waiting = match self.join_or_start(path) {
+                ListingStart::Joined(waiting) => waiting,
+                ListingStart::Started(work, waiting) => {
                     let Some(folder) = folder.take() else {
                         break;
                     };
@@ -74,40 +74,40 @@ impl Listings {
         Err(Fault::new(FaultKind::Overloaded, cause))
     }
 
-    fn begin(&self, path: &Arc<[u8]>) -> Begun {
-        let mut under_way = lock(&self.under_way);
+    fn join_or_start(&self, path: &Arc<[u8]>) -> ListingStart {
+        let mut under_way = lock(&self.running);
         if let Some(waiting) = under_way.get(path) {
-            return Begun::Elsewhere(waiting.clone());
+            return ListingStart::Joined(waiting.clone());
         }
         let (made, waiting) = watch::channel(None);
         under_way.insert(Arc::clone(path), waiting.clone());
-        let work = Work {
-            under_way: Arc::clone(&self.under_way),
+        let work = ListingJob {
+            running: Arc::clone(&self.running),
             path: Arc::clone(path),
             result: None,
-            made,
+            result_sender: made,
         };
-        Begun::Here(work, waiting)
+        ListingStart::Started(work, waiting)
     }
 }
 
-enum Begun {
+enum ListingStart {
     /// By another request.
-    Elsewhere(watch::Receiver<Made>),
-    Here(Work, watch::Receiver<Made>),
+    Joined(watch::Receiver<ListingResult>),
+    Started(ListingJob, watch::Receiver<ListingResult>),
 }
 
 /// A page that is being made. However it ends, the next one can begin and nobody waits on.
-struct Work {
-    under_way: Arc<Mutex<UnderWay>>,
+struct ListingJob {
+    running: Arc<Mutex<RunningListings>>,
     path: Arc<[u8]>,
-    result: Made,
-    made: watch::Sender<Made>,
+    result: ListingResult,
+    result_sender: watch::Sender<ListingResult>,
 }
 
-impl Work {
-    fn run(mut self, tree: &Tree, folder: &File) {
-        let page = page(tree, &self.path, folder).map_err(|error| {
+impl ListingJob {
+    fn run(mut self, tree: &FileTree, folder: &File) {
+        let page = build_page(tree, &self.path, folder).map_err(|error| {
             let fault = tree.fault(&error, &self.path);
             (fault.kind, fault.cause)
         });
@@ -115,39 +115,43 @@ impl Work {
     }
 }
 
-impl Drop for Work {
+impl Drop for ListingJob {
     fn drop(&mut self) {
         // Before anybody is woken: who asks from now on gets what is found from now on.
-        lock(&self.under_way).remove(&self.path);
+        lock(&self.running).remove(&self.path);
         if let Some(page) = self.result.take() {
-            self.made.send_replace(Some(page));
+            self.result_sender.send_replace(Some(page));
         }
     }
 }
 
-fn lock(under_way: &Mutex<UnderWay>) -> MutexGuard<'_, UnderWay> {
+fn lock(under_way: &Mutex<RunningListings>) -> MutexGuard<'_, RunningListings> {
     under_way.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What is shown of a name.
 #[derive(Debug)]
-struct Entry {
+struct ListingEntry {
     name: Vec<u8>,
-    is_folder: bool,
+    is_dir: bool,
     size: u64,
     /// Seconds since the epoch.
     modified: u64,
 }
 
 /// The page for a folder of `tree` that is at `path`. Blocks.
-fn page(tree: &Tree, path: &[u8], folder: &File) -> io::Result<Bytes> {
-    let (mut entries, is_cut) = read(tree, path, folder)?;
-    entries.sort_unstable_by(|a, b| (!a.is_folder, &a.name).cmp(&(!b.is_folder, &b.name)));
-    Ok(Bytes::from(render(path, &entries, is_cut)))
+fn build_page(tree: &FileTree, path: &[u8], folder: &File) -> io::Result<Bytes> {
+    let (mut entries, is_cut) = read_entries(tree, path, folder)?;
+    entries.sort_unstable_by(|a, b| (!a.is_dir, &a.name).cmp(&(!b.is_dir, &b.name)));
+    Ok(Bytes::from(render_page(path, &entries, is_cut)))
 }
 
 /// What is in a folder, and whether there is more.
-fn read(tree: &Tree, path: &[u8], folder: &File) -> io::Result<(Vec<Entry>, bool)> {
+fn read_entries(
+    tree: &FileTree,
+    path: &[u8],
+    folder: &File,
+) -> io::Result<(Vec<ListingEntry>, bool)> {
     let mut entries = Vec::new();
     let mut count = 0;
     for name in Dir::read_from(folder)? {
@@ -156,7 +160,7 @@ fn read(tree: &Tree, path: &[u8], folder: &File) -> io::Result<(Vec<Entry>, bool
         if name == b"." || name == b".." {
             continue;
         }
-        if count == ENTRIES_MAX {
+        if count == MAX_ENTRIES {
             return Ok((entries, true));
         }
         count += 1;
@@ -164,12 +168,12 @@ fn read(tree: &Tree, path: &[u8], folder: &File) -> io::Result<(Vec<Entry>, bool
             continue;
         }
         // What is gone meanwhile, or no file or folder, is left out.
-        entries.extend(entry(tree, path, folder, name));
+        entries.extend(read_entry(tree, path, folder, name));
     }
     Ok((entries, false))
 }
 
-fn entry(tree: &Tree, path: &[u8], folder: &File, name: &[u8]) -> Option<Entry> {
+fn read_entry(tree: &FileTree, path: &[u8], folder: &File, name: &[u8]) -> Option<ListingEntry> {
     let found = statat(folder, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
     let (is_folder, size, modified) = match FileType::from_raw_mode(found.st_mode) {
         FileType::Directory => (true, 0, found.st_mtime),
@@ -185,15 +189,15 @@ fn entry(tree: &Tree, path: &[u8], folder: &File, name: &[u8]) -> Option<Entry> 
     if tree.hides_entry(path, name, is_folder) {
         return None;
     }
-    Some(Entry {
+    Some(ListingEntry {
         name: name.to_vec(),
-        is_folder,
+        is_dir: is_folder,
         size,
         modified: u64::try_from(modified).unwrap_or_default(),
     })
 }
 
-fn render(path: &[u8], entries: &[Entry], is_cut: bool) -> Vec<u8> {
+fn render_page(path: &[u8], entries: &[ListingEntry], is_cut: bool) -> Vec<u8> {
     let mut page = Vec::with_capacity(512 + entries.len() * 192);
     page.extend_from_slice(b"<!doctype html>\n<html><head><meta charset=\"utf-8\"><title>");
     push_text(&mut page, path);
@@ -209,7 +213,7 @@ fn render(path: &[u8], entries: &[Entry], is_cut: bool) -> Vec<u8> {
     page.extend_from_slice(b"</table>\n");
     if is_cut {
         let note = format!(
-            "<p>The folder has more than {ENTRIES_MAX} names; the others are not shown.</p>\n"
+            "<p>The folder has more than {MAX_ENTRIES} names; the others are not shown.</p>\n"
         );
         page.extend_from_slice(note.as_bytes());
     }
@@ -217,8 +221,8 @@ fn render(path: &[u8], entries: &[Entry], is_cut: bool) -> Vec<u8> {
     page
 }
 
-fn push_row(page: &mut Vec<u8>, entry: &Entry) {
-    let slash = if entry.is_folder { "/" } else { "" };
+fn push_row(page: &mut Vec<u8>, entry: &ListingEntry) {
+    let slash = if entry.is_dir { "/" } else { "" };
     // With a dot before it, no name is taken for a scheme.
     page.extend_from_slice(b"<tr><td><a href=\"./");
     push_encoded(page, &entry.name);
@@ -227,7 +231,7 @@ fn push_row(page: &mut Vec<u8>, entry: &Entry) {
     push_text(page, &entry.name);
     page.extend_from_slice(slash.as_bytes());
     page.extend_from_slice(b"</a></td><td>");
-    if !entry.is_folder {
+    if !entry.is_dir {
         page.extend_from_slice(entry.size.to_string().as_bytes());
     }
     page.extend_from_slice(b"</td><td>");

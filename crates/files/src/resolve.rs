@@ -8,45 +8,45 @@
 use penstock_config::TryPattern;
 use penstock_exchange::Mount;
 
-use crate::hidden::is_dot_name;
+use crate::hide_patterns::is_dot_name;
 
 /// Where to look for a path, in order.
 #[derive(Debug)]
-pub(crate) struct Places(Vec<Place>);
+pub(crate) struct PathCandidates(Vec<PathCandidate>);
 
 /// One place, relative to the root.
 #[derive(Debug)]
-pub(crate) enum Place {
+pub(crate) enum PathCandidate {
     /// The path between two texts.
-    Around { prefix: Vec<u8>, suffix: Vec<u8> },
+    Template { prefix: Vec<u8>, suffix: Vec<u8> },
     /// One file whatever the path.
     Fixed(Vec<u8>),
 }
 
-impl Places {
+impl PathCandidates {
     pub(crate) fn new(patterns: &[TryPattern]) -> Self {
         let place = |pattern: &TryPattern| match pattern {
-            TryPattern::Around { prefix, suffix } => Place::Around {
+            TryPattern::Around { prefix, suffix } => PathCandidate::Template {
                 prefix: prefix.clone().into(),
                 suffix: suffix.clone().into(),
             },
-            TryPattern::Fixed(file) => Place::Fixed(file.clone().into()),
+            TryPattern::Fixed(file) => PathCandidate::Fixed(file.clone().into()),
         };
         Self(patterns.iter().map(place).collect())
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Place> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &PathCandidate> {
         self.0.iter()
     }
 }
 
-impl Place {
+impl PathCandidate {
     /// Writes the name to open, relative to the root; `false` when this place is not for `path`.
     pub(crate) fn expand_into(&self, path: &[u8], out: &mut Vec<u8>) -> bool {
         out.clear();
         let (prefix, path, suffix) = match self {
             Self::Fixed(file) => (file.as_slice(), b"".as_slice(), b"".as_slice()),
-            Self::Around { prefix, suffix } => {
+            Self::Template { prefix, suffix } => {
                 let meeting = (path.last(), suffix.first());
                 let path = match meeting {
                     // `{path}.html` of a directory would be a hidden file in it.
@@ -74,7 +74,9 @@ impl Place {
     /// the relative links of its index page would lead astray.
     pub(crate) fn is_index_of(&self, path: &[u8]) -> bool {
         match self {
-            Self::Around { suffix, .. } => suffix.starts_with(b"/index.") && !path.ends_with(b"/"),
+            Self::Template { suffix, .. } => {
+                suffix.starts_with(b"/index.") && !path.ends_with(b"/")
+            }
             Self::Fixed(_) => false,
         }
     }
@@ -113,7 +115,7 @@ pub(crate) fn directory_location(mount: &Mount, path: &[u8], query: Option<&str>
         .iter()
         .position(|&byte| byte != b'/')
         .unwrap_or(path.len());
-    push_percent(&mut location, &path[start..], PLAIN);
+    push_percent(&mut location, &path[start..], PATH_BYTES);
     if location.len() > front {
         location.push(b'/');
     }
@@ -140,15 +142,15 @@ fn push_percent(out: &mut Vec<u8>, bytes: &[u8], plain: &[u8]) {
     }
 }
 
-const PLAIN: &[u8] = b"-._~!$&'()*+,;=:@/";
+const PATH_BYTES: &[u8] = b"-._~!$&'()*+,;=:@/";
 const HEX: &[u8; 16] = b"0123456789ABCDEF";
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn around(prefix: &str, suffix: &str) -> Place {
-        Place::Around {
+    fn around(prefix: &str, suffix: &str) -> PathCandidate {
+        PathCandidate::Template {
             prefix: prefix.into(),
             suffix: suffix.into(),
         }
@@ -169,7 +171,11 @@ mod tests {
             (around("", ".html"), "/", None),
             (around("/cache", ".html"), "/a", Some("cache/a.html")),
             (around("/cache", ""), "/", Some("cache/")),
-            (Place::Fixed("/app.html".into()), "/a/b", Some("app.html")),
+            (
+                PathCandidate::Fixed("/app.html".into()),
+                "/a/b",
+                Some("app.html"),
+            ),
         ] {
             let mut name = b"left over".to_vec();
             let found = place.expand_into(path.as_bytes(), &mut name);
@@ -188,7 +194,7 @@ mod tests {
                 let mut expected = String::new();
                 pattern.expand_into(path, &mut expected);
                 let mut name = Vec::new();
-                let places = Places::new(std::slice::from_ref(&pattern));
+                let places = PathCandidates::new(std::slice::from_ref(&pattern));
                 assert!(places.0[0].expand_into(path.as_bytes(), &mut name));
                 assert_eq!(
                     format!("/{}", String::from_utf8(name).unwrap()),
@@ -287,7 +293,7 @@ mod tests {
             (around("", "/index.html"), "/", false),
             (around("", ".html"), "/a", false),
             (around("", ""), "/a", false),
-            (Place::Fixed("/index.html".into()), "/a", false),
+            (PathCandidate::Fixed("/index.html".into()), "/a", false),
         ] {
             assert_eq!(
                 place.is_index_of(path.as_bytes()),

@@ -13,21 +13,21 @@ use penstock_http::{HeadLimits, ParseProgress, RequestHead, parse_head};
 use penstock_runtime::blocking::Pool;
 use penstock_sys::net::PeerAddress;
 
-use crate::tree::{Root, Tree};
+use crate::file_tree::{FileTree, RootDir};
 
 /// What is below `files.root`.
-pub(crate) fn open_tree(files: &penstock_config::Files, pool: Pool) -> Tree {
-    let root = Arc::new(Root::open(&files.root).unwrap());
-    Tree::new(root, files, pool).unwrap()
+pub(crate) fn open_tree(files: &penstock_config::Files, pool: Pool) -> FileTree {
+    let root = Arc::new(RootDir::open(&files.root).unwrap());
+    FileTree::new(root, files, pool).unwrap()
 }
 
 /// A folder that is gone at the end of its test; files go into its `root`.
 #[derive(Debug)]
-pub(crate) struct Folder {
+pub(crate) struct TestDir {
     dir: PathBuf,
 }
 
-impl Folder {
+impl TestDir {
     pub(crate) fn new() -> Self {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -59,7 +59,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for TestDir {
     fn drop(&mut self) {
         // A folder that stays is no reason for a test to fail.
         let _ = std::fs::remove_dir_all(&self.dir);

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use penstock_config::Files as FilesConfig;
-use penstock_files::{Files, FilesSetup, Root};
+use penstock_files::{Files, FilesSetup, RootDir};
 
 /// What a handler's answers depend on. The pool follows from the name in the configuration.
 type SetupKey = (FilesConfig, bool, Option<String>);
@@ -19,7 +19,7 @@ type SetupKey = (FilesConfig, bool, Option<String>);
 /// Opened folders, and the handlers of what is below them.
 #[derive(Debug, Default)]
 pub(crate) struct ServedFolders {
-    roots: HashMap<PathBuf, Arc<Root>>,
+    roots: HashMap<PathBuf, Arc<RootDir>>,
     handlers: HashMap<SetupKey, Arc<Files>>,
 }
 
@@ -38,7 +38,7 @@ impl ServedFolders {
         let root = match self.roots.get(path) {
             Some(root) => Arc::clone(root),
             None => {
-                let root = Arc::new(Root::open(path).map_err(|error| error.to_string())?);
+                let root = Arc::new(RootDir::open(path).map_err(|error| error.to_string())?);
                 self.roots.insert(path.clone(), Arc::clone(&root));
                 root
             }

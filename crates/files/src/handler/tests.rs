@@ -8,22 +8,22 @@ use penstock_exchange::{Body, Lent, RequestPath};
 use penstock_http::Status;
 
 use super::*;
-use crate::testing::{Folder, head, request};
+use crate::testing::{TestDir, head, request};
 
 mod codings;
 mod large;
 
 struct Site {
-    folder: Folder,
+    dir: TestDir,
     files: Files,
     /// Moved on by hand: when the next request arrives.
     now: Instant,
 }
 
 #[derive(Debug, PartialEq)]
-enum When {
-    Now,
-    Later,
+enum ResponseTime {
+    Immediate,
+    Pending,
 }
 
 impl Site {
@@ -33,27 +33,27 @@ impl Site {
     }
 
     fn with_pool(falls_through: bool, pool: Pool) -> Self {
-        let mut site = Self::made(pool, falls_through, |_| {});
-        site.tree().arrange(false, Duration::from_secs(2));
+        let mut site = Self::with_setup(pool, falls_through, |_| {});
+        site.tree().set_for_tests(false, Duration::from_secs(2));
         site
     }
 
     /// One whose files count as settled at once, with a word about its configuration.
     fn settled(say: impl FnOnce(&mut penstock_config::Files)) -> Self {
-        let mut site = Self::made(Pool::new("disk", 2, 100), false, say);
-        site.tree().arrange(true, Duration::ZERO);
+        let mut site = Self::with_setup(Pool::new("disk", 2, 100), false, say);
+        site.tree().set_for_tests(true, Duration::ZERO);
         site
     }
 
-    fn made(
+    fn with_setup(
         pool: Pool,
         falls_through: bool,
         say: impl FnOnce(&mut penstock_config::Files),
     ) -> Self {
-        let folder = Folder::new();
+        let folder = TestDir::new();
         let mut files = penstock_config::Files::new(folder.root());
         say(&mut files);
-        let root = Arc::new(Root::open(&files.root).unwrap());
+        let root = Arc::new(RootDir::open(&files.root).unwrap());
         let setup = FilesSetup {
             files,
             pool,
@@ -63,13 +63,13 @@ impl Site {
         };
         Self {
             files: Files::new(root, setup).unwrap(),
-            folder,
+            dir: folder,
             now: clock::now(),
         }
     }
 
-    fn tree(&mut self) -> &mut Tree {
-        let folder = Arc::get_mut(&mut self.files.folder).unwrap();
+    fn tree(&mut self) -> &mut FileTree {
+        let folder = Arc::get_mut(&mut self.files.state).unwrap();
         Arc::get_mut(&mut folder.tree).unwrap()
     }
 
@@ -81,15 +81,19 @@ impl Site {
         }
     }
 
-    fn ask_with(&self, line: &str, fields: &[(&str, &str)]) -> (When, Result<Reply, Fault>) {
+    fn ask_with(
+        &self,
+        line: &str,
+        fields: &[(&str, &str)],
+    ) -> (ResponseTime, Result<Reply, Fault>) {
         match self.files.handle(request(line, fields, self.now)) {
-            Handling::Now(reply) => (When::Now, reply),
-            Handling::Later(work) => (When::Later, block_on(work)),
+            Handling::Now(reply) => (ResponseTime::Immediate, reply),
+            Handling::Later(work) => (ResponseTime::Pending, block_on(work)),
         }
     }
 
     /// Status, content and when.
-    fn ask(&self, line: &str) -> (When, u16, String) {
+    fn ask(&self, line: &str) -> (ResponseTime, u16, String) {
         let (when, reply) = self.ask_with(line, &[]);
         match reply {
             Ok(Reply::Response(response)) => (when, response.status.code(), text(&response.body)),
@@ -120,21 +124,33 @@ fn text(body: &Body) -> String {
     }
 }
 
-fn expect(when: When, status: u16, content: &str) -> (When, u16, String) {
+fn expect(when: ResponseTime, status: u16, content: &str) -> (ResponseTime, u16, String) {
     (when, status, content.to_owned())
 }
 
 #[test]
 fn a_small_file_is_answered_at_once_the_second_time() {
     let site = Site::new(false);
-    site.folder.write("a.txt", "hello");
-    assert_eq!(site.ask("GET /a.txt"), expect(When::Later, 200, "hello"));
-    assert_eq!(site.ask("GET /a.txt"), expect(When::Now, 200, "hello"));
-    assert_eq!(site.ask("GET /a.txt?v=2"), expect(When::Now, 200, "hello"));
-    assert_eq!(site.ask("GET /%61.txt"), expect(When::Now, 200, "hello"));
+    site.dir.write("a.txt", "hello");
+    assert_eq!(
+        site.ask("GET /a.txt"),
+        expect(ResponseTime::Pending, 200, "hello")
+    );
+    assert_eq!(
+        site.ask("GET /a.txt"),
+        expect(ResponseTime::Immediate, 200, "hello")
+    );
+    assert_eq!(
+        site.ask("GET /a.txt?v=2"),
+        expect(ResponseTime::Immediate, 200, "hello")
+    );
+    assert_eq!(
+        site.ask("GET /%61.txt"),
+        expect(ResponseTime::Immediate, 200, "hello")
+    );
     assert_eq!(
         site.ask("HEAD /a.txt"),
-        expect(When::Now, 200, "omitted Some(5)")
+        expect(ResponseTime::Immediate, 200, "omitted Some(5)")
     );
 
     let (_, reply) = site.ask_with("GET /a.txt", &[("Range", "bytes=1-3")]);
@@ -153,11 +169,11 @@ fn a_small_file_is_answered_at_once_the_second_time() {
 }
 
 #[test]
-fn what_is_at_hand_is_what_the_handler_would_answer() {
+fn inline_responses_equal_those_of_the_handler() {
     let site = Site::new(true);
-    site.folder.write("a.txt", "hello");
-    site.folder.write("dir/index.html", "index");
-    site.folder.write("medium", vec![b'x'; 10_000]);
+    site.dir.write("a.txt", "hello");
+    site.dir.write("dir/index.html", "index");
+    site.dir.write("medium", vec![b'x'; 10_000]);
     let tag = "\"ae1dfd29f4f8a00-5\"";
     for (line, fields, is_at_hand) in [
         ("GET /a.txt", &[][..], true),
@@ -213,7 +229,7 @@ fn what_is_at_hand_is_what_the_handler_would_answer() {
     }
     // An entry that is to be checked again is not lent.
     let mut late = Site::new(true);
-    late.folder.write("a.txt", "hello");
+    late.dir.write("a.txt", "hello");
     late.ask("GET /a.txt");
     late.after(1001);
     let head = head("GET /a.txt", &[]);
@@ -230,16 +246,16 @@ fn what_is_at_hand_is_what_the_handler_would_answer() {
 #[test]
 fn a_large_file_is_sent_from_its_descriptor_each_time() {
     let site = Site::new(false);
-    site.folder.write("film.mp4", vec![0; 100_000]);
+    site.dir.write("film.mp4", vec![0; 100_000]);
     for _ in 0..2 {
         assert_eq!(
             site.ask("GET /film.mp4"),
-            expect(When::Later, 200, "file 0+100000")
+            expect(ResponseTime::Pending, 200, "file 0+100000")
         );
     }
     assert_eq!(
         site.ask("HEAD /film.mp4"),
-        expect(When::Later, 200, "omitted Some(100000)")
+        expect(ResponseTime::Pending, 200, "omitted Some(100000)")
     );
     let (_, reply) = site.ask_with("GET /film.mp4", &[("Range", "bytes=-1")]);
     let Ok(Reply::Response(response)) = reply else {
@@ -256,33 +272,45 @@ fn a_large_file_is_sent_from_its_descriptor_each_time() {
 fn a_change_shows_after_a_second() {
     let mut site = Site::new(false);
     let (old, new) = ("one", "two");
-    site.folder.write("a", old);
-    site.folder.write("gone", old);
-    site.folder.write("grows", old);
+    site.dir.write("a", old);
+    site.dir.write("gone", old);
+    site.dir.write("grows", old);
     for path in ["a", "gone", "grows"] {
         assert_eq!(
             site.ask(&format!("GET /{path}")),
-            expect(When::Later, 200, old)
+            expect(ResponseTime::Pending, 200, old)
         );
     }
-    assert_eq!(site.ask("GET /new"), expect(When::Later, 404, ""));
+    assert_eq!(site.ask("GET /new"), expect(ResponseTime::Pending, 404, ""));
 
-    site.folder.write("a", new);
-    site.folder.write("new", new);
-    site.folder.write("grows", vec![b'x'; 70_000]);
-    std::fs::remove_file(site.folder.root().join("gone")).unwrap();
-    assert_eq!(site.ask("GET /a"), expect(When::Now, 200, old));
-    assert_eq!(site.ask("GET /new"), expect(When::Now, 404, ""));
+    site.dir.write("a", new);
+    site.dir.write("new", new);
+    site.dir.write("grows", vec![b'x'; 70_000]);
+    std::fs::remove_file(site.dir.root().join("gone")).unwrap();
+    assert_eq!(
+        site.ask("GET /a"),
+        expect(ResponseTime::Immediate, 200, old)
+    );
+    assert_eq!(
+        site.ask("GET /new"),
+        expect(ResponseTime::Immediate, 404, "")
+    );
 
     site.after(1001);
     for now in [false, true] {
-        let when = || if now { When::Now } else { When::Later };
+        let when = || {
+            if now {
+                ResponseTime::Immediate
+            } else {
+                ResponseTime::Pending
+            }
+        };
         assert_eq!(site.ask("GET /a"), expect(when(), 200, new));
         assert_eq!(site.ask("GET /new"), expect(when(), 200, new));
         assert_eq!(site.ask("GET /gone"), expect(when(), 404, ""));
         assert_eq!(
             site.ask("GET /grows"),
-            expect(When::Later, 200, "file 0+70000")
+            expect(ResponseTime::Pending, 200, "file 0+70000")
         );
     }
 }
@@ -290,25 +318,31 @@ fn a_change_shows_after_a_second() {
 #[test]
 fn an_unchanged_file_is_checked_once_a_second() {
     let mut site = Site::new(false);
-    site.folder.write("a", "one");
+    site.dir.write("a", "one");
     for _ in 0..3 {
-        assert_eq!(site.ask("GET /a"), expect(When::Later, 200, "one"));
-        assert_eq!(site.ask("GET /a"), expect(When::Now, 200, "one"));
+        assert_eq!(
+            site.ask("GET /a"),
+            expect(ResponseTime::Pending, 200, "one")
+        );
+        assert_eq!(
+            site.ask("GET /a"),
+            expect(ResponseTime::Immediate, 200, "one")
+        );
         site.after(1001);
     }
 }
 
 #[test]
-fn what_is_not_there_falls_through_unchanged_and_then_at_once() {
+fn a_missing_file_falls_through_unchanged() {
     let site = Site::new(true);
-    site.folder.write("a", "one");
+    site.dir.write("a", "one");
     for (line, when) in [
-        ("GET /app?x=1", When::Later),
-        ("GET /app?x=1", When::Now),
-        ("HEAD /app?x=1", When::Now),
-        ("GET /.env?x=1", When::Now),
-        ("POST /a?x=1", When::Now),
-        ("DELETE /a?x=1", When::Now),
+        ("GET /app?x=1", ResponseTime::Pending),
+        ("GET /app?x=1", ResponseTime::Immediate),
+        ("HEAD /app?x=1", ResponseTime::Immediate),
+        ("GET /.env?x=1", ResponseTime::Immediate),
+        ("POST /a?x=1", ResponseTime::Immediate),
+        ("DELETE /a?x=1", ResponseTime::Immediate),
     ] {
         let (found, reply) = site.ask_with(line, &[("Cookie", "c=d")]);
         assert_eq!(found, when, "{line}");
@@ -326,15 +360,15 @@ fn what_is_not_there_falls_through_unchanged_and_then_at_once() {
 }
 
 #[test]
-fn refuses_where_nothing_follows() {
+fn a_missing_file_is_404_without_another_handler() {
     let site = Site::new(false);
-    site.folder.write("a", "one");
-    site.folder.write(".env", "secret");
-    site.folder.write(".git/config", "secret");
-    site.folder.write("docs/.htpasswd", "secret");
-    site.folder.write(".well-known/acme", "token");
-    site.folder.link("../secret", "out");
-    site.folder.write("../secret", "secret");
+    site.dir.write("a", "one");
+    site.dir.write(".env", "secret");
+    site.dir.write(".git/config", "secret");
+    site.dir.write("docs/.htpasswd", "secret");
+    site.dir.write(".well-known/acme", "token");
+    site.dir.link("../secret", "out");
+    site.dir.write("../secret", "secret");
     for (line, status) in [
         ("GET /nothing", 404),
         ("GET /.env", 404),
@@ -362,8 +396,8 @@ fn refuses_where_nothing_follows() {
 #[test]
 fn a_directory_is_redirected_with_its_query() {
     let site = Site::new(true);
-    site.folder.write("my docs/index.html", "docs");
-    for when in [When::Later, When::Now] {
+    site.dir.write("my docs/index.html", "docs");
+    for when in [ResponseTime::Pending, ResponseTime::Immediate] {
         let (found, reply) = site.ask_with("GET /my%20docs?a=%0d", &[]);
         assert_eq!(found, when);
         let Ok(Reply::Response(response)) = reply else {
@@ -377,16 +411,19 @@ fn a_directory_is_redirected_with_its_query() {
     }
     assert_eq!(
         site.ask("GET /my%20docs/"),
-        expect(When::Later, 200, "docs")
+        expect(ResponseTime::Pending, 200, "docs")
     );
 }
 
 #[test]
-fn a_full_pool_refuses_only_what_is_not_known() {
+fn a_full_pool_refuses_only_unknown_paths() {
     let pool = Pool::new("disk", 1, 1);
     let mut site = Site::with_pool(false, pool.clone());
-    site.folder.write("known", "one");
-    assert_eq!(site.ask("GET /known"), expect(When::Later, 200, "one"));
+    site.dir.write("known", "one");
+    assert_eq!(
+        site.ask("GET /known"),
+        expect(ResponseTime::Pending, 200, "one")
+    );
     site.after(1001);
     let (release, held) = std::sync::mpsc::sync_channel::<()>(0);
     let (started, begun) = std::sync::mpsc::sync_channel::<()>(0);

@@ -6,16 +6,16 @@ use std::os::unix::ffi::OsStrExt;
 use penstock_runtime::blocking::Pool;
 
 use super::*;
-use crate::testing::{Folder, open_tree};
-use crate::tree::Looked;
+use crate::file_tree::FileLookup;
+use crate::testing::{TestDir, open_tree};
 
-fn listed(folder: &Folder, path: &str, symlinks: penstock_config::Symlinks) -> String {
+fn listed(folder: &TestDir, path: &str, symlinks: penstock_config::Symlinks) -> String {
     let mut files = penstock_config::Files::new(folder.root());
     (files.listing, files.symlinks) = (true, symlinks);
     let tree = open_tree(&files, Pool::new("disk", 1, 1));
-    match tree.look(path.as_bytes(), None) {
-        Ok(Looked::Folder(open)) => {
-            String::from_utf8(page(&tree, path.as_bytes(), &open).unwrap().to_vec()).unwrap()
+    match tree.look_up(path.as_bytes(), None) {
+        Ok(FileLookup::Directory(open)) => {
+            String::from_utf8(build_page(&tree, path.as_bytes(), &open).unwrap().to_vec()).unwrap()
         }
         other => format!("{other:?}"),
     }
@@ -31,7 +31,7 @@ fn links(page: &str) -> Vec<&str> {
 
 #[test]
 fn shows_what_would_be_served_folders_first() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     folder.write("../secret", "s");
     for name in [
         "b.txt",
@@ -77,8 +77,8 @@ fn shows_what_would_be_served_folders_first() {
 }
 
 #[test]
-fn names_are_text_and_nothing_else() {
-    let folder = Folder::new();
+fn names_are_escaped() {
+    let folder = TestDir::new();
     let names: [&[u8]; 7] = [
         b"<script>alert(1)</script>",
         b"line\r\nbreak",
@@ -115,43 +115,43 @@ fn names_are_text_and_nothing_else() {
 
 #[test]
 fn a_path_in_the_title_is_text_too() {
-    let page = render(b"/<b>\"\r\n\xff/", &[], true);
+    let page = render_page(b"/<b>\"\r\n\xff/", &[], true);
     let page = String::from_utf8(page).unwrap();
     assert!(page.contains("<h1>/&lt;b&gt;&quot;\u{fffd}\u{fffd}\u{fffd}/</h1>"));
     assert!(page.contains("more than 10000 names"));
 }
 
 #[test]
-fn names_that_are_not_shown_are_work_too() {
-    let folder = Folder::new();
+fn hidden_names_count_against_the_bound() {
+    let folder = TestDir::new();
     std::fs::create_dir(folder.root().join("many")).unwrap();
     let many = |number: usize| folder.root().join(format!("many/.{number}"));
-    for number in 0..ENTRIES_MAX {
+    for number in 0..MAX_ENTRIES {
         File::create(many(number)).unwrap();
     }
     let listed = || listed(&folder, "/many/", penstock_config::Symlinks::Inside);
     assert!(!listed().contains("more than"));
-    File::create(many(ENTRIES_MAX)).unwrap();
+    File::create(many(MAX_ENTRIES)).unwrap();
     assert!(listed().contains("more than"));
 }
 
 #[test]
-fn all_who_ask_for_a_folder_at_once_get_the_same_page() {
-    let folder = Folder::new();
+fn concurrent_requests_for_a_directory_share_one_page() {
+    let folder = TestDir::new();
     folder.write("sub/a", "");
     let mut files = penstock_config::Files::new(folder.root());
     files.listing = true;
     let pool = Pool::new("disk", 1, 2);
     let tree = Arc::new(open_tree(&files, pool.clone()));
-    let listings = Listings::default();
+    let listings = ListingJobs::default();
     let listed = |path: &'static str| {
-        let Ok(Looked::Folder(open)) = tree.look(path.as_bytes(), None) else {
+        let Ok(FileLookup::Directory(open)) = tree.look_up(path.as_bytes(), None) else {
             panic!("no folder")
         };
         let (tree, listings, pool) = (Arc::clone(&tree), listings.clone(), pool.clone());
         async move {
             let path = path.as_bytes().into();
-            listings.page(&tree, &path, open, &pool).await
+            listings.get_or_build(&tree, &path, open, &pool).await
         }
     };
     let (release, held) = std::sync::mpsc::sync_channel::<()>(0);
@@ -169,7 +169,8 @@ fn all_who_ask_for_a_folder_at_once_get_the_same_page() {
             assert_eq!(pool.snapshot().queued, 2, "one for each folder");
             // The queue is full, so that what has to begin is refused, and leaves nothing behind.
             let other = b"/else/".as_slice().into();
-            let refused = listings.page(&tree, &other, File::open(folder.root()).unwrap(), &pool);
+            let refused =
+                listings.get_or_build(&tree, &other, File::open(folder.root()).unwrap(), &pool);
             assert_eq!(refused.await.unwrap_err().kind, FaultKind::Overloaded);
             release.send(()).unwrap();
         };
@@ -178,26 +179,26 @@ fn all_who_ask_for_a_folder_at_once_get_the_same_page() {
         assert_eq!(sub.unwrap().as_ptr(), sub_again.unwrap().as_ptr());
     });
     ended.unwrap();
-    assert!(lock(&listings.under_way).is_empty());
+    assert!(lock(&listings.running).is_empty());
     pool.close();
 }
 
 #[test]
-fn who_waits_for_a_page_that_is_given_up_has_it_made() {
-    let folder = Folder::new();
+fn a_waiter_builds_a_page_that_was_given_up() {
+    let folder = TestDir::new();
     folder.write("a.txt", "1");
     let mut files = penstock_config::Files::new(folder.root());
     files.listing = true;
     let pool = Pool::new("disk", 1, 0);
     let tree = Arc::new(open_tree(&files, pool.clone()));
-    let listings = Listings::default();
+    let listings = ListingJobs::default();
     let path: Arc<[u8]> = b"/".as_slice().into();
     loops::block_on(async {
-        let Begun::Here(work, _) = listings.begin(&path) else {
+        let ListingStart::Started(work, _) = listings.join_or_start(&path) else {
             panic!("nobody else makes it");
         };
         let open = File::open(folder.root()).unwrap();
-        let mut page = std::pin::pin!(listings.page(&tree, &path, open, &pool));
+        let mut page = std::pin::pin!(listings.get_or_build(&tree, &path, open, &pool));
         let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
         assert!(
             page.as_mut().poll(&mut cx).is_pending(),

@@ -5,22 +5,22 @@ use std::time::Duration;
 use penstock_config::Coding;
 
 use super::*;
-use crate::description::{Facts, Version};
-use crate::known::{Identity, Source};
+use crate::description::{EtagVersion, FileFacts};
+use crate::file_entry::{ContentSource, FileStamp};
 use crate::testing::{MODIFIED, head};
 
 const DATE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
 const EARLIER: &str = "Sun, 06 Nov 1994 08:49:36 GMT";
 const ETAG: &str = "\"ae1b981bc490a07-a\"";
 
-fn facts() -> Facts<'static> {
-    Facts {
+fn facts() -> FileFacts<'static> {
+    FileFacts {
         content_type: "text/plain",
         modified: (MODIFIED.as_secs().cast_signed(), 7),
         len: 10,
-        version: Version::Time,
+        version: EtagVersion::ModificationTime,
         coding: None,
-        varies: false,
+        varies_by_encoding: false,
         cache_control: None,
         now: Duration::from_secs(2_000_000_000),
     }
@@ -30,11 +30,11 @@ fn file() -> Representation {
     described(&facts())
 }
 
-fn described(facts: &Facts<'_>) -> Representation {
+fn described(facts: &FileFacts<'_>) -> Representation {
     Representation {
-        description: Description::new(facts),
-        source: Source::Memory("0123456789".into()),
-        identity: Identity::default(),
+        description: FileDescription::new(facts),
+        source: ContentSource::Memory("0123456789".into()),
+        identity: FileStamp::default(),
         is_settled: true,
     }
 }
@@ -43,9 +43,9 @@ fn fields_of(block: &FieldBlock) -> &str {
     std::str::from_utf8(block.as_bytes()).unwrap()
 }
 
-/// Status, `Content-Range` and what is sent of the file.
+/// Status, `ContentHash-Range` and what is sent of the file.
 fn check(method: &str, fields: &[(&str, &str)]) -> (u16, String, Option<(u64, u64)>) {
-    let response = answer(&head(&format!("{method} /a"), fields), &file());
+    let response = respond_to_file(&head(&format!("{method} /a"), fields), &file());
     let range = response.fields.get("content-range").unwrap_or_default();
     // Each byte of the file names its own place.
     let part = match &response.body {
@@ -79,17 +79,17 @@ fn describes_a_file() {
 
 #[test]
 fn describes_each_coding_with_a_tag_of_its_own() {
-    let facts = Facts {
-        varies: true,
+    let facts = FileFacts {
+        varies_by_encoding: true,
         cache_control: Some("max-age=60"),
         ..facts()
     };
-    let original = Description::new(&facts);
-    let beside = Description::new(&Facts {
+    let original = FileDescription::new(&facts);
+    let beside = FileDescription::new(&FileFacts {
         coding: Some(Coding::Brotli),
         ..facts
     });
-    let made = original.made(Coding::Zstd, 5);
+    let made = original.compressed(Coding::Zstd, 5);
     let rest = "Vary: Accept-Encoding\r\nCache-Control: max-age=60\r\n";
     for (what, file, coding, etag, ranges) in [
         ("as it is", &original, "", ETAG.to_owned(), true),
@@ -126,13 +126,13 @@ fn a_time_that_says_nothing_is_not_told() {
         (2_000_000_000, true),
         (2_000_000_001, false),
     ] {
-        let facts = Facts {
+        let facts = FileFacts {
             modified: (seconds, 0),
-            version: Version::Content(0xabc),
+            version: EtagVersion::ContentHash(0xabc),
             now,
             ..facts()
         };
-        let file = Description::new(&facts);
+        let file = FileDescription::new(&facts);
         assert_eq!(file.etag.as_ref(), b"\"abc-a\"");
         assert_eq!(file.modified.is_some(), is_told, "{seconds}");
         for block in [&file.fields, &file.validators] {
@@ -143,8 +143,8 @@ fn a_time_that_says_nothing_is_not_told() {
 
 #[test]
 fn what_depends_on_the_codings_always_says_so() {
-    let file = described(&Facts {
-        varies: true,
+    let file = described(&FileFacts {
+        varies_by_encoding: true,
         ..facts()
     });
     for (status, fields) in [
@@ -155,7 +155,7 @@ fn what_depends_on_the_codings_always_says_so() {
         (412, vec![("If-Match", "\"x\"")]),
         (416, vec![("Range", "bytes=10-")]),
     ] {
-        let response = answer(&head("GET /a", &fields), &file);
+        let response = respond_to_file(&head("GET /a", &fields), &file);
         assert_eq!(response.status.code(), status);
         assert_eq!(response.fields.get("vary"), Some(VARY), "{status}");
     }
@@ -163,7 +163,7 @@ fn what_depends_on_the_codings_always_says_so() {
 
 #[test]
 fn several_parts_are_framed() {
-    let response = answer(&head("GET /a", &[("Range", "bytes=0-1,-1")]), &file());
+    let response = respond_to_file(&head("GET /a", &[("Range", "bytes=0-1,-1")]), &file());
     assert_eq!(response.status, Status::PARTIAL_CONTENT);
     assert!(!response.fields.contains("content-range"));
     assert_eq!(response.fields.get("etag"), Some(ETAG.as_bytes()));
@@ -184,12 +184,12 @@ fn several_parts_are_framed() {
         )
     );
     // Of a coding there is one part or the whole.
-    let encoded = described(&Facts {
+    let encoded = described(&FileFacts {
         coding: Some(Coding::Gzip),
         ..facts()
     });
     for (range, status) in [("bytes=0-1,-1", 200), ("bytes=0-1", 206)] {
-        let response = answer(&head("GET /a", &[("Range", range)]), &encoded);
+        let response = respond_to_file(&head("GET /a", &[("Range", range)]), &encoded);
         assert_eq!(response.status.code(), status, "{range}");
     }
 }
@@ -204,7 +204,7 @@ fn a_date_before_1970_or_in_the_future_is_left_out() {
         ("now", (400_000_000, 1), 400_000_000, true),
         ("start", (0, 0), 100, false),
     ] {
-        let file = Description::new(&Facts {
+        let file = FileDescription::new(&FileFacts {
             modified,
             len: 1,
             now: Duration::from_secs(now),
@@ -274,7 +274,7 @@ fn answers_conditions() {
 #[test]
 fn a_304_has_only_the_validators() {
     let head = head("GET /a", &[("If-None-Match", ETAG)]);
-    let response = answer(&head, &file());
+    let response = respond_to_file(&head, &file());
     assert_eq!(response.fields, file().description.validators);
     assert_eq!(response.body.length(), Some(0));
 }
@@ -392,15 +392,15 @@ fn answers_ranges() {
 
 #[test]
 fn head_has_the_fields_and_the_length_of_get() {
-    let got = answer(&head("GET /a", &[]), &file());
-    let headed = answer(&head("HEAD /a", &[]), &file());
+    let got = respond_to_file(&head("GET /a", &[]), &file());
+    let headed = respond_to_file(&head("HEAD /a", &[]), &file());
     assert_eq!(got.fields, headed.fields);
     assert_eq!(got.body.length(), headed.body.length());
 }
 
 #[test]
 fn a_directory_is_redirected_to_its_slash() {
-    let response = redirect(&Mount::default(), b"/a b", Some("c=d"));
+    let response = redirect_to_directory(&Mount::default(), b"/a b", Some("c=d"));
     assert_eq!(response.status, Status::MOVED_PERMANENTLY);
     assert_eq!(
         response.fields.get("location"),

@@ -3,7 +3,7 @@
 use penstock_config::Coding;
 
 use super::*;
-use crate::compress::tests::decode;
+use crate::compressor::tests::decode;
 
 const TEXT: &str = "body { color: black; background: white }\n";
 
@@ -11,7 +11,7 @@ fn text_file() -> String {
     TEXT.repeat(100)
 }
 
-/// `Content-Encoding` and content.
+/// `ContentHash-Encoding` and content.
 fn sent(response: &Response) -> (String, Bytes) {
     let coding = response.fields.get("content-encoding").unwrap_or_default();
     let Body::Bytes(content) = &response.body else {
@@ -38,7 +38,7 @@ fn encoded(site: &Site, line: &str, codings: &'static str) -> Response {
 }
 
 #[test]
-fn a_file_beside_is_sent_to_whom_can_read_it() {
+fn a_precompressed_file_is_sent_to_clients_that_accept_it() {
     let site = Site::settled(|files| files.compress.clear());
     for (name, content) in [
         ("app.js", "as it is"),
@@ -46,11 +46,11 @@ fn a_file_beside_is_sent_to_whom_can_read_it() {
         ("app.js.gz", "gzip"),
         ("plain.js", "alone"),
     ] {
-        site.folder.write(name, content);
+        site.dir.write(name, content);
     }
-    std::fs::create_dir(site.folder.root().join("plain.js.gz")).unwrap();
-    site.folder.link("../secret", "plain.js.br");
-    site.folder.write("../secret", "secret");
+    std::fs::create_dir(site.dir.root().join("plain.js.gz")).unwrap();
+    site.dir.link("../secret", "plain.js.br");
+    site.dir.write("../secret", "secret");
     let mut tags = std::collections::HashSet::new();
     for (path, codings, coding, content) in [
         ("/app.js", "gzip, deflate, br, zstd", "br", "brotli"),
@@ -90,30 +90,30 @@ fn a_file_beside_is_sent_to_whom_can_read_it() {
 }
 
 #[test]
-fn one_that_is_older_than_its_original_is_not_used() {
+fn a_stale_precompressed_file_is_not_used() {
     let mut site = Site::settled(|files| files.compress.clear());
-    let old = site.folder.write("a.css.gz", "old");
+    let old = site.dir.write("a.css.gz", "old");
     let response = |site: &Site| sent(&site.response("GET /a.css", &accept("gzip")));
-    site.folder.write("a.css", "new");
+    site.dir.write("a.css", "new");
     assert_eq!(response(&site), ("gzip".into(), "old".into()));
     let long_ago = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(1);
     old.set_modified(long_ago).unwrap();
     site.after(1001);
     assert_eq!(response(&site), (String::new(), "new".into()));
-    std::fs::remove_file(site.folder.root().join("a.css.gz")).unwrap();
+    std::fs::remove_file(site.dir.root().join("a.css.gz")).unwrap();
     site.after(1001);
     let response = site.response("GET /a.css", &accept("gzip"));
     assert!(!response.fields.contains("vary"), "nothing to choose from");
 }
 
 #[test]
-fn what_shrinks_is_compressed_once_and_then_at_once() {
+fn compressible_files_are_compressed_once() {
     let site = Site::settled(|files| files.precompressed.clear());
-    site.folder.write("a.css", text_file());
-    site.folder.write("large.css", TEXT.repeat(5000));
-    site.folder.write("small.css", TEXT);
-    site.folder.write("a.png", text_file());
-    site.folder.write("huge.css", TEXT.repeat(30_000));
+    site.dir.write("a.css", text_file());
+    site.dir.write("large.css", TEXT.repeat(5000));
+    site.dir.write("small.css", TEXT);
+    site.dir.write("a.png", text_file());
+    site.dir.write("huge.css", TEXT.repeat(30_000));
     for (path, original, codings, coding) in [
         (
             "/a.css",
@@ -141,7 +141,10 @@ fn what_shrinks_is_compressed_once_and_then_at_once() {
         let (name, content) = sent(&response);
         assert_eq!(name, coding.as_str());
         assert_eq!(decode(coding, &content), original.as_bytes());
-        assert_eq!(site.ask_with(&line, &accept(codings)).0, When::Now);
+        assert_eq!(
+            site.ask_with(&line, &accept(codings)).0,
+            ResponseTime::Immediate
+        );
         assert!(!response.fields.contains("accept-ranges"), "{path}");
         let headed = site.response(&format!("HEAD {path}"), &accept(codings));
         assert_eq!(headed.fields, response.fields);
@@ -158,9 +161,9 @@ fn what_shrinks_is_compressed_once_and_then_at_once() {
 }
 
 #[test]
-fn what_is_compressed_is_lent_like_any_other() {
+fn compressed_files_are_sent_inline() {
     let site = Site::settled(|_| {});
-    site.folder.write("a.css", text_file());
+    site.dir.write("a.css", text_file());
     let lent = |codings: &'static str| {
         let head = head("GET /a.css", &accept(codings));
         let asked = Asked {
@@ -191,29 +194,33 @@ fn a_new_version_is_compressed_anew() {
         decode(Coding::Gzip, &sent(&response).1)
     };
     for version in ["one ", "two "] {
-        site.folder.write("a.css", version.repeat(1000));
+        site.dir.write("a.css", version.repeat(1000));
         site.after(1001);
         assert_eq!(get(&site), version.repeat(1000).as_bytes());
     }
 }
 
 #[test]
-fn only_what_is_sent_is_looked_at() {
+fn only_the_sent_coding_is_checked() {
     let mut site = Site::settled(|files| files.compress.clear());
-    if !site.tree().asks_on_loops() {
+    if !site.tree().looks_up_on_loops() {
         return eprintln!("skipped: the temporary folder is on no local file system");
     }
-    site.folder.write("a.css", vec![b'a'; 100_000]);
-    let beside = site.folder.write("a.css.gz", vec![b'g'; 90_000]);
+    site.dir.write("a.css", vec![b'a'; 100_000]);
+    let beside = site.dir.write("a.css.gz", vec![b'g'; 90_000]);
     let get = |codings| site.ask_with("GET /a.css", &accept(codings));
-    let size = |(_, reply): (When, Result<Reply, Fault>)| match reply {
+    let size = |(_, reply): (ResponseTime, Result<Reply, Fault>)| match reply {
         Ok(Reply::Response(response)) => response.body.length(),
         other => panic!("{other:?}"),
     };
     assert_eq!(size(get("gzip")), Some(90_000));
     beside.set_len(80_000).unwrap();
     let plain = get("");
-    assert_eq!(plain.0, When::Now, "the other coding is no concern");
+    assert_eq!(
+        plain.0,
+        ResponseTime::Immediate,
+        "the other coding is no concern"
+    );
     assert_eq!(size(plain), Some(100_000));
     assert_eq!(size(get("gzip")), Some(80_000));
 }
@@ -225,9 +232,9 @@ fn one_beside_that_has_whole_seconds_is_compared_by_those() {
         let since = crate::testing::MODIFIED + Duration::from_millis(millis);
         std::time::SystemTime::UNIX_EPOCH + since
     };
-    let original = site.folder.write("a.css", "new");
+    let original = site.dir.write("a.css", "new");
     original.set_modified(at(500)).unwrap();
-    let beside = site.folder.write("a.css.gz", "gzip");
+    let beside = site.dir.write("a.css.gz", "gzip");
     for (millis, coding) in [(0, "gzip"), (200, ""), (500, "gzip"), (999, "gzip")] {
         beside.set_modified(at(millis)).unwrap();
         site.after(1001);

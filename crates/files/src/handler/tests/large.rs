@@ -11,24 +11,24 @@ fn size(response: &Response) -> Option<u64> {
 #[test]
 fn a_large_file_stays_open_between_requests() {
     let site = Site::settled(|_| {});
-    site.folder.write("film.mp4", vec![0; 100_000]);
+    site.dir.write("film.mp4", vec![0; 100_000]);
     site.ask("GET /film.mp4");
     let file = |response: Response| match response.body {
         Body::File(file) => Arc::as_ptr(&file.file),
         other => panic!("{other:?}"),
     };
     let first = file(site.response("GET /film.mp4", &[]));
-    assert_eq!(site.ask("GET /film.mp4").0, When::Now);
+    assert_eq!(site.ask("GET /film.mp4").0, ResponseTime::Immediate);
     assert_eq!(file(site.response("GET /film.mp4", &[])), first);
 }
 
 #[test]
 fn an_open_file_that_changes_is_described_anew_at_once() {
     let mut site = Site::settled(|_| {});
-    if !site.tree().asks_on_loops() {
+    if !site.tree().looks_up_on_loops() {
         return eprintln!("skipped: the temporary folder is on no local file system");
     }
-    let mut written = site.folder.write("log.txt", vec![b'x'; 100_000]);
+    let mut written = site.dir.write("log.txt", vec![b'x'; 100_000]);
     let before = site.response("GET /log.txt", &[]);
     assert_eq!(size(&before), Some(100_000));
     written.write_all(b"more").unwrap();
@@ -40,12 +40,12 @@ fn an_open_file_that_changes_is_described_anew_at_once() {
 }
 
 #[test]
-fn one_that_is_replaced_shows_after_a_second() {
+fn a_replaced_file_shows_after_a_second() {
     let mut site = Site::settled(|_| {});
-    site.folder.write("a.bin", vec![0; 100_000]);
+    site.dir.write("a.bin", vec![0; 100_000]);
     assert_eq!(size(&site.response("GET /a.bin", &[])), Some(100_000));
-    site.folder.write("new", vec![0; 200_000]);
-    let root = site.folder.root();
+    site.dir.write("new", vec![0; 200_000]);
+    let root = site.dir.root();
     std::fs::rename(root.join("new"), root.join("a.bin")).unwrap();
     site.after(1001);
     assert_eq!(size(&site.response("GET /a.bin", &[])), Some(200_000));
@@ -55,11 +55,14 @@ fn one_that_is_replaced_shows_after_a_second() {
 }
 
 #[test]
-fn what_is_known_does_not_wait_for_a_pool_that_is_stuck() {
+fn cached_entries_do_not_wait_for_a_stuck_pool() {
     let pool = Pool::new("disk", 1, 100);
     let mut site = Site::with_pool(false, pool.clone());
-    site.folder.write("known", "one");
-    assert_eq!(site.ask("GET /known"), expect(When::Later, 200, "one"));
+    site.dir.write("known", "one");
+    assert_eq!(
+        site.ask("GET /known"),
+        expect(ResponseTime::Pending, 200, "one")
+    );
     site.after(1001);
     let (release, held) = std::sync::mpsc::sync_channel::<()>(0);
     let (started, begun) = std::sync::mpsc::sync_channel::<()>(0);
@@ -69,7 +72,7 @@ fn what_is_known_does_not_wait_for_a_pool_that_is_stuck() {
     })
     .unwrap();
     begun.recv().unwrap();
-    site.folder.write("known", "two");
+    site.dir.write("known", "two");
     // The check is left behind in the pool, and the answer is what was known.
     block_on(async {
         let line = "GET /known";
@@ -84,9 +87,9 @@ fn what_is_known_does_not_wait_for_a_pool_that_is_stuck() {
         release.send(()).unwrap();
         let path = b"/known".as_slice();
         loop {
-            let known = site.files.folder.memory.find(path, site.now);
-            if let Lookup::Fresh(Known::File(found)) = known
-                && let Source::Memory(content) = &found.original.source
+            let known = site.files.state.file_cache.look_up(path, site.now);
+            if let FileCacheLookup::Fresh(CacheEntry::File(found)) = known
+                && let ContentSource::Memory(content) = &found.original.source
                 && content == "two"
             {
                 break;
@@ -101,11 +104,11 @@ fn descriptors_have_a_bound() {
     let site = Site::settled(|_| {});
     for number in 0..600 {
         let name = format!("{number}.bin");
-        site.folder.write(&name, vec![0; 65_537]);
+        site.dir.write(&name, vec![0; 65_537]);
         let response = site.response(&format!("GET /{name}"), &[]);
         assert_eq!(size(&response), Some(65_537));
     }
-    let prefix = site.folder.root();
+    let prefix = site.dir.root();
     let count = || {
         let open = std::fs::read_dir("/proc/self/fd").unwrap();
         let of_site = open.flatten().filter(|entry| {
@@ -115,7 +118,7 @@ fn descriptors_have_a_bound() {
     };
     // Those that were let go of are closed in the pool.
     let deadline = Instant::now() + Duration::from_secs(30);
-    while !(400..=crate::memory::ROOT_DESCRIPTORS + 1).contains(&count()) {
+    while !(400..=crate::file_cache::MAX_ROOT_DESCRIPTORS + 1).contains(&count()) {
         assert!(Instant::now() < deadline, "{}", count());
         std::thread::yield_now();
     }
@@ -124,7 +127,7 @@ fn descriptors_have_a_bound() {
 #[test]
 fn several_parts_of_a_large_file_are_a_stream_of_known_length() {
     let site = Site::settled(|_| {});
-    site.folder.write("a.bin", vec![0; 100_000]);
+    site.dir.write("a.bin", vec![0; 100_000]);
     let range = [("Range", "bytes=0-1,50000-60000")];
     let response = site.response("GET /a.bin", &range);
     assert_eq!(response.status, Status::PARTIAL_CONTENT);
@@ -136,12 +139,12 @@ fn several_parts_of_a_large_file_are_a_stream_of_known_length() {
 fn one_that_could_not_be_checked_is_not_sent_under_an_old_description() {
     // No job waits here: it is done at once or refused.
     let pool = Pool::new("disk", 1, 0);
-    let mut site = Site::made(pool.clone(), false, |_| {});
-    site.tree().arrange(true, Duration::ZERO);
-    if !site.tree().asks_on_loops() {
+    let mut site = Site::with_setup(pool.clone(), false, |_| {});
+    site.tree().set_for_tests(true, Duration::ZERO);
+    if !site.tree().looks_up_on_loops() {
         return eprintln!("skipped: the temporary folder is on no local file system");
     }
-    let written = site.folder.write("a.bin", vec![0; 100_000]);
+    let written = site.dir.write("a.bin", vec![0; 100_000]);
     assert_eq!(site.ask("GET /a.bin").1, 200);
     // An answer may be there a moment before its thread is free again.
     let deadline = clock::now() + Duration::from_secs(60);
@@ -158,11 +161,13 @@ fn one_that_could_not_be_checked_is_not_sent_under_an_old_description() {
     .unwrap();
     begun.recv().unwrap();
     let check = || {
-        let Lookup::Fresh(known) = site.files.folder.memory.find(b"/a.bin", site.now) else {
+        let FileCacheLookup::Fresh(known) =
+            site.files.state.file_cache.look_up(b"/a.bin", site.now)
+        else {
             panic!("not known")
         };
         let request = request("GET /a.bin", &[], site.now);
-        block_on(Arc::clone(&site.files.folder).check(request, known))
+        block_on(Arc::clone(&site.files.state).revalidate(request, known))
     };
     let answered = |checked: &Result<Reply, Fault>| match checked {
         Ok(Reply::Response(response)) => assert_eq!(size(response), Some(100_000)),
@@ -185,9 +190,15 @@ fn one_that_could_not_be_checked_is_not_sent_under_an_old_description() {
 #[test]
 fn a_small_file_that_is_not_in_memory_is_read_among_the_reads() {
     let site = Site::new(false);
-    let file = site.folder.write("a", "content");
+    let file = site.dir.write("a", "content");
     file.sync_all().unwrap();
     penstock_sys::page_cache::drop_cached_pages(&file).unwrap();
-    assert_eq!(site.ask("GET /a"), expect(When::Later, 200, "content"));
-    assert_eq!(site.ask("GET /a"), expect(When::Now, 200, "content"));
+    assert_eq!(
+        site.ask("GET /a"),
+        expect(ResponseTime::Pending, 200, "content")
+    );
+    assert_eq!(
+        site.ask("GET /a"),
+        expect(ResponseTime::Immediate, 200, "content")
+    );
 }

@@ -1,7 +1,7 @@
 //! The folder itself: opens, checks and reads.
 //!
-//! `handler` calls [`Tree::look_now`] on the loop, which answers from what the kernel has in memory, then
-//! [`Tree::look`] in a blocking pool, ahead of reads, which opens, and [`Tree::look_and_read`] among the
+//! `handler` calls [`FileTree::look_up_cached`] on the loop, which answers from what the kernel has in memory, then
+//! [`FileTree::look`] in a blocking pool, ahead of reads, which opens, and [`FileTree::look_up_and_read`] among the
 //! reads for small files whose bytes are on the disk. What must stay true: every open goes through `file`'s
 //! `open_beneath`; what is said of a file comes from its open descriptor, never from its name; bytes
 //! are kept in memory only if the file was the same before and after they were read; on a loop nothing
@@ -27,34 +27,36 @@ use penstock_sys::file;
 use penstock_sys::page_cache;
 use twox_hash::XxHash3_64;
 
-use self::opening::{EACCES, ELOOP, Unnoted, is_exhausted, is_missing, is_passing};
-use crate::compress::{self, read_whole};
-use crate::description::{Description, Facts, Version, is_plausible};
-use crate::hidden::{HiddenNames, ToldHidden};
-use crate::known::{Found, Identity, Known, Offer, OfferState, Representation, Source};
-use crate::links::ToldLinks;
-use crate::naming::{Naming, is_compressible};
-use crate::resolve::Places;
+use self::opening::{EACCES, ELOOP, NoAtimeOpener, is_exhausted, is_missing, is_transient};
+use crate::compressor::{self, read_up_to};
+use crate::description::{EtagVersion, FileDescription, FileFacts, is_plausible_mtime};
+use crate::file_entry::{
+    CacheEntry, CodingOffer, CodingState, ContentSource, FileEntry, FileStamp, Representation,
+};
+use crate::hide_patterns::{HiddenFileLog, HidePatterns};
+use crate::name_rules::{NameRules, is_compressible};
+use crate::resolve::PathCandidates;
+use crate::unfollowed_links::UnfollowedLinkLog;
 
 /// Files up to this size are kept in memory: copying them into the socket costs less than what `sendfile`
 /// and the checks before it do.
-const KEPT_BYTES_MAX: u64 = 16 * 1024;
+const MAX_MEMORY_BYTES: u64 = 16 * 1024;
 
 /// Files up to this size are read once to tell their versions apart where their time may not: some
 /// milliseconds in a pool. Of larger ones only their maker can keep two of one size.
-const HASHED_BYTES_MAX: u64 = 8 * 1024 * 1024;
+const MAX_HASHED_BYTES: u64 = 8 * 1024 * 1024;
 
 /// A file that changed this recently may change again without a new time stamp: the kernel's tick
 /// is some milliseconds, and two seconds on the coarsest of file systems.
-const SETTLED_AFTER: Duration = Duration::from_secs(2);
+const SETTLE_DURATION: Duration = Duration::from_secs(2);
 
 /// Attempts at an open that the kernel gave up because of a rename at the same time (`EAGAIN` of
 /// `openat2`).
-const OPEN_ATTEMPTS: usize = 4;
+const MAX_OPEN_ATTEMPTS: usize = 4;
 
 /// An open folder below which files are served. Routes with the same folder share one.
 #[derive(Debug)]
-pub struct Root {
+pub struct RootDir {
     fd: OwnedFd,
     path: PathBuf,
     /// Without symbolic links, to tell where links below have led.
@@ -65,72 +67,72 @@ pub struct Root {
 
 /// A root and the places to look in below it.
 #[derive(Debug)]
-pub(crate) struct Tree {
-    root: Arc<Root>,
-    places: Places,
-    naming: Naming,
+pub(crate) struct FileTree {
+    root: Arc<RootDir>,
+    candidates: PathCandidates,
+    name_rules: NameRules,
     precompressed: Vec<Coding>,
     compress: Vec<Coding>,
     listing: bool,
     symlinks: file::Symlinks,
-    reading: Unnoted,
-    told_links: ToldLinks,
-    hidden: HiddenNames,
-    told_hidden: ToldHidden,
+    opener: NoAtimeOpener,
+    link_log: UnfollowedLinkLog,
+    hide_patterns: HidePatterns,
+    hidden_log: HiddenFileLog,
     /// Reads what is large.
     pool: Pool,
     /// The file system's number, if a loop may ask it.
-    asked_on_loops: Option<u64>,
+    loop_device: Option<u64>,
     /// The script that makes a folder one of another handler's.
     script_index: Option<Vec<u8>>,
-    settled_after: Duration,
+    settle_duration: Duration,
 }
 
 /// What was found at a path.
 #[derive(Debug)]
-pub(crate) enum Looked {
-    Known(Known),
+pub(crate) enum FileLookup {
+    Found(CacheEntry),
     /// A directory that is to be listed.
-    Folder(File),
+    Directory(File),
     /// A file whose bytes are to be read from the disk first.
-    Unread,
+    NeedsRead,
 }
 
 /// How far to go for an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Reach {
+enum LookupDepth {
     /// What is in memory.
-    Memory,
+    PageCache,
     /// Names and states of files on the disk, and bytes in memory.
-    Names,
+    Metadata,
     /// The disk.
     Disk,
 }
 
 /// Why there is no answer.
 #[derive(Debug)]
-enum Stop {
+enum LookupStop {
     /// It is not in memory.
     NeedsDisk,
     Fault(Fault),
 }
 
 /// The name of an original, and the number of the place where it was found.
-struct Named<'a> {
+struct OriginalName<'a> {
     /// Written behind for a moment.
     name: &'a mut Vec<u8>,
-    place: usize,
+    candidate: usize,
 }
 
 /// What a name was found to be.
-struct Regular {
+struct OpenedFile {
     file: File,
     metadata: Metadata,
     /// Whether a symbolic link below the root led there.
     is_linked: bool,
 }
 
-impl Root {
+impl RootDir {
     /// Opens the folder. Blocks.
     ///
     /// # Errors
@@ -163,21 +165,21 @@ impl Root {
     }
 }
 
-impl Tree {
+impl FileTree {
     /// Looks below `root` as `files` says.
     ///
     /// # Errors
     /// A media type or a `Cache-Control` that cannot be sent.
     pub(crate) fn new(
-        root: Arc<Root>,
+        root: Arc<RootDir>,
         files: &penstock_config::Files,
         pool: Pool,
     ) -> io::Result<Self> {
         let asked_on_loops = root.loop_device;
         Ok(Self {
             root,
-            places: Places::new(&files.try_),
-            naming: Naming::new(files)?,
+            candidates: PathCandidates::new(&files.try_),
+            name_rules: NameRules::new(files)?,
             precompressed: files.precompressed.clone(),
             compress: files.compress.clone(),
             listing: files.listing,
@@ -186,58 +188,62 @@ impl Tree {
                 Symlinks::Never => file::Symlinks::Never,
                 Symlinks::Any => file::Symlinks::Anywhere,
             },
-            reading: Unnoted::default(),
-            told_links: ToldLinks::default(),
-            hidden: HiddenNames::new(&files.hide),
-            told_hidden: ToldHidden::default(),
+            opener: NoAtimeOpener::default(),
+            link_log: UnfollowedLinkLog::default(),
+            hide_patterns: HidePatterns::new(&files.hide),
+            hidden_log: HiddenFileLog::default(),
             pool,
-            asked_on_loops,
+            loop_device: asked_on_loops,
             script_index: None,
-            settled_after: SETTLED_AFTER,
+            settle_duration: SETTLE_DURATION,
         })
     }
 
     /// Folders with a script of this name are told apart, [`Known::Script`].
-    pub(crate) fn look_for_script(&mut self, name: &str) {
+    pub(crate) fn set_script_index(&mut self, name: &str) {
         self.script_index = Some(name.as_bytes().to_vec());
     }
 
     /// Goes through the places for `path`; the first regular file is it. Blocks for what an open takes;
-    /// what takes a reading is put off ([`Looked::Unread`]).
-    pub(crate) fn look(&self, path: &[u8], known: Option<&Known>) -> Result<Looked, Fault> {
-        match self.search(path, known, Reach::Names) {
-            Err(Stop::NeedsDisk) => Ok(Looked::Unread),
-            Err(Stop::Fault(fault)) => Err(fault),
+    /// what takes a reading is put off ([`FileLookup::NeedsRead`]).
+    pub(crate) fn look_up(
+        &self,
+        path: &[u8],
+        known: Option<&CacheEntry>,
+    ) -> Result<FileLookup, Fault> {
+        match self.search(path, known, LookupDepth::Metadata) {
+            Err(LookupStop::NeedsDisk) => Ok(FileLookup::NeedsRead),
+            Err(LookupStop::Fault(fault)) => Err(fault),
             Ok(looked) => Ok(looked),
         }
     }
 
-    /// As [`Tree::look`], to the end. Blocks.
-    pub(crate) fn look_and_read(
+    /// As [`FileTree::look`], to the end. Blocks.
+    pub(crate) fn look_up_and_read(
         &self,
         path: &[u8],
-        known: Option<&Known>,
-    ) -> Result<Looked, Fault> {
-        self.search(path, known, Reach::Disk).map_err(|stop| {
+        known: Option<&CacheEntry>,
+    ) -> Result<FileLookup, Fault> {
+        self.search(path, known, LookupDepth::Disk).map_err(|stop| {
             let cause = "an answer from the disk was put off";
             match stop {
-                Stop::Fault(fault) => fault,
-                Stop::NeedsDisk => Fault::new(FaultKind::House, cause),
+                LookupStop::Fault(fault) => fault,
+                LookupStop::NeedsDisk => Fault::new(FaultKind::House, cause),
             }
         })
     }
 
-    /// As [`Tree::look`], on a loop; none when that takes more than what the kernel has in memory.
-    pub(crate) fn look_now(
+    /// As [`FileTree::look`], on a loop; none when that takes more than what the kernel has in memory.
+    pub(crate) fn look_up_cached(
         &self,
         path: &[u8],
-        known: Option<&Known>,
-    ) -> Option<Result<Looked, Fault>> {
-        self.asked_on_loops?;
-        match self.search(path, known, Reach::Memory) {
+        known: Option<&CacheEntry>,
+    ) -> Option<Result<FileLookup, Fault>> {
+        self.loop_device?;
+        match self.search(path, known, LookupDepth::PageCache) {
             Ok(looked) => Some(Ok(looked)),
-            Err(Stop::Fault(fault)) => Some(Err(fault)),
-            Err(Stop::NeedsDisk) => None,
+            Err(LookupStop::Fault(fault)) => Some(Err(fault)),
+            Err(LookupStop::NeedsDisk) => None,
         }
     }
 
@@ -245,8 +251,8 @@ impl Tree {
     /// loop may ask.
     pub(crate) fn is_unchanged(&self, one: &Representation) -> bool {
         match &one.source {
-            Source::Disk(open) if self.asked_on_loops == Some(one.identity.device) => {
-                open.is_unchanged(|now| one.identity.is_of(now))
+            ContentSource::Disk(open) if self.loop_device == Some(one.identity.device) => {
+                open.is_unchanged(|now| one.identity.matches(now))
             }
             _ => true,
         }
@@ -254,22 +260,22 @@ impl Tree {
 
     /// Sets aside what takes time or depends on where the tests run.
     #[cfg(test)]
-    pub(crate) fn arrange(&mut self, is_asked_on_loops: bool, settled_after: Duration) {
-        self.asked_on_loops = self.asked_on_loops.filter(|_| is_asked_on_loops);
-        self.settled_after = settled_after;
+    pub(crate) fn set_for_tests(&mut self, is_asked_on_loops: bool, settled_after: Duration) {
+        self.loop_device = self.loop_device.filter(|_| is_asked_on_loops);
+        self.settle_duration = settled_after;
     }
 
     /// Whether loops look at all.
     #[cfg(test)]
-    pub(crate) fn asks_on_loops(&self) -> bool {
-        self.asked_on_loops.is_some()
+    pub(crate) fn looks_up_on_loops(&self) -> bool {
+        self.loop_device.is_some()
     }
 
     /// Opens an entry of a folder that is at `path`, for a list of it: where a link leads that may be
     /// followed, and whether that may be shown. Blocks.
     pub(crate) fn open_entry(&self, path: &[u8], name: &[u8]) -> Option<Metadata> {
         let below = [path.strip_prefix(b"/").unwrap_or(path), name].concat();
-        let opened = self.open_any(&below, Reach::Disk).ok()??;
+        let opened = self.open_any(&below, LookupDepth::Disk).ok()??;
         let is_hidden = self.leads_to_hidden(&opened, &below).unwrap_or(true);
         (!is_hidden).then_some(opened.metadata)
     }
@@ -278,42 +284,47 @@ impl Tree {
     pub(crate) fn hides_entry(&self, path: &[u8], name: &[u8], is_folder: bool) -> bool {
         let slash: &[u8] = if is_folder { b"/" } else { b"" };
         let below = [path.strip_prefix(b"/").unwrap_or(path), name, slash].concat();
-        self.hidden.hiding(&below).is_some()
+        self.hide_patterns.find_match(&below).is_some()
     }
 
-    fn search(&self, path: &[u8], known: Option<&Known>, reach: Reach) -> Result<Looked, Stop> {
+    fn search(
+        &self,
+        path: &[u8],
+        known: Option<&CacheEntry>,
+        reach: LookupDepth,
+    ) -> Result<FileLookup, LookupStop> {
         let known = match known {
-            Some(Known::File(found)) => Some(found),
+            Some(CacheEntry::File(found)) => Some(found),
             _ => None,
         };
         if path.ends_with(b"/") && self.has_script(path, reach)? {
-            return Ok(Looked::Known(Known::Script));
+            return Ok(FileLookup::Found(CacheEntry::Script));
         }
         let mut name = Vec::new();
-        for (number, place) in self.places.iter().enumerate() {
+        for (number, place) in self.candidates.iter().enumerate() {
             if !place.expand_into(path, &mut name) {
                 continue;
             }
-            let Some(regular) = self.open_shown(&name, reach)? else {
+            let Some(regular) = self.open_visible(&name, reach)? else {
                 continue;
             };
             if place.is_index_of(path) {
-                return Ok(Looked::Known(Known::Directory));
+                return Ok(FileLookup::Found(CacheEntry::DirectoryRedirect));
             }
             let found = self.describe(regular, &mut name, number, known, reach)?;
-            return Ok(Looked::Known(Known::File(found)));
+            return Ok(FileLookup::Found(CacheEntry::File(found)));
         }
         if !path.ends_with(b"/") && self.has_script(path, reach)? {
-            return Ok(Looked::Known(Known::Directory));
+            return Ok(FileLookup::Found(CacheEntry::DirectoryRedirect));
         }
         if !self.listing {
-            return Ok(Looked::Known(Known::Absent));
+            return Ok(FileLookup::Found(CacheEntry::Absent));
         }
-        self.search_folder(path, reach)
+        self.search_dir(path, reach)
     }
 
     /// Whether the folder at `path` has the index script. One that only the other handler may read is there.
-    fn has_script(&self, path: &[u8], reach: Reach) -> Result<bool, Stop> {
+    fn has_script(&self, path: &[u8], reach: LookupDepth) -> Result<bool, LookupStop> {
         let Some(index) = &self.script_index else {
             return Ok(false);
         };
@@ -324,118 +335,137 @@ impl Tree {
         };
         match self.open_regular(&[path, slash, index].concat(), reach) {
             Ok(found) => Ok(found.is_some()),
-            Err(Stop::Fault(fault)) if fault.kind == FaultKind::Forbidden => Ok(true),
+            Err(LookupStop::Fault(fault)) if fault.kind == FaultKind::Forbidden => Ok(true),
             Err(stop) => Err(stop),
         }
     }
 
     /// The directory at `path`, where there is no index page.
-    fn search_folder(&self, path: &[u8], reach: Reach) -> Result<Looked, Stop> {
+    fn search_dir(&self, path: &[u8], reach: LookupDepth) -> Result<FileLookup, LookupStop> {
         let name = path.strip_prefix(b"/").unwrap_or(path);
         let mut folder = Vec::with_capacity(name.len() + 1);
         folder.extend_from_slice(name);
         if !name.ends_with(b"/") {
             folder.push(b'/');
         }
-        if self.hidden.hiding(&folder).is_some() {
-            return Ok(Looked::Known(Known::Absent));
+        if self.hide_patterns.find_match(&folder).is_some() {
+            return Ok(FileLookup::Found(CacheEntry::Absent));
         }
         let opened = match self.open_any(name, reach) {
-            Err(Stop::Fault(fault)) if fault.kind == FaultKind::Forbidden => None,
+            Err(LookupStop::Fault(fault)) if fault.kind == FaultKind::Forbidden => None,
             opened => opened?,
         };
-        let is_folder = |opened: &Regular| opened.metadata.is_dir();
+        let is_folder = |opened: &OpenedFile| opened.metadata.is_dir();
         let opened = match opened.filter(is_folder) {
             Some(opened) if self.leads_to_hidden(&opened, name)? => None,
             opened => opened,
         };
         Ok(match opened {
-            None => Looked::Known(Known::Absent),
-            Some(_) if !path.ends_with(b"/") => Looked::Known(Known::Directory),
-            Some(folder) => Looked::Folder(folder.file),
+            None => FileLookup::Found(CacheEntry::Absent),
+            Some(_) if !path.ends_with(b"/") => FileLookup::Found(CacheEntry::DirectoryRedirect),
+            Some(folder) => FileLookup::Directory(folder.file),
         })
     }
 
     /// Describes a file and the codings of it; `name` is used for those and then as before.
     fn describe(
         &self,
-        regular: Regular,
+        regular: OpenedFile,
         name: &mut Vec<u8>,
         place: usize,
-        known: Option<&Arc<Found>>,
-        reach: Reach,
-    ) -> Result<Arc<Found>, Stop> {
-        let content_type = self.naming.content_type(name);
+        known: Option<&Arc<FileEntry>>,
+        reach: LookupDepth,
+    ) -> Result<Arc<FileEntry>, LookupStop> {
+        let content_type = self.name_rules.content_type(name);
         let len = regular.metadata.size();
         let is_makeable = !self.compress.is_empty()
-            && (compress::SIZE_MIN..=compress::SIZE_MAX).contains(&len)
+            && (compressor::MIN_SIZE..=compressor::MAX_SIZE).contains(&len)
             && is_compressible(&content_type);
-        let facts = |coding: Option<Coding>, varies: bool| Facts {
+        let facts = |coding: Option<Coding>, varies: bool| FileFacts {
             content_type: &content_type,
             modified: (0, 0),
             len: 0,
-            version: Version::Time,
+            version: EtagVersion::ModificationTime,
             coding,
-            varies,
+            varies_by_encoding: varies,
             cache_control: None,
             now: Duration::ZERO,
         };
         let mut offers = Vec::new();
         let name_len = name.len();
         for &coding in &self.precompressed {
-            let known = known.and_then(|known| known.beside(coding));
+            let known = known.and_then(|known| known.precompressed(coding));
             let facts = facts(Some(coding), true);
             name.truncate(name_len);
-            let name = Named { name, place };
-            if let Some(ready) = self.beside(&regular.metadata, name, facts, known, reach)? {
-                let state = OfferState::Beside(ready);
-                offers.push(Offer { coding, state });
+            let name = OriginalName {
+                name,
+                candidate: place,
+            };
+            if let Some(ready) =
+                self.load_precompressed(&regular.metadata, name, facts, known, reach)?
+            {
+                let state = CodingState::Precompressed(ready);
+                offers.push(CodingOffer { coding, state });
             }
         }
         name.truncate(name_len);
         let varies = is_makeable || !offers.is_empty();
         let same = known.map(|known| &known.original);
-        let same = same.filter(|same| same.description.varies() == varies);
+        let same = same.filter(|same| same.description.varies_by_encoding() == varies);
         let facts = facts(None, varies);
-        let original = self.load(regular, &Named { name, place }, facts, same, reach)?;
-        if let Some(known) = known.filter(|known| known.is_same(&original, &offers)) {
+        let original = self.load(
+            regular,
+            &OriginalName {
+                name,
+                candidate: place,
+            },
+            facts,
+            same,
+            reach,
+        )?;
+        if let Some(known) = known.filter(|known| known.is_unchanged(&original, &offers)) {
             return Ok(Arc::clone(known));
         }
         // What may change without a sign is not worth the work, and its bytes are not certain.
         if is_makeable && original.is_settled {
             for &coding in &self.compress {
                 if !offers.iter().any(|offer| offer.coding == coding) {
-                    let state = OfferState::Makeable;
-                    offers.push(Offer { coding, state });
+                    let state = CodingState::Compressible;
+                    offers.push(CodingOffer { coding, state });
                 }
             }
         }
-        Ok(Arc::new(Found::new(original, offers)))
+        Ok(Arc::new(FileEntry::new(original, offers)))
     }
 
     /// The file that holds a coding of an original, if there is one that is not older.
-    fn beside(
+    fn load_precompressed(
         &self,
         original: &Metadata,
-        named: Named<'_>,
-        facts: Facts<'_>,
+        named: OriginalName<'_>,
+        facts: FileFacts<'_>,
         known: Option<&Representation>,
-        reach: Reach,
-    ) -> Result<Option<Representation>, Stop> {
+        reach: LookupDepth,
+    ) -> Result<Option<Representation>, LookupStop> {
         let suffix = facts.coding.map_or("", Coding::suffix);
         let name_len = named.name.len();
         named.name.extend_from_slice(suffix.as_bytes());
-        let opened = self.open_shown(named.name, reach);
+        let opened = self.open_visible(named.name, reach);
         named.name.truncate(name_len);
         let opened = match opened {
             // What cannot be opened is no reason to refuse what can.
-            Err(Stop::Fault(fault)) if fault.kind != FaultKind::Overloaded => {
+            Err(LookupStop::Fault(fault)) if fault.kind != FaultKind::Overloaded => {
                 log::debug!("files: not used: {}", fault.cause);
                 None
             }
             opened => opened?,
         };
-        match opened.filter(|beside| !is_older(modified(&beside.metadata), modified(original))) {
+        match opened.filter(|beside| {
+            !is_older(
+                modification_time(&beside.metadata),
+                modification_time(original),
+            )
+        }) {
             Some(beside) => self.load(beside, &named, facts, known, reach).map(Some),
             None => Ok(None),
         }
@@ -444,121 +474,132 @@ impl Tree {
     /// A file with its bytes, if it is small, else with its descriptor; what is known if that is still so.
     fn load(
         &self,
-        regular: Regular,
-        named: &Named<'_>,
-        facts: Facts<'_>,
+        regular: OpenedFile,
+        named: &OriginalName<'_>,
+        facts: FileFacts<'_>,
         known: Option<&Representation>,
-        reach: Reach,
-    ) -> Result<Representation, Stop> {
-        let Regular { file, metadata, .. } = regular;
-        let (name, place) = (named.name.as_slice(), named.place);
-        let identity = Identity::new(&metadata, place);
+        reach: LookupDepth,
+    ) -> Result<Representation, LookupStop> {
+        let OpenedFile { file, metadata, .. } = regular;
+        let (name, place) = (named.name.as_slice(), named.candidate);
+        let identity = FileStamp::new(&metadata, place);
         if let Some(same) = known.filter(|k| k.is_settled && k.identity == identity) {
             return Ok(same.clone());
         }
         let now = clock::wall();
-        let describe = |metadata: &Metadata, version: Version| {
-            Description::new(&Facts {
-                modified: modified(metadata),
+        let describe = |metadata: &Metadata, version: EtagVersion| {
+            FileDescription::new(&FileFacts {
+                modified: modification_time(metadata),
                 len: metadata.size(),
                 version,
-                cache_control: self.naming.cache_control(name),
+                cache_control: self.name_rules.cache_control(name),
                 now,
                 ..facts
             })
         };
-        let on_disk = |file: File, metadata: &Metadata, version: Version| Representation {
+        let on_disk = |file: File, metadata: &Metadata, version: EtagVersion| Representation {
             description: describe(metadata, version),
-            source: Source::Disk(Arc::new(DiskFile::new(file, self.pool.clone()))),
-            identity: Identity::new(metadata, place),
-            is_settled: Identity::new(metadata, place)
-                .changed_before(now.saturating_sub(self.settled_after)),
+            source: ContentSource::Disk(Arc::new(DiskFile::new(file, self.pool.clone()))),
+            identity: FileStamp::new(metadata, place),
+            is_settled: FileStamp::new(metadata, place)
+                .changed_before(now.saturating_sub(self.settle_duration)),
         };
-        let failed = |error: io::Error| self.stop(&error, name);
+        let failed = |error: io::Error| self.stop_with_fault(&error, name);
         let len = metadata.size();
-        if len > KEPT_BYTES_MAX {
-            let version = version_of_large(&file, &identity, &metadata, now, reach)
+        if len > MAX_MEMORY_BYTES {
+            let version = large_file_version(&file, &identity, &metadata, now, reach)
                 .map_err(failed)?
-                .ok_or(Stop::NeedsDisk)?;
+                .ok_or(LookupStop::NeedsDisk)?;
             return Ok(on_disk(file, &metadata, version));
         }
         let content = match reach {
-            Reach::Disk => read_whole(&file, len).map_err(failed)?,
-            Reach::Names | Reach::Memory => read_cached(&file, len).ok_or(Stop::NeedsDisk)?,
+            LookupDepth::Disk => read_up_to(&file, len).map_err(failed)?,
+            LookupDepth::Metadata | LookupDepth::PageCache => {
+                read_cached(&file, len).ok_or(LookupStop::NeedsDisk)?
+            }
         };
         let after = file.metadata().map_err(failed)?;
-        if content.len() as u64 != len || !identity.is_of(&after) {
-            let state = Identity::new(&after, place).state_number();
-            let mut changing = on_disk(file, &after, Version::State(state));
+        if content.len() as u64 != len || !identity.matches(&after) {
+            let state = FileStamp::new(&after, place).metadata_hash();
+            let mut changing = on_disk(file, &after, EtagVersion::MetadataHash(state));
             changing.is_settled = false;
             return Ok(changing);
         }
-        let version = Version::Content(XxHash3_64::oneshot(&content));
+        let version = EtagVersion::ContentHash(XxHash3_64::oneshot(&content));
         Ok(Representation {
             description: describe(&metadata, version),
-            source: Source::Memory(content.into_boxed_slice().into()),
+            source: ContentSource::Memory(content.into_boxed_slice().into()),
             identity,
-            is_settled: identity.changed_before(now.saturating_sub(self.settled_after)),
+            is_settled: identity.changed_before(now.saturating_sub(self.settle_duration)),
         })
     }
 
     /// Opens a regular file that may be sent; none when there is no such thing. A hidden one is as good
     /// as not there, but for the log.
-    fn open_shown(&self, name: &[u8], reach: Reach) -> Result<Option<Regular>, Stop> {
-        let Some(hiding) = self.hidden.hiding(name) else {
+    fn open_visible(
+        &self,
+        name: &[u8],
+        reach: LookupDepth,
+    ) -> Result<Option<OpenedFile>, LookupStop> {
+        let Some(hiding) = self.hide_patterns.find_match(name) else {
             let opened = self.open_regular(name, reach)?;
             return match opened {
                 Some(opened) if self.leads_to_hidden(&opened, name)? => Ok(None),
                 opened => Ok(opened),
             };
         };
-        if !hiding.is_default || self.told_hidden.covers(name) {
+        if !hiding.is_default || self.hidden_log.is_logged(name) {
             return Ok(None);
         }
         match self.open_regular(name, reach) {
-            Err(Stop::NeedsDisk) => return Err(Stop::NeedsDisk),
-            Ok(Some(_)) => self.told_hidden.tell(&self.root.path, name, hiding),
-            Ok(None) | Err(Stop::Fault(_)) => {}
+            Err(LookupStop::NeedsDisk) => return Err(LookupStop::NeedsDisk),
+            Ok(Some(_)) => self.hidden_log.log_once(&self.root.path, name, hiding),
+            Ok(None) | Err(LookupStop::Fault(_)) => {}
         }
         Ok(None)
     }
 
     /// Opens a regular file; none when there is no such thing.
-    fn open_regular(&self, name: &[u8], reach: Reach) -> Result<Option<Regular>, Stop> {
+    fn open_regular(
+        &self,
+        name: &[u8],
+        reach: LookupDepth,
+    ) -> Result<Option<OpenedFile>, LookupStop> {
         let opened = self.open_any(name, reach)?;
         Ok(opened.filter(|opened| opened.metadata.is_file()))
     }
 
     /// Whether a symbolic link has led to what is hidden. Asks `/proc` only where there was one.
-    fn leads_to_hidden(&self, opened: &Regular, name: &[u8]) -> Result<bool, Stop> {
-        if !opened.is_linked || self.hidden.is_empty() {
+    fn leads_to_hidden(&self, opened: &OpenedFile, name: &[u8]) -> Result<bool, LookupStop> {
+        if !opened.is_linked || self.hide_patterns.is_empty() {
             return Ok(false);
         }
-        let real = file::fd_path(&opened.file).map_err(|error| self.stop(&error, name))?;
+        let real =
+            file::fd_path(&opened.file).map_err(|error| self.stop_with_fault(&error, name))?;
         let root = self.root.real_path.as_deref();
         // What is outside of the root keeps its first slash: patterns of paths are not for it.
         let below = root.and_then(|root| real.strip_prefix(root).ok());
         let real = below.unwrap_or(&real).as_os_str().as_bytes().to_vec();
         // A file that another has replaced is called so, even if a hard link of it is left.
-        let before = real.strip_suffix(DELETED).map(<[u8]>::to_vec);
+        let before = real.strip_suffix(DELETED_SUFFIX).map(<[u8]>::to_vec);
         let names = [Some(real), before].into_iter().flatten();
         let hiding = names.into_iter().find_map(|mut name| {
             if opened.metadata.is_dir() {
                 name.push(b'/');
             }
-            self.hidden.hiding(&name)
+            self.hide_patterns.find_match(&name)
         });
         let Some(hiding) = hiding else {
             return Ok(false);
         };
         if hiding.is_default {
-            self.told_hidden.tell(&self.root.path, name, hiding);
+            self.hidden_log.log_once(&self.root.path, name, hiding);
         }
         Ok(true)
     }
 
     /// Opens whatever has that name; none when there is nothing.
-    fn open_any(&self, name: &[u8], reach: Reach) -> Result<Option<Regular>, Stop> {
+    fn open_any(&self, name: &[u8], reach: LookupDepth) -> Result<Option<OpenedFile>, LookupStop> {
         let mut is_linked = false;
         let mut opened = self.open_following(name, reach, file::Symlinks::Never);
         let follows = self.symlinks != file::Symlinks::Never;
@@ -571,74 +612,78 @@ impl Tree {
                 return Ok(None);
             };
             let metadata = file.metadata()?;
-            Ok(Some(Regular {
+            Ok(Some(OpenedFile {
                 file,
                 metadata,
                 is_linked,
             }))
         });
         match described {
-            Ok(None) => Err(Stop::NeedsDisk),
-            Ok(Some(opened)) if !self.is_within(&opened.metadata, reach) => Err(Stop::NeedsDisk),
+            Ok(None) => Err(LookupStop::NeedsDisk),
+            Ok(Some(opened)) if !self.is_within(&opened.metadata, reach) => {
+                Err(LookupStop::NeedsDisk)
+            }
             Ok(opened) => Ok(opened),
-            Err(error) if self.is_untold_link(&error, name) => {
-                if reach == Reach::Memory {
-                    return Err(Stop::NeedsDisk);
+            Err(error) if self.is_unlogged_link(&error, name) => {
+                if reach == LookupDepth::PageCache {
+                    return Err(LookupStop::NeedsDisk);
                 }
-                self.told_links.tell(&self.root.fd, &self.root.path, name);
+                self.link_log.log_once(&self.root.fd, &self.root.path, name);
                 Ok(None)
             }
             Err(error) if is_missing(&error) => Ok(None),
-            Err(error) if reach == Reach::Memory && is_passing(&error) => Err(Stop::NeedsDisk),
-            Err(error) => Err(self.stop(&error, name)),
+            Err(error) if reach == LookupDepth::PageCache && is_transient(&error) => {
+                Err(LookupStop::NeedsDisk)
+            }
+            Err(error) => Err(self.stop_with_fault(&error, name)),
         }
     }
 
     /// Whether an error means a link that is not followed, of which the log does not know.
-    fn is_untold_link(&self, error: &io::Error, name: &[u8]) -> bool {
+    fn is_unlogged_link(&self, error: &io::Error, name: &[u8]) -> bool {
         error.kind() == io::ErrorKind::CrossesDevices
             && self.symlinks == file::Symlinks::Beneath
-            && !self.told_links.cover(name)
+            && !self.link_log.is_logged(name)
     }
 
     /// Whether what was opened lies where it may be asked: another file system mounted below the root is
     /// left to the pool.
-    fn is_within(&self, metadata: &Metadata, reach: Reach) -> bool {
-        reach != Reach::Memory || self.asked_on_loops == Some(metadata.dev())
+    fn is_within(&self, metadata: &Metadata, reach: LookupDepth) -> bool {
+        reach != LookupDepth::PageCache || self.loop_device == Some(metadata.dev())
     }
 
     /// Opens what has that name, by these rules for links; none when that takes more than `reach` has.
     fn open_following(
         &self,
         name: &[u8],
-        reach: Reach,
+        reach: LookupDepth,
         symlinks: file::Symlinks,
     ) -> io::Result<Option<File>> {
-        if reach == Reach::Memory {
+        if reach == LookupDepth::PageCache {
             let open =
                 |reading| file::open_beneath_cached_with(&self.root.fd, name, symlinks, reading);
-            return self.reading.open(open);
+            return self.opener.open(open);
         }
         let mut attempts = 1;
         loop {
             let open = |reading| file::open_beneath_with(&self.root.fd, name, symlinks, reading);
-            let opened = self.reading.open(open).map(Some);
+            let opened = self.opener.open(open).map(Some);
             match opened {
-                Err(error) if is_passing(&error) && attempts < OPEN_ATTEMPTS => attempts += 1,
+                Err(error) if is_transient(&error) && attempts < MAX_OPEN_ATTEMPTS => attempts += 1,
                 done => return done,
             }
         }
     }
 
-    fn stop(&self, error: &io::Error, name: &[u8]) -> Stop {
-        Stop::Fault(self.fault(error, name))
+    fn stop_with_fault(&self, error: &io::Error, name: &[u8]) -> LookupStop {
+        LookupStop::Fault(self.fault(error, name))
     }
 
     pub(crate) fn fault(&self, error: &io::Error, name: &[u8]) -> Fault {
         let place = self.root.path.join(String::from_utf8_lossy(name).as_ref());
         let kind = if error.kind() == io::ErrorKind::PermissionDenied {
             FaultKind::Forbidden
-        } else if is_passing(error) || is_exhausted(error) {
+        } else if is_transient(error) || is_exhausted(error) {
             FaultKind::Overloaded
         } else {
             FaultKind::House
@@ -649,42 +694,42 @@ impl Tree {
 }
 
 /// What `/proc` says behind the name of a file that has none any more.
-const DELETED: &[u8] = b" (deleted)";
+const DELETED_SUFFIX: &[u8] = b" (deleted)";
 
 /// What tells the versions of a file apart that is not kept in memory; none when that takes a reading which
 /// is out of `reach`. Blocks for that.
-fn version_of_large(
+fn large_file_version(
     file: &File,
-    identity: &Identity,
+    identity: &FileStamp,
     metadata: &Metadata,
     now: Duration,
-    reach: Reach,
-) -> io::Result<Option<Version>> {
-    let (seconds, nanos) = modified(metadata);
-    let is_plausible = is_plausible(seconds, now);
+    reach: LookupDepth,
+) -> io::Result<Option<EtagVersion>> {
+    let (seconds, nanos) = modification_time(metadata);
+    let is_plausible = is_plausible_mtime(seconds, now);
     // A whole second is what an archive or a build gave to all of its files: a write gives a fraction.
     if is_plausible && nanos != 0 {
-        return Ok(Some(Version::Time));
+        return Ok(Some(EtagVersion::ModificationTime));
     }
-    if metadata.size() <= HASHED_BYTES_MAX {
-        if reach != Reach::Disk {
+    if metadata.size() <= MAX_HASHED_BYTES {
+        if reach != LookupDepth::Disk {
             return Ok(None);
         }
-        let hash = hash_of(file)?;
+        let hash = hash_file(file)?;
         // What was written meanwhile may be hashed in part.
-        if identity.is_of(&file.metadata()?) {
-            return Ok(Some(Version::Content(hash)));
+        if identity.matches(&file.metadata()?) {
+            return Ok(Some(EtagVersion::ContentHash(hash)));
         }
-        return Ok(Some(Version::State(identity.state_number())));
+        return Ok(Some(EtagVersion::MetadataHash(identity.metadata_hash())));
     }
     Ok(Some(match is_plausible {
-        true => Version::Time,
-        false => Version::State(identity.state_number()),
+        true => EtagVersion::ModificationTime,
+        false => EtagVersion::MetadataHash(identity.metadata_hash()),
     }))
 }
 
 /// A hash of the content. Blocks.
-fn hash_of(file: &File) -> io::Result<u64> {
+fn hash_file(file: &File) -> io::Result<u64> {
     let mut hasher = XxHash3_64::new();
     let mut buffer = vec![0; 128 * 1024];
     let mut at = 0;
@@ -702,7 +747,7 @@ fn hash_of(file: &File) -> io::Result<u64> {
 }
 
 /// Time of modification since the epoch: seconds, nanoseconds.
-fn modified(metadata: &Metadata) -> (i64, i64) {
+fn modification_time(metadata: &Metadata) -> (i64, i64) {
     (metadata.mtime(), metadata.mtime_nsec())
 }
 

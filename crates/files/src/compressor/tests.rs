@@ -4,7 +4,7 @@ use penstock_runtime::loops;
 use std::io::Read;
 
 use super::*;
-use crate::known::tests::{found, makeable};
+use crate::file_entry::tests::{compressible, file_entry};
 
 const CODINGS: [Coding; 3] = [Coding::Zstd, Coding::Brotli, Coding::Gzip];
 
@@ -53,26 +53,32 @@ fn hold(pool: &Pool, threads: usize) -> Vec<std::sync::mpsc::SyncSender<()>> {
 }
 
 /// What the work comes to.
-fn made(compressor: &Compressor, found: &Found, coding: Coding, pool: &Pool) -> Option<Bytes> {
+fn compressed(
+    compressor: &Compressor,
+    found: &FileEntry,
+    coding: Coding,
+    pool: &Pool,
+) -> Option<Bytes> {
     for _ in 0..2 {
-        match compressor.get(found, coding, pool) {
-            Progress::Done(content) => return content,
-            Progress::Running(waiting) => block_on(waiting.done()),
-            Progress::Busy => panic!("nothing else is done"),
+        match compressor.get_or_start(found, coding, pool) {
+            CompressionStatus::Done(content) => return content,
+            CompressionStatus::Running(waiting) => block_on(waiting.finished()),
+            CompressionStatus::Busy => panic!("nothing else is done"),
         }
     }
     panic!("not done when it said so")
 }
 
 #[test]
-fn what_is_made_once_is_there_for_everybody() {
+fn a_result_is_shared() {
     let (compressor, pool) = (Compressor::default(), Pool::new("disk", 2, 10));
     let text = Bytes::from("text ".repeat(1000));
-    let found = makeable(text.clone());
+    let found = compressible(text.clone());
     for coding in CODINGS {
-        let first = made(&compressor, &found, coding, &pool).unwrap();
+        let first = compressed(&compressor, &found, coding, &pool).unwrap();
         assert_eq!(decode(coding, &first), text);
-        let Progress::Done(Some(second)) = compressor.get(&found, coding, &pool) else {
+        let CompressionStatus::Done(Some(second)) = compressor.get_or_start(&found, coding, &pool)
+        else {
             panic!("not kept")
         };
         assert_eq!(first.as_ptr(), second.as_ptr(), "the same memory");
@@ -81,7 +87,7 @@ fn what_is_made_once_is_there_for_everybody() {
 }
 
 #[test]
-fn what_does_not_shrink_is_not_tried_again() {
+fn an_incompressible_file_is_not_tried_again() {
     let (compressor, pool) = (Compressor::default(), Pool::new("disk", 2, 10));
     let mut noise = 1u32;
     let content: Bytes = (0..2000)
@@ -90,51 +96,54 @@ fn what_does_not_shrink_is_not_tried_again() {
             noise.to_be_bytes()[0]
         })
         .collect();
-    let found = makeable(content);
-    assert_eq!(made(&compressor, &found, Coding::Gzip, &pool), None);
+    let found = compressible(content);
+    assert_eq!(compressed(&compressor, &found, Coding::Gzip, &pool), None);
     assert!(matches!(
-        compressor.get(&found, Coding::Gzip, &pool),
-        Progress::Done(None)
+        compressor.get_or_start(&found, Coding::Gzip, &pool),
+        CompressionStatus::Done(None)
     ));
     pool.close();
 }
 
 #[test]
-fn one_piece_of_work_for_all_who_ask_and_few_at_once() {
+fn jobs_are_shared_and_their_number_is_bounded() {
     let (compressor, pool) = (Compressor::default(), Pool::new("disk", 16, 10));
     let release = hold(&pool, 16);
-    let found = makeable(Bytes::from("text ".repeat(1000)));
-    let get = |coding| compressor.get(&found, coding, &pool);
-    let (Progress::Running(first), Progress::Running(second)) =
+    let found = compressible(Bytes::from("text ".repeat(1000)));
+    let get = |coding| compressor.get_or_start(&found, coding, &pool);
+    let (CompressionStatus::Running(first), CompressionStatus::Running(second)) =
         (get(Coding::Gzip), get(Coding::Gzip))
     else {
         panic!("not begun")
     };
     assert_eq!(compressor.lock().running, 1);
-    assert!(matches!(get(Coding::Zstd), Progress::Running(_)));
-    assert!(matches!(get(Coding::Brotli), Progress::Busy));
+    assert!(matches!(get(Coding::Zstd), CompressionStatus::Running(_)));
+    assert!(matches!(get(Coding::Brotli), CompressionStatus::Busy));
     // Other folders may still use the pool, as far as that goes.
     let others: Vec<_> = (0..3).map(|_| Compressor::default()).collect();
     let states = others
         .iter()
-        .map(|other| other.get(&found, Coding::Gzip, &pool));
+        .map(|other| other.get_or_start(&found, Coding::Gzip, &pool));
     let states: Vec<_> = states
-        .map(|progress| matches!(progress, Progress::Running(_)))
+        .map(|progress| matches!(progress, CompressionStatus::Running(_)))
         .collect();
     assert_eq!(states, [true, true, false], "four of sixteen threads");
     drop(release);
     block_on(async {
-        first.done().await;
-        second.done().await;
+        first.finished().await;
+        second.finished().await;
     });
-    assert!(matches!(get(Coding::Gzip), Progress::Done(Some(_))));
+    assert!(matches!(
+        get(Coding::Gzip),
+        CompressionStatus::Done(Some(_))
+    ));
     pool.close();
 }
 
 #[test]
-fn work_that_is_lost_is_forgotten_and_nobody_waits_for_it() {
+fn a_lost_job_is_removed_and_wakes_its_waiters() {
     let compressor = Compressor::default();
-    let found = makeable(Bytes::from("text ".repeat(1000)));
+    let found = compressible(Bytes::from("text ".repeat(1000)));
     let full = Pool::new("disk", 1, 1);
     let (release, held) = std::sync::mpsc::sync_channel::<()>(0);
     let (started, begun) = std::sync::mpsc::sync_channel::<()>(0);
@@ -146,8 +155,8 @@ fn work_that_is_lost_is_forgotten_and_nobody_waits_for_it() {
     begun.recv().unwrap();
     full.spawn(|| {}).unwrap();
     assert!(matches!(
-        compressor.get(&found, Coding::Gzip, &full),
-        Progress::Busy
+        compressor.get_or_start(&found, Coding::Gzip, &full),
+        CompressionStatus::Busy
     ));
     let state = compressor.lock();
     assert!(state.entries.is_empty() && state.running == 0);
@@ -157,18 +166,18 @@ fn work_that_is_lost_is_forgotten_and_nobody_waits_for_it() {
 }
 
 #[test]
-fn what_is_kept_has_a_bound() {
-    let mut state = State::default();
+fn results_are_bounded() {
+    let mut state = CompressorState::default();
     let content = Bytes::from(vec![0; 3 << 20]);
-    let key = |place: usize| (found("a").original.identity.at(place), Coding::Gzip);
+    let key = |place: usize| (file_entry("a").original.identity.at(place), Coding::Gzip);
     for place in 0..20 {
-        state.keep(key(place), Some(content.clone()));
-        assert!(state.bytes <= BYTES_MAX);
-        assert_eq!(state.entries.len(), state.made.len());
+        state.store(key(place), Some(content.clone()));
+        assert!(state.bytes <= MAX_CACHED_BYTES);
+        assert_eq!(state.entries.len(), state.finished.len());
         assert!(state.entries.contains_key(&key(place)));
     }
-    for place in 20..ENTRIES_MAX + 40 {
-        state.keep(key(place), None);
+    for place in 20..MAX_ENTRIES + 40 {
+        state.store(key(place), None);
     }
-    assert_eq!((state.entries.len(), state.bytes), (ENTRIES_MAX, 0));
+    assert_eq!((state.entries.len(), state.bytes), (MAX_ENTRIES, 0));
 }

@@ -7,7 +7,7 @@
 //! # Invariants
 //! - One name has one answer, however it is spelled: case, final dots and spaces, letters that a file
 //!   system folds or ignores, and codings behind it (`dump.sql.gz`) make no difference.
-//! - A match allocates nothing, unless a path is longer than [`FOLDED_BYTES`].
+//! - A match allocates nothing, unless a path is longer than [`MAX_STACK_PATH_BYTES`].
 //! - The log names a hidden file once, and at most [`TOLD_MAX`] files of a root.
 
 use std::path::Path;
@@ -15,17 +15,17 @@ use std::sync::{Mutex, PoisonError};
 
 use penstock_config::{HIDDEN_BY_DEFAULT, HidePattern};
 
-use crate::naming::is_glob_of;
+use crate::name_rules::glob_matches;
 
 /// Paths up to this length are matched without an allocation.
-const FOLDED_BYTES: usize = 1024;
+const MAX_STACK_PATH_BYTES: usize = 1024;
 
 /// Hidden files that the log names for one root.
-const TOLD_MAX: usize = 32;
+const MAX_LOGGED_FILES: usize = 32;
 
 /// What hides a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Hiding<'a> {
+pub(crate) struct HideMatch<'a> {
     /// The pattern, as it is written.
     pub(crate) pattern: &'a str,
     /// Whether it is of the built-in list.
@@ -34,9 +34,9 @@ pub(crate) struct Hiding<'a> {
 
 /// The patterns of one root.
 #[derive(Debug, Default)]
-pub(crate) struct HiddenNames {
+pub(crate) struct HidePatterns {
     /// In the order in which they were written; the last that matches decides.
-    rules: Vec<Rule>,
+    rules: Vec<HideRule>,
     /// Places in `rules` by the whole name that they are of, sorted.
     names: Vec<(Box<[u8]>, usize)>,
     /// The same by the extension that they are of.
@@ -46,50 +46,50 @@ pub(crate) struct HiddenNames {
 }
 
 #[derive(Debug)]
-struct Rule {
+struct HideRule {
     pattern: Box<str>,
-    origin: Origin,
+    origin: RuleOrigin,
     /// The letters that a path has to have: most are told apart by those.
-    letters: u128,
-    matches: Matches,
+    required_letters: u128,
+    matches: RulePattern,
 }
 
 /// Where a pattern comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Origin {
+enum RuleOrigin {
     /// The built-in list.
     Default,
     /// The configuration.
-    Own,
+    Configured,
     /// The configuration, as an exception.
     Exception,
 }
 
 /// What a pattern is matched with.
 #[derive(Debug)]
-enum Matches {
+enum RulePattern {
     /// The last segment.
     Name(Box<[u8]>),
     /// Any segment.
     Segment(Box<[u8]>),
     /// Any segment that is a folder's.
-    Folder(Box<[u8]>),
+    Directory(Box<[u8]>),
     /// The whole path below the root.
     Path(Box<[u8]>),
 }
 
-impl HiddenNames {
+impl HidePatterns {
     pub(crate) fn new(patterns: &[HidePattern]) -> Self {
         let mut hidden = Self::default();
         for pattern in patterns {
             match pattern {
                 HidePattern::Defaults => {
                     for pattern in HIDDEN_BY_DEFAULT {
-                        hidden.push(pattern, Origin::Default);
+                        hidden.push(pattern, RuleOrigin::Default);
                     }
                 }
-                HidePattern::Hide(pattern) => hidden.push(pattern, Origin::Own),
-                HidePattern::Show(pattern) => hidden.push(pattern, Origin::Exception),
+                HidePattern::Hide(pattern) => hidden.push(pattern, RuleOrigin::Configured),
+                HidePattern::Show(pattern) => hidden.push(pattern, RuleOrigin::Exception),
             }
         }
         hidden.names.sort();
@@ -102,20 +102,24 @@ impl HiddenNames {
         self.rules.is_empty()
     }
 
-    fn push(&mut self, pattern: &str, origin: Origin) {
+    fn push(&mut self, pattern: &str, origin: RuleOrigin) {
         let at = self.rules.len();
-        let folded = folded(pattern.as_bytes());
+        let folded = fold_to_vec(pattern.as_bytes());
         let matches = match (folded.strip_prefix(b"/"), folded.strip_suffix(b"/")) {
-            (Some(path), _) if path.ends_with(b"/") => Matches::Path([path, b"*"].concat().into()),
-            (Some(path), _) => Matches::Path(path.into()),
-            (None, Some(folder)) => Matches::Folder(folder.into()),
+            (Some(path), _) if path.ends_with(b"/") => {
+                RulePattern::Path([path, b"*"].concat().into())
+            }
+            (Some(path), _) => RulePattern::Path(path.into()),
+            (None, Some(folder)) => RulePattern::Directory(folder.into()),
             // A name of one's own hides folders of that name, too; an exception opens none.
-            (None, None) if origin != Origin::Own => Matches::Name(folded.as_slice().into()),
-            (None, None) => Matches::Segment(folded.as_slice().into()),
+            (None, None) if origin != RuleOrigin::Configured => {
+                RulePattern::Name(folded.as_slice().into())
+            }
+            (None, None) => RulePattern::Segment(folded.as_slice().into()),
         };
         match &matches {
-            Matches::Name(name) if !name.contains(&b'*') => self.names.push((name.clone(), at)),
-            Matches::Name(name) => match name.strip_prefix(b"*.") {
+            RulePattern::Name(name) if !name.contains(&b'*') => self.names.push((name.clone(), at)),
+            RulePattern::Name(name) => match name.strip_prefix(b"*.") {
                 Some(extension) if !extension.iter().any(|byte| b"*.".contains(byte)) => {
                     self.extensions.push((extension.into(), at));
                 }
@@ -123,69 +127,69 @@ impl HiddenNames {
             },
             _ => self.globs.push(at),
         }
-        self.rules.push(Rule {
+        self.rules.push(HideRule {
             pattern: pattern.into(),
             origin,
-            letters: letters(&folded) & !letters(b"*"),
+            required_letters: letter_mask(&folded) & !letter_mask(b"*"),
             matches,
         });
     }
 
     /// What hides `name`, a path relative to the root; that of a folder ends in a slash.
-    pub(crate) fn hiding(&self, name: &[u8]) -> Option<Hiding<'_>> {
+    pub(crate) fn find_match(&self, name: &[u8]) -> Option<HideMatch<'_>> {
         if self.rules.is_empty() {
             return None;
         }
-        let mut buffer = [0; FOLDED_BYTES];
+        let mut buffer = [0; MAX_STACK_PATH_BYTES];
         let rule = match buffer.get_mut(..name.len()) {
             Some(buffer) => {
-                let len = fold(name, buffer);
+                let len = fold_name(name, buffer);
                 self.last_match(&buffer[..len])?
             }
-            None => self.last_match(&folded(name))?,
+            None => self.last_match(&fold_to_vec(name))?,
         };
-        (rule.origin != Origin::Exception).then_some(Hiding {
+        (rule.origin != RuleOrigin::Exception).then_some(HideMatch {
             pattern: &rule.pattern,
-            is_default: rule.origin == Origin::Default,
+            is_default: rule.origin == RuleOrigin::Default,
         })
     }
 
     /// The rule that decides about a folded path.
-    fn last_match(&self, path: &[u8]) -> Option<&Rule> {
+    fn last_match(&self, path: &[u8]) -> Option<&HideRule> {
         let (folders, last) = match path.iter().rposition(|&byte| byte == b'/') {
             Some(slash) => (&path[..slash], &path[slash + 1..]),
             None => (&path[..0], path),
         };
         let mut found = None;
-        for name in spellings(last) {
-            found = found.max(place_of(&self.names, name));
+        for name in original_names(last) {
+            found = found.max(find_last(&self.names, name));
             let dot = name.iter().rposition(|&byte| byte == b'.');
             if let Some(extension) = dot.and_then(|dot| name.get(dot + 1..)) {
-                found = found.max(place_of(&self.extensions, extension));
+                found = found.max(find_last(&self.extensions, extension));
             }
         }
-        let absent = !letters(path);
+        let absent = !letter_mask(path);
         let mut later = self.globs.iter().rev().copied();
         let glob = later.find(|&at| {
             let rule = self.rules.get(at);
             rule.is_some_and(|rule| {
-                rule.letters & absent == 0 && rule.matches.is_met_by(path, folders, last)
+                rule.required_letters & absent == 0 && rule.matches.matches(path, folders, last)
             })
         });
         self.rules.get(found.max(glob)?)
     }
 }
 
-impl Matches {
-    fn is_met_by(&self, path: &[u8], folders: &[u8], last: &[u8]) -> bool {
-        let is_last = |pattern: &[u8]| spellings(last).any(|name| is_glob_of(pattern, name));
+impl RulePattern {
+    fn matches(&self, path: &[u8], folders: &[u8], last: &[u8]) -> bool {
+        let is_last = |pattern: &[u8]| original_names(last).any(|name| glob_matches(pattern, name));
         let is_folder = |pattern: &[u8]| {
             let mut folders = folders.split(|&byte| byte == b'/');
-            folders.any(|folder| !folder.is_empty() && is_glob_of(pattern, folder))
+            folders.any(|folder| !folder.is_empty() && glob_matches(pattern, folder))
         };
         match self {
-            Self::Path(pattern) => spellings(path).any(|path| is_glob_of(pattern, path)),
-            Self::Folder(pattern) => is_folder(pattern),
+            Self::Path(pattern) => original_names(path).any(|path| glob_matches(pattern, path)),
+            Self::Directory(pattern) => is_folder(pattern),
             Self::Segment(pattern) => is_folder(pattern) || is_last(pattern),
             Self::Name(pattern) => is_last(pattern),
         }
@@ -193,7 +197,7 @@ impl Matches {
 }
 
 /// The letters of a folded text, a bit each. A slash is none: a pattern's may be its own mark.
-fn letters(text: &[u8]) -> u128 {
+fn letter_mask(text: &[u8]) -> u128 {
     let slash = 1_u128 << b'/';
     let all = text
         .iter()
@@ -202,7 +206,7 @@ fn letters(text: &[u8]) -> u128 {
 }
 
 /// The last place of a key in a sorted table.
-fn place_of(table: &[(Box<[u8]>, usize)], key: &[u8]) -> Option<usize> {
+fn find_last(table: &[(Box<[u8]>, usize)], key: &[u8]) -> Option<usize> {
     let end = table.partition_point(|(other, _)| other.as_ref() <= key);
     let (last, at) = table.get(end.checked_sub(1)?)?;
     (last.as_ref() == key).then_some(*at)
@@ -210,12 +214,12 @@ fn place_of(table: &[(Box<[u8]>, usize)], key: &[u8]) -> Option<usize> {
 
 /// A name, and what it is a packed, copied or numbered version of: `dump.sql.1.gz`, `dump.sql.1`,
 /// `dump.sql`; `app.log-2026-11-26`, `app.log`; `config.php-old`, `config.php`.
-fn spellings(name: &[u8]) -> impl Iterator<Item = &[u8]> {
+fn original_names(name: &[u8]) -> impl Iterator<Item = &[u8]> {
     fn original<'a>(name: &&'a [u8]) -> Option<&'a [u8]> {
         let name: &'a [u8] = name;
         if let Some(dot) = name.iter().rposition(|&byte| byte == b'.') {
             let (original, ending) = (name.get(..dot)?, name.get(dot + 1..)?);
-            if is_number(ending) || COPIES.contains(&ending) {
+            if is_version_suffix(ending) || COPY_SUFFIXES.contains(&ending) {
                 return Some(original);
             }
         }
@@ -223,11 +227,11 @@ fn spellings(name: &[u8]) -> impl Iterator<Item = &[u8]> {
             return Some(original);
         }
         // `error_log-2026-11-26`: from the first dash behind which there is a number only.
-        let number = name.iter().rposition(|byte| !is_of_number(*byte))? + 1;
+        let number = name.iter().rposition(|byte| !is_version_byte(*byte))? + 1;
         let mut behind = name.get(number..)?.iter();
         let end = number + behind.position(|byte| b"-_".contains(byte))?;
         let (original, number) = name.split_at(end);
-        is_number(number).then_some(original)
+        is_version_suffix(number).then_some(original)
     }
     std::iter::successors(Some(name), original)
 }
@@ -247,25 +251,25 @@ fn without_copy_word(name: &[u8]) -> Option<&[u8]> {
     // A number alone is one in parentheses; else it is a date, or part of a name.
     let is_copy = match letters {
         b"" => is_closed && !word.is_empty(),
-        _ => COPIES.contains(&letters),
+        _ => COPY_SUFFIXES.contains(&letters),
     };
     let end = name.get(..mark)?.iter().rposition(|&byte| !is_mark(byte))?;
     name.get(..=end).filter(|_| is_copy)
 }
 
 /// Whether an ending is a number, a date or a time: `1`, `2026-11-26`, `20261126t101500z`.
-fn is_number(ending: &[u8]) -> bool {
-    ending.iter().any(u8::is_ascii_digit) && ending.iter().all(|&byte| is_of_number(byte))
+fn is_version_suffix(ending: &[u8]) -> bool {
+    ending.iter().any(u8::is_ascii_digit) && ending.iter().all(|&byte| is_version_byte(byte))
 }
 
-fn is_of_number(byte: u8) -> bool {
+fn is_version_byte(byte: u8) -> bool {
     byte.is_ascii_digit() || b"-_:tz".contains(&byte)
 }
 
 /// Endings of what holds a file in a packed form, or is a copy of it that has been set aside.
 ///
 /// Not `txt`: `makefile.txt` and `example.php.txt` are written to be read.
-const COPIES: [&[u8]; 38] = [
+const COPY_SUFFIXES: [&[u8]; 38] = [
     b"7z",
     b"backup",
     b"bak",
@@ -306,9 +310,9 @@ const COPIES: [&[u8]; 38] = [
     b"zstd",
 ];
 
-fn folded(name: &[u8]) -> Vec<u8> {
+fn fold_to_vec(name: &[u8]) -> Vec<u8> {
     let mut out = vec![0; name.len()];
-    let len = fold(name, &mut out);
+    let len = fold_name(name, &mut out);
     out.truncate(len);
     out
 }
@@ -319,7 +323,7 @@ fn folded(name: &[u8]) -> Vec<u8> {
 /// What only some file systems do counts for all, since it costs a hidden name at most: case (casefolded
 /// ext4, exFAT, NTFS), letters outside of ASCII that fold into it or are ignored (ext4, HFS+: U+200C,
 /// U+212A, U+017F, U+00DF), final dots and spaces (FAT), `\` as a slash (CIFS), `::$DATA` (NTFS).
-fn fold(name: &[u8], out: &mut [u8]) -> usize {
+fn fold_name(name: &[u8], out: &mut [u8]) -> usize {
     let (mut len, mut start) = (0, 0);
     let mut rest = name;
     while let Some((&byte, after)) = rest.split_first() {
@@ -327,12 +331,15 @@ fn fold(name: &[u8], out: &mut [u8]) -> usize {
         let own = [byte.to_ascii_lowercase()];
         let folded: &[u8] = match byte {
             b'/' | b'\\' => {
-                len = trim(out, start, len);
+                len = trim_ignored_suffix(out, start, len);
                 start = len + 1;
                 b"/"
             }
             _ if byte.is_ascii() => &own,
-            _ => match FOLDED.iter().find(|(letter, _)| rest.starts_with(letter)) {
+            _ => match FOLDED_LETTERS
+                .iter()
+                .find(|(letter, _)| rest.starts_with(letter))
+            {
                 Some((letter, folded)) => {
                     next = &rest[letter.len()..];
                     folded
@@ -346,12 +353,12 @@ fn fold(name: &[u8], out: &mut [u8]) -> usize {
         }
         rest = next;
     }
-    trim(out, start, len)
+    trim_ignored_suffix(out, start, len)
 }
 
 /// Letters outside of ASCII that are some within it when case is folded in full (Unicode's
 /// `CaseFolding.txt`): the Kelvin sign, the long and the sharp s, ligatures. None grows.
-const FOLDED: [(&[u8], &[u8]); 11] = [
+const FOLDED_LETTERS: [(&[u8], &[u8]); 11] = [
     (b"\xe2\x84\xaa", b"k"),
     (b"\xc5\xbf", b"s"),
     (b"\xc3\x9f", b"ss"),
@@ -406,11 +413,11 @@ fn is_ignorable(letter: char) -> bool {
 }
 
 /// Where a segment ends without what a file system may leave out.
-fn trim(out: &[u8], start: usize, mut len: usize) -> usize {
+fn trim_ignored_suffix(out: &[u8], start: usize, mut len: usize) -> usize {
     while let Some(segment) = out.get(start..len) {
         let shorter = match segment {
             [.., b'.' | b' '] => len - 1,
-            _ if segment.ends_with(STREAM) => len - STREAM.len(),
+            _ if segment.ends_with(NTFS_STREAM_SUFFIX) => len - NTFS_STREAM_SUFFIX.len(),
             _ => break,
         };
         len = shorter;
@@ -419,26 +426,26 @@ fn trim(out: &[u8], start: usize, mut len: usize) -> usize {
 }
 
 /// How NTFS writes the content of a file.
-const STREAM: &[u8] = b"::$data";
+const NTFS_STREAM_SUFFIX: &[u8] = b"::$data";
 
 /// The hidden files of one root that the log was told of.
 #[derive(Debug, Default)]
-pub(crate) struct ToldHidden {
+pub(crate) struct HiddenFileLog {
     names: Mutex<Vec<Box<[u8]>>>,
 }
 
-impl ToldHidden {
+impl HiddenFileLog {
     /// Whether the log need not be told of `name`.
-    pub(crate) fn covers(&self, name: &[u8]) -> bool {
+    pub(crate) fn is_logged(&self, name: &[u8]) -> bool {
         let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
-        names.len() >= TOLD_MAX || names.iter().any(|told| told.as_ref() == name)
+        names.len() >= MAX_LOGGED_FILES || names.iter().any(|told| told.as_ref() == name)
     }
 
     /// Tells the log of a file that is there and hidden, unless it was told.
-    pub(crate) fn tell(&self, root: &Path, name: &[u8], hiding: Hiding<'_>) {
+    pub(crate) fn log_once(&self, root: &Path, name: &[u8], hiding: HideMatch<'_>) {
         {
             let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
-            if names.len() >= TOLD_MAX || names.iter().any(|told| told.as_ref() == name) {
+            if names.len() >= MAX_LOGGED_FILES || names.iter().any(|told| told.as_ref() == name) {
                 return;
             }
             names.push(name.into());

@@ -11,11 +11,11 @@ use penstock_sys::file::AccessTime;
 /// Reading that leaves the time of access alone, which saves a write to the inode: until it is refused, as
 /// to everybody but a file's owner.
 #[derive(Debug, Default)]
-pub(super) struct Unnoted {
+pub(super) struct NoAtimeOpener {
     is_refused: AtomicBool,
 }
 
-impl Unnoted {
+impl NoAtimeOpener {
     /// Opens, a second time if need be.
     pub(super) fn open<T>(&self, open: impl Fn(AccessTime) -> io::Result<T>) -> io::Result<T> {
         if self.is_refused.load(Ordering::Relaxed) {
@@ -50,7 +50,7 @@ pub(super) fn is_missing(error: &io::Error) -> bool {
 }
 
 /// Whether the same call may succeed at once.
-pub(super) fn is_passing(error: &io::Error) -> bool {
+pub(super) fn is_transient(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn the_time_of_access_is_left_alone_until_that_is_refused() {
-        let unnoted = Unnoted::default();
+        let unnoted = NoAtimeOpener::default();
         let asked = RefCell::new(Vec::new());
         // What each way of opening comes to: a number of an error, 0 for none.
         let open = |kept: i32, noted: i32| {

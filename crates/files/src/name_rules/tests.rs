@@ -2,12 +2,12 @@
 
 use super::*;
 
-fn naming(types: &[(&str, &str)], cache_control: &[(&str, &str)]) -> Naming {
+fn naming(types: &[(&str, &str)], cache_control: &[(&str, &str)]) -> NameRules {
     let mut files = penstock_config::Files::new("/".into());
     let own = |&(name, value): &(&str, &str)| (name.to_owned(), value.to_owned());
     files.types = types.iter().map(own).collect();
     files.cache_control = cache_control.iter().map(own).collect();
-    Naming::new(&files).unwrap()
+    NameRules::new(&files).unwrap()
 }
 
 #[test]
@@ -86,10 +86,12 @@ fn tells_the_type_by_the_extension() {
 }
 
 #[test]
-fn what_is_mended_is_named_once_and_needs_it() {
-    for (extension, media_type) in MENDED {
+fn overrides_are_unique_and_needed() {
+    for (extension, media_type) in MEDIA_TYPE_OVERRIDES {
         assert_eq!(extension, extension.to_ascii_lowercase());
-        let named = MENDED.iter().filter(|(other, _)| *other == extension);
+        let named = MEDIA_TYPE_OVERRIDES
+            .iter()
+            .filter(|(other, _)| *other == extension);
         assert_eq!(named.count(), 1, "{extension}");
         let theirs = mime_guess::from_ext(extension).first_raw();
         assert_ne!(theirs, Some(media_type), "{extension}");
@@ -149,12 +151,12 @@ fn the_first_rule_that_matches_counts() {
         );
     }
     let hard = "*a".repeat(50);
-    assert!(!is_glob_of(hard.as_bytes(), &b"a".repeat(49)));
-    assert!(is_glob_of(hard.as_bytes(), &b"a".repeat(5000)));
+    assert!(!glob_matches(hard.as_bytes(), &b"a".repeat(49)));
+    assert!(glob_matches(hard.as_bytes(), &b"a".repeat(5000)));
 }
 
 #[test]
-fn names_with_a_fingerprint_are_for_ever() {
+fn fingerprinted_names_are_immutable() {
     let mut naming = naming(&[], &[("*.html", "no-cache")]);
     for (name, expected) in [
         ("app-3f2a9c81.js", true),
@@ -174,7 +176,7 @@ fn names_with_a_fingerprint_are_for_ever() {
         ("photo-550e8400-e29b-41d4-a716-44665544000a.png", false),
         ("page-3f2a9c81.html", false),
     ] {
-        let found = naming.cache_control(name.as_bytes()) == Some(FOREVER);
+        let found = naming.cache_control(name.as_bytes()) == Some(IMMUTABLE_CACHE_CONTROL);
         assert_eq!(found, expected, "{name}");
     }
     naming.immutable = false;
@@ -191,13 +193,13 @@ fn values_that_cannot_be_sent_are_refused_at_the_start() {
         let own = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
         files.types = types.into_iter().map(own).collect();
         files.cache_control = rules.into_iter().map(own).collect();
-        let error = Naming::new(&files).unwrap_err().to_string();
+        let error = NameRules::new(&files).unwrap_err().to_string();
         assert!(error.starts_with(what), "{error}");
     }
 }
 
 #[test]
-fn what_shrinks_is_compressed() {
+fn compressible_types_are_recognised() {
     let naming = naming(&[], &[]);
     for (name, expected) in [
         ("a.html", true),

@@ -16,200 +16,206 @@ use std::time::{Duration, Instant};
 
 use penstock_runtime::PerLoop;
 
-use crate::known::{Found, Known};
+use crate::file_entry::{CacheEntry, FileEntry};
 
 /// How long an entry counts without being checked.
-const FRESH: Duration = Duration::from_secs(1);
+const FRESH_DURATION: Duration = Duration::from_secs(1);
 
 /// How long others are served from an entry while one request checks it; another one tries then.
-const GRACE: Duration = Duration::from_millis(100);
+const RECHECK_DELAY: Duration = Duration::from_millis(100);
 
 /// Since its last check an entry may be served for so long at most, however slow the next check is.
-const AGE_MAX: Duration = Duration::from_secs(10);
+const MAX_UNCHECKED: Duration = Duration::from_secs(10);
 
 /// An open file that was not asked for this long is closed, when its loop next keeps something.
-const IDLE_MAX: Duration = Duration::from_secs(60);
+const MAX_IDLE: Duration = Duration::from_secs(60);
 
 /// Memory for the files of one root.
-const ROOT_BYTES: usize = 32 << 20;
+const MAX_ROOT_BYTES: usize = 32 << 20;
 
 /// Paths that one root's memory knows something of.
-const ROOT_ENTRIES: usize = 32 << 10;
+const MAX_ROOT_ENTRIES: usize = 32 << 10;
 
 /// Large files that one root keeps open. Half of what a process may have open by default on most systems,
 /// so that connections are left the other half.
-pub(crate) const ROOT_DESCRIPTORS: usize = 512;
+pub(crate) const MAX_ROOT_DESCRIPTORS: usize = 512;
 
 // What a loop has at least, however many there are: else a machine with many would keep nothing, and open
 // for each request what it had open a moment before. The largest file that is compressed fits in each coding.
-const LOOP_BYTES_MIN: usize = 4 << 20;
-const LOOP_ENTRIES_MIN: usize = 1 << 10;
-const LOOP_DESCRIPTORS_MIN: usize = 64;
+const MIN_LOOP_BYTES: usize = 4 << 20;
+const MIN_LOOP_ENTRIES: usize = 1 << 10;
+const MIN_LOOP_DESCRIPTORS: usize = 64;
 
 /// Bounds of one memory, all loops together.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Bounds {
+pub(crate) struct FileCacheLimits {
     pub(crate) loops: usize,
-    pub(crate) bytes: usize,
-    pub(crate) entries: usize,
+    pub(crate) max_bytes: usize,
+    pub(crate) max_entries: usize,
     /// Open files.
-    pub(crate) descriptors: usize,
+    pub(crate) max_descriptors: usize,
 }
 
-impl Bounds {
+impl FileCacheLimits {
     /// Those of one root, which loops share evenly, but not to less than each can work with.
-    pub(crate) fn of_root(loops: usize) -> Self {
+    pub(crate) fn for_root(loops: usize) -> Self {
         let loops = loops.max(1);
         Self {
             loops,
-            bytes: ROOT_BYTES.max(loops * LOOP_BYTES_MIN),
-            entries: ROOT_ENTRIES.max(loops * LOOP_ENTRIES_MIN),
-            descriptors: ROOT_DESCRIPTORS.max(loops * LOOP_DESCRIPTORS_MIN),
+            max_bytes: MAX_ROOT_BYTES.max(loops * MIN_LOOP_BYTES),
+            max_entries: MAX_ROOT_ENTRIES.max(loops * MIN_LOOP_ENTRIES),
+            max_descriptors: MAX_ROOT_DESCRIPTORS.max(loops * MIN_LOOP_DESCRIPTORS),
         }
     }
 }
 
 /// What the memory says of a path.
 #[derive(Debug)]
-pub(crate) enum Lookup {
+pub(crate) enum FileCacheLookup {
     /// Checked within the last second.
-    Fresh(Known),
+    Fresh(CacheEntry),
     /// To be checked again, by the one that is told so.
-    Stale(Known),
+    Stale(CacheEntry),
     /// To be checked again, and not to be served before.
-    Old(Known),
+    Expired(CacheEntry),
     /// Not known.
-    Unknown,
+    Miss,
 }
 
 /// Entries by path, each loop's own.
 #[derive(Debug)]
-pub(crate) struct Memory {
-    shards: PerLoop<Shard>,
-    bytes_max: usize,
-    entries_max: usize,
-    descriptors_max: usize,
+pub(crate) struct FileCache {
+    shards: PerLoop<LoopCache>,
+    max_bytes: usize,
+    max_entries: usize,
+    max_descriptors: usize,
 }
 
-impl Memory {
-    pub(crate) fn new(bounds: Bounds) -> Self {
+impl FileCache {
+    pub(crate) fn new(bounds: FileCacheLimits) -> Self {
         let count = bounds.loops.max(1);
         Self {
             shards: PerLoop::new(),
-            bytes_max: bounds.bytes / count,
-            entries_max: bounds.entries / count,
-            descriptors_max: bounds.descriptors / count,
+            max_bytes: bounds.max_bytes / count,
+            max_entries: bounds.max_entries / count,
+            max_descriptors: bounds.max_descriptors / count,
         }
     }
 
     /// What this loop knows of `path`.
-    pub(crate) fn find(&self, path: &[u8], now: Instant) -> Lookup {
+    pub(crate) fn look_up(&self, path: &[u8], now: Instant) -> FileCacheLookup {
         self.shards.with(|shard| {
             let Some(slot) = shard.slot_of(path) else {
-                return Lookup::Unknown;
+                return FileCacheLookup::Miss;
             };
             slot.was_used = true;
-            let known = slot.known.clone();
+            let known = slot.entry.clone();
             if now < slot.fresh_until {
-                return Lookup::Fresh(known);
+                return FileCacheLookup::Fresh(known);
             }
-            if now > slot.checked + AGE_MAX {
-                return Lookup::Old(known);
+            if now > slot.checked_at + MAX_UNCHECKED {
+                return FileCacheLookup::Expired(known);
             }
-            slot.fresh_until = now + GRACE;
-            Lookup::Stale(known)
+            slot.fresh_until = now + RECHECK_DELAY;
+            FileCacheLookup::Stale(known)
         })
     }
 
     /// Lends what this loop knows of `path`, if it was checked within the last second.
-    pub(crate) fn glance(&self, path: &[u8], now: Instant, use_it: impl FnOnce(&Known)) {
+    pub(crate) fn with_fresh(&self, path: &[u8], now: Instant, use_it: impl FnOnce(&CacheEntry)) {
         self.shards.with(|shard| {
             let slot = shard.slot_of(path);
             if let Some(slot) = slot.filter(|slot| now < slot.fresh_until) {
                 slot.was_used = true;
-                use_it(&slot.known);
+                use_it(&slot.entry);
             }
         });
     }
 
     /// Keeps what was found at `path` by a check that began at `checked`, in place of what was known
     /// before; makes room if need be.
-    pub(crate) fn keep(&self, path: Arc<[u8]>, known: Known, checked: Instant) {
-        let cost = cost(&path, &known);
-        let descriptors = descriptors(&known);
+    pub(crate) fn insert(&self, path: Arc<[u8]>, known: CacheEntry, checked: Instant) {
+        let cost = entry_cost(&path, &known);
+        let descriptors = entry_descriptors(&known);
         self.shards.with(|shard| {
-            shard.forget(&path);
+            shard.remove_path(&path);
             shard.close_idle(checked);
             if !self.has_room(cost, descriptors) {
                 return;
             }
-            while shard.descriptors + descriptors > self.descriptors_max {
-                shard.close_one();
+            while shard.open_descriptors + descriptors > self.max_descriptors {
+                shard.close_oldest();
             }
             if descriptors > 0 {
-                shard.open.push_back(Arc::clone(&path));
-                shard.descriptors += descriptors;
+                shard.open_paths.push_back(Arc::clone(&path));
+                shard.open_descriptors += descriptors;
             }
-            while shard.slots.len() >= self.entries_max || shard.bytes + cost > self.bytes_max {
+            while shard.slots.len() >= self.max_entries || shard.bytes + cost > self.max_bytes {
                 shard.evict_one();
             }
             shard.bytes += cost;
             let at = shard.slots.len();
-            shard.places.insert(Arc::clone(&path), at);
-            let fresh_until = checked + FRESH;
-            shard.slots.push(Slot {
+            shard.index_by_path.insert(Arc::clone(&path), at);
+            let fresh_until = checked + FRESH_DURATION;
+            shard.slots.push(CacheSlot {
                 path,
-                known,
-                checked,
+                entry: known,
+                checked_at: checked,
                 fresh_until,
                 was_used: false,
                 cost,
-                descriptors,
+                open_descriptors: descriptors,
             });
         });
     }
 
     /// Whether something of that size fits, at the cost of everything else.
     fn has_room(&self, cost: usize, descriptors: usize) -> bool {
-        cost <= self.bytes_max && self.entries_max > 0 && descriptors <= self.descriptors_max
+        cost <= self.max_bytes && self.max_entries > 0 && descriptors <= self.max_descriptors
     }
 
     /// While a check of `path` is under way nobody else begins one, as long as what is known may be served.
-    pub(crate) fn hold(&self, path: &[u8]) {
+    pub(crate) fn suspend_checks(&self, path: &[u8]) {
         self.shards.with(|shard| {
             if let Some(slot) = shard.slot_of(path) {
-                slot.fresh_until = slot.checked + AGE_MAX;
+                slot.fresh_until = slot.checked_at + MAX_UNCHECKED;
             }
         });
     }
 
     /// The check came to nothing: another one may begin in a moment.
-    pub(crate) fn release(&self, path: &[u8], now: Instant) {
+    pub(crate) fn resume_checks(&self, path: &[u8], now: Instant) {
         self.shards.with(|shard| {
             if let Some(slot) = shard.slot_of(path) {
-                slot.fresh_until = now + GRACE;
+                slot.fresh_until = now + RECHECK_DELAY;
             }
         });
     }
 
     /// Puts a file of which more is known in place of what it was `before`, unless something else took its
     /// place meanwhile. It counts no longer than it would have.
-    pub(crate) fn refine(&self, path: &[u8], before: &Arc<Found>, after: Arc<Found>) {
+    pub(crate) fn replace_if_same(
+        &self,
+        path: &[u8],
+        before: &Arc<FileEntry>,
+        after: Arc<FileEntry>,
+    ) {
         let path: Arc<[u8]> = path.into();
         let times = self.shards.with(|shard| {
             let slot = shard.slot_of(&path)?;
-            let is_same = matches!(&slot.known, Known::File(known) if Arc::ptr_eq(known, before));
-            is_same.then_some((slot.checked, slot.fresh_until))
+            let is_same =
+                matches!(&slot.entry, CacheEntry::File(known) if Arc::ptr_eq(known, before));
+            is_same.then_some((slot.checked_at, slot.fresh_until))
         });
         // What does not fit is made again from what is known; without that it would have to be opened, too.
-        let after = Known::File(after);
-        if !self.has_room(cost(&path, &after), descriptors(&after)) {
+        let after = CacheEntry::File(after);
+        if !self.has_room(entry_cost(&path, &after), entry_descriptors(&after)) {
             return;
         }
         let Some((checked, fresh_until)) = times else {
             return;
         };
-        self.keep(Arc::clone(&path), after, checked);
+        self.insert(Arc::clone(&path), after, checked);
         self.shards.with(|shard| {
             if let Some(slot) = shard.slot_of(&path) {
                 slot.fresh_until = fresh_until;
@@ -219,45 +225,45 @@ impl Memory {
     }
 
     /// Drops what is known of `path`.
-    pub(crate) fn forget(&self, path: &[u8]) {
-        self.shards.with(|shard| shard.forget(path));
+    pub(crate) fn remove(&self, path: &[u8]) {
+        self.shards.with(|shard| shard.remove_path(path));
     }
 }
 
 /// The entries of one loop, evicted by second chance: what was used since the hand last came by
 /// stays, so that a scan of unheard-of paths does not push out what is asked for.
 #[derive(Debug, Default)]
-struct Shard {
+struct LoopCache {
     /// Where in `slots` a path is.
-    places: HashMap<Arc<[u8]>, usize>,
-    slots: Vec<Slot>,
+    index_by_path: HashMap<Arc<[u8]>, usize>,
+    slots: Vec<CacheSlot>,
     hand: usize,
     bytes: usize,
     /// The paths whose files are open, in the order of being opened; some may be gone meanwhile.
-    open: VecDeque<Arc<[u8]>>,
-    descriptors: usize,
+    open_paths: VecDeque<Arc<[u8]>>,
+    open_descriptors: usize,
 }
 
 #[derive(Debug)]
-struct Slot {
+struct CacheSlot {
     path: Arc<[u8]>,
-    known: Known,
+    entry: CacheEntry,
     /// When its last check began.
-    checked: Instant,
+    checked_at: Instant,
     fresh_until: Instant,
     was_used: bool,
     cost: usize,
-    descriptors: usize,
+    open_descriptors: usize,
 }
 
-impl Shard {
-    fn slot_of(&mut self, path: &[u8]) -> Option<&mut Slot> {
-        let at = *self.places.get(path)?;
+impl LoopCache {
+    fn slot_of(&mut self, path: &[u8]) -> Option<&mut CacheSlot> {
+        let at = *self.index_by_path.get(path)?;
         self.slots.get_mut(at)
     }
 
-    fn forget(&mut self, path: &[u8]) {
-        if let Some(&at) = self.places.get(path) {
+    fn remove_path(&mut self, path: &[u8]) {
+        if let Some(&at) = self.index_by_path.get(path) {
             self.remove(at);
         }
     }
@@ -278,18 +284,18 @@ impl Shard {
     }
 
     /// Closes the file that was opened first of those that nobody used since this last came by.
-    fn close_one(&mut self) {
-        let Some(path) = self.open.pop_front() else {
+    fn close_oldest(&mut self) {
+        let Some(path) = self.open_paths.pop_front() else {
             // Nothing is open, so nothing is held.
-            self.descriptors = 0;
+            self.open_descriptors = 0;
             return;
         };
         match self.open_slot(&path) {
             Some(slot) if slot.was_used => {
                 slot.was_used = false;
-                self.open.push_back(path);
+                self.open_paths.push_back(path);
             }
-            Some(_) => self.forget(&path),
+            Some(_) => self.remove_path(&path),
             None => {}
         }
     }
@@ -297,49 +303,52 @@ impl Shard {
     /// Looks at the one or two that were opened first, and closes what was not checked for long.
     fn close_idle(&mut self, now: Instant) {
         for _ in 0..2 {
-            let Some(path) = self.open.pop_front() else {
+            let Some(path) = self.open_paths.pop_front() else {
                 return;
             };
             match self.open_slot(&path) {
-                Some(slot) if slot.checked + IDLE_MAX < now => self.forget(&path),
-                Some(_) => self.open.push_back(path),
+                Some(slot) if slot.checked_at + MAX_IDLE < now => self.remove_path(&path),
+                Some(_) => self.open_paths.push_back(path),
                 None => {}
             }
         }
     }
 
     /// The slot of a path whose file is open, by the same key: a path that was kept again has a new one.
-    fn open_slot(&mut self, path: &Arc<[u8]>) -> Option<&mut Slot> {
+    fn open_slot(&mut self, path: &Arc<[u8]>) -> Option<&mut CacheSlot> {
         let slot = self.slot_of(path)?;
-        (slot.descriptors > 0 && Arc::ptr_eq(&slot.path, path)).then_some(slot)
+        (slot.open_descriptors > 0 && Arc::ptr_eq(&slot.path, path)).then_some(slot)
     }
 
     /// Removes a slot; the last one takes its number.
     fn remove(&mut self, at: usize) {
         let slot = self.slots.swap_remove(at);
         self.bytes -= slot.cost;
-        self.descriptors -= slot.descriptors;
-        self.places.remove(&slot.path);
+        self.open_descriptors -= slot.open_descriptors;
+        self.index_by_path.remove(&slot.path);
         if let Some(moved) = self.slots.get(at) {
-            self.places.insert(Arc::clone(&moved.path), at);
+            self.index_by_path.insert(Arc::clone(&moved.path), at);
         }
     }
 }
 
 /// Bytes an entry takes, with about 230 for its slot, its place and what allocations round up.
-fn cost(path: &[u8], known: &Known) -> usize {
+fn entry_cost(path: &[u8], known: &CacheEntry) -> usize {
     let held = match known {
-        Known::File(file) => file.bytes_held(),
-        Known::Listing(page) => page.len(),
-        Known::Directory | Known::Script | Known::Absent => 0,
+        CacheEntry::File(file) => file.memory_bytes(),
+        CacheEntry::Listing(page) => page.len(),
+        CacheEntry::DirectoryRedirect | CacheEntry::Script | CacheEntry::Absent => 0,
     };
     230 + path.len() + held
 }
 
-fn descriptors(known: &Known) -> usize {
+fn entry_descriptors(known: &CacheEntry) -> usize {
     match known {
-        Known::File(file) => file.descriptors(),
-        Known::Listing(_) | Known::Directory | Known::Script | Known::Absent => 0,
+        CacheEntry::File(file) => file.open_descriptors(),
+        CacheEntry::Listing(_)
+        | CacheEntry::DirectoryRedirect
+        | CacheEntry::Script
+        | CacheEntry::Absent => 0,
     }
 }
 

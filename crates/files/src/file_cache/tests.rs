@@ -1,28 +1,28 @@
 //! What is remembered, for how long, and within which bounds.
 
 use super::*;
-use crate::known::Source;
-use crate::known::tests::found;
+use crate::file_entry::ContentSource;
+use crate::file_entry::tests::file_entry;
 
-fn memory(bytes: usize, entries: usize) -> Memory {
-    Memory::new(Bounds {
+fn memory(bytes: usize, entries: usize) -> FileCache {
+    FileCache::new(FileCacheLimits {
         loops: 1,
-        bytes,
-        entries,
-        descriptors: 10,
+        max_bytes: bytes,
+        max_entries: entries,
+        max_descriptors: 10,
     })
 }
 
-fn keep(memory: &Memory, path: &str, now: Instant) {
-    memory.keep(path.as_bytes().into(), Known::Absent, now);
+fn keep(memory: &FileCache, path: &str, now: Instant) {
+    memory.insert(path.as_bytes().into(), CacheEntry::Absent, now);
 }
 
-fn state(memory: &Memory, path: &str, now: Instant) -> &'static str {
-    match memory.find(path.as_bytes(), now) {
-        Lookup::Fresh(_) => "fresh",
-        Lookup::Stale(_) => "stale",
-        Lookup::Old(_) => "old",
-        Lookup::Unknown => "unknown",
+fn state(memory: &FileCache, path: &str, now: Instant) -> &'static str {
+    match memory.look_up(path.as_bytes(), now) {
+        FileCacheLookup::Fresh(_) => "fresh",
+        FileCacheLookup::Stale(_) => "stale",
+        FileCacheLookup::Expired(_) => "old",
+        FileCacheLookup::Miss => "unknown",
     }
 }
 
@@ -53,14 +53,14 @@ fn one_request_checks_again_after_a_second() {
 }
 
 #[test]
-fn forgets_what_it_is_told_to() {
+fn removes_an_entry() {
     let memory = memory(10_000, 10);
     let now = Instant::now();
     for path in ["/a", "/b", "/c"] {
         keep(&memory, path, now);
     }
-    memory.forget(b"/a");
-    memory.forget(b"/never-there");
+    memory.remove(b"/a");
+    memory.remove(b"/never-there");
     assert_eq!(state(&memory, "/a", now), "unknown");
     assert_eq!(state(&memory, "/b", now), "fresh");
     assert_eq!(state(&memory, "/c", now), "fresh");
@@ -83,18 +83,18 @@ fn stays_within_its_bounds_whatever_is_kept() {
                 state(&memory, &format!("/{}", round % 11), now);
             }
             if round % 7 == 0 {
-                memory.forget(format!("/{}", round % 5).as_bytes());
+                memory.remove(format!("/{}", round % 5).as_bytes());
             }
             memory.shards.with(|shard| {
                 assert!(
                     shard.bytes <= bytes && shard.slots.len() <= entries,
                     "{what}"
                 );
-                assert_eq!(shard.places.len(), shard.slots.len(), "{what}");
+                assert_eq!(shard.index_by_path.len(), shard.slots.len(), "{what}");
                 let costs = shard.slots.iter().map(|s| s.cost).sum::<usize>();
                 assert_eq!(shard.bytes, costs, "{what}");
                 for (at, slot) in shard.slots.iter().enumerate() {
-                    assert_eq!(shard.places.get(&slot.path), Some(&at), "{what}");
+                    assert_eq!(shard.index_by_path.get(&slot.path), Some(&at), "{what}");
                 }
             });
         }
@@ -114,11 +114,11 @@ fn a_scan_does_not_push_out_what_is_used() {
 
 #[test]
 fn loops_keep_apart_and_share_the_bounds() {
-    let memory = Memory::new(Bounds {
+    let memory = FileCache::new(FileCacheLimits {
         loops: 2,
-        bytes: 10_000,
-        entries: 10,
-        descriptors: 10,
+        max_bytes: 10_000,
+        max_entries: 10,
+        max_descriptors: 10,
     });
     let now = Instant::now();
     keep(&memory, "/a", now);
@@ -136,30 +136,34 @@ fn loops_keep_apart_and_share_the_bounds() {
 }
 
 /// A large file, open.
-fn large(number: usize) -> Known {
-    Known::File(open_file(number))
+fn large(number: usize) -> CacheEntry {
+    CacheEntry::File(open_file(number))
 }
 
-fn open_file(number: usize) -> Arc<Found> {
+fn open_file(number: usize) -> Arc<FileEntry> {
     let file = std::fs::File::open("/proc/self/exe").unwrap();
     let pool = penstock_runtime::blocking::Pool::new("disk", 1, 1);
-    let source = Source::Disk(Arc::new(penstock_runtime::DiskFile::new(file, pool)));
-    let mut found = found("a");
+    let source = ContentSource::Disk(Arc::new(penstock_runtime::DiskFile::new(file, pool)));
+    let mut found = file_entry("a");
     found.original.source = source;
     found.original.identity = found.original.identity.at(number);
     Arc::new(found)
 }
 
-fn check_open(memory: &Memory, most: usize) {
+fn check_open(memory: &FileCache, most: usize) {
     memory.shards.with(|shard| {
         let open = shard
             .slots
             .iter()
-            .map(|slot| slot.descriptors)
+            .map(|slot| slot.open_descriptors)
             .sum::<usize>();
-        assert_eq!(shard.descriptors, open);
+        assert_eq!(shard.open_descriptors, open);
         assert!(open <= most, "{open} are open");
-        assert!(shard.open.len() <= 2 * most + 2, "{}", shard.open.len());
+        assert!(
+            shard.open_paths.len() <= 2 * most + 2,
+            "{}",
+            shard.open_paths.len()
+        );
     });
 }
 
@@ -170,33 +174,37 @@ fn open_files_have_a_bound_and_those_in_use_stay() {
     for number in 0..200 {
         let path = format!("/{}", number % 50);
         let file = open_file(number);
-        memory.keep(path.as_bytes().into(), Known::File(Arc::clone(&file)), now);
-        memory.keep(b"/used".as_slice().into(), large(0), now);
+        memory.insert(
+            path.as_bytes().into(),
+            CacheEntry::File(Arc::clone(&file)),
+            now,
+        );
+        memory.insert(b"/used".as_slice().into(), large(0), now);
         assert_eq!(state(&memory, "/used", now), "fresh");
-        memory.refine(path.as_bytes(), &file, open_file(number));
+        memory.replace_if_same(path.as_bytes(), &file, open_file(number));
         keep(&memory, "/nothing", now);
         assert_eq!(state(&memory, "/used", now), "fresh", "after {number}");
         check_open(&memory, 10);
     }
-    let none = Memory::new(Bounds {
+    let none = FileCache::new(FileCacheLimits {
         loops: 1,
-        bytes: 10 << 20,
-        entries: 10,
-        descriptors: 0,
+        max_bytes: 10 << 20,
+        max_entries: 10,
+        max_descriptors: 0,
     });
-    none.keep(b"/a".as_slice().into(), large(0), now);
+    none.insert(b"/a".as_slice().into(), large(0), now);
     assert_eq!(state(&none, "/a", now), "unknown");
 }
 
 #[test]
-fn an_open_file_that_nobody_asks_for_is_closed() {
+fn an_idle_open_file_is_closed() {
     let memory = memory(10 << 20, 1000);
     let start = Instant::now();
     for path in ["/a", "/b"] {
-        memory.keep(path.as_bytes().into(), large(0), start);
+        memory.insert(path.as_bytes().into(), large(0), start);
     }
-    let late = start + IDLE_MAX + Duration::from_secs(1);
-    memory.keep(b"/b".as_slice().into(), large(0), late);
+    let late = start + MAX_IDLE + Duration::from_secs(1);
+    memory.insert(b"/b".as_slice().into(), large(0), late);
     keep(&memory, "/c", late);
     keep(&memory, "/d", late);
     assert_eq!(state(&memory, "/a", late), "unknown");
@@ -205,21 +213,21 @@ fn an_open_file_that_nobody_asks_for_is_closed() {
 }
 
 #[test]
-fn what_is_refined_is_no_fresher_than_before() {
+fn a_replaced_entry_is_no_fresher_than_before() {
     let memory = memory(1 << 20, 10);
     let start = Instant::now();
     let (first, second, third) = (open_file(1), open_file(2), open_file(3));
-    memory.keep(
+    memory.insert(
         b"/a".as_slice().into(),
-        Known::File(Arc::clone(&first)),
+        CacheEntry::File(Arc::clone(&first)),
         start,
     );
-    memory.refine(b"/a", &first, Arc::clone(&second));
+    memory.replace_if_same(b"/a", &first, Arc::clone(&second));
     // What was refined meanwhile, or is gone, is left alone.
-    memory.refine(b"/a", &first, third);
-    memory.refine(b"/never-there", &first, Arc::clone(&second));
+    memory.replace_if_same(b"/a", &first, third);
+    memory.replace_if_same(b"/never-there", &first, Arc::clone(&second));
     let after = |millis| start + Duration::from_millis(millis);
-    let Lookup::Fresh(Known::File(found)) = memory.find(b"/a", after(999)) else {
+    let FileCacheLookup::Fresh(CacheEntry::File(found)) = memory.look_up(b"/a", after(999)) else {
         panic!("not fresh")
     };
     assert!(Arc::ptr_eq(&found, &second));
@@ -228,19 +236,19 @@ fn what_is_refined_is_no_fresher_than_before() {
 }
 
 #[test]
-fn while_one_checks_nobody_else_does() {
+fn only_one_request_checks_at_a_time() {
     let memory = memory(1 << 20, 10);
     let start = Instant::now();
     let after = |millis| start + Duration::from_millis(millis);
     keep(&memory, "/a", start);
     assert_eq!(state(&memory, "/a", after(1000)), "stale");
-    memory.hold(b"/a");
-    memory.hold(b"/never-there");
+    memory.suspend_checks(b"/a");
+    memory.suspend_checks(b"/never-there");
     for millis in [1001, 5000, 9999] {
         assert_eq!(state(&memory, "/a", after(millis)), "fresh", "{millis} ms");
     }
     assert_eq!(state(&memory, "/a", after(10_001)), "old");
-    memory.release(b"/a", after(2000));
+    memory.resume_checks(b"/a", after(2000));
     assert_eq!(state(&memory, "/a", after(2099)), "fresh");
     assert_eq!(state(&memory, "/a", after(2100)), "stale");
 }
@@ -248,16 +256,16 @@ fn while_one_checks_nobody_else_does() {
 #[test]
 fn however_many_loops_there_are_each_has_some_room() {
     for loops in [0, 1, 8, 64, 1000] {
-        let bounds = Bounds::of_root(loops);
-        let memory = Memory::new(bounds);
-        assert!(memory.bytes_max >= LOOP_BYTES_MIN, "{loops}");
-        assert!(memory.entries_max >= LOOP_ENTRIES_MIN, "{loops}");
-        assert!(memory.descriptors_max >= LOOP_DESCRIPTORS_MIN, "{loops}");
+        let bounds = FileCacheLimits::for_root(loops);
+        let memory = FileCache::new(bounds);
+        assert!(memory.max_bytes >= MIN_LOOP_BYTES, "{loops}");
+        assert!(memory.max_entries >= MIN_LOOP_ENTRIES, "{loops}");
+        assert!(memory.max_descriptors >= MIN_LOOP_DESCRIPTORS, "{loops}");
     }
-    let eight = Bounds::of_root(8);
+    let eight = FileCacheLimits::for_root(8);
     assert_eq!(
-        (eight.bytes, eight.entries, eight.descriptors),
-        (ROOT_BYTES, ROOT_ENTRIES, ROOT_DESCRIPTORS)
+        (eight.max_bytes, eight.max_entries, eight.max_descriptors),
+        (MAX_ROOT_BYTES, MAX_ROOT_ENTRIES, MAX_ROOT_DESCRIPTORS)
     );
 }
 
@@ -266,14 +274,14 @@ fn what_does_not_fit_when_refined_stays_as_it_was() {
     let memory = memory(5000, 10);
     let now = Instant::now();
     let before = open_file(1);
-    memory.keep(
+    memory.insert(
         b"/a".as_slice().into(),
-        Known::File(Arc::clone(&before)),
+        CacheEntry::File(Arc::clone(&before)),
         now,
     );
-    let large = crate::known::tests::makeable(vec![0; 10_000].into());
-    memory.refine(b"/a", &before, Arc::new(large));
-    let Lookup::Fresh(Known::File(found)) = memory.find(b"/a", now) else {
+    let large = crate::file_entry::tests::compressible(vec![0; 10_000].into());
+    memory.replace_if_same(b"/a", &before, Arc::new(large));
+    let FileCacheLookup::Fresh(CacheEntry::File(found)) = memory.look_up(b"/a", now) else {
         panic!("forgotten")
     };
     assert!(Arc::ptr_eq(&found, &before));

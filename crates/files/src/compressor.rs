@@ -17,25 +17,25 @@ use penstock_runtime::blocking::{ComputePermit, Pool};
 use penstock_sys::file;
 use tokio::sync::watch;
 
-use crate::known::{Found, Identity, Source};
+use crate::file_entry::{ContentSource, FileEntry, FileStamp};
 
 /// Files below this size are sent as they are: with their head they fit into one packet either way.
-pub(crate) const SIZE_MIN: u64 = 1024;
+pub(crate) const MIN_SIZE: u64 = 1024;
 
 /// Files above this size are sent as they are: compressing one would take a thread for longer than
-/// anybody waits ([`WAIT_MAX`]), and what is that large is better compressed when it is built.
+/// anybody waits ([`MAX_WAIT`]), and what is that large is better compressed when it is built.
 ///
-/// [`WAIT_MAX`]: crate::handler
-pub(crate) const SIZE_MAX: u64 = 1 << 20;
+/// [`MAX_WAIT`]: crate::handler
+pub(crate) const MAX_SIZE: u64 = 1 << 20;
 
 /// Memory for what one root's files were compressed to.
-const BYTES_MAX: usize = 16 << 20;
+const MAX_CACHED_BYTES: usize = 16 << 20;
 
 /// Versions and codings of which something is known: also that it did not pay.
-const ENTRIES_MAX: usize = 8 << 10;
+const MAX_ENTRIES: usize = 8 << 10;
 
 /// Pieces of work at once, of one root. The pool says how many of all roots.
-const AT_ONCE_MAX: usize = 2;
+const MAX_CONCURRENT: usize = 2;
 
 // A result is used for as long as the file does not change, but a restart makes it anew, and somebody may
 // be waiting: so the levels are those that get most of what there is to gain in about 20 ms for the
@@ -48,49 +48,49 @@ const GZIP_LEVEL: u32 = 6;
 /// What was and is being compressed of one root. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Compressor {
-    shared: Arc<Mutex<State>>,
+    shared: Arc<Mutex<CompressorState>>,
 }
 
 /// How far a coding is.
-pub(crate) enum Progress {
+pub(crate) enum CompressionStatus {
     /// Made; none where it is not smaller.
     Done(Option<Bytes>),
     /// Being made.
-    Running(Waiting),
+    Running(CompressionWait),
     /// Not now.
     Busy,
 }
 
 /// Waits until a piece of work is done.
-pub(crate) struct Waiting(watch::Receiver<()>);
+pub(crate) struct CompressionWait(watch::Receiver<()>);
 
-impl Waiting {
-    pub(crate) async fn done(mut self) {
+impl CompressionWait {
+    pub(crate) async fn finished(mut self) {
         // Nothing is ever sent: the end of the sender is the sign.
         let _ = self.0.changed().await;
     }
 }
 
-type Key = (Identity, Coding);
+type CompressionKey = (FileStamp, Coding);
 
 #[derive(Default)]
-struct State {
-    entries: HashMap<Key, Entry>,
+struct CompressorState {
+    entries: HashMap<CompressionKey, CompressionEntry>,
     /// What is made, oldest first.
-    made: VecDeque<Key>,
+    finished: VecDeque<CompressionKey>,
     bytes: usize,
     running: usize,
 }
 
-enum Entry {
+enum CompressionEntry {
     Running(watch::Receiver<()>),
-    Made(Option<Bytes>),
+    Finished(Option<Bytes>),
 }
 
-impl fmt::Debug for State {
+impl fmt::Debug for CompressorState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("State")
-            .field("made", &self.made.len())
+            .field("made", &self.finished.len())
             .field("bytes", &self.bytes)
             .field("running", &self.running)
             .finish_non_exhaustive()
@@ -99,24 +99,35 @@ impl fmt::Debug for State {
 
 impl Compressor {
     /// How far `coding` of a file is; begins with it if nobody did.
-    pub(crate) fn get(&self, found: &Found, coding: Coding, pool: &Pool) -> Progress {
+    pub(crate) fn get_or_start(
+        &self,
+        found: &FileEntry,
+        coding: Coding,
+        pool: &Pool,
+    ) -> CompressionStatus {
         let key = (found.original.identity, coding);
         let (work, waiting) = {
             let mut state = self.lock();
             match state.entries.get(&key) {
-                Some(Entry::Made(content)) => return Progress::Done(content.clone()),
-                Some(Entry::Running(done)) => return Progress::Running(Waiting(done.clone())),
-                None if state.running >= AT_ONCE_MAX => return Progress::Busy,
+                Some(CompressionEntry::Finished(content)) => {
+                    return CompressionStatus::Done(content.clone());
+                }
+                Some(CompressionEntry::Running(done)) => {
+                    return CompressionStatus::Running(CompressionWait(done.clone()));
+                }
+                None if state.running >= MAX_CONCURRENT => return CompressionStatus::Busy,
                 None => {}
             }
             let Some(share) = pool.try_compute_permit() else {
-                return Progress::Busy;
+                return CompressionStatus::Busy;
             };
             state.running += 1;
             let (done, waiting) = watch::channel(());
-            state.entries.insert(key, Entry::Running(waiting.clone()));
+            state
+                .entries
+                .insert(key, CompressionEntry::Running(waiting.clone()));
             let shared = Arc::clone(&self.shared);
-            let work = Work {
+            let work = CompressionJob {
                 shared,
                 key,
                 result: None,
@@ -128,20 +139,20 @@ impl Compressor {
         let source = found.original.source.clone();
         // What the pool does not take is dropped, and forgotten with that.
         match pool.spawn(move || work.run(&source)) {
-            Ok(()) => Progress::Running(Waiting(waiting)),
-            Err(_) => Progress::Busy,
+            Ok(()) => CompressionStatus::Running(CompressionWait(waiting)),
+            Err(_) => CompressionStatus::Busy,
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, CompressorState> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A piece of work. However it ends, it leaves the state in order and wakes who waits.
-struct Work {
-    shared: Arc<Mutex<State>>,
-    key: Key,
+struct CompressionJob {
+    shared: Arc<Mutex<CompressorState>>,
+    key: CompressionKey,
     /// None when it came to nothing: it is tried again then.
     result: Option<Option<Bytes>>,
     done: watch::Sender<()>,
@@ -149,12 +160,12 @@ struct Work {
     share: Option<ComputePermit>,
 }
 
-impl Work {
-    fn run(mut self, source: &Source) {
+impl CompressionJob {
+    fn run(mut self, source: &ContentSource) {
         let (identity, coding) = self.key;
         let content = match source {
-            Source::Memory(content) => content.clone(),
-            Source::Disk(file) => {
+            ContentSource::Memory(content) => content.clone(),
+            ContentSource::Disk(file) => {
                 match file.file().and_then(|file| read_unchanged(file, &identity)) {
                     Ok(Some(content)) => content,
                     Ok(None) => return,
@@ -179,12 +190,12 @@ impl Work {
     }
 }
 
-impl Drop for Work {
+impl Drop for CompressionJob {
     fn drop(&mut self) {
         let mut state = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         state.running -= 1;
         match self.result.take() {
-            Some(content) => state.keep(self.key, content),
+            Some(content) => state.store(self.key, content),
             None => drop(state.entries.remove(&self.key)),
         }
         drop(state);
@@ -194,17 +205,18 @@ impl Drop for Work {
     }
 }
 
-impl State {
-    fn keep(&mut self, key: Key, content: Option<Bytes>) {
+impl CompressorState {
+    fn store(&mut self, key: CompressionKey, content: Option<Bytes>) {
         let len = |content: &Option<Bytes>| content.as_ref().map_or(0, Bytes::len);
         self.bytes += len(&content);
-        self.entries.insert(key, Entry::Made(content));
-        self.made.push_back(key);
-        while self.bytes > BYTES_MAX || self.made.len() > ENTRIES_MAX {
-            let Some(oldest) = self.made.pop_front() else {
+        self.entries
+            .insert(key, CompressionEntry::Finished(content));
+        self.finished.push_back(key);
+        while self.bytes > MAX_CACHED_BYTES || self.finished.len() > MAX_ENTRIES {
+            let Some(oldest) = self.finished.pop_front() else {
                 break;
             };
-            if let Some(Entry::Made(content)) = self.entries.remove(&oldest) {
+            if let Some(CompressionEntry::Finished(content)) = self.entries.remove(&oldest) {
                 self.bytes -= len(&content);
             }
         }
@@ -212,16 +224,16 @@ impl State {
 }
 
 /// The whole file, if it is in the state that is known. Blocks.
-fn read_unchanged(file: &std::fs::File, identity: &Identity) -> io::Result<Option<Bytes>> {
+fn read_unchanged(file: &std::fs::File, identity: &FileStamp) -> io::Result<Option<Bytes>> {
     let metadata = file.metadata()?;
-    let content = read_whole(file, metadata.len().min(SIZE_MAX))?;
-    let is_same = identity.is_of(&metadata) && identity.is_of(&file.metadata()?);
+    let content = read_up_to(file, metadata.len().min(MAX_SIZE))?;
+    let is_same = identity.matches(&metadata) && identity.matches(&file.metadata()?);
     let is_whole = content.len() as u64 == metadata.len();
     Ok((is_same && is_whole).then(|| content.into()))
 }
 
 /// The first `len` bytes, or what there is of them. Blocks.
-pub(crate) fn read_whole(file: &std::fs::File, len: u64) -> io::Result<Vec<u8>> {
+pub(crate) fn read_up_to(file: &std::fs::File, len: u64) -> io::Result<Vec<u8>> {
     let mut content = vec![0; usize::try_from(len).map_err(io::Error::other)?];
     let mut filled = 0;
     while filled < content.len() {

@@ -19,29 +19,29 @@ use penstock_sys::file;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, openat, readlinkat, statat};
 
 /// Links that the log is told of for one root.
-const TOLD_MAX: usize = 32;
+const MAX_LOGGED_LINKS: usize = 32;
 
 /// Names that are looked at for one root, in folders of at most this depth: what deployments link is at the
 /// top of `public/` or in a folder of it.
-const SEARCHED_MAX: usize = 10_000;
-const SEARCHED_DEPTH: usize = 3;
+const MAX_SEARCHED_NAMES: usize = 10_000;
+const MAX_SEARCH_DEPTH: usize = 3;
 
 /// The links of one root that the log was told of.
 #[derive(Debug, Default)]
-pub(crate) struct ToldLinks {
+pub(crate) struct UnfollowedLinkLog {
     /// Relative to the root. Never held while anything is opened.
     links: Mutex<Vec<Vec<u8>>>,
 }
 
-impl ToldLinks {
+impl UnfollowedLinkLog {
     /// Whether the log need not be told why `name` is not served.
-    pub(crate) fn cover(&self, name: &[u8]) -> bool {
+    pub(crate) fn is_logged(&self, name: &[u8]) -> bool {
         let links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
-        links.len() >= TOLD_MAX || links.iter().any(|link| is_at_or_below(name, link))
+        links.len() >= MAX_LOGGED_LINKS || links.iter().any(|link| is_at_or_below(name, link))
     }
 
     /// Finds the link that `name` leads over, and tells the log unless it was told. Blocks.
-    pub(crate) fn tell(&self, root: &OwnedFd, root_name: &Path, name: &[u8]) {
+    pub(crate) fn log_once(&self, root: &OwnedFd, root_name: &Path, name: &[u8]) {
         let ends = name.iter().enumerate();
         let ends = ends.filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
         let mut prefixes = ends.chain([name.len()]).map(|end| &name[..end]);
@@ -50,7 +50,7 @@ impl ToldLinks {
         };
         {
             let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
-            if links.len() >= TOLD_MAX || links.iter().any(|told| told == link) {
+            if links.len() >= MAX_LOGGED_LINKS || links.iter().any(|told| told == link) {
                 return;
             }
             links.push(link.to_vec());
@@ -82,12 +82,12 @@ pub fn find_unfollowed_links(files: &penstock_config::Files) -> io::Result<Vec<P
         return Ok(found);
     }
     let root = file::open_root(&files.root)?;
-    let mut left = SEARCHED_MAX;
-    search(
+    let mut left = MAX_SEARCHED_NAMES;
+    search_dir(
         &root,
         &root,
         Path::new(""),
-        SEARCHED_DEPTH,
+        MAX_SEARCH_DEPTH,
         &mut left,
         &mut found,
     )?;
@@ -95,7 +95,7 @@ pub fn find_unfollowed_links(files: &penstock_config::Files) -> io::Result<Vec<P
     Ok(found)
 }
 
-fn search(
+fn search_dir(
     root: &OwnedFd,
     folder: &OwnedFd,
     name: &Path,
@@ -116,7 +116,7 @@ fn search(
             continue;
         }
         *left = match left.checked_sub(1) {
-            Some(left) if found.len() < TOLD_MAX => left,
+            Some(left) if found.len() < MAX_LOGGED_LINKS => left,
             _ => return Ok(()),
         };
         let path = name.join(std::ffi::OsStr::from_bytes(own.to_bytes()));
@@ -133,7 +133,7 @@ fn search(
                 let below = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 // One that is gone or closed to us since is no reason to stop.
                 if let Ok(below) = openat(folder, own, below, Mode::empty()) {
-                    let _ = search(root, &below, &path, depth - 1, left, found);
+                    let _ = search_dir(root, &below, &path, depth - 1, left, found);
                 }
             }
             _ => {}
@@ -161,13 +161,13 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
-    use crate::testing::Folder;
+    use crate::testing::TestDir;
 
     #[test]
     fn links_that_lead_out_are_found_and_others_are_not() {
-        let folder = Folder::new();
+        let folder = TestDir::new();
         let root = folder.root();
-        let outside = Folder::new();
+        let outside = TestDir::new();
         outside.write("a.jpg", "x");
         folder.write("deep/er/b.txt", "b");
         folder.write("real/a.txt", "a");
@@ -193,19 +193,19 @@ mod tests {
     }
 
     #[test]
-    fn a_link_is_told_once() {
-        let folder = Folder::new();
+    fn a_link_is_logged_once() {
+        let folder = TestDir::new();
         let root = file::open_root(&folder.root()).unwrap();
         folder.write("real/a.txt", "a");
-        for number in 0..TOLD_MAX + 5 {
+        for number in 0..MAX_LOGGED_LINKS + 5 {
             symlink("/etc", folder.root().join(format!("link{number}"))).unwrap();
         }
-        let told = ToldLinks::default();
-        assert!(!told.cover(b"link0/hosts"));
+        let told = UnfollowedLinkLog::default();
+        assert!(!told.is_logged(b"link0/hosts"));
         for _ in 0..3 {
-            told.tell(&root, &folder.root(), b"link0/hosts");
-            told.tell(&root, &folder.root(), b"real/a.txt");
-            told.tell(&root, &folder.root(), b"nothing/at/all");
+            told.log_once(&root, &folder.root(), b"link0/hosts");
+            told.log_once(&root, &folder.root(), b"real/a.txt");
+            told.log_once(&root, &folder.root(), b"nothing/at/all");
         }
         let count = || told.links.lock().unwrap().len();
         assert_eq!(count(), 1);
@@ -215,12 +215,12 @@ mod tests {
             (b"link00", false),
             (b"link1/x", false),
         ] {
-            assert_eq!(told.cover(name), expected, "{}", name.escape_ascii());
+            assert_eq!(told.is_logged(name), expected, "{}", name.escape_ascii());
         }
-        for number in 0..TOLD_MAX + 5 {
-            told.tell(&root, &folder.root(), format!("link{number}/x").as_bytes());
+        for number in 0..MAX_LOGGED_LINKS + 5 {
+            told.log_once(&root, &folder.root(), format!("link{number}/x").as_bytes());
         }
-        assert_eq!(count(), TOLD_MAX);
-        assert!(told.cover(b"whatever"), "enough is enough");
+        assert_eq!(count(), MAX_LOGGED_LINKS);
+        assert!(told.is_logged(b"whatever"), "enough is enough");
     }
 }

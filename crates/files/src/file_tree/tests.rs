@@ -6,9 +6,9 @@ use std::os::unix::net::UnixListener;
 use penstock_config::{HidePattern, TryPattern};
 
 use super::*;
-use crate::testing::{Folder, open_tree};
+use crate::testing::{TestDir, open_tree};
 
-fn tree(folder: &Folder) -> Tree {
+fn tree(folder: &TestDir) -> FileTree {
     let html = TryPattern::Around {
         prefix: String::new(),
         suffix: ".html".to_owned(),
@@ -18,52 +18,52 @@ fn tree(folder: &Folder) -> Tree {
     open(folder, |files| files.try_ = patterns)
 }
 
-fn open(folder: &Folder, say: impl FnOnce(&mut penstock_config::Files)) -> Tree {
+fn open(folder: &TestDir, say: impl FnOnce(&mut penstock_config::Files)) -> FileTree {
     let mut files = penstock_config::Files::new(folder.root());
     say(&mut files);
     open_tree(&files, Pool::new("disk", 1, 10))
 }
 
-fn found(tree: &Tree, path: &[u8]) -> String {
-    said(tree.look_and_read(path, None))
+fn found(tree: &FileTree, path: &[u8]) -> String {
+    described(tree.look_up_and_read(path, None))
 }
 
-fn said(looked: Result<Looked, Fault>) -> String {
+fn described(looked: Result<FileLookup, Fault>) -> String {
     match looked {
-        Ok(Looked::Known(Known::File(file))) => match &file.original.source {
-            Source::Memory(content) => String::from_utf8(content.to_vec()).unwrap(),
-            Source::Disk(file) => {
+        Ok(FileLookup::Found(CacheEntry::File(file))) => match &file.original.source {
+            ContentSource::Memory(content) => String::from_utf8(content.to_vec()).unwrap(),
+            ContentSource::Disk(file) => {
                 format!("{} bytes", file.file().unwrap().metadata().unwrap().len())
             }
         },
-        Ok(Looked::Known(Known::Directory)) => "directory".to_owned(),
-        Ok(Looked::Known(Known::Script)) => "script".to_owned(),
-        Ok(Looked::Known(Known::Absent)) => "absent".to_owned(),
-        Ok(Looked::Known(Known::Listing(_))) => panic!("a page comes later"),
-        Ok(Looked::Folder(_)) => "folder".to_owned(),
-        Ok(Looked::Unread) => "unread".to_owned(),
+        Ok(FileLookup::Found(CacheEntry::DirectoryRedirect)) => "directory".to_owned(),
+        Ok(FileLookup::Found(CacheEntry::Script)) => "script".to_owned(),
+        Ok(FileLookup::Found(CacheEntry::Absent)) => "absent".to_owned(),
+        Ok(FileLookup::Found(CacheEntry::Listing(_))) => panic!("a page comes later"),
+        Ok(FileLookup::Directory(_)) => "folder".to_owned(),
+        Ok(FileLookup::NeedsRead) => "unread".to_owned(),
         Err(fault) => format!("{:?}", fault.kind),
     }
 }
 
-fn file(tree: &Tree, path: &[u8], known: Option<&Arc<Found>>) -> Arc<Found> {
-    let known = known.map(|known| Known::File(Arc::clone(known)));
-    match tree.look_and_read(path, known.as_ref()) {
-        Ok(Looked::Known(Known::File(found))) => found,
+fn file(tree: &FileTree, path: &[u8], known: Option<&Arc<FileEntry>>) -> Arc<FileEntry> {
+    let known = known.map(|known| CacheEntry::File(Arc::clone(known)));
+    match tree.look_up_and_read(path, known.as_ref()) {
+        Ok(FileLookup::Found(CacheEntry::File(found))) => found,
         other => panic!("{other:?}"),
     }
 }
 
 #[test]
 fn a_folder_with_an_index_script_is_told_apart() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     folder.write("index.php", "front");
     folder.write("admin/index.php", "admin");
     folder.write("admin/index.html", "not this one");
     folder.write("plain/index.html", "plain");
     folder.write("a.css", "css");
     let mut tree = tree(&folder);
-    tree.look_for_script("index.php");
+    tree.set_script_index("index.php");
     for (path, expected) in [
         ("/", "script"),
         ("/admin/", "script"),
@@ -81,14 +81,14 @@ fn a_folder_with_an_index_script_is_told_apart() {
 
 #[test]
 fn looks_in_each_place_in_order() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     folder.write("index.html", "home");
     folder.write("a.css", "css");
     folder.write("docs/index.html", "docs");
     folder.write("about.html", "about");
     folder.write("empty/file", "");
     folder.write("large", vec![b'x'; 65_537]);
-    let just_small = usize::try_from(KEPT_BYTES_MAX).unwrap();
+    let just_small = usize::try_from(MAX_MEMORY_BYTES).unwrap();
     folder.write("just-small", vec![b'x'; just_small]);
     folder.write("sp ace/%2e\\?", "odd");
     folder.write(std::ffi::OsStr::from_bytes(b"\xff\xfe.txt"), "not UTF-8");
@@ -125,7 +125,7 @@ fn looks_in_each_place_in_order() {
 
 #[test]
 fn nothing_outside_the_root_is_opened() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     folder.write("../secret", "s");
     folder.write("../secrets/index.html", "s");
     folder.write("inside/a", "a");
@@ -158,7 +158,7 @@ fn nothing_outside_the_root_is_opened() {
 #[test]
 fn what_is_no_regular_file_is_not_there_and_nothing_hangs() {
     use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let root = folder.root();
     mknodat(
         CWD,
@@ -198,7 +198,7 @@ fn what_is_no_regular_file_is_not_there_and_nothing_hangs() {
 
 #[test]
 fn an_unchanged_file_is_not_read_again() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     folder.write("a", "one");
     let mut tree = tree(&folder);
     let fresh = file(&tree, b"/a", None);
@@ -206,29 +206,29 @@ fn an_unchanged_file_is_not_read_again() {
     let again = file(&tree, b"/a", Some(&fresh));
     assert!(!Arc::ptr_eq(&again, &fresh), "so it is read again");
 
-    tree.arrange(true, Duration::ZERO);
+    tree.set_for_tests(true, Duration::ZERO);
     let settled = file(&tree, b"/a", None);
     assert!(Arc::ptr_eq(&file(&tree, b"/a", Some(&settled)), &settled));
 
     folder.write("a", "two");
     let changed = file(&tree, b"/a", Some(&settled));
     assert!(
-        matches!(&changed.original.source, Source::Memory(content) if content == "two"),
+        matches!(&changed.original.source, ContentSource::Memory(content) if content == "two"),
         "the same size and modification time"
     );
 }
 
 #[test]
 fn an_earlier_place_that_appears_is_noticed() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     folder.write("a.html", "later");
     let mut tree = tree(&folder);
-    tree.arrange(true, Duration::ZERO);
+    tree.set_for_tests(true, Duration::ZERO);
     let known = file(&tree, b"/a", None);
     std::fs::hard_link(folder.root().join("a.html"), folder.root().join("a")).unwrap();
     let now = file(&tree, b"/a", Some(&known));
     assert_ne!(now.original.identity, known.original.identity);
-    let types = |found: &Found| {
+    let types = |found: &FileEntry| {
         found
             .original
             .description
@@ -241,30 +241,30 @@ fn an_earlier_place_that_appears_is_noticed() {
 
 #[test]
 fn what_the_kernel_knows_is_found_without_the_disk() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     folder.write("a", "one");
     folder.write("large", vec![b'x'; 70_000]);
     folder.write("sub/index.html", "sub");
     folder.link("../secret", "out");
     folder.write("../secret", "secret");
     let tree = tree(&folder);
-    if tree.asked_on_loops.is_none() {
+    if tree.loop_device.is_none() {
         return eprintln!("skipped: the temporary folder is on no local file system");
     }
     for path in ["/a", "/large", "/sub", "/sub/", "/out", "/missing"] {
         let path = path.as_bytes();
         let from_disk = found(&tree, path);
         // Just looked up, so the kernel knows; it may forget at any time, but nothing else.
-        if let Some(now) = tree.look_now(path, None) {
-            assert_eq!(said(now), from_disk, "{}", path.escape_ascii());
+        if let Some(now) = tree.look_up_cached(path, None) {
+            assert_eq!(described(now), from_disk, "{}", path.escape_ascii());
         }
     }
-    assert!(tree.look_now(b"/a", None).is_some());
+    assert!(tree.look_up_cached(b"/a", None).is_some());
 }
 
 #[test]
 fn a_coding_that_cannot_be_opened_is_not_offered() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     folder.write("a.css", "as it is");
     folder.link("a.css.gz", "a.css.gz");
     std::fs::create_dir(folder.root().join("a.css.br")).unwrap();
@@ -274,12 +274,14 @@ fn a_coding_that_cannot_be_opened_is_not_offered() {
     rustix::fs::mknodat(rustix::fs::CWD, name, fifo, mode, 0).unwrap();
     let tree = tree(&folder);
     let found = file(&tree, b"/a.css", None);
-    assert!(found.files().count() == 1 && !found.original.description.varies());
+    assert!(
+        found.representations().count() == 1 && !found.original.description.varies_by_encoding()
+    );
 }
 
 #[test]
 fn links_are_followed_inside_or_never() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     folder.write("real/a", "a");
     folder.link("real/a", "file");
     folder.link("real", "dir");
@@ -294,7 +296,7 @@ fn links_are_followed_inside_or_never() {
 
 #[test]
 fn a_root_that_goes_away_has_nothing_in_it() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     folder.write("a", "one");
     let tree = open(&folder, |files| files.listing = true);
     assert_eq!(found(&tree, b"/a"), "one");
@@ -306,7 +308,7 @@ fn a_root_that_goes_away_has_nothing_in_it() {
 
 #[test]
 fn a_file_that_is_being_written_is_described_as_it_is_found() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let tree = tree(&folder);
     for len in [0usize, 1, 70_000, 3, 65_536, 65_537, 0] {
         folder.write("log", vec![b'x'; len]);
@@ -317,7 +319,7 @@ fn a_file_that_is_being_written_is_described_as_it_is_found() {
 
 #[test]
 fn errors_have_the_kind_that_fits() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let tree = tree(&folder);
     for (what, number, expected) in [
         ("ENOENT", 2, None),
@@ -348,11 +350,11 @@ fn errors_have_the_kind_that_fits() {
 
 #[test]
 fn a_root_that_is_not_there_is_named() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     folder.write("file", "");
     for name in ["missing", "file"] {
         let root = folder.root().join(name);
-        let error = Root::open(&root).unwrap_err();
+        let error = RootDir::open(&root).unwrap_err();
         assert!(
             error.to_string().contains(root.to_str().unwrap()),
             "{error}"
@@ -361,8 +363,8 @@ fn a_root_that_is_not_there_is_named() {
 }
 
 #[test]
-fn a_look_that_goes_ahead_reads_nothing_from_the_disk() {
-    let folder = Folder::new();
+fn a_metadata_lookup_reads_nothing_from_the_disk() {
+    let folder = TestDir::new();
     let tree = tree(&folder);
     if page_cache::file_system_kind(&tree.root.fd).unwrap() != page_cache::FileSystemKind::Disk {
         return eprintln!("skipped: the temporary folder is on no disk");
@@ -373,24 +375,28 @@ fn a_look_that_goes_ahead_reads_nothing_from_the_disk() {
     let deadline = std::time::Instant::now() + Duration::from_secs(60);
     loop {
         page_cache::drop_cached_pages(&written).unwrap();
-        match said(tree.look(b"/a", None)).as_str() {
+        match described(tree.look_up(b"/a", None)).as_str() {
             "unread" => break,
             other => assert_eq!(other, "content"),
         }
         assert!(std::time::Instant::now() < deadline, "never put off");
     }
-    assert_eq!(said(tree.look_and_read(b"/a", None)), "content");
-    assert_eq!(said(tree.look(b"/a", None)), "content", "in memory by now");
-    assert_eq!(said(tree.look(b"/large", None)), "100000 bytes");
+    assert_eq!(described(tree.look_up_and_read(b"/a", None)), "content");
+    assert_eq!(
+        described(tree.look_up(b"/a", None)),
+        "content",
+        "in memory by now"
+    );
+    assert_eq!(described(tree.look_up(b"/large", None)), "100000 bytes");
 }
 
 #[test]
 fn reading_does_not_touch_the_time_of_access() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     folder.write("large", vec![0; 100_000]);
     let tree = tree(&folder);
     let found = file(&tree, b"/large", None);
-    let Source::Disk(open) = &found.original.source else {
+    let ContentSource::Disk(open) = &found.original.source else {
         panic!("not kept open")
     };
     let flags = rustix::fs::fcntl_getfl(open.file().unwrap()).unwrap();
@@ -398,7 +404,7 @@ fn reading_does_not_touch_the_time_of_access() {
 }
 
 /// Writes a file and gives it this time of modification.
-fn write_at(folder: &Folder, name: &str, content: &[u8], modified: Duration) {
+fn write_at(folder: &TestDir, name: &str, content: &[u8], modified: Duration) {
     let path = folder.root().join(name);
     let fresh = folder.root().join("fresh");
     std::fs::write(&fresh, content).unwrap();
@@ -409,15 +415,15 @@ fn write_at(folder: &Folder, name: &str, content: &[u8], modified: Duration) {
 }
 
 #[test]
-fn another_content_has_another_tag_whatever_the_time_says() {
-    let folder = Folder::new();
+fn different_content_has_a_different_etag() {
+    let folder = TestDir::new();
     let tag = |modified: Duration, content: &[u8]| {
         write_at(&folder, "a", content, modified);
         let tree = open(&folder, |_| {});
         let found = file(&tree, b"/a", None);
         found.original.description.etag.clone()
     };
-    let sizes = [10, KEPT_BYTES_MAX + 1, 200_000];
+    let sizes = [10, MAX_MEMORY_BYTES + 1, 200_000];
     for len in sizes.map(|len| usize::try_from(len).unwrap()) {
         let (one, mut other) = (vec![b'a'; len], vec![b'a'; len]);
         other[len - 1] = b'b';
@@ -436,7 +442,7 @@ fn another_content_has_another_tag_whatever_the_time_says() {
 
 #[test]
 fn a_content_that_is_to_be_hashed_is_read_in_a_pool_only() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     write_at(&folder, "a", &[b'a'; 20_000], Duration::from_secs(1));
     write_at(
         &folder,
@@ -446,36 +452,44 @@ fn a_content_that_is_to_be_hashed_is_read_in_a_pool_only() {
     );
     let tree = open(&folder, |_| {});
     assert!(!matches!(
-        tree.look_now(b"/a", None),
-        Some(Ok(Looked::Known(_)))
+        tree.look_up_cached(b"/a", None),
+        Some(Ok(FileLookup::Found(_)))
     ));
-    assert!(matches!(tree.look(b"/a", None), Ok(Looked::Unread)));
-    assert!(matches!(tree.look(b"/b", None), Ok(Looked::Known(_))));
+    assert!(matches!(
+        tree.look_up(b"/a", None),
+        Ok(FileLookup::NeedsRead)
+    ));
+    assert!(matches!(
+        tree.look_up(b"/b", None),
+        Ok(FileLookup::Found(_))
+    ));
     // Once it is known it costs nothing more.
     let known = file(&tree, b"/a", None);
-    let mut settled = Found::clone(&known);
+    let mut settled = FileEntry::clone(&known);
     settled.original.is_settled = true;
-    let settled = Known::File(Arc::new(settled));
+    let settled = CacheEntry::File(Arc::new(settled));
     assert!(matches!(
-        tree.look(b"/a", Some(&settled)),
-        Ok(Looked::Known(_))
+        tree.look_up(b"/a", Some(&settled)),
+        Ok(FileLookup::Found(_))
     ));
 }
 
 #[test]
-fn of_a_huge_file_without_a_time_the_state_counts() {
-    let folder = Folder::new();
+fn a_huge_file_without_a_time_is_versioned_by_metadata() {
+    let folder = TestDir::new();
     let tag = |modified| {
         write_at(&folder, "a", b"", modified);
         let path = folder.root().join("a");
         let file = File::options().write(true).open(path).unwrap();
-        file.set_len(HASHED_BYTES_MAX + 1).unwrap();
+        file.set_len(MAX_HASHED_BYTES + 1).unwrap();
         let at = std::time::SystemTime::UNIX_EPOCH + modified;
         file.set_modified(at).unwrap();
         let tree = open(&folder, |_| {});
         // No reading is needed.
-        match tree.look(b"/a", None) {
-            Ok(Looked::Known(Known::File(found))) => found.original.description.etag.clone(),
+        match tree.look_up(b"/a", None) {
+            Ok(FileLookup::Found(CacheEntry::File(found))) => {
+                found.original.description.etag.clone()
+            }
             other => panic!("{other:?}"),
         }
     };
@@ -485,8 +499,8 @@ fn of_a_huge_file_without_a_time_the_state_counts() {
 }
 
 #[test]
-fn what_is_hidden_is_not_there_whatever_leads_to_it() {
-    let folder = Folder::new();
+fn hidden_files_are_not_found_through_links() {
+    let folder = TestDir::new();
     for name in [
         "index.html",
         "app.py",
@@ -545,7 +559,7 @@ fn what_is_hidden_is_not_there_whatever_leads_to_it() {
     }
     let found_file = file(&inside, b"/style.css", None);
     assert!(
-        found_file.beside(Coding::Gzip).is_none(),
+        found_file.precompressed(Coding::Gzip).is_none(),
         "a database as a coding"
     );
     for tree in [&inside, &anywhere] {
@@ -571,7 +585,7 @@ fn what_is_hidden_is_not_there_whatever_leads_to_it() {
 
 #[test]
 fn a_hidden_file_that_may_not_be_read_is_not_there_either() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     let file = folder.write("app.py", "code");
     let closed = std::os::unix::fs::PermissionsExt::from_mode(0o000);
     file.set_permissions(closed).unwrap();
@@ -580,12 +594,15 @@ fn a_hidden_file_that_may_not_be_read_is_not_there_either() {
 
 #[test]
 fn a_replaced_file_is_hidden_even_if_a_hard_link_of_it_is_left() {
-    let folder = Folder::new();
+    let folder = TestDir::new();
     folder.write("app.py", "code");
     folder.write("next", "next");
     folder.link("app.py", "app.txt");
     let tree = open(&folder, |_| {});
-    let opened = tree.open_any(b"app.txt", Reach::Disk).unwrap().unwrap();
+    let opened = tree
+        .open_any(b"app.txt", LookupDepth::Disk)
+        .unwrap()
+        .unwrap();
     let at = |name| folder.root().join(name);
     std::fs::hard_link(at("app.py"), at("kept")).unwrap();
     std::fs::rename(at("next"), at("app.py")).unwrap();

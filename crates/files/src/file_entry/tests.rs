@@ -1,80 +1,83 @@
 //! Which coding of a file a client gets.
 
 use super::*;
-use crate::description::{Facts, Version};
+use crate::description::{EtagVersion, FileFacts};
 use crate::testing::head;
 
-fn facts(coding: Option<Coding>, len: usize) -> Facts<'static> {
-    Facts {
+fn facts(coding: Option<Coding>, len: usize) -> FileFacts<'static> {
+    FileFacts {
         content_type: "text/plain",
         modified: (1, 0),
         len: len as u64,
-        version: Version::Time,
+        version: EtagVersion::ModificationTime,
         coding,
-        varies: true,
+        varies_by_encoding: true,
         cache_control: None,
         now: Duration::from_secs(10),
     }
 }
 
-fn one(coding: Option<Coding>, content: Bytes) -> Representation {
+fn representation(coding: Option<Coding>, content: Bytes) -> Representation {
     Representation {
-        description: Description::new(&facts(coding, content.len())),
-        source: Source::Memory(content),
-        identity: Identity::default(),
+        description: FileDescription::new(&facts(coding, content.len())),
+        source: ContentSource::Memory(content),
+        identity: FileStamp::default(),
         is_settled: true,
     }
 }
 
 /// A file without codings.
-pub(crate) fn found(content: &'static str) -> Found {
-    Found::new(one(None, content.into()), Vec::new())
+pub(crate) fn file_entry(content: &'static str) -> FileEntry {
+    FileEntry::new(representation(None, content.into()), Vec::new())
 }
 
 /// A file of which every coding can be made.
-pub(crate) fn makeable(content: Bytes) -> Found {
-    let offers = [Coding::Zstd, Coding::Brotli, Coding::Gzip].map(|coding| Offer {
+pub(crate) fn compressible(content: Bytes) -> FileEntry {
+    let offers = [Coding::Zstd, Coding::Brotli, Coding::Gzip].map(|coding| CodingOffer {
         coding,
-        state: OfferState::Makeable,
+        state: CodingState::Compressible,
     });
-    Found::new(one(None, content), offers.into())
+    FileEntry::new(representation(None, content), offers.into())
 }
 
-impl Identity {
+impl FileStamp {
     /// Another file.
     pub(crate) fn at(self, place: usize) -> Self {
-        Self { place, ..self }
+        Self {
+            candidate: place,
+            ..self
+        }
     }
 }
 
 /// What is sent: the content, or the coding to make first.
-fn chosen(found: &Found, line: &str, fields: &[(&str, &str)]) -> String {
+fn selected(found: &FileEntry, line: &str, fields: &[(&str, &str)]) -> String {
     match found.choose(&head(line, fields)) {
-        Choice::Make(coding) => format!("make {}", coding.as_str()),
-        Choice::Ready(file) => match &file.source {
-            Source::Memory(content) => String::from_utf8(content.to_vec()).unwrap(),
-            Source::Disk(_) => "open".to_owned(),
+        SelectedCoding::Compress(coding) => format!("make {}", coding.as_str()),
+        SelectedCoding::Ready(file) => match &file.source {
+            ContentSource::Memory(content) => String::from_utf8(content.to_vec()).unwrap(),
+            ContentSource::Disk(_) => "open".to_owned(),
         },
     }
 }
 
 #[test]
 fn a_client_gets_what_it_asked_for() {
-    let beside = |coding, content: &'static str| Offer {
+    let beside = |coding, content: &'static str| CodingOffer {
         coding,
-        state: OfferState::Beside(one(Some(coding), content.into())),
+        state: CodingState::Precompressed(representation(Some(coding), content.into())),
     };
     let offers = vec![
         beside(Coding::Gzip, "gzip beside"),
-        Offer {
+        CodingOffer {
             coding: Coding::Zstd,
-            state: OfferState::Makeable,
+            state: CodingState::Compressible,
         },
     ];
-    let found = Found::new(one(None, "as it is".into()), offers);
+    let found = FileEntry::new(representation(None, "as it is".into()), offers);
     let zstd = Bytes::from("zstd made");
-    let after = found.with_made(Coding::Zstd, Some(&zstd));
-    let useless = found.with_made(Coding::Zstd, None);
+    let after = found.with_compressed(Coding::Zstd, Some(&zstd));
+    let useless = found.with_compressed(Coding::Zstd, None);
     for (what, accepted, range, before, then, given_up) in [
         ("nothing", "", false, "as it is", "as it is", "as it is"),
         (
@@ -132,12 +135,12 @@ fn a_client_gets_what_it_asked_for() {
         if range {
             fields.push(("Range", "bytes=0-1"));
         }
-        assert_eq!(chosen(&found, "GET /a", &fields), before, "{what}");
-        assert_eq!(chosen(&after, "GET /a", &fields), then, "{what}");
-        assert_eq!(chosen(&useless, "GET /a", &fields), given_up, "{what}");
+        assert_eq!(selected(&found, "GET /a", &fields), before, "{what}");
+        assert_eq!(selected(&after, "GET /a", &fields), then, "{what}");
+        assert_eq!(selected(&useless, "GET /a", &fields), given_up, "{what}");
     }
     let ranged = [("Accept-Encoding", "zstd"), ("Range", "bytes=0-1")];
-    assert_eq!(chosen(&after, "HEAD /a", &ranged), "zstd made");
+    assert_eq!(selected(&after, "HEAD /a", &ranged), "zstd made");
 }
 
 #[test]
@@ -157,16 +160,16 @@ fn a_slice_is_never_beyond_the_content() {
 }
 
 #[test]
-fn a_file_beside_that_did_not_hold_still_is_never_the_same() {
-    let original = || one(None, "as it is".into());
+fn an_unsettled_precompressed_file_is_never_unchanged() {
+    let original = || representation(None, "as it is".into());
     let beside = |is_settled| {
         let file = Representation {
             is_settled,
-            ..one(Some(Coding::Gzip), "gzip".into())
+            ..representation(Some(Coding::Gzip), "gzip".into())
         };
-        vec![Offer {
+        vec![CodingOffer {
             coding: Coding::Gzip,
-            state: OfferState::Beside(file),
+            state: CodingState::Precompressed(file),
         }]
     };
     for (what, before, now, expected) in [
@@ -178,7 +181,7 @@ fn a_file_beside_that_did_not_hold_still_is_never_the_same() {
         ("new", Vec::new(), beside(true), false),
         ("none", Vec::new(), Vec::new(), true),
     ] {
-        let found = Found::new(original(), before);
-        assert_eq!(found.is_same(&original(), &now), expected, "{what}");
+        let found = FileEntry::new(original(), before);
+        assert_eq!(found.is_unchanged(&original(), &now), expected, "{what}");
     }
 }

@@ -18,15 +18,15 @@ use penstock_http::{CodingChoice, Method, RequestHead, negotiate_coding};
 use penstock_runtime::DiskFile;
 use twox_hash::XxHash3_64;
 
-use crate::description::Description;
+use crate::description::FileDescription;
 
 /// What was found at a path.
 #[derive(Debug, Clone)]
-pub(crate) enum Known {
+pub(crate) enum CacheEntry {
     /// A file.
-    File(Arc<Found>),
+    File(Arc<FileEntry>),
     /// A directory, asked for without its final slash.
-    Directory,
+    DirectoryRedirect,
     /// The list of what is in a directory.
     Listing(Bytes),
     /// A folder whose index is a script that another handler runs.
@@ -37,113 +37,117 @@ pub(crate) enum Known {
 
 /// A file, with the codings it can be sent in.
 #[derive(Debug, Clone)]
-pub(crate) struct Found {
+pub(crate) struct FileEntry {
     pub(crate) original: Representation,
-    offers: Vec<Offer>,
+    codings: Vec<CodingOffer>,
     /// Their names, for the negotiation.
-    names: Vec<&'static str>,
+    coding_names: Vec<&'static str>,
 }
 
 /// A coding of a file.
 #[derive(Debug, Clone)]
-pub(crate) struct Offer {
+pub(crate) struct CodingOffer {
     pub(crate) coding: Coding,
-    pub(crate) state: OfferState,
+    pub(crate) state: CodingState,
 }
 
 /// Where a coding comes from.
 #[derive(Debug, Clone)]
-pub(crate) enum OfferState {
+pub(crate) enum CodingState {
     /// From a file beside the original.
-    Beside(Representation),
+    Precompressed(Representation),
     /// Compressed here.
-    Made(Representation),
+    Compressed(Representation),
     /// To be compressed here when somebody wants it.
-    Makeable,
+    Compressible,
 }
 
 /// One coding of a file, or the file as it is.
 #[derive(Debug, Clone)]
 pub(crate) struct Representation {
-    pub(crate) description: Description,
-    pub(crate) source: Source,
-    pub(crate) identity: Identity,
+    pub(crate) description: FileDescription,
+    pub(crate) source: ContentSource,
+    pub(crate) identity: FileStamp,
     /// Whether the identity can be trusted to show the next change.
     pub(crate) is_settled: bool,
 }
 
 /// Where the bytes are.
 #[derive(Debug, Clone)]
-pub(crate) enum Source {
+pub(crate) enum ContentSource {
     Memory(Bytes),
     Disk(Arc<DiskFile>),
 }
 
 /// What a client gets of a file.
 #[derive(Debug)]
-pub(crate) enum Choice<'a> {
+pub(crate) enum SelectedCoding<'a> {
     Ready(&'a Representation),
     /// This coding, which is to be made first.
-    Make(Coding),
+    Compress(Coding),
 }
 
-impl Found {
-    pub(crate) fn new(original: Representation, offers: Vec<Offer>) -> Self {
+impl FileEntry {
+    pub(crate) fn new(original: Representation, offers: Vec<CodingOffer>) -> Self {
         let names = offers.iter().map(|offer| offer.coding.as_str()).collect();
         Self {
             original,
-            offers,
-            names,
+            codings: offers,
+            coding_names: names,
         }
     }
 
     /// What the client that sent `head` is to get.
-    pub(crate) fn choose(&self, head: &RequestHead) -> Choice<'_> {
-        if self.offers.is_empty() || head.field("accept-encoding").is_none() {
-            return Choice::Ready(&self.original);
+    pub(crate) fn choose(&self, head: &RequestHead) -> SelectedCoding<'_> {
+        if self.codings.is_empty() || head.field("accept-encoding").is_none() {
+            return SelectedCoding::Ready(&self.original);
         }
-        match negotiate_coding(|| head.field_all("accept-encoding"), &self.names) {
-            CodingChoice::Coding(number) => self.offered(number, head),
+        match negotiate_coding(|| head.field_all("accept-encoding"), &self.coding_names) {
+            CodingChoice::Coding(number) => self.coding_for(number, head),
             // RFC 9110 §12.5.3 leaves this to the server: a body that may be of use is better than none.
-            CodingChoice::Identity | CodingChoice::NotAcceptable => Choice::Ready(&self.original),
+            CodingChoice::Identity | CodingChoice::NotAcceptable => {
+                SelectedCoding::Ready(&self.original)
+            }
         }
     }
 
     /// The file on the disk that the client's answer is, or is made, from.
-    pub(crate) fn behind(&self, head: &RequestHead) -> &Representation {
+    pub(crate) fn source_file_for(&self, head: &RequestHead) -> &Representation {
         match self.choose(head) {
             // What was made here has the original's identity.
-            Choice::Ready(file) if file.identity != self.original.identity => file,
-            Choice::Ready(_) | Choice::Make(_) => &self.original,
+            SelectedCoding::Ready(file) if file.identity != self.original.identity => file,
+            SelectedCoding::Ready(_) | SelectedCoding::Compress(_) => &self.original,
         }
     }
 
-    fn offered(&self, number: usize, head: &RequestHead) -> Choice<'_> {
+    fn coding_for(&self, number: usize, head: &RequestHead) -> SelectedCoding<'_> {
         let is_part = head.method() == Method::Get && head.field("range").is_some();
-        match self.offers.get(number).map(|offer| &offer.state) {
-            Some(OfferState::Beside(ready)) => Choice::Ready(ready),
+        match self.codings.get(number).map(|offer| &offer.state) {
+            Some(CodingState::Precompressed(ready)) => SelectedCoding::Ready(ready),
             // What is made here may be made differently the next time, so there are no parts of it.
-            Some(OfferState::Made(ready)) if !is_part => Choice::Ready(ready),
-            Some(OfferState::Makeable) if !is_part => Choice::Make(self.offers[number].coding),
-            _ => Choice::Ready(&self.original),
+            Some(CodingState::Compressed(ready)) if !is_part => SelectedCoding::Ready(ready),
+            Some(CodingState::Compressible) if !is_part => {
+                SelectedCoding::Compress(self.codings[number].coding)
+            }
+            _ => SelectedCoding::Ready(&self.original),
         }
     }
 
     /// The same file with `coding` made, or given up if it was not worth it.
-    pub(crate) fn with_made(&self, coding: Coding, content: Option<&Bytes>) -> Self {
-        let mut offers = self.offers.clone();
+    pub(crate) fn with_compressed(&self, coding: Coding, content: Option<&Bytes>) -> Self {
+        let mut offers = self.codings.clone();
         match content {
             None => offers.retain(|offer| offer.coding != coding),
             Some(content) => {
                 let made = Representation {
-                    description: self.original.description.made(coding, content.len()),
-                    source: Source::Memory(content.clone()),
+                    description: self.original.description.compressed(coding, content.len()),
+                    source: ContentSource::Memory(content.clone()),
                     identity: self.original.identity,
                     is_settled: true,
                 };
                 let offer = offers.iter_mut().find(|offer| offer.coding == coding);
                 if let Some(offer) = offer {
-                    offer.state = OfferState::Made(made);
+                    offer.state = CodingState::Compressed(made);
                 }
             }
         }
@@ -151,32 +155,35 @@ impl Found {
     }
 
     /// The file beside the original that holds `coding`.
-    pub(crate) fn beside(&self, coding: Coding) -> Option<&Representation> {
-        let mut beside = self.offers.iter().filter_map(|offer| match &offer.state {
-            OfferState::Beside(ready) if offer.coding == coding => Some(ready),
+    pub(crate) fn precompressed(&self, coding: Coding) -> Option<&Representation> {
+        let mut beside = self.codings.iter().filter_map(|offer| match &offer.state {
+            CodingState::Precompressed(ready) if offer.coding == coding => Some(ready),
             _ => None,
         });
         beside.next()
     }
 
     /// Whether its files are as they were when it was found.
-    pub(crate) fn is_same(&self, original: &Representation, beside: &[Offer]) -> bool {
-        let state = |offer: &Offer| match &offer.state {
-            OfferState::Beside(ready) if ready.is_settled => Some((offer.coding, ready.identity)),
+    pub(crate) fn is_unchanged(&self, original: &Representation, beside: &[CodingOffer]) -> bool {
+        let state = |offer: &CodingOffer| match &offer.state {
+            CodingState::Precompressed(ready) if ready.is_settled => {
+                Some((offer.coding, ready.identity))
+            }
             _ => None,
         };
         // One that is still being written, or is gone, was found beside it then and is not the same now.
-        let all_settled = |offers: &[Offer]| {
-            let mut beside = offers.iter().filter(|offer| offer.is_beside());
+        let all_settled = |offers: &[CodingOffer]| {
+            let mut beside = offers.iter().filter(|offer| offer.is_precompressed());
             beside.all(|offer| state(offer).is_some())
         };
         self.original.is_settled
             && self.original.identity == original.identity
-            && self.original.description.varies() == original.description.varies()
-            && all_settled(&self.offers)
+            && self.original.description.varies_by_encoding()
+                == original.description.varies_by_encoding()
+            && all_settled(&self.codings)
             && all_settled(beside)
             && self
-                .offers
+                .codings
                 .iter()
                 .filter_map(state)
                 .eq(beside.iter().filter_map(state))
@@ -184,34 +191,34 @@ impl Found {
 
     /// Whether each of its files holds still, so that its next change will show.
     pub(crate) fn is_settled(&self) -> bool {
-        self.files().all(|one| one.is_settled)
+        self.representations().all(|one| one.is_settled)
     }
 
     /// Bytes of memory it takes.
-    pub(crate) fn bytes_held(&self) -> usize {
-        let each = self.files().map(Representation::bytes_held);
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let each = self.representations().map(Representation::memory_bytes);
         size_of::<Self>() + each.sum::<usize>()
     }
 
     /// Descriptors it holds open.
-    pub(crate) fn descriptors(&self) -> usize {
-        let is_open = |one: &&Representation| matches!(one.source, Source::Disk(_));
-        self.files().filter(is_open).count()
+    pub(crate) fn open_descriptors(&self) -> usize {
+        let is_open = |one: &&Representation| matches!(one.source, ContentSource::Disk(_));
+        self.representations().filter(is_open).count()
     }
 
     /// Every coding there is.
-    pub(crate) fn files(&self) -> impl Iterator<Item = &Representation> {
-        let offered = self.offers.iter().filter_map(|offer| match &offer.state {
-            OfferState::Beside(ready) | OfferState::Made(ready) => Some(ready),
-            OfferState::Makeable => None,
+    pub(crate) fn representations(&self) -> impl Iterator<Item = &Representation> {
+        let offered = self.codings.iter().filter_map(|offer| match &offer.state {
+            CodingState::Precompressed(ready) | CodingState::Compressed(ready) => Some(ready),
+            CodingState::Compressible => None,
         });
         std::iter::once(&self.original).chain(offered)
     }
 }
 
-impl Offer {
-    fn is_beside(&self) -> bool {
-        matches!(self.state, OfferState::Beside(_))
+impl CodingOffer {
+    fn is_precompressed(&self) -> bool {
+        matches!(self.state, CodingState::Precompressed(_))
     }
 }
 
@@ -219,8 +226,8 @@ impl Representation {
     /// A part of it as a body.
     pub(crate) fn body(&self, start: u64, len: u64) -> Body {
         match &self.source {
-            Source::Memory(content) => Body::Bytes(slice(content, start, len)),
-            Source::Disk(file) => Body::File(FileBody {
+            ContentSource::Memory(content) => Body::Bytes(slice(content, start, len)),
+            ContentSource::Disk(file) => Body::File(FileBody {
                 file: Arc::clone(file),
                 start,
                 len,
@@ -228,13 +235,13 @@ impl Representation {
         }
     }
 
-    fn bytes_held(&self) -> usize {
+    fn memory_bytes(&self) -> usize {
         let content = match &self.source {
-            Source::Memory(content) => content.len(),
+            ContentSource::Memory(content) => content.len(),
             // The kernel's part of an open file, about.
-            Source::Disk(_) => 1024,
+            ContentSource::Disk(_) => 1024,
         };
-        size_of::<Self>() + content + self.description.bytes()
+        size_of::<Self>() + content + self.description.memory_bytes()
     }
 }
 
@@ -246,7 +253,7 @@ pub(crate) fn slice(content: &Bytes, start: u64, len: u64) -> Bytes {
 
 /// What tells one state of one file from another.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Identity {
+pub(crate) struct FileStamp {
     pub(crate) device: u64,
     inode: u64,
     size: u64,
@@ -254,10 +261,10 @@ pub(crate) struct Identity {
     /// Cannot be set back, as the time of modification can.
     changed: (i64, i64),
     /// The number of the place it was found in: another name may mean another type.
-    place: usize,
+    candidate: usize,
 }
 
-impl Identity {
+impl FileStamp {
     pub(crate) fn new(metadata: &Metadata, place: usize) -> Self {
         Self {
             device: metadata.dev(),
@@ -265,12 +272,12 @@ impl Identity {
             size: metadata.size(),
             modified: (metadata.mtime(), metadata.mtime_nsec()),
             changed: (metadata.ctime(), metadata.ctime_nsec()),
-            place,
+            candidate: place,
         }
     }
 
     /// A number for the state, the same as long as it is the same.
-    pub(crate) fn state_number(&self) -> u64 {
+    pub(crate) fn metadata_hash(&self) -> u64 {
         let mut hasher = XxHash3_64::new();
         let Self {
             device,
@@ -278,7 +285,7 @@ impl Identity {
             size,
             modified,
             changed,
-            place: _,
+            candidate: _,
         } = self;
         (device, inode, size, modified, changed).hash(&mut hasher);
         hasher.finish()
@@ -290,8 +297,8 @@ impl Identity {
     }
 
     /// Whether a file of these facts is in the same state, wherever it was found.
-    pub(crate) fn is_of(&self, metadata: &Metadata) -> bool {
-        *self == Self::new(metadata, self.place)
+    pub(crate) fn matches(&self, metadata: &Metadata) -> bool {
+        *self == Self::new(metadata, self.candidate)
     }
 }
 

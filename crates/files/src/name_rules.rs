@@ -12,16 +12,16 @@ use penstock_http::FieldBlock;
 
 /// What the configuration says of names.
 #[derive(Debug)]
-pub(crate) struct Naming {
-    types: BTreeMap<String, String>,
+pub(crate) struct NameRules {
+    media_types: BTreeMap<String, String>,
     cache_control: Vec<(String, String)>,
     immutable: bool,
 }
 
 /// For names with a fingerprint (RFC 8246 §2): a year, the most that a cache may be told with sense.
-const FOREVER: &str = "public, max-age=31536000, immutable";
+const IMMUTABLE_CACHE_CONTROL: &str = "public, max-age=31536000, immutable";
 
-impl Naming {
+impl NameRules {
     /// The names' part of a route's configuration.
     ///
     /// # Errors
@@ -40,24 +40,24 @@ impl Naming {
             }
         }
         Ok(Self {
-            types: files.types.clone(),
+            media_types: files.types.clone(),
             cache_control: files.cache_control.clone(),
             immutable: files.immutable,
         })
     }
 
-    /// The value of `Content-Type` for a file of that name (RFC 9110 §8.3).
+    /// The value of `ContentHash-Type` for a file of that name (RFC 9110 §8.3).
     pub(crate) fn content_type(&self, name: &[u8]) -> Cow<'static, str> {
         let extension = extension(name);
         let own = extension.and_then(|extension| {
             let lower = extension.to_ascii_lowercase();
-            self.types.get(&lower)
+            self.media_types.get(&lower)
         });
         if let Some(own) = own {
             return Cow::Owned(with_charset(own));
         }
         let known = extension
-            .and_then(known_type)
+            .and_then(media_type_of_extension)
             .unwrap_or("application/octet-stream");
         if is_text(known) {
             Cow::Owned(with_charset(known))
@@ -69,24 +69,27 @@ impl Naming {
     /// The value of `Cache-Control` for a file of that name, relative to the root.
     pub(crate) fn cache_control(&self, name: &[u8]) -> Option<&str> {
         let mut rules = self.cache_control.iter();
-        let rule = rules.find(|(pattern, _)| is_match(pattern.as_bytes(), name));
+        let rule = rules.find(|(pattern, _)| pattern_matches(pattern.as_bytes(), name));
         match rule {
             Some((_, value)) => Some(value),
-            None => (self.immutable && has_fingerprint(name)).then_some(FOREVER),
+            None => (self.immutable && has_fingerprint(name)).then_some(IMMUTABLE_CACHE_CONTROL),
         }
     }
 }
 
 /// The media type that an extension stands for.
-fn known_type(extension: &str) -> Option<&'static str> {
+fn media_type_of_extension(extension: &str) -> Option<&'static str> {
     let is_it = |(known, _): &&(&str, &str)| known.eq_ignore_ascii_case(extension);
-    let mended = MENDED.iter().find(is_it).map(|(_, media_type)| *media_type);
+    let mended = MEDIA_TYPE_OVERRIDES
+        .iter()
+        .find(is_it)
+        .map(|(_, media_type)| *media_type);
     mended.or_else(|| mime_guess::from_ext(extension).first_raw())
 }
 
 /// Where the table of `mime_guess` has no type, or not the one that is registered (IANA) or that nginx
 /// and Apache send: players and browsers go by those.
-const MENDED: [(&str, &str); 42] = [
+const MEDIA_TYPE_OVERRIDES: [(&str, &str); 42] = [
     ("avifs", "image/avif"),
     ("cjs", "text/javascript"),
     ("cmfa", "audio/mp4"),
@@ -142,11 +145,11 @@ const MENDED: [(&str, &str); 42] = [
 /// name. Pictures, films, archives and the newer fonts are compressed already.
 pub(crate) fn is_compressible(content_type: &str) -> bool {
     let media = content_type.split(';').next().unwrap_or_default().trim();
-    is_text(media) || PROFIT.contains(&media)
+    is_text(media) || COMPRESSIBLE_TYPES.contains(&media)
 }
 
 /// Types that are not text but shrink like it.
-const PROFIT: [&str; 19] = [
+const COMPRESSIBLE_TYPES: [&str; 19] = [
     "application/javascript",
     "application/ld+json",
     "application/sql",
@@ -198,23 +201,23 @@ fn is_text(media_type: &str) -> bool {
         && (media_type.starts_with("text/")
             || media_type.ends_with("+xml")
             || media_type.ends_with("+json")
-            || TEXT.contains(&media_type))
+            || TEXT_TYPES.contains(&media_type))
 }
 
 /// Text by its nature though not by its name.
-const TEXT: [&str; 2] = ["application/json", "application/xml"];
+const TEXT_TYPES: [&str; 2] = ["application/json", "application/xml"];
 
 /// Whether a pattern with `*` for any bytes is that of a name: of the whole path below the root if it has
 /// a slash, else of its last segment.
-fn is_match(pattern: &[u8], name: &[u8]) -> bool {
+fn pattern_matches(pattern: &[u8], name: &[u8]) -> bool {
     if !pattern.contains(&b'/') {
-        return is_glob_of(pattern, last_segment(name));
+        return glob_matches(pattern, last_segment(name));
     }
-    is_glob_of(pattern.strip_prefix(b"/").unwrap_or(pattern), name)
+    glob_matches(pattern.strip_prefix(b"/").unwrap_or(pattern), name)
 }
 
 /// Goes back to the last star only, so the work is at most the product of both lengths.
-pub(crate) fn is_glob_of(pattern: &[u8], text: &[u8]) -> bool {
+pub(crate) fn glob_matches(pattern: &[u8], text: &[u8]) -> bool {
     let (mut at, mut in_text) = (0, 0);
     let mut star: Option<(usize, usize)> = None;
     while in_text < text.len() {

@@ -2,14 +2,14 @@
 
 use super::*;
 
-fn hidden(patterns: &[&str]) -> HiddenNames {
+fn hidden(patterns: &[&str]) -> HidePatterns {
     let parse = |text: &&str| HidePattern::parse(text).unwrap();
     let patterns: Vec<_> = patterns.iter().map(parse).collect();
-    HiddenNames::new(&patterns)
+    HidePatterns::new(&patterns)
 }
 
-fn check(names: &HiddenNames, name: &str, expected: Option<&str>) {
-    let found = names.hiding(name.as_bytes());
+fn check(names: &HidePatterns, name: &str, expected: Option<&str>) {
+    let found = names.find_match(name.as_bytes());
     assert_eq!(found.map(|found| found.pattern), expected, "{name}");
 }
 
@@ -111,7 +111,7 @@ fn the_built_in_list_hides_what_is_private_however_it_is_spelled() {
     ] {
         check(&names, name, Some(pattern));
     }
-    let long = format!("{}/app.py", "a".repeat(FOLDED_BYTES));
+    let long = format!("{}/app.py", "a".repeat(MAX_STACK_PATH_BYTES));
     check(&names, &long, Some("*.py"));
 }
 
@@ -212,22 +212,22 @@ fn the_last_pattern_that_matches_decides() {
     }
     let names = hidden(&["*.py", "default"]);
     check(&names, "app.py", Some("*.py"));
-    assert!(names.hiding(b"app.py").unwrap().is_default);
+    assert!(names.find_match(b"app.py").unwrap().is_default);
     assert!(hidden(&[]).is_empty());
     check(&hidden(&[]), "app.py", None);
 }
 
 #[test]
-fn the_log_is_told_once_of_each_file_and_of_so_many() {
-    let told = ToldHidden::default();
+fn each_file_is_logged_once_and_their_number_is_bounded() {
+    let told = HiddenFileLog::default();
     let names = hidden(&["default"]);
-    let hiding = names.hiding(b"app.py").unwrap();
-    assert!(!told.covers(b"app.py"));
-    told.tell(Path::new("/srv"), b"app.py", hiding);
-    assert!(told.covers(b"app.py") && !told.covers(b"b.py"));
-    for number in 0..TOLD_MAX {
-        told.tell(Path::new("/srv"), format!("{number}.py").as_bytes(), hiding);
+    let hiding = names.find_match(b"app.py").unwrap();
+    assert!(!told.is_logged(b"app.py"));
+    told.log_once(Path::new("/srv"), b"app.py", hiding);
+    assert!(told.is_logged(b"app.py") && !told.is_logged(b"b.py"));
+    for number in 0..MAX_LOGGED_FILES {
+        told.log_once(Path::new("/srv"), format!("{number}.py").as_bytes(), hiding);
     }
-    assert!(told.covers(b"b.py"));
-    assert_eq!(told.names.lock().unwrap().len(), TOLD_MAX);
+    assert!(told.is_logged(b"b.py"));
+    assert_eq!(told.names.lock().unwrap().len(), MAX_LOGGED_FILES);
 }
