@@ -3,7 +3,7 @@
 //! `handler` starts it, in a task of its own on the loop of the request that led to it: so it goes on when
 //! that client leaves, as long as others wait or the response is stored, and ends when nobody would have
 //! anything of it. It lands its flight when the head is there; what is stored it goes on reading into the
-//! store's [`Filler`]. Its deadlines are those of the handler behind.
+//! store's [`ObjectWriter`]. Its deadlines are those of the handler behind.
 //!
 //! What must stay true: a response that was cut is never stored; what is not for everybody reaches only
 //! the one who led; a failure of the back end takes nothing away that may still be served stale.
@@ -24,70 +24,72 @@ use penstock_http::{FieldBlock, Status};
 use penstock_runtime::log_throttle::suppressed_suffix;
 use penstock_runtime::{clock, loops};
 
-use crate::ask::{self, Client};
-use crate::flight::{Landing, Lead, Outcome};
-use crate::handler::Shared;
-use crate::slices::{self, Slice};
-use crate::store::{Filler, Growing, Hit, HitBody, Key, LIFETIME_WORDS, Meta, Store};
+use crate::backend_request::{self, ClientRequest};
+use crate::coalesced_fetch::{FetchCompletion, FetchOutcome, LeaderResult};
+use crate::handler::SharedCache;
+use crate::slices::{self, SliceFetch};
+use crate::store::{
+    Hit, HitBody, LIFETIME_WORDS, ObjectKey, ObjectMeta, ObjectWriter, PartialObject, Store,
+};
 
 /// What is to be fetched.
 #[derive(Debug)]
 pub(crate) struct Fetch {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<SharedCache>,
     pub(crate) store: Arc<Store>,
-    pub(crate) key: Key,
+    pub(crate) key: ObjectKey,
     /// Whose request led to it.
-    pub(crate) client: Client,
+    pub(crate) client: ClientRequest,
     /// What is stored and stale.
-    pub(crate) base: Option<Hit>,
+    pub(crate) stale_hit: Option<Hit>,
     /// Only this slice of it, which is stored by itself.
-    pub(crate) slice: Option<Slice>,
+    pub(crate) slice: Option<SliceFetch>,
 }
 
 /// When the question went out and when the head of its answer came, since the epoch.
 #[derive(Debug, Clone, Copy)]
-struct Times {
-    request: Duration,
-    response: Duration,
+struct FetchTimes {
+    request_time: Duration,
+    response_time: Duration,
 }
 
 impl Fetch {
     /// Starts it, on this loop.
-    pub(crate) fn start(self, landing: Landing) {
+    pub(crate) fn start(self, landing: FetchCompletion) {
         loops::spawn_here(self.run(landing));
     }
 
     fn validators(&self) -> RevalidationFields<'_> {
-        match &self.base {
+        match &self.stale_hit {
             // A body on its way in has nothing to be kept for yet.
-            Some(base) if !matches!(base.body, HitBody::Growing(_)) => {
+            Some(base) if !matches!(base.body, HitBody::Partial(_)) => {
                 revalidation_fields(&base.meta.fields)
             }
             _ => RevalidationFields::default(),
         }
     }
 
-    async fn run(mut self, landing: Landing) {
-        let mut purges = self.store.purges();
-        let Some((mut answered, mut times)) = self.ask(&landing).await else {
+    async fn run(mut self, landing: FetchCompletion) {
+        let mut purges = self.store.purge_count();
+        let Some((mut answered, mut times)) = self.send_request(&landing).await else {
             return;
         };
-        if is_not_modified(&answered) && self.base.is_some() {
+        if is_not_modified(&answered) && self.stale_hit.is_some() {
             // Who joins from here on would come after a purge that is not seen below.
-            landing.close();
-            match self.validate(&answered, times, purges, &landing) {
+            landing.close_to_joiners();
+            match self.revalidate(&answered, times, purges, &landing) {
                 Some(hit) => {
-                    let lead = Lead {
+                    let lead = LeaderResult {
                         status: Some(Status::NOT_MODIFIED),
-                        ..Lead::default()
+                        ..LeaderResult::default()
                     };
-                    return landing.land(Outcome::Validated(hit), lead);
+                    return landing.complete(FetchOutcome::Revalidated(hit), lead);
                 }
                 // It is about another response, or about one that was purged: ask again, without a condition.
                 None => {
-                    landing.renew();
-                    purges = self.store.purges();
-                    match self.ask(&landing).await {
+                    landing.restart();
+                    purges = self.store.purge_count();
+                    match self.send_request(&landing).await {
                         Some(asked) => (answered, times) = asked,
                         None => return,
                     }
@@ -96,24 +98,38 @@ impl Fetch {
         }
         match answered {
             Ok(Reply::Response(response)) => match self.slice.take() {
-                Some(slice) => slice.take(self, *response, times, purges, landing).await,
-                None => self.take(*response, times, purges, landing).await,
+                Some(slice) => {
+                    slice
+                        .store_or_refuse(self, *response, times, purges, landing)
+                        .await
+                }
+                None => {
+                    self.store_or_refuse(*response, times, purges, landing)
+                        .await
+                }
             },
             Ok(reply) => {
                 if matches!(reply, Reply::Redirect(_)) {
-                    self.shared.flights.mark(&self.key, clock::now());
+                    self.shared
+                        .fetches
+                        .mark_uncacheable(&self.key, clock::now());
                     if self.slice.is_some() {
-                        let mark = slices::mark_of(&self.key);
-                        self.shared.flights.mark(&mark, clock::now());
+                        let mark = slices::slicing_key(&self.key);
+                        self.shared.fetches.mark_uncacheable(&mark, clock::now());
                     }
                 }
-                refuse(landing, Ok(reply), None, None);
+                complete_unstored(landing, Ok(reply), None, None);
             }
             Err(fault) => {
-                self.shared.counts.failures.increment();
-                self.shared.flights.renew_mark(&self.key, clock::now());
+                self.shared.counters.fetch_failures.increment();
+                self.shared
+                    .fetches
+                    .renew_uncacheable(&self.key, clock::now());
                 if landing.is_background()
-                    && let Some(count) = self.shared.repeats.admit_line(&fault.cause, clock::now())
+                    && let Some(count) = self
+                        .shared
+                        .log_throttle
+                        .admit_line(&fault.cause, clock::now())
                 {
                     let (target, left_out) = (self.client.head.target(), suppressed_suffix(count));
                     log::warn!(
@@ -121,62 +137,77 @@ impl Fetch {
                         fault.cause
                     );
                 }
-                land_failure(landing, fault);
+                complete_failed(landing, fault);
             }
         }
     }
 
     /// Asks; nothing when nobody waits for it any more.
-    async fn ask(&self, landing: &Landing) -> Option<(Result<Reply, Fault>, Times)> {
+    async fn send_request(
+        &self,
+        landing: &FetchCompletion,
+    ) -> Option<(Result<Reply, Fault>, FetchTimes)> {
         let request = clock::wall();
-        let question = match ask::question(
+        let question = match backend_request::build_request(
             &self.shared.rules,
             &self.client,
             self.validators(),
-            self.slice.as_ref().map(Slice::span),
+            self.slice.as_ref().map(SliceFetch::span),
         ) {
             Ok(question) => question,
             Err(fault) => {
                 let response = request;
-                return Some((Err(fault), Times { request, response }));
+                return Some((
+                    Err(fault),
+                    FetchTimes {
+                        request_time: request,
+                        response_time: response,
+                    },
+                ));
             }
         };
-        let answered = match self.shared.inner.handle(question) {
+        let answered = match self.shared.backend.handle(question) {
             Handling::Now(answered) => answered,
             Handling::Later(work) => tokio::select! {
                 biased;
                 answered = work => answered,
-                () = landing.abandoned() => return None,
+                () = landing.wait_until_abandoned() => return None,
             },
         };
         let response = clock::wall();
-        Some((answered, Times { request, response }))
+        Some((
+            answered,
+            FetchTimes {
+                request_time: request,
+                response_time: response,
+            },
+        ))
     }
 
     /// What is stored, after a 304; none if that is about something else or somebody took it out meanwhile,
     /// and it is gone then.
-    fn validate(
+    fn revalidate(
         &mut self,
         answered: &Result<Reply, Fault>,
-        times: Times,
+        times: FetchTimes,
         purges: u64,
-        landing: &Landing,
+        landing: &FetchCompletion,
     ) -> Option<Hit> {
-        let base = self.base.take()?;
+        let base = self.stale_hit.take()?;
         let is_out = landing.is_outdated() || self.store.is_purged_since(purges, &base.meta);
         if !is_out
             && let Ok(Reply::Response(response)) = answered
             && is_304_for(&base.meta.fields, &response.fields)
         {
-            return Some(self.validated(&base, &response.fields, times));
+            return Some(self.freshened_hit(&base, &response.fields, times));
         }
-        self.store.forget_hit(&base);
+        self.store.remove_hit(&base);
         None
     }
 
     /// What is stored, after a 304 about it.
-    fn validated(&self, base: &Hit, of_304: &FieldBlock, times: Times) -> Hit {
-        let mut fields = freshen(&base.meta.fields, of_304, times.response);
+    fn freshened_hit(&self, base: &Hit, of_304: &FieldBlock, times: FetchTimes) -> Hit {
+        let mut fields = freshen(&base.meta.fields, of_304, times.response_time);
         self.shared.rules.remove_tags(&mut fields);
         // A 304 speaks to the front end and the hub for its own request, not for later clients.
         remove_internal(&mut fields);
@@ -188,8 +219,8 @@ impl Fetch {
                 debug_assert!(pushed.is_ok(), "it was a field before");
             }
         }
-        let lifetime = self.judge(base.meta.status, &judged, times);
-        let mut meta = Meta::clone(&base.meta);
+        let lifetime = self.judge_storing(base.meta.status, &judged, times);
+        let mut meta = ObjectMeta::clone(&base.meta);
         meta.fields = fields.freeze();
         let tags = self.shared.rules.tags_of(of_304);
         if !tags.is_empty() {
@@ -197,16 +228,16 @@ impl Fetch {
         }
         let meta = match lifetime {
             Ok(lifetime) => {
-                meta.lifetime = words(&lifetime);
-                meta.request_time = times.request;
-                meta.response_time = times.response;
+                meta.lifetime = lifetime_words(&lifetime);
+                meta.request_time = times.request_time;
+                meta.response_time = times.response_time;
                 self.store.freshen(base, meta)
             }
             // Current for the one who asked, and for nobody after, if it was not only this request's own
             // (`Authorization`) that spoke against it: others have what is stored as it was.
             Err(reason) => {
-                if is_of_resource(Some(reason)) {
-                    self.store.forget_hit(base);
+                if concerns_resource(Some(reason)) {
+                    self.store.remove_hit(base);
                 }
                 Arc::new(meta)
             }
@@ -217,65 +248,78 @@ impl Fetch {
         }
     }
 
-    fn judge(
+    fn judge_storing(
         &self,
         status: Status,
         fields: &FieldBlock,
-        times: Times,
+        times: FetchTimes,
     ) -> Result<Lifetime, StoreRefusal> {
         let exchange = OriginExchange {
             request: &self.client.head,
             status,
             fields,
-            request_time: times.request,
-            response_time: times.response,
+            request_time: times.request_time,
+            response_time: times.response_time,
         };
         check_storable(&exchange, &self.shared.rules.policy)
     }
 
     /// Stores a response, or leaves it to the one who led.
-    async fn take(self, response: Response, times: Times, purges: u64, landing: Landing) {
-        let is_error = is_failure(response.status);
-        if is_error && self.base.is_some() {
+    async fn store_or_refuse(
+        self,
+        response: Response,
+        times: FetchTimes,
+        purges: u64,
+        landing: FetchCompletion,
+    ) {
+        let is_error = is_server_error(response.status);
+        if is_error && self.stale_hit.is_some() {
             // What is stored stays: it may be served for longer than this.
-            return refuse_response(landing, response, "error");
+            return complete_unstored_response(landing, response, "error");
         }
-        let judged = self.judge(response.status, &response.fields, times);
+        let judged = self.judge_storing(response.status, &response.fields, times);
         let mut refused = match judged {
             Err(reason) => Some(reason.as_str()),
             Ok(_) if landing.is_outdated() => Some("outdated"),
-            Ok(_) => unstorable(&response),
+            Ok(_) => unstorable_reason(&response),
         };
         if let (None, Ok(lifetime)) = (refused, judged) {
-            let meta = self.meta(&response, &lifetime, times);
+            let meta = self.object_meta(&response, &lifetime, times);
             let declared = response.body.length();
-            let begun = self.store.begin(&self.key, meta, declared);
+            let begun = self.store.begin_object(&self.key, meta, declared);
             // Asked behind `begin`: what is taken out from then on is found on its way in.
-            let is_out = |growing: &Growing| {
+            let is_out = |growing: &PartialObject| {
                 landing.is_outdated() || self.store.is_purged_since(purges, growing.meta())
             };
             if begun.as_ref().is_some_and(|(_, growing)| is_out(growing)) {
                 refused = Some("outdated");
             } else if let Some((filler, growing)) = begun {
-                self.replace(growing.meta());
-                let body = land_stored(landing, response, growing).await;
-                return self.fill(body, filler).await;
+                self.evict_replaced(growing.meta());
+                let body = complete_stored(landing, response, growing).await;
+                return self.write_body(body, filler).await;
             }
         }
         let reason = refused.unwrap_or("store");
         // A back end that failed says nothing about the resource.
-        if is_of_resource(judged.err()) && !is_error {
-            self.shared.flights.mark(&self.key, clock::now());
-            if let Some(base) = &self.base {
-                self.store.forget_hit(base);
+        if concerns_resource(judged.err()) && !is_error {
+            self.shared
+                .fetches
+                .mark_uncacheable(&self.key, clock::now());
+            if let Some(base) = &self.stale_hit {
+                self.store.remove_hit(base);
             }
         }
-        refuse_response(landing, response, reason);
+        complete_unstored_response(landing, response, reason);
     }
 
-    fn meta(&self, response: &Response, lifetime: &Lifetime, times: Times) -> Meta {
+    fn object_meta(
+        &self,
+        response: &Response,
+        lifetime: &Lifetime,
+        times: FetchTimes,
+    ) -> ObjectMeta {
         let rules = &self.shared.rules;
-        let mut fields = stored_fields(&response.fields, times.response);
+        let mut fields = stored_fields(&response.fields, times.response_time);
         rules.remove_tags(&mut fields);
         remove_internal(&mut fields);
         if response.status == Status::OK && !fields.contains("accept-ranges") {
@@ -286,13 +330,13 @@ impl Fetch {
             // Is not stored.
             VaryFields::Any => Vec::new(),
         };
-        Meta {
+        ObjectMeta {
             key: Arc::clone(&self.key.text),
             status: response.status,
             fields: fields.freeze(),
-            lifetime: words(lifetime),
-            request_time: times.request,
-            response_time: times.response,
+            lifetime: lifetime_words(lifetime),
+            request_time: times.request_time,
+            response_time: times.response_time,
             variant: match vary_names.is_empty() {
                 true => Vec::new(),
                 false => variant_key(&self.client.head, &vary_names),
@@ -300,46 +344,47 @@ impl Fetch {
             vary_names,
             tags: rules.tags_of(&response.fields),
             length: 0,
-            sliced: None,
+            slice_set: None,
         }
     }
 
     /// Takes out what the new response does not take the place of by itself: what was found stale, and what
     /// is selected by other fields than those of its `Vary`, which from now on decides (RFC 9111 §4.1).
-    fn replace(&self, new: &Meta) {
-        if let Some(base) = &self.base
+    fn evict_replaced(&self, new: &ObjectMeta) {
+        if let Some(base) = &self.stale_hit
             && !base.meta.is_same_variant(new)
         {
-            self.store.forget_hit(base);
+            self.store.remove_hit(base);
         }
         // A whole is not for slices to take out: a back end may well leave `Vary` out of parts.
-        let is_other = |meta: &Meta| {
-            meta.vary_names != new.vary_names && (new.sliced.is_none() || meta.sliced.is_some())
+        let is_other = |meta: &ObjectMeta| {
+            meta.vary_names != new.vary_names
+                && (new.slice_set.is_none() || meta.slice_set.is_some())
         };
-        for _ in 0..OTHERS_MAX {
+        for _ in 0..MAX_REPLACED_VARIANTS {
             let Some(other) = self.store.find(&self.key, &mut |meta| is_other(meta)) else {
                 break;
             };
             match &other.body {
                 // Who reads it goes on; it is not kept, and not found from here on.
-                HitBody::Growing(growing) => growing.doom(),
-                HitBody::Memory(_) | HitBody::Disk(_) => self.store.forget_hit(&other),
+                HitBody::Partial(growing) => growing.discard(),
+                HitBody::Memory(_) | HitBody::Disk(_) => self.store.remove_hit(&other),
             }
         }
     }
 
     /// Reads the body into the store.
-    async fn fill(&self, body: Body, mut filler: Filler) {
-        let counts = &self.shared.counts;
+    async fn write_body(&self, body: Body, mut filler: ObjectWriter) {
+        let counts = &self.shared.counters;
         let key = filler.key().clone();
         let filled = match body {
             Body::Bytes(bytes) => {
                 filler.push(&bytes);
-                filler.settle().await;
+                filler.wait_for_capacity().await;
                 Ok(true)
             }
-            Body::Stream(stream) => pour(stream, &mut filler).await,
-            // `unstorable` has refused the others.
+            Body::Stream(stream) => copy_stream(stream, &mut filler).await,
+            // `unstorable_reason` has refused the others.
             _ => Ok(true),
         };
         match filled {
@@ -347,13 +392,13 @@ impl Fetch {
                 match filler.finish().await {
                     true => counts.stored.increment(),
                     // Too large, most likely: the next one need not be waited for.
-                    false => self.shared.flights.mark(&key, clock::now()),
+                    false => self.shared.fetches.mark_uncacheable(&key, clock::now()),
                 }
             }
             // Nobody wants it.
             Ok(false) => drop(filler),
             Err(fault) => {
-                counts.failures.increment();
+                counts.fetch_failures.increment();
                 log::debug!(
                     "cache: a response was cut and is not stored: {}",
                     fault.cause
@@ -365,10 +410,13 @@ impl Fetch {
 }
 
 /// Variants taken out at once when a resource changes its `Vary`; what is left goes with the next ones.
-const OTHERS_MAX: usize = 64;
+const MAX_REPLACED_VARIANTS: usize = 64;
 
 /// Moves a body into the store; false when nobody wants it any more.
-async fn pour(mut stream: Box<dyn BodyStream>, filler: &mut Filler) -> Result<bool, Fault> {
+async fn copy_stream(
+    mut stream: Box<dyn BodyStream>,
+    filler: &mut ObjectWriter,
+) -> Result<bool, Fault> {
     let declared = stream.length();
     let mut taken = 0_u64;
     loop {
@@ -376,25 +424,25 @@ async fn pour(mut stream: Box<dyn BodyStream>, filler: &mut Filler) -> Result<bo
         let next = tokio::select! {
             biased;
             next = next => next,
-            () = filler.pointless() => return Ok(false),
+            () = filler.wait_until_unneeded() => return Ok(false),
         };
         let Some(chunk) = next.transpose()? else {
             break;
         };
         taken += chunk.len() as u64;
         if declared.is_some_and(|declared| taken > declared) {
-            return Err(wrong_length(declared, taken));
+            return Err(length_mismatch(declared, taken));
         }
         filler.push(&chunk);
-        filler.settle().await;
+        filler.wait_for_capacity().await;
     }
     match declared {
-        Some(length) if length != taken => Err(wrong_length(declared, taken)),
+        Some(length) if length != taken => Err(length_mismatch(declared, taken)),
         _ => Ok(true),
     }
 }
 
-fn wrong_length(declared: Option<u64>, taken: u64) -> Fault {
+fn length_mismatch(declared: Option<u64>, taken: u64) -> Fault {
     let declared = declared.unwrap_or_default();
     let cause = format!("{declared} bytes were announced and {taken} came");
     Fault::new(FaultKind::BackendBroken, cause)
@@ -405,12 +453,12 @@ fn is_not_modified(answered: &Result<Reply, Fault>) -> bool {
 }
 
 /// Whether it says that the back end failed (RFC 5861 §4).
-pub(crate) fn is_failure(status: Status) -> bool {
+pub(crate) fn is_server_error(status: Status) -> bool {
     matches!(status.code(), 500 | 502 | 503 | 504)
 }
 
 /// What speaks against storing a response that its fields allow to store.
-fn unstorable(response: &Response) -> Option<&'static str> {
+fn unstorable_reason(response: &Response) -> Option<&'static str> {
     match &response.body {
         Body::Empty | Body::Bytes(_) | Body::Stream(_) => {}
         Body::File(_) => return Some("file"),
@@ -435,14 +483,14 @@ const EVENT_STREAM: &[u8] = b"text/event-stream";
 
 /// Whether the next response for the resource will likely not be stored either: what only this request
 /// brought about says nothing about others.
-pub(crate) fn is_of_resource(reason: Option<StoreRefusal>) -> bool {
+pub(crate) fn concerns_resource(reason: Option<StoreRefusal>) -> bool {
     !matches!(
         reason,
         Some(StoreRefusal::Authorization | StoreRefusal::RequestNoStore | StoreRefusal::Method)
     )
 }
 
-fn words(lifetime: &Lifetime) -> [i64; LIFETIME_WORDS] {
+fn lifetime_words(lifetime: &Lifetime) -> [i64; LIFETIME_WORDS] {
     let mut words = [0; LIFETIME_WORDS];
     for (word, value) in words.iter_mut().zip(lifetime.to_words()) {
         *word = value.cast_signed();
@@ -451,7 +499,7 @@ fn words(lifetime: &Lifetime) -> [i64; LIFETIME_WORDS] {
 }
 
 /// What the rules said of a stored response; none if they never did.
-pub(crate) fn lifetime_of(meta: &Meta) -> Option<Lifetime> {
+pub(crate) fn lifetime_of(meta: &ObjectMeta) -> Option<Lifetime> {
     let mut words = [0; penstock_http::caching::LIFETIME_WORDS];
     for (word, value) in words.iter_mut().zip(meta.lifetime) {
         *word = value.cast_unsigned();
@@ -460,49 +508,59 @@ pub(crate) fn lifetime_of(meta: &Meta) -> Option<Lifetime> {
 }
 
 /// Tells all who wait that the response is being stored; gives its body, which is to be read into the store.
-async fn land_stored(landing: Landing, response: Response, growing: Arc<Growing>) -> Body {
+async fn complete_stored(
+    landing: FetchCompletion,
+    response: Response,
+    growing: Arc<PartialObject>,
+) -> Body {
     let whole = match &response.body {
         Body::Bytes(bytes) => Some(bytes.clone()),
         Body::Empty => Some(Bytes::new()),
         _ => None,
     };
-    let lead = Lead {
+    let lead = LeaderResult {
         timing: response.timing,
         status: Some(response.status),
-        ..Lead::default()
+        ..LeaderResult::default()
     };
-    landing.land(Outcome::Stored { growing, whole }, lead);
+    landing.complete(
+        FetchOutcome::Stored {
+            partial: growing,
+            whole,
+        },
+        lead,
+    );
     // Those who wait here begin to read before anything can go wrong with the body.
     loops::yield_now().await;
     response.body
 }
 
-fn refuse_response(landing: Landing, response: Response, detail: &'static str) {
+fn complete_unstored_response(landing: FetchCompletion, response: Response, detail: &'static str) {
     let status = response.status;
-    refuse(landing, Ok(response.into()), Some(status), Some(detail));
+    complete_unstored(landing, Ok(response.into()), Some(status), Some(detail));
 }
 
-fn refuse(
-    landing: Landing,
+fn complete_unstored(
+    landing: FetchCompletion,
     reply: Result<Reply, Fault>,
     status: Option<Status>,
     detail: Option<&'static str>,
 ) {
-    let lead = Lead {
+    let lead = LeaderResult {
         reply: Some(reply),
         timing: Timing::default(),
         status,
         detail,
     };
-    let is_error = status.is_some_and(is_failure);
-    landing.land(Outcome::Refused { is_error }, lead);
+    let is_error = status.is_some_and(is_server_error);
+    landing.complete(FetchOutcome::NotStored { is_error }, lead);
 }
 
-fn land_failure(landing: Landing, fault: Fault) {
-    let told = Outcome::Failed(fault.kind, fault.cause.clone().into_owned());
-    let lead = Lead {
+fn complete_failed(landing: FetchCompletion, fault: Fault) {
+    let told = FetchOutcome::Failed(fault.kind, fault.cause.clone().into_owned());
+    let lead = LeaderResult {
         reply: Some(Err(fault)),
-        ..Lead::default()
+        ..LeaderResult::default()
     };
-    landing.land(told, lead);
+    landing.complete(told, lead);
 }

@@ -2,14 +2,14 @@
 //!
 //! A request comes here from `edge`. What is fresh in memory is answered at once, on the loop and without
 //! a future; what is not for the cache goes on as it is (`handler/pass`); everything else is a
-//! `handler/journey`. The smallest answers do not even need a request (`handler/plain`).
+//! `handler/journey`. The smallest answers do not even need a request (`handler/inline_response`).
 //!
 //! What must stay true: a request that the cache does not answer reaches the handler behind in any case,
 //! whatever state the stores are in; nothing here waits for a disk.
 
-mod journey;
-mod pass;
-mod plain;
+mod bypass;
+mod inline_response;
+mod lookup;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,41 +22,41 @@ use penstock_http::caching::{
 use penstock_http::{RequestHead, Status};
 use penstock_runtime::{LogThrottle, PerLoop, clock};
 
-use crate::counts::CacheCounts;
+use crate::coalesced_fetch::CoalescedFetches;
+use crate::counters::CacheCounters;
 use crate::fetch::lifetime_of;
-use crate::flight::Flights;
-use crate::rules::{Asked, Asker, Rules, Use};
-use crate::serve::{self, NAME, Note};
-use crate::store::{Hit, Key, Meta, Shelf, Store};
-use journey::Journey;
-use plain::Scratch;
+use crate::route_rules::{CacheDirectives, CacheUse, KeySource, RouteRules};
+use crate::serve::{self, CACHE_STATUS_NAME, CacheHeaders};
+use crate::store::{Hit, ObjectKey, ObjectMeta, Store, StoreSet};
+use inline_response::LoopBuffers;
+use lookup::CacheLookup;
 
 /// A cache in front of one handler, with the rules of its route.
 #[derive(Debug)]
 pub struct Cache {
-    shared: Arc<Shared>,
+    shared: Arc<SharedCache>,
 }
 
 /// What requests and fetches of one cache share.
 #[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) inner: Arc<dyn Handler>,
-    pub(crate) rules: Rules,
-    pub(crate) shelf: Shelf,
-    pub(crate) flights: Arc<Flights>,
-    pub(crate) counts: Arc<CacheCounts>,
+pub(crate) struct SharedCache {
+    pub(crate) backend: Arc<dyn Handler>,
+    pub(crate) rules: RouteRules,
+    pub(crate) stores: StoreSet,
+    pub(crate) fetches: Arc<CoalescedFetches>,
+    pub(crate) counters: Arc<CacheCounters>,
     /// A back end that fails does so for each request.
-    pub(crate) repeats: LogThrottle,
-    scratch: PerLoop<Scratch>,
+    pub(crate) log_throttle: LogThrottle,
+    loop_buffers: PerLoop<LoopBuffers>,
 }
 
 /// What was found for a request.
 #[derive(Debug)]
-pub(crate) enum Found {
+pub(crate) enum LookupResult {
     /// To be sent.
-    Usable(Usable),
+    Usable(UsableHit),
     /// The back end is to be asked about it first.
-    Stale(Stale),
+    Stale(StaleHit),
     /// Nothing that it selects; `names` are those by which variants that it does not are selected.
     Missing { names: Option<Vec<String>> },
     /// The request forbids to ask, and there is nothing to send.
@@ -65,54 +65,54 @@ pub(crate) enum Found {
 
 /// A stored response that may be sent.
 #[derive(Debug)]
-pub(crate) struct Usable {
+pub(crate) struct UsableHit {
     pub(crate) hit: Hit,
     pub(crate) age: Duration,
     pub(crate) ttl: i64,
     /// It is stale, and to be revalidated behind the client's back.
-    pub(crate) is_revalidated: bool,
+    pub(crate) needs_revalidation: bool,
     pub(crate) is_stale: bool,
 }
 
 /// A stored response that may not be sent as it is.
 #[derive(Debug)]
-pub(crate) struct Stale {
+pub(crate) struct StaleHit {
     pub(crate) hit: Hit,
     pub(crate) age: Duration,
     pub(crate) ttl: i64,
     /// Whether it may be sent when the back end fails.
-    pub(crate) is_for_errors: bool,
+    pub(crate) may_serve_on_error: bool,
     /// Whether others could use what comes back without asking again.
-    pub(crate) is_shared: bool,
+    pub(crate) is_shareable: bool,
 }
 
 impl Cache {
     /// Puts `stores` (those that `rules` names, in its order) in front of `inner`.
     #[must_use]
     pub fn new(inner: Arc<dyn Handler>, rules: &RouteCache, stores: Vec<Arc<Store>>) -> Self {
-        Self::within("", inner, rules, stores)
+        Self::with_scope("", inner, rules, stores)
     }
 
     /// The same for the route called `scope`, any text that is the same after a restart. It is in every key:
     /// routes of different back ends may see the same host and path, after a rewrite or an internal redirect,
     /// and share a store.
     #[must_use]
-    pub fn within(
+    pub fn with_scope(
         scope: &str,
         inner: Arc<dyn Handler>,
         rules: &RouteCache,
         stores: Vec<Arc<Store>>,
     ) -> Self {
-        let mut compiled = Rules::new(rules);
+        let mut compiled = RouteRules::new(rules);
         compiled.set_scope(scope);
-        let shared = Shared {
-            inner,
+        let shared = SharedCache {
+            backend: inner,
             rules: compiled,
-            shelf: Shelf::new(stores),
-            flights: Arc::default(),
-            counts: Arc::default(),
-            repeats: LogThrottle::default(),
-            scratch: PerLoop::new(),
+            stores: StoreSet::new(stores),
+            fetches: Arc::default(),
+            counters: Arc::default(),
+            log_throttle: LogThrottle::default(),
+            loop_buffers: PerLoop::new(),
         };
         Self {
             shared: Arc::new(shared),
@@ -121,75 +121,81 @@ impl Cache {
 
     /// What it did so far.
     #[must_use]
-    pub fn counts(&self) -> &Arc<CacheCounts> {
-        &self.shared.counts
+    pub fn counters(&self) -> &Arc<CacheCounters> {
+        &self.shared.counters
     }
 }
 
 impl Handler for Cache {
     fn handle(&self, request: Request) -> Handling {
         let shared = &self.shared;
-        let asked = match shared.rules.use_of(&request.head) {
-            Use::Look(asked) => asked,
-            Use::Pass(fwd, detail) => return pass::pass(shared, request, passed(fwd, detail)),
+        let asked = match shared.rules.classify(&request.head) {
+            CacheUse::Lookup(asked) => asked,
+            CacheUse::Bypass(fwd, detail) => {
+                return bypass::bypass(shared, request, bypass_status(fwd, detail));
+            }
         };
-        let key = shared.key(&request);
-        let Some(store) = shared.shelf.store_for(&key) else {
-            return pass::pass(shared, request, passed(ForwardReason::Miss, "store-out"));
+        let key = shared.request_key(&request);
+        let Some(store) = shared.stores.store_for(&key) else {
+            return bypass::bypass(
+                shared,
+                request,
+                bypass_status(ForwardReason::Miss, "store-out"),
+            );
         };
         let now = clock::wall_at(request.arrived);
-        let found = shared.look(store, &key, &request.head, &asked, now);
-        let is_missing = matches!(found, Found::Missing { .. });
+        let found = shared.lookup(store, &key, &request.head, &asked, now);
+        let is_missing = matches!(found, LookupResult::Missing { .. });
         // It may be answered from slices, and is counted then.
         let is_far = is_missing && serve::wants_far_part(&request.head);
         if !is_far {
-            store.count(matches!(found, Found::Usable(_)));
+            store.count_lookup(matches!(found, LookupResult::Usable(_)));
         }
-        if let Found::Usable(usable) = &found
-            && !usable.is_revalidated
-            && let Some(response) = shared.answer_now(&request.head, usable)
+        if let LookupResult::Usable(usable) = &found
+            && !usable.needs_revalidation
+            && let Some(response) = shared.respond_from_memory(&request.head, usable)
         {
             return Handling::Now(Ok(response.into()));
         }
-        if is_missing && !is_far && shared.flights.is_marked(&key, request.arrived) {
-            let told = passed(ForwardReason::UriMiss, pass::MARKED);
-            return pass::pass_marked(shared, request, told, key);
+        if is_missing && !is_far && shared.fetches.is_uncacheable(&key, request.arrived) {
+            let told = bypass_status(ForwardReason::UriMiss, bypass::RECENTLY_UNCACHEABLE);
+            return bypass::bypass_uncacheable(shared, request, told, key);
         }
-        let journey = Journey::new(Arc::clone(shared), Arc::clone(store), key, asked, &request);
-        Handling::Later(Box::pin(journey.answer(request, found)))
+        let journey = CacheLookup::new(Arc::clone(shared), Arc::clone(store), key, asked, &request);
+        Handling::Later(Box::pin(journey.run(request, found)))
     }
 
     fn at_hand(&self, asked: &AskedAtHand<'_>, take: &mut dyn FnMut(AtHand<'_>)) {
-        plain::at_hand(&self.shared, asked, take);
+        inline_response::try_inline(&self.shared, asked, take);
     }
 }
 
-impl Shared {
+impl SharedCache {
     /// The key of a request.
-    fn key(&self, request: &Request) -> Key {
-        self.scratch.with(|scratch| {
+    fn request_key(&self, request: &Request) -> ObjectKey {
+        self.loop_buffers.with(|scratch| {
             let text = &mut scratch.key;
             text.clear();
-            self.rules.write_key(&asker(request), text);
-            Key::new(text)
+            self.rules.write_key(&key_source(request), text);
+            ObjectKey::new(text)
         })
     }
 
     /// Looks for what `head` selects, and whether it may be sent at `now`.
-    pub(crate) fn look(
+    pub(crate) fn lookup(
         &self,
         store: &Arc<Store>,
-        key: &Key,
+        key: &ObjectKey,
         head: &RequestHead,
-        asked: &Asked,
+        asked: &CacheDirectives,
         now: Duration,
-    ) -> Found {
+    ) -> LookupResult {
         // The names and the request's values of the first variant that it does not select. Nearly all variants
         // have the same names, and this is under a lock.
         let mut other: Option<(Vec<String>, Vec<u8>)> = None;
         let found = store.find(key, &mut |meta| {
             // What is stored in slices has no body of its own.
-            if meta.sliced.is_some() {
+            if meta.slice_set.is_some() {
                 return false;
             }
             if meta.vary_names.is_empty() {
@@ -210,8 +216,8 @@ impl Shared {
         let known = found.and_then(|hit| lifetime_of(&hit.meta).map(|lifetime| (hit, lifetime)));
         let Some((hit, lifetime)) = known else {
             return match asked.only_if_cached {
-                true => Found::Unsatisfiable,
-                false => Found::Missing {
+                true => LookupResult::Unsatisfiable,
+                false => LookupResult::Missing {
                     names: other.map(|(names, _)| names),
                 },
             };
@@ -219,11 +225,11 @@ impl Shared {
         let came = hit.meta.response_time;
         let ttl = lifetime.ttl(came, now);
         let usable = |hit, age, is_stale, is_revalidated| {
-            Found::Usable(Usable {
+            LookupResult::Usable(UsableHit {
                 hit,
                 age,
                 ttl,
-                is_revalidated,
+                needs_revalidation: is_revalidated,
                 is_stale,
             })
         };
@@ -231,77 +237,77 @@ impl Shared {
             ReuseDecision::Fresh { age } => usable(hit, age, false, false),
             ReuseDecision::Stale { age } => usable(hit, age, true, false),
             ReuseDecision::StaleWhileRevalidate { age } => usable(hit, age, true, true),
-            ReuseDecision::OnlyIfCachedMiss => Found::Unsatisfiable,
+            ReuseDecision::OnlyIfCachedMiss => LookupResult::Unsatisfiable,
             ReuseDecision::Validate {
                 age,
                 may_serve_stale_on_error,
-            } => Found::Stale(Stale {
+            } => LookupResult::Stale(StaleHit {
                 hit,
                 age,
                 ttl,
-                is_for_errors: may_serve_stale_on_error,
-                is_shared: !lifetime.no_cache && !lifetime.fresh_for.is_zero(),
+                may_serve_on_error: may_serve_stale_on_error,
+                is_shareable: !lifetime.no_cache && !lifetime.fresh_for.is_zero(),
             }),
         }
     }
 
     /// The answer from memory, counted.
-    fn answer_now(&self, head: &RequestHead, usable: &Usable) -> Option<Response> {
-        let response = serve::answer_now(head, &usable.hit, &self.note(usable))?;
+    fn respond_from_memory(&self, head: &RequestHead, usable: &UsableHit) -> Option<Response> {
+        let response = serve::respond_from_memory(head, &usable.hit, &self.cache_headers(usable))?;
         self.count_hit(usable, response.body.length());
         Some(response)
     }
 
-    fn count_hit(&self, usable: &Usable, length: Option<u64>) {
+    fn count_hit(&self, usable: &UsableHit, length: Option<u64>) {
         match usable.is_stale {
-            true => self.counts.stale.increment(),
-            false => self.counts.hits.increment(),
+            true => self.counters.stale.increment(),
+            false => self.counters.hits.increment(),
         }
-        self.counts.bytes.add(length.unwrap_or_default());
+        self.counters.served_bytes.add(length.unwrap_or_default());
     }
 
     /// What is told with a stored response that may be sent.
-    fn note(&self, usable: &Usable) -> Note<'static> {
+    fn cache_headers(&self, usable: &UsableHit) -> CacheHeaders<'static> {
         let status = CacheStatus {
             hit: true,
             ttl: Some(usable.ttl),
             ..CacheStatus::default()
         };
-        Note {
+        CacheHeaders {
             age: Some(usable.age),
-            status: self.rules.tells.then_some(status),
+            status: self.rules.sends_cache_status.then_some(status),
         }
     }
 
     /// Takes out of a response that is not from a store what clients do not see, and tells what the cache did.
-    fn tell(&self, response: &mut Response, told: &CacheStatus<'_>) {
+    fn annotate_response(&self, response: &mut Response, told: &CacheStatus<'_>) {
         self.rules.remove_tags(&mut response.fields);
         response.fields.remove("x-accel-expires");
         response.fields.remove("surrogate-control");
-        if self.rules.tells && !response.status.is_informational() {
-            push_cache_status(&mut response.fields, NAME, told);
+        if self.rules.sends_cache_status && !response.status.is_informational() {
+            push_cache_status(&mut response.fields, CACHE_STATUS_NAME, told);
         }
     }
 }
 
 /// Whether a request selects a stored response (RFC 9111 §4.1).
-pub(crate) fn selects(head: &RequestHead, meta: &Meta) -> bool {
+pub(crate) fn selects_variant(head: &RequestHead, meta: &ObjectMeta) -> bool {
     meta.vary_names.is_empty() || variant_key(head, &meta.vary_names) == meta.variant
 }
 
 /// What keys are made of for a request.
-fn asker(request: &Request) -> Asker<'_> {
-    Asker {
+fn key_source(request: &Request) -> KeySource<'_> {
+    KeySource {
         head: &request.head,
         scheme: request.scheme(),
         is_trusted: request.is_from_proxy(),
-        told: request.forwarded.as_deref(),
+        forwarded: request.forwarded.as_deref(),
         mount: &request.mount,
     }
 }
 
 /// What is told of a request that went past the cache.
-fn passed(fwd: ForwardReason, detail: &'static str) -> CacheStatus<'static> {
+fn bypass_status(fwd: ForwardReason, detail: &'static str) -> CacheStatus<'static> {
     CacheStatus {
         fwd: Some(fwd),
         detail: Some(detail),
@@ -310,10 +316,10 @@ fn passed(fwd: ForwardReason, detail: &'static str) -> CacheStatus<'static> {
 }
 
 /// The answer to a request that forbids to ask, when there is nothing to send (RFC 9111 §5.2.1.7).
-fn unsatisfiable() -> Response {
+fn unsatisfiable_response() -> Response {
     let text = "Nothing is stored that answers this request.\n";
     let mut response = Response::text(Status::GATEWAY_TIMEOUT, "text/plain; charset=utf-8", text);
-    response.timing.handler = Some(penstock_exchange::Name::Room(serve::HANDLER));
+    response.timing.handler = Some(penstock_exchange::Name::Room(serve::HANDLER_NAME));
     response
 }
 

@@ -17,22 +17,22 @@
     allow(clippy::disallowed_methods, reason = "tests may wait for a disk")
 )]
 
-mod ask;
-mod counts;
+mod backend_request;
+mod coalesced_fetch;
+mod counters;
 mod fetch;
-mod flight;
 #[doc(hidden)]
 pub mod fuzzing;
 mod handler;
 mod purge;
-mod rules;
+mod route_rules;
 mod serve;
 mod slices;
 mod store;
 #[cfg(test)]
 mod testing;
 
-pub use counts::CacheCounts;
+pub use counters::CacheCounters;
 pub use handler::Cache;
-pub use purge::{Purge, Purged, purge};
-pub use store::{Store, StoreState, StoreUse};
+pub use purge::{PurgeOutcome, PurgeTarget, purge};
+pub use store::{Store, StoreSnapshot, StoreState};

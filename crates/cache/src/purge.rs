@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::store::{Rule, Store};
+use crate::store::{PurgeRule, Store};
 
 /// What is to be purged.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Purge {
+pub enum PurgeTarget {
     /// Every variant of one URL (`http://host/path?query`, or `/path?query` for every host).
     Url(String),
     /// Every URL that begins so.
@@ -19,22 +19,22 @@ pub enum Purge {
 
 /// What a purge did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Purged {
+pub struct PurgeOutcome {
     /// Objects taken out, one that clients get while it is on its way in with them. What was only asked for
     /// and what a store has not read back yet is not counted, and not served either.
-    pub objects: u64,
+    pub removed_objects: u64,
 }
 
 /// Takes out of `stores` what `purge` says. From its return on nothing of it is served any more (what is
 /// being sent goes on). Looks at every object in memory, about 50 ms for a million; waits for no disk.
-pub fn purge(stores: &[Arc<Store>], purge: &Purge) -> Purged {
+pub fn purge(stores: &[Arc<Store>], purge: &PurgeTarget) -> PurgeOutcome {
     let rule = match purge {
-        Purge::Url(url) => Rule::Url(url.clone()),
-        Purge::Prefix(prefix) => Rule::Prefix(prefix.clone()),
-        Purge::Tag(tag) => Rule::Tag(tag.clone()),
-        Purge::All => Rule::All,
+        PurgeTarget::Url(url) => PurgeRule::Url(url.clone()),
+        PurgeTarget::Prefix(prefix) => PurgeRule::Prefix(prefix.clone()),
+        PurgeTarget::Tag(tag) => PurgeRule::Tag(tag.clone()),
+        PurgeTarget::All => PurgeRule::All,
     };
-    Purged {
-        objects: stores.iter().map(|store| store.purge(&rule)).sum(),
+    PurgeOutcome {
+        removed_objects: stores.iter().map(|store| store.purge(&rule)).sum(),
     }
 }

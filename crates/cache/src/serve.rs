@@ -15,21 +15,21 @@ use penstock_http::{
     Status, encode_content_range, encode_unsatisfied_range, parse_http_date, select_range,
 };
 
-use crate::slices::{Opened, SliceReader, Slices};
-use crate::store::{Gone, Held, Hit, HitBody, Meta};
+use crate::slices::{OpenedPart, SliceReader, SlicedContent};
+use crate::store::{Hit, HitBody, MemoryBody, ObjectGone, ObjectMeta};
 
 /// What the access log calls who answers.
-pub(crate) const HANDLER: &str = "cache";
+pub(crate) const HANDLER_NAME: &str = "cache";
 
 /// What `Cache-Status` calls this cache.
-pub(crate) const NAME: &str = "Penstock";
+pub(crate) const CACHE_STATUS_NAME: &str = "Penstock";
 
 /// A range that begins so far into a body that is still on its way is not waited for.
-pub(crate) const FAR_BYTES: u64 = 8 << 20;
+pub(crate) const FAR_PART_BYTES: u64 = 8 << 20;
 
 /// What is told along with a stored response.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Note<'a> {
+pub(crate) struct CacheHeaders<'a> {
     /// Its age now; none if the back end made or validated it for this very request (RFC 9111 §5.1).
     pub(crate) age: Option<Duration>,
     /// What the cache did; none if it is not to be told.
@@ -37,36 +37,36 @@ pub(crate) struct Note<'a> {
 }
 
 /// Where a body comes from.
-enum Source {
+enum StoredBody {
     Memory(Bytes),
     File(FileBody),
-    Growing(HitBody),
+    Partial(HitBody),
     /// With what is there of the part that is wanted.
-    Sliced(Arc<Slices>, Option<(ByteRange, Opened)>),
+    Sliced(Arc<SlicedContent>, Option<(ByteRange, OpenedPart)>),
 }
 
-impl From<&Held> for Source {
-    fn from(held: &Held) -> Self {
+impl From<&MemoryBody> for StoredBody {
+    fn from(held: &MemoryBody) -> Self {
         match held {
-            Held::Bytes(bytes) => Self::Memory(bytes.clone()),
-            Held::Pages(body) => Self::File(body.clone()),
+            MemoryBody::Bytes(bytes) => Self::Memory(bytes.clone()),
+            MemoryBody::Arena(body) => Self::File(body.clone()),
         }
     }
 }
 
-impl Source {
-    fn length(&self, meta: &Meta) -> Option<u64> {
+impl StoredBody {
+    fn length(&self, meta: &ObjectMeta) -> Option<u64> {
         match self {
             Self::Memory(bytes) => Some(bytes.len() as u64),
             Self::File(file) => Some(file.len.min(meta.length)),
-            Self::Growing(HitBody::Growing(growing)) => growing.declared(),
-            Self::Growing(_) => None,
-            Self::Sliced(slices, _) => Some(slices.sliced.total),
+            Self::Partial(HitBody::Partial(growing)) => growing.declared_length(),
+            Self::Partial(_) => None,
+            Self::Sliced(slices, _) => Some(slices.slice_set.total_length),
         }
     }
 
     /// `len` bytes from `start` on; to the end without `len`.
-    fn part(self, start: u64, len: Option<u64>) -> Option<Body> {
+    fn into_part(self, start: u64, len: Option<u64>) -> Option<Body> {
         Some(match self {
             Self::Memory(bytes) => {
                 let start = usize::try_from(start).ok()?.min(bytes.len());
@@ -86,10 +86,10 @@ impl Source {
                 len: len.unwrap_or_else(|| file.len.saturating_sub(start)),
                 file: file.file,
             }),
-            Self::Growing(HitBody::Growing(growing)) => {
-                Body::Stream(Box::new(growing.reader_of(start, len)?))
+            Self::Partial(HitBody::Partial(growing)) => {
+                Body::Stream(Box::new(growing.reader_from(start, len)?))
             }
-            Self::Growing(_) => return None,
+            Self::Partial(_) => return None,
             Self::Sliced(slices, opened) => {
                 let (span, opened) = opened.filter(|(span, _)| span.start == start)?;
                 Body::Stream(Box::new(SliceReader::new(slices, span, opened)))
@@ -98,36 +98,40 @@ impl Source {
     }
 }
 
-impl Source {
+impl StoredBody {
     /// Several parts in one body; none of what is on its way.
-    fn parts(self, framed: MultipartRanges) -> Option<Body> {
+    fn into_multipart(self, framed: MultipartRanges) -> Option<Body> {
         let whole = match self {
             Self::Memory(bytes) => Whole::Memory(bytes),
             Self::File(file) => Whole::File(file),
-            Self::Growing(_) | Self::Sliced(..) => return None,
+            Self::Partial(_) | Self::Sliced(..) => return None,
         };
         Some(parts::body(whole, framed))
     }
 }
 
 /// The answer from a stored response that is in memory; none if it is not.
-pub(crate) fn answer_now(head: &RequestHead, hit: &Hit, note: &Note<'_>) -> Option<Response> {
+pub(crate) fn respond_from_memory(
+    head: &RequestHead,
+    hit: &Hit,
+    note: &CacheHeaders<'_>,
+) -> Option<Response> {
     let source = match &hit.body {
         HitBody::Memory(held) => held.into(),
-        HitBody::Growing(_) | HitBody::Disk(_) => return None,
+        HitBody::Partial(_) | HitBody::Disk(_) => return None,
     };
-    answer_from(head, &hit.meta, source, note).ok()
+    respond_from_body(head, &hit.meta, source, note).ok()
 }
 
 /// The answer from a stored response.
 ///
 /// # Errors
 /// When its body is not there any more: a miss.
-pub(crate) async fn answer(
+pub(crate) async fn respond_to_hit(
     head: &RequestHead,
     hit: &Hit,
-    note: &Note<'_>,
-) -> Result<Response, Gone> {
+    note: &CacheHeaders<'_>,
+) -> Result<Response, ObjectGone> {
     let is_bodiless = head.method() == Method::Head
         || evaluate_condition(
             head,
@@ -137,55 +141,55 @@ pub(crate) async fn answer(
         ) == PreconditionResult::NotModified;
     let source = match &hit.body {
         HitBody::Memory(held) => held.into(),
-        HitBody::Growing(_) => Source::Growing(hit.body.clone()),
+        HitBody::Partial(_) => StoredBody::Partial(hit.body.clone()),
         // Needs no file: its length is known.
         HitBody::Disk(_) if is_bodiless => {
-            return Ok(answer_bodiless(
+            return Ok(respond_without_body(
                 head,
                 &hit.meta,
                 Some(hit.meta.length),
                 note,
             ));
         }
-        HitBody::Disk(object) => Source::File(object.open().await?),
+        HitBody::Disk(object) => StoredBody::File(object.open().await?),
     };
-    answer_from(head, &hit.meta, source, note)
+    respond_from_body(head, &hit.meta, source, note)
 }
 
 /// The answer whose body has just come and is here as a whole.
-pub(crate) fn answer_whole(
+pub(crate) fn respond_with_whole(
     head: &RequestHead,
-    meta: &Meta,
+    meta: &ObjectMeta,
     whole: Bytes,
-    note: &Note<'_>,
-) -> Result<Response, Gone> {
-    answer_from(head, meta, Source::Memory(whole), note)
+    note: &CacheHeaders<'_>,
+) -> Result<Response, ObjectGone> {
+    respond_from_body(head, meta, StoredBody::Memory(whole), note)
 }
 
 /// Whether the request wants a part that is not worth waiting for while the body is on its way.
 pub(crate) fn wants_far_part(head: &RequestHead) -> bool {
-    match select_range(only(head, "range"), None, u64::MAX, b"", None) {
-        RangeOutcome::Part { start, .. } => start >= FAR_BYTES,
-        RangeOutcome::Parts(parts) => parts.iter().any(|part| part.start >= FAR_BYTES),
+    match select_range(single_value(head, "range"), None, u64::MAX, b"", None) {
+        RangeOutcome::Part { start, .. } => start >= FAR_PART_BYTES,
+        RangeOutcome::Parts(parts) => parts.iter().any(|part| part.start >= FAR_PART_BYTES),
         RangeOutcome::Unsatisfiable => true,
         RangeOutcome::Whole => false,
     }
 }
 
-fn answer_from(
+fn respond_from_body(
     head: &RequestHead,
-    meta: &Meta,
-    source: Source,
-    note: &Note<'_>,
-) -> Result<Response, Gone> {
+    meta: &ObjectMeta,
+    source: StoredBody,
+    note: &CacheHeaders<'_>,
+) -> Result<Response, ObjectGone> {
     let length = source.length(meta);
     let is_had = evaluate_condition(head, meta.status, &meta.fields, meta.response_time)
         == PreconditionResult::NotModified;
     if is_had || head.method() == Method::Head {
-        return Ok(answer_bodiless(head, meta, length, note));
+        return Ok(respond_without_body(head, meta, length, note));
     }
-    let mut fields = fields_of(meta, note);
-    match range(head, meta, &source, length) {
+    let mut fields = response_fields(meta, note);
+    match applicable_range(head, meta, &source, length) {
         RangeOutcome::Unsatisfiable => {
             let mut response = Response::text(
                 Status::RANGE_NOT_SATISFIABLE,
@@ -194,42 +198,46 @@ fn answer_from(
             );
             let mut value = Vec::with_capacity(32);
             encode_unsatisfied_range(length.unwrap_or_default(), &mut value);
-            push(&mut response.fields, "Content-Range", &value);
-            Ok(by_cache(response))
+            push_field(&mut response.fields, "Content-Range", &value);
+            Ok(set_handler(response))
         }
         RangeOutcome::Part { start, len } => {
             let mut value = Vec::with_capacity(48);
             encode_content_range(start, len, length.unwrap_or_default(), &mut value);
-            push(&mut fields, "Content-Range", &value);
-            let body = source.part(start, Some(len)).ok_or(Gone)?;
-            Ok(respond(Status::PARTIAL_CONTENT, fields, body))
+            push_field(&mut fields, "Content-Range", &value);
+            let body = source.into_part(start, Some(len)).ok_or(ObjectGone)?;
+            Ok(build_response(Status::PARTIAL_CONTENT, fields, body))
         }
         RangeOutcome::Parts(spans) => {
             let total = length.unwrap_or_default();
             let content_type = meta.fields.get("content-type");
             let framed = MultipartRanges::new(parts::random(), content_type, &spans, total);
             let framed_type = framed.content_type();
-            let body = source.parts(framed).ok_or(Gone)?;
+            let body = source.into_multipart(framed).ok_or(ObjectGone)?;
             fields.remove("Content-Type");
-            push(&mut fields, "Content-Type", &framed_type);
-            Ok(respond(Status::PARTIAL_CONTENT, fields, body))
+            push_field(&mut fields, "Content-Type", &framed_type);
+            Ok(build_response(Status::PARTIAL_CONTENT, fields, body))
         }
         RangeOutcome::Whole => {
-            let body = source.part(0, length).ok_or(Gone)?;
-            Ok(respond(meta.status, fields, body))
+            let body = source.into_part(0, length).ok_or(ObjectGone)?;
+            Ok(build_response(meta.status, fields, body))
         }
     }
 }
 
 /// Which part of a content of `total` bytes a request for one wants, by its conditions: `Some(None)` when the
 /// answer has no content. None when it is the whole.
-pub(crate) fn part_of(head: &RequestHead, meta: &Meta, total: u64) -> Option<Option<ByteRange>> {
+pub(crate) fn requested_part(
+    head: &RequestHead,
+    meta: &ObjectMeta,
+    total: u64,
+) -> Option<Option<ByteRange>> {
     if evaluate_condition(head, meta.status, &meta.fields, meta.response_time)
         == PreconditionResult::NotModified
     {
         return Some(None);
     }
-    match range_of(head, meta, total) {
+    match requested_range(head, meta, total) {
         RangeOutcome::Part { start, len } => Some(Some(ByteRange { start, len })),
         RangeOutcome::Unsatisfiable => Some(None),
         RangeOutcome::Whole | RangeOutcome::Parts(_) => None,
@@ -237,26 +245,30 @@ pub(crate) fn part_of(head: &RequestHead, meta: &Meta, total: u64) -> Option<Opt
 }
 
 /// The answer from what is stored in slices, for a request that wants a part of it ([`part_of`]).
-pub(crate) fn answer_sliced(
+pub(crate) fn respond_from_slices(
     head: &RequestHead,
-    meta: &Meta,
-    slices: Arc<Slices>,
-    opened: Option<(ByteRange, Opened)>,
-    note: &Note<'_>,
+    meta: &ObjectMeta,
+    slices: Arc<SlicedContent>,
+    opened: Option<(ByteRange, OpenedPart)>,
+    note: &CacheHeaders<'_>,
 ) -> Option<Response> {
-    answer_from(head, meta, Source::Sliced(slices, opened), note).ok()
+    respond_from_body(head, meta, StoredBody::Sliced(slices, opened), note).ok()
 }
 
 /// 304, or what HEAD gets.
-fn answer_bodiless(
+fn respond_without_body(
     head: &RequestHead,
-    meta: &Meta,
+    meta: &ObjectMeta,
     length: Option<u64>,
-    note: &Note<'_>,
+    note: &CacheHeaders<'_>,
 ) -> Response {
     let is_had = evaluate_condition(head, meta.status, &meta.fields, meta.response_time)
         == PreconditionResult::NotModified;
-    let response = respond(meta.status, fields_of(meta, note), Body::Omitted(length));
+    let response = build_response(
+        meta.status,
+        response_fields(meta, note),
+        Body::Omitted(length),
+    );
     if is_had {
         not_modified(response)
     } else {
@@ -266,7 +278,7 @@ fn answer_bodiless(
 
 /// The 304 that tells a client that it has this response.
 pub(crate) fn not_modified(mut response: Response) -> Response {
-    for name in OF_CONTENT {
+    for name in CONTENT_FIELDS {
         response.fields.remove(name);
     }
     response.status = Status::NOT_MODIFIED;
@@ -275,7 +287,7 @@ pub(crate) fn not_modified(mut response: Response) -> Response {
 }
 
 /// What a 304 leaves out: the client has the content, and what describes it (RFC 9110 §15.4.5).
-const OF_CONTENT: [&str; 5] = [
+const CONTENT_FIELDS: [&str; 5] = [
     "content-type",
     "content-encoding",
     "content-language",
@@ -284,15 +296,21 @@ const OF_CONTENT: [&str; 5] = [
 ];
 
 /// What part of a stored 200 is asked for, as far as that can be told without its length.
-fn range(head: &RequestHead, meta: &Meta, source: &Source, length: Option<u64>) -> RangeOutcome {
+fn applicable_range(
+    head: &RequestHead,
+    meta: &ObjectMeta,
+    source: &StoredBody,
+    length: Option<u64>,
+) -> RangeOutcome {
     let Some(length) = length else {
         return RangeOutcome::Whole;
     };
-    let outcome = range_of(head, meta, length);
+    let outcome = requested_range(head, meta, length);
     // Several parts of what is still on its way would wait for one another; and a coding would be that of
     // the whole body, frame and all: nobody could read it.
     let is_framed = matches!(outcome, RangeOutcome::Parts(_));
-    let is_whole = matches!(source, Source::Growing(_)) || meta.fields.contains("content-encoding");
+    let is_whole =
+        matches!(source, StoredBody::Partial(_)) || meta.fields.contains("content-encoding");
     match is_framed && is_whole {
         true => RangeOutcome::Whole,
         false => outcome,
@@ -300,11 +318,11 @@ fn range(head: &RequestHead, meta: &Meta, source: &Source, length: Option<u64>) 
 }
 
 /// What part of a stored 200 of that length is asked for.
-fn range_of(head: &RequestHead, meta: &Meta, length: u64) -> RangeOutcome {
+fn requested_range(head: &RequestHead, meta: &ObjectMeta, length: u64) -> RangeOutcome {
     if meta.status != Status::OK {
         return RangeOutcome::Whole;
     }
-    let Some(asked) = only(head, "range") else {
+    let Some(asked) = single_value(head, "range") else {
         return RangeOutcome::Whole;
     };
     // An origin that does not want ranges may have a reason that a cache does not know.
@@ -319,37 +337,37 @@ fn range_of(head: &RequestHead, meta: &Meta, length: u64) -> RangeOutcome {
 }
 
 /// The fields of a stored response as they are sent now.
-fn fields_of(meta: &Meta, note: &Note<'_>) -> FieldBlock {
+fn response_fields(meta: &ObjectMeta, note: &CacheHeaders<'_>) -> FieldBlock {
     let mut fields = FieldBlock::with_capacity(meta.fields.as_bytes().len() + 96);
     if let Some(age) = note.age {
         fields.push_u64("Age", age.as_secs());
     }
     fields.append(&meta.fields);
     if let Some(status) = &note.status {
-        push_cache_status(&mut fields, NAME, status);
+        push_cache_status(&mut fields, CACHE_STATUS_NAME, status);
     }
     fields
 }
 
 /// The value of a field that may be sent once; more than one is as good as none.
-pub(crate) fn only<'a>(head: &'a RequestHead, name: &'a str) -> Option<&'a [u8]> {
+pub(crate) fn single_value<'a>(head: &'a RequestHead, name: &'a str) -> Option<&'a [u8]> {
     let mut values = head.field_all(name);
     let value = values.next()?;
     values.next().is_none().then_some(value)
 }
 
-fn respond(status: Status, fields: FieldBlock, body: Body) -> Response {
+fn build_response(status: Status, fields: FieldBlock, body: Body) -> Response {
     let mut response = Response::new(status, body);
     response.fields = fields;
-    by_cache(response)
+    set_handler(response)
 }
 
-fn by_cache(mut response: Response) -> Response {
-    response.timing.handler = Some(Name::Room(HANDLER));
+fn set_handler(mut response: Response) -> Response {
+    response.timing.handler = Some(Name::Room(HANDLER_NAME));
     response
 }
 
-fn push(fields: &mut FieldBlock, name: &'static str, value: &[u8]) {
+fn push_field(fields: &mut FieldBlock, name: &'static str, value: &[u8]) {
     let pushed = fields.push(name, value);
     debug_assert!(pushed.is_ok(), "numbers are a valid value");
 }

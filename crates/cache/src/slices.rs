@@ -22,11 +22,11 @@ use penstock_http::caching::{RevalidationFields, variant_key};
 use penstock_http::{ByteRange, FieldBlock, RequestHead, Status, parse_content_range};
 use penstock_runtime::clock;
 
-use crate::ask::{self, Client};
+use crate::backend_request::{self, ClientRequest};
+use crate::coalesced_fetch::{FetchOutcome, JoinOutcome};
 use crate::fetch::Fetch;
-use crate::flight::{Joined, Outcome};
-use crate::handler::Shared;
-use crate::store::{Held, HitBody, Key, Meta, Sliced, Store};
+use crate::handler::SharedCache;
+use crate::store::{HitBody, MemoryBody, ObjectKey, ObjectMeta, SliceSet, Store};
 
 /// Bytes of a slice: what a back end sends in one go without a client noticing that it began earlier than asked,
 /// and what goes to a disk in one write.
@@ -37,14 +37,14 @@ const READ_BYTES: u64 = 128 * 1024;
 
 /// One slice to be fetched.
 #[derive(Debug)]
-pub(crate) struct Slice {
+pub(crate) struct SliceFetch {
     /// Which, counted from 0.
     pub(crate) number: u64,
     /// The index of the content that it must be of; none: of whatever is current.
-    pub(crate) of: Option<Arc<Meta>>,
+    pub(crate) index: Option<Arc<ObjectMeta>>,
 }
 
-impl Slice {
+impl SliceFetch {
     /// What is asked for. The last slice ends with the content.
     pub(crate) fn span(&self) -> ByteRange {
         ByteRange {
@@ -55,8 +55,8 @@ impl Slice {
 
     /// What tells its flight from others for the same key. Whether what is stored is still current is asked once,
     /// whichever slice is wanted.
-    pub(crate) fn guess(&self, head: &RequestHead, base: Option<&Meta>) -> Vec<u8> {
-        let index = base.or(self.of.as_deref());
+    pub(crate) fn variant_hint(&self, head: &RequestHead, base: Option<&ObjectMeta>) -> Vec<u8> {
+        let index = base.or(self.index.as_deref());
         let names = index.map_or(&[] as &[String], |index| &index.vary_names);
         let mut guess = variant_key(head, names);
         guess.extend_from_slice(b"\0slice ");
@@ -68,17 +68,17 @@ impl Slice {
 }
 
 /// The key of a slice of the content with that index under `key`. Purges by URL know it as well.
-pub(crate) fn key_of(key: &Key, sliced: Sliced, number: u64) -> Key {
+pub(crate) fn slice_key(key: &ObjectKey, sliced: SliceSet, number: u64) -> ObjectKey {
     let mut text = key.text.to_vec();
     text.extend_from_slice(format!("\0slice {:032x} {number}", sliced.id).as_bytes());
-    Key::new(&text)
+    ObjectKey::new(&text)
 }
 
 /// Under which a content is remembered as not to be had in slices.
-pub(crate) fn mark_of(key: &Key) -> Key {
+pub(crate) fn slicing_key(key: &ObjectKey) -> ObjectKey {
     let mut text = key.text.to_vec();
     text.extend_from_slice(b"\0slices");
-    Key::new(&text)
+    ObjectKey::new(&text)
 }
 
 /// The strong validator of a response (RFC 9110 §8.8.3): what slices are put together by.
@@ -89,7 +89,7 @@ pub(crate) fn strong_tag(fields: &FieldBlock) -> Option<&[u8]> {
 
 /// The part that a response has and the length of the whole, if it is a part, and the one that was asked for as
 /// far as the content goes.
-pub(crate) fn told(response: &Response, asked: ByteRange) -> Option<(ByteRange, u64)> {
+pub(crate) fn returned_part(response: &Response, asked: ByteRange) -> Option<(ByteRange, u64)> {
     if response.status != Status::PARTIAL_CONTENT {
         return None;
     }
@@ -102,39 +102,39 @@ pub(crate) fn told(response: &Response, asked: ByteRange) -> Option<(ByteRange, 
 
 /// Where the slices of one content come from: the store, or the back end.
 #[derive(Debug)]
-pub(crate) struct Slices {
-    pub(crate) shared: Arc<Shared>,
+pub(crate) struct SlicedContent {
+    pub(crate) shared: Arc<SharedCache>,
     pub(crate) store: Arc<Store>,
-    pub(crate) key: Key,
-    pub(crate) client: Client,
+    pub(crate) key: ObjectKey,
+    pub(crate) client: ClientRequest,
     /// What belongs together.
-    pub(crate) index: Arc<Meta>,
-    pub(crate) sliced: Sliced,
+    pub(crate) index: Arc<ObjectMeta>,
+    pub(crate) slice_set: SliceSet,
 }
 
 /// Some bytes of the content, from where a reader is up to `end`.
-pub(crate) struct Opened {
-    source: Source,
+pub(crate) struct OpenedPart {
+    source: PartSource,
     end: u64,
     /// They were stored before.
     pub(crate) is_hit: bool,
 }
 
-enum Source {
+enum PartSource {
     Bytes(Bytes),
     File(FileBody),
     Stream(Box<dyn BodyStream>),
 }
 
-impl Slices {
+impl SlicedContent {
     /// What is there at `at`, at most up to `end`, wherever it has to come from.
     ///
     /// # Errors
     /// The back end's, when it has to be asked; [`FaultKind::BackendBroken`] when it has another content by now.
-    async fn open(&self, at: u64, end: u64) -> Result<Opened, Fault> {
+    async fn open_at(&self, at: u64, end: u64) -> Result<OpenedPart, Fault> {
         match self.open_slice(at, end).await? {
             Some(opened) => Ok(opened),
-            None => self.straight(at, end).await,
+            None => self.fetch_directly(at, end).await,
         }
     }
 
@@ -143,12 +143,12 @@ impl Slices {
     ///
     /// # Errors
     /// The back end's, when it has to be asked.
-    pub(crate) async fn open_slice(&self, at: u64, end: u64) -> Result<Option<Opened>, Fault> {
+    pub(crate) async fn open_slice(&self, at: u64, end: u64) -> Result<Option<OpenedPart>, Fault> {
         let number = at / SLICE_BYTES;
         let slice_end = (number + 1).saturating_mul(SLICE_BYTES).min(end);
         let len = slice_end.saturating_sub(at);
-        let key = key_of(&self.key, self.sliced, number);
-        let opened = |source, is_hit| Opened {
+        let key = slice_key(&self.key, self.slice_set, number);
+        let opened = |source, is_hit| OpenedPart {
             source,
             end: slice_end,
             is_hit,
@@ -159,61 +159,61 @@ impl Slices {
             let Some(hit) = self.store.find(&key, &mut |_| true) else {
                 break;
             };
-            let is_growing = matches!(hit.body, HitBody::Growing(_));
+            let is_growing = matches!(hit.body, HitBody::Partial(_));
             if !is_growing && hit.meta.length < skip + len {
                 break;
             }
             let found = match hit.body {
-                HitBody::Memory(Held::Bytes(bytes)) => {
-                    slice_of(&bytes, skip, len).map(Source::Bytes)
+                HitBody::Memory(MemoryBody::Bytes(bytes)) => {
+                    subslice(&bytes, skip, len).map(PartSource::Bytes)
                 }
-                HitBody::Memory(Held::Pages(body)) => Some(part_of(body, skip, len)),
+                HitBody::Memory(MemoryBody::Arena(body)) => Some(file_part(body, skip, len)),
                 HitBody::Disk(object) => {
                     let body = object.open().await.ok();
-                    body.map(|body| part_of(body, skip, len))
+                    body.map(|body| file_part(body, skip, len))
                 }
-                HitBody::Growing(growing) => {
-                    let reader = growing.reader_of(skip, Some(len));
-                    reader.map(|reader| Source::Stream(Box::new(reader)))
+                HitBody::Partial(growing) => {
+                    let reader = growing.reader_from(skip, Some(len));
+                    reader.map(|reader| PartSource::Stream(Box::new(reader)))
                 }
             };
             if let Some(source) = found {
                 return Ok(Some(opened(source, !is_growing)));
             }
         }
-        let fetched = self.fetched(number, &key, skip, len).await?;
+        let fetched = self.fetch_slice(number, &key, skip, len).await?;
         Ok(fetched.map(|source| opened(source, false)))
     }
 
     /// The slice as it comes in, for this reader or for another one that asked first. None if it is not stored.
-    async fn fetched(
+    async fn fetch_slice(
         &self,
         number: u64,
-        key: &Key,
+        key: &ObjectKey,
         skip: u64,
         len: u64,
-    ) -> Result<Option<Source>, Fault> {
-        let is_index = |meta: &Meta| meta.sliced == Some(self.sliced);
+    ) -> Result<Option<PartSource>, Fault> {
+        let is_index = |meta: &ObjectMeta| meta.slice_set == Some(self.slice_set);
         let index = self.store.find(&self.key, &mut |meta| is_index(meta));
         if index.is_none() {
             // Without its index nobody would find it.
             return Ok(None);
         }
-        let slice = Slice {
+        let slice = SliceFetch {
             number,
-            of: Some(Arc::clone(&self.index)),
+            index: Some(Arc::clone(&self.index)),
         };
-        let flights = &self.shared.flights;
-        let guess = slice.guess(&self.client.head, None);
+        let flights = &self.shared.fetches;
+        let guess = slice.variant_hint(&self.client.head, None);
         let (ticket, leads) = match flights.join(&self.key, guess, None) {
-            Joined::Waits(ticket) => (ticket, false),
-            Joined::Leads(ticket, landing) => {
+            JoinOutcome::Waiter(ticket) => (ticket, false),
+            JoinOutcome::Leader(ticket, landing) => {
                 let fetch = Fetch {
                     shared: Arc::clone(&self.shared),
                     store: Arc::clone(&self.store),
                     key: self.key.clone(),
-                    client: self.client.anew(),
-                    base: None,
+                    client: self.client.with_current_time(),
+                    stale_hit: None,
                     slice: Some(slice),
                 };
                 fetch.start(landing);
@@ -221,53 +221,56 @@ impl Slices {
             }
         };
         let outcome = match leads {
-            true => Some(ticket.outcome().await),
+            true => Some(ticket.wait().await),
             false => {
                 let deadline = clock::now() + self.shared.rules.lock_timeout;
-                clock::timeout_at(deadline, ticket.outcome()).await
+                clock::timeout_at(deadline, ticket.wait()).await
             }
         };
         Ok(match outcome {
-            Some(Outcome::Stored { growing, .. }) if growing.meta().key == key.text => {
-                let reader = growing.reader_of(skip, Some(len));
-                reader.map(|reader| Source::Stream(Box::new(reader) as _))
+            Some(FetchOutcome::Stored {
+                partial: growing, ..
+            }) if growing.meta().key == key.text => {
+                let reader = growing.reader_from(skip, Some(len));
+                reader.map(|reader| PartSource::Stream(Box::new(reader) as _))
             }
             // What was wrong with another client's request is not wrong with this one.
-            Some(Outcome::Failed(kind, _)) if !leads && kind.side() == Side::Client => None,
-            Some(Outcome::Failed(kind, cause)) => return Err(Fault::new(kind, cause)),
+            Some(FetchOutcome::Failed(kind, _)) if !leads && kind.side() == Side::Client => None,
+            Some(FetchOutcome::Failed(kind, cause)) => return Err(Fault::new(kind, cause)),
             _ => None,
         })
     }
 
     /// All that is wanted, from the back end for this reader alone: its store does not take it.
-    async fn straight(&self, at: u64, end: u64) -> Result<Opened, Fault> {
+    async fn fetch_directly(&self, at: u64, end: u64) -> Result<OpenedPart, Fault> {
         let span = ByteRange {
             start: at,
             len: end.saturating_sub(at),
         };
-        let client = self.client.anew();
+        let client = self.client.with_current_time();
         let none = RevalidationFields::default();
-        let question = ask::question(&self.shared.rules, &client, none, Some(span))?;
-        let answered = match self.shared.inner.handle(question) {
+        let question =
+            backend_request::build_request(&self.shared.rules, &client, none, Some(span))?;
+        let answered = match self.shared.backend.handle(question) {
             Handling::Now(answered) => answered?,
             Handling::Later(work) => work.await?,
         };
         let Reply::Response(response) = answered else {
-            return Err(changed());
+            return Err(content_changed());
         };
         let is_same = strong_tag(&response.fields) == strong_tag(&self.index.fields);
-        if told(&response, span) != Some((span, self.sliced.total)) || !is_same {
-            return Err(changed());
+        if returned_part(&response, span) != Some((span, self.slice_set.total_length)) || !is_same {
+            return Err(content_changed());
         }
         let source = match response.body {
-            Body::Bytes(bytes) => Source::Bytes(bytes),
-            Body::Stream(stream) => Source::Stream(stream),
-            Body::File(file) => Source::File(file),
+            Body::Bytes(bytes) => PartSource::Bytes(bytes),
+            Body::Stream(stream) => PartSource::Stream(stream),
+            Body::File(file) => PartSource::File(file),
             Body::Empty | Body::Omitted(_) | Body::Takeover(_) | Body::Hold(_) => {
-                return Err(changed());
+                return Err(content_changed());
             }
         };
-        Ok(Opened {
+        Ok(OpenedPart {
             source,
             end,
             is_hit: false,
@@ -275,72 +278,72 @@ impl Slices {
     }
 }
 
-fn changed() -> Fault {
+fn content_changed() -> Fault {
     let cause = "the back end has another content than the one that is being sent";
     Fault::new(FaultKind::BackendBroken, cause)
 }
 
-fn slice_of(bytes: &Bytes, skip: u64, len: u64) -> Option<Bytes> {
+fn subslice(bytes: &Bytes, skip: u64, len: u64) -> Option<Bytes> {
     let start = usize::try_from(skip).ok()?;
     let end = start.checked_add(usize::try_from(len).ok()?)?;
     (end <= bytes.len()).then(|| bytes.slice(start..end))
 }
 
-fn part_of(body: FileBody, skip: u64, len: u64) -> Source {
-    Source::File(FileBody {
+fn file_part(body: FileBody, skip: u64, len: u64) -> PartSource {
+    PartSource::File(FileBody {
         start: body.start + skip,
         len,
         file: body.file,
     })
 }
 
-type Opening = Pin<Box<dyn Future<Output = Result<Opened, Fault>> + Send>>;
-type Reading = Pin<Box<dyn Future<Output = Option<Bytes>> + Send>>;
+type PendingOpen = Pin<Box<dyn Future<Output = Result<OpenedPart, Fault>> + Send>>;
+type PendingSliceRead = Pin<Box<dyn Future<Output = Option<Bytes>> + Send>>;
 
 /// A part of a content, slice by slice.
 pub(crate) struct SliceReader {
-    slices: Arc<Slices>,
+    slices: Arc<SlicedContent>,
     /// The next byte.
-    at: u64,
+    position: u64,
     /// The first that is not wanted.
     end: u64,
     length: u64,
-    opened: Option<Opened>,
-    opening: Option<Opening>,
-    reading: Option<Reading>,
+    opened: Option<OpenedPart>,
+    pending_open: Option<PendingOpen>,
+    pending_read: Option<PendingSliceRead>,
     /// A store failed this reader: the rest comes from the back end.
-    is_straight: bool,
+    is_direct: bool,
 }
 
 impl SliceReader {
     /// The part `span` of the content, which begins with what was `opened` at its start.
-    pub(crate) fn new(slices: Arc<Slices>, span: ByteRange, opened: Opened) -> Self {
+    pub(crate) fn new(slices: Arc<SlicedContent>, span: ByteRange, opened: OpenedPart) -> Self {
         Self {
             slices,
-            at: span.start,
+            position: span.start,
             end: span.start + span.len,
             length: span.len,
             opened: Some(opened),
-            opening: None,
-            reading: None,
-            is_straight: false,
+            pending_open: None,
+            pending_read: None,
+            is_direct: false,
         }
     }
 
-    fn open(&self) -> Opening {
-        let (slices, at, end) = (Arc::clone(&self.slices), self.at, self.end);
-        match self.is_straight {
-            true => Box::pin(async move { slices.straight(at, end).await }),
-            false => Box::pin(async move { slices.open(at, end).await }),
+    fn begin_open(&self) -> PendingOpen {
+        let (slices, at, end) = (Arc::clone(&self.slices), self.position, self.end);
+        match self.is_direct {
+            true => Box::pin(async move { slices.fetch_directly(at, end).await }),
+            false => Box::pin(async move { slices.open_at(at, end).await }),
         }
     }
 
     /// Bytes that came: no more than are wanted of this source.
-    fn took(&mut self, mut bytes: Bytes, end: u64) -> Bytes {
-        let left = usize::try_from(end.saturating_sub(self.at)).unwrap_or(usize::MAX);
+    fn advance(&mut self, mut bytes: Bytes, end: u64) -> Bytes {
+        let left = usize::try_from(end.saturating_sub(self.position)).unwrap_or(usize::MAX);
         bytes.truncate(left);
-        self.at += bytes.len() as u64;
-        if self.at >= end {
+        self.position += bytes.len() as u64;
+        if self.position >= end {
             self.opened = None;
         }
         bytes
@@ -350,33 +353,33 @@ impl SliceReader {
 impl BodyStream for SliceReader {
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Fault>>> {
         loop {
-            if let Some(reading) = &mut self.reading {
+            if let Some(reading) = &mut self.pending_read {
                 let read = std::task::ready!(reading.as_mut().poll(cx));
-                self.reading = None;
+                self.pending_read = None;
                 if let (Some(bytes), Some(opened)) = (read, &mut self.opened) {
-                    if let Source::File(file) = &mut opened.source {
+                    if let PartSource::File(file) = &mut opened.source {
                         file.start += bytes.len() as u64;
                         file.len = file.len.saturating_sub(bytes.len() as u64);
                     }
                     let end = opened.end;
-                    return Poll::Ready(Some(Ok(self.took(bytes, end))));
+                    return Poll::Ready(Some(Ok(self.advance(bytes, end))));
                 }
                 // Its disk failed, or somebody made the file shorter.
-                self.is_straight = true;
+                self.is_direct = true;
                 self.opened = None;
             }
-            if self.at >= self.end {
+            if self.position >= self.end {
                 return Poll::Ready(None);
             }
             let Some(opened) = &mut self.opened else {
-                if self.opening.is_none() {
-                    self.opening = Some(self.open());
+                if self.pending_open.is_none() {
+                    self.pending_open = Some(self.begin_open());
                 }
-                let Some(opening) = &mut self.opening else {
+                let Some(opening) = &mut self.pending_open else {
                     continue;
                 };
                 let ready = std::task::ready!(opening.as_mut().poll(cx));
-                self.opening = None;
+                self.pending_open = None;
                 match ready {
                     Ok(opened) => self.opened = Some(opened),
                     Err(fault) => return Poll::Ready(Some(Err(fault))),
@@ -385,25 +388,25 @@ impl BodyStream for SliceReader {
             };
             let end = opened.end;
             match &mut opened.source {
-                Source::Bytes(bytes) => {
+                PartSource::Bytes(bytes) => {
                     let bytes = std::mem::take(bytes);
                     if bytes.is_empty() {
-                        return Poll::Ready(Some(Err(short())));
+                        return Poll::Ready(Some(Err(slice_too_short())));
                     }
-                    return Poll::Ready(Some(Ok(self.took(bytes, end))));
+                    return Poll::Ready(Some(Ok(self.advance(bytes, end))));
                 }
-                Source::Stream(stream) => {
+                PartSource::Stream(stream) => {
                     let next = std::task::ready!(stream.poll_chunk(cx));
                     return Poll::Ready(Some(match next {
-                        Some(Ok(bytes)) => Ok(self.took(bytes, end)),
+                        Some(Ok(bytes)) => Ok(self.advance(bytes, end)),
                         Some(Err(fault)) => Err(fault),
-                        None => Err(short()),
+                        None => Err(slice_too_short()),
                     }));
                 }
-                Source::File(body) => {
+                PartSource::File(body) => {
                     let (file, start) = (Arc::clone(&body.file), body.start);
                     let len = body.len.min(READ_BYTES);
-                    self.reading = Some(Box::pin(async move {
+                    self.pending_read = Some(Box::pin(async move {
                         let read = file.read(start, len).await.ok();
                         read.filter(|bytes| !bytes.is_empty())
                     }));
@@ -417,7 +420,7 @@ impl BodyStream for SliceReader {
     }
 }
 
-fn short() -> Fault {
+fn slice_too_short() -> Fault {
     let cause = "a slice of the content ended too early";
     Fault::new(FaultKind::BackendBroken, cause)
 }

@@ -16,26 +16,26 @@
 //! purged is not found again, wherever it was; a disk that is out is waited for by nobody; bytes on
 //! the disk, temporary files included, and in memory stay within their bounds.
 
+mod cache_dir;
 mod disk;
-mod entering;
-mod fifo;
-mod file;
-mod filler;
-mod folder;
 mod format;
+mod frequency_sketch;
 pub(crate) mod fuzzing;
-mod growing;
-mod held;
-mod keeper;
+mod index_updates;
 mod key;
-mod object;
-mod purging;
-mod recent;
-mod shelf;
-mod sketch;
+mod maintenance;
+mod memory_body;
+mod object_file;
+mod object_writer;
+mod partial_object;
+mod purge_rules;
+mod recent_purges;
+mod s3_fifo;
+mod snapshot;
+mod store_set;
+mod stored_object;
 mod tier;
-mod usage;
-mod verifying;
+mod verification;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -46,33 +46,33 @@ use penstock_runtime::blocking::Pool;
 use penstock_runtime::disk::Arena;
 use penstock_runtime::{DiskFile, loops};
 
-use disk::{DYING_MAX, Disk, DiskItem};
-use entering::memory_item;
-use file::ObjectFile;
-use purging::Remembered;
-use sketch::Sketch;
-use tier::{Item, Tier};
+use disk::{Disk, DiskItem, MAX_DISCARDED_FILES};
+use frequency_sketch::FrequencySketch;
+use index_updates::memory_item;
+use object_file::ObjectFile;
+use purge_rules::PendingPurges;
+use tier::{IndexedObject, Tier};
 
-pub(crate) use filler::Filler;
-pub(crate) use growing::Growing;
-pub(crate) use held::Held;
-pub(crate) use key::{Key, LIFETIME_WORDS, Meta, Sliced};
-pub(crate) use object::{DiskObject, Gone, Hit, HitBody};
-pub(crate) use purging::Rule;
-pub(crate) use shelf::Shelf;
-pub use usage::{StoreState, StoreUse};
+pub(crate) use key::{LIFETIME_WORDS, ObjectKey, ObjectMeta, SliceSet};
+pub(crate) use memory_body::MemoryBody;
+pub(crate) use object_writer::ObjectWriter;
+pub(crate) use partial_object::PartialObject;
+pub(crate) use purge_rules::PurgeRule;
+pub use snapshot::{StoreSnapshot, StoreState};
+pub(crate) use store_set::StoreSet;
+pub(crate) use stored_object::{DiskObject, Hit, HitBody, ObjectGone};
 
 /// Objects on their way in at once, at most.
-const GROWING_MAX: u64 = 4096;
+const MAX_PARTIAL_OBJECTS: u64 = 4096;
 
 /// Open files that are kept though nobody reads them.
-const OPEN_MAX: usize = 512;
+const MAX_OPEN_FILES: usize = 512;
 
 /// A small object is read into memory at its second use of those that eviction has not forgotten.
 const HOT_USES: u8 = 2;
 
 /// An object on its way to a disk stays in memory until its end, if it is not larger: one write is enough for it.
-const ONE_WRITE_MAX: u64 = 1 << 20;
+const MAX_SINGLE_WRITE: u64 = 1 << 20;
 
 /// Shards of what is on its way in.
 const SHARDS: usize = 16;
@@ -81,7 +81,7 @@ const SHARDS: usize = 16;
 #[derive(Debug)]
 pub struct Store {
     config: config::Cache,
-    memory: Tier<Held>,
+    memory: Tier<MemoryBody>,
     /// For the larger bodies of memory alone.
     arena: Option<Arena>,
     disk: Option<Arc<Disk>>,
@@ -89,26 +89,26 @@ pub struct Store {
     /// What may block or takes long.
     pool: Pool,
     /// What is on its way in, by the key's hash. Taken before a tier's locks.
-    growing: Box<[Mutex<OnTheWay>]>,
-    growing_count: AtomicU64,
+    partial: Box<[Mutex<PartialObjects>]>,
+    partial_count: AtomicU64,
     /// Bytes of what is on its way in that are in memory.
-    growing_memory: Arc<AtomicU64>,
+    partial_memory: Arc<AtomicU64>,
     /// Open files, oldest first.
-    open: Mutex<VecDeque<(Arc<ObjectFile>, Arc<DiskFile>)>>,
-    verifying: verifying::Verifying,
+    open_files: Mutex<VecDeque<(Arc<ObjectFile>, Arc<DiskFile>)>>,
+    verifications: verification::Verifications,
     /// Purges while the index is not known in full. Taken before a tier's locks.
-    remembered: Mutex<Remembered>,
+    pending_purges: Mutex<PendingPurges>,
     /// The last purges, for what is being fetched.
-    recent: recent::Recent,
-    sketch: Sketch,
-    counts: Counts,
+    recent_purges: recent_purges::RecentPurges,
+    sketch: FrequencySketch,
+    counters: StoreCounters,
 }
 
 /// Objects on their way in, by their keys' hashes.
-type OnTheWay = HashMap<u128, Vec<Arc<Growing>>>;
+type PartialObjects = HashMap<u128, Vec<Arc<PartialObject>>>;
 
 #[derive(Debug, Default)]
-struct Counts {
+struct StoreCounters {
     hits: AtomicU64,
     misses: AtomicU64,
     stored: AtomicU64,
@@ -125,7 +125,10 @@ impl Store {
     pub fn start(config: &config::Cache, pool: Pool) -> Arc<Self> {
         let store = Self::new(config, pool);
         if let Some(disk) = &store.disk {
-            loops::spawn_here(keeper::keep(Arc::downgrade(&store), Arc::clone(disk)));
+            loops::spawn_here(maintenance::run_maintenance(
+                Arc::downgrade(&store),
+                Arc::clone(disk),
+            ));
         }
         store
     }
@@ -150,20 +153,20 @@ impl Store {
             disk,
             is_stopped: AtomicBool::new(false),
             pool,
-            growing: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            growing_count: AtomicU64::new(0),
-            growing_memory: Arc::default(),
-            open: Mutex::default(),
-            verifying: verifying::Verifying::new(),
-            remembered: Mutex::default(),
-            recent: recent::Recent::default(),
-            sketch: Sketch::new(),
-            counts: Counts::default(),
+            partial: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            partial_count: AtomicU64::new(0),
+            partial_memory: Arc::default(),
+            open_files: Mutex::default(),
+            verifications: verification::Verifications::new(),
+            pending_purges: Mutex::default(),
+            recent_purges: recent_purges::RecentPurges::default(),
+            sketch: FrequencySketch::new(),
+            counters: StoreCounters::default(),
         })
     }
 
     /// Leaves the folder: what is stored stays in it, and another store may have it as soon as the operation under
-    /// way has ended (it tries until then). From here on this one is [`StoreState::Out`]. What is being served
+    /// way has ended (it tries until then). From here on this one is [`StoreState::OutOfService`]. What is being served
     /// goes on. Does not wait for a disk.
     pub fn stop(&self) {
         self.is_stopped.store(true, Relaxed);
@@ -187,10 +190,10 @@ impl Store {
     }
 
     /// Counts a request: answered from what was found here, or not.
-    pub(crate) fn count(&self, is_hit: bool) {
+    pub(crate) fn count_lookup(&self, is_hit: bool) {
         let count = match is_hit {
-            true => &self.counts.hits,
-            false => &self.counts.misses,
+            true => &self.counters.hits,
+            false => &self.counters.misses,
         };
         count.fetch_add(1, Relaxed);
     }
@@ -199,21 +202,21 @@ impl Store {
     /// those held. On the loop: no disk is touched. Counts nothing: a request may look more than once.
     pub(crate) fn find(
         self: &Arc<Self>,
-        key: &Key,
-        pick: &mut dyn FnMut(&Meta) -> bool,
+        key: &ObjectKey,
+        pick: &mut dyn FnMut(&ObjectMeta) -> bool,
     ) -> Option<Hit> {
         if !self.is_working() {
             return None;
         }
-        let is_hiding = self.recent.is_hiding();
-        let pick: &mut dyn FnMut(&Meta) -> bool =
-            &mut |meta| !(is_hiding && self.recent.hides(meta)) && pick(meta);
-        if self.growing_count.load(Relaxed) > 0
-            && let Some(growing) = self.find_growing(key, pick)
+        let is_hiding = self.recent_purges.is_filtering();
+        let pick: &mut dyn FnMut(&ObjectMeta) -> bool =
+            &mut |meta| !(is_hiding && self.recent_purges.filters(meta)) && pick(meta);
+        if self.partial_count.load(Relaxed) > 0
+            && let Some(growing) = self.find_partial(key, pick)
         {
             return Some(Hit {
                 meta: Arc::clone(growing.meta()),
-                body: HitBody::Growing(growing),
+                body: HitBody::Partial(growing),
             });
         }
         if let Some(item) = self.memory.find(key, pick) {
@@ -234,62 +237,62 @@ impl Store {
 
     /// Counts a request for `key` that nothing was found for, and gives how many there were lately, this one
     /// included (for `min_uses`; may say more than there were, never less but for what is long ago).
-    pub(crate) fn uses(&self, key: &Key) -> u32 {
+    pub(crate) fn count_request(&self, key: &ObjectKey) -> u32 {
         self.sketch.count(key.hash)
     }
 
     /// Begins an object whose body is still to come; `meta.length` is set at its end. Those who look for the
     /// key find it at once. It takes the place of the same variant when it is complete. None when it would
     /// not be kept: the store is out or busy, or `declared` is more than `object_max`.
-    pub(crate) fn begin(
+    pub(crate) fn begin_object(
         self: &Arc<Self>,
-        key: &Key,
-        meta: Meta,
+        key: &ObjectKey,
+        meta: ObjectMeta,
         declared: Option<u64>,
-    ) -> Option<(Filler, Arc<Growing>)> {
+    ) -> Option<(ObjectWriter, Arc<PartialObject>)> {
         let is_small_enough = declared.is_none_or(|declared| declared <= self.config.object_max);
         if !self.is_working() || !is_small_enough {
             return None;
         }
         if let Some(disk) = &self.disk
-            && disk.work().dying.len() > DYING_MAX
+            && disk.maintenance_queue().discarded.len() > MAX_DISCARDED_FILES
         {
             return None;
         }
         let slot_bytes = format::slot_bytes(format::encode_meta(&meta).len(), declared)?;
-        if self.growing_count.fetch_add(1, Relaxed) >= GROWING_MAX {
-            self.grew();
+        if self.partial_count.fetch_add(1, Relaxed) >= MAX_PARTIAL_OBJECTS {
+            self.count_partial_ended();
             return None;
         }
-        let gauge = Arc::clone(&self.growing_memory);
-        let growing = Growing::new(Arc::new(meta), declared, gauge, self.disk.clone());
+        let gauge = Arc::clone(&self.partial_memory);
+        let growing = PartialObject::new(Arc::new(meta), declared, gauge, self.disk.clone());
         let listed = Arc::clone(&growing);
-        let mut shard = self.growing_shard(key.hash);
+        let mut shard = self.partial_shard(key.hash);
         shard.entry(key.hash).or_default().push(listed);
         drop(shard);
         let store = Arc::clone(self);
-        let filler = Filler::new(store, key.clone(), Arc::clone(&growing), slot_bytes);
+        let filler = ObjectWriter::new(store, key.clone(), Arc::clone(&growing), slot_bytes);
         Some((filler, growing))
     }
 
     /// Replaces what is known of a found object, after a 304; its body stays. Same key and variant. Nothing
     /// happens if the object has gone or been replaced meanwhile. Gives the new meta as it is stored.
-    pub(crate) fn freshen(self: &Arc<Self>, hit: &Hit, meta: Meta) -> Arc<Meta> {
-        let meta = Arc::new(Meta {
+    pub(crate) fn freshen(self: &Arc<Self>, hit: &Hit, meta: ObjectMeta) -> Arc<ObjectMeta> {
+        let meta = Arc::new(ObjectMeta {
             length: hit.meta.length,
             key: Arc::clone(&hit.meta.key),
             ..meta
         });
-        let key = Key::new(&meta.key);
-        let mut is_it = |other: &Meta| std::ptr::eq(other, &raw const *hit.meta);
+        let key = ObjectKey::new(&meta.key);
+        let mut is_it = |other: &ObjectMeta| std::ptr::eq(other, &raw const *hit.meta);
         if let Some(disk) = &self.disk
             && let Some(old) = disk.tier.find(&key, &mut is_it)
         {
             let file = Arc::clone(&old.body);
-            let new = keeper::new_item(file, Arc::clone(&meta), self.config.size_max);
-            if disk.tier.replace(&old, &new) && !disk.rewrite(&new) {
+            let new = maintenance::disk_item(file, Arc::clone(&meta), self.config.size_max);
+            if disk.tier.replace(&old, &new) && !disk.queue_rewrite(&new) {
                 // What cannot be written down must not come back older after a restart.
-                self.forget_item(&new);
+                self.remove_item(&new);
             }
         }
         if let Some(old) = self.memory.find(&key, &mut is_it) {
@@ -301,37 +304,37 @@ impl Store {
 
     /// Takes out all variants of `key`, and keeps those on their way in from being kept. Gives how many objects
     /// there were.
-    pub(crate) fn forget(&self, key: &Key) -> u64 {
-        self.remember(|| Rule::Key(Arc::clone(&key.text)));
+    pub(crate) fn remove_key(&self, key: &ObjectKey) -> u64 {
+        self.add_pending_purge(|| PurgeRule::Key(Arc::clone(&key.text)));
         let growing: Vec<_> = {
-            let mut shard = self.growing_shard(key.hash);
+            let mut shard = self.partial_shard(key.hash);
             let all = shard.get_mut(&key.hash).into_iter();
             all.flat_map(|all| all.extract_if(.., |one| one.meta().key == key.text))
                 .collect()
         };
         for growing in growing {
-            growing.doom();
+            growing.discard();
         }
         let on_disk = self.disk.iter();
         let on_disk: Vec<_> = on_disk.flat_map(|disk| disk.tier.remove_key(key)).collect();
         let in_memory = self.memory.remove_key(key);
         if let Some(disk) = &self.disk
-            && (!on_disk.is_empty() || disk.health() != disk::Health::Working)
+            && (!on_disk.is_empty() || disk.health() != disk::DiskHealth::Working)
         {
-            disk.note_purge(&Rule::Key(Arc::clone(&key.text)));
+            disk.queue_purge_note(&PurgeRule::Key(Arc::clone(&key.text)));
         }
-        self.bury(on_disk, &in_memory)
+        self.discard_files(on_disk, &in_memory)
     }
 
     /// Takes out one found object.
-    pub(crate) fn forget_hit(&self, hit: &Hit) {
-        let key = Key::new(&hit.meta.key);
-        let mut is_it = |other: &Meta| std::ptr::eq(other, &raw const *hit.meta);
+    pub(crate) fn remove_hit(&self, hit: &Hit) {
+        let key = ObjectKey::new(&hit.meta.key);
+        let mut is_it = |other: &ObjectMeta| std::ptr::eq(other, &raw const *hit.meta);
         if let Some(disk) = &self.disk
             && let Some(item) = disk.tier.find(&key, &mut is_it)
             && disk.tier.remove(&item)
         {
-            disk.bury([item]);
+            disk.discard([item]);
         }
         if let Some(item) = self.memory.find(&key, &mut is_it) {
             self.memory.remove(&item);
@@ -339,31 +342,40 @@ impl Store {
     }
 
     /// Removes the files of objects that were taken out, and counts them.
-    fn bury(&self, on_disk: Vec<Arc<DiskItem>>, in_memory: &[Arc<Item<Held>>]) -> u64 {
+    fn discard_files(
+        &self,
+        on_disk: Vec<Arc<DiskItem>>,
+        in_memory: &[Arc<IndexedObject<MemoryBody>>],
+    ) -> u64 {
         // An object that is in both tiers has one meta.
         let metas: std::collections::HashSet<_> =
             on_disk.iter().map(|item| Arc::as_ptr(&item.meta)).collect();
-        let is_alone = |item: &&Arc<Item<Held>>| !metas.contains(&Arc::as_ptr(&item.meta));
+        let is_alone =
+            |item: &&Arc<IndexedObject<MemoryBody>>| !metas.contains(&Arc::as_ptr(&item.meta));
         let count = on_disk.len() + in_memory.iter().filter(is_alone).count();
         if let Some(disk) = &self.disk {
-            disk.bury(on_disk);
+            disk.discard(on_disk);
         }
         count as u64
     }
 
-    fn find_growing(&self, key: &Key, pick: &mut dyn FnMut(&Meta) -> bool) -> Option<Arc<Growing>> {
-        let shard = self.growing_shard(key.hash);
+    fn find_partial(
+        &self,
+        key: &ObjectKey,
+        pick: &mut dyn FnMut(&ObjectMeta) -> bool,
+    ) -> Option<Arc<PartialObject>> {
+        let shard = self.partial_shard(key.hash);
         let all = shard.get(&key.hash)?.iter().rev();
-        let mut all = all.filter(|one| one.meta().key == key.text && one.is_offered());
+        let mut all = all.filter(|one| one.meta().key == key.text && one.is_findable());
         all.find(|one| pick(one.meta())).cloned()
     }
 
-    fn growing_shard(&self, hash: u128) -> MutexGuard<'_, OnTheWay> {
-        let shard = &self.growing[hash as usize % SHARDS];
+    fn partial_shard(&self, hash: u128) -> MutexGuard<'_, PartialObjects> {
+        let shard = &self.partial[hash as usize % SHARDS];
         shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn memory_max(&self) -> u64 {
+    fn max_memory(&self) -> u64 {
         match self.disk {
             Some(_) => self.config.memory,
             None => self.config.size_max,
@@ -371,9 +383,9 @@ impl Store {
     }
 
     /// Bytes of the largest body that is kept in memory.
-    fn memory_object_max(&self) -> u64 {
+    fn max_memory_object(&self) -> u64 {
         match self.disk {
-            Some(_) => (self.config.memory / 16).min(held::BYTES_MAX),
+            Some(_) => (self.config.memory / 16).min(memory_body::MAX_BUFFERED_BODY),
             None => self.config.object_max,
         }
     }

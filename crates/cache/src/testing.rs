@@ -1,6 +1,6 @@
 //! A back end that does as it is told, and requests as edge makes them, for the tests of this crate.
 //!
-//! Used by the tests of `handler`, `ask` and `rules`. A [`Backend`] records every head that it is asked with and
+//! Used by the tests of `handler`, `ask` and `rules`. A [`TestBackend`] records every head that it is asked with and
 //! answers by its script; a [`Gate`] holds answers back until the test opens it. Nothing here waits for a time:
 //! conditions are awaited with a deadline.
 
@@ -91,10 +91,10 @@ pub(crate) fn get(target: &str, lines: &[&str]) -> Request {
 }
 
 /// What a back end does with one request.
-pub(crate) enum Act {
+pub(crate) enum BackendAction {
     Now(Result<Reply, Fault>),
     /// When the gate opens for it.
-    At(Arc<Gate>, Result<Reply, Fault>),
+    Gated(Arc<Gate>, Result<Reply, Fault>),
 }
 
 /// A response with these field lines.
@@ -107,7 +107,7 @@ pub(crate) fn response(status: u16, lines: &[&str], body: Body) -> Response {
     response
 }
 
-pub(crate) fn page(lines: &[&str], body: &str) -> Act {
+pub(crate) fn page(lines: &[&str], body: &str) -> BackendAction {
     answer(
         200,
         lines,
@@ -115,18 +115,20 @@ pub(crate) fn page(lines: &[&str], body: &str) -> Act {
     )
 }
 
-pub(crate) fn answer(status: u16, lines: &[&str], body: Body) -> Act {
-    Act::Now(Ok(response(status, lines, body).into()))
+pub(crate) fn answer(status: u16, lines: &[&str], body: Body) -> BackendAction {
+    BackendAction::Now(Ok(response(status, lines, body).into()))
 }
 
-pub(crate) fn fails(kind: FaultKind) -> Act {
-    Act::Now(Err(Fault::new(kind, "as told")))
+pub(crate) fn fault_of(kind: FaultKind) -> BackendAction {
+    BackendAction::Now(Err(Fault::new(kind, "as told")))
 }
 
-impl Act {
-    pub(crate) fn at(self, gate: &Arc<Gate>) -> Self {
+impl BackendAction {
+    pub(crate) fn gated(self, gate: &Arc<Gate>) -> Self {
         match self {
-            Self::Now(answered) | Self::At(_, answered) => Self::At(Arc::clone(gate), answered),
+            Self::Now(answered) | Self::Gated(_, answered) => {
+                Self::Gated(Arc::clone(gate), answered)
+            }
         }
     }
 }
@@ -169,52 +171,52 @@ impl Gate {
     }
 }
 
-type Script = dyn Fn(usize, &Request) -> Act + Send + Sync;
+type Script = dyn Fn(usize, &Request) -> BackendAction + Send + Sync;
 
 /// The handler behind a cache.
-pub(crate) struct Backend {
+pub(crate) struct TestBackend {
     script: Box<Script>,
-    asked: Mutex<Vec<RequestHead>>,
+    received: Mutex<Vec<RequestHead>>,
 }
 
-impl fmt::Debug for Backend {
+impl fmt::Debug for TestBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Backend")
     }
 }
 
-impl Backend {
+impl TestBackend {
     /// One that acts by `script`, which gets the number of the request, from 0.
     pub(crate) fn new(
-        script: impl Fn(usize, &Request) -> Act + Send + Sync + 'static,
+        script: impl Fn(usize, &Request) -> BackendAction + Send + Sync + 'static,
     ) -> Arc<Self> {
         Arc::new(Self {
             script: Box::new(script),
-            asked: Mutex::default(),
+            received: Mutex::default(),
         })
     }
 
     /// How often it was asked.
     pub(crate) fn count(&self) -> usize {
-        self.asked.lock().unwrap().len()
+        self.received.lock().unwrap().len()
     }
 
     /// The head that it was asked with.
-    pub(crate) fn asked(&self, number: usize) -> RequestHead {
-        self.asked.lock().unwrap()[number].clone()
+    pub(crate) fn received(&self, number: usize) -> RequestHead {
+        self.received.lock().unwrap()[number].clone()
     }
 }
 
-impl Handler for Backend {
+impl Handler for TestBackend {
     fn handle(&self, request: Request) -> Handling {
         let number = {
-            let mut asked = self.asked.lock().unwrap();
+            let mut asked = self.received.lock().unwrap();
             asked.push(RequestHead::clone(&request.head));
             asked.len() - 1
         };
         match (self.script)(number, &request) {
-            Act::Now(answered) => Handling::Now(answered),
-            Act::At(gate, answered) => Handling::Later(Box::pin(async move {
+            BackendAction::Now(answered) => Handling::Now(answered),
+            BackendAction::Gated(gate, answered) => Handling::Later(Box::pin(async move {
                 gate.pass().await;
                 answered
             })),
@@ -223,15 +225,15 @@ impl Handler for Backend {
 }
 
 /// A body in pieces, perhaps held back before one of them, perhaps cut.
-pub(crate) struct Pieces {
-    pub(crate) pieces: VecDeque<Result<Bytes, Fault>>,
+pub(crate) struct ChunkedBody {
+    pub(crate) chunks: VecDeque<Result<Bytes, Fault>>,
     pub(crate) length: Option<u64>,
     pub(crate) gate: Option<Arc<Gate>>,
     pub(crate) trailers: Option<FieldBlock>,
     waits: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
-impl Pieces {
+impl ChunkedBody {
     /// These pieces; after the first, the gate.
     pub(crate) fn body(pieces: &[&str], length: Option<u64>, gate: Option<&Arc<Gate>>) -> Body {
         Body::Stream(Box::new(Self::new(pieces, length, gate)))
@@ -243,7 +245,7 @@ impl Pieces {
             text => Ok(Bytes::copy_from_slice(text.as_bytes())),
         });
         Self {
-            pieces: pieces.collect(),
+            chunks: pieces.collect(),
             length,
             gate: gate.cloned(),
             trailers: None,
@@ -252,13 +254,13 @@ impl Pieces {
     }
 }
 
-impl BodyStream for Pieces {
+impl BodyStream for ChunkedBody {
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Fault>>> {
         if let Some(waits) = &mut self.waits {
             std::task::ready!(waits.as_mut().poll(cx));
             self.waits = None;
         }
-        let piece = self.pieces.pop_front();
+        let piece = self.chunks.pop_front();
         if let Some(gate) = self.gate.take() {
             self.waits = Some(Box::pin(gate.pass()));
         }
@@ -284,7 +286,7 @@ pub(crate) fn memory(name: &str) -> Arc<Store> {
 
 /// A cache with these rules in front of `backend`.
 pub(crate) fn cache_of(
-    backend: &Arc<Backend>,
+    backend: &Arc<TestBackend>,
     store: &Arc<Store>,
     change: impl FnOnce(&mut RouteCache),
 ) -> Arc<Cache> {
@@ -295,7 +297,7 @@ pub(crate) fn cache_of(
 }
 
 /// A cache in memory with every default.
-pub(crate) fn cache(backend: &Arc<Backend>) -> Arc<Cache> {
+pub(crate) fn cache(backend: &Arc<TestBackend>) -> Arc<Cache> {
     cache_of(backend, &memory("m"), |_| ())
 }
 
@@ -309,21 +311,21 @@ pub(crate) async fn reply(cache: &Cache, request: Request) -> Result<Reply, Faul
 
 /// A response that was read to its end.
 #[derive(Debug)]
-pub(crate) struct Read {
+pub(crate) struct ReadResponse {
     pub(crate) status: u16,
     pub(crate) fields: FieldBlock,
     pub(crate) body: Result<String, FaultKind>,
     pub(crate) length: Option<u64>,
 }
 
-impl Read {
+impl ReadResponse {
     pub(crate) fn field(&self, name: &str) -> String {
         let value = self.fields.get(name).unwrap_or_default();
         String::from_utf8_lossy(value).into_owned()
     }
 
     /// What the cache said that it did.
-    pub(crate) fn told(&self) -> String {
+    pub(crate) fn cache_status(&self) -> String {
         self.field("cache-status")
     }
 
@@ -332,12 +334,12 @@ impl Read {
     }
 
     pub(crate) fn is_hit(&self) -> bool {
-        self.told().starts_with("Penstock; hit")
+        self.cache_status().starts_with("Penstock; hit")
     }
 }
 
 /// Sends a request and reads its response.
-pub(crate) async fn fetch(cache: &Cache, request: Request) -> Read {
+pub(crate) async fn fetch(cache: &Cache, request: Request) -> ReadResponse {
     match reply(cache, request).await {
         Ok(Reply::Response(response)) => read(*response).await,
         other => panic!("a response, not {other:?}"),
@@ -345,7 +347,7 @@ pub(crate) async fn fetch(cache: &Cache, request: Request) -> Read {
 }
 
 /// Sends a request until what it gets is from the store: what is new may still be on its way there.
-pub(crate) async fn fetch_hit(cache: &Cache, target: &str) -> Read {
+pub(crate) async fn fetch_hit(cache: &Cache, target: &str) -> ReadResponse {
     let mut last = None;
     for _ in 0..10_000 {
         let got = fetch(cache, get(target, &[])).await;
@@ -358,7 +360,7 @@ pub(crate) async fn fetch_hit(cache: &Cache, target: &str) -> Read {
     panic!("never a hit: {last:?}")
 }
 
-pub(crate) async fn read(response: Response) -> Read {
+pub(crate) async fn read(response: Response) -> ReadResponse {
     let length = response.body.length();
     let mut bytes = Vec::new();
     let mut cut = None;
@@ -384,7 +386,7 @@ pub(crate) async fn read(response: Response) -> Read {
         },
         Body::Takeover(_) | Body::Hold(_) => panic!("no takeover was asked for"),
     }
-    Read {
+    ReadResponse {
         status: response.status.code(),
         fields: response.fields,
         body: cut.map_or_else(|| Ok(String::from_utf8(bytes).unwrap()), Err),
@@ -404,9 +406,9 @@ pub(crate) async fn until(what: &str, holds: impl Fn() -> bool) {
 }
 
 /// Tasks that are begun one after the other and awaited together.
-pub(crate) struct Crowd<T>(Vec<TaskHandle<T>>);
+pub(crate) struct TaskSet<T>(Vec<TaskHandle<T>>);
 
-impl<T: Send + 'static> Crowd<T> {
+impl<T: Send + 'static> TaskSet<T> {
     pub(crate) fn new() -> Self {
         Self(Vec::new())
     }
@@ -446,9 +448,9 @@ pub(crate) fn run<F: Future<Output = ()>>(test: F) {
 }
 
 /// Waits until a store has read what its folder holds.
-pub(crate) async fn working(store: &Arc<Store>) {
+pub(crate) async fn wait_until_working(store: &Arc<Store>) {
     until("the store works", || {
-        store.usage().state == StoreState::Working
+        store.snapshot().state == StoreState::Working
     })
     .await;
 }

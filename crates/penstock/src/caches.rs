@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use penstock_cache::{Cache, CacheCounts, Store};
+use penstock_cache::{Cache, CacheCounters, Store};
 use penstock_config::{BlockingPool, Config, Route, Site};
 use penstock_exchange::Handler;
 use penstock_runtime::blocking::Pool;
@@ -48,7 +48,7 @@ pub(crate) struct CachedRoute {
     /// The names of its caches.
     pub(crate) caches: Vec<String>,
     /// What they do for it since it was built.
-    counts: Arc<CacheCounts>,
+    counts: Arc<CacheCounters>,
     /// What those did that were there before the last reload.
     before: CachedRouteCounters,
 }
@@ -60,13 +60,13 @@ impl CachedRoute {
         self.before.plus(&CachedRouteCounters {
             hits: counts.hits.value(),
             stale: counts.stale.value(),
-            validated: counts.validated.value(),
+            validated: counts.revalidated.value(),
             collapsed: counts.collapsed.value(),
             misses: counts.misses.value(),
-            passed: counts.passed.value(),
-            failures: counts.failures.value(),
+            passed: counts.bypassed.value(),
+            failures: counts.fetch_failures.value(),
             stored: counts.stored.value(),
-            body_bytes: counts.bytes.value(),
+            body_bytes: counts.served_bytes.value(),
         })
     }
 
@@ -111,11 +111,11 @@ pub(crate) fn in_front(
         (None, Some(upstream)) => format!("{name} upstream {upstream}"),
         (None, None) => name.clone(),
     };
-    let cache = Cache::within(&scope, inner, rules, stores);
+    let cache = Cache::with_scope(&scope, inner, rules, stores);
     let cached = CachedRoute {
         name,
         caches: rules.stores.clone(),
-        counts: Arc::clone(cache.counts()),
+        counts: Arc::clone(cache.counters()),
         before: CachedRouteCounters::default(),
     };
     Ok((Arc::new(cache), Some(cached)))

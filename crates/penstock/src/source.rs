@@ -274,7 +274,7 @@ fn snapshot(server: &Server) -> Snapshot {
             .map(|upstream| upstreams::status(upstream.snapshot()))
             .collect(),
         caches: (live.rooms.caches.values())
-            .map(|cache| caches::status(cache.usage()))
+            .map(|cache| caches::status(cache.snapshot()))
             .collect(),
         cached_routes: live
             .cached_routes

@@ -10,132 +10,137 @@ use penstock_http::caching::Lifetime;
 use penstock_http::{ByteRange, FieldBlock, Status};
 use penstock_runtime::clock;
 
-use super::{Fetch, Times, is_failure, land_stored, refuse_response, unstorable};
-use crate::flight::{Landing, Lead, Outcome};
-use crate::handler::selects;
-use crate::slices::{self, Slice};
-use crate::store::{Filler, Growing, HitBody, Meta, Sliced};
+use super::{
+    Fetch, FetchTimes, complete_stored, complete_unstored_response, is_server_error,
+    unstorable_reason,
+};
+use crate::coalesced_fetch::{FetchCompletion, FetchOutcome, LeaderResult};
+use crate::handler::selects_variant;
+use crate::slices::{self, SliceFetch};
+use crate::store::{HitBody, ObjectMeta, ObjectWriter, PartialObject, SliceSet};
 
 /// Where the index of a content is.
-enum Index {
+enum SliceIndex {
     /// In the store already.
-    Known(Arc<Meta>),
+    Known(Arc<ObjectMeta>),
     /// On its way there.
-    New(Filler, Arc<Meta>),
+    New(ObjectWriter, Arc<ObjectMeta>),
 }
 
 /// A slice that may be stored.
-struct Storable {
+struct StorableSlice {
     lifetime: Lifetime,
     span: ByteRange,
-    total: u64,
+    total_length: u64,
 }
 
-impl Slice {
+impl SliceFetch {
     /// Stores a slice, or leaves the response to the one who led.
-    pub(super) async fn take(
+    pub(super) async fn store_or_refuse(
         self,
         fetch: Fetch,
         response: Response,
-        times: Times,
+        times: FetchTimes,
         purges: u64,
-        landing: Landing,
+        landing: FetchCompletion,
     ) {
-        let storable = match self.judge(&fetch, &response, times) {
+        let storable = match self.judge_storing(&fetch, &response, times) {
             Ok(storable) => storable,
-            Err(reason) => return self.refuse(&fetch, landing, response, reason),
+            Err(reason) => return self.complete_unstored(&fetch, landing, response, reason),
         };
-        if self.of.is_none() && fetch.has_newer_whole(&response, times) {
+        if self.index.is_none() && fetch.has_newer_whole(&response, times) {
             // It came while this was asked for, and answers better.
-            return landing.land(Outcome::Again, Lead::default());
+            return landing.complete(FetchOutcome::LookAgain, LeaderResult::default());
         }
-        let Some((index, filler, growing)) = self.begin(&fetch, &response, &storable, times) else {
+        let Some((index, filler, growing)) =
+            self.begin_writing(&fetch, &response, &storable, times)
+        else {
             if storable.span.len > fetch.store.config().object_max {
-                let mark = slices::mark_of(&fetch.key);
-                fetch.shared.flights.mark(&mark, clock::now());
+                let mark = slices::slicing_key(&fetch.key);
+                fetch.shared.fetches.mark_uncacheable(&mark, clock::now());
             }
-            return refuse_response(landing, response, "store");
+            return complete_unstored_response(landing, response, "store");
         };
         // Asked behind `begin`, as of a whole response: what is taken out from then on is found on its way in.
         if landing.is_outdated() || (fetch.store).is_purged_since(purges, index.meta()) {
-            return refuse_response(landing, response, "outdated");
+            return complete_unstored_response(landing, response, "outdated");
         }
-        if let Index::New(_, meta) = &index {
-            fetch.replace(meta);
+        if let SliceIndex::New(_, meta) = &index {
+            fetch.evict_replaced(meta);
         }
-        let body = land_stored(landing, response, growing).await;
+        let body = complete_stored(landing, response, growing).await;
         match index {
-            Index::Known(_) => fetch.fill(body, filler).await,
-            Index::New(of_index, _) => {
-                tokio::join!(fetch.fill(body, filler), of_index.finish());
+            SliceIndex::Known(_) => fetch.write_body(body, filler).await,
+            SliceIndex::New(of_index, _) => {
+                tokio::join!(fetch.write_body(body, filler), of_index.finish());
             }
         }
     }
 
     /// Whether it is the slice that was asked for, of the right content, and may be stored.
-    fn judge(
+    fn judge_storing(
         &self,
         fetch: &Fetch,
         response: &Response,
-        times: Times,
-    ) -> Result<Storable, &'static str> {
-        let (span, total) = slices::told(response, self.span()).ok_or("range")?;
+        times: FetchTimes,
+    ) -> Result<StorableSlice, &'static str> {
+        let (span, total) = slices::returned_part(response, self.span()).ok_or("range")?;
         let tag = slices::strong_tag(&response.fields).ok_or("no-strong-etag")?;
-        if let Some(of) = &self.of
-            && !is_of(of, tag, total)
+        if let Some(of) = &self.index
+            && !belongs_to(of, tag, total)
         {
             return Err("changed");
         }
         // What may be stored of a part is what may be stored of the whole (RFC 9111 §3.3).
-        let judged = fetch.judge(Status::OK, &response.fields, times);
+        let judged = fetch.judge_storing(Status::OK, &response.fields, times);
         let lifetime = judged.map_err(|reason| reason.as_str())?;
-        match unstorable(response) {
+        match unstorable_reason(response) {
             Some(reason) => Err(reason),
-            None => Ok(Storable {
+            None => Ok(StorableSlice {
                 lifetime,
                 span,
-                total,
+                total_length: total,
             }),
         }
     }
 
     /// Begins the slice, and its index if that is new.
-    fn begin(
+    fn begin_writing(
         &self,
         fetch: &Fetch,
         response: &Response,
-        storable: &Storable,
-        times: Times,
-    ) -> Option<(Index, Filler, Arc<Growing>)> {
+        storable: &StorableSlice,
+        times: FetchTimes,
+    ) -> Option<(SliceIndex, ObjectWriter, Arc<PartialObject>)> {
         let store = &fetch.store;
-        let index = match &self.of {
-            Some(of) => Index::Known(Arc::clone(of)),
-            None => self.index(fetch, response, storable, times)?,
+        let index = match &self.index {
+            Some(of) => SliceIndex::Known(Arc::clone(of)),
+            None => self.find_or_begin_index(fetch, response, storable, times)?,
         };
         let meta = index.meta();
-        let key = slices::key_of(&fetch.key, meta.sliced?, self.number);
-        let of_slice = Meta {
+        let key = slices::slice_key(&fetch.key, meta.slice_set?, self.number);
+        let of_slice = ObjectMeta {
             key: Arc::clone(&key.text),
             status: Status::PARTIAL_CONTENT,
             fields: FieldBlock::new().freeze(),
             vary_names: Vec::new(),
             variant: Vec::new(),
-            sliced: None,
-            ..Meta::clone(meta)
+            slice_set: None,
+            ..ObjectMeta::clone(meta)
         };
-        let (filler, growing) = store.begin(&key, of_slice, Some(storable.span.len))?;
+        let (filler, growing) = store.begin_object(&key, of_slice, Some(storable.span.len))?;
         Some((index, filler, growing))
     }
 
     /// The index that a first slice brings: what was there is current again if it is about the same content.
-    fn index(
+    fn find_or_begin_index(
         &self,
         fetch: &Fetch,
         response: &Response,
-        storable: &Storable,
-        times: Times,
-    ) -> Option<Index> {
-        let mut meta = fetch.meta(response, &storable.lifetime, times);
+        storable: &StorableSlice,
+        times: FetchTimes,
+    ) -> Option<SliceIndex> {
+        let mut meta = fetch.object_meta(response, &storable.lifetime, times);
         let mut fields = meta.fields.clone();
         // These are about the bytes of the slice.
         for name in ["content-range", "content-digest", "content-md5"] {
@@ -147,34 +152,44 @@ impl Slice {
         meta.fields = fields.freeze();
         meta.status = Status::OK;
         let tag = slices::strong_tag(&response.fields)?;
-        let total = storable.total;
-        if let Some(base) = &fetch.base
+        let total = storable.total_length;
+        if let Some(base) = &fetch.stale_hit
             && base.meta.is_same_variant(&meta)
-            && is_of(&base.meta, tag, total)
-            && !matches!(base.body, HitBody::Growing(_))
+            && belongs_to(&base.meta, tag, total)
+            && !matches!(base.body, HitBody::Partial(_))
         {
-            meta.sliced = base.meta.sliced;
-            return Some(Index::Known(fetch.store.freshen(base, meta)));
+            meta.slice_set = base.meta.slice_set;
+            return Some(SliceIndex::Known(fetch.store.freshen(base, meta)));
         }
         // Who asked for another slice of it at the same time may have brought one.
-        let is_it = |other: &Meta| other.is_same_variant(&meta) && is_of(other, tag, total);
+        let is_it =
+            |other: &ObjectMeta| other.is_same_variant(&meta) && belongs_to(other, tag, total);
         if let Some(hit) = (fetch.store).find(&fetch.key, &mut |other| is_it(other)) {
-            return Some(Index::Known(hit.meta));
+            return Some(SliceIndex::Known(hit.meta));
         }
         let id = parts::random();
-        meta.sliced = Some(Sliced { id, total });
-        let (filler, growing) = fetch.store.begin(&fetch.key, meta, Some(0))?;
-        Some(Index::New(filler, Arc::clone(growing.meta())))
+        meta.slice_set = Some(SliceSet {
+            id,
+            total_length: total,
+        });
+        let (filler, growing) = fetch.store.begin_object(&fetch.key, meta, Some(0))?;
+        Some(SliceIndex::New(filler, Arc::clone(growing.meta())))
     }
 
     /// Leaves the response to the one who led, and remembers what it says about those to come.
-    fn refuse(&self, fetch: &Fetch, landing: Landing, response: Response, reason: &'static str) {
-        let is_out = match &self.of {
+    fn complete_unstored(
+        &self,
+        fetch: &Fetch,
+        landing: FetchCompletion,
+        response: Response,
+        reason: &'static str,
+    ) {
+        let is_out = match &self.index {
             // About the one client whose slice it is, most of what may be said.
             Some(of) => {
-                let told = slices::told(&response, self.span());
+                let told = slices::returned_part(&response, self.span());
                 let tag = slices::strong_tag(&response.fields).unwrap_or_default();
-                let is_same = told.is_some_and(|(_, total)| is_of(of, tag, total));
+                let is_same = told.is_some_and(|(_, total)| belongs_to(of, tag, total));
                 let is_personal = matches!(
                     reason,
                     "set-cookie" | "authorization" | "hub" | "limit-rate"
@@ -183,48 +198,49 @@ impl Slice {
                 is_word && !(is_same && is_personal)
             }
             // A back end that failed says nothing about the resource.
-            None => !is_failure(response.status) && response.status.code() != 429,
+            None => !is_server_error(response.status) && response.status.code() != 429,
         };
         let index = self
-            .of
+            .index
             .as_ref()
-            .or_else(|| fetch.base.as_ref().map(|base| &base.meta));
+            .or_else(|| fetch.stale_hit.as_ref().map(|base| &base.meta));
         if let Some(index) = index.filter(|_| is_out) {
-            let is_it = |meta: &Meta| meta.sliced.is_some() && meta.sliced == index.sliced;
+            let is_it =
+                |meta: &ObjectMeta| meta.slice_set.is_some() && meta.slice_set == index.slice_set;
             if let Some(hit) = fetch.store.find(&fetch.key, &mut |meta| is_it(meta)) {
                 match &hit.body {
-                    HitBody::Growing(growing) => growing.doom(),
-                    HitBody::Memory(_) | HitBody::Disk(_) => fetch.store.forget_hit(&hit),
+                    HitBody::Partial(growing) => growing.discard(),
+                    HitBody::Memory(_) | HitBody::Disk(_) => fetch.store.remove_hit(&hit),
                 }
             }
         }
         let is_of_others =
-            self.of.is_none() && matches!(response.status, Status::OK | Status::PARTIAL_CONTENT);
+            self.index.is_none() && matches!(response.status, Status::OK | Status::PARTIAL_CONTENT);
         if is_of_others {
-            let mark = slices::mark_of(&fetch.key);
-            fetch.shared.flights.mark(&mark, clock::now());
+            let mark = slices::slicing_key(&fetch.key);
+            fetch.shared.fetches.mark_uncacheable(&mark, clock::now());
         }
-        refuse_response(landing, response, reason);
+        complete_unstored_response(landing, response, reason);
     }
 }
 
 impl Fetch {
     /// Whether a whole response is stored that is newer than the question, or of the same content.
-    fn has_newer_whole(&self, response: &Response, times: Times) -> bool {
+    fn has_newer_whole(&self, response: &Response, times: FetchTimes) -> bool {
         let head = &self.client.head;
         let tag = slices::strong_tag(&response.fields);
-        let is_it = |meta: &Meta| {
+        let is_it = |meta: &ObjectMeta| {
             let is_same = slices::strong_tag(&meta.fields) == tag;
-            let is_newer = meta.response_time >= times.request;
-            meta.sliced.is_none() && (is_same || is_newer) && selects(head, meta)
+            let is_newer = meta.response_time >= times.request_time;
+            meta.slice_set.is_none() && (is_same || is_newer) && selects_variant(head, meta)
         };
         let found = self.store.find(&self.key, &mut |meta| is_it(meta));
-        found.is_some_and(|hit| !matches!(hit.body, HitBody::Growing(_)))
+        found.is_some_and(|hit| !matches!(hit.body, HitBody::Partial(_)))
     }
 }
 
-impl Index {
-    fn meta(&self) -> &Arc<Meta> {
+impl SliceIndex {
+    fn meta(&self) -> &Arc<ObjectMeta> {
         match self {
             Self::Known(meta) | Self::New(_, meta) => meta,
         }
@@ -232,7 +248,9 @@ impl Index {
 }
 
 /// Whether a part with this validator, of so many bytes, is of the content with that index.
-fn is_of(index: &Meta, tag: &[u8], total: u64) -> bool {
-    let is_as_long = index.sliced.is_some_and(|sliced| sliced.total == total);
+fn belongs_to(index: &ObjectMeta, tag: &[u8], total: u64) -> bool {
+    let is_as_long = index
+        .slice_set
+        .is_some_and(|sliced| sliced.total_length == total);
     is_as_long && slices::strong_tag(&index.fields) == Some(tag)
 }

@@ -3,13 +3,13 @@
 //! The rest is in `tests/`: one request for many (`collapse`), what is stale (`stale`), parts of a body
 //! (`parts`, `slices`), keys and poisoning (`keys`). The rules themselves are tested in `http`.
 
+mod cache_control_fields;
 mod collapse;
+mod concurrent_changes;
 mod keys;
-mod meanwhile;
 mod parts;
 mod slices;
 mod stale;
-mod words;
 
 use std::sync::Arc;
 
@@ -19,37 +19,37 @@ use penstock_runtime::{clock, loops};
 
 use self::collapse::settle;
 use crate::testing::{
-    Backend, CLIENT, Gate, PROXY, Pieces, answer, cache, cache_of, fails, fetch, fetch_hit, get,
-    head, head_of, memory, page, reply, request_of, run, until,
+    CLIENT, ChunkedBody, Gate, PROXY, TestBackend, answer, cache, cache_of, fault_of, fetch,
+    fetch_hit, get, head, head_of, memory, page, reply, request_of, run, until,
 };
-use crate::{Purge, purge};
+use crate::{PurgeTarget, purge};
 
 const FRESH: &str = "Cache-Control: max-age=1000";
 
 #[test]
-fn what_may_be_stored_is_fetched_once_and_sent_again_with_its_age() {
+fn a_storable_response_is_fetched_once_and_sent_with_its_age() {
     run(async {
-        let backend = Backend::new(|_, _| page(&[FRESH, "Age: 7", "Server: x"], "hello"));
+        let backend = TestBackend::new(|_, _| page(&[FRESH, "Age: 7", "Server: x"], "hello"));
         let cache = cache(&backend);
         let first = fetch(&cache, get("/a", &[])).await;
         assert_eq!((first.status, first.text()), (200, "hello"));
-        let told = first.told();
+        let told = first.cache_status();
         let begins = told.starts_with("Penstock; fwd=uri-miss; fwd-status=200; ttl=99");
         assert!(begins && told.ends_with("; stored"), "{told}");
         let second = fetch_hit(&cache, "/a").await;
         assert_eq!((second.status, second.text()), (200, "hello"));
-        assert!(second.told().starts_with("Penstock; hit; ttl=99"));
+        assert!(second.cache_status().starts_with("Penstock; hit; ttl=99"));
         assert_eq!(second.field("age"), "7");
         assert_eq!(second.field("server"), "x");
         assert_eq!(backend.count(), 1);
-        let counts = cache.counts();
+        let counts = cache.counters();
         assert_eq!((counts.misses.value(), counts.hits.value()), (1, 1));
-        assert_eq!(counts.bytes.value(), 5);
+        assert_eq!(counts.served_bytes.value(), 5);
     });
 }
 
 #[test]
-fn what_is_for_one_client_reaches_nobody_else() {
+fn a_private_response_reaches_only_its_client() {
     run(async {
         for lines in [
             &["Cache-Control: private, max-age=100"] as &[&str],
@@ -62,13 +62,13 @@ fn what_is_for_one_client_reaches_nobody_else() {
         ] {
             let lines = lines.to_vec();
             let told = lines.clone();
-            let backend = Backend::new(move |number, _| page(&told, &number.to_string()));
+            let backend = TestBackend::new(move |number, _| page(&told, &number.to_string()));
             let cache = cache(&backend);
             for number in 0..3 {
                 let got = fetch(&cache, get("/a", &[])).await;
                 assert_eq!(got.text(), number.to_string(), "{lines:?}");
                 assert!(
-                    !got.told().contains("stored;") && !got.is_hit(),
+                    !got.cache_status().contains("stored;") && !got.is_hit(),
                     "{lines:?}"
                 );
             }
@@ -90,18 +90,18 @@ fn errors_and_refusals_are_not_stored_unless_they_say_so() {
             (301, &[FRESH, "Location: /b"], true),
         ] {
             let lines = lines.to_vec();
-            let backend = Backend::new(move |_, _| answer(status, &lines, Body::Empty));
+            let backend = TestBackend::new(move |_, _| answer(status, &lines, Body::Empty));
             let cache = cache(&backend);
-            let told = fetch(&cache, get("/a", &[])).await.told();
+            let told = fetch(&cache, get("/a", &[])).await.cache_status();
             assert_eq!(told.ends_with("; stored"), stored, "{status}: {told}");
         }
     });
 }
 
 #[test]
-fn requests_that_are_not_for_the_cache_go_past_it() {
+fn uncacheable_requests_bypass_the_cache() {
     run(async {
-        let backend = Backend::new(|number, _| page(&[FRESH], &number.to_string()));
+        let backend = TestBackend::new(|number, _| page(&[FRESH], &number.to_string()));
         let cache = cache_of(&backend, &memory("m"), |rules| {
             rules.bypass.headers = vec!["X-Preview".to_owned()];
             rules.bypass.cookies = vec!["wordpress_logged_in*".to_owned()];
@@ -137,10 +137,14 @@ fn requests_that_are_not_for_the_cache_go_past_it() {
             let request = request_of(head_of(method, "/a?x", lines), CLIENT);
             let got = fetch(&cache, request).await;
             assert_eq!(got.text(), before.to_string(), "{method} {lines:?}");
-            assert_eq!(got.told(), format!("Penstock; {why}"), "{method} {lines:?}");
+            assert_eq!(
+                got.cache_status(),
+                format!("Penstock; {why}"),
+                "{method} {lines:?}"
+            );
         }
         let got = fetch(&cache, get("/a", &["Cookie: wordpress=1"])).await;
-        assert!(got.is_hit(), "{}", got.told());
+        assert!(got.is_hit(), "{}", got.cache_status());
     });
 }
 
@@ -149,22 +153,27 @@ fn a_response_to_credentials_is_stored_only_if_it_is_for_all() {
     run(async {
         let credentials = ["Authorization: Basic eDp5"];
         for (line, stored) in [(FRESH, false), ("Cache-Control: public, max-age=100", true)] {
-            let backend = Backend::new(move |number, _| page(&[line], &number.to_string()));
+            let backend = TestBackend::new(move |number, _| page(&[line], &number.to_string()));
             let cache = cache(&backend);
             let got = fetch(&cache, get("/a", &credentials)).await;
-            assert_eq!(got.told().ends_with("; stored"), stored, "{}", got.told());
+            assert_eq!(
+                got.cache_status().ends_with("; stored"),
+                stored,
+                "{}",
+                got.cache_status()
+            );
             // It is not remembered as not stored: the others have their own.
             let other = fetch(&cache, get("/a", &[])).await;
-            assert_eq!(other.is_hit(), stored, "{}", other.told());
+            assert_eq!(other.is_hit(), stored, "{}", other.cache_status());
             assert!(fetch_hit(&cache, "/a").await.is_hit());
         }
     });
 }
 
 #[test]
-fn a_write_that_succeeds_takes_out_what_it_changed() {
+fn a_successful_write_invalidates_its_target() {
     run(async {
-        let backend = Backend::new(|number, request| match request.head.method_str() {
+        let backend = TestBackend::new(|number, request| match request.head.method_str() {
             "GET" => page(&[FRESH], &number.to_string()),
             "DELETE" => answer(500, &[], Body::Empty),
             _ => answer(201, &["Location: http://a.test/b"], Body::Empty),
@@ -186,7 +195,7 @@ fn a_write_that_succeeds_takes_out_what_it_changed() {
 }
 
 #[test]
-fn a_write_takes_out_what_its_location_names_with_mount_and_told_host() {
+fn a_write_invalidates_its_location_with_mount_and_forwarded_host() {
     run(async {
         let told = ["X-Forwarded-Host: shop.test", "X-Forwarded-Proto: https"];
         for (mount, lines, location, target) in [
@@ -217,7 +226,7 @@ fn a_write_takes_out_what_its_location_names_with_mount_and_told_host() {
                 "/items/7",
             ),
         ] {
-            let backend = Backend::new(move |_, request| match request.head.method_str() {
+            let backend = TestBackend::new(move |_, request| match request.head.method_str() {
                 "GET" => page(&[FRESH], "x"),
                 _ => answer(201, &[location], Body::Empty),
             });
@@ -240,12 +249,12 @@ fn a_write_takes_out_what_its_location_names_with_mount_and_told_host() {
 }
 
 #[test]
-fn what_is_under_way_when_a_write_succeeds_is_not_stored() {
+fn a_fetch_under_way_during_a_write_is_not_stored() {
     run(async {
         let gate = Gate::new();
         let held = Arc::clone(&gate);
-        let backend = Backend::new(move |number, request| match request.head.method_str() {
-            "GET" if number == 0 => page(&[FRESH], "old").at(&held),
+        let backend = TestBackend::new(move |number, request| match request.head.method_str() {
+            "GET" if number == 0 => page(&[FRESH], "old").gated(&held),
             "GET" => page(&[FRESH], "new"),
             _ => answer(204, &[], Body::Empty),
         });
@@ -257,38 +266,43 @@ fn what_is_under_way_when_a_write_succeeds_is_not_stored() {
         gate.open();
         let early = early.await.unwrap();
         assert_eq!(early.text(), "old");
-        assert!(early.told().contains("detail=outdated"), "{}", early.told());
+        assert!(
+            early.cache_status().contains("detail=outdated"),
+            "{}",
+            early.cache_status()
+        );
         assert_eq!(fetch(&cache, get("/a", &[])).await.text(), "new");
     });
 }
 
 #[test]
-fn what_was_asked_before_a_purge_is_not_stored_after_it() {
+fn a_fetch_from_before_a_purge_is_not_stored() {
     run(async {
         for (what, is_stored) in [("red", false), ("blue", true)] {
             let gate = Gate::new();
             let held = Arc::clone(&gate);
-            let backend = Backend::new(move |_, _| page(&[FRESH, "Cache-Tag: red"], "x").at(&held));
+            let backend =
+                TestBackend::new(move |_, _| page(&[FRESH, "Cache-Tag: red"], "x").gated(&held));
             let store = memory("m");
             let cache = cache_of(&backend, &store, |_| ());
             let early = Arc::clone(&cache);
             let early =
                 loops::spawn_with_handle(async move { fetch(&early, get("/a", &[])).await });
             until("the first is asked", || gate.waiting() == 1).await;
-            purge(&[store], &Purge::Tag(what.to_owned()));
+            purge(&[store], &PurgeTarget::Tag(what.to_owned()));
             gate.open();
-            let told = early.await.unwrap().told();
+            let told = early.await.unwrap().cache_status();
             assert_eq!(told.ends_with("; stored"), is_stored, "{what}: {told}");
             let next = fetch(&cache, get("/a", &[])).await;
-            assert_eq!(next.is_hit(), is_stored, "{what}: {}", next.told());
+            assert_eq!(next.is_hit(), is_stored, "{what}: {}", next.cache_status());
         }
     });
 }
 
 #[test]
-fn a_write_takes_out_what_differs_in_more_than_its_url() {
+fn a_write_invalidates_all_keys_of_its_url() {
     run(async {
-        let backend = Backend::new(|number, request| match request.head.method_str() {
+        let backend = TestBackend::new(|number, request| match request.head.method_str() {
             "GET" => page(&[FRESH], &number.to_string()),
             _ => answer(204, &[], Body::Empty),
         });
@@ -307,7 +321,7 @@ fn a_write_takes_out_what_differs_in_more_than_its_url() {
 #[test]
 fn head_is_answered_from_get_and_stores_nothing_itself() {
     run(async {
-        let backend = Backend::new(|_, request| match request.head.method_str() {
+        let backend = TestBackend::new(|_, request| match request.head.method_str() {
             "HEAD" => answer(200, &[FRESH], Body::Omitted(Some(5))),
             _ => page(&[FRESH], "hello"),
         });
@@ -319,7 +333,7 @@ fn head_is_answered_from_get_and_stores_nothing_itself() {
         assert_eq!((full.text(), backend.count()), ("hello", 2));
         fetch_hit(&cache, "/a").await;
         let hit = fetch(&cache, asks()).await;
-        assert!(hit.is_hit(), "{}", hit.told());
+        assert!(hit.is_hit(), "{}", hit.cache_status());
         assert_eq!((hit.length, hit.text()), (Some(5), ""));
         let body = "content-type";
         assert_eq!(hit.field(body), full.field(body));
@@ -336,8 +350,9 @@ fn a_body_that_was_cut_is_cut_for_its_client_and_not_stored() {
             (&["ab", "cde"], Some(4)),
         ] {
             let told = pieces.to_vec();
-            let backend =
-                Backend::new(move |_, _| answer(200, &[FRESH], Pieces::body(&told, length, None)));
+            let backend = TestBackend::new(move |_, _| {
+                answer(200, &[FRESH], ChunkedBody::body(&told, length, None))
+            });
             let cache = cache(&backend);
             for number in 1..=2 {
                 let got = fetch(&cache, get("/a", &[])).await;
@@ -351,10 +366,10 @@ fn a_body_that_was_cut_is_cut_for_its_client_and_not_stored() {
 #[test]
 fn trailers_are_dropped_and_never_become_fields() {
     run(async {
-        let backend = Backend::new(|_, _| {
+        let backend = TestBackend::new(|_, _| {
             let mut trailers = FieldBlock::new();
             trailers.push_static("X-Trailer", "1");
-            let mut pieces = Pieces::new(&["ab"], None, None);
+            let mut pieces = ChunkedBody::new(&["ab"], None, None);
             pieces.trailers = Some(trailers);
             answer(200, &[FRESH], Body::Stream(Box::new(pieces)))
         });
@@ -369,16 +384,16 @@ fn trailers_are_dropped_and_never_become_fields() {
 #[test]
 fn a_response_is_stored_at_the_request_that_min_uses_says() {
     run(async {
-        let backend = Backend::new(|number, _| page(&[FRESH], &number.to_string()));
+        let backend = TestBackend::new(|number, _| page(&[FRESH], &number.to_string()));
         let cache = cache_of(&backend, &memory("m"), |rules| rules.min_uses = 3);
         for (number, is_stored) in [("0", false), ("1", false), ("2", true)] {
             let got = fetch(&cache, get("/a", &[])).await;
             assert_eq!(got.text(), number);
             assert_eq!(
-                got.told().ends_with("; stored"),
+                got.cache_status().ends_with("; stored"),
                 is_stored,
                 "{}",
-                got.told()
+                got.cache_status()
             );
         }
         assert_eq!(fetch_hit(&cache, "/a").await.text(), "2");
@@ -386,9 +401,9 @@ fn a_response_is_stored_at_the_request_that_min_uses_says() {
 }
 
 #[test]
-fn only_if_cached_never_asks() {
+fn only_if_cached_never_contacts_the_backend() {
     run(async {
-        let backend = Backend::new(|_, _| page(&[FRESH], "x"));
+        let backend = TestBackend::new(|_, _| page(&[FRESH], "x"));
         let cache = cache(&backend);
         let asks = || get("/a", &["Cache-Control: only-if-cached"]);
         assert_eq!(fetch(&cache, asks()).await.status, 504);
@@ -400,27 +415,31 @@ fn only_if_cached_never_asks() {
 }
 
 #[test]
-fn a_reload_of_the_client_asks_and_stores_what_comes() {
+fn a_reload_fetches_and_stores_anew() {
     run(async {
-        let backend = Backend::new(|number, _| page(&[FRESH], &number.to_string()));
+        let backend = TestBackend::new(|number, _| page(&[FRESH], &number.to_string()));
         let cache = cache(&backend);
         fetch(&cache, get("/a", &[])).await;
         fetch_hit(&cache, "/a").await;
         let got = fetch(&cache, get("/a", &["Cache-Control: no-cache"])).await;
         assert_eq!(got.text(), "1");
-        assert!(got.told().contains("fwd=request"), "{}", got.told());
+        assert!(
+            got.cache_status().contains("fwd=request"),
+            "{}",
+            got.cache_status()
+        );
         assert!(!got.fields.contains("age"), "made for this request");
         assert_eq!(fetch_hit(&cache, "/a").await.text(), "1");
     });
 }
 
 #[test]
-fn what_is_no_response_goes_through() {
+fn redirects_and_passes_are_forwarded() {
     run(async {
-        let backend = Backend::new(|_, request| {
+        let backend = TestBackend::new(|_, request| {
             if request.path() == b"/pass" {
                 let passed = request_of(head("/changed", &[]), CLIENT);
-                return crate::testing::Act::Now(Ok(Reply::Pass(Box::new(passed))));
+                return crate::testing::BackendAction::Now(Ok(Reply::Pass(Box::new(passed))));
             }
             let redirect = InternalRedirect {
                 target: "/file".to_owned(),
@@ -429,7 +448,7 @@ fn what_is_no_response_goes_through() {
                 rate_max: None,
                 timing: Default::default(),
             };
-            crate::testing::Act::Now(Ok(Reply::Redirect(Box::new(redirect))))
+            crate::testing::BackendAction::Now(Ok(Reply::Redirect(Box::new(redirect))))
         });
         let cache = cache(&backend);
         for _ in 0..2 {
@@ -444,7 +463,7 @@ fn what_is_no_response_goes_through() {
                 assert!(request.head.field("range").is_none(), "the back end's own");
                 assert_eq!(backend.count(), 4);
                 assert_eq!(
-                    backend.asked(3).field("range"),
+                    backend.received(3).field("range"),
                     Some(b"bytes=0-1".as_slice())
                 );
             }
@@ -454,24 +473,28 @@ fn what_is_no_response_goes_through() {
 }
 
 #[test]
-fn a_failure_is_the_clients_and_nothing_is_remembered() {
+fn a_failure_goes_to_the_client_and_is_not_cached() {
     run(async {
-        let backend = Backend::new(|number, _| match number {
-            0 => fails(FaultKind::ConnectFailed),
+        let backend = TestBackend::new(|number, _| match number {
+            0 => fault_of(FaultKind::ConnectFailed),
             _ => page(&[FRESH], "x"),
         });
         let cache = cache(&backend);
         let fault = reply(&cache, get("/a", &[])).await.unwrap_err();
         assert_eq!(fault.kind, FaultKind::ConnectFailed);
         let got = fetch(&cache, get("/a", &[])).await;
-        assert!(got.told().ends_with("; stored"), "{}", got.told());
+        assert!(
+            got.cache_status().ends_with("; stored"),
+            "{}",
+            got.cache_status()
+        );
     });
 }
 
 #[test]
-fn what_is_at_hand_is_what_the_handler_gives() {
+fn an_inline_response_equals_the_handlers() {
     run(async {
-        let backend = Backend::new(|_, _| page(&[FRESH, "Content-Type: text/x"], "hello"));
+        let backend = TestBackend::new(|_, _| page(&[FRESH, "Content-Type: text/x"], "hello"));
         let cache = cache_of(&backend, &memory("m"), |rules| {
             rules.bypass.headers = vec!["X-Preview".to_owned()];
             rules.bypass.cookies = vec!["session".to_owned()];
@@ -531,11 +554,11 @@ fn what_is_at_hand_is_what_the_handler_gives() {
 }
 
 #[test]
-fn what_is_large_is_at_hand_by_reference() {
+fn a_large_inline_response_is_sent_by_reference() {
     run(async {
         let text = "0123456789".repeat(10_000);
         let content = text.clone();
-        let backend = Backend::new(move |_, _| page(&[FRESH], &content));
+        let backend = TestBackend::new(move |_, _| page(&[FRESH], &content));
         let cache = cache_of(&backend, &memory("m"), |_| {});
         fetch(&cache, get("/a", &[])).await;
         let given = fetch_hit(&cache, "/a").await;

@@ -9,7 +9,7 @@
 //! queue here is bounded; bytes of a file count until its last descriptor is closed.
 
 mod health;
-mod work;
+mod queue;
 
 use std::collections::HashMap;
 use std::io;
@@ -22,17 +22,17 @@ use penstock_runtime::blocking::{Pool, PoolError};
 use penstock_runtime::clock;
 use tokio::sync::Notify;
 
-use super::file::ObjectFile;
-use super::folder::{Folder, Lease};
-use super::tier::{Item, Tier};
+use super::cache_dir::{CacheDir, DirLock};
+use super::object_file::ObjectFile;
+use super::tier::{IndexedObject, Tier};
 
-pub(crate) use health::Health;
-use health::Reason;
-use work::Work;
-pub(crate) use work::{DYING_MAX, Dying};
+pub(crate) use health::DiskHealth;
+use health::OutageReason;
+use queue::MaintenanceQueue;
+pub(crate) use queue::{DiscardedFile, MAX_DISCARDED_FILES};
 
 /// A stored object on the disk.
-pub(crate) type DiskItem = Item<Arc<ObjectFile>>;
+pub(crate) type DiskItem = IndexedObject<Arc<ObjectFile>>;
 
 /// The disk of a store.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ pub(crate) struct Disk {
     /// Its folder's path.
     pub(crate) path: PathBuf,
     /// The bound of its bytes, by the configuration.
-    pub(crate) size_max: u64,
+    pub(crate) max_size: u64,
     /// Operations that take longer are not waited for.
     pub(crate) stall_timeout: Duration,
     /// What runs its operations.
@@ -50,38 +50,38 @@ pub(crate) struct Disk {
     /// Its objects.
     pub(crate) tier: Tier<Arc<ObjectFile>>,
     /// Wakes the keeper.
-    pub(crate) bell: Notify,
+    pub(crate) wake_maintenance: Notify,
     /// Bytes were freed.
-    pub(crate) room: Notify,
+    pub(crate) space_freed: Notify,
     /// What was done.
-    pub(crate) counts: Counts,
+    pub(crate) counters: DiskCounters,
     health: AtomicU8,
     /// It went out, or the store ended.
-    out: Notify,
+    went_out: Notify,
     /// The bound of its bytes now: less than `size_max` while the file system is full.
-    bound: AtomicU64,
+    current_max_size: AtomicU64,
     /// Each of these is held for a moment only.
-    opened: Mutex<Option<Opened>>,
-    reason: Mutex<Reason>,
-    work: Mutex<Work>,
+    open_dir: Mutex<Option<OpenDir>>,
+    outage_reason: Mutex<OutageReason>,
+    maintenance_queue: Mutex<MaintenanceQueue>,
     /// When each operation that is running began.
-    running: Mutex<HashMap<u64, Instant>>,
+    running_operations: Mutex<HashMap<u64, Instant>>,
     next_operation: AtomicU64,
-    next_number: AtomicU64,
+    next_file_number: AtomicU64,
 }
 
 /// A folder that may be written to.
 #[derive(Debug, Clone)]
-pub(crate) struct Opened {
+pub(crate) struct OpenDir {
     /// The folder.
-    pub(crate) folder: Arc<Folder>,
+    pub(crate) dir: Arc<CacheDir>,
     /// The right to write into it.
-    pub(crate) _lease: Arc<Lease>,
+    pub(crate) _lock: Arc<DirLock>,
 }
 
 /// Counters of a disk.
 #[derive(Debug, Default)]
-pub(crate) struct Counts {
+pub(crate) struct DiskCounters {
     pub(crate) evicted: AtomicU64,
     pub(crate) errors: AtomicU64,
     pub(crate) reads: AtomicU64,
@@ -92,7 +92,7 @@ pub(crate) struct Counts {
 
 /// What an operation does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum OperationKind {
     /// Opening and reading; ahead of others.
     Open,
     /// Reading.
@@ -106,7 +106,7 @@ pub(crate) enum Kind {
 pub(crate) enum DiskError {
     /// The disk is out, or went out meanwhile, or took too long.
     #[error("the disk is not waited for")]
-    Out,
+    OutOfService,
     /// The pool did not take it.
     #[error(transparent)]
     Pool(#[from] PoolError),
@@ -122,51 +122,51 @@ impl Disk {
         Self {
             name: config.name.clone(),
             path,
-            size_max: config.size_max,
+            max_size: config.size_max,
             stall_timeout: config.stall_timeout,
             pool,
             tier: Tier::new(),
-            bell: Notify::new(),
-            room: Notify::new(),
-            counts: Counts::default(),
-            health: AtomicU8::new(Health::Out as u8),
-            out: Notify::new(),
-            bound: AtomicU64::new(config.size_max),
-            opened: Mutex::default(),
-            reason: Mutex::new(Reason::new("its folder is being opened")),
-            work: Mutex::default(),
-            running: Mutex::default(),
+            wake_maintenance: Notify::new(),
+            space_freed: Notify::new(),
+            counters: DiskCounters::default(),
+            health: AtomicU8::new(DiskHealth::OutOfService as u8),
+            went_out: Notify::new(),
+            current_max_size: AtomicU64::new(config.size_max),
+            open_dir: Mutex::default(),
+            outage_reason: Mutex::new(OutageReason::new("its folder is being opened")),
+            maintenance_queue: Mutex::default(),
+            running_operations: Mutex::default(),
             next_operation: AtomicU64::new(0),
             // Files of a former process have lower numbers, as it began earlier and made fewer than one
             // in a nanosecond; recovery raises it above all that it finds, should the clock have been set back.
-            next_number: AtomicU64::new(nanos),
+            next_file_number: AtomicU64::new(nanos),
         }
     }
 
     /// The folder, while it may be written to.
-    pub(crate) fn opened(&self) -> Option<Opened> {
-        lock(&self.opened).clone()
+    pub(crate) fn open_dir(&self) -> Option<OpenDir> {
+        lock(&self.open_dir).clone()
     }
 
     /// A number that no file has or had.
-    pub(crate) fn number(&self) -> u64 {
-        self.next_number.fetch_add(1, Relaxed)
+    pub(crate) fn new_file_number(&self) -> u64 {
+        self.next_file_number.fetch_add(1, Relaxed)
     }
 
     /// No number up to `number` is given any more.
     pub(crate) fn skip_numbers(&self, number: u64) {
         let next = number.saturating_add(1);
-        self.next_number.fetch_max(next, Relaxed);
+        self.next_file_number.fetch_max(next, Relaxed);
     }
 
     /// The bound of its bytes now.
-    pub(crate) fn bound(&self) -> u64 {
-        self.bound.load(Relaxed)
+    pub(crate) fn current_max_size(&self) -> u64 {
+        self.current_max_size.load(Relaxed)
     }
 
     /// Bytes on the disk, as they are counted.
-    pub(crate) fn used(&self) -> u64 {
-        self.opened().map_or(0, |opened| opened.folder.used())
+    pub(crate) fn used_bytes(&self) -> u64 {
+        self.open_dir().map_or(0, |opened| opened.dir.used_bytes())
     }
 
     /// Runs one operation in the pool and waits for it, but not longer than `stall_timeout` and not once
@@ -174,7 +174,11 @@ impl Disk {
     ///
     /// # Errors
     /// See [`DiskError`].
-    pub(crate) async fn run<R, F>(self: &Arc<Self>, kind: Kind, work: F) -> Result<R, DiskError>
+    pub(crate) async fn run<R, F>(
+        self: &Arc<Self>,
+        kind: OperationKind,
+        work: F,
+    ) -> Result<R, DiskError>
     where
         R: Send + 'static,
         F: FnOnce() -> io::Result<R> + Send + 'static,
@@ -183,21 +187,23 @@ impl Disk {
         let this = Arc::clone(self);
         let work = move || {
             // The folder's lock is held for as long as something may be written to it.
-            let opened = this.opened();
+            let opened = this.open_dir();
             let result = work();
             drop(opened);
             result
         };
-        let result = self.unless_out(self.run_anyway(kind, work)).await?;
+        let result = self.unless_out(self.run_unchecked(kind, work)).await?;
         let micros = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
         let (count, time) = match kind {
-            Kind::Write => (&self.counts.writes, &self.counts.write_micros),
-            Kind::Open | Kind::Read => (&self.counts.reads, &self.counts.read_micros),
+            OperationKind::Write => (&self.counters.writes, &self.counters.write_micros),
+            OperationKind::Open | OperationKind::Read => {
+                (&self.counters.reads, &self.counters.read_micros)
+            }
         };
         count.fetch_add(1, Relaxed);
         time.fetch_add(micros, Relaxed);
         if let Err(DiskError::Io(error)) = &result {
-            self.failed(kind, error);
+            self.handle_error(kind, error);
         }
         result
     }
@@ -205,31 +211,31 @@ impl Disk {
     /// Waits for `work`, but not longer than `stall_timeout` and not once the disk is out.
     ///
     /// # Errors
-    /// [`DiskError::Out`].
+    /// [`DiskError::OutOfService`].
     pub(crate) async fn unless_out<R>(
         &self,
         work: impl Future<Output = R>,
     ) -> Result<R, DiskError> {
         // Before the question, so that no going out is missed.
-        let out = self.out.notified();
+        let out = self.went_out.notified();
         if !self.is_working() {
-            return Err(DiskError::Out);
+            return Err(DiskError::OutOfService);
         }
         tokio::select! {
             result = work => Ok(result),
-            () = out => Err(DiskError::Out),
+            () = out => Err(DiskError::OutOfService),
             () = clock::sleep(self.stall_timeout) => {
                 self.check_stall();
-                Err(DiskError::Out)
+                Err(DiskError::OutOfService)
             }
         }
     }
 
     /// As [`Disk::run`], without looking at the disk's health, waiting as long as it takes, without
     /// consequences.
-    pub(crate) async fn run_anyway<R, F>(
+    pub(crate) async fn run_unchecked<R, F>(
         self: &Arc<Self>,
-        kind: Kind,
+        kind: OperationKind,
         work: F,
     ) -> Result<R, DiskError>
     where
@@ -238,12 +244,12 @@ impl Disk {
     {
         let this = Arc::clone(self);
         let tracked = move || {
-            let operation = Running::begin(this);
+            let operation = RunningOperation::begin(this);
             let result = work();
             drop(operation);
             result
         };
-        let result = if kind == Kind::Open {
+        let result = if kind == OperationKind::Open {
             self.pool.run_priority(tracked).await
         } else {
             self.pool.run(tracked).await
@@ -253,10 +259,10 @@ impl Disk {
 
     /// Evicts until the objects' weight is within the bound and, with what is dying already, `bytes` more fit
     /// on the disk.
-    pub(crate) fn make_room(&self, bytes: u64) {
-        let bound = self.bound();
-        let needed = (self.used().saturating_add(bytes)).saturating_sub(bound);
-        let needed = needed.saturating_sub(self.work().dying_bytes);
+    pub(crate) fn evict_for(&self, bytes: u64) {
+        let bound = self.current_max_size();
+        let needed = (self.used_bytes().saturating_add(bytes)).saturating_sub(bound);
+        let needed = needed.saturating_sub(self.maintenance_queue().discarded_bytes);
         let mut freed = 0;
         let mut counted = 0;
         let evicted = self.tier.evict(bound, |out| {
@@ -267,34 +273,36 @@ impl Disk {
             counted = out.len();
             freed >= needed
         });
-        self.counts.evicted.fetch_add(evicted.len() as u64, Relaxed);
-        self.bury(evicted);
+        self.counters
+            .evicted
+            .fetch_add(evicted.len() as u64, Relaxed);
+        self.discard(evicted);
     }
 
     /// Reserves `bytes` in `folder`; evicts and waits for what that frees.
     ///
     /// # Errors
     /// When there is no room in time: what is being served holds it, or the disk is slow.
-    pub(crate) async fn reserve(&self, folder: &Folder, bytes: u64) -> Result<(), DiskError> {
+    pub(crate) async fn reserve(&self, folder: &CacheDir, bytes: u64) -> Result<(), DiskError> {
         let deadline = clock::now() + self.stall_timeout.min(Duration::from_secs(5));
         loop {
-            let freed = self.room.notified();
+            let freed = self.space_freed.notified();
             if !self.is_working() || folder.is_closed() {
-                return Err(DiskError::Out);
+                return Err(DiskError::OutOfService);
             }
-            if folder.reserve(bytes, self.bound()) {
+            if folder.reserve(bytes, self.current_max_size()) {
                 return Ok(());
             }
-            self.make_room(bytes);
+            self.evict_for(bytes);
             if clock::timeout_at(deadline, freed).await.is_none() {
-                return Err(DiskError::Out);
+                return Err(DiskError::OutOfService);
             }
         }
     }
 }
 
-impl Kind {
-    fn doing(self) -> &'static str {
+impl OperationKind {
+    fn error_text(self) -> &'static str {
         match self {
             Self::Open => "cannot open an object",
             Self::Read => "cannot read an object",
@@ -304,22 +312,22 @@ impl Kind {
 }
 
 /// One operation while it is running.
-struct Running {
+struct RunningOperation {
     disk: Arc<Disk>,
     id: u64,
 }
 
-impl Running {
+impl RunningOperation {
     fn begin(disk: Arc<Disk>) -> Self {
         let id = disk.next_operation.fetch_add(1, Relaxed);
-        lock(&disk.running).insert(id, clock::now());
+        lock(&disk.running_operations).insert(id, clock::now());
         Self { disk, id }
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningOperation {
     fn drop(&mut self) {
-        lock(&self.disk.running).remove(&self.id);
+        lock(&self.disk.running_operations).remove(&self.id);
     }
 }
 

@@ -19,20 +19,20 @@ use penstock_exchange::fields::is_internal;
 use penstock_http::{FieldBlock, Status};
 use twox_hash::XxHash3_64;
 
-use super::{LIFETIME_WORDS, Meta, Sliced};
+use super::{LIFETIME_WORDS, ObjectMeta, SliceSet};
 
 /// Bytes of the preamble.
 pub(crate) const PREAMBLE_BYTES: usize = 64;
 
 /// A meta beyond this is not stored: more than the largest head that is read.
-pub(crate) const META_MAX: usize = 1 << 20;
+pub(crate) const MAX_META_BYTES: usize = 1 << 20;
 
 const MAGIC: &[u8; 8] = b"pnstkobj";
 const VERSION: u32 = 1;
-const SLOT_HEAD: usize = 24;
+const SLOT_HEAD_BYTES: usize = 24;
 
 /// Bodies up to this size follow their slots at once: they are copied, and the room counts.
-const PACKED_MAX: u64 = 16 * 1024;
+const MAX_PACKED_BODY: u64 = 16 * 1024;
 
 const PAGE_BYTES: usize = 4096;
 
@@ -62,13 +62,13 @@ pub(crate) enum FormatError {
 
 impl Preamble {
     /// Where the body begins.
-    pub(crate) fn body_at(&self) -> u64 {
-        body_at(self.slot_bytes)
+    pub(crate) fn body_offset(&self) -> u64 {
+        body_offset(self.slot_bytes)
     }
 
     /// Bytes of the whole file.
     pub(crate) fn file_bytes(&self) -> u64 {
-        self.body_at() + self.length
+        self.body_offset() + self.length
     }
 
     /// As it is written.
@@ -90,7 +90,7 @@ impl Preamble {
     /// # Errors
     /// When they are not what [`Preamble::encode`] wrote.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
-        let mut input = Input(bytes);
+        let mut input = ByteReader(bytes);
         if input.take(8)? != MAGIC {
             return Err(FormatError::Damaged);
         }
@@ -104,7 +104,8 @@ impl Preamble {
             hash: u128::from_le_bytes(input.array()?),
         };
         let is_whole = input.u64()? == XxHash3_64::oneshot(&bytes[..48]);
-        let is_sound = preamble.slot_bytes as usize <= 2 * META_MAX && preamble.length < 1 << 62;
+        let is_sound =
+            preamble.slot_bytes as usize <= 2 * MAX_META_BYTES && preamble.length < 1 << 62;
         if is_whole && is_sound {
             Ok(preamble)
         } else {
@@ -114,7 +115,7 @@ impl Preamble {
 }
 
 /// Where the body begins behind slots of that size.
-pub(crate) fn body_at(slot_bytes: u32) -> u64 {
+pub(crate) fn body_offset(slot_bytes: u32) -> u64 {
     PREAMBLE_BYTES as u64 + 2 * u64::from(slot_bytes)
 }
 
@@ -122,13 +123,13 @@ pub(crate) fn body_at(slot_bytes: u32) -> u64 {
 /// that is sent from the page cache begins at a page's start: otherwise it takes a page more, and so one
 /// packet and one wake-up of its receiver more. `declared` is its length, if that is known.
 pub(crate) fn slot_bytes(meta: usize, declared: Option<u64>) -> Option<u32> {
-    let bytes = (SLOT_HEAD + meta + meta / 4 + 128).next_multiple_of(64);
-    let is_small = declared.is_some_and(|length| length <= PACKED_MAX);
+    let bytes = (SLOT_HEAD_BYTES + meta + meta / 4 + 128).next_multiple_of(64);
+    let is_small = declared.is_some_and(|length| length <= MAX_PACKED_BODY);
     let bytes = match is_small {
         true => bytes,
         false => (PREAMBLE_BYTES + 2 * bytes).next_multiple_of(PAGE_BYTES) / 2 - PREAMBLE_BYTES / 2,
     };
-    (meta <= META_MAX).then(|| u32::try_from(bytes).ok())?
+    (meta <= MAX_META_BYTES).then(|| u32::try_from(bytes).ok())?
 }
 
 /// A slot as it is written, filled up to its size; none when the meta is too large for it.
@@ -137,7 +138,7 @@ pub(crate) fn encode_slot(sequence: u64, meta: &[u8], slot_bytes: u32) -> Option
     let mut out = Vec::with_capacity(size);
     out.extend_from_slice(&sequence.to_le_bytes());
     out.extend_from_slice(&(meta.len() as u64).to_le_bytes());
-    out.extend_from_slice(&slot_sum(sequence, meta).to_le_bytes());
+    out.extend_from_slice(&slot_checksum(sequence, meta).to_le_bytes());
     out.extend_from_slice(meta);
     (out.len() <= size).then(|| {
         out.resize(size, 0);
@@ -149,10 +150,13 @@ pub(crate) fn encode_slot(sequence: u64, meta: &[u8], slot_bytes: u32) -> Option
 ///
 /// # Errors
 /// When neither is whole.
-pub(crate) fn decode_slots(slots: &[u8], slot_bytes: u32) -> Result<(u64, Meta), FormatError> {
+pub(crate) fn decode_slots(
+    slots: &[u8],
+    slot_bytes: u32,
+) -> Result<(u64, ObjectMeta), FormatError> {
     let mut found: Option<(u64, &[u8])> = None;
     for slot in slots.chunks(slot_bytes.max(1) as usize).take(2) {
-        let Ok((sequence, meta)) = whole_slot(slot) else {
+        let Ok((sequence, meta)) = parse_slot(slot) else {
             continue;
         };
         if found.is_none_or(|(best, _)| sequence > best) {
@@ -163,23 +167,23 @@ pub(crate) fn decode_slots(slots: &[u8], slot_bytes: u32) -> Result<(u64, Meta),
     Ok((sequence, decode_meta(meta)?))
 }
 
-fn whole_slot(slot: &[u8]) -> Result<(u64, &[u8]), FormatError> {
-    let mut input = Input(slot);
+fn parse_slot(slot: &[u8]) -> Result<(u64, &[u8]), FormatError> {
+    let mut input = ByteReader(slot);
     let (sequence, length, sum) = (input.u64()?, input.u64()?, input.u64()?);
     let meta = input.take(usize::try_from(length).map_err(|_| FormatError::Damaged)?)?;
-    if sequence > 0 && sum == slot_sum(sequence, meta) {
+    if sequence > 0 && sum == slot_checksum(sequence, meta) {
         Ok((sequence, meta))
     } else {
         Err(FormatError::Damaged)
     }
 }
 
-fn slot_sum(sequence: u64, meta: &[u8]) -> u64 {
+fn slot_checksum(sequence: u64, meta: &[u8]) -> u64 {
     XxHash3_64::oneshot_with_seed(sequence, meta)
 }
 
 /// A meta as bytes.
-pub(crate) fn encode_meta(meta: &Meta) -> Vec<u8> {
+pub(crate) fn encode_meta(meta: &ObjectMeta) -> Vec<u8> {
     let mut out = Vec::with_capacity(meta.fields.as_bytes().len() + meta.key.len() + 256);
     out.extend_from_slice(&meta.status.code().to_le_bytes());
     for word in meta.lifetime {
@@ -204,15 +208,15 @@ pub(crate) fn encode_meta(meta: &Meta) -> Vec<u8> {
         put(&mut out, value);
     }
     // At the end, and only where it is: files of before are read as well.
-    if let Some(sliced) = meta.sliced {
+    if let Some(sliced) = meta.slice_set {
         out.extend_from_slice(&sliced.id.to_le_bytes());
-        out.extend_from_slice(&sliced.total.to_le_bytes());
+        out.extend_from_slice(&sliced.total_length.to_le_bytes());
     }
     out
 }
 
-fn decode_meta(bytes: &[u8]) -> Result<Meta, FormatError> {
-    let mut input = Input(bytes);
+fn decode_meta(bytes: &[u8]) -> Result<ObjectMeta, FormatError> {
+    let mut input = ByteReader(bytes);
     let status = Status::new(u16::from_le_bytes(input.array()?)).ok_or(FormatError::Damaged)?;
     let mut lifetime = [0; LIFETIME_WORDS];
     for word in &mut lifetime {
@@ -236,15 +240,15 @@ fn decode_meta(bytes: &[u8]) -> Result<Meta, FormatError> {
     }
     let sliced = match input.0.is_empty() {
         true => None,
-        false => Some(Sliced {
+        false => Some(SliceSet {
             id: u128::from_le_bytes(input.array()?),
-            total: input.u64()?,
+            total_length: input.u64()?,
         }),
     };
     if !input.0.is_empty() {
         return Err(FormatError::Damaged);
     }
-    Ok(Meta {
+    Ok(ObjectMeta {
         key,
         status,
         fields: fields.freeze(),
@@ -255,7 +259,7 @@ fn decode_meta(bytes: &[u8]) -> Result<Meta, FormatError> {
         variant,
         tags,
         length,
-        sliced,
+        slice_set: sliced,
     })
 }
 
@@ -264,16 +268,16 @@ fn put(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// Counts are far below 2^32: the whole is refused beyond [`META_MAX`].
+/// Counts are far below 2^32: the whole is refused beyond [`MAX_META_BYTES`].
 fn put_count(out: &mut Vec<u8>, count: usize) {
     let count = u32::try_from(count).unwrap_or(u32::MAX);
     out.extend_from_slice(&count.to_le_bytes());
 }
 
 /// Bytes still to be read.
-struct Input<'a>(&'a [u8]);
+struct ByteReader<'a>(&'a [u8]);
 
-impl<'a> Input<'a> {
+impl<'a> ByteReader<'a> {
     fn take(&mut self, count: usize) -> Result<&'a [u8], FormatError> {
         let (head, rest) = self.0.split_at_checked(count).ok_or(FormatError::Damaged)?;
         self.0 = rest;

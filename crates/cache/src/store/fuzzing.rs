@@ -1,7 +1,7 @@
 //! The decoders of files, reached with bytes whose checksums are right: see `crate::fuzzing`.
 
 use super::format::{self, PREAMBLE_BYTES, Preamble};
-use super::keeper::journal;
+use super::maintenance::purge_journal;
 
 /// See [`crate::fuzzing::read_object`].
 pub(crate) fn read_object(bytes: &[u8]) {
@@ -29,15 +29,15 @@ pub(crate) fn read_object(bytes: &[u8]) {
 /// See [`crate::fuzzing::read_journal`].
 pub(crate) fn read_journal(bytes: &[u8]) {
     // Damaged ones are none.
-    drop(journal::decode(bytes));
+    drop(purge_journal::decode(bytes));
     let mut whole = vec![0; 8];
     whole.extend_from_slice(bytes);
     let sum = twox_hash::XxHash3_64::oneshot(bytes);
     whole[..8].copy_from_slice(&sum.to_le_bytes());
-    if let Some(purges) = journal::decode(&whole)
+    if let Some(purges) = purge_journal::decode(&whole)
         && !purges.is_empty()
     {
-        assert_eq!(journal::encode(&purges), whole);
+        assert_eq!(purge_journal::encode(&purges), whole);
     }
 }
 

@@ -10,12 +10,12 @@ use std::time::Duration;
 use penstock_http::{FieldBlock, Status};
 use twox_hash::xxhash3_128;
 
-/// Integers that a [`Meta`] keeps for its maker: what the caching rules computed once.
+/// Integers that a [`ObjectMeta`] keeps for its maker: what the caching rules computed once.
 pub(crate) const LIFETIME_WORDS: usize = 8;
 
 /// What an object is found by.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Key {
+pub(crate) struct ObjectKey {
     /// XXH3-128 of the text: the same in every process, as files and shelves are found by it.
     pub(crate) hash: u128,
     /// `scheme://host/path?query`, then for each further part a NUL byte and the part. Purging knows the
@@ -23,7 +23,7 @@ pub(crate) struct Key {
     pub(crate) text: Arc<[u8]>,
 }
 
-impl Key {
+impl ObjectKey {
     /// The key of this text.
     pub(crate) fn new(text: &[u8]) -> Self {
         Self {
@@ -35,7 +35,7 @@ impl Key {
 
 /// What is known of a stored response beside its body. Small: one is in memory for each object.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Meta {
+pub(crate) struct ObjectMeta {
     /// The text of its key.
     pub(crate) key: Arc<[u8]>,
     /// Its status.
@@ -59,19 +59,19 @@ pub(crate) struct Meta {
     /// Bytes of its body; set by the store when the body is complete.
     pub(crate) length: u64,
     /// It has no body of its own: the content is stored in slices, as far as it is.
-    pub(crate) sliced: Option<Sliced>,
+    pub(crate) slice_set: Option<SliceSet>,
 }
 
 /// What a content that is stored in slices is put together by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Sliced {
+pub(crate) struct SliceSet {
     /// Tells its slices from those of all others; nobody else has it.
     pub(crate) id: u128,
     /// Bytes of the whole content.
-    pub(crate) total: u64,
+    pub(crate) total_length: u64,
 }
 
-impl Meta {
+impl ObjectMeta {
     /// Whether one takes the place of the other.
     pub(crate) fn is_same_variant(&self, other: &Self) -> bool {
         self.vary_names == other.vary_names
@@ -80,7 +80,7 @@ impl Meta {
     }
 
     /// About how many bytes of memory it takes.
-    pub(crate) fn memory(&self) -> u64 {
+    pub(crate) fn memory_bytes(&self) -> u64 {
         let names: usize = self
             .vary_names
             .iter()

@@ -1,11 +1,11 @@
 //! Stores in real folders: what is served is what was stored, whatever happens to disk and process.
 
+mod basics;
 mod crashes;
 mod faults;
-mod freed;
-mod growth;
-mod trust;
-mod whole;
+mod partial_objects;
+mod space;
+mod verification;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use penstock_exchange::BodyStream;
 use penstock_http::{FieldBlock, Status};
 use penstock_runtime::clock;
 
-use super::growing::GrowingReader;
+use super::partial_object::PartialReader;
 use super::*;
 
 /// A folder that goes with the test.
@@ -42,10 +42,10 @@ impl Drop for TempFolder {
 }
 
 /// What is known of a response to `text`.
-pub(crate) fn meta_of(text: &str) -> Meta {
+pub(crate) fn meta_of(text: &str) -> ObjectMeta {
     let mut fields = FieldBlock::new();
     fields.push("Content-Type", b"text/plain").unwrap();
-    Meta {
+    ObjectMeta {
         key: text.as_bytes().into(),
         status: Status::OK,
         fields: fields.freeze(),
@@ -56,12 +56,12 @@ pub(crate) fn meta_of(text: &str) -> Meta {
         variant: Vec::new(),
         tags: Vec::new(),
         length: 0,
-        sliced: None,
+        slice_set: None,
     }
 }
 
-pub(crate) fn key(text: &str) -> Key {
-    Key::new(text.as_bytes())
+pub(crate) fn key(text: &str) -> ObjectKey {
+    ObjectKey::new(text.as_bytes())
 }
 
 /// `length` bytes that only this name has.
@@ -96,15 +96,15 @@ pub(crate) async fn started(config: &config::Cache) -> Arc<Store> {
 }
 
 /// Waits until the store says so.
-pub(crate) async fn until(store: &Arc<Store>, is_so: impl Fn(&StoreUse) -> bool) {
+pub(crate) async fn until(store: &Arc<Store>, is_so: impl Fn(&StoreSnapshot) -> bool) {
     let deadline = clock::now() + Duration::from_secs(20);
-    while !is_so(&store.usage()) {
-        assert!(clock::now() < deadline, "in vain: {:?}", store.usage());
-        a_moment().await;
+    while !is_so(&store.snapshot()) {
+        assert!(clock::now() < deadline, "in vain: {:?}", store.snapshot());
+        sleep_briefly().await;
     }
 }
 
-pub(crate) async fn a_moment() {
+pub(crate) async fn sleep_briefly() {
     let soon = clock::now() + Duration::from_millis(3);
     let _ = clock::timeout_at(soon, std::future::pending::<()>()).await;
 }
@@ -114,15 +114,15 @@ pub(crate) async fn put(store: &Arc<Store>, text: &str, body: &[u8]) -> bool {
     put_meta(store, meta_of(text), body).await
 }
 
-pub(crate) async fn put_meta(store: &Arc<Store>, meta: Meta, body: &[u8]) -> bool {
-    let key = Key::new(&meta.key);
-    let begun = store.begin(&key, meta, Some(body.len() as u64));
+pub(crate) async fn put_meta(store: &Arc<Store>, meta: ObjectMeta, body: &[u8]) -> bool {
+    let key = ObjectKey::new(&meta.key);
+    let begun = store.begin_object(&key, meta, Some(body.len() as u64));
     let Some((mut filler, _growing)) = begun else {
         return false;
     };
     for piece in body.chunks(50_000) {
         filler.push(piece);
-        filler.settle().await;
+        filler.wait_for_capacity().await;
     }
     filler.finish().await
 }
@@ -136,12 +136,13 @@ pub(crate) async fn get(store: &Arc<Store>, text: &str) -> Option<Vec<u8>> {
     let hit = find(store, text)?;
     match hit.body {
         HitBody::Memory(held) => Some(held.part(0, usize::MAX).to_vec()),
-        HitBody::Growing(growing) => read(growing.reader()?).await.ok(),
+        HitBody::Partial(growing) => read(growing.reader()?).await.ok(),
         HitBody::Disk(object) => {
             let body = object.open().await.ok()?;
             assert_eq!(body.len, hit.meta.length);
             let mut bytes = vec![0; usize::try_from(body.len).unwrap()];
-            let read = file::read_full(body.file.file().unwrap(), &mut bytes, body.start).unwrap();
+            let read =
+                object_file::read_full(body.file.file().unwrap(), &mut bytes, body.start).unwrap();
             assert_eq!(read, bytes.len());
             Some(bytes)
         }
@@ -149,7 +150,7 @@ pub(crate) async fn get(store: &Arc<Store>, text: &str) -> Option<Vec<u8>> {
 }
 
 /// All that a reader gets.
-pub(crate) async fn read(mut reader: GrowingReader) -> Result<Vec<u8>, penstock_exchange::Fault> {
+pub(crate) async fn read(mut reader: PartialReader) -> Result<Vec<u8>, penstock_exchange::Fault> {
     let mut all = Vec::new();
     while let Some(piece) = next(&mut reader).await {
         all.extend_from_slice(&piece?);
@@ -158,7 +159,7 @@ pub(crate) async fn read(mut reader: GrowingReader) -> Result<Vec<u8>, penstock_
 }
 
 pub(crate) async fn next(
-    reader: &mut GrowingReader,
+    reader: &mut PartialReader,
 ) -> Option<Result<Bytes, penstock_exchange::Fault>> {
     std::future::poll_fn(|cx| reader.poll_chunk(cx)).await
 }
@@ -179,7 +180,7 @@ pub(crate) fn files(path: &Path) -> (usize, u64) {
             bytes += inner.1;
         } else if entry.file_name() != "lock" {
             count += 1;
-            bytes += folder::on_disk(metadata.len());
+            bytes += cache_dir::disk_usage(metadata.len());
         }
     }
     (count, bytes)

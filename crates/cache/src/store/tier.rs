@@ -6,45 +6,45 @@
 //! bytes), so that it happens once.
 //!
 //! What must stay true: an object found belongs to the very text of the key; a key has one object of a
-//! variant and at most [`VARIANTS_MAX`]; what is queued is what is found, but for the moment of a change.
+//! variant and at most [`MAX_VARIANTS`]; what is queued is what is found, but for the moment of a change.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use super::fifo::{Fifo, Marks, Queued};
-use super::{Key, Meta};
+use super::s3_fifo::{Evictable, S3Fifo, UseMarks};
+use super::{ObjectKey, ObjectMeta};
 
 /// Variants of one key: a response that varies by what anybody may send must not fill a list without end.
-pub(crate) const VARIANTS_MAX: usize = 64;
+pub(crate) const MAX_VARIANTS: usize = 64;
 
 const SHARDS: usize = 64;
 
 /// Keys of which objects are taken out under one lock.
-const TAKEN_AT_ONCE: usize = 64;
+const MAX_REMOVED_PER_LOCK: usize = 64;
 
 /// An object in a tier.
 #[derive(Debug)]
-pub(crate) struct Item<B> {
+pub(crate) struct IndexedObject<B> {
     /// The key's hash.
     pub(crate) hash: u128,
     /// What is known of it.
-    pub(crate) meta: Arc<Meta>,
+    pub(crate) meta: Arc<ObjectMeta>,
     /// Its body, or where that is.
     pub(crate) body: B,
     weight: u64,
-    marks: Marks,
+    use_marks: UseMarks,
 }
 
 /// The index.
 #[derive(Debug)]
 pub(crate) struct Tier<B> {
-    shards: Box<[RwLock<Shard<B>>]>,
+    shards: Box<[RwLock<TierShard<B>>]>,
     /// Taken after a shard's lock or alone.
-    fifo: Mutex<Fifo<Item<B>>>,
+    eviction: Mutex<S3Fifo<IndexedObject<B>>>,
 }
 
-type Shard<B> = HashMap<u128, Vec<Arc<Item<B>>>, KeyedHasher>;
+type TierShard<B> = HashMap<u128, Vec<Arc<IndexedObject<B>>>, KeyedHasher>;
 
 /// Keys are hashes already, but of a kind that everybody can compute: whoever chooses URLs could choose
 /// those that meet in one place of a map. Both halves are multiplied, each with a random number of this
@@ -98,15 +98,15 @@ impl Hasher for KeyedHash {
     }
 }
 
-impl<B> Item<B> {
+impl<B> IndexedObject<B> {
     /// An object that weighs `weight` bytes.
-    pub(crate) fn new(hash: u128, meta: Arc<Meta>, body: B, weight: u64) -> Arc<Self> {
+    pub(crate) fn new(hash: u128, meta: Arc<ObjectMeta>, body: B, weight: u64) -> Arc<Self> {
         Arc::new(Self {
             hash,
             meta,
             body,
             weight,
-            marks: Marks::default(),
+            use_marks: UseMarks::default(),
         })
     }
 
@@ -117,16 +117,16 @@ impl<B> Item<B> {
 
     /// Its recent uses, at most 3.
     pub(crate) fn uses(&self) -> u8 {
-        self.marks.uses()
+        self.use_marks.uses()
     }
 }
 
-impl<B> Queued for Item<B> {
+impl<B> Evictable for IndexedObject<B> {
     fn weight(&self) -> u64 {
         self.weight
     }
 
-    fn ghost(&self) -> u64 {
+    fn ghost_key(&self) -> u64 {
         if self.meta.variant.is_empty() {
             (self.hash >> 64) as u64
         } else {
@@ -134,8 +134,8 @@ impl<B> Queued for Item<B> {
         }
     }
 
-    fn marks(&self) -> &Marks {
-        &self.marks
+    fn use_marks(&self) -> &UseMarks {
+        &self.use_marks
     }
 }
 
@@ -144,27 +144,27 @@ impl<B> Tier<B> {
     pub(crate) fn new() -> Self {
         Self {
             shards: (0..SHARDS).map(|_| RwLock::default()).collect(),
-            fifo: Mutex::default(),
+            eviction: Mutex::default(),
         }
     }
 
     /// The first variant of `key` that `pick` takes, newest first. Leaves a mark.
     pub(crate) fn find(
         &self,
-        key: &Key,
-        pick: &mut dyn FnMut(&Meta) -> bool,
-    ) -> Option<Arc<Item<B>>> {
+        key: &ObjectKey,
+        pick: &mut dyn FnMut(&ObjectMeta) -> bool,
+    ) -> Option<Arc<IndexedObject<B>>> {
         let shard = self.shard(key.hash).read();
         let shard = shard.unwrap_or_else(PoisonError::into_inner);
         let variants = shard.get(&key.hash)?.iter().rev();
         let mut variants = variants.filter(|item| item.meta.key == key.text);
         let item = variants.find(|item| pick(&item.meta))?;
-        item.marks.used();
+        item.use_marks.record_use();
         Some(Arc::clone(item))
     }
 
     /// Adds an object and gives those whose place it takes.
-    pub(crate) fn insert(&self, item: &Arc<Item<B>>) -> Vec<Arc<Item<B>>> {
+    pub(crate) fn insert(&self, item: &Arc<IndexedObject<B>>) -> Vec<Arc<IndexedObject<B>>> {
         self.write(item.hash, |shard| {
             let variants = shard.entry(item.hash).or_default();
             let mut out = Vec::new();
@@ -175,11 +175,11 @@ impl<B> Tier<B> {
                 }
                 stays
             });
-            if variants.len() >= VARIANTS_MAX {
+            if variants.len() >= MAX_VARIANTS {
                 out.push(variants.remove(0));
             }
             variants.push(Arc::clone(item));
-            let mut fifo = self.fifo();
+            let mut fifo = self.eviction();
             for old in &out {
                 fifo.remove(old);
             }
@@ -190,21 +190,21 @@ impl<B> Tier<B> {
 
     /// Adds an object that a restart found, unless there is a newer one of its variant: then false.
     /// `is_newer` tells whether the one that is there is. An older one is given.
-    pub(crate) fn insert_found(
+    pub(crate) fn insert_recovered(
         &self,
-        item: &Arc<Item<B>>,
+        item: &Arc<IndexedObject<B>>,
         is_newer: impl Fn(&B) -> bool,
-    ) -> Result<Option<Arc<Item<B>>>, ()> {
+    ) -> Result<Option<Arc<IndexedObject<B>>>, ()> {
         self.write(item.hash, |shard| {
             let variants = shard.entry(item.hash).or_default();
-            let same = |old: &Arc<Item<B>>| old.meta.is_same_variant(&item.meta);
+            let same = |old: &Arc<IndexedObject<B>>| old.meta.is_same_variant(&item.meta);
             let at = variants.iter().position(same);
-            if at.is_some_and(|at| is_newer(&variants[at].body)) || variants.len() >= VARIANTS_MAX {
+            if at.is_some_and(|at| is_newer(&variants[at].body)) || variants.len() >= MAX_VARIANTS {
                 return Err(());
             }
             let old = at.map(|at| variants.remove(at));
             variants.insert(0, Arc::clone(item));
-            let mut fifo = self.fifo();
+            let mut fifo = self.eviction();
             if let Some(old) = &old {
                 fifo.remove(old);
             }
@@ -214,7 +214,7 @@ impl<B> Tier<B> {
     }
 
     /// Puts `new` in the place of `old`; false when `old` is not there any more, or about to be evicted.
-    pub(crate) fn replace(&self, old: &Arc<Item<B>>, new: &Arc<Item<B>>) -> bool {
+    pub(crate) fn replace(&self, old: &Arc<IndexedObject<B>>, new: &Arc<IndexedObject<B>>) -> bool {
         self.write(old.hash, |shard| {
             let variants = shard.get_mut(&old.hash);
             let place = variants.and_then(|v| v.iter_mut().find(|item| Arc::ptr_eq(item, old)));
@@ -222,7 +222,7 @@ impl<B> Tier<B> {
                 return false;
             };
             // One that has left the queue is taken out of here by whoever evicts it.
-            let is_queued = self.fifo().replace(old, new);
+            let is_queued = self.eviction().replace(old, new);
             if is_queued {
                 *place = Arc::clone(new);
             }
@@ -231,18 +231,18 @@ impl<B> Tier<B> {
     }
 
     /// Takes one object out; false when somebody else has.
-    pub(crate) fn remove(&self, item: &Arc<Item<B>>) -> bool {
+    pub(crate) fn remove(&self, item: &Arc<IndexedObject<B>>) -> bool {
         self.write(item.hash, |shard| {
-            let is_out = take(shard, item);
+            let is_out = remove_from_shard(shard, item);
             if is_out {
-                self.fifo().remove(item);
+                self.eviction().remove(item);
             }
             is_out
         })
     }
 
     /// Whether there is an object with this hash whose body is meant.
-    pub(crate) fn has(&self, hash: u128, is_meant: impl Fn(&B) -> bool) -> bool {
+    pub(crate) fn has_body(&self, hash: u128, is_meant: impl Fn(&B) -> bool) -> bool {
         let shard = self.shard(hash).read();
         let shard = shard.unwrap_or_else(PoisonError::into_inner);
         let mut variants = shard.get(&hash).into_iter().flatten();
@@ -254,7 +254,7 @@ impl<B> Tier<B> {
         &self,
         hash: u128,
         is_meant: impl Fn(&B) -> bool,
-    ) -> Option<Arc<Item<B>>> {
+    ) -> Option<Arc<IndexedObject<B>>> {
         let shard = self.shard(hash).read();
         let shard = shard.unwrap_or_else(PoisonError::into_inner);
         let mut variants = shard.get(&hash).into_iter().flatten();
@@ -262,9 +262,9 @@ impl<B> Tier<B> {
     }
 
     /// Runs `then` while `item` is certain to stay: none when it has gone.
-    pub(crate) fn while_there<R>(
+    pub(crate) fn if_present<R>(
         &self,
-        item: &Arc<Item<B>>,
+        item: &Arc<IndexedObject<B>>,
         then: impl FnOnce() -> R,
     ) -> Option<R> {
         let shard = self.shard(item.hash).read();
@@ -275,23 +275,27 @@ impl<B> Tier<B> {
     }
 
     /// Takes out all variants of `key`.
-    pub(crate) fn remove_key(&self, key: &Key) -> Vec<Arc<Item<B>>> {
-        self.take_meant(&[key.hash], |meta| meta.key == key.text)
+    pub(crate) fn remove_key(&self, key: &ObjectKey) -> Vec<Arc<IndexedObject<B>>> {
+        self.remove_matching(&[key.hash], |meta| meta.key == key.text)
     }
 
     /// Takes out every object that `is_meant` names. Looks at all of them, a shard at a time: some tens of
     /// nanoseconds each, about 50 ms for a million.
-    pub(crate) fn remove_all(&self, is_meant: impl Fn(&Meta) -> bool) -> Vec<Arc<Item<B>>> {
+    pub(crate) fn remove_where(
+        &self,
+        is_meant: impl Fn(&ObjectMeta) -> bool,
+    ) -> Vec<Arc<IndexedObject<B>>> {
         let mut out = Vec::new();
         for shard in &self.shards {
             let meant: Vec<_> = {
                 let shard = shard.read().unwrap_or_else(PoisonError::into_inner);
-                let is_one = |items: &[Arc<Item<B>>]| items.iter().any(|item| is_meant(&item.meta));
+                let is_one =
+                    |items: &[Arc<IndexedObject<B>>]| items.iter().any(|item| is_meant(&item.meta));
                 let keys = shard.iter().filter(|(_, items)| is_one(items));
                 keys.map(|(&hash, _)| hash).collect()
             };
-            for hashes in meant.chunks(TAKEN_AT_ONCE) {
-                out.extend(self.take_meant(hashes, &is_meant));
+            for hashes in meant.chunks(MAX_REMOVED_PER_LOCK) {
+                out.extend(self.remove_matching(hashes, &is_meant));
             }
         }
         out
@@ -299,7 +303,11 @@ impl<B> Tier<B> {
 
     /// Takes out what is meant of these hashes, which share a shard: under its lock, so that an object that
     /// is replaced at this moment goes, too.
-    fn take_meant(&self, hashes: &[u128], is_meant: impl Fn(&Meta) -> bool) -> Vec<Arc<Item<B>>> {
+    fn remove_matching(
+        &self,
+        hashes: &[u128],
+        is_meant: impl Fn(&ObjectMeta) -> bool,
+    ) -> Vec<Arc<IndexedObject<B>>> {
         let Some(&first) = hashes.first() else {
             return Vec::new();
         };
@@ -314,7 +322,7 @@ impl<B> Tier<B> {
                     shard.remove(hash);
                 }
             }
-            let mut fifo = self.fifo();
+            let mut fifo = self.eviction();
             for item in &out {
                 fifo.remove(item);
             }
@@ -326,12 +334,12 @@ impl<B> Tier<B> {
     pub(crate) fn evict(
         &self,
         room: u64,
-        mut is_enough: impl FnMut(&[Arc<Item<B>>]) -> bool,
-    ) -> Vec<Arc<Item<B>>> {
+        mut is_enough: impl FnMut(&[Arc<IndexedObject<B>>]) -> bool,
+    ) -> Vec<Arc<IndexedObject<B>>> {
         let mut out = Vec::new();
         loop {
             let item = {
-                let mut fifo = self.fifo();
+                let mut fifo = self.eviction();
                 if fifo.bytes() <= room && is_enough(&out) {
                     return out;
                 }
@@ -340,34 +348,34 @@ impl<B> Tier<B> {
             let Some(item) = item else {
                 return out;
             };
-            if self.write(item.hash, |shard| take(shard, &item)) {
+            if self.write(item.hash, |shard| remove_from_shard(shard, &item)) {
                 out.push(item);
             }
         }
     }
 
     /// Weight and number of its objects.
-    pub(crate) fn usage(&self) -> (u64, u64) {
-        let fifo = self.fifo();
+    pub(crate) fn weight_and_count(&self) -> (u64, u64) {
+        let fifo = self.eviction();
         (fifo.bytes(), fifo.len() as u64)
     }
 
-    fn shard(&self, hash: u128) -> &RwLock<Shard<B>> {
+    fn shard(&self, hash: u128) -> &RwLock<TierShard<B>> {
         let index = (hash >> 122) as usize;
         &self.shards[index % SHARDS]
     }
 
-    fn write<R>(&self, hash: u128, change: impl FnOnce(&mut Shard<B>) -> R) -> R {
+    fn write<R>(&self, hash: u128, change: impl FnOnce(&mut TierShard<B>) -> R) -> R {
         let mut shard = self.shard(hash).write();
         change(shard.as_deref_mut().unwrap_or_else(|e| e.get_mut()))
     }
 
-    fn fifo(&self) -> MutexGuard<'_, Fifo<Item<B>>> {
-        self.fifo.lock().unwrap_or_else(PoisonError::into_inner)
+    fn eviction(&self) -> MutexGuard<'_, S3Fifo<IndexedObject<B>>> {
+        self.eviction.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn take<B>(shard: &mut Shard<B>, item: &Arc<Item<B>>) -> bool {
+fn remove_from_shard<B>(shard: &mut TierShard<B>, item: &Arc<IndexedObject<B>>) -> bool {
     let Some(variants) = shard.get_mut(&item.hash) else {
         return false;
     };

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use penstock_cache::{Purge, Store, StoreState, StoreUse};
+use penstock_cache::{PurgeTarget, Store, StoreSnapshot, StoreState};
 use penstock_runtime::blocking::Pool;
 use penstock_status::{
     CacheCounters, CacheStatus, CachedRouteStatus, PurgeError, PurgeRequest, PurgeWhat, Spent,
@@ -44,9 +44,9 @@ pub(super) async fn purge(
     // Whoever reads the log later must see why the back end had more to do.
     log::info!(
         "cache: by the admin interface: {said}: {} objects",
-        purged.objects
+        purged.removed_objects
     );
-    Ok(purged.objects)
+    Ok(purged.removed_objects)
 }
 
 /// The wish as the log says it.
@@ -63,21 +63,21 @@ fn described(wanted: &PurgeRequest) -> String {
     }
 }
 
-fn to_purge(what: PurgeWhat) -> Purge {
+fn to_purge(what: PurgeWhat) -> PurgeTarget {
     match what {
-        PurgeWhat::Url(url) => Purge::Url(url),
-        PurgeWhat::Prefix(prefix) => Purge::Prefix(prefix),
-        PurgeWhat::Tag(tag) => Purge::Tag(tag),
-        PurgeWhat::All => Purge::All,
+        PurgeWhat::Url(url) => PurgeTarget::Url(url),
+        PurgeWhat::Prefix(prefix) => PurgeTarget::Prefix(prefix),
+        PurgeWhat::Tag(tag) => PurgeTarget::Tag(tag),
+        PurgeWhat::All => PurgeTarget::All,
     }
 }
 
 /// A cache in the words of `status`.
-pub(super) fn status(usage: StoreUse) -> CacheStatus {
+pub(super) fn status(usage: StoreSnapshot) -> CacheStatus {
     let (state, reason) = match usage.state {
         StoreState::Working => ("working", None),
         StoreState::Recovering => ("recovering", None),
-        StoreState::Out { reason } => ("out", Some(reason)),
+        StoreState::OutOfService { reason } => ("out", Some(reason)),
     };
     let counters = CacheCounters {
         hits: usage.hits,
@@ -94,10 +94,10 @@ pub(super) fn status(usage: StoreUse) -> CacheStatus {
         reason,
         objects: usage.objects,
         bytes: usage.bytes,
-        bytes_max: usage.bytes_max,
+        bytes_max: usage.max_bytes,
         memory_objects: usage.memory_objects,
         memory_bytes: usage.memory_bytes,
-        memory_bytes_max: usage.memory_max,
+        memory_bytes_max: usage.max_memory,
         counters,
         hit_ratio: counters.hit_ratio(),
         read_time: Spent::new(usage.reads, usage.read_time),

@@ -10,13 +10,17 @@ use penstock_runtime::loops;
 use super::FRESH;
 use crate::Cache;
 use crate::testing::{
-    Backend, Crowd, Gate, Pieces, Read, answer, cache, cache_of, fails, fetch, fetch_hit, get,
-    memory, page, read, reply, run, until,
+    ChunkedBody, Gate, ReadResponse, TaskSet, TestBackend, answer, cache, cache_of, fault_of,
+    fetch, fetch_hit, get, memory, page, read, reply, run, until,
 };
 
 /// So many requests at the same time.
-fn crowd(cache: &Arc<Cache>, count: usize, lines: &'static [&'static str]) -> Crowd<Read> {
-    let mut crowd = Crowd::new();
+fn crowd(
+    cache: &Arc<Cache>,
+    count: usize,
+    lines: &'static [&'static str],
+) -> TaskSet<ReadResponse> {
+    let mut crowd = TaskSet::new();
     for _ in 0..count {
         let cache = Arc::clone(cache);
         crowd.spawn(async move { fetch(&cache, get("/a", lines)).await });
@@ -36,7 +40,7 @@ fn a_thousand_misses_at_once_are_one_request() {
     run(async {
         let gate = Gate::new();
         let held = Arc::clone(&gate);
-        let backend = Backend::new(move |_, _| page(&[FRESH], "hello").at(&held));
+        let backend = TestBackend::new(move |_, _| page(&[FRESH], "hello").gated(&held));
         let cache = cache(&backend);
         let crowd = crowd(&cache, 1000, &[]);
         until("the back end is asked", || gate.waiting() == 1).await;
@@ -46,21 +50,23 @@ fn a_thousand_misses_at_once_are_one_request() {
         assert_eq!(got.len(), 1000);
         assert!(got.iter().all(|got| got.text() == "hello"));
         assert_eq!(backend.count(), 1);
-        let collapsed = got.iter().filter(|got| got.told().contains("collapsed"));
+        let collapsed = got
+            .iter()
+            .filter(|got| got.cache_status().contains("collapsed"));
         assert_eq!(collapsed.count(), 999);
     });
 }
 
 #[test]
-fn those_who_wait_get_the_body_while_it_grows() {
+fn waiters_stream_the_partial_body() {
     run(async {
         let gate = Gate::new();
         let held = Arc::clone(&gate);
-        let backend = Backend::new(move |_, _| {
+        let backend = TestBackend::new(move |_, _| {
             answer(
                 200,
                 &[FRESH],
-                Pieces::body(&["ab", "cd"], Some(4), Some(&held)),
+                ChunkedBody::body(&["ab", "cd"], Some(4), Some(&held)),
             )
         });
         let cache = cache(&backend);
@@ -82,12 +88,12 @@ fn those_who_wait_get_the_body_while_it_grows() {
 }
 
 #[test]
-fn what_is_not_stored_is_not_waited_for() {
+fn an_uncacheable_response_is_not_waited_for() {
     run(async {
         let gates = [Gate::new(), Gate::new()];
         let held = gates.clone();
-        let backend = Backend::new(move |number, _| {
-            page(&["Cache-Control: no-store"], "x").at(&held[usize::from(number > 0)])
+        let backend = TestBackend::new(move |number, _| {
+            page(&["Cache-Control: no-store"], "x").gated(&held[usize::from(number > 0)])
         });
         let cache = cache(&backend);
         let first = crowd(&cache, 5, &[]);
@@ -107,9 +113,9 @@ fn what_is_not_stored_is_not_waited_for() {
 }
 
 #[test]
-fn a_key_that_was_not_stored_is_again_once_it_may_be() {
+fn an_uncacheable_key_is_coalesced_again_once_storable() {
     run(async {
-        let backend = Backend::new(|number, _| match number {
+        let backend = TestBackend::new(|number, _| match number {
             0 => page(&["Cache-Control: no-store"], "x"),
             _ => page(&[FRESH], "x"),
         });
@@ -120,7 +126,11 @@ fn a_key_that_was_not_stored_is_again_once_it_may_be() {
             ("stored", 3),
         ] {
             let got = fetch(&cache, get("/a", &[])).await;
-            assert!(got.told().ends_with(told), "{told}: {}", got.told());
+            assert!(
+                got.cache_status().ends_with(told),
+                "{told}: {}",
+                got.cache_status()
+            );
             assert_eq!(backend.count(), count);
         }
         assert!(fetch_hit(&cache, "/a").await.is_hit());
@@ -128,12 +138,12 @@ fn a_key_that_was_not_stored_is_again_once_it_may_be() {
 }
 
 #[test]
-fn nobody_waits_longer_than_the_lock_timeout() {
+fn no_request_waits_longer_than_the_lock_timeout() {
     run(async {
         let gate = Gate::new();
         let held = Arc::clone(&gate);
-        let backend = Backend::new(move |number, _| match number {
-            0 => page(&[FRESH], "first").at(&held),
+        let backend = TestBackend::new(move |number, _| match number {
+            0 => page(&[FRESH], "first").gated(&held),
             _ => page(&[FRESH], "own"),
         });
         let cache = cache_of(&backend, &memory("m"), |rules| {
@@ -143,7 +153,11 @@ fn nobody_waits_longer_than_the_lock_timeout() {
         until("the back end is asked", || gate.waiting() == 1).await;
         let second = fetch(&cache, get("/a", &[])).await;
         assert_eq!(second.text(), "own");
-        assert!(second.told().contains("lock-timeout"), "{}", second.told());
+        assert!(
+            second.cache_status().contains("lock-timeout"),
+            "{}",
+            second.cache_status()
+        );
         gate.open();
         assert_eq!(first.join_all().await[0].text(), "first");
         // What the second got is not stored: the first is.
@@ -152,11 +166,11 @@ fn nobody_waits_longer_than_the_lock_timeout() {
 }
 
 #[test]
-fn a_client_that_leaves_ends_what_nobody_else_wants() {
+fn a_fetch_without_waiters_is_abandoned() {
     run(async {
         let gate = Gate::new();
         let held = Arc::clone(&gate);
-        let backend = Backend::new(move |_, _| page(&[FRESH], "x").at(&held));
+        let backend = TestBackend::new(move |_, _| page(&[FRESH], "x").gated(&held));
         let cache = cache(&backend);
         let mut alone = crowd(&cache, 1, &[]);
         until("the back end is asked", || gate.waiting() == 1).await;
@@ -174,7 +188,7 @@ fn a_client_that_leaves_ends_what_nobody_else_wants() {
 async fn marked_gone(leads: bool) {
     let gate = Gate::new();
     let held = Arc::clone(&gate);
-    let backend = Backend::new(move |_, _| page(&[FRESH], "x").at(&held));
+    let backend = TestBackend::new(move |_, _| page(&[FRESH], "x").gated(&held));
     let cache = cache(&backend);
     let others = crowd(&cache, usize::from(!leads), &[]);
     until("the others are there", || gate.waiting() == others.len()).await;
@@ -196,7 +210,7 @@ async fn marked_gone(leads: bool) {
 }
 
 #[test]
-fn a_client_that_is_marked_gone_waits_no_longer() {
+fn a_disconnected_client_stops_waiting() {
     run(async {
         marked_gone(true).await;
         marked_gone(false).await;
@@ -204,11 +218,11 @@ fn a_client_that_is_marked_gone_waits_no_longer() {
 }
 
 #[test]
-fn a_client_that_leaves_takes_nothing_from_those_who_wait() {
+fn a_leaving_leader_does_not_end_the_fetch_of_waiters() {
     run(async {
         let gate = Gate::new();
         let held = Arc::clone(&gate);
-        let backend = Backend::new(move |_, _| page(&[FRESH], "x").at(&held));
+        let backend = TestBackend::new(move |_, _| page(&[FRESH], "x").gated(&held));
         let cache = cache(&backend);
         let mut leader = crowd(&cache, 1, &[]);
         until("the back end is asked", || gate.waiting() == 1).await;
@@ -229,11 +243,11 @@ fn a_response_that_is_stored_is_read_to_its_end_without_its_client() {
     run(async {
         let gate = Gate::new();
         let held = Arc::clone(&gate);
-        let backend = Backend::new(move |_, _| {
+        let backend = TestBackend::new(move |_, _| {
             answer(
                 200,
                 &[FRESH],
-                Pieces::body(&["ab", "cd"], None, Some(&held)),
+                ChunkedBody::body(&["ab", "cd"], None, Some(&held)),
             )
         });
         let cache = cache(&backend);
@@ -250,9 +264,9 @@ fn a_failure_before_anything_was_sent_is_shared() {
     run(async {
         let gate = Gate::new();
         let held = Arc::clone(&gate);
-        let backend = Backend::new(move |_, _| fails(FaultKind::ConnectFailed).at(&held));
+        let backend = TestBackend::new(move |_, _| fault_of(FaultKind::ConnectFailed).gated(&held));
         let cache = cache(&backend);
-        let mut crowd = Crowd::new();
+        let mut crowd = TaskSet::new();
         for _ in 0..5 {
             let cache = Arc::clone(&cache);
             crowd.spawn(async move { reply(&cache, get("/a", &[])).await });
@@ -269,7 +283,7 @@ fn a_failure_before_anything_was_sent_is_shared() {
 
 /// The request that led may have provoked it: by a field that makes the back end hang up, say.
 #[test]
-fn a_failure_of_the_request_that_led_is_its_own() {
+fn a_failure_of_the_leader_is_not_shared() {
     for kind in [
         FaultKind::BackendDied,
         FaultKind::BackendBroken,
@@ -283,12 +297,12 @@ fn a_failure_of_the_request_that_led_is_its_own() {
         run(async {
             let gate = Gate::new();
             let held = Arc::clone(&gate);
-            let backend = Backend::new(move |number, _| match number {
-                0 => fails(kind).at(&held),
+            let backend = TestBackend::new(move |number, _| match number {
+                0 => fault_of(kind).gated(&held),
                 _ => page(&[FRESH], "x"),
             });
             let cache = cache(&backend);
-            let mut leads = Crowd::new();
+            let mut leads = TaskSet::new();
             let led = Arc::clone(&cache);
             leads.spawn(async move { reply(&led, get("/a", &["X-A: a"])).await });
             until("the back end is asked", || gate.waiting() == 1).await;
@@ -328,22 +342,22 @@ fn many_failures_in_turn_are_one_request_at_a_time() {
         run(async {
             let gates = Arc::new(Mutex::new(Vec::new()));
             let under_way = Arc::clone(&gates);
-            let backend = Backend::new(move |number, _| {
+            let backend = TestBackend::new(move |number, _| {
                 let gate = Gate::new();
                 under_way.lock().unwrap().push(Arc::clone(&gate));
                 let range = "Content-Range: bytes 9437184-9437192/9437193";
                 let body = Body::Bytes("some text".into());
                 let act = match part {
-                    _ if number < FAILURES => fails(FaultKind::WorkerDied),
+                    _ if number < FAILURES => fault_of(FaultKind::WorkerDied),
                     None => answer(200, &[FRESH], body),
                     Some(_) => answer(206, &[FRESH, "ETag: \"a\"", range], body),
                 };
-                act.at(&gate)
+                act.gated(&gate)
             });
             let cache = cache_of(&backend, &memory("m"), |rules| {
                 rules.lock_timeout = Duration::from_secs(60);
             });
-            let mut crowd = Crowd::new();
+            let mut crowd = TaskSet::new();
             for _ in 0..200 {
                 let cache = Arc::clone(&cache);
                 let lines: Vec<_> = part.into_iter().collect();
@@ -372,9 +386,9 @@ fn many_failures_in_turn_are_one_request_at_a_time() {
 }
 
 #[test]
-fn variants_are_fetched_apart_once_they_are_known() {
+fn known_variants_are_fetched_separately() {
     run(async {
-        let backend = Backend::new(|_, request| {
+        let backend = TestBackend::new(|_, request| {
             let coding = request.head.field("accept-encoding").unwrap_or(b"none");
             let coding = String::from_utf8_lossy(coding).into_owned();
             page(&[FRESH, "Vary: Accept-Encoding"], &coding)
@@ -394,14 +408,14 @@ fn variants_are_fetched_apart_once_they_are_known() {
         }
         assert_eq!(backend.count(), 3);
         let again = fetch(&cache, get("/a", &["Accept-Encoding: GZIP"])).await;
-        assert!(again.is_hit(), "{}", again.told());
+        assert!(again.is_hit(), "{}", again.cache_status());
     });
 }
 
 #[test]
 fn the_last_vary_decides() {
     run(async {
-        let backend = Backend::new(|number, _| match number {
+        let backend = TestBackend::new(|number, _| match number {
             0 => page(&[FRESH, "Vary: Accept-Language"], "de"),
             1 => page(&[FRESH], "all"),
             _ => page(&[FRESH, "Vary: Accept"], "json"),
@@ -423,7 +437,7 @@ fn the_last_vary_decides() {
 #[test]
 fn a_response_without_a_body_is_shared_too() {
     run(async {
-        let backend = Backend::new(|_, _| answer(204, &[FRESH], Body::Empty));
+        let backend = TestBackend::new(|_, _| answer(204, &[FRESH], Body::Empty));
         let cache = cache(&backend);
         let got = crowd(&cache, 10, &[]).join_all().await;
         assert!(got.iter().all(|got| got.status == 204));
@@ -437,9 +451,9 @@ fn a_body_that_is_too_large_reaches_its_clients_and_is_remembered_as_such() {
         let pieces: Vec<String> = (0..64).map(|at| format!("{at:02}").repeat(512)).collect();
         let whole = pieces.concat();
         let sent = pieces.clone();
-        let backend = Backend::new(move |_, _| {
+        let backend = TestBackend::new(move |_, _| {
             let pieces: Vec<&str> = sent.iter().map(String::as_str).collect();
-            answer(200, &[FRESH], Pieces::body(&pieces, None, None))
+            answer(200, &[FRESH], ChunkedBody::body(&pieces, None, None))
         });
         let mut config = penstock_config::Cache::new("m", None);
         config.object_max = 10_000;
@@ -449,9 +463,9 @@ fn a_body_that_is_too_large_reaches_its_clients_and_is_remembered_as_such() {
         assert_eq!(fetch(&cache, get("/a", &[])).await.text(), whole);
         let again = fetch(&cache, get("/a", &[])).await;
         assert!(
-            again.told().ends_with("not-stored-lately"),
+            again.cache_status().ends_with("not-stored-lately"),
             "{}",
-            again.told()
+            again.cache_status()
         );
         assert_eq!((again.text(), backend.count()), (whole.as_str(), 2));
     });
@@ -462,7 +476,7 @@ fn a_redirect_to_a_file_is_not_waited_for_again() {
     run(async {
         let gate = Gate::new();
         let held = Arc::clone(&gate);
-        let backend = Backend::new(move |number, _| {
+        let backend = TestBackend::new(move |number, _| {
             let redirect = penstock_exchange::InternalRedirect {
                 target: "/file".to_owned(),
                 handler: None,
@@ -470,12 +484,12 @@ fn a_redirect_to_a_file_is_not_waited_for_again() {
                 rate_max: None,
                 timing: Default::default(),
             };
-            let act = crate::testing::Act::Now(Ok(Reply::Redirect(Box::new(redirect))));
-            if number == 0 { act } else { act.at(&held) }
+            let act = crate::testing::BackendAction::Now(Ok(Reply::Redirect(Box::new(redirect))));
+            if number == 0 { act } else { act.gated(&held) }
         });
         let cache = cache(&backend);
         let _ = reply(&cache, get("/a", &[])).await;
-        let mut all = Crowd::new();
+        let mut all = TaskSet::new();
         for _ in 0..3 {
             let cache = Arc::clone(&cache);
             all.spawn(async move { reply(&cache, get("/a", &[])).await.is_ok() });

@@ -8,13 +8,13 @@ use penstock_exchange::{ForwardedInfo, Handler, Mount};
 use super::FRESH;
 use crate::Cache;
 use crate::testing::{
-    Backend, CLIENT, PROXY, cache, cache_of, fetch, fetch_hit, get, head, memory, page, request_of,
-    run,
+    CLIENT, PROXY, TestBackend, cache, cache_of, fetch, fetch_hit, get, head, memory, page,
+    request_of, run,
 };
 
 /// What the back end was asked, as its answer: target, host and what could be evil.
-fn mirror() -> Arc<Backend> {
-    Backend::new(|_, request| {
+fn echo_backend() -> Arc<TestBackend> {
+    TestBackend::new(|_, request| {
         let head = &request.head;
         let mut text = format!("{} {}", head.target(), head.host());
         for (name, value) in head.fields() {
@@ -27,7 +27,7 @@ fn mirror() -> Arc<Backend> {
 }
 
 #[test]
-fn what_only_a_proxy_or_the_front_end_may_say_does_not_reach_what_is_stored() {
+fn spoofed_forwarding_fields_do_not_reach_the_store() {
     run(async {
         for line in [
             "X-Forwarded-Host: evil",
@@ -46,7 +46,7 @@ fn what_only_a_proxy_or_the_front_end_may_say_does_not_reach_what_is_stored() {
             "X-Accel-Redirect: /evil",
             "Proxy: http://evil",
         ] {
-            let backend = mirror();
+            let backend = echo_backend();
             let cache = cache(&backend);
             let poisoned = fetch(&cache, get("/a", &[line])).await;
             assert_eq!(poisoned.text(), "/a a.test", "{line}");
@@ -56,7 +56,7 @@ fn what_only_a_proxy_or_the_front_end_may_say_does_not_reach_what_is_stored() {
 }
 
 #[test]
-fn a_header_that_overrides_goes_past_the_cache() {
+fn an_override_header_bypasses_the_cache() {
     run(async {
         for line in [
             "X-HTTP-Method-Override: POST",
@@ -66,13 +66,13 @@ fn a_header_that_overrides_goes_past_the_cache() {
             "X-Original-Host: evil",
             "X-HTTP-Host-Override: evil",
         ] {
-            let backend = mirror();
+            let backend = echo_backend();
             let cache = cache(&backend);
             let got = fetch(&cache, get("/a", &[line])).await;
             assert!(
-                got.told().ends_with("detail=override"),
+                got.cache_status().ends_with("detail=override"),
                 "{line}: {}",
-                got.told()
+                got.cache_status()
             );
             let got = fetch(&cache, get("/a", &[])).await;
             assert_eq!((got.text(), backend.count()), ("/a a.test", 2), "{line}");
@@ -81,9 +81,9 @@ fn a_header_that_overrides_goes_past_the_cache() {
 }
 
 #[test]
-fn what_a_trusted_proxy_says_is_in_the_key() {
+fn fields_of_trusted_proxies_are_in_the_key() {
     run(async {
-        let backend = mirror();
+        let backend = echo_backend();
         let cache = cache(&backend);
         let ask = |lines: &[&str]| request_of(head("/a", lines), PROXY);
         for (lines, count) in [
@@ -116,9 +116,9 @@ fn what_a_trusted_proxy_says_is_in_the_key() {
 
 /// One route answers below a prefix that it strips, and beside it.
 #[test]
-fn what_was_stripped_is_in_the_key() {
+fn the_stripped_prefix_is_in_the_key() {
     run(async {
-        let backend = mirror();
+        let backend = echo_backend();
         let cache = cache(&backend);
         for (mount, count) in [("", 1), ("/shop", 2), ("", 2), ("/shop", 2), ("/a", 3)] {
             let mut request = get("/a", &[]);
@@ -131,9 +131,9 @@ fn what_was_stripped_is_in_the_key() {
 
 /// A rule's word counts whoever the client is.
 #[test]
-fn what_a_rule_says_of_the_request_is_in_the_key() {
+fn fields_set_by_rules_are_in_the_key() {
     run(async {
-        let backend = mirror();
+        let backend = echo_backend();
         let cache = cache(&backend);
         let told = |host: Option<&str>, scheme| ForwardedInfo {
             host: host.map(Into::into),
@@ -156,9 +156,9 @@ fn what_a_rule_says_of_the_request_is_in_the_key() {
 }
 
 #[test]
-fn the_back_end_is_asked_for_what_is_in_the_key_and_no_more() {
+fn the_backend_gets_only_what_is_in_the_key() {
     run(async {
-        let backend = mirror();
+        let backend = echo_backend();
         let cache = cache_of(&backend, &memory("m"), |rules| {
             rules.key.query = QueryKey::Without(vec!["utm_*".to_owned()]);
         });
@@ -172,7 +172,7 @@ fn the_back_end_is_asked_for_what_is_in_the_key_and_no_more() {
 #[test]
 fn the_host_is_one_in_any_spelling() {
     run(async {
-        let backend = mirror();
+        let backend = echo_backend();
         let cache = cache(&backend);
         for line in ["Host: A.Test", "Host: a.test:80", "Host: a.test"] {
             let got = fetch(&cache, get("/a", &[line])).await;
@@ -191,9 +191,9 @@ fn routes_do_not_share_what_they_store() {
         let store = memory("m");
         let rules = penstock_config::RouteCache::new(vec!["m".to_owned()]);
         for text in ["one", "two"] {
-            let backend = Backend::new(move |_, _| page(&[FRESH], text));
+            let backend = TestBackend::new(move |_, _| page(&[FRESH], text));
             let inner = Arc::clone(&backend) as Arc<dyn Handler>;
-            let cache = Cache::within(text, inner, &rules, vec![Arc::clone(&store)]);
+            let cache = Cache::with_scope(text, inner, &rules, vec![Arc::clone(&store)]);
             let got = fetch(&cache, request_of(head("/a", &[]), CLIENT)).await;
             assert_eq!(got.text(), text);
         }

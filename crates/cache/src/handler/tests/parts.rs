@@ -5,8 +5,8 @@ use std::sync::Arc;
 use penstock_exchange::{Body, Reply};
 
 use crate::testing::{
-    Backend, Gate, Pieces, answer, cache, cache_of, fetch, fetch_hit, get, page, read, reply, run,
-    until,
+    ChunkedBody, Gate, TestBackend, answer, cache, cache_of, fetch, fetch_hit, get, page, read,
+    reply, run, until,
 };
 
 const PAGE: [&str; 4] = [
@@ -19,7 +19,7 @@ const PAGE: [&str; 4] = [
 #[test]
 fn parts_are_cut_out_of_what_is_stored() {
     run(async {
-        let backend = Backend::new(|_, _| page(&PAGE, "0123456789"));
+        let backend = TestBackend::new(|_, _| page(&PAGE, "0123456789"));
         let cache = cache(&backend);
         fetch(&cache, get("/a", &[])).await;
         fetch_hit(&cache, "/a").await;
@@ -72,10 +72,11 @@ fn parts_are_cut_out_of_what_is_stored() {
 }
 
 #[test]
-fn an_origin_that_wants_no_ranges_gets_its_way() {
+fn no_ranges_if_the_origin_forbids_them() {
     run(async {
-        let backend =
-            Backend::new(|_, _| page(&["Cache-Control: max-age=9", "Accept-Ranges: none"], "0123"));
+        let backend = TestBackend::new(|_, _| {
+            page(&["Cache-Control: max-age=9", "Accept-Ranges: none"], "0123")
+        });
         let cache = cache(&backend);
         for _ in 0..2 {
             let got = fetch(&cache, get("/a", &["Range: bytes=0-1"])).await;
@@ -85,15 +86,19 @@ fn an_origin_that_wants_no_ranges_gets_its_way() {
 }
 
 #[test]
-fn who_has_it_is_told_so() {
+fn a_matching_condition_gets_304() {
     run(async {
-        let backend = Backend::new(|_, _| page(&PAGE, "x"));
+        let backend = TestBackend::new(|_, _| page(&PAGE, "x"));
         let cache = cache(&backend);
         // Also while it is fetched, for which the client's condition does not count.
         let first = fetch(&cache, get("/a", &["If-None-Match: W/\"a\""])).await;
         assert_eq!(first.status, 304);
-        assert!(backend.asked(0).field("if-none-match").is_none());
-        assert!(first.told().ends_with("; stored"), "{}", first.told());
+        assert!(backend.received(0).field("if-none-match").is_none());
+        assert!(
+            first.cache_status().ends_with("; stored"),
+            "{}",
+            first.cache_status()
+        );
         fetch_hit(&cache, "/a").await;
         for (line, status) in [
             ("If-None-Match: \"a\"", 304),
@@ -112,33 +117,33 @@ fn who_has_it_is_told_so() {
 }
 
 #[test]
-fn a_part_that_is_missed_is_cut_out_of_the_whole_that_is_fetched() {
+fn a_missed_range_is_served_from_the_fetched_whole() {
     run(async {
-        let backend = Backend::new(|_, _| {
+        let backend = TestBackend::new(|_, _| {
             answer(
                 200,
                 &PAGE,
-                Pieces::body(&["01234", "56789"], Some(10), None),
+                ChunkedBody::body(&["01234", "56789"], Some(10), None),
             )
         });
         let cache = cache(&backend);
         let got = fetch(&cache, get("/a", &["Range: bytes=4-6"])).await;
         assert_eq!((got.status, got.text()), (206, "456"));
-        assert!(backend.asked(0).field("range").is_none());
+        assert!(backend.received(0).field("range").is_none());
         assert_eq!(fetch_hit(&cache, "/a").await.text(), "0123456789");
     });
 }
 
 #[test]
-fn a_part_of_what_is_on_its_way_is_sent_as_it_comes() {
+fn a_range_of_a_partial_object_streams() {
     run(async {
         let gate = Gate::new();
         let held = Arc::clone(&gate);
-        let backend = Backend::new(move |_, _| {
+        let backend = TestBackend::new(move |_, _| {
             answer(
                 200,
                 &PAGE,
-                Pieces::body(&["01234", "56789"], Some(10), Some(&held)),
+                ChunkedBody::body(&["01234", "56789"], Some(10), Some(&held)),
             )
         });
         let cache = cache(&backend);
@@ -156,9 +161,9 @@ fn a_part_of_what_is_on_its_way_is_sent_as_it_comes() {
 }
 
 #[test]
-fn a_part_of_what_is_not_stored_comes_from_the_back_end() {
+fn a_range_of_an_unstored_object_comes_from_the_backend() {
     run(async {
-        let backend = Backend::new(|_, request| match request.head.field("range") {
+        let backend = TestBackend::new(|_, request| match request.head.field("range") {
             Some(_) => answer(
                 206,
                 &["Content-Range: bytes 1-2/10"],
@@ -179,7 +184,7 @@ fn a_part_of_what_is_not_stored_comes_from_the_back_end() {
 #[test]
 fn a_part_far_into_a_body_is_not_waited_for() {
     run(async {
-        let backend = Backend::new(|_, request| match request.head.field("range") {
+        let backend = TestBackend::new(|_, request| match request.head.field("range") {
             Some(_) => answer(206, &["Content-Range: bytes 9-9/10"], Body::Empty),
             None => page(&PAGE, "0123456789"),
         });
@@ -187,7 +192,11 @@ fn a_part_far_into_a_body_is_not_waited_for() {
         for line in ["Range: bytes=-1", "Range: bytes=9000000-"] {
             let got = fetch(&cache, get("/a", &[line])).await;
             assert_eq!(got.status, 206, "{line}");
-            assert!(got.told().contains("detail=range"), "{}", got.told());
+            assert!(
+                got.cache_status().contains("detail=range"),
+                "{}",
+                got.cache_status()
+            );
         }
         // What is stored has no far end.
         fetch(&cache, get("/a", &[])).await;
@@ -198,7 +207,7 @@ fn a_part_far_into_a_body_is_not_waited_for() {
 }
 
 #[test]
-fn what_is_on_a_disk_is_answered_the_same() {
+fn a_disk_hit_is_answered_alike() {
     let folder = std::env::temp_dir().join(format!("penstock-cache-parts-{}", std::process::id()));
     run(async {
         std::fs::create_dir_all(&folder).unwrap();
@@ -206,12 +215,12 @@ fn what_is_on_a_disk_is_answered_the_same() {
         config.memory = 0;
         let pool = penstock_runtime::blocking::Pool::new("test", 2, 100);
         let store = crate::Store::start(&config, pool);
-        crate::testing::working(&store).await;
-        let backend = Backend::new(|_, _| page(&PAGE, "0123456789"));
+        crate::testing::wait_until_working(&store).await;
+        let backend = TestBackend::new(|_, _| page(&PAGE, "0123456789"));
         let cache = cache_of(&backend, &store, |_| ());
         fetch(&cache, get("/a", &[])).await;
         assert_eq!(fetch_hit(&cache, "/a").await.text(), "0123456789");
-        until("it is on the disk", || cache.counts().stored.value() == 1).await;
+        until("it is on the disk", || cache.counters().stored.value() == 1).await;
         for (lines, status, body) in [
             (&[] as &[&str], 200, "0123456789"),
             (&["Range: bytes=2-4"], 206, "234"),
@@ -220,7 +229,7 @@ fn what_is_on_a_disk_is_answered_the_same() {
         ] {
             let got = fetch(&cache, get("/a", lines)).await;
             assert_eq!((got.status, got.text()), (status, body), "{lines:?}");
-            assert!(got.is_hit(), "{}", got.told());
+            assert!(got.is_hit(), "{}", got.cache_status());
         }
         let got = fetch(&cache, get("/a", &["Range: bytes=0-1, 5-6"])).await;
         assert!(
@@ -232,7 +241,7 @@ fn what_is_on_a_disk_is_answered_the_same() {
         store.stop();
         // Without its store a request is the back end's.
         let got = fetch(&cache, get("/a", &[])).await;
-        assert_eq!(got.told(), "Penstock; fwd=miss; detail=store-out");
+        assert_eq!(got.cache_status(), "Penstock; fwd=miss; detail=store-out");
     });
     std::fs::remove_dir_all(&folder).unwrap();
 }

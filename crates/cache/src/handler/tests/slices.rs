@@ -8,10 +8,10 @@ use penstock_http::{RangeOutcome, select_range};
 
 use crate::slices::SLICE_BYTES;
 use crate::testing::{
-    Act, Backend, CLIENT, Crowd, Gate, Pieces, answer, cache, cache_of, fails, fetch, get, head_of,
-    memory, reply, request_of, run, until, working,
+    BackendAction, CLIENT, ChunkedBody, Gate, TaskSet, TestBackend, answer, cache, cache_of,
+    fault_of, fetch, get, head_of, memory, reply, request_of, run, until, wait_until_working,
 };
-use crate::{Cache, Purge, purge};
+use crate::{Cache, PurgeTarget, purge};
 
 /// Bytes of the film: some beyond the tenth slice.
 const TOTAL: u64 = 10 * SLICE_BYTES + 123;
@@ -35,7 +35,7 @@ fn film(name: u64, start: u64, len: u64) -> String {
 }
 
 /// What a back end does that has the film `name` and knows about ranges.
-fn plays(name: u64, request: &Request, lines: &[&str]) -> Act {
+fn plays(name: u64, request: &Request, lines: &[&str]) -> BackendAction {
     let tag = format!("ETag: \"{name}\"");
     let had = format!("\"{name}\"");
     let mut lines = lines.to_vec();
@@ -59,9 +59,9 @@ fn range(first: u64, last: u64) -> String {
 }
 
 /// The ranges that the back end was asked for.
-fn asked(backend: &Backend) -> Vec<String> {
+fn range_requests(backend: &TestBackend) -> Vec<String> {
     let ranges = (0..backend.count()).map(|number| {
-        let asked = backend.asked(number);
+        let asked = backend.received(number);
         let range = asked.field("range").unwrap_or_default();
         String::from_utf8_lossy(range).into_owned()
     });
@@ -74,14 +74,14 @@ fn slice(number: u64) -> String {
 }
 
 /// Sends a request for a part until no slice of it is asked for: what is new may still be on its way.
-async fn fetch_stored(cache: &Cache, line: &str) -> crate::testing::Read {
+async fn fetch_stored(cache: &Cache, line: &str) -> crate::testing::ReadResponse {
     let mut last = None;
     for _ in 0..10_000 {
         let got = fetch(cache, get("/film", &[line])).await;
         if got.is_hit() {
             return got;
         }
-        last = Some(got.told());
+        last = Some(got.cache_status());
         penstock_runtime::loops::yield_now().await;
     }
     panic!("never a hit: {last:?}")
@@ -90,7 +90,7 @@ async fn fetch_stored(cache: &Cache, line: &str) -> crate::testing::Read {
 #[test]
 fn a_part_is_put_together_from_slices_that_are_asked_for_once() {
     run(async {
-        let backend = Backend::new(|_, request| plays(1, request, &[FRESH]));
+        let backend = TestBackend::new(|_, request| plays(1, request, &[FRESH]));
         let cache = cache(&backend);
         let got = fetch(&cache, get("/film", &[&range(9_000_000, 9_000_099)])).await;
         assert_eq!((got.status, got.text()), (206, &*film(1, 9_000_000, 100)));
@@ -98,10 +98,10 @@ fn a_part_is_put_together_from_slices_that_are_asked_for_once() {
             got.field("content-range"),
             format!("bytes 9000000-9000099/{TOTAL}")
         );
-        let told = got.told();
+        let told = got.cache_status();
         assert!(told.contains("fwd=uri-miss; fwd-status=206"), "{told}");
         assert!(told.ends_with("; stored"), "{told}");
-        assert_eq!(asked(&backend), [slice(8)]);
+        assert_eq!(range_requests(&backend), [slice(8)]);
         // Another part of that slice is here; one that goes on into the next asks for that one.
         let got = fetch_stored(&cache, &range(8_500_000, 8_500_009)).await;
         assert_eq!((got.status, got.text()), (206, &*film(1, 8_500_000, 10)));
@@ -110,12 +110,12 @@ fn a_part_is_put_together_from_slices_that_are_asked_for_once() {
             (got.text(), got.length),
             (&*film(1, NINTH - 5, 11), Some(11))
         );
-        assert_eq!(asked(&backend), [slice(8), slice(9)]);
+        assert_eq!(range_requests(&backend), [slice(8), slice(9)]);
         // To the end, whose place is known by now.
         let line = format!("Range: bytes={NINTH}-");
         let got = fetch(&cache, get("/film", &[&line])).await;
         assert_eq!(got.text(), film(1, NINTH, TOTAL - NINTH));
-        assert_eq!(asked(&backend), [slice(8), slice(9), slice(10)]);
+        assert_eq!(range_requests(&backend), [slice(8), slice(9), slice(10)]);
         for (lines, status, body) in [
             (
                 &["Range: bytes=-7"] as &[&str],
@@ -136,32 +136,44 @@ fn a_part_is_put_together_from_slices_that_are_asked_for_once() {
         ] {
             let got = fetch(&cache, get("/film", lines)).await;
             assert_eq!((got.status, got.text()), (status, body), "{lines:?}");
-            assert!(got.is_hit() || status == 416, "{lines:?}: {}", got.told());
+            assert!(
+                got.is_hit() || status == 416,
+                "{lines:?}: {}",
+                got.cache_status()
+            );
         }
         assert_eq!(backend.count(), 3);
         // Who has another film wants all of this one.
         let other = [&*range(9_000_000, 9_000_001), "If-Range: \"2\""];
         let got = fetch(&cache, get("/film", &other)).await;
-        assert!(got.told().contains("detail=range"), "{}", got.told());
+        assert!(
+            got.cache_status().contains("detail=range"),
+            "{}",
+            got.cache_status()
+        );
         // What is stored whole is found first, and has no slices.
         let whole = fetch(&cache, get("/film", &[])).await;
         assert_eq!(whole.length, Some(TOTAL));
         crate::testing::fetch_hit(&cache, "/film").await;
         let count = backend.count();
         let got = fetch(&cache, get("/film", &[&range(9_000_000, 9_000_001)])).await;
-        assert!(got.is_hit() && got.text().len() == 2, "{}", got.told());
+        assert!(
+            got.is_hit() && got.text().len() == 2,
+            "{}",
+            got.cache_status()
+        );
         assert_eq!(backend.count(), count);
     });
 }
 
 #[test]
-fn many_who_want_one_slice_ask_once() {
+fn one_slice_is_fetched_once_for_many() {
     run(async {
         let gate = Gate::new();
         let held = Arc::clone(&gate);
-        let backend = Backend::new(move |_, request| plays(1, request, &[FRESH]).at(&held));
+        let backend = TestBackend::new(move |_, request| plays(1, request, &[FRESH]).gated(&held));
         let cache = cache(&backend);
-        let mut crowd = Crowd::new();
+        let mut crowd = TaskSet::new();
         for number in 0..20 {
             let cache = Arc::clone(&cache);
             let line = range(9_000_000 + number, 9_000_010 + number);
@@ -175,14 +187,14 @@ fn many_who_want_one_slice_ask_once() {
                 (206, &*film(1, 9_000_000 + number, 11))
             );
         }
-        assert_eq!(asked(&backend), [slice(8)]);
+        assert_eq!(range_requests(&backend), [slice(8)]);
     });
 }
 
 #[test]
 fn an_answer_is_of_one_content_or_cut() {
     run(async {
-        let backend = Backend::new(|number, request| {
+        let backend = TestBackend::new(|number, request| {
             // The film changes behind the first slice.
             plays(if number == 0 { 1 } else { 2 }, request, &[FRESH])
         });
@@ -200,7 +212,7 @@ fn an_answer_is_of_one_content_or_cut() {
 #[test]
 fn purges_and_writes_take_slices_out() {
     run(async {
-        let backend = Backend::new(|_, request| match request.head.method() {
+        let backend = TestBackend::new(|_, request| match request.head.method() {
             penstock_http::Method::Post => answer(204, &[], Body::Empty),
             _ => plays(1, request, &[FRESH, "Surrogate-Key: films"]),
         });
@@ -209,8 +221,8 @@ fn purges_and_writes_take_slices_out() {
             rules.tags = vec!["surrogate-key".to_owned()];
         });
         let line = range(9_000_000, 9_000_001);
-        let url = Purge::Url("http://a.test/film".to_owned());
-        for what in [Some(url), Some(Purge::Tag("films".to_owned())), None] {
+        let url = PurgeTarget::Url("http://a.test/film".to_owned());
+        for what in [Some(url), Some(PurgeTarget::Tag("films".to_owned())), None] {
             fetch_stored(&cache, &line).await;
             let before = backend.count();
             match &what {
@@ -225,37 +237,40 @@ fn purges_and_writes_take_slices_out() {
             let asked = backend.count();
             assert_eq!(asked - before, usize::from(what.is_none()));
             let got = fetch(&cache, get("/film", &[&line])).await;
-            assert!(!got.is_hit(), "{what:?}: {}", got.told());
+            assert!(!got.is_hit(), "{what:?}: {}", got.cache_status());
             assert_eq!(backend.count(), asked + 1, "{what:?}");
         }
     });
 }
 
 #[test]
-fn what_is_stale_is_asked_about_and_its_slices_stay() {
+fn a_stale_index_is_revalidated_and_keeps_its_slices() {
     run(async {
-        let backend = Backend::new(|_, request| plays(1, request, &[FRESH, "Age: 1000"]));
+        let backend = TestBackend::new(|_, request| plays(1, request, &[FRESH, "Age: 1000"]));
         let store = memory("m");
         let cache = cache_of(&backend, &store, |_| ());
         let line = range(9_000_000, 9_000_004);
         let first = fetch(&cache, get("/film", &[&line])).await;
         assert_eq!(first.text(), film(1, 9_000_000, 5));
-        until("index and slice are stored", || store.usage().objects == 2).await;
+        until("index and slice are stored", || {
+            store.snapshot().objects == 2
+        })
+        .await;
         let second = fetch(&cache, get("/film", &[&line])).await;
         assert_eq!(second.text(), film(1, 9_000_000, 5));
         assert!(
-            second.told().contains("fwd=stale; fwd-status=304"),
+            second.cache_status().contains("fwd=stale; fwd-status=304"),
             "{}",
-            second.told()
+            second.cache_status()
         );
         assert_eq!(backend.count(), 2);
-        let asked = backend.asked(1);
+        let asked = backend.received(1);
         assert_eq!(asked.field("if-none-match"), Some(b"\"1\"" as &[u8]));
     });
 }
 
 #[test]
-fn what_is_not_fit_for_slices_is_passed_on_and_asked_for_twice_only_once() {
+fn an_unsliceable_content_bypasses_after_one_try() {
     run(async {
         for lines in [
             &["Cache-Control: no-store", "ETag: \"1\""] as &[&str],
@@ -264,7 +279,7 @@ fn what_is_not_fit_for_slices_is_passed_on_and_asked_for_twice_only_once() {
             &[FRESH, "ETag: \"1\"", "Set-Cookie: a=b"],
         ] {
             let lines: Vec<String> = lines.iter().map(|line| (*line).to_owned()).collect();
-            let backend = Backend::new(move |_, request| {
+            let backend = TestBackend::new(move |_, request| {
                 let asked = request.head.field("range");
                 let RangeOutcome::Part { start, len } = select_range(asked, None, TOTAL, b"", None)
                 else {
@@ -280,7 +295,11 @@ fn what_is_not_fit_for_slices_is_passed_on_and_asked_for_twice_only_once() {
             for count in [2, 3, 4] {
                 let got = fetch(&cache, get("/film", &[&line])).await;
                 assert_eq!((got.status, got.text()), (206, &*film(1, 9_000_000, 5)));
-                assert!(got.told().contains("detail=range"), "{}", got.told());
+                assert!(
+                    got.cache_status().contains("detail=range"),
+                    "{}",
+                    got.cache_status()
+                );
                 assert_eq!(backend.count(), count);
             }
         }
@@ -288,19 +307,19 @@ fn what_is_not_fit_for_slices_is_passed_on_and_asked_for_twice_only_once() {
 }
 
 #[test]
-fn failures_are_told_before_the_first_byte_and_cut_behind_it() {
+fn failures_are_errors_before_the_first_byte_and_cut_the_body_after() {
     run(async {
         let is_up = Arc::new(AtomicUsize::new(0));
         let up = Arc::clone(&is_up);
-        let backend = Backend::new(move |_, request| match up.load(Ordering::SeqCst) {
-            0 => fails(FaultKind::Unavailable),
+        let backend = TestBackend::new(move |_, request| match up.load(Ordering::SeqCst) {
+            0 => fault_of(FaultKind::Unavailable),
             1 => plays(1, request, &[FRESH]),
             _ => {
                 let part = format!(
                     "Content-Range: bytes {NINTH}-{}/{TOTAL}",
                     NINTH + SLICE_BYTES - 1
                 );
-                let cut = Pieces::body(&["abc", "cut"], Some(SLICE_BYTES), None);
+                let cut = ChunkedBody::body(&["abc", "cut"], Some(SLICE_BYTES), None);
                 answer(206, &[FRESH, "ETag: \"1\"", &part], cut)
             }
         });
@@ -323,16 +342,16 @@ fn failures_are_told_before_the_first_byte_and_cut_behind_it() {
 }
 
 #[test]
-fn what_is_stale_is_sent_when_the_back_end_fails_if_it_may_be() {
+fn a_stale_index_is_served_on_error_if_allowed() {
     run(async {
         for (word, is_sent) in [("stale-if-error=100", true), ("must-revalidate", false)] {
             let is_down = Arc::new(AtomicUsize::new(0));
             let down = Arc::clone(&is_down);
-            let backend = Backend::new(move |_, request| {
+            let backend = TestBackend::new(move |_, request| {
                 let fresh = format!("Cache-Control: max-age=1000, {word}");
                 match down.load(Ordering::SeqCst) {
                     0 => plays(1, request, &[&fresh, "Age: 1000"]),
-                    1 => fails(FaultKind::Unavailable),
+                    1 => fault_of(FaultKind::Unavailable),
                     _ => answer(503, &[], Body::Empty),
                 }
             });
@@ -340,7 +359,10 @@ fn what_is_stale_is_sent_when_the_back_end_fails_if_it_may_be() {
             let cache = cache_of(&backend, &store, |_| ());
             let line = range(9_000_000, 9_000_004);
             fetch(&cache, get("/film", &[&line])).await;
-            until("index and slice are stored", || store.usage().objects == 2).await;
+            until("index and slice are stored", || {
+                store.snapshot().objects == 2
+            })
+            .await;
             is_down.store(1, Ordering::SeqCst);
             let answered = reply(&cache, get("/film", &[&line])).await;
             assert_eq!(answered.is_ok(), is_sent, "{word}");
@@ -349,9 +371,9 @@ fn what_is_stale_is_sent_when_the_back_end_fails_if_it_may_be() {
             if is_sent {
                 assert_eq!((got.status, got.text()), (206, &*film(1, 9_000_000, 5)));
                 assert!(
-                    got.told().contains("detail=stale-if-error"),
+                    got.cache_status().contains("detail=stale-if-error"),
                     "{}",
-                    got.told()
+                    got.cache_status()
                 );
             } else {
                 assert_eq!(got.status, 503);
@@ -361,7 +383,7 @@ fn what_is_stale_is_sent_when_the_back_end_fails_if_it_may_be() {
 }
 
 #[test]
-fn what_the_back_end_says_now_counts_while_no_byte_is_sent() {
+fn the_current_backend_answer_counts_before_the_first_byte() {
     run(async {
         for (status, lines) in [
             (404, &[] as &[&str]),
@@ -379,7 +401,7 @@ fn what_the_back_end_says_now_counts_while_no_byte_is_sent() {
         ] {
             let is_gone = Arc::new(AtomicUsize::new(0));
             let gone = Arc::clone(&is_gone);
-            let backend = Backend::new(move |_, request| match gone.load(Ordering::SeqCst) {
+            let backend = TestBackend::new(move |_, request| match gone.load(Ordering::SeqCst) {
                 0 => plays(1, request, &[FRESH]),
                 _ => answer(status, lines, Body::Bytes("new".into())),
             });
@@ -401,7 +423,7 @@ fn slices_are_not_sent_stale_once_their_content_was_withdrawn() {
     run(async {
         let turn = Arc::new(AtomicUsize::new(0));
         let now = Arc::clone(&turn);
-        let backend = Backend::new(move |_, request| {
+        let backend = TestBackend::new(move |_, request| {
             let old = [
                 "Cache-Control: max-age=1000, stale-if-error=1000",
                 "Age: 1000",
@@ -409,14 +431,17 @@ fn slices_are_not_sent_stale_once_their_content_was_withdrawn() {
             match now.load(Ordering::SeqCst) {
                 0 => plays(1, request, &old),
                 1 => answer(404, &["Cache-Control: no-store"], Body::Empty),
-                _ => fails(FaultKind::Unavailable),
+                _ => fault_of(FaultKind::Unavailable),
             }
         });
         let store = memory("m");
         let cache = cache_of(&backend, &store, |_| ());
         let line = range(9_000_000, 9_000_004);
         fetch(&cache, get("/film", &[&line])).await;
-        until("index and slice are stored", || store.usage().objects == 2).await;
+        until("index and slice are stored", || {
+            store.snapshot().objects == 2
+        })
+        .await;
         turn.store(1, Ordering::SeqCst);
         assert_eq!(fetch(&cache, get("/film", &[&line])).await.status, 404);
         turn.store(2, Ordering::SeqCst);
@@ -429,9 +454,9 @@ fn slices_that_come_at_the_same_time_are_of_one_content() {
     run(async {
         let gate = Gate::new();
         let held = Arc::clone(&gate);
-        let backend = Backend::new(move |_, request| plays(1, request, &[FRESH]).at(&held));
+        let backend = TestBackend::new(move |_, request| plays(1, request, &[FRESH]).gated(&held));
         let cache = cache(&backend);
-        let mut crowd = Crowd::new();
+        let mut crowd = TaskSet::new();
         for number in [8, 9] {
             let cache = Arc::clone(&cache);
             let start = number * SLICE_BYTES;
@@ -450,17 +475,17 @@ fn slices_that_come_at_the_same_time_are_of_one_content() {
 }
 
 #[test]
-fn a_whole_that_came_meanwhile_stays() {
+fn a_whole_object_stored_meanwhile_stays() {
     run(async {
         let gate = Gate::new();
         let held = Arc::clone(&gate);
-        let backend = Backend::new(move |_, request| match request.head.field("range") {
-            Some(_) => plays(1, request, &[FRESH]).at(&held),
+        let backend = TestBackend::new(move |_, request| match request.head.field("range") {
+            Some(_) => plays(1, request, &[FRESH]).gated(&held),
             None => plays(1, request, &[FRESH]),
         });
         let cache = cache(&backend);
         let of_part = Arc::clone(&cache);
-        let mut crowd = Crowd::new();
+        let mut crowd = TaskSet::new();
         crowd.spawn(async move {
             let line = range(9_000_000, 9_000_004);
             fetch(&of_part, get("/film", &[&line])).await
@@ -468,7 +493,10 @@ fn a_whole_that_came_meanwhile_stays() {
         until("the part is asked for", || gate.waiting() == 1).await;
         fetch(&cache, get("/film", &[])).await;
         crate::testing::fetch_hit(&cache, "/film").await;
-        until("the whole is stored", || cache.counts().stored.value() == 1).await;
+        until("the whole is stored", || {
+            cache.counters().stored.value() == 1
+        })
+        .await;
         gate.open();
         let got = crowd.join_next().await.unwrap().unwrap();
         assert_eq!((got.text(), got.is_hit()), (&*film(1, 9_000_000, 5), true));
@@ -478,14 +506,14 @@ fn a_whole_that_came_meanwhile_stays() {
 }
 
 #[test]
-fn slices_of_another_content_than_the_one_on_its_way_are_not_sent() {
+fn slices_match_the_newer_content_in_progress() {
     run(async {
         let gate = Gate::new();
         let held = Arc::clone(&gate);
-        let backend = Backend::new(move |number, request| match request.head.field("range") {
+        let backend = TestBackend::new(move |number, request| match request.head.field("range") {
             Some(_) => plays(if number == 0 { 1 } else { 2 }, request, &[FRESH]),
             None => {
-                let body = Pieces::body(&["abc", "def"], Some(TOTAL), Some(&held));
+                let body = ChunkedBody::body(&["abc", "def"], Some(TOTAL), Some(&held));
                 answer(200, &[FRESH, "ETag: \"2\""], body)
             }
         });
@@ -511,17 +539,17 @@ fn a_whole_that_was_on_its_way_stays_when_a_slice_comes_behind_its_end() {
     run(async {
         let (of_whole, of_part) = (Gate::new(), Gate::new());
         let gates = (Arc::clone(&of_whole), Arc::clone(&of_part));
-        let backend = Backend::new(move |_, request| match request.head.field("range") {
-            Some(_) => plays(1, request, &[FRESH]).at(&gates.1),
+        let backend = TestBackend::new(move |_, request| match request.head.field("range") {
+            Some(_) => plays(1, request, &[FRESH]).gated(&gates.1),
             None => {
                 let pieces = [film(1, 0, 1000), film(1, 1000, TOTAL - 1000)];
                 let pieces = [&*pieces[0], &*pieces[1]];
-                let body = Pieces::body(&pieces, Some(TOTAL), Some(&gates.0));
+                let body = ChunkedBody::body(&pieces, Some(TOTAL), Some(&gates.0));
                 answer(200, &[FRESH, "ETag: \"1\""], body)
             }
         });
         let cache = cache(&backend);
-        let mut crowd = Crowd::new();
+        let mut crowd = TaskSet::new();
         for line in [None, Some(range(9_000_000, 9_000_004))] {
             let cache = Arc::clone(&cache);
             let line: Vec<String> = line.into_iter().collect();
@@ -536,20 +564,23 @@ fn a_whole_that_was_on_its_way_stays_when_a_slice_comes_behind_its_end() {
         of_whole.open();
         let whole = crowd.join_next().await.unwrap().unwrap();
         assert_eq!(whole.length, Some(TOTAL));
-        until("the whole is stored", || cache.counts().stored.value() == 1).await;
+        until("the whole is stored", || {
+            cache.counters().stored.value() == 1
+        })
+        .await;
         of_part.open();
         let part = crowd.join_next().await.unwrap().unwrap();
         assert_eq!(part.text(), film(1, 9_000_000, 5));
-        assert!(part.is_hit(), "{}", part.told());
+        assert!(part.is_hit(), "{}", part.cache_status());
         assert!(fetch(&cache, get("/film", &[])).await.is_hit());
         assert_eq!(backend.count(), 2);
     });
 }
 
 #[test]
-fn what_is_said_to_one_client_leaves_the_slices_of_others() {
+fn a_personal_response_keeps_the_slices_of_others() {
     run(async {
-        let backend = Backend::new(|_, request| match request.head.field("cookie") {
+        let backend = TestBackend::new(|_, request| match request.head.field("cookie") {
             Some(b"new") => plays(1, request, &[FRESH, "Set-Cookie: a=b"]),
             Some(b"stranger") => answer(401, &[], Body::Empty),
             Some(_) => answer(302, &["Location: /login"], Body::Empty),
@@ -570,31 +601,34 @@ fn what_is_said_to_one_client_leaves_the_slices_of_others() {
 }
 
 #[test]
-fn what_may_be_sent_while_it_is_revalidated_is_sent_at_once() {
+fn a_stale_while_revalidate_index_is_served_at_once() {
     run(async {
         let gate = Gate::new();
         let held = Arc::clone(&gate);
-        let backend = Backend::new(move |number, request| {
+        let backend = TestBackend::new(move |number, request| {
             let lines = [
                 "Cache-Control: max-age=1000, stale-while-revalidate=1000",
                 "Age: 1000",
             ];
             let act = plays(1, request, &lines);
-            if number == 0 { act } else { act.at(&held) }
+            if number == 0 { act } else { act.gated(&held) }
         });
         let store = memory("m");
         let cache = cache_of(&backend, &store, |_| ());
         let line = range(9_000_000, 9_000_004);
         fetch(&cache, get("/film", &[&line])).await;
-        until("index and slice are stored", || store.usage().objects == 2).await;
+        until("index and slice are stored", || {
+            store.snapshot().objects == 2
+        })
+        .await;
         for _ in 0..3 {
             let got = fetch(&cache, get("/film", &[&line])).await;
             assert_eq!(got.text(), film(1, 9_000_000, 5));
-            assert!(got.is_hit(), "{}", got.told());
+            assert!(got.is_hit(), "{}", got.cache_status());
         }
         until("one asks", || gate.waiting() == 1).await;
         assert_eq!(backend.count(), 2);
-        assert!(backend.asked(1).field("if-none-match").is_some());
+        assert!(backend.received(1).field("if-none-match").is_some());
         gate.open();
     });
 }
@@ -609,20 +643,20 @@ fn slices_outlive_a_restart_and_readers_outlive_their_store() {
             let pool = penstock_runtime::blocking::Pool::new("test", 2, 100);
             crate::Store::start(&config, pool)
         };
-        let backend = Backend::new(|_, request| plays(1, request, &[FRESH]));
+        let backend = TestBackend::new(|_, request| plays(1, request, &[FRESH]));
         let line = range(9_000_000, 9_000_099);
         let store = start();
-        working(&store).await;
+        wait_until_working(&store).await;
         let cache = cache_of(&backend, &store, |_| ());
         fetch(&cache, get("/film", &[&line])).await;
         until("index and slice are on the disk", || {
-            store.usage().stored == 2
+            store.snapshot().stored == 2
         })
         .await;
         store.stop();
         drop((cache, store));
         let store = start();
-        working(&store).await;
+        wait_until_working(&store).await;
         let cache = cache_of(&backend, &store, |_| ());
         let got = fetch(&cache, get("/film", &[&line])).await;
         assert_eq!(
@@ -642,7 +676,7 @@ fn slices_outlive_a_restart_and_readers_outlive_their_store() {
             film(1, 9_000_000, NINTH + SLICE_BYTES - 9_000_000 + 1)
         );
         let straight = format!("bytes={NINTH}-{}", NINTH + SLICE_BYTES);
-        assert_eq!(asked(&backend).last(), Some(&straight));
+        assert_eq!(range_requests(&backend).last(), Some(&straight));
     });
     std::fs::remove_dir_all(&folder).unwrap();
 }

@@ -6,8 +6,8 @@ use penstock_exchange::{Body, FaultKind};
 
 use super::FRESH;
 use crate::testing::{
-    Act, Backend, CLIENT, Crowd, Gate, answer, cache, fails, fetch, fetch_hit, get, head_of, page,
-    reply, request_of, run, until,
+    BackendAction, CLIENT, Gate, TaskSet, TestBackend, answer, cache, fault_of, fetch, fetch_hit,
+    get, head_of, page, reply, request_of, run, until,
 };
 
 /// Stale from the first moment on, with a validator.
@@ -16,24 +16,28 @@ const STALE: [&str; 3] = ["Cache-Control: max-age=10", "Age: 50", "ETag: \"a\""]
 /// A back end that answers first with a page that is stale at once, and by `then` afterwards.
 fn stale_then(
     lines: &'static [&'static str],
-    then: impl Fn(usize) -> Act + Send + Sync + 'static,
-) -> Arc<Backend> {
-    Backend::new(move |number, _| match number {
+    then: impl Fn(usize) -> BackendAction + Send + Sync + 'static,
+) -> Arc<TestBackend> {
+    TestBackend::new(move |number, _| match number {
         0 => page(lines, "stored"),
         number => then(number),
     })
 }
 
-async fn stored(backend: &Arc<Backend>) -> Arc<crate::Cache> {
+async fn stored(backend: &Arc<TestBackend>) -> Arc<crate::Cache> {
     let cache = cache(backend);
     let got = fetch(&cache, get("/a", &[])).await;
-    assert!(got.told().ends_with("; stored"), "{}", got.told());
-    until("it is stored", || cache.counts().stored.value() == 1).await;
+    assert!(
+        got.cache_status().ends_with("; stored"),
+        "{}",
+        got.cache_status()
+    );
+    until("it is stored", || cache.counters().stored.value() == 1).await;
     cache
 }
 
 #[test]
-fn a_304_makes_what_is_stored_fresh_again() {
+fn a_304_freshens_the_stored_response() {
     run(async {
         let backend = stale_then(&STALE, |_| {
             let lines = ["Cache-Control: max-age=100", "ETag: \"a\"", "X-New: 1"];
@@ -42,12 +46,12 @@ fn a_304_makes_what_is_stored_fresh_again() {
         let cache = stored(&backend).await;
         let got = fetch(&cache, get("/a", &[])).await;
         assert_eq!((got.status, got.text()), (200, "stored"));
-        let told = got.told();
+        let told = got.cache_status();
         assert!(
             told.starts_with("Penstock; fwd=stale; fwd-status=304; ttl="),
             "{told}"
         );
-        let asked = backend.asked(1);
+        let asked = backend.received(1);
         assert_eq!(asked.field("if-none-match"), Some(b"\"a\"".as_slice()));
         let hit = fetch_hit(&cache, "/a").await;
         assert_eq!((hit.text(), hit.field("x-new").as_str()), ("stored", "1"));
@@ -100,7 +104,7 @@ fn a_response_is_stored_without_fields_for_the_front_end() {
             "X-Sendfile-Type: X",
             "X-Own: 1",
         ];
-        let backend = Backend::new(move |_, _| page(&lines, "stored"));
+        let backend = TestBackend::new(move |_, _| page(&lines, "stored"));
         let cache = stored(&backend).await;
         let hit = fetch_hit(&cache, "/a").await;
         assert_eq!(hit.field("x-own"), "1");
@@ -116,7 +120,7 @@ fn the_condition_of_a_client_is_judged_by_what_a_304_made_fresh() {
             let cache = stored(&backend).await;
             let got = fetch(&cache, get("/a", &[line])).await;
             assert_eq!(got.status, status, "{line}");
-            let asked = backend.asked(1);
+            let asked = backend.received(1);
             assert_eq!(asked.field("if-none-match"), Some(b"\"a\"".as_slice()));
         }
     });
@@ -131,13 +135,13 @@ fn a_304_about_something_else_is_asked_again_without_conditions() {
         });
         let cache = stored(&backend).await;
         assert_eq!(fetch(&cache, get("/a", &[])).await.text(), "new");
-        assert!(backend.asked(2).field("if-none-match").is_none());
+        assert!(backend.received(2).field("if-none-match").is_none());
         assert_eq!(fetch_hit(&cache, "/a").await.text(), "new");
     });
 }
 
 #[test]
-fn a_full_response_takes_the_place_of_what_was_stale() {
+fn a_full_response_replaces_the_stale_one() {
     run(async {
         let backend = stale_then(&STALE, |_| page(&[FRESH, "Vary: Accept"], "new"));
         let cache = stored(&backend).await;
@@ -148,11 +152,11 @@ fn a_full_response_takes_the_place_of_what_was_stale() {
 }
 
 #[test]
-fn what_is_not_stored_any_more_takes_out_what_was() {
+fn an_unstorable_response_removes_the_stored_one() {
     run(async {
         let backend = stale_then(&STALE, |number| match number {
             1 => page(&["Cache-Control: no-store"], "private"),
-            _ => fails(FaultKind::ConnectFailed),
+            _ => fault_of(FaultKind::ConnectFailed),
         });
         let cache = stored(&backend).await;
         assert_eq!(fetch(&cache, get("/a", &[])).await.text(), "private");
@@ -161,7 +165,7 @@ fn what_is_not_stored_any_more_takes_out_what_was() {
 }
 
 #[test]
-fn what_is_stale_is_sent_at_once_and_revalidated_once_behind() {
+fn a_stale_response_is_served_and_revalidated_once() {
     run(async {
         const LINES: [&str; 2] = [
             "Cache-Control: max-age=10, stale-while-revalidate=100",
@@ -169,28 +173,28 @@ fn what_is_stale_is_sent_at_once_and_revalidated_once_behind() {
         ];
         let gate = Gate::new();
         let held = Arc::clone(&gate);
-        let backend = stale_then(&LINES, move |_| page(&[FRESH], "new").at(&held));
+        let backend = stale_then(&LINES, move |_| page(&[FRESH], "new").gated(&held));
         let cache = stored(&backend).await;
         for _ in 0..10 {
             let got = fetch(&cache, get("/a", &[])).await;
             assert_eq!(got.text(), "stored");
             assert!(
-                got.told().starts_with("Penstock; hit; ttl=-"),
+                got.cache_status().starts_with("Penstock; hit; ttl=-"),
                 "{}",
-                got.told()
+                got.cache_status()
             );
         }
         until("the back end is asked", || gate.waiting() == 1).await;
         assert_eq!(backend.count(), 2);
         gate.open();
-        until("it is stored", || cache.counts().stored.value() == 2).await;
+        until("it is stored", || cache.counters().stored.value() == 2).await;
         assert_eq!(fetch_hit(&cache, "/a").await.text(), "new");
         assert_eq!(backend.count(), 2);
     });
 }
 
 #[test]
-fn what_is_stale_stands_in_for_a_back_end_that_failed() {
+fn a_stale_response_is_served_if_the_backend_fails() {
     run(async {
         const ERRORS: [&str; 2] = ["Cache-Control: max-age=10, stale-if-error=100", "Age: 50"];
         const NEVER: [&str; 3] = [
@@ -198,10 +202,10 @@ fn what_is_stale_stands_in_for_a_back_end_that_failed() {
             "Age: 50",
             "ETag: \"a\"",
         ];
-        type Failure = fn() -> Act;
+        type Failure = fn() -> BackendAction;
         let failures: [(&str, Failure); 4] = [
-            ("unreachable", || fails(FaultKind::ConnectFailed)),
-            ("too late", || fails(FaultKind::AppTimeout)),
+            ("unreachable", || fault_of(FaultKind::ConnectFailed)),
+            ("too late", || fault_of(FaultKind::AppTimeout)),
             ("503", || answer(503, &[], Body::Empty)),
             ("500 to be stored", || answer(500, &[FRESH], Body::Empty)),
         ];
@@ -211,7 +215,10 @@ fn what_is_stale_stands_in_for_a_back_end_that_failed() {
             for number in 2..4 {
                 let got = fetch(&cache, get("/a", &[])).await;
                 assert_eq!((got.status, got.text()), (200, "stored"), "{what}");
-                assert!(got.told().ends_with("; detail=stale-if-error"), "{what}");
+                assert!(
+                    got.cache_status().ends_with("; detail=stale-if-error"),
+                    "{what}"
+                );
                 assert!(got.is_hit(), "{what}");
                 assert_eq!(backend.count(), number, "{what}");
             }
@@ -239,16 +246,16 @@ fn a_client_error_is_no_failure_of_the_back_end() {
 }
 
 #[test]
-fn what_must_be_validated_each_time_is_validated_by_each_alone() {
+fn no_cache_responses_are_revalidated_per_request() {
     run(async {
         let gate = Gate::new();
         let held = Arc::clone(&gate);
-        let backend = Backend::new(move |number, _| match number {
+        let backend = TestBackend::new(move |number, _| match number {
             0 => page(&["Cache-Control: no-cache", "ETag: \"a\""], "stored"),
-            _ => answer(304, &["ETag: \"a\""], Body::Empty).at(&held),
+            _ => answer(304, &["ETag: \"a\""], Body::Empty).gated(&held),
         });
         let cache = stored(&backend).await;
-        let mut all = Crowd::new();
+        let mut all = TaskSet::new();
         for _ in 0..5 {
             let cache = Arc::clone(&cache);
             all.spawn(async move { fetch(&cache, get("/a", &[])).await });
@@ -262,17 +269,16 @@ fn what_must_be_validated_each_time_is_validated_by_each_alone() {
 }
 
 #[test]
-fn a_head_that_tells_of_another_content_takes_out_what_was_stored() {
+fn a_head_response_of_other_content_removes_the_stored_one() {
     run(async {
         for (tag, is_kept) in [("ETag: \"a\"", true), ("ETag: \"b\"", false)] {
-            let backend =
-                Backend::new(
-                    move |number, request| match (request.head.method_str(), number) {
-                        ("HEAD", _) => answer(200, &[tag], Body::Omitted(None)),
-                        (_, 0) => page(&STALE, "stored"),
-                        _ => answer(304, &["ETag: \"a\""], Body::Empty),
-                    },
-                );
+            let backend = TestBackend::new(move |number, request| {
+                match (request.head.method_str(), number) {
+                    ("HEAD", _) => answer(200, &[tag], Body::Omitted(None)),
+                    (_, 0) => page(&STALE, "stored"),
+                    _ => answer(304, &["ETag: \"a\""], Body::Empty),
+                }
+            });
             let cache = stored(&backend).await;
             fetch(&cache, request_of(head_of("HEAD", "/a", &[]), CLIENT)).await;
             let status = fetch(&cache, get("/a", &[])).await.status;

@@ -3,7 +3,7 @@
 use super::*;
 use crate::store::tests::meta_of;
 
-fn full_meta() -> Meta {
+fn full_meta() -> ObjectMeta {
     let mut meta = meta_of("https://host/path?x=1\0part");
     meta.fields = FieldBlock::new();
     meta.fields.push("Content-Type", b"text/plain").unwrap();
@@ -20,9 +20,9 @@ fn full_meta() -> Meta {
 #[test]
 fn a_meta_comes_back_as_it_was() {
     let mut sliced = full_meta();
-    sliced.sliced = Some(Sliced {
+    sliced.slice_set = Some(SliceSet {
         id: u128::MAX - 7,
-        total: 1 << 40,
+        total_length: 1 << 40,
     });
     for meta in [full_meta(), meta_of("http://h/"), sliced] {
         let bytes = encode_meta(&meta);
@@ -92,7 +92,7 @@ fn a_changed_byte_is_noticed_and_no_bytes_panic() {
     let meta = encode_meta(&full_meta());
     let size = slot_bytes(meta.len(), Some(1)).unwrap();
     let slot = encode_slot(1, &meta, size).unwrap();
-    for at in 0..SLOT_HEAD + meta.len() {
+    for at in 0..SLOT_HEAD_BYTES + meta.len() {
         let mut wrong = slot.clone();
         wrong[at] ^= 0x81;
         assert!(decode_slots(&wrong, size).is_err(), "byte {at}");
@@ -105,11 +105,11 @@ fn a_changed_byte_is_noticed_and_no_bytes_panic() {
         assert!(decode_meta(&meta[..at]).is_err());
     }
     assert!(decode_slots(&[], 0).is_err());
-    assert!(slot_bytes(META_MAX + 1, None).is_none());
-    for meta in [0, 1, 500, 1400, 1500, 5000, META_MAX] {
-        for declared in [None, Some(PACKED_MAX + 1)] {
+    assert!(slot_bytes(MAX_META_BYTES + 1, None).is_none());
+    for meta in [0, 1, 500, 1400, 1500, 5000, MAX_META_BYTES] {
+        for declared in [None, Some(MAX_PACKED_BODY + 1)] {
             let slot = slot_bytes(meta, declared).unwrap();
-            assert_eq!(body_at(slot) % 4096, 0, "{meta}");
+            assert_eq!(body_offset(slot) % 4096, 0, "{meta}");
             assert!(slot >= slot_bytes(meta, Some(0)).unwrap(), "{meta}");
         }
     }

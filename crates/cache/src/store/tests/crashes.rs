@@ -92,35 +92,35 @@ fn a_file_that_changes_while_it_is_known_is_a_miss() {
         // Only its times change: it is verified, and served.
         file.set_modified(std::time::SystemTime::UNIX_EPOCH)
             .unwrap();
-        let reads = store.usage().reads;
+        let reads = store.snapshot().reads;
         assert!(get(&store, "http://h/").await.is_some());
-        assert!(store.usage().reads > reads);
-        let reads = store.usage().reads;
+        assert!(store.snapshot().reads > reads);
+        let reads = store.snapshot().reads;
         assert!(get(&store, "http://h/").await.is_some());
-        assert_eq!(store.usage().reads, reads, "from the loop again");
+        assert_eq!(store.snapshot().reads, reads, "from the loop again");
         file.write_all_at(b"garbled", 50_000).unwrap();
         file.set_modified(std::time::SystemTime::UNIX_EPOCH)
             .unwrap();
         assert!(get(&store, "http://h/").await.is_none());
         assert!(find(&store, "http://h/").is_none());
         until(&store, |_| files(temp.path()).0 == 0).await;
-        assert_eq!(store.usage().errors, 1);
+        assert_eq!(store.snapshot().errors, 1);
         assert!(store.is_working());
     })
     .unwrap();
 }
 
 #[test]
-fn two_stores_never_share_a_folder() {
+fn two_stores_never_share_a_dir() {
     loops::block_on(async {
     let temp = TempFolder::new("shared");
     let first = started(&config(Some(temp.path()))).await;
     put(&first, "http://h/", b"body").await;
     let second = Store::start(&config(Some(temp.path())), Pool::new("second", 1, 100));
-    let is_refused = |usage: &StoreUse| matches!(&usage.state, StoreState::Out { reason } if reason.contains("another process"));
+    let is_refused = |usage: &StoreSnapshot| matches!(&usage.state, StoreState::OutOfService { reason } if reason.contains("another process"));
     until(&second, is_refused).await;
-    assert!(second.begin(&key("x"), meta_of("x"), None).is_none());
-    let shelf = Shelf::new(vec![Arc::clone(&second)]);
+    assert!(second.begin_object(&key("x"), meta_of("x"), None).is_none());
+    let shelf = StoreSet::new(vec![Arc::clone(&second)]);
     assert!(shelf.store_for(&key("http://h/")).is_none());
     first.stop();
     assert!(find(&first, "http://h/").is_none());
@@ -146,16 +146,16 @@ fn what_was_purged_does_not_come_back_with_its_files() {
             .collect();
         let note = temp.path().join("purges");
         // As a kill between the note and the last file leaves it.
-        let opened = store.disk().unwrap().opened().unwrap();
-        crate::purge(&[Arc::clone(&store)], &crate::Purge::Tag("t1".into()));
+        let opened = store.disk().unwrap().open_dir().unwrap();
+        crate::purge(&[Arc::clone(&store)], &crate::PurgeTarget::Tag("t1".into()));
         until(&store, |_| {
             object_files(temp.path()).len() == 10 && !note.exists()
         })
         .await;
-        let number = store.disk().unwrap().number();
-        let purges = [(number, Rule::Tag("t1".into()))];
-        let bytes = keeper::journal::encode(&purges);
-        opened.folder.write_note("purges", &bytes, number).unwrap();
+        let number = store.disk().unwrap().new_file_number();
+        let purges = [(number, PurgeRule::Tag("t1".into()))];
+        let bytes = maintenance::purge_journal::encode(&purges);
+        opened.dir.write_note("purges", &bytes, number).unwrap();
         drop(opened);
         drop(store);
         for (bytes, path) in copies {
@@ -197,7 +197,7 @@ fn of_two_files_of_one_object_the_newer_counts() {
         let store = started(&config(Some(temp.path()))).await;
         assert_eq!(get(&store, "http://h/").await.unwrap(), b"newer");
         until(&store, |_| !old.exists()).await;
-        assert_eq!(store.usage().objects, 1);
+        assert_eq!(store.snapshot().objects, 1);
     })
     .unwrap();
 }

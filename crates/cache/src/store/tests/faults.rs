@@ -8,9 +8,9 @@ use std::process::Command;
 use super::*;
 
 /// A small file system of its own, where this may be done.
-struct Mounted(TempFolder);
+struct TestMount(TempFolder);
 
-impl Mounted {
+impl TestMount {
     fn new(name: &str, size: &str) -> Option<Self> {
         let mounted = Self(TempFolder::new(name));
         mounted.mount(size).then_some(mounted)
@@ -41,13 +41,13 @@ impl Mounted {
     }
 }
 
-impl Drop for Mounted {
+impl Drop for TestMount {
     fn drop(&mut self) {
         self.unmount();
     }
 }
 
-impl Mounted {
+impl TestMount {
     fn run(&self, command: &str, arguments: &[&str]) -> bool {
         let mut command = Command::new(command);
         command.args(arguments).arg(self.0.path());
@@ -56,12 +56,12 @@ impl Mounted {
     }
 }
 
-fn is_out(usage: &StoreUse) -> bool {
-    matches!(usage.state, StoreState::Out { .. })
+fn is_out_of_service(usage: &StoreSnapshot) -> bool {
+    matches!(usage.state, StoreState::OutOfService { .. })
 }
 
 #[test]
-fn a_folder_that_is_deleted_harms_nobody_and_comes_back() {
+fn a_deleted_dir_is_created_again_without_errors() {
     loops::block_on(async {
         let temp = TempFolder::new("deleted");
         let path = temp.path().join("cache");
@@ -73,7 +73,9 @@ fn a_folder_that_is_deleted_harms_nobody_and_comes_back() {
         let open = object.open().await.unwrap();
         let body = body_of("growing", 3_000_000);
         let meta = meta_of("http://h/growing");
-        let (mut filler, growing) = store.begin(&key("http://h/growing"), meta, None).unwrap();
+        let (mut filler, growing) = store
+            .begin_object(&key("http://h/growing"), meta, None)
+            .unwrap();
         let (reader, mut slow) = (growing.reader().unwrap(), growing.reader().unwrap());
         let reader = loops::spawn_with_handle(read(reader));
         let mut slow_got = Vec::new();
@@ -83,10 +85,10 @@ fn a_folder_that_is_deleted_harms_nobody_and_comes_back() {
                 store
                     .disk()
                     .unwrap()
-                    .set_out("noticed early, for this test".to_owned());
+                    .set_out_of_service("noticed early, for this test".to_owned());
             }
             filler.push(piece);
-            filler.settle().await;
+            filler.wait_for_capacity().await;
             slow_got.extend_from_slice(&next(&mut slow).await.unwrap().unwrap());
         }
         assert!(!filler.finish().await, "it is not kept");
@@ -96,7 +98,7 @@ fn a_folder_that_is_deleted_harms_nobody_and_comes_back() {
         assert!(slow_got == body && reader.await.unwrap().unwrap() == body);
         // What is being served from an open file goes on.
         let mut bytes = vec![0; 2_000_000];
-        file::read_full(open.file.file().unwrap(), &mut bytes, open.start).unwrap();
+        object_file::read_full(open.file.file().unwrap(), &mut bytes, open.start).unwrap();
         assert!(bytes == body_of("large", 2_000_000));
         until(&store, |usage| usage.state == StoreState::Working).await;
         assert!(get(&store, "http://h/large").await.is_none());
@@ -113,18 +115,20 @@ fn a_folder_that_is_deleted_harms_nobody_and_comes_back() {
 #[test]
 fn a_full_file_system_shrinks_the_bound_and_costs_no_reader_a_byte() {
     loops::block_on(async {
-        let Some(mounted) = Mounted::new("full", "6m") else {
+        let Some(mounted) = TestMount::new("full", "6m") else {
             return;
         };
         let store = started(&config(Some(mounted.0.path()))).await;
         for number in 0..30 {
             let text = format!("http://h/{number}");
             let body = body_of(&text, 900_000);
-            let (mut filler, growing) = store.begin(&key(&text), meta_of(&text), None).unwrap();
+            let (mut filler, growing) = store
+                .begin_object(&key(&text), meta_of(&text), None)
+                .unwrap();
             let reader = loops::spawn_with_handle(read(growing.reader().unwrap()));
             for piece in body.chunks(100_000) {
                 filler.push(piece);
-                filler.settle().await;
+                filler.wait_for_capacity().await;
             }
             filler.finish().await;
             assert!(reader.await.unwrap().unwrap() == body);
@@ -133,26 +137,26 @@ fn a_full_file_system_shrinks_the_bound_and_costs_no_reader_a_byte() {
             }
             until(&store, |usage| usage.state == StoreState::Working).await;
         }
-        let usage = store.usage();
-        assert!(usage.errors > 0 && usage.bytes_max < 6 << 20, "{usage:?}");
+        let usage = store.snapshot();
+        assert!(usage.errors > 0 && usage.max_bytes < 6 << 20, "{usage:?}");
         assert!(usage.objects >= 2, "it goes on with what fits: {usage:?}");
     })
     .unwrap();
 }
 
 #[test]
-fn an_unmounted_disk_is_out_and_nothing_is_written_below_until_it_is_back() {
+fn an_unmounted_disk_is_out_of_service_until_it_is_back() {
     loops::block_on(async {
-        let Some(mounted) = Mounted::new("unmounted", "32m") else {
+        let Some(mounted) = TestMount::new("unmounted", "32m") else {
             return;
         };
         let path = mounted.0.path().join("cache");
         let store = started(&config(Some(&path))).await;
         put(&store, "http://h/", &body_of("x", 500_000)).await;
         mounted.unmount();
-        until(&store, is_out).await;
+        until(&store, is_out_of_service).await;
         until(&store, |usage| {
-        matches!(&usage.state, StoreState::Out { reason } if reason.contains("not mounted"))
+        matches!(&usage.state, StoreState::OutOfService { reason } if reason.contains("not mounted"))
     })
     .await;
         assert!(!path.exists(), "the disk below is left alone");
@@ -175,15 +179,19 @@ fn a_disk_that_stalls_is_out_and_waited_for_by_nobody() {
         put(&store, "http://h/", &body_of("x", 500_000)).await;
         let disk = Arc::clone(store.disk().unwrap());
         let (release, held) = std::sync::mpsc::channel::<()>();
-        let stuck = disk.run(disk::Kind::Read, move || {
+        let stuck = disk.run(disk::OperationKind::Read, move || {
             held.recv().ok();
             Ok(())
         });
-        assert!(matches!(stuck.await, Err(disk::DiskError::Out)));
-        until(&store, is_out).await;
-        assert!(store.begin(&key("x"), meta_of("x"), None).is_none());
+        assert!(matches!(stuck.await, Err(disk::DiskError::OutOfService)));
+        until(&store, is_out_of_service).await;
+        assert!(store.begin_object(&key("x"), meta_of("x"), None).is_none());
         assert!(find(&store, "http://h/").is_none());
-        assert!(disk.run(disk::Kind::Read, || Ok(())).await.is_err());
+        assert!(
+            disk.run(disk::OperationKind::Read, || Ok(()))
+                .await
+                .is_err()
+        );
         release.send(()).unwrap();
         until(&store, |usage| usage.state == StoreState::Working).await;
         assert!(
@@ -195,7 +203,7 @@ fn a_disk_that_stalls_is_out_and_waited_for_by_nobody() {
 }
 
 /// The file of an object on the disk, as a request has it.
-async fn opened(store: &Arc<Store>, text: &str) -> Arc<DiskFile> {
+async fn open_dir_of(store: &Arc<Store>, text: &str) -> Arc<DiskFile> {
     let HitBody::Disk(object) = find(store, text).unwrap().body else {
         panic!("it is on the disk");
     };
@@ -209,10 +217,10 @@ fn an_object_that_cannot_be_read_takes_the_disk_out_and_does_not_come_back() {
         let store = started(&config(Some(temp.path()))).await;
         put(&store, "http://h/bad", &body_of("bad", 500_000)).await;
         put(&store, "http://h/good", &body_of("good", 500_000)).await;
-        let file = opened(&store, "http://h/bad").await;
+        let file = open_dir_of(&store, "http://h/bad").await;
         file.report_error(&std::io::Error::from_raw_os_error(5));
-        let usage = store.usage();
-        assert!(is_out(&usage) && usage.errors == 1, "{usage:?}");
+        let usage = store.snapshot();
+        assert!(is_out_of_service(&usage) && usage.errors == 1, "{usage:?}");
         assert!(find(&store, "http://h/good").is_none(), "nobody waits");
         until(&store, |usage| usage.state == StoreState::Working).await;
         assert!(find(&store, "http://h/bad").is_none());
@@ -227,10 +235,10 @@ fn a_file_that_is_shorter_than_it_was_costs_its_object_and_not_the_disk() {
         let temp = TempFolder::new("shorter");
         let store = started(&config(Some(temp.path()))).await;
         put(&store, "http://h/short", &body_of("short", 500_000)).await;
-        let file = opened(&store, "http://h/short").await;
+        let file = open_dir_of(&store, "http://h/short").await;
         file.report_error(&std::io::ErrorKind::UnexpectedEof.into());
-        let usage = store.usage();
-        assert!(!is_out(&usage) && usage.errors == 1, "{usage:?}");
+        let usage = store.snapshot();
+        assert!(!is_out_of_service(&usage) && usage.errors == 1, "{usage:?}");
         assert!(find(&store, "http://h/short").is_none());
     })
     .unwrap();
@@ -239,22 +247,22 @@ fn a_file_that_is_shorter_than_it_was_costs_its_object_and_not_the_disk() {
 #[test]
 fn a_disk_that_is_out_holds_no_file_open_and_may_be_read_only_before() {
     loops::block_on(async {
-        let Some(mounted) = Mounted::new("unused", "32m") else {
+        let Some(mounted) = TestMount::new("unused", "32m") else {
             return;
         };
         let path = mounted.0.path().join("cache");
         let store = started(&config(Some(&path))).await;
         for name in ["http://h/1", "http://h/2"] {
             put(&store, name, &body_of(name, 500_000)).await;
-            drop(opened(&store, name).await);
+            drop(open_dir_of(&store, name).await);
         }
         let disk = Arc::clone(store.disk().unwrap());
-        until(&store, |_| disk.work().dying.is_empty()).await;
+        until(&store, |_| disk.maintenance_queue().discarded.is_empty()).await;
         assert!(!mounted.run("umount", &[]), "the folder is open");
         // Nothing is open for writing once the files have their names.
         until(&store, |_| mounted.run("mount", &["-o", "remount,ro"])).await;
         assert!(!put(&store, "http://h/3", &body_of("3", 2_000_000)).await);
-        until(&store, is_out).await;
+        until(&store, is_out_of_service).await;
         until(&store, |_| mounted.run("umount", &[])).await;
         assert!(mounted.mount("32m"));
         until(&store, |usage| usage.state == StoreState::Working).await;

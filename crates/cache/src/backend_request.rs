@@ -1,0 +1,168 @@
+//! The request that a cache sends to the back end itself.
+//!
+//! `fetch` asks with it for a whole response that can serve everybody with the same key: by GET, for the
+//! target that is in the key, without what this one client has already or wants a part of, and with the
+//! validators of what is stored. What must stay true: nothing of the hop gets in, nothing that only a
+//! front end may say, and no word of a client about itself unless its peer is trusted; the body is none.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use penstock_exchange::fields::{Fate, Vouched, fate, is_word_of_proxy};
+use penstock_exchange::request::{Arrival, RequestPath};
+use penstock_exchange::{
+    Fault, FaultKind, ForwardedInfo, ListenerInfo, Mount, Request, RequestBody, Trust,
+};
+use penstock_http::caching::RevalidationFields;
+use penstock_http::{ByteRange, HeadWriter, RequestHead};
+use penstock_runtime::clock;
+use penstock_sys::net::PeerAddress;
+
+use crate::route_rules::{KeySource, RouteRules, push_host};
+
+/// Conditions and ranges of the client, which are answered from what is stored.
+const CLIENT_ONLY_FIELDS: [&str; 6] = [
+    "if-match",
+    "if-modified-since",
+    "if-none-match",
+    "if-range",
+    "if-unmodified-since",
+    "range",
+];
+
+/// A request but for its body: what a question is made of.
+#[derive(Debug, Clone)]
+pub(crate) struct ClientRequest {
+    pub(crate) head: Arc<RequestHead>,
+    peer: PeerAddress,
+    listener: Arc<ListenerInfo>,
+    trusted_proxies: Arc<Trust>,
+    forwarded: Option<Arc<ForwardedInfo>>,
+    mount: Mount,
+    trusted_headers: Vouched,
+    arrived_at: Instant,
+}
+
+impl ClientRequest {
+    pub(crate) fn from_request(request: &Request) -> Self {
+        Self {
+            head: Arc::clone(&request.head),
+            peer: request.peer,
+            listener: Arc::clone(&request.listener),
+            trusted_proxies: Arc::clone(&request.trust),
+            forwarded: request.forwarded.clone(),
+            mount: request.mount.clone(),
+            trusted_headers: request.vouched.clone(),
+            arrived_at: request.arrived,
+        }
+    }
+
+    /// When its request came.
+    pub(crate) fn arrived(&self) -> Instant {
+        self.arrived_at
+    }
+
+    /// The same client, as if its request had come now: what is asked for it later has a time of its own.
+    pub(crate) fn with_current_time(&self) -> Self {
+        Self {
+            arrived_at: clock::now(),
+            ..self.clone()
+        }
+    }
+
+    /// What keys are made of for it.
+    pub(crate) fn key_source(&self) -> KeySource<'_> {
+        KeySource {
+            head: &self.head,
+            scheme: (self.forwarded.as_ref().and_then(|told| told.scheme))
+                .unwrap_or(self.listener.scheme),
+            is_trusted: self.trusted_proxies.covers(self.peer),
+            forwarded: self.forwarded.as_deref(),
+            mount: &self.mount,
+        }
+    }
+}
+
+/// The question that stands for the request of `client` and all with its key; for a part of the answer, if one
+/// is named.
+///
+/// # Errors
+/// When it makes no valid head: what is added is not the client's, so this is the house's fault.
+pub(crate) fn build_request(
+    rules: &RouteRules,
+    client: &ClientRequest,
+    validators: RevalidationFields<'_>,
+    part: Option<ByteRange>,
+) -> Result<Request, Fault> {
+    let broken = |cause: String| Fault::new(FaultKind::House, format!("cache: {cause}"));
+    let head = build_head(rules, client, validators, part).map_err(broken)?;
+    let path = RequestPath::of(&head).map_err(|error| broken(error.to_string()))?;
+    let arrival = Arrival {
+        peer: client.peer,
+        listener: Arc::clone(&client.listener),
+        // Of its own: the client may leave while others wait.
+        client: Arc::default(),
+        at: client.arrived_at,
+        trust: Arc::clone(&client.trusted_proxies),
+        forwarded: client.forwarded.clone(),
+        mount: client.mount.clone(),
+    };
+    let mut question = Request::new(Arc::new(head), path, RequestBody::Empty, arrival);
+    question.vouched = client.trusted_headers.clone();
+    Ok(question)
+}
+
+fn build_head(
+    rules: &RouteRules,
+    client: &ClientRequest,
+    validators: RevalidationFields<'_>,
+    part: Option<ByteRange>,
+) -> Result<RequestHead, String> {
+    let old = &client.head;
+    let asker = client.key_source();
+    let mut target = Vec::new();
+    rules.push_target(old.target_path_query(), &mut target);
+    let target = String::from_utf8(target).map_err(|_| "a target that is no text".to_owned())?;
+    let mut writer = HeadWriter::new(old, "GET", &target);
+    let mut host = Vec::new();
+    push_host(&asker, &mut host);
+    // HTTP/1.0 may come without.
+    if old.field("host").is_some() || !host.is_empty() {
+        writer.field("Host", &host);
+    }
+    let named = |name: &str| is_hop_by_hop(old, name);
+    for (name, value) in old.fields() {
+        let passes = match fate(name) {
+            _ if client.trusted_headers.covers(name) => true,
+            Fate::Pass if is_word_of_proxy(name) => asker.is_trusted && !named(name),
+            Fate::Pass | Fate::Via => !named(name),
+            Fate::FromProxy => asker.is_trusted && !named(name),
+            Fate::Hop | Fate::House | Fate::Underscored => false,
+        };
+        let is = |other: &&str| name.eq_ignore_ascii_case(other);
+        if passes && !CLIENT_ONLY_FIELDS.iter().any(is) {
+            writer.field(name, value);
+        }
+    }
+    if let Some(tag) = validators.if_none_match {
+        writer.field("If-None-Match", tag);
+    }
+    if let Some(date) = validators.if_modified_since {
+        writer.field("If-Modified-Since", date);
+    }
+    if let Some(ByteRange { start, len }) = part {
+        let last = start.saturating_add(len.saturating_sub(1));
+        writer.field("Range", format!("bytes={start}-{last}").as_bytes());
+    }
+    writer.finish().map_err(|error| error.to_string())
+}
+
+/// Whether `Connection` names the field (RFC 9110 §7.6.1).
+fn is_hop_by_hop(head: &RequestHead, name: &str) -> bool {
+    let lines = head.field_all("connection");
+    let mut options = lines.flat_map(|line| line.split(|&byte| byte == b','));
+    options.any(|option| option.trim_ascii().eq_ignore_ascii_case(name.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests;

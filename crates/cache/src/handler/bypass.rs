@@ -1,0 +1,173 @@
+//! Requests that go past the cache, and what it learns from their answers all the same.
+//!
+//! Called by `handler` for what is not for the cache, and by `journey` for what could not wait or is not
+//! stored. The handler behind gets the request as it is, and its answer keeps its body. What must stay
+//! true: a write that succeeded takes out what it made worthless before the client hears of it
+//! (RFC 9111 §4.4); nothing is stored here.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use penstock_exchange::{Fault, ForwardedInfo, Handling, Mount, Reply, Request, Response};
+use penstock_http::caching::{
+    CacheStatus, OriginExchange, check_storable, invalidated_targets, invalidates_stored,
+};
+use penstock_http::{Method, RequestHead};
+use penstock_runtime::clock;
+
+use super::SharedCache;
+use crate::route_rules::KeySource;
+use crate::store::{ObjectKey, PurgeRule};
+
+/// What is told of a request whose resource was not stored lately.
+pub(super) const RECENTLY_UNCACHEABLE: &str = "not-stored-lately";
+
+/// What is done when the answer is there.
+#[derive(Debug)]
+pub(super) struct BypassedRequest {
+    shared: Arc<SharedCache>,
+    head: Arc<RequestHead>,
+    scheme: &'static str,
+    is_trusted: bool,
+    forwarded: Option<Arc<ForwardedInfo>>,
+    mount: Mount,
+    cache_status: CacheStatus<'static>,
+    /// When it was asked, since the epoch.
+    sent_at: Duration,
+    /// A key to be unmarked when the answer could have been stored.
+    uncacheable_key: Option<ObjectKey>,
+}
+
+/// Passes a request on.
+pub(super) fn bypass(
+    shared: &Arc<SharedCache>,
+    request: Request,
+    told: CacheStatus<'static>,
+) -> Handling {
+    call_backend(BypassedRequest::new(shared, &request, told), request)
+}
+
+/// Passes on a request for a key that is marked as not stored.
+pub(super) fn bypass_uncacheable(
+    shared: &Arc<SharedCache>,
+    request: Request,
+    told: CacheStatus<'static>,
+    key: ObjectKey,
+) -> Handling {
+    let after = BypassedRequest::new(shared, &request, told);
+    call_backend(after.with_uncacheable_key(Some(key)), request)
+}
+
+fn call_backend(after: BypassedRequest, request: Request) -> Handling {
+    match after.shared.backend.handle(request) {
+        Handling::Now(answered) => Handling::Now(after.finish(answered)),
+        Handling::Later(work) => Handling::Later(Box::pin(async move { after.finish(work.await) })),
+    }
+}
+
+impl BypassedRequest {
+    pub(super) fn new(
+        shared: &Arc<SharedCache>,
+        request: &Request,
+        told: CacheStatus<'static>,
+    ) -> Self {
+        shared.counters.bypassed.increment();
+        Self {
+            shared: Arc::clone(shared),
+            head: Arc::clone(&request.head),
+            scheme: request.scheme(),
+            is_trusted: request.is_from_proxy(),
+            forwarded: request.forwarded.clone(),
+            mount: request.mount.clone(),
+            cache_status: told,
+            sent_at: clock::wall_at(request.arrived),
+            uncacheable_key: None,
+        }
+    }
+
+    /// Ends the mark of a key when the answer could have been stored.
+    pub(super) fn with_uncacheable_key(self, marked: Option<ObjectKey>) -> Self {
+        Self {
+            uncacheable_key: marked,
+            ..self
+        }
+    }
+
+    pub(super) fn finish(self, answered: Result<Reply, Fault>) -> Result<Reply, Fault> {
+        let mut answered = answered?;
+        match &mut answered {
+            Reply::Response(response) => self.observe_response(response),
+            // The response is still to come, but the write is done.
+            Reply::Redirect(redirect) if !self.head.method().is_safe() => {
+                self.invalidate(&redirect.fields);
+            }
+            Reply::Redirect(_) | Reply::Pass(_) => {}
+        }
+        Ok(answered)
+    }
+
+    fn observe_response(&self, response: &mut Response) {
+        if invalidates_stored(self.head.method(), response.status) {
+            self.invalidate(&response.fields);
+        }
+        if let Some(key) = &self.uncacheable_key
+            && self.head.method() == Method::Get
+        {
+            let exchange = OriginExchange {
+                request: &self.head,
+                status: response.status,
+                fields: &response.fields,
+                request_time: self.sent_at,
+                response_time: clock::wall(),
+            };
+            if check_storable(&exchange, &self.shared.rules.policy).is_ok() {
+                self.shared.fetches.clear_uncacheable(key);
+            }
+        }
+        self.shared.annotate_response(response, &self.cache_status);
+    }
+
+    /// Takes out what a write made worthless.
+    fn invalidate(&self, fields: &penstock_http::FieldBlock) {
+        let shared = &self.shared;
+        let asker = KeySource {
+            head: &self.head,
+            scheme: self.scheme,
+            is_trusted: self.is_trusted,
+            forwarded: self.forwarded.as_deref(),
+            mount: &self.mount,
+        };
+        let has_parts = shared.rules.has_extra_key_parts(&asker);
+        let told_host = asker.forwarded_host();
+        let targets = invalidated_targets(&self.head, self.scheme, told_host, fields);
+        let mut below = Vec::new();
+        // An application that knows its mount names targets with it, keys have none.
+        for target in targets.iter().skip(1).filter(|_| !self.mount.is_root()) {
+            let stripped = self.mount.strip(target);
+            below.extend(stripped.map(|rest| match rest.starts_with('/') {
+                true => rest.to_owned(),
+                false => format!("/{rest}"),
+            }));
+        }
+        for target in targets.into_iter().chain(below) {
+            let mut text = Vec::new();
+            shared.rules.write_key_for(&asker, &target, &mut text);
+            let key = ObjectKey::new(&text);
+            shared.fetches.mark_outdated(&key);
+            // In all stores: one that is out now may come back with what it had.
+            for store in shared.stores.stores() {
+                store.remove_key(&key);
+            }
+            if has_parts {
+                let mut url = Vec::new();
+                shared.rules.write_url_for(&asker, &target, &mut url);
+                shared.fetches.mark_url_outdated(&url);
+                if let Ok(url) = String::from_utf8(url) {
+                    for store in shared.stores.stores() {
+                        store.purge_in_background(PurgeRule::Url(url.clone()));
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! The shortest way: a fresh response in memory, lent to `edge` before a request is even made.
+//!
+//! Only for the plainest requests, and only for what [`Shared::look`] would find fresh; everything else is
+//! `handler`'s. What must stay true: the answer is byte for byte what `handler` would give; the buffers
+//! that it needs are the loop's own and are used again.
+
+use penstock_exchange::fields::{Fate, fate, is_word_of_proxy};
+use penstock_exchange::{Asked as AskedAtHand, AtHand, Lent, Mount};
+use penstock_http::caching::{CacheStatus, RequestDirectives, encode_cache_status};
+use penstock_http::{BodyFraming, FieldBlock, Method, RequestHead};
+use penstock_runtime::clock;
+
+use super::{LookupResult, SharedCache};
+use crate::route_rules::{CacheDirectives, KeySource, is_override_field};
+use crate::serve::{CACHE_STATUS_NAME, HANDLER_NAME};
+use crate::store::{HitBody, MemoryBody, ObjectKey};
+
+/// Bodies in a buffer up to this size are copied behind their head: that is cheaper than to look twice. Larger ones
+/// are there where an arena had no place for them.
+const MAX_COPIED_BODY: usize = 16 * 1024;
+
+/// Buffers of one loop.
+#[derive(Debug, Default)]
+pub(super) struct LoopBuffers {
+    pub(super) key: Vec<u8>,
+    fields: FieldBlock,
+    status: Vec<u8>,
+}
+
+/// Lends the answer, if it is at hand.
+pub(super) fn try_inline(
+    shared: &SharedCache,
+    asked: &AskedAtHand<'_>,
+    take: &mut dyn FnMut(AtHand<'_>),
+) {
+    let head = asked.head;
+    if !is_plain_request(head) || !shared.rules.allows_plain(head) {
+        return;
+    }
+    shared.loop_buffers.with(|scratch| {
+        let asker = KeySource {
+            head,
+            scheme: asked.scheme,
+            // No field that would count is there.
+            is_trusted: false,
+            forwarded: None,
+            // A route that strips something has filters, and comes another way.
+            mount: &Mount::ROOT,
+        };
+        scratch.key.clear();
+        shared.rules.write_key(&asker, &mut scratch.key);
+        let key = ObjectKey::new(&scratch.key);
+        let Some(store) = shared.stores.store_for(&key) else {
+            return;
+        };
+        let now = clock::wall_at(asked.arrived);
+        let LookupResult::Usable(usable) = shared.lookup(store, &key, head, &PLAIN_DIRECTIVES, now)
+        else {
+            return;
+        };
+        let body = match &usable.hit.body {
+            _ if usable.is_stale => return,
+            HitBody::Memory(MemoryBody::Bytes(body)) if body.len() <= MAX_COPIED_BODY => {
+                Lent::Bytes(body)
+            }
+            HitBody::Memory(MemoryBody::Arena(body)) => Lent::File(body.clone()),
+            HitBody::Memory(_) | HitBody::Partial(_) | HitBody::Disk(_) => return,
+        };
+        let meta = &usable.hit.meta;
+        let fields = &mut scratch.fields;
+        fields.clear();
+        fields.push_u64("Age", usable.age.as_secs());
+        fields.append(&meta.fields);
+        if shared.rules.sends_cache_status {
+            let status = CacheStatus {
+                hit: true,
+                ttl: Some(usable.ttl),
+                ..CacheStatus::default()
+            };
+            scratch.status.clear();
+            encode_cache_status(&mut scratch.status, CACHE_STATUS_NAME, &status);
+            let pushed = fields.push("Cache-Status", &scratch.status);
+            debug_assert!(pushed.is_ok(), "printable ASCII is a valid value");
+        }
+        store.count_lookup(true);
+        shared.counters.hits.increment();
+        shared.counters.served_bytes.add(body.length());
+        take(AtHand {
+            status: meta.status,
+            fields,
+            body,
+            handler: HANDLER_NAME,
+        });
+    });
+}
+
+/// What a plain request says to caches: nothing.
+const PLAIN_DIRECTIVES: CacheDirectives = CacheDirectives {
+    may_store: true,
+    only_if_cached: false,
+    directives: RequestDirectives {
+        no_cache: false,
+        no_store: false,
+        only_if_cached: false,
+        no_transform: false,
+        max_age: None,
+        max_stale: None,
+        min_fresh: None,
+        stale_if_error: None,
+    },
+};
+
+/// Whether nothing in the request asks for more than the whole as it is, and nothing in it is said to a cache
+/// or by a proxy: one that [`Rules::classify`] lets look by `PLAIN_DIRECTIVES`, but for the route's own exceptions. All in
+/// one pass.
+///
+/// [`Rules::classify`]: crate::rules::Rules::use_of
+fn is_plain_request(head: &RequestHead) -> bool {
+    matches!(head.method(), Method::Get | Method::Head)
+        && !head.is_upgrade()
+        && matches!(head.framing(), BodyFraming::None | BodyFraming::Length(0))
+        && head.target_path_query().starts_with('/')
+        && head.fields().all(|(name, _)| is_plain_field(name))
+}
+
+fn is_plain_field(name: &str) -> bool {
+    let is = |other: &str| name.eq_ignore_ascii_case(other);
+    match name.as_bytes().first().map_or(0, |byte| byte | 0x20) {
+        b'c' => !is("cache-control"),
+        b'i' => !name
+            .get(..3)
+            .is_some_and(|start| start.eq_ignore_ascii_case("if-")),
+        b'p' => !is("pragma"),
+        b'r' => !is("range"),
+        b'f' => !is_word_of_proxy(name),
+        b'x' => fate(name) == Fate::Pass && !is_word_of_proxy(name) && !is_override_field(name),
+        _ => true,
+    }
+}

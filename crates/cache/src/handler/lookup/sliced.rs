@@ -1,0 +1,395 @@
+//! The way of a request for a part far into what is not stored: answered from slices (`slices`).
+//!
+//! `journey` comes here before it would pass such a request on. What must stay true: whatever is not fit for
+//! slices goes to the back end as it is; a client hears of a failure by a status as long as nothing of the
+//! part is there, and only then by a cut.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use penstock_exchange::{Fault, Reply, Side};
+use penstock_http::caching::{CacheStatus, ForwardReason, ReuseDecision, decide_reuse_with};
+use penstock_http::{Method, RangeOutcome, Status, select_range};
+use penstock_runtime::clock;
+
+use super::{CacheLookup, LookupStep, client_disconnected, selects_variant};
+use crate::coalesced_fetch::{FetchOutcome, JoinOutcome, LeaderResult};
+use crate::fetch::{Fetch, lifetime_of};
+use crate::serve::{self, CacheHeaders};
+use crate::slices::{self, SLICE_BYTES, SliceFetch, SlicedContent};
+use crate::store::{Hit, ObjectMeta};
+
+/// Looks for the index: the second one after the back end was asked, the third after somebody else asked.
+const MAX_LOOKUPS: u32 = 3;
+
+/// A content that is stored in slices, for this request.
+struct FoundIndex {
+    meta: Arc<ObjectMeta>,
+    cache_headers: CacheHeaders<'static>,
+    /// What the back end told for this very request.
+    leader_result: Option<LeaderResult>,
+}
+
+/// What comes of a request for a part.
+pub(super) enum SlicedOutcome {
+    /// Its answer, and whether it was a hit.
+    Answered(Result<(Reply, bool), Fault>),
+    /// It is to be passed on as it is.
+    NotApplicable,
+    /// The request of another client failed that it waited for.
+    NextLeader,
+}
+
+impl From<Option<Result<Reply, Fault>>> for SlicedOutcome {
+    fn from(answered: Option<Result<Reply, Fault>>) -> Self {
+        let answered = answered.map(|answered| answered.map(|reply| (reply, false)));
+        answered.map_or(Self::NotApplicable, Self::Answered)
+    }
+}
+
+/// The back end was asked and has not answered with a slice.
+struct NoSlice {
+    fallback: SlicedOutcome,
+    /// It failed (RFC 5861 §4).
+    is_failure: bool,
+}
+
+impl From<SlicedOutcome> for NoSlice {
+    fn from(otherwise: SlicedOutcome) -> Self {
+        Self {
+            fallback: otherwise,
+            is_failure: false,
+        }
+    }
+}
+
+impl CacheLookup {
+    /// Answers with a part of what is stored in slices, and stores those that are missing. `whole`: what is on its way
+    /// in, which the slices must be of.
+    pub(super) async fn answer_from_slices(&self, whole: Option<&ObjectMeta>) -> SlicedOutcome {
+        let Some(start) = self.start_in_slices() else {
+            return SlicedOutcome::NotApplicable;
+        };
+        match self.fresh_index(start / SLICE_BYTES, whole).await {
+            Ok(index) => {
+                let answered = self.answer_from_index(index).await;
+                answered.map_or(SlicedOutcome::NotApplicable, SlicedOutcome::Answered)
+            }
+            Err(otherwise) => otherwise,
+        }
+    }
+
+    /// Answers from the slices of what has this index, and says whether it was a hit; none if that is not for this
+    /// request.
+    async fn answer_from_index(&self, index: FoundIndex) -> Option<Result<(Reply, bool), Fault>> {
+        let head = &self.client.head;
+        let sliced = index.meta.slice_set?;
+        let slices = Arc::new(SlicedContent {
+            shared: Arc::clone(&self.shared),
+            store: Arc::clone(&self.store),
+            key: self.key.clone(),
+            client: self.client.clone(),
+            index: Arc::clone(&index.meta),
+            slice_set: sliced,
+        });
+        let mut note = index.cache_headers;
+        // Conditions and what is not to be satisfied need no content.
+        let opened = match serve::requested_part(head, &index.meta, sliced.total_length)? {
+            Some(span) => {
+                let open = slices.open_slice(span.start, span.start + span.len);
+                match self.client_state.unless_gone(open).await {
+                    Some(Ok(opened)) => Some((span, opened?)),
+                    Some(Err(fault)) => return Some(Err(fault)),
+                    None => return Some(Err(client_disconnected())),
+                }
+            }
+            None => None,
+        };
+        let is_hit =
+            index.leader_result.is_none() && opened.as_ref().is_none_or(|(_, one)| one.is_hit);
+        if !is_hit && let Some(status) = &mut note.status {
+            status.hit = false;
+            status.stored = true;
+            status.fwd = status.fwd.or(Some(ForwardReason::Partial));
+        }
+        let mut response = serve::respond_from_slices(head, &index.meta, slices, opened, &note)?;
+        let counts = &self.shared.counters;
+        match is_hit {
+            true => counts.hits.increment(),
+            false => counts.misses.increment(),
+        }
+        if let Some(lead) = index.leader_result {
+            response.timing = lead.timing;
+        } else {
+            counts
+                .served_bytes
+                .add(response.body.length().unwrap_or_default());
+        }
+        Some(Ok((response.into(), is_hit)))
+    }
+
+    /// Where the part begins, if it is one for slices: the only one, of a GET that may be stored for all. What counts
+    /// from the end begins nobody knows where, before the length is known: very far.
+    fn start_in_slices(&self) -> Option<u64> {
+        let head = &self.client.head;
+        let is_plain = head.method() == Method::Get
+            && self.directives.may_store
+            && !self.directives.only_if_cached
+            && !self.is_reload()
+            && head.field("authorization").is_none();
+        let range = serve::single_value(head, "range")?;
+        let RangeOutcome::Part { start, .. } = select_range(Some(range), None, u64::MAX, b"", None)
+        else {
+            return None;
+        };
+        is_plain.then_some(start)
+    }
+
+    /// Whether the back end is to be asked for a slice of what is not stored: not of what was lately found to be unfit,
+    /// and not before it was asked for so often.
+    fn may_begin_slicing(&self) -> bool {
+        let rules = &self.shared.rules;
+        let mark = slices::slicing_key(&self.key);
+        !self.shared.fetches.is_uncacheable(&mark, clock::now())
+            && (rules.min_uses <= 1 || self.store.count_request(&mark) >= rules.min_uses)
+    }
+
+    /// The index that this request selects, whether it is fresh or not.
+    fn find_index(&self, whole: Option<&ObjectMeta>) -> Option<Hit> {
+        let head = &self.client.head;
+        let tag = whole.map(|whole| slices::strong_tag(&whole.fields));
+        let is_it = |meta: &ObjectMeta| {
+            let is_of_whole = tag.is_none_or(|tag| slices::strong_tag(&meta.fields) == tag);
+            meta.slice_set.is_some() && selects_variant(head, meta) && is_of_whole
+        };
+        self.store.find(&self.key, &mut |meta| is_it(meta))
+    }
+
+    /// The index of what is wanted, fresh: as it is stored, or as the back end says with slice `number`.
+    async fn fresh_index(
+        &self,
+        number: u64,
+        whole: Option<&ObjectMeta>,
+    ) -> Result<FoundIndex, SlicedOutcome> {
+        let mut lead = None;
+        let mut fwd = None;
+        for asks_left in (0..MAX_LOOKUPS).rev() {
+            let found = self.find_index(whole);
+            if let (Some(whole), None) = (whole, &found)
+                && (slices::strong_tag(&whole.fields).is_none() || self.find_index(None).is_some())
+            {
+                // What is on its way in cannot be told from other contents, or is another one than the slices'.
+                return Err(SlicedOutcome::NotApplicable);
+            }
+            let known = found.and_then(|hit| lifetime_of(&hit.meta).map(|life| (hit, life)));
+            let now = clock::wall();
+            let mut for_errors = None;
+            let base = match known {
+                None => None,
+                Some((hit, lifetime)) => {
+                    let came = hit.meta.response_time;
+                    let reuse =
+                        decide_reuse_with(&self.directives.directives, &lifetime, came, now);
+                    let age = match reuse {
+                        ReuseDecision::Fresh { age } | ReuseDecision::Stale { age } => Some(age),
+                        ReuseDecision::StaleWhileRevalidate { age } if lead.is_none() => {
+                            self.revalidate_index(number, &hit);
+                            Some(age)
+                        }
+                        // Just asked about.
+                        _ if lead.is_some() => Some(lifetime.age(came, now)),
+                        _ => None,
+                    };
+                    let status = CacheStatus {
+                        hit: fwd.is_none(),
+                        fwd,
+                        fwd_status: lead.as_ref().and_then(|lead: &LeaderResult| lead.status),
+                        ttl: Some(lifetime.ttl(came, now)),
+                        ..CacheStatus::default()
+                    };
+                    let note = |age: Duration, status| CacheHeaders {
+                        age: Some(age).filter(|age| lead.is_none() || age.as_secs() > 0),
+                        status: self.shared.rules.sends_cache_status.then_some(status),
+                    };
+                    if let Some(age) = age {
+                        let (meta, note) = (hit.meta, note(age, status));
+                        return Ok(FoundIndex {
+                            meta,
+                            cache_headers: note,
+                            leader_result: lead,
+                        });
+                    }
+                    if may_serve_on_error(&reuse) {
+                        let status = CacheStatus {
+                            hit: true,
+                            fwd: None,
+                            detail: Some("stale-if-error"),
+                            ..status
+                        };
+                        let (meta, lead) = (Arc::clone(&hit.meta), None);
+                        let note = note(lifetime.age(came, now), status);
+                        for_errors = Some(FoundIndex {
+                            meta,
+                            cache_headers: note,
+                            leader_result: lead,
+                        });
+                    }
+                    // Others could not use what comes back without asking again.
+                    let is_alone = lifetime.no_cache || lifetime.fresh_for.is_zero();
+                    Some((hit, is_alone))
+                }
+            };
+            let is_begun = base.is_some();
+            if asks_left == 0
+                || is_beyond_any_content(number)
+                || !(is_begun || self.may_begin_slicing())
+            {
+                return Err(SlicedOutcome::NotApplicable);
+            }
+            fwd = Some(match base {
+                Some(_) => ForwardReason::Stale,
+                None => ForwardReason::UriMiss,
+            });
+            match self.fetch_or_wait_for_slice(number, base).await {
+                Ok(told) => lead = told,
+                Err(NoSlice {
+                    fallback: otherwise,
+                    is_failure,
+                }) => return for_errors.filter(|_| is_failure).ok_or(otherwise),
+            }
+        }
+        Err(SlicedOutcome::NotApplicable)
+    }
+
+    /// Asks for a slice of whatever is current, or waits for somebody who does.
+    async fn fetch_or_wait_for_slice(
+        &self,
+        number: u64,
+        base: Option<(Hit, bool)>,
+    ) -> Result<Option<LeaderResult>, NoSlice> {
+        let slice = SliceFetch {
+            number,
+            index: None,
+        };
+        let flights = &self.shared.fetches;
+        let (base, is_alone) = base.map_or((None, false), |(hit, is_alone)| (Some(hit), is_alone));
+        let meta = base.as_ref().map(|base| &*base.meta);
+        let guess = slice.variant_hint(&self.client.head, meta);
+        let (ticket, landing) = match is_alone {
+            true => {
+                let (ticket, landing) = flights.begin_exclusive(&self.key);
+                (ticket, Some(landing))
+            }
+            false => match flights.join(&self.key, guess, None) {
+                JoinOutcome::Waiter(ticket) => (ticket, None),
+                JoinOutcome::Leader(ticket, landing) => (ticket, Some(landing)),
+            },
+        };
+        let leads = landing.is_some();
+        if let Some(landing) = landing {
+            self.new_slice_fetch(slice, base).start(landing);
+        }
+        let landed = async {
+            match leads {
+                true => Some(ticket.wait().await),
+                false => clock::timeout_at(self.deadline, ticket.wait()).await,
+            }
+        };
+        let Some(outcome) = self.client_state.unless_gone(landed).await else {
+            return Err(SlicedOutcome::Answered(Err(client_disconnected())).into());
+        };
+        let lead = leads.then(|| ticket.take_leader_result());
+        drop(ticket);
+        match outcome {
+            Some(FetchOutcome::Stored { .. } | FetchOutcome::Revalidated(_)) => Ok(lead),
+            // The whole is there.
+            Some(FetchOutcome::LookAgain) => Err(SlicedOutcome::NotApplicable.into()),
+            Some(FetchOutcome::Failed(kind, cause)) => {
+                let told = lead.and_then(|lead| lead.reply);
+                let is_failure = kind.side() != Side::Client;
+                let otherwise = match told {
+                    Some(answered) => Some(answered).into(),
+                    None if kind.is_before_sending() => {
+                        SlicedOutcome::Answered(Err(Fault::new(kind, cause)))
+                    }
+                    None if leads => SlicedOutcome::NotApplicable,
+                    // The request that led may have provoked it.
+                    None => SlicedOutcome::NextLeader,
+                };
+                Err(NoSlice {
+                    fallback: otherwise,
+                    is_failure,
+                })
+            }
+            Some(FetchOutcome::NotStored { is_error }) => Err(NoSlice {
+                fallback: self.unstored_reply(lead).into(),
+                is_failure: is_error,
+            }),
+            None => Err(SlicedOutcome::NotApplicable.into()),
+        }
+    }
+
+    fn new_slice_fetch(&self, slice: SliceFetch, base: Option<Hit>) -> Fetch {
+        Fetch {
+            slice: Some(slice),
+            ..self.new_fetch(base.as_ref())
+        }
+    }
+
+    /// Asks the back end about the index, behind the client's back.
+    fn revalidate_index(&self, number: u64, hit: &Hit) {
+        let number = if is_beyond_any_content(number) {
+            0
+        } else {
+            number
+        };
+        let slice = SliceFetch {
+            number,
+            index: None,
+        };
+        let guess = slice.variant_hint(&self.client.head, Some(&hit.meta));
+        let flights = &self.shared.fetches;
+        if let Some(landing) = flights.begin_background(&self.key, guess) {
+            self.new_slice_fetch(slice, Some(hit.clone()))
+                .start(landing);
+        }
+    }
+
+    /// What comes of a response that is no slice: for the one who led it may do, others ask for themselves.
+    fn unstored_reply(&self, lead: Option<LeaderResult>) -> Option<Result<Reply, Fault>> {
+        let lead = lead?;
+        let is_for_another = match lead.status {
+            // The question was for more than the part that is wanted.
+            None | Some(Status::OK | Status::PARTIAL_CONTENT) => true,
+            // What the part is in begins beyond the end; but the client may want another content's whole.
+            Some(Status::RANGE_NOT_SATISFIABLE) => self.client.head.field("if-range").is_some(),
+            Some(_) => false,
+        };
+        if is_for_another {
+            return None;
+        }
+        match self.respond_unstored(lead, ForwardReason::UriMiss) {
+            LookupStep::Done(answered) => Some(answered),
+            LookupStep::LookAgain | LookupStep::NextLeader | LookupStep::Bypass(_) => None,
+        }
+    }
+}
+
+/// Whether nobody can have a slice of that number.
+fn is_beyond_any_content(number: u64) -> bool {
+    number > u64::MAX / 2 / SLICE_BYTES
+}
+
+/// Whether what is stored may be sent when the back end fails.
+fn may_serve_on_error(reuse: &ReuseDecision) -> bool {
+    match reuse {
+        ReuseDecision::StaleWhileRevalidate { .. } => true,
+        ReuseDecision::Validate {
+            may_serve_stale_on_error,
+            ..
+        } => *may_serve_stale_on_error,
+        ReuseDecision::Fresh { .. }
+        | ReuseDecision::Stale { .. }
+        | ReuseDecision::OnlyIfCachedMiss => false,
+    }
+}

@@ -1,0 +1,82 @@
+//! What back ends say to caches alone: it counts, and no client sees it.
+
+use std::sync::Arc;
+
+use penstock_exchange::Body;
+
+use super::FRESH;
+use crate::testing::{
+    BackendAction, CLIENT, TestBackend, cache, cache_of, fetch, fetch_hit, get, head_of, memory,
+    page, request_of, response, run,
+};
+use crate::{PurgeTarget, purge};
+
+#[test]
+fn cache_fields_are_hidden_and_tags_can_be_purged() {
+    run(async {
+        let backend = TestBackend::new(|_, _| {
+            let lines = [
+                "X-Accel-Expires: 100",
+                "Surrogate-Key: a b",
+                "Cache-Tag: c,d",
+            ];
+            page(&lines, "x")
+        });
+        let store = memory("m");
+        let cache = cache_of(&backend, &store, |_| ());
+        for got in [
+            fetch(&cache, get("/a", &[])).await,
+            fetch_hit(&cache, "/a").await,
+            fetch(&cache, request_of(head_of("POST", "/b", &[]), CLIENT)).await,
+        ] {
+            for name in ["x-accel-expires", "surrogate-key", "cache-tag"] {
+                assert!(!got.fields.contains(name), "{name}: {}", got.cache_status());
+            }
+        }
+        for tag in ["e", "a b"] {
+            let purged = purge(&[Arc::clone(&store)], &PurgeTarget::Tag(tag.to_owned()));
+            assert_eq!(purged.removed_objects, 0, "{tag}");
+        }
+        assert!(fetch_hit(&cache, "/a").await.is_hit());
+        let purged = purge(&[store], &PurgeTarget::Tag("d".to_owned()));
+        assert_eq!(purged.removed_objects, 1);
+        assert!(!fetch(&cache, get("/a", &[])).await.is_hit());
+    });
+}
+
+/// A 200 for which the back end said this with `X-Accel-Expires`, as the rooms of back ends tell it.
+fn cache_status_of(value: &str, lines: &[&str]) -> BackendAction {
+    let mut response = response(200, lines, Body::Bytes("x".into()));
+    let pushed = response.fields.push("X-Accel-Expires", value.as_bytes());
+    pushed.unwrap();
+    response.speaks_to_cache = true;
+    BackendAction::Now(Ok(response.into()))
+}
+
+#[test]
+fn accel_expires_counts_and_is_not_forwarded() {
+    run(async {
+        let backend = TestBackend::new(|number, _| match number {
+            0 => cache_status_of("0", &[FRESH]),
+            _ => cache_status_of("100", &["Cache-Control: no-store"]),
+        });
+        let cache = cache(&backend);
+        // Not stored, and so passed on next; what could be stored then ends that.
+        for (told, count) in [
+            ("detail=accel-off", 1),
+            ("detail=not-stored-lately", 2),
+            ("ttl=100; stored", 3),
+        ] {
+            let got = fetch(&cache, get("/a", &[])).await;
+            assert!(
+                got.cache_status().ends_with(told),
+                "{told}: {}",
+                got.cache_status()
+            );
+            assert_eq!(backend.count(), count);
+            assert!(!got.fields.contains("x-accel-expires"), "{told}");
+        }
+        let got = fetch_hit(&cache, "/a").await;
+        assert!(!got.fields.contains("x-accel-expires"));
+    });
+}

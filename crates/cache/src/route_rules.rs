@@ -1,0 +1,380 @@
+//! A route's rules, made ready to ask: which requests the cache knows of, and under what key.
+//!
+//! `handler` asks first [`Rules::classify`], then [`Rules::write_key`]; `fetch` sends what the key says and
+//! nothing beside it ([`Rules::push_target`], [`push_host`]). Pure but for what is in the request.
+//!
+//! What must stay true: two requests have one key only when the back end is asked the same for both, but
+//! for fields that its `Vary` names; whatever could change the answer unseen is in the key, is not sent,
+//! or keeps the request from the cache.
+
+use std::time::Duration;
+
+use penstock_config::{CacheBypass, CacheKey, QueryKey, RouteCache};
+use penstock_exchange::fields::{Fate, fate, is_word_of_proxy, names_client_address};
+use penstock_exchange::{ForwardedInfo, Mount};
+use penstock_http::caching::{
+    BypassReason, CacheEligibility, CachePolicy, ForwardReason, RequestDirectives,
+    cache_eligibility,
+};
+use penstock_http::{FieldBlock, RequestHead};
+
+/// The rules of one route.
+#[derive(Debug)]
+pub(crate) struct RouteRules {
+    /// For responses that do not say it themselves.
+    pub(crate) policy: CachePolicy,
+    /// A response is stored at the so-manieth request for it.
+    pub(crate) min_uses: u32,
+    /// How long a request waits for another one's response.
+    pub(crate) lock_timeout: Duration,
+    /// Whether responses say what the cache did.
+    pub(crate) sends_cache_status: bool,
+    /// Fields of responses that hold their tags.
+    tag_fields: Vec<String>,
+    key: CacheKey,
+    bypass: CacheBypass,
+    scope: String,
+}
+
+/// What a key is made of.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct KeySource<'a> {
+    pub(crate) head: &'a RequestHead,
+    /// The scheme that the client used.
+    pub(crate) scheme: &'a str,
+    /// Whether the peer is trusted to speak for a client of its own.
+    pub(crate) is_trusted: bool,
+    /// What counts of the words of proxies and of the route's rules; none of nearly all requests.
+    pub(crate) forwarded: Option<&'a ForwardedInfo>,
+    /// What was stripped from the front of the path.
+    pub(crate) mount: &'a Mount,
+}
+
+/// What the cache may do with a request.
+#[derive(Debug)]
+pub(crate) enum CacheUse {
+    /// It goes to the back end and leaves nothing behind.
+    Bypass(ForwardReason, &'static str),
+    /// It may be answered from what is stored.
+    Lookup(CacheDirectives),
+}
+
+/// What a request says to caches.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CacheDirectives {
+    /// Whether what the back end says may be stored.
+    pub(crate) may_store: bool,
+    /// Whether the back end must not be asked.
+    pub(crate) only_if_cached: bool,
+    /// Its `Cache-Control`.
+    pub(crate) directives: RequestDirectives,
+}
+
+/// Fields by which frameworks let a client change method or host of its request, and that pass every front
+/// end. What they bring about is in no key (CPDoS by method override, host header injection).
+const OVERRIDE_FIELDS: [&str; 6] = [
+    "x-http-method-override",
+    "x-http-method",
+    "x-method-override",
+    "x-host",
+    "x-original-host",
+    "x-http-host-override",
+];
+
+impl RouteRules {
+    pub(crate) fn new(config: &RouteCache) -> Self {
+        let mut key = config.key.clone();
+        for name in key.headers.iter_mut() {
+            name.make_ascii_lowercase();
+        }
+        Self {
+            policy: CachePolicy {
+                default_ttl: config.default_ttl,
+                has_known_cookies: config.has_known_cookies,
+                heuristic_freshness: config.heuristic_freshness,
+                ttl_by_status: config.ttl_by_status.clone(),
+                max_ttl: config.ttl_max,
+                stale_while_revalidate: config.stale_while_revalidate,
+                stale_if_error: config.stale_if_error,
+            },
+            min_uses: config.min_uses,
+            lock_timeout: config.lock_timeout,
+            sends_cache_status: config.status,
+            tag_fields: config.tags.clone(),
+            key,
+            bypass: config.bypass.clone(),
+            scope: String::new(),
+        }
+    }
+
+    /// Sets what tells this route's keys from those of others.
+    pub(crate) fn set_scope(&mut self, scope: &str) {
+        self.scope = scope.replace('\0', " ");
+    }
+
+    /// What the cache may do with a request that has this head.
+    pub(crate) fn classify(&self, head: &RequestHead) -> CacheUse {
+        let (may_store, only_if_cached) = match cache_eligibility(head) {
+            CacheEligibility::Bypass(bypass) => {
+                let is_method = bypass == BypassReason::Method;
+                let fwd = if is_method {
+                    ForwardReason::Method
+                } else {
+                    ForwardReason::Bypass
+                };
+                return CacheUse::Bypass(fwd, bypass.as_str());
+            }
+            CacheEligibility::Cache {
+                may_store,
+                only_if_cached,
+            } => (may_store, only_if_cached),
+        };
+        if !head.target_path_query().starts_with('/') {
+            return CacheUse::Bypass(ForwardReason::Bypass, "target");
+        }
+        for (name, value) in head.fields() {
+            if is_override_field(name) {
+                return CacheUse::Bypass(ForwardReason::Bypass, "override");
+            }
+            let mut headers = self.bypass.headers.iter();
+            if headers.any(|header| header.eq_ignore_ascii_case(name)) {
+                return CacheUse::Bypass(ForwardReason::Bypass, "header");
+            }
+            if !self.bypass.cookies.is_empty() && name.eq_ignore_ascii_case("cookie") {
+                let is_named =
+                    |(found, _): (&[u8], &[u8])| matches_any(&self.bypass.cookies, found);
+                if cookie_pairs(value).any(is_named) {
+                    return CacheUse::Bypass(ForwardReason::Bypass, "cookie");
+                }
+            }
+        }
+        CacheUse::Lookup(CacheDirectives {
+            may_store,
+            only_if_cached,
+            directives: RequestDirectives::from_request(head),
+        })
+    }
+
+    /// Whether the route's own exceptions leave a request that is plain otherwise to the cache.
+    pub(crate) fn allows_plain(&self, head: &RequestHead) -> bool {
+        let is_free = self.bypass.headers.is_empty() && self.bypass.cookies.is_empty();
+        is_free || matches!(self.classify(head), CacheUse::Lookup(_))
+    }
+
+    /// Writes the text of the key of a request's own target.
+    pub(crate) fn write_key(&self, asker: &KeySource<'_>, out: &mut Vec<u8>) {
+        self.write_key_for(asker, asker.head.target_path_query(), out);
+    }
+
+    /// Writes the text of the key of `target` (in origin form), as `asker` would ask for it:
+    /// `scheme://host/path?query`, then for each further part a NUL byte and the part.
+    pub(crate) fn write_key_for(&self, asker: &KeySource<'_>, target: &str, out: &mut Vec<u8>) {
+        self.write_url_for(asker, target, out);
+        let mut part = |kind: &[u8], name: &[u8], value: Option<&[u8]>| {
+            out.push(0);
+            out.extend_from_slice(kind);
+            out.extend_from_slice(name);
+            if let Some(value) = value {
+                out.push(b'=');
+                out.extend_from_slice(value);
+            }
+        };
+        if !self.scope.is_empty() {
+            part(b"route ", self.scope.as_bytes(), None);
+        }
+        let head = asker.head;
+        for name in &self.key.headers {
+            part(
+                b"header ",
+                name.as_bytes(),
+                joined_values(head, name).as_deref(),
+            );
+        }
+        for name in &self.key.cookies {
+            let lines = head.field_all("cookie");
+            for (found, value) in lines.flat_map(cookie_pairs) {
+                if matches_pattern(name, found) {
+                    part(b"cookie ", found, Some(value));
+                }
+            }
+        }
+        // What an application makes links and redirects of.
+        if !asker.mount.is_root() {
+            part(b"mount ", asker.mount.path().as_bytes(), None);
+        }
+        if let Some(host) = asker.forwarded_host() {
+            let host = host.to_ascii_lowercase();
+            part(b"host ", host.as_bytes(), None);
+        }
+        if let Some(port) = asker.forwarded_port() {
+            part(b"port ", port.to_string().as_bytes(), None);
+        }
+        if !asker.is_trusted {
+            return;
+        }
+        for (name, value) in head.fields() {
+            if is_forwarded_proxy_field(name) {
+                part(b"", name.to_ascii_lowercase().as_bytes(), Some(value));
+            }
+        }
+    }
+
+    /// Writes the part of the key that purging knows: `scheme://host/path?query`.
+    pub(crate) fn write_url_for(&self, asker: &KeySource<'_>, target: &str, out: &mut Vec<u8>) {
+        out.extend_from_slice(asker.scheme.as_bytes());
+        out.extend_from_slice(b"://");
+        if self.key.host {
+            push_host(asker, out);
+        }
+        self.push_target(target, out);
+    }
+
+    /// Whether keys may differ in more than their URL for one target.
+    pub(crate) fn has_extra_key_parts(&self, asker: &KeySource<'_>) -> bool {
+        !self.key.headers.is_empty()
+            || !self.key.cookies.is_empty()
+            || asker.forwarded_host().is_some()
+            || asker.forwarded_port().is_some()
+            || (asker.is_trusted
+                && asker
+                    .head
+                    .fields()
+                    .any(|(name, _)| is_forwarded_proxy_field(name)))
+    }
+
+    /// Writes path and query of `target` as far as they are in the key, which is what the back end is asked for.
+    pub(crate) fn push_target(&self, target: &str, out: &mut Vec<u8>) {
+        if matches!(self.key.query, QueryKey::All) {
+            out.extend_from_slice(target.as_bytes());
+            return;
+        }
+        let (path, query) = match target.split_once('?') {
+            Some((path, query)) => (path, Some(query)),
+            None => (target, None),
+        };
+        out.extend_from_slice(path.as_bytes());
+        let mut separator = b'?';
+        for parameter in query.unwrap_or_default().split('&') {
+            if self.keeps_parameter(parameter) {
+                out.push(separator);
+                out.extend_from_slice(parameter.as_bytes());
+                separator = b'&';
+            }
+        }
+    }
+
+    /// The tags that a response has.
+    pub(crate) fn tags_of(&self, fields: &FieldBlock) -> Vec<String> {
+        let is_tags = |name: &str| {
+            self.tag_fields
+                .iter()
+                .any(|tags| tags.eq_ignore_ascii_case(name))
+        };
+        let mut found = Vec::new();
+        for (_, value) in fields.iter().filter(|(name, _)| is_tags(name)) {
+            // `Surrogate-Key` has blanks between tags, `Cache-Tag` commas.
+            let tags = value.split(|byte| matches!(byte, b' ' | b'\t' | b','));
+            let tags = tags.filter(|tag| !tag.is_empty());
+            found.extend(tags.map(|tag| String::from_utf8_lossy(tag).into_owned()));
+        }
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+
+    /// Takes out what clients do not see.
+    pub(crate) fn remove_tags(&self, fields: &mut FieldBlock) {
+        for name in &self.tag_fields {
+            fields.remove(name);
+        }
+    }
+
+    fn keeps_parameter(&self, parameter: &str) -> bool {
+        let name = parameter.split('=').next().unwrap_or_default().as_bytes();
+        match &self.key.query {
+            QueryKey::All => true,
+            QueryKey::None => false,
+            QueryKey::Only(names) => matches_any(names, name),
+            QueryKey::Without(names) => !name.is_empty() && !matches_any(names, name),
+        }
+    }
+}
+
+impl<'a> KeySource<'a> {
+    /// The host that a proxy or a rule says, where it is not the one in the URL.
+    pub(crate) fn forwarded_host(&self) -> Option<&'a str> {
+        let host = self.forwarded?.host.as_deref()?;
+        (!host.eq_ignore_ascii_case(self.head.host())).then_some(host)
+    }
+
+    fn forwarded_port(&self) -> Option<u16> {
+        self.forwarded?.port
+    }
+}
+
+/// Whether a field of a trusted proxy goes to the back end as it was sent, and may change its
+/// answer for others: not one about who the client is. What counts of the others is in the key
+/// already, and they say no more.
+fn is_forwarded_proxy_field(name: &str) -> bool {
+    is_word_of_proxy(name) && fate(name) == Fate::Pass && !names_client_address(name)
+}
+
+/// Writes the host asked for as the key has it, and the back end gets it: in lower case, without the port
+/// that its scheme has by default.
+pub(crate) fn push_host(asker: &KeySource<'_>, out: &mut Vec<u8>) {
+    let host = asker.head.host();
+    let port = match asker.scheme {
+        "https" => ":443",
+        _ => ":80",
+    };
+    let host = host.strip_suffix(port).unwrap_or(host);
+    let start = out.len();
+    out.extend_from_slice(host.as_bytes());
+    out[start..].make_ascii_lowercase();
+}
+
+/// Whether a field may change what is asked for, unseen by keys.
+pub(crate) fn is_override_field(name: &str) -> bool {
+    let is_extension = name.starts_with(['x', 'X']);
+    is_extension
+        && OVERRIDE_FIELDS
+            .iter()
+            .any(|over| over.eq_ignore_ascii_case(name))
+}
+
+/// All values of a field, as one; none if it is not there.
+fn joined_values(head: &RequestHead, name: &str) -> Option<Vec<u8>> {
+    let mut values = head.field_all(name);
+    let mut all = values.next()?.to_vec();
+    for value in values {
+        all.push(b',');
+        all.extend_from_slice(value);
+    }
+    Some(all)
+}
+
+/// The pairs of a `Cookie` field (RFC 6265 §4.2.1).
+fn cookie_pairs(line: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
+    line.split(|&byte| byte == b';').map(|pair| {
+        let mut parts = pair.splitn(2, |&byte| byte == b'=');
+        let name = parts.next().unwrap_or_default().trim_ascii();
+        (name, parts.next().unwrap_or_default().trim_ascii())
+    })
+}
+
+fn matches_any(patterns: &[String], name: &[u8]) -> bool {
+    patterns
+        .iter()
+        .any(|pattern| matches_pattern(pattern, name))
+}
+
+/// Whether `name` is what the pattern says: itself, or with a star at its end all that begin so.
+fn matches_pattern(pattern: &str, name: &[u8]) -> bool {
+    match pattern.strip_suffix('*') {
+        Some(start) => name.starts_with(start.as_bytes()),
+        None => name == pattern.as_bytes(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

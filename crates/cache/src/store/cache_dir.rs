@@ -1,0 +1,500 @@
+//! A cache's folder: what is done in it, one blocking call after the other. Only for a pool, but where said.
+//!
+//! ```text
+//! lock                                 held while a store uses the folder; its presence marks it as ours
+//! objects/ab/<key's hash>-<number>     one object; `ab` is how the hash begins
+//! tmp/<number>                         one on its way in
+//! purges                               what was purged and may still be in a file
+//! ```
+//!
+//! Numbers grow with time and over restarts, so no name is ever used twice. All is done below descriptors
+//! of the folder that was opened: when it is renamed, deleted or unmounted nothing is written to what is
+//! then found under its path. No object is synced to the disk by itself: a killed process tears nothing, and
+//! what a power cut tears its checksum finds.
+//!
+//! What must stay true: a file that does not look like ours is never touched; an object appears under its
+//! name whole, by a rename; bytes on the disk are counted from before they are written until they are gone.
+
+use std::ffi::OsStr;
+use std::fs::{DirBuilder, File, TryLockError};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, StatxFlags};
+use rustix::io::Errno;
+
+/// What a file takes on a disk is counted in these.
+const BLOCK_BYTES: u64 = 4096;
+
+/// An open folder.
+#[derive(Debug)]
+pub(crate) struct CacheDir {
+    root: OwnedFd,
+    objects: OwnedFd,
+    tmp: OwnedFd,
+    identity: DirIdentity,
+    /// Bytes of the files in it, as far as they are known, and of those to be written.
+    used_bytes: AtomicU64,
+    /// Its file system asks nobody else when a file is opened of which the name is in memory.
+    is_local: bool,
+    /// Nothing is written any more: another has the folder, or may soon.
+    is_closed: AtomicBool,
+}
+
+/// The right to write into a folder; it ends with the last clone.
+#[derive(Debug)]
+pub(crate) struct DirLock {
+    /// Locked for as long as it is open.
+    _lock: File,
+}
+
+/// Which folder it is: a file system and a file in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct DirIdentity {
+    device: u64,
+    inode: u64,
+}
+
+/// A file's identity: as long as it is the same nobody has written to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ObjectFileId {
+    inode: u64,
+    /// Its length in bytes.
+    pub(crate) size: u64,
+    modified: (i64, u32),
+    changed: (i64, u32),
+}
+
+/// The name of an object's file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ObjectName {
+    /// The key's hash.
+    pub(crate) hash: u128,
+    /// Its number.
+    pub(crate) number: u64,
+}
+
+/// Why a folder cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum OpenDirError {
+    /// Another process, or another store of this one, has it.
+    #[error("another process uses this folder")]
+    InUse,
+    /// Its file system is not there.
+    #[error("its file system is not mounted")]
+    NotMounted,
+    /// It holds something, and no store's lock.
+    #[error("it is not empty and not a cache's folder (it holds `{0}`, but no `lock`)")]
+    NotOurs(String),
+    /// What the system said.
+    #[error("cannot open it: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// What `bytes` of a file take on a disk.
+pub(crate) fn disk_usage(bytes: u64) -> u64 {
+    bytes.next_multiple_of(BLOCK_BYTES).max(BLOCK_BYTES)
+}
+
+impl CacheDir {
+    /// Opens `path`, makes what is missing, takes the lock. `below` is the file system that `path` leads to
+    /// while its own is not mounted ([`below`]): nothing is made there.
+    ///
+    /// # Errors
+    /// See [`OpenDirError`].
+    pub(crate) fn open(path: &Path, below: Option<u64>) -> Result<(Self, DirLock), OpenDirError> {
+        if let Some(below) = below
+            && devices_along(path)?.first() == Some(&below)
+        {
+            return Err(OpenDirError::NotMounted);
+        }
+        let mut builder = DirBuilder::new();
+        builder.recursive(true).mode(0o700).create(path)?;
+        let root = open_dir(rustix::fs::CWD, path)?;
+        let place = dir_identity(&root)?;
+        check_ownership(&root)?;
+        // Read-only, so that its file system can be made read-only while we run.
+        let flags = OFlags::RDONLY | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let lock = rustix::fs::openat(&root, "lock", flags, owner_mode());
+        let lock = File::from(lock.map_err(io::Error::from)?);
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(OpenDirError::InUse),
+            Err(TryLockError::Error(error)) => return Err(error.into()),
+        }
+        let folder = Self {
+            objects: make_dir(root.as_fd(), "objects")?,
+            tmp: make_dir(root.as_fd(), "tmp")?,
+            // A sandbox may forbid to ask.
+            is_local: rustix::fs::fstatfs(&root).is_ok_and(|known| is_local(known.f_type)),
+            root,
+            identity: place,
+            used_bytes: AtomicU64::new(0),
+            is_closed: AtomicBool::new(false),
+        };
+        Ok((folder, DirLock { _lock: lock }))
+    }
+
+    /// Whether `path` still leads here, and both of its parts are there.
+    ///
+    /// # Errors
+    /// When it cannot be told.
+    pub(crate) fn is_at(&self, path: &Path) -> io::Result<bool> {
+        let metadata = match std::fs::metadata(path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
+            metadata => metadata?,
+        };
+        let place = DirIdentity {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+        };
+        let has = |name| rustix::fs::statat(&self.root, name, AtFlags::SYMLINK_NOFOLLOW).is_ok();
+        Ok(place == self.identity && has("lock") && has("objects") && has("tmp"))
+    }
+
+    /// Nothing is written from here on; what is open can be read. Never blocks.
+    pub(crate) fn close(&self) {
+        self.is_closed.store(true, Relaxed);
+    }
+
+    /// Whether it is closed.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.is_closed.load(Relaxed)
+    }
+
+    /// Bytes counted. Never blocks.
+    pub(crate) fn used_bytes(&self) -> u64 {
+        self.used_bytes.load(Relaxed)
+    }
+
+    /// Counts `bytes` if all are at most `max` then. Never blocks.
+    pub(crate) fn reserve(&self, bytes: u64, max: u64) -> bool {
+        let more = |used: u64| used.checked_add(bytes).filter(|&used| used <= max);
+        self.used_bytes.fetch_update(Relaxed, Relaxed, more).is_ok()
+    }
+
+    /// Counts `bytes` that are there already. Never blocks.
+    pub(crate) fn count_existing(&self, bytes: u64) {
+        self.used_bytes.fetch_add(bytes, Relaxed);
+    }
+
+    /// Counts `bytes` no more. Never blocks.
+    pub(crate) fn release(&self, bytes: u64) {
+        let less = |used: u64| Some(used.saturating_sub(bytes));
+        let _ = self.used_bytes.fetch_update(Relaxed, Relaxed, less);
+    }
+
+    /// Makes a temporary file.
+    pub(crate) fn create(&self, number: u64) -> io::Result<File> {
+        self.check_open()?;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let name = temporary_name(number);
+        Ok(rustix::fs::openat(&self.tmp, name.as_str(), flags, owner_mode())?.into())
+    }
+
+    /// Gives a complete temporary file the name of an object.
+    pub(crate) fn commit(&self, name: ObjectName) -> io::Result<()> {
+        self.check_open()?;
+        let (from, to) = (temporary_name(name.number), name.path());
+        let rename = || rustix::fs::renameat(&self.tmp, from.as_str(), &self.objects, to.as_str());
+        match rename() {
+            Err(Errno::NOENT) => {
+                match rustix::fs::mkdirat(&self.objects, &to[..2], Mode::RWXU) {
+                    Ok(()) | Err(Errno::EXIST) => {}
+                    Err(error) => return Err(error.into()),
+                }
+                Ok(rename()?)
+            }
+            renamed => Ok(renamed?),
+        }
+    }
+
+    /// Removes a temporary file; one that is not there is no error.
+    pub(crate) fn remove_temporary(&self, number: u64) -> io::Result<()> {
+        self.check_open()?;
+        ignore_missing(rustix::fs::unlinkat(
+            &self.tmp,
+            temporary_name(number).as_str(),
+            AtFlags::empty(),
+        ))
+    }
+
+    /// Removes an object's file; one that is not there is no error.
+    pub(crate) fn remove(&self, name: ObjectName) -> io::Result<()> {
+        self.check_open()?;
+        ignore_missing(rustix::fs::unlinkat(
+            &self.objects,
+            name.path().as_str(),
+            AtFlags::empty(),
+        ))
+    }
+
+    /// Opens an object's file for reading (`read_only`) or for freshening.
+    pub(crate) fn open_object(&self, name: ObjectName, access: Access) -> io::Result<File> {
+        let flags = match access {
+            Access::Read => OFlags::RDONLY,
+            Access::Write => OFlags::RDWR,
+        };
+        let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let path = name.path();
+        Ok(rustix::fs::openat(&self.objects, path.as_str(), flags, Mode::empty())?.into())
+    }
+
+    /// Opens an object's file for reading if no disk is needed for it. For a loop: never blocks.
+    pub(crate) fn open_cached(&self, name: ObjectName) -> Option<File> {
+        if !self.is_local {
+            return None;
+        }
+        penstock_sys::file::open_name_cached(&self.objects, &name.path())
+    }
+
+    /// What was last written as a note of that name; none was.
+    pub(crate) fn read_note(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
+        use std::io::Read;
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let file = match rustix::fs::openat(&self.root, name, flags, Mode::empty()) {
+            Err(Errno::NOENT) => return Ok(None),
+            file => File::from(file?),
+        };
+        let mut bytes = Vec::new();
+        file.take(MAX_NOTE_BYTES).read_to_end(&mut bytes)?;
+        Ok(Some(bytes))
+    }
+
+    /// Writes a note, in one step; an empty one is removed.
+    pub(crate) fn write_note(&self, name: &str, bytes: &[u8], number: u64) -> io::Result<()> {
+        self.check_open()?;
+        if bytes.is_empty() {
+            return ignore_missing(rustix::fs::unlinkat(&self.root, name, AtFlags::empty()));
+        }
+        self.create(number)?.write_all_at(bytes, 0)?;
+        Ok(rustix::fs::renameat(
+            &self.tmp,
+            temporary_name(number).as_str(),
+            &self.root,
+            name,
+        )?)
+    }
+
+    /// Names of the objects in folder `index` of 256. What does not look like one is left out.
+    pub(crate) fn object_names(&self, index: u8) -> io::Result<Vec<ObjectName>> {
+        let part = match open_dir(self.objects.as_fd(), format!("{index:02x}")) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            part => part?,
+        };
+        let mut names = Vec::new();
+        for entry in Dir::read_from(&part)? {
+            let name = ObjectName::parse(entry?.file_name().to_bytes());
+            names.extend(name.filter(|name| name.hash >> 120 == u128::from(index)));
+        }
+        Ok(names)
+    }
+
+    /// Removes what a former process left on its way in: temporary files with numbers below `before`.
+    pub(crate) fn remove_stale_temporaries(&self, before: u64) -> io::Result<()> {
+        self.check_open()?;
+        for entry in Dir::read_from(&self.tmp)? {
+            let entry = entry?;
+            let number = parse_hex(entry.file_name().to_bytes(), 16);
+            if let Some(number) = number.and_then(|number| u64::try_from(number).ok())
+                && number < before
+            {
+                self.remove_temporary(number)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the disk takes and gives: a small temporary file is made, written, renamed, read and removed.
+    /// Both numbers are new.
+    pub(crate) fn probe(&self, [number, renamed]: [u64; 2]) -> io::Result<()> {
+        let written = [0x5a; 4096];
+        let result = (|| {
+            let file = self.create(number)?;
+            file.write_all_at(&written, 0)?;
+            let (from, to) = (temporary_name(number), temporary_name(renamed));
+            rustix::fs::renameat(&self.tmp, from.as_str(), &self.tmp, to.as_str())?;
+            let mut read = [0; 4096];
+            file.read_exact_at(&mut read, 0)?;
+            if read != written {
+                return Err(io::Error::other("what was read is not what was written"));
+            }
+            Ok(())
+        })();
+        let removed = self.remove_temporary(renamed);
+        let swept = self.remove_temporary(number);
+        result.and(removed).and(swept)
+    }
+
+    fn check_open(&self) -> io::Result<()> {
+        if self.is_closed() {
+            return Err(io::Error::other("the folder is given up"));
+        }
+        Ok(())
+    }
+}
+
+/// What an object's file is opened for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Its body.
+    Read,
+    /// A new meta.
+    Write,
+}
+
+/// A note that is longer is not one of ours.
+const MAX_NOTE_BYTES: u64 = 64 << 20;
+
+impl ObjectName {
+    fn path(self) -> String {
+        let first = self.hash >> 120;
+        format!("{first:02x}/{:032x}-{:016x}", self.hash, self.number)
+    }
+
+    fn parse(name: &[u8]) -> Option<Self> {
+        let (hash, number) = name.split_at_checked(33)?;
+        let hash = hash.strip_suffix(b"-")?;
+        Some(Self {
+            hash: parse_hex(hash, 32)?,
+            number: u64::try_from(parse_hex(number, 16)?).ok()?,
+        })
+    }
+}
+
+impl ObjectFileId {
+    /// The identity of an open file as far as it is known without asking a disk or another machine. For a
+    /// loop: never blocks.
+    pub(crate) fn of(file: &File) -> io::Result<Self> {
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let stat = match rustix::fs::statx(file, "", flags, StatxFlags::BASIC_STATS) {
+            // A sandbox that is older than the call.
+            Err(Errno::NOSYS | Errno::PERM) => return Self::of_without_statx(file),
+            stat => stat?,
+        };
+        Ok(Self {
+            inode: stat.stx_ino,
+            size: stat.stx_size,
+            modified: (stat.stx_mtime.tv_sec, stat.stx_mtime.tv_nsec),
+            changed: (stat.stx_ctime.tv_sec, stat.stx_ctime.tv_nsec),
+        })
+    }
+
+    fn of_without_statx(file: &File) -> io::Result<Self> {
+        let stat = rustix::fs::fstat(file)?;
+        let nanoseconds = |value| u32::try_from(value).unwrap_or(0);
+        Ok(Self {
+            inode: stat.st_ino,
+            size: u64::try_from(stat.st_size).unwrap_or(0),
+            modified: (stat.st_mtime, nanoseconds(stat.st_mtime_nsec)),
+            changed: (stat.st_ctime, nanoseconds(stat.st_ctime_nsec)),
+        })
+    }
+}
+
+fn temporary_name(number: u64) -> String {
+    format!("{number:016x}")
+}
+
+fn owner_mode() -> Mode {
+    Mode::RUSR | Mode::WUSR
+}
+
+fn ignore_missing(result: rustix::io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(Errno::NOENT) => Ok(()),
+        result => Ok(result?),
+    }
+}
+
+fn open_dir(at: impl AsFd, path: impl AsRef<OsStr>) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(at, path.as_ref(), flags, Mode::empty())?)
+}
+
+fn make_dir(root: BorrowedFd<'_>, name: &str) -> io::Result<OwnedFd> {
+    match rustix::fs::mkdirat(root, name, Mode::RWXU) {
+        Ok(()) | Err(Errno::EXIST) => open_dir(root, name),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A folder without a lock has to be empty, but for what a new file system has: what another program holds
+/// there must not be taken for ours.
+fn check_ownership(root: &OwnedFd) -> Result<(), OpenDirError> {
+    let mut foreign = None;
+    for entry in Dir::read_from(root).map_err(io::Error::from)? {
+        let entry = entry.map_err(io::Error::from)?;
+        match entry.file_name().to_bytes() {
+            b"lock" => return Ok(()),
+            b"." | b".." | b"lost+found" => {}
+            name => foreign = Some(String::from_utf8_lossy(name).into_owned()),
+        }
+    }
+    foreign.map_or(Ok(()), |name| Err(OpenDirError::NotOurs(name)))
+}
+
+/// Whether a file system of this kind opens a file of a known name by itself. Others, those of another machine or
+/// another process above all, may have to be waited for.
+fn is_local(kind: impl TryInto<u64>) -> bool {
+    const LOCAL: [u64; 9] = [
+        0xef53,      // ext2, ext3, ext4
+        0x5846_5342, // XFS
+        0x9123_683e, // Btrfs
+        0x2fc1_2fc1, // ZFS
+        0xf2f5_2010, // F2FS
+        0xca45_1a4e, // bcachefs
+        0x0102_1994, // tmpfs
+        0x8584_58f6, // ramfs
+        0x794c_7630, // overlayfs
+    ];
+    kind.try_into().is_ok_and(|kind| LOCAL.contains(&kind))
+}
+
+fn dir_identity(root: &OwnedFd) -> io::Result<DirIdentity> {
+    let stat = rustix::fs::fstat(root)?;
+    Ok(DirIdentity {
+        device: stat.st_dev,
+        inode: stat.st_ino,
+    })
+}
+
+/// The file system that `path` leads to when its own is not mounted; none when nothing is mounted on the way.
+/// Blocks.
+///
+/// # Errors
+/// When it cannot be told.
+pub(crate) fn underlying_device(path: &Path) -> io::Result<Option<u64>> {
+    let devices = devices_along(path)?;
+    let own = devices.first().copied();
+    Ok(devices.into_iter().find(|&device| Some(device) != own))
+}
+
+/// The file systems of `path`, or of what of it there is, and of all folders above, nearest first.
+fn devices_along(path: &Path) -> io::Result<Vec<u64>> {
+    let mut devices = Vec::new();
+    for path in path.ancestors() {
+        match std::fs::metadata(path) {
+            Ok(metadata) => devices.push(metadata.dev()),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(devices)
+}
+
+/// Exactly that many lower-case hexadecimal digits.
+fn parse_hex(text: &[u8], digits: usize) -> Option<u128> {
+    let is_hex = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    if text.len() != digits || !text.iter().all(is_hex) {
+        return None;
+    }
+    u128::from_str_radix(OsStr::from_bytes(text).to_str()?, 16).ok()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,444 @@
+//! What a store on a disk does beside requests: opens its folder, reads its index back in, removes files,
+//! writes metas, brings small hot objects to memory, and finds out whether the disk works.
+//!
+//! One task for each store, on the loop (or the control loop) that started it; everything that may block goes
+//! to the store's pool. It holds the store only while it works, so it ends with the store. What must stay
+//! true: one operation after the other, so that the keeper never takes more than one thread of the
+//! pool; reading the index back takes at most half of that thread's time.
+
+mod disk_probe;
+pub(super) mod purge_journal;
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use penstock_runtime::clock;
+
+use disk_probe::MIN_PROBE_DELAY;
+use purge_journal::PurgeJournal;
+
+use super::Store;
+use super::cache_dir::{CacheDir, ObjectName};
+use super::disk::{DiscardedFile, Disk, DiskError, DiskHealth, DiskItem, OperationKind};
+use super::index_updates::{is_damage, is_unrecoverable};
+use super::object_file::{ObjectFile, RecoveredObject, read_head};
+use super::tier::IndexedObject;
+
+/// How often the keeper looks around when nothing wakes it.
+const TICK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// How often it asks whether the folder is still where it was.
+const DIR_CHECK_INTERVAL: Duration = Duration::from_secs(2);
+
+/// The bound of a disk that was full is raised a little this often.
+const SIZE_RAISE_INTERVAL: Duration = Duration::from_secs(30);
+
+/// Files that one operation looks at or removes.
+const BATCH_SIZE: usize = 64;
+
+/// Runs until the store ends.
+pub(crate) async fn run_maintenance(store: Weak<Store>, disk: Arc<Disk>) {
+    let mut keeper = Maintenance {
+        disk,
+        recovery: None,
+        underlying_device: None,
+        is_probing: Arc::new(AtomicBool::new(false)),
+        probe_at: clock::now(),
+        probe_delay: MIN_PROBE_DELAY,
+        in_service_since: None,
+        check_dir_at: clock::now() + DIR_CHECK_INTERVAL,
+        raise_size_at: clock::now() + SIZE_RAISE_INTERVAL,
+        removed_still_open: Vec::new(),
+        journal: PurgeJournal::default(),
+    };
+    loop {
+        let Some(store) = store.upgrade() else {
+            return;
+        };
+        let has_more = match keeper.disk.health() {
+            DiskHealth::Stopped => return,
+            DiskHealth::OutOfService => keeper.probe(&store).await,
+            DiskHealth::Working | DiskHealth::Recovering => keeper.run_round(&store).await,
+        };
+        drop(store);
+        if !has_more {
+            let disk = Arc::clone(&keeper.disk);
+            // Woken or not: it looks.
+            let _ = clock::timeout(TICK_INTERVAL, disk.wake_maintenance.notified()).await;
+        }
+    }
+}
+
+struct Maintenance {
+    disk: Arc<Disk>,
+    recovery: Option<Recovery>,
+    /// The file system that the folder's path leads to when its own is not mounted.
+    underlying_device: Option<u64>,
+    /// A probe is in the pool: no second one is sent after it.
+    is_probing: Arc<AtomicBool>,
+    probe_at: Instant,
+    probe_delay: Duration,
+    /// When it came in last.
+    in_service_since: Option<Instant>,
+    check_dir_at: Instant,
+    raise_size_at: Instant,
+    /// Removed, and still open.
+    removed_still_open: Vec<DiscardedFile>,
+    journal: PurgeJournal,
+}
+
+/// Where reading the index back is.
+struct Recovery {
+    dir: Arc<CacheDir>,
+    /// The next of the 256 parts.
+    part: u16,
+    names: Vec<ObjectName>,
+    /// Files from this number on are of this process: known already.
+    first_own_number: u64,
+    /// The folder's note of purges is known.
+    is_journal_read: bool,
+    is_swept: bool,
+}
+
+impl Maintenance {
+    /// One round of work; whether there is more at once.
+    async fn run_round(&mut self, store: &Arc<Store>) -> bool {
+        self.disk.check_stall();
+        let now = clock::now();
+        if now >= self.raise_size_at {
+            self.raise_size_at = now + SIZE_RAISE_INTERVAL;
+            self.disk.raise_max_size();
+        }
+        if now >= self.check_dir_at {
+            self.check_dir_at = now + DIR_CHECK_INTERVAL;
+            self.check_dir().await;
+        }
+        // Before any file goes: a kill in between must not bring back what was purged.
+        self.note_purges().await;
+        let has_buried = self.remove_discarded(store).await;
+        self.write_metas().await;
+        self.read_promotions(store).await;
+        self.disk.evict_for(0);
+        let has_found = self.recover_some(store).await;
+        self.disk.is_working() && (has_buried || has_found)
+    }
+
+    /// Notices a folder that was deleted, replaced, unmounted or mounted over.
+    async fn check_dir(&mut self) {
+        let Some(opened) = self.disk.open_dir() else {
+            return;
+        };
+        let path = self.disk.path.clone();
+        let look = move || opened.dir.is_at(&path);
+        if let Ok(false) = self.disk.run(OperationKind::Write, look).await {
+            self.disk
+                .set_out_of_service("its folder was deleted, replaced or unmounted".to_owned());
+        }
+    }
+
+    /// Removes files that are not wanted any more; whether there are more.
+    async fn remove_discarded(&mut self, store: &Store) -> bool {
+        let batch: Vec<_> = {
+            let mut work = self.disk.maintenance_queue();
+            let at = work.discarded.len().saturating_sub(BATCH_SIZE);
+            work.discarded.split_off(at)
+        };
+        let mut batch: Vec<_> = batch.into_iter().map(|dying| (dying, None)).collect();
+        // What was removed before and is not read any more can be closed now.
+        let mut kept = Vec::new();
+        for dying in self.removed_still_open.drain(..) {
+            match dying.open_file() {
+                Some(file) if Arc::strong_count(&file) > 1 => kept.push(dying),
+                file => {
+                    // From here on its bytes are about to be free.
+                    self.disk.add_discarded_bytes(&dying);
+                    batch.push((dying, file));
+                }
+            }
+        }
+        self.removed_still_open = kept;
+        if batch.is_empty() {
+            return false;
+        }
+        let count = batch.len();
+        let closing = store.take_open_files_of_discarded();
+        let batch = Arc::new(Mutex::new(batch));
+        let (for_work, left) = (Arc::clone(&self.disk), Arc::clone(&batch));
+        let remove = move || {
+            drop(closing);
+            let mut still_open = Vec::new();
+            let mut removed = Ok(());
+            // Taken one by one: what an error or a stall leaves is tried again when the disk works.
+            while removed.is_ok()
+                && let Some((dying, file)) = lock(&left).pop()
+            {
+                removed = dying.remove();
+                drop(file);
+                if removed.is_err() {
+                    lock(&left).push((dying, None));
+                } else if dying.open_file().is_some() {
+                    // Nobody knows when its bytes are free: others go for what is needed.
+                    for_work.subtract_discarded_bytes(&dying);
+                    still_open.push(dying);
+                } else {
+                    for_work.finish_discard(dying);
+                }
+            }
+            for_work.space_freed.notify_waiters();
+            removed.map(|()| still_open)
+        };
+        if let Ok(still_open) = self.disk.run(OperationKind::Write, remove).await {
+            self.removed_still_open.extend(still_open);
+        }
+        let left = std::mem::take(&mut *lock(&batch));
+        let mut work = self.disk.maintenance_queue();
+        work.discarded
+            .extend(left.into_iter().map(|(dying, _)| dying));
+        count >= BATCH_SIZE
+    }
+
+    /// Writes metas that changed.
+    async fn write_metas(&mut self) {
+        let batch: Vec<_> = {
+            let mut work = self.disk.maintenance_queue();
+            let count = work.rewrites.len().min(BATCH_SIZE);
+            work.rewrites.drain(..count).collect()
+        };
+        if batch.is_empty() {
+            return;
+        }
+        let write = move || {
+            for item in batch {
+                // One that was evicted meanwhile is not there any more.
+                match item.body.write_meta(&item.meta) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                    _ => {}
+                }
+            }
+            Ok(())
+        };
+        // An error took the disk out; the metas in memory are the valid ones, and older ones are
+        // stale on their own account.
+        let _ = self.disk.run(OperationKind::Write, write).await;
+    }
+
+    /// Reads small hot objects into memory.
+    async fn read_promotions(&mut self, store: &Arc<Store>) {
+        let batch: Vec<_> = self.disk.maintenance_queue().promotions.drain(..).collect();
+        for item in batch {
+            let object = Arc::clone(&item.body);
+            let read = move || match object.read_body() {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+                body => body.map(Some),
+            };
+            match self.disk.run(OperationKind::Read, read).await {
+                Ok(Some(body)) => store.insert_promoted(&item, body),
+                Err(DiskError::Io(e)) if is_unrecoverable(&e) => {
+                    if is_damage(&e) {
+                        store.record_damaged();
+                    }
+                    store.remove_item(&item);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Reads some of the index back in; whether there is more.
+    async fn recover_some(&mut self, store: &Arc<Store>) -> bool {
+        let Some(recovery) = &mut self.recovery else {
+            return false;
+        };
+        let begun = clock::now();
+        let folder = Arc::clone(&recovery.dir);
+        let before = recovery.first_own_number;
+        if !recovery.is_journal_read {
+            let is_read = self.read_purges(store, &folder).await;
+            if let Some(recovery) = &mut self.recovery {
+                recovery.is_journal_read = is_read;
+            }
+            return is_read;
+        }
+        if !recovery.is_swept {
+            let sweep = move || folder.remove_stale_temporaries(before);
+            let swept = self.disk.run(OperationKind::Write, sweep).await;
+            recovery.is_swept = !is_retryable(&swept);
+            return recovery.is_swept;
+        }
+        if recovery.names.is_empty() {
+            let Ok(part) = u8::try_from(recovery.part) else {
+                self.recovery = None;
+                // Remembered purges go with the state, under one lock.
+                store.finish_recovery();
+                return false;
+            };
+            let list = move || folder.object_names(part);
+            let listed = self.disk.run(OperationKind::Read, list).await;
+            if is_retryable(&listed) {
+                return false;
+            }
+            // A part that cannot be read is left out, as if it were empty.
+            recovery.part += 1;
+            if let Ok(mut names) = listed {
+                let highest = names.iter().map(|name| name.number).max();
+                // Should the clock have been set back.
+                names.retain(|name| name.number < before || !self.disk.has_object(*name));
+                self.disk.skip_numbers(highest.unwrap_or(0));
+                recovery.names = names;
+            }
+            return true;
+        }
+        let at = recovery.names.len().saturating_sub(BATCH_SIZE);
+        let batch = recovery.names.split_off(at);
+        let (disk, store, names) = (Arc::clone(&self.disk), Arc::clone(store), batch.clone());
+        let read = move || {
+            // A file that cannot be read is left where it is, and costs no other its place.
+            let mut result = Ok(());
+            for name in names {
+                let read = recover_file(&disk, &store, &folder, name);
+                result = result.and(read);
+            }
+            result
+        };
+        let entered = self.disk.run(OperationKind::Read, read).await;
+        if is_retryable(&entered) {
+            recovery.names.extend(batch);
+            return false;
+        }
+        // Half of the time is for others.
+        clock::sleep(begun.elapsed().min(TICK_INTERVAL)).await;
+        true
+    }
+}
+
+/// Whether an operation was not done and says nothing of what it was for: the pool is full, or the disk is not
+/// waited for.
+fn is_retryable<R>(result: &Result<R, DiskError>) -> bool {
+    matches!(result, Err(DiskError::OutOfService | DiskError::Pool(_)))
+}
+
+/// Enters one file that was found, or removes it. Blocks.
+fn recover_file(
+    disk: &Disk,
+    store: &Store,
+    folder: &Arc<CacheDir>,
+    name: ObjectName,
+) -> io::Result<()> {
+    if disk.has_object(name) {
+        // Read by an operation that was not waited for.
+        return Ok(());
+    }
+    if disk
+        .maintenance_queue()
+        .discarded_numbers
+        .contains(&name.number)
+    {
+        return folder.remove(name);
+    }
+    match read_head(folder, name) {
+        Ok(RecoveredObject { file, meta }) => {
+            folder.count_existing(file.disk_bytes());
+            let item = disk_item(Arc::new(file), Arc::new(meta), disk.max_size);
+            store.insert_recovered(item);
+            Ok(())
+        }
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+            disk.counters.errors.fetch_add(1, Relaxed);
+            folder.remove(name)
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// The index's entry of a file, for a disk of `size_max` bytes.
+///
+/// It weighs what it takes on the disk, or more when what is known of it takes much memory: at most a sixteenth of
+/// the bound is in memory for it, and for large disks 256 MiB and a 256th.
+pub(crate) fn disk_item(
+    file: Arc<ObjectFile>,
+    meta: Arc<super::ObjectMeta>,
+    size_max: u64,
+) -> Arc<DiskItem> {
+    let memory_max = (size_max / 16).min((256 << 20) + size_max / 256).max(1);
+    let by_memory = meta.memory_bytes().saturating_mul(size_max / memory_max);
+    let weight = file.disk_bytes().max(by_memory);
+    IndexedObject::new(file.name.hash, meta, file, weight)
+}
+
+impl DiscardedFile {
+    /// Removes the file's name. Blocks.
+    fn remove(&self) -> io::Result<()> {
+        match self {
+            Self::Object(object) if object.dir.is_closed() => Ok(()),
+            Self::Object(object) => object.dir.remove(object.name),
+            Self::Temporary {
+                dir: folder,
+                number,
+                ..
+            } => match number {
+                Some(number) if !folder.is_closed() => folder.remove_temporary(*number),
+                _ => Ok(()),
+            },
+        }
+    }
+
+    /// The open file, while somebody reads it.
+    fn open_file(&self) -> Option<Arc<penstock_runtime::DiskFile>> {
+        match self {
+            Self::Object(object) => object.open_file(),
+            Self::Temporary { .. } => None,
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        match self {
+            Self::Object(object) => object.disk_bytes(),
+            Self::Temporary { bytes, .. } => *bytes,
+        }
+    }
+}
+
+impl Disk {
+    /// A file is gone, and closed with this. Blocks.
+    fn finish_discard(&self, dying: DiscardedFile) {
+        self.subtract_discarded_bytes(&dying);
+        match dying {
+            DiscardedFile::Object(object) => object.dir.release(object.disk_bytes()),
+            DiscardedFile::Temporary {
+                dir: folder,
+                file,
+                bytes,
+                ..
+            } => {
+                drop(file);
+                folder.release(bytes);
+            }
+        }
+    }
+
+    /// Whether an object of the index has this file.
+    pub(super) fn has_object(&self, name: ObjectName) -> bool {
+        self.tier.has_body(name.hash, |file| file.name == name)
+    }
+
+    /// A file is on its way out: its bytes need not be freed by others.
+    fn add_discarded_bytes(&self, dying: &DiscardedFile) {
+        self.maintenance_queue().discarded_bytes += dying.bytes();
+    }
+
+    /// A file is not on its way out any more, or it takes as long as its readers do.
+    fn subtract_discarded_bytes(&self, dying: &DiscardedFile) {
+        let mut work = self.maintenance_queue();
+        work.discarded_bytes = work.discarded_bytes.saturating_sub(dying.bytes());
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;

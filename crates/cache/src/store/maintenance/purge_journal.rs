@@ -1,0 +1,251 @@
+//! Purges that may still have files: noted in the folder, so that no restart brings back what they mean.
+//!
+//! A purge takes its objects out of the index at once; their files go in the background, which takes a while
+//! for many. Before that the keeper notes the purge; once all files are gone the note is empty again.
+//! A start reads the note and drops what it finds of such files. What must stay true: a damaged note
+//! purges everything that is older rather than nothing; a purge that returned a moment before the process was
+//! killed may be lost, as it waits for no disk.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+
+use twox_hash::XxHash3_64;
+
+use super::super::Store;
+use super::super::cache_dir::CacheDir;
+use super::super::disk::{DiskError, OperationKind};
+use super::super::purge_rules::{MAX_PENDING_PURGES, PurgeRule};
+use super::Maintenance;
+
+const NOTE_NAME: &str = "purges";
+
+/// Bytes of a note, about: with more it says that all was purged.
+const MAX_JOURNAL_BYTES: usize = 4 << 20;
+
+/// What is noted.
+#[derive(Debug, Default)]
+pub(super) struct PurgeJournal {
+    /// Each with the first number that it does not mean.
+    purges: HashMap<PurgeRule, u64>,
+    bytes: usize,
+    /// The folder's note says something else.
+    pub(super) is_dirty: bool,
+}
+
+impl PurgeJournal {
+    /// Adds a purge. One of everything takes the place of those before it, and of too many.
+    fn add(&mut self, number: u64, rule: PurgeRule) {
+        self.is_dirty = true;
+        let all = self.purges.get(&PurgeRule::All).copied();
+        if all.is_some_and(|all| number <= all) {
+            return;
+        }
+        if rule == PurgeRule::All {
+            self.purges.retain(|_, other| *other > number);
+            self.bytes = self.purges.keys().map(rule_bytes).sum();
+        }
+        let size = rule_bytes(&rule);
+        match self.purges.entry(rule) {
+            Entry::Occupied(mut there) => {
+                let number = number.max(*there.get());
+                there.insert(number);
+            }
+            Entry::Vacant(place) => {
+                place.insert(number);
+                self.bytes += size;
+            }
+        }
+        if self.purges.len() > MAX_PENDING_PURGES || self.bytes > MAX_JOURNAL_BYTES {
+            let highest = self.purges.values().max().copied().unwrap_or(number);
+            self.purges = HashMap::from([(PurgeRule::All, highest)]);
+            self.bytes = rule_bytes(&PurgeRule::All);
+        }
+    }
+
+    fn clear(&mut self) {
+        self.is_dirty |= !self.purges.is_empty();
+        self.purges.clear();
+        self.bytes = 0;
+    }
+
+    fn list(&self) -> Vec<(u64, PurgeRule)> {
+        let purges = self.purges.iter();
+        let mut list: Vec<_> = purges
+            .map(|(rule, &number)| (number, rule.clone()))
+            .collect();
+        list.sort_unstable_by_key(|(number, _)| *number);
+        list
+    }
+}
+
+fn rule_bytes(rule: &PurgeRule) -> usize {
+    32 + match rule {
+        PurgeRule::Key(text) => text.len(),
+        PurgeRule::Url(text) | PurgeRule::Prefix(text) | PurgeRule::Tag(text) => text.len(),
+        PurgeRule::All => 0,
+    }
+}
+
+impl Maintenance {
+    /// Notes new purges, and clears the note when their files are gone.
+    pub(super) async fn note_purges(&mut self) {
+        if (self.recovery.as_ref()).is_some_and(|recovery| !recovery.is_journal_read) {
+            // What the folder's own note says is read first, in this round.
+            return;
+        }
+        let (new, is_clean) = {
+            let mut work = self.disk.maintenance_queue();
+            let new = std::mem::take(&mut work.purges);
+            (new, work.discarded.is_empty() && self.recovery.is_none())
+        };
+        if is_clean {
+            self.journal.clear();
+        } else {
+            for (number, rule) in new {
+                self.journal.add(number, rule);
+            }
+        }
+        if !self.journal.is_dirty {
+            return;
+        }
+        let Some(opened) = self.disk.open_dir() else {
+            return;
+        };
+        let (purges, number) = (self.journal.list(), self.disk.new_file_number());
+        let write = move || opened.dir.write_note(NOTE_NAME, &encode(&purges), number);
+        // What could not be written is written again in the next round of a disk that works.
+        let written = self.disk.run(OperationKind::Write, write).await;
+        self.journal.is_dirty = written.is_err();
+    }
+
+    /// Reads what former processes purged; false when that is to be tried again.
+    pub(super) async fn read_purges(&mut self, store: &Store, folder: &Arc<CacheDir>) -> bool {
+        let (folder, number) = (Arc::clone(folder), self.disk.new_file_number());
+        let read = move || folder.read_note(NOTE_NAME);
+        let former = match self.disk.run(OperationKind::Read, read).await {
+            Ok(None) => Some(Vec::new()),
+            Ok(Some(bytes)) => decode(&bytes),
+            Err(DiskError::Io(_)) => None,
+            Err(DiskError::OutOfService | DiskError::Pool(_)) => return false,
+        };
+        let was_dirty = self.journal.is_dirty;
+        // Nobody knows what it said.
+        for (number, rule) in former.unwrap_or_else(|| vec![(number, PurgeRule::All)]) {
+            self.journal.add(number, rule);
+        }
+        // What is in the note need not be written again.
+        self.journal.is_dirty = was_dirty;
+        store.pending_purges().set_from_journal(self.journal.list());
+        true
+    }
+}
+
+/// A checksum, then for each purge its number, kind, length and text.
+pub(crate) fn encode(purges: &[(u64, PurgeRule)]) -> Vec<u8> {
+    if purges.is_empty() {
+        return Vec::new();
+    }
+    let mut out = vec![0; 8];
+    for (number, rule) in purges {
+        let (kind, text) = match rule {
+            PurgeRule::Key(text) => (0, &text[..]),
+            PurgeRule::Url(url) => (1, url.as_bytes()),
+            PurgeRule::Prefix(prefix) => (2, prefix.as_bytes()),
+            PurgeRule::Tag(tag) => (3, tag.as_bytes()),
+            PurgeRule::All => (4, &[][..]),
+        };
+        out.extend_from_slice(&number.to_le_bytes());
+        out.push(kind);
+        out.extend_from_slice(&(text.len() as u64).to_le_bytes());
+        out.extend_from_slice(text);
+    }
+    let sum = XxHash3_64::oneshot(&out[8..]);
+    out[..8].copy_from_slice(&sum.to_le_bytes());
+    out
+}
+
+/// None when it is not as it was written.
+pub(crate) fn decode(bytes: &[u8]) -> Option<Vec<(u64, PurgeRule)>> {
+    let (sum, mut rest) = bytes.split_first_chunk::<8>()?;
+    if u64::from_le_bytes(*sum) != XxHash3_64::oneshot(rest) {
+        return None;
+    }
+    let mut purges = Vec::new();
+    while !rest.is_empty() {
+        let (number, after) = rest.split_first_chunk::<8>()?;
+        let (kind, after) = after.split_first()?;
+        let (length, after) = after.split_first_chunk::<8>()?;
+        let length = usize::try_from(u64::from_le_bytes(*length)).ok()?;
+        let (text, after) = after.split_at_checked(length)?;
+        let string = || String::from_utf8(text.to_vec()).ok();
+        let rule = match kind {
+            0 => PurgeRule::Key(text.into()),
+            1 => PurgeRule::Url(string()?),
+            2 => PurgeRule::Prefix(string()?),
+            3 => PurgeRule::Tag(string()?),
+            4 if text.is_empty() => PurgeRule::All,
+            _ => return None,
+        };
+        purges.push((u64::from_le_bytes(*number), rule));
+        rest = after;
+    }
+    Some(purges)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_round_trips_and_a_damaged_one_is_ignored() {
+        let purges = vec![
+            (7, PurgeRule::Tag("news".to_owned())),
+            (u64::MAX, PurgeRule::Url("http://h/\u{e9}".to_owned())),
+            (0, PurgeRule::Prefix("/".to_owned())),
+            (9, PurgeRule::Key(b"http://h/\0de"[..].into())),
+            (10, PurgeRule::All),
+        ];
+        let bytes = encode(&purges);
+        assert_eq!(decode(&bytes), Some(purges));
+        for at in 0..bytes.len() {
+            let mut wrong = bytes.clone();
+            wrong[at] ^= 1;
+            assert!(decode(&wrong).is_none() && decode(&bytes[..at]).is_none());
+        }
+        assert!(encode(&[]).is_empty());
+        // All with a text: nobody writes that.
+        let mut odd = encode(&[(10, PurgeRule::Tag("x".to_owned()))]);
+        odd[16] = 4;
+        let sum = XxHash3_64::oneshot(&odd[8..]);
+        odd[..8].copy_from_slice(&sum.to_le_bytes());
+        assert_eq!(decode(&odd), None);
+    }
+
+    #[test]
+    fn a_journal_is_bounded_and_has_each_purge_once() {
+        let url = |number: usize| PurgeRule::Url(format!("http://h/{number}"));
+        let mut journal = PurgeJournal::default();
+        for number in 0..100 {
+            journal.add(number, url(7));
+        }
+        assert_eq!(journal.list(), [(99, url(7))]);
+        journal.add(50, PurgeRule::All);
+        assert_eq!(journal.list().len(), 2);
+        journal.add(49, url(8));
+        journal.add(100, PurgeRule::All);
+        assert_eq!(journal.list(), [(100, PurgeRule::All)]);
+        for number in 0..=MAX_PENDING_PURGES {
+            journal.add(200 + number as u64, url(number));
+        }
+        let last = 200 + MAX_PENDING_PURGES as u64;
+        assert_eq!(
+            journal.list(),
+            [(last - 1, PurgeRule::All), (last, url(MAX_PENDING_PURGES))]
+        );
+        journal.add(last + 1, PurgeRule::Tag("x".repeat(MAX_JOURNAL_BYTES)));
+        assert_eq!(journal.list(), [(last + 1, PurgeRule::All)]);
+        journal.clear();
+        assert!(journal.list().is_empty() && journal.is_dirty);
+    }
+}

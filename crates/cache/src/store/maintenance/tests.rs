@@ -1,0 +1,130 @@
+//! Reading the index back while the pool is full.
+
+use penstock_runtime::loops;
+use std::sync::mpsc;
+
+use penstock_runtime::blocking::Pool;
+
+use super::super::disk::OpenDir;
+use super::super::purge_rules::PurgeRule;
+use super::super::tests::{TempFolder, body_of, config, find, key, put, sleep_briefly, started};
+use super::*;
+
+fn keeper_of(disk: &Arc<Disk>, folder: &Arc<CacheDir>) -> Maintenance {
+    Maintenance {
+        disk: Arc::clone(disk),
+        recovery: Some(Recovery {
+            dir: Arc::clone(folder),
+            part: 0,
+            names: Vec::new(),
+            first_own_number: disk.new_file_number(),
+            is_journal_read: false,
+            is_swept: false,
+        }),
+        underlying_device: None,
+        is_probing: Arc::default(),
+        probe_at: clock::now(),
+        probe_delay: MIN_PROBE_DELAY,
+        in_service_since: None,
+        check_dir_at: clock::now() + DIR_CHECK_INTERVAL,
+        raise_size_at: clock::now() + SIZE_RAISE_INTERVAL,
+        removed_still_open: Vec::new(),
+        journal: PurgeJournal::default(),
+    }
+}
+
+#[test]
+fn a_full_pool_at_a_start_costs_no_object() {
+    loops::block_on(async {
+        let temp = TempFolder::new("full-pool");
+        let config = config(Some(temp.path()));
+        let before = started(&config).await;
+        for number in 0..20 {
+            let text = format!("http://h/{number}");
+            assert!(put(&before, &text, &body_of(&text, 1000)).await);
+        }
+        before.stop();
+        drop(before);
+        // One thread that is busy and a queue that is full.
+        let pool = Pool::new("test", 1, 1);
+        let (release, end) = mpsc::sync_channel::<()>(1);
+        pool.spawn(move || {
+            let _ = end.recv();
+        })
+        .unwrap();
+        let deadline = clock::now() + Duration::from_secs(10);
+        while pool.oldest_running().is_none() {
+            assert!(clock::now() < deadline);
+            sleep_briefly().await;
+        }
+        let store = Store::new(&config, pool.clone());
+        let disk = Arc::clone(store.disk().unwrap());
+        let (folder, lease) = loop {
+            // The former one may still be writing.
+            match CacheDir::open(temp.path(), None) {
+                Ok(opened) => break opened,
+                Err(error) => assert!(clock::now() < deadline, "{error}"),
+            }
+            sleep_briefly().await;
+        };
+        let folder = Arc::new(folder);
+        let opened = OpenDir {
+            dir: Arc::clone(&folder),
+            _lock: Arc::new(lease),
+        };
+        disk.set_in_service(Some(opened), DiskHealth::Recovering);
+        let mut keeper = keeper_of(&disk, &folder);
+        pool.spawn(|| ()).unwrap();
+        for _ in 0..1000 {
+            assert!(
+                !keeper.recover_some(&store).await,
+                "there is nothing to be done at once"
+            );
+        }
+        drop(release);
+        while keeper.recovery.is_some() {
+            assert!(clock::now() < deadline + Duration::from_secs(20));
+            keeper.recover_some(&store).await;
+        }
+        assert_eq!(store.snapshot().objects, 20);
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_note_that_failed_is_written_again_and_keys_are_noted() {
+    loops::block_on(async {
+        let temp = TempFolder::new("note-again");
+        let config = config(Some(temp.path()));
+        let store = Store::new(&config, Pool::new("test", 1, 10));
+        let disk = Arc::clone(store.disk().unwrap());
+        let (folder, lease) = CacheDir::open(temp.path(), None).unwrap();
+        let folder = Arc::new(folder);
+        let opened = OpenDir {
+            dir: Arc::clone(&folder),
+            _lock: Arc::new(lease),
+        };
+        disk.set_in_service(Some(opened), DiskHealth::Working);
+        let mut keeper = keeper_of(&disk, &folder);
+        keeper.recovery = None;
+        assert!(put(&store, "http://h/", &body_of("x", 1000)).await);
+        store.remove_key(&key("http://h/"));
+        assert!(find(&store, "http://h/").is_none());
+        disk.set_out_of_service("a test".to_owned());
+        keeper.note_purges().await;
+        assert!(!temp.path().join("purges").exists());
+        disk.set_in_service(None, DiskHealth::Working);
+        keeper.note_purges().await;
+        let note = folder.read_note("purges").unwrap().unwrap();
+        let number = u64::from_le_bytes(note[8..16].try_into().unwrap());
+        let rule = PurgeRule::Key(key("http://h/").text);
+        assert_eq!(note, purge_journal::encode(&[(number, rule)]));
+        // Once the files are gone there is nothing to note.
+        while keeper.remove_discarded(&store).await
+            || !disk.maintenance_queue().discarded.is_empty()
+        {}
+        keeper.note_purges().await;
+        assert!(!temp.path().join("purges").exists());
+    })
+    .unwrap();
+}

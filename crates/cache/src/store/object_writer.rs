@@ -1,0 +1,448 @@
+//! The one that writes an object while others read it: into memory, then into a temporary file, then under its name.
+//!
+//! Pieces are pushed as they come and are there for readers at once. [`ObjectWriter::settle`] brings them to the
+//! file in big writes, of which one is under way while more comes in. A small object never sees a temporary
+//! file before its end. What goes wrong with the disk costs the object its place in the cache and nobody
+//! a byte: it goes on from memory, as fast as its slowest reader.
+//!
+//! What must stay true: an object is found under its key as stored only when all of it is; a purge while it is
+//! on its way in keeps it out; the memory of all that is on its way in is bounded.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::{Context, Poll};
+
+use bytes::{Bytes, BytesMut};
+use penstock_exchange::{Fault, FaultKind, FileBody};
+use penstock_runtime::disk::Arena;
+use twox_hash::XxHash3_64;
+
+use super::cache_dir::{CacheDir, disk_usage};
+use super::disk::{Disk, DiskError, OperationKind};
+use super::object_file::TempFile;
+use super::partial_object::{BodyEnd, PartialObject};
+use super::{MemoryBody, ObjectKey, ObjectMeta, Store};
+
+/// Bytes of one write: large enough that a disk spends its time with bytes, not with seeks.
+const WRITE_BYTES: u64 = 512 * 1024;
+
+/// Bytes that may wait for a write, one under way included.
+const MAX_PENDING_BYTES: u64 = 2 * WRITE_BYTES;
+
+/// Where memory is short: bytes beyond which nothing more comes in while a write is under way.
+const MAX_PENDING_WHEN_SHORT: u64 = 64 * 1024;
+
+/// Larger bodies are brought to the memory tier in the pool.
+const MAX_COPY_ON_LOOP: u64 = 1 << 20;
+
+/// Bytes of an object that is not kept, between its writer and its slowest reader.
+const READER_WINDOW: u64 = 512 * 1024;
+
+/// The one that writes an object. Dropped before [`ObjectWriter::finish`] it cuts its readers, and nothing is
+/// kept.
+pub(crate) struct ObjectWriter {
+    store: Arc<Store>,
+    key: ObjectKey,
+    partial: Arc<PartialObject>,
+    /// The size of the file's slots.
+    slot_bytes: u32,
+    file: Option<Arc<TempFile>>,
+    /// Bytes of the body in the file.
+    written_bytes: u64,
+    /// `None` while a write is under way.
+    hasher: Option<Box<XxHash3_64>>,
+    pending_write: Option<PendingWrite>,
+    /// A file is getting its name.
+    is_committing: bool,
+}
+
+type PendingWrite = Pin<Box<dyn Future<Output = Result<WriteResult, DiskError>> + Send>>;
+
+/// What a write gives back.
+struct WriteResult {
+    file: Arc<TempFile>,
+    hasher: Box<XxHash3_64>,
+    bytes: u64,
+}
+
+impl ObjectWriter {
+    pub(super) fn new(
+        store: Arc<Store>,
+        key: ObjectKey,
+        growing: Arc<PartialObject>,
+        slot_bytes: u32,
+    ) -> Self {
+        Self {
+            store,
+            key,
+            partial: growing,
+            slot_bytes,
+            file: None,
+            written_bytes: 0,
+            hasher: Some(Box::default()),
+            pending_write: None,
+            is_committing: false,
+        }
+    }
+
+    /// What it is stored under.
+    pub(crate) fn key(&self) -> &ObjectKey {
+        &self.key
+    }
+
+    /// Adds a piece; readers have it at once. Follow it with [`ObjectWriter::settle`].
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        if bytes.is_empty() || self.is_unneeded() {
+            return;
+        }
+        self.partial.push(bytes);
+        let total = self.partial.lock().total;
+        let declared = self.partial.declared_length();
+        let is_too_long = declared.is_some_and(|declared| total > declared);
+        if total > self.store.config().object_max || is_too_long {
+            self.discard();
+        }
+    }
+
+    /// Waits until there is room for more: the disk keeps up, or the slowest reader does. Cancel safe.
+    pub(crate) async fn wait_for_capacity(&mut self) {
+        std::future::poll_fn(|cx| self.poll_capacity(cx)).await;
+    }
+
+    /// Whether nobody reads it and it will not be kept either: the writer may stop.
+    pub(crate) fn is_unneeded(&self) -> bool {
+        self.partial.lock().is_unneeded()
+    }
+
+    /// Waits until [`ObjectWriter::is_unneeded`]. Cancel safe.
+    pub(crate) async fn wait_until_unneeded(&mut self) {
+        loop {
+            let notified = self.partial.unneeded.notified();
+            let mut notified = std::pin::pin!(notified);
+            notified.as_mut().enable();
+            if self.is_unneeded() {
+                return;
+            }
+            notified.await;
+        }
+    }
+
+    /// The body is complete: the object is kept from here on (or not, when something failed: readers do
+    /// not notice). Gives whether it is. A body that is not as long as declared is cut instead.
+    pub(crate) async fn finish(mut self) -> bool {
+        let total = self.partial.lock().total;
+        if self
+            .partial
+            .declared_length()
+            .is_some_and(|declared| declared != total)
+        {
+            let kind = FaultKind::BackendDied;
+            self.fail(kind, "the body is not as long as it was said to be".into());
+            return false;
+        }
+        self.partial.set_end(BodyEnd::Complete);
+        if !self.partial.may_be_kept() {
+            return false;
+        }
+        let meta = Arc::new(ObjectMeta {
+            length: total,
+            ..(**self.partial.meta()).clone()
+        });
+        let is_in_memory_only = self.file.is_none() && self.pending_write.is_none();
+        let mut kept = false;
+        if is_in_memory_only && self.store.fits_memory(&meta) {
+            let body = self.memory_body(total).await;
+            kept = self
+                .store
+                .insert_in_memory(&self.key, &self.partial, &meta, body.clone());
+            if kept {
+                // Who still reads it has it from there.
+                self.partial.set_memory_body(body);
+            }
+        }
+        match self.store.disk().cloned() {
+            Some(disk) if self.partial.may_be_kept() => {
+                let stored = self.write_rest(&disk, &meta).await;
+                if let Err(error) = &stored {
+                    log::debug!("cache `{}`: an object is not stored: {error}", disk.name);
+                }
+                if stored.is_err() {
+                    // A write that ends later must not enter what may be purged by then.
+                    self.partial.discard();
+                }
+                stored.is_ok() || kept
+            }
+            _ => kept,
+        }
+    }
+
+    /// The whole body, as the memory tier has it.
+    async fn memory_body(&mut self, total: u64) -> MemoryBody {
+        let pieces = self.partial.pieces_from(0);
+        if total > MAX_COPY_ON_LOOP {
+            let (store, pieces) = (Arc::clone(&self.store), pieces.clone());
+            let there = self
+                .store
+                .pool
+                .run(move || to_memory_body(&pieces, store.arena_for(total)));
+            if let Ok(held) = there.await {
+                return held;
+            }
+        }
+        to_memory_body(&pieces, self.store.arena_for(total))
+    }
+
+    /// The body cannot be completed: its readers are cut with `fault`, nothing is kept.
+    pub(crate) fn abort(self, fault: &Fault) {
+        self.fail(fault.kind, fault.cause.clone());
+    }
+
+    fn fail(&self, kind: FaultKind, cause: std::borrow::Cow<'static, str>) {
+        self.partial.set_end(BodyEnd::Cut(kind, cause));
+        self.discard();
+    }
+
+    /// It will not be kept, and is not found any more.
+    fn discard(&self) {
+        self.partial.discard();
+        self.store.remove_partial(&self.key, &self.partial);
+    }
+
+    fn poll_capacity(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            let is_writing = self.poll_write(cx).is_pending();
+            let (pending, in_memory) = {
+                let mut state = self.partial.lock();
+                if state.is_discarded {
+                    if state.in_memory() <= READER_WINDOW || state.is_unneeded() {
+                        return Poll::Ready(());
+                    }
+                    state.writer_waker = Some(cx.waker().clone());
+                    return Poll::Pending;
+                }
+                (state.total - self.written_bytes, state.in_memory())
+            };
+            if is_writing {
+                // Short of memory one write's bytes are enough, and a few more.
+                let is_much = pending > MAX_PENDING_WHEN_SHORT && self.store.is_memory_short();
+                return if pending > MAX_PENDING_BYTES || is_much {
+                    Poll::Pending
+                } else {
+                    Poll::Ready(())
+                };
+            }
+            let is_much = self.store.is_memory_short();
+            let Some(disk) = self.store.disk().cloned() else {
+                if is_much {
+                    // More is on its way in than there is memory for: this one goes on without being kept.
+                    self.discard();
+                    continue;
+                }
+                return Poll::Ready(());
+            };
+            let begins = in_memory > self.store.max_buffered_body() || (is_much && in_memory > 0);
+            let is_due = if self.file.is_some() {
+                pending >= WRITE_BYTES || (is_much && pending > 0)
+            } else {
+                begins
+            };
+            if !is_due {
+                return Poll::Ready(());
+            }
+            self.begin_write(disk);
+        }
+    }
+
+    /// Pending while a write is under way.
+    fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(writing) = &mut self.pending_write else {
+            return Poll::Ready(());
+        };
+        let Poll::Ready(written) = writing.as_mut().poll(cx) else {
+            return Poll::Pending;
+        };
+        self.pending_write = None;
+        match written {
+            Ok(written) => {
+                self.written_bytes += written.bytes;
+                self.hasher = Some(written.hasher);
+                self.partial.set_written(&written.file, self.written_bytes);
+                self.file = Some(written.file);
+            }
+            Err(_) => self.discard(),
+        }
+        Poll::Ready(())
+    }
+
+    /// Starts writing what is not in the file yet.
+    fn begin_write(&mut self, disk: Arc<Disk>) {
+        let Some(hasher) = self.hasher.take() else {
+            return;
+        };
+        let pieces = self.partial.pieces_from(self.written_bytes);
+        let (file, at, slot_bytes) = (self.file.clone(), self.written_bytes, self.slot_bytes);
+        self.pending_write = Some(Box::pin(write(disk, file, slot_bytes, pieces, at, hasher)));
+    }
+
+    /// Writes what is left, gives the file its name and enters the object.
+    async fn write_rest(
+        &mut self,
+        disk: &Arc<Disk>,
+        meta: &Arc<ObjectMeta>,
+    ) -> Result<(), DiskError> {
+        std::future::poll_fn(|cx| self.poll_write(cx)).await;
+        // An empty body has a file, too.
+        let is_begun = self.file.is_some();
+        if self.partial.may_be_kept() && (self.written_bytes < meta.length || !is_begun) {
+            self.begin_write(Arc::clone(disk));
+            std::future::poll_fn(|cx| self.poll_write(cx)).await;
+        }
+        let (Some(file), Some(hasher), true) = (
+            self.file.take(),
+            self.hasher.take(),
+            self.partial.may_be_kept(),
+        ) else {
+            return Err(DiskError::OutOfService);
+        };
+        let (store, key) = (Arc::clone(&self.store), self.key.clone());
+        let (growing, meta) = (Arc::clone(&self.partial), Arc::clone(meta));
+        // Entered where it gets its name, so that no file is left behind by a writer that leaves meanwhile.
+        let commit = move || {
+            let object = file.commit(key.hash, &meta, &hasher)?;
+            store.insert_on_disk(&key, &growing, &meta, object);
+            Ok(())
+        };
+        self.is_committing = true;
+        let committed = disk.run(OperationKind::Write, commit).await;
+        self.is_committing = committed.is_err();
+        committed
+    }
+}
+
+impl Drop for ObjectWriter {
+    fn drop(&mut self) {
+        // After the end this changes nothing.
+        let cause = "the response ended before its end".into();
+        self.partial
+            .set_end(BodyEnd::Cut(FaultKind::BackendDied, cause));
+        let is_whole = matches!(self.partial.lock().end, Some(BodyEnd::Complete));
+        // One that is still getting its name would be found by no purge from here on.
+        if !is_whole || self.is_committing {
+            self.partial.discard();
+        }
+        self.store.remove_partial(&self.key, &self.partial);
+        self.store.count_partial_ended();
+    }
+}
+
+impl std::fmt::Debug for ObjectWriter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Filler")
+            .field("written", &self.written_bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Writes `pieces` behind the `at` bytes of the body that are in the file, which is made if need be.
+async fn write(
+    disk: Arc<Disk>,
+    file: Option<Arc<TempFile>>,
+    slot_bytes: u32,
+    pieces: Vec<Bytes>,
+    at: u64,
+    mut hasher: Box<XxHash3_64>,
+) -> Result<WriteResult, DiskError> {
+    let bytes: u64 = pieces.iter().map(|piece| piece.len() as u64).sum();
+    let folder = match &file {
+        Some(file) => Arc::clone(file.dir()),
+        None => disk.open_dir().ok_or(DiskError::OutOfService)?.dir,
+    };
+    let head = super::format::body_offset(slot_bytes);
+    let size = disk_usage(head + at + bytes);
+    let reserved = SpaceReservation::reserve(&disk, &folder, file.as_deref(), size).await?;
+    let (for_work, folder) = (Arc::clone(&disk), folder);
+    let work = move || {
+        let file = match file {
+            Some(file) => {
+                file.add_reserved(reserved.into_bytes());
+                file
+            }
+            None => {
+                let bytes = reserved.into_bytes();
+                Arc::new(TempFile::create(&for_work, folder, slot_bytes, bytes)?)
+            }
+        };
+        file.write(&pieces, at, &mut hasher)?;
+        Ok(WriteResult {
+            file,
+            hasher,
+            bytes,
+        })
+    };
+    disk.run(OperationKind::Write, work).await
+}
+
+/// Bytes reserved in a folder until somebody answers for them.
+struct SpaceReservation {
+    dir: Arc<CacheDir>,
+    bytes: u64,
+}
+
+impl SpaceReservation {
+    /// Reserves what a file needs to be `size` bytes large.
+    async fn reserve(
+        disk: &Arc<Disk>,
+        folder: &Arc<CacheDir>,
+        file: Option<&TempFile>,
+        size: u64,
+    ) -> Result<Self, DiskError> {
+        let bytes = size.saturating_sub(file.map_or(0, TempFile::reserved));
+        disk.reserve(folder, bytes).await?;
+        Ok(Self {
+            dir: Arc::clone(folder),
+            bytes,
+        })
+    }
+
+    fn into_bytes(mut self) -> u64 {
+        std::mem::take(&mut self.bytes)
+    }
+}
+
+impl Drop for SpaceReservation {
+    fn drop(&mut self) {
+        self.dir.release(self.bytes);
+    }
+}
+
+fn to_memory_body(pieces: &[Bytes], arena: Option<&Arena>) -> MemoryBody {
+    let in_pages = arena.and_then(|arena| arena.store(pieces).ok());
+    match in_pages {
+        Some(file) => {
+            let len = pieces.iter().map(|piece| piece.len() as u64).sum();
+            MemoryBody::Arena(FileBody {
+                file,
+                start: 0,
+                len,
+            })
+        }
+        None => MemoryBody::Bytes(concat_pieces(pieces)),
+    }
+}
+
+fn concat_pieces(pieces: &[Bytes]) -> Bytes {
+    if let [only] = pieces {
+        return only.clone();
+    }
+    let mut all = BytesMut::with_capacity(pieces.iter().map(Bytes::len).sum());
+    for piece in pieces {
+        all.extend_from_slice(piece);
+    }
+    all.freeze()
+}
+
+/// Gauges memory in use by what is on its way in.
+pub(super) fn exceeds(gauge: &std::sync::atomic::AtomicU64, max: u64) -> bool {
+    gauge.load(Relaxed) > max
+}

@@ -1,0 +1,114 @@
+//! What a store holds and does, as the status page shows it.
+
+use std::path::PathBuf;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use super::Store;
+use super::disk::DiskHealth;
+
+/// Whether a store serves.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum StoreState {
+    /// It does.
+    #[default]
+    Working,
+    /// It does, while it still reads what its folder holds.
+    Recovering,
+    /// Its disk does not work: its share of requests goes to the back end.
+    OutOfService {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// What a store holds and does, for the status page.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StoreSnapshot {
+    /// Its name.
+    pub name: String,
+    /// Its folder; none: memory alone.
+    pub path: Option<PathBuf>,
+    /// Whether it serves.
+    pub state: StoreState,
+    /// Objects it holds.
+    pub objects: u64,
+    /// Bytes they take on its disk (in memory, without one), with headers and what is being written.
+    pub bytes: u64,
+    /// The bound of those: `size_max`, or less while its file system is full.
+    pub max_bytes: u64,
+    /// Objects of which the body is in memory.
+    pub memory_objects: u64,
+    /// Bytes of those.
+    pub memory_bytes: u64,
+    /// The bound of those.
+    pub max_memory: u64,
+    /// Look-ups that found an object.
+    pub hits: u64,
+    /// Look-ups that did not.
+    pub misses: u64,
+    /// Objects stored since the start.
+    pub stored: u64,
+    /// Objects evicted since the start.
+    pub evicted: u64,
+    /// Objects purged since the start.
+    pub purged: u64,
+    /// Failed operations of its disk, and damaged objects that were found.
+    pub errors: u64,
+    /// Readings done in the pool (opening, verifying).
+    pub reads: u64,
+    /// The time those took in all, in the queue too.
+    pub read_time: Duration,
+    /// Writings done in the pool (pieces, renames, headers).
+    pub writes: u64,
+    /// The time those took in all, in the queue too.
+    pub write_time: Duration,
+}
+
+impl Store {
+    /// What it holds and does now.
+    #[must_use]
+    pub fn snapshot(&self) -> StoreSnapshot {
+        let (memory_bytes, memory_objects) = self.memory.weight_and_count();
+        let mut usage = StoreSnapshot {
+            name: self.config.name.clone(),
+            path: self.config.path.clone(),
+            objects: memory_objects,
+            bytes: memory_bytes,
+            max_bytes: self.config.size_max,
+            memory_objects,
+            memory_bytes,
+            max_memory: self.max_memory(),
+            hits: self.counters.hits.load(Relaxed),
+            misses: self.counters.misses.load(Relaxed),
+            stored: self.counters.stored.load(Relaxed),
+            evicted: self.counters.evicted.load(Relaxed),
+            purged: self.counters.purged.load(Relaxed),
+            ..StoreSnapshot::default()
+        };
+        if self.is_stopped.load(Relaxed) {
+            let reason = "it was stopped".to_owned();
+            usage.state = StoreState::OutOfService { reason };
+        }
+        if let Some(disk) = &self.disk {
+            usage.state = match disk.health() {
+                DiskHealth::Working => StoreState::Working,
+                DiskHealth::Recovering => StoreState::Recovering,
+                DiskHealth::OutOfService | DiskHealth::Stopped => StoreState::OutOfService {
+                    reason: disk.outage_reason(),
+                },
+            };
+            usage.objects = disk.tier.weight_and_count().1;
+            usage.bytes = disk.used_bytes();
+            usage.max_bytes = disk.current_max_size();
+            let counts = &disk.counters;
+            usage.evicted = counts.evicted.load(Relaxed);
+            usage.errors = counts.errors.load(Relaxed);
+            usage.reads = counts.reads.load(Relaxed);
+            usage.read_time = Duration::from_micros(counts.read_micros.load(Relaxed));
+            usage.writes = counts.writes.load(Relaxed);
+            usage.write_time = Duration::from_micros(counts.write_micros.load(Relaxed));
+        }
+        usage
+    }
+}

@@ -1,0 +1,79 @@
+//! The stores of one route, and which of them a key belongs to.
+//!
+//! Weighted rendezvous hashing: every store draws a lot for the key, weighted by its `size_max`, and the
+//! best lot has it. What must stay true: only the key, the stores' names and their sizes decide, so the
+//! answer is the same after a restart, all variants of a key are in one store, and a store that comes
+//! or goes moves no key between the others. A store that is out keeps its share: those keys go to
+//! the back end, the others do not notice.
+
+use std::sync::Arc;
+
+use super::{ObjectKey, Store};
+
+/// The stores of one route.
+#[derive(Debug)]
+pub(crate) struct StoreSet {
+    stores: Vec<Arc<Store>>,
+    /// Their names' hashes and weights, in order.
+    weights: Vec<(u64, f64)>,
+}
+
+impl StoreSet {
+    /// A shelf of these stores.
+    pub(crate) fn new(stores: Vec<Arc<Store>>) -> Self {
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "a weight: what is lost of 2^53 bytes and more moves no key to speak of"
+        )]
+        let lots = stores
+            .iter()
+            .map(|store| {
+                let name = twox_hash::XxHash3_64::oneshot(store.config().name.as_bytes());
+                (name, store.config().size_max.max(1) as f64)
+            })
+            .collect();
+        Self {
+            stores,
+            weights: lots,
+        }
+    }
+
+    /// The store that `key` belongs to; none while it is out: the request goes to the back end and leaves
+    /// nothing behind.
+    pub(crate) fn store_for(&self, key: &ObjectKey) -> Option<&Arc<Store>> {
+        let store = match &self.stores[..] {
+            [only] => only,
+            stores => stores.get(choose_store(key.hash, &self.weights)?)?,
+        };
+        store.is_working().then_some(store)
+    }
+
+    /// All its stores.
+    pub(crate) fn stores(&self) -> &[Arc<Store>] {
+        &self.stores
+    }
+}
+
+/// The index of the best lot: `-weight / ln(u)` with `u` uniform in (0, 1) from key and name.
+fn choose_store(hash: u128, lots: &[(u64, f64)]) -> Option<usize> {
+    let lot = |(name, weight): &(u64, f64)| {
+        #[expect(clippy::cast_possible_truncation, reason = "both halves are used")]
+        let mixed = mix_bits((hash as u64) ^ mix_bits(((hash >> 64) as u64) ^ name));
+        #[expect(clippy::cast_precision_loss, reason = "53 bits are taken")]
+        let uniform = ((mixed >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
+        -weight / uniform.ln()
+    };
+    let lots = lots.iter().map(lot).enumerate();
+    lots.max_by(|a, b| a.1.total_cmp(&b.1))
+        .map(|(index, _)| index)
+}
+
+/// SplitMix64's finaliser: every input bit moves every output bit.
+fn mix_bits(mut x: u64) -> u64 {
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+#[cfg(test)]
+mod tests;

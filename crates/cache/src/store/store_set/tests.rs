@@ -1,0 +1,33 @@
+//! Who has a key.
+
+use super::*;
+
+fn shares(lots: &[(u64, f64)]) -> Vec<u32> {
+    let mut shares = vec![0; lots.len()];
+    for number in 0..10_000_u32 {
+        let hash = ObjectKey::new(&number.to_le_bytes()).hash;
+        shares[choose_store(hash, lots).unwrap()] += 1;
+    }
+    shares
+}
+
+#[test]
+fn keys_are_spread_by_size_and_stay_in_their_store() {
+    let lots = [(11, 1e9), (22, 1e9), (33, 2e9)];
+    let all = shares(&lots);
+    assert!(
+        all.iter()
+            .zip([2500, 2500, 5000])
+            .all(|(&n, want): (&u32, u32)| n.abs_diff(want) < 300),
+        "{all:?}"
+    );
+    // Without the second, its keys go to the others and no other key moves.
+    let fewer = [lots[0], lots[2]];
+    for number in 0..2000_u32 {
+        let hash = ObjectKey::new(&number.to_le_bytes()).hash;
+        let before = lots[choose_store(hash, &lots).unwrap()].0;
+        let after = fewer[choose_store(hash, &fewer).unwrap()].0;
+        assert!(before == after || before == 22);
+    }
+    assert_eq!(choose_store(1, &[]), None);
+}

@@ -1,0 +1,156 @@
+//! Objects on their way in: readers at their own pace, cuts, and what is not kept.
+
+use penstock_exchange::{Fault, FaultKind};
+use penstock_runtime::loops;
+
+use super::*;
+
+#[test]
+fn readers_at_different_paces_get_every_byte() {
+    loops::block_on(async {
+        for path in [Some(TempFolder::new("paces")), None] {
+            let store = started(&config(path.as_ref().map(TempFolder::path))).await;
+            let body = body_of("x", 3_000_000);
+            let meta = meta_of("http://h/");
+            let (mut filler, growing) = store.begin_object(&key("http://h/"), meta, None).unwrap();
+            let early = growing.reader().unwrap();
+            let mut slow = growing.reader().unwrap();
+            let part = growing.reader_from(2_000_000, Some(500_000)).unwrap();
+            let fast = loops::spawn_with_handle(read(early));
+            let part = loops::spawn_with_handle(read(part));
+            let mut slow_got = Vec::new();
+            let mut late = None;
+            for (number, piece) in body.chunks(30_000).enumerate() {
+                filler.push(piece);
+                filler.wait_for_capacity().await;
+                if number % 20 == 0 {
+                    slow_got.extend_from_slice(&next(&mut slow).await.unwrap().unwrap());
+                }
+                if number == 60 {
+                    let hit = find(&store, "http://h/").unwrap();
+                    let HitBody::Partial(found) = hit.body else {
+                        panic!("it is on its way");
+                    };
+                    late = found.reader();
+                }
+            }
+            assert!(filler.finish().await);
+            assert_eq!(fast.await.unwrap().unwrap(), body);
+            assert_eq!(part.await.unwrap().unwrap(), body[2_000_000..2_500_000]);
+            assert_eq!(read(late.unwrap()).await.unwrap(), body);
+            while let Some(piece) = next(&mut slow).await {
+                slow_got.extend_from_slice(&piece.unwrap());
+            }
+            assert!(slow_got == body);
+            assert_eq!(get(&store, "http://h/").await.unwrap(), body);
+            drop((slow, growing));
+            assert_eq!(store.partial_memory.load(Relaxed), 0);
+            assert_eq!(store.partial_count.load(Relaxed), 0);
+        }
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_body_that_is_cut_is_cut_for_its_readers_and_not_kept() {
+    loops::block_on(async {
+        let temp = TempFolder::new("cut");
+        let store = started(&config(Some(temp.path()))).await;
+        for (how, size) in ["drop", "abort", "short", "drop"]
+            .into_iter()
+            .zip([10, 10, 10, 900_000])
+        {
+            let meta = meta_of("http://h/");
+            let declared = Some(size as u64 + 1);
+            let (mut filler, growing) = store
+                .begin_object(&key("http://h/"), meta, declared)
+                .unwrap();
+            let reader = growing.reader().unwrap();
+            filler.push(&body_of(how, size));
+            filler.wait_for_capacity().await;
+            match how {
+                "drop" => drop(filler),
+                "abort" => filler.abort(&Fault::new(FaultKind::BackendTimeout, "slow")),
+                _ => assert!(!filler.finish().await),
+            }
+            let fault = read(reader).await.unwrap_err();
+            let is_timeout = fault.kind == FaultKind::BackendTimeout;
+            assert_eq!(is_timeout, how == "abort", "{how}");
+            assert!(find(&store, "http://h/").is_none() && growing.reader().is_none());
+        }
+        until(&store, |_| files(temp.path()).0 == 0).await;
+        until(&store, |usage| usage.bytes == 0).await;
+        assert_eq!(store.partial_count.load(Relaxed), 0);
+    })
+    .unwrap();
+}
+
+#[test]
+fn an_object_that_is_too_large_goes_on_for_its_readers_at_the_pace_of_the_slowest() {
+    loops::block_on(async {
+        for path in [Some(TempFolder::new("doomed")), None] {
+            let mut config = config(path.as_ref().map(TempFolder::path));
+            config.object_max = 700_000;
+            let store = started(&config).await;
+            let body = body_of("x", 5_000_000);
+            let meta = meta_of("http://h/");
+            let (mut filler, growing) = store.begin_object(&key("http://h/"), meta, None).unwrap();
+            let (first, mut second) = (growing.reader().unwrap(), growing.reader().unwrap());
+            let pushed = Arc::new(AtomicU64::new(0));
+            let (count, all) = (Arc::clone(&pushed), body.clone());
+            let task = loops::spawn_with_handle(async move {
+                for piece in all.chunks(30_000) {
+                    filler.push(piece);
+                    filler.wait_for_capacity().await;
+                    count.fetch_add(piece.len() as u64, Relaxed);
+                }
+                filler.finish().await
+            });
+            let first = loops::spawn_with_handle(read(first));
+            let mut got = Vec::new();
+            loop {
+                // The writer never gets far ahead of the slower reader.
+                for _ in 0..5 {
+                    sleep_briefly().await;
+                }
+                let ahead = pushed.load(Relaxed) - got.len() as u64;
+                assert!(ahead < 1_400_000, "{ahead} ahead");
+                assert!(store.partial_memory.load(Relaxed) < 1_400_000);
+                match next(&mut second).await {
+                    Some(piece) => got.extend_from_slice(&piece.unwrap()),
+                    None => break,
+                }
+            }
+            assert!(got == body && first.await.unwrap().unwrap() == body);
+            assert!(!task.await.unwrap() && find(&store, "http://h/").is_none());
+        }
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_discarded_object_without_readers_is_unneeded() {
+    loops::block_on(async {
+        let mut config = config(None);
+        config.object_max = 1000;
+        let store = started(&config).await;
+        let meta = meta_of("http://h/");
+        let (mut filler, growing) = store.begin_object(&key("http://h/"), meta, None).unwrap();
+        let reader = growing.reader().unwrap();
+        filler.push(&[0; 2000]);
+        assert!(!filler.is_unneeded());
+        drop(reader);
+        filler.wait_until_unneeded().await;
+        filler.push(&[0; 10_000_000]);
+        filler.wait_for_capacity().await;
+        assert_eq!(store.partial_memory.load(Relaxed), 0);
+        assert!(!filler.finish().await);
+        let meta = meta_of("http://h/");
+        assert!(
+            store
+                .begin_object(&key("http://h/"), meta, Some(1001))
+                .is_none()
+        );
+    })
+    .unwrap();
+}

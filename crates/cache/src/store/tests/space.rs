@@ -1,0 +1,303 @@
+//! Room and memory that others hold: slow clients, blocked pools, disks that go out, and what a purge must reach.
+
+use penstock_runtime::loops;
+use std::sync::mpsc;
+use std::task::Poll;
+
+use super::*;
+
+/// Keeps every thread of a pool busy until it is dropped.
+struct BlockedPool(
+    #[expect(dead_code, reason = "its end is what is waited for")] mpsc::SyncSender<()>,
+);
+
+impl BlockedPool {
+    /// Blocks a pool of one thread.
+    async fn new(pool: &Pool) -> Self {
+        let (release, end) = mpsc::sync_channel::<()>(1);
+        let end = Arc::new(Mutex::new(end));
+        let deadline = clock::now() + Duration::from_secs(10);
+        let is_at_work = Arc::new(AtomicBool::new(false));
+        loop {
+            let (end, begun) = (Arc::clone(&end), Arc::clone(&is_at_work));
+            let started = pool.spawn(move || {
+                begun.store(true, Relaxed);
+                let _ = end.lock().unwrap().recv();
+            });
+            // The keeper may have the only place in the queue.
+            if started.is_ok() {
+                break;
+            }
+            assert!(clock::now() < deadline);
+            sleep_briefly().await;
+        }
+        while !is_at_work.load(Relaxed) {
+            assert!(clock::now() < deadline);
+            sleep_briefly().await;
+        }
+        Self(release)
+    }
+}
+
+/// What a future gives if it is ready at once.
+async fn within_a_moment<F: Future>(work: F) -> Option<F::Output> {
+    let mut work = std::pin::pin!(work);
+    std::future::poll_fn(|cx| {
+        Poll::Ready(match work.as_mut().poll(cx) {
+            Poll::Ready(result) => Some(result),
+            Poll::Pending => None,
+        })
+    })
+    .await
+}
+
+#[test]
+fn a_slow_reader_of_a_removed_file_does_not_block_storing() {
+    loops::block_on(async {
+        let temp = TempFolder::new("slow-client");
+        let mut config = config(Some(temp.path()));
+        config.memory = 0;
+        config.stall_timeout = Duration::from_secs(30);
+        let store = started(&config).await;
+        assert!(put(&store, "http://h/old", &body_of("old", 4_000_000)).await);
+        let HitBody::Disk(object) = find(&store, "http://h/old").unwrap().body else {
+            panic!("it is on the disk");
+        };
+        let body = object.open().await.unwrap();
+        store.remove_key(&key("http://h/old"));
+        for number in 0..12 {
+            let text = format!("http://h/{number}");
+            assert!(
+                put(&store, &text, &body_of(&text, 1_900_000)).await,
+                "{text}"
+            );
+        }
+        assert!(store.snapshot().bytes >= 4_000_000);
+        drop((object, body));
+        let disk = Arc::clone(store.disk().unwrap());
+        until(&store, |usage| {
+            disk.maintenance_queue().discarded_bytes == 0 && usage.bytes == files(temp.path()).1
+        })
+        .await;
+    })
+    .unwrap();
+}
+
+#[test]
+fn an_older_body_in_memory_does_not_hide_the_newer_one() {
+    loops::block_on(async {
+        let temp = TempFolder::new("hidden");
+        let mut config = config(Some(temp.path()));
+        config.memory = 4 << 20;
+        let store = started(&config).await;
+        assert!(put(&store, "http://h/a", b"old").await);
+        // Memory is short: others are on their way in.
+        store.partial_memory.fetch_add(9 << 20, Relaxed);
+        assert!(put(&store, "http://h/a", b"new").await);
+        store.partial_memory.fetch_sub(9 << 20, Relaxed);
+        assert_eq!(get(&store, "http://h/a").await.unwrap(), b"new");
+    })
+    .unwrap();
+}
+
+#[test]
+fn slow_readers_do_not_keep_a_memory_cache_from_storing() {
+    loops::block_on(async {
+        let mut config = config(None);
+        config.size_max = 64 << 20;
+        config.object_max = 20 << 20;
+        let store = started(&config).await;
+        let mut readers = Vec::new();
+        for number in 0..2 {
+            let text = format!("http://h/{number}");
+            let body = body_of(&text, 9 << 20);
+            let meta = meta_of(&text);
+            let (mut filler, growing) = store.begin_object(&key(&text), meta, None).unwrap();
+            readers.push((text, growing.reader().unwrap()));
+            for piece in body.chunks(60_000) {
+                filler.push(piece);
+                filler.wait_for_capacity().await;
+            }
+            assert!(filler.finish().await);
+            growing.discard();
+        }
+        assert_eq!(store.partial_memory.load(Relaxed), 0);
+        assert!(put(&store, "http://h/small", b"small").await);
+        for (text, reader) in readers {
+            assert!(read(reader).await.unwrap() == body_of(&text, 9 << 20));
+        }
+        assert_eq!(store.partial_memory.load(Relaxed), 0);
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_large_body_is_joined_in_the_pool() {
+    loops::block_on(async {
+        let pool = Pool::new("test", 1, 10);
+        let blocked = BlockedPool::new(&pool).await;
+        let store = Store::start(&config(None), pool.clone());
+        for (size, is_small) in [(1 << 20, true), (2 << 20, false)] {
+            let body = body_of("x", size);
+            let (mut filler, _growing) = store
+                .begin_object(&key("http://h/"), meta_of("http://h/"), None)
+                .unwrap();
+            for piece in body.chunks(60_000) {
+                filler.push(piece);
+            }
+            let mut finish = Box::pin(filler.finish());
+            assert_eq!(within_a_moment(&mut finish).await.is_some(), is_small);
+            if !is_small {
+                drop(blocked);
+                assert!(finish.await);
+                assert!(get(&store, "http://h/").await.unwrap() == body);
+                break;
+            }
+        }
+    })
+    .unwrap();
+}
+
+#[test]
+fn scarce_memory_slows_pushes_during_a_write() {
+    loops::block_on(async {
+        let temp = TempFolder::new("short");
+        let pool = Pool::new("test", 1, 1000);
+        let store = Store::start(&config(Some(temp.path())), pool.clone());
+        until(&store, |usage| usage.state == StoreState::Working).await;
+        let meta = meta_of("http://h/");
+        let (mut filler, _growing) = store.begin_object(&key("http://h/"), meta, None).unwrap();
+        let blocked = BlockedPool::new(&pool).await;
+        filler.push(&body_of("x", 70_000));
+        assert!(within_a_moment(filler.wait_for_capacity()).await.is_some());
+        store.partial_memory.fetch_add(9 << 20, Relaxed);
+        assert!(within_a_moment(filler.wait_for_capacity()).await.is_none());
+        drop(blocked);
+        filler.wait_for_capacity().await;
+        store.partial_memory.fetch_sub(9 << 20, Relaxed);
+        assert!(filler.finish().await);
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_late_commit_does_not_undo_a_purge() {
+    loops::block_on(async {
+        for is_left in [false, true] {
+            let temp = TempFolder::new(&format!("commit-{is_left}"));
+            let pool = Pool::new("test", 1, 1000);
+            let mut config = config(Some(temp.path()));
+            config.stall_timeout = Duration::from_millis(300);
+            let store = Store::start(&config, pool.clone());
+            until(&store, |usage| usage.state == StoreState::Working).await;
+            let meta = meta_of("http://h/");
+            let (mut filler, growing) = store.begin_object(&key("http://h/"), meta, None).unwrap();
+            filler.push(&body_of("x", 100_000));
+            let deadline = clock::now() + Duration::from_secs(10);
+            while growing.lock().written_bytes < 100_000 {
+                assert!(clock::now() < deadline);
+                filler.wait_for_capacity().await;
+                sleep_briefly().await;
+            }
+            let blocked = BlockedPool::new(&pool).await;
+            let mut finish = Box::pin(filler.finish());
+            if is_left {
+                assert!(within_a_moment(&mut finish).await.is_none());
+            } else {
+                assert!(!(&mut finish).await);
+            }
+            drop(finish);
+            assert_eq!(store.purge(&PurgeRule::All), 0);
+            drop(blocked);
+            // Behind the commit.
+            pool.run(|| ()).await.unwrap();
+            assert!(!growing.may_be_kept());
+            until(&store, |usage| usage.state == StoreState::Working).await;
+            assert!(find(&store, "http://h/").is_none());
+            until(&store, |usage| usage.objects == 0 && usage.bytes == 0).await;
+        }
+    })
+    .unwrap();
+}
+
+#[test]
+fn readers_of_a_partial_body_go_on_when_the_disk_fails() {
+    loops::block_on(async {
+        let temp = TempFolder::new("out-reader");
+        let store = started(&config(Some(temp.path()))).await;
+        let body = body_of("x", 3_000_000);
+        let (mut filler, growing) = store
+            .begin_object(&key("http://h/"), meta_of("http://h/"), None)
+            .unwrap();
+        let reader = growing.reader().unwrap();
+        for piece in body.chunks(50_000) {
+            filler.push(piece);
+            filler.wait_for_capacity().await;
+        }
+        let deadline = clock::now() + Duration::from_secs(10);
+        while growing.lock().written_bytes < 2_000_000 {
+            assert!(clock::now() < deadline);
+            filler.wait_for_capacity().await;
+            sleep_briefly().await;
+        }
+        // Not in memory any more where the file system lets go of it.
+        let file = growing.lock().file.clone().unwrap();
+        file.file().unwrap().sync_all().unwrap();
+        let all = rustix::fs::Advice::DontNeed;
+        rustix::fs::fadvise(file.file().unwrap(), 0, None, all).unwrap();
+        drop(file);
+        store
+            .disk()
+            .unwrap()
+            .set_out_of_service("a test".to_owned());
+        let reading = loops::spawn_with_handle(read(reader));
+        filler.wait_for_capacity().await;
+        assert!(!filler.finish().await);
+        assert!(reading.await.unwrap().unwrap() == body);
+    })
+    .unwrap();
+}
+
+#[test]
+fn invalidations_share_one_scan_and_take_effect_at_once() {
+    loops::block_on(async {
+        let temp = TempFolder::new("soon");
+        for path in [None, Some(temp.path())] {
+            let pool = Pool::new("test", 1, 20);
+            let store = Store::start(&config(path), pool.clone());
+            until(&store, |usage| usage.state == StoreState::Working).await;
+            for number in 0..40 {
+                let text = format!("http://h/{number}");
+                assert!(put(&store, &text, b"x").await);
+            }
+            until(&store, |usage| usage.objects == 40).await;
+            let purges = store.purge_count();
+            let blocked = BlockedPool::new(&pool).await;
+            // It is full, too: what is meant waits for room.
+            while pool.spawn(|| ()).is_ok() {}
+            for number in 0..20 {
+                let url = match number % 2 {
+                    0 => format!("http://h/{number}"),
+                    _ => format!("/{number}"),
+                };
+                store.purge_in_background(PurgeRule::Url(url));
+                assert!(store.is_purged_since(purges, &meta_of(&format!("http://h/{number}"))));
+                sleep_briefly().await;
+            }
+            assert_eq!(store.snapshot().objects, 40, "not on a loop");
+            for number in 0..40 {
+                let is_found = find(&store, &format!("http://h/{number}")).is_some();
+                assert_eq!(is_found, number >= 20, "{number}");
+            }
+            drop(blocked);
+            until(&store, |usage| usage.purged == 20).await;
+            for number in 0..40 {
+                assert_eq!(
+                    find(&store, &format!("http://h/{number}")).is_some(),
+                    number >= 20
+                );
+            }
+        }
+    })
+    .unwrap();
+}

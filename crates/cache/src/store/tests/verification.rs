@@ -1,0 +1,93 @@
+//! Files that are verified before they are served: while they are freshened, and when nobody waits any more.
+
+use penstock_runtime::loops;
+use std::task::Poll;
+
+use super::object_file::{Verification, VerificationStep};
+use super::*;
+
+/// A store that found an object of 9 MB on its disk: three parts of a verification.
+async fn restarted_store(temp: &TempFolder, pool: Pool) -> (Arc<Store>, DiskObject) {
+    let mut config = config(Some(temp.path()));
+    config.memory = 0;
+    config.size_max = 64 << 20;
+    config.object_max = 10 << 20;
+    let store = started(&config).await;
+    assert!(put(&store, "http://h/", &body_of("large", 9_000_000)).await);
+    drop(store);
+    let store = Store::start(&config, pool);
+    until(&store, |usage| usage.state == StoreState::Working).await;
+    let HitBody::Disk(object) = find(&store, "http://h/").unwrap().body else {
+        panic!("it is on the disk");
+    };
+    (store, object)
+}
+
+#[test]
+fn an_object_that_is_freshened_while_it_is_verified_is_not_damaged() {
+    loops::block_on(async {
+        let temp = TempFolder::new("freshened");
+        let (store, object) = restarted_store(&temp, Pool::new("test", 2, 100)).await;
+        let body = &object.item.body;
+        let file = body.dir.open_object(body.name, cache_dir::Access::Read);
+        let file = Arc::new(DiskFile::new(file.unwrap(), store.pool.clone()));
+        let begun = Verification::new(Arc::clone(&file), body.preamble).unwrap();
+        let VerificationStep::More(rest) = begun.step().unwrap() else {
+            panic!("there is more");
+        };
+        let mut meta = ObjectMeta::clone(&object.item.meta);
+        meta.lifetime[0] = 99;
+        // Where the clock of files is coarse the change may be within the time it stands still.
+        let before = cache_dir::ObjectFileId::of(file.file().unwrap()).unwrap();
+        let deadline = clock::now() + Duration::from_secs(10);
+        while cache_dir::ObjectFileId::of(file.file().unwrap()).unwrap() == before {
+            assert!(clock::now() < deadline);
+            body.write_meta(&meta).unwrap();
+        }
+        let VerificationStep::More(rest) = rest.step().unwrap() else {
+            panic!("there is more");
+        };
+        assert!(matches!(rest.step().unwrap(), VerificationStep::Changed));
+        let hit = find(&store, "http://h/").unwrap();
+        store.freshen(&hit, meta);
+        assert!(object.open().await.is_ok());
+        assert_eq!(store.snapshot().errors, 0);
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_verification_survives_its_waiters_and_serves_the_next() {
+    loops::block_on(async {
+        let temp = TempFolder::new("goes-on");
+        let pool = Pool::new("test", 1, 100);
+        let (store, object) = restarted_store(&temp, pool.clone()).await;
+        let mut opens = [object.clone(), object.clone()].map(|object| {
+            let open = async move { object.open().await.is_ok() };
+            Box::pin(open) as std::pin::Pin<Box<dyn Future<Output = bool> + Send>>
+        });
+        let deadline = clock::now() + Duration::from_secs(10);
+        // Until both wait for one verification; one that is quick is over before it is seen.
+        while store.verifications.count() == 0 && object.item.body.open_file().is_none() {
+            assert!(clock::now() < deadline);
+            for open in &mut opens {
+                std::future::poll_fn(|cx| {
+                    let _ = open.as_mut().poll(cx);
+                    Poll::Ready(())
+                })
+                .await;
+            }
+            assert!(store.verifications.count() <= 1);
+            sleep_briefly().await;
+        }
+        drop(opens);
+        while object.item.body.open_file().is_none() {
+            assert!(clock::now() < deadline, "nobody verifies it any more");
+            sleep_briefly().await;
+        }
+        until(&store, |_| store.verifications.count() == 0).await;
+        assert!(get(&store, "http://h/").await.unwrap() == body_of("large", 9_000_000));
+        assert_eq!(store.snapshot().errors, 0);
+    })
+    .unwrap();
+}
