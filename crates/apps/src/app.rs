@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use penstock_config as config;
-use penstock_exchange::bodies::BodyStore;
+use penstock_exchange::buffering::BodyStore;
 use penstock_exchange::metrics::AppMetrics;
 use penstock_exchange::{ClientState, Fault};
 use penstock_runtime::{LoopHandle, clock};

@@ -238,7 +238,7 @@ impl ChannelDriver {
                 let cause = "left before a worker had its request";
                 start
                     .job
-                    .answer(Err(Fault::new(FaultKind::ClientGone, cause)));
+                    .answer(Err(Fault::new(FaultKind::ClientDisconnected, cause)));
                 self.app.metrics.queue_abandoned.increment();
                 self.ended += 1;
                 continue;
@@ -292,7 +292,7 @@ impl ChannelDriver {
                 }
             }
             State::Spool(writer) => {
-                if writer.poll_gone(&mut cx) {
+                if writer.poll_reader_gone(&mut cx) {
                     self.abandon(id);
                 }
             }
@@ -306,7 +306,7 @@ impl ChannelDriver {
     /// Nobody wants what is still to come on a stream.
     fn abandon(&mut self, id: u32) {
         self.give_up(id, || {
-            Fault::new(FaultKind::ClientGone, "left before the end")
+            Fault::new(FaultKind::ClientDisconnected, "left before the end")
         });
     }
 
@@ -317,7 +317,7 @@ impl ChannelDriver {
             // It was not sent: there is nothing that the worker could end.
             if let Some(State::Asked(mut start)) = self.end_stream(id) {
                 let fault = why();
-                if fault.kind == FaultKind::ClientGone {
+                if fault.kind == FaultKind::ClientDisconnected {
                     self.app.metrics.queue_abandoned.increment();
                 }
                 start.job.answer(Err(fault));
@@ -503,9 +503,9 @@ impl ChannelDriver {
             State::Asked(_) => format!("no answer within response_timeout ({limit:?})"),
             _ => format!("the response did not go on within response_timeout ({limit:?})"),
         };
-        self.app.metrics.timed_out.increment();
+        self.app.metrics.timed_out_requests.increment();
         self.give_up(id, || {
-            Fault::new(FaultKind::AppTimeout, cause).timed(timing)
+            Fault::new(FaultKind::AppTimeout, cause).with_timing(timing)
         });
         if self.suspect_at.is_none() {
             self.suspect_at = Some(now + self.patience);

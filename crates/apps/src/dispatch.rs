@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use penstock_exchange::bodies::NamelessFile;
+use penstock_exchange::buffering::SpoolFile;
 use penstock_exchange::{
     AddressPrefix, ClientState, Fault, FaultKind, InternalRedirect, Reply, Response, SendfileGrant,
 };
@@ -43,7 +43,7 @@ pub(crate) struct Job {
     /// The whole REQUEST frame, or OPEN frame but for its stream.
     pub(crate) frame: Vec<u8>,
     /// The body, when it is in a file.
-    pub(crate) body_file: Option<Arc<NamelessFile>>,
+    pub(crate) body_file: Option<Arc<SpoolFile>>,
     /// The rest of the body, when it comes while the request is in progress.
     pub(crate) upload: Option<UploadReader>,
     /// Whether the answer's body will not be sent (a HEAD request).
@@ -107,7 +107,7 @@ impl Job {
 
     /// Whether nobody waits for the answer any more.
     pub(crate) fn is_abandoned(&self) -> bool {
-        self.client.is_gone() || self.reply.as_ref().is_some_and(oneshot::Sender::is_closed)
+        self.client.is_disconnected() || self.reply.as_ref().is_some_and(oneshot::Sender::is_closed)
     }
 }
 
@@ -383,7 +383,7 @@ impl Dispatch {
     pub(crate) fn waiting_clients(&self) -> Vec<Option<AddressPrefix>> {
         let inner = self.lock();
         let waiting = inner.queue.waiting();
-        waiting.map(|job| job.client.counted_prefix()).collect()
+        waiting.map(|job| job.client.limit_prefix()).collect()
     }
 
     /// Takes the waiting jobs of these clients out, each with how long it has waited.
@@ -393,7 +393,7 @@ impl Dispatch {
         clients: &[AddressPrefix],
     ) -> Vec<(Job, Duration)> {
         let is_of_them = |job: &Job| {
-            let client = job.client.counted_prefix();
+            let client = job.client.limit_prefix();
             client.is_some_and(|client| clients.contains(&client))
         };
         let taken = self.lock().queue.take_matching(is_of_them).into_iter();

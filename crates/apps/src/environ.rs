@@ -12,8 +12,8 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use penstock_exchange::Request;
-use penstock_exchange::cgi::{self, Digits};
-use penstock_exchange::fields::fate;
+use penstock_exchange::cgi::{self, TextBuffer};
+use penstock_exchange::field_policy::classify_field;
 use penstock_http::Version;
 use penstock_sys::net::PeerAddress;
 use penstock_wire::{Dialect, EnvironEncoder};
@@ -52,17 +52,19 @@ pub(crate) fn encode(
         Dialect::Python => b"wsgi.url_scheme",
         Dialect::Ruby => b"rack.url_scheme",
     };
-    let (mut address, mut port, mut start) = (Digits::new(), Digits::new(), Digits::new());
-    let mut listens = Digits::new();
+    let (mut address, mut port, mut start) =
+        (TextBuffer::new(), TextBuffer::new(), TextBuffer::new());
+    let mut listens = TextBuffer::new();
     let host = request.host();
     let forwarded = request.forwarded.as_deref();
-    let (server_name, server_port) = cgi::server(host, &request.listener, forwarded, &mut listens);
+    let (server_name, server_port) =
+        cgi::server_name_and_port(host, &request.listener, forwarded, &mut listens);
     let (address, port): (&[u8], &[u8]) = match request.client_address() {
         PeerAddress::Tcp(client) => (
-            address.address(client.ip()),
+            address.format_address(client.ip()),
             match client.port() {
                 0 => b"",
-                known => port.number(u64::from(known)),
+                known => port.format_number(u64::from(known)),
             },
         ),
         PeerAddress::Unix => (b"", b""),
@@ -78,8 +80,8 @@ pub(crate) fn encode(
         port,
         host.as_bytes(),
         match head.field("x-request-start") {
-            Some(told) if request.vouched.covers("x-request-start") => told,
-            _ => start.since_epoch(arrived),
+            Some(told) if request.trusted_headers.covers("x-request-start") => told,
+            _ => start.format_request_start(arrived),
         },
     ]);
     // What a worker has anyway (see `PROTOCOL.md`) is left out: each pair costs it time.
@@ -100,7 +102,7 @@ pub(crate) fn encode(
         encoder.push_variable(b"HTTP_TRANSFER_ENCODING", b"chunked");
     }
     if let Some(len) = body.length() {
-        encoder.push_variable(b"CONTENT_LENGTH", Digits::new().number(len));
+        encoder.push_variable(b"CONTENT_LENGTH", TextBuffer::new().format_number(len));
     }
     encode_fields(encoder, request, may_hijack);
 }
@@ -116,12 +118,12 @@ fn original_target(request: &Request) -> Cow<'_, str> {
 
 fn encode_fields(encoder: &mut EnvironEncoder<'_>, request: &Request, may_hijack: bool) {
     let upgrades = may_hijack && request.head.is_upgrade();
-    cgi::fields(
+    cgi::for_each_variable(
         &request.head,
         |name| {
-            let is_vouched = request.vouched.covers(name);
+            let is_vouched = request.trusted_headers.covers(name);
             // That one has its place among the usual ones.
-            fate(name).reaches_application() && request.passes_forwarding_field(name)
+            classify_field(name).is_passed_to_app() && request.passes_forwarding_field(name)
                 || upgrades && is_upgrade_field(name)
                 || is_vouched && !name.eq_ignore_ascii_case("x-request-start")
         },
@@ -130,7 +132,7 @@ fn encode_fields(encoder: &mut EnvironEncoder<'_>, request: &Request, may_hijack
     if request.forwarded.is_some() {
         for name in Request::FORWARDED_FIELDS {
             if let Some(value) = request.forwarded_field(name) {
-                cgi::field(name, &value, |name, value| {
+                cgi::with_variable(name, &value, |name, value| {
                     encoder.push_variable(name, value)
                 });
             }

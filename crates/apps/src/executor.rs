@@ -37,7 +37,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use penstock_config as config;
-use penstock_exchange::{Fault, FaultKind, Timing};
+use penstock_exchange::{Fault, FaultKind, RequestTiming};
 use penstock_runtime::{LoopHandle, clock, loops};
 use penstock_sys::account::Account;
 use penstock_sys::cgroup::Reading;
@@ -434,12 +434,14 @@ impl Executor {
         for (mut job, waited) in self.shared.dispatch.expire(now) {
             self.shared.metrics.queue_timeout.increment();
             let cause = format!("no free worker within {waited:.1?}");
-            let timing = Timing {
-                queue: waited,
+            let timing = RequestTiming {
+                queue_time: waited,
                 handler: Some((&self.shared.name).into()),
-                ..Timing::default()
+                ..RequestTiming::default()
             };
-            job.answer(Err(Fault::new(FaultKind::QueueTimeout, cause).timed(timing)));
+            job.answer(Err(
+                Fault::new(FaultKind::QueueTimeout, cause).with_timing(timing)
+            ));
         }
     }
 

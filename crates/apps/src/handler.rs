@@ -13,10 +13,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use penstock_exchange::bodies::{Collected, collect};
+use penstock_exchange::buffering::{CollectedBody, collect_body};
 use penstock_exchange::{
-    Body, ClientState, Fault, FaultKind, Handler, Handling, IncomingBody, Reply, Request,
-    RequestBody, Timing,
+    Body, ClientState, Fault, FaultKind, Handler, HandlerProgress, IncomingBody, Reply, Request,
+    RequestBody, RequestTiming,
 };
 use penstock_http::{BodyFraming, Method, RequestHead};
 use penstock_queue::Ticket;
@@ -34,18 +34,18 @@ use crate::environ::{self, Announced, asgi};
 use crate::upload::{self, Upload};
 
 impl Handler for App {
-    fn handle(&self, request: Request) -> Handling {
+    fn handle(&self, request: Request) -> HandlerProgress {
         if let Some(fault) = self.shared.refusal() {
-            return Handling::Now(Err(fault));
+            return HandlerProgress::Ready(Err(fault));
         }
         let shared = &self.shared;
         if shared.model.get().is_none() {
             let shared = Arc::clone(shared);
-            return Handling::Later(Box::pin(async move {
-                shared.settled(&request.client).await?;
+            return HandlerProgress::Pending(Box::pin(async move {
+                shared.settled(&request.client_state).await?;
                 match take(&shared, request) {
-                    Handling::Now(answered) => answered,
-                    Handling::Later(work) => work.await,
+                    HandlerProgress::Ready(answered) => answered,
+                    HandlerProgress::Pending(work) => work.await,
                 }
             }));
         }
@@ -54,27 +54,27 @@ impl Handler for App {
 }
 
 /// Has a request served whose workers are known.
-fn take(shared: &Arc<AppShared>, mut request: Request) -> Handling {
+fn take(shared: &Arc<AppShared>, mut request: Request) -> HandlerProgress {
     if matches!(request.body, RequestBody::Empty) {
         let websocket = match handshake::asked(shared, &request.head) {
             Ok(websocket) => websocket,
-            Err(refused) => return Handling::Now(*refused),
+            Err(refused) => return HandlerProgress::Ready(*refused),
         };
-        return match submit(shared, &request, Collected::Empty.into(), websocket) {
-            Ok(call) => Handling::Later(Box::pin(call)),
-            Err(fault) => Handling::Now(Err(fault)),
+        return match submit(shared, &request, CollectedBody::Empty.into(), websocket) {
+            Ok(call) => HandlerProgress::Pending(Box::pin(call)),
+            Err(fault) => HandlerProgress::Ready(Err(fault)),
         };
     }
     let shared = Arc::clone(shared);
-    Handling::Later(Box::pin(async move {
+    HandlerProgress::Pending(Box::pin(async move {
         let body = std::mem::replace(&mut request.body, RequestBody::Empty);
         let content = match body {
             RequestBody::Incoming(body) if shared.model.streams_bodies() => {
-                begin(body, Arc::clone(&request.client)).await?
+                begin(body, Arc::clone(&request.client_state)).await?
             }
             body => {
-                let client = request.client.counted_prefix();
-                collect(body, client, &shared.store.load_full())
+                let client = request.client_state.limit_prefix();
+                collect_body(body, client, &shared.store.load_full())
                     .await?
                     .into()
             }
@@ -91,7 +91,7 @@ fn take(shared: &Arc<AppShared>, mut request: Request) -> Handling {
 #[derive(Debug)]
 pub(crate) enum Content {
     /// It has come.
-    Whole(Collected),
+    Whole(CollectedBody),
     /// The first bytes have, and the rest comes while the request is in progress.
     Begun {
         first: Vec<u8>,
@@ -100,8 +100,8 @@ pub(crate) enum Content {
     },
 }
 
-impl From<Collected> for Content {
-    fn from(body: Collected) -> Self {
+impl From<CollectedBody> for Content {
+    fn from(body: CollectedBody) -> Self {
         Self::Whole(body)
     }
 }
@@ -110,7 +110,7 @@ impl Content {
     fn announced(&self, head: &RequestHead) -> Announced {
         match self {
             // Said by the client (RFC 9110 §8.6): there are applications that ask for the field.
-            Self::Whole(Collected::Empty) if head.framing() == BodyFraming::Length(0) => {
+            Self::Whole(CollectedBody::Empty) if head.framing() == BodyFraming::Length(0) => {
                 Announced::Length(0)
             }
             Self::Whole(body) => body.length().map_or(Announced::Nothing, Announced::Length),
@@ -120,9 +120,9 @@ impl Content {
 
     fn in_frame(&self) -> FrameBody<'_> {
         match self {
-            Self::Whole(Collected::Empty) => FrameBody::Inline(b""),
-            Self::Whole(Collected::Memory(bytes)) => FrameBody::Inline(bytes),
-            Self::Whole(Collected::File { .. }) => FrameBody::File,
+            Self::Whole(CollectedBody::Empty) => FrameBody::Inline(b""),
+            Self::Whole(CollectedBody::Memory(bytes)) => FrameBody::Inline(bytes),
+            Self::Whole(CollectedBody::File { .. }) => FrameBody::File,
             Self::Begun { first, .. } => FrameBody::Streamed(first),
         }
     }
@@ -139,7 +139,7 @@ async fn begin(
     let read =
         std::future::poll_fn(|cx| Poll::Ready(upload::read_at_hand(&mut *body, cx, &mut first)));
     if read.await? {
-        return Ok(Collected::Memory(first).into());
+        return Ok(CollectedBody::Memory(first).into());
     }
     let rest = Upload::begin(body, client);
     Ok(Content::Begun {
@@ -158,7 +158,7 @@ pub(crate) fn submit(
 ) -> Result<Call, Fault> {
     let Way::Workers(dialect) = shared.way else {
         let cause = "its requests go to the upstream of its processes";
-        return Err(Fault::new(FaultKind::House, cause));
+        return Err(Fault::new(FaultKind::Internal, cause));
     };
     let now = clock::now();
     let since = now.saturating_duration_since(request.arrived);
@@ -168,7 +168,7 @@ pub(crate) fn submit(
     let body = content.in_frame();
     let Some(model) = shared.model.get() else {
         let cause = "it is not known yet whether it is WSGI or ASGI";
-        return Err(Fault::new(FaultKind::House, cause));
+        return Err(Fault::new(FaultKind::Internal, cause));
     };
     match model {
         WorkerModel::Threads => encode_request(&mut frame, dialect, body, |encoder| {
@@ -190,10 +190,10 @@ pub(crate) fn submit(
             })
         }
     }
-    .map_err(|error| Fault::new(FaultKind::House, format!("environment: {error}")))?;
+    .map_err(|error| Fault::new(FaultKind::Internal, format!("environment: {error}")))?;
     let (body_file, upload) = match content {
-        Content::Whole(Collected::File { file, .. }) => (Some(file), None),
-        Content::Whole(Collected::Empty | Collected::Memory(_)) => (None, None),
+        Content::Whole(CollectedBody::File { file, .. }) => (Some(file), None),
+        Content::Whole(CollectedBody::Empty | CollectedBody::Memory(_)) => (None, None),
         Content::Begun { rest, .. } => (None, Some(rest)),
     };
     let (reply, answer) = oneshot::channel();
@@ -204,10 +204,10 @@ pub(crate) fn submit(
         upload: upload.as_ref().map(Upload::reader),
         is_head,
         reply: Some(reply),
-        client: Arc::clone(&request.client),
+        client: Arc::clone(&request.client_state),
         websocket,
         upgrades: model != WorkerModel::Reactor(Form::Scope) && request.head.is_upgrade(),
-        sendfile: request.sendfile.clone(),
+        sendfile: request.sendfile_grant.clone(),
         affinity: shared
             .stickiness
             .as_ref()
@@ -217,7 +217,7 @@ pub(crate) fn submit(
     let mut call = Call {
         shared: Arc::clone(shared),
         answer,
-        client: Arc::clone(&request.client),
+        client: Arc::clone(&request.client_state),
         upload,
         waiting: None,
     };
@@ -235,7 +235,7 @@ pub(crate) fn submit(
         Placed::Full { len } => {
             shared.metrics.queue_full.increment();
             let cause = format!("the queue is full: queue.max = {len} requests wait");
-            return Err(Fault::new(FaultKind::QueueFull, cause).timed(call.timing(0, now)));
+            return Err(Fault::new(FaultKind::QueueFull, cause).with_timing(call.timing(0, now)));
         }
     }
     Ok(call)
@@ -261,18 +261,18 @@ struct Waiting {
 }
 
 impl Call {
-    fn timing(&self, position: usize, since: Instant) -> Timing {
-        Timing {
-            queue: clock::now().saturating_duration_since(since),
+    fn timing(&self, position: usize, since: Instant) -> RequestTiming {
+        RequestTiming {
+            queue_time: clock::now().saturating_duration_since(since),
             queue_position: u32::try_from(position).unwrap_or(u32::MAX),
             handler: Some((&self.shared.name).into()),
-            ..Timing::default()
+            ..RequestTiming::default()
         }
     }
 
     /// Gives up waiting, for one of two reasons; `None` when the job has been started meanwhile.
     fn poll_give_up(&mut self, cx: &mut Context<'_>) -> Option<Fault> {
-        let is_gone = self.client.is_gone();
+        let is_gone = self.client.is_disconnected();
         let waiting = self.waiting.as_mut()?;
         let upload = self.upload.as_ref();
         let has_failed = upload.is_some_and(|upload| upload.poll_failed(cx));
@@ -289,7 +289,10 @@ impl Call {
             failure
         } else if is_gone {
             self.shared.metrics.queue_abandoned.increment();
-            Fault::new(FaultKind::ClientGone, "left while waiting for a worker")
+            Fault::new(
+                FaultKind::ClientDisconnected,
+                "left while waiting for a worker",
+            )
         } else {
             self.shared.metrics.queue_timeout.increment();
             let limit = self.shared.queue_timeout();
@@ -298,8 +301,8 @@ impl Call {
                 format!("no free worker within {limit:?}"),
             )
         };
-        self.shared.metrics.queue_time.record(timing.queue);
-        Some(fault.timed(timing))
+        self.shared.metrics.queue_time.record(timing.queue_time);
+        Some(fault.with_timing(timing))
     }
 }
 
@@ -330,9 +333,9 @@ impl Future for Call {
             return Poll::Ready(Err(fault));
         }
         // A reactor's worker hears of it as soon as nobody waits here; edge asks again when it is so.
-        if self.shared.model.has_reactor() && self.client.is_gone() {
+        if self.shared.model.has_reactor() && self.client.is_disconnected() {
             let cause = "left before its answer";
-            return Poll::Ready(Err(Fault::new(FaultKind::ClientGone, cause)));
+            return Poll::Ready(Err(Fault::new(FaultKind::ClientDisconnected, cause)));
         }
         Poll::Pending
     }

@@ -5,9 +5,10 @@
 //! (PEP 3333: applications must not send hop-by-hop fields; old ones do). What it says to the front end
 //! (`X-Accel-*`, `X-Sendfile`) is obeyed where its route grants it, and no client sees it.
 
-use penstock_exchange::grip::is_grip;
+use penstock_exchange::grip::is_grip_field;
 use penstock_exchange::{
-    Accel, Body, Fault, FaultKind, InternalRedirect, Response, SendfileGrant, Timing, is_to_front,
+    AccelFields, Body, Fault, FaultKind, InternalRedirect, RequestTiming, Response, SendfileGrant,
+    is_accel_field,
 };
 use penstock_http::{FieldBlock, Status, parse_length};
 use penstock_wire::ResponseHeadView;
@@ -45,7 +46,7 @@ pub(crate) struct ReplyHead {
 pub(crate) fn head(
     parts: &ResponseHeadView<'_>,
     is_head: bool,
-    timing: Timing,
+    timing: RequestTiming,
     grant: Option<&SendfileGrant>,
 ) -> Result<ReplyHead, Fault> {
     let Some(status) = Status::new(parts.status) else {
@@ -65,7 +66,7 @@ pub(crate) fn head(
                     .get(..17)
                     .is_some_and(|t| t.eq_ignore_ascii_case(b"text/event-stream"));
             speaks_to_cache |= name.eq_ignore_ascii_case("x-accel-expires");
-            is_for_hub |= is_grip(name.as_bytes());
+            is_for_hub |= is_grip_field(name.as_bytes());
             if let Err(error) = fields.push(name, value) {
                 return Err(broken(format!("response field `{name}`: {error}"), timing));
             }
@@ -85,14 +86,14 @@ pub(crate) fn head(
     let mut response = Response::new(status, Body::Empty);
     response.fields = fields;
     response.timing = timing;
-    response.speaks_to_cache = speaks_to_cache;
-    response.speaks_to_hub = is_for_hub;
-    response.asks_for_no_buffer = asks_for_no_buffer;
+    response.has_accel_expires = speaks_to_cache;
+    response.has_grip = is_for_hub;
+    response.disables_buffering = asks_for_no_buffer;
     let mut redirect = None;
     if let Some(accel) = accel
         && grant.is_some()
     {
-        response.rate_max = accel.rate_max;
+        response.max_rate = accel.max_rate;
         let found = accel.internal_redirect(grant, &response.fields, &response.timing);
         let found = found.map_err(|cause| broken(cause, response.timing.clone()));
         redirect = found?.map(Box::new);
@@ -108,20 +109,20 @@ pub(crate) fn head(
 }
 
 /// Takes in a field that speaks to the front end, if this is one.
-fn asks_for(accel: &mut Option<Accel>, name: &str, value: &[u8]) {
+fn asks_for(accel: &mut Option<AccelFields>, name: &str, value: &[u8]) {
     let is = |known: &str| name.eq_ignore_ascii_case(known);
     if is("x-accel-redirect") {
         accel.get_or_insert_default().set_redirect(value);
     } else if is("x-sendfile") || is("x-lighttpd-send-file") {
         accel.get_or_insert_default().set_sendfile(value);
     } else if is("x-accel-limit-rate") {
-        accel.get_or_insert_default().set_rate(value);
+        accel.get_or_insert_default().set_max_rate(value);
     }
 }
 
 /// Whether a field of that name goes to the client as the application said it.
 pub(crate) fn is_passed(name: &str) -> bool {
-    if is_to_front(name.as_bytes()) {
+    if is_accel_field(name.as_bytes()) {
         // For a cache in front of this; edge takes it out.
         return name.eq_ignore_ascii_case("x-accel-expires");
     }
@@ -156,8 +157,8 @@ pub(crate) fn check_declared(head: &ReplyHead, actual: Option<u64>) -> Result<()
     }
 }
 
-fn broken(cause: String, timing: Timing) -> Fault {
-    Fault::new(FaultKind::AppBroken, cause).timed(timing)
+fn broken(cause: String, timing: RequestTiming) -> Fault {
+    Fault::new(FaultKind::AppProtocolError, cause).with_timing(timing)
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use penstock_exchange::bodies::{HeldPlace, SpoolWriter};
+use penstock_exchange::buffering::{HeldPlace, SpoolWriter};
 use penstock_exchange::{Fault, FaultKind};
 use penstock_queue::{DispatchedJob, SlotId};
 use penstock_runtime::{LazyDeadline, Stream, clock};
@@ -394,7 +394,7 @@ impl Driver {
     /// Notices that the client of a streamed response has left; `true` when something is to be sent.
     fn poll_abandoned(&mut self, cx: &mut Context<'_>) -> bool {
         match &self.open {
-            Some(Open::Spool(spool)) if spool.poll_gone(cx) => {
+            Some(Open::Spool(spool)) if spool.poll_reader_gone(cx) => {
                 self.discard(false);
                 true
             }
@@ -419,7 +419,7 @@ impl Driver {
             encode_collect_garbage(&mut self.control);
             self.decoder.record_collect();
             self.collecting_until = Some(clock::now() + self.app.response_timeout);
-            self.app.metrics.collections.increment();
+            self.app.metrics.gc_runs.increment();
         }
     }
 
@@ -438,10 +438,10 @@ impl Driver {
         if self.is_lent {
             return;
         }
-        self.app.metrics.io_bound.increment();
+        self.app.metrics.io_bound_requests.increment();
         self.is_lent = self.app.dispatch.lend(clock::now(), self.slot);
         if !self.is_lent {
-            self.app.metrics.io_bound_alone.increment();
+            self.app.metrics.io_bound_without_spare_slot.increment();
         }
     }
 
@@ -483,7 +483,7 @@ impl Driver {
         // What comes meanwhile has time, but for the word that this has had its own.
         let mut mail = Vec::new();
         let settled = {
-            let mut settling = std::pin::pin!(spool.settle());
+            let mut settling = std::pin::pin!(spool.flush());
             std::future::poll_fn(|cx| {
                 while let Some(delivery) = self.mailbox.poll_take(cx) {
                     mail.push(delivery);

@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
-use penstock_exchange::request::{Arrival, RequestPath};
+use penstock_exchange::request::{RequestOrigin, RequestPath};
 use penstock_exchange::{
-    Fault, FaultKind, ForwardedInfo, IncomingBody, ListenerInfo, Request, RequestBody, Trust,
+    Fault, FaultKind, ForwardedInfo, IncomingBody, ListenerInfo, Request, RequestBody,
+    TrustedProxies,
 };
 use penstock_http::{HeadLimits, ParseProgress, parse_head};
 use penstock_runtime::clock;
@@ -34,20 +35,20 @@ pub(crate) fn request(head: &str, peer: PeerAddress, listens: Option<&str>) -> R
     };
     // This machine, as an operator lists it.
     let networks = ["127.0.0.0/8", "::1"].map(|text| text.parse().unwrap());
-    let trust = Arc::new(Trust::new(networks.into(), true));
+    let trust = Arc::new(TrustedProxies::new(networks.into(), true));
     let told = ForwardedInfo::has_forwarding_fields(&head, &trust) && trust.covers(peer);
     let forwarded = told.then(|| Arc::new(ForwardedInfo::read(&head, &trust).0));
     let mount = forwarded.as_ref().map(|told| told.mount.clone());
-    let arrival = Arrival {
+    let arrival = RequestOrigin {
         peer,
         listener: Arc::new(listener),
-        client: Arc::default(),
-        trust,
+        client_state: Arc::default(),
+        trusted_proxies: trust,
         forwarded,
         mount: mount.unwrap_or_default(),
-        at: clock::now(),
+        arrived: clock::now(),
     };
-    let path = RequestPath::of(&head).unwrap();
+    let path = RequestPath::from_head(&head).unwrap();
     Request::new(Arc::new(head), path, RequestBody::Empty, arrival)
 }
 
@@ -105,10 +106,10 @@ impl Line {
 impl IncomingBody for Played {
     fn poll_fill(&mut self, cx: &mut Context<'_>, into: &mut Vec<u8>) -> Poll<Result<bool, Fault>> {
         self.0.charged.fetch_add(1, Ordering::SeqCst);
-        self.poll_ahead(cx, into)
+        self.poll_prefetch(cx, into)
     }
 
-    fn poll_ahead(
+    fn poll_prefetch(
         &mut self,
         cx: &mut Context<'_>,
         into: &mut Vec<u8>,

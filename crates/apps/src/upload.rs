@@ -72,7 +72,7 @@ pub(crate) fn read_at_hand(
         if into.len() >= AHEAD_BYTES {
             return Ok(false);
         }
-        match body.poll_ahead(cx, into) {
+        match body.poll_prefetch(cx, into) {
             Poll::Pending => return Ok(false),
             Poll::Ready(Ok(true)) => {}
             Poll::Ready(Ok(false)) => return Ok(true),
@@ -163,7 +163,7 @@ impl Upload {
             let mut bytes = Vec::new();
             let read = match is_awaited {
                 true => body.poll_fill(cx, &mut bytes),
-                false => body.poll_ahead(cx, &mut bytes),
+                false => body.poll_prefetch(cx, &mut bytes),
             };
             let end = match read {
                 Poll::Pending => {
@@ -179,8 +179,8 @@ impl Upload {
             };
             // Before anybody hears of it: whoever answers then finds the connection in order.
             drop(body);
-            if matches!(&end, Err(fault) if fault.kind == FaultKind::ClientGone) {
-                self.client.mark_gone();
+            if matches!(&end, Err(fault) if fault.kind == FaultKind::ClientDisconnected) {
+                self.client.mark_disconnected();
             }
             self.note(None, &bytes, Some(end));
             return Poll::Ready(());
@@ -273,7 +273,7 @@ impl Drop for UploadReader {
 
 /// What is found where a failure was already taken.
 fn cut() -> Fault {
-    Fault::new(FaultKind::ClientGone, "the request body was cut")
+    Fault::new(FaultKind::ClientDisconnected, "the request body was cut")
 }
 
 fn keep(place: &mut Option<Waker>, cx: &Context<'_>) {

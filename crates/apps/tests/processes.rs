@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use penstock_apps::{App, Boot, Setup};
 use penstock_config::{self as config, AppKind, Processes};
-use penstock_exchange::bodies::BodyStore;
+use penstock_exchange::buffering::BodyStore;
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::loops::Loops;
 use penstock_runtime::{clock, loops};
@@ -110,13 +110,13 @@ async fn start(dir: &Dir, loops: &Loops, is_preloaded: bool) -> Arc<App> {
         size: None,
         loops: loops.handles().to_vec(),
         store: BodyStore {
-            body_memory: 1 << 16,
-            response_memory: 1 << 16,
-            response_spool: 1 << 20,
+            max_body_memory: 1 << 16,
+            max_response_memory: 1 << 16,
+            max_response_spool: 1 << 20,
             min_busy_rate: 0,
             rate_grace: Duration::ZERO,
             temp_dir: dir.0.clone(),
-            space: Arc::default(),
+            temp_space: Arc::default(),
             pool: Pool::new("default", 1, 100),
         },
     };

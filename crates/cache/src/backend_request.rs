@@ -8,10 +8,12 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use penstock_exchange::fields::{Fate, Vouched, fate, is_word_of_proxy};
-use penstock_exchange::request::{Arrival, RequestPath};
+use penstock_exchange::field_policy::{
+    FieldClass, TrustedHeaders, classify_field, is_forwarding_field,
+};
+use penstock_exchange::request::{RequestOrigin, RequestPath};
 use penstock_exchange::{
-    Fault, FaultKind, ForwardedInfo, ListenerInfo, Mount, Request, RequestBody, Trust,
+    Fault, FaultKind, ForwardedInfo, ListenerInfo, Mount, Request, RequestBody, TrustedProxies,
 };
 use penstock_http::caching::RevalidationFields;
 use penstock_http::{ByteRange, HeadWriter, RequestHead};
@@ -36,10 +38,10 @@ pub(crate) struct ClientRequest {
     pub(crate) head: Arc<RequestHead>,
     peer: PeerAddress,
     listener: Arc<ListenerInfo>,
-    trusted_proxies: Arc<Trust>,
+    trusted_proxies: Arc<TrustedProxies>,
     forwarded: Option<Arc<ForwardedInfo>>,
     mount: Mount,
-    trusted_headers: Vouched,
+    trusted_headers: TrustedHeaders,
     arrived_at: Instant,
 }
 
@@ -49,10 +51,10 @@ impl ClientRequest {
             head: Arc::clone(&request.head),
             peer: request.peer,
             listener: Arc::clone(&request.listener),
-            trusted_proxies: Arc::clone(&request.trust),
+            trusted_proxies: Arc::clone(&request.trusted_proxies),
             forwarded: request.forwarded.clone(),
             mount: request.mount.clone(),
-            trusted_headers: request.vouched.clone(),
+            trusted_headers: request.trusted_headers.clone(),
             arrived_at: request.arrived,
         }
     }
@@ -94,21 +96,21 @@ pub(crate) fn build_request(
     validators: RevalidationFields<'_>,
     part: Option<ByteRange>,
 ) -> Result<Request, Fault> {
-    let broken = |cause: String| Fault::new(FaultKind::House, format!("cache: {cause}"));
+    let broken = |cause: String| Fault::new(FaultKind::Internal, format!("cache: {cause}"));
     let head = build_head(rules, client, validators, part).map_err(broken)?;
-    let path = RequestPath::of(&head).map_err(|error| broken(error.to_string()))?;
-    let arrival = Arrival {
+    let path = RequestPath::from_head(&head).map_err(|error| broken(error.to_string()))?;
+    let arrival = RequestOrigin {
         peer: client.peer,
         listener: Arc::clone(&client.listener),
         // Of its own: the client may leave while others wait.
-        client: Arc::default(),
-        at: client.arrived_at,
-        trust: Arc::clone(&client.trusted_proxies),
+        client_state: Arc::default(),
+        arrived: client.arrived_at,
+        trusted_proxies: Arc::clone(&client.trusted_proxies),
         forwarded: client.forwarded.clone(),
         mount: client.mount.clone(),
     };
     let mut question = Request::new(Arc::new(head), path, RequestBody::Empty, arrival);
-    question.vouched = client.trusted_headers.clone();
+    question.trusted_headers = client.trusted_headers.clone();
     Ok(question)
 }
 
@@ -132,12 +134,12 @@ fn build_head(
     }
     let named = |name: &str| is_hop_by_hop(old, name);
     for (name, value) in old.fields() {
-        let passes = match fate(name) {
+        let passes = match classify_field(name) {
             _ if client.trusted_headers.covers(name) => true,
-            Fate::Pass if is_word_of_proxy(name) => asker.is_trusted && !named(name),
-            Fate::Pass | Fate::Via => !named(name),
-            Fate::FromProxy => asker.is_trusted && !named(name),
-            Fate::Hop | Fate::House | Fate::Underscored => false,
+            FieldClass::EndToEnd if is_forwarding_field(name) => asker.is_trusted && !named(name),
+            FieldClass::EndToEnd | FieldClass::Via => !named(name),
+            FieldClass::Forwarding => asker.is_trusted && !named(name),
+            FieldClass::HopByHop | FieldClass::Internal | FieldClass::Underscored => false,
         };
         let is = |other: &&str| name.eq_ignore_ascii_case(other);
         if passes && !CLIENT_ONLY_FIELDS.iter().any(is) {

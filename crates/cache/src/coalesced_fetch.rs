@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use penstock_exchange::{Fault, FaultKind, Reply, Timing};
+use penstock_exchange::{Fault, FaultKind, Reply, RequestTiming};
 use penstock_http::Status;
 use penstock_runtime::clock;
 use tokio::sync::{Notify, watch};
@@ -74,7 +74,7 @@ pub(crate) struct LeaderResult {
     /// The response that is not stored, or the failure.
     pub(crate) reply: Option<Result<Reply, Fault>>,
     /// Where the time went, for one that is.
-    pub(crate) timing: Timing,
+    pub(crate) timing: RequestTiming,
     /// What the back end answered with.
     pub(crate) status: Option<Status>,
     /// Why it is not stored.
@@ -325,7 +325,7 @@ impl FetchWaiter {
         let landed = outcome.wait_for(Option::is_some).await;
         // The sender is in the flight, which is held here.
         let landed = landed.ok().and_then(|landed| landed.clone());
-        landed.unwrap_or_else(|| FetchOutcome::Failed(FaultKind::House, FETCH_LOST.to_owned()))
+        landed.unwrap_or_else(|| FetchOutcome::Failed(FaultKind::Internal, FETCH_LOST.to_owned()))
     }
 
     /// What is for the one who leads alone.
@@ -406,7 +406,7 @@ impl FetchCompletion {
 impl Drop for FetchCompletion {
     fn drop(&mut self) {
         if !self.is_completed {
-            let lost = FetchOutcome::Failed(FaultKind::House, FETCH_LOST.to_owned());
+            let lost = FetchOutcome::Failed(FaultKind::Internal, FETCH_LOST.to_owned());
             self.complete_once(lost, LeaderResult::default());
         }
     }

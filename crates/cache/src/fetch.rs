@@ -14,8 +14,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use penstock_exchange::fields::remove_internal;
-use penstock_exchange::{Body, BodyStream, Fault, FaultKind, Handling, Reply, Response, Timing};
+use penstock_exchange::field_policy::remove_internal;
+use penstock_exchange::{
+    Body, BodyStream, Fault, FaultKind, HandlerProgress, Reply, RequestTiming, Response,
+};
 use penstock_http::caching::{
     Lifetime, OriginExchange, RevalidationFields, StoreRefusal, VaryFields, check_storable,
     freshen, is_304_for, parse_vary, revalidation_fields, stored_fields, variant_key,
@@ -167,8 +169,8 @@ impl Fetch {
             }
         };
         let answered = match self.shared.backend.handle(question) {
-            Handling::Now(answered) => answered,
-            Handling::Later(work) => tokio::select! {
+            HandlerProgress::Ready(answered) => answered,
+            HandlerProgress::Pending(work) => tokio::select! {
                 biased;
                 answered = work => answered,
                 () = landing.wait_until_abandoned() => return None,
@@ -445,7 +447,7 @@ async fn copy_stream(
 fn length_mismatch(declared: Option<u64>, taken: u64) -> Fault {
     let declared = declared.unwrap_or_default();
     let cause = format!("{declared} bytes were announced and {taken} came");
-    Fault::new(FaultKind::BackendBroken, cause)
+    Fault::new(FaultKind::BackendProtocolError, cause)
 }
 
 fn is_not_modified(answered: &Result<Reply, Fault>) -> bool {
@@ -464,11 +466,11 @@ fn unstorable_reason(response: &Response) -> Option<&'static str> {
         Body::File(_) => return Some("file"),
         Body::Omitted(_) | Body::Takeover(_) | Body::Hold(_) => return Some("body"),
     }
-    if response.rate_max.is_some() {
+    if response.max_rate.is_some() {
         return Some("limit-rate");
     }
     // What it says is for this request's client alone.
-    if response.speaks_to_hub {
+    if response.has_grip {
         return Some("hub");
     }
     // It never ends.
@@ -548,7 +550,7 @@ fn complete_unstored(
 ) {
     let lead = LeaderResult {
         reply: Some(reply),
-        timing: Timing::default(),
+        timing: RequestTiming::default(),
         status,
         detail,
     };

@@ -15,7 +15,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_config::RouteCache;
-use penstock_exchange::{Asked as AskedAtHand, AtHand, Handler, Handling, Request, Response};
+use penstock_exchange::{
+    Handler, HandlerProgress, InlineResponse, Request, RequestView as AskedAtHand, Response,
+};
 use penstock_http::caching::{
     CacheStatus, ForwardReason, ReuseDecision, decide_reuse_with, push_cache_status, variant_key,
 };
@@ -127,7 +129,7 @@ impl Cache {
 }
 
 impl Handler for Cache {
-    fn handle(&self, request: Request) -> Handling {
+    fn handle(&self, request: Request) -> HandlerProgress {
         let shared = &self.shared;
         let asked = match shared.rules.classify(&request.head) {
             CacheUse::Lookup(asked) => asked,
@@ -155,17 +157,17 @@ impl Handler for Cache {
             && !usable.needs_revalidation
             && let Some(response) = shared.respond_from_memory(&request.head, usable)
         {
-            return Handling::Now(Ok(response.into()));
+            return HandlerProgress::Ready(Ok(response.into()));
         }
         if is_missing && !is_far && shared.fetches.is_uncacheable(&key, request.arrived) {
             let told = bypass_status(ForwardReason::UriMiss, bypass::RECENTLY_UNCACHEABLE);
             return bypass::bypass_uncacheable(shared, request, told, key);
         }
         let journey = CacheLookup::new(Arc::clone(shared), Arc::clone(store), key, asked, &request);
-        Handling::Later(Box::pin(journey.run(request, found)))
+        HandlerProgress::Pending(Box::pin(journey.run(request, found)))
     }
 
-    fn at_hand(&self, asked: &AskedAtHand<'_>, take: &mut dyn FnMut(AtHand<'_>)) {
+    fn try_inline(&self, asked: &AskedAtHand<'_>, take: &mut dyn FnMut(InlineResponse<'_>)) {
         inline_response::try_inline(&self.shared, asked, take);
     }
 }
@@ -300,7 +302,7 @@ fn key_source(request: &Request) -> KeySource<'_> {
     KeySource {
         head: &request.head,
         scheme: request.scheme(),
-        is_trusted: request.is_from_proxy(),
+        is_trusted: request.is_from_trusted_proxy(),
         forwarded: request.forwarded.as_deref(),
         mount: &request.mount,
     }
@@ -319,7 +321,9 @@ fn bypass_status(fwd: ForwardReason, detail: &'static str) -> CacheStatus<'stati
 fn unsatisfiable_response() -> Response {
     let text = "Nothing is stored that answers this request.\n";
     let mut response = Response::text(Status::GATEWAY_TIMEOUT, "text/plain; charset=utf-8", text);
-    response.timing.handler = Some(penstock_exchange::Name::Room(serve::HANDLER_NAME));
+    response.timing.handler = Some(penstock_exchange::HandlerName::Component(
+        serve::HANDLER_NAME,
+    ));
     response
 }
 

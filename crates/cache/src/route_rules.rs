@@ -10,7 +10,9 @@
 use std::time::Duration;
 
 use penstock_config::{CacheBypass, CacheKey, QueryKey, RouteCache};
-use penstock_exchange::fields::{Fate, fate, is_word_of_proxy, names_client_address};
+use penstock_exchange::field_policy::{
+    FieldClass, classify_field, is_client_address_field, is_forwarding_field,
+};
 use penstock_exchange::{ForwardedInfo, Mount};
 use penstock_http::caching::{
     BypassReason, CacheEligibility, CachePolicy, ForwardReason, RequestDirectives,
@@ -316,7 +318,9 @@ impl<'a> KeySource<'a> {
 /// answer for others: not one about who the client is. What counts of the others is in the key
 /// already, and they say no more.
 fn is_forwarded_proxy_field(name: &str) -> bool {
-    is_word_of_proxy(name) && fate(name) == Fate::Pass && !names_client_address(name)
+    is_forwarding_field(name)
+        && classify_field(name) == FieldClass::EndToEnd
+        && !is_client_address_field(name)
 }
 
 /// Writes the host asked for as the key has it, and the back end gets it: in lower case, without the port

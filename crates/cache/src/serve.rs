@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use penstock_exchange::parts::{self, Whole};
-use penstock_exchange::{Body, FileBody, Name, Response};
+use penstock_exchange::multipart::{self, MultipartSource};
+use penstock_exchange::{Body, FileBody, HandlerName, Response};
 use penstock_http::caching::{CacheStatus, evaluate_condition, push_cache_status};
 use penstock_http::{
     ByteRange, FieldBlock, Method, MultipartRanges, PreconditionResult, RangeOutcome, RequestHead,
@@ -102,11 +102,11 @@ impl StoredBody {
     /// Several parts in one body; none of what is on its way.
     fn into_multipart(self, framed: MultipartRanges) -> Option<Body> {
         let whole = match self {
-            Self::Memory(bytes) => Whole::Memory(bytes),
-            Self::File(file) => Whole::File(file),
+            Self::Memory(bytes) => MultipartSource::Memory(bytes),
+            Self::File(file) => MultipartSource::File(file),
             Self::Partial(_) | Self::Sliced(..) => return None,
         };
-        Some(parts::body(whole, framed))
+        Some(multipart::multipart_body(whole, framed))
     }
 }
 
@@ -211,7 +211,8 @@ fn respond_from_body(
         RangeOutcome::Parts(spans) => {
             let total = length.unwrap_or_default();
             let content_type = meta.fields.get("content-type");
-            let framed = MultipartRanges::new(parts::random(), content_type, &spans, total);
+            let framed =
+                MultipartRanges::new(multipart::random_boundary(), content_type, &spans, total);
             let framed_type = framed.content_type();
             let body = source.into_multipart(framed).ok_or(ObjectGone)?;
             fields.remove("Content-Type");
@@ -363,7 +364,7 @@ fn build_response(status: Status, fields: FieldBlock, body: Body) -> Response {
 }
 
 fn set_handler(mut response: Response) -> Response {
-    response.timing.handler = Some(Name::Room(HANDLER_NAME));
+    response.timing.handler = Some(HandlerName::Component(HANDLER_NAME));
     response
 }
 

@@ -16,7 +16,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use penstock_exchange::{
-    Body, BodyStream, Fault, FaultKind, FileBody, Handling, Reply, Response, Side,
+    Body, BodyStream, Fault, FaultKind, FaultSide, FileBody, HandlerProgress, Reply, Response,
 };
 use penstock_http::caching::{RevalidationFields, variant_key};
 use penstock_http::{ByteRange, FieldBlock, RequestHead, Status, parse_content_range};
@@ -235,7 +235,9 @@ impl SlicedContent {
                 reader.map(|reader| PartSource::Stream(Box::new(reader) as _))
             }
             // What was wrong with another client's request is not wrong with this one.
-            Some(FetchOutcome::Failed(kind, _)) if !leads && kind.side() == Side::Client => None,
+            Some(FetchOutcome::Failed(kind, _)) if !leads && kind.side() == FaultSide::Client => {
+                None
+            }
             Some(FetchOutcome::Failed(kind, cause)) => return Err(Fault::new(kind, cause)),
             _ => None,
         })
@@ -252,8 +254,8 @@ impl SlicedContent {
         let question =
             backend_request::build_request(&self.shared.rules, &client, none, Some(span))?;
         let answered = match self.shared.backend.handle(question) {
-            Handling::Now(answered) => answered?,
-            Handling::Later(work) => work.await?,
+            HandlerProgress::Ready(answered) => answered?,
+            HandlerProgress::Pending(work) => work.await?,
         };
         let Reply::Response(response) = answered else {
             return Err(content_changed());
@@ -280,7 +282,7 @@ impl SlicedContent {
 
 fn content_changed() -> Fault {
     let cause = "the back end has another content than the one that is being sent";
-    Fault::new(FaultKind::BackendBroken, cause)
+    Fault::new(FaultKind::BackendProtocolError, cause)
 }
 
 fn subslice(bytes: &Bytes, skip: u64, len: u64) -> Option<Bytes> {
@@ -422,5 +424,5 @@ impl BodyStream for SliceReader {
 
 fn slice_too_short() -> Fault {
     let cause = "a slice of the content ended too early";
-    Fault::new(FaultKind::BackendBroken, cause)
+    Fault::new(FaultKind::BackendProtocolError, cause)
 }

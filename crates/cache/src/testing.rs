@@ -14,10 +14,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use penstock_config::RouteCache;
-use penstock_exchange::request::{Arrival, RequestPath};
+use penstock_exchange::request::{RequestOrigin, RequestPath};
 use penstock_exchange::{
-    Body, BodyStream, Fault, FaultKind, ForwardedInfo, Handler, Handling, ListenerInfo, Reply,
-    Request, RequestBody, Response, Trust,
+    Body, BodyStream, Fault, FaultKind, ForwardedInfo, Handler, HandlerProgress, ListenerInfo,
+    Reply, Request, RequestBody, Response, TrustedProxies,
 };
 use penstock_http::{FieldBlock, HeadLimits, ParseProgress, RequestHead, Status, parse_head};
 use penstock_runtime::blocking::Pool;
@@ -68,20 +68,20 @@ pub(crate) fn request_of(head: RequestHead, peer: &str) -> Request {
     let peer = PeerAddress::Tcp(peer.parse().unwrap());
     // This machine, as an operator lists it.
     let networks = ["127.0.0.0/8", "::1"].map(|text| text.parse().unwrap());
-    let trust = Arc::new(Trust::new(networks.into(), true));
+    let trust = Arc::new(TrustedProxies::new(networks.into(), true));
     let told = ForwardedInfo::has_forwarding_fields(&head, &trust) && trust.covers(peer);
     let forwarded = told.then(|| Arc::new(ForwardedInfo::read(&head, &trust).0));
     let mount = forwarded.as_ref().map(|told| told.mount.clone());
-    let arrival = Arrival {
+    let arrival = RequestOrigin {
         peer,
         listener: Arc::new(listener),
-        client: Arc::default(),
-        trust,
+        client_state: Arc::default(),
+        trusted_proxies: trust,
         forwarded,
         mount: mount.unwrap_or_default(),
-        at: clock::now(),
+        arrived: clock::now(),
     };
-    let path = RequestPath::of(&head).unwrap();
+    let path = RequestPath::from_head(&head).unwrap();
     Request::new(Arc::new(head), path, RequestBody::Empty, arrival)
 }
 
@@ -208,18 +208,20 @@ impl TestBackend {
 }
 
 impl Handler for TestBackend {
-    fn handle(&self, request: Request) -> Handling {
+    fn handle(&self, request: Request) -> HandlerProgress {
         let number = {
             let mut asked = self.received.lock().unwrap();
             asked.push(RequestHead::clone(&request.head));
             asked.len() - 1
         };
         match (self.script)(number, &request) {
-            BackendAction::Now(answered) => Handling::Now(answered),
-            BackendAction::Gated(gate, answered) => Handling::Later(Box::pin(async move {
-                gate.pass().await;
-                answered
-            })),
+            BackendAction::Now(answered) => HandlerProgress::Ready(answered),
+            BackendAction::Gated(gate, answered) => {
+                HandlerProgress::Pending(Box::pin(async move {
+                    gate.pass().await;
+                    answered
+                }))
+            }
         }
     }
 }
@@ -241,7 +243,7 @@ impl ChunkedBody {
 
     pub(crate) fn new(pieces: &[&str], length: Option<u64>, gate: Option<&Arc<Gate>>) -> Self {
         let pieces = pieces.iter().map(|text| match *text {
-            "cut" => Err(Fault::new(FaultKind::BackendDied, "cut as told")),
+            "cut" => Err(Fault::new(FaultKind::BackendDisconnected, "cut as told")),
             text => Ok(Bytes::copy_from_slice(text.as_bytes())),
         });
         Self {
@@ -304,8 +306,8 @@ pub(crate) fn cache(backend: &Arc<TestBackend>) -> Arc<Cache> {
 /// What a cache came to.
 pub(crate) async fn reply(cache: &Cache, request: Request) -> Result<Reply, Fault> {
     match cache.handle(request) {
-        Handling::Now(answered) => answered,
-        Handling::Later(work) => work.await,
+        HandlerProgress::Ready(answered) => answered,
+        HandlerProgress::Pending(work) => work.await,
     }
 }
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use penstock_exchange::{ListenerInfo, Trust, TunnelHandler};
+use penstock_exchange::{ListenerInfo, TrustedProxies, TunnelHandler};
 use penstock_runtime::{Drain, Listener, Stream, clock, loops};
 use penstock_sys::descriptors;
 use penstock_sys::net::PeerAddress;
@@ -76,7 +76,7 @@ pub fn serve(
     info: Arc<ListenerInfo>,
     early: Vec<u8>,
 ) {
-    edge.metrics().accepted.increment();
+    edge.metrics().accepted_connections.increment();
     let (edge, sender) = (Counted::new(edge), Sender::Peer(peer));
     let connection = Connection::new(edge, stream, sender, info, early);
     loops::spawn_here(connection.made_ahead().run());
@@ -188,7 +188,7 @@ impl Sender {
     }
 
     /// Whether it may speak for clients of its own.
-    pub(crate) fn is_trusted(&self, trust: &Trust) -> bool {
+    pub(crate) fn is_trusted(&self, trust: &TrustedProxies) -> bool {
         self.is_named() && trust.covers(self.address())
     }
 }
@@ -294,7 +294,7 @@ impl Door {
     }
 
     fn admit(&mut self, socket: OwnedFd, peer: PeerAddress) {
-        self.edge.metrics().accepted.increment();
+        self.edge.metrics().accepted_connections.increment();
         if self.info.proxy_protocol && !self.edge.settings().trust.covers(peer) {
             return self.warn(&format!(
                 "{} closed: a PROXY protocol header is taken from server.trusted_proxies only",

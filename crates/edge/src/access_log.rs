@@ -11,7 +11,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use penstock_config::LogFormat;
-use penstock_exchange::Timing;
+use penstock_exchange::RequestTiming;
 use penstock_http::{LogMask, RequestHead, Version};
 use penstock_runtime::{clock, logger::LineWriter};
 use penstock_sys::net::PeerAddress;
@@ -42,7 +42,7 @@ pub(crate) struct Record<'a> {
     pub(crate) status: u16,
     /// Of the body, as the combined format has it.
     pub(crate) bytes: u64,
-    pub(crate) timing: &'a Timing,
+    pub(crate) timing: &'a RequestTiming,
     pub(crate) total: Duration,
 }
 
@@ -132,13 +132,13 @@ fn combined(record: &Record<'_>, now: u64, mask: &LogMask) -> String {
         line,
         " queue_time={} queue_position={} app_time={} total_time={} handler={} worker={} \
          connect_time={} server={} retries={}",
-        Seconds(timing.queue),
+        Seconds(timing.queue_time),
         timing.queue_position,
-        Seconds(timing.app),
+        Seconds(timing.app_time),
         Seconds(record.total),
         timing.handler.as_deref().unwrap_or("-"),
-        timing.worker,
-        Seconds(timing.connect),
+        timing.worker_pid,
+        Seconds(timing.connect_time),
         timing.server.as_deref().unwrap_or("-"),
         timing.retries,
     );
@@ -171,13 +171,13 @@ fn json(record: &Record<'_>, now: Duration, mask: &LogMask) -> String {
         "bytes_sent": record.bytes,
         "referer": field("referer").map(|value| mask.apply_url_str(&value).into_owned()),
         "user_agent": field("user-agent"),
-        "queue_time": timing.queue.as_secs_f64(),
+        "queue_time": timing.queue_time.as_secs_f64(),
         "queue_position": timing.queue_position,
-        "app_time": timing.app.as_secs_f64(),
+        "app_time": timing.app_time.as_secs_f64(),
         "total_time": record.total.as_secs_f64(),
         "handler": timing.handler.as_deref(),
-        "worker": timing.worker,
-        "connect_time": timing.connect.as_secs_f64(),
+        "worker": timing.worker_pid,
+        "connect_time": timing.connect_time.as_secs_f64(),
         "server": timing.server.as_deref(),
         "retries": timing.retries,
     });
@@ -264,11 +264,11 @@ mod tests {
         let Ok(penstock_http::ParseProgress::Complete((head, _))) = parsed else {
             panic!("the head is whole");
         };
-        let timing = Timing {
-            connect: Duration::from_micros(123),
+        let timing = RequestTiming {
+            connect_time: Duration::from_micros(123),
             server: Some("127.0.0.1:3000".into()),
             retries: 1,
-            ..Timing::default()
+            ..RequestTiming::default()
         };
         let mask = LogMask::default();
         let mut record = Record {
@@ -293,7 +293,7 @@ mod tests {
             (&line["server"], &line["retries"]),
             (&"127.0.0.1:3000".into(), &1.into())
         );
-        let none = Timing::default();
+        let none = RequestTiming::default();
         record.timing = &none;
         assert!(combined(&record, 0, &mask).ends_with(" server=- retries=0\n"));
         record.client = PeerAddress::Tcp("203.0.113.9:0".parse().unwrap());
@@ -315,7 +315,7 @@ mod tests {
         let Ok(penstock_http::ParseProgress::Complete((head, _))) = parsed else {
             panic!("the head is whole");
         };
-        let timing = Timing::default();
+        let timing = RequestTiming::default();
         let record = Record {
             head: &head,
             client: PeerAddress::Unix,

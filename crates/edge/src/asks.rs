@@ -8,8 +8,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use penstock_exchange::{
-    Fault, FaultKind, ForwardedInfo, Handler, HandlerFuture, Handling, InternalRedirect, Mount,
-    Reply, Request, RequestPath, Response, Spoken,
+    Fault, FaultKind, ForwardedInfo, GripResponse, Handler, HandlerFuture, HandlerProgress,
+    InternalRedirect, Mount, Reply, Request, RequestPath, Response,
 };
 use penstock_http::{Method, RequestHead, encode_path};
 
@@ -73,7 +73,7 @@ pub(crate) fn find<'s>(
     head: &RequestHead,
     forwarded: Option<&ForwardedInfo>,
 ) -> Asks<&'s Route> {
-    let path = match RequestPath::of(head) {
+    let path = match RequestPath::from_head(head) {
         Ok(path) => path,
         Err(error) => {
             return Asks::Edge(Err(Fault::new(FaultKind::BadRequest, error.to_string())));
@@ -136,20 +136,22 @@ pub(crate) fn route<'s>(
 /// Asks the handlers in order from `next` on, until one answers or works on it.
 pub(crate) fn ask(handlers: Handlers, next: usize, mut request: Request) -> Said {
     for at in next..handlers.len() {
-        match handlers[at].begin(request) {
-            Handling::Later(work) => {
+        match handlers[at].handle_deferring_grip(request) {
+            HandlerProgress::Pending(work) => {
                 return Said::Works(Work {
                     work,
                     handlers,
                     next: at + 1,
                 });
             }
-            Handling::Now(Ok(Reply::Pass(passed))) => request = *passed,
-            Handling::Now(Ok(Reply::Response(response))) => {
+            HandlerProgress::Ready(Ok(Reply::Pass(passed))) => request = *passed,
+            HandlerProgress::Ready(Ok(Reply::Response(response))) => {
                 return Said::response(response, || Some(Arc::clone(&handlers[at])));
             }
-            Handling::Now(Ok(Reply::Redirect(redirect))) => return Said::Redirects(redirect),
-            Handling::Now(Err(fault)) => return Said::Answered(Err(fault)),
+            HandlerProgress::Ready(Ok(Reply::Redirect(redirect))) => {
+                return Said::Redirects(redirect);
+            }
+            HandlerProgress::Ready(Err(fault)) => return Said::Answered(Err(fault)),
         }
     }
     let fault = Fault::new(FaultKind::NotFound, "no handler of the route has it");
@@ -162,17 +164,17 @@ pub(crate) fn speaker(handlers: &Handlers, next: usize) -> Option<Arc<dyn Handle
 }
 
 /// Has a handler obey its own answer.
-pub(crate) fn obey(handler: &dyn Handler, spoken: Spoken) -> Said {
-    match handler.obey(spoken) {
-        Handling::Later(work) => Said::Works(Work {
+pub(crate) fn obey(handler: &dyn Handler, spoken: GripResponse) -> Said {
+    match handler.apply_grip(spoken) {
+        HandlerProgress::Pending(work) => Said::Works(Work {
             work,
             handlers: Handlers::default(),
             next: 0,
         }),
-        Handling::Now(Ok(Reply::Response(response))) => Said::Answered(Ok(response)),
-        Handling::Now(Ok(Reply::Redirect(redirect))) => Said::Redirects(redirect),
-        Handling::Now(Ok(Reply::Pass(request))) => ask(Handlers::default(), 0, *request),
-        Handling::Now(Err(fault)) => Said::Answered(Err(fault)),
+        HandlerProgress::Ready(Ok(Reply::Response(response))) => Said::Answered(Ok(response)),
+        HandlerProgress::Ready(Ok(Reply::Redirect(redirect))) => Said::Redirects(redirect),
+        HandlerProgress::Ready(Ok(Reply::Pass(request))) => ask(Handlers::default(), 0, *request),
+        HandlerProgress::Ready(Err(fault)) => Said::Answered(Err(fault)),
     }
 }
 
@@ -182,8 +184,8 @@ impl Said {
         response: Box<Response>,
         speaker: impl FnOnce() -> Option<Arc<dyn Handler>>,
     ) -> Self {
-        if response.speaks_to_hub
-            && !response.is_for_front
+        if response.has_grip
+            && !response.passes_grip
             && let Some(speaker) = speaker()
         {
             return Self::Spoke(response, speaker);

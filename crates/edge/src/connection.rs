@@ -15,7 +15,7 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use penstock_exchange::{
-    ClientState, Fault, FaultKind, ForwardedInfo, ListenerInfo, Reply, Timing,
+    ClientState, Fault, FaultKind, ForwardedInfo, ListenerInfo, Reply, RequestTiming,
 };
 use penstock_http::{
     HeadScanner, ParseProgress, Persistence, RequestHead, RequestHeadError, ResponseFraming,
@@ -134,7 +134,7 @@ struct Told<'a> {
 /// What is known of a response once its head is encoded.
 struct Ending {
     status: Status,
-    timing: Timing,
+    timing: RequestTiming,
     /// Whether the connection may serve another request.
     keeps: bool,
     /// The request was not read to its end, or not understood.
@@ -316,7 +316,7 @@ impl Connection {
             self.deadline.set(until.min(self.deadline.at()));
         }
         if self.edge.waiting.wait(&mut self.place, cx.waker()) {
-            self.edge.metrics().evicted.increment();
+            self.edge.metrics().evicted_connections.increment();
             return Poll::Ready(Next::Over);
         }
         self.deadline.poll(cx).map(|()| match self.head_began {
@@ -398,7 +398,7 @@ impl Connection {
         let arrived = clock::now();
         let mut lent = self.edge.take_settings();
         let settings = lent.now();
-        self.edge.metrics().active.add(1);
+        self.edge.metrics().active_requests.add(1);
         let forwarded = self.read_forwarded(settings, &head);
         let found = asks::find(settings, &head, forwarded.as_deref());
         let mut at_hand = None;
@@ -474,7 +474,7 @@ impl Connection {
             match self.followed(exchange, said) {
                 Followed::Works(next) => *working = self.watch(next, exchange),
                 Followed::Answered(answered) => {
-                    let made_at = answered.as_ref().ok().and_then(|it| it.made_at);
+                    let made_at = answered.as_ref().ok().and_then(|it| it.created_at);
                     let now = made_at.unwrap_or_else(clock::now);
                     match self.answer(exchange, answered, now) {
                         Ok(fate) => return Poll::Ready(Some(fate)),
@@ -492,7 +492,7 @@ impl Connection {
         let mask = &settings.mask;
         let (response, first_line) = match refused {
             Next::Refused(refused) => {
-                self.edge.metrics().malformed.increment();
+                self.edge.metrics().malformed_requests.increment();
                 let RefusedHead { error, line } = *refused;
                 let (status, reason) = (error.status(), error.to_string());
                 let client = self.sender.address();
@@ -501,7 +501,7 @@ impl Connection {
                 (faults::respond_malformed(status, &reason), line)
             }
             Next::HeadTimeout => {
-                self.edge.metrics().too_slow.increment();
+                self.edge.metrics().slow_clients.increment();
                 let line: Box<[u8]> = first_line(self.pending.unused()).into();
                 let fault = Fault::new(FaultKind::ClientTooSlow, "limits.header_timeout");
                 let client = self.sender.address();

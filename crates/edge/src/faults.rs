@@ -9,7 +9,7 @@ mod page;
 
 use std::borrow::Cow;
 
-use penstock_exchange::{Body, Fault, FaultKind, Response, Side};
+use penstock_exchange::{Body, Fault, FaultKind, FaultSide, Response};
 use penstock_http::{Method, RequestHead, Status};
 use penstock_runtime::clock;
 use penstock_runtime::log_throttle::{LogThrottle, suppressed_suffix};
@@ -153,14 +153,14 @@ fn log_fault(fault: &Fault, asked: Option<(&RequestHead, &Settings)>, repeats: &
     let status = fault.kind.status().code();
     let handler = fault.timing.handler.as_deref().unwrap_or("edge");
     match (fault.kind.side(), fault.kind) {
-        (Side::Client, _) => {
+        (FaultSide::Client, _) => {
             log::debug!("{handler}: {status} {method} {target}: {}", fault.cause);
         }
         (_, FaultKind::QueueFull | FaultKind::QueueTimeout | FaultKind::Unavailable) => {
             log::warn!("{handler}: {status} {method} {target}: {}", fault.cause);
         }
         // A disk or a pool that fails one request fails all of them.
-        (_, FaultKind::Overloaded | FaultKind::House) => {
+        (_, FaultKind::Overloaded | FaultKind::Internal) => {
             if let Some(count) = repeats.admit_line(&fault.cause, clock::now()) {
                 let more = suppressed_suffix(count);
                 log::error!(

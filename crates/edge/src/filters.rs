@@ -13,8 +13,10 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use penstock_config::{HeaderRules, Rewrite};
-use penstock_exchange::fields::{Fate, Vouched, fate, is_same_variable};
-use penstock_exchange::{Fault, FaultKind, ForwardedInfo, Mount, Trust};
+use penstock_exchange::field_policy::{
+    FieldClass, TrustedHeaders, classify_field, is_same_cgi_variable,
+};
+use penstock_exchange::{Fault, FaultKind, ForwardedInfo, Mount, TrustedProxies};
 use penstock_http::{FieldBlock, HeadWriter, RequestHead, encode_path, normalise_path};
 use penstock_sys::net::PeerAddress;
 use thiserror::Error;
@@ -48,7 +50,7 @@ pub struct Filters {
     response_paths: Option<ResponsePaths>,
     request: Rules,
     response: Rules,
-    vouched: Vouched,
+    vouched: TrustedHeaders,
 }
 
 /// What the placeholders of a value stand for: always of the request as the client sent it.
@@ -70,7 +72,7 @@ pub(crate) struct Values<'a> {
 pub(crate) struct Filtered {
     pub(crate) head: RequestHead,
     /// The fields that the rules said.
-    pub(crate) vouched: Vouched,
+    pub(crate) vouched: TrustedHeaders,
     /// What was stripped from the path, if the path is else as it was.
     pub(crate) mount: Mount,
 }
@@ -143,16 +145,16 @@ impl Filters {
             response_paths: paths.flatten(),
             request: Rules::compile(request)?,
             response: Rules::compile(response)?,
-            vouched: Vouched::new(said.cloned()),
+            vouched: TrustedHeaders::new(said.cloned()),
         })))
     }
 
     /// Whether the rules change what is known of the client's request: fields by which proxies tell
     /// of it.
-    pub(crate) fn changes_forwarded(&self, trust: &Trust) -> bool {
+    pub(crate) fn changes_forwarded(&self, trust: &TrustedProxies) -> bool {
         let client_field = trust.client_field();
         self.request.names().any(|name| {
-            ForwardedInfo::is_read(name.as_bytes())
+            ForwardedInfo::is_forwarded_name(name.as_bytes())
                 || client_field.is_some_and(|field| name.eq_ignore_ascii_case(field))
         })
     }
@@ -187,7 +189,7 @@ impl Filters {
         &self,
         head: &RequestHead,
         values: &Values<'_>,
-        trust: Option<&Trust>,
+        trust: Option<&TrustedProxies>,
     ) -> Result<Option<Filtered>, Fault> {
         let rules = &self.request;
         let target = self.rewrite.apply(head.target_path_query());
@@ -216,7 +218,7 @@ impl Filters {
         }
         let head = writer.finish().map_err(|error| {
             let cause = format!("the route's filters made the request invalid: {error}");
-            Fault::new(FaultKind::House, cause)
+            Fault::new(FaultKind::Internal, cause)
         })?;
         Ok(Some(Filtered {
             head,
@@ -252,14 +254,15 @@ impl Filters {
 }
 
 /// Whether a client may say a field that a rule adds to: what it says there would be vouched for too.
-fn may_say(name: &str, trust: Option<&Trust>) -> bool {
-    let is_accepted =
-        |trust: &Trust| trust.accepts_hosts() || !ForwardedInfo::needs_listed_proxy(name);
-    match fate(name) {
-        Fate::Pass => true,
-        Fate::FromProxy => trust.is_some_and(is_accepted),
-        Fate::Via => trust.is_some(),
-        Fate::Hop | Fate::House | Fate::Underscored => false,
+fn may_say(name: &str, trust: Option<&TrustedProxies>) -> bool {
+    let is_accepted = |trust: &TrustedProxies| {
+        trust.accepts_forwarded_host() || !ForwardedInfo::needs_listed_proxy(name)
+    };
+    match classify_field(name) {
+        FieldClass::EndToEnd => true,
+        FieldClass::Forwarding => trust.is_some_and(is_accepted),
+        FieldClass::Via => trust.is_some(),
+        FieldClass::HopByHop | FieldClass::Internal | FieldClass::Underscored => false,
     }
 }
 
@@ -301,7 +304,7 @@ impl Rules {
         // A framework behind could take a name with an underscore for the one that a rule is about.
         let has_underscore = name.contains('_');
         dropped.any(|other| {
-            other.eq_ignore_ascii_case(name) || has_underscore && is_same_variable(other, name)
+            other.eq_ignore_ascii_case(name) || has_underscore && is_same_cgi_variable(other, name)
         })
     }
 }

@@ -59,11 +59,11 @@ pub(crate) async fn receive(
         }
         Err(End::Over) => {}
         Err(End::TooSlow) => {
-            edge.metrics().too_slow.increment();
+            edge.metrics().slow_clients.increment();
             log::debug!("{}: no PROXY protocol header in time", info.name);
         }
         Err(End::Malformed(why)) => {
-            edge.metrics().malformed.increment();
+            edge.metrics().malformed_requests.increment();
             log::warn!("{}: {why}", info.name);
         }
     }

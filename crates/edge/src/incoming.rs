@@ -281,7 +281,7 @@ impl Reader {
 }
 
 fn gone(cause: &'static str) -> Fault {
-    Fault::new(FaultKind::ClientGone, cause)
+    Fault::new(FaultKind::ClientDisconnected, cause)
 }
 
 impl Incoming {
@@ -305,7 +305,7 @@ impl IncomingBody for Incoming {
         }
     }
 
-    fn poll_ahead(
+    fn poll_prefetch(
         &mut self,
         cx: &mut Context<'_>,
         into: &mut Vec<u8>,

@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arc_swap::{ArcSwap, Cache};
 use penstock_config::Limits;
-use penstock_exchange::Trust;
+use penstock_exchange::TrustedProxies;
 use penstock_exchange::metrics::EdgeMetrics;
 use penstock_http::{HeadLimits, LogMask};
 use penstock_runtime::{Drain, LogThrottle, LoopHandle, OncePerSecond, PerLoop, clock, loops};
@@ -81,7 +81,7 @@ pub struct Settings {
     /// What the log of the server and the pages of development mask of a request.
     pub mask: LogMask,
     /// Whose word about their own clients is taken.
-    pub trust: Arc<Trust>,
+    pub trust: Arc<TrustedProxies>,
     /// Whether error pages show causes and tracebacks; those of sites are not sent then.
     pub development: bool,
 }
@@ -218,7 +218,11 @@ impl Edge {
     /// wait for them.
     #[must_use]
     pub fn held(&self) -> usize {
-        let held = self.metrics.iter().map(|set| set.held.value()).sum::<i64>();
+        let held = self
+            .metrics
+            .iter()
+            .map(|set| set.held_connections.value())
+            .sum::<i64>();
         usize::try_from(held).unwrap_or(0)
     }
 }

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use penstock_exchange::{Fault, FaultKind, Handler, InternalRedirect, RequestPath, Timing};
+use penstock_exchange::{Fault, FaultKind, Handler, InternalRedirect, RequestPath, RequestTiming};
 use penstock_http::{FieldBlock, HeadWriter, Method, RequestHead};
 
 use crate::asks::Answered;
@@ -24,7 +24,7 @@ pub(crate) struct Redirected {
     count: u8,
     fields: FieldBlock,
     rate_max: Option<u64>,
-    timing: Timing,
+    timing: RequestTiming,
     /// Those of the route that was found last, with the target that it was found for.
     pub(crate) filters: Option<(Arc<Filters>, String)>,
 }
@@ -39,7 +39,7 @@ impl Redirected {
             target,
             handler,
             fields,
-            rate_max,
+            max_rate: rate_max,
             timing,
         } = redirect;
         // The answer nearest to the client has the last word.
@@ -51,7 +51,7 @@ impl Redirected {
         self.count += 1;
         if self.count > REDIRECTS_MAX {
             let cause = format!("more than {REDIRECTS_MAX} internal redirects, last to {target}");
-            return Err(Fault::new(FaultKind::House, cause));
+            return Err(Fault::new(FaultKind::Internal, cause));
         }
         Ok((target, handler))
     }
@@ -64,7 +64,7 @@ impl Redirected {
                 if !response.status.is_error() {
                     lay_over(&mut response.fields, &self.fields);
                 }
-                response.rate_max = self.rate_max.or(response.rate_max);
+                response.max_rate = self.rate_max.or(response.max_rate);
                 response.timing = merged(self.timing, response.timing);
                 Ok(response)
             }
@@ -98,7 +98,7 @@ pub(crate) fn head_for(head: &RequestHead, target: &str) -> Result<RequestHead, 
             writer.field(name, value);
         }
     }
-    let broken = |cause: String| Fault::new(FaultKind::AppBroken, cause);
+    let broken = |cause: String| Fault::new(FaultKind::AppProtocolError, cause);
     if !target.starts_with('/') {
         return Err(broken(format!("internal redirect to `{target}`: no path")));
     }
@@ -111,9 +111,9 @@ pub(crate) fn head_for(head: &RequestHead, target: &str) -> Result<RequestHead, 
 /// # Errors
 /// When the target's path is none.
 pub(crate) fn path_of(head: &RequestHead) -> Result<RequestPath, Fault> {
-    RequestPath::of(head).map_err(|error| {
+    RequestPath::from_head(head).map_err(|error| {
         let cause = format!("internal redirect to `{}`: {error}", head.target());
-        Fault::new(FaultKind::AppBroken, cause)
+        Fault::new(FaultKind::AppProtocolError, cause)
     })
 }
 
@@ -134,18 +134,18 @@ fn lay_over(fields: &mut FieldBlock, over: &FieldBlock) {
 }
 
 /// Where the time went in two parts of one exchange; who answered is who answered first.
-fn merged(first: Timing, then: Timing) -> Timing {
-    Timing {
-        queue: first.queue + then.queue,
+fn merged(first: RequestTiming, then: RequestTiming) -> RequestTiming {
+    RequestTiming {
+        queue_time: first.queue_time + then.queue_time,
         queue_position: first.queue_position.max(then.queue_position),
-        app: first.app + then.app,
+        app_time: first.app_time + then.app_time,
         handler: first.handler.or(then.handler),
-        worker: if first.worker == 0 {
-            then.worker
+        worker_pid: if first.worker_pid == 0 {
+            then.worker_pid
         } else {
-            first.worker
+            first.worker_pid
         },
-        connect: first.connect + then.connect,
+        connect_time: first.connect_time + then.connect_time,
         server: first.server.or(then.server),
         retries: first.retries.saturating_add(then.retries),
     }

@@ -16,7 +16,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use penstock_exchange::{AddressPrefix, Front};
+use penstock_exchange::{AddressPrefix, HeldConnectionCounter};
 
 use crate::Edge;
 
@@ -161,9 +161,9 @@ impl CountedClient {
 }
 
 /// A held connection of it.
-impl Front for CountedClient {
-    fn left(&self) {
-        self.edge.left();
+impl HeldConnectionCounter for CountedClient {
+    fn release_held(&self) {
+        self.edge.release_held();
         self.remove();
     }
 }
@@ -207,7 +207,8 @@ mod tests {
             development: false,
         };
         let edge = Arc::new(Edge::new(settings, 1));
-        let address = |text: &str| AddressPrefix::of(PeerAddress::tcp(text.parse().unwrap()));
+        let address =
+            |text: &str| AddressPrefix::from_address(PeerAddress::tcp(text.parse().unwrap()));
         let (one, other) = (address("192.0.2.1:1"), address("192.0.2.2:1"));
         let admit = |address, max| edge.clients.admit(&edge, address, max);
         let client = admit(one, 2).unwrap();

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use penstock_config::PathPattern;
 use penstock_exchange::{
-    Handler, HandlerFuture, Handling, ListenerInfo, Reply, Request, Response, Trust,
+    Handler, HandlerFuture, HandlerProgress, ListenerInfo, Reply, Request, Response, TrustedProxies,
 };
 use penstock_http::{FieldBlock, LogMask, Status};
 use penstock_runtime::{Drain, Loops};
@@ -63,7 +63,7 @@ impl House {
             routing,
             access_log: None,
             mask: LogMask::default(),
-            trust: Arc::new(Trust::default()),
+            trust: Arc::new(TrustedProxies::default()),
             development: true,
         };
         adjust(&mut settings);
@@ -208,13 +208,15 @@ impl<F> std::fmt::Debug for Scripted<F> {
     }
 }
 
-impl<F: Fn(Request) -> Handling + Send + Sync> Handler for Scripted<F> {
-    fn handle(&self, request: Request) -> Handling {
+impl<F: Fn(Request) -> HandlerProgress + Send + Sync> Handler for Scripted<F> {
+    fn handle(&self, request: Request) -> HandlerProgress {
         (self.0)(request)
     }
 }
 
-fn scripted(handle: impl Fn(Request) -> Handling + Send + Sync + 'static) -> Arc<dyn Handler> {
+fn scripted(
+    handle: impl Fn(Request) -> HandlerProgress + Send + Sync + 'static,
+) -> Arc<dyn Handler> {
     Arc::new(Scripted(handle))
 }
 
@@ -231,15 +233,15 @@ fn mirror() -> Arc<dyn Handler> {
     })
 }
 
-fn now(response: Response) -> Handling {
-    Handling::Now(Ok(response.into()))
+fn now(response: Response) -> HandlerProgress {
+    HandlerProgress::Ready(Ok(response.into()))
 }
 
 fn later(
     work: impl Future<Output = Result<Reply, penstock_exchange::Fault>> + Send + 'static,
-) -> Handling {
+) -> HandlerProgress {
     let work: HandlerFuture = Box::pin(work);
-    Handling::Later(work)
+    HandlerProgress::Pending(work)
 }
 
 fn route(path: &str, handler: Arc<dyn Handler>) -> Route {

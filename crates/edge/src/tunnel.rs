@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use penstock_exchange::{
-    AddressPrefix, Front, HeldFraming, Hold, ListenerInfo, Place, Takeover, TakeoverFuture,
+    AddressPrefix, HeldConnectionCounter, HeldConnectionGuard, HeldFraming, Hold, ListenerInfo,
+    Takeover, TakeoverFuture,
 };
 use penstock_runtime::{Stream, clock, loops};
 use penstock_sys::net::PeerAddress;
@@ -32,7 +33,7 @@ impl Counted {
     /// Counts one more open connection.
     pub(crate) fn new(edge: &Arc<Edge>) -> Self {
         edge.open.fetch_add(1, Ordering::Relaxed);
-        edge.metrics().open.add(1);
+        edge.metrics().open_connections.add(1);
         Self {
             edge: Arc::clone(edge),
             client: None,
@@ -49,7 +50,7 @@ impl Counted {
         let Some(max) = self.edge.max_per_client().filter(|_| !is_many) else {
             return Ok(());
         };
-        let address = AddressPrefix::of(client);
+        let address = AddressPrefix::from_address(client);
         self.client = Some(
             self.edge
                 .clients
@@ -61,7 +62,7 @@ impl Counted {
 
     /// Notes that the connection is closed, since its client has `max` of them.
     pub(crate) fn log_refused(&self, listener: &ListenerInfo, client: PeerAddress, max: usize) {
-        self.edge.metrics().refused.increment();
+        self.edge.metrics().refused_connections.increment();
         if let Some(count) = self.edge.refusals.count_event(clock::now()) {
             log::warn!(
                 "{}: connection of {} closed: the client has {max} connections already \
@@ -84,17 +85,19 @@ impl Counted {
     }
 
     /// Counts the same connection as one that is held; [`Edge::left`] is its end.
-    fn place(&self) -> Place {
+    fn place(&self) -> HeldConnectionGuard {
         self.open.fetch_add(1, Ordering::Relaxed);
         let metrics = self.metrics();
-        metrics.open.add(1);
-        metrics.held.add(1);
+        metrics.open_connections.add(1);
+        metrics.held_connections.add(1);
         metrics.held_total.increment();
         match &self.client {
-            None => Place::new(Arc::clone(&self.edge) as Arc<dyn Front>),
+            None => {
+                HeldConnectionGuard::new(Arc::clone(&self.edge) as Arc<dyn HeldConnectionCounter>)
+            }
             Some(client) => {
                 client.add();
-                Place::new(Arc::clone(client) as Arc<dyn Front>)
+                HeldConnectionGuard::new(Arc::clone(client) as Arc<dyn HeldConnectionCounter>)
             }
         }
     }
@@ -111,19 +114,19 @@ impl Deref for Counted {
 impl Drop for Counted {
     fn drop(&mut self) {
         self.edge.open.fetch_sub(1, Ordering::Relaxed);
-        self.edge.metrics().open.add(-1);
+        self.edge.metrics().open_connections.add(-1);
         if let Some(client) = &self.client {
             client.remove();
         }
     }
 }
 
-impl Front for Edge {
-    fn left(&self) {
+impl HeldConnectionCounter for Edge {
+    fn release_held(&self) {
         self.open.fetch_sub(1, Ordering::Relaxed);
         let metrics = self.metrics();
-        metrics.open.add(-1);
-        metrics.held.add(-1);
+        metrics.open_connections.add(-1);
+        metrics.held_connections.add(-1);
     }
 }
 
@@ -141,7 +144,7 @@ impl Heir {
     /// before the loop's next turn, and then nobody else has the stream.
     pub(crate) fn inherit(self, edge: &Counted, stream: Arc<Stream>, early: Vec<u8>) {
         match self {
-            Self::Takeover(takeover) => go_on(edge.again(), takeover.take(stream, early)),
+            Self::Takeover(takeover) => go_on(edge.again(), takeover.take_over(stream, early)),
             Self::Hold(hold, framing) => hold.hold(stream, early, framing, edge.place()),
         }
     }

@@ -11,17 +11,17 @@ use penstock_http::{FieldBlock, Status, encode_target, parse_length};
 
 use crate::body::Body;
 use crate::handler::{Handler, InternalRedirect};
-use crate::response::{Response, Timing};
+use crate::response::{RequestTiming, Response};
 
 /// What a response asks of the front end.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub struct Accel {
-    /// Another route has the body (`X-Accel-Redirect`).
+pub struct AccelFields {
+    /// Another route has the body (`X-AccelFields-Redirect`).
     pub redirect: Option<String>,
     /// A file is the body (`X-Sendfile`).
     pub sendfile: Option<Vec<u8>>,
-    /// Bytes per second at most (`X-Accel-Limit-Rate`).
-    pub rate_max: Option<u64>,
+    /// Bytes per second at most (`X-AccelFields-Limit-Rate`).
+    pub max_rate: Option<u64>,
 }
 
 /// Leave for a response to name another body. Without one it has none but its own.
@@ -29,13 +29,13 @@ pub struct Accel {
 pub struct SendfileGrant {
     /// The folders of the files that `X-Sendfile` may name, each with what answers with one of them by
     /// its path below.
-    pub folders: Vec<(PathBuf, Arc<dyn Handler>)>,
+    pub dirs: Vec<(PathBuf, Arc<dyn Handler>)>,
 }
 
-/// Whether a field of a response speaks to a front end, and never to a client: `X-Accel-*`, `X-Sendfile`
+/// Whether a field of a response speaks to a front end, and never to a client: `X-AccelFields-*`, `X-Sendfile`
 /// and its kin.
 #[must_use]
-pub fn is_to_front(name: &[u8]) -> bool {
+pub fn is_accel_field(name: &[u8]) -> bool {
     let begins = |start: &[u8]| {
         let found = name.get(..start.len());
         found.is_some_and(|found| found.eq_ignore_ascii_case(start))
@@ -46,8 +46,8 @@ pub fn is_to_front(name: &[u8]) -> bool {
             || name.eq_ignore_ascii_case(b"x-lighttpd-send-file"))
 }
 
-impl Accel {
-    /// Takes in `X-Accel-Redirect`: applications write the path encoded or raw.
+impl AccelFields {
+    /// Takes in `X-AccelFields-Redirect`: applications write the path encoded or raw.
     pub fn set_redirect(&mut self, value: &[u8]) {
         self.redirect = Some(encode_target(value));
     }
@@ -57,9 +57,9 @@ impl Accel {
         self.sendfile = Some(value.to_vec());
     }
 
-    /// Takes in `X-Accel-Limit-Rate`: 0, and what is no number, is no limit.
-    pub fn set_rate(&mut self, value: &[u8]) {
-        self.rate_max = parse_length(value).filter(|&rate| rate > 0);
+    /// Takes in `X-AccelFields-Limit-Rate`: 0, and what is no number, is no limit.
+    pub fn set_max_rate(&mut self, value: &[u8]) {
+        self.max_rate = parse_length(value).filter(|&rate| rate > 0);
     }
 
     /// Where the body is, if that is elsewhere. Nothing is obeyed without a `grant`, and `X-Sendfile` is
@@ -71,9 +71,9 @@ impl Accel {
         &self,
         grant: Option<&SendfileGrant>,
         fields: &FieldBlock,
-        timing: &Timing,
+        timing: &RequestTiming,
     ) -> Result<Option<InternalRedirect>, String> {
-        let Some(SendfileGrant { folders }) = grant else {
+        let Some(SendfileGrant { dirs: folders }) = grant else {
             return Ok(None);
         };
         let (target, handler) = match (&self.redirect, &self.sendfile) {
@@ -97,8 +97,8 @@ impl Accel {
         Ok(Some(InternalRedirect {
             target,
             handler,
-            fields: surviving(fields),
-            rate_max: self.rate_max,
+            fields: kept_fields(fields),
+            max_rate: self.max_rate,
             timing: timing.clone(),
         }))
     }
@@ -111,7 +111,7 @@ impl InternalRedirect {
     pub fn into_response(self) -> Response {
         let mut response = Response::new(Status::OK, Body::Empty);
         response.fields = self.fields;
-        response.rate_max = self.rate_max;
+        response.max_rate = self.max_rate;
         response.timing = self.timing;
         // It was a field's value before.
         let _ = (response.fields).push("X-Accel-Redirect", self.target.as_bytes());
@@ -121,14 +121,14 @@ impl InternalRedirect {
 
 impl Response {
     /// Leaves what it says to a front end to another one, in front of this server: the fields go on.
-    pub fn leave_to_front(&mut self) {
-        self.is_for_front = self.speaks_to_hub;
-        self.speaks_to_cache = false;
-        if self.asks_for_no_buffer {
+    pub fn pass_accel_fields(&mut self) {
+        self.passes_grip = self.has_grip;
+        self.has_accel_expires = false;
+        if self.disables_buffering {
             // A literal is a valid field.
             let _ = self.fields.push("X-Accel-Buffering", b"no");
         }
-        if let Some(rate) = self.rate_max.take() {
+        if let Some(rate) = self.max_rate.take() {
             let rate = rate.to_string();
             // Digits are a valid value.
             let _ = (self.fields).push("X-Accel-Limit-Rate", rate.as_bytes());
@@ -137,7 +137,7 @@ impl Response {
 }
 
 /// Fields of the first answer that go into the one that an internal redirect leads to.
-const SURVIVING: [&str; 7] = [
+const KEPT_FIELDS: [&str; 7] = [
     "content-type",
     "content-disposition",
     "content-language",
@@ -148,10 +148,10 @@ const SURVIVING: [&str; 7] = [
 ];
 
 /// The fields that survive an internal redirect.
-fn surviving(fields: &FieldBlock) -> FieldBlock {
+fn kept_fields(fields: &FieldBlock) -> FieldBlock {
     let mut kept = FieldBlock::new();
     for (name, value) in fields.iter() {
-        if SURVIVING
+        if KEPT_FIELDS
             .iter()
             .any(|known| known.eq_ignore_ascii_case(name))
         {
@@ -209,52 +209,53 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_to_another_front_end_is_said_to_it() {
-        let accel = Accel {
+    fn accel_fields_are_passed_to_another_front_end() {
+        let accel = AccelFields {
             redirect: Some("/kept/a?b".to_owned()),
-            rate_max: Some(4096),
-            ..Accel::default()
+            max_rate: Some(4096),
+            ..AccelFields::default()
         };
         let mut fields = FieldBlock::new();
         fields.push("Content-Type", b"text/plain").unwrap();
         let grant = SendfileGrant::default();
-        let redirect = accel.internal_redirect(Some(&grant), &fields, &Timing::default());
+        let redirect = accel.internal_redirect(Some(&grant), &fields, &RequestTiming::default());
         let mut response = redirect.unwrap().unwrap().into_response();
-        response.speaks_to_cache = true;
-        response.speaks_to_hub = true;
-        response.asks_for_no_buffer = true;
-        response.leave_to_front();
+        response.has_accel_expires = true;
+        response.has_grip = true;
+        response.disables_buffering = true;
+        response.pass_accel_fields();
         let said = b"Content-Type: text/plain\r\nX-Accel-Redirect: /kept/a?b\r\nX-Accel-Buffering: no\r\nX-Accel-Limit-Rate: 4096\r\n";
         assert_eq!(response.fields.as_bytes(), said);
-        assert!(response.is_for_front && !response.speaks_to_cache && response.rate_max.is_none());
+        assert!(response.passes_grip && !response.has_accel_expires && response.max_rate.is_none());
     }
 
     /// Never asked.
     #[derive(Debug)]
-    struct Nobody(&'static str);
+    struct UncalledHandler(&'static str);
 
-    impl Handler for Nobody {
-        fn handle(&self, _: crate::Request) -> crate::Handling {
+    impl Handler for UncalledHandler {
+        fn handle(&self, _: crate::Request) -> crate::HandlerProgress {
             unreachable!("{} is only named", self.0)
         }
     }
 
     #[test]
-    fn nothing_is_obeyed_that_was_not_granted() {
-        let of = |redirect: Option<&str>, sendfile: Option<&str>| Accel {
+    fn nothing_is_followed_without_a_grant() {
+        let of = |redirect: Option<&str>, sendfile: Option<&str>| AccelFields {
             redirect: redirect.map(str::to_owned),
             sendfile: sendfile.map(|path| path.as_bytes().to_vec()),
-            rate_max: None,
+            max_rate: None,
         };
         let folder = |path: &str, name| -> (PathBuf, Arc<dyn Handler>) {
-            (PathBuf::from(path), Arc::new(Nobody(name)))
+            (PathBuf::from(path), Arc::new(UncalledHandler(name)))
         };
         let bare = SendfileGrant::default();
         let both = SendfileGrant {
-            folders: vec![folder("/srv/a", "a"), folder("/srv/b", "b")],
+            dirs: vec![folder("/srv/a", "a"), folder("/srv/b", "b")],
         };
-        let told = |accel: &Accel, grant| {
-            let found = accel.internal_redirect(grant, &FieldBlock::new(), &Timing::default());
+        let told = |accel: &AccelFields, grant| {
+            let found =
+                accel.internal_redirect(grant, &FieldBlock::new(), &RequestTiming::default());
             found.map(|found| {
                 found.map(|found| (found.target, found.handler.map(|it| format!("{it:?}"))))
             })
@@ -274,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_describes_the_first_body_does_not_survive() {
+    fn fields_of_the_first_body_are_dropped() {
         let mut fields = FieldBlock::new();
         for (name, value) in [
             ("ETag", "\"a\""),
@@ -286,7 +287,7 @@ mod tests {
         ] {
             fields.push(name, value.as_bytes()).unwrap();
         }
-        let kept = surviving(&fields);
+        let kept = kept_fields(&fields);
         assert_eq!(
             kept.as_bytes(),
             b"Content-Type: text/plain\r\nSet-Cookie: a=1\r\nset-cookie: b=2\r\n"

@@ -29,7 +29,7 @@ const IPV4: u64 = 1 << 32;
 impl AddressPrefix {
     /// The prefix of a client's address.
     #[must_use]
-    pub fn of(client: PeerAddress) -> Self {
+    pub fn from_address(client: PeerAddress) -> Self {
         match client {
             PeerAddress::Unix => UNIX,
             PeerAddress::Tcp(address) => match address.ip().to_canonical() {
@@ -64,13 +64,13 @@ impl fmt::Display for AddressPrefix {
 #[derive(Debug, Default)]
 pub struct ClientPermits {
     /// Held for a look-up only.
-    counts: Mutex<HashMap<AddressPrefix, Arc<Count>>>,
-    refused: AtomicU64,
+    counts: Mutex<HashMap<AddressPrefix, Arc<ClientCount>>>,
+    refused_total: AtomicU64,
 }
 
 /// What one client has.
 #[derive(Debug)]
-struct Count {
+struct ClientCount {
     permits: Arc<ClientPermits>,
     client: AddressPrefix,
     /// Changed under the lock of all.
@@ -79,7 +79,7 @@ struct Count {
 
 /// One of them; its drop gives it back. As small as can be: held streams have one each.
 #[derive(Debug)]
-pub struct ClientPermit(Arc<Count>);
+pub struct ClientPermit(Arc<ClientCount>);
 
 impl ClientPermits {
     /// One more for a client that has less than `max`.
@@ -88,11 +88,11 @@ impl ClientPermits {
         let mut counts = self.lock();
         let has = counts.get(&client);
         if has.map_or(0, |count| count.permit_count.load(Ordering::Relaxed)) >= max {
-            self.refused.fetch_add(1, Ordering::Relaxed);
+            self.refused_total.fetch_add(1, Ordering::Relaxed);
             return None;
         }
         let count = counts.entry(client).or_insert_with(|| {
-            Arc::new(Count {
+            Arc::new(ClientCount {
                 permits: Arc::clone(self),
                 client,
                 permit_count: AtomicUsize::new(0),
@@ -104,7 +104,7 @@ impl ClientPermits {
 
     /// How many the client has that has most.
     #[must_use]
-    pub fn most(&self) -> usize {
+    pub fn max_count(&self) -> usize {
         let counts = self.lock();
         let each = counts.values();
         each.map(|count| count.permit_count.load(Ordering::Relaxed))
@@ -114,17 +114,17 @@ impl ClientPermits {
 
     /// How many clients have some.
     #[must_use]
-    pub fn clients(&self) -> usize {
+    pub fn client_count(&self) -> usize {
         self.lock().len()
     }
 
     /// How often there was none.
     #[must_use]
-    pub fn refused(&self) -> u64 {
-        self.refused.load(Ordering::Relaxed)
+    pub fn refused_total(&self) -> u64 {
+        self.refused_total.load(Ordering::Relaxed)
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<AddressPrefix, Arc<Count>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<AddressPrefix, Arc<ClientCount>>> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -144,7 +144,7 @@ mod tests {
 
     fn prefix(address: &str) -> AddressPrefix {
         let ip: IpAddr = address.parse().unwrap();
-        AddressPrefix::of(PeerAddress::tcp((ip, 1).into()))
+        AddressPrefix::from_address(PeerAddress::tcp((ip, 1).into()))
     }
 
     #[test]
@@ -153,7 +153,7 @@ mod tests {
         assert_ne!(prefix("192.0.2.1"), prefix("192.0.2.2"));
         assert_eq!(prefix("2001:db8::1"), prefix("2001:db8::ffff:0:1"));
         assert_ne!(prefix("2001:db8::1"), prefix("2001:db8:0:1::1"));
-        let unix = AddressPrefix::of(PeerAddress::Unix);
+        let unix = AddressPrefix::from_address(PeerAddress::Unix);
         assert_ne!(unix, prefix("::1"));
         for (prefix, text) in [
             (prefix("192.0.2.1"), "192.0.2.1"),
@@ -167,16 +167,16 @@ mod tests {
     }
 
     #[test]
-    fn each_client_has_a_bound_of_its_own_and_leaves_nothing_behind() {
+    fn permits_are_bounded_per_client_and_released() {
         let permits = Arc::new(ClientPermits::default());
         let (one, other) = (prefix("192.0.2.1"), prefix("192.0.2.2"));
         let held: Vec<_> = (0..3).map_while(|_| permits.claim(one, 2)).collect();
         assert_eq!(held.len(), 2);
         assert!(permits.claim(other, 2).is_some());
-        assert_eq!((permits.clients(), permits.most()), (1, 2));
-        assert_eq!(permits.refused(), 1);
+        assert_eq!((permits.client_count(), permits.max_count()), (1, 2));
+        assert_eq!(permits.refused_total(), 1);
         drop(held);
-        assert_eq!((permits.clients(), permits.most()), (0, 0));
+        assert_eq!((permits.client_count(), permits.max_count()), (0, 0));
         assert!(permits.claim(one, 1).is_some());
         assert!(permits.claim(one, 0).is_none());
     }

@@ -36,7 +36,7 @@ pub trait IncomingBody: Send {
     ///
     /// # Errors
     /// Too large, malformed, or the client left.
-    fn poll_ahead(
+    fn poll_prefetch(
         &mut self,
         cx: &mut Context<'_>,
         into: &mut Vec<u8>,

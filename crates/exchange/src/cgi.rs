@@ -13,15 +13,15 @@ use penstock_http::RequestHead;
 use crate::{ForwardedInfo, ListenerInfo};
 
 /// Longest name of a variable; a field whose name is longer is dropped, as no application reads it.
-const NAME_MAX: usize = 256;
+const MAX_NAME_BYTES: usize = 256;
 
 /// Gives every field of `head` that `is_passed` to `pair`, as a variable; repeated ones as one.
-pub fn fields(
+pub fn for_each_variable(
     head: &RequestHead,
     is_passed: impl Fn(&str) -> bool,
     mut pair: impl FnMut(&[u8], &[u8]),
 ) {
-    let mut room = [0_u8; NAME_MAX];
+    let mut room = [0_u8; MAX_NAME_BYTES];
     let mut joined = Vec::new();
     for (at, (name, value)) in head.fields().enumerate() {
         if !is_passed(name) {
@@ -31,7 +31,7 @@ pub fn fields(
         if head.fields().take(at).any(|(other, _)| same(other)) {
             continue;
         }
-        let Some(variable) = variable(name, &mut room) else {
+        let Some(variable) = write_variable_name(name, &mut room) else {
             continue;
         };
         let mut others = head
@@ -59,8 +59,8 @@ pub fn fields(
 }
 
 /// Gives one field to `pair` as a variable; not one that no variable is named after.
-pub fn field(name: &str, value: &[u8], mut pair: impl FnMut(&[u8], &[u8])) {
-    if let Some(variable) = variable(name, &mut [0; NAME_MAX]) {
+pub fn with_variable(name: &str, value: &[u8], mut pair: impl FnMut(&[u8], &[u8])) {
+    if let Some(variable) = write_variable_name(name, &mut [0; MAX_NAME_BYTES]) {
         pair(variable, value);
     }
 }
@@ -69,13 +69,13 @@ pub fn field(name: &str, value: &[u8], mut pair: impl FnMut(&[u8], &[u8])) {
 ///
 /// `None` for a name with other bytes than letters, digits and hyphens: PHP takes `X.Real.IP` for
 /// `X-Real-IP`, as any program may take an underscore for a hyphen.
-fn variable<'r>(name: &str, room: &'r mut [u8; NAME_MAX]) -> Option<&'r [u8]> {
+fn write_variable_name<'r>(name: &str, room: &'r mut [u8; MAX_NAME_BYTES]) -> Option<&'r [u8]> {
     if name.eq_ignore_ascii_case("content-type") {
         return Some(b"CONTENT_TYPE");
     }
-    let variable = room.get_mut(..PREFIX.len() + name.len())?;
-    let (prefix, rest) = variable.split_at_mut(PREFIX.len());
-    prefix.copy_from_slice(PREFIX);
+    let variable = room.get_mut(..VARIABLE_PREFIX.len() + name.len())?;
+    let (prefix, rest) = variable.split_at_mut(VARIABLE_PREFIX.len());
+    prefix.copy_from_slice(VARIABLE_PREFIX);
     for (to, from) in rest.iter_mut().zip(name.bytes()) {
         *to = match from {
             b'-' => b'_',
@@ -86,17 +86,17 @@ fn variable<'r>(name: &str, room: &'r mut [u8; NAME_MAX]) -> Option<&'r [u8]> {
     Some(variable)
 }
 
-const PREFIX: &[u8] = b"HTTP_";
+const VARIABLE_PREFIX: &[u8] = b"HTTP_";
 
 /// `SERVER_NAME` and `SERVER_PORT`: the host that was asked for, else `localhost`, and the port that a
 /// trusted proxy says, else the one that was named, else the listener's, else that of the scheme. Behind
 /// a proxy that says scheme or host, the listener's port is none of the client's. An IPv6 address keeps
 /// its brackets (RFC 3875 §4.1.14).
-pub fn server<'r>(
+pub fn server_name_and_port<'r>(
     host: &'r str,
     listener: &ListenerInfo,
     forwarded: Option<&ForwardedInfo>,
-    room: &'r mut Digits,
+    room: &'r mut TextBuffer,
 ) -> (&'r [u8], &'r [u8]) {
     let origin = forwarded.filter(|it| it.scheme.is_some() || it.host.is_some());
     let scheme = origin.and_then(|it| it.scheme).unwrap_or(listener.scheme);
@@ -106,8 +106,8 @@ pub fn server<'r>(
         _ => (host, ""),
     };
     let port = match (forwarded.and_then(|it| it.port), port, listens) {
-        (Some(port), ..) => room.number(u64::from(port)),
-        (None, "", Some(address)) => room.number(u64::from(address.port())),
+        (Some(port), ..) => room.format_number(u64::from(port)),
+        (None, "", Some(address)) => room.format_number(u64::from(address.port())),
         (None, "", None) if scheme == "https" => b"443",
         (None, "", None) => b"80",
         (None, port, _) => port.as_bytes(),
@@ -119,7 +119,7 @@ pub fn server<'r>(
 }
 
 /// The numbers below a hundred, two digits each.
-const PAIRS: &[u8; 200] = &{
+const DIGIT_PAIRS: &[u8; 200] = &{
     let mut pairs = [b'0'; 200];
     let mut at = 0;
     while at < 100 {
@@ -134,15 +134,15 @@ const DIGITS: &[u8; 10] = b"0123456789";
 
 /// Room for the text of one number or address, so that none is allocated.
 #[derive(Debug)]
-pub struct Digits([u8; 64]);
+pub struct TextBuffer([u8; 64]);
 
-impl Default for Digits {
+impl Default for TextBuffer {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Digits {
+impl TextBuffer {
     /// Room for one text.
     #[must_use]
     pub fn new() -> Self {
@@ -150,13 +150,13 @@ impl Digits {
     }
 
     /// A number in decimal.
-    pub fn number(&mut self, number: u64) -> &[u8] {
-        let end = self.push(0, number, 1);
+    pub fn format_number(&mut self, number: u64) -> &[u8] {
+        let end = self.push_number(0, number, 1);
         &self.0[..end]
     }
 
     /// An address without a port; one of IPv6 without brackets.
-    pub fn address(&mut self, address: IpAddr) -> &[u8] {
+    pub fn format_address(&mut self, address: IpAddr) -> &[u8] {
         match address {
             // The common case, without the formatting machinery, which costs more than all the rest.
             IpAddr::V4(v4) => {
@@ -166,37 +166,37 @@ impl Digits {
                         self.0[end] = b'.';
                         end += 1;
                     }
-                    end = self.push(end, u64::from(octet), 1);
+                    end = self.push_number(end, u64::from(octet), 1);
                 }
                 &self.0[..end]
             }
-            IpAddr::V6(v6) => self.write(format_args!("{v6}")),
+            IpAddr::V6(v6) => self.write_args(format_args!("{v6}")),
         }
     }
 
     /// `t=` seconds and milliseconds, the form of `X-Request-Start` that application monitors read.
-    pub fn since_epoch(&mut self, time: Duration) -> &[u8] {
+    pub fn format_request_start(&mut self, time: Duration) -> &[u8] {
         self.0[..2].copy_from_slice(b"t=");
-        let end = self.push(2, time.as_secs(), 1);
+        let end = self.push_number(2, time.as_secs(), 1);
         self.0[end] = b'.';
-        let end = self.push(end + 1, u64::from(time.subsec_millis()), 3);
+        let end = self.push_number(end + 1, u64::from(time.subsec_millis()), 3);
         &self.0[..end]
     }
 
     /// Writes a number from `at` on, with at least so many digits; gives where it ends.
-    fn push(&mut self, at: usize, mut number: u64, digits_min: usize) -> usize {
+    fn push_number(&mut self, at: usize, mut number: u64, digits_min: usize) -> usize {
         let mut digits = [b'0'; 20];
         let mut first = digits.len();
         // Two at a time: there is one for each request.
         while number >= 10 {
             let pair = 2 * (number % 100) as usize;
             first -= 2;
-            digits[first..first + 2].copy_from_slice(&PAIRS[pair..pair + 2]);
+            digits[first..first + 2].copy_from_slice(&DIGIT_PAIRS[pair..pair + 2]);
             number /= 100;
         }
         if number > 0 {
             first -= 1;
-            digits[first] = PAIRS[2 * (number % 10) as usize + 1];
+            digits[first] = DIGIT_PAIRS[2 * (number % 10) as usize + 1];
         }
         let first = first.min(digits.len() - digits_min);
         let end = at + digits.len() - first;
@@ -204,7 +204,7 @@ impl Digits {
         end
     }
 
-    fn write(&mut self, args: std::fmt::Arguments<'_>) -> &[u8] {
+    fn write_args(&mut self, args: std::fmt::Arguments<'_>) -> &[u8] {
         use std::io::Write;
         let mut rest: &mut [u8] = &mut self.0;
         // 64 bytes hold any address or number.
@@ -237,7 +237,7 @@ mod tests {
     fn variables(lines: &str) -> Vec<(String, String)> {
         let mut pairs = Vec::new();
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-        fields(
+        for_each_variable(
             &head(lines),
             |name| name != "Host",
             |name, value| pairs.push((text(name), text(value))),
@@ -283,7 +283,7 @@ mod tests {
     #[test]
     fn a_field_that_is_not_passed_gives_nothing() {
         let head = head("A: 1\r\nB: 2\r\n");
-        fields(&head, |_| false, |name, _| panic!("{name:?}"));
+        for_each_variable(&head, |_| false, |name, _| panic!("{name:?}"));
     }
 
     #[test]
@@ -302,8 +302,8 @@ mod tests {
                 name: String::new(),
                 proxy_protocol: false,
             };
-            let mut room = Digits::new();
-            let found = server(host, &listener, None, &mut room);
+            let mut room = TextBuffer::new();
+            let found = server_name_and_port(host, &listener, None, &mut room);
             assert_eq!(found, (name.as_bytes(), port.as_bytes()), "{host}");
         }
     }
@@ -368,23 +368,26 @@ mod tests {
             ),
             ("a.test", told(), "8080"),
         ] {
-            let mut room = Digits::new();
-            let found = server(host, &listener, Some(&told), &mut room);
+            let mut room = TextBuffer::new();
+            let found = server_name_and_port(host, &listener, Some(&told), &mut room);
             assert_eq!(found, (&b"a.test"[..], port.as_bytes()), "{host} {told:?}");
         }
     }
 
     #[test]
     fn the_longest_texts_fit() {
-        let mut room = Digits::new();
-        assert_eq!(room.number(u64::MAX), b"18446744073709551615");
+        let mut room = TextBuffer::new();
+        assert_eq!(room.format_number(u64::MAX), b"18446744073709551615");
         let longest = "1111:2222:3333:4444:5555:6666:7777:8888";
         for number in [0, 7, 10, 99, 100, 907, 1000, 10_203, u64::MAX] {
-            assert_eq!(room.number(number), number.to_string().as_bytes());
+            assert_eq!(room.format_number(number), number.to_string().as_bytes());
         }
-        let address = room.address(longest.parse().unwrap());
+        let address = room.format_address(longest.parse().unwrap());
         assert_eq!(address, longest.as_bytes());
         let time = Duration::new(u64::MAX, 42_000_000);
-        assert_eq!(room.since_epoch(time), b"t=18446744073709551615.042");
+        assert_eq!(
+            room.format_request_start(time),
+            b"t=18446744073709551615.042"
+        );
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use penstock_http::Status;
 
-use crate::Timing;
+use crate::RequestTiming;
 
 /// One exchange's failure.
 #[derive(Debug)]
@@ -20,12 +20,12 @@ pub struct Fault {
     /// A long text for a development error page: an application's traceback.
     pub detail: Option<Arc<str>>,
     /// Where the time went until then; apart, so that results stay small.
-    pub timing: Box<Timing>,
+    pub timing: Box<RequestTiming>,
 }
 
 /// Who is to blame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Side {
+pub enum FaultSide {
     /// The client: never an error in the log.
     Client,
     /// The application or its worker.
@@ -33,7 +33,7 @@ pub enum Side {
     /// A back end behind an upstream.
     Backend,
     /// Penstock or the machine it runs on.
-    House,
+    Internal,
 }
 
 /// The kinds of failure.
@@ -48,7 +48,7 @@ pub enum FaultKind {
     /// The request did not arrive in time (`header_timeout`, `body_stall`, `body_rate_min`): 408.
     ClientTooSlow,
     /// The client left before the answer.
-    ClientGone,
+    ClientDisconnected,
     /// Nothing here by that name: 404.
     NotFound,
     /// There, but not to be given out: 403.
@@ -59,16 +59,16 @@ pub enum FaultKind {
     MethodNotAllowed,
     /// A method that the server does not implement: 501.
     NotImplemented,
-    /// The application's queue is at `queue.max`: 503.
+    /// The application's queue is at `queue_time.max`: 503.
     QueueFull,
-    /// No slot within `queue.timeout`: 503.
+    /// No slot within `queue_time.timeout`: 503.
     QueueTimeout,
     /// No worker is up: the application does not boot, or stops: 503.
     Unavailable,
     /// The application raised: 500.
     AppRaised,
     /// The application broke the rules of its interface: 502.
-    AppBroken,
+    AppProtocolError,
     /// The worker died with the request inside: 502.
     WorkerDied,
     /// The application did not answer within `response_timeout`: 504.
@@ -76,15 +76,15 @@ pub enum FaultKind {
     /// No connection to any back end that may have the request: 502.
     ConnectFailed,
     /// The back end closed or reset before its response was complete: 502.
-    BackendDied,
+    BackendDisconnected,
     /// The back end broke the rules of its protocol: 502.
-    BackendBroken,
+    BackendProtocolError,
     /// The back end did not answer, or not go on, in time: 504.
     BackendTimeout,
     /// A bounded resource of the server is used up: 503.
     Overloaded,
     /// The server itself failed: 500.
-    House,
+    Internal,
 }
 
 /// Not registered; what nginx writes to its log for the same event. Never sent.
@@ -94,7 +94,7 @@ const CLIENT_CLOSED_REQUEST: Status = match Status::new(499) {
 };
 
 impl FaultKind {
-    /// The status that a client gets. `ClientGone` has one only for the log (nginx's 499).
+    /// The status that a client gets. `ClientDisconnected` has one only for the log (nginx's 499).
     #[must_use]
     pub fn status(self) -> Status {
         match self {
@@ -102,7 +102,7 @@ impl FaultKind {
             Self::HeadTooLarge => Status::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Self::BodyTooLarge => Status::CONTENT_TOO_LARGE,
             Self::ClientTooSlow => Status::REQUEST_TIMEOUT,
-            Self::ClientGone => CLIENT_CLOSED_REQUEST,
+            Self::ClientDisconnected => CLIENT_CLOSED_REQUEST,
             Self::NotFound => Status::NOT_FOUND,
             Self::Forbidden => Status::FORBIDDEN,
             Self::UnknownHost => Status::MISDIRECTED_REQUEST,
@@ -111,40 +111,42 @@ impl FaultKind {
             Self::QueueFull | Self::QueueTimeout | Self::Unavailable | Self::Overloaded => {
                 Status::SERVICE_UNAVAILABLE
             }
-            Self::AppRaised | Self::House => Status::INTERNAL_SERVER_ERROR,
-            Self::AppBroken
+            Self::AppRaised | Self::Internal => Status::INTERNAL_SERVER_ERROR,
+            Self::AppProtocolError
             | Self::WorkerDied
             | Self::ConnectFailed
-            | Self::BackendDied
-            | Self::BackendBroken => Status::BAD_GATEWAY,
+            | Self::BackendDisconnected
+            | Self::BackendProtocolError => Status::BAD_GATEWAY,
             Self::AppTimeout | Self::BackendTimeout => Status::GATEWAY_TIMEOUT,
         }
     }
 
     /// Who is to blame.
     #[must_use]
-    pub fn side(self) -> Side {
+    pub fn side(self) -> FaultSide {
         match self {
             Self::BadRequest
             | Self::HeadTooLarge
             | Self::BodyTooLarge
             | Self::ClientTooSlow
-            | Self::ClientGone
+            | Self::ClientDisconnected
             | Self::NotFound
             | Self::Forbidden
             | Self::UnknownHost
             | Self::MethodNotAllowed
-            | Self::NotImplemented => Side::Client,
-            Self::AppRaised | Self::AppBroken | Self::WorkerDied | Self::AppTimeout => Side::Worker,
+            | Self::NotImplemented => FaultSide::Client,
+            Self::AppRaised | Self::AppProtocolError | Self::WorkerDied | Self::AppTimeout => {
+                FaultSide::Worker
+            }
             Self::ConnectFailed
-            | Self::BackendDied
-            | Self::BackendBroken
-            | Self::BackendTimeout => Side::Backend,
+            | Self::BackendDisconnected
+            | Self::BackendProtocolError
+            | Self::BackendTimeout => FaultSide::Backend,
             Self::QueueFull
             | Self::QueueTimeout
             | Self::Unavailable
             | Self::Overloaded
-            | Self::House => Side::House,
+            | Self::Internal => FaultSide::Internal,
         }
     }
 
@@ -171,7 +173,7 @@ impl FaultKind {
             Self::HeadTooLarge => "The request's header is larger than the application takes.",
             Self::BodyTooLarge => "The request body is larger than this server takes.",
             Self::ClientTooSlow => "The request took too long to arrive.",
-            Self::ClientGone => "The client closed the connection.",
+            Self::ClientDisconnected => "The client closed the connection.",
             Self::NotFound => "There is nothing at this address.",
             Self::Forbidden => "This address is not open to you.",
             Self::UnknownHost => "This server does not answer for that host.",
@@ -181,14 +183,16 @@ impl FaultKind {
             Self::QueueTimeout => "The request waited too long for its turn. Please try again.",
             Self::Unavailable => "The application is not running at the moment.",
             Self::AppRaised => "The application failed on this request.",
-            Self::AppBroken => "The application gave an invalid response.",
+            Self::AppProtocolError => "The application gave an invalid response.",
             Self::WorkerDied => "The application's worker ended while it worked on this request.",
             Self::AppTimeout | Self::BackendTimeout => "The application did not answer in time.",
             Self::ConnectFailed => "The application cannot be reached.",
-            Self::BackendDied => "The application ended its response before it was complete.",
-            Self::BackendBroken => "The application gave an invalid response.",
+            Self::BackendDisconnected => {
+                "The application ended its response before it was complete."
+            }
+            Self::BackendProtocolError => "The application gave an invalid response.",
             Self::Overloaded => "The server is overloaded. Please try again in a moment.",
-            Self::House => "The server failed on this request.",
+            Self::Internal => "The server failed on this request.",
         }
     }
 }
@@ -207,7 +211,7 @@ impl Fault {
 
     /// The same with its timing.
     #[must_use]
-    pub fn timed(mut self, timing: Timing) -> Self {
+    pub fn with_timing(mut self, timing: RequestTiming) -> Self {
         *self.timing = timing;
         self
     }

@@ -2,7 +2,7 @@
 //!
 //! `edge` reads it once a request, only if the head has such a field and the peer is trusted, and
 //! again where a route's rules change such fields. Everybody else asks [`crate::Request`], so that
-//! no two components read these fields in two ways. What of the fields goes on is `passing`'s.
+//! no two components read these fields in two ways. What of the fields goes on is `outgoing`'s.
 //!
 //! # Invariants
 //!
@@ -13,19 +13,19 @@
 //!   that its client made up, and the other way round. Which fields are read depends on what was
 //!   sent, never on what a rule has taken away or set.
 //! - Host, port and prefix count only if the operator has listed the proxy
-//!   ([`Trust::accepts_hosts`]).
+//!   ([`TrustedProxies::accepts_hosts`]).
 //! - A field that is broken counts as not sent, and is named for the log.
 
-pub mod passing;
-mod standard;
+pub mod outgoing;
+mod rfc7239;
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use penstock_http::{RequestHead, split_authority};
 use penstock_sys::net::PeerAddress;
 
-use crate::fields::Vouched;
-use crate::{Mount, Trust};
+use crate::field_policy::TrustedHeaders;
+use crate::{Mount, TrustedProxies};
 
 /// What trusted proxies say of a request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -58,7 +58,7 @@ pub enum AddressSource {
 
 /// A field of a trusted proxy that does not count.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BrokenField {
+pub struct InvalidForwardedField {
     /// Its name.
     pub name: String,
     /// What it says, as far as a log line has room.
@@ -69,7 +69,7 @@ pub struct BrokenField {
 
 /// What a field that names no address says of the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Node {
+enum ForwardedNode {
     Address(SocketAddr),
     /// A proxy that does not tell (RFC 7239 §6.2, §6.3).
     Hidden,
@@ -78,8 +78,8 @@ enum Node {
 /// The client in a list of addresses, and how many elements stand right of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ClientNode {
-    node: Node,
-    from_right: usize,
+    node: ForwardedNode,
+    hops: usize,
 }
 
 /// The search for the client in a list of addresses.
@@ -87,34 +87,34 @@ struct ClientNode {
 struct AddressSearch {
     client: Option<ClientNode>,
     /// An element that cannot be read stood where one had to be.
-    is_broken: bool,
+    has_invalid_element: bool,
 }
 
 /// How the elements of a list belong to those of the addresses.
 #[derive(Debug, Clone, Copy, Default)]
-struct Alignment {
+struct ListAlignment {
     /// So many elements stand right of the client's.
-    from_right: usize,
+    hops: usize,
     /// So many addresses there are.
-    count: usize,
+    address_count: usize,
 }
 
 /// The fields that [`ForwardedInfo::read`] looks at, but for the one that `server.client_address` names.
 const X_FIELDS: [&str; 7] = [
     "x-forwarded-for",
-    HOST,
-    PORT,
+    X_FORWARDED_HOST,
+    X_FORWARDED_PORT,
     "x-forwarded-proto",
     "x-forwarded-scheme",
     "x-forwarded-ssl",
     "x-real-ip",
 ];
-const HOST: &str = "x-forwarded-host";
-const PORT: &str = "x-forwarded-port";
-const PREFIX: &str = "x-forwarded-prefix";
-const STANDARD: &str = "forwarded";
+const X_FORWARDED_HOST: &str = "x-forwarded-host";
+const X_FORWARDED_PORT: &str = "x-forwarded-port";
+const X_FORWARDED_PREFIX: &str = "x-forwarded-prefix";
+const FORWARDED: &str = "forwarded";
 /// How much of a broken field a log line shows.
-const SHOWN_BYTES: usize = 80;
+const MAX_LOGGED_BYTES: usize = 80;
 const UNREADABLE: &str = "it cannot be read";
 const NOT_ACCEPTED: &str = "it counts only from proxies that server.trusted_proxies lists";
 
@@ -123,41 +123,49 @@ impl ForwardedInfo {
     ///
     /// Asked for every request: a length and a letter decide nearly always.
     #[must_use]
-    pub fn has_forwarding_fields(head: &RequestHead, trust: &Trust) -> bool {
+    pub fn has_forwarding_fields(head: &RequestHead, trust: &TrustedProxies) -> bool {
         let client_field = trust.client_field();
         head.field_lines().any(|(name, _)| {
             let is_set = |field: &str| name.eq_ignore_ascii_case(field.as_bytes());
-            Self::is_read(name) || client_field.is_some_and(is_set)
+            Self::is_forwarded_name(name) || client_field.is_some_and(is_set)
         })
     }
 
     /// Whether a field of that name is read, whatever `server.client_address` names.
     #[must_use]
-    pub fn is_read(name: &[u8]) -> bool {
+    pub fn is_forwarded_name(name: &[u8]) -> bool {
         let first = name.first().map_or(0, |byte| byte | 0x20);
         match first {
             b'x' if name.len() >= 9 => {
                 let is = |known: &&str| name.eq_ignore_ascii_case(known.as_bytes());
-                X_FIELDS.iter().any(is) || is(&PREFIX)
+                X_FIELDS.iter().any(is) || is(&X_FORWARDED_PREFIX)
             }
-            b'f' => name.eq_ignore_ascii_case(STANDARD.as_bytes()),
+            b'f' => name.eq_ignore_ascii_case(FORWARDED.as_bytes()),
             _ => false,
         }
     }
 
     /// Whether a field of that name counts only from proxies that are listed
-    /// ([`Trust::accepts_hosts`]).
+    /// ([`TrustedProxies::accepts_hosts`]).
     #[must_use]
     pub fn needs_listed_proxy(name: &str) -> bool {
         let is = |known: &&str| name.eq_ignore_ascii_case(known);
-        [HOST, PORT, PREFIX].iter().any(is)
+        [X_FORWARDED_HOST, X_FORWARDED_PORT, X_FORWARDED_PREFIX]
+            .iter()
+            .any(is)
     }
 
     /// Reads the fields of a trusted peer's request, and names those that do not count.
     #[must_use]
-    pub fn read(head: &RequestHead, trust: &Trust) -> (Self, Vec<BrokenField>) {
+    pub fn read(head: &RequestHead, trust: &TrustedProxies) -> (Self, Vec<InvalidForwardedField>) {
         let is_sent = |name: &str| head.field(name).is_some();
-        Self::read_some(head, trust, trust.accepts_hosts(), &is_sent, &|_| true)
+        Self::read_fields(
+            head,
+            trust,
+            trust.accepts_forwarded_host(),
+            &is_sent,
+            &|_| true,
+        )
     }
 
     /// The same once a route's rules have made `head` and vouch for some of its fields: those count
@@ -166,24 +174,30 @@ impl ForwardedInfo {
     /// `sent` is what the peer sent: which of its fields are read does not depend on the rules, or
     /// they would make one count that it only passed on.
     #[must_use]
-    pub fn read_vouched(
+    pub fn read_with_trusted_headers(
         head: &RequestHead,
         sent: &RequestHead,
-        trust: &Trust,
+        trust: &TrustedProxies,
         is_trusted: bool,
-        vouched: &Vouched,
-    ) -> (Self, Vec<BrokenField>) {
+        vouched: &TrustedHeaders,
+    ) -> (Self, Vec<InvalidForwardedField>) {
         let is_vouched = |name: &str| vouched.covers(name);
         let (mut info, mut broken) = match is_trusted {
             true => {
                 let is_sent = |name: &str| sent.field(name).is_some();
                 let is_of_peer = |name: &str| !is_vouched(name);
-                Self::read_some(head, trust, trust.accepts_hosts(), &is_sent, &is_of_peer)
+                Self::read_fields(
+                    head,
+                    trust,
+                    trust.accepts_forwarded_host(),
+                    &is_sent,
+                    &is_of_peer,
+                )
             }
             false => Default::default(),
         };
         let is_set = |name: &str| is_vouched(name) && head.field(name).is_some();
-        let (ours, of_rules) = Self::read_some(head, trust, true, &is_set, &is_vouched);
+        let (ours, of_rules) = Self::read_fields(head, trust, true, &is_set, &is_vouched);
         broken.extend(of_rules);
         if ours.client.is_some() {
             info.client = ours.client;
@@ -191,30 +205,30 @@ impl ForwardedInfo {
         info.scheme = ours.scheme.or(info.scheme);
         info.host = ours.host.or(info.host);
         info.port = ours.port.or(info.port);
-        if vouched.covers(PREFIX) {
+        if vouched.covers(X_FORWARDED_PREFIX) {
             info.mount = ours.mount;
         }
         (info, broken)
     }
 
-    fn read_some(
+    fn read_fields(
         head: &RequestHead,
-        trust: &Trust,
+        trust: &TrustedProxies,
         accepts_hosts: bool,
         is_sent: &dyn Fn(&str) -> bool,
         is_read: &dyn Fn(&str) -> bool,
-    ) -> (Self, Vec<BrokenField>) {
+    ) -> (Self, Vec<InvalidForwardedField>) {
         let mut reader = FieldReader {
             head,
             trust,
             accepts_hosts,
             is_sent,
-            is_read,
+            may_read: is_read,
             info: Self::default(),
-            broken: Vec::new(),
+            invalid_fields: Vec::new(),
         };
         let is_standard = match trust.client_field() {
-            Some(field) => field.eq_ignore_ascii_case(STANDARD),
+            Some(field) => field.eq_ignore_ascii_case(FORWARDED),
             None => !X_FIELDS.iter().any(|name| is_sent(name)),
         };
         match is_standard {
@@ -222,26 +236,26 @@ impl ForwardedInfo {
             false => reader.read_x_fields(),
         }
         reader.read_mount();
-        (reader.info, reader.broken)
+        (reader.info, reader.invalid_fields)
     }
 }
 
 /// The fields of one request while they are read.
 struct FieldReader<'h> {
     head: &'h RequestHead,
-    trust: &'h Trust,
+    trust: &'h TrustedProxies,
     accepts_hosts: bool,
     /// Whether there was such a field when it was chosen which ones are read.
     is_sent: &'h dyn Fn(&str) -> bool,
-    is_read: &'h dyn Fn(&str) -> bool,
+    may_read: &'h dyn Fn(&str) -> bool,
     info: ForwardedInfo,
-    broken: Vec<BrokenField>,
+    invalid_fields: Vec<InvalidForwardedField>,
 }
 
 impl<'h> FieldReader<'h> {
     /// The values of a field; none of one that is not read.
-    fn lines(&self, name: &str) -> Vec<&'h [u8]> {
-        if !(self.is_read)(name) {
+    fn field_values(&self, name: &str) -> Vec<&'h [u8]> {
+        if !(self.may_read)(name) {
             return Vec::new();
         }
         // Not `field_all`, which borrows the name for as long.
@@ -256,42 +270,45 @@ impl<'h> FieldReader<'h> {
             None if (self.is_sent)("x-forwarded-for") => "x-forwarded-for",
             None => "x-real-ip",
         };
-        let lines = self.lines(name);
-        let all: Vec<&[u8]> = lines.iter().flat_map(|line| elements(line)).collect();
+        let lines = self.field_values(name);
+        let all: Vec<&[u8]> = lines.iter().flat_map(|line| list_elements(line)).collect();
         let nodes = all.iter().map(|element| parse_node(element));
-        let AddressSearch { client, is_broken } = find_client(nodes.rev(), self.trust);
+        let AddressSearch {
+            client,
+            has_invalid_element: is_broken,
+        } = find_client(nodes.rev(), self.trust);
         if is_broken {
-            self.refuse(name, lines.last().copied(), UNREADABLE);
+            self.reject_field(name, lines.last().copied(), UNREADABLE);
         } else if name.eq_ignore_ascii_case("x-forwarded-for") && !all.is_empty() {
             self.info.source = AddressSource::XForwardedFor;
         }
         self.info.client = client.and_then(ClientNode::address);
-        let alignment = Alignment {
-            from_right: client.map_or(0, |client| client.from_right),
-            count: all.len(),
+        let alignment = ListAlignment {
+            hops: client.map_or(0, |client| client.hops),
+            address_count: all.len(),
         };
         self.info.scheme = self.read_scheme(alignment);
-        if let Some(host) = self.value(HOST, alignment) {
-            self.set_host(HOST, host);
+        if let Some(host) = self.client_value(X_FORWARDED_HOST, alignment) {
+            self.set_host(X_FORWARDED_HOST, host);
         }
-        if let Some(port) = self.value(PORT, alignment) {
+        if let Some(port) = self.client_value(X_FORWARDED_PORT, alignment) {
             match parse_port(port) {
                 Some(port) if self.accepts_hosts => self.info.port = Some(port),
                 // Nearly always: what the scheme says already.
                 Some(80 | 443) => {}
-                Some(_) => self.refuse(PORT, Some(port), NOT_ACCEPTED),
-                None => self.refuse(PORT, Some(port), UNREADABLE),
+                Some(_) => self.reject_field(X_FORWARDED_PORT, Some(port), NOT_ACCEPTED),
+                None => self.reject_field(X_FORWARDED_PORT, Some(port), UNREADABLE),
             }
         }
     }
 
-    fn read_scheme(&mut self, alignment: Alignment) -> Option<&'static str> {
+    fn read_scheme(&mut self, alignment: ListAlignment) -> Option<&'static str> {
         for name in ["x-forwarded-proto", "x-forwarded-scheme", "x-forwarded-ssl"] {
             // A rule took it away or says another: the next ones are not read for that.
-            if (self.is_sent)(name) && self.lines(name).is_empty() {
+            if (self.is_sent)(name) && self.field_values(name).is_empty() {
                 return None;
             }
-            let Some(value) = self.value(name, alignment) else {
+            let Some(value) = self.client_value(name, alignment) else {
                 continue;
             };
             let scheme = match name {
@@ -302,30 +319,33 @@ impl<'h> FieldReader<'h> {
             };
             match scheme {
                 Some(scheme) => return Some(scheme),
-                None => self.refuse(name, Some(value), UNREADABLE),
+                None => self.reject_field(name, Some(value), UNREADABLE),
             }
         }
         None
     }
 
     fn read_standard(&mut self) {
-        let lines = self.lines(STANDARD);
+        let lines = self.field_values(FORWARDED);
         let Some(last) = lines.last().copied() else {
             return;
         };
         let mut found = None;
-        let read = standard::FromRight::new(lines.into_iter()).map(|element| {
+        let read = rfc7239::ReverseElements::new(lines.into_iter()).map(|element| {
             let element = element?;
             let node = match &element.node {
                 Some(node) => parse_node(node)?,
-                None => Node::Hidden,
+                None => ForwardedNode::Hidden,
             };
             found = Some(element);
             Ok(node)
         });
-        let AddressSearch { client, is_broken } = find_client(read, self.trust);
+        let AddressSearch {
+            client,
+            has_invalid_element: is_broken,
+        } = find_client(read, self.trust);
         if is_broken {
-            self.refuse(STANDARD, Some(last), UNREADABLE);
+            self.reject_field(FORWARDED, Some(last), UNREADABLE);
         } else {
             self.info.source = AddressSource::Forwarded;
         }
@@ -337,26 +357,26 @@ impl<'h> FieldReader<'h> {
         if let Some(scheme) = element.scheme {
             match parse_scheme(&scheme) {
                 Some(scheme) => self.info.scheme = Some(scheme),
-                None => self.refuse(STANDARD, Some(&scheme), UNREADABLE),
+                None => self.reject_field(FORWARDED, Some(&scheme), UNREADABLE),
             }
         }
         if let Some(host) = element.host {
-            self.set_host(STANDARD, &host);
+            self.set_host(FORWARDED, &host);
         }
     }
 
     fn set_host(&mut self, name: &str, value: &[u8]) {
         let host = std::str::from_utf8(value).ok();
         match host.filter(|host| split_authority(host).is_some()) {
-            None => self.refuse(name, Some(value), UNREADABLE),
+            None => self.reject_field(name, Some(value), UNREADABLE),
             Some(host) if self.accepts_hosts => self.info.host = Some(host.into()),
             Some(host) if host.eq_ignore_ascii_case(self.head.host()) => {}
-            Some(_) => self.refuse(name, Some(value), NOT_ACCEPTED),
+            Some(_) => self.reject_field(name, Some(value), NOT_ACCEPTED),
         }
     }
 
     fn read_mount(&mut self) {
-        let values = self.lines(PREFIX);
+        let values = self.field_values(X_FORWARDED_PREFIX);
         let Some(value) = values.first().copied() else {
             return;
         };
@@ -364,10 +384,10 @@ impl<'h> FieldReader<'h> {
         match prefix.and_then(Mount::parse).filter(|_| values.len() == 1) {
             Some(mount) if self.accepts_hosts => self.info.mount = mount,
             Some(mount) if mount.is_root() => {}
-            Some(_) => self.refuse(PREFIX, Some(value), NOT_ACCEPTED),
+            Some(_) => self.reject_field(X_FORWARDED_PREFIX, Some(value), NOT_ACCEPTED),
             // nginx sends a field without a value on as none; others may not.
             None if value.is_empty() && values.len() == 1 => {}
-            None => self.refuse(PREFIX, Some(value), UNREADABLE),
+            None => self.reject_field(X_FORWARDED_PREFIX, Some(value), UNREADABLE),
         }
     }
 
@@ -377,10 +397,13 @@ impl<'h> FieldReader<'h> {
     /// A proxy adds at the right end or replaces the list, so that of as many elements as there are
     /// proxies behind the client none is the client's own. If these agree, it does not matter which
     /// is whose. If they do not, it is known only where each address has its element.
-    fn value(&mut self, name: &str, alignment: Alignment) -> Option<&'h [u8]> {
-        let lines = self.lines(name);
-        let all: Vec<&[u8]> = lines.iter().flat_map(|line| elements(line)).collect();
-        let Alignment { from_right, count } = alignment;
+    fn client_value(&mut self, name: &str, alignment: ListAlignment) -> Option<&'h [u8]> {
+        let lines = self.field_values(name);
+        let all: Vec<&[u8]> = lines.iter().flat_map(|line| list_elements(line)).collect();
+        let ListAlignment {
+            hops: from_right,
+            address_count: count,
+        } = alignment;
         let of_proxies = &all[all.len() - all.len().min(from_right + 1)..];
         let last = *of_proxies.last()?;
         if of_proxies
@@ -392,14 +415,14 @@ impl<'h> FieldReader<'h> {
         if count == all.len() {
             return of_proxies.first().copied();
         }
-        self.refuse(name, Some(last), UNREADABLE);
+        self.reject_field(name, Some(last), UNREADABLE);
         None
     }
 
-    fn refuse(&mut self, name: &str, value: Option<&[u8]>, cause: &'static str) {
+    fn reject_field(&mut self, name: &str, value: Option<&[u8]>, cause: &'static str) {
         let value = value.unwrap_or_default();
-        let shown = value.get(..SHOWN_BYTES).unwrap_or(value);
-        self.broken.push(BrokenField {
+        let shown = value.get(..MAX_LOGGED_BYTES).unwrap_or(value);
+        self.invalid_fields.push(InvalidForwardedField {
             name: name.to_owned(),
             value: String::from_utf8_lossy(shown).into_owned(),
             cause,
@@ -410,24 +433,30 @@ impl<'h> FieldReader<'h> {
 impl ClientNode {
     fn address(self) -> Option<PeerAddress> {
         match self.node {
-            Node::Address(address) => Some(PeerAddress::Tcp(address)),
-            Node::Hidden => None,
+            ForwardedNode::Address(address) => Some(PeerAddress::Tcp(address)),
+            ForwardedNode::Hidden => None,
         }
     }
 }
 
 /// The rightmost address that is not trusted; the leftmost of all if every one is, or of those
 /// right of an element that cannot be read.
-fn find_client(from_right: impl Iterator<Item = Result<Node, ()>>, trust: &Trust) -> AddressSearch {
+fn find_client(
+    from_right: impl Iterator<Item = Result<ForwardedNode, ()>>,
+    trust: &TrustedProxies,
+) -> AddressSearch {
     let mut search = AddressSearch::default();
     for (from_right, node) in from_right.enumerate() {
         let Ok(node) = node else {
-            search.is_broken = true;
+            search.has_invalid_element = true;
             break;
         };
-        search.client = Some(ClientNode { node, from_right });
+        search.client = Some(ClientNode {
+            node,
+            hops: from_right,
+        });
         match node {
-            Node::Address(address) if trust.covers_ip(address.ip()) => {}
+            ForwardedNode::Address(address) if trust.covers_ip(address.ip()) => {}
             _ => break,
         }
     }
@@ -435,19 +464,22 @@ fn find_client(from_right: impl Iterator<Item = Result<Node, ()>>, trust: &Trust
 }
 
 /// The elements of a list (RFC 9110 §5.6.1): empty ones do not count.
-fn elements(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+fn list_elements(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     let all = line.split(|&byte| byte == b',').map(<[u8]>::trim_ascii);
     all.filter(|element| !element.is_empty())
 }
 
 /// An address as proxies write it: with a port or without, IPv6 with brackets or without.
-fn parse_node(bytes: &[u8]) -> Result<Node, ()> {
+fn parse_node(bytes: &[u8]) -> Result<ForwardedNode, ()> {
     let text = std::str::from_utf8(bytes).map_err(|_| ())?;
     if text.eq_ignore_ascii_case("unknown") || text.starts_with('_') {
-        return Ok(Node::Hidden);
+        return Ok(ForwardedNode::Hidden);
     }
     if let Ok(address) = text.parse::<IpAddr>() {
-        return Ok(Node::Address(SocketAddr::new(address.to_canonical(), 0)));
+        return Ok(ForwardedNode::Address(SocketAddr::new(
+            address.to_canonical(),
+            0,
+        )));
     }
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => {
@@ -472,7 +504,10 @@ fn parse_node(bytes: &[u8]) -> Result<Node, ()> {
         }
         _ => return Err(()),
     };
-    Ok(Node::Address(SocketAddr::new(host.to_canonical(), port)))
+    Ok(ForwardedNode::Address(SocketAddr::new(
+        host.to_canonical(),
+        port,
+    )))
 }
 
 fn parse_scheme(value: &[u8]) -> Option<&'static str> {

@@ -2,38 +2,39 @@
 //!
 //! A back end holds a connection by answering with such fields, and with a body of instructions beside them;
 //! the hub tells it by others that it may. `apps` and `proxy` mark a response that has any
-//! ([`crate::Response::speaks_to_hub`]), the hub's own handler in front of them obeys, `edge` takes out what
+//! ([`crate::Response::has_grip`]), the hub's own handler in front of them obeys, `edge` takes out what
 //! nobody took. What must stay true: no client says one ([`crate::fields::fate`]), none sees one.
 
 use penstock_http::FieldBlock;
 
 /// What the names begin with.
-const PREFIX: &[u8] = b"grip-";
+const GRIP_PREFIX: &[u8] = b"grip-";
 
 /// The type of a body of instructions.
-const INSTRUCT: &[u8] = b"application/grip-instruct";
+const INSTRUCT_TYPE: &[u8] = b"application/grip-instruct";
 
 /// Whether a field of that name is for the hub or from it.
 #[must_use]
-pub fn is_grip(name: &[u8]) -> bool {
-    let start = name.get(..PREFIX.len());
-    start.is_some_and(|start| start.eq_ignore_ascii_case(PREFIX))
+pub fn is_grip_field(name: &[u8]) -> bool {
+    let start = name.get(..GRIP_PREFIX.len());
+    start.is_some_and(|start| start.eq_ignore_ascii_case(GRIP_PREFIX))
 }
 
 /// Whether a body of that `Content-Type` is one of instructions.
 #[must_use]
-pub fn is_instruct(content_type: &[u8]) -> bool {
-    let Some((start, rest)) = content_type.split_at_checked(INSTRUCT.len()) else {
+pub fn is_grip_instruct_type(content_type: &[u8]) -> bool {
+    let Some((start, rest)) = content_type.split_at_checked(INSTRUCT_TYPE.len()) else {
         return false;
     };
-    start.eq_ignore_ascii_case(INSTRUCT) && matches!(rest.first(), None | Some(b';' | b' ' | b'\t'))
+    start.eq_ignore_ascii_case(INSTRUCT_TYPE)
+        && matches!(rest.first(), None | Some(b';' | b' ' | b'\t'))
 }
 
 /// Takes out all fields of the hub's.
-pub fn take_out(fields: &mut FieldBlock) {
+pub fn remove_grip_fields(fields: &mut FieldBlock) {
     let next = |fields: &FieldBlock| {
         let mut names = fields.iter().map(|(name, _)| name);
-        let found = names.find(|name| is_grip(name.as_bytes()));
+        let found = names.find(|name| is_grip_field(name.as_bytes()));
         found.map(str::to_owned)
     };
     // Each turn takes out all of one name, of which a head has few.
@@ -56,7 +57,7 @@ mod tests {
             ("Gripe-Hold", false),
             ("X-Grip-Hold", false),
         ] {
-            assert_eq!(is_grip(name.as_bytes()), expected, "{name}");
+            assert_eq!(is_grip_field(name.as_bytes()), expected, "{name}");
         }
         for (value, expected) in [
             ("application/grip-instruct", true),
@@ -66,7 +67,7 @@ mod tests {
             ("application/grip", false),
             ("text/plain", false),
         ] {
-            assert_eq!(is_instruct(value.as_bytes()), expected, "{value}");
+            assert_eq!(is_grip_instruct_type(value.as_bytes()), expected, "{value}");
         }
     }
 
@@ -83,9 +84,9 @@ mod tests {
         ] {
             fields.push(name, value.as_bytes()).unwrap();
         }
-        take_out(&mut fields);
+        remove_grip_fields(&mut fields);
         assert_eq!(fields.as_bytes(), b"A: 1\r\nGrip: 2\r\n");
-        take_out(&mut fields);
+        remove_grip_fields(&mut fields);
         assert_eq!(fields.as_bytes(), b"A: 1\r\nGrip: 2\r\n");
     }
 }

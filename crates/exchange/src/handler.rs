@@ -1,8 +1,8 @@
 //! The seam between rooms: a handler turns a request into a response or passes it on.
 //!
 //! `penstock`'s wiring lists the handlers of each route in order; edge asks them one after the
-//! other. A handler that knows its answer at once gives [`Handling::Now`], which boxes no future. One
-//! that has it ready in memory lends it ([`Handler::at_hand`]) before a request is even made: that
+//! other. A handler that knows its answer at once gives [`HandlerProgress::Ready`], which boxes no future. One
+//! that has it ready in memory lends it ([`Handler::try_inline`]) before a request is even made: that
 //! way costs no allocation and no count of references.
 
 use std::fmt;
@@ -13,54 +13,54 @@ use std::time::Instant;
 
 use penstock_http::{FieldBlock, RequestHead, Status};
 
-use crate::fields::Vouched;
-use crate::request::Arrival;
-use crate::{Fault, FileBody, Request, Response, Timing};
+use crate::field_policy::TrustedHeaders;
+use crate::request::RequestOrigin;
+use crate::{Fault, FileBody, Request, RequestTiming, Response};
 
 /// Turns requests into responses.
 pub trait Handler: Send + Sync + fmt::Debug {
     /// Begins to handle `request`. The future may be dropped at any wait when the client is gone.
-    fn handle(&self, request: Request) -> Handling;
+    fn handle(&self, request: Request) -> HandlerProgress;
 
-    /// The same, for who takes an answer that speaks to the hub back to [`Handler::obey`]: a handler that
+    /// The same, for who takes an answer that speaks to the hub back to [`Handler::apply_grip`]: a handler that
     /// would obey it may leave it as it came, and then keeps nothing of all the requests with ordinary ones.
-    /// Who hands this on to another handler hands on `obey` too, or holds are lost.
-    fn begin(&self, request: Request) -> Handling {
+    /// Who hands this on to another handler hands on `apply_grip` too, or holds are lost.
+    fn handle_deferring_grip(&self, request: Request) -> HandlerProgress {
         self.handle(request)
     }
 
     /// Does what an answer of [`Handler::begin`] says to the hub. What this comes to is the answer, whatever it
     /// says.
-    fn obey(&self, spoken: Spoken) -> Handling {
-        Handling::Now(Ok(Reply::Response(spoken.response)))
+    fn apply_grip(&self, spoken: GripResponse) -> HandlerProgress {
+        HandlerProgress::Ready(Ok(Reply::Response(spoken.response)))
     }
 
     /// Lends `take` the answer to a request without a body, if it is at hand in memory; otherwise
     /// does not call it, and [`Handler::handle`] is asked. `take` copies (a body by reference, that reference) and
     /// does not wait.
-    fn at_hand(&self, asked: &Asked<'_>, take: &mut dyn FnMut(AtHand<'_>)) {
+    fn try_inline(&self, asked: &RequestView<'_>, take: &mut dyn FnMut(InlineResponse<'_>)) {
         let _ = (asked, take);
     }
 }
 
-/// An answer that speaks to the hub ([`Response::speaks_to_hub`]), and the request that it is for.
+/// An answer that speaks to the hub ([`Response::has_grip`]), and the request that it is for.
 #[derive(Debug)]
-pub struct Spoken {
+pub struct GripResponse {
     /// What was asked.
     pub head: Arc<RequestHead>,
     /// The fields of it that the route's own rules said, not the client.
-    pub vouched: Vouched,
+    pub trusted_headers: TrustedHeaders,
     /// Whether it had a body, which is gone by now.
     pub had_body: bool,
     /// Where it came from.
-    pub arrival: Arrival,
+    pub origin: RequestOrigin,
     /// The answer.
     pub response: Box<Response>,
 }
 
 /// A request without a body, before it is made.
 #[derive(Debug, Clone, Copy)]
-pub struct Asked<'a> {
+pub struct RequestView<'a> {
     /// Its head.
     pub head: &'a RequestHead,
     /// Its path, as [`crate::request::RequestPath::bytes`] has it.
@@ -73,27 +73,27 @@ pub struct Asked<'a> {
 
 /// An answer in memory, lent while it is copied.
 #[derive(Debug)]
-pub struct AtHand<'a> {
+pub struct InlineResponse<'a> {
     /// Its status.
     pub status: Status,
     /// Its fields, framing left out.
     pub fields: &'a FieldBlock,
     /// What GET gets; for HEAD only its length counts.
-    pub body: Lent<'a>,
+    pub body: InlineBody<'a>,
     /// The handler's name, for the log.
     pub handler: &'static str,
 }
 
 /// The body of an answer that is at hand.
 #[derive(Debug)]
-pub enum Lent<'a> {
+pub enum InlineBody<'a> {
     /// Copied behind its head.
     Bytes(&'a [u8]),
     /// Sent by reference.
     File(FileBody),
 }
 
-impl Lent<'_> {
+impl InlineBody<'_> {
     /// Its bytes.
     #[must_use]
     pub fn length(&self) -> u64 {
@@ -109,11 +109,11 @@ impl Lent<'_> {
 pub type HandlerFuture = Pin<Box<dyn Future<Output = Result<Reply, Fault>> + Send>>;
 
 /// How far a handler got at once.
-pub enum Handling {
+pub enum HandlerProgress {
     /// Done.
-    Now(Result<Reply, Fault>),
+    Ready(Result<Reply, Fault>),
     /// To be awaited.
-    Later(HandlerFuture),
+    Pending(HandlerFuture),
 }
 
 /// What a handler came to.
@@ -123,7 +123,7 @@ pub enum Reply {
     Response(Box<Response>),
     /// Not mine: the next handler of the route gets the request, unchanged.
     Pass(Box<Request>),
-    /// Another route of this site has the body (`X-Accel-Redirect`).
+    /// Another route of this site has the body (`X-AccelFields-Redirect`).
     Redirect(Box<InternalRedirect>),
 }
 
@@ -137,10 +137,10 @@ pub struct InternalRedirect {
     pub handler: Option<Arc<dyn Handler>>,
     /// Fields of the first answer that go into the final one, over its own.
     pub fields: FieldBlock,
-    /// Bytes per second that the client is given at most, if limited (`X-Accel-Limit-Rate`).
-    pub rate_max: Option<u64>,
+    /// Bytes per second that the client is given at most, if limited (`X-AccelFields-Limit-Rate`).
+    pub max_rate: Option<u64>,
     /// Where the time went so far.
-    pub timing: Timing,
+    pub timing: RequestTiming,
 }
 
 impl From<Response> for Reply {
@@ -149,11 +149,11 @@ impl From<Response> for Reply {
     }
 }
 
-impl fmt::Debug for Handling {
+impl fmt::Debug for HandlerProgress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Now(reply) => f.debug_tuple("Now").field(reply).finish(),
-            Self::Later(_) => f.write_str("Later"),
+            Self::Ready(reply) => f.debug_tuple("Now").field(reply).finish(),
+            Self::Pending(_) => f.write_str("Later"),
         }
     }
 }

@@ -7,34 +7,38 @@
 
 pub mod accel;
 pub mod address_prefix;
-pub mod bodies;
 pub mod body;
+pub mod buffering;
 pub mod cgi;
-pub mod client;
+pub mod client_state;
 pub mod fault;
-pub mod fields;
+pub mod field_policy;
 pub mod forwarded;
 pub mod grip;
 pub mod handler;
 pub mod metrics;
 pub mod mount;
-pub mod parts;
+pub mod multipart;
 pub mod request;
 pub mod response;
 pub mod takeover;
-pub mod trust;
+pub mod trusted_proxies;
 
-pub use accel::{Accel, SendfileGrant, is_to_front};
+pub use accel::{AccelFields, SendfileGrant, is_accel_field};
 pub use address_prefix::{AddressPrefix, ClientPermit, ClientPermits};
 pub use body::{Body, BodyStream, FileBody, IncomingBody, RequestBody};
-pub use client::ClientState;
-pub use fault::{Fault, FaultKind, Side};
-pub use forwarded::{AddressSource, BrokenField, ForwardedInfo};
+pub use client_state::ClientState;
+pub use fault::{Fault, FaultKind, FaultSide};
+pub use forwarded::{AddressSource, ForwardedInfo, InvalidForwardedField};
 pub use handler::{
-    Asked, AtHand, Handler, HandlerFuture, Handling, InternalRedirect, Lent, Reply, Spoken,
+    GripResponse, Handler, HandlerFuture, HandlerProgress, InlineBody, InlineResponse,
+    InternalRedirect, Reply, RequestView,
 };
 pub use mount::Mount;
 pub use request::{ListenerInfo, Request, RequestPath};
-pub use response::{Name, Response, Timing};
-pub use takeover::{Front, HeldFraming, Hold, Place, Takeover, TakeoverFuture, TunnelHandler};
-pub use trust::{Network, Trust};
+pub use response::{HandlerName, RequestTiming, Response};
+pub use takeover::{
+    HeldConnectionCounter, HeldConnectionGuard, HeldFraming, Hold, Takeover, TakeoverFuture,
+    TunnelHandler,
+};
+pub use trusted_proxies::{IpNetwork, TrustedProxies};

@@ -180,27 +180,27 @@ impl HistogramValues {
 #[derive(Debug, Default)]
 pub struct EdgeMetrics {
     /// Connections accepted.
-    pub accepted: LocalCounter,
+    pub accepted_connections: LocalCounter,
     /// Connections open now.
-    pub open: LocalGauge,
+    pub open_connections: LocalGauge,
     /// Of these, those that were handed over to be held.
-    pub held: LocalGauge,
+    pub held_connections: LocalGauge,
     /// Connections handed over to be held, since the start.
     pub held_total: LocalCounter,
     /// Requests in progress now.
-    pub active: LocalGauge,
+    pub active_requests: LocalGauge,
     /// Responses by status class: 1xx to 5xx.
     pub responses: [LocalCounter; 5],
     /// Requests refused while their head or framing was parsed.
-    pub malformed: LocalCounter,
+    pub malformed_requests: LocalCounter,
     /// Clients that left before their answer.
-    pub client_gone: LocalCounter,
+    pub client_disconnects: LocalCounter,
     /// Connections cut because the client was too slow.
-    pub too_slow: LocalCounter,
+    pub slow_clients: LocalCounter,
     /// Idle connections closed to make room for others.
-    pub evicted: LocalCounter,
+    pub evicted_connections: LocalCounter,
     /// Connections closed at once, since their client had too many.
-    pub refused: LocalCounter,
+    pub refused_connections: LocalCounter,
     /// Body bytes received.
     pub bytes_in: LocalCounter,
     /// Bytes sent, heads included.
@@ -222,13 +222,13 @@ impl EdgeMetrics {
         let total = Self::default();
         for set in sets {
             let counters = [
-                (&total.accepted, &set.accepted),
+                (&total.accepted_connections, &set.accepted_connections),
                 (&total.held_total, &set.held_total),
-                (&total.malformed, &set.malformed),
-                (&total.client_gone, &set.client_gone),
-                (&total.too_slow, &set.too_slow),
-                (&total.evicted, &set.evicted),
-                (&total.refused, &set.refused),
+                (&total.malformed_requests, &set.malformed_requests),
+                (&total.client_disconnects, &set.client_disconnects),
+                (&total.slow_clients, &set.slow_clients),
+                (&total.evicted_connections, &set.evicted_connections),
+                (&total.refused_connections, &set.refused_connections),
                 (&total.bytes_in, &set.bytes_in),
                 (&total.bytes_out, &set.bytes_out),
             ];
@@ -238,9 +238,9 @@ impl EdgeMetrics {
             for (sum, one) in total.responses.iter().zip(&set.responses) {
                 sum.add(one.value());
             }
-            total.open.add(set.open.value());
-            total.held.add(set.held.value());
-            total.active.add(set.active.value());
+            total.open_connections.add(set.open_connections.value());
+            total.held_connections.add(set.held_connections.value());
+            total.active_requests.add(set.active_requests.value());
             total.total_time.merge(&set.total_time);
         }
         total
@@ -260,38 +260,38 @@ pub struct AppMetrics {
     pub requests: Counter,
     /// Refused: the queue was full.
     pub queue_full: Counter,
-    /// Refused: waited longer than `queue.timeout`.
+    /// Refused: waited longer than `queue_time.timeout`.
     pub queue_timeout: Counter,
     /// Clients that left while they waited.
     pub queue_abandoned: Counter,
     /// Requests on which the application raised or broke its interface's rules.
-    pub failed: Counter,
+    pub failed_requests: Counter,
     /// Requests inside a worker when it died.
-    pub worker_died: Counter,
+    pub worker_deaths: Counter,
     /// Requests cut by `response_timeout`.
-    pub timed_out: Counter,
+    pub timed_out_requests: Counter,
     /// Waiting for a slot.
     pub queue_time: Histogram,
     /// From a worker getting the request to the head of its response.
     pub app_time: Histogram,
     /// Workers started.
-    pub started: Counter,
+    pub started_workers: Counter,
     /// Workers that ended unasked.
-    pub crashed: Counter,
+    pub crashed_workers: Counter,
     /// Workers that did not become ready.
-    pub boots_failed: Counter,
+    pub failed_boots: Counter,
     /// Workers replaced in due form, by [`RECYCLE_REASONS`].
-    pub recycled: [Counter; RECYCLE_REASONS.len()],
+    pub recycled_workers: [Counter; RECYCLE_REASONS.len()],
     /// Workers killed, by [`KILL_REASONS`].
-    pub killed: [Counter; KILL_REASONS.len()],
+    pub killed_workers: [Counter; KILL_REASONS.len()],
     /// Times that the number of processes was raised, and lowered, with the load.
-    pub scaled: [Counter; 2],
+    pub scale_events: [Counter; 2],
     /// Requests that said that they are bound by I/O.
-    pub io_bound: Counter,
+    pub io_bound_requests: Counter,
     /// Those of them for which their worker had no spare slot left.
-    pub io_bound_alone: Counter,
+    pub io_bound_without_spare_slot: Counter,
     /// Collections of garbage between requests.
-    pub collections: Counter,
+    pub gc_runs: Counter,
     /// System calls that its sandbox refused and that were reported.
     pub refused_calls: Counter,
     /// Processes and threads that could not be started for `max_tasks`.
@@ -322,16 +322,25 @@ mod tests {
     fn the_loops_sets_add_up() {
         let sets = [EdgeMetrics::default(), EdgeMetrics::default()];
         for (set, by) in sets.iter().zip([1, 2]) {
-            set.accepted.add(by);
-            set.open.add(-5);
-            set.held.add(2);
+            set.accepted_connections.add(by);
+            set.open_connections.add(-5);
+            set.held_connections.add(2);
             set.held_total.add(by);
             set.count_response(404);
             set.total_time.record_local(Duration::from_micros(by));
         }
         let total = EdgeMetrics::total(&sets);
-        assert_eq!((total.accepted.value(), total.open.value()), (3, -10));
-        assert_eq!((total.held.value(), total.held_total.value()), (4, 3));
+        assert_eq!(
+            (
+                total.accepted_connections.value(),
+                total.open_connections.value()
+            ),
+            (3, -10)
+        );
+        assert_eq!(
+            (total.held_connections.value(), total.held_total.value()),
+            (4, 3)
+        );
         assert_eq!(
             (total.responses[3].value(), total.responses_total()),
             (2, 2)

@@ -64,7 +64,7 @@ impl Mount {
 
     /// This mount below another one.
     #[must_use]
-    pub fn below(&self, outer: &Self) -> Self {
+    pub fn nested_in(&self, outer: &Self) -> Self {
         match (&outer.0, &self.0) {
             (None, _) => self.clone(),
             (_, None) => outer.clone(),
@@ -75,7 +75,7 @@ impl Mount {
     /// What follows the prefix in `target`, an encoded path that may have a query; `None` for a target
     /// that is not below it.
     #[must_use]
-    pub fn strip<'t>(&self, target: &'t str) -> Option<&'t str> {
+    pub fn strip_from<'t>(&self, target: &'t str) -> Option<&'t str> {
         let rest = target.strip_prefix(&*self.encoded())?;
         (rest.is_empty() || rest.starts_with(['/', '?', '#'])).then_some(rest)
     }
@@ -116,11 +116,11 @@ mod tests {
     #[test]
     fn mounts_stand_below_one_another() {
         let (outer, own, root) = (Mount::new("/a"), Mount::new("/b c"), Mount::default());
-        assert_eq!(own.below(&outer).path(), "/a/b c");
-        assert_eq!(own.below(&outer).encoded(), "/a/b%20c");
-        assert_eq!(own.below(&root), own);
-        assert_eq!(root.below(&outer), outer);
-        assert!(root.below(&root).is_root() && root.encoded().is_empty());
+        assert_eq!(own.nested_in(&outer).path(), "/a/b c");
+        assert_eq!(own.nested_in(&outer).encoded(), "/a/b%20c");
+        assert_eq!(own.nested_in(&root), own);
+        assert_eq!(root.nested_in(&outer), outer);
+        assert!(root.nested_in(&root).is_root() && root.encoded().is_empty());
     }
 
     #[test]
@@ -133,8 +133,8 @@ mod tests {
             ("/shopping", None),
             ("/a/shop", None),
         ] {
-            assert_eq!(mount.strip(target), rest, "{target}");
+            assert_eq!(mount.strip_from(target), rest, "{target}");
         }
-        assert_eq!(Mount::default().strip("/a"), Some("/a"));
+        assert_eq!(Mount::default().strip_from("/a"), Some("/a"));
     }
 }

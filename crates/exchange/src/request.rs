@@ -13,8 +13,10 @@ use penstock_http::{
 };
 use penstock_sys::net::PeerAddress;
 
-use crate::fields::Vouched;
-use crate::{AddressPrefix, ClientState, ForwardedInfo, Mount, RequestBody, SendfileGrant, Trust};
+use crate::field_policy::TrustedHeaders;
+use crate::{
+    AddressPrefix, ClientState, ForwardedInfo, Mount, RequestBody, SendfileGrant, TrustedProxies,
+};
 
 /// What a listener tells handlers about itself.
 #[derive(Debug, Clone)]
@@ -41,33 +43,33 @@ pub struct Request {
     /// Where it came in.
     pub listener: Arc<ListenerInfo>,
     /// Whether the client is still there.
-    pub client: Arc<ClientState>,
+    pub client_state: Arc<ClientState>,
     /// When its head was complete.
     pub arrived: Instant,
     /// Whose word about their own clients is taken.
-    pub trust: Arc<Trust>,
+    pub trusted_proxies: Arc<TrustedProxies>,
     /// What trusted proxies say of it; `None` for nearly all.
     pub forwarded: Option<Arc<ForwardedInfo>>,
     /// What was stripped from the front of its path.
     pub mount: Mount,
     /// The fields of its head that the route's own rules said, not the client.
-    pub vouched: Vouched,
+    pub trusted_headers: TrustedHeaders,
     /// Leave for its response to name another body, where its route gives that.
-    pub sendfile: Option<Arc<SendfileGrant>>,
+    pub sendfile_grant: Option<Arc<SendfileGrant>>,
     path: RequestPath,
 }
 
 /// A request's path: percent-decoded once, free of `.` and `..` segments and of repeated slashes.
 #[derive(Debug)]
 pub struct RequestPath {
-    text: PathText,
+    text: RequestPathText,
     is_ambiguous: bool,
 }
 
 #[derive(Debug)]
-enum PathText {
+enum RequestPathText {
     /// The first so many bytes of the target's origin form are the path already.
-    AsSent(usize),
+    Unchanged(usize),
     Decoded(Vec<u8>),
 }
 
@@ -76,27 +78,27 @@ impl RequestPath {
     ///
     /// # Errors
     /// When the target's path is not a path (bad percent-encoding, above the root, control bytes).
-    pub fn of(head: &RequestHead) -> Result<Self, UriError> {
+    pub fn from_head(head: &RequestHead) -> Result<Self, UriError> {
         // `OPTIONS *` and CONNECT have no path; edge answers both itself.
         let target = head.target_path_query();
         if matches!(target, "*" | "") {
             return Ok(Self {
-                text: PathText::AsSent(target.len()),
+                text: RequestPathText::Unchanged(target.len()),
                 is_ambiguous: false,
             });
         }
         let normal = normalise_path(target)?;
         Ok(Self {
             text: match normal.path {
-                Cow::Borrowed(path) => PathText::AsSent(path.len()),
-                Cow::Owned(path) => PathText::Decoded(path),
+                Cow::Borrowed(path) => RequestPathText::Unchanged(path.len()),
+                Cow::Owned(path) => RequestPathText::Decoded(path),
             },
             is_ambiguous: normal.is_ambiguous,
         })
     }
 
     /// Whether a program behind could read the target as another path than this one. It then gets the
-    /// head of [`RequestPath::plain_head`].
+    /// head of [`RequestPath::unambiguous_head`].
     #[must_use]
     pub fn is_ambiguous(&self) -> bool {
         self.is_ambiguous
@@ -106,7 +108,7 @@ impl RequestPath {
     ///
     /// # Errors
     /// When it makes no valid head.
-    pub fn plain_head(&self, head: &RequestHead) -> Result<RequestHead, RequestHeadError> {
+    pub fn unambiguous_head(&self, head: &RequestHead) -> Result<RequestHead, RequestHeadError> {
         let mut target = encode_path(self.bytes(head));
         if let Some((_, query)) = head.target_path_query().split_once('?') {
             target.push('?');
@@ -119,7 +121,7 @@ impl RequestPath {
     #[must_use]
     pub fn join(&self, head: &RequestHead, name: &str) -> Self {
         Self {
-            text: PathText::Decoded([self.bytes(head), name.as_bytes()].concat()),
+            text: RequestPathText::Decoded([self.bytes(head), name.as_bytes()].concat()),
             is_ambiguous: self.is_ambiguous,
         }
     }
@@ -129,25 +131,25 @@ impl RequestPath {
     #[must_use]
     pub fn bytes<'a>(&'a self, head: &'a RequestHead) -> &'a [u8] {
         match &self.text {
-            PathText::AsSent(len) => &head.path_query_bytes()[..*len],
-            PathText::Decoded(path) => path,
+            RequestPathText::Unchanged(len) => &head.path_query_bytes()[..*len],
+            RequestPathText::Decoded(path) => path,
         }
     }
 }
 
 /// The parts of a request that `edge` knows besides its head and body.
 #[derive(Debug)]
-pub struct Arrival {
+pub struct RequestOrigin {
     /// Who sent it.
     pub peer: PeerAddress,
     /// Where it came in.
     pub listener: Arc<ListenerInfo>,
     /// Whether the client is still there.
-    pub client: Arc<ClientState>,
+    pub client_state: Arc<ClientState>,
     /// When its head was complete.
-    pub at: Instant,
+    pub arrived: Instant,
     /// Whose word about their own clients is taken.
-    pub trust: Arc<Trust>,
+    pub trusted_proxies: Arc<TrustedProxies>,
     /// What trusted proxies say of it.
     pub forwarded: Option<Arc<ForwardedInfo>>,
     /// What was stripped from the front of its path.
@@ -170,32 +172,32 @@ impl Request {
         head: Arc<RequestHead>,
         path: RequestPath,
         body: RequestBody,
-        arrival: Arrival,
+        arrival: RequestOrigin,
     ) -> Self {
-        let Arrival {
+        let RequestOrigin {
             peer,
             listener,
-            client,
-            at,
-            trust,
+            client_state: client,
+            arrived: at,
+            trusted_proxies: trust,
             forwarded,
             mount,
         } = arrival;
         let named = forwarded.as_ref().and_then(|it| it.client);
         let address = named.unwrap_or(peer);
-        client.set_prefix(AddressPrefix::of(address), trust.covers(address));
+        client.set_address_prefix(AddressPrefix::from_address(address), trust.covers(address));
         Self {
             head,
             body,
             peer,
             listener,
-            client,
+            client_state: client,
             arrived: at,
-            trust,
+            trusted_proxies: trust,
             forwarded,
             mount,
-            vouched: Vouched::default(),
-            sendfile: None,
+            trusted_headers: TrustedHeaders::default(),
+            sendfile_grant: None,
             path,
         }
     }
@@ -207,7 +209,7 @@ impl Request {
     }
 
     /// Has what follows read it as a request for `name` in the folder that its path names.
-    pub fn descend(&mut self, name: &str) {
+    pub fn descend_into(&mut self, name: &str) {
         self.path = self.path.join(&self.head, name);
     }
 
@@ -235,8 +237,8 @@ impl Request {
 
     /// Whether its peer may speak for a client of its own.
     #[must_use]
-    pub fn is_from_proxy(&self) -> bool {
-        self.trust.covers(self.peer)
+    pub fn is_from_trusted_proxy(&self) -> bool {
+        self.trusted_proxies.covers(self.peer)
     }
 
     /// The query without its `?`, as sent; `None` when there is no `?`.

@@ -18,39 +18,39 @@ pub struct Response {
     /// Its body.
     pub body: Body,
     /// Where the time went.
-    pub timing: Timing,
+    pub timing: RequestTiming,
     /// When it was made, from a handler that has just looked at the clock: edge then need not.
-    pub made_at: Option<Instant>,
-    /// Bytes of the body per second that the client is given at most (`X-Accel-Limit-Rate`).
-    pub rate_max: Option<u64>,
-    /// Among its fields is one for the house's own cache (`X-Accel-Expires`), which edge takes out. Known to
+    pub created_at: Option<Instant>,
+    /// Bytes of the body per second that the client is given at most (`X-AccelFields-Limit-Rate`).
+    pub max_rate: Option<u64>,
+    /// Among its fields is one for the house's own cache (`X-AccelFields-Expires`), which edge takes out. Known to
     /// those who read the fields, so that nobody looks for it in each response.
-    pub speaks_to_cache: bool,
+    pub has_accel_expires: bool,
     /// Among its fields is one for the house's own hub (`Grip-*`). Known to those who read the fields of a back
     /// end; obeyed where its route has a handler for that, and taken out by edge in any case.
-    pub speaks_to_hub: bool,
+    pub has_grip: bool,
     /// And another server of the house, in front of this one, is to obey it: the fields go on.
-    pub is_for_front: bool,
-    /// An application has asked that it be not held back (`X-Accel-Buffering: no`), which was obeyed. Known to those
+    pub passes_grip: bool,
+    /// An application has asked that it be not held back (`X-AccelFields-Buffering: no`), which was obeyed. Known to those
     /// who read the fields.
-    pub asks_for_no_buffer: bool,
+    pub disables_buffering: bool,
 }
 
 /// Where a request's time went, for the access log and the metrics. Zero where it does not apply.
 #[derive(Debug, Clone, Default)]
-pub struct Timing {
+pub struct RequestTiming {
     /// Waited for a slot.
-    pub queue: Duration,
+    pub queue_time: Duration,
     /// Place in line on arrival; 0 when it did not wait.
     pub queue_position: u32,
     /// From being handed to a worker to the head of its response.
-    pub app: Duration,
+    pub app_time: Duration,
     /// Who answered: an application's name, `files`, `status`.
-    pub handler: Option<Name>,
+    pub handler: Option<HandlerName>,
     /// The worker's process id, or 0.
-    pub worker: u32,
+    pub worker_pid: u32,
     /// Connecting to the back end that answered; zero on a connection that was there.
-    pub connect: Duration,
+    pub connect_time: Duration,
     /// The back end that answered or was tried last, as configured.
     pub server: Option<Arc<str>>,
     /// How many back ends had the request before the last: 0 without a retry.
@@ -59,25 +59,25 @@ pub struct Timing {
 
 /// The name of a handler. Rooms of the house have fixed ones, which cost nothing to pass on.
 #[derive(Debug, Clone)]
-pub enum Name {
+pub enum HandlerName {
     /// A room's.
-    Room(&'static str),
+    Component(&'static str),
     /// An application's.
     App(Arc<str>),
 }
 
-impl std::ops::Deref for Name {
+impl std::ops::Deref for HandlerName {
     type Target = str;
 
     fn deref(&self) -> &str {
         match self {
-            Self::Room(name) => name,
+            Self::Component(name) => name,
             Self::App(name) => name,
         }
     }
 }
 
-impl From<&Arc<str>> for Name {
+impl From<&Arc<str>> for HandlerName {
     fn from(name: &Arc<str>) -> Self {
         Self::App(Arc::clone(name))
     }
@@ -91,13 +91,13 @@ impl Response {
             status,
             fields: FieldBlock::new(),
             body,
-            timing: Timing::default(),
-            made_at: None,
-            rate_max: None,
-            speaks_to_cache: false,
-            speaks_to_hub: false,
-            is_for_front: false,
-            asks_for_no_buffer: false,
+            timing: RequestTiming::default(),
+            created_at: None,
+            max_rate: None,
+            has_accel_expires: false,
+            has_grip: false,
+            passes_grip: false,
+            disables_buffering: false,
         }
     }
 

@@ -22,7 +22,7 @@ pub type TakeoverFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// Takes over one client connection.
 pub trait Takeover: Send + fmt::Debug {
     /// Takes `client`; `early` are bytes that were read from it already.
-    fn take(self: Box<Self>, client: Arc<Stream>, early: Vec<u8>) -> TakeoverFuture;
+    fn take_over(self: Box<Self>, client: Arc<Stream>, early: Vec<u8>) -> TakeoverFuture;
 }
 
 /// Keeps one client connection behind the head of a response that has no end yet, without a task.
@@ -37,7 +37,7 @@ pub trait Hold: Send + fmt::Debug {
         client: Arc<Stream>,
         early: Vec<u8>,
         framing: HeldFraming,
-        place: Place,
+        place: HeldConnectionGuard,
     );
 }
 
@@ -53,25 +53,25 @@ pub enum HeldFraming {
 /// The place of a held connection at the front end: counted as open until it is dropped, on the loop that
 /// it was made on. The front end's drain does not wait for it: who holds a connection ends it.
 #[derive(Debug)]
-pub struct Place(Arc<dyn Front>);
+pub struct HeldConnectionGuard(Arc<dyn HeldConnectionCounter>);
 
 /// A front end that counts what was handed over.
-pub trait Front: Send + Sync + fmt::Debug {
+pub trait HeldConnectionCounter: Send + Sync + fmt::Debug {
     /// One that was handed over has ended.
-    fn left(&self);
+    fn release_held(&self);
 }
 
-impl Place {
+impl HeldConnectionGuard {
     /// A place that `front` has counted already.
     #[must_use]
-    pub fn new(front: Arc<dyn Front>) -> Self {
+    pub fn new(front: Arc<dyn HeldConnectionCounter>) -> Self {
         Self(front)
     }
 }
 
-impl Drop for Place {
+impl Drop for HeldConnectionGuard {
     fn drop(&mut self) {
-        self.0.left();
+        self.0.release_held();
     }
 }
 

@@ -228,7 +228,7 @@ impl FileTree {
             let cause = "an answer from the disk was put off";
             match stop {
                 LookupStop::Fault(fault) => fault,
-                LookupStop::NeedsDisk => Fault::new(FaultKind::House, cause),
+                LookupStop::NeedsDisk => Fault::new(FaultKind::Internal, cause),
             }
         })
     }
@@ -686,7 +686,7 @@ impl FileTree {
         } else if is_transient(error) || is_exhausted(error) {
             FaultKind::Overloaded
         } else {
-            FaultKind::House
+            FaultKind::Internal
         };
         // Names from strangers may hold anything: quoted and escaped for the log.
         Fault::new(kind, format!("{place:?}: {error}"))

@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use penstock_exchange::{
-    Asked, AtHand, Fault, FaultKind, Handler, Handling, Name, Reply, Request, Response,
+    Fault, FaultKind, Handler, HandlerName, HandlerProgress, InlineResponse, Reply, Request,
+    RequestView, Response,
 };
 use penstock_http::{Method, RequestHead};
 use penstock_runtime::blocking::{Pool, PoolError};
@@ -96,19 +97,24 @@ impl Files {
 
 impl FilesState {
     /// Answers with what is known; `is_news` when it was found for this very request.
-    fn respond(self: &Arc<Self>, request: Request, known: &CacheEntry, is_news: bool) -> Handling {
+    fn respond(
+        self: &Arc<Self>,
+        request: Request,
+        known: &CacheEntry,
+        is_news: bool,
+    ) -> HandlerProgress {
         let is_read = matches!(request.head.method(), Method::Get | Method::Head);
         let response = match known {
-            CacheEntry::Script => return Handling::Now(Ok(self.pass_to_script(request))),
-            _ if !is_read => return Handling::Now(self.respond_other_method(request)),
+            CacheEntry::Script => return HandlerProgress::Ready(Ok(self.pass_to_script(request))),
+            _ if !is_read => return HandlerProgress::Ready(self.respond_other_method(request)),
             CacheEntry::File(found) => return self.respond_with_file(request, found, is_news),
-            CacheEntry::Absent => return Handling::Now(self.respond_missing(request)),
+            CacheEntry::Absent => return HandlerProgress::Ready(self.respond_missing(request)),
             CacheEntry::DirectoryRedirect => {
                 reply::redirect_to_directory(&request.mount, request.path(), request.query())
             }
             CacheEntry::Listing(page) => reply::respond_with_listing(&request.head, page),
         };
-        Handling::Now(Ok(self.with_handler_name(response)))
+        HandlerProgress::Ready(Ok(self.with_handler_name(response)))
     }
 
     fn respond_with_file(
@@ -116,22 +122,24 @@ impl FilesState {
         request: Request,
         found: &Arc<FileEntry>,
         is_news: bool,
-    ) -> Handling {
+    ) -> HandlerProgress {
         if !is_news
             && found.open_descriptors() > 0
             && !self.tree.is_unchanged(found.source_file_for(&request.head))
         {
             self.file_cache.remove(request.path());
-            return Handling::Later(Box::pin(Arc::clone(self).look_up_in_pool(request, None)));
+            return HandlerProgress::Pending(Box::pin(
+                Arc::clone(self).look_up_in_pool(request, None),
+            ));
         }
         let (waiting, found) = match self.respond_in_coding(&request, Arc::clone(found)) {
             CodingOutcome::Response(response) => {
-                return Handling::Now(Ok(self.with_handler_name(response)));
+                return HandlerProgress::Ready(Ok(self.with_handler_name(response)));
             }
             CodingOutcome::Wait(waiting, found) => (waiting, found),
         };
         let folder = Arc::clone(self);
-        Handling::Later(Box::pin(async move {
+        HandlerProgress::Pending(Box::pin(async move {
             let is_done = clock::timeout(MAX_WAIT, waiting.finished()).await;
             let settled = is_done.map(|()| folder.respond_in_coding(&request, Arc::clone(&found)));
             Ok(folder.with_handler_name(match settled {
@@ -176,7 +184,7 @@ impl FilesState {
         request: Request,
         known: Option<CacheEntry>,
         is_old: bool,
-    ) -> Handling {
+    ) -> HandlerProgress {
         let began = clock::now().max(request.arrived);
         match self.tree.look_up_cached(request.path(), known.as_ref()) {
             Some(Ok(FileLookup::Found(found))) => {
@@ -185,11 +193,11 @@ impl FilesState {
             }
             Some(Err(fault)) if fault.kind != FaultKind::Overloaded => {
                 self.file_cache.remove(request.path());
-                Handling::Now(Err(self.fault_with_handler_name(fault)))
+                HandlerProgress::Ready(Err(self.fault_with_handler_name(fault)))
             }
             _ => {
                 let folder = Arc::clone(self);
-                Handling::Later(match known {
+                HandlerProgress::Pending(match known {
                     Some(known) if !is_old => Box::pin(folder.revalidate(request, known)),
                     known => Box::pin(folder.look_up_in_pool(request, known)),
                 })
@@ -208,8 +216,8 @@ impl FilesState {
             .await
             .map_err(|fault| self.fault_with_handler_name(fault))?;
         match self.respond(request, &found, true) {
-            Handling::Now(reply) => reply,
-            Handling::Later(work) => work.await,
+            HandlerProgress::Ready(reply) => reply,
+            HandlerProgress::Pending(work) => work.await,
         }
     }
 
@@ -251,8 +259,8 @@ impl FilesState {
             Some(Err(_)) | None => (known, false),
         };
         match self.respond(request, &found, is_news) {
-            Handling::Now(reply) => reply,
-            Handling::Later(work) => work.await,
+            HandlerProgress::Ready(reply) => reply,
+            HandlerProgress::Pending(work) => work.await,
         }
     }
 
@@ -283,7 +291,9 @@ impl FilesState {
         let found = match looked {
             Ok(FileLookup::Found(found)) => Ok(found),
             Ok(FileLookup::Directory(folder)) => self.build_listing(&path, folder).await,
-            Ok(FileLookup::NeedsRead) => Err(Fault::new(FaultKind::House, "a file was not read")),
+            Ok(FileLookup::NeedsRead) => {
+                Err(Fault::new(FaultKind::Internal, "a file was not read"))
+            }
             Err(fault) => Err(fault),
         };
         match &found {
@@ -323,7 +333,7 @@ impl FilesState {
     /// The script of the folder is another handler's to run.
     fn pass_to_script(&self, mut request: Request) -> Reply {
         if let Some(index) = &self.script_index {
-            request.descend(index);
+            request.descend_into(index);
         }
         Reply::Pass(Box::new(request))
     }
@@ -337,28 +347,28 @@ impl FilesState {
     }
 
     fn with_handler_name(&self, mut response: Response) -> Reply {
-        response.timing.handler = Some(Name::Room(reply::HANDLER_NAME));
+        response.timing.handler = Some(HandlerName::Component(reply::HANDLER_NAME));
         response.into()
     }
 
     fn fault_with_handler_name(&self, mut fault: Fault) -> Fault {
-        fault.timing.handler = Some(Name::Room(reply::HANDLER_NAME));
+        fault.timing.handler = Some(HandlerName::Component(reply::HANDLER_NAME));
         fault
     }
 }
 
 impl Handler for Files {
-    fn handle(&self, request: Request) -> Handling {
+    fn handle(&self, request: Request) -> HandlerProgress {
         let folder = &self.state;
         let path = request.path();
         let is_read = matches!(request.head.method(), Method::Get | Method::Head);
         // A form may be sent to a folder, which is to its script.
         let may_be_script = folder.script_index.is_some() && path.ends_with(b"/");
         if !is_read && !may_be_script {
-            return Handling::Now(folder.respond_other_method(request));
+            return HandlerProgress::Ready(folder.respond_other_method(request));
         }
         if has_encoded_slash(&request.head) {
-            return Handling::Now(folder.respond_missing(request));
+            return HandlerProgress::Ready(folder.respond_missing(request));
         }
         // The head's arrival is recent enough for an age of a second, and saves reading the clock.
         match folder.file_cache.look_up(path, request.arrived) {
@@ -367,13 +377,13 @@ impl Handler for Files {
             FileCacheLookup::Expired(known) => folder.look_up(request, Some(known), true),
             // Never kept in memory, so not asked before it.
             FileCacheLookup::Miss if !resolve::is_servable(path) => {
-                Handling::Now(folder.respond_missing(request))
+                HandlerProgress::Ready(folder.respond_missing(request))
             }
             FileCacheLookup::Miss => folder.look_up(request, None, false),
         }
     }
 
-    fn at_hand(&self, asked: &Asked<'_>, take: &mut dyn FnMut(AtHand<'_>)) {
+    fn try_inline(&self, asked: &RequestView<'_>, take: &mut dyn FnMut(InlineResponse<'_>)) {
         if !matches!(asked.head.method(), Method::Get | Method::Head)
             || has_encoded_slash(asked.head)
         {
@@ -408,7 +418,7 @@ fn has_encoded_slash(head: &RequestHead) -> bool {
 pub(crate) fn pool_fault(error: &PoolError) -> Fault {
     let kind = match error {
         PoolError::Full { .. } => FaultKind::Overloaded,
-        PoolError::Lost { .. } => FaultKind::House,
+        PoolError::Lost { .. } => FaultKind::Internal,
     };
     Fault::new(kind, error.to_string())
 }

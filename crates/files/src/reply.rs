@@ -7,8 +7,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use penstock_exchange::parts::{self, Whole};
-use penstock_exchange::{AtHand, Body, FileBody, Lent, Mount, Response};
+use penstock_exchange::multipart::{self, MultipartSource};
+use penstock_exchange::{Body, FileBody, InlineBody, InlineResponse, Mount, Response};
 use penstock_http::{
     ByteRange, FieldBlock, Method, MultipartRanges, PreconditionResult, RangeOutcome, RequestHead,
     Status, encode_content_range, encode_unsatisfied_range, evaluate_preconditions, select_range,
@@ -51,7 +51,7 @@ pub(crate) fn try_inline<'a>(
     head: &RequestHead,
     file: &'a FileDescription,
     content: &'a [u8],
-) -> Option<AtHand<'a>> {
+) -> Option<InlineResponse<'a>> {
     let (status, fields, body) = match evaluate_preconditions(head, &file.etag, file.modified) {
         PreconditionResult::NotModified => (Status::NOT_MODIFIED, &file.validators, [].as_slice()),
         PreconditionResult::Failed => return None,
@@ -63,10 +63,10 @@ pub(crate) fn try_inline<'a>(
         PreconditionResult::Proceed if content.len() > MAX_INLINE_BYTES => return None,
         PreconditionResult::Proceed => (Status::OK, &file.fields, content),
     };
-    Some(AtHand {
+    Some(InlineResponse {
         status,
         fields,
-        body: Lent::Bytes(body),
+        body: InlineBody::Bytes(body),
         handler: HANDLER_NAME,
     })
 }
@@ -129,19 +129,23 @@ fn respond_with_whole(file: &Representation) -> Response {
 fn respond_with_parts(file: &Representation, spans: &[ByteRange]) -> Response {
     let about = &file.description;
     let content_type = about.fields.get("content-type");
-    let framed = MultipartRanges::new(parts::random(), content_type, spans, about.len);
+    let framed = MultipartRanges::new(multipart::random_boundary(), content_type, spans, about.len);
     let mut fields = about.fields.clone();
     fields.remove("Content-Type");
     push_field(&mut fields, "Content-Type", &framed.content_type());
     let whole = match &file.source {
-        ContentSource::Memory(content) => Whole::Memory(content.clone()),
-        ContentSource::Disk(file) => Whole::File(FileBody {
+        ContentSource::Memory(content) => MultipartSource::Memory(content.clone()),
+        ContentSource::Disk(file) => MultipartSource::File(FileBody {
             file: Arc::clone(file),
             start: 0,
             len: about.len,
         }),
     };
-    build_response(Status::PARTIAL_CONTENT, fields, parts::body(whole, framed))
+    build_response(
+        Status::PARTIAL_CONTENT,
+        fields,
+        multipart::multipart_body(whole, framed),
+    )
 }
 
 /// The value of a field that may be sent once; more than one is as good as none.

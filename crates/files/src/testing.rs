@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use penstock_exchange::request::{Arrival, RequestPath};
+use penstock_exchange::request::{RequestOrigin, RequestPath};
 use penstock_exchange::{ListenerInfo, Mount, Request, RequestBody};
 use penstock_http::{HeadLimits, ParseProgress, RequestHead, parse_head};
 use penstock_runtime::blocking::Pool;
@@ -90,16 +90,16 @@ pub(crate) fn request(line: &str, fields: &[(&str, &str)], at: Instant) -> Reque
         name: String::new(),
         proxy_protocol: false,
     };
-    let arrival = Arrival {
+    let arrival = RequestOrigin {
         peer: PeerAddress::Unix,
         listener: Arc::new(listener),
-        client: Arc::default(),
-        trust: Arc::default(),
+        client_state: Arc::default(),
+        trusted_proxies: Arc::default(),
         forwarded: None,
         mount: Mount::default(),
-        at,
+        arrived: at,
     };
     let head = head(line, fields);
-    let path = RequestPath::of(&head).unwrap();
+    let path = RequestPath::from_head(&head).unwrap();
     Request::new(Arc::new(head), path, RequestBody::Empty, arrival)
 }

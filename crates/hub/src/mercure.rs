@@ -35,7 +35,9 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use penstock_config::{PathPattern, RouteMercure};
-use penstock_exchange::{Body, Fault, Handler, Handling, Name, Reply, Request, Response};
+use penstock_exchange::{
+    Body, Fault, Handler, HandlerName, HandlerProgress, Reply, Request, Response,
+};
 use penstock_http::{Method, RequestHead, Status};
 
 use crate::Hub;
@@ -127,13 +129,15 @@ impl Mercure {
         }
     }
 
-    fn publish(&self, request: Request) -> Handling {
+    fn publish(&self, request: Request) -> HandlerProgress {
         let shared = Arc::clone(&self.shared);
         let grants = match publish::grants(&shared, &request.head) {
             Ok(grants) => grants,
-            Err(refused) => return Handling::Now(shared.finish(&request.head, Ok(*refused))),
+            Err(refused) => {
+                return HandlerProgress::Ready(shared.finish(&request.head, Ok(*refused)));
+            }
         };
-        Handling::Later(Box::pin(async move {
+        HandlerProgress::Pending(Box::pin(async move {
             let head = Arc::clone(&request.head);
             let answer = publish::answer(Arc::clone(&shared), grants, request).await;
             shared.finish(&head, answer)
@@ -142,7 +146,7 @@ impl Mercure {
 }
 
 impl Handler for Mercure {
-    fn handle(&self, request: Request) -> Handling {
+    fn handle(&self, request: Request) -> HandlerProgress {
         let shared = &self.shared;
         let head = Arc::clone(&request.head);
         let below = subscriptions::below(head.target_path_query(), &self.base);
@@ -159,7 +163,7 @@ impl Handler for Mercure {
             (Method::Post, None) => return self.publish(request),
             (_, None) => Ok(answers::method_not_allowed("GET, HEAD, POST, OPTIONS")),
         };
-        Handling::Now(shared.finish(&head, answer))
+        HandlerProgress::Ready(shared.finish(&head, answer))
     }
 }
 
@@ -167,7 +171,7 @@ impl Shared {
     fn finish(&self, head: &RequestHead, answer: Result<Response, Fault>) -> Result<Reply, Fault> {
         let mut response = answer?;
         self.access.push_cors(head, &mut response.fields);
-        response.timing.handler = Some(Name::Room("mercure"));
+        response.timing.handler = Some(HandlerName::Component("mercure"));
         Ok(response.into())
     }
 }

@@ -13,8 +13,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use penstock_config::{CHANNEL_BYTES_MAX, ChannelPart, ChannelPattern, RouteHub};
 use penstock_exchange::{
-    AddressPrefix, Body, Fault, FaultKind, Handler, Handling, Name, Reply, Request, RequestBody,
-    Response,
+    AddressPrefix, Body, Fault, FaultKind, Handler, HandlerName, HandlerProgress, Reply, Request,
+    RequestBody, Response,
 };
 use penstock_http::{Method, RequestHead, Status};
 
@@ -87,34 +87,36 @@ impl Streams {
         Ok(names)
     }
 
-    fn subscribe(&self, request: &Request) -> Handling {
+    fn subscribe(&self, request: &Request) -> HandlerProgress {
         let names = match self.names(request) {
             Ok(names) => names,
-            Err(bad) => return Handling::Now(Err(bad.into())),
+            Err(bad) => return HandlerProgress::Ready(Err(bad.into())),
         };
         if request.head.method() == Method::Head {
-            return Handling::Now(Ok(sign(events(Body::Omitted(None)))));
+            return HandlerProgress::Ready(Ok(sign(events(Body::Omitted(None)))));
         }
         let after = last_event_id(request);
-        let client = request.client.counted_prefix();
+        let client = request.client_state.limit_prefix();
         let head = Arc::clone(&request.head);
         let (hub, every) = (self.hub.clone(), self.keep_alive);
         match hub.prepare(&names) {
-            None => Handling::Now(hold(&hub, names, after, &head, client, every).map(sign)),
-            Some(prepared) => Handling::Later(Box::pin(async move {
+            None => {
+                HandlerProgress::Ready(hold(&hub, names, after, &head, client, every).map(sign))
+            }
+            Some(prepared) => HandlerProgress::Pending(Box::pin(async move {
                 prepared.await;
                 hold(&hub, names, after, &head, client, every).map(sign)
             })),
         }
     }
 
-    fn publish(&self, request: Request) -> Handling {
+    fn publish(&self, request: Request) -> HandlerProgress {
         let names = match self.names(&request) {
             Ok(names) => names,
-            Err(bad) => return Handling::Now(Err(bad.into())),
+            Err(bad) => return HandlerProgress::Ready(Err(bad.into())),
         };
         let hub = self.hub.clone();
-        Handling::Later(Box::pin(async move {
+        HandlerProgress::Pending(Box::pin(async move {
             let data = read(request.body, hub.settings().message_bytes).await?;
             let data = String::from_utf8(data)
                 .map_err(|_| Fault::new(FaultKind::BadRequest, "the message is not UTF-8"))?;
@@ -149,11 +151,11 @@ impl Streams {
 }
 
 impl Handler for Streams {
-    fn handle(&self, request: Request) -> Handling {
+    fn handle(&self, request: Request) -> HandlerProgress {
         match request.head.method() {
             Method::Get | Method::Head => self.subscribe(&request),
             Method::Post if self.publish => self.publish(request),
-            _ => Handling::Now(Ok(sign(self.refuse_method()))),
+            _ => HandlerProgress::Ready(Ok(sign(self.refuse_method()))),
         }
     }
 }
@@ -262,7 +264,7 @@ fn plain(status: Status, text: &'static str) -> Response {
 }
 
 fn sign(mut response: Response) -> Reply {
-    response.timing.handler = Some(Name::Room("hub"));
+    response.timing.handler = Some(HandlerName::Component("hub"));
     response.into()
 }
 
@@ -300,7 +302,7 @@ impl From<BadName> for Fault {
 fn refused(refused: Refused) -> Fault {
     let kind = match refused {
         Refused::Message(_) => FaultKind::BodyTooLarge,
-        Refused::ChannelsOfStream(_) => FaultKind::House,
+        Refused::ChannelsOfStream(_) => FaultKind::Internal,
         Refused::Streams(_)
         | Refused::StreamsOfClient(..)
         | Refused::Channels(_)

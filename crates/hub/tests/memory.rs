@@ -10,10 +10,10 @@ use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
 use penstock_config::RouteHub;
-use penstock_exchange::request::{Arrival, RequestPath};
+use penstock_exchange::request::{RequestOrigin, RequestPath};
 use penstock_exchange::{
-    Body, Front, Handler, Handling, HeldFraming, ListenerInfo, Mount, Place, Reply, Request,
-    RequestBody,
+    Body, Handler, HandlerProgress, HeldConnectionCounter, HeldConnectionGuard, HeldFraming,
+    ListenerInfo, Mount, Reply, Request, RequestBody,
 };
 use penstock_http::{HeadLimits, ParseProgress, parse_head};
 use penstock_hub::{Hub, Settings, Streams};
@@ -32,8 +32,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 struct Nobody;
 
-impl Front for Nobody {
-    fn left(&self) {}
+impl HeldConnectionCounter for Nobody {
+    fn release_held(&self) {}
 }
 
 /// Bytes that are allocated now.
@@ -62,7 +62,7 @@ fn body(route: &Streams, head: &str) -> Body {
     else {
         panic!("the head is not whole: {head:?}");
     };
-    let arrival = Arrival {
+    let arrival = RequestOrigin {
         peer: PeerAddress::Unix,
         listener: Arc::new(ListenerInfo {
             scheme: "http",
@@ -70,16 +70,16 @@ fn body(route: &Streams, head: &str) -> Body {
             name: "unix:/a".into(),
             proxy_protocol: false,
         }),
-        client: Arc::default(),
-        trust: Arc::default(),
+        client_state: Arc::default(),
+        trusted_proxies: Arc::default(),
         forwarded: None,
         mount: Mount::default(),
-        at: Instant::now(),
+        arrived: Instant::now(),
     };
-    let path = RequestPath::of(&head).expect("it is a path");
+    let path = RequestPath::from_head(&head).expect("it is a path");
     let request = Request::new(Arc::new(head), path, RequestBody::Empty, arrival);
     match route.handle(request) {
-        Handling::Now(Ok(Reply::Response(response))) => response.body,
+        HandlerProgress::Ready(Ok(Reply::Response(response))) => response.body,
         other => panic!("a stream is held: {other:?}"),
     }
 }
@@ -109,7 +109,7 @@ fn hold(
         publish: false,
     };
     let route = Streams::new(hub.clone(), &route).expect("it is a pattern");
-    let front: Arc<dyn Front> = Arc::new(Nobody);
+    let front: Arc<dyn HeldConnectionCounter> = Arc::new(Nobody);
     let before = hub.counts().opened;
     let mut clients = Vec::with_capacity(STREAMS);
     for number in 0..STREAMS {
@@ -118,7 +118,7 @@ fn hold(
         let Body::Hold(body) = body(&route, &request_of(number)) else {
             panic!("a stream is held");
         };
-        let place = Place::new(front.clone());
+        let place = HeldConnectionGuard::new(front.clone());
         let on = &loops.handles()[number % loops.handles().len()];
         on.spawn(async move {
             let client = Arc::new(Stream::new(ours).expect("it is watched"));

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use penstock_config::{Files as FilesConfig, HidePattern, Sendfile, TryPattern};
-use penstock_exchange::{Asked, AtHand, Handler, Handling, Request, SendfileGrant, Spoken};
+use penstock_exchange::{
+    GripResponse, Handler, HandlerProgress, InlineResponse, Request, RequestView, SendfileGrant,
+};
 use penstock_files::{Files, FilesSetup};
 
 use crate::upstreams::{Pools, default_pool};
@@ -24,7 +26,7 @@ pub(crate) fn grant(
     for folder in &sendfile.folders {
         folders.push((folder.clone(), open(folder)?));
     }
-    let grant = Arc::new(SendfileGrant { folders });
+    let grant = Arc::new(SendfileGrant { dirs: folders });
     Ok(Arc::new(Granted { inner, grant }))
 }
 
@@ -62,25 +64,25 @@ struct Granted {
 
 impl Granted {
     fn with_grant(&self, mut request: Request) -> Request {
-        request.sendfile = Some(Arc::clone(&self.grant));
+        request.sendfile_grant = Some(Arc::clone(&self.grant));
         request
     }
 }
 
 impl Handler for Granted {
-    fn handle(&self, request: Request) -> Handling {
+    fn handle(&self, request: Request) -> HandlerProgress {
         self.inner.handle(self.with_grant(request))
     }
 
-    fn begin(&self, request: Request) -> Handling {
-        self.inner.begin(self.with_grant(request))
+    fn handle_deferring_grip(&self, request: Request) -> HandlerProgress {
+        self.inner.handle_deferring_grip(self.with_grant(request))
     }
 
-    fn obey(&self, spoken: Spoken) -> Handling {
-        self.inner.obey(spoken)
+    fn apply_grip(&self, spoken: GripResponse) -> HandlerProgress {
+        self.inner.apply_grip(spoken)
     }
 
-    fn at_hand(&self, asked: &Asked<'_>, take: &mut dyn FnMut(AtHand<'_>)) {
-        self.inner.at_hand(asked, take);
+    fn try_inline(&self, asked: &RequestView<'_>, take: &mut dyn FnMut(InlineResponse<'_>)) {
+        self.inner.try_inline(asked, take);
     }
 }

@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use penstock_apps::App;
 use penstock_config::AppKind;
-use penstock_exchange::{Asked, AtHand, Handler, Handling, Request, Spoken};
+use penstock_exchange::{
+    GripResponse, Handler, HandlerProgress, InlineResponse, Request, RequestView,
+};
 
 /// Chooses between two handlers of an application by what it turns out to be.
 #[derive(Debug)]
@@ -32,46 +34,46 @@ impl ByKind {
         request.head.is_upgrade() && !self.app.is_kind_settled()
     }
 
-    fn wait(&self, request: Request) -> Handling {
+    fn wait(&self, request: Request) -> HandlerProgress {
         let app = Arc::clone(&self.app);
         let (asgi, other) = (
             Arc::clone(&self.with_websockets),
             Arc::clone(&self.with_requests),
         );
-        Handling::Later(Box::pin(async move {
-            app.kind_settled(&request.client).await?;
+        HandlerProgress::Pending(Box::pin(async move {
+            app.kind_settled(&request.client_state).await?;
             let handler = match app.kind() {
                 AppKind::Asgi => asgi,
                 _ => other,
             };
             match handler.handle(request) {
-                Handling::Now(answered) => answered,
-                Handling::Later(work) => work.await,
+                HandlerProgress::Ready(answered) => answered,
+                HandlerProgress::Pending(work) => work.await,
             }
         }))
     }
 }
 
 impl Handler for ByKind {
-    fn handle(&self, request: Request) -> Handling {
+    fn handle(&self, request: Request) -> HandlerProgress {
         match self.is_open_for(&request) {
             true => self.wait(request),
             false => self.handler().handle(request),
         }
     }
 
-    fn begin(&self, request: Request) -> Handling {
+    fn handle_deferring_grip(&self, request: Request) -> HandlerProgress {
         match self.is_open_for(&request) {
             true => self.wait(request),
-            false => self.handler().begin(request),
+            false => self.handler().handle_deferring_grip(request),
         }
     }
 
-    fn obey(&self, spoken: Spoken) -> Handling {
-        self.handler().obey(spoken)
+    fn apply_grip(&self, spoken: GripResponse) -> HandlerProgress {
+        self.handler().apply_grip(spoken)
     }
 
-    fn at_hand(&self, asked: &Asked<'_>, take: &mut dyn FnMut(AtHand<'_>)) {
-        self.handler().at_hand(asked, take);
+    fn try_inline(&self, asked: &RequestView<'_>, take: &mut dyn FnMut(InlineResponse<'_>)) {
+        self.handler().try_inline(asked, take);
     }
 }

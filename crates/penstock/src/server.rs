@@ -646,7 +646,7 @@ impl Server {
         let resident = penstock_sys::file::process_rss_bytes(std::process::id());
         let numbers = [
             ("connections", self.edge.connections() as u64),
-            ("accepted", totals.accepted.value()),
+            ("accepted", totals.accepted_connections.value()),
             ("requests", totals.responses_total()),
             ("resident_bytes", resident.unwrap_or_default()),
         ];

@@ -15,7 +15,7 @@ use std::time::Duration;
 use penstock_apps::{AppSnapshot, WorkerSnapshot};
 use penstock_config::{Limits, ListenAddr};
 use penstock_edge::Edge;
-use penstock_exchange::bodies::TempUsage;
+use penstock_exchange::buffering::TempSpaceSnapshot;
 use penstock_exchange::metrics::{AppMetrics, EdgeMetrics};
 use penstock_proxy::{Joiner, JoinerState};
 use penstock_runtime::blocking::{DurationStats as PoolTimes, Pool};
@@ -283,7 +283,7 @@ fn snapshot(server: &Server) -> Snapshot {
             .collect(),
         pools: pools(&live),
         limits: {
-            let mut all = bounds(limits, &server.edge, live.rooms.temp_space.usage());
+            let mut all = bounds(limits, &server.edge, live.rooms.temp_space.snapshot());
             all.extend(hub::limits(&server.held.hub));
             all
         },
@@ -331,7 +331,7 @@ fn spent(times: PoolTimes) -> Spent {
     Spent::new(times.count, Duration::from_micros(times.sum_us))
 }
 
-fn bounds(limits: &Limits, edge: &Edge, temp: TempUsage) -> Vec<Limit> {
+fn bounds(limits: &Limits, edge: &Edge, temp: TempSpaceSnapshot) -> Vec<Limit> {
     let (max, used) = (edge.max_connections(), edge.connections());
     // 0 is no bound.
     let per_client = edge.max_per_client().unwrap_or_default();
@@ -353,7 +353,7 @@ fn bounds(limits: &Limits, edge: &Edge, temp: TempUsage) -> Vec<Limit> {
         Limit::rate("min_busy_rate", limits.min_busy_rate),
         Limit::bytes("temp_bytes", temp.max)
             .with_use(temp.used)
-            .with_reached(temp.waited + temp.refused),
+            .with_reached(temp.waited_total + temp.refused_total),
         Limit::bytes(
             "websocket_message_bytes",
             limits.websocket_message_bytes as u64,

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use penstock_apps::{App, QueueUse, ServerSet, Setup as AppSetup, Size};
 use penstock_config as config;
 use penstock_config::Config;
-use penstock_exchange::bodies::TempSpace;
-use penstock_exchange::{Asked, AtHand, Handler, Handling, Request};
+use penstock_exchange::buffering::TempSpace;
+use penstock_exchange::{Handler, HandlerProgress, InlineResponse, Request, RequestView};
 use penstock_proxy::{Setup, Upstream};
 use penstock_runtime::LoopHandle;
 use penstock_runtime::blocking::Pool;
@@ -165,7 +165,7 @@ fn start_app(
 
 fn start_upstream(
     wanted: &config::Upstream,
-    store: &penstock_exchange::bodies::BodyStore,
+    store: &penstock_exchange::buffering::BodyStore,
     loops: &[LoopHandle],
 ) -> Arc<Upstream> {
     let setup = Setup {
@@ -241,14 +241,14 @@ impl OfApp {
 }
 
 impl Handler for OfApp {
-    fn handle(&self, request: Request) -> Handling {
+    fn handle(&self, request: Request) -> HandlerProgress {
         match self.app.refusal() {
-            Some(fault) => Handling::Now(Err(fault)),
+            Some(fault) => HandlerProgress::Ready(Err(fault)),
             None => self.upstream.handle(request),
         }
     }
 
-    fn at_hand(&self, asked: &Asked<'_>, take: &mut dyn FnMut(AtHand<'_>)) {
-        self.upstream.at_hand(asked, take);
+    fn try_inline(&self, asked: &RequestView<'_>, take: &mut dyn FnMut(InlineResponse<'_>)) {
+        self.upstream.try_inline(asked, take);
     }
 }

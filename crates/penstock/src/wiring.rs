@@ -13,8 +13,11 @@ use penstock_config::{
 use penstock_edge::{
     AccessLog, ErrorPages, Filters, PathsInResponses, Route, Routing, Settings, Site,
 };
-use penstock_exchange::bodies::{BodyStore, TempSpace};
-use penstock_exchange::{Asked, AtHand, Handler, Handling, Network, Reply, Request, Trust};
+use penstock_exchange::buffering::{BodyStore, TempSpace};
+use penstock_exchange::{
+    Handler, HandlerProgress, InlineResponse, IpNetwork, Reply, Request, RequestView,
+    TrustedProxies,
+};
 use penstock_files::{Files, FilesSetup};
 use penstock_hub::OwnSockets;
 use penstock_proxy::{Buffering, Upstream, names_script};
@@ -162,29 +165,29 @@ fn sendfile(config: &Config, route: &penstock_config::Route) -> Option<Sendfile>
 }
 
 /// Whose word about their clients is taken.
-pub(crate) fn trust(config: &Config) -> Result<Trust, String> {
+pub(crate) fn trust(config: &Config) -> Result<TrustedProxies, String> {
     if config.joins.is_some() {
         // Its only client is the front end that it has joined.
         let all = ["0.0.0.0/0", "::/0"].map(str::parse);
-        let all: Result<Vec<Network>, ()> = all.into_iter().collect();
-        let trust = Trust::new(all.unwrap_or_default(), true);
+        let all: Result<Vec<IpNetwork>, ()> = all.into_iter().collect();
+        let trust = TrustedProxies::new(all.unwrap_or_default(), true);
         // Which proxies stand before the front end is known there only: it says who the client is.
         return Ok(trust.with_client_field(Some("X-Real-IP")));
     }
     let client_field = config.server.client_address.as_deref();
     let Some(proxies) = &config.server.trusted_proxies else {
-        return Ok(Trust::default().with_client_field(client_field));
+        return Ok(TrustedProxies::default().with_client_field(client_field));
     };
     let (mut networks, mut unix) = (Vec::new(), false);
     for text in proxies {
         if text == "unix" {
             unix = true;
         } else {
-            let network = text.parse::<Network>();
+            let network = text.parse::<IpNetwork>();
             networks.push(network.map_err(|()| format!("server.trusted_proxies: `{text}`"))?);
         }
     }
-    Ok(Trust::new(networks, unix).with_client_field(client_field))
+    Ok(TrustedProxies::new(networks, unix).with_client_field(client_field))
 }
 
 /// The files of a route, which are asked first.
@@ -293,16 +296,16 @@ fn runs_scripts(route: &penstock_config::Route, rooms: &Rooms) -> bool {
 struct BeforeScripts(Arc<Files>);
 
 impl Handler for BeforeScripts {
-    fn handle(&self, request: Request) -> Handling {
+    fn handle(&self, request: Request) -> HandlerProgress {
         match names_script(request.path()) {
-            true => Handling::Now(Ok(Reply::Pass(Box::new(request)))),
+            true => HandlerProgress::Ready(Ok(Reply::Pass(Box::new(request)))),
             false => self.0.handle(request),
         }
     }
 
-    fn at_hand(&self, asked: &Asked<'_>, take: &mut dyn FnMut(AtHand<'_>)) {
+    fn try_inline(&self, asked: &RequestView<'_>, take: &mut dyn FnMut(InlineResponse<'_>)) {
         if !names_script(asked.path) {
-            self.0.at_hand(asked, take);
+            self.0.try_inline(asked, take);
         }
     }
 }
@@ -337,13 +340,13 @@ pub(crate) fn log_mask(server: &penstock_config::Server) -> LogMask {
 /// Where bodies wait, and how much of them.
 pub(crate) fn body_store(limits: &Limits, pool: Pool, space: &Arc<TempSpace>) -> BodyStore {
     BodyStore {
-        body_memory: limits.body_memory,
-        response_memory: limits.response_memory,
-        response_spool: limits.response_spool,
+        max_body_memory: limits.body_memory,
+        max_response_memory: limits.response_memory,
+        max_response_spool: limits.response_spool,
         min_busy_rate: limits.min_busy_rate,
         rate_grace: limits.body_rate_grace,
         temp_dir: limits.temp_dir.clone(),
-        space: Arc::clone(space),
+        temp_space: Arc::clone(space),
         pool,
     }
 }

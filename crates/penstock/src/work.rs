@@ -11,8 +11,10 @@ use std::sync::Arc;
 use penstock_apps::App;
 use penstock_config::Config;
 use penstock_edge::Edge;
-use penstock_exchange::fields::Vouched;
-use penstock_exchange::{Asked, AtHand, Fault, Handler, Handling, ListenerInfo, Reply, Request};
+use penstock_exchange::field_policy::TrustedHeaders;
+use penstock_exchange::{
+    Fault, Handler, HandlerProgress, InlineResponse, ListenerInfo, Reply, Request, RequestView,
+};
 use penstock_proxy::JoinerSetup;
 use penstock_runtime::LoopHandle;
 use penstock_runtime::blocking::Pool;
@@ -66,7 +68,7 @@ pub(crate) fn capacity(apps: &Apps) -> u32 {
 pub(crate) fn passed_on(handler: Arc<dyn Handler>) -> Arc<dyn Handler> {
     Arc::new(PassedOn {
         handler,
-        usual: Vouched::new(["X-Request-Start".to_owned()]),
+        usual: TrustedHeaders::new(["X-Request-Start".to_owned()]),
     })
 }
 
@@ -74,37 +76,39 @@ pub(crate) fn passed_on(handler: Arc<dyn Handler>) -> Arc<dyn Handler> {
 struct PassedOn {
     handler: Arc<dyn Handler>,
     /// What a front end says of each request.
-    usual: Vouched,
+    usual: TrustedHeaders,
 }
 
 impl Handler for PassedOn {
-    fn handle(&self, mut request: Request) -> Handling {
+    fn handle(&self, mut request: Request) -> HandlerProgress {
         // Nobody but the front end has a connection that leads here.
-        let known = match request.vouched.is_empty() {
+        let known = match request.trusted_headers.is_empty() {
             true => &self.usual,
-            false => &request.vouched,
+            false => &request.trusted_headers,
         };
-        request.vouched = known.and_of_front(&request.head);
+        request.trusted_headers = known.with_front_end_headers(&request.head);
         match self.handler.handle(request) {
-            Handling::Now(reply) => Handling::Now(pass_on(reply)),
-            Handling::Later(work) => Handling::Later(Box::pin(async { pass_on(work.await) })),
+            HandlerProgress::Ready(reply) => HandlerProgress::Ready(pass_on(reply)),
+            HandlerProgress::Pending(work) => {
+                HandlerProgress::Pending(Box::pin(async { pass_on(work.await) }))
+            }
         }
     }
 
-    fn at_hand(&self, asked: &Asked<'_>, take: &mut dyn FnMut(AtHand<'_>)) {
-        self.handler.at_hand(asked, take);
+    fn try_inline(&self, asked: &RequestView<'_>, take: &mut dyn FnMut(InlineResponse<'_>)) {
+        self.handler.try_inline(asked, take);
     }
 }
 
 fn pass_on(reply: Result<Reply, Fault>) -> Result<Reply, Fault> {
     Ok(match reply? {
         Reply::Response(mut response) => {
-            response.leave_to_front();
+            response.pass_accel_fields();
             Reply::Response(response)
         }
         Reply::Redirect(redirect) if redirect.handler.is_none() => {
             let mut response = redirect.into_response();
-            response.leave_to_front();
+            response.pass_accel_fields();
             Reply::Response(Box::new(response))
         }
         other => other,

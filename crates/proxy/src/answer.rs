@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use penstock_config as config;
-use penstock_exchange::cgi::Digits;
-use penstock_exchange::{Accel, Body, FaultKind, InternalRedirect, Reply, Request, Response};
+use penstock_exchange::cgi::TextBuffer;
+use penstock_exchange::{AccelFields, Body, FaultKind, InternalRedirect, Reply, Request, Response};
 use penstock_http::Method;
 use penstock_sys::net::PeerAddress;
 
@@ -52,10 +52,10 @@ pub(crate) fn reply(call: &mut Call, now: Instant) -> Result<Reply, Failure> {
     } = head;
     let mut response = Box::new(Response::new(status, Body::Empty));
     response.fields = fields;
-    response.made_at = Some(now);
-    response.speaks_to_cache = speaks_to_cache;
-    response.speaks_to_hub = speaks_to_hub;
-    response.asks_for_no_buffer = asks_for_no_buffer;
+    response.created_at = Some(now);
+    response.has_accel_expires = speaks_to_cache;
+    response.has_grip = speaks_to_hub;
+    response.disables_buffering = asks_for_no_buffer;
     if names_location && let Some(server) = &call.timing.server {
         let asked = call.request.head.host();
         own_address::rewrite_own_address(&mut response.fields, server, asked);
@@ -76,9 +76,9 @@ pub(crate) fn reply(call: &mut Call, now: Instant) -> Result<Reply, Failure> {
     }
     let end = call.lead.end.take();
     if let Some(accel) = accel
-        && call.request.sendfile.is_some()
+        && call.request.sendfile_grant.is_some()
     {
-        response.rate_max = accel.rate_max;
+        response.max_rate = accel.max_rate;
         match redirect(call, &accel, &response) {
             Ok(None) => {}
             Ok(Some(redirect)) => {
@@ -116,7 +116,7 @@ pub(crate) fn reply(call: &mut Call, now: Instant) -> Result<Reply, Failure> {
                 end,
                 is_unbuffered: is_unbuffered || !call.buffering.response,
                 total_deadline: total_deadline(call),
-                client: call.request.client.counted_prefix(),
+                client: call.request.client_state.limit_prefix(),
                 request: request_key(&call.request),
             };
             response.body = match is_head || status.forbids_body() {
@@ -137,7 +137,7 @@ fn no_talk() -> Failure {
 }
 
 fn ours(cause: &'static str) -> Failure {
-    Failure::new(FaultKind::House, Stage::Ours, cause)
+    Failure::new(FaultKind::Internal, Stage::Ours, cause)
 }
 
 /// Whether the client asked for the protocol that a server switches to.
@@ -161,10 +161,10 @@ fn total_deadline(call: &Call) -> Option<Instant> {
 /// When it may not be followed.
 fn redirect(
     call: &Call,
-    accel: &Accel,
+    accel: &AccelFields,
     response: &Response,
 ) -> Result<Option<InternalRedirect>, Failure> {
-    let grant = call.request.sendfile.as_deref();
+    let grant = call.request.sendfile_grant.as_deref();
     let redirect = accel.internal_redirect(grant, &response.fields, &call.timing);
     redirect.map_err(|cause| Failure::broken(Stage::Answered, cause))
 }
@@ -206,7 +206,7 @@ pub(crate) fn key(call: &Call) -> Option<u64> {
         config::HashKey::Path => hash_key(call.request.path()),
         config::HashKey::Target => hash_key(head.path_query_bytes()),
         config::HashKey::Client => match call.request.client_address() {
-            PeerAddress::Tcp(client) => hash_key(Digits::new().address(client.ip())),
+            PeerAddress::Tcp(client) => hash_key(TextBuffer::new().format_address(client.ip())),
             PeerAddress::Unix => hash_key(b""),
         },
         config::HashKey::Header(name) => hash_key(head.field(name)?),

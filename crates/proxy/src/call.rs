@@ -13,8 +13,10 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use penstock_config as config;
-use penstock_exchange::bodies::collect;
-use penstock_exchange::{AddressPrefix, Fault, FaultKind, Reply, Request, RequestBody, Timing};
+use penstock_exchange::buffering::collect_body;
+use penstock_exchange::{
+    AddressPrefix, Fault, FaultKind, Reply, Request, RequestBody, RequestTiming,
+};
 use penstock_runtime::clock;
 
 use crate::answer::{self, Lead};
@@ -40,7 +42,7 @@ pub(crate) struct Call {
     pub(crate) request: Request,
     pub(crate) buffering: Buffering,
     pub(crate) source: Source,
-    pub(crate) timing: Timing,
+    pub(crate) timing: RequestTiming,
     /// When the first server had it: `total_timeout` runs from here.
     pub(crate) begun: Option<Instant>,
     tried: Vec<MemberKey>,
@@ -85,7 +87,7 @@ impl Call {
         let step = match std::mem::replace(&mut request.body, RequestBody::Empty) {
             RequestBody::Empty => Step::Claim,
             body => {
-                let client = request.client.counted_prefix();
+                let client = request.client_state.limit_prefix();
                 let taken = take_body(Arc::clone(&shared), body, client, buffering);
                 Step::Body(Box::pin(taken))
             }
@@ -95,7 +97,7 @@ impl Call {
             request,
             buffering,
             source: Source::Empty,
-            timing: Timing::default(),
+            timing: RequestTiming::default(),
             begun: None,
             tried: Vec::new(),
             last: None,
@@ -129,12 +131,12 @@ impl Call {
         let deadline = self
             .queue_deadline
             .unwrap_or(now + self.shared.config.queue_timeout);
-        let client = Some(&self.request.client);
+        let client = Some(&self.request.client_state);
         let claimed = claim(
             &self.shared,
             &want,
             now,
-            self.timing.queue,
+            self.timing.queue_time,
             deadline,
             client,
         );
@@ -168,7 +170,7 @@ impl Call {
         kept: Option<Connection>,
         now: Instant,
     ) -> Result<(), Fault> {
-        self.timing.queue = lease.waited();
+        self.timing.queue_time = lease.waited();
         self.timing.server = Some(Arc::clone(&lease.server().name));
         let is_idempotent = self.request.head.method().is_idempotent();
         // A request that cannot be repeated is worth a look whether the server still listens.
@@ -219,7 +221,7 @@ impl Call {
         };
         let (talk, lead) = (&mut talking.talk, &mut self.lead);
         loop {
-            let client = Some(&*self.request.client);
+            let client = Some(&*self.request.client_state);
             let server = &lease.server().name;
             let body = &mut lead.body;
             let mut take = |piece: &[u8]| body.extend_from_slice(piece);
@@ -242,9 +244,13 @@ impl Call {
                 Poll::Pending => break,
             }
         }
-        if self.request.client.is_gone() {
+        if self.request.client_state.is_disconnected() {
             let cause = "left while a server worked on its request";
-            return Poll::Ready(Err(Failure::new(FaultKind::ClientGone, Stage::Ours, cause)));
+            return Poll::Ready(Err(Failure::new(
+                FaultKind::ClientDisconnected,
+                Stage::Ours,
+                cause,
+            )));
         }
         let config = &self.shared.config;
         let total = config.total_timeout.zip(self.begun);
@@ -274,9 +280,9 @@ impl Call {
                 lease.server().keeps.store(false, Ordering::Relaxed);
             }
             // The log says where the time went.
-            self.timing.connect = lease.connect_time().unwrap_or_default();
+            self.timing.connect_time = lease.connect_time().unwrap_or_default();
             if failure.stage != Stage::Unsent {
-                self.timing.app = clock::now().saturating_duration_since(lease.handed_at);
+                self.timing.app_time = clock::now().saturating_duration_since(lease.handed_at);
             }
             lease.finish(None, verdict);
         }
@@ -301,7 +307,7 @@ impl Call {
     /// connection.
     fn may_try_again(&mut self, failure: &Failure, key: Option<MemberKey>) -> bool {
         let is_idempotent = self.request.head.method().is_idempotent();
-        if !failure.allows_retry(is_idempotent) || self.request.client.is_gone() {
+        if !failure.allows_retry(is_idempotent) || self.request.client_state.is_disconnected() {
             return false;
         }
         if !self.source.rewind() {
@@ -331,7 +337,7 @@ impl Call {
             }
             _ => failure.cause,
         };
-        Fault::new(failure.kind, cause).timed(timing)
+        Fault::new(failure.kind, cause).with_timing(timing)
     }
 
     fn poll_step(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Reply>, Fault>> {
@@ -343,14 +349,14 @@ impl Call {
             Step::Claim => self.claim()?,
             Step::Wait(wait) => {
                 let claimed = ready!(Pin::new(&mut **wait).poll(cx));
-                self.timing.queue = wait.time();
+                self.timing.queue_time = wait.time();
                 self.step = Step::Over;
                 self.claimed(claimed, clock::now())?;
             }
             Step::Connect(work) => match work.as_mut().poll(cx) {
-                Poll::Pending if self.request.client.is_gone() => {
+                Poll::Pending if self.request.client_state.is_disconnected() => {
                     let cause = "left while a server was connected to";
-                    let gone = Failure::new(FaultKind::ClientGone, Stage::Ours, cause);
+                    let gone = Failure::new(FaultKind::ClientDisconnected, Stage::Ours, cause);
                     self.failed(gone, false)?;
                 }
                 Poll::Pending => return Poll::Pending,
@@ -365,7 +371,7 @@ impl Call {
             Step::Talk => return self.poll_talk(cx),
             Step::Over => {
                 let cause = "a request was asked for its reply again";
-                return Poll::Ready(Err(Fault::new(FaultKind::House, cause)));
+                return Poll::Ready(Err(Fault::new(FaultKind::Internal, cause)));
             }
         }
         Poll::Ready(Ok(None))
@@ -379,7 +385,7 @@ impl Call {
             return Poll::Pending;
         };
         if let Err(failure) = read {
-            let is_died = failure.kind == FaultKind::BackendDied;
+            let is_died = failure.kind == FaultKind::BackendDisconnected;
             let is_stale = talking.is_reused && is_died && talking.talk.is_unanswered();
             self.tries += u32::from(!is_stale);
             talking.talk.cut();
@@ -393,8 +399,8 @@ impl Call {
             keeps.store(true, Ordering::Relaxed);
         }
         let now = clock::now();
-        self.timing.app = lease.answered(now);
-        self.timing.connect = lease.connect_time().unwrap_or_default();
+        self.timing.app_time = lease.answered(now);
+        self.timing.connect_time = lease.connect_time().unwrap_or_default();
         let reply = answer::reply(self, now);
         Poll::Ready(reply.map(Some).map_err(|failure| self.fault(failure)))
     }
@@ -491,7 +497,7 @@ async fn take_body(
         RequestBody::Incoming(body) if may_stream(body.length()) => Ok(Source::streaming(body)),
         body => {
             let store = shared.store.load_full();
-            let collected = collect(body, client, &store).await?;
+            let collected = collect_body(body, client, &store).await?;
             Ok(Source::buffered(collected, &store))
         }
     }
@@ -505,7 +511,7 @@ pub(crate) fn request_key(request: &Request) -> u64 {
 /// What a failure says of its server; `request` is what [`request_key`] gives.
 pub(crate) fn outcome(failure: &Failure, request: impl FnOnce() -> u64) -> Outcome {
     match failure.blames_server() {
-        true if failure.kind == FaultKind::BackendBroken => {
+        true if failure.kind == FaultKind::BackendProtocolError => {
             Outcome::Malformed { request: request() }
         }
         true => Outcome::Failure {

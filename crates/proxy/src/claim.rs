@@ -69,7 +69,7 @@ pub(crate) fn claim(
     let make = || {
         let (grant, granted) = oneshot::channel();
         receiver = Some(granted);
-        let client = client.and_then(|client| client.counted_prefix());
+        let client = client.and_then(|client| client.limit_prefix());
         Waiter { grant, client }
     };
     let home = loops::current_index();
@@ -84,7 +84,7 @@ pub(crate) fn claim(
         ),
         Claimed::Waiting { ticket, position } => {
             let Some(granted) = receiver else {
-                return refused(FaultKind::House, "a waiter without its end".to_owned());
+                return refused(FaultKind::Internal, "a waiter without its end".to_owned());
             };
             Ok(Claim::Waits(Box::new(Wait {
                 shared: Arc::clone(shared),
@@ -177,10 +177,14 @@ impl Future for Wait {
                 Err(_) => Err(ours(FaultKind::Unavailable, "the upstream was taken out")),
             });
         }
-        if self.client.as_ref().is_some_and(|client| client.is_gone()) {
+        if self
+            .client
+            .as_ref()
+            .is_some_and(|client| client.is_disconnected())
+        {
             self.shared.roster().count_abandoned(self.time());
             let cause = "left while waiting for a server";
-            return Poll::Ready(Err(ours(FaultKind::ClientGone, cause)));
+            return Poll::Ready(Err(ours(FaultKind::ClientDisconnected, cause)));
         }
         ready!(self.deadline.poll(cx));
         self.shared.roster().count_timeout(self.time());

@@ -19,8 +19,8 @@ use std::os::unix::ffi::OsStrExt;
 
 use penstock_config as config;
 use penstock_exchange::Request;
-use penstock_exchange::cgi::{self, Digits};
-use penstock_exchange::fields::{Fate, fate};
+use penstock_exchange::cgi::{self, TextBuffer};
+use penstock_exchange::field_policy::{FieldClass, classify_field};
 use penstock_http::RequestHead;
 use penstock_sys::net::PeerAddress;
 use penstock_wire::ajp::{AjpRequest, encode_forward_request};
@@ -40,7 +40,7 @@ pub(crate) fn tell(
 ) {
     // Not to be changed by anybody: it is where the body ends.
     if let Framing::Length(length) = framing {
-        pairs.push_variable(CONTENT_LENGTH, Digits::new().number(length));
+        pairs.push_variable(CONTENT_LENGTH, TextBuffer::new().format_number(length));
     }
     let params = &config.params;
     let mut rest = Rest { pairs, params };
@@ -69,12 +69,14 @@ pub(crate) fn ajp(
 ) -> Result<(), EncodeError> {
     let head = &*request.head;
     let host = host(config, request, server);
-    let (mut address, mut port, mut length) = (Digits::new(), Digits::new(), Digits::new());
+    let (mut address, mut port, mut length) =
+        (TextBuffer::new(), TextBuffer::new(), TextBuffer::new());
     let forwarded = request.forwarded.as_deref();
-    let (server_name, server_port) = cgi::server(host, &request.listener, forwarded, &mut port);
+    let (server_name, server_port) =
+        cgi::server_name_and_port(host, &request.listener, forwarded, &mut port);
     let (remote_addr, remote_port) = match request.client_address() {
         PeerAddress::Tcp(client) => (
-            address.address(client.ip()),
+            address.format_address(client.ip()),
             Some(client.port()).filter(|&port| port > 0),
         ),
         PeerAddress::Unix => (&b""[..], None),
@@ -93,16 +95,16 @@ pub(crate) fn ajp(
         secret: config.secret.as_deref(),
     };
     // Always told: containers that are not told ask for a body where there is none.
-    let length = length.number(match framing {
+    let length = length.format_number(match framing {
         Framing::Length(length) => length,
         Framing::None | Framing::Chunked => 0,
     });
     let mut told = Vec::with_capacity(TOLD_BYTES);
     forward::tell_of_request(&mut told, config, request);
     let named = forward::connection_names(head);
-    let fields = (head.fields()).filter(|(name, _)| match fate(name) {
+    let fields = (head.fields()).filter(|(name, _)| match classify_field(name) {
         // A servlet container sees names as they are.
-        Fate::Underscored => forward::passes_underscored(request, named, name),
+        FieldClass::Underscored => forward::passes_underscored(request, named, name),
         _ => passes(request, named, name),
     });
     let fields = std::iter::once(("Host", host.as_bytes()))
@@ -188,9 +190,9 @@ fn tell_script(pairs: &mut impl VariableWriter, config: &config::Upstream, reque
 
 /// Both ends of the client's connection.
 fn tell_ends(pairs: &mut impl VariableWriter, request: &Request, host: &str) {
-    let mut room = Digits::new();
+    let mut room = TextBuffer::new();
     let forwarded = request.forwarded.as_deref();
-    let (name, port) = cgi::server(host, &request.listener, forwarded, &mut room);
+    let (name, port) = cgi::server_name_and_port(host, &request.listener, forwarded, &mut room);
     pairs.push_variable(b"SERVER_NAME", name);
     pairs.push_variable(b"SERVER_PORT", port);
     // Which address it was is not known of a listener on all of them.
@@ -202,7 +204,7 @@ fn tell_ends(pairs: &mut impl VariableWriter, request: &Request, host: &str) {
         PeerAddress::Tcp(client) => {
             tell_address(pairs, b"REMOTE_ADDR", client.ip());
             if client.port() > 0 {
-                pairs.push_variable(b"REMOTE_PORT", room.number(u64::from(client.port())));
+                pairs.push_variable(b"REMOTE_PORT", room.format_number(u64::from(client.port())));
             }
         }
         // RFC 3875 §4.1.8 wants it in every request.
@@ -211,7 +213,10 @@ fn tell_ends(pairs: &mut impl VariableWriter, request: &Request, host: &str) {
 }
 
 fn tell_address(pairs: &mut impl VariableWriter, name: &[u8], address: IpAddr) {
-    pairs.push_variable(name, Digits::new().address(address.to_canonical()));
+    pairs.push_variable(
+        name,
+        TextBuffer::new().format_address(address.to_canonical()),
+    );
 }
 
 fn tell_fields(
@@ -226,20 +231,20 @@ fn tell_fields(
     }
     let named = forward::connection_names(head);
     let mut pair = |name: &[u8], value: &[u8]| pairs.push_variable(name, value);
-    cgi::fields(head, |name| passes(request, named, name), &mut pair);
+    cgi::for_each_variable(head, |name| passes(request, named, name), &mut pair);
     let mut told = Vec::with_capacity(TOLD_BYTES);
     forward::tell_of_request(&mut told, config, request);
     for (name, value) in told_fields(&told) {
-        cgi::field(name, value, &mut pair);
+        cgi::with_variable(name, value, &mut pair);
     }
 }
 
 /// Whether a field goes on as it is: one that a rule says, or one of the client's that may; what proxies
 /// say of clients is written anew.
 fn passes(request: &Request, named: Option<&RequestHead>, name: &str) -> bool {
-    match fate(name).reaches_application() && request.passes_forwarding_field(name) {
+    match classify_field(name).is_passed_to_app() && request.passes_forwarding_field(name) {
         true => !forward::is_dropped(request, named, name.as_bytes()),
-        false => request.vouched.covers(name),
+        false => request.trusted_headers.covers(name),
     }
 }
 

@@ -39,11 +39,11 @@ impl Failure {
     }
 
     pub(crate) fn died(stage: Stage, cause: impl Into<Cow<'static, str>>) -> Self {
-        Self::new(FaultKind::BackendDied, stage, cause)
+        Self::new(FaultKind::BackendDisconnected, stage, cause)
     }
 
     pub(crate) fn broken(stage: Stage, cause: impl Into<Cow<'static, str>>) -> Self {
-        Self::new(FaultKind::BackendBroken, stage, cause)
+        Self::new(FaultKind::BackendProtocolError, stage, cause)
     }
 
     pub(crate) fn late(stage: Stage, cause: impl Into<Cow<'static, str>>) -> Self {
@@ -61,7 +61,7 @@ impl Failure {
 
     /// Whether it speaks against the server.
     pub(crate) fn blames_server(&self) -> bool {
-        self.stage != Stage::Ours && self.kind != FaultKind::ClientGone
+        self.stage != Stage::Ours && self.kind != FaultKind::ClientDisconnected
     }
 }
 

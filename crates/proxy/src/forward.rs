@@ -10,9 +10,9 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 
 use penstock_config as config;
-use penstock_exchange::cgi::Digits;
-use penstock_exchange::fields::{Fate, fate};
-use penstock_exchange::forwarded::passing::{push_host, push_node};
+use penstock_exchange::cgi::TextBuffer;
+use penstock_exchange::field_policy::{FieldClass, classify_field};
+use penstock_exchange::forwarded::outgoing::{push_host, push_node};
 use penstock_exchange::{ForwardedInfo, Request};
 use penstock_http::{Method, RequestHead};
 use penstock_runtime::clock;
@@ -46,19 +46,21 @@ pub(crate) fn encode(
     let named = connection_names(head);
     let mut has_via = false;
     for (name, value) in head.field_lines() {
-        match fate(name) {
-            Fate::Pass
+        match classify_field(name) {
+            FieldClass::EndToEnd
                 if !is_dropped(request, named, name) && request.passes_forwarding_field(name) =>
             {
                 field(out, name, value);
             }
-            Fate::Underscored if passes_underscored(request, named, name) => {
+            FieldClass::Underscored if passes_underscored(request, named, name) => {
                 field(out, name, value);
             }
-            Fate::FromProxy | Fate::House if request.vouched.covers(name) => {
+            FieldClass::Forwarding | FieldClass::Internal
+                if request.trusted_headers.covers(name) =>
+            {
                 field(out, name, value);
             }
-            Fate::Via => has_via = true,
+            FieldClass::Via => has_via = true,
             _ => {}
         }
     }
@@ -71,8 +73,12 @@ pub(crate) fn encode(
     }
     tell_of_request(out, config, request);
     // Whose words they are matters only where there are some.
-    let passes_via = has_via && request.is_from_proxy();
-    via(out, head, passes_via || request.vouched.covers("via"));
+    let passes_via = has_via && request.is_from_trusted_proxy();
+    via(
+        out,
+        head,
+        passes_via || request.trusted_headers.covers("via"),
+    );
     match framing {
         // RFC 9110 §8.6: a server may refuse a method that usually has a body and does not say its
         // length; WEBrick does.
@@ -82,7 +88,7 @@ pub(crate) fn encode(
         Framing::None => {}
         Framing::Length(length) => {
             out.extend_from_slice(b"Content-Length: ");
-            out.extend_from_slice(Digits::new().number(length));
+            out.extend_from_slice(TextBuffer::new().format_number(length));
             out.extend_from_slice(b"\r\n");
         }
         Framing::Chunked => out.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
@@ -113,12 +119,12 @@ pub(crate) fn host<'r>(
 /// Writes what the front end alone can say of a request, in lines of fields: who sent it, and when.
 pub(crate) fn tell_of_request(out: &mut Vec<u8>, config: &config::Upstream, request: &Request) {
     tell_of_client(out, config, request);
-    if request.vouched.covers("x-request-start") {
+    if request.trusted_headers.covers("x-request-start") {
         return;
     }
     let arrived = clock::wall_at(request.arrived);
     out.extend_from_slice(b"X-Request-Start: ");
-    out.extend_from_slice(Digits::new().since_epoch(arrived));
+    out.extend_from_slice(TextBuffer::new().format_request_start(arrived));
     out.extend_from_slice(b"\r\n");
 }
 
@@ -140,7 +146,7 @@ pub(crate) fn is_dropped(request: &Request, named: Option<&RequestHead>, name: &
             .flat_map(|value| value.split(|&byte| byte == b','))
             .any(|option| option.trim_ascii().eq_ignore_ascii_case(name))
     });
-    is_named && !request.vouched.covers(name)
+    is_named && !request.trusted_headers.covers(name)
 }
 
 /// Whether a field with an underscore in its name goes on to a server that sees names as they are: not beside
@@ -150,8 +156,8 @@ pub(crate) fn passes_underscored(
     named: Option<&RequestHead>,
     name: impl AsRef<[u8]>,
 ) -> bool {
-    let (vouched, name) = (&request.vouched, name.as_ref());
-    vouched.covers(name) || !vouched.covers_variable(name) && !is_dropped(request, named, name)
+    let (vouched, name) = (&request.trusted_headers, name.as_ref());
+    vouched.covers(name) || !vouched.covers_cgi_variable(name) && !is_dropped(request, named, name)
 }
 
 /// The protocol that a client may ask a server for: not HTTP/2, which would hide requests from us. A body
@@ -179,11 +185,11 @@ fn tell_of_client(out: &mut Vec<u8>, config: &config::Upstream, request: &Reques
     if matches!(form, XForwarded | Both) {
         tell_in_x_fields(out, request, config.joined);
     }
-    if matches!(form, Standard | Both) && !request.vouched.covers("forwarded") {
+    if matches!(form, Standard | Both) && !request.trusted_headers.covers("forwarded") {
         tell_in_the_standard_field(out, request);
     }
     // One that dialled in does not know which proxies stand before us: it is told who the client is.
-    if config.joined && !request.vouched.covers("x-real-ip") {
+    if config.joined && !request.trusted_headers.covers("x-real-ip") {
         out.extend_from_slice(b"X-Real-IP: ");
         push_peer(out, request.client_address());
         out.extend_from_slice(b"\r\n");
@@ -196,7 +202,7 @@ fn tell_in_x_fields(out: &mut Vec<u8>, request: &Request, is_told_by_us: bool) {
             out.extend_from_slice(part);
         }
     };
-    let is_ours = |name: &str| !request.vouched.covers(name);
+    let is_ours = |name: &str| !request.trusted_headers.covers(name);
     let forwarded = request.forwarded.as_deref();
     if is_ours("X-Forwarded-For") {
         tell_addresses(out, request);
@@ -237,7 +243,7 @@ fn proxied_client(request: &Request) -> Option<&ForwardedInfo> {
         }
         (client, peer) => client != peer,
     };
-    let is_proxied = request.is_from_proxy() || forwarded.client.is_some_and(is_other);
+    let is_proxied = request.is_from_trusted_proxy() || forwarded.client.is_some_and(is_other);
     is_proxied.then_some(forwarded)
 }
 
@@ -308,7 +314,7 @@ fn via(out: &mut Vec<u8>, head: &RequestHead, trusted: bool) {
 fn push_peer(out: &mut Vec<u8>, peer: PeerAddress) {
     match peer {
         PeerAddress::Tcp(address) => match address.ip().to_canonical() {
-            ip @ IpAddr::V4(_) => out.extend_from_slice(Digits::new().address(ip)),
+            ip @ IpAddr::V4(_) => out.extend_from_slice(TextBuffer::new().format_address(ip)),
             IpAddr::V6(v6) => write(out, format_args!("{v6}")),
         },
         PeerAddress::Unix => {}

@@ -7,7 +7,7 @@
 //! never sees a field that speaks to the front end.
 
 use penstock_exchange::grip;
-use penstock_exchange::{Accel, is_to_front};
+use penstock_exchange::{AccelFields, is_accel_field};
 use penstock_http::{
     CheckedField, FieldBlock, FieldError, KnownName, Status, parse_length, token_eq_ignore_case,
 };
@@ -31,7 +31,7 @@ pub(crate) struct ReplyHead {
     /// There is a `Location`, `Content-Location` or `Refresh`.
     pub(crate) names_location: bool,
     /// What it asks of the front end; rarely there.
-    pub(crate) accel: Option<Box<Accel>>,
+    pub(crate) accel: Option<Box<AccelFields>>,
 }
 
 /// Takes the fields of a head one by one.
@@ -115,7 +115,7 @@ impl HeadBuilder {
             self.head.fields.remove("x-accel-expires");
         }
         if self.head.speaks_to_hub && status.is_informational() {
-            grip::take_out(&mut self.head.fields);
+            grip::remove_grip_fields(&mut self.head.fields);
         }
         if !self.named.is_empty() {
             for name in self.named.split(|&byte| byte == b',') {
@@ -163,7 +163,7 @@ impl HeadBuilder {
             Kind::Buffering => {}
             Kind::Redirect => self.accel().set_redirect(value),
             Kind::Sendfile => self.accel().set_sendfile(value),
-            Kind::Rate => self.accel().set_rate(value),
+            Kind::Rate => self.accel().set_max_rate(value),
             Kind::Expires => {
                 self.head.speaks_to_cache = true;
                 return true;
@@ -192,7 +192,7 @@ impl HeadBuilder {
         }
     }
 
-    fn accel(&mut self) -> &mut Accel {
+    fn accel(&mut self) -> &mut AccelFields {
         self.head.accel.get_or_insert_default()
     }
 }
@@ -228,8 +228,8 @@ fn other_kind(name: &[u8]) -> Kind {
         (17, b'x') if token_eq_ignore_case(name, b"x-accel-buffering") => Kind::Buffering,
         (18, b'x') if token_eq_ignore_case(name, b"x-accel-limit-rate") => Kind::Rate,
         (20, b'x') if token_eq_ignore_case(name, b"x-lighttpd-send-file") => Kind::Sendfile,
-        (_, b'x') if is_to_front(name) => Kind::Drop,
-        (_, b'g') if grip::is_grip(name) => Kind::Grip,
+        (_, b'x') if is_accel_field(name) => Kind::Drop,
+        (_, b'g') if grip::is_grip_field(name) => Kind::Grip,
         _ => Kind::Pass,
     }
 }
@@ -297,7 +297,7 @@ mod tests {
         let accel = head.accel.unwrap();
         assert_eq!(accel.redirect.as_deref(), Some("/internal/a?b"));
         assert_eq!(accel.sendfile.as_deref(), Some(&b"/srv/a"[..]));
-        assert_eq!(accel.rate_max, Some(1000));
+        assert_eq!(accel.max_rate, Some(1000));
         let interim = built(103, &[("x-accel-expires", "5"), ("Link", "</a>")]);
         assert_eq!(interim.unwrap().fields.as_bytes(), b"Link: </a>\r\n");
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Instant;
 
-use penstock_exchange::bodies::{SpoolSpec, SpoolWriter, spool};
+use penstock_exchange::buffering::{SpoolSpec, SpoolWriter, spool};
 use penstock_exchange::{AddressPrefix, Body, Fault};
 use penstock_runtime::{clock, loops};
 
@@ -86,8 +86,8 @@ async fn run(mut rest: Rest, mut writer: SpoolWriter) {
         if let Some(end) = end.take() {
             break Step::Ended(end);
         }
-        if writer.is_over()
-            && let Err(fault) = writer.settle().await
+        if writer.has_overflow()
+            && let Err(fault) = writer.flush().await
         {
             break Step::Failed(fault.into());
         }
@@ -103,7 +103,7 @@ async fn run(mut rest: Rest, mut writer: SpoolWriter) {
             // The server is done; what the client has not taken may still be on its way to the file.
             lease.finish(talk.into_connection(&end), Outcome::Success);
             writer.release_place();
-            let settled = writer.settle().await;
+            let settled = writer.flush().await;
             writer.finish(settled.map(|()| trailers));
         }
         Step::Full | Step::Left => {
@@ -139,7 +139,7 @@ async fn next(rest: &mut Rest, mut writer: Option<&mut SpoolWriter>) -> Step {
                     if let Some(end) = said.end {
                         return Poll::Ready(Step::Ended(end));
                     }
-                    if writer.as_ref().is_some_and(|writer| writer.is_over()) {
+                    if writer.as_ref().is_some_and(|writer| writer.has_overflow()) {
                         return Poll::Ready(Step::Full);
                     }
                     stalled_at = clock::now() + config.stall_timeout;
@@ -148,7 +148,10 @@ async fn next(rest: &mut Rest, mut writer: Option<&mut SpoolWriter>) -> Step {
                 Poll::Pending => break,
             }
         }
-        if writer.as_ref().is_some_and(|writer| writer.poll_gone(cx)) {
+        if writer
+            .as_ref()
+            .is_some_and(|writer| writer.poll_reader_gone(cx))
+        {
             return Poll::Ready(Step::Left);
         }
         if let Some(at) = rest.talk.take_progress() {

@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use penstock_exchange::bodies::{BodyStore, Collected, NamelessFile};
+use penstock_exchange::buffering::{BodyStore, CollectedBody, SpoolFile};
 use penstock_exchange::{Fault, FaultKind, IncomingBody};
 
 /// Bytes of a body sent to a server at a time.
@@ -34,7 +34,7 @@ pub(crate) enum Source {
 
 /// A body in a file.
 pub(crate) struct FileSource {
-    file: Arc<NamelessFile>,
+    file: Arc<SpoolFile>,
     len: u64,
     sent: u64,
     store: Arc<BodyStore>,
@@ -44,11 +44,11 @@ pub(crate) struct FileSource {
 type Reading = Pin<Box<dyn Future<Output = Result<Vec<u8>, Fault>> + Send>>;
 
 impl Source {
-    pub(crate) fn buffered(collected: Collected, store: &Arc<BodyStore>) -> Self {
+    pub(crate) fn buffered(collected: CollectedBody, store: &Arc<BodyStore>) -> Self {
         match collected {
-            Collected::Empty => Self::Empty,
-            Collected::Memory(bytes) => Self::Memory { bytes, sent: 0 },
-            Collected::File { file, len } => Self::File(FileSource {
+            CollectedBody::Empty => Self::Empty,
+            CollectedBody::Memory(bytes) => Self::Memory { bytes, sent: 0 },
+            CollectedBody::File { file, len } => Self::File(FileSource {
                 file,
                 len,
                 sent: 0,
@@ -172,7 +172,7 @@ impl FileSource {
     }
 }
 
-fn read_cold(store: &Arc<BodyStore>, file: Arc<NamelessFile>, at: u64, want: usize) -> Reading {
+fn read_cold(store: &Arc<BodyStore>, file: Arc<SpoolFile>, at: u64, want: usize) -> Reading {
     let pool = store.pool.clone();
     Box::pin(async move {
         let read = pool.run(move || {
@@ -182,7 +182,7 @@ fn read_cold(store: &Arc<BodyStore>, file: Arc<NamelessFile>, at: u64, want: usi
         match read.await {
             Ok(Ok(bytes)) => Ok(bytes),
             Ok(Err(error)) => Err(Fault::new(
-                FaultKind::House,
+                FaultKind::Internal,
                 format!("cannot read a temporary file: {error}"),
             )),
             Err(full) => Err(Fault::new(FaultKind::Overloaded, full.to_string())),

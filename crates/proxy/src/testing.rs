@@ -7,9 +7,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use penstock_config as config;
-use penstock_exchange::fields::Vouched;
-use penstock_exchange::request::{Arrival, RequestPath};
-use penstock_exchange::{ForwardedInfo, ListenerInfo, Request, RequestBody, Trust};
+use penstock_exchange::field_policy::TrustedHeaders;
+use penstock_exchange::request::{RequestOrigin, RequestPath};
+use penstock_exchange::{ForwardedInfo, ListenerInfo, Request, RequestBody, TrustedProxies};
 use penstock_http::{HeadLimits, ParseProgress, parse_head};
 use penstock_runtime::clock;
 use penstock_sys::net::PeerAddress;
@@ -43,7 +43,7 @@ pub(crate) fn request_at(
 ) -> Request {
     // This machine, as an operator lists it.
     let networks = ["127.0.0.0/8", "::1"].map(|text| text.parse().unwrap());
-    let trust = Trust::new(networks.into(), true);
+    let trust = TrustedProxies::new(networks.into(), true);
     request_trusting(head, peer, scheme, listens, trust)
 }
 
@@ -53,7 +53,7 @@ pub(crate) fn request_trusting(
     peer: PeerAddress,
     scheme: &'static str,
     listens: Option<SocketAddr>,
-    trust: Trust,
+    trust: TrustedProxies,
 ) -> Request {
     let limits = HeadLimits {
         max_target_bytes: 8192,
@@ -73,29 +73,30 @@ pub(crate) fn request_trusting(
     let told = ForwardedInfo::has_forwarding_fields(&head, &trust) && trust.covers(peer);
     let forwarded = told.then(|| Arc::new(ForwardedInfo::read(&head, &trust).0));
     let mount = forwarded.as_ref().map(|told| told.mount.clone());
-    let arrival = Arrival {
+    let arrival = RequestOrigin {
         peer,
         listener: Arc::new(listener),
-        client: Arc::default(),
-        trust,
+        client_state: Arc::default(),
+        trusted_proxies: trust,
         forwarded,
         mount: mount.unwrap_or_default(),
-        at: clock::now(),
+        arrived: clock::now(),
     };
-    let path = RequestPath::of(&head).unwrap();
+    let path = RequestPath::from_head(&head).unwrap();
     Request::new(Arc::new(head), path, RequestBody::Empty, arrival)
 }
 
 /// The request of a peer as edge makes it where a route's rules have set those fields of its head.
-pub(crate) fn request_vouched(head: &str, peer: &str, vouched: Vouched) -> Request {
+pub(crate) fn request_vouched(head: &str, peer: &str, vouched: TrustedHeaders) -> Request {
     let mut request = request_of(head, peer);
-    let is_trusted = request.is_from_proxy();
-    let (head, trust) = (&request.head, &request.trust);
+    let is_trusted = request.is_from_trusted_proxy();
+    let (head, trust) = (&request.head, &request.trusted_proxies);
     // As if the peer had sent the rest.
-    let (told, _) = ForwardedInfo::read_vouched(head, head, trust, is_trusted, &vouched);
+    let (told, _) =
+        ForwardedInfo::read_with_trusted_headers(head, head, trust, is_trusted, &vouched);
     request.mount = told.mount.clone();
     request.forwarded = (told != ForwardedInfo::default()).then(|| Arc::new(told));
-    request.vouched = vouched;
+    request.trusted_headers = vouched;
     request
 }
 

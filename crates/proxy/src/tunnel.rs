@@ -45,7 +45,7 @@ impl Tunnel {
 }
 
 impl Takeover for Tunnel {
-    fn take(self: Box<Self>, client: Arc<Stream>, early: Vec<u8>) -> TakeoverFuture {
+    fn take_over(self: Box<Self>, client: Arc<Stream>, early: Vec<u8>) -> TakeoverFuture {
         let Self {
             lease,
             connection,
@@ -134,7 +134,7 @@ async fn reach(
         let Claim::Place(mut lease, _) = claimed else {
             // A wait ends in a place or an error.
             let cause = "a claim without its place";
-            return Err(Failure::new(FaultKind::House, Stage::Ours, cause));
+            return Err(Failure::new(FaultKind::Internal, Stage::Ours, cause));
         };
         waited = lease.waited();
         let key = lease.key();
@@ -169,7 +169,7 @@ async fn wait_for(mut wait: Wait, client: &Stream) -> Result<Claim, Failure> {
             is_watched = false;
             if is_gone {
                 let cause = "left while waiting for a server";
-                let gone = Failure::new(FaultKind::ClientGone, Stage::Ours, cause);
+                let gone = Failure::new(FaultKind::ClientDisconnected, Stage::Ours, cause);
                 return Poll::Ready(Err(gone));
             }
         }

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use penstock_config as config;
-use penstock_exchange::bodies::{BodyStore, Demand, HeldPlaces, Producer};
+use penstock_exchange::buffering::{BodyStore, Demand, HeldPlaces, Producer};
 use penstock_exchange::metrics::HistogramValues;
-use penstock_exchange::{AddressPrefix, Handler, Handling, Request};
+use penstock_exchange::{AddressPrefix, Handler, HandlerProgress, Request};
 use penstock_queue::{DispatchedJob, SlotId};
 use penstock_runtime::clock;
 
@@ -166,14 +166,14 @@ struct RouteHandler {
 }
 
 impl Handler for RouteHandler {
-    fn handle(&self, request: Request) -> Handling {
+    fn handle(&self, request: Request) -> HandlerProgress {
         // Made where it stays: it is large.
         let room = Box::<Call>::new_uninit();
         let call = Box::write(
             room,
             Call::new(Arc::clone(&self.shared), request, self.buffering),
         );
-        Handling::Later(Box::into_pin(call))
+        HandlerProgress::Pending(Box::into_pin(call))
     }
 }
 

@@ -14,7 +14,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use penstock_exchange::{
-    Body, Fault, FaultKind, Handler, Handling, Name, Reply, Request, RequestBody, Response,
+    Body, Fault, FaultKind, Handler, HandlerName, HandlerProgress, Reply, Request, RequestBody,
+    Response,
 };
 use penstock_http::{Method, RequestHead, Status};
 use penstock_runtime::clock;
@@ -188,7 +189,12 @@ impl Admin {
         })
     }
 
-    fn change(&self, what: Change<'_>, namespace: Option<String>, body: RequestBody) -> Handling {
+    fn change(
+        &self,
+        what: Change<'_>,
+        namespace: Option<String>,
+        body: RequestBody,
+    ) -> HandlerProgress {
         match what {
             Change::Stop => {
                 self.source.stop();
@@ -234,17 +240,17 @@ impl Admin {
         }
     }
 
-    fn now(&self, made: Result<Response, Fault>) -> Handling {
-        Handling::Now(sign(made))
+    fn now(&self, made: Result<Response, Fault>) -> HandlerProgress {
+        HandlerProgress::Ready(sign(made))
     }
 
-    fn later(&self, work: BoxFuture<'static, Result<Response, Fault>>) -> Handling {
-        Handling::Later(Box::pin(async move { sign(work.await) }))
+    fn later(&self, work: BoxFuture<'static, Result<Response, Fault>>) -> HandlerProgress {
+        HandlerProgress::Pending(Box::pin(async move { sign(work.await) }))
     }
 }
 
 impl Handler for Admin {
-    fn handle(&self, mut request: Request) -> Handling {
+    fn handle(&self, mut request: Request) -> HandlerProgress {
         let body = std::mem::replace(&mut request.body, RequestBody::Empty);
         match decide(&request) {
             Ok(Route::Read(what)) => self.now(self.read(what, request.head.method())),
@@ -265,10 +271,10 @@ type Refused = Box<Result<Response, Fault>>;
 pub struct Refusing;
 
 impl Handler for Refusing {
-    fn handle(&self, _: Request) -> Handling {
+    fn handle(&self, _: Request) -> HandlerProgress {
         let error = "refused: only root and whoever started this server may use this socket, and no \
                      process that the server has started; the server's log says which this is";
-        Handling::Now(sign(json(
+        HandlerProgress::Ready(sign(json(
             Status::FORBIDDEN,
             &Outcome::failed(error.to_owned()),
         )))
@@ -487,7 +493,7 @@ impl Refusal {
 /// The reply with the name of this room in its timing.
 pub(crate) fn sign(made: Result<Response, Fault>) -> Result<Reply, Fault> {
     let mut response = made?;
-    response.timing.handler = Some(Name::Room("status"));
+    response.timing.handler = Some(HandlerName::Component("status"));
     Ok(response.into())
 }
 
@@ -541,7 +547,7 @@ fn of_asset(asset: &Asset) -> Response {
 
 fn json<T: Serialize>(status: Status, value: &T) -> Result<Response, Fault> {
     let text = serde_json::to_vec(value)
-        .map_err(|error| Fault::new(FaultKind::House, format!("status as json: {error}")))?;
+        .map_err(|error| Fault::new(FaultKind::Internal, format!("status as json: {error}")))?;
     Ok(respond(
         status,
         "application/json",

@@ -70,7 +70,7 @@ impl Feed {
         // Made outside the lock: two loops may both do it, and neither waits for the other.
         let snapshot = self.source.snapshot();
         let json = serde_json::to_string(&snapshot)
-            .map_err(|error| Fault::new(FaultKind::House, format!("status as json: {error}")))?;
+            .map_err(|error| Fault::new(FaultKind::Internal, format!("status as json: {error}")))?;
         let mut event = Vec::new();
         sse::encode_event(&mut event, Some("status"), None, &json);
         let is_last = snapshot.state == ServerState::Draining;

@@ -146,8 +146,16 @@ impl Page {
 
     fn edge(&mut self, edge: &EdgeMetrics) -> fmt::Result {
         for (name, help, gauge) in [
-            ("connections_open", "Connections open now.", &edge.open),
-            ("requests_active", "Requests in progress now.", &edge.active),
+            (
+                "connections_open",
+                "Connections open now.",
+                &edge.open_connections,
+            ),
+            (
+                "requests_active",
+                "Requests in progress now.",
+                &edge.active_requests,
+            ),
         ] {
             self.head(name, "gauge", help)?;
             writeln!(self.text, "penstock_{name} {}", gauge.value())?;
@@ -156,32 +164,32 @@ impl Page {
             (
                 "connections_accepted_total",
                 "Connections accepted.",
-                &edge.accepted,
+                &edge.accepted_connections,
             ),
             (
                 "requests_malformed_total",
                 "Requests refused while parsed.",
-                &edge.malformed,
+                &edge.malformed_requests,
             ),
             (
                 "clients_gone_total",
                 "Clients that left before their answer.",
-                &edge.client_gone,
+                &edge.client_disconnects,
             ),
             (
                 "clients_too_slow_total",
                 "Connections cut for slowness.",
-                &edge.too_slow,
+                &edge.slow_clients,
             ),
             (
                 "connections_evicted_total",
                 "Idle connections closed to make room for others.",
-                &edge.evicted,
+                &edge.evicted_connections,
             ),
             (
                 "connections_refused_total",
                 "Connections closed at once, since their client had too many.",
-                &edge.refused,
+                &edge.refused_connections,
             ),
             (
                 "received_bytes_total",

@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use penstock_exchange::metrics::{AppMetrics, EdgeMetrics};
-use penstock_exchange::request::{Arrival, RequestPath};
+use penstock_exchange::request::{RequestOrigin, RequestPath};
 use penstock_exchange::{Fault, IncomingBody, ListenerInfo, Mount, Request, RequestBody};
 use penstock_http::{HeadLimits, ParseProgress, parse_head};
 use penstock_sys::net::PeerAddress;
@@ -507,7 +507,7 @@ pub(crate) fn request(head: &str, via: Via) -> Request {
         panic!("the head is not whole: {raw:?}");
     };
     let address = (via == Via::Tcp).then(|| "127.0.0.1:8090".parse().unwrap());
-    let arrival = Arrival {
+    let arrival = RequestOrigin {
         peer: PeerAddress::Unix,
         listener: Arc::new(ListenerInfo {
             scheme: "http",
@@ -515,12 +515,12 @@ pub(crate) fn request(head: &str, via: Via) -> Request {
             name: "admin".into(),
             proxy_protocol: false,
         }),
-        client: Arc::default(),
-        trust: Arc::default(),
+        client_state: Arc::default(),
+        trusted_proxies: Arc::default(),
         forwarded: None,
         mount: Mount::default(),
-        at: Instant::now(),
+        arrived: Instant::now(),
     };
-    let path = RequestPath::of(&head).unwrap();
+    let path = RequestPath::from_head(&head).unwrap();
     Request::new(Arc::new(head), path, RequestBody::Empty, arrival)
 }

@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use penstock_exchange::{Handler, Handling, Request};
+use penstock_exchange::{Handler, HandlerProgress, Request};
 use penstock_http::Status;
 
 use crate::api::{Admin, sign, text};
@@ -32,10 +32,10 @@ impl Probes {
 }
 
 impl Handler for Probes {
-    fn handle(&self, request: Request) -> Handling {
+    fn handle(&self, request: Request) -> HandlerProgress {
         match request.path() {
             b"/healthz" | b"/readyz" | b"/metrics" => self.admin.handle(request),
-            _ => Handling::Now(sign(Ok(text(
+            _ => HandlerProgress::Ready(sign(Ok(text(
                 Status::NOT_FOUND,
                 "here are /healthz, /readyz and /metrics only\n",
             )))),

@@ -288,15 +288,15 @@ impl Traffic {
     #[must_use]
     pub fn new(metrics: &EdgeMetrics) -> Self {
         Self {
-            accepted: metrics.accepted.value(),
-            active: u64::try_from(metrics.active.value()).unwrap_or(0),
+            accepted: metrics.accepted_connections.value(),
+            active: u64::try_from(metrics.active_requests.value()).unwrap_or(0),
             requests_total: metrics.responses_total(),
             responses: std::array::from_fn(|class| metrics.responses[class].value()),
-            malformed: metrics.malformed.value(),
-            client_gone: metrics.client_gone.value(),
-            too_slow: metrics.too_slow.value(),
-            evicted: metrics.evicted.value(),
-            refused: metrics.refused.value(),
+            malformed: metrics.malformed_requests.value(),
+            client_gone: metrics.client_disconnects.value(),
+            too_slow: metrics.slow_clients.value(),
+            evicted: metrics.evicted_connections.value(),
+            refused: metrics.refused_connections.value(),
             received_bytes: metrics.bytes_in.value(),
             sent_bytes: metrics.bytes_out.value(),
             total_time: Times::new(&metrics.total_time),

@@ -16,7 +16,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use penstock_config::{self as config, AppKind};
-use penstock_exchange::{ClientState, Fault, FaultKind, Timing};
+use penstock_exchange::{ClientState, Fault, FaultKind, RequestTiming};
 use penstock_runtime::{LazyDeadline, clock};
 use tokio::sync::Notify;
 
@@ -143,8 +143,8 @@ impl AppShared {
             }
             let end = poll_fn(|cx| {
                 // Asked anew when the client leaves, as every request that waits.
-                if client.is_gone() {
-                    return Poll::Ready(Some(FaultKind::ClientGone));
+                if client.is_disconnected() {
+                    return Poll::Ready(Some(FaultKind::ClientDisconnected));
                 }
                 if changed.as_mut().poll(cx).is_ready() {
                     return Poll::Ready(None);
@@ -158,7 +158,7 @@ impl AppShared {
     }
 
     fn gave_up(&self, kind: FaultKind, waited: Duration) -> Fault {
-        let cause = if kind == FaultKind::ClientGone {
+        let cause = if kind == FaultKind::ClientDisconnected {
             self.metrics.queue_abandoned.increment();
             "left while the application started".to_owned()
         } else {
@@ -166,12 +166,12 @@ impl AppShared {
             let limit = self.queue_timeout();
             format!("the application has not loaded its code within {limit:?}")
         };
-        let timing = Timing {
-            queue: waited,
+        let timing = RequestTiming {
+            queue_time: waited,
             handler: Some((&self.name).into()),
-            ..Timing::default()
+            ..RequestTiming::default()
         };
-        Fault::new(kind, cause).timed(timing)
+        Fault::new(kind, cause).with_timing(timing)
     }
 }
 

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use penstock_config as config;
-use penstock_exchange::bodies::{BodyStore, HeldPlaces};
+use penstock_exchange::buffering::{BodyStore, HeldPlaces};
 use penstock_exchange::metrics::AppMetrics;
-use penstock_exchange::{Fault, FaultKind, Timing};
+use penstock_exchange::{Fault, FaultKind, RequestTiming};
 use penstock_queue::QueueLimits;
 use penstock_sys::cgroup::{Group, Usage};
 use penstock_wire::Dialect;
@@ -180,9 +180,9 @@ impl AppShared {
         let refusal = refusing.as_ref()?;
         let mut fault = Fault::new(FaultKind::Unavailable, refusal.cause.clone());
         fault.detail.clone_from(&refusal.detail);
-        *fault.timing = Timing {
+        *fault.timing = RequestTiming {
             handler: Some((&self.name).into()),
-            ..Timing::default()
+            ..RequestTiming::default()
         };
         Some(fault)
     }

@@ -9,8 +9,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use penstock_exchange::bodies::{Demand, HeldPlaces, Producer};
-use penstock_exchange::{AddressPrefix, Fault, FaultKind, Timing};
+use penstock_exchange::buffering::{Demand, HeldPlaces, Producer};
+use penstock_exchange::{AddressPrefix, Fault, FaultKind, RequestTiming};
 use penstock_queue::SlotId;
 use penstock_runtime::clock;
 
@@ -76,13 +76,13 @@ impl Producer for SlotPlace {
     fn refuse_waiting(&self, clients: &[AddressPrefix], cause: &str) {
         let now = clock::now();
         for (mut job, waited) in self.app.dispatch.take_waiting_of(now, clients) {
-            let timing = Timing {
-                queue: waited,
+            let timing = RequestTiming {
+                queue_time: waited,
                 handler: Some((&self.app.name).into()),
-                ..Timing::default()
+                ..RequestTiming::default()
             };
             let fault = Fault::new(FaultKind::Overloaded, cause.to_owned());
-            job.answer(Err(fault.timed(timing)));
+            job.answer(Err(fault.with_timing(timing)));
         }
     }
 

@@ -142,7 +142,7 @@ mod tests {
         let (held, limits) = (Held::default(), MessageLimits::default());
         let client = |last| {
             let address = SocketAddr::from(([192, 0, 2, last], 0));
-            Some(AddressPrefix::of(PeerAddress::tcp(address)))
+            Some(AddressPrefix::from_address(PeerAddress::tcp(address)))
         };
         let message = limits.message_bytes;
         let taken = (0..100).take_while(|_| held.change(client(1), (0, message), &limits));
@@ -166,7 +166,7 @@ mod tests {
         let (held, limits) = (Held::default(), MessageLimits::default());
         let client = |last| {
             let address = SocketAddr::from(([192, 0, 2, last], 0));
-            Some(AddressPrefix::of(PeerAddress::tcp(address)))
+            Some(AddressPrefix::from_address(PeerAddress::tcp(address)))
         };
         let piece = limits.message_bytes / 32;
         for greedy in 0..10 {

@@ -50,21 +50,21 @@ impl ChannelDriver {
             }
             End::Broken(why) => {
                 let cause = format!("worker {} broke the protocol: {why}", self.pid);
-                Fault::new(FaultKind::AppBroken, cause)
+                Fault::new(FaultKind::AppProtocolError, cause)
             }
             End::Died | End::Retired => {
                 let cause = format!("worker {} ended with the request inside", self.pid);
                 Fault::new(FaultKind::WorkerDied, cause)
             }
         };
-        let fault = fault.timed(timing);
+        let fault = fault.with_timing(timing);
         let metrics = &self.app.metrics;
         let state = self.streams.close(id);
         if !matches!(state, Some(State::Leaving(_) | State::Discard) | None) {
             match fault.kind {
-                FaultKind::AppTimeout => metrics.timed_out.increment(),
-                FaultKind::AppBroken => metrics.failed.increment(),
-                _ => metrics.worker_died.increment(),
+                FaultKind::AppTimeout => metrics.timed_out_requests.increment(),
+                FaultKind::AppProtocolError => metrics.failed_requests.increment(),
+                _ => metrics.worker_deaths.increment(),
             }
         }
         match state {

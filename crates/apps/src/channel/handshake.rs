@@ -6,8 +6,8 @@
 //! and the request is an ordinary one.
 
 use bytes::Bytes;
-use penstock_exchange::grip::is_grip;
-use penstock_exchange::{Body, Fault, FaultKind, Reply, Response, Timing};
+use penstock_exchange::grip::is_grip_field;
+use penstock_exchange::{Body, Fault, FaultKind, Reply, RequestTiming, Response};
 use penstock_http::websocket::{
     DeflateParams, HandshakeRequest, check_handshake, negotiate_deflate, subprotocols,
 };
@@ -80,12 +80,12 @@ pub(super) fn accepted(
     handshake: &Handshake,
     parts: &AcceptHeadView<'_>,
     agreed: Agreed,
-    timing: Timing,
+    timing: RequestTiming,
 ) -> Result<Response, Fault> {
     let chosen = parts.subprotocol;
     if !chosen.is_empty() && !handshake.offered.iter().any(|name| name == chosen) {
         let cause = format!("the subprotocol `{chosen}`, which the client did not offer");
-        return Err(Fault::new(FaultKind::AppBroken, cause).timed(timing));
+        return Err(Fault::new(FaultKind::AppProtocolError, cause).with_timing(timing));
     }
     let mut fields = FieldBlock::with_capacity(256);
     fields.push_static("Connection", "Upgrade");
@@ -108,19 +108,19 @@ pub(super) fn accepted(
     for (name, value) in parts.fields() {
         let name = std::str::from_utf8(name).unwrap_or_default();
         if pushed.is_ok() && reply::is_passed(name) && !is_of_handshake(name) {
-            is_for_hub |= is_grip(name.as_bytes());
+            is_for_hub |= is_grip_field(name.as_bytes());
             pushed = fields.push(name, value).map_err(|error| (name, error));
         }
     }
     if let Err((name, error)) = pushed {
         let cause = format!("response field `{name}`: {error}");
-        return Err(Fault::new(FaultKind::AppBroken, cause).timed(timing));
+        return Err(Fault::new(FaultKind::AppProtocolError, cause).with_timing(timing));
     }
     let body = Body::Takeover(Box::new(agreed));
     let mut response = Response::new(Status::SWITCHING_PROTOCOLS, body);
     response.fields = fields;
     response.timing = timing;
-    response.speaks_to_hub = is_for_hub;
+    response.has_grip = is_for_hub;
     Ok(response)
 }
 

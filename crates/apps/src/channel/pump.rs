@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use penstock_exchange::Fault;
-use penstock_exchange::bodies::{HeldPlace, SpoolPlace, SpoolWriter};
+use penstock_exchange::buffering::{HeldPlace, SpoolPlace, SpoolWriter};
 use penstock_runtime::loops;
 
 /// What the driver and the task of one body share.
@@ -106,7 +106,7 @@ impl Pump {
     async fn run(self: Arc<Self>, mut writer: SpoolWriter, over: u32) {
         let mut count = over;
         loop {
-            if let Err(fault) = writer.settle().await {
+            if let Err(fault) = writer.flush().await {
                 self.lock().cut_place = writer.take_held_place().map(Box::new);
                 self.note(count, true);
                 writer.finish(Err(fault));
@@ -127,7 +127,7 @@ impl Pump {
 
     fn poll_next(&self, cx: &mut Context<'_>, writer: &SpoolWriter) -> Poll<Next> {
         let mut state = self.lock();
-        if writer.poll_gone(cx) {
+        if writer.poll_reader_gone(cx) {
             return Poll::Ready(Next::Gone);
         }
         if !state.bytes.is_empty() {

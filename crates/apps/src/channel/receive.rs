@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use penstock_exchange::bodies::{SpoolSpec, spool};
-use penstock_exchange::{Body as ResponseBody, Fault, FaultKind, Response, Timing};
+use penstock_exchange::buffering::{SpoolSpec, spool};
+use penstock_exchange::{Body as ResponseBody, Fault, FaultKind, RequestTiming, Response};
 use penstock_http::websocket::code;
 use penstock_runtime::{Stream, buffers, clock, loops};
 use penstock_wire::channel::{WINDOW_BYTES, encode_window};
@@ -169,7 +169,7 @@ impl ChannelDriver {
             Ok(parts) => reply::head(&parts, is_head, timing, grant),
             Err(error) => {
                 let cause = format!("response head: {error}");
-                Err(Fault::new(FaultKind::AppBroken, cause).timed(timing))
+                Err(Fault::new(FaultKind::AppProtocolError, cause).with_timing(timing))
             }
         };
         let mut head = match head {
@@ -229,7 +229,7 @@ impl ChannelDriver {
             return Ok(());
         };
         let client = match &entry.state {
-            State::Asked(start) => start.job.client.counted_prefix(),
+            State::Asked(start) => start.job.client.limit_prefix(),
             _ => None,
         };
         let spec = SpoolSpec {
@@ -286,7 +286,9 @@ impl ChannelDriver {
             }
             Err(error) => {
                 let cause = format!("its hijacked connection: {error}");
-                job.answer(Err(Fault::new(FaultKind::AppBroken, cause).timed(timing)));
+                job.answer(Err(
+                    Fault::new(FaultKind::AppProtocolError, cause).with_timing(timing)
+                ));
             }
         }
         Ok(())
@@ -325,7 +327,7 @@ impl ChannelDriver {
             State::Leaving(_) | State::Discard => {}
             State::Spool(writer) => {
                 writer.push(bytes);
-                if writer.is_over() {
+                if writer.has_overflow() {
                     if let State::Spool(writer) =
                         std::mem::replace(&mut entry.state, State::Discard)
                     {
@@ -407,28 +409,28 @@ impl ChannelDriver {
 
     fn reset(&mut self, id: u32, reason: &str, is_protocol: bool) {
         let kind = match is_protocol {
-            true => FaultKind::AppBroken,
+            true => FaultKind::AppProtocolError,
             false => FaultKind::AppRaised,
         };
         let timing = self.timing(id, 0);
         match self.end_stream(id) {
             Some(State::Asked(mut start)) => {
-                self.app.metrics.failed.increment();
-                let fault = Fault::new(kind, reason.to_owned()).timed(timing);
+                self.app.metrics.failed_requests.increment();
+                let fault = Fault::new(kind, reason.to_owned()).with_timing(timing);
                 start.job.answer(Err(fault));
             }
             Some(State::Spool(writer)) => {
-                self.app.metrics.failed.increment();
+                self.app.metrics.failed_requests.increment();
                 let fault = Fault::new(kind, format!("mid-response: {reason}"));
                 writer.finish(Err(fault));
             }
             Some(State::Pump(pump)) => {
-                self.app.metrics.failed.increment();
+                self.app.metrics.failed_requests.increment();
                 let fault = Fault::new(kind, format!("mid-response: {reason}"));
                 pump.end(Err(fault));
             }
             Some(State::Socket(socket)) => {
-                self.app.metrics.failed.increment();
+                self.app.metrics.failed_requests.increment();
                 log::error!(
                     "{}[{}]: a WebSocket ended: {reason}",
                     self.app.name,
@@ -449,9 +451,12 @@ impl ChannelDriver {
             return;
         };
         if let Err(fault) = &answer
-            && matches!(fault.kind, FaultKind::AppRaised | FaultKind::AppBroken)
+            && matches!(
+                fault.kind,
+                FaultKind::AppRaised | FaultKind::AppProtocolError
+            )
         {
-            self.app.metrics.failed.increment();
+            self.app.metrics.failed_requests.increment();
         }
         start.job.answer(answer);
     }
@@ -465,16 +470,16 @@ impl ChannelDriver {
         }
     }
 
-    pub(super) fn timing(&mut self, id: u32, app_time_us: u32) -> Timing {
+    pub(super) fn timing(&mut self, id: u32, app_time_us: u32) -> RequestTiming {
         let app = Duration::from_micros(u64::from(app_time_us));
         let Some(entry) = self.streams.entry(id) else {
-            return Timing::default();
+            return RequestTiming::default();
         };
         let mut timing = entry.timing(&self.app.name, self.pid, entry.opened_at);
-        timing.app = app;
+        timing.app_time = app;
         if matches!(entry.state, State::Asked(_)) {
             self.app.metrics.app_time.record(app);
-            self.app.metrics.queue_time.record(timing.queue);
+            self.app.metrics.queue_time.record(timing.queue_time);
         }
         timing
     }

@@ -15,7 +15,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use penstock_exchange::bodies::NamelessFile;
+use penstock_exchange::buffering::SpoolFile;
 use penstock_runtime::Stream;
 use penstock_wire::channel::{MESSAGE_HEAD_LEN, MESSAGE_OVERHEAD, encode_message_head};
 
@@ -250,7 +250,7 @@ impl Outbox {
 }
 
 /// The stream's id goes with the descriptor: the worker compares it with the OPEN's.
-async fn pass(id: u32, files: Arc<Stream>, file: Arc<NamelessFile>) -> io::Result<()> {
+async fn pass(id: u32, files: Arc<Stream>, file: Arc<SpoolFile>) -> io::Result<()> {
     let bytes = id.to_le_bytes();
     files.send_descriptor(&bytes, file.descriptor()?).await
 }

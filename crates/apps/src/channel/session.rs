@@ -107,7 +107,7 @@ impl Agreed {
 }
 
 impl Takeover for Agreed {
-    fn take(mut self: Box<Self>, client: Arc<Stream>, early: Vec<u8>) -> TakeoverFuture {
+    fn take_over(mut self: Box<Self>, client: Arc<Stream>, early: Vec<u8>) -> TakeoverFuture {
         let patience = self.patience;
         let session = self.pipe.take().map(|pipe| {
             let mut session = Session::new(client, pipe, &self.app, patience);

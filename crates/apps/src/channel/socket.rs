@@ -75,13 +75,13 @@ impl ChannelDriver {
             Ok(parts) => parts,
             Err(error) => {
                 let cause = format!("response head: {error}");
-                let fault = Fault::new(FaultKind::AppBroken, cause).timed(timing);
+                let fault = Fault::new(FaultKind::AppProtocolError, cause).with_timing(timing);
                 self.answer(id, Err(fault));
                 self.close_socket(id, code::INTERNAL_ERROR, "");
                 return Ok(());
             }
         };
-        let client = start.job.client.counted_prefix();
+        let client = start.job.client.limit_prefix();
         let pipe = Pipe::new(waker);
         let agreed = Agreed::new(Arc::clone(&pipe), handshake.deflate, &self.app);
         let agreed = agreed.of_client(client);
@@ -149,7 +149,7 @@ impl ChannelDriver {
                 self.app.name,
                 self.pid
             );
-            self.app.metrics.failed.increment();
+            self.app.metrics.failed_requests.increment();
             socket.pipe.close_by_worker(code::INTERNAL_ERROR, "");
             return self.close_socket(id, code::INVALID_PAYLOAD, "text that is not UTF-8");
         }
@@ -163,7 +163,7 @@ impl ChannelDriver {
                 let cause = "closed a WebSocket that it had not accepted";
                 start
                     .job
-                    .answer(Err(Fault::new(FaultKind::AppBroken, cause)));
+                    .answer(Err(Fault::new(FaultKind::AppProtocolError, cause)));
             }
             // What it was told before, or nobody is there any more.
             _ => {}

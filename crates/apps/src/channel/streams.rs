@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
 
-use penstock_exchange::Timing;
-use penstock_exchange::bodies::HeldPlace;
-use penstock_exchange::bodies::SpoolWriter;
+use penstock_exchange::RequestTiming;
+use penstock_exchange::buffering::HeldPlace;
+use penstock_exchange::buffering::SpoolWriter;
 use penstock_queue::DispatchedJob;
 use penstock_wire::channel::{OPEN_ID_OFFSET, WINDOW_BYTES};
 
@@ -372,15 +372,15 @@ impl Entry {
     }
 
     /// Where the time of its request went until now.
-    pub(super) fn timing(&self, app: &Arc<str>, pid: u32, now: Instant) -> Timing {
-        let mut timing = Timing {
-            app: now.saturating_duration_since(self.opened_at),
+    pub(super) fn timing(&self, app: &Arc<str>, pid: u32, now: Instant) -> RequestTiming {
+        let mut timing = RequestTiming {
+            app_time: now.saturating_duration_since(self.opened_at),
             handler: Some(app.into()),
-            worker: pid,
-            ..Timing::default()
+            worker_pid: pid,
+            ..RequestTiming::default()
         };
         if let State::Asked(start) = &self.state {
-            timing.queue = start.waited;
+            timing.queue_time = start.waited;
             timing.queue_position = u32::try_from(start.queue_position).unwrap_or(u32::MAX);
         }
         timing

@@ -19,7 +19,7 @@ use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::pin::Pin;
 
-use penstock_exchange::bodies::{BodyStore, Collected, NamelessFile, TempSpace, TempUse};
+use penstock_exchange::buffering::{BodyStore, CollectedBody, SpoolFile, TempPurpose, TempSpace};
 use penstock_exchange::{Body, ClientState, Reply, Request, Response};
 use penstock_queue::SlotSpec;
 use penstock_runtime::blocking::Pool;
@@ -47,10 +47,10 @@ async fn within<T>(work: impl Future<Output = T>) -> T {
     clock::timeout(DEADLINE, work).await.expect("in good time")
 }
 
-fn nameless(pool: Pool) -> NamelessFile {
+fn nameless(pool: Pool) -> SpoolFile {
     let space = Arc::<TempSpace>::default();
-    let grant = space.grant(None, TempUse::Body);
-    NamelessFile::create(&std::env::temp_dir(), pool, grant).unwrap()
+    let grant = space.grant(None, TempPurpose::Body);
+    SpoolFile::create(&std::env::temp_dir(), pool, grant).unwrap()
 }
 
 /// Lets all that is ready run.
@@ -134,13 +134,13 @@ fn shared(terms: &Terms) -> Arc<AppShared> {
     config.response_timeout = terms.response_timeout;
     config.websocket_compression = terms.compresses;
     let store = BodyStore {
-        body_memory: 1 << 20,
-        response_memory: terms.memory,
-        response_spool: terms.spool,
+        max_body_memory: 1 << 20,
+        max_response_memory: terms.memory,
+        max_response_spool: terms.spool,
         min_busy_rate: 0,
         rate_grace: Duration::ZERO,
         temp_dir: std::env::temp_dir(),
-        space: Arc::default(),
+        temp_space: Arc::default(),
         pool: Pool::new("test", 1, 64),
     };
     let way = Way::Workers(Dialect::Python);
@@ -197,11 +197,11 @@ impl Rig {
     }
 
     fn send(&self, head: &str) -> Asked {
-        self.ask(request(head), Collected::Empty)
+        self.ask(request(head), CollectedBody::Empty)
     }
 
     fn ask(&self, request: Request, body: impl Into<Content>) -> Asked {
-        let client = Arc::clone(&request.client);
+        let client = Arc::clone(&request.client_state);
         let websocket = handshake::asked(&self.shared, &request.head).expect("a good request");
         let call = handler::submit(&self.shared, &request, body.into(), websocket).expect("room");
         Asked {
@@ -243,8 +243,8 @@ impl Asked {
 
     /// The client leaves, and edge asks once more.
     async fn leave(self) {
-        self.client.mark_gone();
-        assert_eq!(self.fault().await, FaultKind::ClientGone);
+        self.client.mark_disconnected();
+        assert_eq!(self.fault().await, FaultKind::ClientDisconnected);
     }
 }
 
@@ -368,8 +368,8 @@ fn requests_are_told_and_answered_in_any_order() {
         }
         for (asked, text) in asked.into_iter().zip(["a", "b", "c"]) {
             let response = asked.response().await;
-            assert_eq!(response.timing.worker, 7);
-            assert_eq!(response.timing.app, Duration::from_micros(5));
+            assert_eq!(response.timing.worker_pid, 7);
+            assert_eq!(response.timing.app_time, Duration::from_micros(5));
             assert_eq!(body(response).await.unwrap(), text.as_bytes());
         }
         rig.retire();

@@ -10,8 +10,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use penstock_exchange::Request;
-use penstock_exchange::cgi::{self, Digits};
-use penstock_exchange::fields::{Fate, fate};
+use penstock_exchange::cgi::{self, TextBuffer};
+use penstock_exchange::field_policy::{FieldClass, classify_field};
 use penstock_http::{Version, websocket};
 use penstock_sys::net::PeerAddress;
 use penstock_wire::ScopeEncoder;
@@ -51,9 +51,10 @@ pub(crate) fn encode(
     }
     match request.listener.address {
         _ if is_told_of_server(request) => {
-            let mut room = Digits::new();
+            let mut room = TextBuffer::new();
             let forwarded = request.forwarded.as_deref();
-            let (name, port) = cgi::server(request.host(), &request.listener, forwarded, &mut room);
+            let (name, port) =
+                cgi::server_name_and_port(request.host(), &request.listener, forwarded, &mut room);
             let port = std::str::from_utf8(port)
                 .ok()
                 .and_then(|port| port.parse().ok());
@@ -72,27 +73,32 @@ pub(crate) fn encode(
             headers.add(b"host", request.host().as_bytes());
         }
         let start = "x-request-start";
-        if !request.vouched.covers(start) {
-            headers.add(start.as_bytes(), Digits::new().since_epoch(arrived));
+        if !request.trusted_headers.covers(start) {
+            headers.add(
+                start.as_bytes(),
+                TextBuffer::new().format_request_start(arrived),
+            );
         }
         if body == Announced::Chunked {
             headers.add(b"transfer-encoding", b"chunked");
         }
         if let Some(len) = body.length() {
-            headers.add(b"content-length", Digits::new().number(len));
+            headers.add(b"content-length", TextBuffer::new().format_number(len));
         }
         for (name, value) in head.fields() {
             let is_own = name.eq_ignore_ascii_case(start);
             let is_passed = !is_own
-                && match fate(name) {
+                && match classify_field(name) {
                     // Names are seen as they are here; a rule's own field has no twin beside it.
-                    Fate::Underscored => !request.vouched.covers_variable(name),
-                    fate => fate.reaches_application() && request.passes_forwarding_field(name),
+                    FieldClass::Underscored => !request.trusted_headers.covers_cgi_variable(name),
+                    fate => {
+                        classify_field.is_passed_to_app() && request.passes_forwarding_field(name)
+                    }
                 };
             // Libraries that serve ASGI and WSGI alike (engineio, for one) tell a WebSocket from a polling
             // request by `Upgrade` alone.
             let is_handshake = is_websocket && super::is_upgrade_field(name);
-            if is_passed || is_handshake || request.vouched.covers(name) {
+            if is_passed || is_handshake || request.trusted_headers.covers(name) {
                 headers.add(name.as_bytes(), value);
             }
         }
@@ -129,8 +135,8 @@ fn is_told_of_server(request: &Request) -> bool {
 }
 
 fn address(scope: &mut ScopeEncoder<'_>, key: &'static str, address: SocketAddr) {
-    let mut host = Digits::new();
-    scope.push_address(key, host.address(address.ip()), Some(address.port()));
+    let mut host = TextBuffer::new();
+    scope.push_address(key, host.format_address(address.ip()), Some(address.port()));
 }
 
 /// In upper case, as applications compare it.

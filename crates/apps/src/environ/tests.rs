@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use penstock_exchange::fields::Vouched;
+use penstock_exchange::field_policy::TrustedHeaders;
 use penstock_wire::COMMON_VARIABLES;
 
 use super::*;
@@ -319,13 +319,13 @@ fn the_field_that_names_the_client_is_no_strangers() {
         (local(), Some("203.0.113.9"), Some("203.0.113.9")),
     ] {
         let mut request = request(head, peer, None);
-        let trust = (*request.trust).clone();
+        let trust = (*request.trusted_proxies).clone();
         let trust = trust.with_client_field(Some("cf-connecting-ip"));
-        if request.is_from_proxy() {
+        if request.is_from_trusted_proxy() {
             let (told, _) = penstock_exchange::ForwardedInfo::read(&request.head, &trust);
             request.forwarded = Some(told.into());
         }
-        request.trust = trust.into();
+        request.trusted_proxies = trust.into();
         let environ = environ(&request, None);
         for (key, expected) in [
             ("HTTP_CF_CONNECTING_IP", field),
@@ -373,7 +373,7 @@ fn what_a_rule_says_is_the_front_ends() {
         "X-Accel-Mapping",
         "Grip-Sig",
     ];
-    request.vouched = Vouched::new(names.map(str::to_owned));
+    request.trusted_headers = TrustedHeaders::new(names.map(str::to_owned));
     let environ = environ(&request, None);
     for (name, value) in [
         ("HTTP_X_FORWARDED_PROTO", Some("https")),

@@ -96,7 +96,7 @@ impl Executor {
                 return self.fork_waiting(forking.template);
             }
         };
-        self.shared.metrics.started.increment();
+        self.shared.metrics.started_workers.increment();
         let (held, group) = Held::new();
         let child = Child {
             pid,

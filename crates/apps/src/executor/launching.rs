@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use penstock_config as config;
-use penstock_exchange::bodies::BodyStore;
+use penstock_exchange::buffering::BodyStore;
 use penstock_runtime::loops::{self, TaskHandle};
 use penstock_runtime::{clock, process as watch_process};
 use penstock_sys::process::{self, Launcher, SpawnedProcess};
@@ -167,7 +167,7 @@ impl Executor {
     /// A process was started, or could not be.
     pub(super) fn handle_launched(&mut self, key: Key, started: Result<UnclaimedProcess, String>) {
         if started.is_ok() {
-            self.shared.metrics.started.increment();
+            self.shared.metrics.started_workers.increment();
         }
         let launching = self.launching.remove(&key);
         let Some((launching, purpose)) =

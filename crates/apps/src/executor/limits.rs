@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use penstock_exchange::bodies::BodyStore;
+use penstock_exchange::buffering::BodyStore;
 use penstock_runtime::{clock, loops};
 use penstock_sys::cgroup::{Reading, Usage};
 use penstock_sys::file;

@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 
 use penstock_config::{AppKind, ServerAddr, UpstreamServer};
-use penstock_exchange::bodies::BodyStore;
+use penstock_exchange::buffering::BodyStore;
 use penstock_runtime::blocking::Pool;
 
 use super::*;
@@ -186,13 +186,13 @@ fn setup(dir: &Dir) -> Setup {
         account: None,
         group: None,
         store: BodyStore {
-            body_memory: 0,
-            response_memory: 0,
-            response_spool: 0,
+            max_body_memory: 0,
+            max_response_memory: 0,
+            max_response_spool: 0,
             min_busy_rate: 0,
             rate_grace: Duration::ZERO,
             temp_dir: dir.0.clone(),
-            space: Arc::default(),
+            temp_space: Arc::default(),
             pool: Pool::new("default", 1, 1),
         },
         gives_way: false,
@@ -544,7 +544,7 @@ fn a_process_that_dies_leaves_the_set_at_once_and_is_replaced() {
         let second = servers.when(|listed| listed.len() == 1).await;
         assert_ne!(first, second, "an address is not used twice");
         assert_ne!(ask(&second[0]).0, pid);
-        assert_eq!(app.metrics().crashed.value(), 1);
+        assert_eq!(app.metrics().crashed_workers.value(), 1);
         end(&app, &dir, &servers).await;
     });
 }

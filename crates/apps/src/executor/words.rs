@@ -41,7 +41,7 @@ impl Executor {
                 next_try,
                 ..
             } => {
-                self.shared.metrics.crashed.increment();
+                self.shared.metrics.crashed_workers.increment();
                 let when = next_time(next_try);
                 let how = match status {
                     ExitSummary::OutOfMemory => status.to_string(),
@@ -53,7 +53,7 @@ impl Executor {
             Report::BootFailed {
                 report, next_try, ..
             } => {
-                self.shared.metrics.boots_failed.increment();
+                self.shared.metrics.failed_boots.increment();
                 let when = next_try.map_or_else(String::new, |next| {
                     format!("; tried again {}", next_time(next))
                 });
@@ -71,7 +71,7 @@ impl Executor {
                 }
             }
             Report::Killed { pid: p, reason, .. } => {
-                self.shared.metrics.killed[killed_for(reason)].increment();
+                self.shared.metrics.killed_workers[killed_for(reason)].increment();
                 let level = match reason {
                     KillReason::StopTimedOut => log::Level::Warn,
                     _ => log::Level::Error,
@@ -90,14 +90,14 @@ impl Executor {
                 log::info!("{name}: generation {generation} serves, after {took:.1?}");
             }
             Report::Scaled { from, to, why } => {
-                self.shared.metrics.scaled[usize::from(to < from)].increment();
+                self.shared.metrics.scale_events[usize::from(to < from)].increment();
                 log::info!("{name}: {from} to {to} processes: {why}");
             }
             Report::ThreadsScaled { from, to, why } => {
                 log::info!("{name}: {from} to {to} threads of each process: {why}");
             }
             Report::Recycled { pid: p, why, .. } => {
-                self.shared.metrics.recycled[recycled_for(why)].increment();
+                self.shared.metrics.recycled_workers[recycled_for(why)].increment();
                 log::info!("{name}[{}]: worker replaced: {why}", pid(p));
             }
             Report::OldVersionKept { generation, report } => {

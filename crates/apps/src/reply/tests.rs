@@ -18,7 +18,7 @@ fn made_with(fields: &[(&str, &str)], grant: Option<&SendfileGrant>) -> ReplyHea
     let joined = strings.join("\0");
     let count = u16::try_from(strings.len()).unwrap();
     let parts = parse_response_head(joined.as_bytes(), count).unwrap();
-    head(&parts, false, Timing::default(), grant).unwrap()
+    head(&parts, false, RequestTiming::default(), grant).unwrap()
 }
 
 #[test]
@@ -31,7 +31,7 @@ fn what_speaks_to_the_hub_is_marked_and_left_to_it() {
         ("Grip", "a", false),
     ] {
         let response = made(&[("A", "1"), (name, value)]).response;
-        assert_eq!(response.speaks_to_hub, expected, "{name}: {value}");
+        assert_eq!(response.has_grip, expected, "{name}: {value}");
         assert_eq!(response.fields.get(name), Some(value.as_bytes()), "{name}");
     }
 }
@@ -47,7 +47,7 @@ fn fields_of_the_connection_are_the_front_ends() {
     ]);
     assert_eq!(made.response.fields.as_bytes(), b"X-Accel-Expires: 0\r\n");
     assert_eq!(made.declared, Some(5));
-    assert!(made.is_unbuffered && made.response.speaks_to_cache);
+    assert!(made.is_unbuffered && made.response.has_accel_expires);
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn what_was_not_granted_is_not_obeyed_and_goes_to_nobody_either() {
     ] {
         let head = made_with(&[(name, value), ("A", "1")], None);
         assert!(head.redirect.is_none(), "{name}");
-        assert_eq!(head.response.rate_max, None, "{name}");
+        assert_eq!(head.response.max_rate, None, "{name}");
         assert_eq!(head.response.fields.as_bytes(), b"A: 1\r\n", "{name}");
     }
 }
@@ -79,10 +79,10 @@ fn what_asks_for_another_body_is_obeyed_and_goes_to_nobody() {
     ]);
     let redirect = head.redirect.unwrap();
     assert_eq!(redirect.target, "/private/a");
-    assert_eq!(redirect.rate_max, Some(1000));
+    assert_eq!(redirect.max_rate, Some(1000));
     assert_eq!(redirect.fields.as_bytes(), b"Set-Cookie: a=1\r\n");
     let slow = made(&[("X-Accel-Limit-Rate", "1000"), ("X-Sendfile", "/srv/a")]);
-    assert_eq!(slow.response.rate_max, Some(1000));
+    assert_eq!(slow.response.max_rate, Some(1000));
     assert!(slow.redirect.is_none(), "nothing is sendable");
     assert!(slow.response.fields.as_bytes().is_empty());
 }

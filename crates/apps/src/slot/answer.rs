@@ -7,8 +7,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_exchange::bodies::{SpoolSpec, SpoolWriter, spool};
-use penstock_exchange::{Body, Fault, FaultKind, FileBody, Response, Timing};
+use penstock_exchange::buffering::{SpoolSpec, SpoolWriter, spool};
+use penstock_exchange::{Body, Fault, FaultKind, FileBody, RequestTiming, Response};
 use penstock_runtime::{DiskFile, Stream, clock, loops};
 use penstock_sys::page_cache;
 
@@ -86,7 +86,7 @@ impl Driver {
         let client = self
             .line
             .front()
-            .and_then(|entry| entry.start.job.client.counted_prefix());
+            .and_then(|entry| entry.start.job.client.limit_prefix());
         let spec = SpoolSpec {
             client,
             producer: Some(Arc::<SlotPlace>::clone(&self.place)),
@@ -106,9 +106,12 @@ impl Driver {
             return;
         };
         if let Err(fault) = &answer
-            && matches!(fault.kind, FaultKind::AppRaised | FaultKind::AppBroken)
+            && matches!(
+                fault.kind,
+                FaultKind::AppRaised | FaultKind::AppProtocolError
+            )
         {
-            self.app.metrics.failed.increment();
+            self.app.metrics.failed_requests.increment();
         }
         entry.start.job.answer(answer);
     }
@@ -129,7 +132,7 @@ impl Driver {
                 loops::spawn_here(hijack::serve(app, job, socket, hijacked, timing));
             }
             Err(error) => job.answer(Err(
-                broken(format!("its hijacked connection: {error}")).timed(timing)
+                broken(format!("its hijacked connection: {error}")).with_timing(timing)
             )),
         }
         // Nothing of what stands behind it has been sent.
@@ -137,13 +140,13 @@ impl Driver {
     }
 
     pub(super) fn finish_spool(&mut self, spool: SpoolWriter) {
-        if spool.is_over() {
+        if spool.has_overflow() {
             // What is not in memory yet is brought to the file beside this driver, which is free for
             // the next request.
             loops::spawn_here(async move {
                 let mut spool = spool;
                 spool.release_place();
-                let end = spool.settle().await;
+                let end = spool.flush().await;
                 spool.finish(end.map(|()| None));
             });
         } else {
@@ -151,31 +154,31 @@ impl Driver {
         }
     }
 
-    pub(super) fn timing(&mut self, app_time_us: u32) -> Timing {
+    pub(super) fn timing(&mut self, app_time_us: u32) -> RequestTiming {
         let app = Duration::from_micros(u64::from(app_time_us));
         self.app.pace.note(app);
-        let mut timing = Timing {
-            app,
+        let mut timing = RequestTiming {
+            app_time: app,
             handler: Some((&self.app.name).into()),
-            worker: self.pid,
-            ..Timing::default()
+            worker_pid: self.pid,
+            ..RequestTiming::default()
         };
         if let Some(entry) = self.line.front() {
-            timing.queue = entry.start.waited;
+            timing.queue_time = entry.start.waited;
             if entry.is_behind {
                 let held = self.progress_at.saturating_duration_since(entry.handed_at);
-                timing.queue += held.saturating_sub(app);
+                timing.queue_time += held.saturating_sub(app);
             }
             timing.queue_position = u32::try_from(entry.start.queue_position).unwrap_or(u32::MAX);
         }
         self.app.metrics.app_time.record(app);
-        self.app.metrics.queue_time.record(timing.queue);
+        self.app.metrics.queue_time.record(timing.queue_time);
         timing
     }
 }
 
 pub(super) fn broken(cause: String) -> Fault {
-    Fault::new(FaultKind::AppBroken, cause)
+    Fault::new(FaultKind::AppProtocolError, cause)
 }
 
 /// A response whose body is a part of a file that the application opened.
@@ -190,8 +193,10 @@ pub(super) fn file_response(
     // Its worker has just opened it: what is known of it in memory is true, wherever it lies.
     let size = match page_cache::regular_file_size(&file) {
         Ok(Some(bytes)) => bytes,
-        Ok(None) => return Err(broken("the body file is not a regular file".into()).timed(timing)),
-        Err(error) => return Err(broken(format!("the body file: {error}")).timed(timing)),
+        Ok(None) => {
+            return Err(broken("the body file is not a regular file".into()).with_timing(timing));
+        }
+        Err(error) => return Err(broken(format!("the body file: {error}")).with_timing(timing)),
     };
     let there = size.saturating_sub(offset);
     let len = len.map_or(there, |len| len.min(there));

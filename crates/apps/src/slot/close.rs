@@ -3,7 +3,7 @@
 //! What must stay true: nobody is left waiting, and a request goes back only if its worker cannot have
 //! begun it.
 
-use penstock_exchange::{Fault, FaultKind, Timing};
+use penstock_exchange::{Fault, FaultKind, RequestTiming};
 use penstock_queue::DispatchedJob;
 use penstock_runtime::clock;
 use penstock_wire::{HEADER_LEN, request_name};
@@ -46,13 +46,13 @@ impl Driver {
 
     fn fail(&mut self, mut entry: InFlight, end: &End) {
         let app = clock::now().saturating_duration_since(entry.handed_at);
-        let timing = Timing {
-            queue: entry.start.waited,
+        let timing = RequestTiming {
+            queue_time: entry.start.waited,
             queue_position: u32::try_from(entry.start.queue_position).unwrap_or(u32::MAX),
-            app,
+            app_time: app,
             handler: Some((&self.app.name).into()),
-            worker: self.pid,
-            ..Timing::default()
+            worker_pid: self.pid,
+            ..RequestTiming::default()
         };
         if *end == End::Retired && self.open.take().is_some() {
             // Its client has been told.
@@ -60,7 +60,7 @@ impl Driver {
         }
         let (kind, cause) = match end {
             End::TimedOut => {
-                self.app.metrics.timed_out.increment();
+                self.app.metrics.timed_out_requests.increment();
                 self.name_stuck(&entry);
                 let limit = self.app.response_timeout;
                 (
@@ -69,21 +69,21 @@ impl Driver {
                 )
             }
             End::Broken(why) => {
-                self.app.metrics.failed.increment();
+                self.app.metrics.failed_requests.increment();
                 (
-                    FaultKind::AppBroken,
+                    FaultKind::AppProtocolError,
                     format!("worker {} broke the protocol: {why}", self.pid),
                 )
             }
             End::Died | End::Retired => {
-                self.app.metrics.worker_died.increment();
+                self.app.metrics.worker_deaths.increment();
                 (
                     FaultKind::WorkerDied,
                     format!("worker {} ended with the request inside", self.pid),
                 )
             }
         };
-        let fault = Fault::new(kind, cause).timed(timing);
+        let fault = Fault::new(kind, cause).with_timing(timing);
         match self.open.take() {
             Some(Open::Spool(spool)) => spool.finish(Err(fault)),
             // Whoever answers for a hijacked connection hears of its worker's end.

@@ -19,8 +19,10 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use penstock_exchange::bodies::{SpoolSpec, SpoolWriter, spool};
-use penstock_exchange::{Body, Fault, FaultKind, Response, Takeover, TakeoverFuture, Timing};
+use penstock_exchange::buffering::{SpoolSpec, SpoolWriter, spool};
+use penstock_exchange::{
+    Body, Fault, FaultKind, RequestTiming, Response, Takeover, TakeoverFuture,
+};
 use penstock_http::{
     BodyDecoder, BodyFraming, CheckedField, FieldBlock, ParseProgress, ResponseBodyFraming,
     ResponseHead, ResponseLimits, ResponseScanner, Status,
@@ -208,7 +210,7 @@ pub(crate) async fn serve(
     mut job: Job,
     socket: Stream,
     mut hijacked: HijackGuard,
-    timing: Timing,
+    timing: RequestTiming,
 ) {
     let limit = app.response_timeout;
     let read = {
@@ -218,13 +220,13 @@ pub(crate) async fn serve(
     };
     let (head, bytes) = match read {
         Ok(Some(Ok(read))) => read,
-        Ok(Some(Err(fault))) => return refuse(&app, &mut job, fault.timed(timing)),
+        Ok(Some(Err(fault))) => return refuse(&app, &mut job, fault.with_timing(timing)),
         Ok(None) => {
             let cause = format!("no response on a hijacked connection within {limit:?}");
-            let fault = Fault::new(FaultKind::AppTimeout, cause).timed(timing);
+            let fault = Fault::new(FaultKind::AppTimeout, cause).with_timing(timing);
             return refuse(&app, &mut job, fault);
         }
-        Err(fault) => return job.answer(Err(fault.timed(timing))),
+        Err(fault) => return job.answer(Err(fault.with_timing(timing))),
     };
     hijacked.begin();
     let rest = bytes[head.len..].to_vec();
@@ -249,8 +251,8 @@ pub(crate) async fn serve(
 /// Answers with a fault, and counts it.
 fn refuse(app: &AppShared, job: &mut Job, fault: Fault) {
     match fault.kind {
-        FaultKind::AppBroken => app.metrics.failed.increment(),
-        FaultKind::AppTimeout => app.metrics.timed_out.increment(),
+        FaultKind::AppProtocolError => app.metrics.failed_requests.increment(),
+        FaultKind::AppTimeout => app.metrics.timed_out_requests.increment(),
         _ => {}
     }
     job.answer(Err(fault));
@@ -294,7 +296,7 @@ async fn read_head(socket: &Stream, job: &mut Job) -> Result<(ResponseHead, Vec<
         match count {
             None => {
                 let cause = "left before a hijacked connection had its response";
-                return Err(Fault::new(FaultKind::ClientGone, cause));
+                return Err(Fault::new(FaultKind::ClientDisconnected, cause));
             }
             Some(0) => {
                 return Err(broken(
@@ -326,7 +328,7 @@ fn each_field(head: &[u8], mut take: impl FnMut(&CheckedField<'_>)) {
 }
 
 /// The response that hands the client's connection over.
-fn switched(head: &[u8], tunnel: Tunnel, timing: Timing) -> Result<Response, Fault> {
+fn switched(head: &[u8], tunnel: Tunnel, timing: RequestTiming) -> Result<Response, Fault> {
     let mut fields = FieldBlock::with_capacity(256);
     fields.push_static("Connection", "Upgrade");
     let (mut pushed, mut has_upgrade) = (Ok(()), false);
@@ -339,10 +341,10 @@ fn switched(head: &[u8], tunnel: Tunnel, timing: Timing) -> Result<Response, Fau
         }
     });
     if let Err(error) = pushed {
-        return Err(broken(format!("response field: {error}")).timed(timing));
+        return Err(broken(format!("response field: {error}")).with_timing(timing));
     }
     if !has_upgrade {
-        return Err(broken("a 101 without Upgrade".into()).timed(timing));
+        return Err(broken("a 101 without Upgrade".into()).with_timing(timing));
     }
     let body = Body::Takeover(Box::new(tunnel));
     let mut response = Response::new(Status::SWITCHING_PROTOCOLS, body);
@@ -352,7 +354,7 @@ fn switched(head: &[u8], tunnel: Tunnel, timing: Timing) -> Result<Response, Fau
 }
 
 /// The client's head of a response that is no switch, by the rules of all responses.
-fn final_head(job: &Job, head: &[u8], timing: Timing) -> Result<ReplyHead, Fault> {
+fn final_head(job: &Job, head: &[u8], timing: RequestTiming) -> Result<ReplyHead, Fault> {
     // Behind "HTTP/1.1 ".
     let mut strings = head.get(9..12).unwrap_or_default().to_vec();
     let mut count: u16 = 1;
@@ -364,7 +366,7 @@ fn final_head(job: &Job, head: &[u8], timing: Timing) -> Result<ReplyHead, Fault
         }
     });
     let parts = parse_response_head(&strings, count)
-        .map_err(|error| broken(format!("response head: {error}")).timed(timing.clone()))?;
+        .map_err(|error| broken(format!("response head: {error}")).with_timing(timing.clone()))?;
     reply::head(&parts, job.is_head, timing, job.sendfile.as_deref())
 }
 
@@ -388,7 +390,7 @@ async fn send_final(
         return job.answer(Ok(response));
     }
     // Whoever writes to a connection means what was written to be on its way.
-    let client = job.client.counted_prefix();
+    let client = job.client.limit_prefix();
     let spec = SpoolSpec {
         client,
         // It counts as none of the worker's requests, so its end lets no request start.
@@ -407,7 +409,7 @@ async fn send_final(
         end => end,
     };
     if end.is_err() {
-        app.metrics.failed.increment();
+        app.metrics.failed_requests.increment();
     }
     writer.finish(end.map(|_| None));
 }
@@ -455,9 +457,9 @@ async fn copy_body(
             writer.push(&bytes);
             bytes.clear();
         }
-        writer.settle().await?;
+        writer.flush().await?;
         let read = poll_fn(|cx| {
-            if writer.poll_gone(cx) {
+            if writer.poll_reader_gone(cx) {
                 return Poll::Ready(None);
             }
             read_into(cx, socket, &mut bytes).map(Some)
@@ -488,7 +490,7 @@ struct Tunnel {
 }
 
 impl Takeover for Tunnel {
-    fn take(self: Box<Self>, client: Arc<Stream>, early: Vec<u8>) -> TakeoverFuture {
+    fn take_over(self: Box<Self>, client: Arc<Stream>, early: Vec<u8>) -> TakeoverFuture {
         let Self {
             socket,
             from_app,

@@ -94,7 +94,7 @@ impl Driver {
         if ended > 0 {
             self.finish_requests(ended);
         }
-        if matches!(&self.open, Some(Open::Spool(spool)) if spool.is_over()) {
+        if matches!(&self.open, Some(Open::Spool(spool)) if spool.has_overflow()) {
             step = Some(Step::Settle);
         }
         Ok(step)
@@ -124,7 +124,9 @@ impl Driver {
                 let grant = job.and_then(|job| job.sendfile.as_deref());
                 let head = match head {
                     Ok(parts) => reply::head(&parts, is_head, timing, grant),
-                    Err(error) => Err(broken(format!("response head: {error}")).timed(timing)),
+                    Err(error) => {
+                        Err(broken(format!("response head: {error}")).with_timing(timing))
+                    }
                 };
                 self.begin(head, body, body_len, end);
             }
@@ -165,9 +167,9 @@ impl Driver {
             SlotEvent::Abort { reason } => {
                 let fault = Fault::new(FaultKind::AppRaised, format!("mid-response: {reason}"));
                 if let Some(head) = self.held.take() {
-                    self.answer(Err(fault.timed(head.response.timing)));
+                    self.answer(Err(fault.with_timing(head.response.timing)));
                 } else if let Some(Open::Spool(spool)) = self.open.take() {
-                    self.app.metrics.failed.increment();
+                    self.app.metrics.failed_requests.increment();
                     spool.finish(Err(fault));
                 }
             }
@@ -176,12 +178,12 @@ impl Driver {
                 is_protocol,
             } => {
                 let kind = if is_protocol {
-                    FaultKind::AppBroken
+                    FaultKind::AppProtocolError
                 } else {
                     FaultKind::AppRaised
                 };
                 let timing = self.timing(0);
-                self.answer(Err(Fault::new(kind, reason.to_owned()).timed(timing)));
+                self.answer(Err(Fault::new(kind, reason.to_owned()).with_timing(timing)));
             }
         }
         Ok(())

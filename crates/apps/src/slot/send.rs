@@ -75,7 +75,7 @@ impl Driver {
             let is_wanted = entry.sent > 0 || !job.is_abandoned();
             if !is_wanted {
                 let cause = "left before a worker had its request";
-                job.answer(Err(Fault::new(FaultKind::ClientGone, cause)));
+                job.answer(Err(Fault::new(FaultKind::ClientDisconnected, cause)));
             }
             is_wanted
         });

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::os::unix::net::UnixStream;
 
 use penstock_config as config;
-use penstock_exchange::bodies::{BodyStore, Demand, Producer};
+use penstock_exchange::buffering::{BodyStore, Demand, Producer};
 use penstock_exchange::{Body, BodyStream, Reply, Response};
 use penstock_queue::SlotSpec;
 use penstock_runtime::blocking::Pool;
@@ -55,13 +55,13 @@ impl Stage {
         about.response_timeout = PATIENCE;
         change(&mut about);
         let store = BodyStore {
-            body_memory: 1 << 20,
-            response_memory: 1 << 20,
-            response_spool: 1 << 20,
+            max_body_memory: 1 << 20,
+            max_response_memory: 1 << 20,
+            max_response_spool: 1 << 20,
             min_busy_rate: 0,
             rate_grace: Duration::ZERO,
             temp_dir: std::env::temp_dir(),
-            space: Arc::default(),
+            temp_space: Arc::default(),
             pool: Pool::new("test", 1, 8),
         };
         Self {
@@ -262,7 +262,7 @@ fn a_request_that_takes_too_long_is_answered_and_one_that_asked_for_time_has_it(
         assert_eq!(seat.thread.next().await, FrameKind::Request);
         assert_eq!(answered(stuck).await, Err(FaultKind::AppTimeout));
         assert_eq!(within(seat.end).await, Ok(End::TimedOut));
-        assert_eq!(stage.app.metrics.timed_out.value(), 1);
+        assert_eq!(stage.app.metrics.timed_out_requests.value(), 1);
     });
 }
 
@@ -285,7 +285,10 @@ fn a_request_that_waits_for_io_gives_its_place_to_a_spare_slot() {
         assert_eq!(answered(waiting).await, Ok(b"first".to_vec()));
         let metrics = &stage.app.metrics;
         assert_eq!(
-            (metrics.io_bound.value(), metrics.io_bound_alone.value()),
+            (
+                metrics.io_bound_requests.value(),
+                metrics.io_bound_without_spare_slot.value()
+            ),
             (2, 1)
         );
         // There is one place again, and it is the one that was lent.
@@ -327,7 +330,7 @@ fn garbage_is_collected_when_nothing_is_to_do_and_who_comes_meanwhile_waits() {
                 .all(|(round, waiting)| *round >= 32 && *waiting == 1)
         );
         let others = heard.len() as u64;
-        assert_eq!(stage.app.metrics.collections.value(), 1 + others);
+        assert_eq!(stage.app.metrics.gc_runs.value(), 1 + others);
         stage.app.dispatch.retire(seat.slot, &seat.mailbox);
         assert_eq!(within(seat.end).await, Ok(End::Retired));
     });
@@ -622,7 +625,7 @@ fn a_pull_for_nothing_breaks_the_protocol() {
             for _ in 0..pulls {
                 seat.thread.word(FrameKind::Pull).await;
             }
-            assert_eq!(answered(answer).await, Err(FaultKind::AppBroken));
+            assert_eq!(answered(answer).await, Err(FaultKind::AppProtocolError));
             assert!(matches!(within(seat.end).await, Ok(End::Broken(_))));
         }
     });
@@ -711,7 +714,7 @@ impl HijackRig {
         client.set_nonblocking(true).unwrap();
         let client = Stream::new(client.into()).unwrap();
         let ours = Arc::new(Stream::new(ours).unwrap());
-        loops::spawn_here(tunnel.take(ours, early.to_vec()));
+        loops::spawn_here(tunnel.take_over(ours, early.to_vec()));
         assert_eq!(read_some(&client).await, b"hello");
         (response, client)
     }
@@ -870,19 +873,24 @@ fn what_is_written_to_a_hijacked_connection_is_read_as_a_response() {
             "HTTP/1.1 400 Bad Request\r\n\r\nno",
             whole("no"),
         ),
-        ("nothing", true, "", Err(FaultKind::AppBroken)),
-        ("no http", true, "hello\r\n\r\n", Err(FaultKind::AppBroken)),
+        ("nothing", true, "", Err(FaultKind::AppProtocolError)),
+        (
+            "no http",
+            true,
+            "hello\r\n\r\n",
+            Err(FaultKind::AppProtocolError),
+        ),
         (
             "a switch that nobody asked for",
             false,
             "HTTP/1.1 101 Switching Protocols\r\nUpgrade: chat\r\n\r\n",
-            Err(FaultKind::AppBroken),
+            Err(FaultKind::AppProtocolError),
         ),
         (
             "a switch to nothing",
             true,
             "HTTP/1.1 101 Switching Protocols\r\n\r\n",
-            Err(FaultKind::AppBroken),
+            Err(FaultKind::AppProtocolError),
         ),
     ] {
         on_a_loop(async {
@@ -937,8 +945,8 @@ fn nothing_is_sent_behind_a_request_whose_connection_may_be_taken_over() {
 /// has: the body, their answers, the slot.
 async fn unread_with_others_behind(stage: &Stage) -> (Box<dyn BodyStream>, [Answer; 2], Seat) {
     let store = BodyStore {
-        response_memory: 10,
-        response_spool: 0,
+        max_response_memory: 10,
+        max_response_spool: 0,
         ..BodyStore::clone(&stage.app.store.load())
     };
     stage.app.store.store(Arc::new(store));
@@ -975,7 +983,7 @@ fn a_response_that_its_client_does_not_take_is_cut_for_requests_behind_it() {
             temp_dir: "/nowhere".into(),
             ..BodyStore::clone(&stage.app.store.load())
         };
-        store.space.set_max(0);
+        store.temp_space.set_max(0);
         stage.app.store.store(Arc::new(store));
         let (mut body, behind, mut seat) = unread_with_others_behind(&stage).await;
         assert_eq!(seat.thread.next().await, FrameKind::Cancel);

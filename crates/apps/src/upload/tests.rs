@@ -106,14 +106,17 @@ fn the_connection_is_whole_before_anybody_hears_of_the_end() {
 #[test]
 fn a_body_that_fails_is_told_of_unasked_and_is_no_end() {
     loops::block_on(async {
-        for kind in [FaultKind::ClientGone, FaultKind::BodyTooLarge] {
+        for kind in [FaultKind::ClientDisconnected, FaultKind::BodyTooLarge] {
             let (line, upload, reader) = begin();
             line.say(Said::Bytes(5));
             line.say(Said::Fault(kind));
             let piece = std::future::poll_fn(|cx| reader.poll_next(cx, false)).await;
             assert!(matches!(piece, Piece::Failed(fault) if fault.kind == kind));
             assert!(matches!(next(&reader).await, Piece::Failed(_)), "for good");
-            assert_eq!(upload.client.is_gone(), kind == FaultKind::ClientGone);
+            assert_eq!(
+                upload.client.is_disconnected(),
+                kind == FaultKind::ClientDisconnected
+            );
             assert!(line.is_back());
         }
     })

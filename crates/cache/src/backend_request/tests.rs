@@ -1,7 +1,7 @@
 //! What the back end is asked, from what a client asked.
 
 use penstock_config::RouteCache;
-use penstock_exchange::fields::Vouched;
+use penstock_exchange::field_policy::TrustedHeaders;
 use penstock_http::caching::RevalidationFields;
 
 use super::{ClientRequest, build_request};
@@ -16,7 +16,7 @@ fn sent_head(
     vouched: &[&str],
 ) -> Vec<String> {
     let mut request = request_of(head_of(method, target, lines), peer);
-    request.vouched = Vouched::new(vouched.iter().map(|&name| name.to_owned()));
+    request.trusted_headers = TrustedHeaders::new(vouched.iter().map(|&name| name.to_owned()));
     let rules = RouteRules::new(&RouteCache::new(vec!["m".to_owned()]));
     let validators = RevalidationFields {
         if_none_match: Some(b"\"stored\""),

@@ -55,7 +55,10 @@ fn a_dropped_completion_fails_its_waiters() {
         let (ticket, landing) = expect_leader(flights.join(&key, Vec::new(), None));
         drop(landing);
         let outcome = ticket.wait().await;
-        assert!(matches!(outcome, FetchOutcome::Failed(FaultKind::House, _)));
+        assert!(matches!(
+            outcome,
+            FetchOutcome::Failed(FaultKind::Internal, _)
+        ));
         expect_leader(flights.join(&key, Vec::new(), None));
     });
 }

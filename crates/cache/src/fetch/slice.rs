@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use penstock_exchange::{Response, parts};
+use penstock_exchange::{Response, multipart};
 use penstock_http::caching::Lifetime;
 use penstock_http::{ByteRange, FieldBlock, Status};
 use penstock_runtime::clock;
@@ -167,7 +167,7 @@ impl SliceFetch {
         if let Some(hit) = (fetch.store).find(&fetch.key, &mut |other| is_it(other)) {
             return Some(SliceIndex::Known(hit.meta));
         }
-        let id = parts::random();
+        let id = multipart::random_boundary();
         meta.slice_set = Some(SliceSet {
             id,
             total_length: total,

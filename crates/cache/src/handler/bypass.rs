@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_exchange::{Fault, ForwardedInfo, Handling, Mount, Reply, Request, Response};
+use penstock_exchange::{Fault, ForwardedInfo, HandlerProgress, Mount, Reply, Request, Response};
 use penstock_http::caching::{
     CacheStatus, OriginExchange, check_storable, invalidated_targets, invalidates_stored,
 };
@@ -43,7 +43,7 @@ pub(super) fn bypass(
     shared: &Arc<SharedCache>,
     request: Request,
     told: CacheStatus<'static>,
-) -> Handling {
+) -> HandlerProgress {
     call_backend(BypassedRequest::new(shared, &request, told), request)
 }
 
@@ -53,15 +53,17 @@ pub(super) fn bypass_uncacheable(
     request: Request,
     told: CacheStatus<'static>,
     key: ObjectKey,
-) -> Handling {
+) -> HandlerProgress {
     let after = BypassedRequest::new(shared, &request, told);
     call_backend(after.with_uncacheable_key(Some(key)), request)
 }
 
-fn call_backend(after: BypassedRequest, request: Request) -> Handling {
+fn call_backend(after: BypassedRequest, request: Request) -> HandlerProgress {
     match after.shared.backend.handle(request) {
-        Handling::Now(answered) => Handling::Now(after.finish(answered)),
-        Handling::Later(work) => Handling::Later(Box::pin(async move { after.finish(work.await) })),
+        HandlerProgress::Ready(answered) => HandlerProgress::Ready(after.finish(answered)),
+        HandlerProgress::Pending(work) => {
+            HandlerProgress::Pending(Box::pin(async move { after.finish(work.await) }))
+        }
     }
 }
 
@@ -76,7 +78,7 @@ impl BypassedRequest {
             shared: Arc::clone(shared),
             head: Arc::clone(&request.head),
             scheme: request.scheme(),
-            is_trusted: request.is_from_proxy(),
+            is_trusted: request.is_from_trusted_proxy(),
             forwarded: request.forwarded.clone(),
             mount: request.mount.clone(),
             cache_status: told,
@@ -143,7 +145,7 @@ impl BypassedRequest {
         let mut below = Vec::new();
         // An application that knows its mount names targets with it, keys have none.
         for target in targets.iter().skip(1).filter(|_| !self.mount.is_root()) {
-            let stripped = self.mount.strip(target);
+            let stripped = self.mount.strip_from(target);
             below.extend(stripped.map(|rest| match rest.starts_with('/') {
                 true => rest.to_owned(),
                 false => format!("/{rest}"),

@@ -4,8 +4,8 @@
 //! `handler`'s. What must stay true: the answer is byte for byte what `handler` would give; the buffers
 //! that it needs are the loop's own and are used again.
 
-use penstock_exchange::fields::{Fate, fate, is_word_of_proxy};
-use penstock_exchange::{Asked as AskedAtHand, AtHand, Lent, Mount};
+use penstock_exchange::field_policy::{FieldClass, classify_field, is_forwarding_field};
+use penstock_exchange::{InlineBody, InlineResponse, Mount, RequestView as AskedAtHand};
 use penstock_http::caching::{CacheStatus, RequestDirectives, encode_cache_status};
 use penstock_http::{BodyFraming, FieldBlock, Method, RequestHead};
 use penstock_runtime::clock;
@@ -31,7 +31,7 @@ pub(super) struct LoopBuffers {
 pub(super) fn try_inline(
     shared: &SharedCache,
     asked: &AskedAtHand<'_>,
-    take: &mut dyn FnMut(AtHand<'_>),
+    take: &mut dyn FnMut(InlineResponse<'_>),
 ) {
     let head = asked.head;
     if !is_plain_request(head) || !shared.rules.allows_plain(head) {
@@ -61,9 +61,9 @@ pub(super) fn try_inline(
         let body = match &usable.hit.body {
             _ if usable.is_stale => return,
             HitBody::Memory(MemoryBody::Bytes(body)) if body.len() <= MAX_COPIED_BODY => {
-                Lent::Bytes(body)
+                InlineBody::Bytes(body)
             }
-            HitBody::Memory(MemoryBody::Arena(body)) => Lent::File(body.clone()),
+            HitBody::Memory(MemoryBody::Arena(body)) => InlineBody::File(body.clone()),
             HitBody::Memory(_) | HitBody::Partial(_) | HitBody::Disk(_) => return,
         };
         let meta = &usable.hit.meta;
@@ -85,7 +85,7 @@ pub(super) fn try_inline(
         store.count_lookup(true);
         shared.counters.hits.increment();
         shared.counters.served_bytes.add(body.length());
-        take(AtHand {
+        take(InlineResponse {
             status: meta.status,
             fields,
             body,
@@ -132,8 +132,12 @@ fn is_plain_field(name: &str) -> bool {
             .is_some_and(|start| start.eq_ignore_ascii_case("if-")),
         b'p' => !is("pragma"),
         b'r' => !is("range"),
-        b'f' => !is_word_of_proxy(name),
-        b'x' => fate(name) == Fate::Pass && !is_word_of_proxy(name) && !is_override_field(name),
+        b'f' => !is_forwarding_field(name),
+        b'x' => {
+            classify_field(name) == FieldClass::EndToEnd
+                && !is_forwarding_field(name)
+                && !is_override_field(name)
+        }
         _ => true,
     }
 }

@@ -13,7 +13,8 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use penstock_exchange::{
-    ClientState, Fault, FaultKind, Handling, Name, Reply, Request, Response, Side, Timing,
+    ClientState, Fault, FaultKind, FaultSide, HandlerName, HandlerProgress, Reply, Request,
+    RequestTiming, Response,
 };
 use penstock_http::caching::{
     CacheStatus, ForwardReason, ReuseDecision, decide_reuse_with, evaluate_condition,
@@ -88,7 +89,7 @@ impl CacheLookup {
             key,
             directives: asked,
             client: ClientRequest::from_request(request),
-            client_state: Arc::clone(&request.client),
+            client_state: Arc::clone(&request.client_state),
             deadline,
         }
     }
@@ -293,7 +294,7 @@ impl CacheLookup {
                 false => clock::timeout_at(self.deadline, ticket.wait()).await,
             }
         };
-        let outcome = match self.client_state.unless_gone(landed).await {
+        let outcome = match self.client_state.run_while_connected(landed).await {
             Some(Some(outcome)) => outcome,
             // The last failure would do for all of them, but whoever provokes failures would cause errors for
             // others. How many are sent at once is bounded by the queue of what is behind.
@@ -362,7 +363,7 @@ impl CacheLookup {
                 }
             }
             FetchOutcome::Failed(kind, cause) => {
-                if kind.side() != Side::Client
+                if kind.side() != FaultSide::Client
                     && let Some(response) = self.stale_response(getter.stale, Some(&cause)).await
                 {
                     return LookupStep::Done(Ok(response.into()));
@@ -563,7 +564,7 @@ impl CacheLookup {
                     store.remove_hit(&stale.hit);
                 }
             }
-            Err(fault) if fault.kind.side() == Side::Client => {}
+            Err(fault) if fault.kind.side() == FaultSide::Client => {}
             Ok(Reply::Pass(_) | Reply::Redirect(_)) => {}
             Ok(Reply::Response(_)) | Err(_) => {
                 let cause = answered.as_ref().err();
@@ -583,11 +584,11 @@ impl CacheLookup {
 /// A client is gone. The flight hears of it from the ticket's drop, and ends if nobody else waits.
 fn client_disconnected() -> Fault {
     let cause = "left while the cache waited for the back end";
-    let timing = Timing {
-        handler: Some(Name::Room(serve::HANDLER_NAME)),
-        ..Timing::default()
+    let timing = RequestTiming {
+        handler: Some(HandlerName::Component(serve::HANDLER_NAME)),
+        ..RequestTiming::default()
     };
-    Fault::new(FaultKind::ClientGone, cause).timed(timing)
+    Fault::new(FaultKind::ClientDisconnected, cause).with_timing(timing)
 }
 
 /// What is stored, if it may be sent when the back end fails (RFC 5861 §4).
@@ -626,7 +627,7 @@ async fn stale_response_on_error(
 
 async fn call_backend(shared: &SharedCache, request: Request) -> Result<Reply, Fault> {
     match shared.backend.handle(request) {
-        Handling::Now(answered) => answered,
-        Handling::Later(work) => work.await,
+        HandlerProgress::Ready(answered) => answered,
+        HandlerProgress::Pending(work) => work.await,
     }
 }

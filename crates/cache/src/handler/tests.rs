@@ -13,7 +13,9 @@ mod stale;
 
 use std::sync::Arc;
 
-use penstock_exchange::{Asked, Body, FaultKind, Handler, InternalRedirect, Lent, Mount, Reply};
+use penstock_exchange::{
+    Body, FaultKind, Handler, InlineBody, InternalRedirect, Mount, Reply, RequestView,
+};
 use penstock_http::FieldBlock;
 use penstock_runtime::{clock, loops};
 
@@ -445,7 +447,7 @@ fn redirects_and_passes_are_forwarded() {
                 target: "/file".to_owned(),
                 handler: None,
                 fields: FieldBlock::new(),
-                rate_max: None,
+                max_rate: None,
                 timing: Default::default(),
             };
             crate::testing::BackendAction::Now(Ok(Reply::Redirect(Box::new(redirect))))
@@ -502,14 +504,14 @@ fn an_inline_response_equals_the_handlers() {
         let lend = |lines: &[&str]| {
             let head = head("/a", lines);
             let mut lent = None;
-            let asked = Asked {
+            let asked = RequestView {
                 head: &head,
                 path: b"/a",
                 scheme: "http",
                 arrived: clock::now(),
             };
-            cache.at_hand(&asked, &mut |answer| {
-                let Lent::Bytes(body) = answer.body else {
+            cache.try_inline(&asked, &mut |answer| {
+                let InlineBody::Bytes(body) = answer.body else {
                     panic!("a small body is lent by reference")
                 };
                 lent = Some((
@@ -563,16 +565,16 @@ fn a_large_inline_response_is_sent_by_reference() {
         fetch(&cache, get("/a", &[])).await;
         let given = fetch_hit(&cache, "/a").await;
         let head = head("/a", &[]);
-        let asked = Asked {
+        let asked = RequestView {
             head: &head,
             path: b"/a",
             scheme: "http",
             arrived: clock::now(),
         };
         let mut lent = None;
-        cache.at_hand(&asked, &mut |answer| {
+        cache.try_inline(&asked, &mut |answer| {
             assert_eq!(answer.fields.as_bytes(), given.fields.as_bytes());
-            let Lent::File(body) = answer.body else {
+            let InlineBody::File(body) = answer.body else {
                 panic!("copied")
             };
             lent = Some(body);

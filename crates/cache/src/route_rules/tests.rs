@@ -1,7 +1,7 @@
 //! The table of keys: what is in them, how it is written, and what is not.
 
 use penstock_config::{QueryKey, RouteCache, STATUSES_STORED};
-use penstock_exchange::{ForwardedInfo, Mount, Trust};
+use penstock_exchange::{ForwardedInfo, Mount, TrustedProxies};
 use penstock_http::caching::may_store_status;
 use penstock_http::{RequestHead, Status};
 
@@ -35,7 +35,7 @@ fn key(
 
 /// What counts of a listed proxy's words.
 fn forwarded_info(head: &RequestHead) -> Option<ForwardedInfo> {
-    let trust = Trust::new(Vec::new(), true);
+    let trust = TrustedProxies::new(Vec::new(), true);
     Some(ForwardedInfo::read(head, &trust).0)
 }
 

@@ -15,7 +15,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_exchange::fields::is_internal;
+use penstock_exchange::field_policy::is_internal;
 use penstock_http::{FieldBlock, Status};
 use twox_hash::XxHash3_64;
 

@@ -137,7 +137,7 @@ impl ObjectWriter {
             .declared_length()
             .is_some_and(|declared| declared != total)
         {
-            let kind = FaultKind::BackendDied;
+            let kind = FaultKind::BackendDisconnected;
             self.fail(kind, "the body is not as long as it was said to be".into());
             return false;
         }
@@ -325,7 +325,7 @@ impl Drop for ObjectWriter {
         // After the end this changes nothing.
         let cause = "the response ended before its end".into();
         self.partial
-            .set_end(BodyEnd::Cut(FaultKind::BackendDied, cause));
+            .set_end(BodyEnd::Cut(FaultKind::BackendDisconnected, cause));
         let is_whole = matches!(self.partial.lock().end, Some(BodyEnd::Complete));
         // One that is still getting its name would be found by no purge from here on.
         if !is_whole || self.is_committing {

@@ -325,7 +325,7 @@ impl BodyStream for PartialReader {
                     Ok(bytes) => Poll::Ready(Some(Ok(self.advance(bytes)))),
                     Err(error) => {
                         let cause = format!("a response could not be read back: {error}");
-                        Poll::Ready(Some(Err(Fault::new(FaultKind::House, cause))))
+                        Poll::Ready(Some(Err(Fault::new(FaultKind::Internal, cause))))
                     }
                 };
             }
@@ -356,7 +356,7 @@ impl BodyStream for PartialReader {
             let Some(file) = file else {
                 // Unreachable unless a reader was overtaken: never an end that is not one.
                 let cause = "a part of the response is not there any more";
-                return Poll::Ready(Some(Err(Fault::new(FaultKind::House, cause))));
+                return Poll::Ready(Some(Err(Fault::new(FaultKind::Internal, cause))));
             };
             if let Some(bytes) = self.read_file(file, written) {
                 return Poll::Ready(Some(Ok(self.advance(bytes))));

@@ -21,7 +21,7 @@ pub(super) fn line(record: &Record<'_>, colours: bool, mask: &LogMask) -> String
         Size(record.bytes),
         Time(record.total),
     );
-    let (queue, app) = (record.timing.queue, record.timing.app);
+    let (queue, app) = (record.timing.queue_time, record.timing.app_time);
     if queue > Duration::ZERO || app > Duration::ZERO {
         let (queue, app) = (milliseconds(queue), milliseconds(app));
         line.push_str(&format!(" (queue {queue:.1}, app {app:.1})"));
@@ -92,7 +92,7 @@ fn milliseconds(time: Duration) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use penstock_exchange::Timing;
+    use penstock_exchange::RequestTiming;
     use penstock_sys::net::PeerAddress;
 
     use super::*;
@@ -104,10 +104,10 @@ mod tests {
         let Ok(penstock_http::ParseProgress::Complete((head, _))) = parsed else {
             panic!("the head is whole");
         };
-        let timing = Timing {
-            queue: Duration::from_micros(100),
-            app: Duration::from_micros(2900),
-            ..Timing::default()
+        let timing = RequestTiming {
+            queue_time: Duration::from_micros(100),
+            app_time: Duration::from_micros(2900),
+            ..RequestTiming::default()
         };
         let mut record = Record {
             head: &head,
@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(line(&record, false, &LogMask::default()), expected);
         let coloured = "GET /a?b=c \x1b[32m200\x1b[0m 1.2 KiB 3.4 ms (queue 0.1, app 2.9)\n";
         assert_eq!(line(&record, true, &LogMask::default()), coloured);
-        let none = Timing::default();
+        let none = RequestTiming::default();
         (record.timing, record.status, record.bytes) = (&none, 404, 0);
         record.total = Duration::from_millis(1500);
         assert_eq!(

@@ -7,10 +7,10 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use penstock_exchange::fields::remove_internal;
+use penstock_exchange::field_policy::remove_internal;
 use penstock_exchange::{
-    Asked, AtHand, Body, Fault, FaultKind, HeldFraming, Lent, Name, RequestPath, Response, Timing,
-    grip,
+    Body, Fault, FaultKind, HandlerName, HeldFraming, InlineBody, InlineResponse, RequestPath,
+    RequestTiming, RequestView, Response, grip,
 };
 use penstock_http::{Method, RequestHead, ResponseFraming, ResponseHeadParts, Status, encode_head};
 use penstock_runtime::clock;
@@ -41,7 +41,7 @@ impl Connection {
             return None;
         }
         let path = path.bytes(head);
-        let asked = Asked {
+        let asked = RequestView {
             head,
             path,
             scheme: (told.forwarded.and_then(|it| it.scheme)).unwrap_or(self.listener.scheme),
@@ -50,8 +50,8 @@ impl Connection {
         let close = self.is_last();
         let mut lent = None;
         let started = send::send_copied(&self.stream, |out| {
-            handlers.first()?.at_hand(&asked, &mut |answer| {
-                let AtHand { status, body, .. } = answer;
+            handlers.first()?.try_inline(&asked, &mut |answer| {
+                let InlineResponse { status, body, .. } = answer;
                 let plan = Plan::new(head, status, Some(body.length()), close);
                 let line = ResponseHeadParts {
                     status,
@@ -64,11 +64,11 @@ impl Connection {
                 let head_len = out.len();
                 let file = match body {
                     _ if is_bodiless(head, status) => None,
-                    Lent::Bytes(bytes) => {
+                    InlineBody::Bytes(bytes) => {
                         out.extend_from_slice(bytes);
                         None
                     }
-                    Lent::File(file) => Some(file),
+                    InlineBody::File(file) => Some(file),
                 };
                 let (handler, framing) = (answer.handler, plan.framing);
                 let filled = Filled {
@@ -81,9 +81,9 @@ impl Connection {
             lent.as_mut()?.1.take()
         })?;
         let ((status, handler, plan), _) = lent?;
-        let timing = Timing {
-            handler: Some(Name::Room(handler)),
-            ..Timing::default()
+        let timing = RequestTiming {
+            handler: Some(HandlerName::Component(handler)),
+            ..RequestTiming::default()
         };
         let end = Ending {
             status,
@@ -111,13 +111,13 @@ impl Connection {
         let answered = answered.and_then(|response| checked(response, &exchange.head, must_close));
         let mut response = match answered {
             Ok(response) => response,
-            Err(fault) if fault.kind == FaultKind::ClientGone => {
+            Err(fault) if fault.kind == FaultKind::ClientDisconnected => {
                 return Ok(self.client_gone(exchange, fault));
             }
             Err(fault) => {
                 must_close |= fault.kind == FaultKind::BadRequest;
                 if fault.kind == FaultKind::ClientTooSlow {
-                    self.edge.metrics().too_slow.increment();
+                    self.edge.metrics().slow_clients.increment();
                 }
                 let client = exchange
                     .forwarded
@@ -160,7 +160,7 @@ impl Connection {
 
     /// Records an exchange whose client did not wait for the answer.
     fn client_gone(&mut self, exchange: &Exchange, fault: Fault) -> Fate {
-        self.edge.metrics().client_gone.increment();
+        self.edge.metrics().client_disconnects.increment();
         let end = Ending {
             status: fault.kind.status(),
             timing: *fault.timing,
@@ -185,18 +185,18 @@ impl Connection {
             mut fields,
             body,
             timing,
-            rate_max,
-            made_at: _,
-            speaks_to_cache,
-            speaks_to_hub,
-            is_for_front,
-            asks_for_no_buffer: _,
+            max_rate: rate_max,
+            created_at: _,
+            has_accel_expires: speaks_to_cache,
+            has_grip: speaks_to_hub,
+            passes_grip: is_for_front,
+            disables_buffering: _,
         } = *response;
         if speaks_to_cache {
             fields.remove("x-accel-expires");
         }
         if speaks_to_hub && !is_for_front {
-            grip::take_out(&mut fields);
+            grip::remove_grip_fields(&mut fields);
         }
         // Nobody in front acts on such fields of a 101, whoever copied them into its head.
         if status == Status::SWITCHING_PROTOCOLS {
@@ -328,14 +328,14 @@ impl Connection {
     fn cut(&self, cut: &Cut, head: &RequestHead) -> Fate {
         let (method, target) = (head.method_str(), head.target());
         match cut {
-            Cut::Gone => self.edge.metrics().client_gone.increment(),
+            Cut::Gone => self.edge.metrics().client_disconnects.increment(),
             Cut::TooSlow => {
-                self.edge.metrics().too_slow.increment();
+                self.edge.metrics().slow_clients.increment();
                 log::debug!("{method} {target}: the client took the response too slowly");
             }
             // The body's own side has logged the cut, with its cause.
             Cut::Body(fault) if fault.kind == FaultKind::ClientTooSlow => {
-                self.edge.metrics().too_slow.increment();
+                self.edge.metrics().slow_clients.increment();
                 log::debug!("{method} {target}: response cut: {}", fault.cause);
             }
             Cut::Body(fault) => {
@@ -359,7 +359,7 @@ impl Connection {
         self.deadline
             .set(drained.map_or(idle, |until| until.min(idle)));
         let total = now.saturating_duration_since(told.arrived);
-        self.edge.metrics().active.add(-1);
+        self.edge.metrics().active_requests.add(-1);
         self.edge.metrics().total_time.record_local(total);
         if let Some(log) = &told.settings.access_log {
             let (head, peer, timing) = (told.head, self.sender.peer(), &end.timing);
@@ -423,5 +423,5 @@ fn checked(response: Box<Response>, head: &RequestHead, is_cut_short: bool) -> A
         (true, Status::SWITCHING_PROTOCOLS) => return Ok(response),
         (true, _) => "protocols switched without status 101",
     };
-    Err(Fault::new(FaultKind::BackendBroken, cause).timed(response.timing))
+    Err(Fault::new(FaultKind::BackendProtocolError, cause).with_timing(response.timing))
 }

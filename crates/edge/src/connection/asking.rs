@@ -7,11 +7,11 @@
 
 use std::sync::Arc;
 
-use penstock_exchange::fields::Vouched;
-use penstock_exchange::request::Arrival;
+use penstock_exchange::field_policy::TrustedHeaders;
+use penstock_exchange::request::RequestOrigin;
 use penstock_exchange::{
-    BrokenField, Fault, FaultKind, ForwardedInfo, InternalRedirect, Mount, Request, RequestBody,
-    RequestPath, Response, Spoken, Trust,
+    Fault, FaultKind, ForwardedInfo, GripResponse, InternalRedirect, InvalidForwardedField, Mount,
+    Request, RequestBody, RequestPath, Response, TrustedProxies,
 };
 use penstock_http::RequestHead;
 use penstock_runtime::clock;
@@ -48,16 +48,17 @@ impl Connection {
         &self,
         exchange: &Exchange,
         head: &RequestHead,
-        vouched: &Vouched,
+        vouched: &TrustedHeaders,
     ) -> Option<Arc<ForwardedInfo>> {
         let (trust, sent) = (&exchange.settings.trust, &exchange.head);
         let is_trusted = self.sender.is_trusted(trust);
-        let (info, broken) = ForwardedInfo::read_vouched(head, sent, trust, is_trusted, vouched);
+        let (info, broken) =
+            ForwardedInfo::read_with_trusted_headers(head, sent, trust, is_trusted, vouched);
         self.log_broken(&broken);
         (info != ForwardedInfo::default()).then(|| Arc::new(info))
     }
 
-    fn log_broken(&self, broken: &[BrokenField]) {
+    fn log_broken(&self, broken: &[InvalidForwardedField]) {
         for field in broken {
             if let Some(count) = self.edge.repeats.admit_line(&field.name, clock::now()) {
                 log::warn!(
@@ -151,7 +152,7 @@ impl Connection {
     fn request(&self, exchange: &Exchange, asked: Asked, body: RequestBody) -> Request {
         let arrival = self.arrival(exchange, &asked.mount, asked.forwarded);
         let mut request = Request::new(asked.head, asked.path, body, arrival);
-        request.vouched = asked.vouched;
+        request.trusted_headers = asked.vouched;
         request
     }
 
@@ -162,19 +163,19 @@ impl Connection {
         exchange: &Exchange,
         mount: &Mount,
         forwarded: Option<Arc<ForwardedInfo>>,
-    ) -> Arrival {
+    ) -> RequestOrigin {
         let trust = &exchange.settings.trust;
-        Arrival {
+        RequestOrigin {
             peer: self.sender.address(),
             listener: Arc::clone(&self.listener),
-            client: Arc::clone(&self.client),
-            at: exchange.arrived,
-            trust: match self.sender.is_named() {
+            client_state: Arc::clone(&self.client),
+            arrived: exchange.arrived,
+            trusted_proxies: match self.sender.is_named() {
                 true => Arc::clone(trust),
-                false => Arc::new(Trust::nobody()),
+                false => Arc::new(TrustedProxies::none()),
             },
             mount: match &forwarded {
-                Some(forwarded) => mount.below(&forwarded.mount),
+                Some(forwarded) => mount.nested_in(&forwarded.mount),
                 None => mount.clone(),
             },
             forwarded,
@@ -182,7 +183,7 @@ impl Connection {
     }
 
     /// An answer that speaks to the hub, with what was asked last.
-    fn spoken(&self, exchange: &Exchange, response: Box<Response>) -> Spoken {
+    fn spoken(&self, exchange: &Exchange, response: Box<Response>) -> GripResponse {
         let root = Mount::default();
         let (head, vouched, mount, forwarded) = match &exchange.changed {
             Some(changed) => {
@@ -196,14 +197,19 @@ impl Connection {
             }
             None => {
                 let (head, forwarded) = (&exchange.head, &exchange.forwarded);
-                (Arc::clone(head), Vouched::default(), &root, forwarded)
+                (
+                    Arc::clone(head),
+                    TrustedHeaders::default(),
+                    &root,
+                    forwarded,
+                )
             }
         };
-        Spoken {
+        GripResponse {
             had_body: exchange.redirected.is_none() && has_body(&exchange.head),
             head,
-            vouched,
-            arrival: self.arrival(exchange, mount, forwarded.clone()),
+            trusted_headers: vouched,
+            origin: self.arrival(exchange, mount, forwarded.clone()),
             response,
         }
     }
@@ -229,7 +235,7 @@ impl Connection {
         else {
             return Ok(asked);
         };
-        let path = RequestPath::of(&head);
+        let path = RequestPath::from_head(&head);
         let path = path.map_err(|error| Fault::new(FaultKind::BadRequest, error.to_string()))?;
         let forwarded = match filters.changes_forwarded(&settings.trust) {
             true => self.read_vouched(exchange, &head, &vouched),
@@ -281,7 +287,7 @@ pub(super) enum Followed {
 struct Asked {
     head: Arc<RequestHead>,
     path: RequestPath,
-    vouched: Vouched,
+    vouched: TrustedHeaders,
     /// What its route has stripped from the path.
     mount: Mount,
     /// What counts of the words of proxies, and of the route's rules in their place.
@@ -291,7 +297,7 @@ struct Asked {
 /// What handlers are asked in the place of what the client did.
 pub(super) struct Changed {
     head: Arc<RequestHead>,
-    vouched: Vouched,
+    vouched: TrustedHeaders,
     mount: Mount,
     forwarded: Option<Arc<ForwardedInfo>>,
 }
@@ -320,9 +326,9 @@ impl Asked {
             return Ok(Self::plain(head, path, forwarded));
         }
         let refused = |cause: String| Fault::new(FaultKind::BadRequest, cause);
-        let head = path.plain_head(&head);
+        let head = path.unambiguous_head(&head);
         let head = head.map_err(|error| refused(error.to_string()))?;
-        let path = RequestPath::of(&head).map_err(|error| refused(error.to_string()))?;
+        let path = RequestPath::from_head(&head).map_err(|error| refused(error.to_string()))?;
         Ok(Self::plain(Arc::new(head), path, forwarded))
     }
 
@@ -335,7 +341,7 @@ impl Asked {
         Self {
             head,
             path,
-            vouched: Vouched::default(),
+            vouched: TrustedHeaders::default(),
             mount: Mount::default(),
             forwarded,
         }

@@ -104,17 +104,17 @@ impl Connection {
                 }
                 Poll::Ready(PipelineRead::Broken) => {
                     *is_watching = false;
-                    self.client.mark_gone();
+                    self.client.mark_disconnected();
                     // Asked again at once: it may have waited only for its turn.
                     return work.as_mut().poll(cx);
                 }
             }
         }
         if self.has_ended
-            && !self.client.is_gone()
+            && !self.client.is_disconnected()
             && self.poll_left(cx, begun, ahead.is_empty()).is_ready()
         {
-            self.client.mark_gone();
+            self.client.mark_disconnected();
             return work.as_mut().poll(cx);
         }
         Poll::Pending

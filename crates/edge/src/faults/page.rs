@@ -8,7 +8,7 @@
 
 use std::fmt::Write as _;
 
-use penstock_exchange::{Fault, Side};
+use penstock_exchange::{Fault, FaultSide};
 use penstock_http::{LogMask, RequestHead, Status};
 
 /// What a page is made of.
@@ -74,7 +74,7 @@ impl Page<'_> {
     fn parts(&self, head: &RequestHead, mask: &LogMask) -> Vec<Part<'_>> {
         let detail = self.fault.detail.as_deref();
         let mut parts = detail.map(sections).unwrap_or_default();
-        if self.fault.kind.side() != Side::Client {
+        if self.fault.kind.side() != FaultSide::Client {
             parts.push(Part {
                 title: "Request",
                 text: request(head, mask),

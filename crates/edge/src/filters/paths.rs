@@ -102,17 +102,17 @@ impl ResponsePaths {
         let outer = values.mount.map_or(Cow::Borrowed(""), Mount::encoded);
         // Told by a server that knows where it is mounted.
         let full = match values.mount {
-            Some(outer) => self.stripped.below(outer),
+            Some(outer) => self.stripped.nested_in(outer),
             None => self.stripped.clone(),
         };
-        if !full.is_root() && full.strip(reference).is_some() {
+        if !full.is_root() && full.strip_from(reference).is_some() {
             return None;
         }
-        if !self.stripped.is_root() && self.stripped.strip(reference).is_some() {
+        if !self.stripped.is_root() && self.stripped.strip_from(reference).is_some() {
             return (!outer.is_empty()).then(|| format!("{outer}{reference}"));
         }
         // What is not below the added prefix is not on this route.
-        let rest = self.added.strip(reference)?;
+        let rest = self.added.strip_from(reference)?;
         let slash = if rest.starts_with('/') { "" } else { "/" };
         let front = full.encoded();
         // Two slashes at the start would name a host.

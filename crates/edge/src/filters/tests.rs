@@ -55,7 +55,7 @@ fn seen(filters: &Filters, text: &str) -> Result<Option<String>, Fault> {
 /// The same for a sender that may be `trusted`.
 fn seen_of(filters: &Filters, text: &str, trusted: bool) -> Result<Option<String>, Fault> {
     let head = head(text);
-    let trust = Trust::new(Vec::new(), true);
+    let trust = TrustedProxies::new(Vec::new(), true);
     let filtered = filters.request(&head, &values(&head), trusted.then_some(&trust))?;
     Ok(filtered.map(|Filtered { head, .. }| {
         let mut out = format!("{} {}\n", head.method_str(), head.target());
@@ -239,7 +239,7 @@ fn a_rule_that_breaks_a_request_is_the_servers_fault() {
     let broken = rules(&[], &[("Host", "a b")], &[]);
     let filters = compile(&Rewrite::default(), &broken, &HeaderRules::default());
     let fault = seen(&filters, "GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap_err();
-    assert_eq!(fault.kind, FaultKind::House);
+    assert_eq!(fault.kind, FaultKind::Internal);
 }
 
 #[test]
@@ -346,7 +346,11 @@ fn what_a_rule_vouches_for_no_stranger_has_said() {
     // A path alone is no word about fields.
     let filters = compile(&rewrite(None, Some("/a")), &none, &none);
     let made = filters
-        .request(&head, &values(&head), Some(&Trust::new(Vec::new(), true)))
+        .request(
+            &head,
+            &values(&head),
+            Some(&TrustedProxies::new(Vec::new(), true)),
+        )
         .unwrap();
     assert!(made.unwrap().vouched.is_empty());
 }
@@ -368,10 +372,10 @@ fn what_only_listed_proxies_may_say_is_not_added_to() {
     let text =
         "GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-Prefix: /a\r\nX-Forwarded-For: 192.0.2.1\r\n\r\n";
     let head = head(text);
-    let listed = Trust::new(Vec::new(), true);
+    let listed = TrustedProxies::new(Vec::new(), true);
     for (trust, prefixes, addresses) in [
         (None, 1, 1),
-        (Some(&Trust::default()), 1, 2),
+        (Some(&TrustedProxies::default()), 1, 2),
         (Some(&listed), 2, 2),
     ] {
         let made = filters.request(&head, &values(&head), trust).unwrap();
@@ -391,7 +395,7 @@ fn what_only_listed_proxies_may_say_is_not_added_to() {
 
 #[test]
 fn rules_about_words_of_proxies_are_known() {
-    let trust = Trust::default().with_client_field(Some("CF-Connecting-IP"));
+    let trust = TrustedProxies::default().with_client_field(Some("CF-Connecting-IP"));
     for (name, expected) in [
         ("X-Forwarded-Host", true),
         ("x-forwarded-prefix", true),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use penstock_exchange::{Body, Name, Response};
+use penstock_exchange::{Body, HandlerName, Response};
 use penstock_http::{HeadLimits, ParseProgress, Status, parse_head};
 
 use super::*;
@@ -27,8 +27,8 @@ fn redirect(lines: &[(&str, &str)]) -> InternalRedirect {
         target: "/next".into(),
         handler: None,
         fields: fields(lines),
-        rate_max: None,
-        timing: Timing::default(),
+        max_rate: None,
+        timing: RequestTiming::default(),
     }
 }
 
@@ -39,7 +39,7 @@ fn a_loop_of_redirects_ends() {
         assert_eq!(redirected.follow(redirect(&[])).unwrap().0, "/next");
     }
     let fault = redirected.follow(redirect(&[])).unwrap_err();
-    assert_eq!(fault.kind, FaultKind::House);
+    assert_eq!(fault.kind, FaultKind::Internal);
     assert!(fault.cause.contains("/next"), "{}", fault.cause);
 }
 
@@ -84,25 +84,28 @@ fn the_page_of_an_error_keeps_its_own_type() {
 fn times_add_up_and_the_first_to_answer_is_named() {
     let mut redirected = Redirected::default();
     let mut first = redirect(&[]);
-    first.rate_max = Some(7);
-    first.timing = Timing {
-        app: Duration::from_secs(1),
-        worker: 12,
-        handler: Some(Name::Room("app")),
+    first.max_rate = Some(7);
+    first.timing = RequestTiming {
+        app_time: Duration::from_secs(1),
+        worker_pid: 12,
+        handler: Some(HandlerName::Component("app")),
         server: Some("a:1".into()),
-        ..Timing::default()
+        ..RequestTiming::default()
     };
     drop(redirected.follow(first).unwrap());
     let mut response = Response::new(Status::OK, Body::Empty);
-    response.timing = Timing {
-        app: Duration::from_secs(2),
-        handler: Some(Name::Room("files")),
-        ..Timing::default()
+    response.timing = RequestTiming {
+        app_time: Duration::from_secs(2),
+        handler: Some(HandlerName::Component("files")),
+        ..RequestTiming::default()
     };
     let response = redirected.conclude(Ok(Box::new(response))).unwrap();
     let timing = &response.timing;
-    assert_eq!(response.rate_max, Some(7));
-    assert_eq!((timing.app, timing.worker), (Duration::from_secs(3), 12));
+    assert_eq!(response.max_rate, Some(7));
+    assert_eq!(
+        (timing.app_time, timing.worker_pid),
+        (Duration::from_secs(3), 12)
+    );
     assert_eq!(timing.handler.as_deref(), Some("app"));
     assert_eq!(timing.server.as_deref(), Some("a:1"));
 }
@@ -153,7 +156,7 @@ fn what_is_no_target_is_refused() {
         "/a HTTP/1.1\r\nHost: h\r\n\r\n",
     ] {
         let fault = head_for(&old, target).unwrap_err();
-        assert_eq!(fault.kind, FaultKind::AppBroken, "{target:?}");
+        assert_eq!(fault.kind, FaultKind::AppProtocolError, "{target:?}");
     }
     assert!(path_of(&head_for(&old, "/../a").unwrap()).is_err());
 }

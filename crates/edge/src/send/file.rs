@@ -231,7 +231,7 @@ impl Sender<'_> {
             Err(error) => {
                 let kind = match error.is_overload() {
                     true => FaultKind::Overloaded,
-                    false => FaultKind::House,
+                    false => FaultKind::Internal,
                 };
                 Err(Cut::Body(Fault::new(kind, error.to_string())))
             }
@@ -311,7 +311,7 @@ impl Sender<'_> {
 fn became_shorter(file: &DiskFile, end: u64) -> Cut {
     file.report_error(&io::ErrorKind::UnexpectedEof.into());
     let cause = format!("the file became shorter than {end} bytes while it was sent");
-    Cut::Body(Fault::new(FaultKind::House, cause))
+    Cut::Body(Fault::new(FaultKind::Internal, cause))
 }
 
 /// Whose failure it was that stopped a sending from memory: what sockets say, or else the disk.
@@ -329,7 +329,7 @@ fn broken(file: &DiskFile, error: &io::Error) -> Cut {
         _ => {
             file.report_error(error);
             let cause = format!("cannot read the file: {error}");
-            Cut::Body(Fault::new(FaultKind::House, cause))
+            Cut::Body(Fault::new(FaultKind::Internal, cause))
         }
     }
 }

@@ -8,7 +8,7 @@ use std::io::IoSlice;
 use std::task::Poll;
 
 use bytes::Bytes;
-use penstock_exchange::fields::is_internal;
+use penstock_exchange::field_policy::is_internal;
 use penstock_exchange::{BodyStream, Fault, FaultKind};
 use penstock_http::{FieldBlock, ResponseFraming, h1, is_forbidden_trailer};
 
@@ -114,7 +114,7 @@ fn last_chunk(trailers: Option<&FieldBlock>) -> Cow<'static, [u8]> {
 
 fn length_broken(how: &str) -> Fault {
     Fault::new(
-        FaultKind::AppBroken,
+        FaultKind::AppProtocolError,
         format!("the response body is {how} than its declared Content-Length"),
     )
 }

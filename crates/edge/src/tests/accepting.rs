@@ -11,7 +11,7 @@ fn a_rush_of_newcomers_keeps_nobody_waiting_who_is_in() {
     let asked = Arc::clone(&edge);
     // Says how many had come when it was asked.
     let count = scripted(move |_| {
-        let accepted = asked.get().unwrap().totals().accepted.value();
+        let accepted = asked.get().unwrap().totals().accepted_connections.value();
         now(Response::text(
             Status::OK,
             "text/plain",

@@ -38,7 +38,7 @@ impl Drop for Folder {
 }
 
 fn failing(kind: FaultKind) -> Arc<dyn Handler> {
-    scripted(move |_| Handling::Now(Err(Fault::new(kind, "because"))))
+    scripted(move |_| HandlerProgress::Ready(Err(Fault::new(kind, "because"))))
 }
 
 /// A house for the host `h` only, with these pages.

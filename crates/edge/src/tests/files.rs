@@ -4,7 +4,7 @@
 
 use std::fs::File;
 
-use penstock_exchange::{Asked, AtHand, Body, FileBody, Lent};
+use penstock_exchange::{Body, FileBody, InlineBody, InlineResponse, RequestView};
 use penstock_runtime::DiskFile;
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::disk::CHUNK_BYTES;
@@ -37,7 +37,7 @@ fn parts(file: &Arc<DiskFile>, rate_max: Option<u64>) -> House {
             len: len.parse().unwrap(),
         });
         let mut response = Response::new(Status::OK, body);
-        response.rate_max = rate_max;
+        response.max_rate = rate_max;
         now(response)
     });
     House::new(vec![route("/", handler)])
@@ -249,16 +249,16 @@ fn a_slow_client_does_not_hold_what_was_read_while_memory_is_scarce() {
 struct Lends(FileBody);
 
 impl Handler for Lends {
-    fn handle(&self, request: Request) -> Handling {
+    fn handle(&self, request: Request) -> HandlerProgress {
         let at = String::from_utf8_lossy(request.path()).into_owned();
         now(Response::text(Status::NOT_FOUND, "text/plain", at))
     }
 
-    fn at_hand(&self, _: &Asked<'_>, take: &mut dyn FnMut(AtHand<'_>)) {
-        take(AtHand {
+    fn try_inline(&self, _: &RequestView<'_>, take: &mut dyn FnMut(InlineResponse<'_>)) {
+        take(InlineResponse {
             status: Status::OK,
             fields: &fields(&[("Content-Type", "text/plain")]),
-            body: Lent::File(self.0.clone()),
+            body: InlineBody::File(self.0.clone()),
             handler: "lends",
         });
     }

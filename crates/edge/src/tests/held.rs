@@ -6,7 +6,8 @@ use std::task::{Context, Poll};
 
 use penstock_config::{HeaderRules, Rewrite};
 use penstock_exchange::{
-    Body, Fault, FaultKind, HeldFraming, Hold, InternalRedirect, Place, RequestBody, Timing,
+    Body, Fault, FaultKind, HeldConnectionGuard, HeldFraming, Hold, InternalRedirect, RequestBody,
+    RequestTiming,
 };
 use penstock_runtime::{Stream, loops};
 
@@ -20,7 +21,7 @@ struct Held {
     socket: TcpStream,
     early: Vec<u8>,
     framing: HeldFraming,
-    place: Place,
+    place: HeldConnectionGuard,
 }
 
 /// Gives the test what it gets; if it is dropped, the test hears that nothing will come.
@@ -33,7 +34,7 @@ impl Hold for Keeper {
         client: Arc<Stream>,
         early: Vec<u8>,
         framing: HeldFraming,
-        place: Place,
+        place: HeldConnectionGuard,
     ) {
         // Runs in the loop's next turn: by then nobody else has the stream.
         loops::spawn_here(async move {
@@ -90,8 +91,17 @@ fn the_head_is_sent_and_the_socket_goes_to_who_holds_it() {
     // Its request is over, it counts as open, and the drain does not wait for it.
     house.await_connections(1);
     let counted = house.edge.totals();
-    assert_eq!((counted.active.value(), counted.open.value()), (0, 1));
-    assert_eq!((counted.held.value(), counted.held_total.value()), (1, 1));
+    assert_eq!(
+        (
+            counted.active_requests.value(),
+            counted.open_connections.value()
+        ),
+        (0, 1)
+    );
+    assert_eq!(
+        (counted.held_connections.value(), counted.held_total.value()),
+        (1, 1)
+    );
     assert_eq!(counted.responses[1].value(), 1);
     assert_eq!(house.edge.held(), 1);
     await_until("the drain", || house.edge.drain.running_count() == 0);
@@ -171,7 +181,10 @@ fn who_still_has_the_request_body_keeps_nobody_from_holding_the_connection() {
     assert_eq!(stream.early, b"");
     opened.open();
     let (read, length) = answered.recv_timeout(SOON).unwrap();
-    assert_eq!((read, length), (Err(FaultKind::ClientGone), Some(100)));
+    assert_eq!(
+        (read, length),
+        (Err(FaultKind::ClientDisconnected), Some(100))
+    );
 }
 
 #[test]
@@ -202,13 +215,15 @@ fn a_client_that_left_before_its_head_was_out_is_not_held() {
     let house = House::new(vec![route("/", handler)]);
     let mut client = house.client();
     client.get("/");
-    await_until("the request", || house.edge.totals().active.value() == 1);
+    await_until("the request", || {
+        house.edge.totals().active_requests.value() == 1
+    });
     net::reset_on_close(&client.0).unwrap();
     drop(client);
     gate.open();
     house.await_connections(0);
     assert_eq!(house.edge.totals().held_total.value(), 0);
-    assert_eq!(house.edge.totals().client_gone.value(), 1);
+    assert_eq!(house.edge.totals().client_disconnects.value(), 1);
     drop(house);
     assert!(
         held.recv_timeout(SOON)
@@ -253,12 +268,12 @@ fn a_route_changes_the_fields_of_what_is_held_and_redirects_may_lead_to_it() {
     let none = HeaderRules::default();
     target.filters = Filters::compile(&Rewrite::default(), &none, &changes, None).unwrap();
     let redirects = scripted(|_| {
-        Handling::Now(Ok(Reply::Redirect(Box::new(InternalRedirect {
+        HandlerProgress::Ready(Ok(Reply::Redirect(Box::new(InternalRedirect {
             target: "/held".to_owned(),
             handler: None,
             fields: fields(&[("X-First", "2")]),
-            rate_max: None,
-            timing: Timing::default(),
+            max_rate: None,
+            timing: RequestTiming::default(),
         }))))
     });
     let house = House::new(vec![target, route("/", redirects)]);
@@ -276,7 +291,9 @@ fn interim_responses_come_before_what_is_held() {
     let (keeper, held) = mpsc::sync_channel(BOUND);
     let handler = scripted(move |request| {
         let hints = fields(&[("Link", "</a>")]);
-        request.client.push_interim(Status::EARLY_HINTS, &hints);
+        request
+            .client_state
+            .push_interim(Status::EARLY_HINTS, &hints);
         now(hold(&keeper))
     });
     let house = House::new(vec![route("/", handler)]);
@@ -339,7 +356,7 @@ fn what_a_back_end_says_to_a_hub_that_is_not_there_no_client_sees() {
         };
         let said = [("Grip-Hold", "stream"), ("X-A", "1"), ("GRIP-channel", "a")];
         response.fields.append(&fields(&said));
-        response.speaks_to_hub = true;
+        response.has_grip = true;
         now(response)
     });
     let house = House::new(vec![route("/", handler)]);
@@ -366,8 +383,8 @@ fn what_a_server_of_the_house_in_front_is_to_obey_goes_on_to_it() {
         let mut response = Response::text(Status::OK, "text/plain", "done");
         let said = [("Grip-Hold", "stream"), ("X-A", "1"), ("Grip-Channel", "a")];
         response.fields.append(&fields(&said));
-        response.speaks_to_hub = true;
-        response.is_for_front = true;
+        response.has_grip = true;
+        response.passes_grip = true;
         now(response)
     });
     let house = House::new(vec![route("/", handler)]);

@@ -61,7 +61,7 @@ fn the_client_is_who_the_header_says() {
 #[test]
 fn a_client_without_a_name_has_nobodys_trust() {
     let handler = scripted(|request| {
-        let trusted = request.is_from_proxy();
+        let trusted = request.is_from_trusted_proxy();
         now(Response::text(
             Status::OK,
             "text/plain",
@@ -135,7 +135,7 @@ fn what_is_no_header_gets_no_answer() {
         let _ = client.0.read_to_end(&mut rest);
         assert_eq!(rest, b"", "{bytes:?}");
         await_until("the count", || {
-            house.edge.totals().malformed.value() == at as u64 + 1
+            house.edge.totals().malformed_requests.value() == at as u64 + 1
         });
     }
     house.await_connections(0);
@@ -147,18 +147,18 @@ fn a_header_that_does_not_come_in_time_ends_the_connection() {
     for part in ["", "PROXY TC"] {
         house.client().send(part).expect_end();
     }
-    assert_eq!(house.edge.totals().too_slow.value(), 2);
+    assert_eq!(house.edge.totals().slow_clients.value(), 2);
 }
 
 #[test]
 fn a_header_of_somebody_who_is_not_trusted_is_not_read() {
-    let house = house(|settings| settings.trust = Arc::new(Trust::new(Vec::new(), false)));
+    let house = house(|settings| settings.trust = Arc::new(TrustedProxies::new(Vec::new(), false)));
     let mut client = house.client();
     let _ = client.0.write_all(b"PROXY UNKNOWN\r\n");
     let mut rest = Vec::new();
     let _ = client.0.read_to_end(&mut rest);
     assert_eq!(rest, b"");
-    assert_eq!(house.edge.totals().accepted.value(), 1);
+    assert_eq!(house.edge.totals().accepted_connections.value(), 1);
     assert_eq!(house.edge.connections(), 0);
 }
 

@@ -50,9 +50,13 @@ fn an_interim_response_does_not_wait_for_the_final_one() {
         scripted(move |request| {
             let gate = gate.clone();
             later(async move {
-                request.client.push_interim(Status::EARLY_HINTS, &hints(1));
+                request
+                    .client_state
+                    .push_interim(Status::EARLY_HINTS, &hints(1));
                 gate.await;
-                request.client.push_interim(Status::EARLY_HINTS, &hints(2));
+                request
+                    .client_state
+                    .push_interim(Status::EARLY_HINTS, &hints(2));
                 Ok(Response::text(Status::OK, "text/plain", "done").into())
             })
         }),
@@ -78,7 +82,9 @@ fn an_interim_response_of_a_handler_that_answers_at_once_comes_first() {
     let house = House::new(vec![route(
         "/",
         scripted(|request| {
-            request.client.push_interim(Status::EARLY_HINTS, &hints(1));
+            request
+                .client_state
+                .push_interim(Status::EARLY_HINTS, &hints(1));
             now(Response::text(Status::OK, "text/plain", "done"))
         }),
     )]);
@@ -105,7 +111,7 @@ impl Future for Storm {
         let large = fields(&[("Link", &"x".repeat(60_000))]);
         if self
             .request
-            .client
+            .client_state
             .push_interim(Status::EARLY_HINTS, &large)
         {
             self.left.fetch_add(1, Ordering::Relaxed);
@@ -162,7 +168,9 @@ fn the_invitation_to_a_body_comes_at_the_first_pull() {
         "/",
         scripted(|request| {
             later(async move {
-                request.client.push_interim(Status::EARLY_HINTS, &hints(1));
+                request
+                    .client_state
+                    .push_interim(Status::EARLY_HINTS, &hints(1));
                 let mut all = Vec::new();
                 if let RequestBody::Incoming(mut body) = request.body {
                     while std::future::poll_fn(|cx| body.poll_fill(cx, &mut all)).await? {}
@@ -187,10 +195,12 @@ fn a_body_that_is_read_ahead_invites_nobody() {
                 let mut all = Vec::new();
                 if let RequestBody::Incoming(mut body) = request.body {
                     let ahead = std::future::poll_fn(|cx| {
-                        Poll::Ready(body.poll_ahead(cx, &mut all).is_pending())
+                        Poll::Ready(body.poll_prefetch(cx, &mut all).is_pending())
                     });
                     assert!(ahead.await && !body.is_at_end());
-                    request.client.push_interim(Status::EARLY_HINTS, &hints(1));
+                    request
+                        .client_state
+                        .push_interim(Status::EARLY_HINTS, &hints(1));
                     while !body.is_at_end() {
                         std::future::poll_fn(|cx| body.poll_fill(cx, &mut all)).await?;
                     }

@@ -1,7 +1,7 @@
 //! Answers that speak to the hub: who gave one gets it back, with what was asked, and has the last word.
 
 use penstock_config::{HeaderRules, Rewrite};
-use penstock_exchange::{Body, InternalRedirect, Spoken, Timing};
+use penstock_exchange::{Body, GripResponse, InternalRedirect, RequestTiming};
 
 use super::*;
 use crate::Filters;
@@ -15,12 +15,12 @@ struct Obedient {
 fn speaking() -> Response {
     let mut response = Response::text(Status::OK, "text/plain", "to the hub");
     response.fields.append(&fields(&[("Grip-Hold", "stream")]));
-    response.speaks_to_hub = true;
+    response.has_grip = true;
     response
 }
 
 impl Obedient {
-    fn answered(&self, response: Response) -> Handling {
+    fn answered(&self, response: Response) -> HandlerProgress {
         match self.is_later {
             true => later(async move { Ok(response.into()) }),
             false => now(response),
@@ -29,29 +29,31 @@ impl Obedient {
 }
 
 impl Handler for Obedient {
-    fn handle(&self, request: Request) -> Handling {
+    fn handle(&self, request: Request) -> HandlerProgress {
         match request.path() {
             b"/plain" => self.answered(Response::text(Status::OK, "text/plain", "plain")),
             _ => self.answered(speaking()),
         }
     }
 
-    fn obey(&self, spoken: Spoken) -> Handling {
+    fn apply_grip(&self, spoken: GripResponse) -> HandlerProgress {
         let Body::Bytes(said) = spoken.response.body else {
             panic!("its own body");
         };
-        let (head, arrival) = (&spoken.head, &spoken.arrival);
+        let (head, arrival) = (&spoken.head, &spoken.origin);
         let mut text = format!("{} {} ", head.method_str(), head.target());
         text += &format!(
             "had a body {}, vouched X-Rule {}, ",
             spoken.had_body,
-            spoken.vouched.covers("X-Rule")
+            spoken.trusted_headers.covers("X-Rule")
         );
         text += &format!("said {said:?}, listener {}", arrival.listener.scheme);
-        assert!(arrival.trust.covers(arrival.peer) && !arrival.client.is_gone());
+        assert!(
+            arrival.trusted_proxies.covers(arrival.peer) && !arrival.client_state.is_disconnected()
+        );
         let mut response = Response::text(Status::OK, "text/plain", text);
         // The last word, even if it says the same again.
-        response.speaks_to_hub = true;
+        response.has_grip = true;
         self.answered(response)
     }
 }
@@ -88,7 +90,7 @@ fn who_speaks_to_the_hub_obeys_with_what_was_asked() {
 
 #[test]
 fn the_one_that_obeys_is_the_one_that_spoke() {
-    let passes = scripted(|request| Handling::Now(Ok(Reply::Pass(Box::new(request)))));
+    let passes = scripted(|request| HandlerProgress::Ready(Ok(Reply::Pass(Box::new(request)))));
     let waits = scripted(|request| later(async { Ok(Reply::Pass(Box::new(request))) }));
     let never = scripted(|_| panic!("it was not asked"));
     both_ways(|handler| {
@@ -117,12 +119,12 @@ fn what_rules_and_redirects_changed_is_what_was_asked() {
         let mut changed = route("/app", handler);
         changed.filters = Filters::compile(&rewrite, &rule, &HeaderRules::default(), None).unwrap();
         let redirects = scripted(|_| {
-            Handling::Now(Ok(Reply::Redirect(Box::new(InternalRedirect {
+            HandlerProgress::Ready(Ok(Reply::Redirect(Box::new(InternalRedirect {
                 target: "/app/b".to_owned(),
                 handler: None,
                 fields: FieldBlock::new(),
-                rate_max: None,
-                timing: Timing::default(),
+                max_rate: None,
+                timing: RequestTiming::default(),
             }))))
         });
         let house = House::new(vec![changed, route("/", redirects)]);

@@ -1,7 +1,10 @@
 //! What routes do to requests and responses: filters and internal redirects.
 
 use penstock_config::{HeaderRules, Rewrite};
-use penstock_exchange::{Asked, AtHand, Body, Fault, FaultKind, InternalRedirect, Lent, Timing};
+use penstock_exchange::{
+    Body, Fault, FaultKind, InlineBody, InlineResponse, InternalRedirect, RequestTiming,
+    RequestView,
+};
 
 use super::*;
 use crate::Filters;
@@ -31,13 +34,13 @@ fn filtered(
     route
 }
 
-fn redirect(target: &str, lines: &[(&str, &str)]) -> Handling {
-    Handling::Now(Ok(Reply::Redirect(Box::new(InternalRedirect {
+fn redirect(target: &str, lines: &[(&str, &str)]) -> HandlerProgress {
+    HandlerProgress::Ready(Ok(Reply::Redirect(Box::new(InternalRedirect {
         target: target.to_owned(),
         handler: None,
         fields: fields(lines),
-        rate_max: None,
-        timing: Timing::default(),
+        max_rate: None,
+        timing: RequestTiming::default(),
     }))))
 }
 
@@ -46,16 +49,16 @@ fn redirect(target: &str, lines: &[(&str, &str)]) -> Handling {
 struct Ready;
 
 impl Handler for Ready {
-    fn handle(&self, request: Request) -> Handling {
+    fn handle(&self, request: Request) -> HandlerProgress {
         let path = String::from_utf8_lossy(request.path()).into_owned();
         now(Response::text(Status::OK, "text/plain", path))
     }
 
-    fn at_hand(&self, asked: &Asked<'_>, take: &mut dyn FnMut(AtHand<'_>)) {
-        take(AtHand {
+    fn try_inline(&self, asked: &RequestView<'_>, take: &mut dyn FnMut(InlineResponse<'_>)) {
+        take(InlineResponse {
             status: Status::OK,
             fields: &fields(&[("Content-Type", "text/plain"), ("X-At-Hand", "1")]),
-            body: Lent::Bytes(asked.path),
+            body: InlineBody::Bytes(asked.path),
             handler: "ready",
         });
     }
@@ -85,7 +88,7 @@ fn filters_hold_for_what_is_at_hand_too() {
 
 #[test]
 fn handlers_see_the_changed_request_and_errors_get_the_changed_response() {
-    let fails = scripted(|_| Handling::Now(Err(Fault::new(FaultKind::Forbidden, "no"))));
+    let fails = scripted(|_| HandlerProgress::Ready(Err(Fault::new(FaultKind::Forbidden, "no"))));
     let (none, x_set) = (HeaderRules::default(), set("X-Set", "1"));
     let house = House::new(vec![
         filtered(route("/fails", fails), Rewrite::default(), &none, &x_set),
@@ -126,7 +129,7 @@ fn a_redirect_reaches_an_internal_route_and_a_client_does_not() {
         b"/file" => redirect("/kept/a?b", &[("Content-Type", "application/pdf")]),
         b"/nowhere" => redirect("/../x", &[]),
         b"/loop" => redirect("/loop", &[]),
-        _ => Handling::Now(Err(Fault::new(FaultKind::NotFound, "no"))),
+        _ => HandlerProgress::Ready(Err(Fault::new(FaultKind::NotFound, "no"))),
     });
     let app = filtered(
         route("/", app),
@@ -161,8 +164,8 @@ fn a_redirect_of_a_handler_that_took_its_time_is_followed_too() {
                 target: "/b".to_owned(),
                 handler: Some(mirror()),
                 fields: FieldBlock::new(),
-                rate_max: None,
-                timing: Timing::default(),
+                max_rate: None,
+                timing: RequestTiming::default(),
             })))
         })
     });

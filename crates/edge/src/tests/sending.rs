@@ -84,7 +84,7 @@ const DETAIL_BYTES: usize = 32 << 20;
 
 impl BodyStream for Broken {
     fn poll_chunk(&mut self, _cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Fault>>> {
-        let mut fault = Fault::new(FaultKind::AppBroken, "broken");
+        let mut fault = Fault::new(FaultKind::AppProtocolError, "broken");
         fault.detail = Some("x".repeat(DETAIL_BYTES).into());
         Poll::Ready(Some(Err(fault)))
     }
@@ -103,7 +103,9 @@ fn the_page_for_a_body_that_breaks_at_once_is_sent_whole_and_counted() {
     let (head, body) = client.get("/").response();
     assert!(head.starts_with("HTTP/1.1 502 "), "{head}");
     assert!(body.len() > DETAIL_BYTES, "{}", body.len());
-    await_until("the count", || house.edge.totals().active.value() == 0);
+    await_until("the count", || {
+        house.edge.totals().active_requests.value() == 0
+    });
     assert_eq!(house.edge.totals().responses[4].value(), 1);
 }
 
@@ -163,8 +165,8 @@ fn a_client_that_leaves_is_noticed_behind_what_it_still_sent() {
         drop(client);
         await_until(what, || dropped.load(Ordering::Relaxed));
         house.await_connections(0);
-        assert_eq!(house.edge.totals().client_gone.value(), 1, "{what}");
-        assert_eq!(house.edge.totals().active.value(), 0, "{what}");
+        assert_eq!(house.edge.totals().client_disconnects.value(), 1, "{what}");
+        assert_eq!(house.edge.totals().active_requests.value(), 0, "{what}");
     }
 }
 
@@ -210,15 +212,15 @@ fn a_body_that_nobody_wants_hides_no_client_that_leaves() {
     let handler = scripted(move |request| {
         let noticed = Arc::clone(&told);
         drop(request.body);
-        let client = request.client;
+        let client = request.client_state;
         later(async move {
-            poll_fn(|_| match client.is_gone() {
+            poll_fn(|_| match client.is_disconnected() {
                 true => Poll::Ready(()),
                 false => Poll::Pending,
             })
             .await;
             noticed.store(true, Ordering::Relaxed);
-            Err(Fault::new(FaultKind::ClientGone, "left"))
+            Err(Fault::new(FaultKind::ClientDisconnected, "left"))
         })
     });
     let house = House::new(vec![route("/", handler)]);
@@ -281,7 +283,7 @@ fn a_body_is_sent_no_faster_than_its_rate_and_its_client_is_not_blamed() {
     };
     let handler = scripted(move |request| {
         let mut response = Response::new(Status::OK, body(request.path()));
-        response.rate_max = Some(10_000);
+        response.max_rate = Some(10_000);
         now(response)
     });
     // A client as slow as this would be cut at once.

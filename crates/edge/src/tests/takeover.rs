@@ -29,7 +29,7 @@ async fn echo(stream: Arc<Stream>, early: Vec<u8>) {
 }
 
 impl Takeover for Echo {
-    fn take(self: Box<Self>, client: Arc<Stream>, early: Vec<u8>) -> TakeoverFuture {
+    fn take_over(self: Box<Self>, client: Arc<Stream>, early: Vec<u8>) -> TakeoverFuture {
         Box::pin(echo(client, early))
     }
 }
@@ -70,7 +70,7 @@ fn a_takeover_gets_the_socket_and_what_was_read_behind_the_request() {
     client.expect("GET / HTTP/1.1\r\n\r\n");
     assert_eq!(house.edge.connections(), 1);
     assert_eq!(house.edge.totals().responses[0].value(), 1);
-    assert_eq!(house.edge.totals().active.value(), 0);
+    assert_eq!(house.edge.totals().active_requests.value(), 0);
     assert_eq!(house.edge.drain.running_count(), 1);
     drop(client);
     house.await_connections(0);
@@ -90,8 +90,8 @@ fn a_switch_says_nothing_to_a_front_end_or_the_hub() {
                 ("Grip-Channel", "a"),
             ]));
             // Whether or not whoever made it noticed.
-            response.speaks_to_hub = is_for_front;
-            response.is_for_front = is_for_front;
+            response.has_grip = is_for_front;
+            response.passes_grip = is_for_front;
             now(response)
         });
         let house = House::new(vec![route("/", handler)]);

@@ -14,14 +14,14 @@ fn head(lines: &str) -> RequestHead {
 
 /// What a proxy says that is trusted by default.
 fn read_unlisted(lines: &str) -> (ForwardedInfo, Vec<String>) {
-    let (info, broken) = ForwardedInfo::read(&head(lines), &Trust::default());
-    let name = |field: BrokenField| format!("{}: {}", field.name, field.cause);
+    let (info, broken) = ForwardedInfo::read(&head(lines), &TrustedProxies::default());
+    let name = |field: InvalidForwardedField| format!("{}: {}", field.name, field.cause);
     (info, broken.into_iter().map(name).collect())
 }
 
 fn read_by(lines: &str, field: Option<&str>) -> (ForwardedInfo, Vec<String>) {
     let networks = ["127.0.0.0/8", "10.0.0.0/8", "fd00::/8"].map(|text| text.parse().unwrap());
-    let trust = Trust::new(networks.into(), true).with_client_field(field);
+    let trust = TrustedProxies::new(networks.into(), true).with_client_field(field);
     let (info, broken) = ForwardedInfo::read(&head(lines), &trust);
     (info, broken.into_iter().map(|field| field.name).collect())
 }
@@ -37,7 +37,7 @@ fn client(info: &ForwardedInfo) -> Option<String> {
 }
 
 #[test]
-fn the_rightmost_address_that_is_not_trusted_is_the_client() {
+fn the_rightmost_untrusted_address_is_the_client() {
     for (lines, expected) in [
         ("X-Forwarded-For: 203.0.113.9\r\n", "203.0.113.9"),
         (
@@ -93,7 +93,7 @@ fn the_rightmost_address_that_is_not_trusted_is_the_client() {
 }
 
 #[test]
-fn what_cannot_be_read_counts_as_not_sent() {
+fn an_invalid_field_is_ignored() {
     for (lines, field) in [
         ("X-Forwarded-For: garbage\r\n", "x-forwarded-for"),
         (
@@ -137,7 +137,7 @@ fn what_cannot_be_read_counts_as_not_sent() {
 }
 
 #[test]
-fn nothing_that_a_client_writes_hides_what_its_proxy_adds() {
+fn client_bytes_cannot_hide_what_a_proxy_adds() {
     let proxy = "for=203.0.113.9;proto=https";
     for clients in [
         "for=\"",
@@ -185,7 +185,7 @@ fn nothing_that_a_client_writes_hides_what_its_proxy_adds() {
 }
 
 #[test]
-fn what_a_proxy_quotes_is_not_cut() {
+fn quoted_values_are_not_split() {
     // A proxy copies what its client says into quotes, as it may.
     for element in [
         "host=\"a, for=198.51.100.1\";for=203.0.113.9",
@@ -202,7 +202,7 @@ fn what_a_proxy_quotes_is_not_cut() {
 /// Whatever a client sends, and whatever of it a proxy copies into quotes: the proxy's element is
 /// read.
 #[test]
-fn no_text_of_a_client_changes_what_its_proxy_adds() {
+fn client_text_never_changes_what_a_proxy_adds() {
     const PIECES: [&str; 14] = [
         "\"",
         "\\",
@@ -248,7 +248,7 @@ fn no_text_of_a_client_changes_what_its_proxy_adds() {
 }
 
 #[test]
-fn where_a_list_breaks_off_what_stands_right_of_it_counts() {
+fn elements_right_of_an_invalid_one_count() {
     for (lines, expected, field) in [
         (
             "Forwarded: for=\"x, for=10.0.0.2, for=10.0.0.1\r\n",
@@ -298,12 +298,12 @@ fn host_port_and_prefix_count_only_of_listed_proxies() {
 }
 
 #[test]
-fn what_a_rule_says_counts_over_the_words_of_the_peer() {
+fn fields_of_rules_override_those_of_the_peer() {
     let lines = "X-Forwarded-For: 192.0.2.1\r\nX-Forwarded-Proto: https\r\n\
                  X-Forwarded-Host: shop.test\r\nX-Forwarded-Prefix: /shop\r\n";
     let names = ["X-Forwarded-Proto", "x-forwarded-host"].map(str::to_owned);
-    let (ours, none) = (Vouched::new(names), Vouched::default());
-    let trust = Trust::default();
+    let (ours, none) = (TrustedHeaders::new(names), TrustedHeaders::default());
+    let trust = TrustedProxies::default();
     for (vouched, is_trusted, expected, host, scheme) in [
         (&ours, false, None, Some("shop.test"), Some("https")),
         (
@@ -317,7 +317,8 @@ fn what_a_rule_says_counts_over_the_words_of_the_peer() {
         (&none, true, Some("192.0.2.1"), None, Some("https")),
     ] {
         let head = head(lines);
-        let (info, _) = ForwardedInfo::read_vouched(&head, &head, &trust, is_trusted, vouched);
+        let (info, _) =
+            ForwardedInfo::read_with_trusted_headers(&head, &head, &trust, is_trusted, vouched);
         let found = (info.host.as_deref(), info.scheme);
         assert_eq!(
             client(&info).as_deref(),
@@ -331,7 +332,7 @@ fn what_a_rule_says_counts_over_the_words_of_the_peer() {
 
 /// A proxy passes on what it does not set. A rule must not make it count.
 #[test]
-fn what_a_rule_takes_away_or_sets_makes_nothing_else_count() {
+fn rules_do_not_change_which_fields_are_read() {
     let proto = "X-Forwarded-Proto: https\r\n";
     let made_up = "Forwarded: for=192.0.2.66;proto=http\r\n";
     for (sent, removed, set, expected, scheme) in [
@@ -391,9 +392,10 @@ fn what_a_rule_takes_away_or_sets_makes_nothing_else_count() {
         let kept = if removed.is_empty() { &sent } else { &kept };
         let (sent, made) = (head(&sent), head(&format!("{kept}{set}")));
         let name = set.split(':').next().filter(|name| !name.is_empty());
-        let vouched = Vouched::new(name.map(str::to_owned));
-        let trust = Trust::default();
-        let (info, _) = ForwardedInfo::read_vouched(&made, &sent, &trust, true, &vouched);
+        let vouched = TrustedHeaders::new(name.map(str::to_owned));
+        let trust = TrustedProxies::default();
+        let (info, _) =
+            ForwardedInfo::read_with_trusted_headers(&made, &sent, &trust, true, &vouched);
         let row = format!("{sent:?} {removed:?} {set:?}");
         assert_eq!(client(&info).as_deref(), expected, "{row}");
         assert_eq!(info.scheme, scheme, "{row}");
@@ -511,7 +513,7 @@ fn scheme_host_and_port_are_those_of_the_client_that_was_picked() {
 }
 
 #[test]
-fn lists_that_do_not_match_are_no_ones() {
+fn lists_of_other_lengths_are_ignored() {
     let lines = "X-Forwarded-For: 198.51.100.1, 203.0.113.9, 10.0.0.1\r\n\
                  X-Forwarded-Host: evil.test, inner.test\r\nX-Forwarded-Proto: https, http\r\n";
     let (info, broken) = read_by(lines, None);
@@ -522,7 +524,7 @@ fn lists_that_do_not_match_are_no_ones() {
 
 #[test]
 fn a_head_without_such_fields_is_not_read() {
-    let trust = Trust::default().with_client_field(Some("CF-Connecting-IP"));
+    let trust = TrustedProxies::default().with_client_field(Some("CF-Connecting-IP"));
     for (lines, expected) in [
         ("Accept: */*\r\nX-Thing-Or-Other: 1\r\nFrom: a\r\n", false),
         ("X-Forwarded-Proto: https\r\n", true),

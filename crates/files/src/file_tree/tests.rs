@@ -324,7 +324,7 @@ fn errors_have_the_kind_that_fits() {
     for (what, number, expected) in [
         ("ENOENT", 2, None),
         ("EINTR", 4, Some(FaultKind::Overloaded)),
-        ("EIO", 5, Some(FaultKind::House)),
+        ("EIO", 5, Some(FaultKind::Internal)),
         ("ENXIO", 6, None),
         ("EAGAIN", 11, Some(FaultKind::Overloaded)),
         ("ENOMEM", 12, Some(FaultKind::Overloaded)),

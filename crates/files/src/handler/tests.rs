@@ -4,7 +4,7 @@ use penstock_runtime::loops;
 use std::future::Future;
 
 use bytes::Bytes;
-use penstock_exchange::{Body, Lent, RequestPath};
+use penstock_exchange::{Body, InlineBody, RequestPath};
 use penstock_http::Status;
 
 use super::*;
@@ -87,8 +87,8 @@ impl Site {
         fields: &[(&str, &str)],
     ) -> (ResponseTime, Result<Reply, Fault>) {
         match self.files.handle(request(line, fields, self.now)) {
-            Handling::Now(reply) => (ResponseTime::Immediate, reply),
-            Handling::Later(work) => (ResponseTime::Pending, block_on(work)),
+            HandlerProgress::Ready(reply) => (ResponseTime::Immediate, reply),
+            HandlerProgress::Pending(work) => (ResponseTime::Pending, block_on(work)),
         }
     }
 
@@ -194,8 +194,8 @@ fn inline_responses_equal_those_of_the_handler() {
         ("GET /medium", &[], false),
     ] {
         let head = head(line, fields);
-        let path = RequestPath::of(&head).unwrap();
-        let asked = Asked {
+        let path = RequestPath::from_head(&head).unwrap();
+        let asked = RequestView {
             head: &head,
             path: path.bytes(&head),
             scheme: "http",
@@ -203,8 +203,8 @@ fn inline_responses_equal_those_of_the_handler() {
         };
         let (_, reply) = site.ask_with(line, fields);
         let mut lent = None;
-        site.files.at_hand(&asked, &mut |answer| {
-            let Lent::Bytes(body) = answer.body else {
+        site.files.try_inline(&asked, &mut |answer| {
+            let InlineBody::Bytes(body) = answer.body else {
                 panic!("lent as a file")
             };
             lent = Some((answer.status, answer.fields.clone(), body.to_vec()));
@@ -233,14 +233,14 @@ fn inline_responses_equal_those_of_the_handler() {
     late.ask("GET /a.txt");
     late.after(1001);
     let head = head("GET /a.txt", &[]);
-    let asked = Asked {
+    let asked = RequestView {
         head: &head,
         path: b"/a.txt",
         scheme: "http",
         arrived: late.now,
     };
     late.files
-        .at_hand(&asked, &mut |_| panic!("lent without a check"));
+        .try_inline(&asked, &mut |_| panic!("lent without a check"));
 }
 
 #[test]
@@ -438,7 +438,8 @@ fn a_full_pool_refuses_only_unknown_paths() {
         poll_once(&mut waiting).await;
         for (path, expected) in [("/known", Ok(200)), ("/other", Err(FaultKind::Overloaded))] {
             let line = format!("GET {path}");
-            let Handling::Later(work) = site.files.handle(request(&line, &[], site.now)) else {
+            let HandlerProgress::Pending(work) = site.files.handle(request(&line, &[], site.now))
+            else {
                 panic!("{path}: at once")
             };
             let found = match work.await {

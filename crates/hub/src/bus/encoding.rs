@@ -11,7 +11,7 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
-use penstock_exchange::fields::{Fate, fate, is_internal};
+use penstock_exchange::field_policy::{FieldClass, classify_field, is_internal};
 use penstock_http::websocket::code::is_sendable;
 use penstock_http::{FieldBlock, FieldError, Status};
 use serde::{Deserialize, Serialize};
@@ -356,7 +356,7 @@ impl<'a> WireResponse<'a> {
         let mut fields = FieldBlock::new();
         for (name, value) in response.fields {
             // No publisher may set these, and Redis is no more than one.
-            if fate(&*name) != Fate::Hop && !is_internal(name.as_bytes()) {
+            if classify_field(&*name) != FieldClass::HopByHop && !is_internal(name.as_bytes()) {
                 fields.push(&name, &value.into_bytes()?)?;
             }
         }

@@ -1,7 +1,7 @@
 //! What back ends and publishers say: see `crate::fuzzing`.
 
-use penstock_exchange::fields::{Fate, fate, is_internal};
-use penstock_exchange::grip::is_grip;
+use penstock_exchange::field_policy::{FieldClass, classify_field, is_internal};
+use penstock_exchange::grip::is_grip_field;
 use penstock_http::{FieldBlock, Status};
 
 use super::instruct::{HoldPart, Instruct, is_spoken_in_body};
@@ -29,7 +29,7 @@ pub(crate) fn read_instruct(answer: &[u8]) {
         return;
     };
     for (name, value) in instruct.fields.iter() {
-        assert!(!is_grip(name.as_bytes()), "{name}");
+        assert!(!is_grip_field(name.as_bytes()), "{name}");
         assert!(block.iter().any(|field| field == (name, value)), "{name}");
     }
     check_instruct(&instruct, head.len());
@@ -86,7 +86,7 @@ fn check_hold(hold: &HoldPart, sent: usize) {
 /// That no publisher and no body of instructions says what only a front end may.
 fn check_fields(fields: &FieldBlock) {
     for (name, value) in fields.iter() {
-        assert!(fate(name) != Fate::Hop, "{name}");
+        assert!(classify_field(name) != FieldClass::HopByHop, "{name}");
         assert!(!is_internal(name.as_bytes()), "{name}");
         assert!(!value.iter().any(|byte| b"\r\n\0".contains(byte)), "{name}");
     }

@@ -18,11 +18,11 @@ pub(super) mod whole;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-use penstock_exchange::fields::Vouched;
-use penstock_exchange::grip::take_out;
+use penstock_exchange::field_policy::TrustedHeaders;
+use penstock_exchange::grip::remove_grip_fields;
 use penstock_exchange::{
-    Asked, AtHand, Body, Fault, FaultKind, Handler, HandlerFuture, Handling, Reply, Request,
-    Response, Spoken,
+    Body, Fault, FaultKind, GripResponse, Handler, HandlerFuture, HandlerProgress, InlineResponse,
+    Reply, Request, RequestView, Response,
 };
 
 use super::sockets;
@@ -50,7 +50,7 @@ pub(super) struct Shared {
     front: Option<Arc<Signer>>,
     sockets: OwnSockets,
     /// What nearly all requests are vouched for with.
-    vouched: Vouched,
+    vouched: TrustedHeaders,
     notices: Notices,
 }
 
@@ -106,7 +106,7 @@ impl Grip {
             signer,
             front,
             sockets,
-            vouched: origin::vouched(&Vouched::default()),
+            vouched: origin::vouched(&TrustedHeaders::default()),
             notices: Notices::default(),
         };
         Self {
@@ -116,7 +116,7 @@ impl Grip {
 }
 
 impl Handler for Grip {
-    fn handle(&self, request: Request) -> Handling {
+    fn handle(&self, request: Request) -> HandlerProgress {
         let shared = &self.shared;
         let origin = Origin::of(&request);
         let mut fallback = None;
@@ -125,7 +125,7 @@ impl Handler for Grip {
             && let Some(handling) = sockets::asked(shared, &origin)
         {
             match handling {
-                Handling::Later(asking) if shared.sockets == OwnSockets::MayTake => {
+                HandlerProgress::Pending(asking) if shared.sockets == OwnSockets::MayTake => {
                     fallback = Some(asking);
                 }
                 handling => return handling,
@@ -134,26 +134,26 @@ impl Handler for Grip {
         let is_for_front = shared.is_from_front(&request);
         let request = match origin.signed(request, shared) {
             Ok(request) => request,
-            Err(fault) => return Handling::Now(Err(fault)),
+            Err(fault) => return HandlerProgress::Ready(Err(fault)),
         };
         if let Some(asking) = fallback {
             let first = shared.inner.handle(request);
-            return Handling::Later(Box::pin(taken_or(first, asking, origin)));
+            return HandlerProgress::Pending(Box::pin(taken_or(first, asking, origin)));
         }
         if is_for_front {
             return passed_on(shared.inner.handle(request), origin);
         }
         match shared.inner.handle(request) {
-            Handling::Now(answered) => match settled(answered, &origin) {
-                Settled::Done(answered) => Handling::Now(answered),
+            HandlerProgress::Ready(answered) => match settled(answered, &origin) {
+                Settled::Done(answered) => HandlerProgress::Ready(answered),
                 Settled::Told(response) => {
                     let session = Session::new(Arc::clone(shared), origin);
-                    Handling::Later(Box::pin(session.conclude(*response)))
+                    HandlerProgress::Pending(Box::pin(session.conclude(*response)))
                 }
             },
-            Handling::Later(work) => {
+            HandlerProgress::Pending(work) => {
                 let shared = Arc::clone(shared);
-                Handling::Later(Box::pin(async move {
+                HandlerProgress::Pending(Box::pin(async move {
                     match settled(work.await, &origin) {
                         Settled::Done(answered) => answered,
                         Settled::Told(response) => {
@@ -166,7 +166,7 @@ impl Handler for Grip {
         }
     }
 
-    fn begin(&self, request: Request) -> Handling {
+    fn handle_deferring_grip(&self, request: Request) -> HandlerProgress {
         let shared = &self.shared;
         // Who signs changes the request, and an upgrade may end here.
         let may_end_here = shared.sockets != OwnSockets::Speaks && request.head.is_upgrade();
@@ -176,14 +176,14 @@ impl Handler for Grip {
         shared.inner.handle(request)
     }
 
-    fn obey(&self, spoken: Spoken) -> Handling {
+    fn apply_grip(&self, spoken: GripResponse) -> HandlerProgress {
         let (origin, response) = Origin::of_spoken(spoken);
         let session = Session::new(Arc::clone(&self.shared), origin);
-        Handling::Later(Box::pin(session.conclude(response)))
+        HandlerProgress::Pending(Box::pin(session.conclude(response)))
     }
 
-    fn at_hand(&self, asked: &Asked<'_>, take: &mut dyn FnMut(AtHand<'_>)) {
-        self.shared.inner.at_hand(asked, take);
+    fn try_inline(&self, asked: &RequestView<'_>, take: &mut dyn FnMut(InlineResponse<'_>)) {
+        self.shared.inner.try_inline(asked, take);
     }
 }
 
@@ -217,16 +217,20 @@ impl Shared {
             return false;
         };
         let token = request.head.field(origin::SIGNATURE);
-        token.is_some_and(|token| request.is_from_proxy() && signer.is_shared_by(token))
+        token.is_some_and(|token| request.is_from_trusted_proxy() && signer.is_shared_by(token))
     }
 }
 
 /// The answer to the client's own request where it takes the connection over, else what `asking` makes of the
 /// WebSocket; and where that is nothing either, the answer to the client's own request after all.
-async fn taken_or(first: Handling, asking: HandlerFuture, origin: Origin) -> Result<Reply, Fault> {
+async fn taken_or(
+    first: HandlerProgress,
+    asking: HandlerFuture,
+    origin: Origin,
+) -> Result<Reply, Fault> {
     let first = match first {
-        Handling::Now(answered) => answered,
-        Handling::Later(work) => work.await,
+        HandlerProgress::Ready(answered) => answered,
+        HandlerProgress::Pending(work) => work.await,
     };
     let first = match first {
         Ok(Reply::Response(response)) if matches!(response.body, Body::Takeover(_)) => {
@@ -244,8 +248,8 @@ async fn taken_or(first: Handling, asking: HandlerFuture, origin: Origin) -> Res
             Ok(Reply::Response(response))
         }
         (_, Some(mut first)) => {
-            take_out(&mut first.fields);
-            first.speaks_to_hub = false;
+            remove_grip_fields(&mut first.fields);
+            first.has_grip = false;
             Ok(Reply::Response(first))
         }
         (second, None) => second,
@@ -253,7 +257,7 @@ async fn taken_or(first: Handling, asking: HandlerFuture, origin: Origin) -> Res
 }
 
 /// The answer for a front end that obeys it.
-fn passed_on(handling: Handling, origin: Origin) -> Handling {
+fn passed_on(handling: HandlerProgress, origin: Origin) -> HandlerProgress {
     let pass_on = move |answered| {
         answered_for_front(match settled(answered, &origin) {
             Settled::Done(answered) => answered,
@@ -261,14 +265,16 @@ fn passed_on(handling: Handling, origin: Origin) -> Handling {
         })
     };
     match handling {
-        Handling::Now(answered) => Handling::Now(pass_on(answered)),
-        Handling::Later(work) => Handling::Later(Box::pin(async move { pass_on(work.await) })),
+        HandlerProgress::Ready(answered) => HandlerProgress::Ready(pass_on(answered)),
+        HandlerProgress::Pending(work) => {
+            HandlerProgress::Pending(Box::pin(async move { pass_on(work.await) }))
+        }
     }
 }
 
 fn answered_for_front(mut answered: Result<Reply, Fault>) -> Result<Reply, Fault> {
     if let Ok(Reply::Response(response)) = &mut answered {
-        response.is_for_front = response.speaks_to_hub;
+        response.passes_grip = response.has_grip;
     }
     answered
 }
@@ -283,7 +289,7 @@ enum Settled {
 
 fn settled(answered: Result<Reply, Fault>, origin: &Origin) -> Settled {
     match answered {
-        Ok(Reply::Response(response)) if response.speaks_to_hub => Settled::Told(response),
+        Ok(Reply::Response(response)) if response.has_grip => Settled::Told(response),
         Ok(Reply::Pass(request)) => Settled::Done(Ok(Reply::Pass(origin.restored(request)))),
         answered => Settled::Done(answered),
     }

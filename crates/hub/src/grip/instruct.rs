@@ -13,7 +13,7 @@ mod fields;
 use std::time::Duration;
 
 use bytes::Bytes;
-use penstock_exchange::grip::is_instruct;
+use penstock_exchange::grip::is_grip_instruct_type;
 use penstock_http::{FieldBlock, Status};
 use thiserror::Error;
 
@@ -133,7 +133,9 @@ impl Instruct {
 
 /// Whether an answer's body is an instruction, and not for the client.
 pub(super) fn is_spoken_in_body(fields: &FieldBlock) -> bool {
-    fields.get("content-type").is_some_and(is_instruct)
+    fields
+        .get("content-type")
+        .is_some_and(is_grip_instruct_type)
 }
 
 impl HoldPart {

@@ -7,7 +7,7 @@
 
 use bytes::Bytes;
 use json_patch::{Patch, PatchOperation};
-use penstock_exchange::fields::{Fate, fate, is_internal};
+use penstock_exchange::field_policy::{FieldClass, classify_field, is_internal};
 use penstock_http::websocket::code;
 use penstock_http::{FieldBlock, Status};
 use serde_json::Value;
@@ -312,7 +312,7 @@ pub(super) fn fields(object: &Object) -> Result<FieldBlock, Misfit> {
     let mut fields = FieldBlock::new();
     let mut push = |name: &str, value: &Value| {
         let value = value.as_str().ok_or_else(|| Misfit::new("", "a text"))?;
-        if fate(name) == Fate::Hop || is_internal(name.as_bytes()) {
+        if classify_field(name) == FieldClass::HopByHop || is_internal(name.as_bytes()) {
             return Ok(());
         }
         let pushed = fields.push(name, value.as_bytes());

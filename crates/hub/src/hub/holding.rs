@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use penstock_exchange::{HeldFraming, Hold, Place};
+use penstock_exchange::{HeldConnectionGuard, HeldFraming, Hold};
 use penstock_runtime::{Stream, clock, loops};
 
 use super::Shared;
@@ -93,7 +93,7 @@ impl Hold for Holding {
         client: Arc<Stream>,
         early: Vec<u8>,
         framing: HeldFraming,
-        place: Place,
+        place: HeldConnectionGuard,
     ) {
         let Self { shared, wanted } = *self;
         let shape = Shape::new(wanted.form, framing);

@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use penstock_exchange::{Body, Front, HeldFraming, Place};
+use penstock_exchange::{Body, HeldConnectionCounter, HeldConnectionGuard, HeldFraming};
 use penstock_http::{BodyDecoder, BodyFraming};
 use penstock_runtime::{LoopHandle, Loops, Stream, clock, loops};
 use penstock_sys::net;
@@ -48,8 +48,8 @@ struct Rig {
 #[derive(Debug, Default)]
 struct Counting(AtomicI64);
 
-impl Front for Counting {
-    fn left(&self) {
+impl HeldConnectionCounter for Counting {
+    fn release_held(&self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
@@ -128,7 +128,7 @@ impl Rig {
             panic!("a stream is held");
         };
         self.front.0.fetch_add(1, Ordering::SeqCst);
-        let place = Place::new(self.front.clone());
+        let place = HeldConnectionGuard::new(self.front.clone());
         self.handles()[on].spawn(async move {
             let client = Arc::new(Stream::new(ours).unwrap());
             hold.hold(client.clone(), early.to_vec(), framing, place);

@@ -13,7 +13,7 @@ mod roll;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
-use penstock_exchange::{AddressPrefix, parts};
+use penstock_exchange::{AddressPrefix, multipart};
 use penstock_runtime::{LoopHandle, clock, loops};
 
 use super::audiences::{Audience, Wish};
@@ -94,7 +94,7 @@ impl Board {
     /// An empty board.
     pub(super) fn new(hub: Hub) -> Arc<Self> {
         // No route of the hub takes names with a control character from clients.
-        let channels = format!("\u{1}mercure {:032x} ", parts::random());
+        let channels = format!("\u{1}mercure {:032x} ", multipart::random_boundary());
         Arc::new(Self {
             hub,
             channels: channels.into(),

@@ -49,7 +49,7 @@ pub(super) fn answer(shared: &Shared, request: &Request) -> Result<Response, Fau
     let texts = topics.iter().map(|topic| Arc::clone(topic.text()));
     let subscriber = (shared.has_subscriptions)
         .then(|| Arc::new(Subscriber::new(texts.collect(), claims.payload)));
-    let client = request.client.counted_prefix();
+    let client = request.client_state.limit_prefix();
     let arrival = Arrival {
         client,
         wish: Wish {

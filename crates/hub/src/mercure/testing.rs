@@ -7,7 +7,7 @@ use std::time::Instant;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use penstock_config::{MercureKey, RouteMercure};
-use penstock_exchange::request::Arrival;
+use penstock_exchange::request::RequestOrigin;
 use penstock_exchange::{
     Fault, IncomingBody, ListenerInfo, Mount, Request, RequestBody, RequestPath,
 };
@@ -84,7 +84,7 @@ pub(super) fn request(line: &str, fields: &[&str], body: Option<&str>) -> Reques
     let mut lines = vec![&*line, "Host: hub.example"];
     lines.extend(fields);
     let head = head(&lines);
-    let arrival = Arrival {
+    let arrival = RequestOrigin {
         peer: PeerAddress::Unix,
         listener: Arc::new(ListenerInfo {
             scheme: "http",
@@ -92,13 +92,13 @@ pub(super) fn request(line: &str, fields: &[&str], body: Option<&str>) -> Reques
             name: "test".to_owned(),
             proxy_protocol: false,
         }),
-        client: Arc::default(),
-        trust: Arc::default(),
+        client_state: Arc::default(),
+        trusted_proxies: Arc::default(),
         forwarded: None,
         mount: Mount::default(),
-        at: Instant::now(),
+        arrived: Instant::now(),
     };
-    let path = RequestPath::of(&head).unwrap();
+    let path = RequestPath::from_head(&head).unwrap();
     let body = body.map_or(RequestBody::Empty, |text| {
         RequestBody::Incoming(Box::new(Pieces {
             left: text.into(),

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use penstock_exchange::parts;
+use penstock_exchange::multipart;
 use penstock_http::sse;
 use thiserror::Error;
 
@@ -158,7 +158,7 @@ impl Update {
 
 /// A name that nothing else has: a random UUID as a URN (RFC 9562 §5.4).
 pub(super) fn new_id() -> String {
-    let mut bytes = parts::random().to_be_bytes();
+    let mut bytes = multipart::random_boundary().to_be_bytes();
     bytes[6] = bytes[6] & 0x0f | 0x40;
     bytes[8] = bytes[8] & 0x3f | 0x80;
     let mut id = String::from("urn:uuid:");

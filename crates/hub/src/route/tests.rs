@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
-use penstock_exchange::request::{Arrival, RequestPath};
+use penstock_exchange::request::{RequestOrigin, RequestPath};
 use penstock_exchange::{IncomingBody, ListenerInfo, Mount};
 use penstock_http::{HeadLimits, ParseProgress, parse_head};
 use penstock_sys::net::PeerAddress;
@@ -38,7 +38,7 @@ fn request(line: &str, fields: &str, body: RequestBody) -> Request {
     else {
         panic!("the head is not whole: {raw:?}");
     };
-    let arrival = Arrival {
+    let arrival = RequestOrigin {
         peer: PeerAddress::Unix,
         listener: Arc::new(ListenerInfo {
             scheme: "http",
@@ -46,13 +46,13 @@ fn request(line: &str, fields: &str, body: RequestBody) -> Request {
             name: "unix:/a".into(),
             proxy_protocol: false,
         }),
-        client: Arc::default(),
-        trust: Arc::default(),
+        client_state: Arc::default(),
+        trusted_proxies: Arc::default(),
         forwarded: None,
         mount: Mount::default(),
-        at: Instant::now(),
+        arrived: Instant::now(),
     };
-    let path = RequestPath::of(&head).unwrap();
+    let path = RequestPath::from_head(&head).unwrap();
     Request::new(Arc::new(head), path, body, arrival)
 }
 
@@ -147,8 +147,8 @@ fn route(publish: bool, message_bytes: usize) -> Streams {
 
 fn answer(route: &Streams, request: Request) -> Result<Response, Fault> {
     let reply = match route.handle(request) {
-        Handling::Now(reply) => reply,
-        Handling::Later(work) => {
+        HandlerProgress::Ready(reply) => reply,
+        HandlerProgress::Pending(work) => {
             let mut work = pin!(work);
             match work.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
                 Poll::Ready(reply) => reply,

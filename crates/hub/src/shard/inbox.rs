@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use penstock_exchange::Place;
+use penstock_exchange::HeldConnectionGuard;
 use penstock_runtime::Stream;
 
 use crate::channel::{Channel, Message, Shape};
@@ -34,7 +34,7 @@ pub(crate) struct Arrival {
     /// Bytes of its client that were read behind the request.
     pub(crate) early_bytes: usize,
     pub(crate) shape: Shape,
-    pub(crate) place: Place,
+    pub(crate) place: HeldConnectionGuard,
     pub(crate) wanted: Box<Wanted>,
     /// How often the connection's task still had the socket.
     pub(crate) tries: u32,
@@ -74,7 +74,7 @@ impl Arrival {
         client: Arc<Stream>,
         early_bytes: usize,
         shape: Shape,
-        place: Place,
+        place: HeldConnectionGuard,
         wanted: Box<Wanted>,
     ) -> Self {
         Self {

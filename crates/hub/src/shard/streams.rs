@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use penstock_exchange::{ClientPermit, Place};
+use penstock_exchange::{ClientPermit, HeldConnectionGuard};
 
 use super::backlog::Backlog;
 use super::beats::BeatAt;
@@ -27,7 +27,7 @@ pub(super) struct Held {
     /// Which of the streams that this slot has had.
     pub(super) generation: u32,
     /// Its drop tells the front end.
-    pub(super) _place: Place,
+    pub(super) _place: HeldConnectionGuard,
     /// Its first channel.
     pub(super) first: Link,
     pub(super) beat: BeatAt,

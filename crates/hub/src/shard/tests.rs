@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::task::Waker;
 
 use bytes::Bytes;
-use penstock_exchange::{Front, HeldFraming, Place};
+use penstock_exchange::{HeldConnectionCounter, HeldConnectionGuard, HeldFraming};
 use penstock_runtime::{Stream, loops};
 use penstock_sys::net;
 
@@ -29,8 +29,8 @@ struct Alone {
 #[derive(Debug)]
 struct Nobody;
 
-impl Front for Nobody {
-    fn left(&self) {}
+impl HeldConnectionCounter for Nobody {
+    fn release_held(&self) {}
 }
 
 /// A stream of bytes from one channel.
@@ -102,7 +102,7 @@ impl Alone {
         let shared = self.shard.shared.clone();
         let shape = Shape::new(stream.form, HeldFraming::UntilClose);
         let wanted = Holding::new(&shared, stream).unwrap().into_wanted();
-        let place = Place::new(Arc::new(Nobody));
+        let place = HeldConnectionGuard::new(Arc::new(Nobody));
         let arrival = Arrival::new(client.clone(), 0, shape, place, wanted);
         let _ = shared.shards[0].push(Command::Arrive(Box::new(arrival)));
         client

@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_apps::App;
-use penstock_exchange::{Asked, AtHand, Fault, FaultKind, Handler, Handling, Request};
+use penstock_exchange::{
+    Fault, FaultKind, Handler, HandlerProgress, InlineResponse, Request, RequestView,
+};
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::clock;
 
@@ -42,16 +44,16 @@ struct Explained {
 }
 
 impl Handler for Explained {
-    fn handle(&self, request: Request) -> Handling {
+    fn handle(&self, request: Request) -> HandlerProgress {
         let (app, pool) = (Arc::clone(&self.app), self.pool.clone());
         let since = app.output_count();
         match self.handler.handle(request) {
-            Handling::Now(Err(fault)) if is_of_app(fault.kind) => {
-                Handling::Later(Box::pin(async move {
+            HandlerProgress::Ready(Err(fault)) if is_of_app(fault.kind) => {
+                HandlerProgress::Pending(Box::pin(async move {
                     Err(explain(fault, since, &app, &pool).await)
                 }))
             }
-            Handling::Later(work) => Handling::Later(Box::pin(async move {
+            HandlerProgress::Pending(work) => HandlerProgress::Pending(Box::pin(async move {
                 match work.await {
                     Err(fault) if is_of_app(fault.kind) => {
                         Err(explain(fault, since, &app, &pool).await)
@@ -59,12 +61,12 @@ impl Handler for Explained {
                     other => other,
                 }
             })),
-            now @ Handling::Now(_) => now,
+            now @ HandlerProgress::Ready(_) => now,
         }
     }
 
-    fn at_hand(&self, asked: &Asked<'_>, take: &mut dyn FnMut(AtHand<'_>)) {
-        self.handler.at_hand(asked, take);
+    fn try_inline(&self, asked: &RequestView<'_>, take: &mut dyn FnMut(InlineResponse<'_>)) {
+        self.handler.try_inline(asked, take);
     }
 }
 
@@ -74,19 +76,19 @@ fn is_of_app(kind: FaultKind) -> bool {
         kind,
         FaultKind::Unavailable
             | FaultKind::AppRaised
-            | FaultKind::AppBroken
+            | FaultKind::AppProtocolError
             | FaultKind::WorkerDied
             | FaultKind::AppTimeout
             | FaultKind::ConnectFailed
-            | FaultKind::BackendDied
-            | FaultKind::BackendBroken
+            | FaultKind::BackendDisconnected
+            | FaultKind::BackendProtocolError
             | FaultKind::BackendTimeout
     )
 }
 
 /// `since` counts the lines that were there before the request.
 async fn explain(mut fault: Fault, since: u64, app: &App, pool: &Pool) -> Fault {
-    let pid = Some(fault.timing.worker).filter(|pid| *pid != 0);
+    let pid = Some(fault.timing.worker_pid).filter(|pid| *pid != 0);
     let traceback = match &fault.detail {
         Some(report) => Some(report.to_string()),
         None => traceback(pid, since, app).await,

@@ -184,7 +184,7 @@ fn reply(head: &gateway::GatewayHead) -> Result<ReplyHead, Failure> {
 /// `call` reads a body of unknown length whole before it begins.
 fn no_length() -> Failure {
     let cause = "a body without a length cannot be sent in a gateway protocol";
-    Failure::new(FaultKind::House, Stage::Ours, cause)
+    Failure::new(FaultKind::Internal, Stage::Ours, cause)
 }
 
 fn too_large(error: EncodeError) -> Failure {

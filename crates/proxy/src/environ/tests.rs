@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use penstock_config::{Forwarded, HostHeader, Protocol};
-use penstock_exchange::fields::Vouched;
+use penstock_exchange::field_policy::TrustedHeaders;
 
 use super::*;
 use crate::testing::{CLIENT, PROXY, request, request_at, request_of, upstream};
@@ -410,7 +410,7 @@ fn what_a_rule_says_is_a_variable_in_place_of_ours() {
         "X_Secret",
     ];
     let mut request = request(head);
-    request.vouched = Vouched::new(names.map(str::to_owned));
+    request.trusted_headers = TrustedHeaders::new(names.map(str::to_owned));
     check(
         "rules",
         &told(&fastcgi(), &request, Framing::None),

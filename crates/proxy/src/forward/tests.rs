@@ -3,8 +3,8 @@
 //! The request comes from 192.0.2.7, which is not trusted, unless a row says otherwise; `X-Request-Start`
 //! is checked by `sent` and taken out, since it differs each time.
 
-use penstock_exchange::fields::Vouched;
-use penstock_exchange::{Mount, Trust};
+use penstock_exchange::field_policy::TrustedHeaders;
+use penstock_exchange::{Mount, TrustedProxies};
 
 use super::*;
 use crate::testing::{CLIENT, PROXY, request_of, request_trusting, request_vouched, upstream};
@@ -443,8 +443,11 @@ fn what_proxies_say_goes_on_if_it_is_true_or_the_proxy_is_listed() {
         ("", "CF-Connecting-IP: 10.0.0.1", true, true),
     ] {
         let head = format!("GET / HTTP/1.1\r\nHost: a.test\r\n{said}{field}\r\n\r\n");
-        let listed = Trust::new(vec!["127.0.0.1".parse().unwrap()], false);
-        for (trust, passes) in [(Trust::default(), passes), (listed, passes_of_listed)] {
+        let listed = TrustedProxies::new(vec!["127.0.0.1".parse().unwrap()], false);
+        for (trust, passes) in [
+            (TrustedProxies::default(), passes),
+            (listed, passes_of_listed),
+        ] {
             let peer = PeerAddress::Tcp(peer);
             let request = request_trusting(&head, peer, "http", Some(local), trust);
             let (text, _) = encoded(&plain(), &request, Framing::None);
@@ -462,7 +465,7 @@ fn the_field_that_names_the_client_goes_on_if_it_names_the_client_alone() {
         ("CF-Connecting-IP: x", false),
     ] {
         let head = format!("GET / HTTP/1.1\r\nHost: a.test\r\n{field}\r\n\r\n");
-        let trust = Trust::default().with_client_field(Some("CF-Connecting-IP"));
+        let trust = TrustedProxies::default().with_client_field(Some("CF-Connecting-IP"));
         let peer = PeerAddress::Tcp(peer);
         let request = request_trusting(&head, peer, "http", Some(local), trust);
         let (text, _) = encoded(&plain(), &request, Framing::None);
@@ -588,7 +591,7 @@ fn what_a_rule_says_goes_on_in_place_of_ours() {
         config.forwarded = form;
         let head = format!("GET / HTTP/1.1\r\nHost: a.test\r\n{fields}\r\n");
         let names = names.iter().map(|&name| name.to_owned());
-        let vouched = Vouched::new(names.chain(["X-Request-Start".to_owned()]));
+        let vouched = TrustedHeaders::new(names.chain(["X-Request-Start".to_owned()]));
         let request = request_vouched(&head, peer, vouched);
         let (text, _) = encoded(&config, &request, Framing::None);
         let expected = format!("GET / HTTP/1.1\r\nHost: a.test\r\n{expected}\r\n");
@@ -633,7 +636,7 @@ fn a_rule_names_no_client_twice() {
         config.forwarded = Both;
         let (name, _) = field.split_once(':').unwrap();
         let head = format!("GET / HTTP/1.1\r\nHost: a.test\r\n{field}\r\n\r\n");
-        let request = request_vouched(&head, peer, Vouched::new([name.to_owned()]));
+        let request = request_vouched(&head, peer, TrustedHeaders::new([name.to_owned()]));
         let (text, _) = encoded(&config, &request, Framing::None);
         for line in [
             format!("X-Forwarded-For: {addresses}"),

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use penstock_config as config;
-use penstock_exchange::{Handling, ListenerInfo, Reply, TunnelHandler};
+use penstock_exchange::{HandlerProgress, ListenerInfo, Reply, TunnelHandler};
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::{Listener, LoopHandle, Stream, clock, loops};
 use penstock_sys::net;
@@ -110,7 +110,7 @@ fn post(upstream: &Upstream) -> impl Future<Output = u16> + Send + use<> {
     let request = request("POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n");
     let handling = upstream.handler(buffering).handle(request);
     async {
-        let Handling::Later(work) = handling else {
+        let HandlerProgress::Pending(work) = handling else {
             panic!("it has to be waited for");
         };
         match work.await {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use config::{Protocol, ServerAddr, UpstreamServer};
 use penstock_config as config;
-use penstock_exchange::bodies::BodyStore;
+use penstock_exchange::buffering::BodyStore;
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::{clock, loops};
 
@@ -56,13 +56,13 @@ pub(crate) fn start_resolved_by(config: config::Upstream, source: Source) -> Arc
 
 fn setup() -> Setup {
     let store = BodyStore {
-        body_memory: 1024,
-        response_memory: 1024,
-        response_spool: 1024,
+        max_body_memory: 1024,
+        max_response_memory: 1024,
+        max_response_spool: 1024,
         min_busy_rate: 0,
         rate_grace: Duration::ZERO,
         temp_dir: std::env::temp_dir(),
-        space: Arc::default(),
+        temp_space: Arc::default(),
         pool: Pool::new("bodies", 1, 1),
     };
     Setup { loops: 1, store }

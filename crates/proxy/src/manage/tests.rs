@@ -164,7 +164,7 @@ fn a_smaller_bound_holds_from_now_on() {
 
 #[test]
 fn waiting_requests_of_a_client_can_be_refused_and_a_draining_server_has_none() {
-    use penstock_exchange::bodies::{Demand, Producer};
+    use penstock_exchange::buffering::{Demand, Producer};
 
     on_a_loop(async {
         let upstream = start(configured(Protocol::Http, &[A]));
@@ -173,7 +173,7 @@ fn waiting_requests_of_a_client_can_be_refused_and_a_draining_server_has_none() 
             .unwrap();
         let held = claim(&upstream);
         let place = crate::upstream::ServerPlace::new(&upstream.shared, held.key);
-        let client = penstock_exchange::ClientState::default().counted_prefix();
+        let client = penstock_exchange::ClientState::default().limit_prefix();
         let now = penstock_runtime::clock::now();
         let wait = |client| {
             let (grant, granted) = tokio::sync::oneshot::channel();

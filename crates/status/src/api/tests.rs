@@ -60,8 +60,8 @@ fn pieces(text: &str) -> Pieces {
 
 fn answer(admin: &Admin, request: Request) -> Response {
     let reply = match admin.handle(request) {
-        Handling::Now(reply) => reply,
-        Handling::Later(mut work) => {
+        HandlerProgress::Ready(reply) => reply,
+        HandlerProgress::Pending(mut work) => {
             let mut cx = Context::from_waker(Waker::noop());
             match work.as_mut().poll(&mut cx) {
                 Poll::Ready(reply) => reply,
@@ -253,7 +253,7 @@ fn with_a_token_only_its_bearer_changes_anything() {
 fn callers_who_may_not_use_the_socket_get_nothing_but_a_reason() {
     for line in ["GET /", "GET /status.json", "POST /stop", "POST /publish/"] {
         let request = request(&format!("{line} HTTP/1.1\nHost: localhost"), Via::Unix);
-        let Handling::Now(reply) = Refusing.handle(request) else {
+        let HandlerProgress::Ready(reply) = Refusing.handle(request) else {
             panic!("it waits")
         };
         let Reply::Response(response) = reply.unwrap() else {

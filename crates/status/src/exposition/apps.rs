@@ -127,47 +127,47 @@ const APP_COUNTERS: [PartRow<AppMetrics, Counter>; 18] = [
     (
         "app_failed_total",
         "Requests on which the application failed.",
-        |m| &m.failed,
+        |m| &m.failed_requests,
     ),
     (
         "app_worker_died_total",
         "Requests inside a worker when it died.",
-        |m| &m.worker_died,
+        |m| &m.worker_deaths,
     ),
     (
         "app_timed_out_total",
         "Requests cut by response_timeout.",
-        |m| &m.timed_out,
+        |m| &m.timed_out_requests,
     ),
     (
         "app_workers_boot_failed_total",
         "Workers that did not become ready.",
-        |m| &m.boots_failed,
+        |m| &m.failed_boots,
     ),
     (
         "app_scaled_up_total",
         "Times that the number of processes was raised with the load.",
-        |m| &m.scaled[0],
+        |m| &m.scale_events[0],
     ),
     (
         "app_scaled_down_total",
         "Times that the number of processes was lowered with the load.",
-        |m| &m.scaled[1],
+        |m| &m.scale_events[1],
     ),
     (
         "app_io_bound_total",
         "Requests that said that they are bound by I/O.",
-        |m| &m.io_bound,
+        |m| &m.io_bound_requests,
     ),
     (
         "app_io_bound_alone_total",
         "Those of them for which there was no spare slot.",
-        |m| &m.io_bound_alone,
+        |m| &m.io_bound_without_spare_slot,
     ),
     (
         "app_collections_total",
         "Collections of garbage between requests.",
-        |m| &m.collections,
+        |m| &m.gc_runs,
     ),
     (
         "app_refused_calls_total",
@@ -175,12 +175,12 @@ const APP_COUNTERS: [PartRow<AppMetrics, Counter>; 18] = [
         |m| &m.refused_calls,
     ),
     ("app_workers_started_total", "Workers started.", |m| {
-        &m.started
+        &m.started_workers
     }),
     (
         "app_workers_crashed_total",
         "Workers that ended unasked.",
-        |m| &m.crashed,
+        |m| &m.crashed_workers,
     ),
     (
         "app_tasks_refused_total",
@@ -207,13 +207,13 @@ const APP_REASONS: [ReasonRow; 2] = [
         "app_workers_recycled_total",
         "Workers replaced in due form, by reason.",
         &RECYCLE_REASONS,
-        |m| &m.recycled,
+        |m| &m.recycled_workers,
     ),
     (
         "app_workers_killed_total",
         "Workers killed, by reason.",
         &KILL_REASONS,
-        |m| &m.killed,
+        |m| &m.killed_workers,
     ),
 ];
 

@@ -119,10 +119,10 @@ fn busy_source() -> FakeSource {
     let source = FakeSource::default();
     source.edge.count_response(200);
     source.edge.count_response(503);
-    source.edge.open.add(7);
+    source.edge.open_connections.add(7);
     source.app.requests.add(11);
-    source.app.recycled[0].add(2);
-    source.app.killed[3].add(1);
+    source.app.recycled_workers[0].add(2);
+    source.app.killed_workers[3].add(1);
     for us in [50, 150, 150, 900_000, 90_000_000] {
         source.edge.total_time.record(Duration::from_micros(us));
         source.app.queue_time.record(Duration::from_micros(us));

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use penstock_exchange::bodies::BodyStore;
+use penstock_exchange::buffering::BodyStore;
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::loops;
 use penstock_wire::Dialect;
@@ -15,13 +15,13 @@ fn shared(change: impl FnOnce(&mut config::App)) -> Arc<AppShared> {
     config.kind_is_guess = true;
     change(&mut config);
     let store = BodyStore {
-        body_memory: 1024,
-        response_memory: 1024,
-        response_spool: 1024,
+        max_body_memory: 1024,
+        max_response_memory: 1024,
+        max_response_spool: 1024,
         min_busy_rate: 0,
         rate_grace: Duration::ZERO,
         temp_dir: std::env::temp_dir(),
-        space: Arc::default(),
+        temp_space: Arc::default(),
         pool: Pool::new("test", 1, 1),
     };
     let way = Way::Workers(Dialect::Python);
@@ -84,8 +84,8 @@ fn those_who_wait_in_vain_are_told_why() {
     let full = shared(|config| config.queue_max = 0);
     assert_eq!(wait(&full, &here), FaultKind::QueueFull);
     let gone = ClientState::default();
-    gone.mark_gone();
-    assert_eq!(wait(&shared(|_| {}), &gone), FaultKind::ClientGone);
+    gone.mark_disconnected();
+    assert_eq!(wait(&shared(|_| {}), &gone), FaultKind::ClientDisconnected);
     let refusing = shared(|_| {});
     let cause = "the application does not boot".to_owned();
     let refusal = Refusal {

@@ -54,15 +54,15 @@ fn a_wrong_head_costs_its_client_a_502_and_the_worker_nothing() {
             rig.worker
                 .write(|out| worker::encode_response(out, FLAG_END, id, 0, head, b"abc"))
                 .await;
-            assert_eq!(asked.fault().await, FaultKind::AppBroken);
+            assert_eq!(asked.fault().await, FaultKind::AppProtocolError);
         }
         let streamed = rig.get("/");
         let id = rig.worker.opened().await;
         rig.worker.begin(id, &[b"99"], b"").await;
-        assert_eq!(streamed.fault().await, FaultKind::AppBroken);
+        assert_eq!(streamed.fault().await, FaultKind::AppProtocolError);
         rig.worker.expect(FrameKind::StreamCancel, id).await;
         rig.worker.reset(id).await;
-        assert_eq!(rig.shared.metrics.failed.value(), 5);
+        assert_eq!(rig.shared.metrics.failed_requests.value(), 5);
     });
 }
 
@@ -190,7 +190,7 @@ fn more_than_the_window_ends_the_worker() {
         }
         // All of it is read before a piece is taken, which would be worth more of the window.
         settle().await;
-        assert_eq!(body(response).await, Err(FaultKind::AppBroken));
+        assert_eq!(body(response).await, Err(FaultKind::AppProtocolError));
         let end = rig.ended().await;
         assert!(
             matches!(&end, End::Broken(why) if why.contains("window")),
@@ -236,8 +236,8 @@ fn frames_that_have_no_place_end_the_worker() {
             rig.worker.opened().await;
             rig.worker.write(|out| write(out, id)).await;
             let answer = asked.answer().await;
-            assert!(answer.is_ok() || answer.is_err_and(|f| f.kind == FaultKind::AppBroken));
-            assert_eq!(other.fault().await, FaultKind::AppBroken, "{why}");
+            assert!(answer.is_ok() || answer.is_err_and(|f| f.kind == FaultKind::AppProtocolError));
+            assert_eq!(other.fault().await, FaultKind::AppProtocolError, "{why}");
             let end = rig.ended().await;
             assert!(
                 matches!(&end, End::Broken(text) if text.contains(why)),
@@ -256,13 +256,13 @@ fn bodies_go_along_or_as_files_in_the_order_of_their_requests() {
         for text in ["first", "second"] {
             let file = nameless(pool.clone());
             file.write_all_at(text.as_bytes(), 0).unwrap();
-            let body = Collected::File {
+            let body = CollectedBody::File {
                 file: Arc::new(file),
                 len: text.len() as u64,
             };
             let head = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n";
             asked.push(rig.ask(request(head), body));
-            let inline = Collected::Memory(b"inline".to_vec());
+            let inline = CollectedBody::Memory(b"inline".to_vec());
             asked.push(rig.ask(request(head), inline));
         }
         for text in ["first", "", "second", ""] {

@@ -77,7 +77,7 @@ fn a_request_that_takes_too_long_is_answered_and_its_worker_goes_on() {
         let response = stalled.response().await;
         assert_eq!(body(response).await, Err(FaultKind::AppTimeout));
         rig.worker.expect(FrameKind::StreamCancel, id).await;
-        assert_eq!(rig.shared.metrics.timed_out.value(), 4);
+        assert_eq!(rig.shared.metrics.timed_out_requests.value(), 4);
         // Nothing was said on the event stream for all that time.
         rig.worker.data(events_id, b"data: 1\n\n", true).await;
         assert_eq!(body(events).await.unwrap(), b"data: 1\n\n");
@@ -113,7 +113,7 @@ fn what_a_dead_worker_had_fails_and_what_it_was_not_sent_goes_to_another() {
         rig.worker.begin(id, &[b"200"], b"some").await;
         let streams = streams.response().await;
         let head = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n";
-        let large = || Collected::Memory(vec![7; 1_000_000]);
+        let large = || CollectedBody::Memory(vec![7; 1_000_000]);
         let half = rig.ask(request(head), large());
         let unsent = rig.ask(request(head), large());
         settle().await;
@@ -229,10 +229,10 @@ fn a_request_whose_client_left_before_it_was_sent_is_never_told() {
         let second = rig.get("/second");
         let third = rig.get("/third");
         let id = rig.worker.opened().await;
-        second.client.mark_gone();
+        second.client.mark_disconnected();
         rig.worker.answer(id, b"1").await;
         first.response().await;
-        assert_eq!(second.fault().await, FaultKind::ClientGone);
+        assert_eq!(second.fault().await, FaultKind::ClientDisconnected);
         let frame = rig.worker.next().await;
         let needle = b"/third";
         assert!(frame.rest.windows(needle.len()).any(|w| w == needle));
@@ -244,7 +244,7 @@ fn a_request_whose_client_left_before_it_was_sent_is_never_told() {
 /// A request whose frame is longer than the socket takes at once.
 fn long_request(rig: &Rig, byte: u8) -> Asked {
     let head = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n";
-    rig.ask(request(head), Collected::Memory(vec![byte; 1_000_000]))
+    rig.ask(request(head), CollectedBody::Memory(vec![byte; 1_000_000]))
 }
 
 #[test]

@@ -160,7 +160,7 @@ fn a_hijack_that_contradicts_itself_ends_the_reactor() {
                 }
             })
             .await;
-            assert_eq!(asked.fault().await, FaultKind::AppBroken, "{name}");
+            assert_eq!(asked.fault().await, FaultKind::AppProtocolError, "{name}");
             let end = rig.ended().await;
             assert!(matches!(end, End::Broken(_)), "{name}: {end:?}");
         }

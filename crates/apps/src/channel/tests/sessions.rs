@@ -27,7 +27,7 @@ fn begin_of(
     let pipe = Pipe::new(Waker::noop().clone());
     let agreed = Agreed::new(Arc::clone(&pipe), None, app).with_patience(ping, close, room);
     let (ours, theirs) = socket_pair();
-    let session = Box::new(agreed).take(Arc::new(ours), Vec::new());
+    let session = Box::new(agreed).take_over(Arc::new(ours), Vec::new());
     (pipe, Client::new(theirs), loops::spawn_with_handle(session))
 }
 
@@ -261,7 +261,7 @@ fn what_a_client_compresses_unfolds_only_as_far_as_there_is_room() {
         let folded = frame(0xc1, &compress(&message).unwrap());
         let early = [folded.repeat(100), frame(0x81, b"last")].concat();
         assert!(early.len() < 64 * 1024, "{}", early.len());
-        let session = Box::new(agreed).take(Arc::new(ours), early);
+        let session = Box::new(agreed).take_over(Arc::new(ours), early);
         let mut client = Client::new(theirs);
         let session = loops::spawn_with_handle(session);
         let (mut count, mut most) = (0, 0);

@@ -263,8 +263,8 @@ async fn run(seed: u64) {
     for (n, (plan, brings)) in plans.iter().copied().enumerate() {
         let mut coming = None;
         let (len, body_of): (_, Content) = match brings {
-            Brings::Nothing => (0, Collected::Empty.into()),
-            Brings::Bytes(len) => (len, Collected::Memory(brought(n, len)).into()),
+            Brings::Nothing => (0, CollectedBody::Empty.into()),
+            Brings::Bytes(len) => (len, CollectedBody::Memory(brought(n, len)).into()),
             Brings::Stream(len) => {
                 let (line, body) = Played::new();
                 let mut whole = brought(n, len);
@@ -285,7 +285,7 @@ async fn run(seed: u64) {
                 file.write_all_at(&brought(n, len), 0).unwrap();
                 let file = Arc::new(file);
                 let bytes = len as u64;
-                (len, Collected::File { file, len: bytes }.into())
+                (len, CollectedBody::File { file, len: bytes }.into())
             }
         };
         let head = format!("POST /n{n} HTTP/1.1\r\nHost: a\r\nContent-Length: {len}\r\n\r\n");

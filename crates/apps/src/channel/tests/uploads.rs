@@ -11,7 +11,7 @@ impl Rig {
     fn upload(&self) -> (Arc<Line>, Asked) {
         let (line, body) = Played::new();
         let request = request(HEAD);
-        let rest = Upload::begin(Box::new(body), Arc::clone(&request.client));
+        let rest = Upload::begin(Box::new(body), Arc::clone(&request.client_state));
         let content = Content::Begun {
             first: b"first".to_vec(),
             length: None,
@@ -74,9 +74,9 @@ fn a_client_that_leaves_within_its_body_is_gone_for_the_worker() {
                 rig.worker.pull(id).await;
                 settle().await;
             }
-            line.say(Said::Fault(FaultKind::ClientGone));
+            line.say(Said::Fault(FaultKind::ClientDisconnected));
             rig.worker.expect(FrameKind::StreamCancel, id).await;
-            assert_eq!(asked.fault().await, FaultKind::ClientGone);
+            assert_eq!(asked.fault().await, FaultKind::ClientDisconnected);
             // A PULL that crosses is no breach.
             if !is_pulled {
                 rig.worker.pull(id).await;
@@ -145,7 +145,7 @@ fn a_pull_for_nothing_ends_the_worker() {
             for _ in 0..pulls {
                 rig.worker.pull(id).await;
             }
-            assert_eq!(asked.fault().await, FaultKind::AppBroken);
+            assert_eq!(asked.fault().await, FaultKind::AppProtocolError);
             assert!(matches!(rig.ended().await, End::Broken(_)));
         }
     });

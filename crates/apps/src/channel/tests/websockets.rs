@@ -117,7 +117,7 @@ fn take(response: Response, early: &[u8]) -> (Client, TakeoverFuture) {
     let (ours, theirs) = socket_pair();
     (
         Client::new(theirs),
-        agreed.take(Arc::new(ours), early.to_vec()),
+        agreed.take_over(Arc::new(ours), early.to_vec()),
     )
 }
 
@@ -155,7 +155,7 @@ fn the_client_is_told_what_was_agreed_and_messages_go_both_ways() {
         assert_eq!(field("upgrade").as_deref(), Some(&b"websocket"[..]));
         assert_eq!(field("x-a").as_deref(), Some(&b"b"[..]));
         // So that edge looks for what is not for the client.
-        assert!(response.speaks_to_hub);
+        assert!(response.has_grip);
         // What came behind the request is the first message.
         let (mut client, session) = take(response, &frame(0x81, "früh".as_bytes()));
         let session = loops::spawn_with_handle(session);
@@ -273,7 +273,7 @@ fn the_application_refuses_closes_or_fails() {
         rig.worker
             .write(|out| worker::encode_accept(out, id, &[b"two words"]))
             .await;
-        assert_eq!(asked.fault().await, FaultKind::AppBroken);
+        assert_eq!(asked.fault().await, FaultKind::AppProtocolError);
         rig.worker.expect(FrameKind::Close, id).await;
         rig.worker.close(id).await;
 
@@ -531,7 +531,7 @@ fn a_subprotocol_that_was_not_offered_is_refused() {
             .write(|out| worker::encode_accept(out, id, &[b"chat.v2"]))
             .await;
         let fault = asked.answer().await.expect_err("refused");
-        assert_eq!(fault.kind, FaultKind::AppBroken);
+        assert_eq!(fault.kind, FaultKind::AppProtocolError);
         assert!(fault.cause.contains("chat.v2"), "{}", fault.cause);
         rig.worker.expect(FrameKind::Close, id).await;
         rig.worker.close(id).await;

@@ -5,7 +5,7 @@
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use penstock_exchange::fields::Vouched;
+use penstock_exchange::field_policy::TrustedHeaders;
 
 use super::*;
 use crate::testing::request;
@@ -226,7 +226,7 @@ fn what_a_rule_says_is_the_front_ends() {
                 X-Forwarded-For: 1\r\n\r\n";
     let mut request = request(head, stranger(), None);
     let names = ["X-Request-Start", "X-Real-IP"];
-    request.vouched = Vouched::new(names.map(str::to_owned));
+    request.trusted_headers = TrustedHeaders::new(names.map(str::to_owned));
     let scope = scope(&request, false, None);
     assert!(has(&scope, "x-request-start", "t=1"));
     assert!(!has(&scope, "x-request-start", "t=1700000000.042"));

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use penstock_config::{self as config, AppKind, MemoryMax};
-use penstock_exchange::{Body, Fault, FaultKind, Handler, Handling, Reply};
+use penstock_exchange::{Body, Fault, FaultKind, Handler, HandlerProgress, Reply};
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::loops::spawn_here;
 use penstock_runtime::{Loops, clock, loops};
@@ -98,13 +98,13 @@ impl Rig {
             account: None,
             group: None,
             store: BodyStore {
-                body_memory: 1 << 20,
-                response_memory: 1 << 16,
-                response_spool: 1 << 20,
+                max_body_memory: 1 << 20,
+                max_response_memory: 1 << 16,
+                max_response_spool: 1 << 20,
                 min_busy_rate: 0,
                 rate_grace: Duration::ZERO,
                 temp_dir: dir.clone(),
-                space: Arc::default(),
+                temp_space: Arc::default(),
                 pool: Pool::new("default", 2, 100),
             },
             gives_way: false,
@@ -159,8 +159,8 @@ impl Drop for Rig {
 
 async fn ask(app: Arc<App>, path: String) -> Result<Body, Fault> {
     let reply = match app.handle(testing::get(&path)) {
-        Handling::Now(reply) => reply,
-        Handling::Later(later) => within(later).await,
+        HandlerProgress::Ready(reply) => reply,
+        HandlerProgress::Pending(later) => within(later).await,
     };
     match reply? {
         Reply::Response(response) => Ok(response.body),
@@ -207,11 +207,17 @@ fn a_worker_that_grows_is_replaced_and_nobody_notices() {
     on_a_loop(async {
         let rig = Rig::start("soft", |about| about.memory_max = mebibytes(70, 10_000)).await;
         let before = number(rig.ask("/grow").await.unwrap());
-        rig.until(|app| app.metrics().recycled[0].value() == 1)
+        rig.until(|app| app.metrics().recycled_workers[0].value() == 1)
             .await;
         assert_ne!(rig.pid().await, before);
-        let killed: u64 = rig.app.metrics().killed.iter().map(|k| k.value()).sum();
-        assert_eq!((killed, rig.app.metrics().worker_died.value()), (0, 0));
+        let killed: u64 = rig
+            .app
+            .metrics()
+            .killed_workers
+            .iter()
+            .map(|k| k.value())
+            .sum();
+        assert_eq!((killed, rig.app.metrics().worker_deaths.value()), (0, 0));
         let measured = |app: &App| {
             let workers = app.snapshot().workers;
             workers
@@ -233,7 +239,7 @@ fn a_worker_far_above_its_memory_is_killed_although_it_has_a_request() {
         .await;
         let fault = rig.ask("/grow-and-rest").await.unwrap_err();
         assert_eq!(fault.kind, FaultKind::WorkerDied);
-        assert_eq!(rig.app.metrics().killed[4].value(), 1);
+        assert_eq!(rig.app.metrics().killed_workers[4].value(), 1);
         let _ = rig.pid().await;
         rig.end().await;
     });
@@ -256,7 +262,7 @@ fn a_request_that_asked_for_time_has_it_beside_a_stuck_one() {
         // By now a stuck worker would have been killed, whatever else it does.
         let nothing = std::future::pending::<()>();
         clock::timeout(Duration::from_secs(8), nothing).await;
-        assert_eq!(rig.app.metrics().worker_died.value(), 0);
+        assert_eq!(rig.app.metrics().worker_deaths.value(), 0);
         std::fs::write(rig.dir.join("go"), "").unwrap();
         let body = within(held).await.unwrap();
         assert!(body.is_ok(), "{body:?}");
@@ -277,12 +283,12 @@ fn workers_are_replaced_after_so_many_requests_and_at_their_age() {
             }
         })
         .await;
-        assert!(rig.app.metrics().recycled[1].value() >= 3);
+        assert!(rig.app.metrics().recycled_workers[1].value() >= 3);
         rig.end().await;
         let rig = Rig::start("age", |about| about.age_max = Some(Duration::from_secs(1))).await;
-        rig.until(|app| app.metrics().recycled[2].value() >= 2)
+        rig.until(|app| app.metrics().recycled_workers[2].value() >= 2)
             .await;
-        assert_eq!(rig.app.metrics().worker_died.value(), 0);
+        assert_eq!(rig.app.metrics().worker_deaths.value(), 0);
         rig.end().await;
     });
 }
@@ -298,7 +304,7 @@ fn a_stuck_worker_shows_where_it_is_stuck_and_is_killed() {
         let fault = rig.ask("/rest").await.unwrap_err();
         assert_eq!(fault.kind, FaultKind::AppTimeout);
         assert_ne!(rig.pid().await, before);
-        assert_eq!(rig.app.metrics().killed[1].value(), 1);
+        assert_eq!(rig.app.metrics().killed_workers[1].value(), 1);
         let output = rig.app.output(Some(before), 0).join("\n");
         assert!(output.contains("rest_for_long"), "{output}");
         rig.end().await;
@@ -317,17 +323,18 @@ fn a_stuck_threads_neighbour_finishes_before_its_worker_is_killed() {
         let stuck = spawn(ask(Arc::clone(&rig.app), "/rest".into()));
         let mut pace = clock::PollInterval::new(Duration::from_millis(10));
         // The other thread is at work until the stuck request is told, and then still finishes.
-        while rig.app.metrics().timed_out.value() == 0 {
+        while rig.app.metrics().timed_out_requests.value() == 0 {
             pace.tick().await;
             assert_eq!(number(rig.ask("/work").await.unwrap()), before);
         }
         let fault = within(stuck).await.unwrap().unwrap_err();
         assert_eq!(fault.kind, FaultKind::AppTimeout);
-        rig.until(|app| app.metrics().recycled[3].value() == 1)
+        rig.until(|app| app.metrics().recycled_workers[3].value() == 1)
             .await;
-        rig.until(|app| app.metrics().killed[1].value() == 1).await;
+        rig.until(|app| app.metrics().killed_workers[1].value() == 1)
+            .await;
         assert_ne!(rig.pid().await, before);
-        assert_eq!(rig.app.metrics().worker_died.value(), 0);
+        assert_eq!(rig.app.metrics().worker_deaths.value(), 0);
         rig.end().await;
     });
 }
@@ -349,12 +356,12 @@ fn a_request_that_waits_for_another_lets_it_in() {
         let pid = rig.pid().await;
         let waiting = spawn(ask(Arc::clone(&rig.app), "/wait".into()));
         let mut pace = clock::PollInterval::new(Duration::from_millis(5));
-        while rig.app.metrics().io_bound.value() == 0 {
+        while rig.app.metrics().io_bound_requests.value() == 0 {
             pace.tick().await;
         }
         assert_eq!(number(rig.ask("/meet").await.unwrap()), pid);
         assert_eq!(number(within(waiting).await.unwrap().unwrap()), pid);
-        assert_eq!(rig.app.metrics().io_bound_alone.value(), 0);
+        assert_eq!(rig.app.metrics().io_bound_without_spare_slot.value(), 0);
         rig.until(|app| app.snapshot().queue.slots == 1).await;
         rig.end().await;
     });
@@ -370,8 +377,7 @@ fn a_request_may_ask_for_more_time_and_garbage_is_collected_beside_requests() {
         .await;
         let pid = rig.pid().await;
         assert_eq!(number(rig.ask("/long").await.unwrap()), pid);
-        rig.until(|app| app.metrics().collections.value() >= 2)
-            .await;
+        rig.until(|app| app.metrics().gc_runs.value() >= 2).await;
         assert_eq!(rig.pid().await, pid);
         assert_eq!(
             rig.app
@@ -382,7 +388,7 @@ fn a_request_may_ask_for_more_time_and_garbage_is_collected_beside_requests() {
                 .count(),
             1
         );
-        assert_eq!(rig.app.metrics().timed_out.value(), 0);
+        assert_eq!(rig.app.metrics().timed_out_requests.value(), 0);
         rig.end().await;
     });
 }
@@ -479,13 +485,13 @@ fn the_number_of_workers_follows_the_load() {
         assert!(pids.len() > 1, "{pids:?}");
         let now = rig.app.snapshot();
         assert!(now.last_scaling.is_some(), "it is said why");
-        assert!(rig.app.metrics().scaled[0].value() >= 1);
+        assert!(rig.app.metrics().scale_events[0].value() >= 1);
         // Nobody asks for anything.
         watch(&rig, |now| {
             (now.processes.target, now.processes.ready) == (1, 1)
         })
         .await;
-        assert!(rig.app.metrics().scaled[1].value() >= 1);
+        assert!(rig.app.metrics().scale_events[1].value() >= 1);
         rig.end().await;
     });
 }

@@ -134,7 +134,7 @@ fn a_fork_that_fails_is_tried_again_from_the_same_template() {
         let running = Running::start(config, dir);
         running.settled(2, &[]).await;
         assert_eq!(running.imports(), 1);
-        assert_eq!(running.app.metrics().boots_failed.value(), 1);
+        assert_eq!(running.app.metrics().failed_boots.value(), 1);
         running.end().await;
     });
 }
@@ -148,7 +148,7 @@ fn more_workers_than_a_template_is_told_of_at_once_wait_for_it() {
         // None of them comes to life here: this is about those that wait.
         refusing(&dir, 1_000_000);
         let running = Running::start(config, dir);
-        until(|| running.app.metrics().boots_failed.value() >= 300).await;
+        until(|| running.app.metrics().failed_boots.value() >= 300).await;
         assert_eq!((running.templates().len(), running.imports()), (1, 1));
         running.end().await;
     });

@@ -26,7 +26,7 @@ fn a_worker_that_has_served_enough_becomes_the_template_of_the_others() {
         }
         until(|| !is_alive(template[0])).await;
         assert_eq!(running.imports(), 1);
-        assert_eq!(running.app.metrics().crashed.value(), 0);
+        assert_eq!(running.app.metrics().crashed_workers.value(), 0);
         running.end().await;
     });
 }

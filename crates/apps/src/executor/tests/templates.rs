@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::path::Path;
 
 use penstock_config::Processes;
-use penstock_exchange::{Body, Handler, Handling, Reply};
+use penstock_exchange::{Body, Handler, HandlerProgress, Reply};
 use penstock_runtime::loops::Loops;
 
 use super::*;
@@ -93,13 +93,13 @@ impl Running {
             account: None,
             group: None,
             store: BodyStore {
-                body_memory: 1 << 16,
-                response_memory: 1 << 16,
-                response_spool: 1 << 20,
+                max_body_memory: 1 << 16,
+                max_response_memory: 1 << 16,
+                max_response_spool: 1 << 20,
                 min_busy_rate: 0,
                 rate_grace: Duration::ZERO,
                 temp_dir: dir.0.clone(),
-                space: Arc::default(),
+                temp_space: Arc::default(),
                 pool: Pool::new("default", 1, 100),
             },
             gives_way: false,
@@ -136,8 +136,8 @@ impl Running {
     pub(super) async fn get(&self, path: &str) -> Result<Answer, Fault> {
         let handling = self.app.handle(testing::get(path));
         let reply = match handling {
-            Handling::Now(reply) => reply,
-            Handling::Later(reply) => within(reply).await,
+            HandlerProgress::Ready(reply) => reply,
+            HandlerProgress::Pending(reply) => within(reply).await,
         };
         let Reply::Response(response) = reply? else {
             panic!("an application answers itself");
@@ -335,7 +335,7 @@ fn a_worker_that_dies_is_forked_anew_without_another_load() {
             "{}",
             fault.cause
         );
-        until(|| running.app.metrics().crashed.value() == 2).await;
+        until(|| running.app.metrics().crashed_workers.value() == 2).await;
         running.settled(2, &first[..1]).await;
         assert_eq!(running.imports(), 1);
         running.end().await;

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_exchange::{Fault, Reply, Side};
+use penstock_exchange::{Fault, FaultSide, Reply};
 use penstock_http::caching::{CacheStatus, ForwardReason, ReuseDecision, decide_reuse_with};
 use penstock_http::{Method, RangeOutcome, Status, select_range};
 use penstock_runtime::clock;
@@ -97,7 +97,7 @@ impl CacheLookup {
         let opened = match serve::requested_part(head, &index.meta, sliced.total_length)? {
             Some(span) => {
                 let open = slices.open_slice(span.start, span.start + span.len);
-                match self.client_state.unless_gone(open).await {
+                match self.client_state.run_while_connected(open).await {
                     Some(Ok(opened)) => Some((span, opened?)),
                     Some(Err(fault)) => return Some(Err(fault)),
                     None => return Some(Err(client_disconnected())),
@@ -295,7 +295,7 @@ impl CacheLookup {
                 false => clock::timeout_at(self.deadline, ticket.wait()).await,
             }
         };
-        let Some(outcome) = self.client_state.unless_gone(landed).await else {
+        let Some(outcome) = self.client_state.run_while_connected(landed).await else {
             return Err(SlicedOutcome::Answered(Err(client_disconnected())).into());
         };
         let lead = leads.then(|| ticket.take_leader_result());
@@ -306,7 +306,7 @@ impl CacheLookup {
             Some(FetchOutcome::LookAgain) => Err(SlicedOutcome::NotApplicable.into()),
             Some(FetchOutcome::Failed(kind, cause)) => {
                 let told = lead.and_then(|lead| lead.reply);
-                let is_failure = kind.side() != Side::Client;
+                let is_failure = kind.side() != FaultSide::Client;
                 let otherwise = match told {
                     Some(answered) => Some(answered).into(),
                     None if kind.is_before_sending() => {

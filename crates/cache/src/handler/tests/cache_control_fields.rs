@@ -49,7 +49,7 @@ fn cache_status_of(value: &str, lines: &[&str]) -> BackendAction {
     let mut response = response(200, lines, Body::Bytes("x".into()));
     let pushed = response.fields.push("X-Accel-Expires", value.as_bytes());
     pushed.unwrap();
-    response.speaks_to_cache = true;
+    response.has_accel_expires = true;
     BackendAction::Now(Ok(response.into()))
 }
 

@@ -193,16 +193,16 @@ async fn marked_gone(leads: bool) {
     let others = crowd(&cache, usize::from(!leads), &[]);
     until("the others are there", || gate.waiting() == others.len()).await;
     let request = get("/a", &[]);
-    let client = Arc::clone(&request.client);
+    let client = Arc::clone(&request.client_state);
     let mut work = std::pin::pin!(reply(&cache, request));
     let mut cx = Context::from_waker(Waker::noop());
     assert!(work.as_mut().poll(&mut cx).is_pending());
     until("the back end is asked", || gate.waiting() == 1).await;
-    client.mark_gone();
+    client.mark_disconnected();
     let Poll::Ready(answered) = work.as_mut().poll(&mut cx) else {
         panic!("waits for what nobody gets")
     };
-    assert_eq!(answered.unwrap_err().kind, FaultKind::ClientGone);
+    assert_eq!(answered.unwrap_err().kind, FaultKind::ClientDisconnected);
     settle().await;
     assert_eq!(gate.waiting(), others.len(), "leads: {leads}");
     gate.open();
@@ -285,11 +285,11 @@ fn a_failure_before_anything_was_sent_is_shared() {
 #[test]
 fn a_failure_of_the_leader_is_not_shared() {
     for kind in [
-        FaultKind::BackendDied,
-        FaultKind::BackendBroken,
+        FaultKind::BackendDisconnected,
+        FaultKind::BackendProtocolError,
         FaultKind::BackendTimeout,
         FaultKind::AppRaised,
-        FaultKind::AppBroken,
+        FaultKind::AppProtocolError,
         FaultKind::WorkerDied,
         FaultKind::AppTimeout,
         FaultKind::HeadTooLarge,
@@ -481,7 +481,7 @@ fn a_redirect_to_a_file_is_not_waited_for_again() {
                 target: "/file".to_owned(),
                 handler: None,
                 fields: penstock_http::FieldBlock::new(),
-                rate_max: None,
+                max_rate: None,
                 timing: Default::default(),
             };
             let act = crate::testing::BackendAction::Now(Ok(Reply::Redirect(Box::new(redirect))));

@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use penstock_exchange::{Body, BodyStream, Fault, Handler, Handling, Request};
+use penstock_exchange::{Body, BodyStream, Fault, Handler, HandlerProgress, Request};
 use penstock_http::FieldBlock;
 use penstock_runtime::{clock, loops};
 
@@ -77,7 +77,7 @@ impl BodyStream for WritingBody {
 
     fn length(&self) -> Option<u64> {
         if let Some(cache) = self.cache.upgrade() {
-            assert!(matches!(cache.handle(put()), Handling::Now(Ok(_))));
+            assert!(matches!(cache.handle(put()), HandlerProgress::Ready(Ok(_))));
         }
         self.body.length()
     }

@@ -201,7 +201,7 @@ fn an_answer_is_of_one_content_or_cut() {
         let cache = cache(&backend);
         let line = range(NINTH - 10, NINTH + 10);
         let got = fetch(&cache, get("/film", &[&line])).await;
-        assert_eq!(got.body, Err(FaultKind::BackendBroken));
+        assert_eq!(got.body, Err(FaultKind::BackendProtocolError));
         // The next one gets the new one, and nothing of the old.
         let got = fetch(&cache, get("/film", &[&line])).await;
         assert_eq!((got.status, got.text()), (206, &*film(2, NINTH - 10, 21)));
@@ -333,7 +333,7 @@ fn failures_are_errors_before_the_first_byte_and_cut_the_body_after() {
         fetch_stored(&cache, &range(NINTH - 10, NINTH - 1)).await;
         is_up.store(2, Ordering::SeqCst);
         let got = fetch(&cache, get("/film", &[&line])).await;
-        assert_eq!(got.body, Err(FaultKind::BackendDied));
+        assert_eq!(got.body, Err(FaultKind::BackendDisconnected));
         // A slice that was cut is not stored.
         is_up.store(1, Ordering::SeqCst);
         let got = fetch(&cache, get("/film", &[&line])).await;

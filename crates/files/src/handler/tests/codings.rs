@@ -166,14 +166,14 @@ fn compressed_files_are_sent_inline() {
     site.dir.write("a.css", text_file());
     let lent = |codings: &'static str| {
         let head = head("GET /a.css", &accept(codings));
-        let asked = Asked {
+        let asked = RequestView {
             head: &head,
             path: b"/a.css",
             scheme: "http",
             arrived: site.now,
         };
         let mut lent = None;
-        site.files.at_hand(&asked, &mut |answer| {
+        site.files.try_inline(&asked, &mut |answer| {
             let coding = answer.fields.get("content-encoding").unwrap_or_default();
             lent = Some((coding.to_vec(), answer.body.length()));
         });

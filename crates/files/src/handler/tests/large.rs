@@ -76,7 +76,7 @@ fn cached_entries_do_not_wait_for_a_stuck_pool() {
     // The check is left behind in the pool, and the answer is what was known.
     block_on(async {
         let line = "GET /known";
-        let Handling::Later(work) = site.files.handle(request(line, &[], site.now)) else {
+        let HandlerProgress::Pending(work) = site.files.handle(request(line, &[], site.now)) else {
             panic!("at once")
         };
         let Ok(Reply::Response(response)) = work.await else {

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use penstock_exchange::{Fault, FaultKind, Handling, Reply};
+use penstock_exchange::{Fault, FaultKind, HandlerProgress, Reply};
 use penstock_runtime::{clock, loops};
 use tokio::sync::oneshot;
 
@@ -230,8 +230,8 @@ impl Follower {
             .origin
             .follow(&self.shared, "GET", &next.target, &last)?;
         let answered = match self.shared.inner.handle(request) {
-            Handling::Now(answered) => answered,
-            Handling::Later(work) => work.await,
+            HandlerProgress::Ready(answered) => answered,
+            HandlerProgress::Pending(work) => work.await,
         };
         let response = match answered? {
             Reply::Response(response) if response.status.is_success() => response,
@@ -342,5 +342,5 @@ async fn clock_or(moment: Option<Instant>, heard: impl Future<Output = Heard>) -
 }
 
 fn broken(cause: String) -> Fault {
-    Fault::new(FaultKind::BackendBroken, cause)
+    Fault::new(FaultKind::BackendProtocolError, cause)
 }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use penstock_exchange::{Body, Handling, Reply};
+use penstock_exchange::{Body, HandlerProgress, Reply};
 use penstock_runtime::loops;
 use tokio::sync::Semaphore;
 
@@ -94,8 +94,8 @@ async fn post(shared: &Shared, origin: &Origin, link: &str) -> Result<(), String
     let told = |fault: penstock_exchange::Fault| fault.cause.into_owned();
     let request = origin.follow(shared, "POST", link, &[]).map_err(told)?;
     let answered = match shared.inner.handle(request) {
-        Handling::Now(answered) => answered,
-        Handling::Later(work) => work.await,
+        HandlerProgress::Ready(answered) => answered,
+        HandlerProgress::Pending(work) => work.await,
     };
     match answered.map_err(told)? {
         Reply::Response(response) if response.status.is_error() => {

@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use penstock_exchange::fields::{Fate, Vouched, fate};
-use penstock_exchange::grip::is_grip;
-use penstock_exchange::request::{Arrival, RequestPath};
+use penstock_exchange::field_policy::{FieldClass, TrustedHeaders, classify_field};
+use penstock_exchange::grip::is_grip_field;
+use penstock_exchange::request::{RequestOrigin, RequestPath};
 use penstock_exchange::{
-    ClientState, Fault, FaultKind, ForwardedInfo, IncomingBody, ListenerInfo, Mount, Request,
-    RequestBody, Response, Spoken, Trust,
+    ClientState, Fault, FaultKind, ForwardedInfo, GripResponse, IncomingBody, ListenerInfo, Mount,
+    Request, RequestBody, Response, TrustedProxies,
 };
 use penstock_http::{HeadWriter, Method, RequestHead};
 use penstock_runtime::clock;
@@ -43,10 +43,10 @@ pub(in crate::grip) struct Origin {
     listener: Arc<ListenerInfo>,
     /// Whether the client is still there.
     pub(in crate::grip) client: Arc<ClientState>,
-    trust: Arc<Trust>,
+    trust: Arc<TrustedProxies>,
     forwarded: Option<Arc<ForwardedInfo>>,
     mount: Mount,
-    vouched: Vouched,
+    vouched: TrustedHeaders,
     /// Whether it may be asked again: it only reads, and it has no body that is gone by now.
     pub(in crate::grip) is_repeatable: bool,
 }
@@ -58,23 +58,23 @@ impl Origin {
             head: Arc::clone(&request.head),
             peer: request.peer,
             listener: Arc::clone(&request.listener),
-            client: Arc::clone(&request.client),
-            trust: Arc::clone(&request.trust),
+            client: Arc::clone(&request.client_state),
+            trust: Arc::clone(&request.trusted_proxies),
             forwarded: request.forwarded.clone(),
             mount: request.mount.clone(),
-            vouched: request.vouched.clone(),
+            vouched: request.trusted_headers.clone(),
             is_repeatable: matches!(method, Method::Get | Method::Head)
                 && matches!(request.body, RequestBody::Empty),
         }
     }
 
     /// The same of a request that is over.
-    pub(in crate::grip) fn of_spoken(spoken: Spoken) -> (Self, Response) {
-        let Spoken {
+    pub(in crate::grip) fn of_spoken(spoken: GripResponse) -> (Self, Response) {
+        let GripResponse {
             head,
-            vouched,
+            trusted_headers: vouched,
             had_body,
-            arrival,
+            origin: arrival,
             response,
         } = spoken;
         let only_reads = matches!(head.method(), Method::Get | Method::Head);
@@ -82,8 +82,8 @@ impl Origin {
             head,
             peer: arrival.peer,
             listener: arrival.listener,
-            client: arrival.client,
-            trust: arrival.trust,
+            client: arrival.client_state,
+            trust: arrival.trusted_proxies,
             forwarded: arrival.forwarded,
             mount: arrival.mount,
             vouched,
@@ -127,14 +127,14 @@ impl Origin {
         let mut request = request;
         let head = self.same_head(shared, &[], clock::wall_at(request.arrived))?;
         request.head = Arc::new(head);
-        request.vouched = self.vouched_by(shared);
+        request.trusted_headers = self.vouched_by(shared);
         Ok(request)
     }
 
     /// The request as it came, for whoever else gets it.
     pub(in crate::grip) fn restored(&self, mut request: Box<Request>) -> Box<Request> {
         request.head = Arc::clone(&self.head);
-        request.vouched = self.vouched.clone();
+        request.trusted_headers = self.vouched.clone();
         request
     }
 
@@ -184,8 +184,11 @@ impl Origin {
         let mut writer = HeadWriter::new(&self.head, "POST", self.head.target());
         for (name, value) in self.head.fields() {
             let is_own =
-                self.vouched.covers(name) || !is_grip(name.as_bytes()) && !is_of_socket(name);
-            if is_own && (fate(name) != Fate::Hop || name.eq_ignore_ascii_case("host")) {
+                self.vouched.covers(name) || !is_grip_field(name.as_bytes()) && !is_of_socket(name);
+            if is_own
+                && (classify_field(name) != FieldClass::HopByHop
+                    || name.eq_ignore_ascii_case("host"))
+            {
                 writer.field(name, value);
             }
         }
@@ -198,7 +201,7 @@ impl Origin {
         let mut request = self.request(head, Arc::default(), shared)?;
         // No client may say some of them.
         let said = fields.iter().map(|(name, _)| (*name).to_owned());
-        request.vouched = request.vouched.and(said);
+        request.trusted_headers = request.trusted_headers.with(said);
         request.body = RequestBody::Incoming(Box::new(Whole(body)));
         Ok(request)
     }
@@ -210,7 +213,7 @@ impl Origin {
     /// When it is for another host.
     pub(in crate::grip) fn resolve(&self, link: &str) -> Result<String, Fault> {
         let target = self.resolve_reference(link)?;
-        Ok(match self.mount.strip(&target) {
+        Ok(match self.mount.strip_from(&target) {
             Some(rest) if rest.starts_with('/') => rest.to_owned(),
             Some(rest) => format!("/{rest}"),
             None => target,
@@ -268,7 +271,7 @@ impl Origin {
         let old = &self.head;
         let mut writer = HeadWriter::new(old, old.method_str(), old.target());
         for (name, value) in old.fields() {
-            if !is_grip(name.as_bytes()) || self.vouched.covers(name) {
+            if !is_grip_field(name.as_bytes()) || self.vouched.covers(name) {
                 writer.field(name, value);
             }
         }
@@ -297,23 +300,23 @@ impl Origin {
         client: Arc<ClientState>,
         shared: &Shared,
     ) -> Result<Request, Fault> {
-        let path =
-            RequestPath::of(&head).map_err(|error| refused(format!("Grip-Link: {error}")))?;
-        let arrival = Arrival {
+        let path = RequestPath::from_head(&head)
+            .map_err(|error| refused(format!("Grip-Link: {error}")))?;
+        let arrival = RequestOrigin {
             peer: self.peer,
             listener: Arc::clone(&self.listener),
-            client,
-            at: clock::now(),
-            trust: Arc::clone(&self.trust),
+            client_state: client,
+            arrived: clock::now(),
+            trusted_proxies: Arc::clone(&self.trust),
             forwarded: self.forwarded.clone(),
             mount: self.mount.clone(),
         };
         let mut request = Request::new(Arc::new(head), path, RequestBody::Empty, arrival);
-        request.vouched = self.vouched_by(shared);
+        request.trusted_headers = self.vouched_by(shared);
         Ok(request)
     }
 
-    fn vouched_by(&self, shared: &Shared) -> Vouched {
+    fn vouched_by(&self, shared: &Shared) -> TrustedHeaders {
         match self.vouched.is_empty() {
             true => shared.vouched.clone(),
             false => vouched(&self.vouched),
@@ -322,8 +325,8 @@ impl Origin {
 }
 
 /// Those, and what the hub says itself.
-pub(in crate::grip) fn vouched(known: &Vouched) -> Vouched {
-    known.and([SIGNATURE, FEATURE, LAST].map(str::to_owned))
+pub(in crate::grip) fn vouched(known: &TrustedHeaders) -> TrustedHeaders {
+    known.with([SIGNATURE, FEATURE, LAST].map(str::to_owned))
 }
 
 /// Whether a field of a client is about its WebSocket, or would be one of those that the house says about it.
@@ -368,9 +371,9 @@ fn is_plain(text: &str) -> bool {
 
 fn broken(error: &penstock_http::RequestHeadError) -> Fault {
     let cause = format!("grip: what is asked of the back end is no valid request: {error}");
-    Fault::new(FaultKind::House, cause)
+    Fault::new(FaultKind::Internal, cause)
 }
 
 fn refused(cause: String) -> Fault {
-    Fault::new(FaultKind::BackendBroken, cause)
+    Fault::new(FaultKind::BackendProtocolError, cause)
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use penstock_exchange::{Body, Fault, FaultKind, Handling, Reply, Response, Timing};
+use penstock_exchange::{Body, Fault, FaultKind, HandlerProgress, Reply, RequestTiming, Response};
 use penstock_http::{FieldBlock, Method};
 
 use super::follower::Follower;
@@ -51,7 +51,7 @@ enum Step {
 
 /// What is left of an answer when its instruction is read.
 struct Rest {
-    timing: Timing,
+    timing: RequestTiming,
     speaks_to_cache: bool,
 }
 
@@ -69,7 +69,7 @@ impl Session {
             let step = self
                 .step(response)
                 .await
-                .map_err(|fault| fault.timed(timing));
+                .map_err(|fault| fault.with_timing(timing));
             let (last, otherwise, mut notice) = match step? {
                 Step::Answer(response) => return Ok(response.into()),
                 Step::Again {
@@ -84,8 +84,8 @@ impl Session {
             rounds += 1;
             let request = self.origin.again(&self.shared, &last)?;
             let answered = match self.shared.inner.handle(request) {
-                Handling::Now(answered) => answered,
-                Handling::Later(work) => work.await,
+                HandlerProgress::Ready(answered) => answered,
+                HandlerProgress::Pending(work) => work.await,
             };
             response = match answered? {
                 // The first time it was the back end's, so now it is nobody else's.
@@ -94,7 +94,7 @@ impl Session {
                     // The client is still there, and the back end has just heard of it.
                     notice.disarm();
                     match answered {
-                        Reply::Response(next) if next.speaks_to_hub => *next,
+                        Reply::Response(next) if next.has_grip => *next,
                         answered => return Ok(answered),
                     }
                 }
@@ -108,8 +108,8 @@ impl Session {
             fields,
             mut body,
             timing,
-            rate_max,
-            speaks_to_cache,
+            max_rate: rate_max,
+            has_accel_expires: speaks_to_cache,
             ..
         } = response;
         let mut instruct = Instruct::of_fields(status, &fields).map_err(not_understood)?;
@@ -142,7 +142,7 @@ impl Session {
             // Who gets no body cannot be held.
             _ => {
                 let mut answer = rest.answer(instruct, body);
-                answer.rate_max = rate_max;
+                answer.max_rate = rate_max;
                 Ok(Step::Answer(answer))
             }
         }
@@ -158,7 +158,7 @@ impl Session {
         let coding = instruct.fields.get("content-encoding");
         if coding.is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity")) {
             let cause = "a held stream has a Content-Encoding, and what is published has none";
-            return Err(Fault::new(FaultKind::BackendBroken, cause));
+            return Err(Fault::new(FaultKind::BackendProtocolError, cause));
         }
         let settings = self.shared.hub.settings();
         let initial = Bound {
@@ -183,7 +183,7 @@ impl Session {
             keep_alive,
             initial,
             gap: (form == StreamForm::Events).then_some(GAP),
-            client: self.origin.client.counted_prefix(),
+            client: self.origin.client.limit_prefix(),
             ..HeldStream::default()
         };
         let mut told = Vec::new();
@@ -254,7 +254,7 @@ impl Session {
             self.origin.resolve(link)?;
         }
         let poll = LongPoll {
-            client: self.origin.client.counted_prefix(),
+            client: self.origin.client.limit_prefix(),
             subscriptions: hold.subscriptions,
             timeout: hold.timeout,
             meta: hold.meta,
@@ -264,8 +264,13 @@ impl Session {
         let waiting = waiting.map_err(|refused| full(&refused))?;
         // Told also when this future is dropped.
         let notice = Notice(gone.map(|link| self.notice(link)));
-        let outcome = self.origin.client.unless_gone(waiting).await;
-        let left = || Fault::new(FaultKind::ClientGone, "the client left its long poll");
+        let outcome = self.origin.client.run_while_connected(waiting).await;
+        let left = || {
+            Fault::new(
+                FaultKind::ClientDisconnected,
+                "the client left its long poll",
+            )
+        };
         match outcome.ok_or_else(left)? {
             PollOutcome::Message(message) => {
                 let body = message_body(&message, &own)?;
@@ -281,7 +286,7 @@ impl Session {
             }),
             // Its connection is closed without an answer, as of one that left.
             PollOutcome::Close => Err(Fault::new(
-                FaultKind::ClientGone,
+                FaultKind::ClientDisconnected,
                 "what a long poll waited for was closed",
             )),
         }
@@ -316,7 +321,7 @@ impl Rest {
         let mut response = Response::new(instruct.status, body);
         response.fields = instruct.fields;
         response.timing = self.timing;
-        response.speaks_to_cache = self.speaks_to_cache;
+        response.has_accel_expires = self.speaks_to_cache;
         response
     }
 }
@@ -368,7 +373,7 @@ fn message_body(message: &HeldResponse, own: &[u8]) -> Result<Bytes, Fault> {
     }
     let unfit = |cause: String| {
         let cause = format!("what was published is a patch that does not fit: {cause}");
-        Fault::new(FaultKind::BackendBroken, cause)
+        Fault::new(FaultKind::BackendProtocolError, cause)
     };
     let mut document: serde_json::Value =
         serde_json::from_slice(own).map_err(|error| unfit(error.to_string()))?;
@@ -401,14 +406,14 @@ fn small(what: &'static str) -> Bound {
 
 fn not_understood(error: crate::grip::instruct::InstructError) -> Fault {
     let cause = format!("an instruction to the hub is not understood: {error}");
-    Fault::new(FaultKind::BackendBroken, cause)
+    Fault::new(FaultKind::BackendProtocolError, cause)
 }
 
 /// The hub does not take any more, or not this.
 fn full(refused: &Refused) -> Fault {
     let kind = match refused {
         // The back end asks for more than anybody may.
-        Refused::ChannelsOfStream(_) | Refused::Message(_) => FaultKind::BackendBroken,
+        Refused::ChannelsOfStream(_) | Refused::Message(_) => FaultKind::BackendProtocolError,
         _ => FaultKind::Overloaded,
     };
     Fault::new(kind, refused.to_string())

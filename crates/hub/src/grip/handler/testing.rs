@@ -12,10 +12,11 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
-use penstock_exchange::request::{Arrival, RequestPath};
+use penstock_exchange::request::{RequestOrigin, RequestPath};
 use penstock_exchange::{
-    Body, BodyStream, Fault, Front, Handler, Handling, HeldFraming, ListenerInfo, Mount, Place,
-    Reply, Request, RequestBody, Response, Spoken, grip,
+    Body, BodyStream, Fault, GripResponse, Handler, HandlerProgress, HeldConnectionCounter,
+    HeldConnectionGuard, HeldFraming, ListenerInfo, Mount, Reply, Request, RequestBody, Response,
+    grip,
 };
 use penstock_http::{HeadLimits, ParseProgress, RequestHead, Status, parse_head};
 use penstock_runtime::loops::Loops;
@@ -41,19 +42,21 @@ pub(in crate::grip) struct Backend {
 }
 
 impl Handler for Backend {
-    fn handle(&self, request: Request) -> Handling {
+    fn handle(&self, request: Request) -> HandlerProgress {
         let act = self.script.lock().unwrap().pop_front();
         let act = act.unwrap_or_else(|| Ok(answer(404, &[], "no script").into()));
         let passed = match act {
-            Ok(Reply::Pass(_)) => return Handling::Now(Ok(Reply::Pass(Box::new(request)))),
+            Ok(Reply::Pass(_)) => {
+                return HandlerProgress::Ready(Ok(Reply::Pass(Box::new(request))));
+            }
             act => act,
         };
         // Half of the answers come at once.
         let is_now = request.head.target().len().is_multiple_of(2);
         self.asked.try_send(request).unwrap();
         match is_now {
-            true => Handling::Now(passed),
-            false => Handling::Later(Box::pin(async move { passed })),
+            true => HandlerProgress::Ready(passed),
+            false => HandlerProgress::Pending(Box::pin(async move { passed })),
         }
     }
 }
@@ -221,7 +224,7 @@ impl World {
         let (ours, theirs) = penstock_sys::net::worker_socket_pair().unwrap();
         self.spawn(async move {
             let client = Arc::new(Stream::new(ours).unwrap());
-            let place = Place::new(Arc::new(Door));
+            let place = HeldConnectionGuard::new(Arc::new(Door));
             hold.hold(client, Vec::new(), HeldFraming::UntilClose, place);
         });
         Client::new(theirs)
@@ -235,7 +238,7 @@ impl World {
         let (ours, theirs) = penstock_sys::net::worker_socket_pair().unwrap();
         self.spawn(async move {
             let client = Arc::new(Stream::new(ours).unwrap());
-            takeover.take(client, Vec::new()).await;
+            takeover.take_over(client, Vec::new()).await;
         });
         Client::new(theirs)
     }
@@ -272,8 +275,8 @@ impl Drop for World {
 #[derive(Debug)]
 struct Door;
 
-impl Front for Door {
-    fn left(&self) {}
+impl HeldConnectionCounter for Door {
+    fn release_held(&self) {}
 }
 
 /// The client of a held stream.
@@ -335,36 +338,36 @@ impl Client {
 
 /// Asks a handler, and has it obey its answer.
 async fn as_edge_does(handler: &dyn Handler, request: Request) -> Act {
-    let (head, vouched) = (Arc::clone(&request.head), request.vouched.clone());
+    let (head, vouched) = (Arc::clone(&request.head), request.trusted_headers.clone());
     let had_body = !matches!(request.body, RequestBody::Empty);
-    let arrival = Arrival {
+    let arrival = RequestOrigin {
         peer: request.peer,
         listener: Arc::clone(&request.listener),
-        client: Arc::clone(&request.client),
-        at: request.arrived,
-        trust: Arc::clone(&request.trust),
+        client_state: Arc::clone(&request.client_state),
+        arrived: request.arrived,
+        trusted_proxies: Arc::clone(&request.trusted_proxies),
         forwarded: request.forwarded.clone(),
         mount: request.mount.clone(),
     };
-    match done(handler.begin(request)).await {
-        Ok(Reply::Response(response)) if response.speaks_to_hub && !response.is_for_front => {
-            let spoken = Spoken {
+    match done(handler.handle_deferring_grip(request)).await {
+        Ok(Reply::Response(response)) if response.has_grip && !response.passes_grip => {
+            let spoken = GripResponse {
                 head,
-                vouched,
+                trusted_headers: vouched,
                 had_body,
-                arrival,
+                origin: arrival,
                 response,
             };
-            done(handler.obey(spoken)).await
+            done(handler.apply_grip(spoken)).await
         }
         answered => answered,
     }
 }
 
-async fn done(handling: Handling) -> Act {
+async fn done(handling: HandlerProgress) -> Act {
     match handling {
-        Handling::Now(answered) => answered,
-        Handling::Later(work) => work.await,
+        HandlerProgress::Ready(answered) => answered,
+        HandlerProgress::Pending(work) => work.await,
     }
 }
 
@@ -394,7 +397,7 @@ pub(in crate::grip) fn answer(status: u16, lines: &[&str], body: &str) -> Respon
     for line in lines {
         let (name, value) = line.split_once(": ").unwrap();
         response.fields.push(name, value.as_bytes()).unwrap();
-        response.speaks_to_hub |= grip::is_grip(name.as_bytes());
+        response.has_grip |= grip::is_grip_field(name.as_bytes());
     }
     response
 }
@@ -426,16 +429,16 @@ pub(in crate::grip) fn request(method: &str, target: &str, lines: &[&str]) -> Re
         name: String::new(),
         proxy_protocol: false,
     };
-    let arrival = Arrival {
+    let arrival = RequestOrigin {
         peer: PeerAddress::Tcp("192.0.2.7:50000".parse().unwrap()),
         listener: Arc::new(listener),
-        client: Arc::default(),
-        trust: Arc::default(),
+        client_state: Arc::default(),
+        trusted_proxies: Arc::default(),
         forwarded: None,
         mount: Mount::default(),
-        at: clock::now(),
+        arrived: clock::now(),
     };
-    let path = RequestPath::of(&head).unwrap();
+    let path = RequestPath::from_head(&head).unwrap();
     Request::new(Arc::new(head), path, RequestBody::Empty, arrival)
 }
 

@@ -68,7 +68,7 @@ fn a_handler_in_front_has_no_part_in_obeying() {
     for target in ["/", "/a"] {
         let world = World::new([says(&STREAM, "first\n"), says(&["A: 1"], "page")]);
         let response = world.handled(get(target));
-        assert!(!response.speaks_to_hub && names(&response.fields) == ["Content-Type"]);
+        assert!(!response.has_grip && names(&response.fields) == ["Content-Type"]);
         let mut client = world.hold(response);
         client.expect("first\n");
         world.hub.publish(text("a", "second\n")).unwrap();
@@ -124,9 +124,9 @@ fn a_back_end_knows_who_asks_it_and_no_client_can_pose_as_that() {
         .unwrap();
     assert_eq!(claims["iss"], "penstock");
     for name in ["grip-sig", "Grip-Feature", "Grip-Last"] {
-        assert!(asked.vouched.covers(name), "{name}");
+        assert!(asked.trusted_headers.covers(name), "{name}");
     }
-    assert!(!asked.vouched.covers("grip-hold"));
+    assert!(!asked.trusted_headers.covers("grip-hold"));
 }
 
 #[test]
@@ -138,14 +138,15 @@ fn fields_of_the_route_stay_vouched_for() {
         "/",
         &["X-Real-IP: 1", "Grip-Session-Id: of-the-route"],
     );
-    asked.vouched = Vouched::new(["X-Real-IP", "Grip-Session-Id"].map(str::to_owned));
+    asked.trusted_headers =
+        TrustedHeaders::new(["X-Real-IP", "Grip-Session-Id"].map(str::to_owned));
     world.response(asked);
     let asked = world.asked();
     assert_eq!(
         asked.head.field("grip-session-id"),
         Some(&b"of-the-route"[..])
     );
-    assert!(asked.vouched.covers("x-real-ip") && asked.vouched.covers("grip-sig"));
+    assert!(asked.trusted_headers.covers("x-real-ip") && asked.trusted_headers.covers("grip-sig"));
 }
 
 #[test]
@@ -159,7 +160,7 @@ fn another_handler_gets_the_request_that_came() {
         panic!("it is passed on");
     };
     assert!(Arc::ptr_eq(&passed.head, &head));
-    assert!(passed.vouched.is_empty());
+    assert!(passed.trusted_headers.is_empty());
 }
 
 #[test]
@@ -172,7 +173,7 @@ fn a_stream_begins_with_its_body_and_goes_on_with_messages() {
         let response = world.response(get(target));
         assert_eq!(response.status, Status::ACCEPTED);
         assert_eq!(names(&response.fields), ["Content-Type"]);
-        assert!(!response.speaks_to_hub);
+        assert!(!response.has_grip);
         let mut client = world.hold(response);
         client.expect("hello there\n");
         world.hub.publish(text("a", "one\n")).unwrap();
@@ -336,7 +337,7 @@ fn a_message_may_be_a_patch_of_the_long_polls_own_answer() {
     assert_eq!(bytes(response.body), "{\"n\":[2]}\n");
     for own in ["not JSON", "{\"m\": 1}", ""] {
         let fault = patched(own).unwrap_err();
-        assert_eq!(fault.kind, FaultKind::BackendBroken);
+        assert_eq!(fault.kind, FaultKind::BackendProtocolError);
         assert!(
             fault.cause.contains("a patch that does not fit"),
             "{}",
@@ -376,7 +377,7 @@ fn who_knew_another_last_message_is_asked_for_again_with_the_right_one() {
     assert!(world.asked().head.field("grip-last").is_none());
     let again = world.asked();
     assert_eq!(again.head.field("grip-last"), Some(&b"a; last-id=2"[..]));
-    assert!(again.vouched.covers("Grip-Last"));
+    assert!(again.trusted_headers.covers("Grip-Last"));
 }
 
 #[test]
@@ -430,7 +431,10 @@ fn a_closed_long_poll_gets_no_answer() {
     let waiting = world.begin(get("/"));
     world.await_subscribers("a", 1);
     world.hub.publish(part("a", ResponsePart::Close)).unwrap();
-    assert_eq!(ended(&waiting).unwrap_err().kind, FaultKind::ClientGone);
+    assert_eq!(
+        ended(&waiting).unwrap_err().kind,
+        FaultKind::ClientDisconnected
+    );
 }
 
 const INSTRUCT: [&str; 2] = [
@@ -514,7 +518,7 @@ fn what_cannot_be_held_is_the_back_ends_fault_and_says_why() {
         };
         let world = World::with(settings, None, [says(lines, body)]);
         let fault = world.fault(get("/"));
-        assert_eq!(fault.kind, FaultKind::BackendBroken);
+        assert_eq!(fault.kind, FaultKind::BackendProtocolError);
         assert!(fault.cause.ends_with(expected), "{}", fault.cause);
     }
 }
@@ -524,7 +528,7 @@ fn a_long_body_in_pieces_is_not_gathered() {
     let mut said = answer(200, &POLL, "");
     said.body = Body::Stream(Box::new(Pieces(vec!["0123456789"; 10_001])));
     let world = World::new([Ok(said.into())]);
-    assert_eq!(world.fault(get("/")).kind, FaultKind::BackendBroken);
+    assert_eq!(world.fault(get("/")).kind, FaultKind::BackendProtocolError);
     let mut said = answer(200, &POLL, "");
     said.body = Body::Stream(Box::new(Pieces(vec!["0123456789"; 10_000])));
     let world = World::new([Ok(said.into())]);
@@ -585,5 +589,5 @@ fn a_full_hub_turns_clients_away() {
     let channels: Vec<_> = (0..30).map(|n| n.to_string()).collect();
     let channels = format!("Grip-Channel: {}", channels.join(", "));
     let world = World::new([says(&["Grip-Hold: stream", &channels], "")]);
-    assert_eq!(world.fault(get("/")).kind, FaultKind::BackendBroken);
+    assert_eq!(world.fault(get("/")).kind, FaultKind::BackendProtocolError);
 }

@@ -45,7 +45,7 @@ pub(in crate::grip) async fn read(body: Body, bound: Bound) -> Result<Bytes, Fau
         }
         Body::File(_) | Body::Takeover(_) | Body::Hold(_) => {
             let cause = format!("{} is a file or a connection", bound.what);
-            Err(Fault::new(FaultKind::BackendBroken, cause))
+            Err(Fault::new(FaultKind::BackendProtocolError, cause))
         }
     }
 }
@@ -65,5 +65,5 @@ async fn pieces(mut stream: Box<dyn BodyStream>, bound: Bound) -> Result<Bytes, 
 fn too_long(bound: Bound) -> Fault {
     let Bound { what, bytes, limit } = bound;
     let cause = format!("{what} is longer than {bytes} bytes ({limit})");
-    Fault::new(FaultKind::BackendBroken, cause)
+    Fault::new(FaultKind::BackendProtocolError, cause)
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use penstock_exchange::grip::is_grip;
+use penstock_exchange::grip::is_grip_field;
 use penstock_http::{FieldBlock, Status};
 
 use super::{
@@ -159,7 +159,7 @@ fn exposed(block: &FieldBlock) -> Result<FieldBlock, InstructError> {
     };
     let mut fields = FieldBlock::with_capacity(block.as_bytes().len());
     for (name, value) in block.iter() {
-        if !is_grip(name.as_bytes()) && (names.is_empty() || is_named(name)) {
+        if !is_grip_field(name.as_bytes()) && (names.is_empty() || is_named(name)) {
             let pushed = fields.push(name, value);
             debug_assert!(pushed.is_ok(), "it was a field before");
         }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_exchange::{Fault, FaultKind, Handling, Reply, Response};
+use penstock_exchange::{Fault, FaultKind, HandlerProgress, Reply, Response};
 use penstock_http::{FieldBlock, Status};
 use penstock_runtime::clock;
 
@@ -38,7 +38,7 @@ pub(super) struct Answer {
     pub(super) set_meta: Vec<(Box<str>, Option<Box<str>>)>,
     /// What is in front of a message that is for the client, if the `grip` extension is agreed.
     pub(super) prefix: Option<Box<str>>,
-    pub(super) timing: penstock_exchange::Timing,
+    pub(super) timing: penstock_exchange::RequestTiming,
 }
 
 /// What came of a request.
@@ -107,8 +107,8 @@ impl Dialog {
         fields.extend(meta.iter().map(|(name, value)| (&**name, value.as_bytes())));
         let request = self.origin.post(&self.shared, &fields, body)?;
         let answered = match self.shared.inner.handle(request) {
-            Handling::Now(answered) => answered,
-            Handling::Later(work) => work.await,
+            HandlerProgress::Ready(answered) => answered,
+            HandlerProgress::Pending(work) => work.await,
         };
         match answered? {
             Reply::Response(response) => Ok(*response),
@@ -204,5 +204,5 @@ fn prefix(fields: &FieldBlock) -> Option<Box<str>> {
 
 pub(super) fn broken(cause: String) -> Fault {
     let cause = format!("a WebSocket's back end answers with what is no answer: {cause}");
-    Fault::new(FaultKind::BackendBroken, cause)
+    Fault::new(FaultKind::BackendProtocolError, cause)
 }

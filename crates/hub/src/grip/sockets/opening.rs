@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use penstock_exchange::grip::{is_grip, take_out};
-use penstock_exchange::{Body, Fault, FaultKind, Handling, Reply, Response};
+use penstock_exchange::grip::{is_grip_field, remove_grip_fields};
+use penstock_exchange::{Body, Fault, FaultKind, HandlerProgress, Reply, Response};
 use penstock_http::websocket::{HandshakeRequest, check_handshake, subprotocols};
 use penstock_http::{FieldBlock, Status};
 
@@ -15,22 +15,26 @@ use crate::grip::handler::Shared;
 use crate::grip::handler::origin::Origin;
 
 /// What becomes of a request that asks for an upgrade; none if it asks for no WebSocket.
-pub(in crate::grip) fn asked(shared: &Arc<Shared>, origin: &Origin) -> Option<Handling> {
+pub(in crate::grip) fn asked(shared: &Arc<Shared>, origin: &Origin) -> Option<HandlerProgress> {
     match check_handshake(&origin.head) {
         HandshakeRequest::NotWebSocket => None,
         HandshakeRequest::Invalid(why) => {
             let fault = Fault::new(FaultKind::BadRequest, why);
-            Some(Handling::Now(Err(fault)))
+            Some(HandlerProgress::Ready(Err(fault)))
         }
-        HandshakeRequest::UnsupportedVersion => Some(Handling::Now(Ok(other_version().into()))),
+        HandshakeRequest::UnsupportedVersion => {
+            Some(HandlerProgress::Ready(Ok(other_version().into())))
+        }
         HandshakeRequest::Valid { .. } if origin.is_of_other_origin(&shared.origins) => {
             let cause = "a WebSocket of a page of another origin (grip.origins)";
             let fault = Fault::new(FaultKind::Forbidden, cause);
-            Some(Handling::Later(Box::pin(std::future::ready(Err(fault)))))
+            Some(HandlerProgress::Pending(Box::pin(std::future::ready(Err(
+                fault,
+            )))))
         }
         HandshakeRequest::Valid { accept } => {
             let dialog = Dialog::new(Arc::clone(shared), Arc::new(origin.clone()));
-            Some(Handling::Later(Box::pin(open(dialog, accept))))
+            Some(HandlerProgress::Pending(Box::pin(open(dialog, accept))))
         }
     }
 }
@@ -48,8 +52,8 @@ async fn open(dialog: Dialog, accept: String) -> Result<Reply, Fault> {
     match dialog.tell(&meta, &[Event::Open]).await? {
         // It says no in its own words.
         Answered::Other(mut response) => {
-            take_out(&mut response.fields);
-            response.speaks_to_hub = false;
+            remove_grip_fields(&mut response.fields);
+            response.has_grip = false;
             Ok(Reply::Response(response))
         }
         Answered::Events(answer) => {
@@ -82,10 +86,10 @@ fn agreed(dialog: Dialog, answer: Answer, accept: &str) -> Result<Response, Faul
         debug_assert!(pushed.is_ok(), "it was a field before");
     }
     let timing = answer.timing.clone();
-    let client = dialog.origin.client.counted_prefix();
+    let client = dialog.origin.client.limit_prefix();
     let listener = dialog.shared.hub.listen(client).map_err(|refused| {
         let fault = Fault::new(FaultKind::Overloaded, refused.to_string());
-        fault.timed(timing.clone())
+        fault.with_timing(timing.clone())
     })?;
     let agreed = Agreed::new(dialog, listener, answer);
     let body = Body::Takeover(Box::new(agreed));
@@ -108,5 +112,5 @@ fn is_for_client(name: &str) -> bool {
         || ["connection", "upgrade", "transfer-encoding", "trailer"]
             .iter()
             .any(|own| name.eq_ignore_ascii_case(own));
-    !is_of_dialog && !is_grip(name.as_bytes())
+    !is_of_dialog && !is_grip_field(name.as_bytes())
 }

@@ -68,7 +68,7 @@ impl std::fmt::Debug for Agreed {
 }
 
 impl Takeover for Agreed {
-    fn take(self: Box<Self>, client: Arc<Stream>, early: Vec<u8>) -> TakeoverFuture {
+    fn take_over(self: Box<Self>, client: Arc<Stream>, early: Vec<u8>) -> TakeoverFuture {
         Box::pin(self.0.run(client, early))
     }
 }

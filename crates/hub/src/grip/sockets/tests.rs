@@ -292,7 +292,7 @@ fn a_back_end_says_no_in_its_own_words() {
         ),
     ] {
         let fault = World::with_sockets([act]).fault(handshake());
-        assert_eq!(fault.kind, FaultKind::BackendBroken);
+        assert_eq!(fault.kind, FaultKind::BackendProtocolError);
         assert!(fault.cause.ends_with(expected), "{}", fault.cause);
     }
 }
@@ -409,7 +409,10 @@ fn what_only_the_hub_may_say_is_vouched_for_and_no_client_can_say_it() {
         assert_eq!(asked.head.field(name), None, "{name}");
     }
     assert_ne!(asked.head.field("connection-id"), Some(&b"forged"[..]));
-    assert!(asked.vouched.covers("Connection-Id") && asked.vouched.covers("Content-Type"));
+    assert!(
+        asked.trusted_headers.covers("Connection-Id")
+            && asked.trusted_headers.covers("Content-Type")
+    );
 }
 
 #[test]
@@ -461,7 +464,7 @@ fn a_back_end_that_may_take_the_connection_over_is_asked_by_the_clients_own_requ
 struct Taken;
 
 impl Takeover for Taken {
-    fn take(self: Box<Self>, _client: Arc<Stream>, _early: Vec<u8>) -> TakeoverFuture {
+    fn take_over(self: Box<Self>, _client: Arc<Stream>, _early: Vec<u8>) -> TakeoverFuture {
         Box::pin(std::future::ready(()))
     }
 }

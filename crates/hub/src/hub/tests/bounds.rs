@@ -46,7 +46,7 @@ fn each_client_has_a_bound_of_its_own() {
     });
     let client = |last| {
         let address = std::net::SocketAddr::from(([192, 0, 2, last], 0));
-        Some(AddressPrefix::of(PeerAddress::tcp(address)))
+        Some(AddressPrefix::from_address(PeerAddress::tcp(address)))
     };
     let of = |client| HeldStream {
         client,

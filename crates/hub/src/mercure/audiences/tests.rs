@@ -129,7 +129,7 @@ fn one_client_has_a_share_of_the_variables() {
     let mut audiences = Audiences::default();
     let client = |last| {
         let address = std::net::SocketAddr::from(([192, 0, 2, last], 0));
-        Some(AddressPrefix::of(PeerAddress::tcp(address)))
+        Some(AddressPrefix::from_address(PeerAddress::tcp(address)))
     };
     let join = |audiences: &mut Audiences, number: usize, client| {
         let wish = wish(&[&format!("/{number}/{{a}}/{{b,c,d}}")], &[]);

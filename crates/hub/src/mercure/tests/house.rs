@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use penstock_config::RouteMercure;
 use penstock_exchange::{
-    Body, Fault, Front, Handler, Handling, HeldFraming, Place, Reply, Request, Response,
+    Body, Fault, Handler, HandlerProgress, HeldConnectionCounter, HeldConnectionGuard, HeldFraming,
+    Reply, Request, Response,
 };
 use penstock_runtime::{Loops, Stream};
 use penstock_sys::net::worker_socket_pair;
@@ -39,8 +40,8 @@ pub(super) struct Client {
 #[derive(Debug)]
 struct Door;
 
-impl Front for Door {
-    fn left(&self) {}
+impl HeldConnectionCounter for Door {
+    fn release_held(&self) {}
 }
 
 impl House {
@@ -203,8 +204,8 @@ pub(super) fn ids(events: &[String]) -> Vec<String> {
 /// What a handler answers.
 pub(super) async fn answer(mercure: Mercure, request: Request) -> Result<Response, Fault> {
     let reply = match mercure.handle(request) {
-        Handling::Now(reply) => reply?,
-        Handling::Later(work) => work.await?,
+        HandlerProgress::Ready(reply) => reply?,
+        HandlerProgress::Pending(work) => work.await?,
     };
     match reply {
         Reply::Response(response) => Ok(*response),
@@ -220,7 +221,7 @@ pub(super) fn hold(mut response: Response) -> (Response, Client) {
     };
     let (ours, theirs) = worker_socket_pair().unwrap();
     let stream = Arc::new(Stream::new(ours).unwrap());
-    let place = Place::new(Arc::new(Door));
+    let place = HeldConnectionGuard::new(Arc::new(Door));
     hold.hold(stream, Vec::new(), HeldFraming::UntilClose, place);
     let socket = UnixStream::from(theirs);
     socket.set_nonblocking(false).unwrap();

@@ -53,8 +53,8 @@ const BREAKS: &str = "PENSTOCK_TEST_SHARD_BREAKS";
 #[derive(Debug)]
 struct Broken;
 
-impl Front for Broken {
-    fn left(&self) {
+impl HeldConnectionCounter for Broken {
+    fn release_held(&self) {
         panic!("a test's own");
     }
 }
@@ -69,7 +69,7 @@ fn break_a_shard() {
     let (ours, theirs) = net::worker_socket_pair().unwrap();
     loops.handles()[0].spawn(async move {
         let client = Arc::new(Stream::new(ours).unwrap());
-        let place = Place::new(Arc::new(Broken));
+        let place = HeldConnectionGuard::new(Arc::new(Broken));
         hold.hold(client, Vec::new(), HeldFraming::UntilClose, place);
     });
     drop(theirs);

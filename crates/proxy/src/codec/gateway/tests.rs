@@ -205,7 +205,11 @@ fn a_response_that_is_cut_fails() {
         let (_, failure) = heard(&mut codec(&upstream(protocol)), bytes, bytes.len(), true);
         let failure = failure.unwrap_or_else(|| panic!("{protocol:?} {row}"));
         let found = (failure.kind, failure.stage);
-        assert_eq!(found, (FaultKind::BackendDied, stage), "{protocol:?} {row}");
+        assert_eq!(
+            found,
+            (FaultKind::BackendDisconnected, stage),
+            "{protocol:?} {row}"
+        );
     }
 }
 
@@ -230,7 +234,7 @@ fn only_a_refusal_before_the_head_lets_any_request_go_elsewhere() {
         let failure = failure.unwrap_or_else(|| panic!("{row}"));
         assert_eq!(
             (failure.kind, failure.stage),
-            (FaultKind::BackendBroken, stage),
+            (FaultKind::BackendProtocolError, stage),
             "{row}"
         );
         assert_eq!(failure.allows_retry(false), stage == Stage::Unsent, "{row}");

@@ -47,7 +47,7 @@ fn what_speaks_to_the_hub_is_passed_on_to_a_server_in_front_that_holds_itself() 
         let world = World::with(Settings::default(), signer(KEY), [says(lines, body)]);
         let token = said(KEY, Duration::ZERO);
         let response = world.response(from(PeerAddress::Unix, target, &[&token]));
-        assert!(response.speaks_to_hub && response.is_for_front, "{lines:?}");
+        assert!(response.has_grip && response.passes_grip, "{lines:?}");
         assert_eq!(response.fields, answer(200, lines, "").fields);
         assert_eq!(bytes(response.body), body);
         let counts = world.hub.counts();
@@ -65,7 +65,7 @@ fn an_ordinary_answer_is_for_no_front() {
     let world = World::with(Settings::default(), signer(KEY), [says(&["A: 1"], "page")]);
     let token = said(KEY, Duration::ZERO);
     let response = world.response(from(PeerAddress::Unix, "/", &[&token]));
-    assert!(!response.speaks_to_hub && !response.is_for_front);
+    assert!(!response.has_grip && !response.passes_grip);
     assert_eq!(bytes(response.body), "page");
 }
 
@@ -94,7 +94,7 @@ fn who_is_no_server_in_front_is_held_here() {
     ] {
         let world = World::with(Settings::default(), own, [says(&STREAM, "hello\n")]);
         let response = world.response(from(peer, "/", &[line]));
-        assert!(!response.speaks_to_hub && !response.is_for_front, "{name}");
+        assert!(!response.has_grip && !response.passes_grip, "{name}");
         assert_eq!(names(&response.fields), ["Content-Type"], "{name}");
         world.hold(response).expect("hello\n");
     }

@@ -25,7 +25,7 @@ fn a_back_end_is_told_of_a_client_that_is_gone() {
     assert_eq!(told.head.field("content-length"), Some(&b"0"[..]));
     assert!(matches!(told.body, RequestBody::Empty));
     assert!(told.head.field("cookie").is_none());
-    assert!(told.head.field("grip-sig").is_some() && told.vouched.covers("grip-sig"));
+    assert!(told.head.field("grip-sig").is_some() && told.trusted_headers.covers("grip-sig"));
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn links_are_seen_from_the_request() {
     ] {
         assert_eq!(
             resolved("/a", link),
-            Err(FaultKind::BackendBroken),
+            Err(FaultKind::BackendProtocolError),
             "{link}"
         );
     }

@@ -3,14 +3,14 @@
 //!
 //! `apps` and `proxy` both use this, so that neither a worker nor a back end ever waits for a client:
 //! [`collect`] reads a request to its end, [`spool`] stands between a producer and a client. Small
-//! bodies stay in memory, large ones go to a [`NamelessFile`]; [`BodyStore`] has the bounds, and
+//! bodies stay in memory, large ones go to a [`SpoolFile`]; [`BodyStore`] has the bounds, and
 //! [`TempSpace`] the one on all files together.
 
 mod collect;
 mod contention;
-mod nameless;
-mod space;
 mod spool;
+mod spool_file;
+mod temp_space;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,21 +18,21 @@ use std::time::Duration;
 
 use penstock_runtime::blocking::Pool;
 
-pub use collect::{Collected, collect};
+pub use collect::{CollectedBody, collect_body};
 pub use contention::{Demand, HeldPlace, HeldPlaces, Producer};
-pub use nameless::NamelessFile;
-pub use space::{TempGrant, TempSpace, TempUsage, TempUse};
 pub use spool::{SpoolPlace, SpoolReader, SpoolSpec, SpoolWriter, spool};
+pub use spool_file::SpoolFile;
+pub use temp_space::{TempGrant, TempPurpose, TempSpace, TempSpaceSnapshot};
 
 /// Where bodies wait, and how much of them.
 #[derive(Debug, Clone)]
 pub struct BodyStore {
-    /// Bytes of a request body kept in memory; a longer one goes to a file (`limits.body_memory`).
-    pub body_memory: usize,
-    /// Bytes of a response kept in memory for a slow client (`limits.response_memory`).
-    pub response_memory: usize,
-    /// Bytes of a response kept in a file before its producer waits (`limits.response_spool`).
-    pub response_spool: u64,
+    /// Bytes of a request body kept in memory; a longer one goes to a file (`limits.max_body_memory`).
+    pub max_body_memory: usize,
+    /// Bytes of a response kept in memory for a slow client (`limits.max_response_memory`).
+    pub max_response_memory: usize,
+    /// Bytes of a response kept in a file before its producer waits (`limits.max_response_spool`).
+    pub max_response_spool: u64,
     /// Bytes a second that a client takes at least of a response that holds a place for which
     /// requests wait (`limits.min_busy_rate`); 0 is any.
     pub min_busy_rate: u64,
@@ -41,7 +41,7 @@ pub struct BodyStore {
     /// The folder of the nameless files.
     pub temp_dir: PathBuf,
     /// What they may take together (`limits.temp_bytes`).
-    pub space: Arc<TempSpace>,
+    pub temp_space: Arc<TempSpace>,
     /// Does their reading and writing.
     pub pool: Pool,
 }

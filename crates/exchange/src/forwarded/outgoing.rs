@@ -16,10 +16,10 @@ use std::borrow::Cow;
 
 use penstock_sys::net::PeerAddress;
 
-use super::{AddressSource, ForwardedInfo, Node, elements, parse_node, parse_scheme};
+use super::{AddressSource, ForwardedInfo, ForwardedNode, list_elements, parse_node, parse_scheme};
 use crate::Request;
-use crate::cgi::Digits;
-use crate::fields::{is_word_of_proxy, names_client_address};
+use crate::cgi::TextBuffer;
+use crate::field_policy::{is_client_address_field, is_forwarding_field};
 
 impl Request {
     /// The fields that [`Request::forwarded_field`] knows.
@@ -41,7 +41,7 @@ impl Request {
     pub fn forwarded_field(&self, name: &str) -> Option<Cow<'_, [u8]>> {
         let forwarded = self.forwarded.as_deref()?;
         // A rule may speak of it while the peer is a stranger.
-        if self.vouched.covers(name) || !self.is_from_proxy() {
+        if self.trusted_headers.covers(name) || !self.is_from_trusted_proxy() {
             return None;
         }
         self.head.field(name)?;
@@ -58,9 +58,9 @@ impl Request {
                 let PeerAddress::Tcp(client) = forwarded.client? else {
                     return None;
                 };
-                let mut room = Digits::new();
+                let mut room = TextBuffer::new();
                 Some(Cow::Owned(
-                    room.address(client.ip().to_canonical()).to_vec(),
+                    room.format_address(client.ip().to_canonical()).to_vec(),
                 ))
             }
             "X-Forwarded-Proto" | "X-Forwarded-Scheme" => forwarded.scheme.map(text),
@@ -102,39 +102,39 @@ impl Request {
     ///
     /// One that proxies use for their client's request does from trusted peers alone: an address if
     /// it is the one that counts, a scheme likewise, all others only from proxies that are listed
-    /// ([`crate::Trust::accepts_hosts`]). A proxy that nobody has listed may pass on what its client
+    /// ([`crate::TrustedProxies::accepts_hosts`]). A proxy that nobody has listed may pass on what its client
     /// made up.
     #[must_use]
     pub fn passes_forwarding_field(&self, name: impl AsRef<[u8]>) -> bool {
         let name = name.as_ref();
         let is = |field: &str| name.eq_ignore_ascii_case(field.as_bytes());
-        let is_client_field = self.trust.client_field().is_some_and(is);
-        if !(is_word_of_proxy(name) || is_client_field) || self.vouched.covers(name) {
+        let is_client_field = self.trusted_proxies.client_field().is_some_and(is);
+        if !(is_forwarding_field(name) || is_client_field) || self.trusted_headers.covers(name) {
             return true;
         }
-        if !self.is_from_proxy() {
+        if !self.is_from_trusted_proxy() {
             return false;
         }
         let lines = self.head.field_lines();
         let mut values = lines.filter(|(other, _)| other.eq_ignore_ascii_case(name));
-        if is_client_field || names_client_address(name) {
-            return values.all(|(_, value)| self.is_client_alone(value));
+        if is_client_field || is_client_address_field(name) {
+            return values.all(|(_, value)| self.names_only_client(value));
         }
         if SCHEME_FIELDS.into_iter().any(is) {
-            return values.all(|(_, value)| told_scheme(value) == self.scheme());
+            return values.all(|(_, value)| scheme_of_field(value) == self.scheme());
         }
-        self.trust.accepts_hosts()
+        self.trusted_proxies.accepts_forwarded_host()
     }
 
     /// Whether a list of addresses has the client's and no other.
-    fn is_client_alone(&self, value: &[u8]) -> bool {
+    fn names_only_client(&self, value: &[u8]) -> bool {
         let PeerAddress::Tcp(client) = self.client_address() else {
             return false;
         };
         let ip = client.ip().to_canonical();
-        elements(value).all(|element| match parse_node(element) {
-            Ok(Node::Address(address)) => address.ip() == ip,
-            Ok(Node::Hidden) | Err(()) => false,
+        list_elements(value).all(|element| match parse_node(element) {
+            Ok(ForwardedNode::Address(address)) => address.ip() == ip,
+            Ok(ForwardedNode::Hidden) | Err(()) => false,
         })
     }
 }
@@ -151,7 +151,7 @@ const SCHEME_FIELDS: [&str; 7] = [
 ];
 
 /// What such a field means.
-fn told_scheme(value: &[u8]) -> &'static str {
+fn scheme_of_field(value: &[u8]) -> &'static str {
     let is_off = ["off", "http", "ws", "0", "no", ""]
         .iter()
         .any(|off| value.eq_ignore_ascii_case(off.as_bytes()));
@@ -174,7 +174,7 @@ pub fn push_node(out: &mut Vec<u8>, peer: PeerAddress) {
         false => (b"", b""),
     };
     out.extend_from_slice(before);
-    out.extend_from_slice(Digits::new().address(ip));
+    out.extend_from_slice(TextBuffer::new().format_address(ip));
     out.extend_from_slice(after);
 }
 

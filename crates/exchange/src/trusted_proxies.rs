@@ -17,25 +17,25 @@ use penstock_sys::net::PeerAddress;
 
 /// A block of addresses: `10.0.0.0/8`, `fd00::/8` or one address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Network {
+pub struct IpNetwork {
     address: IpAddr,
-    prefix: u8,
+    prefix_len: u8,
 }
 
-impl Network {
+impl IpNetwork {
     /// Whether `address` is in the block. An IPv4 address mapped into IPv6 is that IPv4 address.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         match (self.address, address.to_canonical()) {
             (IpAddr::V4(block), IpAddr::V4(one)) => {
                 let mask = u32::MAX
-                    .checked_shl(32 - u32::from(self.prefix))
+                    .checked_shl(32 - u32::from(self.prefix_len))
                     .unwrap_or(0);
                 (block.to_bits() ^ one.to_bits()) & mask == 0
             }
             (IpAddr::V6(block), IpAddr::V6(one)) => {
                 let mask = u128::MAX
-                    .checked_shl(128 - u32::from(self.prefix))
+                    .checked_shl(128 - u32::from(self.prefix_len))
                     .unwrap_or(0);
                 (block.to_bits() ^ one.to_bits()) & mask == 0
             }
@@ -44,7 +44,7 @@ impl Network {
     }
 }
 
-impl FromStr for Network {
+impl FromStr for IpNetwork {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
@@ -64,53 +64,56 @@ impl FromStr for Network {
         if prefix > most {
             return Err(());
         }
-        Ok(Self { address, prefix })
+        Ok(Self {
+            address,
+            prefix_len: prefix,
+        })
     }
 }
 
-impl std::fmt::Display for Network {
+impl std::fmt::Display for IpNetwork {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}/{}", self.address, self.prefix)
+        write!(f, "{}/{}", self.address, self.prefix_len)
     }
 }
 
 /// The proxies that are believed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Trust {
-    networks: Vec<Network>,
-    unix: bool,
+pub struct TrustedProxies {
+    networks: Vec<IpNetwork>,
+    trusts_unix: bool,
     is_configured: bool,
     client_field: Option<Box<str>>,
 }
 
-impl Default for Trust {
+impl Default for TrustedProxies {
     /// This machine: loopback and Unix sockets.
     fn default() -> Self {
         Self {
             networks: vec![
-                Network {
+                IpNetwork {
                     address: IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0)),
-                    prefix: 8,
+                    prefix_len: 8,
                 },
-                Network {
+                IpNetwork {
                     address: IpAddr::V6(Ipv6Addr::LOCALHOST),
-                    prefix: 128,
+                    prefix_len: 128,
                 },
             ],
-            unix: true,
+            trusts_unix: true,
             is_configured: false,
             client_field: None,
         }
     }
 }
 
-impl Trust {
+impl TrustedProxies {
     /// Trusts these networks, which an operator has listed, and peers on Unix sockets if `unix`.
     #[must_use]
-    pub fn new(networks: Vec<Network>, unix: bool) -> Self {
+    pub fn new(networks: Vec<IpNetwork>, unix: bool) -> Self {
         Self {
             networks,
-            unix,
+            trusts_unix: unix,
             is_configured: true,
             client_field: None,
         }
@@ -133,16 +136,16 @@ impl Trust {
 
     /// Whether proxies may say host, port and prefix, besides address and scheme.
     #[must_use]
-    pub fn accepts_hosts(&self) -> bool {
+    pub fn accepts_forwarded_host(&self) -> bool {
         self.is_configured
     }
 
     /// Trusts nobody.
     #[must_use]
-    pub const fn nobody() -> Self {
+    pub const fn none() -> Self {
         Self {
             networks: Vec::new(),
-            unix: false,
+            trusts_unix: false,
             is_configured: true,
             client_field: None,
         }
@@ -153,7 +156,7 @@ impl Trust {
     pub fn covers(&self, peer: PeerAddress) -> bool {
         match peer {
             PeerAddress::Tcp(address) => self.covers_ip(address.ip()),
-            PeerAddress::Unix => self.unix,
+            PeerAddress::Unix => self.trusts_unix,
         }
     }
 
@@ -184,7 +187,7 @@ mod tests {
             ("fd00::/8", "fe80::1", false),
             ("::/0", "2001:db8::1", true),
         ] {
-            let network: Network = block.parse().unwrap();
+            let network: IpNetwork = block.parse().unwrap();
             assert_eq!(
                 network.contains(address.parse().unwrap()),
                 expected,
@@ -204,18 +207,21 @@ mod tests {
             "10.0.0.0/",
             "localhost",
         ] {
-            assert_eq!(text.parse::<Network>(), Err(()), "{text}");
+            assert_eq!(text.parse::<IpNetwork>(), Err(()), "{text}");
         }
     }
 
     #[test]
     fn this_machine_is_trusted_by_default() {
-        let trust = Trust::default();
+        let trust = TrustedProxies::default();
         let tcp = |text: &str| PeerAddress::Tcp(text.parse().unwrap());
         assert!(trust.covers(tcp("127.0.0.1:80")) && trust.covers(tcp("[::1]:80")));
         assert!(trust.covers(PeerAddress::Unix));
         assert!(!trust.covers(tcp("192.0.2.1:80")));
-        assert!(!trust.accepts_hosts());
-        assert!(Trust::new(vec!["127.0.0.0/8".parse().unwrap()], true).accepts_hosts());
+        assert!(!trust.accepts_forwarded_host());
+        assert!(
+            TrustedProxies::new(vec!["127.0.0.0/8".parse().unwrap()], true)
+                .accepts_forwarded_host()
+        );
     }
 }

@@ -7,17 +7,17 @@ use penstock_runtime::{clock, loops};
 
 use super::*;
 use crate::FaultKind;
-use crate::bodies::{Demand, HeldPlaces, TempSpace};
+use crate::buffering::{Demand, HeldPlaces, TempSpace};
 
 fn store(memory: usize, file: u64) -> Arc<BodyStore> {
     Arc::new(BodyStore {
-        body_memory: 0,
-        response_memory: memory,
-        response_spool: file,
+        max_body_memory: 0,
+        max_response_memory: memory,
+        max_response_spool: file,
         min_busy_rate: 0,
         rate_grace: Duration::ZERO,
         temp_dir: std::env::temp_dir(),
-        space: Arc::default(),
+        temp_space: Arc::default(),
         pool: Pool::new("test", 1, 64),
     })
 }
@@ -69,7 +69,7 @@ fn pieces_come_out_in_order_through_memory_and_file() {
             let piece = vec![round; 1 + usize::from(round)];
             expected.extend_from_slice(&piece);
             writer.push(&piece);
-            writer.settle().await.unwrap();
+            writer.flush().await.unwrap();
         }
         writer.finish(Ok(None));
         assert_eq!(read_all(&mut reader).await, expected);
@@ -83,10 +83,10 @@ fn a_client_that_reads_all_before_a_write_begins_gets_what_is_written() {
         let (mut writer, mut reader) = spool(store(10, 1 << 20), None, false, None);
         writer.push(&[1; 10]);
         writer.push(&[2; 20]);
-        writer.settle().await.unwrap();
+        writer.flush().await.unwrap();
         writer.push(&[3; 30]);
-        let room = poll_fn(|cx| writer.poll_room(cx)).await;
-        assert!(matches!(room, Room::File));
+        let room = poll_fn(|cx| writer.poll_space(cx)).await;
+        assert!(matches!(room, SpoolSpace::File));
         for expected in [vec![1; 10], vec![2; 20]] {
             assert_eq!(next(&mut reader).await.unwrap().unwrap(), expected);
         }
@@ -107,7 +107,7 @@ fn a_reader_that_keeps_up_never_touches_the_file() {
         );
         for round in 0..100_u8 {
             writer.push(&[round; 60]);
-            assert!(!writer.is_over());
+            assert!(!writer.has_overflow());
             assert_eq!(next(&mut reader).await.unwrap().unwrap(), vec![round; 60]);
         }
         assert!(writer.shared.lock().file.is_none());
@@ -121,8 +121,8 @@ fn an_unbuffered_response_makes_the_worker_wait() {
             spool(store(10, 0), Some(AddressPrefix::default()), false, None);
         writer.push(&[1; 10]);
         writer.push(&[2; 10]);
-        assert!(writer.is_over());
-        let mut settle = Box::pin(writer.settle());
+        assert!(writer.has_overflow());
+        let mut settle = Box::pin(writer.flush());
         let waits = poll_fn(|cx| Poll::Ready(settle.as_mut().poll(cx).is_pending())).await;
         assert!(waits, "the second piece has no place yet");
         assert_eq!(next(&mut reader).await.unwrap().unwrap(), vec![1; 10]);
@@ -139,8 +139,8 @@ fn a_file_at_its_bound_makes_the_worker_wait_until_it_is_read() {
         let produce = async {
             for round in 0..50_u8 {
                 writer.push(&[round; 40]);
-                writer.settle().await.unwrap();
-                assert!(writer.shared.lock().in_file() <= 100);
+                writer.flush().await.unwrap();
+                assert!(writer.shared.lock().unread_file_bytes() <= 100);
             }
             writer.finish(Ok(None));
         };
@@ -170,20 +170,20 @@ fn a_reader_that_left_frees_the_worker() {
         writer.push(&[1; 10]);
         writer.push(&[2; 10]);
         let mut writer = Box::pin(async move {
-            writer.settle().await.unwrap();
+            writer.flush().await.unwrap();
             writer
         });
         assert!(poll_fn(|cx| Poll::Ready(writer.as_mut().poll(cx).is_pending())).await);
         drop(reader);
         let writer = writer.await;
-        assert!(poll_fn(|cx| Poll::Ready(writer.poll_gone(cx))).await);
+        assert!(poll_fn(|cx| Poll::Ready(writer.poll_reader_gone(cx))).await);
     });
 }
 
 fn store_of(space: &Arc<TempSpace>, memory: usize) -> Arc<BodyStore> {
     let store = store(memory, 1 << 30);
     Arc::new(BodyStore {
-        space: Arc::clone(space),
+        temp_space: Arc::clone(space),
         ..BodyStore::clone(&store)
     })
 }
@@ -196,7 +196,7 @@ fn space_of(bytes: u64) -> Arc<TempSpace> {
 
 /// The file is closed in a pool.
 async fn until_empty(space: &TempSpace) {
-    while space.usage().used > 0 {
+    while space.snapshot().used > 0 {
         loops::yield_now().await;
     }
 }
@@ -216,7 +216,7 @@ async fn produce(mut writer: SpoolWriter, bytes: usize) {
         }
         at += piece.len();
         writer.push(&piece);
-        writer.settle().await.unwrap();
+        writer.flush().await.unwrap();
     }
     writer.finish(Ok(None));
 }
@@ -228,7 +228,7 @@ fn assert_content(body: &[u8], bytes: usize) {
 }
 
 #[test]
-fn a_file_is_no_longer_than_what_waits_in_it() {
+fn the_file_is_no_longer_than_its_unread_bytes() {
     on_a_loop(async {
         // Its client takes nearly as fast as it is produced.
         let space = space_of(17 << 20);
@@ -244,7 +244,7 @@ fn a_file_is_no_longer_than_what_waits_in_it() {
             let mut all = Vec::new();
             while let Some(piece) = next(&mut reader).await {
                 all.extend_from_slice(&piece.unwrap());
-                most.set(most.get().max(space.usage().used));
+                most.set(most.get().max(space.snapshot().used));
             }
             all
         };
@@ -257,7 +257,7 @@ fn a_file_is_no_longer_than_what_waits_in_it() {
 }
 
 #[test]
-fn without_room_the_worker_waits_and_nothing_fails() {
+fn without_space_the_worker_waits() {
     on_a_loop(async {
         let space = space_of(200 << 10);
         let bytes = 3 << 20;
@@ -275,26 +275,26 @@ fn without_room_the_worker_waits_and_nothing_fails() {
         );
         assert_content(&first, bytes);
         assert_content(&second, bytes);
-        assert!(space.usage().waited > 0);
+        assert!(space.snapshot().waited_total > 0);
     });
 }
 
 #[test]
-fn what_a_client_leaves_is_given_back() {
+fn space_of_a_disconnected_client_is_released() {
     on_a_loop(async {
         let space = space_of(64 << 20);
         let store = store_of(&space, 10);
         let (mut writer, reader) = spool(store, Some(AddressPrefix::default()), false, None);
         for _ in 0..20 {
             writer.push(&[1; 50_000]);
-            writer.settle().await.unwrap();
+            writer.flush().await.unwrap();
         }
-        assert_eq!(space.usage().used, 8 * BLOCK_BYTES);
+        assert_eq!(space.snapshot().used, 8 * BLOCK_BYTES);
         drop(reader);
         until_empty(&space).await;
         writer.push(&[1; 50_000]);
-        writer.settle().await.unwrap();
-        assert_eq!(space.usage().used, 0);
+        writer.flush().await.unwrap();
+        assert_eq!(space.snapshot().used, 0);
     });
 }
 
@@ -336,7 +336,7 @@ fn contested(min_busy_rate: u64, temp_bytes: u64) -> (Arc<Busy>, SpoolWriter, Sp
     space.set_max(temp_bytes);
     let store = Arc::new(BodyStore {
         min_busy_rate,
-        response_spool: 0,
+        max_response_spool: 0,
         ..BodyStore::clone(&store_of(&space, 0))
     });
     let spec = SpoolSpec {
@@ -350,7 +350,7 @@ fn contested(min_busy_rate: u64, temp_bytes: u64) -> (Arc<Busy>, SpoolWriter, Sp
 }
 
 async fn is_waiting(writer: &mut SpoolWriter) -> bool {
-    let mut settling = Box::pin(writer.settle());
+    let mut settling = Box::pin(writer.flush());
     poll_fn(|cx| Poll::Ready(settling.as_mut().poll(cx).is_pending())).await
 }
 
@@ -358,7 +358,7 @@ async fn is_waiting(writer: &mut SpoolWriter) -> bool {
 fn a_response_for_whose_place_others_wait_is_cut_if_its_client_is_slow() {
     on_a_loop(async {
         let (busy, mut writer, mut reader) = contested(1, 0);
-        let fault = writer.settle().await.unwrap_err();
+        let fault = writer.flush().await.unwrap_err();
         assert_eq!(fault.kind, FaultKind::ClientTooSlow);
         assert!(
             fault.cause.contains("limits.min_busy_rate"),
@@ -378,7 +378,7 @@ fn a_response_for_whose_place_others_wait_is_cut_if_its_client_is_slow() {
 fn a_response_for_whose_place_others_wait_grows_beyond_its_spool() {
     on_a_loop(async {
         let (_busy, mut writer, mut reader) = contested(0, 1 << 20);
-        writer.settle().await.unwrap();
+        writer.flush().await.unwrap();
         writer.finish(Ok(None));
         let body = read_all(&mut reader).await;
         assert_eq!(body, [[1; 10].as_slice(), &[2; 20]].concat());

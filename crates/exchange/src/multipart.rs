@@ -21,7 +21,7 @@ use crate::{Body, BodyStream, Fault, FaultKind, FileBody};
 
 /// What the parts are of.
 #[derive(Debug, Clone)]
-pub enum Whole {
+pub enum MultipartSource {
     /// Content in memory.
     Memory(Bytes),
     /// Content in a file.
@@ -30,97 +30,99 @@ pub enum Whole {
 
 /// The framed parts of `whole`, whose spans lie within it.
 #[must_use]
-pub fn body(whole: Whole, framed: MultipartRanges) -> Body {
+pub fn multipart_body(whole: MultipartSource, framed: MultipartRanges) -> Body {
     let length = framed.length();
     match whole {
-        Whole::Memory(content) => {
+        MultipartSource::Memory(content) => {
             let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or_default());
             for piece in framed.into_pieces() {
                 match piece {
                     MultipartPiece::Text(text) => bytes.extend_from_slice(&text),
-                    MultipartPiece::Content(span) => bytes.extend_from_slice(part(&content, span)),
+                    MultipartPiece::Content(span) => {
+                        bytes.extend_from_slice(slice_span(&content, span))
+                    }
                 }
             }
             Body::Bytes(bytes.into())
         }
-        Whole::File(file) => Body::Stream(Box::new(Parts {
+        MultipartSource::File(file) => Body::Stream(Box::new(MultipartFileStream {
             file,
             length,
             pieces: framed.into_pieces().into(),
-            first: None,
-            next: None,
-            has_begun: false,
-            reading: None,
+            first_text: None,
+            next_piece: None,
+            has_read_content: false,
+            pending_read: None,
         })),
     }
 }
 
 /// A number that nobody can guess, for the text between parts: its halves are hashes under random keys.
 #[must_use]
-pub fn random() -> u128 {
+pub fn random_boundary() -> u128 {
     let half = || u128::from(RandomState::new().hash_one(0_u8));
     half() << 64 | half()
 }
 
-fn part(content: &[u8], span: ByteRange) -> &[u8] {
+fn slice_span(content: &[u8], span: ByteRange) -> &[u8] {
     let start = usize::try_from(span.start).unwrap_or(usize::MAX);
     let len = usize::try_from(span.len).unwrap_or(usize::MAX);
     let end = start.saturating_add(len);
     content.get(start..end).unwrap_or_default()
 }
 
-type Reading = Pin<Box<dyn Future<Output = Result<Bytes, ReadError>> + Send>>;
+type PartReadFuture = Pin<Box<dyn Future<Output = Result<Bytes, ReadError>> + Send>>;
 
 /// Parts of an open file.
-struct Parts {
+struct MultipartFileStream {
     file: FileBody,
     length: u64,
     /// What is still to be sent.
     pieces: VecDeque<MultipartPiece>,
     /// The first text, until the content behind it is there.
-    first: Option<Bytes>,
+    first_text: Option<Bytes>,
     /// What goes out next.
-    next: Option<Bytes>,
+    next_piece: Option<Bytes>,
     /// The first content was there.
-    has_begun: bool,
-    reading: Option<Reading>,
+    has_read_content: bool,
+    pending_read: Option<PartReadFuture>,
 }
 
-impl BodyStream for Parts {
+impl BodyStream for MultipartFileStream {
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Fault>>> {
-        if let Some(next) = self.next.take() {
+        if let Some(next) = self.next_piece.take() {
             return Poll::Ready(Some(Ok(next)));
         }
-        if self.reading.is_none() {
+        if self.pending_read.is_none() {
             if let Some(MultipartPiece::Text(text)) = self.pieces.front_mut() {
                 let text = Bytes::from(std::mem::take(text));
                 self.pieces.pop_front();
-                if self.has_begun {
+                if self.has_read_content {
                     return Poll::Ready(Some(Ok(text)));
                 }
-                self.first = Some(text);
+                self.first_text = Some(text);
             }
             let Some(MultipartPiece::Content(span)) = self.pieces.front() else {
-                return Poll::Ready(self.first.take().map(Ok));
+                return Poll::Ready(self.first_text.take().map(Ok));
             };
             let file = Arc::clone(&self.file.file);
             let at = self.file.start.saturating_add(span.start);
             let len = span.len.min(SMALL_READ_BYTES);
-            self.reading = Some(Box::pin(async move { file.read(at, len).await }));
+            self.pending_read = Some(Box::pin(async move { file.read(at, len).await }));
         }
-        let Some(reading) = &mut self.reading else {
+        let Some(reading) = &mut self.pending_read else {
             return Poll::Ready(None);
         };
         let read = std::task::ready!(reading.as_mut().poll(cx));
-        self.reading = None;
+        self.pending_read = None;
         let content = match read {
-            Ok(bytes) => self.took(bytes),
-            Err(error) => Err(fault(&error)),
+            Ok(bytes) => self.advance(bytes),
+            Err(error) => Err(read_fault(&error)),
         };
-        self.has_begun = true;
-        Poll::Ready(Some(match (content, self.first.take()) {
+        self.has_read_content = true;
+        Poll::Ready(Some(match (content, self.first_text.take()) {
             (Ok(content), Some(first)) => {
-                self.next = Some(content);
+                self.next_piece = Some(content);
                 Ok(first)
             }
             (content, _) => content,
@@ -132,9 +134,9 @@ impl BodyStream for Parts {
     }
 }
 
-impl Parts {
+impl MultipartFileStream {
     /// Counts what was read of the part in front.
-    fn took(&mut self, bytes: Bytes) -> Result<Bytes, Fault> {
+    fn advance(&mut self, bytes: Bytes) -> Result<Bytes, Fault> {
         let count = bytes.len() as u64;
         match self.pieces.front_mut() {
             Some(MultipartPiece::Content(span)) if count > 0 && count <= span.len => {
@@ -147,16 +149,16 @@ impl Parts {
             }
             _ => {
                 let cause = "a file became shorter while parts of it were sent";
-                Err(Fault::new(FaultKind::House, cause))
+                Err(Fault::new(FaultKind::Internal, cause))
             }
         }
     }
 }
 
-fn fault(error: &ReadError) -> Fault {
+fn read_fault(error: &ReadError) -> Fault {
     let kind = match error.is_overload() {
         true => FaultKind::Overloaded,
-        false => FaultKind::House,
+        false => FaultKind::Internal,
     };
     Fault::new(kind, error.to_string())
 }

@@ -8,7 +8,7 @@ use penstock_runtime::blocking::Pool;
 use penstock_runtime::disk::SMALL_READ_BYTES;
 use penstock_runtime::{DiskFile, loops};
 
-use super::{Whole, body, random};
+use super::{MultipartSource, multipart_body, random_boundary};
 use crate::{Body, FaultKind, FileBody};
 
 const SPANS: [ByteRange; 2] = [
@@ -61,22 +61,22 @@ fn file(content: &[u8]) -> FileBody {
 
 #[test]
 fn a_file_gives_the_same_parts_as_memory() {
-    let memory = body(Whole::Memory("0123456789".into()), framed());
+    let memory = multipart_body(MultipartSource::Memory("0123456789".into()), framed());
     let length = memory.length();
     let memory = read(memory).unwrap();
     assert_eq!(length, Some(memory.len() as u64));
     let text = String::from_utf8(memory.clone()).unwrap();
     assert!(text.contains("bytes 1-3/10\r\n\r\n123\r\n"), "{text}");
     assert!(text.contains("bytes 8-9/10\r\n\r\n89\r\n"), "{text}");
-    let on_disk = body(Whole::File(file(b"0123456789")), framed());
+    let on_disk = multipart_body(MultipartSource::File(file(b"0123456789")), framed());
     assert_eq!(on_disk.length(), length);
     assert_eq!(read(on_disk), Ok(memory));
 }
 
 #[test]
-fn a_file_that_became_shorter_is_cut() {
-    let short = body(Whole::File(file(b"0123456")), framed());
-    assert_eq!(read(short), Err(FaultKind::House));
+fn a_truncated_file_ends_in_a_fault() {
+    let short = multipart_body(MultipartSource::File(file(b"0123456")), framed());
+    assert_eq!(read(short), Err(FaultKind::Internal));
 }
 
 #[test]
@@ -92,13 +92,16 @@ fn a_long_part_comes_in_small_pieces() {
     let framed = || MultipartRanges::new(7, None, &spans, 300_000);
     let mut whole = file(content.as_bytes());
     whole.len = 300_000;
-    let on_disk = read(body(Whole::File(whole), framed())).unwrap();
-    let memory = read_bytes(body(Whole::Memory(content.into()), framed()));
+    let on_disk = read(multipart_body(MultipartSource::File(whole), framed())).unwrap();
+    let memory = read_bytes(multipart_body(
+        MultipartSource::Memory(content.into()),
+        framed(),
+    ));
     assert!(on_disk == memory);
 }
 
 #[test]
-fn a_pool_without_room_is_told_before_anything_is_given_out() {
+fn a_full_pool_is_reported_before_the_first_byte() {
     let pool = Pool::new("test", 1, 0);
     let (release, held) = std::sync::mpsc::sync_channel::<()>(1);
     let busy = pool.spawn(move || {
@@ -108,7 +111,7 @@ fn a_pool_without_room_is_told_before_anything_is_given_out() {
     let mut whole = file(b"0123456789");
     let unread = penstock_sys::file::unnamed_temp_file(&std::env::temp_dir()).unwrap();
     whole.file = Arc::new(DiskFile::new(unread, pool.clone()));
-    let Body::Stream(mut stream) = body(Whole::File(whole), framed()) else {
+    let Body::Stream(mut stream) = multipart_body(MultipartSource::File(whole), framed()) else {
         panic!("it is read while it is sent");
     };
     let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
@@ -122,6 +125,6 @@ fn a_pool_without_room_is_told_before_anything_is_given_out() {
 }
 
 #[test]
-fn no_two_numbers_are_the_same() {
-    assert_ne!(random(), random());
+fn boundaries_differ() {
+    assert_ne!(random_boundary(), random_boundary());
 }

@@ -14,7 +14,7 @@
 
 /// What one proxy says.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Element {
+pub(super) struct ForwardedElement {
     /// `for`: the client's node.
     pub(super) node: Option<Vec<u8>>,
     /// `proto`.
@@ -25,23 +25,23 @@ pub(super) struct Element {
 
 /// The elements of all lines of a head, the last one first.
 #[derive(Debug)]
-pub(super) struct FromRight<'h> {
+pub(super) struct ReverseElements<'h> {
     /// The lines that are not begun yet.
-    lines: Vec<&'h [u8]>,
+    unread_lines: Vec<&'h [u8]>,
     rest: &'h [u8],
 }
 
-impl<'h> FromRight<'h> {
+impl<'h> ReverseElements<'h> {
     /// Reads `lines`, which stand in the order of the head.
     pub(super) fn new(lines: impl Iterator<Item = &'h [u8]>) -> Self {
         Self {
-            lines: lines.collect(),
+            unread_lines: lines.collect(),
             rest: b"",
         }
     }
 
     /// The next element of the current line.
-    fn cut_last(&mut self) -> Result<Element, ()> {
+    fn take_last(&mut self) -> Result<ForwardedElement, ()> {
         let line = self.rest;
         let commas = line.iter().enumerate().rev();
         let commas = commas.filter(|(_, byte)| **byte == b',');
@@ -56,8 +56,8 @@ impl<'h> FromRight<'h> {
     }
 }
 
-impl Iterator for FromRight<'_> {
-    type Item = Result<Element, ()>;
+impl Iterator for ReverseElements<'_> {
+    type Item = Result<ForwardedElement, ()>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
@@ -67,14 +67,14 @@ impl Iterator for FromRight<'_> {
             match end {
                 Some(end) => self.rest = &self.rest[..=end],
                 None => {
-                    self.rest = self.lines.pop()?;
+                    self.rest = self.unread_lines.pop()?;
                     continue;
                 }
             }
-            let element = self.cut_last();
+            let element = self.take_last();
             if element.is_err() {
                 // Nothing left of it can be told apart.
-                self.lines.clear();
+                self.unread_lines.clear();
             }
             return Some(element);
         }
@@ -82,8 +82,8 @@ impl Iterator for FromRight<'_> {
 }
 
 /// Exactly one element.
-fn parse_element(bytes: &[u8]) -> Result<Element, ()> {
-    let mut element = Element::default();
+fn parse_element(bytes: &[u8]) -> Result<ForwardedElement, ()> {
+    let mut element = ForwardedElement::default();
     let mut rest = bytes;
     loop {
         let (name, after) = split_token(rest);
@@ -108,7 +108,7 @@ fn parse_element(bytes: &[u8]) -> Result<Element, ()> {
     }
 }
 
-impl Element {
+impl ForwardedElement {
     /// Takes in a parameter; others than these three are passed over, however many there are.
     fn set(&mut self, name: &[u8], value: Vec<u8>) -> Result<(), ()> {
         let is = |own: &[u8]| name.eq_ignore_ascii_case(own);

@@ -1,11 +1,11 @@
 //! Between a worker or back end that produces a response and a client that takes it at its own pace.
 //!
 //! The slot driver pushes, edge pulls. The worker is relieved as fast as it produces: pieces wait in
-//! memory up to `limits.response_memory`, beyond that in a nameless file up to
-//! `limits.response_spool` and what `limits.temp_bytes` leaves, and only then does the worker wait.
-//! While other requests wait for that worker, the file may grow beyond `response_spool`, and a client
+//! memory up to `limits.max_response_memory`, beyond that in a nameless file up to
+//! `limits.max_response_spool` and what `limits.temp_bytes` leaves, and only then does the worker wait.
+//! While other requests wait for that worker, the file may grow beyond `max_response_spool`, and a client
 //! that is too slow then loses its response (`contention`).
-//! A response that asks not to be buffered (`X-Accel-Buffering: no`, `text/event-stream`) never
+//! A response that asks not to be buffered (`X-AccelFields-Buffering: no`, `text/event-stream`) never
 //! touches the file.
 //!
 //! # Invariants
@@ -26,10 +26,10 @@ use penstock_http::FieldBlock;
 use penstock_runtime::blocking::{Pool, PoolError};
 use penstock_runtime::{LazyDeadline, clock};
 
-use super::collect::{is_full, stored};
+use super::collect::{check_stored, is_disk_full_error};
 use super::contention::{BusyRate, CHECK_INTERVAL, HeldPlace, Producer, Verdict};
-use super::space::RESPONSE_MIN;
-use super::{BodyStore, NamelessFile, TempGrant, TempUse};
+use super::temp_space::MIN_RESPONSE_BYTES;
+use super::{BodyStore, SpoolFile, TempGrant, TempPurpose};
 use crate::{AddressPrefix, BodyStream, Fault, FaultKind};
 
 /// Bytes read from the file at a time.
@@ -39,18 +39,18 @@ const READ_BYTES: usize = 128 * 1024;
 const BLOCK_BYTES: u64 = READ_BYTES as u64;
 
 /// Any client may have a block.
-const _: () = assert!(BLOCK_BYTES <= RESPONSE_MIN);
+const _: () = assert!(BLOCK_BYTES <= MIN_RESPONSE_BYTES);
 
 /// A file that was read to its end is kept for the next overflow if it is this small.
-const KEPT_BYTES: u64 = 1 << 20;
+const MAX_REUSED_FILE_BYTES: u64 = 1 << 20;
 
 /// Small pieces are joined up to this size: each costs an allocation here and a chunk on the wire.
-const JOIN_BYTES: usize = 4 * 1024;
+const COALESCE_BYTES: usize = 4 * 1024;
 
 /// The worker's side.
 #[derive(Debug)]
 pub struct SpoolWriter {
-    shared: Arc<Shared>,
+    shared: Arc<SpoolShared>,
     store: Arc<BodyStore>,
     /// Pushed and neither in memory nor in the file yet.
     overflow: Vec<u8>,
@@ -60,7 +60,7 @@ pub struct SpoolWriter {
 
 /// The place of its producer that a response holds.
 #[derive(Debug)]
-pub struct SpoolPlace(Arc<Shared>);
+pub struct SpoolPlace(Arc<SpoolShared>);
 
 impl SpoolPlace {
     /// The producer is done with the response.
@@ -83,16 +83,17 @@ struct Contest {
 
 /// The client's side.
 pub struct SpoolReader {
-    shared: Arc<Shared>,
+    shared: Arc<SpoolShared>,
     pool: Pool,
     length: Option<u64>,
-    reading: Option<ReadWork>,
+    pending_read: Option<SpoolReadFuture>,
 }
 
-type ReadWork = Pin<Box<dyn Future<Output = Result<std::io::Result<Vec<u8>>, PoolError>> + Send>>;
+type SpoolReadFuture =
+    Pin<Box<dyn Future<Output = Result<std::io::Result<Vec<u8>>, PoolError>> + Send>>;
 
 #[derive(Debug, Default)]
-struct Shared {
+struct SpoolShared {
     /// What its file counts by; here, so that the writer is small.
     client: Option<AddressPrefix>,
     /// What waits while the writer does, if that has a bound.
@@ -102,33 +103,33 @@ struct Shared {
     /// Never to a file.
     is_unbuffered: bool,
     /// Both sides' view; held for a move of pieces only.
-    state: Mutex<State>,
+    state: Mutex<SpoolState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct SpoolState {
     memory: VecDeque<Vec<u8>>,
     memory_bytes: usize,
-    file: Option<Arc<NamelessFile>>,
+    file: Option<Arc<SpoolFile>>,
     /// What the file may take, if there is one or one is about to be made.
     grant: Option<Arc<TempGrant>>,
     /// Of all that overflowed since the file was last empty: how much was read, how much written.
-    read_at: u64,
-    write_at: u64,
-    /// Where in the file the blocks are, from the one with `read_at` on.
+    read_position: u64,
+    write_position: u64,
+    /// Where in the file the blocks are, from the one with `read_position` on.
     blocks: VecDeque<u64>,
     /// Blocks of the file that may be written again.
     free_blocks: Vec<u64>,
     /// Blocks of the file in all.
     block_count: u64,
-    /// Blocks are reserved for a write at `write_at`, or it is under way: positions must not start anew
+    /// Blocks are reserved for a write at `write_position`, or it is under way: positions must not start anew
     /// meanwhile.
     is_writing: bool,
     /// There was no room the last time; the log was told, if it had to be.
-    is_without_room: bool,
+    has_no_space: bool,
     /// The disk was full; until the client has taken something it is not tried again.
     is_disk_full: bool,
-    /// Others wait for the producer: `limits.response_spool` does not hold.
+    /// Others wait for the producer: `limits.max_response_spool` does not hold.
     is_growing: bool,
     /// Bytes that the client has taken.
     taken: u64,
@@ -136,11 +137,11 @@ struct State {
     /// Fields behind the body; there before its end is told.
     trailers: Option<FieldBlock>,
     is_reader_gone: bool,
-    reader: Option<Waker>,
+    reader_waker: Option<Waker>,
     /// The writer waits for room.
-    writer: Option<Waker>,
+    writer_waker: Option<Waker>,
     /// The writer wants to know when the reader leaves.
-    watcher: Option<Waker>,
+    disconnect_waker: Option<Waker>,
 }
 
 /// What a spool is for.
@@ -165,17 +166,17 @@ pub fn spool(store: Arc<BodyStore>, spec: SpoolSpec) -> (SpoolWriter, SpoolReade
         is_unbuffered,
         length,
     } = spec;
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(SpoolShared {
         client,
         producer,
         is_unbuffered,
-        ..Shared::default()
+        ..SpoolShared::default()
     });
     let reader = SpoolReader {
         shared: Arc::clone(&shared),
         pool: store.pool.clone(),
         length,
-        reading: None,
+        pending_read: None,
     };
     (
         SpoolWriter {
@@ -188,21 +189,21 @@ pub fn spool(store: Arc<BodyStore>, spec: SpoolSpec) -> (SpoolWriter, SpoolReade
     )
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl SpoolShared {
+    fn lock(&self) -> MutexGuard<'_, SpoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
-    fn in_file(&self) -> u64 {
-        self.write_at - self.read_at
+impl SpoolState {
+    fn unread_file_bytes(&self) -> u64 {
+        self.write_position - self.read_position
     }
 
     /// How many blocks hold what is not read yet, once it is written up to `end`: the first and the last may
     /// be used in part.
     fn block_span(&self, end: u64) -> u64 {
-        end.div_ceil(BLOCK_BYTES) - self.read_at / BLOCK_BYTES
+        end.div_ceil(BLOCK_BYTES) - self.read_position / BLOCK_BYTES
     }
 
     /// Has blocks for what is written up to `end`, of the file's or new ones; `false` when there is
@@ -227,19 +228,19 @@ impl State {
     }
 
     /// Where in the file the byte at `at` is, and how many follow it there.
-    fn place(&self, at: u64) -> Option<(u64, u64)> {
-        let index = at / BLOCK_BYTES - self.read_at / BLOCK_BYTES;
+    fn file_offset(&self, at: u64) -> Option<(u64, u64)> {
+        let index = at / BLOCK_BYTES - self.read_position / BLOCK_BYTES;
         let block = self.blocks.get(usize::try_from(index).ok()?)?;
         let within = at % BLOCK_BYTES;
         Some((block * BLOCK_BYTES + within, BLOCK_BYTES - within))
     }
 
-    /// Where in the file `len` bytes at `write_at` go: positions and lengths.
-    fn parts(&self, len: usize) -> Vec<(u64, usize)> {
-        let (mut at, end) = (self.write_at, self.write_at + len as u64);
+    /// Where in the file `len` bytes at `write_position` go: positions and lengths.
+    fn file_ranges(&self, len: usize) -> Vec<(u64, usize)> {
+        let (mut at, end) = (self.write_position, self.write_position + len as u64);
         let mut parts = Vec::new();
         while at < end
-            && let Some((place, room)) = self.place(at)
+            && let Some((place, room)) = self.file_offset(at)
         {
             let part = room.min(end - at);
             parts.push((place, usize::try_from(part).unwrap_or_default()));
@@ -250,23 +251,23 @@ impl State {
 
     /// The client took so many bytes of the file.
     fn advance(&mut self, bytes: u64) {
-        let before = self.read_at / BLOCK_BYTES;
-        self.read_at += bytes;
-        for _ in before..self.read_at / BLOCK_BYTES {
+        let before = self.read_position / BLOCK_BYTES;
+        self.read_position += bytes;
+        for _ in before..self.read_position / BLOCK_BYTES {
             self.free_blocks.extend(self.blocks.pop_front());
         }
-        if self.in_file() == 0 && !self.is_writing {
-            self.start_anew();
+        if self.unread_file_bytes() == 0 && !self.is_writing {
+            self.reset_file();
         }
     }
 
     /// The file was read to its end: the next overflow begins it anew, or another one.
-    fn start_anew(&mut self) {
-        self.read_at = 0;
-        self.write_at = 0;
+    fn reset_file(&mut self) {
+        self.read_position = 0;
+        self.write_position = 0;
         self.free_blocks.extend(self.blocks.drain(..));
-        if self.block_count * BLOCK_BYTES > KEPT_BYTES {
-            self.forget_file();
+        if self.block_count * BLOCK_BYTES > MAX_REUSED_FILE_BYTES {
+            self.drop_file();
         }
     }
 
@@ -274,12 +275,12 @@ impl State {
     fn cut(&mut self, fault: Fault) {
         self.memory.clear();
         self.memory_bytes = 0;
-        self.read_at = self.write_at;
-        self.forget_file();
+        self.read_position = self.write_position;
+        self.drop_file();
         self.end = Some(Err(fault));
     }
 
-    fn forget_file(&mut self) {
+    fn drop_file(&mut self) {
         self.file = None;
         self.grant = None;
         self.blocks.clear();
@@ -304,17 +305,17 @@ impl SpoolWriter {
         if state.is_reader_gone {
             return;
         }
-        let memory = self.store.response_memory.max(bytes.len());
+        let memory = self.store.max_response_memory.max(bytes.len());
         let has_room = state.memory_bytes + bytes.len() <= memory;
-        if has_room && self.overflow.is_empty() && state.in_file() == 0 {
+        if has_room && self.overflow.is_empty() && state.unread_file_bytes() == 0 {
             state.memory_bytes += bytes.len();
             match state.memory.back_mut() {
-                Some(last) if last.len() + bytes.len() <= JOIN_BYTES => {
+                Some(last) if last.len() + bytes.len() <= COALESCE_BYTES => {
                     last.extend_from_slice(bytes);
                 }
                 _ => state.memory.push_back(bytes.to_vec()),
             }
-            let reader = state.reader.take();
+            let reader = state.reader_waker.take();
             drop(state);
             wake(reader);
         } else {
@@ -325,14 +326,14 @@ impl SpoolWriter {
 
     /// Whether the client is gone and nobody will take what is pushed; else the task is polled when
     /// that happens.
-    pub fn poll_gone(&self, cx: &mut Context<'_>) -> bool {
+    pub fn poll_reader_gone(&self, cx: &mut Context<'_>) -> bool {
         let mut state = self.shared.lock();
         let is_known = state
-            .watcher
+            .disconnect_waker
             .as_ref()
             .is_some_and(|w| w.will_wake(cx.waker()));
         if !state.is_reader_gone && !is_known {
-            state.watcher = Some(cx.waker().clone());
+            state.disconnect_waker = Some(cx.waker().clone());
         }
         state.is_reader_gone
     }
@@ -356,7 +357,7 @@ impl SpoolWriter {
     }
 
     /// Whether [`SpoolWriter::settle`] has something to do.
-    pub fn is_over(&self) -> bool {
+    pub fn has_overflow(&self) -> bool {
         !self.overflow.is_empty()
     }
 
@@ -365,25 +366,25 @@ impl SpoolWriter {
     /// # Errors
     /// When the file cannot be used, or others need the place of a client that is too slow: the
     /// response must be cut.
-    pub async fn settle(&mut self) -> Result<(), Fault> {
+    pub async fn flush(&mut self) -> Result<(), Fault> {
         while !self.overflow.is_empty() {
             let room = std::future::poll_fn(|cx| self.poll_settle(cx)).await;
             match room? {
-                Room::Gone => self.overflow.clear(),
-                Room::Memory => {
+                SpoolSpace::ReaderGone => self.overflow.clear(),
+                SpoolSpace::Memory => {
                     let piece = std::mem::take(&mut self.overflow);
                     self.push(&piece);
                 }
-                Room::File => self.write_file().await?,
+                SpoolSpace::File => self.write_file().await?,
             }
         }
         Ok(())
     }
 
     /// Room, or the end of a response for whose place others wait.
-    fn poll_settle(&mut self, cx: &mut Context<'_>) -> Poll<Result<Room, Fault>> {
+    fn poll_settle(&mut self, cx: &mut Context<'_>) -> Poll<Result<SpoolSpace, Fault>> {
         loop {
-            if let Poll::Ready(room) = self.poll_room(cx) {
+            if let Poll::Ready(room) = self.poll_space(cx) {
                 if let Some(contest) = &mut self.contest {
                     contest.pause();
                 }
@@ -421,7 +422,7 @@ impl SpoolWriter {
             Verdict::Cut(cause) => {
                 let mut state = shared.lock();
                 state.cut(Fault::new(FaultKind::ClientTooSlow, cause.clone()));
-                let reader = state.reader.take();
+                let reader = state.reader_waker.take();
                 drop(state);
                 wake(reader);
                 return Poll::Ready(Err(Fault::new(FaultKind::ClientTooSlow, cause)));
@@ -430,47 +431,47 @@ impl SpoolWriter {
         Poll::Ready(Ok(()))
     }
 
-    fn file_bytes(&self, is_growing: bool) -> u64 {
+    fn max_file_bytes(&self, is_growing: bool) -> u64 {
         match (self.shared.is_unbuffered, is_growing) {
             (true, _) => 0,
             (false, true) => u64::MAX,
-            (false, false) => self.store.response_spool,
+            (false, false) => self.store.max_response_spool,
         }
     }
 
-    fn poll_room(&self, cx: &mut Context<'_>) -> Poll<Room> {
+    fn poll_space(&self, cx: &mut Context<'_>) -> Poll<SpoolSpace> {
         let mut guard = self.shared.lock();
         let state = &mut *guard;
         if state.is_reader_gone {
-            return Poll::Ready(Room::Gone);
+            return Poll::Ready(SpoolSpace::ReaderGone);
         }
-        if state.in_file() == 0 && state.memory.is_empty() {
-            state.start_anew();
+        if state.unread_file_bytes() == 0 && state.memory.is_empty() {
+            state.reset_file();
             state.is_disk_full = false;
-            return Poll::Ready(Room::Memory);
+            return Poll::Ready(SpoolSpace::Memory);
         }
         let bytes = self.overflow.len() as u64;
-        let max = self.file_bytes(state.is_growing);
-        let length = state.block_span(state.write_at + bytes) * BLOCK_BYTES;
-        let is_within = state.in_file() + bytes <= max && length <= max.max(BLOCK_BYTES);
+        let max = self.max_file_bytes(state.is_growing);
+        let length = state.block_span(state.write_position + bytes) * BLOCK_BYTES;
+        let is_within = state.unread_file_bytes() + bytes <= max && length <= max.max(BLOCK_BYTES);
         if is_within && !state.is_disk_full {
             let grant = || {
                 self.store
-                    .space
-                    .grant(self.shared.client, TempUse::Response)
+                    .temp_space
+                    .grant(self.shared.client, TempPurpose::Response)
             };
-            if state.reserve(state.write_at + bytes, grant) {
-                state.is_without_room = false;
+            if state.reserve(state.write_position + bytes, grant) {
+                state.has_no_space = false;
                 // From here on the blocks are the write's, however far the client reads meanwhile.
                 state.is_writing = true;
-                return Poll::Ready(Room::File);
+                return Poll::Ready(SpoolSpace::File);
             }
-            if !std::mem::replace(&mut state.is_without_room, true) {
-                let space = &self.store.space;
-                space.note_wait(|| space.refusal());
+            if !std::mem::replace(&mut state.has_no_space, true) {
+                let space = &self.store.temp_space;
+                space.record_wait(|| space.refusal_cause());
             }
         }
-        state.writer = Some(cx.waker().clone());
+        state.writer_waker = Some(cx.waker().clone());
         Poll::Pending
     }
 
@@ -479,19 +480,19 @@ impl SpoolWriter {
         let bytes = std::mem::take(&mut self.overflow);
         let (file, grant, parts) = {
             let state = self.shared.lock();
-            let parts = state.parts(bytes.len());
+            let parts = state.file_ranges(bytes.len());
             (state.file.clone(), state.grant.clone(), parts)
         };
         let (store, closer) = (Arc::clone(&self.store), self.store.pool.clone());
         let grant = grant.unwrap_or_else(|| {
             self.store
-                .space
-                .grant(self.shared.client, TempUse::Response)
+                .temp_space
+                .grant(self.shared.client, TempPurpose::Response)
         });
         let write = move || {
             let file = match file {
                 Some(file) => Ok(file),
-                None => NamelessFile::create(&store.temp_dir, closer, grant).map(Arc::new),
+                None => SpoolFile::create(&store.temp_dir, closer, grant).map(Arc::new),
             };
             let written = file.and_then(|file| {
                 let mut rest = &bytes[..];
@@ -504,28 +505,28 @@ impl SpoolWriter {
             });
             Ok((written, bytes))
         };
-        let (written, bytes) = stored(self.store.pool.run(write).await)?;
+        let (written, bytes) = check_stored(self.store.pool.run(write).await)?;
         let mut state = self.shared.lock();
         state.is_writing = false;
         match written {
             Ok(file) => {
                 state.file = Some(file);
-                state.write_at += bytes.len() as u64;
-                let reader = state.reader.take();
+                state.write_position += bytes.len() as u64;
+                let reader = state.reader_waker.take();
                 drop(state);
                 wake(reader);
                 Ok(())
             }
-            Err(error) if is_full(&error) => {
+            Err(error) if is_disk_full_error(&error) => {
                 state.is_disk_full = true;
                 drop(state);
                 self.overflow = bytes;
                 let folder = self.store.temp_dir.display();
                 let cause = || format!("limits.temp_dir: {folder} has no room ({error})");
-                self.store.space.note_wait(cause);
+                self.store.temp_space.record_wait(cause);
                 Ok(())
             }
-            Err(error) => stored(Ok(Err(error))),
+            Err(error) => check_stored(Ok(Err(error))),
         }
     }
 
@@ -540,7 +541,7 @@ impl SpoolWriter {
         if state.end.is_none() {
             state.end = Some(end);
         }
-        let reader = state.reader.take();
+        let reader = state.reader_waker.take();
         drop(state);
         wake(reader);
     }
@@ -586,8 +587,8 @@ impl Contest {
     }
 }
 
-enum Room {
-    Gone,
+enum SpoolSpace {
+    ReaderGone,
     Memory,
     File,
 }
@@ -595,13 +596,13 @@ enum Room {
 impl BodyStream for SpoolReader {
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Fault>>> {
         loop {
-            if let Some(work) = &mut self.reading {
+            if let Some(work) = &mut self.pending_read {
                 let Poll::Ready(read) = work.as_mut().poll(cx) else {
                     return Poll::Pending;
                 };
-                self.reading = None;
-                match stored(read) {
-                    Ok(bytes) => return Poll::Ready(Some(Ok(self.took_from_file(bytes)))),
+                self.pending_read = None;
+                match check_stored(read) {
+                    Ok(bytes) => return Poll::Ready(Some(Ok(self.finish_file_read(bytes)))),
                     Err(fault) => return Poll::Ready(Some(Err(fault))),
                 }
             }
@@ -609,23 +610,23 @@ impl BodyStream for SpoolReader {
             if let Some(bytes) = state.memory.pop_front() {
                 state.memory_bytes -= bytes.len();
                 state.taken += bytes.len() as u64;
-                let writer = state.writer.take();
+                let writer = state.writer_waker.take();
                 drop(state);
                 wake(writer);
                 return Poll::Ready(Some(Ok(bytes.into())));
             }
-            if state.in_file() > 0
+            if state.unread_file_bytes() > 0
                 && let Some(file) = state.file.clone()
             {
-                let Some((at, there)) = state.place(state.read_at) else {
+                let Some((at, there)) = state.file_offset(state.read_position) else {
                     // Not so: what is in the file has its blocks.
                     let cause = "a response's temporary file lost a block";
-                    return Poll::Ready(Some(Err(Fault::new(FaultKind::House, cause))));
+                    return Poll::Ready(Some(Err(Fault::new(FaultKind::Internal, cause))));
                 };
-                let left = state.in_file().min(there);
+                let left = state.unread_file_bytes().min(there);
                 drop(state);
                 if let Some(bytes) = self.read_file(file, at, left) {
-                    return Poll::Ready(Some(Ok(self.took_from_file(bytes))));
+                    return Poll::Ready(Some(Ok(self.finish_file_read(bytes))));
                 }
                 continue;
             }
@@ -633,7 +634,7 @@ impl BodyStream for SpoolReader {
                 state.end = Some(Ok(()));
                 return Poll::Ready(end.err().map(Err));
             }
-            state.reader = Some(cx.waker().clone());
+            state.reader_waker = Some(cx.waker().clone());
             return Poll::Pending;
         }
     }
@@ -657,7 +658,7 @@ impl std::fmt::Debug for SpoolReader {
 
 impl SpoolReader {
     /// Reads what is in the page cache at once, else leaves work for the pool.
-    fn read_file(&mut self, from: Arc<NamelessFile>, at: u64, left: u64) -> Option<Vec<u8>> {
+    fn read_file(&mut self, from: Arc<SpoolFile>, at: u64, left: u64) -> Option<Vec<u8>> {
         let want = usize::try_from(left).unwrap_or(READ_BYTES).min(READ_BYTES);
         let mut bytes = vec![0; want];
         if let Ok(read @ 1..) = from.read_at_if_cached(&mut bytes, at) {
@@ -665,21 +666,21 @@ impl SpoolReader {
             return Some(bytes);
         }
         let pool = self.pool.clone();
-        self.reading = Some(Box::pin(async move {
+        self.pending_read = Some(Box::pin(async move {
             pool.run(move || from.read_exact_at(&mut bytes, at).map(|()| bytes))
                 .await
         }));
         None
     }
 
-    fn took_from_file(&mut self, bytes: Vec<u8>) -> Bytes {
+    fn finish_file_read(&mut self, bytes: Vec<u8>) -> Bytes {
         let mut state = self.shared.lock();
-        if state.in_file() > 0 {
+        if state.unread_file_bytes() > 0 {
             state.advance(bytes.len() as u64);
         }
         state.taken += bytes.len() as u64;
         state.is_disk_full = false;
-        let writer = state.writer.take();
+        let writer = state.writer_waker.take();
         drop(state);
         wake(writer);
         bytes.into()
@@ -691,9 +692,9 @@ impl Drop for SpoolReader {
         let mut state = self.shared.lock();
         state.is_reader_gone = true;
         state.memory.clear();
-        state.read_at = state.write_at;
-        state.forget_file();
-        let (writer, watcher) = (state.writer.take(), state.watcher.take());
+        state.read_position = state.write_position;
+        state.drop_file();
+        let (writer, watcher) = (state.writer_waker.take(), state.disconnect_waker.take());
         drop(state);
         wake(writer);
         wake(watcher);

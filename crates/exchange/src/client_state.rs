@@ -14,15 +14,15 @@ use penstock_http::{FieldBlock, Status};
 use crate::AddressPrefix;
 
 /// Bytes of interim responses that may wait for one client; more are left out.
-const INTERIM_BYTES: usize = 64 * 1024;
+const MAX_INTERIM_BYTES: usize = 64 * 1024;
 
 /// Shared by a connection and the request it is working on.
 #[derive(Debug, Default)]
 pub struct ClientState {
-    gone: AtomicBool,
+    is_disconnected: AtomicBool,
     /// Of the client of the present request: behind a proxy each may have another.
-    prefix: AtomicU64,
-    is_proxy: AtomicBool,
+    address_prefix: AtomicU64,
+    is_unnamed_proxy: AtomicBool,
     has_interim: AtomicBool,
     /// Interim heads, encoded; held for a copy only.
     interim: Mutex<Vec<u8>>,
@@ -30,40 +30,41 @@ pub struct ClientState {
 
 impl ClientState {
     /// Marks the client as gone: the connection broke, or was closed whole.
-    pub fn mark_gone(&self) {
-        self.gone.store(true, Ordering::Relaxed);
+    pub fn mark_disconnected(&self) {
+        self.is_disconnected.store(true, Ordering::Relaxed);
     }
 
     /// Notes whose request it is now. A proxy that names no client has many of them.
-    pub(crate) fn set_prefix(&self, prefix: AddressPrefix, is_proxy: bool) {
-        self.prefix.store(prefix.to_bits(), Ordering::Relaxed);
-        self.is_proxy.store(is_proxy, Ordering::Relaxed);
+    pub(crate) fn set_address_prefix(&self, prefix: AddressPrefix, is_proxy: bool) {
+        self.address_prefix
+            .store(prefix.to_bits(), Ordering::Relaxed);
+        self.is_unnamed_proxy.store(is_proxy, Ordering::Relaxed);
     }
 
     /// By what bounds for each client count the present request; none for the requests of a trusted
     /// proxy that does not say whose they are, which are of many clients.
     #[must_use]
-    pub fn counted_prefix(&self) -> Option<AddressPrefix> {
-        (!self.is_proxy.load(Ordering::Relaxed)).then(|| self.prefix())
+    pub fn limit_prefix(&self) -> Option<AddressPrefix> {
+        (!self.is_unnamed_proxy.load(Ordering::Relaxed)).then(|| self.address_prefix())
     }
 
-    fn prefix(&self) -> AddressPrefix {
-        AddressPrefix::from_bits(self.prefix.load(Ordering::Relaxed))
+    fn address_prefix(&self) -> AddressPrefix {
+        AddressPrefix::from_bits(self.address_prefix.load(Ordering::Relaxed))
     }
 
     /// Whether the client left. One that only closed its sending side has not: it waits for its answer.
     #[must_use]
-    pub fn is_gone(&self) -> bool {
-        self.gone.load(Ordering::Relaxed)
+    pub fn is_disconnected(&self) -> bool {
+        self.is_disconnected.load(Ordering::Relaxed)
     }
 
     /// Awaits `work`, unless the client leaves meanwhile. For what edge polls: it does so once more when the
     /// client is gone.
-    pub async fn unless_gone<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+    pub async fn run_while_connected<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         let mut work = std::pin::pin!(work);
         std::future::poll_fn(|cx| match work.as_mut().poll(cx) {
             Poll::Ready(done) => Poll::Ready(Some(done)),
-            Poll::Pending if self.is_gone() => Poll::Ready(None),
+            Poll::Pending if self.is_disconnected() => Poll::Ready(None),
             Poll::Pending => Poll::Pending,
         })
         .await
@@ -73,7 +74,7 @@ impl ClientState {
     /// client; `false` when too many wait already.
     pub fn push_interim(&self, status: Status, fields: &FieldBlock) -> bool {
         let mut interim = self.interim.lock().unwrap_or_else(PoisonError::into_inner);
-        if interim.len() + fields.as_bytes().len() > INTERIM_BYTES {
+        if interim.len() + fields.as_bytes().len() > MAX_INTERIM_BYTES {
             return false;
         }
         interim.extend_from_slice(b"HTTP/1.1 ");

@@ -1,19 +1,19 @@
 //! Reading a request's whole body before a worker or back end hears of it: to memory, then to a nameless file.
 //!
 //! First step of an application's or upstream's handler. A slow sender costs a connection, never a worker; a body of any size
-//! costs at most `limits.body_memory` and one write buffer.
+//! costs at most `limits.max_body_memory` and one write buffer.
 
 use std::sync::Arc;
 
-use super::{BodyStore, NamelessFile, TempGrant, TempUse};
+use super::{BodyStore, SpoolFile, TempGrant, TempPurpose};
 use crate::{AddressPrefix, Fault, FaultKind, IncomingBody, RequestBody};
 
 /// Bytes gathered before they are written to the file in one job.
-const WRITE_BYTES: usize = 256 * 1024;
+const WRITE_BATCH_BYTES: usize = 256 * 1024;
 
 /// A body that has arrived.
 #[derive(Debug)]
-pub enum Collected {
+pub enum CollectedBody {
     /// There is none.
     Empty,
     /// All of it in memory.
@@ -21,13 +21,13 @@ pub enum Collected {
     /// All of it in a file.
     File {
         /// The file.
-        file: Arc<NamelessFile>,
+        file: Arc<SpoolFile>,
         /// Its length.
         len: u64,
     },
 }
 
-impl Collected {
+impl CollectedBody {
     /// Its length; `None` when the request has no body.
     pub fn length(&self) -> Option<u64> {
         match self {
@@ -42,40 +42,40 @@ impl Collected {
 ///
 /// # Errors
 /// What the body says (too large, too slow, malformed, gone), or that it cannot be stored.
-pub async fn collect(
+pub async fn collect_body(
     body: RequestBody,
     client: Option<AddressPrefix>,
     store: &BodyStore,
-) -> Result<Collected, Fault> {
+) -> Result<CollectedBody, Fault> {
     let RequestBody::Incoming(mut body) = body else {
-        return Ok(Collected::Empty);
+        return Ok(CollectedBody::Empty);
     };
     let expected = body
         .length()
         .and_then(|length| usize::try_from(length).ok());
-    let mut buffer = Vec::with_capacity(expected.unwrap_or(0).min(store.body_memory));
-    while fill(&mut *body, &mut buffer).await? {
-        if buffer.len() > store.body_memory {
-            let grant = store.space.grant(client, TempUse::Body);
-            return to_file(body, buffer, grant, store).await;
+    let mut buffer = Vec::with_capacity(expected.unwrap_or(0).min(store.max_body_memory));
+    while read_more(&mut *body, &mut buffer).await? {
+        if buffer.len() > store.max_body_memory {
+            let grant = store.temp_space.grant(client, TempPurpose::Body);
+            return collect_to_file(body, buffer, grant, store).await;
         }
     }
-    Ok(Collected::Memory(buffer))
+    Ok(CollectedBody::Memory(buffer))
 }
 
-async fn fill(body: &mut dyn IncomingBody, into: &mut Vec<u8>) -> Result<bool, Fault> {
+async fn read_more(body: &mut dyn IncomingBody, into: &mut Vec<u8>) -> Result<bool, Fault> {
     std::future::poll_fn(|cx| body.poll_fill(cx, into)).await
 }
 
-async fn to_file(
+async fn collect_to_file(
     mut body: Box<dyn IncomingBody>,
     mut buffer: Vec<u8>,
     grant: Arc<TempGrant>,
     store: &BodyStore,
-) -> Result<Collected, Fault> {
+) -> Result<CollectedBody, Fault> {
     let grow = |bytes: usize| match grant.try_grow(bytes as u64) {
         true => Ok(()),
-        false => Err(refused(store, store.space.refusal())),
+        false => Err(body_refused(store, store.temp_space.refusal_cause())),
     };
     grow(buffer.len())?;
     let mut granted = buffer.len();
@@ -83,13 +83,13 @@ async fn to_file(
     let dir = store.temp_dir.clone();
     let closer = pool.clone();
     let of_file = Arc::clone(&grant);
-    let create = move || NamelessFile::create(&dir, closer, of_file);
-    let file = Arc::new(kept(pool.run(create).await, store)?);
+    let create = move || SpoolFile::create(&dir, closer, of_file);
+    let file = Arc::new(check_body_stored(pool.run(create).await, store)?);
     let mut len = 0;
     let mut more = true;
     while more {
-        while more && buffer.len() < WRITE_BYTES {
-            more = fill(&mut *body, &mut buffer).await?;
+        while more && buffer.len() < WRITE_BATCH_BYTES {
+            more = read_more(&mut *body, &mut buffer).await?;
         }
         grow(buffer.len() - granted)?;
         granted = 0;
@@ -102,28 +102,28 @@ async fn to_file(
                 done.map(|()| buffer)
             })
             .await;
-        buffer = kept(written, store)?;
+        buffer = check_body_stored(written, store)?;
     }
-    Ok(Collected::File { file, len })
+    Ok(CollectedBody::File { file, len })
 }
 
-/// As [`stored`], for a request body: that a disk is full is no fault of ours either.
-fn kept<T>(
+/// As [`check_stored`], for a request body: that a disk is full is no fault of ours either.
+fn check_body_stored<T>(
     done: Result<std::io::Result<T>, penstock_runtime::blocking::PoolError>,
     store: &BodyStore,
 ) -> Result<T, Fault> {
     match done {
-        Ok(Err(error)) if is_full(&error) => {
+        Ok(Err(error)) if is_disk_full_error(&error) => {
             let folder = store.temp_dir.display();
             let cause = format!("limits.temp_dir: {folder} has no room ({error})");
-            Err(refused(store, cause))
+            Err(body_refused(store, cause))
         }
-        done => stored(done),
+        done => check_stored(done),
     }
 }
 
-fn refused(store: &BodyStore, cause: String) -> Fault {
-    store.space.note_refusal();
+fn body_refused(store: &BodyStore, cause: String) -> Fault {
+    store.temp_space.record_refusal();
     Fault::new(
         FaultKind::Overloaded,
         format!("request body: no temporary file for it: {cause}"),
@@ -131,19 +131,19 @@ fn refused(store: &BodyStore, cause: String) -> Fault {
 }
 
 /// Whether an error says that there is no room on the disk.
-pub(super) fn is_full(error: &std::io::Error) -> bool {
+pub(super) fn is_disk_full_error(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
     matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
 }
 
 /// A body that cannot be stored is the house's failure, named in the log.
-pub(super) fn stored<T>(
+pub(super) fn check_stored<T>(
     done: Result<std::io::Result<T>, penstock_runtime::blocking::PoolError>,
 ) -> Result<T, Fault> {
     match done {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(error)) => Err(Fault::new(
-            FaultKind::House,
+            FaultKind::Internal,
             format!("cannot use a temporary file: {error}"),
         )),
         Err(full) => Err(Fault::new(FaultKind::Overloaded, full.to_string())),

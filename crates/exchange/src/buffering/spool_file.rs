@@ -18,7 +18,7 @@ use super::TempGrant;
 
 /// An open file that is gone with its last use.
 #[derive(Debug)]
-pub struct NamelessFile {
+pub struct SpoolFile {
     /// `None` only while it is dropped.
     file: Option<File>,
     pool: Pool,
@@ -26,7 +26,7 @@ pub struct NamelessFile {
     grant: Arc<TempGrant>,
 }
 
-impl NamelessFile {
+impl SpoolFile {
     /// Makes one in `dir`, for as many bytes as `grant` has. Blocks: for a pool.
     ///
     /// # Errors
@@ -75,7 +75,7 @@ impl NamelessFile {
     }
 }
 
-impl Drop for NamelessFile {
+impl Drop for SpoolFile {
     fn drop(&mut self) {
         if let Some(file) = self.file.take() {
             let grant = Arc::clone(&self.grant);

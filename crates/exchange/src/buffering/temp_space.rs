@@ -24,11 +24,11 @@ use crate::AddressPrefix;
 const RESPONSE_SHARE: u64 = 16;
 
 /// A client has this much for its responses while there is room, however little is left.
-pub(super) const RESPONSE_MIN: u64 = 128 << 10;
+pub(super) const MIN_RESPONSE_BYTES: u64 = 128 << 10;
 
 /// What a temporary file is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TempUse {
+pub enum TempPurpose {
     /// A response that its client has not taken yet.
     Response,
     /// A request body.
@@ -41,23 +41,23 @@ pub struct TempSpace {
     max: AtomicU64,
     /// That of the ledger, to be looked at without its lock.
     used: AtomicU64,
-    waited: AtomicU64,
-    refused: AtomicU64,
+    waited_total: AtomicU64,
+    refused_total: AtomicU64,
     /// Held for a sum only.
-    ledger: Mutex<Ledger>,
+    usage_table: Mutex<UsageTable>,
     /// Responses that wait, for the log.
-    logged: OncePerSecond,
+    wait_log: OncePerSecond,
 }
 
 #[derive(Debug, Default)]
-struct Ledger {
+struct UsageTable {
     used: u64,
-    clients: HashMap<AddressPrefix, Held>,
+    clients: HashMap<AddressPrefix, ClientUsage>,
 }
 
 /// What one client has.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Held {
+struct ClientUsage {
     responses: u64,
     bodies: u64,
 }
@@ -67,21 +67,21 @@ struct Held {
 pub struct TempGrant {
     space: Arc<TempSpace>,
     client: Option<AddressPrefix>,
-    purpose: TempUse,
+    purpose: TempPurpose,
     bytes: AtomicU64,
 }
 
 /// A [`TempSpace`] as the status shows it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct TempUsage {
+pub struct TempSpaceSnapshot {
     /// The bound in bytes.
     pub max: u64,
     /// Bytes granted now.
     pub used: u64,
     /// How often a response found no room and waited for its client.
-    pub waited: u64,
+    pub waited_total: u64,
     /// Request bodies that found no room.
-    pub refused: u64,
+    pub refused_total: u64,
 }
 
 impl Default for TempSpace {
@@ -90,10 +90,10 @@ impl Default for TempSpace {
         Self {
             max: AtomicU64::new(u64::MAX),
             used: AtomicU64::new(0),
-            waited: AtomicU64::new(0),
-            refused: AtomicU64::new(0),
-            ledger: Mutex::default(),
-            logged: OncePerSecond::default(),
+            waited_total: AtomicU64::new(0),
+            refused_total: AtomicU64::new(0),
+            usage_table: Mutex::default(),
+            wait_log: OncePerSecond::default(),
         }
     }
 }
@@ -104,14 +104,14 @@ impl TempSpace {
         self.max.store(bytes, Ordering::Relaxed);
     }
 
-    /// A grant of nothing yet, counted by [`ClientState::counted_prefix`].
+    /// A grant of nothing yet, counted by [`ClientState::limit_prefix`].
     ///
-    /// [`ClientState::counted_prefix`]: crate::ClientState::counted_prefix
+    /// [`ClientState::limit_prefix`]: crate::ClientState::counted_prefix
     #[must_use]
     pub fn grant(
         self: &Arc<Self>,
         client: Option<AddressPrefix>,
-        purpose: TempUse,
+        purpose: TempPurpose,
     ) -> Arc<TempGrant> {
         Arc::new(TempGrant {
             space: Arc::clone(self),
@@ -123,45 +123,45 @@ impl TempSpace {
 
     /// What is used.
     #[must_use]
-    pub fn usage(&self) -> TempUsage {
-        TempUsage {
+    pub fn snapshot(&self) -> TempSpaceSnapshot {
+        TempSpaceSnapshot {
             max: self.max.load(Ordering::Relaxed),
             used: self.used.load(Ordering::Relaxed),
-            waited: self.waited.load(Ordering::Relaxed),
-            refused: self.refused.load(Ordering::Relaxed),
+            waited_total: self.waited_total.load(Ordering::Relaxed),
+            refused_total: self.refused_total.load(Ordering::Relaxed),
         }
     }
 
     /// Notes that a response waits for its client, for want of room; the log has it once a second.
-    pub(super) fn note_wait(&self, cause: impl FnOnce() -> String) {
-        self.waited.fetch_add(1, Ordering::Relaxed);
-        if let Some(count) = self.logged.count_event(clock::now()) {
+    pub(super) fn record_wait(&self, cause: impl FnOnce() -> String) {
+        self.waited_total.fetch_add(1, Ordering::Relaxed);
+        if let Some(count) = self.wait_log.count_event(clock::now()) {
             let cause = cause();
             log::warn!("temporary files: {count} responses wait for their clients: {cause}");
         }
     }
 
-    pub(super) fn note_refusal(&self) {
-        self.refused.fetch_add(1, Ordering::Relaxed);
+    pub(super) fn record_refusal(&self) {
+        self.refused_total.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Why there is no room.
-    pub(super) fn refusal(&self) -> String {
-        let TempUsage { max, used, .. } = self.usage();
+    pub(super) fn refusal_cause(&self) -> String {
+        let TempSpaceSnapshot { max, used, .. } = self.snapshot();
         format!("limits.temp_bytes has no room ({used} of {max} bytes are in use)")
     }
 }
 
-impl Held {
-    fn of(&mut self, purpose: TempUse) -> &mut u64 {
+impl ClientUsage {
+    fn bytes_for(&mut self, purpose: TempPurpose) -> &mut u64 {
         match purpose {
-            TempUse::Response => &mut self.responses,
-            TempUse::Body => &mut self.bodies,
+            TempPurpose::Response => &mut self.responses,
+            TempPurpose::Body => &mut self.bodies,
         }
     }
 }
 
-impl Ledger {
+impl UsageTable {
     /// Grants `bytes` more, if the bounds allow.
     fn grow(&mut self, max: u64, grant: &TempGrant, bytes: u64) -> bool {
         let left = max.saturating_sub(self.used);
@@ -169,9 +169,9 @@ impl Ledger {
             return false;
         }
         let share = match grant.purpose {
-            TempUse::Response => (left / RESPONSE_SHARE).max(RESPONSE_MIN),
+            TempPurpose::Response => (left / RESPONSE_SHARE).max(MIN_RESPONSE_BYTES),
             // Half of all for one that is alone, at once or bit by bit.
-            TempUse::Body => left - bytes,
+            TempPurpose::Body => left - bytes,
         };
         let is_granted = match grant.client {
             Some(client) => self.grow_client(client, grant.purpose, bytes, share),
@@ -187,30 +187,30 @@ impl Ledger {
     fn grow_client(
         &mut self,
         client: AddressPrefix,
-        purpose: TempUse,
+        purpose: TempPurpose,
         bytes: u64,
         share: u64,
     ) -> bool {
         let held = self.clients.entry(client).or_default();
-        let held_bytes = held.of(purpose);
+        let held_bytes = held.bytes_for(purpose);
         let is_granted = held_bytes.saturating_add(bytes) <= share;
         if is_granted {
             *held_bytes += bytes;
-        } else if *held == Held::default() {
+        } else if *held == ClientUsage::default() {
             self.clients.remove(&client);
         }
         is_granted
     }
 
-    fn give_back(&mut self, grant: &TempGrant, bytes: u64) {
+    fn release(&mut self, grant: &TempGrant, bytes: u64) {
         self.used -= bytes;
         let Some(client) = grant.client else {
             return;
         };
         if let Entry::Occupied(mut entry) = self.clients.entry(client) {
             let held = entry.get_mut();
-            *held.of(grant.purpose) -= bytes;
-            if *held == Held::default() {
+            *held.bytes_for(grant.purpose) -= bytes;
+            if *held == ClientUsage::default() {
                 entry.remove();
             }
         }
@@ -222,7 +222,10 @@ impl TempGrant {
     #[must_use]
     pub fn try_grow(&self, bytes: u64) -> bool {
         let space = &self.space;
-        let mut ledger = space.ledger.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ledger = space
+            .usage_table
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let is_granted = ledger.grow(space.max.load(Ordering::Relaxed), self, bytes);
         if is_granted {
             space.used.store(ledger.used, Ordering::Relaxed);
@@ -237,8 +240,11 @@ impl Drop for TempGrant {
         let bytes = *self.bytes.get_mut();
         if bytes > 0 {
             let space = &self.space;
-            let mut ledger = space.ledger.lock().unwrap_or_else(PoisonError::into_inner);
-            ledger.give_back(self, bytes);
+            let mut ledger = space
+                .usage_table
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            ledger.release(self, bytes);
             space.used.store(ledger.used, Ordering::Relaxed);
         }
     }
@@ -270,14 +276,14 @@ mod tests {
         let max = 64 << 20;
         let space = space(max);
         let grants: Vec<_> = (0..2000)
-            .map(|number| space.grant(client(number), TempUse::Response))
+            .map(|number| space.grant(client(number), TempPurpose::Response))
             .collect();
         let all: u64 = grants.iter().map(|grant| fill(grant)).sum();
-        assert_eq!(space.usage().used, all);
+        assert_eq!(space.snapshot().used, all);
         assert!(all <= max && all > max / 10 * 9, "{all}");
         drop(grants);
-        assert_eq!(space.usage().used, 0);
-        assert!(space.ledger.lock().unwrap().clients.is_empty());
+        assert_eq!(space.snapshot().used, 0);
+        assert!(space.usage_table.lock().unwrap().clients.is_empty());
     }
 
     #[test]
@@ -285,25 +291,26 @@ mod tests {
         let max = 340 << 20;
         let space = space(max);
         let grants: Vec<_> = (0..100)
-            .map(|_| space.grant(client(1), TempUse::Response))
+            .map(|_| space.grant(client(1), TempPurpose::Response))
             .collect();
         let all: u64 = grants.iter().map(|grant| fill(grant)).sum();
         // A sixteenth of what is left then.
         assert!(all <= max / 17 && all > max / 20, "{all}");
-        let body = space.grant(client(1), TempUse::Body);
+        let body = space.grant(client(1), TempPurpose::Body);
         let taken = fill(&body);
         assert!(taken <= max / 2 && taken > max / 5 * 2, "{taken}");
         // The next ones still find some.
-        let other = space.grant(client(2), TempUse::Body);
+        let other = space.grant(client(2), TempPurpose::Body);
         assert!(fill(&other) > max / 8);
-        assert!(fill(&space.grant(client(3), TempUse::Response)) > 2 << 20);
+        assert!(fill(&space.grant(client(3), TempPurpose::Response)) > 2 << 20);
     }
 
     #[test]
     fn a_small_space_is_used_as_well() {
         let space = space(300 * KIB);
         let (one, two, three) = (client(1), client(2), client(3));
-        let grants = [one, one, two, three].map(|client| space.grant(client, TempUse::Response));
+        let grants =
+            [one, one, two, three].map(|client| space.grant(client, TempPurpose::Response));
         let filled = grants.each_ref().map(|grant| fill(grant));
         assert_eq!(filled, [128 * KIB, 0, 128 * KIB, 0]);
     }
@@ -312,43 +319,43 @@ mod tests {
     fn a_proxy_that_names_no_client_has_a_share_for_each_file() {
         let max = 340 << 20;
         let space = space(max);
-        let slow = space.grant(None, TempUse::Response);
+        let slow = space.grant(None, TempPurpose::Response);
         let taken = fill(&slow);
         assert!(taken <= max / 17 && taken > max / 20, "{taken}");
         // Other clients behind it still find room, for both uses.
-        let next = space.grant(None, TempUse::Response);
+        let next = space.grant(None, TempPurpose::Response);
         assert!(fill(&next) > max / 20);
-        let bodies = [(); 2].map(|()| space.grant(None, TempUse::Body));
+        let bodies = [(); 2].map(|()| space.grant(None, TempPurpose::Body));
         let [first, second] = bodies.each_ref().map(|body| fill(body));
         assert!(first <= max / 2 && first > max / 3, "{first}");
         assert!(second > max / 8, "{second}");
-        let named = space.grant(client(1), TempUse::Response);
+        let named = space.grant(client(1), TempPurpose::Response);
         assert!(fill(&named) > 2 << 20);
         // The bound on all holds for them together.
         let many: Vec<_> = (0..2000)
-            .map(|_| space.grant(None, TempUse::Response))
+            .map(|_| space.grant(None, TempPurpose::Response))
             .collect();
         let more: u64 = many.iter().map(|grant| fill(grant)).sum();
         assert!(more > 0);
-        assert!(space.usage().used <= max);
+        assert!(space.snapshot().used <= max);
         drop((slow, next, bodies, named, many));
-        assert_eq!(space.usage().used, 0);
-        assert!(space.ledger.lock().unwrap().clients.is_empty());
+        assert_eq!(space.snapshot().used, 0);
+        assert!(space.usage_table.lock().unwrap().clients.is_empty());
     }
 
     #[test]
     fn nothing_is_granted_in_part() {
         let space = space(1000);
-        let body = space.grant(client(1), TempUse::Body);
+        let body = space.grant(client(1), TempPurpose::Body);
         assert!(!body.try_grow(1001));
         // Not all that is left at once either.
         assert!(!body.try_grow(501));
         assert!(body.try_grow(500));
         // It may have as much as is left besides.
         assert!(!body.try_grow(1));
-        assert_eq!(space.usage().used, 500);
+        assert_eq!(space.snapshot().used, 500);
         drop(body);
-        assert_eq!(space.usage().used, 0);
+        assert_eq!(space.snapshot().used, 0);
     }
 
     #[test]
@@ -360,14 +367,14 @@ mod tests {
                 scope.spawn(move || {
                     for round in 0..200 {
                         let client = client(number * 1000 + round);
-                        let grant = space.grant(client, TempUse::Body);
+                        let grant = space.grant(client, TempPurpose::Body);
                         fill(&grant);
-                        let usage = space.usage();
+                        let usage = space.snapshot();
                         assert!(usage.used <= usage.max);
                     }
                 });
             }
         });
-        assert_eq!(space.usage().used, 0);
+        assert_eq!(space.snapshot().used, 0);
     }
 }
