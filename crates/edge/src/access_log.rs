@@ -5,7 +5,7 @@
 //! writer thread (`runtime::logger`), never to a disk from a loop. Nothing a client sends can forge
 //! a line: control and non-ASCII bytes, quotes and backslashes are escaped.
 
-mod readable;
+mod dev_format;
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use penstock_http::{LogMask, RequestHead, Version};
 use penstock_runtime::{clock, logger::LineWriter};
 use penstock_sys::net::PeerAddress;
 
-use crate::accept::Sender;
+use crate::accept::ConnectionSource;
 
 /// Where and how requests are logged.
 #[derive(Debug, Clone)]
@@ -33,7 +33,7 @@ pub struct AccessLog {
 
 /// What is known of one exchange at its end.
 #[derive(Debug)]
-pub(crate) struct Record<'a> {
+pub(crate) struct AccessRecord<'a> {
     pub(crate) head: &'a RequestHead,
     /// Who sent the request, as far as trusted proxies tell.
     pub(crate) client: PeerAddress,
@@ -43,15 +43,15 @@ pub(crate) struct Record<'a> {
     /// Of the body, as the combined format has it.
     pub(crate) bytes: u64,
     pub(crate) timing: &'a RequestTiming,
-    pub(crate) total: Duration,
+    pub(crate) total_time: Duration,
 }
 
 impl AccessLog {
-    pub(crate) fn write(&self, record: &Record<'_>) {
+    pub(crate) fn write(&self, record: &AccessRecord<'_>) {
         let line = match self.format {
-            LogFormat::Combined => combined(record, clock::wall().as_secs(), &self.mask),
-            LogFormat::Json => json(record, clock::wall(), &self.mask),
-            LogFormat::Dev => readable::line(record, self.colours, &self.mask),
+            LogFormat::Combined => format_combined(record, clock::wall().as_secs(), &self.mask),
+            LogFormat::Json => format_json(record, clock::wall(), &self.mask),
+            LogFormat::Dev => dev_format::format_line(record, self.colours, &self.mask),
         };
         self.writer.write(line.into_bytes());
     }
@@ -59,38 +59,38 @@ impl AccessLog {
 
 impl AccessLog {
     /// A line for a head that was refused or did not arrive whole, with the beginning of its first line.
-    pub(crate) fn write_refused(&self, sender: &Sender, status: u16, line: &[u8]) {
-        let from = sender.address();
+    pub(crate) fn write_refused(&self, sender: &ConnectionSource, status: u16, line: &[u8]) {
+        let from = sender.client_address();
         let now = clock::wall();
         let line = self.mask.apply_url(line);
         let line = line.as_ref();
         let line = match self.format {
             LogFormat::Combined => {
-                let date = log_date(now.as_secs());
+                let date = format_log_date(now.as_secs());
                 let line = if line.is_empty() { b"-" } else { line };
-                let (from, line) = (peer(from), Escaped(line));
+                let (from, line) = (peer_text(from), EscapedBytes(line));
                 format!("{from} - - [{date}] \"{line}\" {status} 0 \"-\" \"-\"\n")
             }
             LogFormat::Json => {
                 let value = serde_json::json!({
                     "time": now.as_secs_f64(),
-                    "client": peer(from),
-                    "peer": peer(sender.peer()),
+                    "client": peer_text(from),
+                    "peer": peer_text(sender.peer()),
                     "method": null,
                     "target": null,
                     "line": String::from_utf8_lossy(line),
                     "status": status,
                 });
-                visible(value.to_string()) + "\n"
+                escape_controls(value.to_string()) + "\n"
             }
-            LogFormat::Dev => readable::refused(from, status, self.colours),
+            LogFormat::Dev => dev_format::format_refused(from, status, self.colours),
         };
         self.writer.write(line.into_bytes());
     }
 }
 
 /// `21/Nov/2026:22:08:21 +0000`.
-fn log_date(now: u64) -> String {
+fn format_log_date(now: u64) -> String {
     let date = penstock_http::imf_fixdate(now);
     let text = |range: std::ops::Range<usize>| std::str::from_utf8(&date[range]).unwrap_or("");
     format!(
@@ -102,18 +102,18 @@ fn log_date(now: u64) -> String {
     )
 }
 
-fn combined(record: &Record<'_>, now: u64, mask: &LogMask) -> String {
+fn format_combined(record: &AccessRecord<'_>, now: u64, mask: &LogMask) -> String {
     let mut line = String::with_capacity(256);
     let head = record.head;
     // Writing to a String cannot fail.
     let _ = write!(
         line,
         "{} - - [{}] \"{} {} {}\" {} {} \"",
-        peer(record.client),
-        log_date(now),
+        peer_text(record.client),
+        format_log_date(now),
         head.method_str(),
-        Escaped(&mask.apply_url(head.target().as_bytes())),
-        version(head),
+        EscapedBytes(&mask.apply_url(head.target().as_bytes())),
+        version_text(head),
         record.status,
         record.bytes,
     );
@@ -123,7 +123,7 @@ fn combined(record: &Record<'_>, now: u64, mask: &LogMask) -> String {
             _ => mask.apply(value),
         });
         match value {
-            Some(value) => drop(write!(line, "{}{end}", Escaped(&value))),
+            Some(value) => drop(write!(line, "{}{end}", EscapedBytes(&value))),
             None => drop(write!(line, "-{end}")),
         }
     }
@@ -132,13 +132,13 @@ fn combined(record: &Record<'_>, now: u64, mask: &LogMask) -> String {
         line,
         " queue_time={} queue_position={} app_time={} total_time={} handler={} worker={} \
          connect_time={} server={} retries={}",
-        Seconds(timing.queue_time),
+        SecondsDisplay(timing.queue_time),
         timing.queue_position,
-        Seconds(timing.app_time),
-        Seconds(record.total),
+        SecondsDisplay(timing.app_time),
+        SecondsDisplay(record.total_time),
         timing.handler.as_deref().unwrap_or("-"),
         timing.worker_pid,
-        Seconds(timing.connect_time),
+        SecondsDisplay(timing.connect_time),
         timing.server.as_deref().unwrap_or("-"),
         timing.retries,
     );
@@ -147,26 +147,26 @@ fn combined(record: &Record<'_>, now: u64, mask: &LogMask) -> String {
 
 /// Seconds with six decimals. Numbers with a fraction cost several times as much to write as two whole
 /// ones.
-struct Seconds(Duration);
+struct SecondsDisplay(Duration);
 
-impl std::fmt::Display for Seconds {
+impl std::fmt::Display for SecondsDisplay {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}.{:06}", self.0.as_secs(), self.0.subsec_micros())
     }
 }
 
-fn json(record: &Record<'_>, now: Duration, mask: &LogMask) -> String {
+fn format_json(record: &AccessRecord<'_>, now: Duration, mask: &LogMask) -> String {
     let head = record.head;
     let field = |name| head.field(name).map(String::from_utf8_lossy);
     let timing = record.timing;
     let value = serde_json::json!({
         "time": now.as_secs_f64(),
-        "client": peer(record.client),
-        "peer": peer(record.peer),
+        "client": peer_text(record.client),
+        "peer": peer_text(record.peer),
         "method": head.method_str(),
         "host": head.host(),
         "target": mask.apply_url_str(head.target()),
-        "version": version(head),
+        "version": version_text(head),
         "status": record.status,
         "bytes_sent": record.bytes,
         "referer": field("referer").map(|value| mask.apply_url_str(&value).into_owned()),
@@ -174,18 +174,18 @@ fn json(record: &Record<'_>, now: Duration, mask: &LogMask) -> String {
         "queue_time": timing.queue_time.as_secs_f64(),
         "queue_position": timing.queue_position,
         "app_time": timing.app_time.as_secs_f64(),
-        "total_time": record.total.as_secs_f64(),
+        "total_time": record.total_time.as_secs_f64(),
         "handler": timing.handler.as_deref(),
         "worker": timing.worker_pid,
         "connect_time": timing.connect_time.as_secs_f64(),
         "server": timing.server.as_deref(),
         "retries": timing.retries,
     });
-    visible(value.to_string()) + "\n"
+    escape_controls(value.to_string()) + "\n"
 }
 
 /// JSON lets DEL and the controls above it stand as they are (RFC 8259 §7); a terminal obeys them.
-fn visible(json: String) -> String {
+fn escape_controls(json: String) -> String {
     if !json.contains(char::is_control) {
         return json;
     }
@@ -201,7 +201,7 @@ fn visible(json: String) -> String {
     out
 }
 
-fn version(head: &RequestHead) -> &'static str {
+fn version_text(head: &RequestHead) -> &'static str {
     match head.version() {
         Version::Http10 => "HTTP/1.0",
         Version::Http11 => "HTTP/1.1",
@@ -209,7 +209,7 @@ fn version(head: &RequestHead) -> &'static str {
 }
 
 /// A peer as logs have it: its address without the port.
-pub(crate) fn peer(peer: PeerAddress) -> String {
+pub(crate) fn peer_text(peer: PeerAddress) -> String {
     match peer {
         PeerAddress::Tcp(address) => address.ip().to_string(),
         PeerAddress::Unix => "unix".to_owned(),
@@ -217,9 +217,9 @@ pub(crate) fn peer(peer: PeerAddress) -> String {
 }
 
 /// Bytes with everything that could break out of a quoted log field escaped.
-pub(crate) struct Escaped<'a>(pub(crate) &'a [u8]);
+pub(crate) struct EscapedBytes<'a>(pub(crate) &'a [u8]);
 
-impl std::fmt::Display for Escaped<'_> {
+impl std::fmt::Display for EscapedBytes<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let is_plain = |&byte: &u8| matches!(byte, 0x20..=0x7e) && !matches!(byte, b'"' | b'\\');
         if let Ok(text) = std::str::from_utf8(self.0)
@@ -243,13 +243,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_a_client_sends_breaks_out_of_its_field() {
+    fn client_bytes_cannot_break_out_of_a_field() {
         assert_eq!(
-            Escaped(b"a\"b\\c\x1b\xffd").to_string(),
+            EscapedBytes(b"a\"b\\c\x1b\xffd").to_string(),
             "a\\\"b\\\\c\\x1b\\xffd"
         );
         let json = serde_json::json!({ "agent": "a\"\n\u{1b}\u{7f}\u{9b}2J\u{e9}" });
-        let line = visible(json.to_string());
+        let line = escape_controls(json.to_string());
         assert_eq!(line, "{\"agent\":\"a\\\"\\n\\u001b\\u007f\\u009b2Jé\"}");
         assert_eq!(
             serde_json::from_str::<serde_json::Value>(&line).unwrap(),
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_says_where_the_time_went() {
+    fn lines_have_the_timing_of_the_request() {
         let raw = b"GET /a HTTP/1.1\r\nHost: h\r\nUser-Agent: u\r\n\r\n";
         let parsed = penstock_http::parse_head(raw, &penstock_http::HeadLimits::default());
         let Ok(penstock_http::ParseProgress::Complete((head, _))) = parsed else {
@@ -271,22 +271,22 @@ mod tests {
             ..RequestTiming::default()
         };
         let mask = LogMask::default();
-        let mut record = Record {
+        let mut record = AccessRecord {
             head: &head,
             client: PeerAddress::Unix,
             peer: PeerAddress::Unix,
             status: 200,
             bytes: 5,
             timing: &timing,
-            total: Duration::from_millis(2),
+            total_time: Duration::from_millis(2),
         };
         assert_eq!(
-            combined(&record, 1_795_298_901, &mask),
+            format_combined(&record, 1_795_298_901, &mask),
             "unix - - [21/Nov/2026:22:08:21 +0000] \"GET /a HTTP/1.1\" 200 5 \"-\" \"u\" \
              queue_time=0.000000 queue_position=0 app_time=0.000000 total_time=0.002000 \
              handler=- worker=0 connect_time=0.000123 server=127.0.0.1:3000 retries=1\n"
         );
-        let line = json(&record, Duration::ZERO, &mask);
+        let line = format_json(&record, Duration::ZERO, &mask);
         let line: serde_json::Value = serde_json::from_str(&line).unwrap();
         assert_eq!(line["connect_time"], 0.000_123);
         assert_eq!(
@@ -295,10 +295,10 @@ mod tests {
         );
         let none = RequestTiming::default();
         record.timing = &none;
-        assert!(combined(&record, 0, &mask).ends_with(" server=- retries=0\n"));
+        assert!(format_combined(&record, 0, &mask).ends_with(" server=- retries=0\n"));
         record.client = PeerAddress::Tcp("203.0.113.9:0".parse().unwrap());
-        assert!(combined(&record, 0, &mask).starts_with("203.0.113.9 - - ["));
-        let line = json(&record, Duration::ZERO, &mask);
+        assert!(format_combined(&record, 0, &mask).starts_with("203.0.113.9 - - ["));
+        let line = format_json(&record, Duration::ZERO, &mask);
         let line: serde_json::Value = serde_json::from_str(&line).unwrap();
         assert_eq!(
             (&line["client"], &line["peer"]),
@@ -316,30 +316,30 @@ mod tests {
             panic!("the head is whole");
         };
         let timing = RequestTiming::default();
-        let record = Record {
+        let record = AccessRecord {
             head: &head,
             client: PeerAddress::Unix,
             peer: PeerAddress::Unix,
             status: 200,
             bytes: 5,
             timing: &timing,
-            total: Duration::from_millis(2),
+            total_time: Duration::from_millis(2),
         };
         let mask = LogMask::default();
         for line in [
-            combined(&record, 0, &mask),
-            json(&record, Duration::ZERO, &mask),
-            readable::line(&record, false, &mask),
+            format_combined(&record, 0, &mask),
+            format_json(&record, Duration::ZERO, &mask),
+            dev_format::format_line(&record, false, &mask),
         ] {
             assert!(line.contains("/a?b=c&access_token=***"), "{line}");
             assert!(!line.contains("s3cret"), "{line}");
         }
-        let line = combined(&record, 0, &mask);
+        let line = format_combined(&record, 0, &mask);
         assert!(
             line.contains("\"https://***@h/x?api_key=***&d=e\""),
             "{line}"
         );
-        let open = combined(&record, 0, &LogMask::new([]));
+        let open = format_combined(&record, 0, &LogMask::new([]));
         assert!(open.contains("access_token=p's3cret"), "{open}");
     }
 }

@@ -6,9 +6,9 @@
 //! for the next one; one that waits for a request may be told to close, to make room for others; after any doubt about framing the connection closes; a client that leaves is
 //! noticed while its request waits; one that only closes its sending side gets its answer (RFC 9112 §9.6).
 
-mod answering;
-mod asking;
-mod watching;
+mod handler_wait;
+mod request;
+mod response;
 
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -23,55 +23,55 @@ use penstock_http::{
 };
 use penstock_runtime::{LazyDeadline, Stream, buffers, clock, drain, loops};
 
-use self::asking::{Changed, Followed};
-use crate::accept::Sender;
-use crate::asks::{self, Asks, Said, Work, ask};
+use self::request::{EffectiveRequest, RedirectOutcome};
+use crate::accept::ConnectionSource;
+use crate::client_watch::{ClientWatch, PipelinedBytes};
+use crate::dispatch::{self, HandlerOutcome, RouteMatch, RunningHandler, run_handlers};
 use crate::filters::Filters;
-use crate::incoming::Home;
-use crate::received::Received;
-use crate::redirect::Redirected;
-use crate::send::{self, Outgoing, Rest, Started};
-use crate::tunnel::{Counted, Heir};
-use crate::waiting::WaitingPlace;
-use crate::watch::{Behind, Watch};
+use crate::handover::{ConnectionGuard, UpgradeTarget};
+use crate::idle_connections::IdleEntry;
+use crate::internal_redirect::RedirectChain;
+use crate::receive_buffer::ReceiveBuffer;
+use crate::request_body::ReaderSlot;
+use crate::send::{self, OutgoingResponse, SendProgress, UnsentResponse};
 use crate::{Settings, faults};
 
 /// Pipelined requests answered in a row before other connections get their turn.
-const PIPELINE_TURN: u32 = 16;
+const PIPELINE_BATCH: u32 = 16;
 
 /// How much of a refused request's first line is logged.
-pub(crate) const LOGGED_LINE_BYTES: usize = 200;
+pub(crate) const MAX_LOGGED_LINE_BYTES: usize = 200;
 
 /// How long a closing connection reads over what the client still sends, so that our last answer is
 /// not lost to a reset (RFC 9112 §9.6).
-const LINGER: Duration = Duration::from_secs(1);
+const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// One connection.
 pub(crate) struct Connection {
-    edge: Counted,
+    edge: ConnectionGuard,
     stream: Arc<Stream>,
-    sender: Sender,
+    source: ConnectionSource,
     listener: Arc<ListenerInfo>,
-    client: Arc<ClientState>,
-    guard: drain::DrainGuard,
-    registered: bool,
+    client_state: Arc<ClientState>,
+    drain_guard: drain::DrainGuard,
+    is_drain_registered: bool,
     deadline: LazyDeadline,
     scanner: HeadScanner,
     /// Received and not yet used; empty and without memory while the connection is idle.
-    pending: Received,
+    received: ReceiveBuffer,
     /// Whether `pending` has bytes that the scanner has not seen.
-    unscanned: bool,
+    has_unscanned: bool,
     /// Whether the deadline minds the drain: a response has ended in it, and the client shall hear of it
     /// by the next one.
-    is_granted: bool,
+    is_drain_deadline_set: bool,
     /// The client closed its sending side: what is here is all that it asks.
-    has_ended: bool,
+    is_half_closed: bool,
     /// No request has come yet: its head counts from the accept.
-    is_new: bool,
+    awaits_first_request: bool,
     /// When the first byte of an unfinished head came.
-    head_began: Option<Instant>,
+    head_started_at: Option<Instant>,
     /// Where it is found when it waits for a request and there is no room for others.
-    place: WaitingPlace,
+    idle_entry: IdleEntry,
 }
 
 /// A head that is none, with as much of its first line as the log shows.
@@ -81,22 +81,22 @@ struct RefusedHead {
 }
 
 /// What the wait for a head came to.
-enum Next {
+enum HeadOutcome {
     Head(RequestHead),
     Refused(Box<RefusedHead>),
     /// A head began and did not arrive in time.
-    HeadTimeout,
+    TimedOut,
     /// The client closed, was idle for too long, or the server drains.
-    Over,
+    Closed,
 }
 
 /// What was done at once when a wait for a head had ended. Small: the waiting task has room for it always.
-enum Begun {
-    Done(Fate),
+enum ReadOutcome {
+    Done(ConnectionAction),
     /// The rest of an exchange.
-    Left(Box<Unfinished>),
+    Pending(Box<PendingExchange>),
     /// There is no request, and the client is to be told.
-    Refused(Box<Next>),
+    Refused(Box<HeadOutcome>),
 }
 
 /// One request in the hands of its connection.
@@ -107,24 +107,24 @@ struct Exchange {
     forwarded: Option<Arc<ForwardedInfo>>,
     arrived: Instant,
     /// Where the reading side comes back to, when the request has a body; until it was taken back.
-    home: Option<Home>,
+    reader_slot: Option<ReaderSlot>,
     /// The body was not read to its end when the answer was begun: nothing behind it can be read.
-    is_cut_short: bool,
+    is_body_unread: bool,
     /// What the route changes of its responses.
     filters: Option<Arc<Filters>>,
     /// What handlers were asked last, where that is not what the client did.
-    changed: Option<Box<Changed>>,
+    effective_request: Option<Box<EffectiveRequest>>,
     /// What internal redirects brought, if there were any.
-    redirected: Option<Box<Redirected>>,
+    redirects: Option<Box<RedirectChain>>,
     /// Interim responses that the socket has not taken yet: they go before the final head.
-    ahead: Vec<u8>,
-    /// So many bytes of the next head are out ([`watching::STATUS_START`]).
-    begun: u8,
+    unsent_interim: Vec<u8>,
+    /// So many bytes of the next head are out ([`handler_wait::STATUS_LINE_START`]).
+    status_bytes_sent: u8,
 }
 
 /// What an exchange is judged and recorded by.
 #[derive(Clone, Copy)]
-struct Told<'a> {
+struct RequestMeta<'a> {
     settings: &'a Settings,
     head: &'a RequestHead,
     forwarded: Option<&'a ForwardedInfo>,
@@ -132,46 +132,46 @@ struct Told<'a> {
 }
 
 /// What is known of a response once its head is encoded.
-struct Ending {
+struct ResponseSummary {
     status: Status,
     timing: RequestTiming,
     /// Whether the connection may serve another request.
-    keeps: bool,
+    keeps_alive: bool,
     /// The request was not read to its end, or not understood.
     must_close: bool,
 }
 
 /// An exchange that could not be finished at once.
-struct Unfinished {
+struct PendingExchange {
     exchange: Exchange,
-    rest: Left,
+    state: ExchangeState,
 }
 
 /// What is left of it.
-enum Left {
-    Work(Working),
-    Sending(Box<Sending>),
+enum ExchangeState {
+    Handling(HandlerWait),
+    Sending(Box<PendingSend>),
 }
 
 /// A handler at work, and what of its client is watched meanwhile.
-struct Working {
-    work: Work,
+struct HandlerWait {
+    handler: RunningHandler,
     /// The reading side is lent to whoever reads the body, who watches the socket until it is back.
-    is_lent: bool,
-    is_watching: bool,
+    is_reader_lent: bool,
+    is_watching_client: bool,
 }
 
-struct Sending {
-    rest: Rest,
-    end: Ending,
+struct PendingSend {
+    unsent: UnsentResponse,
+    summary: ResponseSummary,
     /// Who gets the connection then, instead of a next request.
-    heir: Option<Heir>,
+    upgrade_target: Option<UpgradeTarget>,
 }
 
 /// What becomes of the connection after an exchange.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Fate {
-    Keep,
+enum ConnectionAction {
+    KeepAlive,
     /// End the task; the socket closes, unless somebody took it over.
     Close,
     /// Close, but read over what the client may still be sending.
@@ -182,40 +182,40 @@ enum Fate {
 
 impl Connection {
     pub(crate) fn new(
-        edge: Counted,
+        edge: ConnectionGuard,
         stream: Arc<Stream>,
-        sender: Sender,
+        sender: ConnectionSource,
         listener: Arc<ListenerInfo>,
         early: Vec<u8>,
     ) -> Self {
         let guard = edge.drain.guard();
         let now = clock::now();
         let deadline = LazyDeadline::new(now + edge.settings().limits.header_timeout);
-        let place = WaitingPlace::new(&edge.waiting, now);
+        let place = IdleEntry::new(&edge.idle_connections, now);
         Self {
             edge,
             stream,
-            sender,
+            source: sender,
             listener,
-            client: Arc::default(),
-            guard,
-            registered: false,
+            client_state: Arc::default(),
+            drain_guard: guard,
+            is_drain_registered: false,
             deadline,
             scanner: HeadScanner::new(),
-            unscanned: !early.is_empty(),
-            is_granted: false,
-            has_ended: false,
-            pending: Received::from(early),
-            is_new: true,
-            head_began: None,
-            place,
+            has_unscanned: !early.is_empty(),
+            is_drain_deadline_set: false,
+            is_half_closed: false,
+            received: ReceiveBuffer::from(early),
+            awaits_first_request: true,
+            head_started_at: None,
+            idle_entry: place,
         }
     }
 
     /// Lets the first request come as late as any other: the connection was made for requests to
     /// come.
-    pub(crate) fn made_ahead(mut self) -> Self {
-        self.is_new = false;
+    pub(crate) fn with_idle_deadline(mut self) -> Self {
+        self.awaits_first_request = false;
         let idle = self.edge.settings().limits.idle_timeout;
         self.deadline.set(clock::now() + idle);
         self
@@ -233,68 +233,70 @@ impl Connection {
             let mut in_a_row = 0;
             loop {
                 // Requests that came in one piece must not keep the loop from everybody else.
-                in_a_row = if self.unscanned { in_a_row + 1 } else { 0 };
-                if in_a_row == PIPELINE_TURN {
+                in_a_row = if self.has_unscanned { in_a_row + 1 } else { 0 };
+                if in_a_row == PIPELINE_BATCH {
                     in_a_row = 0;
                     Box::pin(loops::yield_now()).await;
                 }
-                let fate = match std::future::poll_fn(|cx| self.poll_next(cx)).await {
-                    Begun::Done(fate) => fate,
-                    Begun::Left(mut left) => {
+                let fate = match std::future::poll_fn(|cx| self.poll_request(cx)).await {
+                    ReadOutcome::Done(fate) => fate,
+                    ReadOutcome::Pending(mut left) => {
                         // Polled here: the usual wait for a handler allocates nothing more.
-                        match std::future::poll_fn(|cx| self.poll_work(cx, &mut left)).await {
+                        match std::future::poll_fn(|cx| self.poll_handlers(cx, &mut left)).await {
                             Some(fate) => fate,
                             None => Box::pin(self.finish_sending(left)).await,
                         }
                     }
-                    Begun::Refused(refused) => Box::pin(self.refuse(*refused)).await,
+                    ReadOutcome::Refused(refused) => Box::pin(self.send_refusal(*refused)).await,
                 };
                 match fate {
-                    Fate::Keep => {}
-                    Fate::Close => return,
-                    Fate::Linger => return Box::pin(linger(Arc::clone(&self.stream))).await,
-                    Fate::Abort => return self.stream.abort(),
+                    ConnectionAction::KeepAlive => {}
+                    ConnectionAction::Close => return,
+                    ConnectionAction::Linger => {
+                        return Box::pin(linger(Arc::clone(&self.stream))).await;
+                    }
+                    ConnectionAction::Abort => return self.stream.abort(),
                 }
             }
         }
     }
 
     /// Waits for the next request, and does of it what can be done at once.
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Begun> {
+    fn poll_request(&mut self, cx: &mut Context<'_>) -> Poll<ReadOutcome> {
         Poll::Ready(match ready!(self.poll_head(cx)) {
-            Next::Head(head) => match self.exchange(head) {
-                Ok(fate) => Begun::Done(fate),
+            HeadOutcome::Head(head) => match self.start_exchange(head) {
+                Ok(fate) => ReadOutcome::Done(fate),
                 Err(left) => {
-                    self.edge.waiting.leave(&mut self.place);
-                    Begun::Left(left)
+                    self.edge.idle_connections.remove(&mut self.idle_entry);
+                    ReadOutcome::Pending(left)
                 }
             },
-            Next::Over => Begun::Done(Fate::Close),
+            HeadOutcome::Closed => ReadOutcome::Done(ConnectionAction::Close),
             refused => {
-                self.edge.waiting.leave(&mut self.place);
-                Begun::Refused(Box::new(refused))
+                self.edge.idle_connections.remove(&mut self.idle_entry);
+                ReadOutcome::Refused(Box::new(refused))
             }
         })
     }
 
     /// Waits for the next request's head.
-    fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Next> {
-        if !std::mem::replace(&mut self.registered, true) {
-            self.guard
+    fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<HeadOutcome> {
+        if !std::mem::replace(&mut self.is_drain_registered, true) {
+            self.drain_guard
                 .wake_at_drain(loops::current_index(), cx.waker().clone());
         }
-        if std::mem::take(&mut self.unscanned)
+        if std::mem::take(&mut self.has_unscanned)
             && let Some(next) = self.scan_pending()
         {
             return Poll::Ready(next);
         }
-        if self.has_ended {
-            return Poll::Ready(Next::Over);
+        if self.is_half_closed {
+            return Poll::Ready(HeadOutcome::Closed);
         }
         loop {
             let read = buffers::with_receive_buffer(|buffer| self.stream.poll_read(cx, buffer));
             match read {
-                Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Next::Over),
+                Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(HeadOutcome::Closed),
                 Poll::Ready(Ok(count)) => {
                     let found =
                         buffers::with_receive_buffer(|buffer| self.scan_received(&buffer[..count]));
@@ -305,40 +307,44 @@ impl Connection {
                 Poll::Pending => break,
             }
         }
-        if self.pending.is_empty()
-            && !self.is_granted
-            && let Some(until) = self.guard.drain().idle_until()
+        if self.received.is_empty()
+            && !self.is_drain_deadline_set
+            && let Some(until) = self.drain_guard.drain().idle_until()
         {
             // The next request may be on its way: a close now could cross it.
             if until <= clock::now() {
-                return Poll::Ready(Next::Over);
+                return Poll::Ready(HeadOutcome::Closed);
             }
             self.deadline.set(until.min(self.deadline.at()));
         }
-        if self.edge.waiting.wait(&mut self.place, cx.waker()) {
+        if self
+            .edge
+            .idle_connections
+            .mark_idle(&mut self.idle_entry, cx.waker())
+        {
             self.edge.metrics().evicted_connections.increment();
-            return Poll::Ready(Next::Over);
+            return Poll::Ready(HeadOutcome::Closed);
         }
-        self.deadline.poll(cx).map(|()| match self.head_began {
-            Some(_) => Next::HeadTimeout,
-            None => Next::Over,
+        self.deadline.poll(cx).map(|()| match self.head_started_at {
+            Some(_) => HeadOutcome::TimedOut,
+            None => HeadOutcome::Closed,
         })
     }
 
     /// Looks for a whole head in what has just come; what it does not use goes to `pending`.
-    fn scan_received(&mut self, received: &[u8]) -> Option<Next> {
-        if !self.pending.is_empty() {
-            self.pending.push(received);
+    fn scan_received(&mut self, received: &[u8]) -> Option<HeadOutcome> {
+        if !self.received.is_empty() {
+            self.received.push(received);
             return self.scan_pending();
         }
         match self.scanner.scan(received, &self.edge.head_limits()) {
             Ok(ParseProgress::Complete((head, used))) => {
-                self.pending.push(&received[used..]);
-                Some(self.head_complete(head))
+                self.received.push(&received[used..]);
+                Some(self.complete_head(head))
             }
             Ok(ParseProgress::Partial) => {
-                self.pending.push(received);
-                self.head_incomplete();
+                self.received.push(received);
+                self.note_partial_head();
                 None
             }
             Err(error) => Some(refused_head(error, received)),
@@ -346,44 +352,44 @@ impl Connection {
     }
 
     /// Looks for a whole head in `pending`.
-    fn scan_pending(&mut self) -> Option<Next> {
+    fn scan_pending(&mut self) -> Option<HeadOutcome> {
         match self
             .scanner
-            .scan(self.pending.unused(), &self.edge.head_limits())
+            .scan(self.received.unread(), &self.edge.head_limits())
         {
             Ok(ParseProgress::Complete((head, used))) => {
-                self.pending.consume(used);
-                Some(self.head_complete(head))
+                self.received.consume(used);
+                Some(self.complete_head(head))
             }
             Ok(ParseProgress::Partial) => {
-                self.head_incomplete();
+                self.note_partial_head();
                 None
             }
-            Err(error) => Some(refused_head(error, self.pending.unused())),
+            Err(error) => Some(refused_head(error, self.received.unread())),
         }
     }
 
     /// Whether the answer to this request is the connection's last: the server drains, or the client
     /// closed its sending side, and no other request has come with this one.
-    fn is_last(&self) -> bool {
-        (self.guard.drain().is_draining() || self.has_ended) && !self.unscanned
+    fn must_close(&self) -> bool {
+        (self.drain_guard.drain().is_draining() || self.is_half_closed) && !self.has_unscanned
     }
 
-    fn head_complete(&mut self, head: RequestHead) -> Next {
+    fn complete_head(&mut self, head: RequestHead) -> HeadOutcome {
         self.scanner.reset();
-        self.head_began = None;
-        self.is_new = false;
-        self.unscanned = !self.pending.is_empty();
-        Next::Head(head)
+        self.head_started_at = None;
+        self.awaits_first_request = false;
+        self.has_unscanned = !self.received.is_empty();
+        HeadOutcome::Head(head)
     }
 
     /// The clock for a head runs from its first byte; that for the first one, from the accept.
-    fn head_incomplete(&mut self) {
-        if self.head_began.is_none() {
+    fn note_partial_head(&mut self) {
+        if self.head_started_at.is_none() {
             let now = clock::now();
-            self.head_began = Some(now);
-            self.place.touch(&self.edge.waiting, now);
-            if !self.is_new {
+            self.head_started_at = Some(now);
+            self.idle_entry.restart(&self.edge.idle_connections, now);
+            if !self.awaits_first_request {
                 self.deadline
                     .set(now + self.edge.settings().limits.header_timeout);
             }
@@ -394,91 +400,102 @@ impl Connection {
     ///
     /// # Errors
     /// What is left to do, to be awaited in [`Connection::finish`].
-    fn exchange(&mut self, head: RequestHead) -> Result<Fate, Box<Unfinished>> {
+    fn start_exchange(
+        &mut self,
+        head: RequestHead,
+    ) -> Result<ConnectionAction, Box<PendingExchange>> {
         let arrived = clock::now();
-        let mut lent = self.edge.take_settings();
-        let settings = lent.now();
+        let mut lent = self.edge.acquire_settings();
+        let settings = lent.load();
         self.edge.metrics().active_requests.add(1);
         let forwarded = self.read_forwarded(settings, &head);
-        let found = asks::find(settings, &head, forwarded.as_deref());
+        let found = dispatch::match_route(settings, &head, forwarded.as_deref());
         let mut at_hand = None;
-        if let Asks::Route(path, route) = &found
+        if let RouteMatch::Route(path, route) = &found
             && route.filters.is_none()
             && !path.is_ambiguous()
         {
-            let told = Told {
+            let told = RequestMeta {
                 settings,
                 head: &head,
                 forwarded: forwarded.as_deref(),
                 arrived,
             };
-            at_hand = self.answer_at_hand(told, path, &route.handlers);
+            at_hand = self.respond_inline(told, path, &route.handlers);
         }
         if let Some(Ok(fate)) = at_hand {
-            self.edge.give_back(lent);
+            self.edge.release_settings(lent);
             return Ok(fate);
         }
-        let found = found.kept();
+        let found = found.into_owned();
         let mut exchange = Exchange::new(Arc::clone(settings), head, forwarded, arrived);
-        self.edge.give_back(lent);
+        self.edge.release_settings(lent);
         if let Some(Err(sending)) = at_hand {
-            return Err(exchange.unfinished(Left::Sending(sending)));
+            return Err(exchange.into_pending(ExchangeState::Sending(sending)));
         }
         let said = match found {
-            Asks::Edge(answered) => {
+            RouteMatch::Edge(answered) => {
                 // Nobody reads the body, but what of it is here goes with the request.
-                drop(self.lend_reader(&mut exchange, None));
-                Said::Answered(answered)
+                drop(self.lend_body_reader(&mut exchange, None));
+                HandlerOutcome::Finished(answered)
             }
-            Asks::Route(path, route) => {
-                let body = self.lend_reader(&mut exchange, route.max_body);
+            RouteMatch::Route(path, route) => {
+                let body = self.lend_body_reader(&mut exchange, route.max_body);
                 exchange.filters = route.filters;
-                self.ask_first(&mut exchange, path, route.handlers, body)
+                self.run_route(&mut exchange, path, route.handlers, body)
             }
         };
-        match self.followed(&mut exchange, said) {
-            Followed::Answered(answered) => match self.answer(&mut exchange, answered, arrived) {
-                Ok(fate) => Ok(fate),
-                Err(sending) => Err(exchange.unfinished(Left::Sending(sending))),
-            },
-            Followed::Works(work) => {
-                let working = self.watch(work, &exchange);
-                Err(exchange.unfinished(Left::Work(working)))
+        match self.follow_redirects(&mut exchange, said) {
+            RedirectOutcome::Finished(answered) => {
+                match self.respond(&mut exchange, answered, arrived) {
+                    Ok(fate) => Ok(fate),
+                    Err(sending) => Err(exchange.into_pending(ExchangeState::Sending(sending))),
+                }
+            }
+            RedirectOutcome::Running(work) => {
+                let working = self.start_wait(work, &exchange);
+                Err(exchange.into_pending(ExchangeState::Handling(working)))
             }
         }
     }
 
     /// Polls the handlers of an exchange until it is answered; `None` when a part of the answer is still
     /// to be sent.
-    fn poll_work(
+    fn poll_handlers(
         &mut self,
         cx: &mut Context<'_>,
-        unfinished: &mut Unfinished,
-    ) -> Poll<Option<Fate>> {
-        let Unfinished { exchange, rest } = unfinished;
-        while let Left::Work(working) = rest {
-            let reply = ready!(self.poll_watched(cx, working, exchange));
+        unfinished: &mut PendingExchange,
+    ) -> Poll<Option<ConnectionAction>> {
+        let PendingExchange {
+            exchange,
+            state: rest,
+        } = unfinished;
+        while let ExchangeState::Handling(working) = rest {
+            let reply = ready!(self.poll_handler_and_client(cx, working, exchange));
             // What a handler holds, it holds until its reply and no longer.
-            working.work.work = Box::pin(std::future::pending());
+            working.handler.future = Box::pin(std::future::pending());
             let said = match reply {
                 Ok(Reply::Pass(request)) => {
-                    let handlers = std::mem::take(&mut working.work.handlers);
-                    ask(handlers, working.work.next, *request)
+                    let handlers = std::mem::take(&mut working.handler.handlers);
+                    run_handlers(handlers, working.handler.next_handler, *request)
                 }
-                Ok(Reply::Response(response)) => Said::response(response, || {
-                    asks::speaker(&working.work.handlers, working.work.next)
+                Ok(Reply::Response(response)) => HandlerOutcome::from_response(response, || {
+                    dispatch::running_handler(
+                        &working.handler.handlers,
+                        working.handler.next_handler,
+                    )
                 }),
-                Ok(Reply::Redirect(redirect)) => Said::Redirects(redirect),
-                Err(fault) => Said::Answered(Err(fault)),
+                Ok(Reply::Redirect(redirect)) => HandlerOutcome::Redirect(redirect),
+                Err(fault) => HandlerOutcome::Finished(Err(fault)),
             };
-            match self.followed(exchange, said) {
-                Followed::Works(next) => *working = self.watch(next, exchange),
-                Followed::Answered(answered) => {
+            match self.follow_redirects(exchange, said) {
+                RedirectOutcome::Running(next) => *working = self.start_wait(next, exchange),
+                RedirectOutcome::Finished(answered) => {
                     let made_at = answered.as_ref().ok().and_then(|it| it.created_at);
                     let now = made_at.unwrap_or_else(clock::now);
-                    match self.answer(exchange, answered, now) {
+                    match self.respond(exchange, answered, now) {
                         Ok(fate) => return Poll::Ready(Some(fate)),
-                        Err(sending) => *rest = Left::Sending(sending),
+                        Err(sending) => *rest = ExchangeState::Sending(sending),
                     }
                 }
             }
@@ -487,30 +504,36 @@ impl Connection {
     }
 
     /// Answers a head that was refused, or did not arrive in time.
-    async fn refuse(&mut self, refused: Next) -> Fate {
+    async fn send_refusal(&mut self, refused: HeadOutcome) -> ConnectionAction {
         let settings = self.edge.settings();
-        let mask = &settings.mask;
+        let mask = &settings.log_mask;
         let (response, first_line) = match refused {
-            Next::Refused(refused) => {
+            HeadOutcome::Refused(refused) => {
                 self.edge.metrics().malformed_requests.increment();
                 let RefusedHead { error, line } = *refused;
                 let (status, reason) = (error.status(), error.to_string());
-                let client = self.sender.address();
+                let client = self.source.client_address();
                 let shown = mask.apply_url(&line);
-                faults::log_refused(client, status, &reason, &shown, &self.edge.repeats);
+                faults::log_refused_head(client, status, &reason, &shown, &self.edge.log_throttle);
                 (faults::respond_malformed(status, &reason), line)
             }
-            Next::HeadTimeout => {
+            HeadOutcome::TimedOut => {
                 self.edge.metrics().slow_clients.increment();
-                let line: Box<[u8]> = first_line(self.pending.unused()).into();
+                let line: Box<[u8]> = first_line(self.received.unread()).into();
                 let fault = Fault::new(FaultKind::ClientTooSlow, "limits.header_timeout");
-                let client = self.sender.address();
+                let client = self.source.client_address();
                 let status = fault.kind.status();
                 let shown = mask.apply_url(&line);
-                faults::log_refused(client, status, &fault.cause, &shown, &self.edge.repeats);
-                (faults::respond(fault, None, &self.edge.repeats), line)
+                faults::log_refused_head(
+                    client,
+                    status,
+                    &fault.cause,
+                    &shown,
+                    &self.edge.log_throttle,
+                );
+                (faults::respond(fault, None, &self.edge.log_throttle), line)
             }
-            Next::Head(_) | Next::Over => return Fate::Close,
+            HeadOutcome::Head(_) | HeadOutcome::Closed => return ConnectionAction::Close,
         };
         let date = clock::http_date(clock::now());
         let line = ResponseHeadParts {
@@ -522,28 +545,28 @@ impl Connection {
         };
         self.edge.metrics().count_response(response.status.code());
         if let Some(log) = &settings.access_log {
-            log.write_refused(&self.sender, response.status.code(), &first_line);
+            log.write_refused(&self.source, response.status.code(), &first_line);
         }
-        let outgoing = Outgoing {
-            begun: 0,
-            ahead: &[],
-            line,
+        let outgoing = OutgoingResponse {
+            status_bytes_sent: 0,
+            unsent_interim: &[],
+            head: line,
             body: response.body,
-            rate_max: None,
+            max_rate: None,
         };
-        if let Ok(Started::Rest(rest)) = send::send_now(&self.stream, outgoing) {
+        if let Ok(SendProgress::Partial(rest)) = send::try_send(&self.stream, outgoing) {
             // Whether it arrives or not, the connection ends.
-            let watch = Watch::new(None, Behind::Discarded, &mut self.has_ended);
+            let watch = ClientWatch::new(None, PipelinedBytes::Discard, &mut self.is_half_closed);
             let (stream, limits) = (Arc::clone(&self.stream), &settings.limits);
-            let _ = send::send_rest(stream, rest, limits, watch).await;
+            let _ = send::send_remaining(stream, rest, limits, watch).await;
         }
-        Fate::Linger
+        ConnectionAction::Linger
     }
 }
 
-fn refused_head(error: RequestHeadError, received: &[u8]) -> Next {
+fn refused_head(error: RequestHeadError, received: &[u8]) -> HeadOutcome {
     let line = first_line(received).into();
-    Next::Refused(Box::new(RefusedHead { error, line }))
+    HeadOutcome::Refused(Box::new(RefusedHead { error, line }))
 }
 
 /// The beginning of what should have been a request line. Blank lines before it tell nothing.
@@ -551,7 +574,7 @@ fn first_line(received: &[u8]) -> &[u8] {
     let is_break = |byte: &u8| matches!(byte, b'\r' | b'\n');
     let start = received.iter().take_while(|byte| is_break(byte)).count();
     let received = &received[start..];
-    let part = &received[..received.len().min(LOGGED_LINE_BYTES)];
+    let part = &received[..received.len().min(MAX_LOGGED_LINE_BYTES)];
     let end = part.iter().position(is_break);
     &part[..end.unwrap_or(part.len())]
 }
@@ -568,18 +591,18 @@ impl Exchange {
             head: Arc::new(head),
             forwarded,
             arrived,
-            home: None,
-            is_cut_short: false,
+            reader_slot: None,
+            is_body_unread: false,
             filters: None,
-            changed: None,
-            redirected: None,
-            ahead: Vec::new(),
-            begun: 0,
+            effective_request: None,
+            redirects: None,
+            unsent_interim: Vec::new(),
+            status_bytes_sent: 0,
         }
     }
 
-    fn told(&self) -> Told<'_> {
-        Told {
+    fn meta(&self) -> RequestMeta<'_> {
+        RequestMeta {
             settings: &self.settings,
             head: &self.head,
             forwarded: self.forwarded.as_deref(),
@@ -587,10 +610,10 @@ impl Exchange {
         }
     }
 
-    fn unfinished(self, rest: Left) -> Box<Unfinished> {
-        Box::new(Unfinished {
+    fn into_pending(self, rest: ExchangeState) -> Box<PendingExchange> {
+        Box::new(PendingExchange {
             exchange: self,
-            rest,
+            state: rest,
         })
     }
 }
@@ -598,7 +621,7 @@ impl Exchange {
 /// Ends our side, then reads over what still comes, for a short while.
 async fn linger(stream: Arc<Stream>) {
     stream.shutdown_write();
-    let mut timer = LazyDeadline::new(clock::now() + LINGER);
+    let mut timer = LazyDeadline::new(clock::now() + LINGER_TIMEOUT);
     std::future::poll_fn(|cx| {
         loop {
             let read = buffers::with_receive_buffer(|buffer| stream.poll_read(cx, buffer));
@@ -616,14 +639,14 @@ async fn linger(stream: Arc<Stream>) {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.edge.waiting.leave(&mut self.place);
+        self.edge.idle_connections.remove(&mut self.idle_entry);
     }
 }
 
 impl std::fmt::Debug for Connection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Connection")
-            .field("peer", &self.sender.address())
+            .field("peer", &self.source.client_address())
             .finish_non_exhaustive()
     }
 }

@@ -15,10 +15,10 @@ use penstock_http::Status;
 
 /// The pages of a site, by status or class.
 #[derive(Debug, Default)]
-pub struct ErrorPages(BTreeMap<u16, Page>);
+pub struct ErrorPages(BTreeMap<u16, ErrorPage>);
 
 #[derive(Debug)]
-struct Page {
+struct ErrorPage {
     content_type: String,
     body: Bytes,
 }
@@ -30,7 +30,7 @@ impl ErrorPages {
     /// When one cannot be read, is no regular file or is too large; the error names it.
     pub fn load(files: &BTreeMap<u16, PathBuf>) -> io::Result<Self> {
         let load = |(code, path): (&u16, &PathBuf)| {
-            let page = Page::load(path).map_err(|error| {
+            let page = ErrorPage::load(path).map_err(|error| {
                 io::Error::new(error.kind(), format!("{}: {error}", path.display()))
             });
             Ok((*code, page?))
@@ -51,7 +51,7 @@ impl ErrorPages {
     }
 }
 
-impl Page {
+impl ErrorPage {
     fn load(path: &Path) -> io::Result<Self> {
         // A pipe would be waited for as soon as it is opened.
         if !std::fs::metadata(path)?.is_file() {
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tells_the_type_by_the_suffix() {
+    fn content_type_follows_the_suffix() {
         for (name, expected) in [
             ("404.html", "text/html; charset=utf-8"),
             ("404.HTM", "text/html; charset=utf-8"),
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn says_which_file_cannot_be_a_page() {
+    fn an_unusable_file_is_named_in_the_error() {
         let folder = std::env::temp_dir().join(format!("penstock-pages-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let large = folder.join("large.html");

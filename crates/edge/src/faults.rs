@@ -5,7 +5,7 @@
 //! the page (`faults/page.rs`) shows cause, traceback and request too. Failures of clients are not errors in the log. What
 //! applications and back ends answer with is no fault and never comes here.
 
-mod page;
+mod builtin_page;
 
 use std::borrow::Cow;
 
@@ -15,10 +15,10 @@ use penstock_runtime::clock;
 use penstock_runtime::log_throttle::{LogThrottle, suppressed_suffix};
 use penstock_sys::net::PeerAddress;
 
-use self::page::Page;
+use self::builtin_page::BuiltinPage;
 use crate::Settings;
-use crate::access_log::{Escaped, peer};
-use crate::connection::LOGGED_LINE_BYTES;
+use crate::access_log::{EscapedBytes, peer_text};
+use crate::connection::MAX_LOGGED_LINE_BYTES;
 
 /// Seconds after which a client may try again when the server was too busy.
 const RETRY_AFTER: &str = "1";
@@ -31,8 +31,8 @@ pub(crate) fn respond(
 ) -> Response {
     log_fault(&fault, asked, repeats);
     let status = fault.kind.status();
-    let page = asked.and_then(|(head, settings)| of_site(status, head, settings));
-    let mut response = page.unwrap_or_else(|| of_house(status, &fault, asked));
+    let page = asked.and_then(|(head, settings)| site_error_page(status, head, settings));
+    let mut response = page.unwrap_or_else(|| builtin_error_page(status, &fault, asked));
     let mut field = |name, value: &str| {
         // Literals are valid fields.
         let _ = response.fields.push(name, value.as_bytes());
@@ -51,31 +51,35 @@ pub(crate) fn respond(
 }
 
 /// The page that the request's site has for a status. In development the house's says more.
-fn of_site(status: Status, head: &RequestHead, settings: &Settings) -> Option<Response> {
-    if settings.development {
+fn site_error_page(status: Status, head: &RequestHead, settings: &Settings) -> Option<Response> {
+    if settings.is_development {
         return None;
     }
-    let pages = settings.routing.error_pages(head.host())?;
+    let pages = settings.routes.error_pages(head.host())?;
     pages.response(status)
 }
 
 /// The house's own page.
-fn of_house(status: Status, fault: &Fault, asked: Option<(&RequestHead, &Settings)>) -> Response {
+fn builtin_error_page(
+    status: Status,
+    fault: &Fault,
+    asked: Option<(&RequestHead, &Settings)>,
+) -> Response {
     let head = asked.map(|(head, _)| head);
-    let shown = asked.filter(|(_, settings)| settings.development);
-    let page = Page {
+    let shown = asked.filter(|(_, settings)| settings.is_development);
+    let page = BuiltinPage {
         status,
         fault,
-        shown: shown.map(|(head, settings)| (head, &settings.mask)),
+        debug_request: shown.map(|(head, settings)| (head, &settings.log_mask)),
     };
     if penstock_http::prefers_media_type(
         head.and_then(|head| head.field("accept")),
         "text/html",
         "text/plain",
     ) {
-        Response::text(status, "text/html; charset=utf-8", page.html())
+        Response::text(status, "text/html; charset=utf-8", page.to_html())
     } else {
-        Response::text(status, "text/plain; charset=utf-8", page.plain())
+        Response::text(status, "text/plain; charset=utf-8", page.to_text())
     }
 }
 
@@ -96,7 +100,7 @@ pub(crate) fn respond_options() -> Response {
 
 /// Logs a request that was refused before a handler saw it: client, reason, and what could be read of its
 /// first line. A few lines a second for each reason, whoever sends them.
-pub(crate) fn log_refused(
+pub(crate) fn log_refused_head(
     client: PeerAddress,
     status: Status,
     reason: &str,
@@ -104,7 +108,11 @@ pub(crate) fn log_refused(
     repeats: &LogThrottle,
 ) {
     if let Some(count) = repeats.admit_line(reason, clock::now()) {
-        let (client, line, more) = (peer(client), Escaped(line), suppressed_suffix(count));
+        let (client, line, more) = (
+            peer_text(client),
+            EscapedBytes(line),
+            suppressed_suffix(count),
+        );
         log::info!(
             "edge: {} from {client}: {reason}: \"{line}\"{more}",
             status.code()
@@ -113,7 +121,7 @@ pub(crate) fn log_refused(
 }
 
 /// Logs a request whose head could be read and that was refused for its form, not for what it asks for.
-pub(crate) fn log_refusal(
+pub(crate) fn log_refused_request(
     client: PeerAddress,
     fault: &Fault,
     (head, settings): (&RequestHead, &Settings),
@@ -126,14 +134,14 @@ pub(crate) fn log_refusal(
     | FaultKind::NotImplemented = fault.kind
     {
         let line = format!("{} {}", head.method_str(), head.target());
-        let line = &line.as_bytes()[..line.len().min(LOGGED_LINE_BYTES)];
-        let line = settings.mask.apply_url(line);
-        log_refused(client, fault.kind.status(), &fault.cause, &line, repeats);
+        let line = &line.as_bytes()[..line.len().min(MAX_LOGGED_LINE_BYTES)];
+        let line = settings.log_mask.apply_url(line);
+        log_refused_head(client, fault.kind.status(), &fault.cause, &line, repeats);
     }
 }
 
 /// Leads a client to another path of the same host; one that sends a body is to send it there.
-pub(crate) fn respond_moved(method: Method, location: &[u8]) -> Response {
+pub(crate) fn redirect_to_directory(method: Method, location: &[u8]) -> Response {
     let status = match method {
         Method::Get | Method::Head => Status::MOVED_PERMANENTLY,
         _ => Status::PERMANENT_REDIRECT,
@@ -148,7 +156,7 @@ fn log_fault(fault: &Fault, asked: Option<(&RequestHead, &Settings)>, repeats: &
     let method = asked.map_or("-", |(head, _)| head.method_str());
     // The log masks its lines as texts, in which a quote ends a value.
     let target = asked.map_or(Cow::Borrowed("-"), |(head, settings)| {
-        settings.mask.apply_url_str(head.target())
+        settings.log_mask.apply_url_str(head.target())
     });
     let status = fault.kind.status().code();
     let handler = fault.timing.handler.as_deref().unwrap_or("edge");
@@ -178,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_busy_answer_says_when_to_come_back() {
+    fn an_overload_response_has_retry_after() {
         let response = respond(
             Fault::new(FaultKind::QueueFull, "100 wait"),
             None,

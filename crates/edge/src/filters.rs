@@ -7,7 +7,7 @@
 //! changed request is parsed again by the same strict parser; what is logged is what the client sent;
 //! what a rule vouches for, no client that may not say it has said.
 
-mod paths;
+mod response_paths;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use penstock_http::{FieldBlock, HeadWriter, RequestHead, encode_path, normalise_
 use penstock_sys::net::PeerAddress;
 use thiserror::Error;
 
-use self::paths::ResponsePaths;
+use self::response_paths::ResponsePathRewriter;
 use crate::access_log;
 
 /// Why a route's rules cannot be used.
@@ -29,15 +29,15 @@ use crate::access_log;
 pub enum FilterError {
     /// A name that is no token or a value with control bytes (RFC 9110 §5).
     #[error("header rule for `{0}`: no valid field")]
-    BadField(String),
+    InvalidField(String),
     /// A field that frames the message or belongs to the connection (RFC 9110 §7.6.1).
     #[error("header rule for `{0}`: the field belongs to the connection")]
-    Untouchable(String),
+    ProtectedField(String),
 }
 
 /// That paths in a route's responses are put back under a prefix that is stripped.
 #[derive(Debug, Clone)]
-pub struct PathsInResponses {
+pub struct ResponsePathRewrite {
     /// The names of Penstock's own cookies, which are for all paths.
     pub own_cookies: Arc<[String]>,
 }
@@ -45,41 +45,41 @@ pub struct PathsInResponses {
 /// The changes that one route makes, compiled.
 #[derive(Debug)]
 pub struct Filters {
-    rewrite: Prefixes,
+    path_rewrite: PathRewrite,
     /// Of a route whose servers do not know what is stripped.
-    response_paths: Option<ResponsePaths>,
-    request: Rules,
-    response: Rules,
-    vouched: TrustedHeaders,
+    response_path_rewriter: Option<ResponsePathRewriter>,
+    request_rules: CompiledHeaderRules,
+    response_rules: CompiledHeaderRules,
+    trusted_headers: TrustedHeaders,
 }
 
 /// What the placeholders of a value stand for: always of the request as the client sent it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Values<'a> {
+pub(crate) struct Placeholders<'a> {
     pub(crate) head: &'a RequestHead,
     pub(crate) client: PeerAddress,
     /// The authority that the client asked for.
     pub(crate) host: &'a str,
     pub(crate) scheme: &'static str,
     /// What proxies in front have stripped from the path.
-    pub(crate) mount: Option<&'a Mount>,
+    pub(crate) outer_mount: Option<&'a Mount>,
     /// The authority that the handlers were told, where the route's rules say another.
-    pub(crate) told_host: Option<&'a str>,
+    pub(crate) forwarded_host: Option<&'a str>,
 }
 
 /// A request's head as a route's rules make it.
 #[derive(Debug)]
-pub(crate) struct Filtered {
+pub(crate) struct FilteredRequest {
     pub(crate) head: RequestHead,
     /// The fields that the rules said.
-    pub(crate) vouched: TrustedHeaders,
+    pub(crate) trusted_headers: TrustedHeaders,
     /// What was stripped from the path, if the path is else as it was.
     pub(crate) mount: Mount,
 }
 
 /// A change of paths.
 #[derive(Debug)]
-struct Prefixes {
+struct PathRewrite {
     strip: Option<String>,
     /// Percent-encoded where it must be.
     add: String,
@@ -89,7 +89,7 @@ struct Prefixes {
 
 /// A change of a header.
 #[derive(Debug)]
-struct Rules {
+struct CompiledHeaderRules {
     remove: Vec<String>,
     set: Vec<(String, Template)>,
     add: Vec<(String, Template)>,
@@ -97,10 +97,10 @@ struct Rules {
 
 /// A value with placeholders.
 #[derive(Debug)]
-struct Template(Vec<Part>);
+struct Template(Vec<HeaderTemplatePart>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Part {
+enum HeaderTemplatePart {
     Text(String),
     /// The client's address without its port.
     Client,
@@ -120,7 +120,7 @@ impl Filters {
         rewrite: &Rewrite,
         request: &HeaderRules,
         response: &HeaderRules,
-        paths: Option<PathsInResponses>,
+        paths: Option<ResponsePathRewrite>,
     ) -> Result<Option<Arc<Self>>, FilterError> {
         if *rewrite == Rewrite::default() && request.is_empty() && response.is_empty() {
             return Ok(None);
@@ -128,24 +128,24 @@ impl Filters {
         // RFC 9112 §3.2: a request has one `Host`, so it can only be replaced.
         let mut odd = request.remove.iter().chain(request.add.keys());
         if let Some(name) = odd.find(|name| name.eq_ignore_ascii_case("host")) {
-            return Err(FilterError::Untouchable(name.clone()));
+            return Err(FilterError::ProtectedField(name.clone()));
         }
         let add = rewrite.add_prefix.as_deref().unwrap_or("");
         let said = request.set.keys().chain(request.add.keys());
         let strip = rewrite.strip_prefix.as_deref();
         let mount = Mount::new(strip.filter(|_| add.is_empty()).unwrap_or(""));
-        let paths =
-            paths.map(|paths| ResponsePaths::new(strip.unwrap_or(""), add, paths.own_cookies));
+        let paths = paths
+            .map(|paths| ResponsePathRewriter::new(strip.unwrap_or(""), add, paths.own_cookies));
         Ok(Some(Arc::new(Self {
-            rewrite: Prefixes {
+            path_rewrite: PathRewrite {
                 strip: rewrite.strip_prefix.clone(),
                 add: encode_path(add.as_bytes()),
                 mount,
             },
-            response_paths: paths.flatten(),
-            request: Rules::compile(request)?,
-            response: Rules::compile(response)?,
-            vouched: TrustedHeaders::new(said.cloned()),
+            response_path_rewriter: paths.flatten(),
+            request_rules: CompiledHeaderRules::compile(request)?,
+            response_rules: CompiledHeaderRules::compile(response)?,
+            trusted_headers: TrustedHeaders::new(said.cloned()),
         })))
     }
 
@@ -153,7 +153,7 @@ impl Filters {
     /// of it.
     pub(crate) fn changes_forwarded(&self, trust: &TrustedProxies) -> bool {
         let client_field = trust.client_field();
-        self.request.names().any(|name| {
+        self.request_rules.field_names().any(|name| {
             ForwardedInfo::is_forwarded_name(name.as_bytes())
                 || client_field.is_some_and(|field| name.eq_ignore_ascii_case(field))
         })
@@ -164,16 +164,16 @@ impl Filters {
     pub(crate) fn outer_mount<'m>(&self, told: &'m Mount) -> Cow<'m, Mount> {
         const PREFIX: &str = "x-forwarded-prefix";
         if !self
-            .request
-            .names()
+            .request_rules
+            .field_names()
             .any(|name| name.eq_ignore_ascii_case(PREFIX))
         {
             return Cow::Borrowed(told);
         }
-        let mut set = self.request.set.iter();
+        let mut set = self.request_rules.set.iter();
         let set = set.find(|(name, _)| name.eq_ignore_ascii_case(PREFIX));
         let mount = match set.map(|(_, value)| &value.0[..]) {
-            Some([Part::Text(text)]) => Mount::parse(text),
+            Some([HeaderTemplatePart::Text(text)]) => Mount::parse(text),
             // Removed, added to, or made of the request: nothing is known for sure.
             _ => None,
         };
@@ -185,14 +185,14 @@ impl Filters {
     ///
     /// # Errors
     /// When the changed head breaks a rule: the configuration's fault, not the client's.
-    pub(crate) fn request(
+    pub(crate) fn apply_to_request(
         &self,
         head: &RequestHead,
-        values: &Values<'_>,
+        values: &Placeholders<'_>,
         trust: Option<&TrustedProxies>,
-    ) -> Result<Option<Filtered>, Fault> {
-        let rules = &self.request;
-        let target = self.rewrite.apply(head.target_path_query());
+    ) -> Result<Option<FilteredRequest>, Fault> {
+        let rules = &self.request_rules;
+        let target = self.path_rewrite.apply(head.target_path_query());
         let is_rewritten = matches!(target, Cow::Owned(_));
         if rules.is_empty() && !is_rewritten {
             return Ok(None);
@@ -201,13 +201,13 @@ impl Filters {
         // RFC 9112 §3.2.2: the authority of an absolute-form target stands in for `Host`, so once the
         // target is in origin form it has to be written there.
         let is_absolute = head.target() != head.target_path_query();
-        if is_absolute && !rules.drops("host") {
+        if is_absolute && !rules.removes_field("host") {
             writer.field("Host", head.host().as_bytes());
         }
         for (name, value) in head.fields() {
-            let is_dropped = rules.drops(name)
+            let is_dropped = rules.removes_field(name)
                 || is_absolute && name.eq_ignore_ascii_case("host")
-                || self.vouched.covers(name) && !may_say(name, trust);
+                || self.trusted_headers.covers(name) && !may_client_set(name, trust);
             if !is_dropped {
                 writer.field(name, value);
             }
@@ -220,25 +220,30 @@ impl Filters {
             let cause = format!("the route's filters made the request invalid: {error}");
             Fault::new(FaultKind::Internal, cause)
         })?;
-        Ok(Some(Filtered {
+        Ok(Some(FilteredRequest {
             head,
-            vouched: self.vouched.clone(),
+            trusted_headers: self.trusted_headers.clone(),
             mount: match is_rewritten {
-                true => self.rewrite.mount.clone(),
+                true => self.path_rewrite.mount.clone(),
                 false => Mount::default(),
             },
         }))
     }
 
     /// Changes the fields of a response to a request for `target`.
-    pub(crate) fn response(&self, fields: &mut FieldBlock, values: &Values<'_>, target: &str) {
+    pub(crate) fn apply_to_response(
+        &self,
+        fields: &mut FieldBlock,
+        values: &Placeholders<'_>,
+        target: &str,
+    ) {
         // A path that was not changed on its way in is not on its way back.
-        if let Some(paths) = &self.response_paths
-            && matches!(self.rewrite.apply(target), Cow::Owned(_))
+        if let Some(paths) = &self.response_path_rewriter
+            && matches!(self.path_rewrite.apply(target), Cow::Owned(_))
         {
             paths.rewrite_paths(fields, values);
         }
-        let rules = &self.response;
+        let rules = &self.response_rules;
         for name in &rules.remove {
             fields.remove(name);
         }
@@ -254,7 +259,7 @@ impl Filters {
 }
 
 /// Whether a client may say a field that a rule adds to: what it says there would be vouched for too.
-fn may_say(name: &str, trust: Option<&TrustedProxies>) -> bool {
+fn may_client_set(name: &str, trust: Option<&TrustedProxies>) -> bool {
     let is_accepted = |trust: &TrustedProxies| {
         trust.accepts_forwarded_host() || !ForwardedInfo::needs_listed_proxy(name)
     };
@@ -266,18 +271,21 @@ fn may_say(name: &str, trust: Option<&TrustedProxies>) -> bool {
     }
 }
 
-impl Rules {
+impl CompiledHeaderRules {
     fn compile(rules: &HeaderRules) -> Result<Self, FilterError> {
         let names = rules.remove.iter().map(|name| (name.as_str(), ""));
         let fields = rules.set.iter().chain(&rules.add);
         let fields = fields.map(|(name, value)| (name.as_str(), value.as_str()));
         for (name, value) in names.chain(fields) {
-            if UNTOUCHABLE.iter().any(|own| name.eq_ignore_ascii_case(own)) {
-                return Err(FilterError::Untouchable(name.to_owned()));
+            if PROTECTED_FIELDS
+                .iter()
+                .any(|own| name.eq_ignore_ascii_case(own))
+            {
+                return Err(FilterError::ProtectedField(name.to_owned()));
             }
             FieldBlock::new()
                 .push(name, value.as_bytes())
-                .map_err(|_| FilterError::BadField(name.to_owned()))?;
+                .map_err(|_| FilterError::InvalidField(name.to_owned()))?;
         }
         let compile = |(name, value): (&String, &String)| (name.clone(), Template::compile(value));
         Ok(Self {
@@ -292,13 +300,13 @@ impl Rules {
     }
 
     /// The names of all fields that are changed.
-    fn names(&self) -> impl Iterator<Item = &str> {
+    fn field_names(&self) -> impl Iterator<Item = &str> {
         let said = self.set.iter().chain(&self.add).map(|(name, _)| name);
         self.remove.iter().chain(said).map(String::as_str)
     }
 
     /// Whether a field of the request itself goes.
-    fn drops(&self, name: &str) -> bool {
+    fn removes_field(&self, name: &str) -> bool {
         let set = self.set.iter().map(|(name, _)| name);
         let mut dropped = self.remove.iter().chain(set);
         // A framework behind could take a name with an underscore for the one that a rule is about.
@@ -309,7 +317,7 @@ impl Rules {
     }
 }
 
-impl Prefixes {
+impl PathRewrite {
     /// The target that the handlers see; borrowed when it stays as it is.
     fn apply<'t>(&self, target: &'t str) -> Cow<'t, str> {
         let stripped = self.strip(target);
@@ -324,12 +332,12 @@ impl Prefixes {
     fn strip<'t>(&self, target: &'t str) -> Option<Cow<'t, str>> {
         let prefix = self.strip.as_deref()?;
         let normal = normalise_path(target).ok()?;
-        let path = after_prefix(&normal.path, prefix.as_bytes())?;
+        let path = strip_path_prefix(&normal.path, prefix.as_bytes())?;
         let query = normal.query.map(|query| format!("?{query}"));
         let query = query.as_deref().unwrap_or("");
         // The client's own spelling stays (`a%2Fb` may mean something to a back end), unless the
         // prefix itself is spelled oddly.
-        let as_sent = after_prefix(normal.raw_path.as_bytes(), prefix.as_bytes())
+        let as_sent = strip_path_prefix(normal.raw_path.as_bytes(), prefix.as_bytes())
             .and_then(|path| std::str::from_utf8(path).ok())
             .filter(|sent| {
                 normalise_path(sent).is_ok_and(|found| found.path == path && !found.is_ambiguous)
@@ -340,7 +348,7 @@ impl Prefixes {
 }
 
 /// The path behind a prefix that ends at a segment's end; a slash when that was all.
-fn after_prefix<'p>(path: &'p [u8], prefix: &[u8]) -> Option<&'p [u8]> {
+fn strip_path_prefix<'p>(path: &'p [u8], prefix: &[u8]) -> Option<&'p [u8]> {
     match path.strip_prefix(prefix)? {
         [] => Some(b"/"),
         rest => rest.starts_with(b"/").then_some(rest),
@@ -357,7 +365,7 @@ impl Template {
             let found = PLACEHOLDERS.iter().find(|(name, _)| rest.starts_with(name));
             if let Some((name, part)) = found {
                 if !plain.is_empty() {
-                    parts.push(Part::Text(std::mem::take(&mut plain)));
+                    parts.push(HeaderTemplatePart::Text(std::mem::take(&mut plain)));
                 }
                 parts.push(part.clone());
                 rest = &rest[name.len()..];
@@ -367,24 +375,26 @@ impl Template {
             }
         }
         if !plain.is_empty() {
-            parts.push(Part::Text(plain));
+            parts.push(HeaderTemplatePart::Text(plain));
         }
         Self(parts)
     }
 
     /// The value; `text` is room for one that is put together.
-    fn render<'a>(&'a self, values: &Values<'_>, text: &'a mut Vec<u8>) -> &'a [u8] {
-        if let [Part::Text(text)] = &self.0[..] {
+    fn render<'a>(&'a self, values: &Placeholders<'_>, text: &'a mut Vec<u8>) -> &'a [u8] {
+        if let [HeaderTemplatePart::Text(text)] = &self.0[..] {
             return text.as_bytes();
         }
         text.clear();
         for part in &self.0 {
             match part {
-                Part::Text(plain) => text.extend_from_slice(plain.as_bytes()),
-                Part::Client => text.extend_from_slice(access_log::peer(values.client).as_bytes()),
-                Part::Host => text.extend_from_slice(values.host.as_bytes()),
-                Part::Scheme => text.extend_from_slice(values.scheme.as_bytes()),
-                Part::Path => {
+                HeaderTemplatePart::Text(plain) => text.extend_from_slice(plain.as_bytes()),
+                HeaderTemplatePart::Client => {
+                    text.extend_from_slice(access_log::peer_text(values.client).as_bytes())
+                }
+                HeaderTemplatePart::Host => text.extend_from_slice(values.host.as_bytes()),
+                HeaderTemplatePart::Scheme => text.extend_from_slice(values.scheme.as_bytes()),
+                HeaderTemplatePart::Path => {
                     let target = values.head.target_path_query();
                     let path = target.split_once('?').map_or(target, |(path, _)| path);
                     text.extend_from_slice(path.as_bytes());
@@ -395,16 +405,16 @@ impl Template {
     }
 }
 
-const PLACEHOLDERS: [(&str, Part); 4] = [
-    ("{client}", Part::Client),
-    ("{host}", Part::Host),
-    ("{scheme}", Part::Scheme),
-    ("{path}", Part::Path),
+const PLACEHOLDERS: [(&str, HeaderTemplatePart); 4] = [
+    ("{client}", HeaderTemplatePart::Client),
+    ("{host}", HeaderTemplatePart::Host),
+    ("{scheme}", HeaderTemplatePart::Scheme),
+    ("{path}", HeaderTemplatePart::Path),
 ];
 
 /// Fields that say where a message ends or what becomes of the connection: they are edge's, and for
 /// requests the parser's.
-const UNTOUCHABLE: [&str; 9] = [
+const PROTECTED_FIELDS: [&str; 9] = [
     "connection",
     "content-length",
     "expect",

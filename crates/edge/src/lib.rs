@@ -8,23 +8,23 @@
 
 mod accept;
 mod access_log;
-mod asks;
+mod client_watch;
 mod connection;
+mod connection_limits;
+mod dispatch;
 mod error_pages;
 mod faults;
 mod filters;
-mod heralded;
-mod incoming;
+mod handover;
+mod idle_connections;
+mod internal_redirect;
 mod pace;
-mod plan;
-mod received;
-mod redirect;
-mod room;
+mod proxy_protocol;
+mod receive_buffer;
+mod request_body;
+mod response_plan;
 mod router;
 mod send;
-mod tunnel;
-mod waiting;
-mod watch;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -36,37 +36,37 @@ use penstock_exchange::metrics::EdgeMetrics;
 use penstock_http::{HeadLimits, LogMask};
 use penstock_runtime::{Drain, LogThrottle, LoopHandle, OncePerSecond, PerLoop, clock, loops};
 
-use self::room::ClientCounts;
-use self::waiting::WaitingConnections;
+use self::connection_limits::ClientCounts;
+use self::idle_connections::IdleConnections;
 
-pub use accept::{accept, accept_tunnel, serve};
+pub use accept::{accept, accept_tunnel, serve_dialled};
 pub use access_log::AccessLog;
+pub use connection_limits::DescriptorBudget;
 pub use error_pages::ErrorPages;
-pub use filters::{FilterError, Filters, PathsInResponses};
-pub use room::DescriptorBudget;
-pub use router::{Handlers, Route, Routing, Site};
+pub use filters::{FilterError, Filters, ResponsePathRewrite};
+pub use router::{Handlers, Route, RouteTable, Site};
 
 /// What all connections of one front end share.
 #[derive(Debug)]
 pub struct Edge {
     settings: Arc<ArcSwap<Settings>>,
     /// Each loop's own reference to them, not counted by each request.
-    lent: PerLoop<Option<Lent>>,
+    settings_caches: PerLoop<Option<SettingsCache>>,
     /// What it counts, a set for each loop.
-    metrics: Box<[EdgeMetrics]>,
+    metrics_by_loop: Box<[EdgeMetrics]>,
     /// Tells listeners and connections to finish; not those that are held.
     pub drain: Drain,
-    open: AtomicUsize,
+    open_connections: AtomicUsize,
     /// Those of them that may be closed to make room.
-    waiting: WaitingConnections,
-    clients: ClientCounts,
-    descriptors: DescriptorBudget,
+    idle_connections: IdleConnections,
+    client_counts: ClientCounts,
+    descriptor_budget: DescriptorBudget,
     /// Connections closed to make room, for the log.
-    evictions: OncePerSecond,
+    eviction_log: OncePerSecond,
     /// Connections refused, for the log.
-    refusals: OncePerSecond,
+    refusal_log: OncePerSecond,
     /// What the log was told of failures of late.
-    repeats: LogThrottle,
+    log_throttle: LogThrottle,
 }
 
 /// What a reload replaces, whole.
@@ -75,24 +75,24 @@ pub struct Settings {
     /// Bounds on clients.
     pub limits: Limits,
     /// Sites and their handlers.
-    pub routing: Routing,
+    pub routes: RouteTable,
     /// Where requests are logged.
     pub access_log: Option<AccessLog>,
     /// What the log of the server and the pages of development mask of a request.
-    pub mask: LogMask,
+    pub log_mask: LogMask,
     /// Whose word about their own clients is taken.
-    pub trust: Arc<TrustedProxies>,
+    pub trusted_proxies: Arc<TrustedProxies>,
     /// Whether error pages show causes and tracebacks; those of sites are not sent then.
-    pub development: bool,
+    pub is_development: bool,
 }
 
 /// A loop's reference to the settings.
 #[derive(Debug)]
-struct Lent(Cache<Arc<ArcSwap<Settings>>, Arc<Settings>>);
+struct SettingsCache(Cache<Arc<ArcSwap<Settings>>, Arc<Settings>>);
 
-impl Lent {
+impl SettingsCache {
     /// The settings now.
-    fn now(&mut self) -> &Arc<Settings> {
+    fn load(&mut self) -> &Arc<Settings> {
         self.0.load()
     }
 }
@@ -103,35 +103,35 @@ impl Edge {
     pub fn new(settings: Settings, loops: usize) -> Self {
         Self {
             settings: Arc::new(ArcSwap::from_pointee(settings)),
-            lent: PerLoop::new(),
-            metrics: (0..loops.max(1)).map(|_| EdgeMetrics::default()).collect(),
+            settings_caches: PerLoop::new(),
+            metrics_by_loop: (0..loops.max(1)).map(|_| EdgeMetrics::default()).collect(),
             drain: Drain::new(),
-            open: AtomicUsize::new(0),
-            waiting: WaitingConnections::new(loops, clock::now()),
-            clients: ClientCounts::default(),
-            descriptors: DescriptorBudget::default(),
-            evictions: OncePerSecond::default(),
-            refusals: OncePerSecond::default(),
-            repeats: LogThrottle::default(),
+            open_connections: AtomicUsize::new(0),
+            idle_connections: IdleConnections::new(loops, clock::now()),
+            client_counts: ClientCounts::default(),
+            descriptor_budget: DescriptorBudget::default(),
+            eviction_log: OncePerSecond::default(),
+            refusal_log: OncePerSecond::default(),
+            log_throttle: LogThrottle::default(),
         }
     }
 
     /// Leaves a part of the process's descriptors to others.
     #[must_use]
-    pub fn with_descriptors(self, descriptors: DescriptorBudget) -> Self {
+    pub fn with_descriptor_budget(self, descriptors: DescriptorBudget) -> Self {
         Self {
-            descriptors,
+            descriptor_budget: descriptors,
             ..self
         }
     }
 
     /// Replaces the settings; requests in progress keep theirs. `loops` are those that serve: each is
     /// told to give up its reference to the old ones, which may be all that keeps an application.
-    pub fn replace(self: &Arc<Self>, settings: Settings, loops: &[LoopHandle]) {
+    pub fn replace_settings(self: &Arc<Self>, settings: Settings, loops: &[LoopHandle]) {
         self.settings.store(Arc::new(settings));
         for handle in loops {
             let edge = Arc::clone(self);
-            handle.spawn(async move { drop(edge.lent.with(Option::take)) });
+            handle.spawn(async move { drop(edge.settings_caches.with(Option::take)) });
         }
     }
 
@@ -142,73 +142,77 @@ impl Edge {
     }
 
     /// The loop's own reference to the settings, which costs nothing to take: give it back.
-    fn take_settings(&self) -> Lent {
-        let known = self.lent.with(Option::take);
-        known.unwrap_or_else(|| Lent(Cache::new(Arc::clone(&self.settings))))
+    fn acquire_settings(&self) -> SettingsCache {
+        let known = self.settings_caches.with(Option::take);
+        known.unwrap_or_else(|| SettingsCache(Cache::new(Arc::clone(&self.settings))))
     }
 
-    /// Gives back what [`Edge::take_settings`] gave.
-    fn give_back(&self, settings: Lent) {
-        self.lent.with(|place| *place = Some(settings));
+    /// Gives back what [`Edge::acquire_settings`] gave.
+    fn release_settings(&self, settings: SettingsCache) {
+        self.settings_caches.with(|place| *place = Some(settings));
     }
 
     /// What a request's head is held to.
     fn head_limits(&self) -> HeadLimits {
-        let mut settings = self.take_settings();
-        let limits = settings.now().head_limits();
-        self.give_back(settings);
+        let mut settings = self.acquire_settings();
+        let limits = settings.load().head_limits();
+        self.release_settings(settings);
         limits
     }
 
     /// What all loops counted.
     #[must_use]
-    pub fn totals(&self) -> EdgeMetrics {
-        EdgeMetrics::total(&self.metrics)
+    pub fn total_metrics(&self) -> EdgeMetrics {
+        EdgeMetrics::total(&self.metrics_by_loop)
     }
 
     /// The set of the loop that this runs on.
     fn metrics(&self) -> &EdgeMetrics {
-        let own = self.metrics.get(loops::current_index());
-        own.unwrap_or(&self.metrics[0])
+        let own = self.metrics_by_loop.get(loops::current_index());
+        own.unwrap_or(&self.metrics_by_loop[0])
     }
 
     /// Connections open now.
     #[must_use]
-    pub fn connections(&self) -> usize {
-        self.open.load(Ordering::Relaxed)
+    pub fn open_connections(&self) -> usize {
+        self.open_connections.load(Ordering::Relaxed)
     }
 
     /// How many there may be: `limits.connections`, or fewer where descriptors are.
     #[must_use]
     pub fn max_connections(&self) -> usize {
-        self.max_by(&self.settings().limits)
+        self.max_connections_for(&self.settings().limits)
     }
 
     /// Why there may not be more, in words.
     #[must_use]
-    pub fn connections_bound(&self) -> String {
+    pub fn connection_limit_reason(&self) -> String {
         let configured = self.settings().limits.connections;
-        match self.descriptors.limit() {
+        match self.descriptor_budget.limit() {
             Some(files) if self.max_connections() < configured => format!(
                 "{files} open files, less {} that are kept for servers, workers and files \
                  (limits.connections = {configured})",
-                self.descriptors.kept_back()
+                self.descriptor_budget.reserved()
             ),
             _ => "limits.connections".to_owned(),
         }
     }
 
-    fn max_by(&self, limits: &Limits) -> usize {
+    fn max_connections_for(&self, limits: &Limits) -> usize {
         let max = limits.connections;
-        self.descriptors.connections().map_or(max, |it| it.min(max))
+        self.descriptor_budget
+            .max_connections()
+            .map_or(max, |it| it.min(max))
     }
 
     /// How many of them one client may have; `None` is no bound.
     #[must_use]
-    pub fn max_per_client(&self) -> Option<usize> {
+    pub fn max_connections_per_client(&self) -> Option<usize> {
         let settings = self.settings();
         match settings.limits.connections_per_client {
-            None => Some(room::default_per_client(self.max_by(&settings.limits))),
+            None => Some(connection_limits::default_max_per_client(
+                self.max_connections_for(&settings.limits),
+            )),
             Some(0) => None,
             Some(max) => Some(max),
         }
@@ -217,9 +221,9 @@ impl Edge {
     /// Of these, those that were handed over to be held ([`penstock_exchange::Hold`]). [`Edge::drain`] does not
     /// wait for them.
     #[must_use]
-    pub fn held(&self) -> usize {
+    pub fn held_connections(&self) -> usize {
         let held = self
-            .metrics
+            .metrics_by_loop
             .iter()
             .map(|set| set.held_connections.value())
             .sum::<i64>();

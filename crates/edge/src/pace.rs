@@ -12,29 +12,29 @@ use penstock_config::Limits;
 
 /// The pace of one body in one direction.
 #[derive(Debug)]
-pub(crate) struct Pace {
-    stall: Duration,
-    rate_min: u64,
+pub(crate) struct TransferTimeout {
+    idle_timeout: Duration,
+    min_rate: u64,
     grace: Duration,
-    waited: Duration,
+    total_wait: Duration,
     bytes: u64,
     waiting_since: Option<Instant>,
 }
 
-impl Pace {
+impl TransferTimeout {
     pub(crate) fn new(limits: &Limits) -> Self {
         Self {
-            stall: limits.body_stall,
-            rate_min: limits.body_rate_min,
+            idle_timeout: limits.body_stall,
+            min_rate: limits.body_rate_min,
             grace: limits.body_rate_grace,
-            waited: Duration::ZERO,
+            total_wait: Duration::ZERO,
             bytes: 0,
             waiting_since: None,
         }
     }
 
     /// A wait for the peer begins (or goes on).
-    pub(crate) fn wait(&mut self, now: Instant) {
+    pub(crate) fn start_wait(&mut self, now: Instant) {
         self.waiting_since.get_or_insert(now);
     }
 
@@ -43,30 +43,30 @@ impl Pace {
     }
 
     /// The peer sent or took `bytes`.
-    pub(crate) fn progress(&mut self, now: Instant, bytes: u64) {
+    pub(crate) fn record_progress(&mut self, now: Instant, bytes: u64) {
         self.bytes += bytes;
         if let Some(since) = self.waiting_since.take() {
-            self.waited += now.saturating_duration_since(since);
+            self.total_wait += now.saturating_duration_since(since);
         }
     }
 
     /// It is not the peer that is waited for now.
-    pub(crate) fn pause(&mut self, now: Instant) {
-        self.progress(now, 0);
+    pub(crate) fn stop_wait(&mut self, now: Instant) {
+        self.record_progress(now, 0);
     }
 
-    /// When the current wait is over the limit; call after [`Pace::wait`].
+    /// When the current wait is over the limit; call after [`TransferTimeout::wait`].
     pub(crate) fn deadline(&self, now: Instant) -> Instant {
         let since = self.waiting_since.unwrap_or(now);
-        let stalled = since + self.stall;
-        if self.rate_min == 0 {
+        let stalled = since + self.idle_timeout;
+        if self.min_rate == 0 {
             return stalled;
         }
         // The moment at which the bytes so far, spread over the waiting time, fall below the rate.
-        let earned = time_for(self.bytes, self.rate_min)
-            .saturating_add(ON_THE_WAY.min(self.grace))
+        let earned = duration_at_rate(self.bytes, self.min_rate)
+            .saturating_add(IN_FLIGHT_ALLOWANCE.min(self.grace))
             .max(self.grace);
-        let slow = earned.saturating_sub(self.waited);
+        let slow = earned.saturating_sub(self.total_wait);
         // A rate of a few bytes a second may earn a large body more time than a clock can tell.
         since
             .checked_add(slow)
@@ -76,10 +76,10 @@ impl Pace {
 
 /// How much later than evenly sent a byte may come: many senders write once a second, by timers that are
 /// late by a little.
-const ON_THE_WAY: Duration = Duration::from_secs(2);
+const IN_FLIGHT_ALLOWANCE: Duration = Duration::from_secs(2);
 
 /// The time that `bytes` take at `rate` bytes a second, which is not 0; to the nanosecond.
-fn time_for(bytes: u64, rate: u64) -> Duration {
+fn duration_at_rate(bytes: u64, rate: u64) -> Duration {
     let rest = u128::from(bytes % rate) * 1_000_000_000 / u128::from(rate);
     // Less than a second.
     let nanos = u64::try_from(rest).unwrap_or_default();
@@ -87,46 +87,46 @@ fn time_for(bytes: u64, rate: u64) -> Duration {
 }
 
 /// Holds a body back to so many bytes a second (`X-Accel-Limit-Rate`). What a slow client did not use
-/// of its time is not saved up: a burst is at most [`BURST`] worth of bytes.
+/// of its time is not saved up: a burst is at most [`BURST_DURATION`] worth of bytes.
 #[derive(Debug)]
 pub(crate) struct Throttle {
-    rate_max: u64,
+    max_rate: u64,
     /// Bytes that may go now.
     credit: u64,
-    counted_to: Instant,
+    credited_until: Instant,
 }
 
 /// Time whose bytes go in one piece: few wake-ups, and still even to the eye.
-const BURST: Duration = Duration::from_millis(100);
+const BURST_DURATION: Duration = Duration::from_millis(100);
 
 impl Throttle {
     /// Bounds to `rate_max` bytes a second; zero is no bound, and then there is nothing to do.
     pub(crate) fn new(rate_max: u64, now: Instant) -> Option<Self> {
         let mut throttle = Self {
-            rate_max,
+            max_rate: rate_max,
             credit: 0,
-            counted_to: now,
+            credited_until: now,
         };
-        throttle.credit = throttle.burst();
+        throttle.credit = throttle.burst_bytes();
         (rate_max > 0).then_some(throttle)
     }
 
     /// How many of `wanted` bytes may go now; 0 is none before [`Throttle::ready_at`].
-    pub(crate) fn allows(&mut self, now: Instant, wanted: usize) -> usize {
-        let since = now.saturating_duration_since(self.counted_to);
-        let earned = u128::from(self.rate_max) * since.as_nanos() / 1_000_000_000;
+    pub(crate) fn available_bytes(&mut self, now: Instant, wanted: usize) -> usize {
+        let since = now.saturating_duration_since(self.credited_until);
+        let earned = u128::from(self.max_rate) * since.as_nanos() / 1_000_000_000;
         if earned > 0 {
             let earned = u64::try_from(earned).unwrap_or(u64::MAX);
-            self.credit = self.credit.saturating_add(earned).min(self.burst());
+            self.credit = self.credit.saturating_add(earned).min(self.burst_bytes());
             // The part of a byte that has been earned besides is not lost.
-            self.counted_to = match self.credit == self.burst() {
+            self.credited_until = match self.credit == self.burst_bytes() {
                 true => now,
-                false => self.counted_to + time_for(earned, self.rate_max),
+                false => self.credited_until + duration_at_rate(earned, self.max_rate),
             };
         }
         let wanted = u64::try_from(wanted).unwrap_or(u64::MAX);
         // In whole bursts: a trickle of a few bytes would cost a packet each.
-        match self.credit >= wanted.min(self.burst()) {
+        match self.credit >= wanted.min(self.burst_bytes()) {
             true => usize::try_from(self.credit.min(wanted)).unwrap_or(usize::MAX),
             false => 0,
         }
@@ -141,13 +141,13 @@ impl Throttle {
     /// When `wanted` bytes, or a burst of them, may go.
     pub(crate) fn ready_at(&self, wanted: usize) -> Instant {
         let wanted = u64::try_from(wanted).unwrap_or(u64::MAX);
-        let missing = wanted.min(self.burst()).saturating_sub(self.credit);
-        let nanos = u128::from(missing) * 1_000_000_000 / u128::from(self.rate_max) + 1;
-        self.counted_to + Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+        let missing = wanted.min(self.burst_bytes()).saturating_sub(self.credit);
+        let nanos = u128::from(missing) * 1_000_000_000 / u128::from(self.max_rate) + 1;
+        self.credited_until + Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
-    fn burst(&self) -> u64 {
-        let bytes = u128::from(self.rate_max) * BURST.as_millis() / 1000;
+    fn burst_bytes(&self) -> u64 {
+        let bytes = u128::from(self.max_rate) * BURST_DURATION.as_millis() / 1000;
         u64::try_from(bytes).unwrap_or(u64::MAX).max(1)
     }
 }
@@ -157,12 +157,12 @@ mod tests {
     use super::*;
 
     /// How long `bytes` take, when the socket takes at most `most` at once.
-    fn time_for(rate_max: u64, bytes: usize, most: usize) -> Duration {
+    fn time_to_send(rate_max: u64, bytes: usize, most: usize) -> Duration {
         let start = Instant::now();
         let mut throttle = Throttle::new(rate_max, start).unwrap();
         let (mut now, mut left) = (start, bytes);
         while left > 0 {
-            let count = throttle.allows(now, left).min(most);
+            let count = throttle.available_bytes(now, left).min(most);
             if count == 0 {
                 let next = throttle.ready_at(left);
                 assert!(next > now, "a wait that ends before it begins");
@@ -183,7 +183,7 @@ mod tests {
             (3, 7, 1),
             (50_000_000, 500_000_000, 65_536),
         ] {
-            let seconds = time_for(rate_max, bytes, most).as_secs_f64();
+            let seconds = time_to_send(rate_max, bytes, most).as_secs_f64();
             let expected = bytes as f64 / rate_max as f64;
             let burst = (rate_max as f64 / 10.0).max(1.0) / rate_max as f64;
             assert!(
@@ -199,19 +199,19 @@ mod tests {
         let mut throttle = Throttle::new(1_000, start).unwrap();
         throttle.spend(100);
         let later = start + Duration::from_secs(3600);
-        assert_eq!(throttle.allows(later, 1_000_000), 100);
+        assert_eq!(throttle.available_bytes(later, 1_000_000), 100);
         assert!(Throttle::new(0, start).is_none());
     }
 
-    fn pace() -> Pace {
-        Pace::new(&Limits::default())
+    fn pace() -> TransferTimeout {
+        TransferTimeout::new(&Limits::default())
     }
 
     #[test]
     fn a_silent_peer_is_cut_when_the_grace_is_over() {
         let start = Instant::now();
         let mut pace = pace();
-        pace.wait(start);
+        pace.start_wait(start);
         assert_eq!(pace.deadline(start), start + Duration::from_secs(10));
     }
 
@@ -219,10 +219,10 @@ mod tests {
     fn a_fast_peer_that_stops_is_cut_by_the_stall() {
         let start = Instant::now();
         let mut pace = pace();
-        pace.wait(start);
-        pace.progress(start, 1_000_000);
+        pace.start_wait(start);
+        pace.record_progress(start, 1_000_000);
         let later = start + Duration::from_secs(5);
-        pace.wait(later);
+        pace.start_wait(later);
         assert_eq!(pace.deadline(later), later + Duration::from_secs(30));
     }
 
@@ -232,14 +232,14 @@ mod tests {
         let mut pace = pace();
         let mut now = start;
         loop {
-            pace.wait(now);
+            pace.start_wait(now);
             let deadline = pace.deadline(now);
             let next = now + Duration::from_secs(1);
             if deadline < next {
                 now = deadline;
                 break;
             }
-            pace.progress(next, 1);
+            pace.record_progress(next, 1);
             now = next;
         }
         assert_eq!(now - start, Duration::from_secs(10));
@@ -248,15 +248,15 @@ mod tests {
     /// How long a peer that sends `bytes` every `every` lives, if it is cut within an hour.
     fn lifetime(bytes: u64, every: Duration, limits: &Limits) -> Option<Duration> {
         let start = Instant::now();
-        let mut pace = Pace::new(limits);
+        let mut pace = TransferTimeout::new(limits);
         let mut now = start;
         while now - start < Duration::from_secs(3600) {
-            pace.wait(now);
+            pace.start_wait(now);
             let (deadline, next) = (pace.deadline(now), now + every);
             if deadline < next {
                 return Some(deadline - start);
             }
-            pace.progress(next, bytes);
+            pace.record_progress(next, bytes);
             now = next;
         }
         None
@@ -297,12 +297,12 @@ mod tests {
     #[test]
     fn the_largest_body_at_the_least_rate_has_a_deadline() {
         let start = Instant::now();
-        let mut pace = Pace::new(&Limits {
+        let mut pace = TransferTimeout::new(&Limits {
             body_rate_min: 1,
             ..Limits::default()
         });
-        pace.progress(start, u64::MAX);
-        pace.wait(start);
+        pace.record_progress(start, u64::MAX);
+        pace.start_wait(start);
         assert_eq!(pace.deadline(start), start + Duration::from_secs(30));
     }
 
@@ -310,10 +310,10 @@ mod tests {
     fn time_held_back_by_a_rate_is_not_charged() {
         let start = Instant::now();
         let mut pace = pace();
-        pace.wait(start);
-        pace.pause(start + Duration::from_secs(1));
+        pace.start_wait(start);
+        pace.stop_wait(start + Duration::from_secs(1));
         let later = start + Duration::from_secs(3600);
-        pace.wait(later);
+        pace.start_wait(later);
         assert_eq!(pace.deadline(later), later + Duration::from_secs(9));
     }
 
@@ -321,9 +321,9 @@ mod tests {
     fn time_that_the_application_takes_is_not_charged() {
         let start = Instant::now();
         let mut pace = pace();
-        pace.progress(start, 10);
+        pace.record_progress(start, 10);
         let later = start + Duration::from_secs(3600);
-        pace.wait(later);
+        pace.start_wait(later);
         assert_eq!(pace.deadline(later), later + Duration::from_secs(10));
     }
 }

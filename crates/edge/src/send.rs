@@ -1,7 +1,7 @@
 //! Sending one response: the whole of it in one call where it fits, else piece by piece with a pace.
 //!
-//! [`send_now`] is the common way: head and body leave in one system call (a file in memory, in two)
-//! and nothing is allocated. What the socket did not take, files on a disk and streams go through [`send_rest`], a future that is boxed
+//! [`try_send`] is the common way: head and body leave in one system call (a file in memory, in two)
+//! and nothing is allocated. What the socket did not take, files on a disk and streams go through [`send_remaining`], a future that is boxed
 //! so that idle connections do not carry its size. What must stay true: a body that cannot be
 //! completed ends in a cut connection, never in a clean end; declared lengths are exact; a client is
 //! judged by what it took, not by what the kernel's buffer swallowed or by when that has room again.
@@ -9,8 +9,8 @@
 //! Writing at the client's pace is in `sender`; files and made bodies, in `file` and `stream`.
 
 mod file;
-mod sender;
 mod stream;
+mod writer;
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -20,32 +20,32 @@ use penstock_exchange::{Body, Fault, FileBody};
 use penstock_http::{ResponseFraming, ResponseHeadParts, encode_head};
 use penstock_runtime::{Stream, buffers};
 
-use self::sender::Sender;
-use crate::watch::Watch;
+use self::writer::ResponseWriter;
+use crate::client_watch::ClientWatch;
 
 /// Bodies up to this size are copied behind their head: one `send` of one buffer is cheaper than a
 /// vectored one.
-const COPY_MAX: usize = 8 * 1024;
+const MAX_COPY_BYTES: usize = 8 * 1024;
 
-/// How far [`send_now`] got.
+/// How far [`try_send`] got.
 #[derive(Debug)]
-pub(crate) enum Started {
+pub(crate) enum SendProgress {
     /// Everything is with the kernel.
-    Done(Sent),
-    /// The rest, for [`send_rest`].
-    Rest(Rest),
+    Done(SentBytes),
+    /// The rest, for [`send_remaining`].
+    Partial(UnsentResponse),
 }
 
 /// Bytes that are with the kernel.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Sent {
+pub(crate) struct SentBytes {
     /// The head's length, whether it is out or not.
     pub(crate) head: u64,
     /// Head and body together.
     pub(crate) total: u64,
 }
 
-impl Sent {
+impl SentBytes {
     /// Of the body, framing included.
     pub(crate) fn body(self) -> u64 {
         self.total.saturating_sub(self.head)
@@ -54,47 +54,50 @@ impl Sent {
 
 /// One response, ready to be sent. Of one whose connection is handed over that is its head.
 #[derive(Debug)]
-pub(crate) struct Outgoing<'a> {
+pub(crate) struct OutgoingResponse<'a> {
     /// So many bytes of what follows are out already.
-    pub(crate) begun: usize,
+    pub(crate) status_bytes_sent: usize,
     /// Interim responses that are not out yet.
-    pub(crate) ahead: &'a [u8],
+    pub(crate) unsent_interim: &'a [u8],
     /// The head.
-    pub(crate) line: ResponseHeadParts<'a>,
+    pub(crate) head: ResponseHeadParts<'a>,
     pub(crate) body: Body,
     /// Bytes of the body per second, if bounded.
-    pub(crate) rate_max: Option<u64>,
+    pub(crate) max_rate: Option<u64>,
 }
 
 /// What is still to be sent.
 #[derive(Debug)]
-pub(crate) struct Rest {
+pub(crate) struct UnsentResponse {
     head: Vec<u8>,
     body: Body,
     framing: ResponseFraming,
-    sent: Sent,
-    rate_max: Option<u64>,
+    sent: SentBytes,
+    max_rate: Option<u64>,
 }
 
 /// Why a response was not sent to its end.
 #[derive(Debug)]
-pub(crate) enum Cut {
+pub(crate) enum SendError {
     /// The client closed or the connection broke.
-    Gone,
+    ClientDisconnected,
     /// The client took it too slowly.
-    TooSlow,
+    ClientTooSlow,
     /// The body could not be completed.
     Body(Fault),
 }
 
 /// Encodes the head and sends as much as the socket takes at once.
-pub(crate) fn send_now(stream: &Stream, outgoing: Outgoing<'_>) -> Result<Started, Cut> {
-    let Outgoing {
-        begun,
-        ahead,
-        line,
+pub(crate) fn try_send(
+    stream: &Stream,
+    outgoing: OutgoingResponse<'_>,
+) -> Result<SendProgress, SendError> {
+    let OutgoingResponse {
+        status_bytes_sent: begun,
+        unsent_interim: ahead,
+        head: line,
         body,
-        rate_max,
+        max_rate: rate_max,
     } = outgoing;
     buffers::with_output_buffer(|out| {
         out.extend_from_slice(ahead);
@@ -103,7 +106,7 @@ pub(crate) fn send_now(stream: &Stream, outgoing: Outgoing<'_>) -> Result<Starte
         let framing = line.framing;
         let body = match body {
             Body::File(body) if rate_max.is_none() => {
-                return file::send_file_now(stream, out, body, framing);
+                return file::try_send_file(stream, out, body, framing);
             }
             body => body,
         };
@@ -112,7 +115,7 @@ pub(crate) fn send_now(stream: &Stream, outgoing: Outgoing<'_>) -> Result<Starte
             Body::Empty | Body::Omitted(_) | Body::Takeover(_) | Body::Hold(_) => {
                 stream.try_write(&[IoSlice::new(out)])
             }
-            Body::Bytes(bytes) if bytes.len() <= COPY_MAX && rate_max.is_none() => {
+            Body::Bytes(bytes) if bytes.len() <= MAX_COPY_BYTES && rate_max.is_none() => {
                 let head_len = out.len();
                 out.extend_from_slice(bytes);
                 let sent = stream.try_write(&[IoSlice::new(out)]);
@@ -123,19 +126,19 @@ pub(crate) fn send_now(stream: &Stream, outgoing: Outgoing<'_>) -> Result<Starte
                 stream.try_write(&[IoSlice::new(out), IoSlice::new(bytes)])
             }
             Body::Bytes(_) | Body::File(_) | Body::Stream(_) => {
-                return Ok(Started::Rest(Rest {
+                return Ok(SendProgress::Partial(UnsentResponse {
                     head: out.clone(),
                     body,
                     framing,
-                    sent: Sent { head, total: 0 },
-                    rate_max,
+                    sent: SentBytes { head, total: 0 },
+                    max_rate: rate_max,
                 }));
             }
         };
-        let sent = taken(sent)?;
+        let sent = written_bytes(sent)?;
         let body_len = usize::try_from(body.length().unwrap_or(0)).unwrap_or(usize::MAX);
         if sent == out.len() + body_len {
-            return Ok(Started::Done(Sent {
+            return Ok(SendProgress::Done(SentBytes {
                 head,
                 total: sent as u64,
             }));
@@ -145,45 +148,45 @@ pub(crate) fn send_now(stream: &Stream, outgoing: Outgoing<'_>) -> Result<Starte
             Body::Bytes(bytes) => Body::Bytes(bytes.slice(sent.saturating_sub(out.len())..)),
             other => other,
         };
-        Ok(Started::Rest(Rest {
+        Ok(SendProgress::Partial(UnsentResponse {
             head: head_rest,
             body,
             framing,
-            sent: Sent {
+            sent: SentBytes {
                 head,
                 total: sent as u64,
             },
-            rate_max,
+            max_rate: rate_max,
         }))
     })
 }
 
 /// A response that stands in a buffer, but for a body by reference.
 #[derive(Debug)]
-pub(crate) struct Filled {
+pub(crate) struct BufferedResponse {
     /// The head's length.
-    pub(crate) head: usize,
+    pub(crate) head_len: usize,
     /// What follows what is in the buffer.
     pub(crate) file: Option<FileBody>,
     pub(crate) framing: ResponseFraming,
 }
 
 /// Sends what `fill` puts into the empty buffer; `None` when there is nothing to send.
-pub(crate) fn send_copied(
+pub(crate) fn try_send_buffered(
     stream: &Stream,
-    fill: impl FnOnce(&mut Vec<u8>) -> Option<Filled>,
-) -> Option<Result<Started, Cut>> {
+    fill: impl FnOnce(&mut Vec<u8>) -> Option<BufferedResponse>,
+) -> Option<Result<SendProgress, SendError>> {
     buffers::with_output_buffer(|out| {
-        let Filled {
-            head,
+        let BufferedResponse {
+            head_len: head,
             file,
             framing,
         } = fill(out)?;
         if let Some(file) = file {
-            return Some(file::send_file_now(stream, out, file, framing));
+            return Some(file::try_send_file(stream, out, file, framing));
         }
-        let sent = match taken(stream.try_write(&[IoSlice::new(out)])) {
-            Ok(count) => Sent {
+        let sent = match written_bytes(stream.try_write(&[IoSlice::new(out)])) {
+            Ok(count) => SentBytes {
                 head: head as u64,
                 total: count as u64,
             },
@@ -193,35 +196,35 @@ pub(crate) fn send_copied(
             .unwrap_or(usize::MAX)
             .min(out.len())..];
         Some(Ok(match rest {
-            [] => Started::Done(sent),
-            rest => Started::Rest(Rest {
+            [] => SendProgress::Done(sent),
+            rest => SendProgress::Partial(UnsentResponse {
                 head: rest.to_vec(),
                 body: Body::Empty,
                 framing,
                 sent,
-                rate_max: None,
+                max_rate: None,
             }),
         }))
     })
 }
 
 /// How many bytes a first write took.
-fn taken(written: io::Result<usize>) -> Result<usize, Cut> {
+fn written_bytes(written: io::Result<usize>) -> Result<usize, SendError> {
     match written {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
-        written => written.map_err(|_| Cut::Gone),
+        written => written.map_err(|_| SendError::ClientDisconnected),
     }
 }
 
 /// Sends the rest; gives the number of bytes sent in all. Ends when the client leaves while its body is
 /// not there yet. Cancel safety: none.
-pub(crate) async fn send_rest(
+pub(crate) async fn send_remaining(
     stream: Arc<Stream>,
-    rest: Rest,
+    rest: UnsentResponse,
     limits: &Limits,
-    watch: Watch<'_>,
-) -> (Sent, Result<(), Cut>) {
-    let mut sender = Sender::new(stream, limits, watch, rest.sent, rest.rate_max);
+    watch: ClientWatch<'_>,
+) -> (SentBytes, Result<(), SendError>) {
+    let mut sender = ResponseWriter::new(stream, limits, watch, rest.sent, rest.max_rate);
     let done = match rest.body {
         Body::Empty | Body::Omitted(_) | Body::Takeover(_) | Body::Hold(_) => {
             sender.write(&mut [IoSlice::new(&rest.head)]).await

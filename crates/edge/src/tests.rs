@@ -1,17 +1,17 @@
 //! The edge over real loopback sockets, with handlers made for one promise each: bytes in, bytes out.
 //!
-//! [`House`] serves routes on one loop at a port of the system's choice; [`Client`] is a plain socket
+//! [`TestEdge`] serves routes on one loop at a port of the system's choice; [`Client`] is a plain socket
 //! whose reads have a deadline, so that a test that hangs fails instead.
 
-mod accepting;
+mod accept_fairness;
 mod error_pages;
 mod files;
-mod held;
-mod heralded;
+mod grip;
+mod held_connections;
 mod interim;
-mod obeying;
+mod proxy_protocol;
+mod response_bodies;
 mod routes;
-mod sending;
 mod takeover;
 
 use std::io::{Read, Write};
@@ -28,25 +28,25 @@ use penstock_http::{FieldBlock, LogMask, Status};
 use penstock_runtime::{Drain, Loops};
 use penstock_sys::net;
 
-use crate::{Edge, ErrorPages, Route, Routing, Settings, Site, accept};
+use crate::{Edge, ErrorPages, Route, RouteTable, Settings, Site, accept};
 
 /// How long anything may take that should happen at once.
-const SOON: Duration = Duration::from_secs(20);
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A front end on one loop.
-struct House {
+struct TestEdge {
     edge: Arc<Edge>,
     address: SocketAddr,
     loops: Option<Loops>,
 }
 
-impl House {
+impl TestEdge {
     fn new(routes: Vec<Route>) -> Self {
-        Self::with(routes, |_| {})
+        Self::with_settings(routes, |_| {})
     }
 
-    fn with(routes: Vec<Route>, adjust: impl FnOnce(&mut Settings)) -> Self {
-        let (house, socket) = Self::unopened(routes, adjust);
+    fn with_settings(routes: Vec<Route>, adjust: impl FnOnce(&mut Settings)) -> Self {
+        let (house, socket) = Self::without_acceptor(routes, adjust);
         let info = house.info(false);
         let (edge, stop) = (Arc::clone(&house.edge), Drain::new());
         house.spawn(async move { accept(edge, socket, info, stop).await.unwrap() });
@@ -54,17 +54,17 @@ impl House {
     }
 
     /// One with a socket that nothing accepts on yet.
-    fn unopened(routes: Vec<Route>, adjust: impl FnOnce(&mut Settings)) -> (Self, OwnedFd) {
-        let mut routing = Routing::default();
+    fn without_acceptor(routes: Vec<Route>, adjust: impl FnOnce(&mut Settings)) -> (Self, OwnedFd) {
+        let mut routing = RouteTable::default();
         let site = Site::new(routes, ErrorPages::default());
-        routing.add(&[], site);
+        routing.add_site(&[], site);
         let mut settings = Settings {
             limits: penstock_config::Limits::default(),
-            routing,
+            routes: routing,
             access_log: None,
-            mask: LogMask::default(),
-            trust: Arc::new(TrustedProxies::default()),
-            development: true,
+            log_mask: LogMask::default(),
+            trusted_proxies: Arc::new(TrustedProxies::default()),
+            is_development: true,
         };
         adjust(&mut settings);
         let socket = net::listen_tcp("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -89,15 +89,15 @@ impl House {
         self.loops.as_ref().unwrap().handles()[0].spawn(task);
     }
 
-    fn client(&self) -> Client {
+    fn connect(&self) -> Client {
         let socket = TcpStream::connect(self.address).unwrap();
-        socket.set_read_timeout(Some(SOON)).unwrap();
+        socket.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         socket.set_nodelay(true).unwrap();
         Client(socket)
     }
 
     /// Waits until the loop has seen to everything that has come so far.
-    fn await_turn(&self) {
+    fn wait_for_turn(&self) {
         let (turn, done) = std::sync::mpsc::channel();
         // Behind what the poll that comes next finds ready.
         self.spawn(async move {
@@ -106,23 +106,23 @@ impl House {
             }
             turn.send(()).unwrap();
         });
-        done.recv_timeout(SOON).unwrap();
+        done.recv_timeout(TEST_TIMEOUT).unwrap();
     }
 
     /// Waits until the edge has so many connections open.
-    fn await_connections(&self, count: usize) {
-        await_until("connections", || self.edge.connections() == count);
+    fn wait_for_connections(&self, count: usize) {
+        wait_until("connections", || self.edge.open_connections() == count);
     }
 }
 
-impl Drop for House {
+impl Drop for TestEdge {
     fn drop(&mut self) {
         self.loops.take().unwrap().stop();
     }
 }
 
-fn await_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + SOON;
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + TEST_TIMEOUT;
     while !is_so() {
         assert!(Instant::now() < deadline, "not in time: {what}");
         std::thread::yield_now();
@@ -200,44 +200,44 @@ impl Client {
 }
 
 /// A handler that is one function.
-struct Scripted<F>(F);
+struct HandlerFn<F>(F);
 
-impl<F> std::fmt::Debug for Scripted<F> {
+impl<F> std::fmt::Debug for HandlerFn<F> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Scripted")
     }
 }
 
-impl<F: Fn(Request) -> HandlerProgress + Send + Sync> Handler for Scripted<F> {
+impl<F: Fn(Request) -> HandlerProgress + Send + Sync> Handler for HandlerFn<F> {
     fn handle(&self, request: Request) -> HandlerProgress {
         (self.0)(request)
     }
 }
 
-fn scripted(
+fn handler_fn(
     handle: impl Fn(Request) -> HandlerProgress + Send + Sync + 'static,
 ) -> Arc<dyn Handler> {
-    Arc::new(Scripted(handle))
+    Arc::new(HandlerFn(handle))
 }
 
 /// Says what it was asked: method, target, fields.
-fn mirror() -> Arc<dyn Handler> {
-    scripted(|request| {
+fn echo_handler() -> Arc<dyn Handler> {
+    handler_fn(|request| {
         let head = &request.head;
         let mut text = format!("{} {}\n", head.method_str(), head.target());
         for (name, value) in head.fields() {
             text.push_str(&format!("{name}: {}\n", String::from_utf8_lossy(value)));
         }
         text.push_str(&format!("peer {:?}\n", request.peer));
-        now(Response::text(Status::OK, "text/plain", text))
+        ready(Response::text(Status::OK, "text/plain", text))
     })
 }
 
-fn now(response: Response) -> HandlerProgress {
+fn ready(response: Response) -> HandlerProgress {
     HandlerProgress::Ready(Ok(response.into()))
 }
 
-fn later(
+fn pending(
     work: impl Future<Output = Result<Reply, penstock_exchange::Fault>> + Send + 'static,
 ) -> HandlerProgress {
     let work: HandlerFuture = Box::pin(work);
@@ -246,10 +246,10 @@ fn later(
 
 fn route(path: &str, handler: Arc<dyn Handler>) -> Route {
     Route {
-        has_folder_redirect: false,
+        redirects_directories: false,
         max_body: None,
         path: PathPattern::Prefix(path.into()),
-        internal: false,
+        is_internal: false,
         filters: None,
         handlers: [handler].into(),
     }

@@ -439,7 +439,7 @@ impl TunnelHandler for Gate {
                 &self.refused
             }
         };
-        penstock_edge::serve(edge, client, peer, listener, early);
+        penstock_edge::serve_dialled(edge, client, peer, listener, early);
         Box::pin(std::future::ready(()))
     }
 }

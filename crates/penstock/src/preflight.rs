@@ -231,14 +231,14 @@ impl Findings {
             default if default == Limits::default().connections => FEW_CONNECTIONS,
             wanted => wanted,
         };
-        if let Some(most) = budget.connections().filter(|most| *most < wanted) {
+        if let Some(most) = budget.max_connections().filter(|most| *most < wanted) {
             self.warnings.push(format!(
                 "limits.connections: {} clients, but this process may open {allowed} \
                  files and connections, and keeps {} of them for servers, workers and files: \
                  {most} clients at most. Raise the limit (LimitNOFILE= in systemd, `ulimit -Hn`, \
                  server.open_files) or lower limits.connections",
                 config.limits.connections,
-                budget.kept_back(),
+                budget.reserved(),
             ));
         }
     }

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use penstock_apps::App;
 use penstock_config::{Config, Invocation, Limits, LogTarget, PathPattern};
-use penstock_edge::{DescriptorBudget, Edge, ErrorPages, Route, Routing, Settings, Site};
+use penstock_edge::{DescriptorBudget, Edge, ErrorPages, Route, RouteTable, Settings, Site};
 use penstock_exchange::Handler;
 use penstock_proxy::{Front, Joiner};
 use penstock_runtime::logger::{LineWriter, LogMask};
@@ -312,11 +312,11 @@ fn own_limits(limits: &Limits) -> Limits {
 fn of_house(limits: Limits) -> Settings {
     Settings {
         limits,
-        routing: Routing::default(),
+        routes: RouteTable::default(),
         access_log: None,
-        mask: LogMask::default(),
-        trust: Arc::default(),
-        development: true,
+        log_mask: LogMask::default(),
+        trusted_proxies: Arc::default(),
+        is_development: true,
     }
 }
 
@@ -368,7 +368,7 @@ impl Server {
         let token_digest = token.as_ref().map(AdminToken::digest);
         let server = Arc::new(Self {
             invocation,
-            edge: Arc::new(Edge::new(settings, count).with_descriptors(descriptors)),
+            edge: Arc::new(Edge::new(settings, count).with_descriptor_budget(descriptors)),
             admin_edge: Arc::new(Edge::new(admin_settings, 1)),
             control_edge: Arc::new(Edge::new(control_settings, 1)),
             refused_edge: Arc::new(Edge::new(refused_settings, 1)),
@@ -410,7 +410,7 @@ impl Server {
         server.held.configure(&server.live().config, connections);
         log::info!(
             "at most {connections} connections from clients: {}",
-            server.edge.connections_bound()
+            server.edge.connection_limit_reason()
         );
         server.wire_admin(token);
         server.wire_probes();
@@ -574,28 +574,28 @@ impl Server {
     /// Lets `handler` answer everything on `edge`; `shows_causes` says that whoever asks may see
     /// what is wrong.
     fn wire(&self, edge: &Arc<Edge>, handler: Arc<dyn Handler>, shows_causes: bool) {
-        let mut routing = Routing::default();
+        let mut routing = RouteTable::default();
         let route = Route {
-            has_folder_redirect: false,
+            redirects_directories: false,
             max_body: None,
             path: PathPattern::any(),
-            internal: false,
+            is_internal: false,
             filters: None,
             handlers: [handler].into(),
         };
-        routing.add(&[], Site::new(vec![route], ErrorPages::default()));
+        routing.add_site(&[], Site::new(vec![route], ErrorPages::default()));
         let (limits, mask) = {
             let live = self.live();
             let config = &live.config;
             (own_limits(&config.limits), wiring::log_mask(&config.server))
         };
         let settings = Settings {
-            routing,
-            mask,
-            development: shows_causes,
+            routes: routing,
+            log_mask: mask,
+            is_development: shows_causes,
             ..of_house(limits)
         };
-        edge.replace(settings, &[]);
+        edge.replace_settings(settings, &[]);
     }
 
     pub(crate) fn live(&self) -> MutexGuard<'_, Live> {
@@ -642,10 +642,10 @@ impl Server {
 
     /// What servers that are one hub tell one another of themselves, besides the hub's own numbers.
     fn numbers(&self) -> Vec<(String, u64)> {
-        let totals = self.edge.totals();
+        let totals = self.edge.total_metrics();
         let resident = penstock_sys::file::process_rss_bytes(std::process::id());
         let numbers = [
-            ("connections", self.edge.connections() as u64),
+            ("connections", self.edge.open_connections() as u64),
             ("accepted", totals.accepted_connections.value()),
             ("requests", totals.responses_total()),
             ("resident_bytes", resident.unwrap_or_default()),

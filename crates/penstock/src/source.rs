@@ -68,7 +68,7 @@ impl Source for House {
     fn edge(&self) -> Arc<EdgeMetrics> {
         self.server
             .upgrade()
-            .map(|server| Arc::new(server.edge.totals()))
+            .map(|server| Arc::new(server.edge.total_metrics()))
             .unwrap_or_default()
     }
 
@@ -223,7 +223,7 @@ fn control(live: &Live) -> Option<String> {
 
 fn snapshot(server: &Server) -> Snapshot {
     let live = server.live();
-    let connections = server.edge.connections() as u64;
+    let connections = server.edge.open_connections() as u64;
     let limits = &live.config.limits;
     let mut listeners: Vec<String> = live.listeners.iter().map(|l| l.name().to_owned()).collect();
     listeners.extend(live.streams.iter().map(TcpServing::name));
@@ -250,9 +250,9 @@ fn snapshot(server: &Server) -> Snapshot {
             used: connections,
             max: server.edge.max_connections() as u64,
         },
-        connections_bound: server.edge.connections_bound(),
+        connections_bound: server.edge.connection_limit_reason(),
         resident_bytes: penstock_sys::file::process_rss_bytes(std::process::id()).ok(),
-        traffic: Traffic::new(&server.edge.totals()),
+        traffic: Traffic::new(&server.edge.total_metrics()),
         generation: live.reloads + 1,
         reloads: live.reloads,
         reload_error: live.reload_error.clone(),
@@ -332,9 +332,9 @@ fn spent(times: PoolTimes) -> Spent {
 }
 
 fn bounds(limits: &Limits, edge: &Edge, temp: TempSpaceSnapshot) -> Vec<Limit> {
-    let (max, used) = (edge.max_connections(), edge.connections());
+    let (max, used) = (edge.max_connections(), edge.open_connections());
     // 0 is no bound.
-    let per_client = edge.max_per_client().unwrap_or_default();
+    let per_client = edge.max_connections_per_client().unwrap_or_default();
     vec![
         Limit::count("connections", max as u64, Some(used as u64)),
         Limit::count("connections_per_client", per_client as u64, None),

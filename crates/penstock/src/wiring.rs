@@ -11,7 +11,7 @@ use penstock_config::{
     TryPattern,
 };
 use penstock_edge::{
-    AccessLog, ErrorPages, Filters, PathsInResponses, Route, Routing, Settings, Site,
+    AccessLog, ErrorPages, Filters, ResponsePathRewrite, Route, RouteTable, Settings, Site,
 };
 use penstock_exchange::buffering::{BodyStore, TempSpace};
 use penstock_exchange::{
@@ -57,7 +57,7 @@ pub(crate) fn settings(
     let of_hub = held.routes(config)?;
     let own_cookies = sticky_cookies(config);
     let mut folders = ServedFolders::default();
-    let mut routing = Routing::default();
+    let mut routing = RouteTable::default();
     let mut cached_routes = Vec::new();
     for site in &config.sites {
         let mut routes = Vec::new();
@@ -107,14 +107,14 @@ pub(crate) fn settings(
             }
             let (asked, answered) = (&route.request_headers, &route.response_headers);
             let rewrites_paths = route.rewrite.response_paths && is_upstream(route, rooms);
-            let paths = rewrites_paths.then(|| PathsInResponses {
+            let paths = rewrites_paths.then(|| ResponsePathRewrite {
                 own_cookies: Arc::clone(&own_cookies),
             });
             let filters = Filters::compile(&route.rewrite, asked, answered, paths);
             routes.push(Route {
                 path: route.path.clone(),
-                internal: route.internal,
-                has_folder_redirect: strips_its_path(route),
+                is_internal: route.internal,
+                redirects_directories: strips_its_path(route),
                 max_body: route.max_body,
                 filters: filters.map_err(|error| format!("route {}: {error}", route.path))?,
                 handlers: handlers.into(),
@@ -122,7 +122,7 @@ pub(crate) fn settings(
         }
         let error_pages = ErrorPages::load(&site.error_pages);
         let error_pages = error_pages.map_err(|error| format!("error_pages: {error}"))?;
-        routing.add(&site.hosts, Site::new(routes, error_pages));
+        routing.add_site(&site.hosts, Site::new(routes, error_pages));
     }
     let access_log = config
         .server
@@ -132,11 +132,11 @@ pub(crate) fn settings(
         .transpose()?;
     let settings = Settings {
         limits: config.limits.clone(),
-        routing,
+        routes: routing,
         access_log,
-        mask: log_mask(&config.server),
-        trust: Arc::new(trust(config)?),
-        development,
+        log_mask: log_mask(&config.server),
+        trusted_proxies: Arc::new(trust(config)?),
+        is_development: development,
     };
     Ok(Built {
         settings,

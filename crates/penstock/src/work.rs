@@ -48,7 +48,7 @@ pub(crate) fn joiner(
         pool,
         serve: Arc::new(move |stream, peer, early| {
             let info = Arc::clone(&info);
-            penstock_edge::serve(&edge, Arc::new(stream), peer, info, early);
+            penstock_edge::serve_dialled(&edge, Arc::new(stream), peer, info, early);
         }),
         joins,
     })

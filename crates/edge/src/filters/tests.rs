@@ -11,14 +11,14 @@ fn head(text: &str) -> RequestHead {
     }
 }
 
-fn values(head: &RequestHead) -> Values<'_> {
-    Values {
+fn values(head: &RequestHead) -> Placeholders<'_> {
+    Placeholders {
         head,
         client: PeerAddress::Tcp("192.0.2.7:1234".parse().unwrap()),
         host: head.host(),
         scheme: "https",
-        mount: None,
-        told_host: None,
+        outer_mount: None,
+        forwarded_host: None,
     }
 }
 
@@ -48,16 +48,20 @@ fn compile(rewrite: &Rewrite, request: &HeaderRules, response: &HeaderRules) -> 
 }
 
 /// The request as the handlers see it, as text.
-fn seen(filters: &Filters, text: &str) -> Result<Option<String>, Fault> {
-    seen_of(filters, text, false)
+fn filtered(filters: &Filters, text: &str) -> Result<Option<String>, Fault> {
+    filtered_response(filters, text, false)
 }
 
 /// The same for a sender that may be `trusted`.
-fn seen_of(filters: &Filters, text: &str, trusted: bool) -> Result<Option<String>, Fault> {
+fn filtered_response(
+    filters: &Filters,
+    text: &str,
+    trusted: bool,
+) -> Result<Option<String>, Fault> {
     let head = head(text);
     let trust = TrustedProxies::new(Vec::new(), true);
-    let filtered = filters.request(&head, &values(&head), trusted.then_some(&trust))?;
-    Ok(filtered.map(|Filtered { head, .. }| {
+    let filtered = filters.apply_to_request(&head, &values(&head), trusted.then_some(&trust))?;
+    Ok(filtered.map(|FilteredRequest { head, .. }| {
         let mut out = format!("{} {}\n", head.method_str(), head.target());
         for (name, value) in head.fields() {
             out.push_str(&format!("{name}: {}\n", String::from_utf8_lossy(value)));
@@ -163,10 +167,12 @@ fn paths_lose_and_gain_prefixes_and_queries_stay() {
     ] {
         let none = HeaderRules::default();
         let filters = compile(&rewrite(strip, add), &none, &none);
-        assert_eq!(filters.rewrite.apply(target), expected, "{what}");
+        assert_eq!(filters.path_rewrite.apply(target), expected, "{what}");
         let text = format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n");
         let head = head(&text);
-        let made = filters.request(&head, &values(&head), None).unwrap();
+        let made = filters
+            .apply_to_request(&head, &values(&head), None)
+            .unwrap();
         let made = made.as_ref().map_or(&head, |made| &made.head);
         assert!(normalise_path(made.target_path_query()).is_ok(), "{what}");
     }
@@ -190,7 +196,7 @@ fn request_fields_are_removed_set_and_added_in_this_order() {
     let text = "POST /a/b?c HTTP/1.1\r\nHost: h:80\r\nX-Drop: 1\r\nX-Drop: 2\r\n\
                 x-real-ip: 6.6.6.6\r\nX-Twice: 1\r\nContent-Length: 3\r\n\r\n";
     assert_eq!(
-        seen(&filters, text).unwrap().unwrap(),
+        filtered(&filters, text).unwrap().unwrap(),
         "POST /b?c\nHost: h:80\nContent-Length: 3\nX-Real-IP: 192.0.2.7\nX-Twice: set\n\
          X-Json: {\"a\":{}}\nX-Was: https://h:80/a/b\n"
     );
@@ -202,7 +208,7 @@ fn a_twin_with_an_underscore_goes_with_the_field_that_a_rule_is_about() {
     let filters = compile(&Rewrite::default(), &request, &HeaderRules::default());
     let text = "GET / HTTP/1.1\r\nHost: a\r\nX_Gone: 1\r\nx-user: 2\r\nX_USER: 3\r\nA-B: 4\r\n\
                 X_Kept: 5\r\n\r\n";
-    let seen = seen(&filters, text).unwrap().unwrap();
+    let seen = filtered(&filters, text).unwrap().unwrap();
     assert_eq!(seen, "GET /\nHost: a\nA-B: 4\nX_Kept: 5\nX-User: ours\n");
 }
 
@@ -214,7 +220,7 @@ fn a_request_that_no_rule_touches_stays_the_same_head() {
         &HeaderRules::default(),
     );
     let text = "GET /other HTTP/1.1\r\nHost: a\r\n\r\n";
-    assert_eq!(seen(&filters, text).unwrap(), None);
+    assert_eq!(filtered(&filters, text).unwrap(), None);
 }
 
 #[test]
@@ -223,13 +229,13 @@ fn the_host_of_an_absolute_target_becomes_the_host() {
     let filters = compile(&add, &HeaderRules::default(), &HeaderRules::default());
     let text = "GET http://real:81/a HTTP/1.1\r\nHost: real:81\r\nA: b\r\n\r\n";
     assert_eq!(
-        seen(&filters, text).unwrap().unwrap(),
+        filtered(&filters, text).unwrap().unwrap(),
         "GET /x/a\nHost: real:81\nA: b\n"
     );
     let host = rules(&[], &[("host", "other")], &[]);
     let filters = compile(&Rewrite::default(), &host, &HeaderRules::default());
     assert_eq!(
-        seen(&filters, text).unwrap().unwrap(),
+        filtered(&filters, text).unwrap().unwrap(),
         "GET /a\nA: b\nhost: other\n"
     );
 }
@@ -238,7 +244,7 @@ fn the_host_of_an_absolute_target_becomes_the_host() {
 fn a_rule_that_breaks_a_request_is_the_servers_fault() {
     let broken = rules(&[], &[("Host", "a b")], &[]);
     let filters = compile(&Rewrite::default(), &broken, &HeaderRules::default());
-    let fault = seen(&filters, "GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap_err();
+    let fault = filtered(&filters, "GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap_err();
     assert_eq!(fault.kind, FaultKind::Internal);
 }
 
@@ -255,7 +261,7 @@ fn response_fields_are_removed_set_and_added_in_this_order() {
     for (name, value) in [("Server", "x"), ("cache-control", "public"), ("X-A", "1")] {
         fields.push(name, value.as_bytes()).unwrap();
     }
-    filters.response(&mut fields, &values(&head), head.target_path_query());
+    filters.apply_to_response(&mut fields, &values(&head), head.target_path_query());
     assert_eq!(
         String::from_utf8_lossy(fields.as_bytes()),
         "X-A: 1\r\nCache-Control: no-store\r\nLink: </a%20b>\r\nX-A: 2\r\n"
@@ -263,7 +269,7 @@ fn response_fields_are_removed_set_and_added_in_this_order() {
 }
 
 #[test]
-fn framing_and_the_connection_are_nobodys_to_change() {
+fn framing_and_connection_fields_are_protected() {
     let none = HeaderRules::default();
     for name in [
         "Content-Length",
@@ -281,7 +287,7 @@ fn framing_and_the_connection_are_nobodys_to_change() {
             rules(&[], &[(name, "1")], &[]),
             rules(&[], &[], &[(name, "1")]),
         ] {
-            let expected = Err(FilterError::Untouchable(name.to_owned()));
+            let expected = Err(FilterError::ProtectedField(name.to_owned()));
             for (request, response) in [(&rules, &none), (&none, &rules)] {
                 let compiled = Filters::compile(&Rewrite::default(), request, response, None);
                 assert_eq!(compiled.map(drop), expected, "{name}");
@@ -293,19 +299,22 @@ fn framing_and_the_connection_are_nobodys_to_change() {
         ("a value", rules(&[], &[("A", "b\r\nC: d")], &[])),
     ] {
         let compiled = Filters::compile(&Rewrite::default(), &none, &rules, None);
-        assert!(matches!(compiled, Err(FilterError::BadField(_))), "{what}");
+        assert!(
+            matches!(compiled, Err(FilterError::InvalidField(_))),
+            "{what}"
+        );
     }
     for rules in [
         rules(&["host"], &[], &[]),
         rules(&[], &[], &[("Host", "a")]),
     ] {
         let compiled = Filters::compile(&Rewrite::default(), &rules, &none, None);
-        assert!(matches!(compiled, Err(FilterError::Untouchable(_))));
+        assert!(matches!(compiled, Err(FilterError::ProtectedField(_))));
     }
 }
 
 #[test]
-fn what_a_rule_vouches_for_no_stranger_has_said() {
+fn a_field_set_by_a_rule_is_not_taken_from_an_untrusted_peer() {
     let text = "GET / HTTP/1.1\r\nHost: a\r\nX-Real-IP: 9.9.9.9\r\nX_Key: theirs\r\nVia: 1.1 x\r\n\
                 Accept: b\r\nX-Forwarded-For: 9.9.9.9\r\n\r\n";
     let ours = [
@@ -323,7 +332,7 @@ fn what_a_rule_vouches_for_no_stranger_has_said() {
             "X-Real-IP: 9.9.9.9\nVia: 1.1 x\nAccept: b\nX-Forwarded-For: 9.9.9.9\n",
         ),
     ] {
-        let seen = seen_of(&filters, text, trusted).unwrap().unwrap();
+        let seen = filtered_response(&filters, text, trusted).unwrap().unwrap();
         let mut lines: Vec<&str> = seen.lines().collect();
         lines.sort_unstable();
         let expected = format!(
@@ -334,8 +343,10 @@ fn what_a_rule_vouches_for_no_stranger_has_said() {
         assert_eq!(lines, expected, "trusted: {trusted}");
     }
     let head = head(text);
-    let made = filters.request(&head, &values(&head), None).unwrap();
-    let vouched = made.unwrap().vouched;
+    let made = filters
+        .apply_to_request(&head, &values(&head), None)
+        .unwrap();
+    let vouched = made.unwrap().trusted_headers;
     for (name, expected) in [
         ("X-Real-IP", true),
         ("x_key", true),
@@ -346,17 +357,17 @@ fn what_a_rule_vouches_for_no_stranger_has_said() {
     // A path alone is no word about fields.
     let filters = compile(&rewrite(None, Some("/a")), &none, &none);
     let made = filters
-        .request(
+        .apply_to_request(
             &head,
             &values(&head),
             Some(&TrustedProxies::new(Vec::new(), true)),
         )
         .unwrap();
-    assert!(made.unwrap().vouched.is_empty());
+    assert!(made.unwrap().trusted_headers.is_empty());
 }
 
 #[test]
-fn what_only_listed_proxies_may_say_is_not_added_to() {
+fn fields_of_listed_proxies_are_not_appended_to() {
     let filters = compile(
         &Rewrite::default(),
         &rules(
@@ -378,7 +389,9 @@ fn what_only_listed_proxies_may_say_is_not_added_to() {
         (Some(&TrustedProxies::default()), 1, 2),
         (Some(&listed), 2, 2),
     ] {
-        let made = filters.request(&head, &values(&head), trust).unwrap();
+        let made = filters
+            .apply_to_request(&head, &values(&head), trust)
+            .unwrap();
         let made = made.unwrap().head;
         assert_eq!(
             made.field_all("x-forwarded-prefix").count(),
@@ -394,7 +407,7 @@ fn what_only_listed_proxies_may_say_is_not_added_to() {
 }
 
 #[test]
-fn rules_about_words_of_proxies_are_known() {
+fn rules_on_forwarding_fields_are_recognised() {
     let trust = TrustedProxies::default().with_client_field(Some("CF-Connecting-IP"));
     for (name, expected) in [
         ("X-Forwarded-Host", true),
@@ -416,9 +429,9 @@ fn rules_about_words_of_proxies_are_known() {
 }
 
 #[test]
-fn paths_are_put_right_only_if_the_request_was_below_the_prefix() {
+fn response_paths_change_only_if_the_request_path_did() {
     let none = HeaderRules::default();
-    let paths = PathsInResponses {
+    let paths = ResponsePathRewrite {
         own_cookies: Arc::default(),
     };
     let filters = Filters::compile(&rewrite(Some("/shop"), None), &none, &none, Some(paths));
@@ -434,7 +447,7 @@ fn paths_are_put_right_only_if_the_request_was_below_the_prefix() {
     ] {
         let mut fields = FieldBlock::new();
         fields.push("Location", b"/login").unwrap();
-        filters.response(&mut fields, &values(&head), target);
+        filters.apply_to_response(&mut fields, &values(&head), target);
         assert_eq!(
             fields.get("location"),
             Some(expected.as_bytes()),
@@ -444,7 +457,7 @@ fn paths_are_put_right_only_if_the_request_was_below_the_prefix() {
 }
 
 #[test]
-fn rules_say_which_prefix_was_stripped_in_front() {
+fn rules_set_the_outer_prefix() {
     let told = Mount::new("/outer");
     for (what, rules, expected) in [
         ("others", rules(&["X-Forwarded-Host"], &[], &[]), "/outer"),

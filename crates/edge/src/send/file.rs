@@ -15,62 +15,62 @@ use penstock_http::ResponseFraming;
 use penstock_runtime::disk::{CHUNK_BYTES, SMALL_READ_BYTES};
 use penstock_runtime::{DiskFile, Stream, loops};
 
-use super::sender::Sender;
-use super::{Cut, Rest, Sent, Started, taken};
+use super::writer::ResponseWriter;
+use super::{SendError, SendProgress, SentBytes, UnsentResponse, written_bytes};
 
 /// Files and parts up to this size are copied behind their head, for one send: sending them from the
 /// page cache costs more by itself than the copy.
-const COPY_MAX: u64 = 16 * 1024;
+const MAX_COPIED_FILE_BYTES: u64 = 16 * 1024;
 
 /// What one connection sends before the others have their turn, if the socket takes it: about a millisecond.
 /// As much as Linux lets a socket's buffer grow to (`tcp_wmem`), so that over a network the socket says when.
 /// Where the reader is as quick as we are, on the same machine, shorter turns wake it more often, which costs
 /// more than the sending.
-const TURN_BYTES: u64 = 8 * CHUNK_BYTES;
+const YIELD_BYTES: u64 = 8 * CHUNK_BYTES;
 
 /// What is looked at and sent at most at a time: fewer calls for the same. For who makes us wait it is no more than was
 /// taken between the last waits, since what is found out about the rest would be old by then.
-const RUN_BYTES: u64 = 4 * CHUNK_BYTES;
+const MAX_RUN_BYTES: u64 = 4 * CHUNK_BYTES;
 
 /// Sends what of the head in `out` and of the file goes at once, if the file's first piece is in memory:
 /// nothing otherwise, so that a file that cannot be read can still be answered by an error.
-pub(super) fn send_file_now(
+pub(super) fn try_send_file(
     stream: &Stream,
     out: &mut Vec<u8>,
     mut body: FileBody,
     framing: ResponseFraming,
-) -> Result<Started, Cut> {
-    let mut sent = Sent {
+) -> Result<SendProgress, SendError> {
+    let mut sent = SentBytes {
         head: out.len() as u64,
         total: 0,
     };
-    let rest = |head: &[u8], body, sent| Rest {
+    let rest = |head: &[u8], body, sent| UnsentResponse {
         head: head.to_vec(),
         body,
         framing,
         sent,
-        rate_max: None,
+        max_rate: None,
     };
-    if body.len <= COPY_MAX {
+    if body.len <= MAX_COPIED_FILE_BYTES {
         let len = usize::try_from(body.len).unwrap_or(usize::MAX);
         if !body.file.append_resident(body.start, len, out) {
-            return Ok(Started::Rest(rest(out, Body::File(body), sent)));
+            return Ok(SendProgress::Partial(rest(out, Body::File(body), sent)));
         }
-        let count = taken(stream.try_write(&[IoSlice::new(out)]))?;
+        let count = written_bytes(stream.try_write(&[IoSlice::new(out)]))?;
         sent.total = count as u64;
         return Ok(match out.get(count..) {
-            None | Some([]) => Started::Done(sent),
-            Some(left) => Started::Rest(rest(left, Body::Empty, sent)),
+            None | Some([]) => SendProgress::Done(sent),
+            Some(left) => SendProgress::Partial(rest(left, Body::Empty, sent)),
         });
     }
     let resident = body.file.resident_bytes(body.start, body.len);
     if resident == 0 {
-        return Ok(Started::Rest(rest(out, Body::File(body), sent)));
+        return Ok(SendProgress::Partial(rest(out, Body::File(body), sent)));
     }
-    let count = taken(stream.try_write_more(out))?;
+    let count = written_bytes(stream.try_write_more(out))?;
     sent.total = count as u64;
     if let Some(left @ [_, ..]) = out.get(count..) {
-        return Ok(Started::Rest(rest(left, Body::File(body), sent)));
+        return Ok(SendProgress::Partial(rest(left, Body::File(body), sent)));
     }
     let piece = usize::try_from(resident).unwrap_or(usize::MAX);
     // What stopped it is met again by the one who goes on, and told there.
@@ -80,34 +80,38 @@ pub(super) fn send_file_now(
     body.start += count;
     body.len -= count;
     Ok(match body.len {
-        0 => Started::Done(sent),
-        _ => Started::Rest(rest(&[], Body::File(body), sent)),
+        0 => SendProgress::Done(sent),
+        _ => SendProgress::Partial(rest(&[], Body::File(body), sent)),
     })
 }
 
 /// How a piece went out, and how many bytes of it.
-enum Progress {
+enum PieceProgress {
     /// All of it.
     Sent(u64),
     /// As far as the socket took it, and we have waited for more room.
-    Waited(u64),
-    /// As [`Progress::Waited`], without the rest of the piece in memory meanwhile.
-    LetGo(u64),
+    Blocked(u64),
+    /// As [`PieceProgress::Blocked`], without the rest of the piece in memory meanwhile.
+    Released(u64),
 }
 
-impl Sender<'_> {
-    pub(super) async fn send_file(&mut self, head: Vec<u8>, body: FileBody) -> Result<(), Cut> {
+impl ResponseWriter<'_> {
+    pub(super) async fn send_file(
+        &mut self,
+        head: Vec<u8>,
+        body: FileBody,
+    ) -> Result<(), SendError> {
         let mut head = Bytes::from(head);
         let file = &body.file;
         let (mut at, end) = (body.start, body.start + body.len);
         let mut has_let_go = false;
-        let mut turn_ends = at + TURN_BYTES;
+        let mut turn_ends = at + YIELD_BYTES;
         // Sent since the last wait, and between it and the one before.
         let (mut burst, mut room) = (0, 0_u64);
         while at < end {
             let most = match burst {
-                0 => (room.next_multiple_of(CHUNK_BYTES)).clamp(CHUNK_BYTES, RUN_BYTES),
-                _ => RUN_BYTES,
+                0 => (room.next_multiple_of(CHUNK_BYTES)).clamp(CHUNK_BYTES, MAX_RUN_BYTES),
+                _ => MAX_RUN_BYTES,
             };
             let wanted = (end - at).min(most);
             // The head is not held back by a rate; it goes with the first piece.
@@ -118,13 +122,13 @@ impl Sender<'_> {
             let progress = match resident {
                 0 => {
                     // For one who takes it slowly no more than that is held.
-                    let is_small = self.is_held_back() || has_let_go && file.is_memory_scarce();
+                    let is_small = self.is_throttled() || has_let_go && file.is_memory_scarce();
                     let len = if is_small {
                         SMALL_READ_BYTES.min(wanted)
                     } else {
                         wanted
                     };
-                    let piece = self.read(&mut head, file, at, len, end).await?;
+                    let piece = self.read_piece(&mut head, file, at, len, end).await?;
                     self.send_piece(&mut head, piece, file).await?
                 }
                 resident => {
@@ -133,20 +137,20 @@ impl Sender<'_> {
                 }
             };
             match progress {
-                Progress::Sent(count) => {
+                PieceProgress::Sent(count) => {
                     at += count;
                     burst += count;
                     if at < end && at >= turn_ends {
                         loops::yield_now().await;
-                        turn_ends = at + TURN_BYTES;
+                        turn_ends = at + YIELD_BYTES;
                     }
                 }
-                Progress::Waited(count) => {
+                PieceProgress::Blocked(count) => {
                     at += count;
                     (room, burst) = (burst + count, 0);
-                    turn_ends = at + TURN_BYTES;
+                    turn_ends = at + YIELD_BYTES;
                 }
-                Progress::LetGo(count) => {
+                PieceProgress::Released(count) => {
                     at += count;
                     (room, burst) = (burst + count, 0);
                     has_let_go = true;
@@ -167,22 +171,24 @@ impl Sender<'_> {
         at: u64,
         len: u64,
         end: u64,
-    ) -> Result<Progress, Cut> {
+    ) -> Result<PieceProgress, SendError> {
         if !self.send_head(head).await? {
-            return Ok(Progress::Waited(0));
+            return Ok(PieceProgress::Blocked(0));
         }
         let (mut done, mut waited) = (0, false);
         let stopped = std::future::poll_fn(|cx| {
             while done < len && !waited {
                 let left = usize::try_from(len - done).unwrap_or(usize::MAX);
                 match self.stream.poll_send_file(cx, file, at + done, left) {
-                    Poll::Ready(Ok(0)) => return Poll::Ready(Err(became_shorter(file, end))),
+                    Poll::Ready(Ok(0)) => return Poll::Ready(Err(file_truncated(file, end))),
                     Poll::Ready(Ok(count)) => {
-                        self.count(count);
-                        self.spend(count);
+                        self.count_sent(count);
+                        self.consume_allowance(count);
                         done += count as u64;
                     }
-                    Poll::Ready(Err(error)) => return Poll::Ready(Err(broken(file, &error))),
+                    Poll::Ready(Err(error)) => {
+                        return Poll::Ready(Err(classify_send_error(file, &error)));
+                    }
                     Poll::Pending => {
                         waited = true;
                         return self.poll_too_slow(cx).map(Err);
@@ -193,19 +199,19 @@ impl Sender<'_> {
         });
         stopped.await?;
         Ok(match waited {
-            true => Progress::Waited(done),
-            false => Progress::Sent(done),
+            true => PieceProgress::Blocked(done),
+            false => PieceProgress::Sent(done),
         })
     }
 
     /// Sends the head so that the kernel joins it with what follows at once; `false` when that had to
     /// wait.
-    async fn send_head(&mut self, head: &mut Bytes) -> Result<bool, Cut> {
+    async fn send_head(&mut self, head: &mut Bytes) -> Result<bool, SendError> {
         if head.is_empty() {
             return Ok(true);
         }
-        let count = taken(self.stream.try_write_more(head))?;
-        self.count(count);
+        let count = written_bytes(self.stream.try_write_more(head))?;
+        self.count_sent(count);
         head.advance(count);
         if head.is_empty() {
             return Ok(true);
@@ -217,23 +223,23 @@ impl Sender<'_> {
     }
 
     /// Reads a piece in the file's pool.
-    async fn read(
+    async fn read_piece(
         &mut self,
         head: &mut Bytes,
         file: &Arc<DiskFile>,
         at: u64,
         len: u64,
         end: u64,
-    ) -> Result<Bytes, Cut> {
-        match self.wait_for(file.read(at, len), head).await? {
-            Ok(piece) if piece.is_empty() => Err(became_shorter(file, end)),
+    ) -> Result<Bytes, SendError> {
+        match self.wait_while_connected(file.read(at, len), head).await? {
+            Ok(piece) if piece.is_empty() => Err(file_truncated(file, end)),
             Ok(piece) => Ok(piece),
             Err(error) => {
                 let kind = match error.is_overload() {
                     true => FaultKind::Overloaded,
                     false => FaultKind::Internal,
                 };
-                Err(Cut::Body(Fault::new(kind, error.to_string())))
+                Err(SendError::Body(Fault::new(kind, error.to_string())))
             }
         }
     }
@@ -245,13 +251,13 @@ impl Sender<'_> {
         head: &mut Bytes,
         piece: Bytes,
         file: &DiskFile,
-    ) -> Result<Progress, Cut> {
+    ) -> Result<PieceProgress, SendError> {
         let len = piece.len() as u64;
-        if self.is_held_back() {
+        if self.is_throttled() {
             let slices = &mut [IoSlice::new(head), IoSlice::new(&piece)];
             self.write(slices).await?;
             head.clear();
-            return Ok(Progress::Sent(len));
+            return Ok(PieceProgress::Sent(len));
         }
         let (mut piece, mut is_by_itself) = (piece, len <= SMALL_READ_BYTES);
         while !piece.is_empty() {
@@ -271,7 +277,7 @@ impl Sender<'_> {
                 };
                 match self.stream.poll_write(cx, slices) {
                     Poll::Ready(Ok(count)) => Poll::Ready(Ok(Some(count))),
-                    Poll::Ready(Err(_)) => Poll::Ready(Err(Cut::Gone)),
+                    Poll::Ready(Err(_)) => Poll::Ready(Err(SendError::ClientDisconnected)),
                     Poll::Pending if !keeps && file.is_memory_scarce() => Poll::Ready(Ok(None)),
                     Poll::Pending => {
                         waits = true;
@@ -286,36 +292,36 @@ impl Sender<'_> {
                 }
                 let sent = len - piece.len() as u64;
                 drop(piece);
-                self.await_room().await?;
-                return Ok(Progress::LetGo(sent));
+                self.wait_writable().await?;
+                return Ok(PieceProgress::Released(sent));
             };
-            self.count(count);
+            self.count_sent(count);
             let of_head = count.min(head.len());
             head.advance(of_head);
             piece.advance(count - of_head);
         }
-        Ok(Progress::Sent(len))
+        Ok(PieceProgress::Sent(len))
     }
 
     /// Waits until the socket takes something again.
-    async fn await_room(&mut self) -> Result<(), Cut> {
+    async fn wait_writable(&mut self) -> Result<(), SendError> {
         std::future::poll_fn(|cx| match self.stream.poll_writable(cx) {
             Poll::Ready(Ok(())) => Poll::Ready(Ok(())),
-            Poll::Ready(Err(_)) => Poll::Ready(Err(Cut::Gone)),
+            Poll::Ready(Err(_)) => Poll::Ready(Err(SendError::ClientDisconnected)),
             Poll::Pending => self.poll_too_slow(cx).map(Err),
         })
         .await
     }
 }
 
-fn became_shorter(file: &DiskFile, end: u64) -> Cut {
+fn file_truncated(file: &DiskFile, end: u64) -> SendError {
     file.report_error(&io::ErrorKind::UnexpectedEof.into());
     let cause = format!("the file became shorter than {end} bytes while it was sent");
-    Cut::Body(Fault::new(FaultKind::Internal, cause))
+    SendError::Body(Fault::new(FaultKind::Internal, cause))
 }
 
 /// Whose failure it was that stopped a sending from memory: what sockets say, or else the disk.
-fn broken(file: &DiskFile, error: &io::Error) -> Cut {
+fn classify_send_error(file: &DiskFile, error: &io::Error) -> SendError {
     use io::ErrorKind as Kind;
     match error.kind() {
         Kind::BrokenPipe
@@ -325,11 +331,11 @@ fn broken(file: &DiskFile, error: &io::Error) -> Cut {
         | Kind::TimedOut
         | Kind::HostUnreachable
         | Kind::NetworkUnreachable
-        | Kind::NetworkDown => Cut::Gone,
+        | Kind::NetworkDown => SendError::ClientDisconnected,
         _ => {
             file.report_error(error);
             let cause = format!("cannot read the file: {error}");
-            Cut::Body(Fault::new(FaultKind::Internal, cause))
+            SendError::Body(Fault::new(FaultKind::Internal, cause))
         }
     }
 }

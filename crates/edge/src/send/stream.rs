@@ -12,16 +12,16 @@ use penstock_exchange::field_policy::is_internal;
 use penstock_exchange::{BodyStream, Fault, FaultKind};
 use penstock_http::{FieldBlock, ResponseFraming, h1, is_forbidden_trailer};
 
-use super::Cut;
-use super::sender::{ProbeBytes, Sender};
+use super::SendError;
+use super::writer::{ProbeBytes, ResponseWriter};
 
-impl Sender<'_> {
+impl ResponseWriter<'_> {
     pub(super) async fn send_stream(
         &mut self,
         head: Vec<u8>,
         mut body: Box<dyn BodyStream>,
         framing: ResponseFraming,
-    ) -> Result<(), Cut> {
+    ) -> Result<(), SendError> {
         let mut head = head;
         let mut left = match framing {
             ResponseFraming::Length(length) => Some(length),
@@ -31,7 +31,7 @@ impl Sender<'_> {
         let mut size_line = Vec::with_capacity(16);
         loop {
             // A body that is not ready yet must not hold back its head.
-            let ready = poll_now(&mut *body).await;
+            let ready = try_next_piece(&mut *body).await;
             let piece = match ready {
                 Some(piece) => piece,
                 None => {
@@ -40,13 +40,13 @@ impl Sender<'_> {
                     self.next_piece(&mut *body, chunked).await?
                 }
             };
-            let Some(piece) = piece.transpose().map_err(Cut::Body)? else {
+            let Some(piece) = piece.transpose().map_err(SendError::Body)? else {
                 break;
             };
             if let Some(left) = &mut left {
                 *left = left
                     .checked_sub(piece.len() as u64)
-                    .ok_or_else(|| Cut::Body(length_broken("longer")))?;
+                    .ok_or_else(|| SendError::Body(length_mismatch("longer")))?;
             }
             size_line.clear();
             let mut tail: &[u8] = b"";
@@ -64,10 +64,10 @@ impl Sender<'_> {
             head.clear();
         }
         if left.is_some_and(|left| left > 0) {
-            return Err(Cut::Body(length_broken("shorter")));
+            return Err(SendError::Body(length_mismatch("shorter")));
         }
         let last = match chunked {
-            true => last_chunk(body.take_trailers().as_ref()),
+            true => encode_last_chunk(body.take_trailers().as_ref()),
             false => Cow::Borrowed(&b""[..]),
         };
         self.write(&mut [IoSlice::new(&head), IoSlice::new(&last)])
@@ -80,7 +80,7 @@ impl Sender<'_> {
         &mut self,
         body: &mut dyn BodyStream,
         is_chunked: bool,
-    ) -> Result<Piece, Cut> {
+    ) -> Result<StreamPiece, SendError> {
         let mut ahead = match is_chunked {
             true => ProbeBytes::Zeros,
             false => ProbeBytes::Nothing,
@@ -89,14 +89,15 @@ impl Sender<'_> {
             if let Poll::Ready(piece) = body.poll_chunk(cx) {
                 return Poll::Ready(Ok(piece));
             }
-            self.poll_left(cx, &mut ahead).map(|()| Err(Cut::Gone))
+            self.poll_disconnected(cx, &mut ahead)
+                .map(|()| Err(SendError::ClientDisconnected))
         })
         .await
     }
 }
 
 /// What ends a chunked body, with the trailer fields that may be sent (RFC 9112 §7.1.2).
-fn last_chunk(trailers: Option<&FieldBlock>) -> Cow<'static, [u8]> {
+fn encode_last_chunk(trailers: Option<&FieldBlock>) -> Cow<'static, [u8]> {
     let Some(trailers) = trailers.filter(|fields| !fields.is_empty()) else {
         return Cow::Borrowed(h1::LAST_CHUNK);
     };
@@ -112,17 +113,17 @@ fn last_chunk(trailers: Option<&FieldBlock>) -> Cow<'static, [u8]> {
     Cow::Owned(last)
 }
 
-fn length_broken(how: &str) -> Fault {
+fn length_mismatch(how: &str) -> Fault {
     Fault::new(
         FaultKind::AppProtocolError,
         format!("the response body is {how} than its declared Content-Length"),
     )
 }
 
-type Piece = Option<Result<Bytes, Fault>>;
+type StreamPiece = Option<Result<Bytes, Fault>>;
 
 /// The next piece if it is ready now.
-async fn poll_now(body: &mut dyn BodyStream) -> Option<Piece> {
+async fn try_next_piece(body: &mut dyn BodyStream) -> Option<StreamPiece> {
     std::future::poll_fn(|cx| match body.poll_chunk(cx) {
         Poll::Ready(piece) => Poll::Ready(Some(piece)),
         Poll::Pending => Poll::Ready(None),
@@ -148,7 +149,7 @@ mod tests {
             trailers.push(name, b"a").unwrap();
         }
         assert_eq!(
-            last_chunk(Some(&trailers)).as_ref(),
+            encode_last_chunk(Some(&trailers)).as_ref(),
             b"0\r\nX-Checksum: a\r\n\r\n"
         );
     }

@@ -9,9 +9,9 @@ use super::*;
 use crate::ErrorPages;
 
 /// A folder of pages that goes away with it.
-struct Folder(PathBuf);
+struct TestDir(PathBuf);
 
-impl Folder {
+impl TestDir {
     fn new(name: &str) -> Self {
         let folder = format!("penstock-edge-{}-{name}", std::process::id());
         let folder = std::env::temp_dir().join(folder);
@@ -31,41 +31,41 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for TestDir {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
 fn failing(kind: FaultKind) -> Arc<dyn Handler> {
-    scripted(move |_| HandlerProgress::Ready(Err(Fault::new(kind, "because"))))
+    handler_fn(move |_| HandlerProgress::Ready(Err(Fault::new(kind, "because"))))
 }
 
 /// A house for the host `h` only, with these pages.
-fn house(error_pages: ErrorPages, development: bool) -> House {
-    let answer = || now(Response::text(Status::NOT_FOUND, "text/plain", "the app's"));
+fn test_edge(error_pages: ErrorPages, development: bool) -> TestEdge {
+    let answer = || ready(Response::text(Status::NOT_FOUND, "text/plain", "the app's"));
     let routes = vec![
         route("/busy", failing(FaultKind::QueueFull)),
         route("/gone", failing(FaultKind::NotFound)),
         route("/raised", failing(FaultKind::AppRaised)),
         route("/refused", failing(FaultKind::Forbidden)),
-        route("/app", scripted(move |_| answer())),
+        route("/app", handler_fn(move |_| answer())),
     ];
     let mut site = Some(Site::new(routes, error_pages));
-    House::with(Vec::new(), |settings| {
-        settings.development = development;
-        settings.routing = Routing::default();
+    TestEdge::with_settings(Vec::new(), |settings| {
+        settings.is_development = development;
+        settings.routes = RouteTable::default();
         let host = HostPattern::Exact("h".to_owned());
-        settings.routing.add(&[host], site.take().unwrap());
+        settings.routes.add_site(&[host], site.take().unwrap());
     })
 }
 
 #[test]
 fn a_fault_has_the_page_of_its_site() {
-    let folder = Folder::new("site");
+    let folder = TestDir::new("site");
     let pages = folder.pages(&[(404, "404.html"), (5, "50x.json"), (503, "busy.txt")]);
-    let house = house(pages, false);
-    let mut client = house.client();
+    let house = test_edge(pages, false);
+    let mut client = house.connect();
     let rows = [
         ("/gone", "404 Not Found", "text/html", "404.html", ""),
         // No route has it.
@@ -105,9 +105,9 @@ fn a_fault_has_the_page_of_its_site() {
 
 #[test]
 fn other_answers_are_sent_as_they_are() {
-    let folder = Folder::new("others");
-    let house = house(folder.pages(&[(404, "404.html"), (421, "421.html")]), false);
-    let mut client = house.client();
+    let folder = TestDir::new("others");
+    let house = test_edge(folder.pages(&[(404, "404.html"), (421, "421.html")]), false);
+    let mut client = house.connect();
     let (_, body) = client.get("/app").response();
     assert_eq!(body, "the app's");
     // A status without a page.
@@ -128,9 +128,9 @@ fn other_answers_are_sent_as_they_are() {
 
 #[test]
 fn development_shows_its_own_page() {
-    let folder = Folder::new("development");
-    let house = house(folder.pages(&[(5, "50x.html")]), true);
-    let (head, body) = house.client().get("/raised").response();
+    let folder = TestDir::new("development");
+    let house = test_edge(folder.pages(&[(5, "50x.html")]), true);
+    let (head, body) = house.connect().get("/raised").response();
     assert!(head.starts_with("HTTP/1.1 500 "), "{head}");
     assert!(body.contains("because"), "{body}");
 }

@@ -17,7 +17,7 @@ fn byte(at: u64) -> u8 {
 }
 
 /// A file of so many bytes, on the disk if there is one.
-fn written(len: u64) -> File {
+fn file_of(len: u64) -> File {
     let mut file = file::unnamed_temp_file(&std::env::temp_dir()).unwrap();
     let content: Vec<u8> = (0..len).map(byte).collect();
     file.write_all(&content).unwrap();
@@ -26,9 +26,9 @@ fn written(len: u64) -> File {
 }
 
 /// `/START-LEN` is that part of the file.
-fn parts(file: &Arc<DiskFile>, rate_max: Option<u64>) -> House {
+fn parts(file: &Arc<DiskFile>, rate_max: Option<u64>) -> TestEdge {
     let file = Arc::clone(file);
-    let handler = scripted(move |request| {
+    let handler = handler_fn(move |request| {
         let path = String::from_utf8(request.path().to_vec()).unwrap();
         let (start, len) = path[1..].split_once('-').unwrap();
         let body = Body::File(FileBody {
@@ -38,9 +38,9 @@ fn parts(file: &Arc<DiskFile>, rate_max: Option<u64>) -> House {
         });
         let mut response = Response::new(Status::OK, body);
         response.max_rate = rate_max;
-        now(response)
+        ready(response)
     });
-    House::new(vec![route("/", handler)])
+    TestEdge::new(vec![route("/", handler)])
 }
 
 impl Client {
@@ -62,10 +62,10 @@ impl Client {
 fn a_part_of_a_file_arrives_whole_from_memory_and_from_the_disk() {
     let len = 2 * CHUNK_BYTES + 300_000;
     let pool = Pool::new("disk", 2, 100);
-    let file = Arc::new(DiskFile::new(written(len), pool.clone()));
+    let file = Arc::new(DiskFile::new(file_of(len), pool.clone()));
     for rate_max in [None, Some(1_000_000_000)] {
         let house = parts(&file, rate_max);
-        let mut client = house.client();
+        let mut client = house.connect();
         for (start, part) in [
             (0, 1),
             (0, len),
@@ -96,26 +96,26 @@ fn a_part_of_a_file_arrives_whole_from_memory_and_from_the_disk() {
 }
 
 #[test]
-fn what_is_in_memory_needs_no_thread() {
+fn resident_files_are_sent_without_a_thread() {
     let len = 3 * CHUNK_BYTES;
     let pool = Pool::new("disk", 1, 0);
-    let file = Arc::new(DiskFile::new(written(len), pool.clone()));
+    let file = Arc::new(DiskFile::new(file_of(len), pool.clone()));
     let house = parts(&file, None);
-    let mut client = house.client();
+    let mut client = house.connect();
     client.get("/0-10").expect_part(0, 10);
-    await_until("the thread is free", || pool.snapshot().active == 0);
+    wait_until("the thread is free", || pool.snapshot().active == 0);
     if file.resident_bytes(0, len) == 0 {
         eprintln!("left out: pages cannot be counted below the temporary folder");
         return;
     }
     let (release, held) = std::sync::mpsc::sync_channel::<()>(1);
     let busy = pool.spawn(move || {
-        held.recv_timeout(SOON).ok();
+        held.recv_timeout(TEST_TIMEOUT).ok();
     });
     busy.unwrap();
     client.get(&format!("/0-{len}")).expect_part(0, len);
     // An answer stands for some milliseconds, and pages that a socket still has are not dropped.
-    await_until("nothing of it is in memory", || {
+    wait_until("nothing of it is in memory", || {
         page_cache::drop_cached_pages(file.file().unwrap()).unwrap();
         file.resident_bytes(0, len) == 0
     });
@@ -127,36 +127,36 @@ fn what_is_in_memory_needs_no_thread() {
 }
 
 #[test]
-fn who_left_is_not_kept_waiting_for_a_disk_and_who_only_finished_sending_is_served() {
+fn a_disconnect_ends_a_disk_wait_and_a_half_close_does_not() {
     let pool = Pool::new("disk", 1, 100);
-    let file = Arc::new(DiskFile::new(written(100_000), pool.clone()));
+    let file = Arc::new(DiskFile::new(file_of(100_000), pool.clone()));
     let house = parts(&file, None);
     let hold = || {
         let (release, held) = std::sync::mpsc::sync_channel::<()>(1);
         let busy = pool.spawn(move || {
-            held.recv_timeout(3 * SOON).ok();
+            held.recv_timeout(3 * TEST_TIMEOUT).ok();
         });
         busy.unwrap();
         release
     };
     let release = hold();
-    let mut client = house.client();
+    let mut client = house.connect();
     client.get("/0-100000");
-    await_until("it waits for the disk", || pool.snapshot().queued == 1);
+    wait_until("it waits for the disk", || pool.snapshot().queued == 1);
     drop(client);
     // The thread is held for longer than anybody here waits.
-    house.await_connections(0);
+    house.wait_for_connections(0);
     release.send(()).unwrap();
-    await_until("the thread is free", || pool.snapshot().active == 0);
+    wait_until("the thread is free", || pool.snapshot().active == 0);
     // However long it takes: the head begins ahead of the body, to learn whether the client is
     // there.
     let release = hold();
-    let mut client = house.client();
+    let mut client = house.connect();
     client.get("/0-100000");
     client.0.shutdown(std::net::Shutdown::Write).unwrap();
     let mut first = [0; 2];
     client.0.peek(&mut first).unwrap();
-    await_until("more of the head", || {
+    wait_until("more of the head", || {
         client.0.peek(&mut first).unwrap() == 2
     });
     assert_eq!(&first, b"HT");
@@ -166,9 +166,9 @@ fn who_left_is_not_kept_waiting_for_a_disk_and_who_only_finished_sending_is_serv
 }
 
 #[test]
-fn a_file_that_is_shorter_than_it_was_ends_in_a_cut() {
+fn a_truncated_file_aborts_the_response() {
     let pool = Pool::new("disk", 1, 100);
-    let file = Arc::new(DiskFile::new(written(CHUNK_BYTES), pool.clone()));
+    let file = Arc::new(DiskFile::new(file_of(CHUNK_BYTES), pool.clone()));
     let house = parts(&file, None);
     for (target, is_cold) in [
         ("/0-1000000", true),
@@ -178,17 +178,17 @@ fn a_file_that_is_shorter_than_it_was_ends_in_a_cut() {
         if is_cold {
             page_cache::drop_cached_pages(file.file().unwrap()).unwrap();
         }
-        let mut client = house.client();
+        let mut client = house.connect();
         client.get(target).head();
         let mut body = Vec::new();
         let end = client.0.read_to_end(&mut body);
         assert!(end.is_err(), "{target}: a clean end after {}", body.len());
     }
     // Nothing of the body is out: the client is told.
-    let mut client = house.client();
+    let mut client = house.connect();
     let head = client.get("/600000-1000").head();
     assert!(head.starts_with("HTTP/1.1 500 "), "{head}");
-    house.await_connections(1);
+    house.wait_for_connections(1);
     pool.close();
 }
 
@@ -196,7 +196,7 @@ fn a_file_that_is_shorter_than_it_was_ends_in_a_cut() {
 fn a_slow_client_does_not_hold_what_was_read_while_memory_is_scarce() {
     let len = 32 * CHUNK_BYTES;
     let pool = Pool::new("disk", 2, 1000);
-    let file = Arc::new(DiskFile::new(written(len), pool.clone()));
+    let file = Arc::new(DiskFile::new(file_of(len), pool.clone()));
     let house = parts(&file, None);
     // A hole of forty megabytes, read and not let go.
     let hole = file::unnamed_temp_file(&std::env::temp_dir()).unwrap();
@@ -212,7 +212,7 @@ fn a_slow_client_does_not_hold_what_was_read_while_memory_is_scarce() {
         }
         give.send(held).unwrap();
     });
-    let held = held.recv_timeout(SOON).unwrap();
+    let held = held.recv_timeout(TEST_TIMEOUT).unwrap();
     page_cache::drop_cached_pages(hole.file().unwrap()).unwrap();
     if hole.resident_bytes(0, 1) > 0 {
         eprintln!("left out: no pages to be dropped below the temporary folder");
@@ -221,7 +221,7 @@ fn a_slow_client_does_not_hold_what_was_read_while_memory_is_scarce() {
     assert!(hole.is_memory_scarce());
     page_cache::drop_cached_pages(file.file().unwrap()).unwrap();
     let before = pool.snapshot().run_time.count;
-    let mut client = house.client();
+    let mut client = house.connect();
     let head = client.get(&format!("/0-{len}")).head();
     assert!(head.contains("Content-Length: 16777216\r\n"), "{head}");
     let mut piece = vec![0; 512 * 1024];
@@ -236,7 +236,7 @@ fn a_slow_client_does_not_hold_what_was_read_while_memory_is_scarce() {
         page_cache::drop_cached_pages(file.file().unwrap()).unwrap();
     }
     // What was let go was read again, and less of it at a time.
-    await_until("all is read", || pool.snapshot().active == 0);
+    wait_until("all is read", || pool.snapshot().active == 0);
     let readings = pool.snapshot().run_time.count - before;
     assert!(readings > 2 * len / CHUNK_BYTES, "{readings}");
     drop(held);
@@ -246,12 +246,12 @@ fn a_slow_client_does_not_hold_what_was_read_while_memory_is_scarce() {
 
 /// Has the whole file at hand.
 #[derive(Debug)]
-struct Lends(FileBody);
+struct InlineFile(FileBody);
 
-impl Handler for Lends {
+impl Handler for InlineFile {
     fn handle(&self, request: Request) -> HandlerProgress {
         let at = String::from_utf8_lossy(request.path()).into_owned();
-        now(Response::text(Status::NOT_FOUND, "text/plain", at))
+        ready(Response::text(Status::NOT_FOUND, "text/plain", at))
     }
 
     fn try_inline(&self, _: &RequestView<'_>, take: &mut dyn FnMut(InlineResponse<'_>)) {
@@ -265,16 +265,16 @@ impl Handler for Lends {
 }
 
 #[test]
-fn a_file_that_is_at_hand_arrives_whole_from_memory_and_from_the_disk() {
+fn an_inline_file_arrives_whole_from_memory_and_from_disk() {
     for len in [1, 16 * 1024, 100_000, CHUNK_BYTES + 10] {
         let pool = Pool::new("disk", 2, 100);
         let body = FileBody {
-            file: Arc::new(DiskFile::new(written(len), pool.clone())),
+            file: Arc::new(DiskFile::new(file_of(len), pool.clone())),
             start: 0,
             len,
         };
-        let house = House::new(vec![route("/", Arc::new(Lends(body.clone())))]);
-        let mut client = house.client();
+        let house = TestEdge::new(vec![route("/", Arc::new(InlineFile(body.clone())))]);
+        let mut client = house.connect();
         for is_cold in [true, false] {
             if is_cold {
                 page_cache::drop_cached_pages(body.file.file().unwrap()).unwrap();
@@ -304,12 +304,12 @@ fn a_file_that_is_at_hand_arrives_whole_from_memory_and_from_the_disk() {
 }
 
 #[test]
-fn a_file_that_is_at_hand_and_cannot_be_read_is_told() {
+fn an_unreadable_inline_file_gets_an_error() {
     let pool = Pool::new("disk", 1, 0);
-    let file = Arc::new(DiskFile::new(written(100_000), pool.clone()));
+    let file = Arc::new(DiskFile::new(file_of(100_000), pool.clone()));
     let (release, held) = std::sync::mpsc::sync_channel::<()>(1);
     let busy = pool.spawn(move || {
-        held.recv_timeout(SOON).ok();
+        held.recv_timeout(TEST_TIMEOUT).ok();
     });
     busy.unwrap();
     let len = 100_000;
@@ -318,8 +318,8 @@ fn a_file_that_is_at_hand_and_cannot_be_read_is_told() {
         start: 0,
         len,
     };
-    let house = House::new(vec![route("/", Arc::new(Lends(body)))]);
-    let mut client = house.client();
+    let house = TestEdge::new(vec![route("/", Arc::new(InlineFile(body)))]);
+    let mut client = house.connect();
     let head = client.get("/a").head();
     assert!(head.starts_with("HTTP/1.1 503 "), "{head}");
     release.send(()).unwrap();

@@ -45,11 +45,11 @@ fn hints(at: usize) -> FieldBlock {
 fn an_interim_response_does_not_wait_for_the_final_one() {
     let gate = Gate::default();
     let opened = gate.clone();
-    let house = House::new(vec![route(
+    let house = TestEdge::new(vec![route(
         "/",
-        scripted(move |request| {
+        handler_fn(move |request| {
             let gate = gate.clone();
-            later(async move {
+            pending(async move {
                 request
                     .client_state
                     .push_interim(Status::EARLY_HINTS, &hints(1));
@@ -61,7 +61,7 @@ fn an_interim_response_does_not_wait_for_the_final_one() {
             })
         }),
     )]);
-    let mut client = house.client();
+    let mut client = house.connect();
     client
         .get("/")
         .expect("HTTP/1.1 103 Early Hints\r\nLink: </1>\r\n\r\n");
@@ -79,16 +79,16 @@ fn an_interim_response_does_not_wait_for_the_final_one() {
 
 #[test]
 fn an_interim_response_of_a_handler_that_answers_at_once_comes_first() {
-    let house = House::new(vec![route(
+    let house = TestEdge::new(vec![route(
         "/",
-        scripted(|request| {
+        handler_fn(|request| {
             request
                 .client_state
                 .push_interim(Status::EARLY_HINTS, &hints(1));
-            now(Response::text(Status::OK, "text/plain", "done"))
+            ready(Response::text(Status::OK, "text/plain", "done"))
         }),
     )]);
-    let mut client = house.client();
+    let mut client = house.connect();
     for _ in 0..2 {
         client
             .get("/")
@@ -98,13 +98,13 @@ fn an_interim_response_of_a_handler_that_answers_at_once_comes_first() {
 }
 
 /// Leaves interim responses as fast as it is polled, with nobody reading.
-struct Storm {
+struct InterimFlood {
     request: Request,
     polls: usize,
-    left: Arc<AtomicUsize>,
+    remaining: Arc<AtomicUsize>,
 }
 
-impl Future for Storm {
+impl Future for InterimFlood {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
@@ -114,7 +114,7 @@ impl Future for Storm {
             .client_state
             .push_interim(Status::EARLY_HINTS, &large)
         {
-            self.left.fetch_add(1, Ordering::Relaxed);
+            self.remaining.fetch_add(1, Ordering::Relaxed);
         }
         self.polls += 1;
         cx.waker().wake_by_ref();
@@ -130,16 +130,16 @@ impl Future for Storm {
 fn interim_responses_that_the_socket_does_not_take_are_bounded_and_stay_whole() {
     let (left, answered) = (Arc::new(AtomicUsize::new(0)), Gate::default());
     let (count, done) = (Arc::clone(&left), answered.clone());
-    let house = House::new(vec![route(
+    let house = TestEdge::new(vec![route(
         "/",
-        scripted(move |request| {
+        handler_fn(move |request| {
             let (left, answered) = (Arc::clone(&left), answered.clone());
-            later(async move {
+            pending(async move {
                 let polls = 0;
-                Storm {
+                InterimFlood {
                     request,
                     polls,
-                    left,
+                    remaining,
                 }
                 .await;
                 answered.open();
@@ -147,9 +147,9 @@ fn interim_responses_that_the_socket_does_not_take_are_bounded_and_stay_whole() 
             })
         }),
     )]);
-    let mut client = house.client();
+    let mut client = house.connect();
     client.get("/");
-    await_until("the answer", || done.0.lock().unwrap().0);
+    wait_until("the answer", || done.0.lock().unwrap().0);
     let count = count.load(Ordering::Relaxed);
     assert!((2..1000).contains(&count), "{count} of 1000 were left");
     let interim = format!(
@@ -163,11 +163,11 @@ fn interim_responses_that_the_socket_does_not_take_are_bounded_and_stay_whole() 
 }
 
 #[test]
-fn the_invitation_to_a_body_comes_at_the_first_pull() {
-    let house = House::new(vec![route(
+fn continue_is_sent_at_the_first_read_of_the_body() {
+    let house = TestEdge::new(vec![route(
         "/",
-        scripted(|request| {
-            later(async move {
+        handler_fn(|request| {
+            pending(async move {
                 request
                     .client_state
                     .push_interim(Status::EARLY_HINTS, &hints(1));
@@ -179,7 +179,7 @@ fn the_invitation_to_a_body_comes_at_the_first_pull() {
             })
         }),
     )]);
-    let mut client = house.client();
+    let mut client = house.connect();
     client.send("POST / HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n");
     client.expect("HTTP/1.1 103 Early Hints\r\nLink: </1>\r\n\r\n");
     client.expect("HTTP/1.1 100 Continue\r\n\r\n").send("body");
@@ -187,11 +187,11 @@ fn the_invitation_to_a_body_comes_at_the_first_pull() {
 }
 
 #[test]
-fn a_body_that_is_read_ahead_invites_nobody() {
-    let house = House::new(vec![route(
+fn a_prefetched_body_sends_no_continue() {
+    let house = TestEdge::new(vec![route(
         "/",
-        scripted(|request| {
-            later(async move {
+        handler_fn(|request| {
+            pending(async move {
                 let mut all = Vec::new();
                 if let RequestBody::Incoming(mut body) = request.body {
                     let ahead = std::future::poll_fn(|cx| {
@@ -209,7 +209,7 @@ fn a_body_that_is_read_ahead_invites_nobody() {
             })
         }),
     )]);
-    let mut client = house.client();
+    let mut client = house.connect();
     client.send("POST / HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n");
     client.expect("HTTP/1.1 103 Early Hints\r\nLink: </1>\r\n\r\n");
     client.expect("HTTP/1.1 100 Continue\r\n\r\n").send("body");

@@ -46,12 +46,12 @@ fn redirect(target: &str, lines: &[(&str, &str)]) -> HandlerProgress {
 
 /// Has its answer at hand, and the same when it is asked in the long way.
 #[derive(Debug)]
-struct Ready;
+struct InlineHandler;
 
-impl Handler for Ready {
+impl Handler for InlineHandler {
     fn handle(&self, request: Request) -> HandlerProgress {
         let path = String::from_utf8_lossy(request.path()).into_owned();
-        now(Response::text(Status::OK, "text/plain", path))
+        ready(Response::text(Status::OK, "text/plain", path))
     }
 
     fn try_inline(&self, asked: &RequestView<'_>, take: &mut dyn FnMut(InlineResponse<'_>)) {
@@ -65,16 +65,16 @@ impl Handler for Ready {
 }
 
 #[test]
-fn filters_hold_for_what_is_at_hand_too() {
-    let plain = route("/plain/", Arc::new(Ready));
+fn filters_apply_to_inline_responses() {
+    let plain = route("/plain/", Arc::new(InlineHandler));
     let changed = filtered(
-        route("/", Arc::new(Ready)),
+        route("/", Arc::new(InlineHandler)),
         strip("/a"),
         &HeaderRules::default(),
         &set("X-Client", "{client} {scheme} {host} {path}"),
     );
-    let house = House::new(vec![plain, changed]);
-    let mut client = house.client();
+    let house = TestEdge::new(vec![plain, changed]);
+    let mut client = house.connect();
     let (head, body) = client.get("/plain/x").response();
     assert!(head.contains("X-At-Hand: 1\r\n"), "{head}");
     assert_eq!(body, "/plain/x");
@@ -88,18 +88,18 @@ fn filters_hold_for_what_is_at_hand_too() {
 
 #[test]
 fn handlers_see_the_changed_request_and_errors_get_the_changed_response() {
-    let fails = scripted(|_| HandlerProgress::Ready(Err(Fault::new(FaultKind::Forbidden, "no"))));
+    let fails = handler_fn(|_| HandlerProgress::Ready(Err(Fault::new(FaultKind::Forbidden, "no"))));
     let (none, x_set) = (HeaderRules::default(), set("X-Set", "1"));
-    let house = House::new(vec![
+    let house = TestEdge::new(vec![
         filtered(route("/fails", fails), Rewrite::default(), &none, &x_set),
         filtered(
-            route("/", mirror()),
+            route("/", echo_handler()),
             strip("/a"),
             &set("X-Real-IP", "{client}"),
             &none,
         ),
     ]);
-    let mut client = house.client();
+    let mut client = house.connect();
     let (head, _) = client.get("/fails").response();
     assert!(
         head.starts_with("HTTP/1.1 403 ") && head.contains("X-Set: 1\r\n"),
@@ -119,13 +119,13 @@ fn handlers_see_the_changed_request_and_errors_get_the_changed_response() {
 #[test]
 fn a_redirect_reaches_an_internal_route_and_a_client_does_not() {
     let mut kept = filtered(
-        route("/kept/", mirror()),
+        route("/kept/", echo_handler()),
         strip("/kept"),
         &HeaderRules::default(),
         &set("X-Kept", "1"),
     );
-    kept.internal = true;
-    let app = scripted(|request| match request.path() {
+    kept.is_internal = true;
+    let app = handler_fn(|request| match request.path() {
         b"/file" => redirect("/kept/a?b", &[("Content-Type", "application/pdf")]),
         b"/nowhere" => redirect("/../x", &[]),
         b"/loop" => redirect("/loop", &[]),
@@ -137,8 +137,8 @@ fn a_redirect_reaches_an_internal_route_and_a_client_does_not() {
         &HeaderRules::default(),
         &set("X-App", "1"),
     );
-    let house = House::new(vec![kept, app]);
-    let mut client = house.client();
+    let house = TestEdge::new(vec![kept, app]);
+    let mut client = house.connect();
     client.send("POST /file HTTP/1.1\r\nHost: h\r\nA: b\r\nContent-Length: 2\r\n\r\nab");
     let (head, body) = client.response();
     assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
@@ -156,25 +156,25 @@ fn a_redirect_reaches_an_internal_route_and_a_client_does_not() {
 }
 
 #[test]
-fn a_redirect_of_a_handler_that_took_its_time_is_followed_too() {
-    let slow = scripted(|_| {
-        later(async {
+fn a_redirect_of_a_pending_handler_is_followed() {
+    let slow = handler_fn(|_| {
+        pending(async {
             penstock_runtime::loops::yield_now().await;
             Ok(Reply::Redirect(Box::new(InternalRedirect {
                 target: "/b".to_owned(),
-                handler: Some(mirror()),
+                handler: Some(echo_handler()),
                 fields: FieldBlock::new(),
                 max_rate: None,
                 timing: RequestTiming::default(),
             })))
         })
     });
-    let house = House::new(vec![route("/", slow)]);
-    let mut client = house.client();
+    let house = TestEdge::new(vec![route("/", slow)]);
+    let mut client = house.connect();
     assert!(client.get("/a").response().1.starts_with("GET /b\n"));
     client.send("HEAD /a HTTP/1.1\r\nHost: h\r\n\r\n");
     assert!(client.head().starts_with("HTTP/1.1 200 "));
-    let empty = scripted(|_| now(Response::new(Status::NO_CONTENT, Body::Empty)));
-    let house = House::new(vec![route("/", empty)]);
-    assert!(house.client().get("/").head().starts_with("HTTP/1.1 204 "));
+    let empty = handler_fn(|_| ready(Response::new(Status::NO_CONTENT, Body::Empty)));
+    let house = TestEdge::new(vec![route("/", empty)]);
+    assert!(house.connect().get("/").head().starts_with("HTTP/1.1 204 "));
 }

@@ -62,25 +62,25 @@ const SWITCHED: &str =
 
 #[test]
 fn a_takeover_gets_the_socket_and_what_was_read_behind_the_request() {
-    let house = House::new(vec![route("/", scripted(|_| now(switch())))]);
-    let mut client = house.client();
+    let house = TestEdge::new(vec![route("/", handler_fn(|_| ready(switch())))]);
+    let mut client = house.connect();
     client.send(format!("{UPGRADE}early"));
     assert_eq!(client.head(), SWITCHED);
     client.expect("[early]").send("GET / HTTP/1.1\r\n\r\n");
     client.expect("GET / HTTP/1.1\r\n\r\n");
-    assert_eq!(house.edge.connections(), 1);
-    assert_eq!(house.edge.totals().responses[0].value(), 1);
-    assert_eq!(house.edge.totals().active_requests.value(), 0);
+    assert_eq!(house.edge.open_connections(), 1);
+    assert_eq!(house.edge.total_metrics().responses[0].value(), 1);
+    assert_eq!(house.edge.total_metrics().active_requests.value(), 0);
     assert_eq!(house.edge.drain.running_count(), 1);
     drop(client);
-    house.await_connections(0);
-    await_until("the drain", || house.edge.drain.running_count() == 0);
+    house.wait_for_connections(0);
+    wait_until("the drain", || house.edge.drain.running_count() == 0);
 }
 
 #[test]
-fn a_switch_says_nothing_to_a_front_end_or_the_hub() {
+fn a_switch_has_no_internal_fields() {
     for is_for_front in [false, true] {
-        let handler = scripted(move |_| {
+        let handler = handler_fn(move |_| {
             let mut response = switch();
             response.fields.append(&fields(&[
                 ("X-Accel-Expires", "60"),
@@ -92,10 +92,10 @@ fn a_switch_says_nothing_to_a_front_end_or_the_hub() {
             // Whether or not whoever made it noticed.
             response.has_grip = is_for_front;
             response.passes_grip = is_for_front;
-            now(response)
+            ready(response)
         });
-        let house = House::new(vec![route("/", handler)]);
-        let mut client = house.client();
+        let house = TestEdge::new(vec![route("/", handler)]);
+        let mut client = house.connect();
         client.send(UPGRADE);
         assert_eq!(client.head(), SWITCHED);
     }
@@ -105,13 +105,13 @@ fn a_switch_says_nothing_to_a_front_end_or_the_hub() {
 fn bytes_behind_an_upgrade_wait_for_its_answer() {
     // The handler answers when it has seen that the edge read on: nothing of it comes to a handler
     // before.
-    let house = House::new(vec![
-        route("/next", mirror()),
+    let house = TestEdge::new(vec![
+        route("/next", echo_handler()),
         route(
             "/",
-            scripted(|request| {
+            handler_fn(|request| {
                 let accepts = request.head.field("accept") == Some(b"yes");
-                later(async move {
+                pending(async move {
                     penstock_runtime::loops::yield_now().await;
                     let refused = Response::text(Status::OK, "text/plain", "no");
                     Ok(if accepts { switch() } else { refused }.into())
@@ -120,7 +120,7 @@ fn bytes_behind_an_upgrade_wait_for_its_answer() {
         ),
     ]);
     let next = "GET /next HTTP/1.1\r\nHost: h\r\n\r\n";
-    let mut client = house.client();
+    let mut client = house.connect();
     client.send(format!("{UPGRADE}{next}"));
     assert_eq!(client.response().1, "no");
     assert!(client.response().1.starts_with("GET /next\n"));
@@ -144,24 +144,24 @@ fn a_switch_that_cannot_be_meant_is_an_error() {
              Content-Length: 100\r\n\r\nhalf",
         ),
     ] {
-        let house = House::new(vec![route("/", scripted(|_| now(switch())))]);
-        let mut client = house.client();
+        let house = TestEdge::new(vec![route("/", handler_fn(|_| ready(switch())))]);
+        let mut client = house.connect();
         client.send(request);
         let head = client.head();
         assert!(head.starts_with("HTTP/1.1 502 "), "{what}: {head}");
     }
     let interim = || Response::new(Status::CONTINUE, Body::Empty);
-    let house = House::new(vec![route("/", scripted(move |_| now(interim())))]);
-    let head = house.client().get("/").head();
+    let house = TestEdge::new(vec![route("/", handler_fn(move |_| ready(interim())))]);
+    let head = house.connect().get("/").head();
     assert!(head.starts_with("HTTP/1.1 502 "), "{head}");
 }
 
 #[test]
 fn a_body_read_before_the_switch_is_not_given_to_the_new_owner() {
-    let house = House::new(vec![route(
+    let house = TestEdge::new(vec![route(
         "/",
-        scripted(|request| {
-            later(async move {
+        handler_fn(|request| {
+            pending(async move {
                 let penstock_exchange::RequestBody::Incoming(mut body) = request.body else {
                     panic!("there is a body");
                 };
@@ -172,7 +172,7 @@ fn a_body_read_before_the_switch_is_not_given_to_the_new_owner() {
             })
         }),
     )]);
-    let mut client = house.client();
+    let mut client = house.connect();
     let head = UPGRADE.replace("Host", "Content-Length: 4\r\nHost");
     client.send(format!("{head}bodymore"));
     assert_eq!(client.head(), SWITCHED);
@@ -181,8 +181,8 @@ fn a_body_read_before_the_switch_is_not_given_to_the_new_owner() {
 
 #[test]
 fn a_tunnel_is_cut_when_the_drain_is_over() {
-    let house = House::new(vec![route("/", scripted(|_| now(switch())))]);
-    let mut client = house.client();
+    let house = TestEdge::new(vec![route("/", handler_fn(|_| ready(switch())))]);
+    let mut client = house.connect();
     client.send(UPGRADE);
     client.head();
     client.expect("[]");
@@ -197,22 +197,23 @@ fn a_tunnel_is_cut_when_the_drain_is_over() {
 fn a_switch_while_the_server_drains_says_nothing_of_closing() {
     let drain = Arc::new(OnceLock::<Drain>::new());
     let begins = Arc::clone(&drain);
-    let house = House::new(vec![route(
+    let house = TestEdge::new(vec![route(
         "/",
-        scripted(move |_| {
+        handler_fn(move |_| {
             begins.get().unwrap().begin();
-            now(switch())
+            ready(switch())
         }),
     )]);
     drain.set(house.edge.drain.clone()).unwrap();
-    let mut client = house.client();
+    let mut client = house.connect();
     client.send(UPGRADE);
     assert_eq!(client.head(), SWITCHED);
     client.expect("[]");
 }
 
-fn tunnel_house(proxy_protocol: bool) -> House {
-    let (house, socket) = House::unopened(Vec::new(), |settings| settings.limits.connections = 2);
+fn tunnel_edge(proxy_protocol: bool) -> TestEdge {
+    let (house, socket) =
+        TestEdge::without_acceptor(Vec::new(), |settings| settings.limits.connections = 2);
     let (edge, info) = (Arc::clone(&house.edge), house.info(proxy_protocol));
     house.spawn(async move {
         let served = accept_tunnel(edge, socket, info, Drain::new(), Arc::new(Echo));
@@ -222,36 +223,36 @@ fn tunnel_house(proxy_protocol: bool) -> House {
 }
 
 #[test]
-fn a_tcp_listener_gives_each_connection_from_its_first_byte_on() {
-    let house = tunnel_house(false);
-    let mut client = house.client();
+fn a_tcp_listener_hands_over_from_the_first_byte() {
+    let house = tunnel_edge(false);
+    let mut client = house.connect();
     let own = client.0.local_addr().unwrap();
     client.expect(&format!("Tcp({own}) []"));
     client.send("anything").expect("anything");
-    assert_eq!(house.edge.connections(), 1);
+    assert_eq!(house.edge.open_connections(), 1);
     drop(client);
-    house.await_connections(0);
+    house.wait_for_connections(0);
 }
 
 #[test]
 fn tunnels_count_against_the_limit_of_connections() {
-    let house = tunnel_house(false);
-    let mut clients = [house.client(), house.client()];
+    let house = tunnel_edge(false);
+    let mut clients = [house.connect(), house.connect()];
     for client in &mut clients {
         client.send("a");
         client.expect(&format!("Tcp({}) []a", client.0.local_addr().unwrap()));
     }
-    let mut third = house.client();
+    let mut third = house.connect();
     third.send("b");
-    assert_eq!(house.edge.connections(), 2);
+    assert_eq!(house.edge.open_connections(), 2);
     drop(clients);
     third.expect(&format!("Tcp({}) []b", third.0.local_addr().unwrap()));
 }
 
 #[test]
 fn a_tcp_listener_reads_the_proxy_header_too() {
-    let house = tunnel_house(true);
-    let mut client = house.client();
+    let house = tunnel_edge(true);
+    let mut client = house.connect();
     client.send("PROXY TCP4 192.0.2.1 192.0.2.2 5 6\r\nearly");
     client.expect("Tcp(192.0.2.1:5) [early]");
 }

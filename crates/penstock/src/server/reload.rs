@@ -233,7 +233,7 @@ impl Server {
             settings,
             mut cached_routes,
         } = built;
-        self.edge.replace(settings, self.loops.handles());
+        self.edge.replace_settings(settings, self.loops.handles());
         self.held.configure(&config, self.edge.max_connections());
         let mut live = self.live();
         for route in &mut cached_routes {

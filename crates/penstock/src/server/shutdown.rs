@@ -50,7 +50,7 @@ impl Server {
             (server.shutdown_timeout, server.upgrade_timeout)
         };
         let soon = clock::now() + timeout;
-        let open = format!("{} connections open", self.edge.connections());
+        let open = format!("{} connections open", self.edge.open_connections());
         match self.heir() {
             0 => {
                 log::info!("stopping: {open}");
@@ -172,7 +172,7 @@ impl Server {
         let requests = async {
             let finished = clock::timeout_at(soon, self.requests_finished()).await;
             if finished.is_none() && soon < late {
-                let open = self.edge.connections();
+                let open = self.edge.open_connections();
                 log::info!(
                     "stopping: {open} connections still open, for long requests and streams"
                 );

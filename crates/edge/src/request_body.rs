@@ -1,7 +1,7 @@
 //! A request body on its way in: read from the connection's socket, decoded, bounded, timed.
 //!
 //! The connection lends its reading side to the request ([`Incoming`]) and finds it again when the
-//! handler is done with it ([`Home`]), read to the end or not. `100 Continue` goes out at the first
+//! handler is done with it ([`ReaderSlot`]), read to the end or not. `100 Continue` goes out at the first
 //! pull, so a request that is refused unread never invites its body. What must stay true: bytes
 //! behind the body stay in `pending` for the next request.
 
@@ -13,33 +13,33 @@ use penstock_exchange::{ClientState, Fault, FaultKind, IncomingBody};
 use penstock_http::{BodyDecoder, BodyFraming, FieldBlock, RequestHead, Status};
 use penstock_runtime::{LazyDeadline, Stream, buffers, clock};
 
-use crate::pace::Pace;
+use crate::pace::TransferTimeout;
 
 /// The reading side of a connection while a body is outstanding.
 #[derive(Debug)]
-pub(crate) struct Reader {
+pub(crate) struct BodyReader {
     /// The connection's own: whoever still has a part of the body unread keeps nobody from handing the socket
     /// over, or from closing it.
     stream: Weak<Stream>,
     decoder: BodyDecoder,
     /// Received and not yet decoded, or behind the body.
     pub(crate) pending: Vec<u8>,
-    declared: Option<u64>,
-    pub(crate) received: u64,
-    received_max: u64,
+    declared_length: Option<u64>,
+    pub(crate) received_bytes: u64,
+    max_received: u64,
     /// Whether that is the route's own bound.
-    is_route_bound: bool,
+    is_route_limit: bool,
     /// Whom to ask for `100 Continue`, while the client waits for it.
-    continue_from: Option<Arc<ClientState>>,
-    failed: bool,
-    pace: Pace,
+    continue_client: Option<Arc<ClientState>>,
+    has_failed: bool,
+    timeout: TransferTimeout,
     timer: LazyDeadline,
 }
 
 /// What a reader is told besides the head.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct About<'a> {
-    pub(crate) client: &'a Arc<ClientState>,
+pub(crate) struct BodyReaderOptions<'a> {
+    pub(crate) client_state: &'a Arc<ClientState>,
     pub(crate) limits: &'a Limits,
     /// The route's bound, in place of that of `limits`.
     pub(crate) max_body: Option<u64>,
@@ -47,34 +47,34 @@ pub(crate) struct About<'a> {
 
 /// Whether the time until the client sends more is charged to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wait {
-    Charged,
-    Free,
+enum WaitMode {
+    Timed,
+    Untimed,
 }
 
 /// Where the reader is put back.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Home(Arc<Mutex<Place>>);
+pub(crate) struct ReaderSlot(Arc<Mutex<ReaderSlotState>>);
 
 /// The place of one reader; locked for a move only.
 #[derive(Debug, Default)]
-struct Place {
-    reader: Option<Box<Reader>>,
+struct ReaderSlotState {
+    reader: Option<Box<BodyReader>>,
     /// Who waits for it.
-    waiting: Option<Waker>,
+    waker: Option<Waker>,
 }
 
-impl Home {
+impl ReaderSlot {
     /// Takes the reader back, if the handler is done with it.
-    pub(crate) fn take(&self) -> Option<Box<Reader>> {
-        self.place().reader.take()
+    pub(crate) fn take(&self) -> Option<Box<BodyReader>> {
+        self.lock().reader.take()
     }
 
     /// Puts the reader back.
-    pub(crate) fn put(&self, reader: Box<Reader>) {
-        let mut place = self.place();
+    pub(crate) fn put(&self, reader: Box<BodyReader>) {
+        let mut place = self.lock();
         place.reader = Some(reader);
-        let waiting = place.waiting.take();
+        let waiting = place.waker.take();
         drop(place);
         if let Some(waker) = waiting {
             waker.wake();
@@ -82,40 +82,40 @@ impl Home {
     }
 
     /// Ready when the reader is back.
-    pub(crate) fn poll_back(&self, cx: &mut Context<'_>) -> Poll<()> {
-        let mut place = self.place();
+    pub(crate) fn poll_returned(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut place = self.lock();
         if place.reader.is_some() {
             return Poll::Ready(());
         }
-        match &mut place.waiting {
+        match &mut place.waker {
             Some(waker) => waker.clone_from(cx.waker()),
             none => *none = Some(cx.waker().clone()),
         }
         Poll::Pending
     }
 
-    fn place(&self) -> MutexGuard<'_, Place> {
+    fn lock(&self) -> MutexGuard<'_, ReaderSlotState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The body as a handler sees it.
 #[derive(Debug)]
-pub(crate) struct Incoming {
-    reader: Option<Box<Reader>>,
-    home: Home,
+pub(crate) struct ConnectionBody {
+    reader: Option<Box<BodyReader>>,
+    reader_slot: ReaderSlot,
 }
 
-impl Reader {
+impl BodyReader {
     /// A reader for the body that `head` announces, starting with what came behind the head.
     pub(crate) fn new(
         stream: Weak<Stream>,
         head: &RequestHead,
         pending: Vec<u8>,
-        about: About<'_>,
+        about: BodyReaderOptions<'_>,
     ) -> Self {
-        let About {
-            client,
+        let BodyReaderOptions {
+            client_state: client,
             limits,
             max_body,
         } = about;
@@ -127,34 +127,34 @@ impl Reader {
             stream,
             decoder: BodyDecoder::new(head.framing()),
             pending,
-            declared,
-            received: 0,
-            received_max: max_body.unwrap_or(limits.body_bytes),
-            is_route_bound: max_body.is_some(),
-            continue_from: head.expects_continue().then(|| Arc::clone(client)),
-            failed: false,
-            pace: Pace::new(limits),
+            declared_length: declared,
+            received_bytes: 0,
+            max_received: max_body.unwrap_or(limits.body_bytes),
+            is_route_limit: max_body.is_some(),
+            continue_client: head.expects_continue().then(|| Arc::clone(client)),
+            has_failed: false,
+            timeout: TransferTimeout::new(limits),
             timer: LazyDeadline::new(clock::now() + limits.body_stall),
         }
     }
 
     /// Whether the whole body was read, so that the next request may follow.
     pub(crate) fn is_done(&self) -> bool {
-        !self.failed && self.decoder.is_done()
+        !self.has_failed && self.decoder.is_done()
     }
 
     /// Reads over what is left of the body as far as it is here already.
     pub(crate) fn discard_buffered(&mut self) {
         if self
-            .declared
-            .is_some_and(|length| length > self.received_max)
+            .declared_length
+            .is_some_and(|length| length > self.max_received)
         {
             return;
         }
         let mut ignored = Vec::new();
         let pending = std::mem::take(&mut self.pending);
         if self.decode(&pending, &mut ignored).is_err() {
-            self.failed = true;
+            self.has_failed = true;
         }
     }
 
@@ -162,22 +162,22 @@ impl Reader {
         &mut self,
         cx: &mut Context<'_>,
         into: &mut Vec<u8>,
-        wait: Wait,
+        wait: WaitMode,
     ) -> Poll<Result<bool, Fault>> {
         if self
-            .declared
-            .is_some_and(|length| length > self.received_max)
+            .declared_length
+            .is_some_and(|length| length > self.max_received)
         {
-            return Poll::Ready(Err(self.too_large()));
+            return Poll::Ready(Err(self.body_too_large()));
         }
         if !self.pending.is_empty() {
             // A body that has begun to arrive needs no invitation.
-            self.continue_from = None;
+            self.continue_client = None;
             let before = into.len();
             let pending = std::mem::take(&mut self.pending);
             self.decode(&pending, into)?;
-            self.pace
-                .progress(clock::now(), (into.len() - before) as u64);
+            self.timeout
+                .record_progress(clock::now(), (into.len() - before) as u64);
             if into.len() > before {
                 return Poll::Ready(Ok(true));
             }
@@ -185,8 +185,8 @@ impl Reader {
         if self.decoder.is_done() {
             return Poll::Ready(Ok(false));
         }
-        if wait == Wait::Charged
-            && let Some(client) = self.continue_from.take()
+        if wait == WaitMode::Timed
+            && let Some(client) = self.continue_client.take()
         {
             // With the other interim responses, so that they never mix. A client that does not get
             // it sends its body after a while anyway (RFC 9110 §10.1.1).
@@ -199,12 +199,12 @@ impl Reader {
         &mut self,
         cx: &mut Context<'_>,
         into: &mut Vec<u8>,
-        wait: Wait,
+        wait: WaitMode,
     ) -> Poll<Result<bool, Fault>> {
         let Some(stream) = self.stream.upgrade() else {
-            self.failed = true;
+            self.has_failed = true;
             let cause = "the connection ended before its request body was read";
-            return Poll::Ready(Err(gone(cause)));
+            return Poll::Ready(Err(client_disconnected(cause)));
         };
         let before = into.len();
         let polled = buffers::with_receive_buffer(|buffer| match stream.poll_read(cx, buffer) {
@@ -217,30 +217,35 @@ impl Reader {
         match polled {
             Poll::Ready(Ok(done)) => {
                 if done? == 0 {
-                    self.failed = true;
-                    return Poll::Ready(Err(gone("the client closed within its request body")));
+                    self.has_failed = true;
+                    return Poll::Ready(Err(client_disconnected(
+                        "the client closed within its request body",
+                    )));
                 }
                 // It sends without having been invited.
-                self.continue_from = None;
-                self.pace
-                    .progress(clock::now(), (into.len() - before) as u64);
+                self.continue_client = None;
+                self.timeout
+                    .record_progress(clock::now(), (into.len() - before) as u64);
                 Poll::Ready(Ok(into.len() > before || !self.decoder.is_done()))
             }
             Poll::Ready(Err(_)) => {
-                self.failed = true;
-                Poll::Ready(Err(gone("the connection broke within the request body")))
+                self.has_failed = true;
+                Poll::Ready(Err(client_disconnected(
+                    "the connection broke within the request body",
+                )))
             }
-            Poll::Pending if wait == Wait::Free => {
-                self.pace.pause(clock::now());
+            Poll::Pending if wait == WaitMode::Untimed => {
+                self.timeout.stop_wait(clock::now());
                 Poll::Pending
             }
             Poll::Pending => {
                 let now = clock::now();
-                self.pace.wait(now);
-                self.timer.set(self.pace.deadline(now));
+                self.timeout.start_wait(now);
+                self.timer.set(self.timeout.deadline(now));
                 self.timer.poll(cx).map(|()| {
-                    self.failed = true;
-                    let cause = format!("request body too slow after {} bytes", self.received);
+                    self.has_failed = true;
+                    let cause =
+                        format!("request body too slow after {} bytes", self.received_bytes);
                     Err(Fault::new(FaultKind::ClientTooSlow, cause))
                 })
             }
@@ -252,14 +257,14 @@ impl Reader {
         let mut rest = input;
         while !rest.is_empty() && !self.decoder.is_done() {
             let decoded = self.decoder.decode(rest).map_err(|error| {
-                self.failed = true;
+                self.has_failed = true;
                 Fault::new(FaultKind::BadRequest, format!("request body: {error}"))
             })?;
             into.extend_from_slice(&rest[decoded.content.clone()]);
-            self.received += decoded.content.len() as u64;
+            self.received_bytes += decoded.content.len() as u64;
             rest = &rest[decoded.consumed..];
-            if self.received > self.received_max {
-                return Err(self.too_large());
+            if self.received_bytes > self.max_received {
+                return Err(self.body_too_large());
             }
             if decoded.consumed == 0 {
                 break;
@@ -269,38 +274,38 @@ impl Reader {
         Ok(())
     }
 
-    fn too_large(&mut self) -> Fault {
-        self.failed = true;
-        let key = match self.is_route_bound {
+    fn body_too_large(&mut self) -> Fault {
+        self.has_failed = true;
+        let key = match self.is_route_limit {
             true => "max_body of its route",
             false => "limits.body_bytes",
         };
-        let cause = format!("request body over {key} ({} bytes)", self.received_max);
+        let cause = format!("request body over {key} ({} bytes)", self.max_received);
         Fault::new(FaultKind::BodyTooLarge, cause)
     }
 }
 
-fn gone(cause: &'static str) -> Fault {
+fn client_disconnected(cause: &'static str) -> Fault {
     Fault::new(FaultKind::ClientDisconnected, cause)
 }
 
-impl Incoming {
-    pub(crate) fn new(reader: Reader) -> (Self, Home) {
-        let home = Home::default();
+impl ConnectionBody {
+    pub(crate) fn new(reader: BodyReader) -> (Self, ReaderSlot) {
+        let home = ReaderSlot::default();
         (
             Self {
                 reader: Some(Box::new(reader)),
-                home: home.clone(),
+                reader_slot: home.clone(),
             },
             home,
         )
     }
 }
 
-impl IncomingBody for Incoming {
+impl IncomingBody for ConnectionBody {
     fn poll_fill(&mut self, cx: &mut Context<'_>, into: &mut Vec<u8>) -> Poll<Result<bool, Fault>> {
         match &mut self.reader {
-            Some(reader) => reader.poll_fill(cx, into, Wait::Charged),
+            Some(reader) => reader.poll_fill(cx, into, WaitMode::Timed),
             None => Poll::Ready(Ok(false)),
         }
     }
@@ -311,7 +316,7 @@ impl IncomingBody for Incoming {
         into: &mut Vec<u8>,
     ) -> Poll<Result<bool, Fault>> {
         match &mut self.reader {
-            Some(reader) => reader.poll_fill(cx, into, Wait::Free),
+            Some(reader) => reader.poll_fill(cx, into, WaitMode::Untimed),
             None => Poll::Ready(Ok(false)),
         }
     }
@@ -321,14 +326,16 @@ impl IncomingBody for Incoming {
     }
 
     fn length(&self) -> Option<u64> {
-        self.reader.as_ref().and_then(|reader| reader.declared)
+        self.reader
+            .as_ref()
+            .and_then(|reader| reader.declared_length)
     }
 }
 
-impl Drop for Incoming {
+impl Drop for ConnectionBody {
     fn drop(&mut self) {
         if let Some(reader) = self.reader.take() {
-            self.home.put(reader);
+            self.reader_slot.put(reader);
         }
     }
 }

@@ -18,25 +18,25 @@ use penstock_exchange::{
 use penstock_runtime::{Stream, clock, loops};
 use penstock_sys::net::PeerAddress;
 
-use crate::room::CountedClient;
+use crate::connection_limits::ClientConnections;
 use crate::{Edge, access_log};
 
 /// The edge, with one connection counted in it; the drop is the connection's end.
 #[derive(Debug)]
-pub(crate) struct Counted {
+pub(crate) struct ConnectionGuard {
     edge: Arc<Edge>,
     /// The client that it counts for.
-    client: Option<Arc<CountedClient>>,
+    client_connections: Option<Arc<ClientConnections>>,
 }
 
-impl Counted {
+impl ConnectionGuard {
     /// Counts one more open connection.
     pub(crate) fn new(edge: &Arc<Edge>) -> Self {
-        edge.open.fetch_add(1, Ordering::Relaxed);
+        edge.open_connections.fetch_add(1, Ordering::Relaxed);
         edge.metrics().open_connections.add(1);
         Self {
             edge: Arc::clone(edge),
-            client: None,
+            client_connections: None,
         }
     }
 
@@ -46,14 +46,15 @@ impl Counted {
     /// # Errors
     /// The bound that is reached.
     pub(crate) fn count_client(&mut self, client: PeerAddress) -> Result<(), usize> {
-        let is_many = client == PeerAddress::Unix || self.edge.settings().trust.covers(client);
-        let Some(max) = self.edge.max_per_client().filter(|_| !is_many) else {
+        let is_many =
+            client == PeerAddress::Unix || self.edge.settings().trusted_proxies.covers(client);
+        let Some(max) = self.edge.max_connections_per_client().filter(|_| !is_many) else {
             return Ok(());
         };
         let address = AddressPrefix::from_address(client);
-        self.client = Some(
+        self.client_connections = Some(
             self.edge
-                .clients
+                .client_counts
                 .admit(&self.edge, address, max)
                 .ok_or(max)?,
         );
@@ -61,49 +62,56 @@ impl Counted {
     }
 
     /// Notes that the connection is closed, since its client has `max` of them.
-    pub(crate) fn log_refused(&self, listener: &ListenerInfo, client: PeerAddress, max: usize) {
+    pub(crate) fn log_client_limit(
+        &self,
+        listener: &ListenerInfo,
+        client: PeerAddress,
+        max: usize,
+    ) {
         self.edge.metrics().refused_connections.increment();
-        if let Some(count) = self.edge.refusals.count_event(clock::now()) {
+        if let Some(count) = self.edge.refusal_log.count_event(clock::now()) {
             log::warn!(
                 "{}: connection of {} closed: the client has {max} connections already \
                  (limits.connections_per_client; list a proxy in server.trusted_proxies) \
                  (closed={count})",
                 listener.name,
-                access_log::peer(client),
+                access_log::peer_text(client),
             );
         }
     }
 
     /// Counts the same connection for another owner.
-    pub(crate) fn again(&self) -> Self {
-        if let Some(client) = &self.client {
-            client.add();
+    pub(crate) fn duplicate(&self) -> Self {
+        if let Some(client) = &self.client_connections {
+            client.add_connection();
         }
         let mut again = Self::new(&self.edge);
-        again.client.clone_from(&self.client);
+        again
+            .client_connections
+            .clone_from(&self.client_connections);
         again
     }
 
     /// Counts the same connection as one that is held; [`Edge::left`] is its end.
-    fn place(&self) -> HeldConnectionGuard {
-        self.open.fetch_add(1, Ordering::Relaxed);
+    fn held_guard(&self) -> HeldConnectionGuard {
+        self.open_connections.fetch_add(1, Ordering::Relaxed);
         let metrics = self.metrics();
         metrics.open_connections.add(1);
         metrics.held_connections.add(1);
         metrics.held_total.increment();
-        match &self.client {
+        match &self.client_connections {
             None => {
                 HeldConnectionGuard::new(Arc::clone(&self.edge) as Arc<dyn HeldConnectionCounter>)
             }
             Some(client) => {
-                client.add();
+                client.add_connection();
                 HeldConnectionGuard::new(Arc::clone(client) as Arc<dyn HeldConnectionCounter>)
             }
         }
     }
 }
 
-impl Deref for Counted {
+impl Deref for ConnectionGuard {
     type Target = Edge;
 
     fn deref(&self) -> &Edge {
@@ -111,19 +119,19 @@ impl Deref for Counted {
     }
 }
 
-impl Drop for Counted {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
-        self.edge.open.fetch_sub(1, Ordering::Relaxed);
+        self.edge.open_connections.fetch_sub(1, Ordering::Relaxed);
         self.edge.metrics().open_connections.add(-1);
-        if let Some(client) = &self.client {
-            client.remove();
+        if let Some(client) = &self.client_connections {
+            client.remove_connection();
         }
     }
 }
 
 impl HeldConnectionCounter for Edge {
     fn release_held(&self) {
-        self.open.fetch_sub(1, Ordering::Relaxed);
+        self.open_connections.fetch_sub(1, Ordering::Relaxed);
         let metrics = self.metrics();
         metrics.open_connections.add(-1);
         metrics.held_connections.add(-1);
@@ -132,26 +140,28 @@ impl HeldConnectionCounter for Edge {
 
 /// Who gets a connection once the head of its last response is out.
 #[derive(Debug)]
-pub(crate) enum Heir {
+pub(crate) enum UpgradeTarget {
     /// The other protocol's.
     Takeover(Box<dyn Takeover>),
     /// Whoever has the body of the response, which has no end yet.
     Hold(Box<dyn Hold>, HeldFraming),
 }
 
-impl Heir {
+impl UpgradeTarget {
     /// Leaves `stream` to it, with what was read behind the request. The connection that `edge` counts ends
     /// before the loop's next turn, and then nobody else has the stream.
-    pub(crate) fn inherit(self, edge: &Counted, stream: Arc<Stream>, early: Vec<u8>) {
+    pub(crate) fn hand_over(self, edge: &ConnectionGuard, stream: Arc<Stream>, early: Vec<u8>) {
         match self {
-            Self::Takeover(takeover) => go_on(edge.again(), takeover.take_over(stream, early)),
-            Self::Hold(hold, framing) => hold.hold(stream, early, framing, edge.place()),
+            Self::Takeover(takeover) => {
+                spawn_takeover(edge.duplicate(), takeover.take_over(stream, early))
+            }
+            Self::Hold(hold, framing) => hold.hold(stream, early, framing, edge.held_guard()),
         }
     }
 }
 
 /// Lets `serving` go on by itself. A task of its own: that of an HTTP connection is larger.
-pub(crate) fn go_on(edge: Counted, serving: TakeoverFuture) {
+pub(crate) fn spawn_takeover(edge: ConnectionGuard, serving: TakeoverFuture) {
     let guard = edge.drain.guard();
     loops::spawn_here(async move {
         serving.await;

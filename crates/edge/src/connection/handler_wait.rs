@@ -18,58 +18,58 @@ use penstock_exchange::{ClientState, Fault, Reply, RequestBody};
 use penstock_http::Version;
 use penstock_runtime::{buffers, clock};
 
-use super::{Connection, Exchange, Working};
-use crate::asks::Work;
-use crate::incoming::{About, Incoming, Reader};
-use crate::plan::has_body;
-use crate::watch::PIPELINE_BYTES;
+use super::{Connection, Exchange, HandlerWait};
+use crate::client_watch::MAX_PIPELINED_BYTES;
+use crate::dispatch::RunningHandler;
+use crate::request_body::{BodyReader, BodyReaderOptions, ConnectionBody};
+use crate::response_plan::has_request_body;
 
 /// What every response begins with, whatever becomes of the request.
-pub(super) const STATUS_START: &[u8] = b"HTTP/1.1 ";
+pub(super) const STATUS_LINE_START: &[u8] = b"HTTP/1.1 ";
 
 /// How long after its end a client is sent the first byte of that; the next ones, after twice the time
 /// before. Most answers come sooner, and in one piece.
-const PROBE_AFTER: Duration = Duration::from_millis(250);
+const FIRST_PROBE_DELAY: Duration = Duration::from_millis(250);
 
 /// What a read for more came to.
 enum PipelineRead {
     Received,
     /// The client closed its sending side.
-    Ended,
-    Broken,
+    HalfClosed,
+    Failed,
 }
 
 impl Connection {
     /// A handler that begins to work, and its client, who is to be watched.
-    pub(super) fn watch(&mut self, work: Work, exchange: &Exchange) -> Working {
-        if self.has_ended {
-            self.deadline.set(clock::now() + PROBE_AFTER);
+    pub(super) fn start_wait(&mut self, work: RunningHandler, exchange: &Exchange) -> HandlerWait {
+        if self.is_half_closed {
+            self.deadline.set(clock::now() + FIRST_PROBE_DELAY);
         }
-        Working {
-            work,
-            is_lent: exchange.home.is_some(),
-            is_watching: !self.has_ended && self.pending.len() < PIPELINE_BYTES,
+        HandlerWait {
+            handler: work,
+            is_reader_lent: exchange.reader_slot.is_some(),
+            is_watching_client: !self.is_half_closed && self.received.len() < MAX_PIPELINED_BYTES,
         }
     }
 
     /// Polls a handler, and notices when the client leaves or sends more requests.
-    pub(super) fn poll_watched(
+    pub(super) fn poll_handler_and_client(
         &mut self,
         cx: &mut Context<'_>,
-        working: &mut Working,
+        working: &mut HandlerWait,
         exchange: &mut Exchange,
     ) -> Poll<Result<Reply, Fault>> {
         let Exchange {
             head,
-            home,
-            ahead,
-            begun,
+            reader_slot: home,
+            unsent_interim: ahead,
+            status_bytes_sent: begun,
             ..
         } = exchange;
-        let Working {
-            work: Work { work, .. },
-            is_lent,
-            is_watching,
+        let HandlerWait {
+            handler: RunningHandler { future: work, .. },
+            is_reader_lent: is_lent,
+            is_watching_client: is_watching,
         } = working;
         if let Poll::Ready(reply) = work.as_mut().poll(cx) {
             return Poll::Ready(reply);
@@ -77,7 +77,7 @@ impl Connection {
         self.send_interim(cx, head.version(), ahead, begun);
         if let Some(place) = home.as_ref().filter(|_| *is_lent) {
             // Another task may have it, which reads while this handler works.
-            ready!(place.poll_back(cx));
+            ready!(place.poll_returned(cx));
             let Some(mut reader) = place.take() else {
                 return Poll::Pending;
             };
@@ -85,36 +85,38 @@ impl Connection {
             reader.discard_buffered();
             *is_watching = reader.is_done();
             if *is_watching {
-                self.take_leftover(&mut reader);
-                *is_watching = self.pending.len() < PIPELINE_BYTES;
+                self.take_pipelined(&mut reader);
+                *is_watching = self.received.len() < MAX_PIPELINED_BYTES;
             }
             place.put(reader);
             *is_lent = false;
         }
         while *is_watching {
-            match self.poll_more(cx) {
+            match self.poll_pipelined(cx) {
                 Poll::Pending => break,
                 Poll::Ready(PipelineRead::Received) => {
-                    *is_watching = self.pending.len() < PIPELINE_BYTES;
+                    *is_watching = self.received.len() < MAX_PIPELINED_BYTES;
                 }
-                Poll::Ready(PipelineRead::Ended) => {
+                Poll::Ready(PipelineRead::HalfClosed) => {
                     *is_watching = false;
-                    self.has_ended = true;
-                    self.deadline.set(clock::now() + PROBE_AFTER);
+                    self.is_half_closed = true;
+                    self.deadline.set(clock::now() + FIRST_PROBE_DELAY);
                 }
-                Poll::Ready(PipelineRead::Broken) => {
+                Poll::Ready(PipelineRead::Failed) => {
                     *is_watching = false;
-                    self.client.mark_disconnected();
+                    self.client_state.mark_disconnected();
                     // Asked again at once: it may have waited only for its turn.
                     return work.as_mut().poll(cx);
                 }
             }
         }
-        if self.has_ended
-            && !self.client.is_disconnected()
-            && self.poll_left(cx, begun, ahead.is_empty()).is_ready()
+        if self.is_half_closed
+            && !self.client_state.is_disconnected()
+            && self
+                .poll_disconnected(cx, begun, ahead.is_empty())
+                .is_ready()
         {
-            self.client.mark_disconnected();
+            self.client_state.mark_disconnected();
             return work.as_mut().poll(cx);
         }
         Poll::Pending
@@ -123,11 +125,16 @@ impl Connection {
     /// Ready when a client that closed its sending side turns out to have left. `begun` counts the
     /// bytes of its answer that are out; none go while others wait for room (`is_idle`): those tell
     /// as much. When all are out the kernel's own probes go on.
-    fn poll_left(&mut self, cx: &mut Context<'_>, begun: &mut u8, is_idle: bool) -> Poll<()> {
+    fn poll_disconnected(
+        &mut self,
+        cx: &mut Context<'_>,
+        begun: &mut u8,
+        is_idle: bool,
+    ) -> Poll<()> {
         if self.stream.poll_broken(cx).is_ready() {
             return Poll::Ready(());
         }
-        while let Some(byte) = STATUS_START.get(usize::from(*begun))
+        while let Some(byte) = STATUS_LINE_START.get(usize::from(*begun))
             && self.deadline.poll(cx).is_ready()
         {
             if *begun == 0 {
@@ -144,13 +151,13 @@ impl Connection {
                 }
             }
             self.deadline
-                .set(clock::now() + PROBE_AFTER * (1 << *begun));
+                .set(clock::now() + FIRST_PROBE_DELAY * (1 << *begun));
         }
         Poll::Pending
     }
 
     /// Sends the interim responses that the handler left, as far as the socket takes them; what it
-    /// does not take waits in `ahead`. Its first bytes may be out ([`STATUS_START`]).
+    /// does not take waits in `ahead`. Its first bytes may be out ([`STATUS_LINE_START`]).
     fn send_interim(
         &self,
         cx: &mut Context<'_>,
@@ -159,7 +166,7 @@ impl Connection {
         begun: &mut u8,
     ) {
         if ahead.is_empty() {
-            *ahead = interim(&self.client, version);
+            *ahead = take_interim(&self.client_state, version);
             if !ahead.is_empty() {
                 ahead.drain(..usize::from(std::mem::take(begun)));
             }
@@ -178,14 +185,14 @@ impl Connection {
     }
 
     /// Reads pipelined bytes.
-    fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<PipelineRead> {
+    fn poll_pipelined(&mut self, cx: &mut Context<'_>) -> Poll<PipelineRead> {
         buffers::with_receive_buffer(|buffer| {
             self.stream.poll_read(cx, buffer).map(|read| match read {
-                Ok(0) => PipelineRead::Ended,
-                Err(_) => PipelineRead::Broken,
+                Ok(0) => PipelineRead::HalfClosed,
+                Err(_) => PipelineRead::Failed,
                 Ok(count) => {
-                    self.pending.push(&buffer[..count]);
-                    self.unscanned = true;
+                    self.received.push(&buffer[..count]);
+                    self.has_unscanned = true;
                     PipelineRead::Received
                 }
             })
@@ -193,58 +200,58 @@ impl Connection {
     }
 
     /// What a finished reader received behind its body belongs to the next request.
-    fn take_leftover(&mut self, reader: &mut Reader) {
-        self.pending.push(&std::mem::take(&mut reader.pending));
-        self.unscanned = !self.pending.is_empty();
+    fn take_pipelined(&mut self, reader: &mut BodyReader) {
+        self.received.push(&std::mem::take(&mut reader.pending));
+        self.has_unscanned = !self.received.is_empty();
     }
 
     /// Makes the request's body, which borrows the reading side of the connection. `max_body` is
     /// what the route says.
-    pub(super) fn lend_reader(
+    pub(super) fn lend_body_reader(
         &mut self,
         exchange: &mut Exchange,
         max_body: Option<u64>,
     ) -> RequestBody {
         let head = &exchange.head;
-        if !has_body(head) {
+        if !has_request_body(head) {
             return RequestBody::Empty;
         }
-        let pending = self.pending.take();
-        self.unscanned = false;
+        let pending = self.received.take_unread();
+        self.has_unscanned = false;
         let stream = Arc::downgrade(&self.stream);
-        let about = About {
-            client: &self.client,
+        let about = BodyReaderOptions {
+            client_state: &self.client_state,
             limits: &exchange.settings.limits,
             max_body,
         };
-        let reader = Reader::new(stream, head, pending, about);
-        let (incoming, home) = Incoming::new(reader);
-        exchange.home = Some(home);
+        let reader = BodyReader::new(stream, head, pending, about);
+        let (incoming, home) = ConnectionBody::new(reader);
+        exchange.reader_slot = Some(home);
         RequestBody::Incoming(Box::new(incoming))
     }
 
     /// Takes the reading side back, unless it is still out; `false` when the body was not read to its end,
     /// and then for ever.
-    pub(super) fn reclaim_reader(&mut self, exchange: &mut Exchange) -> bool {
-        if let Some(home) = &exchange.home {
+    pub(super) fn reclaim_body_reader(&mut self, exchange: &mut Exchange) -> bool {
+        if let Some(home) = &exchange.reader_slot {
             let reader = home.take();
-            exchange.is_cut_short |= reader.is_none();
+            exchange.is_body_unread |= reader.is_none();
             if let Some(mut reader) = reader {
                 reader.discard_buffered();
-                self.edge.metrics().bytes_in.add(reader.received);
-                exchange.home = None;
-                exchange.is_cut_short |= !reader.is_done();
-                if !exchange.is_cut_short {
-                    self.take_leftover(&mut reader);
+                self.edge.metrics().bytes_in.add(reader.received_bytes);
+                exchange.reader_slot = None;
+                exchange.is_body_unread |= !reader.is_done();
+                if !exchange.is_body_unread {
+                    self.take_pipelined(&mut reader);
                 }
             }
         }
-        !exchange.is_cut_short
+        !exchange.is_body_unread
     }
 }
 
 /// The interim responses that wait to be sent. HTTP/1.0 has none (RFC 9110 §15.2).
-pub(super) fn interim(client: &ClientState, version: Version) -> Vec<u8> {
+pub(super) fn take_interim(client: &ClientState, version: Version) -> Vec<u8> {
     let waiting = client.take_interim();
     match version {
         Version::Http11 => waiting,

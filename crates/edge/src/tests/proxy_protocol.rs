@@ -4,8 +4,8 @@ use penstock_wire::proxy_protocol::encode_v2;
 
 use super::*;
 
-fn house(adjust: impl FnOnce(&mut Settings)) -> House {
-    let (house, socket) = House::unopened(vec![route("/", mirror())], adjust);
+fn test_edge(adjust: impl FnOnce(&mut Settings)) -> TestEdge {
+    let (house, socket) = TestEdge::without_acceptor(vec![route("/", echo_handler())], adjust);
     let (edge, info) = (Arc::clone(&house.edge), house.info(true));
     house.spawn(async move { accept(edge, socket, info, Drain::new()).await.unwrap() });
     house
@@ -19,8 +19,8 @@ fn peer_of(client: &mut Client) -> String {
 }
 
 #[test]
-fn the_client_is_who_the_header_says() {
-    let house = house(|_| {});
+fn the_header_names_the_client() {
+    let house = test_edge(|_| {});
     let mut v2 = Vec::new();
     let of = |text: &str| text.parse::<SocketAddr>().unwrap();
     encode_v2(
@@ -39,7 +39,7 @@ fn the_client_is_who_the_header_says() {
         ("unknown", b"PROXY UNKNOWN\r\n".to_vec(), None),
         ("local", local, None),
     ] {
-        let mut client = house.client();
+        let mut client = house.connect();
         client.send(header).send(REQUEST);
         let own = client.0.local_addr().unwrap().to_string();
         let expected = expected.unwrap_or(&own);
@@ -59,16 +59,16 @@ fn the_client_is_who_the_header_says() {
 }
 
 #[test]
-fn a_client_without_a_name_has_nobodys_trust() {
-    let handler = scripted(|request| {
+fn a_client_without_an_address_is_not_trusted() {
+    let handler = handler_fn(|request| {
         let trusted = request.is_from_trusted_proxy();
-        now(Response::text(
+        ready(Response::text(
             Status::OK,
             "text/plain",
             trusted.to_string(),
         ))
     });
-    let (house, socket) = House::unopened(vec![route("/", handler)], |_| {});
+    let (house, socket) = TestEdge::without_acceptor(vec![route("/", handler)], |_| {});
     let (edge, info) = (Arc::clone(&house.edge), house.info(true));
     house.spawn(async move { accept(edge, socket, info, Drain::new()).await.unwrap() });
     let mut local = Vec::new();
@@ -90,7 +90,7 @@ fn a_client_without_a_name_has_nobodys_trust() {
             "false",
         ),
     ] {
-        let mut client = house.client();
+        let mut client = house.connect();
         client.send(header).send(REQUEST);
         assert_eq!(client.response().1, expected, "{what}");
     }
@@ -98,28 +98,28 @@ fn a_client_without_a_name_has_nobodys_trust() {
 
 #[test]
 fn a_header_may_be_split_at_every_byte() {
-    let house = house(|_| {});
+    let house = test_edge(|_| {});
     let mut v2 = Vec::new();
     let of = |text: &str| text.parse::<SocketAddr>().unwrap();
     encode_v2(&mut v2, Some((of("192.0.2.1:5"), of("192.0.2.2:6"))));
     for header in [b"PROXY TCP4 192.0.2.1 192.0.2.2 5 6\r\n".to_vec(), v2] {
         let whole = [&header, REQUEST.as_bytes()].concat();
         for at in 1..whole.len() {
-            let mut client = house.client();
+            let mut client = house.connect();
             client.send(&whole[..at]);
             // The edge has seen the first part once it has taken the connection in.
-            house.await_connections(1);
+            house.wait_for_connections(1);
             client.send(&whole[at..]);
             assert_eq!(peer_of(&mut client), "peer Tcp(192.0.2.1:5)", "{at}");
             drop(client);
-            house.await_connections(0);
+            house.wait_for_connections(0);
         }
     }
 }
 
 #[test]
-fn what_is_no_header_gets_no_answer() {
-    let house = house(|_| {});
+fn an_invalid_header_gets_no_response() {
+    let house = test_edge(|_| {});
     for (at, bytes) in [
         REQUEST,
         "PROXY TCP4 192.0.2.1 x 5 6\r\n",
@@ -128,46 +128,48 @@ fn what_is_no_header_gets_no_answer() {
     .into_iter()
     .enumerate()
     {
-        let mut client = house.client();
+        let mut client = house.connect();
         client.send(bytes);
         let mut rest = Vec::new();
         // The end of the stream or a reset, since bytes were left unread.
         let _ = client.0.read_to_end(&mut rest);
         assert_eq!(rest, b"", "{bytes:?}");
-        await_until("the count", || {
-            house.edge.totals().malformed_requests.value() == at as u64 + 1
+        wait_until("the count", || {
+            house.edge.total_metrics().malformed_requests.value() == at as u64 + 1
         });
     }
-    house.await_connections(0);
+    house.wait_for_connections(0);
 }
 
 #[test]
 fn a_header_that_does_not_come_in_time_ends_the_connection() {
-    let house = house(|settings| settings.limits.header_timeout = Duration::from_millis(50));
+    let house = test_edge(|settings| settings.limits.header_timeout = Duration::from_millis(50));
     for part in ["", "PROXY TC"] {
-        house.client().send(part).expect_end();
+        house.connect().send(part).expect_end();
     }
-    assert_eq!(house.edge.totals().slow_clients.value(), 2);
+    assert_eq!(house.edge.total_metrics().slow_clients.value(), 2);
 }
 
 #[test]
-fn a_header_of_somebody_who_is_not_trusted_is_not_read() {
-    let house = house(|settings| settings.trust = Arc::new(TrustedProxies::new(Vec::new(), false)));
-    let mut client = house.client();
+fn a_header_of_an_untrusted_peer_is_not_read() {
+    let house = test_edge(|settings| {
+        settings.trusted_proxies = Arc::new(TrustedProxies::new(Vec::new(), false))
+    });
+    let mut client = house.connect();
     let _ = client.0.write_all(b"PROXY UNKNOWN\r\n");
     let mut rest = Vec::new();
     let _ = client.0.read_to_end(&mut rest);
     assert_eq!(rest, b"");
-    assert_eq!(house.edge.totals().accepted_connections.value(), 1);
-    assert_eq!(house.edge.connections(), 0);
+    assert_eq!(house.edge.total_metrics().accepted_connections.value(), 1);
+    assert_eq!(house.edge.open_connections(), 0);
 }
 
 #[test]
 fn the_drain_does_not_wait_for_a_header() {
-    let house = house(|_| {});
-    let mut client = house.client();
-    house.await_connections(1);
+    let house = test_edge(|_| {});
+    let mut client = house.connect();
+    house.wait_for_connections(1);
     house.edge.drain.begin();
     client.expect_end();
-    house.await_connections(0);
+    house.wait_for_connections(0);
 }

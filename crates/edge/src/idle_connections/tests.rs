@@ -22,53 +22,53 @@ impl Random {
 
 /// What the list is compared with: connections by number, oldest first.
 #[derive(Default)]
-struct Model {
-    waiting: Vec<(u32, u32)>,
-    leaving: Vec<u32>,
+struct ModelList {
+    idle: Vec<(u32, u32)>,
+    closing: Vec<u32>,
 }
 
 #[test]
-fn the_list_has_those_that_wait_in_order_whatever_is_done() {
+fn the_list_stays_in_order_under_any_operation() {
     for seed in 1..=300 {
         let mut random = Random(seed * 0x9e37_79b9);
-        let (mut list, mut model) = (WaitingList::default(), Model::default());
+        let (mut list, mut model) = (IdleList::default(), ModelList::default());
         let mut slots: Vec<(u32, u32)> = Vec::new();
         for now in 1..=400_u32 {
             match random.below(5) {
                 0 | 1 => {
                     slots.push((now, list.insert(now, now)));
-                    model.waiting.push((now, now));
+                    model.idle.push((now, now));
                 }
                 2 if !slots.is_empty() => {
                     let (number, slot) = slots[random.below(slots.len())];
-                    let was_leaving = model.leaving.contains(&number);
+                    let was_leaving = model.closing.contains(&number);
                     assert_eq!(list.renew(slot, now), was_leaving, "seed {seed}");
-                    model.leaving.retain(|other| *other != number);
-                    model.waiting.retain(|(other, _)| *other != number);
-                    model.waiting.push((number, now));
+                    model.closing.retain(|other| *other != number);
+                    model.idle.retain(|(other, _)| *other != number);
+                    model.idle.push((number, now));
                 }
                 3 if !slots.is_empty() => {
                     let (number, slot) = slots.swap_remove(random.below(slots.len()));
-                    let was_leaving = model.leaving.contains(&number);
+                    let was_leaving = model.closing.contains(&number);
                     assert_eq!(list.remove(slot), (Some(number), was_leaving));
-                    model.leaving.retain(|other| *other != number);
-                    model.waiting.retain(|(other, _)| *other != number);
+                    model.closing.retain(|other| *other != number);
+                    model.idle.retain(|(other, _)| *other != number);
                 }
                 _ => {
-                    let oldest = model.waiting.first().filter(|(_, since)| *since < now);
+                    let oldest = model.idle.first().filter(|(_, since)| *since < now);
                     let expected = oldest.map(|(number, _)| *number);
-                    assert_eq!(list.take_oldest(now), expected, "seed {seed}");
+                    assert_eq!(list.close_oldest(now), expected, "seed {seed}");
                     if let Some(number) = expected {
-                        model.waiting.remove(0);
-                        model.leaving.push(number);
+                        model.idle.remove(0);
+                        model.closing.push(number);
                     }
                 }
             }
-            let oldest = model.waiting.first().map(|(_, since)| *since);
+            let oldest = model.idle.first().map(|(_, since)| *since);
             assert_eq!(list.oldest(), oldest, "seed {seed}");
             assert_eq!(list.count, slots.len());
             for (number, slot) in &slots {
-                assert_eq!(list.is_leaving(*slot), model.leaving.contains(number));
+                assert_eq!(list.is_closing(*slot), model.closing.contains(number));
             }
         }
     }
@@ -76,12 +76,12 @@ fn the_list_has_those_that_wait_in_order_whatever_is_done() {
 
 #[test]
 fn an_empty_list_keeps_no_memory_to_speak_of() {
-    let mut list = WaitingList::default();
+    let mut list = IdleList::default();
     let slots: Vec<u32> = (0..10_000).map(|number| list.insert(1, number)).collect();
     for slot in slots {
         list.remove(slot);
     }
-    assert!(list.nodes.capacity() <= KEPT_NODES);
+    assert!(list.nodes.capacity() <= MAX_KEPT_NODES);
     assert_eq!(list.oldest(), None);
 }
 
@@ -96,26 +96,26 @@ impl Wake for Flag {
 }
 
 /// A connection and the mark that it was woken.
-struct Fake {
-    place: WaitingPlace,
+struct FakeConnection {
+    entry: IdleEntry,
     flag: Arc<Flag>,
 }
 
-impl Fake {
-    fn new(waiting: &WaitingConnections, shard: u16, now: Instant) -> Self {
+impl FakeConnection {
+    fn new(waiting: &IdleConnections, shard: u16, now: Instant) -> Self {
         let mut fake = Self {
-            place: WaitingPlace::new(waiting, now),
+            entry: IdleEntry::new(waiting, now),
             flag: Arc::default(),
         };
         // As if its loop had this number.
-        fake.place.shard = shard;
+        fake.entry.shard = shard;
         let waker = Waker::from(Arc::clone(&fake.flag));
         let shard = &waiting.shards[usize::from(shard)];
         let mut list = shard.lock();
-        fake.place.slot = list.insert(fake.place.since, waker);
+        fake.entry.node = list.insert(fake.entry.idle_since, waker);
         shard.publish(&list);
         drop(list);
-        fake.place.is_fresh = false;
+        fake.entry.needs_update = false;
         fake
     }
 
@@ -124,69 +124,69 @@ impl Fake {
     }
 
     /// Polls it as its task does when nothing has come; `true` if it is to close.
-    fn poll(&mut self, waiting: &WaitingConnections) -> bool {
+    fn poll(&mut self, waiting: &IdleConnections) -> bool {
         let waker = Waker::from(Arc::clone(&self.flag));
-        waiting.wait(&mut self.place, &waker)
+        waiting.mark_idle(&mut self.entry, &waker)
     }
 }
 
 const SECOND: Duration = Duration::from_secs(1);
 
 #[test]
-fn the_oldest_of_all_loops_is_told_to_close_and_no_other() {
+fn only_the_oldest_connection_of_all_loops_is_closed() {
     let now = Instant::now();
-    let waiting = WaitingConnections::new(3, now);
+    let waiting = IdleConnections::new(3, now);
     let ages = [(0, 3), (2, 1), (1, 2), (2, 4)];
-    let mut all: Vec<Fake> = ages
-        .map(|(shard, at)| Fake::new(&waiting, shard, now + at * SECOND))
+    let mut all: Vec<FakeConnection> = ages
+        .map(|(shard, at)| FakeConnection::new(&waiting, shard, now + at * SECOND))
         .into();
     for (count, expected) in [1, 2, 0].into_iter().enumerate() {
         assert!(waiting.close_oldest(now + 4 * SECOND));
         assert!(all[expected].is_woken());
         assert!(all[expected].poll(&waiting), "it is to close");
-        assert_eq!(waiting.leaving(), count + 1);
+        assert_eq!(waiting.closing(), count + 1);
     }
     // The last one came in this very tick.
     assert!(!waiting.close_oldest(now + 4 * SECOND));
     assert!(!all[3].is_woken() && !all[3].poll(&waiting));
     for fake in &mut all {
-        waiting.leave(&mut fake.place);
+        waiting.remove(&mut fake.entry);
     }
-    assert_eq!(waiting.leaving(), 0);
+    assert_eq!(waiting.closing(), 0);
     assert!(!waiting.close_oldest(now + 9 * SECOND));
 }
 
 #[test]
 fn one_that_got_a_request_before_it_could_close_stays() {
     let now = Instant::now();
-    let waiting = WaitingConnections::new(1, now);
-    let mut kept = Fake::new(&waiting, 0, now);
-    let mut busy = Fake::new(&waiting, 0, now);
+    let waiting = IdleConnections::new(1, now);
+    let mut kept = FakeConnection::new(&waiting, 0, now);
+    let mut busy = FakeConnection::new(&waiting, 0, now);
     assert!(waiting.close_oldest(now + SECOND) && waiting.close_oldest(now + SECOND));
     // Answered at once, or in the hands of a handler.
-    kept.place.touch(&waiting, now + SECOND);
+    kept.entry.restart(&waiting, now + SECOND);
     assert!(!kept.poll(&waiting));
-    waiting.leave(&mut busy.place);
-    assert_eq!(waiting.leaving(), 0);
+    waiting.remove(&mut busy.entry);
+    assert_eq!(waiting.closing(), 0);
     assert!(!kept.poll(&waiting), "nobody has asked it since");
     assert!(waiting.close_oldest(now + 2 * SECOND) && kept.poll(&waiting));
     assert!(
         !waiting.close_oldest(now + 2 * SECOND),
         "the busy one is not there"
     );
-    busy.place.touch(&waiting, now + 2 * SECOND);
+    busy.entry.restart(&waiting, now + 2 * SECOND);
     assert!(!busy.poll(&waiting));
     assert!(waiting.close_oldest(now + 3 * SECOND) && busy.poll(&waiting));
 }
 
 #[test]
-fn what_happens_makes_it_the_last_to_close_and_a_poll_alone_does_not() {
+fn activity_moves_a_connection_to_the_end_and_a_poll_does_not() {
     let now = Instant::now();
-    let waiting = WaitingConnections::new(1, now);
-    let mut first = Fake::new(&waiting, 0, now);
-    let mut second = Fake::new(&waiting, 0, now + SECOND);
+    let waiting = IdleConnections::new(1, now);
+    let mut first = FakeConnection::new(&waiting, 0, now);
+    let mut second = FakeConnection::new(&waiting, 0, now + SECOND);
     assert!(!first.poll(&waiting) && !second.poll(&waiting));
-    first.place.touch(&waiting, now + 2 * SECOND);
+    first.entry.restart(&waiting, now + 2 * SECOND);
     assert!(!first.poll(&waiting));
     assert!(waiting.close_oldest(now + 3 * SECOND));
     assert!(second.poll(&waiting) && !first.poll(&waiting));

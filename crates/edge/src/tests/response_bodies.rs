@@ -39,13 +39,13 @@ impl BodyStream for Pieces {
 }
 
 fn pieces(length: Option<u64>, trailers: &'static [(&'static str, &'static str)]) -> Vec<Route> {
-    let handler = scripted(move |_| {
+    let handler = handler_fn(move |_| {
         let body = Pieces {
             pieces: vec!["abc", "de"],
             length,
             trailers: Some(fields(trailers)),
         };
-        now(Response::new(Status::OK, Body::Stream(Box::new(body))))
+        ready(Response::new(Status::OK, Body::Stream(Box::new(body))))
     });
     vec![route("/", handler)]
 }
@@ -62,8 +62,8 @@ fn trailers_follow_the_last_chunk_without_those_that_are_not_the_clients() {
         ("X-Accel", "1"),
         ("X-Sum", "1"),
     ];
-    let house = House::new(pieces(None, trailers));
-    let mut client = house.client();
+    let house = TestEdge::new(pieces(None, trailers));
+    let mut client = house.connect();
     for _ in 0..2 {
         assert!(
             client
@@ -78,11 +78,11 @@ fn trailers_follow_the_last_chunk_without_those_that_are_not_the_clients() {
 }
 
 /// A body that fails at once, and has much to say of it.
-struct Broken;
+struct FailingStream;
 
 const DETAIL_BYTES: usize = 32 << 20;
 
-impl BodyStream for Broken {
+impl BodyStream for FailingStream {
     fn poll_chunk(&mut self, _cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Fault>>> {
         let mut fault = Fault::new(FaultKind::AppProtocolError, "broken");
         fault.detail = Some("x".repeat(DETAIL_BYTES).into());
@@ -96,26 +96,31 @@ impl BodyStream for Broken {
 
 #[test]
 fn the_page_for_a_body_that_breaks_at_once_is_sent_whole_and_counted() {
-    let handler = scripted(|_| now(Response::new(Status::OK, Body::Stream(Box::new(Broken)))));
-    let house = House::new(vec![route("/", handler)]);
-    let mut client = house.client();
+    let handler = handler_fn(|_| {
+        ready(Response::new(
+            Status::OK,
+            Body::Stream(Box::new(FailingStream)),
+        ))
+    });
+    let house = TestEdge::new(vec![route("/", handler)]);
+    let mut client = house.connect();
     // More than the socket takes at once.
     let (head, body) = client.get("/").response();
     assert!(head.starts_with("HTTP/1.1 502 "), "{head}");
     assert!(body.len() > DETAIL_BYTES, "{}", body.len());
-    await_until("the count", || {
-        house.edge.totals().active_requests.value() == 0
+    wait_until("the count", || {
+        house.edge.total_metrics().active_requests.value() == 0
     });
-    assert_eq!(house.edge.totals().responses[4].value(), 1);
+    assert_eq!(house.edge.total_metrics().responses[4].value(), 1);
 }
 
 /// Says when it is dropped, and ends when the gate opens.
-struct Endless {
+struct EndlessStream {
     gate: Gate,
     dropped: Arc<AtomicBool>,
 }
 
-impl BodyStream for Endless {
+impl BodyStream for EndlessStream {
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Fault>>> {
         Pin::new(&mut self.gate).poll(cx).map(|()| None)
     }
@@ -125,23 +130,23 @@ impl BodyStream for Endless {
     }
 }
 
-impl Drop for Endless {
+impl Drop for EndlessStream {
     fn drop(&mut self) {
         self.dropped.store(true, Ordering::Relaxed);
     }
 }
 
 /// `/endless` is answered by such a body, everything else at once.
-fn endless(gate: &Gate) -> (House, Arc<AtomicBool>) {
+fn endless(gate: &Gate) -> (TestEdge, Arc<AtomicBool>) {
     let dropped = Arc::new(AtomicBool::new(false));
     let (gate, told) = (gate.clone(), Arc::clone(&dropped));
-    let handler = scripted(move |_| {
+    let handler = handler_fn(move |_| {
         let (gate, dropped) = (gate.clone(), Arc::clone(&told));
-        let body = Body::Stream(Box::new(Endless { gate, dropped }));
-        now(Response::new(Status::OK, body))
+        let body = Body::Stream(Box::new(EndlessStream { gate, dropped }));
+        ready(Response::new(Status::OK, body))
     });
     (
-        House::new(vec![route("/endless", handler), route("/", mirror())]),
+        TestEdge::new(vec![route("/endless", handler), route("/", echo_handler())]),
         dropped,
     )
 }
@@ -151,30 +156,38 @@ const NEXT: &str = "GET /next HTTP/1.1\r\nHost: h\r\n\r\n";
 const UNREAD: &str = "POST /endless HTTP/1.1\r\nHost: h\r\nContent-Length: 1000\r\n\r\n";
 
 #[test]
-fn a_client_that_leaves_is_noticed_behind_what_it_still_sent() {
+fn a_disconnect_is_noticed_behind_pipelined_bytes() {
     for (what, first, more) in [
         ("nothing", ENDLESS, ""),
         ("a request", ENDLESS, NEXT),
         ("a part of a body that nobody reads", UNREAD, "0123456789"),
     ] {
         let (house, dropped) = endless(&Gate::default());
-        let mut client = house.client();
+        let mut client = house.connect();
         client.send(first).head();
         client.send(more);
         net::reset_on_close(&client.0).unwrap();
         drop(client);
-        await_until(what, || dropped.load(Ordering::Relaxed));
-        house.await_connections(0);
-        assert_eq!(house.edge.totals().client_disconnects.value(), 1, "{what}");
-        assert_eq!(house.edge.totals().active_requests.value(), 0, "{what}");
+        wait_until(what, || dropped.load(Ordering::Relaxed));
+        house.wait_for_connections(0);
+        assert_eq!(
+            house.edge.total_metrics().client_disconnects.value(),
+            1,
+            "{what}"
+        );
+        assert_eq!(
+            house.edge.total_metrics().active_requests.value(),
+            0,
+            "{what}"
+        );
     }
 }
 
 #[test]
-fn a_body_that_somebody_else_reads_is_left_to_him_and_then_the_client_is_watched_again() {
+fn a_body_read_by_another_task_is_left_to_it() {
     let (dropped, read) = <(Arc<AtomicBool>, Arc<AtomicBool>)>::default();
     let told = (Arc::clone(&dropped), Arc::clone(&read));
-    let handler = scripted(move |request| {
+    let handler = handler_fn(move |request| {
         let (dropped, read) = told.clone();
         let RequestBody::Incoming(mut incoming) = request.body else {
             panic!("a body");
@@ -188,32 +201,32 @@ fn a_body_that_somebody_else_reads_is_left_to_him_and_then_the_client_is_watched
             read.store(all == b"firstlater", Ordering::Relaxed);
         });
         let gate = Gate::default();
-        let body = Body::Stream(Box::new(Endless { gate, dropped }));
-        now(Response::new(Status::OK, body))
+        let body = Body::Stream(Box::new(EndlessStream { gate, dropped }));
+        ready(Response::new(Status::OK, body))
     });
-    let house = House::new(vec![route("/", handler)]);
-    let mut client = house.client();
+    let house = TestEdge::new(vec![route("/", handler)]);
+    let mut client = house.connect();
     client.send("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\n");
     client.head();
     for piece in ["first", "later"] {
         client.send(piece);
-        house.await_turn();
+        house.wait_for_turn();
     }
-    await_until("the body", || read.load(Ordering::Relaxed));
+    wait_until("the body", || read.load(Ordering::Relaxed));
     drop(client);
-    await_until("the end", || dropped.load(Ordering::Relaxed));
-    house.await_connections(0);
+    wait_until("the end", || dropped.load(Ordering::Relaxed));
+    house.wait_for_connections(0);
 }
 
 #[test]
-fn a_body_that_nobody_wants_hides_no_client_that_leaves() {
+fn an_unwanted_body_does_not_hide_a_disconnect() {
     let noticed = Arc::new(AtomicBool::new(false));
     let told = Arc::clone(&noticed);
-    let handler = scripted(move |request| {
+    let handler = handler_fn(move |request| {
         let noticed = Arc::clone(&told);
         drop(request.body);
         let client = request.client_state;
-        later(async move {
+        pending(async move {
             poll_fn(|_| match client.is_disconnected() {
                 true => Poll::Ready(()),
                 false => Poll::Pending,
@@ -223,24 +236,24 @@ fn a_body_that_nobody_wants_hides_no_client_that_leaves() {
             Err(Fault::new(FaultKind::ClientDisconnected, "left"))
         })
     });
-    let house = House::new(vec![route("/", handler)]);
-    let mut client = house.client();
+    let house = TestEdge::new(vec![route("/", handler)]);
+    let mut client = house.connect();
     client.send("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nbody");
-    house.await_connections(1);
-    house.await_turn();
+    house.wait_for_connections(1);
+    house.wait_for_turn();
     drop(client);
-    await_until("it is noticed", || noticed.load(Ordering::Relaxed));
-    house.await_connections(0);
+    wait_until("it is noticed", || noticed.load(Ordering::Relaxed));
+    house.wait_for_connections(0);
 }
 
 #[test]
 fn requests_that_come_while_a_body_is_awaited_are_answered_behind_it() {
     let gate = Gate::default();
     let (house, _) = endless(&gate);
-    let mut client = house.client();
+    let mut client = house.connect();
     client.send(format!("{ENDLESS}{NEXT}")).head();
     client.send(NEXT);
-    house.await_turn();
+    house.wait_for_turn();
     gate.open();
     client.expect("0\r\n\r\n");
     for _ in 0..2 {
@@ -250,8 +263,8 @@ fn requests_that_come_while_a_body_is_awaited_are_answered_behind_it() {
 
 #[test]
 fn a_body_that_is_not_chunked_has_no_trailers() {
-    let house = House::new(pieces(Some(5), &[("X-Sum", "1")]));
-    let mut client = house.client();
+    let house = TestEdge::new(pieces(Some(5), &[("X-Sum", "1")]));
+    let mut client = house.connect();
     for _ in 0..2 {
         assert_eq!(client.get("/").response().1, "abcde");
     }
@@ -261,8 +274,8 @@ fn a_body_that_is_not_chunked_has_no_trailers() {
 
 #[test]
 fn a_request_with_trailers_is_read_to_its_end() {
-    let house = House::new(vec![route("/", mirror())]);
-    let mut client = house.client();
+    let house = TestEdge::new(vec![route("/", echo_handler())]);
+    let mut client = house.connect();
     client.send(
         "POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n\
          3\r\nabc\r\n0\r\nX-Sum: 1\r\n\r\nGET /b HTTP/1.1\r\nHost: h\r\n\r\n",
@@ -281,18 +294,18 @@ fn a_body_is_sent_no_faster_than_its_rate_and_its_client_is_not_blamed() {
             trailers: None,
         })),
     };
-    let handler = scripted(move |request| {
+    let handler = handler_fn(move |request| {
         let mut response = Response::new(Status::OK, body(request.path()));
         response.max_rate = Some(10_000);
-        now(response)
+        ready(response)
     });
     // A client as slow as this would be cut at once.
-    let house = House::with(vec![route("/", handler)], |settings| {
+    let house = TestEdge::with_settings(vec![route("/", handler)], |settings| {
         settings.limits.body_rate_min = 1_000_000_000;
         settings.limits.body_rate_grace = Duration::ZERO;
         settings.limits.body_stall = Duration::from_millis(20);
     });
-    let mut client = house.client();
+    let mut client = house.connect();
     for target in ["/bytes", "/stream"] {
         let began = Instant::now();
         let (_, body) = client.get(target).response();

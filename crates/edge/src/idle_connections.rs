@@ -19,77 +19,77 @@ use std::time::Instant;
 use penstock_runtime::loops;
 
 /// No node.
-const NONE: u32 = u32::MAX;
+const NO_NODE: u32 = u32::MAX;
 
 /// Nobody waits.
-const NOBODY: u32 = u32::MAX;
+const NO_IDLE_TICK: u32 = u32::MAX;
 
 /// Nodes that an empty list keeps.
-const KEPT_NODES: usize = 1024;
+const MAX_KEPT_NODES: usize = 1024;
 
 /// All waiting connections of a front end.
 #[derive(Debug)]
-pub(crate) struct WaitingConnections {
+pub(crate) struct IdleConnections {
     /// Ticks are counted from here.
     epoch: Instant,
-    shards: Box<[Shard]>,
+    shards: Box<[LoopShard]>,
     /// Connections that were told to close and are still open.
-    leaving: AtomicUsize,
+    closing: AtomicUsize,
 }
 
 /// Those of one loop.
 #[derive(Debug)]
 #[repr(align(64))]
-struct Shard {
+struct LoopShard {
     /// Held for a few instructions: by its own loop, and by another one that looks for room.
-    list: Mutex<WaitingList<Waker>>,
+    list: Mutex<IdleList<Waker>>,
     /// Since when its oldest one waits.
-    oldest: AtomicU32,
-    /// As [`WaitingConnections::leaving`], of this loop.
-    leaving: AtomicUsize,
+    oldest_tick: AtomicU32,
+    /// As [`IdleConnections::leaving`], of this loop.
+    closing: AtomicUsize,
 }
 
 /// The place of one connection among those that wait.
 #[derive(Debug)]
-pub(crate) struct WaitingPlace {
-    slot: u32,
+pub(crate) struct IdleEntry {
+    node: u32,
     /// The tick of its last activity: it waits since then.
-    since: u32,
+    idle_since: u32,
     shard: u16,
     /// The list does not have that tick yet.
-    is_fresh: bool,
+    needs_update: bool,
 }
 
-impl WaitingPlace {
+impl IdleEntry {
     /// The place of a connection that has just come.
-    pub(crate) fn new(waiting: &WaitingConnections, now: Instant) -> Self {
+    pub(crate) fn new(waiting: &IdleConnections, now: Instant) -> Self {
         Self {
-            slot: NONE,
-            since: waiting.tick(now),
+            node: NO_NODE,
+            idle_since: waiting.tick(now),
             shard: 0,
-            is_fresh: true,
+            needs_update: true,
         }
     }
 
     /// Notes that something has happened that makes it wait anew.
-    pub(crate) fn touch(&mut self, waiting: &WaitingConnections, now: Instant) {
+    pub(crate) fn restart(&mut self, waiting: &IdleConnections, now: Instant) {
         let since = waiting.tick(now);
-        self.is_fresh |= since != self.since;
-        self.since = since;
+        self.needs_update |= since != self.idle_since;
+        self.idle_since = since;
     }
 }
 
-impl WaitingConnections {
+impl IdleConnections {
     pub(crate) fn new(loops: usize, epoch: Instant) -> Self {
-        let shard = |_| Shard {
+        let shard = |_| LoopShard {
             list: Mutex::default(),
-            oldest: AtomicU32::new(NOBODY),
-            leaving: AtomicUsize::new(0),
+            oldest_tick: AtomicU32::new(NO_IDLE_TICK),
+            closing: AtomicUsize::new(0),
         };
         Self {
             epoch,
             shards: (0..loops.max(1)).map(shard).collect(),
-            leaving: AtomicUsize::new(0),
+            closing: AtomicUsize::new(0),
         }
     }
 
@@ -98,43 +98,43 @@ impl WaitingConnections {
         let since = now.saturating_duration_since(self.epoch);
         let seconds = u32::try_from(since.as_secs()).unwrap_or(u32::MAX);
         let ticks = seconds.saturating_mul(30) + (since.subsec_nanos() >> 25);
-        ticks.min(NOBODY - 1)
+        ticks.min(NO_IDLE_TICK - 1)
     }
 
     /// A connection has nothing to do; `waker` is its task's. Says whether it is to close, which it
     /// need not if something has happened since it waits.
-    pub(crate) fn wait(&self, place: &mut WaitingPlace, waker: &Waker) -> bool {
-        if !std::mem::take(&mut place.is_fresh) {
-            return self.is_leaving(place);
+    pub(crate) fn mark_idle(&self, place: &mut IdleEntry, waker: &Waker) -> bool {
+        if !std::mem::take(&mut place.needs_update) {
+            return self.is_closing(place);
         }
-        if place.slot == NONE {
+        if place.node == NO_NODE {
             let own = u16::try_from(loops::current_index()).unwrap_or_default();
             let is_known = usize::from(own) < self.shards.len();
             place.shard = if is_known { own } else { 0 };
         }
         let shard = self.shard(place);
         let mut list = shard.lock();
-        if place.slot == NONE {
-            place.slot = list.insert(place.since, waker.clone());
-        } else if list.renew(place.slot, place.since) {
-            self.end_leaving(shard);
+        if place.node == NO_NODE {
+            place.node = list.insert(place.idle_since, waker.clone());
+        } else if list.renew(place.node, place.idle_since) {
+            self.cancel_closing(shard);
         }
         shard.publish(&list);
         false
     }
 
     /// A connection has a request, or is no more.
-    pub(crate) fn leave(&self, place: &mut WaitingPlace) {
-        place.is_fresh = true;
-        let slot = std::mem::replace(&mut place.slot, NONE);
-        if slot == NONE {
+    pub(crate) fn remove(&self, place: &mut IdleEntry) {
+        place.needs_update = true;
+        let slot = std::mem::replace(&mut place.node, NO_NODE);
+        if slot == NO_NODE {
             return;
         }
         let shard = self.shard(place);
         let mut list = shard.lock();
         let (waker, was_leaving) = list.remove(slot);
         if was_leaving {
-            self.end_leaving(shard);
+            self.cancel_closing(shard);
         }
         shard.publish(&list);
         // Never dropped under the lock: it may be all that is left of a task.
@@ -148,7 +148,7 @@ impl WaitingConnections {
         let now = self.tick(now);
         loop {
             let ages = self.shards.iter().map(|shard| {
-                let oldest = shard.oldest.load(Ordering::Relaxed);
+                let oldest = shard.oldest_tick.load(Ordering::Relaxed);
                 (oldest, shard)
             });
             let oldest = ages.min_by_key(|(oldest, _)| *oldest);
@@ -156,12 +156,12 @@ impl WaitingConnections {
                 return false;
             };
             let mut list = shard.lock();
-            let waker = list.take_oldest(now);
+            let waker = list.close_oldest(now);
             shard.publish(&list);
             // If none, another loop was faster, and what is published is new.
             if let Some(waker) = waker {
-                shard.leaving.fetch_add(1, Ordering::Relaxed);
-                self.leaving.fetch_add(1, Ordering::Relaxed);
+                shard.closing.fetch_add(1, Ordering::Relaxed);
+                self.closing.fetch_add(1, Ordering::Relaxed);
                 drop(list);
                 waker.wake();
                 return true;
@@ -170,43 +170,43 @@ impl WaitingConnections {
     }
 
     /// How many were told to close and are still open.
-    pub(crate) fn leaving(&self) -> usize {
-        self.leaving.load(Ordering::Relaxed)
+    pub(crate) fn closing(&self) -> usize {
+        self.closing.load(Ordering::Relaxed)
     }
 
-    fn is_leaving(&self, place: &WaitingPlace) -> bool {
+    fn is_closing(&self, place: &IdleEntry) -> bool {
         let shard = self.shard(place);
-        place.slot != NONE
-            && shard.leaving.load(Ordering::Relaxed) > 0
-            && shard.lock().is_leaving(place.slot)
+        place.node != NO_NODE
+            && shard.closing.load(Ordering::Relaxed) > 0
+            && shard.lock().is_closing(place.node)
     }
 
-    fn end_leaving(&self, shard: &Shard) {
-        shard.leaving.fetch_sub(1, Ordering::Relaxed);
-        self.leaving.fetch_sub(1, Ordering::Relaxed);
+    fn cancel_closing(&self, shard: &LoopShard) {
+        shard.closing.fetch_sub(1, Ordering::Relaxed);
+        self.closing.fetch_sub(1, Ordering::Relaxed);
     }
 
-    fn shard(&self, place: &WaitingPlace) -> &Shard {
+    fn shard(&self, place: &IdleEntry) -> &LoopShard {
         &self.shards[usize::from(place.shard)]
     }
 }
 
-impl Shard {
-    fn lock(&self) -> MutexGuard<'_, WaitingList<Waker>> {
+impl LoopShard {
+    fn lock(&self) -> MutexGuard<'_, IdleList<Waker>> {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Lets the other loops know, while the lock is held.
-    fn publish(&self, list: &WaitingList<Waker>) {
-        let oldest = list.oldest().unwrap_or(NOBODY);
-        self.oldest.store(oldest, Ordering::Relaxed);
+    fn publish(&self, list: &IdleList<Waker>) {
+        let oldest = list.oldest().unwrap_or(NO_IDLE_TICK);
+        self.oldest_tick.store(oldest, Ordering::Relaxed);
     }
 }
 
 /// A list through the nodes of a vector: every change is a few writes. Pure.
 #[derive(Debug)]
-struct WaitingList<T> {
-    nodes: Vec<Node<T>>,
+struct IdleList<T> {
+    nodes: Vec<IdleNode<T>>,
     /// Nodes in use.
     count: usize,
     free: u32,
@@ -215,43 +215,43 @@ struct WaitingList<T> {
 }
 
 #[derive(Debug)]
-struct Node<T> {
+struct IdleNode<T> {
     /// `None` of a node that is free.
     owner: Option<T>,
     previous: u32,
     next: u32,
-    since: u32,
+    idle_since: u32,
     /// Told to close, and not among those that wait.
-    is_leaving: bool,
+    is_closing: bool,
 }
 
-impl<T> Default for WaitingList<T> {
+impl<T> Default for IdleList<T> {
     fn default() -> Self {
         Self {
             nodes: Vec::new(),
             count: 0,
-            free: NONE,
-            first: NONE,
-            last: NONE,
+            free: NO_NODE,
+            first: NO_NODE,
+            last: NO_NODE,
         }
     }
 }
 
-impl<T: Clone> WaitingList<T> {
+impl<T: Clone> IdleList<T> {
     /// Enters one that waits since now; gives its node.
     fn insert(&mut self, since: u32, owner: T) -> u32 {
-        let node = Node {
+        let node = IdleNode {
             owner: Some(owner),
-            previous: NONE,
-            next: NONE,
-            since,
-            is_leaving: false,
+            previous: NO_NODE,
+            next: NO_NODE,
+            idle_since: since,
+            is_closing: false,
         };
         let slot = match self.free {
-            NONE => {
+            NO_NODE => {
                 self.nodes.push(node);
                 // There are fewer descriptors than that.
-                u32::try_from(self.nodes.len() - 1).unwrap_or(NONE)
+                u32::try_from(self.nodes.len() - 1).unwrap_or(NO_NODE)
             }
             slot => {
                 self.free = self.node(slot).next;
@@ -267,8 +267,8 @@ impl<T: Clone> WaitingList<T> {
     /// One waits anew; says whether it was leaving.
     fn renew(&mut self, slot: u32, since: u32) -> bool {
         let node = self.node(slot);
-        node.since = since;
-        let was_leaving = std::mem::take(&mut node.is_leaving);
+        node.idle_since = since;
+        let was_leaving = std::mem::take(&mut node.is_closing);
         if !was_leaving {
             self.unlink(slot);
         }
@@ -278,46 +278,48 @@ impl<T: Clone> WaitingList<T> {
 
     /// Takes one out; gives its owner, and whether it was leaving.
     fn remove(&mut self, slot: u32) -> (Option<T>, bool) {
-        let was_leaving = self.node(slot).is_leaving;
+        let was_leaving = self.node(slot).is_closing;
         if !was_leaving {
             self.unlink(slot);
         }
         let free = self.free;
         let node = self.node(slot);
         let owner = node.owner.take();
-        (node.next, node.is_leaving) = (free, false);
+        (node.next, node.is_closing) = (free, false);
         self.free = slot;
         self.count -= 1;
-        if self.count == 0 && self.nodes.capacity() > KEPT_NODES {
+        if self.count == 0 && self.nodes.capacity() > MAX_KEPT_NODES {
             *self = Self::default();
         }
         (owner, was_leaving)
     }
 
     /// The owner of the one that has waited longest, and since before `now`; it is leaving then.
-    fn take_oldest(&mut self, now: u32) -> Option<T> {
+    fn close_oldest(&mut self, now: u32) -> Option<T> {
         self.oldest().filter(|oldest| *oldest < now)?;
         let slot = self.first;
         self.unlink(slot);
         let node = self.node(slot);
-        node.is_leaving = true;
+        node.is_closing = true;
         node.owner.clone()
     }
 
     fn oldest(&self) -> Option<u32> {
-        self.nodes.get(self.first as usize).map(|node| node.since)
+        self.nodes
+            .get(self.first as usize)
+            .map(|node| node.idle_since)
     }
 
-    fn is_leaving(&self, slot: u32) -> bool {
-        self.nodes[slot as usize].is_leaving
+    fn is_closing(&self, slot: u32) -> bool {
+        self.nodes[slot as usize].is_closing
     }
 
     fn link(&mut self, slot: u32) {
         let last = std::mem::replace(&mut self.last, slot);
         let node = self.node(slot);
-        (node.previous, node.next) = (last, NONE);
+        (node.previous, node.next) = (last, NO_NODE);
         match last {
-            NONE => self.first = slot,
+            NO_NODE => self.first = slot,
             last => self.node(last).next = slot,
         }
     }
@@ -326,16 +328,16 @@ impl<T: Clone> WaitingList<T> {
         let node = self.node(slot);
         let (previous, next) = (node.previous, node.next);
         match previous {
-            NONE => self.first = next,
+            NO_NODE => self.first = next,
             previous => self.node(previous).next = next,
         }
         match next {
-            NONE => self.last = previous,
+            NO_NODE => self.last = previous,
             next => self.node(next).previous = previous,
         }
     }
 
-    fn node(&mut self, slot: u32) -> &mut Node<T> {
+    fn node(&mut self, slot: u32) -> &mut IdleNode<T> {
         &mut self.nodes[slot as usize]
     }
 }

@@ -34,7 +34,7 @@ fn redirect(lines: &[(&str, &str)]) -> InternalRedirect {
 
 #[test]
 fn a_loop_of_redirects_ends() {
-    let mut redirected = Redirected::default();
+    let mut redirected = RedirectChain::default();
     for _ in 0..10 {
         assert_eq!(redirected.follow(redirect(&[])).unwrap().0, "/next");
     }
@@ -44,8 +44,8 @@ fn a_loop_of_redirects_ends() {
 }
 
 #[test]
-fn the_answer_nearest_to_the_client_has_the_last_word() {
-    let mut redirected = Redirected::default();
+fn the_first_response_overrides_later_fields() {
+    let mut redirected = RedirectChain::default();
     let first = [("Content-Type", "a/a"), ("Set-Cookie", "a=1")];
     let second = [
         ("content-type", "b/b"),
@@ -56,7 +56,7 @@ fn the_answer_nearest_to_the_client_has_the_last_word() {
     drop(redirected.follow(redirect(&second)).unwrap());
     let mut response = Response::new(Status::OK, Body::Empty);
     response.fields = fields(&[("Content-Type", "c/c"), ("ETag", "\"1\""), ("Expires", "1")]);
-    let response = redirected.conclude(Ok(Box::new(response))).unwrap();
+    let response = redirected.finish(Ok(Box::new(response))).unwrap();
     assert_eq!(
         String::from_utf8_lossy(response.fields.as_bytes()),
         "ETag: \"1\"\r\nExpires: 0\r\nSet-Cookie: b=1\r\nContent-Type: a/a\r\n\
@@ -66,14 +66,14 @@ fn the_answer_nearest_to_the_client_has_the_last_word() {
 
 #[test]
 fn the_page_of_an_error_keeps_its_own_type() {
-    let mut redirected = Redirected::default();
+    let mut redirected = RedirectChain::default();
     drop(
         redirected
             .follow(redirect(&[("Content-Type", "a/a")]))
             .unwrap(),
     );
     let response = Response::text(Status::NOT_FOUND, "text/plain", "gone");
-    let response = redirected.conclude(Ok(Box::new(response))).unwrap();
+    let response = redirected.finish(Ok(Box::new(response))).unwrap();
     assert_eq!(
         response.fields.get("content-type"),
         Some(&b"text/plain"[..])
@@ -81,8 +81,8 @@ fn the_page_of_an_error_keeps_its_own_type() {
 }
 
 #[test]
-fn times_add_up_and_the_first_to_answer_is_named() {
-    let mut redirected = Redirected::default();
+fn times_add_up_and_the_first_handler_is_named() {
+    let mut redirected = RedirectChain::default();
     let mut first = redirect(&[]);
     first.max_rate = Some(7);
     first.timing = RequestTiming {
@@ -99,7 +99,7 @@ fn times_add_up_and_the_first_to_answer_is_named() {
         handler: Some(HandlerName::Component("files")),
         ..RequestTiming::default()
     };
-    let response = redirected.conclude(Ok(Box::new(response))).unwrap();
+    let response = redirected.finish(Ok(Box::new(response))).unwrap();
     let timing = &response.timing;
     assert_eq!(response.max_rate, Some(7));
     assert_eq!(
@@ -132,7 +132,7 @@ fn the_target_is_asked_by_a_plain_read() {
         ),
     ] {
         let old = head(&format!("{method} /x HTTP/1.1\r\nHost: h\r\n{sent}\r\n"));
-        let new = head_for(&old, "/kept/a?b").unwrap();
+        let new = redirect_head(&old, "/kept/a?b").unwrap();
         let mut names: Vec<_> = new.fields().map(|(name, _)| name).collect();
         names.sort_unstable();
         assert_eq!(names.join(" "), expected, "{what}");
@@ -141,11 +141,11 @@ fn the_target_is_asked_by_a_plain_read() {
         assert!(is_head == (method == "HEAD") && (is_head || new.method() == Method::Get));
     }
     let old = head("GET http://h/x HTTP/1.1\r\nHost: h\r\n\r\n");
-    assert_eq!(head_for(&old, "/a").unwrap().host(), "h");
+    assert_eq!(redirect_head(&old, "/a").unwrap().host(), "h");
 }
 
 #[test]
-fn what_is_no_target_is_refused() {
+fn an_invalid_target_is_refused() {
     let old = head("GET /x HTTP/1.1\r\nHost: h\r\n\r\n");
     for target in [
         "",
@@ -155,8 +155,8 @@ fn what_is_no_target_is_refused() {
         "/a\r\nX: y",
         "/a HTTP/1.1\r\nHost: h\r\n\r\n",
     ] {
-        let fault = head_for(&old, target).unwrap_err();
+        let fault = redirect_head(&old, target).unwrap_err();
         assert_eq!(fault.kind, FaultKind::AppProtocolError, "{target:?}");
     }
-    assert!(path_of(&head_for(&old, "/../a").unwrap()).is_err());
+    assert!(redirect_path(&redirect_head(&old, "/../a").unwrap()).is_err());
 }

@@ -20,11 +20,11 @@ use penstock_runtime::log_throttle::suppressed_suffix;
 use super::{Connection, Exchange};
 use crate::Settings;
 use crate::access_log;
-use crate::asks::{self, Answered, Said, Work, ask};
-use crate::filters::{Filtered, Filters, Values};
-use crate::plan::has_body;
-use crate::redirect;
-use crate::router::{Handlers, Whose};
+use crate::dispatch::{self, HandlerOutcome, ResponseResult, RunningHandler, run_handlers};
+use crate::filters::{FilteredRequest, Filters, Placeholders};
+use crate::internal_redirect;
+use crate::response_plan::has_request_body;
+use crate::router::{Handlers, LookupOrigin};
 
 impl Connection {
     /// What a trusted peer says of a request; costs a look at the names of its fields where it says
@@ -34,37 +34,39 @@ impl Connection {
         settings: &Settings,
         head: &RequestHead,
     ) -> Option<Arc<ForwardedInfo>> {
-        let trust = &settings.trust;
-        if !self.sender.is_trusted(trust) || !ForwardedInfo::has_forwarding_fields(head, trust) {
+        let trust = &settings.trusted_proxies;
+        if !self.source.is_trusted_proxy(trust)
+            || !ForwardedInfo::has_forwarding_fields(head, trust)
+        {
             return None;
         }
         let (info, broken) = ForwardedInfo::read(head, trust);
-        self.log_broken(&broken);
+        self.log_broken_fields(&broken);
         Some(Arc::new(info))
     }
 
     /// The same of a head that a route's rules have made, which vouch for some of its fields.
-    fn read_vouched(
+    fn read_forwarded_with_rules(
         &self,
         exchange: &Exchange,
         head: &RequestHead,
         vouched: &TrustedHeaders,
     ) -> Option<Arc<ForwardedInfo>> {
-        let (trust, sent) = (&exchange.settings.trust, &exchange.head);
-        let is_trusted = self.sender.is_trusted(trust);
+        let (trust, sent) = (&exchange.settings.trusted_proxies, &exchange.head);
+        let is_trusted = self.source.is_trusted_proxy(trust);
         let (info, broken) =
             ForwardedInfo::read_with_trusted_headers(head, sent, trust, is_trusted, vouched);
-        self.log_broken(&broken);
+        self.log_broken_fields(&broken);
         (info != ForwardedInfo::default()).then(|| Arc::new(info))
     }
 
-    fn log_broken(&self, broken: &[InvalidForwardedField]) {
+    fn log_broken_fields(&self, broken: &[InvalidForwardedField]) {
         for field in broken {
-            if let Some(count) = self.edge.repeats.admit_line(&field.name, clock::now()) {
+            if let Some(count) = self.edge.log_throttle.admit_line(&field.name, clock::now()) {
                 log::warn!(
                     "edge: {} of proxy {} ignored: {} (value={:?}){}",
                     field.name,
-                    access_log::peer(self.sender.address()),
+                    access_log::peer_text(self.source.client_address()),
                     field.cause,
                     field.value,
                     suppressed_suffix(count),
@@ -74,42 +76,47 @@ impl Connection {
     }
 
     /// Asks the handlers of the client's route.
-    pub(super) fn ask_first(
+    pub(super) fn run_route(
         &self,
         exchange: &mut Exchange,
         path: RequestPath,
         handlers: Handlers,
         body: RequestBody,
-    ) -> Said {
+    ) -> HandlerOutcome {
         let forwarded = exchange.forwarded.clone();
-        let mut asked = match Asked::unambiguous(Arc::clone(&exchange.head), path, forwarded) {
-            Ok(asked) => asked,
-            Err(fault) => return Said::Answered(Err(fault)),
-        };
+        let mut asked =
+            match HandlerRequest::unambiguous(Arc::clone(&exchange.head), path, forwarded) {
+                Ok(asked) => asked,
+                Err(fault) => return HandlerOutcome::Finished(Err(fault)),
+            };
         if let Some(filters) = &exchange.filters {
-            asked = match self.filtered(exchange, filters, asked) {
+            asked = match self.apply_filters(exchange, filters, asked) {
                 Ok(filtered) => filtered,
-                Err(fault) => return Said::Answered(Err(fault)),
+                Err(fault) => return HandlerOutcome::Finished(Err(fault)),
             };
         }
         if !Arc::ptr_eq(&asked.head, &exchange.head) {
-            exchange.changed = Some(Box::new(asked.changed()));
+            exchange.effective_request = Some(Box::new(asked.to_effective()));
         }
-        ask(handlers, 0, self.request(exchange, asked, body))
+        run_handlers(handlers, 0, self.build_request(exchange, asked, body))
     }
 
     /// Follows internal redirects until a handler answers or works.
-    pub(super) fn followed(&self, exchange: &mut Exchange, mut said: Said) -> Followed {
+    pub(super) fn follow_redirects(
+        &self,
+        exchange: &mut Exchange,
+        mut said: HandlerOutcome,
+    ) -> RedirectOutcome {
         loop {
             said = match said {
-                Said::Answered(answered) => return Followed::Answered(answered),
-                Said::Works(work) => return Followed::Works(work),
-                Said::Spoke(response, speaker) => {
-                    asks::obey(&*speaker, self.spoken(exchange, response))
+                HandlerOutcome::Finished(answered) => return RedirectOutcome::Finished(answered),
+                HandlerOutcome::Running(work) => return RedirectOutcome::Running(work),
+                HandlerOutcome::Grip(response, speaker) => {
+                    dispatch::apply_grip(&*speaker, self.grip_response(exchange, response))
                 }
-                Said::Redirects(redirect) => self
-                    .ask_redirected(exchange, *redirect)
-                    .unwrap_or_else(|fault| Said::Answered(Err(fault))),
+                HandlerOutcome::Redirect(redirect) => self
+                    .run_redirect_target(exchange, *redirect)
+                    .unwrap_or_else(|fault| HandlerOutcome::Finished(Err(fault))),
             };
         }
     }
@@ -118,59 +125,64 @@ impl Connection {
     ///
     /// # Errors
     /// When there is no such target, or there were too many.
-    fn ask_redirected(
+    fn run_redirect_target(
         &self,
         exchange: &mut Exchange,
         redirect: InternalRedirect,
-    ) -> Result<Said, Fault> {
-        let redirected = exchange.redirected.get_or_insert_default();
+    ) -> Result<HandlerOutcome, Fault> {
+        let redirected = exchange.redirects.get_or_insert_default();
         let (target, handler) = redirected.follow(redirect)?;
-        let head = Arc::new(redirect::head_for(&exchange.head, &target)?);
-        let path = redirect::path_of(&head)?;
-        let mut asked = Asked::unambiguous(head, path, exchange.forwarded.clone())?;
+        let head = Arc::new(internal_redirect::redirect_head(&exchange.head, &target)?);
+        let path = internal_redirect::redirect_path(&head)?;
+        let mut asked = HandlerRequest::unambiguous(head, path, exchange.forwarded.clone())?;
         if let Some(handler) = handler {
-            exchange.changed = Some(Box::new(asked.changed()));
-            let request = self.request(exchange, asked, RequestBody::Empty);
-            return Ok(ask([handler].into(), 0, request));
+            exchange.effective_request = Some(Box::new(asked.to_effective()));
+            let request = self.build_request(exchange, asked, RequestBody::Empty);
+            return Ok(run_handlers([handler].into(), 0, request));
         }
         let settings = Arc::clone(&exchange.settings);
         let host = exchange.head.host();
         let path = asked.path.bytes(&asked.head);
-        let route = asks::route(&settings, host, path, Whose::Redirect);
-        let route = route.map_err(|fault| redirect::no_target(fault, &target))?;
+        let route = dispatch::find_route(&settings, host, path, LookupOrigin::InternalRedirect);
+        let route = route.map_err(|fault| internal_redirect::missing_target(fault, &target))?;
         if let Some(filters) = &route.filters {
-            asked = self.filtered(exchange, filters, asked)?;
-            if let Some(redirected) = &mut exchange.redirected {
+            asked = self.apply_filters(exchange, filters, asked)?;
+            if let Some(redirected) = &mut exchange.redirects {
                 redirected.filters = Some((Arc::clone(filters), target));
             }
         }
-        exchange.changed = Some(Box::new(asked.changed()));
-        let request = self.request(exchange, asked, RequestBody::Empty);
-        Ok(ask(Arc::clone(&route.handlers), 0, request))
+        exchange.effective_request = Some(Box::new(asked.to_effective()));
+        let request = self.build_request(exchange, asked, RequestBody::Empty);
+        Ok(run_handlers(Arc::clone(&route.handlers), 0, request))
     }
 
-    fn request(&self, exchange: &Exchange, asked: Asked, body: RequestBody) -> Request {
-        let arrival = self.arrival(exchange, &asked.mount, asked.forwarded);
+    fn build_request(
+        &self,
+        exchange: &Exchange,
+        asked: HandlerRequest,
+        body: RequestBody,
+    ) -> Request {
+        let arrival = self.request_origin(exchange, &asked.mount, asked.forwarded);
         let mut request = Request::new(asked.head, asked.path, body, arrival);
-        request.trusted_headers = asked.vouched;
+        request.trusted_headers = asked.trusted_headers;
         request
     }
 
     /// Where a request came in; `mount` is what its route has stripped, `forwarded` what counts of
     /// the words about it.
-    fn arrival(
+    fn request_origin(
         &self,
         exchange: &Exchange,
         mount: &Mount,
         forwarded: Option<Arc<ForwardedInfo>>,
     ) -> RequestOrigin {
-        let trust = &exchange.settings.trust;
+        let trust = &exchange.settings.trusted_proxies;
         RequestOrigin {
-            peer: self.sender.address(),
+            peer: self.source.client_address(),
             listener: Arc::clone(&self.listener),
-            client_state: Arc::clone(&self.client),
+            client_state: Arc::clone(&self.client_state),
             arrived: exchange.arrived,
-            trusted_proxies: match self.sender.is_named() {
+            trusted_proxies: match self.source.has_client_address() {
                 true => Arc::clone(trust),
                 false => Arc::new(TrustedProxies::none()),
             },
@@ -183,13 +195,13 @@ impl Connection {
     }
 
     /// An answer that speaks to the hub, with what was asked last.
-    fn spoken(&self, exchange: &Exchange, response: Box<Response>) -> GripResponse {
+    fn grip_response(&self, exchange: &Exchange, response: Box<Response>) -> GripResponse {
         let root = Mount::default();
-        let (head, vouched, mount, forwarded) = match &exchange.changed {
+        let (head, vouched, mount, forwarded) = match &exchange.effective_request {
             Some(changed) => {
-                let Changed {
+                let EffectiveRequest {
                     head,
-                    vouched,
+                    trusted_headers: vouched,
                     mount,
                     forwarded,
                 } = &**changed;
@@ -206,10 +218,10 @@ impl Connection {
             }
         };
         GripResponse {
-            had_body: exchange.redirected.is_none() && has_body(&exchange.head),
+            had_body: exchange.redirects.is_none() && has_request_body(&exchange.head),
             head,
             trusted_headers: vouched,
-            origin: self.arrival(exchange, mount, forwarded.clone()),
+            origin: self.request_origin(exchange, mount, forwarded.clone()),
             response,
         }
     }
@@ -218,18 +230,20 @@ impl Connection {
     ///
     /// # Errors
     /// When they make no valid request of it.
-    fn filtered(
+    fn apply_filters(
         &self,
         exchange: &Exchange,
         filters: &Filters,
-        asked: Asked,
-    ) -> Result<Asked, Fault> {
+        asked: HandlerRequest,
+    ) -> Result<HandlerRequest, Fault> {
         let settings = &exchange.settings;
-        let trust = Some(&*settings.trust).filter(|trust| self.sender.is_trusted(trust));
-        let filtered = filters.request(&asked.head, &self.values(exchange), trust)?;
-        let Some(Filtered {
+        let trust =
+            Some(&*settings.trusted_proxies).filter(|trust| self.source.is_trusted_proxy(trust));
+        let filtered =
+            filters.apply_to_request(&asked.head, &self.request_placeholders(exchange), trust)?;
+        let Some(FilteredRequest {
             head,
-            vouched,
+            trusted_headers: vouched,
             mount,
         }) = filtered
         else {
@@ -237,57 +251,58 @@ impl Connection {
         };
         let path = RequestPath::from_head(&head);
         let path = path.map_err(|error| Fault::new(FaultKind::BadRequest, error.to_string()))?;
-        let forwarded = match filters.changes_forwarded(&settings.trust) {
-            true => self.read_vouched(exchange, &head, &vouched),
+        let forwarded = match filters.changes_forwarded(&settings.trusted_proxies) {
+            true => self.read_forwarded_with_rules(exchange, &head, &vouched),
             false => asked.forwarded,
         };
         let head = Arc::new(head);
-        Ok(Asked {
+        Ok(HandlerRequest {
             head,
             path,
-            vouched,
+            trusted_headers: vouched,
             mount,
             forwarded,
         })
     }
 
     /// The same for a response: with prefix and host as its handlers have them.
-    pub(super) fn values_of_response<'e>(&self, exchange: &'e Exchange) -> Values<'e> {
-        let mut values = self.values(exchange);
-        if let Some(changed) = &exchange.changed {
+    pub(super) fn response_placeholders<'e>(&self, exchange: &'e Exchange) -> Placeholders<'e> {
+        let mut values = self.request_placeholders(exchange);
+        if let Some(changed) = &exchange.effective_request {
             let forwarded = changed.forwarded.as_deref();
-            values.mount = forwarded.map(|forwarded| &forwarded.mount);
-            values.told_host = forwarded.and_then(|forwarded| forwarded.host.as_deref());
+            values.outer_mount = forwarded.map(|forwarded| &forwarded.mount);
+            values.forwarded_host = forwarded.and_then(|forwarded| forwarded.host.as_deref());
         }
         values
     }
 
     /// What the placeholders of filters stand for.
-    pub(super) fn values<'e>(&self, exchange: &'e Exchange) -> Values<'e> {
+    pub(super) fn request_placeholders<'e>(&self, exchange: &'e Exchange) -> Placeholders<'e> {
         let forwarded = exchange.forwarded.as_deref();
-        Values {
+        Placeholders {
             head: &exchange.head,
-            client: (forwarded.and_then(|it| it.client)).unwrap_or_else(|| self.sender.address()),
+            client: (forwarded.and_then(|it| it.client))
+                .unwrap_or_else(|| self.source.client_address()),
             host: (forwarded.and_then(|it| it.host.as_deref()))
                 .unwrap_or_else(|| exchange.head.host()),
             scheme: (forwarded.and_then(|it| it.scheme)).unwrap_or(self.listener.scheme),
-            mount: forwarded.map(|it| &it.mount),
-            told_host: None,
+            outer_mount: forwarded.map(|it| &it.mount),
+            forwarded_host: None,
         }
     }
 }
 
 /// What the handlers came to, redirects followed.
-pub(super) enum Followed {
-    Answered(Answered),
-    Works(Work),
+pub(super) enum RedirectOutcome {
+    Finished(ResponseResult),
+    Running(RunningHandler),
 }
 
 /// What handlers are asked.
-struct Asked {
+struct HandlerRequest {
     head: Arc<RequestHead>,
     path: RequestPath,
-    vouched: TrustedHeaders,
+    trusted_headers: TrustedHeaders,
     /// What its route has stripped from the path.
     mount: Mount,
     /// What counts of the words of proxies, and of the route's rules in their place.
@@ -295,18 +310,18 @@ struct Asked {
 }
 
 /// What handlers are asked in the place of what the client did.
-pub(super) struct Changed {
+pub(super) struct EffectiveRequest {
     head: Arc<RequestHead>,
-    vouched: TrustedHeaders,
+    trusted_headers: TrustedHeaders,
     mount: Mount,
     forwarded: Option<Arc<ForwardedInfo>>,
 }
 
-impl Asked {
-    fn changed(&self) -> Changed {
-        Changed {
+impl HandlerRequest {
+    fn to_effective(&self) -> EffectiveRequest {
+        EffectiveRequest {
             head: Arc::clone(&self.head),
-            vouched: self.vouched.clone(),
+            trusted_headers: self.trusted_headers.clone(),
             mount: self.mount.clone(),
             forwarded: self.forwarded.clone(),
         }
@@ -323,17 +338,17 @@ impl Asked {
         forwarded: Option<Arc<ForwardedInfo>>,
     ) -> Result<Self, Fault> {
         if !path.is_ambiguous() {
-            return Ok(Self::plain(head, path, forwarded));
+            return Ok(Self::unfiltered(head, path, forwarded));
         }
         let refused = |cause: String| Fault::new(FaultKind::BadRequest, cause);
         let head = path.unambiguous_head(&head);
         let head = head.map_err(|error| refused(error.to_string()))?;
         let path = RequestPath::from_head(&head).map_err(|error| refused(error.to_string()))?;
-        Ok(Self::plain(Arc::new(head), path, forwarded))
+        Ok(Self::unfiltered(Arc::new(head), path, forwarded))
     }
 
     /// What no rule has changed.
-    fn plain(
+    fn unfiltered(
         head: Arc<RequestHead>,
         path: RequestPath,
         forwarded: Option<Arc<ForwardedInfo>>,
@@ -341,7 +356,7 @@ impl Asked {
         Self {
             head,
             path,
-            vouched: TrustedHeaders::default(),
+            trusted_headers: TrustedHeaders::default(),
             mount: Mount::default(),
             forwarded,
         }

@@ -12,27 +12,27 @@ use penstock_exchange::{Fault, FaultSide};
 use penstock_http::{LogMask, RequestHead, Status};
 
 /// What a page is made of.
-pub(super) struct Page<'a> {
+pub(super) struct BuiltinPage<'a> {
     pub(super) status: Status,
     pub(super) fault: &'a Fault,
     /// The request, in development: nothing but status and sentence is told without it.
-    pub(super) shown: Option<(&'a RequestHead, &'a LogMask)>,
+    pub(super) debug_request: Option<(&'a RequestHead, &'a LogMask)>,
 }
 
 /// A part of what is shown in development.
-struct Part<'a> {
+struct PageSection<'a> {
     title: &'a str,
     text: String,
 }
 
-impl Page<'_> {
-    pub(super) fn plain(&self) -> String {
+impl BuiltinPage<'_> {
+    pub(super) fn to_text(&self) -> String {
         let (code, reason) = (self.status.code(), self.status.reason());
         let explanation = self.fault.kind.explanation();
         let mut text = format!("{code} {reason}\n{explanation}\n");
-        if let Some((head, mask)) = self.shown {
+        if let Some((head, mask)) = self.debug_request {
             let _ = write!(text, "\n{}\n", self.fault.cause);
-            for part in self.parts(head, mask) {
+            for part in self.sections(head, mask) {
                 let title = match part.title {
                     "" => String::new(),
                     title => format!("== {title} ==\n"),
@@ -43,7 +43,7 @@ impl Page<'_> {
         text
     }
 
-    pub(super) fn html(&self) -> String {
+    pub(super) fn to_html(&self) -> String {
         let (code, reason) = (self.status.code(), self.status.reason());
         let mut page = format!(
             "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" \
@@ -54,30 +54,30 @@ impl Page<'_> {
              <h1>{code} {reason}</h1>\n<p>{}</p>\n",
             self.fault.kind.explanation()
         );
-        if let Some((head, mask)) = self.shown {
+        if let Some((head, mask)) = self.debug_request {
             let _ = writeln!(
                 page,
                 "<p><strong>{}</strong></p>",
-                escape(&self.fault.cause)
+                escape_html(&self.fault.cause)
             );
-            for part in self.parts(head, mask) {
+            for part in self.sections(head, mask) {
                 if !part.title.is_empty() {
-                    let _ = writeln!(page, "<h2>{}</h2>", escape(part.title));
+                    let _ = writeln!(page, "<h2>{}</h2>", escape_html(part.title));
                 }
-                let _ = writeln!(page, "<pre>{}</pre>", escape(&part.text));
+                let _ = writeln!(page, "<pre>{}</pre>", escape_html(&part.text));
             }
         }
         page
     }
 
     /// The sections of the detail, then the request, unless the client is to blame.
-    fn parts(&self, head: &RequestHead, mask: &LogMask) -> Vec<Part<'_>> {
+    fn sections(&self, head: &RequestHead, mask: &LogMask) -> Vec<PageSection<'_>> {
         let detail = self.fault.detail.as_deref();
-        let mut parts = detail.map(sections).unwrap_or_default();
+        let mut parts = detail.map(parse_sections).unwrap_or_default();
         if self.fault.kind.side() != FaultSide::Client {
-            parts.push(Part {
+            parts.push(PageSection {
                 title: "Request",
-                text: request(head, mask),
+                text: request_text(head, mask),
             });
         }
         parts
@@ -85,8 +85,8 @@ impl Page<'_> {
 }
 
 /// A text in parts: each begins with a line `== title ==`; what stands before the first has no title.
-fn sections(detail: &str) -> Vec<Part<'_>> {
-    let mut parts = vec![Part {
+fn parse_sections(detail: &str) -> Vec<PageSection<'_>> {
+    let mut parts = vec![PageSection {
         title: "",
         text: String::new(),
     }];
@@ -100,7 +100,7 @@ fn sections(detail: &str) -> Vec<Part<'_>> {
                 part.text.push_str(line);
                 part.text.push('\n');
             }
-            (title, _) => parts.push(Part {
+            (title, _) => parts.push(PageSection {
                 title: title.unwrap_or_default(),
                 text: String::new(),
             }),
@@ -114,7 +114,7 @@ fn sections(detail: &str) -> Vec<Part<'_>> {
 }
 
 /// The head as it was sent, but for what would let its reader act as the client.
-fn request(head: &RequestHead, mask: &LogMask) -> String {
+fn request_text(head: &RequestHead, mask: &LogMask) -> String {
     let target = mask.apply_url_str(head.target());
     let mut text = format!("{} {target}\n", head.method_str());
     for (name, value) in head.fields() {
@@ -148,7 +148,7 @@ fn is_secret(name: &str) -> bool {
     words.iter().any(|word| name.contains(word))
 }
 
-fn escape(text: &str) -> String {
+fn escape_html(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
@@ -189,16 +189,16 @@ mod tests {
     fn pages(fault: &Fault, shown: Option<&RequestHead>) -> [String; 2] {
         let status = fault.kind.status();
         let mask = LogMask::new(["default", "pin"]);
-        let page = Page {
+        let page = BuiltinPage {
             status,
             fault,
-            shown: shown.map(|head| (head, &mask)),
+            debug_request: shown.map(|head| (head, &mask)),
         };
-        [page.html(), page.plain()]
+        [page.to_html(), page.to_text()]
     }
 
     #[test]
-    fn production_has_nothing_but_the_sentence() {
+    fn production_pages_show_only_the_explanation() {
         let mut other = fault();
         (other.cause, other.detail) = ("something else".into(), None);
         for (page, same) in pages(&fault(), None).iter().zip(pages(&other, None)) {
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clients_own_mistake_is_told_without_its_request() {
+    fn client_errors_do_not_show_the_request() {
         let [html, plain] = pages(
             &Fault::new(FaultKind::NotFound, "no such file"),
             Some(&head()),

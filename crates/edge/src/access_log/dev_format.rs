@@ -8,18 +8,18 @@ use std::time::Duration;
 
 use penstock_http::LogMask;
 
-use super::{Escaped, Record, peer};
+use super::{AccessRecord, EscapedBytes, peer_text};
 
 /// `GET /path 200 1.2 KiB 3.4 ms (queue 0.1, app 2.9)`.
-pub(super) fn line(record: &Record<'_>, colours: bool, mask: &LogMask) -> String {
+pub(super) fn format_line(record: &AccessRecord<'_>, colours: bool, mask: &LogMask) -> String {
     let head = record.head;
     let mut line = format!(
         "{} {} {} {} {}",
         head.method_str(),
-        Escaped(&mask.apply_url(head.target().as_bytes())),
-        Coloured(record.status, colours),
-        Size(record.bytes),
-        Time(record.total),
+        EscapedBytes(&mask.apply_url(head.target().as_bytes())),
+        StatusDisplay(record.status, colours),
+        SizeDisplay(record.bytes),
+        DurationDisplay(record.total_time),
     );
     let (queue, app) = (record.timing.queue_time, record.timing.app_time);
     if queue > Duration::ZERO || app > Duration::ZERO {
@@ -31,18 +31,22 @@ pub(super) fn line(record: &Record<'_>, colours: bool, mask: &LogMask) -> String
 }
 
 /// For a head that was refused or did not arrive.
-pub(super) fn refused(from: penstock_sys::net::PeerAddress, status: u16, colours: bool) -> String {
+pub(super) fn format_refused(
+    from: penstock_sys::net::PeerAddress,
+    status: u16,
+    colours: bool,
+) -> String {
     format!(
         "- {} refused, from {}\n",
-        Coloured(status, colours),
-        peer(from)
+        StatusDisplay(status, colours),
+        peer_text(from)
     )
 }
 
 /// A status in the colour of its class.
-struct Coloured(u16, bool);
+struct StatusDisplay(u16, bool);
 
-impl fmt::Display for Coloured {
+impl fmt::Display for StatusDisplay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(status, colours) = *self;
         let colour = match status / 100 {
@@ -60,9 +64,9 @@ impl fmt::Display for Coloured {
 }
 
 /// Bytes, in the largest unit of which they are one.
-struct Size(u64);
+struct SizeDisplay(u64);
 
-impl fmt::Display for Size {
+impl fmt::Display for SizeDisplay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let units = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
         match units.iter().find(|(unit, _)| self.0 >= *unit) {
@@ -75,9 +79,9 @@ impl fmt::Display for Size {
 }
 
 /// Milliseconds, or seconds where there are some.
-struct Time(Duration);
+struct DurationDisplay(Duration);
 
-impl fmt::Display for Time {
+impl fmt::Display for DurationDisplay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 < Duration::from_secs(1) {
             true => write!(f, "{:.1} ms", milliseconds(self.0)),
@@ -109,32 +113,32 @@ mod tests {
             app_time: Duration::from_micros(2900),
             ..RequestTiming::default()
         };
-        let mut record = Record {
+        let mut record = AccessRecord {
             head: &head,
             client: PeerAddress::Unix,
             peer: PeerAddress::Unix,
             status: 200,
             bytes: 1234,
             timing: &timing,
-            total: Duration::from_micros(3400),
+            total_time: Duration::from_micros(3400),
         };
         let expected = "GET /a?b=c 200 1.2 KiB 3.4 ms (queue 0.1, app 2.9)\n";
-        assert_eq!(line(&record, false, &LogMask::default()), expected);
+        assert_eq!(format_line(&record, false, &LogMask::default()), expected);
         let coloured = "GET /a?b=c \x1b[32m200\x1b[0m 1.2 KiB 3.4 ms (queue 0.1, app 2.9)\n";
-        assert_eq!(line(&record, true, &LogMask::default()), coloured);
+        assert_eq!(format_line(&record, true, &LogMask::default()), coloured);
         let none = RequestTiming::default();
         (record.timing, record.status, record.bytes) = (&none, 404, 0);
-        record.total = Duration::from_millis(1500);
+        record.total_time = Duration::from_millis(1500);
         assert_eq!(
-            line(&record, false, &LogMask::default()),
+            format_line(&record, false, &LogMask::default()),
             "GET /a?b=c 404 0 B 1.5 s\n"
         );
-        let refused = refused(PeerAddress::Unix, 400, false);
+        let refused = format_refused(PeerAddress::Unix, 400, false);
         assert_eq!(refused, "- 400 refused, from unix\n");
     }
 
     #[test]
-    fn sizes_have_a_unit_of_which_there_is_one() {
+    fn sizes_use_the_largest_whole_unit() {
         let rows = [
             (0, "0 B"),
             (1023, "1023 B"),
@@ -143,7 +147,7 @@ mod tests {
             (3 << 30, "3.0 GiB"),
         ];
         for (bytes, expected) in rows {
-            assert_eq!(Size(bytes).to_string(), expected);
+            assert_eq!(SizeDisplay(bytes).to_string(), expected);
         }
     }
 }

@@ -15,14 +15,14 @@ use penstock_config::PathPattern;
 #[derive(Debug, Default)]
 pub(super) struct PathIndex {
     /// Sorted by path.
-    exact: Vec<Entry>,
+    exact_paths: Vec<IndexedPath>,
     /// Sorted by prefix, so that what a prefix covers follows it.
-    prefixes: Vec<Entry>,
+    prefixes: Vec<IndexedPath>,
 }
 
 /// One path, and the routes for it.
 #[derive(Debug)]
-struct Entry {
+struct IndexedPath {
     path: Box<[u8]>,
     /// In the site's order.
     routes: Vec<usize>,
@@ -41,8 +41,8 @@ impl PathIndex {
             }
         }
         let mut index = Self {
-            exact: entries(exact),
-            prefixes: entries(prefixes),
+            exact_paths: group_by_path(exact),
+            prefixes: group_by_path(prefixes),
         };
         let mut open: Vec<usize> = Vec::new();
         for at in 0..index.prefixes.len() {
@@ -58,12 +58,12 @@ impl PathIndex {
     }
 
     /// The first route for a path, in the site's order, of those that are `open`.
-    pub(super) fn first(&self, path: &[u8], open: impl Fn(usize) -> bool) -> Option<usize> {
+    pub(super) fn first_match(&self, path: &[u8], open: impl Fn(usize) -> bool) -> Option<usize> {
         let exact = self.first_exact(path, &open);
         let mut found = exact;
         let mut at = self.longest_prefix(path);
         while let Some(entry) = at.map(|at| &self.prefixes[at]) {
-            found = first_of(found, entry.first(&open));
+            found = earlier_route(found, entry.first_open(&open));
             at = entry.parent;
         }
         found
@@ -71,16 +71,20 @@ impl PathIndex {
 
     /// The first route for exactly this path.
     pub(super) fn first_exact(&self, path: &[u8], open: impl Fn(usize) -> bool) -> Option<usize> {
-        let compare = |entry: &Entry| (*entry.path).cmp(path);
-        let at = self.exact.binary_search_by(compare).ok()?;
-        self.exact[at].first(&open)
+        let compare = |entry: &IndexedPath| (*entry.path).cmp(path);
+        let at = self.exact_paths.binary_search_by(compare).ok()?;
+        self.exact_paths[at].first_open(&open)
     }
 
     /// The first route for all below the folder of this name: `/a/*` for `/a`.
-    pub(super) fn first_below(&self, folder: &[u8], open: impl Fn(usize) -> bool) -> Option<usize> {
-        let compare = |entry: &Entry| compare_with_slash(&entry.path, folder);
+    pub(super) fn first_directory_match(
+        &self,
+        folder: &[u8],
+        open: impl Fn(usize) -> bool,
+    ) -> Option<usize> {
+        let compare = |entry: &IndexedPath| compare_with_slash(&entry.path, folder);
         let at = self.prefixes.binary_search_by(compare).ok()?;
-        self.prefixes[at].first(&open)
+        self.prefixes[at].first_open(&open)
     }
 
     fn longest_prefix(&self, path: &[u8]) -> Option<usize> {
@@ -97,17 +101,17 @@ impl PathIndex {
     }
 }
 
-impl Entry {
-    fn first(&self, open: &impl Fn(usize) -> bool) -> Option<usize> {
+impl IndexedPath {
+    fn first_open(&self, open: &impl Fn(usize) -> bool) -> Option<usize> {
         self.routes.iter().copied().find(|route| open(*route))
     }
 }
 
-fn entries(mut paths: Vec<(&[u8], usize)>) -> Vec<Entry> {
+fn group_by_path(mut paths: Vec<(&[u8], usize)>) -> Vec<IndexedPath> {
     // Stable: routes for one path keep their order.
     paths.sort_by_key(|(path, _)| *path);
     let same = |one: &(&[u8], usize), other: &(&[u8], usize)| one.0 == other.0;
-    let entry = |routes: &[(&[u8], usize)]| Entry {
+    let entry = |routes: &[(&[u8], usize)]| IndexedPath {
         path: routes[0].0.into(),
         routes: routes.iter().map(|(_, route)| *route).collect(),
         parent: None,
@@ -115,7 +119,7 @@ fn entries(mut paths: Vec<(&[u8], usize)>) -> Vec<Entry> {
     paths.chunk_by(same).map(entry).collect()
 }
 
-fn first_of(one: Option<usize>, other: Option<usize>) -> Option<usize> {
+fn earlier_route(one: Option<usize>, other: Option<usize>) -> Option<usize> {
     match (one, other) {
         (Some(one), Some(other)) => Some(one.min(other)),
         (one, other) => one.or(other),
@@ -168,7 +172,7 @@ mod tests {
                 for hidden in [u64::MAX, seed] {
                     let open = |route: usize| (hidden >> (route + 20)) & 1 == 1;
                     let bytes = asked.as_bytes();
-                    let found = index.first(bytes, open);
+                    let found = index.first_match(bytes, open);
                     assert_eq!(found, scan(&routes, &asked, open), "{asked} in {routes:?}");
                     let exact =
                         |at: &usize| open(*at) && routes[*at] == PathPattern::Exact(asked.clone());
@@ -181,7 +185,7 @@ mod tests {
                     let below = PathPattern::Prefix(format!("{asked}/"));
                     let below = (0..routes.len()).find(|at| open(*at) && routes[*at] == below);
                     assert_eq!(
-                        index.first_below(bytes, open),
+                        index.first_directory_match(bytes, open),
                         below,
                         "{asked} in {routes:?}"
                     );

@@ -21,17 +21,17 @@ use penstock_exchange::{AddressPrefix, HeldConnectionCounter};
 use crate::Edge;
 
 /// Descriptors that a server has open without a client: loops, listeners, logs, pipes.
-const OWN_DESCRIPTORS: u64 = 64;
+const BASE_DESCRIPTORS: u64 = 64;
 
 /// One in so many is kept back besides, for connections to servers, workers and files.
-const KEPT_BACK_SHARE: u64 = 8;
+const RESERVED_SHARE: u64 = 8;
 
 /// More are not kept back, however many the process may have.
-const KEPT_BACK_MAX: u64 = 4096;
+const MAX_RESERVED: u64 = 4096;
 
 /// No client's bound is smaller unless it is configured so: browsers open six connections, and a
 /// few hundred people may share an address.
-const PER_CLIENT_MIN: usize = 64;
+const MIN_PER_CLIENT: usize = 64;
 
 /// How many descriptors the process may have, and how many of them connections from clients get.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -54,30 +54,30 @@ impl DescriptorBudget {
 
     /// How many are kept back.
     #[must_use]
-    pub fn kept_back(&self) -> u64 {
+    pub fn reserved(&self) -> u64 {
         let limit = self.limit.unwrap_or(0);
-        let wanted = OWN_DESCRIPTORS + (limit / KEPT_BACK_SHARE).min(KEPT_BACK_MAX);
+        let wanted = BASE_DESCRIPTORS + (limit / RESERVED_SHARE).min(MAX_RESERVED);
         wanted.min(limit - limit / 4)
     }
 
     /// How many connections from clients there may be; `None` is no bound.
     #[must_use]
-    pub fn connections(&self) -> Option<usize> {
-        let left = self.limit?.saturating_sub(self.kept_back()).max(1);
+    pub fn max_connections(&self) -> Option<usize> {
+        let left = self.limit?.saturating_sub(self.reserved()).max(1);
         Some(usize::try_from(left).unwrap_or(usize::MAX))
     }
 
     /// Whether so many are open that connections have to give way. Half of what is kept back may be
     /// used by others before that.
     pub(crate) fn is_scarce(&self, open: u64) -> bool {
-        let is_beyond = |limit: u64| open >= limit - self.kept_back() / 2;
+        let is_beyond = |limit: u64| open >= limit - self.reserved() / 2;
         self.limit.is_some_and(is_beyond)
     }
 }
 
 /// Why there is no room for a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Shortage {
+pub(crate) enum CapacityShortage {
     /// The bound on connections is reached.
     Connections,
     /// Few descriptors are left.
@@ -86,8 +86,8 @@ pub(crate) enum Shortage {
 
 /// The bound for each client where none is configured: half of all. One client never takes every
 /// place, while a crowd behind one address has many.
-pub(crate) fn default_per_client(connections: usize) -> usize {
-    (connections / 2).max(PER_CLIENT_MIN)
+pub(crate) fn default_max_per_client(connections: usize) -> usize {
+    (connections / 2).max(MIN_PER_CLIENT)
 }
 
 /// The connections of each client.
@@ -96,16 +96,16 @@ pub(crate) struct ClientCounts {
     /// Keyed hashes: clients choose their addresses.
     hasher: RandomState,
     /// Each held for one look-up.
-    shards: [Mutex<HashMap<AddressPrefix, Arc<CountedClient>>>; 16],
+    shards: [Mutex<HashMap<AddressPrefix, Arc<ClientConnections>>>; 16],
 }
 
 /// A client with its connections; one for all of them, so that a held stream costs no more.
 #[derive(Debug)]
-pub(crate) struct CountedClient {
+pub(crate) struct ClientConnections {
     edge: Arc<Edge>,
     address: AddressPrefix,
     /// Changed under the lock of its shard.
-    connections: AtomicUsize,
+    count: AtomicUsize,
 }
 
 impl ClientCounts {
@@ -116,27 +116,27 @@ impl ClientCounts {
         edge: &Arc<Edge>,
         address: AddressPrefix,
         max: usize,
-    ) -> Option<Arc<CountedClient>> {
+    ) -> Option<Arc<ClientConnections>> {
         let mut clients = self.shard(address);
         let has = clients.get(&address);
-        if has.map_or(0, |client| client.connections.load(Ordering::Relaxed)) >= max {
+        if has.map_or(0, |client| client.count.load(Ordering::Relaxed)) >= max {
             return None;
         }
         let client = clients.entry(address).or_insert_with(|| {
-            Arc::new(CountedClient {
+            Arc::new(ClientConnections {
                 edge: Arc::clone(edge),
                 address,
-                connections: AtomicUsize::new(0),
+                count: AtomicUsize::new(0),
             })
         });
-        client.connections.fetch_add(1, Ordering::Relaxed);
+        client.count.fetch_add(1, Ordering::Relaxed);
         Some(Arc::clone(client))
     }
 
     fn shard(
         &self,
         address: AddressPrefix,
-    ) -> MutexGuard<'_, HashMap<AddressPrefix, Arc<CountedClient>>> {
+    ) -> MutexGuard<'_, HashMap<AddressPrefix, Arc<ClientConnections>>> {
         let [byte, ..] = self.hasher.hash_one(address).to_ne_bytes();
         self.shards[usize::from(byte) % self.shards.len()]
             .lock()
@@ -144,27 +144,27 @@ impl ClientCounts {
     }
 }
 
-impl CountedClient {
+impl ClientConnections {
     /// Counts the same connection for another owner, whatever the bound.
-    pub(crate) fn add(&self) {
-        let _clients = self.edge.clients.shard(self.address);
-        self.connections.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn add_connection(&self) {
+        let _clients = self.edge.client_counts.shard(self.address);
+        self.count.fetch_add(1, Ordering::Relaxed);
     }
 
     /// One of them has ended.
-    pub(crate) fn remove(&self) {
-        let mut clients = self.edge.clients.shard(self.address);
-        if self.connections.fetch_sub(1, Ordering::Relaxed) == 1 {
+    pub(crate) fn remove_connection(&self) {
+        let mut clients = self.edge.client_counts.shard(self.address);
+        if self.count.fetch_sub(1, Ordering::Relaxed) == 1 {
             clients.remove(&self.address);
         }
     }
 }
 
 /// A held connection of it.
-impl HeldConnectionCounter for CountedClient {
+impl HeldConnectionCounter for ClientConnections {
     fn release_held(&self) {
         self.edge.release_held();
-        self.remove();
+        self.remove_connection();
     }
 }
 
@@ -174,7 +174,7 @@ mod tests {
     use penstock_sys::net::PeerAddress;
 
     #[test]
-    fn descriptors_are_kept_back_however_many_there_are() {
+    fn a_part_of_the_descriptors_is_reserved() {
         for (limit, connections) in [
             (8, 2),
             (64, 16),
@@ -185,53 +185,56 @@ mod tests {
             (1_048_576, 1_044_416),
         ] {
             let budget = DescriptorBudget::new(Some(limit));
-            assert_eq!(budget.connections(), Some(connections), "{limit}");
+            assert_eq!(budget.max_connections(), Some(connections), "{limit}");
             let full = connections as u64;
             assert!(!budget.is_scarce(full), "{limit}");
             assert!(budget.is_scarce(limit - 1), "{limit}");
             assert!(budget.is_scarce(limit), "{limit}");
         }
         let budget = DescriptorBudget::new(None);
-        assert_eq!(budget.connections(), None);
+        assert_eq!(budget.max_connections(), None);
         assert!(!budget.is_scarce(1 << 40));
     }
 
     #[test]
-    fn a_client_has_so_many_connections_and_others_have_theirs() {
+    fn connections_are_bounded_per_client() {
         let settings = crate::Settings {
             limits: penstock_config::Limits::default(),
-            routing: crate::Routing::default(),
+            routes: crate::RouteTable::default(),
             access_log: None,
-            mask: penstock_http::LogMask::default(),
-            trust: Arc::default(),
-            development: false,
+            log_mask: penstock_http::LogMask::default(),
+            trusted_proxies: Arc::default(),
+            is_development: false,
         };
         let edge = Arc::new(Edge::new(settings, 1));
         let address =
             |text: &str| AddressPrefix::from_address(PeerAddress::tcp(text.parse().unwrap()));
         let (one, other) = (address("192.0.2.1:1"), address("192.0.2.2:1"));
-        let admit = |address, max| edge.clients.admit(&edge, address, max);
+        let admit = |address, max| edge.client_counts.admit(&edge, address, max);
         let client = admit(one, 2).unwrap();
         assert!(Arc::ptr_eq(&client, &admit(one, 2).unwrap()));
         assert!(admit(one, 2).is_none());
         let second = admit(other, 2).unwrap();
-        client.add();
-        client.remove();
+        client.add_connection();
+        client.remove_connection();
         assert!(admit(one, 2).is_none());
-        client.remove();
+        client.remove_connection();
         assert!(admit(one, 2).is_some());
         assert!(admit(address("192.0.2.3:1"), 0).is_none());
         for client in [&client, &client, &second] {
-            client.remove();
+            client.remove_connection();
         }
         let is_empty = |shard: &Mutex<HashMap<_, _>>| shard.lock().unwrap().is_empty();
-        assert!(edge.clients.shards.iter().all(is_empty), "nothing is kept");
+        assert!(
+            edge.client_counts.shards.iter().all(is_empty),
+            "nothing is kept"
+        );
     }
 
     #[test]
-    fn half_of_the_connections_is_for_one_client() {
+    fn the_default_bound_per_client_is_half_of_all() {
         for (connections, expected) in [(2, 64), (1000, 500), (100_000, 50_000)] {
-            assert_eq!(default_per_client(connections), expected);
+            assert_eq!(default_max_per_client(connections), expected);
         }
     }
 }

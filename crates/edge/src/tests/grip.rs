@@ -8,31 +8,31 @@ use crate::Filters;
 
 /// Speaks to the hub at once or later, and obeys by saying what it was told then.
 #[derive(Debug)]
-struct Obedient {
-    is_later: bool,
+struct TestGripHandler {
+    is_pending: bool,
 }
 
-fn speaking() -> Response {
+fn grip_response() -> Response {
     let mut response = Response::text(Status::OK, "text/plain", "to the hub");
     response.fields.append(&fields(&[("Grip-Hold", "stream")]));
     response.has_grip = true;
     response
 }
 
-impl Obedient {
-    fn answered(&self, response: Response) -> HandlerProgress {
-        match self.is_later {
-            true => later(async move { Ok(response.into()) }),
-            false => now(response),
+impl TestGripHandler {
+    fn respond(&self, response: Response) -> HandlerProgress {
+        match self.is_pending {
+            true => pending(async move { Ok(response.into()) }),
+            false => ready(response),
         }
     }
 }
 
-impl Handler for Obedient {
+impl Handler for TestGripHandler {
     fn handle(&self, request: Request) -> HandlerProgress {
         match request.path() {
-            b"/plain" => self.answered(Response::text(Status::OK, "text/plain", "plain")),
-            _ => self.answered(speaking()),
+            b"/plain" => self.respond(Response::text(Status::OK, "text/plain", "plain")),
+            _ => self.respond(grip_response()),
         }
     }
 
@@ -54,21 +54,23 @@ impl Handler for Obedient {
         let mut response = Response::text(Status::OK, "text/plain", text);
         // The last word, even if it says the same again.
         response.has_grip = true;
-        self.answered(response)
+        self.respond(response)
     }
 }
 
-fn both_ways(check: impl Fn(Arc<dyn Handler>)) {
+fn for_ready_and_pending(check: impl Fn(Arc<dyn Handler>)) {
     for is_later in [false, true] {
-        check(Arc::new(Obedient { is_later }));
+        check(Arc::new(TestGripHandler {
+            is_pending: is_later,
+        }));
     }
 }
 
 #[test]
-fn who_speaks_to_the_hub_obeys_with_what_was_asked() {
-    both_ways(|handler| {
-        let house = House::new(vec![route("/", handler)]);
-        let mut client = house.client();
+fn a_grip_response_is_applied_with_its_request() {
+    for_ready_and_pending(|handler| {
+        let house = TestEdge::new(vec![route("/", handler)]);
+        let mut client = house.connect();
         for (request, expected) in [
             (
                 "GET /a?b HTTP/1.1\r\nHost: h\r\n\r\n",
@@ -89,24 +91,24 @@ fn who_speaks_to_the_hub_obeys_with_what_was_asked() {
 }
 
 #[test]
-fn the_one_that_obeys_is_the_one_that_spoke() {
-    let passes = scripted(|request| HandlerProgress::Ready(Ok(Reply::Pass(Box::new(request)))));
-    let waits = scripted(|request| later(async { Ok(Reply::Pass(Box::new(request))) }));
-    let never = scripted(|_| panic!("it was not asked"));
-    both_ways(|handler| {
+fn the_handler_that_answered_applies_grip() {
+    let passes = handler_fn(|request| HandlerProgress::Ready(Ok(Reply::Pass(Box::new(request)))));
+    let waits = handler_fn(|request| pending(async { Ok(Reply::Pass(Box::new(request))) }));
+    let never = handler_fn(|_| panic!("it was not asked"));
+    for_ready_and_pending(|handler| {
         for first in [&passes, &waits] {
             let mut route = route("/", Arc::clone(&handler));
             route.handlers = [Arc::clone(first), Arc::clone(&handler), Arc::clone(&never)].into();
-            let house = House::new(vec![route]);
-            let (_, body) = house.client().get("/a").response();
+            let house = TestEdge::new(vec![route]);
+            let (_, body) = house.connect().get("/a").response();
             assert!(body.starts_with("GET /a had"), "{body}");
         }
     });
 }
 
 #[test]
-fn what_rules_and_redirects_changed_is_what_was_asked() {
-    both_ways(|handler| {
+fn grip_sees_the_request_as_rules_and_redirects_left_it() {
+    for_ready_and_pending(|handler| {
         let rule = HeaderRules {
             set: [("X-Rule".to_owned(), "1".to_owned())].into(),
             ..HeaderRules::default()
@@ -118,7 +120,7 @@ fn what_rules_and_redirects_changed_is_what_was_asked() {
         };
         let mut changed = route("/app", handler);
         changed.filters = Filters::compile(&rewrite, &rule, &HeaderRules::default(), None).unwrap();
-        let redirects = scripted(|_| {
+        let redirects = handler_fn(|_| {
             HandlerProgress::Ready(Ok(Reply::Redirect(Box::new(InternalRedirect {
                 target: "/app/b".to_owned(),
                 handler: None,
@@ -127,8 +129,8 @@ fn what_rules_and_redirects_changed_is_what_was_asked() {
                 timing: RequestTiming::default(),
             }))))
         });
-        let house = House::new(vec![changed, route("/", redirects)]);
-        let mut client = house.client();
+        let house = TestEdge::new(vec![changed, route("/", redirects)]);
+        let mut client = house.connect();
         let rest = "had a body false, vouched X-Rule true, said b\"to the hub\", listener http";
         let direct = client.get("/app/a").response().1;
         assert_eq!(direct, format!("GET /a {rest}"));

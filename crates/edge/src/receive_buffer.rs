@@ -6,18 +6,18 @@
 
 /// A queue of bytes: appended at the end, used from the start.
 #[derive(Debug, Default)]
-pub(crate) struct Received {
+pub(crate) struct ReceiveBuffer {
     bytes: Vec<u8>,
     start: usize,
 }
 
-impl From<Vec<u8>> for Received {
+impl From<Vec<u8>> for ReceiveBuffer {
     fn from(bytes: Vec<u8>) -> Self {
         Self { bytes, start: 0 }
     }
 }
 
-impl Received {
+impl ReceiveBuffer {
     pub(crate) fn is_empty(&self) -> bool {
         self.start == self.bytes.len()
     }
@@ -27,7 +27,7 @@ impl Received {
     }
 
     /// What is not used yet.
-    pub(crate) fn unused(&self) -> &[u8] {
+    pub(crate) fn unread(&self) -> &[u8] {
         &self.bytes[self.start..]
     }
 
@@ -52,7 +52,7 @@ impl Received {
     }
 
     /// Takes all that is not used.
-    pub(crate) fn take(&mut self) -> Vec<u8> {
+    pub(crate) fn take_unread(&mut self) -> Vec<u8> {
         let mut all = std::mem::take(self);
         all.bytes.drain(..all.start);
         all.bytes
@@ -64,8 +64,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_come_out_in_order_and_used_ones_cost_no_memory() {
-        let mut received = Received::default();
+    fn bytes_stay_in_order_and_consumed_ones_are_freed() {
+        let mut received = ReceiveBuffer::default();
         let mut expected = 0_u8;
         let mut next = 0_u8;
         for round in 0..200_usize {
@@ -77,14 +77,14 @@ mod tests {
                 .collect();
             received.push(&more);
             let count = received.len().min(round % 5);
-            for &byte in &received.unused()[..count] {
+            for &byte in &received.unread()[..count] {
                 expected = expected.wrapping_add(1);
                 assert_eq!(byte, expected);
             }
             received.consume(count);
         }
         assert_eq!(
-            received.take().len(),
+            received.take_unread().len(),
             usize::from(next.wrapping_sub(expected))
         );
         assert_eq!(received.bytes.capacity(), 0);

@@ -18,33 +18,33 @@ use std::sync::Arc;
 use penstock_exchange::Mount;
 use penstock_http::{FieldBlock, refresh_target};
 
-use super::Values;
+use super::Placeholders;
 
 /// What of a server's paths becomes what of a client's.
 #[derive(Debug)]
-pub(super) struct ResponsePaths {
+pub(super) struct ResponsePathRewriter {
     /// What the route strips.
-    stripped: Mount,
+    stripped_prefix: Mount,
     /// What it puts in front instead.
-    added: Mount,
+    added_prefix: Mount,
     /// The names of Penstock's own cookies.
     own_cookies: Arc<[String]>,
 }
 
-impl ResponsePaths {
+impl ResponsePathRewriter {
     /// `None` for a route that leaves paths as they are.
     pub(super) fn new(stripped: &str, added: &str, own_cookies: Arc<[String]>) -> Option<Self> {
         let (stripped, added) = (Mount::new(stripped), Mount::new(added));
         let is_identity = stripped.is_root() && added.is_root();
         (!is_identity).then_some(Self {
-            stripped,
-            added,
+            stripped_prefix: stripped,
+            added_prefix: added,
             own_cookies,
         })
     }
 
     /// Changes the fields of a response to a request whose path was changed.
-    pub(super) fn rewrite_paths(&self, fields: &mut FieldBlock, values: &Values<'_>) {
+    pub(super) fn rewrite_paths(&self, fields: &mut FieldBlock, values: &Placeholders<'_>) {
         for name in ["Location", "Content-Location"] {
             let Some(value) = fields
                 .get(name)
@@ -52,7 +52,7 @@ impl ResponsePaths {
             else {
                 continue;
             };
-            if let Some(reference) = self.reference(value, values) {
+            if let Some(reference) = self.rewrite_reference(value, values) {
                 // It was a valid value, and what was put in front is an encoded path.
                 let _ = fields.set(name, reference.as_bytes());
             }
@@ -60,7 +60,7 @@ impl ResponsePaths {
         let value = fields.get("Refresh");
         let value = value.and_then(|value| std::str::from_utf8(value).ok());
         if let Some((value, place)) = value.and_then(|value| Some((value, refresh_target(value)?)))
-            && let Some(reference) = self.reference(&value[place.clone()], values)
+            && let Some(reference) = self.rewrite_reference(&value[place.clone()], values)
         {
             let value = format!(
                 "{}{reference}{}",
@@ -69,62 +69,62 @@ impl ResponsePaths {
             );
             let _ = fields.set("Refresh", value.as_bytes());
         }
-        self.put_cookies_right(fields, values);
+        self.rewrite_cookie_paths(fields, values);
     }
 
     /// A reference as the client is to get it; `None` for one that stays.
-    fn reference(&self, reference: &str, values: &Values<'_>) -> Option<String> {
+    fn rewrite_reference(&self, reference: &str, values: &Placeholders<'_>) -> Option<String> {
         let (before, rest) = split_authority(reference);
         let Some(authority) = before.authority else {
-            return self.path(rest, values);
+            return self.rewrite_path(rest, values);
         };
         let is = |own: &str| !own.is_empty() && authority.eq_ignore_ascii_case(own);
         let own = [
             Some(values.host),
             Some(values.head.host()),
-            values.told_host,
+            values.forwarded_host,
         ];
         if !own.into_iter().flatten().any(is) {
             return None;
         }
         let path = match rest.is_empty() {
-            true => self.path("/", values),
-            false => self.path(rest, values),
+            true => self.rewrite_path("/", values),
+            false => self.rewrite_path(rest, values),
         };
         Some(format!("{}{}", before.text, path?))
     }
 
     /// A path, with what follows it, as the client is to get it.
-    fn path(&self, reference: &str, values: &Values<'_>) -> Option<String> {
+    fn rewrite_path(&self, reference: &str, values: &Placeholders<'_>) -> Option<String> {
         if !reference.starts_with('/') {
             return None;
         }
-        let outer = values.mount.map_or(Cow::Borrowed(""), Mount::encoded);
+        let outer = values.outer_mount.map_or(Cow::Borrowed(""), Mount::encoded);
         // Told by a server that knows where it is mounted.
-        let full = match values.mount {
-            Some(outer) => self.stripped.nested_in(outer),
-            None => self.stripped.clone(),
+        let full = match values.outer_mount {
+            Some(outer) => self.stripped_prefix.nested_in(outer),
+            None => self.stripped_prefix.clone(),
         };
         if !full.is_root() && full.strip_from(reference).is_some() {
             return None;
         }
-        if !self.stripped.is_root() && self.stripped.strip_from(reference).is_some() {
+        if !self.stripped_prefix.is_root() && self.stripped_prefix.strip_from(reference).is_some() {
             return (!outer.is_empty()).then(|| format!("{outer}{reference}"));
         }
         // What is not below the added prefix is not on this route.
-        let rest = self.added.strip_from(reference)?;
+        let rest = self.added_prefix.strip_from(reference)?;
         let slash = if rest.starts_with('/') { "" } else { "/" };
         let front = full.encoded();
         // Two slashes at the start would name a host.
         let rest = match front.is_empty() {
-            true => without_slashes(rest),
+            true => trim_leading_slashes(rest),
             false => rest,
         };
         let slash = if front.is_empty() { "/" } else { slash };
         Some(format!("{front}{slash}{rest}"))
     }
 
-    fn put_cookies_right(&self, fields: &mut FieldBlock, values: &Values<'_>) {
+    fn rewrite_cookie_paths(&self, fields: &mut FieldBlock, values: &Placeholders<'_>) {
         const NAME: &str = "Set-Cookie";
         let is_ours = |(name, _): &(&str, &[u8])| name.eq_ignore_ascii_case(NAME);
         if !fields.iter().any(|field| is_ours(&field)) {
@@ -133,7 +133,10 @@ impl ResponsePaths {
         let cookies: Vec<Vec<u8>> = fields
             .iter()
             .filter(is_ours)
-            .map(|(_, value)| self.cookie(value, values).unwrap_or_else(|| value.to_vec()))
+            .map(|(_, value)| {
+                self.rewrite_cookie(value, values)
+                    .unwrap_or_else(|| value.to_vec())
+            })
             .collect();
         fields.remove(NAME);
         for cookie in cookies {
@@ -145,7 +148,7 @@ impl ResponsePaths {
     /// A cookie with its path put right; `None` for one that stays. Browsers refuse a cookie named
     /// `__Host-` whose path is not `/`. One of Penstock's own that had the path of a route would be
     /// sent beside that of another route.
-    fn cookie(&self, value: &[u8], values: &Values<'_>) -> Option<Vec<u8>> {
+    fn rewrite_cookie(&self, value: &[u8], values: &Placeholders<'_>) -> Option<Vec<u8>> {
         const HOST_PREFIX: &[u8] = b"__host-";
         let start = value.get(..HOST_PREFIX.len());
         if start.is_some_and(|start| start.eq_ignore_ascii_case(HOST_PREFIX)) {
@@ -163,7 +166,7 @@ impl ResponsePaths {
                 out.push(b';');
             }
             let path = (at > 0).then(|| path_attribute(part)).flatten();
-            match path.and_then(|path| self.path(path, values)) {
+            match path.and_then(|path| self.rewrite_path(path, values)) {
                 Some(put) => {
                     out.extend_from_slice(b" Path=");
                     // `/shop/` would leave out `/shop`.
@@ -181,7 +184,7 @@ impl ResponsePaths {
 
 /// A path without the slashes in front. Two of them would name a host, and browsers read a backslash as a
 /// slash and leave tabs out (WHATWG URL, 4.4).
-fn without_slashes(path: &str) -> &str {
+fn trim_leading_slashes(path: &str) -> &str {
     path.trim_start_matches(['/', '\\', '\t'])
 }
 
@@ -230,12 +233,17 @@ mod tests {
 
     use super::*;
 
-    fn paths(stripped: &str, added: &str) -> Option<ResponsePaths> {
-        ResponsePaths::new(stripped, added, ["srv".to_owned()].into())
+    fn paths(stripped: &str, added: &str) -> Option<ResponsePathRewriter> {
+        ResponsePathRewriter::new(stripped, added, ["srv".to_owned()].into())
     }
 
     /// What becomes of a field of a server's response.
-    fn seen(paths: &ResponsePaths, mount: Option<&str>, name: &str, told: &str) -> Vec<String> {
+    fn rewritten(
+        paths: &ResponsePathRewriter,
+        mount: Option<&str>,
+        name: &str,
+        told: &str,
+    ) -> Vec<String> {
         let text = "GET /shop/cart HTTP/1.1\r\nHost: inner.test\r\n\r\n";
         let Ok(ParseProgress::Complete((head, _))) =
             parse_head(text.as_bytes(), &HeadLimits::default())
@@ -243,13 +251,13 @@ mod tests {
             panic!("the head is whole");
         };
         let mount = mount.map(Mount::new);
-        let values = Values {
+        let values = Placeholders {
             head: &head,
             client: PeerAddress::Unix,
             host: "shop.test",
             scheme: "https",
-            mount: mount.as_ref(),
-            told_host: Some("told.test"),
+            outer_mount: mount.as_ref(),
+            forwarded_host: Some("told.test"),
         };
         let mut fields = FieldBlock::new();
         for value in told.split('\n') {
@@ -271,7 +279,11 @@ mod tests {
             ("/v2/\t/evil.test/", "/evil.test/"),
             ("/v2/a", "/a"),
         ] {
-            assert_eq!(seen(&add, None, "Location", told), [expected], "{told}");
+            assert_eq!(
+                rewritten(&add, None, "Location", told),
+                [expected],
+                "{told}"
+            );
         }
     }
 
@@ -313,12 +325,12 @@ mod tests {
             ("mailto:a@shop.test", "mailto:a@shop.test"),
         ] {
             for name in ["Location", "Content-Location"] {
-                assert_eq!(seen(&strip, None, name, told), [expected], "{told}");
+                assert_eq!(rewritten(&strip, None, name, told), [expected], "{told}");
             }
             let refresh = format!("5; url={told}");
             let expected = format!("5; url={expected}");
             assert_eq!(
-                seen(&strip, None, "Refresh", &refresh),
+                rewritten(&strip, None, "Refresh", &refresh),
                 [expected],
                 "{told}"
             );
@@ -334,7 +346,7 @@ mod tests {
             ("/outer/shop/login", "/outer/shop/login"),
         ] {
             assert_eq!(
-                seen(&strip, Some("/outer"), "Location", told),
+                rewritten(&strip, Some("/outer"), "Location", told),
                 [expected],
                 "{told}"
             );
@@ -355,13 +367,17 @@ mod tests {
             (&add, "/v2//evil.test", "/evil.test"),
             (&add, "/other", "/other"),
         ] {
-            assert_eq!(seen(paths, None, "Location", told), [expected], "{told}");
+            assert_eq!(
+                rewritten(paths, None, "Location", told),
+                [expected],
+                "{told}"
+            );
         }
         assert!(paths("", "").is_none());
     }
 
     #[test]
-    fn cookies_are_for_what_is_below_the_prefix() {
+    fn cookie_paths_get_the_prefix() {
         let strip = paths("/shop", "").unwrap();
         for (told, expected) in [
             ("a=1; Path=/; HttpOnly", vec!["a=1; Path=/shop; HttpOnly"]),
@@ -381,7 +397,11 @@ mod tests {
                 vec!["a=1; Path=/shop", "b=2; Path=/shop/b", "c=3"],
             ),
         ] {
-            assert_eq!(seen(&strip, None, "Set-Cookie", told), expected, "{told}");
+            assert_eq!(
+                rewritten(&strip, None, "Set-Cookie", told),
+                expected,
+                "{told}"
+            );
         }
     }
 }

@@ -7,13 +7,13 @@ use penstock_http::{
 };
 
 /// How a response is framed and whether the connection stays.
-pub(crate) struct Plan {
+pub(crate) struct ResponsePlan {
     pub(crate) framing: ResponseFraming,
     pub(crate) persist: Persistence,
-    pub(crate) keeps: bool,
+    pub(crate) keeps_alive: bool,
 }
 
-impl Plan {
+impl ResponsePlan {
     pub(crate) fn new(
         head: &RequestHead,
         status: Status,
@@ -39,23 +39,23 @@ impl Plan {
         Self {
             framing,
             persist,
-            keeps,
+            keeps_alive: keeps,
         }
     }
 
     /// For the head behind which the connection is no longer HTTP: it says nothing of its own about
     /// the connection (RFC 9110 §15.2.2).
-    pub(crate) const fn switch() -> Self {
+    pub(crate) const fn for_protocol_switch() -> Self {
         Self {
             framing: ResponseFraming::None,
             persist: Persistence::KeepAlive,
-            keeps: true,
+            keeps_alive: true,
         }
     }
 }
 
 /// Whether a request announces a body with something in it.
-pub(crate) fn has_body(head: &RequestHead) -> bool {
+pub(crate) fn has_request_body(head: &RequestHead) -> bool {
     !matches!(head.framing(), BodyFraming::None | BodyFraming::Length(0))
 }
 

@@ -17,7 +17,7 @@ use crate::Filters;
 
 /// What was handed over, with the bare socket in the test's own hands.
 #[derive(Debug)]
-struct Held {
+struct HandedOver {
     socket: TcpStream,
     early: Vec<u8>,
     framing: HeldFraming,
@@ -26,9 +26,9 @@ struct Held {
 
 /// Gives the test what it gets; if it is dropped, the test hears that nothing will come.
 #[derive(Debug)]
-struct Keeper(mpsc::SyncSender<Held>);
+struct TestHolder(mpsc::SyncSender<HandedOver>);
 
-impl Hold for Keeper {
+impl Hold for TestHolder {
     fn hold(
         self: Box<Self>,
         client: Arc<Stream>,
@@ -39,7 +39,7 @@ impl Hold for Keeper {
         // Runs in the loop's next turn: by then nobody else has the stream.
         loops::spawn_here(async move {
             let alone = Arc::try_unwrap(client).expect("somebody keeps the stream");
-            let held = Held {
+            let held = HandedOver {
                 socket: TcpStream::from(alone.into_socket()),
                 early,
                 framing,
@@ -51,46 +51,47 @@ impl Hold for Keeper {
 }
 
 /// More than any test holds.
-const BOUND: usize = 16;
+const MAX_HELD: usize = 16;
 
-fn hold(held: &mpsc::SyncSender<Held>) -> Response {
-    let mut response = Response::new(Status::OK, Body::Hold(Box::new(Keeper(held.clone()))));
+fn held_response(held: &mpsc::SyncSender<HandedOver>) -> Response {
+    let mut response = Response::new(Status::OK, Body::Hold(Box::new(TestHolder(held.clone()))));
     response.fields = fields(&[("Content-Type", "text/event-stream")]);
     response
 }
 
 /// A house where `/` is held, and what is.
-fn house() -> (House, mpsc::Receiver<Held>) {
-    let (keeper, held) = mpsc::sync_channel(BOUND);
-    let house = House::new(vec![
-        route("/next", mirror()),
-        route("/", scripted(move |_| now(hold(&keeper)))),
+fn test_edge() -> (TestEdge, mpsc::Receiver<HandedOver>) {
+    let (keeper, held) = mpsc::sync_channel(MAX_HELD);
+    let house = TestEdge::new(vec![
+        route("/next", echo_handler()),
+        route("/", handler_fn(move |_| ready(held_response(&keeper)))),
     ]);
     (house, held)
 }
 
-fn next(held: &mpsc::Receiver<Held>) -> Held {
-    held.recv_timeout(SOON).expect("nothing was handed over")
+fn next_held(held: &mpsc::Receiver<HandedOver>) -> HandedOver {
+    held.recv_timeout(TEST_TIMEOUT)
+        .expect("nothing was handed over")
 }
 
-const HELD: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\
+const HELD_HEAD: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\
                     Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n";
 
 #[test]
-fn the_head_is_sent_and_the_socket_goes_to_who_holds_it() {
-    let (house, held) = house();
-    let mut client = house.client();
+fn the_head_is_sent_and_the_socket_is_handed_over() {
+    let (house, held) = test_edge();
+    let mut client = house.connect();
     let behind = "GET /next HTTP/1.1\r\nHost: h\r\n\r\n";
     client.send(format!("GET / HTTP/1.1\r\nHost: h\r\n\r\n{behind}"));
-    assert_eq!(client.head(), HELD);
-    let mut stream = next(&held);
+    assert_eq!(client.head(), HELD_HEAD);
+    let mut stream = next_held(&held);
     assert_eq!(stream.framing, HeldFraming::Chunked);
     assert_eq!(String::from_utf8(stream.early).unwrap(), behind);
     stream.socket.write_all(b"5\r\nhello\r\n").unwrap();
     client.expect("5\r\nhello\r\n");
     // Its request is over, it counts as open, and the drain does not wait for it.
-    house.await_connections(1);
-    let counted = house.edge.totals();
+    house.wait_for_connections(1);
+    let counted = house.edge.total_metrics();
     assert_eq!(
         (
             counted.active_requests.value(),
@@ -103,25 +104,25 @@ fn the_head_is_sent_and_the_socket_goes_to_who_holds_it() {
         (1, 1)
     );
     assert_eq!(counted.responses[1].value(), 1);
-    assert_eq!(house.edge.held(), 1);
-    await_until("the drain", || house.edge.drain.running_count() == 0);
+    assert_eq!(house.edge.held_connections(), 1);
+    wait_until("the drain", || house.edge.drain.running_count() == 0);
     let (socket, place) = (stream.socket, stream.place);
     house.spawn(async move { drop((socket, place)) });
     client.expect_end();
-    await_until("the end", || house.edge.held() == 0);
-    assert_eq!(house.edge.connections(), 0);
-    assert_eq!(house.edge.totals().held_total.value(), 1);
+    wait_until("the end", || house.edge.held_connections() == 0);
+    assert_eq!(house.edge.open_connections(), 0);
+    assert_eq!(house.edge.total_metrics().held_total.value(), 1);
 }
 
 #[test]
-fn an_old_client_gets_it_until_the_connection_closes() {
-    let (house, held) = house();
-    let mut client = house.client();
+fn an_http_10_client_reads_until_the_connection_closes() {
+    let (house, held) = test_edge();
+    let mut client = house.connect();
     client.send("GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
     let head = client.head();
     assert!(head.contains("Connection: close\r\n"), "{head}");
     assert!(!head.contains("Transfer-Encoding"), "{head}");
-    let mut stream = next(&held);
+    let mut stream = next_held(&held);
     assert_eq!(stream.framing, HeldFraming::UntilClose);
     stream.socket.write_all(b"hello").unwrap();
     drop(stream);
@@ -129,37 +130,37 @@ fn an_old_client_gets_it_until_the_connection_closes() {
 }
 
 #[test]
-fn what_has_no_body_is_not_held_and_the_connection_stays() {
-    let (keeper, held) = mpsc::sync_channel(BOUND);
-    let handler = scripted(move |request| {
-        let mut response = hold(&keeper);
+fn a_bodiless_response_is_not_held_and_the_connection_stays() {
+    let (keeper, held) = mpsc::sync_channel(MAX_HELD);
+    let handler = handler_fn(move |request| {
+        let mut response = held_response(&keeper);
         if request.path() == b"/none" {
             response.status = Status::NO_CONTENT;
         }
-        now(response)
+        ready(response)
     });
-    let house = House::new(vec![route("/next", mirror()), route("/", handler)]);
-    let mut client = house.client();
+    let house = TestEdge::new(vec![route("/next", echo_handler()), route("/", handler)]);
+    let mut client = house.connect();
     client.send("HEAD / HTTP/1.1\r\nHost: h\r\n\r\n");
     assert!(client.head().starts_with("HTTP/1.1 200 OK\r\n"));
     assert!(client.get("/none").head().starts_with("HTTP/1.1 204 "));
     assert!(client.get("/next").response().1.starts_with("GET /next\n"));
-    assert_eq!(house.edge.totals().held_total.value(), 0);
+    assert_eq!(house.edge.total_metrics().held_total.value(), 0);
     drop(house);
     // Every one was dropped, and none came.
     assert!(
-        held.recv_timeout(SOON)
+        held.recv_timeout(TEST_TIMEOUT)
             .is_err_and(|e| e == mpsc::RecvTimeoutError::Disconnected)
     );
 }
 
 #[test]
-fn who_still_has_the_request_body_keeps_nobody_from_holding_the_connection() {
+fn an_unread_request_body_does_not_prevent_a_hold() {
     let gate = Gate::default();
-    let (keeper, held) = mpsc::sync_channel(BOUND);
-    let (told, answered) = mpsc::sync_channel(BOUND);
+    let (keeper, held) = mpsc::sync_channel(MAX_HELD);
+    let (told, answered) = mpsc::sync_channel(MAX_HELD);
     let opened = gate.clone();
-    let handler = scripted(move |request| {
+    let handler = handler_fn(move |request| {
         let RequestBody::Incoming(mut incoming) = request.body else {
             panic!("a body");
         };
@@ -171,16 +172,16 @@ fn who_still_has_the_request_body_keeps_nobody_from_holding_the_connection() {
             let first = read.map_err(|fault| fault.kind);
             told.try_send((first, incoming.length())).unwrap();
         });
-        now(hold(&keeper))
+        ready(held_response(&keeper))
     });
-    let house = House::new(vec![route("/", handler)]);
-    let mut client = house.client();
+    let house = TestEdge::new(vec![route("/", handler)]);
+    let mut client = house.connect();
     client.send("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 100\r\n\r\n");
-    assert_eq!(client.head(), HELD);
-    let stream = next(&held);
+    assert_eq!(client.head(), HELD_HEAD);
+    let stream = next_held(&held);
     assert_eq!(stream.early, b"");
     opened.open();
-    let (read, length) = answered.recv_timeout(SOON).unwrap();
+    let (read, length) = answered.recv_timeout(TEST_TIMEOUT).unwrap();
     assert_eq!(
         (read, length),
         (Err(FaultKind::ClientDisconnected), Some(100))
@@ -188,45 +189,45 @@ fn who_still_has_the_request_body_keeps_nobody_from_holding_the_connection() {
 }
 
 #[test]
-fn a_body_that_was_not_read_is_not_taken_for_what_came_behind_it() {
-    let (house, held) = house();
-    let mut client = house.client();
+fn an_unread_body_is_not_taken_for_pipelined_bytes() {
+    let (house, held) = test_edge();
+    let mut client = house.connect();
     client.send("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 100\r\n\r\npart");
-    assert_eq!(client.head(), HELD);
-    assert_eq!(next(&held).early, b"");
-    client = house.client();
+    assert_eq!(client.head(), HELD_HEAD);
+    assert_eq!(next_held(&held).early, b"");
+    client = house.connect();
     client.send("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nbodymore");
-    assert_eq!(client.head(), HELD);
-    assert_eq!(next(&held).early, b"more");
+    assert_eq!(client.head(), HELD_HEAD);
+    assert_eq!(next_held(&held).early, b"more");
 }
 
 #[test]
 fn a_client_that_left_before_its_head_was_out_is_not_held() {
     let gate = Gate::default();
-    let (keeper, held) = mpsc::sync_channel(BOUND);
+    let (keeper, held) = mpsc::sync_channel(MAX_HELD);
     let waits = gate.clone();
-    let handler = scripted(move |_| {
+    let handler = handler_fn(move |_| {
         let (gate, keeper) = (waits.clone(), keeper.clone());
-        later(async move {
+        pending(async move {
             gate.await;
-            Ok(hold(&keeper).into())
+            Ok(held_response(&keeper).into())
         })
     });
-    let house = House::new(vec![route("/", handler)]);
-    let mut client = house.client();
+    let house = TestEdge::new(vec![route("/", handler)]);
+    let mut client = house.connect();
     client.get("/");
-    await_until("the request", || {
-        house.edge.totals().active_requests.value() == 1
+    wait_until("the request", || {
+        house.edge.total_metrics().active_requests.value() == 1
     });
     net::reset_on_close(&client.0).unwrap();
     drop(client);
     gate.open();
-    house.await_connections(0);
-    assert_eq!(house.edge.totals().held_total.value(), 0);
-    assert_eq!(house.edge.totals().client_disconnects.value(), 1);
+    house.wait_for_connections(0);
+    assert_eq!(house.edge.total_metrics().held_total.value(), 0);
+    assert_eq!(house.edge.total_metrics().client_disconnects.value(), 1);
     drop(house);
     assert!(
-        held.recv_timeout(SOON)
+        held.recv_timeout(TEST_TIMEOUT)
             .is_err_and(|e| e == mpsc::RecvTimeoutError::Disconnected)
     );
 }
@@ -234,40 +235,40 @@ fn a_client_that_left_before_its_head_was_out_is_not_held() {
 #[test]
 fn a_head_that_the_socket_does_not_take_at_once_comes_first() {
     const LONG: usize = 16 << 20;
-    let (keeper, held) = mpsc::sync_channel(BOUND);
-    let handler = scripted(move |_| {
-        let mut response = hold(&keeper);
+    let (keeper, held) = mpsc::sync_channel(MAX_HELD);
+    let handler = handler_fn(move |_| {
+        let mut response = held_response(&keeper);
         response.fields = fields(&[("Date", "now"), ("X-Long", &"x".repeat(LONG))]);
-        now(response)
+        ready(response)
     });
-    let house = House::new(vec![route("/", handler)]);
-    let mut client = house.client();
+    let house = TestEdge::new(vec![route("/", handler)]);
+    let mut client = house.connect();
     client.get("/");
-    house.await_turn();
-    assert_eq!(house.edge.totals().held_total.value(), 0);
+    house.wait_for_turn();
+    assert_eq!(house.edge.total_metrics().held_total.value(), 0);
     client.expect("HTTP/1.1 200 OK\r\nDate: now\r\nX-Long: ");
     let mut long = vec![0; LONG];
     client.0.read_exact(&mut long).unwrap();
     assert!(client.head().ends_with("Connection: close\r\n\r\n"));
-    let mut stream = next(&held);
+    let mut stream = next_held(&held);
     stream.socket.write_all(b"0\r\n\r\n").unwrap();
     drop(stream);
     client.expect("0\r\n\r\n").expect_end();
-    house.await_connections(0);
+    house.wait_for_connections(0);
 }
 
 #[test]
 fn a_route_changes_the_fields_of_what_is_held_and_redirects_may_lead_to_it() {
-    let (keeper, held) = mpsc::sync_channel(BOUND);
-    let mut target = route("/held", scripted(move |_| now(hold(&keeper))));
-    target.internal = true;
+    let (keeper, held) = mpsc::sync_channel(MAX_HELD);
+    let mut target = route("/held", handler_fn(move |_| ready(held_response(&keeper))));
+    target.is_internal = true;
     let changes = HeaderRules {
         set: [("X-Set".to_owned(), "1".to_owned())].into(),
         ..HeaderRules::default()
     };
     let none = HeaderRules::default();
     target.filters = Filters::compile(&Rewrite::default(), &none, &changes, None).unwrap();
-    let redirects = scripted(|_| {
+    let redirects = handler_fn(|_| {
         HandlerProgress::Ready(Ok(Reply::Redirect(Box::new(InternalRedirect {
             target: "/held".to_owned(),
             handler: None,
@@ -276,56 +277,62 @@ fn a_route_changes_the_fields_of_what_is_held_and_redirects_may_lead_to_it() {
             timing: RequestTiming::default(),
         }))))
     });
-    let house = House::new(vec![target, route("/", redirects)]);
-    let mut client = house.client();
+    let house = TestEdge::new(vec![target, route("/", redirects)]);
+    let mut client = house.connect();
     let head = client.get("/").head();
     for line in ["X-Set: 1\r\n", "X-First: 2\r\n", "Connection: close\r\n"] {
         assert!(head.contains(line), "{line} in {head}");
     }
-    next(&held).socket.write_all(b"1\r\na\r\n").unwrap();
+    next_held(&held).socket.write_all(b"1\r\na\r\n").unwrap();
     client.expect("1\r\na\r\n");
 }
 
 #[test]
 fn interim_responses_come_before_what_is_held() {
-    let (keeper, held) = mpsc::sync_channel(BOUND);
-    let handler = scripted(move |request| {
+    let (keeper, held) = mpsc::sync_channel(MAX_HELD);
+    let handler = handler_fn(move |request| {
         let hints = fields(&[("Link", "</a>")]);
         request
             .client_state
             .push_interim(Status::EARLY_HINTS, &hints);
-        now(hold(&keeper))
+        ready(held_response(&keeper))
     });
-    let house = House::new(vec![route("/", handler)]);
-    let mut client = house.client();
+    let house = TestEdge::new(vec![route("/", handler)]);
+    let mut client = house.connect();
     client.get("/");
     client.expect("HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n");
-    assert_eq!(client.head(), HELD);
-    drop(next(&held));
+    assert_eq!(client.head(), HELD_HEAD);
+    drop(next_held(&held));
 }
 
 #[test]
 fn held_connections_count_against_the_limit_and_outlive_the_drain() {
-    let (keeper, held) = mpsc::sync_channel(BOUND);
-    let routes = vec![route("/", scripted(move |_| now(hold(&keeper))))];
-    let house = House::with(routes, |settings| settings.limits.connections = 2);
-    let mut clients = [house.client(), house.client()];
+    let (keeper, held) = mpsc::sync_channel(MAX_HELD);
+    let routes = vec![route(
+        "/",
+        handler_fn(move |_| ready(held_response(&keeper))),
+    )];
+    let house = TestEdge::with_settings(routes, |settings| settings.limits.connections = 2);
+    let mut clients = [house.connect(), house.connect()];
     let mut streams = Vec::new();
     for client in &mut clients {
-        assert_eq!(client.get("/").head(), HELD);
-        streams.push(next(&held));
+        assert_eq!(client.get("/").head(), HELD_HEAD);
+        streams.push(next_held(&held));
     }
-    let mut third = house.client();
+    let mut third = house.connect();
     third.get("/");
-    house.await_turn();
-    assert_eq!(house.edge.connections(), 2);
+    house.wait_for_turn();
+    assert_eq!(house.edge.open_connections(), 2);
     let first = streams.pop();
     house.spawn(async move { drop(first) });
-    assert_eq!(third.head(), HELD);
-    streams.push(next(&held));
+    assert_eq!(third.head(), HELD_HEAD);
+    streams.push(next_held(&held));
     house.edge.drain.begin();
-    await_until("the drain", || house.edge.drain.running_count() == 0);
-    assert_eq!((house.edge.connections(), house.edge.held()), (2, 2));
+    wait_until("the drain", || house.edge.drain.running_count() == 0);
+    assert_eq!(
+        (house.edge.open_connections(), house.edge.held_connections()),
+        (2, 2)
+    );
     streams[0].socket.write_all(b"1\r\na\r\n").unwrap();
     clients[0].expect("1\r\na\r\n");
 }
@@ -348,8 +355,8 @@ impl penstock_exchange::BodyStream for Trailing {
 }
 
 #[test]
-fn what_a_back_end_says_to_a_hub_that_is_not_there_no_client_sees() {
-    let handler = scripted(|request| {
+fn grip_fields_without_a_hub_are_removed() {
+    let handler = handler_fn(|request| {
         let mut response = match request.path() {
             b"/trailing" => Response::new(Status::OK, Body::Stream(Box::new(Trailing))),
             _ => Response::text(Status::OK, "text/plain", "done"),
@@ -357,10 +364,10 @@ fn what_a_back_end_says_to_a_hub_that_is_not_there_no_client_sees() {
         let said = [("Grip-Hold", "stream"), ("X-A", "1"), ("GRIP-channel", "a")];
         response.fields.append(&fields(&said));
         response.has_grip = true;
-        now(response)
+        ready(response)
     });
-    let house = House::new(vec![route("/", handler)]);
-    let mut client = house.client();
+    let house = TestEdge::new(vec![route("/", handler)]);
+    let mut client = house.connect();
     assert_eq!(
         client.get("/").response(),
         (
@@ -378,17 +385,17 @@ fn what_a_back_end_says_to_a_hub_that_is_not_there_no_client_sees() {
 }
 
 #[test]
-fn what_a_server_of_the_house_in_front_is_to_obey_goes_on_to_it() {
-    let handler = scripted(|_| {
+fn grip_fields_for_a_front_penstock_are_passed_on() {
+    let handler = handler_fn(|_| {
         let mut response = Response::text(Status::OK, "text/plain", "done");
         let said = [("Grip-Hold", "stream"), ("X-A", "1"), ("Grip-Channel", "a")];
         response.fields.append(&fields(&said));
         response.has_grip = true;
         response.passes_grip = true;
-        now(response)
+        ready(response)
     });
-    let house = House::new(vec![route("/", handler)]);
-    let (head, body) = house.client().get("/").response();
+    let house = TestEdge::new(vec![route("/", handler)]);
+    let (head, body) = house.connect().get("/").response();
     for line in ["Grip-Hold: stream\r\n", "X-A: 1\r\n", "Grip-Channel: a\r\n"] {
         assert!(head.contains(line), "{line} in {head}");
     }

@@ -9,32 +9,32 @@ use std::sync::Arc;
 use penstock_exchange::{Fault, FaultKind, Handler, InternalRedirect, RequestPath, RequestTiming};
 use penstock_http::{FieldBlock, HeadWriter, Method, RequestHead};
 
-use crate::asks::Answered;
+use crate::dispatch::ResponseResult;
 use crate::filters::Filters;
 
 /// Redirects in a row: enough for any design, few enough to show a loop at once.
-const REDIRECTS_MAX: u8 = 10;
+const MAX_REDIRECTS: u8 = 10;
 
 /// Path and query, and the handler that has it if no route is to be looked for.
-pub(crate) type Target = (String, Option<Arc<dyn Handler>>);
+pub(crate) type RedirectTarget = (String, Option<Arc<dyn Handler>>);
 
 /// What the redirects of one exchange have brought so far.
 #[derive(Debug, Default)]
-pub(crate) struct Redirected {
+pub(crate) struct RedirectChain {
     count: u8,
     fields: FieldBlock,
-    rate_max: Option<u64>,
+    max_rate: Option<u64>,
     timing: RequestTiming,
     /// Those of the route that was found last, with the target that it was found for.
     pub(crate) filters: Option<(Arc<Filters>, String)>,
 }
 
-impl Redirected {
+impl RedirectChain {
     /// Takes one more redirect; gives its target, and who is asked instead of the site's routes.
     ///
     /// # Errors
     /// When there were too many.
-    pub(crate) fn follow(&mut self, redirect: InternalRedirect) -> Result<Target, Fault> {
+    pub(crate) fn follow(&mut self, redirect: InternalRedirect) -> Result<RedirectTarget, Fault> {
         let InternalRedirect {
             target,
             handler,
@@ -44,32 +44,32 @@ impl Redirected {
         } = redirect;
         // The answer nearest to the client has the last word.
         let nearer = std::mem::replace(&mut self.fields, fields);
-        lay_over(&mut self.fields, &nearer);
-        self.rate_max = self.rate_max.or(rate_max);
-        self.timing = merged(std::mem::take(&mut self.timing), timing);
+        overlay_fields(&mut self.fields, &nearer);
+        self.max_rate = self.max_rate.or(rate_max);
+        self.timing = merge_timing(std::mem::take(&mut self.timing), timing);
         self.filters = None;
         self.count += 1;
-        if self.count > REDIRECTS_MAX {
-            let cause = format!("more than {REDIRECTS_MAX} internal redirects, last to {target}");
+        if self.count > MAX_REDIRECTS {
+            let cause = format!("more than {MAX_REDIRECTS} internal redirects, last to {target}");
             return Err(Fault::new(FaultKind::Internal, cause));
         }
         Ok((target, handler))
     }
 
     /// The client's answer, from that of the last target.
-    pub(crate) fn conclude(self, answered: Answered) -> Answered {
+    pub(crate) fn finish(self, answered: ResponseResult) -> ResponseResult {
         match answered {
             Ok(mut response) => {
                 // The type of a document does not fit the page that says that it is not there.
                 if !response.status.is_error() {
-                    lay_over(&mut response.fields, &self.fields);
+                    overlay_fields(&mut response.fields, &self.fields);
                 }
-                response.max_rate = self.rate_max.or(response.max_rate);
-                response.timing = merged(self.timing, response.timing);
+                response.max_rate = self.max_rate.or(response.max_rate);
+                response.timing = merge_timing(self.timing, response.timing);
                 Ok(response)
             }
             Err(mut fault) => {
-                *fault.timing = merged(self.timing, *fault.timing);
+                *fault.timing = merge_timing(self.timing, *fault.timing);
                 Err(fault)
             }
         }
@@ -80,7 +80,7 @@ impl Redirected {
 ///
 /// # Errors
 /// When `target` is none.
-pub(crate) fn head_for(head: &RequestHead, target: &str) -> Result<RequestHead, Fault> {
+pub(crate) fn redirect_head(head: &RequestHead, target: &str) -> Result<RequestHead, Fault> {
     let is_read = matches!(head.method(), Method::Get | Method::Head);
     let method = match head.method() {
         Method::Head => "HEAD",
@@ -94,7 +94,10 @@ pub(crate) fn head_for(head: &RequestHead, target: &str) -> Result<RequestHead, 
         let is = |other: &&str| name.eq_ignore_ascii_case(other);
         let is_spent = head.target() != head.target_path_query() && is(&"host");
         // RFC 9110 §13, §14: what was asked of another method's answer is not meant for this one.
-        if !is_spent && !OF_A_BODY.iter().any(is) && (is_read || !OF_A_READ.iter().any(is)) {
+        if !is_spent
+            && !BODY_FIELDS.iter().any(is)
+            && (is_read || !CONDITIONAL_FIELDS.iter().any(is))
+        {
             writer.field(name, value);
         }
     }
@@ -110,7 +113,7 @@ pub(crate) fn head_for(head: &RequestHead, target: &str) -> Result<RequestHead, 
 ///
 /// # Errors
 /// When the target's path is none.
-pub(crate) fn path_of(head: &RequestHead) -> Result<RequestPath, Fault> {
+pub(crate) fn redirect_path(head: &RequestHead) -> Result<RequestPath, Fault> {
     RequestPath::from_head(head).map_err(|error| {
         let cause = format!("internal redirect to `{}`: {error}", head.target());
         Fault::new(FaultKind::AppProtocolError, cause)
@@ -118,13 +121,13 @@ pub(crate) fn path_of(head: &RequestHead) -> Result<RequestPath, Fault> {
 }
 
 /// What is said when no route has the target.
-pub(crate) fn no_target(fault: Fault, target: &str) -> Fault {
+pub(crate) fn missing_target(fault: Fault, target: &str) -> Fault {
     let cause = format!("internal redirect to `{target}`: {}", fault.cause);
     Fault::new(fault.kind, cause)
 }
 
 /// Puts `over` into `fields`, in place of what is there by the same names; cookies are added.
-fn lay_over(fields: &mut FieldBlock, over: &FieldBlock) {
+fn overlay_fields(fields: &mut FieldBlock, over: &FieldBlock) {
     for (name, _) in over.iter() {
         if !name.eq_ignore_ascii_case("set-cookie") {
             fields.remove(name);
@@ -134,7 +137,7 @@ fn lay_over(fields: &mut FieldBlock, over: &FieldBlock) {
 }
 
 /// Where the time went in two parts of one exchange; who answered is who answered first.
-fn merged(first: RequestTiming, then: RequestTiming) -> RequestTiming {
+fn merge_timing(first: RequestTiming, then: RequestTiming) -> RequestTiming {
     RequestTiming {
         queue_time: first.queue_time + then.queue_time,
         queue_position: first.queue_position.max(then.queue_position),
@@ -152,7 +155,7 @@ fn merged(first: RequestTiming, then: RequestTiming) -> RequestTiming {
 }
 
 /// Fields about the request's body, which is not sent again, and about its connection.
-const OF_A_BODY: [&str; 12] = [
+const BODY_FIELDS: [&str; 12] = [
     "connection",
     "content-encoding",
     "content-language",
@@ -168,7 +171,7 @@ const OF_A_BODY: [&str; 12] = [
 ];
 
 /// Fields that make a read conditional or partial.
-const OF_A_READ: [&str; 6] = [
+const CONDITIONAL_FIELDS: [&str; 6] = [
     "if-match",
     "if-modified-since",
     "if-none-match",

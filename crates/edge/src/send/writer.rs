@@ -13,36 +13,36 @@ use bytes::{Buf, Bytes};
 use penstock_config::Limits;
 use penstock_runtime::{LazyDeadline, Stream, clock};
 
-use super::{Cut, Sent};
-use crate::pace::{Pace, Throttle};
-use crate::watch::Watch;
+use super::{SendError, SentBytes};
+use crate::client_watch::ClientWatch;
+use crate::pace::{Throttle, TransferTimeout};
 
 /// Sends one response.
 #[derive(Debug)]
-pub(super) struct Sender<'c> {
+pub(super) struct ResponseWriter<'c> {
     pub(super) stream: Arc<Stream>,
-    pub(super) watch: Watch<'c>,
-    pace: Pace,
+    pub(super) client_watch: ClientWatch<'c>,
+    timeout: TransferTimeout,
     timer: LazyDeadline,
     throttle: Option<Throttle>,
-    pub(super) sent: Sent,
+    pub(super) sent: SentBytes,
     /// Bytes that the client had taken when last looked.
-    taken: u64,
+    acknowledged: u64,
     /// When that was.
-    looked: Option<Instant>,
+    acknowledged_at: Option<Instant>,
     /// When a client that closed its sending side is probed next, and how often it was.
-    probe_at: Option<Instant>,
-    probes: u32,
+    next_probe_at: Option<Instant>,
+    probe_count: u32,
 }
 
 /// How long after its end a client is sent the first probe; the next ones, after twice the time before.
-const PROBE_AFTER: Duration = Duration::from_millis(250);
+const FIRST_PROBE_DELAY: Duration = Duration::from_millis(250);
 
 /// Zeros before a chunk's size at most: many readers take no more than 16 digits.
-const PROBES_MAX: u32 = 8;
+const MAX_PROBES: u32 = 8;
 
 /// Before a client's buffer is asked again, but for a verdict: what is taken meanwhile tells little.
-const LOOK_PAUSE: Duration = Duration::from_millis(20);
+const ACKNOWLEDGED_INTERVAL: Duration = Duration::from_millis(20);
 
 /// What may be sent to a client ahead of the next piece, to learn whether it has left.
 #[derive(Debug)]
@@ -70,56 +70,56 @@ impl ProbeBytes<'_> {
     }
 }
 
-impl<'c> Sender<'c> {
+impl<'c> ResponseWriter<'c> {
     pub(super) fn new(
         stream: Arc<Stream>,
         limits: &Limits,
-        watch: Watch<'c>,
-        sent: Sent,
+        watch: ClientWatch<'c>,
+        sent: SentBytes,
         rate_max: Option<u64>,
     ) -> Self {
         let now = clock::now();
         Self {
             stream,
-            watch,
-            pace: Pace::new(limits),
+            client_watch: watch,
+            timeout: TransferTimeout::new(limits),
             timer: LazyDeadline::new(now + limits.body_stall),
             throttle: rate_max.and_then(|rate| Throttle::new(rate, now)),
             sent,
-            taken: 0,
-            looked: None,
-            probe_at: None,
-            probes: 0,
+            acknowledged: 0,
+            acknowledged_at: None,
+            next_probe_at: None,
+            probe_count: 0,
         }
     }
 }
 
-impl Sender<'_> {
+impl ResponseWriter<'_> {
     /// Writes all of the slices at the client's pace.
-    pub(super) async fn write(&mut self, mut slices: &mut [IoSlice<'_>]) -> Result<(), Cut> {
+    pub(super) async fn write(&mut self, mut slices: &mut [IoSlice<'_>]) -> Result<(), SendError> {
         IoSlice::advance_slices(&mut slices, 0);
         while !slices.is_empty() {
             let written = match self.throttle.is_some() {
-                true => self.write_held_back(slices).await?,
+                true => self.write_throttled(slices).await?,
                 false => self.write_some(slices).await?,
             };
-            self.count(written);
+            self.count_sent(written);
             IoSlice::advance_slices(&mut slices, written);
         }
         Ok(())
     }
 
     /// Writes what the socket takes.
-    async fn write_some(&mut self, slices: &[IoSlice<'_>]) -> Result<usize, Cut> {
+    async fn write_some(&mut self, slices: &[IoSlice<'_>]) -> Result<usize, SendError> {
         std::future::poll_fn(|cx| match self.stream.poll_write(cx, slices) {
-            Poll::Ready(done) => Poll::Ready(done.map_err(|_| Cut::Gone)),
+            Poll::Ready(done) => Poll::Ready(done.map_err(|_| SendError::ClientDisconnected)),
             Poll::Pending => self.poll_too_slow(cx).map(Err),
         })
         .await
     }
 
     /// Writes of the first slice what the socket takes and the rate allows. The head is not held back.
-    async fn write_held_back(&mut self, slices: &[IoSlice<'_>]) -> Result<usize, Cut> {
+    async fn write_throttled(&mut self, slices: &[IoSlice<'_>]) -> Result<usize, SendError> {
         let first = slices.iter().find(|slice| !slice.is_empty());
         let Some(first) = first else { return Ok(0) };
         let head = usize::try_from(self.sent.head.saturating_sub(self.sent.total)).unwrap_or(0);
@@ -129,7 +129,7 @@ impl Sender<'_> {
         }
         let allowed = self.allowance(first.len()).await;
         let written = self.write_some(&[IoSlice::new(&first[..allowed])]).await?;
-        self.spend(written);
+        self.consume_allowance(written);
         Ok(written)
     }
 
@@ -140,53 +140,54 @@ impl Sender<'_> {
                 return wanted;
             };
             let now = clock::now();
-            let allowed = throttle.allows(now, wanted).min(wanted);
+            let allowed = throttle.available_bytes(now, wanted).min(wanted);
             if allowed > 0 {
                 return allowed;
             }
             let ready_at = throttle.ready_at(wanted);
-            self.pause_until(ready_at, now).await;
+            self.sleep_until(ready_at, now).await;
         }
     }
 
     /// So many bytes of the body went by an allowance.
-    pub(super) fn spend(&mut self, bytes: usize) {
+    pub(super) fn consume_allowance(&mut self, bytes: usize) {
         if let Some(throttle) = &mut self.throttle {
             throttle.spend(bytes);
         }
     }
 
-    pub(super) fn is_held_back(&self) -> bool {
+    pub(super) fn is_throttled(&self) -> bool {
         self.throttle.is_some()
     }
 
     /// Waits for something that is not the client, who is not judged by it.
-    async fn pause_until(&mut self, until: Instant, now: Instant) {
-        self.pause(now);
+    async fn sleep_until(&mut self, until: Instant, now: Instant) {
+        self.stop_wait(now);
         self.timer.set(until);
         std::future::poll_fn(|cx| self.timer.poll(cx)).await;
     }
 
-    fn pause(&mut self, now: Instant) {
-        self.look_now_and_then(now);
-        self.pace.pause(now);
+    fn stop_wait(&mut self, now: Instant) {
+        self.refresh_acknowledged_if_due(now);
+        self.timeout.stop_wait(now);
     }
 
     /// Waits for `work`, which is not the client's and has a deadline of its own, unless the client leaves.
     /// `head` is what goes before it, if that is not out yet.
-    pub(super) async fn wait_for<F: Future>(
+    pub(super) async fn wait_while_connected<F: Future>(
         &mut self,
         work: F,
         head: &mut Bytes,
-    ) -> Result<F::Output, Cut> {
-        self.pause(clock::now());
+    ) -> Result<F::Output, SendError> {
+        self.stop_wait(clock::now());
         let mut work = pin!(work);
         let mut ahead = ProbeBytes::Head(head);
         std::future::poll_fn(|cx| {
             if let Poll::Ready(done) = work.as_mut().poll(cx) {
                 return Poll::Ready(Ok(done));
             }
-            self.poll_left(cx, &mut ahead).map(|()| Err(Cut::Gone))
+            self.poll_disconnected(cx, &mut ahead)
+                .map(|()| Err(SendError::ClientDisconnected))
         })
         .await
     }
@@ -194,25 +195,29 @@ impl Sender<'_> {
     /// Ready when the client has left, to be asked while nothing is there to be sent. One that
     /// closed its sending side looks the same until it is sent something: `ahead`, a byte at a
     /// time. Where there is nothing to send, the kernel's own probes tell, though later.
-    pub(super) fn poll_left(
+    pub(super) fn poll_disconnected(
         &mut self,
         cx: &mut Context<'_>,
         ahead: &mut ProbeBytes<'_>,
     ) -> Poll<()> {
-        if self.watch.poll_ended(cx, &self.stream).is_pending() {
+        if self
+            .client_watch
+            .poll_half_closed(cx, &self.stream)
+            .is_pending()
+        {
             return Poll::Pending;
         }
         if self.stream.poll_broken(cx).is_ready() {
             return Poll::Ready(());
         }
-        while self.probes == 0 || self.probes < PROBES_MAX && ahead.next().is_some() {
+        while self.probe_count == 0 || self.probe_count < MAX_PROBES && ahead.next().is_some() {
             let now = clock::now();
-            let due = *self.probe_at.get_or_insert(now + PROBE_AFTER);
+            let due = *self.next_probe_at.get_or_insert(now + FIRST_PROBE_DELAY);
             self.timer.set(due);
             if self.timer.poll(cx).is_pending() {
                 return Poll::Pending;
             }
-            if self.probes == 0 {
+            if self.probe_count == 0 {
                 self.stream.probe_peer();
             }
             if let Some(byte) = ahead.next() {
@@ -225,36 +230,36 @@ impl Sender<'_> {
                     Err(_) => return Poll::Ready(()),
                 }
             }
-            self.probes += 1;
-            self.probe_at = Some(now + PROBE_AFTER * (1 << self.probes));
+            self.probe_count += 1;
+            self.next_probe_at = Some(now + FIRST_PROBE_DELAY * (1 << self.probe_count));
         }
         Poll::Pending
     }
 
     /// So many bytes are with the kernel: the client, if it was waited for, has made room for them.
-    pub(super) fn count(&mut self, bytes: usize) {
+    pub(super) fn count_sent(&mut self, bytes: usize) {
         self.sent.total += bytes as u64;
-        if self.pace.is_waiting() {
-            self.pace.pause(clock::now());
+        if self.timeout.is_waiting() {
+            self.timeout.stop_wait(clock::now());
         }
     }
 
     /// Ready when the client has taken too little for too long. The kernel reports room only after
     /// much of its buffer has drained, which takes a slow client longer than the stall limit: so
     /// before a verdict the buffer itself is asked.
-    pub(super) fn poll_too_slow(&mut self, cx: &mut Context<'_>) -> Poll<Cut> {
+    pub(super) fn poll_too_slow(&mut self, cx: &mut Context<'_>) -> Poll<SendError> {
         loop {
             let now = clock::now();
-            self.look_now_and_then(now);
-            self.pace.wait(now);
-            let mut deadline = self.pace.deadline(now);
+            self.refresh_acknowledged_if_due(now);
+            self.timeout.start_wait(now);
+            let mut deadline = self.timeout.deadline(now);
             if deadline <= now {
-                self.look_what_is_taken(now);
-                self.pace.wait(now);
-                deadline = self.pace.deadline(now);
+                self.refresh_acknowledged(now);
+                self.timeout.start_wait(now);
+                deadline = self.timeout.deadline(now);
             }
             if deadline <= now {
-                return Poll::Ready(Cut::TooSlow);
+                return Poll::Ready(SendError::ClientTooSlow);
             }
             self.timer.set(deadline);
             if self.timer.poll(cx).is_pending() {
@@ -264,19 +269,20 @@ impl Sender<'_> {
     }
 
     /// Asks how much the client has taken, unless that was asked a moment ago.
-    fn look_now_and_then(&mut self, now: Instant) {
-        let is_due = (self.looked).is_none_or(|at| now.saturating_duration_since(at) >= LOOK_PAUSE);
+    fn refresh_acknowledged_if_due(&mut self, now: Instant) {
+        let is_due = (self.acknowledged_at)
+            .is_none_or(|at| now.saturating_duration_since(at) >= ACKNOWLEDGED_INTERVAL);
         if is_due {
-            self.look_what_is_taken(now);
+            self.refresh_acknowledged(now);
         }
     }
 
-    fn look_what_is_taken(&mut self, now: Instant) {
-        self.looked = Some(now);
+    fn refresh_acknowledged(&mut self, now: Instant) {
+        self.acknowledged_at = Some(now);
         let taken = self.sent.total.saturating_sub(self.stream.unsent_bytes());
-        if taken > self.taken {
-            self.pace.progress(now, taken - self.taken);
-            self.taken = taken;
+        if taken > self.acknowledged {
+            self.timeout.record_progress(now, taken - self.acknowledged);
+            self.acknowledged = taken;
         }
     }
 }

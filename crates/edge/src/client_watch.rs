@@ -10,63 +10,67 @@ use std::task::{Context, Poll};
 
 use penstock_runtime::{Stream, buffers};
 
-use crate::incoming::Home;
-use crate::received::Received;
+use crate::receive_buffer::ReceiveBuffer;
+use crate::request_body::ReaderSlot;
 
 /// Bytes of pipelined requests kept while one is in progress; beyond it the socket holds them.
-pub(crate) const PIPELINE_BYTES: usize = 64 * 1024;
+pub(crate) const MAX_PIPELINED_BYTES: usize = 64 * 1024;
 
 /// The client's side of a connection.
 #[derive(Debug)]
-pub(crate) struct Watch<'c> {
+pub(crate) struct ClientWatch<'c> {
     /// The client closed its sending side: the connection's own note of it.
-    has_ended: &'c mut bool,
+    is_half_closed: &'c mut bool,
     /// Where the reading side comes back to, while somebody else has it.
-    reader: Option<Home>,
-    behind: Behind<'c>,
+    reader_slot: Option<ReaderSlot>,
+    pipelined: PipelinedBytes<'c>,
 }
 
 /// What becomes of the bytes behind the request.
 #[derive(Debug)]
-pub(crate) enum Behind<'c> {
-    /// They are requests, up to [`PIPELINE_BYTES`].
-    Kept(&'c mut Received),
+pub(crate) enum PipelinedBytes<'c> {
+    /// They are requests, up to [`MAX_PIPELINED_BYTES`].
+    Keep(&'c mut ReceiveBuffer),
     /// They belong to a body that was not read to its end: nobody knows what follows it.
-    Discarded,
+    Discard,
 }
 
-impl<'c> Watch<'c> {
+impl<'c> ClientWatch<'c> {
     /// Watches once `reader`, if somebody has it, is back.
-    pub(crate) fn new(reader: Option<Home>, behind: Behind<'c>, has_ended: &'c mut bool) -> Self {
+    pub(crate) fn new(
+        reader: Option<ReaderSlot>,
+        behind: PipelinedBytes<'c>,
+        has_ended: &'c mut bool,
+    ) -> Self {
         Self {
-            has_ended,
-            reader,
-            behind,
+            is_half_closed: has_ended,
+            reader_slot: reader,
+            pipelined: behind,
         }
     }
 
     /// Ready when the client closed its sending side or the connection broke.
-    pub(crate) fn poll_ended(&mut self, cx: &mut Context<'_>, stream: &Stream) -> Poll<()> {
-        if *self.has_ended {
+    pub(crate) fn poll_half_closed(&mut self, cx: &mut Context<'_>, stream: &Stream) -> Poll<()> {
+        if *self.is_half_closed {
             return Poll::Ready(());
         }
-        if let Some(home) = &self.reader {
-            if home.poll_back(cx).is_pending() {
+        if let Some(home) = &self.reader_slot {
+            if home.poll_returned(cx).is_pending() {
                 return Poll::Pending;
             }
-            self.reader = None;
+            self.reader_slot = None;
         }
-        while self.behind.has_room() {
+        while self.pipelined.has_room() {
             let read = buffers::with_receive_buffer(|buffer| {
                 let read = stream.poll_read(cx, buffer);
                 if let Poll::Ready(Ok(count)) = &read {
-                    self.behind.take(&buffer[..*count]);
+                    self.pipelined.accept(&buffer[..*count]);
                 }
                 read
             });
             match read {
                 Poll::Ready(Ok(0) | Err(_)) => {
-                    *self.has_ended = true;
+                    *self.is_half_closed = true;
                     return Poll::Ready(());
                 }
                 Poll::Ready(Ok(_)) => {}
@@ -77,16 +81,16 @@ impl<'c> Watch<'c> {
     }
 }
 
-impl Behind<'_> {
+impl PipelinedBytes<'_> {
     fn has_room(&self) -> bool {
         match self {
-            Self::Kept(pending) => pending.len() < PIPELINE_BYTES,
-            Self::Discarded => true,
+            Self::Keep(pending) => pending.len() < MAX_PIPELINED_BYTES,
+            Self::Discard => true,
         }
     }
 
-    fn take(&mut self, bytes: &[u8]) {
-        if let Self::Kept(pending) = self {
+    fn accept(&mut self, bytes: &[u8]) {
+        if let Self::Keep(pending) = self {
             pending.push(bytes);
         }
     }

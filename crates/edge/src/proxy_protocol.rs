@@ -14,16 +14,16 @@ use penstock_runtime::{LazyDeadline, Stream, buffers, clock};
 use penstock_sys::net::PeerAddress;
 use penstock_wire::proxy_protocol::{ProxyHeader, ProxyProtocolError, parse_header};
 
-use crate::accept::{Sender, Service};
-use crate::tunnel::Counted;
+use crate::accept::{ConnectionSource, ListenerService};
+use crate::handover::ConnectionGuard;
 
 /// Reads the header, then lets the connection be served.
-pub(crate) async fn receive(
-    mut edge: Counted,
+pub(crate) async fn read_header_and_serve(
+    mut edge: ConnectionGuard,
     stream: Arc<Stream>,
     peer: PeerAddress,
     info: Arc<ListenerInfo>,
-    service: Service,
+    service: ListenerService,
 ) {
     let guard = edge.drain.guard();
     let mut draining = pin!(guard.drain().wait_until_begun());
@@ -42,27 +42,27 @@ pub(crate) async fn receive(
         }
         let is_over = received.is_empty() && idle_until.is_some();
         timer.poll(cx).map(|()| match is_over {
-            true => Err(End::Over),
-            false => Err(End::TooSlow),
+            true => Err(HeaderError::Closed),
+            false => Err(HeaderError::TimedOut),
         })
     })
     .await;
     match header {
         Ok((header, len)) => {
             received.drain(..len);
-            let sender = client(header, peer);
-            let address = sender.address();
+            let sender = connection_source(header, peer);
+            let address = sender.client_address();
             if let Err(max) = edge.count_client(address) {
-                return edge.log_refused(&info, address, max);
+                return edge.log_client_limit(&info, address, max);
             }
-            service.begin(edge, stream, sender, info, received);
+            service.start(edge, stream, sender, info, received);
         }
-        Err(End::Over) => {}
-        Err(End::TooSlow) => {
+        Err(HeaderError::Closed) => {}
+        Err(HeaderError::TimedOut) => {
             edge.metrics().slow_clients.increment();
             log::debug!("{}: no PROXY protocol header in time", info.name);
         }
-        Err(End::Malformed(why)) => {
+        Err(HeaderError::Malformed(why)) => {
             edge.metrics().malformed_requests.increment();
             log::warn!("{}: {why}", info.name);
         }
@@ -70,10 +70,10 @@ pub(crate) async fn receive(
 }
 
 /// Why a connection ends before it has begun.
-enum End {
+enum HeaderError {
     /// The peer closed, or the server drains.
-    Over,
-    TooSlow,
+    Closed,
+    TimedOut,
     Malformed(ProxyProtocolError),
 }
 
@@ -82,7 +82,7 @@ fn poll_header(
     cx: &mut Context<'_>,
     stream: &Stream,
     received: &mut Vec<u8>,
-) -> Poll<Result<(ProxyHeader, usize), End>> {
+) -> Poll<Result<(ProxyHeader, usize), HeaderError>> {
     loop {
         let read = buffers::with_receive_buffer(|buffer| {
             let read = stream.poll_read(cx, buffer);
@@ -93,12 +93,12 @@ fn poll_header(
         });
         match read {
             Poll::Pending => return Poll::Pending,
-            Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Err(End::Over)),
+            Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Err(HeaderError::Closed)),
             // Bounded: the codec refuses a header that is too long.
             Poll::Ready(Ok(_)) => match parse_header(received) {
                 Ok(Some(header)) => return Poll::Ready(Ok(header)),
                 Ok(None) => {}
-                Err(why) => return Poll::Ready(Err(End::Malformed(why))),
+                Err(why) => return Poll::Ready(Err(HeaderError::Malformed(why))),
             },
         }
     }
@@ -106,10 +106,12 @@ fn poll_header(
 
 /// Whom the connection is from. A balancer that speaks for itself is meant itself; the client that it
 /// does not name has its address and not its standing.
-fn client(header: ProxyHeader, balancer: PeerAddress) -> Sender {
+fn connection_source(header: ProxyHeader, balancer: PeerAddress) -> ConnectionSource {
     match header {
-        ProxyHeader::Tcp { source, .. } => Sender::behind(balancer, Some(PeerAddress::tcp(source))),
-        ProxyHeader::Local => Sender::Peer(balancer),
-        ProxyHeader::Unknown | ProxyHeader::Unix => Sender::behind(balancer, None),
+        ProxyHeader::Tcp { source, .. } => {
+            ConnectionSource::proxied(balancer, Some(PeerAddress::tcp(source)))
+        }
+        ProxyHeader::Local => ConnectionSource::Peer(balancer),
+        ProxyHeader::Unknown | ProxyHeader::Unix => ConnectionSource::proxied(balancer, None),
     }
 }
