@@ -121,7 +121,7 @@ impl Findings {
         let tokio = TokioThread::start()?;
         let _entered = tokio.enter();
         for (upstream, address) in names {
-            if let Err(error) = loops::block_on(penstock_proxy::look_up(address))? {
+            if let Err(error) = loops::block_on(penstock_proxy::count_addresses(address))? {
                 let text = format!("upstreams.{upstream}.servers: {address}: {error}");
                 self.errors.push(text);
             }

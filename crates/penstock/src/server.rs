@@ -24,7 +24,7 @@ use penstock_apps::App;
 use penstock_config::{Config, Invocation, Limits, LogTarget, PathPattern};
 use penstock_edge::{DescriptorBudget, Edge, ErrorPages, Route, RouteTable, Settings, Site};
 use penstock_exchange::Handler;
-use penstock_proxy::{Front, Joiner};
+use penstock_proxy::{JoinListener, Joiner};
 use penstock_runtime::logger::{LineWriter, LogMask};
 use penstock_runtime::{Loops, TokioThread, clock, loops};
 use penstock_status::{Admin, AdminToken, Authority, Probes, Refusing};
@@ -145,7 +145,7 @@ pub(crate) struct Server {
     /// What a reload replaces; never held across an await.
     live: Mutex<Live>,
     /// Where others dial in to be servers of upstreams here.
-    front: Front,
+    front: JoinListener,
     /// Where their connections count until they are met.
     join_edge: Arc<Edge>,
     /// What keeps this one a server of another front end, under `penstock work`.
@@ -400,7 +400,7 @@ impl Server {
                 reloads: 0,
                 reload_error: None,
             }),
-            front: Front::default(),
+            front: JoinListener::default(),
             join_edge: Arc::new(Edge::new(join_settings, count)),
             joiner: OnceLock::new(),
             reloading: tokio::sync::Mutex::new(()),
@@ -524,7 +524,10 @@ impl Server {
         let Some(joiner) = self.joiner.get() else {
             return;
         };
-        if clock::timeout(JOINING, joiner.is_in()).await.is_none() {
+        if clock::timeout(JOINING, joiner.wait_until_joined())
+            .await
+            .is_none()
+        {
             log::warn!(
                 "upgrade: the front end is not joined yet; the server before this one leaves it"
             );

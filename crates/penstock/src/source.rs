@@ -294,8 +294,8 @@ fn snapshot(server: &Server) -> Snapshot {
 fn joins(live: &Live, joiner: Option<&Joiner>) -> Option<JoinStatus> {
     let joins = live.config.joins.as_ref()?;
     let cause = match joiner.map(Joiner::state) {
-        Some(JoinerState::In) => None,
-        Some(JoinerState::Out(cause)) => Some(cause),
+        Some(JoinerState::Joined) => None,
+        Some(JoinerState::NotJoined(cause)) => Some(cause),
         Some(JoinerState::Left) => Some("it has left".to_owned()),
         None => Some("the application is not ready".to_owned()),
     };

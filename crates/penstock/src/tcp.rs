@@ -10,7 +10,7 @@ use arc_swap::ArcSwap;
 use penstock_config::{Config, ListenAddr};
 use penstock_edge::Edge;
 use penstock_exchange::{ListenerInfo, TakeoverFuture, TunnelHandler};
-use penstock_proxy::Front;
+use penstock_proxy::JoinListener;
 use penstock_runtime::{LoopHandle, Stream};
 use penstock_sys::net::PeerAddress;
 
@@ -43,7 +43,7 @@ pub(crate) struct Targets<'a> {
     pub(crate) upstreams: &'a Upstreams,
     /// Clients'.
     pub(crate) edge: &'a Arc<Edge>,
-    pub(crate) front: &'a Front,
+    pub(crate) front: &'a JoinListener,
     /// Those who want to join: they are there when clients are too many, and take no place of theirs.
     pub(crate) join_edge: &'a Arc<Edge>,
 }
@@ -51,7 +51,10 @@ pub(crate) struct Targets<'a> {
 impl Targets<'_> {
     fn find(&self, target: &Target) -> Option<Arc<dyn TunnelHandler>> {
         match target {
-            Target::Upstream(name) => self.upstreams.get(name).map(|upstream| upstream.tunnel()),
+            Target::Upstream(name) => self
+                .upstreams
+                .get(name)
+                .map(|upstream| upstream.tcp_handler()),
             Target::Join => Some(Arc::new(self.front.clone())),
         }
     }

@@ -12,7 +12,7 @@ use penstock_config as config;
 use penstock_config::Config;
 use penstock_exchange::buffering::TempSpace;
 use penstock_exchange::{Handler, HandlerProgress, InlineResponse, Request, RequestView};
-use penstock_proxy::{Setup, Upstream};
+use penstock_proxy::{Upstream, UpstreamSetup};
 use penstock_runtime::LoopHandle;
 use penstock_runtime::blocking::Pool;
 use penstock_sys::process::Launcher;
@@ -168,9 +168,9 @@ fn start_upstream(
     store: &penstock_exchange::buffering::BodyStore,
     loops: &[LoopHandle],
 ) -> Arc<Upstream> {
-    let setup = Setup {
-        loops: loops.len(),
-        store: store.clone(),
+    let setup = UpstreamSetup {
+        loop_count: loops.len(),
+        body_store: store.clone(),
     };
     Upstream::start(wanted.clone(), setup)
 }
@@ -202,11 +202,11 @@ impl ServerSet for Processes {
     }
 
     fn in_progress(&self, address: &config::ServerAddr) -> usize {
-        self.0.in_progress(address)
+        self.0.active_requests(address)
     }
 
     fn unanswered(&self, address: &config::ServerAddr) -> usize {
-        self.0.unanswered(address)
+        self.0.consecutive_timeouts(address)
     }
 
     fn usage(&self) -> QueueUse {
@@ -215,7 +215,7 @@ impl ServerSet for Processes {
         let up = now.servers.iter().filter(|server| server.state == "up");
         QueueUse {
             waiting: now.waiting,
-            slots: up.filter_map(|s| s.active_max).map(number).sum(),
+            slots: up.filter_map(|s| s.max_active).map(number).sum(),
             in_progress: now.servers.iter().map(|s| number(s.active)).sum(),
             oldest_wait: now.oldest_wait,
         }

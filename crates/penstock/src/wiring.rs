@@ -20,7 +20,7 @@ use penstock_exchange::{
 };
 use penstock_files::{Files, FilesSetup};
 use penstock_hub::OwnSockets;
-use penstock_proxy::{Buffering, Upstream, names_script};
+use penstock_proxy::{Buffering, Upstream, is_script_path};
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::logger::{LineWriter, LogMask};
 
@@ -204,7 +204,7 @@ fn files(
     let pool = pools.get(&files.blocking).or_else(|| pools.get("default"));
     let pool = pool.ok_or_else(|| format!("no pool `{}`", files.blocking))?;
     let is_before_scripts = runs_scripts(route, rooms);
-    let is_script = |place: &TryPattern| names_script(place.to_string().as_bytes());
+    let is_script = |place: &TryPattern| is_script_path(place.to_string().as_bytes());
     let mut served = files.clone();
     let is_ours = |place: &TryPattern| !is_before_scripts || !is_script(place);
     served.try_.retain(is_ours);
@@ -297,14 +297,14 @@ struct BeforeScripts(Arc<Files>);
 
 impl Handler for BeforeScripts {
     fn handle(&self, request: Request) -> HandlerProgress {
-        match names_script(request.path()) {
+        match is_script_path(request.path()) {
             true => HandlerProgress::Ready(Ok(Reply::Pass(Box::new(request)))),
             false => self.0.handle(request),
         }
     }
 
     fn try_inline(&self, asked: &RequestView<'_>, take: &mut dyn FnMut(InlineResponse<'_>)) {
-        if !names_script(asked.path) {
+        if !is_script_path(asked.path) {
             self.0.try_inline(asked, take);
         }
     }

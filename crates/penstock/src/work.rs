@@ -50,7 +50,7 @@ pub(crate) fn joiner(
             let info = Arc::clone(&info);
             penstock_edge::serve_dialled(&edge, Arc::new(stream), peer, info, early);
         }),
-        joins,
+        config: joins,
     })
 }
 

@@ -18,38 +18,41 @@ use penstock_sys::net::PeerAddress;
 use penstock_wire::proxy_protocol;
 use tokio::sync::oneshot;
 
-use crate::connection::{Connection, Server};
-use crate::failure::{Failure, Stage};
-use crate::forward::keeps_connections;
-use crate::roster::{Claimed, Ended, Grant, MemberKey, Outcome, Place, Reuse, Waiter, Want};
+use crate::connection::{BackendServer, UpstreamConnection};
+use crate::failure::{AttemptFailure, AttemptStage};
+use crate::request_head::uses_keep_alive;
 use crate::saturation::UnansweredGuard;
-use crate::upstream::Shared;
+use crate::server_pool::{
+    AttemptOutcome, AttemptReport, ClaimOutcome, ClaimedSlot, ReusePolicy, SelectionCriteria,
+    ServerId, SlotGrant, SlotWaiter,
+};
+use crate::upstream::SharedUpstream;
 
 /// A place at a server. Dropped without an end, it is given back without a verdict and its connection
 /// is closed.
 #[derive(Debug)]
 pub(crate) struct Lease {
-    shared: Arc<Shared>,
+    upstream: Arc<SharedUpstream>,
     slot: SlotId,
-    key: MemberKey,
-    server: Arc<Server>,
-    number: u64,
-    ended: Ended,
-    waited: Duration,
+    server_id: ServerId,
+    server: Arc<BackendServer>,
+    name_hash: u64,
+    report: AttemptReport,
+    queue_time: Duration,
     /// When the server got the request.
-    pub(crate) handed_at: Instant,
+    pub(crate) sent_at: Instant,
     /// Its connection is new and the server has said nothing on it.
-    unanswered: Option<UnansweredGuard>,
+    unanswered_guard: Option<UnansweredGuard>,
     is_released: bool,
 }
 
 /// What a claim came to at once.
 #[derive(Debug)]
-pub(crate) enum Claim {
+pub(crate) enum LeaseOutcome {
     /// A place, with a kept connection if there is one that looks alive.
-    Place(Lease, Option<Connection>),
+    Leased(Lease, Option<UpstreamConnection>),
     /// It stands in line.
-    Waits(Box<Wait>),
+    Queued(Box<QueueWait>),
 }
 
 /// Claims a place, now, for a request that has waited for `waited` in other lines. Should it have to wait, its
@@ -57,75 +60,89 @@ pub(crate) enum Claim {
 ///
 /// # Errors
 /// The queue is full, or no server may have the request.
-pub(crate) fn claim(
-    shared: &Arc<Shared>,
-    want: &Want<'_>,
+pub(crate) fn claim_lease(
+    shared: &Arc<SharedUpstream>,
+    want: &SelectionCriteria<'_>,
     now: Instant,
     waited: Duration,
     deadline: Instant,
     client: Option<&Arc<ClientState>>,
-) -> Result<Claim, Failure> {
+) -> Result<LeaseOutcome, AttemptFailure> {
     let mut receiver = None;
     let make = || {
         let (grant, granted) = oneshot::channel();
         receiver = Some(granted);
         let client = client.and_then(|client| client.limit_prefix());
-        Waiter { grant, client }
+        SlotWaiter {
+            grant_sender: grant,
+            client,
+        }
     };
     let home = loops::current_index();
-    let claimed = shared.change(|roster, after| roster.claim(now, home, want, make, after));
-    let refused = |kind, cause: String| Err(Failure::new(kind, Stage::Ours, cause));
+    let claimed = shared.update_pool(|roster, after| roster.claim(now, home, want, make, after));
+    let refused = |kind, cause: String| Err(AttemptFailure::new(kind, AttemptStage::Local, cause));
     match claimed {
-        Claimed::Place(place) => Ok(Claim::place(shared, place, now, waited, want.is_new)),
-        Claimed::Nobody { why } => refused(FaultKind::Unavailable, why.to_owned()),
-        Claimed::Full { len } => refused(
+        ClaimOutcome::Slot(place) => Ok(LeaseOutcome::leased(
+            shared,
+            place,
+            now,
+            waited,
+            want.is_first_attempt,
+        )),
+        ClaimOutcome::Unavailable { reason: why } => {
+            refused(FaultKind::Unavailable, why.to_owned())
+        }
+        ClaimOutcome::QueueFull { len } => refused(
             FaultKind::QueueFull,
             format!("the queue is full: queue.max = {len} requests wait"),
         ),
-        Claimed::Waiting { ticket, position } => {
+        ClaimOutcome::Queued { ticket, position } => {
             let Some(granted) = receiver else {
                 return refused(FaultKind::Internal, "a waiter without its end".to_owned());
             };
-            Ok(Claim::Waits(Box::new(Wait {
+            Ok(LeaseOutcome::Queued(Box::new(QueueWait {
                 shared: Arc::clone(shared),
                 ticket,
                 position,
-                granted,
+                grant_receiver: granted,
                 reuse: want.reuse,
-                is_new: want.is_new,
+                is_new: want.is_first_attempt,
                 client: client.map(Arc::clone),
-                since: now,
-                waited,
+                queued_at: now,
+                waited_before: waited,
                 deadline: LazyDeadline::new(deadline),
             })))
         }
     }
 }
 
-impl Claim {
-    fn place(
-        shared: &Arc<Shared>,
-        mut place: Place,
+impl LeaseOutcome {
+    fn leased(
+        shared: &Arc<SharedUpstream>,
+        mut place: ClaimedSlot,
         now: Instant,
         waited: Duration,
         is_new: bool,
     ) -> Self {
-        let kept = place.kept.take().and_then(alive);
-        Self::Place(Lease::new(shared, place, now, waited, is_new), kept)
+        let kept = place
+            .idle_connection
+            .take()
+            .and_then(checked_idle_connection);
+        Self::Leased(Lease::new(shared, place, now, waited, is_new), kept)
     }
 }
 
 /// A kept connection that looks alive, on this loop.
-fn alive(connection: Connection) -> Option<Connection> {
+fn checked_idle_connection(connection: UpstreamConnection) -> Option<UpstreamConnection> {
     if !connection.stream.is_quiet() {
         return None;
     }
     let mut connection = match connection.stream.is_on_current_loop() {
         true => connection,
-        false => connection.move_here().ok()?,
+        false => connection.move_to_this_loop().ok()?,
     };
     // Bytes that nobody asked for would be the next client's answer.
-    if std::mem::take(&mut connection.is_doubtful) && !connection.stream.is_open() {
+    if std::mem::take(&mut connection.needs_check) && !connection.stream.is_open() {
         return None;
     }
     Some(connection)
@@ -133,48 +150,61 @@ fn alive(connection: Connection) -> Option<Connection> {
 
 /// A request in line: a future of its place.
 #[derive(Debug)]
-pub(crate) struct Wait {
-    shared: Arc<Shared>,
+pub(crate) struct QueueWait {
+    shared: Arc<SharedUpstream>,
     ticket: Ticket,
     pub(crate) position: usize,
-    granted: oneshot::Receiver<Result<Grant, String>>,
-    reuse: Reuse,
+    grant_receiver: oneshot::Receiver<Result<SlotGrant, String>>,
+    reuse: ReusePolicy,
     is_new: bool,
     client: Option<Arc<ClientState>>,
-    since: Instant,
+    queued_at: Instant,
     /// In lines before.
-    waited: Duration,
+    waited_before: Duration,
     deadline: LazyDeadline,
 }
 
-impl Wait {
+impl QueueWait {
     /// How long it has waited in all.
-    pub(crate) fn time(&self) -> Duration {
-        self.waited + clock::now().saturating_duration_since(self.since)
+    pub(crate) fn total_wait(&self) -> Duration {
+        self.waited_before + clock::now().saturating_duration_since(self.queued_at)
     }
 
-    fn accept(&self, grant: &Grant) -> Result<Claim, Failure> {
+    fn accept_grant(&self, grant: &SlotGrant) -> Result<LeaseOutcome, AttemptFailure> {
         let (now, home) = (clock::now(), loops::current_index());
-        let place = self
-            .shared
-            .change(|roster, after| roster.accept(now, grant.slot, home, self.reuse, after));
-        let place =
-            place.ok_or_else(|| ours(FaultKind::Unavailable, "the server was taken out"))?;
-        let waited = self.waited + now.saturating_duration_since(self.since);
-        Ok(Claim::place(&self.shared, place, now, waited, self.is_new))
+        let place = self.shared.update_pool(|roster, after| {
+            roster.accept_grant(now, grant.slot, home, self.reuse, after)
+        });
+        let place = place
+            .ok_or_else(|| local_failure(FaultKind::Unavailable, "the server was taken out"))?;
+        let waited = self.waited_before + now.saturating_duration_since(self.queued_at);
+        Ok(LeaseOutcome::leased(
+            &self.shared,
+            place,
+            now,
+            waited,
+            self.is_new,
+        ))
     }
 }
 
-impl Future for Wait {
+impl Future for QueueWait {
     /// Always a place, or why not.
-    type Output = Result<Claim, Failure>;
+    type Output = Result<LeaseOutcome, AttemptFailure>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        if let Poll::Ready(granted) = Pin::new(&mut self.granted).poll(cx) {
+        if let Poll::Ready(granted) = Pin::new(&mut self.grant_receiver).poll(cx) {
             return Poll::Ready(match granted {
-                Ok(Ok(grant)) => self.accept(&grant),
-                Ok(Err(cause)) => Err(Failure::new(FaultKind::Overloaded, Stage::Ours, cause)),
-                Err(_) => Err(ours(FaultKind::Unavailable, "the upstream was taken out")),
+                Ok(Ok(grant)) => self.accept_grant(&grant),
+                Ok(Err(cause)) => Err(AttemptFailure::new(
+                    FaultKind::Overloaded,
+                    AttemptStage::Local,
+                    cause,
+                )),
+                Err(_) => Err(local_failure(
+                    FaultKind::Unavailable,
+                    "the upstream was taken out",
+                )),
             });
         }
         if self
@@ -182,83 +212,83 @@ impl Future for Wait {
             .as_ref()
             .is_some_and(|client| client.is_disconnected())
         {
-            self.shared.roster().count_abandoned(self.time());
+            self.shared.server_pool().count_abandoned(self.total_wait());
             let cause = "left while waiting for a server";
-            return Poll::Ready(Err(ours(FaultKind::ClientDisconnected, cause)));
+            return Poll::Ready(Err(local_failure(FaultKind::ClientDisconnected, cause)));
         }
         ready!(self.deadline.poll(cx));
-        self.shared.roster().count_timeout(self.time());
+        self.shared.server_pool().count_timeout(self.total_wait());
         let limit = self.shared.config.queue_timeout;
         let cause = format!("queue.timeout: no free server within {limit:?}");
-        Poll::Ready(Err(Failure::new(
+        Poll::Ready(Err(AttemptFailure::new(
             FaultKind::QueueTimeout,
-            Stage::Ours,
+            AttemptStage::Local,
             cause,
         )))
     }
 }
 
-fn ours(kind: FaultKind, cause: &'static str) -> Failure {
-    Failure::new(kind, Stage::Ours, cause)
+fn local_failure(kind: FaultKind, cause: &'static str) -> AttemptFailure {
+    AttemptFailure::new(kind, AttemptStage::Local, cause)
 }
 
-impl Drop for Wait {
+impl Drop for QueueWait {
     fn drop(&mut self) {
-        if self.shared.roster().cancel(self.ticket) {
+        if self.shared.server_pool().cancel(self.ticket) {
             return;
         }
         // A place may have been given that nobody took: closing the channel settles who returns it.
-        self.granted.close();
-        if let Ok(Ok(grant)) = self.granted.try_recv() {
-            self.shared.give_back(grant.slot);
+        self.grant_receiver.close();
+        if let Ok(Ok(grant)) = self.grant_receiver.try_recv() {
+            self.shared.release_unused_slot(grant.slot);
         }
     }
 }
 
 impl Lease {
     fn new(
-        shared: &Arc<Shared>,
-        place: Place,
+        shared: &Arc<SharedUpstream>,
+        place: ClaimedSlot,
         now: Instant,
         waited: Duration,
         is_new: bool,
     ) -> Self {
-        let ended = Ended {
-            outcome: Outcome::Neutral,
-            queue: is_new.then_some(waited),
-            connect: None,
-            answer: None,
+        let ended = AttemptReport {
+            outcome: AttemptOutcome::Neutral,
+            queue_time: is_new.then_some(waited),
+            connect_time: None,
+            header_time: None,
         };
         Self {
-            shared: Arc::clone(shared),
+            upstream: Arc::clone(shared),
             slot: place.slot,
-            key: place.key,
+            server_id: place.server_id,
             server: place.server,
-            number: place.number,
-            ended,
-            waited,
-            handed_at: now,
-            unanswered: None,
+            name_hash: place.name_hash,
+            report: ended,
+            queue_time: waited,
+            sent_at: now,
+            unanswered_guard: None,
             is_released: false,
         }
     }
 
-    pub(crate) fn server(&self) -> &Arc<Server> {
+    pub(crate) fn server(&self) -> &Arc<BackendServer> {
         &self.server
     }
 
-    pub(crate) fn key(&self) -> MemberKey {
-        self.key
+    pub(crate) fn server_id(&self) -> ServerId {
+        self.server_id
     }
 
     /// What a sticky cookie says for its server.
-    pub(crate) fn number(&self) -> u64 {
-        self.number
+    pub(crate) fn name_hash(&self) -> u64 {
+        self.name_hash
     }
 
     /// The upstream.
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
-        &self.shared
+    pub(crate) fn upstream(&self) -> &Arc<SharedUpstream> {
+        &self.upstream
     }
 
     /// Makes a connection, and introduces its client where servers want that. Count it with
@@ -270,37 +300,37 @@ impl Lease {
         &self,
         peer: PeerAddress,
         listener: &ListenerInfo,
-    ) -> impl Future<Output = Result<Connection, Failure>> + Send + use<> {
-        let config = &self.shared.config;
+    ) -> impl Future<Output = Result<UpstreamConnection, AttemptFailure>> + Send + use<> {
+        let config = &self.upstream.config;
         let (server, timeout) = (Arc::clone(self.server()), config.connect_timeout);
         let header = config
             .proxy_protocol
-            .map(|version| proxy_header(version, peer, listener));
+            .map(|version| proxy_protocol_header(version, peer, listener));
         async move {
-            let connection = Connection::open(&server, clock::now() + timeout).await?;
+            let connection = UpstreamConnection::open(&server, clock::now() + timeout).await?;
             if let Some(header) = header {
                 // Shorter than any socket's buffer: it goes at once or never.
                 let sent = connection.stream.write_all(&header).await;
                 sent.map_err(|error| {
                     let cause = format!("the server takes no PROXY header: {error}");
-                    Failure::new(FaultKind::ConnectFailed, Stage::Unsent, cause)
+                    AttemptFailure::new(FaultKind::ConnectFailed, AttemptStage::Unsent, cause)
                 })?;
             }
             Ok(connection)
         }
     }
 
-    /// A connection was made, begun at `handed_at`.
-    pub(crate) fn connected(&mut self) {
-        self.ended.connect = Some(clock::now().saturating_duration_since(self.handed_at));
-        self.unanswered = Some(UnansweredGuard::new(&self.server));
-        self.shared.roster().count_connect(self.slot);
+    /// A connection was made, begun at `sent_at`.
+    pub(crate) fn record_connected(&mut self) {
+        self.report.connect_time = Some(clock::now().saturating_duration_since(self.sent_at));
+        self.unanswered_guard = Some(UnansweredGuard::new(&self.server));
+        self.upstream.server_pool().count_connect(self.slot);
     }
 
     /// Notes the first answer on a new `connection`.
-    pub(crate) fn note_answer(&mut self, connection: &mut Connection) {
-        if self.unanswered.take().is_some() {
-            connection.counted.note_answer();
+    pub(crate) fn record_first_response(&mut self, connection: &mut UpstreamConnection) {
+        if self.unanswered_guard.take().is_some() {
+            connection.count_guard.record_first_response();
         }
     }
 
@@ -308,33 +338,33 @@ impl Lease {
     /// keep all others away.
     pub(crate) fn pass_trial(&self) {
         if self.server.is_on_trial.load(Ordering::Relaxed) {
-            let (now, key) = (clock::now(), self.key);
-            self.shared.change(|roster, after| {
-                roster.change(now, key, after, |ejection| ejection.success(now));
+            let (now, key) = (clock::now(), self.server_id);
+            self.upstream.update_pool(|roster, after| {
+                roster.change_health(now, key, after, |ejection| ejection.record_success(now));
             });
         }
     }
 
     /// How long connecting took, if it was needed.
     pub(crate) fn connect_time(&self) -> Option<Duration> {
-        self.ended.connect
+        self.report.connect_time
     }
 
     /// How long its request waited in line.
-    pub(crate) fn waited(&self) -> Duration {
-        self.waited
+    pub(crate) fn queue_time(&self) -> Duration {
+        self.queue_time
     }
 
     /// The head of the response has come.
-    pub(crate) fn answered(&mut self, now: Instant) -> Duration {
-        let took = now.saturating_duration_since(self.handed_at);
-        self.ended.answer = Some(took);
+    pub(crate) fn record_response_head(&mut self, now: Instant) -> Duration {
+        let took = now.saturating_duration_since(self.sent_at);
+        self.report.header_time = Some(took);
         self.pass_trial();
         took
     }
 
     /// Gives the place back; `connection` may carry another request.
-    pub(crate) fn finish(self, connection: Option<Connection>, outcome: Outcome) {
+    pub(crate) fn finish(self, connection: Option<UpstreamConnection>, outcome: AttemptOutcome) {
         self.finish_at(clock::now(), connection, outcome);
     }
 
@@ -342,21 +372,22 @@ impl Lease {
     pub(crate) fn finish_at(
         mut self,
         now: Instant,
-        connection: Option<Connection>,
-        outcome: Outcome,
+        connection: Option<UpstreamConnection>,
+        outcome: AttemptOutcome,
     ) {
-        self.unanswered = None;
-        self.ended.outcome = outcome;
+        self.unanswered_guard = None;
+        self.report.outcome = outcome;
         self.is_released = true;
         let connection = connection
-            .filter(|_| keeps_connections(&self.shared.config))
+            .filter(|_| uses_keep_alive(&self.upstream.config))
             .map(|it| (it, loops::current_index()));
-        self.shared.release(now, self.slot, connection, &self.ended);
+        self.upstream
+            .release_slot(now, self.slot, connection, &self.report);
     }
 }
 
 /// What a server is told of the client that a connection is for.
-fn proxy_header(
+fn proxy_protocol_header(
     version: config::ProxyProtocol,
     peer: PeerAddress,
     listener: &ListenerInfo,
@@ -375,10 +406,11 @@ fn proxy_header(
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.unanswered = None;
+        self.unanswered_guard = None;
         if !self.is_released {
             let now = clock::now();
-            self.shared.release(now, self.slot, None, &self.ended);
+            self.upstream
+                .release_slot(now, self.slot, None, &self.report);
         }
     }
 }

@@ -11,53 +11,53 @@ use penstock_config::{self as config, Protocol};
 use penstock_exchange::Request;
 use penstock_http::{FieldBlock, Status};
 
-use crate::failure::{Failure, Stage};
-use crate::forward;
-use crate::head::ReplyHead;
-use crate::source::Framing;
+use crate::body_source::Framing;
+use crate::failure::{AttemptFailure, AttemptStage};
+use crate::request_head;
+use crate::response_head::UpstreamResponseHead;
 
 /// Reads one response.
 #[derive(Debug)]
 pub(crate) enum Codec {
-    Http(http::Decoder),
-    Gateway(Box<gateway::Gateway>),
+    Http(http::HttpDecoder),
+    Gateway(Box<gateway::GatewayDecoder>),
 }
 
 /// What a server said.
 #[derive(Debug)]
-pub(crate) enum Event<'a> {
+pub(crate) enum ResponseEvent<'a> {
     /// An interim response that goes on to the client.
     Interim(Status, FieldBlock),
     /// The final head.
-    Head(ReplyHead),
+    Head(UpstreamResponseHead),
     /// The protocol is switched; what follows is not HTTP.
-    Switched(ReplyHead),
+    SwitchedProtocols(UpstreamResponseHead),
     /// A piece of the body.
     Data(&'a [u8]),
     /// Lines for the log, of a bounded size in all.
     Log(&'a [u8]),
     /// The server takes so many bytes of the request's body now.
-    BodyWanted(usize),
+    BodyRequested(usize),
     /// The response is complete.
     End {
         /// The connection may carry another request.
-        reusable: bool,
+        is_reusable: bool,
         trailers: Option<FieldBlock>,
     },
 }
 
 /// What one look at the bytes gave.
 #[derive(Debug)]
-pub(crate) struct Decoded<'a> {
+pub(crate) struct DecodedEvent<'a> {
     /// Bytes that are dealt with.
     pub(crate) consumed: usize,
     /// None when more bytes are needed.
-    pub(crate) event: Option<Event<'a>>,
+    pub(crate) event: Option<ResponseEvent<'a>>,
 }
 
 /// Pieces of a request's body, as the protocol has them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum BodyForm {
+pub(crate) enum BodyEncoding {
     /// As they are, behind a length or nothing.
     Plain,
     /// HTTP chunks.
@@ -73,25 +73,26 @@ impl Codec {
     ///
     /// # Errors
     /// A head that the protocol has no room for.
-    pub(crate) fn begin(
+    pub(crate) fn encode_request(
         config: &config::Upstream,
         request: &Request,
         framing: Framing,
         server: &str,
         out: &mut Vec<u8>,
-    ) -> Result<(Self, BodyForm), Failure> {
+    ) -> Result<(Self, BodyEncoding), AttemptFailure> {
         match config.protocol {
             Protocol::Http => {
-                let upgrades = forward::encode(out, config, request, framing, server);
+                let upgrades =
+                    request_head::encode_request_head(out, config, request, framing, server);
                 let form = match framing {
-                    Framing::Chunked => BodyForm::Chunked,
-                    Framing::None | Framing::Length(_) => BodyForm::Plain,
+                    Framing::Chunked => BodyEncoding::Chunked,
+                    Framing::None | Framing::Length(_) => BodyEncoding::Plain,
                 };
                 let decoder =
-                    http::Decoder::new(request.head.method(), upgrades).configured_by(config);
+                    http::HttpDecoder::new(request.head.method(), upgrades).with_config(config);
                 Ok((Self::Http(decoder), form))
             }
-            _ => gateway::begin(config, request, framing, server, out),
+            _ => gateway::encode_request(config, request, framing, server, out),
         }
     }
 
@@ -99,7 +100,10 @@ impl Codec {
     ///
     /// # Errors
     /// When the server breaks the rules of the protocol.
-    pub(crate) fn decode<'a>(&mut self, input: &'a [u8]) -> Result<Decoded<'a>, Failure> {
+    pub(crate) fn decode<'a>(
+        &mut self,
+        input: &'a [u8],
+    ) -> Result<DecodedEvent<'a>, AttemptFailure> {
         match self {
             Self::Http(decoder) => decoder.decode(input),
             Self::Gateway(gateway) => gateway.decode(input),
@@ -110,19 +114,19 @@ impl Codec {
     ///
     /// # Errors
     /// When it may not.
-    pub(crate) fn eof(&mut self) -> Result<Event<'static>, Failure> {
+    pub(crate) fn finish_at_eof(&mut self) -> Result<ResponseEvent<'static>, AttemptFailure> {
         match self {
-            Self::Http(decoder) => decoder.eof(),
-            Self::Gateway(gateway) => gateway.eof(),
+            Self::Http(decoder) => decoder.finish_at_eof(),
+            Self::Gateway(gateway) => gateway.finish_at_eof(),
         }
     }
 }
 
 /// How far a response is, for a failure.
-pub(crate) fn stage(has_head: bool) -> Stage {
+pub(crate) fn attempt_stage(has_head: bool) -> AttemptStage {
     if has_head {
-        Stage::Answered
+        AttemptStage::ResponseStarted
     } else {
-        Stage::Sent
+        AttemptStage::Sent
     }
 }

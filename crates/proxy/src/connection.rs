@@ -17,23 +17,23 @@ use std::time::Instant;
 use penstock_exchange::FaultKind;
 use penstock_runtime::{LazyDeadline, Stream, clock};
 
-use crate::failure::{Failure, Stage};
-use crate::join::Dialled;
+use crate::failure::{AttemptFailure, AttemptStage};
+use crate::join::JoinedConnections;
 use crate::saturation::ServerLoad;
 
 /// What all connections to one server share.
 #[derive(Debug)]
-pub(crate) struct Server {
+pub(crate) struct BackendServer {
     /// As configured, or as its name was resolved.
     pub(crate) name: Arc<str>,
-    pub(crate) address: Address,
+    pub(crate) address: ResolvedAddress,
     /// What a `Host` field calls it: the name and port that it was found by (RFC 9110 §7.2).
     pub(crate) authority: Arc<str>,
     /// Connections there are, idle and in use, and those being made.
-    pub(crate) open: AtomicU32,
+    pub(crate) open_connections: AtomicU32,
     /// It was seen to keep a connection behind a response. Some servers close each one without saying so,
     /// a moment after they answered: a request that meets the close cannot always be repeated.
-    pub(crate) keeps: AtomicBool,
+    pub(crate) keeps_alive: AtomicBool,
     /// Its next good response brings it back, as soon as its head is there.
     pub(crate) is_on_trial: AtomicBool,
     /// How many connections it serves at once, as far as its answers show.
@@ -42,20 +42,20 @@ pub(crate) struct Server {
 
 /// Where a server listens, resolved.
 #[derive(Debug, Clone)]
-pub(crate) enum Address {
+pub(crate) enum ResolvedAddress {
     Tcp(SocketAddr),
     /// The second is for a server that does not listen at the first.
     TcpPair([SocketAddr; 2]),
     Unix(PathBuf),
     /// It dials in: connections to it are waited for.
-    Joined(Arc<Dialled>),
+    Joined(Arc<JoinedConnections>),
 }
 
-impl Address {
+impl ResolvedAddress {
     /// What it has dialled in with, if no more connections to it can come.
-    pub(crate) fn last_dialled(&self) -> Option<&Dialled> {
+    pub(crate) fn exhausted_joined(&self) -> Option<&JoinedConnections> {
         match self {
-            Self::Joined(dialled) => Some(&**dialled).filter(|dialled| dialled.is_last()),
+            Self::Joined(dialled) => Some(&**dialled).filter(|dialled| dialled.has_supply_ended()),
             Self::Tcp(_) | Self::TcpPair(_) | Self::Unix(_) => None,
         }
     }
@@ -73,43 +73,45 @@ impl Address {
                 Err(error) => Stream::connect_tcp(*second).await.map_err(|_| error),
             },
             Self::Unix(path) => Stream::connect_unix(path).await,
-            Self::Joined(dialled) => dialled.take().await,
+            Self::Joined(dialled) => dialled.acquire().await,
         }
     }
 }
 
 /// A connection to a server. One allocation for its whole life: it goes through many hands with each request.
 #[derive(Debug)]
-pub(crate) struct Connection(Box<Parts>);
+pub(crate) struct UpstreamConnection(Box<ConnectionParts>);
 
 /// What there is of a connection.
 #[derive(Debug)]
-pub(crate) struct Parts {
+pub(crate) struct ConnectionParts {
     pub(crate) stream: Stream,
     pub(crate) deadline: LazyDeadline,
-    pub(crate) counted: Counted,
+    pub(crate) count_guard: ConnectionCountGuard,
     /// Requests that it has carried to their end.
-    pub(crate) served: u32,
+    pub(crate) requests_served: u32,
     /// When it was last given back.
     pub(crate) idle_since: Instant,
     /// Its last response had no body, or it comes from another loop: what a server sends without being
     /// asked may not have been noticed yet.
-    pub(crate) is_doubtful: bool,
+    pub(crate) needs_check: bool,
 }
 
-impl Server {
-    pub(crate) fn new(name: Arc<str>, address: Address) -> Self {
+impl BackendServer {
+    pub(crate) fn new(name: Arc<str>, address: ResolvedAddress) -> Self {
         let authority = match &address {
             // A name that was resolved has its address behind a blank.
-            Address::Tcp(_) | Address::TcpPair(_) => name.split(' ').next().unwrap_or(&name).into(),
-            Address::Unix(_) | Address::Joined(_) => "localhost".into(),
+            ResolvedAddress::Tcp(_) | ResolvedAddress::TcpPair(_) => {
+                name.split(' ').next().unwrap_or(&name).into()
+            }
+            ResolvedAddress::Unix(_) | ResolvedAddress::Joined(_) => "localhost".into(),
         };
         Self {
             name,
             authority,
-            open: 0.into(),
+            open_connections: 0.into(),
             // Of one that dials in nobody closes a connection but this side.
-            keeps: matches!(address, Address::Joined(_)).into(),
+            keeps_alive: matches!(address, ResolvedAddress::Joined(_)).into(),
             address,
             is_on_trial: false.into(),
             load: ServerLoad::default(),
@@ -119,76 +121,82 @@ impl Server {
 
 /// Counts a connection with its server while it exists.
 #[derive(Debug)]
-pub(crate) struct Counted {
-    server: Arc<Server>,
+pub(crate) struct ConnectionCountGuard {
+    server: Arc<BackendServer>,
     /// The server has answered on it.
-    is_held: bool,
+    has_answered: bool,
 }
 
-impl Counted {
-    pub(crate) fn new(server: &Arc<Server>) -> Self {
-        server.open.fetch_add(1, Ordering::Relaxed);
+impl ConnectionCountGuard {
+    pub(crate) fn new(server: &Arc<BackendServer>) -> Self {
+        server.open_connections.fetch_add(1, Ordering::Relaxed);
         Self {
             server: Arc::clone(server),
-            is_held: false,
+            has_answered: false,
         }
     }
 
-    pub(crate) fn server(&self) -> &Arc<Server> {
+    pub(crate) fn server(&self) -> &Arc<BackendServer> {
         &self.server
     }
 
     /// Notes the first answer on the connection: the server has accepted it.
-    pub(crate) fn note_answer(&mut self) {
-        if !std::mem::replace(&mut self.is_held, true) {
-            self.server.load.add_held();
+    pub(crate) fn record_first_response(&mut self) {
+        if !std::mem::replace(&mut self.has_answered, true) {
+            self.server.load.add_served();
         }
     }
 }
 
-impl Drop for Counted {
+impl Drop for ConnectionCountGuard {
     fn drop(&mut self) {
-        self.server.open.fetch_sub(1, Ordering::Relaxed);
-        if self.is_held {
-            self.server.load.remove_held();
+        self.server.open_connections.fetch_sub(1, Ordering::Relaxed);
+        if self.has_answered {
+            self.server.load.remove_served();
         }
     }
 }
 
-impl Deref for Connection {
-    type Target = Parts;
+impl Deref for UpstreamConnection {
+    type Target = ConnectionParts;
 
-    fn deref(&self) -> &Parts {
+    fn deref(&self) -> &ConnectionParts {
         &self.0
     }
 }
 
-impl DerefMut for Connection {
-    fn deref_mut(&mut self) -> &mut Parts {
+impl DerefMut for UpstreamConnection {
+    fn deref_mut(&mut self) -> &mut ConnectionParts {
         &mut self.0
     }
 }
 
-impl Connection {
+impl UpstreamConnection {
     /// Connects to `server` until `deadline`.
     ///
     /// # Errors
-    /// Why not, at stage [`Stage::Unsent`]; at [`Stage::Ours`] when this machine lacks what it takes.
-    pub(crate) async fn open(server: &Arc<Server>, deadline: Instant) -> Result<Self, Failure> {
-        let counted = Counted::new(server);
+    /// Why not, at stage [`AttemptStage::Unsent`]; at [`AttemptStage::Local`] when this machine lacks what it takes.
+    pub(crate) async fn open(
+        server: &Arc<BackendServer>,
+        deadline: Instant,
+    ) -> Result<Self, AttemptFailure> {
+        let counted = ConnectionCountGuard::new(server);
         let connecting = server.address.connect();
-        let failed = |cause: String| Failure::new(FaultKind::ConnectFailed, Stage::Unsent, cause);
+        let failed = |cause: String| {
+            AttemptFailure::new(FaultKind::ConnectFailed, AttemptStage::Unsent, cause)
+        };
         match clock::timeout_at(deadline, connecting).await {
             Some(Ok(stream)) => {
                 let mut connection = Self::new(stream, counted);
                 // It may have waited: it is as doubtful as one that was used.
-                connection.served = u32::from(matches!(server.address, Address::Joined(_)));
+                connection.requests_served =
+                    u32::from(matches!(server.address, ResolvedAddress::Joined(_)));
                 Ok(connection)
             }
-            Some(Err(error)) => Err(match shortage(&server.address, &error) {
+            Some(Err(error)) => Err(match local_shortage(&server.address, &error) {
                 Some(what) => {
                     let cause = format!("cannot connect: no {what} left here: {error}");
-                    Failure::new(FaultKind::Overloaded, Stage::Ours, cause)
+                    AttemptFailure::new(FaultKind::Overloaded, AttemptStage::Local, cause)
                 }
                 None => failed(format!("cannot connect: {error}")),
             }),
@@ -196,15 +204,15 @@ impl Connection {
         }
     }
 
-    fn new(stream: Stream, counted: Counted) -> Self {
+    fn new(stream: Stream, counted: ConnectionCountGuard) -> Self {
         let now = clock::now();
-        Self(Box::new(Parts {
+        Self(Box::new(ConnectionParts {
             stream,
             deadline: LazyDeadline::new(now),
-            counted,
-            served: 0,
+            count_guard: counted,
+            requests_served: 0,
             idle_since: now,
-            is_doubtful: false,
+            needs_check: false,
         }))
     }
 
@@ -212,49 +220,49 @@ impl Connection {
     ///
     /// # Errors
     /// When the loop cannot watch one more descriptor.
-    pub(crate) fn move_here(self) -> io::Result<Self> {
-        let Parts {
+    pub(crate) fn move_to_this_loop(self) -> io::Result<Self> {
+        let ConnectionParts {
             stream,
-            counted,
-            served,
+            count_guard: counted,
+            requests_served: served,
             idle_since,
             ..
         } = *self.0;
         let socket: OwnedFd = stream.into_socket();
-        Ok(Self(Box::new(Parts {
+        Ok(Self(Box::new(ConnectionParts {
             stream: Stream::new(socket)?,
             // A timer belongs to the loop that made it.
             deadline: LazyDeadline::new(idle_since),
-            counted,
-            served,
+            count_guard: counted,
+            requests_served: served,
             idle_since,
-            is_doubtful: true,
+            needs_check: true,
         })))
     }
 
     /// Its server.
-    pub(crate) fn server(&self) -> &Arc<Server> {
-        self.counted.server()
+    pub(crate) fn server(&self) -> &Arc<BackendServer> {
+        self.count_guard.server()
     }
 
     /// Whether it has carried a request before: its server may have closed it meanwhile.
     pub(crate) fn is_reused(&self) -> bool {
-        self.served > 0
+        self.requests_served > 0
     }
 }
 
 /// What this machine lacks, if that is why no connection to `address` could be made: it says nothing of
 /// the server, and no other server could be reached either.
-pub(crate) fn shortage(address: &Address, error: &io::Error) -> Option<&'static str> {
+pub(crate) fn local_shortage(address: &ResolvedAddress, error: &io::Error) -> Option<&'static str> {
     match error.raw_os_error()? {
         EMFILE | ENFILE => Some("descriptors"),
         ENOBUFS | ENOMEM => Some("memory for sockets"),
         // Said of ports, and of an address that nothing here can reach: `::1` where IPv6 is off.
         EADDRNOTAVAIL => match address {
-            Address::Tcp(address) | Address::TcpPair([address, _]) => {
-                has_way_to(*address).then_some("ports to that address")
+            ResolvedAddress::Tcp(address) | ResolvedAddress::TcpPair([address, _]) => {
+                has_route_to(*address).then_some("ports to that address")
             }
-            Address::Unix(_) | Address::Joined(_) => None,
+            ResolvedAddress::Unix(_) | ResolvedAddress::Joined(_) => None,
         },
         _ => None,
     }
@@ -262,7 +270,7 @@ pub(crate) fn shortage(address: &Address, error: &io::Error) -> Option<&'static 
 
 /// Whether this machine has an address of its own from which to reach another. Nothing is sent, and TCP's
 /// ports do not matter.
-fn has_way_to(address: SocketAddr) -> bool {
+fn has_route_to(address: SocketAddr) -> bool {
     let any = match address.is_ipv4() {
         true => IpAddr::from(Ipv4Addr::UNSPECIFIED),
         false => IpAddr::from(Ipv6Addr::UNSPECIFIED),
@@ -283,9 +291,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_this_machine_lacks_is_told_from_what_a_server_does() {
-        let tcp = Address::Tcp("127.0.0.1:9".parse().unwrap());
-        let unix = Address::Unix("/run/a.sock".into());
+    fn a_local_shortage_differs_from_a_server_error() {
+        let tcp = ResolvedAddress::Tcp("127.0.0.1:9".parse().unwrap());
+        let unix = ResolvedAddress::Unix("/run/a.sock".into());
         let rows = [
             ("EMFILE", 24, &tcp, Some("descriptors")),
             ("ENFILE", 23, &unix, Some("descriptors")),
@@ -298,15 +306,15 @@ mod tests {
         ];
         for (name, number, address, want) in rows {
             let error = io::Error::from_raw_os_error(number);
-            assert_eq!(shortage(address, &error), want, "{name}");
+            assert_eq!(local_shortage(address, &error), want, "{name}");
         }
     }
 
     #[test]
-    fn an_address_that_nothing_here_reaches_is_no_shortage() {
+    fn an_unreachable_address_is_no_shortage() {
         // Broadcasting is refused, as no way is, without a look at ports.
         for (address, want) in [("127.0.0.1:9", true), ("255.255.255.255:9", false)] {
-            assert_eq!(has_way_to(address.parse().unwrap()), want, "{address}");
+            assert_eq!(has_route_to(address.parse().unwrap()), want, "{address}");
         }
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! Called by `codec::gateway` once a try. Names are those of RFC 3875 and what PHP, uWSGI and their like
 //! expect besides; how a field becomes a variable is `exchange::cgi`'s, which fields do `exchange::fields`'
-//! and what is said of the client `forward`'s, so that every protocol tells the same. What must stay true:
+//! and what is said of the client `request_head`'s, so that every protocol tells the same. What must stay true:
 //! the length of the body is decided here alone; `params` of the configuration go over everything else; a
 //! variable comes once.
 //!
@@ -11,7 +11,7 @@
 
 mod script;
 
-pub use script::names_script;
+pub use script::is_script_path;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -26,12 +26,12 @@ use penstock_sys::net::PeerAddress;
 use penstock_wire::ajp::{AjpRequest, encode_forward_request};
 use penstock_wire::gateway::{EncodeError, VariableWriter};
 
-use crate::environ::script::Script;
-use crate::forward;
-use crate::source::Framing;
+use crate::body_source::Framing;
+use crate::environ::script::ScriptPath;
+use crate::request_head;
 
 /// Tells all variables of `request`; `server` is the name of the one that gets it.
-pub(crate) fn tell(
+pub(crate) fn encode_variables(
     pairs: &mut impl VariableWriter,
     config: &config::Upstream,
     request: &Request,
@@ -43,12 +43,12 @@ pub(crate) fn tell(
         pairs.push_variable(CONTENT_LENGTH, TextBuffer::new().format_number(length));
     }
     let params = &config.params;
-    let mut rest = Rest { pairs, params };
-    let host = host(config, request, server);
-    tell_request(&mut rest, request);
-    tell_script(&mut rest, config, request);
-    tell_ends(&mut rest, request, host);
-    tell_fields(&mut rest, config, request, host);
+    let mut rest = ParamsFilter { pairs, params };
+    let host = visible_host(config, request, server);
+    add_request_variables(&mut rest, request);
+    add_script_variables(&mut rest, config, request);
+    add_address_variables(&mut rest, request, host);
+    add_header_variables(&mut rest, config, request, host);
     for (name, value) in params {
         if name.as_bytes() != CONTENT_LENGTH {
             pairs.push_variable(name.as_bytes(), value.as_bytes());
@@ -60,7 +60,7 @@ pub(crate) fn tell(
 ///
 /// # Errors
 /// When it does not fit into a packet, or holds a zero byte.
-pub(crate) fn ajp(
+pub(crate) fn encode_ajp_request(
     out: &mut Vec<u8>,
     config: &config::Upstream,
     request: &Request,
@@ -68,7 +68,7 @@ pub(crate) fn ajp(
     server: &str,
 ) -> Result<(), EncodeError> {
     let head = &*request.head;
-    let host = host(config, request, server);
+    let host = visible_host(config, request, server);
     let (mut address, mut port, mut length) =
         (TextBuffer::new(), TextBuffer::new(), TextBuffer::new());
     let forwarded = request.forwarded.as_deref();
@@ -87,10 +87,10 @@ pub(crate) fn ajp(
         protocol: head.version().as_str(),
         path: target.split_once('?').map_or(target, |(path, _)| path),
         query: request.query(),
-        remote_addr: text(remote_addr),
+        remote_addr: ascii_text(remote_addr),
         remote_port,
-        server_name: text(server_name),
-        server_port: text(server_port).parse().unwrap_or(0),
+        server_name: ascii_text(server_name),
+        server_port: ascii_text(server_port).parse().unwrap_or(0),
         is_tls: request.scheme() == "https",
         secret: config.secret.as_deref(),
     };
@@ -99,23 +99,23 @@ pub(crate) fn ajp(
         Framing::Length(length) => length,
         Framing::None | Framing::Chunked => 0,
     });
-    let mut told = Vec::with_capacity(TOLD_BYTES);
-    forward::tell_of_request(&mut told, config, request);
-    let named = forward::connection_names(head);
+    let mut told = Vec::with_capacity(FORWARDED_FIELDS_CAPACITY);
+    request_head::encode_forwarding_fields(&mut told, config, request);
+    let named = request_head::extra_connection_options(head);
     let fields = (head.fields()).filter(|(name, _)| match classify_field(name) {
         // A servlet container sees names as they are.
-        FieldClass::Underscored => forward::passes_underscored(request, named, name),
-        _ => passes(request, named, name),
+        FieldClass::Underscored => request_head::forwards_underscored(request, named, name),
+        _ => is_forwarded(request, named, name),
     });
     let fields = std::iter::once(("Host", host.as_bytes()))
         .chain(fields)
-        .chain(told_fields(&told))
+        .chain(parse_field_lines(&told))
         .chain(std::iter::once(("Content-Length", length)));
     encode_forward_request(out, &packet, fields)
 }
 
 /// The request line, and what a gateway says of itself.
-fn tell_request(pairs: &mut impl VariableWriter, request: &Request) {
+fn add_request_variables(pairs: &mut impl VariableWriter, request: &Request) {
     let head = &*request.head;
     let scheme = request.scheme();
     let query = request.query().unwrap_or("");
@@ -148,23 +148,31 @@ fn tell_request(pairs: &mut impl VariableWriter, request: &Request) {
 }
 
 /// The host that programs behind see: the client's, even where a proxy in front asked for another.
-fn host<'r>(config: &'r config::Upstream, request: &'r Request, server: &'r str) -> &'r str {
+fn visible_host<'r>(
+    config: &'r config::Upstream,
+    request: &'r Request,
+    server: &'r str,
+) -> &'r str {
     match &config.host {
         config::HostHeader::Client => request.host(),
-        _ => forward::host(config, &request.head, server),
+        _ => request_head::host_header(config, &request.head, server),
     }
 }
 
-fn tell_script(pairs: &mut impl VariableWriter, config: &config::Upstream, request: &Request) {
+fn add_script_variables(
+    pairs: &mut impl VariableWriter,
+    config: &config::Upstream,
+    request: &Request,
+) {
     let path = request.path();
     let root = config.root.as_ref().map(|root| {
         let root = root.as_os_str().as_bytes();
         root.strip_suffix(b"/").unwrap_or(root)
     });
     let script = match root {
-        Some(_) => Script::of(path, config.index.as_deref()),
+        Some(_) => ScriptPath::split(path, config.index.as_deref()),
         // Without a folder of scripts the application itself looks at the path.
-        None => Script::none(path),
+        None => ScriptPath::without_script(path),
     };
     pairs.push_variable(b"DOCUMENT_URI", path);
     match request.mount.is_root() {
@@ -175,8 +183,8 @@ fn tell_script(pairs: &mut impl VariableWriter, config: &config::Upstream, reque
         }
     }
     // PHP takes one that is empty for the path of the script itself.
-    if !script.info.is_empty() {
-        pairs.push_variable(b"PATH_INFO", script.info);
+    if !script.path_info.is_empty() {
+        pairs.push_variable(b"PATH_INFO", script.path_info);
     }
     let Some(root) = root else { return };
     pairs.push_variable(b"DOCUMENT_ROOT", root);
@@ -189,7 +197,7 @@ fn tell_script(pairs: &mut impl VariableWriter, config: &config::Upstream, reque
 }
 
 /// Both ends of the client's connection.
-fn tell_ends(pairs: &mut impl VariableWriter, request: &Request, host: &str) {
+fn add_address_variables(pairs: &mut impl VariableWriter, request: &Request, host: &str) {
     let mut room = TextBuffer::new();
     let forwarded = request.forwarded.as_deref();
     let (name, port) = cgi::server_name_and_port(host, &request.listener, forwarded, &mut room);
@@ -198,11 +206,11 @@ fn tell_ends(pairs: &mut impl VariableWriter, request: &Request, host: &str) {
     // Which address it was is not known of a listener on all of them.
     let listens = request.listener.address.map(|address| address.ip());
     if let Some(address) = listens.filter(|address| !address.is_unspecified()) {
-        tell_address(pairs, b"SERVER_ADDR", address);
+        add_address(pairs, b"SERVER_ADDR", address);
     }
     match request.client_address() {
         PeerAddress::Tcp(client) => {
-            tell_address(pairs, b"REMOTE_ADDR", client.ip());
+            add_address(pairs, b"REMOTE_ADDR", client.ip());
             if client.port() > 0 {
                 pairs.push_variable(b"REMOTE_PORT", room.format_number(u64::from(client.port())));
             }
@@ -212,14 +220,14 @@ fn tell_ends(pairs: &mut impl VariableWriter, request: &Request, host: &str) {
     }
 }
 
-fn tell_address(pairs: &mut impl VariableWriter, name: &[u8], address: IpAddr) {
+fn add_address(pairs: &mut impl VariableWriter, name: &[u8], address: IpAddr) {
     pairs.push_variable(
         name,
         TextBuffer::new().format_address(address.to_canonical()),
     );
 }
 
-fn tell_fields(
+fn add_header_variables(
     pairs: &mut impl VariableWriter,
     config: &config::Upstream,
     request: &Request,
@@ -229,57 +237,57 @@ fn tell_fields(
     if !host.is_empty() {
         pairs.push_variable(b"HTTP_HOST", host.as_bytes());
     }
-    let named = forward::connection_names(head);
+    let named = request_head::extra_connection_options(head);
     let mut pair = |name: &[u8], value: &[u8]| pairs.push_variable(name, value);
-    cgi::for_each_variable(head, |name| passes(request, named, name), &mut pair);
-    let mut told = Vec::with_capacity(TOLD_BYTES);
-    forward::tell_of_request(&mut told, config, request);
-    for (name, value) in told_fields(&told) {
+    cgi::for_each_variable(head, |name| is_forwarded(request, named, name), &mut pair);
+    let mut told = Vec::with_capacity(FORWARDED_FIELDS_CAPACITY);
+    request_head::encode_forwarding_fields(&mut told, config, request);
+    for (name, value) in parse_field_lines(&told) {
         cgi::with_variable(name, value, &mut pair);
     }
 }
 
 /// Whether a field goes on as it is: one that a rule says, or one of the client's that may; what proxies
 /// say of clients is written anew.
-fn passes(request: &Request, named: Option<&RequestHead>, name: &str) -> bool {
+fn is_forwarded(request: &Request, named: Option<&RequestHead>, name: &str) -> bool {
     match classify_field(name).is_passed_to_app() && request.passes_forwarding_field(name) {
-        true => !forward::is_dropped(request, named, name.as_bytes()),
+        true => !request_head::is_hop_by_hop(request, named, name.as_bytes()),
         false => request.trusted_headers.covers(name),
     }
 }
 
-/// The fields in the lines that `forward` wrote.
-fn told_fields(lines: &[u8]) -> impl Iterator<Item = (&str, &[u8])> {
+/// The fields in the lines that `request_head` wrote.
+fn parse_field_lines(lines: &[u8]) -> impl Iterator<Item = (&str, &[u8])> {
     lines.split(|&byte| byte == b'\n').filter_map(|line| {
         let line = line.strip_suffix(b"\r")?;
         let colon = memchr::memchr(b':', line)?;
-        Some((text(&line[..colon]), line[colon + 1..].trim_ascii()))
+        Some((ascii_text(&line[..colon]), line[colon + 1..].trim_ascii()))
     })
 }
 
 /// Names, addresses and numbers are ASCII; whatever is not counts as nothing.
-fn text(bytes: &[u8]) -> &str {
+fn ascii_text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap_or_default()
 }
 
 /// Everything that the configuration may say otherwise.
-struct Rest<'a, P> {
+struct ParamsFilter<'a, P> {
     pairs: &'a mut P,
     params: &'a BTreeMap<String, String>,
 }
 
-impl<P: VariableWriter> VariableWriter for Rest<'_, P> {
+impl<P: VariableWriter> VariableWriter for ParamsFilter<'_, P> {
     fn push_variable(&mut self, name: &[u8], value: &[u8]) {
         // A variable that comes twice is an error in SCGI, and means the first or the last elsewhere.
-        if self.params.is_empty() || !self.params.contains_key(text(name)) {
+        if self.params.is_empty() || !self.params.contains_key(ascii_text(name)) {
             self.pairs.push_variable(name, value);
         }
     }
 }
 
 const CONTENT_LENGTH: &[u8] = b"CONTENT_LENGTH";
-/// What `forward` has to say of most requests.
-const TOLD_BYTES: usize = 256;
+/// What `request_head` has to say of most requests.
+const FORWARDED_FIELDS_CAPACITY: usize = 256;
 
 #[cfg(test)]
 mod tests;

@@ -10,27 +10,31 @@ use penstock_exchange::{Fault, FaultKind};
 
 /// One try's failure.
 #[derive(Debug)]
-pub(crate) struct Failure {
+pub(crate) struct AttemptFailure {
     pub(crate) kind: FaultKind,
     pub(crate) cause: Cow<'static, str>,
-    pub(crate) stage: Stage,
+    pub(crate) stage: AttemptStage,
 }
 
 /// How far a try got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stage {
+pub(crate) enum AttemptStage {
     /// No byte of the request left this machine's hands: any request may go elsewhere.
     Unsent,
     /// The server may have begun on it.
     Sent,
     /// A final response has begun: nothing can be repeated.
-    Answered,
+    ResponseStarted,
     /// Not the server's doing: the client's body failed, or the house.
-    Ours,
+    Local,
 }
 
-impl Failure {
-    pub(crate) fn new(kind: FaultKind, stage: Stage, cause: impl Into<Cow<'static, str>>) -> Self {
+impl AttemptFailure {
+    pub(crate) fn new(
+        kind: FaultKind,
+        stage: AttemptStage,
+        cause: impl Into<Cow<'static, str>>,
+    ) -> Self {
         Self {
             kind,
             cause: cause.into(),
@@ -38,40 +42,43 @@ impl Failure {
         }
     }
 
-    pub(crate) fn died(stage: Stage, cause: impl Into<Cow<'static, str>>) -> Self {
+    pub(crate) fn server_disconnected(
+        stage: AttemptStage,
+        cause: impl Into<Cow<'static, str>>,
+    ) -> Self {
         Self::new(FaultKind::BackendDisconnected, stage, cause)
     }
 
-    pub(crate) fn broken(stage: Stage, cause: impl Into<Cow<'static, str>>) -> Self {
+    pub(crate) fn protocol_error(stage: AttemptStage, cause: impl Into<Cow<'static, str>>) -> Self {
         Self::new(FaultKind::BackendProtocolError, stage, cause)
     }
 
-    pub(crate) fn late(stage: Stage, cause: impl Into<Cow<'static, str>>) -> Self {
+    pub(crate) fn timed_out(stage: AttemptStage, cause: impl Into<Cow<'static, str>>) -> Self {
         Self::new(FaultKind::BackendTimeout, stage, cause)
     }
 
     /// Whether another try may be made of a request that is `idempotent` or not.
     pub(crate) fn allows_retry(&self, idempotent: bool) -> bool {
         match self.stage {
-            Stage::Unsent => true,
-            Stage::Sent => idempotent,
-            Stage::Answered | Stage::Ours => false,
+            AttemptStage::Unsent => true,
+            AttemptStage::Sent => idempotent,
+            AttemptStage::ResponseStarted | AttemptStage::Local => false,
         }
     }
 
     /// Whether it speaks against the server.
     pub(crate) fn blames_server(&self) -> bool {
-        self.stage != Stage::Ours && self.kind != FaultKind::ClientDisconnected
+        self.stage != AttemptStage::Local && self.kind != FaultKind::ClientDisconnected
     }
 }
 
-impl From<Fault> for Failure {
+impl From<Fault> for AttemptFailure {
     /// A failure of the request's own body, or of the house: no server had a part in it.
     fn from(fault: Fault) -> Self {
         Self {
             kind: fault.kind,
             cause: fault.cause,
-            stage: Stage::Ours,
+            stage: AttemptStage::Local,
         }
     }
 }

@@ -7,14 +7,14 @@
 //! a server like any other, with one difference: a connection to it is not made, but waited for (`dialled`).
 //!
 //! What must stay true: nobody without the key is told anything or gets a request; a member whose control connection ends,
-//! or is silent for [`SILENCE`], gets no new request; what it has in progress goes on, and ends by itself where its machine is gone,
+//! or is silent for [`SILENCE_TIMEOUT`], gets no new request; what it has in progress goes on, and ends by itself where its machine is gone,
 //! since its connections are asked, too, when they are silent; a front end that stops or forgets an upstream says so, and the
 //! joiner comes back, to whoever listens then.
 
-mod dialled;
-mod front;
+mod joined_connections;
 mod joiner;
-mod lines;
+mod line_stream;
+mod listener;
 
 use std::io;
 use std::time::Duration;
@@ -22,25 +22,25 @@ use std::time::Duration;
 use penstock_wire::join::{JoinError, Nonce};
 use ring::rand::{SecureRandom, SystemRandom};
 
-pub(crate) use self::dialled::Dialled;
-pub use self::front::Front;
-pub(crate) use self::front::fit;
-pub use self::joiner::{Joiner, JoinerSetup, JoinerState, ServeDialled};
+pub(crate) use self::joined_connections::JoinedConnections;
+pub use self::joiner::{Joiner, JoinerSetup, JoinerState, ServeConnection};
+pub use self::listener::JoinListener;
+pub(crate) use self::listener::update_member_capacity;
 
 /// How long a meeting may take, from the first line to the last.
-const MEETING: Duration = Duration::from_secs(10);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How often each side says on a control connection that it is there.
-const BEAT: Duration = Duration::from_secs(5);
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
 
 /// After so long without a word the other side is gone.
-const SILENCE: Duration = Duration::from_secs(15);
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// How long a word may take to be taken.
-const SAYING: Duration = Duration::from_secs(5);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Connections that are asked for before the first request.
-const FIRST: u32 = 4;
+const INITIAL_CONNECTIONS: u32 = 4;
 
 /// Why two sides have not met, or do not hear each other any more.
 #[derive(Debug, thiserror::Error)]
@@ -53,7 +53,7 @@ enum JoinFailure {
     Closed,
     /// Nothing was heard, or taken.
     #[error("nothing was heard in time")]
-    Silent,
+    Timeout,
     /// What it said is not of this protocol.
     #[error("{0}")]
     Protocol(#[from] JoinError),
@@ -63,7 +63,7 @@ enum JoinFailure {
 }
 
 /// A nonce that nobody has seen.
-fn draw() -> io::Result<Nonce> {
+fn random_nonce() -> io::Result<Nonce> {
     let mut bytes = [0; 16];
     let drawn = SystemRandom::new().fill(&mut bytes);
     drawn.map_err(|_| io::Error::other("the system gives no random numbers"))?;
@@ -71,8 +71,8 @@ fn draw() -> io::Result<Nonce> {
 }
 
 /// A number by which nobody is known yet.
-fn draw_number() -> io::Result<u64> {
-    let Nonce(bytes) = draw()?;
+fn random_id() -> io::Result<u64> {
+    let Nonce(bytes) = random_nonce()?;
     let (half, _) = bytes.split_at(8);
     Ok(half.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte)))
 }

@@ -1,6 +1,6 @@
 //! Servers that are named in the DNS: looked up again and again, added and removed as answers change.
 //!
-//! [`Names`] lists them, in the roster and under its lock; `maintain` starts [`follow`] for each on the
+//! [`DnsNames`] lists them, in the roster and under its lock; `maintenance` starts [`follow`] for each on the
 //! control loop, `manage` adds and removes them at run time. `lookup` asks, `targets` computes what an
 //! answer changes. What must stay true: no loop of clients ever waits for a name; without an answer
 //! everything stays as it was; a server that an answer leaves out finishes what it has.
@@ -15,58 +15,58 @@ use penstock_config as config;
 use penstock_runtime::clock;
 use tokio::sync::Notify;
 
-use crate::connection::Address;
-use crate::ejection::Admin;
-use crate::maintain;
-use crate::roster::{Aftermath, MemberKey, MemberSpec, Roster};
-use crate::upstream::Shared;
-pub(crate) use lookup::Source;
-use lookup::{Asker, Found, Likeness, LookupError};
-use targets::{Target, changes, is_same, pause, pause_failed};
+use crate::connection::ResolvedAddress;
+use crate::health::AdminState;
+use crate::maintenance;
+use crate::server_pool::{DeferredActions, ServerId, ServerPool, ServerSpec};
+use crate::upstream::SharedUpstream;
+pub(crate) use lookup::DnsSource;
+use lookup::{DnsResolver, LookupAnswer, LookupError, ServerDefaults};
+use targets::{DnsTarget, diff_targets, is_same_server, next_query_delay, retry_delay};
 
 /// The names of an upstream that stand for servers.
 #[derive(Debug, Default)]
-pub(crate) struct Names {
-    entries: Vec<Named>,
+pub(crate) struct DnsNames {
+    entries: Vec<DnsName>,
     next_id: u64,
-    news: Arc<Notify>,
+    changed: Arc<Notify>,
 }
 
-/// Names a [`Named`] for ever.
+/// Names a [`DnsName`] for ever.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct NameId(u64);
+pub(crate) struct DnsNameId(u64);
 
 /// A name that stands for servers.
 #[derive(Debug, Clone)]
-pub(crate) struct Named {
-    pub(crate) id: NameId,
+pub(crate) struct DnsName {
+    pub(crate) id: DnsNameId,
     /// As configured; its weight and bounds are those of each server.
     pub(crate) server: config::UpstreamServer,
     pub(crate) generation: u64,
     /// What the operator said of all its servers, the coming ones included.
-    pub(crate) admin: Admin,
-    is_followed: bool,
+    pub(crate) admin_state: AdminState,
+    has_task: bool,
 }
 
-impl Names {
+impl DnsNames {
     pub(crate) fn add(&mut self, server: config::UpstreamServer, generation: u64) {
-        self.entries.push(Named {
-            id: NameId(self.next_id),
+        self.entries.push(DnsName {
+            id: DnsNameId(self.next_id),
             server,
             generation,
-            admin: Admin::Ready,
-            is_followed: false,
+            admin_state: AdminState::Ready,
+            has_task: false,
         });
         self.next_id += 1;
     }
 
     /// The name written as `address`.
-    pub(crate) fn find(&mut self, address: &config::ServerAddr) -> Option<&mut Named> {
+    pub(crate) fn find(&mut self, address: &config::ServerAddr) -> Option<&mut DnsName> {
         (self.entries.iter_mut()).find(|entry| entry.server.address == *address)
     }
 
     /// The name that the status page would show as `text`.
-    pub(crate) fn find_text(&mut self, text: &str) -> Option<&mut Named> {
+    pub(crate) fn find_by_text(&mut self, text: &str) -> Option<&mut DnsName> {
         (self.entries.iter_mut()).find(|entry| entry.server.address.to_string() == text)
     }
 
@@ -75,21 +75,21 @@ impl Names {
     }
 
     /// Those that nobody follows yet; they are taken for followed from now on.
-    pub(crate) fn take_new(&mut self) -> Vec<NameId> {
-        let new = self.entries.iter_mut().filter(|entry| !entry.is_followed);
+    pub(crate) fn take_new(&mut self) -> Vec<DnsNameId> {
+        let new = self.entries.iter_mut().filter(|entry| !entry.has_task);
         new.map(|entry| {
-            entry.is_followed = true;
+            entry.has_task = true;
             entry.id
         })
         .collect()
     }
 
-    /// Told when there is something new, once the roster's lock is free; `maintain` waits for it.
-    pub(crate) fn news(&self) -> Arc<Notify> {
-        Arc::clone(&self.news)
+    /// Told when there is something new, once the roster's lock is free; `maintenance` waits for it.
+    pub(crate) fn changed(&self) -> Arc<Notify> {
+        Arc::clone(&self.changed)
     }
 
-    fn get(&self, id: NameId) -> Option<&Named> {
+    fn get(&self, id: DnsNameId) -> Option<&DnsName> {
         self.entries.iter().find(|entry| entry.id == id)
     }
 }
@@ -98,45 +98,51 @@ impl Names {
 ///
 /// # Errors
 /// A sentence: there is no answer, or it names no address.
-pub async fn look_up(address: &config::ServerAddr) -> Result<usize, String> {
-    let likeness = Likeness {
+pub async fn count_addresses(address: &config::ServerAddr) -> Result<usize, String> {
+    let likeness = ServerDefaults {
         weight: 1,
         backup: false,
     };
-    let answer = Asker::new(Source::System).ask(address, likeness, &[]).await;
+    let answer = DnsResolver::new(DnsSource::System)
+        .lookup(address, likeness, &[])
+        .await;
     answer
         .map(|found| found.targets.len())
         .map_err(|error| error.to_string())
 }
 
 /// Keeps the servers of a name as the DNS has them, until the name or the upstream is gone.
-pub(crate) async fn follow(shared: Weak<Shared>, id: NameId, source: Source) {
-    let mut asker = Asker::new(source);
-    let mut servers = Servers::default();
-    let mut trouble = Trouble::default();
+pub(crate) async fn follow_dns_name(
+    shared: Weak<SharedUpstream>,
+    id: DnsNameId,
+    source: DnsSource,
+) {
+    let mut asker = DnsResolver::new(source);
+    let mut servers = ResolvedServers::default();
+    let mut trouble = LookupFailures::default();
     loop {
-        let Some(asked) = Asked::of(&shared, id) else {
+        let Some(asked) = DnsQuery::for_name(&shared, id) else {
             return;
         };
         let known = servers.targets();
         let address = &asked.address;
-        let answer = asker.ask(address, asked.likeness, &known).await;
+        let answer = asker.lookup(address, asked.defaults, &known).await;
         let Some(shared) = shared.upgrade() else {
             return;
         };
         let now = clock::now();
         let pause = match answer {
-            Ok(Found { targets, ttl }) => {
-                if !servers.follow(&shared, now, id, &targets) {
+            Ok(LookupAnswer { targets, ttl }) => {
+                if !servers.apply_targets(&shared, now, id, &targets) {
                     return;
                 }
-                maintain::tell_news(&shared);
-                trouble.end(&shared.name, address);
-                pause(ttl, asked.interval)
+                maintenance::notify_changes(&shared);
+                trouble.clear(&shared.name, address);
+                next_query_delay(ttl, asked.interval)
             }
             Err(error) => {
-                trouble.add(now, &shared.name, address, &error);
-                pause_failed(trouble.failures, asked.interval)
+                trouble.record(now, &shared.name, address, &error);
+                retry_delay(trouble.count, asked.interval)
             }
         };
         // The wait does not keep the upstream.
@@ -146,25 +152,25 @@ pub(crate) async fn follow(shared: Weak<Shared>, id: NameId, source: Source) {
 }
 
 /// One question.
-struct Asked {
+struct DnsQuery {
     address: config::ServerAddr,
-    likeness: Likeness,
+    defaults: ServerDefaults,
     interval: Duration,
 }
 
-impl Asked {
-    fn of(shared: &Weak<Shared>, id: NameId) -> Option<Self> {
+impl DnsQuery {
+    fn for_name(shared: &Weak<SharedUpstream>, id: DnsNameId) -> Option<Self> {
         let shared = shared.upgrade()?;
-        let roster = shared.roster();
+        let roster = shared.server_pool();
         let config::UpstreamServer {
             address,
             weight,
             backup,
             ..
-        } = &roster.names.get(id)?.server;
+        } = &roster.dns_names.get(id)?.server;
         Some(Self {
             address: address.clone(),
-            likeness: Likeness {
+            defaults: ServerDefaults {
                 weight: *weight,
                 backup: *backup,
             },
@@ -176,31 +182,37 @@ impl Asked {
 /// The servers made of a name. One that the operator took out stays in here, and out, as long as the
 /// DNS names it.
 #[derive(Debug, Default)]
-struct Servers {
-    known: Vec<(Target, MemberKey)>,
+struct ResolvedServers {
+    known: Vec<(DnsTarget, ServerId)>,
 }
 
-impl Servers {
-    fn targets(&self) -> Vec<Target> {
+impl ResolvedServers {
+    fn targets(&self) -> Vec<DnsTarget> {
         self.known.iter().map(|(it, _)| it.clone()).collect()
     }
 
     /// Adds, changes and removes servers until they are the `wanted` ones; `false` when the name is gone.
-    fn follow(&mut self, shared: &Shared, now: Instant, id: NameId, wanted: &[Target]) -> bool {
-        let changes = changes(&self.targets(), wanted);
-        shared.change(|roster, aftermath| {
-            let Some(named) = roster.names.get(id).cloned() else {
+    fn apply_targets(
+        &mut self,
+        shared: &SharedUpstream,
+        now: Instant,
+        id: DnsNameId,
+        wanted: &[DnsTarget],
+    ) -> bool {
+        let changes = diff_targets(&self.targets(), wanted);
+        shared.update_pool(|roster, aftermath| {
+            let Some(named) = roster.dns_names.get(id).cloned() else {
                 return false;
             };
             // New ones first: what waits finds them before the old ones are gone.
             for target in changes.added {
-                let key = add(roster, now, &shared.config, &named, &target, aftermath);
+                let key = add_resolved(roster, now, &shared.config, &named, &target, aftermath);
                 self.known.push((target, key));
             }
             for target in changes.changed {
-                let old = (self.known.iter_mut()).find(|(old, _)| is_same(old, &target));
+                let old = (self.known.iter_mut()).find(|(old, _)| is_same_server(old, &target));
                 if let Some((old, key)) = old {
-                    roster.respec(now, *key, aftermath, |spec| {
+                    roster.change_spec(now, *key, aftermath, |spec| {
                         (spec.weight, spec.backup) = (target.weight, target.backup);
                     });
                     *old = target;
@@ -218,65 +230,67 @@ impl Servers {
     }
 }
 
-fn add(
-    roster: &mut Roster,
+fn add_resolved(
+    roster: &mut ServerPool,
     now: Instant,
     config: &config::Upstream,
-    named: &Named,
-    target: &Target,
-    aftermath: &mut Aftermath,
-) -> MemberKey {
+    named: &DnsName,
+    target: &DnsTarget,
+    aftermath: &mut DeferredActions,
+) -> ServerId {
     let name = format!("{} ({})", target.host, target.address.ip());
-    let spec = MemberSpec {
+    let spec = ServerSpec {
         address: named.server.address.clone(),
         weight: target.weight,
-        capacity: maintain::capacity(config, named.server.max_active),
+        capacity: maintenance::server_capacity(config, named.server.max_active),
         backup: target.backup,
         generation: named.generation,
     };
-    let address = match target.other {
-        Some(other) => Address::TcpPair([target.address, other]),
-        None => Address::Tcp(target.address),
+    let address = match target.alternate {
+        Some(other) => ResolvedAddress::TcpPair([target.address, other]),
+        None => ResolvedAddress::Tcp(target.address),
     };
     let key = roster.add(now, address, name.into(), spec, aftermath);
-    if named.admin != Admin::Ready {
-        roster.change(now, key, aftermath, |health| health.admin(now, named.admin));
+    if named.admin_state != AdminState::Ready {
+        roster.change_health(now, key, aftermath, |health| {
+            health.set_admin_state(now, named.admin_state)
+        });
     }
     key
 }
 
 /// Questions without an answer: told when they begin, each minute, and when they end.
 #[derive(Debug, Default)]
-struct Trouble {
-    failures: u32,
-    told_at: Option<Instant>,
+struct LookupFailures {
+    count: u32,
+    logged_at: Option<Instant>,
 }
 
-impl Trouble {
-    fn add(
+impl LookupFailures {
+    fn record(
         &mut self,
         now: Instant,
         upstream: &str,
         name: &config::ServerAddr,
         error: &LookupError,
     ) {
-        self.failures = self.failures.saturating_add(1);
-        let is_told = |at| now.saturating_duration_since(at) < TELL_INTERVAL;
-        if !self.told_at.is_some_and(is_told) {
+        self.count = self.count.saturating_add(1);
+        let is_told = |at| now.saturating_duration_since(at) < LOG_INTERVAL;
+        if !self.logged_at.is_some_and(is_told) {
             log::warn!("{upstream}: cannot resolve {name}: {error}");
-            self.told_at = Some(now);
+            self.logged_at = Some(now);
         }
     }
 
-    fn end(&mut self, upstream: &str, name: &config::ServerAddr) {
-        if self.failures > 0 {
+    fn clear(&mut self, upstream: &str, name: &config::ServerAddr) {
+        if self.count > 0 {
             log::info!("{upstream}: {name} resolves again");
         }
         *self = Self::default();
     }
 }
 
-const TELL_INTERVAL: Duration = Duration::from_secs(60);
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
 mod tests;

@@ -13,32 +13,33 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::connection::Server;
+use crate::connection::BackendServer;
 
 /// What the connections to one server show of it. Changed for new connections only.
 #[derive(Debug, Default)]
 pub(crate) struct ServerLoad {
     /// Open connections on which it has answered.
-    held: AtomicU32,
+    served_connections: AtomicU32,
     /// The most that there were at once.
-    most_held: AtomicU32,
+    peak_served_connections: AtomicU32,
     /// Requests on new connections that it has not answered.
     unanswered: AtomicU32,
     /// New connections on which it has answered so far; wraps.
-    answered: AtomicU32,
+    answered_connections: AtomicU32,
 }
 
 impl ServerLoad {
     /// A connection has brought its first answer.
-    pub(crate) fn add_held(&self) {
-        let held = self.held.fetch_add(1, Ordering::Relaxed) + 1;
-        self.most_held.fetch_max(held, Ordering::Relaxed);
-        self.answered.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn add_served(&self) {
+        let held = self.served_connections.fetch_add(1, Ordering::Relaxed) + 1;
+        self.peak_served_connections
+            .fetch_max(held, Ordering::Relaxed);
+        self.answered_connections.fetch_add(1, Ordering::Relaxed);
     }
 
     /// A connection that has brought answers is closed.
-    pub(crate) fn remove_held(&self) {
-        self.held.fetch_sub(1, Ordering::Relaxed);
+    pub(crate) fn remove_served(&self) {
+        self.served_connections.fetch_sub(1, Ordering::Relaxed);
     }
 
     fn unanswered(&self) -> u32 {
@@ -46,17 +47,18 @@ impl ServerLoad {
     }
 
     /// Whether it holds as many connections as it was ever seen to serve at once.
-    fn is_at_most_held(&self) -> bool {
-        self.held.load(Ordering::Relaxed) >= self.most_held.load(Ordering::Relaxed)
+    fn is_at_peak(&self) -> bool {
+        self.served_connections.load(Ordering::Relaxed)
+            >= self.peak_served_connections.load(Ordering::Relaxed)
     }
 }
 
 /// Counts a request on a new connection until it is answered or given up.
 #[derive(Debug)]
-pub(crate) struct UnansweredGuard(Arc<Server>);
+pub(crate) struct UnansweredGuard(Arc<BackendServer>);
 
 impl UnansweredGuard {
-    pub(crate) fn new(server: &Arc<Server>) -> Self {
+    pub(crate) fn new(server: &Arc<BackendServer>) -> Self {
         server.load.unanswered.fetch_add(1, Ordering::Relaxed);
         Self(Arc::clone(server))
     }
@@ -72,41 +74,41 @@ impl Drop for UnansweredGuard {
 #[derive(Debug, Default)]
 pub(crate) struct Saturation {
     /// `ServerLoad::answered` at the last tick.
-    answered: u32,
+    answered_at_last_tick: u32,
     /// Ticks in a row that found requests waiting and no new connection answered.
-    ticks: u32,
+    stuck_ticks: u32,
     /// Until then it is taken for one that may be full.
-    until: Option<Instant>,
+    saturated_until: Option<Instant>,
 }
 
 impl Saturation {
     /// Gives how many idle connections are to be closed, so that the server comes to those that wait.
     pub(crate) fn tick(&mut self, now: Instant, load: &ServerLoad) -> u32 {
-        let answered = load.answered.load(Ordering::Relaxed);
-        let is_stuck = load.unanswered() > 0 && answered == self.answered;
-        self.answered = answered;
-        self.ticks = if is_stuck { self.ticks + 1 } else { 0 };
-        if self.ticks < STUCK_TICKS {
+        let answered = load.answered_connections.load(Ordering::Relaxed);
+        let is_stuck = load.unanswered() > 0 && answered == self.answered_at_last_tick;
+        self.answered_at_last_tick = answered;
+        self.stuck_ticks = if is_stuck { self.stuck_ticks + 1 } else { 0 };
+        if self.stuck_ticks < STUCK_TICKS {
             return 0;
         }
-        if self.ticks > FORGET_TICKS {
+        if self.stuck_ticks > PEAK_RESET_TICKS {
             // It serves fewer now than it once did.
-            let held = load.held.load(Ordering::Relaxed);
-            load.most_held.store(held, Ordering::Relaxed);
+            let held = load.served_connections.load(Ordering::Relaxed);
+            load.peak_served_connections.store(held, Ordering::Relaxed);
         }
-        if !load.is_at_most_held() {
+        if !load.is_at_peak() {
             return 0;
         }
-        self.until = Some(now + MEMORY);
+        self.saturated_until = Some(now + SATURATION_MEMORY);
         load.unanswered()
     }
 
     /// Whether a connection that was just used had better be closed: requests wait, and the server is
     /// known to leave them waiting while it holds as many connections as now.
     pub(crate) fn is_full(&self, now: Instant, load: &ServerLoad) -> bool {
-        self.until.is_some_and(|until| now < until)
+        self.saturated_until.is_some_and(|until| now < until)
             && load.unanswered() > 0
-            && load.is_at_most_held()
+            && load.is_at_peak()
     }
 }
 
@@ -114,10 +116,10 @@ impl Saturation {
 const STUCK_TICKS: u32 = 2;
 
 /// A count of connections that was reached once, perhaps while some were closing, is believed so long.
-const FORGET_TICKS: u32 = 4;
+const PEAK_RESET_TICKS: u32 = 4;
 
 /// How long a server is remembered as one that may be full; then it is looked at afresh.
-const MEMORY: Duration = Duration::from_secs(60);
+const SATURATION_MEMORY: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
 mod tests {
@@ -128,10 +130,10 @@ mod tests {
     /// A server that holds `held` connections, has held `most`, and leaves `unanswered` waiting.
     fn load(held: u32, most: u32, unanswered: u32) -> ServerLoad {
         ServerLoad {
-            held: held.into(),
-            most_held: most.into(),
+            served_connections: held.into(),
+            peak_served_connections: most.into(),
             unanswered: unanswered.into(),
-            answered: most.into(),
+            answered_connections: most.into(),
         }
     }
 
@@ -144,14 +146,14 @@ mod tests {
     #[test]
     fn a_server_that_leaves_new_connections_waiting_loses_idle_ones() {
         let (mut saturation, load) = (Saturation::default(), load(1, 1, 2));
-        saturation.answered = 1;
+        saturation.answered_at_last_tick = 1;
         assert_eq!(ticks(&mut saturation, &load, 3), [0, 2, 2]);
         let now = Instant::now();
         assert!(
             saturation.is_full(now, &load),
             "the next one used is closed too"
         );
-        assert!(!saturation.is_full(now + 2 * MEMORY, &load));
+        assert!(!saturation.is_full(now + 2 * SATURATION_MEMORY, &load));
         load.unanswered.store(0, Ordering::Relaxed);
         assert!(!saturation.is_full(now, &load), "nobody waits");
     }
@@ -160,7 +162,7 @@ mod tests {
     fn a_server_that_answers_new_connections_keeps_all() {
         let (mut saturation, load) = (Saturation::default(), load(3, 3, 1));
         for _ in 0..5 {
-            load.add_held();
+            load.add_served();
             assert_eq!(saturation.tick(Instant::now(), &load), 0);
         }
         assert!(!saturation.is_full(Instant::now(), &load));
@@ -169,18 +171,18 @@ mod tests {
     #[test]
     fn one_slow_request_costs_a_server_of_many_connections_none_or_one() {
         let (mut saturation, load) = (Saturation::default(), load(9, 10, 1));
-        saturation.answered = 10;
+        saturation.answered_at_last_tick = 10;
         assert_eq!(ticks(&mut saturation, &load, 3), [0, 0, 0], "it has room");
-        load.held.store(10, Ordering::Relaxed);
+        load.served_connections.store(10, Ordering::Relaxed);
         assert_eq!(ticks(&mut saturation, &load, 1), [1]);
-        load.held.store(9, Ordering::Relaxed);
+        load.served_connections.store(9, Ordering::Relaxed);
         assert!(!saturation.is_full(Instant::now() + SECOND, &load));
     }
 
     #[test]
-    fn what_a_server_held_once_is_forgotten_when_it_stays_stuck() {
+    fn the_observed_maximum_is_forgotten_after_a_while() {
         let (mut saturation, load) = (Saturation::default(), load(1, 2, 1));
-        saturation.answered = 2;
+        saturation.answered_at_last_tick = 2;
         assert_eq!(ticks(&mut saturation, &load, 5), [0, 0, 0, 0, 1]);
     }
 }

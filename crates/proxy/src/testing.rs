@@ -1,6 +1,6 @@
 //! Requests as edge makes them, for the tests of what servers are told.
 //!
-//! Used by the tests of `forward`, `environ` and `codec`. The client is `CLIENT`, which nobody trusts, or
+//! Used by the tests of `request_head`, `environ` and `codec`. The client is `CLIENT`, which nobody trusts, or
 //! whoever the test says; the listener is on 127.0.0.1:8080.
 
 use std::net::SocketAddr;

@@ -13,70 +13,70 @@ use penstock_runtime::{Stream, clock, relay};
 use penstock_sys::net::PeerAddress;
 
 use crate::balance::hash_key;
-use crate::call::outcome;
-use crate::claim::{Claim, Lease, Wait, claim};
-use crate::connection::Connection;
-use crate::failure::{Failure, Stage};
-use crate::roster::{Outcome, Reuse, Want};
-use crate::talk::Talk;
-use crate::upstream::{Shared, Upstream};
+use crate::claim::{Lease, LeaseOutcome, QueueWait, claim_lease};
+use crate::connection::UpstreamConnection;
+use crate::failure::{AttemptFailure, AttemptStage};
+use crate::proxied_request::attempt_outcome;
+use crate::server_pool::{AttemptOutcome, ReusePolicy, SelectionCriteria};
+use crate::upstream::{SharedUpstream, Upstream};
+use crate::upstream_exchange::UpstreamExchange;
 
 /// Most servers tried for one connection.
-const CONNECTS_MAX: usize = 8;
+const MAX_CONNECT_ATTEMPTS: usize = 8;
 
 /// An agreed upgrade, until edge hands the client over.
 #[derive(Debug)]
-pub(crate) struct Tunnel {
+pub(crate) struct UpgradeTunnel {
     lease: Lease,
-    connection: Connection,
+    connection: UpstreamConnection,
     /// What the server sent behind its answer.
-    from_server: Vec<u8>,
+    buffered_server_bytes: Vec<u8>,
 }
 
-impl Tunnel {
-    pub(crate) fn of_upgrade(lease: Lease, talk: Talk) -> Self {
-        let (connection, from_server) = talk.into_tunnel();
+impl UpgradeTunnel {
+    pub(crate) fn new(lease: Lease, talk: UpstreamExchange) -> Self {
+        let (connection, from_server) = talk.into_upgraded();
         Self {
             lease,
             connection,
-            from_server,
+            buffered_server_bytes: from_server,
         }
     }
 }
 
-impl Takeover for Tunnel {
+impl Takeover for UpgradeTunnel {
     fn take_over(self: Box<Self>, client: Arc<Stream>, early: Vec<u8>) -> TakeoverFuture {
         let Self {
             lease,
             connection,
-            from_server,
+            buffered_server_bytes: from_server,
         } = *self;
-        let idle = lease.shared().config.tunnel_timeout;
+        let idle = lease.upstream().config.tunnel_timeout;
         Box::pin(async move {
             relay(&client, &connection.stream, early, from_server, idle).await;
             drop(connection);
-            lease.finish(None, Outcome::Success);
+            lease.finish(None, AttemptOutcome::Success);
         })
     }
 }
 
 /// A TCP listener's handler: each connection is one place at a server while it lasts.
 #[derive(Debug)]
-pub(crate) struct Passage {
-    shared: Arc<Shared>,
+pub(crate) struct TcpProxy {
+    shared: Arc<SharedUpstream>,
 }
 
 impl Upstream {
     /// The handler of a TCP listener.
     #[must_use]
-    pub fn tunnel(&self) -> Arc<dyn TunnelHandler> {
-        Arc::new(Passage {
+    pub fn tcp_handler(&self) -> Arc<dyn TunnelHandler> {
+        Arc::new(TcpProxy {
             shared: Arc::clone(&self.shared),
         })
     }
 }
 
-impl TunnelHandler for Passage {
+impl TunnelHandler for TcpProxy {
     fn serve(
         &self,
         client: Arc<Stream>,
@@ -86,7 +86,8 @@ impl TunnelHandler for Passage {
     ) -> TakeoverFuture {
         let shared = Arc::clone(&self.shared);
         Box::pin(async move {
-            let (lease, connection) = match reach(&shared, &client, peer, &listener).await {
+            let (lease, connection) = match connect_server(&shared, &client, peer, &listener).await
+            {
                 Ok(reached) => reached,
                 Err(failure) => {
                     // There is no protocol to say it in: the client sees a cut connection.
@@ -98,18 +99,18 @@ impl TunnelHandler for Passage {
             let idle = shared.config.tunnel_timeout;
             relay(&client, &connection.stream, early, Vec::new(), idle).await;
             drop(connection);
-            lease.finish(None, Outcome::Success);
+            lease.finish(None, AttemptOutcome::Success);
         })
     }
 }
 
 /// A place and a connection of its own for one client.
-async fn reach(
-    shared: &Arc<Shared>,
+async fn connect_server(
+    shared: &Arc<SharedUpstream>,
     client: &Stream,
     peer: PeerAddress,
     listener: &ListenerInfo,
-) -> Result<(Lease, Connection), Failure> {
+) -> Result<(Lease, UpstreamConnection), AttemptFailure> {
     let deadline = clock::now() + shared.config.queue_timeout;
     let key = match (&shared.config.balance, peer) {
         (config::Balance::Hash(_), PeerAddress::Tcp(address)) => {
@@ -119,47 +120,54 @@ async fn reach(
     };
     let (mut tried, mut waited) = (Vec::new(), Duration::ZERO);
     loop {
-        let want = Want {
-            key,
-            sticky: None,
-            tried: &tried,
+        let want = SelectionCriteria {
+            hash_key: key,
+            sticky_name_hash: None,
+            tried_servers: &tried,
             // Its connection is its own from the first byte on.
-            reuse: Reuse::Proven,
-            is_new: tried.is_empty(),
+            reuse: ReusePolicy::Proven,
+            is_first_attempt: tried.is_empty(),
         };
-        let claimed = match claim(shared, &want, clock::now(), waited, deadline, None)? {
-            Claim::Waits(wait) => wait_for(*wait, client).await?,
+        let claimed = match claim_lease(shared, &want, clock::now(), waited, deadline, None)? {
+            LeaseOutcome::Queued(wait) => wait_for_slot(*wait, client).await?,
             placed => placed,
         };
-        let Claim::Place(mut lease, _) = claimed else {
+        let LeaseOutcome::Leased(mut lease, _) = claimed else {
             // A wait ends in a place or an error.
             let cause = "a claim without its place";
-            return Err(Failure::new(FaultKind::Internal, Stage::Ours, cause));
+            return Err(AttemptFailure::new(
+                FaultKind::Internal,
+                AttemptStage::Local,
+                cause,
+            ));
         };
-        waited = lease.waited();
-        let key = lease.key();
+        waited = lease.queue_time();
+        let key = lease.server_id();
         match lease.connect(peer, listener).await {
             Ok(connection) => {
-                lease.connected();
+                lease.record_connected();
                 lease.pass_trial();
                 return Ok((lease, connection));
             }
             Err(failure) => {
-                lease.finish(None, outcome(&failure, || 0));
-                let has_other = shared.roster().has_other(&tried, key);
-                if !has_other || tried.len() >= CONNECTS_MAX || clock::now() >= deadline {
+                lease.finish(None, attempt_outcome(&failure, || 0));
+                let has_other = shared.server_pool().has_other(&tried, key);
+                if !has_other || tried.len() >= MAX_CONNECT_ATTEMPTS || clock::now() >= deadline {
                     return Err(failure);
                 }
                 log::debug!("{}: tried another server: {}", shared.name, failure.cause);
                 tried.push(key);
-                shared.roster().count_retry();
+                shared.server_pool().count_retry();
             }
         }
     }
 }
 
 /// Waits for a place as long as the client does. One that speaks first is not seen to leave.
-async fn wait_for(mut wait: Wait, client: &Stream) -> Result<Claim, Failure> {
+async fn wait_for_slot(
+    mut wait: QueueWait,
+    client: &Stream,
+) -> Result<LeaseOutcome, AttemptFailure> {
     let mut is_watched = true;
     std::future::poll_fn(|cx| {
         if let Poll::Ready(claimed) = std::pin::Pin::new(&mut wait).poll(cx) {
@@ -169,7 +177,8 @@ async fn wait_for(mut wait: Wait, client: &Stream) -> Result<Claim, Failure> {
             is_watched = false;
             if is_gone {
                 let cause = "left while waiting for a server";
-                let gone = Failure::new(FaultKind::ClientDisconnected, Stage::Ours, cause);
+                let gone =
+                    AttemptFailure::new(FaultKind::ClientDisconnected, AttemptStage::Local, cause);
                 return Poll::Ready(Err(gone));
             }
         }

@@ -1,7 +1,7 @@
 //! One upstream as the rest of the server sees it.
 //!
 //! Made by `penstock`'s wiring at start and at reload; a handler for HTTP, a tunnel for TCP listeners;
-//! shown on the status page and changed by the admin API. What loops share is [`Shared`]: one lock
+//! shown on the status page and changed by the admin API. What loops share is [`SharedUpstream`]: one lock
 //! around the roster, held for the length of one decision.
 
 use std::collections::VecDeque;
@@ -16,26 +16,27 @@ use penstock_exchange::{AddressPrefix, Handler, HandlerProgress, Request};
 use penstock_queue::{DispatchedJob, SlotId};
 use penstock_runtime::clock;
 
-use crate::call::Call;
-use crate::connection::{Address, Connection};
-use crate::resolve::Source;
-use crate::roster::{
-    Aftermath, Counts, Ended, Grant, Member, MemberKey, MemberSpec, Roster, ServerSnapshot, Waiter,
+use crate::connection::{ResolvedAddress, UpstreamConnection};
+use crate::proxied_request::ProxiedRequest;
+use crate::resolve::DnsSource;
+use crate::server_pool::{
+    AttemptReport, DeferredActions, ServerEntry, ServerId, ServerPool, ServerSnapshot, ServerSpec,
+    SlotGrant, SlotWaiter, UpstreamCounters,
 };
 
 /// A running upstream.
 #[derive(Debug)]
 pub struct Upstream {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<SharedUpstream>,
 }
 
 /// What an upstream needs of the house.
 #[derive(Debug)]
-pub struct Setup {
+pub struct UpstreamSetup {
     /// How many loops there are.
-    pub loops: usize,
+    pub loop_count: usize,
     /// Where bodies wait.
-    pub store: BodyStore,
+    pub body_store: BodyStore,
 }
 
 /// Which bodies a route has read whole before they go on.
@@ -49,14 +50,14 @@ pub struct Buffering {
 
 /// What loops share.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct SharedUpstream {
     pub(crate) name: Arc<str>,
     pub(crate) config: Arc<config::Upstream>,
-    pub(crate) store: ArcSwap<BodyStore>,
+    pub(crate) body_store: ArcSwap<BodyStore>,
     /// The responses that keep its places because their clients are slow.
     held_places: HeldPlaces,
     /// Guards the servers, their slots and the line; never held across an await.
-    roster: Mutex<Roster>,
+    server_pool: Mutex<ServerPool>,
 }
 
 /// An upstream at one moment.
@@ -71,17 +72,17 @@ pub struct UpstreamSnapshot {
     /// Requests waiting.
     pub waiting: usize,
     /// The queue's bound.
-    pub queue_max: usize,
+    pub max_queued: usize,
     /// How long the oldest has waited.
     pub oldest_wait: Duration,
     /// Its counters.
-    pub counts: Counts,
+    pub counters: UpstreamCounters,
     /// Waiting in line.
     pub queue_time: HistogramValues,
     /// Making connections.
     pub connect_time: HistogramValues,
     /// From hand-over to the head of the response.
-    pub answer_time: HistogramValues,
+    pub header_time: HistogramValues,
     /// Its servers.
     pub servers: Vec<ServerSnapshot>,
 }
@@ -90,22 +91,26 @@ impl Upstream {
     /// Starts the upstream on the current loop, which is the control loop: probes, names and idle
     /// connections are looked after there.
     #[must_use]
-    pub fn start(config: config::Upstream, setup: Setup) -> Arc<Self> {
-        Self::start_with(config, setup, Source::System)
+    pub fn start(config: config::Upstream, setup: UpstreamSetup) -> Arc<Self> {
+        Self::start_with_dns(config, setup, DnsSource::System)
     }
 
     /// The same with names from `names`.
-    pub(crate) fn start_with(config: config::Upstream, setup: Setup, names: Source) -> Arc<Self> {
+    pub(crate) fn start_with_dns(
+        config: config::Upstream,
+        setup: UpstreamSetup,
+        names: DnsSource,
+    ) -> Arc<Self> {
         let config = Arc::new(config);
-        let roster = Roster::new(&config, setup.loops, clock::now());
-        let shared = Arc::new(Shared {
+        let roster = ServerPool::new(&config, setup.loop_count, clock::now());
+        let shared = Arc::new(SharedUpstream {
             name: config.name.as_str().into(),
             config,
-            store: ArcSwap::from_pointee(setup.store),
+            body_store: ArcSwap::from_pointee(setup.body_store),
             held_places: HeldPlaces::default(),
-            roster: Mutex::new(roster),
+            server_pool: Mutex::new(roster),
         });
-        crate::maintain::start(&shared, names);
+        crate::maintenance::start(&shared, names);
         Arc::new(Self { shared })
     }
 
@@ -122,14 +127,14 @@ impl Upstream {
     }
 
     /// Bodies wait elsewhere or in other bounds, from a reload on.
-    pub fn adopt(&self, store: BodyStore) {
-        self.shared.store.store(Arc::new(store));
+    pub fn set_body_store(&self, store: BodyStore) {
+        self.shared.body_store.store(Arc::new(store));
     }
 
     /// The handler for a route that has buffering of its own.
     #[must_use]
     pub fn handler(&self, buffering: Buffering) -> Arc<dyn Handler> {
-        Arc::new(RouteHandler {
+        Arc::new(UpstreamHandler {
             shared: Arc::clone(&self.shared),
             buffering,
         })
@@ -139,39 +144,41 @@ impl Upstream {
     #[must_use]
     pub fn snapshot(&self) -> UpstreamSnapshot {
         let now = clock::now();
-        let roster = self.shared.roster();
+        let roster = self.shared.server_pool();
         let (waiting, oldest_wait) = roster.waiting(now);
-        let [queue_time, connect_time, answer_time] = roster.times();
+        let [queue_time, connect_time, answer_time] = roster.latencies();
         UpstreamSnapshot {
             name: self.shared.name.to_string(),
             protocol: self.shared.config.protocol.as_str(),
             is_up: roster.is_up(),
             waiting,
-            queue_max: self.shared.config.queue_max,
+            max_queued: self.shared.config.queue_max,
             oldest_wait,
-            counts: roster.counts(),
+            counters: roster.counters(),
             queue_time,
             connect_time,
-            answer_time,
-            servers: (roster.members().iter()).map(Member::snapshot).collect(),
+            header_time: answer_time,
+            servers: (roster.servers().iter())
+                .map(ServerEntry::snapshot)
+                .collect(),
         }
     }
 }
 
 /// An upstream behind one route.
 #[derive(Debug)]
-struct RouteHandler {
-    shared: Arc<Shared>,
+struct UpstreamHandler {
+    shared: Arc<SharedUpstream>,
     buffering: Buffering,
 }
 
-impl Handler for RouteHandler {
+impl Handler for UpstreamHandler {
     fn handle(&self, request: Request) -> HandlerProgress {
         // Made where it stays: it is large.
-        let room = Box::<Call>::new_uninit();
+        let room = Box::<ProxiedRequest>::new_uninit();
         let call = Box::write(
             room,
-            Call::new(Arc::clone(&self.shared), request, self.buffering),
+            ProxiedRequest::new(Arc::clone(&self.shared), request, self.buffering),
         );
         HandlerProgress::Pending(Box::into_pin(call))
     }
@@ -180,12 +187,12 @@ impl Handler for RouteHandler {
 /// The place of a request at one server, as the response that holds it sees it.
 #[derive(Debug)]
 pub(crate) struct ServerPlace {
-    shared: Arc<Shared>,
-    server: MemberKey,
+    shared: Arc<SharedUpstream>,
+    server: ServerId,
 }
 
 impl ServerPlace {
-    pub(crate) fn new(shared: &Arc<Shared>, server: MemberKey) -> Arc<Self> {
+    pub(crate) fn new(shared: &Arc<SharedUpstream>, server: ServerId) -> Arc<Self> {
         Arc::new(Self {
             shared: Arc::clone(shared),
             server,
@@ -199,7 +206,7 @@ impl Producer for ServerPlace {
     }
 
     fn demand(&self, now: Instant) -> Demand {
-        let roster = self.shared.roster();
+        let roster = self.shared.server_pool();
         if !roster.gives_places(self.server) {
             // It is down or goes.
             return Demand::default();
@@ -214,14 +221,14 @@ impl Producer for ServerPlace {
     }
 
     fn waiting_clients(&self) -> Vec<Option<AddressPrefix>> {
-        self.shared.roster().waiting_clients()
+        self.shared.server_pool().waiting_clients()
     }
 
     fn refuse_waiting(&self, clients: &[AddressPrefix], cause: &str) {
-        let waiters = self.shared.roster().take_waiting_of(clients);
+        let waiters = self.shared.server_pool().take_waiting_of(clients);
         for waiter in waiters {
             // It may have left.
-            let _ = waiter.grant.send(Err(cause.to_owned()));
+            let _ = waiter.grant_sender.send(Err(cause.to_owned()));
         }
     }
 
@@ -230,50 +237,62 @@ impl Producer for ServerPlace {
     }
 }
 
-impl Shared {
-    pub(crate) fn roster(&self) -> MutexGuard<'_, Roster> {
-        self.roster.lock().unwrap_or_else(PoisonError::into_inner)
+impl SharedUpstream {
+    pub(crate) fn server_pool(&self) -> MutexGuard<'_, ServerPool> {
+        self.server_pool
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes the roster, then does what follows from it.
-    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Roster, &mut Aftermath) -> T) -> T {
-        let mut aftermath = Aftermath::default();
-        let result = change(&mut self.roster(), &mut aftermath);
-        self.settle(aftermath);
+    pub(crate) fn update_pool<T>(
+        &self,
+        change: impl FnOnce(&mut ServerPool, &mut DeferredActions) -> T,
+    ) -> T {
+        let mut aftermath = DeferredActions::default();
+        let result = change(&mut self.server_pool(), &mut aftermath);
+        self.run_deferred(aftermath);
         result
     }
 
     /// A request at a server has ended.
-    pub(crate) fn release(
+    pub(crate) fn release_slot(
         &self,
         now: Instant,
         slot: SlotId,
-        connection: Option<(Connection, usize)>,
-        ended: &Ended,
+        connection: Option<(UpstreamConnection, usize)>,
+        ended: &AttemptReport,
     ) {
-        self.change(|roster, aftermath| roster.release(now, slot, connection, ended, aftermath));
+        self.update_pool(|roster, aftermath| {
+            roster.release(now, slot, connection, ended, aftermath)
+        });
     }
 
     /// A place that was given and not used goes to the next.
-    pub(crate) fn give_back(&self, slot: SlotId) {
+    pub(crate) fn release_unused_slot(&self, slot: SlotId) {
         let now = clock::now();
-        self.change(|roster, aftermath| roster.give_back(now, slot, aftermath));
+        self.update_pool(|roster, aftermath| roster.release_unused(now, slot, aftermath));
     }
 
     /// Adds a server that needs no name to be resolved.
-    pub(crate) fn add(&self, address: Address, name: Arc<str>, spec: MemberSpec) -> MemberKey {
+    pub(crate) fn add_server(
+        &self,
+        address: ResolvedAddress,
+        name: Arc<str>,
+        spec: ServerSpec,
+    ) -> ServerId {
         let now = clock::now();
-        self.change(|roster, aftermath| roster.add(now, address, name, spec, aftermath))
+        self.update_pool(|roster, aftermath| roster.add(now, address, name, spec, aftermath))
     }
 
     /// Does what the lock was too short for.
-    fn settle(&self, aftermath: Aftermath) {
-        if aftermath.is_nothing() {
+    fn run_deferred(&self, aftermath: DeferredActions) {
+        if aftermath.is_empty() {
             return;
         }
-        let Aftermath {
-            starts,
-            dropped,
+        let DeferredActions {
+            grants: starts,
+            closed_connections: dropped,
             transitions,
         } = aftermath;
         drop(dropped);
@@ -284,14 +303,18 @@ impl Shared {
         let mut starts = VecDeque::from(starts);
         while let Some(DispatchedJob {
             slot_id: slot,
-            job: Waiter { grant, .. },
+            job: SlotWaiter {
+                grant_sender: grant,
+                ..
+            },
             ..
         }) = starts.pop_front()
         {
-            if let Err(Ok(Grant { slot })) = grant.send(Ok(Grant { slot })) {
-                let mut aftermath = Aftermath::default();
-                self.roster().give_back(clock::now(), slot, &mut aftermath);
-                starts.extend(aftermath.starts);
+            if let Err(Ok(SlotGrant { slot })) = grant.send(Ok(SlotGrant { slot })) {
+                let mut aftermath = DeferredActions::default();
+                self.server_pool()
+                    .release_unused(clock::now(), slot, &mut aftermath);
+                starts.extend(aftermath.grants);
             }
         }
     }

@@ -248,7 +248,7 @@ impl Server {
             app.limit_messages(wiring::message_limits(&config.limits));
         }
         for upstream in rooms.upstreams.values() {
-            upstream.adopt(store.clone());
+            upstream.set_body_store(store.clone());
         }
         let mut changes = Vec::new();
         let old = std::mem::replace(&mut live.rooms, rooms);

@@ -165,7 +165,7 @@ impl Server {
             joiner.leave();
         }
         self.stop_listeners(soon).await;
-        self.front.give_way();
+        self.front.step_down();
         self.edge
             .drain
             .begin_with_idle(self.drain_idle(), Some(soon - self.spared()));
@@ -190,7 +190,7 @@ impl Server {
     /// Waits until all connections have ended, and a front end that was joined brings no more.
     async fn requests_finished(&self) {
         if let Some(joiner) = self.joiner.get() {
-            joiner.left().await;
+            joiner.wait_until_drained().await;
         }
         self.edge.drain.wait_until_finished().await;
     }

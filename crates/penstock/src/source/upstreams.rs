@@ -5,7 +5,7 @@
 //! reason.
 
 use penstock_config::{ServerAddr, UpstreamServer};
-use penstock_proxy::{Change, ServerSnapshot, Upstream, UpstreamSnapshot};
+use penstock_proxy::{ServerChange, ServerSnapshot, Upstream, UpstreamSnapshot};
 use penstock_status::{
     LineStatus, ManageError, ManageRequest, NewServer, ServerStatus, Times, UpstreamCounters,
     UpstreamStatus,
@@ -24,13 +24,13 @@ pub(super) fn manage(
         );
         return Err(ManageError::Refused(why));
     }
-    let done = upstream.manage(to_change(change)?);
+    let done = upstream.apply_change(to_change(change)?);
     // Whoever reads the log later must see why servers came and went.
     if let Ok(message) = &done {
         log::info!("{}: by the admin interface: {message}", upstream.name());
     }
     done.map_err(|error| match error {
-        penstock_proxy::ManageError::NoSuchServer(server) => ManageError::UnknownServer {
+        penstock_proxy::ServerChangeError::NoSuchServer(server) => ManageError::UnknownServer {
             upstream: upstream.name().to_owned(),
             server,
         },
@@ -45,16 +45,18 @@ fn is_of_supervisor(change: &ManageRequest) -> bool {
 
 /// The wish in the words of `proxy`. A server that is there goes by the name that the status shows, or
 /// by the one that its entry in the configuration has.
-fn to_change(change: ManageRequest) -> Result<Change, ManageError> {
+fn to_change(change: ManageRequest) -> Result<ServerChange, ManageError> {
     Ok(match change {
-        ManageRequest::Add(new) => Change::Add(new_server(new)?),
-        ManageRequest::Remove { server } => Change::Remove(server),
-        ManageRequest::Drain { server } => Change::Drain(server),
-        ManageRequest::Disable { server } => Change::Disable(server),
-        ManageRequest::Enable { server } => Change::Enable(server),
-        ManageRequest::Weight { server, weight } => Change::Weight(server, weight.get().into()),
+        ManageRequest::Add(new) => ServerChange::Add(new_server(new)?),
+        ManageRequest::Remove { server } => ServerChange::Remove(server),
+        ManageRequest::Drain { server } => ServerChange::Drain(server),
+        ManageRequest::Disable { server } => ServerChange::Disable(server),
+        ManageRequest::Enable { server } => ServerChange::Enable(server),
+        ManageRequest::Weight { server, weight } => {
+            ServerChange::Weight(server, weight.get().into())
+        }
         ManageRequest::MaxActive { server, max_active } => {
-            Change::MaxActive(server, max_active.map(Into::into))
+            ServerChange::MaxActive(server, max_active.map(Into::into))
         }
     })
 }
@@ -79,28 +81,28 @@ fn new_server(new: NewServer) -> Result<UpstreamServer, ManageError> {
 
 /// An upstream in the words of `status`.
 pub(super) fn status(upstream: UpstreamSnapshot) -> UpstreamStatus {
-    let counts = upstream.counts;
+    let counts = upstream.counters;
     UpstreamStatus {
         name: upstream.name,
         protocol: upstream.protocol.to_owned(),
         up: upstream.is_up,
         queue: LineStatus {
             waiting: upstream.waiting,
-            max: upstream.queue_max,
+            max: upstream.max_queued,
             oldest_wait: upstream.oldest_wait,
         },
         counters: UpstreamCounters {
             requests: counts.requests,
             queue_full: counts.queue_full,
-            queue_timeout: counts.queue_timeout,
+            queue_timeout: counts.queue_timeouts,
             queue_abandoned: counts.queue_abandoned,
             unavailable: counts.unavailable,
             retries: counts.retries,
-            retries_refused: counts.retries_refused,
+            retries_refused: counts.retries_over_budget,
         },
         queue_time: Times::from_values(&upstream.queue_time),
         connect_time: Times::from_values(&upstream.connect_time),
-        answer_time: Times::from_values(&upstream.answer_time),
+        answer_time: Times::from_values(&upstream.header_time),
         servers: upstream.servers.into_iter().map(server_status).collect(),
     }
 }
@@ -112,15 +114,15 @@ fn server_status(server: ServerSnapshot) -> ServerStatus {
         weight: server.weight,
         backup: server.backup,
         active: server.active,
-        active_max: server.active_max,
+        active_max: server.max_active,
         connections_open: server.connections_open,
         connections_idle: server.connections_idle,
         requests: server.requests,
         failures: server.failures,
         timeouts: server.timeouts,
         connects: server.connects,
-        reuses: server.reuses,
-        last_error: server.last_error,
+        reuses: server.connection_reuses,
+        last_error: server.last_probe_error,
     }
 }
 
@@ -153,7 +155,7 @@ mod tests {
             ("", false),
         ] {
             match to_change(ManageRequest::Add(new_at(server))) {
-                Ok(Change::Add(added)) => {
+                Ok(ServerChange::Add(added)) => {
                     assert!(is_one, "{server}");
                     assert_eq!(added, UpstreamServer::new(server.parse().unwrap()));
                 }
@@ -182,46 +184,46 @@ mod tests {
             backup: true,
         };
         for (wish, expected) in [
-            (ManageRequest::Add(new), Change::Add(added)),
+            (ManageRequest::Add(new), ServerChange::Add(added)),
             (
                 ManageRequest::Remove { server: name() },
-                Change::Remove(name()),
+                ServerChange::Remove(name()),
             ),
             (
                 ManageRequest::Drain { server: name() },
-                Change::Drain(name()),
+                ServerChange::Drain(name()),
             ),
             (
                 ManageRequest::Disable { server: name() },
-                Change::Disable(name()),
+                ServerChange::Disable(name()),
             ),
             (
                 ManageRequest::Enable { server: name() },
-                Change::Enable(name()),
+                ServerChange::Enable(name()),
             ),
             (
                 ManageRequest::Weight {
                     server: name(),
                     weight: NonZeroU16::MIN,
                 },
-                Change::Weight(name(), 1),
+                ServerChange::Weight(name(), 1),
             ),
             (
                 ManageRequest::MaxActive {
                     server: name(),
                     max_active: NonZeroU32::new(3),
                 },
-                Change::MaxActive(name(), Some(3)),
+                ServerChange::MaxActive(name(), Some(3)),
             ),
             (
                 ManageRequest::MaxActive {
                     server: name(),
                     max_active: None,
                 },
-                Change::MaxActive(name(), None),
+                ServerChange::MaxActive(name(), None),
             ),
         ] {
-            let is_refused = matches!(expected, Change::Add(_) | Change::Remove(_));
+            let is_refused = matches!(expected, ServerChange::Add(_) | ServerChange::Remove(_));
             assert_eq!(is_of_supervisor(&wish), is_refused, "{wish:?}");
             assert_eq!(to_change(wish), Ok(expected));
         }

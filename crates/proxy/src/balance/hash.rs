@@ -9,7 +9,7 @@
 //! What must stay true: `hash_key` gives the same number in every process and version, so that several
 //! front ends agree.
 
-use super::{Candidate, with_room};
+use super::{Candidate, with_free_slot};
 
 /// The number of a key or of a server's name; no secret is in it, it only spreads.
 pub(crate) fn hash_key(bytes: &[u8]) -> u64 {
@@ -22,12 +22,12 @@ pub(crate) fn hash_key(bytes: &[u8]) -> u64 {
         hash = (hash ^ u64::from_le_bytes(*word)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         hash ^= hash >> 32;
     }
-    mix(hash)
+    mix_bits(hash)
 }
 
 /// The server of this key: of those with room the highest below its bound, else the highest.
 pub(super) fn choose(candidates: &[Candidate], key: u64) -> Option<usize> {
-    let mut load = Load {
+    let mut load = TotalLoad {
         active: 1,
         share: 0,
     };
@@ -35,9 +35,9 @@ pub(super) fn choose(candidates: &[Candidate], key: u64) -> Option<usize> {
         load.active += u64::from(candidate.active);
         load.share += candidate.share();
     }
-    let rank = |c: &Candidate| (load.is_below_bound(c), score(c, key));
+    let rank = |c: &Candidate| (load.is_within_bound(c), score(c, key));
     let mut best: Option<(&Candidate, (bool, f64))> = None;
-    for candidate in with_room(candidates) {
+    for candidate in with_free_slot(candidates) {
         let rank = rank(candidate);
         if best.is_none_or(|(_, highest)| rank > highest) {
             best = Some((candidate, rank));
@@ -47,21 +47,21 @@ pub(super) fn choose(candidates: &[Candidate], key: u64) -> Option<usize> {
 }
 
 /// Every bit of the argument changes half of the result's (the finaliser of splitmix64).
-pub(super) fn mix(mut bits: u64) -> u64 {
+pub(super) fn mix_bits(mut bits: u64) -> u64 {
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     bits = (bits ^ (bits >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     bits ^ (bits >> 31)
 }
 
 /// The sums over all candidates, the request that is to be placed included.
-struct Load {
+struct TotalLoad {
     active: u64,
     share: u64,
 }
 
-impl Load {
+impl TotalLoad {
     /// Whether with this request it has at most 1.25 times its share, rounded up.
-    fn is_below_bound(&self, candidate: &Candidate) -> bool {
+    fn is_within_bound(&self, candidate: &Candidate) -> bool {
         let has = 4 * u128::from(candidate.active) * u128::from(self.share);
         has < 5 * u128::from(self.active) * u128::from(candidate.share())
     }
@@ -69,7 +69,7 @@ impl Load {
 
 /// The highest of the scores -share / ln(u), u drawn evenly, is each one's in proportion to its share.
 fn score(candidate: &Candidate, key: u64) -> f64 {
-    let drawn = mix(key ^ candidate.id) >> 11;
+    let drawn = mix_bits(key ^ candidate.name_hash) >> 11;
     let even = (drawn as f64 + 0.5) / (1_u64 << 53) as f64;
     candidate.share() as f64 / -even.ln()
 }

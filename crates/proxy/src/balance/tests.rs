@@ -8,34 +8,34 @@ use super::*;
 fn servers(weights: &[u32]) -> Vec<Candidate> {
     let server = |(index, weight): (usize, &u32)| Candidate {
         index,
-        id: hash_key(format!("10.0.0.{index}:80").as_bytes()),
+        name_hash: hash_key(format!("10.0.0.{index}:80").as_bytes()),
         weight: *weight,
         active: 0,
         capacity: u32::MAX,
-        has_idle_here: false,
+        has_idle_on_this_loop: false,
         has_idle: false,
         last_used: 0,
-        ramp: 1000,
+        slow_start_permille: 1000,
     };
     weights.iter().enumerate().map(server).collect()
 }
 
-fn balancer(policy: Policy) -> Balancer {
+fn balancer(policy: BalancePolicy) -> Balancer {
     Balancer::new(policy, 7)
 }
 
-const POLICIES: [Policy; 5] = [
-    Policy::IdleFirst,
-    Policy::RoundRobin,
-    Policy::LeastActive,
-    Policy::RandomTwo,
-    Policy::Hash,
+const POLICIES: [BalancePolicy; 5] = [
+    BalancePolicy::IdleFirst,
+    BalancePolicy::RoundRobin,
+    BalancePolicy::LeastActive,
+    BalancePolicy::RandomTwo,
+    BalancePolicy::Hash,
 ];
 
 /// Places `requests`, of which `in_progress` are under way at a time and then end in random order;
 /// gives how many each server got.
 fn shares(
-    policy: Policy,
+    policy: BalancePolicy,
     servers: &mut [Candidate],
     in_progress: usize,
     requests: u32,
@@ -50,7 +50,7 @@ fn shares(
         counts[chosen] += 1;
         busy.push(chosen);
         if busy.len() >= in_progress {
-            let ends = usize::try_from(balancer.draw() % busy.len() as u64).unwrap();
+            let ends = usize::try_from(balancer.next_random() % busy.len() as u64).unwrap();
             servers[busy.swap_remove(ends)].active -= 1;
         }
     }
@@ -58,7 +58,7 @@ fn shares(
 }
 
 #[test]
-fn under_load_everybody_gets_the_share_of_its_weight() {
+fn under_load_each_server_gets_the_share_of_its_weight() {
     for policy in POLICIES {
         let mut servers = servers(&[1, 2, 5]);
         let counts = shares(policy, &mut servers, 80, 16_000);
@@ -73,17 +73,17 @@ fn under_load_everybody_gets_the_share_of_its_weight() {
 fn a_server_that_just_came_back_gets_a_part_of_its_share() {
     for policy in POLICIES {
         let mut servers = servers(&[1, 1, 1, 1]);
-        servers[2].ramp = 250;
+        servers[2].slow_start_permille = 250;
         let counts = shares(policy, &mut servers, 130, 13_000);
         assert!((800..=1200).contains(&counts[2]), "{policy:?}: {counts:?}");
     }
 }
 
 #[test]
-fn a_ramp_of_zero_still_gets_a_request_now_and_then() {
+fn a_slow_start_of_zero_still_gets_requests() {
     for policy in POLICIES {
         let mut servers = servers(&[1, 1]);
-        servers[0].ramp = 0;
+        servers[0].slow_start_permille = 0;
         servers[1].capacity = 1;
         servers[1].active = 1;
         assert_eq!(
@@ -96,8 +96,8 @@ fn a_ramp_of_zero_still_gets_a_request_now_and_then() {
 
 #[test]
 fn never_chooses_a_full_server_and_always_one_with_room() {
-    let mut random = balancer(Policy::RandomTwo);
-    let mut below = |bound: u64| u32::try_from(random.draw() % bound).unwrap();
+    let mut random = balancer(BalancePolicy::RandomTwo);
+    let mut below = |bound: u64| u32::try_from(random.next_random() % bound).unwrap();
     for policy in POLICIES {
         let mut balancer = balancer(policy);
         for round in 0..3000_u64 {
@@ -106,7 +106,7 @@ fn never_chooses_a_full_server_and_always_one_with_room() {
                 server.capacity = below(4);
                 server.active = below(5);
                 server.weight = below(3);
-                server.ramp = u16::try_from(below(1001)).unwrap();
+                server.slow_start_permille = u16::try_from(below(1001)).unwrap();
             }
             let key = (below(2) == 0).then_some(round);
             let has_room = |c: &Candidate| c.active < c.capacity && c.weight > 0;
@@ -133,7 +133,7 @@ fn the_largest_numbers_do_not_overflow() {
 }
 
 #[test]
-fn answers_with_the_servers_own_number() {
+fn returns_the_index_of_the_server() {
     for policy in POLICIES {
         let mut balancer = balancer(policy);
         let last = servers(&[1; 7])[6];
@@ -149,7 +149,7 @@ fn chooses_the_same_for_the_same_seed() {
         let run = || shares(policy, &mut servers(&[1, 2, 3]), 10, 500);
         assert_eq!(run(), run(), "{policy:?}");
     }
-    let draws = |seed| [0; 4].map(|_| Balancer::new(Policy::RandomTwo, seed).draw());
+    let draws = |seed| [0; 4].map(|_| Balancer::new(BalancePolicy::RandomTwo, seed).next_random());
     assert_ne!(draws(1), draws(2));
 }
 
@@ -170,7 +170,7 @@ fn idle_first_prefers_the_idle_then_the_warm() {
             name: "the idle one, however cold",
             change: |s| {
                 (s[0].active, s[1].active) = (1, 1);
-                (s[0].has_idle_here, s[0].last_used) = (true, 9);
+                (s[0].has_idle_on_this_loop, s[0].last_used) = (true, 9);
             },
             chosen: 2,
         },
@@ -186,7 +186,7 @@ fn idle_first_prefers_the_idle_then_the_warm() {
             name: "the fewest for what its ramp leaves",
             change: |s| {
                 (s[0].active, s[1].active, s[2].active) = (2, 3, 3);
-                s[0].ramp = 500;
+                s[0].slow_start_permille = 500;
             },
             chosen: 1,
         },
@@ -194,7 +194,7 @@ fn idle_first_prefers_the_idle_then_the_warm() {
             name: "a connection here before one elsewhere",
             change: |s| {
                 (s[0].has_idle, s[0].last_used) = (true, 9);
-                (s[2].has_idle, s[2].has_idle_here) = (true, true);
+                (s[2].has_idle, s[2].has_idle_on_this_loop) = (true, true);
             },
             chosen: 2,
         },
@@ -215,21 +215,22 @@ fn idle_first_prefers_the_idle_then_the_warm() {
     for row in rows {
         let mut servers = servers(&[1, 1, 1]);
         (row.change)(&mut servers);
-        let chosen = balancer(Policy::IdleFirst).choose(&servers, None);
+        let chosen = balancer(BalancePolicy::IdleFirst).choose(&servers, None);
         assert_eq!(chosen, Some(row.chosen), "{}", row.name);
     }
 }
 
 #[test]
 fn round_robin_spreads_the_turns_of_a_heavy_server() {
-    let (mut balancer, servers) = (balancer(Policy::RoundRobin), servers(&[5, 1, 1]));
+    let (mut balancer, servers) = (balancer(BalancePolicy::RoundRobin), servers(&[5, 1, 1]));
     let turns = [0; 14].map(|_| balancer.choose(&servers, None).unwrap());
     assert_eq!(turns, [0, 0, 1, 0, 2, 0, 0, 0, 0, 1, 0, 2, 0, 0]);
 }
 
 #[test]
 fn least_active_takes_level_servers_in_turn() {
-    let (mut balancer, mut servers) = (balancer(Policy::LeastActive), servers(&[1, 1, 1, 2]));
+    let (mut balancer, mut servers) =
+        (balancer(BalancePolicy::LeastActive), servers(&[1, 1, 1, 2]));
     servers[1].active = 1;
     servers[3].active = 1;
     let turns = [0; 4].map(|_| balancer.choose(&servers, None).unwrap());
@@ -238,7 +239,7 @@ fn least_active_takes_level_servers_in_turn() {
 
 #[test]
 fn random_two_never_takes_the_busiest_of_three() {
-    let (mut balancer, mut servers) = (balancer(Policy::RandomTwo), servers(&[1, 1, 1]));
+    let (mut balancer, mut servers) = (balancer(BalancePolicy::RandomTwo), servers(&[1, 1, 1]));
     servers[1].active = 1;
     let chosen: Vec<_> = (0..200)
         .filter_map(|_| balancer.choose(&servers, None))
@@ -249,7 +250,7 @@ fn random_two_never_takes_the_busiest_of_three() {
 
 /// Where each of many keys goes when nothing is in progress.
 fn owners(servers: &[Candidate]) -> HashMap<u64, usize> {
-    let mut balancer = balancer(Policy::Hash);
+    let mut balancer = balancer(BalancePolicy::Hash);
     let keys = (0..20_000_u32).map(|n| hash_key(&n.to_le_bytes()));
     let owner = |key| (key, balancer.choose(servers, Some(key)).unwrap());
     keys.map(owner).collect()
@@ -290,7 +291,7 @@ fn a_key_does_not_follow_the_number_of_its_server() {
 #[test]
 fn one_hot_key_spills_over_at_a_quarter_above_the_share() {
     let mut servers = servers(&[1, 1, 1, 1]);
-    let (mut balancer, key) = (balancer(Policy::Hash), hash_key(b"/hot"));
+    let (mut balancer, key) = (balancer(BalancePolicy::Hash), hash_key(b"/hot"));
     let home = balancer.choose(&servers, Some(key)).unwrap();
     for placed in 1..=1000_u32 {
         let chosen = balancer.choose(&servers, Some(key)).unwrap();
@@ -308,7 +309,7 @@ fn one_hot_key_spills_over_at_a_quarter_above_the_share() {
 }
 
 #[test]
-fn a_full_owner_sends_its_keys_to_the_next_and_nobody_elses_move() {
+fn only_the_keys_of_a_full_server_move() {
     let mut servers = servers(&[1, 1, 1, 1]);
     let before = owners(&servers);
     servers[1].capacity = 0;
@@ -321,7 +322,7 @@ fn a_full_owner_sends_its_keys_to_the_next_and_nobody_elses_move() {
 #[test]
 fn without_a_key_the_hash_draws_one() {
     let counts = {
-        let (mut balancer, servers) = (balancer(Policy::Hash), servers(&[1, 1, 1]));
+        let (mut balancer, servers) = (balancer(BalancePolicy::Hash), servers(&[1, 1, 1]));
         let mut counts = [0_u32; 3];
         for _ in 0..3000_u64 {
             counts[balancer.choose(&servers, None).unwrap()] += 1;
@@ -335,7 +336,7 @@ fn without_a_key_the_hash_draws_one() {
 }
 
 #[test]
-fn keys_have_the_same_numbers_for_ever() {
+fn key_hashes_never_change() {
     let rows: [(&[u8], u64); 5] = [
         (b"", 0),
         (b"a", 0x3069_6779_209d_d0e5),
@@ -349,7 +350,7 @@ fn keys_have_the_same_numbers_for_ever() {
 }
 
 #[test]
-fn keys_that_differ_little_have_numbers_that_differ_much() {
+fn similar_keys_have_unrelated_hashes() {
     let text = *b"/a/path/of/some/length?and=a&query";
     for bit in 0..text.len() * 8 {
         let mut other = text;

@@ -11,34 +11,34 @@ use penstock_http::{
     ResponseHead, ResponseLimits, ResponseScanner, Status,
 };
 
-use super::{Decoded, Event};
-use crate::failure::{Failure, Stage};
-use crate::head::HeadBuilder;
+use super::{DecodedEvent, ResponseEvent};
+use crate::failure::{AttemptFailure, AttemptStage};
+use crate::response_head::ResponseHeadBuilder;
 
 /// Interim responses before a final one; a server that sends more is not going to answer.
-const INTERIM_MAX: u8 = 64;
+const MAX_INTERIM_RESPONSES: u8 = 64;
 
 /// Room for the fields of the usual head.
-const FIELDS_BYTES: usize = 512;
+const FIELDS_CAPACITY: usize = 512;
 
 /// Reads one response.
 #[derive(Debug)]
-pub(crate) struct Decoder {
-    state: State,
+pub(crate) struct HttpDecoder {
+    state: DecoderState,
     scanner: ResponseScanner,
     is_strict: bool,
     /// The fields of a head that is not whole yet.
-    building: Option<Box<HeadBuilder>>,
-    answers_head: bool,
+    partial_head: Option<Box<ResponseHeadBuilder>>,
+    is_head_request: bool,
     /// The request asked for another protocol.
-    upgrades: bool,
-    interim: u8,
+    may_upgrade: bool,
+    interim_count: u8,
     keep_alive: bool,
-    closes: bool,
+    must_close: bool,
 }
 
 #[derive(Debug)]
-enum State {
+enum DecoderState {
     Head,
     Length(u64),
     Chunked(Box<BodyDecoder>),
@@ -46,35 +46,35 @@ enum State {
     /// Complete, and not yet told.
     Done(Option<FieldBlock>),
     /// Told; or the connection is a tunnel.
-    Over,
+    Finished,
 }
 
-impl Decoder {
+impl HttpDecoder {
     /// Reads the response to a request of `method`, strictly.
     pub(crate) fn new(method: Method, upgrades: bool) -> Self {
         Self {
-            state: State::Head,
+            state: DecoderState::Head,
             scanner: ResponseScanner::new(),
             is_strict: true,
-            building: None,
-            answers_head: method == Method::Head,
-            upgrades,
-            interim: 0,
+            partial_head: None,
+            is_head_request: method == Method::Head,
+            may_upgrade: upgrades,
+            interim_count: 0,
             keep_alive: false,
-            closes: false,
+            must_close: false,
         }
     }
 
     /// For a server that closes behind its response, whatever its head says.
-    pub(crate) fn closing(method: Method) -> Self {
+    pub(crate) fn new_closing(method: Method) -> Self {
         Self {
-            closes: true,
+            must_close: true,
             ..Self::new(method, false)
         }
     }
 
     /// The same, reading what old servers write unless the upstream is `strict`.
-    pub(crate) fn configured_by(mut self, config: &config::Upstream) -> Self {
+    pub(crate) fn with_config(mut self, config: &config::Upstream) -> Self {
         if !config.strict {
             self.is_strict = false;
             self.scanner = ResponseScanner::lenient();
@@ -82,80 +82,87 @@ impl Decoder {
         self
     }
 
-    pub(crate) fn decode<'a>(&mut self, input: &'a [u8]) -> Result<Decoded<'a>, Failure> {
+    pub(crate) fn decode<'a>(
+        &mut self,
+        input: &'a [u8],
+    ) -> Result<DecodedEvent<'a>, AttemptFailure> {
         match &mut self.state {
-            State::Head => self.decode_head(input),
-            State::Length(left) => {
+            DecoderState::Head => self.decode_head(input),
+            DecoderState::Length(left) => {
                 let count = usize::try_from(*left)
                     .unwrap_or(usize::MAX)
                     .min(input.len());
                 *left -= count as u64;
                 if *left == 0 {
-                    self.state = State::Done(None);
+                    self.state = DecoderState::Done(None);
                 }
-                Ok(data(&input[..count], count))
+                Ok(data_event(&input[..count], count))
             }
-            State::Chunked(decoder) => {
-                let decoded = decoder
-                    .decode(input)
-                    .map_err(|error| Failure::broken(Stage::Answered, error.to_string()))?;
+            DecoderState::Chunked(decoder) => {
+                let decoded = decoder.decode(input).map_err(|error| {
+                    AttemptFailure::protocol_error(AttemptStage::ResponseStarted, error.to_string())
+                })?;
                 if decoded.is_done {
                     self.keep_alive &= !decoder.needed_leniency();
-                    let trailers = trailers(decoder.trailers());
-                    self.state = State::Done(trailers);
+                    let trailers = parse_trailers(decoder.trailers());
+                    self.state = DecoderState::Done(trailers);
                     if decoded.content.is_empty() {
-                        return Ok(self.end(decoded.consumed));
+                        return Ok(self.end_event(decoded.consumed));
                     }
                 }
-                Ok(data(&input[decoded.content], decoded.consumed))
+                Ok(data_event(&input[decoded.content], decoded.consumed))
             }
-            State::UntilClose => Ok(data(input, input.len())),
-            State::Done(_) => Ok(self.end(0)),
-            State::Over => Ok(Decoded {
+            DecoderState::UntilClose => Ok(data_event(input, input.len())),
+            DecoderState::Done(_) => Ok(self.end_event(0)),
+            DecoderState::Finished => Ok(DecodedEvent {
                 consumed: 0,
                 event: None,
             }),
         }
     }
 
-    pub(crate) fn eof(&mut self) -> Result<Event<'static>, Failure> {
+    pub(crate) fn finish_at_eof(&mut self) -> Result<ResponseEvent<'static>, AttemptFailure> {
         match self.state {
-            State::UntilClose | State::Done(_) | State::Over => {
-                self.state = State::Over;
-                Ok(Event::End {
-                    reusable: false,
+            DecoderState::UntilClose | DecoderState::Done(_) | DecoderState::Finished => {
+                self.state = DecoderState::Finished;
+                Ok(ResponseEvent::End {
+                    is_reusable: false,
                     trailers: None,
                 })
             }
-            State::Head => Err(Failure::died(
-                Stage::Sent,
+            DecoderState::Head => Err(AttemptFailure::server_disconnected(
+                AttemptStage::Sent,
                 "the server closed before a whole response head",
             )),
-            State::Length(_) | State::Chunked(_) => Err(Failure::died(
-                Stage::Answered,
-                "the server closed within the response body",
-            )),
+            DecoderState::Length(_) | DecoderState::Chunked(_) => {
+                Err(AttemptFailure::server_disconnected(
+                    AttemptStage::ResponseStarted,
+                    "the server closed within the response body",
+                ))
+            }
         }
     }
 
-    fn decode_head<'a>(&mut self, input: &'a [u8]) -> Result<Decoded<'a>, Failure> {
+    fn decode_head<'a>(&mut self, input: &'a [u8]) -> Result<DecodedEvent<'a>, AttemptFailure> {
         let limits = ResponseLimits::default();
         // Kept over pieces of a head: the scanner gives each field once.
-        let mut building = match self.building.take() {
+        let mut building = match self.partial_head.take() {
             Some(building) => *building,
-            None => HeadBuilder::new(FIELDS_BYTES),
+            None => ResponseHeadBuilder::new(FIELDS_CAPACITY),
         };
-        let mut take = |field: CheckedField<'_>| building.take_checked(field);
-        let scanned = (self.scanner).scan_with(input, self.answers_head, &limits, &mut take);
-        let scanned = scanned.map_err(|error| Failure::broken(Stage::Sent, error.to_string()))?;
+        let mut take = |field: CheckedField<'_>| building.push_checked(field);
+        let scanned = (self.scanner).scan_with(input, self.is_head_request, &limits, &mut take);
+        let scanned = scanned.map_err(|error| {
+            AttemptFailure::protocol_error(AttemptStage::Sent, error.to_string())
+        })?;
         let ParseProgress::Complete(head) = scanned else {
-            self.building = Some(Box::new(building));
-            return Ok(Decoded {
+            self.partial_head = Some(Box::new(building));
+            return Ok(DecodedEvent {
                 consumed: 0,
                 event: None,
             });
         };
-        let broken = |cause: String| Failure::broken(Stage::Sent, cause);
+        let broken = |cause: String| AttemptFailure::protocol_error(AttemptStage::Sent, cause);
         let Some(status) = Status::new(head.status) else {
             return Err(broken(format!("status {}", head.status)));
         };
@@ -166,9 +173,9 @@ impl Decoder {
             reply.length = None;
         }
         let event = match head.status {
-            101 if self.upgrades => {
-                self.state = State::Over;
-                Event::Switched(reply)
+            101 if self.may_upgrade => {
+                self.state = DecoderState::Finished;
+                ResponseEvent::SwitchedProtocols(reply)
             }
             101 => {
                 return Err(broken(
@@ -179,46 +186,48 @@ impl Decoder {
                 if !head.keep_alive && self.is_strict {
                     return Err(broken("an interim response with a close".to_owned()));
                 }
-                self.closes |= !head.keep_alive;
-                self.interim += 1;
-                if self.interim > INTERIM_MAX {
-                    return Err(broken(format!("more than {INTERIM_MAX} interim responses")));
+                self.must_close |= !head.keep_alive;
+                self.interim_count += 1;
+                if self.interim_count > MAX_INTERIM_RESPONSES {
+                    return Err(broken(format!(
+                        "more than {MAX_INTERIM_RESPONSES} interim responses"
+                    )));
                 }
-                Event::Interim(status, reply.fields)
+                ResponseEvent::Interim(status, reply.fields)
             }
             _ => {
                 self.begin_body(&head);
-                Event::Head(reply)
+                ResponseEvent::Head(reply)
             }
         };
-        Ok(Decoded {
+        Ok(DecodedEvent {
             consumed: head.len,
             event: Some(event),
         })
     }
 
     fn begin_body(&mut self, head: &ResponseHead) {
-        self.keep_alive = head.keep_alive && !self.closes;
+        self.keep_alive = head.keep_alive && !self.must_close;
         self.state = match head.framing {
-            ResponseBodyFraming::None | ResponseBodyFraming::Length(0) => State::Done(None),
-            ResponseBodyFraming::Length(length) => State::Length(length),
-            ResponseBodyFraming::Chunked => State::Chunked(Box::new(match self.is_strict {
+            ResponseBodyFraming::None | ResponseBodyFraming::Length(0) => DecoderState::Done(None),
+            ResponseBodyFraming::Length(length) => DecoderState::Length(length),
+            ResponseBodyFraming::Chunked => DecoderState::Chunked(Box::new(match self.is_strict {
                 true => BodyDecoder::new(BodyFraming::Chunked),
                 false => BodyDecoder::lenient(),
             })),
-            ResponseBodyFraming::UntilClose => State::UntilClose,
+            ResponseBodyFraming::UntilClose => DecoderState::UntilClose,
         };
     }
 
-    fn end<'a>(&mut self, consumed: usize) -> Decoded<'a> {
-        let trailers = match std::mem::replace(&mut self.state, State::Over) {
-            State::Done(trailers) => trailers,
+    fn end_event<'a>(&mut self, consumed: usize) -> DecodedEvent<'a> {
+        let trailers = match std::mem::replace(&mut self.state, DecoderState::Finished) {
+            DecoderState::Done(trailers) => trailers,
             _ => None,
         };
-        Decoded {
+        DecodedEvent {
             consumed,
-            event: Some(Event::End {
-                reusable: self.keep_alive,
+            event: Some(ResponseEvent::End {
+                is_reusable: self.keep_alive,
                 trailers,
             }),
         }
@@ -226,15 +235,15 @@ impl Decoder {
 }
 
 /// A piece of a body; none when there is nothing in it.
-fn data(piece: &[u8], consumed: usize) -> Decoded<'_> {
-    Decoded {
+fn data_event(piece: &[u8], consumed: usize) -> DecodedEvent<'_> {
+    DecodedEvent {
         consumed,
-        event: (!piece.is_empty()).then_some(Event::Data(piece)),
+        event: (!piece.is_empty()).then_some(ResponseEvent::Data(piece)),
     }
 }
 
 /// The fields behind a chunked body, which the decoder has checked.
-fn trailers(lines: &[u8]) -> Option<FieldBlock> {
+fn parse_trailers(lines: &[u8]) -> Option<FieldBlock> {
     let mut fields = FieldBlock::new();
     for line in lines.split(|&byte| byte == b'\n') {
         let line = line.strip_suffix(b"\r").unwrap_or(line);

@@ -9,47 +9,50 @@ use std::borrow::Cow;
 
 /// A path in two: the script, and what is left for it to read.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Script<'p> {
+pub(super) struct ScriptPath<'p> {
     /// `SCRIPT_NAME`: relative to the root, with its slash; empty for none.
     pub(super) name: Cow<'p, [u8]>,
     /// `PATH_INFO`.
-    pub(super) info: &'p [u8],
+    pub(super) path_info: &'p [u8],
 }
 
-impl<'p> Script<'p> {
+impl<'p> ScriptPath<'p> {
     /// Splits behind the first script in `path`; a path without one is `index`'s, if there is that.
-    pub(super) fn of(path: &'p [u8], index: Option<&str>) -> Self {
+    pub(super) fn split(path: &'p [u8], index: Option<&str>) -> Self {
         if let Some(end) = script_end(path) {
             let (name, info) = path.split_at(end);
             let name = Cow::Borrowed(name);
-            return Self { name, info };
+            return Self {
+                name,
+                path_info: info,
+            };
         }
         match index {
             Some(index) => Self {
                 name: Cow::Owned([b"/", index.as_bytes()].concat()),
                 // As `try_files $uri /index.php` of nginx: PHP makes `PHP_SELF` of both, and sites tell by it
                 // which script runs. They find the path in `REQUEST_URI`.
-                info: match index.as_bytes().ends_with(SUFFIX) {
+                path_info: match index.as_bytes().ends_with(SCRIPT_SUFFIX) {
                     true => b"",
                     false => path,
                 },
             },
-            None => Self::none(path),
+            None => Self::without_script(path),
         }
     }
 
     /// No script: the application reads all of the path.
-    pub(super) fn none(path: &'p [u8]) -> Self {
+    pub(super) fn without_script(path: &'p [u8]) -> Self {
         Self {
             name: Cow::Borrowed(&[]),
-            info: path,
+            path_info: path,
         }
     }
 }
 
 /// Whether an upstream with a `root` runs a script for `path`, or would if it were there: whoever serves
 /// files of the same folder leaves such paths alone, or clients read the script.
-pub fn names_script(path: &[u8]) -> bool {
+pub fn is_script_path(path: &[u8]) -> bool {
     script_end(path).is_some()
 }
 
@@ -59,7 +62,7 @@ fn script_end(path: &[u8]) -> Option<usize> {
     for segment in path.split_inclusive(|&byte| byte == b'/') {
         let name = segment.strip_suffix(b"/").unwrap_or(segment);
         // The suffix alone is the name of a hidden file.
-        if name.len() > SUFFIX.len() && name.ends_with(SUFFIX) {
+        if name.len() > SCRIPT_SUFFIX.len() && name.ends_with(SCRIPT_SUFFIX) {
             return Some(end + name.len());
         }
         end += segment.len();
@@ -67,7 +70,7 @@ fn script_end(path: &[u8]) -> Option<usize> {
     None
 }
 
-const SUFFIX: &[u8] = b".php";
+const SCRIPT_SUFFIX: &[u8] = b".php";
 
 #[cfg(test)]
 mod tests {
@@ -99,11 +102,11 @@ mod tests {
             ("*", index, "/index.php", ""),
             ("", None, "", ""),
         ] {
-            let script = Script::of(path.as_bytes(), index);
-            let found = (&*script.name, script.info);
+            let script = ScriptPath::split(path.as_bytes(), index);
+            let found = (&*script.name, script.path_info);
             assert_eq!(found, (name.as_bytes(), info.as_bytes()), "{path}");
             let is_named = !name.is_empty() && path.starts_with(name);
-            assert_eq!(names_script(path.as_bytes()), is_named, "{path}");
+            assert_eq!(is_script_path(path.as_bytes()), is_named, "{path}");
         }
     }
 }

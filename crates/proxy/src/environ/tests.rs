@@ -13,9 +13,9 @@ const SERVER: &str = "10.0.0.5:9000";
 
 /// Takes the variables, each of which comes once.
 #[derive(Default)]
-struct Table(BTreeMap<String, String>);
+struct VariableMap(BTreeMap<String, String>);
 
-impl VariableWriter for Table {
+impl VariableWriter for VariableMap {
     fn push_variable(&mut self, name: &[u8], value: &[u8]) {
         let text = |bytes: &[u8]| {
             bytes
@@ -39,22 +39,22 @@ fn php(index: Option<&str>) -> config::Upstream {
     config
 }
 
-fn told(
+fn variables_of(
     config: &config::Upstream,
     request: &Request,
     framing: Framing,
 ) -> BTreeMap<String, String> {
-    let mut table = Table::default();
-    tell(&mut table, config, request, framing, SERVER);
+    let mut table = VariableMap::default();
+    encode_variables(&mut table, config, request, framing, SERVER);
     let start = table.0.get("HTTP_X_REQUEST_START").unwrap();
     assert!(start.starts_with("t=") && start.len() == "t=1700000000.042".len());
     table.0
 }
 
 /// The variables for a head's fields of somebody that is not trusted.
-fn told_of(fields: &str) -> BTreeMap<String, String> {
+fn variables_of_fields(fields: &str) -> BTreeMap<String, String> {
     let head = format!("GET / HTTP/1.1\r\nHost: a.test\r\n{fields}\r\n");
-    told(&fastcgi(), &request(&head), Framing::None)
+    variables_of(&fastcgi(), &request(&head), Framing::None)
 }
 
 fn check(row: &str, table: &BTreeMap<String, String>, expected: &[(&str, Option<&str>)]) {
@@ -72,7 +72,7 @@ fn a_request_has_these_variables_and_no_others() {
     let head = "POST /a%20b/x.php/e%2Ff?q=%20 HTTP/1.1\r\nHost: a.test:81\r\n\
                 Content-Type: text/plain\r\nContent-Length: 7\r\nAccept: x\r\nConnection: close\r\n\r\n";
     let request = request(head);
-    let mut table = told(&php(Some("index.php")), &request, Framing::Length(7));
+    let mut table = variables_of(&php(Some("index.php")), &request, Framing::Length(7));
     table.remove("HTTP_X_REQUEST_START");
     let expected = [
         ("CONTENT_LENGTH", "7"),
@@ -162,7 +162,7 @@ fn a_path_means_a_script_where_there_is_a_folder_of_them() {
         ("no folder", fastcgi(), "/x.php/y", "", "/x.php/y", None),
     ] {
         let head = format!("GET {path} HTTP/1.1\r\nHost: a.test\r\n\r\n");
-        let table = told(&config, &request(&head), Framing::None);
+        let table = variables_of(&config, &request(&head), Framing::None);
         check(
             row,
             &table,
@@ -298,12 +298,12 @@ fn a_clients_field_is_one_variable_or_none() {
             None,
         ),
     ] {
-        check(row, &told_of(fields), &[(name, value)]);
+        check(row, &variables_of_fields(fields), &[(name, value)]);
     }
 }
 
 #[test]
-fn every_protocol_is_told_the_same_of_the_client() {
+fn every_protocol_gets_the_same_client_address() {
     let said = "X-Forwarded-For: 192.0.2.1\r\nX-Forwarded-For: 192.0.2.2\r\n\
                 X-Forwarded-Proto: https\r\nX-Forwarded-Port: 443\r\nX-Real-IP: 192.0.2.1\r\n\
                 X-Forwarded-Prefix: /a\r\n\
@@ -322,7 +322,7 @@ fn every_protocol_is_told_the_same_of_the_client() {
             let head = format!("GET / HTTP/1.1\r\nHost: a.test\r\n{said}\r\n");
             let request = request_of(&head, peer);
             let mut http = Vec::new();
-            forward::encode(&mut http, &config, &request, Framing::None, SERVER);
+            request_head::encode_request_head(&mut http, &config, &request, Framing::None, SERVER);
             let mut expected = BTreeMap::new();
             for line in String::from_utf8(http).unwrap().lines() {
                 let (name, value) = line.split_once(": ").unwrap_or_default();
@@ -331,7 +331,7 @@ fn every_protocol_is_told_the_same_of_the_client() {
                     assert_eq!(expected.insert(name, value.to_owned()), None);
                 }
             }
-            let mut table = told(&config, &request, Framing::None);
+            let mut table = variables_of(&config, &request, Framing::None);
             table.retain(|name, _| is_of_client(name));
             assert_eq!(table, expected, "{peer} {form:?}");
             seen += table.len();
@@ -341,13 +341,13 @@ fn every_protocol_is_told_the_same_of_the_client() {
 }
 
 #[test]
-fn what_a_trusted_proxy_says_is_the_requests() {
+fn a_trusted_proxy_defines_client_scheme_and_host() {
     let head = "GET /x.php/a?b HTTP/1.1\r\nHost: inner.test:81\r\nX-Forwarded-For: 203.0.113.9\r\n\
                 X-Forwarded-Proto: https\r\nX-Forwarded-Host: shop.test\r\n\
                 X-Forwarded-Prefix: /shop\r\n\r\n";
     check(
         "proxy",
-        &told(
+        &variables_of(
             &php(Some("index.php")),
             &request_of(head, PROXY),
             Framing::None,
@@ -368,7 +368,7 @@ fn what_a_trusted_proxy_says_is_the_requests() {
     );
     check(
         "stranger",
-        &told(&php(Some("index.php")), &request(head), Framing::None),
+        &variables_of(&php(Some("index.php")), &request(head), Framing::None),
         &[
             ("REQUEST_SCHEME", Some("http")),
             ("HTTPS", None),
@@ -380,7 +380,7 @@ fn what_a_trusted_proxy_says_is_the_requests() {
     );
     let mut out = Vec::new();
     let config = upstream(Protocol::Ajp);
-    ajp(
+    encode_ajp_request(
         &mut out,
         &config,
         &request_of(head, PROXY),
@@ -397,7 +397,7 @@ fn what_a_trusted_proxy_says_is_the_requests() {
 }
 
 #[test]
-fn what_a_rule_says_is_a_variable_in_place_of_ours() {
+fn a_field_set_by_a_rule_replaces_our_variable() {
     let head = "GET / HTTP/1.1\r\nHost: a.test\r\nX-Forwarded-Proto: https\r\nX-Real-IP: 9\r\n\
                 X-Forwarded-For: 1\r\nX-Forwarded-For: 2\r\nX-Request-Start: t=1000000000.000\r\n\
                 X-User: a\r\nConnection: X-User\r\nX_Secret: 1\r\n\r\n";
@@ -413,7 +413,7 @@ fn what_a_rule_says_is_a_variable_in_place_of_ours() {
     request.trusted_headers = TrustedHeaders::new(names.map(str::to_owned));
     check(
         "rules",
-        &told(&fastcgi(), &request, Framing::None),
+        &variables_of(&fastcgi(), &request, Framing::None),
         &[
             ("HTTP_X_FORWARDED_PROTO", Some("https")),
             ("HTTP_X_FORWARDED_HOST", Some("a.test")),
@@ -428,7 +428,7 @@ fn what_a_rule_says_is_a_variable_in_place_of_ours() {
     );
     let mut out = Vec::new();
     let config = upstream(Protocol::Ajp);
-    ajp(&mut out, &config, &request, Framing::None, SERVER).unwrap();
+    encode_ajp_request(&mut out, &config, &request, Framing::None, SERVER).unwrap();
     for (text, count) in [
         ("https", 1),
         ("X-Forwarded-Proto", 1),
@@ -456,7 +456,7 @@ fn params_go_over_everything_but_the_length() {
     let head = "POST / HTTP/1.1\r\nHost: a.test\r\nAccept: x\r\nContent-Length: 3\r\n\r\n";
     check(
         "with a body",
-        &told(&config, &request(head), Framing::Length(3)),
+        &variables_of(&config, &request(head), Framing::Length(3)),
         &[
             ("SERVER_NAME", Some("fixed.test")),
             ("HTTP_ACCEPT", Some("*/*")),
@@ -467,7 +467,7 @@ fn params_go_over_everything_but_the_length() {
         ],
     );
     let head = "GET / HTTP/1.1\r\nHost: a.test\r\n\r\n";
-    let table = told(&config, &request(head), Framing::None);
+    let table = variables_of(&config, &request(head), Framing::None);
     check(
         "without",
         &table,
@@ -492,7 +492,7 @@ fn the_host_is_the_one_that_is_configured() {
         let head = "GET / HTTP/1.1\r\nHost: a.test\r\n\r\n";
         check(
             expected,
-            &told(&config, &request(head), Framing::None),
+            &variables_of(&config, &request(head), Framing::None),
             &[
                 ("HTTP_HOST", Some(expected)),
                 ("SERVER_NAME", Some(name)),
@@ -504,12 +504,12 @@ fn the_host_is_the_one_that_is_configured() {
 }
 
 #[test]
-fn the_ends_of_a_connection_are_told_as_far_as_they_are_known() {
+fn both_addresses_of_the_connection_are_set_if_known() {
     let old = "GET / HTTP/1.0\r\n\r\n";
     let mapped = PeerAddress::Tcp("[::ffff:192.0.2.7]:5".parse().unwrap());
     let at = |peer, scheme, listens: Option<&str>| {
         let listens = listens.map(|address| address.parse().unwrap());
-        told(
+        variables_of(
             &fastcgi(),
             &request_at(old, peer, scheme, listens),
             Framing::None,
@@ -590,7 +590,7 @@ impl Packet<'_> {
 
 fn ajp_of(config: &config::Upstream, head: &str, peer: &str, framing: Framing) -> Vec<u8> {
     let mut out = Vec::new();
-    ajp(&mut out, config, &request_of(head, peer), framing, SERVER).unwrap();
+    encode_ajp_request(&mut out, config, &request_of(head, peer), framing, SERVER).unwrap();
     assert_eq!(out[..2], [0x12, 0x34]);
     assert_eq!(
         usize::from(u16::from_be_bytes([out[2], out[3]])),
@@ -600,7 +600,7 @@ fn ajp_of(config: &config::Upstream, head: &str, peer: &str, framing: Framing) -
 }
 
 #[test]
-fn a_container_is_told_the_same_in_its_packet() {
+fn an_ajp_packet_has_the_same_values() {
     let mut config = upstream(Protocol::Ajp);
     config.secret = Some("s3".to_owned());
     let head = "POST /a%20b;j=1?q=1 HTTP/1.1\r\nHost: a.test:81\r\nCookie: a=1\r\nCookie: b=2\r\n\
@@ -645,7 +645,7 @@ fn a_container_is_told_the_same_in_its_packet() {
 }
 
 #[test]
-fn a_container_always_hears_how_long_the_body_is() {
+fn an_ajp_packet_always_has_the_body_length() {
     let config = upstream(Protocol::Ajp);
     let head = "GET / HTTP/1.1\r\nHost: a.test\r\n\r\n";
     let bytes = ajp_of(&config, head, "unix", Framing::None);
@@ -661,7 +661,7 @@ fn a_packet_that_is_too_small_for_a_head_is_not_sent() {
     );
     let mut out = b"before".to_vec();
     let config = upstream(Protocol::Ajp);
-    let done = ajp(&mut out, &config, &request(&head), Framing::None, SERVER);
+    let done = encode_ajp_request(&mut out, &config, &request(&head), Framing::None, SERVER);
     assert_eq!(done, Err(EncodeError::TooLarge));
     assert_eq!(out, b"before");
 }

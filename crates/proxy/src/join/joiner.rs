@@ -22,16 +22,16 @@ use penstock_wire::join::{
 };
 use tokio::sync::{oneshot, watch};
 
-use super::lines::Lines;
-use super::{BEAT, JoinFailure, MEETING, SILENCE, draw};
+use super::line_stream::LineStream;
+use super::{HANDSHAKE_TIMEOUT, HEARTBEAT_INTERVAL, JoinFailure, SILENCE_TIMEOUT, random_nonce};
 
 /// Serves a connection that was dialled, on the loop that this runs on; the bytes were read from it already.
-pub type ServeDialled = Arc<dyn Fn(Stream, PeerAddress, Vec<u8>) + Send + Sync>;
+pub type ServeConnection = Arc<dyn Fn(Stream, PeerAddress, Vec<u8>) + Send + Sync>;
 
 /// What a joiner needs.
 pub struct JoinerSetup {
     /// Where it dials, and as what.
-    pub joins: config::Joins,
+    pub config: config::Joins,
     /// What it is called there.
     pub label: String,
     /// Requests that it may have in progress.
@@ -41,74 +41,74 @@ pub struct JoinerSetup {
     /// Where names are looked up.
     pub pool: Pool,
     /// What serves.
-    pub serve: ServeDialled,
+    pub serve: ServeConnection,
 }
 
 /// One that joins; see the head of this file. Dropped, it goes on.
 #[derive(Debug, Clone)]
-pub struct Joiner(Arc<Inner>);
+pub struct Joiner(Arc<JoinerInner>);
 
-struct Inner {
+struct JoinerInner {
     address: String,
     upstream: String,
     secret: JoinSecret,
     label: String,
     loops: Vec<LoopHandle>,
     pool: Pool,
-    serve: ServeDialled,
+    serve: ServeConnection,
     /// What it is to say.
-    wish: watch::Sender<Wish>,
+    desired: watch::Sender<DesiredState>,
     next_loop: AtomicUsize,
-    dialling: AtomicU64,
+    dials_in_progress: AtomicU64,
     /// What was said last of why it is not a member, and when.
-    told: Mutex<Option<(String, Instant)>>,
+    last_warning: Mutex<Option<(String, Instant)>>,
     state: watch::Sender<JoinerState>,
     /// Memberships in which requests may be in progress, or come.
-    live: watch::Sender<usize>,
+    live_sessions: watch::Sender<usize>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Wish {
+struct DesiredState {
     capacity: u32,
-    leaves: bool,
+    is_leaving: bool,
 }
 
 /// How it stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JoinerState {
     /// Not a member now, and why.
-    Out(String),
+    NotJoined(String),
     /// A member.
-    In,
+    Joined,
     /// It has left.
     Left,
 }
 
 /// Between two tries.
-const PAUSE_MIN: Duration = Duration::from_millis(200);
-const PAUSE_MAX: Duration = Duration::from_secs(5);
+const MIN_RETRY_DELAY: Duration = Duration::from_millis(200);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
 
 /// Addresses of a name that are tried.
-const ADDRESSES_MAX: usize = 8;
+const MAX_ADDRESSES: usize = 8;
 
 /// How often the same is told.
-const TOLD_EACH: Duration = Duration::from_secs(60);
+const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
 /// What is told of a connection that could not be brought.
 const NO_CONNECTION: &str = "no connection for";
 
 /// Connections that are being dialled at once, at most.
-const DIALLING_MAX: u64 = 10_000;
+const MAX_DIALS: u64 = 10_000;
 
 /// Where a front end listens.
 #[derive(Debug, Clone)]
-enum Target {
+enum FrontEndAddress {
     Tcp(SocketAddr),
     Unix(PathBuf),
 }
 
 /// Why a session is no more, or not the only one any more.
-enum End {
+enum SessionEnd {
     Failed(JoinFailure),
     /// The front end gives way to another.
     Moved,
@@ -119,18 +119,18 @@ impl Joiner {
     #[must_use]
     pub fn start(setup: JoinerSetup) -> Self {
         let JoinerSetup {
-            joins,
+            config: joins,
             label,
             capacity,
             loops: serving,
             pool,
             serve,
         } = setup;
-        let wish = Wish {
+        let wish = DesiredState {
             capacity: capacity.max(1),
-            leaves: false,
+            is_leaving: false,
         };
-        let inner = Arc::new(Inner {
+        let inner = Arc::new(JoinerInner {
             secret: JoinSecret::new(joins.key.expose()),
             address: joins.address,
             upstream: joins.upstream,
@@ -138,14 +138,14 @@ impl Joiner {
             loops: serving,
             pool,
             serve,
-            wish: watch::channel(wish).0,
+            desired: watch::channel(wish).0,
             next_loop: AtomicUsize::new(0),
-            dialling: AtomicU64::new(0),
-            told: Mutex::default(),
-            live: watch::channel(0).0,
-            state: watch::channel(JoinerState::Out("it has not dialled yet".to_owned())).0,
+            dials_in_progress: AtomicU64::new(0),
+            last_warning: Mutex::default(),
+            live_sessions: watch::channel(0).0,
+            state: watch::channel(JoinerState::NotJoined("it has not dialled yet".to_owned())).0,
         });
-        loops::spawn_here(Arc::clone(&inner).stay());
+        loops::spawn_here(Arc::clone(&inner).run());
         Self(inner)
     }
 
@@ -153,13 +153,13 @@ impl Joiner {
     pub fn set_capacity(&self, capacity: u32) {
         let capacity = capacity.max(1);
         self.0
-            .wish
+            .desired
             .send_if_modified(|wish| std::mem::replace(&mut wish.capacity, capacity) != capacity);
     }
 
     /// It takes no new requests from now on; [`Joiner::left`] waits for those it has.
     pub fn leave(&self) {
-        self.0.wish.send_modify(|wish| wish.leaves = true);
+        self.0.desired.send_modify(|wish| wish.is_leaving = true);
     }
 
     /// How it stands.
@@ -170,63 +170,68 @@ impl Joiner {
 
     /// Waits until nothing is in progress any more of all that came from front ends, and nothing comes, once it was told
     /// to leave. At once where there is none. The caller bounds the wait.
-    pub async fn left(&self) {
-        let mut live = self.0.live.subscribe();
+    pub async fn wait_until_drained(&self) {
+        let mut live = self.0.live_sessions.subscribe();
         // Its sender is this one's.
         let _ = live.wait_for(|live| *live == 0).await;
     }
 
     /// Waits until it is a member.
-    pub async fn is_in(&self) {
+    pub async fn wait_until_joined(&self) {
         let mut state = self.0.state.subscribe();
         // Its sender is this one's.
-        let _ = state.wait_for(|state| *state == JoinerState::In).await;
+        let _ = state.wait_for(|state| *state == JoinerState::Joined).await;
     }
 }
 
-impl Inner {
+impl JoinerInner {
     /// Joins again and again, until it is to leave.
-    async fn stay(self: Arc<Self>) {
-        let mut wish = self.wish.subscribe();
-        let mut pause = PAUSE_MIN;
-        while !wish.borrow().leaves {
+    async fn run(self: Arc<Self>) {
+        let mut wish = self.desired.subscribe();
+        let mut pause = MIN_RETRY_DELAY;
+        while !wish.borrow().is_leaving {
             let began = clock::now();
             let begun = tokio::select! {
-                begun = self.begin() => begun,
+                begun = self.join_once() => begun,
                 // A front end that has let it in already sees it go.
-                _ = wish.wait_for(|wish| wish.leaves) => break,
+                _ = wish.wait_for(|wish| wish.is_leaving) => break,
             };
             let end = match begun {
-                Ok(ended) => ended.await.unwrap_or(End::Failed(JoinFailure::Closed)),
-                Err(failure) => End::Failed(failure),
+                Ok(ended) => ended
+                    .await
+                    .unwrap_or(SessionEnd::Failed(JoinFailure::Closed)),
+                Err(failure) => SessionEnd::Failed(failure),
             };
-            let End::Failed(failure) = end else {
+            let SessionEnd::Failed(failure) = end else {
                 log::info!("{}: moves to whoever listens there now", self.address);
-                pause = PAUSE_MIN;
+                pause = MIN_RETRY_DELAY;
                 continue;
             };
-            if wish.borrow().leaves {
+            if wish.borrow().is_leaving {
                 break;
             }
-            self.set_state(JoinerState::Out(failure.to_string()));
-            self.tell("not a server of", &failure);
-            if clock::now() > began + PAUSE_MAX {
-                pause = PAUSE_MIN;
+            self.set_state(JoinerState::NotJoined(failure.to_string()));
+            self.warn_throttled("not a server of", &failure);
+            if clock::now() > began + MAX_RETRY_DELAY {
+                pause = MIN_RETRY_DELAY;
             }
-            let left = async { wish.wait_for(|wish| wish.leaves).await.is_ok() };
+            let left = async { wish.wait_for(|wish| wish.is_leaving).await.is_ok() };
             clock::timeout(pause, left).await;
-            pause = (pause * 2).min(PAUSE_MAX);
+            pause = (pause * 2).min(MAX_RETRY_DELAY);
         }
         self.set_state(JoinerState::Left);
     }
 
     /// Says why it is not a member, or brings no connection: what lasts, each minute.
-    fn tell(&self, what: &str, failure: &JoinFailure) {
+    fn warn_throttled(&self, what: &str, failure: &JoinFailure) {
         let (cause, now) = (failure.to_string(), clock::now());
         {
-            let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut told = self
+                .last_warning
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
             let is_known =
-                |(known, at): &(String, Instant)| *known == cause && now < *at + TOLD_EACH;
+                |(known, at): &(String, Instant)| *known == cause && now < *at + WARNING_INTERVAL;
             if told.as_ref().is_some_and(is_known) {
                 return;
             }
@@ -241,11 +246,11 @@ impl Inner {
     }
 
     /// Becomes a member; its session goes on by itself, and its end is told.
-    async fn begin(self: &Arc<Self>) -> Result<oneshot::Receiver<End>, JoinFailure> {
-        let live = Live::new(self);
-        let wish = Wish {
-            leaves: false,
-            ..*self.wish.borrow()
+    async fn join_once(self: &Arc<Self>) -> Result<oneshot::Receiver<SessionEnd>, JoinFailure> {
+        let live = LiveSessionGuard::new(self);
+        let wish = DesiredState {
+            is_leaving: false,
+            ..*self.desired.borrow()
         };
         let purpose = JoinPurpose::Control {
             capacity: wish.capacity,
@@ -254,7 +259,7 @@ impl Inner {
         };
         let mut failure = JoinFailure::Refused("the name has no address".to_owned());
         let mut met = None;
-        for target in self.find().await? {
+        for target in self.resolve_address().await? {
             match self.dial(&target, &purpose).await {
                 Ok((lines, member)) => {
                     met = Some((lines, member, target));
@@ -267,37 +272,40 @@ impl Inner {
         let (address, upstream) = (&self.address, &self.upstream);
         let capacity = wish.capacity;
         log::info!("{address}: a server of `{upstream}`, {capacity} at once");
-        self.set_state(JoinerState::In);
-        *self.told.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.set_state(JoinerState::Joined);
+        *self
+            .last_warning
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = None;
         let (tell, ended) = oneshot::channel();
-        let session = Session {
+        let session = JoinerSession {
             joiner: Arc::clone(self),
             lines,
             target,
-            member,
-            said: wish,
-            tell: Some(tell),
-            live: Some(live),
+            member_id: member,
+            last_sent: wish,
+            end_sender: Some(tell),
+            live_guard: Some(live),
         };
         loops::spawn_here(session.run());
         Ok(ended)
     }
 
     /// Where the front end listens now.
-    async fn find(&self) -> Result<Vec<Target>, JoinFailure> {
+    async fn resolve_address(&self) -> Result<Vec<FrontEndAddress>, JoinFailure> {
         if let Some(path) = self.address.strip_prefix("unix:") {
-            return Ok(vec![Target::Unix(path.into())]);
+            return Ok(vec![FrontEndAddress::Unix(path.into())]);
         }
         if let Ok(address) = self.address.parse() {
-            return Ok(vec![Target::Tcp(address)]);
+            return Ok(vec![FrontEndAddress::Tcp(address)]);
         }
         let name = self.address.clone();
         let looked_up = self.pool.run(move || {
-            let found = name.to_socket_addrs()?.map(Target::Tcp);
-            Ok::<_, io::Error>(found.take(ADDRESSES_MAX).collect())
+            let found = name.to_socket_addrs()?.map(FrontEndAddress::Tcp);
+            Ok::<_, io::Error>(found.take(MAX_ADDRESSES).collect())
         });
-        let found = clock::timeout(MEETING, looked_up).await;
-        let found = found.ok_or(JoinFailure::Silent)?;
+        let found = clock::timeout(HANDSHAKE_TIMEOUT, looked_up).await;
+        let found = found.ok_or(JoinFailure::Timeout)?;
         let refused = |error: penstock_runtime::blocking::PoolError| {
             JoinFailure::Refused(format!("the name is not looked up: {error}"))
         };
@@ -307,34 +315,34 @@ impl Inner {
     /// Meets the front end, for some purpose.
     async fn dial(
         &self,
-        target: &Target,
+        target: &FrontEndAddress,
         purpose: &JoinPurpose,
-    ) -> Result<(Lines, u64), JoinFailure> {
-        let met = clock::timeout(MEETING, self.meet(target, purpose)).await;
-        met.unwrap_or(Err(JoinFailure::Silent))
+    ) -> Result<(LineStream, u64), JoinFailure> {
+        let met = clock::timeout(HANDSHAKE_TIMEOUT, self.handshake(target, purpose)).await;
+        met.unwrap_or(Err(JoinFailure::Timeout))
     }
 
-    async fn meet(
+    async fn handshake(
         &self,
-        target: &Target,
+        target: &FrontEndAddress,
         purpose: &JoinPurpose,
-    ) -> Result<(Lines, u64), JoinFailure> {
+    ) -> Result<(LineStream, u64), JoinFailure> {
         let stream = match target {
-            Target::Tcp(address) => Stream::connect_tcp(*address).await?,
-            Target::Unix(path) => Stream::connect_unix(path).await?,
+            FrontEndAddress::Tcp(address) => Stream::connect_tcp(*address).await?,
+            FrontEndAddress::Unix(path) => Stream::connect_unix(path).await?,
         };
-        let mut lines = Lines::new(stream, Vec::new());
-        let nonce = draw()?;
-        lines.say(&join::encode_greeting(&nonce)).await?;
+        let mut lines = LineStream::new(stream, Vec::new());
+        let nonce = random_nonce()?;
+        lines.send(&join::encode_greeting(&nonce)).await?;
         let meeting = HandshakeNonces {
             joiner: nonce,
-            front_end: join::parse_challenge(&lines.next().await?)?,
+            front_end: join::parse_challenge(&lines.next_line().await?)?,
         };
         lines
-            .say(&join::prove_joiner(&self.secret, &meeting))
+            .send(&join::prove_joiner(&self.secret, &meeting))
             .await?;
         // A front end that knows another key says nothing more.
-        let proved = lines.next().await;
+        let proved = lines.next_line().await;
         let proved = proved.map_err(|failure| match failure {
             JoinFailure::Closed => JoinError::WrongKey.into(),
             failure => failure,
@@ -342,8 +350,8 @@ impl Inner {
         // Who cannot prove to be the front end does not learn who wants to join, and brings no request.
         join::verify_front_end(&self.secret, &meeting, &proved)?;
         let request = join::encode_join_request(&self.secret, &meeting, purpose);
-        lines.say(&request).await?;
-        let answered = lines.next().await?;
+        lines.send(&request).await?;
+        let answered = lines.next_line().await?;
         match JoinReply::parse(&answered)? {
             JoinReply::Accepted(member) => Ok((lines, member)),
             JoinReply::Refused(why) => Err(JoinFailure::Refused(why)),
@@ -351,8 +359,8 @@ impl Inner {
     }
 
     /// Brings one connection that carries, on the current loop.
-    async fn carry(self: Arc<Self>, target: Target, member: u64) {
-        let _counted = Dialling(&self);
+    async fn bring_connection(self: Arc<Self>, target: FrontEndAddress, member: u64) {
+        let _counted = DialGuard(&self);
         match self
             .dial(&target, &JoinPurpose::CarryRequests { member })
             .await
@@ -361,29 +369,29 @@ impl Inner {
                 let (stream, early) = lines.into_parts();
                 let socket = stream.into_socket();
                 // Of Unix sockets neither is known, and no machine stands between.
-                let _ = net::enable_keepalive_after(&socket, SILENCE);
-                let _ = net::set_user_timeout(&socket, SILENCE);
+                let _ = net::enable_keepalive_after(&socket, SILENCE_TIMEOUT);
+                let _ = net::set_user_timeout(&socket, SILENCE_TIMEOUT);
                 match Stream::new(socket) {
-                    Ok(stream) => (self.serve)(stream, target.peer(), early),
-                    Err(error) => self.tell(NO_CONNECTION, &error.into()),
+                    Ok(stream) => (self.serve)(stream, target.peer_address(), early),
+                    Err(error) => self.warn_throttled(NO_CONNECTION, &error.into()),
                 }
             }
-            Err(failure) => self.tell(NO_CONNECTION, &failure),
+            Err(failure) => self.warn_throttled(NO_CONNECTION, &failure),
         }
     }
 }
 
 /// Counts one that is being dialled.
-struct Dialling<'j>(&'j Inner);
+struct DialGuard<'j>(&'j JoinerInner);
 
-impl Drop for Dialling<'_> {
+impl Drop for DialGuard<'_> {
     fn drop(&mut self) {
-        self.0.dialling.fetch_sub(1, Ordering::Relaxed);
+        self.0.dials_in_progress.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-impl Target {
-    fn peer(&self) -> PeerAddress {
+impl FrontEndAddress {
+    fn peer_address(&self) -> PeerAddress {
         match self {
             Self::Tcp(address) => PeerAddress::Tcp(*address),
             Self::Unix(_) => PeerAddress::Unix,
@@ -392,75 +400,77 @@ impl Target {
 }
 
 /// A membership, as long as its control connection lasts.
-struct Session {
-    joiner: Arc<Inner>,
-    lines: Lines,
-    target: Target,
-    member: u64,
+struct JoinerSession {
+    joiner: Arc<JoinerInner>,
+    lines: LineStream,
+    target: FrontEndAddress,
+    member_id: u64,
     /// What the front end knows.
-    said: Wish,
+    last_sent: DesiredState,
     /// Told once.
-    tell: Option<oneshot::Sender<End>>,
+    end_sender: Option<oneshot::Sender<SessionEnd>>,
     /// Until nothing comes any more.
-    live: Option<Live>,
+    live_guard: Option<LiveSessionGuard>,
 }
 
 /// Counts a membership.
-struct Live(Arc<Inner>);
+struct LiveSessionGuard(Arc<JoinerInner>);
 
-impl Live {
-    fn new(joiner: &Arc<Inner>) -> Self {
-        joiner.live.send_modify(|live| *live += 1);
+impl LiveSessionGuard {
+    fn new(joiner: &Arc<JoinerInner>) -> Self {
+        joiner.live_sessions.send_modify(|live| *live += 1);
         Self(Arc::clone(joiner))
     }
 }
 
-impl Drop for Live {
+impl Drop for LiveSessionGuard {
     fn drop(&mut self) {
-        self.0.live.send_modify(|live| *live -= 1);
+        self.0.live_sessions.send_modify(|live| *live -= 1);
     }
 }
 
 /// What happens to a session.
-enum Event {
+enum JoinerEvent {
     Line(Result<String, JoinFailure>),
-    Wish,
-    Time,
+    DesiredChanged,
+    Tick,
 }
 
-impl Session {
+impl JoinerSession {
     async fn run(mut self) {
-        let failure = self.listen().await;
-        self.end(End::Failed(failure));
+        let failure = self.run_until_end().await;
+        self.end(SessionEnd::Failed(failure));
     }
 
-    fn end(&mut self, end: End) {
-        if let Some(tell) = self.tell.take() {
+    fn end(&mut self, end: SessionEnd) {
+        if let Some(tell) = self.end_sender.take() {
             // Whoever is told no more does not stay.
             let _ = tell.send(end);
         }
     }
 
     /// Until it is over; why.
-    async fn listen(&mut self) -> JoinFailure {
-        let mut wish = self.joiner.wish.subscribe();
+    async fn run_until_end(&mut self) -> JoinFailure {
+        let mut wish = self.joiner.desired.subscribe();
         let mut heard = clock::now();
-        let mut beats_at = heard + BEAT;
+        let mut beats_at = heard + HEARTBEAT_INTERVAL;
         loop {
             let wanted = *wish.borrow_and_update();
-            if let Err(failure) = self.say_wish(wanted).await {
+            if let Err(failure) = self.send_changes(wanted).await {
                 return failure;
             }
-            let done = match self.next(&mut wish, beats_at).await {
-                Event::Line(line) => {
+            let done = match self.next_event(&mut wish, beats_at).await {
+                JoinerEvent::Line(line) => {
                     heard = clock::now();
-                    line.and_then(|line| self.obey(&line))
+                    line.and_then(|line| self.handle_line(&line))
                 }
-                Event::Wish => Ok(()),
-                Event::Time if clock::now() >= heard + SILENCE => Err(JoinFailure::Silent),
-                Event::Time => {
-                    beats_at = clock::now() + BEAT;
-                    self.lines.say(&JoinerMessage::Heartbeat.encode()).await
+                JoinerEvent::DesiredChanged => Ok(()),
+                JoinerEvent::Tick if clock::now() >= heard + SILENCE_TIMEOUT => {
+                    Err(JoinFailure::Timeout)
+                }
+                JoinerEvent::Tick => {
+                    beats_at = clock::now() + HEARTBEAT_INTERVAL;
+                    self.lines.send(&JoinerMessage::Heartbeat.encode()).await
                 }
             };
             if let Err(failure) = done {
@@ -469,51 +479,55 @@ impl Session {
         }
     }
 
-    async fn next(&mut self, wish: &mut watch::Receiver<Wish>, until: Instant) -> Event {
+    async fn next_event(
+        &mut self,
+        wish: &mut watch::Receiver<DesiredState>,
+        until: Instant,
+    ) -> JoinerEvent {
         tokio::select! {
-            line = self.lines.next() => Event::Line(line),
+            line = self.lines.next_line() => JoinerEvent::Line(line),
             // Its sender is as old as the joiner.
-            _ = wish.changed() => Event::Wish,
-            () = clock::sleep_until(until) => Event::Time,
+            _ = wish.changed() => JoinerEvent::DesiredChanged,
+            () = clock::sleep_until(until) => JoinerEvent::Tick,
         }
     }
 
-    async fn say_wish(&mut self, wish: Wish) -> Result<(), JoinFailure> {
-        let before = std::mem::replace(&mut self.said, wish);
+    async fn send_changes(&mut self, wish: DesiredState) -> Result<(), JoinFailure> {
+        let before = std::mem::replace(&mut self.last_sent, wish);
         if wish.capacity != before.capacity {
             let capacity = JoinerMessage::Capacity(wish.capacity);
-            self.lines.say(&capacity.encode()).await?;
+            self.lines.send(&capacity.encode()).await?;
         }
-        if wish.leaves && !before.leaves {
-            self.lines.say(&JoinerMessage::Leave.encode()).await?;
+        if wish.is_leaving && !before.is_leaving {
+            self.lines.send(&JoinerMessage::Leave.encode()).await?;
         }
         Ok(())
     }
 
-    fn obey(&mut self, line: &str) -> Result<(), JoinFailure> {
+    fn handle_line(&mut self, line: &str) -> Result<(), JoinFailure> {
         match FrontEndMessage::parse(line)? {
             FrontEndMessage::Heartbeat => {}
-            FrontEndMessage::Dial(count) => (0..count).for_each(|_| self.bring_one()),
-            FrontEndMessage::Superseded => self.end(End::Moved),
-            FrontEndMessage::Drained => self.live = None,
+            FrontEndMessage::Dial(count) => (0..count).for_each(|_| self.spawn_connection()),
+            FrontEndMessage::Superseded => self.end(SessionEnd::Moved),
+            FrontEndMessage::Drained => self.live_guard = None,
         }
         Ok(())
     }
 
-    fn bring_one(&self) {
+    fn spawn_connection(&self) {
         let joiner = &self.joiner;
-        if joiner.dialling.fetch_add(1, Ordering::Relaxed) >= DIALLING_MAX {
-            joiner.dialling.fetch_sub(1, Ordering::Relaxed);
+        if joiner.dials_in_progress.fetch_add(1, Ordering::Relaxed) >= MAX_DIALS {
+            joiner.dials_in_progress.fetch_sub(1, Ordering::Relaxed);
             return;
         }
         let next = joiner.next_loop.fetch_add(1, Ordering::Relaxed);
         let on = &joiner.loops[next % joiner.loops.len()];
-        let carry = Arc::clone(joiner).carry(self.target.clone(), self.member);
+        let carry = Arc::clone(joiner).bring_connection(self.target.clone(), self.member_id);
         on.spawn(carry);
     }
 }
 
-impl std::fmt::Debug for Inner {
+impl std::fmt::Debug for JoinerInner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Joiner")
             .field("address", &self.address)

@@ -14,12 +14,12 @@ use penstock_runtime::{Listener, LoopHandle, Stream, clock, loops};
 use penstock_sys::net;
 use penstock_wire::join::{self as words, JoinPurpose, JoinSecret};
 
-use super::lines::Lines;
+use super::line_stream::LineStream;
 use super::*;
-use crate::connection::{Address, Connection};
-use crate::maintain::tests::{claim, eventually, on_a_loop, release, start, states};
+use crate::connection::{ResolvedAddress, UpstreamConnection};
+use crate::maintenance::tests::{claim, eventually, on_a_loop, release, start, states};
 use crate::testing::request;
-use crate::{Buffering, Change, Upstream};
+use crate::{Buffering, ServerChange, Upstream};
 
 const KEY: &str = "J8nC2vQm0dT5yWkX1bLrZ7fHsE4uPaG9oIeRjNqMtVw=";
 
@@ -33,7 +33,7 @@ fn joined(name: &str) -> Arc<Upstream> {
     })
 }
 
-fn configure(front: &Front, key: &str, upstreams: &[&Arc<Upstream>]) {
+fn configure(front: &JoinListener, key: &str, upstreams: &[&Arc<Upstream>]) {
     let join = config::Join {
         listen: config::ListenAddr::loopback(0),
         key: key.into(),
@@ -42,12 +42,12 @@ fn configure(front: &Front, key: &str, upstreams: &[&Arc<Upstream>]) {
 }
 
 /// Lets a front end listen.
-fn listen(front: &Front) -> SocketAddr {
+fn listen(front: &JoinListener) -> SocketAddr {
     listen_for(&Arc::new(ArcSwap::from_pointee(front.clone())))
 }
 
 /// The same for one in whose place another may listen.
-fn listen_for(front: &Arc<ArcSwap<Front>>) -> SocketAddr {
+fn listen_for(front: &Arc<ArcSwap<JoinListener>>) -> SocketAddr {
     let socket = net::listen_tcp("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = net::local_address(&socket).unwrap();
     let (listener, front) = (Listener::new(socket).unwrap(), Arc::clone(front));
@@ -74,19 +74,19 @@ fn listen_for(front: &Arc<ArcSwap<Front>>) -> SocketAddr {
 fn joiner(address: SocketAddr, upstream: &str, key: &str) -> (Joiner, Arc<AtomicUsize>) {
     let brought = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&brought);
-    let serve: ServeDialled = Arc::new(move |stream, _, early| {
+    let serve: ServeConnection = Arc::new(move |stream, _, early| {
         counted.fetch_add(1, Ordering::Relaxed);
         loops::spawn_here(async move {
-            let mut lines = Lines::new(stream, early);
-            while let Ok(line) = lines.next().await {
-                if lines.say(&format!("{line}!\n")).await.is_err() {
+            let mut lines = LineStream::new(stream, early);
+            while let Ok(line) = lines.next_line().await {
+                if lines.send(&format!("{line}!\n")).await.is_err() {
                     return;
                 }
             }
         });
     });
     let setup = JoinerSetup {
-        joins: config::Joins {
+        config: config::Joins {
             address: address.to_string(),
             upstream: upstream.to_owned(),
             key: key.into(),
@@ -123,9 +123,9 @@ fn post(upstream: &Upstream) -> impl Future<Output = u16> + Send + use<> {
 const POST_LINE: &str = "POST /a HTTP/1.1\r";
 
 /// The next line that is not a beat.
-async fn next_but_beats(lines: &mut Lines) -> String {
+async fn next_line_but_heartbeats(lines: &mut LineStream) -> String {
     loop {
-        let line = clock::timeout(Duration::from_secs(10), lines.next()).await;
+        let line = clock::timeout(Duration::from_secs(10), lines.next_line()).await;
         let line = line.expect("in time").unwrap();
         if line != "beat" {
             return line;
@@ -134,19 +134,19 @@ async fn next_but_beats(lines: &mut Lines) -> String {
 }
 
 /// Says something on a connection and hears what comes back.
-async fn talk(stream: Stream, said: &str) -> String {
-    let mut lines = Lines::new(stream, Vec::new());
-    lines.say(&format!("{said}\n")).await.unwrap();
-    clock::timeout(Duration::from_secs(10), lines.next())
+async fn send_line(stream: Stream, said: &str) -> String {
+    let mut lines = LineStream::new(stream, Vec::new());
+    lines.send(&format!("{said}\n")).await.unwrap();
+    clock::timeout(Duration::from_secs(10), lines.next_line())
         .await
         .expect("in time")
         .unwrap()
 }
 
 #[test]
-fn who_dials_in_is_a_server_until_it_leaves() {
+fn a_joined_server_gets_requests_until_it_leaves() {
     on_a_loop(async {
-        let (front, upstream) = (Front::default(), joined("shop"));
+        let (front, upstream) = (JoinListener::default(), joined("shop"));
         configure(&front, KEY, &[&upstream]);
         let (joiner, brought) = joiner(listen(&front), "shop", KEY);
         eventually("it is in", || states(&upstream).len() == 1).await;
@@ -156,7 +156,7 @@ fn who_dials_in_is_a_server_until_it_leaves() {
             "as it is called"
         );
         let first = &upstream.snapshot().servers[0];
-        assert_eq!(first.active_max, Some(3));
+        assert_eq!(first.max_active, Some(3));
         eventually("the first are there", || {
             brought.load(Ordering::Relaxed) == 3
         })
@@ -166,7 +166,9 @@ fn who_dials_in_is_a_server_until_it_leaves() {
         for number in 0..5 {
             let place = claim(&upstream);
             let deadline = clock::now() + Duration::from_secs(10);
-            let connection = Connection::open(&place.server, deadline).await.unwrap();
+            let connection = UpstreamConnection::open(&place.server, deadline)
+                .await
+                .unwrap();
             release(&upstream, &place);
             open.push((number, connection));
         }
@@ -175,10 +177,10 @@ fn who_dials_in_is_a_server_until_it_leaves() {
         })
         .await;
         for (number, connection) in open {
-            let served = connection.server().open.load(Ordering::Relaxed);
+            let served = connection.server().open_connections.load(Ordering::Relaxed);
             assert!(served > 0);
             // Its socket alone: the connection itself is counted.
-            let stream = connection.move_here().unwrap();
+            let stream = connection.move_to_this_loop().unwrap();
             let said = format!("request {number}");
             stream
                 .stream
@@ -195,35 +197,39 @@ fn who_dials_in_is_a_server_until_it_leaves() {
         }
         joiner.set_capacity(7);
         eventually("it may have more", || {
-            upstream.snapshot().servers[0].active_max == Some(7)
+            upstream.snapshot().servers[0].max_active == Some(7)
         })
         .await;
-        assert_eq!(joiner.state(), JoinerState::In);
+        assert_eq!(joiner.state(), JoinerState::Joined);
         let place = claim(&upstream);
         joiner.leave();
         eventually("it leaves", || states(&upstream)[0].1 == "leaving").await;
         // What was given before is served.
         let stream = place.server.address.connect().await.unwrap();
-        assert_eq!(talk(stream, "last").await, "last!");
+        assert_eq!(send_line(stream, "last").await, "last!");
         let soon = clock::now() + Duration::from_millis(50);
         assert!(
-            clock::timeout_at(soon, joiner.left()).await.is_none(),
+            clock::timeout_at(soon, joiner.wait_until_drained())
+                .await
+                .is_none(),
             "it has one"
         );
         release(&upstream, &place);
         assert_eq!(states(&upstream), []);
-        let left = clock::timeout(Duration::from_secs(10), joiner.left());
+        let left = clock::timeout(Duration::from_secs(10), joiner.wait_until_drained());
         left.await.expect("nothing comes any more");
     });
 }
 
 #[test]
-fn one_that_is_gone_gets_nothing_and_who_waits_for_it_is_told() {
+fn a_lost_member_gets_no_requests_and_its_waiters_fail() {
     on_a_loop(async {
-        let (front, upstream) = (Front::default(), joined("shop"));
+        let (front, upstream) = (JoinListener::default(), joined("shop"));
         configure(&front, KEY, &[&upstream]);
         let address = listen(&front);
-        let (lines, _) = by_hand(address, KEY, control("shop")).await.unwrap();
+        let (lines, _) = handshake_manually(address, KEY, control_purpose("shop"))
+            .await
+            .unwrap();
         eventually("it is in", || states(&upstream).len() == 1).await;
         let place = claim(&upstream);
         let waits = place.server.address.connect();
@@ -237,27 +243,29 @@ fn one_that_is_gone_gets_nothing_and_who_waits_for_it_is_told() {
 }
 
 #[test]
-fn nobody_comes_in_without_the_key_the_upstream_and_its_number() {
+fn joining_needs_the_key_the_upstream_and_the_member_id() {
     on_a_loop(async {
-        let (front, upstream) = (Front::default(), joined("shop"));
+        let (front, upstream) = (JoinListener::default(), joined("shop"));
         configure(&front, KEY, &[&upstream]);
         let address = listen(&front);
         let other = "another key, of which nobody here knows";
         let (stranger, _) = joiner(address, "shop", other);
         eventually("it is told", || {
-            stranger.state() == JoinerState::Out("its key is another".to_owned())
+            stranger.state() == JoinerState::NotJoined("its key is another".to_owned())
         })
         .await;
-        let failed = by_hand(address, KEY, control("none")).await;
+        let failed = handshake_manually(address, KEY, control_purpose("none")).await;
         assert_eq!(
             failed.unwrap_err(),
             "no upstream `none` is `joined` here by this key",
             "the name"
         );
-        let failed = by_hand(address, KEY, JoinPurpose::CarryRequests { member: 7 }).await;
+        let failed =
+            handshake_manually(address, KEY, JoinPurpose::CarryRequests { member: 7 }).await;
         assert_eq!(failed.unwrap_err(), "it is no member any more");
         // One that does not look at the front end's proof, and has none of its own.
-        let failed = by_hand_as(address, KEY, other, control("shop")).await;
+        let failed =
+            handshake_manually_with_proof(address, KEY, other, control_purpose("shop")).await;
         assert_eq!(failed.unwrap_err(), "the connection was closed");
         for text in [
             "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
@@ -291,7 +299,7 @@ fn nobody_comes_in_without_the_key_the_upstream_and_its_number() {
 fn the_key_of_one_upstream_opens_no_other() {
     const OWN: &str = "pW3sX9vB1nK7mQ5tR2yU8iO4aL6cE0dZ";
     on_a_loop(async {
-        let (front, shop) = (Front::default(), joined("shop"));
+        let (front, shop) = (JoinListener::default(), joined("shop"));
         let bank = start(config::Upstream {
             joined: true,
             join_key: Some(OWN.into()),
@@ -301,67 +309,73 @@ fn the_key_of_one_upstream_opens_no_other() {
         configure(&front, KEY, &[&shop, &bank]);
         let address = listen(&front);
         for (key, upstream) in [(KEY, "bank"), (OWN, "shop")] {
-            let failed = by_hand(address, key, control(upstream)).await;
+            let failed = handshake_manually(address, key, control_purpose(upstream)).await;
             let why = format!("no upstream `{upstream}` is `joined` here by this key");
             assert_eq!(failed.unwrap_err(), why);
         }
-        let (_lines, of_shop) = by_hand(address, KEY, control("shop")).await.unwrap();
-        let (_lines, of_bank) = by_hand(address, OWN, control("bank")).await.unwrap();
+        let (_lines, of_shop) = handshake_manually(address, KEY, control_purpose("shop"))
+            .await
+            .unwrap();
+        let (_lines, of_bank) = handshake_manually(address, OWN, control_purpose("bank"))
+            .await
+            .unwrap();
         assert_eq!((states(&shop).len(), states(&bank).len()), (1, 1));
         // Nor does it bring connections of another's members, whose numbers go over the network.
         for (key, member) in [(KEY, of_bank), (OWN, of_shop)] {
-            let failed = by_hand(address, key, JoinPurpose::CarryRequests { member }).await;
+            let failed =
+                handshake_manually(address, key, JoinPurpose::CarryRequests { member }).await;
             assert_eq!(failed.unwrap_err(), "it is no member any more");
         }
-        let carried = by_hand(address, OWN, JoinPurpose::CarryRequests { member: of_bank }).await;
+        let carried =
+            handshake_manually(address, OWN, JoinPurpose::CarryRequests { member: of_bank }).await;
         assert_eq!(carried.map(|(_, member)| member), Ok(of_bank));
     });
 }
 
 #[test]
-fn a_stranger_gets_a_number_and_nothing_to_try_keys_on() {
+fn an_unproven_joiner_gets_a_nonce_and_no_proof() {
     on_a_loop(async {
-        let (front, upstream) = (Front::default(), joined("shop"));
+        let (front, upstream) = (JoinListener::default(), joined("shop"));
         configure(&front, KEY, &[&upstream]);
         let stream = Stream::connect_tcp(listen(&front)).await.unwrap();
-        let mut lines = Lines::new(stream, Vec::new());
-        let nonce = draw().unwrap();
-        lines.say(&words::encode_greeting(&nonce)).await.unwrap();
-        let told = clock::timeout(Duration::from_secs(10), lines.next()).await;
+        let mut lines = LineStream::new(stream, Vec::new());
+        let nonce = random_nonce().unwrap();
+        lines.send(&words::encode_greeting(&nonce)).await.unwrap();
+        let told = clock::timeout(Duration::from_secs(10), lines.next_line()).await;
         let told = told.expect("in time").unwrap();
         assert_eq!(told.len(), 32, "16 bytes of a random number: {told}");
-        lines.say(&format!("{}\n", "0".repeat(64))).await.unwrap();
-        let told = clock::timeout(Duration::from_secs(10), lines.next()).await;
+        lines.send(&format!("{}\n", "0".repeat(64))).await.unwrap();
+        let told = clock::timeout(Duration::from_secs(10), lines.next_line()).await;
         assert!(told.expect("in time").is_err(), "it is closed");
     });
 }
 
 #[test]
-fn whoever_cannot_prove_to_be_the_front_end_does_not_learn_who_joins() {
+fn a_front_end_without_the_key_learns_nothing_of_the_joiner() {
     on_a_loop(async {
         let socket = net::listen_tcp("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = net::local_address(&socket).unwrap();
         let listener = Listener::new(socket).unwrap();
         let (joiner, brought) = joiner(address, "shop", KEY);
         let (socket, _) = poll_fn(|cx| listener.poll_accept(cx)).await.unwrap();
-        let mut lines = Lines::new(Stream::new(socket).unwrap(), Vec::new());
-        let heard = lines.next().await.unwrap();
+        let mut lines = LineStream::new(Stream::new(socket).unwrap(), Vec::new());
+        let heard = lines.next_line().await.unwrap();
         let joiner_nonce = words::parse_greeting(&heard).unwrap();
         let meeting = words::HandshakeNonces {
             joiner: joiner_nonce,
-            front_end: draw().unwrap(),
+            front_end: random_nonce().unwrap(),
         };
         lines
-            .say(&words::encode_challenge(&meeting.front_end))
+            .send(&words::encode_challenge(&meeting.front_end))
             .await
             .unwrap();
-        let proof = lines.next().await.unwrap();
+        let proof = lines.next_line().await.unwrap();
         // What it has said itself is no proof of the other side, nor is another key's.
-        lines.say(&format!("{proof}\n")).await.unwrap();
-        let more = clock::timeout(Duration::from_secs(10), lines.next()).await;
+        lines.send(&format!("{proof}\n")).await.unwrap();
+        let more = clock::timeout(Duration::from_secs(10), lines.next_line()).await;
         assert!(more.expect("in time").is_err(), "it says nothing more");
         eventually("it is told", || {
-            joiner.state() == JoinerState::Out("its key is another".to_owned())
+            joiner.state() == JoinerState::NotJoined("its key is another".to_owned())
         })
         .await;
         assert_eq!(brought.load(Ordering::Relaxed), 0);
@@ -369,40 +383,42 @@ fn whoever_cannot_prove_to_be_the_front_end_does_not_learn_who_joins() {
 }
 
 #[test]
-fn connections_that_nobody_asked_for_are_refused() {
+fn unrequested_connections_are_refused() {
     on_a_loop(async {
-        let (front, upstream) = (Front::default(), joined("shop"));
+        let (front, upstream) = (JoinListener::default(), joined("shop"));
         configure(&front, KEY, &[&upstream]);
         let address = listen(&front);
-        let (_control, member) = by_hand(address, KEY, control("shop")).await.unwrap();
+        let (_control, member) = handshake_manually(address, KEY, control_purpose("shop"))
+            .await
+            .unwrap();
         let mut open = Vec::new();
         for _ in 0..3 {
             open.push(
-                by_hand(address, KEY, JoinPurpose::CarryRequests { member })
+                handshake_manually(address, KEY, JoinPurpose::CarryRequests { member })
                     .await
                     .unwrap(),
             );
         }
-        let (mut more, _) = by_hand(address, KEY, JoinPurpose::CarryRequests { member })
+        let (mut more, _) = handshake_manually(address, KEY, JoinPurpose::CarryRequests { member })
             .await
             .unwrap();
-        let ended = clock::timeout(Duration::from_secs(10), more.next()).await;
+        let ended = clock::timeout(Duration::from_secs(10), more.next_line()).await;
         assert!(ended.expect("in time").is_err());
         // Those that are closed while they wait are passed over.
         open.truncate(1);
         let place = claim(&upstream);
-        let Address::Joined(dialled) = &place.server.address else {
+        let ResolvedAddress::Joined(dialled) = &place.server.address else {
             panic!("it has joined");
         };
-        assert!(dialled.take().await.is_ok());
+        assert!(dialled.acquire().await.is_ok());
         release(&upstream, &place);
     });
 }
 
 #[test]
-fn a_front_end_that_gives_way_or_changes_is_joined_anew() {
+fn members_rejoin_after_a_step_down_or_reload() {
     on_a_loop(async {
-        let (front, upstream) = (Front::default(), joined("shop"));
+        let (front, upstream) = (JoinListener::default(), joined("shop"));
         configure(&front, KEY, &[&upstream]);
         let listening = Arc::new(ArcSwap::from_pointee(front.clone()));
         let (_joiner, _) = joiner(listen_for(&listening), "shop", KEY);
@@ -413,15 +429,15 @@ fn a_front_end_that_gives_way_or_changes_is_joined_anew() {
         configure(&front, KEY, &[&other]);
         eventually("it is in the other", || states(&other).len() == 1).await;
         let stream = before.server.address.connect().await.unwrap();
-        assert_eq!(talk(stream, "as before").await, "as before!");
+        assert_eq!(send_line(stream, "as before").await, "as before!");
         release(&upstream, &before);
         drop((before, upstream));
         // A reload that changes nothing of it.
         configure(&front, KEY, &[&other]);
-        let (heir, same) = (Front::default(), joined("shop"));
+        let (heir, same) = (JoinListener::default(), joined("shop"));
         configure(&heir, KEY, &[&same]);
         listening.store(Arc::new(heir));
-        front.give_way();
+        front.step_down();
         eventually("it is in where the other listens", || {
             states(&same).len() == 1
         })
@@ -436,19 +452,21 @@ fn a_front_end_that_gives_way_or_changes_is_joined_anew() {
 }
 
 #[test]
-fn where_no_connection_can_come_any_more_requests_wait_for_those_there_are() {
+fn after_the_supply_ends_requests_wait_for_existing_connections() {
     on_a_loop(async {
-        let (front, upstream) = (Front::default(), joined("shop"));
+        let (front, upstream) = (JoinListener::default(), joined("shop"));
         configure(&front, KEY, &[&upstream]);
         let address = listen(&front);
-        let (mut control, member) = by_hand(address, KEY, control("shop")).await.unwrap();
-        let _carry = by_hand(address, KEY, JoinPurpose::CarryRequests { member })
+        let (mut control, member) = handshake_manually(address, KEY, control_purpose("shop"))
             .await
             .unwrap();
-        let most = |upstream: &Upstream| upstream.snapshot().servers[0].active_max;
+        let _carry = handshake_manually(address, KEY, JoinPurpose::CarryRequests { member })
+            .await
+            .unwrap();
+        let most = |upstream: &Upstream| upstream.snapshot().servers[0].max_active;
         assert_eq!(most(&upstream), Some(3));
-        front.give_way();
-        let moved = async { while control.next().await.unwrap() != "moved" {} };
+        front.step_down();
+        let moved = async { while control.next_line().await.unwrap() != "moved" {} };
         clock::timeout(Duration::from_secs(10), moved)
             .await
             .expect("it is told");
@@ -460,35 +478,37 @@ fn where_no_connection_can_come_any_more_requests_wait_for_those_there_are() {
             none.to_string(),
             "the server brings no more connections here"
         );
-        let refused = by_hand(address, KEY, JoinPurpose::CarryRequests { member }).await;
+        let refused = handshake_manually(address, KEY, JoinPurpose::CarryRequests { member }).await;
         assert!(refused.is_err(), "nobody is met any more");
         release(&upstream, &place);
     });
 }
 
 #[test]
-fn a_front_end_that_gives_way_finishes_all_requests_on_the_connections_it_has() {
+fn a_stepped_down_front_end_finishes_its_requests() {
     on_a_loop(async {
-        let (front, upstream) = (Front::default(), joined("shop"));
+        let (front, upstream) = (JoinListener::default(), joined("shop"));
         configure(&front, KEY, &[&upstream]);
         let address = listen(&front);
-        let (_control, member) = by_hand(address, KEY, control("shop")).await.unwrap();
-        let carry = by_hand(address, KEY, JoinPurpose::CarryRequests { member }).await;
+        let (_control, member) = handshake_manually(address, KEY, control_purpose("shop"))
+            .await
+            .unwrap();
+        let carry = handshake_manually(address, KEY, JoinPurpose::CarryRequests { member }).await;
         let (mut carried, _) = carry.unwrap();
         let answers: Vec<_> = (0..5)
             .map(|_| loops::spawn_with_handle(post(&upstream)))
             .collect();
-        let head = clock::timeout(Duration::from_secs(10), carried.next()).await;
+        let head = clock::timeout(Duration::from_secs(10), carried.next_line()).await;
         assert_eq!(head.expect("in time").unwrap(), POST_LINE);
         // One is there, two wait for a connection, two for a place.
         eventually("the others wait", || upstream.snapshot().waiting == 2).await;
-        front.give_way();
+        front.step_down();
         eventually("they all wait for the connection", || {
             upstream.snapshot().waiting == 4
         })
         .await;
         for number in 1..=5 {
-            while !clock::timeout(Duration::from_secs(10), carried.next())
+            while !clock::timeout(Duration::from_secs(10), carried.next_line())
                 .await
                 .expect("the head's end")
                 .unwrap()
@@ -496,11 +516,11 @@ fn a_front_end_that_gives_way_finishes_all_requests_on_the_connections_it_has() 
                 .is_empty()
             {}
             carried
-                .say("HTTP/1.1 204 No Content\r\n\r\n")
+                .send("HTTP/1.1 204 No Content\r\n\r\n")
                 .await
                 .unwrap();
             if number < 5 {
-                let head = clock::timeout(Duration::from_secs(10), carried.next()).await;
+                let head = clock::timeout(Duration::from_secs(10), carried.next_line()).await;
                 assert_eq!(head.expect("the next comes").unwrap(), POST_LINE);
             }
         }
@@ -512,9 +532,9 @@ fn a_front_end_that_gives_way_finishes_all_requests_on_the_connections_it_has() 
 }
 
 #[test]
-fn a_member_has_a_name_of_its_own_and_no_more_than_the_upstreams_bound() {
+fn a_member_has_a_unique_name_and_a_bounded_capacity() {
     on_a_loop(async {
-        let front = Front::default();
+        let front = JoinListener::default();
         let upstream = start(config::Upstream {
             joined: true,
             max_active: Some(2),
@@ -522,34 +542,38 @@ fn a_member_has_a_name_of_its_own_and_no_more_than_the_upstreams_bound() {
         });
         configure(&front, KEY, &[&upstream]);
         let address = listen(&front);
-        let _first = by_hand(address, KEY, control("shop")).await.unwrap();
-        let _second = by_hand(address, KEY, control("shop")).await.unwrap();
+        let _first = handshake_manually(address, KEY, control_purpose("shop"))
+            .await
+            .unwrap();
+        let _second = handshake_manually(address, KEY, control_purpose("shop"))
+            .await
+            .unwrap();
         eventually("both are in", || states(&upstream).len() == 2).await;
         let servers = upstream.snapshot().servers;
         let names: Vec<_> = servers.iter().map(|server| server.name.as_str()).collect();
         assert_eq!(names, ["by-hand (joined)", "by-hand (joined) 2"]);
-        assert!(servers.iter().all(|server| server.active_max == Some(2)));
+        assert!(servers.iter().all(|server| server.max_active == Some(2)));
     });
 }
 
 #[test]
-fn one_that_is_taken_out_by_hand_joins_again() {
+fn a_member_removed_by_the_operator_rejoins() {
     on_a_loop(async {
-        let (front, upstream) = (Front::default(), joined("shop"));
+        let (front, upstream) = (JoinListener::default(), joined("shop"));
         configure(&front, KEY, &[&upstream]);
         let (_joiner, _) = joiner(listen(&front), "shop", KEY);
         eventually("it is in", || states(&upstream).len() == 1).await;
-        let remove = Change::Remove("web-2 (joined)".to_owned());
-        upstream.manage(remove).unwrap();
+        let remove = ServerChange::Remove("web-2 (joined)".to_owned());
+        upstream.apply_change(remove).unwrap();
         assert_eq!(states(&upstream), []);
         eventually("it is in again", || states(&upstream).len() == 1).await;
     });
 }
 
 #[test]
-fn one_that_came_by_another_key_could_bring_nothing_and_gets_nothing() {
+fn a_member_with_an_old_key_gets_no_requests() {
     on_a_loop(async {
-        let (front, upstream) = (Front::default(), joined("shop"));
+        let (front, upstream) = (JoinListener::default(), joined("shop"));
         configure(&front, KEY, &[&upstream]);
         let (joiner, _) = joiner(listen(&front), "shop", KEY);
         eventually("it is in", || states(&upstream).len() == 1).await;
@@ -560,36 +584,40 @@ fn one_that_came_by_another_key_could_bring_nothing_and_gets_nothing() {
         );
         eventually("it is out", || states(&upstream).is_empty()).await;
         eventually("and is told", || {
-            joiner.state() == JoinerState::Out("its key is another".to_owned())
+            joiner.state() == JoinerState::NotJoined("its key is another".to_owned())
         })
         .await;
         configure(&front, KEY, &[&upstream]);
         eventually("it is in again", || states(&upstream).len() == 1).await;
-        assert_eq!(joiner.state(), JoinerState::In);
+        assert_eq!(joiner.state(), JoinerState::Joined);
     });
 }
 
 #[test]
-fn a_request_that_waits_for_a_connection_of_one_that_goes_is_the_next_ones() {
+fn a_request_waiting_for_a_leaving_member_goes_to_the_next_server() {
     on_a_loop(async {
-        let (front, upstream) = (Front::default(), joined("shop"));
+        let (front, upstream) = (JoinListener::default(), joined("shop"));
         configure(&front, KEY, &[&upstream]);
         let address = listen(&front);
-        let (mut lines, _) = by_hand(address, KEY, control("shop")).await.unwrap();
+        let (mut lines, _) = handshake_manually(address, KEY, control_purpose("shop"))
+            .await
+            .unwrap();
         let answered = loops::spawn_with_handle(post(&upstream));
         // It is asked for connections at first, and for one more for the request; it brings none and goes.
         for expected in ["dial 3", "dial 1"] {
-            assert_eq!(next_but_beats(&mut lines).await, expected);
+            assert_eq!(next_line_but_heartbeats(&mut lines).await, expected);
         }
         drop(lines);
         eventually("it waits in line", || upstream.snapshot().waiting == 1).await;
-        let (_control, member) = by_hand(address, KEY, control("shop")).await.unwrap();
-        let carried = by_hand(address, KEY, JoinPurpose::CarryRequests { member }).await;
+        let (_control, member) = handshake_manually(address, KEY, control_purpose("shop"))
+            .await
+            .unwrap();
+        let carried = handshake_manually(address, KEY, JoinPurpose::CarryRequests { member }).await;
         let (mut carried, _) = carried.unwrap();
-        let head = clock::timeout(Duration::from_secs(10), carried.next()).await;
+        let head = clock::timeout(Duration::from_secs(10), carried.next_line()).await;
         assert_eq!(head.expect("in time").unwrap(), POST_LINE);
         carried
-            .say("HTTP/1.1 204 No Content\r\n\r\n")
+            .send("HTTP/1.1 204 No Content\r\n\r\n")
             .await
             .unwrap();
         let answer = clock::timeout(Duration::from_secs(10), answered).await;
@@ -597,7 +625,7 @@ fn a_request_that_waits_for_a_connection_of_one_that_goes_is_the_next_ones() {
     });
 }
 
-fn control(upstream: &str) -> JoinPurpose {
+fn control_purpose(upstream: &str) -> JoinPurpose {
     JoinPurpose::Control {
         capacity: 3,
         upstream: upstream.to_owned(),
@@ -605,36 +633,36 @@ fn control(upstream: &str) -> JoinPurpose {
     }
 }
 
-async fn by_hand(
+async fn handshake_manually(
     address: SocketAddr,
     key: &str,
     purpose: JoinPurpose,
-) -> Result<(Lines, u64), String> {
-    by_hand_as(address, key, key, purpose).await
+) -> Result<(LineStream, u64), String> {
+    handshake_manually_with_proof(address, key, key, purpose).await
 }
 
 /// Meets a front end that has one key and proves another.
-async fn by_hand_as(
+async fn handshake_manually_with_proof(
     address: SocketAddr,
     key: &str,
     proved: &str,
     purpose: JoinPurpose,
-) -> Result<(Lines, u64), String> {
+) -> Result<(LineStream, u64), String> {
     let meet = async {
-        let mut lines = Lines::new(Stream::connect_tcp(address).await?, Vec::new());
-        let nonce = draw()?;
-        lines.say(&words::encode_greeting(&nonce)).await?;
+        let mut lines = LineStream::new(Stream::connect_tcp(address).await?, Vec::new());
+        let nonce = random_nonce()?;
+        lines.send(&words::encode_greeting(&nonce)).await?;
         let meeting = words::HandshakeNonces {
             joiner: nonce,
-            front_end: words::parse_challenge(&lines.next().await?)?,
+            front_end: words::parse_challenge(&lines.next_line().await?)?,
         };
         lines
-            .say(&words::prove_joiner(&JoinSecret::new(proved), &meeting))
+            .send(&words::prove_joiner(&JoinSecret::new(proved), &meeting))
             .await?;
-        words::verify_front_end(&JoinSecret::new(key), &meeting, &lines.next().await?)?;
+        words::verify_front_end(&JoinSecret::new(key), &meeting, &lines.next_line().await?)?;
         let request = words::encode_join_request(&JoinSecret::new(proved), &meeting, &purpose);
-        lines.say(&request).await?;
-        let line = lines.next().await?;
+        lines.send(&request).await?;
+        let line = lines.next_line().await?;
         match words::JoinReply::parse(&line)? {
             words::JoinReply::Accepted(member) => Ok((lines, member)),
             words::JoinReply::Refused(why) => Err(JoinFailure::Refused(why)),

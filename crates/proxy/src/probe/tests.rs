@@ -9,14 +9,14 @@ use config::{Health, HostHeader, Protocol, ProxyProtocol};
 use penstock_config as config;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::ask::{ProbeError, ask};
-use crate::maintain::tests::{
+use super::check::{ProbeError, check_server};
+use crate::maintenance::tests::{
     claim, configured, eventually, first, first_key, on_a_loop, release, start,
 };
 
 /// What a server does with each connection.
 #[derive(Debug, Clone)]
-enum Script {
+enum ServerScript {
     /// Reads something, sends this and closes.
     Answer(Vec<u8>),
     /// The same in two pieces.
@@ -29,7 +29,7 @@ enum Script {
 #[derive(Debug, Clone)]
 struct Origin {
     address: String,
-    script: Arc<Mutex<Script>>,
+    script: Arc<Mutex<ServerScript>>,
     received: Arc<Mutex<Vec<u8>>>,
     /// Connections at this moment, and the most there were.
     now: Arc<AtomicUsize>,
@@ -38,7 +38,7 @@ struct Origin {
 }
 
 impl Origin {
-    async fn start(script: Script) -> Self {
+    async fn start(script: ServerScript) -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let origin = Self {
             address: listener.local_addr().unwrap().to_string(),
@@ -66,25 +66,25 @@ impl Origin {
         *self.received.lock().unwrap() = buffer[..count].to_vec();
         let script = self.script.lock().unwrap().clone();
         match script {
-            Script::Answer(bytes) => drop(stream.write_all(&bytes).await),
-            Script::Pieces(first, rest) => {
+            ServerScript::Answer(bytes) => drop(stream.write_all(&bytes).await),
+            ServerScript::Pieces(first, rest) => {
                 drop(stream.write_all(&first).await);
                 tokio::task::yield_now().await;
                 drop(stream.write_all(&rest).await);
             }
             // Until the peer goes.
-            Script::Silence => drop(stream.read(&mut buffer).await),
+            ServerScript::Silence => drop(stream.read(&mut buffer).await),
         }
         self.now.fetch_sub(1, Ordering::Relaxed);
     }
 
-    fn play(&self, script: Script) {
+    fn play(&self, script: ServerScript) {
         *self.script.lock().unwrap() = script;
     }
 }
 
-fn answer(text: &str) -> Script {
-    Script::Answer(text.as_bytes().to_vec())
+fn answer(text: &str) -> ServerScript {
+    ServerScript::Answer(text.as_bytes().to_vec())
 }
 
 fn health(path: Option<&str>) -> Health {
@@ -97,23 +97,26 @@ fn health(path: Option<&str>) -> Health {
 }
 
 /// Asks a server that plays `script`: what was found, and what the server received.
-async fn asked(config: &config::Upstream, script: Script) -> (Result<(), String>, Vec<u8>) {
+async fn probe_once(
+    config: &config::Upstream,
+    script: ServerScript,
+) -> (Result<(), String>, Vec<u8>) {
     let origin = Origin::start(script).await;
     let mut config = config.clone();
-    config.servers = vec![crate::maintain::tests::server(&origin.address)];
+    config.servers = vec![crate::maintenance::tests::server(&origin.address)];
     let health = config.health.take();
     let upstream = start(config.clone());
     config.health = health;
-    let server = Arc::clone(&upstream.shared.roster().members()[0].server);
-    let result = ask(&server, &config, || false)
+    let server = Arc::clone(&upstream.shared.server_pool().servers()[0].server);
+    let result = check_server(&server, &config, || false)
         .await
         .map_err(|error| error.to_string());
     (result, origin.received.lock().unwrap().clone())
 }
 
 #[test]
-fn an_http_server_is_judged_by_the_status_of_its_final_response() {
-    let pieces = |first: &str, rest: &str| Script::Pieces(first.into(), rest.into());
+fn the_final_status_decides_an_http_probe() {
+    let pieces = |first: &str, rest: &str| ServerScript::Pieces(first.into(), rest.into());
     let rows = [
         ("well", answer("HTTP/1.1 200 OK\r\n\r\n"), Ok(())),
         (
@@ -149,7 +152,7 @@ fn an_http_server_is_judged_by_the_status_of_its_final_response() {
         ),
         (
             "silence",
-            Script::Silence,
+            ServerScript::Silence,
             Err("no answer within health.timeout (300ms)"),
         ),
         (
@@ -162,7 +165,7 @@ fn an_http_server_is_judged_by_the_status_of_its_final_response() {
         let mut config = configured(Protocol::Http, &[]);
         config.health = Some(health(Some("/up?deep=1")));
         for (name, script, want) in rows {
-            let (result, received) = asked(&config, script).await;
+            let (result, received) = probe_once(&config, script).await;
             assert_eq!(result, want.map_err(str::to_owned), "{name}");
             let received = String::from_utf8(received).unwrap();
             assert!(
@@ -179,13 +182,13 @@ fn an_http_server_is_judged_by_the_status_of_its_final_response() {
 type Wanted = (Result<(), &'static str>, &'static [u8]);
 
 #[test]
-fn each_protocol_has_its_own_question() {
+fn each_protocol_has_its_own_probe() {
     let get_values = b"\x01\x09\0\0\0\x11\x07\0\x0f\0FCGI_MPXS_CONNS\0\0\0\0\0\0\0";
     let values = b"\x01\x0a\0\0\0\x12\0\0\x0f\x01FCGI_MPXS_CONNS0";
     let silence = "no answer within health.timeout (300ms)";
     let closed = "closed without an answer";
-    let script = |bytes: &[u8]| Script::Answer(bytes.to_vec());
-    let rows: [(&str, Protocol, Script, Wanted); 7] = [
+    let script = |bytes: &[u8]| ServerScript::Answer(bytes.to_vec());
+    let rows: [(&str, Protocol, ServerScript, Wanted); 7] = [
         (
             "fastcgi",
             Protocol::FastCgi,
@@ -195,7 +198,7 @@ fn each_protocol_has_its_own_question() {
         (
             "fastcgi is silent",
             Protocol::FastCgi,
-            Script::Silence,
+            ServerScript::Silence,
             (Err(silence), get_values),
         ),
         (
@@ -213,17 +216,22 @@ fn each_protocol_has_its_own_question() {
         (
             "http without a path",
             Protocol::Http,
-            Script::Silence,
+            ServerScript::Silence,
             (Ok(()), b""),
         ),
-        ("scgi", Protocol::Scgi, Script::Silence, (Ok(()), b"")),
-        ("uwsgi", Protocol::Uwsgi, Script::Silence, (Ok(()), b"")),
+        ("scgi", Protocol::Scgi, ServerScript::Silence, (Ok(()), b"")),
+        (
+            "uwsgi",
+            Protocol::Uwsgi,
+            ServerScript::Silence,
+            (Ok(()), b""),
+        ),
     ];
     on_a_loop(async {
         for (name, protocol, script, (want, question)) in rows {
             let mut config = configured(protocol, &[]);
             config.health = Some(health(None));
-            let (result, received) = asked(&config, script).await;
+            let (result, received) = probe_once(&config, script).await;
             assert_eq!(result, want.map_err(str::to_owned), "{name}");
             assert_eq!(received, question, "{name}");
         }
@@ -231,13 +239,13 @@ fn each_protocol_has_its_own_question() {
 }
 
 #[test]
-fn a_probe_says_which_host_it_means_and_that_it_is_a_check() {
+fn a_probe_sends_the_host_and_a_proxy_header() {
     on_a_loop(async {
         let mut config = configured(Protocol::Http, &[]);
         config.health = Some(health(Some("/")));
         config.host = HostHeader::Text("shop.example".to_owned());
         config.proxy_protocol = Some(ProxyProtocol::V1);
-        let (result, received) = asked(&config, answer("HTTP/1.1 200 OK\r\n\r\n")).await;
+        let (result, received) = probe_once(&config, answer("HTTP/1.1 200 OK\r\n\r\n")).await;
         assert_eq!(result, Ok(()));
         let want = "PROXY UNKNOWN\r\nGET / HTTP/1.1\r\nHost: shop.example\r\n";
         assert!(received.starts_with(want.as_bytes()), "{received:?}");
@@ -245,7 +253,7 @@ fn a_probe_says_which_host_it_means_and_that_it_is_a_check() {
 }
 
 #[test]
-fn a_server_that_refuses_is_not_well() {
+fn a_refused_connection_fails_the_probe() {
     on_a_loop(async {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -257,8 +265,8 @@ fn a_server_that_refuses_is_not_well() {
             let mut config = configured(Protocol::Uwsgi, &[address]);
             let upstream = start(config.clone());
             config.health = Some(health(None));
-            let server = Arc::clone(&upstream.shared.roster().members()[0].server);
-            let error = ask(&server, &config, || false)
+            let server = Arc::clone(&upstream.shared.server_pool().servers()[0].server);
+            let error = check_server(&server, &config, || false)
                 .await
                 .unwrap_err()
                 .to_string();
@@ -278,10 +286,13 @@ fn a_server_goes_down_with_its_probes_and_comes_up_with_them() {
         assert_eq!(first(&upstream).state, "up");
         eventually("some probes", || origin.all.load(Ordering::Relaxed) >= 3).await;
         let seen = first(&upstream);
-        assert_eq!((seen.state, seen.last_error), ("up", None));
+        assert_eq!((seen.state, seen.last_probe_error), ("up", None));
         origin.play(answer("HTTP/1.1 500 Oh\r\n\r\n"));
         eventually("down", || first(&upstream).state == "down").await;
-        assert_eq!(first(&upstream).last_error.as_deref(), Some("status 500"));
+        assert_eq!(
+            first(&upstream).last_probe_error.as_deref(),
+            Some("status 500")
+        );
         origin.play(answer("HTTP/1.1 200 OK\r\n\r\n"));
         eventually("up", || first(&upstream).state == "up").await;
         // Of no concern to requests: no slot, no connection of theirs.
@@ -296,7 +307,7 @@ fn a_server_goes_down_with_its_probes_and_comes_up_with_them() {
 #[test]
 fn a_server_has_one_probe_at_a_time() {
     on_a_loop(async {
-        let origin = Origin::start(Script::Silence).await;
+        let origin = Origin::start(ServerScript::Silence).await;
         let mut config = configured(Protocol::Http, &[&origin.address]);
         config.health = Some(Health {
             interval: Duration::from_millis(1),
@@ -315,9 +326,9 @@ fn a_server_has_one_probe_at_a_time() {
 }
 
 #[test]
-fn a_server_with_all_it_may_have_owes_no_answer() {
+fn a_probe_timeout_of_a_full_server_does_not_count() {
     on_a_loop(async {
-        let origin = Origin::start(Script::Silence).await;
+        let origin = Origin::start(ServerScript::Silence).await;
         let mut config = configured(Protocol::Http, &[&origin.address]);
         config.max_active = Some(1);
         config.health = Some(Health {
@@ -328,7 +339,7 @@ fn a_server_with_all_it_may_have_owes_no_answer() {
         let place = claim(&upstream);
         eventually("many probes", || origin.all.load(Ordering::Relaxed) >= 8).await;
         let seen = first(&upstream);
-        assert_eq!((seen.state, seen.last_error), ("up", None));
+        assert_eq!((seen.state, seen.last_probe_error), ("up", None));
         release(&upstream, &place);
         eventually("down", || first(&upstream).state == "down").await;
     });
@@ -355,7 +366,7 @@ async fn single_threaded() -> (String, Arc<AtomicUsize>) {
 }
 
 #[test]
-fn a_server_kept_by_an_idle_connection_of_ours_is_let_go_and_stays_up() {
+fn a_server_blocked_by_our_idle_connection_stays_up() {
     on_a_loop(async {
         let (address, answered) = single_threaded().await;
         let mut config = configured(Protocol::Http, &[&address]);
@@ -373,14 +384,14 @@ fn a_server_kept_by_an_idle_connection_of_ours_is_let_go_and_stays_up() {
             answered.load(Ordering::Relaxed) >= before + 4
         })
         .await;
-        assert_eq!(first(&upstream).last_error, None);
+        assert_eq!(first(&upstream).last_probe_error, None);
     });
 }
 
 #[test]
 fn a_frozen_server_goes_down_though_it_has_idle_connections() {
     on_a_loop(async {
-        let origin = Origin::start(Script::Silence).await;
+        let origin = Origin::start(ServerScript::Silence).await;
         let mut config = configured(Protocol::Http, &[&origin.address]);
         config.health = Some(Health {
             timeout: Duration::from_millis(20),
@@ -393,7 +404,7 @@ fn a_frozen_server_goes_down_though_it_has_idle_connections() {
 }
 
 #[test]
-fn what_this_machine_lacks_is_no_verdict_on_a_server() {
+fn a_local_shortage_does_not_fail_a_server() {
     on_a_loop(async {
         let mut config = configured(Protocol::Http, &["127.0.0.1:9"]);
         // Nothing but what is told here.
@@ -403,19 +414,19 @@ fn what_this_machine_lacks_is_no_verdict_on_a_server() {
         });
         let upstream = start(config);
         let key = first_key(&upstream);
-        let server = Arc::clone(&upstream.shared.roster().members()[0].server);
-        let tell = |result| super::tell(&upstream.shared, key, &server, result, false);
+        let server = Arc::clone(&upstream.shared.server_pool().servers()[0].server);
+        let tell = |result| super::record_result(&upstream.shared, key, &server, result, false);
         for _ in 0..5 {
             assert!(!tell(Err(ProbeError::Shortage("descriptors"))));
         }
         let seen = first(&upstream);
-        assert_eq!((seen.state, seen.last_error), ("up", None));
+        assert_eq!((seen.state, seen.last_probe_error), ("up", None));
         assert!(tell(Err(ProbeError::Closed)), "any other counts");
     });
 }
 
 #[test]
-fn a_disabled_server_is_left_alone_and_one_that_leaves_is_forgotten() {
+fn disabled_and_removed_servers_are_not_probed() {
     on_a_loop(async {
         let origin = Origin::start(answer("HTTP/1.1 200 OK\r\n\r\n")).await;
         let other = Origin::start(answer("HTTP/1.1 200 OK\r\n\r\n")).await;
@@ -426,13 +437,15 @@ fn a_disabled_server_is_left_alone_and_one_that_leaves_is_forgotten() {
         eventually("a probe", || count(&origin) > 0).await;
         let name = first(&upstream).name;
         upstream
-            .manage(crate::Change::Disable(name.clone()))
+            .apply_change(crate::ServerChange::Disable(name.clone()))
             .unwrap();
         // One may be under way.
         let (before, others) = (count(&origin) + 1, count(&other));
         eventually("probes of the other", || count(&other) >= others + 6).await;
         assert!(count(&origin) <= before);
-        upstream.manage(crate::Change::Enable(name)).unwrap();
+        upstream
+            .apply_change(crate::ServerChange::Enable(name))
+            .unwrap();
         eventually("probes again", || count(&origin) > before).await;
         let key = first_key(&upstream);
         let tasks = || {
@@ -440,7 +453,7 @@ fn a_disabled_server_is_left_alone_and_one_that_leaves_is_forgotten() {
                 .metrics()
                 .num_alive_tasks()
         };
-        upstream.shared.change(|roster, aftermath| {
+        upstream.shared.update_pool(|roster, aftermath| {
             roster.remove(clock::now(), key, aftermath);
         });
         let (removed_at, others) = (count(&origin), count(&other));
@@ -456,7 +469,7 @@ const LISTENERS: usize = 2;
 
 #[test]
 fn first_probes_are_spread() {
-    let drawn: Vec<f64> = (0..64).map(|_| super::fraction()).collect();
+    let drawn: Vec<f64> = (0..64).map(|_| super::random_fraction()).collect();
     assert!(drawn.iter().all(|it| (0.0..=1.0).contains(it)));
     let (low, high) = (
         drawn.iter().any(|&it| it < 0.4),

@@ -2,7 +2,7 @@
 //!
 //! Called by `resolve` on the control loop. Hosts of the hosts file are not asked for elsewhere, as
 //! `files dns` in nsswitch.conf(5) has it; for all others the system's name servers and search list
-//! are used. What must stay true: nothing waits longer than [`LOOKUP_TIME_MAX`]; each question goes out
+//! are used. What must stay true: nothing waits longer than [`LOOKUP_TIMEOUT`]; each question goes out
 //! anew, for the caller knows when an answer is too old.
 
 use std::net::IpAddr;
@@ -20,36 +20,39 @@ use penstock_config::ServerAddr;
 use penstock_runtime::clock;
 use thiserror::Error;
 
-use super::targets::{Family, Service, Target, host_name, merge, of_host, of_services};
+use super::targets::{
+    DnsTarget, FamilyAnswer, SrvTarget, host_and_port, merge_families, targets_of_host,
+    targets_of_services,
+};
 
 /// Where answers come from.
 #[derive(Debug, Clone)]
-pub(crate) enum Source {
+pub(crate) enum DnsSource {
     /// The name servers and the hosts file of the system.
     System,
     /// These name servers, and no hosts file.
     #[cfg(test)]
-    Given(ResolverConfig),
+    Custom(ResolverConfig),
 }
 
 /// Asks for names.
 #[derive(Debug)]
-pub(super) struct Asker {
-    source: Source,
-    ready: Option<Ready>,
+pub(super) struct DnsResolver {
+    source: DnsSource,
+    loaded: Option<LoadedResolver>,
 }
 
 /// What a name stands for now.
 #[derive(Debug)]
-pub(super) struct Found {
-    pub(super) targets: Vec<Target>,
+pub(super) struct LookupAnswer {
+    pub(super) targets: Vec<DnsTarget>,
     /// For how long it may be believed.
     pub(super) ttl: Duration,
 }
 
 /// What servers made of a name are like, where the DNS does not say.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Likeness {
+pub(super) struct ServerDefaults {
     pub(super) weight: u32,
     pub(super) backup: bool,
 }
@@ -65,24 +68,24 @@ pub(super) enum LookupError {
     NoRecords(&'static str),
     #[error("no target of the service has an address")]
     NoTargets,
-    #[error("no answer within {LOOKUP_TIME_MAX:?}")]
-    Late,
+    #[error("no answer within {LOOKUP_TIMEOUT:?}")]
+    Timeout,
     #[error("name servers: {0}")]
     Failed(NetError),
 }
 
 #[derive(Debug)]
-struct Ready {
-    made_at: Instant,
+struct LoadedResolver {
+    loaded_at: Instant,
     resolver: TokioResolver,
     hosts: Hosts,
 }
 
-impl Asker {
-    pub(super) fn new(source: Source) -> Self {
+impl DnsResolver {
+    pub(super) fn new(source: DnsSource) -> Self {
         Self {
             source,
-            ready: None,
+            loaded: None,
         }
     }
 
@@ -90,48 +93,51 @@ impl Asker {
     ///
     /// # Errors
     /// No answer, or one that names nothing.
-    pub(super) async fn ask(
+    pub(super) async fn lookup(
         &mut self,
         name: &ServerAddr,
-        likeness: Likeness,
-        known: &[Target],
-    ) -> Result<Found, LookupError> {
-        let ready = self.ready()?;
+        likeness: ServerDefaults,
+        known: &[DnsTarget],
+    ) -> Result<LookupAnswer, LookupError> {
+        let ready = self.load()?;
         let asking = async {
             match name {
-                ServerAddr::Name { host, port } => ready.host(host, *port, likeness, known).await,
-                ServerAddr::Srv(service) => ready.service(service, likeness, known).await,
+                ServerAddr::Name { host, port } => {
+                    ready.lookup_host(host, *port, likeness, known).await
+                }
+                ServerAddr::Srv(service) => ready.lookup_service(service, likeness, known).await,
                 ServerAddr::Tcp(_) | ServerAddr::Unix(_) | ServerAddr::Joined(_) => {
                     Err(LookupError::BadName(name.to_string()))
                 }
             }
         };
-        let deadline = clock::now() + LOOKUP_TIME_MAX;
+        let deadline = clock::now() + LOOKUP_TIMEOUT;
         let answer = clock::timeout_at(deadline, asking).await;
-        let answer = answer.unwrap_or(Err(LookupError::Late));
+        let answer = answer.unwrap_or(Err(LookupError::Timeout));
         if answer.is_err() {
             // The next question reads the system's files again: they may be what was wrong.
-            self.ready = None;
+            self.loaded = None;
         }
         answer
     }
 
     /// Reads two small local files now and then: the control loop may do that, no client is on it.
-    fn ready(&mut self) -> Result<&Ready, LookupError> {
+    fn load(&mut self) -> Result<&LoadedResolver, LookupError> {
         let now = clock::now();
-        let is_old = |it: &Ready| now.saturating_duration_since(it.made_at) > FILES_TIME_MAX;
-        let ready = match self.ready.take().filter(|it| !is_old(it)) {
+        let is_old =
+            |it: &LoadedResolver| now.saturating_duration_since(it.loaded_at) > MAX_FILES_AGE;
+        let ready = match self.loaded.take().filter(|it| !is_old(it)) {
             Some(ready) => ready,
-            None => Ready::new(&self.source, now).map_err(LookupError::Failed)?,
+            None => LoadedResolver::new(&self.source, now).map_err(LookupError::Failed)?,
         };
-        Ok(self.ready.insert(ready))
+        Ok(self.loaded.insert(ready))
     }
 }
 
-impl Ready {
-    fn new(source: &Source, now: Instant) -> Result<Self, NetError> {
+impl LoadedResolver {
+    fn new(source: &DnsSource, now: Instant) -> Result<Self, NetError> {
         let (mut builder, hosts) = match source {
-            Source::System => {
+            DnsSource::System => {
                 let builder = TokioResolver::builder_tokio().or_else(|error| match error {
                     // Without name servers there is still the hosts file.
                     NetError::Io(_) => Ok(builder_of(ResolverConfig::from_parts(
@@ -144,45 +150,45 @@ impl Ready {
                 (builder, Hosts::from_system().unwrap_or_default())
             }
             #[cfg(test)]
-            Source::Given(config) => (builder_of(config.clone()), Hosts::default()),
+            DnsSource::Custom(config) => (builder_of(config.clone()), Hosts::default()),
         };
         let options = builder.options_mut();
         options.use_hosts_file = ResolveHosts::Never;
-        options.timeout = SERVER_TIME_MAX;
+        options.timeout = NAME_SERVER_TIMEOUT;
         options.attempts = 2;
         options.cache_size = 0;
         Ok(Self {
-            made_at: now,
+            loaded_at: now,
             resolver: builder.build()?,
             hosts,
         })
     }
 
-    async fn host(
+    async fn lookup_host(
         &self,
         host: &str,
         port: u16,
-        likeness: Likeness,
-        known: &[Target],
-    ) -> Result<Found, LookupError> {
-        let (addresses, ttl) = self.addresses(host, port, known).await?;
-        let Likeness { weight, backup } = likeness;
-        Ok(Found {
-            targets: of_host((host, port), &addresses, weight, backup),
+        likeness: ServerDefaults,
+        known: &[DnsTarget],
+    ) -> Result<LookupAnswer, LookupError> {
+        let (addresses, ttl) = self.lookup_addresses(host, port, known).await?;
+        let ServerDefaults { weight, backup } = likeness;
+        Ok(LookupAnswer {
+            targets: targets_of_host((host, port), &addresses, weight, backup),
             ttl,
         })
     }
 
-    async fn service(
+    async fn lookup_service(
         &self,
         name: &str,
-        likeness: Likeness,
-        known: &[Target],
-    ) -> Result<Found, LookupError> {
+        likeness: ServerDefaults,
+        known: &[DnsTarget],
+    ) -> Result<LookupAnswer, LookupError> {
         self.resolver.clear_cache();
         let answer = self.resolver.srv_lookup(to_name(name)?).await;
-        let answer = answer.map_err(|error| reason(error, "SRV"))?;
-        let mut ttl = ttl(&answer);
+        let answer = answer.map_err(|error| lookup_error(error, "SRV"))?;
+        let mut ttl = answer_ttl(&answer);
         let mut services = Vec::new();
         for record in answer.answers() {
             let RData::SRV(record) = &record.data else {
@@ -194,7 +200,7 @@ impl Ready {
             }
             // It is whole already: no search list is asked for it.
             let name = record.target.to_utf8();
-            let answer = self.addresses(&name, record.port, known).await;
+            let answer = self.lookup_addresses(&name, record.port, known).await;
             // One that cannot be resolved now leaves the others alone.
             let addresses = match answer {
                 Ok((addresses, its_ttl)) => {
@@ -203,7 +209,7 @@ impl Ready {
                 }
                 Err(_) => known_addresses(known, &name, record.port),
             };
-            services.push(Service {
+            services.push(SrvTarget {
                 priority: record.priority,
                 weight: record.weight,
                 host: name,
@@ -211,33 +217,37 @@ impl Ready {
                 addresses,
             });
         }
-        let targets = of_services(&services, likeness.backup);
+        let targets = targets_of_services(&services, likeness.backup);
         if targets.is_empty() {
             return Err(LookupError::NoTargets);
         }
-        Ok(Found { targets, ttl })
+        Ok(LookupAnswer { targets, ttl })
     }
 
     /// The addresses of `host`; those that are `known` stand in for a family of which nothing was heard.
-    async fn addresses(
+    async fn lookup_addresses(
         &self,
         host: &str,
         port: u16,
-        known: &[Target],
+        known: &[DnsTarget],
     ) -> Result<(Vec<IpAddr>, Duration), LookupError> {
         let name = to_name(host)?;
         let of_file = [RecordType::A, RecordType::AAAA]
             .map(|kind| (self.hosts).lookup_static_host(&Query::query(name.clone(), kind)));
-        let of_file: Vec<IpAddr> = of_file.iter().flatten().flat_map(addresses).collect();
+        let of_file: Vec<IpAddr> = of_file
+            .iter()
+            .flatten()
+            .flat_map(answer_addresses)
+            .collect();
         if !of_file.is_empty() {
-            let all = merge(&[], Family::Found(of_file), Family::Nothing);
-            return Ok((all, FILES_TIME_MAX));
+            let all = merge_families(&[], FamilyAnswer::Found(of_file), FamilyAnswer::Empty);
+            return Ok((all, MAX_FILES_AGE));
         }
         let resolver = &self.resolver;
         resolver.clear_cache();
         let v4 = resolver.ipv4_lookup(name.clone());
         let (v4, v6) = both_families(v4, resolver.ipv6_lookup(name)).await;
-        let ttl = [&v4, &v6].into_iter().flatten().map(ttl).min();
+        let ttl = [&v4, &v6].into_iter().flatten().map(answer_ttl).min();
         let known = known_addresses(known, host, port);
         let merged = match (&v4, &v6) {
             (Err(one), Err(other)) => {
@@ -246,13 +256,13 @@ impl Ready {
                 } else {
                     one
                 };
-                return Err(reason(error.clone(), "A or AAAA"));
+                return Err(lookup_error(error.clone(), "A or AAAA"));
             }
             // The search list led to two different names: the first is the one that was meant.
             (Ok(one), Ok(other)) if one.query().name() != other.query().name() => {
-                merge(&known, family(&v4), Family::Nothing)
+                merge_families(&known, family_answer(&v4), FamilyAnswer::Empty)
             }
-            _ => merge(&known, family(&v4), family(&v6)),
+            _ => merge_families(&known, family_answer(&v4), family_answer(&v6)),
         };
         if merged.is_empty() {
             return Err(LookupError::NoRecords("A or AAAA"));
@@ -261,7 +271,7 @@ impl Ready {
     }
 }
 
-/// Waits for both; one that is late gets [`SERVER_TIME_MAX`] more once the other has brought addresses.
+/// Waits for both; one that is late gets [`NAME_SERVER_TIMEOUT`] more once the other has brought addresses.
 async fn both_families(
     v4: impl Future<Output = Result<Lookup, NetError>>,
     v6: impl Future<Output = Result<Lookup, NetError>>,
@@ -273,11 +283,11 @@ async fn both_families(
     };
     tokio::select! {
         first = v4.as_mut() => match first {
-            Ok(_) => (first, rest(clock::timeout(SERVER_TIME_MAX, v6).await)),
+            Ok(_) => (first, rest(clock::timeout(NAME_SERVER_TIMEOUT, v6).await)),
             Err(_) => (first, v6.await),
         },
         first = v6.as_mut() => match first {
-            Ok(_) => (rest(clock::timeout(SERVER_TIME_MAX, v4).await), first),
+            Ok(_) => (rest(clock::timeout(NAME_SERVER_TIMEOUT, v4).await), first),
             Err(_) => (v4.await, first),
         },
     }
@@ -292,31 +302,31 @@ fn to_name(text: &str) -> Result<Name, LookupError> {
     Name::from_str_relaxed(text).map_err(|_| LookupError::BadName(text.to_owned()))
 }
 
-fn family(answer: &Result<Lookup, NetError>) -> Family {
+fn family_answer(answer: &Result<Lookup, NetError>) -> FamilyAnswer {
     match answer {
-        Ok(lookup) => Family::Found(addresses(lookup).collect()),
-        Err(error) if error.is_no_records_found() => Family::Nothing,
-        Err(_) => Family::Failed,
+        Ok(lookup) => FamilyAnswer::Found(answer_addresses(lookup).collect()),
+        Err(error) if error.is_no_records_found() => FamilyAnswer::Empty,
+        Err(_) => FamilyAnswer::Failed,
     }
 }
 
-fn addresses(lookup: &Lookup) -> impl Iterator<Item = IpAddr> {
+fn answer_addresses(lookup: &Lookup) -> impl Iterator<Item = IpAddr> {
     let records = lookup.answers().iter();
     records.filter_map(|record| record.data.ip_addr())
 }
 
-fn known_addresses(known: &[Target], host: &str, port: u16) -> Vec<IpAddr> {
-    let name = host_name(host, port);
+fn known_addresses(known: &[DnsTarget], host: &str, port: u16) -> Vec<IpAddr> {
+    let name = host_and_port(host, port);
     let of_host = known.iter().filter(|target| target.host == name);
-    let addresses = of_host.flat_map(|target| [Some(target.address), target.other]);
+    let addresses = of_host.flat_map(|target| [Some(target.address), target.alternate]);
     addresses.flatten().map(|address| address.ip()).collect()
 }
 
-fn ttl(lookup: &Lookup) -> Duration {
+fn answer_ttl(lookup: &Lookup) -> Duration {
     (lookup.valid_until()).saturating_duration_since(clock::now())
 }
 
-fn reason(error: NetError, records: &'static str) -> LookupError {
+fn lookup_error(error: NetError, records: &'static str) -> LookupError {
     if error.is_nx_domain() {
         LookupError::NoSuchName
     } else if error.is_no_records_found() {
@@ -327,10 +337,10 @@ fn reason(error: NetError, records: &'static str) -> LookupError {
 }
 
 /// How long a name server may take; one that is silent costs no more before the next is asked.
-const SERVER_TIME_MAX: Duration = Duration::from_secs(1);
+const NAME_SERVER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// More than the resolver's own tries at three name servers and a search list take.
-const LOOKUP_TIME_MAX: Duration = Duration::from_secs(10);
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How old the hosts file and the list of name servers may be.
-const FILES_TIME_MAX: Duration = Duration::from_secs(60);
+const MAX_FILES_AGE: Duration = Duration::from_secs(60);

@@ -9,29 +9,29 @@ use std::time::Duration;
 
 /// One server that a name stands for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Target {
+pub(super) struct DnsTarget {
     /// The host and port that was looked up.
     pub(super) host: String,
     pub(super) address: SocketAddr,
     /// Where the same server listens too, perhaps.
-    pub(super) other: Option<SocketAddr>,
+    pub(super) alternate: Option<SocketAddr>,
     pub(super) weight: u32,
     pub(super) backup: bool,
 }
 
 /// What became of the question for addresses of one family.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Family {
+pub(super) enum FamilyAnswer {
     Found(Vec<IpAddr>),
     /// There are none, as far as the DNS knows.
-    Nothing,
+    Empty,
     /// No answer.
     Failed,
 }
 
 /// One target of a service, with its addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Service {
+pub(super) struct SrvTarget {
     pub(super) priority: u16,
     pub(super) weight: u16,
     pub(super) host: String,
@@ -41,20 +41,20 @@ pub(super) struct Service {
 
 /// What has to be done to get from one set of servers to another.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Changes {
-    pub(super) added: Vec<Target>,
+pub(super) struct TargetChanges {
+    pub(super) added: Vec<DnsTarget>,
     /// The same address with another weight or rank.
-    pub(super) changed: Vec<Target>,
-    pub(super) removed: Vec<Target>,
+    pub(super) changed: Vec<DnsTarget>,
+    pub(super) removed: Vec<DnsTarget>,
 }
 
 /// The addresses of a host, in order and each once; those `known` stand in for a family without an
 /// answer. Empty is no reason to believe that there are none.
-pub(super) fn merge(known: &[IpAddr], v4: Family, v6: Family) -> Vec<IpAddr> {
+pub(super) fn merge_families(known: &[IpAddr], v4: FamilyAnswer, v6: FamilyAnswer) -> Vec<IpAddr> {
     let of_family = |family, is_wanted: fn(&IpAddr) -> bool| match family {
-        Family::Found(found) => found,
-        Family::Nothing => Vec::new(),
-        Family::Failed => known.iter().copied().filter(is_wanted).collect(),
+        FamilyAnswer::Found(found) => found,
+        FamilyAnswer::Empty => Vec::new(),
+        FamilyAnswer::Failed => known.iter().copied().filter(is_wanted).collect(),
     };
     let mut all = of_family(v4, IpAddr::is_ipv4);
     all.extend(of_family(v6, IpAddr::is_ipv6));
@@ -64,12 +64,12 @@ pub(super) fn merge(known: &[IpAddr], v4: Family, v6: Family) -> Vec<IpAddr> {
 }
 
 /// The servers of a host.
-pub(super) fn of_host(
+pub(super) fn targets_of_host(
     (host, port): (&str, u16),
     addresses: &[IpAddr],
     weight: u32,
     backup: bool,
-) -> Vec<Target> {
+) -> Vec<DnsTarget> {
     // A name that means both loopback addresses, as `localhost` does, means one server: it may listen on
     // either or on both, and has one `max_active`.
     let v4 = addresses
@@ -79,10 +79,11 @@ pub(super) fn of_host(
         .iter()
         .find(|address| address.is_ipv6() && address.is_loopback());
     let pair = v4.zip(v6);
-    let target = |&address| Target {
-        host: host_name(host, port),
+    let target = |&address| DnsTarget {
+        host: host_and_port(host, port),
         address: SocketAddr::new(address, port),
-        other: (pair.filter(|(v4, _)| **v4 == address)).map(|(_, v6)| SocketAddr::new(*v6, port)),
+        alternate: (pair.filter(|(v4, _)| **v4 == address))
+            .map(|(_, v6)| SocketAddr::new(*v6, port)),
         weight,
         backup,
     };
@@ -92,15 +93,15 @@ pub(super) fn of_host(
 
 /// The servers of a service. A weight of 0 is the smallest share there is; `backup` makes all of them
 /// backups.
-pub(super) fn of_services(services: &[Service], backup: bool) -> Vec<Target> {
+pub(super) fn targets_of_services(services: &[SrvTarget], backup: bool) -> Vec<DnsTarget> {
     let first = services.iter().map(|service| service.priority).min();
-    let mut all: Vec<Target> = Vec::new();
+    let mut all: Vec<DnsTarget> = Vec::new();
     for service in services {
         let is_backup = backup || Some(service.priority) != first;
         let host = (service.host.as_str(), service.port);
         let weight = u32::from(service.weight).max(1);
-        for target in of_host(host, &service.addresses, weight, is_backup) {
-            match all.iter_mut().find(|known| is_same(known, &target)) {
+        for target in targets_of_host(host, &service.addresses, weight, is_backup) {
+            match all.iter_mut().find(|known| is_same_server(known, &target)) {
                 // Named twice, it has its better rank.
                 Some(known) if known.backup && !is_backup => *known = target,
                 Some(_) => {}
@@ -112,16 +113,18 @@ pub(super) fn of_services(services: &[Service], backup: bool) -> Vec<Target> {
 }
 
 /// Host and port in one, without the dot at the end of a whole name.
-pub(super) fn host_name(host: &str, port: u16) -> String {
+pub(super) fn host_and_port(host: &str, port: u16) -> String {
     let host = host.strip_suffix('.').unwrap_or(host);
     format!("{host}:{port}")
 }
 
 /// What leads from `known` to `found`.
-pub(super) fn changes(known: &[Target], found: &[Target]) -> Changes {
-    let same = |set: &[Target], target: &Target| set.iter().find(|it| is_same(it, target)).cloned();
-    let kept = |target: &&Target| same(known, target).is_some_and(|old| old != **target);
-    Changes {
+pub(super) fn diff_targets(known: &[DnsTarget], found: &[DnsTarget]) -> TargetChanges {
+    let same = |set: &[DnsTarget], target: &DnsTarget| {
+        set.iter().find(|it| is_same_server(it, target)).cloned()
+    };
+    let kept = |target: &&DnsTarget| same(known, target).is_some_and(|old| old != **target);
+    TargetChanges {
         added: (found.iter())
             .filter(|target| same(known, target).is_none())
             .cloned()
@@ -136,23 +139,23 @@ pub(super) fn changes(known: &[Target], found: &[Target]) -> Changes {
 
 /// Until the next question after an answer that is good for `ttl`: at least each `interval`, but not
 /// more often than each second.
-pub(super) fn pause(ttl: Duration, interval: Duration) -> Duration {
-    ttl.min(interval).max(PAUSE_MIN)
+pub(super) fn next_query_delay(ttl: Duration, interval: Duration) -> Duration {
+    ttl.min(interval).max(MIN_QUERY_DELAY)
 }
 
 /// Until the next question after so many without an answer.
-pub(super) fn pause_failed(failures: u32, interval: Duration) -> Duration {
+pub(super) fn retry_delay(failures: u32, interval: Duration) -> Duration {
     let doubled = 1_u32.checked_shl(failures.saturating_sub(1));
-    let grown = PAUSE_MIN.saturating_mul(doubled.unwrap_or(u32::MAX));
-    pause(grown, interval)
+    let grown = MIN_QUERY_DELAY.saturating_mul(doubled.unwrap_or(u32::MAX));
+    next_query_delay(grown, interval)
 }
 
 /// Whether both are one server, whatever its weight and rank.
-pub(super) fn is_same(one: &Target, other: &Target) -> bool {
-    one.address == other.address && one.other == other.other && one.host == other.host
+pub(super) fn is_same_server(one: &DnsTarget, other: &DnsTarget) -> bool {
+    one.address == other.address && one.alternate == other.alternate && one.host == other.host
 }
 
-const PAUSE_MIN: Duration = Duration::from_secs(1);
+const MIN_QUERY_DELAY: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
@@ -166,22 +169,22 @@ mod tests {
         texts.iter().map(|text| ip(text)).collect()
     }
 
-    fn found(texts: &[&str]) -> Family {
-        Family::Found(ips(texts))
+    fn found(texts: &[&str]) -> FamilyAnswer {
+        FamilyAnswer::Found(ips(texts))
     }
 
-    fn target(address: &str, weight: u32, backup: bool) -> Target {
-        Target {
+    fn target(address: &str, weight: u32, backup: bool) -> DnsTarget {
+        DnsTarget {
             host: "app:80".to_owned(),
             address: address.parse().unwrap(),
-            other: None,
+            alternate: None,
             weight,
             backup,
         }
     }
 
-    fn service(priority: u16, weight: u16, host: &str, addresses: &[&str]) -> Service {
-        Service {
+    fn service(priority: u16, weight: u16, host: &str, addresses: &[&str]) -> SrvTarget {
+        SrvTarget {
             priority,
             weight,
             host: host.to_owned(),
@@ -203,32 +206,42 @@ mod tests {
             (
                 "only one exists",
                 found(&["192.0.2.9"]),
-                Family::Nothing,
+                FamilyAnswer::Empty,
                 vec!["192.0.2.9"],
             ),
             (
                 "the other fails",
                 found(&["192.0.2.9"]),
-                Family::Failed,
+                FamilyAnswer::Failed,
                 vec!["192.0.2.9", "2001:db8::1"],
             ),
             (
                 "one fails, none of the other",
-                Family::Failed,
-                Family::Nothing,
+                FamilyAnswer::Failed,
+                FamilyAnswer::Empty,
                 vec!["192.0.2.1"],
             ),
-            ("both fail", Family::Failed, Family::Failed, known.to_vec()),
-            ("nothing at all", Family::Nothing, Family::Nothing, vec![]),
+            (
+                "both fail",
+                FamilyAnswer::Failed,
+                FamilyAnswer::Failed,
+                known.to_vec(),
+            ),
+            (
+                "nothing at all",
+                FamilyAnswer::Empty,
+                FamilyAnswer::Empty,
+                vec![],
+            ),
             (
                 "twice and in disorder",
                 found(&["192.0.2.9", "192.0.2.3", "192.0.2.9"]),
-                Family::Nothing,
+                FamilyAnswer::Empty,
                 vec!["192.0.2.3", "192.0.2.9"],
             ),
         ];
         for (name, v4, v6, want) in cases {
-            assert_eq!(merge(&ips(&known), v4, v6), ips(&want), "{name}");
+            assert_eq!(merge_families(&ips(&known), v4, v6), ips(&want), "{name}");
         }
     }
 
@@ -249,8 +262,10 @@ mod tests {
             ),
         ];
         for (addresses, wanted) in rows {
-            let targets = of_host(("app", 80), &ips(addresses), 1, false);
-            let found = targets.iter().map(|target| (target.address, target.other));
+            let targets = targets_of_host(("app", 80), &ips(addresses), 1, false);
+            let found = targets
+                .iter()
+                .map(|target| (target.address, target.alternate));
             let socket = |text: &str| text.parse::<SocketAddr>().unwrap();
             let wanted = wanted
                 .iter()
@@ -267,7 +282,7 @@ mod tests {
             service(10, 0, "b", &["192.0.2.2"]),
             service(30, 1, "b", &["192.0.2.2"]),
         ];
-        let seen: Vec<_> = (of_services(&services, false).into_iter())
+        let seen: Vec<_> = (targets_of_services(&services, false).into_iter())
             .map(|it| (it.host, it.address.ip(), it.weight, it.backup))
             .collect();
         let row =
@@ -279,23 +294,27 @@ mod tests {
             row("b:80", "192.0.2.2", 1, false),
         ];
         assert_eq!(seen, want);
-        assert!(of_services(&services, true).iter().all(|it| it.backup));
+        assert!(
+            targets_of_services(&services, true)
+                .iter()
+                .all(|it| it.backup)
+        );
         let late = [
             service(30, 1, "b", &["192.0.2.2"]),
             service(10, 2, "b", &["192.0.2.2"]),
         ];
-        let only = of_services(&late, false);
+        let only = targets_of_services(&late, false);
         assert_eq!((only.len(), only[0].weight, only[0].backup), (1, 2, false));
     }
 
     /// Added, changed and removed.
-    type Parts = [Vec<Target>; 3];
+    type Parts = [Vec<DnsTarget>; 3];
 
     #[test]
     fn only_what_differs_is_a_change() {
         let (a, b, c) = ("192.0.2.1:80", "192.0.2.2:80", "[2001:db8::1]:80");
         let known = [target(a, 1, false), target(b, 1, false)];
-        let cases: [(&str, Vec<Target>, Parts); 5] = [
+        let cases: [(&str, Vec<DnsTarget>, Parts); 5] = [
             (
                 "the same in another order",
                 vec![target(b, 1, false), target(a, 1, false)],
@@ -331,12 +350,12 @@ mod tests {
             ),
         ];
         for (name, found, [added, changed, removed]) in cases {
-            let want = Changes {
+            let want = TargetChanges {
                 added,
                 changed,
                 removed,
             };
-            assert_eq!(changes(&known, &found), want, "{name}");
+            assert_eq!(diff_targets(&known, &found), want, "{name}");
         }
     }
 
@@ -350,9 +369,13 @@ mod tests {
             ("an interval below a second", seconds(7), 0, 1),
         ];
         for (name, ttl, interval, want) in cases {
-            assert_eq!(pause(ttl, seconds(interval)), seconds(want), "{name}");
+            assert_eq!(
+                next_query_delay(ttl, seconds(interval)),
+                seconds(want),
+                "{name}"
+            );
         }
-        let failed = [1, 2, 3, 6, 7, 400].map(|n| pause_failed(n, seconds(40)).as_secs());
+        let failed = [1, 2, 3, 6, 7, 400].map(|n| retry_delay(n, seconds(40)).as_secs());
         assert_eq!(failed, [1, 2, 4, 32, 40, 40]);
     }
 }

@@ -14,24 +14,24 @@ use penstock_config as config;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, UdpSocket};
 
-use super::Source;
-use crate::maintain::tests::{
+use super::DnsSource;
+use crate::maintenance::tests::{
     claim, configured, eventually, on_a_loop, release, start_resolved_by as start, states,
 };
-use crate::{Change, Upstream};
+use crate::{ServerChange, Upstream};
 
 /// A name server on loopback; what it does not know has no such name.
 #[derive(Debug, Clone)]
-struct Dns {
+struct TestNameServer {
     port: u16,
-    zone: Arc<Mutex<Zone>>,
+    zone: Arc<Mutex<TestZone>>,
 }
 
 #[derive(Debug, Default)]
-struct Zone {
+struct TestZone {
     records: HashMap<(String, RecordType), Vec<RData>>,
     /// Answers everything with "server failed".
-    is_broken: bool,
+    fails_always: bool,
     /// Says nothing to questions of this type.
     silent_to: Option<RecordType>,
     /// Over UDP it says that the answer is too long for that.
@@ -39,7 +39,7 @@ struct Zone {
     questions: usize,
 }
 
-impl Dns {
+impl TestNameServer {
     async fn start() -> Self {
         let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let dns = Self {
@@ -85,17 +85,17 @@ impl Dns {
         dns
     }
 
-    fn source(&self) -> Source {
+    fn source(&self) -> DnsSource {
         let mut connection = ConnectionConfig::udp();
         connection.port = self.port;
         let mut tcp = ConnectionConfig::tcp();
         tcp.port = self.port;
         let connections = vec![connection, tcp];
         let server = NameServerConfig::new(IpAddr::V4(Ipv4Addr::LOCALHOST), true, connections);
-        Source::Given(ResolverConfig::from_parts(None, Vec::new(), vec![server]))
+        DnsSource::Custom(ResolverConfig::from_parts(None, Vec::new(), vec![server]))
     }
 
-    fn set(&self, name: &str, addresses: &[&str]) {
+    fn set_addresses(&self, name: &str, addresses: &[&str]) {
         let addresses: Vec<IpAddr> = addresses.iter().map(|it| it.parse().unwrap()).collect();
         let mut zone = self.zone.lock().unwrap();
         for (kind, is_kind) in [
@@ -121,16 +121,16 @@ impl Dns {
         self.zone.lock().unwrap().records.insert(key, records);
     }
 
-    fn breaks(&self, is_broken: bool) {
-        self.zone.lock().unwrap().is_broken = is_broken;
+    fn set_broken(&self, is_broken: bool) {
+        self.zone.lock().unwrap().fails_always = is_broken;
     }
 
-    fn questions(&self) -> usize {
+    fn question_count(&self) -> usize {
         self.zone.lock().unwrap().questions
     }
 }
 
-impl Zone {
+impl TestZone {
     fn answer(&mut self, question: &Message) -> Message {
         self.questions += 1;
         let query = question.queries[0].clone();
@@ -138,11 +138,11 @@ impl Zone {
         let key = (query.name().to_ascii().to_lowercase(), query.query_type());
         let found = self.records.get(&key);
         reply.metadata.response_code = match found {
-            _ if self.is_broken => ResponseCode::ServFail,
+            _ if self.fails_always => ResponseCode::ServFail,
             Some(_) => ResponseCode::NoError,
             None => ResponseCode::NXDomain,
         };
-        for data in found.into_iter().flatten().filter(|_| !self.is_broken) {
+        for data in found.into_iter().flatten().filter(|_| !self.fails_always) {
             reply.add_answer(Record::from_rdata(query.name().clone(), 1, data.clone()));
         }
         reply.add_query(query);
@@ -159,14 +159,14 @@ fn names(upstream: &Upstream) -> Vec<String> {
 #[test]
 fn servers_follow_the_addresses_of_their_name() {
     on_a_loop(async {
-        let dns = Dns::start().await;
-        dns.set("app.test", &["192.0.2.1", "2001:db8::1"]);
+        let dns = TestNameServer::start().await;
+        dns.set_addresses("app.test", &["192.0.2.1", "2001:db8::1"]);
         let upstream = start(configured(Protocol::Http, &["app.test:80"]), dns.source());
         let both = ["app.test:80 (192.0.2.1)", "app.test:80 (2001:db8::1)"];
         eventually("both addresses", || names(&upstream) == both).await;
         let place = claim(&upstream);
         let was_first = place.server.name.contains("192.0.2.1");
-        dns.set("app.test", &["192.0.2.2"]);
+        dns.set_addresses("app.test", &["192.0.2.2"]);
         eventually("another", || {
             names(&upstream).contains(&"app.test:80 (192.0.2.2)".to_owned())
         })
@@ -183,7 +183,7 @@ fn servers_follow_the_addresses_of_their_name() {
 #[test]
 fn a_service_has_the_ports_weights_and_ranks_of_its_records() {
     on_a_loop(async {
-        let dns = Dns::start().await;
+        let dns = TestNameServer::start().await;
         let service = "_http._tcp.app.test";
         dns.set_services(
             service,
@@ -193,9 +193,9 @@ fn a_service_has_the_ports_weights_and_ranks_of_its_records() {
                 (2, 9, 8003, "c.test"),
             ],
         );
-        dns.set("a.test", &["192.0.2.1"]);
-        dns.set("b.test", &["192.0.2.2"]);
-        dns.set("c.test", &["192.0.2.3"]);
+        dns.set_addresses("a.test", &["192.0.2.1"]);
+        dns.set_addresses("b.test", &["192.0.2.2"]);
+        dns.set_addresses("c.test", &["192.0.2.3"]);
         let upstream = start(
             configured(Protocol::Http, &[&format!("srv:{service}")]),
             dns.source(),
@@ -216,8 +216,8 @@ fn a_service_has_the_ports_weights_and_ranks_of_its_records() {
         assert_eq!(sorted, want);
         // Other weights and ranks are taken over by the servers that are there.
         let keys = || -> Vec<_> {
-            let roster = upstream.shared.roster();
-            let mut keys: Vec<_> = roster.members().iter().map(|it| it.key.0).collect();
+            let roster = upstream.shared.server_pool();
+            let mut keys: Vec<_> = roster.servers().iter().map(|it| it.id.0).collect();
             keys.sort_unstable();
             keys
         };
@@ -248,7 +248,7 @@ fn a_service_has_the_ports_weights_and_ranks_of_its_records() {
             .unwrap()
             .records
             .remove(&("b.test.".to_owned(), RecordType::A));
-        dns.set("a.test", &["192.0.2.11"]);
+        dns.set_addresses("a.test", &["192.0.2.11"]);
         eventually("the new address", || {
             names(&upstream)[0] == "a.test:8001 (192.0.2.11)"
         })
@@ -258,21 +258,21 @@ fn a_service_has_the_ports_weights_and_ranks_of_its_records() {
 }
 
 #[test]
-fn without_an_answer_everything_stays() {
+fn failed_lookups_change_nothing() {
     on_a_loop(async {
-        let dns = Dns::start().await;
-        dns.set("app.test", &["192.0.2.1"]);
+        let dns = TestNameServer::start().await;
+        dns.set_addresses("app.test", &["192.0.2.1"]);
         let upstream = start(configured(Protocol::Http, &["app.test:80"]), dns.source());
         let one = ["app.test:80 (192.0.2.1)"];
         eventually("its address", || names(&upstream) == one).await;
         for (name, is_broken) in [("the server fails", true), ("the name is unknown", false)] {
             dns.zone.lock().unwrap().records.clear();
-            dns.breaks(is_broken);
-            let asked = dns.questions();
-            eventually("more questions", || dns.questions() > asked + 1).await;
+            dns.set_broken(is_broken);
+            let asked = dns.question_count();
+            eventually("more questions", || dns.question_count() > asked + 1).await;
             assert_eq!(names(&upstream), one, "{name}");
         }
-        dns.set("app.test", &["192.0.2.2"]);
+        dns.set_addresses("app.test", &["192.0.2.2"]);
         eventually("the next answer", || {
             names(&upstream) == ["app.test:80 (192.0.2.2)"]
         })
@@ -283,12 +283,12 @@ fn without_an_answer_everything_stays() {
 #[test]
 fn a_name_that_is_unknown_at_the_start_is_asked_for_again() {
     on_a_loop(async {
-        let dns = Dns::start().await;
+        let dns = TestNameServer::start().await;
         let servers = ["127.0.0.1:81", "app.test:80"];
         let upstream = start(configured(Protocol::Http, &servers), dns.source());
-        eventually("questions", || dns.questions() >= 2).await;
+        eventually("questions", || dns.question_count() >= 2).await;
         assert_eq!(names(&upstream), ["127.0.0.1:81"]);
-        dns.set("app.test", &["192.0.2.1"]);
+        dns.set_addresses("app.test", &["192.0.2.1"]);
         let both = ["127.0.0.1:81", "app.test:80 (192.0.2.1)"];
         eventually("its server", || names(&upstream) == both).await;
     });
@@ -297,79 +297,95 @@ fn a_name_that_is_unknown_at_the_start_is_asked_for_again() {
 #[test]
 fn an_address_that_the_operator_removed_stays_away_until_the_dns_gives_it_anew() {
     on_a_loop(async {
-        let dns = Dns::start().await;
-        dns.set("app.test", &["192.0.2.1", "192.0.2.2"]);
+        let dns = TestNameServer::start().await;
+        dns.set_addresses("app.test", &["192.0.2.1", "192.0.2.2"]);
         let upstream = start(configured(Protocol::Http, &["app.test:80"]), dns.source());
         eventually("both", || names(&upstream).len() == 2).await;
         let (one, two) = ("app.test:80 (192.0.2.1)", "app.test:80 (192.0.2.2)");
-        upstream.manage(Change::Remove(one.to_owned())).unwrap();
+        upstream
+            .apply_change(ServerChange::Remove(one.to_owned()))
+            .unwrap();
         // Two questions a look: with the third the first two are dealt with.
-        let asked = dns.questions();
-        eventually("one more answer", || dns.questions() >= asked + 3).await;
+        let asked = dns.question_count();
+        eventually("one more answer", || dns.question_count() >= asked + 3).await;
         assert_eq!(names(&upstream), [two]);
-        dns.set("app.test", &["192.0.2.2"]);
-        let asked = dns.questions();
-        eventually("an answer without it", || dns.questions() >= asked + 3).await;
-        dns.set("app.test", &["192.0.2.1", "192.0.2.2"]);
+        dns.set_addresses("app.test", &["192.0.2.2"]);
+        let asked = dns.question_count();
+        eventually("an answer without it", || dns.question_count() >= asked + 3).await;
+        dns.set_addresses("app.test", &["192.0.2.1", "192.0.2.2"]);
         eventually("both again", || names(&upstream) == [one, two]).await;
     });
 }
 
 #[test]
-fn what_is_said_of_a_name_holds_for_servers_to_come() {
+fn changes_of_a_name_apply_to_servers_added_later() {
     on_a_loop(async {
-        let dns = Dns::start().await;
-        dns.set("app.test", &["192.0.2.1"]);
+        let dns = TestNameServer::start().await;
+        dns.set_addresses("app.test", &["192.0.2.1"]);
         let upstream = start(configured(Protocol::Http, &[]), dns.source());
         let name = "app.test:80".to_owned();
-        let added = upstream.manage(Change::Add(crate::maintain::tests::server(&name)));
+        let added =
+            upstream.apply_change(ServerChange::Add(crate::maintenance::tests::server(&name)));
         assert_eq!(added.as_deref(), Ok("app.test:80 was added"));
         eventually("its address", || names(&upstream).len() == 1).await;
-        upstream.manage(Change::Weight(name.clone(), 4)).unwrap();
         upstream
-            .manage(Change::MaxActive(name.clone(), Some(2)))
+            .apply_change(ServerChange::Weight(name.clone(), 4))
             .unwrap();
-        upstream.manage(Change::Drain(name.clone())).unwrap();
-        dns.set("app.test", &["192.0.2.1", "192.0.2.2"]);
+        upstream
+            .apply_change(ServerChange::MaxActive(name.clone(), Some(2)))
+            .unwrap();
+        upstream
+            .apply_change(ServerChange::Drain(name.clone()))
+            .unwrap();
+        dns.set_addresses("app.test", &["192.0.2.1", "192.0.2.2"]);
         eventually("both", || names(&upstream).len() == 2).await;
         for server in upstream.snapshot().servers {
-            let seen = (server.weight, server.active_max, server.state);
+            let seen = (server.weight, server.max_active, server.state);
             assert_eq!(seen, (4, Some(2), "draining"), "{}", server.name);
         }
         let address: ServerAddr = name.parse().unwrap();
-        upstream.manage(Change::Remove(name.clone())).unwrap();
+        upstream
+            .apply_change(ServerChange::Remove(name.clone()))
+            .unwrap();
         assert!(names(&upstream).is_empty());
-        assert!(upstream.shared.roster().names.find(&address).is_none());
+        assert!(
+            upstream
+                .shared
+                .server_pool()
+                .dns_names
+                .find(&address)
+                .is_none()
+        );
         // Added again while the old follower may still wait, it is there once.
-        upstream.add_server(crate::maintain::tests::server(&name), 0);
+        upstream.add_server(crate::maintenance::tests::server(&name), 0);
         eventually("both", || names(&upstream).len() == 2).await;
-        let asked = dns.questions();
-        eventually("more answers", || dns.questions() >= asked + 3).await;
+        let asked = dns.question_count();
+        eventually("more answers", || dns.question_count() >= asked + 3).await;
         assert_eq!(names(&upstream).len(), 2);
     });
 }
 
 #[test]
-fn a_name_server_that_is_silent_or_truncates_costs_a_moment() {
+fn a_silent_or_truncating_name_server_delays_only_briefly() {
     on_a_loop(async {
         for (name, silent_to, truncates) in [
             ("silent to AAAA", Some(RecordType::AAAA), false),
             ("truncates", None, true),
         ] {
-            let dns = Dns::start().await;
-            dns.set("my_app", &["192.0.2.1"]);
+            let dns = TestNameServer::start().await;
+            dns.set_addresses("my_app", &["192.0.2.1"]);
             {
                 let mut zone = dns.zone.lock().unwrap();
                 (zone.silent_to, zone.truncates) = (silent_to, truncates);
             }
             let began = std::time::Instant::now();
-            let mut asker = super::Asker::new(dns.source());
+            let mut asker = super::DnsResolver::new(dns.source());
             let address: ServerAddr = "my_app.:80".parse().unwrap();
-            let likeness = super::Likeness {
+            let likeness = super::ServerDefaults {
                 weight: 1,
                 backup: false,
             };
-            let found = asker.ask(&address, likeness, &[]).await.unwrap();
+            let found = asker.lookup(&address, likeness, &[]).await.unwrap();
             assert_eq!(found.targets.len(), 1, "{name}");
             assert!(began.elapsed() < Duration::from_secs(8), "{name}");
         }
@@ -377,18 +393,18 @@ fn a_name_server_that_is_silent_or_truncates_costs_a_moment() {
 }
 
 #[test]
-fn a_name_server_that_says_nothing_is_given_up_in_seconds() {
+fn a_silent_name_server_times_out_in_seconds() {
     on_a_loop(async {
-        let dns = Dns::start().await;
+        let dns = TestNameServer::start().await;
         dns.zone.lock().unwrap().silent_to = Some(RecordType::SRV);
         let began = std::time::Instant::now();
-        let mut asker = super::Asker::new(dns.source());
-        let likeness = super::Likeness {
+        let mut asker = super::DnsResolver::new(dns.source());
+        let likeness = super::ServerDefaults {
             weight: 1,
             backup: false,
         };
         let service: ServerAddr = "srv:_http._tcp.app.test".parse().unwrap();
-        asker.ask(&service, likeness, &[]).await.unwrap_err();
+        asker.lookup(&service, likeness, &[]).await.unwrap_err();
         assert!(
             began.elapsed() < Duration::from_secs(8),
             "{:?}",
@@ -398,16 +414,16 @@ fn a_name_server_that_says_nothing_is_given_up_in_seconds() {
 }
 
 #[test]
-fn answers_are_believed_for_the_interval_at_most() {
+fn answers_expire_after_the_interval_at_most() {
     on_a_loop(async {
         // The hosts file says nothing of time.
-        let mut asker = super::Asker::new(Source::System);
+        let mut asker = super::DnsResolver::new(DnsSource::System);
         let name: ServerAddr = "localhost:80".parse().unwrap();
-        let likeness = super::Likeness {
+        let likeness = super::ServerDefaults {
             weight: 1,
             backup: false,
         };
-        let found = asker.ask(&name, likeness, &[]).await.unwrap();
+        let found = asker.lookup(&name, likeness, &[]).await.unwrap();
         assert!(
             found
                 .targets
@@ -415,38 +431,38 @@ fn answers_are_believed_for_the_interval_at_most() {
                 .any(|it| it.address.ip() == IpAddr::V4(Ipv4Addr::LOCALHOST))
         );
         let interval = Duration::from_secs(30);
-        assert_eq!(super::pause(found.ttl, interval), interval);
+        assert_eq!(super::next_query_delay(found.ttl, interval), interval);
     });
 }
 
 #[test]
-fn without_name_servers_the_reason_is_told() {
+fn without_name_servers_the_reason_is_logged() {
     on_a_loop(async {
         let nobody = ResolverConfig::from_parts(None, Vec::new(), Vec::new());
-        let mut asker = super::Asker::new(Source::Given(nobody));
+        let mut asker = super::DnsResolver::new(DnsSource::Custom(nobody));
         let name: ServerAddr = "app.test:80".parse().unwrap();
-        let likeness = super::Likeness {
+        let likeness = super::ServerDefaults {
             weight: 1,
             backup: false,
         };
-        let error = asker.ask(&name, likeness, &[]).await.unwrap_err();
+        let error = asker.lookup(&name, likeness, &[]).await.unwrap_err();
         assert!(error.to_string().starts_with("name servers: "), "{error}");
     });
 }
 
 #[test]
-fn trouble_is_told_at_once_and_then_each_minute() {
-    let (mut trouble, begun) = (super::Trouble::default(), std::time::Instant::now());
+fn failures_are_logged_at_once_and_then_each_minute() {
+    let (mut trouble, begun) = (super::LookupFailures::default(), std::time::Instant::now());
     let name: ServerAddr = "app.test:80".parse().unwrap();
     let mut told = Vec::new();
     for second in 0..150 {
         let now = begun + Duration::from_secs(second);
-        trouble.add(now, "pool", &name, &super::LookupError::NoSuchName);
-        if trouble.told_at == Some(now) {
+        trouble.record(now, "pool", &name, &super::LookupError::NoSuchName);
+        if trouble.logged_at == Some(now) {
             told.push(second);
         }
     }
-    assert_eq!((told, trouble.failures), (vec![0, 60, 120], 150));
-    trouble.end("pool", &name);
-    assert_eq!((trouble.failures, trouble.told_at), (0, None));
+    assert_eq!((told, trouble.count), (vec![0, 60, 120], 150));
+    trouble.clear("pool", &name);
+    assert_eq!((trouble.count, trouble.logged_at), (0, None));
 }

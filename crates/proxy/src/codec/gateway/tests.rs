@@ -30,23 +30,24 @@ fn packet(payload: &[u8]) -> Vec<u8> {
     [b"AB", &len, payload].concat()
 }
 
-fn begun(config: &Upstream, head: &str, framing: Framing) -> (Codec, BodyForm, Vec<u8>) {
+fn started(config: &Upstream, head: &str, framing: Framing) -> (Codec, BodyEncoding, Vec<u8>) {
     let mut out = Vec::new();
-    let (codec, form) = begin(config, &request(head), framing, "server:1", &mut out).unwrap();
+    let (codec, form) =
+        encode_request(config, &request(head), framing, "server:1", &mut out).unwrap();
     (codec, form, out)
 }
 
 fn codec(config: &Upstream) -> Codec {
-    begun(config, GET, Framing::None).0
+    started(config, GET, Framing::None).0
 }
 
 /// What a response says, up to its end or a failure; `is_closed` says that the server closes then.
-fn heard(
+fn decode_all(
     codec: &mut Codec,
     input: &[u8],
     split: usize,
     is_closed: bool,
-) -> (String, Option<Failure>) {
+) -> (String, Option<AttemptFailure>) {
     let mut text = String::new();
     let (mut at, mut received) = (0, split);
     loop {
@@ -62,20 +63,23 @@ fn heard(
                 continue;
             }
             None if !is_closed => return (text, None),
-            None => match codec.eof() {
+            None => match codec.finish_at_eof() {
                 Ok(event) => event,
                 Err(failure) => return (text, Some(failure)),
             },
         };
         let string = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         text += &match event {
-            Event::Head(head) => {
+            ResponseEvent::Head(head) => {
                 format!("{} {}|", head.status.code(), string(head.fields.as_bytes()))
             }
-            Event::Data(piece) => string(piece),
-            Event::Log(_) => String::new(),
-            Event::BodyWanted(count) => format!("<wants {count}>"),
-            Event::End { reusable, .. } => return (format!("{text}|{reusable}"), None),
+            ResponseEvent::Data(piece) => string(piece),
+            ResponseEvent::Log(_) => String::new(),
+            ResponseEvent::BodyRequested(count) => format!("<wants {count}>"),
+            ResponseEvent::End {
+                is_reusable: reusable,
+                ..
+            } => return (format!("{text}|{reusable}"), None),
             other => panic!("{other:?}"),
         };
     }
@@ -87,35 +91,40 @@ fn each_protocol_begins_in_its_own_way() {
         (
             Protocol::FastCgi,
             Framing::None,
-            BodyForm::FastCgi,
+            BodyEncoding::FastCgi,
             &b"\x01\x01\0\x01\0\x08\0\0\0\x01\x01"[..],
         ),
         (
             Protocol::FastCgi,
             Framing::Length(5),
-            BodyForm::FastCgi,
+            BodyEncoding::FastCgi,
             b"\x01\x01\0\x01",
         ),
         (
             Protocol::Ajp,
             Framing::Length(5),
-            BodyForm::Ajp,
+            BodyEncoding::Ajp,
             b"\x12\x34",
         ),
-        (Protocol::Uwsgi, Framing::Length(5), BodyForm::Plain, b"\0"),
+        (
+            Protocol::Uwsgi,
+            Framing::Length(5),
+            BodyEncoding::Plain,
+            b"\0",
+        ),
     ] {
-        let (_, found, out) = begun(&upstream(protocol), GET, framing);
+        let (_, found, out) = started(&upstream(protocol), GET, framing);
         assert_eq!(found, form, "{protocol:?}");
         assert!(out.starts_with(start), "{protocol:?}: {out:x?}");
     }
-    let (_, form, out) = begun(&upstream(Protocol::Scgi), GET, Framing::Length(5));
+    let (_, form, out) = started(&upstream(Protocol::Scgi), GET, Framing::Length(5));
     let colon = out.iter().position(|&byte| byte == b':').unwrap();
-    assert_eq!(form, BodyForm::Plain);
+    assert_eq!(form, BodyEncoding::Plain);
     assert!(out[colon + 1..].starts_with(b"CONTENT_LENGTH\x005\0SCGI\x001\0"));
 }
 
 #[test]
-fn a_body_without_a_length_is_not_begun() {
+fn a_body_without_a_length_is_rejected() {
     for protocol in [
         Protocol::FastCgi,
         Protocol::Scgi,
@@ -124,13 +133,18 @@ fn a_body_without_a_length_is_not_begun() {
     ] {
         let mut out = Vec::new();
         let config = upstream(protocol);
-        let failure = begin(&config, &request(GET), Framing::Chunked, "", &mut out).unwrap_err();
-        assert_eq!((failure.stage, out.len()), (Stage::Ours, 0), "{protocol:?}");
+        let failure =
+            encode_request(&config, &request(GET), Framing::Chunked, "", &mut out).unwrap_err();
+        assert_eq!(
+            (failure.stage, out.len()),
+            (AttemptStage::Local, 0),
+            "{protocol:?}"
+        );
     }
 }
 
 #[test]
-fn a_head_that_has_no_room_is_the_clients_fault() {
+fn an_oversized_request_head_is_a_client_fault() {
     let long = format!(
         "GET / HTTP/1.1\r\nHost: a.test\r\nA: {}\r\n\r\n",
         "x".repeat(70_000)
@@ -138,11 +152,12 @@ fn a_head_that_has_no_room_is_the_clients_fault() {
     for protocol in [Protocol::Uwsgi, Protocol::Ajp] {
         let mut out = Vec::new();
         let config = upstream(protocol);
-        let failure = begin(&config, &request(&long), Framing::None, "", &mut out).unwrap_err();
+        let failure =
+            encode_request(&config, &request(&long), Framing::None, "", &mut out).unwrap_err();
         let found = (failure.kind, failure.stage, out.len());
         assert_eq!(
             found,
-            (FaultKind::HeadTooLarge, Stage::Ours, 0),
+            (FaultKind::HeadTooLarge, AttemptStage::Local, 0),
             "{protocol:?}"
         );
     }
@@ -178,7 +193,7 @@ fn a_response_is_the_same_however_it_is_split() {
     ] {
         let config = upstream(protocol);
         for split in 0..=bytes.len() {
-            let (text, failure) = heard(&mut codec(&config), &bytes, split, true);
+            let (text, failure) = decode_all(&mut codec(&config), &bytes, split, true);
             let expected = format!("404 A: 1\r\n|hello|{reusable}");
             assert_eq!(text, expected, "{protocol:?} {split}: {failure:?}");
         }
@@ -191,18 +206,48 @@ fn a_response_that_is_cut_fails() {
     let body = [&head[..], &record(STDOUT, b"hello")].concat();
     let short = b"Content-Length: 9\r\n\r\nhello";
     for (row, protocol, bytes, stage) in [
-        ("nothing", Protocol::FastCgi, &b""[..], Stage::Sent),
-        ("in the head", Protocol::FastCgi, &head[..12], Stage::Sent),
-        ("behind the head", Protocol::FastCgi, &head, Stage::Answered),
-        ("in the body", Protocol::FastCgi, &body, Stage::Answered),
-        ("nothing", Protocol::Scgi, b"", Stage::Sent),
-        ("in the head", Protocol::Scgi, b"A: 1\r\n", Stage::Sent),
-        ("in the body", Protocol::Scgi, short, Stage::Answered),
-        ("nothing", Protocol::Ajp, b"", Stage::Sent),
-        ("in the head", Protocol::Ajp, b"AB\0\x17\x04", Stage::Sent),
-        ("nothing", Protocol::Uwsgi, b"", Stage::Sent),
+        ("nothing", Protocol::FastCgi, &b""[..], AttemptStage::Sent),
+        (
+            "in the head",
+            Protocol::FastCgi,
+            &head[..12],
+            AttemptStage::Sent,
+        ),
+        (
+            "behind the head",
+            Protocol::FastCgi,
+            &head,
+            AttemptStage::ResponseStarted,
+        ),
+        (
+            "in the body",
+            Protocol::FastCgi,
+            &body,
+            AttemptStage::ResponseStarted,
+        ),
+        ("nothing", Protocol::Scgi, b"", AttemptStage::Sent),
+        (
+            "in the head",
+            Protocol::Scgi,
+            b"A: 1\r\n",
+            AttemptStage::Sent,
+        ),
+        (
+            "in the body",
+            Protocol::Scgi,
+            short,
+            AttemptStage::ResponseStarted,
+        ),
+        ("nothing", Protocol::Ajp, b"", AttemptStage::Sent),
+        (
+            "in the head",
+            Protocol::Ajp,
+            b"AB\0\x17\x04",
+            AttemptStage::Sent,
+        ),
+        ("nothing", Protocol::Uwsgi, b"", AttemptStage::Sent),
     ] {
-        let (_, failure) = heard(&mut codec(&upstream(protocol)), bytes, bytes.len(), true);
+        let (_, failure) = decode_all(&mut codec(&upstream(protocol)), bytes, bytes.len(), true);
         let failure = failure.unwrap_or_else(|| panic!("{protocol:?} {row}"));
         let found = (failure.kind, failure.stage);
         assert_eq!(
@@ -214,43 +259,51 @@ fn a_response_that_is_cut_fails() {
 }
 
 #[test]
-fn only_a_refusal_before_the_head_lets_any_request_go_elsewhere() {
+fn a_refusal_before_the_head_allows_any_retry() {
     let head = record(STDOUT, b"A: 1\r\n\r\n");
     for (row, bytes, stage) in [
-        ("cannot multiplex", end(1), Stage::Unsent),
-        ("overloaded", end(2), Stage::Unsent),
-        ("unknown role", end(3), Stage::Unsent),
-        ("unknown status", end(4), Stage::Sent),
+        ("cannot multiplex", end(1), AttemptStage::Unsent),
+        ("overloaded", end(2), AttemptStage::Unsent),
+        ("unknown role", end(3), AttemptStage::Unsent),
+        ("unknown status", end(4), AttemptStage::Sent),
         (
             "overloaded behind a head",
             [&head[..], &end(2)].concat(),
-            Stage::Answered,
+            AttemptStage::ResponseStarted,
         ),
-        ("no record", b"HTTP/1.1 200 OK\r\n".to_vec(), Stage::Sent),
-        ("complete without a head", end(0), Stage::Sent),
+        (
+            "no record",
+            b"HTTP/1.1 200 OK\r\n".to_vec(),
+            AttemptStage::Sent,
+        ),
+        ("complete without a head", end(0), AttemptStage::Sent),
     ] {
         let mut codec = codec(&upstream(Protocol::FastCgi));
-        let (_, failure) = heard(&mut codec, &bytes, bytes.len(), false);
+        let (_, failure) = decode_all(&mut codec, &bytes, bytes.len(), false);
         let failure = failure.unwrap_or_else(|| panic!("{row}"));
         assert_eq!(
             (failure.kind, failure.stage),
             (FaultKind::BackendProtocolError, stage),
             "{row}"
         );
-        assert_eq!(failure.allows_retry(false), stage == Stage::Unsent, "{row}");
+        assert_eq!(
+            failure.allows_retry(false),
+            stage == AttemptStage::Unsent,
+            "{row}"
+        );
     }
 }
 
 #[test]
-fn a_connection_that_is_not_to_be_kept_is_not() {
+fn a_connection_that_is_not_kept_alive_is_not_reusable() {
     let response = [record(STDOUT, b"A: 1\r\n\r\n"), record(STDOUT, b""), end(0)].concat();
     for (soft, expected) in [(0, false), (1, true)] {
         let mut config = upstream(Protocol::FastCgi);
         config.connections.soft = soft;
-        let (mut codec, _, out) = begun(&config, GET, Framing::None);
+        let (mut codec, _, out) = started(&config, GET, Framing::None);
         // The flags of BEGIN_REQUEST.
         assert_eq!(out[10], u8::from(expected), "{soft}");
-        let (text, _) = heard(&mut codec, &response, 0, false);
+        let (text, _) = decode_all(&mut codec, &response, 0, false);
         assert!(text.ends_with(&format!("|{expected}")), "{soft}: {text}");
     }
 }
@@ -266,10 +319,10 @@ fn the_log_of_a_request_has_a_bound() {
         let decoded = codec.decode(&bytes[at..]).unwrap();
         at += decoded.consumed;
         match decoded.event {
-            Some(Event::Log(LOG_CUT)) => cuts += 1,
-            Some(Event::Log(piece)) => logged += piece.len(),
+            Some(ResponseEvent::Log(LOG_TRUNCATED)) => cuts += 1,
+            Some(ResponseEvent::Log(piece)) => logged += piece.len(),
             // What is left out must not hide what comes behind it.
-            Some(Event::Head(_)) => break,
+            Some(ResponseEvent::Head(_)) => break,
             other => panic!("{other:?}"),
         }
     }
@@ -277,8 +330,8 @@ fn the_log_of_a_request_has_a_bound() {
 }
 
 #[test]
-fn what_a_container_asks_for_is_heard() {
+fn body_requests_of_a_container_are_reported() {
     let mut codec = codec(&upstream(Protocol::Ajp));
-    let (text, _) = heard(&mut codec, b"AB\0\x03\x06\x1f\xfa", 3, false);
+    let (text, _) = decode_all(&mut codec, b"AB\0\x03\x06\x1f\xfa", 3, false);
     assert_eq!(text, "<wants 8186>");
 }

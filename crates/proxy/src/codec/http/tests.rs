@@ -10,7 +10,11 @@ const EVERY_BYTE: usize = 2000;
 
 /// A response in one text: interim responses, status, fields, body, trailers, whether the connection is
 /// reusable, and how many bytes were left behind the end.
-fn heard(mut decoder: Decoder, input: &[u8], pieces: &[usize]) -> Result<String, Failure> {
+fn decode_all(
+    mut decoder: HttpDecoder,
+    input: &[u8],
+    pieces: &[usize],
+) -> Result<String, AttemptFailure> {
     let mut text = String::new();
     let string = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let mut at = 0;
@@ -19,19 +23,23 @@ fn heard(mut decoder: Decoder, input: &[u8], pieces: &[usize]) -> Result<String,
             let decoded = decoder.decode(&input[at..received])?;
             at += decoded.consumed;
             let Some(event) = decoded.event else { break };
-            if let Event::End { reusable, trailers } = event {
+            if let ResponseEvent::End {
+                is_reusable: reusable,
+                trailers,
+            } = event
+            {
                 let trailers = trailers.map(|fields| string(fields.as_bytes()));
                 let trailers = trailers.unwrap_or_default();
                 return Ok(format!("{text}|{trailers}|{reusable} {}", input.len() - at));
             }
             text += &match event {
-                Event::Interim(status, fields) => {
+                ResponseEvent::Interim(status, fields) => {
                     format!("{} {}> ", status.code(), string(fields.as_bytes()))
                 }
-                Event::Head(head) => {
+                ResponseEvent::Head(head) => {
                     format!("{} {}|", head.status.code(), string(head.fields.as_bytes()))
                 }
-                Event::Switched(head) => {
+                ResponseEvent::SwitchedProtocols(head) => {
                     let fields = string(head.fields.as_bytes());
                     return Ok(format!(
                         "{} {fields}~{}",
@@ -39,7 +47,7 @@ fn heard(mut decoder: Decoder, input: &[u8], pieces: &[usize]) -> Result<String,
                         input.len() - at
                     ));
                 }
-                Event::Data(piece) => {
+                ResponseEvent::Data(piece) => {
                     assert!(!piece.is_empty());
                     string(piece)
                 }
@@ -48,9 +56,9 @@ fn heard(mut decoder: Decoder, input: &[u8], pieces: &[usize]) -> Result<String,
         }
     }
     assert!(matches!(
-        decoder.eof()?,
-        Event::End {
-            reusable: false,
+        decoder.finish_at_eof()?,
+        ResponseEvent::End {
+            is_reusable: false,
             ..
         }
     ));
@@ -58,9 +66,13 @@ fn heard(mut decoder: Decoder, input: &[u8], pieces: &[usize]) -> Result<String,
 }
 
 /// The same with all bytes at once; fails when it is another in pieces.
-fn heard_in_any_pieces(new: &dyn Fn() -> Decoder, input: &[u8]) -> Result<String, (Stage, String)> {
+fn decode_in_any_pieces(
+    new: &dyn Fn() -> HttpDecoder,
+    input: &[u8],
+) -> Result<String, (AttemptStage, String)> {
     let run = |pieces: &[usize]| {
-        heard(new(), input, pieces).map_err(|failure| (failure.stage, failure.cause.into_owned()))
+        decode_all(new(), input, pieces)
+            .map_err(|failure| (failure.stage, failure.cause.into_owned()))
     };
     let len = input.len();
     let whole = run(&[len]);
@@ -74,8 +86,8 @@ fn heard_in_any_pieces(new: &dyn Fn() -> Decoder, input: &[u8]) -> Result<String
     whole
 }
 
-fn get() -> Decoder {
-    Decoder::new(Method::Get, false)
+fn get() -> HttpDecoder {
+    HttpDecoder::new(Method::Get, false)
 }
 
 #[test]
@@ -204,7 +216,7 @@ fn a_response_is_the_same_however_it_is_split() {
             "200 |||true 0",
         ),
     ] {
-        let found = heard_in_any_pieces(&get, input.as_bytes());
+        let found = decode_in_any_pieces(&get, input.as_bytes());
         assert_eq!(found.as_deref(), Ok(expected), "{row}");
     }
 }
@@ -218,289 +230,313 @@ fn a_response_that_breaks_the_rules_is_the_same_error_however_it_is_split() {
             "both framings",
             ok,
             "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-            Stage::Sent,
+            AttemptStage::Sent,
             "together",
         ),
         (
             "two lengths",
             ok,
             "Content-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
-            Stage::Sent,
+            AttemptStage::Sent,
             "content-length",
         ),
         (
             "list of lengths",
             ok,
             "Content-Length: 5, 6\r\n\r\nhello",
-            Stage::Sent,
+            AttemptStage::Sent,
             "content-length",
         ),
         (
             "negative length",
             ok,
             "Content-Length: -5\r\n\r\n",
-            Stage::Sent,
+            AttemptStage::Sent,
             "content-length",
         ),
         (
             "signed length",
             ok,
             "Content-Length: +5\r\n\r\n",
-            Stage::Sent,
+            AttemptStage::Sent,
             "content-length",
         ),
         (
             "length in hex",
             ok,
             "Content-Length: 0x5\r\n\r\n",
-            Stage::Sent,
+            AttemptStage::Sent,
             "content-length",
         ),
         (
             "no length",
             ok,
             "Content-Length:\r\n\r\n",
-            Stage::Sent,
+            AttemptStage::Sent,
             "content-length",
         ),
         (
             "length beyond 63 bits",
             ok,
             "Content-Length: 9223372036854775808\r\n\r\n",
-            Stage::Sent,
+            AttemptStage::Sent,
             "content-length",
         ),
         (
             "length of 30 digits",
             ok,
             "Content-Length: 999999999999999999999999999999\r\n\r\n",
-            Stage::Sent,
+            AttemptStage::Sent,
             "content-length",
         ),
         (
             "unknown coding",
             ok,
             "Transfer-Encoding: gzip\r\n\r\n",
-            Stage::Sent,
+            AttemptStage::Sent,
             "transfer coding",
         ),
         (
             "two codings",
             ok,
             "Transfer-Encoding: gzip, chunked\r\n\r\n",
-            Stage::Sent,
+            AttemptStage::Sent,
             "transfer coding",
         ),
         (
             "coding twice",
             ok,
             "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n",
-            Stage::Sent,
+            AttemptStage::Sent,
             "transfer coding",
         ),
         (
             "coding in 1.0",
             "HTTP/1.0 200 OK\r\n",
             "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-            Stage::Sent,
+            AttemptStage::Sent,
             "transfer coding",
         ),
         (
             "coding of 204",
             "HTTP/1.1 204 No\r\n",
             "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-            Stage::Sent,
+            AttemptStage::Sent,
             "transfer coding",
         ),
         (
             "short body",
             ok,
             "Content-Length: 6\r\n\r\nhello",
-            Stage::Answered,
+            AttemptStage::ResponseStarted,
             "closed within",
         ),
         (
             "chunk size",
             chunked,
             "0x5\r\nhello\r\n0\r\n\r\n",
-            Stage::Answered,
+            AttemptStage::ResponseStarted,
             "chunk size",
         ),
         (
             "chunk size overflows",
             chunked,
             "fffffffffffffffff\r\n",
-            Stage::Answered,
+            AttemptStage::ResponseStarted,
             "chunk size",
         ),
         (
             "chunk too long",
             chunked,
             "5\r\nhelloSPILL\r\n0\r\n\r\n",
-            Stage::Answered,
+            AttemptStage::ResponseStarted,
             "longer than its size",
         ),
         (
             "chunk line ends",
             chunked,
             "5\nhello\n0\n\n",
-            Stage::Answered,
+            AttemptStage::ResponseStarted,
             "chunk",
         ),
         (
             "chunk extension",
             chunked,
             "5;a\x01\r\nhello\r\n0\r\n\r\n",
-            Stage::Answered,
+            AttemptStage::ResponseStarted,
             "chunk extension",
         ),
         (
             "truncated chunk",
             chunked,
             "5\r\nhel",
-            Stage::Answered,
+            AttemptStage::ResponseStarted,
             "closed within",
         ),
         (
             "no last chunk",
             chunked,
             "5\r\nhello\r\n",
-            Stage::Answered,
+            AttemptStage::ResponseStarted,
             "closed within",
         ),
         (
             "no final line",
             chunked,
             "5\r\nhello\r\n0\r\n",
-            Stage::Answered,
+            AttemptStage::ResponseStarted,
             "closed within",
         ),
         (
             "malformed trailer",
             chunked,
             "0\r\nContent-Length\r\n\r\n",
-            Stage::Answered,
+            AttemptStage::ResponseStarted,
             "trailer",
         ),
         (
             "nul in a value",
             ok,
             "A: a\0b\r\n\r\n",
-            Stage::Sent,
+            AttemptStage::Sent,
             "field value",
         ),
         (
             "cr in a value",
             ok,
             "A: a\rb\r\n\r\n",
-            Stage::Sent,
+            AttemptStage::Sent,
             "field value",
         ),
         (
             "lf in a value",
             ok,
             "A: a\nb\r\n\r\n",
-            Stage::Sent,
+            AttemptStage::Sent,
             "bare cr or lf",
         ),
         (
             "control byte in a value",
             ok,
             "A: \x07\r\n\r\n",
-            Stage::Sent,
+            AttemptStage::Sent,
             "field value",
         ),
         (
             "control byte in the reason",
             "HTTP/1.1 200 O\x07K\r\n",
             "\r\n",
-            Stage::Sent,
+            AttemptStage::Sent,
             "field value",
         ),
         (
             "folded field",
             ok,
             "A: 1\r\n B: 2\r\n\r\n",
-            Stage::Sent,
+            AttemptStage::Sent,
             "folded",
         ),
-        ("no colon", ok, "hello\r\n\r\n", Stage::Sent, "field name"),
-        ("empty name", ok, ": 1\r\n\r\n", Stage::Sent, "field name"),
+        (
+            "no colon",
+            ok,
+            "hello\r\n\r\n",
+            AttemptStage::Sent,
+            "field name",
+        ),
+        (
+            "empty name",
+            ok,
+            ": 1\r\n\r\n",
+            AttemptStage::Sent,
+            "field name",
+        ),
         (
             "blank before the colon",
             ok,
             "A : 1\r\n\r\n",
-            Stage::Sent,
+            AttemptStage::Sent,
             "field name",
         ),
         (
             "unasked 101",
             "HTTP/1.1 101 Switching\r\n",
             "Upgrade: x\r\n\r\n",
-            Stage::Sent,
+            AttemptStage::Sent,
             "nobody asked",
         ),
         (
             "status 99",
             "HTTP/1.1 99 OK\r\n",
             "\r\n",
-            Stage::Sent,
+            AttemptStage::Sent,
             "status",
         ),
         (
             "status 2000",
             "HTTP/1.1 2000 OK\r\n",
             "\r\n",
-            Stage::Sent,
+            AttemptStage::Sent,
             "status",
         ),
         (
             "status -200",
             "HTTP/1.1 -200 OK\r\n",
             "\r\n",
-            Stage::Sent,
+            AttemptStage::Sent,
             "status",
         ),
         (
             "status text",
             "HTTP/1.1 OK\r\n",
             "\r\n",
-            Stage::Sent,
+            AttemptStage::Sent,
             "status",
         ),
         (
             "version 9.9",
             "HTTP/9.9 200 OK\r\n",
             "\r\n",
-            Stage::Sent,
+            AttemptStage::Sent,
             "http/1",
         ),
         (
             "version 1.2",
             "HTTP/1.2 200 OK\r\n",
             "\r\n",
-            Stage::Sent,
+            AttemptStage::Sent,
             "version",
         ),
-        ("ssh", "SSH-2.0-OpenSSH_9.2\r\n", "", Stage::Sent, "http/1"),
-        ("html", "<html>", "hello</html>", Stage::Sent, "http/1"),
+        (
+            "ssh",
+            "SSH-2.0-OpenSSH_9.2\r\n",
+            "",
+            AttemptStage::Sent,
+            "http/1",
+        ),
+        (
+            "html",
+            "<html>",
+            "hello</html>",
+            AttemptStage::Sent,
+            "http/1",
+        ),
         (
             "nothing",
             "",
             "",
-            Stage::Sent,
+            AttemptStage::Sent,
             "before a whole response head",
         ),
         (
             "half a head",
             ok,
             "A: 1\r\n",
-            Stage::Sent,
+            AttemptStage::Sent,
             "before a whole response head",
         ),
     ] {
         let input = format!("{start}{rest}");
-        match heard_in_any_pieces(&get, input.as_bytes()) {
+        match decode_in_any_pieces(&get, input.as_bytes()) {
             Err((found, text)) => {
                 assert_eq!(found, stage, "{row}: {text}");
                 assert!(text.contains(cause), "{row}: {text}");
@@ -511,7 +547,7 @@ fn a_response_that_breaks_the_rules_is_the_same_error_however_it_is_split() {
 }
 
 #[test]
-fn a_flood_ends() {
+fn endless_heads_and_interim_responses_are_rejected() {
     let ok = "HTTP/1.1 200 OK\r\n";
     let interim = "HTTP/1.1 103 Early Hints\r\n\r\n";
     for (row, input, cause) in [
@@ -538,18 +574,18 @@ fn a_flood_ends() {
         ),
     ] {
         let pieces: Vec<_> = (1..=64).map(|piece| input.len() * piece / 64).collect();
-        let failure = heard(get(), input.as_bytes(), &pieces).unwrap_err();
-        let whole = heard(get(), input.as_bytes(), &[input.len()]).unwrap_err();
+        let failure = decode_all(get(), input.as_bytes(), &pieces).unwrap_err();
+        let whole = decode_all(get(), input.as_bytes(), &[input.len()]).unwrap_err();
         assert_eq!(
             (failure.stage, whole.stage),
-            (Stage::Sent, Stage::Sent),
+            (AttemptStage::Sent, AttemptStage::Sent),
             "{row}"
         );
         assert!(failure.cause.contains(cause), "{row}: {}", failure.cause);
         assert!(whole.cause.contains(cause), "{row}: {}", whole.cause);
     }
     let many = format!("{}{ok}Content-Length: 0\r\n\r\n", interim.repeat(64));
-    assert!(heard(get(), many.as_bytes(), &[many.len()]).is_ok());
+    assert!(decode_all(get(), many.as_bytes(), &[many.len()]).is_ok());
 }
 
 #[test]
@@ -560,12 +596,12 @@ fn a_response_that_is_cut_anywhere_never_looks_complete() {
         "HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 204 No Content\r\n\r\n",
     ] {
         for len in 0..input.len() {
-            let failure = heard(get(), &input.as_bytes()[..len], &[len]).unwrap_err();
+            let failure = decode_all(get(), &input.as_bytes()[..len], &[len]).unwrap_err();
             let is_head = !input[..len].contains("OK\r\n") || !input[..len].contains("\r\n\r\n");
             let expected = if is_head {
-                Stage::Sent
+                AttemptStage::Sent
             } else {
-                Stage::Answered
+                AttemptStage::ResponseStarted
             };
             assert_eq!(
                 (failure.stage, failure.kind.status().code()),
@@ -573,13 +609,13 @@ fn a_response_that_is_cut_anywhere_never_looks_complete() {
                 "{len}"
             );
         }
-        assert!(heard(get(), input.as_bytes(), &[input.len()]).is_ok());
+        assert!(decode_all(get(), input.as_bytes(), &[input.len()]).is_ok());
     }
 }
 
 #[test]
 fn a_response_to_head_has_no_body() {
-    let head = || Decoder::new(Method::Head, false);
+    let head = || HttpDecoder::new(Method::Head, false);
     for (input, expected) in [
         (
             "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n",
@@ -595,30 +631,30 @@ fn a_response_to_head_has_no_body() {
             "200 |||true 5",
         ),
     ] {
-        let found = heard_in_any_pieces(&head, input.as_bytes());
+        let found = decode_in_any_pieces(&head, input.as_bytes());
         assert_eq!(found.as_deref(), Ok(expected), "{input:?}");
     }
 }
 
 #[test]
-fn protocols_are_switched_where_that_was_asked_for() {
+fn a_101_is_accepted_only_if_an_upgrade_was_requested() {
     let switch =
         "HTTP/1.1 101 Switching\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n\x01\x02";
-    let upgrading = || Decoder::new(Method::Get, true);
-    let found = heard_in_any_pieces(&upgrading, switch.as_bytes());
+    let upgrading = || HttpDecoder::new(Method::Get, true);
+    let found = decode_in_any_pieces(&upgrading, switch.as_bytes());
     assert_eq!(
         found.as_deref(),
         Ok("101 Connection: Upgrade\r\nUpgrade: websocket\r\n~2")
     );
     let refused = "HTTP/1.1 403 No\r\nContent-Length: 0\r\n\r\n";
-    let found = heard_in_any_pieces(&upgrading, refused.as_bytes());
+    let found = decode_in_any_pieces(&upgrading, refused.as_bytes());
     assert_eq!(found.as_deref(), Ok("403 |||true 0"));
 }
 
 #[test]
-fn a_server_that_closes_is_not_relied_on() {
-    let closing = || Decoder::closing(Method::Get);
+fn a_server_that_closes_gets_no_other_request() {
+    let closing = || HttpDecoder::new_closing(Method::Get);
     let input = "HTTP/1.1 200 OK\r\nConnection: keep-alive\r\nContent-Length: 2\r\n\r\nhi";
-    let found = heard_in_any_pieces(&closing, input.as_bytes());
+    let found = decode_in_any_pieces(&closing, input.as_bytes());
     assert_eq!(found.as_deref(), Ok("200 |hi||false 0"));
 }

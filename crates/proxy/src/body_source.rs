@@ -11,10 +11,10 @@ use penstock_exchange::buffering::{BodyStore, CollectedBody, SpoolFile};
 use penstock_exchange::{Fault, FaultKind, IncomingBody};
 
 /// Bytes of a body sent to a server at a time.
-pub(crate) const PIECE_BYTES: usize = 128 * 1024;
+pub(crate) const MAX_PIECE_BYTES: usize = 128 * 1024;
 
 /// The body of one request.
-pub(crate) enum Source {
+pub(crate) enum BodySource {
     Empty,
     /// All of it; `sent` bytes were taken.
     Memory {
@@ -22,43 +22,43 @@ pub(crate) enum Source {
         sent: usize,
     },
     /// All of it in a file.
-    File(FileSource),
+    File(FileBodySource),
     /// As the client sends it.
     Stream {
         body: Box<dyn IncomingBody>,
         is_begun: bool,
     },
     /// It came and went as the client sent it; its reader has gone home.
-    Spent,
+    Consumed,
 }
 
 /// A body in a file.
-pub(crate) struct FileSource {
+pub(crate) struct FileBodySource {
     file: Arc<SpoolFile>,
     len: u64,
     sent: u64,
     store: Arc<BodyStore>,
-    reading: Option<Reading>,
+    pending_read: Option<PendingRead>,
 }
 
-type Reading = Pin<Box<dyn Future<Output = Result<Vec<u8>, Fault>> + Send>>;
+type PendingRead = Pin<Box<dyn Future<Output = Result<Vec<u8>, Fault>> + Send>>;
 
-impl Source {
-    pub(crate) fn buffered(collected: CollectedBody, store: &Arc<BodyStore>) -> Self {
+impl BodySource {
+    pub(crate) fn from_collected(collected: CollectedBody, store: &Arc<BodyStore>) -> Self {
         match collected {
             CollectedBody::Empty => Self::Empty,
             CollectedBody::Memory(bytes) => Self::Memory { bytes, sent: 0 },
-            CollectedBody::File { file, len } => Self::File(FileSource {
+            CollectedBody::File { file, len } => Self::File(FileBodySource {
                 file,
                 len,
                 sent: 0,
                 store: Arc::clone(store),
-                reading: None,
+                pending_read: None,
             }),
         }
     }
 
-    pub(crate) fn streaming(body: Box<dyn IncomingBody>) -> Self {
+    pub(crate) fn from_incoming(body: Box<dyn IncomingBody>) -> Self {
         Self::Stream {
             body,
             is_begun: false,
@@ -68,7 +68,7 @@ impl Source {
     /// How it will be framed.
     pub(crate) fn framing(&self) -> Framing {
         match self {
-            Self::Empty | Self::Spent => Framing::None,
+            Self::Empty | Self::Consumed => Framing::None,
             Self::Memory { bytes, .. } => Framing::Length(bytes.len() as u64),
             Self::File(file) => Framing::Length(file.len),
             Self::Stream { body, .. } => body.length().map_or(Framing::Chunked, Framing::Length),
@@ -82,10 +82,10 @@ impl Source {
             Self::Memory { sent, .. } => *sent = 0,
             Self::File(file) => {
                 file.sent = 0;
-                file.reading = None;
+                file.pending_read = None;
             }
             Self::Stream { is_begun, .. } => return !*is_begun,
-            Self::Spent => return false,
+            Self::Consumed => return false,
         }
         true
     }
@@ -113,7 +113,7 @@ impl Source {
         into: &mut Vec<u8>,
     ) -> Poll<Result<bool, Fault>> {
         match self {
-            Self::Empty | Self::Spent => Poll::Ready(Ok(false)),
+            Self::Empty | Self::Consumed => Poll::Ready(Ok(false)),
             Self::Memory { bytes, sent } => {
                 let count = (bytes.len() - *sent).min(most);
                 into.extend_from_slice(&bytes[*sent..*sent + count]);
@@ -129,7 +129,7 @@ impl Source {
                     is_more = ready!(body.poll_fill(cx, into))?;
                 }
                 if !is_more {
-                    *self = Self::Spent;
+                    *self = Self::Consumed;
                 }
                 Poll::Ready(Ok(!into.is_empty()))
             }
@@ -137,7 +137,7 @@ impl Source {
     }
 }
 
-impl FileSource {
+impl FileBodySource {
     fn poll_piece(
         &mut self,
         cx: &mut Context<'_>,
@@ -145,11 +145,11 @@ impl FileSource {
         into: &mut Vec<u8>,
     ) -> Poll<Result<bool, Fault>> {
         let left = usize::try_from(self.len - self.sent).unwrap_or(usize::MAX);
-        let want = left.min(most).min(PIECE_BYTES);
+        let want = left.min(most).min(MAX_PIECE_BYTES);
         if want == 0 {
             return Poll::Ready(Ok(false));
         }
-        let reading = match &mut self.reading {
+        let reading = match &mut self.pending_read {
             Some(reading) => reading,
             None => {
                 into.resize(want, 0);
@@ -159,12 +159,12 @@ impl FileSource {
                     return Poll::Ready(Ok(true));
                 }
                 into.clear();
-                let reading = read_cold(&self.store, Arc::clone(&self.file), self.sent, want);
-                self.reading.insert(reading)
+                let reading = read_in_pool(&self.store, Arc::clone(&self.file), self.sent, want);
+                self.pending_read.insert(reading)
             }
         };
         let piece = ready!(reading.as_mut().poll(cx));
-        self.reading = None;
+        self.pending_read = None;
         let piece = piece?;
         self.sent += piece.len() as u64;
         into.extend_from_slice(&piece);
@@ -172,7 +172,7 @@ impl FileSource {
     }
 }
 
-fn read_cold(store: &Arc<BodyStore>, file: Arc<SpoolFile>, at: u64, want: usize) -> Reading {
+fn read_in_pool(store: &Arc<BodyStore>, file: Arc<SpoolFile>, at: u64, want: usize) -> PendingRead {
     let pool = store.pool.clone();
     Box::pin(async move {
         let read = pool.run(move || {
@@ -198,7 +198,7 @@ pub(crate) enum Framing {
     Chunked,
 }
 
-impl std::fmt::Debug for Source {
+impl std::fmt::Debug for BodySource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("Source").field(&self.framing()).finish()
     }

@@ -1,6 +1,6 @@
 //! Connections that a server always has: `connections.min`, opened before a request asks for them.
 //!
-//! A task for each server, started by `maintain` on the control loop. A connection made here waits with
+//! A task for each server, started by `maintenance` on the control loop. A connection made here waits with
 //! the idle ones until a loop takes it over. What must stay true: a server that refuses is asked less and
 //! less often and nobody hears of it, for requests and probes tell that better.
 
@@ -10,14 +10,14 @@ use std::time::Duration;
 use penstock_config::{self as config, Protocol};
 use penstock_runtime::clock;
 
-use crate::connection::{Connection, Server};
-use crate::roster::MemberKey;
-use crate::upstream::Shared;
+use crate::connection::{BackendServer, UpstreamConnection};
+use crate::server_pool::ServerId;
+use crate::upstream::SharedUpstream;
 
 /// Whether servers of this upstream have connections before requests ask for them. Not where each
 /// connection serves one request: servers of those protocols give a worker to a connection that says
 /// nothing yet.
-pub(super) fn is_wanted(config: &config::Upstream) -> bool {
+pub(super) fn is_enabled(config: &config::Upstream) -> bool {
     let is_kept = match config.protocol {
         Protocol::Http | Protocol::FastCgi | Protocol::Ajp => config.proxy_protocol.is_none(),
         Protocol::Scgi | Protocol::Uwsgi => false,
@@ -26,71 +26,74 @@ pub(super) fn is_wanted(config: &config::Upstream) -> bool {
 }
 
 /// Keeps the server at `connections.min` until it or the upstream is gone.
-pub(super) async fn keep(shared: Weak<Shared>, key: MemberKey) {
-    let mut pause = PAUSE_MIN;
+pub(super) async fn maintain_min_connections(shared: Weak<SharedUpstream>, key: ServerId) {
+    let mut pause = MIN_DELAY;
     loop {
-        let Some(wanted) = shared.upgrade().and_then(|it| Wanted::of(&it, key)) else {
+        let Some(wanted) = shared
+            .upgrade()
+            .and_then(|it| MissingConnections::of_server(&it, key))
+        else {
             return;
         };
-        pause = next_pause(pause, wanted.open(&shared, key).await);
+        pause = next_delay(pause, wanted.open(&shared, key).await);
         clock::sleep(pause).await;
     }
 }
 
 /// Until the next look, after one that went well or not.
-pub(super) fn next_pause(pause: Duration, is_well: bool) -> Duration {
+pub(super) fn next_delay(pause: Duration, is_well: bool) -> Duration {
     if is_well {
-        PAUSE_MIN
+        MIN_DELAY
     } else {
-        pause.saturating_mul(2).min(PAUSE_MAX)
+        pause.saturating_mul(2).min(MAX_DELAY)
     }
 }
 
 /// What a server lacks.
-struct Wanted {
-    server: Arc<Server>,
+struct MissingConnections {
+    server: Arc<BackendServer>,
     count: u32,
     connect_timeout: Duration,
 }
 
-impl Wanted {
+impl MissingConnections {
     /// None when the server is gone.
-    fn of(shared: &Shared, key: MemberKey) -> Option<Self> {
-        let roster = shared.roster();
-        let member = roster.member(key)?;
-        let min = match member.ejection.takes_requests() {
+    fn of_server(shared: &SharedUpstream, key: ServerId) -> Option<Self> {
+        let roster = shared.server_pool();
+        let member = roster.server(key)?;
+        let min = match member.health.accepts_requests() {
             true => shared.config.connections.min,
             false => 0,
         };
         Some(Self {
             server: Arc::clone(&member.server),
-            count: min.saturating_sub(member.open()),
+            count: min.saturating_sub(member.open_connections()),
             connect_timeout: shared.config.connect_timeout,
         })
     }
 
     /// Opens them, one after the other; `false` when one failed.
-    async fn open(self, shared: &Weak<Shared>, key: MemberKey) -> bool {
+    async fn open(self, shared: &Weak<SharedUpstream>, key: ServerId) -> bool {
         for _ in 0..self.count {
             let deadline = clock::now() + self.connect_timeout;
-            let Ok(mut connection) = Connection::open(&self.server, deadline).await else {
+            let Ok(mut connection) = UpstreamConnection::open(&self.server, deadline).await else {
                 return false;
             };
             // It is as doubtful as one that was used: its server may close it while it waits.
-            connection.served = 1;
+            connection.requests_served = 1;
             let Some(shared) = shared.upgrade() else {
                 return true;
             };
             let now = clock::now();
-            shared.change(|roster, aftermath| {
+            shared.update_pool(|roster, aftermath| {
                 // This loop serves no requests: its connections are the last list's.
-                let refused = roster.keep(now, key, connection, usize::MAX);
-                aftermath.dropped.extend(refused);
+                let refused = roster.add_idle(now, key, connection, usize::MAX);
+                aftermath.closed_connections.extend(refused);
             });
         }
         true
     }
 }
 
-const PAUSE_MIN: Duration = Duration::from_secs(1);
-const PAUSE_MAX: Duration = Duration::from_secs(60);
+const MIN_DELAY: Duration = Duration::from_secs(1);
+const MAX_DELAY: Duration = Duration::from_secs(60);

@@ -10,10 +10,13 @@ use penstock_exchange::buffering::BodyStore;
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::{clock, loops};
 
-use super::capacity;
-use crate::resolve::Source;
-use crate::roster::{Claimed, Ended, MemberKey, Outcome, Place, Reuse, Waiter, Want};
-use crate::{ServerSnapshot, Setup, Upstream};
+use super::server_capacity;
+use crate::resolve::DnsSource;
+use crate::server_pool::{
+    AttemptOutcome, AttemptReport, ClaimOutcome, ClaimedSlot, ReusePolicy, SelectionCriteria,
+    ServerId, SlotWaiter,
+};
+use crate::{ServerSnapshot, Upstream, UpstreamSetup};
 
 /// Runs a test on a loop of its own, as the control loop is one. Its servers are on tokio's thread.
 pub(crate) fn on_a_loop(test: impl Future<Output = ()>) {
@@ -46,15 +49,15 @@ pub(crate) fn configured(protocol: Protocol, servers: &[&str]) -> config::Upstre
 }
 
 pub(crate) fn start(config: config::Upstream) -> Arc<Upstream> {
-    start_resolved_by(config, Source::System)
+    start_resolved_by(config, DnsSource::System)
 }
 
 /// The same with names resolved elsewhere.
-pub(crate) fn start_resolved_by(config: config::Upstream, source: Source) -> Arc<Upstream> {
-    Upstream::start_with(config, setup(), source)
+pub(crate) fn start_resolved_by(config: config::Upstream, source: DnsSource) -> Arc<Upstream> {
+    Upstream::start_with_dns(config, setup(), source)
 }
 
-fn setup() -> Setup {
+fn setup() -> UpstreamSetup {
     let store = BodyStore {
         max_body_memory: 1024,
         max_response_memory: 1024,
@@ -65,7 +68,10 @@ fn setup() -> Setup {
         temp_space: Arc::default(),
         pool: Pool::new("bodies", 1, 1),
     };
-    Setup { loops: 1, store }
+    UpstreamSetup {
+        loop_count: 1,
+        body_store: store,
+    }
 }
 
 /// Names and states of the servers.
@@ -78,52 +84,52 @@ pub(crate) fn first(upstream: &Upstream) -> ServerSnapshot {
     upstream.snapshot().servers.remove(0)
 }
 
-pub(crate) fn first_key(upstream: &Upstream) -> MemberKey {
-    upstream.shared.roster().members()[0].key
+pub(crate) fn first_key(upstream: &Upstream) -> ServerId {
+    upstream.shared.server_pool().servers()[0].id
 }
 
 /// Begins a request.
-pub(crate) fn claim(upstream: &Upstream) -> Place {
-    let waiter = || Waiter {
-        grant: tokio::sync::oneshot::channel().0,
+pub(crate) fn claim(upstream: &Upstream) -> ClaimedSlot {
+    let waiter = || SlotWaiter {
+        grant_sender: tokio::sync::oneshot::channel().0,
         client: None,
     };
-    let want = Want {
-        reuse: Reuse::Any,
-        ..Want::default()
+    let want = SelectionCriteria {
+        reuse: ReusePolicy::Any,
+        ..SelectionCriteria::default()
     };
     let claimed = (upstream.shared)
-        .change(|roster, after| roster.claim(clock::now(), 0, &want, waiter, after));
+        .update_pool(|roster, after| roster.claim(clock::now(), 0, &want, waiter, after));
     match claimed {
-        Claimed::Place(place) => place,
+        ClaimOutcome::Slot(place) => place,
         other => panic!("no place: {other:?}"),
     }
 }
 
 /// Ends it.
-pub(crate) fn release(upstream: &Upstream, place: &Place) {
+pub(crate) fn release(upstream: &Upstream, place: &ClaimedSlot) {
     upstream
         .shared
-        .release(clock::now(), place.slot, None, &ended());
+        .release_slot(clock::now(), place.slot, None, &ended());
 }
 
-fn ended() -> Ended {
-    Ended {
-        outcome: Outcome::Success,
-        queue: None,
-        connect: None,
-        answer: None,
+fn ended() -> AttemptReport {
+    AttemptReport {
+        outcome: AttemptOutcome::Success,
+        queue_time: None,
+        connect_time: None,
+        header_time: None,
     }
 }
 
 /// A server that takes connections and closes each when told to; their number since the start.
-struct Taker {
+struct AcceptingServer {
     address: String,
     accepted: Arc<AtomicUsize>,
     close: Arc<tokio::sync::Notify>,
 }
 
-async fn taker() -> Taker {
+async fn accepting_server() -> AcceptingServer {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let (accepted, close) = (
@@ -141,7 +147,7 @@ async fn taker() -> Taker {
             });
         }
     });
-    Taker {
+    AcceptingServer {
         address,
         accepted,
         close,
@@ -149,7 +155,7 @@ async fn taker() -> Taker {
 }
 
 #[test]
-fn configured_servers_are_there_at_once_with_their_bounds() {
+fn configured_servers_are_added_at_once_with_their_limits() {
     on_a_loop(async {
         let mut config = configured(Protocol::Http, &["127.0.0.1:81", "unix:/run/a.sock"]);
         config.max_active = Some(7);
@@ -157,7 +163,7 @@ fn configured_servers_are_there_at_once_with_their_bounds() {
         config.servers[1].weight = 3;
         let upstream = start(config);
         let seen: Vec<_> = (upstream.snapshot().servers.into_iter())
-            .map(|it| (it.name, it.state, it.weight, it.active_max))
+            .map(|it| (it.name, it.state, it.weight, it.max_active))
             .collect();
         let row = |name: &str, weight, max| (name.to_owned(), "up", weight, Some(max));
         assert_eq!(
@@ -179,14 +185,14 @@ fn no_server_has_more_in_progress_than_connections() {
     ];
     for (name, own, of_upstream, want) in rows {
         config.max_active = of_upstream;
-        assert_eq!(capacity(&config, own), want, "{name}");
+        assert_eq!(server_capacity(&config, own), want, "{name}");
     }
 }
 
 #[test]
-fn connections_are_opened_ahead_and_anew_when_the_server_closes_them() {
+fn idle_connections_are_opened_in_advance_and_reopened() {
     on_a_loop(async {
-        let taker = taker().await;
+        let taker = accepting_server().await;
         let mut config = configured(Protocol::Http, &[&taker.address]);
         config.connections.min = 2;
         let upstream = start(config);
@@ -195,7 +201,7 @@ fn connections_are_opened_ahead_and_anew_when_the_server_closes_them() {
         })
         .await;
         assert_eq!(taker.accepted.load(Ordering::Relaxed), 2);
-        assert!(upstream.shared.roster().members()[0].open() == 2);
+        assert!(upstream.shared.server_pool().servers()[0].open_connections() == 2);
         taker.close.notify_waiters();
         eventually("two new ones", || {
             taker.accepted.load(Ordering::Relaxed) == 4 && first(&upstream).connections_idle == 2
@@ -203,7 +209,7 @@ fn connections_are_opened_ahead_and_anew_when_the_server_closes_them() {
         .await;
         // A request gets one, and knows that it may have been closed meanwhile.
         let place = claim(&upstream);
-        let connection = place.kept.as_ref().unwrap();
+        let connection = place.idle_connection.as_ref().unwrap();
         assert!(connection.is_reused());
         assert_eq!(first(&upstream).requests, 1);
     });
@@ -212,7 +218,7 @@ fn connections_are_opened_ahead_and_anew_when_the_server_closes_them() {
 #[test]
 fn a_draining_server_keeps_no_connection_of_a_request_that_ends() {
     on_a_loop(async {
-        let taker = taker().await;
+        let taker = accepting_server().await;
         let mut config = configured(Protocol::Http, &[&taker.address]);
         config.connections.min = 2;
         let upstream = start(config);
@@ -222,42 +228,42 @@ fn a_draining_server_keeps_no_connection_of_a_request_that_ends() {
         .await;
         let mut place = claim(&upstream);
         let name = first(&upstream).name;
-        let said = upstream.manage(crate::Change::Drain(name.clone()));
+        let said = upstream.apply_change(crate::ServerChange::Drain(name.clone()));
         let want = format!("{name} is draining, 1 request in progress");
         assert_eq!(said, Ok(want));
         assert_eq!(first(&upstream).connections_open, 1);
-        let kept = place.kept.take().map(|kept| (kept, usize::MAX));
+        let kept = place.idle_connection.take().map(|kept| (kept, usize::MAX));
         upstream
             .shared
-            .release(clock::now(), place.slot, kept, &ended());
+            .release_slot(clock::now(), place.slot, kept, &ended());
         let seen = first(&upstream);
         assert_eq!((seen.active, seen.connections_open), (0, 0));
     });
 }
 
 #[test]
-fn a_server_that_refuses_is_asked_less_and_less_often() {
-    let mut pause = super::ahead::next_pause(Duration::from_secs(60), true);
+fn a_refusing_server_is_retried_with_growing_delays() {
+    let mut pause = super::preconnect::next_delay(Duration::from_secs(60), true);
     let mut pauses = vec![pause.as_secs()];
     for _ in 0..8 {
-        pause = super::ahead::next_pause(pause, false);
+        pause = super::preconnect::next_delay(pause, false);
         pauses.push(pause.as_secs());
     }
     assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60, 60]);
 }
 
 #[test]
-fn nothing_is_opened_ahead_where_a_connection_serves_one_request() {
+fn no_preconnect_where_a_connection_serves_one_request() {
     let mut config = configured(Protocol::Http, &[]);
     config.connections.min = 2;
-    assert!(super::ahead::is_wanted(&config));
+    assert!(maintenance::ahead::is_enabled(&config));
     for protocol in [Protocol::Uwsgi, Protocol::Scgi] {
         config.protocol = protocol;
-        assert!(!super::ahead::is_wanted(&config), "{protocol:?}");
+        assert!(!maintenance::ahead::is_enabled(&config), "{protocol:?}");
     }
     config.protocol = Protocol::Http;
     config.proxy_protocol = Some(config::ProxyProtocol::V1);
-    assert!(!super::ahead::is_wanted(&config));
+    assert!(!maintenance::ahead::is_enabled(&config));
 }
 
 #[test]
@@ -268,8 +274,10 @@ fn an_ejected_server_comes_to_its_trial_without_any_request() {
         let upstream = start(config);
         let (key, now) = (first_key(&upstream), clock::now());
         for _ in 0..3 {
-            upstream.shared.change(|roster, aftermath| {
-                roster.change(now, key, aftermath, |health| health.failure(now, true));
+            upstream.shared.update_pool(|roster, aftermath| {
+                roster.change_health(now, key, aftermath, |health| {
+                    health.record_failure(now, true)
+                });
             });
         }
         assert_eq!(first(&upstream).state, "ejected");
@@ -278,9 +286,9 @@ fn an_ejected_server_comes_to_its_trial_without_any_request() {
 }
 
 #[test]
-fn everything_ends_with_the_upstream() {
+fn all_tasks_end_with_the_upstream() {
     on_a_loop(async {
-        let taker = taker().await;
+        let taker = accepting_server().await;
         let tasks = || {
             tokio::runtime::Handle::current()
                 .metrics()
@@ -318,8 +326,8 @@ fn a_name_is_no_server_before_it_is_resolved() {
         assert!(states(&upstream).is_empty());
         let address: ServerAddr = "localhost:81".parse().unwrap();
         eventually("an address of it", || {
-            let roster = upstream.shared.roster();
-            let mut members = roster.members().iter();
+            let roster = upstream.shared.server_pool();
+            let mut members = roster.servers().iter();
             members.any(|it| it.spec.address == address)
         })
         .await;
@@ -329,7 +337,7 @@ fn a_name_is_no_server_before_it_is_resolved() {
             ("localhost:81 (127.0.0.1)", "up")
         );
         assert_eq!(
-            upstream.shared.roster().members()[0]
+            upstream.shared.server_pool().servers()[0]
                 .server
                 .authority
                 .as_ref(),

@@ -12,11 +12,11 @@ use penstock_http::{FieldBlock, refresh_target};
 
 /// Puts the fields of a response of `server` right. `asked` is the host that the client asked for;
 /// an address at it stays.
-pub(crate) fn rewrite_own_address(fields: &mut FieldBlock, server: &str, asked: &str) {
+pub(crate) fn rewrite_location_fields(fields: &mut FieldBlock, server: &str, asked: &str) {
     for name in ["Location", "Content-Location"] {
         let value = fields.get(name);
         let value = value.and_then(|value| std::str::from_utf8(value).ok());
-        if let Some(path) = value.and_then(|value| path_at(value, server, asked)) {
+        if let Some(path) = value.and_then(|value| path_on_server(value, server, asked)) {
             // It was a valid value, and this is a part of it.
             let _ = fields.set(name, path.as_bytes());
         }
@@ -26,14 +26,14 @@ pub(crate) fn rewrite_own_address(fields: &mut FieldBlock, server: &str, asked: 
     let Some((value, place)) = value.and_then(|value| Some((value, refresh_target(value)?))) else {
         return;
     };
-    if let Some(path) = path_at(&value[place.clone()], server, asked) {
+    if let Some(path) = path_on_server(&value[place.clone()], server, asked) {
         let value = format!("{}{path}{}", &value[..place.start], &value[place.end..]);
         let _ = fields.set("Refresh", value.as_bytes());
     }
 }
 
 /// The path of a reference to `server` itself; `None` for any other.
-fn path_at(reference: &str, server: &str, asked: &str) -> Option<String> {
+fn path_on_server(reference: &str, server: &str, asked: &str) -> Option<String> {
     let behind = |start: &str| {
         let found = reference.get(..start.len())?;
         found
@@ -66,12 +66,12 @@ fn path_at(reference: &str, server: &str, asked: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn seen(told: &str, server: &str, asked: &str) -> String {
+    fn rewritten(told: &str, server: &str, asked: &str) -> String {
         let mut fields = FieldBlock::new();
         for name in ["Location", "Content-Location", "X-Location"] {
             fields.push(name, told.as_bytes()).unwrap();
         }
-        rewrite_own_address(&mut fields, server, asked);
+        rewrite_location_fields(&mut fields, server, asked);
         let value = |name: &str| String::from_utf8(fields.get(name).unwrap().to_vec()).unwrap();
         assert_eq!(value("location"), value("content-location"));
         assert_eq!(value("x-location"), told);
@@ -102,7 +102,7 @@ mod tests {
             ("login", "login"),
             ("", ""),
         ] {
-            assert_eq!(seen(told, SERVER, "shop.test"), expected, "{told}");
+            assert_eq!(rewritten(told, SERVER, "shop.test"), expected, "{told}");
         }
     }
 
@@ -116,7 +116,7 @@ mod tests {
         ] {
             let mut fields = FieldBlock::new();
             fields.push("Refresh", told.as_bytes()).unwrap();
-            rewrite_own_address(&mut fields, "127.0.0.1:3000", "shop.test");
+            rewrite_location_fields(&mut fields, "127.0.0.1:3000", "shop.test");
             assert_eq!(fields.get("refresh"), Some(expected.as_bytes()), "{told}");
         }
     }
@@ -124,16 +124,19 @@ mod tests {
     #[test]
     fn an_address_that_the_client_asked_for_stays() {
         let told = "http://backend:3000/login";
-        assert_eq!(seen(told, "backend:3000", "Backend:3000"), told);
-        assert_eq!(seen("http://backend/a", "backend:80", "shop.test"), "/a");
+        assert_eq!(rewritten(told, "backend:3000", "Backend:3000"), told);
         assert_eq!(
-            seen("https://backend/a", "backend:80", "shop.test"),
+            rewritten("http://backend/a", "backend:80", "shop.test"),
+            "/a"
+        );
+        assert_eq!(
+            rewritten("https://backend/a", "backend:80", "shop.test"),
             "https://backend/a"
         );
         assert_eq!(
-            seen("http://backend/a", "backend:80", "backend"),
+            rewritten("http://backend/a", "backend:80", "backend"),
             "http://backend/a"
         );
-        assert_eq!(seen("http:///a", "", ""), "http:///a");
+        assert_eq!(rewritten("http:///a", "", ""), "http:///a");
     }
 }

@@ -1,6 +1,6 @@
 //! From the head that a server sends to the head that a client gets.
 //!
-//! `codec` fills a [`HeadBuilder`] with the fields of whichever protocol, one by one. Fields of the
+//! `codec` fills a [`ResponseHeadBuilder`] with the fields of whichever protocol, one by one. Fields of the
 //! connection stay here (RFC 9110 §7.6.1), framing becomes a number that is enforced, and fields that
 //! speak to the front end (`X-Accel-*`, `X-Sendfile`) are taken out, to be obeyed where the route grants it
 //! (`answer`), but for those that a cache or a hub in front of this reads (`X-Accel-Expires`, `Grip-*`), which are marked. What must stay true: a client
@@ -14,7 +14,7 @@ use penstock_http::{
 
 /// A final response's head.
 #[derive(Debug)]
-pub(crate) struct ReplyHead {
+pub(crate) struct UpstreamResponseHead {
     pub(crate) status: Status,
     /// Ready to send, without framing.
     pub(crate) fields: FieldBlock,
@@ -23,29 +23,29 @@ pub(crate) struct ReplyHead {
     /// Not to be held back: an event stream, or `X-Accel-Buffering: no`.
     pub(crate) is_unbuffered: bool,
     /// It was `X-Accel-Buffering` that said so.
-    pub(crate) asks_for_no_buffer: bool,
+    pub(crate) disables_buffering: bool,
     /// There is a field for a cache of the house (`X-Accel-Expires`), which edge takes out.
-    pub(crate) speaks_to_cache: bool,
+    pub(crate) has_accel_expires: bool,
     /// There are fields for the hub of the house, which edge takes out.
-    pub(crate) speaks_to_hub: bool,
+    pub(crate) has_grip: bool,
     /// There is a `Location`, `Content-Location` or `Refresh`.
-    pub(crate) names_location: bool,
+    pub(crate) has_location: bool,
     /// What it asks of the front end; rarely there.
     pub(crate) accel: Option<Box<AccelFields>>,
 }
 
 /// Takes the fields of a head one by one.
 #[derive(Debug)]
-pub(crate) struct HeadBuilder {
-    head: ReplyHead,
+pub(crate) struct ResponseHeadBuilder {
+    head: UpstreamResponseHead,
     /// Fields that `Connection` names: of this hop only.
-    named: Vec<u8>,
+    connection_options: Vec<u8>,
     upgrade: Option<Vec<u8>>,
     has_bad_length: bool,
 }
 
 /// What is done with a field.
-enum Kind {
+enum FieldAction {
     Pass,
     Drop,
     Connection,
@@ -61,30 +61,30 @@ enum Kind {
     Grip,
 }
 
-impl HeadBuilder {
+impl ResponseHeadBuilder {
     /// For a response whose fields take about `bytes`.
     pub(crate) fn new(bytes: usize) -> Self {
         Self {
-            head: ReplyHead {
+            head: UpstreamResponseHead {
                 status: Status::OK,
                 fields: FieldBlock::with_capacity(bytes),
                 length: None,
                 is_unbuffered: false,
-                asks_for_no_buffer: false,
-                speaks_to_cache: false,
-                speaks_to_hub: false,
-                names_location: false,
+                disables_buffering: false,
+                has_accel_expires: false,
+                has_grip: false,
+                has_location: false,
                 accel: None,
             },
-            named: Vec::new(),
+            connection_options: Vec::new(),
             upgrade: None,
             has_bad_length: false,
         }
     }
 
     /// Adds a field of an HTTP head, which a scanner has checked.
-    pub(crate) fn take_checked(&mut self, field: CheckedField<'_>) {
-        if self.is_passed(field.known_name(), field.name(), field.value()) {
+    pub(crate) fn push_checked(&mut self, field: CheckedField<'_>) {
+        if self.handle_field(field.known_name(), field.name(), field.value()) {
             self.head.fields.push_field(field);
         }
     }
@@ -93,8 +93,8 @@ impl HeadBuilder {
     ///
     /// # Errors
     /// When it could not be sent on.
-    pub(crate) fn take(&mut self, name: &str, value: &[u8]) -> Result<(), FieldError> {
-        if self.is_passed(
+    pub(crate) fn push(&mut self, name: &str, value: &[u8]) -> Result<(), FieldError> {
+        if self.handle_field(
             KnownName::from_name(name.as_bytes()),
             name.as_bytes(),
             value,
@@ -105,20 +105,20 @@ impl HeadBuilder {
     }
 
     /// The head with its status; `None` when its `Content-Length` is not one number.
-    pub(crate) fn finish(mut self, status: Status) -> Option<ReplyHead> {
+    pub(crate) fn finish(mut self, status: Status) -> Option<UpstreamResponseHead> {
         self.head.status = status;
         if self.has_bad_length {
             return None;
         }
         // Edge sends interim heads as they are.
-        if self.head.speaks_to_cache && status.is_informational() {
+        if self.head.has_accel_expires && status.is_informational() {
             self.head.fields.remove("x-accel-expires");
         }
-        if self.head.speaks_to_hub && status.is_informational() {
+        if self.head.has_grip && status.is_informational() {
             grip::remove_grip_fields(&mut self.head.fields);
         }
-        if !self.named.is_empty() {
-            for name in self.named.split(|&byte| byte == b',') {
+        if !self.connection_options.is_empty() {
+            for name in self.connection_options.split(|&byte| byte == b',') {
                 let name = std::str::from_utf8(name.trim_ascii()).unwrap_or_default();
                 self.head.fields.remove(name);
             }
@@ -134,49 +134,49 @@ impl HeadBuilder {
         Some(self.head)
     }
 
-    fn is_passed(&mut self, known: KnownName, name: &[u8], value: &[u8]) -> bool {
-        match kind(known, name) {
-            Kind::Pass => return true,
-            Kind::Drop => {}
-            Kind::Connection => self.note_connection(value),
-            Kind::Upgrade => self.upgrade = Some(value.to_vec()),
-            Kind::Length => {
+    fn handle_field(&mut self, known: KnownName, name: &[u8], value: &[u8]) -> bool {
+        match field_action(known, name) {
+            FieldAction::Pass => return true,
+            FieldAction::Drop => {}
+            FieldAction::Connection => self.add_connection_options(value),
+            FieldAction::Upgrade => self.upgrade = Some(value.to_vec()),
+            FieldAction::Length => {
                 let length = parse_lengths(value);
                 let is_other = self.head.length.is_some_and(|known| Some(known) != length);
                 self.has_bad_length |= length.is_none() || is_other;
                 self.head.length = length;
             }
-            Kind::Type => {
+            FieldAction::Type => {
                 let kind = value.get(..EVENT_STREAM.len());
                 self.head.is_unbuffered |=
                     kind.is_some_and(|kind| kind.eq_ignore_ascii_case(EVENT_STREAM));
                 return true;
             }
-            Kind::Location => {
-                self.head.names_location = true;
+            FieldAction::Location => {
+                self.head.has_location = true;
                 return true;
             }
-            Kind::Buffering if value.eq_ignore_ascii_case(b"no") => {
+            FieldAction::Buffering if value.eq_ignore_ascii_case(b"no") => {
                 self.head.is_unbuffered = true;
-                self.head.asks_for_no_buffer = true;
+                self.head.disables_buffering = true;
             }
-            Kind::Buffering => {}
-            Kind::Redirect => self.accel().set_redirect(value),
-            Kind::Sendfile => self.accel().set_sendfile(value),
-            Kind::Rate => self.accel().set_max_rate(value),
-            Kind::Expires => {
-                self.head.speaks_to_cache = true;
+            FieldAction::Buffering => {}
+            FieldAction::Redirect => self.accel().set_redirect(value),
+            FieldAction::Sendfile => self.accel().set_sendfile(value),
+            FieldAction::Rate => self.accel().set_max_rate(value),
+            FieldAction::Expires => {
+                self.head.has_accel_expires = true;
                 return true;
             }
-            Kind::Grip => {
-                self.head.speaks_to_hub = true;
+            FieldAction::Grip => {
+                self.head.has_grip = true;
                 return true;
             }
         }
         false
     }
 
-    fn note_connection(&mut self, value: &[u8]) {
+    fn add_connection_options(&mut self, value: &[u8]) {
         if value.eq_ignore_ascii_case(b"keep-alive") || value.eq_ignore_ascii_case(b"close") {
             return;
         }
@@ -186,8 +186,8 @@ impl HeadBuilder {
                 .iter()
                 .any(|known| known.eq_ignore_ascii_case(option));
             if !is_known {
-                self.named.extend_from_slice(option);
-                self.named.push(b',');
+                self.connection_options.extend_from_slice(option);
+                self.connection_options.push(b',');
             }
         }
     }
@@ -199,38 +199,38 @@ impl HeadBuilder {
 
 const EVENT_STREAM: &[u8] = b"text/event-stream";
 
-fn kind(known: KnownName, name: &[u8]) -> Kind {
+fn field_action(known: KnownName, name: &[u8]) -> FieldAction {
     match known {
-        KnownName::Connection => Kind::Connection,
-        KnownName::ContentLength => Kind::Length,
-        KnownName::ContentType => Kind::Type,
-        KnownName::Date => Kind::Pass,
-        KnownName::TransferEncoding => Kind::Drop,
-        KnownName::Other => other_kind(name),
+        KnownName::Connection => FieldAction::Connection,
+        KnownName::ContentLength => FieldAction::Length,
+        KnownName::ContentType => FieldAction::Type,
+        KnownName::Date => FieldAction::Pass,
+        KnownName::TransferEncoding => FieldAction::Drop,
+        KnownName::Other => uncommon_field_action(name),
     }
 }
 
 /// The length and a letter decide nearly always, before any name is compared.
-fn other_kind(name: &[u8]) -> Kind {
+fn uncommon_field_action(name: &[u8]) -> FieldAction {
     let first = name.first().map_or(0, |byte| byte | 0x20);
     match (name.len(), first) {
-        (2, b't') if token_eq_ignore_case(name, b"te") => Kind::Drop,
-        (7, b'r') if token_eq_ignore_case(name, b"refresh") => Kind::Location,
-        (7, b'u') if token_eq_ignore_case(name, b"upgrade") => Kind::Upgrade,
-        (7, b't') if token_eq_ignore_case(name, b"trailer") => Kind::Drop,
-        (8, b'l') if token_eq_ignore_case(name, b"location") => Kind::Location,
-        (10, b'k') if token_eq_ignore_case(name, b"keep-alive") => Kind::Drop,
-        (10, b'x') if token_eq_ignore_case(name, b"x-sendfile") => Kind::Sendfile,
-        (15, b'x') if token_eq_ignore_case(name, b"x-accel-expires") => Kind::Expires,
-        (16, b'c') if token_eq_ignore_case(name, b"content-location") => Kind::Location,
-        (16, b'x') if token_eq_ignore_case(name, b"x-accel-redirect") => Kind::Redirect,
-        (16, b'p') if token_eq_ignore_case(name, b"proxy-connection") => Kind::Drop,
-        (17, b'x') if token_eq_ignore_case(name, b"x-accel-buffering") => Kind::Buffering,
-        (18, b'x') if token_eq_ignore_case(name, b"x-accel-limit-rate") => Kind::Rate,
-        (20, b'x') if token_eq_ignore_case(name, b"x-lighttpd-send-file") => Kind::Sendfile,
-        (_, b'x') if is_accel_field(name) => Kind::Drop,
-        (_, b'g') if grip::is_grip_field(name) => Kind::Grip,
-        _ => Kind::Pass,
+        (2, b't') if token_eq_ignore_case(name, b"te") => FieldAction::Drop,
+        (7, b'r') if token_eq_ignore_case(name, b"refresh") => FieldAction::Location,
+        (7, b'u') if token_eq_ignore_case(name, b"upgrade") => FieldAction::Upgrade,
+        (7, b't') if token_eq_ignore_case(name, b"trailer") => FieldAction::Drop,
+        (8, b'l') if token_eq_ignore_case(name, b"location") => FieldAction::Location,
+        (10, b'k') if token_eq_ignore_case(name, b"keep-alive") => FieldAction::Drop,
+        (10, b'x') if token_eq_ignore_case(name, b"x-sendfile") => FieldAction::Sendfile,
+        (15, b'x') if token_eq_ignore_case(name, b"x-accel-expires") => FieldAction::Expires,
+        (16, b'c') if token_eq_ignore_case(name, b"content-location") => FieldAction::Location,
+        (16, b'x') if token_eq_ignore_case(name, b"x-accel-redirect") => FieldAction::Redirect,
+        (16, b'p') if token_eq_ignore_case(name, b"proxy-connection") => FieldAction::Drop,
+        (17, b'x') if token_eq_ignore_case(name, b"x-accel-buffering") => FieldAction::Buffering,
+        (18, b'x') if token_eq_ignore_case(name, b"x-accel-limit-rate") => FieldAction::Rate,
+        (20, b'x') if token_eq_ignore_case(name, b"x-lighttpd-send-file") => FieldAction::Sendfile,
+        (_, b'x') if is_accel_field(name) => FieldAction::Drop,
+        (_, b'g') if grip::is_grip_field(name) => FieldAction::Grip,
+        _ => FieldAction::Pass,
     }
 }
 
@@ -247,16 +247,16 @@ fn parse_lengths(value: &[u8]) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn built(status: u16, fields: &[(&str, &str)]) -> Option<ReplyHead> {
-        let mut builder = HeadBuilder::new(100);
+    fn built(status: u16, fields: &[(&str, &str)]) -> Option<UpstreamResponseHead> {
+        let mut builder = ResponseHeadBuilder::new(100);
         for (name, value) in fields {
-            builder.take(name, value.as_bytes()).unwrap();
+            builder.push(name, value.as_bytes()).unwrap();
         }
         builder.finish(Status::new(status).unwrap())
     }
 
     #[test]
-    fn fields_of_the_connection_stay_here() {
+    fn hop_by_hop_fields_are_dropped() {
         let head = built(
             200,
             &[
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_speaks_to_the_front_end_is_taken_out() {
+    fn accel_fields_are_removed() {
         let head = built(
             200,
             &[
@@ -293,7 +293,7 @@ mod tests {
         .unwrap();
         // The cache may be behind this; edge takes it out.
         assert_eq!(head.fields.as_bytes(), b"X-Accel-Expires: 0\r\nA: 1\r\n");
-        assert!(head.speaks_to_cache && head.is_unbuffered);
+        assert!(head.has_accel_expires && head.is_unbuffered);
         let accel = head.accel.unwrap();
         assert_eq!(accel.redirect.as_deref(), Some("/internal/a?b"));
         assert_eq!(accel.sendfile.as_deref(), Some(&b"/srv/a"[..]));
@@ -303,10 +303,10 @@ mod tests {
     }
 
     #[test]
-    fn what_speaks_to_the_hub_is_marked_and_left_to_it() {
+    fn grip_fields_are_marked_and_kept() {
         let hold = [("Grip-Hold", "stream"), ("GRIP-channel", "a"), ("A", "1")];
         let head = built(200, &hold).unwrap();
-        assert!(head.speaks_to_hub);
+        assert!(head.has_grip);
         assert_eq!(
             head.fields.as_bytes(),
             b"Grip-Hold: stream\r\nGRIP-channel: a\r\nA: 1\r\n"
@@ -319,13 +319,13 @@ mod tests {
             ("Grip", "1", false),
         ] {
             let head = built(200, &[(name, value)]).unwrap();
-            assert_eq!(head.speaks_to_hub, expected, "{name}: {value}");
+            assert_eq!(head.has_grip, expected, "{name}: {value}");
             assert!(head.fields.contains(name));
         }
     }
 
     #[test]
-    fn an_event_stream_is_never_held_back() {
+    fn an_event_stream_is_never_buffered() {
         for (value, expected) in [
             ("text/event-stream", true),
             ("Text/Event-Stream; charset=utf-8", true),

@@ -1,6 +1,6 @@
 //! The side that listens: members come, are servers of their upstreams, and go.
 //!
-//! `penstock` has one [`Front`] for its whole life, as the handler of the listener of `server.join`. A connection is met
+//! `penstock` has one [`JoinListener`] for its whole life, as the handler of the listener of `server.join`. A connection is met
 //! on the loop that accepted it and counts as one of the edge's until then; afterwards it is the upstream's, as if it had
 //! been made there. What must stay true: see `join`.
 
@@ -19,48 +19,50 @@ use penstock_wire::join::{
 };
 use tokio::sync::watch;
 
-use super::dialled::Dialled;
-use super::lines::Lines;
-use super::{BEAT, JoinFailure, MEETING, SILENCE, draw, draw_number};
-use crate::connection::Address;
-use crate::maintain;
-use crate::roster::{MemberKey, MemberSpec};
-use crate::upstream::{Shared, Upstream};
+use super::joined_connections::JoinedConnections;
+use super::line_stream::LineStream;
+use super::{
+    HANDSHAKE_TIMEOUT, HEARTBEAT_INTERVAL, JoinFailure, SILENCE_TIMEOUT, random_id, random_nonce,
+};
+use crate::connection::ResolvedAddress;
+use crate::maintenance;
+use crate::server_pool::{ServerId, ServerSpec};
+use crate::upstream::{SharedUpstream, Upstream};
 
 /// How often to look whether one that leaves still has requests.
-const LOOK: Duration = Duration::from_millis(20);
+const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Members at once, of all upstreams.
-const MEMBERS_MAX: usize = 1000;
+const MAX_MEMBERS: usize = 1000;
 
 /// Where programs dial in; see the head of this file. Clones are the same one.
 #[derive(Debug, Clone, Default)]
-pub struct Front(Arc<Inner>);
+pub struct JoinListener(Arc<JoinListenerInner>);
 
 #[derive(Debug)]
-struct Inner {
-    table: ArcSwap<Table>,
+struct JoinListenerInner {
+    table: ArcSwap<JoinTable>,
     /// Held for a look.
     members: Mutex<HashMap<u64, Member>>,
     /// Sent when the table has changed, and when it is over (`true`).
-    news: watch::Sender<bool>,
-    repeats: LogThrottle,
+    changes: watch::Sender<bool>,
+    log_throttle: LogThrottle,
 }
 
 /// Who may bring connections.
 #[derive(Debug)]
 struct Member {
-    dialled: Arc<Dialled>,
+    dialled: Arc<JoinedConnections>,
     by: JoinedBy,
 }
 
 /// What a reload replaces.
 #[derive(Debug, Default)]
-struct Table {
+struct JoinTable {
     /// The keys that open something.
     doors: Vec<Door>,
     /// Those that may be joined.
-    upstreams: BTreeMap<String, Weak<Shared>>,
+    upstreams: BTreeMap<String, Weak<SharedUpstream>>,
 }
 
 /// A key, and what it opens.
@@ -78,7 +80,7 @@ struct JoinedBy {
     only: Option<String>,
 }
 
-impl Table {
+impl JoinTable {
     fn new<'u>(
         join: Option<&config::Join>,
         upstreams: impl Iterator<Item = &'u Arc<Upstream>>,
@@ -116,7 +118,7 @@ impl Table {
     }
 
     /// The upstream of this name, if who came `by` a key may join it.
-    fn open(&self, by: &JoinedBy, name: &str) -> Option<Arc<Shared>> {
+    fn open(&self, by: &JoinedBy, name: &str) -> Option<Arc<SharedUpstream>> {
         let shared = self.upstreams.get(name)?.upgrade()?;
         let is_open = match &by.only {
             Some(only) => only == name,
@@ -134,18 +136,18 @@ impl Door {
     }
 }
 
-impl Default for Inner {
+impl Default for JoinListenerInner {
     fn default() -> Self {
         Self {
             table: ArcSwap::default(),
             members: Mutex::default(),
-            news: watch::channel(false).0,
-            repeats: LogThrottle::default(),
+            changes: watch::channel(false).0,
+            log_throttle: LogThrottle::default(),
         }
     }
 }
 
-impl Front {
+impl JoinListener {
     /// From now on whoever knows the key may join those of `upstreams` that are `joined`. Members of others are told to
     /// come back; those that came by another key or to another address could bring no connection any more, and get no new
     /// request.
@@ -154,18 +156,20 @@ impl Front {
         join: Option<&config::Join>,
         upstreams: impl Iterator<Item = &'u Arc<Upstream>>,
     ) {
-        self.0.table.store(Arc::new(Table::new(join, upstreams)));
-        self.0.news.send_modify(|_| {});
+        self.0
+            .table
+            .store(Arc::new(JoinTable::new(join, upstreams)));
+        self.0.changes.send_modify(|_| {});
     }
 
     /// This server gives way: nobody may join any more, and members are told to come back, to whoever listens then. They
     /// stay members of this one until it ends.
-    pub fn give_way(&self) {
-        self.0.news.send_replace(true);
+    pub fn step_down(&self) {
+        self.0.changes.send_replace(true);
     }
 }
 
-impl TunnelHandler for Front {
+impl TunnelHandler for JoinListener {
     fn serve(
         &self,
         client: Arc<Stream>,
@@ -175,10 +179,10 @@ impl TunnelHandler for Front {
     ) -> TakeoverFuture {
         let front = Arc::clone(&self.0);
         Box::pin(async move {
-            let met = clock::timeout(MEETING, front.meet(client, early)).await;
-            if let Err(failure) = met.unwrap_or(Err(JoinFailure::Silent)) {
+            let met = clock::timeout(HANDSHAKE_TIMEOUT, front.handshake(client, early)).await;
+            if let Err(failure) = met.unwrap_or(Err(JoinFailure::Timeout)) {
                 let cause = failure.to_string();
-                if let Some(count) = front.repeats.admit_line(&cause, clock::now()) {
+                if let Some(count) = front.log_throttle.admit_line(&cause, clock::now()) {
                     let (peer, more) = (peer_name(peer), suppressed_suffix(count));
                     log::warn!("join: {peer} is not let in: {cause}{more}");
                 }
@@ -195,33 +199,33 @@ fn peer_name(peer: PeerAddress) -> String {
     }
 }
 
-impl Inner {
+impl JoinListenerInner {
     /// Meets whoever dials in, and lets it be what it wants to be.
-    async fn meet(
+    async fn handshake(
         self: &Arc<Self>,
         client: Arc<Stream>,
         early: Vec<u8>,
     ) -> Result<(), JoinFailure> {
         let shared = |_| JoinFailure::Refused("its connection is another's".to_owned());
         let stream = Arc::try_unwrap(client).map_err(shared)?;
-        let mut lines = Lines::new(stream, early);
+        let mut lines = LineStream::new(stream, early);
         let table = self.table.load_full();
         let nobody = || JoinFailure::Refused("nobody may join any more".to_owned());
-        if table.doors.is_empty() || *self.news.borrow() {
+        if table.doors.is_empty() || *self.changes.borrow() {
             return Err(nobody());
         }
         let meeting = HandshakeNonces {
-            joiner: join::parse_greeting(&lines.next().await?)?,
-            front_end: draw()?,
+            joiner: join::parse_greeting(&lines.next_line().await?)?,
+            front_end: random_nonce()?,
         };
         lines
-            .say(&join::encode_challenge(&meeting.front_end))
+            .send(&join::encode_challenge(&meeting.front_end))
             .await?;
         // A stranger is told nothing else, and nothing is done for him.
-        let proof = lines.next().await?;
+        let proof = lines.next_line().await?;
         let Door { by, secret } = table.door(&meeting, &proof)?;
-        lines.say(&join::prove_front_end(secret, &meeting)).await?;
-        let line = lines.next().await?;
+        lines.send(&join::prove_front_end(secret, &meeting)).await?;
+        let line = lines.next_line().await?;
         match join::parse_join_request(secret, &meeting, &line)? {
             JoinPurpose::Control {
                 capacity,
@@ -230,14 +234,14 @@ impl Inner {
             } => {
                 let Some(shared) = table.open(by, &upstream) else {
                     let why = format!("no upstream `{upstream}` is `joined` here by this key");
-                    return refuse(&lines, why).await;
+                    return send_refusal(&lines, why).await;
                 };
-                let who = Newcomer {
+                let who = JoinRequest {
                     capacity,
                     label,
-                    by: by.clone(),
+                    join_config: by.clone(),
                 };
-                self.admit(lines, &shared, who).await
+                self.admit_member(lines, &shared, who).await
             }
             JoinPurpose::CarryRequests { member } => {
                 let found = {
@@ -246,40 +250,40 @@ impl Inner {
                     found.map(|member| Arc::clone(&member.dialled))
                 };
                 let Some(dialled) = found else {
-                    return refuse(&lines, "it is no member any more".to_owned()).await;
+                    return send_refusal(&lines, "it is no member any more".to_owned()).await;
                 };
-                lines.say(&JoinReply::Accepted(member).encode()).await?;
+                lines.send(&JoinReply::Accepted(member).encode()).await?;
                 let (stream, early) = lines.into_parts();
                 if !early.is_empty() {
                     return Err(join::JoinError::Malformed.into());
                 }
                 let socket = stream.into_socket();
                 // Of Unix sockets neither is known, and no machine stands between.
-                let _ = net::enable_keepalive_after(&socket, SILENCE);
-                let _ = net::set_user_timeout(&socket, SILENCE);
+                let _ = net::enable_keepalive_after(&socket, SILENCE_TIMEOUT);
+                let _ = net::set_user_timeout(&socket, SILENCE_TIMEOUT);
                 let too_many = |_| JoinFailure::Refused("it has more than it was asked for".into());
-                dialled.put(socket).map_err(too_many)
+                dialled.offer(socket).map_err(too_many)
             }
         }
     }
 
     /// Makes a server of who is met.
-    async fn admit(
+    async fn admit_member(
         self: &Arc<Self>,
-        lines: Lines,
-        shared: &Arc<Shared>,
-        who: Newcomer,
+        lines: LineStream,
+        shared: &Arc<SharedUpstream>,
+        who: JoinRequest,
     ) -> Result<(), JoinFailure> {
-        let Newcomer {
+        let JoinRequest {
             capacity,
             label,
-            by,
+            join_config: by,
         } = who;
-        let (number, dialled) = (draw_number()?, Arc::new(Dialled::new(capacity)));
+        let (number, dialled) = (random_id()?, Arc::new(JoinedConnections::new(capacity)));
         // Before it knows its number, by which it dials.
         let is_in = {
             let mut members = self.members();
-            let has_room = members.len() < MEMBERS_MAX;
+            let has_room = members.len() < MAX_MEMBERS;
             let member = Member {
                 dialled: Arc::clone(&dialled),
                 by: by.clone(),
@@ -287,40 +291,40 @@ impl Inner {
             has_room && members.insert(number, member).is_none()
         };
         if !is_in {
-            return refuse(&lines, format!("{MEMBERS_MAX} members are here")).await;
+            return send_refusal(&lines, format!("{MAX_MEMBERS} members are here")).await;
         }
         let mut membership = Membership {
-            front: Arc::clone(self),
-            number,
-            dialled,
-            by,
-            of: None,
+            listener: Arc::clone(self),
+            member_id: number,
+            connections: dialled,
+            join_config: by,
+            joined_server: None,
         };
-        lines.say(&JoinReply::Accepted(number).encode()).await?;
+        lines.send(&JoinReply::Accepted(number).encode()).await?;
         let name = format!("{label} (joined)");
-        let name = unique(shared, name);
-        let spec = MemberSpec {
+        let name = unique_name(shared, name);
+        let spec = ServerSpec {
             address: config::ServerAddr::Joined(number),
             weight: 1,
-            capacity: maintain::capacity_of_member(&shared.config, capacity),
+            capacity: maintenance::member_capacity(&shared.config, capacity),
             backup: false,
             generation: 0,
         };
         let capacity = spec.capacity;
-        let address = Address::Joined(Arc::clone(&membership.dialled));
-        let key = shared.add(address, name.as_str().into(), spec);
-        membership.of = Some((Arc::downgrade(shared), key));
-        maintain::tell_news(shared);
+        let address = ResolvedAddress::Joined(Arc::clone(&membership.connections));
+        let key = shared.add_server(address, name.as_str().into(), spec);
+        membership.joined_server = Some((Arc::downgrade(shared), key));
+        maintenance::notify_changes(shared);
         let upstream = &shared.name;
         log::info!("{upstream}: {name} serves, {capacity} at once");
-        let session = Session {
+        let session = MemberSession {
             lines,
             membership,
             name,
             upstream: Arc::clone(upstream),
             has_left: false,
-            is_done: false,
-            has_moved: false,
+            is_done_sent: false,
+            is_moved_sent: false,
         };
         loops::spawn_here(session.run());
         Ok(())
@@ -333,83 +337,85 @@ impl Inner {
 
 /// Who wants to be a server.
 #[derive(Debug)]
-struct Newcomer {
+struct JoinRequest {
     capacity: u32,
     label: String,
-    by: JoinedBy,
+    join_config: JoinedBy,
 }
 
 /// A name that no other server of the upstream has.
-fn unique(shared: &Shared, name: String) -> String {
-    let roster = shared.roster();
-    let is_free = |name: &String| !(roster.members().iter()).any(|it| *it.server.name == **name);
+fn unique_name(shared: &SharedUpstream, name: String) -> String {
+    let roster = shared.server_pool();
+    let is_free = |name: &String| !(roster.servers().iter()).any(|it| *it.server.name == **name);
     let numbered = (2..).map(|number| format!("{name} {number}"));
     let mut names = std::iter::once(name.clone()).chain(numbered);
     names.find(is_free).unwrap_or_default()
 }
 
-async fn refuse(lines: &Lines, why: String) -> Result<(), JoinFailure> {
-    lines.say(&JoinReply::Refused(why.clone()).encode()).await?;
+async fn send_refusal(lines: &LineStream, why: String) -> Result<(), JoinFailure> {
+    lines
+        .send(&JoinReply::Refused(why.clone()).encode())
+        .await?;
     Err(JoinFailure::Refused(why))
 }
 
 /// A place among the members; its drop is the end of it.
 #[derive(Debug)]
 struct Membership {
-    front: Arc<Inner>,
-    number: u64,
-    dialled: Arc<Dialled>,
-    by: JoinedBy,
+    listener: Arc<JoinListenerInner>,
+    member_id: u64,
+    connections: Arc<JoinedConnections>,
+    join_config: JoinedBy,
     /// The server that it is.
-    of: Option<(Weak<Shared>, MemberKey)>,
+    joined_server: Option<(Weak<SharedUpstream>, ServerId)>,
 }
 
 impl Membership {
     /// No new requests.
-    fn retire(&self) {
+    fn remove_server(&self) {
         if let Some((shared, key)) = self.server() {
             let now = clock::now();
-            shared.change(|roster, aftermath| roster.remove(now, key, aftermath));
+            shared.update_pool(|roster, aftermath| roster.remove(now, key, aftermath));
         }
     }
 
-    fn server(&self) -> Option<(Arc<Shared>, MemberKey)> {
-        let (shared, key) = self.of.as_ref()?;
+    fn server(&self) -> Option<(Arc<SharedUpstream>, ServerId)> {
+        let (shared, key) = self.joined_server.as_ref()?;
         Some((shared.upgrade()?, *key))
     }
 
     /// Whether it could still bring connections: the same key, the same address.
-    fn may_dial(&self) -> bool {
-        let table = self.front.table.load();
-        table.doors.iter().any(|door| door.by == self.by)
+    fn can_dial_in(&self) -> bool {
+        let table = self.listener.table.load();
+        table.doors.iter().any(|door| door.by == self.join_config)
     }
 
     /// Whether it is a server of its upstream.
-    fn is_there(&self) -> bool {
+    fn is_active_server(&self) -> bool {
         self.server()
-            .is_some_and(|(shared, key)| shared.roster().member(key).is_some())
+            .is_some_and(|(shared, key)| shared.server_pool().server(key).is_some())
     }
 
     /// Whether it is one, or leaves it with requests that it has.
-    fn has_requests(&self) -> bool {
+    fn is_still_serving(&self) -> bool {
         self.server().is_some_and(|(shared, key)| {
-            let roster = shared.roster();
-            roster.members().iter().any(|member| member.key == key)
+            let roster = shared.server_pool();
+            roster.servers().iter().any(|member| member.id == key)
         })
     }
 
     /// It may have as many requests as it says, or as it has connections for.
-    fn fit(&self) {
+    fn update_capacity(&self) {
         if let Some((shared, key)) = self.server() {
-            fit(&shared, key, &self.dialled);
+            update_member_capacity(&shared, key, &self.connections);
         }
     }
 
     /// Whether its upstream is the one that the configuration has.
     fn is_current(&self) -> bool {
-        let table = self.front.table.load();
-        let is_it = |shared: &Weak<Shared>| {
-            let of = self.of.as_ref();
+        let table = self.listener.table.load();
+        let is_it = |shared: &Weak<SharedUpstream>| {
+            let of = self.joined_server.as_ref();
             of.is_some_and(|(of, _)| of.ptr_eq(shared))
         };
         table.upstreams.values().any(is_it)
@@ -418,52 +424,56 @@ impl Membership {
 
 impl Drop for Membership {
     fn drop(&mut self) {
-        self.retire();
-        self.front.members().remove(&self.number);
-        self.dialled.close();
+        self.remove_server();
+        self.listener.members().remove(&self.member_id);
+        self.connections.close();
     }
 }
 
 /// Gives a member the capacity that it has by its own word and by its connections.
-pub(crate) fn fit(shared: &Shared, key: MemberKey, dialled: &Dialled) {
+pub(crate) fn update_member_capacity(
+    shared: &SharedUpstream,
+    key: ServerId,
+    dialled: &JoinedConnections,
+) {
     let now = clock::now();
-    shared.change(|roster, aftermath| {
-        let Some(member) = roster.member(key) else {
+    shared.update_pool(|roster, aftermath| {
+        let Some(member) = roster.server(key) else {
             return;
         };
-        let capacity = dialled.capacity(member.open());
-        let capacity = maintain::capacity_of_member(&shared.config, capacity);
+        let capacity = dialled.capacity(member.open_connections());
+        let capacity = maintenance::member_capacity(&shared.config, capacity);
         if capacity != member.spec.capacity {
-            roster.respec(now, key, aftermath, |spec| spec.capacity = capacity);
+            roster.change_spec(now, key, aftermath, |spec| spec.capacity = capacity);
         }
     });
 }
 
 /// A member's control connection.
 #[derive(Debug)]
-struct Session {
-    lines: Lines,
+struct MemberSession {
+    lines: LineStream,
     membership: Membership,
     /// What the server is called.
     name: String,
     upstream: Arc<str>,
     has_left: bool,
     /// It was told that it has nothing any more.
-    is_done: bool,
-    has_moved: bool,
+    is_done_sent: bool,
+    is_moved_sent: bool,
 }
 
 /// What happens to a session.
-enum Event {
+enum MemberEvent {
     Line(Result<String, JoinFailure>),
-    Asked(u32),
-    News,
-    Time,
+    ConnectionsWanted(u32),
+    TableChanged,
+    Tick,
 }
 
-impl Session {
+impl MemberSession {
     async fn run(mut self) {
-        let end = self.listen().await;
+        let end = self.run_until_end().await;
         let (upstream, name) = (&self.upstream, &self.name);
         match end {
             Err(_) if self.has_left => log::info!("{upstream}: {name} has left"),
@@ -473,88 +483,96 @@ impl Session {
     }
 
     /// Until the member goes, or its upstream has gone.
-    async fn listen(&mut self) -> Result<(), JoinFailure> {
-        let mut news = self.membership.front.news.subscribe();
+    async fn run_until_end(&mut self) -> Result<(), JoinFailure> {
+        let mut news = self.membership.listener.changes.subscribe();
         let mut heard = clock::now();
-        let mut beats_at = heard + BEAT;
+        let mut beats_at = heard + HEARTBEAT_INTERVAL;
         loop {
             if self.membership.server().is_none() {
                 return Ok(());
             }
             let gives_way = *news.borrow_and_update();
             if gives_way {
-                self.membership.dialled.set_last();
-                self.membership.fit();
-                self.membership.dialled.wake();
+                self.membership.connections.end_supply();
+                self.membership.update_capacity();
+                self.membership.connections.wake_waiters();
             }
-            let may_dial = gives_way || self.membership.may_dial();
-            if !self.has_moved && (gives_way || !may_dial || !self.membership.is_current()) {
-                self.has_moved = true;
+            let may_dial = gives_way || self.membership.can_dial_in();
+            if !self.is_moved_sent && (gives_way || !may_dial || !self.membership.is_current()) {
+                self.is_moved_sent = true;
                 self.lines
-                    .say(&FrontEndMessage::Superseded.encode())
+                    .send(&FrontEndMessage::Superseded.encode())
                     .await?;
             }
             if !may_dial {
                 let why = "it came by a key or an address that is no more";
                 return Err(JoinFailure::Refused(why.to_owned()));
             }
-            if self.has_left && !self.is_done && !self.membership.has_requests() {
-                self.is_done = true;
-                self.lines.say(&FrontEndMessage::Drained.encode()).await?;
+            if self.has_left && !self.is_done_sent && !self.membership.is_still_serving() {
+                self.is_done_sent = true;
+                self.lines.send(&FrontEndMessage::Drained.encode()).await?;
             }
-            let looks_at = match self.has_left && !self.is_done {
-                true => clock::now() + LOOK,
+            let looks_at = match self.has_left && !self.is_done_sent {
+                true => clock::now() + DRAIN_POLL_INTERVAL,
                 false => beats_at,
             };
-            match self.next(&mut news, looks_at.min(beats_at)).await {
-                Event::Line(line) => {
+            match self.next_event(&mut news, looks_at.min(beats_at)).await {
+                MemberEvent::Line(line) => {
                     let said = JoinerMessage::parse(&line?)?;
                     heard = clock::now();
-                    self.obey(said);
+                    self.handle_message(said);
                 }
                 // It would dial whoever listens now.
-                Event::Asked(_) if gives_way => {}
-                Event::Asked(count) => {
+                MemberEvent::ConnectionsWanted(_) if gives_way => {}
+                MemberEvent::ConnectionsWanted(count) => {
                     self.lines
-                        .say(&FrontEndMessage::Dial(count).encode())
+                        .send(&FrontEndMessage::Dial(count).encode())
                         .await?
                 }
-                Event::News => {}
-                Event::Time if clock::now() >= heard + SILENCE => return Err(JoinFailure::Silent),
-                Event::Time if !self.has_left && !self.membership.is_there() => {
+                MemberEvent::TableChanged => {}
+                MemberEvent::Tick if clock::now() >= heard + SILENCE_TIMEOUT => {
+                    return Err(JoinFailure::Timeout);
+                }
+                MemberEvent::Tick if !self.has_left && !self.membership.is_active_server() => {
                     return Err(JoinFailure::Refused("it was taken out here".to_owned()));
                 }
-                Event::Time if clock::now() >= beats_at => {
-                    beats_at = clock::now() + BEAT;
-                    self.lines.say(&FrontEndMessage::Heartbeat.encode()).await?;
+                MemberEvent::Tick if clock::now() >= beats_at => {
+                    beats_at = clock::now() + HEARTBEAT_INTERVAL;
+                    self.lines
+                        .send(&FrontEndMessage::Heartbeat.encode())
+                        .await?;
                 }
-                Event::Time => {}
+                MemberEvent::Tick => {}
             }
         }
     }
 
-    async fn next(&mut self, news: &mut watch::Receiver<bool>, until: Instant) -> Event {
+    async fn next_event(
+        &mut self,
+        news: &mut watch::Receiver<bool>,
+        until: Instant,
+    ) -> MemberEvent {
         tokio::select! {
-            line = self.lines.next() => Event::Line(line),
-            count = self.membership.dialled.asked() => Event::Asked(count),
+            line = self.lines.next_line() => MemberEvent::Line(line),
+            count = self.membership.connections.wait_for_demand() => MemberEvent::ConnectionsWanted(count),
             // Its sender is as old as the front.
-            _ = news.changed() => Event::News,
-            () = clock::sleep_until(until) => Event::Time,
+            _ = news.changed() => MemberEvent::TableChanged,
+            () = clock::sleep_until(until) => MemberEvent::Tick,
         }
     }
 
-    fn obey(&mut self, said: JoinerMessage) {
+    fn handle_message(&mut self, said: JoinerMessage) {
         match said {
             JoinerMessage::Heartbeat => {}
             JoinerMessage::Capacity(capacity) => {
-                self.membership.dialled.set_capacity(capacity);
-                self.membership.fit();
+                self.membership.connections.set_capacity(capacity);
+                self.membership.update_capacity();
             }
             JoinerMessage::Leave => {
                 self.has_left = true;
                 log::info!("{}: {} leaves", self.upstream, self.name);
-                self.membership.retire();
-                self.membership.dialled.close_waiting();
+                self.membership.remove_server();
+                self.membership.connections.close_idle();
             }
         }
     }

@@ -19,112 +19,116 @@ use penstock_exchange::{
 };
 use penstock_runtime::clock;
 
-use crate::answer::{self, Lead};
 use crate::balance::hash_key;
-use crate::claim::{Claim, Lease, Wait, claim};
-use crate::connection::{Address, Connection};
-use crate::failure::{Failure, Stage};
+use crate::body_source::BodySource;
+use crate::claim::{Lease, LeaseOutcome, QueueWait, claim_lease};
+use crate::connection::{ResolvedAddress, UpstreamConnection};
+use crate::failure::{AttemptFailure, AttemptStage};
 use crate::join;
-use crate::roster::{MemberKey, Outcome, Reuse, Want};
-use crate::source::Source;
-use crate::talk::{End, Said, Talk};
-use crate::upstream::{Buffering, Shared};
+use crate::response::{self, ResponseStart};
+use crate::server_pool::{AttemptOutcome, ReusePolicy, SelectionCriteria, ServerId};
+use crate::upstream::{Buffering, SharedUpstream};
+use crate::upstream_exchange::{ResponseEnd, ResponseProgress, UpstreamExchange};
 
 /// A response up to this size is taken whole before the client hears of it, if it is all there.
-const AT_ONCE_BYTES: usize = 128 * 1024;
+const MAX_WHOLE_RESPONSE_BYTES: usize = 128 * 1024;
 
 /// Most tries of a request that no server was sent: connecting costs a server nothing.
-const CONNECTS_MAX: u8 = 8;
+const MAX_CONNECT_ATTEMPTS: u8 = 8;
 
 /// A request and its tries: a future of its reply.
-pub(crate) struct Call {
-    pub(crate) shared: Arc<Shared>,
+pub(crate) struct ProxiedRequest {
+    pub(crate) shared: Arc<SharedUpstream>,
     pub(crate) request: Request,
     pub(crate) buffering: Buffering,
-    pub(crate) source: Source,
+    pub(crate) body_source: BodySource,
     pub(crate) timing: RequestTiming,
     /// When the first server had it: `total_timeout` runs from here.
-    pub(crate) begun: Option<Instant>,
-    tried: Vec<MemberKey>,
+    pub(crate) first_sent_at: Option<Instant>,
+    tried_servers: Vec<ServerId>,
     /// What the last server did, when others are to be tried.
-    last: Option<Box<Failure>>,
+    last_failure: Option<Box<AttemptFailure>>,
     /// Its time in lines ends here.
     queue_deadline: Option<Instant>,
     /// Tries that a server was sent.
-    tries: u32,
+    attempts: u32,
     /// A kept connection turned out to be closed: the next is a new one.
-    wants_fresh: bool,
+    needs_new_connection: bool,
     pub(crate) lease: Option<Lease>,
     /// There at the step of that name; beside the step, so that it stays where it was made.
-    talking: Option<Talking>,
-    pub(crate) lead: Lead,
-    step: Step,
+    attempt: Option<Attempt>,
+    pub(crate) response_start: ResponseStart,
+    step: RequestStep,
 }
 
 /// What is done now.
-enum Step {
+enum RequestStep {
     /// The request's body is read.
-    Body(Work<Result<Source, Fault>>),
-    Claim,
-    Wait(Box<Wait>),
-    Connect(Work<Result<Connection, Failure>>),
-    Talk,
-    Over,
+    ReadBody(BoxedFuture<Result<BodySource, Fault>>),
+    ClaimSlot,
+    WaitInQueue(Box<QueueWait>),
+    Connect(BoxedFuture<Result<UpstreamConnection, AttemptFailure>>),
+    Exchange,
+    Done,
 }
 
-type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+type BoxedFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// A request at a server.
-struct Talking {
-    talk: Talk,
+struct Attempt {
+    exchange: UpstreamExchange,
     is_reused: bool,
     /// The clock of the wait for the head runs from here.
-    clock_began: Instant,
+    wait_started_at: Instant,
 }
 
-impl Call {
-    pub(crate) fn new(shared: Arc<Shared>, mut request: Request, buffering: Buffering) -> Self {
+impl ProxiedRequest {
+    pub(crate) fn new(
+        shared: Arc<SharedUpstream>,
+        mut request: Request,
+        buffering: Buffering,
+    ) -> Self {
         let step = match std::mem::replace(&mut request.body, RequestBody::Empty) {
-            RequestBody::Empty => Step::Claim,
+            RequestBody::Empty => RequestStep::ClaimSlot,
             body => {
                 let client = request.client_state.limit_prefix();
-                let taken = take_body(Arc::clone(&shared), body, client, buffering);
-                Step::Body(Box::pin(taken))
+                let taken = prepare_body(Arc::clone(&shared), body, client, buffering);
+                RequestStep::ReadBody(Box::pin(taken))
             }
         };
         Self {
             shared,
             request,
             buffering,
-            source: Source::Empty,
+            body_source: BodySource::Empty,
             timing: RequestTiming::default(),
-            begun: None,
-            tried: Vec::new(),
-            last: None,
+            first_sent_at: None,
+            tried_servers: Vec::new(),
+            last_failure: None,
             queue_deadline: None,
-            tries: 0,
-            wants_fresh: false,
+            attempts: 0,
+            needs_new_connection: false,
             lease: None,
-            talking: None,
-            lead: Lead::default(),
+            attempt: None,
+            response_start: ResponseStart::default(),
             step,
         }
     }
 
     /// Claims a place and goes on from there.
-    fn claim(&mut self) -> Result<(), Fault> {
+    fn claim_slot(&mut self) -> Result<(), Fault> {
         let is_idempotent = self.request.head.method().is_idempotent();
-        let reuse = match (self.wants_fresh, is_idempotent) {
-            (true, _) => Reuse::OfKeeper,
-            (false, true) => Reuse::Any,
-            (false, false) => Reuse::Proven,
+        let reuse = match (self.needs_new_connection, is_idempotent) {
+            (true, _) => ReusePolicy::KeepAliveServer,
+            (false, true) => ReusePolicy::Any,
+            (false, false) => ReusePolicy::Proven,
         };
-        let want = Want {
-            key: answer::key(self),
-            sticky: answer::sticky(self),
-            tried: &self.tried,
+        let want = SelectionCriteria {
+            hash_key: response::balance_key(self),
+            sticky_name_hash: response::sticky_cookie_id(self),
+            tried_servers: &self.tried_servers,
             reuse,
-            is_new: self.queue_deadline.is_none(),
+            is_first_attempt: self.queue_deadline.is_none(),
         };
         let now = clock::now();
         // What a slow body took is not charged, nor what led to an internal redirect.
@@ -132,7 +136,7 @@ impl Call {
             .queue_deadline
             .unwrap_or(now + self.shared.config.queue_timeout);
         let client = Some(&self.request.client_state);
-        let claimed = claim(
+        let claimed = claim_lease(
             &self.shared,
             &want,
             now,
@@ -141,101 +145,105 @@ impl Call {
             client,
         );
         self.queue_deadline = Some(deadline);
-        self.claimed(claimed, now)
+        self.handle_claim(claimed, now)
     }
 
-    fn claimed(&mut self, claimed: Result<Claim, Failure>, now: Instant) -> Result<(), Fault> {
+    fn handle_claim(
+        &mut self,
+        claimed: Result<LeaseOutcome, AttemptFailure>,
+        now: Instant,
+    ) -> Result<(), Fault> {
         match claimed {
-            Ok(Claim::Place(lease, kept)) => self.placed(lease, kept, now),
-            Ok(Claim::Waits(wait)) => {
+            Ok(LeaseOutcome::Leased(lease, kept)) => self.handle_lease(lease, kept, now),
+            Ok(LeaseOutcome::Queued(wait)) => {
                 let position = u32::try_from(wait.position).unwrap_or(u32::MAX);
                 self.timing.queue_position = self.timing.queue_position.max(position);
-                self.step = Step::Wait(wait);
+                self.step = RequestStep::WaitInQueue(wait);
                 Ok(())
             }
             Err(refused) => {
                 // What the last server did says more than that there is no other.
-                let failure = match (refused.kind, self.last.take()) {
+                let failure = match (refused.kind, self.last_failure.take()) {
                     (FaultKind::Unavailable, Some(last)) => *last,
                     _ => refused,
                 };
-                Err(self.fault(failure))
+                Err(self.make_fault(failure))
             }
         }
     }
 
-    fn placed(
+    fn handle_lease(
         &mut self,
         lease: Lease,
-        kept: Option<Connection>,
+        kept: Option<UpstreamConnection>,
         now: Instant,
     ) -> Result<(), Fault> {
-        self.timing.queue_time = lease.waited();
+        self.timing.queue_time = lease.queue_time();
         self.timing.server = Some(Arc::clone(&lease.server().name));
         let is_idempotent = self.request.head.method().is_idempotent();
         // A request that cannot be repeated is worth a look whether the server still listens.
         let kept = kept.filter(|kept| is_idempotent || kept.stream.is_open());
         let Some(connection) = kept else {
             let (client, listener) = (self.request.client_address(), &*self.request.listener);
-            self.step = Step::Connect(Box::pin(lease.connect(client, listener)));
+            self.step = RequestStep::Connect(Box::pin(lease.connect(client, listener)));
             self.lease = Some(lease);
             return Ok(());
         };
         self.lease = Some(lease);
-        self.begin(connection, now)
+        self.send_request(connection, now)
     }
 
     /// Sends the request, as much as goes at once.
-    fn begin(&mut self, connection: Connection, now: Instant) -> Result<(), Fault> {
+    fn send_request(&mut self, connection: UpstreamConnection, now: Instant) -> Result<(), Fault> {
         let is_reused = connection.is_reused();
         if let Some(lease) = &mut self.lease {
-            lease.handed_at = now;
+            lease.sent_at = now;
         }
-        self.begun.get_or_insert(now);
-        let (shared, request, source) = (&self.shared, &self.request, &mut self.source);
-        let talking = &mut self.talking;
-        let begun = Talk::begin(shared, connection, request, source, |talk| {
-            *talking = Some(Talking {
-                talk,
+        self.first_sent_at.get_or_insert(now);
+        let (shared, request, source) = (&self.shared, &self.request, &mut self.body_source);
+        let talking = &mut self.attempt;
+        let begun = UpstreamExchange::begin(shared, connection, request, source, |talk| {
+            *talking = Some(Attempt {
+                exchange: talk,
                 is_reused,
-                clock_began: now,
+                wait_started_at: now,
             });
         });
         match begun {
             Ok(()) => {
-                self.step = Step::Talk;
+                self.step = RequestStep::Exchange;
                 Ok(())
             }
             Err(failure) => {
-                let is_stale = is_reused && failure.stage == Stage::Unsent;
-                self.failed(failure, is_stale)
+                let is_stale = is_reused && failure.stage == AttemptStage::Unsent;
+                self.handle_failure(failure, is_stale)
             }
         }
     }
 
     /// Reads until the head, and the whole body if it is there; what came is in `lead` then.
-    fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
-        let (Some(talking), Some(lease)) = (&mut self.talking, &mut self.lease) else {
+    fn poll_response_start(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), AttemptFailure>> {
+        let (Some(talking), Some(lease)) = (&mut self.attempt, &mut self.lease) else {
             // Only asked at that step.
             return Poll::Pending;
         };
-        let (talk, lead) = (&mut talking.talk, &mut self.lead);
+        let (talk, lead) = (&mut talking.exchange, &mut self.response_start);
         loop {
             let client = Some(&*self.request.client_state);
             let server = &lease.server().name;
             let body = &mut lead.body;
             let mut take = |piece: &[u8]| body.extend_from_slice(piece);
-            match talk.poll_read(cx, &mut self.source, client, server, &mut take) {
-                Poll::Ready(Ok(Said {
+            match talk.poll_read(cx, &mut self.body_source, client, server, &mut take) {
+                Poll::Ready(Ok(ResponseProgress {
                     head,
-                    is_switched,
+                    is_upgraded: is_switched,
                     end,
                 })) => {
-                    lead.is_switched |= is_switched;
+                    lead.is_upgraded |= is_switched;
                     lead.head = head.or_else(|| lead.head.take());
                     lead.end = end.or_else(|| lead.end.take());
-                    let is_enough = lead.end.is_some() || lead.is_switched;
-                    if is_enough || lead.body.len() > AT_ONCE_BYTES {
+                    let is_enough = lead.end.is_some() || lead.is_upgraded;
+                    if is_enough || lead.body.len() > MAX_WHOLE_RESPONSE_BYTES {
                         return Poll::Ready(Ok(()));
                     }
                 }
@@ -246,48 +254,48 @@ impl Call {
         }
         if self.request.client_state.is_disconnected() {
             let cause = "left while a server worked on its request";
-            return Poll::Ready(Err(Failure::new(
+            return Poll::Ready(Err(AttemptFailure::new(
                 FaultKind::ClientDisconnected,
-                Stage::Ours,
+                AttemptStage::Local,
                 cause,
             )));
         }
         let config = &self.shared.config;
-        let total = config.total_timeout.zip(self.begun);
+        let total = config.total_timeout.zip(self.first_sent_at);
         let total = total.map(|(limit, begun)| begun + limit);
-        talking.poll_late(cx, config, total)
+        talking.poll_timeout(cx, config, total)
     }
 
     /// A try has failed: another is begun, or the client is told.
-    fn failed(&mut self, failure: Failure, is_stale: bool) -> Result<(), Fault> {
-        self.step = Step::Over;
-        self.lead = Lead::default();
+    fn handle_failure(&mut self, failure: AttemptFailure, is_stale: bool) -> Result<(), Fault> {
+        self.step = RequestStep::Done;
+        self.response_start = ResponseStart::default();
         let mut verdict = match is_stale {
             // A server that closed a kept connection just now failed nobody.
-            true => Outcome::Neutral,
-            false => outcome(&failure, || request_key(&self.request)),
+            true => AttemptOutcome::Neutral,
+            false => attempt_outcome(&failure, || request_hash(&self.request)),
         };
         let mut key = None;
         if let Some(lease) = self.lease.take() {
-            key = Some(lease.key()).filter(|_| !is_stale);
+            key = Some(lease.server_id()).filter(|_| !is_stale);
             // One that has left while it was connected to, or brings no more connections, has had nothing: the line is open
             // as before.
-            if failure.stage == Stage::Unsent && !may_connect(&self.shared, &lease) {
-                (key, verdict) = (None, Outcome::Neutral);
+            if failure.stage == AttemptStage::Unsent && !may_connect(&self.shared, &lease) {
+                (key, verdict) = (None, AttemptOutcome::Neutral);
             }
             // Of one that has dialled in nobody but this side closes a connection: it was the end of it.
-            if is_stale && !matches!(lease.server().address, Address::Joined(_)) {
-                lease.server().keeps.store(false, Ordering::Relaxed);
+            if is_stale && !matches!(lease.server().address, ResolvedAddress::Joined(_)) {
+                lease.server().keeps_alive.store(false, Ordering::Relaxed);
             }
             // The log says where the time went.
             self.timing.connect_time = lease.connect_time().unwrap_or_default();
-            if failure.stage != Stage::Unsent {
-                self.timing.app_time = clock::now().saturating_duration_since(lease.handed_at);
+            if failure.stage != AttemptStage::Unsent {
+                self.timing.app_time = clock::now().saturating_duration_since(lease.sent_at);
             }
             lease.finish(None, verdict);
         }
-        if !self.may_try_again(&failure, key) {
-            return Err(self.fault(failure));
+        if !self.may_retry(&failure, key) {
+            return Err(self.make_fault(failure));
         }
         log::debug!(
             "{}: tried again after {}: {}",
@@ -295,40 +303,40 @@ impl Call {
             self.timing.server.as_deref().unwrap_or("-"),
             failure.cause
         );
-        self.wants_fresh |= is_stale;
-        self.tried.extend(key);
-        self.last = Some(Box::new(failure));
+        self.needs_new_connection |= is_stale;
+        self.tried_servers.extend(key);
+        self.last_failure = Some(Box::new(failure));
         self.timing.retries = self.timing.retries.saturating_add(1);
-        self.step = Step::Claim;
+        self.step = RequestStep::ClaimSlot;
         Ok(())
     }
 
     /// Whether the request goes to another server than that of `key`, or, without one, on a fresh
     /// connection.
-    fn may_try_again(&mut self, failure: &Failure, key: Option<MemberKey>) -> bool {
+    fn may_retry(&mut self, failure: &AttemptFailure, key: Option<ServerId>) -> bool {
         let is_idempotent = self.request.head.method().is_idempotent();
         if !failure.allows_retry(is_idempotent) || self.request.client_state.is_disconnected() {
             return false;
         }
-        if !self.source.rewind() {
+        if !self.body_source.rewind() {
             return false;
         }
-        let mut roster = self.shared.roster();
-        if key.is_some_and(|key| !roster.has_other(&self.tried, key)) {
+        let mut roster = self.shared.server_pool();
+        if key.is_some_and(|key| !roster.has_other(&self.tried_servers, key)) {
             return false;
         }
-        if key.is_none() || failure.stage == Stage::Unsent {
-            let is_allowed = self.timing.retries < CONNECTS_MAX;
+        if key.is_none() || failure.stage == AttemptStage::Unsent {
+            let is_allowed = self.timing.retries < MAX_CONNECT_ATTEMPTS;
             if is_allowed {
                 roster.count_retry();
             }
             return is_allowed;
         }
         let attempts = self.shared.config.retry.attempts;
-        self.tries < attempts && roster.may_retry(clock::now())
+        self.attempts < attempts && roster.spend_retry(clock::now())
     }
 
-    fn fault(&mut self, failure: Failure) -> Fault {
+    fn make_fault(&mut self, failure: AttemptFailure) -> Fault {
         let mut timing = std::mem::take(&mut self.timing);
         timing.handler = Some((&self.shared.name).into());
         let cause = match &timing.server {
@@ -342,34 +350,38 @@ impl Call {
 
     fn poll_step(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Reply>, Fault>> {
         match &mut self.step {
-            Step::Body(work) => {
-                self.source = ready!(work.as_mut().poll(cx))?;
-                self.step = Step::Claim;
+            RequestStep::ReadBody(work) => {
+                self.body_source = ready!(work.as_mut().poll(cx))?;
+                self.step = RequestStep::ClaimSlot;
             }
-            Step::Claim => self.claim()?,
-            Step::Wait(wait) => {
+            RequestStep::ClaimSlot => self.claim_slot()?,
+            RequestStep::WaitInQueue(wait) => {
                 let claimed = ready!(Pin::new(&mut **wait).poll(cx));
-                self.timing.queue_time = wait.time();
-                self.step = Step::Over;
-                self.claimed(claimed, clock::now())?;
+                self.timing.queue_time = wait.total_wait();
+                self.step = RequestStep::Done;
+                self.handle_claim(claimed, clock::now())?;
             }
-            Step::Connect(work) => match work.as_mut().poll(cx) {
+            RequestStep::Connect(work) => match work.as_mut().poll(cx) {
                 Poll::Pending if self.request.client_state.is_disconnected() => {
                     let cause = "left while a server was connected to";
-                    let gone = Failure::new(FaultKind::ClientDisconnected, Stage::Ours, cause);
-                    self.failed(gone, false)?;
+                    let gone = AttemptFailure::new(
+                        FaultKind::ClientDisconnected,
+                        AttemptStage::Local,
+                        cause,
+                    );
+                    self.handle_failure(gone, false)?;
                 }
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Ok(connection)) => {
                     if let Some(lease) = &mut self.lease {
-                        lease.connected();
+                        lease.record_connected();
                     }
-                    self.begin(connection, clock::now())?;
+                    self.send_request(connection, clock::now())?;
                 }
-                Poll::Ready(Err(failure)) => self.failed(failure, false)?,
+                Poll::Ready(Err(failure)) => self.handle_failure(failure, false)?,
             },
-            Step::Talk => return self.poll_talk(cx),
-            Step::Over => {
+            RequestStep::Exchange => return self.poll_exchange(cx),
+            RequestStep::Done => {
                 let cause = "a request was asked for its reply again";
                 return Poll::Ready(Err(Fault::new(FaultKind::Internal, cause)));
             }
@@ -377,49 +389,49 @@ impl Call {
         Poll::Ready(Ok(None))
     }
 
-    fn poll_talk(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Reply>, Fault>> {
-        let read = ready!(self.poll_head(cx));
-        self.step = Step::Over;
-        let (Some(talking), Some(lease)) = (&mut self.talking, &mut self.lease) else {
+    fn poll_exchange(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Reply>, Fault>> {
+        let read = ready!(self.poll_response_start(cx));
+        self.step = RequestStep::Done;
+        let (Some(talking), Some(lease)) = (&mut self.attempt, &mut self.lease) else {
             // Only asked at that step.
             return Poll::Pending;
         };
         if let Err(failure) = read {
             let is_died = failure.kind == FaultKind::BackendDisconnected;
-            let is_stale = talking.is_reused && is_died && talking.talk.is_unanswered();
-            self.tries += u32::from(!is_stale);
-            talking.talk.cut();
-            self.talking = None;
-            return Poll::Ready(self.failed(failure, is_stale).map(|()| None));
+            let is_stale = talking.is_reused && is_died && talking.exchange.is_unanswered();
+            self.attempts += u32::from(!is_stale);
+            talking.exchange.abort_if_incomplete();
+            self.attempt = None;
+            return Poll::Ready(self.handle_failure(failure, is_stale).map(|()| None));
         }
-        lease.note_answer(talking.talk.connection());
-        let keeps = &lease.server().keeps;
+        lease.record_first_response(talking.exchange.connection());
+        let keeps = &lease.server().keeps_alive;
         // Looked at first: a write each time would be shared by all loops.
         if talking.is_reused && !keeps.load(Ordering::Relaxed) {
             keeps.store(true, Ordering::Relaxed);
         }
         let now = clock::now();
-        self.timing.app_time = lease.answered(now);
+        self.timing.app_time = lease.record_response_head(now);
         self.timing.connect_time = lease.connect_time().unwrap_or_default();
-        let reply = answer::reply(self, now);
-        Poll::Ready(reply.map(Some).map_err(|failure| self.fault(failure)))
+        let reply = response::build_reply(self, now);
+        Poll::Ready(reply.map(Some).map_err(|failure| self.make_fault(failure)))
     }
 
     /// The place and the connection, for whoever goes on with them.
-    pub(crate) fn take_talk(&mut self) -> Option<(Lease, Talk)> {
+    pub(crate) fn take_exchange(&mut self) -> Option<(Lease, UpstreamExchange)> {
         let lease = self.lease.take()?;
-        Some((lease, self.talking.take()?.talk))
+        Some((lease, self.attempt.take()?.exchange))
     }
 
     /// Gives the place back behind a response that is complete.
-    pub(crate) fn complete(&mut self, end: &End, now: Instant) {
-        if let Some((lease, talk)) = self.take_talk() {
-            lease.finish_at(now, talk.into_connection(end), Outcome::Success);
+    pub(crate) fn finish_exchange(&mut self, end: &ResponseEnd, now: Instant) {
+        if let Some((lease, talk)) = self.take_exchange() {
+            lease.finish_at(now, talk.into_connection(end), AttemptOutcome::Success);
         }
     }
 }
 
-impl Future for Call {
+impl Future for ProxiedRequest {
     type Output = Result<Reply, Fault>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -431,33 +443,33 @@ impl Future for Call {
     }
 }
 
-impl Talking {
+impl Attempt {
     /// Ready when the server has not taken the request, or not begun its answer, for too long.
-    fn poll_late(
+    fn poll_timeout(
         &mut self,
         cx: &mut Context<'_>,
         config: &config::Upstream,
         total: Option<Instant>,
-    ) -> Poll<Result<(), Failure>> {
-        let is_sent = self.talk.is_sent();
-        if let Some(at) = self.talk.take_progress() {
+    ) -> Poll<Result<(), AttemptFailure>> {
+        let is_sent = self.exchange.is_sent();
+        if let Some(at) = self.exchange.take_progress() {
             // The wait for the head begins behind the last byte.
-            self.clock_began = at;
+            self.wait_started_at = at;
         }
         let (limit, name) = match is_sent {
             true => (config.response_timeout, "response_timeout"),
             // A client that is slow to send is watched by those who read it.
-            false if self.talk.waits_for_client() => (Duration::MAX, "limits.body_stall"),
+            false if self.exchange.waits_for_client() => (Duration::MAX, "limits.body_stall"),
             false => (config.stall_timeout, "stall_timeout"),
         };
-        let at = self.clock_began.checked_add(limit);
+        let at = self.wait_started_at.checked_add(limit);
         let (at, name) = match (at, total) {
             (Some(at), Some(total)) if total < at => (total, "total_timeout"),
             (None, Some(total)) => (total, "total_timeout"),
             (None, None) => return Poll::Pending,
             (Some(at), _) => (at, name),
         };
-        let deadline = &mut self.talk.connection().deadline;
+        let deadline = &mut self.exchange.connection().deadline;
         deadline.set(at);
         ready!(deadline.poll(cx));
         let cause = match is_sent {
@@ -466,58 +478,63 @@ impl Talking {
         };
         // The time for all tries is over: no other server gets it, and none is to blame alone.
         let stage = match name {
-            "total_timeout" => Stage::Ours,
-            _ => Stage::Sent,
+            "total_timeout" => AttemptStage::Local,
+            _ => AttemptStage::Sent,
         };
-        Poll::Ready(Err(Failure::late(stage, cause)))
+        Poll::Ready(Err(AttemptFailure::timed_out(stage, cause)))
     }
 }
 
 /// Whether there is a way to the server still; one that brings no more connections gets no more than it has connections for.
-fn may_connect(shared: &Shared, lease: &Lease) -> bool {
-    if let Some(dialled) = lease.server().address.last_dialled() {
-        join::fit(shared, lease.key(), dialled);
+fn may_connect(shared: &SharedUpstream, lease: &Lease) -> bool {
+    if let Some(dialled) = lease.server().address.exhausted_joined() {
+        join::update_member_capacity(shared, lease.server_id(), dialled);
         return false;
     }
-    shared.roster().member(lease.key()).is_some()
+    shared.server_pool().server(lease.server_id()).is_some()
 }
 
 /// Reads the body whole, or leaves it to be sent as it comes.
-async fn take_body(
-    shared: Arc<Shared>,
+async fn prepare_body(
+    shared: Arc<SharedUpstream>,
     body: RequestBody,
     client: Option<AddressPrefix>,
     buffering: Buffering,
-) -> Result<Source, Fault> {
+) -> Result<BodySource, Fault> {
     // The gateway protocols tell its length ahead.
     let may_stream = |length: Option<u64>| {
         !buffering.request && (length.is_some() || shared.config.protocol == config::Protocol::Http)
     };
     match body {
-        RequestBody::Incoming(body) if may_stream(body.length()) => Ok(Source::streaming(body)),
+        RequestBody::Incoming(body) if may_stream(body.length()) => {
+            Ok(BodySource::from_incoming(body))
+        }
         body => {
-            let store = shared.store.load_full();
+            let store = shared.body_store.load_full();
             let collected = collect_body(body, client, &store).await?;
-            Ok(Source::buffered(collected, &store))
+            Ok(BodySource::from_collected(collected, &store))
         }
     }
 }
 
 /// Alike for requests that one fault of an application may treat alike.
-pub(crate) fn request_key(request: &Request) -> u64 {
+pub(crate) fn request_hash(request: &Request) -> u64 {
     hash_key(request.path())
 }
 
-/// What a failure says of its server; `request` is what [`request_key`] gives.
-pub(crate) fn outcome(failure: &Failure, request: impl FnOnce() -> u64) -> Outcome {
+/// What a failure says of its server; `request` is what [`request_hash`] gives.
+pub(crate) fn attempt_outcome(
+    failure: &AttemptFailure,
+    request: impl FnOnce() -> u64,
+) -> AttemptOutcome {
     match failure.blames_server() {
-        true if failure.kind == FaultKind::BackendProtocolError => {
-            Outcome::Malformed { request: request() }
-        }
-        true => Outcome::Failure {
-            timeout: failure.kind == FaultKind::BackendTimeout,
+        true if failure.kind == FaultKind::BackendProtocolError => AttemptOutcome::Malformed {
+            request_hash: request(),
         },
-        false => Outcome::Neutral,
+        true => AttemptOutcome::Failure {
+            is_timeout: failure.kind == FaultKind::BackendTimeout,
+        },
+        false => AttemptOutcome::Neutral,
     }
 }
 
@@ -528,7 +545,7 @@ mod tests {
     /// What is allocated for each request stays below what the allocator serves fastest.
     #[test]
     fn a_call_is_small() {
-        let size = size_of::<Call>();
+        let size = size_of::<ProxiedRequest>();
         assert!(size <= 1008, "{size}");
     }
 }

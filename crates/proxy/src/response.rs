@@ -15,39 +15,42 @@ use penstock_http::Method;
 use penstock_sys::net::PeerAddress;
 
 use crate::balance::hash_key;
-use crate::call::{Call, request_key};
-use crate::failure::{Failure, Stage};
-use crate::head::ReplyHead;
-use crate::own_address;
+use crate::body_source::BodySource;
+use crate::failure::{AttemptFailure, AttemptStage};
+use crate::location_rewrite;
+use crate::proxied_request::{ProxiedRequest, request_hash};
 use crate::relay;
-use crate::roster::Outcome;
-use crate::source::Source;
-use crate::talk::End;
-use crate::tunnel::Tunnel;
+use crate::response_head::UpstreamResponseHead;
+use crate::server_pool::AttemptOutcome;
+use crate::tunnel::UpgradeTunnel;
+use crate::upstream_exchange::ResponseEnd;
 
 /// What has come of a response.
 #[derive(Debug, Default)]
-pub(crate) struct Lead {
-    pub(crate) head: Option<ReplyHead>,
-    pub(crate) is_switched: bool,
-    pub(crate) end: Option<End>,
+pub(crate) struct ResponseStart {
+    pub(crate) head: Option<UpstreamResponseHead>,
+    pub(crate) is_upgraded: bool,
+    pub(crate) end: Option<ResponseEnd>,
     pub(crate) body: Vec<u8>,
 }
 
 /// Makes the reply of what is in `call`, and sees to the rest of the body.
-pub(crate) fn reply(call: &mut Call, now: Instant) -> Result<Reply, Failure> {
-    let Some(head) = call.lead.head.take() else {
-        return Err(ours("a response without its head"));
+pub(crate) fn build_reply(
+    call: &mut ProxiedRequest,
+    now: Instant,
+) -> Result<Reply, AttemptFailure> {
+    let Some(head) = call.response_start.head.take() else {
+        return Err(internal_failure("a response without its head"));
     };
-    let ReplyHead {
+    let UpstreamResponseHead {
         status,
         fields,
         length,
         is_unbuffered,
-        asks_for_no_buffer,
-        speaks_to_cache,
-        speaks_to_hub,
-        names_location,
+        disables_buffering: asks_for_no_buffer,
+        has_accel_expires: speaks_to_cache,
+        has_grip: speaks_to_hub,
+        has_location: names_location,
         accel,
     } = head;
     let mut response = Box::new(Response::new(status, Body::Empty));
@@ -58,45 +61,53 @@ pub(crate) fn reply(call: &mut Call, now: Instant) -> Result<Reply, Failure> {
     response.disables_buffering = asks_for_no_buffer;
     if names_location && let Some(server) = &call.timing.server {
         let asked = call.request.head.host();
-        own_address::rewrite_own_address(&mut response.fields, server, asked);
+        location_rewrite::rewrite_location_fields(&mut response.fields, server, asked);
     }
     call.timing.handler = Some((&call.shared.name).into());
-    keep_client(call, &mut response);
-    if call.lead.is_switched {
-        let (lease, talk) = call.take_talk().ok_or_else(no_talk)?;
-        if !asked_for(call, response.fields.get("upgrade")) {
-            let request = request_key(&call.request);
-            lease.finish(None, Outcome::Malformed { request });
+    set_sticky_cookie(call, &mut response);
+    if call.response_start.is_upgraded {
+        let (lease, talk) = call.take_exchange().ok_or_else(missing_exchange)?;
+        if !is_requested_upgrade(call, response.fields.get("upgrade")) {
+            let request = request_hash(&call.request);
+            lease.finish(
+                None,
+                AttemptOutcome::Malformed {
+                    request_hash: request,
+                },
+            );
             let cause = "a switch to a protocol that nobody asked for";
-            return Err(Failure::broken(Stage::Answered, cause));
+            return Err(AttemptFailure::protocol_error(
+                AttemptStage::ResponseStarted,
+                cause,
+            ));
         }
-        response.body = Body::Takeover(Box::new(Tunnel::of_upgrade(lease, talk)));
+        response.body = Body::Takeover(Box::new(UpgradeTunnel::new(lease, talk)));
         response.timing = std::mem::take(&mut call.timing);
         return Ok(Reply::Response(response));
     }
-    let end = call.lead.end.take();
+    let end = call.response_start.end.take();
     if let Some(accel) = accel
         && call.request.sendfile_grant.is_some()
     {
         response.max_rate = accel.max_rate;
-        match redirect(call, &accel, &response) {
+        match internal_redirect_of(call, &accel, &response) {
             Ok(None) => {}
             Ok(Some(redirect)) => {
-                let (lease, talk) = call.take_talk().ok_or_else(no_talk)?;
+                let (lease, talk) = call.take_exchange().ok_or_else(missing_exchange)?;
                 // What the server has for a body is not wanted.
                 let connection = end.and_then(|end| talk.into_connection(&end));
-                lease.finish(connection, Outcome::Success);
+                lease.finish(connection, AttemptOutcome::Success);
                 return Ok(Reply::Redirect(Box::new(redirect)));
             }
             Err(failure) => {
-                let (lease, _) = call.take_talk().ok_or_else(no_talk)?;
-                lease.finish(None, Outcome::Success);
+                let (lease, _) = call.take_exchange().ok_or_else(missing_exchange)?;
+                lease.finish(None, AttemptOutcome::Success);
                 return Err(failure);
             }
         }
     }
     let is_head = call.request.head.method() == Method::Head;
-    let body = std::mem::take(&mut call.lead.body);
+    let body = std::mem::take(&mut call.response_start.body);
     match end {
         Some(end) if end.trailers.is_none() => {
             response.body = match body {
@@ -104,27 +115,27 @@ pub(crate) fn reply(call: &mut Call, now: Instant) -> Result<Reply, Failure> {
                 body if body.is_empty() => Body::Empty,
                 body => Body::Bytes(Bytes::from(body)),
             };
-            call.complete(&end, now);
+            call.finish_exchange(&end, now);
         }
         end => {
-            let (lease, talk) = call.take_talk().ok_or_else(no_talk)?;
-            let source = std::mem::replace(&mut call.source, Source::Empty);
-            let rest = relay::Rest {
-                talk,
+            let (lease, talk) = call.take_exchange().ok_or_else(missing_exchange)?;
+            let source = std::mem::replace(&mut call.body_source, BodySource::Empty);
+            let rest = relay::RemainingResponse {
+                exchange: talk,
                 lease,
-                source,
+                body_source: source,
                 end,
                 is_unbuffered: is_unbuffered || !call.buffering.response,
-                total_deadline: total_deadline(call),
+                total_deadline: total_deadline_of(call),
                 client: call.request.client_state.limit_prefix(),
-                request: request_key(&call.request),
+                request_hash: request_hash(&call.request),
             };
             response.body = match is_head || status.forbids_body() {
                 true => {
-                    relay::drain(rest);
+                    relay::drain_body(rest);
                     Body::Omitted(length)
                 }
-                false => relay::start(rest, body, length),
+                false => relay::start_relay(rest, body, length),
             };
         }
     }
@@ -132,16 +143,16 @@ pub(crate) fn reply(call: &mut Call, now: Instant) -> Result<Reply, Failure> {
     Ok(Reply::Response(response))
 }
 
-fn no_talk() -> Failure {
-    ours("a response without its connection")
+fn missing_exchange() -> AttemptFailure {
+    internal_failure("a response without its connection")
 }
 
-fn ours(cause: &'static str) -> Failure {
-    Failure::new(FaultKind::Internal, Stage::Ours, cause)
+fn internal_failure(cause: &'static str) -> AttemptFailure {
+    AttemptFailure::new(FaultKind::Internal, AttemptStage::Local, cause)
 }
 
 /// Whether the client asked for the protocol that a server switches to.
-fn asked_for(call: &Call, protocol: Option<&[u8]>) -> bool {
+fn is_requested_upgrade(call: &ProxiedRequest, protocol: Option<&[u8]>) -> bool {
     let Some(protocol) = protocol else {
         return false;
     };
@@ -150,31 +161,31 @@ fn asked_for(call: &Call, protocol: Option<&[u8]>) -> bool {
     asked.any(|asked| asked.trim_ascii().eq_ignore_ascii_case(protocol))
 }
 
-fn total_deadline(call: &Call) -> Option<Instant> {
+fn total_deadline_of(call: &ProxiedRequest) -> Option<Instant> {
     let limit = call.shared.config.total_timeout?;
-    Some(call.begun? + limit)
+    Some(call.first_sent_at? + limit)
 }
 
 /// An internal redirect, if the head asks for one.
 ///
 /// # Errors
 /// When it may not be followed.
-fn redirect(
-    call: &Call,
+fn internal_redirect_of(
+    call: &ProxiedRequest,
     accel: &AccelFields,
     response: &Response,
-) -> Result<Option<InternalRedirect>, Failure> {
+) -> Result<Option<InternalRedirect>, AttemptFailure> {
     let grant = call.request.sendfile_grant.as_deref();
     let redirect = accel.internal_redirect(grant, &response.fields, &call.timing);
-    redirect.map_err(|cause| Failure::broken(Stage::Answered, cause))
+    redirect.map_err(|cause| AttemptFailure::protocol_error(AttemptStage::ResponseStarted, cause))
 }
 
 /// Gives a client without the right cookie the one of its server.
-fn keep_client(call: &Call, response: &mut Response) {
+fn set_sticky_cookie(call: &ProxiedRequest, response: &mut Response) {
     let (Some(cookie), Some(lease)) = (&call.shared.config.sticky, &call.lease) else {
         return;
     };
-    if sticky(call) == Some(lease.number()) {
+    if sticky_cookie_id(call) == Some(lease.name_hash()) {
         return;
     }
     let secure = match call.request.scheme() {
@@ -183,21 +194,21 @@ fn keep_client(call: &Call, response: &mut Response) {
     };
     let value = format!(
         "{cookie}={:016x}; Path=/; HttpOnly; SameSite=Lax{secure}",
-        lease.number()
+        lease.name_hash()
     );
     // Name and number are valid in a field.
     let _ = response.fields.push("Set-Cookie", value.as_bytes());
 }
 
 /// The server number that the client's cookie has.
-pub(crate) fn sticky(call: &Call) -> Option<u64> {
+pub(crate) fn sticky_cookie_id(call: &ProxiedRequest) -> Option<u64> {
     let cookie = call.shared.config.sticky.as_deref()?;
     let value = cookie_value(&call.request, cookie)?;
     u64::from_str_radix(std::str::from_utf8(value).ok()?, 16).ok()
 }
 
 /// What the request is hashed by, where that is the balance.
-pub(crate) fn key(call: &Call) -> Option<u64> {
+pub(crate) fn balance_key(call: &ProxiedRequest) -> Option<u64> {
     let config::Balance::Hash(key) = &call.shared.config.balance else {
         return None;
     };

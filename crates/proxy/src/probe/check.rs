@@ -15,7 +15,7 @@ use penstock_wire::gateway::GatewayError;
 use penstock_wire::{ajp, fastcgi, proxy_protocol};
 use thiserror::Error;
 
-use crate::connection::{Address, Server, shortage};
+use crate::connection::{BackendServer, ResolvedAddress, local_shortage};
 
 /// Why a probe failed.
 #[derive(Debug, Error)]
@@ -25,9 +25,9 @@ pub(super) enum ProbeError {
     #[error("cannot connect: no {0} left here")]
     Shortage(&'static str),
     #[error("no answer within health.timeout ({0:?})")]
-    Late(Duration),
+    Timeout(Duration),
     #[error("connection failed: {0}")]
-    Broken(#[from] io::Error),
+    Io(#[from] io::Error),
     #[error("closed without an answer")]
     Closed,
     #[error("status {0}")]
@@ -36,13 +36,13 @@ pub(super) enum ProbeError {
     Response(#[from] ResponseHeadError),
     #[error("bad answer: {0}")]
     Gateway(#[from] GatewayError),
-    #[error("more interim responses than {INTERIM_MAX}")]
-    Interim,
+    #[error("more interim responses than {MAX_INTERIM_RESPONSES}")]
+    TooManyInterim,
 }
 
 impl ProbeError {
     /// Whether it says nothing of the server.
-    pub(super) fn is_ours(&self) -> bool {
+    pub(super) fn is_local(&self) -> bool {
         matches!(self, Self::Shortage(_))
     }
 }
@@ -52,8 +52,8 @@ impl ProbeError {
 ///
 /// # Errors
 /// Why it is taken for one that is not well, or cannot be asked.
-pub(super) async fn ask(
-    server: &Server,
+pub(super) async fn check_server(
+    server: &BackendServer,
     config: &config::Upstream,
     make_room: impl FnOnce() -> bool,
 ) -> Result<(), ProbeError> {
@@ -64,7 +64,7 @@ pub(super) async fn ask(
     let connected = clock::timeout_at(deadline, connect(&server.address)).await;
     let late = || ProbeError::Connect(io::ErrorKind::TimedOut.into());
     let stream = connected.ok_or_else(late)??;
-    let mut answer = pin!(converse(&stream, server, config, health));
+    let mut answer = pin!(run_probe(&stream, server, config, health));
     if let Some(answer) = clock::timeout_at(deadline, answer.as_mut()).await {
         return answer;
     }
@@ -74,22 +74,22 @@ pub(super) async fn ask(
     {
         return answer;
     }
-    Err(ProbeError::Late(health.timeout))
+    Err(ProbeError::Timeout(health.timeout))
 }
 
-async fn connect(address: &Address) -> Result<Stream, ProbeError> {
+async fn connect(address: &ResolvedAddress) -> Result<Stream, ProbeError> {
     address
         .connect()
         .await
-        .map_err(|error| match shortage(address, &error) {
+        .map_err(|error| match local_shortage(address, &error) {
             Some(what) => ProbeError::Shortage(what),
             None => ProbeError::Connect(error),
         })
 }
 
-async fn converse(
+async fn run_probe(
     stream: &Stream,
-    server: &Server,
+    server: &BackendServer,
     config: &config::Upstream,
     health: &Health,
 ) -> Result<(), ProbeError> {
@@ -101,7 +101,7 @@ async fn converse(
         None => {}
     }
     match (config.protocol, &health.path) {
-        (Protocol::Http, Some(path)) => encode_get(&mut out, path, host(server, config)),
+        (Protocol::Http, Some(path)) => encode_get(&mut out, path, probe_host(server, config)),
         (Protocol::FastCgi, _) => fastcgi::encode_probe(&mut out),
         (Protocol::Ajp, _) => ajp::encode_probe(&mut out),
         (Protocol::Http, None) | (Protocol::Scgi | Protocol::Uwsgi, _) => {
@@ -111,8 +111,8 @@ async fn converse(
     }
     stream.write_all(&out).await?;
     match config.protocol {
-        Protocol::FastCgi => wait_for(stream, fastcgi::parse_probe_response).await,
-        Protocol::Ajp => wait_for(stream, ajp::parse_probe_response).await,
+        Protocol::FastCgi => read_until_answer(stream, fastcgi::parse_probe_response).await,
+        Protocol::Ajp => read_until_answer(stream, ajp::parse_probe_response).await,
         _ => {
             let status = read_status(stream, config.strict).await?;
             let (low, high) = health.status;
@@ -139,7 +139,7 @@ fn encode_get(out: &mut Vec<u8>, path: &str, host: &str) {
 }
 
 /// The `Host` of a probe: there is no client to take it from.
-fn host<'a>(server: &'a Server, config: &'a config::Upstream) -> &'a str {
+fn probe_host<'a>(server: &'a BackendServer, config: &'a config::Upstream) -> &'a str {
     match &config.host {
         HostHeader::Text(text) => text,
         HostHeader::Client | HostHeader::Server => &server.authority,
@@ -159,8 +159,8 @@ async fn read_status(stream: &Stream, is_strict: bool) -> Result<u16, ProbeError
         match scanner.scan(&received, false, &limits)? {
             ParseProgress::Complete(head) if head.status < 200 && head.status != 101 => {
                 interim += 1;
-                if interim > INTERIM_MAX {
-                    return Err(ProbeError::Interim);
+                if interim > MAX_INTERIM_RESPONSES {
+                    return Err(ProbeError::TooManyInterim);
                 }
                 received.drain(..head.len);
             }
@@ -171,7 +171,7 @@ async fn read_status(stream: &Stream, is_strict: bool) -> Result<u16, ProbeError
 }
 
 /// Reads until `answer` finds one.
-async fn wait_for(
+async fn read_until_answer(
     stream: &Stream,
     answer: impl Fn(&[u8]) -> Result<Option<usize>, GatewayError>,
 ) -> Result<(), ProbeError> {
@@ -196,4 +196,4 @@ async fn read_more(stream: &Stream, received: &mut Vec<u8>) -> Result<(), ProbeE
 const READ_BYTES: usize = 1024;
 
 /// More than any server has to say before it answers a probe.
-const INTERIM_MAX: usize = 16;
+const MAX_INTERIM_RESPONSES: usize = 16;

@@ -11,18 +11,23 @@ use crate::testing::{CLIENT, PROXY, request_of, request_trusting, request_vouche
 
 const SERVER: &str = "10.0.0.5:3000";
 /// What `CLIENT` gets said of it by default.
-const TOLD: &str = "X-Forwarded-For: 192.0.2.7\r\n\
+const DEFAULT_FORWARDING_FIELDS: &str = "X-Forwarded-For: 192.0.2.7\r\n\
                     X-Forwarded-Proto: http\r\n\
                     X-Forwarded-Host: a.test\r\n";
 
-fn plain() -> config::Upstream {
+fn http_upstream() -> config::Upstream {
     upstream(config::Protocol::Http)
 }
 
 /// The head that is sent, and whether it asks for another protocol.
-fn sent(config: &config::Upstream, head: &str, peer: &str, framing: Framing) -> (String, bool) {
+fn sent_head(
+    config: &config::Upstream,
+    head: &str,
+    peer: &str,
+    framing: Framing,
+) -> (String, bool) {
     let before = clock::wall();
-    let (text, upgrades) = encoded(config, &request_of(head, peer), framing);
+    let (text, upgrades) = encoded_head(config, &request_of(head, peer), framing);
     let start = "X-Request-Start: t=";
     let at = text.find(start).unwrap();
     let end = at + text[at..].find("\r\n").unwrap();
@@ -33,26 +38,26 @@ fn sent(config: &config::Upstream, head: &str, peer: &str, framing: Framing) -> 
 }
 
 /// The head to the byte.
-fn encoded(config: &config::Upstream, request: &Request, framing: Framing) -> (String, bool) {
+fn encoded_head(config: &config::Upstream, request: &Request, framing: Framing) -> (String, bool) {
     let mut out = b"before".to_vec();
-    let upgrades = encode(&mut out, config, request, framing, SERVER);
+    let upgrades = encode_request_head(&mut out, config, request, framing, SERVER);
     let text = String::from_utf8(out).unwrap();
     (text.strip_prefix("before").unwrap().to_owned(), upgrades)
 }
 
 /// The fields between `Host` and what the front end says.
-fn passed(fields: &str, framing: Framing) -> (String, bool) {
+fn passed_fields(fields: &str, framing: Framing) -> (String, bool) {
     let head = format!("GET /p?q HTTP/1.1\r\nHost: a.test\r\n{fields}\r\n");
-    let (text, upgrades) = sent(&plain(), &head, CLIENT, framing);
+    let (text, upgrades) = sent_head(&http_upstream(), &head, CLIENT, framing);
     let text = text.strip_prefix("GET /p?q HTTP/1.1\r\nHost: a.test\r\n");
-    let (passed, rest) = text.unwrap().split_once(TOLD).unwrap();
+    let (passed, rest) = text.unwrap().split_once(DEFAULT_FORWARDING_FIELDS).unwrap();
     assert!(rest.starts_with("Via: 1.1 penstock\r\n"), "{rest}");
     assert_eq!(rest.matches("\r\n\r\n").count(), 1);
     (passed.to_owned(), upgrades)
 }
 
 #[test]
-fn a_head_is_written_anew() {
+fn a_head_is_encoded_from_its_parts() {
     for (row, head, expected) in [
         (
             "plain",
@@ -70,17 +75,22 @@ fn a_head_is_written_anew() {
             "PURGE / HTTP/1.1\r\nHost: a.test\r\n",
         ),
     ] {
-        let (text, _) = sent(&plain(), head, CLIENT, Framing::None);
-        let expected = format!("{expected}{TOLD}Via: 1.1 penstock\r\n\r\n");
+        let (text, _) = sent_head(&http_upstream(), head, CLIENT, Framing::None);
+        let expected = format!("{expected}{DEFAULT_FORWARDING_FIELDS}Via: 1.1 penstock\r\n\r\n");
         assert_eq!(text, expected, "{row}");
     }
-    let (old, _) = sent(&plain(), "GET / HTTP/1.0\r\n\r\n", CLIENT, Framing::None);
+    let (old, _) = sent_head(
+        &http_upstream(),
+        "GET / HTTP/1.0\r\n\r\n",
+        CLIENT,
+        Framing::None,
+    );
     assert!(old.starts_with("GET / HTTP/1.1\r\nHost: \r\n"), "{old}");
     assert!(old.ends_with("Via: 1.0 penstock\r\n\r\n"), "{old}");
 }
 
 #[test]
-fn fields_pass_or_stay() {
+fn fields_are_forwarded_or_dropped() {
     for (row, fields, expected) in [
         ("ordinary", "A: 1\r\nB: 2\r\n", "A: 1\r\nB: 2\r\n"),
         (
@@ -174,7 +184,7 @@ fn fields_pass_or_stay() {
         ),
     ] {
         assert_eq!(
-            passed(fields, Framing::None),
+            passed_fields(fields, Framing::None),
             (expected.to_owned(), false),
             "{row}"
         );
@@ -182,7 +192,7 @@ fn fields_pass_or_stay() {
 }
 
 #[test]
-fn another_protocol_is_asked_for_where_that_is_safe() {
+fn an_upgrade_is_forwarded_where_it_is_safe() {
     let asks = |protocol: &str| format!("Connection: Upgrade\r\nUpgrade: {protocol}\r\n");
     for (row, fields, framing, expected) in [
         (
@@ -224,20 +234,26 @@ fn another_protocol_is_asked_for_where_that_is_safe() {
         ),
         ("behind chunks", asks("tcp"), Framing::Chunked, Some("tcp")),
     ] {
-        let (text, upgrades) = passed(&fields, framing);
+        let (text, upgrades) = passed_fields(&fields, framing);
         let expected = expected.map(asks);
         assert_eq!(upgrades, expected.is_some(), "{row}");
         assert_eq!(text, expected.unwrap_or_default(), "{row}");
     }
     let settings = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAM\r\n";
-    assert_eq!(passed(settings, Framing::None), (String::new(), false));
+    assert_eq!(
+        passed_fields(settings, Framing::None),
+        (String::new(), false)
+    );
     let keys = "Connection: keep-alive, Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: k\r\n";
     let expected = "Sec-WebSocket-Key: k\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n";
-    assert_eq!(passed(keys, Framing::None), (expected.to_owned(), true));
+    assert_eq!(
+        passed_fields(keys, Framing::None),
+        (expected.to_owned(), true)
+    );
 }
 
 #[test]
-fn the_client_is_told_of_in_every_form() {
+fn the_client_address_is_forwarded_in_every_form() {
     use config::Forwarded::{Both, Off, Standard, XForwarded};
     for (form, peer, expected) in [
         (
@@ -283,10 +299,10 @@ fn the_client_is_told_of_in_every_form() {
         ),
         (Off, CLIENT, ""),
     ] {
-        let mut config = plain();
+        let mut config = http_upstream();
         config.forwarded = form;
         let head = "GET / HTTP/1.1\r\nHost: a.test:81\r\n\r\n";
-        let (text, _) = sent(&config, head, peer, Framing::None);
+        let (text, _) = sent_head(&config, head, peer, Framing::None);
         let expected =
             format!("GET / HTTP/1.1\r\nHost: a.test:81\r\n{expected}Via: 1.1 penstock\r\n\r\n");
         assert_eq!(text, expected, "{form:?} {peer}");
@@ -294,7 +310,7 @@ fn the_client_is_told_of_in_every_form() {
 }
 
 #[test]
-fn a_trusted_proxy_is_believed_and_added_to() {
+fn addresses_of_a_trusted_proxy_are_kept_and_extended() {
     let said = "X-Forwarded-For: 192.0.2.1, 192.0.2.2\r\n\
                 X-Forwarded-For: 192.0.2.3\r\n\
                 X-Forwarded-Proto: https\r\n\
@@ -318,10 +334,10 @@ fn a_trusted_proxy_is_believed_and_added_to() {
         (config::Forwarded::Both, format!("{x_forwarded}{standard}")),
         (config::Forwarded::Off, String::new()),
     ] {
-        let mut config = plain();
+        let mut config = http_upstream();
         config.forwarded = form;
         let head = format!("GET / HTTP/1.1\r\nHost: a.test\r\n{said}\r\n");
-        let (text, _) = sent(&config, &head, PROXY, Framing::None);
+        let (text, _) = sent_head(&config, &head, PROXY, Framing::None);
         let expected = format!(
             "GET / HTTP/1.1\r\nHost: a.test\r\n{expected}Via: 1.1 front, 1.1 penstock\r\n\r\n"
         );
@@ -329,17 +345,17 @@ fn a_trusted_proxy_is_believed_and_added_to() {
     }
     let over_a_file =
         "GET / HTTP/1.1\r\nHost: a.test\r\nX-Forwarded-For: 192.0.2.1, 192.0.2.2\r\n\r\n";
-    let (text, _) = sent(&plain(), over_a_file, "unix", Framing::None);
+    let (text, _) = sent_head(&http_upstream(), over_a_file, "unix", Framing::None);
     let expected = "\r\nX-Forwarded-For: 192.0.2.1, 192.0.2.2\r\n";
     assert!(text.contains(expected), "{text}");
     let empty = "GET / HTTP/1.1\r\nHost: a.test\r\nX-Forwarded-For:\r\nX-Forwarded-Proto:\r\n\r\n";
-    let (text, _) = sent(&plain(), empty, PROXY, Framing::None);
+    let (text, _) = sent_head(&http_upstream(), empty, PROXY, Framing::None);
     let expected = "X-Forwarded-For: 127.0.0.1\r\nX-Forwarded-Proto: http\r\n";
     assert!(text.contains(expected), "{text}");
 }
 
 #[test]
-fn what_a_proxy_says_goes_on_in_the_words_of_the_server() {
+fn proxy_values_are_converted_to_the_configured_form() {
     use config::Forwarded::{Standard, XForwarded};
     for (row, form, fields, expected) in [
         (
@@ -385,10 +401,10 @@ fn what_a_proxy_says_goes_on_in_the_words_of_the_server() {
              X-Forwarded-Host: a.test\r\nX-Forwarded-Ssl: off\r\nX-Real-IP: 203.0.113.9\r\n",
         ),
     ] {
-        let mut config = plain();
+        let mut config = http_upstream();
         config.forwarded = form;
         let head = format!("GET / HTTP/1.1\r\nHost: a.test\r\n{fields}\r\n");
-        let (text, _) = sent(&config, &head, PROXY, Framing::None);
+        let (text, _) = sent_head(&config, &head, PROXY, Framing::None);
         let expected =
             format!("GET / HTTP/1.1\r\nHost: a.test\r\n{expected}Via: 1.1 penstock\r\n\r\n");
         assert_eq!(text, expected, "{row}");
@@ -396,16 +412,16 @@ fn what_a_proxy_says_goes_on_in_the_words_of_the_server() {
 }
 
 #[test]
-fn no_stranger_sends_what_proxies_say() {
+fn forwarding_fields_of_untrusted_peers_are_dropped() {
     let fields = "X-Forwarded-User: root\r\nX-Forwarded-Protocol: ssl\r\nFront-End-Https: on\r\n\
                   X-Scheme: https\r\nX-Original-URI: /admin\r\nClient-IP: 198.51.100.1\r\n\
                   X-Thing: 1\r\n";
-    assert_eq!(passed(fields, Framing::None).0, "X-Thing: 1\r\n");
+    assert_eq!(passed_fields(fields, Framing::None).0, "X-Thing: 1\r\n");
 }
 
 /// A proxy that nobody has listed may be one that passes on what its client made up.
 #[test]
-fn what_proxies_say_goes_on_if_it_is_true_or_the_proxy_is_listed() {
+fn forwarding_fields_pass_if_trusted_or_true() {
     let (peer, local) = (PROXY.parse().unwrap(), "127.0.0.1:8080".parse().unwrap());
     let address = "X-Forwarded-For: 203.0.113.9\r\n";
     let https = "X-Forwarded-Proto: https\r\n";
@@ -450,14 +466,14 @@ fn what_proxies_say_goes_on_if_it_is_true_or_the_proxy_is_listed() {
         ] {
             let peer = PeerAddress::Tcp(peer);
             let request = request_trusting(&head, peer, "http", Some(local), trust);
-            let (text, _) = encoded(&plain(), &request, Framing::None);
+            let (text, _) = encoded_head(&http_upstream(), &request, Framing::None);
             assert_eq!(text.contains(field), passes, "{said}{field}: {text}");
         }
     }
 }
 
 #[test]
-fn the_field_that_names_the_client_goes_on_if_it_names_the_client_alone() {
+fn a_client_address_field_passes_only_if_it_matches() {
     let (peer, local) = (PROXY.parse().unwrap(), "127.0.0.1:8080".parse().unwrap());
     for (field, passes) in [
         ("CF-Connecting-IP: 203.0.113.9", true),
@@ -468,16 +484,16 @@ fn the_field_that_names_the_client_goes_on_if_it_names_the_client_alone() {
         let trust = TrustedProxies::default().with_client_field(Some("CF-Connecting-IP"));
         let peer = PeerAddress::Tcp(peer);
         let request = request_trusting(&head, peer, "http", Some(local), trust);
-        let (text, _) = encoded(&plain(), &request, Framing::None);
+        let (text, _) = encoded_head(&http_upstream(), &request, Framing::None);
         assert_eq!(text.contains(field), passes, "{text}");
     }
 }
 
 #[test]
-fn a_server_is_told_what_was_stripped() {
+fn a_stripped_prefix_is_forwarded() {
     let head = "GET /cart HTTP/1.1\r\nHost: a.test\r\nX-Forwarded-Prefix: /spoofed\r\n\r\n";
     let mut request = request_of(head, CLIENT);
-    let told = |request: &Request| encoded(&plain(), request, Framing::None).0;
+    let told = |request: &Request| encoded_head(&http_upstream(), request, Framing::None).0;
     assert!(!told(&request).contains("Prefix"), "{}", told(&request));
     request.mount = Mount::new("/a b/shop");
     let text = told(&request);
@@ -489,13 +505,13 @@ fn a_server_is_told_what_was_stripped() {
 
 /// One that dialled in cannot know which proxies are trusted here.
 #[test]
-fn a_joined_server_is_told_who_the_client_is() {
-    let mut config = plain();
+fn a_joined_server_gets_the_client_address() {
+    let mut config = http_upstream();
     config.joined = true;
     let fields = "X-Forwarded-For: 198.51.100.1, 203.0.113.9\r\nX-Real-IP: 198.51.100.1\r\n";
     let head = format!("GET / HTTP/1.1\r\nHost: a.test\r\n{fields}\r\n");
     for (peer, client) in [(PROXY, "203.0.113.9"), (CLIENT, "192.0.2.7")] {
-        let (text, _) = sent(&config, &head, peer, Framing::None);
+        let (text, _) = sent_head(&config, &head, peer, Framing::None);
         assert!(
             text.contains(&format!("\r\nX-Real-IP: {client}\r\n")),
             "{text}"
@@ -505,7 +521,7 @@ fn a_joined_server_is_told_who_the_client_is() {
 }
 
 #[test]
-fn what_a_rule_says_goes_on_in_place_of_ours() {
+fn a_field_set_by_a_rule_replaces_ours() {
     use config::Forwarded::{Both, Off, Standard, XForwarded};
     let proto = "X-Forwarded-Proto: http\r\n";
     let host = "X-Forwarded-Host: a.test\r\n";
@@ -587,13 +603,13 @@ fn what_a_rule_says_goes_on_in_place_of_ours() {
             via.to_owned(),
         ),
     ] {
-        let mut config = plain();
+        let mut config = http_upstream();
         config.forwarded = form;
         let head = format!("GET / HTTP/1.1\r\nHost: a.test\r\n{fields}\r\n");
         let names = names.iter().map(|&name| name.to_owned());
         let vouched = TrustedHeaders::new(names.chain(["X-Request-Start".to_owned()]));
         let request = request_vouched(&head, peer, vouched);
-        let (text, _) = encoded(&config, &request, Framing::None);
+        let (text, _) = encoded_head(&config, &request, Framing::None);
         let expected = format!("GET / HTTP/1.1\r\nHost: a.test\r\n{expected}\r\n");
         assert_eq!(text, expected, "{row}");
     }
@@ -632,12 +648,12 @@ fn a_rule_names_no_client_twice() {
             format!("{}, {proxy}", node("203.0.113.9", "http")),
         ),
     ] {
-        let mut config = plain();
+        let mut config = http_upstream();
         config.forwarded = Both;
         let (name, _) = field.split_once(':').unwrap();
         let head = format!("GET / HTTP/1.1\r\nHost: a.test\r\n{field}\r\n\r\n");
         let request = request_vouched(&head, peer, TrustedHeaders::new([name.to_owned()]));
-        let (text, _) = encoded(&config, &request, Framing::None);
+        let (text, _) = encoded_head(&config, &request, Framing::None);
         for line in [
             format!("X-Forwarded-For: {addresses}"),
             format!("Forwarded: {nodes}"),
@@ -655,18 +671,18 @@ fn the_host_is_the_one_that_is_configured() {
         (config::HostHeader::Server, SERVER),
         (text, "inner.test"),
     ] {
-        let mut config = plain();
+        let mut config = http_upstream();
         config.host = host;
         let head = "GET / HTTP/1.1\r\nHost: a.test\r\n\r\n";
-        let (text, _) = sent(&config, head, CLIENT, Framing::None);
-        let expected = format!("GET / HTTP/1.1\r\nHost: {expected}\r\n{TOLD}");
+        let (text, _) = sent_head(&config, head, CLIENT, Framing::None);
+        let expected = format!("GET / HTTP/1.1\r\nHost: {expected}\r\n{DEFAULT_FORWARDING_FIELDS}");
         assert!(text.starts_with(&expected), "{text}");
         assert_eq!(text.matches("\r\nHost:").count(), 1);
     }
 }
 
 #[test]
-fn framing_is_what_is_sent_and_not_what_was_said() {
+fn framing_follows_the_body_not_the_client_fields() {
     for (method, fields, framing, expected) in [
         ("GET", "", Framing::None, ""),
         ("GET", "Content-Length: 7\r\n", Framing::None, ""),
@@ -700,7 +716,7 @@ fn framing_is_what_is_sent_and_not_what_was_said() {
     ] {
         let row = format!("{method} {fields:?} {framing:?}");
         let head = format!("{method} / HTTP/1.1\r\nHost: a.test\r\n{fields}\r\n");
-        let (text, _) = sent(&plain(), &head, CLIENT, framing);
+        let (text, _) = sent_head(&http_upstream(), &head, CLIENT, framing);
         let expected = format!("Via: 1.1 penstock\r\n{expected}\r\n");
         assert!(text.ends_with(&expected), "{row}: {text}");
         let length = text.matches("ontent-").count() + text.matches("ransfer-").count();
@@ -709,15 +725,15 @@ fn framing_is_what_is_sent_and_not_what_was_said() {
 }
 
 #[test]
-fn a_server_is_told_when_its_connection_is_not_kept() {
+fn connection_close_is_sent_without_keep_alive() {
     let head = "GET / HTTP/1.1\r\nHost: a.test\r\nConnection: keep-alive\r\n\r\n";
     let upgrade = "GET / HTTP/1.1\r\nHost: a.test\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n";
-    let mut none_kept = plain();
+    let mut none_kept = http_upstream();
     none_kept.connections.soft = 0;
-    let mut announced = plain();
+    let mut announced = http_upstream();
     announced.proxy_protocol = Some(config::ProxyProtocol::V1);
     for (row, config, head, expected) in [
-        ("kept", &plain(), head, None),
+        ("kept", &http_upstream(), head, None),
         ("none kept", &none_kept, head, Some("Connection: close\r\n")),
         (
             "one client each",
@@ -732,7 +748,7 @@ fn a_server_is_told_when_its_connection_is_not_kept() {
             Some("Connection: Upgrade\r\n"),
         ),
     ] {
-        let (text, _) = sent(config, head, CLIENT, Framing::None);
+        let (text, _) = sent_head(config, head, CLIENT, Framing::None);
         assert_eq!(
             text.matches("Connection:").count(),
             usize::from(expected.is_some()),

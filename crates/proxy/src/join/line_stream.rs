@@ -6,37 +6,37 @@ use std::task::{Poll, ready};
 use penstock_runtime::{Stream, buffers, clock};
 use penstock_wire::join::{JoinError, MAX_LINE_BYTES};
 
-use super::{JoinFailure, SAYING};
+use super::{JoinFailure, WRITE_TIMEOUT};
 
 /// See the head of this file.
 #[derive(Debug)]
-pub(super) struct Lines {
+pub(super) struct LineStream {
     stream: Stream,
     /// Read, and not given out.
-    read: Vec<u8>,
+    buffered: Vec<u8>,
 }
 
-impl Lines {
+impl LineStream {
     /// `early` was read from it already.
     pub(super) fn new(stream: Stream, early: Vec<u8>) -> Self {
         Self {
             stream,
-            read: early,
+            buffered: early,
         }
     }
 
     /// The next line, without its end.
-    pub(super) async fn next(&mut self) -> Result<String, JoinFailure> {
+    pub(super) async fn next_line(&mut self) -> Result<String, JoinFailure> {
         loop {
-            let end = memchr::memchr(b'\n', &self.read);
+            let end = memchr::memchr(b'\n', &self.buffered);
             match end {
                 Some(end) if end < MAX_LINE_BYTES => {
-                    let mut line: Vec<u8> = self.read.drain(..=end).collect();
+                    let mut line: Vec<u8> = self.buffered.drain(..=end).collect();
                     line.pop();
                     let line = String::from_utf8(line);
                     return line.map_err(|_| JoinError::Malformed.into());
                 }
-                None if self.read.len() < MAX_LINE_BYTES => {}
+                None if self.buffered.len() < MAX_LINE_BYTES => {}
                 _ => return Err(JoinError::Malformed.into()),
             }
             self.fill().await?;
@@ -49,7 +49,7 @@ impl Lines {
                 Poll::Ready(match ready!(self.stream.poll_read(cx, buffer))? {
                     0 => Err(JoinFailure::Closed),
                     count => {
-                        self.read.extend_from_slice(&buffer[..count]);
+                        self.buffered.extend_from_slice(&buffer[..count]);
                         Ok(())
                     }
                 })
@@ -59,15 +59,15 @@ impl Lines {
     }
 
     /// Says something, its line's end included.
-    pub(super) async fn say(&self, text: &str) -> Result<(), JoinFailure> {
-        match clock::timeout(SAYING, self.stream.write_all(text.as_bytes())).await {
+    pub(super) async fn send(&self, text: &str) -> Result<(), JoinFailure> {
+        match clock::timeout(WRITE_TIMEOUT, self.stream.write_all(text.as_bytes())).await {
             Some(said) => Ok(said?),
-            None => Err(JoinFailure::Silent),
+            None => Err(JoinFailure::Timeout),
         }
     }
 
     /// The connection, and what was read of it behind the last line.
     pub(super) fn into_parts(self) -> (Stream, Vec<u8>) {
-        (self.stream, self.read)
+        (self.stream, self.buffered)
     }
 }

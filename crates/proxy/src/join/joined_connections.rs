@@ -1,6 +1,6 @@
 //! Connections that a member has dialled in with and that no request has had yet.
 //!
-//! `front` puts them here, [`crate::connection::Address::connect`] takes them, on any loop. What must stay true: who finds none
+//! `front` puts them here, [`crate::connection::ResolvedAddress::connect`] takes them, on any loop. What must stay true: who finds none
 //! asks for one, and is woken by the next that comes, unless another was quicker, and then it asks again; where none
 //! can come any more nobody waits for one.
 
@@ -13,63 +13,63 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use penstock_runtime::Stream;
 use tokio::sync::Notify;
 
-use super::FIRST;
+use super::INITIAL_CONNECTIONS;
 
 /// See the head of this file.
 #[derive(Debug)]
-pub(crate) struct Dialled {
+pub(crate) struct JoinedConnections {
     /// Held for a look.
-    state: Mutex<State>,
-    come: Notify,
-    asked: Notify,
+    state: Mutex<JoinedConnectionsState>,
+    available: Notify,
+    demand_changed: Notify,
 }
 
 #[derive(Debug)]
-struct State {
-    waiting: VecDeque<OwnedFd>,
+struct JoinedConnectionsState {
+    idle: VecDeque<OwnedFd>,
     /// Who waits for one.
-    takers: u32,
+    waiter_count: u32,
     /// To be asked for.
     wanted: u32,
     /// What the member says that it may have in progress.
     capacity: u32,
-    until: Until,
+    supply: SupplyState,
 }
 
 /// How long connections come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Until {
+enum SupplyState {
     /// As long as they are asked for.
-    Asked,
+    OnRequest,
     /// As long as somebody waits for one: the member leaves.
-    Wanted,
+    ForWaiters,
     /// None comes any more: who dials meets another front end.
-    Last,
+    Ended,
     /// The member has left.
     Left,
 }
 
 /// Connections that wait for a request, at most: no member has so many in progress that none is given back.
-const WAITING_MAX: u32 = 1024;
+const MAX_IDLE: u32 = 1024;
 
-impl Dialled {
+impl JoinedConnections {
     /// Of a member with that capacity; the first are asked for at once.
     pub(super) fn new(capacity: u32) -> Self {
-        let state = State {
-            waiting: VecDeque::new(),
-            takers: 0,
-            wanted: FIRST.min(capacity),
+        let state = JoinedConnectionsState {
+            idle: VecDeque::new(),
+            waiter_count: 0,
+            wanted: INITIAL_CONNECTIONS.min(capacity),
             capacity,
-            until: Until::Asked,
+            supply: SupplyState::OnRequest,
         };
         Self {
             state: Mutex::new(state),
-            come: Notify::new(),
-            asked: Notify::new(),
+            available: Notify::new(),
+            demand_changed: Notify::new(),
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, JoinedConnectionsState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -82,30 +82,30 @@ impl Dialled {
     /// comes any more no more than can have one.
     pub(super) fn capacity(&self, open: u32) -> u32 {
         let state = self.lock();
-        if state.until != Until::Last {
+        if state.supply != SupplyState::Ended {
             return state.capacity;
         }
         // Who waits for one has none, though it is counted.
-        let had = open.saturating_sub(state.takers);
-        let there = u32::try_from(state.waiting.len()).unwrap_or(u32::MAX);
+        let had = open.saturating_sub(state.waiter_count);
+        let there = u32::try_from(state.idle.len()).unwrap_or(u32::MAX);
         state.capacity.min(had.saturating_add(there))
     }
 
     /// Whether none comes any more.
-    pub(crate) fn is_last(&self) -> bool {
-        self.lock().until == Until::Last
+    pub(crate) fn has_supply_ended(&self) -> bool {
+        self.lock().supply == SupplyState::Ended
     }
 
     /// Takes one, on this loop; waits until it is there. The caller bounds the wait.
     ///
     /// # Errors
     /// None comes any more, or descriptors ran out.
-    pub(crate) async fn take(&self) -> io::Result<Stream> {
-        let _taker = Taker::new(self);
+    pub(crate) async fn acquire(&self) -> io::Result<Stream> {
+        let _taker = WaiterGuard::new(self);
         loop {
-            let mut come = pin!(self.come.notified());
+            let mut come = pin!(self.available.notified());
             come.as_mut().enable();
-            if let Some(socket) = self.pop()? {
+            if let Some(socket) = self.pop_or_request()? {
                 let stream = Stream::new(socket)?;
                 // It may have waited for long.
                 if stream.is_open() {
@@ -113,108 +113,110 @@ impl Dialled {
                 }
                 continue;
             }
-            self.asked.notify_one();
+            self.demand_changed.notify_one();
             come.await;
         }
     }
 
     /// One that waits here, or one more is asked for.
-    fn pop(&self) -> io::Result<Option<OwnedFd>> {
+    fn pop_or_request(&self) -> io::Result<Option<OwnedFd>> {
         let gone = |why| Err(io::Error::new(io::ErrorKind::NotConnected, why));
         let mut state = self.lock();
-        if state.until == Until::Left {
+        if state.supply == SupplyState::Left {
             return gone("the server has left");
         }
-        if let Some(socket) = state.waiting.pop_back() {
+        if let Some(socket) = state.idle.pop_back() {
             return Ok(Some(socket));
         }
-        if state.until == Until::Last {
+        if state.supply == SupplyState::Ended {
             return gone("the server brings no more connections here");
         }
-        state.wanted = (state.wanted + 1).min(state.takers + FIRST);
+        state.wanted = (state.wanted + 1).min(state.waiter_count + INITIAL_CONNECTIONS);
         Ok(None)
     }
 
     /// How many are to be asked for; waits until there is one. Cancel safety: none is lost.
-    pub(super) async fn asked(&self) -> u32 {
+    pub(super) async fn wait_for_demand(&self) -> u32 {
         loop {
             let wanted = std::mem::take(&mut self.lock().wanted);
             if wanted > 0 {
                 return wanted;
             }
-            self.asked.notified().await;
+            self.demand_changed.notified().await;
         }
     }
 
     /// Puts one here, registered with no loop; gives it back where it is one too many. One that was asked for and that
     /// nobody wants any more, as the member leaves, is closed.
-    pub(super) fn put(&self, socket: OwnedFd) -> Result<(), OwnedFd> {
+    pub(super) fn offer(&self, socket: OwnedFd) -> Result<(), OwnedFd> {
         {
             let mut state = self.lock();
-            let (most, leaves) = match state.until {
-                Until::Asked | Until::Last => (state.capacity.min(WAITING_MAX), false),
-                Until::Wanted => (state.takers, true),
-                Until::Left => (0, true),
+            let (most, leaves) = match state.supply {
+                SupplyState::OnRequest | SupplyState::Ended => {
+                    (state.capacity.min(MAX_IDLE), false)
+                }
+                SupplyState::ForWaiters => (state.waiter_count, true),
+                SupplyState::Left => (0, true),
             };
-            match state.waiting.len() < most as usize {
-                true => state.waiting.push_back(socket),
+            match state.idle.len() < most as usize {
+                true => state.idle.push_back(socket),
                 false if leaves => return Ok(()),
                 false => return Err(socket),
             }
         }
-        self.come.notify_one();
+        self.available.notify_one();
         Ok(())
     }
 
     /// The member leaves: those that wait are closed, and more come only for who waits for one.
-    pub(super) fn close_waiting(&self) {
+    pub(super) fn close_idle(&self) {
         let waiting = {
             let mut state = self.lock();
-            if state.until == Until::Asked {
-                state.until = Until::Wanted;
+            if state.supply == SupplyState::OnRequest {
+                state.supply = SupplyState::ForWaiters;
             }
-            std::mem::take(&mut state.waiting)
+            std::mem::take(&mut state.idle)
         };
         drop(waiting);
     }
 
-    /// None comes any more. Call [`Dialled::wake`] once what follows from it is done.
-    pub(super) fn set_last(&self) {
+    /// None comes any more. Call [`JoinedConnections::wake_waiters`] once what follows from it is done.
+    pub(super) fn end_supply(&self) {
         let mut state = self.lock();
-        if state.until != Until::Left {
-            state.until = Until::Last;
+        if state.supply != SupplyState::Left {
+            state.supply = SupplyState::Ended;
         }
     }
 
     /// Has all who wait look again.
-    pub(super) fn wake(&self) {
-        self.come.notify_waiters();
+    pub(super) fn wake_waiters(&self) {
+        self.available.notify_waiters();
     }
 
     /// The member has left: who waits is told.
     pub(super) fn close(&self) {
         let waiting = {
             let mut state = self.lock();
-            state.until = Until::Left;
-            std::mem::take(&mut state.waiting)
+            state.supply = SupplyState::Left;
+            std::mem::take(&mut state.idle)
         };
         drop(waiting);
-        self.wake();
+        self.wake_waiters();
     }
 }
 
 /// Counts one who waits.
-struct Taker<'d>(&'d Dialled);
+struct WaiterGuard<'d>(&'d JoinedConnections);
 
-impl<'d> Taker<'d> {
-    fn new(dialled: &'d Dialled) -> Self {
-        dialled.lock().takers += 1;
+impl<'d> WaiterGuard<'d> {
+    fn new(dialled: &'d JoinedConnections) -> Self {
+        dialled.lock().waiter_count += 1;
         Self(dialled)
     }
 }
 
-impl Drop for Taker<'_> {
+impl Drop for WaiterGuard<'_> {
     fn drop(&mut self) {
-        self.0.lock().takers -= 1;
+        self.0.lock().waiter_count -= 1;
     }
 }

@@ -18,10 +18,10 @@ use penstock_http::{Method, RequestHead};
 use penstock_runtime::clock;
 use penstock_sys::net::PeerAddress;
 
-use crate::source::Framing;
+use crate::body_source::Framing;
 
 /// Writes the head into `out`; gives whether it asks for another protocol.
-pub(crate) fn encode(
+pub(crate) fn encode_request_head(
     out: &mut Vec<u8>,
     config: &config::Upstream,
     request: &Request,
@@ -41,18 +41,19 @@ pub(crate) fn encode(
     out.extend_from_slice(b" HTTP/1.1\r\n");
     match &config.host {
         config::HostHeader::Client => field(out, b"Host", head.host_bytes()),
-        _ => field(out, b"Host", host(config, head, server).as_bytes()),
+        _ => field(out, b"Host", host_header(config, head, server).as_bytes()),
     }
-    let named = connection_names(head);
+    let named = extra_connection_options(head);
     let mut has_via = false;
     for (name, value) in head.field_lines() {
         match classify_field(name) {
             FieldClass::EndToEnd
-                if !is_dropped(request, named, name) && request.passes_forwarding_field(name) =>
+                if !is_hop_by_hop(request, named, name)
+                    && request.passes_forwarding_field(name) =>
             {
                 field(out, name, value);
             }
-            FieldClass::Underscored if passes_underscored(request, named, name) => {
+            FieldClass::Underscored if forwards_underscored(request, named, name) => {
                 field(out, name, value);
             }
             FieldClass::Forwarding | FieldClass::Internal
@@ -64,17 +65,17 @@ pub(crate) fn encode(
             _ => {}
         }
     }
-    let upgrade = upgrade(head, framing);
+    let upgrade = requested_upgrade(head, framing);
     if let Some(protocol) = upgrade {
         field(out, b"Connection", b"Upgrade");
         field(out, b"Upgrade", protocol);
-    } else if !keeps_connections(config) {
+    } else if !uses_keep_alive(config) {
         field(out, b"Connection", b"close");
     }
-    tell_of_request(out, config, request);
+    encode_forwarding_fields(out, config, request);
     // Whose words they are matters only where there are some.
     let passes_via = has_via && request.is_from_trusted_proxy();
-    via(
+    encode_via(
         out,
         head,
         passes_via || request.trusted_headers.covers("via"),
@@ -82,7 +83,7 @@ pub(crate) fn encode(
     match framing {
         // RFC 9110 §8.6: a server may refuse a method that usually has a body and does not say its
         // length; WEBrick does.
-        Framing::None if has_body_usually(head.method()) => {
+        Framing::None if usually_has_body(head.method()) => {
             out.extend_from_slice(b"Content-Length: 0\r\n");
         }
         Framing::None => {}
@@ -98,13 +99,13 @@ pub(crate) fn encode(
 }
 
 /// Whether connections to the servers of an upstream carry another request after one.
-pub(crate) fn keeps_connections(config: &config::Upstream) -> bool {
+pub(crate) fn uses_keep_alive(config: &config::Upstream) -> bool {
     // A PROXY protocol header speaks for the whole connection.
     config.connections.soft > 0 && config.proxy_protocol.is_none()
 }
 
 /// The host that the servers of an upstream see; `server` is the one that gets the request.
-pub(crate) fn host<'r>(
+pub(crate) fn host_header<'r>(
     config: &'r config::Upstream,
     head: &'r RequestHead,
     server: &'r str,
@@ -117,8 +118,12 @@ pub(crate) fn host<'r>(
 }
 
 /// Writes what the front end alone can say of a request, in lines of fields: who sent it, and when.
-pub(crate) fn tell_of_request(out: &mut Vec<u8>, config: &config::Upstream, request: &Request) {
-    tell_of_client(out, config, request);
+pub(crate) fn encode_forwarding_fields(
+    out: &mut Vec<u8>,
+    config: &config::Upstream,
+    request: &Request,
+) {
+    encode_client_fields(out, config, request);
     if request.trusted_headers.covers("x-request-start") {
         return;
     }
@@ -129,18 +134,18 @@ pub(crate) fn tell_of_request(out: &mut Vec<u8>, config: &config::Upstream, requ
 }
 
 /// Whether a request without a body says so (RFC 9110 §9.3.3, §9.3.4; RFC 5789 §2).
-fn has_body_usually(method: Method) -> bool {
+fn usually_has_body(method: Method) -> bool {
     matches!(method, Method::Post | Method::Put | Method::Patch)
 }
 
 /// The `Connection` field of a request that names more than the usual options; nearly always none.
-pub(crate) fn connection_names(head: &RequestHead) -> Option<&RequestHead> {
+pub(crate) fn extra_connection_options(head: &RequestHead) -> Option<&RequestHead> {
     head.has_other_connection_options().then_some(head)
 }
 
 /// Whether the client's `Connection`, which is `named`, says that this field is one of the hop. What a rule
 /// says is not the client's to drop.
-pub(crate) fn is_dropped(request: &Request, named: Option<&RequestHead>, name: &[u8]) -> bool {
+pub(crate) fn is_hop_by_hop(request: &Request, named: Option<&RequestHead>, name: &[u8]) -> bool {
     let is_named = named.is_some_and(|head| {
         head.field_all("connection")
             .flat_map(|value| value.split(|&byte| byte == b','))
@@ -151,18 +156,19 @@ pub(crate) fn is_dropped(request: &Request, named: Option<&RequestHead>, name: &
 
 /// Whether a field with an underscore in its name goes on to a server that sees names as they are: not beside
 /// a rule's own field that a framework behind could take it for.
-pub(crate) fn passes_underscored(
+pub(crate) fn forwards_underscored(
     request: &Request,
     named: Option<&RequestHead>,
     name: impl AsRef<[u8]>,
 ) -> bool {
     let (vouched, name) = (&request.trusted_headers, name.as_ref());
-    vouched.covers(name) || !vouched.covers_cgi_variable(name) && !is_dropped(request, named, name)
+    vouched.covers(name)
+        || !vouched.covers_cgi_variable(name) && !is_hop_by_hop(request, named, name)
 }
 
 /// The protocol that a client may ask a server for: not HTTP/2, which would hide requests from us. A body
 /// goes first, as `docker exec` has it (RFC 9110 §7.8); `talk` sees to that. WebSocket has none.
-fn upgrade(head: &RequestHead, framing: Framing) -> Option<&[u8]> {
+fn requested_upgrade(head: &RequestHead, framing: Framing) -> Option<&[u8]> {
     if !head.is_upgrade() {
         return None;
     }
@@ -179,24 +185,24 @@ fn upgrade(head: &RequestHead, framing: Framing) -> Option<&[u8]> {
     (!is_http && !is_early).then_some(protocol)
 }
 
-fn tell_of_client(out: &mut Vec<u8>, config: &config::Upstream, request: &Request) {
+fn encode_client_fields(out: &mut Vec<u8>, config: &config::Upstream, request: &Request) {
     use config::Forwarded::{Both, Standard, XForwarded};
     let form = config.forwarded;
     if matches!(form, XForwarded | Both) {
-        tell_in_x_fields(out, request, config.joined);
+        encode_x_forwarded(out, request, config.joined);
     }
     if matches!(form, Standard | Both) && !request.trusted_headers.covers("forwarded") {
-        tell_in_the_standard_field(out, request);
+        encode_forwarded(out, request);
     }
     // One that dialled in does not know which proxies stand before us: it is told who the client is.
     if config.joined && !request.trusted_headers.covers("x-real-ip") {
         out.extend_from_slice(b"X-Real-IP: ");
-        push_peer(out, request.client_address());
+        push_peer_address(out, request.client_address());
         out.extend_from_slice(b"\r\n");
     }
 }
 
-fn tell_in_x_fields(out: &mut Vec<u8>, request: &Request, is_told_by_us: bool) {
+fn encode_x_forwarded(out: &mut Vec<u8>, request: &Request, is_told_by_us: bool) {
     let line = |out: &mut Vec<u8>, name: &str, value: &[u8]| {
         for part in [name.as_bytes(), b": ", value, b"\r\n"] {
             out.extend_from_slice(part);
@@ -205,7 +211,7 @@ fn tell_in_x_fields(out: &mut Vec<u8>, request: &Request, is_told_by_us: bool) {
     let is_ours = |name: &str| !request.trusted_headers.covers(name);
     let forwarded = request.forwarded.as_deref();
     if is_ours("X-Forwarded-For") {
-        tell_addresses(out, request);
+        encode_x_forwarded_for(out, request);
     }
     if is_ours("X-Forwarded-Proto") {
         line(out, "X-Forwarded-Proto", request.scheme().as_bytes());
@@ -217,7 +223,7 @@ fn tell_in_x_fields(out: &mut Vec<u8>, request: &Request, is_told_by_us: bool) {
     }
     // In the common case nobody has said anything before us.
     if forwarded.is_some() {
-        let names = OTHERS_OF_PROXIES.iter();
+        let names = OTHER_FORWARDING_FIELDS.iter();
         for name in names.filter(|name| !is_told_by_us || **name != "X-Real-IP") {
             if let Some(value) = request.forwarded_field(name) {
                 line(out, name, &value);
@@ -248,7 +254,7 @@ fn proxied_client(request: &Request) -> Option<&ForwardedInfo> {
 }
 
 /// The addresses that a trusted proxy has named, and that of our own peer behind them.
-fn tell_addresses(out: &mut Vec<u8>, request: &Request) {
+fn encode_x_forwarded_for(out: &mut Vec<u8>, request: &Request) {
     let begin = out.len();
     out.extend_from_slice(b"X-Forwarded-For: ");
     let first = out.len();
@@ -256,13 +262,13 @@ fn tell_addresses(out: &mut Vec<u8>, request: &Request) {
         match request.forwarded_field("X-Forwarded-For") {
             Some(list) => out.extend_from_slice(&list),
             // Whom a proxy names in another field.
-            None => push_peer(out, forwarded.client.unwrap_or(PeerAddress::Unix)),
+            None => push_peer_address(out, forwarded.client.unwrap_or(PeerAddress::Unix)),
         }
     }
     if out.len() > first && matches!(request.peer, PeerAddress::Tcp(_)) {
         out.extend_from_slice(b", ");
     }
-    push_peer(out, request.peer);
+    push_peer_address(out, request.peer);
     match out.len() == first {
         true => out.truncate(begin),
         false => out.extend_from_slice(b"\r\n"),
@@ -272,7 +278,7 @@ fn tell_addresses(out: &mut Vec<u8>, request: &Request) {
 /// RFC 7239 §4: an element for the client, if a proxy has told of it, and one for our own peer.
 /// Both have the scheme and the host that the client used: programs behind read the first element
 /// or the last.
-fn tell_in_the_standard_field(out: &mut Vec<u8>, request: &Request) {
+fn encode_forwarded(out: &mut Vec<u8>, request: &Request) {
     out.extend_from_slice(b"Forwarded: ");
     if let Some(forwarded) = proxied_client(request) {
         request.push_client_element(forwarded, out);
@@ -287,7 +293,7 @@ fn tell_in_the_standard_field(out: &mut Vec<u8>, request: &Request) {
 }
 
 /// What a trusted proxy says besides.
-const OTHERS_OF_PROXIES: [&str; 4] = [
+const OTHER_FORWARDING_FIELDS: [&str; 4] = [
     "X-Forwarded-Port",
     "X-Forwarded-Scheme",
     "X-Forwarded-Ssl",
@@ -295,7 +301,7 @@ const OTHERS_OF_PROXIES: [&str; 4] = [
 ];
 
 /// RFC 9110 §7.6.3: a gateway names itself in requests.
-fn via(out: &mut Vec<u8>, head: &RequestHead, trusted: bool) {
+fn encode_via(out: &mut Vec<u8>, head: &RequestHead, trusted: bool) {
     out.extend_from_slice(b"Via: ");
     if trusted {
         for value in head.field_all("via") {
@@ -311,17 +317,17 @@ fn via(out: &mut Vec<u8>, head: &RequestHead, trusted: bool) {
 }
 
 /// The address; a Unix socket has none, and whoever reads the list expects nothing else in it.
-fn push_peer(out: &mut Vec<u8>, peer: PeerAddress) {
+fn push_peer_address(out: &mut Vec<u8>, peer: PeerAddress) {
     match peer {
         PeerAddress::Tcp(address) => match address.ip().to_canonical() {
             ip @ IpAddr::V4(_) => out.extend_from_slice(TextBuffer::new().format_address(ip)),
-            IpAddr::V6(v6) => write(out, format_args!("{v6}")),
+            IpAddr::V6(v6) => push_formatted(out, format_args!("{v6}")),
         },
         PeerAddress::Unix => {}
     }
 }
 
-fn write(out: &mut Vec<u8>, args: std::fmt::Arguments<'_>) {
+fn push_formatted(out: &mut Vec<u8>, args: std::fmt::Arguments<'_>) {
     struct Text<'o>(&'o mut Vec<u8>);
     impl std::fmt::Write for Text<'_> {
         fn write_str(&mut self, text: &str) -> std::fmt::Result {

@@ -3,29 +3,29 @@
 
 use super::*;
 
-const RULES: Rules = Rules {
-    failures: 3,
+const RULES: HealthRules = HealthRules {
+    max_failures: 3,
     eject_time: Duration::from_secs(10),
     rise: 2,
     fall: 3,
     slow_start: Duration::ZERO,
 };
 
-const SLOW: Rules = Rules {
+const SLOW: HealthRules = HealthRules {
     slow_start: Duration::from_secs(10),
     ..RULES
 };
 
-struct Bed {
-    ejection: Ejection,
+struct HealthTest {
+    ejection: ServerHealth,
     zero: Instant,
 }
 
-impl Bed {
-    fn new(rules: Rules) -> Self {
+impl HealthTest {
+    fn new(rules: HealthRules) -> Self {
         let zero = Instant::now();
         Self {
-            ejection: Ejection::with_rules(rules, zero),
+            ejection: ServerHealth::with_rules(rules, zero),
             zero,
         }
     }
@@ -35,23 +35,23 @@ impl Bed {
     }
 
     /// One input, a second later than zero by `seconds`.
-    fn give(&mut self, seconds: u64, input: Input) -> Option<Transition> {
+    fn apply(&mut self, seconds: u64, input: Input) -> Option<HealthTransition> {
         let now = self.at(seconds);
         match input {
-            Good => self.ejection.success(now),
-            Bad => self.ejection.failure(now, true),
-            BadLast => self.ejection.failure(now, false),
-            ProbeGood => self.ejection.probe(now, true),
-            ProbeBad => self.ejection.probe(now, false),
+            Good => self.ejection.record_success(now),
+            Bad => self.ejection.record_failure(now, true),
+            BadLast => self.ejection.record_failure(now, false),
+            ProbeGood => self.ejection.record_probe(now, true),
+            ProbeBad => self.ejection.record_probe(now, false),
             Tick => self.ejection.tick(now),
-            Told(admin) => self.ejection.admin(now, admin),
+            AdminSet(admin) => self.ejection.set_admin_state(now, admin),
         }
     }
 
     /// Fails requests until it is ejected; gives for how long.
     fn eject(&mut self, seconds: u64) -> Duration {
         for _ in 0..9 {
-            if let Some(Transition::Ejected { time, .. }) = self.give(seconds, Bad) {
+            if let Some(HealthTransition::Ejected { time, .. }) = self.apply(seconds, Bad) {
                 return time;
             }
         }
@@ -60,8 +60,8 @@ impl Bed {
 
     /// Takes it down by probes.
     fn down(&mut self, seconds: u64) {
-        let last = [0; 3].map(|_| self.give(seconds, ProbeBad))[2];
-        assert_eq!(last, Some(Transition::Down { probes: 3 }));
+        let last = [0; 3].map(|_| self.apply(seconds, ProbeBad))[2];
+        assert_eq!(last, Some(HealthTransition::Down { probes: 3 }));
     }
 }
 
@@ -73,21 +73,21 @@ enum Input {
     ProbeGood,
     ProbeBad,
     Tick,
-    Told(Admin),
+    AdminSet(AdminState),
 }
 
 /// Each with its time in seconds.
 type Inputs = [(u64, Input)];
 
-use Admin::{Disabled, Draining, Ready};
-use Input::{Bad, BadLast, Good, ProbeBad, ProbeGood, Tick, Told};
+use AdminState::{Disabled, Draining, Ready};
+use Input::{AdminSet, Bad, BadLast, Good, ProbeBad, ProbeGood, Tick};
 
 #[test]
 fn one_request_that_provokes_malformed_answers_does_not_eject() {
-    let mut bed = Bed::new(RULES);
-    let malformed = |bed: &mut Bed, request| {
+    let mut bed = HealthTest::new(RULES);
+    let malformed = |bed: &mut HealthTest, request| {
         let now = bed.at(0);
-        bed.ejection.malformed(now, true, request)
+        bed.ejection.record_malformed(now, true, request)
     };
     for _ in 0..100 {
         assert_eq!(malformed(&mut bed, 1), None);
@@ -96,19 +96,19 @@ fn one_request_that_provokes_malformed_answers_does_not_eject() {
     assert_eq!(malformed(&mut bed, 1), None);
     let ejected = malformed(&mut bed, 3);
     assert!(
-        matches!(ejected, Some(Transition::Ejected { .. })),
+        matches!(ejected, Some(HealthTransition::Ejected { .. })),
         "{ejected:?}"
     );
-    let mut bed = Bed::new(RULES);
+    let mut bed = HealthTest::new(RULES);
     for request in 0..100 {
         assert_eq!(malformed(&mut bed, request), None, "others are well");
         let now = bed.at(0);
-        bed.ejection.success(now);
+        bed.ejection.record_success(now);
     }
 }
 
 #[test]
-fn goes_from_state_to_state() {
+fn state_transitions() {
     let rows: [(&str, &Inputs, &str); 22] = [
         ("a new one", &[], "up"),
         ("two failures", &[(0, Bad), (0, Bad)], "up"),
@@ -184,23 +184,23 @@ fn goes_from_state_to_state() {
             &[(0, ProbeBad), (2, ProbeBad), (4, ProbeBad), (6, Good)],
             "down",
         ),
-        ("told to drain", &[(0, Told(Draining))], "draining"),
-        ("told to stop", &[(0, Told(Disabled))], "disabled"),
+        ("told to drain", &[(0, AdminSet(Draining))], "draining"),
+        ("told to stop", &[(0, AdminSet(Disabled))], "disabled"),
         (
             "and ready again",
-            &[(0, Told(Disabled)), (1, Told(Ready))],
+            &[(0, AdminSet(Disabled)), (1, AdminSet(Ready))],
             "up",
         ),
         (
             "drains while ejected",
-            &[(0, Bad), (0, Bad), (0, Bad), (1, Told(Draining))],
+            &[(0, Bad), (0, Bad), (0, Bad), (1, AdminSet(Draining))],
             "draining",
         ),
     ];
     for (name, inputs, expected) in rows {
-        let mut bed = Bed::new(RULES);
+        let mut bed = HealthTest::new(RULES);
         for (seconds, input) in inputs {
-            bed.give(*seconds, *input);
+            bed.apply(*seconds, *input);
         }
         assert_eq!(bed.ejection.state().as_str(), expected, "{name}");
     }
@@ -208,49 +208,52 @@ fn goes_from_state_to_state() {
 
 #[test]
 fn two_good_probes_bring_it_up_again_and_all_counts_begin_anew() {
-    let mut bed = Bed::new(RULES);
-    assert_eq!([bed.give(0, Bad), bed.give(0, Bad)], [None, None]);
+    let mut bed = HealthTest::new(RULES);
+    assert_eq!([bed.apply(0, Bad), bed.apply(0, Bad)], [None, None]);
     bed.down(0);
-    let up = [0; 2].map(|_| bed.give(5, ProbeGood));
-    assert_eq!(up, [None, Some(Transition::Up { probes: 2 })]);
+    let up = [0; 2].map(|_| bed.apply(5, ProbeGood));
+    assert_eq!(up, [None, Some(HealthTransition::Up { probes: 2 })]);
     let inputs = [Bad, Bad, ProbeBad, ProbeBad];
-    assert_eq!(inputs.map(|input| bed.give(6, input)), [None; 4]);
+    assert_eq!(inputs.map(|input| bed.apply(6, input)), [None; 4]);
 }
 
 #[test]
 fn a_good_trial_begins_the_count_of_failures_anew() {
-    let mut bed = Bed::new(RULES);
+    let mut bed = HealthTest::new(RULES);
     bed.eject(0);
-    bed.give(10, Tick);
-    let inputs = [Good, Bad, Bad].map(|input| bed.give(10, input));
-    assert_eq!(inputs, [Some(Transition::Restored), None, None]);
+    bed.apply(10, Tick);
+    let inputs = [Good, Bad, Bad].map(|input| bed.apply(10, input));
+    assert_eq!(inputs, [Some(HealthTransition::Restored), None, None]);
 }
 
 #[test]
-fn says_what_happened_and_when() {
-    let mut bed = Bed::new(RULES);
-    let ejected = Transition::Ejected {
+fn reports_each_transition_and_the_next_tick() {
+    let mut bed = HealthTest::new(RULES);
+    let ejected = HealthTransition::Ejected {
         failures: 3,
         time: Duration::from_secs(10),
     };
     assert_eq!(
-        [0; 3].map(|_| bed.give(1, Bad)),
+        [0; 3].map(|_| bed.apply(1, Bad)),
         [None, None, Some(ejected)]
     );
     assert_eq!(bed.ejection.next_tick(), Some(bed.at(11)));
-    assert_eq!(bed.ejection.state(), State::Ejected { until: bed.at(11) });
-    assert_eq!(bed.give(11, Tick), Some(Transition::Trial));
-    assert_eq!(bed.ejection.next_tick(), None);
-    assert_eq!(bed.give(12, Good), Some(Transition::Restored));
-    let told = Transition::Admin(Draining);
     assert_eq!(
-        [0; 2].map(|_| bed.give(13, Told(Draining))),
+        bed.ejection.state(),
+        ServerState::Ejected { until: bed.at(11) }
+    );
+    assert_eq!(bed.apply(11, Tick), Some(HealthTransition::Trial));
+    assert_eq!(bed.ejection.next_tick(), None);
+    assert_eq!(bed.apply(12, Good), Some(HealthTransition::Restored));
+    let told = HealthTransition::AdminChanged(Draining);
+    assert_eq!(
+        [0; 2].map(|_| bed.apply(13, AdminSet(Draining))),
         [Some(told), None]
     );
 }
 
 #[test]
-fn lets_through_what_its_state_allows() {
+fn admits_as_many_requests_as_its_state_allows() {
     let rows: [(&str, &Inputs, Option<u32>); 6] = [
         ("up", &[], None),
         ("ejected", &[(0, Bad), (0, Bad), (0, Bad)], Some(0)),
@@ -264,34 +267,41 @@ fn lets_through_what_its_state_allows() {
             &[(0, ProbeBad), (0, ProbeBad), (0, ProbeBad)],
             Some(0),
         ),
-        ("draining", &[(0, Told(Draining))], Some(0)),
-        ("disabled", &[(0, Told(Disabled))], Some(0)),
+        ("draining", &[(0, AdminSet(Draining))], Some(0)),
+        ("disabled", &[(0, AdminSet(Disabled))], Some(0)),
     ];
     for (name, inputs, expected) in rows {
-        let mut bed = Bed::new(RULES);
+        let mut bed = HealthTest::new(RULES);
         for (seconds, input) in inputs {
-            bed.give(*seconds, *input);
+            bed.apply(*seconds, *input);
         }
-        assert_eq!(bed.ejection.requests_max(), expected, "{name}");
-        assert_eq!(bed.ejection.takes_requests(), expected != Some(0), "{name}");
+        assert_eq!(bed.ejection.max_active(), expected, "{name}");
+        assert_eq!(
+            bed.ejection.accepts_requests(),
+            expected != Some(0),
+            "{name}"
+        );
     }
 }
 
 #[test]
 fn each_ejection_in_a_row_is_twice_as_long_up_to_thirty_times() {
-    let mut bed = Bed::new(RULES);
+    let mut bed = HealthTest::new(RULES);
     let mut now = 0;
     for factor in [1, 2, 4, 8, 16, 30, 30, 30] {
         let time = bed.eject(now);
         assert_eq!(time, RULES.eject_time * factor);
         now += time.as_secs();
-        assert_eq!(bed.give(now, Tick), Some(Transition::Trial));
+        assert_eq!(bed.apply(now, Tick), Some(HealthTransition::Trial));
     }
-    assert_eq!(bed.give(now, Good), Some(Transition::Restored));
+    assert_eq!(bed.apply(now, Good), Some(HealthTransition::Restored));
     assert_eq!(bed.eject(now), RULES.eject_time, "a success ends the row");
-    bed.give(now + 10, Tick);
-    assert_eq!(bed.give(now + 10, BadLast), Some(Transition::Restored));
-    bed.give(now + 11, Good);
+    bed.apply(now + 10, Tick);
+    assert_eq!(
+        bed.apply(now + 10, BadLast),
+        Some(HealthTransition::Restored)
+    );
+    bed.apply(now + 11, Good);
     assert_eq!(
         bed.eject(now + 12),
         RULES.eject_time,
@@ -301,62 +311,69 @@ fn each_ejection_in_a_row_is_twice_as_long_up_to_thirty_times() {
 
 #[test]
 fn many_ejections_and_endless_times_do_not_overflow() {
-    let mut bed = Bed::new(Rules {
+    let mut bed = HealthTest::new(HealthRules {
         eject_time: Duration::MAX,
         ..RULES
     });
     for day in 0..100 {
-        assert_eq!(bed.eject(day * 86_400), EJECT_TIME_MAX);
-        assert_eq!(bed.give((day + 1) * 86_400, Tick), Some(Transition::Trial));
+        assert_eq!(bed.eject(day * 86_400), MAX_EJECT_TIME);
+        assert_eq!(
+            bed.apply((day + 1) * 86_400, Tick),
+            Some(HealthTransition::Trial)
+        );
     }
 }
 
 #[test]
 fn with_a_bound_of_zero_no_failure_ejects() {
-    let mut bed = Bed::new(Rules {
-        failures: 0,
+    let mut bed = HealthTest::new(HealthRules {
+        max_failures: 0,
         ..RULES
     });
-    assert!((0..1000).all(|_| bed.give(0, Bad).is_none()));
-    assert_eq!(bed.ejection.state(), State::Up);
+    assert!((0..1000).all(|_| bed.apply(0, Bad).is_none()));
+    assert_eq!(bed.ejection.state(), ServerState::Up);
 }
 
 #[test]
-fn its_share_grows_after_it_came_back() {
-    type Back = fn(&mut Bed);
+fn the_share_grows_during_the_slow_start() {
+    type Back = fn(&mut HealthTest);
     let ways: [(&str, Back); 5] = [
         ("joined at zero", |_| {}),
         ("after a trial", |bed| {
-            bed.ejection.ramp_from = bed.at(9);
+            bed.ejection.slow_start_from = bed.at(9);
             bed.eject(0);
-            bed.give(10, Tick);
-            assert_eq!(bed.ejection.ramp(bed.at(10)), 1000, "the trial comes soon");
+            bed.apply(10, Tick);
+            assert_eq!(
+                bed.ejection.slow_start_permille(bed.at(10)),
+                1000,
+                "the trial comes soon"
+            );
             bed.zero = bed.at(40);
-            bed.give(0, Good);
+            bed.apply(0, Good);
         }),
         ("after probes", |bed| {
             bed.down(0);
             bed.zero = bed.at(40);
-            bed.give(0, ProbeGood);
-            bed.give(0, ProbeGood);
+            bed.apply(0, ProbeGood);
+            bed.apply(0, ProbeGood);
         }),
         ("told after draining", |bed| {
-            bed.give(0, Told(Draining));
+            bed.apply(0, AdminSet(Draining));
             bed.zero = bed.at(40);
-            bed.give(0, Told(Ready));
+            bed.apply(0, AdminSet(Ready));
         }),
         ("told after being disabled", |bed| {
-            bed.give(0, Told(Disabled));
+            bed.apply(0, AdminSet(Disabled));
             bed.zero = bed.at(40);
-            bed.give(0, Told(Ready));
+            bed.apply(0, AdminSet(Ready));
         }),
     ];
     for (name, come_back) in ways {
-        let mut bed = Bed::new(SLOW);
+        let mut bed = HealthTest::new(SLOW);
         come_back(&mut bed);
         let ramp = |tenths: u64| {
             bed.ejection
-                .ramp(bed.zero + Duration::from_millis(tenths * 100))
+                .slow_start_permille(bed.zero + Duration::from_millis(tenths * 100))
         };
         let shares = [0, 1, 50, 99, 100, 5000].map(ramp);
         assert_eq!(shares, [0, 10, 500, 990, 1000, 1000], "{name}");
@@ -365,36 +382,40 @@ fn its_share_grows_after_it_came_back() {
 
 #[test]
 fn without_a_slow_start_it_has_its_whole_share_at_once() {
-    let bed = Bed::new(RULES);
-    assert_eq!(bed.ejection.ramp(bed.zero), 1000);
-    assert_eq!(bed.ejection.ramp(bed.zero - Duration::from_secs(1)), 1000);
+    let bed = HealthTest::new(RULES);
+    assert_eq!(bed.ejection.slow_start_permille(bed.zero), 1000);
+    assert_eq!(
+        bed.ejection
+            .slow_start_permille(bed.zero - Duration::from_secs(1)),
+        1000
+    );
 }
 
 #[test]
-fn while_it_is_disabled_nothing_counts() {
-    let mut bed = Bed::new(RULES);
-    assert_eq!([bed.give(0, Bad), bed.give(0, Bad)], [None, None]);
-    bed.give(0, Told(Disabled));
+fn a_disabled_server_counts_nothing() {
+    let mut bed = HealthTest::new(RULES);
+    assert_eq!([bed.apply(0, Bad), bed.apply(0, Bad)], [None, None]);
+    bed.apply(0, AdminSet(Disabled));
     assert!(!bed.ejection.wants_probes());
     for input in [
         Bad, ProbeBad, ProbeGood, Good, Tick, Bad, Bad, ProbeBad, ProbeBad,
     ] {
-        assert_eq!(bed.give(1, input), None, "{input:?}");
+        assert_eq!(bed.apply(1, input), None, "{input:?}");
     }
-    bed.give(2, Told(Ready));
-    assert_eq!(bed.ejection.state(), State::Up);
-    assert_eq!(bed.give(3, Bad), None, "the count begins anew");
+    bed.apply(2, AdminSet(Ready));
+    assert_eq!(bed.ejection.state(), ServerState::Up);
+    assert_eq!(bed.apply(3, Bad), None, "the count begins anew");
 }
 
 #[test]
-fn while_it_drains_its_health_goes_on() {
-    let mut bed = Bed::new(RULES);
-    bed.give(0, Told(Draining));
+fn a_draining_server_keeps_its_health() {
+    let mut bed = HealthTest::new(RULES);
+    bed.apply(0, AdminSet(Draining));
     assert!(bed.ejection.wants_probes());
     bed.down(1);
-    assert_eq!(bed.ejection.state(), State::Draining);
-    bed.give(2, Told(Ready));
-    assert_eq!(bed.ejection.state(), State::Down);
+    assert_eq!(bed.ejection.state(), ServerState::Draining);
+    bed.apply(2, AdminSet(Ready));
+    assert_eq!(bed.ejection.state(), ServerState::Down);
 }
 
 #[test]
@@ -410,19 +431,19 @@ fn takes_its_rules_from_the_configuration() {
         ..config::Health::default()
     });
     upstream.slow_start = Duration::from_secs(20);
-    let rules = Rules {
-        failures: 2,
+    let rules = HealthRules {
+        max_failures: 2,
         eject_time: Duration::from_secs(7),
         rise: 5,
         fall: 4,
         slow_start: Duration::from_secs(20),
     };
-    assert_eq!(Ejection::new(&upstream, Instant::now()).rules, rules);
+    assert_eq!(ServerHealth::new(&upstream, Instant::now()).rules, rules);
 }
 
 #[test]
 fn log_lines_name_the_cause() {
-    let ejected = Transition::Ejected {
+    let ejected = HealthTransition::Ejected {
         failures: 3,
         time: Duration::from_millis(2500),
     };
@@ -432,10 +453,13 @@ fn log_lines_name_the_cause() {
             "ejected for 2.5 s after failed requests in a row: 3",
         ),
         (
-            Transition::Down { probes: 3 },
+            HealthTransition::Down { probes: 3 },
             "down after failed probes in a row: 3",
         ),
-        (Transition::Admin(Draining), "draining, as told"),
+        (
+            HealthTransition::AdminChanged(Draining),
+            "draining, as told",
+        ),
     ];
     for (transition, expected) in rows {
         assert_eq!(transition.to_string(), expected);
@@ -443,7 +467,7 @@ fn log_lines_name_the_cause() {
 }
 
 #[test]
-fn keeps_its_promises_in_random_orders_of_inputs() {
+fn invariants_hold_for_random_inputs() {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
     let seeds = match number("PENSTOCK_SEED") {
         Some(seed) => seed..seed + 1,
@@ -463,7 +487,7 @@ fn random_inputs(seed: u64) {
             .wrapping_add(1);
         (state >> 33) % bound
     };
-    let mut bed = Bed::new(if below(2) == 0 { SLOW } else { RULES });
+    let mut bed = HealthTest::new(if below(2) == 0 { SLOW } else { RULES });
     let mut seconds = 0;
     for _ in 0..500 {
         seconds += below(3) * below(8);
@@ -474,30 +498,33 @@ fn random_inputs(seed: u64) {
             25..29 => ProbeGood,
             29..34 => ProbeBad,
             34..38 => Tick,
-            38 => Told(Ready),
-            _ => Told([Draining, Disabled][usize::try_from(below(2)).unwrap()]),
+            38 => AdminSet(Ready),
+            _ => AdminSet([Draining, Disabled][usize::try_from(below(2)).unwrap()]),
         };
         let before = bed.ejection.clone();
-        let transition = bed.give(seconds, input);
+        let transition = bed.apply(seconds, input);
         check_step(&before, &bed, seconds, input, transition);
     }
     // Told to work, and with good requests and probes, it is up in the end, whatever happened.
-    bed.give(seconds, Told(Ready));
+    bed.apply(seconds, AdminSet(Ready));
     for _ in 0..2 {
-        bed.give(seconds, ProbeGood);
+        bed.apply(seconds, ProbeGood);
     }
-    bed.give(seconds + 300, Tick);
-    bed.give(seconds + 300, Good);
-    assert_eq!(bed.ejection.state(), State::Up);
-    assert_eq!(bed.ejection.ramp(bed.at(seconds + 310)), 1000);
+    bed.apply(seconds + 300, Tick);
+    bed.apply(seconds + 300, Good);
+    assert_eq!(bed.ejection.state(), ServerState::Up);
+    assert_eq!(
+        bed.ejection.slow_start_permille(bed.at(seconds + 310)),
+        1000
+    );
 }
 
 fn check_step(
-    before: &Ejection,
-    bed: &Bed,
+    before: &ServerHealth,
+    bed: &HealthTest,
     seconds: u64,
     input: Input,
-    transition: Option<Transition>,
+    transition: Option<HealthTransition>,
 ) {
     let (ejection, now) = (&bed.ejection, bed.at(seconds));
     if before.state() != ejection.state() {
@@ -505,24 +532,24 @@ fn check_step(
     }
     if matches!(input, BadLast) {
         assert!(
-            ejection.takes_requests() || !before.takes_requests(),
+            ejection.accepts_requests() || !before.accepts_requests(),
             "the last was taken away"
         );
     }
     if matches!(input, Good) {
         assert!(
-            ejection.takes_requests() || !before.takes_requests(),
+            ejection.accepts_requests() || !before.accepts_requests(),
             "good ones take nothing away"
         );
     }
-    if let Some(Transition::Ejected { time, .. }) = transition {
-        let most = RULES.eject_time * EJECT_FACTOR_MAX;
+    if let Some(HealthTransition::Ejected { time, .. }) = transition {
+        let most = RULES.eject_time * MAX_EJECT_FACTOR;
         assert!((RULES.eject_time..=most).contains(&time));
         assert!(matches!(input, Bad));
         assert_eq!(ejection.next_tick(), Some(now + time));
     }
-    let is_ejected = matches!(ejection.condition, Condition::Ejected { .. });
-    let is_disabled = ejection.admin == Disabled;
+    let is_ejected = matches!(ejection.health_condition, HealthCondition::Ejected { .. });
+    let is_disabled = ejection.admin_state == Disabled;
     assert_eq!(ejection.next_tick().is_some(), is_ejected && !is_disabled);
     if matches!(input, Tick) {
         assert!(
@@ -530,8 +557,10 @@ fn check_step(
             "a trial is overdue"
         );
     }
-    assert!(ejection.ramp(now) <= 1000);
+    assert!(ejection.slow_start_permille(now) <= 1000);
     assert!(
-        ejection.failures < RULES.failures || !matches!(input, Bad) || !ejection.takes_requests()
+        ejection.consecutive_failures < RULES.max_failures
+            || !matches!(input, Bad)
+            || !ejection.accepts_requests()
     );
 }

@@ -1,7 +1,7 @@
 //! How many retries a failing upstream still gets.
 //!
 //! A server that fails because it is overloaded gets worse by every request that is sent again. So
-//! each upstream has one [`Budget`]: its caller deposits for each request and withdraws for each
+//! each upstream has one [`RetryBudget`]: its caller deposits for each request and withdraws for each
 //! retry, and retries are at most a part of the requests of the last ten seconds. A small number in
 //! each second is always allowed, else an upstream with little traffic would have no retries at all.
 //! Pure (`now` is an argument) and of constant size: ten buckets of one second each.
@@ -12,15 +12,15 @@ use std::time::{Duration, Instant};
 
 /// Requests and retries of the last ten seconds.
 #[derive(Debug, Clone)]
-pub(crate) struct Budget {
+pub(crate) struct RetryBudget {
     ratio: f64,
     min_per_second: u64,
-    buckets: [Bucket; SECONDS],
+    buckets: [Bucket; WINDOW_SECONDS],
     /// The sum of all buckets.
-    window: Bucket,
-    current: usize,
+    window_total: Bucket,
+    current_bucket: usize,
     /// When the current bucket began.
-    began: Instant,
+    bucket_started_at: Instant,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -31,64 +31,66 @@ struct Bucket {
 
 /// The window: long enough to outlast a short burst, short enough to forget the good times when an
 /// upstream begins to fail.
-const SECONDS: usize = 10;
+const WINDOW_SECONDS: usize = 10;
 
 /// What is allowed in any case, as in Finagle and Linkerd: it storms nobody, and an upstream with a
 /// request now and then has each of them retried.
 const MIN_PER_SECOND: u64 = 10;
 
-impl Budget {
+impl RetryBudget {
     /// An empty budget: `ratio` is retries against requests, 0 to 1.
     pub(crate) fn new(ratio: f64, now: Instant) -> Self {
-        Self::with_floor(ratio, MIN_PER_SECOND, now)
+        Self::with_min_per_second(ratio, MIN_PER_SECOND, now)
     }
 
-    fn with_floor(ratio: f64, min_per_second: u64, now: Instant) -> Self {
+    fn with_min_per_second(ratio: f64, min_per_second: u64, now: Instant) -> Self {
         Self {
             ratio: ratio.clamp(0.0, 1.0),
             min_per_second,
-            buckets: [Bucket::default(); SECONDS],
-            window: Bucket::default(),
-            current: 0,
-            began: now,
+            buckets: [Bucket::default(); WINDOW_SECONDS],
+            window_total: Bucket::default(),
+            current_bucket: 0,
+            bucket_started_at: now,
         }
     }
 
     /// Counts a request, once, at its first try.
     pub(crate) fn deposit(&mut self, now: Instant) {
         self.advance(now);
-        self.buckets[self.current].requests += 1;
-        self.window.requests += 1;
+        self.buckets[self.current_bucket].requests += 1;
+        self.window_total.requests += 1;
     }
 
     /// Whether a request may be tried again now; counts the retry when it may.
     #[must_use = "the retry is already counted"]
     pub(crate) fn withdraw(&mut self, now: Instant) -> bool {
         self.advance(now);
-        let second = &mut self.buckets[self.current];
-        let is_earned =
-            (self.window.retries + 1) as f64 <= self.window.requests as f64 * self.ratio;
+        let second = &mut self.buckets[self.current_bucket];
+        let is_earned = (self.window_total.retries + 1) as f64
+            <= self.window_total.requests as f64 * self.ratio;
         let is_allowed = is_earned || second.retries < self.min_per_second;
         if is_allowed {
             second.retries += 1;
-            self.window.retries += 1;
+            self.window_total.retries += 1;
         }
         is_allowed
     }
 
     /// Forgets the seconds that have left the window.
     fn advance(&mut self, now: Instant) {
-        let seconds = now.saturating_duration_since(self.began).as_secs();
+        let seconds = now
+            .saturating_duration_since(self.bucket_started_at)
+            .as_secs();
         if seconds == 0 {
             return;
         }
-        for _ in 0..seconds.min(SECONDS as u64) {
-            self.current = (self.current + 1) % SECONDS;
-            let old = std::mem::take(&mut self.buckets[self.current]);
-            self.window.requests -= old.requests;
-            self.window.retries -= old.retries;
+        for _ in 0..seconds.min(WINDOW_SECONDS as u64) {
+            self.current_bucket = (self.current_bucket + 1) % WINDOW_SECONDS;
+            let old = std::mem::take(&mut self.buckets[self.current_bucket]);
+            self.window_total.requests -= old.requests;
+            self.window_total.retries -= old.retries;
         }
-        self.began += Duration::from_secs(seconds);
+        self.bucket_started_at += Duration::from_secs(seconds);
     }
 }
 
@@ -103,7 +105,7 @@ mod tests {
     }
 
     /// How many of `tries` retries at one moment are allowed.
-    fn granted(budget: &mut Budget, now: Instant, tries: u32) -> usize {
+    fn granted(budget: &mut RetryBudget, now: Instant, tries: u32) -> usize {
         (0..tries).filter(|_| budget.withdraw(now)).count()
     }
 
@@ -125,7 +127,7 @@ mod tests {
         ];
         for (name, ratio, floor, requests, after, allowed) in rows {
             let zero = Instant::now();
-            let mut budget = Budget::with_floor(ratio, floor, zero);
+            let mut budget = RetryBudget::with_min_per_second(ratio, floor, zero);
             for _ in 0..requests {
                 budget.deposit(zero);
             }
@@ -137,7 +139,7 @@ mod tests {
     #[test]
     fn gives_the_floor_again_each_second() {
         let zero = Instant::now();
-        let mut budget = Budget::with_floor(0.2, 2, zero);
+        let mut budget = RetryBudget::with_min_per_second(0.2, 2, zero);
         for second in 0..30 {
             let now = zero + millis(second * 1000);
             assert_eq!(granted(&mut budget, now, 5), 2, "second {second}");
@@ -148,7 +150,7 @@ mod tests {
     #[test]
     fn a_clock_that_steps_back_gives_nothing_away() {
         let zero = Instant::now() + millis(60_000);
-        let mut budget = Budget::with_floor(0.2, 1, zero);
+        let mut budget = RetryBudget::with_min_per_second(0.2, 1, zero);
         assert_eq!(granted(&mut budget, zero, 5), 1);
         assert_eq!(granted(&mut budget, zero - millis(30_000), 5), 0);
         assert_eq!(granted(&mut budget, zero + millis(1000), 5), 1);
@@ -157,7 +159,7 @@ mod tests {
     #[test]
     fn an_outage_adds_a_fifth_to_the_load_and_no_more() {
         let zero = Instant::now();
-        let mut budget = Budget::new(0.2, zero);
+        let mut budget = RetryBudget::new(0.2, zero);
         let mut sent = 0;
         for request in 0..60_000 {
             // A thousand a second, every one fails and would be tried three times.
@@ -193,7 +195,7 @@ mod tests {
         };
         let (ratio, floor) = ([0.0, 0.1, 0.2, 1.0][pick(below(4))], below(4));
         let zero = Instant::now();
-        let mut budget = Budget::with_floor(ratio, floor, zero);
+        let mut budget = RetryBudget::with_min_per_second(ratio, floor, zero);
         // The second of each event, and whether it is a retry.
         let mut events: VecDeque<(u64, bool)> = VecDeque::new();
         let (mut at, pace) = (0, [5, 300, 4000][pick(below(3))]);

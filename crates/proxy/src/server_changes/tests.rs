@@ -3,8 +3,10 @@
 use config::Protocol;
 use penstock_config as config;
 
-use super::{Change, ManageError};
-use crate::maintain::tests::{claim, configured, first, on_a_loop, release, server, start, states};
+use super::{ServerChange, ServerChangeError};
+use crate::maintenance::tests::{
+    claim, configured, first, on_a_loop, release, server, start, states,
+};
 
 const A: &str = "127.0.0.1:81";
 const B: &str = "127.0.0.1:82";
@@ -14,49 +16,49 @@ fn named(name: &str) -> String {
 }
 
 #[test]
-fn a_change_does_what_it_says_and_says_what_it_did() {
+fn each_change_is_applied_and_described() {
     on_a_loop(async {
         let upstream = start(configured(Protocol::Http, &[A]));
         let rows = [
             (
-                Change::Add(server(B)),
+                ServerChange::Add(server(B)),
                 "127.0.0.1:82 was added",
                 vec![(A, "up"), (B, "up")],
             ),
             (
-                Change::Drain(named(A)),
+                ServerChange::Drain(named(A)),
                 "127.0.0.1:81 is draining, 0 requests in progress",
                 vec![(A, "draining"), (B, "up")],
             ),
             (
-                Change::Enable(named(A)),
+                ServerChange::Enable(named(A)),
                 "127.0.0.1:81 is enabled, 0 requests in progress",
                 vec![(A, "up"), (B, "up")],
             ),
             (
-                Change::Disable(named(B)),
+                ServerChange::Disable(named(B)),
                 "127.0.0.1:82 is disabled, 0 requests in progress",
                 vec![(A, "up"), (B, "disabled")],
             ),
             (
-                Change::Weight(named(A), 5),
+                ServerChange::Weight(named(A), 5),
                 "127.0.0.1:81 has weight 5",
                 vec![(A, "up"), (B, "disabled")],
             ),
             (
-                Change::MaxActive(named(A), Some(3)),
+                ServerChange::MaxActive(named(A), Some(3)),
                 "127.0.0.1:81 may have 3 requests in progress",
                 vec![(A, "up"), (B, "disabled")],
             ),
             (
-                Change::Remove(named(B)),
+                ServerChange::Remove(named(B)),
                 "127.0.0.1:82 was removed, 0 requests in progress",
                 vec![(A, "up")],
             ),
         ];
         for (change, want, servers) in rows {
             let name = format!("{change:?}");
-            assert_eq!(upstream.manage(change).as_deref(), Ok(want), "{name}");
+            assert_eq!(upstream.apply_change(change).as_deref(), Ok(want), "{name}");
             let servers: Vec<_> = servers
                 .iter()
                 .map(|&(it, state)| (named(it), state))
@@ -64,37 +66,46 @@ fn a_change_does_what_it_says_and_says_what_it_did() {
             assert_eq!(states(&upstream), servers, "{name}");
         }
         let first = first(&upstream);
-        assert_eq!((first.weight, first.active_max), (5, Some(3)));
+        assert_eq!((first.weight, first.max_active), (5, Some(3)));
     });
 }
 
 #[test]
-fn a_change_that_makes_no_sense_changes_nothing() {
+fn an_invalid_change_changes_nothing() {
     on_a_loop(async {
         let upstream = start(configured(Protocol::Http, &[A]));
         let mut weightless = server(B);
         weightless.weight = 0;
         let rows = [
-            (Change::Add(server(A)), ManageError::AlreadyThere(named(A))),
-            (Change::Add(weightless), ManageError::Zero("weight")),
             (
-                Change::Remove(named(B)),
-                ManageError::NoSuchServer(named(B)),
+                ServerChange::Add(server(A)),
+                ServerChangeError::AlreadyExists(named(A)),
             ),
             (
-                Change::Drain(named("127.0.0.1")),
-                ManageError::NoSuchServer(named("127.0.0.1")),
+                ServerChange::Add(weightless),
+                ServerChangeError::Zero("weight"),
             ),
-            (Change::Weight(named(A), 0), ManageError::Zero("weight")),
             (
-                Change::MaxActive(named(A), Some(0)),
-                ManageError::Zero("max_active"),
+                ServerChange::Remove(named(B)),
+                ServerChangeError::NoSuchServer(named(B)),
+            ),
+            (
+                ServerChange::Drain(named("127.0.0.1")),
+                ServerChangeError::NoSuchServer(named("127.0.0.1")),
+            ),
+            (
+                ServerChange::Weight(named(A), 0),
+                ServerChangeError::Zero("weight"),
+            ),
+            (
+                ServerChange::MaxActive(named(A), Some(0)),
+                ServerChangeError::Zero("max_active"),
             ),
         ];
         let before = upstream.snapshot().servers;
         for (change, want) in rows {
             let name = format!("{change:?}");
-            assert_eq!(upstream.manage(change), Err(want), "{name}");
+            assert_eq!(upstream.apply_change(change), Err(want), "{name}");
             assert_eq!(upstream.snapshot().servers, before, "{name}");
         }
     });
@@ -106,21 +117,21 @@ fn a_server_that_leaves_finishes_what_it_has() {
         let upstream = start(configured(Protocol::Http, &[A]));
         let address = A.parse().unwrap();
         let place = claim(&upstream);
-        let said = upstream.manage(Change::Remove(named(A)));
+        let said = upstream.apply_change(ServerChange::Remove(named(A)));
         assert_eq!(
             said.as_deref(),
             Ok("127.0.0.1:81 was removed, 1 request in progress")
         );
         assert_eq!(states(&upstream), [(named(A), "leaving")]);
-        assert_eq!(upstream.in_progress(&address), 1);
+        assert_eq!(upstream.active_requests(&address), 1);
         // It is no server any more: it can be added, and not be changed.
-        let again = upstream.manage(Change::Drain(named(A)));
-        assert_eq!(again, Err(ManageError::NoSuchServer(named(A))));
-        upstream.manage(Change::Add(server(A))).unwrap();
+        let again = upstream.apply_change(ServerChange::Drain(named(A)));
+        assert_eq!(again, Err(ServerChangeError::NoSuchServer(named(A))));
+        upstream.apply_change(ServerChange::Add(server(A))).unwrap();
         assert_eq!(states(&upstream), [(named(A), "leaving"), (named(A), "up")]);
         release(&upstream, &place);
         assert_eq!(states(&upstream), [(named(A), "up")]);
-        assert_eq!(upstream.in_progress(&address), 0);
+        assert_eq!(upstream.active_requests(&address), 0);
     });
 }
 
@@ -128,7 +139,9 @@ fn a_server_that_leaves_finishes_what_it_has() {
 fn a_draining_server_gets_nothing_new() {
     on_a_loop(async {
         let upstream = start(configured(Protocol::Http, &[A, B]));
-        upstream.manage(Change::Drain(named(A))).unwrap();
+        upstream
+            .apply_change(ServerChange::Drain(named(A)))
+            .unwrap();
         for _ in 0..4 {
             let place = claim(&upstream);
             assert_eq!(&*place.server.name, B);
@@ -141,20 +154,23 @@ fn a_smaller_bound_holds_from_now_on() {
     on_a_loop(async {
         let upstream = start(configured(Protocol::Http, &[A]));
         upstream
-            .manage(Change::MaxActive(named(A), Some(1)))
+            .apply_change(ServerChange::MaxActive(named(A), Some(1)))
             .unwrap();
         let place = claim(&upstream);
         assert_eq!(first(&upstream).active, 1);
-        let mut roster = upstream.shared.roster();
-        let waiter = || crate::roster::Waiter {
-            grant: tokio::sync::oneshot::channel().0,
+        let mut roster = upstream.shared.server_pool();
+        let waiter = || crate::server_pool::SlotWaiter {
+            grant_sender: tokio::sync::oneshot::channel().0,
             client: None,
         };
         let now = penstock_runtime::clock::now();
-        let (want, mut after) = (crate::roster::Want::default(), Default::default());
+        let (want, mut after) = (
+            crate::server_pool::SelectionCriteria::default(),
+            Default::default(),
+        );
         let second = roster.claim(now, 0, &want, waiter, &mut after);
         assert!(
-            matches!(second, crate::roster::Claimed::Waiting { .. }),
+            matches!(second, crate::server_pool::ClaimOutcome::Queued { .. }),
             "{second:?}"
         );
         drop(roster);
@@ -169,20 +185,26 @@ fn waiting_requests_of_a_client_can_be_refused_and_a_draining_server_has_none() 
     on_a_loop(async {
         let upstream = start(configured(Protocol::Http, &[A]));
         upstream
-            .manage(Change::MaxActive(named(A), Some(1)))
+            .apply_change(ServerChange::MaxActive(named(A), Some(1)))
             .unwrap();
         let held = claim(&upstream);
-        let place = crate::upstream::ServerPlace::new(&upstream.shared, held.key);
+        let place = crate::upstream::ServerPlace::new(&upstream.shared, held.server_id);
         let client = penstock_exchange::ClientState::default().limit_prefix();
         let now = penstock_runtime::clock::now();
         let wait = |client| {
             let (grant, granted) = tokio::sync::oneshot::channel();
-            let (want, mut after) = (crate::roster::Want::default(), Default::default());
-            let waiter = || crate::roster::Waiter { grant, client };
-            let mut roster = upstream.shared.roster();
+            let (want, mut after) = (
+                crate::server_pool::SelectionCriteria::default(),
+                Default::default(),
+            );
+            let waiter = || crate::server_pool::SlotWaiter {
+                grant_sender: grant,
+                client,
+            };
+            let mut roster = upstream.shared.server_pool();
             let claimed = roster.claim(now, 0, &want, waiter, &mut after);
             assert!(
-                matches!(claimed, crate::roster::Claimed::Waiting { .. }),
+                matches!(claimed, crate::server_pool::ClaimOutcome::Queued { .. }),
                 "{claimed:?}"
             );
             granted
@@ -194,7 +216,9 @@ fn waiting_requests_of_a_client_can_be_refused_and_a_draining_server_has_none() 
         place.refuse_waiting(&clients, "too slow");
         assert_eq!(refused.await.unwrap().unwrap_err(), "too slow");
         assert_eq!(place.waiting_clients(), [None]);
-        upstream.manage(Change::Drain(named(A))).unwrap();
+        upstream
+            .apply_change(ServerChange::Drain(named(A)))
+            .unwrap();
         assert_eq!(place.demand(now), Demand::default());
         release(&upstream, &held);
     });
@@ -210,8 +234,8 @@ fn a_process_of_an_application_is_replaced_by_the_next_at_its_address() {
         upstream.add_server(server(A), 2);
         assert_eq!(states(&upstream), [(named(A), "leaving"), (named(A), "up")]);
         let new = claim(&upstream);
-        assert_ne!(old.key, new.key);
-        assert_eq!(upstream.in_progress(&address), 2);
+        assert_ne!(old.server_id, new.server_id);
+        assert_eq!(upstream.active_requests(&address), 2);
         upstream.remove_server(&address);
         release(&upstream, &old);
         release(&upstream, &new);

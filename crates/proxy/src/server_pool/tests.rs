@@ -1,0 +1,291 @@
+//! The roster's promises, without sockets or clocks: who gets a place, who waits for whom, and that every
+//! place is counted from the moment it is given.
+
+use std::time::Duration;
+
+use penstock_config::{Protocol, ServerAddr, Upstream, UpstreamServer};
+
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A roster with servers of these bounds, the backups marked, and a clock to move.
+struct PoolTest {
+    roster: ServerPool,
+    now: Instant,
+    keys: Vec<ServerId>,
+    waiting: Vec<oneshot::Receiver<Result<SlotGrant, String>>>,
+}
+
+#[derive(Debug, PartialEq)]
+enum ClaimResult {
+    Slot(usize),
+    Queued,
+    QueueFull,
+    Unavailable,
+}
+
+impl PoolTest {
+    fn new(servers: &[(u32, bool)], change: impl FnOnce(&mut Upstream)) -> Self {
+        let address = |at: usize| format!("127.0.0.1:{}", 1000 + at).parse().unwrap();
+        let configured = |at| UpstreamServer::new(ServerAddr::Tcp(address(at)));
+        let mut config = Upstream::new(
+            "u",
+            Protocol::Http,
+            (0..servers.len()).map(configured).collect(),
+        );
+        config.eject.failures = 1;
+        config.eject.time = SECOND;
+        change(&mut config);
+        let now = Instant::now();
+        let mut play = Self {
+            roster: ServerPool::new(&Arc::new(config), 2, now),
+            now,
+            keys: Vec::new(),
+            waiting: Vec::new(),
+        };
+        for (at, &(capacity, backup)) in servers.iter().enumerate() {
+            let spec = ServerSpec {
+                address: ServerAddr::Tcp(address(at)),
+                weight: 1,
+                capacity,
+                backup,
+                generation: 0,
+            };
+            let name = format!("server {at}").into();
+            let mut after = DeferredActions::default();
+            let place = ResolvedAddress::Tcp(address(at));
+            let key = play.roster.add(now, place, name, spec, &mut after);
+            play.keys.push(key);
+        }
+        play
+    }
+
+    fn claim(&mut self, tried: &[usize], sticky: Option<usize>) -> ClaimResult {
+        let tried: Vec<ServerId> = tried.iter().map(|&at| self.keys[at]).collect();
+        let want = SelectionCriteria {
+            sticky_name_hash: sticky.map(|at| server_name_hash(&format!("server {at}"))),
+            tried_servers: &tried,
+            is_first_attempt: tried.is_empty(),
+            ..SelectionCriteria::default()
+        };
+        let mut made = None;
+        let waiter = || {
+            let (grant, granted) = oneshot::channel();
+            made = Some(granted);
+            SlotWaiter {
+                grant_sender: grant,
+                client: None,
+            }
+        };
+        let mut after = DeferredActions::default();
+        let claimed = self.roster.claim(self.now, 0, &want, waiter, &mut after);
+        self.waiting.extend(made);
+        match claimed {
+            ClaimOutcome::Slot(place) => ClaimResult::Slot(self.index_of_key(place.server_id)),
+            ClaimOutcome::Queued { .. } => ClaimResult::Queued,
+            ClaimOutcome::QueueFull { .. } => ClaimResult::QueueFull,
+            ClaimOutcome::Unavailable { .. } => ClaimResult::Unavailable,
+        }
+    }
+
+    /// Ends a request at a server; gives to which servers those who waited were sent.
+    fn end(&mut self, at: usize, outcome: AttemptOutcome) -> Vec<usize> {
+        let slot = self.member(at).slot;
+        let ended = AttemptReport {
+            outcome,
+            queue_time: None,
+            connect_time: None,
+            header_time: None,
+        };
+        self.update(|roster, now, after| roster.release(now, slot, None, &ended, after))
+    }
+
+    fn fail(&mut self, at: usize) -> Vec<usize> {
+        self.end(at, AttemptOutcome::Failure { is_timeout: false })
+    }
+
+    fn update(
+        &mut self,
+        act: impl FnOnce(&mut ServerPool, Instant, &mut DeferredActions),
+    ) -> Vec<usize> {
+        let mut after = DeferredActions::default();
+        act(&mut self.roster, self.now, &mut after);
+        let index =
+            |start: &DispatchedJob<SlotWaiter>| self.roster.index_by_slot(start.slot_id).unwrap();
+        let granted = after.grants.iter().map(index);
+        granted
+            .map(|at| self.index_of_key(self.roster.servers[at].id))
+            .collect()
+    }
+
+    fn advance(&mut self, time: Duration) -> Vec<usize> {
+        self.now += time;
+        self.update(|roster, now, after| roster.tick(now, after))
+    }
+
+    fn index_of_key(&self, key: ServerId) -> usize {
+        self.keys.iter().position(|known| *known == key).unwrap()
+    }
+
+    fn member(&self, at: usize) -> &ServerEntry {
+        let index = self.roster.index_by_id(self.keys[at]).unwrap();
+        &self.roster.servers[index]
+    }
+
+    fn active(&self, at: usize) -> u32 {
+        self.member(at).active
+    }
+}
+
+#[test]
+fn capacities_hold_and_a_freed_slot_goes_to_the_oldest_waiter() {
+    let mut play = PoolTest::new(&[(1, false), (1, false)], |_| {});
+    let mut first = [play.claim(&[], None), play.claim(&[], None)];
+    first.sort_by_key(|got| format!("{got:?}"));
+    assert_eq!(first, [ClaimResult::Slot(0), ClaimResult::Slot(1)]);
+    assert_eq!(play.claim(&[], None), ClaimResult::Queued);
+    assert_eq!(play.end(1, AttemptOutcome::Success), [1]);
+    assert_eq!((play.active(0), play.active(1)), (1, 1));
+}
+
+#[test]
+fn a_granted_slot_counts_as_active_before_it_is_accepted() {
+    let mut play = PoolTest::new(&[(1, false)], |_| {});
+    assert_eq!(play.claim(&[], None), ClaimResult::Slot(0));
+    assert_eq!(play.claim(&[], None), ClaimResult::Queued);
+    assert_eq!(play.end(0, AttemptOutcome::Success), [0]);
+    assert_eq!(play.active(0), 1, "granted, not accepted");
+    let (key, slot) = (play.keys[0], play.member(0).slot);
+    play.update(|roster, now, after| roster.remove(now, key, after));
+    let mut after = DeferredActions::default();
+    let accepted = play
+        .roster
+        .accept_grant(play.now, slot, 0, ReusePolicy::Any, &mut after);
+    assert!(accepted.is_some(), "it is leaving, and has that one yet");
+    play.end(0, AttemptOutcome::Success);
+    assert!(play.roster.servers.is_empty());
+}
+
+#[test]
+fn a_retry_waits_for_a_server_that_it_has_not_tried() {
+    let mut play = PoolTest::new(&[(1, false), (1, false)], |config| {
+        config.eject.failures = 0;
+    });
+    assert_eq!(play.claim(&[], Some(1)), ClaimResult::Slot(1));
+    assert_eq!(play.claim(&[], Some(0)), ClaimResult::Slot(0));
+    assert_eq!(play.fail(0), [] as [usize; 0]);
+    assert_eq!(
+        play.claim(&[0], None),
+        ClaimResult::Queued,
+        "server 0 is free, and was tried"
+    );
+    assert_eq!(play.end(1, AttemptOutcome::Success), [1]);
+}
+
+#[test]
+fn backups_take_requests_only_while_no_other_server_does() {
+    let mut play = PoolTest::new(&[(1, false), (9, true)], |_| {});
+    assert_eq!(play.claim(&[], None), ClaimResult::Slot(0));
+    assert_eq!(
+        play.claim(&[], None),
+        ClaimResult::Queued,
+        "the other is busy, not down"
+    );
+    assert_eq!(play.fail(0), [1], "who waited goes to the backup");
+    assert_eq!(play.claim(&[], None), ClaimResult::Slot(1));
+}
+
+#[test]
+fn backups_stay_in_use_while_a_server_is_on_trial() {
+    let mut play = PoolTest::new(&[(9, false), (9, true)], |_| {});
+    assert_eq!(play.claim(&[], None), ClaimResult::Slot(0));
+    play.fail(0);
+    play.advance(2 * SECOND);
+    let mut places = [
+        play.claim(&[], None),
+        play.claim(&[], None),
+        play.claim(&[], None),
+    ];
+    places.sort_by_key(|got| format!("{got:?}"));
+    assert_eq!(
+        places,
+        [
+            ClaimResult::Slot(0),
+            ClaimResult::Slot(1),
+            ClaimResult::Slot(1)
+        ],
+        "one for the trial"
+    );
+    play.end(0, AttemptOutcome::Success);
+    assert_eq!(play.claim(&[], None), ClaimResult::Slot(0));
+    assert_eq!(play.claim(&[], None), ClaimResult::Slot(0));
+}
+
+#[test]
+fn a_backup_slot_for_a_retry_is_not_given_to_a_queued_request() {
+    let mut play = PoolTest::new(&[(1, false), (1, true)], |config| config.eject.failures = 0);
+    assert_eq!(play.claim(&[], None), ClaimResult::Slot(0));
+    assert_eq!(play.claim(&[], None), ClaimResult::Queued);
+    assert_eq!(play.fail(0), [0], "the next in line");
+    assert_eq!(play.claim(&[0], None), ClaimResult::Slot(1));
+    assert_eq!(
+        play.claim(&[0], None),
+        ClaimResult::Unavailable,
+        "its one place is taken"
+    );
+    assert_eq!(play.end(1, AttemptOutcome::Success), [] as [usize; 0]);
+}
+
+#[test]
+fn a_client_with_a_cookie_waits_for_its_server_and_only_while_it_is_up() {
+    let mut play = PoolTest::new(&[(1, false), (1, false)], |_| {});
+    assert_eq!(play.claim(&[], Some(0)), ClaimResult::Slot(0));
+    assert_eq!(
+        play.claim(&[], Some(0)),
+        ClaimResult::Queued,
+        "the other is free"
+    );
+    assert_eq!(play.fail(0), [1], "it is not up any more");
+}
+
+#[test]
+fn a_sticky_request_queued_at_a_backup_is_released_with_the_backup() {
+    let mut play = PoolTest::new(&[(1, false), (1, true)], |_| {});
+    assert_eq!(play.claim(&[], None), ClaimResult::Slot(0));
+    play.fail(0);
+    assert_eq!(play.claim(&[], Some(1)), ClaimResult::Slot(1));
+    assert_eq!(play.claim(&[], Some(1)), ClaimResult::Queued);
+    assert_eq!(
+        play.advance(2 * SECOND),
+        [] as [usize; 0],
+        "the other is on trial"
+    );
+    assert_eq!(play.claim(&[], Some(0)), ClaimResult::Slot(0));
+    assert_eq!(play.end(0, AttemptOutcome::Success), [0]);
+}
+
+#[test]
+fn requests_wait_for_the_first_process_of_an_application() {
+    let mut play = PoolTest::new(&[], |_| {});
+    assert_eq!(play.claim(&[], None), ClaimResult::Queued);
+    let mut play = PoolTest::new(&[(1, false)], |_| {});
+    let key = play.keys[0];
+    play.update(|roster, now, after| roster.remove(now, key, after));
+    assert_eq!(
+        play.claim(&[], None),
+        ClaimResult::Unavailable,
+        "these were configured"
+    );
+}
+
+#[test]
+fn the_last_server_is_never_ejected() {
+    let mut play = PoolTest::new(&[(9, false), (9, false)], |_| {});
+    for at in [0, 1] {
+        assert_eq!(play.claim(&[], Some(at)), ClaimResult::Slot(at));
+    }
+    play.fail(0);
+    play.fail(1);
+    assert_eq!(play.claim(&[], None), ClaimResult::Slot(1));
+}
