@@ -15,11 +15,11 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-pub(crate) use message::{Concern, FORMS, Message, Shape, bytes_of};
+pub(crate) use message::{DeliveryKind, Message, STREAM_FORMATS, StreamFormat, publication_size};
 
-use crate::history::History;
-use crate::hub::{Answerer, Feed};
-use crate::order::Parked;
+use crate::history::ChannelHistory;
+use crate::hub::{MessageFeed, PollWaiter};
+use crate::ordering::ParkedMessages;
 use crate::shares::Share;
 
 /// One channel.
@@ -29,41 +29,41 @@ pub(crate) struct Channel {
     /// What its namespace has.
     share: Arc<Share>,
     /// Bytes of its messages that shards have not got to, or whose turn has not come.
-    pub(crate) pending: AtomicUsize,
+    pub(crate) pending_bytes: AtomicUsize,
     /// Guards everything about it. See the head of this file.
-    state: Mutex<State>,
+    state: Mutex<ChannelState>,
 }
 
 /// What a channel's lock guards.
 #[derive(Debug)]
-pub(crate) struct State {
+pub(crate) struct ChannelState {
     /// The shards that have subscribers.
-    pub(crate) homes: Vec<Home>,
+    pub(crate) shards: Vec<ChannelShard>,
     /// Long polls that wait, by the order of their coming; none mostly.
-    pub(crate) polls: BTreeMap<u64, Arc<Answerer>>,
+    pub(crate) long_polls: BTreeMap<u64, Arc<PollWaiter>>,
     /// Tasks that listen, by the order of their coming; none mostly.
-    pub(crate) listeners: BTreeMap<u64, Arc<Feed>>,
-    pub(crate) history: History,
+    pub(crate) listeners: BTreeMap<u64, Arc<MessageFeed>>,
+    pub(crate) history: ChannelHistory,
     /// The number of the last message that came with a restored history, or by which the history was cut:
     /// up to here numbers say nothing of the order in which messages of other channels were published.
-    pub(crate) restored_to: u64,
+    pub(crate) restored_up_to: u64,
     /// What was published while streams are on their way, and is not in the history that was put in the
     /// place of theirs; none mostly.
-    pub(crate) before: Option<Box<History>>,
+    pub(crate) arrival_history: Option<Box<ChannelHistory>>,
     /// Messages whose turn has not come; none mostly.
-    pub(crate) parked: Option<Box<Parked>>,
+    pub(crate) parked: Option<Box<ParkedMessages>>,
     /// The same as the channel's, for code that has the state alone.
     pub(crate) share: Arc<Share>,
     /// Its place among its namespace's channels that are there for their history alone.
     unheard_place: Option<u64>,
     /// The number of the last message.
-    pub(crate) last: u64,
+    pub(crate) last_sequence: u64,
     /// Its id.
     pub(crate) last_id: Option<Arc<str>>,
     /// Streams on their way to a shard: what is published meanwhile is kept for them.
-    pub(crate) expected: u32,
+    pub(crate) arriving_streams: u32,
     /// The registry let go of it.
-    pub(crate) is_dead: bool,
+    pub(crate) is_removed: bool,
     /// Its place among its namespace's channels that have a history.
     pub(crate) history_place: Option<u64>,
     /// It is of the house's own, so nobody comes back for its history.
@@ -72,12 +72,12 @@ pub(crate) struct State {
 
 /// A shard that has subscribers of a channel.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Home {
+pub(crate) struct ChannelShard {
     pub(crate) shard: u16,
     /// Where the shard keeps the channel.
-    pub(crate) slot: u32,
+    pub(crate) channel_slot: u32,
     /// How many they are.
-    pub(crate) subscribers: u32,
+    pub(crate) subscriber_count: u32,
 }
 
 impl Channel {
@@ -87,21 +87,21 @@ impl Channel {
         Self {
             name,
             share: Arc::clone(&share),
-            pending: AtomicUsize::new(0),
-            state: Mutex::new(State {
-                homes: Vec::new(),
-                polls: BTreeMap::new(),
+            pending_bytes: AtomicUsize::new(0),
+            state: Mutex::new(ChannelState {
+                shards: Vec::new(),
+                long_polls: BTreeMap::new(),
                 listeners: BTreeMap::new(),
-                history: History::since(since),
-                restored_to: 0,
-                before: None,
+                history: ChannelHistory::starting_after(since),
+                restored_up_to: 0,
+                arrival_history: None,
                 parked: None,
                 share,
                 unheard_place: None,
-                last: since,
+                last_sequence: since,
                 last_id: None,
-                expected: 0,
-                is_dead: false,
+                arriving_streams: 0,
+                is_removed: false,
                 history_place: None,
                 is_internal,
             }),
@@ -119,18 +119,18 @@ impl Channel {
 
     /// Its state. A panic under the lock cannot leave a sum wrong that others rely on: at worst one
     /// message's delivery is missing.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, ChannelState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Its state, unless the registry has let go of it.
-    pub(crate) fn lock_alive(&self) -> Option<MutexGuard<'_, State>> {
+    pub(crate) fn lock_alive(&self) -> Option<MutexGuard<'_, ChannelState>> {
         let state = self.lock();
-        (!state.is_dead).then_some(state)
+        (!state.is_removed).then_some(state)
     }
 
     /// What one costs with its place in the registry, without history and subscribers.
-    pub(crate) fn own_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         // The counters of two shared allocations, and the registry's slot at its usual load.
         size_of::<Self>() + self.name.len() + 2 * 2 * size_of::<usize>() + 16
     }
@@ -141,31 +141,35 @@ pub(crate) fn is_internal(name: &str) -> bool {
     name.chars().next().is_some_and(char::is_control)
 }
 
-impl State {
+impl ChannelState {
     /// The number of the message with this id, if that is known.
-    pub(crate) fn order_of(&self, id: &str) -> Option<u64> {
+    pub(crate) fn sequence_of(&self, id: &str) -> Option<u64> {
         if self.last_id.as_deref() == Some(id) {
-            return Some(self.last);
+            return Some(self.last_sequence);
         }
-        self.history.find(id)
+        self.history.find_sequence(id)
     }
 
     /// How many subscribe to it here: streams, long polls and listeners.
-    pub(crate) fn presence(&self) -> u64 {
-        let streams: u64 = self.homes.iter().map(|h| u64::from(h.subscribers)).sum();
-        let polls = self.polls.len() as u64;
+    pub(crate) fn subscriber_count(&self) -> u64 {
+        let streams: u64 = self
+            .shards
+            .iter()
+            .map(|h| u64::from(h.subscriber_count))
+            .sum();
+        let polls = self.long_polls.len() as u64;
         streams + polls + self.listeners.len() as u64
     }
 
     /// Whether anybody subscribes.
     pub(crate) fn has_subscribers(&self) -> bool {
-        !self.homes.is_empty() || !self.polls.is_empty() || !self.listeners.is_empty()
+        !self.shards.is_empty() || !self.long_polls.is_empty() || !self.listeners.is_empty()
     }
 
     /// Whether nothing would be lost with it but its last id.
     pub(crate) fn is_idle(&self) -> bool {
         !self.has_subscribers()
-            && self.expected == 0
+            && self.arriving_streams == 0
             && self.history.is_empty()
             && self.parked.is_none()
     }
@@ -174,7 +178,7 @@ impl State {
     /// its namespace: after each change of its history, of who hears it and of who is on the way to
     /// it.
     pub(crate) fn update_places(&mut self, channel: &Arc<Channel>) {
-        let has_history = !self.is_dead && !self.history.is_empty();
+        let has_history = !self.is_removed && !self.history.is_empty();
         let place = match (has_history, self.history_place) {
             (false, _) => None,
             (true, None) => Some(self.share.next_place()),
@@ -182,9 +186,9 @@ impl State {
         };
         let histories = &self.share.histories;
         histories.move_channel(channel, &mut self.history_place, place);
-        let is_unheard = has_history && !self.has_subscribers() && self.expected == 0;
+        let is_unheard = has_history && !self.has_subscribers() && self.arriving_streams == 0;
         // The number of a message is another's nowhere.
-        let place = is_unheard.then_some(self.last);
+        let place = is_unheard.then_some(self.last_sequence);
         let unheard = &self.share.unheard;
         unheard.move_channel(channel, &mut self.unheard_place, place);
     }
@@ -198,7 +202,7 @@ impl State {
     }
 
     /// Takes a long poll out.
-    pub(crate) fn remove_poll(&mut self, number: u64) {
-        self.polls.remove(&number);
+    pub(crate) fn remove_long_poll(&mut self, number: u64) {
+        self.long_polls.remove(&number);
     }
 }

@@ -9,37 +9,41 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::{Content, Filter};
+use crate::{Content, MessageFilter};
 
 /// Pairs of a name and a value.
-pub(crate) type Meta = [(Box<str>, Box<str>)];
+pub(crate) type MetaPairs = [(Box<str>, Box<str>)];
 
 /// Whom a message is for.
-pub(crate) trait Reader {
-    /// What was said of it when it was held (`Grip-Set-Meta`).
-    fn meta(&self) -> &Meta;
+pub(crate) trait FilterSubscriber {
+    /// What was said of it when it was held (`GripHandler-Set-Meta`).
+    fn meta(&self) -> &MetaPairs;
 
     /// The last id of a channel, by its name within the reader's namespace: none if it does not subscribe to it, empty if that has had no message.
     fn last_id(&self, channel: &str) -> Option<Arc<str>>;
 }
 
 /// Whether a message with this meta is for this reader.
-pub(crate) fn passes(filters: &[Filter], message: &Meta, reader: &dyn Reader) -> bool {
+pub(crate) fn passes_filters(
+    filters: &[MessageFilter],
+    message: &MetaPairs,
+    reader: &dyn FilterSubscriber,
+) -> bool {
     filters.iter().all(|filter| match filter {
-        Filter::SkipSelf => {
-            let user = value(reader.meta(), "user");
-            user.is_empty() || user != value(message, "sender")
+        MessageFilter::SkipSelf => {
+            let user = meta_value_or_empty(reader.meta(), "user");
+            user.is_empty() || user != meta_value_or_empty(message, "sender")
         }
-        Filter::SkipUsers => {
-            let user = value(reader.meta(), "user");
-            let mut skipped = value(message, "skip_users").split(',');
+        MessageFilter::SkipUsers => {
+            let user = meta_value_or_empty(reader.meta(), "user");
+            let mut skipped = meta_value_or_empty(message, "skip_users").split(',');
             user.is_empty() || !skipped.any(|name| name.trim() == user)
         }
-        Filter::RequireSub => {
-            let required = value(message, "require_sub");
+        MessageFilter::RequireSubscription => {
+            let required = meta_value_or_empty(message, "require_sub");
             required.is_empty() || reader.last_id(required).is_some()
         }
-        Filter::BuildId | Filter::VarSubst => true,
+        MessageFilter::BuildId | MessageFilter::VarSubst => true,
     })
 }
 
@@ -47,23 +51,23 @@ pub(crate) fn passes(filters: &[Filter], message: &Meta, reader: &dyn Reader) ->
 ///
 /// # Errors
 /// Why it cannot be made: an unknown filter, or a directive without its value.
-pub(crate) fn render(
+pub(crate) fn render_content(
     content: &Content,
-    filters: &[Filter],
-    reader: &dyn Reader,
-) -> Result<Bytes, BadContent> {
+    filters: &[MessageFilter],
+    reader: &dyn FilterSubscriber,
+) -> Result<Bytes, RenderError> {
     let mut bytes = content.bytes.clone();
     for filter in filters {
-        bytes = apply(*filter, bytes, reader)?;
+        bytes = apply_filter(*filter, bytes, reader)?;
     }
     for name in &content.filters {
         let filter = match &**name {
-            "build-id" => Filter::BuildId,
-            "var-subst" => Filter::VarSubst,
-            _ => return Err(BadContent::UnknownFilter(name.clone())),
+            "build-id" => MessageFilter::BuildId,
+            "var-subst" => MessageFilter::VarSubst,
+            _ => return Err(RenderError::UnknownFilter(name.clone())),
         };
         if !filters.contains(&filter) {
-            bytes = apply(filter, bytes, reader)?;
+            bytes = apply_filter(filter, bytes, reader)?;
         }
     }
     Ok(bytes)
@@ -71,34 +75,42 @@ pub(crate) fn render(
 
 /// Why a content cannot be made for a subscriber.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum BadContent {
+pub(crate) enum RenderError {
     #[error("no content filter is called {0:?}")]
     UnknownFilter(Box<str>),
     #[error("`%{0}` is no directive here")]
     UnknownDirective(char),
     #[error("nothing is known of {0:?}")]
-    NoValue(Box<str>),
+    UnknownName(Box<str>),
     #[error("the id's encoding {0:?} is not `hex`")]
     UnknownEncoding(Box<str>),
 }
 
-fn apply(filter: Filter, bytes: Bytes, reader: &dyn Reader) -> Result<Bytes, BadContent> {
+fn apply_filter(
+    filter: MessageFilter,
+    bytes: Bytes,
+    reader: &dyn FilterSubscriber,
+) -> Result<Bytes, RenderError> {
     match filter {
-        Filter::SkipSelf | Filter::SkipUsers | Filter::RequireSub => Ok(bytes),
-        Filter::VarSubst => substitute(&bytes, |directive, argument| match (directive, argument) {
-            (b's', Some(name)) => Ok(find(reader.meta(), name)?.as_bytes().to_vec()),
-            _ => Err(BadContent::UnknownDirective(directive.into())),
-        }),
-        Filter::BuildId => {
-            let id = reader_id(reader)?;
-            let is_hex = match value(reader.meta(), "id_encoding") {
+        MessageFilter::SkipSelf | MessageFilter::SkipUsers | MessageFilter::RequireSubscription => {
+            Ok(bytes)
+        }
+        MessageFilter::VarSubst => {
+            expand_directives(&bytes, |directive, argument| match (directive, argument) {
+                (b's', Some(name)) => Ok(meta_value(reader.meta(), name)?.as_bytes().to_vec()),
+                _ => Err(RenderError::UnknownDirective(directive.into())),
+            })
+        }
+        MessageFilter::BuildId => {
+            let id = subscriber_id(reader)?;
+            let is_hex = match meta_value_or_empty(reader.meta(), "id_encoding") {
                 "" => false,
                 "hex" => true,
-                other => return Err(BadContent::UnknownEncoding(other.into())),
+                other => return Err(RenderError::UnknownEncoding(other.into())),
             };
-            substitute(&bytes, |directive, argument| {
+            expand_directives(&bytes, |directive, argument| {
                 if directive != b'I' {
-                    return Err(BadContent::UnknownDirective(directive.into()));
+                    return Err(RenderError::UnknownDirective(directive.into()));
                 }
                 let id = argument.map_or(&id[..], str::as_bytes);
                 Ok(if is_hex { hex(id) } else { id.to_vec() })
@@ -108,24 +120,24 @@ fn apply(filter: Filter, bytes: Bytes, reader: &dyn Reader) -> Result<Bytes, Bad
 }
 
 /// The id that a reader's `id_format` makes of the last ids of its channels.
-fn reader_id(reader: &dyn Reader) -> Result<Bytes, BadContent> {
-    let format = find(reader.meta(), "id_format")?;
-    substitute(format.as_bytes(), |directive, argument| {
+fn subscriber_id(reader: &dyn FilterSubscriber) -> Result<Bytes, RenderError> {
+    let format = meta_value(reader.meta(), "id_format")?;
+    expand_directives(format.as_bytes(), |directive, argument| {
         match (directive, argument) {
             (b's', Some(channel)) => reader
                 .last_id(channel)
                 .map(|id| id.as_bytes().to_vec())
-                .ok_or_else(|| BadContent::NoValue(channel.into())),
-            _ => Err(BadContent::UnknownDirective(directive.into())),
+                .ok_or_else(|| RenderError::UnknownName(channel.into())),
+            _ => Err(RenderError::UnknownDirective(directive.into())),
         }
     })
 }
 
 /// Puts what `say` says in the place of each `%X` and `%(argument)X`; `%%` is a percent sign.
-fn substitute(
+fn expand_directives(
     text: &[u8],
-    say: impl Fn(u8, Option<&str>) -> Result<Vec<u8>, BadContent>,
-) -> Result<Bytes, BadContent> {
+    say: impl Fn(u8, Option<&str>) -> Result<Vec<u8>, RenderError>,
+) -> Result<Bytes, RenderError> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;
     while let Some(percent) = rest.iter().position(|&byte| byte == b'%') {
@@ -136,13 +148,13 @@ fn substitute(
             let end = inside.iter().position(|&byte| byte == b')');
             let name = end.and_then(|end| std::str::from_utf8(&inside[..end]).ok());
             let (Some(end), Some(name)) = (end, name) else {
-                return Err(BadContent::UnknownDirective('('));
+                return Err(RenderError::UnknownDirective('('));
             };
             argument = Some(name);
             rest = &inside[end + 1..];
         }
         let Some((&directive, after)) = rest.split_first() else {
-            return Err(BadContent::UnknownDirective(' '));
+            return Err(RenderError::UnknownDirective(' '));
         };
         rest = after;
         if directive == b'%' && argument.is_none() {
@@ -165,25 +177,25 @@ fn hex(bytes: &[u8]) -> Vec<u8> {
 }
 
 /// The value, or nothing.
-fn value<'a>(meta: &'a Meta, name: &str) -> &'a str {
-    find(meta, name).unwrap_or_default()
+fn meta_value_or_empty<'a>(meta: &'a MetaPairs, name: &str) -> &'a str {
+    meta_value(meta, name).unwrap_or_default()
 }
 
-fn find<'a>(meta: &'a Meta, name: &str) -> Result<&'a str, BadContent> {
+fn meta_value<'a>(meta: &'a MetaPairs, name: &str) -> Result<&'a str, RenderError> {
     let found = meta.iter().find(|(each, _)| **each == *name);
     found
         .map(|(_, value)| &**value)
-        .ok_or_else(|| BadContent::NoValue(name.into()))
+        .ok_or_else(|| RenderError::UnknownName(name.into()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    struct Known(Vec<(Box<str>, Box<str>)>);
+    struct FakeSubscriber(Vec<(Box<str>, Box<str>)>);
 
-    impl Reader for Known {
-        fn meta(&self) -> &Meta {
+    impl FilterSubscriber for FakeSubscriber {
+        fn meta(&self) -> &MetaPairs {
             &self.0
         }
 
@@ -205,7 +217,7 @@ mod tests {
 
     #[test]
     fn each_filter_decides_by_both_metas() {
-        use Filter::{RequireSub, SkipSelf, SkipUsers};
+        use MessageFilter::{RequireSubscription, SkipSelf, SkipUsers};
         for (filter, reader, message, expected) in [
             (SkipSelf, &[("user", "ann")][..], ("sender", "ann"), false),
             (SkipSelf, &[("user", "ann")], ("sender", "bob"), true),
@@ -224,18 +236,26 @@ mod tests {
                 true,
             ),
             (SkipUsers, &[], ("skip_users", ", ,"), true),
-            (RequireSub, &[], ("require_sub", "a"), true),
-            (RequireSub, &[], ("require_sub", "new"), true),
-            (RequireSub, &[], ("require_sub", "b"), false),
-            (RequireSub, &[], ("other", "b"), true),
+            (RequireSubscription, &[], ("require_sub", "a"), true),
+            (RequireSubscription, &[], ("require_sub", "new"), true),
+            (RequireSubscription, &[], ("require_sub", "b"), false),
+            (RequireSubscription, &[], ("other", "b"), true),
         ] {
-            let said = passes(&[filter], &meta(&[message]), &Known(meta(reader)));
+            let said = passes_filters(&[filter], &meta(&[message]), &FakeSubscriber(meta(reader)));
             assert_eq!(said, expected, "{filter:?} {reader:?} {message:?}");
         }
-        let both = [SkipSelf, RequireSub];
+        let both = [SkipSelf, RequireSubscription];
         let message = meta(&[("sender", "ann"), ("require_sub", "a")]);
-        assert!(!passes(&both, &message, &Known(meta(&[("user", "ann")]))));
-        assert!(passes(&both, &message, &Known(meta(&[("user", "bob")]))));
+        assert!(!passes_filters(
+            &both,
+            &message,
+            &FakeSubscriber(meta(&[("user", "ann")]))
+        ));
+        assert!(passes_filters(
+            &both,
+            &message,
+            &FakeSubscriber(meta(&[("user", "bob")]))
+        ));
     }
 
     fn rendered(
@@ -247,7 +267,7 @@ mod tests {
             bytes: Bytes::from_static(text.as_bytes()),
             filters: vec![filter.into()],
         };
-        render(&content, &[], &Known(meta(pairs)))
+        render_content(&content, &[], &FakeSubscriber(meta(pairs)))
             .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
             .map_err(|e| e.to_string())
     }
@@ -314,8 +334,8 @@ mod tests {
             bytes: Bytes::from_static(b"%%%(n)s"),
             filters: vec!["var-subst".into()],
         };
-        let reader = Known(meta(&[("n", "%(n)s")]));
-        let bytes = render(&content, &[Filter::VarSubst], &reader).unwrap();
+        let reader = FakeSubscriber(meta(&[("n", "%(n)s")]));
+        let bytes = render_content(&content, &[MessageFilter::VarSubst], &reader).unwrap();
         assert_eq!(bytes, &b"%%(n)s"[..]);
     }
 }

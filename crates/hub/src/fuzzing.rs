@@ -7,7 +7,7 @@
 //! - No bytes panic, and what is read is no larger than what was sent.
 //! - What is read is within the bounds that the rest of the hub relies on.
 
-use crate::{bus, grip, mercure};
+use crate::{cluster, grip, mercure};
 
 /// Reads `answer` as a back end's: fields a line each, an empty line, and a body of instructions.
 pub fn read_instruct(answer: &[u8]) {
@@ -37,7 +37,7 @@ pub fn read_update(form: &[u8]) {
 
 /// Reads `entry` as what another node wrote to Redis.
 pub fn read_entry(entry: &[u8]) {
-    bus::fuzzing::read_entry(entry);
+    cluster::fuzzing::read_entry(entry);
 }
 
 #[cfg(test)]

@@ -12,32 +12,32 @@ use crate::channel::Message;
 
 /// The kept messages of one channel.
 #[derive(Debug, Default)]
-pub(crate) struct History {
+pub(crate) struct ChannelHistory {
     messages: VecDeque<Arc<Message>>,
     bytes: usize,
-    gone: u64,
+    dropped_up_to: u64,
 }
 
 /// What may be kept.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Bounds {
-    pub(crate) count: usize,
-    pub(crate) age: Duration,
-    pub(crate) bytes: usize,
+pub(crate) struct HistoryBounds {
+    pub(crate) max_count: usize,
+    pub(crate) max_age: Duration,
+    pub(crate) max_bytes: usize,
 }
 
-impl History {
+impl ChannelHistory {
     /// Adds the newest message, then lets go of what the bounds do not allow. The change of bytes: added,
     /// let go.
     pub(crate) fn push(
         &mut self,
         message: Arc<Message>,
-        bounds: Bounds,
+        bounds: HistoryBounds,
         now: Instant,
     ) -> (usize, usize) {
-        if bounds.count == 0 {
+        if bounds.max_count == 0 {
             let freed = self.trim(bounds, now);
-            self.gone = message.order;
+            self.dropped_up_to = message.sequence;
             return (0, freed);
         }
         let cost = message.cost;
@@ -47,11 +47,12 @@ impl History {
     }
 
     /// Lets go of what the bounds do not allow; the bytes of that.
-    pub(crate) fn trim(&mut self, bounds: Bounds, now: Instant) -> usize {
+    pub(crate) fn trim(&mut self, bounds: HistoryBounds, now: Instant) -> usize {
         let before = self.bytes;
         while let Some(oldest) = self.messages.front() {
-            let is_old = now.saturating_duration_since(oldest.at) > bounds.age;
-            if !is_old && self.messages.len() <= bounds.count && self.bytes <= bounds.bytes {
+            let is_old = now.saturating_duration_since(oldest.published_at) > bounds.max_age;
+            if !is_old && self.messages.len() <= bounds.max_count && self.bytes <= bounds.max_bytes
+            {
                 break;
             }
             self.drop_oldest();
@@ -64,7 +65,7 @@ impl History {
         let Some(oldest) = self.messages.pop_front() else {
             return 0;
         };
-        self.gone = oldest.order;
+        self.dropped_up_to = oldest.sequence;
         self.bytes -= oldest.cost;
         if self.messages.is_empty() {
             self.messages.shrink_to_fit();
@@ -73,30 +74,30 @@ impl History {
     }
 
     /// An empty one of a channel of which nobody knows what there was up to this order.
-    pub(crate) fn since(gone: u64) -> Self {
+    pub(crate) fn starting_after(gone: u64) -> Self {
         Self {
-            gone,
+            dropped_up_to: gone,
             ..Self::default()
         }
     }
 
     /// The messages that came after the one of this order.
     pub(crate) fn after(&self, order: u64) -> impl Iterator<Item = &Arc<Message>> {
-        let start = self.messages.partition_point(|kept| kept.order <= order);
+        let start = self.messages.partition_point(|kept| kept.sequence <= order);
         self.messages.range(start..)
     }
 
     /// Whether messages that came after the one of this order are kept no more.
     pub(crate) fn has_gap(&self, order: u64) -> bool {
-        self.gone > order
+        self.dropped_up_to > order
     }
 
     /// The order of the message with this id.
-    pub(crate) fn find(&self, id: &str) -> Option<u64> {
+    pub(crate) fn find_sequence(&self, id: &str) -> Option<u64> {
         let mut newest_first = self.messages.iter().rev();
         newest_first
             .find(|kept| *kept.id == *id)
-            .map(|kept| kept.order)
+            .map(|kept| kept.sequence)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -104,8 +105,8 @@ impl History {
     }
 
     /// The order of the newest that is kept no more, or up to which nothing is known.
-    pub(crate) fn gone(&self) -> u64 {
-        self.gone
+    pub(crate) fn dropped_up_to(&self) -> u64 {
+        self.dropped_up_to
     }
 
     /// What all that is kept counts for.
@@ -119,18 +120,18 @@ mod tests {
     use super::*;
     use crate::channel::testing::message;
 
-    const ALL: Bounds = Bounds {
-        count: 1000,
-        age: Duration::from_secs(1000),
-        bytes: usize::MAX,
+    const ALL: HistoryBounds = HistoryBounds {
+        max_count: 1000,
+        max_age: Duration::from_secs(1000),
+        max_bytes: usize::MAX,
     };
 
-    fn kept(history: &History, after: u64) -> Vec<u64> {
-        history.after(after).map(|kept| kept.order).collect()
+    fn kept(history: &ChannelHistory, after: u64) -> Vec<u64> {
+        history.after(after).map(|kept| kept.sequence).collect()
     }
 
-    fn filled(now: Instant, bounds: Bounds) -> History {
-        let mut history = History::default();
+    fn filled(now: Instant, bounds: HistoryBounds) -> ChannelHistory {
+        let mut history = ChannelHistory::default();
         for order in 1..=10 {
             history.push(message(order * 10, now), bounds, now);
         }
@@ -143,17 +144,38 @@ mod tests {
         let one = message(1, now).cost + 1;
         for (name, bounds, expected) in [
             ("none is met", ALL, 10),
-            ("count", Bounds { count: 3, ..ALL }, 3),
-            ("no count", Bounds { count: 0, ..ALL }, 0),
+            (
+                "count",
+                HistoryBounds {
+                    max_count: 3,
+                    ..ALL
+                },
+                3,
+            ),
+            (
+                "no count",
+                HistoryBounds {
+                    max_count: 0,
+                    ..ALL
+                },
+                0,
+            ),
             (
                 "bytes",
-                Bounds {
-                    bytes: 4 * one,
+                HistoryBounds {
+                    max_bytes: 4 * one,
                     ..ALL
                 },
                 4,
             ),
-            ("less than one", Bounds { bytes: 5, ..ALL }, 0),
+            (
+                "less than one",
+                HistoryBounds {
+                    max_bytes: 5,
+                    ..ALL
+                },
+                0,
+            ),
         ] {
             let history = filled(now, bounds);
             assert_eq!(history.messages.len(), expected, "{name}");
@@ -164,12 +186,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_old_goes_and_its_bytes_are_told() {
+    fn old_messages_are_trimmed_and_their_bytes_returned() {
         let now = Instant::now();
-        let mut history = History::default();
+        let mut history = ChannelHistory::default();
         let (second, mut bytes) = (Duration::from_secs(1), 0);
-        let age = Bounds {
-            age: 5 * second,
+        let age = HistoryBounds {
+            max_age: 5 * second,
             ..ALL
         };
         for order in 1..=10 {
@@ -188,11 +210,17 @@ mod tests {
 
     #[test]
     fn what_came_after_a_message_is_found_by_its_id() {
-        let history = filled(Instant::now(), Bounds { count: 5, ..ALL });
-        let id = history.find("m80").unwrap();
+        let history = filled(
+            Instant::now(),
+            HistoryBounds {
+                max_count: 5,
+                ..ALL
+            },
+        );
+        let id = history.find_sequence("m80").unwrap();
         assert_eq!(kept(&history, id), [90, 100]);
         assert!(!history.has_gap(id) && history.has_gap(49) && !history.has_gap(50));
-        assert_eq!(history.find("m50"), None);
+        assert_eq!(history.find_sequence("m50"), None);
         assert_eq!(kept(&history, 100), [0_u64; 0]);
     }
 }

@@ -1,12 +1,12 @@
 //! The hub as everybody else sees it: hold, wait, publish, count, drain.
 
+mod arriving_stream;
 mod bus;
-mod holding;
-mod keeper;
-mod listen;
-mod polls;
+mod history_replacement;
+mod long_polls;
+mod maintenance;
+mod message_listener;
 mod publish;
-mod restoring;
 mod shared;
 
 use std::future::Future;
@@ -21,39 +21,39 @@ use penstock_exchange::{AddressPrefix, Body};
 use penstock_http::RequestHead;
 use penstock_runtime::{LoopHandle, clock};
 
-pub use bus::{Bus, Prepared};
-pub(crate) use holding::{AtEnd, Expected, Holding, Wanted};
-pub(crate) use listen::{Feed, Heard, Listener};
-pub(crate) use polls::Answerer;
-pub(crate) use shared::Shared;
+pub(crate) use arriving_stream::{ArrivingStream, EndNotifier, PendingSubscription, StreamRequest};
+pub use bus::{Bus, ChannelsPrepared};
+pub(crate) use long_polls::PollWaiter;
+pub(crate) use message_listener::{ListenerEvent, MessageFeed, MessageListener};
+pub(crate) use shared::HubShared;
 
-use crate::shard::{Command, Pace, Shard};
+use crate::shard::{Shard, ShardCommand, TickClock};
 use crate::{HeldStream, LongPoll, PollOutcome, Publication, Settings};
 
 /// Some time, so that those who come back do not take more than streams would.
-const COME_BACK: Bytes = Bytes::from_static(b"retry: 15000\n\n");
+const RECONNECT_EVENT: Bytes = Bytes::from_static(b"retry: 15000\n\n");
 
 /// All that is held in this process. Cheap to clone; clones are the same hub.
 #[derive(Debug, Clone)]
 pub struct Hub {
-    shared: Arc<Shared>,
+    shared: Arc<HubShared>,
 }
 
 /// Why something was not held or not published. The texts are for the log and for answers.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum HubError {
     /// `hub.streams_max` are held.
     #[error("hub.streams_max ({0}) connections are held")]
-    Streams(usize),
+    TooManyStreams(usize),
     /// One client has `hub.max_streams_per_client`.
     #[error("{0} holds hub.max_streams_per_client ({1}) connections")]
-    StreamsOfClient(AddressPrefix, usize),
+    TooManyClientStreams(AddressPrefix, usize),
     /// `hub.channels_max` are there.
     #[error("hub.channels_max ({0}) channels are in use")]
-    Channels(usize),
+    TooManyChannels(usize),
     /// Three quarters of them are there: messages that nobody hears of leave the rest to streams.
     #[error("{0} channels are in use: the rest of hub.channels_max is for those who listen")]
-    Unheard(usize),
+    TooManyUnheardChannels(usize),
     /// One namespace has its share of these.
     #[error(
         "{0} channels that nobody hears are in use by this namespace: the rest of hub.channels_max is for others"
@@ -61,16 +61,16 @@ pub enum Refused {
     UnheardOfNamespace(usize),
     /// More than `hub.channels_per_stream`.
     #[error("a stream may have hub.channels_per_stream ({0}) channels")]
-    ChannelsOfStream(usize),
+    TooManyStreamChannels(usize),
     /// More than `hub.message_bytes`.
     #[error("a message may have hub.message_bytes ({0}) bytes")]
-    Message(usize),
+    MessageTooLarge(usize),
     /// Published faster than it can be delivered: `hub.backlogs_bytes` wait for their turn, or a quarter of
     /// that in this channel.
     #[error(
         "more than {0} bytes of messages wait to be delivered (hub.backlogs_bytes, or a quarter of it in one channel)"
     )]
-    Behind(usize),
+    DeliveryBehind(usize),
     /// One namespace has its share of `hub.backlogs_bytes`.
     #[error(
         "{0} bytes of messages of this namespace wait to be delivered: the rest of hub.backlogs_bytes is for others"
@@ -83,19 +83,19 @@ pub enum Refused {
 
 /// What the hub has and has done. Plain numbers, read at any time.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct HubCounters {
     /// Streams held now.
     pub streams: u64,
     /// Long polls that wait now.
-    pub polls: u64,
+    pub long_polls: u64,
     /// All that `streams_max` bounds: these, WebSockets that hear of messages, and what is on its way.
     pub held: u64,
     /// How many of these the client has that has most.
-    pub client_most: u64,
+    pub max_streams_of_one_client: u64,
     /// How often one more was refused because of `streams_max`.
     pub refused_streams: u64,
     /// How often because of `max_streams_per_client`.
-    pub refused_of_client: u64,
+    pub refused_client_streams: u64,
     /// Channels with subscribers or a history.
     pub channels: u64,
     /// Streams held since the start.
@@ -103,7 +103,7 @@ pub struct Counts {
     /// Streams that ended, for whatever reason.
     pub closed: u64,
     /// Of these, those that were ended for being slow.
-    pub closed_slow: u64,
+    pub closed_as_slow: u64,
     /// Messages published.
     pub published: u64,
     /// Messages written to subscribers, one for each.
@@ -111,7 +111,7 @@ pub struct Counts {
     /// Messages that slow subscribers lost.
     pub dropped: u64,
     /// Heart-beats written.
-    pub beats: u64,
+    pub heartbeats: u64,
     /// Bytes that wait for slow subscribers.
     pub backlog_bytes: u64,
     /// Bytes of all histories.
@@ -126,26 +126,26 @@ impl Hub {
     /// # Errors
     /// When descriptors ran out.
     pub fn start(settings: Settings, loops: &[LoopHandle]) -> io::Result<Self> {
-        Self::start_at(settings, loops, Pace::real())
+        Self::start_with_ticks(settings, loops, TickClock::real_time())
     }
 
     /// As [`Hub::start`], in a time that passes as `pace` says.
-    pub(crate) fn start_at(
+    pub(crate) fn start_with_ticks(
         settings: Settings,
         loops: &[LoopHandle],
-        pace: Pace,
+        pace: TickClock,
     ) -> io::Result<Self> {
         let sets: Vec<_> = loops
             .iter()
             .map(|_| penstock_sys::poll::create())
             .collect::<Result<_, _>>()?;
-        let shared = Arc::new(Shared::new(settings, sets.len()));
+        let shared = Arc::new(HubShared::new(settings, sets.len()));
         for (number, (each, set)) in loops.iter().zip(sets).enumerate() {
             let number = u16::try_from(number).map_err(io::Error::other)?;
             each.spawn(Shard::run(shared.clone(), number, set, pace));
         }
         if let Some(first) = loops.first() {
-            first.spawn(keeper::keep(shared.clone()));
+            first.spawn(maintenance::run_maintenance(shared.clone()));
         }
         Ok(Self { shared })
     }
@@ -173,8 +173,8 @@ impl Hub {
     ///
     /// # Errors
     /// Which bound is met.
-    pub fn body(&self, stream: HeldStream) -> Result<Body, Refused> {
-        let holding = Holding::new(&self.shared, stream)?;
+    pub fn stream_body(&self, stream: HeldStream) -> Result<Body, HubError> {
+        let holding = ArrivingStream::new(&self.shared, stream)?;
         Ok(Body::Hold(Box::new(holding)))
     }
 
@@ -182,23 +182,29 @@ impl Hub {
     ///
     /// # Errors
     /// Which bound is met.
-    pub fn wait(
+    pub fn long_poll(
         &self,
         poll: LongPoll,
-    ) -> Result<Pin<Box<dyn Future<Output = PollOutcome> + Send>>, Refused> {
-        Ok(Box::pin(polls::wait(&self.shared, poll)?))
+    ) -> Result<Pin<Box<dyn Future<Output = PollOutcome> + Send>>, HubError> {
+        Ok(Box::pin(long_polls::register_long_poll(
+            &self.shared,
+            poll,
+        )?))
     }
 
     /// What a browser's `EventSource` gets for which there is no room: the time after which it comes
     /// back. An error would end it for good (HTML, Server-sent events). `None` for other clients, and
     /// where another answer is due. The log is told.
-    pub(crate) fn come_back(&self, head: &RequestHead, refused: &Refused) -> Option<Bytes> {
-        let is_full = matches!(refused, Refused::Streams(_) | Refused::StreamsOfClient(..));
+    pub(crate) fn reconnect_body(&self, head: &RequestHead, refused: &HubError) -> Option<Bytes> {
+        let is_full = matches!(
+            refused,
+            HubError::TooManyStreams(_) | HubError::TooManyClientStreams(..)
+        );
         let accept = head.field("accept").unwrap_or_default();
         if !is_full || !accept.starts_with(b"text/event-stream") {
             return None;
         }
-        let repeats = &self.shared.tally.repeats;
+        let repeats = &self.shared.metrics.log_throttle;
         if let Some(count) = repeats.admit_line("a stream is sent away", clock::now()) {
             let more = match count {
                 0 => String::new(),
@@ -206,15 +212,18 @@ impl Hub {
             };
             log::warn!("hub: a stream is sent away, to come back later: {refused}{more}");
         }
-        Some(COME_BACK)
+        Some(RECONNECT_EVENT)
     }
 
     /// Lets a task hear of messages. It takes a place among `streams_max`, and no channel yet.
     ///
     /// # Errors
     /// Which bound is met.
-    pub(crate) fn listen(&self, client: Option<AddressPrefix>) -> Result<Listener, Refused> {
-        Listener::new(&self.shared, client)
+    pub(crate) fn listen(
+        &self,
+        client: Option<AddressPrefix>,
+    ) -> Result<MessageListener, HubError> {
+        MessageListener::new(&self.shared, client)
     }
 
     /// Publishes: to this node's subscribers, or to those of all nodes if there is a bus. From any thread;
@@ -222,9 +231,9 @@ impl Hub {
     ///
     /// # Errors
     /// Which bound is met; nobody gets any of it.
-    pub fn publish(&self, publication: Publication) -> Result<(), Refused> {
-        self.shared.check(&publication)?;
-        if let Some(bus) = self.shared.notes.bus()
+    pub fn publish(&self, publication: Publication) -> Result<(), HubError> {
+        self.shared.check_limits(&publication)?;
+        if let Some(bus) = self.shared.bus_notifier.bus()
             && bus.publish(&publication)?
         {
             return Ok(());
@@ -236,8 +245,8 @@ impl Hub {
     ///
     /// # Errors
     /// As [`Hub::publish`].
-    pub fn publish_from_bus(&self, publication: Publication) -> Result<(), Refused> {
-        self.shared.check(&publication)?;
+    pub fn publish_locally(&self, publication: Publication) -> Result<(), HubError> {
+        self.shared.check_limits(&publication)?;
         self.shared.deliver(publication)
     }
 
@@ -245,21 +254,21 @@ impl Hub {
     /// that they find the history that all nodes share, and miss nothing of other nodes. None, nearly always,
     /// when there is nothing to wait for.
     #[must_use]
-    pub fn prepare(&self, channels: &[Arc<str>]) -> Option<Prepared> {
-        self.shared.notes.bus()?.prepare(channels)
+    pub fn prepare_channels(&self, channels: &[Arc<str>]) -> Option<ChannelsPrepared> {
+        self.shared.bus_notifier.bus()?.prepare_channels(channels)
     }
 
     /// Puts another history in the place of a channel's, from the oldest to the newest: for who comes back,
     /// not for who is here. Whoever comes back with an id that is not in it has a gap.
-    pub fn restore(&self, channel: &Arc<str>, history: Vec<Publication>) {
+    pub fn replace_history(&self, channel: &Arc<str>, history: Vec<Publication>) {
         let history = history.into_iter();
         let history = history.map(|publication| (publication, Duration::ZERO));
-        self.restore_aged(channel, history.collect());
+        self.replace_aged_history(channel, history.collect());
     }
 
     /// As [`Hub::restore`], with how long ago each was published: so long less it is kept.
-    pub fn restore_aged(&self, channel: &Arc<str>, history: Vec<(Publication, Duration)>) {
-        self.shared.restore(channel, history);
+    pub fn replace_aged_history(&self, channel: &Arc<str>, history: Vec<(Publication, Duration)>) {
+        self.shared.replace_history(channel, history);
     }
 
     /// Joins this hub to others, or with none separates it from them. The bus hears at once of all channels
@@ -270,9 +279,9 @@ impl Hub {
 
     /// How many streams and polls subscribe to a channel on this node.
     #[must_use]
-    pub fn subscribers(&self, channel: &str) -> u64 {
+    pub fn subscriber_count(&self, channel: &str) -> u64 {
         let channel = self.shared.registry.find(channel);
-        channel.map_or(0, |channel| channel.lock().presence())
+        channel.map_or(0, |channel| channel.lock().subscriber_count())
     }
 
     /// Whether anybody subscribes to a channel on this node, or is on the way to it.
@@ -280,7 +289,7 @@ impl Hub {
         let channel = self.shared.registry.find(channel);
         channel.is_some_and(|channel| {
             let state = channel.lock();
-            state.has_subscribers() || state.expected > 0
+            state.has_subscribers() || state.arriving_streams > 0
         })
     }
 
@@ -298,8 +307,8 @@ impl Hub {
     pub fn history_after(&self, channel: &str, id: &str) -> Option<Vec<Publication>> {
         let channel = self.shared.registry.find(channel)?;
         let state = channel.lock();
-        let known = state.order_of(id);
-        let from = known.or_else(|| self.shared.order_of(id))?;
+        let known = state.sequence_of(id);
+        let from = known.or_else(|| self.shared.sequence_of_id(id))?;
         let after = state.history.after(from);
         let after = after.map(|message| message.publication.clone());
         (!state.history.has_gap(from)).then(|| after.collect())
@@ -307,27 +316,27 @@ impl Hub {
 
     /// What it has and has done.
     #[must_use]
-    pub fn counts(&self) -> Counts {
-        let tally = &self.shared.tally;
+    pub fn counters(&self) -> HubCounters {
+        let tally = &self.shared.metrics;
         let bytes = |number: &std::sync::atomic::AtomicUsize| number.load(Ordering::Relaxed) as u64;
         // In this order, so that a stream that ends meanwhile does not make it negative.
         let closed = tally.closed.load(Ordering::Relaxed);
         let opened = tally.opened.load(Ordering::Relaxed);
-        Counts {
+        HubCounters {
             streams: opened.saturating_sub(closed),
-            polls: bytes(&tally.polls),
-            held: tally.seats() as u64,
-            client_most: tally.clients.max_count() as u64,
-            refused_streams: tally.refused.load(Ordering::Relaxed),
-            refused_of_client: tally.clients.refused_total(),
+            long_polls: bytes(&tally.long_polls),
+            held: tally.held() as u64,
+            max_streams_of_one_client: tally.client_permits.max_count() as u64,
+            refused_streams: tally.refused_streams.load(Ordering::Relaxed),
+            refused_client_streams: tally.client_permits.refused_total(),
             channels: self.shared.registry.len() as u64,
             opened,
             closed,
-            closed_slow: tally.closed_slow.load(Ordering::Relaxed),
+            closed_as_slow: tally.closed_slow.load(Ordering::Relaxed),
             published: tally.published.load(Ordering::Relaxed),
             delivered: tally.delivered.load(Ordering::Relaxed),
             dropped: tally.dropped.load(Ordering::Relaxed),
-            beats: tally.beats.load(Ordering::Relaxed),
+            heartbeats: tally.heartbeats.load(Ordering::Relaxed),
             backlog_bytes: bytes(&tally.backlog_bytes),
             history_bytes: bytes(&tally.history_bytes),
             stream_bytes: bytes(&tally.shard_bytes) + self.shared.registry.bytes() as u64,
@@ -339,14 +348,14 @@ impl Hub {
     pub async fn drain(&self, over: Duration) {
         if !self.shared.begin_drain(over) {
             for shard in &self.shared.shards {
-                if let Some(waker) = shard.push(Command::Drain(over)) {
+                if let Some(waker) = shard.push(ShardCommand::Drain(over)) {
                     waker.wake();
                 }
             }
         }
         loop {
-            let emptied = self.shared.emptied.notified();
-            if self.shared.tally.seats() == 0 {
+            let emptied = self.shared.all_ended.notified();
+            if self.shared.metrics.held() == 0 {
                 return;
             }
             emptied.await;

@@ -12,39 +12,40 @@
 //! missing; one that takes nothing delays nobody, and what waits for it is bounded, for each and for all;
 //! nothing here waits for a client, a publisher or another node.
 
-mod bus;
+mod allowed_origins;
 mod channel;
-mod counts;
+mod cluster;
+mod counters;
 mod filters;
 pub mod fuzzing;
 mod grip;
+mod held_stream;
 mod history;
-mod hold;
 mod hub;
+mod hub_route;
 mod mercure;
 mod namespace;
-mod order;
-mod origins;
+mod ordering;
 mod publication;
 mod publish_keys;
 mod registry;
-mod route;
 mod settings;
 mod shard;
 mod shares;
 pub mod token;
 
-pub use bus::{BadRedis, BusStatus, Numbers, RedisBus, Totals};
-pub use grip::{Grip, GripSetup, OwnSockets, PublishError, publications};
-pub use hold::{
-    Ended, Filter, HeldStream, KeepAlive, LongPoll, PollOutcome, StreamForm, Subscription,
+pub use cluster::{BusStatus, ClusterTotals, CounterSource, RedisBus, RedisUrlError};
+pub use grip::{GripHandler, GripOptions, PublishError, WebSocketSupport, parse_publications};
+pub use held_stream::{
+    EndCallback, HeldStream, LongPoll, MessageFilter, PollOutcome, StreamForm, StreamKeepAlive,
+    Subscription,
 };
-pub use hub::{Bus, Counts, Hub, Prepared, Refused};
-pub use mercure::{Mercure, Mercures};
+pub use hub::{Bus, ChannelsPrepared, Hub, HubCounters, HubError};
+pub use hub_route::HubRouteHandler;
+pub use mercure::{MercureHandler, MercureHubs};
 pub use namespace::{Namespace, NamespaceError, Namespaces};
 pub use publication::{
-    Content, EventPart, HeldResponse, Publication, ResponsePart, SocketPart, StreamPart,
+    Content, EventPart, LongPollResponse, Publication, ResponsePart, StreamPart, WebSocketPart,
 };
-pub use publish_keys::{PublishKeys, REQUESTS};
-pub use route::Streams;
+pub use publish_keys::{PublishKeys, REQUEST_ISSUER};
 pub use settings::{History, Settings, SlowPolicy};

@@ -1,27 +1,27 @@
 //! A Mercure hub on a route: the 0.x generation of the protocol (draft-dunglas-mercure-07, its
 //! compatibility levels 7 and 8).
 //!
-//! `penstock`'s wiring makes a [`Mercure`] for each route that has `mercure = {...}`, through [`Mercures`],
+//! `penstock`'s wiring makes a [`MercureHandler`] for each route that has `mercure = {...}`, through [`MercureHubs`],
 //! so that a reload goes on with the same subscribers and history. GET subscribes (`subscribe`), POST
 //! publishes (`publish`), `/subscriptions` below it shows who is there (`subscriptions`).
 //!
 //! How it stands on the hub: subscribers with the same topics and the same rights are one *audience*
 //! (`audiences`), which is one channel. An update is matched against audiences, not subscribers, and
 //! published once to the channel of each that takes it. The order of all updates and the history that
-//! `Last-Event-ID` asks for are the route's own (`board`, `history`).
+//! `Complete-Event-ID` asks for are the route's own (`board`, `history`).
 //!
 //! What must stay true: a subscriber gets an update at most once, in the order in which all were
 //! published, and no private one that its token does not name; whoever comes back with an id that is still
 //! known misses nothing.
 
 mod access;
-mod answers;
 mod audiences;
-mod board;
+mod broker;
 pub(crate) mod fuzzing;
 mod history;
 mod publish;
 mod query;
+mod responses;
 mod selector;
 mod subscribe;
 mod subscriptions;
@@ -41,41 +41,41 @@ use penstock_exchange::{
 use penstock_http::{Method, RequestHead, Status};
 
 use crate::Hub;
-use access::Access;
-use board::Board;
+use access::AccessRules;
+use broker::Broker;
 
 /// The Mercure hubs of a process, by route: what they know outlives a reload.
 #[derive(Debug)]
-pub struct Mercures {
+pub struct MercureHubs {
     hub: Hub,
     /// Those that some handler or subscriber still uses. Held for a look only.
-    boards: Mutex<HashMap<String, Weak<Board>>>,
+    brokers: Mutex<HashMap<String, Weak<Broker>>>,
 }
 
 /// Answers the requests of one route.
 #[derive(Debug, Clone)]
-pub struct Mercure {
-    shared: Arc<Shared>,
+pub struct MercureHandler {
+    shared: Arc<MercureShared>,
     /// What the paths of its requests begin with.
-    base: Arc<str>,
+    base_path: Arc<str>,
 }
 
 /// What a handler's requests share.
 #[derive(Debug)]
-struct Shared {
-    board: Arc<Board>,
-    access: Access,
+struct MercureShared {
+    broker: Arc<Broker>,
+    access: AccessRules,
     keep_alive: Option<Duration>,
     has_subscriptions: bool,
 }
 
-impl Mercures {
+impl MercureHubs {
     /// None yet.
     #[must_use]
     pub fn new(hub: Hub) -> Self {
         Self {
             hub,
-            boards: Mutex::default(),
+            brokers: Mutex::default(),
         }
     }
 
@@ -84,93 +84,105 @@ impl Mercures {
     ///
     /// # Errors
     /// Which key cannot be used, and why.
-    pub fn route(&self, route: &str, settings: &RouteMercure) -> Result<Mercure, String> {
-        let access = Access::new(settings)?;
-        let mut boards = self.boards.lock().unwrap_or_else(PoisonError::into_inner);
+    pub fn handler_for_route(
+        &self,
+        route: &str,
+        settings: &RouteMercure,
+    ) -> Result<MercureHandler, String> {
+        let access = AccessRules::new(settings)?;
+        let mut boards = self.brokers.lock().unwrap_or_else(PoisonError::into_inner);
         boards.retain(|_, board| board.strong_count() > 0);
         let known = boards.get(route).and_then(Weak::upgrade);
         let board = known.unwrap_or_else(|| {
-            let board = Board::new(self.hub.clone());
+            let board = Broker::new(self.hub.clone());
             boards.insert(route.to_owned(), Arc::downgrade(&board));
             board
         });
-        Ok(Mercure::with_board(board, access, settings))
+        Ok(MercureHandler::with_broker(board, access, settings))
     }
 }
 
-impl Mercure {
+impl MercureHandler {
     /// A hub by itself, which no other handler goes on with.
     ///
     /// # Errors
     /// Which key cannot be used, and why.
     pub fn new(hub: Hub, settings: &RouteMercure) -> Result<Self, String> {
-        let access = Access::new(settings)?;
-        Ok(Self::with_board(Board::new(hub), access, settings))
+        let access = AccessRules::new(settings)?;
+        Ok(Self::with_broker(Broker::new(hub), access, settings))
     }
 
     /// The same for a route of such paths: `subscriptions` in what comes before its own part is a name of
     /// somebody else's.
     #[must_use]
-    pub fn at(self, path: &PathPattern) -> Self {
+    pub fn with_path(self, path: &PathPattern) -> Self {
         let (PathPattern::Exact(base) | PathPattern::Prefix(base)) = path;
         let base = base.trim_end_matches('/').into();
-        Self { base, ..self }
+        Self {
+            base_path: base,
+            ..self
+        }
     }
 
-    fn with_board(board: Arc<Board>, access: Access, settings: &RouteMercure) -> Self {
+    fn with_broker(board: Arc<Broker>, access: AccessRules, settings: &RouteMercure) -> Self {
         Self {
-            shared: Arc::new(Shared {
-                board,
+            shared: Arc::new(MercureShared {
+                broker: board,
                 access,
                 keep_alive: settings.keep_alive,
                 has_subscriptions: settings.subscriptions,
             }),
-            base: "".into(),
+            base_path: "".into(),
         }
     }
 
     fn publish(&self, request: Request) -> HandlerProgress {
         let shared = Arc::clone(&self.shared);
-        let grants = match publish::grants(&shared, &request.head) {
+        let grants = match publish::authorize(&shared, &request.head) {
             Ok(grants) => grants,
             Err(refused) => {
-                return HandlerProgress::Ready(shared.finish(&request.head, Ok(*refused)));
+                return HandlerProgress::Ready(shared.finish_response(&request.head, Ok(*refused)));
             }
         };
         HandlerProgress::Pending(Box::pin(async move {
             let head = Arc::clone(&request.head);
-            let answer = publish::answer(Arc::clone(&shared), grants, request).await;
-            shared.finish(&head, answer)
+            let answer = publish::handle_publish(Arc::clone(&shared), grants, request).await;
+            shared.finish_response(&head, answer)
         }))
     }
 }
 
-impl Handler for Mercure {
+impl Handler for MercureHandler {
     fn handle(&self, request: Request) -> HandlerProgress {
         let shared = &self.shared;
         let head = Arc::clone(&request.head);
-        let below = subscriptions::below(head.target_path_query(), &self.base);
+        let below =
+            subscriptions::path_below_subscriptions(head.target_path_query(), &self.base_path);
         let answer = match (head.method(), below) {
             (Method::Options, _) => Ok(Response::new(Status::NO_CONTENT, Body::Empty)),
             (Method::Get | Method::Head, Some(below)) if shared.has_subscriptions => {
-                subscriptions::answer(shared, &request, below)
+                subscriptions::handle_subscriptions(shared, &request, below)
             }
             (_, Some(_)) if shared.has_subscriptions => {
-                Ok(answers::method_not_allowed("GET, HEAD, OPTIONS"))
+                Ok(responses::method_not_allowed("GET, HEAD, OPTIONS"))
             }
-            (_, Some(_)) => Ok(answers::text(Status::NOT_FOUND, "Not Found")),
-            (Method::Get | Method::Head, None) => subscribe::answer(shared, &request),
+            (_, Some(_)) => Ok(responses::text_line(Status::NOT_FOUND, "Not Found")),
+            (Method::Get | Method::Head, None) => subscribe::handle_subscribe(shared, &request),
             (Method::Post, None) => return self.publish(request),
-            (_, None) => Ok(answers::method_not_allowed("GET, HEAD, POST, OPTIONS")),
+            (_, None) => Ok(responses::method_not_allowed("GET, HEAD, POST, OPTIONS")),
         };
-        HandlerProgress::Ready(shared.finish(&head, answer))
+        HandlerProgress::Ready(shared.finish_response(&head, answer))
     }
 }
 
-impl Shared {
-    fn finish(&self, head: &RequestHead, answer: Result<Response, Fault>) -> Result<Reply, Fault> {
+impl MercureShared {
+    fn finish_response(
+        &self,
+        head: &RequestHead,
+        answer: Result<Response, Fault>,
+    ) -> Result<Reply, Fault> {
         let mut response = answer?;
-        self.access.push_cors(head, &mut response.fields);
+        self.access.add_cors_headers(head, &mut response.fields);
         response.timing.handler = Some(HandlerName::Component("mercure"));
         Ok(response.into())
     }

@@ -18,7 +18,7 @@ const SEPARATOR: char = '\u{1f}';
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Namespace {
     name: Arc<str>,
-    is_of_hub: bool,
+    is_hub: bool,
 }
 
 impl Namespace {
@@ -28,7 +28,7 @@ impl Namespace {
         debug_assert!(!name.is_empty() && !name.contains(SEPARATOR), "{name:?}");
         Self {
             name: name.into(),
-            is_of_hub: name == HUB_NAMESPACE,
+            is_hub: name == HUB_NAMESPACE,
         }
     }
 
@@ -40,8 +40,8 @@ impl Namespace {
 
     /// The key of a channel of that name in it.
     #[must_use]
-    pub fn key(&self, channel: &str) -> Arc<str> {
-        match self.is_of_hub {
+    pub fn channel_key(&self, channel: &str) -> Arc<str> {
+        match self.is_hub {
             // Nothing but a publisher can say such a name here, and nobody listens to it.
             true if channel.contains(SEPARATOR) => format!("{SEPARATOR}{channel}").into(),
             true => channel.into(),
@@ -89,7 +89,7 @@ pub enum NamespaceError {
     },
     /// The publisher may publish in one only.
     #[error("this key publishes in the namespace `{0}` only")]
-    NotYours(String),
+    OtherNamespace(String),
 }
 
 impl Namespaces {
@@ -153,7 +153,7 @@ mod tests {
         let mut seen = std::collections::HashMap::new();
         for space in &spaces {
             for name in names {
-                let key = space.key(name);
+                let key = space.channel_key(name);
                 assert_eq!(channel_name(&key), name, "{space:?}");
                 let before = seen.insert(key, (space.name(), name));
                 assert_eq!(before, None, "{space:?} {name:?}");
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn names_of_the_hub_are_their_own_keys() {
-        assert_eq!(&*Namespace::default().key("news"), "news");
+        assert_eq!(&*Namespace::default().channel_key("news"), "news");
         assert_eq!(channel_name("news"), "news");
     }
 

@@ -18,13 +18,13 @@ pub struct Publication {
     /// The message that came before it, for who must not get them in another order.
     pub prev_id: Option<Arc<str>>,
     /// Not to be held back until `prev_id` has come (`no-seq`).
-    pub in_any_order: bool,
+    pub allows_any_order: bool,
     /// For held streams, as bytes.
     pub stream: Option<StreamPart>,
     /// For long polls.
     pub response: Option<ResponsePart>,
     /// For WebSockets.
-    pub websocket: Option<SocketPart>,
+    pub websocket: Option<WebSocketPart>,
     /// A server-sent event, encoded once by the hub with the message's id. Streams take it where `stream`
     /// is none: those of events as an event, others as its data and a line feed.
     pub event: Option<EventPart>,
@@ -46,7 +46,7 @@ pub struct Content {
 pub enum StreamPart {
     /// These bytes.
     Send(Content),
-    /// There is something new at its `Grip-Link`'s next: for whoever follows that (`grip`). A stream without
+    /// There is something new at its `GripHandler-Link`'s next: for whoever follows that (`grip`). A stream without
     /// such a link gets nothing of it.
     Hint,
     /// Something may be missing from here on: a stream of events gets an event `gap` without an id, any other
@@ -60,7 +60,7 @@ pub enum StreamPart {
 #[derive(Debug, Clone)]
 pub enum ResponsePart {
     /// This response.
-    Send(Box<HeldResponse>),
+    Send(Box<LongPollResponse>),
     /// The request is to be asked again of the back end.
     Hint,
     /// The connection is closed.
@@ -69,7 +69,7 @@ pub enum ResponsePart {
 
 /// A response for long polls.
 #[derive(Debug, Clone)]
-pub struct HeldResponse {
+pub struct LongPollResponse {
     /// Its status.
     pub status: Status,
     /// Its fields, without those of framing.
@@ -82,7 +82,7 @@ pub struct HeldResponse {
 
 /// What a WebSocket gets.
 #[derive(Debug, Clone)]
-pub enum SocketPart {
+pub enum WebSocketPart {
     /// A text message; valid UTF-8.
     Text(Content),
     /// A binary message.

@@ -25,11 +25,11 @@ pub struct PublishKeys {
     secret: [u8; 32],
 }
 
-/// The issuer of `Grip-Sig` where it is signed with the key of a namespace; no namespace is called so.
-pub const REQUESTS: &str = "penstock:requests";
+/// The issuer of `GripHandler-Sig` where it is signed with the key of a namespace; no namespace is called so.
+pub const REQUEST_ISSUER: &str = "penstock:requests";
 
 /// What a key is for, beside the namespace.
-const PURPOSE: &[u8] = b"penstock publish 1\0";
+const KEY_PURPOSE: &[u8] = b"penstock publish 1\0";
 
 impl PublishKeys {
     /// The keys of a secret that is known already.
@@ -45,7 +45,7 @@ impl PublishKeys {
     pub fn random() -> Result<Self, KeyError> {
         let mut secret = [0; 32];
         let filled = SystemRandom::new().fill(&mut secret);
-        filled.map_err(|_| KeyError::Sign)?;
+        filled.map_err(|_| KeyError::CannotSign)?;
         Ok(Self { secret })
     }
 
@@ -57,7 +57,7 @@ impl PublishKeys {
 
     /// The key of a namespace, as GRIP's libraries and [`crate::token::Signer::new`] read it.
     #[must_use]
-    pub fn key(&self, namespace: &Namespace) -> String {
+    pub fn publish_key(&self, namespace: &Namespace) -> String {
         format!("base64:{}", STANDARD.encode(self.key_bytes(namespace)))
     }
 
@@ -79,12 +79,12 @@ impl PublishKeys {
         known: &Namespaces,
         now: Duration,
     ) -> Result<Namespace, TokenError> {
-        let mut why = TokenError::Signature;
+        let mut why = TokenError::BadSignature;
         for namespace in known.iter() {
-            let verifier = Verifier::of_secret(&self.key_bytes(namespace));
+            let verifier = Verifier::from_secret(&self.key_bytes(namespace));
             match verifier.verify_at(token, now) {
                 Ok(claims) => return check_claims(&claims, namespace),
-                Err(TokenError::Signature) => {}
+                Err(TokenError::BadSignature) => {}
                 Err(error) => why = error,
             }
         }
@@ -94,7 +94,7 @@ impl PublishKeys {
     fn key_bytes(&self, namespace: &Namespace) -> [u8; 32] {
         let key = hmac::Key::new(hmac::HMAC_SHA256, &self.secret);
         let mut context = hmac::Context::with_key(&key);
-        context.update(PURPOSE);
+        context.update(KEY_PURPOSE);
         context.update(namespace.name().as_bytes());
         let mut bytes = [0; 32];
         // SHA-256 gives as many.
@@ -103,15 +103,15 @@ impl PublishKeys {
     }
 }
 
-/// What has to be said besides: until when, and by whom, since `Grip-Sig` of requests to the same back end
-/// is signed with the same key ([`REQUESTS`]) and may be shown to anybody.
+/// What has to be said besides: until when, and by whom, since `GripHandler-Sig` of requests to the same back end
+/// is signed with the same key ([`REQUEST_ISSUER`]) and may be shown to anybody.
 fn check_claims(claims: &Value, namespace: &Namespace) -> Result<Namespace, TokenError> {
     if claims.get("exp").is_none() {
-        return Err(TokenError::Endless);
+        return Err(TokenError::NoExpiry);
     }
     match claims.get("iss").and_then(Value::as_str) == Some(namespace.name()) {
         true => Ok(namespace.clone()),
-        false => Err(TokenError::Issuer(namespace.name().to_owned())),
+        false => Err(TokenError::WrongIssuer(namespace.name().to_owned())),
     }
 }
 
@@ -152,53 +152,53 @@ mod tests {
         let keys = PublishKeys::new([7; 32]);
         let known = Namespaces::new(["a", "b", "hub"].map(str::to_owned));
         for name in ["a", "b", "hub"] {
-            let key = keys.key(&Namespace::new(name));
+            let key = keys.publish_key(&Namespace::new(name));
             let claims = format!(r#"{{"iss":"{name}","exp":1000010}}"#);
             let found = keys.verify_at(&token(&key, HEADER, &claims), &known, NOW);
             assert_eq!(found, Ok(Namespace::new(name)));
-            for issuer in ["c", REQUESTS] {
+            for issuer in ["c", REQUEST_ISSUER] {
                 let claims = format!(r#"{{"iss":"{issuer}","exp":1000010}}"#);
                 let found = keys.verify_at(&token(&key, HEADER, &claims), &known, NOW);
-                assert_eq!(found, Err(TokenError::Issuer(name.to_owned())));
+                assert_eq!(found, Err(TokenError::WrongIssuer(name.to_owned())));
             }
         }
-        let gone = keys.key(&Namespace::new("gone"));
+        let gone = keys.publish_key(&Namespace::new("gone"));
         let found = keys.verify_at(&token(&gone, HEADER, r#"{"exp":1000010}"#), &known, NOW);
-        assert_eq!(found, Err(TokenError::Signature));
-        let other = PublishKeys::new([8; 32]).key(&Namespace::new("a"));
+        assert_eq!(found, Err(TokenError::BadSignature));
+        let other = PublishKeys::new([8; 32]).publish_key(&Namespace::new("a"));
         let found = keys.verify_at(&token(&other, HEADER, r#"{"exp":1000010}"#), &known, NOW);
-        assert_eq!(found, Err(TokenError::Signature));
-        assert_ne!(other, keys.key(&Namespace::new("a")));
+        assert_eq!(found, Err(TokenError::BadSignature));
+        assert_ne!(other, keys.publish_key(&Namespace::new("a")));
     }
 
     #[test]
     fn what_is_not_right_and_in_time_is_not_believed() {
         let keys = PublishKeys::new([7; 32]);
         let known = Namespaces::new(["a", "b"].map(str::to_owned));
-        let key = keys.key(&Namespace::new("a"));
+        let key = keys.publish_key(&Namespace::new("a"));
         for (header, claims, expected) in [
             (HEADER, r#"{"exp":999980}"#, TokenError::Expired),
             (
                 HEADER,
                 r#"{"exp":1000010,"nbf":1000100}"#,
-                TokenError::NotYet,
+                TokenError::NotYetValid,
             ),
-            (HEADER, "{}", TokenError::Endless),
+            (HEADER, "{}", TokenError::NoExpiry),
             (HEADER, r#"{"exp":"1000010"}"#, TokenError::Malformed),
             (
                 r#"{"alg":"none"}"#,
                 r#"{"exp":1000010}"#,
-                TokenError::Algorithm("HS256"),
+                TokenError::WrongAlgorithm("HS256"),
             ),
             (
                 r#"{"alg":"HS512"}"#,
                 r#"{"exp":1000010}"#,
-                TokenError::Algorithm("HS256"),
+                TokenError::WrongAlgorithm("HS256"),
             ),
             (
                 r#"{"alg":"HS256","crit":["x"]}"#,
                 r#"{"exp":1000010}"#,
-                TokenError::Critical,
+                TokenError::NeedsExtension,
             ),
         ] {
             let found = keys.verify_at(&token(&key, header, claims), &known, NOW);

@@ -12,41 +12,41 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use crate::Refused;
+use crate::HubError;
 use crate::channel::Channel;
-use crate::order::Seen;
+use crate::ordering::RecentIds;
 use crate::shares::Shares;
 
 /// The channels of a hub.
 #[derive(Debug)]
-pub(crate) struct Registry {
-    parts: Vec<Mutex<Part>>,
-    hashers: [RandomState; 2],
+pub(crate) struct ChannelRegistry {
+    partitions: Vec<Mutex<RegistryPartition>>,
+    hash_builders: [RandomState; 2],
     channels: AtomicUsize,
     bytes: AtomicUsize,
     pub(crate) shares: Shares,
 }
 
-const PARTS: usize = 64;
+const PARTITIONS: usize = 64;
 
 #[derive(Debug, Default)]
-struct Part {
-    channels: HashSet<ByName>,
-    seen: Seen,
+struct RegistryPartition {
+    channels: HashSet<NamedChannel>,
+    recent_ids: RecentIds,
     /// The number of the last message of all channels that were let go of: of a channel that comes anew,
     /// nobody knows what there was until then.
-    forgotten: u64,
+    removed_up_to: u64,
 }
 
 /// A channel that is found by its name.
 #[derive(Debug)]
-struct ByName(Arc<Channel>);
+struct NamedChannel(Arc<Channel>);
 
-impl Registry {
+impl ChannelRegistry {
     pub(crate) fn new() -> Self {
         Self {
-            parts: (0..PARTS).map(|_| Mutex::default()).collect(),
-            hashers: [RandomState::new(), RandomState::new()],
+            partitions: (0..PARTITIONS).map(|_| Mutex::default()).collect(),
+            hash_builders: [RandomState::new(), RandomState::new()],
             channels: AtomicUsize::new(0),
             bytes: AtomicUsize::new(0),
             shares: Shares::default(),
@@ -55,7 +55,7 @@ impl Registry {
 
     /// The channel, if it is there.
     pub(crate) fn find(&self, name: &str) -> Option<Arc<Channel>> {
-        let part = self.part(name);
+        let part = self.partition(name);
         part.channels.get(name).map(|found| found.0.clone())
     }
 
@@ -63,37 +63,41 @@ impl Registry {
     ///
     /// # Errors
     /// When there are `channels_max` already.
-    pub(crate) fn open(
+    pub(crate) fn find_or_create(
         &self,
         name: &Arc<str>,
         channels_max: usize,
-    ) -> Result<Arc<Channel>, Refused> {
-        let mut part = self.part(name);
+    ) -> Result<Arc<Channel>, HubError> {
+        let mut part = self.partition(name);
         if let Some(found) = part.channels.get(&**name) {
             return Ok(found.0.clone());
         }
         // Counted first, so that openers in other parts see it.
         if self.channels.fetch_add(1, Ordering::AcqRel) >= channels_max {
             self.channels.fetch_sub(1, Ordering::AcqRel);
-            return Err(Refused::Channels(channels_max));
+            return Err(HubError::TooManyChannels(channels_max));
         }
         let share = self.shares.of(name);
-        let channel = Arc::new(Channel::new(name.clone(), part.forgotten, share));
-        self.bytes.fetch_add(channel.own_bytes(), Ordering::Relaxed);
-        part.channels.insert(ByName(channel.clone()));
+        let channel = Arc::new(Channel::new(name.clone(), part.removed_up_to, share));
+        self.bytes
+            .fetch_add(channel.memory_bytes(), Ordering::Relaxed);
+        part.channels.insert(NamedChannel(channel.clone()));
         Ok(channel)
     }
 
     /// Lets go of the channel if nothing would be lost. Not under its lock.
-    pub(crate) fn release(&self, channel: &Arc<Channel>) {
-        let mut part = self.part(channel.name());
+    pub(crate) fn remove_if_idle(&self, channel: &Arc<Channel>) {
+        let mut part = self.partition(channel.name());
         let mut state = channel.lock();
-        if state.is_dead || !state.is_idle() {
+        if state.is_removed || !state.is_idle() {
             return;
         }
-        state.is_dead = true;
+        state.is_removed = true;
         state.update_places(channel);
-        part.forgotten = part.forgotten.max(state.last).max(state.history.gone());
+        part.removed_up_to = part
+            .removed_up_to
+            .max(state.last_sequence)
+            .max(state.history.dropped_up_to());
         drop(state);
         part.channels.remove(&**channel.name());
         if part.channels.capacity() > 4 * part.channels.len() + 64 {
@@ -101,14 +105,17 @@ impl Registry {
             part.channels.shrink_to(room);
         }
         self.channels.fetch_sub(1, Ordering::AcqRel);
-        self.bytes.fetch_sub(channel.own_bytes(), Ordering::Relaxed);
+        self.bytes
+            .fetch_sub(channel.memory_bytes(), Ordering::Relaxed);
     }
 
     /// Whether this id was published to this channel within a minute; from now on it was.
     pub(crate) fn is_repeated(&self, channel: &str, id: &str, now: Instant) -> bool {
         let half = |hasher: &RandomState| u128::from(hasher.hash_one((channel, id)));
-        let digest = half(&self.hashers[0]) << 64 | half(&self.hashers[1]);
-        self.part(channel).seen.is_repeated(digest, now)
+        let digest = half(&self.hash_builders[0]) << 64 | half(&self.hash_builders[1]);
+        self.partition(channel)
+            .recent_ids
+            .insert_is_repeated(digest, now)
     }
 
     /// How many channels there are.
@@ -122,44 +129,44 @@ impl Registry {
     }
 
     /// All channels, part by part.
-    pub(crate) fn all(&self) -> impl Iterator<Item = Vec<Arc<Channel>>> {
-        self.parts.iter().map(|part| {
-            let part = lock(part);
+    pub(crate) fn all_by_partition(&self) -> impl Iterator<Item = Vec<Arc<Channel>>> {
+        self.partitions.iter().map(|part| {
+            let part = lock_partition(part);
             part.channels.iter().map(|each| each.0.clone()).collect()
         })
     }
 
-    fn part(&self, name: &str) -> MutexGuard<'_, Part> {
-        let hash = self.hashers[0].hash_one(name);
-        let index = usize::try_from(hash % PARTS as u64).unwrap_or(0);
-        lock(&self.parts[index])
+    fn partition(&self, name: &str) -> MutexGuard<'_, RegistryPartition> {
+        let hash = self.hash_builders[0].hash_one(name);
+        let index = usize::try_from(hash % PARTITIONS as u64).unwrap_or(0);
+        lock_partition(&self.partitions[index])
     }
 }
 
 /// A panic under the lock leaves a set that is whole: its changes are single calls.
-fn lock(part: &Mutex<Part>) -> MutexGuard<'_, Part> {
+fn lock_partition(part: &Mutex<RegistryPartition>) -> MutexGuard<'_, RegistryPartition> {
     part.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Borrow<str> for ByName {
+impl Borrow<str> for NamedChannel {
     fn borrow(&self) -> &str {
         self.0.name()
     }
 }
 
-impl Hash for ByName {
+impl Hash for NamedChannel {
     fn hash<H: Hasher>(&self, state: &mut H) {
         str::hash(self.0.name(), state);
     }
 }
 
-impl PartialEq for ByName {
+impl PartialEq for NamedChannel {
     fn eq(&self, other: &Self) -> bool {
         self.0.name() == other.0.name()
     }
 }
 
-impl Eq for ByName {}
+impl Eq for NamedChannel {}
 
 #[cfg(test)]
 mod tests {
@@ -167,43 +174,54 @@ mod tests {
 
     #[test]
     fn a_channel_stays_while_anything_would_be_lost() {
-        let registry = Registry::new();
+        let registry = ChannelRegistry::new();
         let name: Arc<str> = "a".into();
-        let channel = registry.open(&name, 10).unwrap();
-        assert!(Arc::ptr_eq(&channel, &registry.open(&name, 10).unwrap()));
-        channel.lock().expected = 1;
-        registry.release(&channel);
+        let channel = registry.find_or_create(&name, 10).unwrap();
+        assert!(Arc::ptr_eq(
+            &channel,
+            &registry.find_or_create(&name, 10).unwrap()
+        ));
+        channel.lock().arriving_streams = 1;
+        registry.remove_if_idle(&channel);
         assert!(registry.find("a").is_some() && registry.len() == 1);
-        channel.lock().expected = 0;
-        channel.lock().last = 41;
-        registry.release(&channel);
-        registry.release(&channel);
+        channel.lock().arriving_streams = 0;
+        channel.lock().last_sequence = 41;
+        registry.remove_if_idle(&channel);
+        registry.remove_if_idle(&channel);
         assert!(registry.find("a").is_none() && registry.len() == 0 && registry.bytes() == 0);
         assert!(channel.lock_alive().is_none());
-        let anew = registry.open(&name, 10).unwrap();
-        assert_eq!(anew.lock().last, 41, "nobody knows what there was before");
+        let anew = registry.find_or_create(&name, 10).unwrap();
+        assert_eq!(
+            anew.lock().last_sequence,
+            41,
+            "nobody knows what there was before"
+        );
         assert!(anew.lock().history.has_gap(40) && !anew.lock().history.has_gap(41));
     }
 
     #[test]
     fn there_are_no_more_than_the_bound() {
-        let registry = Registry::new();
+        let registry = ChannelRegistry::new();
         for number in 0..100 {
-            registry.open(&format!("{number}").into(), 100).unwrap();
+            registry
+                .find_or_create(&format!("{number}").into(), 100)
+                .unwrap();
         }
-        let refused = registry.open(&"one more".into(), 100).unwrap_err();
-        assert_eq!(refused, Refused::Channels(100));
-        assert!(registry.open(&"7".into(), 100).is_ok());
+        let refused = registry
+            .find_or_create(&"one more".into(), 100)
+            .unwrap_err();
+        assert_eq!(refused, HubError::TooManyChannels(100));
+        assert!(registry.find_or_create(&"7".into(), 100).is_ok());
         let gone = registry.find("50").unwrap();
-        registry.release(&gone);
-        assert!(registry.open(&"one more".into(), 100).is_ok());
+        registry.remove_if_idle(&gone);
+        assert!(registry.find_or_create(&"one more".into(), 100).is_ok());
         assert_eq!(registry.len(), 100);
-        assert_eq!(registry.all().flatten().count(), 100);
+        assert_eq!(registry.all_by_partition().flatten().count(), 100);
     }
 
     #[test]
     fn the_same_id_is_another_in_another_channel() {
-        let (registry, now) = (Registry::new(), Instant::now());
+        let (registry, now) = (ChannelRegistry::new(), Instant::now());
         assert!(!registry.is_repeated("a", "1", now));
         assert!(registry.is_repeated("a", "1", now));
         assert!(!registry.is_repeated("b", "1", now));

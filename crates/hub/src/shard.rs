@@ -9,14 +9,14 @@
 //! lock only to subscribe, to leave and to read the history, never while it writes; no write waits; what
 //! names a stream names its generation too, or is taken back when the stream goes.
 
+mod arrivals;
 mod backlog;
-mod beats;
+mod closing;
 mod delivery;
-mod ending;
-mod inbox;
-mod landing;
+mod heartbeats;
+mod live_stream;
+mod shard_inbox;
 mod slab;
-mod streams;
 mod writing;
 
 use std::cmp::Reverse;
@@ -32,129 +32,131 @@ use std::time::{Duration, Instant};
 use penstock_runtime::pollset::Event;
 use penstock_runtime::{LazyDeadline, Pollset, clock, loops};
 
-pub(crate) use inbox::{Answers, Arrival, Command, Delivery, Inbox};
+pub(crate) use shard_inbox::{
+    ArrivedStream, LongPollAnswers, ShardCommand, ShardDelivery, ShardInbox,
+};
 
 use crate::Settings;
-use crate::hub::Shared;
-use beats::Beats;
-use delivery::Local;
-use ending::Ending;
+use crate::hub::HubShared;
+use closing::DrainProgress;
+use delivery::ShardChannel;
+use heartbeats::Heartbeats;
+use live_stream::LiveStream;
 use slab::Slab;
-use streams::Held;
-use writing::Gap;
+use writing::GapNotice;
 
 /// What one loop holds.
 #[derive(Debug)]
 pub(crate) struct Shard {
     number: u16,
-    shared: Arc<Shared>,
+    shared: Arc<HubShared>,
     /// As they were at the beginning of this turn.
     settings: Arc<Settings>,
     pollset: Pollset,
-    pace: Pace,
+    tick_clock: TickClock,
     /// The tick of this turn.
-    now: u32,
-    commands: VecDeque<Command>,
+    now_tick: u32,
+    commands: VecDeque<ShardCommand>,
     /// Streams whose sockets may still be with their connections.
-    landing: VecDeque<Box<Arrival>>,
+    arrivals: VecDeque<Box<ArrivedStream>>,
     /// Those that were not let go of for long: tried again with the next tick.
-    late: VecDeque<Box<Arrival>>,
+    late_arrivals: VecDeque<Box<ArrivedStream>>,
     /// When that was last.
-    late_at: u32,
-    streams: Slab<Held>,
+    late_retried_at: u32,
+    streams: Slab<LiveStream>,
     /// How many streams there were.
     generation: u32,
     /// The channels that they subscribe to.
-    locals: Slab<Local>,
+    channels: Slab<ShardChannel>,
     /// Channels with something to deliver, in their line.
-    ready: VecDeque<u32>,
-    answers: VecDeque<Answers>,
-    beats: Beats,
+    ready_channels: VecDeque<u32>,
+    poll_answers: VecDeque<LongPollAnswers>,
+    heartbeats: Heartbeats,
     /// Notices that something is missing, as many streams have them.
-    gaps: Vec<Gap>,
+    gap_notices: Vec<GapNotice>,
     /// Streams that wait for room, by when they are looked at.
-    watched: BinaryHeap<Reverse<(u32, u64)>>,
+    stall_checks: BinaryHeap<Reverse<(u32, u64)>>,
     /// Streams that end by themselves, by when.
     lifetimes: BinaryHeap<Reverse<(u32, u64)>>,
-    ending: Option<Ending>,
+    drain: Option<DrainProgress>,
     /// Bytes that were given to sockets: large writes take more of a turn.
     sent_bytes: usize,
     /// What lists and rare parts take of memory.
     list_bytes: usize,
     /// What of all that is in `shard_bytes` is this shard's.
-    told_bytes: usize,
-    done: Done,
+    reported_bytes: usize,
+    turn_counts: TurnCounts,
 }
 
 /// What was written and is not in the hub's numbers yet: they are added to at the end of a turn, and
 /// before anybody sees a stream's end.
 #[derive(Debug, Default)]
-struct Done {
+struct TurnCounts {
     delivered: u64,
     dropped: u64,
-    beats: u64,
+    heartbeats: u64,
 }
 
 /// How long a tick is: the smallest time that a shard tells apart.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Pace {
+pub(crate) struct TickClock {
     start: Instant,
-    tick: Duration,
+    tick_length: Duration,
 }
 
 /// All times are in ticks of a quarter of a second; tests let them pass faster.
-const TICKS_A_SECOND: u32 = 4;
+const TICKS_PER_SECOND: u32 = 4;
 
 /// Commands of a turn: each is a few list operations.
-const COMMANDS: usize = 1024;
+const COMMANDS_PER_TURN: usize = 1024;
 
 /// Arrivals of a turn: each is a handful of system calls.
-const LANDINGS: usize = 64;
+const ARRIVALS_PER_TURN: usize = 64;
 
 /// Writes of one kind in a turn: some three hundred microseconds.
-const WRITES: usize = 128;
+const WRITES_PER_TURN: usize = 128;
 
 /// Bytes that count like one more write.
-const WRITE_BYTES: usize = 16 << 10;
+const BYTES_PER_WRITE: usize = 16 << 10;
 
 /// Bytes that a client may send behind its request before it is taken for something else.
-const INPUT_BYTES_MAX: usize = 64 << 10;
+const MAX_INPUT_BYTES: usize = 64 << 10;
 
 /// Notices that streams share; handlers have one or two. A stream's own beyond.
-const GAPS_MAX: usize = 16;
+const MAX_SHARED_GAP_NOTICES: usize = 16;
 
 /// None of them.
-const GAP_NONE: u8 = u8::MAX;
+const NO_GAP_NOTICE: u8 = u8::MAX;
 
-impl Pace {
+impl TickClock {
     /// Of real time.
-    pub(crate) fn real() -> Self {
-        Self::new(Duration::from_millis(1000 / u64::from(TICKS_A_SECOND)))
+    pub(crate) fn real_time() -> Self {
+        Self::new(Duration::from_millis(1000 / u64::from(TICKS_PER_SECOND)))
     }
 
     /// Of a time in which a tick is so long.
     pub(crate) fn new(tick: Duration) -> Self {
         Self {
             start: clock::now(),
-            tick,
+            tick_length: tick,
         }
     }
 
     fn tick_at(self, now: Instant) -> u32 {
         let since = now.saturating_duration_since(self.start);
-        u32::try_from(since.as_micros() / self.tick.as_micros().max(1)).unwrap_or(u32::MAX)
+        u32::try_from(since.as_micros() / self.tick_length.as_micros().max(1)).unwrap_or(u32::MAX)
     }
 
     fn instant_of(self, tick: u32) -> Instant {
-        self.start + self.tick * tick
+        self.start + self.tick_length * tick
     }
 }
 
 /// A loop whose shard has panicked would hold its streams for ever and say nothing: the process ends, and
 /// is started anew.
-struct Guard;
+struct AbortOnPanic;
 
-impl Drop for Guard {
+impl Drop for AbortOnPanic {
     fn drop(&mut self) {
         if std::thread::panicking() {
             log::error!("hub: a loop's streams are lost by a panic: the process ends");
@@ -165,7 +167,7 @@ impl Drop for Guard {
 
 impl Shard {
     /// Runs on the current loop until that ends, with `set` as its set of descriptors.
-    pub(crate) async fn run(shared: Arc<Shared>, number: u16, set: OwnedFd, pace: Pace) {
+    pub(crate) async fn run(shared: Arc<HubShared>, number: u16, set: OwnedFd, pace: TickClock) {
         let mut registered = Pollset::from_descriptor(set);
         let pollset = loop {
             match registered {
@@ -176,7 +178,7 @@ impl Shard {
             registered = Pollset::new();
         };
         let mut shard = Self::new(shared, number, pollset, pace);
-        let _guard = Guard;
+        let _guard = AbortOnPanic;
         let mut timer = LazyDeadline::new(clock::now());
         let mut events = Vec::new();
         loop {
@@ -186,32 +188,32 @@ impl Shard {
         }
     }
 
-    fn new(shared: Arc<Shared>, number: u16, pollset: Pollset, pace: Pace) -> Self {
+    fn new(shared: Arc<HubShared>, number: u16, pollset: Pollset, pace: TickClock) -> Self {
         Self {
             number,
             settings: shared.settings.load_full(),
             shared,
             pollset,
-            pace,
-            now: 0,
+            tick_clock: pace,
+            now_tick: 0,
             commands: VecDeque::new(),
-            landing: VecDeque::new(),
-            late: VecDeque::new(),
-            late_at: 0,
+            arrivals: VecDeque::new(),
+            late_arrivals: VecDeque::new(),
+            late_retried_at: 0,
             streams: Slab::new(),
             generation: 0,
-            locals: Slab::new(),
-            ready: VecDeque::new(),
-            answers: VecDeque::new(),
-            beats: Beats::new(RandomState::new().hash_one(number)),
-            gaps: Vec::new(),
-            watched: BinaryHeap::new(),
+            channels: Slab::new(),
+            ready_channels: VecDeque::new(),
+            poll_answers: VecDeque::new(),
+            heartbeats: Heartbeats::new(RandomState::new().hash_one(number)),
+            gap_notices: Vec::new(),
+            stall_checks: BinaryHeap::new(),
             lifetimes: BinaryHeap::new(),
-            ending: None,
+            drain: None,
             sent_bytes: 0,
             list_bytes: 0,
-            told_bytes: 0,
-            done: Done::default(),
+            reported_bytes: 0,
+            turn_counts: TurnCounts::default(),
         }
     }
 
@@ -222,7 +224,7 @@ impl Shard {
         events: &mut Vec<Event>,
         timer: &mut LazyDeadline,
     ) -> Poll<()> {
-        self.shared.shards[usize::from(self.number)].take(cx, &mut self.commands);
+        self.shared.shards[usize::from(self.number)].take_commands(cx, &mut self.commands);
         // What the last turn left comes first.
         let looked = if events.is_empty() {
             self.pollset.poll_events(cx, events)
@@ -232,110 +234,114 @@ impl Shard {
         if let Poll::Ready(Err(e)) = &looked {
             log::error!("hub: loop {} cannot watch its streams: {e}", self.number);
         }
-        self.now = self.pace.tick_at(clock::now());
+        self.now_tick = self.tick_clock.tick_at(clock::now());
         self.settings = self.shared.settings.load_full();
-        self.react(events, WRITES);
-        self.obey();
+        self.handle_events(events, WRITES_PER_TURN);
+        self.handle_commands();
         self.retry_late();
-        self.land(LANDINGS);
-        self.deliver(WRITES);
-        self.answer(WRITES);
-        self.beat(WRITES);
-        self.expire(WRITES);
-        self.drain(WRITES);
-        self.count();
+        self.accept_arrivals(ARRIVALS_PER_TURN);
+        self.deliver(WRITES_PER_TURN);
+        self.answer_long_polls(WRITES_PER_TURN);
+        self.send_heartbeats(WRITES_PER_TURN);
+        self.close_expired(WRITES_PER_TURN);
+        self.drain_streams(WRITES_PER_TURN);
+        self.flush_counts();
         let has_more = looked.is_ready()
             || !self.commands.is_empty()
-            || !self.landing.is_empty()
-            || !self.ready.is_empty()
-            || !self.answers.is_empty();
+            || !self.arrivals.is_empty()
+            || !self.ready_channels.is_empty()
+            || !self.poll_answers.is_empty();
         if has_more {
             return Poll::Ready(());
         }
         let Some(due) = self.next_due() else {
             return Poll::Pending;
         };
-        if due <= self.now {
+        if due <= self.now_tick {
             return Poll::Ready(());
         }
-        timer.set(self.pace.instant_of(due));
+        timer.set(self.tick_clock.instant_of(due));
         timer.poll(cx)
     }
 
     /// When time alone brings something to do.
     fn next_due(&self) -> Option<u32> {
-        let watched = self.watched.peek().map(|Reverse((due, _))| *due);
+        let watched = self.stall_checks.peek().map(|Reverse((due, _))| *due);
         let lifetime = self.lifetimes.peek().map(|Reverse((due, _))| *due);
-        let late = (!self.late.is_empty()).then_some(self.late_at + 1);
+        let late = (!self.late_arrivals.is_empty()).then_some(self.late_retried_at + 1);
         let dues = [
-            self.beats.next_due(),
+            self.heartbeats.next_due(),
             watched,
             lifetime,
             late,
-            self.drain_due(),
+            self.next_drain_due(),
         ];
         dues.into_iter().flatten().min()
     }
 
-    fn obey(&mut self) {
-        for _ in 0..COMMANDS {
+    fn handle_commands(&mut self) {
+        for _ in 0..COMMANDS_PER_TURN {
             match self.commands.pop_front() {
                 None => break,
-                Some(Command::Arrive(arrival)) => self.landing.push_back(arrival),
-                Some(Command::Deliver(delivery)) => self.enqueue(delivery),
-                Some(Command::Answer(answers)) => self.answers.push_back(answers),
-                Some(Command::Drain(over)) => self.begin_drain(over),
+                Some(ShardCommand::AddStream(arrival)) => self.arrivals.push_back(arrival),
+                Some(ShardCommand::Deliver(delivery)) => self.enqueue(delivery),
+                Some(ShardCommand::AnswerLongPolls(answers)) => {
+                    self.poll_answers.push_back(answers)
+                }
+                Some(ShardCommand::Drain(over)) => self.begin_drain(over),
             }
         }
         // One burst must not keep its memory for ever. The inbox has the other list of the two, which comes here
         // at the next turn.
         if self.commands.is_empty() {
-            self.commands.shrink_to(COMMANDS);
+            self.commands.shrink_to(COMMANDS_PER_TURN);
         }
     }
 
     /// Answers long polls, at most `budget`.
-    fn answer(&mut self, budget: usize) {
+    fn answer_long_polls(&mut self, budget: usize) {
         for _ in 0..budget {
-            let Some(answers) = self.answers.front_mut() else {
+            let Some(answers) = self.poll_answers.front_mut() else {
                 return;
             };
-            match answers.waiting.pop() {
+            match answers.waiters.pop() {
                 Some(poll) => {
-                    let answered = poll.answer(&answers.channel, &answers.message);
-                    self.done.delivered += u64::from(answered);
+                    let answered = poll.try_answer(&answers.channel, &answers.message);
+                    self.turn_counts.delivered += u64::from(answered);
                 }
                 None => {
-                    self.answers.pop_front();
+                    self.poll_answers.pop_front();
                 }
             }
         }
     }
 
     /// Adds what was done since the last time to the hub's numbers.
-    fn count(&mut self) {
-        let done = std::mem::take(&mut self.done);
-        let tally = &self.shared.tally;
+    fn flush_counts(&mut self) {
+        let done = std::mem::take(&mut self.turn_counts);
+        let tally = &self.shared.metrics;
         for (number, added) in [
             (&tally.delivered, done.delivered),
             (&tally.dropped, done.dropped),
-            (&tally.beats, done.beats),
+            (&tally.heartbeats, done.heartbeats),
         ] {
             if added > 0 {
                 number.fetch_add(added, Ordering::Relaxed);
             }
         }
-        let bytes =
-            self.streams.bytes() + self.locals.bytes() + self.beats.bytes() + self.list_bytes;
-        if bytes != self.told_bytes {
-            crate::counts::change(&tally.shard_bytes, self.told_bytes, bytes);
-            self.told_bytes = bytes;
+        let bytes = self.streams.bytes()
+            + self.channels.bytes()
+            + self.heartbeats.bytes()
+            + self.list_bytes;
+        if bytes != self.reported_bytes {
+            crate::counters::adjust(&tally.shard_bytes, self.reported_bytes, bytes);
+            self.reported_bytes = bytes;
         }
     }
 
     /// So many ticks, at least one unless it is nothing.
-    fn ticks(&self, time: Duration) -> u32 {
-        let ticks = time.as_millis() * u128::from(TICKS_A_SECOND);
+    fn to_ticks(&self, time: Duration) -> u32 {
+        let ticks = time.as_millis() * u128::from(TICKS_PER_SECOND);
         u32::try_from(ticks.div_ceil(1000)).unwrap_or(u32::MAX)
     }
 

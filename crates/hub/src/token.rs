@@ -1,6 +1,6 @@
 //! Signed tokens (RFC 7519 in the compact form of RFC 7515): made for back ends, read from clients.
 //!
-//! `grip` puts one into requests (`Grip-Sig`) with a [`Signer`], `mercure` reads those of publishers and
+//! `grip` puts one into requests (`GripHandler-Sig`) with a [`Signer`], `mercure` reads those of publishers and
 //! subscribers with a [`Verifier`]. The cryptography is `ring`'s; here is the small form around it. What
 //! must stay true: the algorithm is the key's and never the token's choice, so neither `none` nor a public
 //! key taken for a secret is ever believed (RFC 8725 §3.1); nothing in a token is looked at before its
@@ -53,7 +53,7 @@ pub enum KeyError {
     Base64,
     /// It has no PEM lines of that kind.
     #[error("{algorithm} needs a key in PEM form that begins with `{begin}`")]
-    Pem {
+    NotPem {
         /// The algorithm.
         algorithm: &'static str,
         /// The first line that was looked for.
@@ -61,59 +61,59 @@ pub enum KeyError {
     },
     /// Its inside is something else.
     #[error("the key is not one for {0}")]
-    Kind(&'static str),
+    WrongKind(&'static str),
     /// The machine has no random numbers.
     #[error("the key cannot sign")]
-    Sign,
+    CannotSign,
 }
 
 /// Why a token is not believed. The texts are for the log; clients get less.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum TokenError {
-    /// More than [`TOKEN_BYTES_MAX`].
-    #[error("the token is longer than {TOKEN_BYTES_MAX} bytes")]
+    /// More than [`MAX_TOKEN_BYTES`].
+    #[error("the token is longer than {MAX_TOKEN_BYTES} bytes")]
     TooLong,
     /// Not three parts of base64 with JSON objects in the first two.
     #[error("the token is malformed")]
     Malformed,
     /// Another algorithm than the key's.
     #[error("the token is not signed with {0}")]
-    Algorithm(&'static str),
+    WrongAlgorithm(&'static str),
     /// It demands an extension (`crit`, RFC 7515 §4.1.11).
     #[error("the token needs an extension")]
-    Critical,
+    NeedsExtension,
     /// It has no `exp`, and must have one.
     #[error("the token never expires (exp)")]
-    Endless,
+    NoExpiry,
     /// Its issuer (`iss`) is another one.
     #[error("the token's issuer (iss) is not `{0}`")]
-    Issuer(String),
+    WrongIssuer(String),
     /// Not signed by who has the key.
     #[error("the token's signature is wrong")]
-    Signature,
+    BadSignature,
     /// `exp` is over.
     #[error("the token has expired")]
     Expired,
     /// `nbf` is still to come.
     #[error("the token is not valid yet")]
-    NotYet,
+    NotYetValid,
 }
 
 /// Signs tokens that say who sends a request, each for an hour.
 pub struct Signer {
     key: SigningKey,
     /// What others sign with the same secret.
-    others: Option<Verifier>,
+    shared_secret_verifier: Option<Verifier>,
     issuer: Box<str>,
     /// The last one made; held for a look or for the making of one, never across a wait.
-    made: Mutex<Option<Made>>,
+    cached_token: Mutex<Option<CachedToken>>,
 }
 
 /// A token that was made.
-struct Made {
+struct CachedToken {
     token: Arc<str>,
     /// Since the epoch.
-    at: Duration,
+    signed_at: Duration,
 }
 
 /// Reads tokens of one key.
@@ -123,13 +123,13 @@ pub struct Verifier {
 }
 
 /// The longest token that is looked at.
-pub const TOKEN_BYTES_MAX: usize = 16 << 10;
+pub const MAX_TOKEN_BYTES: usize = 16 << 10;
 
 /// How long a token is good for: what GRIP's clients expect.
-const LIFETIME: Duration = Duration::from_secs(3600);
+const TOKEN_LIFETIME: Duration = Duration::from_secs(3600);
 
 /// A token is used for so long. Its receiver's clock may be wrong by the rest of the hour.
-const RENEWED_AFTER: Duration = Duration::from_secs(1200);
+const RENEW_AFTER: Duration = Duration::from_secs(1200);
 
 /// By how much the clock of who made a token may be wrong (RFC 7519 §4.1.4).
 const LEEWAY: Duration = Duration::from_secs(10);
@@ -171,38 +171,41 @@ impl Signer {
     /// # Errors
     /// When the key is none of these.
     pub fn new(key: &str, issuer: &str) -> Result<Self, KeyError> {
-        let key = SigningKey::read(key)?;
-        let others = key.shared().map(|shared| Verifier {
+        let key = SigningKey::parse(key)?;
+        let others = key.shared_secret_verifier().map(|shared| Verifier {
             key: shared,
             algorithm: key.algorithm(),
         });
         let signer = Self {
             key,
-            others,
+            shared_secret_verifier: others,
             issuer: issuer.into(),
-            made: Mutex::new(None),
+            cached_token: Mutex::new(None),
         };
         // What cannot sign is told at start, not in the middle of requests.
-        signer.make(Duration::ZERO)?;
+        signer.make_token(Duration::ZERO)?;
         Ok(signer)
     }
 
     /// A token for a request at `now`, since the epoch. The same one for some time.
     #[must_use]
     pub fn sign(&self, now: Duration) -> Arc<str> {
-        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut made = self
+            .cached_token
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if let Some(made) = &*made
             // A clock that was set back makes it look too young.
-            && now.checked_sub(made.at).is_some_and(|age| age < RENEWED_AFTER)
+            && now.checked_sub(made.signed_at).is_some_and(|age| age < RENEW_AFTER)
         {
             return Arc::clone(&made.token);
         }
-        match self.make(now) {
+        match self.make_token(now) {
             Ok(token) => {
                 let token: Arc<str> = token.into();
-                *made = Some(Made {
+                *made = Some(CachedToken {
                     token: Arc::clone(&token),
-                    at: now,
+                    signed_at: now,
                 });
                 token
             }
@@ -217,19 +220,19 @@ impl Signer {
     /// Whether a token is of a server that signs with the same secret, and in time. With a private key nobody
     /// else does.
     #[must_use]
-    pub fn is_shared_by(&self, token: &[u8]) -> bool {
-        let verifier = self.others.as_ref();
+    pub fn is_signed_with_same_secret(&self, token: &[u8]) -> bool {
+        let verifier = self.shared_secret_verifier.as_ref();
         let token = std::str::from_utf8(token).ok();
         verifier
             .zip(token)
             .is_some_and(|(verifier, token)| verifier.verify(token).is_ok())
     }
 
-    fn make(&self, now: Duration) -> Result<String, KeyError> {
+    fn make_token(&self, now: Duration) -> Result<String, KeyError> {
         let header = serde_json::json!({ "alg": self.key.algorithm().name(), "typ": "JWT" });
-        let until = (now + LIFETIME).as_secs();
+        let until = (now + TOKEN_LIFETIME).as_secs();
         let claims = serde_json::json!({ "iss": &*self.issuer, "exp": until });
-        self.key.token(&header, &claims)
+        self.key.sign_token(&header, &claims)
     }
 }
 
@@ -241,15 +244,15 @@ impl Verifier {
     /// When the algorithm is unknown or the key is not for it.
     pub fn new(key: &str, algorithm: &str) -> Result<Self, KeyError> {
         let algorithm = algorithm.parse()?;
-        let key = VerifyingKey::read(key, algorithm)?;
+        let key = VerifyingKey::parse(key, algorithm)?;
         Ok(Self { key, algorithm })
     }
 
     /// Believes what who has this secret signed with HS256.
     #[must_use]
-    pub(crate) fn of_secret(secret: &[u8]) -> Self {
+    pub(crate) fn from_secret(secret: &[u8]) -> Self {
         Self {
-            key: VerifyingKey::of_secret(secret),
+            key: VerifyingKey::from_secret(secret),
             algorithm: Algorithm::Hs256,
         }
     }
@@ -267,17 +270,17 @@ impl Verifier {
     /// # Errors
     /// Why it is not believed.
     pub fn verify_at(&self, token: &str, now: Duration) -> Result<Value, TokenError> {
-        if token.len() > TOKEN_BYTES_MAX {
+        if token.len() > MAX_TOKEN_BYTES {
             return Err(TokenError::TooLong);
         }
         let (signed, signature) = token.rsplit_once('.').ok_or(TokenError::Malformed)?;
         let (header, claims) = signed.split_once('.').ok_or(TokenError::Malformed)?;
-        self.check_header(&object(header)?)?;
-        let signature = decode(signature)?;
-        if !self.key.is_signature(signed.as_bytes(), &signature) {
-            return Err(TokenError::Signature);
+        self.check_header(&decode_object(header)?)?;
+        let signature = decode_base64(signature)?;
+        if !self.key.verifies(signed.as_bytes(), &signature) {
+            return Err(TokenError::BadSignature);
         }
-        let claims = object(claims)?;
+        let claims = decode_object(claims)?;
         check_times(&claims, now)?;
         Ok(claims)
     }
@@ -285,11 +288,11 @@ impl Verifier {
     fn check_header(&self, header: &Value) -> Result<(), TokenError> {
         let name = self.algorithm.name();
         if header.get("alg").and_then(Value::as_str) != Some(name) {
-            return Err(TokenError::Algorithm(name));
+            return Err(TokenError::WrongAlgorithm(name));
         }
         match header.get("crit") {
             None => Ok(()),
-            Some(_) => Err(TokenError::Critical),
+            Some(_) => Err(TokenError::NeedsExtension),
         }
     }
 }
@@ -306,14 +309,14 @@ fn check_times(claims: &Value, now: Duration) -> Result<(), TokenError> {
         return Err(TokenError::Expired);
     }
     if time("nbf")?.is_some_and(|from| now < from - leeway) {
-        return Err(TokenError::NotYet);
+        return Err(TokenError::NotYetValid);
     }
     Ok(())
 }
 
 /// The JSON object in one part of a token.
-fn object(part: &str) -> Result<Value, TokenError> {
-    let value = serde_json::from_slice(&decode(part)?).map_err(|_| TokenError::Malformed)?;
+fn decode_object(part: &str) -> Result<Value, TokenError> {
+    let value = serde_json::from_slice(&decode_base64(part)?).map_err(|_| TokenError::Malformed)?;
     match value {
         Value::Object(_) => Ok(value),
         _ => Err(TokenError::Malformed),
@@ -321,7 +324,7 @@ fn object(part: &str) -> Result<Value, TokenError> {
 }
 
 /// RFC 7515 §2: no padding, and no second spelling of the same bytes.
-fn decode(part: &str) -> Result<Vec<u8>, TokenError> {
+fn decode_base64(part: &str) -> Result<Vec<u8>, TokenError> {
     URL_SAFE_NO_PAD
         .decode(part)
         .map_err(|_| TokenError::Malformed)

@@ -12,8 +12,8 @@ use penstock_config::{Config, Grip as GripConfig, MercureKey, Route, Site};
 use penstock_exchange::Handler;
 use penstock_hub::token::{Signer, Verifier};
 use penstock_hub::{
-    Grip, GripSetup, Hub, Mercures, Namespace, Namespaces, Numbers, OwnSockets, PublishKeys,
-    REQUESTS, RedisBus, Settings, Streams,
+    CounterSource, GripHandler, GripOptions, Hub, HubRouteHandler, MercureHubs, Namespace,
+    Namespaces, PublishKeys, REQUEST_ISSUER, RedisBus, Settings, WebSocketSupport,
 };
 use penstock_runtime::LoopHandle;
 
@@ -23,7 +23,7 @@ use crate::caches::name_of;
 #[derive(Debug, Clone)]
 pub(crate) struct Held {
     pub(crate) hub: Hub,
-    mercures: Arc<Mercures>,
+    mercures: Arc<MercureHubs>,
     keys: Arc<PublishKeys>,
     /// Those of the configuration that serves.
     namespaces: Arc<ArcSwap<Namespaces>>,
@@ -52,7 +52,7 @@ impl Held {
         let hub = Hub::start(bounds(config, config.limits.connections), loops)?;
         let namespaces = namespaces(config);
         hub.share_among(namespaces.iter().count());
-        let mercures = Arc::new(Mercures::new(hub.clone()));
+        let mercures = Arc::new(MercureHubs::new(hub.clone()));
         Ok(Self {
             hub,
             mercures,
@@ -67,7 +67,7 @@ impl Held {
     ///
     /// # Errors
     /// An address that is none.
-    pub(crate) fn join(&self, config: &Config, numbers: Numbers) -> Result<(), String> {
+    pub(crate) fn join(&self, config: &Config, numbers: CounterSource) -> Result<(), String> {
         let Some(address) = &config.server.redis else {
             return Ok(());
         };
@@ -127,24 +127,24 @@ impl HubRoutes<'_> {
         &self,
         inner: Arc<dyn Handler>,
         grip: &GripConfig,
-        (sockets, is_app): (OwnSockets, bool),
+        (sockets, is_app): (WebSocketSupport, bool),
     ) -> Result<Arc<dyn Handler>, String> {
         let namespace = Namespace::new(&grip.namespace);
         let signer = match &self.signer {
             None if is_app => {
-                let signer = Signer::new(&self.held.keys.key(&namespace), REQUESTS);
+                let signer = Signer::new(&self.held.keys.publish_key(&namespace), REQUEST_ISSUER);
                 Some(Arc::new(signer.map_err(|error| error.to_string())?))
             }
             front => front.clone(),
         };
-        Ok(Arc::new(Grip::new(GripSetup {
+        Ok(Arc::new(GripHandler::new(GripOptions {
             hub: self.held.hub.clone(),
-            inner,
+            backend: inner,
             namespace,
-            origins: grip.origins.clone(),
+            allowed_origins: grip.origins.clone(),
             signer,
-            front: self.signer.clone(),
-            sockets,
+            front_signer: self.signer.clone(),
+            websocket_support: sockets,
         })))
     }
 
@@ -158,15 +158,19 @@ impl HubRoutes<'_> {
     ) -> Result<Option<Arc<dyn Handler>>, String> {
         let said = |error: String| format!("route {}: {error}", route.path);
         if let Some(streams) = &route.hub {
-            let handler = Streams::new(self.held.hub.clone(), streams).map_err(said)?;
+            let handler = HubRouteHandler::new(self.held.hub.clone(), streams).map_err(said)?;
             return Ok(Some(Arc::new(handler)));
         }
         let Some(mercure) = &route.mercure else {
             return Ok(None);
         };
         let name = name_of(site, route);
-        let handler = self.held.mercures.route(&name, mercure).map_err(said)?;
-        Ok(Some(Arc::new(handler.at(&route.path))))
+        let handler = self
+            .held
+            .mercures
+            .handler_for_route(&name, mercure)
+            .map_err(said)?;
+        Ok(Some(Arc::new(handler.with_path(&route.path))))
     }
 }
 

@@ -59,7 +59,7 @@ impl Publishing {
         };
         let mut told = app.clone();
         let namespace = Namespace::new(&grip.namespace);
-        let url = url(address, &namespace, &self.keys.key(&namespace));
+        let url = url(address, &namespace, &self.keys.publish_key(&namespace));
         let mut variables = (*told.env).clone();
         variables.insert(VARIABLE.to_owned(), url);
         told.env = variables.into();

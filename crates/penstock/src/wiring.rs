@@ -19,7 +19,7 @@ use penstock_exchange::{
     TrustedProxies,
 };
 use penstock_files::{Files, FilesSetup};
-use penstock_hub::OwnSockets;
+use penstock_hub::WebSocketSupport;
 use penstock_proxy::{Buffering, Upstream, is_script_path};
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::logger::{LineWriter, LogMask};
@@ -88,8 +88,8 @@ pub(crate) fn settings(
                         match app.filter(|app| app.config().kind_is_guess) {
                             Some(app) => Arc::new(ByKind {
                                 app: Arc::clone(app),
-                                with_websockets: held(OwnSockets::Speaks)?,
-                                with_requests: held(OwnSockets::MayTake)?,
+                                with_websockets: held(WebSocketSupport::Native)?,
+                                with_requests: held(WebSocketSupport::MayHijack)?,
                             }),
                             None => held(own_sockets(app))?,
                         }
@@ -145,10 +145,10 @@ pub(crate) fn settings(
 }
 
 /// What an application can do with a client's WebSocket by itself; none is an upstream.
-fn own_sockets(app: Option<&Arc<App>>) -> OwnSockets {
+fn own_sockets(app: Option<&Arc<App>>) -> WebSocketSupport {
     match app.map(|app| app.config().kind) {
-        Some(AppKind::Wsgi | AppKind::Rack) => OwnSockets::MayTake,
-        _ => OwnSockets::Speaks,
+        Some(AppKind::Wsgi | AppKind::Rack) => WebSocketSupport::MayHijack,
+        _ => WebSocketSupport::Native,
     }
 }
 

@@ -11,48 +11,50 @@ use bytes::Bytes;
 use penstock_exchange::HeldFraming;
 use penstock_http::{h1, sse};
 
-use crate::route::GAP;
-use crate::{Content, HeldResponse, Publication, ResponsePart, SocketPart, StreamForm, StreamPart};
+use crate::hub_route::GAP_EVENT;
+use crate::{
+    Content, LongPollResponse, Publication, ResponsePart, StreamForm, StreamPart, WebSocketPart,
+};
 
 /// A message that has its place in its channel.
 #[derive(Debug)]
 pub(crate) struct Message {
     /// Larger than that of every message which came before it, in all channels.
-    pub(crate) order: u64,
+    pub(crate) sequence: u64,
     pub(crate) id: Arc<str>,
     pub(crate) publication: Publication,
     /// When it came.
-    pub(crate) at: Instant,
+    pub(crate) published_at: Instant,
     /// What it counts for where bytes are bounded.
     pub(crate) cost: usize,
-    forms: [OnceLock<Bytes>; FORMS],
+    encoded: [OnceLock<Bytes>; STREAM_FORMATS],
     /// What all long polls get that have no filters.
-    response: OnceLock<Arc<HeldResponse>>,
+    shared_response: OnceLock<Arc<LongPollResponse>>,
 }
 
 /// What held streams do about a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Concern {
+pub(crate) enum DeliveryKind {
     /// All get the same bytes.
-    Same,
+    Shared,
     /// Each gets bytes of its own: the content has filters.
-    Each,
+    PerStream,
     /// Those of events get the same bytes, whatever their filters; all others end.
     Gap,
     /// They end.
-    End,
+    Close,
     /// None of their business.
-    None,
+    Ignored,
 }
 
-/// A stream's form and framing as one number below [`FORMS`].
+/// A stream's form and framing as one number below [`STREAM_FORMATS`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Shape(u8);
+pub(crate) struct StreamFormat(u8);
 
 /// Two forms in two framings.
-pub(crate) const FORMS: usize = 4;
+pub(crate) const STREAM_FORMATS: usize = 4;
 
-impl Shape {
+impl StreamFormat {
     /// Events in chunks.
     pub(crate) const CHUNKED: Self = Self(2);
 
@@ -79,7 +81,7 @@ impl Shape {
     }
 
     /// `payload` as this shape's streams get it.
-    pub(crate) fn frame(self, payload: Bytes) -> Bytes {
+    pub(crate) fn apply_framing(self, payload: Bytes) -> Bytes {
         if !self.is_chunked() || payload.is_empty() {
             return payload;
         }
@@ -94,39 +96,41 @@ impl Shape {
 impl Message {
     pub(crate) fn new(order: u64, id: Arc<str>, publication: Publication, at: Instant) -> Self {
         Self {
-            cost: bytes_of(&publication) + id.len() + OWN_BYTES,
-            order,
+            cost: publication_size(&publication) + id.len() + MESSAGE_OVERHEAD,
+            sequence: order,
             id,
             publication,
-            at,
-            forms: Default::default(),
-            response: OnceLock::new(),
+            published_at: at,
+            encoded: Default::default(),
+            shared_response: OnceLock::new(),
         }
     }
 
     /// The response of this message, shared by all that get it as it is.
-    pub(crate) fn response(&self, response: &HeldResponse) -> Arc<HeldResponse> {
-        let shared = self.response.get_or_init(|| Arc::new(response.clone()));
+    pub(crate) fn response(&self, response: &LongPollResponse) -> Arc<LongPollResponse> {
+        let shared = self
+            .shared_response
+            .get_or_init(|| Arc::new(response.clone()));
         shared.clone()
     }
 
     /// What held streams do about it.
-    pub(crate) fn concern(&self) -> Concern {
+    pub(crate) fn delivery_kind(&self) -> DeliveryKind {
         match &self.publication.stream {
-            Some(StreamPart::Send(content)) if content.filters.is_empty() => Concern::Same,
-            Some(StreamPart::Send(_)) => Concern::Each,
-            Some(StreamPart::Gap) => Concern::Gap,
-            Some(StreamPart::Close) => Concern::End,
-            Some(StreamPart::Hint) => Concern::None,
-            None if self.publication.event.is_some() => Concern::Same,
-            None => Concern::None,
+            Some(StreamPart::Send(content)) if content.filters.is_empty() => DeliveryKind::Shared,
+            Some(StreamPart::Send(_)) => DeliveryKind::PerStream,
+            Some(StreamPart::Gap) => DeliveryKind::Gap,
+            Some(StreamPart::Close) => DeliveryKind::Close,
+            Some(StreamPart::Hint) => DeliveryKind::Ignored,
+            None if self.publication.event.is_some() => DeliveryKind::Shared,
+            None => DeliveryKind::Ignored,
         }
     }
 
     /// The bytes for streams of this shape, framed; empty is nothing to send.
-    pub(crate) fn framed(&self, shape: Shape) -> &Bytes {
-        let form = &self.forms[shape.index()];
-        form.get_or_init(|| shape.frame(self.payload(shape.form())))
+    pub(crate) fn encoded_for(&self, shape: StreamFormat) -> &Bytes {
+        let form = &self.encoded[shape.index()];
+        form.get_or_init(|| shape.apply_framing(self.payload(shape.form())))
     }
 
     /// The bytes for streams of this form, without framing.
@@ -149,7 +153,7 @@ impl Message {
                 }
                 StreamForm::Bytes => [event.data.as_bytes(), b"\n"].concat().into(),
             },
-            (Some(StreamPart::Gap), _) if form == StreamForm::Events => GAP,
+            (Some(StreamPart::Gap), _) if form == StreamForm::Events => GAP_EVENT,
             (Some(StreamPart::Hint | StreamPart::Gap | StreamPart::Close) | None, _) => {
                 Bytes::new()
             }
@@ -158,7 +162,7 @@ impl Message {
 }
 
 /// The bytes of a publication in all its forms.
-pub(crate) fn bytes_of(publication: &Publication) -> usize {
+pub(crate) fn publication_size(publication: &Publication) -> usize {
     let content = |content: &Content| content.bytes.len();
     let stream = match &publication.stream {
         Some(StreamPart::Send(sent)) => content(sent),
@@ -173,9 +177,9 @@ pub(crate) fn bytes_of(publication: &Publication) -> usize {
         Some(ResponsePart::Hint | ResponsePart::Close) | None => 0,
     };
     let websocket = match &publication.websocket {
-        Some(SocketPart::Text(sent) | SocketPart::Binary(sent)) => content(sent),
-        Some(SocketPart::Ping(bytes) | SocketPart::Pong(bytes)) => bytes.len(),
-        Some(SocketPart::Close { reason, .. }) => reason.len(),
+        Some(WebSocketPart::Text(sent) | WebSocketPart::Binary(sent)) => content(sent),
+        Some(WebSocketPart::Ping(bytes) | WebSocketPart::Pong(bytes)) => bytes.len(),
+        Some(WebSocketPart::Close { reason, .. }) => reason.len(),
         None => 0,
     };
     let event = publication.event.as_ref().map_or(0, |event| {
@@ -187,7 +191,7 @@ pub(crate) fn bytes_of(publication: &Publication) -> usize {
 }
 
 /// What a message costs beside its content: itself, its id's and its name's allocations.
-const OWN_BYTES: usize = size_of::<Message>() + 64;
+const MESSAGE_OVERHEAD: usize = size_of::<Message>() + 64;
 
 #[cfg(test)]
 mod tests;

@@ -4,9 +4,9 @@ use penstock_exchange::field_policy::{FieldClass, classify_field, is_internal};
 use penstock_exchange::grip::is_grip_field;
 use penstock_http::{FieldBlock, Status};
 
-use super::instruct::{HoldPart, Instruct, is_spoken_in_body};
-use super::{publications, sockets};
-use crate::{Namespace, Publication, ResponsePart, SocketPart, StreamPart};
+use super::instructions::{GripInstructions, HoldInstruction, has_instruction_body};
+use super::{parse_publications, websockets};
+use crate::{Namespace, Publication, ResponsePart, StreamPart, WebSocketPart};
 
 /// See [`crate::fuzzing::read_instruct`].
 pub(crate) fn read_instruct(answer: &[u8]) {
@@ -25,7 +25,7 @@ pub(crate) fn read_instruct(answer: &[u8]) {
             let _ = block.push(name, line[colon + 1..].trim_ascii());
         }
     }
-    let Ok(instruct) = Instruct::of_fields(Status::OK, &block) else {
+    let Ok(instruct) = GripInstructions::from_fields(Status::OK, &block) else {
         return;
     };
     for (name, value) in instruct.fields.iter() {
@@ -33,14 +33,14 @@ pub(crate) fn read_instruct(answer: &[u8]) {
         assert!(block.iter().any(|field| field == (name, value)), "{name}");
     }
     check_instruct(&instruct, head.len());
-    let is_spoken = is_spoken_in_body(&block);
+    let is_spoken = has_instruction_body(&block);
     if let Some(hold) = &instruct.hold {
         assert!(is_spoken || !hold.subscriptions.is_empty());
     }
     if instruct.hold.is_none() || !is_spoken {
         return;
     }
-    let Ok(instruct) = instruct.said_in(Status::OK, body) else {
+    let Ok(instruct) = instruct.with_body(Status::OK, body) else {
         return;
     };
     check_instruct(&instruct, answer.len());
@@ -50,7 +50,7 @@ pub(crate) fn read_instruct(answer: &[u8]) {
     assert!(instruct.body.is_none_or(|text| text.len() <= body.len()));
 }
 
-fn check_instruct(instruct: &Instruct, sent: usize) {
+fn check_instruct(instruct: &GripInstructions, sent: usize) {
     assert!(!instruct.status.is_informational());
     assert!(instruct.fields.as_bytes().len() <= 2 * sent + 4);
     if let Some(next) = &instruct.links.next {
@@ -62,7 +62,7 @@ fn check_instruct(instruct: &Instruct, sent: usize) {
     }
 }
 
-fn check_hold(hold: &HoldPart, sent: usize) {
+fn check_hold(hold: &HoldInstruction, sent: usize) {
     assert!((5..=24 * 3600).contains(&hold.timeout.as_secs()));
     let mut kept = 0;
     for subscription in &hold.subscriptions {
@@ -77,7 +77,7 @@ fn check_hold(hold: &HoldPart, sent: usize) {
     }
     if let Some(beat) = &hold.keep_alive {
         assert!(!beat.bytes.is_empty());
-        assert!((1..=24 * 3600).contains(&beat.every.as_secs()));
+        assert!((1..=24 * 3600).contains(&beat.interval.as_secs()));
         kept += beat.bytes.len();
     }
     assert!(kept <= sent, "{kept} bytes of {sent}: {hold:?}");
@@ -94,13 +94,13 @@ fn check_fields(fields: &FieldBlock) {
 
 /// See [`crate::fuzzing::read_events`].
 pub(crate) fn read_events(body: &[u8]) {
-    sockets::fuzzing::read_events(body);
+    websockets::fuzzing::read_events(body);
 }
 
 /// See [`crate::fuzzing::read_publications`].
 pub(crate) fn read_publications(body: &[u8]) {
     let namespace = Namespace::new("shop");
-    let read = publications(body, |_| Ok(namespace.clone()));
+    let read = parse_publications(body, |_| Ok(namespace.clone()));
     for publication in read.unwrap_or_default() {
         assert!(publication.channel.starts_with("shop\u{1f}"));
         check_publication(&publication, body.len());
@@ -126,13 +126,15 @@ pub(crate) fn check_publication(publication: &Publication, sent: usize) {
         kept += response.body.bytes.len();
     }
     match websocket {
-        Some(SocketPart::Text(content)) => {
+        Some(WebSocketPart::Text(content)) => {
             assert!(std::str::from_utf8(&content.bytes).is_ok());
             kept += content.bytes.len();
         }
-        Some(SocketPart::Binary(content)) => kept += content.bytes.len(),
-        Some(SocketPart::Ping(bytes) | SocketPart::Pong(bytes)) => assert!(bytes.len() <= 125),
-        Some(SocketPart::Close { code, reason }) => {
+        Some(WebSocketPart::Binary(content)) => kept += content.bytes.len(),
+        Some(WebSocketPart::Ping(bytes) | WebSocketPart::Pong(bytes)) => {
+            assert!(bytes.len() <= 125)
+        }
+        Some(WebSocketPart::Close { code, reason }) => {
             assert!(penstock_http::websocket::code::is_sendable(*code), "{code}");
             assert!(reason.len() <= 123);
         }

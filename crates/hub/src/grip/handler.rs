@@ -1,6 +1,6 @@
 //! The handler in front of an application or upstream, which obeys what its answers say to the hub.
 //!
-//! `penstock`'s wiring puts a [`Grip`] right around each back end; edge or a cache asks it. It signs the
+//! `penstock`'s wiring puts a [`GripHandler`] right around each back end; edge or a cache asks it. It signs the
 //! request ([`crate::token::Signer`]), asks the back end, and looks at one flag of the answer; without a
 //! signer `edge` looks at it ([`Handler::begin`]), and ordinary requests leave no trace here. An answer that
 //! speaks to the hub becomes a `session`: `session` decides, `origin` asks the back end again, `whole` reads
@@ -9,11 +9,11 @@
 //! What must stay true: an ordinary answer is passed on as it came, body unread; a request that another
 //! handler gets (`Pass`) is the one that came; whoever is held has no part of the back end any more.
 
-mod follower;
-mod notices;
-pub(super) mod origin;
+pub(super) mod body_reader;
+mod gone_notices;
+mod link_follower;
+pub(super) mod original_request;
 mod session;
-pub(super) mod whole;
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -25,89 +25,89 @@ use penstock_exchange::{
     Reply, Request, RequestView, Response,
 };
 
-use super::sockets;
-use crate::origins::Origins;
+use super::websockets;
+use crate::allowed_origins::AllowedOrigins;
 use crate::token::Signer;
 use crate::{Hub, Namespace, Subscription};
-use notices::Notices;
-use origin::Origin;
-use session::Session;
+use gone_notices::GoneNotices;
+use original_request::OriginalRequest;
+use session::GripSession;
 
 /// Holds the clients of a back end as its answers say.
 #[derive(Debug)]
-pub struct Grip {
-    shared: Arc<Shared>,
+pub struct GripHandler {
+    shared: Arc<GripShared>,
 }
 
 /// What all requests of one handler share.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct GripShared {
     pub(super) hub: Hub,
-    pub(super) inner: Arc<dyn Handler>,
+    pub(super) backend: Arc<dyn Handler>,
     namespace: Namespace,
-    pub(super) origins: Origins,
+    pub(super) allowed_origins: AllowedOrigins,
     signer: Option<Arc<Signer>>,
-    front: Option<Arc<Signer>>,
-    sockets: OwnSockets,
+    front_signer: Option<Arc<Signer>>,
+    websocket_support: WebSocketSupport,
     /// What nearly all requests are vouched for with.
-    vouched: TrustedHeaders,
-    notices: Notices,
+    trusted_headers: TrustedHeaders,
+    gone_notices: GoneNotices,
 }
 
-/// What a [`Grip`] is made of.
+/// What a [`GripHandler`] is made of.
 #[derive(Debug)]
-pub struct GripSetup {
+pub struct GripOptions {
     /// The hub that holds.
     pub hub: Hub,
     /// The back end.
-    pub inner: Arc<dyn Handler>,
+    pub backend: Arc<dyn Handler>,
     /// Whose channels the back end names.
     pub namespace: Namespace,
     /// Origins whose pages may open WebSockets that come as requests, beside the host's own; `*` is any.
-    pub origins: Vec<String>,
+    pub allowed_origins: Vec<String>,
     /// Tells the back end what the hub can do, and that the request came through it.
     pub signer: Option<Arc<Signer>>,
     /// The key by which another server in front, which holds its clients itself, is known.
-    pub front: Option<Arc<Signer>>,
+    pub front_signer: Option<Arc<Signer>>,
     /// How the back end has its WebSockets.
-    pub sockets: OwnSockets,
+    pub websocket_support: WebSocketSupport,
 }
 
 /// What a back end can do with a client's WebSocket by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OwnSockets {
+pub enum WebSocketSupport {
     /// It speaks the protocol, or relays it.
-    Speaks,
+    Native,
     /// It may take the connection over (`rack.hijack`): it gets the client's own request first. Else
     /// clients' WebSockets end here, and it gets what happens on them as requests (WebSocket-over-HTTP).
-    MayTake,
+    MayHijack,
     /// It knows only requests.
-    None,
+    RequestsOnly,
 }
 
-impl Grip {
+impl GripHandler {
     /// Stands in front of a back end.
     #[must_use]
-    pub fn new(setup: GripSetup) -> Self {
-        let GripSetup {
+    pub fn new(setup: GripOptions) -> Self {
+        let GripOptions {
             hub,
-            inner,
+            backend: inner,
             namespace,
-            origins,
+            allowed_origins: origins,
             signer,
-            front,
-            sockets,
+            front_signer: front,
+            websocket_support: sockets,
         } = setup;
-        let shared = Shared {
+        let shared = GripShared {
             hub,
-            inner,
+            backend: inner,
             namespace,
-            origins: Origins::new(&origins),
+            allowed_origins: AllowedOrigins::new(&origins),
             signer,
-            front,
-            sockets,
-            vouched: origin::vouched(&TrustedHeaders::default()),
-            notices: Notices::default(),
+            front_signer: front,
+            websocket_support: sockets,
+            trusted_headers: original_request::with_grip_headers(&TrustedHeaders::default()),
+            gone_notices: GoneNotices::default(),
         };
         Self {
             shared: Arc::new(shared),
@@ -115,50 +115,52 @@ impl Grip {
     }
 }
 
-impl Handler for Grip {
+impl Handler for GripHandler {
     fn handle(&self, request: Request) -> HandlerProgress {
         let shared = &self.shared;
-        let origin = Origin::of(&request);
+        let origin = OriginalRequest::from_request(&request);
         let mut fallback = None;
-        if shared.sockets != OwnSockets::Speaks
+        if shared.websocket_support != WebSocketSupport::Native
             && request.head.is_upgrade()
-            && let Some(handling) = sockets::asked(shared, &origin)
+            && let Some(handling) = websockets::handle_upgrade(shared, &origin)
         {
             match handling {
-                HandlerProgress::Pending(asking) if shared.sockets == OwnSockets::MayTake => {
+                HandlerProgress::Pending(asking)
+                    if shared.websocket_support == WebSocketSupport::MayHijack =>
+                {
                     fallback = Some(asking);
                 }
                 handling => return handling,
             }
         }
-        let is_for_front = shared.is_from_front(&request);
-        let request = match origin.signed(request, shared) {
+        let is_for_front = shared.is_from_trusted_front(&request);
+        let request = match origin.sign_request(request, shared) {
             Ok(request) => request,
             Err(fault) => return HandlerProgress::Ready(Err(fault)),
         };
         if let Some(asking) = fallback {
-            let first = shared.inner.handle(request);
-            return HandlerProgress::Pending(Box::pin(taken_or(first, asking, origin)));
+            let first = shared.backend.handle(request);
+            return HandlerProgress::Pending(Box::pin(hijack_or_websocket(first, asking, origin)));
         }
         if is_for_front {
-            return passed_on(shared.inner.handle(request), origin);
+            return pass_to_front(shared.backend.handle(request), origin);
         }
-        match shared.inner.handle(request) {
-            HandlerProgress::Ready(answered) => match settled(answered, &origin) {
-                Settled::Done(answered) => HandlerProgress::Ready(answered),
-                Settled::Told(response) => {
-                    let session = Session::new(Arc::clone(shared), origin);
-                    HandlerProgress::Pending(Box::pin(session.conclude(*response)))
+        match shared.backend.handle(request) {
+            HandlerProgress::Ready(answered) => match classify_reply(answered, &origin) {
+                GripOutcome::Passed(answered) => HandlerProgress::Ready(answered),
+                GripOutcome::Instructed(response) => {
+                    let session = GripSession::new(Arc::clone(shared), origin);
+                    HandlerProgress::Pending(Box::pin(session.run(*response)))
                 }
             },
             HandlerProgress::Pending(work) => {
                 let shared = Arc::clone(shared);
                 HandlerProgress::Pending(Box::pin(async move {
-                    match settled(work.await, &origin) {
-                        Settled::Done(answered) => answered,
-                        Settled::Told(response) => {
+                    match classify_reply(work.await, &origin) {
+                        GripOutcome::Passed(answered) => answered,
+                        GripOutcome::Instructed(response) => {
                             // In a box of its own, so that others do not carry its room.
-                            Box::pin(Session::new(shared, origin).conclude(*response)).await
+                            Box::pin(GripSession::new(shared, origin).run(*response)).await
                         }
                     }
                 }))
@@ -169,64 +171,70 @@ impl Handler for Grip {
     fn handle_deferring_grip(&self, request: Request) -> HandlerProgress {
         let shared = &self.shared;
         // Who signs changes the request, and an upgrade may end here.
-        let may_end_here = shared.sockets != OwnSockets::Speaks && request.head.is_upgrade();
+        let may_end_here =
+            shared.websocket_support != WebSocketSupport::Native && request.head.is_upgrade();
         if shared.signer.is_some() || may_end_here {
             return self.handle(request);
         }
-        shared.inner.handle(request)
+        shared.backend.handle(request)
     }
 
     fn apply_grip(&self, spoken: GripResponse) -> HandlerProgress {
-        let (origin, response) = Origin::of_spoken(spoken);
-        let session = Session::new(Arc::clone(&self.shared), origin);
-        HandlerProgress::Pending(Box::pin(session.conclude(response)))
+        let (origin, response) = OriginalRequest::from_grip_response(spoken);
+        let session = GripSession::new(Arc::clone(&self.shared), origin);
+        HandlerProgress::Pending(Box::pin(session.run(response)))
     }
 
     fn try_inline(&self, asked: &RequestView<'_>, take: &mut dyn FnMut(InlineResponse<'_>)) {
-        self.shared.inner.try_inline(asked, take);
+        self.shared.backend.try_inline(asked, take);
     }
 }
 
-impl Shared {
+impl GripShared {
     /// Waits, where there are other nodes, until the hub has what they know of the channels that somebody is
     /// about to subscribe to.
-    pub(super) async fn prepare(&self, subscriptions: &[Subscription]) {
+    pub(super) async fn prepare_channels(&self, subscriptions: &[Subscription]) {
         let names = subscriptions.iter().map(|each| Arc::clone(&each.channel));
-        if let Some(prepared) = self.hub.prepare(&names.collect::<Vec<_>>()) {
+        if let Some(prepared) = self.hub.prepare_channels(&names.collect::<Vec<_>>()) {
             prepared.await;
         }
     }
 
     /// The same subscriptions with the keys of their channels in the place of the back end's names.
-    pub(super) fn keyed(&self, mut subscriptions: Vec<Subscription>) -> Vec<Subscription> {
+    pub(super) fn with_channel_keys(
+        &self,
+        mut subscriptions: Vec<Subscription>,
+    ) -> Vec<Subscription> {
         for subscription in &mut subscriptions {
-            subscription.channel = self.key(&subscription.channel);
+            subscription.channel = self.channel_key(&subscription.channel);
         }
         subscriptions
     }
 
     /// The key of a channel that the back end names.
-    pub(super) fn key(&self, channel: &str) -> Arc<str> {
-        self.namespace.key(channel)
+    pub(super) fn channel_key(&self, channel: &str) -> Arc<str> {
+        self.namespace.channel_key(channel)
     }
 
     /// Whether another server of the house stands in front of this one and holds its clients itself: a
     /// trusted peer, with a token that is signed with the same secret.
-    fn is_from_front(&self, request: &Request) -> bool {
-        let Some(signer) = &self.front else {
+    fn is_from_trusted_front(&self, request: &Request) -> bool {
+        let Some(signer) = &self.front_signer else {
             return false;
         };
-        let token = request.head.field(origin::SIGNATURE);
-        token.is_some_and(|token| request.is_from_trusted_proxy() && signer.is_shared_by(token))
+        let token = request.head.field(original_request::SIGNATURE_HEADER);
+        token.is_some_and(|token| {
+            request.is_from_trusted_proxy() && signer.is_signed_with_same_secret(token)
+        })
     }
 }
 
 /// The answer to the client's own request where it takes the connection over, else what `asking` makes of the
 /// WebSocket; and where that is nothing either, the answer to the client's own request after all.
-async fn taken_or(
+async fn hijack_or_websocket(
     first: HandlerProgress,
     asking: HandlerFuture,
-    origin: Origin,
+    origin: OriginalRequest,
 ) -> Result<Reply, Fault> {
     let first = match first {
         HandlerProgress::Ready(answered) => answered,
@@ -237,7 +245,7 @@ async fn taken_or(
             return Ok(Reply::Response(response));
         }
         Ok(Reply::Response(response)) => response,
-        Ok(Reply::Pass(request)) => return Ok(Reply::Pass(origin.restored(request))),
+        Ok(Reply::Pass(request)) => return Ok(Reply::Pass(origin.restore_request(request))),
         other => return other,
     };
     // A body that is still being made would keep the place that the next request may need.
@@ -257,11 +265,11 @@ async fn taken_or(
 }
 
 /// The answer for a front end that obeys it.
-fn passed_on(handling: HandlerProgress, origin: Origin) -> HandlerProgress {
+fn pass_to_front(handling: HandlerProgress, origin: OriginalRequest) -> HandlerProgress {
     let pass_on = move |answered| {
-        answered_for_front(match settled(answered, &origin) {
-            Settled::Done(answered) => answered,
-            Settled::Told(response) => Ok(Reply::Response(response)),
+        mark_for_front(match classify_reply(answered, &origin) {
+            GripOutcome::Passed(answered) => answered,
+            GripOutcome::Instructed(response) => Ok(Reply::Response(response)),
         })
     };
     match handling {
@@ -272,7 +280,7 @@ fn passed_on(handling: HandlerProgress, origin: Origin) -> HandlerProgress {
     }
 }
 
-fn answered_for_front(mut answered: Result<Reply, Fault>) -> Result<Reply, Fault> {
+fn mark_for_front(mut answered: Result<Reply, Fault>) -> Result<Reply, Fault> {
     if let Ok(Reply::Response(response)) = &mut answered {
         response.passes_grip = response.has_grip;
     }
@@ -280,23 +288,25 @@ fn answered_for_front(mut answered: Result<Reply, Fault>) -> Result<Reply, Fault
 }
 
 /// What came of a request.
-enum Settled {
+enum GripOutcome {
     /// Nothing for the hub.
-    Done(Result<Reply, Fault>),
+    Passed(Result<Reply, Fault>),
     /// An answer that speaks to it.
-    Told(Box<Response>),
+    Instructed(Box<Response>),
 }
 
-fn settled(answered: Result<Reply, Fault>, origin: &Origin) -> Settled {
+fn classify_reply(answered: Result<Reply, Fault>, origin: &OriginalRequest) -> GripOutcome {
     match answered {
-        Ok(Reply::Response(response)) if response.has_grip => Settled::Told(response),
-        Ok(Reply::Pass(request)) => Settled::Done(Ok(Reply::Pass(origin.restored(request)))),
-        answered => Settled::Done(answered),
+        Ok(Reply::Response(response)) if response.has_grip => GripOutcome::Instructed(response),
+        Ok(Reply::Pass(request)) => {
+            GripOutcome::Passed(Ok(Reply::Pass(origin.restore_request(request))))
+        }
+        answered => GripOutcome::Passed(answered),
     }
 }
 
 /// A name that nobody can guess: the keys of tables' hashes come from the kernel.
-pub(super) fn unguessable() -> String {
+pub(super) fn random_name() -> String {
     let half = |salt: u8| RandomState::new().hash_one(salt);
     format!("{:016x}{:016x}", half(0), half(1))
 }

@@ -15,52 +15,52 @@ pub(super) type Object = Map<String, Value>;
 
 /// What does not fit, and where it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Misfit {
+pub struct JsonShapeError {
     /// Keys and indexes from the outermost in; empty for the whole.
-    place: String,
+    path: String,
     expected: &'static str,
 }
 
-impl Misfit {
+impl JsonShapeError {
     pub(super) fn new(place: &str, expected: &'static str) -> Self {
         Self {
-            place: place.to_owned(),
+            path: place.to_owned(),
             expected,
         }
     }
 
     /// The same, seen from the object that has it as `key`.
-    pub(super) fn within(mut self, key: &str) -> Self {
+    pub(super) fn within_key(mut self, key: &str) -> Self {
         // What is in a list names its index first.
-        if !self.place.is_empty() && !self.place.starts_with('[') {
-            self.place.insert(0, '.');
+        if !self.path.is_empty() && !self.path.starts_with('[') {
+            self.path.insert(0, '.');
         }
-        self.place.insert_str(0, key);
+        self.path.insert_str(0, key);
         self
     }
 
     /// The same, seen from the list that has it there.
-    pub(super) fn at(self, index: usize) -> Self {
-        self.within(&format!("[{index}]"))
+    pub(super) fn at_index(self, index: usize) -> Self {
+        self.within_key(&format!("[{index}]"))
     }
 }
 
-impl fmt::Display for Misfit {
+impl fmt::Display for JsonShapeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.place.as_str() {
+        match self.path.as_str() {
             "" => write!(f, "{} is expected", self.expected),
             place => write!(f, "`{place}`: {} is expected", self.expected),
         }
     }
 }
 
-impl std::error::Error for Misfit {}
+impl std::error::Error for JsonShapeError {}
 
 /// The object that a value is.
-pub(super) fn as_object(value: &Value) -> Result<&Object, Misfit> {
+pub(super) fn as_object(value: &Value) -> Result<&Object, JsonShapeError> {
     value
         .as_object()
-        .ok_or_else(|| Misfit::new("", "an object"))
+        .ok_or_else(|| JsonShapeError::new("", "an object"))
 }
 
 /// A key that may be missing. Null stands for missing, as in every other reader of GRIP.
@@ -68,45 +68,48 @@ pub(super) fn get<'v>(object: &'v Object, key: &str) -> Option<&'v Value> {
     object.get(key).filter(|value| !value.is_null())
 }
 
-pub(super) fn object<'v>(object: &'v Object, key: &str) -> Result<Option<&'v Object>, Misfit> {
+pub(super) fn object<'v>(
+    object: &'v Object,
+    key: &str,
+) -> Result<Option<&'v Object>, JsonShapeError> {
     let value = get(object, key);
-    let found = value.map(|value| as_object(value).map_err(|misfit| misfit.within(key)));
+    let found = value.map(|value| as_object(value).map_err(|misfit| misfit.within_key(key)));
     found.transpose()
 }
 
-pub(super) fn text<'v>(object: &'v Object, key: &str) -> Result<Option<&'v str>, Misfit> {
+pub(super) fn text<'v>(object: &'v Object, key: &str) -> Result<Option<&'v str>, JsonShapeError> {
     match get(object, key) {
         None => Ok(None),
         Some(Value::String(text)) => Ok(Some(text)),
-        Some(_) => Err(Misfit::new(key, "a text")),
+        Some(_) => Err(JsonShapeError::new(key, "a text")),
     }
 }
 
-pub(super) fn flag(object: &Object, key: &str) -> Result<bool, Misfit> {
+pub(super) fn flag(object: &Object, key: &str) -> Result<bool, JsonShapeError> {
     match get(object, key) {
         None => Ok(false),
         Some(Value::Bool(flag)) => Ok(*flag),
-        Some(_) => Err(Misfit::new(key, "true or false")),
+        Some(_) => Err(JsonShapeError::new(key, "true or false")),
     }
 }
 
-pub(super) fn list<'v>(object: &'v Object, key: &str) -> Result<&'v [Value], Misfit> {
+pub(super) fn list<'v>(object: &'v Object, key: &str) -> Result<&'v [Value], JsonShapeError> {
     match get(object, key) {
         None => Ok(&[]),
         Some(Value::Array(list)) => Ok(list),
-        Some(_) => Err(Misfit::new(key, "a list")),
+        Some(_) => Err(JsonShapeError::new(key, "a list")),
     }
 }
 
 /// A whole number that is not negative.
-pub(super) fn number(object: &Object, key: &str) -> Result<Option<u64>, Misfit> {
+pub(super) fn number(object: &Object, key: &str) -> Result<Option<u64>, JsonShapeError> {
     let Some(value) = get(object, key) else {
         return Ok(None);
     };
     // Some writers of JSON know only numbers with a fraction.
     let of_fraction = || value.as_f64().filter(|number| number.fract() == 0.0);
     let found = value.as_u64().or_else(|| whole(of_fraction()?));
-    let found = found.ok_or_else(|| Misfit::new(key, "a whole number, 0 or more"))?;
+    let found = found.ok_or_else(|| JsonShapeError::new(key, "a whole number, 0 or more"))?;
     Ok(Some(found))
 }
 
@@ -121,11 +124,13 @@ fn whole(number: f64) -> Option<u64> {
     (0.0..=EXACT_MAX).contains(&number).then_some(number as u64)
 }
 
-pub(super) fn texts(object: &Object, key: &str) -> Result<Vec<Box<str>>, Misfit> {
+pub(super) fn texts(object: &Object, key: &str) -> Result<Vec<Box<str>>, JsonShapeError> {
     let elements = list(object, key)?.iter().enumerate();
     let text = |(index, value): (usize, &Value)| match value {
         Value::String(text) => Ok(text.as_str().into()),
-        _ => Err(Misfit::new("", "a text").at(index).within(key)),
+        _ => Err(JsonShapeError::new("", "a text")
+            .at_index(index)
+            .within_key(key)),
     };
     elements.map(text).collect()
 }
@@ -134,23 +139,23 @@ pub(super) fn texts(object: &Object, key: &str) -> Result<Vec<Box<str>>, Misfit>
 pub(super) type Pairs = Vec<(Box<str>, Box<str>)>;
 
 /// An object whose values are texts.
-pub(super) fn pairs(from: &Object, key: &str) -> Result<Pairs, Misfit> {
+pub(super) fn pairs(from: &Object, key: &str) -> Result<Pairs, JsonShapeError> {
     let Some(pairs) = object(from, key)? else {
         return Ok(Vec::new());
     };
     let pair = |(name, value): (&String, &Value)| match value {
         Value::String(value) => Ok((name.as_str().into(), value.as_str().into())),
-        _ => Err(Misfit::new(name, "a text").within(key)),
+        _ => Err(JsonShapeError::new(name, "a text").within_key(key)),
     };
     pairs.iter().map(pair).collect()
 }
 
 /// Bytes, as text or (`-bin` behind the key) in base64; the second one counts where both are there.
-pub(super) fn bytes(object: &Object, key: &str) -> Result<Option<Bytes>, Misfit> {
+pub(super) fn bytes(object: &Object, key: &str) -> Result<Option<Bytes>, JsonShapeError> {
     let coded_key = format!("{key}-bin");
     if let Some(coded) = text(object, &coded_key)? {
         let bytes = STANDARD.decode(coded);
-        let bytes = bytes.map_err(|_| Misfit::new(&coded_key, "base64"))?;
+        let bytes = bytes.map_err(|_| JsonShapeError::new(&coded_key, "base64"))?;
         return Ok(Some(bytes.into()));
     }
     let plain = text(object, key)?;
@@ -168,17 +173,20 @@ mod tests {
     }
 
     #[test]
-    fn a_misfit_says_where_it_is() {
-        let inner = Misfit::new("content", "a text");
+    fn a_shape_error_names_its_path() {
+        let inner = JsonShapeError::new("content", "a text");
         assert_eq!(inner.to_string(), "`content`: a text is expected");
-        let outer = inner.within("http-stream").at(3).within("items");
+        let outer = inner
+            .within_key("http-stream")
+            .at_index(3)
+            .within_key("items");
         assert_eq!(
             outer.to_string(),
             "`items[3].http-stream.content`: a text is expected"
         );
-        let root = Misfit::new("", "an object");
+        let root = JsonShapeError::new("", "an object");
         assert_eq!(root.to_string(), "an object is expected");
-        assert_eq!(root.at(0).to_string(), "`[0]`: an object is expected");
+        assert_eq!(root.at_index(0).to_string(), "`[0]`: an object is expected");
     }
 
     #[test]

@@ -12,121 +12,121 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use crate::{Publication, Refused};
+use crate::{HubError, Publication};
 
 /// What joins the hubs of several nodes. Its methods must not wait.
 pub trait Bus: Send + Sync + fmt::Debug {
     /// Takes a publication of this node. True: the bus delivers it everywhere, here as well
-    /// ([`crate::Hub::publish_from_bus`]); false: this node delivers it at once, and alone.
+    /// ([`crate::Hub::publish_locally`]); false: this node delivers it at once, and alone.
     ///
     /// # Errors
     /// There is no room for it, or the bus has ended: nobody gets it.
-    fn publish(&self, publication: &Publication) -> Result<bool, Refused>;
+    fn publish(&self, publication: &Publication) -> Result<bool, HubError>;
 
     /// This node has its first subscriber of a channel.
-    fn subscribed(&self, channel: &Arc<str>);
+    fn on_subscribed(&self, channel: &Arc<str>);
 
     /// This node's last subscriber of a channel has left.
-    fn unsubscribed(&self, channel: &Arc<str>);
+    fn on_unsubscribed(&self, channel: &Arc<str>);
 
     /// Subscribers of these channels are about to come. None when what is published to them on other nodes
     /// comes to this one already; else what to wait for, which takes a bounded time.
-    fn prepare(&self, channels: &[Arc<str>]) -> Option<Prepared> {
+    fn prepare_channels(&self, channels: &[Arc<str>]) -> Option<ChannelsPrepared> {
         let _ = channels;
         None
     }
 }
 
 /// Done when what is published on other nodes comes, or was waited for long enough.
-pub type Prepared = Pin<Box<dyn Future<Output = ()> + Send>>;
+pub type ChannelsPrepared = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// What is to be told to the bus.
 #[derive(Debug, Default)]
-pub(crate) struct Notes {
+pub(crate) struct BusNotifier {
     /// Whether there is a bus: without one nothing is noted.
-    is_wanted: AtomicBool,
+    has_bus: AtomicBool,
     bus: RwLock<Option<Arc<dyn Bus>>>,
     /// Guards the notes, and who tells them. Never held while the bus is called.
-    noted: Mutex<Noted>,
+    state: Mutex<BusNotifierState>,
 }
 
 #[derive(Debug, Default)]
-struct Noted {
-    notes: VecDeque<Note>,
-    is_told_by_somebody: bool,
+struct BusNotifierState {
+    pending: VecDeque<PresenceChange>,
+    is_notifying: bool,
 }
 
 /// One change of one channel.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Note {
+pub(crate) enum PresenceChange {
     Subscribed(Arc<str>),
     Unsubscribed(Arc<str>),
 }
 
 /// Lets another tell, if the bus panics.
-struct Telling<'a> {
-    notes: &'a Notes,
+struct NotifyGuard<'a> {
+    notes: &'a BusNotifier,
     is_done: bool,
 }
 
-impl Drop for Telling<'_> {
+impl Drop for NotifyGuard<'_> {
     fn drop(&mut self) {
         if !self.is_done {
-            self.notes.lock().is_told_by_somebody = false;
+            self.notes.lock().is_notifying = false;
         }
     }
 }
 
-impl Notes {
+impl BusNotifier {
     /// Puts a bus in place, or none.
     pub(crate) fn set_bus(&self, bus: Option<Arc<dyn Bus>>) {
-        self.is_wanted.store(bus.is_some(), Ordering::Release);
+        self.has_bus.store(bus.is_some(), Ordering::Release);
         *self.bus.write().unwrap_or_else(PoisonError::into_inner) = bus;
     }
 
     /// The bus, if there is one.
     pub(crate) fn bus(&self) -> Option<Arc<dyn Bus>> {
-        if !self.is_wanted.load(Ordering::Acquire) {
+        if !self.has_bus.load(Ordering::Acquire) {
             return None;
         }
         let bus = self.bus.read().unwrap_or_else(PoisonError::into_inner);
         bus.clone()
     }
 
-    /// Notes a change, under the lock of the channel that it is of. [`Notes::tell`] follows, without it.
-    pub(crate) fn note(&self, note: Note) {
-        if self.is_wanted.load(Ordering::Acquire) {
-            self.lock().notes.push_back(note);
+    /// Notes a change, under the lock of the channel that it is of. [`BusNotifier::tell`] follows, without it.
+    pub(crate) fn record(&self, note: PresenceChange) {
+        if self.has_bus.load(Ordering::Acquire) {
+            self.lock().pending.push_back(note);
         }
     }
 
     /// Tells the bus all that is noted, unless another thread does so already.
-    pub(crate) fn tell(&self) {
+    pub(crate) fn notify(&self) {
         let Some(bus) = self.bus() else {
             return;
         };
         let mut noted = self.lock();
-        if std::mem::replace(&mut noted.is_told_by_somebody, true) {
+        if std::mem::replace(&mut noted.is_notifying, true) {
             return;
         }
-        let mut telling = Telling {
+        let mut telling = NotifyGuard {
             notes: self,
             is_done: false,
         };
-        while let Some(note) = noted.notes.pop_front() {
+        while let Some(note) = noted.pending.pop_front() {
             drop(noted);
             match note {
-                Note::Subscribed(channel) => bus.subscribed(&channel),
-                Note::Unsubscribed(channel) => bus.unsubscribed(&channel),
+                PresenceChange::Subscribed(channel) => bus.on_subscribed(&channel),
+                PresenceChange::Unsubscribed(channel) => bus.on_unsubscribed(&channel),
             }
             noted = self.lock();
         }
-        noted.is_told_by_somebody = false;
+        noted.is_notifying = false;
         telling.is_done = true;
     }
 
     /// A panic under the lock leaves a list that is whole.
-    fn lock(&self) -> MutexGuard<'_, Noted> {
-        self.noted.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, BusNotifierState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -12,62 +12,62 @@ use std::time::Instant;
 
 use penstock_runtime::clock;
 
-use super::{Answerer, Feed, Shared};
-use crate::channel::{Channel, Concern, Message, State, bytes_of, is_internal};
-use crate::order::PARKED_FOR;
-use crate::shard::{Answers, Command, Delivery};
+use super::{HubShared, MessageFeed, PollWaiter};
+use crate::channel::{Channel, ChannelState, DeliveryKind, Message, is_internal, publication_size};
+use crate::ordering::PARK_TIMEOUT;
+use crate::shard::{LongPollAnswers, ShardCommand, ShardDelivery};
 use crate::shares::{Share, take_largest};
-use crate::{Publication, Refused, Settings};
+use crate::{HubError, Publication, Settings};
 
 /// What is left to do when a channel's lock is free again.
 #[derive(Debug)]
-struct Aftermath<'a> {
+struct DeferredActions<'a> {
     channel: &'a Arc<Channel>,
     wakers: Vec<Waker>,
-    polls: Vec<(Arc<Message>, Vec<Arc<Answerer>>)>,
-    feeds: Vec<Arc<Feed>>,
+    polls: Vec<(Arc<Message>, Vec<Arc<PollWaiter>>)>,
+    feeds: Vec<Arc<MessageFeed>>,
     /// It had no history before.
     gains_history: bool,
-    is_parked: bool,
+    has_parked: bool,
 }
 
-impl<'a> Aftermath<'a> {
-    fn of(channel: &'a Arc<Channel>) -> Self {
+impl<'a> DeferredActions<'a> {
+    fn for_channel(channel: &'a Arc<Channel>) -> Self {
         Self {
             channel,
             wakers: Vec::new(),
             polls: Vec::new(),
             feeds: Vec::new(),
             gains_history: false,
-            is_parked: false,
+            has_parked: false,
         }
     }
 }
 
 /// One channel may have such a part of what may wait to be delivered, so that others have some as well.
-const CHANNEL_PART: usize = 4;
+const CHANNEL_SHARE_DIVISOR: usize = 4;
 
 /// How many channels are looked at for one that no message waits in.
 const FORGET_TRIES: usize = 16;
 
 /// Long polls that the publisher answers itself; of more a shard takes care.
-const ANSWERED_AT_ONCE: usize = 64;
+const MAX_INLINE_ANSWERS: usize = 64;
 
-impl Shared {
+impl HubShared {
     /// Looks whether there is room for a publication.
-    pub(super) fn check(&self, publication: &Publication) -> Result<(), Refused> {
+    pub(super) fn check_limits(&self, publication: &Publication) -> Result<(), HubError> {
         let settings = self.settings.load();
-        if bytes_of(publication) > settings.message_bytes {
-            return Err(Refused::Message(settings.message_bytes));
+        if publication_size(publication) > settings.message_bytes {
+            return Err(HubError::MessageTooLarge(settings.message_bytes));
         }
-        if self.tally.pending_bytes.load(Ordering::Relaxed) > settings.backlogs_bytes {
-            return Err(Refused::Behind(settings.backlogs_bytes));
+        if self.metrics.pending_bytes.load(Ordering::Relaxed) > settings.backlogs_bytes {
+            return Err(HubError::DeliveryBehind(settings.backlogs_bytes));
         }
         Ok(())
     }
 
     /// Publishes on this node.
-    pub(crate) fn deliver(&self, publication: Publication) -> Result<(), Refused> {
+    pub(crate) fn deliver(&self, publication: Publication) -> Result<(), HubError> {
         let settings = self.settings.load();
         let now = clock::now();
         let mut is_checked = false;
@@ -80,36 +80,36 @@ impl Shared {
             };
             let Some(channel) = channel else {
                 // Nobody is there, and nothing is kept.
-                self.tally.published.fetch_add(1, Ordering::Relaxed);
+                self.metrics.published.fetch_add(1, Ordering::Relaxed);
                 return Ok(());
             };
-            let most = settings.backlogs_bytes / CHANNEL_PART;
-            if channel.pending.load(Ordering::Relaxed) > most {
-                self.registry.release(&channel);
-                return Err(Refused::Behind(most));
+            let most = settings.backlogs_bytes / CHANNEL_SHARE_DIVISOR;
+            if channel.pending_bytes.load(Ordering::Relaxed) > most {
+                self.registry.remove_if_idle(&channel);
+                return Err(HubError::DeliveryBehind(most));
             }
             let own = channel.share().pending_bytes.load(Ordering::Relaxed);
-            let pending = self.tally.pending_bytes.load(Ordering::Relaxed);
+            let pending = self.metrics.pending_bytes.load(Ordering::Relaxed);
             let shares = &self.registry.shares;
             if shares.is_used_up(own, pending, settings.backlogs_bytes) {
-                self.registry.release(&channel);
-                return Err(Refused::BehindOfNamespace(own));
+                self.registry.remove_if_idle(&channel);
+                return Err(HubError::BehindOfNamespace(own));
             }
             if let Some(id) = &publication.id
                 && !std::mem::replace(&mut is_checked, true)
                 && self.registry.is_repeated(&publication.channel, id, now)
             {
-                self.registry.release(&channel);
+                self.registry.remove_if_idle(&channel);
                 return Ok(());
             }
-            let mut aftermath = Aftermath::of(&channel);
+            let mut aftermath = DeferredActions::for_channel(&channel);
             {
                 let Some(mut state) = channel.lock_alive() else {
                     continue;
                 };
-                self.accept(&mut state, &settings, publication, now, &mut aftermath);
+                self.accept_or_park(&mut state, &settings, publication, now, &mut aftermath);
             }
-            self.settle(aftermath, &settings, now);
+            self.run_deferred(aftermath, &settings, now);
             return Ok(());
         }
     }
@@ -117,23 +117,23 @@ impl Shared {
     /// Sends what has waited long enough for the message before it.
     pub(super) fn release_parked(&self, channel: &Arc<Channel>, now: Instant) {
         let settings = self.settings.load();
-        let mut aftermath = Aftermath::of(channel);
+        let mut aftermath = DeferredActions::for_channel(channel);
         {
             let mut state = channel.lock();
             while let Some(overdue) = state.parked.as_mut().and_then(|p| p.take_overdue(now)) {
-                self.unpark(channel, &overdue);
-                self.admit_all(&mut state, &settings, overdue, now, &mut aftermath);
+                self.release_pending(channel, &overdue);
+                self.append_with_parked(&mut state, &settings, overdue, now, &mut aftermath);
             }
-            forget_empty(&mut state);
+            drop_empty_parked(&mut state);
         }
-        self.settle(aftermath, &settings, now);
-        self.registry.release(channel);
+        self.run_deferred(aftermath, &settings, now);
+        self.registry.remove_if_idle(channel);
     }
 
     /// The channel of a publication, which need not have subscribers. Whoever may publish may name
     /// ever new channels: a quarter of all is for those who listen, and each namespace has a share
     /// of the rest.
-    fn open_unheard(&self, name: &Arc<str>, channels_max: usize) -> Result<Arc<Channel>, Refused> {
+    fn open_unheard(&self, name: &Arc<str>, channels_max: usize) -> Result<Arc<Channel>, HubError> {
         if let Some(channel) = self.registry.find(name) {
             return Ok(channel);
         }
@@ -156,13 +156,13 @@ impl Shared {
             };
             if !has_freed {
                 return Err(match is_full {
-                    true => Refused::Unheard(room),
-                    false => Refused::UnheardOfNamespace(own),
+                    true => HubError::TooManyUnheardChannels(room),
+                    false => HubError::UnheardOfNamespace(own),
                 });
             }
         }
-        let opened = self.registry.open(name, channels_max);
-        opened.map_err(|_| Refused::Unheard(max))
+        let opened = self.registry.find_or_create(name, channels_max);
+        opened.map_err(|_| HubError::TooManyUnheardChannels(max))
     }
 
     /// Lets go of a channel of the namespace that has most of them, for one more of `share`;
@@ -195,17 +195,17 @@ impl Shared {
             };
             let is_forgotten = {
                 let mut state = channel.lock();
-                let is_unheard = !state.has_subscribers() && state.expected == 0;
+                let is_unheard = !state.has_subscribers() && state.arriving_streams == 0;
                 let may_go = is_unheard && state.parked.is_none() && !state.history.is_empty();
                 while may_go && !state.history.is_empty() {
                     let freed = state.history.drop_oldest();
-                    self.tally.change_history(share, freed, 0);
+                    self.metrics.change_history(share, freed, 0);
                 }
                 state.update_places(&channel);
                 may_go
             };
             if is_forgotten {
-                self.registry.release(&channel);
+                self.registry.remove_if_idle(&channel);
                 return true;
             }
             from = place + 1;
@@ -216,9 +216,9 @@ impl Shared {
     /// Lets channels lose messages, one each in turn, until all histories are within their bound:
     /// first those of the namespace that has most, then those of the one that has just taken more,
     /// if it has more than its share.
-    pub(super) fn evict(&self, share: &Share, bytes_all: usize) {
+    pub(super) fn evict_histories(&self, share: &Share, bytes_all: usize) {
         let load = |count: &AtomicUsize| count.load(Ordering::Relaxed);
-        let used = || load(&self.tally.history_bytes);
+        let used = || load(&self.metrics.history_bytes);
         let shares = &self.registry.shares;
         if used() > bytes_all {
             let mut all = shares.all();
@@ -246,155 +246,168 @@ impl Shared {
         let is_empty = {
             let mut state = channel.lock();
             let freed = state.history.drop_oldest();
-            self.tally.change_history(share, freed, 0);
+            self.metrics.change_history(share, freed, 0);
             state.move_back(&channel);
             state.history.is_empty()
         };
         if is_empty {
-            self.registry.release(&channel);
+            self.registry.remove_if_idle(&channel);
         }
         true
     }
 
     /// Puts a publication in its place in the channel, or aside until its turn has come.
-    fn accept(
+    fn accept_or_park(
         &self,
-        state: &mut State,
+        state: &mut ChannelState,
         settings: &Settings,
         publication: Publication,
         now: Instant,
-        aftermath: &mut Aftermath<'_>,
+        aftermath: &mut DeferredActions<'_>,
     ) {
-        let waits = !publication.in_any_order
+        let waits = !publication.allows_any_order
             && publication.prev_id.is_some()
             && state.last_id.is_some()
             && publication.prev_id != state.last_id;
         if !waits {
-            self.admit_all(state, settings, publication, now, aftermath);
-            forget_empty(state);
+            self.append_with_parked(state, settings, publication, now, aftermath);
+            drop_empty_parked(state);
             return;
         }
         let parked = state.parked.get_or_insert_default();
-        let bytes = bytes_of(&publication);
-        self.tally.add_pending(aftermath.channel, bytes);
-        aftermath.is_parked = true;
+        let bytes = publication_size(&publication);
+        self.metrics.add_pending(aftermath.channel, bytes);
+        aftermath.has_parked = true;
         if let Some(oldest) = parked.park(now, publication) {
-            self.unpark(aftermath.channel, &oldest);
-            self.admit_all(state, settings, oldest, now, aftermath);
-            forget_empty(state);
+            self.release_pending(aftermath.channel, &oldest);
+            self.append_with_parked(state, settings, oldest, now, aftermath);
+            drop_empty_parked(state);
         }
     }
 
-    fn unpark(&self, channel: &Channel, publication: &Publication) {
-        self.tally.take_pending(channel, bytes_of(publication));
+    fn release_pending(&self, channel: &Channel, publication: &Publication) {
+        self.metrics
+            .sub_pending(channel, publication_size(publication));
     }
 
     /// Admits a publication and what waited for it.
-    fn admit_all(
+    fn append_with_parked(
         &self,
-        state: &mut State,
+        state: &mut ChannelState,
         settings: &Settings,
         publication: Publication,
         now: Instant,
-        aftermath: &mut Aftermath<'_>,
+        aftermath: &mut DeferredActions<'_>,
     ) {
         let mut next = Some(publication);
         while let Some(publication) = next {
-            let id = self.admit(state, settings, publication, now, aftermath);
+            let id = self.append(state, settings, publication, now, aftermath);
             let parked = state.parked.as_mut();
             next = parked.and_then(|parked| parked.take_after(&id));
             if let Some(next) = &next {
-                self.unpark(aftermath.channel, next);
+                self.release_pending(aftermath.channel, next);
             }
         }
     }
 
     /// Gives a publication its number and hands it to history, shards and long polls; its id.
-    fn admit(
+    fn append(
         &self,
-        state: &mut State,
+        state: &mut ChannelState,
         settings: &Settings,
         mut publication: Publication,
         now: Instant,
-        aftermath: &mut Aftermath<'_>,
+        aftermath: &mut DeferredActions<'_>,
     ) -> Arc<str> {
-        let order = self.next_order();
-        let id = publication.id.take().unwrap_or_else(|| self.id_of(order));
+        let order = self.next_sequence();
+        let id = publication
+            .id
+            .take()
+            .unwrap_or_else(|| self.message_id(order));
         publication.id = Some(id.clone());
         let message = Arc::new(Message::new(order, id.clone(), publication, now));
-        state.last = order;
+        state.last_sequence = order;
         state.last_id = Some(id.clone());
-        self.tally.published.fetch_add(1, Ordering::Relaxed);
-        if message.concern() != Concern::None {
-            for home in &state.homes {
-                self.tally.add_pending(aftermath.channel, message.cost);
-                let delivery = Delivery {
-                    slot: home.slot,
+        self.metrics.published.fetch_add(1, Ordering::Relaxed);
+        if message.delivery_kind() != DeliveryKind::Ignored {
+            for home in &state.shards {
+                self.metrics.add_pending(aftermath.channel, message.cost);
+                let delivery = ShardDelivery {
+                    channel_slot: home.channel_slot,
                     channel: aftermath.channel.clone(),
                     message: message.clone(),
                 };
                 let shard = &self.shards[usize::from(home.shard)];
                 aftermath
                     .wakers
-                    .extend(shard.push(Command::Deliver(delivery)));
+                    .extend(shard.push(ShardCommand::Deliver(delivery)));
             }
         }
-        if message.publication.response.is_some() && !state.polls.is_empty() {
-            let waiting = state.polls.values().cloned().collect();
+        if message.publication.response.is_some() && !state.long_polls.is_empty() {
+            let waiting = state.long_polls.values().cloned().collect();
             aftermath.polls.push((message.clone(), waiting));
         }
         for feed in state.listeners.values() {
             feed.push(message.clone(), settings.backlog_bytes);
             aftermath.feeds.push(feed.clone());
         }
-        let bounds = Self::bounds(&settings.history, state);
+        let bounds = Self::history_bounds(&settings.history, state);
         let (added, freed) = state.history.push(message, bounds, now);
-        self.tally.change_history(&state.share, freed, added);
+        self.metrics.change_history(&state.share, freed, added);
         aftermath.gains_history |= state.history_place.is_none() && !state.history.is_empty();
         state.update_places(aftermath.channel);
         id
     }
 
     /// Sees to what could not be done under the lock.
-    fn settle(&self, aftermath: Aftermath<'_>, settings: &Settings, now: Instant) {
+    fn run_deferred(&self, aftermath: DeferredActions<'_>, settings: &Settings, now: Instant) {
         let channel = aftermath.channel;
         aftermath.wakers.into_iter().for_each(Waker::wake);
-        aftermath.feeds.iter().for_each(|feed| feed.tell());
+        aftermath.feeds.iter().for_each(|feed| feed.notify());
         if aftermath.gains_history {
-            self.keeper.notify_one();
+            self.maintenance_due.notify_one();
         }
-        if aftermath.is_parked {
-            let until = now + PARKED_FOR;
-            self.parked().push_back((until, channel.clone()));
-            self.keeper.notify_one();
+        if aftermath.has_parked {
+            let until = now + PARK_TIMEOUT;
+            self.parked_channels().push_back((until, channel.clone()));
+            self.maintenance_due.notify_one();
         }
         for (message, waiting) in aftermath.polls {
-            self.answer(channel, message, waiting);
+            self.answer_long_polls(channel, message, waiting);
         }
-        self.evict(channel.share(), settings.history.bytes_all);
+        self.evict_histories(channel.share(), settings.history.bytes_all);
     }
 
-    fn answer(&self, channel: &Arc<Channel>, message: Arc<Message>, waiting: Vec<Arc<Answerer>>) {
-        if waiting.len() <= ANSWERED_AT_ONCE {
-            let answered = waiting.iter().filter(|poll| poll.answer(channel, &message));
+    fn answer_long_polls(
+        &self,
+        channel: &Arc<Channel>,
+        message: Arc<Message>,
+        waiting: Vec<Arc<PollWaiter>>,
+    ) {
+        if waiting.len() <= MAX_INLINE_ANSWERS {
+            let answered = waiting
+                .iter()
+                .filter(|poll| poll.try_answer(channel, &message));
             let answered = answered.count() as u64;
-            self.tally.delivered.fetch_add(answered, Ordering::Relaxed);
+            self.metrics
+                .delivered
+                .fetch_add(answered, Ordering::Relaxed);
             return;
         }
-        let number = usize::try_from(message.order).unwrap_or(0);
+        let number = usize::try_from(message.sequence).unwrap_or(0);
         let shard = &self.shards[number % self.shards.len()];
-        let answers = Answers {
+        let answers = LongPollAnswers {
             channel: channel.clone(),
             message,
-            waiting,
+            waiters: waiting,
         };
-        if let Some(waker) = shard.push(Command::Answer(answers)) {
+        if let Some(waker) = shard.push(ShardCommand::AnswerLongPolls(answers)) {
             waker.wake();
         }
     }
 }
 
-fn forget_empty(state: &mut State) {
+fn drop_empty_parked(state: &mut ChannelState) {
     if state
         .parked
         .as_ref()

@@ -3,16 +3,16 @@
 //! [`Rig`] stands for the server: it makes a hub, answers requests with held streams the way edge does,
 //! and counts the places. What a client gets is read from its end of the pair, with a deadline.
 
-mod bounds;
 mod bus;
-mod crowd;
-mod ends;
+mod concurrent_clients;
 mod gaps;
 mod histories;
+mod limits;
 mod long_polls;
-mod order;
-mod restored;
-mod slow;
+mod ordering;
+mod replaced_histories;
+mod slow_subscribers;
+mod stream_ends;
 mod streams;
 
 use std::io::{ErrorKind, Read, Write};
@@ -29,26 +29,26 @@ use penstock_runtime::{LoopHandle, Loops, Stream, clock, loops};
 use penstock_sys::net;
 
 use super::*;
-use crate::{Content, EventPart, History, KeepAlive, StreamForm, StreamPart, Subscription};
+use crate::{Content, EventPart, History, StreamForm, StreamKeepAlive, StreamPart, Subscription};
 
 /// Within so long everything happens that is to happen.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A tick of a shard, which stands for a quarter of a second.
 const TICK: Duration = Duration::from_millis(5);
 
 /// A hub on loops of its own.
-struct Rig {
+struct HubHarness {
     hub: Hub,
-    front: Arc<Counting>,
+    front: Arc<CountingConnectionCounter>,
     loops: Option<Loops>,
 }
 
 /// Counts the places that are taken.
 #[derive(Debug, Default)]
-struct Counting(AtomicI64);
+struct CountingConnectionCounter(AtomicI64);
 
-impl HeldConnectionCounter for Counting {
+impl HeldConnectionCounter for CountingConnectionCounter {
     fn release_held(&self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }
@@ -60,14 +60,14 @@ struct Client {
     read: Vec<u8>,
 }
 
-impl Rig {
+impl HubHarness {
     fn new(settings: Settings) -> Self {
         Self::with_loops(settings, 2)
     }
 
     fn with_loops(settings: Settings, count: usize) -> Self {
         let loops = Loops::start(count).unwrap();
-        let hub = Hub::start_at(settings, loops.handles(), Pace::new(TICK)).unwrap();
+        let hub = Hub::start_with_ticks(settings, loops.handles(), TickClock::new(TICK)).unwrap();
         Self {
             hub,
             front: Arc::default(),
@@ -81,9 +81,9 @@ impl Rig {
 
     /// Holds a stream in chunks on the first loop; it is there when this returns.
     fn hold(&self, stream: HeldStream) -> Client {
-        let before = self.hub.counts().opened;
+        let before = self.hub.counters().opened;
         let client = self.hand_over(stream, HeldFraming::Chunked, b"", 0);
-        self.until("the stream is held", |hub| hub.counts().opened > before);
+        self.until("the stream is held", |hub| hub.counters().opened > before);
         client
     }
 
@@ -95,7 +95,7 @@ impl Rig {
         early: &'static [u8],
         on: usize,
     ) -> Client {
-        let body = self.hub.body(stream).unwrap();
+        let body = self.hub.stream_body(stream).unwrap();
         self.hand_over_body(body, framing, early, on)
     }
 
@@ -140,9 +140,9 @@ impl Rig {
 
     /// Waits until something is so.
     fn until(&self, what: &str, is_so: impl Fn(&Hub) -> bool) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TEST_TIMEOUT;
         while !is_so(&self.hub) {
-            let counts = self.hub.counts();
+            let counts = self.hub.counters();
             assert!(Instant::now() < deadline, "not in time: {what}: {counts:?}");
             std::thread::park_timeout(Duration::from_millis(1));
         }
@@ -154,7 +154,7 @@ impl Rig {
         self.handles()[self.handles().len() - 1].spawn(async move {
             let _ = say.send(work.await);
         });
-        let outcome = loops::block_on(clock::timeout(PATIENCE, said));
+        let outcome = loops::block_on(clock::timeout(TEST_TIMEOUT, said));
         outcome
             .unwrap()
             .expect("it is done in time")
@@ -162,7 +162,7 @@ impl Rig {
     }
 }
 
-impl Drop for Rig {
+impl Drop for HubHarness {
     fn drop(&mut self) {
         if let Some(loops) = self.loops.take() {
             loops.stop();
@@ -173,7 +173,7 @@ impl Drop for Rig {
 impl Client {
     fn new(socket: OwnedFd) -> Self {
         let socket = UnixStream::from(socket);
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         Self {
             socket,
             read: Vec::new(),

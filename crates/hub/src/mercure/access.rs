@@ -13,41 +13,41 @@ use penstock_http::{FieldBlock, Method, RequestHead};
 use serde_json::Value;
 use thiserror::Error;
 
-use super::selector::{Selector, SelectorError, Selectors};
-use crate::origins::{Origins, is_of_host};
+use super::selector::{SelectorError, SelectorSet, TopicSelector};
+use crate::allowed_origins::{AllowedOrigins, is_same_host};
 use crate::token::{TokenError, Verifier};
 
 /// Where the claims are; the second name is the one for issuers that want a URL (OpenID Connect).
-const CLAIMS: [&str; 2] = ["mercure", "https://mercure.rocks/"];
+const CLAIM_NAMES: [&str; 2] = ["mercure", "https://mercure.rocks/"];
 
 /// The cookie that a token may be in.
-const COOKIE: &str = "mercureAuthorization";
+const COOKIE_NAME: &str = "mercureAuthorization";
 
 /// The keys of a route and what goes without.
 #[derive(Debug)]
-pub(super) struct Access {
-    publishers: Option<Arc<Verifier>>,
-    subscribers: Option<Arc<Verifier>>,
-    is_anonymous: bool,
-    origins: Origins,
+pub(super) struct AccessRules {
+    publisher_verifier: Option<Arc<Verifier>>,
+    subscriber_verifier: Option<Arc<Verifier>>,
+    allows_anonymous: bool,
+    allowed_origins: AllowedOrigins,
 }
 
 /// What a token says.
 #[derive(Debug, Default)]
-pub(super) struct Claims {
+pub(super) struct MercureClaims {
     /// To which topics its bearer may publish; none is not at all.
-    pub publish: Option<Selectors>,
+    pub publish: Option<SelectorSet>,
     /// Of which topics its bearer may see private updates.
-    pub subscribe: Selectors,
+    pub subscribe: SelectorSet,
     /// What others learn of its bearer's subscriptions.
     pub payload: Option<Value>,
     /// When it is over, since the epoch.
-    pub expires: Option<Duration>,
+    pub expires_at: Option<Duration>,
 }
 
 /// Why a request is refused. The texts are for the log.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub(super) enum Denied {
+pub(super) enum AccessDenied {
     /// 401.
     #[error("it has no token")]
     NoToken,
@@ -56,22 +56,22 @@ pub(super) enum Denied {
     NoKey,
     /// 401.
     #[error("{0}")]
-    Token(#[from] TokenError),
+    InvalidToken(#[from] TokenError),
     /// 401.
     #[error("the token's claim mercure.{0} is no list of strings")]
-    Claims(&'static str),
+    InvalidClaim(&'static str),
     /// 401.
     #[error("in the token's claim mercure.{0}, {1}")]
-    Selector(&'static str, SelectorError),
+    InvalidSelector(&'static str, SelectorError),
     /// 403.
     #[error("the token does not allow it")]
     NotAllowed,
     /// 403.
     #[error("a cookie's token counts only for pages of this host and of mercure.origins")]
-    Origin,
+    ForeignOrigin,
 }
 
-impl Access {
+impl AccessRules {
     /// What `settings` say.
     ///
     /// # Errors
@@ -86,10 +86,10 @@ impl Access {
         let publishers = verifier("publisher_key", &settings.publisher_key)?;
         let subscribers = verifier("subscriber_key", &settings.subscriber_key)?;
         Ok(Self {
-            subscribers: subscribers.or_else(|| publishers.clone()),
-            publishers,
-            is_anonymous: settings.anonymous,
-            origins: Origins::new(&settings.origins),
+            subscriber_verifier: subscribers.or_else(|| publishers.clone()),
+            publisher_verifier: publishers,
+            allows_anonymous: settings.anonymous,
+            allowed_origins: AllowedOrigins::new(&settings.origins),
         })
     }
 
@@ -97,15 +97,15 @@ impl Access {
     ///
     /// # Errors
     /// Why it may not subscribe at all.
-    pub(super) fn subscriber(
+    pub(super) fn authorize_subscriber(
         &self,
         head: &RequestHead,
         in_query: Option<&str>,
-    ) -> Result<Claims, Denied> {
-        match self.token(head, in_query)? {
-            None if self.is_anonymous => Ok(Claims::default()),
-            None => Err(Denied::NoToken),
-            Some(token) => claims(self.subscribers.as_deref(), &token),
+    ) -> Result<MercureClaims, AccessDenied> {
+        match self.find_token(head, in_query)? {
+            None if self.allows_anonymous => Ok(MercureClaims::default()),
+            None => Err(AccessDenied::NoToken),
+            Some(token) => read_claims(self.subscriber_verifier.as_deref(), &token),
         }
     }
 
@@ -113,50 +113,52 @@ impl Access {
     ///
     /// # Errors
     /// Why it may not publish at all.
-    pub(super) fn publisher(
+    pub(super) fn authorize_publisher(
         &self,
         head: &RequestHead,
         in_query: Option<&str>,
-    ) -> Result<Selectors, Denied> {
-        let token = self.token(head, in_query)?.ok_or(Denied::NoToken)?;
-        let claims = claims(self.publishers.as_deref(), &token)?;
-        claims.publish.ok_or(Denied::NotAllowed)
+    ) -> Result<SelectorSet, AccessDenied> {
+        let token = self
+            .find_token(head, in_query)?
+            .ok_or(AccessDenied::NoToken)?;
+        let claims = read_claims(self.publisher_verifier.as_deref(), &token)?;
+        claims.publish.ok_or(AccessDenied::NotAllowed)
     }
 
     /// The token of a request: the header's, else the query's, else the cookie's.
-    fn token<'a>(
+    fn find_token<'a>(
         &self,
         head: &'a RequestHead,
         in_query: Option<&'a str>,
-    ) -> Result<Option<Cow<'a, str>>, Denied> {
-        if let Some(token) = head.field_all("authorization").find_map(bearer) {
+    ) -> Result<Option<Cow<'a, str>>, AccessDenied> {
+        if let Some(token) = head.field_all("authorization").find_map(bearer_token) {
             return Ok(Some(token));
         }
         if let Some(token) = in_query {
             return Ok(Some(token.into()));
         }
-        let Some(token) = head.field_all("cookie").find_map(cookie) else {
+        let Some(token) = head.field_all("cookie").find_map(cookie_token) else {
             return Ok(None);
         };
-        if !head.method().is_safe() && !may_use_cookie(&self.origins, head) {
-            return Err(Denied::Origin);
+        if !head.method().is_safe() && !is_cookie_allowed(&self.allowed_origins, head) {
+            return Err(AccessDenied::ForeignOrigin);
         }
         Ok(Some(token))
     }
 
     /// Adds what lets a page of another origin read the answer (Fetch, "HTTP extensions").
-    pub(super) fn push_cors(&self, head: &RequestHead, fields: &mut FieldBlock) {
+    pub(super) fn add_cors_headers(&self, head: &RequestHead, fields: &mut FieldBlock) {
         let Some(origin) = head.field("origin") else {
             return;
         };
-        if self.origins.has_named() {
+        if self.allowed_origins.has_listed() {
             fields.push_static("Vary", "Origin");
         }
-        if self.origins.is_named(origin) {
+        if self.allowed_origins.is_listed(origin) {
             // It is one of the configuration's, which hold no control byte, in another case at most.
             let _ = fields.push("Access-Control-Allow-Origin", origin);
             fields.push_static("Access-Control-Allow-Credentials", "true");
-        } else if self.origins.is_any {
+        } else if self.allowed_origins.allows_any {
             fields.push_static("Access-Control-Allow-Origin", "*");
         } else {
             return;
@@ -173,21 +175,21 @@ impl Access {
     }
 }
 
-impl Claims {
+impl MercureClaims {
     /// How long a stream may last that such a token opened at `now`, since the epoch.
     pub(super) fn lifetime(&self, now: Duration) -> Option<Duration> {
-        self.expires.map(|expires| expires.saturating_sub(now))
+        self.expires_at.map(|expires| expires.saturating_sub(now))
     }
 }
 
 /// Whether the page that sent a request may use a cookie's token to change something. The page is told
 /// by `Origin`, in older browsers by `Referer`.
-fn may_use_cookie(origins: &Origins, head: &RequestHead) -> bool {
+fn is_cookie_allowed(origins: &AllowedOrigins, head: &RequestHead) -> bool {
     let origin = head.field("origin");
     let Some(origin) = origin.or_else(|| head.field("referer").and_then(origin_of)) else {
         return false;
     };
-    origins.is_named(origin) || is_of_host(origin, head.host())
+    origins.is_listed(origin) || is_same_host(origin, head.host())
 }
 
 /// The origin of a URL: all before its path.
@@ -200,7 +202,7 @@ fn origin_of(url: &[u8]) -> Option<&[u8]> {
 }
 
 /// RFC 6750 §2.1. Another scheme is for somebody else.
-fn bearer(value: &[u8]) -> Option<Cow<'_, str>> {
+fn bearer_token(value: &[u8]) -> Option<Cow<'_, str>> {
     let space = value.iter().position(|byte| *byte == b' ');
     let (scheme, token) = value.split_at(space.unwrap_or(value.len()));
     scheme
@@ -208,45 +210,51 @@ fn bearer(value: &[u8]) -> Option<Cow<'_, str>> {
         .then(|| String::from_utf8_lossy(token.trim_ascii()))
 }
 
-fn cookie(value: &[u8]) -> Option<Cow<'_, str>> {
+fn cookie_token(value: &[u8]) -> Option<Cow<'_, str>> {
     value
         .split(|byte| *byte == b';')
         .find_map(|pair| {
             let pair = pair.trim_ascii();
-            pair.strip_prefix(COOKIE.as_bytes())?.strip_prefix(b"=")
+            pair.strip_prefix(COOKIE_NAME.as_bytes())?
+                .strip_prefix(b"=")
         })
         .map(String::from_utf8_lossy)
 }
 
-fn claims(verifier: Option<&Verifier>, token: &str) -> Result<Claims, Denied> {
-    let mut token = verifier.ok_or(Denied::NoKey)?.verify(token)?;
+fn read_claims(verifier: Option<&Verifier>, token: &str) -> Result<MercureClaims, AccessDenied> {
+    let mut token = verifier.ok_or(AccessDenied::NoKey)?.verify(token)?;
     let expires = token.get("exp").and_then(Value::as_f64);
-    let mercure = CLAIMS.iter().find_map(|name| match token.get_mut(*name) {
-        None | Some(Value::Null) => None,
-        Some(claims) => Some(claims.take()),
-    });
+    let mercure = CLAIM_NAMES
+        .iter()
+        .find_map(|name| match token.get_mut(*name) {
+            None | Some(Value::Null) => None,
+            Some(claims) => Some(claims.take()),
+        });
     let mut mercure = mercure.unwrap_or_default();
-    Ok(Claims {
-        publish: selectors(&mercure, "publish")?,
-        subscribe: selectors(&mercure, "subscribe")?.unwrap_or_default(),
+    Ok(MercureClaims {
+        publish: read_selectors(&mercure, "publish")?,
+        subscribe: read_selectors(&mercure, "subscribe")?.unwrap_or_default(),
         payload: mercure.get_mut("payload").map(Value::take),
-        expires: expires.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()),
+        expires_at: expires.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()),
     })
 }
 
-fn selectors(mercure: &Value, name: &'static str) -> Result<Option<Selectors>, Denied> {
+fn read_selectors(
+    mercure: &Value,
+    name: &'static str,
+) -> Result<Option<SelectorSet>, AccessDenied> {
     let list = match mercure.get(name) {
         None | Some(Value::Null) => return Ok(None),
-        Some(list) => list.as_array().ok_or(Denied::Claims(name))?,
+        Some(list) => list.as_array().ok_or(AccessDenied::InvalidClaim(name))?,
     };
-    let selectors: Result<Vec<Selector>, Denied> = list
+    let selectors: Result<Vec<TopicSelector>, AccessDenied> = list
         .iter()
         .map(|text| {
-            let text = text.as_str().ok_or(Denied::Claims(name))?;
-            Selector::new(text).map_err(|error| Denied::Selector(name, error))
+            let text = text.as_str().ok_or(AccessDenied::InvalidClaim(name))?;
+            TopicSelector::new(text).map_err(|error| AccessDenied::InvalidSelector(name, error))
         })
         .collect();
-    Ok(Some(Selectors::new(selectors?)))
+    Ok(Some(SelectorSet::new(selectors?)))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 //! true: exact topics are found by one look each, whoever subscribes to others; of templates only those
 //! whose first text a topic begins with are tried; an audience is there as long as it has a member.
 
-mod index;
+mod selector_index;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -14,30 +14,30 @@ use std::sync::Arc;
 
 use penstock_exchange::AddressPrefix;
 
-use super::selector::Selectors;
+use super::selector::SelectorSet;
 use super::update::Update;
-use index::Index;
+use selector_index::SelectorIndex;
 
 /// One client may have so small a part of all variables: others subscribe beside it.
-const CLIENT_PART: usize = 8;
+const CLIENT_SHARE_DIVISOR: usize = 8;
 
 /// What the subscribers of an audience ask for and what they may see.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub(super) struct Wish {
+pub(super) struct AudienceKey {
     /// What they subscribe to.
-    pub topics: Selectors,
+    pub topics: SelectorSet,
     /// Of which topics they may see private updates.
-    pub grants: Selectors,
+    pub grants: SelectorSet,
 }
 
 /// The audiences of one route.
 #[derive(Debug, Default)]
 pub(super) struct Audiences {
-    by_wish: HashMap<Arc<Wish>, u64>,
+    by_key: HashMap<Arc<AudienceKey>, u64>,
     by_number: HashMap<u64, Audience>,
-    index: Index,
+    index: SelectorIndex,
     /// Variables in the templates of the audiences that each client has made.
-    of_clients: HashMap<AddressPrefix, usize>,
+    variables_by_client: HashMap<AddressPrefix, usize>,
     /// Numbers are never used twice: what is still on its way to an audience that is gone must not reach
     /// another.
     next_number: u64,
@@ -49,19 +49,19 @@ pub(super) struct Audience {
     /// Its number, which none had before it.
     pub number: u64,
     /// The same for all its members.
-    pub wish: Arc<Wish>,
+    pub key: Arc<AudienceKey>,
     /// Its channel at the hub.
     pub channel: Arc<str>,
     /// Updates before this position have been published to it, or came before its first member.
-    pub covered: u64,
+    pub delivered_up_to: u64,
     members: usize,
     /// Who made it has so many variables in it.
-    charged: Option<(AddressPrefix, usize)>,
+    charged_variables: Option<(AddressPrefix, usize)>,
 }
 
-impl Wish {
+impl AudienceKey {
     /// Whether who wishes that gets `update`. One topic may be wanted and another one allow it.
-    pub(super) fn takes(&self, update: &Update) -> bool {
+    pub(super) fn receives(&self, update: &Update) -> bool {
         self.topics.matches_any(&update.topics) && self.may_see(update)
     }
 
@@ -74,15 +74,15 @@ impl Wish {
 impl Audiences {
     /// One more member for the audience of that wish, which is made if there is none: then its channel is
     /// `channel` of its number, and `covered` is the position that it begins at. `None` when the
-    /// different templates in use would have more variables than [`index::VARIABLES_MAX`], or those of
+    /// different templates in use would have more variables than [`index::MAX_VARIABLES`], or those of
     /// this client more than its share.
     pub(super) fn join(
         &mut self,
-        (wish, client): (Wish, Option<AddressPrefix>),
+        (wish, client): (AudienceKey, Option<AddressPrefix>),
         covered: u64,
         channel: impl FnOnce(u64) -> Arc<str>,
     ) -> Option<&Audience> {
-        if let Some(&number) = self.by_wish.get(&wish) {
+        if let Some(&number) = self.by_key.get(&wish) {
             let audience = self.by_number.get_mut(&number)?;
             audience.members += 1;
             return Some(audience);
@@ -90,30 +90,38 @@ impl Audiences {
         if !self.index.has_room_for(&wish.topics) {
             return None;
         }
-        let variables = wish.topics.iter().map(index::variables).sum::<usize>();
+        let variables = wish
+            .topics
+            .iter()
+            .map(selector_index::variable_count)
+            .sum::<usize>();
         let charged = client.filter(|_| variables > 0);
         let charged = charged.map(|client| (client, variables));
         if let Some((client, variables)) = charged {
-            let has = self.of_clients.get(&client).copied().unwrap_or_default();
-            if has + variables > index::VARIABLES_MAX / CLIENT_PART {
+            let has = self
+                .variables_by_client
+                .get(&client)
+                .copied()
+                .unwrap_or_default();
+            if has + variables > selector_index::MAX_VARIABLES / CLIENT_SHARE_DIVISOR {
                 return None;
             }
-            self.of_clients.insert(client, has + variables);
+            self.variables_by_client.insert(client, has + variables);
         }
         let number = self.next_number;
         self.next_number += 1;
-        let wish = Arc::new(Wish {
+        let wish = Arc::new(AudienceKey {
             topics: self.index.insert(&wish.topics, number),
-            grants: wish.grants.map(|grant| self.index.known(grant)),
+            grants: wish.grants.map_each(|grant| self.index.interned(grant)),
         });
-        self.by_wish.insert(Arc::clone(&wish), number);
+        self.by_key.insert(Arc::clone(&wish), number);
         let audience = self.by_number.entry(number).or_insert_with(|| Audience {
             number,
-            wish,
+            key: wish,
             channel: channel(number),
-            covered,
+            delivered_up_to: covered,
             members: 1,
-            charged,
+            charged_variables: charged,
         });
         Some(audience)
     }
@@ -128,16 +136,16 @@ impl Audiences {
             return;
         }
         if let Some(audience) = self.by_number.remove(&number) {
-            self.by_wish.remove(&audience.wish);
-            if let Some((client, variables)) = audience.charged
-                && let Entry::Occupied(mut entry) = self.of_clients.entry(client)
+            self.by_key.remove(&audience.key);
+            if let Some((client, variables)) = audience.charged_variables
+                && let Entry::Occupied(mut entry) = self.variables_by_client.entry(client)
             {
                 *entry.get_mut() -= variables;
                 if *entry.get() == 0 {
                     entry.remove();
                 }
             }
-            self.index.remove(&audience.wish.topics, number);
+            self.index.remove(&audience.key.topics, number);
         }
     }
 
@@ -147,8 +155,8 @@ impl Audiences {
     }
 
     /// The audiences that subscribe to one of `topics`, each once. Whether they may see it is not asked.
-    pub(super) fn that_want(&self, topics: &[Box<str>]) -> Vec<u64> {
-        self.index.that_want(topics)
+    pub(super) fn subscribed_to(&self, topics: &[Box<str>]) -> Vec<u64> {
+        self.index.audiences_for(topics)
     }
 
     /// How many there are.

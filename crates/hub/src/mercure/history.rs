@@ -13,10 +13,10 @@ use crate::History as Bounds;
 
 /// The last updates.
 #[derive(Debug, Default)]
-pub(super) struct History {
-    kept: VecDeque<Kept>,
+pub(super) struct UpdateHistory {
+    updates: VecDeque<HistoryEntry>,
     /// The position of the first of `kept`, or of the next update when there is none.
-    first: u64,
+    first_position: u64,
     /// Where each id is; the last of those who share one.
     by_id: HashMap<Arc<str>, u64>,
     bytes: usize,
@@ -25,15 +25,15 @@ pub(super) struct History {
 }
 
 #[derive(Debug)]
-struct Kept {
+struct HistoryEntry {
     update: Arc<Update>,
-    at: Instant,
+    published_at: Instant,
 }
 
-impl History {
+impl UpdateHistory {
     /// The position of the next update.
-    pub(super) fn next(&self) -> u64 {
-        self.first + self.kept.len() as u64
+    pub(super) fn next_position(&self) -> u64 {
+        self.first_position + self.updates.len() as u64
     }
 
     /// The id of the last update, kept or not.
@@ -49,57 +49,58 @@ impl History {
 
     /// Appends `update`; gives its position.
     pub(super) fn push(&mut self, update: &Arc<Update>, now: Instant, bounds: &Bounds) -> u64 {
-        let position = self.next();
-        self.bytes += update.bytes();
+        let position = self.next_position();
+        self.bytes += update.cost();
         self.by_id.insert(Arc::clone(&update.id), position);
         self.last_id = Some(Arc::clone(&update.id));
-        self.kept.push_back(Kept {
+        self.updates.push_back(HistoryEntry {
             update: Arc::clone(update),
-            at: now,
+            published_at: now,
         });
-        self.prune(now, bounds);
+        self.drop_expired(now, bounds);
         position
     }
 
     /// Forgets what is beyond the bounds.
-    pub(super) fn prune(&mut self, now: Instant, bounds: &Bounds) {
-        while let Some(oldest) = self.kept.front() {
-            let age = now.saturating_duration_since(oldest.at);
-            if self.kept.len() <= bounds.count && self.bytes <= bounds.bytes && age <= bounds.age {
+    pub(super) fn drop_expired(&mut self, now: Instant, bounds: &Bounds) {
+        while let Some(oldest) = self.updates.front() {
+            let age = now.saturating_duration_since(oldest.published_at);
+            if self.updates.len() <= bounds.count && self.bytes <= bounds.bytes && age <= bounds.age
+            {
                 return;
             }
-            self.forget_oldest();
+            self.drop_oldest();
         }
     }
 
-    fn forget_oldest(&mut self) {
-        let Some(Kept { update, .. }) = self.kept.pop_front() else {
+    fn drop_oldest(&mut self) {
+        let Some(HistoryEntry { update, .. }) = self.updates.pop_front() else {
             return;
         };
-        if self.by_id.get(&update.id) == Some(&self.first) {
+        if self.by_id.get(&update.id) == Some(&self.first_position) {
             self.by_id.remove(&update.id);
         }
-        self.first += 1;
-        self.bytes -= update.bytes();
+        self.first_position += 1;
+        self.bytes -= update.cost();
     }
 
     /// The update of that id and its position.
     pub(super) fn find(&self, id: &str) -> Option<(u64, &Arc<Update>)> {
         let position = *self.by_id.get(id)?;
-        let at = usize::try_from(position.checked_sub(self.first)?).ok()?;
-        self.kept.get(at).map(|kept| (position, &kept.update))
+        let at = usize::try_from(position.checked_sub(self.first_position)?).ok()?;
+        self.updates.get(at).map(|kept| (position, &kept.update))
     }
 
     /// The updates at the positions from `from` to before `until`, as far as they are kept.
     pub(super) fn range(&self, from: u64, until: u64) -> impl Iterator<Item = &Arc<Update>> {
         let place = |position: u64| {
-            let at = position.saturating_sub(self.first);
+            let at = position.saturating_sub(self.first_position);
             usize::try_from(at)
                 .unwrap_or(usize::MAX)
-                .min(self.kept.len())
+                .min(self.updates.len())
         };
         let (from, until) = (place(from), place(until));
-        let kept = self.kept.range(from.min(until)..until);
+        let kept = self.updates.range(from.min(until)..until);
         kept.map(|kept| &kept.update)
     }
 }

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 /// What a query says.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Query<'a> {
+pub(super) struct MercureQuery<'a> {
     /// The selectors, as sent.
     pub topics: Vec<Cow<'a, str>>,
     /// The last update that a subscriber knows.
@@ -16,7 +16,7 @@ pub(super) struct Query<'a> {
     pub authorization: Option<Cow<'a, str>>,
 }
 
-impl<'a> Query<'a> {
+impl<'a> MercureQuery<'a> {
     /// Reads a query without its question mark.
     pub(super) fn parse(query: &'a str) -> Self {
         let mut parsed = Self::default();
@@ -25,10 +25,10 @@ impl<'a> Query<'a> {
             match &*name {
                 "topic" => parsed.topics.push(value),
                 _ if value.is_empty() => {}
-                "lastEventID" => set(&mut parsed.last_event_id, value),
+                "lastEventID" => set_once(&mut parsed.last_event_id, value),
                 // What generation 7 of the protocol called it.
-                "Last-Event-ID" => set(&mut old_spelling, value),
-                "authorization" => set(&mut parsed.authorization, value),
+                "Last-Event-ID" => set_once(&mut old_spelling, value),
+                "authorization" => set_once(&mut parsed.authorization, value),
                 _ => {}
             }
         }
@@ -37,7 +37,7 @@ impl<'a> Query<'a> {
     }
 }
 
-fn set<'a>(place: &mut Option<Cow<'a, str>>, value: Cow<'a, str>) {
+fn set_once<'a>(place: &mut Option<Cow<'a, str>>, value: Cow<'a, str>) {
     place.get_or_insert(value);
 }
 
@@ -67,7 +67,7 @@ mod tests {
             ("authorization=a.b.c&topic=", &[""], None, Some("a.b.c")),
             ("lasteventid=1&Topic=a&&=&topic", &[""], None, None),
         ] {
-            let parsed = Query::parse(query);
+            let parsed = MercureQuery::parse(query);
             assert_eq!(parsed.topics, topics, "{query}");
             assert_eq!(parsed.last_event_id.as_deref(), last_event_id, "{query}");
             assert_eq!(parsed.authorization.as_deref(), authorization, "{query}");

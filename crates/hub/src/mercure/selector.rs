@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-use super::template::{NoTemplate, Template, VARIABLES_MAX};
+use super::template::{MAX_VARIABLES, Template, TemplateError};
 
 /// The longest topic or selector: as long as a request's target by default.
-pub(super) const TOPIC_BYTES_MAX: usize = 8192;
+pub(super) const MAX_TOPIC_BYTES: usize = 8192;
 
 /// Why a text is not taken as a selector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
@@ -19,23 +19,23 @@ pub(super) enum SelectorError {
     /// Nothing.
     #[error("a topic is empty")]
     Empty,
-    /// More than [`TOPIC_BYTES_MAX`].
-    #[error("a topic is longer than {TOPIC_BYTES_MAX} bytes")]
+    /// More than [`MAX_TOPIC_BYTES`].
+    #[error("a topic is longer than {MAX_TOPIC_BYTES} bytes")]
     TooLong,
     /// A template that costs too much.
-    #[error("a topic's template has more than {VARIABLES_MAX} variables")]
+    #[error("a topic's template has more than {MAX_VARIABLES} variables")]
     TooComplex,
 }
 
 /// One selector. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(super) struct Selector {
+pub(super) struct TopicSelector {
     text: Arc<str>,
-    kind: Kind,
+    kind: SelectorKind,
 }
 
 #[derive(Debug, Clone)]
-enum Kind {
+enum SelectorKind {
     All,
     Exact,
     Template(Arc<Template>),
@@ -43,21 +43,21 @@ enum Kind {
 
 /// A set of selectors in their own order. Sets with `*` have nothing else.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub(super) struct Selectors(Box<[Selector]>);
+pub(super) struct SelectorSet(Box<[TopicSelector]>);
 
-impl Selector {
+impl TopicSelector {
     /// Reads one.
     ///
     /// # Errors
     /// Which bound it breaks.
     pub(super) fn new(text: &str) -> Result<Self, SelectorError> {
-        check_length(text)?;
+        check_topic_length(text)?;
         let kind = match text {
-            "*" => Kind::All,
+            "*" => SelectorKind::All,
             _ => match Template::compile(text) {
-                Ok(template) => Kind::Template(Arc::new(template)),
-                Err(NoTemplate::Plain) => Kind::Exact,
-                Err(NoTemplate::TooComplex) => return Err(SelectorError::TooComplex),
+                Ok(template) => SelectorKind::Template(Arc::new(template)),
+                Err(TemplateError::NotATemplate) => SelectorKind::Exact,
+                Err(TemplateError::TooComplex) => return Err(SelectorError::TooComplex),
             },
         };
         Ok(Self {
@@ -73,31 +73,31 @@ impl Selector {
 
     /// Whether it is `*`.
     pub(super) fn is_all(&self) -> bool {
-        matches!(self.kind, Kind::All)
+        matches!(self.kind, SelectorKind::All)
     }
 
     /// The template, if it is one.
     pub(super) fn template(&self) -> Option<&Arc<Template>> {
         match &self.kind {
-            Kind::Template(template) => Some(template),
-            Kind::All | Kind::Exact => None,
+            SelectorKind::Template(template) => Some(template),
+            SelectorKind::All | SelectorKind::Exact => None,
         }
     }
 
     /// Whether it selects `topic`.
     pub(super) fn matches(&self, topic: &str) -> bool {
         match &self.kind {
-            Kind::All => true,
-            Kind::Exact => *self.text == *topic,
-            Kind::Template(template) => *self.text == *topic || template.matches(topic),
+            SelectorKind::All => true,
+            SelectorKind::Exact => *self.text == *topic,
+            SelectorKind::Template(template) => *self.text == *topic || template.matches(topic),
         }
     }
 }
 
-impl Selectors {
+impl SelectorSet {
     /// The set of these.
-    pub(super) fn new(mut selectors: Vec<Selector>) -> Self {
-        if let Some(at) = selectors.iter().position(Selector::is_all) {
+    pub(super) fn new(mut selectors: Vec<TopicSelector>) -> Self {
+        if let Some(at) = selectors.iter().position(TopicSelector::is_all) {
             selectors.swap(0, at);
             selectors.truncate(1);
         }
@@ -107,7 +107,7 @@ impl Selectors {
     }
 
     /// One after the other.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Selector> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &TopicSelector> {
         self.0.iter()
     }
 
@@ -132,7 +132,7 @@ impl Selectors {
     }
 
     /// Each as `other` gives it.
-    pub(super) fn map(&self, other: impl FnMut(&Selector) -> Selector) -> Self {
+    pub(super) fn map_each(&self, other: impl FnMut(&TopicSelector) -> TopicSelector) -> Self {
         Self(self.0.iter().map(other).collect())
     }
 }
@@ -141,24 +141,24 @@ impl Selectors {
 ///
 /// # Errors
 /// Which bound it breaks.
-pub(super) fn check_length(topic: &str) -> Result<(), SelectorError> {
+pub(super) fn check_topic_length(topic: &str) -> Result<(), SelectorError> {
     match topic.len() {
         0 => Err(SelectorError::Empty),
-        1..=TOPIC_BYTES_MAX => Ok(()),
+        1..=MAX_TOPIC_BYTES => Ok(()),
         _ => Err(SelectorError::TooLong),
     }
 }
 
-impl PartialEq for Selector {
+impl PartialEq for TopicSelector {
     /// The text says all.
     fn eq(&self, other: &Self) -> bool {
         self.text == other.text
     }
 }
 
-impl Eq for Selector {}
+impl Eq for TopicSelector {}
 
-impl std::hash::Hash for Selector {
+impl std::hash::Hash for TopicSelector {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
         self.text.hash(state);
     }

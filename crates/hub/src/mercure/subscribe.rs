@@ -1,6 +1,6 @@
 //! Subscribing: a GET becomes a held stream of events.
 //!
-//! `Mercure` hands such requests here. What must stay true: who subscribes to what it may not see gets
+//! `MercureHandler` hands such requests here. What must stay true: who subscribes to what it may not see gets
 //! nothing of it, now or from history; a stream does not outlive the token that opened it; history that is
 //! more than a slow client may be behind comes in parts, each an ordinary answer, and nothing of it is left
 //! out.
@@ -13,35 +13,38 @@ use penstock_exchange::{AddressPrefix, Body, Fault, FaultKind, Request, Response
 use penstock_http::{Method, Status};
 use penstock_runtime::clock;
 
-use super::Shared;
-use super::answers::{self, refused};
-use super::audiences::Wish;
-use super::board::{Arrival, Start, Subscriber};
-use super::query::Query;
-use super::selector::{Selector, Selectors};
-use crate::{HeldStream, KeepAlive, Refused, StreamForm, Subscription};
+use super::MercureShared;
+use super::audiences::AudienceKey;
+use super::broker::{JoinRequest, JoinedStream, Subscriber};
+use super::query::MercureQuery;
+use super::responses::{self, hub_fault};
+use super::selector::{SelectorSet, TopicSelector};
+use crate::{HeldStream, HubError, StreamForm, StreamKeepAlive, Subscription};
 
 /// A comment, which means nothing to who reads events.
-const COMMENT: &[u8] = b":\n\n";
+const SSE_COMMENT: &[u8] = b":\n\n";
 
 /// The shortest life of a stream: its token may have ended just now.
-const LIFETIME_MIN: Duration = Duration::from_secs(1);
+const MIN_LIFETIME: Duration = Duration::from_secs(1);
 
 /// Answers a subscriber.
-pub(super) fn answer(shared: &Shared, request: &Request) -> Result<Response, Fault> {
+pub(super) fn handle_subscribe(
+    shared: &MercureShared,
+    request: &Request,
+) -> Result<Response, Fault> {
     let head = &request.head;
-    let query = Query::parse(request.query().unwrap_or_default());
+    let query = MercureQuery::parse(request.query().unwrap_or_default());
     let in_query = query.authorization.as_deref();
-    let claims = match shared.access.subscriber(head, in_query) {
+    let claims = match shared.access.authorize_subscriber(head, in_query) {
         Ok(claims) => claims,
-        Err(denied) => return Ok(answers::denied(&denied, head)),
+        Err(denied) => return Ok(responses::denied_response(&denied, head)),
     };
-    let topics = match selectors(shared, &query) {
+    let topics = match parse_selectors(shared, &query) {
         Ok(topics) => topics,
-        Err(refused) => return Ok(answers::text(Status::BAD_REQUEST, refused)),
+        Err(refused) => return Ok(responses::text_line(Status::BAD_REQUEST, refused)),
     };
     if head.method() == Method::Head {
-        return Ok(events(Body::Omitted(None)));
+        return Ok(event_stream_response(Body::Omitted(None)));
     }
     let header = head.field("last-event-id").filter(|id| !id.is_empty());
     let after = header.map(String::from_utf8_lossy).or(query.last_event_id);
@@ -50,78 +53,81 @@ pub(super) fn answer(shared: &Shared, request: &Request) -> Result<Response, Fau
     let subscriber = (shared.has_subscriptions)
         .then(|| Arc::new(Subscriber::new(texts.collect(), claims.payload)));
     let client = request.client_state.limit_prefix();
-    let arrival = Arrival {
+    let arrival = JoinRequest {
         client,
-        wish: Wish {
-            topics: Selectors::new(topics),
+        key: AudienceKey {
+            topics: SelectorSet::new(topics),
             grants: claims.subscribe,
         },
-        after: after.as_deref(),
-        replay_bytes_max: shared.board.hub().settings().backlog_bytes,
+        last_event_id: after.as_deref(),
+        max_replay_bytes: shared.broker.hub().settings().backlog_bytes,
         subscriber,
     };
-    let joined = shared
-        .board
-        .join(arrival, |start| respond(shared, start, client, lifetime));
+    let joined = shared.broker.join(arrival, |start| {
+        start_response(shared, start, client, lifetime)
+    });
     let full = |full| Fault::new(FaultKind::Overloaded, format!("mercure: {full}"));
     match joined.map_err(full)? {
         Ok(response) => Ok(response),
-        Err(error) => match shared.board.hub().come_back(head, &error) {
-            Some(bytes) => Ok(events(Body::Bytes(bytes))),
-            None => Err(refused(error)),
+        Err(error) => match shared.broker.hub().reconnect_body(head, &error) {
+            Some(bytes) => Ok(event_stream_response(Body::Bytes(bytes))),
+            None => Err(hub_fault(error)),
         },
     }
 }
 
 /// What a subscriber asks for, or what is wrong with it.
-fn selectors(shared: &Shared, query: &Query<'_>) -> Result<Vec<Selector>, String> {
+fn parse_selectors(
+    shared: &MercureShared,
+    query: &MercureQuery<'_>,
+) -> Result<Vec<TopicSelector>, String> {
     if query.topics.is_empty() {
         return Err("Missing \"topic\" parameter".to_owned());
     }
-    let max = shared.board.hub().settings().channels_per_stream;
+    let max = shared.broker.hub().settings().channels_per_stream;
     if query.topics.len() > max {
         return Err(format!(
             "More \"topic\" parameters than hub.channels_per_stream ({max})"
         ));
     }
-    let selectors = query.topics.iter().map(|topic| Selector::new(topic));
-    let selectors: Result<Vec<Selector>, _> = selectors.collect();
+    let selectors = query.topics.iter().map(|topic| TopicSelector::new(topic));
+    let selectors: Result<Vec<TopicSelector>, _> = selectors.collect();
     selectors.map_err(|error| format!("Invalid \"topic\" parameter: {error}"))
 }
 
-fn respond(
-    shared: &Shared,
-    start: Start,
+fn start_response(
+    shared: &MercureShared,
+    start: JoinedStream,
     client: Option<AddressPrefix>,
     lifetime: Option<Duration>,
-) -> Result<Response, Refused> {
-    let hub = shared.board.hub();
-    let initial: Bytes = [COMMENT, &start.replay].concat().into();
-    let body = match start.member {
+) -> Result<Response, HubError> {
+    let hub = shared.broker.hub();
+    let initial: Bytes = [SSE_COMMENT, &start.replay].concat().into();
+    let body = match start.membership {
         // The client comes back with the id of the last event in it, as after any end.
         None => Body::Bytes(initial),
-        Some(member) => hub.body(HeldStream {
+        Some(member) => hub.stream_body(HeldStream {
             subscriptions: vec![Subscription {
                 channel: start.channel,
                 ..Subscription::default()
             }],
             form: StreamForm::Events,
-            keep_alive: Some(KeepAlive {
-                bytes: Bytes::from_static(COMMENT),
-                every: shared
+            keep_alive: Some(StreamKeepAlive {
+                bytes: Bytes::from_static(SSE_COMMENT),
+                interval: shared
                     .keep_alive
                     .unwrap_or_else(|| hub.settings().keep_alive),
-                regardless: false,
+                is_unconditional: false,
             }),
             initial,
-            ended: Some(member.until_ended()),
-            lifetime: lifetime.map(|lifetime| lifetime.max(LIFETIME_MIN)),
+            on_end: Some(member.into_end_callback()),
+            max_lifetime: lifetime.map(|lifetime| lifetime.max(MIN_LIFETIME)),
             client,
             ..HeldStream::default()
         })?,
     };
-    let mut response = events(body);
-    if let Some(before) = start.before {
+    let mut response = event_stream_response(body);
+    if let Some(before) = start.previous_id {
         // An id holds no control byte.
         let _ = response.fields.push("Last-Event-ID", before.as_bytes());
     }
@@ -129,7 +135,7 @@ fn respond(
 }
 
 /// A response of events that nobody on the way keeps or holds back.
-fn events(body: Body) -> Response {
+fn event_stream_response(body: Body) -> Response {
     let mut response = Response::new(Status::OK, body);
     let fields = &mut response.fields;
     fields.push_static("Content-Type", "text/event-stream");

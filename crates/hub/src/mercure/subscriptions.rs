@@ -1,6 +1,6 @@
 //! Who subscribes: documents for those whose token allows it.
 //!
-//! `Mercure` hands requests for what is below `/subscriptions` here, where `mercure.subscriptions` is set:
+//! `MercureHandler` hands requests for what is below `/subscriptions` here, where `mercure.subscriptions` is set:
 //! all subscriptions, those to a topic, or one. What must stay true: a token names the address that it
 //! opens; an answer has a bound, and is refused rather than cut.
 
@@ -9,27 +9,27 @@ use penstock_http::{Method, Status};
 use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
 
-use super::Shared;
-use super::access::Denied;
-use super::answers;
-use super::board::{CONTEXT, SUBSCRIPTIONS};
-use super::query::Query;
-use super::update::EARLIEST;
+use super::MercureShared;
+use super::access::AccessDenied;
+use super::broker::{JSON_LD_CONTEXT, SUBSCRIPTIONS_PATH};
+use super::query::MercureQuery;
+use super::responses;
+use super::update::EARLIEST_ID;
 
 /// Subscriptions in one document.
-const DOCUMENTS_MAX: usize = 10_000;
+const MAX_DOCUMENTS: usize = 10_000;
 
 /// What is asked for.
 #[derive(Debug, PartialEq, Eq)]
-enum Asked {
+enum SubscriptionsPath {
     All,
     Topic(String),
-    One(String, String),
+    Subscription(String, String),
 }
 
 /// What follows the hub's own path in the path of a request for subscriptions. The paths of its route begin
 /// with `base`, and the hub's is that or longer.
-pub(super) fn below<'a>(path_query: &'a str, base: &str) -> Option<&'a str> {
+pub(super) fn path_below_subscriptions<'a>(path_query: &'a str, base: &str) -> Option<&'a str> {
     let (path, _) = path_query.split_once('?').unwrap_or((path_query, ""));
     // One that the route has rewritten, or that is spelled otherwise, is looked at whole.
     let own = path.strip_prefix(base).unwrap_or(path);
@@ -38,36 +38,42 @@ pub(super) fn below<'a>(path_query: &'a str, base: &str) -> Option<&'a str> {
 }
 
 /// Answers who asks for what is `below` the address of all.
-pub(super) fn answer(shared: &Shared, request: &Request, below: &str) -> Result<Response, Fault> {
+pub(super) fn handle_subscriptions(
+    shared: &MercureShared,
+    request: &Request,
+    below: &str,
+) -> Result<Response, Fault> {
     let head = &request.head;
-    let query = Query::parse(request.query().unwrap_or_default());
+    let query = MercureQuery::parse(request.query().unwrap_or_default());
     let claims = match shared
         .access
-        .subscriber(head, query.authorization.as_deref())
+        .authorize_subscriber(head, query.authorization.as_deref())
     {
         Ok(claims) => claims,
-        Err(denied) => return Ok(answers::denied(&denied, head)),
+        Err(denied) => return Ok(responses::denied_response(&denied, head)),
     };
-    let address = format!("{SUBSCRIPTIONS}{below}");
+    let address = format!("{SUBSCRIPTIONS_PATH}{below}");
     if !claims.subscribe.matches(&address) {
-        return Ok(answers::denied(&Denied::NotAllowed, head));
+        return Ok(responses::denied_response(&AccessDenied::NotAllowed, head));
     }
-    let Some(asked) = Asked::parse(below) else {
-        return Ok(answers::text(Status::NOT_FOUND, "Not Found"));
+    let Some(asked) = SubscriptionsPath::parse(below) else {
+        return Ok(responses::text_line(Status::NOT_FOUND, "Not Found"));
     };
-    let last_id = shared.board.last_id();
-    let last_id: &str = last_id.as_deref().unwrap_or(EARLIEST);
+    let last_id = shared.broker.last_id();
+    let last_id: &str = last_id.as_deref().unwrap_or(EARLIEST_ID);
     let found = match asked {
-        Asked::One(topic, subscriber) => shared
-            .board
-            .with_roll(|roll| roll.document(&topic, &subscriber)),
-        Asked::All => Some(collection(shared, &address, None)?),
-        Asked::Topic(topic) => Some(collection(shared, &address, Some(&topic))?),
+        SubscriptionsPath::Subscription(topic, subscriber) => shared
+            .broker
+            .with_subscriptions(|roll| roll.document(&topic, &subscriber)),
+        SubscriptionsPath::All => Some(subscriptions_document(shared, &address, None)?),
+        SubscriptionsPath::Topic(topic) => {
+            Some(subscriptions_document(shared, &address, Some(&topic))?)
+        }
     };
     let Some(mut document) = found else {
-        return Ok(answers::text(Status::NOT_FOUND, "Not Found"));
+        return Ok(responses::text_line(Status::NOT_FOUND, "Not Found"));
     };
-    document["@context"] = CONTEXT.into();
+    document["@context"] = JSON_LD_CONTEXT.into();
     document["lastEventID"] = last_id.into();
     let text = document.to_string();
     let body = match head.method() {
@@ -81,12 +87,16 @@ pub(super) fn answer(shared: &Shared, request: &Request, below: &str) -> Result<
     Ok(response)
 }
 
-fn collection(shared: &Shared, address: &str, topic: Option<&str>) -> Result<Value, Fault> {
+fn subscriptions_document(
+    shared: &MercureShared,
+    address: &str,
+    topic: Option<&str>,
+) -> Result<Value, Fault> {
     let documents = shared
-        .board
-        .with_roll(|roll| roll.documents(topic, DOCUMENTS_MAX + 1));
-    if documents.len() > DOCUMENTS_MAX {
-        let cause = format!("mercure: more than {DOCUMENTS_MAX} subscriptions in one answer");
+        .broker
+        .with_subscriptions(|roll| roll.documents(topic, MAX_DOCUMENTS + 1));
+    if documents.len() > MAX_DOCUMENTS {
+        let cause = format!("mercure: more than {MAX_DOCUMENTS} subscriptions in one answer");
         return Err(Fault::new(FaultKind::Overloaded, cause));
     }
     Ok(json!({
@@ -96,26 +106,26 @@ fn collection(shared: &Shared, address: &str, topic: Option<&str>) -> Result<Val
     }))
 }
 
-impl Asked {
+impl SubscriptionsPath {
     /// `/TOPIC/SUBSCRIBER`, each percent-encoded; `None` for what is neither.
     fn parse(below: &str) -> Option<Self> {
         let mut segments = below.split('/').skip(1);
         let mut next = || match segments.next() {
             None => Some(None),
             Some("") => None,
-            Some(segment) => Some(Some(decode(segment)?)),
+            Some(segment) => Some(Some(percent_decode(segment)?)),
         };
         let (topic, subscriber, more) = (next()?, next()?, next()?);
         match (topic, subscriber, more) {
             (None, None, None) => Some(Self::All),
             (Some(topic), None, None) => Some(Self::Topic(topic)),
-            (Some(topic), Some(subscriber), None) => Some(Self::One(topic, subscriber)),
+            (Some(topic), Some(subscriber), None) => Some(Self::Subscription(topic, subscriber)),
             _ => None,
         }
     }
 }
 
-fn decode(segment: &str) -> Option<String> {
+fn percent_decode(segment: &str) -> Option<String> {
     let text = percent_decode_str(segment).decode_utf8().ok()?;
     Some(text.into_owned())
 }
@@ -127,14 +137,22 @@ mod tests {
     #[test]
     fn an_address_is_all_a_topic_or_one() {
         let (topic, one) = (
-            |topic: &str| Some(Asked::Topic(topic.to_owned())),
-            |topic: &str, id: &str| Some(Asked::One(topic.to_owned(), id.to_owned())),
+            |topic: &str| Some(SubscriptionsPath::Topic(topic.to_owned())),
+            |topic: &str, id: &str| {
+                Some(SubscriptionsPath::Subscription(
+                    topic.to_owned(),
+                    id.to_owned(),
+                ))
+            },
         );
         for (path, expected) in [
-            ("/.well-known/mercure/subscriptions", Some(Asked::All)),
+            (
+                "/.well-known/mercure/subscriptions",
+                Some(SubscriptionsPath::All),
+            ),
             (
                 "/.well-known/mercure/subscriptions?x=/subscriptions/a",
-                Some(Asked::All),
+                Some(SubscriptionsPath::All),
             ),
             ("/hub/subscriptions/a", topic("a")),
             (
@@ -149,7 +167,11 @@ mod tests {
             ("/hub", None),
             ("/hub?a=/subscriptions", None),
         ] {
-            assert_eq!(below(path, "").and_then(Asked::parse), expected, "{path}");
+            assert_eq!(
+                path_below_subscriptions(path, "").and_then(SubscriptionsPath::parse),
+                expected,
+                "{path}"
+            );
         }
     }
 
@@ -167,7 +189,11 @@ mod tests {
             ("/hub", "/hub/subscriptions/a", Some("/a")),
             ("/public", "/hub/subscriptions", Some("")),
         ] {
-            assert_eq!(below(path, base), expected, "{base} {path}");
+            assert_eq!(
+                path_below_subscriptions(path, base),
+                expected,
+                "{base} {path}"
+            );
         }
     }
 }

@@ -11,7 +11,7 @@
 
 /// Variables of one template, in all its expressions: more than any real one has, and a bound on what a match
 /// costs.
-pub(super) const VARIABLES_MAX: usize = 32;
+pub(super) const MAX_VARIABLES: usize = 32;
 
 /// A compiled template.
 #[derive(Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub(super) struct Template {
     /// The text before the first expression.
     prefix: Box<str>,
     /// From the first expression to the last.
-    parts: Box<[Part]>,
+    parts: Box<[TemplatePart]>,
     /// The text behind the last expression.
     suffix: Box<str>,
     /// Of all expressions.
@@ -28,15 +28,15 @@ pub(super) struct Template {
 
 /// Why a text is not matched as a template.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum NoTemplate {
+pub(super) enum TemplateError {
     /// It has no expression, or one that breaks the grammar: a plain string.
-    Plain,
-    /// More than [`VARIABLES_MAX`].
+    NotATemplate,
+    /// More than [`MAX_VARIABLES`].
     TooComplex,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Part {
+enum TemplatePart {
     Literal(Box<str>),
     Expression(Expression),
 }
@@ -53,7 +53,7 @@ struct Variable {
     /// `*`: the values of a list apart.
     explodes: bool,
     /// `:n`: its first characters only.
-    characters_max: Option<u32>,
+    max_characters: Option<u32>,
 }
 
 /// How an expression is written out (RFC 6570, appendix A).
@@ -67,9 +67,9 @@ struct Operator {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Naming {
-    No,
+    Unnamed,
     /// `name=value`.
-    Yes,
+    Named,
     /// `name=value`, and only `name` for an empty value.
     BareIfEmpty,
 }
@@ -79,7 +79,7 @@ impl Template {
     ///
     /// # Errors
     /// When it is no template, or too complex a one.
-    pub(super) fn compile(text: &str) -> Result<Self, NoTemplate> {
+    pub(super) fn compile(text: &str) -> Result<Self, TemplateError> {
         let mut parts = Vec::new();
         let mut variables = 0;
         let mut rest = text;
@@ -89,22 +89,22 @@ impl Template {
             let (inside, after) = expression
                 .strip_prefix('{')
                 .and_then(|open| open.split_once('}'))
-                .ok_or(NoTemplate::Plain)?;
+                .ok_or(TemplateError::NotATemplate)?;
             if !literal.is_empty() {
-                parts.push(Part::Literal(literal.into()));
+                parts.push(TemplatePart::Literal(literal.into()));
             }
-            let expression = Expression::parse(inside).ok_or(NoTemplate::Plain)?;
+            let expression = Expression::parse(inside).ok_or(TemplateError::NotATemplate)?;
             variables += expression.variables.len();
-            parts.push(Part::Expression(expression));
+            parts.push(TemplatePart::Expression(expression));
             rest = after;
         }
         match variables {
-            0 => return Err(NoTemplate::Plain),
-            1..=VARIABLES_MAX => {}
-            _ => return Err(NoTemplate::TooComplex),
+            0 => return Err(TemplateError::NotATemplate),
+            1..=MAX_VARIABLES => {}
+            _ => return Err(TemplateError::TooComplex),
         }
         let prefix = match parts.first() {
-            Some(Part::Literal(prefix)) => {
+            Some(TemplatePart::Literal(prefix)) => {
                 let prefix = prefix.clone();
                 parts.remove(0);
                 prefix
@@ -138,23 +138,23 @@ impl Template {
             return false;
         };
         let middle = middle.as_bytes();
-        let mut places = Places::start(middle.len());
+        let mut places = MatchPositions::at_start(middle.len());
         for part in &self.parts {
             places = match part {
-                Part::Literal(text) => places.past(text, middle),
-                Part::Expression(expression) => expression.past(&places, middle),
+                TemplatePart::Literal(text) => places.after_text(text, middle),
+                TemplatePart::Expression(expression) => expression.match_end(&places, middle),
             };
             if places.is_empty() {
                 return false;
             }
         }
-        places.has(middle.len())
+        places.contains(middle.len())
     }
 }
 
 impl Expression {
     fn parse(inside: &str) -> Option<Self> {
-        let (operator, list) = Operator::split(inside)?;
+        let (operator, list) = Operator::split_operator(inside)?;
         let variables: Option<Box<[Variable]>> = list.split(',').map(Variable::parse).collect();
         Some(Self {
             operator,
@@ -164,17 +164,17 @@ impl Expression {
 
     /// Where an expansion of this that begins in `places` may end. Variables keep their order and each may
     /// be undefined (RFC 6570 §3.2.1).
-    fn past(&self, places: &Places, topic: &[u8]) -> Places {
+    fn match_end(&self, places: &MatchPositions, topic: &[u8]) -> MatchPositions {
         let operator = self.operator;
-        let begun = places.past(operator.first, topic);
-        let mut taken = Places::none(topic.len());
+        let begun = places.after_text(operator.first, topic);
+        let mut taken = MatchPositions::empty(topic.len());
         for variable in &self.variables {
-            let mut from = taken.past(operator.separator, topic);
-            from.join(&begun);
-            let values = variable.past(&from, operator, topic);
-            taken.join(&values);
+            let mut from = taken.after_text(operator.separator, topic);
+            from.union(&begun);
+            let values = variable.match_end(&from, operator, topic);
+            taken.union(&values);
         }
-        taken.join(places);
+        taken.union(places);
         taken
     }
 }
@@ -191,25 +191,25 @@ impl Variable {
         is_name(name).then(|| Self {
             name: name.into(),
             explodes,
-            characters_max,
+            max_characters: characters_max,
         })
     }
 
-    fn past(&self, from: &Places, operator: Operator, topic: &[u8]) -> Places {
+    fn match_end(&self, from: &MatchPositions, operator: Operator, topic: &[u8]) -> MatchPositions {
         let class = |byte: u8| {
             is_unreserved(byte)
                 || byte == b','
                 || (operator.allows_reserved && is_reserved(byte))
                 || (self.explodes && (byte == b'=' || operator.separator.as_bytes() == [byte]))
         };
-        if operator.naming == Naming::No || self.explodes {
-            return from.past_run(class, self.characters_max, topic);
+        if operator.naming == Naming::Unnamed || self.explodes {
+            return from.after_run(class, self.max_characters, topic);
         }
-        let named = from.past(&self.name, topic);
-        let valued = named.past("=", topic);
-        let mut values = valued.past_run(class, self.characters_max, topic);
+        let named = from.after_text(&self.name, topic);
+        let valued = named.after_text("=", topic);
+        let mut values = valued.after_run(class, self.max_characters, topic);
         if operator.naming == Naming::BareIfEmpty {
-            values.join(&named);
+            values.union(&named);
         }
         values
     }
@@ -217,7 +217,7 @@ impl Variable {
 
 impl Operator {
     /// The operator of an expression and what follows it; `None` for those that the RFC keeps for later.
-    fn split(inside: &str) -> Option<(Self, &str)> {
+    fn split_operator(inside: &str) -> Option<(Self, &str)> {
         let of = |first, separator, naming| Self {
             first,
             separator,
@@ -226,17 +226,17 @@ impl Operator {
         };
         let reserved = |first| Self {
             allows_reserved: true,
-            ..of(first, ",", Naming::No)
+            ..of(first, ",", Naming::Unnamed)
         };
         let operator = match inside.as_bytes().first()? {
             b'+' => reserved(""),
             b'#' => reserved("#"),
-            b'.' => of(".", ".", Naming::No),
-            b'/' => of("/", "/", Naming::No),
+            b'.' => of(".", ".", Naming::Unnamed),
+            b'/' => of("/", "/", Naming::Unnamed),
             b';' => of(";", ";", Naming::BareIfEmpty),
-            b'?' => of("?", "&", Naming::Yes),
-            b'&' => of("&", "&", Naming::Yes),
-            _ => return Some((of("", ",", Naming::No), inside)),
+            b'?' => of("?", "&", Naming::Named),
+            b'&' => of("&", "&", Naming::Named),
+            _ => return Some((of("", ",", Naming::Unnamed), inside)),
         };
         Some((operator, &inside[1..]))
     }
@@ -244,26 +244,26 @@ impl Operator {
 
 /// The places in a topic that a match may have come to.
 #[derive(Debug)]
-struct Places(Box<[bool]>);
+struct MatchPositions(Box<[bool]>);
 
-impl Places {
-    fn none(len: usize) -> Self {
+impl MatchPositions {
+    fn empty(len: usize) -> Self {
         Self(vec![false; len + 1].into())
     }
 
-    fn start(len: usize) -> Self {
-        let mut places = Self::none(len);
-        places.add(0);
+    fn at_start(len: usize) -> Self {
+        let mut places = Self::empty(len);
+        places.insert(0);
         places
     }
 
-    fn add(&mut self, at: usize) {
+    fn insert(&mut self, at: usize) {
         if let Some(place) = self.0.get_mut(at) {
             *place = true;
         }
     }
 
-    fn has(&self, at: usize) -> bool {
+    fn contains(&self, at: usize) -> bool {
         self.0.get(at).is_some_and(|place| *place)
     }
 
@@ -271,34 +271,34 @@ impl Places {
         !self.0.contains(&true)
     }
 
-    fn join(&mut self, other: &Self) {
+    fn union(&mut self, other: &Self) {
         for (mine, theirs) in self.0.iter_mut().zip(&other.0) {
             *mine |= theirs;
         }
     }
 
     /// Behind `text`, wherever it stands at one of these.
-    fn past(&self, text: &str, topic: &[u8]) -> Self {
-        let mut places = Self::none(topic.len());
-        for at in (0..=topic.len()).filter(|&at| self.has(at)) {
+    fn after_text(&self, text: &str, topic: &[u8]) -> Self {
+        let mut places = Self::empty(topic.len());
+        for at in (0..=topic.len()).filter(|&at| self.contains(at)) {
             if topic[at..].starts_with(text.as_bytes()) {
-                places.add(at + text.len());
+                places.insert(at + text.len());
             }
         }
         places
     }
 
     /// Behind any number of characters of a class, percent-encoded ones among them, up to a maximum.
-    fn past_run(&self, class: impl Fn(u8) -> bool, max: Option<u32>, topic: &[u8]) -> Self {
-        let mut places = Self::none(topic.len());
+    fn after_run(&self, class: impl Fn(u8) -> bool, max: Option<u32>, topic: &[u8]) -> Self {
+        let mut places = Self::empty(topic.len());
         // How many more characters may follow at each place, at best; none is a place not come to.
         let mut left: Vec<Option<u32>> = vec![None; topic.len() + 1];
         for at in 0..=topic.len() {
-            if self.has(at) {
+            if self.contains(at) {
                 left[at] = Some(max.unwrap_or(u32::MAX));
             }
             let Some(more) = left[at] else { continue };
-            places.add(at);
+            places.insert(at);
             let (next, characters) = match &topic[at..] {
                 [b'%', high, low, ..] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => {
                     (at + 3, u32::from(!is_continuation(*high)))

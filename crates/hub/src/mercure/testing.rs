@@ -100,7 +100,7 @@ pub(super) fn request(line: &str, fields: &[&str], body: Option<&str>) -> Reques
     };
     let path = RequestPath::from_head(&head).unwrap();
     let body = body.map_or(RequestBody::Empty, |text| {
-        RequestBody::Incoming(Box::new(Pieces {
+        RequestBody::Incoming(Box::new(ChunkedBody {
             left: text.into(),
             length: Some(text.len() as u64),
         }))
@@ -109,12 +109,12 @@ pub(super) fn request(line: &str, fields: &[&str], body: Option<&str>) -> Reques
 }
 
 /// A body that comes in pieces.
-pub(super) struct Pieces {
+pub(super) struct ChunkedBody {
     pub(super) left: Vec<u8>,
     pub(super) length: Option<u64>,
 }
 
-impl IncomingBody for Pieces {
+impl IncomingBody for ChunkedBody {
     fn poll_fill(&mut self, _: &mut Context<'_>, into: &mut Vec<u8>) -> Poll<Result<bool, Fault>> {
         let size = self.left.len().min(1000);
         into.extend(self.left.drain(..size));

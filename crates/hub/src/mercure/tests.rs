@@ -1,6 +1,6 @@
 //! A hub on real loops: clients subscribe and publish through the handler, and read their sockets.
 
-mod asking;
-mod house;
+mod harness;
+mod requests;
 mod streaming;
 mod subscribers;

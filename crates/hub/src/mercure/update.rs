@@ -1,6 +1,6 @@
 //! One update: what a publisher sends, and the event that subscribers get of it.
 //!
-//! `publish` reads a form into a [`Draft`]; `board` gives it an id and its place in the order of all. What
+//! `publish` reads a form into a [`UpdateDraft`]; `board` gives it an id and its place in the order of all. What
 //! must stay true: the event is encoded once, for whoever gets it now or later; neither an id nor a type
 //! can end its line and begin another; what breaks a bound is refused whole, with what is wrong.
 
@@ -12,16 +12,16 @@ use penstock_exchange::multipart;
 use penstock_http::sse;
 use thiserror::Error;
 
-use super::selector::{SelectorError, check_length};
+use super::selector::{SelectorError, check_topic_length};
 
 /// Topics of one update.
-pub(super) const TOPICS_MAX: usize = 100;
+pub(super) const MAX_TOPICS: usize = 100;
 
 /// Bytes of an id or a type: they go into a header field and into every event.
-pub(super) const LINE_BYTES_MAX: usize = 255;
+pub(super) const MAX_LINE_BYTES: usize = 255;
 
 /// The word that stands for the beginning of history.
-pub(super) const EARLIEST: &str = "earliest";
+pub(super) const EARLIEST_ID: &str = "earliest";
 
 /// One update.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ pub(super) struct Update {
 
 /// What a publisher sent.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(super) struct Draft {
+pub(super) struct UpdateDraft {
     pub topics: Vec<Box<str>>,
     pub data: String,
     pub is_private: bool,
@@ -49,62 +49,64 @@ pub(super) struct Draft {
 
 /// Why a form is no update. The texts are for the publisher.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub(super) enum DraftError {
+pub(super) enum UpdateDraftError {
     #[error("Missing \"topic\" parameter")]
     NoTopic,
-    #[error("More than {TOPICS_MAX} \"topic\" parameters")]
+    #[error("More than {MAX_TOPICS} \"topic\" parameters")]
     TooManyTopics,
     #[error("Invalid \"topic\" parameter: {0}")]
-    Topic(SelectorError),
+    InvalidTopic(SelectorError),
     #[error("Invalid \"{0}\" parameter: a line of at most {LINE_BYTES_MAX} bytes is expected")]
-    Line(&'static str),
-    #[error("Invalid \"id\" parameter: `{EARLIEST}` and what begins with `#` are reserved")]
+    InvalidLine(&'static str),
+    #[error("Invalid \"id\" parameter: `{EARLIEST_ID}` and what begins with `#` are reserved")]
     ReservedId,
     #[error("Invalid \"retry\" parameter: a number of milliseconds is expected")]
-    Retry,
+    InvalidRetry,
     #[error("\"{0}\" is there more than once")]
-    Twice(&'static str),
+    RepeatedField(&'static str),
     #[error("An update may have hub.message_bytes ({0}) bytes as an event")]
     TooLarge(usize),
 }
 
 /// Bytes of topics and all else besides the data, in a form.
-const FORM_BYTES_BESIDES: usize = 64 << 10;
+const FORM_OVERHEAD_BYTES: usize = 64 << 10;
 
 /// Bytes of a form whose data may have so many: percent-encoding makes three of one.
-pub(super) fn form_bytes_max(message_bytes: usize) -> usize {
+pub(super) fn max_form_bytes(message_bytes: usize) -> usize {
     let data = message_bytes.saturating_mul(3);
-    data.saturating_add(FORM_BYTES_BESIDES)
+    data.saturating_add(FORM_OVERHEAD_BYTES)
 }
 
-impl Draft {
+impl UpdateDraft {
     /// Reads a form (WHATWG URL, "application/x-www-form-urlencoded parsing"). Fields that are not known
     /// mean nothing.
     ///
     /// # Errors
     /// The first thing that is wrong.
-    pub(super) fn parse(form: &[u8]) -> Result<Self, DraftError> {
+    pub(super) fn parse(form: &[u8]) -> Result<Self, UpdateDraftError> {
         let mut draft = Self::default();
         let mut data = None;
         for (name, value) in form_urlencoded::parse(form) {
             match &*name {
                 "topic" => {
-                    if draft.topics.len() == TOPICS_MAX {
-                        return Err(DraftError::TooManyTopics);
+                    if draft.topics.len() == MAX_TOPICS {
+                        return Err(UpdateDraftError::TooManyTopics);
                     }
-                    check_length(&value).map_err(DraftError::Topic)?;
+                    check_topic_length(&value).map_err(UpdateDraftError::InvalidTopic)?;
                     draft.topics.push((&*value).into());
                 }
-                "data" => once(&mut data, "data", value.into_owned())?,
+                "data" => set_once(&mut data, "data", value.into_owned())?,
                 // That it is there says it, whatever it says.
                 "private" => draft.is_private = true,
                 // An empty one is none.
-                "id" if !value.is_empty() => once(&mut draft.id, "id", line("id", &value)?)?,
+                "id" if !value.is_empty() => {
+                    set_once(&mut draft.id, "id", check_line("id", &value)?)?
+                }
                 "type" if !value.is_empty() => {
-                    once(&mut draft.event, "type", line("type", &value)?)?;
+                    set_once(&mut draft.event, "type", check_line("type", &value)?)?;
                 }
                 "retry" if !value.is_empty() => {
-                    once(&mut draft.retry, "retry", parse_retry(&value)?)?;
+                    set_once(&mut draft.retry, "retry", parse_retry(&value)?)?;
                 }
                 _ => {}
             }
@@ -114,13 +116,13 @@ impl Draft {
         Ok(draft)
     }
 
-    fn check(&self) -> Result<(), DraftError> {
+    fn check(&self) -> Result<(), UpdateDraftError> {
         if self.topics.is_empty() {
-            return Err(DraftError::NoTopic);
+            return Err(UpdateDraftError::NoTopic);
         }
         let id = self.id.as_deref().unwrap_or_default();
-        if id == EARLIEST || id.starts_with('#') {
-            return Err(DraftError::ReservedId);
+        if id == EARLIEST_ID || id.starts_with('#') {
+            return Err(UpdateDraftError::ReservedId);
         }
         Ok(())
     }
@@ -131,7 +133,7 @@ impl Update {
     ///
     /// # Errors
     /// When its event is longer than `message_bytes`: many short lines make many bytes.
-    pub(super) fn new(draft: Draft, message_bytes: usize) -> Result<Self, DraftError> {
+    pub(super) fn new(draft: UpdateDraft, message_bytes: usize) -> Result<Self, UpdateDraftError> {
         let id = draft.id.unwrap_or_else(new_id);
         let mut event = Vec::new();
         if let Some(retry) = draft.retry {
@@ -139,7 +141,7 @@ impl Update {
         }
         sse::encode_event(&mut event, draft.event.as_deref(), Some(&id), &draft.data);
         if event.len() > message_bytes {
-            return Err(DraftError::TooLarge(message_bytes));
+            return Err(UpdateDraftError::TooLarge(message_bytes));
         }
         Ok(Self {
             id: id.into(),
@@ -150,7 +152,7 @@ impl Update {
     }
 
     /// Bytes that it costs while it is kept.
-    pub(super) fn bytes(&self) -> usize {
+    pub(super) fn cost(&self) -> usize {
         let topics: usize = self.topics.iter().map(|topic| topic.len()).sum();
         size_of::<Self>() + self.id.len() + topics + self.event.len()
     }
@@ -172,24 +174,28 @@ pub(super) fn new_id() -> String {
     id
 }
 
-fn once<T>(place: &mut Option<T>, name: &'static str, value: T) -> Result<(), DraftError> {
+fn set_once<T>(
+    place: &mut Option<T>,
+    name: &'static str,
+    value: T,
+) -> Result<(), UpdateDraftError> {
     match place.replace(value) {
         None => Ok(()),
-        Some(_) => Err(DraftError::Twice(name)),
+        Some(_) => Err(UpdateDraftError::RepeatedField(name)),
     }
 }
 
-fn line(name: &'static str, value: &str) -> Result<String, DraftError> {
-    let is_line = value.len() <= LINE_BYTES_MAX && !value.chars().any(char::is_control);
+fn check_line(name: &'static str, value: &str) -> Result<String, UpdateDraftError> {
+    let is_line = value.len() <= MAX_LINE_BYTES && !value.chars().any(char::is_control);
     is_line
         .then(|| value.to_owned())
-        .ok_or(DraftError::Line(name))
+        .ok_or(UpdateDraftError::InvalidLine(name))
 }
 
-fn parse_retry(value: &str) -> Result<u64, DraftError> {
+fn parse_retry(value: &str) -> Result<u64, UpdateDraftError> {
     let is_number = value.bytes().all(|byte| byte.is_ascii_digit());
     let number = is_number.then(|| value.parse().ok()).flatten();
-    number.ok_or(DraftError::Retry)
+    number.ok_or(UpdateDraftError::InvalidRetry)
 }
 
 #[cfg(test)]

@@ -12,74 +12,74 @@ use bytes::Bytes;
 /// What waits, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Backlog {
-    pieces: VecDeque<Piece>,
+    pieces: VecDeque<BacklogPiece>,
     /// How much of the first piece is out.
     offset: usize,
     /// What all pieces count for.
     bytes: usize,
     /// Of that, what may be dropped or counts against the stream's own bound.
-    live_bytes: usize,
+    message_bytes: usize,
     /// When it last got shorter, or began.
-    pub(super) progress: u32,
+    pub(super) progressed_at: u32,
 }
 
 /// Some bytes that go out together or not at all.
 #[derive(Debug, Clone)]
-pub(super) struct Piece {
+pub(super) struct BacklogPiece {
     pub(super) bytes: Bytes,
     /// How many messages it is.
     pub(super) messages: u32,
-    pub(super) kind: Kind,
+    pub(super) kind: PieceKind,
 }
 
 /// What a piece is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum PieceKind {
     /// Messages as they come.
-    Live,
+    Message,
     /// What the stream began with: its bytes are shared with the history, and it stays.
-    First,
+    Initial,
     /// A notice that something is missing.
-    Gap,
+    GapNotice,
     /// The end of the body.
-    End,
+    BodyEnd,
 }
 
 /// What a new piece may take, in bytes.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Room {
+pub(super) struct BacklogRoom {
     /// For this stream.
-    pub(super) own: usize,
+    pub(super) stream: usize,
     /// For all streams together, as far as it is free.
-    pub(super) all: usize,
+    pub(super) total: usize,
 }
 
 /// What a piece costs beside its bytes, which it mostly shares.
-const PIECE_BYTES: usize = size_of::<Piece>() + 16;
+const PIECE_OVERHEAD: usize = size_of::<BacklogPiece>() + 16;
 
 /// Pieces that go out with one call.
-pub(super) const SLICES_MAX: usize = 16;
+pub(super) const MAX_SLICES: usize = 16;
 
-impl Piece {
-    pub(super) fn live(bytes: Bytes, messages: u32) -> Self {
+impl BacklogPiece {
+    pub(super) fn message(bytes: Bytes, messages: u32) -> Self {
         Self {
             bytes,
             messages,
-            kind: Kind::Live,
+            kind: PieceKind::Message,
         }
     }
 
     /// A notice that something is missing.
-    pub(super) fn gap(bytes: Bytes) -> Self {
+    pub(super) fn gap_notice(bytes: Bytes) -> Self {
         Self {
             bytes,
             messages: 0,
-            kind: Kind::Gap,
+            kind: PieceKind::GapNotice,
         }
     }
 
     fn cost(&self) -> usize {
-        self.bytes.len() + PIECE_BYTES
+        self.bytes.len() + PIECE_OVERHEAD
     }
 }
 
@@ -87,41 +87,46 @@ impl Backlog {
     /// Nothing waits yet.
     pub(super) fn new(now: u32) -> Self {
         Self {
-            progress: now,
+            progressed_at: now,
             ..Self::default()
         }
     }
 
     /// Adds a piece whatever waits already: what a stream begins and ends with, and the rest of a write
     /// that was taken in part (`offset` bytes of it are out).
-    pub(super) fn push(&mut self, piece: Piece, offset: usize) {
+    pub(super) fn push(&mut self, piece: BacklogPiece, offset: usize) {
         debug_assert!(offset == 0 || self.pieces.is_empty());
         self.bytes += piece.cost();
-        if piece.kind == Kind::Live {
-            self.live_bytes += piece.cost();
+        if piece.kind == PieceKind::Message {
+            self.message_bytes += piece.cost();
         }
         self.offset = self.offset.max(offset);
         self.pieces.push_back(piece);
     }
 
     /// Whether a piece of so many bytes has room behind what waits.
-    pub(super) fn has_room(&self, piece: &Piece, room: Room) -> bool {
-        piece.cost() <= room.all && self.live_bytes + piece.cost() <= room.own
+    pub(super) fn has_room(&self, piece: &BacklogPiece, room: BacklogRoom) -> bool {
+        piece.cost() <= room.total && self.message_bytes + piece.cost() <= room.stream
     }
 
     /// Adds a piece, dropping the oldest messages of which nothing is out to make room for it; where they
     /// were, `gap` stands. How many messages were dropped, which may be the new ones.
-    pub(super) fn push_dropping(&mut self, piece: Piece, room: Room, gap: Option<&Bytes>) -> u32 {
+    pub(super) fn push_dropping_oldest(
+        &mut self,
+        piece: BacklogPiece,
+        room: BacklogRoom,
+        gap: Option<&Bytes>,
+    ) -> u32 {
         let before = self.bytes;
         let mut dropped = 0;
         let mut place = None;
         while !self.has_room(&piece, self.room_left(room, before)) {
-            let Some(oldest) = self.oldest_live() else {
+            let Some(oldest) = self.oldest_message() else {
                 break;
             };
             if let Some(lost) = self.pieces.remove(oldest) {
                 self.bytes -= lost.cost();
-                self.live_bytes -= lost.cost();
+                self.message_bytes -= lost.cost();
                 dropped += lost.messages;
                 // A heart-beat is no loss.
                 if lost.messages > 0 {
@@ -131,8 +136,8 @@ impl Backlog {
         }
         // The only message that waits may be larger than the bound of its stream, never that of all.
         let left = self.room_left(room, before);
-        let has_room =
-            self.has_room(&piece, left) || self.oldest_live().is_none() && piece.cost() <= left.all;
+        let has_room = self.has_room(&piece, left)
+            || self.oldest_message().is_none() && piece.cost() <= left.total;
         if has_room {
             self.push(piece, 0);
         } else {
@@ -142,13 +147,13 @@ impl Backlog {
             }
         }
         if let (Some(place), Some(gap)) = (place, gap) {
-            self.announce(place, gap);
+            self.insert_gap_notice(place, gap);
         }
         dropped
     }
 
     /// Drops all messages of which nothing is out; where they were, `gap` stands. How many they were.
-    pub(super) fn shed(&mut self, gap: Option<&Bytes>) -> u32 {
+    pub(super) fn drop_messages(&mut self, gap: Option<&Bytes>) -> u32 {
         let started = usize::from(self.offset > 0);
         let rest = self.pieces.split_off(started.min(self.pieces.len()));
         let (mut dropped, mut place) = (0, None);
@@ -158,48 +163,52 @@ impl Backlog {
                 continue;
             }
             self.bytes -= piece.cost();
-            if piece.kind == Kind::Live {
-                self.live_bytes -= piece.cost();
+            if piece.kind == PieceKind::Message {
+                self.message_bytes -= piece.cost();
             }
             dropped += piece.messages;
             place = place.or(Some(self.pieces.len()));
         }
         if let (Some(place), Some(gap)) = (place, gap) {
-            self.announce(place, gap);
+            self.insert_gap_notice(place, gap);
         }
         dropped
     }
 
     /// Puts a notice where messages are missing, unless there is one.
-    fn announce(&mut self, place: usize, gap: &Bytes) {
-        let is_gap = |at: usize| self.pieces.get(at).is_some_and(|p| p.kind == Kind::Gap);
+    fn insert_gap_notice(&mut self, place: usize, gap: &Bytes) {
+        let is_gap = |at: usize| {
+            self.pieces
+                .get(at)
+                .is_some_and(|p| p.kind == PieceKind::GapNotice)
+        };
         if is_gap(place) || place.checked_sub(1).is_some_and(is_gap) {
             return;
         }
-        let notice = Piece::gap(gap.clone());
+        let notice = BacklogPiece::gap_notice(gap.clone());
         self.bytes += notice.cost();
         self.pieces.insert(place, notice);
     }
 
     /// The room that is left of `room`, which was measured when `before` bytes waited here.
-    fn room_left(&self, room: Room, before: usize) -> Room {
-        Room {
-            own: room.own,
-            all: (room.all + before).saturating_sub(self.bytes),
+    fn room_left(&self, room: BacklogRoom, before: usize) -> BacklogRoom {
+        BacklogRoom {
+            stream: room.stream,
+            total: (room.total + before).saturating_sub(self.bytes),
         }
     }
 
     /// The oldest messages that may be dropped.
-    fn oldest_live(&self) -> Option<usize> {
+    fn oldest_message(&self) -> Option<usize> {
         let started = usize::from(self.offset > 0);
         let mut pieces = self.pieces.iter().enumerate().skip(started);
         pieces
-            .find(|(_, piece)| piece.kind == Kind::Live)
+            .find(|(_, piece)| piece.kind == PieceKind::Message)
             .map(|(index, _)| index)
     }
 
     /// What goes out next; how many slices of `into` are filled.
-    pub(super) fn slices<'a>(&'a self, into: &mut [IoSlice<'a>; SLICES_MAX]) -> usize {
+    pub(super) fn slices<'a>(&'a self, into: &mut [IoSlice<'a>; MAX_SLICES]) -> usize {
         let mut count = 0;
         for (slice, piece) in into.iter_mut().zip(&self.pieces) {
             let from = if count == 0 { self.offset } else { 0 };
@@ -210,10 +219,10 @@ impl Backlog {
     }
 
     /// So many bytes are out; how many messages that completes.
-    pub(super) fn advance(&mut self, written: usize, now: u32) -> u32 {
+    pub(super) fn mark_written(&mut self, written: usize, now: u32) -> u32 {
         self.offset += written;
         if written > 0 {
-            self.progress = now;
+            self.progressed_at = now;
         }
         let mut completed = 0;
         while let Some(first) = self.pieces.front() {
@@ -222,8 +231,8 @@ impl Backlog {
             }
             self.offset -= first.bytes.len();
             self.bytes -= first.cost();
-            if first.kind == Kind::Live {
-                self.live_bytes -= first.cost();
+            if first.kind == PieceKind::Message {
+                self.message_bytes -= first.cost();
             }
             completed += first.messages;
             self.pieces.pop_front();

@@ -12,91 +12,91 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::backlog::Piece;
-use super::inbox::Delivery;
-use super::streams::StreamReader;
-use super::{Shard, WRITE_BYTES};
-use crate::channel::{Channel, Concern, FORMS, Message, Shape};
+use super::backlog::BacklogPiece;
+use super::live_stream::StreamSubscriber;
+use super::shard_inbox::ShardDelivery;
+use super::{BYTES_PER_WRITE, Shard};
+use crate::channel::{Channel, DeliveryKind, Message, STREAM_FORMATS, StreamFormat};
 use crate::filters;
 use crate::{Content, StreamForm, StreamPart};
 
 /// A channel with subscribers in this shard.
 #[derive(Debug)]
-pub(super) struct Local {
+pub(super) struct ShardChannel {
     pub(super) channel: Arc<Channel>,
     /// Their slots.
     pub(super) subscribers: Vec<u32>,
-    work: Option<Box<Work>>,
+    work: Option<Box<ChannelWork>>,
     /// It stands in the line of those that have something to deliver.
-    is_ready: bool,
+    is_in_ready_queue: bool,
     /// The last subscriber has left; the channel does not know of it any more.
-    is_left: bool,
+    is_abandoned: bool,
 }
 
 #[derive(Debug, Default)]
-struct Work {
+struct ChannelWork {
     pending: VecDeque<Arc<Message>>,
-    batch: Option<Batch>,
+    batch: Option<DeliveryBatch>,
 }
 
 /// Messages of several channels, each with where the shard keeps its channel.
-type Older = Vec<(u32, Arc<Message>)>;
+type OlderMessages = Vec<(u32, Arc<Message>)>;
 
 /// Messages that go out together.
 #[derive(Debug)]
-struct Batch {
+struct DeliveryBatch {
     messages: Vec<Arc<Message>>,
-    concern: Concern,
+    kind: DeliveryKind,
     /// What each shape's subscribers get of all of them, with the number of messages.
-    joined: [Option<(Bytes, u32)>; FORMS],
+    joined: [Option<(Bytes, u32)>; STREAM_FORMATS],
     /// How many subscribers are left, from the end of the list.
-    left: usize,
+    remaining: usize,
 }
 
 /// Messages that were joined are at most this long together, unless there is only one: what a socket that
 /// keeps up takes at once.
-const BATCH_BYTES: usize = 32 << 10;
+const MAX_BATCH_BYTES: usize = 32 << 10;
 
 /// Subscribers that a channel serves in its turn.
-const SHARE: usize = 32;
+const SUBSCRIBERS_PER_TURN: usize = 32;
 
-impl Local {
+impl ShardChannel {
     pub(super) fn new(channel: Arc<Channel>) -> Self {
         Self {
             channel,
             subscribers: Vec::new(),
             work: None,
-            is_ready: false,
-            is_left: false,
+            is_in_ready_queue: false,
+            is_abandoned: false,
         }
     }
 }
 
-impl Batch {
+impl DeliveryBatch {
     /// The next messages that can go out together.
-    fn form(pending: &mut VecDeque<Arc<Message>>, subscribers: usize) -> Option<Self> {
+    fn next_batch(pending: &mut VecDeque<Arc<Message>>, subscribers: usize) -> Option<Self> {
         let first = pending.pop_front()?;
-        let concern = first.concern();
+        let concern = first.delivery_kind();
         let mut bytes = first.cost;
         let mut messages = vec![first];
-        while concern == Concern::Same
+        while concern == DeliveryKind::Shared
             && let Some(next) = pending.front()
-            && next.concern() == concern
-            && bytes + next.cost <= BATCH_BYTES
+            && next.delivery_kind() == concern
+            && bytes + next.cost <= MAX_BATCH_BYTES
         {
             bytes += next.cost;
             messages.extend(pending.pop_front());
         }
         Some(Self {
             messages,
-            concern,
+            kind: concern,
             joined: Default::default(),
-            left: subscribers,
+            remaining: subscribers,
         })
     }
 
-    fn last(&self) -> u64 {
-        self.messages.last().map_or(0, |message| message.order)
+    fn last_sequence(&self) -> u64 {
+        self.messages.last().map_or(0, |message| message.sequence)
     }
 
     fn cost(&self) -> usize {
@@ -104,23 +104,27 @@ impl Batch {
     }
 
     /// What a subscriber of this shape gets whose next message is `next`, and how many messages that is.
-    fn bytes_for(&mut self, shape: Shape, next: u64) -> (Bytes, u32) {
-        let first = self.messages.first().map_or(0, |message| message.order);
+    fn encoded_for(&mut self, shape: StreamFormat, next: u64) -> (Bytes, u32) {
+        let first = self.messages.first().map_or(0, |message| message.sequence);
         if next > first {
-            let rest = self.messages.iter().filter(|message| message.order >= next);
-            return join(rest, shape);
+            let rest = self
+                .messages
+                .iter()
+                .filter(|message| message.sequence >= next);
+            return join_encoded(rest, shape);
         }
         let joined = &mut self.joined[shape.index()];
-        let (bytes, count) = joined.get_or_insert_with(|| join(self.messages.iter(), shape));
+        let (bytes, count) =
+            joined.get_or_insert_with(|| join_encoded(self.messages.iter(), shape));
         (bytes.clone(), *count)
     }
 }
 
-fn join<'a>(
+fn join_encoded<'a>(
     messages: impl Iterator<Item = &'a Arc<Message>> + Clone,
-    shape: Shape,
+    shape: StreamFormat,
 ) -> (Bytes, u32) {
-    let framed = messages.map(|message| message.framed(shape));
+    let framed = messages.map(|message| message.encoded_for(shape));
     let framed = framed.filter(|bytes| !bytes.is_empty());
     let count = framed.clone().count();
     if count == 1
@@ -134,22 +138,22 @@ fn join<'a>(
 
 impl Shard {
     /// Puts a message in its channel's line.
-    pub(super) fn enqueue(&mut self, delivery: Delivery) {
-        let Delivery {
-            slot,
+    pub(super) fn enqueue(&mut self, delivery: ShardDelivery) {
+        let ShardDelivery {
+            channel_slot: slot,
             channel,
             message,
         } = delivery;
-        match self.locals.get_mut(slot) {
+        match self.channels.get_mut(slot) {
             // A slot may have another channel by now.
-            Some(local) if !local.is_left && Arc::ptr_eq(&local.channel, &channel) => {
+            Some(local) if !local.is_abandoned && Arc::ptr_eq(&local.channel, &channel) => {
                 let work = local.work.get_or_insert_default();
                 work.pending.push_back(message);
-                if !std::mem::replace(&mut local.is_ready, true) {
-                    self.ready.push_back(slot);
+                if !std::mem::replace(&mut local.is_in_ready_queue, true) {
+                    self.ready_channels.push_back(slot);
                 }
             }
-            _ => self.shared.tally.take_pending(&channel, message.cost),
+            _ => self.shared.metrics.sub_pending(&channel, message.cost),
         }
     }
 
@@ -157,7 +161,7 @@ impl Shard {
     pub(super) fn deliver(&mut self, budget: usize) {
         let mut used = 0;
         while used < budget
-            && let Some(slot) = self.ready.pop_front()
+            && let Some(slot) = self.ready_channels.pop_front()
         {
             used += self.deliver_channel(slot).max(1);
         }
@@ -166,7 +170,7 @@ impl Shard {
     /// One turn of a channel; how many subscribers had theirs.
     fn deliver_channel(&mut self, slot: u32) -> usize {
         let work = self
-            .locals
+            .channels
             .get_mut(slot)
             .and_then(|local| local.work.take());
         let Some(mut work) = work else {
@@ -174,27 +178,31 @@ impl Shard {
             return 0;
         };
         let mut used = 0;
-        while used < SHARE {
-            let subscribers = self.locals.get(slot).map_or(0, |l| l.subscribers.len());
+        while used < SUBSCRIBERS_PER_TURN {
+            let subscribers = self.channels.get(slot).map_or(0, |l| l.subscribers.len());
             let formed = work.batch.take();
-            let formed = formed.or_else(|| Batch::form(&mut work.pending, subscribers));
+            let formed =
+                formed.or_else(|| DeliveryBatch::next_batch(&mut work.pending, subscribers));
             let Some(mut batch) = formed else {
                 break;
             };
-            batch.left = batch.left.min(subscribers);
-            if batch.left == 0 {
-                if let Some(local) = self.locals.get(slot) {
-                    let tally = &self.shared.tally;
-                    tally.take_pending(&local.channel, batch.cost());
+            batch.remaining = batch.remaining.min(subscribers);
+            if batch.remaining == 0 {
+                if let Some(local) = self.channels.get(slot) {
+                    let tally = &self.shared.metrics;
+                    tally.sub_pending(&local.channel, batch.cost());
                 }
                 continue;
             }
-            batch.left -= 1;
-            let stream = self.locals.get(slot).map(|l| l.subscribers[batch.left]);
+            batch.remaining -= 1;
+            let stream = self
+                .channels
+                .get(slot)
+                .map(|l| l.subscribers[batch.remaining]);
             if let Some(stream) = stream {
                 let sent = self.sent_bytes;
-                self.deliver_to(stream, slot, &mut batch);
-                used += (self.sent_bytes - sent) / WRITE_BYTES;
+                self.deliver_to_stream(stream, slot, &mut batch);
+                used += (self.sent_bytes - sent) / BYTES_PER_WRITE;
             }
             work.batch = Some(batch);
             used += 1;
@@ -204,91 +212,91 @@ impl Shard {
     }
 
     /// Puts a channel in line again, if something is left, or takes it out.
-    fn end_turn(&mut self, slot: u32, work: Option<Box<Work>>) {
-        let Some(local) = self.locals.get_mut(slot) else {
+    fn end_turn(&mut self, slot: u32, work: Option<Box<ChannelWork>>) {
+        let Some(local) = self.channels.get_mut(slot) else {
             return;
         };
-        if local.is_left {
+        if local.is_abandoned {
             let gone = work.or_else(|| local.work.take());
             let channel = local.channel.clone();
-            self.locals.remove(slot);
-            self.discard(&channel, gone);
+            self.channels.remove(slot);
+            self.discard_work(&channel, gone);
             return;
         }
         let has_more = work
             .as_ref()
             .is_some_and(|work| work.batch.is_some() || !work.pending.is_empty());
-        local.is_ready = has_more;
+        local.is_in_ready_queue = has_more;
         if has_more {
             local.work = work;
-            self.ready.push_back(slot);
+            self.ready_channels.push_back(slot);
         }
     }
 
     /// The last subscriber of a channel has left, and its home is given back.
     pub(super) fn leave_channel(&mut self, slot: u32) {
-        let Some(local) = self.locals.get_mut(slot) else {
+        let Some(local) = self.channels.get_mut(slot) else {
             return;
         };
-        local.is_left = true;
+        local.is_abandoned = true;
         self.list_bytes -= local.subscribers.capacity() * size_of::<u32>();
         local.subscribers = Vec::new();
         // One in line goes when its turn comes: until then nobody else may have the slot.
-        if !local.is_ready
-            && let Some(local) = self.locals.remove(slot)
+        if !local.is_in_ready_queue
+            && let Some(local) = self.channels.remove(slot)
         {
-            self.discard(&local.channel, local.work);
+            self.discard_work(&local.channel, local.work);
         }
     }
 
-    fn discard(&self, channel: &Channel, work: Option<Box<Work>>) {
+    fn discard_work(&self, channel: &Channel, work: Option<Box<ChannelWork>>) {
         if let Some(work) = work {
             let pending: usize = work.pending.iter().map(|message| message.cost).sum();
-            let batch = work.batch.as_ref().map_or(0, Batch::cost);
-            let tally = &self.shared.tally;
-            tally.take_pending(channel, pending + batch);
+            let batch = work.batch.as_ref().map_or(0, DeliveryBatch::cost);
+            let tally = &self.shared.metrics;
+            tally.sub_pending(channel, pending + batch);
         }
     }
 
-    fn deliver_to(&mut self, stream: u32, channel: u32, batch: &mut Batch) {
+    fn deliver_to_stream(&mut self, stream: u32, channel: u32, batch: &mut DeliveryBatch) {
         let Some(held) = self.streams.get_mut(stream) else {
             return;
         };
-        let shape = held.shape;
+        let shape = held.format;
         let Some((link, filters)) = held.link_mut(channel) else {
             return;
         };
-        let is_each = batch.concern == Concern::Each || !filters.is_empty();
-        let next = link.next;
-        if next > batch.last() {
+        let is_each = batch.kind == DeliveryKind::PerStream || !filters.is_empty();
+        let next = link.next_sequence;
+        if next > batch.last_sequence() {
             return;
         }
-        link.next = batch.last() + 1;
-        let older = self.take_older(stream, channel, batch.last());
+        link.next_sequence = batch.last_sequence() + 1;
+        let older = self.take_older_messages(stream, channel, batch.last_sequence());
         if !older.is_empty() {
-            let own = batch.messages.iter().filter(|each| each.order >= next);
+            let own = batch.messages.iter().filter(|each| each.sequence >= next);
             self.deliver_merged(stream, older, own.map(|each| (channel, each.clone())));
             return;
         }
-        match batch.concern {
-            Concern::None => {}
-            Concern::End => self.end(stream),
-            Concern::Gap if shape.form() == StreamForm::Bytes => self.end(stream),
-            Concern::Gap => {
-                let (bytes, messages) = batch.bytes_for(shape, next);
-                self.write(stream, Piece::live(bytes, messages));
+        match batch.kind {
+            DeliveryKind::Ignored => {}
+            DeliveryKind::Close => self.end_stream(stream),
+            DeliveryKind::Gap if shape.form() == StreamForm::Bytes => self.end_stream(stream),
+            DeliveryKind::Gap => {
+                let (bytes, messages) = batch.encoded_for(shape, next);
+                self.write(stream, BacklogPiece::message(bytes, messages));
             }
-            Concern::Same | Concern::Each if is_each => {
-                for message in batch.messages.iter().filter(|each| each.order >= next) {
-                    if let Some(bytes) = self.made_for(stream, channel, message) {
-                        self.write(stream, Piece::live(bytes, 1));
+            DeliveryKind::Shared | DeliveryKind::PerStream if is_each => {
+                for message in batch.messages.iter().filter(|each| each.sequence >= next) {
+                    if let Some(bytes) = self.render_for(stream, channel, message) {
+                        self.write(stream, BacklogPiece::message(bytes, 1));
                     }
                 }
             }
-            Concern::Same | Concern::Each => {
-                let (bytes, messages) = batch.bytes_for(shape, next);
+            DeliveryKind::Shared | DeliveryKind::PerStream => {
+                let (bytes, messages) = batch.encoded_for(shape, next);
                 if !bytes.is_empty() {
-                    self.write(stream, Piece::live(bytes, messages));
+                    self.write(stream, BacklogPiece::message(bytes, messages));
                 }
             }
         }
@@ -296,34 +304,37 @@ impl Shard {
 
     /// What waits for this stream in its other channels and was published before the message of this order:
     /// a client that comes back names one message, which stands for all before it.
-    fn take_older(&mut self, stream: u32, channel: u32, before: u64) -> Older {
-        let mut older = Older::new();
+    fn take_older_messages(&mut self, stream: u32, channel: u32, before: u64) -> OlderMessages {
+        let mut older = OlderMessages::new();
         // Nothing waits in any other channel.
-        if self.ready.is_empty() {
+        if self.ready_channels.is_empty() {
             return older;
         }
         let Some(held) = self.streams.get_mut(stream) else {
             return older;
         };
-        let Some(extra) = &mut held.extra else {
+        let Some(extra) = &mut held.extras else {
             return older;
         };
-        for link in [&mut held.first].into_iter().chain(&mut extra.others) {
-            if link.channel == channel {
+        for link in [&mut held.first_link]
+            .into_iter()
+            .chain(&mut extra.other_links)
+        {
+            if link.channel_slot == channel {
                 continue;
             }
-            let local = self.locals.get(link.channel);
+            let local = self.channels.get(link.channel_slot);
             let Some(work) = local.and_then(|local| local.work.as_ref()) else {
                 continue;
             };
-            let next = link.next;
+            let next = link.next_sequence;
             let begun = work.batch.iter().flat_map(|batch| &batch.messages);
-            let from = work.pending.partition_point(|each| each.order < next);
+            let from = work.pending.partition_point(|each| each.sequence < next);
             let waiting = begun.chain(work.pending.range(from..));
-            let waiting = waiting.skip_while(|message| message.order < next);
-            for message in waiting.take_while(|message| message.order < before) {
-                link.next = message.order + 1;
-                older.push((link.channel, message.clone()));
+            let waiting = waiting.skip_while(|message| message.sequence < next);
+            for message in waiting.take_while(|message| message.sequence < before) {
+                link.next_sequence = message.sequence + 1;
+                older.push((link.channel_slot, message.clone()));
             }
         }
         older
@@ -333,52 +344,58 @@ impl Shard {
     fn deliver_merged(
         &mut self,
         stream: u32,
-        mut messages: Older,
+        mut messages: OlderMessages,
         own: impl Iterator<Item = (u32, Arc<Message>)>,
     ) {
         messages.extend(own);
-        messages.sort_by_key(|(_, message)| message.order);
+        messages.sort_by_key(|(_, message)| message.sequence);
         let (mut joined, mut count) = (Vec::new(), 0);
         for (channel, message) in messages {
             let Some(held) = self.streams.get_mut(stream) else {
                 return;
             };
-            let shape = held.shape;
+            let shape = held.format;
             let has_filters = held
                 .link_mut(channel)
                 .is_some_and(|(_, filters)| !filters.is_empty());
-            let concern = message.concern();
-            if concern == Concern::Same && !has_filters {
-                let bytes = message.framed(shape);
-                if !joined.is_empty() && joined.len() + bytes.len() > BATCH_BYTES {
+            let concern = message.delivery_kind();
+            if concern == DeliveryKind::Shared && !has_filters {
+                let bytes = message.encoded_for(shape);
+                if !joined.is_empty() && joined.len() + bytes.len() > MAX_BATCH_BYTES {
                     let bytes = std::mem::take(&mut joined).into();
-                    self.write(stream, Piece::live(bytes, std::mem::take(&mut count)));
+                    self.write(
+                        stream,
+                        BacklogPiece::message(bytes, std::mem::take(&mut count)),
+                    );
                 }
                 joined.extend_from_slice(bytes);
                 count += u32::from(!bytes.is_empty());
                 continue;
             }
-            if concern == Concern::None {
+            if concern == DeliveryKind::Ignored {
                 continue;
             }
             if !joined.is_empty() {
                 let bytes = std::mem::take(&mut joined).into();
-                self.write(stream, Piece::live(bytes, std::mem::take(&mut count)));
+                self.write(
+                    stream,
+                    BacklogPiece::message(bytes, std::mem::take(&mut count)),
+                );
             }
-            if concern == Concern::End {
-                return self.end(stream);
+            if concern == DeliveryKind::Close {
+                return self.end_stream(stream);
             }
-            if let Some(bytes) = self.made_for(stream, channel, &message) {
-                self.write(stream, Piece::live(bytes, 1));
+            if let Some(bytes) = self.render_for(stream, channel, &message) {
+                self.write(stream, BacklogPiece::message(bytes, 1));
             }
         }
         if !joined.is_empty() {
-            self.write(stream, Piece::live(joined.into(), count));
+            self.write(stream, BacklogPiece::message(joined.into(), count));
         }
     }
 
     /// What this stream gets of a message, if anything: its filters decide, and change it.
-    pub(super) fn made_for(
+    pub(super) fn render_for(
         &mut self,
         stream: u32,
         channel: u32,
@@ -389,11 +406,11 @@ impl Shard {
             filters.to_vec()
         };
         let held = self.streams.get(stream)?;
-        let reader = StreamReader {
-            held,
-            locals: &self.locals,
+        let reader = StreamSubscriber {
+            stream: held,
+            channels: &self.channels,
         };
-        if !filters::passes(&filters, &message.publication.meta, &reader) {
+        if !filters::passes_filters(&filters, &message.publication.meta, &reader) {
             return None;
         }
         let encoded;
@@ -401,19 +418,19 @@ impl Shard {
             Some(StreamPart::Send(content)) => content,
             _ => {
                 encoded = Content {
-                    bytes: message.payload(held.shape.form()),
+                    bytes: message.payload(held.format.form()),
                     filters: Vec::new(),
                 };
                 &encoded
             }
         };
-        match filters::render(content, &filters, &reader) {
+        match filters::render_content(content, &filters, &reader) {
             Ok(bytes) if bytes.is_empty() => None,
-            Ok(bytes) => Some(held.shape.frame(bytes)),
+            Ok(bytes) => Some(held.format.apply_framing(bytes)),
             Err(e) => {
                 let name = &message.publication.channel;
                 log::debug!("hub: channel {name:?}: a message is not sent to one stream: {e}");
-                self.done.dropped += 1;
+                self.turn_counts.dropped += 1;
                 None
             }
         }

@@ -5,22 +5,22 @@
 //! what it is until its value is taken out.
 
 /// Slots of a chunk: numbers within one fit a byte.
-const CHUNK: usize = 256;
+const CHUNK_SLOTS: usize = 256;
 
 /// Values by slot.
 #[derive(Debug)]
 pub(super) struct Slab<T> {
-    chunks: Vec<Chunk<T>>,
+    chunks: Vec<SlabChunk<T>>,
     /// Chunks with room; the last one is filled next.
-    open: Vec<u32>,
+    chunks_with_room: Vec<u32>,
     len: usize,
     /// Chunks that have memory.
-    present: usize,
+    allocated_chunks: usize,
 }
 
 /// Without memory while it is empty.
 #[derive(Debug)]
-struct Chunk<T> {
+struct SlabChunk<T> {
     slots: Vec<Option<T>>,
     free: Vec<u8>,
 }
@@ -29,69 +29,69 @@ impl<T> Slab<T> {
     pub(super) fn new() -> Self {
         Self {
             chunks: Vec::new(),
-            open: Vec::new(),
+            chunks_with_room: Vec::new(),
             len: 0,
-            present: 0,
+            allocated_chunks: 0,
         }
     }
 
     /// Puts `value` in a free slot.
     pub(super) fn insert(&mut self, value: T) -> u32 {
-        let index = match self.open.last() {
+        let index = match self.chunks_with_room.last() {
             Some(index) => *index as usize,
             None => {
                 let index = self.chunks.len();
-                self.chunks.push(Chunk {
+                self.chunks.push(SlabChunk {
                     slots: Vec::new(),
                     free: Vec::new(),
                 });
-                self.open.push(number(index));
+                self.chunks_with_room.push(to_slot_number(index));
                 index
             }
         };
         let chunk = &mut self.chunks[index];
         if chunk.slots.is_empty() {
-            chunk.slots.reserve_exact(CHUNK);
-            chunk.slots.resize_with(CHUNK, || None);
+            chunk.slots.reserve_exact(CHUNK_SLOTS);
+            chunk.slots.resize_with(CHUNK_SLOTS, || None);
             chunk.free = (0..=u8::MAX).rev().collect();
-            self.present += 1;
+            self.allocated_chunks += 1;
         }
         let within = chunk.free.pop().map_or(0, usize::from);
         if chunk.free.is_empty() {
-            self.open.pop();
+            self.chunks_with_room.pop();
         }
         debug_assert!(chunk.slots[within].is_none());
         chunk.slots[within] = Some(value);
         self.len += 1;
-        number(index * CHUNK + within)
+        to_slot_number(index * CHUNK_SLOTS + within)
     }
 
     /// Takes the value out of its slot.
     pub(super) fn remove(&mut self, slot: u32) -> Option<T> {
-        let (index, within) = (slot as usize / CHUNK, slot as usize % CHUNK);
+        let (index, within) = (slot as usize / CHUNK_SLOTS, slot as usize % CHUNK_SLOTS);
         let chunk = self.chunks.get_mut(index)?;
         let value = chunk.slots.get_mut(within)?.take()?;
         if chunk.free.is_empty() {
-            self.open.push(number(index));
+            self.chunks_with_room.push(to_slot_number(index));
         }
         chunk.free.push(u8::try_from(within).unwrap_or(0));
         self.len -= 1;
-        if chunk.free.len() == CHUNK {
+        if chunk.free.len() == CHUNK_SLOTS {
             chunk.slots = Vec::new();
             chunk.free = Vec::new();
-            self.present -= 1;
+            self.allocated_chunks -= 1;
         }
         Some(value)
     }
 
     pub(super) fn get(&self, slot: u32) -> Option<&T> {
-        let chunk = self.chunks.get(slot as usize / CHUNK)?;
-        chunk.slots.get(slot as usize % CHUNK)?.as_ref()
+        let chunk = self.chunks.get(slot as usize / CHUNK_SLOTS)?;
+        chunk.slots.get(slot as usize % CHUNK_SLOTS)?.as_ref()
     }
 
     pub(super) fn get_mut(&mut self, slot: u32) -> Option<&mut T> {
-        let chunk = self.chunks.get_mut(slot as usize / CHUNK)?;
-        chunk.slots.get_mut(slot as usize % CHUNK)?.as_mut()
+        let chunk = self.chunks.get_mut(slot as usize / CHUNK_SLOTS)?;
+        chunk.slots.get_mut(slot as usize % CHUNK_SLOTS)?.as_mut()
     }
 
     pub(super) fn len(&self) -> usize {
@@ -101,26 +101,26 @@ impl<T> Slab<T> {
     /// The first slot from `from` on that has a value.
     pub(super) fn next_from(&self, from: u32) -> Option<u32> {
         let mut slot = from as usize;
-        while let Some(chunk) = self.chunks.get(slot / CHUNK) {
-            let rest = chunk.slots.get(slot % CHUNK..).unwrap_or_default();
+        while let Some(chunk) = self.chunks.get(slot / CHUNK_SLOTS) {
+            let rest = chunk.slots.get(slot % CHUNK_SLOTS..).unwrap_or_default();
             if let Some(found) = rest.iter().position(Option::is_some) {
-                return Some(number(slot + found));
+                return Some(to_slot_number(slot + found));
             }
-            slot = (slot / CHUNK + 1) * CHUNK;
+            slot = (slot / CHUNK_SLOTS + 1) * CHUNK_SLOTS;
         }
         None
     }
 
     /// What it takes of memory, without what its values point to.
     pub(super) fn bytes(&self) -> usize {
-        self.present * CHUNK * (size_of::<Option<T>>() + 1)
-            + self.chunks.capacity() * size_of::<Chunk<T>>()
-            + self.open.capacity() * size_of::<u32>()
+        self.allocated_chunks * CHUNK_SLOTS * (size_of::<Option<T>>() + 1)
+            + self.chunks.capacity() * size_of::<SlabChunk<T>>()
+            + self.chunks_with_room.capacity() * size_of::<u32>()
     }
 }
 
 /// A number that counts things of which each takes memory: there are never four thousand million.
-fn number(index: usize) -> u32 {
+fn to_slot_number(index: usize) -> u32 {
     u32::try_from(index).expect("slots are counted in 32 bits")
 }
 
@@ -152,7 +152,7 @@ mod tests {
         for &slot in slots.iter().skip(1).step_by(2).chain(&again).rev() {
             assert!(slab.remove(slot).is_some(), "{slot}");
         }
-        assert_eq!((slab.len(), slab.present), (0, 0));
+        assert_eq!((slab.len(), slab.allocated_chunks), (0, 0));
         assert!(slab.bytes() < full / 20, "{} of {full}", slab.bytes());
         assert_eq!(slab.get(3), None);
         let slot = slab.insert(7);

@@ -1,8 +1,8 @@
 //! One shard, turn by turn: what a turn may do, and who has it.
 
-mod losing;
-mod noticing;
-mod sharing;
+mod dead_clients;
+mod dropped_messages;
+mod turn_budget;
 
 use std::io::{ErrorKind, Read};
 use std::os::unix::net::UnixStream;
@@ -14,12 +14,12 @@ use penstock_runtime::{Stream, loops};
 use penstock_sys::net;
 
 use super::*;
-use crate::channel::Shape;
-use crate::hub::Holding;
+use crate::channel::StreamFormat;
+use crate::hub::ArrivingStream;
 use crate::{Content, HeldStream, Publication, StreamForm, StreamPart, Subscription};
 
 /// A shard without a task: turns are taken by hand.
-struct Alone {
+struct ShardHarness {
     shard: Shard,
     timer: LazyDeadline,
     events: Vec<Event>,
@@ -27,9 +27,9 @@ struct Alone {
 }
 
 #[derive(Debug)]
-struct Nobody;
+struct NoopConnectionCounter;
 
-impl HeldConnectionCounter for Nobody {
+impl HeldConnectionCounter for NoopConnectionCounter {
     fn release_held(&self) {}
 }
 
@@ -49,14 +49,14 @@ fn on_a_loop(test: impl Future<Output = ()>) {
     loops::block_on(test).unwrap();
 }
 
-impl Alone {
+impl ShardHarness {
     fn new() -> Self {
         Self::with(Settings::default())
     }
 
     fn with(settings: Settings) -> Self {
-        let shared = Arc::new(Shared::new(settings, 1));
-        let shard = Shard::new(shared, 0, Pollset::new().unwrap(), Pace::real());
+        let shared = Arc::new(HubShared::new(settings, 1));
+        let shard = Shard::new(shared, 0, Pollset::new().unwrap(), TickClock::real_time());
         Self {
             shard,
             timer: LazyDeadline::new(clock::now()),
@@ -85,26 +85,26 @@ impl Alone {
     }
 
     /// Lets a stream arrive whose socket somebody else still has.
-    fn arrive(&mut self, channel: &str) -> Arc<Stream> {
-        self.arrive_as(stream(channel))
+    fn add_stream(&mut self, channel: &str) -> Arc<Stream> {
+        self.add_stream_as(stream(channel))
     }
 
-    fn arrive_as(&mut self, stream: HeldStream) -> Arc<Stream> {
+    fn add_stream_as(&mut self, stream: HeldStream) -> Arc<Stream> {
         let (ours, theirs) = net::worker_socket_pair().unwrap();
         let theirs = UnixStream::from(theirs);
         theirs.set_nonblocking(true).unwrap();
         self.clients.push(theirs);
-        self.arrive_on(ours, stream)
+        self.add_stream_on(ours, stream)
     }
 
-    fn arrive_on(&mut self, ours: OwnedFd, stream: HeldStream) -> Arc<Stream> {
+    fn add_stream_on(&mut self, ours: OwnedFd, stream: HeldStream) -> Arc<Stream> {
         let client = Arc::new(Stream::new(ours).unwrap());
         let shared = self.shard.shared.clone();
-        let shape = Shape::new(stream.form, HeldFraming::UntilClose);
-        let wanted = Holding::new(&shared, stream).unwrap().into_wanted();
-        let place = HeldConnectionGuard::new(Arc::new(Nobody));
-        let arrival = Arrival::new(client.clone(), 0, shape, place, wanted);
-        let _ = shared.shards[0].push(Command::Arrive(Box::new(arrival)));
+        let shape = StreamFormat::new(stream.form, HeldFraming::UntilClose);
+        let wanted = ArrivingStream::new(&shared, stream).unwrap().into_request();
+        let place = HeldConnectionGuard::new(Arc::new(NoopConnectionCounter));
+        let arrival = ArrivedStream::new(client.clone(), 0, shape, place, wanted);
+        let _ = shared.shards[0].push(ShardCommand::AddStream(Box::new(arrival)));
         client
     }
 
@@ -122,7 +122,7 @@ impl Alone {
     }
 
     /// What a client has got since the last look.
-    fn got(&mut self, client: usize) -> String {
+    fn received(&mut self, client: usize) -> String {
         let mut got = Vec::new();
         match self.clients[client].read_to_end(&mut got) {
             Err(e) if e.kind() != ErrorKind::WouldBlock => panic!("{e}"),
@@ -133,7 +133,7 @@ impl Alone {
     /// How many of these clients have got something since the last look.
     fn reached(&mut self, clients: std::ops::Range<usize>) -> usize {
         clients
-            .filter(|&client| !self.got(client).is_empty())
+            .filter(|&client| !self.received(client).is_empty())
             .count()
     }
 }
@@ -141,19 +141,19 @@ impl Alone {
 #[test]
 fn a_channel_with_many_subscribers_does_not_hold_up_one_with_few() {
     on_a_loop(async {
-        let mut alone = Alone::new();
+        let mut alone = ShardHarness::new();
         for _ in 0..400 {
-            drop(alone.arrive("large"));
+            drop(alone.add_stream("large"));
         }
-        drop(alone.arrive("small"));
+        drop(alone.add_stream("small"));
         alone.turns().await;
         for _ in 0..3 {
             alone.publish("large", "x");
             alone.publish("small", "y");
             assert!(alone.turn(), "a turn does not do all of it");
-            assert_eq!(alone.got(400), "y");
+            assert_eq!(alone.received(400), "y");
             let reached = alone.reached(0..400);
-            assert!((1..=WRITES).contains(&reached), "{reached}");
+            assert!((1..=WRITES_PER_TURN).contains(&reached), "{reached}");
             let turns = alone.turns().await;
             assert!(turns >= 2, "{turns}");
             assert_eq!(alone.reached(0..400), 400 - reached);
@@ -164,9 +164,9 @@ fn a_channel_with_many_subscribers_does_not_hold_up_one_with_few() {
 #[test]
 fn messages_that_wait_go_out_together_and_arrivals_get_only_what_came_after_them() {
     on_a_loop(async {
-        let mut alone = Alone::new();
+        let mut alone = ShardHarness::new();
         for _ in 0..200 {
-            drop(alone.arrive("a"));
+            drop(alone.add_stream("a"));
         }
         alone.turns().await;
         alone.publish("a", "1");
@@ -174,7 +174,7 @@ fn messages_that_wait_go_out_together_and_arrivals_get_only_what_came_after_them
         for text in ["2", "3", "4"] {
             alone.publish("a", text);
         }
-        drop(alone.arrive("a"));
+        drop(alone.add_stream("a"));
         alone.publish("a", "5");
         // In the middle of it some leave: those that had theirs, and those that had not.
         for client in (0..200).step_by(7) {
@@ -185,10 +185,10 @@ fn messages_that_wait_go_out_together_and_arrivals_get_only_what_came_after_them
         alone.turns().await;
         for client in 0..200 {
             if client % 7 != 0 {
-                assert_eq!(alone.got(client), "12345", "{client}");
+                assert_eq!(alone.received(client), "12345", "{client}");
             }
         }
-        assert_eq!(alone.got(200), "5");
+        assert_eq!(alone.received(200), "5");
         assert_eq!(alone.shard.streams.len(), 201 - 29);
         alone.shard.check_places();
     });
@@ -197,24 +197,31 @@ fn messages_that_wait_go_out_together_and_arrivals_get_only_what_came_after_them
 #[test]
 fn a_socket_that_is_still_elsewhere_is_waited_for_and_then_given_up() {
     on_a_loop(async {
-        let mut alone = Alone::new();
-        let kept = alone.arrive("a");
+        let mut alone = ShardHarness::new();
+        let kept = alone.add_stream("a");
         assert!(alone.turn(), "it is tried again at once");
         alone.turns().await;
         assert_eq!(alone.shard.streams.len(), 0);
-        assert_eq!(alone.shard.late.len(), 1, "and then with the next tick");
+        assert_eq!(
+            alone.shard.late_arrivals.len(),
+            1,
+            "and then with the next tick"
+        );
         drop(kept);
-        alone.shard.late_at = 0;
-        alone.shard.pace.start -= Duration::from_secs(1);
+        alone.shard.late_retried_at = 0;
+        alone.shard.tick_clock.start -= Duration::from_secs(1);
         alone.turns().await;
-        assert_eq!((alone.shard.streams.len(), alone.shard.late.len()), (1, 0));
-        let kept = alone.arrive("a");
+        assert_eq!(
+            (alone.shard.streams.len(), alone.shard.late_arrivals.len()),
+            (1, 0)
+        );
+        let kept = alone.add_stream("a");
         for _ in 0..40 {
-            alone.shard.pace.start -= Duration::from_secs(1);
+            alone.shard.tick_clock.start -= Duration::from_secs(1);
             alone.turns().await;
         }
-        assert_eq!(alone.shard.late.len(), 0, "it is given up");
-        assert_eq!(alone.shard.shared.tally.seats(), 1);
+        assert_eq!(alone.shard.late_arrivals.len(), 0, "it is given up");
+        assert_eq!(alone.shard.shared.metrics.held(), 1);
         drop(kept);
     });
 }
@@ -222,18 +229,18 @@ fn a_socket_that_is_still_elsewhere_is_waited_for_and_then_given_up() {
 #[test]
 fn bursts_leave_no_more_room_behind_than_a_turn_needs() {
     on_a_loop(async {
-        let mut alone = Alone::new();
-        drop(alone.arrive("a"));
+        let mut alone = ShardHarness::new();
+        drop(alone.add_stream("a"));
         alone.turns().await;
         // The shard's list and the inbox's take turns: each has had its burst, and has come back.
         for _ in 0..4 {
-            for _ in 0..4 * COMMANDS {
+            for _ in 0..4 * COMMANDS_PER_TURN {
                 alone.publish("a", "x");
             }
             assert!(alone.turns().await >= 4);
             assert_eq!(alone.shard.commands.len(), 0);
             let room = alone.shard.commands.capacity();
-            assert!(room <= COMMANDS, "{room}");
+            assert!(room <= COMMANDS_PER_TURN, "{room}");
         }
     });
 }
@@ -241,16 +248,16 @@ fn bursts_leave_no_more_room_behind_than_a_turn_needs() {
 #[test]
 fn a_shard_that_holds_nothing_waits_for_no_time() {
     on_a_loop(async {
-        let mut alone = Alone::new();
+        let mut alone = ShardHarness::new();
         alone.turns().await;
         assert_eq!(alone.shard.next_due(), None);
-        drop(alone.arrive("a"));
+        drop(alone.add_stream("a"));
         alone.turns().await;
         assert_eq!(alone.shard.next_due(), None, "it has no heart-beat");
         alone.clients.clear();
         alone.turns().await;
         assert_eq!(
-            (alone.shard.streams.len(), alone.shard.locals.len()),
+            (alone.shard.streams.len(), alone.shard.channels.len()),
             (0, 0)
         );
         assert_eq!((alone.shard.list_bytes, alone.shard.next_due()), (0, None));
@@ -261,13 +268,15 @@ impl Shard {
     /// Every list names its streams where they say that they are.
     fn check_places(&self) {
         let mut from = 0;
-        while let Some(slot) = self.locals.next_from(from) {
+        while let Some(slot) = self.channels.next_from(from) {
             from = slot + 1;
-            let local = self.locals.get(slot).unwrap();
+            let local = self.channels.get(slot).unwrap();
             for (position, &stream) in local.subscribers.iter().enumerate() {
                 let held = self.streams.get(stream).expect("it is held");
                 let mut links = held.links();
-                let link = links.find(|link| link.channel == slot).expect("it knows");
+                let link = links
+                    .find(|link| link.channel_slot == slot)
+                    .expect("it knows");
                 assert_eq!(link.position as usize, position);
             }
         }

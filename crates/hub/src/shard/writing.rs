@@ -14,94 +14,97 @@ use penstock_http::{LAST_CHUNK, sse};
 use penstock_runtime::pollset::Interest;
 use penstock_sys::net;
 
-use super::backlog::{Backlog, Kind, Piece, Room, SLICES_MAX};
-use super::ending::Gone;
-use super::streams::{Flags, Held};
-use super::{GAP_NONE, GAPS_MAX, Shard};
-use crate::channel::Shape;
-use crate::counts;
+use super::backlog::{Backlog, BacklogPiece, BacklogRoom, MAX_SLICES, PieceKind};
+use super::closing::CloseReason;
+use super::live_stream::{LiveStream, StreamFlags};
+use super::{MAX_SHARED_GAP_NOTICES, NO_GAP_NOTICE, Shard};
+use crate::channel::StreamFormat;
+use crate::counters;
 use crate::{SlowPolicy, StreamForm};
 
 /// A notice that many streams have: something is missing.
 #[derive(Debug)]
-pub(super) struct Gap {
+pub(super) struct GapNotice {
     bytes: Bytes,
     chunked: Bytes,
     /// How many streams have it; without any it gives way to another.
-    streams: usize,
+    stream_count: usize,
 }
 
 /// The event that says so to a client that named the last message it knew.
-const GAP_EVENT: &str = "gap";
+const GAP_EVENT_TYPE: &str = "gap";
 
 /// A stream may have so small a part of what is left for all.
-const SHARE_OF_REST: usize = 16;
+const STREAM_SHARE_DIVISOR: usize = 16;
 
 /// A notice longer than this is a stream's own.
-const GAP_BYTES_MAX: usize = 256;
+const MAX_SHARED_GAP_BYTES: usize = 256;
 
 impl Shard {
     /// Sends a piece to a stream, or lets it wait. Whether all of it is out.
-    pub(super) fn write(&mut self, stream: u32, piece: Piece) -> bool {
+    pub(super) fn write(&mut self, stream: u32, piece: BacklogPiece) -> bool {
         let Some(held) = self.streams.get_mut(stream) else {
             return false;
         };
         if held.backlog.is_some() {
-            self.queue(stream, piece);
+            self.append_backlog(stream, piece);
             return false;
         }
-        let sent = send(held, &piece.bytes);
+        let sent = send_some(held, &piece.bytes);
         self.sent_bytes += *sent.as_ref().unwrap_or(&0);
         match sent {
             Ok(written) if written == piece.bytes.len() => {
-                held.sent = self.now;
-                self.done.delivered += u64::from(piece.messages);
+                held.last_sent_tick = self.now_tick;
+                self.turn_counts.delivered += u64::from(piece.messages);
                 return true;
             }
             Ok(written) => {
-                held.sent = self.now;
-                self.keep(stream, piece, written);
+                held.last_sent_tick = self.now_tick;
+                self.start_backlog(stream, piece, written);
             }
-            Err(_) => self.close(stream, Gone::Broken),
+            Err(_) => self.close_stream(stream, CloseReason::ConnectionError),
         }
         false
     }
 
     /// The first piece that waits; `written` bytes of it are out.
-    fn keep(&mut self, stream: u32, mut piece: Piece, written: usize) {
-        let mut backlog = Box::new(Backlog::new(self.now));
+    fn start_backlog(&mut self, stream: u32, mut piece: BacklogPiece, written: usize) {
+        let mut backlog = Box::new(Backlog::new(self.now_tick));
         // What has begun is finished, and what ends a body is a few bytes.
-        let must = written > 0 || piece.kind != Kind::Live;
-        if !must && piece.bytes.len() > self.room().all {
+        let must = written > 0 || piece.kind != PieceKind::Message;
+        if !must && piece.bytes.len() > self.backlog_room().total {
             if piece.messages == 0 {
                 return;
             }
             if self.settings.slow == SlowPolicy::Disconnect {
-                self.close(stream, Gone::Slow);
+                self.close_stream(stream, CloseReason::Slow);
                 return;
             }
-            self.done.dropped += u64::from(piece.messages);
+            self.turn_counts.dropped += u64::from(piece.messages);
             // The notice takes its place and waits: a few bytes, mostly shared.
             let held = self.streams.get(stream);
-            let Some(gap) = held.and_then(|held| self.gap_of(held)) else {
+            let Some(gap) = held.and_then(|held| self.gap_notice_of(held)) else {
                 return;
             };
-            piece = Piece::gap(gap.clone());
+            piece = BacklogPiece::gap_notice(gap.clone());
         }
         let Some(held) = self.streams.get_mut(stream) else {
             return;
         };
         backlog.push(piece, written);
-        counts::change(&self.shared.tally.backlog_bytes, 0, backlog.bytes());
+        counters::adjust(&self.shared.metrics.backlog_bytes, 0, backlog.bytes());
         held.backlog = Some(backlog);
-        self.wait_for_room(stream, true);
-        self.watch(stream);
+        self.set_write_interest(stream, true);
+        self.schedule_stall_check(stream);
     }
 
     /// One more piece behind what waits.
-    fn queue(&mut self, stream: u32, piece: Piece) {
-        let room = self.room();
-        let gap = self.streams.get(stream).and_then(|held| self.gap_of(held));
+    fn append_backlog(&mut self, stream: u32, piece: BacklogPiece) {
+        let room = self.backlog_room();
+        let gap = self
+            .streams
+            .get(stream)
+            .and_then(|held| self.gap_notice_of(held));
         let gap = gap.cloned();
         let Some(held) = self.streams.get_mut(stream) else {
             return;
@@ -110,23 +113,23 @@ impl Shard {
             return;
         };
         let before = backlog.bytes();
-        if piece.kind != Kind::Live {
+        if piece.kind != PieceKind::Message {
             backlog.push(piece, 0);
         } else if self.settings.slow == SlowPolicy::DropOldest {
-            let dropped = backlog.push_dropping(piece, room, gap.as_ref());
-            self.done.dropped += u64::from(dropped);
+            let dropped = backlog.push_dropping_oldest(piece, room, gap.as_ref());
+            self.turn_counts.dropped += u64::from(dropped);
         } else if backlog.has_room(&piece, room) {
             backlog.push(piece, 0);
         } else {
-            self.close(stream, Gone::Slow);
+            self.close_stream(stream, CloseReason::Slow);
             return;
         }
         let after = backlog.bytes();
-        counts::change(&self.shared.tally.backlog_bytes, before, after);
+        counters::adjust(&self.shared.metrics.backlog_bytes, before, after);
     }
 
     /// Sends what waits, as far as the socket takes it.
-    pub(super) fn flush(&mut self, stream: u32) {
+    pub(super) fn flush_backlog(&mut self, stream: u32) {
         let Some(held) = self.streams.get_mut(stream) else {
             return;
         };
@@ -134,30 +137,30 @@ impl Shard {
             return;
         };
         let before = backlog.bytes();
-        let sent = send_waiting(held.socket.as_fd(), backlog, self.now);
+        let sent = send_backlog(held.socket.as_fd(), backlog, self.now_tick);
         let after = backlog.bytes();
         self.sent_bytes += before - after;
-        counts::change(&self.shared.tally.backlog_bytes, before, after);
+        counters::adjust(&self.shared.metrics.backlog_bytes, before, after);
         let Ok(completed) = sent else {
-            self.close(stream, Gone::Broken);
+            self.close_stream(stream, CloseReason::ConnectionError);
             return;
         };
         if after < before {
-            held.sent = self.now;
+            held.last_sent_tick = self.now_tick;
         }
-        self.done.delivered += completed;
+        self.turn_counts.delivered += completed;
         if after == 0 {
             held.backlog = None;
-            if held.is.has(Flags::ENDING) {
-                self.finish(stream);
+            if held.flags.has(StreamFlags::ENDING) {
+                self.finish_stream(stream);
             } else {
-                self.wait_for_room(stream, false);
+                self.set_write_interest(stream, false);
             }
         }
     }
 
     /// Whether the loop is to say when the socket takes something again.
-    fn wait_for_room(&mut self, stream: u32, waits: bool) {
+    fn set_write_interest(&mut self, stream: u32, waits: bool) {
         let Some(held) = self.streams.get(stream) else {
             return;
         };
@@ -169,138 +172,147 @@ impl Shard {
         let token = held.token(stream);
         if let Err(e) = self.pollset.modify(held.socket.as_fd(), token, interest) {
             log::error!("hub: the kernel does not watch a stream's socket: {e}");
-            self.close(stream, Gone::Broken);
+            self.close_stream(stream, CloseReason::ConnectionError);
         }
     }
 
     /// The end of the body, behind what waits.
-    pub(super) fn last_piece(&mut self, stream: u32) {
+    pub(super) fn write_body_end(&mut self, stream: u32) {
         let is_chunked = self
             .streams
             .get(stream)
-            .is_some_and(|held| held.shape.is_chunked());
+            .is_some_and(|held| held.format.is_chunked());
         if is_chunked {
-            let piece = Piece {
+            let piece = BacklogPiece {
                 bytes: Bytes::from_static(LAST_CHUNK),
                 messages: 0,
-                kind: Kind::End,
+                kind: PieceKind::BodyEnd,
             };
             self.write(stream, piece);
         }
     }
 
     /// Visits streams whose heart-beat may be due, about `budget` of them.
-    pub(super) fn beat(&mut self, budget: usize) {
+    pub(super) fn send_heartbeats(&mut self, budget: usize) {
         for _ in 0..budget {
-            let Some(visit) = self.beats.next_visit(self.now) else {
+            let Some(visit) = self.heartbeats.next_visit(self.now_tick) else {
                 return;
             };
             let Some(held) = self.streams.get(visit.stream) else {
                 continue;
             };
-            let own = held.extra.as_ref().and_then(|extra| extra.beat.as_ref());
+            let own = held
+                .extras
+                .as_ref()
+                .and_then(|extra| extra.own_heartbeat.as_ref());
             let regardless = match own {
-                Some(own) => own.regardless,
-                None => self.beats.is_regardless(visit.at),
+                Some(own) => own.is_unconditional,
+                None => self.heartbeats.is_unconditional(visit.position),
             };
             // Who has not taken what waits for it needs no beat behind that.
             if held.backlog.is_some() {
                 continue;
             }
             if !regardless {
-                let idle = self.now.saturating_sub(held.sent);
-                if let Err(moved) = self.beats.is_due(visit, idle) {
+                let idle = self.now_tick.saturating_sub(held.last_sent_tick);
+                if let Err(moved) = self.heartbeats.is_due(visit, idle) {
                     moved
                         .into_iter()
                         .flatten()
-                        .for_each(|moved| self.moved(moved));
+                        .for_each(|moved| self.update_ring_position(moved));
                     continue;
                 }
             }
             let bytes = match own {
                 Some(own) => Some(&own.framed),
-                None => self.beats.bytes_of(visit.at, held.shape),
+                None => self.heartbeats.heartbeat_bytes(visit.position, held.format),
             };
             if let Some(bytes) = bytes.cloned() {
-                let is_out = self.write(visit.stream, Piece::live(bytes, 0));
-                self.done.beats += u64::from(is_out);
+                let is_out = self.write(visit.stream, BacklogPiece::message(bytes, 0));
+                self.turn_counts.heartbeats += u64::from(is_out);
             }
         }
     }
 
     /// What may wait for a stream now.
-    pub(super) fn room(&self) -> Room {
+    pub(super) fn backlog_room(&self) -> BacklogRoom {
         let all = self.settings.backlogs_bytes;
-        let waiting = self.shared.tally.backlog_bytes.load(Ordering::Relaxed);
+        let waiting = self.shared.metrics.backlog_bytes.load(Ordering::Relaxed);
         let all = all.saturating_sub(waiting);
         // The less is left, the less may wait for each: streams that take nothing leave some for the others.
-        let own = self.settings.backlog_bytes.min(all / SHARE_OF_REST);
-        Room { own, all }
+        let own = self.settings.backlog_bytes.min(all / STREAM_SHARE_DIVISOR);
+        BacklogRoom {
+            stream: own,
+            total: all,
+        }
     }
 
     /// The number of a notice for one more stream that has it; none if streams have too many others, or it
     /// is long.
-    pub(super) fn known_gap(&mut self, bytes: &Bytes) -> Option<u8> {
-        let known = self.gaps.iter().position(|gap| gap.bytes == *bytes);
-        let found = known.or_else(|| self.new_gap(bytes))?;
+    pub(super) fn shared_gap_notice(&mut self, bytes: &Bytes) -> Option<u8> {
+        let known = self.gap_notices.iter().position(|gap| gap.bytes == *bytes);
+        let found = known.or_else(|| self.add_gap_notice(bytes))?;
         let number = u8::try_from(found).ok()?;
-        self.gaps[found].streams += 1;
+        self.gap_notices[found].stream_count += 1;
         Some(number)
     }
 
     /// The place of a notice that was not known yet.
-    fn new_gap(&mut self, bytes: &Bytes) -> Option<usize> {
-        if bytes.len() > GAP_BYTES_MAX {
+    fn add_gap_notice(&mut self, bytes: &Bytes) -> Option<usize> {
+        if bytes.len() > MAX_SHARED_GAP_BYTES {
             return None;
         }
-        let unused = self.gaps.iter().position(|gap| gap.streams == 0);
-        if unused.is_none() && self.gaps.len() >= GAPS_MAX {
+        let unused = self
+            .gap_notices
+            .iter()
+            .position(|gap| gap.stream_count == 0);
+        if unused.is_none() && self.gap_notices.len() >= MAX_SHARED_GAP_NOTICES {
             return None;
         }
-        let gap = Gap {
+        let gap = GapNotice {
             // A copy, so that it keeps nothing larger alive.
             bytes: Bytes::copy_from_slice(bytes),
-            chunked: Shape::CHUNKED.frame(bytes.clone()),
-            streams: 0,
+            chunked: StreamFormat::CHUNKED.apply_framing(bytes.clone()),
+            stream_count: 0,
         };
         match unused {
             Some(unused) => {
-                self.gaps[unused] = gap;
+                self.gap_notices[unused] = gap;
                 Some(unused)
             }
             None => {
-                self.gaps.push(gap);
-                Some(self.gaps.len() - 1)
+                self.gap_notices.push(gap);
+                Some(self.gap_notices.len() - 1)
             }
         }
     }
 
     /// A stream that has this notice is gone.
-    pub(super) fn leave_gap(&mut self, number: u8) {
-        if let Some(gap) = self.gaps.get_mut(usize::from(number)) {
-            gap.streams -= 1;
+    pub(super) fn release_gap_notice(&mut self, number: u8) {
+        if let Some(gap) = self.gap_notices.get_mut(usize::from(number)) {
+            gap.stream_count -= 1;
         }
     }
 
     /// The notice for a stream that begins behind a message which nobody knows any more: of events, with
     /// that message's id, which is in no stream's memory.
-    pub(super) fn gap_behind(&self, held: &Held, id: Option<&str>) -> Option<Bytes> {
-        let gap = self.gap_of(held)?;
-        let Some(id) = id.filter(|_| held.shape.form() == StreamForm::Events) else {
+    pub(super) fn resume_gap_notice(&self, held: &LiveStream, id: Option<&str>) -> Option<Bytes> {
+        let gap = self.gap_notice_of(held)?;
+        let Some(id) = id.filter(|_| held.format.form() == StreamForm::Events) else {
             return Some(gap.clone());
         };
         let mut event = Vec::new();
-        sse::encode_event(&mut event, Some(GAP_EVENT), None, id);
-        Some(held.shape.frame(event.into()))
+        sse::encode_event(&mut event, Some(GAP_EVENT_TYPE), None, id);
+        Some(held.format.apply_framing(event.into()))
     }
 
     /// The notice of a stream, framed.
-    pub(super) fn gap_of<'a>(&'a self, held: &'a Held) -> Option<&'a Bytes> {
-        if held.gap == GAP_NONE {
-            return held.extra.as_ref()?.gap.as_ref();
+    pub(super) fn gap_notice_of<'a>(&'a self, held: &'a LiveStream) -> Option<&'a Bytes> {
+        if held.gap_notice == NO_GAP_NOTICE {
+            return held.extras.as_ref()?.gap_notice.as_ref();
         }
-        let gap = self.gaps.get(usize::from(held.gap))?;
-        Some(if held.shape.is_chunked() {
+        let gap = self.gap_notices.get(usize::from(held.gap_notice))?;
+        Some(if held.format.is_chunked() {
             &gap.chunked
         } else {
             &gap.bytes
@@ -309,19 +321,19 @@ impl Shard {
 }
 
 /// Sends what waits, as far as the socket takes it; how many messages that completes.
-pub(super) fn send_waiting(
+pub(super) fn send_backlog(
     socket: BorrowedFd<'_>,
     backlog: &mut Backlog,
     now: u32,
 ) -> io::Result<u64> {
     let mut completed = 0;
     while !backlog.is_empty() {
-        let mut slices = [IoSlice::new(&[]); SLICES_MAX];
+        let mut slices = [IoSlice::new(&[]); MAX_SLICES];
         let count = backlog.slices(&mut slices);
         let wanted: usize = slices[..count].iter().map(|slice| slice.len()).sum();
         match net::send_vectored(socket, &slices[..count]) {
             Ok(written) => {
-                completed += u64::from(backlog.advance(written, now));
+                completed += u64::from(backlog.mark_written(written, now));
                 // Less than all of it: the socket is full, and room raises an event.
                 if written < wanted {
                     break;
@@ -336,7 +348,7 @@ pub(super) fn send_waiting(
 }
 
 /// As much of `bytes` as the socket takes now.
-fn send(held: &Held, bytes: &[u8]) -> io::Result<usize> {
+fn send_some(held: &LiveStream, bytes: &[u8]) -> io::Result<usize> {
     loop {
         match net::send(held.socket.as_fd(), bytes) {
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(0),

@@ -21,7 +21,7 @@ use super::{Algorithm, KeyError};
 pub(super) enum SigningKey {
     Secret(hmac::Key),
     Rsa(Box<RsaKeyPair>),
-    Curve(Box<EcdsaKeyPair>),
+    Ecdsa(Box<EcdsaKeyPair>),
 }
 
 /// What tells whether something was signed.
@@ -31,43 +31,43 @@ pub(super) enum VerifyingKey {
 }
 
 impl SigningKey {
-    pub(super) fn read(text: &str) -> Result<Self, KeyError> {
+    pub(super) fn parse(text: &str) -> Result<Self, KeyError> {
         if !is_pem(text) {
-            let secret = secret(text)?;
+            let secret = parse_secret(text)?;
             return Ok(Self::Secret(hmac::Key::new(hmac::HMAC_SHA256, &secret)));
         }
         let kinds = "RS256 or ES256";
-        let der = pem(text, PRIVATE).ok_or(KeyError::Pem {
+        let der = decode_pem(text, PEM_PRIVATE_KEY).ok_or(KeyError::NotPem {
             algorithm: kinds,
-            begin: PRIVATE,
+            begin: PEM_PRIVATE_KEY,
         })??;
         if let Ok(pair) = RsaKeyPair::from_pkcs8(&der) {
             return Ok(Self::Rsa(Box::new(pair)));
         }
         let curve = &ECDSA_P256_SHA256_FIXED_SIGNING;
         let pair = EcdsaKeyPair::from_pkcs8(curve, &der, &SystemRandom::new());
-        let pair = pair.map_err(|_| KeyError::Kind(kinds))?;
-        Ok(Self::Curve(Box::new(pair)))
+        let pair = pair.map_err(|_| KeyError::WrongKind(kinds))?;
+        Ok(Self::Ecdsa(Box::new(pair)))
     }
 
     pub(super) fn algorithm(&self) -> Algorithm {
         match self {
             Self::Secret(_) => Algorithm::Hs256,
             Self::Rsa(_) => Algorithm::Rs256,
-            Self::Curve(_) => Algorithm::Es256,
+            Self::Ecdsa(_) => Algorithm::Es256,
         }
     }
 
     /// What knows this key's signatures, where it is a secret that others have, too.
-    pub(super) fn shared(&self) -> Option<VerifyingKey> {
+    pub(super) fn shared_secret_verifier(&self) -> Option<VerifyingKey> {
         match self {
             Self::Secret(key) => Some(VerifyingKey::Secret(key.clone())),
-            Self::Rsa(_) | Self::Curve(_) => None,
+            Self::Rsa(_) | Self::Ecdsa(_) => None,
         }
     }
 
     /// The token of a header and claims.
-    pub(super) fn token(&self, header: &Value, claims: &Value) -> Result<String, KeyError> {
+    pub(super) fn sign_token(&self, header: &Value, claims: &Value) -> Result<String, KeyError> {
         let mut token = String::new();
         URL_SAFE_NO_PAD.encode_string(header.to_string(), &mut token);
         token.push('.');
@@ -85,11 +85,13 @@ impl SigningKey {
             Self::Rsa(pair) => {
                 let mut signature = vec![0; pair.public().modulus_len()];
                 pair.sign(&RSA_PKCS1_SHA256, &random, bytes, &mut signature)
-                    .map_err(|_| KeyError::Sign)?;
+                    .map_err(|_| KeyError::CannotSign)?;
                 Ok(signature)
             }
-            Self::Curve(pair) => {
-                let signature = pair.sign(&random, bytes).map_err(|_| KeyError::Sign)?;
+            Self::Ecdsa(pair) => {
+                let signature = pair
+                    .sign(&random, bytes)
+                    .map_err(|_| KeyError::CannotSign)?;
                 Ok(signature.as_ref().to_vec())
             }
         }
@@ -97,7 +99,7 @@ impl SigningKey {
 }
 
 impl VerifyingKey {
-    pub(super) fn read(text: &str, algorithm: Algorithm) -> Result<Self, KeyError> {
+    pub(super) fn parse(text: &str, algorithm: Algorithm) -> Result<Self, KeyError> {
         let name = algorithm.name();
         let of_secret = |hash: hmac::Algorithm| {
             if is_pem(text) {
@@ -112,24 +114,26 @@ impl VerifyingKey {
             Algorithm::Hs256 => of_secret(hmac::HMAC_SHA256),
             Algorithm::Hs384 => of_secret(hmac::HMAC_SHA384),
             Algorithm::Hs512 => of_secret(hmac::HMAC_SHA512),
-            Algorithm::Rs256 => Self::public(&RSA_PKCS1_2048_8192_SHA256, rsa_key(text, name)?),
+            Algorithm::Rs256 => {
+                Self::from_public_key(&RSA_PKCS1_2048_8192_SHA256, rsa_key(text, name)?)
+            }
             Algorithm::Es256 => {
-                let key = public_key(text, name, &OF_P256)?;
+                let key = public_key(text, name, &P256_ALGORITHM_ID)?;
                 // Uncompressed (RFC 5480 §2.2), the form that is used.
                 if key.len() != 65 || key[0] != 4 {
-                    return Err(KeyError::Kind(name));
+                    return Err(KeyError::WrongKind(name));
                 }
-                Self::public(&ECDSA_P256_SHA256_FIXED, key)
+                Self::from_public_key(&ECDSA_P256_SHA256_FIXED, key)
             }
         }
     }
 
     /// Of HS256.
-    pub(super) fn of_secret(secret: &[u8]) -> Self {
+    pub(super) fn from_secret(secret: &[u8]) -> Self {
         Self::Secret(hmac::Key::new(hmac::HMAC_SHA256, secret))
     }
 
-    fn public(
+    fn from_public_key(
         algorithm: &'static dyn VerificationAlgorithm,
         key: Vec<u8>,
     ) -> Result<Self, KeyError> {
@@ -137,7 +141,7 @@ impl VerifyingKey {
     }
 
     /// Whether `signature` is that of `bytes`, in a time that says nothing about a secret.
-    pub(super) fn is_signature(&self, bytes: &[u8], signature: &[u8]) -> bool {
+    pub(super) fn verifies(&self, bytes: &[u8], signature: &[u8]) -> bool {
         match self {
             Self::Secret(key) => hmac::verify(key, bytes, signature).is_ok(),
             Self::Public(key) => key.verify(bytes, signature).is_ok(),
@@ -146,7 +150,7 @@ impl VerifyingKey {
 }
 
 /// The secret of a configuration.
-fn secret(text: &str) -> Result<Vec<u8>, KeyError> {
+fn parse_secret(text: &str) -> Result<Vec<u8>, KeyError> {
     let secret = match text.strip_prefix("base64:") {
         Some(coded) => STANDARD
             .decode(coded.trim())
@@ -159,9 +163,9 @@ fn secret(text: &str) -> Result<Vec<u8>, KeyError> {
     }
 }
 
-const PRIVATE: &str = "-----BEGIN PRIVATE KEY-----";
-const PUBLIC: &str = "-----BEGIN PUBLIC KEY-----";
-const PUBLIC_RSA: &str = "-----BEGIN RSA PUBLIC KEY-----";
+const PEM_PRIVATE_KEY: &str = "-----BEGIN PRIVATE KEY-----";
+const PEM_PUBLIC_KEY: &str = "-----BEGIN PUBLIC KEY-----";
+const PEM_RSA_PUBLIC_KEY: &str = "-----BEGIN RSA PUBLIC KEY-----";
 
 /// Whether a text is meant to be PEM (RFC 7468).
 fn is_pem(text: &str) -> bool {
@@ -169,7 +173,7 @@ fn is_pem(text: &str) -> bool {
 }
 
 /// What is between that first line and the next one of dashes.
-fn pem(text: &str, begin: &str) -> Option<Result<Vec<u8>, KeyError>> {
+fn decode_pem(text: &str, begin: &str) -> Option<Result<Vec<u8>, KeyError>> {
     let inside = text.trim_start().strip_prefix(begin)?;
     let inside = inside.split_once("-----END ")?.0;
     let coded: String = inside.split_ascii_whitespace().collect();
@@ -177,26 +181,26 @@ fn pem(text: &str, begin: &str) -> Option<Result<Vec<u8>, KeyError>> {
 }
 
 fn rsa_key(text: &str, name: &'static str) -> Result<Vec<u8>, KeyError> {
-    if let Some(key) = pem(text, PUBLIC_RSA) {
+    if let Some(key) = decode_pem(text, PEM_RSA_PUBLIC_KEY) {
         return key;
     }
-    public_key(text, name, &OF_RSA)
+    public_key(text, name, &RSA_ALGORITHM_ID)
 }
 
 /// The key inside a `SubjectPublicKeyInfo` of that kind.
 fn public_key(text: &str, name: &'static str, kind: &[u8]) -> Result<Vec<u8>, KeyError> {
-    let der = pem(text, PUBLIC).ok_or(KeyError::Pem {
+    let der = decode_pem(text, PEM_PUBLIC_KEY).ok_or(KeyError::NotPem {
         algorithm: name,
-        begin: PUBLIC,
+        begin: PEM_PUBLIC_KEY,
     })??;
-    let key = key_of_info(&der, kind).ok_or(KeyError::Kind(name))?;
+    let key = public_key_of_info(&der, kind).ok_or(KeyError::WrongKind(name))?;
     Ok(key.to_vec())
 }
 
-fn key_of_info<'d>(der: &'d [u8], kind: &[u8]) -> Option<&'d [u8]> {
-    let (info, rest) = element(der, SEQUENCE)?;
-    let (algorithm, behind) = element(info, SEQUENCE)?;
-    let (bits, after) = element(behind, BIT_STRING)?;
+fn public_key_of_info<'d>(der: &'d [u8], kind: &[u8]) -> Option<&'d [u8]> {
+    let (info, rest) = der_element(der, SEQUENCE)?;
+    let (algorithm, behind) = der_element(info, SEQUENCE)?;
+    let (bits, after) = der_element(behind, BIT_STRING)?;
     if !rest.is_empty() || !after.is_empty() || algorithm != kind {
         return None;
     }
@@ -205,7 +209,7 @@ fn key_of_info<'d>(der: &'d [u8], kind: &[u8]) -> Option<&'d [u8]> {
 }
 
 /// The inside of the element at the start, and what is behind it (DER: X.690 §8.1, §10.1).
-fn element(der: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
+fn der_element(der: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     let rest = der.strip_prefix(&[tag])?;
     let (&first, rest) = rest.split_first()?;
     let (length, rest) = match first {
@@ -224,12 +228,12 @@ const SEQUENCE: u8 = 0x30;
 const BIT_STRING: u8 = 0x03;
 
 /// `rsaEncryption`, without parameters (RFC 3279 §2.3.1).
-const OF_RSA: [u8; 13] = [
+const RSA_ALGORITHM_ID: [u8; 13] = [
     0x06, 0x09, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01, 0x05, 0x00,
 ];
 
 /// `id-ecPublicKey` on `secp256r1` (RFC 5480 §2.1.1).
-pub(super) const OF_P256: [u8; 19] = [
+pub(super) const P256_ALGORITHM_ID: [u8; 19] = [
     0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01, 0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d,
     0x03, 0x01, 0x07,
 ];

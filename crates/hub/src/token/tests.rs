@@ -37,7 +37,7 @@ fn curve_keys() -> (String, String) {
     let document = EcdsaKeyPair::generate_pkcs8(kind, &random).unwrap();
     let pair = EcdsaKeyPair::from_pkcs8(kind, document.as_ref(), &random).unwrap();
     let mut info = vec![0x30, 0x59, 0x30, 0x13];
-    info.extend_from_slice(&keys::OF_P256);
+    info.extend_from_slice(&keys::P256_ALGORITHM_ID);
     info.extend_from_slice(&[0x03, 0x42, 0x00]);
     info.extend_from_slice(pair.public_key().as_ref());
     let private = pem("PRIVATE KEY", document.as_ref());
@@ -109,7 +109,7 @@ fn tokens_of_others_are_read_with_each_algorithm() {
         let hs256 = Verifier::new(SECRET, "HS256").unwrap();
         assert_eq!(
             hs256.verify_at(&token, NOW),
-            Err(TokenError::Algorithm("HS256"))
+            Err(TokenError::WrongAlgorithm("HS256"))
         );
     }
 }
@@ -122,7 +122,7 @@ fn nothing_is_believed_that_the_key_did_not_sign() {
     let header = part(HEADER);
     let forged_claims = format!("{header}.{}.{signature}", part(r#"{"a":1}"#));
     let none = part(r#"{"alg":"none"}"#);
-    let long = format!("{}.{}", "a".repeat(TOKEN_BYTES_MAX), "b");
+    let long = format!("{}.{}", "a".repeat(MAX_TOKEN_BYTES), "b");
     // The last letter carries two bits that are none of the signature's.
     let mut respelled = good.clone();
     let last = respelled.pop().unwrap();
@@ -140,41 +140,45 @@ fn nothing_is_believed_that_the_key_did_not_sign() {
         (
             "four parts",
             &format!("{good}.{signature}"),
-            TokenError::Signature,
+            TokenError::BadSignature,
         ),
         ("too long", &long, TokenError::TooLong),
-        ("no signature", &format!("{signed}."), TokenError::Signature),
+        (
+            "no signature",
+            &format!("{signed}."),
+            TokenError::BadSignature,
+        ),
         (
             "none",
             &format!("{none}.{}.", part("{}")),
-            TokenError::Algorithm("HS256"),
+            TokenError::WrongAlgorithm("HS256"),
         ),
         (
             "none, signed",
             &hs256(r#"{"alg":"none"}"#, "{}"),
-            TokenError::Algorithm("HS256"),
+            TokenError::WrongAlgorithm("HS256"),
         ),
         (
             "no algorithm",
             &hs256(r#"{"typ":"JWT"}"#, "{}"),
-            TokenError::Algorithm("HS256"),
+            TokenError::WrongAlgorithm("HS256"),
         ),
         (
             "another algorithm",
             &hs256(r#"{"alg":"RS256"}"#, "{}"),
-            TokenError::Algorithm("HS256"),
+            TokenError::WrongAlgorithm("HS256"),
         ),
         (
             "an algorithm in another case",
             &hs256(r#"{"alg":"hs256"}"#, "{}"),
-            TokenError::Algorithm("HS256"),
+            TokenError::WrongAlgorithm("HS256"),
         ),
         (
             "an extension",
             &hs256(r#"{"alg":"HS256","crit":["b64"],"b64":false}"#, "{}"),
-            TokenError::Critical,
+            TokenError::NeedsExtension,
         ),
-        ("other claims", &forged_claims, TokenError::Signature),
+        ("other claims", &forged_claims, TokenError::BadSignature),
         (
             "a header that is a list",
             &hs256("[]", "{}"),
@@ -198,7 +202,7 @@ fn nothing_is_believed_that_the_key_did_not_sign() {
         assert_eq!(found, Err(expected), "{what}");
     }
     let other = Verifier::new("another secret", "HS256").unwrap();
-    assert_eq!(other.verify_at(&good, NOW), Err(TokenError::Signature));
+    assert_eq!(other.verify_at(&good, NOW), Err(TokenError::BadSignature));
 }
 
 #[test]
@@ -219,7 +223,7 @@ fn times_are_kept_with_some_seconds_of_leeway() {
         ),
         (json!({ "exp": null }), Err(TokenError::Malformed)),
         (json!({ "nbf": now + 10 }), Ok(())),
-        (json!({ "nbf": now + 11 }), Err(TokenError::NotYet)),
+        (json!({ "nbf": now + 11 }), Err(TokenError::NotYetValid)),
         (
             json!({ "nbf": now as f64 + 0.5, "exp": now as f64 + 0.5 }),
             Ok(()),
@@ -250,10 +254,13 @@ fn a_key_is_of_its_algorithm_or_refused() {
             KeyError::Algorithm(algorithm.to_owned())
         );
     }
-    assert_eq!(refused(RSA_PUBLIC, "ES256"), KeyError::Kind("ES256"));
-    assert_eq!(refused(&public, "RS256"), KeyError::Kind("RS256"));
-    assert!(matches!(refused(SECRET, "RS256"), KeyError::Pem { .. }));
-    assert!(matches!(refused(&private, "ES256"), KeyError::Pem { .. }));
+    assert_eq!(refused(RSA_PUBLIC, "ES256"), KeyError::WrongKind("ES256"));
+    assert_eq!(refused(&public, "RS256"), KeyError::WrongKind("RS256"));
+    assert!(matches!(refused(SECRET, "RS256"), KeyError::NotPem { .. }));
+    assert!(matches!(
+        refused(&private, "ES256"),
+        KeyError::NotPem { .. }
+    ));
     assert_eq!(
         refused(
             "-----BEGIN PUBLIC KEY-----\n?\n-----END PUBLIC KEY-----",
@@ -270,10 +277,10 @@ fn a_key_is_of_its_algorithm_or_refused() {
     assert_eq!(refused(""), KeyError::Empty);
     assert_eq!(refused("base64:"), KeyError::Empty);
     assert_eq!(refused("base64:?"), KeyError::Base64);
-    assert!(matches!(refused(&public), KeyError::Pem { .. }));
+    assert!(matches!(refused(&public), KeyError::NotPem { .. }));
     assert!(matches!(
         refused(&pem("PRIVATE KEY", b"abc")),
-        KeyError::Kind(_)
+        KeyError::WrongKind(_)
     ));
 }
 
@@ -324,27 +331,27 @@ const RSA_TOKEN: &str = concat!(
 );
 
 #[test]
-fn a_signer_knows_the_tokens_of_who_has_its_secret() {
+fn a_signer_recognises_tokens_of_the_same_secret() {
     let now = clock::wall();
     let other = |key: &str| Signer::new(key, "another").unwrap();
     let own = Signer::new(SECRET, "penstock").unwrap();
-    assert!(own.is_shared_by(other(SECRET).sign(now).as_bytes()));
-    let claims = format!(r#"{{"nbf": {}}}"#, (now + 2 * LIFETIME).as_secs());
+    assert!(own.is_signed_with_same_secret(other(SECRET).sign(now).as_bytes()));
+    let claims = format!(r#"{{"nbf": {}}}"#, (now + 2 * TOKEN_LIFETIME).as_secs());
     for (name, token) in [
         ("another secret", other("another").sign(now).to_string()),
         (
             "too late",
-            other(SECRET).sign(now - 2 * LIFETIME).to_string(),
+            other(SECRET).sign(now - 2 * TOKEN_LIFETIME).to_string(),
         ),
         ("too early", hs256(r#"{"alg": "HS256"}"#, &claims)),
         ("another algorithm", hs256(r#"{"alg": "none"}"#, "{}")),
         ("none", String::new()),
     ] {
-        assert!(!own.is_shared_by(token.as_bytes()), "{name}");
+        assert!(!own.is_signed_with_same_secret(token.as_bytes()), "{name}");
     }
-    assert!(!own.is_shared_by(b"\xff.a.b"));
+    assert!(!own.is_signed_with_same_secret(b"\xff.a.b"));
     // What is signed with a private key nobody else has signed.
     let (private, _) = curve_keys();
     let alone = other(&private);
-    assert!(!alone.is_shared_by(alone.sign(now).as_bytes()));
+    assert!(!alone.is_signed_with_same_secret(alone.sign(now).as_bytes()));
 }

@@ -223,11 +223,11 @@ impl Server {
     /// `hub.drain`, or over less where they are few.
     async fn end_streams(&self) {
         let hub = &self.held.hub;
-        let held = u32::try_from(hub.counts().held).unwrap_or(u32::MAX);
+        let held = u32::try_from(hub.counters().held).unwrap_or(u32::MAX);
         let over = hub.settings().drain.min(BETWEEN_ENDS.saturating_mul(held));
         let deadline = clock::now() + over + LAST_WORDS;
         if clock::timeout_at(deadline, hub.drain(over)).await.is_none() {
-            log::warn!("{} held connections cut", hub.counts().held);
+            log::warn!("{} held connections cut", hub.counters().held);
         }
     }
 

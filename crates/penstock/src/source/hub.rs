@@ -4,7 +4,7 @@
 //! nothing here waits; the kernel's share is an estimate and is called one.
 
 use penstock_hub::token::TokenError;
-use penstock_hub::{Hub, NamespaceError, RedisBus, Refused, publications};
+use penstock_hub::{Hub, HubError, NamespaceError, RedisBus, parse_publications};
 use penstock_status::{
     HubCounters, HubStatus, Limit, MachineStatus, NodesStatus, PublishError, Use,
 };
@@ -28,7 +28,7 @@ const MESSAGES_OF_A_BODY: usize = 4;
 /// The hub at this moment.
 pub(super) fn status(held: &Held) -> HubStatus {
     let hub = &held.hub;
-    let (counts, bounds) = (hub.counts(), hub.settings());
+    let (counts, bounds) = (hub.counters(), hub.settings());
     let of = |used, max: usize| Use {
         used,
         max: max as u64,
@@ -36,16 +36,16 @@ pub(super) fn status(held: &Held) -> HubStatus {
     HubStatus {
         held: of(counts.held, bounds.streams_max.unwrap_or_default()),
         streams: counts.streams,
-        polls: counts.polls,
+        polls: counts.long_polls,
         channels: of(counts.channels, bounds.channels_max),
         counters: HubCounters {
             opened: counts.opened,
             closed: counts.closed,
-            closed_slow: counts.closed_slow,
+            closed_slow: counts.closed_as_slow,
             published: counts.published,
             delivered: counts.delivered,
             dropped: counts.dropped,
-            beats: counts.beats,
+            beats: counts.heartbeats,
         },
         stream_bytes: counts.stream_bytes,
         stream_bytes_each: (counts.streams >= TELLING_STREAMS)
@@ -62,10 +62,10 @@ fn nodes(bus: &RedisBus) -> NodesStatus {
     NodesStatus {
         address: bus.address().to_owned(),
         connected: status.is_connected,
-        alone: status.is_alone,
-        waiting: status.waiting as u64,
-        lost: status.lost,
-        channels: status.channels as u64,
+        alone: status.is_standalone,
+        waiting: status.unsent_messages as u64,
+        lost: status.dropped_messages,
+        channels: status.followed_channels as u64,
         servers: totals.nodes,
         sums: totals.sums,
     }
@@ -73,7 +73,7 @@ fn nodes(bus: &RedisBus) -> NodesStatus {
 
 /// The hub's bounds by their configured names.
 pub(super) fn limits(hub: &Hub) -> [Limit; 9] {
-    let (counts, bounds) = (hub.counts(), hub.settings());
+    let (counts, bounds) = (hub.counters(), hub.settings());
     let streams_max = bounds.streams_max.unwrap_or_default() as u64;
     let channels_max = bounds.channels_max as u64;
     let of_client = bounds.max_streams_per_client.unwrap_or_default() as u64;
@@ -84,9 +84,9 @@ pub(super) fn limits(hub: &Hub) -> [Limit; 9] {
         Limit::count(
             "hub.max_streams_per_client",
             of_client,
-            Some(counts.client_most),
+            Some(counts.max_streams_of_one_client),
         )
-        .with_reached(counts.refused_of_client),
+        .with_reached(counts.refused_client_streams),
         Limit::count("hub.channels_max", channels_max, Some(counts.channels)),
         Limit::count("hub.channels_per_stream", of_a_stream, None),
         Limit::bytes("hub.message_bytes", bounds.message_bytes as u64),
@@ -113,9 +113,9 @@ pub(super) fn publisher(held: &Held, token: &str) -> Result<String, PublishError
         let refuse = match error {
             // Signed with a key of ours.
             TokenError::Expired
-            | TokenError::NotYet
-            | TokenError::Endless
-            | TokenError::Issuer(_) => PublishError::Invalid,
+            | TokenError::NotYetValid
+            | TokenError::NoExpiry
+            | TokenError::WrongIssuer(_) => PublishError::Invalid,
             _ => PublishError::Unauthorized,
         };
         refuse(format!(
@@ -137,10 +137,10 @@ pub(super) fn publish(
     let own = namespace.map(|name| namespaces.resolve(Some(name)));
     let own = own.transpose();
     let own = own.map_err(|error| PublishError::Unauthorized(error.to_string()))?;
-    let items = publications(body, |name| match (&own, name) {
+    let items = parse_publications(body, |name| match (&own, name) {
         (None, name) => namespaces.resolve(name),
         (Some(own), Some(name)) if name != own.name() => {
-            Err(NamespaceError::NotYours(own.name().to_owned()))
+            Err(NamespaceError::OtherNamespace(own.name().to_owned()))
         }
         (Some(own), _) => Ok(own.clone()),
     });
@@ -149,8 +149,10 @@ pub(super) fn publish(
         hub.publish(item).map_err(|refused| {
             let text = format!("items[{number}]: {refused}");
             match refused {
-                Refused::Message(_) => PublishError::TooLarge(text),
-                Refused::Behind(_) | Refused::BehindOfNamespace(_) => PublishError::Behind(text),
+                HubError::MessageTooLarge(_) => PublishError::TooLarge(text),
+                HubError::DeliveryBehind(_) | HubError::BehindOfNamespace(_) => {
+                    PublishError::Behind(text)
+                }
                 _ => PublishError::Refused(text),
             }
         })?;

@@ -3,10 +3,10 @@
 use super::*;
 use crate::EventPart;
 
-const EVENTS: Shape = Shape(0);
-const BYTES: Shape = Shape(1);
-const CHUNKED_EVENTS: Shape = Shape(2);
-const CHUNKED_BYTES: Shape = Shape(3);
+const EVENTS: StreamFormat = StreamFormat(0);
+const BYTES: StreamFormat = StreamFormat(1);
+const CHUNKED_EVENTS: StreamFormat = StreamFormat(2);
+const CHUNKED_BYTES: StreamFormat = StreamFormat(3);
 
 fn message(publication: Publication) -> Message {
     Message::new(7, "seven".into(), publication, Instant::now())
@@ -23,7 +23,7 @@ fn send(text: &'static str) -> Option<StreamPart> {
 fn each_shape_gets_its_own_bytes() {
     for form in [StreamForm::Events, StreamForm::Bytes] {
         for framing in [HeldFraming::Chunked, HeldFraming::UntilClose] {
-            let shape = Shape::new(form, framing);
+            let shape = StreamFormat::new(form, framing);
             assert_eq!(shape.form(), form);
             assert_eq!(shape.is_chunked(), framing == HeldFraming::Chunked);
         }
@@ -93,32 +93,32 @@ fn each_shape_gets_its_own_bytes() {
             event,
             ..Publication::default()
         });
-        assert_eq!(message.framed(shape), expected.as_bytes(), "{name}");
+        assert_eq!(message.encoded_for(shape), expected.as_bytes(), "{name}");
     }
 }
 
 #[test]
-fn what_streams_do_about_a_message_is_told_by_its_parts() {
+fn the_delivery_kind_follows_from_the_parts() {
     let filtered = Some(StreamPart::Send(Content {
         bytes: Bytes::new(),
         filters: vec!["var-subst".into()],
     }));
     let event = || Some(EventPart::default());
     for (stream, event, expected) in [
-        (send("x"), None, Concern::Same),
-        (None, event(), Concern::Same),
-        (filtered, event(), Concern::Each),
-        (Some(StreamPart::Close), event(), Concern::End),
-        (Some(StreamPart::Hint), event(), Concern::None),
-        (Some(StreamPart::Gap), None, Concern::Gap),
-        (None, None, Concern::None),
+        (send("x"), None, DeliveryKind::Shared),
+        (None, event(), DeliveryKind::Shared),
+        (filtered, event(), DeliveryKind::PerStream),
+        (Some(StreamPart::Close), event(), DeliveryKind::Close),
+        (Some(StreamPart::Hint), event(), DeliveryKind::Ignored),
+        (Some(StreamPart::Gap), None, DeliveryKind::Gap),
+        (None, None, DeliveryKind::Ignored),
     ] {
         let publication = Publication {
             stream,
             event,
             ..Publication::default()
         };
-        assert_eq!(message(publication).concern(), expected);
+        assert_eq!(message(publication).delivery_kind(), expected);
     }
 }
 
@@ -127,7 +127,7 @@ fn a_message_costs_what_its_parts_have() {
     let empty = message(Publication::default()).cost;
     let full = message(Publication {
         stream: send("12345"),
-        websocket: Some(SocketPart::Text(Content {
+        websocket: Some(WebSocketPart::Text(Content {
             bytes: Bytes::from_static(b"123"),
             filters: Vec::new(),
         })),

@@ -11,79 +11,86 @@ use bytes::Bytes;
 use penstock_exchange::{Body, Fault, FaultKind, HandlerProgress, Reply, RequestTiming, Response};
 use penstock_http::{FieldBlock, Method};
 
-use super::follower::Follower;
-use super::origin::{LastIds, Origin};
-use super::whole::{self, Bound};
-use super::{Shared, notices};
-use crate::grip::instruct::{HoldPart, Instruct, Mode, is_spoken_in_body};
-use crate::route::GAP;
-use crate::{HeldResponse, HeldStream, KeepAlive, LongPoll, PollOutcome, Refused, StreamForm};
+use super::body_reader::{self, BodyLimit};
+use super::link_follower::LinkFollower;
+use super::original_request::{LastIds, OriginalRequest};
+use super::{GripShared, gone_notices};
+use crate::grip::instructions::{
+    GripInstructions, HoldInstruction, HoldMode, has_instruction_body,
+};
+use crate::hub_route::GAP_EVENT;
+use crate::{
+    HeldStream, HubError, LongPoll, LongPollResponse, PollOutcome, StreamForm, StreamKeepAlive,
+};
 
 /// Instructions, and what is sent when a long poll comes to nothing.
-const SMALL_BODY: usize = 100_000;
+const MAX_SMALL_BODY: usize = 100_000;
 
 /// Times that a back end is asked again for one request: one that always names a last id that is not the
 /// last would be asked for ever.
-const ROUNDS_MAX: usize = 5;
+const MAX_REPEATS: usize = 5;
 
 /// A comment of server-sent events.
-const COMMENT: &[u8] = b":\n\n";
+const SSE_COMMENT: &[u8] = b":\n\n";
 
 /// An answer that speaks to the hub, and the request it is for.
 #[derive(Debug)]
-pub(super) struct Session {
-    shared: Arc<Shared>,
-    origin: Arc<Origin>,
+pub(super) struct GripSession {
+    shared: Arc<GripShared>,
+    original_request: Arc<OriginalRequest>,
 }
 
 /// What one answer came to.
-enum Step {
+enum SessionStep {
     /// This is sent.
-    Answer(Response),
+    Respond(Response),
     /// The back end is asked again; if that may not be, `otherwise` is sent.
-    Again {
-        last: Box<LastIds>,
-        otherwise: Response,
+    Repeat {
+        last_ids: Box<LastIds>,
+        fallback: Response,
         /// Told if it is not, or has the client leave meanwhile.
-        notice: Notice,
+        notice: DropNotice,
     },
 }
 
 /// What is left of an answer when its instruction is read.
-struct Rest {
+struct ResponseRemainder {
     timing: RequestTiming,
     speaks_to_cache: bool,
 }
 
-impl Session {
-    pub(super) fn new(shared: Arc<Shared>, origin: Origin) -> Self {
+impl GripSession {
+    pub(super) fn new(shared: Arc<GripShared>, origin: OriginalRequest) -> Self {
         let origin = Arc::new(origin);
-        Self { shared, origin }
+        Self {
+            shared,
+            original_request: origin,
+        }
     }
 
     /// The client's answer.
-    pub(super) async fn conclude(self, mut response: Response) -> Result<Reply, Fault> {
+    pub(super) async fn run(self, mut response: Response) -> Result<Reply, Fault> {
         let mut rounds = 0;
         loop {
             let timing = response.timing.clone();
             let step = self
-                .step(response)
+                .apply_response(response)
                 .await
                 .map_err(|fault| fault.with_timing(timing));
             let (last, otherwise, mut notice) = match step? {
-                Step::Answer(response) => return Ok(response.into()),
-                Step::Again {
-                    last,
-                    otherwise,
+                SessionStep::Respond(response) => return Ok(response.into()),
+                SessionStep::Repeat {
+                    last_ids: last,
+                    fallback: otherwise,
                     notice,
                 } => (last, otherwise, notice),
             };
-            if rounds == ROUNDS_MAX || !self.origin.is_repeatable {
+            if rounds == MAX_REPEATS || !self.original_request.is_repeatable {
                 return Ok(otherwise.into());
             }
             rounds += 1;
-            let request = self.origin.again(&self.shared, &last)?;
-            let answered = match self.shared.inner.handle(request) {
+            let request = self.original_request.repeat_request(&self.shared, &last)?;
+            let answered = match self.shared.backend.handle(request) {
                 HandlerProgress::Ready(answered) => answered,
                 HandlerProgress::Pending(work) => work.await,
             };
@@ -102,7 +109,7 @@ impl Session {
         }
     }
 
-    async fn step(&self, response: Response) -> Result<Step, Fault> {
+    async fn apply_response(&self, response: Response) -> Result<SessionStep, Fault> {
         let Response {
             status,
             fields,
@@ -112,48 +119,54 @@ impl Session {
             has_accel_expires: speaks_to_cache,
             ..
         } = response;
-        let mut instruct = Instruct::of_fields(status, &fields).map_err(not_understood)?;
+        let mut instruct =
+            GripInstructions::from_fields(status, &fields).map_err(instruction_fault)?;
         if instruct.hold.is_some()
-            && is_spoken_in_body(&fields)
+            && has_instruction_body(&fields)
             && !matches!(body, Body::Omitted(_))
         {
-            let text = whole::read(body, small("the body of instructions")).await?;
-            instruct = instruct.said_in(status, &text).map_err(not_understood)?;
+            let text =
+                body_reader::read_whole(body, small_body_limit("the body of instructions")).await?;
+            instruct = instruct
+                .with_body(status, &text)
+                .map_err(instruction_fault)?;
             body = Body::Bytes(instruct.body.take().unwrap_or_default());
         }
-        let rest = Rest {
+        let rest = ResponseRemainder {
             timing,
             speaks_to_cache,
         };
-        let has_no_body = self.origin.head.method() == Method::Head
+        let has_no_body = self.original_request.head.method() == Method::Head
             || matches!(body, Body::Omitted(_) | Body::Takeover(_) | Body::Hold(_));
         let mut hold = instruct.hold.take();
         if let Some(hold) = &mut hold {
-            hold.subscriptions = self.shared.keyed(std::mem::take(&mut hold.subscriptions));
+            hold.subscriptions = self
+                .shared
+                .with_channel_keys(std::mem::take(&mut hold.subscriptions));
         }
         match hold {
-            Some(hold) if hold.mode == Mode::Response && !has_no_body => {
-                self.poll(instruct, hold, body, rest).await
+            Some(hold) if hold.mode == HoldMode::LongPoll && !has_no_body => {
+                self.hold_long_poll(instruct, hold, body, rest).await
             }
             Some(hold) if !has_no_body && !instruct.status.forbids_body() => self
-                .stream(instruct, hold, body, rest)
+                .hold_stream(instruct, hold, body, rest)
                 .await
-                .map(Step::Answer),
+                .map(SessionStep::Respond),
             // Who gets no body cannot be held.
             _ => {
-                let mut answer = rest.answer(instruct, body);
+                let mut answer = rest.into_response(instruct, body);
                 answer.max_rate = rate_max;
-                Ok(Step::Answer(answer))
+                Ok(SessionStep::Respond(answer))
             }
         }
     }
 
-    async fn stream(
+    async fn hold_stream(
         &self,
-        mut instruct: Instruct,
-        hold: HoldPart,
+        mut instruct: GripInstructions,
+        hold: HoldInstruction,
         body: Body,
-        rest: Rest,
+        rest: ResponseRemainder,
     ) -> Result<Response, Fault> {
         let coding = instruct.fields.get("content-encoding");
         if coding.is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity")) {
@@ -161,29 +174,32 @@ impl Session {
             return Err(Fault::new(FaultKind::BackendProtocolError, cause));
         }
         let settings = self.shared.hub.settings();
-        let initial = Bound {
-            what: "the body that a held stream begins with",
-            bytes: settings.message_bytes,
-            limit: "hub.message_bytes",
+        let initial = BodyLimit {
+            body_name: "the body that a held stream begins with",
+            max_bytes: settings.message_bytes,
+            limit_name: "hub.message_bytes",
         };
-        let initial = whole::read(body, initial).await?;
-        let form = form(&instruct.fields);
+        let initial = body_reader::read_whole(body, initial).await?;
+        let form = stream_form(&instruct.fields);
         let links = std::mem::take(&mut instruct.links);
         // A link that leads nowhere is told now, while somebody sees it.
         for link in [
             links.next.as_ref().map(|next| &next.target),
             links.gone.as_ref(),
         ] {
-            link.map(|link| self.origin.resolve(link)).transpose()?;
+            link.map(|link| self.original_request.resolve_link(link))
+                .transpose()?;
         }
-        let keep_alive = hold.keep_alive.or_else(|| usual(form, settings.keep_alive));
-        self.shared.prepare(&hold.subscriptions).await;
+        let keep_alive = hold
+            .keep_alive
+            .or_else(|| default_keep_alive(form, settings.keep_alive));
+        self.shared.prepare_channels(&hold.subscriptions).await;
         let mut stream = HeldStream {
             form,
             keep_alive,
             initial,
-            gap: (form == StreamForm::Events).then_some(GAP),
-            client: self.origin.client.limit_prefix(),
+            gap_notice: (form == StreamForm::Events).then_some(GAP_EVENT),
+            client: self.original_request.client.limit_prefix(),
             ..HeldStream::default()
         };
         let mut told = Vec::new();
@@ -193,23 +209,25 @@ impl Session {
                 stream.meta = hold.meta;
             }
             Some(next) => {
-                let (shared, origin) = (Arc::clone(&self.shared), Arc::clone(&self.origin));
-                let follower = Follower::new(shared, origin, hold.subscriptions, hold.meta, next);
+                let (shared, origin) =
+                    (Arc::clone(&self.shared), Arc::clone(&self.original_request));
+                let follower =
+                    LinkFollower::new(shared, origin, hold.subscriptions, hold.meta, next);
                 let follower = match follower {
                     Ok(follower) => follower,
                     Err(refused) => return self.send_away(&refused, form, instruct, rest),
                 };
                 stream.subscriptions = vec![follower.subscription()];
-                told.push(follower.begin());
+                told.push(follower.spawn());
             }
         }
-        told.extend(links.gone.map(|link| self.notice(link)));
-        stream.ended = (!told.is_empty()).then(|| {
+        told.extend(links.gone.map(|link| self.gone_notice(link)));
+        stream.on_end = (!told.is_empty()).then(|| {
             let tell = move || told.into_iter().for_each(|each| (each.0)());
-            crate::Ended(Box::new(tell))
+            crate::EndCallback(Box::new(tell))
         });
-        match self.shared.hub.body(stream) {
-            Ok(body) => Ok(rest.answer(instruct, body)),
+        match self.shared.hub.stream_body(stream) {
+            Ok(body) => Ok(rest.into_response(instruct, body)),
             Err(refused) => self.send_away(&refused, form, instruct, rest),
         }
     }
@@ -218,53 +236,61 @@ impl Session {
     /// end, which may let other origins in, and comes back later, as on routes with `hub`.
     fn send_away(
         &self,
-        refused: &Refused,
+        refused: &HubError,
         form: StreamForm,
-        instruct: Instruct,
-        rest: Rest,
+        instruct: GripInstructions,
+        rest: ResponseRemainder,
     ) -> Result<Response, Fault> {
         let body = match (form, refused) {
-            (StreamForm::Events, Refused::Draining) => Some(Body::Empty),
+            (StreamForm::Events, HubError::Draining) => Some(Body::Empty),
             (StreamForm::Events, refused) => {
-                let come_back = self.shared.hub.come_back(&self.origin.head, refused);
+                let come_back = self
+                    .shared
+                    .hub
+                    .reconnect_body(&self.original_request.head, refused);
                 come_back.map(Body::Bytes)
             }
             (StreamForm::Bytes, _) => None,
         };
         match body {
             Some(body) => {
-                let mut response = rest.answer(instruct, body);
+                let mut response = rest.into_response(instruct, body);
                 forbid_storing(&mut response.fields);
                 Ok(response)
             }
-            None => Err(full(refused)),
+            None => Err(hub_fault(refused)),
         }
     }
 
-    async fn poll(
+    async fn hold_long_poll(
         &self,
-        mut instruct: Instruct,
-        hold: HoldPart,
+        mut instruct: GripInstructions,
+        hold: HoldInstruction,
         body: Body,
-        rest: Rest,
-    ) -> Result<Step, Fault> {
-        let own = whole::read(body, small("the body of a long poll")).await?;
+        rest: ResponseRemainder,
+    ) -> Result<SessionStep, Fault> {
+        let own =
+            body_reader::read_whole(body, small_body_limit("the body of a long poll")).await?;
         let gone = instruct.links.gone.take();
         if let Some(link) = &gone {
-            self.origin.resolve(link)?;
+            self.original_request.resolve_link(link)?;
         }
         let poll = LongPoll {
-            client: self.origin.client.limit_prefix(),
+            client: self.original_request.client.limit_prefix(),
             subscriptions: hold.subscriptions,
             timeout: hold.timeout,
             meta: hold.meta,
         };
-        self.shared.prepare(&poll.subscriptions).await;
-        let waiting = self.shared.hub.wait(poll);
-        let waiting = waiting.map_err(|refused| full(&refused))?;
+        self.shared.prepare_channels(&poll.subscriptions).await;
+        let waiting = self.shared.hub.long_poll(poll);
+        let waiting = waiting.map_err(|refused| hub_fault(&refused))?;
         // Told also when this future is dropped.
-        let notice = Notice(gone.map(|link| self.notice(link)));
-        let outcome = self.origin.client.run_while_connected(waiting).await;
+        let notice = DropNotice(gone.map(|link| self.gone_notice(link)));
+        let outcome = self
+            .original_request
+            .client
+            .run_while_connected(waiting)
+            .await;
         let left = || {
             Fault::new(
                 FaultKind::ClientDisconnected,
@@ -274,14 +300,18 @@ impl Session {
         match outcome.ok_or_else(left)? {
             PollOutcome::Message(message) => {
                 let body = message_body(&message, &own)?;
-                lay_over(&mut instruct.fields, &message.fields);
+                override_fields(&mut instruct.fields, &message.fields);
                 instruct.status = message.status;
-                Ok(Step::Answer(rest.answer(instruct, Body::Bytes(body))))
+                Ok(SessionStep::Respond(
+                    rest.into_response(instruct, Body::Bytes(body)),
+                ))
             }
-            PollOutcome::TimedOut => Ok(Step::Answer(rest.answer(instruct, Body::Bytes(own)))),
-            PollOutcome::AskAgain(last) => Ok(Step::Again {
-                last: last.into(),
-                otherwise: rest.answer(instruct, Body::Bytes(own)),
+            PollOutcome::TimedOut => Ok(SessionStep::Respond(
+                rest.into_response(instruct, Body::Bytes(own)),
+            )),
+            PollOutcome::RepeatRequest(last) => Ok(SessionStep::Repeat {
+                last_ids: last.into(),
+                fallback: rest.into_response(instruct, Body::Bytes(own)),
                 notice,
             }),
             // Its connection is closed without an answer, as of one that left.
@@ -292,23 +322,23 @@ impl Session {
         }
     }
 
-    fn notice(&self, link: Box<str>) -> crate::Ended {
-        let (shared, origin) = (Arc::clone(&self.shared), Arc::clone(&self.origin));
-        notices::when_ended(shared, origin, link)
+    fn gone_notice(&self, link: Box<str>) -> crate::EndCallback {
+        let (shared, origin) = (Arc::clone(&self.shared), Arc::clone(&self.original_request));
+        gone_notices::notify_on_end(shared, origin, link)
     }
 }
 
 /// Tells that a client is gone when it is dropped.
-struct Notice(Option<crate::Ended>);
+struct DropNotice(Option<crate::EndCallback>);
 
-impl Notice {
+impl DropNotice {
     /// Nobody is told.
     fn disarm(&mut self) {
         self.0 = None;
     }
 }
 
-impl Drop for Notice {
+impl Drop for DropNotice {
     fn drop(&mut self) {
         if let Some(ended) = self.0.take() {
             (ended.0)();
@@ -316,8 +346,8 @@ impl Drop for Notice {
     }
 }
 
-impl Rest {
-    fn answer(self, instruct: Instruct, body: Body) -> Response {
+impl ResponseRemainder {
+    fn into_response(self, instruct: GripInstructions, body: Body) -> Response {
         let mut response = Response::new(instruct.status, body);
         response.fields = instruct.fields;
         response.timing = self.timing;
@@ -342,7 +372,7 @@ fn forbid_storing(fields: &mut FieldBlock) {
     fields.push_static("Cache-Control", "no-store");
 }
 
-fn form(fields: &FieldBlock) -> StreamForm {
+fn stream_form(fields: &FieldBlock) -> StreamForm {
     let essence = fields
         .get("content-type")
         .and_then(|value| value.split(|&byte| byte == b';').next())
@@ -357,16 +387,16 @@ fn form(fields: &FieldBlock) -> StreamForm {
 }
 
 /// The heart-beat of a stream whose back end gave it none: a comment, where there are comments.
-fn usual(form: StreamForm, every: Duration) -> Option<KeepAlive> {
-    (form == StreamForm::Events).then(|| KeepAlive {
-        bytes: Bytes::from_static(COMMENT),
-        every,
-        regardless: false,
+fn default_keep_alive(form: StreamForm, every: Duration) -> Option<StreamKeepAlive> {
+    (form == StreamForm::Events).then(|| StreamKeepAlive {
+        bytes: Bytes::from_static(SSE_COMMENT),
+        interval: every,
+        is_unconditional: false,
     })
 }
 
 /// The body that a message brings for one who would have got `own`.
-fn message_body(message: &HeldResponse, own: &[u8]) -> Result<Bytes, Fault> {
+fn message_body(message: &LongPollResponse, own: &[u8]) -> Result<Bytes, Fault> {
     let bytes = &message.body.bytes;
     if !message.is_patch {
         return Ok(bytes.clone());
@@ -389,31 +419,33 @@ fn message_body(message: &HeldResponse, own: &[u8]) -> Result<Bytes, Fault> {
 }
 
 /// The fields of a message take the place of those by the same names.
-fn lay_over(fields: &mut FieldBlock, above: &FieldBlock) {
+fn override_fields(fields: &mut FieldBlock, above: &FieldBlock) {
     for (name, _) in above.iter() {
         fields.remove(name);
     }
     fields.append(above);
 }
 
-fn small(what: &'static str) -> Bound {
-    Bound {
-        what,
-        bytes: SMALL_BODY,
-        limit: "fixed",
+fn small_body_limit(what: &'static str) -> BodyLimit {
+    BodyLimit {
+        body_name: what,
+        max_bytes: MAX_SMALL_BODY,
+        limit_name: "fixed",
     }
 }
 
-fn not_understood(error: crate::grip::instruct::InstructError) -> Fault {
+fn instruction_fault(error: crate::grip::instructions::InstructionError) -> Fault {
     let cause = format!("an instruction to the hub is not understood: {error}");
     Fault::new(FaultKind::BackendProtocolError, cause)
 }
 
 /// The hub does not take any more, or not this.
-fn full(refused: &Refused) -> Fault {
+fn hub_fault(refused: &HubError) -> Fault {
     let kind = match refused {
         // The back end asks for more than anybody may.
-        Refused::ChannelsOfStream(_) | Refused::Message(_) => FaultKind::BackendProtocolError,
+        HubError::TooManyStreamChannels(_) | HubError::MessageTooLarge(_) => {
+            FaultKind::BackendProtocolError
+        }
         _ => FaultKind::Overloaded,
     };
     Fault::new(kind, refused.to_string())

@@ -23,21 +23,21 @@ use penstock_runtime::loops::Loops;
 use penstock_runtime::{Stream, clock};
 use penstock_sys::net::PeerAddress;
 
-use super::Grip;
+use super::GripHandler;
 use crate::token::Signer;
-use crate::{GripSetup, Namespace, OwnSockets};
+use crate::{GripOptions, Namespace, WebSocketSupport};
 use crate::{Hub, Settings};
 
 /// Nothing that works takes so long.
-pub(in crate::grip) const DEADLINE: Duration = Duration::from_secs(20);
+pub(in crate::grip) const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// What the back end does with one request.
-pub(in crate::grip) type Act = Result<Reply, Fault>;
+pub(in crate::grip) type BackendReply = Result<Reply, Fault>;
 
 /// Records what it is asked and answers by its script.
 #[derive(Debug)]
 pub(in crate::grip) struct Backend {
-    script: Mutex<VecDeque<Act>>,
+    script: Mutex<VecDeque<BackendReply>>,
     asked: SyncSender<Request>,
 }
 
@@ -62,82 +62,90 @@ impl Handler for Backend {
 }
 
 /// A hub, a back end, and what stands in front of it.
-pub(in crate::grip) struct World {
+pub(in crate::grip) struct GripHarness {
     loops: Option<Loops>,
     pub(in crate::grip) hub: Hub,
-    pub(in crate::grip) grip: Arc<Grip>,
+    pub(in crate::grip) grip: Arc<GripHandler>,
     backend: Arc<Backend>,
-    asked: Receiver<Request>,
+    last_request: Receiver<Request>,
 }
 
 /// The names of its channels are their keys, and one other origin is let in.
-fn setup(hub: Hub, inner: Arc<Backend>, signer: Option<Signer>, sockets: OwnSockets) -> GripSetup {
+fn setup(
+    hub: Hub,
+    inner: Arc<Backend>,
+    signer: Option<Signer>,
+    sockets: WebSocketSupport,
+) -> GripOptions {
     let signer = signer.map(Arc::new);
-    GripSetup {
+    GripOptions {
         hub,
-        inner,
+        backend: inner,
         namespace: Namespace::default(),
-        origins: vec!["https://friend.test".to_owned()],
-        front: signer.clone(),
+        allowed_origins: vec!["https://friend.test".to_owned()],
+        front_signer: signer.clone(),
         signer,
-        sockets,
+        websocket_support: sockets,
     }
 }
 
-impl World {
-    pub(in crate::grip) fn new(script: impl IntoIterator<Item = Act>) -> Self {
+impl GripHarness {
+    pub(in crate::grip) fn new(script: impl IntoIterator<Item = BackendReply>) -> Self {
         Self::with(Settings::default(), None, script)
     }
 
     pub(in crate::grip) fn with(
         settings: Settings,
         signer: Option<Signer>,
-        script: impl IntoIterator<Item = Act>,
+        script: impl IntoIterator<Item = BackendReply>,
     ) -> Self {
         Self::build(settings, script, |hub, inner| {
-            Grip::new(setup(hub, inner, signer, OwnSockets::Speaks))
+            GripHandler::new(setup(hub, inner, signer, WebSocketSupport::Native))
         })
     }
 
     /// For a back end that has its WebSockets as requests.
-    pub(in crate::grip) fn with_sockets(script: impl IntoIterator<Item = Act>) -> Self {
+    pub(in crate::grip) fn with_sockets(script: impl IntoIterator<Item = BackendReply>) -> Self {
         Self::with_sockets_and(Settings::default(), None, script)
     }
 
     /// For one that may take its clients' connections over instead.
     pub(in crate::grip) fn with_sockets_unless_taken(
-        script: impl IntoIterator<Item = Act>,
+        script: impl IntoIterator<Item = BackendReply>,
     ) -> Self {
         Self::build(Settings::default(), script, |hub, inner| {
-            Grip::new(setup(hub, inner, None, OwnSockets::MayTake))
+            GripHandler::new(setup(hub, inner, None, WebSocketSupport::MayHijack))
         })
     }
 
     pub(in crate::grip) fn with_sockets_and(
         settings: Settings,
         signer: Option<Signer>,
-        script: impl IntoIterator<Item = Act>,
+        script: impl IntoIterator<Item = BackendReply>,
     ) -> Self {
         Self::build(settings, script, |hub, inner| {
-            Grip::new(setup(hub, inner, signer, OwnSockets::None))
+            GripHandler::new(setup(hub, inner, signer, WebSocketSupport::RequestsOnly))
         })
     }
 
     /// For a back end with a namespace of its own.
-    pub(in crate::grip) fn in_namespace(name: &str, script: impl IntoIterator<Item = Act>) -> Self {
+    pub(in crate::grip) fn in_namespace(
+        name: &str,
+        script: impl IntoIterator<Item = BackendReply>,
+    ) -> Self {
         let namespace = Namespace::new(name);
         Self::build(Settings::default(), script, |hub, inner| {
-            Grip::new(GripSetup {
+            GripHandler::new(GripOptions {
                 namespace,
-                ..setup(hub, inner, None, OwnSockets::None)
+                ..setup(hub, inner, None, WebSocketSupport::RequestsOnly)
             })
         })
     }
 
     fn build(
         settings: Settings,
-        script: impl IntoIterator<Item = Act>,
-        make: impl FnOnce(Hub, Arc<Backend>) -> Grip,
+        script: impl IntoIterator<Item = BackendReply>,
+        make: impl FnOnce(Hub, Arc<Backend>) -> GripHandler,
     ) -> Self {
         let loops = Loops::start(1).unwrap();
         let hub = Hub::start(settings, loops.handles()).unwrap();
@@ -152,29 +160,29 @@ impl World {
             hub,
             grip: Arc::new(grip),
             backend,
-            asked,
+            last_request: asked,
         }
     }
 
     /// Adds to what the back end does.
-    pub(in crate::grip) fn then(&self, act: Act) {
+    pub(in crate::grip) fn script(&self, act: BackendReply) {
         self.backend.script.lock().unwrap().push_back(act);
     }
 
     /// The next request that the back end got.
     pub(in crate::grip) fn asked(&self) -> Request {
-        self.asked
-            .recv_timeout(DEADLINE)
+        self.last_request
+            .recv_timeout(TEST_TIMEOUT)
             .expect("the back end is asked")
     }
 
     /// Whether the back end got no other request.
-    pub(in crate::grip) fn is_asked_no_more(&self) -> bool {
-        self.asked.try_recv().is_err()
+    pub(in crate::grip) fn assert_no_more_requests(&self) -> bool {
+        self.last_request.try_recv().is_err()
     }
 
     /// Begins a request on the loop.
-    pub(in crate::grip) fn begin(&self, request: Request) -> Receiver<Act> {
+    pub(in crate::grip) fn begin(&self, request: Request) -> Receiver<BackendReply> {
         let grip = Arc::clone(&self.grip);
         self.begin_at(grip, request)
     }
@@ -184,7 +192,7 @@ impl World {
         &self,
         handler: Arc<dyn Handler>,
         request: Request,
-    ) -> Receiver<Act> {
+    ) -> Receiver<BackendReply> {
         let (sender, receiver) = sync_channel(1);
         self.spawn(async move {
             let answered = as_edge_does(&*handler, request).await;
@@ -204,16 +212,16 @@ impl World {
         response(ended(&receiver))
     }
 
-    pub(in crate::grip) fn ask(&self, request: Request) -> Act {
+    pub(in crate::grip) fn request(&self, request: Request) -> BackendReply {
         ended(&self.begin(request))
     }
 
     pub(in crate::grip) fn response(&self, request: Request) -> Response {
-        response(self.ask(request))
+        response(self.request(request))
     }
 
     pub(in crate::grip) fn fault(&self, request: Request) -> Fault {
-        self.ask(request).expect_err("a fault")
+        self.request(request).expect_err("a fault")
     }
 
     /// What edge does with a response that is held: gives it a client.
@@ -224,14 +232,14 @@ impl World {
         let (ours, theirs) = penstock_sys::net::worker_socket_pair().unwrap();
         self.spawn(async move {
             let client = Arc::new(Stream::new(ours).unwrap());
-            let place = HeldConnectionGuard::new(Arc::new(Door));
+            let place = HeldConnectionGuard::new(Arc::new(NoopConnectionCounter));
             hold.hold(client, Vec::new(), HeldFraming::UntilClose, place);
         });
         Client::new(theirs)
     }
 
     /// What edge does with a connection that is taken over.
-    pub(in crate::grip) fn take(&self, response: Response) -> Client {
+    pub(in crate::grip) fn take_over(&self, response: Response) -> Client {
         let Body::Takeover(takeover) = response.body else {
             panic!("a takeover, not {response:?}");
         };
@@ -256,15 +264,15 @@ impl World {
 
     /// Waits until so many wait at a channel.
     pub(in crate::grip) fn await_subscribers(&self, channel: &str, count: u64) {
-        let deadline = clock::now() + DEADLINE;
-        while self.hub.subscribers(channel) != count {
+        let deadline = clock::now() + TEST_TIMEOUT;
+        while self.hub.subscriber_count(channel) != count {
             assert!(clock::now() < deadline, "{count} subscribers of {channel}");
             std::thread::yield_now();
         }
     }
 }
 
-impl Drop for World {
+impl Drop for GripHarness {
     fn drop(&mut self) {
         if let Some(loops) = self.loops.take() {
             loops.stop();
@@ -273,9 +281,9 @@ impl Drop for World {
 }
 
 #[derive(Debug)]
-struct Door;
+struct NoopConnectionCounter;
 
-impl HeldConnectionCounter for Door {
+impl HeldConnectionCounter for NoopConnectionCounter {
     fn release_held(&self) {}
 }
 
@@ -285,7 +293,7 @@ pub(in crate::grip) struct Client(UnixStream);
 impl Client {
     fn new(socket: OwnedFd) -> Self {
         let socket = UnixStream::from(socket);
-        socket.set_read_timeout(Some(DEADLINE)).unwrap();
+        socket.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         Self(socket)
     }
 
@@ -337,7 +345,7 @@ impl Client {
 }
 
 /// Asks a handler, and has it obey its answer.
-async fn as_edge_does(handler: &dyn Handler, request: Request) -> Act {
+async fn as_edge_does(handler: &dyn Handler, request: Request) -> BackendReply {
     let (head, vouched) = (Arc::clone(&request.head), request.trusted_headers.clone());
     let had_body = !matches!(request.body, RequestBody::Empty);
     let arrival = RequestOrigin {
@@ -364,18 +372,18 @@ async fn as_edge_does(handler: &dyn Handler, request: Request) -> Act {
     }
 }
 
-async fn done(handling: HandlerProgress) -> Act {
+async fn done(handling: HandlerProgress) -> BackendReply {
     match handling {
         HandlerProgress::Ready(answered) => answered,
         HandlerProgress::Pending(work) => work.await,
     }
 }
 
-pub(in crate::grip) fn ended(receiver: &Receiver<Act>) -> Act {
-    receiver.recv_timeout(DEADLINE).expect("an answer")
+pub(in crate::grip) fn ended(receiver: &Receiver<BackendReply>) -> BackendReply {
+    receiver.recv_timeout(TEST_TIMEOUT).expect("an answer")
 }
 
-pub(in crate::grip) fn response(answered: Act) -> Response {
+pub(in crate::grip) fn response(answered: BackendReply) -> Response {
     match answered {
         Ok(Reply::Response(response)) => *response,
         other => panic!("a response, not {other:?}"),
@@ -402,7 +410,7 @@ pub(in crate::grip) fn answer(status: u16, lines: &[&str], body: &str) -> Respon
     response
 }
 
-pub(in crate::grip) fn says(lines: &[&str], body: &str) -> Act {
+pub(in crate::grip) fn says(lines: &[&str], body: &str) -> BackendReply {
     Ok(answer(200, lines, body).into())
 }
 
@@ -458,9 +466,9 @@ pub(in crate::grip) fn body_of(request: Request) -> String {
 }
 
 /// A body in pieces.
-pub(in crate::grip) struct Pieces(pub(in crate::grip) Vec<&'static str>);
+pub(in crate::grip) struct ChunkedBody(pub(in crate::grip) Vec<&'static str>);
 
-impl BodyStream for Pieces {
+impl BodyStream for ChunkedBody {
     fn poll_chunk(&mut self, _: &mut Context<'_>) -> Poll<Option<Result<Bytes, Fault>>> {
         let piece = (!self.0.is_empty()).then(|| self.0.remove(0));
         Poll::Ready(piece.map(|piece| Ok(Bytes::from_static(piece.as_bytes()))))

@@ -1,10 +1,10 @@
 //! Answers that speak to the hub and those that do not, with a real hub behind.
 
-mod following;
-mod front;
-mod links;
-mod nodes;
-mod slow;
+mod chained_servers;
+mod cluster;
+mod gone_links;
+mod next_links;
+mod slow_clients;
 
 use penstock_exchange::{Body, FaultKind};
 use penstock_http::{FieldBlock, Status};
@@ -12,7 +12,7 @@ use penstock_http::{FieldBlock, Status};
 use super::testing::*;
 use super::*;
 use crate::token::Verifier;
-use crate::{Content, HeldResponse, Publication, ResponsePart, Settings, StreamPart};
+use crate::{Content, LongPollResponse, Publication, ResponsePart, Settings, StreamPart};
 
 const STREAM: [&str; 3] = [
     "Content-Type: text/plain",
@@ -46,8 +46,8 @@ fn part(channel: &str, part: ResponsePart) -> Publication {
     }
 }
 
-fn held(status: Status, lines: &[&str], body: &'static str) -> HeldResponse {
-    HeldResponse {
+fn held(status: Status, lines: &[&str], body: &'static str) -> LongPollResponse {
+    LongPollResponse {
         status,
         fields: answer(200, lines, "").fields,
         body: Content {
@@ -66,7 +66,7 @@ fn names(fields: &FieldBlock) -> Vec<&str> {
 fn a_handler_in_front_has_no_part_in_obeying() {
     // At once, and later.
     for target in ["/", "/a"] {
-        let world = World::new([says(&STREAM, "first\n"), says(&["A: 1"], "page")]);
+        let world = GripHarness::new([says(&STREAM, "first\n"), says(&["A: 1"], "page")]);
         let response = world.handled(get(target));
         assert!(!response.has_grip && names(&response.fields) == ["Content-Type"]);
         let mut client = world.hold(response);
@@ -78,11 +78,11 @@ fn a_handler_in_front_has_no_part_in_obeying() {
 }
 
 #[test]
-fn what_says_nothing_to_the_hub_passes_untouched() {
+fn responses_without_grip_pass_unchanged() {
     let page = answer(201, &["A: 1", "Content-Type: text/plain"], "page");
     let fields = page.fields.clone();
     for target in ["/", "/a"] {
-        let world = World::new([Ok(answer(
+        let world = GripHarness::new([Ok(answer(
             201,
             &["A: 1", "Content-Type: text/plain"],
             "page",
@@ -102,9 +102,9 @@ fn what_says_nothing_to_the_hub_passes_untouched() {
 }
 
 #[test]
-fn a_back_end_knows_who_asks_it_and_no_client_can_pose_as_that() {
+fn requests_are_signed_and_clients_cannot_forge_grip_fields() {
     let signer = Signer::new("secret", "penstock").unwrap();
-    let world = World::with(Settings::default(), Some(signer), [says(&[], "")]);
+    let world = GripHarness::with(Settings::default(), Some(signer), [says(&[], "")]);
     let lines = [
         "Grip-Sig: forged",
         "grip-hold: stream",
@@ -132,7 +132,7 @@ fn a_back_end_knows_who_asks_it_and_no_client_can_pose_as_that() {
 #[test]
 fn fields_of_the_route_stay_vouched_for() {
     let signer = Signer::new("secret", "penstock").unwrap();
-    let world = World::with(Settings::default(), Some(signer), [says(&[], "")]);
+    let world = GripHarness::with(Settings::default(), Some(signer), [says(&[], "")]);
     let mut asked = request(
         "GET",
         "/",
@@ -153,10 +153,10 @@ fn fields_of_the_route_stay_vouched_for() {
 fn another_handler_gets_the_request_that_came() {
     let signer = Signer::new("secret", "penstock").unwrap();
     let pass = Reply::Pass(Box::new(get("/")));
-    let world = World::with(Settings::default(), Some(signer), [Ok(pass)]);
+    let world = GripHarness::with(Settings::default(), Some(signer), [Ok(pass)]);
     let request = get("/");
     let head = Arc::clone(&request.head);
-    let Ok(Reply::Pass(passed)) = world.ask(request) else {
+    let Ok(Reply::Pass(passed)) = world.request(request) else {
         panic!("it is passed on");
     };
     assert!(Arc::ptr_eq(&passed.head, &head));
@@ -167,9 +167,9 @@ fn another_handler_gets_the_request_that_came() {
 fn a_stream_begins_with_its_body_and_goes_on_with_messages() {
     for target in ["/", "/a"] {
         let mut begun = answer(200, &STREAM, "");
-        begun.body = Body::Stream(Box::new(Pieces(vec!["hello ", "there\n"])));
+        begun.body = Body::Stream(Box::new(ChunkedBody(vec!["hello ", "there\n"])));
         begun.fields.push("Grip-Status", b"202").unwrap();
-        let world = World::new([Ok(begun.into())]);
+        let world = GripHarness::new([Ok(begun.into())]);
         let response = world.response(get(target));
         assert_eq!(response.status, Status::ACCEPTED);
         assert_eq!(names(&response.fields), ["Content-Type"]);
@@ -188,7 +188,7 @@ fn a_stream_begins_with_its_body_and_goes_on_with_messages() {
 }
 
 #[test]
-fn a_stream_goes_on_where_its_back_end_says_or_tells_that_it_cannot() {
+fn a_stream_resumes_after_prev_id_or_gets_a_gap() {
     let held = |prev_id: &str| {
         let channel = format!("Grip-Channel: a; prev-id={prev_id}");
         let lines = [
@@ -196,7 +196,7 @@ fn a_stream_goes_on_where_its_back_end_says_or_tells_that_it_cannot() {
             "Grip-Hold: stream",
             &channel,
         ];
-        let world = World::new([says(&lines, "")]);
+        let world = GripHarness::new([says(&lines, "")]);
         for id in ["1", "2"] {
             let mut message = text("a", "data: x\n\n");
             message.id = Some(id.into());
@@ -219,7 +219,7 @@ fn a_body_of_instructions_holds_as_well() {
         "hold": {"mode": "stream", "channels": [{"name": "a, b"}]},
         "response": {"headers": {"Content-Type": "text/plain"}, "body": "hi\n"}
     }"#;
-    let world = World::new([says(
+    let world = GripHarness::new([says(
         &[
             "Content-Type: application/grip-instruct",
             "Grip-Hold: response",
@@ -253,17 +253,17 @@ fn a_body_of_instructions_alone_is_an_ordinary_body() {
             "Grip-Status: 201",
         ],
     ] {
-        let world = World::new([says(lines, instruct)]);
+        let world = GripHarness::new([says(lines, instruct)]);
         let response = world.response(get("/"));
         assert_eq!(bytes(response.body), instruct);
         assert!(!response.fields.contains("set-cookie"));
-        assert_eq!(world.hub.counts().opened, 0);
+        assert_eq!(world.hub.counters().opened, 0);
     }
 }
 
 #[test]
 fn the_channels_of_a_back_end_are_in_its_namespace() {
-    let world = World::in_namespace("chat", [says(&STREAM, "hi\n")]);
+    let world = GripHarness::in_namespace("chat", [says(&STREAM, "hi\n")]);
     let response = world.response(get("/"));
     let mut client = world.hold(response);
     client.expect("hi\n");
@@ -277,7 +277,7 @@ fn the_channels_of_a_back_end_are_in_its_namespace() {
 #[test]
 fn a_back_end_gets_its_own_names_back() {
     let lines = [&POLL[..], &["Grip-Channel: b; prev-id=0"]].concat();
-    let world = World::in_namespace("chat", [says(&lines, "own"), says(&[], "news")]);
+    let world = GripHarness::in_namespace("chat", [says(&lines, "own"), says(&[], "news")]);
     world.hub.publish(text("chat\u{1f}b", "x")).unwrap();
     let waiting = world.begin(get("/"));
     let first = world.asked();
@@ -296,7 +296,7 @@ fn a_back_end_gets_its_own_names_back() {
 #[test]
 fn a_long_poll_gets_a_message_over_its_own_answer() {
     for target in ["/", "/a"] {
-        let world = World::new([says(&POLL, "{}")]);
+        let world = GripHarness::new([says(&POLL, "{}")]);
         let waiting = world.begin(get(target));
         world.await_subscribers("a", 1);
         let message = held(
@@ -320,7 +320,7 @@ fn a_long_poll_gets_a_message_over_its_own_answer() {
 #[test]
 fn a_message_may_be_a_patch_of_the_long_polls_own_answer() {
     let patched = |own: &str| {
-        let world = World::new([says(&POLL, own)]);
+        let world = GripHarness::new([says(&POLL, own)]);
         let waiting = world.begin(get("/"));
         world.await_subscribers("a", 1);
         let mut message = held(
@@ -349,8 +349,8 @@ fn a_message_may_be_a_patch_of_the_long_polls_own_answer() {
 #[test]
 fn a_hint_has_the_back_end_asked_again() {
     let signer = Signer::new("secret", "penstock").unwrap();
-    let world = World::with(Settings::default(), Some(signer), [says(&POLL, "old")]);
-    world.then(says(&["A: 1"], "new"));
+    let world = GripHarness::with(Settings::default(), Some(signer), [says(&POLL, "old")]);
+    world.script(says(&["A: 1"], "new"));
     let waiting = world.begin(request("GET", "/x?since=1", &["Cookie: c=1"]));
     world.await_subscribers("a", 1);
     let first = world.asked();
@@ -368,7 +368,7 @@ fn a_hint_has_the_back_end_asked_again() {
 #[test]
 fn who_knew_another_last_message_is_asked_for_again_with_the_right_one() {
     let stale = ["Grip-Hold: response", "Grip-Channel: a; prev-id=1"];
-    let world = World::new([says(&stale, "stale"), says(&[], "fresh")]);
+    let world = GripHarness::new([says(&stale, "stale"), says(&[], "fresh")]);
     let mut message = text("a", "x");
     message.id = Some("2".into());
     world.hub.publish(message).unwrap();
@@ -383,26 +383,26 @@ fn who_knew_another_last_message_is_asked_for_again_with_the_right_one() {
 #[test]
 fn a_back_end_that_never_learns_is_not_asked_for_ever() {
     let stale = ["Grip-Hold: response", "Grip-Channel: a; prev-id=1"];
-    let world = World::new((0..50).map(|_| says(&stale, "stale")));
+    let world = GripHarness::new((0..50).map(|_| says(&stale, "stale")));
     let mut message = text("a", "x");
     message.id = Some("2".into());
     world.hub.publish(message).unwrap();
     assert_eq!(bytes(world.response(get("/")).body), "stale");
     let mut count = 0;
-    while !world.is_asked_no_more() {
+    while !world.assert_no_more_requests() {
         count += 1;
     }
     assert_eq!(count, 6);
 }
 
 #[test]
-fn who_is_answered_when_its_back_end_never_learns_is_told_to_be_gone() {
+fn a_client_answered_after_too_many_repeats_is_reported_gone() {
     let stale = [
         "Grip-Hold: response",
         "Grip-Channel: a; prev-id=1",
         "Grip-Link: </gone>; rel=gone",
     ];
-    let world = World::new((0..50).map(|_| says(&stale, "stale")));
+    let world = GripHarness::new((0..50).map(|_| says(&stale, "stale")));
     let mut message = text("a", "x");
     message.id = Some("2".into());
     world.hub.publish(message).unwrap();
@@ -415,19 +415,19 @@ fn who_is_answered_when_its_back_end_never_learns_is_told_to_be_gone() {
 }
 
 #[test]
-fn what_cannot_be_repeated_is_answered_with_what_there_is() {
-    let world = World::new([says(&POLL, "own")]);
+fn unrepeatable_requests_get_the_fallback() {
+    let world = GripHarness::new([says(&POLL, "own")]);
     let waiting = world.begin(request("POST", "/", &["Content-Length: 0"]));
     world.await_subscribers("a", 1);
     world.hub.publish(part("a", ResponsePart::Hint)).unwrap();
     assert_eq!(bytes(response(ended(&waiting)).body), "own");
     world.asked();
-    assert!(world.is_asked_no_more());
+    assert!(world.assert_no_more_requests());
 }
 
 #[test]
 fn a_closed_long_poll_gets_no_answer() {
-    let world = World::new([says(&POLL, "own")]);
+    let world = GripHarness::new([says(&POLL, "own")]);
     let waiting = world.begin(get("/"));
     world.await_subscribers("a", 1);
     world.hub.publish(part("a", ResponsePart::Close)).unwrap();
@@ -437,7 +437,7 @@ fn a_closed_long_poll_gets_no_answer() {
     );
 }
 
-const INSTRUCT: [&str; 2] = [
+const INSTRUCTION_FIELDS: [&str; 2] = [
     "Content-Type: application/grip-instruct",
     "Grip-Hold: response",
 ];
@@ -453,11 +453,15 @@ fn who_gets_no_body_is_not_held() {
             Body::Omitted(Some(7)),
         ),
         (request("HEAD", "/", &[]), &POLL[..], Body::Omitted(None)),
-        (request("HEAD", "/", &[]), &INSTRUCT, Body::Omitted(Some(9))),
+        (
+            request("HEAD", "/", &[]),
+            &INSTRUCTION_FIELDS,
+            Body::Omitted(Some(9)),
+        ),
     ] {
         let mut said = answer(200, lines, "");
         said.body = body;
-        let world = World::new([Ok(said.into())]);
+        let world = GripHarness::new([Ok(said.into())]);
         let response = world.response(request);
         assert!(matches!(response.body, Body::Empty | Body::Omitted(_)));
         assert!(
@@ -465,12 +469,15 @@ fn who_gets_no_body_is_not_held() {
                 .iter()
                 .any(|name| name.starts_with("Grip"))
         );
-        assert_eq!(world.hub.counts().streams + world.hub.counts().polls, 0);
+        assert_eq!(
+            world.hub.counters().streams + world.hub.counters().long_polls,
+            0
+        );
     }
 }
 
 #[test]
-fn what_cannot_be_held_is_the_back_ends_fault_and_says_why() {
+fn impossible_holds_are_backend_faults_with_a_reason() {
     let long = "x".repeat(200_000);
     let encoded = [&STREAM[..], &["Content-Encoding: gzip"]].concat();
     let elsewhere = [&STREAM[..], &["Grip-Link: <http://b.test/gone>; rel=gone"]].concat();
@@ -486,7 +493,7 @@ fn what_cannot_be_held_is_the_back_ends_fault_and_says_why() {
             "the body of a long poll is longer than 100000 bytes (fixed)",
         ),
         (
-            &INSTRUCT,
+            &INSTRUCTION_FIELDS,
             &long,
             "the body of instructions is longer than 100000 bytes (fixed)",
         ),
@@ -507,7 +514,7 @@ fn what_cannot_be_held_is_the_back_ends_fault_and_says_why() {
             "Grip-Link: `http://b.test/gone` is of another host",
         ),
         (
-            &INSTRUCT,
+            &INSTRUCTION_FIELDS,
             "{",
             "the instructions are no JSON: EOF while parsing an object at line 1 column 1",
         ),
@@ -516,7 +523,7 @@ fn what_cannot_be_held_is_the_back_ends_fault_and_says_why() {
             message_bytes: 150_000,
             ..Settings::default()
         };
-        let world = World::with(settings, None, [says(lines, body)]);
+        let world = GripHarness::with(settings, None, [says(lines, body)]);
         let fault = world.fault(get("/"));
         assert_eq!(fault.kind, FaultKind::BackendProtocolError);
         assert!(fault.cause.ends_with(expected), "{}", fault.cause);
@@ -526,12 +533,12 @@ fn what_cannot_be_held_is_the_back_ends_fault_and_says_why() {
 #[test]
 fn a_long_body_in_pieces_is_not_gathered() {
     let mut said = answer(200, &POLL, "");
-    said.body = Body::Stream(Box::new(Pieces(vec!["0123456789"; 10_001])));
-    let world = World::new([Ok(said.into())]);
+    said.body = Body::Stream(Box::new(ChunkedBody(vec!["0123456789"; 10_001])));
+    let world = GripHarness::new([Ok(said.into())]);
     assert_eq!(world.fault(get("/")).kind, FaultKind::BackendProtocolError);
     let mut said = answer(200, &POLL, "");
-    said.body = Body::Stream(Box::new(Pieces(vec!["0123456789"; 10_000])));
-    let world = World::new([Ok(said.into())]);
+    said.body = Body::Stream(Box::new(ChunkedBody(vec!["0123456789"; 10_000])));
+    let world = GripHarness::new([Ok(said.into())]);
     let _waiting = world.begin(get("/"));
     world.await_subscribers("a", 1);
 }
@@ -552,7 +559,7 @@ fn no_cache_keeps_what_an_event_source_without_room_gets() {
         streams_max: Some(0),
         ..Settings::default()
     };
-    let world = World::with(
+    let world = GripHarness::with(
         settings,
         None,
         [says(&lines, "first"), says(&lines, "first")],
@@ -581,13 +588,13 @@ fn a_full_hub_turns_clients_away() {
             streams_max: Some(0),
             ..Settings::default()
         };
-        let world = World::with(settings, None, [says(lines, "")]);
+        let world = GripHarness::with(settings, None, [says(lines, "")]);
         let fault = world.fault(get("/"));
         assert_eq!(fault.kind, FaultKind::Overloaded);
         assert_eq!(fault.cause, "hub.streams_max (0) connections are held");
     }
     let channels: Vec<_> = (0..30).map(|n| n.to_string()).collect();
     let channels = format!("Grip-Channel: {}", channels.join(", "));
-    let world = World::new([says(&["Grip-Hold: stream", &channels], "")]);
+    let world = GripHarness::new([says(&["Grip-Hold: stream", &channels], "")]);
     assert_eq!(world.fault(get("/")).kind, FaultKind::BackendProtocolError);
 }

@@ -6,41 +6,41 @@ use std::sync::atomic::AtomicBool;
 
 /// Remembers what it was told; takes publications or not.
 #[derive(Debug, Default)]
-struct Recorder {
-    takes: AtomicBool,
-    told: Mutex<Vec<String>>,
+struct RecordingBus {
+    accepts: AtomicBool,
+    calls: Mutex<Vec<String>>,
 }
 
-impl Recorder {
+impl RecordingBus {
     fn push(&self, what: &str, channel: &str) {
-        self.told.lock().unwrap().push(format!("{what} {channel}"));
+        self.calls.lock().unwrap().push(format!("{what} {channel}"));
     }
 
     fn take(&self) -> Vec<String> {
-        std::mem::take(&mut self.told.lock().unwrap())
+        std::mem::take(&mut self.calls.lock().unwrap())
     }
 }
 
-impl Bus for Recorder {
-    fn publish(&self, publication: &Publication) -> Result<bool, Refused> {
+impl Bus for RecordingBus {
+    fn publish(&self, publication: &Publication) -> Result<bool, HubError> {
         self.push("publish", &publication.channel);
-        Ok(self.takes.load(Ordering::SeqCst))
+        Ok(self.accepts.load(Ordering::SeqCst))
     }
 
-    fn subscribed(&self, channel: &Arc<str>) {
+    fn on_subscribed(&self, channel: &Arc<str>) {
         self.push("+", channel);
     }
 
-    fn unsubscribed(&self, channel: &Arc<str>) {
+    fn on_unsubscribed(&self, channel: &Arc<str>) {
         self.push("-", channel);
     }
 }
 
 #[test]
-fn a_bus_takes_publications_and_knows_what_is_subscribed_to() {
-    let rig = Rig::new(settings());
+fn a_bus_gets_publications_and_subscriptions() {
+    let rig = HubHarness::new(settings());
     let early = rig.hold(stream(&["early"]));
-    let bus = Arc::new(Recorder::default());
+    let bus = Arc::new(RecordingBus::default());
     rig.hub.set_bus(Some(bus.clone()));
     assert_eq!(bus.take(), ["+ early"]);
     let mut client = rig.hold(stream(&["a", "b"]));
@@ -52,24 +52,24 @@ fn a_bus_takes_publications_and_knows_what_is_subscribed_to() {
     );
     rig.hub.publish(message("a", "by this node")).unwrap();
     assert_eq!(client.chunk(), "by this node");
-    bus.takes.store(true, Ordering::SeqCst);
+    bus.accepts.store(true, Ordering::SeqCst);
     rig.hub.publish(message("a", "by the bus")).unwrap();
     rig.hub
-        .publish_from_bus(message("a", "from the bus"))
+        .publish_locally(message("a", "from the bus"))
         .unwrap();
     assert_eq!(client.chunk(), "from the bus");
     assert_eq!(bus.take(), ["publish a", "publish a"]);
     drop(client);
-    rig.until("b has nobody", |hub| hub.subscribers("b") == 0);
-    rig.until("it is told", |_| !bus.told.lock().unwrap().is_empty());
+    rig.until("b has nobody", |hub| hub.subscriber_count("b") == 0);
+    rig.until("it is told", |_| !bus.calls.lock().unwrap().is_empty());
     assert_eq!(bus.take(), ["- b"]);
     let poll = LongPoll {
         subscriptions: vec![subscription("p")],
         ..LongPoll::default()
     };
-    drop(rig.hub.wait(poll).unwrap());
+    drop(rig.hub.long_poll(poll).unwrap());
     drop((other, early));
-    rig.until("all have left", |_| bus.told.lock().unwrap().len() == 4);
+    rig.until("all have left", |_| bus.calls.lock().unwrap().len() == 4);
     let mut told = bus.take();
     told[2..].sort();
     assert_eq!(told, ["+ p", "- p", "- a", "- early"]);
@@ -80,9 +80,9 @@ fn a_bus_takes_publications_and_knows_what_is_subscribed_to() {
 }
 
 #[test]
-fn comings_and_goings_are_told_in_their_order() {
-    let rig = Rig::new(settings());
-    let bus = Arc::new(Recorder::default());
+fn presence_changes_reach_the_bus_in_order() {
+    let rig = HubHarness::new(settings());
+    let bus = Arc::new(RecordingBus::default());
     rig.hub.set_bus(Some(bus.clone()));
     let threads: Vec<_> = (0..4)
         .map(|_| {
@@ -93,7 +93,7 @@ fn comings_and_goings_are_told_in_their_order() {
                         subscriptions: vec![subscription("a"), subscription("b")],
                         ..LongPoll::default()
                     };
-                    drop(hub.wait(poll).unwrap());
+                    drop(hub.long_poll(poll).unwrap());
                 }
             })
         })
@@ -102,7 +102,7 @@ fn comings_and_goings_are_told_in_their_order() {
         thread.join().unwrap();
     }
     for channel in ["a", "b"] {
-        let told = bus.told.lock().unwrap();
+        let told = bus.calls.lock().unwrap();
         let of_it = told.iter().filter(|told| told.ends_with(channel));
         let signs: Vec<&str> = of_it.map(|told| &told[..1]).collect();
         assert!(!signs.is_empty() && signs.len().is_multiple_of(2));
@@ -112,34 +112,34 @@ fn comings_and_goings_are_told_in_their_order() {
 
 /// Panics when it hears of this one.
 #[derive(Debug, Default)]
-struct Panicking(Recorder);
+struct PanickingBus(RecordingBus);
 
-impl Bus for Panicking {
-    fn publish(&self, publication: &Publication) -> Result<bool, Refused> {
+impl Bus for PanickingBus {
+    fn publish(&self, publication: &Publication) -> Result<bool, HubError> {
         self.0.publish(publication)
     }
 
-    fn subscribed(&self, channel: &Arc<str>) {
+    fn on_subscribed(&self, channel: &Arc<str>) {
         assert_ne!(&**channel, "bad", "a test's own");
-        self.0.subscribed(channel);
+        self.0.on_subscribed(channel);
     }
 
-    fn unsubscribed(&self, channel: &Arc<str>) {
-        self.0.unsubscribed(channel);
+    fn on_unsubscribed(&self, channel: &Arc<str>) {
+        self.0.on_unsubscribed(channel);
     }
 }
 
 #[test]
 fn a_bus_that_panics_once_hears_of_the_next_all_the_same() {
-    let rig = Rig::new(settings());
-    let bus = Arc::new(Panicking::default());
+    let rig = HubHarness::new(settings());
+    let bus = Arc::new(PanickingBus::default());
     rig.hub.set_bus(Some(bus.clone()));
     let poll = |channel: &str| {
         let poll = LongPoll {
             subscriptions: vec![subscription(channel)],
             ..LongPoll::default()
         };
-        rig.hub.wait(poll).map(drop)
+        rig.hub.long_poll(poll).map(drop)
     };
     let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| poll("bad")));
     assert!(panicked.is_err());

@@ -1,20 +1,20 @@
 //! The word that messages may be missing, as streams of each kind get it.
 
 use super::*;
-use crate::Filter;
+use crate::MessageFilter;
 
 fn gap(channel: &str) -> Publication {
     Publication {
         channel: channel.into(),
-        in_any_order: true,
+        allows_any_order: true,
         stream: Some(StreamPart::Gap),
         ..Publication::default()
     }
 }
 
 #[test]
-fn events_are_told_and_bytes_end() {
-    let rig = Rig::new(settings());
+fn event_streams_get_a_gap_and_byte_streams_end() {
+    let rig = HubHarness::new(settings());
     let of = |form, filters| HeldStream {
         form,
         subscriptions: vec![Subscription {
@@ -25,7 +25,10 @@ fn events_are_told_and_bytes_end() {
     };
     let mut events = rig.hold(of(StreamForm::Events, Vec::new()));
     // Its filters do not keep it from hearing of it.
-    let mut filtered = rig.hold(of(StreamForm::Events, vec![Filter::RequireSub]));
+    let mut filtered = rig.hold(of(
+        StreamForm::Events,
+        vec![MessageFilter::RequireSubscription],
+    ));
     let mut bytes = rig.hold(of(StreamForm::Bytes, Vec::new()));
     rig.hub.publish(message("a", "before")).unwrap();
     rig.hub.publish(gap("a")).unwrap();
@@ -42,8 +45,8 @@ fn events_are_told_and_bytes_end() {
 }
 
 #[test]
-fn who_is_on_the_way_is_told_as_well() {
-    let rig = Rig::new(with_history(10));
+fn arriving_streams_get_the_gap_too() {
+    let rig = HubHarness::new(with_history(10));
     for (form, expected) in [
         (StreamForm::Events, "event: gap\ndata: {}\n\n"),
         (StreamForm::Bytes, ""),
@@ -52,7 +55,7 @@ fn who_is_on_the_way_is_told_as_well() {
             form,
             ..stream(&["a"])
         };
-        let body = rig.hub.body(held).unwrap();
+        let body = rig.hub.stream_body(held).unwrap();
         rig.hub.publish(gap("a")).unwrap();
         let mut client = rig.hand_over_body(body, HeldFraming::Chunked, b"", 0);
         if expected.is_empty() {

@@ -4,14 +4,14 @@ use super::*;
 
 fn after(id: &str) -> HeldStream {
     HeldStream {
-        after: Some(id.into()),
-        gap: Some(Bytes::from_static(b"(gap)")),
+        resume_after: Some(id.into()),
+        gap_notice: Some(Bytes::from_static(b"(gap)")),
         ..stream(&["a"])
     }
 }
 
 /// What a stream gets that begins now, up to a message that is published for it.
-fn gets(rig: &Rig, stream: HeldStream) -> String {
+fn gets(rig: &HubHarness, stream: HeldStream) -> String {
     let mut client = rig.hold(stream);
     let end = Publication {
         stream: Some(StreamPart::Close),
@@ -22,8 +22,8 @@ fn gets(rig: &Rig, stream: HeldStream) -> String {
 }
 
 #[test]
-fn who_comes_back_gets_what_it_missed() {
-    let rig = Rig::new(with_history(4));
+fn a_returning_client_gets_missed_messages() {
+    let rig = HubHarness::new(with_history(4));
     for number in 1..=6 {
         rig.hub
             .publish(message_with_id(
@@ -79,15 +79,15 @@ fn who_comes_back_gets_what_it_missed() {
 
 #[test]
 fn ids_of_the_hub_s_own_name_a_place_in_all_channels() {
-    let rig = Rig::new(with_history(10));
+    let rig = HubHarness::new(with_history(10));
     rig.hub.publish(message("a", "a1.")).unwrap();
     let id = rig.hub.last_id("a").unwrap();
     rig.hub.publish(message("b", "b1.")).unwrap();
     rig.hub.publish(message("a", "a2.")).unwrap();
     rig.hub.publish(message("b", "b2.")).unwrap();
     let mut client = rig.hold(HeldStream {
-        after: Some(id),
-        gap: Some(Bytes::from_static(b"(gap)")),
+        resume_after: Some(id),
+        gap_notice: Some(Bytes::from_static(b"(gap)")),
         ..stream(&["b", "a"])
     });
     for expected in ["b1.", "a2.", "b2."] {
@@ -95,7 +95,7 @@ fn ids_of_the_hub_s_own_name_a_place_in_all_channels() {
     }
     let last = rig.hub.last_id("b").unwrap();
     let mut client = rig.hold(HeldStream {
-        after: Some(last),
+        resume_after: Some(last),
         ..stream(&["b", "a"])
     });
     rig.hub.publish(message("a", "a3.")).unwrap();
@@ -103,13 +103,13 @@ fn ids_of_the_hub_s_own_name_a_place_in_all_channels() {
 }
 
 #[test]
-fn a_channel_whose_history_grew_too_old_is_let_go_of_and_the_gap_is_told() {
+fn an_expired_history_frees_its_channel_and_leaves_a_gap() {
     let history = History {
         count: 100,
         age: Duration::from_millis(50),
         ..History::default()
     };
-    let rig = Rig::new(Settings {
+    let rig = HubHarness::new(Settings {
         history,
         ..Settings::default()
     });
@@ -117,8 +117,8 @@ fn a_channel_whose_history_grew_too_old_is_let_go_of_and_the_gap_is_told() {
     let first = rig.hub.last_id("a").unwrap();
     rig.hub.publish(message("a", "old too")).unwrap();
     let last = rig.hub.last_id("a").unwrap();
-    rig.until("nothing is kept", |hub| hub.counts().channels == 0);
-    assert_eq!(rig.hub.counts().history_bytes, 0);
+    rig.until("nothing is kept", |hub| hub.counters().channels == 0);
+    assert_eq!(rig.hub.counters().history_bytes, 0);
     // Nobody knows of the channel any more; that its last message was this one is not known either.
     assert_eq!(gets(&rig, after(&first)), "(gap)");
     let _ = last;
@@ -131,7 +131,7 @@ fn what_all_histories_keep_is_bounded() {
         bytes_all: 200_000,
         ..History::default()
     };
-    let rig = Rig::new(Settings {
+    let rig = HubHarness::new(Settings {
         history,
         ..Settings::default()
     });
@@ -140,9 +140,9 @@ fn what_all_histories_keep_is_bounded() {
         rig.hub
             .publish(message(&channel, &"x".repeat(500)))
             .unwrap();
-        assert!(rig.hub.counts().history_bytes <= 200_000);
+        assert!(rig.hub.counters().history_bytes <= 200_000);
     }
-    let counts = rig.hub.counts();
+    let counts = rig.hub.counters();
     assert!(
         counts.history_bytes > 150_000 && counts.channels < 400,
         "{counts:?}"
@@ -156,12 +156,12 @@ fn what_all_histories_keep_is_bounded() {
         ..Settings::default()
     });
     rig.hub.publish(message("a", "x")).unwrap();
-    assert!(rig.hub.counts().history_bytes <= 1_000);
+    assert!(rig.hub.counters().history_bytes <= 1_000);
 }
 
 #[test]
 fn messages_wait_for_the_one_before_them() {
-    let rig = Rig::new(settings());
+    let rig = HubHarness::new(settings());
     let mut client = rig.hold(stream(&["a"]));
     let next = |id: &str, prev_id: &str, text: &str| Publication {
         prev_id: Some(prev_id.into()),
@@ -172,7 +172,7 @@ fn messages_wait_for_the_one_before_them() {
     rig.hub.publish(next("3", "2", "three")).unwrap();
     rig.hub.publish(next("3", "2", "three again")).unwrap();
     let at_once = Publication {
-        in_any_order: true,
+        allows_any_order: true,
         ..next("x", "7", "at once")
     };
     assert_eq!(client.chunk(), "one");
@@ -188,17 +188,17 @@ fn messages_wait_for_the_one_before_them() {
     // One whose predecessor never comes is sent after five seconds.
     let parked = Instant::now();
     rig.hub.publish(next("9", "8", "late")).unwrap();
-    assert!(rig.hub.shared.tally.pending_bytes.load(Ordering::Relaxed) > 0);
+    assert!(rig.hub.shared.metrics.pending_bytes.load(Ordering::Relaxed) > 0);
     assert_eq!(client.chunk(), "late");
     assert!(parked.elapsed() >= Duration::from_secs(5));
     rig.until("nothing is put aside", |hub| {
-        hub.shared.tally.pending_bytes.load(Ordering::Relaxed) == 0
+        hub.shared.metrics.pending_bytes.load(Ordering::Relaxed) == 0
     });
 }
 
 #[test]
-fn a_stream_that_knows_of_a_message_gets_what_followed_it() {
-    let rig = Rig::new(with_history(10));
+fn a_stream_with_prev_id_gets_later_messages() {
+    let rig = HubHarness::new(with_history(10));
     for number in 1..=3 {
         rig.hub
             .publish(message_with_id(
@@ -213,7 +213,7 @@ fn a_stream_that_knows_of_a_message_gets_what_followed_it() {
             prev_id: Some(id.into()),
             ..subscription("a")
         }],
-        gap: Some(Bytes::from_static(b"(gap)")),
+        gap_notice: Some(Bytes::from_static(b"(gap)")),
         ..stream(&[])
     };
     for (id, expected) in [("m1", "2.3."), ("m3", ""), ("unknown", "(gap)1.2.3.")] {
@@ -229,7 +229,7 @@ fn a_stream_that_knows_of_a_message_gets_what_followed_it() {
             prev_id: Some("any".into()),
             ..subscription("new")
         }],
-        gap: Some(Bytes::from_static(b"(gap)")),
+        gap_notice: Some(Bytes::from_static(b"(gap)")),
         ..stream(&[])
     });
     rig.hub.publish(message("new", "first")).unwrap();

@@ -1,13 +1,13 @@
 //! Long polls: answered once, by a message, a time-out or a hint.
 
 use super::*;
-use crate::{Filter, HeldResponse, ResponsePart};
+use crate::{LongPollResponse, MessageFilter, ResponsePart};
 use penstock_http::{FieldBlock, Status};
 
 fn response(channel: &str, body: &str) -> Publication {
     Publication {
         channel: channel.into(),
-        response: Some(ResponsePart::Send(Box::new(HeldResponse {
+        response: Some(ResponsePart::Send(Box::new(LongPollResponse {
             status: Status::OK,
             fields: FieldBlock::default(),
             body: Content {
@@ -33,7 +33,7 @@ fn poll(channels: &[&str]) -> LongPoll {
     LongPoll {
         client: None,
         subscriptions: channels.map(|&channel| subscription(channel)).collect(),
-        timeout: PATIENCE,
+        timeout: TEST_TIMEOUT,
         meta: Vec::new(),
     }
 }
@@ -47,45 +47,51 @@ fn body(outcome: PollOutcome) -> String {
 
 #[test]
 fn the_first_message_of_any_channel_answers() {
-    let rig = Rig::new(settings());
-    let first = rig.hub.wait(poll(&["a", "b"])).unwrap();
-    let second = rig.hub.wait(poll(&["b"])).unwrap();
-    assert_eq!((rig.hub.counts().polls, rig.hub.subscribers("b")), (2, 2));
+    let rig = HubHarness::new(settings());
+    let first = rig.hub.long_poll(poll(&["a", "b"])).unwrap();
+    let second = rig.hub.long_poll(poll(&["b"])).unwrap();
+    assert_eq!(
+        (rig.hub.counters().long_polls, rig.hub.subscriber_count("b")),
+        (2, 2)
+    );
     rig.hub.publish(message("b", "for streams")).unwrap();
     rig.hub.publish(response("b", "one")).unwrap();
     rig.hub.publish(response("a", "two")).unwrap();
     rig.hub.publish(response("b", "three")).unwrap();
     assert_eq!(body(rig.run(first)), "one");
     assert_eq!(body(rig.run(second)), "one");
-    let counts = rig.hub.counts();
-    assert_eq!((counts.polls, counts.channels, counts.delivered), (0, 0, 2));
+    let counts = rig.hub.counters();
+    assert_eq!(
+        (counts.long_polls, counts.channels, counts.delivered),
+        (0, 0, 2)
+    );
 }
 
 #[test]
 fn a_poll_ends_by_its_time_or_its_leaving() {
-    let rig = Rig::new(settings());
+    let rig = HubHarness::new(settings());
     let timed = LongPoll {
         timeout: Duration::from_millis(20),
         ..poll(&["a"])
     };
-    let waiting = rig.hub.wait(timed).unwrap();
+    let waiting = rig.hub.long_poll(timed).unwrap();
     assert_eq!(body(rig.run(waiting)), "TimedOut");
-    drop(rig.hub.wait(poll(&["a", "b"])).unwrap());
-    let counts = rig.hub.counts();
-    assert_eq!((counts.polls, counts.channels), (0, 0));
+    drop(rig.hub.long_poll(poll(&["a", "b"])).unwrap());
+    let counts = rig.hub.counters();
+    assert_eq!((counts.long_polls, counts.channels), (0, 0));
 }
 
 #[test]
-fn hints_ends_and_what_was_missed_ask_again() {
-    let rig = Rig::new(with_history(10));
-    let waiting = rig.hub.wait(poll(&["a"])).unwrap();
+fn hints_closes_and_missed_messages_repeat_the_request() {
+    let rig = HubHarness::new(with_history(10));
+    let waiting = rig.hub.long_poll(poll(&["a"])).unwrap();
     rig.hub.publish(part("a", ResponsePart::Hint)).unwrap();
     let id = rig.hub.last_id("a").unwrap();
-    let PollOutcome::AskAgain(ids) = rig.run(waiting) else {
+    let PollOutcome::RepeatRequest(ids) = rig.run(waiting) else {
         panic!("a hint asks again");
     };
     assert_eq!(ids, [("a".into(), id.clone())]);
-    let waiting = rig.hub.wait(poll(&["a"])).unwrap();
+    let waiting = rig.hub.long_poll(poll(&["a"])).unwrap();
     rig.hub.publish(part("a", ResponsePart::Close)).unwrap();
     assert_eq!(body(rig.run(waiting)), "Close");
     let last = rig.hub.last_id("a").unwrap();
@@ -96,20 +102,20 @@ fn hints_ends_and_what_was_missed_ask_again() {
         }],
         ..poll(&[])
     };
-    let waiting = rig.hub.wait(knowing(&id)).unwrap();
+    let waiting = rig.hub.long_poll(knowing(&id)).unwrap();
     assert!(
         body(rig.run(waiting)).starts_with("AskAgain"),
         "it has gone on"
     );
-    let waiting = rig.hub.wait(knowing(&last)).unwrap();
+    let waiting = rig.hub.long_poll(knowing(&last)).unwrap();
     rig.hub.publish(response("a", "next")).unwrap();
     assert_eq!(body(rig.run(waiting)), "next");
 }
 
 #[test]
 fn filters_keep_a_poll_waiting_or_change_its_body() {
-    let rig = Rig::new(settings());
-    let of_ann = |filters: &[Filter]| LongPoll {
+    let rig = HubHarness::new(settings());
+    let of_ann = |filters: &[MessageFilter]| LongPoll {
         subscriptions: vec![Subscription {
             filters: filters.to_vec(),
             ..subscription("a")
@@ -117,8 +123,14 @@ fn filters_keep_a_poll_waiting_or_change_its_body() {
         meta: vec![("user".into(), "ann".into())],
         ..poll(&[])
     };
-    let skips = rig.hub.wait(of_ann(&[Filter::SkipSelf])).unwrap();
-    let changes = rig.hub.wait(of_ann(&[Filter::VarSubst])).unwrap();
+    let skips = rig
+        .hub
+        .long_poll(of_ann(&[MessageFilter::SkipSelf]))
+        .unwrap();
+    let changes = rig
+        .hub
+        .long_poll(of_ann(&[MessageFilter::VarSubst]))
+        .unwrap();
     let by_ann = Publication {
         meta: vec![("sender".into(), "ann".into())],
         ..response("a", "hi %(user)s")
@@ -131,9 +143,9 @@ fn filters_keep_a_poll_waiting_or_change_its_body() {
 
 #[test]
 fn very_many_are_answered_in_pieces_and_drained_in_time() {
-    let rig = Rig::new(settings());
+    let rig = HubHarness::new(settings());
     let polls: Vec<_> = (0..1_000)
-        .map(|_| rig.hub.wait(poll(&["a"])).unwrap())
+        .map(|_| rig.hub.long_poll(poll(&["a"])).unwrap())
         .collect();
     rig.hub.publish(response("a", "to all")).unwrap();
     rig.run(async move {
@@ -141,8 +153,8 @@ fn very_many_are_answered_in_pieces_and_drained_in_time() {
             assert_eq!(body(waiting.await), "to all");
         }
     });
-    assert_eq!(rig.hub.counts().delivered, 1_000);
-    let waiting = rig.hub.wait(poll(&["a"])).unwrap();
+    assert_eq!(rig.hub.counters().delivered, 1_000);
+    let waiting = rig.hub.long_poll(poll(&["a"])).unwrap();
     let hub = rig.hub.clone();
     let outcome = rig.run(async move {
         let (outcome, ()) = tokio::join!(waiting, hub.drain(Duration::from_millis(50)));

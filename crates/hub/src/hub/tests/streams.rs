@@ -1,11 +1,11 @@
 //! What a stream gets, in both forms and framings.
 
 use super::*;
-use crate::Filter;
+use crate::MessageFilter;
 
 #[test]
 fn a_stream_gets_what_it_begins_with_then_messages_then_a_proper_end() {
-    let rig = Rig::new(settings());
+    let rig = HubHarness::new(settings());
     let mut client = rig.hold(HeldStream {
         initial: Bytes::from_static(b"hello\n"),
         ..stream(&["a"])
@@ -19,10 +19,10 @@ fn a_stream_gets_what_it_begins_with_then_messages_then_a_proper_end() {
     };
     rig.hub.publish(end).unwrap();
     assert_eq!(client.rest(), "hello\nonetwo");
-    rig.until("it is gone", |hub| hub.counts().streams == 0);
-    let counts = rig.hub.counts();
+    rig.until("it is gone", |hub| hub.counters().streams == 0);
+    let counts = rig.hub.counters();
     assert_eq!(
-        (counts.opened, counts.closed, counts.closed_slow),
+        (counts.opened, counts.closed, counts.closed_as_slow),
         (1, 1, 0)
     );
     assert_eq!((counts.published, counts.delivered), (4, 2));
@@ -34,13 +34,13 @@ fn a_stream_gets_what_it_begins_with_then_messages_then_a_proper_end() {
 
 #[test]
 fn a_body_without_chunks_ends_with_its_connection() {
-    let rig = Rig::new(settings());
+    let rig = HubHarness::new(settings());
     let body = HeldStream {
         initial: Bytes::from_static(b"<"),
         ..stream(&["a"])
     };
     let mut client = rig.hand_over(body, HeldFraming::UntilClose, b"", 1);
-    rig.until("it is held", |hub| hub.counts().streams == 1);
+    rig.until("it is held", |hub| hub.counters().streams == 1);
     rig.hub.publish(message("a", "raw")).unwrap();
     client.expect("<raw");
     rig.run({
@@ -53,7 +53,7 @@ fn a_body_without_chunks_ends_with_its_connection() {
 
 #[test]
 fn events_are_encoded_for_those_who_take_events() {
-    let rig = Rig::new(settings());
+    let rig = HubHarness::new(settings());
     let mut events = rig.hold(HeldStream {
         form: StreamForm::Events,
         ..stream(&["a"])
@@ -73,9 +73,9 @@ fn events_are_encoded_for_those_who_take_events() {
 
 #[test]
 fn messages_of_several_channels_come_once_each() {
-    let rig = Rig::new(settings());
+    let rig = HubHarness::new(settings());
     let mut client = rig.hold(stream(&["a", "b", "a", "c"]));
-    assert_eq!(rig.hub.subscribers("a"), 1);
+    assert_eq!(rig.hub.subscriber_count("a"), 1);
     for (channel, text) in [("a", "1"), ("b", "2"), ("c", "3"), ("d", "4"), ("a", "5")] {
         rig.hub.publish(message(channel, text)).unwrap();
         if channel != "d" {
@@ -83,29 +83,29 @@ fn messages_of_several_channels_come_once_each() {
         }
     }
     drop(client);
-    rig.until("it is gone", |hub| hub.counts().channels == 0);
+    rig.until("it is gone", |hub| hub.counters().channels == 0);
 }
 
 #[test]
 fn what_is_published_between_the_answer_and_the_hold_is_not_missed() {
     // Nothing is kept for those who come back, and still.
-    let rig = Rig::new(settings());
-    let body = rig.hub.body(stream(&["a"])).unwrap();
-    assert_eq!(rig.hub.subscribers("a"), 0);
+    let rig = HubHarness::new(settings());
+    let body = rig.hub.stream_body(stream(&["a"])).unwrap();
+    assert_eq!(rig.hub.subscriber_count("a"), 0);
     for number in 0..20 {
         rig.hub
             .publish(message("a", &format!("{number},")))
             .unwrap();
     }
-    assert!(rig.hub.counts().history_bytes > 0);
+    assert!(rig.hub.counters().history_bytes > 0);
     let mut client = rig.hand_over_body(body, HeldFraming::Chunked, b"", 0);
     for number in 0..20 {
         assert_eq!(client.chunk(), format!("{number},"));
     }
-    rig.until("nothing is kept", |hub| hub.counts().history_bytes == 0);
+    rig.until("nothing is kept", |hub| hub.counters().history_bytes == 0);
     drop(client);
     // And an end is an end.
-    let body = rig.hub.body(stream(&["a"])).unwrap();
+    let body = rig.hub.stream_body(stream(&["a"])).unwrap();
     let end = Publication {
         stream: Some(StreamPart::Close),
         ..message("a", "")
@@ -118,16 +118,16 @@ fn what_is_published_between_the_answer_and_the_hold_is_not_missed() {
 
 #[test]
 fn a_body_that_is_never_held_leaves_nothing_behind() {
-    let rig = Rig::new(settings());
+    let rig = HubHarness::new(settings());
     let (say, said) = std::sync::mpsc::sync_channel(1);
-    let body = rig.hub.body(HeldStream {
-        ended: Some(crate::Ended(Box::new(move || say.send(()).unwrap()))),
+    let body = rig.hub.stream_body(HeldStream {
+        on_end: Some(crate::EndCallback(Box::new(move || say.send(()).unwrap()))),
         ..stream(&["a", "b"])
     });
-    assert_eq!(rig.hub.counts().channels, 2);
+    assert_eq!(rig.hub.counters().channels, 2);
     drop(body);
-    said.recv_timeout(PATIENCE).unwrap();
-    assert_eq!(rig.hub.counts().channels, 0);
+    said.recv_timeout(TEST_TIMEOUT).unwrap();
+    assert_eq!(rig.hub.counters().channels, 0);
     rig.run({
         let hub = rig.hub.clone();
         async move { hub.drain(Duration::ZERO).await }
@@ -136,12 +136,12 @@ fn a_body_that_is_never_held_leaves_nothing_behind() {
 
 #[test]
 fn heart_beats_come_while_nothing_else_does() {
-    let rig = Rig::new(settings());
+    let rig = HubHarness::new(settings());
     let beating = |regardless| HeldStream {
-        keep_alive: Some(KeepAlive {
+        keep_alive: Some(StreamKeepAlive {
             bytes: Bytes::from_static(b":\n\n"),
-            every: Duration::from_secs(2),
-            regardless,
+            interval: Duration::from_secs(2),
+            is_unconditional: regardless,
         }),
         ..stream(&["a"])
     };
@@ -151,9 +151,9 @@ fn heart_beats_come_while_nothing_else_does() {
     }
     drop(client);
     // One that is written to in every tick hears none, unless it is to come regardless.
-    rig.until("it is gone", |hub| hub.counts().streams == 0);
+    rig.until("it is gone", |hub| hub.counters().streams == 0);
     for regardless in [false, true] {
-        let beats = rig.hub.counts().beats;
+        let beats = rig.hub.counters().heartbeats;
         let mut client = rig.hold(beating(regardless));
         let start = Instant::now();
         let mut longest = Duration::ZERO;
@@ -169,21 +169,21 @@ fn heart_beats_come_while_nothing_else_does() {
             }
             longest = longest.max(last.elapsed());
             last = Instant::now();
-            assert!(start.elapsed() < PATIENCE);
+            assert!(start.elapsed() < TEST_TIMEOUT);
         }
         // A machine that was too busy to write in time proves nothing.
         if !regardless && longest < 3 * TICK {
-            assert_eq!((beaten, rig.hub.counts().beats), (0, beats));
+            assert_eq!((beaten, rig.hub.counters().heartbeats), (0, beats));
         }
         drop(client);
-        rig.until("it is gone", |hub| hub.counts().streams == 0);
+        rig.until("it is gone", |hub| hub.counters().streams == 0);
     }
 }
 
 #[test]
 fn filters_decide_for_each_stream_and_change_its_content() {
-    let rig = Rig::new(settings());
-    let of = |user: &str, filters: &[Filter]| HeldStream {
+    let rig = HubHarness::new(settings());
+    let of = |user: &str, filters: &[MessageFilter]| HeldStream {
         subscriptions: vec![Subscription {
             filters: filters.to_vec(),
             ..subscription("a")
@@ -191,8 +191,8 @@ fn filters_decide_for_each_stream_and_change_its_content() {
         meta: vec![("user".into(), user.into())],
         ..stream(&[])
     };
-    let mut ann = rig.hold(of("ann", &[Filter::SkipSelf]));
-    let mut bob = rig.hold(of("bob", &[Filter::SkipSelf]));
+    let mut ann = rig.hold(of("ann", &[MessageFilter::SkipSelf]));
+    let mut bob = rig.hold(of("bob", &[MessageFilter::SkipSelf]));
     let mut all = rig.hold(of("ann", &[]));
     let by_ann = Publication {
         meta: vec![("sender".into(), "ann".into())],
@@ -226,5 +226,5 @@ fn filters_decide_for_each_stream_and_change_its_content() {
     rig.hub.publish(broken).unwrap();
     rig.hub.publish(message("a", "next")).unwrap();
     assert_eq!(ann.chunk(), "next", "what cannot be made is not sent");
-    rig.until("all three are counted", |hub| hub.counts().dropped == 3);
+    rig.until("all three are counted", |hub| hub.counters().dropped == 3);
 }

@@ -7,8 +7,8 @@ use crate::mercure::testing::{
     KEY, SUBSCRIBERS_KEY, head, publisher, settings, signed, signed_as, subscriber,
 };
 
-fn access(settings: &RouteMercure) -> Access {
-    Access::new(settings).unwrap()
+fn access(settings: &RouteMercure) -> AccessRules {
+    AccessRules::new(settings).unwrap()
 }
 
 /// The head of a request with these fields.
@@ -26,7 +26,7 @@ fn with_token(token: &str) -> RequestHead {
 #[test]
 fn a_token_is_found_in_header_query_and_cookie_in_that_order() {
     let access = access(&settings());
-    let sees = |claims: Claims, topic: &str| claims.subscribe.matches(topic);
+    let sees = |claims: MercureClaims, topic: &str| claims.subscribe.matches(topic);
     let [one, two, three] = ["1", "2", "3"].map(|topic| subscriber(&[topic]));
     let header = format!("Authorization: bearer  {one} ");
     let cookie = format!("Cookie: a=b; mercureAuthorizationX=x; mercureAuthorization={three};c=d");
@@ -39,29 +39,33 @@ fn a_token_is_found_in_header_query_and_cookie_in_that_order() {
         (&[&*cookie], None, "3"),
         (&["Cookie: x=y", &*cookie], None, "3"),
     ] {
-        let claims = access.subscriber(&asked("GET", fields), query).unwrap();
+        let claims = access
+            .authorize_subscriber(&asked("GET", fields), query)
+            .unwrap();
         assert!(sees(claims, seen), "{fields:?}");
     }
 }
 
 #[test]
 fn who_has_no_token_may_subscribe_only_where_that_is_allowed() {
-    for (anonymous, expected) in [(true, None), (false, Some(Denied::NoToken))] {
+    for (anonymous, expected) in [(true, None), (false, Some(AccessDenied::NoToken))] {
         let access = access(&RouteMercure {
             anonymous,
             ..settings()
         });
         let denied = access
-            .subscriber(&asked("GET", &["Cookie: a=b"]), None)
+            .authorize_subscriber(&asked("GET", &["Cookie: a=b"]), None)
             .err();
         assert_eq!(denied, expected);
         // One that allows nothing is still one.
         let token = signed(SUBSCRIBERS_KEY, &json!({}));
-        let claims = access.subscriber(&with_token(&token), None).unwrap();
+        let claims = access
+            .authorize_subscriber(&with_token(&token), None)
+            .unwrap();
         assert!(claims.subscribe.is_empty());
         assert_eq!(
-            access.publisher(&asked("POST", &[]), None),
-            Err(Denied::NoToken)
+            access.authorize_publisher(&asked("POST", &[]), None),
+            Err(AccessDenied::NoToken)
         );
     }
 }
@@ -82,44 +86,56 @@ fn a_token_that_is_wrong_is_refused_also_where_none_is_needed() {
     );
     let hs512 = signed_as(SUBSCRIBERS_KEY, &json!({ "alg": "HS512" }), &claims);
     for (name, token, expected) in [
-        ("empty", String::new(), Denied::Token(TokenError::Malformed)),
+        (
+            "empty",
+            String::new(),
+            AccessDenied::InvalidToken(TokenError::Malformed),
+        ),
         (
             "no token",
             "x".to_owned(),
-            Denied::Token(TokenError::Malformed),
+            AccessDenied::InvalidToken(TokenError::Malformed),
         ),
         (
             "alg none",
             none,
-            Denied::Token(TokenError::Algorithm("HS256")),
+            AccessDenied::InvalidToken(TokenError::WrongAlgorithm("HS256")),
         ),
         (
             "unsigned",
             unsigned,
-            Denied::Token(TokenError::Algorithm("HS256")),
+            AccessDenied::InvalidToken(TokenError::WrongAlgorithm("HS256")),
         ),
         (
             "another algorithm",
             hs512,
-            Denied::Token(TokenError::Algorithm("HS256")),
+            AccessDenied::InvalidToken(TokenError::WrongAlgorithm("HS256")),
         ),
         (
             "the publishers' key",
             signed(KEY, &claims),
-            Denied::Token(TokenError::Signature),
+            AccessDenied::InvalidToken(TokenError::BadSignature),
         ),
-        ("expired", expired, Denied::Token(TokenError::Expired)),
-        ("too early", early, Denied::Token(TokenError::NotYet)),
+        (
+            "expired",
+            expired,
+            AccessDenied::InvalidToken(TokenError::Expired),
+        ),
+        (
+            "too early",
+            early,
+            AccessDenied::InvalidToken(TokenError::NotYetValid),
+        ),
         (
             "long",
             "a.".repeat(50_000),
-            Denied::Token(TokenError::TooLong),
+            AccessDenied::InvalidToken(TokenError::TooLong),
         ),
     ] {
-        let denied = access.subscriber(&with_token(&token), None);
+        let denied = access.authorize_subscriber(&with_token(&token), None);
         assert_eq!(denied.err(), Some(expected.clone()), "{name}");
         let cookie = format!("Cookie: mercureAuthorization={token}");
-        let denied = access.subscriber(&asked("GET", &[&cookie]), None);
+        let denied = access.authorize_subscriber(&asked("GET", &[&cookie]), None);
         assert_eq!(denied.err(), Some(expected), "{name}");
     }
 }
@@ -129,45 +145,45 @@ fn claims_are_lists_of_selectors() {
     let access = access(&settings());
     let publish = |claims: &Value| {
         let token = signed(KEY, claims);
-        access.publisher(&with_token(&token), None)
+        access.authorize_publisher(&with_token(&token), None)
     };
     let long = "a".repeat(10_000);
     for (claims, expected) in [
-        (json!({}), Denied::NotAllowed),
-        (json!({ "mercure": {} }), Denied::NotAllowed),
-        (json!({ "mercure": null }), Denied::NotAllowed),
-        (json!({ "mercure": "x" }), Denied::NotAllowed),
+        (json!({}), AccessDenied::NotAllowed),
+        (json!({ "mercure": {} }), AccessDenied::NotAllowed),
+        (json!({ "mercure": null }), AccessDenied::NotAllowed),
+        (json!({ "mercure": "x" }), AccessDenied::NotAllowed),
         (
             json!({ "mercure": { "publish": null } }),
-            Denied::NotAllowed,
+            AccessDenied::NotAllowed,
         ),
         (
             json!({ "mercure": { "subscribe": ["*"] } }),
-            Denied::NotAllowed,
+            AccessDenied::NotAllowed,
         ),
         (
             json!({ "mercure": { "publish": "*" } }),
-            Denied::Claims("publish"),
+            AccessDenied::InvalidClaim("publish"),
         ),
         (
             json!({ "mercure": { "publish": [1] } }),
-            Denied::Claims("publish"),
+            AccessDenied::InvalidClaim("publish"),
         ),
         (
             json!({ "mercure": { "publish": [], "subscribe": {} } }),
-            Denied::Claims("subscribe"),
+            AccessDenied::InvalidClaim("subscribe"),
         ),
         (
             json!({ "mercure": { "publish": [""] } }),
-            Denied::Selector("publish", SelectorError::Empty),
+            AccessDenied::InvalidSelector("publish", SelectorError::Empty),
         ),
         (
             json!({ "mercure": { "publish": [long] } }),
-            Denied::Selector("publish", SelectorError::TooLong),
+            AccessDenied::InvalidSelector("publish", SelectorError::TooLong),
         ),
         (
             json!({ "mercure": { "publish": ["{a}".repeat(100)] } }),
-            Denied::Selector("publish", SelectorError::TooComplex),
+            AccessDenied::InvalidSelector("publish", SelectorError::TooComplex),
         ),
     ] {
         assert_eq!(publish(&claims), Err(expected), "{claims}");
@@ -188,13 +204,15 @@ fn payload_and_end_come_with_the_claims() {
     let access = access(&settings());
     let claims = json!({ "exp": 9_000_000_000_u64, "mercure": { "payload": { "user": 7 } } });
     let token = signed(SUBSCRIBERS_KEY, &claims);
-    let claims = access.subscriber(&with_token(&token), None).unwrap();
+    let claims = access
+        .authorize_subscriber(&with_token(&token), None)
+        .unwrap();
     assert_eq!(claims.payload, Some(json!({ "user": 7 })));
     for (now, expected) in [(8_999_999_990, 10), (9_000_000_001, 0)] {
         let lifetime = claims.lifetime(Duration::from_secs(now));
         assert_eq!(lifetime, Some(Duration::from_secs(expected)));
     }
-    assert_eq!(Claims::default().lifetime(Duration::ZERO), None);
+    assert_eq!(MercureClaims::default().lifetime(Duration::ZERO), None);
 }
 
 #[test]
@@ -205,7 +223,7 @@ fn subscribers_without_a_key_of_their_own_have_the_publishers() {
     });
     let token = signed(KEY, &json!({ "mercure": { "subscribe": ["a"] } }));
     assert!(
-        both.subscriber(&with_token(&token), None)
+        both.authorize_subscriber(&with_token(&token), None)
             .unwrap()
             .subscribe
             .matches("a")
@@ -216,11 +234,11 @@ fn subscribers_without_a_key_of_their_own_have_the_publishers() {
         ..settings()
     });
     assert_eq!(
-        keyless.publisher(&with_token(&token), None),
-        Err(Denied::NoKey)
+        keyless.authorize_publisher(&with_token(&token), None),
+        Err(AccessDenied::NoKey)
     );
-    let denied = keyless.subscriber(&with_token(&token), None);
-    assert_eq!(denied.err(), Some(Denied::NoKey));
+    let denied = keyless.authorize_subscriber(&with_token(&token), None);
+    assert_eq!(denied.err(), Some(AccessDenied::NoKey));
     let broken = RouteMercure {
         publisher_key: Some(MercureKey {
             key: "x".into(),
@@ -228,7 +246,7 @@ fn subscribers_without_a_key_of_their_own_have_the_publishers() {
         }),
         ..settings()
     };
-    let error = Access::new(&broken).unwrap_err();
+    let error = AccessRules::new(&broken).unwrap_err();
     assert!(
         error.starts_with("mercure.publisher_key: `none`"),
         "{error}"
@@ -245,37 +263,52 @@ fn a_cookie_publishes_only_for_pages_of_this_host_and_of_named_origins() {
         (&["Origin: http://HUB.example"], Ok(())),
         (&["Referer: https://page.example/a/b?c"], Ok(())),
         (&["Referer: https://hub.example"], Ok(())),
-        (&[], Err(Denied::Origin)),
-        (&["Origin: null"], Err(Denied::Origin)),
-        (&["Origin: https://evil.example"], Err(Denied::Origin)),
+        (&[], Err(AccessDenied::ForeignOrigin)),
+        (&["Origin: null"], Err(AccessDenied::ForeignOrigin)),
+        (
+            &["Origin: https://evil.example"],
+            Err(AccessDenied::ForeignOrigin),
+        ),
         (
             &["Origin: https://hub.example.evil.example"],
-            Err(Denied::Origin),
+            Err(AccessDenied::ForeignOrigin),
         ),
-        (&["Origin: http://page.example"], Err(Denied::Origin)),
-        (&["Origin: ftp://hub.example"], Err(Denied::Origin)),
+        (
+            &["Origin: http://page.example"],
+            Err(AccessDenied::ForeignOrigin),
+        ),
+        (
+            &["Origin: ftp://hub.example"],
+            Err(AccessDenied::ForeignOrigin),
+        ),
         (
             &["Referer: https://evil.example/https://hub.example"],
-            Err(Denied::Origin),
+            Err(AccessDenied::ForeignOrigin),
         ),
-        (&["Referer: hub.example"], Err(Denied::Origin)),
+        (&["Referer: hub.example"], Err(AccessDenied::ForeignOrigin)),
         (
             &[
                 "Origin: https://evil.example",
                 "Referer: https://hub.example/",
             ],
-            Err(Denied::Origin),
+            Err(AccessDenied::ForeignOrigin),
         ),
     ] {
         let mut all = vec![&*cookie];
         all.extend(fields);
-        let answer = access.publisher(&asked("POST", &all), None).map(|_| ());
+        let answer = access
+            .authorize_publisher(&asked("POST", &all), None)
+            .map(|_| ());
         assert_eq!(answer, expected, "{fields:?}");
     }
     // A header is no browser's doing.
     let header = format!("Authorization: Bearer {}", publisher(&["*"]));
     let fields = [&*header, "Origin: https://evil.example"];
-    assert!(access.publisher(&asked("POST", &fields), None).is_ok());
+    assert!(
+        access
+            .authorize_publisher(&asked("POST", &fields), None)
+            .is_ok()
+    );
 }
 
 #[test]
@@ -302,7 +335,7 @@ fn pages_of_named_origins_may_read_answers_with_credentials() {
         for method in ["GET", "POST", "OPTIONS"] {
             let mut fields = FieldBlock::new();
             let origin = format!("Origin: {origin}");
-            access.push_cors(&asked(method, &[&origin]), &mut fields);
+            access.add_cors_headers(&asked(method, &[&origin]), &mut fields);
             let field = |name: &str| fields.get(name);
             let name = format!("{method} {origin}");
             let allowed = allowed.map(str::as_bytes);
@@ -319,7 +352,7 @@ fn pages_of_named_origins_may_read_answers_with_credentials() {
             assert_eq!(field("vary").is_some(), varies, "{name}");
         }
         let mut fields = FieldBlock::new();
-        access.push_cors(&asked("GET", &[]), &mut fields);
+        access.add_cors_headers(&asked("GET", &[]), &mut fields);
         assert!(fields.is_empty());
     }
 }

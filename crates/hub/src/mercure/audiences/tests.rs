@@ -1,25 +1,25 @@
 //! Who is found for which topics, by hand and against a search without an index.
 
-use super::index::VARIABLES_MAX;
+use super::selector_index::MAX_VARIABLES;
 use penstock_sys::net::PeerAddress;
 
 use super::*;
-use crate::mercure::selector::Selector;
-use crate::mercure::update::Draft;
+use crate::mercure::selector::TopicSelector;
+use crate::mercure::update::UpdateDraft;
 
-fn set(texts: &[&str]) -> Selectors {
-    let selectors = texts.iter().map(|text| Selector::new(text).unwrap());
-    Selectors::new(selectors.collect())
+fn set(texts: &[&str]) -> SelectorSet {
+    let selectors = texts.iter().map(|text| TopicSelector::new(text).unwrap());
+    SelectorSet::new(selectors.collect())
 }
 
-fn wish(topics: &[&str], grants: &[&str]) -> Wish {
-    Wish {
+fn wish(topics: &[&str], grants: &[&str]) -> AudienceKey {
+    AudienceKey {
         topics: set(topics),
         grants: set(grants),
     }
 }
 
-fn join(audiences: &mut Audiences, wish: Wish) -> u64 {
+fn join(audiences: &mut Audiences, wish: AudienceKey) -> u64 {
     let channel = |number: u64| number.to_string().into();
     audiences.join((wish, None), 0, channel).unwrap().number
 }
@@ -29,10 +29,10 @@ fn topics(texts: &[&str]) -> Vec<Box<str>> {
 }
 
 fn update(texts: &[&str], is_private: bool) -> Update {
-    let draft = Draft {
+    let draft = UpdateDraft {
         topics: topics(texts),
         is_private,
-        ..Draft::default()
+        ..UpdateDraft::default()
     };
     Update::new(draft, 1000).unwrap()
 }
@@ -75,7 +75,7 @@ fn an_audience_is_found_once_whatever_selects_it() {
         (&["b"], vec![everything]),
         (&["/"], vec![template, everything]),
     ] {
-        assert_eq!(audiences.that_want(&topics(list)), expected, "{list:?}");
+        assert_eq!(audiences.subscribed_to(&topics(list)), expected, "{list:?}");
     }
 }
 
@@ -94,7 +94,7 @@ fn private_updates_need_a_grant_for_one_of_their_topics() {
         (&["a"], &["b"], &["b"], true, false),
         (&["a"], &["*"], &["b"], false, false),
     ] {
-        let takes = wish(wants, grants).takes(&update(list, is_private));
+        let takes = wish(wants, grants).receives(&update(list, is_private));
         assert_eq!(
             takes, expected,
             "{wants:?} {grants:?} {list:?} {is_private}"
@@ -105,7 +105,7 @@ fn private_updates_need_a_grant_for_one_of_their_topics() {
 #[test]
 fn the_variables_of_different_templates_are_bounded_and_strings_are_not() {
     let mut audiences = Audiences::default();
-    for number in 0..VARIABLES_MAX / 4 {
+    for number in 0..MAX_VARIABLES / 4 {
         let template = format!("/{number}/{{a}}/{{b,c,d}}");
         join(&mut audiences, wish(&[&template], &[]));
     }
@@ -137,7 +137,7 @@ fn one_client_has_a_share_of_the_variables() {
         joined.map(|audience| audience.number)
     };
     let taken = (0..).map_while(|number| join(&mut audiences, number, client(1)));
-    assert_eq!(taken.count(), VARIABLES_MAX / 8 / 4);
+    assert_eq!(taken.count(), MAX_VARIABLES / 8 / 4);
     // What is there already costs no more, and others have a share of their own.
     assert!(join(&mut audiences, 7, client(1)).is_some());
     assert!(join(&mut audiences, 100_000, client(2)).is_some());
@@ -149,15 +149,15 @@ fn one_client_has_a_share_of_the_variables() {
 
 /// Subscribers come and go; the index must find what a look at every audience finds, and be empty in the end.
 #[test]
-fn finds_what_a_search_without_an_index_finds() {
+fn the_index_agrees_with_a_linear_search() {
     const SELECTORS: &[&str] = &[
         "*", "/a", "/a/b", "/b", "/{x}", "/a/{x}", "{x}", "/a{/x}", "{+x}/b", "/{x}/b", "é{x}",
     ];
     const TOPICS: &[&str] = &["/a", "/b", "/a/b", "/a/c", "é", "éa", "x", "/{x}", "/"];
     for seed in 1..=20_u64 {
-        let mut dice = Dice(seed);
+        let mut dice = Rng(seed);
         let mut audiences = Audiences::default();
-        let mut members: Vec<(u64, Wish)> = Vec::new();
+        let mut members: Vec<(u64, AudienceKey)> = Vec::new();
         for _ in 0..300 {
             if dice.roll(3) == 0 && !members.is_empty() {
                 let at = dice.roll(members.len());
@@ -177,7 +177,7 @@ fn finds_what_a_search_without_an_index_finds() {
             expected.sort_unstable();
             expected.dedup();
             assert_eq!(
-                audiences.that_want(&list),
+                audiences.subscribed_to(&list),
                 expected,
                 "seed {seed}: {list:?}"
             );
@@ -195,9 +195,9 @@ fn finds_what_a_search_without_an_index_finds() {
 }
 
 /// A small generator, so that a failure's seed repeats it (xorshift).
-struct Dice(u64);
+struct Rng(u64);
 
-impl Dice {
+impl Rng {
     fn roll(&mut self, sides: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;

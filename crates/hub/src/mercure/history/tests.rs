@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::mercure::update::Draft;
+use crate::mercure::update::UpdateDraft;
 
 const ROOMY: Bounds = Bounds {
     count: 100,
@@ -13,15 +13,15 @@ const ROOMY: Bounds = Bounds {
 };
 
 fn update(id: &str) -> Arc<Update> {
-    let draft = Draft {
+    let draft = UpdateDraft {
         topics: vec!["a".into()],
         id: Some(id.to_owned()),
-        ..Draft::default()
+        ..UpdateDraft::default()
     };
     Arc::new(Update::new(draft, 1000).unwrap())
 }
 
-fn ids(history: &History, from: u64, until: u64) -> Vec<&str> {
+fn ids(history: &UpdateHistory, from: u64, until: u64) -> Vec<&str> {
     history
         .range(from, until)
         .map(|update| &*update.id)
@@ -30,14 +30,14 @@ fn ids(history: &History, from: u64, until: u64) -> Vec<&str> {
 
 #[test]
 fn finds_what_follows_an_id() {
-    let (mut history, now) = (History::default(), Instant::now());
-    assert_eq!(history.next(), 0);
+    let (mut history, now) = (UpdateHistory::default(), Instant::now());
+    assert_eq!(history.next_position(), 0);
     for id in ["a", "b", "c"] {
         history.push(&update(id), now, &ROOMY);
     }
     let (position, found) = history.find("b").unwrap();
     assert_eq!((position, &*found.id), (1, "b"));
-    assert_eq!(ids(&history, position + 1, history.next()), ["c"]);
+    assert_eq!(ids(&history, position + 1, history.next_position()), ["c"]);
     assert_eq!(ids(&history, 0, u64::MAX), ["a", "b", "c"]);
     assert_eq!(ids(&history, 0, 2), ["a", "b"]);
     assert_eq!(ids(&history, 2, 1), [""; 0]);
@@ -49,7 +49,7 @@ fn finds_what_follows_an_id() {
 #[test]
 fn the_nearest_bound_counts() {
     let start = Instant::now();
-    let bytes = update("0").bytes();
+    let bytes = update("0").cost();
     for (bounds, left) in [
         (Bounds { count: 3, ..ROOMY }, vec!["7", "8", "9"]),
         (Bounds { count: 0, ..ROOMY }, vec![]),
@@ -75,7 +75,7 @@ fn the_nearest_bound_counts() {
             vec!["8", "9"],
         ),
     ] {
-        let mut history = History::default();
+        let mut history = UpdateHistory::default();
         for second in 0..10_u64 {
             let position = history.push(
                 &update(&second.to_string()),
@@ -85,20 +85,20 @@ fn the_nearest_bound_counts() {
             assert_eq!(position, second);
         }
         assert_eq!(ids(&history, 0, u64::MAX), left, "{bounds:?}");
-        assert_eq!(history.next(), 10);
+        assert_eq!(history.next_position(), 10);
         assert_eq!(history.bytes(), left.len() * bytes);
         assert!(history.find("6").is_none());
         assert_eq!(history.last_id().map(|id| &**id), Some("9"));
-        history.prune(start + Duration::from_secs(1000), &bounds);
+        history.drop_expired(start + Duration::from_secs(1000), &bounds);
         assert_eq!(ids(&history, 0, u64::MAX), [""; 0]);
-        assert_eq!((history.bytes(), history.next()), (0, 10));
+        assert_eq!((history.bytes(), history.next_position()), (0, 10));
         assert!(history.find("9").is_none());
     }
 }
 
 #[test]
 fn an_id_that_comes_again_is_the_last_one_of_its_name() {
-    let (mut history, now) = (History::default(), Instant::now());
+    let (mut history, now) = (UpdateHistory::default(), Instant::now());
     let bounds = Bounds { count: 2, ..ROOMY };
     for id in ["a", "b", "a"] {
         history.push(&update(id), now, &bounds);

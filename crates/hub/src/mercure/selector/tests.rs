@@ -2,9 +2,11 @@
 
 use super::*;
 
-fn set(texts: &[&str]) -> Selectors {
-    let selectors = texts.iter().map(|text| Selector::new(text).expect(text));
-    Selectors::new(selectors.collect())
+fn set(texts: &[&str]) -> SelectorSet {
+    let selectors = texts
+        .iter()
+        .map(|text| TopicSelector::new(text).expect(text));
+    SelectorSet::new(selectors.collect())
 }
 
 fn topics(texts: &[&str]) -> Vec<Box<str>> {
@@ -21,7 +23,7 @@ fn a_selector_is_everything_a_string_or_a_template() {
         ("/a/{id", &["/a/{id"], &["/a/1"]),
         ("*x", &["*x"], &["ax"]),
     ] {
-        let selector = Selector::new(selector).unwrap();
+        let selector = TopicSelector::new(selector).unwrap();
         for topic in yes {
             assert!(selector.matches(topic), "{selector:?} {topic}");
         }
@@ -33,16 +35,16 @@ fn a_selector_is_everything_a_string_or_a_template() {
 
 #[test]
 fn selectors_have_bounds() {
-    let complex = "{a}".repeat(VARIABLES_MAX + 1);
+    let complex = "{a}".repeat(MAX_VARIABLES + 1);
     let huge = "a".repeat(100_000);
     for (text, error) in [
         ("", SelectorError::Empty),
         (&*huge, SelectorError::TooLong),
         (&*complex, SelectorError::TooComplex),
     ] {
-        assert_eq!(Selector::new(text).unwrap_err(), error);
+        assert_eq!(TopicSelector::new(text).unwrap_err(), error);
     }
-    assert!(Selector::new(&"a".repeat(TOPIC_BYTES_MAX)).is_ok());
+    assert!(TopicSelector::new(&"a".repeat(MAX_TOPIC_BYTES)).is_ok());
 }
 
 #[test]
@@ -65,6 +67,6 @@ fn a_set_selects_what_one_of_it_selects() {
         assert_eq!(some.matches_any(&topics(list)), any, "{list:?}");
         assert_eq!(some.matches_all(&topics(list)), all, "{list:?}");
     }
-    assert!(!Selectors::default().matches("a"));
-    assert!(Selectors::default().is_empty());
+    assert!(!SelectorSet::default().matches("a"));
+    assert!(SelectorSet::default().is_empty());
 }

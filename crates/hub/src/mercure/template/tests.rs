@@ -156,7 +156,11 @@ fn what_is_no_template_is_a_plain_string() {
         "{%4}",
         "{a:3*}",
     ] {
-        assert_eq!(Template::compile(text), Err(NoTemplate::Plain), "{text}");
+        assert_eq!(
+            Template::compile(text),
+            Err(TemplateError::NotATemplate),
+            "{text}"
+        );
     }
 }
 
@@ -164,13 +168,16 @@ fn what_is_no_template_is_a_plain_string() {
 fn the_number_of_variables_is_bounded_however_they_stand() {
     let list = |count: usize| format!("{{{}}}", vec!["a"; count].join(","));
     for (template, variables) in [
-        ("{a}".repeat(VARIABLES_MAX), Ok(VARIABLES_MAX)),
-        ("{a}".repeat(VARIABLES_MAX + 1), Err(NoTemplate::TooComplex)),
-        (list(VARIABLES_MAX), Ok(VARIABLES_MAX)),
-        (list(VARIABLES_MAX + 1), Err(NoTemplate::TooComplex)),
-        (list(VARIABLES_MAX) + "{a}", Err(NoTemplate::TooComplex)),
+        ("{a}".repeat(MAX_VARIABLES), Ok(MAX_VARIABLES)),
+        (
+            "{a}".repeat(MAX_VARIABLES + 1),
+            Err(TemplateError::TooComplex),
+        ),
+        (list(MAX_VARIABLES), Ok(MAX_VARIABLES)),
+        (list(MAX_VARIABLES + 1), Err(TemplateError::TooComplex)),
+        (list(MAX_VARIABLES) + "{a}", Err(TemplateError::TooComplex)),
         // As long as a topic may be.
-        (list(4000), Err(NoTemplate::TooComplex)),
+        (list(4000), Err(TemplateError::TooComplex)),
     ] {
         let found = Template::compile(&template).map(|template| template.variables());
         assert_eq!(found, variables, "{template}");
@@ -188,7 +195,7 @@ fn the_text_in_front_is_known() {
 #[test]
 fn a_hostile_template_costs_no_more_than_its_length_times_the_topics() {
     for (expression, variables) in [("{+a}", 1), ("{a,b,c,d}", 4), ("{/a*}", 1)] {
-        let template = expression.repeat(VARIABLES_MAX / variables) + "!";
+        let template = expression.repeat(MAX_VARIABLES / variables) + "!";
         check(&template, &("a,/".repeat(1365) + "é!"), false);
         check(&template, &("a,".repeat(2048) + "é!"), false);
     }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::house::{House, answer, field, hold, ids, post, text, until};
-use crate::mercure::Mercure;
+use super::harness::{MercureHarness, answer, field, hold, ids, post, text, until};
+use crate::mercure::MercureHandler;
 use crate::mercure::testing::{SUBSCRIBERS_KEY, publisher, request, signed, subscriber};
 use crate::{History, Settings};
 
@@ -15,7 +15,7 @@ fn token(topics: &[&str]) -> String {
 
 #[test]
 fn subscribers_get_the_updates_of_their_topics_once_and_in_order() {
-    let house = House::new();
+    let house = MercureHarness::new();
     let mercure = house.route();
     let mut exact = house.subscribe(&mercure, "topic=/a/1&topic=/a/2");
     let mut template = house.subscribe(&mercure, "topic=/a/%7Bid%7D&topic=/a/1");
@@ -45,7 +45,7 @@ fn subscribers_get_the_updates_of_their_topics_once_and_in_order() {
 
 #[test]
 fn private_updates_reach_those_whose_token_names_one_of_their_topics() {
-    let house = House::new();
+    let house = MercureHarness::new();
     let mercure = house.route();
     let with =
         |grants: &[&str], query: &str| house.subscribe_on(0, &mercure, query, &[&token(grants)]).1;
@@ -79,8 +79,8 @@ fn private_updates_reach_those_whose_token_names_one_of_their_topics() {
 }
 
 #[test]
-fn who_comes_back_gets_what_it_missed() {
-    let house = House::new();
+fn a_returning_subscriber_gets_missed_updates() {
+    let house = MercureHarness::new();
     let mercure = house.route();
     for form in [
         "topic=a&id=1",
@@ -142,7 +142,7 @@ fn who_comes_back_gets_what_it_missed() {
 
 #[test]
 fn a_history_that_is_too_long_comes_in_parts() {
-    let house = House::with(Settings {
+    let house = MercureHarness::with(Settings {
         backlog_bytes: 64,
         ..Settings::default()
     });
@@ -185,7 +185,7 @@ fn a_history_that_is_too_long_comes_in_parts() {
 
 #[test]
 fn a_reload_goes_on_with_subscribers_and_history() {
-    let house = House::new();
+    let house = MercureHarness::new();
     let before = house.route();
     let mut client = house.subscribe(&before, "topic=a");
     house.publish(&before, "topic=a&id=1");
@@ -198,8 +198,8 @@ fn a_reload_goes_on_with_subscribers_and_history() {
     assert_eq!(late.ids_until("2"), ["2"]);
     // Another route is another hub.
     let other = house
-        .mercures
-        .route("b", &crate::mercure::testing::settings())
+        .mercure_hubs
+        .handler_for_route("b", &crate::mercure::testing::settings())
         .unwrap();
     house.publish(&other, "topic=a&id=other");
     house.publish(&after, "topic=a&id=3");
@@ -208,35 +208,35 @@ fn a_reload_goes_on_with_subscribers_and_history() {
 
 #[test]
 fn a_stream_ends_with_its_token() {
-    let house = House::new();
+    let house = MercureHarness::new();
     let mercure = house.route();
     let now = penstock_runtime::clock::wall().as_secs();
     let token = signed(SUBSCRIBERS_KEY, &json!({ "exp": now + 1 }));
     let mut client = house.subscribe(&mercure, &format!("topic=a&authorization={token}"));
     client.expect_end();
     until("the audience is gone", || {
-        mercure.shared.board.audiences() == 0
+        mercure.shared.broker.audiences() == 0
     });
 }
 
 #[test]
 fn an_audience_goes_with_its_last_member() {
-    let house = House::new();
+    let house = MercureHarness::new();
     let mercure = house.route();
     let first = house.subscribe(&mercure, "topic=a");
     let second = house.subscribe_on(1, &mercure, "topic=a", &[]).1;
     let other = house.subscribe(&mercure, "topic=b");
-    assert_eq!(mercure.shared.board.audiences(), 2);
+    assert_eq!(mercure.shared.broker.audiences(), 2);
     drop((first, other));
-    until("one is left", || mercure.shared.board.audiences() == 1);
+    until("one is left", || mercure.shared.broker.audiences() == 1);
     drop(second);
-    until("none is left", || mercure.shared.board.audiences() == 0);
+    until("none is left", || mercure.shared.broker.audiences() == 0);
 }
 
 /// More audiences than are handed an update at a time.
 #[test]
 fn an_update_reaches_a_thousand_audiences() {
-    let house = House::new();
+    let house = MercureHarness::new();
     let mercure = house.route();
     let mut clients: Vec<_> = (0..1000)
         .map(|number| {
@@ -246,7 +246,7 @@ fn an_update_reaches_a_thousand_audiences() {
                 .1
         })
         .collect();
-    assert_eq!(mercure.shared.board.audiences(), 1000);
+    assert_eq!(mercure.shared.broker.audiences(), 1000);
     house.publish(&mercure, "topic=a&id=1");
     house.publish(&mercure, "topic=a&id=2&private=on");
     house.publish(&mercure, "topic=/users/7&topic=a&id=3&private=on");
@@ -268,7 +268,7 @@ fn an_update_reaches_a_thousand_audiences() {
 /// A hub that takes no more than two of these updates at a time.
 #[test]
 fn a_hub_that_is_behind_gets_the_rest_later() {
-    let house = House::with(Settings {
+    let house = MercureHarness::with(Settings {
         backlogs_bytes: 6000,
         ..Settings::default()
     });
@@ -293,7 +293,7 @@ fn a_hub_that_is_behind_gets_the_rest_later() {
 #[test]
 fn nothing_is_lost_or_doubled_between_history_and_stream() {
     const UPDATES: usize = 500;
-    let house = House::with(Settings {
+    let house = MercureHarness::with(Settings {
         history: History {
             count: 2 * UPDATES,
             ..History::default()
@@ -327,7 +327,7 @@ fn nothing_is_lost_or_doubled_between_history_and_stream() {
     }
 }
 
-async fn publish_from_loop(mercure: &Mercure, form: &str) {
+async fn publish_from_loop(mercure: &MercureHandler, form: &str) {
     let token = format!("Authorization: Bearer {}", publisher(&["*"]));
     let response = answer(mercure.clone(), post(&[&token], form))
         .await
@@ -337,8 +337,10 @@ async fn publish_from_loop(mercure: &Mercure, form: &str) {
 
 #[test]
 fn a_quiet_stream_is_kept_alive_by_comments() {
-    let house = House::new();
+    let house = MercureHarness::new();
     let mercure = house.route_with(|settings| settings.keep_alive = Some(Duration::from_secs(1)));
     let _client = house.subscribe(&mercure, "topic=a");
-    until("a heart-beat was written", || house.hub.counts().beats > 0);
+    until("a heart-beat was written", || {
+        house.hub.counters().heartbeats > 0
+    });
 }

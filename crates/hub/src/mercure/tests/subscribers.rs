@@ -3,20 +3,25 @@
 use penstock_config::PathPattern;
 use serde_json::{Value, json};
 
-use super::house::{Client, House, answer, field, hold, text, until};
-use crate::mercure::Mercure;
+use super::harness::{Client, MercureHarness, answer, field, hold, text, until};
+use crate::mercure::MercureHandler;
 use crate::mercure::testing::{SUBSCRIBERS_KEY, publisher, request, signed, subscriber};
 
 const ALL: &str = "/.well-known/mercure/subscriptions";
 
-fn route(house: &House) -> Mercure {
+fn route(house: &MercureHarness) -> MercureHandler {
     house.route_with(|settings| settings.subscriptions = true)
 }
 
-fn ask(house: &House, mercure: &Mercure, path: &str, grants: &[&str]) -> (u16, Value) {
+fn ask(
+    house: &MercureHarness,
+    mercure: &MercureHandler,
+    path: &str,
+    grants: &[&str],
+) -> (u16, Value) {
     let token = format!("Authorization: Bearer {}", subscriber(grants));
     let response = house
-        .ask(mercure, request(&format!("GET {path}"), &[&token], None))
+        .request(mercure, request(&format!("GET {path}"), &[&token], None))
         .unwrap();
     let status = response.status.code();
     if status != 200 {
@@ -37,7 +42,7 @@ fn documents(events: &[String]) -> Vec<Value> {
         .collect()
 }
 
-fn watcher(house: &House, mercure: &Mercure) -> Client {
+fn watcher(house: &MercureHarness, mercure: &MercureHandler) -> Client {
     let grants = [&*format!("{ALL}/{{topic}}/{{subscriber}}")];
     let token = format!("Authorization: Bearer {}", subscriber(&grants));
     let query = format!("topic={ALL}/%7Btopic%7D/%7Bsubscriber%7D");
@@ -49,8 +54,8 @@ fn watcher(house: &House, mercure: &Mercure) -> Client {
 }
 
 #[test]
-fn comings_and_goings_are_announced_to_those_who_may_know() {
-    let house = House::new();
+fn subscription_changes_are_announced_to_authorized_subscribers() {
+    let house = MercureHarness::new();
     let mercure = route(&house);
     let mut watcher = watcher(&house, &mercure);
     let mut stranger = house.subscribe(&mercure, "topic=*");
@@ -91,7 +96,7 @@ fn comings_and_goings_are_announced_to_those_who_may_know() {
 
 #[test]
 fn subscriptions_are_shown_to_whose_token_names_the_address() {
-    let house = House::new();
+    let house = MercureHarness::new();
     let mercure = route(&house);
     let (status, empty) = ask(&house, &mercure, ALL, &[ALL]);
     assert_eq!((status, &empty["lastEventID"]), (200, &json!("earliest")));
@@ -135,11 +140,11 @@ fn subscriptions_are_shown_to_whose_token_names_the_address() {
         );
     }
     let anonymous = house
-        .ask(&mercure, request(&format!("GET {ALL}"), &[], None))
+        .request(&mercure, request(&format!("GET {ALL}"), &[], None))
         .unwrap();
     assert_eq!(anonymous.status.code(), 403);
     let post = house
-        .ask(&mercure, request(&format!("POST {ALL}"), &[], Some("x")))
+        .request(&mercure, request(&format!("POST {ALL}"), &[], Some("x")))
         .unwrap();
     assert_eq!(post.status.code(), 405);
     drop(second);
@@ -150,10 +155,10 @@ fn subscriptions_are_shown_to_whose_token_names_the_address() {
 }
 
 #[test]
-fn a_hub_may_stand_below_what_is_called_subscriptions() {
+fn a_hub_may_be_mounted_below_a_path_named_subscriptions() {
     const PATH: &str = "/api/subscriptions/hub";
-    let house = House::new();
-    let mercure = route(&house).at(&PathPattern::Exact(PATH.to_owned()));
+    let house = MercureHarness::new();
+    let mercure = route(&house).with_path(&PathPattern::Exact(PATH.to_owned()));
     let get = request(&format!("GET {PATH}?topic=a"), &[], None);
     let (response, mut client) = house.on_loop(0, {
         let mercure = mercure.clone();
@@ -167,6 +172,6 @@ fn a_hub_may_stand_below_what_is_called_subscriptions() {
         &token,
     ];
     let post = request(&format!("POST {PATH}"), &fields, Some("topic=a&id=1"));
-    assert_eq!(house.ask(&mercure, post).unwrap().status.code(), 200);
+    assert_eq!(house.request(&mercure, post).unwrap().status.code(), 200);
     assert_eq!(client.ids_until("1"), ["1"]);
 }

@@ -7,7 +7,7 @@ use super::*;
 const MESSAGE_BYTES: usize = 1000;
 
 fn event(form: &str) -> String {
-    let draft = Draft::parse(form.as_bytes()).expect(form);
+    let draft = UpdateDraft::parse(form.as_bytes()).expect(form);
     let update = Update::new(draft, MESSAGE_BYTES).expect(form);
     String::from_utf8(update.event.to_vec()).unwrap()
 }
@@ -39,50 +39,71 @@ fn a_form_becomes_an_event() {
 }
 
 #[test]
-fn topics_keep_their_order_and_private_is_said_by_its_name() {
-    let draft = Draft::parse(b"topic=b&topic=a%2F1&private=&data=1").unwrap();
+fn topics_keep_their_order_and_private_needs_no_value() {
+    let draft = UpdateDraft::parse(b"topic=b&topic=a%2F1&private=&data=1").unwrap();
     assert_eq!(draft.topics, ["b".into(), "a/1".into()] as [Box<str>; 2]);
     assert!(draft.is_private);
-    let draft = Draft::parse(b"topic=b").unwrap();
+    let draft = UpdateDraft::parse(b"topic=b").unwrap();
     assert!(!draft.is_private);
 }
 
 #[test]
 fn what_is_wrong_is_refused_by_name() {
-    let many = "topic=a&".repeat(TOPICS_MAX + 1);
+    let many = "topic=a&".repeat(MAX_TOPICS + 1);
     let thousand = "topic=a&".repeat(1000);
     let long_topic = format!("topic={}", "a".repeat(100_000));
-    let long_id = format!("topic=a&id={}", "a".repeat(LINE_BYTES_MAX + 1));
+    let long_id = format!("topic=a&id={}", "a".repeat(MAX_LINE_BYTES + 1));
     for (form, expected) in [
-        ("", DraftError::NoTopic),
-        ("data=1", DraftError::NoTopic),
-        ("{\"topic\":\"a\"}", DraftError::NoTopic),
-        ("topic=", DraftError::Topic(SelectorError::Empty)),
-        (&*many, DraftError::TooManyTopics),
-        (&*thousand, DraftError::TooManyTopics),
-        (&*long_topic, DraftError::Topic(SelectorError::TooLong)),
-        (&*long_id, DraftError::Line("id")),
-        ("topic=a&id=1%0Adata:+forged", DraftError::Line("id")),
-        ("topic=a&id=1%0D%0ASet-Cookie:+a", DraftError::Line("id")),
-        ("topic=a&id=1%00", DraftError::Line("id")),
-        ("topic=a&id=%C2%85", DraftError::Line("id")),
-        ("topic=a&type=x%0Adata:+forged", DraftError::Line("type")),
-        ("topic=a&type=x%0D", DraftError::Line("type")),
-        ("topic=a&id=earliest", DraftError::ReservedId),
-        ("topic=a&id=%23x", DraftError::ReservedId),
-        ("topic=a&retry=soon", DraftError::Retry),
-        ("topic=a&retry=-1", DraftError::Retry),
-        ("topic=a&retry=%2B1", DraftError::Retry),
-        ("topic=a&retry=1.5", DraftError::Retry),
-        ("topic=a&retry=99999999999999999999", DraftError::Retry),
-        ("topic=a&id=1&id=2", DraftError::Twice("id")),
-        ("topic=a&data=1&data=2", DraftError::Twice("data")),
+        ("", UpdateDraftError::NoTopic),
+        ("data=1", UpdateDraftError::NoTopic),
+        ("{\"topic\":\"a\"}", UpdateDraftError::NoTopic),
+        (
+            "topic=",
+            UpdateDraftError::InvalidTopic(SelectorError::Empty),
+        ),
+        (&*many, UpdateDraftError::TooManyTopics),
+        (&*thousand, UpdateDraftError::TooManyTopics),
+        (
+            &*long_topic,
+            UpdateDraftError::InvalidTopic(SelectorError::TooLong),
+        ),
+        (&*long_id, UpdateDraftError::InvalidLine("id")),
+        (
+            "topic=a&id=1%0Adata:+forged",
+            UpdateDraftError::InvalidLine("id"),
+        ),
+        (
+            "topic=a&id=1%0D%0ASet-Cookie:+a",
+            UpdateDraftError::InvalidLine("id"),
+        ),
+        ("topic=a&id=1%00", UpdateDraftError::InvalidLine("id")),
+        ("topic=a&id=%C2%85", UpdateDraftError::InvalidLine("id")),
+        (
+            "topic=a&type=x%0Adata:+forged",
+            UpdateDraftError::InvalidLine("type"),
+        ),
+        ("topic=a&type=x%0D", UpdateDraftError::InvalidLine("type")),
+        ("topic=a&id=earliest", UpdateDraftError::ReservedId),
+        ("topic=a&id=%23x", UpdateDraftError::ReservedId),
+        ("topic=a&retry=soon", UpdateDraftError::InvalidRetry),
+        ("topic=a&retry=-1", UpdateDraftError::InvalidRetry),
+        ("topic=a&retry=%2B1", UpdateDraftError::InvalidRetry),
+        ("topic=a&retry=1.5", UpdateDraftError::InvalidRetry),
+        (
+            "topic=a&retry=99999999999999999999",
+            UpdateDraftError::InvalidRetry,
+        ),
+        ("topic=a&id=1&id=2", UpdateDraftError::RepeatedField("id")),
+        (
+            "topic=a&data=1&data=2",
+            UpdateDraftError::RepeatedField("data"),
+        ),
     ] {
         let head: String = form.chars().take(60).collect();
-        assert_eq!(Draft::parse(form.as_bytes()), Err(expected), "{head}");
+        assert_eq!(UpdateDraft::parse(form.as_bytes()), Err(expected), "{head}");
     }
-    let topics = "topic=a&".repeat(TOPICS_MAX);
-    assert!(Draft::parse(topics.as_bytes()).is_ok());
+    let topics = "topic=a&".repeat(MAX_TOPICS);
+    assert!(UpdateDraft::parse(topics.as_bytes()).is_ok());
 }
 
 #[test]
@@ -94,11 +115,11 @@ fn an_event_is_bounded_with_all_its_lines() {
         ("\n".repeat(MESSAGE_BYTES / 8), true),
         ("\n".repeat(MESSAGE_BYTES / 7), false),
     ] {
-        let draft = Draft {
+        let draft = UpdateDraft {
             topics: vec!["a".into()],
             id: Some("1".to_owned()),
             data,
-            ..Draft::default()
+            ..UpdateDraft::default()
         };
         let bytes = draft.data.len();
         assert_eq!(

@@ -2,26 +2,26 @@
 
 use super::*;
 
-const WIDE: Room = Room {
-    own: usize::MAX / 2,
-    all: usize::MAX / 2,
+const WIDE: BacklogRoom = BacklogRoom {
+    stream: usize::MAX / 2,
+    total: usize::MAX / 2,
 };
 
-fn piece(text: &str) -> Piece {
-    Piece::live(Bytes::copy_from_slice(text.as_bytes()), 1)
+fn piece(text: &str) -> BacklogPiece {
+    BacklogPiece::message(Bytes::copy_from_slice(text.as_bytes()), 1)
 }
 
 /// All that would go out.
 fn content(backlog: &Backlog) -> String {
-    let mut slices = [IoSlice::new(&[]); SLICES_MAX];
+    let mut slices = [IoSlice::new(&[]); MAX_SLICES];
     let count = backlog.slices(&mut slices);
     let bytes: Vec<u8> = slices[..count].iter().flat_map(|s| s.to_vec()).collect();
     String::from_utf8(bytes).unwrap()
 }
 
-fn room_for(pieces: usize) -> Room {
-    Room {
-        own: pieces * (3 + PIECE_BYTES),
+fn room_for(pieces: usize) -> BacklogRoom {
+    BacklogRoom {
+        stream: pieces * (3 + PIECE_OVERHEAD),
         ..WIDE
     }
 }
@@ -30,14 +30,17 @@ fn room_for(pieces: usize) -> Room {
 fn bytes_come_out_in_order_however_little_is_taken() {
     let mut backlog = Backlog::new(0);
     backlog.push(piece("abcdef"), 2);
-    assert_eq!(backlog.push_dropping(piece("gh"), WIDE, None), 0);
+    assert_eq!(backlog.push_dropping_oldest(piece("gh"), WIDE, None), 0);
     assert_eq!(content(&backlog), "cdefgh");
-    assert_eq!(backlog.advance(3, 7), 0);
-    assert_eq!((content(&backlog).as_str(), backlog.progress), ("fgh", 7));
-    assert_eq!(backlog.advance(0, 9), 0);
-    assert_eq!(backlog.progress, 7, "nothing was taken");
-    assert_eq!(backlog.advance(2, 9), 1);
-    assert_eq!(backlog.advance(1, 9), 1);
+    assert_eq!(backlog.mark_written(3, 7), 0);
+    assert_eq!(
+        (content(&backlog).as_str(), backlog.progressed_at),
+        ("fgh", 7)
+    );
+    assert_eq!(backlog.mark_written(0, 9), 0);
+    assert_eq!(backlog.progressed_at, 7, "nothing was taken");
+    assert_eq!(backlog.mark_written(2, 9), 1);
+    assert_eq!(backlog.mark_written(1, 9), 1);
     assert!(backlog.is_empty() && backlog.bytes() == 0);
 }
 
@@ -60,7 +63,7 @@ fn the_oldest_messages_are_dropped_but_never_a_part() {
         backlog.push(piece("aaa"), started);
         let mut lost = 0;
         for text in ["bbb", "ccc", "ddd", "eee"] {
-            lost += backlog.push_dropping(piece(text), room_for(2), gap);
+            lost += backlog.push_dropping_oldest(piece(text), room_for(2), gap);
         }
         assert_eq!(content(&backlog), expected, "{name}");
         assert_eq!(lost, dropped, "{name}");
@@ -69,22 +72,25 @@ fn the_oldest_messages_are_dropped_but_never_a_part() {
 
 #[test]
 fn the_only_message_may_be_larger_than_its_bound_but_not_than_that_of_all() {
-    let tight = Room { own: 1, ..WIDE };
+    let tight = BacklogRoom { stream: 1, ..WIDE };
     let mut backlog = Backlog::new(0);
     backlog.push(piece("begun"), 1);
-    assert_eq!(backlog.push_dropping(piece("large"), tight, None), 0);
-    assert_eq!(backlog.push_dropping(piece("other"), tight, None), 1);
+    assert_eq!(backlog.push_dropping_oldest(piece("large"), tight, None), 0);
+    assert_eq!(backlog.push_dropping_oldest(piece("other"), tight, None), 1);
     assert_eq!(content(&backlog), "egunother");
-    let full = Room { own: 1, all: 0 };
+    let full = BacklogRoom {
+        stream: 1,
+        total: 0,
+    };
     assert_eq!(
-        backlog.push_dropping(piece("more"), full, None),
+        backlog.push_dropping_oldest(piece("more"), full, None),
         1,
         "the older one makes room"
     );
     assert_eq!(content(&backlog), "egunmore");
     let mut backlog = Backlog::new(0);
     backlog.push(piece("begun"), 1);
-    assert_eq!(backlog.push_dropping(piece("more"), full, None), 1);
+    assert_eq!(backlog.push_dropping_oldest(piece("more"), full, None), 1);
     assert_eq!(content(&backlog), "egun");
 }
 
@@ -92,15 +98,15 @@ fn the_only_message_may_be_larger_than_its_bound_but_not_than_that_of_all() {
 fn what_a_stream_began_with_stays() {
     let mut backlog = Backlog::new(0);
     for text in ["one", "two"] {
-        let first = Piece {
-            kind: Kind::First,
+        let first = BacklogPiece {
+            kind: PieceKind::Initial,
             ..piece(text)
         };
         backlog.push(first, 0);
     }
     let mut lost = 0;
     for text in ["aaa", "bbb", "ccc"] {
-        lost += backlog.push_dropping(piece(text), room_for(1), None);
+        lost += backlog.push_dropping_oldest(piece(text), room_for(1), None);
     }
     assert_eq!((content(&backlog).as_str(), lost), ("onetwoccc", 2));
 }
@@ -109,9 +115,9 @@ fn what_a_stream_began_with_stays() {
 fn a_heart_beat_that_is_dropped_is_no_gap() {
     let gap = Bytes::from_static(b"<gap>");
     let mut backlog = Backlog::new(0);
-    backlog.push(Piece::live(Bytes::from_static(b":::"), 0), 0);
+    backlog.push(BacklogPiece::message(Bytes::from_static(b":::"), 0), 0);
     assert_eq!(
-        backlog.push_dropping(piece("aaa"), room_for(1), Some(&gap)),
+        backlog.push_dropping_oldest(piece("aaa"), room_for(1), Some(&gap)),
         0
     );
     assert_eq!(content(&backlog), "aaa");
@@ -123,21 +129,21 @@ fn all_messages_can_be_dropped_at_once_but_for_one_that_is_partly_out() {
     for (offset, expected) in [(0, "head<gap>"), (4, "<gap>"), (5, "ne<gap>")] {
         let mut backlog = Backlog::new(0);
         for (text, messages) in [("head", 0), ("one", 1), ("two", 1)] {
-            let kind = Kind::First;
-            let first = Piece {
+            let kind = PieceKind::Initial;
+            let first = BacklogPiece {
                 kind,
                 messages,
                 ..piece(text)
             };
             backlog.push(first, 0);
         }
-        backlog.advance(offset, 0);
-        let dropped = backlog.shed(Some(&gap));
+        backlog.mark_written(offset, 0);
+        let dropped = backlog.drop_messages(Some(&gap));
         assert_eq!(
             (content(&backlog).as_str(), dropped),
             (expected, if offset == 5 { 1 } else { 2 })
         );
-        backlog.advance(expected.len(), 0);
+        backlog.mark_written(expected.len(), 0);
         assert!(backlog.is_empty() && backlog.bytes() == 0);
     }
 }
@@ -160,26 +166,33 @@ fn every_run_keeps_whole_pieces_in_order_within_the_bounds() {
             if roll(3) > 0 {
                 pushed += 1;
                 let text = format!("[{pushed}{}]", ".".repeat(roll(40)));
-                let room = Room {
-                    own: 400,
-                    all: 600_usize.saturating_sub(backlog.bytes()),
+                let room = BacklogRoom {
+                    stream: 400,
+                    total: 600_usize.saturating_sub(backlog.bytes()),
                 };
-                lost += backlog.push_dropping(piece(&text), room, Some(&gap));
+                lost += backlog.push_dropping_oldest(piece(&text), room, Some(&gap));
             } else {
                 let ready = content(&backlog);
                 let taken = roll(ready.len() + 1);
                 out.push_str(&ready[..taken]);
-                completed += backlog.advance(taken, step);
+                completed += backlog.mark_written(taken, step);
             }
-            let live = backlog.live_bytes;
-            assert!(live <= 400 + 2 * (50 + PIECE_BYTES), "seed {seed}: {live}");
+            let live = backlog.message_bytes;
+            assert!(
+                live <= 400 + 2 * (50 + PIECE_OVERHEAD),
+                "seed {seed}: {live}"
+            );
         }
         while !backlog.is_empty() {
             let ready = content(&backlog);
             out.push_str(&ready);
-            completed += backlog.advance(ready.len(), 0);
+            completed += backlog.mark_written(ready.len(), 0);
         }
-        assert_eq!((backlog.bytes, backlog.live_bytes), (0, 0), "seed {seed}");
+        assert_eq!(
+            (backlog.bytes, backlog.message_bytes),
+            (0, 0),
+            "seed {seed}"
+        );
         assert_eq!(completed + lost, pushed, "seed {seed}");
         let mut before = 0;
         let mut gaps = 0;

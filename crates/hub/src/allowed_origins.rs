@@ -1,0 +1,77 @@
+//! Which pages may do something with what a browser sends along by itself, such as cookies.
+//!
+//! Used by `grip` for WebSockets and by `mercure` for cookies.
+
+/// Origins whose pages may, beside those of the host that is asked.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct AllowedOrigins {
+    listed: Box<[String]>,
+    /// Any.
+    pub(crate) allows_any: bool,
+}
+
+impl AllowedOrigins {
+    /// Of a list in which `*` stands for any.
+    pub(crate) fn new(origins: &[String]) -> Self {
+        let (any, named): (Vec<_>, Vec<_>) =
+            origins.iter().cloned().partition(|origin| origin == "*");
+        Self {
+            listed: named.into(),
+            allows_any: !any.is_empty(),
+        }
+    }
+
+    /// Whether some are named.
+    pub(crate) fn has_listed(&self) -> bool {
+        !self.listed.is_empty()
+    }
+
+    /// Whether this one is named.
+    pub(crate) fn is_listed(&self, origin: &[u8]) -> bool {
+        let mut named = self.listed.iter();
+        named.any(|named| named.as_bytes().eq_ignore_ascii_case(origin))
+    }
+}
+
+/// Whether `origin` is of the host that was asked. The scheme does not count: TLS may have ended in front.
+pub(crate) fn is_same_host(origin: &[u8], host: &str) -> bool {
+    let parts = [("http://", ":80"), ("https://", ":443")]
+        .iter()
+        .find_map(|(scheme, port)| Some((origin.strip_prefix(scheme.as_bytes())?, port)));
+    let Some((authority, port)) = parts else {
+        return false;
+    };
+    // Browsers leave out the scheme's own port; a proxy may say it.
+    let host = host.strip_suffix(port).unwrap_or(host);
+    !host.is_empty() && authority.eq_ignore_ascii_case(host.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_origin_is_of_the_host_that_was_asked() {
+        for (origin, host, expected) in [
+            ("https://a.example", "a.example", true),
+            ("http://A.example:8080", "a.EXAMPLE:8080", true),
+            ("https://a.example", "a.example:443", true),
+            ("http://a.example", "a.example:80", true),
+            ("http://a.example", "a.example:443", false),
+            ("https://a.example:8443", "a.example", false),
+            ("https://a.example.evil", "a.example", false),
+            ("https://evil/a.example", "a.example", false),
+            ("ftp://a.example", "a.example", false),
+            ("null", "null", false),
+            ("a.example", "a.example", false),
+            ("https://", "", false),
+            ("http://[::1]:80", "[::1]", false),
+        ] {
+            assert_eq!(
+                is_same_host(origin.as_bytes(), host),
+                expected,
+                "{origin} {host}"
+            );
+        }
+    }
+}

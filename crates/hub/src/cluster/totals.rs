@@ -1,0 +1,60 @@
+//! The numbers of all nodes together.
+//!
+//! Each node says its own every [`REPORT_INTERVAL`] and gets the sums (`script`), which the status page shows. What
+//! must stay true: they are of a known age; of a node that is gone nothing is counted after ten seconds.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// How often.
+pub(super) const REPORT_INTERVAL: Duration = Duration::from_secs(2);
+
+/// What all nodes have and have done, as they said lately.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ClusterTotals {
+    /// How many servers there are; 0 while Redis does not answer.
+    pub nodes: u64,
+    /// The sums of what the nodes count, by name: `streams`, `polls`, `opened`, `closed`, `published`,
+    /// `delivered`, `dropped`, and what else they were given to count.
+    pub sums: BTreeMap<String, u64>,
+    /// When Redis said so.
+    pub read_at: Option<Instant>,
+}
+
+impl ClusterTotals {
+    /// The sum of that name; 0 where nobody counts it.
+    #[must_use]
+    pub fn sum(&self, name: &str) -> u64 {
+        self.sums.get(name).copied().unwrap_or(0)
+    }
+
+    /// What the script answers: how many nodes, then names and sums in turn.
+    pub(super) fn parse(nodes: &str, sums: &[String]) -> Option<Self> {
+        let pairs = sums.chunks_exact(2);
+        Some(Self {
+            nodes: nodes.parse().ok()?,
+            sums: pairs
+                .map(|pair| Some((pair[0].clone(), pair[1].parse().ok()?)))
+                .collect::<Option<_>>()?,
+            read_at: None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_are_read_by_name() {
+        let sums = ["streams", "12", "opened", "0"].map(str::to_owned);
+        let totals = ClusterTotals::parse("2", &sums).unwrap();
+        assert_eq!(
+            (totals.nodes, totals.sum("streams"), totals.sum("other")),
+            (2, 12, 0)
+        );
+        assert_eq!(ClusterTotals::parse("x", &[]), None);
+        let bad = ["streams", "many"].map(str::to_owned);
+        assert_eq!(ClusterTotals::parse("1", &bad), None);
+    }
+}

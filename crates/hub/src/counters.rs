@@ -1,0 +1,163 @@
+//! What the hub counts, as atomics that everybody may read.
+//!
+//! Shards count for themselves and add at the end of each turn, so that loops do not meet at a number for
+//! each write. What must stay true: a seat is taken before anything is held and given back when it is
+//! gone, whatever became of it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use penstock_exchange::{AddressPrefix, ClientPermit, ClientPermits};
+use penstock_runtime::log_throttle::LogThrottle;
+
+use crate::HubError;
+use crate::channel::Channel;
+use crate::hub::HubShared;
+use crate::shares::Share;
+
+/// The numbers of a hub.
+#[derive(Debug, Default)]
+pub(crate) struct HubMetrics {
+    /// Streams and polls, also those on their way.
+    held: AtomicUsize,
+    /// Of each client.
+    pub(crate) client_permits: Arc<ClientPermits>,
+    /// What the log was told of streams that were sent away.
+    pub(crate) log_throttle: LogThrottle,
+    /// How often there was none of all.
+    pub(crate) refused_streams: AtomicU64,
+    pub(crate) long_polls: AtomicUsize,
+    pub(crate) opened: AtomicU64,
+    pub(crate) closed: AtomicU64,
+    pub(crate) closed_slow: AtomicU64,
+    pub(crate) published: AtomicU64,
+    pub(crate) delivered: AtomicU64,
+    pub(crate) dropped: AtomicU64,
+    pub(crate) heartbeats: AtomicU64,
+    /// Bytes that wait for slow subscribers.
+    pub(crate) backlog_bytes: AtomicUsize,
+    /// Bytes of histories.
+    pub(crate) history_bytes: AtomicUsize,
+    /// Bytes of messages that shards have not got to, or whose turn has not come.
+    pub(crate) pending_bytes: AtomicUsize,
+    /// Bytes of all shards for their streams.
+    pub(crate) shard_bytes: AtomicUsize,
+}
+
+impl HubMetrics {
+    /// Streams and polls, also those on their way.
+    pub(crate) fn held(&self) -> usize {
+        self.held.load(Ordering::Acquire)
+    }
+}
+
+impl HubMetrics {
+    /// So many bytes of a channel's messages wait to be delivered.
+    pub(crate) fn add_pending(&self, channel: &Channel, bytes: usize) {
+        let all = [
+            &self.pending_bytes,
+            &channel.share().pending_bytes,
+            &channel.pending_bytes,
+        ];
+        for count in all {
+            count.fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// They wait no more.
+    pub(crate) fn sub_pending(&self, channel: &Channel, bytes: usize) {
+        let all = [
+            &self.pending_bytes,
+            &channel.share().pending_bytes,
+            &channel.pending_bytes,
+        ];
+        for count in all {
+            count.fetch_sub(bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// The histories of a namespace have changed by so much.
+    pub(crate) fn change_history(&self, share: &Share, before: usize, after: usize) {
+        adjust(&self.history_bytes, before, after);
+        adjust(&share.history_bytes, before, after);
+    }
+}
+
+/// Adds a difference that may be negative.
+pub(crate) fn adjust(number: &AtomicUsize, before: usize, after: usize) {
+    if after >= before {
+        number.fetch_add(after - before, Ordering::Relaxed);
+    } else {
+        number.fetch_sub(before - after, Ordering::Relaxed);
+    }
+}
+
+/// A place among `streams_max`, and among those of its client; its drop gives it back.
+#[derive(Debug)]
+pub(crate) struct StreamPermit {
+    shared: Option<Arc<HubShared>>,
+    client_permit: Option<ClientPermit>,
+}
+
+impl StreamPermit {
+    /// Takes one.
+    ///
+    /// # Errors
+    /// When there is none, or the server stops.
+    pub(crate) fn acquire(
+        shared: &Arc<HubShared>,
+        client: Option<AddressPrefix>,
+    ) -> Result<Self, HubError> {
+        if shared.is_draining() {
+            return Err(HubError::Draining);
+        }
+        let settings = shared.settings.load();
+        let max = settings.streams_max.unwrap_or(usize::MAX);
+        let max_of_client = settings.max_streams_per_client.unwrap_or(usize::MAX);
+        let permit = match client {
+            Some(client) => {
+                let permit = shared.metrics.client_permits.claim(client, max_of_client);
+                Some(permit.ok_or(HubError::TooManyClientStreams(client, max_of_client))?)
+            }
+            None => None,
+        };
+        // Counted before the bound is looked at: the drop takes it back.
+        let seat = Self {
+            shared: Some(shared.clone()),
+            client_permit: permit,
+        };
+        if shared.metrics.held.fetch_add(1, Ordering::AcqRel) >= max {
+            shared
+                .metrics
+                .refused_streams
+                .fetch_add(1, Ordering::Relaxed);
+            return Err(HubError::TooManyStreams(max));
+        }
+        // Begun meanwhile, it may have seen no seat taken.
+        if shared.is_draining() {
+            return Err(HubError::Draining);
+        }
+        Ok(seat)
+    }
+
+    /// Leaves it taken: [`StreamPermit::release`] is now somebody's to call, and its client's part to drop.
+    pub(crate) fn into_client_permit(mut self) -> Option<ClientPermit> {
+        self.shared = None;
+        self.client_permit.take()
+    }
+
+    /// Gives back one that was kept.
+    pub(crate) fn release(shared: &HubShared) {
+        if shared.metrics.held.fetch_sub(1, Ordering::AcqRel) == 1 {
+            shared.all_ended.notify_waiters();
+        }
+    }
+}
+
+impl Drop for StreamPermit {
+    fn drop(&mut self) {
+        if let Some(shared) = self.shared.take() {
+            Self::release(&shared);
+        }
+    }
+}

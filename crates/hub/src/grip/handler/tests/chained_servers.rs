@@ -1,0 +1,136 @@
+//! A server of the house in front of this one, with the same key: it holds the clients itself.
+
+use std::time::Duration;
+
+use penstock_exchange::Request;
+use penstock_runtime::clock;
+use penstock_sys::net::PeerAddress;
+
+use super::*;
+
+const KEY: &str = "what both know";
+
+fn signer(key: &str) -> Option<Signer> {
+    Some(Signer::new(key, "penstock").unwrap())
+}
+
+/// What a server in front says of itself, signed with `key` so long ago.
+fn said(key: &str, ago: Duration) -> String {
+    let front = Signer::new(key, "front").unwrap();
+    format!("Grip-Sig: {}", front.sign(clock::wall() - ago))
+}
+
+/// A request whose peer is trusted, unless it is said to be a stranger.
+fn from(peer: PeerAddress, target: &str, lines: &[&str]) -> Request {
+    let mut request = request("GET", target, lines);
+    request.peer = peer;
+    request
+}
+
+#[test]
+fn what_speaks_to_the_hub_is_passed_on_to_a_server_in_front_that_holds_itself() {
+    let text = "hello\n";
+    for (target, lines, body) in [
+        ("/", &STREAM[..], text),
+        ("/a", &STREAM[..], text),
+        ("/", &POLL[..], text),
+        (
+            "/",
+            &[
+                "Content-Type: application/grip-instruct",
+                "Grip-Hold: stream",
+            ][..],
+            "{}",
+        ),
+        ("/", &["Grip-Hold: not understood here"][..], ""),
+    ] {
+        let world = GripHarness::with(Settings::default(), signer(KEY), [says(lines, body)]);
+        let token = said(KEY, Duration::ZERO);
+        let response = world.response(from(PeerAddress::Unix, target, &[&token]));
+        assert!(response.has_grip && response.passes_grip, "{lines:?}");
+        assert_eq!(response.fields, answer(200, lines, "").fields);
+        assert_eq!(bytes(response.body), body);
+        let counts = world.hub.counters();
+        assert_eq!(counts.opened + counts.long_polls + counts.channels, 0);
+        // The back end knows this server, which may be the only one that it can reach.
+        let asked = world.asked();
+        let signed = std::str::from_utf8(asked.head.field("grip-sig").unwrap()).unwrap();
+        let verifier = Verifier::new(KEY, "HS256").unwrap();
+        assert_eq!(verifier.verify(signed).unwrap()["iss"], "penstock");
+    }
+}
+
+#[test]
+fn an_ordinary_answer_is_for_no_front() {
+    let world = GripHarness::with(Settings::default(), signer(KEY), [says(&["A: 1"], "page")]);
+    let token = said(KEY, Duration::ZERO);
+    let response = world.response(from(PeerAddress::Unix, "/", &[&token]));
+    assert!(!response.has_grip && !response.passes_grip);
+    assert_eq!(bytes(response.body), "page");
+}
+
+#[test]
+fn who_is_no_server_in_front_is_held_here() {
+    let stranger = PeerAddress::Tcp("192.0.2.7:50000".parse().unwrap());
+    let now = said(KEY, Duration::ZERO);
+    let cut = &now[..now.len() - 1];
+    for (name, own, peer, line) in [
+        ("an untrusted peer", signer(KEY), stranger, &*now),
+        ("no token", signer(KEY), PeerAddress::Unix, "A: 1"),
+        ("a cut token", signer(KEY), PeerAddress::Unix, cut),
+        (
+            "another key",
+            signer(KEY),
+            PeerAddress::Unix,
+            &said("another", Duration::ZERO),
+        ),
+        (
+            "too late",
+            signer(KEY),
+            PeerAddress::Unix,
+            &said(KEY, Duration::from_secs(2 * 3600)),
+        ),
+        ("no key here", None, PeerAddress::Unix, &now),
+    ] {
+        let world = GripHarness::with(Settings::default(), own, [says(&STREAM, "hello\n")]);
+        let response = world.response(from(peer, "/", &[line]));
+        assert!(!response.has_grip && !response.passes_grip, "{name}");
+        assert_eq!(names(&response.fields), ["Content-Type"], "{name}");
+        world.hold(response).expect("hello\n");
+    }
+}
+
+#[test]
+fn another_handler_gets_the_request_that_came_from_the_front() {
+    let pass = Reply::Pass(Box::new(get("/")));
+    let world = GripHarness::with(Settings::default(), signer(KEY), [Ok(pass)]);
+    let token = said(KEY, Duration::ZERO);
+    let request = from(PeerAddress::Unix, "/", &[&token]);
+    let head = Arc::clone(&request.head);
+    let Ok(Reply::Pass(passed)) = world.request(request) else {
+        panic!("it is passed on");
+    };
+    assert!(Arc::ptr_eq(&passed.head, &head));
+}
+
+#[test]
+fn a_websocket_from_the_front_ends_here() {
+    let opening = [
+        "Content-Type: application/websocket-events",
+        "Sec-WebSocket-Extensions: grip",
+    ];
+    let script = [says(&opening, "OPEN\r\n")];
+    let world = GripHarness::with_sockets_and(Settings::default(), signer(KEY), script);
+    let token = said(KEY, Duration::ZERO);
+    let lines = [
+        "Connection: Upgrade",
+        "Upgrade: websocket",
+        "Sec-WebSocket-Version: 13",
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+        &token,
+    ];
+    let response = world.response(from(PeerAddress::Unix, "/chat", &lines));
+    assert_eq!(response.status, Status::SWITCHING_PROTOCOLS);
+    assert!(matches!(response.body, Body::Takeover(_)));
+    assert_eq!(body_of(world.asked()), "OPEN\r\n");
+}

@@ -1,0 +1,135 @@
+//! Streams whose back end has more to say at a link.
+
+use super::*;
+
+const NEXT: &str = "Grip-Link: </next?after=1>; rel=next";
+
+fn following(channel: &str) -> BackendReply {
+    says(
+        &[
+            "Content-Type: text/plain",
+            "Grip-Hold: stream",
+            &format!("Grip-Channel: {channel}"),
+            NEXT,
+        ],
+        "begin\n",
+    )
+}
+
+/// What a link brings: more, and how it goes on.
+fn more(channel: &str, body: &str) -> BackendReply {
+    says(
+        &[
+            "Grip-Hold: stream",
+            &format!("Grip-Channel: {channel}"),
+            NEXT,
+        ],
+        body,
+    )
+}
+
+fn numbered(id: u32, prev_id: u32, bytes: &'static str) -> Publication {
+    let mut message = text("a", bytes);
+    message.id = Some(id.to_string().into());
+    message.prev_id = Some(prev_id.to_string().into());
+    message
+}
+
+#[test]
+fn a_hint_has_the_link_asked_and_its_body_sent() {
+    let signer = Signer::new("secret", "penstock").unwrap();
+    let world = GripHarness::with(Settings::default(), Some(signer), [following("a")]);
+    let response = world.response(request("GET", "/", &["Cookie: c=1"]));
+    assert_eq!(names(&response.fields), ["Content-Type"]);
+    world.asked();
+    let mut client = world.hold(response);
+    client.expect("begin\n");
+    world.hub.publish(text("a", "live\n")).unwrap();
+    client.expect("live\n");
+    world.script(more("a", "more\n"));
+    let mut hint = text("a", "");
+    hint.stream = Some(StreamPart::Hint);
+    world.hub.publish(hint).unwrap();
+    client.expect("more\n");
+    let asked = world.asked();
+    assert_eq!(
+        (asked.head.method_str(), asked.head.target()),
+        ("GET", "/next?after=1")
+    );
+    assert!(asked.head.field("cookie").is_none());
+    assert!(asked.head.field("grip-sig").is_some());
+    world.hub.publish(text("a", "live\n")).unwrap();
+    client.expect("live\n");
+    assert_eq!(world.hub.subscriber_count("a"), 1);
+    drop(client);
+    world.await_subscribers("a", 0);
+}
+
+#[test]
+fn what_a_stream_missed_on_its_way_is_asked_for() {
+    let world = GripHarness::new([following("a; prev-id=1"), more("a; prev-id=3", "2, 3\n")]);
+    for (id, bytes) in [(2, "two\n"), (3, "three\n")] {
+        world.hub.publish(numbered(id, id - 1, bytes)).unwrap();
+    }
+    let mut client = world.hold(world.response(get("/")));
+    client.expect("begin\n2, 3\n");
+    world.asked();
+    let asked = world.asked();
+    assert_eq!(asked.head.field("grip-last"), Some(&b"a; last-id=1"[..]));
+    world.hub.publish(numbered(4, 3, "four\n")).unwrap();
+    client.expect("four\n");
+    assert!(world.assert_no_more_requests());
+}
+
+#[test]
+fn a_message_that_follows_another_has_the_link_asked() {
+    let world = GripHarness::new([following("a; prev-id=1"), more("a; prev-id=7", "2 to 7\n")]);
+    let mut client = world.hold(world.response(get("/")));
+    client.expect("begin\n");
+    world.hub.publish(numbered(7, 6, "seven\n")).unwrap();
+    client.expect("2 to 7\n");
+    world.hub.publish(numbered(8, 7, "eight\n")).unwrap();
+    client.expect("eight\n");
+    world.asked();
+    world.asked();
+    assert!(world.assert_no_more_requests());
+}
+
+#[test]
+fn a_link_may_end_the_stream() {
+    let world = GripHarness::new([following("a; prev-id=1"), says(&[], "the end\n")]);
+    world.hub.publish(numbered(2, 1, "two\n")).unwrap();
+    let client = world.hold(world.response(get("/")));
+    assert_eq!(client.rest(), "begin\nthe end\n");
+    world.await_subscribers("a", 0);
+}
+
+#[test]
+fn a_close_that_is_published_ends_the_stream_behind_its_messages() {
+    let world = GripHarness::new([following("a")]);
+    let client = world.hold(world.response(get("/")));
+    world.hub.publish(text("a", "last\n")).unwrap();
+    let mut end = text("a", "");
+    end.stream = Some(StreamPart::Close);
+    world.hub.publish(end).unwrap();
+    assert_eq!(client.rest(), "begin\nlast\n");
+}
+
+#[test]
+fn other_channels_may_follow() {
+    let world = GripHarness::new([following("a, b"), more("b, c", "more\n")]);
+    let mut client = world.hold(world.response(get("/")));
+    client.expect("begin\n");
+    let mut hint = text("a", "");
+    hint.stream = Some(StreamPart::Hint);
+    world.hub.publish(hint).unwrap();
+    client.expect("more\n");
+    world.await_subscribers("a", 0);
+    world.await_subscribers("c", 1);
+    for channel in ["a", "b", "c"] {
+        world.hub.publish(text(channel, "x")).unwrap();
+    }
+    client.expect("xx");
+    world.drain();
+    assert_eq!(client.rest(), "");
+}

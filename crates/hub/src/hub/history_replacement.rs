@@ -1,0 +1,125 @@
+//! Another history in the place of a channel's: what the nodes of a bus share.
+//!
+//! Called by `bus` through [`crate::Hub::restore`]: when it begins to follow a channel, and where a history
+//! would have a hole. What must stay true: none of it goes to subscribers, also to those on their way, who
+//! get what was published here since their answers; what was kept before, and ids that are not in the new
+//! one, are a gap to whoever comes back with them; its numbers say how its messages follow each other, not
+//! how they follow those of other channels.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use penstock_runtime::clock;
+
+use super::HubShared;
+use crate::Publication;
+use crate::channel::{Channel, ChannelState, Message};
+use crate::history::ChannelHistory;
+
+impl HubShared {
+    /// Puts `history` in the place of the channel's.
+    pub(crate) fn replace_history(&self, name: &Arc<str>, history: Vec<(Publication, Duration)>) {
+        let settings = self.settings.load();
+        let is_needed = !history.is_empty() && settings.history.count > 0;
+        loop {
+            let channel = if is_needed {
+                match self.registry.find_or_create(name, settings.channels_max) {
+                    Ok(channel) => Some(channel),
+                    // Who comes for it is refused for the same reason.
+                    Err(refused) => return log::debug!("hub: a history is not kept: {refused}"),
+                }
+            } else {
+                self.registry.find(name)
+            };
+            let Some(channel) = channel else {
+                return;
+            };
+            let Some(mut state) = channel.lock_alive() else {
+                continue;
+            };
+            self.replace_history_locked(&mut state, history);
+            state.update_places(&channel);
+            drop(state);
+            self.finish_replacement(&channel);
+            return;
+        }
+    }
+
+    fn replace_history_locked(
+        &self,
+        state: &mut ChannelState,
+        history: Vec<(Publication, Duration)>,
+    ) {
+        let (settings, now) = (self.settings.load(), clock::now());
+        let bounds = Self::history_bounds(&settings.history, state);
+        self.keep_for_arriving(state);
+        let dropped = state.history.bytes();
+        // A number of no message: whoever knows of one up to here has a gap, also if it was the last.
+        let cut = self.next_sequence();
+        state.history = ChannelHistory::starting_after(cut);
+        state.restored_up_to = cut;
+        let (mut added, mut freed) = (0, dropped);
+        let mut ids = HashSet::new();
+        for (mut publication, age) in history {
+            // Two nodes may both have published what one publisher sent twice.
+            if let Some(id) = &publication.id
+                && !ids.insert(id.clone())
+            {
+                continue;
+            }
+            let order = self.next_sequence();
+            let id = publication.id.take();
+            let id = id.unwrap_or_else(|| self.message_id(order));
+            publication.id = Some(id.clone());
+            let at = now.checked_sub(age).unwrap_or(now);
+            let message = Arc::new(Message::new(order, id.clone(), publication, at));
+            (state.last_sequence, state.last_id, state.restored_up_to) = (order, Some(id), order);
+            let (more, less) = state.history.push(message, bounds, now);
+            added += more;
+            freed += less;
+        }
+        self.metrics.change_history(&state.share, freed, added);
+    }
+
+    /// Keeps for streams on their way what was published since they were answered.
+    fn keep_for_arriving(&self, state: &mut ChannelState) {
+        if state.arriving_streams == 0 {
+            return;
+        }
+        let (settings, now) = (self.settings.load(), clock::now());
+        let bounds = Self::history_bounds(&settings.history, state);
+        let restored_to = state.restored_up_to;
+        let gone = state.history.dropped_up_to();
+        // Behind what came with the last one: of that nothing is for streams on their way.
+        let is_whole = gone <= restored_to;
+        if !is_whole {
+            self.drop_arrival_history(state);
+        }
+        let gone = if is_whole { 0 } else { gone };
+        let before = state
+            .arrival_history
+            .get_or_insert_with(|| Box::new(ChannelHistory::starting_after(gone)));
+        let (mut added, mut freed) = (0, 0);
+        for message in state.history.after(restored_to) {
+            let (more, less) = before.push(message.clone(), bounds, now);
+            added += more;
+            freed += less;
+        }
+        self.metrics.change_history(&state.share, freed, added);
+    }
+
+    /// Lets go of what was kept for streams on their way: they have come.
+    pub(super) fn drop_arrival_history(&self, state: &mut ChannelState) {
+        if let Some(before) = state.arrival_history.take() {
+            let bytes = before.bytes();
+            self.metrics.change_history(&state.share, bytes, 0);
+        }
+    }
+
+    fn finish_replacement(&self, channel: &Arc<Channel>) {
+        self.maintenance_due.notify_one();
+        self.evict_histories(channel.share(), self.settings.load().history.bytes_all);
+        self.registry.remove_if_idle(channel);
+    }
+}

@@ -1,0 +1,230 @@
+//! Long polls: requests that wait for one message of their channels.
+//!
+//! [`crate::Hub::wait`] makes one, [`super::publish`] answers it. A long poll is a task of its own anyway
+//! (its request's), so it waits at its channels itself and needs no shard. What must stay true: it is
+//! answered at most once; its future's drop takes it out of all its channels.
+
+use std::future::Future;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use penstock_runtime::clock;
+use tokio::sync::oneshot;
+
+use super::HubShared;
+use super::arriving_stream::{PendingSubscription, deduplicate};
+use crate::channel::{Channel, Message};
+use crate::counters::StreamPermit;
+use crate::filters::{self, FilterSubscriber, MetaPairs};
+use crate::namespace::channel_name;
+use crate::{HubError, LongPoll, LongPollResponse, MessageFilter, PollOutcome, ResponsePart};
+
+/// One long poll, as its channels know it.
+#[derive(Debug)]
+pub(crate) struct PollWaiter {
+    /// Taken by whoever answers.
+    sender: Mutex<Option<oneshot::Sender<PollAnswer>>>,
+    /// Its channels, with what each message must pass.
+    channels: Vec<(Arc<Channel>, Box<[MessageFilter]>)>,
+    meta: Vec<(Box<str>, Box<str>)>,
+}
+
+/// What a long poll is told.
+#[derive(Debug)]
+enum PollAnswer {
+    Message(Arc<LongPollResponse>),
+    RepeatRequest,
+    Close,
+}
+
+/// A long poll's places at its channels.
+#[derive(Debug)]
+struct RegisteredPoll {
+    shared: Arc<HubShared>,
+    waiter: Arc<PollWaiter>,
+    poll_id: u64,
+    _permit: StreamPermit,
+}
+
+/// Registers a long poll; the future waits for its end.
+pub(super) fn register_long_poll(
+    shared: &Arc<HubShared>,
+    poll: LongPoll,
+) -> Result<impl Future<Output = PollOutcome> + Send + use<>, HubError> {
+    let seat = StreamPermit::acquire(shared, poll.client)?;
+    let settings = shared.settings.load();
+    let subscriptions = deduplicate(poll.subscriptions, settings.channels_per_stream)?;
+    let (answer, answered) = oneshot::channel();
+    // Keeps the channels alive until it waits at them.
+    let expected = subscriptions
+        .into_iter()
+        .map(|subscription| PendingSubscription::new(shared, subscription, settings.channels_max));
+    let expected = expected.collect::<Result<Vec<_>, _>>()?;
+    let channels = expected.iter();
+    let channels = channels.map(|each| (each.channel.clone(), each.filters.clone()));
+    let answerer = Arc::new(PollWaiter {
+        sender: Mutex::new(Some(answer)),
+        channels: channels.collect(),
+        meta: poll.meta,
+    });
+    let waiting = RegisteredPoll {
+        shared: shared.clone(),
+        waiter: answerer,
+        poll_id: shared.next_sequence(),
+        _permit: seat,
+    };
+    shared.metrics.long_polls.fetch_add(1, Ordering::Relaxed);
+    waiting.register(&expected);
+    drop(expected);
+    let timeout = poll.timeout;
+    Ok(async move { waiting.wait_outcome(answered, timeout).await })
+}
+
+impl RegisteredPoll {
+    /// Waits at each channel. One that has gone on since the request was answered ends it at once.
+    fn register(&self, expected: &[PendingSubscription]) {
+        for PendingSubscription {
+            channel, prev_id, ..
+        } in expected
+        {
+            let mut state = channel.lock();
+            let was_there = state.has_subscribers();
+            state.long_polls.insert(self.poll_id, self.waiter.clone());
+            self.shared.report_presence(channel, was_there, &mut state);
+            let is_behind =
+                prev_id.is_some() && state.last_id.is_some() && *prev_id != state.last_id;
+            drop(state);
+            if is_behind {
+                self.waiter.resolve(PollAnswer::RepeatRequest);
+            }
+        }
+        self.shared.bus_notifier.notify();
+    }
+
+    async fn wait_outcome(
+        self,
+        answered: oneshot::Receiver<PollAnswer>,
+        timeout: Duration,
+    ) -> PollOutcome {
+        let drained = async {
+            let over = self.shared.wait_for_drain().await;
+            // Spread, so that clients do not come back all at once.
+            let part = RandomState::new().hash_one(self.poll_id) % 1000;
+            clock::sleep(over.mul_f64(part as f64 / 1000.0)).await;
+        };
+        let answer = tokio::select! {
+            biased;
+            answer = answered => answer.ok(),
+            () = clock::sleep(timeout) => None,
+            () = drained => None,
+        };
+        match answer {
+            None => PollOutcome::TimedOut,
+            Some(PollAnswer::Message(response)) => PollOutcome::Message(response),
+            Some(PollAnswer::RepeatRequest) => PollOutcome::RepeatRequest(self.last_ids()),
+            Some(PollAnswer::Close) => PollOutcome::Close,
+        }
+    }
+
+    fn last_ids(&self) -> Vec<(Arc<str>, Arc<str>)> {
+        let channels = self.waiter.channels.iter();
+        channels
+            .filter_map(|(channel, _)| {
+                let last = channel.lock().last_id.clone()?;
+                Some((channel.name().clone(), last))
+            })
+            .collect()
+    }
+}
+
+impl Drop for RegisteredPoll {
+    fn drop(&mut self) {
+        for (channel, _) in &self.waiter.channels {
+            let is_idle = {
+                let mut state = channel.lock();
+                let was_there = state.has_subscribers();
+                state.remove_long_poll(self.poll_id);
+                self.shared.report_presence(channel, was_there, &mut state);
+                state.is_idle()
+            };
+            if is_idle {
+                self.shared.registry.remove_if_idle(channel);
+            }
+        }
+        self.shared.bus_notifier.notify();
+        let polls = &self.shared.metrics.long_polls;
+        polls.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl PollWaiter {
+    /// Answers with a message of this channel, if that is for it and nobody was faster. Not under the
+    /// channel's lock.
+    pub(crate) fn try_answer(&self, channel: &Channel, message: &Message) -> bool {
+        let Some(part) = &message.publication.response else {
+            return false;
+        };
+        let own = self
+            .channels
+            .iter()
+            .find(|(each, _)| std::ptr::eq(&**each, channel));
+        let filters = own.map_or(&[][..], |(_, filters)| filters);
+        let answer = match part {
+            ResponsePart::Hint => PollAnswer::RepeatRequest,
+            ResponsePart::Close => PollAnswer::Close,
+            ResponsePart::Send(response) => {
+                if !filters::passes_filters(filters, &message.publication.meta, self) {
+                    return false;
+                }
+                if filters.is_empty() && response.body.filters.is_empty() {
+                    PollAnswer::Message(message.response(response))
+                } else {
+                    match filters::render_content(&response.body, filters, self) {
+                        Ok(bytes) => PollAnswer::Message(Arc::new(with_body(response, bytes))),
+                        Err(e) => {
+                            log::warn!(
+                                "hub: channel {:?}: a response is not sent: {e}",
+                                channel.name()
+                            );
+                            return false;
+                        }
+                    }
+                }
+            }
+        };
+        self.resolve(answer)
+    }
+
+    /// Whether it was the first and somebody still waits.
+    fn resolve(&self, answer: PollAnswer) -> bool {
+        let sender = self
+            .sender
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        sender.is_some_and(|sender| sender.send(answer).is_ok())
+    }
+}
+
+impl FilterSubscriber for PollWaiter {
+    fn meta(&self) -> &MetaPairs {
+        &self.meta
+    }
+
+    fn last_id(&self, channel: &str) -> Option<Arc<str>> {
+        let mut channels = self.channels.iter().map(|(each, _)| each);
+        let found = channels.find(|each| channel_name(each.name()) == channel)?;
+        Some(found.lock().last_id.clone().unwrap_or_default())
+    }
+}
+
+fn with_body(response: &LongPollResponse, bytes: bytes::Bytes) -> LongPollResponse {
+    let mut response = response.clone();
+    response.body = crate::Content {
+        bytes,
+        filters: Vec::new(),
+    };
+    response
+}

@@ -1,0 +1,100 @@
+//! What time alone brings: histories that grow old, and parked messages that have waited long enough.
+//!
+//! One task on the hub's first loop. It sleeps while there is neither; else it looks once a second at a
+//! part of the channels that have a history, so that it has seen all within [`ROUND_SECONDS`]. Those who publish
+//! and those who come back see to the ages of their own channels themselves: this one only gives memory
+//! back.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use penstock_runtime::{clock, loops};
+
+use super::HubShared;
+use crate::shares::Share;
+
+/// Within so long all histories are looked at.
+const ROUND_SECONDS: usize = 30;
+
+/// Channels between two of which others on the loop have their turn.
+const CHANNELS_PER_YIELD: usize = 256;
+
+/// Runs until its loop ends.
+pub(super) async fn run_maintenance(shared: Arc<HubShared>) {
+    loop {
+        let woken = shared.maintenance_due.notified();
+        let Some(next) = next_due(&shared) else {
+            woken.await;
+            continue;
+        };
+        // A wake-up before that is only news for the next look.
+        clock::timeout_at(next, std::future::pending::<()>()).await;
+        release_overdue(&shared).await;
+        trim_histories(&shared).await;
+    }
+}
+
+/// When there is something to do; none is not before somebody says so.
+fn next_due(shared: &HubShared) -> Option<Instant> {
+    let soon = clock::now() + Duration::from_secs(1);
+    let parked = shared.parked_channels().front().map(|(until, _)| *until);
+    let shares = shared.registry.shares.all();
+    let has_history = shares.iter().any(|share| !share.histories.is_empty());
+    let kept = has_history.then_some(soon);
+    match (parked, kept) {
+        (Some(parked), _) => Some(parked.min(soon)),
+        (None, kept) => kept,
+    }
+}
+
+async fn release_overdue(shared: &HubShared) {
+    let now = clock::now();
+    let mut count = 0;
+    loop {
+        let channel = {
+            let mut parked = shared.parked_channels();
+            match parked.front() {
+                Some((until, _)) if *until <= now => parked.pop_front(),
+                _ => None,
+            }
+        };
+        let Some((_, channel)) = channel else {
+            return;
+        };
+        shared.release_parked(&channel, now);
+        yield_occasionally(&mut count).await;
+    }
+}
+
+async fn trim_histories(shared: &HubShared) {
+    for share in shared.registry.shares.all() {
+        look_at(shared, &share).await;
+    }
+}
+
+async fn look_at(shared: &HubShared, share: &Share) {
+    let part = share.histories.len() / ROUND_SECONDS + 1;
+    let mut count = 0;
+    for _ in 0..part {
+        let Some((_, channel)) = share.histories.first_from(0) else {
+            return;
+        };
+        let is_empty = {
+            let mut state = channel.lock();
+            shared.trim_history(&mut state, clock::now());
+            state.move_back(&channel);
+            state.history.is_empty()
+        };
+        if is_empty {
+            shared.registry.remove_if_idle(&channel);
+        }
+        yield_occasionally(&mut count).await;
+    }
+}
+
+async fn yield_occasionally(count: &mut usize) {
+    *count += 1;
+    if count.is_multiple_of(CHANNELS_PER_YIELD) {
+        loops::yield_now().await;
+    }
+}

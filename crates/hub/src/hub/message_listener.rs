@@ -1,0 +1,280 @@
+//! Tasks that hear of channels' messages: WebSockets, and streams whose back end has more to say.
+//!
+//! [`crate::Hub::listen`] makes a [`MessageListener`]. Its owner is a task of its own anyway, so it needs no shard:
+//! channels put their messages into its feed under their locks, and it takes them out when it gets to it.
+//! What must stay true: a feed is bounded, and who falls behind loses the oldest and is told; each channel's
+//! messages stay in order; dropping it takes it out of all channels.
+
+use std::collections::VecDeque;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
+
+use penstock_exchange::AddressPrefix;
+use penstock_runtime::clock;
+use tokio::sync::Notify;
+
+use super::HubShared;
+use super::arriving_stream::PendingSubscription;
+use crate::channel::{Channel, ChannelState, Message};
+use crate::counters::StreamPermit;
+use crate::filters::{self, FilterSubscriber, MetaPairs};
+use crate::namespace::channel_name;
+use crate::{Content, HubError, MessageFilter, Publication, Subscription};
+
+/// Hears of messages; see the head of this file.
+#[derive(Debug)]
+pub(crate) struct MessageListener {
+    shared: Arc<HubShared>,
+    feed: Arc<MessageFeed>,
+    channels: Vec<(Arc<Channel>, Box<[MessageFilter]>)>,
+    meta: Vec<(Box<str>, Box<str>)>,
+    listener_id: u64,
+    /// When it is to end, once the hub stops: spread, so that clients do not come back all at once.
+    drain_at: OnceLock<Instant>,
+    _permit: StreamPermit,
+}
+
+/// Where messages wait for a listener.
+#[derive(Debug, Default)]
+pub(crate) struct MessageFeed {
+    /// Held for a push or a pop only.
+    state: Mutex<MessageFeedState>,
+    wakeup: Notify,
+}
+
+#[derive(Debug, Default)]
+struct MessageFeedState {
+    messages: VecDeque<Arc<Message>>,
+    bytes: usize,
+    missed_messages: u64,
+}
+
+/// What a listener hears.
+#[derive(Debug)]
+pub(crate) enum ListenerEvent {
+    /// A message that passes the filters of its channel.
+    Message(Arc<Message>),
+    /// So many were lost, since this one did not take them in time.
+    Missed(u64),
+    /// The server stops.
+    Draining,
+}
+
+/// Messages that wait for one listener.
+const MAX_WAITING_MESSAGES: usize = 100;
+
+impl MessageFeed {
+    fn lock_state(&self) -> MutexGuard<'_, MessageFeedState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a message, under its channel's lock, and lets the oldest go where there are too many.
+    pub(crate) fn push(&self, message: Arc<Message>, bytes_max: usize) {
+        let mut waiting = self.lock_state();
+        waiting.bytes += message.cost;
+        waiting.messages.push_back(message);
+        while waiting.messages.len() > MAX_WAITING_MESSAGES
+            || waiting.bytes > bytes_max && waiting.messages.len() > 1
+        {
+            if let Some(lost) = waiting.messages.pop_front() {
+                waiting.bytes -= lost.cost;
+                waiting.missed_messages += 1;
+            }
+        }
+    }
+
+    /// Tells the listener, when no lock is held.
+    pub(crate) fn notify(&self) {
+        self.wakeup.notify_one();
+    }
+
+    fn pop(&self) -> Option<ListenerEvent> {
+        let mut waiting = self.lock_state();
+        if waiting.missed_messages > 0 {
+            return Some(ListenerEvent::Missed(std::mem::take(
+                &mut waiting.missed_messages,
+            )));
+        }
+        let message = waiting.messages.pop_front()?;
+        waiting.bytes -= message.cost;
+        Some(ListenerEvent::Message(message))
+    }
+}
+
+impl MessageListener {
+    pub(super) fn new(
+        shared: &Arc<HubShared>,
+        client: Option<AddressPrefix>,
+    ) -> Result<Self, HubError> {
+        let seat = StreamPermit::acquire(shared, client)?;
+        Ok(Self {
+            shared: shared.clone(),
+            feed: Arc::default(),
+            channels: Vec::new(),
+            meta: Vec::new(),
+            listener_id: shared.next_sequence(),
+            drain_at: OnceLock::new(),
+            _permit: seat,
+        })
+    }
+
+    /// Puts other words about it in place: what filters know of it.
+    pub(crate) fn set_meta(&mut self, meta: Vec<(Box<str>, Box<str>)>) {
+        self.meta = meta;
+    }
+
+    /// Hears of one more channel, or of one with other filters. Of a new one it hears first what came after
+    /// the message that `prev_id` names; where that is not known any more, all that is kept.
+    ///
+    /// # Errors
+    /// Which bound is met.
+    pub(crate) fn subscribe(&mut self, subscription: Subscription) -> Result<(), HubError> {
+        let known = |(channel, _): &&mut (Arc<Channel>, Box<[MessageFilter]>)| {
+            **channel.name() == *subscription.channel
+        };
+        if let Some((_, filters)) = self.channels.iter_mut().find(known) {
+            *filters = subscription.filters.into();
+            return Ok(());
+        }
+        let settings = self.shared.settings.load();
+        if self.channels.len() >= settings.channels_per_stream {
+            return Err(HubError::TooManyStreamChannels(
+                settings.channels_per_stream,
+            ));
+        }
+        let expected = PendingSubscription::new(&self.shared, subscription, settings.channels_max)?;
+        {
+            let mut state = expected.channel.lock();
+            let was_there = state.has_subscribers();
+            state.listeners.insert(self.listener_id, self.feed.clone());
+            if let Some(prev_id) = &expected.prev_id {
+                self.replay(&mut state, prev_id, settings.backlog_bytes);
+            }
+            self.shared
+                .report_presence(&expected.channel, was_there, &mut state);
+        }
+        self.shared.bus_notifier.notify();
+        let place = (expected.channel.clone(), expected.filters.clone());
+        self.channels.push(place);
+        Ok(())
+    }
+
+    /// Puts what came after a message into the feed.
+    fn replay(&self, state: &mut ChannelState, prev_id: &str, bytes_max: usize) {
+        self.shared.trim_history(state, clock::now());
+        let from = state.sequence_of(prev_id).unwrap_or_default();
+        for message in state.history.after(from) {
+            self.feed.push(message.clone(), bytes_max);
+        }
+    }
+
+    /// Hears of a channel no more.
+    pub(crate) fn unsubscribe(&mut self, name: &str) {
+        let found = self
+            .channels
+            .iter()
+            .position(|(each, _)| **each.name() == *name);
+        if let Some(found) = found {
+            let (channel, _) = self.channels.swap_remove(found);
+            self.leave_channel(&channel);
+            self.shared.bus_notifier.notify();
+        }
+    }
+
+    /// Waits for the next thing to hear. Cancel safety: nothing is lost.
+    pub(crate) async fn next_event(&self) -> ListenerEvent {
+        let heard = async {
+            loop {
+                let news = self.feed.wakeup.notified();
+                match self.feed.pop() {
+                    Some(ListenerEvent::Message(message)) if !self.is_accepted(&message) => {}
+                    Some(heard) => return heard,
+                    None => news.await,
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            heard = heard => heard,
+            () = self.until_drain() => ListenerEvent::Draining,
+        }
+    }
+
+    async fn until_drain(&self) {
+        let over = self.shared.wait_for_drain().await;
+        let part = RandomState::new().hash_one(self.listener_id) % 1000;
+        let leave = || clock::now() + over.mul_f64(part as f64 / 1000.0);
+        let at = *self.drain_at.get_or_init(leave);
+        let _ = clock::timeout_at(at, std::future::pending::<()>()).await;
+    }
+
+    /// A message's content as this listener gets it; none if that cannot be made.
+    pub(crate) fn render(
+        &self,
+        publication: &Publication,
+        content: &Content,
+    ) -> Option<bytes::Bytes> {
+        let filters = self.filters(&publication.channel);
+        if filters.is_empty() && content.filters.is_empty() {
+            return Some(content.bytes.clone());
+        }
+        let rendered = filters::render_content(content, filters, self);
+        let told = |error| {
+            let channel = &publication.channel;
+            log::warn!("hub: channel {channel:?}: a message is not sent: {error}");
+        };
+        rendered.map_err(told).ok()
+    }
+
+    fn filters(&self, channel: &str) -> &[MessageFilter] {
+        let mut channels = self.channels.iter();
+        let found = channels.find(|(each, _)| **each.name() == *channel);
+        found.map_or(&[], |(_, filters)| filters)
+    }
+
+    /// Whether a message passes. What waited when its channel was left does not.
+    fn is_accepted(&self, message: &Message) -> bool {
+        let publication = &message.publication;
+        let mut channels = self.channels.iter();
+        channels.any(|(each, _)| **each.name() == *publication.channel)
+            && filters::passes_filters(self.filters(&publication.channel), &publication.meta, self)
+    }
+
+    fn leave_channel(&self, channel: &Arc<Channel>) {
+        let is_idle = {
+            let mut state = channel.lock();
+            let was_there = state.has_subscribers();
+            state.listeners.remove(&self.listener_id);
+            self.shared.report_presence(channel, was_there, &mut state);
+            state.is_idle()
+        };
+        if is_idle {
+            self.shared.registry.remove_if_idle(channel);
+        }
+    }
+}
+
+impl Drop for MessageListener {
+    fn drop(&mut self) {
+        for (channel, _) in std::mem::take(&mut self.channels) {
+            self.leave_channel(&channel);
+        }
+        self.shared.bus_notifier.notify();
+    }
+}
+
+impl FilterSubscriber for MessageListener {
+    fn meta(&self) -> &MetaPairs {
+        &self.meta
+    }
+
+    fn last_id(&self, channel: &str) -> Option<Arc<str>> {
+        let mut channels = self.channels.iter().map(|(each, _)| each);
+        let found = channels.find(|each| channel_name(each.name()) == channel)?;
+        Some(found.lock().last_id.clone().unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests;

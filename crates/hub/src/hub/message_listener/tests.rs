@@ -1,0 +1,218 @@
+//! Listeners that keep up, fall behind and leave.
+
+use std::time::Duration;
+
+use penstock_runtime::{Loops, loops};
+
+use super::*;
+use crate::{Hub, Settings, WebSocketPart};
+
+/// Nothing that works takes so long.
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
+
+fn hub(settings: Settings) -> (Loops, Hub) {
+    let loops = Loops::start(1).unwrap();
+    let hub = Hub::start(settings, loops.handles()).unwrap();
+    (loops, hub)
+}
+
+fn subscription(channel: &str, filters: &[MessageFilter]) -> Subscription {
+    Subscription {
+        channel: channel.into(),
+        filters: filters.to_vec(),
+        ..Subscription::default()
+    }
+}
+
+fn publish(hub: &Hub, channel: &str, bytes: &[u8]) {
+    let content = Content {
+        bytes: bytes::Bytes::copy_from_slice(bytes),
+        filters: Vec::new(),
+    };
+    let publication = Publication {
+        channel: channel.into(),
+        websocket: Some(WebSocketPart::Binary(content)),
+        meta: vec![("sender".into(), "alice".into())],
+        ..Publication::default()
+    };
+    hub.publish(publication).unwrap();
+}
+
+/// What is heard next: bytes, or how many messages are missing.
+async fn heard(listener: &MessageListener) -> Result<Vec<u8>, u64> {
+    let next = clock::timeout(TEST_TIMEOUT, listener.next_event()).await;
+    match next.expect("something is heard") {
+        ListenerEvent::Message(message) => match &message.publication.websocket {
+            Some(WebSocketPart::Binary(content)) => Ok(content.bytes.to_vec()),
+            other => panic!("bytes, not {other:?}"),
+        },
+        ListenerEvent::Missed(count) => Err(count),
+        ListenerEvent::Draining => panic!("the hub stops"),
+    }
+}
+
+#[test]
+fn hears_its_channels_in_order_until_it_leaves_them() {
+    loops::block_on(async {
+        let (loops, hub) = hub(Settings::default());
+        let mut listener = hub.listen(None).unwrap();
+        for channel in ["a", "b"] {
+            listener.subscribe(subscription(channel, &[])).unwrap();
+        }
+        assert_eq!(
+            (hub.subscriber_count("a"), hub.subscriber_count("b")),
+            (1, 1)
+        );
+        for (channel, bytes) in [("a", b"1"), ("c", b"2"), ("b", b"3"), ("a", b"4")] {
+            publish(&hub, channel, bytes);
+        }
+        assert_eq!(heard(&listener).await, Ok(b"1".to_vec()));
+        // What waits for a channel that was left is not heard.
+        listener.unsubscribe("a");
+        publish(&hub, "a", b"5");
+        publish(&hub, "b", b"6");
+        assert_eq!(heard(&listener).await, Ok(b"3".to_vec()));
+        assert_eq!(heard(&listener).await, Ok(b"6".to_vec()));
+        drop(listener);
+        assert_eq!(
+            (hub.subscriber_count("a"), hub.subscriber_count("b")),
+            (0, 0)
+        );
+        loops.stop();
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_slow_listener_loses_the_oldest_and_is_notified() {
+    loops::block_on(async {
+        let (loops, hub) = hub(Settings::default());
+        let mut listener = hub.listen(None).unwrap();
+        listener.subscribe(subscription("a", &[])).unwrap();
+        for number in 0..150_u8 {
+            publish(&hub, "a", &[number]);
+        }
+        assert_eq!(heard(&listener).await, Err(50));
+        for number in 50..150 {
+            assert_eq!(heard(&listener).await, Ok(vec![number]));
+        }
+        loops.stop();
+    })
+    .unwrap();
+}
+
+#[test]
+fn what_waits_is_bounded_in_bytes_too() {
+    loops::block_on(async {
+        let settings = Settings {
+            backlog_bytes: 100_000,
+            ..Settings::default()
+        };
+        let (loops, hub) = hub(settings);
+        let mut listener = hub.listen(None).unwrap();
+        listener.subscribe(subscription("a", &[])).unwrap();
+        for number in 0..10 {
+            publish(&hub, "a", &[number; 40_000]);
+        }
+        assert_eq!(heard(&listener).await, Err(8));
+        // One that is larger than the bound is heard if nothing else waits.
+        heard(&listener).await.unwrap();
+        heard(&listener).await.unwrap();
+        publish(&hub, "a", &[7; 200_000]);
+        assert_eq!(heard(&listener).await.map(|bytes| bytes.len()), Ok(200_000));
+        loops.stop();
+    })
+    .unwrap();
+}
+
+#[test]
+fn filters_keep_messages_back_and_may_change() {
+    loops::block_on(async {
+        let (loops, hub) = hub(Settings::default());
+        let mut listener = hub.listen(None).unwrap();
+        listener.set_meta(vec![("user".into(), "alice".into())]);
+        listener
+            .subscribe(subscription("a", &[MessageFilter::SkipSelf]))
+            .unwrap();
+        publish(&hub, "a", b"own");
+        publish(&hub, "a", b"own");
+        listener.set_meta(Vec::new());
+        assert_eq!(heard(&listener).await, Ok(b"own".to_vec()));
+        listener.set_meta(vec![("user".into(), "alice".into())]);
+        listener.subscribe(subscription("a", &[])).unwrap();
+        assert_eq!(heard(&listener).await, Ok(b"own".to_vec()));
+        assert_eq!(hub.subscriber_count("a"), 1);
+        loops.stop();
+    })
+    .unwrap();
+}
+
+#[test]
+fn bounds_and_the_drain_hold_for_listeners() {
+    loops::block_on(async {
+        let settings = Settings {
+            channels_per_stream: 1,
+            streams_max: Some(1),
+            ..Settings::default()
+        };
+        let (loops, hub) = hub(settings);
+        let mut listener = hub.listen(None).unwrap();
+        assert_eq!(hub.listen(None).map(drop), Err(HubError::TooManyStreams(1)));
+        listener.subscribe(subscription("a", &[])).unwrap();
+        assert_eq!(
+            listener.subscribe(subscription("b", &[])),
+            Err(HubError::TooManyStreamChannels(1))
+        );
+        let draining = hub.clone();
+        let drained = loops::spawn_with_handle(async move { draining.drain(Duration::ZERO).await });
+        let next = clock::timeout(TEST_TIMEOUT, listener.next_event()).await;
+        assert!(matches!(next, Some(ListenerEvent::Draining)));
+        drop(listener);
+        let drained = clock::timeout(TEST_TIMEOUT, drained).await;
+        drained.expect("the drain ends").unwrap();
+        loops.stop();
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_listener_with_prev_id_gets_later_messages() {
+    loops::block_on(async {
+        let (loops, hub) = hub(Settings::default());
+        for (channel, id) in ["x", "y", "z", "none"]
+            .into_iter()
+            .flat_map(|c| ["1", "2", "3"].map(|id| (c, id)))
+        {
+            let content = Content {
+                bytes: id.into(),
+                filters: Vec::new(),
+            };
+            let publication = Publication {
+                channel: channel.into(),
+                id: Some(id.into()),
+                websocket: Some(WebSocketPart::Binary(content)),
+                ..Publication::default()
+            };
+            hub.publish(publication).unwrap();
+        }
+        for (channel, known, missed) in [
+            ("x", Some("1"), &["2", "3"][..]),
+            ("y", Some("3"), &[]),
+            // All that is left.
+            ("z", Some("0"), &["1", "2", "3"]),
+            ("none", None, &[]),
+        ] {
+            let mut listener = hub.listen(None).unwrap();
+            let mut subscription = subscription(channel, &[]);
+            subscription.prev_id = known.map(Arc::from);
+            listener.subscribe(subscription).unwrap();
+            publish(&hub, channel, b"live");
+            for bytes in missed {
+                assert_eq!(heard(&listener).await, Ok(bytes.as_bytes().to_vec()));
+            }
+            assert_eq!(heard(&listener).await, Ok(b"live".to_vec()), "{known:?}");
+        }
+        loops.stop();
+    })
+    .unwrap();
+}

@@ -1,0 +1,474 @@
+//! Each bound, and that what it refuses leaves nothing behind.
+
+use penstock_exchange::AddressPrefix;
+use penstock_sys::net::PeerAddress;
+
+use super::*;
+
+#[test]
+fn streams_and_channels_are_bounded() {
+    let rig = HubHarness::new(Settings {
+        streams_max: Some(3),
+        channels_max: 4,
+        channels_per_stream: 2,
+        ..settings()
+    });
+    let refused = |channels: &[&str]| rig.hub.stream_body(stream(channels)).unwrap_err();
+    assert_eq!(
+        refused(&["a", "b", "c"]),
+        HubError::TooManyStreamChannels(2)
+    );
+    let first = rig.hub.stream_body(stream(&["a", "b"])).unwrap();
+    let _second = rig.hub.stream_body(stream(&["c"])).unwrap();
+    assert_eq!(refused(&["d", "e"]), HubError::TooManyChannels(4));
+    assert_eq!(
+        rig.hub.counters().channels,
+        3,
+        "the first of the two was let go of"
+    );
+    let _third = rig.hub.stream_body(stream(&["a", "a"])).unwrap();
+    assert_eq!(refused(&["a"]), HubError::TooManyStreams(3));
+    let poll = LongPoll {
+        subscriptions: vec![subscription("a")],
+        ..LongPoll::default()
+    };
+    assert!(matches!(
+        rig.hub.long_poll(poll),
+        Err(HubError::TooManyStreams(3))
+    ));
+    drop(first);
+    let client = rig.hold(stream(&["d", "a"]));
+    assert_eq!(refused(&["a"]), HubError::TooManyStreams(3));
+    drop(client);
+    rig.until("its place is free", |hub| {
+        hub.stream_body(stream(&["a"])).is_ok()
+    });
+}
+
+#[test]
+fn each_client_has_a_bound_of_its_own() {
+    let rig = HubHarness::new(Settings {
+        streams_max: Some(10),
+        max_streams_per_client: Some(2),
+        ..settings()
+    });
+    let client = |last| {
+        let address = std::net::SocketAddr::from(([192, 0, 2, last], 0));
+        Some(AddressPrefix::from_address(PeerAddress::tcp(address)))
+    };
+    let of = |client| HeldStream {
+        client,
+        ..stream(&["a"])
+    };
+    let poll_of = |client| LongPoll {
+        subscriptions: vec![subscription("a")],
+        client,
+        ..LongPoll::default()
+    };
+    let first = rig.hold(of(client(1)));
+    let polls = rig.hub.long_poll(poll_of(client(1))).unwrap();
+    let full = HubError::TooManyClientStreams(client(1).unwrap(), 2);
+    assert_eq!(rig.hub.stream_body(of(client(1))).unwrap_err(), full);
+    assert_eq!(
+        rig.hub.long_poll(poll_of(client(1))).err(),
+        Some(full.clone())
+    );
+    assert_eq!(rig.hub.listen(client(1)).err(), Some(full));
+    // Others, and those of a proxy that names nobody, are held.
+    let _other = rig.hub.stream_body(of(client(2))).unwrap();
+    let _unnamed: Vec<_> = (0..4)
+        .map(|_| rig.hub.stream_body(of(None)).unwrap())
+        .collect();
+    let counts = rig.hub.counters();
+    assert_eq!(
+        (
+            counts.max_streams_of_one_client,
+            counts.refused_client_streams
+        ),
+        (2, 3)
+    );
+    drop(polls);
+    let _second = rig.hub.listen(client(1)).unwrap();
+    drop(first);
+    rig.until("its place is free", |hub| hub.listen(client(1)).is_ok());
+}
+
+#[test]
+fn channels_without_subscribers_leave_room_for_streams() {
+    let rig = HubHarness::new(Settings {
+        channels_max: 8,
+        ..with_history(10)
+    });
+    let refused = (0..20).find_map(|number| {
+        let publication = message(&format!("new-{number}"), "x");
+        rig.hub.publish(publication).err().map(|why| (number, why))
+    });
+    assert_eq!(refused, Some((6, HubError::TooManyUnheardChannels(6))));
+    rig.hub.publish(message("new-1", "again")).unwrap();
+    let _first = rig.hub.stream_body(stream(&["one"])).unwrap();
+    let _second = rig.hub.stream_body(stream(&["two"])).unwrap();
+    rig.hub.publish(message("one", "x")).unwrap();
+}
+
+/// A key of this namespace.
+fn of(namespace: &str, number: usize) -> String {
+    crate::Namespace::new(namespace)
+        .channel_key(&number.to_string())
+        .to_string()
+}
+
+#[test]
+fn one_namespace_cannot_use_up_the_channels_of_others() {
+    let rig = HubHarness::new(Settings {
+        channels_max: 40,
+        ..with_history(10)
+    });
+    rig.hub.share_among(2);
+    for number in 0..200 {
+        rig.hub.publish(message(&of("a", number), "x")).unwrap();
+        assert!(rig.hub.counters().channels <= 15);
+    }
+    // Its oldest channels gave way to its newest ones.
+    let is_kept = |namespace, number| rig.hub.last_id(&of(namespace, number)).is_some();
+    assert!(is_kept("a", 199) && is_kept("a", 186) && !is_kept("a", 0));
+    for number in 0..200 {
+        rig.hub.publish(message(&of("b", number), "x")).unwrap();
+    }
+    assert!(is_kept("b", 199) && is_kept("b", 195) && is_kept("a", 199));
+    // Channels that are heard do not count.
+    let clients: Vec<_> = (0..4)
+        .map(|number| {
+            let client = rig.hold(stream(&[&of("b", number)]));
+            rig.hub.publish(message(&of("b", number), "heard")).unwrap();
+            client
+        })
+        .collect();
+    rig.hub.publish(message(&of("b", 500), "x")).unwrap();
+    assert!(is_kept("b", 500) && is_kept("b", 3) && is_kept("a", 199));
+    drop(clients);
+}
+
+#[test]
+fn a_namespace_alone_has_all_channels() {
+    let rig = HubHarness::new(Settings {
+        channels_max: 40,
+        ..with_history(10)
+    });
+    let publish = |number| rig.hub.publish(message(&of("a", number), "x"));
+    assert!((0..30).all(|number| publish(number).is_ok()));
+    assert_eq!(publish(30), Err(HubError::TooManyUnheardChannels(30)));
+}
+
+#[test]
+fn a_publisher_without_room_is_told_which_bound_it_meets() {
+    let rig = HubHarness::new(Settings {
+        channels_max: 12,
+        ..with_history(10)
+    });
+    rig.hub.share_among(2);
+    let parked = |number| Publication {
+        id: Some("third".into()),
+        prev_id: Some("second".into()),
+        ..message(&of("a", number), "x")
+    };
+    for number in 0..4 {
+        let first = Publication {
+            id: Some("first".into()),
+            ..message(&of("a", number), "x")
+        };
+        rig.hub.publish(first).unwrap();
+        rig.hub.publish(parked(number)).unwrap();
+    }
+    // What waits for its turn is not let go of.
+    let refused = rig.hub.publish(message(&of("a", 4), "x")).unwrap_err();
+    assert_eq!(refused, HubError::UnheardOfNamespace(4));
+    assert!(refused.to_string().contains("hub.channels_max"));
+    rig.hub.publish(message(&of("b", 0), "x")).unwrap();
+}
+
+/// Two namespaces, of which one alone has at most 15 unheard channels.
+fn shared() -> HubHarness {
+    let rig = HubHarness::new(Settings {
+        channels_max: 40,
+        ..with_history(10)
+    });
+    rig.hub.share_among(2);
+    rig
+}
+
+#[test]
+fn channels_that_are_heard_use_up_no_share() {
+    let rig = shared();
+    let is_kept = |number| rig.hub.last_id(&of("a", number)).is_some();
+    let clients: Vec<_> = (0..20)
+        .map(|number| {
+            rig.hub.publish(message(&of("a", number), "x")).unwrap();
+            rig.hold(stream(&[&of("a", number)]))
+        })
+        .collect();
+    // More than are looked at for one that may go are heard.
+    for number in 100..200 {
+        rig.hub.publish(message(&of("a", number), "x")).unwrap();
+    }
+    assert!((0..20).all(is_kept) && is_kept(199) && is_kept(190) && !is_kept(100));
+    drop(clients);
+}
+
+#[test]
+fn the_channel_with_the_oldest_last_message_gives_way() {
+    let rig = shared();
+    let publish = |number| rig.hub.publish(message(&of("a", number), "x")).unwrap();
+    (0..15).for_each(publish);
+    [0, 2].into_iter().for_each(publish);
+    // Those who heard it do not make it any newer.
+    drop(rig.hub.stream_body(stream(&[&of("a", 3)])).unwrap());
+    [15, 16].into_iter().for_each(publish);
+    let is_kept = |number: &usize| rig.hub.last_id(&of("a", *number)).is_some();
+    let gone: Vec<_> = (0..17).filter(|number| !is_kept(number)).collect();
+    assert_eq!(gone, [1, 3]);
+}
+
+#[test]
+fn a_channel_that_is_gone_makes_no_room() {
+    let rig = shared();
+    let publish = |number| rig.hub.publish(message(&of("a", number), "x")).unwrap();
+    publish(0);
+    let body = rig.hub.stream_body(stream(&[&of("a", 0)])).unwrap();
+    rig.hub.configure(Settings {
+        channels_max: 40,
+        ..settings()
+    });
+    drop(body);
+    assert_eq!(rig.hub.counters().channels, 0);
+    rig.hub.configure(Settings {
+        channels_max: 40,
+        ..with_history(10)
+    });
+    for number in 1..40 {
+        publish(number);
+        assert!(rig.hub.counters().channels <= 15);
+    }
+}
+
+#[test]
+fn a_publication_that_is_refused_leaves_what_there_is() {
+    let rig = HubHarness::new(Settings {
+        channels_max: 8,
+        ..with_history(10)
+    });
+    rig.hub.share_among(2);
+    rig.hub.publish(message(&of("a", 0), "x")).unwrap();
+    let streams = (0..7).map(|number| rig.hub.stream_body(stream(&[&of("b", number)])));
+    let streams: Vec<_> = streams.collect::<Result<_, _>>().unwrap();
+    // All channels are in use, and its own can give way.
+    rig.hub.publish(message(&of("a", 1), "x")).unwrap();
+    assert!(rig.hub.last_id(&of("a", 0)).is_none());
+    // What waits for its turn cannot, whoever needs its place.
+    let waits = Publication {
+        id: Some("third".into()),
+        prev_id: Some("second".into()),
+        ..message(&of("a", 1), "x")
+    };
+    rig.hub.publish(waits).unwrap();
+    for namespace in ["a", "b"] {
+        let refused = rig.hub.publish(message(&of(namespace, 9), "x"));
+        assert_eq!(refused, Err(HubError::TooManyUnheardChannels(1)));
+        assert!(rig.hub.last_id(&of("a", 1)).is_some());
+    }
+    assert_eq!(rig.hub.counters().channels, 8);
+    drop(streams);
+}
+
+#[test]
+fn each_of_many_namespaces_has_a_little() {
+    let rig = HubHarness::new(Settings {
+        channels_max: 160,
+        ..with_history(10)
+    });
+    let names: Vec<_> = (0..10).map(|number| format!("n{number}")).collect();
+    rig.hub.share_among(names.len());
+    for name in &names {
+        for number in 0..200 {
+            rig.hub.publish(message(&of(name, number), "x")).unwrap();
+        }
+        assert!(rig.hub.counters().channels <= 120);
+    }
+    // A quarter of the 120 is for the ten of them.
+    for name in &names {
+        let is_kept = |number| rig.hub.last_id(&of(name, number)).is_some();
+        assert!((197..200).all(is_kept), "{name}");
+    }
+}
+
+#[test]
+fn a_small_namespace_keeps_its_history_where_a_large_one_has_too_much() {
+    let bytes_all = |bytes_all| Settings {
+        history: History {
+            count: 1_000,
+            bytes_all,
+            ..History::default()
+        },
+        ..Settings::default()
+    };
+    let rig = HubHarness::new(bytes_all(200_000));
+    rig.hub.share_among(2);
+    let text = "x".repeat(500);
+    let publish = |namespace: &str, number: usize| {
+        let publication = message(&of(namespace, number % 5), &text);
+        rig.hub.publish(publication).unwrap();
+    };
+    (0..5).for_each(|number| publish("b", number));
+    (0..200).for_each(|number| publish("a", number));
+    let bytes = |namespace| {
+        let share = rig.hub.shared.registry.shares.of(&of(namespace, 0));
+        share.history_bytes.load(Ordering::Relaxed)
+    };
+    let before = bytes("b");
+    assert!(bytes("a") > 80_000);
+    rig.hub.configure(bytes_all(50_000));
+    publish("b", 0);
+    assert!(bytes("b") > before);
+    assert!(bytes("a") > 40_000 && rig.hub.counters().history_bytes <= 50_000);
+}
+
+#[test]
+fn a_channel_is_in_a_queue_once_whoever_changes_it() {
+    let rig = HubHarness::new(Settings {
+        history: History {
+            bytes_all: 4_000,
+            ..History::default()
+        },
+        ..Settings::default()
+    });
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let hub = &rig.hub;
+            scope.spawn(move || {
+                for number in 0..5_000 {
+                    let name = format!("{}", (number + thread) % 7);
+                    hub.publish(message(&name, &"x".repeat(500))).unwrap();
+                }
+            });
+        }
+    });
+    let share = rig.hub.shared.registry.shares.of("0");
+    let channels = rig.hub.shared.registry.all_by_partition().flatten();
+    let kept = channels.filter(|channel| !channel.lock().history.is_empty());
+    let kept = kept.count();
+    assert!((1..=7).contains(&kept));
+    assert_eq!((share.histories.len(), share.unheard.len()), (kept, kept));
+}
+
+#[test]
+fn one_namespace_cannot_push_out_the_histories_of_others() {
+    let history = History {
+        count: 1_000,
+        bytes_all: 200_000,
+        ..History::default()
+    };
+    let settings = || Settings {
+        history,
+        ..Settings::default()
+    };
+    let rig = HubHarness::new(settings());
+    rig.hub.share_among(2);
+    let publish = |namespace: &str, number: usize| {
+        let text = "x".repeat(500);
+        rig.hub
+            .publish(message(&of(namespace, number), &text))
+            .unwrap();
+    };
+    publish("b", 0);
+    for number in 0..2_000 {
+        publish("a", number % 50);
+        assert!(rig.hub.counters().history_bytes <= 102_000);
+    }
+    assert!(rig.hub.counters().history_bytes > 90_000);
+    assert!(rig.hub.last_id(&of("b", 0)).is_some());
+    // What another takes comes off, once there is more.
+    for number in 0..2_000 {
+        publish("b", number % 50);
+        publish("a", number % 50);
+    }
+    assert!(rig.hub.counters().history_bytes <= 200_000);
+    let bytes = |namespace| {
+        let share = rig.hub.shared.registry.shares.of(&of(namespace, 0));
+        share.history_bytes.load(Ordering::Relaxed)
+    };
+    assert!(bytes("a") > 60_000 && bytes("b") > 60_000);
+    assert_eq!(
+        (bytes("a") + bytes("b")) as u64,
+        rig.hub.counters().history_bytes
+    );
+}
+
+#[test]
+fn a_message_is_bounded_in_all_its_forms() {
+    let rig = HubHarness::new(Settings {
+        message_bytes: 1_000,
+        ..with_history(10)
+    });
+    rig.hub.publish(message("a", &"x".repeat(1_000))).unwrap();
+    let refused = rig
+        .hub
+        .publish(message("a", &"x".repeat(1_001)))
+        .unwrap_err();
+    assert_eq!(refused, HubError::MessageTooLarge(1_000));
+    let both = Publication {
+        event: Some(EventPart {
+            data: "x".repeat(600).into(),
+            ..EventPart::default()
+        }),
+        ..message("a", &"x".repeat(600))
+    };
+    assert_eq!(
+        rig.hub.publish(both).unwrap_err(),
+        HubError::MessageTooLarge(1_000)
+    );
+    assert_eq!(rig.hub.counters().published, 1);
+}
+
+#[test]
+fn a_hundred_thousand_channels_come_and_go() {
+    let rig = HubHarness::new(Settings {
+        // Three quarters for messages that nobody hears.
+        channels_max: 133_333,
+        ..with_history(1)
+    });
+    for number in 0..100_000 {
+        rig.hub
+            .publish(message(&format!("channel {number}"), "x"))
+            .unwrap();
+    }
+    let refused = rig.hub.publish(message("one more", "x")).unwrap_err();
+    assert_eq!(refused, HubError::TooManyUnheardChannels(100_000));
+    assert_eq!(rig.hub.counters().channels, 100_000);
+    let mut client = rig.hold(stream(&["channel 77777"]));
+    rig.hub.publish(message("channel 77777", "heard")).unwrap();
+    assert_eq!(client.chunk(), "heard");
+    // A reload with less: all but the one that has a subscriber go.
+    rig.hub.configure(Settings {
+        history: History {
+            bytes_all: 0,
+            ..History::default()
+        },
+        ..Settings::default()
+    });
+    rig.hub.publish(message("channel 77777", "again")).unwrap();
+    assert_eq!(client.chunk(), "again");
+    assert_eq!(rig.hub.counters().channels, 1);
+    assert_eq!(rig.hub.counters().history_bytes, 0);
+}
+
+#[test]
+fn publishing_without_subscribers_keeps_nothing() {
+    let rig = HubHarness::new(settings());
+    for number in 0..1_000 {
+        rig.hub.publish(message(&format!("{number}"), "x")).unwrap();
+    }
+    let counts = rig.hub.counters();
+    assert_eq!(
+        (counts.published, counts.channels, counts.history_bytes),
+        (1_000, 0, 0)
+    );
+}

@@ -1,0 +1,328 @@
+//! A route that holds streams itself, without an application: `hub = { channel = "{path.1}" }`.
+//!
+//! `penstock`'s wiring makes a [`Streams`] for each such route. GET answers with a stream of server-sent
+//! events of the channels that the request names; POST, where the route allows it, publishes its body as
+//! an event's data. What must stay true: a request cannot name a channel that the route's pattern does
+//! not, nor one with a control character; a body is read no further than a message may be long.
+
+use std::borrow::Cow;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use penstock_config::{CHANNEL_BYTES_MAX, ChannelPart, ChannelPattern, RouteHub};
+use penstock_exchange::{
+    AddressPrefix, Body, Fault, FaultKind, Handler, HandlerName, HandlerProgress, Reply, Request,
+    RequestBody, Response,
+};
+use penstock_http::{Method, RequestHead, Status};
+
+use crate::{
+    EventPart, HeldStream, Hub, HubError, Namespace, Publication, StreamForm, StreamKeepAlive,
+    Subscription,
+};
+
+/// Answers a route from the hub.
+#[derive(Debug)]
+pub struct HubRouteHandler {
+    hub: Hub,
+    namespace: Namespace,
+    channels: Box<[ChannelPattern]>,
+    keep_alive: Option<Duration>,
+    allows_publish: bool,
+}
+
+/// Why a request names no channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+enum ChannelNameError {
+    #[error("the request names no channel: a part of it is missing")]
+    MissingPart,
+    #[error("a channel's name is longer than {CHANNEL_BYTES_MAX} bytes")]
+    TooLong,
+    #[error("a channel's name is not text, or has a control character")]
+    NotText,
+}
+
+/// An event without a meaning, which only keeps connections open.
+const HEARTBEAT_COMMENT: Bytes = Bytes::from_static(b":\n\n");
+
+/// What a stream of events is told where messages are missing, and no id says after which: one text for all
+/// streams, so that none has its own. Not empty, since some clients leave out events without data.
+pub(crate) const GAP_EVENT: Bytes = Bytes::from_static(b"event: gap\ndata: {}\n\n");
+
+impl HubRouteHandler {
+    /// The handler of a route.
+    ///
+    /// # Errors
+    /// A pattern that is none, which a checked configuration does not have.
+    pub fn new(hub: Hub, settings: &RouteHub) -> Result<Self, String> {
+        let parse = |text: &String| {
+            let parsed = text.parse::<ChannelPattern>();
+            parsed.map_err(|error| format!("hub: {error}"))
+        };
+        Ok(Self {
+            hub,
+            namespace: Namespace::new(&settings.namespace),
+            channels: settings
+                .channels
+                .iter()
+                .map(parse)
+                .collect::<Result<_, _>>()?,
+            keep_alive: settings.keep_alive,
+            allows_publish: settings.publish,
+        })
+    }
+
+    /// The keys of the channels that a request names, each once.
+    fn channel_keys(&self, request: &Request) -> Result<Vec<Arc<str>>, ChannelNameError> {
+        let mut names: Vec<Arc<str>> = Vec::with_capacity(self.channels.len());
+        for pattern in &self.channels {
+            let name = expand_pattern(pattern, request.path(), request.query())?;
+            let key = self.namespace.channel_key(&name);
+            if !names.contains(&key) {
+                names.push(key);
+            }
+        }
+        Ok(names)
+    }
+
+    fn subscribe(&self, request: &Request) -> HandlerProgress {
+        let names = match self.channel_keys(request) {
+            Ok(names) => names,
+            Err(bad) => return HandlerProgress::Ready(Err(bad.into())),
+        };
+        if request.head.method() == Method::Head {
+            return HandlerProgress::Ready(Ok(tag_handler(event_stream_response(Body::Omitted(
+                None,
+            )))));
+        }
+        let after = last_event_id(request);
+        let client = request.client_state.limit_prefix();
+        let head = Arc::clone(&request.head);
+        let (hub, every) = (self.hub.clone(), self.keep_alive);
+        match hub.prepare_channels(&names) {
+            None => HandlerProgress::Ready(
+                hold_stream(&hub, names, after, &head, client, every).map(tag_handler),
+            ),
+            Some(prepared) => HandlerProgress::Pending(Box::pin(async move {
+                prepared.await;
+                hold_stream(&hub, names, after, &head, client, every).map(tag_handler)
+            })),
+        }
+    }
+
+    fn publish(&self, request: Request) -> HandlerProgress {
+        let names = match self.channel_keys(&request) {
+            Ok(names) => names,
+            Err(bad) => return HandlerProgress::Ready(Err(bad.into())),
+        };
+        let hub = self.hub.clone();
+        HandlerProgress::Pending(Box::pin(async move {
+            let data = read_message(request.body, hub.settings().message_bytes).await?;
+            let data = String::from_utf8(data)
+                .map_err(|_| Fault::new(FaultKind::BadRequest, "the message is not UTF-8"))?;
+            for channel in names {
+                let event = EventPart {
+                    data: data.as_str().into(),
+                    ..EventPart::default()
+                };
+                let publication = Publication {
+                    channel,
+                    event: Some(event),
+                    ..Publication::default()
+                };
+                hub.publish(publication).map_err(hub_fault)?;
+            }
+            Ok(tag_handler(plain_text(Status::OK, "Published\n")))
+        }))
+    }
+
+    fn method_not_allowed(&self) -> Response {
+        let mut response = plain_text(
+            Status::METHOD_NOT_ALLOWED,
+            "this address does not take that method\n",
+        );
+        let allowed = match self.allows_publish {
+            true => "GET, HEAD, POST",
+            false => "GET, HEAD",
+        };
+        response.fields.push_static("Allow", allowed);
+        response
+    }
+}
+
+impl Handler for HubRouteHandler {
+    fn handle(&self, request: Request) -> HandlerProgress {
+        match request.head.method() {
+            Method::Get | Method::Head => self.subscribe(&request),
+            Method::Post if self.allows_publish => self.publish(request),
+            _ => HandlerProgress::Ready(Ok(tag_handler(self.method_not_allowed()))),
+        }
+    }
+}
+
+/// The channel that a pattern comes to.
+fn expand_pattern(
+    pattern: &ChannelPattern,
+    path: &[u8],
+    query: Option<&str>,
+) -> Result<String, ChannelNameError> {
+    let mut name = Vec::new();
+    for part in pattern.parts() {
+        let filled = match part {
+            ChannelPart::Text(text) => Cow::Borrowed(text.as_bytes()),
+            ChannelPart::Path => Cow::Borrowed(path),
+            ChannelPart::Segment(number) => {
+                // Before the first slash is nothing.
+                let segment = path.split(|&byte| byte == b'/').nth(*number);
+                Cow::Borrowed(segment.unwrap_or_default())
+            }
+            ChannelPart::Query(key) => query_parameter(query, |name| name == key)
+                .map_or(Cow::Borrowed(b"".as_slice()), |value| {
+                    Cow::Owned(value.into_owned().into_bytes())
+                }),
+        };
+        if filled.is_empty() {
+            return Err(ChannelNameError::MissingPart);
+        }
+        if name.len() + filled.len() > CHANNEL_BYTES_MAX {
+            return Err(ChannelNameError::TooLong);
+        }
+        name.extend_from_slice(&filled);
+    }
+    let name = String::from_utf8(name).map_err(|_| ChannelNameError::NotText)?;
+    match name.chars().any(char::is_control) {
+        true => Err(ChannelNameError::NotText),
+        false => Ok(name),
+    }
+}
+
+/// The first parameter of a query whose name is meant, decoded as forms are.
+fn query_parameter<'a>(
+    query: Option<&'a str>,
+    is_meant: impl Fn(&str) -> bool,
+) -> Option<Cow<'a, str>> {
+    let mut pairs = form_urlencoded::parse(query.unwrap_or_default().as_bytes());
+    pairs.find_map(|(name, value)| is_meant(&name).then_some(value))
+}
+
+/// The last event that the client knows: what its browser says, else what its address does.
+fn last_event_id(request: &Request) -> Option<Arc<str>> {
+    let field = request
+        .head
+        .field("last-event-id")
+        .map(String::from_utf8_lossy);
+    let is_meant = |name: &str| name.eq_ignore_ascii_case("lastEventID");
+    let said = field.or_else(|| query_parameter(request.query(), is_meant));
+    said.filter(|id| !id.is_empty()).map(Arc::from)
+}
+
+/// The answer to a client that listens to these channels.
+fn hold_stream(
+    hub: &Hub,
+    names: Vec<Arc<str>>,
+    after: Option<Arc<str>>,
+    head: &RequestHead,
+    client: Option<AddressPrefix>,
+    keep_alive: Option<Duration>,
+) -> Result<Response, Fault> {
+    let subscriptions = names.into_iter().map(|channel| Subscription {
+        channel,
+        ..Subscription::default()
+    });
+    let stream = HeldStream {
+        subscriptions: subscriptions.collect(),
+        form: StreamForm::Events,
+        keep_alive: Some(StreamKeepAlive {
+            bytes: HEARTBEAT_COMMENT,
+            interval: keep_alive.unwrap_or_else(|| hub.settings().keep_alive),
+            is_unconditional: false,
+        }),
+        gap_notice: Some(GAP_EVENT),
+        resume_after: after,
+        client,
+        ..HeldStream::default()
+    };
+    match hub.stream_body(stream) {
+        Ok(body) => Ok(event_stream_response(body)),
+        // A browser comes back to whoever serves then after a stream that ends, not after an error.
+        Err(HubError::Draining) => Ok(event_stream_response(Body::Empty)),
+        Err(error) => match hub.reconnect_body(head, &error) {
+            Some(bytes) => Ok(event_stream_response(Body::Bytes(bytes))),
+            None => Err(hub_fault(error)),
+        },
+    }
+}
+
+/// The head of a stream of events.
+fn event_stream_response(body: Body) -> Response {
+    let mut response = Response::new(Status::OK, body);
+    let fields = &mut response.fields;
+    fields.push_static("Content-Type", "text/event-stream");
+    fields.push_static("Cache-Control", "no-store");
+    // For a front end of another kind before this one.
+    fields.push_static("X-Accel-Buffering", "no");
+    response
+}
+
+fn plain_text(status: Status, text: &'static str) -> Response {
+    let mut response = Response::text(status, "text/plain; charset=utf-8", text);
+    response.fields.push_static("Cache-Control", "no-store");
+    response
+}
+
+fn tag_handler(mut response: Response) -> Reply {
+    response.timing.handler = Some(HandlerName::Component("hub"));
+    response.into()
+}
+
+/// Reads a body of at most so many bytes.
+async fn read_message(body: RequestBody, bytes_max: usize) -> Result<Vec<u8>, Fault> {
+    let mut data = Vec::new();
+    let RequestBody::Incoming(mut body) = body else {
+        return Ok(data);
+    };
+    // One that says its length is not read in vain.
+    let mut is_too_large = body
+        .length()
+        .is_some_and(|length| length > bytes_max as u64);
+    let mut is_more = true;
+    while is_more && !is_too_large {
+        is_more = poll_fn(|cx| body.poll_fill(cx, &mut data)).await?;
+        is_too_large = data.len() > bytes_max;
+    }
+    match is_too_large {
+        true => Err(hub_fault(HubError::MessageTooLarge(bytes_max))),
+        false => Ok(data),
+    }
+}
+
+impl From<ChannelNameError> for Fault {
+    fn from(bad: ChannelNameError) -> Self {
+        let kind = match bad {
+            ChannelNameError::MissingPart => FaultKind::NotFound,
+            ChannelNameError::TooLong | ChannelNameError::NotText => FaultKind::BadRequest,
+        };
+        Self::new(kind, bad.to_string())
+    }
+}
+
+fn hub_fault(refused: HubError) -> Fault {
+    let kind = match refused {
+        HubError::MessageTooLarge(_) => FaultKind::BodyTooLarge,
+        HubError::TooManyStreamChannels(_) => FaultKind::Internal,
+        HubError::TooManyStreams(_)
+        | HubError::TooManyClientStreams(..)
+        | HubError::TooManyChannels(_)
+        | HubError::TooManyUnheardChannels(_)
+        | HubError::UnheardOfNamespace(_)
+        | HubError::DeliveryBehind(_)
+        | HubError::BehindOfNamespace(_)
+        | HubError::Draining => FaultKind::Overloaded,
+    };
+    Fault::new(kind, refused.to_string())
+}
+
+#[cfg(test)]
+mod tests;

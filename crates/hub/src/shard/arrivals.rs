@@ -1,0 +1,511 @@
+//! Streams that come to their shard.
+//!
+//! Edge's connection still has the socket when it hands it over, and lets go of it before the loop's next
+//! turn; then the socket leaves its registration with the loop and becomes a descriptor among many. What must stay
+//! true: subscribing and reading the history happen under the channel's lock, so that what came before is
+//! in the one and what comes after finds the subscriber; the stream gets what it begins with before any
+//! message.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::Bytes;
+use penstock_runtime::clock;
+use penstock_runtime::pollset::Interest;
+use penstock_sys::net;
+
+use super::backlog::{Backlog, BacklogPiece, PieceKind};
+use super::closing::CloseReason;
+use super::delivery::ShardChannel;
+use super::heartbeats::RingPosition;
+use super::live_stream::{ChannelLink, LiveStream, OwnHeartbeat, StreamExtras, StreamFlags};
+use super::shard_inbox::ArrivedStream;
+use super::writing::send_backlog;
+use super::{BYTES_PER_WRITE, MAX_INPUT_BYTES, NO_GAP_NOTICE, Shard, TICKS_PER_SECOND};
+use crate::channel::{ChannelShard, ChannelState, DeliveryKind, Message, StreamFormat};
+use crate::counters;
+use crate::hub::{PendingSubscription, StreamRequest};
+use crate::{StreamForm, StreamKeepAlive};
+
+/// Turns in which the connection's task still has the socket before the shard waits for a tick instead.
+const IMMEDIATE_ATTEMPTS: u32 = 64;
+
+/// Ticks after which it is given up.
+const MAX_ATTEMPTS: u32 = IMMEDIATE_ATTEMPTS + 20;
+
+/// The message that a client had last, which comes back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct ResumePoint {
+    sequence: u64,
+    /// Which of its channels has it.
+    channel_index: Option<usize>,
+    /// Its number says nothing of other channels.
+    is_restored: bool,
+}
+
+/// What a stream finds of its channels.
+#[derive(Debug, Default)]
+struct SubscribeResult {
+    links: Vec<ChannelLink>,
+    /// What it missed, of all channels.
+    missed_messages: Vec<(u32, Arc<Message>)>,
+    /// Some of what it missed is kept no more.
+    has_gap: bool,
+    /// An end was published while it was on its way.
+    is_ended: bool,
+}
+
+impl Shard {
+    /// Takes in the streams whose sockets are free, at most `budget`.
+    pub(super) fn accept_arrivals(&mut self, budget: usize) {
+        let sent_before = self.sent_bytes;
+        for used in 1..=budget.min(self.arrivals.len()) {
+            // What they begin with counts by its bytes.
+            if used + (self.sent_bytes - sent_before) / BYTES_PER_WRITE > budget {
+                return;
+            }
+            let Some(mut arrival) = self.arrivals.pop_front() else {
+                return;
+            };
+            match Arc::try_unwrap(arrival.client) {
+                Ok(client) => {
+                    let ArrivedStream {
+                        buffered_bytes: early_bytes,
+                        format: shape,
+                        connection_guard: place,
+                        request: wanted,
+                        ..
+                    } = *arrival;
+                    let held = LiveStream {
+                        socket: client.into_socket(),
+                        generation: self.next_generation(),
+                        _connection_guard: place,
+                        first_link: ChannelLink::NONE,
+                        ring_position: RingPosition::NONE,
+                        last_sent_tick: self.now_tick,
+                        input_bytes: u32::try_from(early_bytes).unwrap_or(u32::MAX),
+                        format: shape,
+                        gap_notice: NO_GAP_NOTICE,
+                        flags: StreamFlags::default(),
+                        backlog: None,
+                        extras: None,
+                        client_permit: None,
+                    };
+                    self.set_dead_peer_detection(&held, &wanted);
+                    self.add_stream(held, *wanted);
+                }
+                Err(shared) => {
+                    arrival.client = shared;
+                    arrival.attempts += 1;
+                    if arrival.attempts > MAX_ATTEMPTS {
+                        log::error!("hub: a stream's socket was not let go of by its connection");
+                        arrival.client.abort();
+                    } else if arrival.attempts > IMMEDIATE_ATTEMPTS {
+                        self.late_arrivals.push_back(arrival);
+                    } else {
+                        self.arrivals.push_back(arrival);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A client that vanished without a word is noticed: by what is sent to it, or if nothing is, by probes.
+    fn set_dead_peer_detection(&self, held: &LiveStream, wanted: &StreamRequest) {
+        let after = self.settings.stall_timeout;
+        let socket = held.socket.as_fd();
+        // Unix sockets know of neither, and need none: their peers are processes of this machine.
+        let _ = net::set_user_timeout(socket, after);
+        let beat = wanted.keep_alive.as_ref();
+        if beat.is_none_or(|beat| beat.bytes.is_empty()) {
+            let _ = net::enable_keepalive_after(socket, after);
+        }
+    }
+
+    /// Tries those again, once a tick, whose sockets were elsewhere for long.
+    pub(super) fn retry_late(&mut self) {
+        if self.late_retried_at < self.now_tick {
+            self.late_retried_at = self.now_tick;
+            self.arrivals.extend(self.late_arrivals.drain(..));
+        }
+    }
+
+    fn add_stream(&mut self, mut held: LiveStream, wanted: StreamRequest) {
+        let StreamRequest {
+            subscriptions: expected,
+            form,
+            keep_alive,
+            initial,
+            meta,
+            on_end: ended,
+            resume_after: after,
+            gap_notice: gap,
+            max_lifetime: lifetime,
+            permit: seat,
+        } = wanted;
+        let mut extra = StreamExtras {
+            other_links: Vec::new(),
+            filters: Vec::new(),
+            meta: meta.into(),
+            on_end: ended,
+            gap_notice: None,
+            own_heartbeat: None,
+        };
+        let shape = held.format;
+        debug_assert_eq!(shape.form(), form);
+        let gap = gap.filter(|gap| !gap.is_empty());
+        if let Some(gap) = &gap {
+            match self.shared_gap_notice(gap) {
+                Some(known) => held.gap_notice = known,
+                None => extra.gap_notice = Some(shape.apply_framing(gap.clone())),
+            }
+        }
+        if expected.iter().any(|each| !each.filters.is_empty()) {
+            let filters = expected.iter().map(|each| each.filters.clone());
+            extra.filters = filters.collect();
+        }
+        held.client_permit = seat.into_client_permit();
+        let stream = self.streams.insert(held);
+        let found = self.subscribe_all(stream, &expected, after.as_deref());
+        let known = after.or_else(|| expected.iter().find_map(|each| each.prev_id.clone()));
+        drop(expected);
+        let mut links = found.links.iter().copied();
+        let first = links.next().unwrap_or(ChannelLink::NONE);
+        extra.other_links = links.collect();
+        if let Some(keep_alive) = &keep_alive {
+            let (at, own) = self.join_heartbeat_ring(stream, keep_alive, shape);
+            extra.own_heartbeat = own;
+            if let Some(held) = self.streams.get_mut(stream) {
+                held.ring_position = at;
+            }
+        }
+        if let Some(held) = self.streams.get_mut(stream) {
+            held.first_link = first;
+            if extra.is_needed() {
+                self.list_bytes += extra.bytes();
+                held.extras = Some(Box::new(extra));
+            }
+        }
+        self.shared.metrics.opened.fetch_add(1, Ordering::Relaxed);
+        self.send_initial(stream, initial, known.as_deref(), found);
+        if let Some(lifetime) = lifetime {
+            self.schedule_end(stream, lifetime);
+        }
+    }
+
+    /// Subscribes to all channels, each under its lock.
+    fn subscribe_all(
+        &mut self,
+        stream: u32,
+        expected: &[PendingSubscription],
+        after: Option<&str>,
+    ) -> SubscribeResult {
+        let mut found = SubscribeResult::default();
+        // A client that comes back names one message of one of its channels: everything of all of them
+        // that came after it is news.
+        let base = after.map(|id| self.resume_point(expected, id));
+        found.has_gap = base == Some(None);
+        let came_back = base.map(Option::unwrap_or_default);
+        for (index, each) in expected.iter().enumerate() {
+            let came_back = came_back.map(|base| base.in_channel(index));
+            let link = self.subscribe_channel(stream, each, came_back, &mut found);
+            found.links.push(link);
+        }
+        found
+            .missed_messages
+            .sort_by_key(|(_, message)| message.sequence);
+        let held = self.streams.get(stream);
+        if held.is_some_and(|held| held.format.form() == StreamForm::Bytes) {
+            let mut all = found.missed_messages.iter();
+            found.is_ended |= all.any(|(_, message)| message.delivery_kind() == DeliveryKind::Gap);
+        }
+        self.shared.bus_notifier.notify();
+        found
+    }
+
+    /// The message that a client names which comes back.
+    fn resume_point(&self, expected: &[PendingSubscription], id: &str) -> Option<ResumePoint> {
+        let here = self.shared.sequence_of_id(id).map(|order| ResumePoint {
+            sequence: order,
+            channel_index: None,
+            is_restored: false,
+        });
+        // One that got its number here may have another by now, in a history that was restored.
+        let found = expected.iter().enumerate().find_map(|(index, each)| {
+            let state = each.channel.lock();
+            if here.is_some() && state.restored_up_to == 0 {
+                return None;
+            }
+            let order = state.sequence_of(id)?;
+            Some(ResumePoint {
+                sequence: order,
+                channel_index: Some(index),
+                is_restored: order <= state.restored_up_to,
+            })
+        });
+        found.or(here)
+    }
+
+    fn subscribe_channel(
+        &mut self,
+        stream: u32,
+        expected: &PendingSubscription,
+        came_back: Option<ResumePoint>,
+        found: &mut SubscribeResult,
+    ) -> ChannelLink {
+        let channel = &expected.channel;
+        let mut state = channel.lock();
+        let was_there = state.has_subscribers();
+        let number = self.number;
+        let home = state.shards.iter_mut().find(|home| home.shard == number);
+        let slot = match home {
+            Some(home) => {
+                home.subscriber_count += 1;
+                home.channel_slot
+            }
+            None => {
+                let slot = self.channels.insert(ShardChannel::new(channel.clone()));
+                if state.shards.is_empty() {
+                    state.shards.reserve_exact(1);
+                }
+                state.shards.push(ChannelShard {
+                    shard: number,
+                    channel_slot: slot,
+                    subscriber_count: 1,
+                });
+                slot
+            }
+        };
+        self.shared.report_presence(channel, was_there, &mut state);
+        let from = resume_sequence(&state, (expected, slot), came_back, found);
+        if from < expected.last_sequence && !state.history.is_empty() {
+            self.shared.trim_history(&mut state, clock::now());
+        }
+        found.has_gap |= state.history.has_gap(from);
+        for message in state.history.after(from) {
+            found.add_message(
+                slot,
+                message,
+                expected.last_sequence.max(state.restored_up_to),
+            );
+        }
+        let next = state.last_sequence + 1;
+        drop(state);
+        let position = self.join_subscriber_list(slot, stream);
+        ChannelLink {
+            channel_slot: slot,
+            position,
+            next_sequence: next,
+        }
+    }
+
+    /// The stream's place in a channel's list.
+    fn join_subscriber_list(&mut self, slot: u32, stream: u32) -> u32 {
+        let Some(local) = self.channels.get_mut(slot) else {
+            return 0;
+        };
+        let before = local.subscribers.capacity();
+        if before == 0 {
+            local.subscribers.reserve_exact(1);
+        }
+        local.subscribers.push(stream);
+        self.list_bytes += (local.subscribers.capacity() - before) * size_of::<u32>();
+        u32::try_from(local.subscribers.len() - 1).unwrap_or(0)
+    }
+
+    fn join_heartbeat_ring(
+        &mut self,
+        stream: u32,
+        keep_alive: &StreamKeepAlive,
+        shape: StreamFormat,
+    ) -> (RingPosition, Option<OwnHeartbeat>) {
+        if keep_alive.bytes.is_empty() {
+            return (RingPosition::NONE, None);
+        }
+        let every = keep_alive.interval.max(Duration::from_secs(1));
+        let ticks = u128::from(TICKS_PER_SECOND) * every.as_millis() / 1000;
+        let ticks = u32::try_from(ticks).unwrap_or(u32::MAX / 4);
+        let (at, is_own) = self
+            .heartbeats
+            .insert(stream, keep_alive, ticks, self.now_tick);
+        let own = (!is_own).then(|| OwnHeartbeat {
+            framed: shape.apply_framing(keep_alive.bytes.clone()),
+            is_unconditional: keep_alive.is_unconditional,
+        });
+        (at, own)
+    }
+
+    /// Sends what a stream begins with, and lets the loop watch its socket.
+    fn send_initial(
+        &mut self,
+        stream: u32,
+        initial: Bytes,
+        known: Option<&str>,
+        found: SubscribeResult,
+    ) {
+        let mut backlog = self.initial_backlog(stream, initial, known, &found);
+        let (now, room) = (self.now_tick, self.backlog_room());
+        let gap = self
+            .streams
+            .get(stream)
+            .and_then(|held| self.gap_notice_of(held));
+        let gap = gap.cloned();
+        let Some(held) = self.streams.get_mut(stream) else {
+            return;
+        };
+        if held.input_bytes as usize > MAX_INPUT_BYTES {
+            self.close_stream(stream, CloseReason::ClientDisconnected);
+            return;
+        }
+        let whole = backlog.bytes();
+        let sent = send_backlog(held.socket.as_fd(), &mut backlog, now);
+        self.sent_bytes += whole - backlog.bytes();
+        // Where too much waits for all together already, what was missed is missing for good.
+        if backlog.bytes() > room.total {
+            self.turn_counts.dropped += u64::from(backlog.drop_messages(gap.as_ref()));
+        }
+        let waits = !backlog.is_empty();
+        let interest = if waits {
+            Interest::Both
+        } else {
+            Interest::Read
+        };
+        let added = self
+            .pollset
+            .add(held.socket.as_fd(), held.token(stream), interest);
+        if waits {
+            counters::adjust(&self.shared.metrics.backlog_bytes, 0, backlog.bytes());
+            held.backlog = Some(Box::new(backlog));
+        }
+        if let Err(e) = &added {
+            log::error!("hub: a stream is not held: the kernel does not watch its socket: {e}");
+        }
+        let (Ok(completed), Ok(())) = (sent, added) else {
+            self.close_stream(stream, CloseReason::ConnectionError);
+            return;
+        };
+        self.turn_counts.delivered += completed;
+        if waits {
+            self.schedule_stall_check(stream);
+        }
+        if found.is_ended || self.shared.is_draining() {
+            self.end_stream(stream);
+        }
+    }
+
+    /// What a stream begins with: its own, a notice if something behind the message that its client named
+    /// (`known`) is missing, and what it missed.
+    fn initial_backlog(
+        &mut self,
+        stream: u32,
+        initial: Bytes,
+        known: Option<&str>,
+        found: &SubscribeResult,
+    ) -> Backlog {
+        let mut backlog = Backlog::new(self.now_tick);
+        let Some(held) = self.streams.get(stream) else {
+            return backlog;
+        };
+        let shape = held.format;
+        let gap = found.has_gap.then(|| self.resume_gap_notice(held, known));
+        let mut push = |bytes: Bytes, messages| {
+            if !bytes.is_empty() {
+                let kind = PieceKind::Initial;
+                let piece = BacklogPiece {
+                    bytes,
+                    messages,
+                    kind,
+                };
+                backlog.push(piece, 0);
+            }
+        };
+        push(shape.apply_framing(initial), 0);
+        push(gap.flatten().unwrap_or_default(), 0);
+        for (channel, message) in &found.missed_messages {
+            let held = self.streams.get_mut(stream);
+            let link = held.and_then(|held| held.link_mut(*channel));
+            let has_filters = link.is_some_and(|(_, filters)| !filters.is_empty());
+            let is_each = has_filters && message.delivery_kind() != DeliveryKind::Gap;
+            if is_each || message.delivery_kind() == DeliveryKind::PerStream {
+                push(
+                    self.render_for(stream, *channel, message)
+                        .unwrap_or_default(),
+                    1,
+                );
+            } else {
+                push(message.encoded_for(shape).clone(), 1);
+            }
+        }
+        backlog
+    }
+}
+
+impl SubscribeResult {
+    /// A message is for the stream, or ends it if it came behind the one of this order.
+    fn add_message(&mut self, channel: u32, message: &Arc<Message>, start: u64) {
+        match message.delivery_kind() {
+            DeliveryKind::Shared | DeliveryKind::PerStream | DeliveryKind::Gap => {
+                self.missed_messages.push((channel, message.clone()));
+            }
+            DeliveryKind::Close if message.sequence > start => self.is_ended = true,
+            DeliveryKind::Close | DeliveryKind::Ignored => {}
+        }
+    }
+}
+
+impl ResumePoint {
+    /// What it says of the channel at `index`.
+    fn in_channel(self, index: usize) -> Self {
+        Self {
+            is_restored: self.is_restored && self.channel_index != Some(index),
+            channel_index: self.channel_index.filter(|&home| home == index),
+            ..self
+        }
+    }
+
+    /// Whether its number says which messages of this channel came before it.
+    fn is_comparable_in(self, state: &ChannelState) -> bool {
+        self.channel_index.is_some() || !self.is_restored && self.sequence > state.restored_up_to
+    }
+}
+
+/// Finds what was published since the stream was answered and is in the history no more. From where on
+/// the history is for it.
+fn resume_sequence(
+    state: &ChannelState,
+    (expected, slot): (&PendingSubscription, u32),
+    came_back: Option<ResumePoint>,
+    found: &mut SubscribeResult,
+) -> u64 {
+    let from = match (came_back, &expected.prev_id) {
+        (Some(base), _) if base.is_comparable_in(state) => Some(base.sequence),
+        // Nobody knows which of the channel's messages came before it.
+        (Some(_), _) => {
+            found.has_gap = true;
+            Some(0)
+        }
+        (None, Some(id)) => match (state.sequence_of(id), &state.last_id) {
+            (Some(order), _) => Some(order),
+            (None, None) => None,
+            // The channel has gone on from a message that nobody knows any more.
+            (None, Some(_)) => {
+                found.has_gap = true;
+                Some(0)
+            }
+        },
+        (None, None) => None,
+    };
+    let is_new = from.is_none();
+    if let Some(before) = &state.arrival_history {
+        found.has_gap |= is_new && before.has_gap(expected.last_sequence);
+        for message in before.after(expected.last_sequence) {
+            // Who comes back finds it in the history, if it is there as well.
+            if is_new || state.history.find_sequence(&message.id).is_none() {
+                found.add_message(slot, message, expected.last_sequence);
+            }
+        }
+    }
+    from.unwrap_or_else(|| expected.last_sequence.max(state.restored_up_to))
+}

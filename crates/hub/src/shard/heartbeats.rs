@@ -1,0 +1,336 @@
+//! Heart-beats: rings of streams by when their next one is due.
+//!
+//! Pure: time is a number of ticks. Each distinct keep-alive has a ring of slots that are visited one
+//! after the other, once in its interval; a new stream comes into a slot at random, so beats are spread
+//! from the start. A stream that was sent something lately moves to a slot further on, again at random,
+//! never so far that it would hear nothing for longer than the interval. What must stay true: every stream
+//! of a ring is visited within the ring's interval; visits are bounded pieces of work; a visit goes
+//! through a slot from its end, so that whoever leaves meanwhile makes nobody be passed over.
+
+use bytes::Bytes;
+
+use crate::StreamKeepAlive;
+use crate::channel::StreamFormat;
+
+/// All rings of a shard.
+#[derive(Debug, Default)]
+pub(super) struct Heartbeats {
+    rings: Vec<Option<HeartbeatRing>>,
+    random_state: u64,
+    bytes: usize,
+}
+
+/// The streams of one keep-alive.
+#[derive(Debug)]
+struct HeartbeatRing {
+    keep_alive: StreamKeepAlive,
+    chunked: Bytes,
+    /// The interval in ticks.
+    interval_ticks: u32,
+    /// Ticks of a slot.
+    ticks_per_slot: u32,
+    /// How many slots it has.
+    slot_count: u32,
+    slots: Vec<Vec<u32>>,
+    len: usize,
+    /// The next slot to visit, counted since the start: `turn % slots`, due at `turn * step`.
+    next_slot: u32,
+    /// How many of its streams are left to visit, once that has begun.
+    left_in_slot: Option<usize>,
+}
+
+/// Where a stream is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct RingPosition {
+    ring: u8,
+    slot: u8,
+    index: u32,
+}
+
+/// A stream that moved to another place in its ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct MovedStream {
+    pub(super) stream: u32,
+    pub(super) position: RingPosition,
+}
+
+/// What a visited stream is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct HeartbeatVisit {
+    pub(super) stream: u32,
+    pub(super) position: RingPosition,
+}
+
+/// Distinct keep-alives of a shard; streams of further ones share the ring of the nearest shorter
+/// interval, with bytes of their own.
+const MAX_RINGS: usize = 64;
+
+/// Slots of a ring: a slot's number fits a byte.
+const MAX_SLOTS: u32 = 240;
+
+impl RingPosition {
+    /// In no ring.
+    pub(super) const NONE: Self = Self {
+        ring: u8::MAX,
+        slot: 0,
+        index: 0,
+    };
+
+    pub(super) fn is_none(self) -> bool {
+        self.ring == u8::MAX
+    }
+}
+
+impl Heartbeats {
+    pub(super) fn new(random: u64) -> Self {
+        Self {
+            random_state: random,
+            ..Self::default()
+        }
+    }
+
+    /// Puts a stream in the ring of its keep-alive, whose interval is `ticks`. False: the ring has other
+    /// bytes, since there are too many rings.
+    pub(super) fn insert(
+        &mut self,
+        stream: u32,
+        keep_alive: &StreamKeepAlive,
+        ticks: u32,
+        now: u32,
+    ) -> (RingPosition, bool) {
+        let ticks = ticks.max(1);
+        let (number, is_own) = self.find_ring(keep_alive, ticks, now);
+        let random = self.next_random();
+        let Some(Some(ring)) = self.rings.get_mut(number) else {
+            return (RingPosition::NONE, false);
+        };
+        let slot = random_below(random, ring.slot_count);
+        let at = ring.insert(number, slot, stream, &mut self.bytes);
+        (at, is_own)
+    }
+
+    fn find_ring(&mut self, keep_alive: &StreamKeepAlive, ticks: u32, now: u32) -> (usize, bool) {
+        let is_same =
+            |ring: &HeartbeatRing| ring.interval_ticks == ticks && ring.keep_alive == *keep_alive;
+        let found = self
+            .rings
+            .iter()
+            .position(|ring| ring.as_ref().is_some_and(is_same));
+        if let Some(found) = found {
+            return (found, true);
+        }
+        let free = self.rings.iter().position(Option::is_none);
+        let next = self.rings.len();
+        let free = free.or_else(|| (next < MAX_RINGS).then_some(next));
+        if let Some(free) = free {
+            let ring = HeartbeatRing::new(keep_alive, ticks, now);
+            self.bytes += ring.memory_bytes();
+            if free == self.rings.len() {
+                self.rings.push(None);
+            }
+            self.rings[free] = Some(ring);
+            return (free, true);
+        }
+        // All are taken: beats that come too often do no harm.
+        let rings = self.rings.iter().enumerate();
+        let others =
+            rings.filter_map(|(number, ring)| Some((number, ring.as_ref()?.interval_ticks)));
+        let (shorter, longer): (Vec<_>, Vec<_>) = others.partition(|&(_, each)| each <= ticks);
+        let nearest = shorter.into_iter().max_by_key(|&(_, each)| each);
+        let nearest = nearest.or_else(|| longer.into_iter().min_by_key(|&(_, each)| each));
+        (nearest.map_or(0, |(number, _)| number), false)
+    }
+
+    /// Takes a stream out; who moved into its place.
+    pub(super) fn remove(&mut self, at: RingPosition) -> Option<MovedStream> {
+        let number = usize::from(at.ring);
+        let ring = self.rings.get_mut(number)?.as_mut()?;
+        let moved = ring.remove(at, &mut self.bytes);
+        if ring.len == 0 {
+            self.bytes -= ring.memory_bytes();
+            for slot in &ring.slots {
+                self.bytes -= slot.capacity() * size_of::<u32>();
+            }
+            self.rings[number] = None;
+        }
+        moved
+    }
+
+    /// The next stream whose slot's time has come; none when all are visited.
+    pub(super) fn next_visit(&mut self, now: u32) -> Option<HeartbeatVisit> {
+        let rings = self.rings.iter_mut().enumerate();
+        rings
+            .filter_map(|(number, ring)| Some((number, ring.as_mut()?)))
+            .find_map(|(number, ring)| ring.next_visit(number, now))
+    }
+
+    /// A visited stream that was sent something `idle` ticks ago: whether it is due. If not, it moves to a
+    /// slot further on, and those that moved are told.
+    pub(super) fn is_due(
+        &mut self,
+        visit: HeartbeatVisit,
+        idle: u32,
+    ) -> Result<(), [Option<MovedStream>; 2]> {
+        let random = self.next_random();
+        let number = usize::from(visit.position.ring);
+        let Some(Some(ring)) = self.rings.get_mut(number) else {
+            return Ok(());
+        };
+        // From three quarters of the interval on, so that those that were sent something together do not
+        // stay together.
+        let soon = ring.interval_ticks - ring.interval_ticks / 4;
+        if idle >= soon || ring.slot_count < 2 {
+            return Ok(());
+        }
+        let (from, to) = (soon - idle, ring.interval_ticks - idle);
+        let wait = from + random_below(random, to - from + 1);
+        // The slot is visited once its time has come: rounded down, so that it is not late.
+        let ahead = (wait / ring.ticks_per_slot).clamp(1, ring.slot_count - 1);
+        let slot = (u32::from(visit.position.slot) + ahead) % ring.slot_count;
+        let other = ring.remove(visit.position, &mut self.bytes);
+        let at = ring.insert(number, slot, visit.stream, &mut self.bytes);
+        let own = MovedStream {
+            stream: visit.stream,
+            position: at,
+        };
+        Err([other, Some(own)])
+    }
+
+    /// The bytes of a ring's heart-beat, framed.
+    pub(super) fn heartbeat_bytes(&self, at: RingPosition, shape: StreamFormat) -> Option<&Bytes> {
+        let ring = self.rings.get(usize::from(at.ring))?.as_ref()?;
+        Some(if shape.is_chunked() {
+            &ring.chunked
+        } else {
+            &ring.keep_alive.bytes
+        })
+    }
+
+    /// Whether a ring's heart-beats come whatever else was sent.
+    pub(super) fn is_unconditional(&self, at: RingPosition) -> bool {
+        let ring = self.rings.get(usize::from(at.ring));
+        matches!(ring, Some(Some(ring)) if ring.keep_alive.is_unconditional)
+    }
+
+    /// When the next visit is due.
+    pub(super) fn next_due(&self) -> Option<u32> {
+        self.rings
+            .iter()
+            .flatten()
+            .filter_map(HeartbeatRing::next_due)
+            .min()
+    }
+
+    /// What the rings take of memory.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The next random number: a counter that is well mixed (splitmix64).
+    fn next_random(&mut self) -> u64 {
+        self.random_state = self.random_state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut x = self.random_state;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+}
+
+/// A number below `sides` from a random one.
+fn random_below(random: u64, sides: u32) -> u32 {
+    u32::try_from(random % u64::from(sides.max(1))).unwrap_or(0)
+}
+
+impl HeartbeatRing {
+    fn new(keep_alive: &StreamKeepAlive, ticks: u32, now: u32) -> Self {
+        let step = ticks.div_ceil(MAX_SLOTS);
+        let count = (ticks / step).max(1);
+        Self {
+            chunked: StreamFormat::CHUNKED.apply_framing(keep_alive.bytes.clone()),
+            keep_alive: keep_alive.clone(),
+            interval_ticks: ticks,
+            ticks_per_slot: step,
+            slot_count: count,
+            slots: vec![Vec::new(); count as usize],
+            len: 0,
+            next_slot: now / step + 1,
+            left_in_slot: None,
+        }
+    }
+
+    fn insert(&mut self, ring: usize, slot: u32, stream: u32, bytes: &mut usize) -> RingPosition {
+        let list = &mut self.slots[slot as usize];
+        let before = list.capacity();
+        if before == 0 {
+            list.reserve_exact(1);
+        }
+        list.push(stream);
+        *bytes += (list.capacity() - before) * size_of::<u32>();
+        self.len += 1;
+        RingPosition {
+            ring: u8::try_from(ring).unwrap_or(u8::MAX),
+            slot: u8::try_from(slot).unwrap_or(0),
+            index: u32::try_from(list.len() - 1).unwrap_or(0),
+        }
+    }
+
+    fn remove(&mut self, at: RingPosition, bytes: &mut usize) -> Option<MovedStream> {
+        let list = &mut self.slots[usize::from(at.slot)];
+        let index = at.index as usize;
+        list.swap_remove(index);
+        self.len -= 1;
+        let moved = list.get(index).map(|&stream| MovedStream {
+            stream,
+            position: at,
+        });
+        if list.capacity() > 4 * list.len() + 8 {
+            let before = list.capacity();
+            list.shrink_to(2 * list.len());
+            *bytes -= (before - list.capacity()) * size_of::<u32>();
+        }
+        moved
+    }
+
+    fn next_visit(&mut self, number: usize, now: u32) -> Option<HeartbeatVisit> {
+        let slots = self.slot_count;
+        // After a pause that was longer than the interval each is visited once, not once for each that
+        // was missed.
+        let current = now / self.ticks_per_slot;
+        if self.left_in_slot.is_none() && current.saturating_sub(self.next_slot) >= slots {
+            self.next_slot = current + 1 - slots;
+        }
+        while self.next_slot <= current {
+            let slot = (self.next_slot % slots) as usize;
+            let list = &self.slots[slot];
+            let left = self.left_in_slot.unwrap_or(list.len()).min(list.len());
+            if left > 0 {
+                self.left_in_slot = Some(left - 1);
+                return Some(HeartbeatVisit {
+                    stream: list[left - 1],
+                    position: RingPosition {
+                        ring: u8::try_from(number).unwrap_or(u8::MAX),
+                        slot: u8::try_from(slot).unwrap_or(0),
+                        index: u32::try_from(left - 1).unwrap_or(0),
+                    },
+                });
+            }
+            self.left_in_slot = None;
+            self.next_slot += 1;
+        }
+        None
+    }
+
+    fn next_due(&self) -> Option<u32> {
+        let slots = self.slot_count;
+        (self.next_slot..self.next_slot + slots)
+            .find(|turn| !self.slots[(turn % slots) as usize].is_empty())
+            .map(|turn| turn * self.ticks_per_slot)
+    }
+
+    fn memory_bytes(&self) -> usize {
+        size_of::<Self>() + self.slots.len() * size_of::<Vec<u32>>() + self.chunked.len()
+    }
+}
+
+#[cfg(test)]
+mod tests;

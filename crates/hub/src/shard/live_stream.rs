@@ -1,0 +1,212 @@
+//! A held stream: the socket and a few words.
+//!
+//! There are a million of these, so what few of them need is behind a pointer ([`StreamExtras`], the backlog), and
+//! their size is asserted. What must stay true: a stream's places (in its channels' lists, in its ring of
+//! heart-beats) name it as it names them.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use penstock_exchange::{ClientPermit, HeldConnectionGuard};
+
+use super::backlog::Backlog;
+use super::delivery::ShardChannel;
+use super::heartbeats::RingPosition;
+use super::slab::Slab;
+use crate::MessageFilter;
+use crate::channel::StreamFormat;
+use crate::filters::{FilterSubscriber, MetaPairs};
+use crate::hub::EndNotifier;
+use crate::namespace::channel_name;
+
+/// A held stream.
+#[derive(Debug)]
+pub(super) struct LiveStream {
+    pub(super) socket: OwnedFd,
+    /// Which of the streams that this slot has had.
+    pub(super) generation: u32,
+    /// Its drop tells the front end.
+    pub(super) _connection_guard: HeldConnectionGuard,
+    /// Its first channel.
+    pub(super) first_link: ChannelLink,
+    pub(super) ring_position: RingPosition,
+    /// The tick in which something was last sent to it.
+    pub(super) last_sent_tick: u32,
+    /// Bytes of its client that were read and dropped.
+    pub(super) input_bytes: u32,
+    pub(super) format: StreamFormat,
+    /// Which notice of the shard's stands for what is missing.
+    pub(super) gap_notice: u8,
+    pub(super) flags: StreamFlags,
+    pub(super) backlog: Option<Box<Backlog>>,
+    pub(super) extras: Option<Box<StreamExtras>>,
+    /// Its drop gives it back to its client.
+    pub(super) client_permit: Option<ClientPermit>,
+}
+
+const _: () = assert!(size_of::<Option<LiveStream>>() <= 96);
+
+/// The slot that a token is of.
+pub(super) fn slot_of_token(token: u64) -> u32 {
+    u32::try_from(token & u64::from(u32::MAX)).unwrap_or(u32::MAX)
+}
+
+/// What is so of a stream; a byte.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct StreamFlags(u8);
+
+impl StreamFlags {
+    /// Its end is written or waits to be.
+    pub(super) const ENDING: u8 = 1;
+    /// It stands in the line of those that are looked at for taking nothing.
+    pub(super) const STALL_CHECKED: u8 = 2;
+    /// Its client closed its sending side, and was sent something to learn whether it has left.
+    pub(super) const PROBED: u8 = 4;
+
+    pub(super) fn has(self, flag: u8) -> bool {
+        self.0 & flag != 0
+    }
+
+    pub(super) fn set(&mut self, flag: u8) {
+        self.0 |= flag;
+    }
+
+    pub(super) fn clear(&mut self, flag: u8) {
+        self.0 &= !flag;
+    }
+}
+
+/// A stream's place in a channel.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ChannelLink {
+    /// Where the shard keeps the channel.
+    pub(super) channel_slot: u32,
+    /// The stream's place in its list.
+    pub(super) position: u32,
+    /// The first message that is for it.
+    pub(super) next_sequence: u64,
+}
+
+impl ChannelLink {
+    pub(super) const NONE: Self = Self {
+        channel_slot: u32::MAX,
+        position: 0,
+        next_sequence: 0,
+    };
+}
+
+/// What few streams have.
+#[derive(Debug)]
+pub(super) struct StreamExtras {
+    /// Its channels but the first.
+    pub(super) other_links: Vec<ChannelLink>,
+    /// For each channel, in the links' order; empty when no channel has any.
+    pub(super) filters: Vec<Box<[MessageFilter]>>,
+    pub(super) meta: Box<MetaPairs>,
+    /// Its drop tells that the stream has ended.
+    pub(super) on_end: EndNotifier,
+    /// Its own notice, framed, where the shard has too many.
+    pub(super) gap_notice: Option<Bytes>,
+    /// Its own heart-beat, where there are too many rings.
+    pub(super) own_heartbeat: Option<OwnHeartbeat>,
+}
+
+/// A heart-beat of a stream in a ring of others.
+#[derive(Debug)]
+pub(super) struct OwnHeartbeat {
+    pub(super) framed: Bytes,
+    pub(super) is_unconditional: bool,
+}
+
+impl StreamExtras {
+    pub(super) fn is_needed(&self) -> bool {
+        !self.other_links.is_empty()
+            || !self.filters.is_empty()
+            || !self.meta.is_empty()
+            || !self.on_end.is_none()
+            || self.gap_notice.is_some()
+            || self.own_heartbeat.is_some()
+    }
+
+    /// What it takes of memory.
+    pub(super) fn bytes(&self) -> usize {
+        let filters: usize = self.filters.iter().map(|f| f.len()).sum();
+        let meta = self.meta.iter();
+        let meta: usize = meta
+            .map(|(name, value)| name.len() + value.len() + 32)
+            .sum();
+        let gap = self.gap_notice.as_ref().map_or(0, Bytes::len);
+        let beat = self
+            .own_heartbeat
+            .as_ref()
+            .map_or(0, |beat| beat.framed.len());
+        size_of::<Self>()
+            + self.other_links.capacity() * size_of::<ChannelLink>()
+            + self.filters.capacity() * size_of::<Box<[MessageFilter]>>()
+            + filters
+            + meta
+            + gap
+            + beat
+    }
+}
+
+impl LiveStream {
+    /// The number that it is watched under, which no other stream of its slot has.
+    pub(super) fn token(&self, slot: u32) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(slot)
+    }
+
+    /// Its places in its channels.
+    pub(super) fn links(&self) -> impl Iterator<Item = &ChannelLink> {
+        let others = self.extras.iter().flat_map(|extra| &extra.other_links);
+        let first = (self.first_link.channel_slot != u32::MAX).then_some(&self.first_link);
+        first.into_iter().chain(others)
+    }
+
+    /// Its place in the channel that the shard keeps at `channel`, with what each message must pass.
+    pub(super) fn link_mut(
+        &mut self,
+        channel: u32,
+    ) -> Option<(&mut ChannelLink, &[MessageFilter])> {
+        if self.first_link.channel_slot == channel {
+            let extra = self.extras.as_ref();
+            let filters = extra.and_then(|extra| extra.filters.first());
+            return Some((&mut self.first_link, filters.map_or(&[], |filters| filters)));
+        }
+        let extra = self.extras.as_mut()?;
+        let found = extra
+            .other_links
+            .iter()
+            .position(|link| link.channel_slot == channel)?;
+        let filters = extra.filters.get(found + 1);
+        Some((
+            &mut extra.other_links[found],
+            filters.map_or(&[], |filters| filters),
+        ))
+    }
+}
+
+/// The subscriber that filters look at.
+pub(super) struct StreamSubscriber<'a> {
+    pub(super) stream: &'a LiveStream,
+    pub(super) channels: &'a Slab<ShardChannel>,
+}
+
+impl FilterSubscriber for StreamSubscriber<'_> {
+    fn meta(&self) -> &MetaPairs {
+        self.stream
+            .extras
+            .as_ref()
+            .map_or(&[], |extra| &*extra.meta)
+    }
+
+    fn last_id(&self, channel: &str) -> Option<Arc<str>> {
+        let mut locals = self
+            .stream
+            .links()
+            .filter_map(|link| self.channels.get(link.channel_slot));
+        let found = locals.find(|local| channel_name(local.channel.name()) == channel)?;
+        Some(found.channel.lock().last_id.clone().unwrap_or_default())
+    }
+}

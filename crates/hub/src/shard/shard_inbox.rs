@@ -1,0 +1,127 @@
+//! The way to a shard from any thread.
+//!
+//! What must stay true: its lock is held for a push or a swap only; it comes last of all locks, so that a
+//! publisher may push under its channel's. What is in it is bounded by those who push: publications by
+//! `pending_bytes`, arrivals by the connections that there may be.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use penstock_exchange::HeldConnectionGuard;
+use penstock_runtime::Stream;
+
+use crate::channel::{Channel, Message, StreamFormat};
+use crate::hub::{PollWaiter, StreamRequest};
+
+/// Everything that can be asked of a shard.
+#[derive(Debug)]
+pub(crate) enum ShardCommand {
+    /// A stream comes.
+    AddStream(Box<ArrivedStream>),
+    /// A message is for a channel's subscribers.
+    Deliver(ShardDelivery),
+    /// Many long polls are answered.
+    AnswerLongPolls(LongPollAnswers),
+    /// All streams end, spread over this time.
+    Drain(Duration),
+}
+
+/// A stream that comes to its shard.
+pub(crate) struct ArrivedStream {
+    pub(crate) client: Arc<Stream>,
+    /// Bytes of its client that were read behind the request.
+    pub(crate) buffered_bytes: usize,
+    pub(crate) format: StreamFormat,
+    pub(crate) connection_guard: HeldConnectionGuard,
+    pub(crate) request: Box<StreamRequest>,
+    /// How often the connection's task still had the socket.
+    pub(crate) attempts: u32,
+}
+
+/// A message for the subscribers of the channel that the shard keeps at `slot`, if it still does.
+#[derive(Debug)]
+pub(crate) struct ShardDelivery {
+    pub(crate) channel_slot: u32,
+    pub(crate) channel: Arc<Channel>,
+    pub(crate) message: Arc<Message>,
+}
+
+/// A message for many long polls.
+#[derive(Debug)]
+pub(crate) struct LongPollAnswers {
+    pub(crate) channel: Arc<Channel>,
+    pub(crate) message: Arc<Message>,
+    pub(crate) waiters: Vec<Arc<PollWaiter>>,
+}
+
+/// Commands that a shard has not taken yet.
+#[derive(Debug, Default)]
+pub(crate) struct ShardInbox {
+    /// Guards the commands and who is woken for the first of them.
+    state: Mutex<ShardInboxState>,
+}
+
+#[derive(Debug, Default)]
+struct ShardInboxState {
+    commands: VecDeque<ShardCommand>,
+    waker: Option<Waker>,
+}
+
+impl ArrivedStream {
+    pub(crate) fn new(
+        client: Arc<Stream>,
+        early_bytes: usize,
+        shape: StreamFormat,
+        place: HeldConnectionGuard,
+        wanted: Box<StreamRequest>,
+    ) -> Self {
+        Self {
+            client,
+            buffered_bytes: early_bytes,
+            format: shape,
+            connection_guard: place,
+            request: wanted,
+            attempts: 0,
+        }
+    }
+}
+
+impl ShardInbox {
+    /// Adds a command; whom to wake, once no lock is held.
+    #[must_use]
+    pub(crate) fn push(&self, command: ShardCommand) -> Option<Waker> {
+        let mut state = self.lock();
+        state.commands.push_back(command);
+        state.waker.take()
+    }
+
+    /// Moves all commands to the end of `into`, and registers the task to be woken by the next.
+    pub(super) fn take_commands(&self, cx: &Context<'_>, into: &mut VecDeque<ShardCommand>) {
+        let mut state = self.lock();
+        if into.is_empty() {
+            std::mem::swap(&mut state.commands, into);
+        } else {
+            into.append(&mut state.commands);
+        }
+        if !state
+            .waker
+            .as_ref()
+            .is_some_and(|waker| waker.will_wake(cx.waker()))
+        {
+            state.waker = Some(cx.waker().clone());
+        }
+    }
+
+    /// A panic under the lock leaves a list that is whole.
+    fn lock(&self) -> MutexGuard<'_, ShardInboxState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl std::fmt::Debug for ArrivedStream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Arrival").finish_non_exhaustive()
+    }
+}
