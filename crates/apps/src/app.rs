@@ -24,32 +24,32 @@ use penstock_wire::Dialect;
 use tokio::sync::{mpsc, oneshot, watch};
 
 pub(crate) use self::model::WorkerModel;
-pub(crate) use self::shared::{AppShared, Refusal, StateView, Way, WorkerView};
+pub(crate) use self::shared::{AppShared, AppView, DispatchMode, Refusal, WorkerView};
 pub(crate) use self::slot_place::SlotPlace;
 pub use self::snapshot::{AppSnapshot, ProcessesSnapshot, WorkerSnapshot};
-use crate::channel::bounds::MessageLimits;
-use crate::executor::{self, Command, Executor};
-use crate::server_set::{Nobody, ServerSet};
-use crate::supervisor::Policy;
+use crate::channel::message_limits::MessageLimits;
+use crate::executor::{self, AppCommand, Executor};
+use crate::server_set::{NoServers, ServerSet};
+use crate::supervisor::SupervisorPolicy;
 
 /// Commands that may wait for the executor.
-const COMMANDS_MAX: usize = 64;
+const MAX_COMMANDS: usize = 64;
 
 /// How much longer than its boot time-out a process may live that the executor itself gives up.
-const BOOT_SLACK: Duration = Duration::from_secs(1);
+const BOOT_TIMEOUT_MARGIN: Duration = Duration::from_secs(1);
 
 /// A running application.
 #[derive(Debug)]
 pub struct App {
     pub(crate) shared: Arc<AppShared>,
     config: config::App,
-    commands: mpsc::Sender<Command>,
-    boot: watch::Receiver<Boot>,
+    commands: mpsc::Sender<AppCommand>,
+    boot_status: watch::Receiver<BootStatus>,
 }
 
 /// What an application needs of the house.
 #[derive(Debug, Clone)]
-pub struct Setup {
+pub struct AppResources {
     /// Where its slots live.
     pub loops: Vec<LoopHandle>,
     /// Starts its processes; without one this process does.
@@ -59,19 +59,19 @@ pub struct Setup {
     /// What bounds them, with all that they start; none is nothing.
     pub group: Option<Arc<Group>>,
     /// Where bodies wait.
-    pub store: BodyStore,
+    pub body_store: BodyStore,
     /// Whether something serves already on this machine that its boot must not slow down: what it follows.
-    pub gives_way: bool,
+    pub yields_cpu_at_boot: bool,
     /// Whether people work on the applications here (`serve --dev`).
-    pub development: bool,
+    pub is_development: bool,
     /// How large the application was that this one follows, as far as its bounds allow; without one it begins with
     /// the least of both.
-    pub size: Option<Size>,
+    pub initial_size: Option<AppSize>,
 }
 
 /// What the load has made of an application.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Size {
+pub struct AppSize {
     /// How many processes there are to be.
     pub processes: usize,
     /// How many threads of each take requests.
@@ -80,7 +80,7 @@ pub struct Size {
 
 /// How the first start went, so far.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Boot {
+pub enum BootStatus {
     /// Nothing can be said yet.
     Pending,
     /// All processes have been ready.
@@ -102,8 +102,8 @@ impl App {
     /// the server: its workers die with that thread. Of a `command` or `fastcgi` application the
     /// processes run and nobody is told: those are for [`App::start_servers`].
     #[must_use]
-    pub fn start(config: config::App, setup: &Setup) -> Arc<Self> {
-        Self::start_servers(config, setup, Arc::new(Nobody))
+    pub fn start(config: config::App, setup: &AppResources) -> Arc<Self> {
+        Self::start_servers(config, setup, Arc::new(NoServers))
     }
 
     /// As [`App::start`]; `servers` is told where the processes of a `command` or `fastcgi`
@@ -112,18 +112,18 @@ impl App {
     #[must_use]
     pub fn start_servers(
         config: config::App,
-        setup: &Setup,
+        setup: &AppResources,
         servers: Arc<dyn ServerSet>,
     ) -> Arc<Self> {
         let mut policy = Self::policy(&config);
-        if let Some(Size { processes, threads }) = setup.size {
-            (policy.processes_first, policy.threads_first) = (processes, threads);
+        if let Some(AppSize { processes, threads }) = setup.initial_size {
+            (policy.initial_processes, policy.initial_threads) = (processes, threads);
         }
-        Self::start_by(policy, config, setup, servers)
+        Self::start_with_policy(policy, config, setup, servers)
     }
 
     /// How many processes there are, and how patient to be with them.
-    pub(crate) fn policy(config: &config::App) -> Policy {
+    pub(crate) fn policy(config: &config::App) -> SupervisorPolicy {
         let slack = match config.kind {
             config::AppKind::Wsgi | config::AppKind::Asgi | config::AppKind::Rack
                 if config.preload == config::Preload::Never =>
@@ -131,47 +131,47 @@ impl App {
                 Duration::ZERO
             }
             // The executor gives these, and templates, up in time, with a better report.
-            _ => BOOT_SLACK,
+            _ => BOOT_TIMEOUT_MARGIN,
         };
-        Policy {
-            processes_min: config.processes.min,
-            threads_min: config.threads_min,
-            threads_max: config.threads,
-            processes_max: config.processes.max,
+        SupervisorPolicy {
+            min_processes: config.processes.min,
+            min_threads: config.threads_min,
+            max_threads: config.threads,
+            max_processes: config.processes.max,
             max_surge: config.max_surge,
             max_unavailable: config.max_unavailable,
             spawn_rate: config.scaling.spawn_rate,
-            up_after: config.scaling.up_after,
-            idle_ttl: config.scaling.idle_ttl,
+            scale_up_after: config.scaling.up_after,
+            scale_down_after: config.scaling.idle_ttl,
             boot_timeout: config.boot_timeout + slack,
             stop_timeout: config.stop_timeout,
-            ..Policy::default()
+            ..SupervisorPolicy::default()
         }
     }
 
     /// Starts the application with a policy other than its own.
-    pub(crate) fn start_by(
-        policy: Policy,
+    pub(crate) fn start_with_policy(
+        policy: SupervisorPolicy,
         config: config::App,
-        setup: &Setup,
+        setup: &AppResources,
         servers: Arc<dyn ServerSet>,
     ) -> Arc<Self> {
         let way = match config.kind {
-            config::AppKind::Wsgi | config::AppKind::Asgi => Way::Workers(Dialect::Python),
-            config::AppKind::Rack => Way::Workers(Dialect::Ruby),
-            config::AppKind::Command | config::AppKind::FastCgi => Way::Servers(servers),
+            config::AppKind::Wsgi | config::AppKind::Asgi => DispatchMode::Workers(Dialect::Python),
+            config::AppKind::Rack => DispatchMode::Workers(Dialect::Ruby),
+            config::AppKind::Command | config::AppKind::FastCgi => DispatchMode::Servers(servers),
         };
-        let shared = AppShared::new(&config, way, setup.store.clone());
+        let shared = AppShared::new(&config, way, setup.body_store.clone());
         let shared = Arc::new(shared.within(setup.group.clone()));
-        let (commands, inbox) = mpsc::channel(COMMANDS_MAX);
-        let (said, boot) = watch::channel(Boot::Pending);
+        let (commands, inbox) = mpsc::channel(MAX_COMMANDS);
+        let (said, boot) = watch::channel(BootStatus::Pending);
         let executor = Executor::new(Arc::clone(&shared), config.clone(), said, (policy, setup));
         penstock_runtime::loops::spawn_here(executor::run(executor, inbox));
         Arc::new(Self {
             shared,
             config,
             commands,
-            boot,
+            boot_status: boot,
         })
     }
 
@@ -209,8 +209,8 @@ impl App {
     ///
     /// # Errors
     /// The answer to a request that waits for it in vain.
-    pub async fn kind_settled(&self, client: &ClientState) -> Result<(), Fault> {
-        self.shared.settled(client).await.map(|_| ())
+    pub async fn wait_for_kind(&self, client: &ClientState) -> Result<(), Fault> {
+        self.shared.wait_for_model(client).await.map(|_| ())
     }
 
     /// Requests that one of its processes may have in progress.
@@ -232,39 +232,39 @@ impl App {
     /// good times, also while a first boot is under way. For the upstream of a `command` or `fastcgi`
     /// application, whose requests would otherwise wait for servers that do not come.
     #[must_use]
-    pub fn refusal(&self) -> Option<Fault> {
-        self.shared.refusal()
+    pub fn refusal_fault(&self) -> Option<Fault> {
+        self.shared.refusal_fault()
     }
 
     /// Bodies wait elsewhere or in other bounds, from a reload on.
-    pub fn adopt(&self, store: BodyStore) {
-        self.shared.store.store(Arc::new(store));
+    pub fn set_body_store(&self, store: BodyStore) {
+        self.shared.body_store.store(Arc::new(store));
     }
 
     /// The limits of messages for WebSockets that are opened from now on.
-    pub fn limit_messages(&self, limits: MessageLimits) {
-        self.shared.messages.store(Arc::new(limits));
+    pub fn set_message_limits(&self, limits: MessageLimits) {
+        self.shared.message_limits.store(Arc::new(limits));
     }
 
     /// The last lines that one of its processes has written, or all of them, the oldest first, without
     /// the first `since` of all there have been.
     #[must_use]
     pub fn output(&self, pid: Option<u32>, since: u64) -> Vec<String> {
-        self.shared.output.of(pid, since)
+        self.shared.output_log.lines_of(pid, since)
     }
 
     /// How many lines its processes have written.
     #[must_use]
     pub fn output_count(&self) -> u64 {
-        self.shared.output.count()
+        self.shared.output_log.count()
     }
 
     /// Waits until the first start has come to something.
-    pub async fn booted(&self) -> Boot {
-        let mut boot = self.boot.clone();
-        match boot.wait_for(|boot| *boot != Boot::Pending).await {
+    pub async fn wait_for_boot(&self) -> BootStatus {
+        let mut boot = self.boot_status.clone();
+        match boot.wait_for(|boot| *boot != BootStatus::Pending).await {
             Ok(boot) => boot.clone(),
-            Err(_) => Boot::Failed {
+            Err(_) => BootStatus::Failed {
                 report: "the application was stopped".into(),
             },
         }
@@ -272,33 +272,33 @@ impl App {
 
     /// Waits until all processes have been ready; gives how long that took and what the interpreter
     /// says of itself, `None` when the application was stopped before.
-    pub async fn up(&self) -> Option<(Duration, String)> {
-        let mut boot = self.boot.clone();
+    pub async fn wait_until_up(&self) -> Option<(Duration, String)> {
+        let mut boot = self.boot_status.clone();
         let ready = boot
-            .wait_for(|boot| matches!(boot, Boot::Ready { .. }))
+            .wait_for(|boot| matches!(boot, BootStatus::Ready { .. }))
             .await
             .ok()?;
         match &*ready {
-            Boot::Ready { took, interpreter } => Some((*took, interpreter.clone())),
-            Boot::Pending | Boot::Failed { .. } => None,
+            BootStatus::Ready { took, interpreter } => Some((*took, interpreter.clone())),
+            BootStatus::Pending | BootStatus::Failed { .. } => None,
         }
     }
 
     /// What the load has made of it.
     #[must_use]
-    pub fn size(&self) -> Size {
-        let view = self.shared.state();
-        Size {
-            processes: view.target,
+    pub fn current_size(&self) -> AppSize {
+        let view = self.shared.view();
+        AppSize {
+            processes: view.target_workers,
             threads: view.threads,
         }
     }
 
-    /// Whether it is up and still comes to the size that it was given ([`Setup::size`]). Not any more once one of its
+    /// Whether it is up and still comes to the size that it was given ([`AppResources::size`]). Not any more once one of its
     /// processes did not boot.
     #[must_use]
     pub fn is_growing(&self) -> bool {
-        self.shared.state().is_catching_up
+        self.shared.view().is_catching_up
     }
 
     /// Rolls to new code; returns when it serves.
@@ -309,7 +309,7 @@ impl App {
         let (done, answer) = oneshot::channel();
         let stopped = || "the application is stopping".to_owned();
         self.commands
-            .send(Command::Restart(done))
+            .send(AppCommand::Restart(done))
             .await
             .map_err(|_| stopped())?;
         answer.await.unwrap_or_else(|_| Err(stopped()))
@@ -317,31 +317,31 @@ impl App {
 
     /// Whether requests wait for a process: to end now would leave them to their time-outs.
     #[must_use]
-    pub fn has_waiting(&self) -> bool {
-        let usage = match &self.shared.way {
-            Way::Workers(_) => self.shared.dispatch.usage(clock::now()),
-            Way::Servers(set) => set.usage(),
+    pub fn has_waiting_requests(&self) -> bool {
+        let usage = match &self.shared.dispatch_mode {
+            DispatchMode::Workers(_) => self.shared.dispatch.usage(clock::now()),
+            DispatchMode::Servers(set) => set.usage(),
         };
-        usage.waiting + self.shared.model.waiting() > 0
+        usage.waiting + self.shared.model.waiting_requests() > 0
     }
 
     /// Finishes what is in progress until `deadline`, then ends all workers; returns when no process
     /// is left.
     pub async fn drain(&self, deadline: Instant) {
-        self.end(Some(deadline)).await;
+        self.send_drain(Some(deadline)).await;
     }
 
     /// Finishes all that is in progress, each request and stream in the time that it has anyway, as in a
     /// worker that is replaced; returns when no process is left.
-    pub async fn finish(&self) {
-        self.end(None).await;
+    pub async fn drain_gracefully(&self) {
+        self.send_drain(None).await;
     }
 
-    async fn end(&self, deadline: Option<Instant>) {
+    async fn send_drain(&self, deadline: Option<Instant>) {
         let (done, answer) = oneshot::channel();
         if self
             .commands
-            .send(Command::Drain { deadline, done })
+            .send(AppCommand::Drain { deadline, done })
             .await
             .is_ok()
         {

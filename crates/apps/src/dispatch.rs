@@ -8,12 +8,12 @@
 //! `ledger`.
 
 #[cfg(test)]
-mod exactness;
-mod ledger;
+mod exact_slots;
 mod mailbox;
-mod pace;
+mod recent_latency;
 #[cfg(test)]
 mod tests;
+mod worker_stats;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,13 +29,13 @@ use penstock_runtime::clock;
 use tokio::sync::{Notify, oneshot};
 
 use crate::channel::Handshake;
-use crate::sticky::{Affinity, Token, Wanted};
+use crate::sticky::{Affinity, AffinityTarget, WorkerToken};
 use crate::upload::UploadReader;
 
-pub(crate) use self::ledger::Ledger;
-use self::mailbox::wake;
-pub(crate) use self::mailbox::{Delivery, Mailbox};
-pub(crate) use self::pace::{BATCH_MAX, Pace};
+use self::mailbox::wake_driver;
+pub(crate) use self::mailbox::{Mailbox, MailboxDelivery};
+pub(crate) use self::recent_latency::{MAX_BATCH, RecentLatency};
+pub(crate) use self::worker_stats::WorkerStats;
 
 /// One request on its way to a worker.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ pub(crate) struct Job {
     /// Whether the answer's body will not be sent (a HEAD request).
     pub(crate) is_head: bool,
     /// Takes the answer, once. Closed when nobody waits for it.
-    pub(crate) reply: Option<oneshot::Sender<Result<Reply, Fault>>>,
+    pub(crate) reply_sender: Option<oneshot::Sender<Result<Reply, Fault>>>,
     /// Says when the client has left.
     pub(crate) client: Arc<ClientState>,
     /// It asks for a WebSocket.
@@ -65,38 +65,38 @@ pub(crate) struct Job {
 impl Job {
     /// Whether nothing may be sent to its thread behind it: more of its body follows its frame, or it may
     /// last.
-    pub(crate) fn is_alone(&self) -> bool {
+    pub(crate) fn must_be_sent_alone(&self) -> bool {
         self.body_file.is_some() || self.upload.is_some() || self.upgrades
     }
 
     /// Gives the answer to whoever waits for it.
     pub(crate) fn answer(&mut self, answer: Result<Response, Fault>) {
-        self.reply(answer.map(Reply::from));
+        self.send_reply(answer.map(Reply::from));
     }
 
     /// Another handler has the body.
     pub(crate) fn redirect(&mut self, redirect: Box<InternalRedirect>) {
-        self.reply(Ok(Reply::Redirect(redirect)));
+        self.send_reply(Ok(Reply::Redirect(redirect)));
     }
 
-    fn reply(&mut self, mut answer: Result<Reply, Fault>) {
+    fn send_reply(&mut self, mut answer: Result<Reply, Fault>) {
         if let (Some(affinity), Ok(Reply::Response(response))) = (&self.affinity, &mut answer) {
-            affinity.mark(response);
+            affinity.set_cookie(response);
         }
-        if let Some(reply) = self.reply.take() {
+        if let Some(reply) = self.reply_sender.take() {
             // The client may have left.
             let _ = reply.send(answer);
         }
     }
 
     /// What answers this job, without what was sent to the worker. Its own answer is nobody's then.
-    pub(crate) fn take_answerer(&mut self) -> Self {
+    pub(crate) fn split_reply(&mut self) -> Self {
         Self {
             frame: Vec::new(),
             body_file: None,
             upload: None,
             is_head: self.is_head,
-            reply: self.reply.take(),
+            reply_sender: self.reply_sender.take(),
             client: Arc::clone(&self.client),
             websocket: None,
             upgrades: self.upgrades,
@@ -107,40 +107,44 @@ impl Job {
 
     /// Whether nobody waits for the answer any more.
     pub(crate) fn is_abandoned(&self) -> bool {
-        self.client.is_disconnected() || self.reply.as_ref().is_some_and(oneshot::Sender::is_closed)
+        self.client.is_disconnected()
+            || self
+                .reply_sender
+                .as_ref()
+                .is_some_and(oneshot::Sender::is_closed)
     }
 }
 
 /// The queue and its slots' mailboxes.
 #[derive(Debug)]
-pub(crate) struct Dispatch {
-    inner: Mutex<Inner>,
+pub(crate) struct AppDispatcher {
+    state: Mutex<DispatchState>,
     /// Notified when a worker has served as many requests as its ledger was told to watch for.
-    pub(crate) attention: Notify,
+    pub(crate) limit_reached: Notify,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct DispatchState {
     /// No slot will come any more: what has no place is answered.
     is_closed: bool,
     queue: Queue<Job>,
     /// By the slot's index, which the next slot takes over while a driver may still be ending.
     mailboxes: Vec<Option<(SlotId, Arc<Mailbox>)>>,
     /// A slot of each worker that takes requests, by what cookies call it.
-    workers: BTreeMap<Token, SlotId>,
+    worker_slots: BTreeMap<WorkerToken, SlotId>,
 }
 
 /// What became of a submitted job.
 #[derive(Debug)]
-pub(crate) enum Placed {
+pub(crate) enum SubmitOutcome {
     Started,
     Waiting { ticket: Ticket, position: usize },
-    Full { len: usize },
+    QueueFull { len: usize },
 }
 
 /// The queue's numbers at one moment.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct QueueUse {
+pub struct QueueUsage {
     /// Requests waiting.
     pub waiting: usize,
     /// Requests that could be in progress at once: the capacity of all slots.
@@ -151,42 +155,44 @@ pub struct QueueUse {
     pub oldest_wait: Duration,
 }
 
-impl Dispatch {
+impl AppDispatcher {
     pub(crate) fn new(limits: QueueLimits) -> Self {
-        let inner = Inner {
+        let inner = DispatchState {
             is_closed: false,
             queue: Queue::new(limits),
             mailboxes: Vec::new(),
-            workers: BTreeMap::new(),
+            worker_slots: BTreeMap::new(),
         };
         Self {
-            inner: Mutex::new(inner),
-            attention: Notify::new(),
+            state: Mutex::new(inner),
+            limit_reached: Notify::new(),
         }
     }
 
-    pub(crate) fn submit(&self, now: Instant, job: Job, home: usize) -> Placed {
+    pub(crate) fn submit(&self, now: Instant, job: Job, home: usize) -> SubmitOutcome {
         let mut inner = self.lock();
         if inner.is_closed {
             drop(inner);
             // Whoever submits has found the application in order a moment ago.
-            fail(job, "the application stopped");
-            return Placed::Started;
+            answer_unavailable(job, "the application stopped");
+            return SubmitOutcome::Started;
         }
-        let wanted = job.affinity.as_ref().map(|affinity| affinity.wanted);
-        let submitted = match wanted.and_then(|wanted| inner.slot_for(wanted)) {
+        let wanted = job.affinity.as_ref().map(|affinity| affinity.target);
+        let submitted = match wanted.and_then(|wanted| inner.find_slot(wanted)) {
             Some(slot) => inner.queue.enqueue(now, job, Some(slot)),
             None => inner.queue.submit(now, job, home),
         };
         match submitted {
             QueueOutcome::Dispatched(start) => {
-                let waker = inner.post(start);
+                let waker = inner.post_job(start);
                 drop(inner);
-                wake(waker);
-                Placed::Started
+                wake_driver(waker);
+                SubmitOutcome::Started
             }
-            QueueOutcome::Queued { ticket, position } => Placed::Waiting { ticket, position },
-            QueueOutcome::Full(_) => Placed::Full {
+            QueueOutcome::Queued { ticket, position } => {
+                SubmitOutcome::Waiting { ticket, position }
+            }
+            QueueOutcome::Full(_) => SubmitOutcome::QueueFull {
                 len: inner.queue.len(),
             },
         }
@@ -203,51 +209,51 @@ impl Dispatch {
         &self,
         now: Instant,
         spec: SlotSpec,
-        ledger: &Arc<Ledger>,
+        ledger: &Arc<WorkerStats>,
     ) -> (SlotId, Arc<Mailbox>) {
         let mailbox = Arc::new(Mailbox::new(Arc::clone(ledger)));
         let mut inner = self.lock();
         let (slot, starts) = inner.queue.add_slot(now, spec);
-        ledger.enter(slot, spec.capacity);
+        ledger.add_slot(slot, spec.capacity);
         let index = slot.index();
         if inner.mailboxes.len() <= index {
             inner.mailboxes.resize(index + 1, None);
         }
         inner.mailboxes[index] = Some((slot, Arc::clone(&mailbox)));
-        inner.workers.entry(ledger.token).or_insert(slot);
+        inner.worker_slots.entry(ledger.token).or_insert(slot);
         for start in starts {
             // Nobody waits at a mailbox that is new.
-            inner.post(start);
+            inner.post_job(start);
         }
         drop(inner);
         (slot, mailbox)
     }
 
     /// Takes a slot out: no new jobs; its driver ends when nothing is in progress.
-    pub(crate) fn retire(&self, slot: SlotId, mailbox: &Mailbox) {
-        self.take_out(slot, mailbox);
-        mailbox.retire();
+    pub(crate) fn retire_slot(&self, slot: SlotId, mailbox: &Mailbox) {
+        self.close_slot(slot, mailbox);
+        mailbox.mark_retired();
     }
 
     /// Takes a slot out whose worker's process has ended. Its driver may not see an end of its socket: a
     /// process that the worker left behind can hold the other side open.
-    pub(crate) fn lose(&self, slot: SlotId, mailbox: &Mailbox) {
-        self.take_out(slot, mailbox);
-        mailbox.lose();
+    pub(crate) fn mark_lost(&self, slot: SlotId, mailbox: &Mailbox) {
+        self.close_slot(slot, mailbox);
+        mailbox.mark_lost();
     }
 
     /// Gives a slot no new jobs. Whoever waited for its worker, if that has no other, goes anywhere.
-    fn take_out(&self, slot: SlotId, mailbox: &Mailbox) {
+    fn close_slot(&self, slot: SlotId, mailbox: &Mailbox) {
         let mut inner = self.lock();
         inner.queue.retire_slot(slot);
-        let wakers = inner.part_from(clock::now(), slot, &mailbox.ledger);
+        let wakers = inner.reassign_worker_slot(clock::now(), slot, &mailbox.stats);
         drop(inner);
-        wakers.into_iter().for_each(wake);
+        wakers.into_iter().for_each(wake_driver);
     }
 
     /// Forgets a slot whose driver ends. `unbegun` are jobs that its worker never saw, oldest first:
     /// with those still in the mailbox they go back to the front of the line, or to another slot.
-    pub(crate) fn remove(
+    pub(crate) fn remove_slot(
         &self,
         now: Instant,
         slot: SlotId,
@@ -266,24 +272,24 @@ impl Dispatch {
         if inner.is_closed {
             drop(inner);
             let jobs = unbegun.into_iter().map(|start| start.job);
-            return jobs.for_each(|job| fail(job, "the application stopped"));
+            return jobs.for_each(|job| answer_unavailable(job, "the application stopped"));
         }
-        let mut wakers = inner.part_from(now, slot, &mailbox.ledger);
-        inner.release_claims(now, slot, &mailbox.ledger, &mut wakers);
+        let mut wakers = inner.reassign_worker_slot(now, slot, &mailbox.stats);
+        inner.release_gc_claims(now, slot, &mailbox.stats, &mut wakers);
         for start in unbegun {
             let back = inner.queue.requeue(now, start.job, start.enqueued_at);
-            // `give_back` never refuses: what was handed out has its place.
+            // `requeue` never refuses: what was handed out has its place.
             if let QueueOutcome::Dispatched(start) = back {
-                wakers.push(inner.post(start));
+                wakers.push(inner.post_job(start));
             }
         }
         drop(inner);
-        wakers.into_iter().for_each(wake);
+        wakers.into_iter().for_each(wake_driver);
     }
 
     /// A driver's turn: `ended` of its requests have ended; it has `in_progress` left and would take
     /// up to `batch_max` in all. Gives the jobs it gets.
-    pub(crate) fn turn(
+    pub(crate) fn finish_and_take(
         &self,
         now: Instant,
         slot: SlotId,
@@ -292,15 +298,17 @@ impl Dispatch {
         into: &mut VecDeque<DispatchedJob<Job>>,
     ) {
         let mut inner = self.lock();
-        let is_due = inner.mailbox(slot).is_some_and(|m| m.ledger.count(ended));
+        let is_due = inner
+            .mailbox(slot)
+            .is_some_and(|m| m.stats.record_served(ended));
         for _ in 0..ended {
             if let Some(mut start) = inner.queue.finish_request(now, slot) {
-                inner.note_server(&mut start);
+                inner.record_worker(&mut start);
                 into.push_back(start);
             }
         }
         // A spare slot is full with nothing: it must not get what a full one may.
-        let is_open = |inner: &Inner| {
+        let is_open = |inner: &DispatchState| {
             let view = inner.queue.slot_view(slot);
             view.is_some_and(|view| view.spec.capacity > 0)
         };
@@ -310,33 +318,33 @@ impl Dispatch {
             let share = u32::try_from(inner.queue.len().div_ceil(slots)).unwrap_or(u32::MAX);
             let most = batch_max.min(share.saturating_add(1));
             while let Some(mut start) = inner.queue.dispatch_ahead(now, slot, most) {
-                inner.note_server(&mut start);
+                inner.record_worker(&mut start);
                 into.push_back(start);
             }
         }
         drop(inner);
         if is_due {
-            self.attention.notify_one();
+            self.limit_reached.notify_one();
         }
     }
 
     /// Takes back jobs that were handed to a slot and not sent to its worker: something in front of them
     /// lasts.
-    pub(crate) fn give_back(&self, now: Instant, slot: SlotId, jobs: Vec<DispatchedJob<Job>>) {
+    pub(crate) fn requeue(&self, now: Instant, slot: SlotId, jobs: Vec<DispatchedJob<Job>>) {
         let mut inner = self.lock();
         let mut wakers = Vec::new();
         for start in jobs {
             // The slot has more than it has room for, so it takes nobody else for it.
             if let Some(next) = inner.queue.finish_request(now, slot) {
-                wakers.push(inner.post(next));
+                wakers.push(inner.post_job(next));
             }
             let back = inner.queue.requeue(now, start.job, start.enqueued_at);
             if let QueueOutcome::Dispatched(start) = back {
-                wakers.push(inner.post(start));
+                wakers.push(inner.post_job(start));
             }
         }
         drop(inner);
-        wakers.into_iter().for_each(wake);
+        wakers.into_iter().for_each(wake_driver);
     }
 
     /// Takes the jobs whose time in line is over. Whoever submitted a job has a timer of its own; this
@@ -348,7 +356,7 @@ impl Dispatch {
     }
 
     /// Empties the line: the server stops or the application cannot run.
-    pub(crate) fn clear(&self) -> Vec<Job> {
+    pub(crate) fn drain_queue(&self) -> Vec<Job> {
         self.lock().queue.clear()
     }
 
@@ -361,18 +369,18 @@ impl Dispatch {
 
     /// There will be no slots any more: empties the line, and answers what drivers that are still ending
     /// give back.
-    pub(crate) fn close(&self) -> Vec<Job> {
+    pub(crate) fn close_queue(&self) -> Vec<Job> {
         let mut inner = self.lock();
         inner.is_closed = true;
         inner.queue.clear()
     }
 
-    pub(crate) fn usage(&self, now: Instant) -> QueueUse {
+    pub(crate) fn usage(&self, now: Instant) -> QueueUsage {
         self.lock().usage(now)
     }
 
     /// The queue's numbers for whoever holds a place of this slot; `None` when nobody would get it.
-    pub(crate) fn usage_for(&self, now: Instant, slot: SlotId) -> Option<QueueUse> {
+    pub(crate) fn usage_for(&self, now: Instant, slot: SlotId) -> Option<QueueUsage> {
         let inner = self.lock();
         let view = inner.queue.slot_view(slot)?;
         let takes_requests = !view.is_retired && view.spec.capacity > 0;
@@ -402,19 +410,19 @@ impl Dispatch {
             .collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, DispatchState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Says that nobody can serve a request.
-fn fail(mut job: Job, cause: &str) {
+fn answer_unavailable(mut job: Job, cause: &str) {
     job.answer(Err(Fault::new(FaultKind::Unavailable, cause.to_owned())));
 }
 
-impl Inner {
-    fn usage(&self, now: Instant) -> QueueUse {
-        QueueUse {
+impl DispatchState {
+    fn usage(&self, now: Instant) -> QueueUsage {
+        QueueUsage {
             waiting: self.queue.len(),
             slots: self.queue.capacity(),
             in_progress: self.queue.in_progress(),
@@ -429,13 +437,13 @@ impl Inner {
     }
 
     /// A slot of the worker that a request belongs to; `None` when any will do.
-    fn slot_for(&self, wanted: Wanted) -> Option<SlotId> {
+    fn find_slot(&self, wanted: AffinityTarget) -> Option<SlotId> {
         match wanted {
-            Wanted::Any => None,
-            Wanted::Worker(token) => self.workers.get(&token).copied(),
-            Wanted::Client(client) => {
-                let best = self.workers.iter();
-                let best = best.max_by_key(|(token, _)| token.weight(client));
+            AffinityTarget::Any => None,
+            AffinityTarget::Worker(token) => self.worker_slots.get(&token).copied(),
+            AffinityTarget::Client(client) => {
+                let best = self.worker_slots.iter();
+                let best = best.max_by_key(|(token, _)| token.rendezvous_weight(client));
                 best.map(|(_, slot)| *slot)
             }
         }
@@ -443,38 +451,41 @@ impl Inner {
 
     /// A slot of the worker with this ledger takes no more: others stand for the worker, if it has some.
     /// Starts whoever waited for it alone; gives the drivers' wakers.
-    fn part_from(
+    fn reassign_worker_slot(
         &mut self,
         now: Instant,
         slot: SlotId,
-        ledger: &Arc<Ledger>,
+        ledger: &Arc<WorkerStats>,
     ) -> Vec<Option<Waker>> {
-        if self.workers.get(&ledger.token) == Some(&slot) {
+        if self.worker_slots.get(&ledger.token) == Some(&slot) {
             let queue = &self.queue;
             let takes = |slot: &SlotId| queue.slot_view(*slot).is_some_and(|view| !view.is_retired);
             let others = self.mailboxes.iter().flatten();
-            let mut others = others.filter(|(_, mailbox)| Arc::ptr_eq(&mailbox.ledger, ledger));
+            let mut others = others.filter(|(_, mailbox)| Arc::ptr_eq(&mailbox.stats, ledger));
             match others.find(|(other, _)| *other != slot && takes(other)) {
-                Some((other, _)) => self.workers.insert(ledger.token, *other),
-                None => self.workers.remove(&ledger.token),
+                Some((other, _)) => self.worker_slots.insert(ledger.token, *other),
+                None => self.worker_slots.remove(&ledger.token),
             };
         }
         let starts = self.queue.dispatch_unbound(now);
-        starts.into_iter().map(|start| self.post(start)).collect()
+        starts
+            .into_iter()
+            .map(|start| self.post_job(start))
+            .collect()
     }
 
     /// Notes in a started job which worker has it, for the cookie of its client.
-    fn note_server(&self, start: &mut DispatchedJob<Job>) {
+    fn record_worker(&self, start: &mut DispatchedJob<Job>) {
         if let Some(affinity) = &mut start.job.affinity {
             affinity.served_by = self
                 .mailbox(start.slot_id)
-                .map(|mailbox| mailbox.ledger.token);
+                .map(|mailbox| mailbox.stats.token);
         }
     }
 
     /// Leaves a started job with its slot; gives the driver's waker, to be used outside of the lock.
-    fn post(&self, mut start: DispatchedJob<Job>) -> Option<Waker> {
-        self.note_server(&mut start);
+    fn post_job(&self, mut start: DispatchedJob<Job>) -> Option<Waker> {
+        self.record_worker(&mut start);
         let mailbox = self.mailbox(start.slot_id);
         debug_assert!(
             mailbox.is_some(),

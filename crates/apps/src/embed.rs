@@ -2,7 +2,7 @@
 //!
 //! An application runs under its own `python3` or `ruby`, with nothing installed beside it. The
 //! executor writes [`bundle`] into a memory file once, hands its descriptor to the new process, and
-//! starts it with [`Launch::argv`]: a stub given on the command line loads the modules from there.
+//! starts it with [`WorkerLaunch::argv`]: a stub given on the command line loads the modules from there.
 //! No script ever exists on disk, so none can be stale, missing or replaced.
 //!
 //! What must stay true: a bundle is read through the descriptor with `pread`, from offset 0, so that
@@ -15,14 +15,14 @@ use penstock_wire::Dialect;
 
 /// Everything that a process is told on its command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Launch<'a> {
+pub struct WorkerLaunch<'a> {
     pub dialect: Dialect,
     /// Path of the application's interpreter.
     pub interpreter: &'a OsStr,
     /// Descriptor, in the new process, of a file that holds [`bundle`].
     pub bundle_fd: i32,
     pub control_fd: i32,
-    pub sockets: Sockets<'a>,
+    pub sockets: LaunchSockets<'a>,
     /// How the application is called: `wsgi`, `asgi` or `rack`.
     pub interface: &'a str,
     /// Whether that is a guess: an application that is something else is served as what it is.
@@ -32,7 +32,7 @@ pub struct Launch<'a> {
     /// Threads of it, or of each worker that is forked from it.
     pub threads: usize,
     /// Whether garbage is collected when it is told to, not within requests.
-    pub collects_when_idle: bool,
+    pub gc_when_idle: bool,
     /// How long it may take to end.
     pub stop_timeout: Duration,
     /// Name of the application, for messages.
@@ -45,7 +45,7 @@ pub struct Launch<'a> {
 
 /// What a process gets its requests from: descriptors in the new process.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Sockets<'a> {
+pub enum LaunchSockets<'a> {
     /// A worker with threads: one for each, and one for each that is spare.
     Slots { slots: &'a [i32], spare: &'a [i32] },
     /// A worker with a reactor.
@@ -62,7 +62,7 @@ pub enum Sockets<'a> {
     Template { server_pid: u32, forks_anyway: bool },
 }
 
-impl Launch<'_> {
+impl WorkerLaunch<'_> {
     /// The whole command line, interpreter first.
     pub fn argv(&self) -> Vec<OsString> {
         let (switch, stub) = match self.dialect {
@@ -87,21 +87,22 @@ impl Launch<'_> {
         if let Some(reactor) = self.reactor {
             option("--reactor", reactor.as_ref());
         }
-        if let Sockets::Slots { slots, spare } | Sockets::Either { slots, spare, .. } =
+        if let LaunchSockets::Slots { slots, spare } | LaunchSockets::Either { slots, spare, .. } =
             &self.sockets
         {
-            option("--slot-fds", list(slots).as_ref());
+            option("--slot-fds", comma_separated(slots).as_ref());
             if !spare.is_empty() {
-                option("--io-slot-fds", list(spare).as_ref());
+                option("--io-slot-fds", comma_separated(spare).as_ref());
             }
         }
         match &self.sockets {
-            Sockets::Slots { .. } => {}
-            Sockets::Reactor { channel, files } | Sockets::Either { channel, files, .. } => {
+            LaunchSockets::Slots { .. } => {}
+            LaunchSockets::Reactor { channel, files }
+            | LaunchSockets::Either { channel, files, .. } => {
                 option("--channel-fd", channel.to_string().as_ref());
                 option("--files-fd", files.to_string().as_ref());
             }
-            Sockets::Template {
+            LaunchSockets::Template {
                 server_pid,
                 forks_anyway,
             } => {
@@ -115,14 +116,14 @@ impl Launch<'_> {
         if self.interface_is_guess {
             argv.push("--interface-guess".into());
         }
-        if self.collects_when_idle {
+        if self.gc_when_idle {
             argv.push("--collect-when-idle".into());
         }
         argv
     }
 }
 
-fn list(numbers: &[i32]) -> String {
+fn comma_separated(numbers: &[i32]) -> String {
     let words: Vec<String> = numbers.iter().map(ToString::to_string).collect();
     words.join(",")
 }
@@ -142,8 +143,8 @@ pub fn bundle(dialect: Dialect) -> Vec<u8> {
 
 fn modules(dialect: Dialect) -> &'static [(&'static str, &'static str)] {
     match dialect {
-        Dialect::Python => PYTHON,
-        Dialect::Ruby => RUBY,
+        Dialect::Python => PYTHON_MODULES,
+        Dialect::Ruby => RUBY_MODULES,
     }
 }
 
@@ -153,7 +154,7 @@ macro_rules! scripts {
     };
 }
 
-const PYTHON: &[(&str, &str)] = scripts!(
+const PYTHON_MODULES: &[(&str, &str)] = scripts!(
     "python/penstock_worker/",
     "__init__.py",
     "__main__.py",
@@ -187,7 +188,7 @@ const PYTHON: &[(&str, &str)] = scripts!(
 );
 
 /// In the order in which they are evaluated.
-const RUBY: &[(&str, &str)] = scripts!(
+const RUBY_MODULES: &[(&str, &str)] = scripts!(
     "ruby/",
     "api.rb",
     "options.rb",
@@ -240,12 +241,12 @@ mod tests {
 
     #[test]
     fn puts_the_bundle_before_the_options() {
-        let launch = Launch {
+        let launch = WorkerLaunch {
             dialect: Dialect::Ruby,
             interpreter: OsStr::new("/usr/bin/ruby"),
             bundle_fd: 9,
             control_fd: 3,
-            sockets: Sockets::Slots {
+            sockets: LaunchSockets::Slots {
                 slots: &[4, 5],
                 spare: &[],
             },
@@ -253,7 +254,7 @@ mod tests {
             interface_is_guess: false,
             reactor: None,
             threads: 2,
-            collects_when_idle: false,
+            gc_when_idle: false,
             stop_timeout: Duration::from_secs(10),
             app: "shop",
             dir: OsStr::new("/srv/shop"),
@@ -263,25 +264,25 @@ mod tests {
         assert_eq!(argv[..2], ["/usr/bin/ruby", "-e"]);
         let common = "-- 9 --control-fd 3 --app shop --dir /srv/shop --entry config.ru \
                       --interface rack --threads 2 --stop-timeout 10";
-        let tail = |launch: &Launch<'_>| {
+        let tail = |launch: &WorkerLaunch<'_>| {
             let words = launch.argv()[3..].join(OsStr::new(" "));
             let words = words.into_string().unwrap();
             let tail = words.strip_prefix(common).expect("the same for all");
             tail.trim_start().to_owned()
         };
         assert_eq!(tail(&launch), "--slot-fds 4,5");
-        let with_spare = Launch {
-            sockets: Sockets::Slots {
+        let with_spare = WorkerLaunch {
+            sockets: LaunchSockets::Slots {
                 slots: &[4, 5],
                 spare: &[6, 7],
             },
-            collects_when_idle: true,
+            gc_when_idle: true,
             ..launch.clone()
         };
         let expected = "--slot-fds 4,5 --io-slot-fds 6,7 --collect-when-idle";
         assert_eq!(tail(&with_spare), expected);
-        let reactor = Launch {
-            sockets: Sockets::Reactor {
+        let reactor = WorkerLaunch {
+            sockets: LaunchSockets::Reactor {
                 channel: 4,
                 files: 5,
             },
@@ -290,8 +291,8 @@ mod tests {
         };
         let expected = "--reactor tasks --channel-fd 4 --files-fd 5";
         assert_eq!(tail(&reactor), expected);
-        let either = Launch {
-            sockets: Sockets::Either {
+        let either = WorkerLaunch {
+            sockets: LaunchSockets::Either {
                 slots: &[4],
                 spare: &[],
                 channel: 5,
@@ -306,8 +307,8 @@ mod tests {
             (false, "--server-pid 77 --template"),
             (true, "--server-pid 77 --template --fork-anyway"),
         ] {
-            let template = Launch {
-                sockets: Sockets::Template {
+            let template = WorkerLaunch {
+                sockets: LaunchSockets::Template {
                     server_pid: 77,
                     forks_anyway,
                 },

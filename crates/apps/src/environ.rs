@@ -20,30 +20,30 @@ use penstock_wire::{Dialect, EnvironEncoder};
 
 /// What an application is told of the length of a request's body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Announced {
+pub(crate) enum AnnouncedLength {
     /// There is no body, and no word of one.
-    Nothing,
+    NoBody,
     /// So many bytes, also when they came in chunks, or none and the client said so.
     Length(u64),
     /// It is still coming, in chunks.
     Chunked,
 }
 
-impl Announced {
+impl AnnouncedLength {
     pub(crate) fn length(self) -> Option<u64> {
         match self {
             Self::Length(length) => Some(length),
-            Self::Nothing | Self::Chunked => None,
+            Self::NoBody | Self::Chunked => None,
         }
     }
 }
 
 /// Adds all pairs for `request` with such a body; `arrived` is the wall-clock time of its arrival. With
 /// `may_hijack` the worker may take the connection over: then a request for another protocol says which.
-pub(crate) fn encode(
+pub(crate) fn encode_environ(
     encoder: &mut EnvironEncoder<'_>,
     request: &Request,
-    body: Announced,
+    body: AnnouncedLength,
     arrived: Duration,
     may_hijack: bool,
 ) {
@@ -93,12 +93,16 @@ pub(crate) fn encode(
     let query = request.query().unwrap_or("");
     unless(b"http", scheme_key, request.scheme().as_bytes());
     unless(b"", b"SCRIPT_NAME", request.mount.path().as_bytes());
-    unless(b"HTTP/1.1", b"SERVER_PROTOCOL", protocol(head.version()));
+    unless(
+        b"HTTP/1.1",
+        b"SERVER_PROTOCOL",
+        protocol_version(head.version()),
+    );
     unless(b"", b"QUERY_STRING", query.as_bytes());
     if request.scheme() == "https" {
         encoder.push_variable(b"HTTPS", b"on");
     }
-    if body == Announced::Chunked {
+    if body == AnnouncedLength::Chunked {
         encoder.push_variable(b"HTTP_TRANSFER_ENCODING", b"chunked");
     }
     if let Some(len) = body.length() {
@@ -146,7 +150,7 @@ pub(super) fn is_upgrade_field(name: impl AsRef<[u8]>) -> bool {
     name.eq_ignore_ascii_case(b"upgrade") || name.eq_ignore_ascii_case(b"connection")
 }
 
-fn protocol(version: Version) -> &'static [u8] {
+fn protocol_version(version: Version) -> &'static [u8] {
     match version {
         Version::Http10 => b"HTTP/1.0",
         Version::Http11 => b"HTTP/1.1",

@@ -2,7 +2,7 @@
 //!
 //! One task an application, on the control loop. It turns what happens (control messages, exits,
 //! ended drivers, commands, timers) into the supervisor's events and the supervisor's actions into
-//! system calls. A process is one of two things ([`Role`]): a worker whose slots join the queue
+//! system calls. A process is one of two things ([`ProcessRole`]): a worker whose slots join the queue
 //! (`workers`), or a server of its own that an upstream is told of (`servers`); how it is started,
 //! when it is ready and what retiring means differ, all else is here. Workers are forked from a
 //! template (`template`), which one of them may follow (`refork`), or started by themselves.
@@ -12,23 +12,23 @@
 //! wait for a disk; the task ends when no process is left.
 
 mod access;
-mod busyness;
+pub(crate) mod boot_check;
 mod control;
-mod follow;
+mod cpu_usage;
 mod forking;
 mod kind;
 mod launching;
 mod limits;
-pub(crate) mod place;
+pub(crate) mod listen_address;
 mod probe;
+mod process_task;
 mod processes;
 mod refork;
+mod reporting;
 mod servers;
 mod template;
 #[cfg(test)]
 mod tests;
-pub(crate) mod trial;
-mod words;
 mod workers;
 
 use std::collections::{HashMap, VecDeque};
@@ -44,31 +44,33 @@ use penstock_sys::cgroup::Reading;
 use penstock_sys::process::{self, Launcher, ProcessExit, ProcessHandle};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use self::busyness::{Busyness, Wanted};
-use self::control::{Control, Line};
-use self::follow::{Held, Readiness, Tail};
+use self::control::{ControlHandle, ControlLine};
+use self::cpu_usage::{CpuSample, CpuUsage};
 use self::launching::{Launching, Looking, UnclaimedProcess};
-use self::limits::{Limits, Measured};
-use self::place::Folder;
+use self::limits::{MemorySamples, ProcessLimits};
+use self::listen_address::SocketDir;
+use self::process_task::{GroupHold, OutputTail, Readiness};
 use self::refork::Promotion;
-use self::servers::Listed;
+use self::reporting::BootFailures;
+use self::servers::ListedServer;
 use self::template::Templates;
-use self::words::BootFailures;
-use self::workers::Slots;
-use crate::app::{AppShared, Boot, Setup};
+use self::workers::WorkerSlots;
+use crate::app::{AppResources, AppShared, BootStatus};
 use crate::orphans;
-use crate::slot::End;
-use crate::supervisor::{Action, Event, Policy, Supervisor, WorkerId};
+use crate::slot::DriverEnd;
+use crate::supervisor::{
+    Supervisor, SupervisorAction, SupervisorEvent, SupervisorPolicy, WorkerId,
+};
 
 /// Inputs that may wait; senders wait when it is full.
-const INPUTS_MAX: usize = 1024;
+const MAX_INPUTS: usize = 1024;
 
 /// How often the executor looks for requests that wait too long.
-const ROUND: Duration = Duration::from_secs(1);
+const ROUND_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What the rest of the server asks of an application.
 #[derive(Debug)]
-pub(crate) enum Command {
+pub(crate) enum AppCommand {
     Restart(oneshot::Sender<Result<(), String>>),
     Drain {
         /// When what is left is ended; `None` leaves each request its own deadlines.
@@ -79,16 +81,16 @@ pub(crate) enum Command {
 
 /// A restart under way.
 #[derive(Debug)]
-struct Rolling {
+struct RestartInProgress {
     /// When it began.
-    since: SystemTime,
+    started_at: SystemTime,
     /// Who wait for its end.
-    asked: Vec<oneshot::Sender<Result<(), String>>>,
+    requesters: Vec<oneshot::Sender<Result<(), String>>>,
 }
 
 /// A process in the executor's messages. A worker that becomes a template keeps its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Key {
+enum ProcessKey {
     Worker(WorkerId),
     /// One that was started as a template.
     Template(u64),
@@ -96,41 +98,41 @@ enum Key {
 
 /// Everything that can happen.
 #[derive(Debug)]
-enum Input {
-    Command(Command),
+enum ExecutorInput {
+    Command(AppCommand),
     Control {
-        key: Key,
+        key: ProcessKey,
         message: ControlMessage,
     },
     /// A process was started, or why it could not be.
     Launched {
-        key: Key,
+        key: ProcessKey,
         started: Result<UnclaimedProcess, String>,
     },
     /// Its process has ended; what it said last may still come.
-    Gone {
-        key: Key,
+    ProcessEnded {
+        key: ProcessKey,
     },
     Exited {
-        key: Key,
+        key: ProcessKey,
         exit: Option<ProcessExit>,
         /// What the application takes, if the process was killed.
         reading: Option<Reading>,
     },
     /// A forked worker has said HELLO: the kernel knows it by this number.
-    Greeted {
+    ForkReady {
         worker: WorkerId,
         pid: u32,
-        line: Line,
+        line: ControlLine,
     },
     /// A worker was to be forked and there is none.
-    Unborn {
+    ForkFailed {
         worker: WorkerId,
         why: String,
     },
     /// A template has had its time: to load, or to end.
     TemplateOverdue {
-        key: Key,
+        key: ProcessKey,
     },
     /// A worker has had its time to become a template.
     PromotionOverdue {
@@ -138,13 +140,13 @@ enum Input {
     },
     DriverEnded {
         worker: WorkerId,
-        end: End,
+        end: DriverEnd,
     },
-    SlotGone {
+    SlotClosed {
         worker: WorkerId,
     },
     /// A server of its own has finished what it had, or has had its time.
-    Idle {
+    ServerIdle {
         worker: WorkerId,
     },
     /// A worker with a stuck thread has had its time.
@@ -152,9 +154,9 @@ enum Input {
         worker: WorkerId,
     },
     /// What processes use of memory.
-    Measured(Measured),
+    MemoryMeasured(MemorySamples),
     /// And what they have wanted of a processor.
-    Wanted(Option<Wanted>),
+    CpuMeasured(Option<CpuSample>),
     /// The date of the file that asks for a restart, if it is there; `None` when nobody could look.
     RestartFile(Option<Option<SystemTime>>),
     DrainOverdue,
@@ -180,8 +182,8 @@ enum ControlMessage {
         reason: String,
     },
     /// It does not answer.
-    Silent,
-    Broken(String),
+    NoAnswer,
+    ProtocolBroken(String),
 }
 
 /// The state of the task.
@@ -193,91 +195,91 @@ pub(crate) struct Executor {
     launcher: Option<Arc<Launcher>>,
     account: Option<Account>,
     supervisor: Supervisor,
-    children: HashMap<WorkerId, Child>,
+    children: HashMap<WorkerId, ChildProcess>,
     /// Processes that do not run yet.
-    launching: HashMap<Key, Launching>,
+    launching: HashMap<ProcessKey, Launching>,
     looking: Looking,
-    inputs: mpsc::Sender<Input>,
-    inbox: Option<mpsc::Receiver<Input>>,
-    boot: watch::Sender<Boot>,
+    inputs: mpsc::Sender<ExecutorInput>,
+    inbox: Option<mpsc::Receiver<ExecutorInput>>,
+    boot_status: watch::Sender<BootStatus>,
     /// Who asked for a restart that has not begun.
-    restarts: Vec<oneshot::Sender<Result<(), String>>>,
+    queued_restarts: Vec<oneshot::Sender<Result<(), String>>>,
     /// Who asked for the restart that is under way, if one is.
-    rolling: Option<Rolling>,
-    limits: Limits,
-    busyness: Busyness,
-    drained: Vec<oneshot::Sender<()>>,
+    restart: Option<RestartInProgress>,
+    limits: ProcessLimits,
+    cpu_usage: CpuUsage,
+    drain_requesters: Vec<oneshot::Sender<()>>,
     wake_at: Option<Instant>,
-    next_round: Instant,
+    next_round_at: Instant,
     interpreter: String,
-    next_home: usize,
+    next_loop: usize,
     /// Where servers of their own have their sockets, from the first on.
-    folder: Option<Folder>,
+    socket_dir: Option<SocketDir>,
     templates: Templates,
     is_draining: bool,
     /// The last process that ended unasked or was killed, when and how.
     last_failure: Option<String>,
     /// Something that this application follows serves until it has booted.
-    follows: bool,
+    has_predecessor: bool,
     /// Under `serve --dev`.
     is_development: bool,
     /// What is being said was said a moment ago.
-    is_retelling: bool,
+    is_repeated_report: bool,
     /// Boots that failed since a worker was last ready.
     boot_failures: BootFailures,
     /// The supervisor has nothing left: only templates are waited for.
-    is_over: bool,
+    is_supervisor_stopped: bool,
     is_stopped: bool,
 }
 
 /// One process.
 #[derive(Debug)]
-struct Child {
+struct ChildProcess {
     pid: u32,
     process: ProcessHandle,
-    held: Held,
-    began: Instant,
+    group_hold: GroupHold,
+    started_at: Instant,
     generation: u64,
     /// It lets others go first while it boots.
-    gives_way: bool,
+    has_low_priority: bool,
     is_retiring: bool,
-    has_reported: bool,
-    tail: Tail,
+    has_reported_boot: bool,
+    output_tail: OutputTail,
     /// Of a worker: closed when this is dropped.
-    control: Option<Control>,
+    control: Option<ControlHandle>,
     /// What it was forked from.
-    template: Option<Key>,
+    template_key: Option<ProcessKey>,
     promotion: Promotion,
-    role: Role,
+    role: ProcessRole,
 }
 
 /// What a process is to the rest of the server.
 #[derive(Debug)]
-enum Role {
-    Worker(Slots),
-    Server(Listed),
+enum ProcessRole {
+    Worker(WorkerSlots),
+    Server(ListedServer),
 }
 
 /// A process that is about to be started.
 #[derive(Debug)]
-struct Prepared {
+struct PreparedProcess {
     launch: process::ProcessSpec,
-    role: Role,
+    role: ProcessRole,
     readiness: Readiness,
-    control: Option<Control>,
+    control: Option<ControlHandle>,
     /// Keeps a port from others until the process is there to take it.
-    reserved: Option<TcpListener>,
+    reserved_port: Option<TcpListener>,
 }
 
 impl Executor {
     pub(crate) fn new(
         shared: Arc<AppShared>,
         config: config::App,
-        boot: watch::Sender<Boot>,
-        (policy, setup): (Policy, &Setup),
+        boot: watch::Sender<BootStatus>,
+        (policy, setup): (SupervisorPolicy, &AppResources),
     ) -> Self {
-        let (inputs, inbox) = mpsc::channel(INPUTS_MAX);
-        let limits = Limits::new(&config, clock::now());
+        let (inputs, inbox) = mpsc::channel(MAX_INPUTS);
+        let limits = ProcessLimits::new(&config, clock::now());
         Self {
             shared,
             config,
@@ -290,39 +292,39 @@ impl Executor {
             looking: Looking::default(),
             inputs,
             inbox: Some(inbox),
-            boot,
-            restarts: Vec::new(),
-            rolling: None,
+            boot_status: boot,
+            queued_restarts: Vec::new(),
+            restart: None,
             limits,
-            busyness: Busyness::default(),
-            drained: Vec::new(),
+            cpu_usage: CpuUsage::default(),
+            drain_requesters: Vec::new(),
             wake_at: None,
-            next_round: clock::now() + ROUND,
+            next_round_at: clock::now() + ROUND_INTERVAL,
             interpreter: String::new(),
-            next_home: 0,
-            folder: None,
+            next_loop: 0,
+            socket_dir: None,
             templates: Templates::default(),
             is_draining: false,
             last_failure: None,
-            follows: setup.gives_way,
-            is_development: setup.development,
-            is_retelling: false,
+            has_predecessor: setup.yields_cpu_at_boot,
+            is_development: setup.is_development,
+            is_repeated_report: false,
             boot_failures: BootFailures::default(),
-            is_over: false,
+            is_supervisor_stopped: false,
             is_stopped: false,
         }
     }
 }
 
 /// Runs the application until it is drained.
-pub(crate) async fn run(executor: Executor, commands: mpsc::Receiver<Command>) {
+pub(crate) async fn run(executor: Executor, commands: mpsc::Receiver<AppCommand>) {
     tokio::select! {
-        () = carry_out(executor, commands) => {}
-        () = orphans::reap() => {}
+        () = run_loop(executor, commands) => {}
+        () = orphans::reap_orphans() => {}
     }
 }
 
-async fn carry_out(mut executor: Executor, mut commands: mpsc::Receiver<Command>) {
+async fn run_loop(mut executor: Executor, mut commands: mpsc::Receiver<AppCommand>) {
     let Some(mut inbox) = executor.inbox.take() else {
         return;
     };
@@ -331,106 +333,108 @@ async fn carry_out(mut executor: Executor, mut commands: mpsc::Receiver<Command>
         executor.config.preload = config::Preload::Never;
         log::error!("{}: cannot fork workers: {error}", executor.shared.name);
     }
-    executor.event(Event::Started);
-    executor.look_at_limits();
+    executor.handle_event(SupervisorEvent::Started);
+    executor.check_limits();
     let shared = Arc::clone(&executor.shared);
     let mut is_forgotten = false;
     while !executor.is_stopped {
-        let sooner = [executor.wake_at, executor.limits.load_at()];
+        let sooner = [executor.wake_at, executor.limits.next_load_at()];
         let at = sooner.into_iter().flatten().min();
-        let at = at.map_or(executor.next_round, |at| at.min(executor.next_round));
+        let at = at.map_or(executor.next_round_at, |at| at.min(executor.next_round_at));
         let timer = clock::sleep_until(at);
         tokio::select! {
             Some(input) = inbox.recv() => executor.handle(input),
             command = commands.recv(), if !is_forgotten => match command {
-                Some(command) => executor.handle(Input::Command(command)),
+                Some(command) => executor.handle(ExecutorInput::Command(command)),
                 None => {
                     // Nobody can speak to the application any more: end it.
                     is_forgotten = true;
                     executor.is_draining = true;
-                    executor.event(Event::Drain);
-                    executor.event(Event::DrainOverdue);
+                    executor.handle_event(SupervisorEvent::Drain);
+                    executor.handle_event(SupervisorEvent::DrainOverdue);
                 }
             },
-            () = shared.dispatch.attention.notified() => executor.look_at_limits(),
-            () = timer => executor.look_round(),
+            () = shared.dispatch.limit_reached.notified() => executor.check_limits(),
+            () = timer => executor.run_round(),
         }
         // All loops may send inputs, and without a pause.
         loops::yield_now().await;
     }
     // A process may have been started in the last moment.
     drop(inbox);
-    for done in executor.drained {
+    for done in executor.drain_requesters {
         // Whoever asked may have left.
         let _ = done.send(());
     }
 }
 
 impl Executor {
-    fn handle(&mut self, input: Input) {
+    fn handle(&mut self, input: ExecutorInput) {
         match input {
-            Input::Command(Command::Restart(done)) => {
-                self.restarts.push(done);
-                self.event(Event::Restart);
+            ExecutorInput::Command(AppCommand::Restart(done)) => {
+                self.queued_restarts.push(done);
+                self.handle_event(SupervisorEvent::Restart);
             }
-            Input::Command(Command::Drain { deadline, done }) => {
-                self.drained.push(done);
+            ExecutorInput::Command(AppCommand::Drain { deadline, done }) => {
+                self.drain_requesters.push(done);
                 self.is_draining = true;
-                self.refuse("the application is stopping", None);
+                self.refuse_requests("the application is stopping", None);
                 if let Some(deadline) = deadline {
-                    self.later(deadline, Input::DrainOverdue);
+                    self.schedule_input(deadline, ExecutorInput::DrainOverdue);
                 }
-                self.event(Event::Drain);
+                self.handle_event(SupervisorEvent::Drain);
             }
-            Input::DrainOverdue => self.event(Event::DrainOverdue),
-            Input::Control { key, message } => self.handle_control(key, message),
-            Input::Launched { key, started } => self.handle_launched(key, started),
-            Input::Gone {
-                key: Key::Worker(worker),
-            } => self.lose(worker),
+            ExecutorInput::DrainOverdue => self.handle_event(SupervisorEvent::DrainOverdue),
+            ExecutorInput::Control { key, message } => self.handle_control(key, message),
+            ExecutorInput::Launched { key, started } => self.handle_launched(key, started),
+            ExecutorInput::ProcessEnded {
+                key: ProcessKey::Worker(worker),
+            } => self.remove_lost_worker(worker),
             // It offers nothing.
-            Input::Gone {
-                key: Key::Template(_),
+            ExecutorInput::ProcessEnded {
+                key: ProcessKey::Template(_),
             } => {}
-            Input::Exited { key, exit, reading } => self.handle_exited(key, exit, reading),
-            Input::Greeted { worker, pid, line } => self.handle_greeted(worker, pid, line),
-            Input::Unborn { worker, why } => self.handle_unborn(worker, &why),
-            Input::TemplateOverdue { key } => self.handle_template_overdue(key),
-            Input::PromotionOverdue { worker } => self.handle_promotion_overdue(worker),
-            Input::DriverEnded { worker, end } => self.handle_driver_ended(worker, end),
-            Input::Idle { worker } => self.idle(worker),
-            Input::StuckOverdue { worker } => self.handle_stuck_overdue(worker),
-            Input::Measured(measured) => self.handle_measured(measured),
-            Input::Wanted(wanted) => self.handle_wanted(wanted),
-            Input::RestartFile(looked) => self.handle_restart_file(looked),
-            Input::SlotGone { worker } => {
+            ExecutorInput::Exited { key, exit, reading } => self.handle_exited(key, exit, reading),
+            ExecutorInput::ForkReady { worker, pid, line } => {
+                self.handle_fork_ready(worker, pid, line)
+            }
+            ExecutorInput::ForkFailed { worker, why } => self.handle_fork_missing(worker, &why),
+            ExecutorInput::TemplateOverdue { key } => self.handle_template_overdue(key),
+            ExecutorInput::PromotionOverdue { worker } => self.handle_promotion_overdue(worker),
+            ExecutorInput::DriverEnded { worker, end } => self.handle_driver_ended(worker, end),
+            ExecutorInput::ServerIdle { worker } => self.handle_idle(worker),
+            ExecutorInput::StuckOverdue { worker } => self.handle_stuck_overdue(worker),
+            ExecutorInput::MemoryMeasured(measured) => self.handle_memory_measured(measured),
+            ExecutorInput::CpuMeasured(wanted) => self.handle_cpu_measured(wanted),
+            ExecutorInput::RestartFile(looked) => self.handle_restart_file(looked),
+            ExecutorInput::SlotClosed { worker } => {
                 if self.children.contains_key(&worker) {
-                    self.event(Event::ProtocolBroken { worker });
+                    self.handle_event(SupervisorEvent::ProtocolBroken { worker });
                 }
             }
         }
     }
 
     /// Once a second, when the supervisor asked for it, and when the load is to be said.
-    fn look_round(&mut self) {
+    fn run_round(&mut self) {
         let now = clock::now();
-        if self.next_round <= now {
-            self.next_round = now + ROUND;
-            self.expire_waiting(now);
-            self.look_at_limits();
-            self.ask_busyness();
-            self.fit_threads();
-            self.look_for_template();
+        if self.next_round_at <= now {
+            self.next_round_at = now + ROUND_INTERVAL;
+            self.expire_queued(now);
+            self.check_limits();
+            self.measure_cpu();
+            self.apply_thread_count();
+            self.plan_refork();
         }
-        self.say_load();
+        self.report_load();
         if self.wake_at.is_some_and(|at| at <= now) {
             self.wake_at = None;
-            self.event(Event::Tick);
+            self.handle_event(SupervisorEvent::Tick);
         }
     }
 
     /// Requests that were given back by a dead worker have nobody else to end their wait.
-    fn expire_waiting(&self, now: Instant) {
+    fn expire_queued(&self, now: Instant) {
         for (mut job, waited) in self.shared.dispatch.expire(now) {
             self.shared.metrics.queue_timeout.increment();
             let cause = format!("no free worker within {waited:.1?}");
@@ -446,59 +450,59 @@ impl Executor {
     }
 
     /// Gives the supervisor an event and carries out its actions, and those that follow from them.
-    fn event(&mut self, event: Event) {
+    fn handle_event(&mut self, event: SupervisorEvent) {
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
             for action in self.supervisor.handle(clock::now(), event) {
-                self.act(action, &mut events);
+                self.carry_out(action, &mut events);
             }
         }
-        self.tend_templates();
-        self.publish();
+        self.end_unused_templates();
+        self.publish_view();
     }
 
-    fn act(&mut self, action: Action, events: &mut VecDeque<Event>) {
+    fn carry_out(&mut self, action: SupervisorAction, events: &mut VecDeque<SupervisorEvent>) {
         match action {
-            Action::Spawn { worker, generation } => {
-                events.extend(match self.spawn(worker, generation) {
+            SupervisorAction::Spawn { worker, generation } => {
+                events.extend(match self.spawn_worker(worker, generation) {
                     // `Spawned` or `SpawnFailed` will be said.
                     Ok(()) => None,
                     Err(reason) => {
                         log::error!("{}: cannot start a worker: {reason}", self.shared.name);
-                        Some(Event::SpawnFailed { worker, reason })
+                        Some(SupervisorEvent::SpawnFailed { worker, reason })
                     }
                 });
             }
-            Action::Admit { worker } => self.admit(worker),
-            Action::Retire { worker } => {
-                if self.retire(worker) && !self.promote(worker) {
-                    events.push_back(Event::Idle { worker });
+            SupervisorAction::Admit { worker } => self.admit_worker(worker),
+            SupervisorAction::Retire { worker } => {
+                if self.retire_worker(worker) && !self.request_promotion(worker) {
+                    events.push_back(SupervisorEvent::Idle { worker });
                 }
             }
-            Action::Abandon { worker } => {
-                if self.abandon(worker) {
+            SupervisorAction::Abandon { worker } => {
+                if self.abandon_spawn(worker) {
                     let reason = "it was not wanted any more".to_owned();
-                    events.push_back(Event::SpawnFailed { worker, reason });
+                    events.push_back(SupervisorEvent::SpawnFailed { worker, reason });
                 }
             }
-            Action::Signal { worker, signal } => self.signal(worker, signal),
-            Action::SetThreads(_) => self.fit_threads(),
-            Action::Report(report) => self.report(report),
-            Action::WakeAt(at) => self.wake_at = Some(at),
-            Action::Stopped => {
-                self.is_over = true;
+            SupervisorAction::Signal { worker, signal } => self.signal_worker(worker, signal),
+            SupervisorAction::SetThreads(_) => self.apply_thread_count(),
+            SupervisorAction::Report(report) => self.log_report(report),
+            SupervisorAction::WakeAt(at) => self.wake_at = Some(at),
+            SupervisorAction::Stopped => {
+                self.is_supervisor_stopped = true;
                 self.stop_when_empty();
             }
-            Action::RestartDone(result) => {
+            SupervisorAction::RestartDone(result) => {
                 // Those who asked while one was under way wait for the next, which they began.
-                let asked = match self.rolling.take() {
+                let asked = match self.restart.take() {
                     Some(rolling) => {
                         if result.is_ok() {
-                            *self.shared.code_since() = rolling.since;
+                            *self.shared.code_since() = rolling.started_at;
                         }
-                        rolling.asked
+                        rolling.requesters
                     }
-                    None => std::mem::take(&mut self.restarts),
+                    None => std::mem::take(&mut self.queued_restarts),
                 };
                 for done in asked {
                     // Whoever asked may have left.
@@ -510,19 +514,19 @@ impl Executor {
 
     /// Ends the task once no process is left, a template neither. Then the drain is over.
     fn stop_when_empty(&mut self) {
-        if !self.is_over || self.is_stopped || !self.templates.is_empty() {
+        if !self.is_supervisor_stopped || self.is_stopped || !self.templates.is_empty() {
             return;
         }
         self.is_stopped = true;
         // Whoever waits for the end may look whether anything is left.
-        self.folder = None;
-        for mut job in self.shared.dispatch.close() {
+        self.socket_dir = None;
+        for mut job in self.shared.dispatch.close_queue() {
             let fault = Fault::new(FaultKind::Unavailable, "the application stopped".to_owned());
             job.answer(Err(fault));
         }
     }
 
-    fn later(&self, at: Instant, input: Input) {
+    fn schedule_input(&self, at: Instant, input: ExecutorInput) {
         let inputs = self.inputs.clone();
         loops::spawn_here(async move {
             clock::sleep_until(at).await;

@@ -2,7 +2,7 @@
 //!
 //! First the whole body is read, so that a worker does not wait for a client; of an application
 //! that takes bodies as they come only what is there already, and the rest is an [`Upload`]. Then
-//! the job joins the application's queue. [`Call`] waits for the answer; while the job is still in
+//! the job joins the application's queue. [`AppCall`] waits for the answer; while the job is still in
 //! line it also has a
 //! deadline (`queue.timeout`) and gives up when the client leaves. Once a slot has it, the response
 //! clock is the slot driver's; the client of a reactor's request may still leave.
@@ -27,36 +27,36 @@ use penstock_wire::{
 };
 use tokio::sync::oneshot;
 
-use crate::app::{App, AppShared, Way, WorkerModel};
-use crate::channel::{Form, Handshake, handshake};
-use crate::dispatch::{Job, Placed};
-use crate::environ::{self, Announced, asgi};
+use crate::app::{App, AppShared, DispatchMode, WorkerModel};
+use crate::channel::{Handshake, RequestEncoding, handshake};
+use crate::dispatch::{Job, SubmitOutcome};
+use crate::environ::{self, AnnouncedLength, asgi};
 use crate::upload::{self, Upload};
 
 impl Handler for App {
     fn handle(&self, request: Request) -> HandlerProgress {
-        if let Some(fault) = self.shared.refusal() {
+        if let Some(fault) = self.shared.refusal_fault() {
             return HandlerProgress::Ready(Err(fault));
         }
         let shared = &self.shared;
         if shared.model.get().is_none() {
             let shared = Arc::clone(shared);
             return HandlerProgress::Pending(Box::pin(async move {
-                shared.settled(&request.client_state).await?;
-                match take(&shared, request) {
+                shared.wait_for_model(&request.client_state).await?;
+                match dispatch_request(&shared, request) {
                     HandlerProgress::Ready(answered) => answered,
                     HandlerProgress::Pending(work) => work.await,
                 }
             }));
         }
-        take(shared, request)
+        dispatch_request(shared, request)
     }
 }
 
 /// Has a request served whose workers are known.
-fn take(shared: &Arc<AppShared>, mut request: Request) -> HandlerProgress {
+fn dispatch_request(shared: &Arc<AppShared>, mut request: Request) -> HandlerProgress {
     if matches!(request.body, RequestBody::Empty) {
-        let websocket = match handshake::asked(shared, &request.head) {
+        let websocket = match handshake::requested_handshake(shared, &request.head) {
             Ok(websocket) => websocket,
             Err(refused) => return HandlerProgress::Ready(*refused),
         };
@@ -70,17 +70,17 @@ fn take(shared: &Arc<AppShared>, mut request: Request) -> HandlerProgress {
         let body = std::mem::replace(&mut request.body, RequestBody::Empty);
         let content = match body {
             RequestBody::Incoming(body) if shared.model.streams_bodies() => {
-                begin(body, Arc::clone(&request.client_state)).await?
+                begin_upload(body, Arc::clone(&request.client_state)).await?
             }
             body => {
                 let client = request.client_state.limit_prefix();
-                collect_body(body, client, &shared.store.load_full())
+                collect_body(body, client, &shared.body_store.load_full())
                     .await?
                     .into()
             }
         };
         // It may have begun to stop while the body came.
-        if let Some(fault) = shared.refusal() {
+        if let Some(fault) = shared.refusal_fault() {
             return Err(fault);
         }
         submit(&shared, &request, content, None)?.await
@@ -89,60 +89,64 @@ fn take(shared: &Arc<AppShared>, mut request: Request) -> HandlerProgress {
 
 /// A request's body when the request joins the queue.
 #[derive(Debug)]
-pub(crate) enum Content {
+pub(crate) enum RequestContent {
     /// It has come.
     Whole(CollectedBody),
     /// The first bytes have, and the rest comes while the request is in progress.
-    Begun {
+    Streaming {
         first: Vec<u8>,
         length: Option<u64>,
         rest: Arc<Upload>,
     },
 }
 
-impl From<CollectedBody> for Content {
+impl From<CollectedBody> for RequestContent {
     fn from(body: CollectedBody) -> Self {
         Self::Whole(body)
     }
 }
 
-impl Content {
-    fn announced(&self, head: &RequestHead) -> Announced {
+impl RequestContent {
+    fn announced_length(&self, head: &RequestHead) -> AnnouncedLength {
         match self {
             // Said by the client (RFC 9110 §8.6): there are applications that ask for the field.
             Self::Whole(CollectedBody::Empty) if head.framing() == BodyFraming::Length(0) => {
-                Announced::Length(0)
+                AnnouncedLength::Length(0)
             }
-            Self::Whole(body) => body.length().map_or(Announced::Nothing, Announced::Length),
-            Self::Begun { length, .. } => length.map_or(Announced::Chunked, Announced::Length),
+            Self::Whole(body) => body
+                .length()
+                .map_or(AnnouncedLength::NoBody, AnnouncedLength::Length),
+            Self::Streaming { length, .. } => {
+                length.map_or(AnnouncedLength::Chunked, AnnouncedLength::Length)
+            }
         }
     }
 
-    fn in_frame(&self) -> FrameBody<'_> {
+    fn frame_body(&self) -> FrameBody<'_> {
         match self {
             Self::Whole(CollectedBody::Empty) => FrameBody::Inline(b""),
             Self::Whole(CollectedBody::Memory(bytes)) => FrameBody::Inline(bytes),
             Self::Whole(CollectedBody::File { .. }) => FrameBody::File,
-            Self::Begun { first, .. } => FrameBody::Streamed(first),
+            Self::Streaming { first, .. } => FrameBody::Streamed(first),
         }
     }
 }
 
 /// Takes what is there of a body: all of it, as a rule, when it is small.
-async fn begin(
+async fn begin_upload(
     mut body: Box<dyn IncomingBody>,
     client: Arc<ClientState>,
-) -> Result<Content, Fault> {
+) -> Result<RequestContent, Fault> {
     let length = body.length();
     let expected = length.and_then(|length| usize::try_from(length).ok());
     let mut first = Vec::with_capacity(expected.unwrap_or(0).min(MAX_INPUT_BYTES));
     let read =
-        std::future::poll_fn(|cx| Poll::Ready(upload::read_at_hand(&mut *body, cx, &mut first)));
+        std::future::poll_fn(|cx| Poll::Ready(upload::read_available(&mut *body, cx, &mut first)));
     if read.await? {
         return Ok(CollectedBody::Memory(first).into());
     }
-    let rest = Upload::begin(body, client);
-    Ok(Content::Begun {
+    let rest = Upload::spawn(body, client);
+    Ok(RequestContent::Streaming {
         first,
         length,
         rest,
@@ -153,10 +157,10 @@ async fn begin(
 pub(crate) fn submit(
     shared: &Arc<AppShared>,
     request: &Request,
-    content: Content,
+    content: RequestContent,
     websocket: Option<Box<Handshake>>,
-) -> Result<Call, Fault> {
-    let Way::Workers(dialect) = shared.way else {
+) -> Result<AppCall, Fault> {
+    let DispatchMode::Workers(dialect) = shared.dispatch_mode else {
         let cause = "its requests go to the upstream of its processes";
         return Err(Fault::new(FaultKind::Internal, cause));
     };
@@ -164,37 +168,37 @@ pub(crate) fn submit(
     let since = now.saturating_duration_since(request.arrived);
     let arrived = clock::wall().saturating_sub(since);
     let mut frame = Vec::with_capacity(1024);
-    let announced = content.announced(&request.head);
-    let body = content.in_frame();
+    let announced = content.announced_length(&request.head);
+    let body = content.frame_body();
     let Some(model) = shared.model.get() else {
         let cause = "it is not known yet whether it is WSGI or ASGI";
         return Err(Fault::new(FaultKind::Internal, cause));
     };
     match model {
         WorkerModel::Threads => encode_request(&mut frame, dialect, body, |encoder| {
-            environ::encode(encoder, request, announced, arrived, true);
+            environ::encode_environ(encoder, request, announced, arrived, true);
         }),
-        WorkerModel::Reactor(Form::Environ) => {
+        WorkerModel::Reactor(RequestEncoding::Environ) => {
             channel::encode_open(&mut frame, false, body, |out| {
                 let mut encoder = EnvironEncoder::new(out, dialect);
-                environ::encode(&mut encoder, request, announced, arrived, true);
+                environ::encode_environ(&mut encoder, request, announced, arrived, true);
                 encoder.finish()
             })
         }
-        WorkerModel::Reactor(Form::Scope) => {
+        WorkerModel::Reactor(RequestEncoding::Scope) => {
             let is_websocket = websocket.is_some();
             channel::encode_open(&mut frame, is_websocket, body, |out| {
                 let mut encoder = ScopeEncoder::new(out);
-                asgi::encode(&mut encoder, request, is_websocket, announced, arrived);
+                asgi::encode_scope(&mut encoder, request, is_websocket, announced, arrived);
                 encoder.finish()
             })
         }
     }
     .map_err(|error| Fault::new(FaultKind::Internal, format!("environment: {error}")))?;
     let (body_file, upload) = match content {
-        Content::Whole(CollectedBody::File { file, .. }) => (Some(file), None),
-        Content::Whole(CollectedBody::Empty | CollectedBody::Memory(_)) => (None, None),
-        Content::Begun { rest, .. } => (None, Some(rest)),
+        RequestContent::Whole(CollectedBody::File { file, .. }) => (Some(file), None),
+        RequestContent::Whole(CollectedBody::Empty | CollectedBody::Memory(_)) => (None, None),
+        RequestContent::Streaming { rest, .. } => (None, Some(rest)),
     };
     let (reply, answer) = oneshot::channel();
     let is_head = request.head.method() == Method::Head;
@@ -203,10 +207,11 @@ pub(crate) fn submit(
         body_file,
         upload: upload.as_ref().map(Upload::reader),
         is_head,
-        reply: Some(reply),
+        reply_sender: Some(reply),
         client: Arc::clone(&request.client_state),
         websocket,
-        upgrades: model != WorkerModel::Reactor(Form::Scope) && request.head.is_upgrade(),
+        upgrades: model != WorkerModel::Reactor(RequestEncoding::Scope)
+            && request.head.is_upgrade(),
         sendfile: request.sendfile_grant.clone(),
         affinity: shared
             .stickiness
@@ -214,25 +219,25 @@ pub(crate) fn submit(
             .and_then(|sticky| sticky.affinity(request)),
     };
     shared.metrics.requests.increment();
-    let mut call = Call {
+    let mut call = AppCall {
         shared: Arc::clone(shared),
         answer,
         client: Arc::clone(&request.client_state),
         upload,
-        waiting: None,
+        queue_wait: None,
     };
     match shared.dispatch.submit(now, job, loops::current_index()) {
-        Placed::Started => {}
-        Placed::Waiting { ticket, position } => {
+        SubmitOutcome::Started => {}
+        SubmitOutcome::Waiting { ticket, position } => {
             let deadline = LazyDeadline::new(now + shared.queue_timeout());
-            call.waiting = Some(Waiting {
+            call.queue_wait = Some(QueueWait {
                 ticket,
                 position,
-                since: now,
+                queued_at: now,
                 deadline,
             });
         }
-        Placed::Full { len } => {
+        SubmitOutcome::QueueFull { len } => {
             shared.metrics.queue_full.increment();
             let cause = format!("the queue is full: queue.max = {len} requests wait");
             return Err(Fault::new(FaultKind::QueueFull, cause).with_timing(call.timing(0, now)));
@@ -243,24 +248,24 @@ pub(crate) fn submit(
 
 /// A submitted request. Dropping it takes the job out of the line, if it is still there.
 #[derive(Debug)]
-pub(crate) struct Call {
+pub(crate) struct AppCall {
     shared: Arc<AppShared>,
     answer: oneshot::Receiver<Result<Reply, Fault>>,
     client: Arc<ClientState>,
     /// The rest of its body, while that is coming.
     upload: Option<Arc<Upload>>,
-    waiting: Option<Waiting>,
+    queue_wait: Option<QueueWait>,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct QueueWait {
     ticket: Ticket,
     position: usize,
-    since: Instant,
+    queued_at: Instant,
     deadline: LazyDeadline,
 }
 
-impl Call {
+impl AppCall {
     fn timing(&self, position: usize, since: Instant) -> RequestTiming {
         RequestTiming {
             queue_time: clock::now().saturating_duration_since(since),
@@ -273,17 +278,17 @@ impl Call {
     /// Gives up waiting, for one of two reasons; `None` when the job has been started meanwhile.
     fn poll_give_up(&mut self, cx: &mut Context<'_>) -> Option<Fault> {
         let is_gone = self.client.is_disconnected();
-        let waiting = self.waiting.as_mut()?;
+        let waiting = self.queue_wait.as_mut()?;
         let upload = self.upload.as_ref();
         let has_failed = upload.is_some_and(|upload| upload.poll_failed(cx));
         if !is_gone && !has_failed && waiting.deadline.poll(cx).is_pending() {
             return None;
         }
-        let waiting = self.waiting.take()?;
+        let waiting = self.queue_wait.take()?;
         if !self.shared.dispatch.cancel(waiting.ticket) {
             return None;
         }
-        let timing = self.timing(waiting.position, waiting.since);
+        let timing = self.timing(waiting.position, waiting.queued_at);
         let failure = self.upload.as_ref().and_then(|it| it.take_failure());
         let fault = if let Some(failure) = failure.filter(|_| !is_gone) {
             failure
@@ -306,19 +311,19 @@ impl Call {
     }
 }
 
-impl Future for Call {
+impl Future for AppCall {
     type Output = Result<Reply, Fault>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         if let Poll::Ready(answer) = Pin::new(&mut self.answer).poll(cx) {
-            self.waiting = None;
+            self.queue_wait = None;
             let answer = answer.unwrap_or_else(|_| {
                 let cause = "the application stopped";
                 Err(Fault::new(FaultKind::Unavailable, cause))
             });
             // Its request has ended, so nobody reads on: the connection shall know before it
             // answers.
-            if !is_streamed(&answer)
+            if !is_streaming_reply(&answer)
                 && let Some(upload) = self.upload.take()
             {
                 upload.release();
@@ -342,14 +347,14 @@ impl Future for Call {
 }
 
 /// Whether the application goes on behind this answer, and may read on.
-fn is_streamed(answer: &Result<Reply, Fault>) -> bool {
+fn is_streaming_reply(answer: &Result<Reply, Fault>) -> bool {
     matches!(answer, Ok(Reply::Response(response))
         if matches!(response.body, Body::Stream(_) | Body::Takeover(_)))
 }
 
-impl Drop for Call {
+impl Drop for AppCall {
     fn drop(&mut self) {
-        if let Some(waiting) = self.waiting.take() {
+        if let Some(waiting) = self.queue_wait.take() {
             self.shared.dispatch.cancel(waiting.ticket);
         }
     }

@@ -14,37 +14,38 @@ use penstock_config::{App, AppKind};
 ///
 /// # Errors
 /// A sentence that says what was looked for and where.
-pub fn find(app: &App) -> Result<PathBuf, String> {
+pub fn find_interpreter(app: &App) -> Result<PathBuf, String> {
     if let Some(chosen) = &app.interpreter {
-        return in_path(chosen)
+        return find_in_path(chosen)
             .ok_or_else(|| format!("interpreter `{}` not found", chosen.display()));
     }
     let name = match app.kind {
         AppKind::Wsgi | AppKind::Asgi => "python3",
         AppKind::Rack => "ruby",
-        AppKind::Command | AppKind::FastCgi => return program(app),
+        AppKind::Command | AppKind::FastCgi => return find_program(app),
     };
-    let environments = environments(app);
+    let environments = virtual_environments(app);
     let own = environments
         .iter()
         .map(|dir| dir.join("bin/python"))
         .find(|path| path.exists());
-    own.or_else(|| in_path(Path::new(name))).ok_or_else(|| {
-        let looked: Vec<String> = environments
-            .iter()
-            .map(|dir| dir.display().to_string())
-            .collect();
-        let places = if looked.is_empty() {
-            String::new()
-        } else {
-            format!(" in {} or", looked.join(", "))
-        };
-        format!("no `{name}` found{places} in PATH")
-    })
+    own.or_else(|| find_in_path(Path::new(name)))
+        .ok_or_else(|| {
+            let looked: Vec<String> = environments
+                .iter()
+                .map(|dir| dir.display().to_string())
+                .collect();
+            let places = if looked.is_empty() {
+                String::new()
+            } else {
+                format!(" in {} or", looked.join(", "))
+            };
+            format!("no `{name}` found{places} in PATH")
+        })
 }
 
 /// The program of a command line: a path as seen from the application's folder, or a bare name.
-fn program(app: &App) -> Result<PathBuf, String> {
+fn find_program(app: &App) -> Result<PathBuf, String> {
     let word = app.command.first().map_or("", String::as_str);
     let named = Path::new(word);
     if named.components().count() > 1 {
@@ -55,11 +56,11 @@ fn program(app: &App) -> Result<PathBuf, String> {
         };
     }
     let own = app.env.get("PATH").map(OsString::from);
-    in_folders(own.or_else(|| std::env::var_os("PATH")), named)
+    find_in_dirs(own.or_else(|| std::env::var_os("PATH")), named)
         .ok_or_else(|| format!("program `{word}` not found in PATH"))
 }
 
-fn environments(app: &App) -> Vec<PathBuf> {
+fn virtual_environments(app: &App) -> Vec<PathBuf> {
     if !matches!(app.kind, AppKind::Wsgi | AppKind::Asgi) {
         return Vec::new();
     }
@@ -69,14 +70,14 @@ fn environments(app: &App) -> Vec<PathBuf> {
 }
 
 /// A path as it is, a bare name looked up in `PATH`.
-fn in_path(program: &Path) -> Option<PathBuf> {
+fn find_in_path(program: &Path) -> Option<PathBuf> {
     if program.components().count() > 1 {
         return program.exists().then(|| program.to_owned());
     }
-    in_folders(std::env::var_os("PATH"), program)
+    find_in_dirs(std::env::var_os("PATH"), program)
 }
 
-fn in_folders(path: Option<OsString>, program: &Path) -> Option<PathBuf> {
+fn find_in_dirs(path: Option<OsString>, program: &Path) -> Option<PathBuf> {
     let path = path.unwrap_or_else(|| OsString::from("/usr/bin:/bin"));
     std::env::split_paths(&path)
         .map(|dir| dir.join(program))

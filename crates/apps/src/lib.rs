@@ -1,6 +1,6 @@
 //! Applications: their queue, their workers, and the supervisor that keeps them up.
 //!
-//! The way of a request: [`App`] (a handler) reads its body (`exchange::bodies`), builds the environment
+//! The way of a request: [`App`] (a handler) reads its body (`exchange::response_bodies`), builds the environment
 //! (`environ`), puts it in line (`dispatch`); the driver of a free slot (`slot`) hands it to a worker
 //! and gives the answer back (`reply`, a spool). Beside it `executor` starts and ends workers as the
 //! pure [`supervisor`] decides. What must stay true: a worker has one request a slot, and the front
@@ -25,11 +25,13 @@ pub mod supervisor;
 mod testing;
 mod upload;
 
-pub use app::{App, AppSnapshot, Boot, ProcessesSnapshot, Setup, Size, WorkerSnapshot};
-pub use channel::bounds::MessageLimits;
-pub use dispatch::QueueUse;
-pub use executor::place::remove_abandoned_folders;
-pub use executor::trial::load_once;
-pub use interpreter::find as find_interpreter;
+pub use app::{
+    App, AppResources, AppSize, AppSnapshot, BootStatus, ProcessesSnapshot, WorkerSnapshot,
+};
+pub use channel::message_limits::MessageLimits;
+pub use dispatch::QueueUsage;
+pub use executor::boot_check::check_boot;
+pub use executor::listen_address::remove_abandoned_folders;
+pub use interpreter::find_interpreter;
 pub use orphans::end_orphans;
 pub use server_set::ServerSet;

@@ -1,7 +1,7 @@
 //! What workers leave behind: processes that left their group, and that nobody waits for.
 //!
 //! They become children of the server, so that none outlives it. While it runs the executor reaps those
-//! that end ([`reap`]); at its end the server ends the rest ([`end_orphans`]). What must stay true: a child
+//! that end ([`reap_orphans`]); at its end the server ends the rest ([`end_orphans`]). What must stay true: a child
 //! that somebody is about to wait for is not taken from him, so what has ended is looked at twice.
 
 use std::time::Duration;
@@ -11,10 +11,10 @@ use penstock_sys::process;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Between the two looks at a child that has ended.
-const LOOK: Duration = Duration::from_secs(1);
+const REAP_DELAY: Duration = Duration::from_secs(1);
 
 /// Reaps children that nobody waits for, as they end; never returns. Cancel safe.
-pub(crate) async fn reap() {
+pub(crate) async fn reap_orphans() {
     let Ok(mut ended) = signal(SignalKind::child()) else {
         // They stay in the table of processes until the server ends.
         return std::future::pending().await;
@@ -22,8 +22,8 @@ pub(crate) async fn reap() {
     while ended.recv().await.is_some() {
         let mut seen: Vec<u32> = Vec::new();
         loop {
-            clock::sleep(LOOK).await;
-            seen = look(&seen);
+            clock::sleep(REAP_DELAY).await;
+            seen = reap_ended(&seen);
             if seen.is_empty() {
                 break;
             }
@@ -33,7 +33,7 @@ pub(crate) async fn reap() {
 }
 
 /// Reaps orphans that had ended already at the last look; gives those that have since.
-fn look(seen: &[u32]) -> Vec<u32> {
+fn reap_ended(seen: &[u32]) -> Vec<u32> {
     // Without a list there is nothing to do.
     let orphans = process::list_orphans().unwrap_or_default();
     let ended = orphans.into_iter().filter(|orphan| orphan.has_ended);

@@ -8,60 +8,60 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Lines that are kept of all processes together: a long traceback of a framework, and what came
 /// before it.
-const LINES_MAX: usize = 240;
+const MAX_LINES: usize = 240;
 
 /// Characters that are kept of a line.
-const LINE_CHARS: usize = 1000;
+const MAX_LINE_CHARS: usize = 1000;
 
 /// The last lines, each with the process that wrote it.
 #[derive(Debug, Default)]
-pub(crate) struct Output {
+pub(crate) struct OutputLog {
     /// Guards the lines; held for one of them at a time, or for a copy of all.
-    lines: Mutex<Lines>,
+    lines: Mutex<OutputLines>,
 }
 
 #[derive(Debug, Default)]
-struct Lines {
-    last: VecDeque<Line>,
+struct OutputLines {
+    recent: VecDeque<OutputLine>,
     /// Lines that there have been, those that are forgotten included.
-    count: u64,
+    total: u64,
 }
 
 #[derive(Debug)]
-struct Line {
+struct OutputLine {
     /// How many there were before it.
     number: u64,
     pid: u32,
     text: Box<str>,
 }
 
-impl Output {
+impl OutputLog {
     /// Keeps a line.
-    pub(crate) fn note(&self, pid: u32, line: &str) {
+    pub(crate) fn push(&self, pid: u32, line: &str) {
         let mut lines = self.lines();
-        if lines.last.len() == LINES_MAX {
-            lines.last.pop_front();
+        if lines.recent.len() == MAX_LINES {
+            lines.recent.pop_front();
         }
-        let text = line.chars().take(LINE_CHARS).collect();
-        let number = lines.count;
-        lines.count += 1;
-        lines.last.push_back(Line { number, pid, text });
+        let text = line.chars().take(MAX_LINE_CHARS).collect();
+        let number = lines.total;
+        lines.total += 1;
+        lines.recent.push_back(OutputLine { number, pid, text });
     }
 
     /// How many lines there have been.
     pub(crate) fn count(&self) -> u64 {
-        self.lines().count
+        self.lines().total
     }
 
     /// What is known of one process, or of all of them, without the first `since` lines of all.
-    pub(crate) fn of(&self, pid: Option<u32>, since: u64) -> Vec<String> {
+    pub(crate) fn lines_of(&self, pid: Option<u32>, since: u64) -> Vec<String> {
         let lines = self.lines();
-        let own = lines.last.iter();
+        let own = lines.recent.iter();
         let own = own.filter(|line| line.number >= since && pid.is_none_or(|pid| pid == line.pid));
         own.map(|line| line.text.to_string()).collect()
     }
 
-    fn lines(&self) -> MutexGuard<'_, Lines> {
+    fn lines(&self) -> MutexGuard<'_, OutputLines> {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -72,18 +72,18 @@ mod tests {
 
     #[test]
     fn keeps_the_last_lines_of_each_process() {
-        let output = Output::default();
-        output.note(1, "old");
-        for number in 0..LINES_MAX {
+        let output = OutputLog::default();
+        output.push(1, "old");
+        for number in 0..MAX_LINES {
             let pid = u32::try_from(number % 2).unwrap();
-            output.note(pid, &format!("{number}{}", "ä".repeat(LINE_CHARS)));
+            output.push(pid, &format!("{number}{}", "ä".repeat(MAX_LINE_CHARS)));
         }
-        let (all, one) = (output.of(None, 0), output.of(Some(1), 0));
-        assert_eq!((all.len(), one.len()), (LINES_MAX, LINES_MAX / 2));
-        assert!(one[0].starts_with("1ä") && one[0].chars().count() == LINE_CHARS);
-        assert_eq!(output.of(Some(7), 0), [""; 0]);
+        let (all, one) = (output.lines_of(None, 0), output.lines_of(Some(1), 0));
+        assert_eq!((all.len(), one.len()), (MAX_LINES, MAX_LINES / 2));
+        assert!(one[0].starts_with("1ä") && one[0].chars().count() == MAX_LINE_CHARS);
+        assert_eq!(output.lines_of(Some(7), 0), [""; 0]);
         let mark = output.count();
-        output.note(1, "new");
-        assert_eq!(output.of(Some(1), mark), ["new"]);
+        output.push(1, "new");
+        assert_eq!(output.lines_of(Some(1), mark), ["new"]);
     }
 }

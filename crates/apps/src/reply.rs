@@ -1,7 +1,7 @@
 //! From the head that a worker sends to the head that a client gets.
 //!
 //! Called by `slot` and `channel`. Framing and connection fields are the front end's: an application's
-//! `Content-Length` becomes a number that is enforced, `Transfer-Encoding` and its like are dropped
+//! `RequestContent-Length` becomes a number that is enforced, `Transfer-Encoding` and its like are dropped
 //! (PEP 3333: applications must not send hop-by-hop fields; old ones do). What it says to the front end
 //! (`X-Accel-*`, `X-Sendfile`) is obeyed where its route grants it, and no client sees it.
 
@@ -14,7 +14,7 @@ use penstock_http::{FieldBlock, Status, parse_length};
 use penstock_wire::ResponseHeadView;
 
 /// Fields of the application that are not passed on.
-const NOT_PASSED: [&str; 8] = [
+const DROPPED_FIELDS: [&str; 8] = [
     "connection",
     "keep-alive",
     "proxy-connection",
@@ -29,7 +29,7 @@ const NOT_PASSED: [&str; 8] = [
 #[derive(Debug)]
 pub(crate) struct ReplyHead {
     pub(crate) response: Response,
-    /// The application's `Content-Length`.
+    /// The application's `RequestContent-Length`.
     pub(crate) declared: Option<u64>,
     /// Not to be held back: an event stream, or `X-Accel-Buffering: no`.
     pub(crate) is_unbuffered: bool,
@@ -42,15 +42,18 @@ pub(crate) struct ReplyHead {
 /// Makes the client's head.
 ///
 /// # Errors
-/// A `Content-Length` that is not one number, a body elsewhere that may not be followed.
-pub(crate) fn head(
+/// A `RequestContent-Length` that is not one number, a body elsewhere that may not be followed.
+pub(crate) fn client_head(
     parts: &ResponseHeadView<'_>,
     is_head: bool,
     timing: RequestTiming,
     grant: Option<&SendfileGrant>,
 ) -> Result<ReplyHead, Fault> {
     let Some(status) = Status::new(parts.status) else {
-        return Err(broken(format!("status {}", parts.status), timing));
+        return Err(app_protocol_error(
+            format!("status {}", parts.status),
+            timing,
+        ));
     };
     let mut fields = FieldBlock::with_capacity(256);
     let mut declared = None;
@@ -60,7 +63,7 @@ pub(crate) fn head(
     let mut accel = None;
     for (name, value) in parts.fields() {
         let name = std::str::from_utf8(name).unwrap_or_default();
-        if is_passed(name) {
+        if is_forwarded(name) {
             is_unbuffered |= name.eq_ignore_ascii_case("content-type")
                 && value
                     .get(..17)
@@ -68,19 +71,25 @@ pub(crate) fn head(
             speaks_to_cache |= name.eq_ignore_ascii_case("x-accel-expires");
             is_for_hub |= is_grip_field(name.as_bytes());
             if let Err(error) = fields.push(name, value) {
-                return Err(broken(format!("response field `{name}`: {error}"), timing));
+                return Err(app_protocol_error(
+                    format!("response field `{name}`: {error}"),
+                    timing,
+                ));
             }
         } else if name.eq_ignore_ascii_case("content-length") {
             let length = parse_length(value);
             if length.is_none() || declared.is_some_and(|earlier| Some(earlier) != length) {
                 let text = String::from_utf8_lossy(value).into_owned();
-                return Err(broken(format!("response Content-Length `{text}`"), timing));
+                return Err(app_protocol_error(
+                    format!("response Content-Length `{text}`"),
+                    timing,
+                ));
             }
             declared = length;
         } else if name.eq_ignore_ascii_case("x-accel-buffering") {
             asks_for_no_buffer |= value.eq_ignore_ascii_case(b"no");
         } else {
-            asks_for(&mut accel, name, value);
+            read_accel_field(&mut accel, name, value);
         }
     }
     let mut response = Response::new(status, Body::Empty);
@@ -95,7 +104,7 @@ pub(crate) fn head(
     {
         response.max_rate = accel.max_rate;
         let found = accel.internal_redirect(grant, &response.fields, &response.timing);
-        let found = found.map_err(|cause| broken(cause, response.timing.clone()));
+        let found = found.map_err(|cause| app_protocol_error(cause, response.timing.clone()));
         redirect = found?.map(Box::new);
     }
     let wants_body = !is_head && !status.forbids_body();
@@ -109,7 +118,7 @@ pub(crate) fn head(
 }
 
 /// Takes in a field that speaks to the front end, if this is one.
-fn asks_for(accel: &mut Option<AccelFields>, name: &str, value: &[u8]) {
+fn read_accel_field(accel: &mut Option<AccelFields>, name: &str, value: &[u8]) {
     let is = |known: &str| name.eq_ignore_ascii_case(known);
     if is("x-accel-redirect") {
         accel.get_or_insert_default().set_redirect(value);
@@ -121,12 +130,12 @@ fn asks_for(accel: &mut Option<AccelFields>, name: &str, value: &[u8]) {
 }
 
 /// Whether a field of that name goes to the client as the application said it.
-pub(crate) fn is_passed(name: &str) -> bool {
+pub(crate) fn is_forwarded(name: &str) -> bool {
     if is_accel_field(name.as_bytes()) {
         // For a cache in front of this; edge takes it out.
         return name.eq_ignore_ascii_case("x-accel-expires");
     }
-    let mut not_passed = NOT_PASSED.iter();
+    let mut not_passed = DROPPED_FIELDS.iter();
     !not_passed.any(|known| known.eq_ignore_ascii_case(name))
 }
 
@@ -151,13 +160,13 @@ pub(crate) fn check_declared(head: &ReplyHead, actual: Option<u64>) -> Result<()
     match (head.declared, actual) {
         (Some(declared), Some(actual)) if declared != actual => {
             let cause = format!("response body of {actual} bytes, Content-Length {declared}");
-            Err(broken(cause, head.response.timing.clone()))
+            Err(app_protocol_error(cause, head.response.timing.clone()))
         }
         _ => Ok(()),
     }
 }
 
-fn broken(cause: String, timing: RequestTiming) -> Fault {
+fn app_protocol_error(cause: String, timing: RequestTiming) -> Fault {
     Fault::new(FaultKind::AppProtocolError, cause).with_timing(timing)
 }
 

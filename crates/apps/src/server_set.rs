@@ -10,7 +10,7 @@ use std::fmt;
 
 use penstock_config::{ServerAddr, UpstreamServer};
 
-use crate::dispatch::QueueUse;
+use crate::dispatch::QueueUsage;
 
 /// The servers of one upstream, as the supervisor of their processes sees it.
 ///
@@ -31,14 +31,14 @@ pub trait ServerSet: Send + Sync + fmt::Debug {
 
     /// How much there is to do: requests in line and in progress, and how many could be. The number of
     /// processes follows it.
-    fn usage(&self) -> QueueUse;
+    fn usage(&self) -> QueueUsage;
 }
 
 /// The set of an application that no upstream uses.
 #[derive(Debug)]
-pub(crate) struct Nobody;
+pub(crate) struct NoServers;
 
-impl ServerSet for Nobody {
+impl ServerSet for NoServers {
     fn add(&self, _: UpstreamServer, _: u64) {}
 
     fn remove(&self, _: &ServerAddr) {}
@@ -51,7 +51,7 @@ impl ServerSet for Nobody {
         0
     }
 
-    fn usage(&self) -> QueueUse {
-        QueueUse::default()
+    fn usage(&self) -> QueueUsage {
+        QueueUsage::default()
     }
 }

@@ -6,11 +6,11 @@
 //! stalls or dies costs the request at the head of the line and nobody else; nothing is read from
 //! the worker that has no place to go; a slot is the queue's again only when its worker is at rest.
 
-mod answer;
-mod close;
+mod closing;
 pub(crate) mod hijack;
 mod input;
 mod receive;
+mod response;
 mod send;
 #[cfg(test)]
 mod tests;
@@ -28,23 +28,23 @@ use penstock_runtime::{LazyDeadline, Stream, clock};
 use penstock_wire::{SlotDecoder, encode_collect_garbage};
 
 use crate::app::{AppShared, SlotPlace};
-use crate::dispatch::{Delivery, Job, Mailbox};
+use crate::dispatch::{Job, Mailbox, MailboxDelivery};
 use crate::reply::ReplyHead;
 
-use self::hijack::{Hijacks, Stage};
+use self::hijack::{HijackProgress, HijackedConnections};
 
 /// How long after its worker's end what it wrote may take to be read here.
-const LAST_BYTES: Duration = Duration::from_millis(50);
+const LAST_READ_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// How long a worker may take to end a stream that was cut, before its socket is closed.
-const CUT_GRACE: Duration = Duration::from_secs(1);
+const CUT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Length of a whole cancel frame: 8 of header, 4 of number.
-const CANCEL_BYTES: usize = 12;
+const CANCEL_FRAME_LEN: usize = 12;
 
-/// Drives one slot; see [`Driver::run`].
+/// Drives one slot; see [`SlotDriver::run`].
 #[derive(Debug)]
-pub(crate) struct Driver {
+pub(crate) struct SlotDriver {
     app: Arc<AppShared>,
     slot: SlotId,
     /// What its responses hold while their clients take them.
@@ -54,36 +54,36 @@ pub(crate) struct Driver {
     stream: Stream,
     decoder: SlotDecoder,
     /// Received and not decoded yet: part of a frame.
-    partial: Vec<u8>,
+    partial_frame: Vec<u8>,
     descriptors: Vec<OwnedFd>,
     /// Requests in the order in which they are answered.
-    line: VecDeque<InFlight>,
+    in_flight: VecDeque<InFlightRequest>,
     /// A cancel or collect frame that is to be sent, or its rest.
-    control: Vec<u8>,
+    control_frames: Vec<u8>,
     /// Pieces of the body of the request at the head of the line that are to be sent, from
-    /// `input_sent` on.
-    input: Vec<u8>,
-    input_sent: usize,
+    /// `input_sent_bytes` on.
+    input_frames: Vec<u8>,
+    input_sent_bytes: usize,
     /// The worker waits for such a piece.
     is_pulling: bool,
     /// The rest of that body never comes.
-    is_input_cut: bool,
-    open: Option<Open>,
+    is_body_cut: bool,
+    open_response: Option<OpenResponse>,
     /// Connections that the application has taken over.
-    hijacks: Hijacks,
+    hijacked_connections: HijackedConnections,
     /// The body in `open` is one that may be silent for as long as it likes.
     is_unbuffered: bool,
     /// A head whose body may be a file: the next frame says so.
-    held: Option<ReplyHead>,
+    held_head: Option<ReplyHead>,
     /// When the worker last got on with the request at the head of the line.
     progress_at: Instant,
     /// What the request at the head of the line has asked for.
-    extended_until: Option<Instant>,
+    deadline_extension: Option<Instant>,
     /// The request at the head of the line is bound by I/O, and a spare slot takes others instead.
-    is_lent: bool,
+    has_lent_slot: bool,
     /// When a collection that is under way must be over: nobody waits for it, so it may take as long as a
     /// request may.
-    collecting_until: Option<Instant>,
+    gc_deadline: Option<Instant>,
     /// Since when the rest of the response at the head of the line is read for nobody.
     discarding_since: Option<Instant>,
     /// What that response held when it was cut for its client: free at its end.
@@ -91,72 +91,72 @@ pub(crate) struct Driver {
     deadline: LazyDeadline,
     /// When the first of those behind a response that goes on has waited too long.
     behind_deadline: LazyDeadline,
-    retire: bool,
+    is_retiring: bool,
     /// Streams have had their time.
-    is_cut: bool,
+    are_streams_cut: bool,
     /// When to give up the stream that was cut.
-    cut_until: Option<Instant>,
+    cut_deadline: Option<Instant>,
     /// When to give up a worker whose process has ended.
-    lost_at: Option<Instant>,
-    write_broken: bool,
+    worker_lost_at: Option<Instant>,
+    is_write_broken: bool,
     /// Nothing was sent behind the last request's frame.
-    frame_is_last: bool,
+    is_frame_last: bool,
     /// The worker closed the socket with bytes of ours unread in it.
-    left_unread: bool,
+    has_unread_frame: bool,
 }
 
 /// A request that the slot has.
 #[derive(Debug)]
-struct InFlight {
+struct InFlightRequest {
     start: DispatchedJob<Job>,
     /// Bytes of its frame that are with the kernel.
-    sent: usize,
-    handed_at: Instant,
+    sent_bytes: usize,
+    handed_over_at: Instant,
     /// It was handed over behind another one.
-    is_behind: bool,
+    is_batched: bool,
 }
 
-impl InFlight {
+impl InFlightRequest {
     /// Whether its whole frame is with the kernel.
     fn is_sent(&self) -> bool {
-        self.sent == self.start.job.frame.len()
+        self.sent_bytes == self.start.job.frame.len()
     }
 }
 
 /// A response in progress after its head.
 #[derive(Debug)]
-enum Open {
+enum OpenResponse {
     /// Its pieces go to the client through a spool.
-    Spool(SpoolWriter),
+    Spooling(SpoolWriter),
     /// Nobody wants the rest.
-    Discard,
+    Discarding,
     /// The application answers by itself, and its call is not over.
-    Hijacked(Arc<Stage>),
+    Hijacked(Arc<HijackProgress>),
 }
 
 /// Why a driver ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum DriverEnd {
     /// It was asked to, and nothing was in progress.
     Retired,
     /// The worker closed the socket.
-    Died,
+    WorkerDied,
     /// The worker broke the protocol.
-    Broken(String),
+    ProtocolBroken(String),
     /// A request took longer than `response_timeout`.
     TimedOut,
 }
 
 /// What to do next, outside of a poll.
-enum Step {
+enum DriverStep {
     /// The worker asked for the body file.
-    SendFile,
+    SendBodyFile,
     /// The spool has more than its memory.
-    Settle,
-    End(End),
+    SettleSpool,
+    End(DriverEnd),
 }
 
-impl Driver {
+impl SlotDriver {
     pub(crate) fn new(
         app: Arc<AppShared>,
         slot: SlotId,
@@ -173,110 +173,111 @@ impl Driver {
             mailbox,
             stream,
             decoder: SlotDecoder::new(),
-            partial: Vec::new(),
+            partial_frame: Vec::new(),
             descriptors: Vec::new(),
-            line: VecDeque::new(),
-            control: Vec::new(),
-            input: Vec::new(),
-            input_sent: 0,
+            in_flight: VecDeque::new(),
+            control_frames: Vec::new(),
+            input_frames: Vec::new(),
+            input_sent_bytes: 0,
             is_pulling: false,
-            is_input_cut: false,
-            open: None,
-            hijacks: Hijacks::default(),
+            is_body_cut: false,
+            open_response: None,
+            hijacked_connections: HijackedConnections::default(),
             is_unbuffered: false,
-            held: None,
+            held_head: None,
             progress_at: now,
-            extended_until: None,
-            is_lent: false,
-            collecting_until: None,
+            deadline_extension: None,
+            has_lent_slot: false,
+            gc_deadline: None,
             discarding_since: None,
             cut_place: None,
             deadline: LazyDeadline::new(now),
             behind_deadline: LazyDeadline::new(now),
-            retire: false,
-            is_cut: false,
-            cut_until: None,
-            lost_at: None,
-            write_broken: false,
-            frame_is_last: false,
-            left_unread: false,
+            is_retiring: false,
+            are_streams_cut: false,
+            cut_deadline: None,
+            worker_lost_at: None,
+            is_write_broken: false,
+            is_frame_last: false,
+            has_unread_frame: false,
         }
     }
 
     /// Serves until the slot is retired or its worker is lost; leaves nobody waiting.
-    pub(crate) async fn run(mut self) -> End {
+    pub(crate) async fn run(mut self) -> DriverEnd {
         let end = loop {
             let step = std::future::poll_fn(|cx| self.poll_step(cx)).await;
             match step {
-                Step::End(end) => break end,
-                Step::SendFile => {
-                    if let Err(end) = self.send_file().await {
+                DriverStep::End(end) => break end,
+                DriverStep::SendBodyFile => {
+                    if let Err(end) = self.send_body_file().await {
                         break end;
                     }
                 }
-                Step::Settle => self.settle().await,
+                DriverStep::SettleSpool => self.settle_spool().await,
             }
         };
-        self.close(&end);
+        self.close_all(&end);
         end
     }
 
-    fn poll_step(&mut self, cx: &mut Context<'_>) -> Poll<Step> {
+    fn poll_step(&mut self, cx: &mut Context<'_>) -> Poll<DriverStep> {
         loop {
-            while let Some(delivery) = self.mailbox.poll_take(cx) {
-                self.take_delivery(delivery);
+            while let Some(delivery) = self.mailbox.poll_delivery(cx) {
+                self.handle_delivery(delivery);
             }
             self.poll_input(cx);
             if let Err(end) = self.poll_send(cx) {
-                return Poll::Ready(Step::End(end));
+                return Poll::Ready(DriverStep::End(end));
             }
             match self.poll_receive(cx) {
                 Poll::Ready(Ok(Some(step))) => return Poll::Ready(step),
                 // More jobs may have come, and more bytes.
                 Poll::Ready(Ok(None)) => continue,
-                Poll::Ready(Err(end)) => return Poll::Ready(Step::End(end)),
+                Poll::Ready(Err(end)) => return Poll::Ready(DriverStep::End(end)),
                 Poll::Pending => {}
             }
-            if self.line.is_empty() {
-                return self.poll_rest(cx).map(Step::End);
+            if self.in_flight.is_empty() {
+                return self.poll_idle(cx).map(DriverStep::End);
             }
-            if self.poll_abandoned(cx) || self.cut_stream() {
+            if self.poll_client_disconnected(cx) || self.cut_stream() {
                 continue;
             }
-            if self.open.is_some() && self.line.len() > 1 {
+            if self.open_response.is_some() && self.in_flight.len() > 1 {
                 self.give_back_unsent();
                 self.poll_behind(cx);
             }
-            let (at, end) = match (self.lost_at, self.cut_until) {
-                (Some(at), _) => (at, End::Died),
-                (None, Some(at)) => (at, End::Retired),
+            let (at, end) = match (self.worker_lost_at, self.cut_deadline) {
+                (Some(at), _) => (at, DriverEnd::WorkerDied),
+                (None, Some(at)) => (at, DriverEnd::Retired),
                 (None, None) => match self.response_deadline(cx) {
-                    Some(at) => (at, End::TimedOut),
+                    Some(at) => (at, DriverEnd::TimedOut),
                     None => return Poll::Pending,
                 },
             };
             self.deadline.set(at);
-            return self.deadline.poll(cx).map(|()| Step::End(end));
+            return self.deadline.poll(cx).map(|()| DriverStep::End(end));
         }
     }
 
     /// Nothing is in progress: whether that is the end.
-    fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<End> {
-        match (self.retire, self.lost_at, self.collecting_until) {
-            (true, None, _) if self.hijacks.poll_count(cx) > 0 => {
-                if !self.is_cut {
+    fn poll_idle(&mut self, cx: &mut Context<'_>) -> Poll<DriverEnd> {
+        match (self.is_retiring, self.worker_lost_at, self.gc_deadline) {
+            (true, None, _) if self.hijacked_connections.poll_count(cx) > 0 => {
+                if !self.are_streams_cut {
                     return Poll::Pending;
                 }
-                self.hijacks.cut();
-                Poll::Ready(End::Retired)
+                self.hijacked_connections.cut_all();
+                Poll::Ready(DriverEnd::Retired)
             }
-            (true, _, _) => Poll::Ready(End::Retired),
-            (false, Some(_), _) => Poll::Ready(End::Died),
+            (true, _, _) => Poll::Ready(DriverEnd::Retired),
+            (false, Some(_), _) => Poll::Ready(DriverEnd::WorkerDied),
             (false, None, None) => Poll::Pending,
             (false, None, Some(at)) => {
                 self.deadline.set(at);
                 let limit = self.app.response_timeout;
-                let overdue = || End::Broken(format!("no COLLECTED within {limit:?}"));
+                let overdue =
+                    || DriverEnd::ProtocolBroken(format!("no COLLECTED within {limit:?}"));
                 self.deadline.poll(cx).map(|()| overdue())
             }
         }
@@ -291,34 +292,34 @@ impl Driver {
         }
         // What nobody wants may not go on for ever because it goes on.
         let mut since = self.discarding_since.unwrap_or(self.progress_at);
-        let is_streaming = match &self.open {
-            Some(Open::Spool(_)) => self.is_unbuffered,
-            Some(Open::Hijacked(stage)) => {
+        let is_streaming = match &self.open_response {
+            Some(OpenResponse::Spooling(_)) => self.is_unbuffered,
+            Some(OpenResponse::Hijacked(stage)) => {
                 // Woken at its end, from when on the call has its time.
-                self.hijacks.poll_count(cx);
+                self.hijacked_connections.poll_count(cx);
                 let overdue_since = stage.overdue_since(since);
                 since = overdue_since.unwrap_or(since);
                 overdue_since.is_none()
             }
-            Some(Open::Discard) | None => false,
+            Some(OpenResponse::Discarding) | None => false,
         };
-        if is_streaming && self.line.len() == 1 {
+        if is_streaming && self.in_flight.len() == 1 {
             return None;
         }
         let usual = since + self.app.response_timeout;
-        Some(self.extended_until.map_or(usual, |at| at.max(usual)))
+        Some(self.deadline_extension.map_or(usual, |at| at.max(usual)))
     }
 
     /// Answers requests that have waited for `queue.timeout` behind a response that goes on. Their
     /// worker has them and may run them yet.
     fn poll_behind(&mut self, cx: &mut Context<'_>) {
         let limit = self.app.queue_timeout();
-        for entry in self.line.iter_mut().skip(1) {
+        for entry in self.in_flight.iter_mut().skip(1) {
             let job = &mut entry.start.job;
-            if job.reply.is_none() {
+            if job.reply_sender.is_none() {
                 continue;
             }
-            self.behind_deadline.set(entry.handed_at + limit);
+            self.behind_deadline.set(entry.handed_over_at + limit);
             if self.behind_deadline.poll(cx).is_pending() {
                 return;
             }
@@ -334,51 +335,59 @@ impl Driver {
 
     /// What was handed over behind a response that lasts, and not sent yet, goes back to the queue.
     fn give_back_unsent(&mut self) {
-        let Some(behind) = self.line.iter().skip(1).position(|entry| entry.sent == 0) else {
+        let Some(behind) = self
+            .in_flight
+            .iter()
+            .skip(1)
+            .position(|entry| entry.sent_bytes == 0)
+        else {
             return;
         };
-        let unsent = self.line.split_off(behind + 1).into_iter();
+        let unsent = self.in_flight.split_off(behind + 1).into_iter();
         let jobs = unsent.map(|entry| entry.start).collect();
-        self.app.dispatch.give_back(clock::now(), self.slot, jobs);
-        self.mailbox.show_in_progress(self.line.len());
+        self.app.dispatch.requeue(clock::now(), self.slot, jobs);
+        self.mailbox.set_in_progress(self.in_flight.len());
     }
 
-    fn take_delivery(&mut self, delivery: Delivery) {
-        self.retire |= delivery.retire;
-        self.is_cut |= delivery.cut;
-        if delivery.lost && self.lost_at.is_none() {
-            self.lost_at = Some(clock::now() + LAST_BYTES);
+    fn handle_delivery(&mut self, delivery: MailboxDelivery) {
+        self.is_retiring |= delivery.is_retired;
+        self.are_streams_cut |= delivery.are_streams_cut;
+        if delivery.is_worker_lost && self.worker_lost_at.is_none() {
+            self.worker_lost_at = Some(clock::now() + LAST_READ_TIMEOUT);
         }
-        self.take_jobs(delivery.jobs);
-        self.take_turn(0);
+        self.push_jobs(delivery.jobs);
+        self.finish_and_take(0);
     }
 
-    fn take_jobs(&mut self, jobs: VecDeque<DispatchedJob<Job>>) {
+    fn push_jobs(&mut self, jobs: VecDeque<DispatchedJob<Job>>) {
         let now = clock::now();
-        if self.line.is_empty() {
+        if self.in_flight.is_empty() {
             self.progress_at = now;
         }
         for start in jobs {
-            let is_behind = !self.line.is_empty();
-            self.line.push_back(InFlight {
+            let is_behind = !self.in_flight.is_empty();
+            self.in_flight.push_back(InFlightRequest {
                 start,
-                sent: 0,
-                handed_at: now,
-                is_behind,
+                sent_bytes: 0,
+                handed_over_at: now,
+                is_batched: is_behind,
             });
         }
-        self.mailbox.show_in_progress(self.line.len());
+        self.mailbox.set_in_progress(self.in_flight.len());
     }
 
     /// Tells the queue that `ended` requests have ended, and takes the next.
-    fn take_turn(&mut self, ended: usize) {
-        let may_batch = !self.retire
-            && !self.is_lent
-            && self.open.is_none()
+    fn finish_and_take(&mut self, ended: usize) {
+        let may_batch = !self.is_retiring
+            && !self.has_lent_slot
+            && self.open_response.is_none()
             && !self.app.model.streams_bodies()
-            && !self.line.iter().any(|entry| entry.start.job.is_alone());
+            && !self
+                .in_flight
+                .iter()
+                .any(|entry| entry.start.job.must_be_sent_alone());
         let batch_max = match may_batch {
-            true => self.app.pace.batch_max(),
+            true => self.app.recent_latency.max_batch(),
             false => 1,
         };
         if ended == 0 && batch_max == 1 {
@@ -387,15 +396,15 @@ impl Driver {
         let mut jobs = VecDeque::new();
         self.app
             .dispatch
-            .turn(clock::now(), self.slot, ended, batch_max, &mut jobs);
-        self.take_jobs(jobs);
+            .finish_and_take(clock::now(), self.slot, ended, batch_max, &mut jobs);
+        self.push_jobs(jobs);
     }
 
     /// Notices that the client of a streamed response has left; `true` when something is to be sent.
-    fn poll_abandoned(&mut self, cx: &mut Context<'_>) -> bool {
-        match &self.open {
-            Some(Open::Spool(spool)) if spool.poll_reader_gone(cx) => {
-                self.discard(false);
+    fn poll_client_disconnected(&mut self, cx: &mut Context<'_>) -> bool {
+        match &self.open_response {
+            Some(OpenResponse::Spooling(spool)) if spool.poll_reader_gone(cx) => {
+                self.discard_response(false);
                 true
             }
             _ => false,
@@ -404,43 +413,39 @@ impl Driver {
 
     /// `ended` responses have ended: what their requests had goes back, and the next are taken.
     fn finish_requests(&mut self, ended: usize) {
-        self.mailbox.show_in_progress(self.line.len());
+        self.mailbox.set_in_progress(self.in_flight.len());
         // What was handed over behind a request that is bound by I/O has this slot's place first.
-        if self.is_lent && self.line.is_empty() {
-            self.is_lent = false;
-            self.app.dispatch.park(clock::now(), self.slot);
+        if self.has_lent_slot && self.in_flight.is_empty() {
+            self.has_lent_slot = false;
+            self.app.dispatch.park_slot(clock::now(), self.slot);
         }
-        self.take_turn(ended);
-        let is_idle = self.line.is_empty() && !self.retire && self.lost_at.is_none();
-        if is_idle
-            && self.app.collect_when_idle
-            && self.app.dispatch.begin_collection(clock::now(), self.slot)
-        {
-            encode_collect_garbage(&mut self.control);
+        self.finish_and_take(ended);
+        let is_idle =
+            self.in_flight.is_empty() && !self.is_retiring && self.worker_lost_at.is_none();
+        if is_idle && self.app.gc_when_idle && self.app.dispatch.begin_gc(clock::now(), self.slot) {
+            encode_collect_garbage(&mut self.control_frames);
             self.decoder.record_collect();
-            self.collecting_until = Some(clock::now() + self.app.response_timeout);
+            self.gc_deadline = Some(clock::now() + self.app.response_timeout);
             self.app.metrics.gc_runs.increment();
         }
     }
 
     /// The collection is over: the slot takes requests again.
-    fn finish_collection(&mut self) {
-        self.collecting_until = None;
+    fn finish_gc(&mut self) {
+        self.gc_deadline = None;
         let mut jobs = VecDeque::new();
-        self.app
-            .dispatch
-            .end_collection(clock::now(), self.slot, &mut jobs);
-        self.take_jobs(jobs);
+        self.app.dispatch.end_gc(clock::now(), self.slot, &mut jobs);
+        self.push_jobs(jobs);
     }
 
     /// Another request may have the place of the one at the head of the line.
-    fn lend(&mut self) {
-        if self.is_lent {
+    fn lend_spare_slot(&mut self) {
+        if self.has_lent_slot {
             return;
         }
         self.app.metrics.io_bound_requests.increment();
-        self.is_lent = self.app.dispatch.lend(clock::now(), self.slot);
-        if !self.is_lent {
+        self.has_lent_slot = self.app.dispatch.lend_spare_slot(clock::now(), self.slot);
+        if !self.has_lent_slot {
             self.app.metrics.io_bound_without_spare_slot.increment();
         }
     }
@@ -448,18 +453,21 @@ impl Driver {
     /// Cuts a stream whose time is over, also one that nobody reads; `true` when it did.
     fn cut_stream(&mut self) -> bool {
         let is_uploading = self.is_uploading();
-        if !self.is_cut || self.cut_until.is_some() || self.open.is_none() && !is_uploading {
+        if !self.are_streams_cut
+            || self.cut_deadline.is_some()
+            || self.open_response.is_none() && !is_uploading
+        {
             return false;
         }
         if is_uploading {
-            self.cut_upload();
+            self.cut_overdue_body();
         }
-        if !matches!(self.open, Some(Open::Spool(_))) {
-            self.hijacks.cut();
-            self.cut_until = Some(clock::now() + CUT_GRACE);
+        if !matches!(self.open_response, Some(OpenResponse::Spooling(_))) {
+            self.hijacked_connections.cut_all();
+            self.cut_deadline = Some(clock::now() + CUT_TIMEOUT);
             return true;
         }
-        if let Some(Open::Spool(spool)) = self.open.take() {
+        if let Some(OpenResponse::Spooling(spool)) = self.open_response.take() {
             let limit = self.app.stream_timeout;
             let cause = format!(
                 "worker {} is being replaced and stream_timeout ({limit:?}) is over",
@@ -467,17 +475,17 @@ impl Driver {
             );
             spool.finish(Err(Fault::new(FaultKind::AppTimeout, cause)));
         }
-        self.discard(false);
-        self.cut_until = Some(clock::now() + CUT_GRACE);
+        self.discard_response(false);
+        self.cut_deadline = Some(clock::now() + CUT_TIMEOUT);
         true
     }
 
     /// Brings the spool's overflow to its file. Nothing is read from the worker meanwhile.
-    async fn settle(&mut self) {
+    async fn settle_spool(&mut self) {
         self.give_back_unsent();
-        let behind_since = self.line.get(1).map(|entry| entry.handed_at);
+        let behind_since = self.in_flight.get(1).map(|entry| entry.handed_over_at);
         self.place.set_behind(behind_since);
-        let Some(Open::Spool(mut spool)) = self.open.take() else {
+        let Some(OpenResponse::Spooling(mut spool)) = self.open_response.take() else {
             return;
         };
         // What comes meanwhile has time, but for the word that this has had its own.
@@ -485,11 +493,11 @@ impl Driver {
         let settled = {
             let mut settling = std::pin::pin!(spool.flush());
             std::future::poll_fn(|cx| {
-                while let Some(delivery) = self.mailbox.poll_take(cx) {
+                while let Some(delivery) = self.mailbox.poll_delivery(cx) {
                     mail.push(delivery);
                 }
                 self.poll_behind(cx);
-                if mail.iter().any(|delivery| delivery.cut) {
+                if mail.iter().any(|delivery| delivery.are_streams_cut) {
                     return Poll::Ready(Ok(()));
                 }
                 settling.as_mut().poll(cx)
@@ -497,16 +505,16 @@ impl Driver {
             .await
         };
         match settled {
-            Ok(()) => self.open = Some(Open::Spool(spool)),
+            Ok(()) => self.open_response = Some(OpenResponse::Spooling(spool)),
             Err(fault) => {
                 self.cut_place = spool.take_held_place();
                 spool.finish(Err(fault));
-                self.discard(false);
+                self.discard_response(false);
             }
         }
         // The time spent waiting for the client is not the worker's.
         self.progress_at = clock::now();
         mail.into_iter()
-            .for_each(|delivery| self.take_delivery(delivery));
+            .for_each(|delivery| self.handle_delivery(delivery));
     }
 }

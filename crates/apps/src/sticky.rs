@@ -19,11 +19,11 @@ use penstock_sys::net::PeerAddress;
 
 /// Names one worker process for as long as it lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Token(u64);
+pub(crate) struct WorkerToken(u64);
 
-impl Token {
+impl WorkerToken {
     /// One that nobody can guess.
-    pub(crate) fn random() -> Self {
+    pub(crate) fn generate() -> Self {
         Self(RandomState::new().hash_one(0_u8))
     }
 
@@ -37,7 +37,7 @@ impl Token {
 
     /// How well this worker suits a client with that number: the highest of all is its own, and when a
     /// worker comes or goes only the clients of that one change (rendezvous hashing).
-    pub(crate) fn weight(self, client: u64) -> u64 {
+    pub(crate) fn rendezvous_weight(self, client: u64) -> u64 {
         // The finaliser of SplitMix64: each bit of either number changes half of the result's.
         let mut mixed = self.0 ^ client;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -46,7 +46,7 @@ impl Token {
     }
 }
 
-impl fmt::Display for Token {
+impl fmt::Display for WorkerToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:016x}", self.0)
     }
@@ -61,7 +61,7 @@ pub(crate) enum Stickiness {
 }
 
 impl Stickiness {
-    pub(crate) fn of(config: &config::App) -> Option<Self> {
+    pub(crate) fn from_config(config: &config::App) -> Option<Self> {
         Some(match config.sticky? {
             // Names of applications are tokens.
             config::Sticky::Cookie => Self::Cookie(format!("penstock_{}", config.name).into()),
@@ -73,16 +73,16 @@ impl Stickiness {
     pub(crate) fn affinity(&self, request: &Request) -> Option<Box<Affinity>> {
         Some(Box::new(match self {
             Self::Cookie(name) => Affinity {
-                wanted: match cookie(request, name).and_then(Token::parse) {
-                    Some(token) => Wanted::Worker(token),
-                    None => Wanted::Any,
+                target: match cookie_value(request, name).and_then(WorkerToken::parse) {
+                    Some(token) => AffinityTarget::Worker(token),
+                    None => AffinityTarget::Any,
                 },
                 served_by: None,
                 cookie: Some(Arc::clone(name)),
                 is_secure: request.scheme() == "https",
             },
             Self::ClientAddress => Affinity {
-                wanted: Wanted::Client(client_number(request)?),
+                target: AffinityTarget::Client(client_number(request)?),
                 served_by: None,
                 cookie: None,
                 is_secure: false,
@@ -94,8 +94,8 @@ impl Stickiness {
 /// Which process a request belongs to, and which one has it.
 #[derive(Debug)]
 pub(crate) struct Affinity {
-    pub(crate) wanted: Wanted,
-    pub(crate) served_by: Option<Token>,
+    pub(crate) target: AffinityTarget,
+    pub(crate) served_by: Option<WorkerToken>,
     /// The name of the cookie that its client gets.
     cookie: Option<Arc<str>>,
     is_secure: bool,
@@ -103,19 +103,19 @@ pub(crate) struct Affinity {
 
 /// Where a request is to go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wanted {
+pub(crate) enum AffinityTarget {
     /// Its client has been nowhere yet.
     Any,
-    Worker(Token),
+    Worker(WorkerToken),
     /// Wherever the client with this number belongs.
     Client(u64),
 }
 
 impl Affinity {
     #[cfg(test)]
-    pub(crate) fn for_test(wanted: Wanted) -> Self {
+    pub(crate) fn for_test(wanted: AffinityTarget) -> Self {
         Self {
-            wanted,
+            target: wanted,
             served_by: None,
             cookie: None,
             is_secure: false,
@@ -124,11 +124,11 @@ impl Affinity {
 
     /// Gives a client that belongs nowhere, or whose process is not there any more, the cookie of the
     /// one that has served it.
-    pub(crate) fn mark(&self, response: &mut Response) {
+    pub(crate) fn set_cookie(&self, response: &mut Response) {
         let (Some(name), Some(token)) = (&self.cookie, self.served_by) else {
             return;
         };
-        if self.wanted == Wanted::Worker(token) {
+        if self.target == AffinityTarget::Worker(token) {
             return;
         }
         let secure = if self.is_secure { "; Secure" } else { "" };
@@ -139,7 +139,7 @@ impl Affinity {
 }
 
 /// RFC 6265, 4.2.1: pairs between semicolons.
-fn cookie<'r>(request: &'r Request, name: &str) -> Option<&'r [u8]> {
+fn cookie_value<'r>(request: &'r Request, name: &str) -> Option<&'r [u8]> {
     request.head.field_all("cookie").find_map(|line| {
         line.split(|&byte| byte == b';').find_map(|pair| {
             let pair = pair.trim_ascii().strip_prefix(name.as_bytes())?;
@@ -169,7 +169,7 @@ mod tests {
     use super::*;
     use crate::testing::request;
 
-    fn asked(cookies: &str) -> Request {
+    fn request_with_cookies(cookies: &str) -> Request {
         let peer = PeerAddress::Tcp("192.0.2.7:50000".parse().unwrap());
         request(
             &format!("GET / HTTP/1.1\r\nHost: a\r\n{cookies}\r\n"),
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn a_cookie_names_a_worker_and_anything_else_none() {
         let by_cookie = Stickiness::Cookie("penstock_a".into());
-        let token = Token(0x0123_4567_89ab_cdef);
+        let token = WorkerToken(0x0123_4567_89ab_cdef);
         let long = "0".repeat(17);
         for (cookies, expected) in [
             ("Cookie: x=1; penstock_a=0123456789abcdef\r\n", true),
@@ -196,26 +196,26 @@ mod tests {
             ("Cookie: penstock_a=0123456789abcdeg\r\n", false),
             (&format!("Cookie: penstock_a={long}\r\n"), false),
         ] {
-            let affinity = by_cookie.affinity(&asked(cookies)).unwrap();
+            let affinity = by_cookie.affinity(&request_with_cookies(cookies)).unwrap();
             let wanted = match expected {
-                true => Wanted::Worker(token),
-                false => Wanted::Any,
+                true => AffinityTarget::Worker(token),
+                false => AffinityTarget::Any,
             };
-            assert_eq!(affinity.wanted, wanted, "{cookies}");
+            assert_eq!(affinity.target, wanted, "{cookies}");
         }
     }
 
     #[test]
     fn a_client_gets_a_cookie_when_it_has_none_or_another() {
         let by_cookie = Stickiness::Cookie("penstock_a".into());
-        let served_by = Some(Token(0xfe));
+        let served_by = Some(WorkerToken(0xfe));
         let set = |cookies: &str, scheme: &'static str| {
-            let mut request = asked(cookies);
+            let mut request = request_with_cookies(cookies);
             Arc::get_mut(&mut request.listener).unwrap().scheme = scheme;
             let mut affinity = by_cookie.affinity(&request).unwrap();
             affinity.served_by = served_by;
             let mut response = Response::new(Status::OK, penstock_exchange::Body::Empty);
-            affinity.mark(&mut response);
+            affinity.set_cookie(&mut response);
             let field = response.fields.get("set-cookie");
             field.map(|value| String::from_utf8(value.to_vec()).unwrap())
         };
@@ -231,14 +231,14 @@ mod tests {
 
     /// What a trusted proxy says of the client counts, and nothing that anybody else says.
     #[test]
-    fn clients_of_one_proxy_are_told_apart() {
+    fn clients_behind_one_proxy_are_distinguished() {
         let by_address = Stickiness::ClientAddress;
         let by_cookie = Stickiness::Cookie("penstock_a".into());
         let of = |peer: &str, lines: &str| {
             let text = format!("GET / HTTP/1.1\r\nHost: a\r\n{lines}\r\n");
             let peer = PeerAddress::Tcp(peer.parse().unwrap());
             let request = request(&text, peer, None);
-            let wanted = by_address.affinity(&request).unwrap().wanted;
+            let wanted = by_address.affinity(&request).unwrap().target;
             (wanted, by_cookie.affinity(&request).unwrap().is_secure)
         };
         let (proxy, stranger) = ("127.0.0.1:50000", "192.0.2.7:50000");
@@ -258,13 +258,15 @@ mod tests {
 
     #[test]
     fn clients_spread_over_workers_and_stay_when_another_goes() {
-        let workers: Vec<_> = (0..4).map(|_| Token::random()).collect();
-        let of = |workers: &[Token], client: u64| {
-            let best = workers.iter().max_by_key(|token| token.weight(client));
+        let workers: Vec<_> = (0..4).map(|_| WorkerToken::generate()).collect();
+        let of = |workers: &[WorkerToken], client: u64| {
+            let best = workers
+                .iter()
+                .max_by_key(|token| token.rendezvous_weight(client));
             *best.unwrap()
         };
         let number = |last: u8| {
-            let mut request = asked("");
+            let mut request = request_with_cookies("");
             request.peer = PeerAddress::Tcp(([192, 0, 2, last], 1).into());
             client_number(&request).unwrap()
         };

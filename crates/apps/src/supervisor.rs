@@ -1,7 +1,7 @@
 //! The supervisor of one application: which worker processes there are and what becomes of them.
 //!
-//! A pure machine. Input is [`Supervisor::handle`] with one [`Event`]; output is a list of
-//! [`Action`]s, to be carried out in order by the executor, which owns processes, sockets, timers
+//! A pure machine. Input is [`Supervisor::handle`] with one [`SupervisorEvent`]; output is a list of
+//! [`SupervisorAction`]s, to be carried out in order by the executor, which owns processes, sockets, timers
 //! and the queue. Every `Spawn` must be answered by `Spawned` or `SpawnFailed`, soon after `Abandon`,
 //! every end of a process by `Exited` (after `BootFailed`, if the process left a traceback), every
 //! `Retire` by `Idle` once nothing is in progress. `WakeAt` replaces the timer set before; `Tick`
@@ -14,66 +14,66 @@
 //! grows with the load by `spawn_rate` a second at most, and stays between its bounds; whatever is
 //! killed or crashes is replaced; an event about an unknown worker changes nothing; a restart is
 //! answered exactly once; `Stopped` is said when no process is left. The limits of memory, age,
-//! requests and time are watched by the executor, which says `Recycle`, `Exceeded` or
+//! requests and time are watched by the executor, which says `ReplacementRequested`, `Exceeded` or
 //! `ResponseTimedOut`.
 
 mod events;
 mod message;
-mod rate;
+mod rate_window;
+mod replica;
 mod report;
 mod scaling;
-mod seat;
 mod settle;
 #[cfg(test)]
 mod simulation;
-mod steps;
 #[cfg(test)]
 mod tests;
 mod worker;
+mod worker_steps;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-pub use message::{Action, Event, Load, Policy, Signal};
-use rate::Rate;
-pub use report::{AppState, ExitSummary, KillReason, Report, Worn};
+pub use message::{AppLoad, StopSignal, SupervisorAction, SupervisorEvent, SupervisorPolicy};
+use rate_window::RateWindow;
+use replica::{Replica, RestartBackoff};
+pub use report::{AppState, ExitSummary, KillReason, ReplaceReason, SupervisorReport};
 use scaling::Scaling;
-use seat::{Backoff, Seat};
 pub use worker::{Worker, WorkerId, WorkerState};
 
 /// The machine; see the head of this file for the contract.
 #[derive(Debug)]
 pub struct Supervisor {
-    policy: Policy,
-    phase: Phase,
+    policy: SupervisorPolicy,
+    phase: SupervisorPhase,
     /// How many seats there are to be.
     target: usize,
     /// How many threads of each worker take requests.
-    threads: usize,
+    threads_per_worker: usize,
     scaling: Scaling,
-    spawns: Rate,
-    seats: Vec<Seat>,
+    spawn_rate: RateWindow,
+    replicas: Vec<Replica>,
     workers: BTreeMap<WorkerId, Worker>,
-    worker_last: u64,
+    last_worker_id: u64,
     /// What every seat should run.
     generation: u64,
-    generation_last: u64,
-    roll: Option<Roll>,
-    is_roll_queued: bool,
-    boots: Backoff,
-    last_boot: Duration,
-    report: Option<String>,
+    last_generation: u64,
+    rolling_restart: Option<RollingRestart>,
+    is_restart_queued: bool,
+    boot_backoff: RestartBackoff,
+    last_boot_time: Duration,
+    failure_report: Option<String>,
     restart_error: Option<String>,
     started_at: Option<Instant>,
     was_up: bool,
     /// Fewer serve than there were of what this one follows, and none has failed.
     is_catching_up: bool,
     wake_at: Option<Instant>,
-    actions: Vec<Action>,
+    actions: Vec<SupervisorAction>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum SupervisorPhase {
     Stopped,
     Running,
     Draining,
@@ -81,9 +81,9 @@ enum Phase {
 
 /// A restart under way.
 #[derive(Debug)]
-struct Roll {
+struct RollingRestart {
     /// The generation to return to; `None` when nothing worth keeping was running.
-    fallback: Option<u64>,
+    fallback_generation: Option<u64>,
     /// Whether a worker of the new generation has become ready.
     is_proven: bool,
     began_at: Instant,
@@ -91,25 +91,25 @@ struct Roll {
 
 impl Supervisor {
     /// A machine that waits for `Started`.
-    pub fn new(policy: Policy) -> Self {
+    pub fn new(policy: SupervisorPolicy) -> Self {
         Self {
-            phase: Phase::Stopped,
-            target: policy.processes_min,
+            phase: SupervisorPhase::Stopped,
+            target: policy.min_processes,
             is_catching_up: false,
-            threads: policy.threads_min,
+            threads_per_worker: policy.min_threads,
             policy,
             scaling: Scaling::default(),
-            spawns: Rate::default(),
-            seats: Vec::new(),
+            spawn_rate: RateWindow::default(),
+            replicas: Vec::new(),
             workers: BTreeMap::new(),
-            worker_last: 0,
+            last_worker_id: 0,
             generation: 1,
-            generation_last: 1,
-            roll: None,
-            is_roll_queued: false,
-            boots: Backoff::default(),
-            last_boot: Duration::ZERO,
-            report: None,
+            last_generation: 1,
+            rolling_restart: None,
+            is_restart_queued: false,
+            boot_backoff: RestartBackoff::default(),
+            last_boot_time: Duration::ZERO,
+            failure_report: None,
             restart_error: None,
             started_at: None,
             was_up: false,
@@ -120,41 +120,49 @@ impl Supervisor {
 
     /// Takes in one event; the actions are to be carried out in order.
     #[must_use = "every action counts"]
-    pub fn handle(&mut self, now: Instant, event: Event) -> Vec<Action> {
+    pub fn handle(&mut self, now: Instant, event: SupervisorEvent) -> Vec<SupervisorAction> {
         match event {
-            Event::Started => self.handle_started(now),
-            Event::Spawned { worker, pid } => self.handle_spawned(now, worker, pid),
-            Event::SpawnFailed { worker, reason } => self.handle_spawn_failed(now, worker, reason),
-            Event::Ready { worker, boot } => self.handle_ready(now, worker, boot),
-            Event::BootFailed { worker, report } => self.handle_boot_failed(now, worker, report),
-            Event::Exited { worker, status } => self.handle_exited(now, worker, status),
-            Event::ResponseTimedOut { worker } => {
+            SupervisorEvent::Started => self.handle_started(now),
+            SupervisorEvent::Spawned { worker, pid } => self.handle_spawned(now, worker, pid),
+            SupervisorEvent::SpawnFailed { worker, reason } => {
+                self.handle_spawn_failed(now, worker, reason)
+            }
+            SupervisorEvent::Ready { worker, boot } => self.handle_ready(now, worker, boot),
+            SupervisorEvent::BootFailed { worker, report } => {
+                self.handle_boot_failed(now, worker, report)
+            }
+            SupervisorEvent::Exited { worker, status } => self.handle_exited(now, worker, status),
+            SupervisorEvent::ResponseTimedOut { worker } => {
                 self.handle_broken(now, worker, KillReason::ResponseTimedOut);
             }
-            Event::ProtocolBroken { worker } => {
+            SupervisorEvent::ProtocolBroken { worker } => {
                 self.handle_broken(now, worker, KillReason::ProtocolBroken);
             }
-            Event::Idle { worker } => self.handle_idle(now, worker),
-            Event::Recycle { worker, why } => self.handle_recycle(worker, why),
-            Event::Exceeded { worker, reason } => self.handle_broken(now, worker, reason),
-            Event::Load(load) => self.handle_load(now, &load),
-            Event::Restart => self.handle_restart(),
-            Event::Drain => self.handle_drain(now),
-            Event::DrainOverdue => self.handle_drain_overdue(now),
-            Event::Tick => self.wake_at = None,
+            SupervisorEvent::Idle { worker } => self.handle_idle(now, worker),
+            SupervisorEvent::ReplacementRequested { worker, why } => {
+                self.handle_recycle(worker, why)
+            }
+            SupervisorEvent::LimitExceeded { worker, reason } => {
+                self.handle_broken(now, worker, reason)
+            }
+            SupervisorEvent::Load(load) => self.handle_load(now, &load),
+            SupervisorEvent::Restart => self.handle_restart(),
+            SupervisorEvent::Drain => self.handle_drain(now),
+            SupervisorEvent::DrainOverdue => self.handle_drain_overdue(now),
+            SupervisorEvent::Tick => self.wake_at = None,
         }
         self.settle(now)
     }
 
     /// Puts a new policy in force: more processes are spawned, the surplus is retired.
     #[must_use = "every action counts"]
-    pub fn set_policy(&mut self, now: Instant, policy: Policy) -> Vec<Action> {
+    pub fn set_policy(&mut self, now: Instant, policy: SupervisorPolicy) -> Vec<SupervisorAction> {
         self.policy = policy;
         self.settle(now)
     }
 
     /// The policy in force.
-    pub fn policy(&self) -> &Policy {
+    pub fn policy(&self) -> &SupervisorPolicy {
         &self.policy
     }
 
@@ -166,13 +174,13 @@ impl Supervisor {
     /// The application as a whole.
     pub fn state(&self) -> AppState {
         match self.phase {
-            Phase::Stopped => return AppState::Stopped,
-            Phase::Draining => return AppState::Draining,
-            Phase::Running => {}
+            SupervisorPhase::Stopped => return AppState::Stopped,
+            SupervisorPhase::Draining => return AppState::Draining,
+            SupervisorPhase::Running => {}
         }
-        let ready = self.ready();
-        match &self.report {
-            _ if ready >= self.needed() => AppState::Ready,
+        let ready = self.ready_workers();
+        match &self.failure_report {
+            _ if ready >= self.needed_ready() => AppState::Ready,
             Some(report) if ready == 0 => AppState::Failing {
                 report: report.clone(),
             },
@@ -183,15 +191,15 @@ impl Supervisor {
 
     /// How many have to be ready for all to be well: one that the load has just asked for is not
     /// missing before it has served.
-    fn needed(&self) -> usize {
-        let served = self.seats.iter().filter(|seat| seat.has_served).count();
-        served.max(self.policy.processes_min)
+    fn needed_ready(&self) -> usize {
+        let served = self.replicas.iter().filter(|seat| seat.has_served).count();
+        served.max(self.policy.min_processes)
     }
 
     /// Whether the code does not even boot: then requests need not wait for a worker. One that boots
     /// and crashes is back within half a second.
     pub fn is_boot_failing(&self) -> bool {
-        self.boots.is_active()
+        self.boot_backoff.is_active()
     }
 
     /// Whether it still comes to the number that it is to begin with: not any more once a worker did not boot, since
@@ -211,24 +219,27 @@ impl Supervisor {
     }
 
     /// How many threads of each worker take requests, between the bounds of the policy.
-    pub fn threads(&self) -> usize {
-        self.threads
+    pub fn threads_per_worker(&self) -> usize {
+        self.threads_per_worker
     }
 
     /// Why the number of workers, or of their threads, changed last with the load, in words.
     pub fn last_scaling(&self) -> Option<&str> {
-        self.scaling.last()
+        self.scaling.last_change()
     }
 
     /// The code that workers are spawned with, and what a restart under way would return to: of
     /// these it must be at hand.
     pub fn generations(&self) -> (u64, Option<u64>) {
-        let fallback = self.roll.as_ref().and_then(|roll| roll.fallback);
+        let fallback = self
+            .rolling_restart
+            .as_ref()
+            .and_then(|roll| roll.fallback_generation);
         (self.generation, fallback)
     }
 
     /// Whether a restart is under way or waits for its turn.
     pub fn is_restarting(&self) -> bool {
-        self.roll.is_some() || self.is_roll_queued
+        self.rolling_restart.is_some() || self.is_restart_queued
     }
 }

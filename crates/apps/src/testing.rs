@@ -60,7 +60,7 @@ pub(crate) fn get(path: &str) -> Request {
 
 /// What the connection says next.
 #[derive(Debug)]
-pub(crate) enum Said {
+pub(crate) enum BodyScript {
     Bytes(usize),
     Piece(Vec<u8>),
     Fault(FaultKind),
@@ -69,8 +69,8 @@ pub(crate) enum Said {
 
 /// The connection's side, shared with the body that stands for it.
 #[derive(Debug, Default)]
-pub(crate) struct Line {
-    said: Mutex<VecDeque<Said>>,
+pub(crate) struct ScriptedConnection {
+    said: Mutex<VecDeque<BodyScript>>,
     waiting: Mutex<Option<Waker>>,
     /// Bytes that were read from it.
     pub(crate) read: AtomicUsize,
@@ -80,18 +80,18 @@ pub(crate) struct Line {
 }
 
 /// A request's body that a test plays.
-pub(crate) struct Played(Arc<Line>);
+pub(crate) struct ScriptedBody(Arc<ScriptedConnection>);
 
-impl Played {
-    pub(crate) fn new() -> (Arc<Line>, Self) {
-        let line = Arc::<Line>::default();
+impl ScriptedBody {
+    pub(crate) fn new() -> (Arc<ScriptedConnection>, Self) {
+        let line = Arc::<ScriptedConnection>::default();
         let body = Self(Arc::clone(&line));
         (line, body)
     }
 }
 
-impl Line {
-    pub(crate) fn say(&self, said: Said) {
+impl ScriptedConnection {
+    pub(crate) fn push(&self, said: BodyScript) {
         self.said.lock().unwrap().push_back(said);
         if let Some(waker) = self.waiting.lock().unwrap().take() {
             waker.wake();
@@ -103,7 +103,7 @@ impl Line {
     }
 }
 
-impl IncomingBody for Played {
+impl IncomingBody for ScriptedBody {
     fn poll_fill(&mut self, cx: &mut Context<'_>, into: &mut Vec<u8>) -> Poll<Result<bool, Fault>> {
         self.0.charged.fetch_add(1, Ordering::SeqCst);
         self.poll_prefetch(cx, into)
@@ -115,17 +115,19 @@ impl IncomingBody for Played {
         into: &mut Vec<u8>,
     ) -> Poll<Result<bool, Fault>> {
         match self.0.said.lock().unwrap().pop_front() {
-            Some(Said::Bytes(count)) => {
+            Some(BodyScript::Bytes(count)) => {
                 into.resize(into.len() + count, b'x');
                 self.0.read.fetch_add(count, Ordering::SeqCst);
                 Poll::Ready(Ok(true))
             }
-            Some(Said::Piece(bytes)) => {
+            Some(BodyScript::Piece(bytes)) => {
                 into.extend_from_slice(&bytes);
                 Poll::Ready(Ok(true))
             }
-            Some(Said::Fault(kind)) => Poll::Ready(Err(Fault::new(kind, "as the test wants it"))),
-            Some(Said::End) => Poll::Ready(Ok(false)),
+            Some(BodyScript::Fault(kind)) => {
+                Poll::Ready(Err(Fault::new(kind, "as the test wants it")))
+            }
+            Some(BodyScript::End) => Poll::Ready(Ok(false)),
             None => {
                 *self.0.waiting.lock().unwrap() = Some(cx.waker().clone());
                 Poll::Pending
@@ -134,7 +136,7 @@ impl IncomingBody for Played {
     }
 
     fn is_at_end(&self) -> bool {
-        matches!(self.0.said.lock().unwrap().front(), Some(Said::End))
+        matches!(self.0.said.lock().unwrap().front(), Some(BodyScript::End))
     }
 
     fn length(&self) -> Option<u64> {
@@ -142,7 +144,7 @@ impl IncomingBody for Played {
     }
 }
 
-impl Drop for Played {
+impl Drop for ScriptedBody {
     fn drop(&mut self) {
         self.0.is_back.store(true, Ordering::SeqCst);
     }

@@ -5,7 +5,7 @@
 //! client is read no faster than its application reads, but for one piece ahead.
 //!
 //! # Invariants
-//! - At most [`AHEAD_BYTES`] and one read are kept here, however large the body is.
+//! - At most [`READ_AHEAD_BYTES`] and one read are kept here, however large the body is.
 //! - The client's time is charged to it only while the worker waits for a piece.
 //! - The end of a body and a body that is cut are never taken for one another.
 //! - The connection has its reading side back before anybody can hear of the end.
@@ -18,32 +18,32 @@ use penstock_runtime::loops;
 use penstock_wire::MAX_INPUT_BYTES;
 
 /// What is read before the worker asks for it: its next piece.
-const AHEAD_BYTES: usize = MAX_INPUT_BYTES;
+const READ_AHEAD_BYTES: usize = MAX_INPUT_BYTES;
 
 /// A body that arrives while its request is in progress.
 #[derive(Debug)]
 pub(crate) struct Upload {
     /// Held for a move of bytes only.
-    state: Mutex<State>,
+    state: Mutex<UploadState>,
     client: Arc<ClientState>,
 }
 
 #[derive(Default)]
-struct State {
+struct UploadState {
     /// The connection's side; out while it is read, gone when there is nothing more to read.
     body: Option<Box<dyn IncomingBody>>,
     /// Read and not taken yet.
     bytes: Vec<u8>,
     end: Option<Result<(), Fault>>,
     /// The worker waits for a piece.
-    is_wanted: bool,
+    is_piece_wanted: bool,
     /// Nobody takes any more.
     is_closed: bool,
     /// The task that reads.
-    reader: Option<Waker>,
-    driver: Option<Waker>,
+    reader_waker: Option<Waker>,
+    driver_waker: Option<Waker>,
     /// Whoever waits for the answer to the request.
-    caller: Option<Waker>,
+    caller_waker: Option<Waker>,
 }
 
 /// A driver's end; dropped when its worker wants no more.
@@ -52,7 +52,7 @@ pub(crate) struct UploadReader(Arc<Upload>);
 
 /// What a driver finds.
 #[derive(Debug)]
-pub(crate) enum Piece {
+pub(crate) enum UploadPiece {
     /// The next bytes; none only at the end.
     Bytes { bytes: Vec<u8>, is_last: bool },
     /// The rest never comes.
@@ -63,13 +63,13 @@ pub(crate) enum Piece {
 ///
 /// # Errors
 /// What the body says.
-pub(crate) fn read_at_hand(
+pub(crate) fn read_available(
     body: &mut dyn IncomingBody,
     cx: &mut Context<'_>,
     into: &mut Vec<u8>,
 ) -> Result<bool, Fault> {
     while !body.is_at_end() {
-        if into.len() >= AHEAD_BYTES {
+        if into.len() >= READ_AHEAD_BYTES {
             return Ok(false);
         }
         match body.poll_prefetch(cx, into) {
@@ -84,11 +84,11 @@ pub(crate) fn read_at_hand(
 
 impl Upload {
     /// Begins to read the rest of a body, on this loop, which is the connection's.
-    pub(crate) fn begin(body: Box<dyn IncomingBody>, client: Arc<ClientState>) -> Arc<Self> {
+    pub(crate) fn spawn(body: Box<dyn IncomingBody>, client: Arc<ClientState>) -> Arc<Self> {
         let upload = Arc::new(Self {
-            state: Mutex::new(State {
+            state: Mutex::new(UploadState {
                 body: Some(body),
-                ..State::default()
+                ..UploadState::default()
             }),
             client,
         });
@@ -107,12 +107,16 @@ impl Upload {
         let mut state = self.lock();
         state.is_closed = true;
         // A worker that goes on to read hears that there is no more.
-        state.end.get_or_insert_with(|| Err(cut()));
-        let (body, reader, driver) = (state.body.take(), state.reader.take(), state.driver.take());
+        state.end.get_or_insert_with(|| Err(body_cut_fault()));
+        let (body, reader, driver) = (
+            state.body.take(),
+            state.reader_waker.take(),
+            state.driver_waker.take(),
+        );
         drop(state);
         drop(body);
-        wake(reader);
-        wake(driver);
+        wake_task(reader);
+        wake_task(driver);
     }
 
     /// Whether the body has failed; else the task is polled when it does, or has something to say
@@ -122,7 +126,7 @@ impl Upload {
         if matches!(state.end, Some(Err(_))) {
             return true;
         }
-        keep(&mut state.caller, cx);
+        store_waker(&mut state.caller_waker, cx);
         false
     }
 
@@ -131,7 +135,7 @@ impl Upload {
         let mut state = self.lock();
         match state.end.take() {
             Some(Err(fault)) => {
-                state.end = Some(Err(cut()));
+                state.end = Some(Err(body_cut_fault()));
                 Some(fault)
             }
             end => {
@@ -145,17 +149,17 @@ impl Upload {
     fn poll_read(&self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             let mut state = self.lock();
-            keep(&mut state.reader, cx);
+            store_waker(&mut state.reader_waker, cx);
             if state.is_closed || state.end.is_some() {
                 let body = state.body.take();
                 drop(state);
                 drop(body);
                 return Poll::Ready(());
             }
-            if state.bytes.len() >= AHEAD_BYTES {
+            if state.bytes.len() >= READ_AHEAD_BYTES {
                 return Poll::Pending;
             }
-            let is_awaited = state.is_wanted && state.bytes.is_empty();
+            let is_awaited = state.is_piece_wanted && state.bytes.is_empty();
             let Some(mut body) = state.body.take() else {
                 return Poll::Ready(());
             };
@@ -167,11 +171,11 @@ impl Upload {
             };
             let end = match read {
                 Poll::Pending => {
-                    self.wait_with(body, is_awaited);
+                    self.store_pending_body(body, is_awaited);
                     return Poll::Pending;
                 }
                 Poll::Ready(Ok(true)) if !body.is_at_end() => {
-                    self.note(Some(body), &bytes, None);
+                    self.record_read(Some(body), &bytes, None);
                     continue;
                 }
                 Poll::Ready(Ok(_)) => Ok(()),
@@ -182,13 +186,13 @@ impl Upload {
             if matches!(&end, Err(fault) if fault.kind == FaultKind::ClientDisconnected) {
                 self.client.mark_disconnected();
             }
-            self.note(None, &bytes, Some(end));
+            self.record_read(None, &bytes, Some(end));
             return Poll::Ready(());
         }
     }
 
     /// Keeps a body of which nothing is there now.
-    fn wait_with(&self, body: Box<dyn IncomingBody>, is_awaited: bool) {
+    fn store_pending_body(&self, body: Box<dyn IncomingBody>, is_awaited: bool) {
         let mut state = self.lock();
         let body = match state.is_closed {
             true => Some(body),
@@ -198,13 +202,13 @@ impl Upload {
             }
         };
         // The client may have to be invited to send, which is its connection's to do.
-        let caller = state.caller.take_if(|_| is_awaited);
+        let caller = state.caller_waker.take_if(|_| is_awaited);
         drop(state);
         drop(body);
-        wake(caller);
+        wake_task(caller);
     }
 
-    fn note(
+    fn record_read(
         &self,
         body: Option<Box<dyn IncomingBody>>,
         bytes: &[u8],
@@ -217,15 +221,15 @@ impl Upload {
         } else {
             state.bytes.extend_from_slice(bytes);
         }
-        let caller = state.caller.take_if(|_| matches!(end, Some(Err(_))));
+        let caller = state.caller_waker.take_if(|_| matches!(end, Some(Err(_))));
         state.end = end;
-        let driver = state.driver.take();
+        let driver = state.driver_waker.take();
         drop(state);
-        wake(driver);
-        wake(caller);
+        wake_task(driver);
+        wake_task(caller);
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, UploadState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -233,9 +237,9 @@ impl Upload {
 impl UploadReader {
     /// The next piece, when `is_wanted`; a body that fails is told of in any case. Else the task is
     /// polled when there is something.
-    pub(crate) fn poll_next(&self, cx: &mut Context<'_>, is_wanted: bool) -> Poll<Piece> {
+    pub(crate) fn poll_next(&self, cx: &mut Context<'_>, is_wanted: bool) -> Poll<UploadPiece> {
         if let Some(fault) = self.0.take_failure() {
-            return Poll::Ready(Piece::Failed(fault));
+            return Poll::Ready(UploadPiece::Failed(fault));
         }
         let mut state = self.0.lock();
         if is_wanted && (state.end.is_some() || !state.bytes.is_empty()) {
@@ -243,18 +247,18 @@ impl UploadReader {
                 true => state.bytes.drain(..MAX_INPUT_BYTES).collect(),
                 false => std::mem::take(&mut state.bytes),
             };
-            state.is_wanted = false;
+            state.is_piece_wanted = false;
             let is_last = state.end.is_some() && state.bytes.is_empty();
-            let reader = state.reader.take();
+            let reader = state.reader_waker.take();
             drop(state);
-            wake(reader);
-            return Poll::Ready(Piece::Bytes { bytes, is_last });
+            wake_task(reader);
+            return Poll::Ready(UploadPiece::Bytes { bytes, is_last });
         }
-        keep(&mut state.driver, cx);
-        let is_news = is_wanted && !std::mem::replace(&mut state.is_wanted, is_wanted);
-        let reader = state.reader.take_if(|_| is_news);
+        store_waker(&mut state.driver_waker, cx);
+        let is_news = is_wanted && !std::mem::replace(&mut state.is_piece_wanted, is_wanted);
+        let reader = state.reader_waker.take_if(|_| is_news);
         drop(state);
-        wake(reader);
+        wake_task(reader);
         Poll::Pending
     }
 }
@@ -264,37 +268,37 @@ impl Drop for UploadReader {
         let mut state = self.0.lock();
         state.is_closed = true;
         state.bytes = Vec::new();
-        let reader = state.reader.take();
+        let reader = state.reader_waker.take();
         drop(state);
         // The connection's side is dropped where it is at home.
-        wake(reader);
+        wake_task(reader);
     }
 }
 
 /// What is found where a failure was already taken.
-fn cut() -> Fault {
+fn body_cut_fault() -> Fault {
     Fault::new(FaultKind::ClientDisconnected, "the request body was cut")
 }
 
-fn keep(place: &mut Option<Waker>, cx: &Context<'_>) {
+fn store_waker(place: &mut Option<Waker>, cx: &Context<'_>) {
     match place {
         Some(waker) => waker.clone_from(cx.waker()),
         none => *none = Some(cx.waker().clone()),
     }
 }
 
-fn wake(waker: Option<Waker>) {
+fn wake_task(waker: Option<Waker>) {
     if let Some(waker) = waker {
         waker.wake();
     }
 }
 
-impl std::fmt::Debug for State {
+impl std::fmt::Debug for UploadState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("State")
             .field("bytes", &self.bytes.len())
             .field("end", &self.end)
-            .field("is_wanted", &self.is_wanted)
+            .field("is_wanted", &self.is_piece_wanted)
             .field("is_closed", &self.is_closed)
             .finish_non_exhaustive()
     }

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use penstock_apps::{App, Boot, Setup};
+use penstock_apps::{App, AppResources, BootStatus};
 use penstock_config::{self as config, AppKind, Processes};
 use penstock_exchange::buffering::BodyStore;
 use penstock_runtime::blocking::Pool;
@@ -101,15 +101,15 @@ async fn start(dir: &Dir, loops: &Loops, is_preloaded: bool) -> Arc<App> {
         true => config::Preload::Auto,
         false => config::Preload::Never,
     };
-    let setup = Setup {
+    let setup = AppResources {
         launcher: None,
         account: None,
         group: None,
-        gives_way: false,
-        development: false,
-        size: None,
+        yields_cpu_at_boot: false,
+        is_development: false,
+        initial_size: None,
         loops: loops.handles().to_vec(),
-        store: BodyStore {
+        body_store: BodyStore {
             max_body_memory: 1 << 16,
             max_response_memory: 1 << 16,
             max_response_spool: 1 << 20,
@@ -121,8 +121,8 @@ async fn start(dir: &Dir, loops: &Loops, is_preloaded: bool) -> Arc<App> {
         },
     };
     let app = App::start(app, &setup);
-    let boot = within(app.booted()).await;
-    assert!(matches!(boot, Boot::Ready { .. }), "{boot:?}");
+    let boot = within(app.wait_for_boot()).await;
+    assert!(matches!(boot, BootStatus::Ready { .. }), "{boot:?}");
     app
 }
 

@@ -41,7 +41,7 @@ impl ByKind {
             Arc::clone(&self.with_requests),
         );
         HandlerProgress::Pending(Box::pin(async move {
-            app.kind_settled(&request.client_state).await?;
+            app.wait_for_kind(&request.client_state).await?;
             let handler = match app.kind() {
                 AppKind::Asgi => asgi,
                 _ => other,

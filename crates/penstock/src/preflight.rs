@@ -210,7 +210,7 @@ impl Findings {
             };
             let launcher = launcher.map(|(launcher, _)| launcher);
             if let Err(report) =
-                loops::block_on(penstock_apps::load_once(app, launcher.zip(account)))?
+                loops::block_on(penstock_apps::check_boot(app, launcher.zip(account)))?
             {
                 let report = report.trim_end();
                 let text = format!("apps.{}: the code does not load\n{report}", app.name);

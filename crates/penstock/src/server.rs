@@ -498,7 +498,7 @@ impl Server {
     async fn join(self: Arc<Self>) {
         let apps: Vec<_> = self.live().rooms.apps.values().cloned().collect();
         for app in apps {
-            app.up().await;
+            app.wait_until_up().await;
         }
         let setup = {
             let live = self.live();

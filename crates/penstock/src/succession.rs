@@ -28,7 +28,7 @@ use std::future::poll_fn;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use penstock_apps::Size;
+use penstock_apps::AppSize;
 use penstock_config::ListenAddr;
 use penstock_runtime::{RegisteredFd, clock};
 use penstock_sys::poll::Interest;
@@ -72,7 +72,7 @@ pub(crate) enum Word {
         wanted: ListenAddr,
     },
     /// How large the load has made the application of that name.
-    Size(String, Size),
+    Size(String, AppSize),
     /// The SHA-256 of the token for changes over TCP, whose file the new server may not be able to read.
     Token([u8; 32]),
     /// The secret of the keys by which applications publish: workers of both servers have them.
@@ -111,7 +111,7 @@ impl Word {
                 let owner = if *is_lent { "lent" } else { "own" };
                 format!("socket {listener} {role} {owner} {}", plain(wanted))
             }
-            Self::Size(name, Size { processes, threads }) => {
+            Self::Size(name, AppSize { processes, threads }) => {
                 format!("size {processes} {threads} {name}")
             }
             Self::Token(digest) => {
@@ -165,7 +165,7 @@ impl Word {
                 let mut next = || words.next().ok_or_else(unknown);
                 let mut number = || next()?.parse().map_err(|_| unknown());
                 let (processes, threads) = (number()?, number()?);
-                Self::Size(next()?.to_owned(), Size { processes, threads })
+                Self::Size(next()?.to_owned(), AppSize { processes, threads })
             }
             "token" => Self::Token(digest(rest).ok_or_else(unknown)?),
             "publishing" => {
@@ -491,7 +491,7 @@ mod tests {
             Word::Hello,
             Word::Size(
                 "shop".to_owned(),
-                Size {
+                AppSize {
                     processes: 5,
                     threads: 3,
                 },
@@ -529,7 +529,7 @@ mod tests {
     #[test]
     fn words_that_are_not_known_are_passed_over_and_the_end_of_the_old_server_is_not() {
         let old = met(&["hello 1", "weather fine", "size 3 2 a shop", "end"]).unwrap();
-        let size = Size {
+        let size = AppSize {
             processes: 3,
             threads: 2,
         };

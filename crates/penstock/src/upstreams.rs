@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use penstock_apps::{App, QueueUse, ServerSet, Setup as AppSetup, Size};
+use penstock_apps::{App, AppResources as AppSetup, AppSize, QueueUsage, ServerSet};
 use penstock_config as config;
 use penstock_config::Config;
 use penstock_exchange::buffering::TempSpace;
@@ -27,7 +27,7 @@ use crate::wiring;
 pub(crate) type Apps = BTreeMap<String, Arc<App>>;
 
 /// How large applications are, by name.
-pub(crate) type Sizes = BTreeMap<String, Size>;
+pub(crate) type Sizes = BTreeMap<String, AppSize>;
 
 /// Running upstreams by name; that of an application has the application's.
 pub(crate) type Upstreams = BTreeMap<String, Arc<Upstream>>;
@@ -108,10 +108,10 @@ pub(crate) fn start(
         launcher: Some(Arc::clone(beside.launcher)),
         account: None,
         group: None,
-        store: store.clone(),
-        gives_way: beside.gives_way,
-        development: beside.development,
-        size: None,
+        body_store: store.clone(),
+        yields_cpu_at_boot: beside.gives_way,
+        is_development: beside.development,
+        initial_size: None,
     };
     for (name, wanted) in &config.apps {
         let wanted = &*beside.publishing.tell(config, wanted);
@@ -126,16 +126,16 @@ pub(crate) fn start(
             }
             None => {
                 // What serves the same load begins with what that has come to.
-                let before = old.apps.get(name).map(|app| app.size());
+                let before = old.apps.get(name).map(|app| app.current_size());
                 let account = beside.accounts.of(wanted)?;
                 let setup = AppSetup {
-                    size: before.or_else(|| beside.sizes.get(name).copied()),
+                    initial_size: before.or_else(|| beside.sizes.get(name).copied()),
                     group: beside.bounds.of(wanted, account)?,
                     account: account.cloned(),
                     ..setup.clone()
                 };
                 let app = start_app(wanted, &setup, beside.loops, started);
-                app.limit_messages(wiring::message_limits(&config.limits));
+                app.set_message_limits(wiring::message_limits(&config.limits));
                 app
             }
         };
@@ -153,7 +153,7 @@ fn start_app(
     let app = match &wanted.upstream {
         None => App::start(wanted.clone(), setup),
         Some(behind) => {
-            let upstream = start_upstream(behind, &setup.store, loops);
+            let upstream = start_upstream(behind, &setup.body_store, loops);
             let servers = Arc::new(Processes(Arc::clone(&upstream)));
             (started.rooms.upstreams).insert(wanted.name.clone(), upstream);
             App::start_servers(wanted.clone(), setup, servers)
@@ -209,11 +209,11 @@ impl ServerSet for Processes {
         self.0.consecutive_timeouts(address)
     }
 
-    fn usage(&self) -> QueueUse {
+    fn usage(&self) -> QueueUsage {
         let now = self.0.snapshot();
         let number = |count: u32| usize::try_from(count).unwrap_or(usize::MAX);
         let up = now.servers.iter().filter(|server| server.state == "up");
-        QueueUse {
+        QueueUsage {
             waiting: now.waiting,
             slots: up.filter_map(|s| s.max_active).map(number).sum(),
             in_progress: now.servers.iter().map(|s| number(s.active)).sum(),
@@ -242,7 +242,7 @@ impl OfApp {
 
 impl Handler for OfApp {
     fn handle(&self, request: Request) -> HandlerProgress {
-        match self.app.refusal() {
+        match self.app.refusal_fault() {
             Some(fault) => HandlerProgress::Ready(Err(fault)),
             None => self.upstream.handle(request),
         }

@@ -354,9 +354,9 @@ pub(crate) fn body_store(limits: &Limits, pool: Pool, space: &Arc<TempSpace>) ->
 /// What clients of WebSockets may send.
 pub(crate) fn message_limits(limits: &Limits) -> MessageLimits {
     MessageLimits {
-        message_bytes: limits.websocket_message_bytes,
-        stall: limits.body_stall,
-        rate_min: limits.body_rate_min,
+        max_message_bytes: limits.websocket_message_bytes,
+        idle_timeout: limits.body_stall,
+        min_rate: limits.body_rate_min,
     }
 }
 

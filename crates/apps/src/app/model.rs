@@ -21,7 +21,7 @@ use penstock_runtime::{LazyDeadline, clock};
 use tokio::sync::Notify;
 
 use super::AppShared;
-use crate::channel::Form;
+use crate::channel::RequestEncoding;
 
 /// How workers get their requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,35 +29,35 @@ pub(crate) enum WorkerModel {
     /// One a thread, over a socket each.
     Threads,
     /// All of a process over one channel.
-    Reactor(Form),
+    Reactor(RequestEncoding),
 }
 
 /// The model of an application, and those who wait for it to be known.
 #[derive(Debug)]
 pub(crate) struct ModelCell {
     /// What the configuration says or guesses.
-    guess: AppKind,
+    guessed_kind: AppKind,
     /// A code of [`WorkerModel`]; zero before it is settled.
     code: AtomicU8,
     changed: Notify,
-    waiting: AtomicUsize,
+    waiting_requests: AtomicUsize,
 }
 
-const OPEN: u8 = 0;
+const UNSETTLED: u8 = 0;
 const THREADS: u8 = 1;
 const ENVIRON: u8 = 2;
 const SCOPE: u8 = 3;
 
 /// Beside one of them: workers get a request before its body has come whole.
-const STREAMS: u8 = 4;
+const STREAMS_BODIES: u8 = 4;
 
 impl ModelCell {
     pub(crate) fn new(config: &config::App) -> Self {
         let cell = Self {
-            guess: config.kind,
-            code: AtomicU8::new(OPEN),
+            guessed_kind: config.kind,
+            code: AtomicU8::new(UNSETTLED),
             changed: Notify::new(),
-            waiting: AtomicUsize::new(0),
+            waiting_requests: AtomicUsize::new(0),
         };
         if !config.kind_is_guess {
             cell.settle(config);
@@ -67,17 +67,17 @@ impl ModelCell {
 
     /// The model; `None` as long as nothing has looked at the application.
     pub(crate) fn get(&self) -> Option<WorkerModel> {
-        match self.code.load(Ordering::Acquire) & !STREAMS {
-            OPEN => None,
+        match self.code.load(Ordering::Acquire) & !STREAMS_BODIES {
+            UNSETTLED => None,
             THREADS => Some(WorkerModel::Threads),
-            ENVIRON => Some(WorkerModel::Reactor(Form::Environ)),
-            _ => Some(WorkerModel::Reactor(Form::Scope)),
+            ENVIRON => Some(WorkerModel::Reactor(RequestEncoding::Environ)),
+            _ => Some(WorkerModel::Reactor(RequestEncoding::Scope)),
         }
     }
 
     /// Whether workers get a request before its body has come whole.
     pub(crate) fn streams_bodies(&self) -> bool {
-        self.code.load(Ordering::Acquire) & STREAMS != 0
+        self.code.load(Ordering::Acquire) & STREAMS_BODIES != 0
     }
 
     pub(crate) fn has_reactor(&self) -> bool {
@@ -86,8 +86,8 @@ impl ModelCell {
 
     /// What the application is, as far as it is known: before it is settled, the guess.
     pub(crate) fn kind(&self) -> AppKind {
-        match (self.guess, self.get()) {
-            (AppKind::Wsgi | AppKind::Asgi, Some(WorkerModel::Reactor(Form::Scope))) => {
+        match (self.guessed_kind, self.get()) {
+            (AppKind::Wsgi | AppKind::Asgi, Some(WorkerModel::Reactor(RequestEncoding::Scope))) => {
                 AppKind::Asgi
             }
             (AppKind::Wsgi | AppKind::Asgi, Some(_)) => AppKind::Wsgi,
@@ -97,24 +97,28 @@ impl ModelCell {
 
     /// This is it, now and later.
     pub(crate) fn settle(&self, config: &config::App) {
-        let code = match Form::of(config) {
+        let code = match RequestEncoding::for_config(config) {
             None => THREADS,
-            Some(Form::Environ) => ENVIRON,
-            Some(Form::Scope) => SCOPE,
+            Some(RequestEncoding::Environ) => ENVIRON,
+            Some(RequestEncoding::Scope) => SCOPE,
         };
-        let streams = if config.streams_bodies() { STREAMS } else { 0 };
+        let streams = if config.streams_bodies() {
+            STREAMS_BODIES
+        } else {
+            0
+        };
         self.code.store(code | streams, Ordering::Release);
-        self.wake();
+        self.wake_waiters();
     }
 
     /// Those who wait look again: it is settled, or requests are refused.
-    pub(crate) fn wake(&self) {
+    pub(crate) fn wake_waiters(&self) {
         self.changed.notify_waiters();
     }
 
     /// Requests that wait for it.
-    pub(crate) fn waiting(&self) -> usize {
-        self.waiting.load(Ordering::Relaxed)
+    pub(crate) fn waiting_requests(&self) -> usize {
+        self.waiting_requests.load(Ordering::Relaxed)
     }
 }
 
@@ -124,12 +128,12 @@ impl AppShared {
     /// # Errors
     /// The application does not boot or stops, too many wait already, it took too long, or the client has
     /// left.
-    pub(crate) async fn settled(&self, client: &ClientState) -> Result<WorkerModel, Fault> {
+    pub(crate) async fn wait_for_model(&self, client: &ClientState) -> Result<WorkerModel, Fault> {
         if let Some(model) = self.model.get() {
             return Ok(model);
         }
         let since = clock::now();
-        let _place = Place::take(self)?;
+        let _place = ModelWaitGuard::acquire(self)?;
         let mut deadline = LazyDeadline::new(since + self.queue_timeout());
         loop {
             let mut changed = pin!(self.model.changed.notified());
@@ -138,7 +142,7 @@ impl AppShared {
             if let Some(model) = self.model.get() {
                 return Ok(model);
             }
-            if let Some(fault) = self.refusal() {
+            if let Some(fault) = self.refusal_fault() {
                 return Err(fault);
             }
             let end = poll_fn(|cx| {
@@ -152,12 +156,12 @@ impl AppShared {
                 deadline.poll(cx).map(|()| Some(FaultKind::QueueTimeout))
             });
             if let Some(kind) = end.await {
-                return Err(self.gave_up(kind, clock::now().saturating_duration_since(since)));
+                return Err(self.wait_fault(kind, clock::now().saturating_duration_since(since)));
             }
         }
     }
 
-    fn gave_up(&self, kind: FaultKind, waited: Duration) -> Fault {
+    fn wait_fault(&self, kind: FaultKind, waited: Duration) -> Fault {
         let cause = if kind == FaultKind::ClientDisconnected {
             self.metrics.queue_abandoned.increment();
             "left while the application started".to_owned()
@@ -176,11 +180,14 @@ impl AppShared {
 }
 
 /// One of those who wait; given back when it is dropped.
-struct Place<'a>(&'a ModelCell);
+struct ModelWaitGuard<'a>(&'a ModelCell);
 
-impl<'a> Place<'a> {
-    fn take(shared: &'a AppShared) -> Result<Self, Fault> {
-        let before = shared.model.waiting.fetch_add(1, Ordering::Relaxed);
+impl<'a> ModelWaitGuard<'a> {
+    fn acquire(shared: &'a AppShared) -> Result<Self, Fault> {
+        let before = shared
+            .model
+            .waiting_requests
+            .fetch_add(1, Ordering::Relaxed);
         let place = Self(&shared.model);
         let most = shared.queue_limits.max_len;
         if before < most {
@@ -192,9 +199,9 @@ impl<'a> Place<'a> {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for ModelWaitGuard<'_> {
     fn drop(&mut self) {
-        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.0.waiting_requests.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -17,9 +17,9 @@ use penstock_sys::cgroup::{Group, Usage};
 use penstock_wire::Dialect;
 
 use super::model::ModelCell;
-use crate::channel::bounds::{Held, MessageLimits};
-use crate::dispatch::{Dispatch, Ledger, Mailbox, Pace};
-use crate::output::Output;
+use crate::channel::message_limits::{HeldMessageBytes, MessageLimits};
+use crate::dispatch::{AppDispatcher, Mailbox, RecentLatency, WorkerStats};
+use crate::output::OutputLog;
 use crate::server_set::ServerSet;
 use crate::sticky::Stickiness;
 
@@ -27,21 +27,21 @@ use crate::sticky::Stickiness;
 #[derive(Debug)]
 pub(crate) struct AppShared {
     pub(crate) name: Arc<str>,
-    pub(crate) way: Way,
+    pub(crate) dispatch_mode: DispatchMode,
     /// How its workers are told of requests.
     pub(crate) model: ModelCell,
-    pub(crate) dispatch: Dispatch,
+    pub(crate) dispatch: AppDispatcher,
     pub(crate) metrics: Arc<AppMetrics>,
     /// What bounds its processes, with all that they start.
     pub(crate) group: Option<Arc<Group>>,
-    pub(crate) store: ArcSwap<BodyStore>,
+    pub(crate) body_store: ArcSwap<BodyStore>,
     /// The responses that keep its workers because their clients are slow.
     pub(super) held_places: HeldPlaces,
     /// The limits of its WebSockets' messages, and what their clients hold.
-    pub(crate) messages: ArcSwap<MessageLimits>,
-    pub(crate) held: Held,
+    pub(crate) message_limits: ArcSwap<MessageLimits>,
+    pub(crate) held_message_bytes: HeldMessageBytes,
     /// How long recent requests took.
-    pub(crate) pace: Pace,
+    pub(crate) recent_latency: RecentLatency,
     /// Whether messages of WebSockets are compressed where the client offers it.
     pub(crate) websocket_compression: bool,
     /// How a client is kept at one process, if it is.
@@ -50,21 +50,21 @@ pub(crate) struct AppShared {
     /// How long streams may go on in a worker that is being replaced.
     pub(crate) stream_timeout: Duration,
     /// Whether garbage is collected between requests.
-    pub(crate) collect_when_idle: bool,
+    pub(crate) gc_when_idle: bool,
     pub(crate) queue_limits: QueueLimits,
     /// Why no request can be taken now; `None` in good times.
-    pub(crate) refusing: ArcSwapOption<Refusal>,
+    pub(crate) refusal: ArcSwapOption<Refusal>,
     /// Written by the executor after each event.
-    pub(crate) state: Mutex<StateView>,
+    pub(crate) view: Mutex<AppView>,
     /// What its processes have written of late.
-    pub(crate) output: Output,
+    pub(crate) output_log: OutputLog,
     /// When the loading began of the code that serves.
     code_since: Mutex<SystemTime>,
 }
 
 /// How the application's processes get their requests.
 #[derive(Debug, Clone)]
-pub(crate) enum Way {
+pub(crate) enum DispatchMode {
     /// From the queue here, over the worker protocol in this language's form.
     Workers(Dialect),
     /// From an upstream elsewhere, which is told of them.
@@ -80,13 +80,13 @@ pub(crate) struct Refusal {
 
 /// The executor's word on processes, for the status page.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct StateView {
+pub(crate) struct AppView {
     pub(crate) state: String,
-    pub(crate) report: Option<String>,
+    pub(crate) boot_report: Option<String>,
     pub(crate) interpreter: String,
     pub(crate) generation: u64,
     /// How many workers there are to be.
-    pub(crate) target: usize,
+    pub(crate) target_workers: usize,
     /// How many threads of each take requests.
     pub(crate) threads: usize,
     /// Whether it still comes to what it is to begin with.
@@ -101,27 +101,27 @@ pub(crate) struct StateView {
     /// Why the last restart was given up.
     pub(crate) restart_error: Option<String>,
     /// How workers come to be: `forking`, or `plain` and why.
-    pub(crate) spawning: String,
+    pub(crate) start_method: String,
     pub(crate) workers: Vec<WorkerView>,
     pub(crate) templates: Vec<WorkerView>,
 }
 
-/// One worker in [`StateView`].
+/// One worker in [`AppView`].
 #[derive(Debug, Clone)]
 pub(crate) struct WorkerView {
     pub(crate) pid: Option<u32>,
     pub(crate) generation: u64,
     pub(crate) state: &'static str,
-    pub(crate) since: Instant,
+    pub(crate) state_since: Instant,
     pub(crate) restarts: u64,
     /// When its process was started.
-    pub(crate) began: Option<Instant>,
+    pub(crate) started_at: Option<Instant>,
     /// What it has served, if it is a worker.
-    pub(crate) ledger: Option<Arc<Ledger>>,
+    pub(crate) stats: Option<Arc<WorkerStats>>,
     /// Proportional memory when it was last measured, in bytes.
     pub(crate) memory: Option<u64>,
     /// Why it is to be replaced.
-    pub(crate) worn: Option<String>,
+    pub(crate) replace_reason: Option<String>,
     pub(crate) mailboxes: Vec<Arc<Mailbox>>,
     /// Where a server of its own listens.
     pub(crate) address: Option<config::ServerAddr>,
@@ -129,32 +129,32 @@ pub(crate) struct WorkerView {
 
 impl AppShared {
     /// What an application with this configuration shares, before anything has happened.
-    pub(crate) fn new(config: &config::App, way: Way, store: BodyStore) -> Self {
+    pub(crate) fn new(config: &config::App, way: DispatchMode, store: BodyStore) -> Self {
         let queue_limits = QueueLimits {
             max_len: config.queue_max,
             timeout: config.queue_timeout,
         };
         Self {
             name: config.name.as_str().into(),
-            way,
+            dispatch_mode: way,
             model: ModelCell::new(config),
-            dispatch: Dispatch::new(queue_limits),
+            dispatch: AppDispatcher::new(queue_limits),
             metrics: Arc::default(),
             group: None,
-            store: ArcSwap::from_pointee(store),
+            body_store: ArcSwap::from_pointee(store),
             held_places: HeldPlaces::default(),
-            messages: ArcSwap::default(),
-            held: Held::default(),
-            pace: Pace::default(),
+            message_limits: ArcSwap::default(),
+            held_message_bytes: HeldMessageBytes::default(),
+            recent_latency: RecentLatency::default(),
             websocket_compression: config.websocket_compression,
-            stickiness: Stickiness::of(config),
+            stickiness: Stickiness::from_config(config),
             response_timeout: config.response_timeout,
             stream_timeout: config.stream_timeout,
-            collect_when_idle: config.collect_when_idle,
+            gc_when_idle: config.collect_when_idle,
             queue_limits,
-            refusing: ArcSwapOption::empty(),
-            state: Mutex::default(),
-            output: Output::default(),
+            refusal: ArcSwapOption::empty(),
+            view: Mutex::default(),
+            output_log: OutputLog::default(),
             code_since: Mutex::new(SystemTime::now()),
         }
     }
@@ -175,8 +175,8 @@ impl AppShared {
     }
 
     /// The fault for a request that cannot even wait.
-    pub(crate) fn refusal(&self) -> Option<Fault> {
-        let refusing = self.refusing.load();
+    pub(crate) fn refusal_fault(&self) -> Option<Fault> {
+        let refusing = self.refusal.load();
         let refusal = refusing.as_ref()?;
         let mut fault = Fault::new(FaultKind::Unavailable, refusal.cause.clone());
         fault.detail.clone_from(&refusal.detail);
@@ -188,8 +188,8 @@ impl AppShared {
     }
 
     pub(super) fn in_progress(&self, worker: &WorkerView) -> u32 {
-        match (&self.way, &worker.address) {
-            (Way::Servers(set), Some(address)) => {
+        match (&self.dispatch_mode, &worker.address) {
+            (DispatchMode::Servers(set), Some(address)) => {
                 u32::try_from(set.in_progress(address)).unwrap_or(u32::MAX)
             }
             _ => {
@@ -205,14 +205,14 @@ impl AppShared {
         since.unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn state(&self) -> StateView {
-        self.state
+    pub(crate) fn view(&self) -> AppView {
+        self.view
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
     }
 
-    pub(crate) fn set_state(&self, view: StateView) {
-        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = view;
+    pub(crate) fn set_view(&self, view: AppView) {
+        *self.view.lock().unwrap_or_else(PoisonError::into_inner) = view;
     }
 }

@@ -10,7 +10,7 @@ use penstock_runtime::clock;
 use penstock_sys::cgroup::{GroupPlan, Usage};
 
 use super::{App, WorkerView};
-use crate::dispatch::QueueUse;
+use crate::dispatch::QueueUsage;
 
 /// An application at one moment.
 #[derive(Debug, Clone)]
@@ -22,7 +22,7 @@ pub struct AppSnapshot {
     /// starting, ready, degraded, failing, draining, stopped.
     pub state: String,
     /// The traceback of the last failed boot.
-    pub report: Option<String>,
+    pub boot_report: Option<String>,
     /// What the interpreter says of itself.
     pub interpreter: String,
     /// The generation that is being served.
@@ -38,21 +38,21 @@ pub struct AppSnapshot {
     /// Why the last restart was given up, until the next one begins.
     pub restart_error: Option<String>,
     /// How workers come to be: `forking`, or `plain` and why; empty where nothing is known yet.
-    pub spawning: String,
+    pub start_method: String,
     /// Threads in each process that take requests.
     pub threads: usize,
     /// There are never fewer.
-    pub threads_min: usize,
+    pub min_threads: usize,
     /// There are never more.
-    pub threads_max: usize,
+    pub max_threads: usize,
     /// What it takes with all that it starts, if it has bounds and it was looked at.
     pub usage: Option<Usage>,
     /// What it may take.
     pub bounds: Option<GroupPlan>,
     /// Its queue.
-    pub queue: QueueUse,
+    pub queue_usage: QueueUsage,
     /// The queue's bound.
-    pub queue_max: usize,
+    pub max_queued: usize,
     /// Its workers.
     pub workers: Vec<WorkerSnapshot>,
     /// What they are forked from.
@@ -82,7 +82,7 @@ pub struct WorkerSnapshot {
     /// booting, ready, retiring, stopping.
     pub state: &'static str,
     /// Since when.
-    pub since: Duration,
+    pub time_in_state: Duration,
     /// How many had its seat before.
     pub restarts: u64,
     /// Requests it has in progress.
@@ -98,7 +98,7 @@ pub struct WorkerSnapshot {
     /// Requests that it has served; `None` of a server of its own.
     pub requests: Option<u64>,
     /// Why it is to be replaced, if it is.
-    pub worn: Option<String>,
+    pub replace_reason: Option<String>,
 }
 
 impl App {
@@ -106,12 +106,12 @@ impl App {
     #[must_use]
     pub fn snapshot(&self) -> AppSnapshot {
         let now = clock::now();
-        let view = self.shared.state();
+        let view = self.shared.view();
         let shown = |worker: &WorkerView| WorkerSnapshot {
             pid: worker.pid,
             generation: worker.generation,
             state: worker.state,
-            since: now.saturating_duration_since(worker.since),
+            time_in_state: now.saturating_duration_since(worker.state_since),
             restarts: worker.restarts,
             in_progress: self.shared.in_progress(worker),
             address: worker.address.as_ref().map(ToString::to_string),
@@ -119,19 +119,21 @@ impl App {
                 .pid
                 .and_then(|p| penstock_sys::file::process_rss_bytes(p).ok()),
             proportional_bytes: worker.memory,
-            age: worker.began.map(|at| now.saturating_duration_since(at)),
-            requests: worker.ledger.as_ref().map(|ledger| ledger.served()),
-            worn: worker.worn.clone(),
+            age: worker
+                .started_at
+                .map(|at| now.saturating_duration_since(at)),
+            requests: worker.stats.as_ref().map(|ledger| ledger.served_requests()),
+            replace_reason: worker.replace_reason.clone(),
         };
         let ready = view.workers.iter().filter(|w| w.state == "ready");
         let processes = ProcessesSnapshot {
             min: self.config.processes.min,
             ready: ready.count(),
-            target: view.target,
+            target: view.target_workers,
             max: self.config.processes.max,
         };
         let mut queue = self.shared.dispatch.usage(now);
-        queue.waiting += self.shared.model.waiting();
+        queue.waiting += self.shared.model.waiting_requests();
         // Of a guess that was wrong, the configuration's threads are for nothing.
         let of_threads = |count: usize| match self.kind() {
             config::AppKind::Asgi => 1,
@@ -143,7 +145,7 @@ impl App {
             workers: view.workers.iter().map(shown).collect(),
             templates: view.templates.iter().map(shown).collect(),
             state: view.state,
-            report: view.report,
+            boot_report: view.boot_report,
             interpreter: view.interpreter,
             generation: view.generation,
             processes,
@@ -151,14 +153,14 @@ impl App {
             last_failure: view.last_failure,
             is_restarting: view.is_restarting,
             restart_error: view.restart_error,
-            spawning: view.spawning,
+            start_method: view.start_method,
             threads: of_threads(view.threads),
-            threads_min: of_threads(self.config.threads_min),
-            threads_max: of_threads(self.config.threads),
+            min_threads: of_threads(self.config.threads_min),
+            max_threads: of_threads(self.config.threads),
             usage: view.usage,
             bounds: (self.shared.group.as_ref()).map(|group| group.plan().clone()),
-            queue,
-            queue_max: self.config.queue_max,
+            queue_usage: queue,
+            max_queued: self.config.queue_max,
         }
     }
 }

@@ -14,8 +14,8 @@ use penstock_http::websocket::{
 use penstock_http::{FieldBlock, RequestHead, Status};
 use penstock_wire::AcceptHeadView;
 
-use super::Form;
-use super::session::Agreed;
+use super::RequestEncoding;
+use super::session::AcceptedWebSocket;
 use crate::app::{AppShared, WorkerModel};
 use crate::reply;
 
@@ -25,7 +25,7 @@ pub(crate) struct Handshake {
     /// The value of `Sec-WebSocket-Accept`.
     accept: String,
     /// The subprotocols that the client offers.
-    offered: Vec<String>,
+    offered_subprotocols: Vec<String>,
     /// How messages may be compressed, where client and application want it.
     pub(super) deflate: Option<DeflateParams>,
 }
@@ -34,11 +34,13 @@ pub(crate) struct Handshake {
 ///
 /// # Errors
 /// The answer to one that breaks the rules of the handshake (RFC 6455 §4.2.2).
-pub(crate) fn asked(
+pub(crate) fn requested_handshake(
     shared: &AppShared,
     head: &RequestHead,
 ) -> Result<Option<Box<Handshake>>, Box<Result<Reply, Fault>>> {
-    if shared.model.get() != Some(WorkerModel::Reactor(Form::Scope)) || !head.is_upgrade() {
+    if shared.model.get() != Some(WorkerModel::Reactor(RequestEncoding::Scope))
+        || !head.is_upgrade()
+    {
         return Ok(None);
     }
     match check_handshake(head) {
@@ -49,18 +51,18 @@ pub(crate) fn asked(
             let compresses = shared.websocket_compression;
             Ok(Some(Box::new(Handshake {
                 accept,
-                offered,
+                offered_subprotocols: offered,
                 deflate: compresses.then(|| negotiate_deflate(head)).flatten(),
             })))
         }
         HandshakeRequest::Invalid(why) => {
             Err(Box::new(Err(Fault::new(FaultKind::BadRequest, why))))
         }
-        HandshakeRequest::UnsupportedVersion => Err(Box::new(Ok(other_version().into()))),
+        HandshakeRequest::UnsupportedVersion => Err(Box::new(Ok(version_required().into()))),
     }
 }
 
-fn other_version() -> Response {
+fn version_required() -> Response {
     let text = "This server speaks version 13 of the WebSocket protocol.\n";
     let body = Body::Bytes(Bytes::from_static(text.as_bytes()));
     let mut response = Response::new(Status::UPGRADE_REQUIRED, body);
@@ -76,14 +78,19 @@ fn other_version() -> Response {
 /// # Errors
 /// When the application's fields cannot be sent, or it chose a subprotocol that was not offered: the
 /// client would have to fail such a connection (RFC 6455 §4.1).
-pub(super) fn accepted(
+pub(super) fn accept_response(
     handshake: &Handshake,
     parts: &AcceptHeadView<'_>,
-    agreed: Agreed,
+    agreed: AcceptedWebSocket,
     timing: RequestTiming,
 ) -> Result<Response, Fault> {
     let chosen = parts.subprotocol;
-    if !chosen.is_empty() && !handshake.offered.iter().any(|name| name == chosen) {
+    if !chosen.is_empty()
+        && !handshake
+            .offered_subprotocols
+            .iter()
+            .any(|name| name == chosen)
+    {
         let cause = format!("the subprotocol `{chosen}`, which the client did not offer");
         return Err(Fault::new(FaultKind::AppProtocolError, cause).with_timing(timing));
     }
@@ -107,7 +114,7 @@ pub(super) fn accepted(
     let mut is_for_hub = false;
     for (name, value) in parts.fields() {
         let name = std::str::from_utf8(name).unwrap_or_default();
-        if pushed.is_ok() && reply::is_passed(name) && !is_of_handshake(name) {
+        if pushed.is_ok() && reply::is_forwarded(name) && !is_handshake_header(name) {
             is_for_hub |= is_grip_field(name.as_bytes());
             pushed = fields.push(name, value).map_err(|error| (name, error));
         }
@@ -124,7 +131,7 @@ pub(super) fn accepted(
     Ok(response)
 }
 
-fn is_of_handshake(name: &str) -> bool {
+fn is_handshake_header(name: &str) -> bool {
     let start = name.get(..14);
     start.is_some_and(|start| start.eq_ignore_ascii_case("sec-websocket-"))
 }

@@ -15,49 +15,49 @@ use penstock_runtime::clock;
 use penstock_wire::channel;
 
 use super::ChannelDriver;
-use super::receive::unexpected;
-use super::streams::{Input, State, index_of};
-use crate::slot::End;
-use crate::upload::Piece;
+use super::receive::unexpected_frame;
+use super::stream_table::{RequestBodyState, StreamState, index_of};
+use crate::slot::DriverEnd;
+use crate::upload::UploadPiece;
 
 impl ChannelDriver {
     /// A worker waits for the next piece.
-    pub(super) fn pulled(&mut self, id: u32) -> Result<(), End> {
+    pub(super) fn handle_pull(&mut self, id: u32) -> Result<(), DriverEnd> {
         let Some(entry) = self.streams.entry(id) else {
             return Ok(());
         };
-        if entry.is_given_up() {
+        if entry.is_abandoned() {
             // GONE is on its way.
             return Ok(());
         }
-        if entry.input != Input::Coming {
-            return Err(unexpected("a PULL for nothing", id));
+        if entry.input != RequestBodyState::Arriving {
+            return Err(unexpected_frame("a PULL for nothing", id));
         }
-        entry.input = Input::Pulled;
-        self.streams.clock_off(id);
+        entry.input = RequestBodyState::Requested;
+        self.streams.stop_clock(id);
         if let Some(waker) = self.streams.waker(index_of(id)) {
-            let _ = self.feed(id, &mut Context::from_waker(&waker));
+            let _ = self.poll_upload(id, &mut Context::from_waker(&waker));
         }
         Ok(())
     }
 
     /// Sends what there is of a body that is waited for; breaks when the stream is over.
-    pub(super) fn feed(&mut self, id: u32, cx: &mut Context<'_>) -> ControlFlow<()> {
+    pub(super) fn poll_upload(&mut self, id: u32, cx: &mut Context<'_>) -> ControlFlow<()> {
         let Some(entry) = self.streams.entry(id) else {
             return ControlFlow::Break(());
         };
-        let is_pulled = entry.input == Input::Pulled;
+        let is_pulled = entry.input == RequestBodyState::Requested;
         let Some(upload) = self.streams.upload(id) else {
             return ControlFlow::Continue(());
         };
         match upload.poll_next(cx, is_pulled) {
             Poll::Pending => ControlFlow::Continue(()),
-            Poll::Ready(Piece::Bytes { bytes, is_last }) => {
+            Poll::Ready(UploadPiece::Bytes { bytes, is_last }) => {
                 self.send_input(id, &bytes, is_last);
                 ControlFlow::Continue(())
             }
-            Poll::Ready(Piece::Failed(fault)) => {
-                self.give_up(id, || fault);
+            Poll::Ready(UploadPiece::Failed(fault)) => {
+                self.fail_stream(id, || fault);
                 ControlFlow::Break(())
             }
         }
@@ -74,13 +74,13 @@ impl ChannelDriver {
             return;
         };
         if !is_last {
-            entry.input = Input::Coming;
+            entry.input = RequestBodyState::Arriving;
         }
         // It is the worker's turn again, unless the client does not take what there is of the
         // answer.
         match entry.state {
-            State::Asked(_) => self.streams.clock_on(id, clock::now()),
-            State::Spool(_) => self.streams.resume(id, clock::now()),
+            StreamState::AwaitingResponse(_) => self.streams.start_clock(id, clock::now()),
+            StreamState::Spooling(_) => self.streams.restart_body_clock(id, clock::now()),
             _ => {}
         }
     }

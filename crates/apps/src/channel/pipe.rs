@@ -2,7 +2,7 @@
 //! loop.
 //!
 //! Each side leaves messages and its end here and wakes the other. What must stay true: the driver holds
-//! back what the windows do not allow, the session stops reading its client while [`Pipe::is_full`], so
+//! back what the windows do not allow, the session stops reading its client while [`WebSocketPipe::is_full`], so
 //! what waits here is bounded each way; no waker runs under the lock; an idle pipe owns no buffer.
 
 use std::collections::VecDeque;
@@ -12,24 +12,24 @@ use std::task::{Context, Waker};
 use penstock_http::websocket::code;
 use penstock_wire::channel::WINDOW_BYTES;
 
-use super::socket::cost;
+use super::websocket::window_cost;
 
 /// Bytes, and number, of messages from a client that wait before it is no longer read. What one read
 /// brings may come on top.
-const BYTES_MAX: usize = 64 * 1024;
-const MESSAGES_MAX: usize = 64;
+const MAX_BYTES: usize = 64 * 1024;
+const MAX_MESSAGES: usize = 64;
 
 /// One message.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Message {
+pub(super) struct PipeMessage {
     pub(super) is_text: bool,
     pub(super) payload: Vec<u8>,
 }
 
 /// What there is for the worker.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Taken {
-    Message(Message),
+pub(super) enum WorkerBound {
+    Message(PipeMessage),
     /// The client has closed, and nothing is left in front of it.
     Close(u16, String),
     Nothing,
@@ -37,8 +37,8 @@ pub(super) enum Taken {
 
 /// What there is for the client.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Given {
-    Message(Message),
+pub(super) enum ClientBound {
+    Message(PipeMessage),
     /// The application has closed, and nothing is left in front of it.
     Close(u16, String),
     Nothing,
@@ -46,25 +46,25 @@ pub(super) enum Given {
 
 /// Both sides' view of one WebSocket.
 #[derive(Debug)]
-pub(super) struct Pipe {
+pub(super) struct WebSocketPipe {
     /// Held for a move of messages only.
-    state: Mutex<State>,
+    state: Mutex<PipeState>,
     driver: Waker,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    to_worker: VecDeque<Message>,
+struct PipeState {
+    to_worker: VecDeque<PipeMessage>,
     to_worker_bytes: usize,
-    to_client: VecDeque<Message>,
+    to_client: VecDeque<PipeMessage>,
     client_closed: Option<(u16, String)>,
     worker_closed: Option<(u16, String)>,
     /// Window that the client's taking has freed.
-    credit: u32,
+    freed_window: u32,
     session: Option<Waker>,
 }
 
-impl Pipe {
+impl WebSocketPipe {
     /// A pipe whose driver is woken by `driver`.
     pub(super) fn new(driver: Waker) -> Arc<Self> {
         Arc::new(Self {
@@ -76,7 +76,7 @@ impl Pipe {
     // The driver's side.
 
     /// A message for the client.
-    pub(super) fn send_to_client(&self, message: Message) {
+    pub(super) fn send_to_client(&self, message: PipeMessage) {
         let mut state = self.lock();
         if state.client_closed.is_none() {
             state.to_client.push_back(message);
@@ -94,20 +94,20 @@ impl Pipe {
     }
 
     /// The next thing that the client has for the worker, whose window is `room`.
-    pub(super) fn take_for_worker(&self, room: u32) -> Taken {
+    pub(super) fn take_for_worker(&self, room: u32) -> WorkerBound {
         let mut state = self.lock();
         let Some(first) = state.to_worker.front() else {
             return match &state.client_closed {
-                Some((code, reason)) => Taken::Close(*code, reason.clone()),
-                None => Taken::Nothing,
+                Some((code, reason)) => WorkerBound::Close(*code, reason.clone()),
+                None => WorkerBound::Nothing,
             };
         };
-        if cost(first.payload.len()) > room {
-            return Taken::Nothing;
+        if window_cost(first.payload.len()) > room {
+            return WorkerBound::Nothing;
         }
         let was_full = state.is_full();
         let Some(message) = state.to_worker.pop_front() else {
-            return Taken::Nothing;
+            return WorkerBound::Nothing;
         };
         state.to_worker_bytes -= message.payload.len();
         if state.to_worker.is_empty() {
@@ -116,11 +116,11 @@ impl Pipe {
         if was_full && !state.is_full() {
             wake_session(state);
         }
-        Taken::Message(message)
+        WorkerBound::Message(message)
     }
 
     /// Whether the client has closed, or is gone.
-    pub(super) fn has_left(&self) -> bool {
+    pub(super) fn has_client_closed(&self) -> bool {
         self.lock().client_closed.is_some()
     }
 
@@ -132,13 +132,13 @@ impl Pipe {
 
     /// Window to be given back to the worker.
     pub(super) fn take_credit(&self) -> u32 {
-        std::mem::take(&mut self.lock().credit)
+        std::mem::take(&mut self.lock().freed_window)
     }
 
     // The session's side.
 
     /// A message for the worker.
-    pub(super) fn send_to_worker(&self, message: Message) {
+    pub(super) fn send_to_worker(&self, message: PipeMessage) {
         let mut state = self.lock();
         state.to_worker_bytes += message.payload.len();
         state.to_worker.push_back(message);
@@ -148,17 +148,17 @@ impl Pipe {
 
     /// The client has closed, or is gone. Only the first counts.
     pub(super) fn close_by_client(&self, code: u16, reason: &str) {
-        self.close_and(code, reason, |_| {});
+        self.close_client_with(code, reason, |_| {});
     }
 
     /// The same, and what the client has said before is not to be waited for: nobody takes it.
-    pub(super) fn cut_by_client(&self, code: u16, reason: &str) {
-        self.close_and(code, reason, |state| {
+    pub(super) fn abort_by_client(&self, code: u16, reason: &str) {
+        self.close_client_with(code, reason, |state| {
             (state.to_worker, state.to_worker_bytes) = (VecDeque::new(), 0);
         });
     }
 
-    fn close_and(&self, code: u16, reason: &str, also: impl FnOnce(&mut State)) {
+    fn close_client_with(&self, code: u16, reason: &str, also: impl FnOnce(&mut PipeState)) {
         let mut state = self.lock();
         if state.client_closed.is_none() {
             state.client_closed = Some((code, reason.to_owned()));
@@ -170,12 +170,12 @@ impl Pipe {
     }
 
     /// Whether as much waits for the worker as may.
-    pub(super) fn is_crowded(&self) -> bool {
+    pub(super) fn is_full_now(&self) -> bool {
         self.lock().is_full()
     }
 
     /// Whether the client is not to be read for now; then the task is woken when it may be.
-    pub(super) fn is_full(&self, cx: &mut Context<'_>) -> bool {
+    pub(super) fn poll_is_full(&self, cx: &mut Context<'_>) -> bool {
         let mut state = self.lock();
         let is_full = state.is_full();
         if is_full {
@@ -186,22 +186,22 @@ impl Pipe {
 
     /// The next thing that the worker has for the client; else the task is woken when there is one.
     /// `credit` is what messages cost that the client has taken since.
-    pub(super) fn take_for_client(&self, cx: &mut Context<'_>, credit: u32) -> Given {
+    pub(super) fn take_for_client(&self, cx: &mut Context<'_>, credit: u32) -> ClientBound {
         let mut state = self.lock();
-        state.credit = state.credit.saturating_add(credit).min(WINDOW_BYTES);
+        state.freed_window = state.freed_window.saturating_add(credit).min(WINDOW_BYTES);
         let given = match state.to_client.pop_front() {
             Some(message) => {
                 if state.to_client.is_empty() {
                     state.to_client = VecDeque::new();
                 }
-                Given::Message(message)
+                ClientBound::Message(message)
             }
             None => match state.worker_closed.take() {
                 Some((code, reason)) => {
                     state.worker_closed = Some((code, String::new()));
-                    Given::Close(code, reason)
+                    ClientBound::Close(code, reason)
                 }
-                None => Given::Nothing,
+                None => ClientBound::Nothing,
             },
         };
         state.register(cx);
@@ -212,14 +212,14 @@ impl Pipe {
         given
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PipeState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl PipeState {
     fn is_full(&self) -> bool {
-        self.to_worker_bytes >= BYTES_MAX || self.to_worker.len() >= MESSAGES_MAX
+        self.to_worker_bytes >= MAX_BYTES || self.to_worker.len() >= MAX_MESSAGES
     }
 
     fn register(&mut self, cx: &mut Context<'_>) {
@@ -231,7 +231,7 @@ impl State {
 }
 
 /// Wakes the session, outside of the lock.
-fn wake_session(mut state: MutexGuard<'_, State>) {
+fn wake_session(mut state: MutexGuard<'_, PipeState>) {
     let session = state.session.take();
     drop(state);
     if let Some(session) = session {

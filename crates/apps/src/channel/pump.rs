@@ -15,23 +15,23 @@ use penstock_runtime::loops;
 
 /// What the driver and the task of one body share.
 #[derive(Debug)]
-pub(super) struct Pump {
+pub(super) struct BodyPump {
     /// Held for a move of bytes only.
-    state: Mutex<State>,
+    state: Mutex<PumpState>,
     /// What the stream has of the worker.
     place: SpoolPlace,
     driver: Waker,
 }
 
 #[derive(Debug)]
-struct State {
+struct PumpState {
     bytes: Vec<u8>,
     end: Option<Result<(), Fault>>,
     /// Bytes that the spool has taken and the driver has not heard of.
-    taken: u32,
+    taken_bytes: u32,
     /// The spool has not taken all that it was given.
     is_busy: bool,
-    is_gone: bool,
+    is_client_disconnected: bool,
     /// What the response held when it was cut for its client.
     cut_place: Option<Box<HeldPlace>>,
     task: Option<Waker>,
@@ -39,25 +39,25 @@ struct State {
 
 /// How a body gets on.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Progress {
+pub(super) struct PumpProgress {
     /// Bytes that were taken since the driver last asked.
-    pub(super) taken: u32,
+    pub(super) taken_bytes: u32,
     /// All that came has been taken.
     pub(super) is_idle: bool,
     /// Nobody wants the rest.
-    pub(super) is_gone: bool,
+    pub(super) is_client_disconnected: bool,
 }
 
-impl Pump {
+impl BodyPump {
     /// Takes over a spool that is over its memory by `over` bytes; `driver` is woken when it gets on.
     pub(super) fn start(writer: SpoolWriter, over: u32, driver: Waker) -> Arc<Self> {
         let pump = Arc::new(Self {
-            state: Mutex::new(State {
+            state: Mutex::new(PumpState {
                 bytes: Vec::new(),
                 end: None,
-                taken: 0,
+                taken_bytes: 0,
                 is_busy: true,
-                is_gone: false,
+                is_client_disconnected: false,
                 cut_place: None,
                 task: None,
             }),
@@ -71,10 +71,10 @@ impl Pump {
     /// Adds a piece.
     pub(super) fn push(&self, bytes: &[u8]) {
         let mut state = self.lock();
-        if !state.is_gone {
+        if !state.is_client_disconnected {
             state.bytes.extend_from_slice(bytes);
         }
-        wake(state);
+        wake_task(state);
     }
 
     /// Nothing more comes: the body is whole, or cut.
@@ -85,16 +85,16 @@ impl Pump {
         }
         state.end = Some(end);
         self.place.release();
-        wake(state);
+        wake_task(state);
     }
 
     /// What the task did since this was last asked.
-    pub(super) fn progress(&self) -> Progress {
+    pub(super) fn progress(&self) -> PumpProgress {
         let mut state = self.lock();
-        Progress {
-            taken: std::mem::take(&mut state.taken),
+        PumpProgress {
+            taken_bytes: std::mem::take(&mut state.taken_bytes),
             is_idle: !state.is_busy && state.bytes.is_empty(),
-            is_gone: state.is_gone,
+            is_client_disconnected: state.is_client_disconnected,
         }
     }
 
@@ -108,44 +108,44 @@ impl Pump {
         loop {
             if let Err(fault) = writer.flush().await {
                 self.lock().cut_place = writer.take_held_place().map(Box::new);
-                self.note(count, true);
+                self.record_progress(count, true);
                 writer.finish(Err(fault));
                 return;
             }
-            self.note(count, false);
+            self.record_progress(count, false);
             let next = std::future::poll_fn(|cx| self.poll_next(cx, &writer)).await;
             match next {
-                Next::Bytes(bytes) => {
+                PumpInput::Bytes(bytes) => {
                     count = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
                     writer.push(&bytes);
                 }
-                Next::End(end) => return writer.finish(end.map(|()| None)),
-                Next::Gone => return self.note(0, true),
+                PumpInput::End(end) => return writer.finish(end.map(|()| None)),
+                PumpInput::ClientDisconnected => return self.record_progress(0, true),
             }
         }
     }
 
-    fn poll_next(&self, cx: &mut Context<'_>, writer: &SpoolWriter) -> Poll<Next> {
+    fn poll_next(&self, cx: &mut Context<'_>, writer: &SpoolWriter) -> Poll<PumpInput> {
         let mut state = self.lock();
         if writer.poll_reader_gone(cx) {
-            return Poll::Ready(Next::Gone);
+            return Poll::Ready(PumpInput::ClientDisconnected);
         }
         if !state.bytes.is_empty() {
             state.is_busy = true;
-            return Poll::Ready(Next::Bytes(std::mem::take(&mut state.bytes)));
+            return Poll::Ready(PumpInput::Bytes(std::mem::take(&mut state.bytes)));
         }
         if let Some(end) = state.end.take() {
-            return Poll::Ready(Next::End(end));
+            return Poll::Ready(PumpInput::End(end));
         }
         state.task = Some(cx.waker().clone());
         Poll::Pending
     }
 
-    fn note(&self, taken: u32, is_gone: bool) {
+    fn record_progress(&self, taken: u32, is_gone: bool) {
         let mut state = self.lock();
-        state.taken = state.taken.saturating_add(taken);
+        state.taken_bytes = state.taken_bytes.saturating_add(taken);
         state.is_busy = false;
-        state.is_gone |= is_gone;
+        state.is_client_disconnected |= is_gone;
         if is_gone {
             state.bytes = Vec::new();
         }
@@ -153,19 +153,19 @@ impl Pump {
         self.driver.wake_by_ref();
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PumpState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-enum Next {
+enum PumpInput {
     Bytes(Vec<u8>),
     End(Result<(), Fault>),
-    Gone,
+    ClientDisconnected,
 }
 
 /// Wakes the task, outside of the lock.
-fn wake(mut state: MutexGuard<'_, State>) {
+fn wake_task(mut state: MutexGuard<'_, PumpState>) {
     let task = state.task.take();
     drop(state);
     if let Some(task) = task {

@@ -15,20 +15,20 @@ use penstock_runtime::{Stream, buffers, clock, loops};
 use penstock_wire::channel::{WINDOW_BYTES, encode_window};
 use penstock_wire::{ChannelEvent, ResponseHeadView, WireError};
 
-use super::pump::Pump;
-use super::socket::Piece;
-use super::streams::{State, index_of};
-use super::{ChannelDriver, WINDOW_TICK};
+use super::pump::BodyPump;
+use super::stream_table::{StreamState, index_of};
+use super::websocket::MessagePiece;
+use super::{ChannelDriver, WINDOW_UPDATE_INTERVAL};
 use crate::app::SlotPlace;
 use crate::reply::{self, ReplyHead};
-use crate::slot::{End, hijack};
+use crate::slot::{DriverEnd, hijack};
 
 /// So much window is worth a frame of its own at once.
-const WINDOW_STEP: u32 = WINDOW_BYTES / 4;
+const MIN_WINDOW_UPDATE: u32 = WINDOW_BYTES / 4;
 
 /// What an ANSWER says of its body.
 #[derive(Debug, Clone, Copy)]
-struct Answered<'b> {
+struct ResponseBodyStart<'b> {
     body: &'b [u8],
     /// Of the whole body, when this frame has it.
     body_len: Option<u32>,
@@ -37,31 +37,31 @@ struct Answered<'b> {
 
 impl ChannelDriver {
     /// Reads once and handles what came.
-    pub(super) fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
+    pub(super) fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), DriverEnd>> {
         let stream = Arc::clone(&self.stream);
         buffers::with_receive_buffer(|buffer| match stream.poll_read(cx, buffer) {
             Poll::Pending => Poll::Pending,
-            Poll::Ready(Ok(0)) => Poll::Ready(Err(End::Died)),
+            Poll::Ready(Ok(0)) => Poll::Ready(Err(DriverEnd::WorkerDied)),
             Poll::Ready(Err(error)) => {
                 // unix(7): what the other side had not read makes its close a reset.
-                self.left_unread = error.kind() == std::io::ErrorKind::ConnectionReset;
-                Poll::Ready(Err(End::Died))
+                self.has_unread_frame = error.kind() == std::io::ErrorKind::ConnectionReset;
+                Poll::Ready(Err(DriverEnd::WorkerDied))
             }
-            Poll::Ready(Ok(count)) if self.partial.is_empty() => {
+            Poll::Ready(Ok(count)) if self.partial_frame.is_empty() => {
                 Poll::Ready(self.handle_bytes(&buffer[..count]))
             }
             Poll::Ready(Ok(count)) => {
-                let mut whole = std::mem::take(&mut self.partial);
+                let mut whole = std::mem::take(&mut self.partial_frame);
                 whole.extend_from_slice(&buffer[..count]);
                 Poll::Ready(self.handle_bytes(&whole))
             }
         })
     }
 
-    fn handle_bytes(&mut self, bytes: &[u8]) -> Result<(), End> {
+    fn handle_bytes(&mut self, bytes: &[u8]) -> Result<(), DriverEnd> {
         let mut rest = bytes;
         // Whatever it says: it is not stuck.
-        self.suspect_at = None;
+        self.check_reading_at = None;
         loop {
             match self.decoder.decode(rest) {
                 Ok(Some(decoded)) => {
@@ -69,19 +69,19 @@ impl ChannelDriver {
                     self.handle_event(decoded.event)?;
                 }
                 Ok(None) => break,
-                Err(error) => return Err(End::Broken(error.to_string())),
+                Err(error) => return Err(DriverEnd::ProtocolBroken(error.to_string())),
             }
         }
-        self.partial.extend_from_slice(rest);
+        self.partial_frame.extend_from_slice(rest);
         Ok(())
     }
 
-    fn handle_event(&mut self, event: ChannelEvent<'_>) -> Result<(), End> {
+    fn handle_event(&mut self, event: ChannelEvent<'_>) -> Result<(), DriverEnd> {
         let id = event.stream_id();
         // What was not wholly sent it cannot know.
         if !self.streams.entry(id).is_some_and(|entry| entry.is_sent) {
             let why = format!("a frame for stream {id}, which is not open");
-            return Err(End::Broken(why));
+            return Err(DriverEnd::ProtocolBroken(why));
         }
         match event {
             ChannelEvent::Response {
@@ -92,23 +92,23 @@ impl ChannelDriver {
                 end,
                 ..
             } => {
-                let answered = Answered {
+                let answered = ResponseBodyStart {
                     body,
                     body_len,
                     end,
                 };
-                self.answered(id, head, app_time_us, answered)
+                self.handle_response(id, head, app_time_us, answered)
             }
-            ChannelEvent::Data { bytes, end, .. } => self.data(id, bytes, end),
+            ChannelEvent::Data { bytes, end, .. } => self.handle_data(id, bytes, end),
             ChannelEvent::Reset {
                 reason,
                 is_protocol,
                 ..
             } => {
-                self.reset(id, reason, is_protocol);
+                self.handle_reset(id, reason, is_protocol);
                 Ok(())
             }
-            ChannelEvent::Accept { head, .. } => self.accepted(id, head),
+            ChannelEvent::Accept { head, .. } => self.handle_accept(id, head),
             ChannelEvent::Message {
                 is_text,
                 len,
@@ -118,55 +118,57 @@ impl ChannelDriver {
                 ..
             } => {
                 if is_first {
-                    self.message_begins(id, len)?;
+                    self.handle_message_start(id, len)?;
                 }
-                let piece = Piece {
+                let piece = MessagePiece {
                     is_text,
                     bytes,
                     end,
                 };
-                self.message_piece(id, piece);
+                self.handle_message_piece(id, piece);
                 Ok(())
             }
             ChannelEvent::Close { code, reason, .. } => {
-                self.closed_by_worker(id, code, reason);
+                self.handle_worker_close(id, code, reason);
                 Ok(())
             }
             ChannelEvent::Window { bytes, .. } => {
-                self.widen(id, bytes);
+                self.handle_window_update(id, bytes);
                 Ok(())
             }
-            ChannelEvent::Pull { .. } => self.pulled(id),
-            ChannelEvent::Hijack { .. } => self.hijacked(id),
+            ChannelEvent::Pull { .. } => self.handle_pull(id),
+            ChannelEvent::Hijack { .. } => self.handle_hijack(id),
         }
     }
 
     /// A head has come, with some of its body.
-    fn answered(
+    fn handle_response(
         &mut self,
         id: u32,
         head: Result<ResponseHeadView<'_>, WireError>,
         app_time_us: u32,
-        answered: Answered<'_>,
-    ) -> Result<(), End> {
-        let timing = self.timing(id, app_time_us);
+        answered: ResponseBodyStart<'_>,
+    ) -> Result<(), DriverEnd> {
+        let timing = self.response_timing(id, app_time_us);
         let Some(entry) = self.streams.entry(id) else {
             return Ok(());
         };
         let (is_head, grant) = match &entry.state {
-            State::Asked(start) => (start.job.is_head, start.job.sendfile.as_deref()),
-            State::Leaving(_) | State::Discard => {
+            StreamState::AwaitingResponse(start) => {
+                (start.job.is_head, start.job.sendfile.as_deref())
+            }
+            StreamState::AbandonedUnsent(_) | StreamState::Discarding => {
                 if answered.end {
                     self.end_stream(id);
                 }
                 return Ok(());
             }
-            _ => return Err(unexpected("a second answer", id)),
+            _ => return Err(unexpected_frame("a second answer", id)),
         };
-        entry.is_counted = answered.body_len.is_none();
+        entry.uses_window = answered.body_len.is_none();
         let length = answered.body_len.map(u64::from);
         let head = match head {
-            Ok(parts) => reply::head(&parts, is_head, timing, grant),
+            Ok(parts) => reply::client_head(&parts, is_head, timing, grant),
             Err(error) => {
                 let cause = format!("response head: {error}");
                 Err(Fault::new(FaultKind::AppProtocolError, cause).with_timing(timing))
@@ -175,16 +177,18 @@ impl ChannelDriver {
         let mut head = match head {
             Ok(head) => head,
             Err(fault) => {
-                self.answer(id, Err(fault));
-                self.discard(id, answered.end);
+                self.answer_request(id, Err(fault));
+                self.discard_response(id, answered.end);
                 return Ok(());
             }
         };
         if let Some(redirect) = head.redirect.take() {
-            if let Some(State::Asked(start)) = self.streams.entry(id).map(|e| &mut e.state) {
+            if let Some(StreamState::AwaitingResponse(start)) =
+                self.streams.entry(id).map(|e| &mut e.state)
+            {
                 start.job.redirect(redirect);
             }
-            self.discard(id, answered.end);
+            self.discard_response(id, answered.end);
             return Ok(());
         }
         if !head.wants_body {
@@ -195,14 +199,14 @@ impl ChannelDriver {
             } = head;
             let length = declared.or_else(|| length.filter(|len| *len > 0));
             response.body = ResponseBody::Omitted(length);
-            self.answer(id, Ok(response));
-            self.discard(id, answered.end);
+            self.answer_request(id, Ok(response));
+            self.discard_response(id, answered.end);
         } else if answered.end && length == Some(answered.body.len() as u64) {
-            self.answer(id, reply::with_whole_body(head, answered.body));
+            self.answer_request(id, reply::with_whole_body(head, answered.body));
             self.end_stream(id);
         } else if let Err(fault) = reply::check_declared(&head, length) {
-            self.answer(id, Err(fault));
-            self.discard(id, answered.end);
+            self.answer_request(id, Err(fault));
+            self.discard_response(id, answered.end);
         } else {
             self.begin_body(id, head, length, answered.body)?;
         }
@@ -217,19 +221,19 @@ impl ChannelDriver {
         head: ReplyHead,
         length: Option<u64>,
         first: &[u8],
-    ) -> Result<(), End> {
+    ) -> Result<(), DriverEnd> {
         let ReplyHead {
             mut response,
             declared,
             is_unbuffered,
             ..
         } = head;
-        let store = self.app.store.load_full();
+        let store = self.app.body_store.load_full();
         let Some(entry) = self.streams.entry(id) else {
             return Ok(());
         };
         let client = match &entry.state {
-            State::Asked(start) => start.job.client.limit_prefix(),
+            StreamState::AwaitingResponse(start) => start.job.client.limit_prefix(),
             _ => None,
         };
         let spec = SpoolSpec {
@@ -241,48 +245,49 @@ impl ChannelDriver {
         let (writer, reader) = spool(store, spec);
         response.body = ResponseBody::Stream(Box::new(reader));
         entry.is_unbuffered = is_unbuffered;
-        let asked = std::mem::replace(&mut entry.state, State::Spool(writer));
+        let asked = std::mem::replace(&mut entry.state, StreamState::Spooling(writer));
         // From the head on an event stream may say nothing for as long as it likes.
-        self.streams.clock_off(id);
-        self.streams.resume(id, clock::now());
+        self.streams.stop_clock(id);
+        self.streams.restart_body_clock(id, clock::now());
         // The notice of a client that leaves.
-        self.look_at(index_of(id));
-        self.data(id, first, false)?;
-        if let State::Asked(mut start) = asked {
+        self.poll_stream(index_of(id));
+        self.handle_data(id, first, false)?;
+        if let StreamState::AwaitingResponse(mut start) = asked {
             start.job.answer(Ok(response));
         }
         Ok(())
     }
 
     /// The application answers by itself, on a socket that was sent before.
-    fn hijacked(&mut self, id: u32) -> Result<(), End> {
+    fn handle_hijack(&mut self, id: u32) -> Result<(), DriverEnd> {
         let Some(socket) = self.outbox.take_socket(id) else {
-            return Err(unexpected("a hijack without its socket", id));
+            return Err(unexpected_frame("a hijack without its socket", id));
         };
         let Some(entry) = self.streams.entry(id) else {
             return Ok(());
         };
         let app_time = clock::now().saturating_duration_since(entry.opened_at);
-        let timing = self.timing(id, u32::try_from(app_time.as_micros()).unwrap_or(u32::MAX));
+        let timing =
+            self.response_timing(id, u32::try_from(app_time.as_micros()).unwrap_or(u32::MAX));
         let waker = self.streams.waker(index_of(id));
         let (Some(entry), Some(waker)) = (self.streams.entry(id), waker) else {
             return Ok(());
         };
         let mut job = match &mut entry.state {
-            State::Asked(start) => start.job.take_answerer(),
+            StreamState::AwaitingResponse(start) => start.job.split_reply(),
             // Its client has left: so the socket is closed.
-            State::Leaving(_) | State::Discard => return Ok(()),
-            _ => return Err(unexpected("a hijack behind an answer", id)),
+            StreamState::AbandonedUnsent(_) | StreamState::Discarding => return Ok(()),
+            _ => return Err(unexpected_frame("a hijack behind an answer", id)),
         };
-        let hijacked = self.hijacks.enter();
-        hijacked.stage().wake_at_end(waker);
-        entry.state = State::Hijacked(hijacked.stage());
+        let hijacked = self.hijacked_connections.register();
+        hijacked.progress().set_end_waker(waker);
+        entry.state = StreamState::Hijacked(hijacked.progress());
         // From now on the clock is the connection's, until its end.
-        self.streams.clock_off(id);
+        self.streams.stop_clock(id);
         match Stream::from_received(socket) {
             Ok(socket) => {
                 let app = Arc::clone(&self.app);
-                loops::spawn_here(hijack::serve(app, job, socket, hijacked, timing));
+                loops::spawn_here(hijack::serve_hijacked(app, job, socket, hijacked, timing));
             }
             Err(error) => {
                 let cause = format!("its hijacked connection: {error}");
@@ -295,20 +300,20 @@ impl ChannelDriver {
     }
 
     /// A hijacked connection has ended: from now on the application's call has its time.
-    pub(super) fn tend_hijacked(&mut self, id: u32) {
+    pub(super) fn check_hijacked(&mut self, id: u32) {
         let Some(entry) = self.streams.entry(id) else {
             return;
         };
-        if let State::Hijacked(stage) = &entry.state
+        if let StreamState::Hijacked(stage) = &entry.state
             && stage.has_ended()
             && !entry.is_timed()
         {
-            self.streams.clock_on(id, clock::now());
+            self.streams.start_clock(id, clock::now());
         }
     }
 
     /// A piece of a body.
-    fn data(&mut self, id: u32, bytes: &[u8], end: bool) -> Result<(), End> {
+    fn handle_data(&mut self, id: u32, bytes: &[u8], end: bool) -> Result<(), DriverEnd> {
         let now = clock::now();
         let Some(waker) = self.streams.waker(index_of(id)) else {
             return Ok(());
@@ -317,43 +322,45 @@ impl ChannelDriver {
             return Ok(());
         };
         let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-        if entry.is_counted {
-            let Some(room) = entry.room.checked_sub(len) else {
-                return Err(unexpected("more than its window", id));
+        if entry.uses_window {
+            let Some(room) = entry.receive_window.checked_sub(len) else {
+                return Err(unexpected_frame("more than its window", id));
             };
-            entry.room = room;
+            entry.receive_window = room;
         }
         match &mut entry.state {
-            State::Leaving(_) | State::Discard => {}
-            State::Spool(writer) => {
+            StreamState::AbandonedUnsent(_) | StreamState::Discarding => {}
+            StreamState::Spooling(writer) => {
                 writer.push(bytes);
                 if writer.has_overflow() {
-                    if let State::Spool(writer) =
-                        std::mem::replace(&mut entry.state, State::Discard)
+                    if let StreamState::Spooling(writer) =
+                        std::mem::replace(&mut entry.state, StreamState::Discarding)
                     {
-                        entry.state = State::Pump(Pump::start(writer, len, waker));
+                        entry.state = StreamState::Pumping(BodyPump::start(writer, len, waker));
                     }
-                    self.streams.clock_off(id);
+                    self.streams.stop_clock(id);
                 } else {
-                    entry.owed += if entry.is_counted { len } else { 0 };
-                    self.streams.resume(id, now);
+                    entry.window_owed += if entry.uses_window { len } else { 0 };
+                    self.streams.restart_body_clock(id, now);
                     self.return_window(id, false);
                 }
             }
-            State::Pump(pump) => {
+            StreamState::Pumping(pump) => {
                 // Until it is taken the client is to blame for what does not come.
                 pump.push(bytes);
-                self.streams.clock_off(id);
+                self.streams.stop_clock(id);
             }
-            State::Asked(_) => return Err(unexpected("a body before its head", id)),
-            State::Socket(_) => return Err(unexpected("a body in a WebSocket", id)),
-            State::Hijacked(_) if bytes.is_empty() && end => {}
-            State::Hijacked(_) => return Err(unexpected("a body behind a hijack", id)),
+            StreamState::AwaitingResponse(_) => {
+                return Err(unexpected_frame("a body before its head", id));
+            }
+            StreamState::WebSocket(_) => return Err(unexpected_frame("a body in a WebSocket", id)),
+            StreamState::Hijacked(_) if bytes.is_empty() && end => {}
+            StreamState::Hijacked(_) => return Err(unexpected_frame("a body behind a hijack", id)),
         }
         if end {
             match self.end_stream(id) {
-                Some(State::Spool(writer)) => writer.finish(Ok(None)),
-                Some(State::Pump(pump)) => pump.end(Ok(())),
+                Some(StreamState::Spooling(writer)) => writer.finish(Ok(None)),
+                Some(StreamState::Pumping(pump)) => pump.end(Ok(())),
                 _ => {}
             }
         }
@@ -361,26 +368,26 @@ impl ChannelDriver {
     }
 
     /// The task beside this one got on with a body.
-    pub(super) fn tend_pump(&mut self, id: u32) {
+    pub(super) fn check_pump(&mut self, id: u32) {
         let Some(entry) = self.streams.entry(id) else {
             return;
         };
-        let State::Pump(pump) = &entry.state else {
+        let StreamState::Pumping(pump) = &entry.state else {
             return;
         };
         let progress = pump.progress();
-        if progress.is_gone {
+        if progress.is_client_disconnected {
             if let Some(place) = pump.take_cut_place() {
                 self.streams.keep_cut_place(id, place);
             }
-            return self.abandon(id);
+            return self.abandon_stream(id);
         }
-        if entry.is_counted {
-            entry.owed += progress.taken;
+        if entry.uses_window {
+            entry.window_owed += progress.taken_bytes;
         }
         self.return_window(id, false);
         if progress.is_idle {
-            self.streams.resume(id, clock::now());
+            self.streams.restart_body_clock(id, clock::now());
         }
     }
 
@@ -389,47 +396,49 @@ impl ChannelDriver {
         let Some(entry) = self.streams.entry(id) else {
             return;
         };
-        entry.is_owing &= !is_due;
-        if entry.owed == 0 {
+        entry.is_window_update_pending &= !is_due;
+        if entry.window_owed == 0 {
             return;
         }
-        if entry.owed >= WINDOW_STEP || is_due {
-            let owed = std::mem::take(&mut entry.owed);
-            entry.room = entry.room.saturating_add(owed);
+        if entry.window_owed >= MIN_WINDOW_UPDATE || is_due {
+            let owed = std::mem::take(&mut entry.window_owed);
+            entry.receive_window = entry.receive_window.saturating_add(owed);
             self.outbox.push(&encode_window(id, owed));
-        } else if matches!(entry.state, State::Socket(_)) && !entry.is_owing {
+        } else if matches!(entry.state, StreamState::WebSocket(_))
+            && !entry.is_window_update_pending
+        {
             // A long message waits for the whole window, so none of it may be kept back for ever.
-            entry.is_owing = true;
-            self.owing.push(id);
-            if self.owing_at.is_none() {
-                self.owing_at = Some(clock::now() + WINDOW_TICK);
+            entry.is_window_update_pending = true;
+            self.window_owed.push(id);
+            if self.window_update_at.is_none() {
+                self.window_update_at = Some(clock::now() + WINDOW_UPDATE_INTERVAL);
             }
         }
     }
 
-    fn reset(&mut self, id: u32, reason: &str, is_protocol: bool) {
+    fn handle_reset(&mut self, id: u32, reason: &str, is_protocol: bool) {
         let kind = match is_protocol {
             true => FaultKind::AppProtocolError,
             false => FaultKind::AppRaised,
         };
-        let timing = self.timing(id, 0);
+        let timing = self.response_timing(id, 0);
         match self.end_stream(id) {
-            Some(State::Asked(mut start)) => {
+            Some(StreamState::AwaitingResponse(mut start)) => {
                 self.app.metrics.failed_requests.increment();
                 let fault = Fault::new(kind, reason.to_owned()).with_timing(timing);
                 start.job.answer(Err(fault));
             }
-            Some(State::Spool(writer)) => {
+            Some(StreamState::Spooling(writer)) => {
                 self.app.metrics.failed_requests.increment();
                 let fault = Fault::new(kind, format!("mid-response: {reason}"));
                 writer.finish(Err(fault));
             }
-            Some(State::Pump(pump)) => {
+            Some(StreamState::Pumping(pump)) => {
                 self.app.metrics.failed_requests.increment();
                 let fault = Fault::new(kind, format!("mid-response: {reason}"));
                 pump.end(Err(fault));
             }
-            Some(State::Socket(socket)) => {
+            Some(StreamState::WebSocket(socket)) => {
                 self.app.metrics.failed_requests.increment();
                 log::error!(
                     "{}[{}]: a WebSocket ended: {reason}",
@@ -438,16 +447,21 @@ impl ChannelDriver {
                 );
                 socket.pipe.close_by_worker(code::INTERNAL_ERROR, "");
             }
-            Some(State::Hijacked(_) | State::Leaving(_) | State::Discard) | None => {}
+            Some(
+                StreamState::Hijacked(_)
+                | StreamState::AbandonedUnsent(_)
+                | StreamState::Discarding,
+            )
+            | None => {}
         }
     }
 
     /// Answers a request that is still asked.
-    pub(super) fn answer(&mut self, id: u32, answer: Result<Response, Fault>) {
+    pub(super) fn answer_request(&mut self, id: u32, answer: Result<Response, Fault>) {
         let Some(entry) = self.streams.entry(id) else {
             return;
         };
-        let State::Asked(start) = &mut entry.state else {
+        let StreamState::AwaitingResponse(start) = &mut entry.state else {
             return;
         };
         if let Err(fault) = &answer
@@ -462,22 +476,22 @@ impl ChannelDriver {
     }
 
     /// The rest of this response is dropped, and its worker asked not to make it.
-    pub(super) fn discard(&mut self, id: u32, is_ended: bool) {
+    pub(super) fn discard_response(&mut self, id: u32, is_ended: bool) {
         if is_ended {
             self.end_stream(id);
         } else {
-            self.abandon(id);
+            self.abandon_stream(id);
         }
     }
 
-    pub(super) fn timing(&mut self, id: u32, app_time_us: u32) -> RequestTiming {
+    pub(super) fn response_timing(&mut self, id: u32, app_time_us: u32) -> RequestTiming {
         let app = Duration::from_micros(u64::from(app_time_us));
         let Some(entry) = self.streams.entry(id) else {
             return RequestTiming::default();
         };
         let mut timing = entry.timing(&self.app.name, self.pid, entry.opened_at);
         timing.app_time = app;
-        if matches!(entry.state, State::Asked(_)) {
+        if matches!(entry.state, StreamState::AwaitingResponse(_)) {
             self.app.metrics.app_time.record(app);
             self.app.metrics.queue_time.record(timing.queue_time);
         }
@@ -485,6 +499,6 @@ impl ChannelDriver {
     }
 }
 
-pub(super) fn unexpected(what: &str, id: u32) -> End {
-    End::Broken(format!("{what} on stream {id}"))
+pub(super) fn unexpected_frame(what: &str, id: u32) -> DriverEnd {
+    DriverEnd::ProtocolBroken(format!("{what} on stream {id}"))
 }

@@ -20,42 +20,45 @@ use penstock_runtime::Stream;
 use penstock_wire::channel::{MESSAGE_HEAD_LEN, MESSAGE_OVERHEAD, encode_message_head};
 
 use super::ChannelDriver;
-use super::streams::{State, Streams, index_of};
-use crate::slot::End;
+use super::stream_table::{StreamState, StreamTable, index_of};
+use crate::slot::DriverEnd;
 
 /// Frames that are written with one call.
-const SLICES_MAX: usize = 64;
+const MAX_SLICES: usize = 64;
 
 /// What messages may cost that wait for the worker, of all WebSockets together, before more are taken.
-const MESSAGE_BYTES: usize = 1 << 20;
+const MAX_MESSAGE_BYTES: usize = 1 << 20;
 
 /// What is to be written.
 #[derive(Debug, Default)]
-pub(super) struct Outbox {
-    items: VecDeque<Item>,
+pub(super) struct ChannelOutbox {
+    items: VecDeque<OutboxItem>,
     /// Bytes of the first that are with the kernel.
-    sent: usize,
+    sent_bytes: usize,
     /// What the messages among them cost.
     message_bytes: usize,
     /// The request whose frame was written last, with nothing behind it.
-    last: Option<u32>,
-    files: Option<Arc<Stream>>,
-    passing: Option<Passing>,
+    last_sent_request: Option<u32>,
+    files_socket: Option<Arc<Stream>>,
+    descriptor_transfer: Option<DescriptorTransfer>,
 }
 
 /// The file of a request's body on its way.
-struct Passing {
+struct DescriptorTransfer {
     id: u32,
     /// `None` once it is with the kernel.
     work: Option<Pin<Box<dyn Future<Output = io::Result<()>> + Send>>>,
 }
 
 #[derive(Debug)]
-enum Item {
+enum OutboxItem {
     /// The frame of this stream's request.
-    Open(u32),
+    Request(u32),
     /// A small frame.
-    Small { bytes: [u8; SMALL_MAX], len: usize },
+    SmallFrame {
+        bytes: [u8; MAX_SMALL_FRAME],
+        len: usize,
+    },
     /// A frame that is not so small.
     Frame(Vec<u8>),
     Message {
@@ -63,61 +66,61 @@ enum Item {
         payload: Vec<u8>,
     },
     /// A request that nobody wants any more.
-    Nothing,
+    Removed,
 }
 
 /// GONE and WINDOW, the common ones.
-const SMALL_MAX: usize = 16;
+const MAX_SMALL_FRAME: usize = 16;
 
-impl Outbox {
+impl ChannelOutbox {
     /// Where files of bodies are sent.
-    pub(super) fn use_files(&mut self, files: Stream) {
-        self.files = Some(Arc::new(files));
+    pub(super) fn set_files_socket(&mut self, files: Stream) {
+        self.files_socket = Some(Arc::new(files));
     }
 
     /// The socket that was sent for this stream, before the frame that says so.
     pub(super) fn take_socket(&self, id: u32) -> Option<OwnedFd> {
         let (mut bytes, mut sockets) = ([0; 4], Vec::new());
-        let files = self.files.as_ref()?;
+        let files = self.files_socket.as_ref()?;
         let read = files.try_read_descriptors(&mut bytes, &mut sockets).ok()?;
         let is_its_own = read == bytes.len() && u32::from_le_bytes(bytes) == id;
         sockets.pop().filter(|_| is_its_own && sockets.is_empty())
     }
 
     /// The request of this stream.
-    pub(super) fn open(&mut self, id: u32) {
-        self.items.push_back(Item::Open(id));
+    pub(super) fn push_request(&mut self, id: u32) {
+        self.items.push_back(OutboxItem::Request(id));
     }
 
     /// A whole frame.
     pub(super) fn push(&mut self, frame: &[u8]) {
-        let mut bytes = [0; SMALL_MAX];
+        let mut bytes = [0; MAX_SMALL_FRAME];
         self.items.push_back(match bytes.get_mut(..frame.len()) {
             Some(start) => {
                 start.copy_from_slice(frame);
                 let len = frame.len();
-                Item::Small { bytes, len }
+                OutboxItem::SmallFrame { bytes, len }
             }
-            None => Item::Frame(frame.to_vec()),
+            None => OutboxItem::Frame(frame.to_vec()),
         });
     }
 
     /// A whole frame that is not small.
     pub(super) fn push_frame(&mut self, frame: Vec<u8>) {
-        self.items.push_back(Item::Frame(frame));
+        self.items.push_back(OutboxItem::Frame(frame));
     }
 
     /// A message of a WebSocket; its client's are no longer than a frame may be.
-    pub(super) fn message(&mut self, id: u32, is_text: bool, payload: Vec<u8>) {
+    pub(super) fn push_message(&mut self, id: u32, is_text: bool, payload: Vec<u8>) {
         if let Ok(head) = encode_message_head(id, is_text, payload.len()) {
             self.message_bytes += payload.len() + MESSAGE_OVERHEAD;
-            self.items.push_back(Item::Message { head, payload });
+            self.items.push_back(OutboxItem::Message { head, payload });
         }
     }
 
     /// Whether messages may be added.
-    pub(super) fn takes_messages(&self) -> bool {
-        self.message_bytes < MESSAGE_BYTES
+    pub(super) fn has_message_room(&self) -> bool {
+        self.message_bytes < MAX_MESSAGE_BYTES
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -126,30 +129,30 @@ impl Outbox {
 
     /// The requests that are not wholly sent, oldest first; and the one whose frame was the last that
     /// was written.
-    pub(super) fn unsent(&mut self) -> (Vec<u32>, Option<u32>) {
-        let is_begun = self.sent > 0;
+    pub(super) fn drain_unsent(&mut self) -> (Vec<u32>, Option<u32>) {
+        let is_begun = self.sent_bytes > 0;
         let ids = self.items.drain(..).filter_map(|item| match item {
-            Item::Open(id) => Some(id),
+            OutboxItem::Request(id) => Some(id),
             _ => None,
         });
-        (ids.collect(), self.last.filter(|_| !is_begun))
+        (ids.collect(), self.last_sent_request.filter(|_| !is_begun))
     }
 
     /// Takes a request back that was not begun to be sent; false when it was.
-    fn forget(&mut self, id: u32) -> bool {
+    fn remove_unsent(&mut self, id: u32) -> bool {
         if self
-            .passing
+            .descriptor_transfer
             .as_ref()
             .is_some_and(|passing| passing.id == id)
         {
             return false;
         }
         let mut items = self.items.iter().enumerate();
-        let place = items.find(|(_, item)| matches!(item, Item::Open(of) if *of == id));
+        let place = items.find(|(_, item)| matches!(item, OutboxItem::Request(of) if *of == id));
         let place = place.map(|(place, _)| place);
-        match place.filter(|place| *place > 0 || self.sent == 0) {
+        match place.filter(|place| *place > 0 || self.sent_bytes == 0) {
             Some(place) => {
-                self.items[place] = Item::Nothing;
+                self.items[place] = OutboxItem::Removed;
                 true
             }
             None => false,
@@ -157,27 +160,31 @@ impl Outbox {
     }
 
     /// Fills `slices` with what may be written now; gives how many there are.
-    fn gather<'s>(&'s self, streams: &'s Streams, slices: &mut [IoSlice<'s>; SLICES_MAX]) -> usize {
+    fn gather_slices<'s>(
+        &'s self,
+        streams: &'s StreamTable,
+        slices: &mut [IoSlice<'s>; MAX_SLICES],
+    ) -> usize {
         let mut count = 0;
-        let mut skip = self.sent;
+        let mut skip = self.sent_bytes;
         for item in &self.items {
             let parts: [&[u8]; 2] = match item {
-                Item::Open(id) => {
+                OutboxItem::Request(id) => {
                     let Some(job) = streams.request(*id) else {
                         debug_assert!(skip == 0, "a frame that was begun is kept");
                         continue;
                     };
-                    let passed = matches!(&self.passing,
-                        Some(Passing { id: of, work: None }) if of == id);
+                    let passed = matches!(&self.descriptor_transfer,
+                        Some(DescriptorTransfer { id: of, work: None }) if of == id);
                     if job.body_file.is_some() && !passed {
                         break;
                     }
                     [&job.frame, b""]
                 }
-                Item::Small { bytes, len } => [&bytes[..*len], b""],
-                Item::Frame(bytes) => [bytes, b""],
-                Item::Message { head, payload } => [head, payload],
-                Item::Nothing => continue,
+                OutboxItem::SmallFrame { bytes, len } => [&bytes[..*len], b""],
+                OutboxItem::Frame(bytes) => [bytes, b""],
+                OutboxItem::Message { head, payload } => [head, payload],
+                OutboxItem::Removed => continue,
             };
             for part in parts {
                 let left = &part[skip.min(part.len())..];
@@ -195,29 +202,29 @@ impl Outbox {
     }
 
     /// Takes what was written off the front.
-    fn count(&mut self, streams: &mut Streams, mut written: usize) {
-        written += std::mem::take(&mut self.sent);
+    fn mark_written(&mut self, streams: &mut StreamTable, mut written: usize) {
+        written += std::mem::take(&mut self.sent_bytes);
         while let Some(item) = self.items.front() {
             let len = match item {
-                Item::Open(id) => streams.request(*id).map_or(0, |job| job.frame.len()),
-                Item::Small { len, .. } => *len,
-                Item::Frame(bytes) => bytes.len(),
-                Item::Message { head, payload } => head.len() + payload.len(),
-                Item::Nothing => 0,
+                OutboxItem::Request(id) => streams.request(*id).map_or(0, |job| job.frame.len()),
+                OutboxItem::SmallFrame { len, .. } => *len,
+                OutboxItem::Frame(bytes) => bytes.len(),
+                OutboxItem::Message { head, payload } => head.len() + payload.len(),
+                OutboxItem::Removed => 0,
             };
             if written < len || written == 0 {
-                self.sent = written;
+                self.sent_bytes = written;
                 return;
             }
             written -= len;
-            self.last = None;
+            self.last_sent_request = None;
             match self.items.pop_front() {
-                Some(Item::Open(id)) => {
-                    self.last = Some(id);
-                    self.passing.take_if(|passing| passing.id == id);
-                    streams.is_sent(id);
+                Some(OutboxItem::Request(id)) => {
+                    self.last_sent_request = Some(id);
+                    self.descriptor_transfer.take_if(|passing| passing.id == id);
+                    streams.mark_sent(id);
                 }
-                Some(Item::Message { payload, .. }) => {
+                Some(OutboxItem::Message { payload, .. }) => {
                     self.message_bytes -= payload.len() + MESSAGE_OVERHEAD;
                 }
                 _ => {}
@@ -229,18 +236,28 @@ impl Outbox {
     ///
     /// # Errors
     /// The socket's.
-    fn poll_pass(&mut self, cx: &mut Context<'_>, streams: &Streams) -> Poll<io::Result<()>> {
-        let Some(Item::Open(id)) = self.items.front() else {
+    fn poll_send_descriptor(
+        &mut self,
+        cx: &mut Context<'_>,
+        streams: &StreamTable,
+    ) -> Poll<io::Result<()>> {
+        let Some(OutboxItem::Request(id)) = self.items.front() else {
             return Poll::Ready(Ok(()));
         };
         let file = streams.request(*id).and_then(|job| job.body_file.as_ref());
-        let (Some(file), Some(files)) = (file, &self.files) else {
+        let (Some(file), Some(files)) = (file, &self.files_socket) else {
             return Poll::Ready(Ok(()));
         };
-        let passing = self.passing.get_or_insert_with(|| Passing {
-            id: *id,
-            work: Some(Box::pin(pass(*id, Arc::clone(files), Arc::clone(file)))),
-        });
+        let passing = self
+            .descriptor_transfer
+            .get_or_insert_with(|| DescriptorTransfer {
+                id: *id,
+                work: Some(Box::pin(send_body_descriptor(
+                    *id,
+                    Arc::clone(files),
+                    Arc::clone(file),
+                ))),
+            });
         if let Some(work) = &mut passing.work {
             std::task::ready!(work.as_mut().poll(cx))?;
             passing.work = None;
@@ -250,41 +267,41 @@ impl Outbox {
 }
 
 /// The stream's id goes with the descriptor: the worker compares it with the OPEN's.
-async fn pass(id: u32, files: Arc<Stream>, file: Arc<SpoolFile>) -> io::Result<()> {
+async fn send_body_descriptor(id: u32, files: Arc<Stream>, file: Arc<SpoolFile>) -> io::Result<()> {
     let bytes = id.to_le_bytes();
     files.send_descriptor(&bytes, file.descriptor()?).await
 }
 
 impl ChannelDriver {
     /// Writes what may be written.
-    pub(super) fn poll_send(&mut self, cx: &mut Context<'_>) -> Result<(), End> {
+    pub(super) fn poll_send(&mut self, cx: &mut Context<'_>) -> Result<(), DriverEnd> {
         // What a dead worker is not sent, another one gets.
-        while !self.write_broken && self.lost_at.is_none() && !self.outbox.is_empty() {
-            while let Some(Item::Nothing) = self.outbox.items.front() {
+        while !self.is_write_broken && self.worker_lost_at.is_none() && !self.outbox.is_empty() {
+            while let Some(OutboxItem::Removed) = self.outbox.items.front() {
                 self.outbox.items.pop_front();
             }
-            match self.outbox.poll_pass(cx, &self.streams) {
+            match self.outbox.poll_send_descriptor(cx, &self.streams) {
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(_)) => {
-                    self.write_broken = true;
+                    self.is_write_broken = true;
                     break;
                 }
                 Poll::Pending => break,
             }
-            let mut slices = [IoSlice::new(&[]); SLICES_MAX];
-            let count = self.outbox.gather(&self.streams, &mut slices);
+            let mut slices = [IoSlice::new(&[]); MAX_SLICES];
+            let count = self.outbox.gather_slices(&self.streams, &mut slices);
             if count == 0 {
                 break;
             }
             match self.stream.poll_write(cx, &slices[..count]) {
                 Poll::Pending => break,
-                Poll::Ready(Ok(written)) => self.outbox.count(&mut self.streams, written),
+                Poll::Ready(Ok(written)) => self.outbox.mark_written(&mut self.streams, written),
                 // Whatever the worker said before it left is still to be read.
-                Poll::Ready(Err(_)) => self.write_broken = true,
+                Poll::Ready(Err(_)) => self.is_write_broken = true,
             }
-            if self.outbox.takes_messages() {
-                for id in std::mem::take(&mut self.stalled) {
-                    self.resume_socket(id);
+            if self.outbox.has_message_room() {
+                for id in std::mem::take(&mut self.stalled_sockets) {
+                    self.resume_websocket(id);
                 }
             }
         }
@@ -292,16 +309,15 @@ impl ChannelDriver {
     }
 
     /// Takes back a request that was not sent; false when it was.
-    pub(super) fn forget(&mut self, id: u32) -> bool {
-        let is_unsent = self
-            .streams
-            .entry(id)
-            .is_some_and(|entry| !entry.is_sent && matches!(entry.state, State::Asked(_)));
-        is_unsent && self.outbox.forget(id)
+    pub(super) fn take_back_unsent(&mut self, id: u32) -> bool {
+        let is_unsent = self.streams.entry(id).is_some_and(|entry| {
+            !entry.is_sent && matches!(entry.state, StreamState::AwaitingResponse(_))
+        });
+        is_unsent && self.outbox.remove_unsent(id)
     }
 }
 
-impl fmt::Debug for Passing {
+impl fmt::Debug for DescriptorTransfer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Passing")
             .field("stream", &index_of(self.id))

@@ -19,23 +19,23 @@ use penstock_http::websocket::{
 };
 use penstock_runtime::{LazyDeadline, Stream, buffers, clock};
 
-use super::bounds::{Begun, MessageLimits};
-use super::pipe::{Given, Message, Pipe};
-use super::socket::cost;
+use super::message_limits::{MessageLimits, PartialMessage};
+use super::pipe::{ClientBound, PipeMessage, WebSocketPipe};
+use super::websocket::window_cost;
 use crate::app::AppShared;
 
 /// Messages up to this size are gathered into one write.
-const GATHER_BYTES: usize = 16 * 1024;
+const MAX_GATHERED_BYTES: usize = 16 * 1024;
 
 /// Bytes of pongs that may wait; RFC 6455 §5.5.3 lets the others go.
-const PONG_BYTES: usize = 4096;
+const MAX_PONG_BYTES: usize = 4096;
 
 /// Reads in a row before other connections get their turn.
-const TURN: usize = 16;
+const READS_PER_TURN: usize = 16;
 
 /// How patient a session is.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Patience {
+pub(super) struct SessionTimeouts {
     /// Of silence before a ping; after another without a sound the client is gone.
     ping: Duration,
     /// For the client to take some of what waits for it.
@@ -43,44 +43,44 @@ pub(super) struct Patience {
     /// For the client's close after ours.
     close: Duration,
     /// For the application to make room, while the client is not read.
-    room: Duration,
+    backpressure: Duration,
     /// The same, once the client has closed its connection.
-    gone: Duration,
+    closed_backpressure: Duration,
 }
 
-static PATIENCE: Patience = Patience {
+static TIMEOUTS: SessionTimeouts = SessionTimeouts {
     ping: Duration::from_secs(30),
     send: Duration::from_secs(60),
     close: Duration::from_secs(5),
-    room: Duration::from_secs(60),
-    gone: Duration::from_secs(10),
+    backpressure: Duration::from_secs(60),
+    closed_backpressure: Duration::from_secs(10),
 };
 
 /// How often a client that is not read is looked at whether it is there.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const PRESENCE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// An accepted WebSocket until edge hands its connection over.
 #[derive(Debug)]
-pub(super) struct Agreed {
+pub(super) struct AcceptedWebSocket {
     /// `None` once it was handed over.
-    pipe: Option<Arc<Pipe>>,
+    pipe: Option<Arc<WebSocketPipe>>,
     deflate: Option<DeflateParams>,
-    patience: &'static Patience,
+    timeouts: &'static SessionTimeouts,
     app: Arc<AppShared>,
     /// What of its client's address counts.
     prefix: Option<AddressPrefix>,
 }
 
-impl Agreed {
+impl AcceptedWebSocket {
     pub(super) fn new(
-        pipe: Arc<Pipe>,
+        pipe: Arc<WebSocketPipe>,
         deflate: Option<DeflateParams>,
         app: &Arc<AppShared>,
     ) -> Self {
         Self {
             pipe: Some(pipe),
             deflate,
-            patience: &PATIENCE,
+            timeouts: &TIMEOUTS,
             app: Arc::clone(app),
             prefix: None,
         }
@@ -93,40 +93,40 @@ impl Agreed {
     }
 
     #[cfg(test)]
-    pub(super) fn with_patience(mut self, ping: Duration, close: Duration, room: Duration) -> Self {
+    pub(super) fn with_timeouts(mut self, ping: Duration, close: Duration, room: Duration) -> Self {
         // A test's few, for as long as it runs.
-        self.patience = Box::leak(Box::new(Patience {
+        self.timeouts = Box::leak(Box::new(SessionTimeouts {
             ping,
             close,
             send: ping,
-            room,
-            gone: close,
+            backpressure: room,
+            closed_backpressure: close,
         }));
         self
     }
 }
 
-impl Takeover for Agreed {
+impl Takeover for AcceptedWebSocket {
     fn take_over(mut self: Box<Self>, client: Arc<Stream>, early: Vec<u8>) -> TakeoverFuture {
-        let patience = self.patience;
+        let patience = self.timeouts;
         let session = self.pipe.take().map(|pipe| {
-            let mut session = Session::new(client, pipe, &self.app, patience);
+            let mut session = WebSocketSession::new(client, pipe, &self.app, patience);
             session.prefix = self.prefix;
             if let Some(deflate) = self.deflate {
                 session.compress_with(deflate);
             }
-            session.receive(&early);
+            session.receive_bytes(&early);
             session
         });
         Box::pin(async move {
             if let Some(mut session) = session {
-                std::future::poll_fn(|cx| session.poll(cx)).await;
+                std::future::poll_fn(|cx| session.poll_done(cx)).await;
             }
         })
     }
 }
 
-impl Drop for Agreed {
+impl Drop for AcceptedWebSocket {
     fn drop(&mut self) {
         // The client left before the head was out.
         if let Some(pipe) = self.pipe.take() {
@@ -137,7 +137,7 @@ impl Drop for Agreed {
 
 /// Where a session is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum SessionStage {
     Open,
     /// Our close is on its way, and the client's is waited for until then.
     Closing(Instant),
@@ -151,38 +151,38 @@ enum Stage {
 }
 
 #[derive(Debug)]
-struct Session {
+struct WebSocketSession {
     client: Arc<Stream>,
-    pipe: Arc<Pipe>,
+    pipe: Arc<WebSocketPipe>,
     decoder: MessageDecoder,
     compression: Option<Box<Compression>>,
-    stage: Stage,
-    patience: &'static Patience,
-    /// Frames, written up to `out_at`; then a long message, written up to `body_at`.
-    out: Vec<u8>,
-    out_at: usize,
-    body: Vec<u8>,
-    body_at: usize,
+    stage: SessionStage,
+    timeouts: &'static SessionTimeouts,
+    /// Frames, written up to `write_offset`; then a long message, written up to `long_payload_offset`.
+    write_buffer: Vec<u8>,
+    write_offset: usize,
+    long_payload: Vec<u8>,
+    long_payload_offset: usize,
     /// Pongs, and a close behind all that was begun.
-    control: Vec<u8>,
+    control_frames: Vec<u8>,
     /// Of the messages in `out` and `body`.
-    cost: u32,
+    written_cost: u32,
     /// Of those that were written, not told to the pipe.
-    credit: u32,
+    freed_window: u32,
     app: Arc<AppShared>,
     /// What of its client's address counts.
     prefix: Option<AddressPrefix>,
-    limits: Arc<MessageLimits>,
+    message_limits: Arc<MessageLimits>,
     /// Bytes that it is counted with among all that hold unfinished messages.
-    held: usize,
+    held_bytes: usize,
     /// The message of which a part has come.
-    begun: Option<Begun>,
-    heard_at: Instant,
+    partial_message: Option<PartialMessage>,
+    last_heard_at: Instant,
     is_pinged: bool,
     /// Since when the client is not read, for want of room.
-    paused_at: Option<Instant>,
+    read_paused_at: Option<Instant>,
     /// When something was last written, while something waits.
-    wrote_at: Instant,
+    last_write_at: Instant,
     /// What waits did not fit into the connection: progress is a sign of life then.
     is_blocked: bool,
     deadline: LazyDeadline,
@@ -199,76 +199,76 @@ struct Compression {
 
 /// What an idle one costs, beside its connection and its timer.
 #[cfg(test)]
-pub(super) const SESSION_BYTES: usize = size_of::<Session>();
+pub(super) const IDLE_SESSION_BYTES: usize = size_of::<WebSocketSession>();
 
-impl Session {
+impl WebSocketSession {
     fn new(
         client: Arc<Stream>,
-        pipe: Arc<Pipe>,
+        pipe: Arc<WebSocketPipe>,
         app: &Arc<AppShared>,
-        patience: &'static Patience,
+        patience: &'static SessionTimeouts,
     ) -> Self {
         let now = clock::now();
-        let limits = app.messages.load_full();
+        let limits = app.message_limits.load_full();
         Self {
             client,
             pipe,
-            decoder: MessageDecoder::new(limits.message_bytes),
+            decoder: MessageDecoder::new(limits.max_message_bytes),
             compression: None,
-            stage: Stage::Open,
-            patience,
-            out: Vec::new(),
-            out_at: 0,
-            body: Vec::new(),
-            body_at: 0,
-            control: Vec::new(),
-            cost: 0,
-            credit: 0,
+            stage: SessionStage::Open,
+            timeouts: patience,
+            write_buffer: Vec::new(),
+            write_offset: 0,
+            long_payload: Vec::new(),
+            long_payload_offset: 0,
+            control_frames: Vec::new(),
+            written_cost: 0,
+            freed_window: 0,
             app: Arc::clone(app),
             prefix: None,
-            limits,
-            held: 0,
-            begun: None,
-            heard_at: now,
+            message_limits: limits,
+            held_bytes: 0,
+            partial_message: None,
+            last_heard_at: now,
             is_pinged: false,
-            paused_at: None,
-            wrote_at: now,
+            read_paused_at: None,
+            last_write_at: now,
             is_blocked: false,
             deadline: LazyDeadline::new(now + patience.ping),
         }
     }
 
     fn compress_with(&mut self, deflate: DeflateParams) {
-        self.decoder = MessageDecoder::new(self.limits.message_bytes).with_deflate();
+        self.decoder = MessageDecoder::new(self.message_limits.max_message_bytes).with_deflate();
         let unread = Vec::new();
         self.compression = Some(Box::new(Compression { deflate, unread }));
     }
 
     /// Ready when the connection is over.
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll_done(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             if !self.poll_read(cx) || !self.poll_write(cx) {
                 self.pipe.close_by_client(code::ABNORMAL_CLOSURE, "");
-                self.stage = Stage::Closed;
+                self.stage = SessionStage::Closed;
                 return Poll::Ready(());
             }
             match self.stage {
-                Stage::Closed if !self.has_output() => {
+                SessionStage::Closed if !self.has_output() => {
                     self.client.shutdown_write();
                     return Poll::Ready(());
                 }
-                Stage::Failed if !self.has_output() => {
+                SessionStage::Failed if !self.has_output() => {
                     self.client.shutdown_write();
-                    self.stage = Stage::Lingering;
+                    self.stage = SessionStage::Lingering;
                     continue;
                 }
                 _ => {}
             }
-            match self.poll_clocks(cx) {
+            match self.poll_deadlines(cx) {
                 Poll::Ready(true) => {}
                 Poll::Ready(false) => {
                     self.pipe.close_by_client(code::ABNORMAL_CLOSURE, "");
-                    self.stage = Stage::Closed;
+                    self.stage = SessionStage::Closed;
                     self.client.abort();
                     return Poll::Ready(());
                 }
@@ -279,23 +279,23 @@ impl Session {
 
     /// Reads what there is, while the pipe has room; false when the connection broke or ended.
     fn poll_read(&mut self, cx: &mut Context<'_>) -> bool {
-        for _ in 0..TURN {
-            if matches!(self.stage, Stage::Closed | Stage::Failed) {
+        for _ in 0..READS_PER_TURN {
+            if matches!(self.stage, SessionStage::Closed | SessionStage::Failed) {
                 return true;
             }
-            let is_full = self.stage == Stage::Open && self.pipe.is_full(cx);
+            let is_full = self.stage == SessionStage::Open && self.pipe.poll_is_full(cx);
             if is_full {
-                self.paused_at.get_or_insert_with(clock::now);
+                self.read_paused_at.get_or_insert_with(clock::now);
                 return true;
             }
-            if self.paused_at.take().is_some() {
+            if self.read_paused_at.take().is_some() {
                 // What was not read was not heard.
-                self.heard_at = clock::now();
-                self.begun = None;
-                self.note_begun();
+                self.last_heard_at = clock::now();
+                self.partial_message = None;
+                self.track_partial_message();
             }
             if let Some(unread) = self.take_unread() {
-                self.receive(&unread);
+                self.receive_bytes(&unread);
                 continue;
             }
             let client = Arc::clone(&self.client);
@@ -303,7 +303,7 @@ impl Session {
                 Poll::Pending => None,
                 Poll::Ready(Ok(0) | Err(_)) => Some(false),
                 Poll::Ready(Ok(count)) => {
-                    self.receive(&buffer[..count]);
+                    self.receive_bytes(&buffer[..count]);
                     Some(true)
                 }
             });
@@ -324,117 +324,125 @@ impl Session {
     }
 
     /// Takes what the client sent.
-    fn receive(&mut self, mut bytes: &[u8]) {
-        self.heard_at = clock::now();
+    fn receive_bytes(&mut self, mut bytes: &[u8]) {
+        self.last_heard_at = clock::now();
         self.is_pinged = false;
-        while matches!(self.stage, Stage::Open | Stage::Closing(_)) {
+        while matches!(self.stage, SessionStage::Open | SessionStage::Closing(_)) {
             if let Some(compression) = &mut self.compression
-                && self.stage == Stage::Open
-                && self.pipe.is_crowded()
+                && self.stage == SessionStage::Open
+                && self.pipe.is_full_now()
             {
                 compression.unread = bytes.to_vec();
                 break;
             }
             match self.decoder.decode(&mut bytes) {
-                Ok(Some(event)) => self.take(event),
+                Ok(Some(event)) => self.handle_client_event(event),
                 Ok(None) => break,
                 Err(error) => {
-                    self.refuse(error);
+                    self.fail_connection(error);
                     break;
                 }
             }
         }
-        self.note_begun();
+        self.track_partial_message();
     }
 
     /// Counts what is held of a message that has not come whole.
-    fn note_begun(&mut self) {
+    fn track_partial_message(&mut self) {
         let now = clock::now();
-        self.begun = self.decoder.partial_message_bytes().map(|bytes| {
-            let mut begun = self.begun.unwrap_or_else(|| Begun::new(now, bytes));
-            begun.grow(now, bytes);
+        self.partial_message = self.decoder.partial_message_bytes().map(|bytes| {
+            let mut begun = self
+                .partial_message
+                .unwrap_or_else(|| PartialMessage::new(now, bytes));
+            begun.record_bytes(now, bytes);
             begun
         });
-        let (before, held) = (self.held, self.decoder.buffered_bytes());
-        self.held = held;
+        let (before, held) = (self.held_bytes, self.decoder.buffered_bytes());
+        self.held_bytes = held;
         let change = (before, held);
-        if self.app.held.change(self.prefix, change, &self.limits) {
+        if self
+            .app
+            .held_message_bytes
+            .update(self.prefix, change, &self.message_limits)
+        {
             return;
         }
         match self.stage {
-            Stage::Open => self.close(code::TRY_AGAIN_LATER, "too many unfinished messages"),
-            _ => self.stage = Stage::Closed,
+            SessionStage::Open => {
+                self.close_client(code::TRY_AGAIN_LATER, "too many unfinished messages")
+            }
+            _ => self.stage = SessionStage::Closed,
         }
     }
 
-    fn take(&mut self, event: WebSocketEvent) {
+    fn handle_client_event(&mut self, event: WebSocketEvent) {
         match event {
             // Behind our close nothing counts but theirs.
-            WebSocketEvent::Message { .. } if self.stage != Stage::Open => {}
+            WebSocketEvent::Message { .. } if self.stage != SessionStage::Open => {}
             WebSocketEvent::Message { is_text, payload } => {
-                self.begun = None;
-                self.pipe.send_to_worker(Message { is_text, payload });
+                self.partial_message = None;
+                self.pipe.send_to_worker(PipeMessage { is_text, payload });
             }
             WebSocketEvent::Ping(payload) => {
-                if self.control.len() < PONG_BYTES && self.stage == Stage::Open {
-                    encode_control_frame(&mut self.control, Opcode::Pong, &payload);
+                if self.control_frames.len() < MAX_PONG_BYTES && self.stage == SessionStage::Open {
+                    encode_control_frame(&mut self.control_frames, Opcode::Pong, &payload);
                 }
             }
             WebSocketEvent::Pong => {}
             WebSocketEvent::Close { code, reason } => {
                 self.pipe.close_by_client(code, &reason);
-                if self.stage == Stage::Open {
+                if self.stage == SessionStage::Open {
                     // RFC 6455 §5.5.1: its own code comes back.
-                    encode_close_frame(&mut self.control, code, "");
+                    encode_close_frame(&mut self.control_frames, code, "");
                 }
-                self.stage = Stage::Closed;
+                self.stage = SessionStage::Closed;
             }
         }
     }
 
     /// Fails the connection: a client whose bytes cannot be followed any more has no close that could
     /// be waited for.
-    fn refuse(&mut self, error: WebSocketError) {
-        if self.stage == Stage::Open {
-            self.close(error.code(), &error.to_string());
+    fn fail_connection(&mut self, error: WebSocketError) {
+        if self.stage == SessionStage::Open {
+            self.close_client(error.code(), &error.to_string());
         }
-        self.stage = Stage::Failed;
+        self.stage = SessionStage::Failed;
         // Nothing is made of what follows.
         self.decoder = MessageDecoder::new(0);
     }
 
     /// Closes from this side, for something that the client did.
-    fn close(&mut self, code: u16, reason: &str) {
+    fn close_client(&mut self, code: u16, reason: &str) {
         self.pipe.close_by_client(code, reason);
         self.begin_close(code, reason);
     }
 
     fn begin_close(&mut self, code: u16, reason: &str) {
-        encode_close_frame(&mut self.control, code, reason);
-        self.stage = Stage::Closing(clock::now() + self.patience.close);
+        encode_close_frame(&mut self.control_frames, code, reason);
+        self.stage = SessionStage::Closing(clock::now() + self.timeouts.close);
     }
 
     /// Writes what there is; false when the connection broke.
     fn poll_write(&mut self, cx: &mut Context<'_>) -> bool {
-        for _ in 0..TURN {
-            if !self.has_begun() {
-                self.fill(cx);
+        for _ in 0..READS_PER_TURN {
+            if !self.has_begun_frames() {
+                self.fill_write_buffer(cx);
             }
-            if !self.has_begun() {
+            if !self.has_begun_frames() {
                 return true;
             }
             let slices = [
-                IoSlice::new(&self.out[self.out_at..]),
-                IoSlice::new(&self.body[self.body_at..]),
+                IoSlice::new(&self.write_buffer[self.write_offset..]),
+                IoSlice::new(&self.long_payload[self.long_payload_offset..]),
             ];
-            let many = if self.body.is_empty() { 1 } else { 2 };
+            let many = if self.long_payload.is_empty() { 1 } else { 2 };
             match self.client.poll_write(cx, &slices[..many]) {
                 Poll::Pending => {
                     self.is_blocked = true;
                     return true;
                 }
                 Poll::Ready(Err(_)) => return false,
-                Poll::Ready(Ok(written)) => self.count(written),
+                Poll::Ready(Ok(written)) => self.mark_written(written),
             }
         }
         cx.waker().wake_by_ref();
@@ -442,87 +450,95 @@ impl Session {
     }
 
     /// Frames that were begun.
-    fn has_begun(&self) -> bool {
-        !self.out.is_empty() || !self.body.is_empty()
+    fn has_begun_frames(&self) -> bool {
+        !self.write_buffer.is_empty() || !self.long_payload.is_empty()
     }
 
     fn has_output(&self) -> bool {
-        self.has_begun() || !self.control.is_empty()
+        self.has_begun_frames() || !self.control_frames.is_empty()
     }
 
     /// Makes frames of what waits: pongs first, then messages, then the close.
-    fn fill(&mut self, cx: &mut Context<'_>) {
-        self.out = std::mem::take(&mut self.control);
-        if self.stage == Stage::Open {
+    fn fill_write_buffer(&mut self, cx: &mut Context<'_>) {
+        self.write_buffer = std::mem::take(&mut self.control_frames);
+        if self.stage == SessionStage::Open {
             loop {
-                let credit = std::mem::take(&mut self.credit);
+                let credit = std::mem::take(&mut self.freed_window);
                 match self.pipe.take_for_client(cx, credit) {
-                    Given::Message(message) => self.frame(message),
-                    Given::Close(code, reason) => {
-                        encode_close_frame(&mut self.out, code, &reason);
-                        self.stage = Stage::Closing(clock::now() + self.patience.close);
+                    ClientBound::Message(message) => self.encode_message(message),
+                    ClientBound::Close(code, reason) => {
+                        encode_close_frame(&mut self.write_buffer, code, &reason);
+                        self.stage = SessionStage::Closing(clock::now() + self.timeouts.close);
                         break;
                     }
-                    Given::Nothing => break,
+                    ClientBound::Nothing => break,
                 }
-                if !self.body.is_empty() || self.out.len() >= GATHER_BYTES {
+                if !self.long_payload.is_empty() || self.write_buffer.len() >= MAX_GATHERED_BYTES {
                     break;
                 }
             }
         }
-        self.wrote_at = clock::now();
+        self.last_write_at = clock::now();
     }
 
-    fn frame(&mut self, message: Message) {
-        let Message { is_text, payload } = message;
-        self.cost += cost(payload.len());
+    fn encode_message(&mut self, message: PipeMessage) {
+        let PipeMessage { is_text, payload } = message;
+        self.written_cost += window_cost(payload.len());
         let compression = self.compression.as_ref();
         let covers = compression.is_some_and(|with| with.deflate.should_compress(payload.len()));
         let (head, payload) = match covers.then(|| compress(&payload)).flatten() {
             Some(short) => (compressed_frame_head(is_text, short.len()), short),
             None => (message_frame_head(is_text, payload.len()), payload),
         };
-        self.out.extend_from_slice(head.as_bytes());
-        if payload.len() > GATHER_BYTES {
-            self.body = payload;
+        self.write_buffer.extend_from_slice(head.as_bytes());
+        if payload.len() > MAX_GATHERED_BYTES {
+            self.long_payload = payload;
         } else {
-            self.out.extend_from_slice(&payload);
+            self.write_buffer.extend_from_slice(&payload);
         }
     }
 
-    fn count(&mut self, written: usize) {
-        let of_out = written.min(self.out.len() - self.out_at);
-        self.out_at += of_out;
-        self.body_at += written - of_out;
-        self.wrote_at = clock::now();
+    fn mark_written(&mut self, written: usize) {
+        let of_out = written.min(self.write_buffer.len() - self.write_offset);
+        self.write_offset += of_out;
+        self.long_payload_offset += written - of_out;
+        self.last_write_at = clock::now();
         if std::mem::take(&mut self.is_blocked) {
-            self.heard_at = self.wrote_at;
+            self.last_heard_at = self.last_write_at;
         }
-        if self.out_at == self.out.len() && self.body_at == self.body.len() {
-            (self.out, self.body) = (Vec::new(), Vec::new());
-            (self.out_at, self.body_at) = (0, 0);
-            self.credit += std::mem::take(&mut self.cost);
+        if self.write_offset == self.write_buffer.len()
+            && self.long_payload_offset == self.long_payload.len()
+        {
+            (self.write_buffer, self.long_payload) = (Vec::new(), Vec::new());
+            (self.write_offset, self.long_payload_offset) = (0, 0);
+            self.freed_window += std::mem::take(&mut self.written_cost);
         }
     }
 
     /// Ready with true when something is to be done, with false when the client is given up.
-    fn poll_clocks(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
-        let sends = self.has_begun().then(|| self.wrote_at + self.patience.send);
+    fn poll_deadlines(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
+        let sends = self
+            .has_begun_frames()
+            .then(|| self.last_write_at + self.timeouts.send);
         let silent = match (self.stage, self.is_pinged) {
-            (Stage::Open, _) if self.paused_at.is_some() || self.is_blocked => None,
-            (Stage::Open, false) => Some(self.heard_at + self.patience.ping),
-            (Stage::Open, true) => Some(self.heard_at + 2 * self.patience.ping),
-            (Stage::Closing(until), _) => Some(until),
-            (Stage::Closed | Stage::Failed | Stage::Lingering, _) => {
-                Some(self.wrote_at + self.patience.close)
+            (SessionStage::Open, _) if self.read_paused_at.is_some() || self.is_blocked => None,
+            (SessionStage::Open, false) => Some(self.last_heard_at + self.timeouts.ping),
+            (SessionStage::Open, true) => Some(self.last_heard_at + 2 * self.timeouts.ping),
+            (SessionStage::Closing(until), _) => Some(until),
+            (SessionStage::Closed | SessionStage::Failed | SessionStage::Lingering, _) => {
+                Some(self.last_write_at + self.timeouts.close)
             }
         };
-        let (room, message) = match (self.stage, self.paused_at) {
-            (Stage::Open, Some(since)) => (Some(self.room_until(since)), None),
-            (Stage::Open, None) => (None, self.begun.map(|begun| begun.deadline(&self.limits))),
+        let (room, message) = match (self.stage, self.read_paused_at) {
+            (SessionStage::Open, Some(since)) => (Some(self.backpressure_deadline(since)), None),
+            (SessionStage::Open, None) => (
+                None,
+                self.partial_message
+                    .map(|begun| begun.deadline(&self.message_limits)),
+            ),
             _ => (None, None),
         };
-        let look = room.map(|_| clock::now() + LOOK_EVERY);
+        let look = room.map(|_| clock::now() + PRESENCE_CHECK_INTERVAL);
         let times = [sends, silent, room, message, look];
         let Some(at) = times.into_iter().flatten().min() else {
             return Poll::Pending;
@@ -534,11 +550,11 @@ impl Session {
         }
         if room == Some(at) {
             if self.client.is_ended() {
-                self.pipe.cut_by_client(code::ABNORMAL_CLOSURE, "");
+                self.pipe.abort_by_client(code::ABNORMAL_CLOSURE, "");
                 return Poll::Ready(false);
             }
             let reason = "the application takes no messages";
-            self.pipe.cut_by_client(code::POLICY_VIOLATION, reason);
+            self.pipe.abort_by_client(code::POLICY_VIOLATION, reason);
             self.begin_close(code::POLICY_VIOLATION, reason);
             return Poll::Ready(true);
         }
@@ -546,36 +562,36 @@ impl Session {
             return Poll::Ready(true);
         }
         if message == Some(at) {
-            self.close(code::POLICY_VIOLATION, "a message took too long");
+            self.close_client(code::POLICY_VIOLATION, "a message took too long");
             return Poll::Ready(true);
         }
-        if silent == Some(at) && self.stage == Stage::Open && !self.is_pinged {
+        if silent == Some(at) && self.stage == SessionStage::Open && !self.is_pinged {
             self.is_pinged = true;
-            encode_control_frame(&mut self.control, Opcode::Ping, b"");
+            encode_control_frame(&mut self.control_frames, Opcode::Ping, b"");
             return Poll::Ready(true);
         }
         Poll::Ready(false)
     }
 
     /// How long the application may leave the client unread that it has paused at `since`.
-    fn room_until(&self, since: Instant) -> Instant {
+    fn backpressure_deadline(&self, since: Instant) -> Instant {
         since
             + match self.client.is_ended() {
-                true => self.patience.gone,
-                false => self.patience.room,
+                true => self.timeouts.closed_backpressure,
+                false => self.timeouts.backpressure,
             }
     }
 }
 
-impl Drop for Session {
+impl Drop for WebSocketSession {
     /// The server's drain is over, or its loop ends: the client is told, if there is room for a word.
     fn drop(&mut self) {
         self.app
-            .held
-            .change(self.prefix, (self.held, 0), &self.limits);
-        if self.stage == Stage::Open {
+            .held_message_bytes
+            .update(self.prefix, (self.held_bytes, 0), &self.message_limits);
+        if self.stage == SessionStage::Open {
             self.pipe.close_by_client(code::ABNORMAL_CLOSURE, "");
-            if !self.has_begun() {
+            if !self.has_begun_frames() {
                 let mut frame = Vec::new();
                 encode_close_frame(&mut frame, code::GOING_AWAY, "the server stops");
                 // Nobody waits for it any more.

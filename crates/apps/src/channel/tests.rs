@@ -5,13 +5,13 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests may wait for a disk")]
 
-mod bodies;
-mod ends;
 mod hijacks;
+mod response_bodies;
 mod sessions;
 mod simulation;
 mod uploads;
 mod websockets;
+mod worker_ends;
 
 use penstock_runtime::{clock, loops};
 use std::future::{Future, poll_fn};
@@ -30,10 +30,10 @@ use penstock_wire::frame::{FLAG_END, FLAG_STREAM};
 use penstock_wire::{Dialect, FrameHeader, FrameKind, HEADER_LEN};
 
 use super::*;
-use crate::app::Way;
+use crate::app::DispatchMode;
 use crate::app::WorkerModel;
-use crate::dispatch::Ledger;
-use crate::handler::{self, Content};
+use crate::dispatch::WorkerStats;
+use crate::handler::{self, RequestContent};
 use crate::testing;
 
 /// How long anything may take on a machine that has much to do.
@@ -82,20 +82,20 @@ fn socket_pair() -> (Stream, Stream) {
 }
 
 /// What a test wants of an application.
-struct Terms {
+struct HarnessOptions {
     response_timeout: Duration,
-    patience: Duration,
+    read_timeout: Duration,
     capacity: u32,
     memory: usize,
     spool: u64,
     compresses: bool,
 }
 
-impl Default for Terms {
+impl Default for HarnessOptions {
     fn default() -> Self {
         Self {
             response_timeout: DEADLINE * 2,
-            patience: DEADLINE * 2,
+            read_timeout: DEADLINE * 2,
             capacity: 1000,
             memory: 64 << 10,
             spool: 1 << 30,
@@ -104,16 +104,16 @@ impl Default for Terms {
     }
 }
 
-struct Rig {
+struct ChannelHarness {
     shared: Arc<AppShared>,
-    worker: Worker,
+    worker: FakeWorker,
     mailbox: Arc<Mailbox>,
     slot: SlotId,
-    driver: TaskHandle<End>,
+    driver: TaskHandle<DriverEnd>,
 }
 
 /// The worker's ends.
-struct Worker {
+struct FakeWorker {
     channel: Stream,
     files: UnixStream,
     read: Vec<u8>,
@@ -129,7 +129,7 @@ struct Frame {
     rest: Vec<u8>,
 }
 
-fn shared(terms: &Terms) -> Arc<AppShared> {
+fn shared(terms: &HarnessOptions) -> Arc<AppShared> {
     let mut config = config::App::new("app", "/".into(), config::AppKind::Asgi, "main:app");
     config.response_timeout = terms.response_timeout;
     config.websocket_compression = terms.compresses;
@@ -143,21 +143,21 @@ fn shared(terms: &Terms) -> Arc<AppShared> {
         temp_space: Arc::default(),
         pool: Pool::new("test", 1, 64),
     };
-    let way = Way::Workers(Dialect::Python);
+    let way = DispatchMode::Workers(Dialect::Python);
     Arc::new(AppShared::new(&config, way, store))
 }
 
-impl Rig {
+impl ChannelHarness {
     fn new() -> Self {
-        Self::with(&Terms::default())
+        Self::with(&HarnessOptions::default())
     }
 
-    fn with(terms: &Terms) -> Self {
-        Self::of(shared(terms), terms)
+    fn with(terms: &HarnessOptions) -> Self {
+        Self::with_options(shared(terms), terms)
     }
 
     /// A worker more of the same application.
-    fn of(shared: Arc<AppShared>, terms: &Terms) -> Self {
+    fn with_options(shared: Arc<AppShared>, terms: &HarnessOptions) -> Self {
         let (ours, theirs) = socket_pair();
         let (files, their_files) = UnixStream::pair().unwrap();
         files.set_nonblocking(true).unwrap();
@@ -167,7 +167,7 @@ impl Rig {
             loop_index: 0,
             capacity: terms.capacity,
         };
-        let ledger = Arc::new(Ledger::default());
+        let ledger = Arc::new(WorkerStats::default());
         let (slot, mailbox) = shared.dispatch.add_slot(clock::now(), spec, &ledger);
         let mut driver = ChannelDriver::new(
             Arc::clone(&shared),
@@ -177,10 +177,10 @@ impl Rig {
             ours,
             files.into(),
         );
-        driver.patience = terms.patience;
+        driver.read_timeout = terms.read_timeout;
         Self {
             shared,
-            worker: Worker {
+            worker: FakeWorker {
                 channel: theirs,
                 files: their_files,
                 read: Vec::new(),
@@ -192,40 +192,41 @@ impl Rig {
     }
 
     /// Sends `GET` for a path; the answer comes from the task.
-    fn get(&self, path: &str) -> Asked {
+    fn get(&self, path: &str) -> PendingRequest {
         self.send(&format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"))
     }
 
-    fn send(&self, head: &str) -> Asked {
-        self.ask(request(head), CollectedBody::Empty)
+    fn send(&self, head: &str) -> PendingRequest {
+        self.request(request(head), CollectedBody::Empty)
     }
 
-    fn ask(&self, request: Request, body: impl Into<Content>) -> Asked {
+    fn request(&self, request: Request, body: impl Into<RequestContent>) -> PendingRequest {
         let client = Arc::clone(&request.client_state);
-        let websocket = handshake::asked(&self.shared, &request.head).expect("a good request");
+        let websocket =
+            handshake::requested_handshake(&self.shared, &request.head).expect("a good request");
         let call = handler::submit(&self.shared, &request, body.into(), websocket).expect("room");
-        Asked {
+        PendingRequest {
             call: Box::pin(call),
             client,
         }
     }
 
     fn retire(&self) {
-        self.shared.dispatch.retire(self.slot, &self.mailbox);
+        self.shared.dispatch.retire_slot(self.slot, &self.mailbox);
     }
 
-    async fn ended(self) -> End {
+    async fn ended(self) -> DriverEnd {
         within(self.driver).await.unwrap()
     }
 }
 
 /// A request whose answer is to come.
-struct Asked {
+struct PendingRequest {
     call: Pin<Box<dyn Future<Output = Result<Reply, Fault>> + Send>>,
     client: Arc<ClientState>,
 }
 
-impl Asked {
+impl PendingRequest {
     async fn answer(self) -> Result<Response, Fault> {
         match within(self.call).await? {
             Reply::Response(response) => Ok(*response),
@@ -242,7 +243,7 @@ impl Asked {
     }
 
     /// The client leaves, and edge asks once more.
-    async fn leave(self) {
+    async fn disconnect(self) {
         self.client.mark_disconnected();
         assert_eq!(self.fault().await, FaultKind::ClientDisconnected);
     }
@@ -268,7 +269,7 @@ async fn body(response: Response) -> Result<Vec<u8>, FaultKind> {
     }
 }
 
-impl Worker {
+impl FakeWorker {
     /// The next frame.
     async fn next(&mut self) -> Frame {
         within(self.try_next()).await.expect("the channel goes on")
@@ -347,9 +348,9 @@ impl Worker {
 }
 
 #[test]
-fn requests_are_told_and_answered_in_any_order() {
+fn requests_are_sent_and_answered_in_any_order() {
     on_a_loop(async {
-        let mut rig = Rig::new();
+        let mut rig = ChannelHarness::new();
         let asked: Vec<_> = ["/a", "/b", "/c"].map(|path| rig.get(path)).into();
         let mut ids = Vec::new();
         for path in ["/a", "/b", "/c"] {
@@ -373,18 +374,18 @@ fn requests_are_told_and_answered_in_any_order() {
             assert_eq!(body(response).await.unwrap(), text.as_bytes());
         }
         rig.retire();
-        assert_eq!(rig.ended().await, End::Retired);
+        assert_eq!(rig.ended().await, DriverEnd::Retired);
     });
 }
 
 #[test]
 fn a_full_worker_has_the_next_request_when_one_has_ended() {
     on_a_loop(async {
-        let terms = Terms {
+        let terms = HarnessOptions {
             capacity: 2,
-            ..Terms::default()
+            ..HarnessOptions::default()
         };
-        let mut rig = Rig::with(&terms);
+        let mut rig = ChannelHarness::with(&terms);
         let asked: Vec<_> = ["/a", "/b", "/c"].map(|path| rig.get(path)).into();
         let first = rig.worker.opened().await;
         let second = rig.worker.opened().await;
@@ -404,7 +405,7 @@ fn a_full_worker_has_the_next_request_when_one_has_ended() {
 #[test]
 fn answers_are_read_wherever_the_bytes_are_cut() {
     on_a_loop(async {
-        let mut rig = Rig::new();
+        let mut rig = ChannelHarness::new();
         let asked: Vec<_> = ["/a", "/b", "/c"].map(|path| rig.get(path)).into();
         let mut ids = Vec::new();
         for _ in 0..3 {
@@ -440,15 +441,19 @@ fn answers_are_read_wherever_the_bytes_are_cut() {
 
 #[test]
 fn a_websocket_is_not_agreed_for_other_kinds_and_refused_by_the_rules() {
-    let app = shared(&Terms::default());
+    let app = shared(&HarnessOptions::default());
     let asks = "Host: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n";
     let head = |fields: &str| request(&format!("GET / HTTP/1.1\r\n{asks}{fields}\r\n")).head;
     let key = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
     let version = "Sec-WebSocket-Version: 13\r\n";
     let good = head(&format!("{key}{version}"));
-    assert!(handshake::asked(&app, &good).unwrap().is_some());
+    assert!(
+        handshake::requested_handshake(&app, &good)
+            .unwrap()
+            .is_some()
+    );
     let other = head(&format!("{key}Sec-WebSocket-Version: 8\r\n"));
-    match handshake::asked(&app, &other).map_err(|refused| *refused) {
+    match handshake::requested_handshake(&app, &other).map_err(|refused| *refused) {
         Err(Ok(Reply::Response(response))) => {
             assert_eq!(response.status.code(), 426);
             let told = response.fields.get("sec-websocket-version");
@@ -456,29 +461,37 @@ fn a_websocket_is_not_agreed_for_other_kinds_and_refused_by_the_rules() {
         }
         other => panic!("{other:?}"),
     }
-    match handshake::asked(&app, &head(version)).map_err(|refused| *refused) {
+    match handshake::requested_handshake(&app, &head(version)).map_err(|refused| *refused) {
         Err(Err(fault)) => assert_eq!(fault.kind, FaultKind::BadRequest),
         other => panic!("{other:?}"),
     }
     let mut config = config::App::new("app", "/".into(), config::AppKind::Wsgi, "main:app");
     config.concurrency = config::Concurrency::Gevent;
-    let store = BodyStore::clone(&app.store.load());
-    let gevent = AppShared::new(&config, Way::Workers(Dialect::Python), store);
+    let store = BodyStore::clone(&app.body_store.load());
+    let gevent = AppShared::new(&config, DispatchMode::Workers(Dialect::Python), store);
     assert_eq!(
         gevent.model.get(),
-        Some(WorkerModel::Reactor(Form::Environ))
+        Some(WorkerModel::Reactor(RequestEncoding::Environ))
     );
-    assert!(handshake::asked(&gevent, &good).unwrap().is_none());
+    assert!(
+        handshake::requested_handshake(&gevent, &good)
+            .unwrap()
+            .is_none()
+    );
     let plain = request("GET / HTTP/1.1\r\nHost: a\r\n\r\n").head;
-    assert!(handshake::asked(&app, &plain).unwrap().is_none());
+    assert!(
+        handshake::requested_handshake(&app, &plain)
+            .unwrap()
+            .is_none()
+    );
 }
 
 /// What an idle stream costs here, beside its spool or session.
 #[test]
 fn a_stream_is_small() {
-    let entry = size_of::<Entry>();
-    let socket = size_of::<socket::Socket>() + size_of::<pipe::Pipe>();
-    let session = session::SESSION_BYTES;
+    let entry = size_of::<StreamEntry>();
+    let socket = size_of::<websocket::ChannelWebSocket>() + size_of::<pipe::WebSocketPipe>();
+    let session = session::IDLE_SESSION_BYTES;
     assert!(
         entry <= 128 && socket <= 320 && session <= 480,
         "{entry} {socket} {session}"

@@ -11,51 +11,51 @@ use std::time::Instant;
 
 use penstock_queue::DispatchedJob;
 
-use super::{Job, Ledger};
+use super::{Job, WorkerStats};
 
 /// How one slot's driver hears of new jobs, of its retirement and of its worker's end.
 #[derive(Debug, Default)]
 pub(crate) struct Mailbox {
-    mail: Mutex<Mail>,
+    state: Mutex<MailboxState>,
     /// Until when the request at hand has asked for time.
-    extended_until: Mutex<Option<Instant>>,
+    deadline_extension: Mutex<Option<Instant>>,
     /// Requests that the driver has in progress, for the status page.
     pub(crate) in_progress: AtomicU32,
     /// What its worker's slots have in common.
-    pub(crate) ledger: Arc<Ledger>,
+    pub(crate) stats: Arc<WorkerStats>,
 }
 
 #[derive(Debug, Default)]
-struct Mail {
+struct MailboxState {
     jobs: VecDeque<DispatchedJob<Job>>,
-    retire: bool,
-    lost: bool,
-    cut: bool,
+    is_retired: bool,
+    is_worker_lost: bool,
+    are_streams_cut: bool,
     waker: Option<Waker>,
 }
 
 /// What a driver finds in its mailbox.
 #[derive(Debug, Default)]
-pub(crate) struct Delivery {
+pub(crate) struct MailboxDelivery {
     pub(crate) jobs: VecDeque<DispatchedJob<Job>>,
-    pub(crate) retire: bool,
+    pub(crate) is_retired: bool,
     /// Its worker's process has ended.
-    pub(crate) lost: bool,
+    pub(crate) is_worker_lost: bool,
     /// It was retired `stream_timeout` ago: what has begun to answer is cut now.
-    pub(crate) cut: bool,
+    pub(crate) are_streams_cut: bool,
 }
 
 /// Wakes a driver; not to be called under the queue's lock.
-pub(super) fn wake(waker: Option<Waker>) {
+pub(super) fn wake_driver(waker: Option<Waker>) {
     if let Some(waker) = waker {
         waker.wake();
     }
 }
 
 impl Mailbox {
-    pub(super) fn new(ledger: Arc<Ledger>) -> Self {
+    pub(super) fn new(ledger: Arc<WorkerStats>) -> Self {
         Self {
-            ledger,
+            stats: ledger,
             ..Self::default()
         }
     }
@@ -72,40 +72,40 @@ impl Mailbox {
         std::mem::take(&mut self.lock().jobs)
     }
 
-    pub(super) fn retire(&self) {
-        self.tell(|mail| mail.retire = true);
+    pub(super) fn mark_retired(&self) {
+        self.update_and_wake(|mail| mail.is_retired = true);
     }
 
-    pub(super) fn lose(&self) {
-        self.tell(|mail| mail.lost = true);
+    pub(super) fn mark_lost(&self) {
+        self.update_and_wake(|mail| mail.is_worker_lost = true);
     }
 
     /// The time of the streams of a retired slot is over.
-    pub(crate) fn cut(&self) {
-        self.tell(|mail| mail.cut = true);
+    pub(crate) fn cut_streams(&self) {
+        self.update_and_wake(|mail| mail.are_streams_cut = true);
     }
 
-    fn tell(&self, change: impl FnOnce(&mut Mail)) {
+    fn update_and_wake(&self, change: impl FnOnce(&mut MailboxState)) {
         let mut mail = self.lock();
         change(&mut mail);
         let waker = mail.waker.take();
         drop(mail);
-        wake(waker);
+        wake_driver(waker);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Mail> {
-        self.mail.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, MailboxState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes what is there; else arranges for the driver to be polled when something is.
-    pub(crate) fn poll_take(&self, cx: &mut Context<'_>) -> Option<Delivery> {
+    pub(crate) fn poll_delivery(&self, cx: &mut Context<'_>) -> Option<MailboxDelivery> {
         let mut mail = self.lock();
-        if !mail.jobs.is_empty() || mail.retire || mail.lost || mail.cut {
-            return Some(Delivery {
+        if !mail.jobs.is_empty() || mail.is_retired || mail.is_worker_lost || mail.are_streams_cut {
+            return Some(MailboxDelivery {
                 jobs: std::mem::take(&mut mail.jobs),
-                retire: std::mem::take(&mut mail.retire),
-                lost: std::mem::take(&mut mail.lost),
-                cut: std::mem::take(&mut mail.cut),
+                is_retired: std::mem::take(&mut mail.is_retired),
+                is_worker_lost: std::mem::take(&mut mail.is_worker_lost),
+                are_streams_cut: std::mem::take(&mut mail.are_streams_cut),
             });
         }
         match &mut mail.waker {
@@ -116,22 +116,22 @@ impl Mailbox {
     }
 
     /// Shows until when the request at hand has asked for time, if it has.
-    pub(crate) fn show_extended(&self, until: Option<Instant>) {
-        *self.extended() = until;
+    pub(crate) fn set_deadline_extension(&self, until: Option<Instant>) {
+        *self.lock_deadline_extension() = until;
     }
 
     /// Until when the request at hand has asked for time, if it has.
-    pub(crate) fn extended_until(&self) -> Option<Instant> {
-        *self.extended()
+    pub(crate) fn deadline_extension(&self) -> Option<Instant> {
+        *self.lock_deadline_extension()
     }
 
-    fn extended(&self) -> MutexGuard<'_, Option<Instant>> {
-        let extended = &self.extended_until;
+    fn lock_deadline_extension(&self) -> MutexGuard<'_, Option<Instant>> {
+        let extended = &self.deadline_extension;
         extended.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Shows how many requests the driver has.
-    pub(crate) fn show_in_progress(&self, count: usize) {
+    pub(crate) fn set_in_progress(&self, count: usize) {
         self.in_progress
             .store(u32::try_from(count).unwrap_or(u32::MAX), Ordering::Relaxed);
     }

@@ -16,15 +16,15 @@ use penstock_http::{Version, websocket};
 use penstock_sys::net::PeerAddress;
 use penstock_wire::ScopeEncoder;
 
-use super::Announced;
+use super::AnnouncedLength;
 
 /// Adds the whole scope of `request` with such a body; `arrived` is the wall-clock time of its
 /// arrival.
-pub(crate) fn encode(
+pub(crate) fn encode_scope(
     scope: &mut ScopeEncoder<'_>,
     request: &Request,
     is_websocket: bool,
-    body: Announced,
+    body: AnnouncedLength,
     arrived: Duration,
 ) {
     let head = &request.head;
@@ -36,21 +36,21 @@ pub(crate) fn encode(
         (true, true) => ("websocket", "wss"),
     };
     scope.push_str("type", kind);
-    scope.push_str("http_version", version(head.version()));
+    scope.push_str("http_version", http_version(head.version()));
     if is_websocket {
         scope.push_str_list("subprotocols", websocket::subprotocols(head));
     } else {
-        method(scope, head.method_str());
+        encode_method(scope, head.method_str());
     }
     scope.push_str("scheme", scheme);
     encode_path(scope, request);
     scope.push_bytes("query_string", request.query().unwrap_or("").as_bytes());
     match request.client_address() {
-        PeerAddress::Tcp(client) => address(scope, "client", client),
+        PeerAddress::Tcp(client) => encode_address(scope, "client", client),
         PeerAddress::Unix => scope.push_none("client"),
     }
     match request.listener.address {
-        _ if is_told_of_server(request) => {
+        _ if has_forwarded_server(request) => {
             let mut room = TextBuffer::new();
             let forwarded = request.forwarded.as_deref();
             let (name, port) =
@@ -60,7 +60,7 @@ pub(crate) fn encode(
                 .and_then(|port| port.parse().ok());
             scope.push_address("server", name, port);
         }
-        Some(listens) => address(scope, "server", listens),
+        Some(listens) => encode_address(scope, "server", listens),
         // The path of a Unix socket stands without a port.
         None => {
             let name = &request.listener.name;
@@ -79,7 +79,7 @@ pub(crate) fn encode(
                 TextBuffer::new().format_request_start(arrived),
             );
         }
-        if body == Announced::Chunked {
+        if body == AnnouncedLength::Chunked {
             headers.add(b"transfer-encoding", b"chunked");
         }
         if let Some(len) = body.length() {
@@ -129,18 +129,18 @@ fn encode_path(scope: &mut ScopeEncoder<'_>, request: &Request) {
 }
 
 /// Whether a trusted proxy says where the client connected.
-fn is_told_of_server(request: &Request) -> bool {
+fn has_forwarded_server(request: &Request) -> bool {
     let forwarded = request.forwarded.as_ref();
     forwarded.is_some_and(|it| it.scheme.is_some() || it.host.is_some() || it.port.is_some())
 }
 
-fn address(scope: &mut ScopeEncoder<'_>, key: &'static str, address: SocketAddr) {
+fn encode_address(scope: &mut ScopeEncoder<'_>, key: &'static str, address: SocketAddr) {
     let mut host = TextBuffer::new();
     scope.push_address(key, host.format_address(address.ip()), Some(address.port()));
 }
 
 /// In upper case, as applications compare it.
-fn method(scope: &mut ScopeEncoder<'_>, method: &str) {
+fn encode_method(scope: &mut ScopeEncoder<'_>, method: &str) {
     if method.bytes().any(|byte| byte.is_ascii_lowercase()) {
         scope.push_str("method", &method.to_ascii_uppercase());
     } else {
@@ -148,7 +148,7 @@ fn method(scope: &mut ScopeEncoder<'_>, method: &str) {
     }
 }
 
-fn version(version: Version) -> &'static str {
+fn http_version(version: Version) -> &'static str {
     match version {
         Version::Http10 => "1.0",
         Version::Http11 => "1.1",

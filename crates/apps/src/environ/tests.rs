@@ -20,10 +20,10 @@ fn environ_of(
 ) -> BTreeMap<String, String> {
     let mut bytes = Vec::new();
     let mut encoder = EnvironEncoder::new(&mut bytes, Dialect::Ruby);
-    encode(
+    encode_environ(
         &mut encoder,
         request,
-        body_len.map_or(Announced::Nothing, Announced::Length),
+        body_len.map_or(AnnouncedLength::NoBody, AnnouncedLength::Length),
         Duration::from_millis(1_700_000_000_042),
         may_hijack,
     );
@@ -259,7 +259,7 @@ fn a_proxy_is_believed_on_this_machine_only() {
 
 /// Frameworks read these fields by themselves.
 #[test]
-fn an_application_finds_nothing_in_a_proxys_fields_but_what_counts() {
+fn forwarded_fields_hold_only_trusted_values() {
     for (lines, expected) in [
         (
             "X-Forwarded-For: 203.0.113.9\r\nX-Forwarded-Proto: http\r\n\
@@ -338,7 +338,7 @@ fn the_field_that_names_the_client_is_no_strangers() {
 }
 
 #[test]
-fn what_a_trusted_proxy_says_is_the_requests() {
+fn trusted_forwarded_fields_set_the_environ() {
     let head = "GET /cart?x HTTP/1.1\r\nHost: inner.test:81\r\nX-Forwarded-For: 198.51.100.1, 203.0.113.9\r\n\
                 X-Forwarded-Proto: https\r\nX-Forwarded-Host: shop.test\r\n\
                 X-Forwarded-Prefix: /a%20b\r\n\r\n";
@@ -361,7 +361,7 @@ fn what_a_trusted_proxy_says_is_the_requests() {
 }
 
 #[test]
-fn what_a_rule_says_is_the_front_ends() {
+fn fields_of_route_rules_are_trusted() {
     let head = "GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-Proto: https\r\nX-Real-IP: 9\r\n\
                 X-Request-Start: t=1\r\nX-Accel-Mapping: /=/\r\nX-Forwarded-For: 1\r\n\
                 Grip-Sig: own\r\nGrip-Last: 1\r\n\r\n";
@@ -389,7 +389,7 @@ fn what_a_rule_says_is_the_front_ends() {
 }
 
 #[test]
-fn a_request_for_another_protocol_says_which_where_its_connection_may_be_taken_over() {
+fn upgrade_fields_reach_applications_that_may_hijack() {
     let asks = "Connection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n";
     for (name, fields, may_hijack, expected) in [
         ("an upgrade", asks, true, true),

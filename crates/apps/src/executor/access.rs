@@ -48,7 +48,7 @@ pub(super) fn of(config: &config::App) -> Access {
 /// # Errors
 /// A sentence: there is no program, or the application could replace it.
 pub(super) fn find_files(config: &config::App) -> Result<ProgramFiles, String> {
-    let program = interpreter::find(config)?;
+    let program = interpreter::find_interpreter(config)?;
     let limits = &config.access;
     if !limits.limits_files() {
         let files = None;

@@ -1,7 +1,7 @@
 //! The control socket of a process: what it says becomes the executor's inputs, what it is told is sent.
 //!
 //! One task for each process that speaks the worker protocol ([`serve`]); the executor holds its [`Control`].
-//! A forked worker is first waited for by [`greet`], which learns its number. What must stay true: the
+//! A forked worker is first waited for by [`await_hello`], which learns its number. What must stay true: the
 //! socket is closed when the process's `Control` is dropped, which ends the process; nobody waits for
 //! a process that does not read.
 
@@ -17,63 +17,63 @@ use penstock_wire::control::SocketKind;
 use penstock_wire::{ControlDecoder, ControlEvent, control};
 use tokio::sync::mpsc;
 
-use super::{ControlMessage, Input, Key};
+use super::{ControlMessage, ExecutorInput, ProcessKey};
 use crate::supervisor::WorkerId;
 
 /// Orders that may wait for a process to read them: more than a template is told at once.
-const ORDERS_MAX: usize = 256;
+const MAX_ORDERS: usize = 256;
 
 /// How long a template's word of a fork that failed may take to be read here after that fork's socket has
 /// closed.
-const LAST_WORDS: Duration = Duration::from_millis(500);
+const FORK_FAILURE_WAIT: Duration = Duration::from_millis(500);
 
 /// How long a process may take to read an order.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The executor's hand on a process's control socket. Dropping it closes the socket.
 #[derive(Debug)]
-pub(super) struct Control {
-    orders: mpsc::Sender<Order>,
+pub(super) struct ControlHandle {
+    orders: mpsc::Sender<ControlOrder>,
 }
 
 /// What a process is told.
 #[derive(Debug)]
-struct Order {
+struct ControlOrder {
     bytes: Vec<u8>,
     descriptors: Vec<OwnedFd>,
-    then: Then,
+    effect: OrderEffect,
 }
 
 /// What an order changes in what may come next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Then {
-    Nothing,
+enum OrderEffect {
+    None,
     /// READY may come again, and what a template says.
     Promoted,
 }
 
 /// A control socket with what has been read from it.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct ControlLine {
     stream: Stream,
     decoder: ControlDecoder,
     received: Vec<u8>,
-    orders: mpsc::Receiver<Order>,
+    orders: mpsc::Receiver<ControlOrder>,
 }
 
-impl Control {
+impl ControlHandle {
     /// Our side of a control socket.
     ///
     /// # Errors
     /// When the kernel refuses to watch it.
-    pub(super) fn open(socket: OwnedFd, is_template: bool) -> io::Result<(Self, Line)> {
+    pub(super) fn open(socket: OwnedFd, is_template: bool) -> io::Result<(Self, ControlLine)> {
         let decoder = if is_template {
             ControlDecoder::template()
         } else {
             ControlDecoder::new()
         };
-        let (orders, inbox) = mpsc::channel(ORDERS_MAX);
-        let line = Line {
+        let (orders, inbox) = mpsc::channel(MAX_ORDERS);
+        let line = ControlLine {
             stream: Stream::new(socket)?,
             decoder,
             received: Vec::new(),
@@ -84,18 +84,18 @@ impl Control {
 
     /// Has a template fork a worker with these descriptors: control socket, standard output, standard
     /// error. `false` when it takes no orders.
-    pub(super) fn fork(&self, worker: WorkerId, descriptors: [OwnedFd; 3]) -> bool {
-        self.order(control::encode_fork(worker.0).to_vec(), descriptors.into())
+    pub(super) fn order_fork(&self, worker: WorkerId, descriptors: [OwnedFd; 3]) -> bool {
+        self.send_order(control::encode_fork(worker.0).to_vec(), descriptors.into())
     }
 
     /// Gives a forked worker its sockets. `false` when it takes no orders.
-    pub(super) fn give(&self, sockets: Vec<(SocketKind, OwnedFd)>) -> bool {
+    pub(super) fn send_sockets(&self, sockets: Vec<(SocketKind, OwnedFd)>) -> bool {
         let mut rest = sockets.into_iter().peekable();
         loop {
             let part: Vec<_> = rest.by_ref().take(control::MAX_SLOTS_PER_FRAME).collect();
             let (kinds, descriptors): (Vec<_>, Vec<_>) = part.into_iter().unzip();
             let is_last = rest.peek().is_none();
-            let is_taken = self.order(control::encode_slots(&kinds, is_last), descriptors);
+            let is_taken = self.send_order(control::encode_slots(&kinds, is_last), descriptors);
             if is_last || !is_taken {
                 return is_taken;
             }
@@ -103,46 +103,46 @@ impl Control {
     }
 
     /// Asks a worker to become a template. `false` when it takes no orders.
-    pub(super) fn promote(&self) -> bool {
-        let order = Order {
+    pub(super) fn order_promotion(&self) -> bool {
+        let order = ControlOrder {
             bytes: control::encode_promote().to_vec(),
             descriptors: Vec::new(),
-            then: Then::Promoted,
+            effect: OrderEffect::Promoted,
         };
         self.orders.try_send(order).is_ok()
     }
 
     /// Tells a worker to end once all its threads have. `false` when it takes no orders.
-    pub(super) fn dismiss(&self) -> bool {
-        self.order(control::encode_dismiss().to_vec(), Vec::new())
+    pub(super) fn order_exit(&self) -> bool {
+        self.send_order(control::encode_dismiss().to_vec(), Vec::new())
     }
 
-    fn order(&self, bytes: Vec<u8>, descriptors: Vec<OwnedFd>) -> bool {
-        let order = Order {
+    fn send_order(&self, bytes: Vec<u8>, descriptors: Vec<OwnedFd>) -> bool {
+        let order = ControlOrder {
             bytes,
             descriptors,
-            then: Then::Nothing,
+            effect: OrderEffect::None,
         };
         self.orders.try_send(order).is_ok()
     }
 }
 
 /// Waits until a forked worker has said HELLO, and tells the executor its number or why it has none.
-pub(super) async fn greet(
-    mut line: Line,
+pub(super) async fn await_hello(
+    mut line: ControlLine,
     worker: WorkerId,
     patience: Duration,
-    inputs: mpsc::Sender<Input>,
+    inputs: mpsc::Sender<ExecutorInput>,
 ) {
-    let hello = clock::timeout(patience, line.hello()).await;
+    let hello = clock::timeout(patience, line.read_hello()).await;
     let input = match hello {
-        Some(Ok(pid)) => Input::Greeted { worker, pid, line },
+        Some(Ok(pid)) => ExecutorInput::ForkReady { worker, pid, line },
         Some(Err(why)) => {
             // Its template may be about to say why, on a socket of its own.
-            clock::sleep(LAST_WORDS).await;
-            Input::Unborn { worker, why }
+            clock::sleep(FORK_FAILURE_WAIT).await;
+            ExecutorInput::ForkFailed { worker, why }
         }
-        None => Input::Unborn {
+        None => ExecutorInput::ForkFailed {
             worker,
             why: format!("it did not say hello within {patience:?}"),
         },
@@ -153,12 +153,16 @@ pub(super) async fn greet(
 
 /// Reads a process's control socket to its end, or to the first thing that it must not say, and sends what
 /// it is told; ends also when its [`Control`] is dropped.
-pub(super) async fn serve(mut line: Line, key: Key, inputs: &mpsc::Sender<Input>) {
+pub(super) async fn serve_control(
+    mut line: ControlLine,
+    key: ProcessKey,
+    inputs: &mpsc::Sender<ExecutorInput>,
+) {
     let mut chunk = vec![0; 4096];
     loop {
         while let Some(message) = line.next_message() {
-            let is_broken = matches!(message, ControlMessage::Broken(_));
-            let sent = inputs.send(Input::Control { key, message }).await;
+            let is_broken = matches!(message, ControlMessage::ProtocolBroken(_));
+            let sent = inputs.send(ExecutorInput::Control { key, message }).await;
             if is_broken || sent.is_err() {
                 return;
             }
@@ -166,9 +170,9 @@ pub(super) async fn serve(mut line: Line, key: Key, inputs: &mpsc::Sender<Input>
         tokio::select! {
             order = line.orders.recv() => {
                 let Some(order) = order else { return };
-                if let Err(message) = line.send(order).await {
+                if let Err(message) = line.send_order(order).await {
                     // The executor ends only after the process.
-                    let _ = inputs.send(Input::Control { key, message }).await;
+                    let _ = inputs.send(ExecutorInput::Control { key, message }).await;
                     return;
                 }
             }
@@ -180,9 +184,9 @@ pub(super) async fn serve(mut line: Line, key: Key, inputs: &mpsc::Sender<Input>
     }
 }
 
-impl Line {
+impl ControlLine {
     /// Reads up to HELLO; gives the number of the process that sent it.
-    async fn hello(&mut self) -> Result<u32, String> {
+    async fn read_hello(&mut self) -> Result<u32, String> {
         let mut chunk = vec![0; 256];
         let mut sender = None;
         loop {
@@ -204,8 +208,8 @@ impl Line {
         }
     }
 
-    async fn send(&mut self, order: Order) -> Result<(), ControlMessage> {
-        if order.then == Then::Promoted {
+    async fn send_order(&mut self, order: ControlOrder) -> Result<(), ControlMessage> {
+        if order.effect == OrderEffect::Promoted {
             self.decoder.expect_promotion();
         }
         let descriptors: Vec<_> = order.descriptors.iter().map(AsFd::as_fd).collect();
@@ -213,9 +217,11 @@ impl Line {
         match clock::timeout(READ_TIMEOUT, sent).await {
             Some(Ok(())) => Ok(()),
             // Its end is about to be seen.
-            Some(Err(error)) if is_end(&error) => Ok(()),
-            Some(Err(error)) => Err(ControlMessage::Broken(format!("control socket: {error}"))),
-            None => Err(ControlMessage::Broken(format!(
+            Some(Err(error)) if is_disconnect(&error) => Ok(()),
+            Some(Err(error)) => Err(ControlMessage::ProtocolBroken(format!(
+                "control socket: {error}"
+            ))),
+            None => Err(ControlMessage::ProtocolBroken(format!(
                 "it read nothing from its control socket for {READ_TIMEOUT:?}"
             ))),
         }
@@ -225,10 +231,10 @@ impl Line {
         loop {
             let (message, used) = match self.decoder.decode(&self.received) {
                 Ok(None) => return None,
-                Ok(Some((event, used))) => (control_message(&event), used),
+                Ok(Some((event, used))) => (parse_control_event(&event), used),
                 Err(error) => {
                     self.received.clear();
-                    return Some(ControlMessage::Broken(error.to_string()));
+                    return Some(ControlMessage::ProtocolBroken(error.to_string()));
                 }
             };
             self.received.drain(..used);
@@ -239,7 +245,7 @@ impl Line {
     }
 }
 
-fn is_end(error: &io::Error) -> bool {
+fn is_disconnect(error: &io::Error) -> bool {
     let kind = error.kind();
     matches!(
         kind,
@@ -247,7 +253,7 @@ fn is_end(error: &io::Error) -> bool {
     )
 }
 
-fn control_message(event: &ControlEvent<'_>) -> Option<ControlMessage> {
+fn parse_control_event(event: &ControlEvent<'_>) -> Option<ControlMessage> {
     match event {
         ControlEvent::Hello => None,
         ControlEvent::Ready { json } => {
@@ -281,7 +287,7 @@ fn control_message(event: &ControlEvent<'_>) -> Option<ControlMessage> {
 ///
 /// # Errors
 /// `EMFILE` and the like.
-pub(super) fn forked_pair() -> io::Result<(OwnedFd, OwnedFd)> {
+pub(super) fn fork_socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let (ours, theirs) = net::worker_socket_pair()?;
     net::enable_sender_credentials(&ours)?;
     Ok((ours, theirs))

@@ -12,32 +12,32 @@ use penstock_runtime::{clock, loops};
 use penstock_sys::process;
 use penstock_wire::control::SocketKind;
 
-use super::control::{self, Control, Line};
-use super::follow::{Held, Readiness, Tail};
+use super::control::{self, ControlHandle, ControlLine};
+use super::process_task::{GroupHold, OutputTail, Readiness};
 use super::refork::Promotion;
-use super::workers::{Offer, Slots};
-use super::{Child, ControlMessage, Executor, Key, Role};
-use crate::supervisor::{Event, WorkerId};
+use super::workers::{WorkerSlots, WorkerSockets};
+use super::{ChildProcess, ControlMessage, Executor, ProcessKey, ProcessRole};
+use crate::supervisor::{SupervisorEvent, WorkerId};
 
 /// How long a forked worker may take to say HELLO.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What each worker that is forked before it adds to that: more than a fork of a large process takes.
-const FORK_TIME: Duration = Duration::from_secs(1);
+const FORK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Tries to fork that may fail in a row while nothing serves, before the code is loaded anew: with the
 /// supervisor's back-off more than a second of them.
-const REFUSED_MAX: u32 = 5;
+const MAX_FORK_FAILURES: u32 = 5;
 
 /// A worker that is being forked.
 #[derive(Debug)]
-pub(super) struct Forking {
-    pub(super) template: Key,
+pub(super) struct PendingFork {
+    pub(super) template: ProcessKey,
     pub(super) generation: u64,
-    began: Instant,
-    slots: Slots,
+    started_at: Instant,
+    slots: WorkerSlots,
     sockets: Vec<(SocketKind, OwnedFd)>,
-    control: Control,
+    control: ControlHandle,
     stdout: OwnedFd,
     stderr: OwnedFd,
 }
@@ -45,26 +45,26 @@ pub(super) struct Forking {
 /// Ordering one.
 impl Executor {
     /// Orders a worker from a template that is ready.
-    pub(super) fn fork(&mut self, key: Key, worker: WorkerId) -> Result<(), String> {
+    pub(super) fn order_fork(&mut self, key: ProcessKey, worker: WorkerId) -> Result<(), String> {
         let say = |what: &'static str| move |error: std::io::Error| format!("{what}: {error}");
         let Some(generation) = self.templates.generation(key) else {
             return Err("the template is gone".to_owned());
         };
-        let Offer { slots, sockets } = self.offer()?;
-        let (socket, theirs) = control::forked_pair().map_err(say("socketpair"))?;
-        let (control, line) = Control::open(socket, false).map_err(say("control socket"))?;
+        let WorkerSockets { slots, sockets } = self.create_worker_sockets()?;
+        let (socket, theirs) = control::fork_socket_pair().map_err(say("socketpair"))?;
+        let (control, line) = ControlHandle::open(socket, false).map_err(say("control socket"))?;
         let (stdout, stdout_theirs) = process::output_pipe().map_err(say("pipe"))?;
         let (stderr, stderr_theirs) = process::output_pipe().map_err(say("pipe"))?;
         let descriptors = [theirs, stdout_theirs, stderr_theirs];
-        let is_ordered = self.templates.order(key, worker, descriptors);
+        let is_ordered = self.templates.order_fork(key, worker, descriptors);
         if !is_ordered {
             self.renew_template(key);
             return Err("the template takes no orders".to_owned());
         }
-        let forking = Forking {
+        let forking = PendingFork {
             template: key,
             generation,
-            began: clock::now(),
+            started_at: clock::now(),
             slots,
             sockets,
             control,
@@ -72,10 +72,10 @@ impl Executor {
             stderr,
         };
         // Forks are made one after the other; how many wait for others has a bound.
-        let before = u32::try_from(self.templates.forking.len()).unwrap_or(u32::MAX);
-        let patience = HELLO_TIMEOUT + FORK_TIME.saturating_mul(before);
-        self.templates.forking.insert(worker, forking);
-        let greeting = control::greet(line, worker, patience, self.inputs.clone());
+        let before = u32::try_from(self.templates.pending_forks.len()).unwrap_or(u32::MAX);
+        let patience = HELLO_TIMEOUT + FORK_TIMEOUT.saturating_mul(before);
+        self.templates.pending_forks.insert(worker, forking);
+        let greeting = control::await_hello(line, worker, patience, self.inputs.clone());
         loops::spawn_here(greeting);
         Ok(())
     }
@@ -84,8 +84,8 @@ impl Executor {
 /// What becomes of a fork.
 impl Executor {
     /// A forked worker has said HELLO.
-    pub(super) fn handle_greeted(&mut self, worker: WorkerId, pid: u32, line: Line) {
-        let Some(forking) = self.templates.forking.remove(&worker) else {
+    pub(super) fn handle_fork_ready(&mut self, worker: WorkerId, pid: u32, line: ControlLine) {
+        let Some(forking) = self.templates.pending_forks.remove(&worker) else {
             return;
         };
         let started = match process::adopt(pid, forking.stdout, forking.stderr) {
@@ -93,59 +93,64 @@ impl Executor {
             Err(error) => {
                 let reason = format!("a forked worker is not accepted: {error}");
                 self.fail_spawn(worker, reason);
-                return self.fork_waiting(forking.template);
+                return self.fork_waiting_workers(forking.template);
             }
         };
         self.shared.metrics.started_workers.increment();
-        let (held, group) = Held::new();
-        let child = Child {
+        let (held, group) = GroupHold::new();
+        let child = ChildProcess {
             pid,
-            held,
+            group_hold: held,
             process: started.handle(),
-            began: forking.began,
+            started_at: forking.started_at,
             generation: forking.generation,
-            gives_way: false,
+            has_low_priority: false,
             is_retiring: false,
-            has_reported: false,
-            tail: Tail::default(),
+            has_reported_boot: false,
+            output_tail: OutputTail::default(),
             control: Some(forking.control),
-            template: Some(forking.template),
+            template_key: Some(forking.template),
             promotion: Promotion::None,
-            role: Role::Worker(forking.slots),
+            role: ProcessRole::Worker(forking.slots),
         };
-        let (key, template) = (Key::Worker(worker), forking.template);
-        self.templates.accept(template);
+        let (key, template) = (ProcessKey::Worker(worker), forking.template);
+        self.templates.record_fork(template);
         let readiness = Readiness::Control(line);
-        self.watch(key, started, readiness, child.tail.clone(), group);
+        self.spawn_follower(key, started, readiness, child.output_tail.clone(), group);
         let control = child.control.as_ref();
-        let is_given = control.is_some_and(|control| control.give(forking.sockets));
+        let is_given = control.is_some_and(|control| control.send_sockets(forking.sockets));
         self.children.insert(worker, child);
-        self.event(Event::Spawned { worker, pid });
+        self.handle_event(SupervisorEvent::Spawned { worker, pid });
         if !is_given {
             let why = "it reads no orders".to_owned();
-            self.handle_control(key, ControlMessage::Broken(why));
+            self.handle_control(key, ControlMessage::ProtocolBroken(why));
         }
-        self.fork_waiting(template);
+        self.fork_waiting_workers(template);
     }
 
     /// A template says that it could not fork a worker: that is this worker's failure, which is tried again
     /// in due time, and no other's.
-    pub(super) fn handle_fork_failed(&mut self, key: Key, worker: WorkerId, why: &str) {
-        match self.templates.forking.get(&worker).map(|f| f.template) {
+    pub(super) fn handle_fork_failed(&mut self, key: ProcessKey, worker: WorkerId, why: &str) {
+        match self
+            .templates
+            .pending_forks
+            .get(&worker)
+            .map(|f| f.template)
+        {
             Some(template) if template == key => {
-                self.templates.forking.remove(&worker);
-                let refused = self.templates.refuse(key);
+                self.templates.pending_forks.remove(&worker);
+                let refused = self.templates.record_fork_failure(key);
                 self.fail_spawn(worker, format!("a worker was not forked: {why}"));
-                if refused >= REFUSED_MAX && self.children.is_empty() {
+                if refused >= MAX_FORK_FAILURES && self.children.is_empty() {
                     // Nothing serves that could be lost: the code itself may be why.
                     self.renew_template(key);
                 } else {
-                    self.fork_waiting(key);
+                    self.fork_waiting_workers(key);
                 }
             }
             Some(_) => {
                 let why = format!("it answers for {worker:?}, which another one is to fork");
-                self.handle_template(key, ControlMessage::Broken(why));
+                self.handle_template_message(key, ControlMessage::ProtocolBroken(why));
             }
             // It was given up already.
             None => {}
@@ -153,8 +158,8 @@ impl Executor {
     }
 
     /// There will be no such worker: nothing has said HELLO.
-    pub(super) fn handle_unborn(&mut self, worker: WorkerId, why: &str) {
-        let Some(forking) = self.templates.forking.remove(&worker) else {
+    pub(super) fn handle_fork_missing(&mut self, worker: WorkerId, why: &str) {
+        let Some(forking) = self.templates.pending_forks.remove(&worker) else {
             return;
         };
         // Whatever keeps it from forking may be cured by loading afresh.
@@ -164,6 +169,6 @@ impl Executor {
 
     pub(super) fn fail_spawn(&mut self, worker: WorkerId, reason: String) {
         log::error!("{}: {reason}", self.shared.name);
-        self.event(Event::SpawnFailed { worker, reason });
+        self.handle_event(SupervisorEvent::SpawnFailed { worker, reason });
     }
 }

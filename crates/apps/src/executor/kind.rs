@@ -15,7 +15,7 @@ use super::Executor;
 
 impl Executor {
     /// Whether the next process has to find out what it serves.
-    pub(super) fn is_kind_open(&self) -> bool {
+    pub(super) fn is_kind_unknown(&self) -> bool {
         self.config.kind_is_guess && self.shared.model.get().is_none()
     }
 
@@ -23,10 +23,10 @@ impl Executor {
     ///
     /// # Errors
     /// Others serve as the other kind already.
-    pub(super) fn learn_kind(&mut self, pid: u32, found: Option<AppKind>) -> Result<(), String> {
+    pub(super) fn settle_kind(&mut self, pid: u32, found: Option<AppKind>) -> Result<(), String> {
         let guess = self.config.kind;
         let found = found.filter(|_| self.config.kind_is_guess).unwrap_or(guess);
-        if !self.is_kind_open() {
+        if !self.is_kind_unknown() {
             return match found == guess {
                 true => Ok(()),
                 false => Err(format!(

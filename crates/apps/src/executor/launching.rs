@@ -25,12 +25,12 @@ use penstock_sys::process::{self, Launcher, SpawnedProcess};
 use tokio::sync::Mutex;
 
 use super::access::{self, ProgramFiles};
-use super::control::{Control, Line};
-use super::follow::{Held, Readiness, Tail};
+use super::control::{ControlHandle, ControlLine};
+use super::process_task::{GroupHold, OutputTail, Readiness};
 use super::refork::Promotion;
-use super::{Child, Executor, Input, Key, Prepared, Role};
-use crate::app::Way;
-use crate::supervisor::{Event, WorkerId};
+use super::{ChildProcess, Executor, ExecutorInput, PreparedProcess, ProcessKey, ProcessRole};
+use crate::app::DispatchMode;
+use crate::supervisor::{SupervisorEvent, WorkerId};
 
 /// How long the look for a program may take, before the start itself.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(10);
@@ -59,17 +59,17 @@ pub(super) struct UnclaimedProcess(Option<SpawnedProcess>);
 pub(super) enum Purpose {
     Worker {
         worker: WorkerId,
-        role: Role,
+        role: ProcessRole,
         readiness: Readiness,
-        control: Option<Control>,
+        control: Option<ControlHandle>,
     },
     /// The rest is in the table of templates.
-    Template(Line),
+    Template(ControlLine),
 }
 
 impl Launching {
     /// What it offers, once there is such a process.
-    pub(super) fn role(&self) -> Option<&Role> {
+    pub(super) fn role(&self) -> Option<&ProcessRole> {
         match &self.purpose {
             Some(Purpose::Worker { role, .. }) => Some(role),
             _ => None,
@@ -106,16 +106,16 @@ impl Drop for Launching {
 impl Executor {
     /// Begins to start a process of its own for a worker.
     pub(super) fn spawn_plain(&mut self, worker: WorkerId, generation: u64) -> Result<(), String> {
-        let prepared = match self.shared.way {
-            Way::Workers(_) => self.prepare_worker(),
-            Way::Servers(_) => self.prepare_server(worker),
+        let prepared = match self.shared.dispatch_mode {
+            DispatchMode::Workers(_) => self.prepare_worker(),
+            DispatchMode::Servers(_) => self.prepare_server(worker),
         };
-        let Prepared {
+        let PreparedProcess {
             launch,
             role,
             readiness,
             control,
-            reserved,
+            reserved_port: reserved,
         } = prepared?;
         let purpose = Purpose::Worker {
             worker,
@@ -123,7 +123,12 @@ impl Executor {
             readiness,
             control,
         };
-        self.launch(Key::Worker(worker), generation, (launch, reserved), purpose);
+        self.launch(
+            ProcessKey::Worker(worker),
+            generation,
+            (launch, reserved),
+            purpose,
+        );
         Ok(())
     }
 
@@ -131,14 +136,14 @@ impl Executor {
     /// for it is free from its start on.
     pub(super) fn launch(
         &mut self,
-        key: Key,
+        key: ProcessKey,
         generation: u64,
         (mut launch, reserved): (process::ProcessSpec, Option<TcpListener>),
         purpose: Purpose,
     ) {
         let (launcher, inputs) = (self.launcher.clone(), self.inputs.clone());
         let (config, looking) = (self.config.clone(), Arc::clone(&self.looking));
-        let store = self.shared.store.load_full();
+        let store = self.shared.body_store.load_full();
         let task = loops::spawn_with_handle(async move {
             let started = match find_program(config, generation, looking, &store).await {
                 Ok(found) => {
@@ -153,7 +158,7 @@ impl Executor {
                 Err(why) => Err(why),
             };
             // The executor may have ended first: then the process ends as well.
-            let _ = inputs.send(Input::Launched { key, started }).await;
+            let _ = inputs.send(ExecutorInput::Launched { key, started }).await;
         });
         let launching = Launching {
             generation,
@@ -165,7 +170,11 @@ impl Executor {
     }
 
     /// A process was started, or could not be.
-    pub(super) fn handle_launched(&mut self, key: Key, started: Result<UnclaimedProcess, String>) {
+    pub(super) fn handle_launched(
+        &mut self,
+        key: ProcessKey,
+        started: Result<UnclaimedProcess, String>,
+    ) {
         if started.is_ok() {
             self.shared.metrics.started_workers.increment();
         }
@@ -191,25 +200,25 @@ impl Executor {
                 Ok(started),
             ) => {
                 let (pid, generation) = (started.pid, launching.generation);
-                let (held, group) = Held::new();
-                let child = Child {
+                let (held, group) = GroupHold::new();
+                let child = ChildProcess {
                     pid,
-                    held,
+                    group_hold: held,
                     process: started.handle(),
-                    began: launching.began,
+                    started_at: launching.began,
                     generation,
-                    gives_way: self.give_way(generation, &started),
+                    has_low_priority: self.lower_priority(generation, &started),
                     is_retiring: false,
-                    has_reported: false,
-                    tail: Tail::default(),
+                    has_reported_boot: false,
+                    output_tail: OutputTail::default(),
                     control,
-                    template: None,
+                    template_key: None,
                     promotion: Promotion::None,
                     role,
                 };
-                self.watch(key, started, readiness, child.tail.clone(), group);
+                self.spawn_follower(key, started, readiness, child.output_tail.clone(), group);
                 self.children.insert(worker, child);
-                self.event(Event::Spawned { worker, pid });
+                self.handle_event(SupervisorEvent::Spawned { worker, pid });
             }
             (Purpose::Worker { worker, .. }, Err(why)) => {
                 self.fail_spawn(worker, format!("cannot start a worker: {why}"));

@@ -3,15 +3,15 @@
 //!
 //! Called by the executor once a second, ten times a second for the load where the number of processes
 //! follows it, and when a worker has served as many requests as it may. Decides nothing itself but
-//! what a limit says: the supervisor hears `Recycle` or `Exceeded` and puts a successor first. What
+//! what a limit says: the supervisor hears `ReplacementRequested` or `Exceeded` and puts a successor first. What
 //! must stay true: nothing here waits for a disk or walks a process's memory on a loop; a limit is
 //! told once a worker, except the hard one; two workers that were started together do not reach their
 //! limits together.
 
 pub(super) mod bounds;
+mod process_watch;
 #[cfg(test)]
 mod tests;
-mod watch;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -25,42 +25,44 @@ use penstock_sys::cgroup::{Reading, Usage};
 use penstock_sys::file;
 
 use self::bounds::BoundsWatch;
-use self::watch::{Verdict, Watch};
-use super::{Executor, Input, Key, Role};
-use crate::app::Way;
-use crate::supervisor::{Event, KillReason, Load, WorkerId, WorkerState, Worn};
+use self::process_watch::{MemoryVerdict, ProcessWatch};
+use super::{Executor, ExecutorInput, ProcessKey, ProcessRole};
+use crate::app::DispatchMode;
+use crate::supervisor::{
+    AppLoad, KillReason, ReplaceReason, SupervisorEvent, WorkerId, WorkerState,
+};
 
 /// How often the supervisor hears how much there is to do, where it decides by it.
-const LOAD_EVERY: Duration = Duration::from_millis(100);
+const LOAD_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How often memory is measured when it has a limit, and when it is only shown: the kernel walks the
 /// process's whole address space for it.
-const MEASURE_EVERY: Duration = Duration::from_secs(2);
-const MEASURE_SELDOM: Duration = Duration::from_secs(10);
+const MEASURE_INTERVAL: Duration = Duration::from_secs(2);
+const MEASURE_INTERVAL_UNLIMITED: Duration = Duration::from_secs(10);
 
 /// How long a stuck worker has to write its threads' stacks before it is killed.
-const LAST_STACKS: Duration = Duration::from_millis(500);
+const STACKS_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The file whose new date asks for a restart, in the application's folder.
 const RESTART_FILE: &str = "tmp/restart.txt";
 
 /// What was measured.
 #[derive(Debug, Default)]
-pub(super) struct Measured {
+pub(super) struct MemorySamples {
     /// Each process's memory in bytes; `None` when it could not be measured.
-    memory: Vec<(Key, Option<u64>)>,
+    memory: Vec<(ProcessKey, Option<u64>)>,
     /// What the application takes with all that it starts.
     reading: Option<Reading>,
 }
 
 /// What is being watched.
 #[derive(Debug)]
-pub(super) struct Limits {
-    watches: HashMap<WorkerId, Watch>,
-    measure_at: Instant,
+pub(super) struct ProcessLimits {
+    processes: HashMap<WorkerId, ProcessWatch>,
+    next_measure_at: Instant,
     is_measuring: bool,
     /// When the load is said next; `None` where nobody decides by it.
-    load_at: Option<Instant>,
+    next_load_at: Option<Instant>,
     restart_file: RestartFile,
     bounds: BoundsWatch,
 }
@@ -70,21 +72,21 @@ pub(super) struct Limits {
 struct RestartFile {
     path: PathBuf,
     /// Its date when it was last looked at, if it was there; `None` before the first look.
-    seen: Option<Option<SystemTime>>,
-    is_looking: bool,
+    last_modified: Option<Option<SystemTime>>,
+    is_checking: bool,
 }
 
-impl Limits {
+impl ProcessLimits {
     pub(super) fn new(config: &penstock_config::App, now: Instant) -> Self {
         Self {
-            watches: HashMap::new(),
-            measure_at: now + MEASURE_EVERY,
+            processes: HashMap::new(),
+            next_measure_at: now + MEASURE_INTERVAL,
             is_measuring: false,
-            load_at: config.is_scaled().then_some(now + LOAD_EVERY),
+            next_load_at: config.is_scaled().then_some(now + LOAD_INTERVAL),
             restart_file: RestartFile {
                 path: config.dir.join(RESTART_FILE),
-                seen: None,
-                is_looking: false,
+                last_modified: None,
+                is_checking: false,
             },
             bounds: BoundsWatch::default(),
         }
@@ -95,84 +97,87 @@ impl Limits {
         self.bounds.usage()
     }
 
-    /// When `Executor::say_load` wants to be called, if ever.
-    pub(super) fn load_at(&self) -> Option<Instant> {
-        self.load_at
+    /// When `Executor::report_load` wants to be called, if ever.
+    pub(super) fn next_load_at(&self) -> Option<Instant> {
+        self.next_load_at
     }
 
     /// Proportional memory of a worker when it was last measured, in bytes.
     pub(super) fn memory(&self, worker: WorkerId) -> Option<u64> {
-        self.watches.get(&worker)?.memory
+        self.processes.get(&worker)?.memory_bytes
     }
 }
 
 /// Once a second, or sooner.
 impl Executor {
     /// Looks at everything that has a limit.
-    pub(super) fn look_at_limits(&mut self) {
+    pub(super) fn check_limits(&mut self) {
         let now = clock::now();
-        self.look_for_restart_file();
-        self.keep_watches();
-        let ids: Vec<_> = self.limits.watches.keys().copied().collect();
+        self.check_restart_file();
+        self.sync_watches();
+        let ids: Vec<_> = self.limits.processes.keys().copied().collect();
         for worker in ids {
-            if let Some(why) = self.worn_by_use(worker, now) {
-                self.recycle(worker, why);
+            if let Some(why) = self.usage_replace_reason(worker, now) {
+                self.request_replacement(worker, why);
             }
-            self.cut_streams(worker, now);
-            self.show_stacks(worker);
+            self.cut_overdue_streams(worker, now);
+            self.dump_requested_stacks(worker);
         }
-        if self.limits.measure_at <= now && !self.limits.is_measuring {
-            self.measure(now);
+        if self.limits.next_measure_at <= now && !self.limits.is_measuring {
+            self.measure_memory(now);
         }
     }
 
     /// Says how much there is to do, when it is time.
-    pub(super) fn say_load(&mut self) {
+    pub(super) fn report_load(&mut self) {
         let now = clock::now();
-        if self.limits.load_at.is_none_or(|at| now < at) {
+        if self.limits.next_load_at.is_none_or(|at| now < at) {
             return;
         }
-        self.limits.load_at = Some(now + LOAD_EVERY);
-        let load = self.load(now);
-        if load.waiting > 0 && self.config.has_spare_threads() {
-            self.ask_busyness_soon();
+        self.limits.next_load_at = Some(now + LOAD_INTERVAL);
+        let load = self.current_load(now);
+        if load.queued > 0 && self.config.has_spare_threads() {
+            self.measure_cpu_soon();
         }
-        self.event(Event::Load(load));
+        self.handle_event(SupervisorEvent::Load(load));
     }
 
-    fn load(&self, now: Instant) -> Load {
-        let usage = match &self.shared.way {
-            Way::Workers(_) => self.shared.dispatch.usage(now),
-            Way::Servers(set) => set.usage(),
+    fn current_load(&self, now: Instant) -> AppLoad {
+        let usage = match &self.shared.dispatch_mode {
+            DispatchMode::Workers(_) => self.shared.dispatch.usage(now),
+            DispatchMode::Servers(set) => set.usage(),
         };
         // Slots that are kept for a collection have nothing to do.
-        let claimed = |child: &super::Child| match &child.role {
-            Role::Worker(slots) => slots.ledger().claimed(),
-            Role::Server(_) => 0,
+        let claimed = |child: &super::ChildProcess| match &child.role {
+            ProcessRole::Worker(slots) => slots.stats().gc_claimed_slots(),
+            ProcessRole::Server(_) => 0,
         };
         let claimed: usize = self.children.values().map(claimed).sum();
-        Load {
-            waiting: usage.waiting,
+        AppLoad {
+            queued: usage.waiting,
             oldest_wait: usage.oldest_wait,
             in_progress: usage.in_progress.saturating_sub(claimed),
-            places: usage.slots,
-            busy_percent: self.busy_percent(),
-            watched_from: self.watched_from(),
+            slots: usage.slots,
+            cpu_percent: self.busy_percent(),
+            cpu_known_since: self.cpu_known_since(),
         }
     }
 
     /// Begins to watch new workers and forgets those that are gone.
-    fn keep_watches(&mut self) {
+    fn sync_watches(&mut self) {
         let children = &self.children;
         self.limits
-            .watches
+            .processes
             .retain(|id, _| children.contains_key(id));
         for (id, child) in children {
-            self.limits.watches.entry(*id).or_insert_with(|| {
-                let watch = Watch::new(chance());
-                let limit = self.config.requests_max.map(|max| watch.less(max));
-                if let (Role::Worker(slots), Some(limit)) = (&child.role, limit) {
-                    slots.ledger().watch_for(limit);
+            self.limits.processes.entry(*id).or_insert_with(|| {
+                let watch = ProcessWatch::new(random_number());
+                let limit = self
+                    .config
+                    .requests_max
+                    .map(|max| watch.jittered_count(max));
+                if let (ProcessRole::Worker(slots), Some(limit)) = (&child.role, limit) {
+                    slots.stats().notify_when_served(limit);
                 }
                 watch
             });
@@ -180,42 +185,42 @@ impl Executor {
     }
 
     /// Whether a worker has served, or lived, for long enough.
-    fn worn_by_use(&self, worker: WorkerId, now: Instant) -> Option<Worn> {
+    fn usage_replace_reason(&self, worker: WorkerId, now: Instant) -> Option<ReplaceReason> {
         let (child, watch) = (
             self.children.get(&worker)?,
-            self.limits.watches.get(&worker)?,
+            self.limits.processes.get(&worker)?,
         );
         let is_stuck = match &child.role {
-            Role::Worker(slots) => slots.ledger().is_stuck(),
-            Role::Server(listed) => self.is_server_stuck(listed),
+            ProcessRole::Worker(slots) => slots.stats().is_stuck(),
+            ProcessRole::Server(listed) => self.is_server_stuck(listed),
         };
         if is_stuck {
-            return Some(Worn::Stuck);
+            return Some(ReplaceReason::Stuck);
         }
         let served = match &child.role {
-            Role::Worker(slots) => slots.ledger().served(),
-            Role::Server(_) => 0,
+            ProcessRole::Worker(slots) => slots.stats().served_requests(),
+            ProcessRole::Server(_) => 0,
         };
         if self
             .config
             .requests_max
-            .is_some_and(|max| served >= watch.less(max))
+            .is_some_and(|max| served >= watch.jittered_count(max))
         {
-            return Some(Worn::Requests(served));
+            return Some(ReplaceReason::Requests(served));
         }
-        let age = now.saturating_duration_since(child.began);
+        let age = now.saturating_duration_since(child.started_at);
         let is_old = self
             .config
             .age_max
-            .is_some_and(|max| age >= watch.less_time(max));
-        is_old.then_some(Worn::Age(age))
+            .is_some_and(|max| age >= watch.jittered_time(max));
+        is_old.then_some(ReplaceReason::Age(age))
     }
 
     /// Asks a worker in which a request has had its time to write where all of them stand.
-    fn show_stacks(&self, worker: WorkerId) {
+    fn dump_requested_stacks(&self, worker: WorkerId) {
         if let Some(child) = self.children.get(&worker)
-            && let Role::Worker(slots) = &child.role
-            && slots.ledger().take_wants_stacks()
+            && let ProcessRole::Worker(slots) = &child.role
+            && slots.stats().take_stacks_request()
         {
             // One that is gone has nothing to say.
             let _ = child.process.request_stack_dump();
@@ -223,13 +228,13 @@ impl Executor {
     }
 
     /// Asks for a worker's replacement, once.
-    fn recycle(&mut self, worker: WorkerId, why: Worn) {
+    fn request_replacement(&mut self, worker: WorkerId, why: ReplaceReason) {
         let is_ready = self.state_of(worker) == Some(WorkerState::Ready);
-        if let Some(watch) = self.limits.watches.get_mut(&worker)
+        if let Some(watch) = self.limits.processes.get_mut(&worker)
             && is_ready
-            && !std::mem::replace(&mut watch.is_told, true)
+            && !std::mem::replace(&mut watch.is_replacement_requested, true)
         {
-            self.event(Event::Recycle { worker, why });
+            self.handle_event(SupervisorEvent::ReplacementRequested { worker, why });
         }
     }
 
@@ -242,103 +247,106 @@ impl Executor {
 /// Streams of workers that are being replaced.
 impl Executor {
     /// A worker is retired: from now on its streams have `stream_timeout`.
-    pub(super) fn limit_streams(&mut self, worker: WorkerId) {
-        self.keep_watches();
-        if let Some(watch) = self.limits.watches.get_mut(&worker) {
+    pub(super) fn set_stream_deadline(&mut self, worker: WorkerId) {
+        self.sync_watches();
+        if let Some(watch) = self.limits.processes.get_mut(&worker) {
             let until = clock::now() + self.config.stream_timeout;
-            watch.streams_until = watch.streams_until.or(Some(until));
+            watch.streams_deadline = watch.streams_deadline.or(Some(until));
         }
     }
 
-    fn cut_streams(&mut self, worker: WorkerId, now: Instant) {
+    fn cut_overdue_streams(&mut self, worker: WorkerId, now: Instant) {
         let (Some(child), Some(watch)) = (
             self.children.get(&worker),
-            self.limits.watches.get_mut(&worker),
+            self.limits.processes.get_mut(&worker),
         ) else {
             return;
         };
-        if watch.streams_until.is_none_or(|until| now < until) {
+        if watch.streams_deadline.is_none_or(|until| now < until) {
             return;
         }
         // It stays told: whoever begins a stream after this is cut by what it was told before.
-        watch.streams_until = None;
-        if let Role::Worker(slots) = &child.role {
-            slots.mailboxes().iter().for_each(|mailbox| mailbox.cut());
+        watch.streams_deadline = None;
+        if let ProcessRole::Worker(slots) = &child.role {
+            slots
+                .mailboxes()
+                .iter()
+                .for_each(|mailbox| mailbox.cut_streams());
         }
     }
 }
 
 /// Memory.
 impl Executor {
-    fn measure(&mut self, now: Instant) {
+    fn measure_memory(&mut self, now: Instant) {
         let every = match (self.config.memory_max, &self.shared.group) {
-            (None, None) => MEASURE_SELDOM,
-            _ => MEASURE_EVERY,
+            (None, None) => MEASURE_INTERVAL_UNLIMITED,
+            _ => MEASURE_INTERVAL,
         };
         // Applications that were started together are not measured together.
-        self.limits.measure_at = now + Watch::new(chance()).less_time(every);
+        self.limits.next_measure_at = now + ProcessWatch::new(random_number()).jittered_time(every);
         self.limits.is_measuring = true;
         let workers = self.supervisor.workers();
-        let workers = workers.filter_map(|w| Some((Key::Worker(w.id), w.pid?)));
+        let workers = workers.filter_map(|w| Some((ProcessKey::Worker(w.id), w.pid?)));
         let pids: Vec<_> = workers.chain(self.templates.pids()).collect();
         let group = self.shared.group.clone();
         let work = move || {
             let measure = |pid| file::process_pss_bytes(pid).ok();
             let memory = pids.into_iter().map(|(id, pid)| (id, measure(pid)));
-            Measured {
+            MemorySamples {
                 memory: memory.collect(),
                 reading: group.map(|group| group.read()),
             }
         };
-        let (store, inputs) = (self.shared.store.load_full(), self.inputs.clone());
+        let (store, inputs) = (self.shared.body_store.load_full(), self.inputs.clone());
         loops::spawn_here(async move {
             // A pool that has no room measures nothing: the next try is due soon.
             let measured = store.pool.run(work).await.unwrap_or_default();
             // The executor may have ended first.
-            let _ = inputs.send(Input::Measured(measured)).await;
+            let _ = inputs.send(ExecutorInput::MemoryMeasured(measured)).await;
         });
     }
 
-    pub(super) fn handle_measured(&mut self, measured: Measured) {
+    pub(super) fn handle_memory_measured(&mut self, measured: MemorySamples) {
         self.limits.is_measuring = false;
-        self.keep_watches();
+        self.sync_watches();
         if let Some(reading) = measured.reading {
             self.note_reading(&reading);
         }
         for (key, bytes) in measured.memory {
             // A worker may have become a template meanwhile.
             let worker = match key {
-                Key::Worker(worker) if !self.templates.has(key) => worker,
+                ProcessKey::Worker(worker) if !self.templates.contains(key) => worker,
                 _ => {
-                    self.templates.measured(key, bytes);
+                    self.templates.set_memory(key, bytes);
                     continue;
                 }
             };
             let state = self.state_of(worker);
-            let (Some(bytes), Some(watch)) = (bytes, self.limits.watches.get_mut(&worker)) else {
+            let (Some(bytes), Some(watch)) = (bytes, self.limits.processes.get_mut(&worker)) else {
                 continue;
             };
-            watch.memory = Some(bytes);
+            watch.memory_bytes = Some(bytes);
             if state.is_none_or(|state| state == WorkerState::Stopping) {
                 continue;
             }
             let Some(limit) = self.config.memory_max else {
                 continue;
             };
-            match watch.judge(bytes, limit) {
-                Verdict::Fine => {}
-                Verdict::Worn => {
+            match watch.record_memory(bytes, limit) {
+                MemoryVerdict::WithinLimits => {}
+                MemoryVerdict::SoftExceeded => {
                     let max = limit.soft;
-                    self.recycle(worker, Worn::Memory { bytes, max });
+                    self.request_replacement(worker, ReplaceReason::Memory { bytes, max });
                 }
-                Verdict::Exceeded => {
+                MemoryVerdict::HardExceeded => {
                     let max = limit.hard;
                     let reason = KillReason::MemoryExceeded { bytes, max };
-                    self.event(Event::Exceeded { worker, reason });
+                    self.handle_event(SupervisorEvent::LimitExceeded { worker, reason });
                 }
             }
         }
-        self.publish();
+        self.publish_view();
     }
 }
 
@@ -353,14 +361,14 @@ impl Executor {
         // A process that is gone already has nothing to say.
         let _ = child.process.request_stack_dump();
         if is_last {
-            return self.kill_stuck(worker);
+            return self.schedule_stuck_kill(worker);
         }
         // Its other threads go on until a new worker has taken their place, and then finish what they
         // have: but not for ever, as the stuck one may be burning a core.
         let until = clock::now() + self.config.boot_timeout + self.config.response_timeout;
-        self.later(until, Input::StuckOverdue { worker });
-        let why = Worn::Stuck;
-        self.event(Event::Recycle { worker, why });
+        self.schedule_input(until, ExecutorInput::StuckOverdue { worker });
+        let why = ReplaceReason::Stuck;
+        self.handle_event(SupervisorEvent::ReplacementRequested { worker, why });
     }
 
     /// A worker with a stuck thread has had its time, unless a request in another one has asked for more.
@@ -369,34 +377,37 @@ impl Executor {
             return;
         };
         let extended = match &child.role {
-            Role::Worker(slots) => slots
+            ProcessRole::Worker(slots) => slots
                 .mailboxes()
                 .iter()
-                .filter_map(|m| m.extended_until())
+                .filter_map(|m| m.deadline_extension())
                 .max(),
-            Role::Server(_) => None,
+            ProcessRole::Server(_) => None,
         };
         match extended.filter(|until| clock::now() < *until) {
-            Some(until) => self.later(until, Input::StuckOverdue { worker }),
-            None => self.event(Event::ResponseTimedOut { worker }),
+            Some(until) => self.schedule_input(until, ExecutorInput::StuckOverdue { worker }),
+            None => self.handle_event(SupervisorEvent::ResponseTimedOut { worker }),
         }
     }
 
     /// Nothing of a stuck worker is left to be waited for but its last words.
-    pub(super) fn kill_stuck(&self, worker: WorkerId) {
-        self.later(clock::now() + LAST_STACKS, Input::StuckOverdue { worker });
+    pub(super) fn schedule_stuck_kill(&self, worker: WorkerId) {
+        self.schedule_input(
+            clock::now() + STACKS_TIMEOUT,
+            ExecutorInput::StuckOverdue { worker },
+        );
     }
 }
 
 /// The file that asks for a restart.
 impl Executor {
-    fn look_for_restart_file(&mut self) {
+    fn check_restart_file(&mut self) {
         let file = &mut self.limits.restart_file;
-        if std::mem::replace(&mut file.is_looking, true) {
+        if std::mem::replace(&mut file.is_checking, true) {
             return;
         }
         let (path, inputs) = (file.path.clone(), self.inputs.clone());
-        let store: Arc<BodyStore> = self.shared.store.load_full();
+        let store: Arc<BodyStore> = self.shared.body_store.load_full();
         loops::spawn_here(async move {
             let look = move || {
                 let about = std::fs::metadata(&path);
@@ -404,28 +415,28 @@ impl Executor {
             };
             let looked = store.pool.run_priority(look).await;
             // The executor may have ended first.
-            let _ = inputs.send(Input::RestartFile(looked.ok())).await;
+            let _ = inputs.send(ExecutorInput::RestartFile(looked.ok())).await;
         });
     }
 
     /// The file's date, if it is there; `None` when nobody could look.
     pub(super) fn handle_restart_file(&mut self, looked: Option<Option<SystemTime>>) {
         let file = &mut self.limits.restart_file;
-        file.is_looking = false;
+        file.is_checking = false;
         let Some(date) = looked else {
             return;
         };
-        let before = file.seen.replace(date);
+        let before = file.last_modified.replace(date);
         let is_touched = before.is_some_and(|before| date.is_some() && date != before);
         if is_touched {
             let (name, path) = (&self.shared.name, file.path.display());
             log::info!("{name}: {path} was touched: restarting");
-            self.event(Event::Restart);
+            self.handle_event(SupervisorEvent::Restart);
         }
     }
 }
 
 /// A number that differs from one call to the next.
-fn chance() -> u64 {
+fn random_number() -> u64 {
     RandomState::new().build_hasher().finish()
 }

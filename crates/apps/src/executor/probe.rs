@@ -15,46 +15,46 @@ use penstock_config::ServerAddr;
 use penstock_runtime::{Stream, clock};
 
 /// Between two tries at a server that does not answer yet.
-const PAUSE: Duration = Duration::from_millis(20);
+const PROBE_INTERVAL: Duration = Duration::from_millis(20);
 
 /// How long a server that took the trouble to listen may leave the connection open before it is
 /// believed to be ready all the same: not every one reads before it has a thread to spare.
-pub(super) const PATIENCE: Duration = Duration::from_secs(1);
+pub(super) const OPEN_CONNECTION_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long a FastCGI program has to live to be taken for ready: one that cannot load its code, or not use
 /// its socket, mostly ends sooner.
-const ALIVE: Duration = Duration::from_millis(500);
+const MIN_ALIVE_TIME: Duration = Duration::from_millis(500);
 
 /// What shows that a process is ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Sign {
+pub(super) enum ReadinessSign {
     /// It closes a connection that says nothing, or leaves it open for [`PATIENCE`].
-    TakesConnections,
+    AcceptsConnections,
     /// It closes such a connection: the socket is inherited, so that it can be connected to says nothing.
     ClosesConnections,
-    /// Its socket is there, and it lives for [`ALIVE`]: nobody connects.
-    Lives,
+    /// Its socket is there, and it lives for [`MIN_ALIVE_TIME`]: nobody connects.
+    StaysAlive,
 }
 
 /// How to find out whether a process is ready.
 #[derive(Debug)]
-pub(super) struct Probe {
+pub(super) struct ReadinessProbe {
     pub(super) address: ServerAddr,
-    pub(super) sign: Sign,
+    pub(super) sign: ReadinessSign,
     /// When to give the process up.
     pub(super) deadline: Instant,
     /// What runs, in a word, for messages.
     pub(super) program: String,
 }
 
-impl Probe {
+impl ReadinessProbe {
     /// Waits until the server answers, or has lived for long enough. Cancel safe.
-    pub(super) async fn answered(&self) {
-        if self.sign == Sign::Lives {
-            while !self.is_there() {
-                clock::sleep(PAUSE).await;
+    pub(super) async fn wait_until_ready(&self) {
+        if self.sign == ReadinessSign::StaysAlive {
+            while !self.has_socket() {
+                clock::sleep(PROBE_INTERVAL).await;
             }
-            return clock::sleep(ALIVE).await;
+            return clock::sleep(MIN_ALIVE_TIME).await;
         }
         loop {
             if let Ok(stream) = self.connect().await
@@ -62,12 +62,12 @@ impl Probe {
             {
                 return;
             }
-            clock::sleep(PAUSE).await;
+            clock::sleep(PROBE_INTERVAL).await;
         }
     }
 
     /// Whether there is a socket: the file of one that the process makes, any that it inherited.
-    fn is_there(&self) -> bool {
+    fn has_socket(&self) -> bool {
         match &self.address {
             // In a folder of our own for temporary files: not a disk that one waits for.
             ServerAddr::Unix(path) => path.exists(),
@@ -92,10 +92,10 @@ impl Probe {
     async fn is_closed_by_peer(&self, stream: &Stream) -> bool {
         let mut greeting = [0; 64];
         let read = poll_fn(|cx| stream.poll_read(cx, &mut greeting));
-        if self.sign == Sign::ClosesConnections {
+        if self.sign == ReadinessSign::ClosesConnections {
             return read.await.is_ok();
         }
-        match clock::timeout(PATIENCE, read).await {
+        match clock::timeout(OPEN_CONNECTION_TIMEOUT, read).await {
             Some(read) => read.is_ok(),
             None => true,
         }

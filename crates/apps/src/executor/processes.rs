@@ -8,66 +8,67 @@ use penstock_runtime::clock;
 use penstock_sys::cgroup::Reading;
 use penstock_sys::process::{ProcessExit, ProcessHandle, SpawnedProcess};
 
-use super::control::Control;
+use super::control::ControlHandle;
 use super::refork::Promotion;
-use super::{Child, ControlMessage, Executor, Key, Role};
-use crate::app::{Boot, Way};
-use crate::supervisor::{Event, ExitSummary, Signal, WorkerId};
+use super::{ChildProcess, ControlMessage, Executor, ProcessKey, ProcessRole};
+use crate::app::{BootStatus, DispatchMode};
+use crate::supervisor::{ExitSummary, StopSignal, SupervisorEvent, WorkerId};
 
 impl Executor {
     /// Lets a process of a generation go last while it boots, if what it is to replace serves meanwhile;
     /// says whether it does.
-    pub(super) fn give_way(&self, generation: u64, started: &SpawnedProcess) -> bool {
-        let is_older = |child: &Child| child.generation < generation && !child.is_retiring;
-        let is_coming = *self.boot.borrow() == Boot::Pending || self.supervisor.is_catching_up();
-        let is_followed = self.follows && is_coming;
+    pub(super) fn lower_priority(&self, generation: u64, started: &SpawnedProcess) -> bool {
+        let is_older = |child: &ChildProcess| child.generation < generation && !child.is_retiring;
+        let is_coming =
+            *self.boot_status.borrow() == BootStatus::Pending || self.supervisor.is_catching_up();
+        let is_followed = self.has_predecessor && is_coming;
         (is_followed || self.children.values().any(is_older))
             && started.handle().lower_priority().unwrap_or(false)
     }
 
     /// Puts to use what a process that is ready offers.
-    pub(super) fn admit(&mut self, worker: WorkerId) {
-        match self.shared.way {
-            Way::Workers(_) => self.admit_slots(worker),
-            Way::Servers(_) => self.list(worker),
+    pub(super) fn admit_worker(&mut self, worker: WorkerId) {
+        match self.shared.dispatch_mode {
+            DispatchMode::Workers(_) => self.admit_slots(worker),
+            DispatchMode::Servers(_) => self.add_to_server_set(worker),
         }
     }
 
     /// Gives a process no more requests; `true` when nothing is in progress.
-    pub(super) fn retire(&mut self, worker: WorkerId) -> bool {
+    pub(super) fn retire_worker(&mut self, worker: WorkerId) -> bool {
         if let Some(child) = self.children.get_mut(&worker) {
             child.is_retiring = true;
         }
-        self.limit_streams(worker);
-        match self.shared.way {
-            Way::Workers(_) => self.retire_slots(worker),
-            Way::Servers(_) => self.retire_server(worker),
+        self.set_stream_deadline(worker);
+        match self.shared.dispatch_mode {
+            DispatchMode::Workers(_) => self.retire_slots(worker),
+            DispatchMode::Servers(_) => self.retire_server(worker),
         }
     }
 
     /// Gives up what a process offered that is gone.
-    pub(super) fn lose(&mut self, worker: WorkerId) {
-        match self.shared.way {
-            Way::Workers(_) => self.lose_slots(worker),
-            Way::Servers(_) => self.unlist(worker),
+    pub(super) fn remove_lost_worker(&mut self, worker: WorkerId) {
+        match self.shared.dispatch_mode {
+            DispatchMode::Workers(_) => self.lose_slots(worker),
+            DispatchMode::Servers(_) => self.remove_from_server_set(worker),
         }
     }
 
     /// A process that retires has nothing in progress.
-    pub(super) fn idle(&mut self, worker: WorkerId) {
-        if !self.promote(worker) {
-            self.event(Event::Idle { worker });
+    pub(super) fn handle_idle(&mut self, worker: WorkerId) {
+        if !self.request_promotion(worker) {
+            self.handle_event(SupervisorEvent::Idle { worker });
         }
     }
 
-    pub(super) fn handle_control(&mut self, key: Key, message: ControlMessage) {
-        let Key::Worker(worker) = key else {
-            return self.handle_template(key, message);
+    pub(super) fn handle_control(&mut self, key: ProcessKey, message: ControlMessage) {
+        let ProcessKey::Worker(worker) = key else {
+            return self.handle_template_message(key, message);
         };
-        if self.templates.has(key) {
-            return self.handle_template(key, message);
+        if self.templates.contains(key) {
+            return self.handle_template_message(key, message);
         }
-        if self.handle_promoted(worker, &message) {
+        if self.handle_promotion_ready(worker, &message) {
             return;
         }
         let Some(child) = self.children.get_mut(&worker) else {
@@ -78,63 +79,63 @@ impl Executor {
                 interpreter, kind, ..
             } => {
                 let pid = child.pid;
-                if let Err(report) = self.learn_kind(pid, kind) {
-                    return self.refuse_worker(worker, report);
+                if let Err(report) = self.settle_kind(pid, kind) {
+                    return self.reject_worker(worker, report);
                 }
                 let Some(child) = self.children.get_mut(&worker) else {
                     return;
                 };
-                let boot = clock::now().saturating_duration_since(child.began);
-                child.has_reported = true;
-                take_turns(&child.process, child.gives_way);
+                let boot = clock::now().saturating_duration_since(child.started_at);
+                child.has_reported_boot = true;
+                restore_priority(&child.process, child.has_low_priority);
                 self.interpreter = interpreter;
-                self.event(Event::Ready { worker, boot });
+                self.handle_event(SupervisorEvent::Ready { worker, boot });
             }
             ControlMessage::BootFailed { traceback } => {
-                child.has_reported = true;
-                self.event(Event::BootFailed {
+                child.has_reported_boot = true;
+                self.handle_event(SupervisorEvent::BootFailed {
                     worker,
                     report: traceback,
                 });
             }
-            ControlMessage::Silent => {
-                child.has_reported = true;
+            ControlMessage::NoAnswer => {
+                child.has_reported_boot = true;
                 let place = match &child.role {
-                    Role::Server(listed) => listed.address().to_string(),
-                    Role::Worker(_) => "its socket".to_owned(),
+                    ProcessRole::Server(listed) => listed.address().to_string(),
+                    ProcessRole::Worker(_) => "its socket".to_owned(),
                 };
                 let limit = self.config.boot_timeout;
-                let tail = child.tail.text();
+                let tail = child.output_tail.text();
                 let report =
                     format!("the worker did not answer at {place} within {limit:?}\n{tail}");
-                self.event(Event::BootFailed { worker, report });
+                self.handle_event(SupervisorEvent::BootFailed { worker, report });
             }
             // Said by templates only: the decoder sees to it.
             ControlMessage::ForkFailed { .. } => {}
-            ControlMessage::Broken(why) => {
+            ControlMessage::ProtocolBroken(why) => {
                 let pid = child.pid;
                 log::error!(
                     "{}[{pid}]: broke the worker protocol: {why}",
                     self.shared.name
                 );
-                self.event(Event::ProtocolBroken { worker });
+                self.handle_event(SupervisorEvent::ProtocolBroken { worker });
             }
         }
     }
 
     /// A worker that is ready and cannot be used: as if it had not booted.
-    fn refuse_worker(&mut self, worker: WorkerId, report: String) {
+    fn reject_worker(&mut self, worker: WorkerId, report: String) {
         if let Some(child) = self.children.get_mut(&worker) {
-            child.has_reported = true;
+            child.has_reported_boot = true;
             // What is gone already needs no signal.
             let _ = child.process.kill();
         }
-        self.event(Event::BootFailed { worker, report });
+        self.handle_event(SupervisorEvent::BootFailed { worker, report });
     }
 
     pub(super) fn handle_exited(
         &mut self,
-        key: Key,
+        key: ProcessKey,
         exit: Option<ProcessExit>,
         reading: Option<Reading>,
     ) {
@@ -143,25 +144,25 @@ impl Executor {
             self.note_reading(&reading);
         }
         let worker = match key {
-            Key::Worker(worker) if !self.templates.has(key) => worker,
+            ProcessKey::Worker(worker) if !self.templates.contains(key) => worker,
             _ => return self.handle_template_exited(key, exit),
         };
-        self.lose(worker);
+        self.remove_lost_worker(worker);
         let Some(child) = self.children.remove(&worker) else {
             return;
         };
-        if !child.has_reported {
-            let tail = child.tail.text();
+        if !child.has_reported_boot {
+            let tail = child.output_tail.text();
             let how = exit.map_or_else(|| "ended".to_owned(), |exit| format!("ended with {exit}"));
             let hint = match (&child.role, exit) {
                 // The first thing to think of with programs that were written to be daemons.
-                (Role::Server(_), Some(ProcessExit::Code(0))) => {
+                (ProcessRole::Server(_), Some(ProcessExit::Code(0))) => {
                     " (it has to stay in the foreground)"
                 }
                 _ => "",
             };
             let report = format!("the worker {how} before it was ready{hint}\n{tail}");
-            self.event(Event::BootFailed { worker, report });
+            self.handle_event(SupervisorEvent::BootFailed { worker, report });
         }
         let status = match exit {
             Some(ProcessExit::Signal(_)) if is_out_of_memory => ExitSummary::OutOfMemory,
@@ -169,28 +170,28 @@ impl Executor {
             Some(ProcessExit::Signal(signal)) => ExitSummary::Signal(signal),
             None => ExitSummary::Unknown,
         };
-        self.event(Event::Exited { worker, status });
+        self.handle_event(SupervisorEvent::Exited { worker, status });
     }
 
-    pub(super) fn signal(&mut self, worker: WorkerId, signal: Signal) {
+    pub(super) fn signal_worker(&mut self, worker: WorkerId, signal: StopSignal) {
         let Some(child) = self.children.get(&worker) else {
             return;
         };
-        let is_closed = matches!(&child.role, Role::Worker(slots) if slots.is_closed());
-        if signal == Signal::Terminate && child.is_retiring && is_closed {
+        let is_closed = matches!(&child.role, ProcessRole::Worker(slots) if slots.is_closed());
+        if signal == StopSignal::Terminate && child.is_retiring && is_closed {
             // Its sockets are closed: it ends by itself once its threads have, with what it wants to do
             // at its end, and has until it is killed for that.
-            return self.dismiss(worker);
+            return self.order_worker_exit(worker);
         }
         // A process that is gone already needs no signal.
         let _ = match signal {
-            Signal::Terminate => child.process.terminate(),
-            Signal::Kill => child.process.kill(),
+            StopSignal::Terminate => child.process.terminate(),
+            StopSignal::Kill => child.process.kill(),
         };
     }
 
     /// Tells a worker whose sockets are closed that it is not wanted as a template.
-    fn dismiss(&mut self, worker: WorkerId) {
+    fn order_worker_exit(&mut self, worker: WorkerId) {
         let Some(child) = self.children.get_mut(&worker) else {
             return;
         };
@@ -200,8 +201,11 @@ impl Executor {
         }
         let is_told = match child.promotion {
             // It may be a template already, which serves nothing and has nothing to end.
-            Promotion::GivenUp => false,
-            _ => child.control.as_ref().is_some_and(Control::dismiss),
+            Promotion::Cancelled => false,
+            _ => child
+                .control
+                .as_ref()
+                .is_some_and(ControlHandle::order_exit),
         };
         if !is_told {
             child.control = None;
@@ -209,8 +213,8 @@ impl Executor {
     }
 }
 
-/// Ends what [`Executor::give_way`] began.
-pub(super) fn take_turns(process: &ProcessHandle, gave_way: bool) {
+/// Ends what [`Executor::lower_priority`] began.
+pub(super) fn restore_priority(process: &ProcessHandle, gave_way: bool) {
     if gave_way && let Err(error) = process.restore_priority() {
         // It has ended, which its exit will say, or it serves on as it is.
         log::debug!("[{}]: its priority is not set back: {error}", process.pid());

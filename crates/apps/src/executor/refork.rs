@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use penstock_runtime::clock;
 
-use super::{ControlMessage, Executor, Input, Key, Role};
-use crate::supervisor::{Event, ExitSummary, WorkerId, WorkerState, Worn};
+use super::{ControlMessage, Executor, ExecutorInput, ProcessKey, ProcessRole};
+use crate::supervisor::{ExitSummary, ReplaceReason, SupervisorEvent, WorkerId, WorkerState};
 
 /// How long a worker may take to become a template: it collects its garbage once.
-const PROMOTION: Duration = Duration::from_secs(10);
+const PROMOTION_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Whether a worker is to become a template.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,29 +23,29 @@ pub(super) enum Promotion {
     /// No, or not any more.
     None,
     /// Once it is retired and idle.
-    Wanted,
+    Planned,
     /// It was told.
-    Told,
+    Requested,
     /// It was told, and is not wanted as one any more.
-    GivenUp,
+    Cancelled,
 }
 
 impl Executor {
     /// Looks for a worker that has served enough to become the template.
-    pub(super) fn look_for_template(&mut self) {
+    pub(super) fn plan_refork(&mut self) {
         if self.config.refork_after.is_empty() || self.config.has_reactor() || self.is_draining {
             return;
         }
         let (current, fallback) = self.supervisor.generations();
-        let Some((_, renewals)) = self.templates.ready(current) else {
+        let Some((_, renewals)) = self.templates.find_ready(current) else {
             return;
         };
         let is_busy = fallback.is_some()
-            || self.templates.settled.contains(&current)
+            || self.templates.not_reforked.contains(&current)
             || self
                 .children
                 .values()
-                .any(|c| matches!(c.promotion, Promotion::Wanted | Promotion::Told));
+                .any(|c| matches!(c.promotion, Promotion::Planned | Promotion::Requested));
         let numbers = &self.config.refork_after;
         let Some(enough) = numbers.get(renewals).or_else(|| numbers.last()).copied() else {
             return;
@@ -54,62 +54,66 @@ impl Executor {
             return;
         }
         let served = |worker: &WorkerId| match self.children.get(worker).map(|child| &child.role) {
-            Some(Role::Worker(slots)) => slots.ledger().served(),
+            Some(ProcessRole::Worker(slots)) => slots.stats().served_requests(),
             _ => 0,
         };
         let is_ripe = |worker: &&crate::supervisor::Worker| {
             worker.generation == current
                 && worker.state == WorkerState::Ready
-                && worker.worn().is_none()
+                && worker.replace_reason().is_none()
                 && served(&worker.id) >= enough.max(1)
                 && self
                     .children
                     .get(&worker.id)
-                    .is_some_and(|c| c.template.is_some())
+                    .is_some_and(|c| c.template_key.is_some())
         };
         let ripe = self.supervisor.workers().filter(is_ripe);
         let Some(worker) = ripe.max_by_key(|w| served(&w.id)).map(|w| w.id) else {
             return;
         };
         if let Some(child) = self.children.get_mut(&worker) {
-            child.promotion = Promotion::Wanted;
-            let why = Worn::Refork;
-            self.event(Event::Recycle { worker, why });
+            child.promotion = Promotion::Planned;
+            let why = ReplaceReason::Refork;
+            self.handle_event(SupervisorEvent::ReplacementRequested { worker, why });
         }
     }
 
     /// A worker has nothing in progress any more; `true` when it was told to become a template, and is not
     /// to end now.
-    pub(super) fn promote(&mut self, worker: WorkerId) -> bool {
+    pub(super) fn request_promotion(&mut self, worker: WorkerId) -> bool {
         let (current, _) = self.supervisor.generations();
         let is_draining = self.is_draining;
         let Some(child) = self.children.get_mut(&worker) else {
             return false;
         };
-        if child.promotion != Promotion::Wanted || !child.is_retiring {
-            return child.promotion == Promotion::Told && child.is_retiring;
+        if child.promotion != Promotion::Planned || !child.is_retiring {
+            return child.promotion == Promotion::Requested && child.is_retiring;
         }
         let is_of_use = !is_draining && child.generation == current;
-        let is_told = is_of_use && child.control.as_ref().is_some_and(|c| c.promote());
+        let is_told = is_of_use && child.control.as_ref().is_some_and(|c| c.order_promotion());
         child.promotion = if is_told {
-            Promotion::Told
+            Promotion::Requested
         } else {
             Promotion::None
         };
         if is_told {
-            let at = clock::now() + PROMOTION;
-            self.later(at, Input::PromotionOverdue { worker });
+            let at = clock::now() + PROMOTION_TIMEOUT;
+            self.schedule_input(at, ExecutorInput::PromotionOverdue { worker });
         }
         is_told
     }
 
     /// What a worker says that was told to become a template; `false` when it was not.
-    pub(super) fn handle_promoted(&mut self, worker: WorkerId, message: &ControlMessage) -> bool {
+    pub(super) fn handle_promotion_ready(
+        &mut self,
+        worker: WorkerId,
+        message: &ControlMessage,
+    ) -> bool {
         let ControlMessage::Ready { prevents_fork, .. } = message else {
             return false;
         };
         let child = self.children.get(&worker);
-        if child.is_none_or(|child| child.promotion != Promotion::Told) {
+        if child.is_none_or(|child| child.promotion != Promotion::Requested) {
             return false;
         }
         let is_it =
@@ -119,58 +123,58 @@ impl Executor {
         let is_current = child.is_some_and(|child| child.generation == current);
         match prevents_fork {
             _ if !is_retiring || !is_current || self.is_draining => {
-                self.give_up_promotion(worker, None);
+                self.cancel_promotion(worker, None);
             }
-            Some(why) => self.give_up_promotion(worker, Some(why)),
-            None => self.enthrone_worker(worker),
+            Some(why) => self.cancel_promotion(worker, Some(why)),
+            None => self.promote_worker(worker),
         }
         true
     }
 
     pub(super) fn handle_promotion_overdue(&mut self, worker: WorkerId) {
         let child = self.children.get(&worker);
-        if child.is_some_and(|child| child.promotion == Promotion::Told) {
-            let why = format!("it did not become one within {PROMOTION:?}");
-            self.give_up_promotion(worker, Some(&why));
+        if child.is_some_and(|child| child.promotion == Promotion::Requested) {
+            let why = format!("it did not become one within {PROMOTION_TIMEOUT:?}");
+            self.cancel_promotion(worker, Some(&why));
         }
     }
 
     /// The worker ends as any other that is retired and idle.
-    fn give_up_promotion(&mut self, worker: WorkerId, why: Option<&str>) {
+    fn cancel_promotion(&mut self, worker: WorkerId, why: Option<&str>) {
         let Some(child) = self.children.get_mut(&worker) else {
             return;
         };
-        child.promotion = Promotion::GivenUp;
+        child.promotion = Promotion::Cancelled;
         if let Some(why) = why {
             let (name, pid, generation) = (&self.shared.name, child.pid, child.generation);
             log::warn!(
                 "{name}[{pid}]: generation {generation} keeps the template that it has, \
                  the worker cannot be one: {why}"
             );
-            self.templates.settled.push(generation);
+            self.templates.not_reforked.push(generation);
         }
-        self.event(Event::Idle { worker });
+        self.handle_event(SupervisorEvent::Idle { worker });
     }
 
-    fn enthrone_worker(&mut self, worker: WorkerId) {
+    fn promote_worker(&mut self, worker: WorkerId) {
         let Some(child) = self.children.remove(&worker) else {
             return;
         };
         let (name, pid, generation) = (&self.shared.name, child.pid, child.generation);
         log::info!("{name}[{pid}]: the worker is the template of generation {generation} now");
-        self.enthrone(worker, child);
+        self.install_template(worker, child);
         // As far as the supervisor goes it has ended.
         let status = ExitSummary::Code(0);
-        self.event(Event::Exited { worker, status });
-        let ours = Key::Worker(worker);
-        let is_older = |child: &super::Child| {
-            child.generation == generation && !child.is_retiring && child.template != Some(ours)
+        self.handle_event(SupervisorEvent::Exited { worker, status });
+        let ours = ProcessKey::Worker(worker);
+        let is_older = |child: &super::ChildProcess| {
+            child.generation == generation && !child.is_retiring && child.template_key != Some(ours)
         };
         let older = self.children.iter().filter(|(_, child)| is_older(child));
         let older: Vec<WorkerId> = older.map(|(worker, _)| *worker).collect();
         for worker in older {
-            let why = Worn::Refork;
-            self.event(Event::Recycle { worker, why });
+            let why = ReplaceReason::Refork;
+            self.handle_event(SupervisorEvent::ReplacementRequested { worker, why });
         }
     }
 }

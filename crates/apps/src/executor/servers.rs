@@ -16,29 +16,29 @@ use penstock_sys::isolation::Access;
 use penstock_sys::process;
 
 use super::access;
-use super::follow::Readiness;
 use super::launching::Launching;
-use super::place::{Blank, Folder, Place, SocketFile};
-use super::probe::{Probe, Sign};
-use super::workers::{account_variables, sandbox};
-use super::{Executor, Input, Prepared, Role};
-use crate::app::Way;
+use super::listen_address::{ListenAddress, ListenPlaceholder, SocketDir, SocketFile};
+use super::probe::{ReadinessProbe, ReadinessSign};
+use super::process_task::Readiness;
+use super::workers::{account_variables, process_sandbox};
+use super::{Executor, ExecutorInput, PreparedProcess, ProcessRole};
+use crate::app::DispatchMode;
 use crate::server_set::ServerSet;
 use crate::supervisor::WorkerId;
 
 /// Between two looks at what a server that is to end still has in progress.
-const LOOK: Duration = Duration::from_millis(20);
+const IDLE_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Where a process listens, and whether the set knows.
 #[derive(Debug)]
-pub(super) struct Listed {
+pub(super) struct ListedServer {
     address: ServerAddr,
     is_in_set: bool,
     /// Removed with the process.
-    _file: Option<SocketFile>,
+    _socket_file: Option<SocketFile>,
 }
 
-impl Listed {
+impl ListedServer {
     pub(super) fn address(&self) -> &ServerAddr {
         &self.address
     }
@@ -46,11 +46,11 @@ impl Listed {
 
 /// Starting one.
 impl Executor {
-    pub(super) fn prepare_server(&mut self, worker: WorkerId) -> Result<Prepared, String> {
-        let blank = Blank::of(&self.config)?;
-        let place = self.open_place(blank, worker);
+    pub(super) fn prepare_server(&mut self, worker: WorkerId) -> Result<PreparedProcess, String> {
+        let blank = ListenPlaceholder::find_in(&self.config)?;
+        let place = self.open_listen_address(blank, worker);
         let place = place.map_err(|error| format!("no place to listen: {error}"))?;
-        let mut words = place.fill(&self.config).into_iter();
+        let mut words = place.fill_command(&self.config).into_iter();
         let launch = process::ProcessSpec {
             program: words.next().unwrap_or_default(),
             args: words.collect(),
@@ -64,57 +64,63 @@ impl Executor {
                 .map(|group| group.name().to_owned()),
             inherited_fds: Vec::new(),
             placed_fds: place.listener.into_iter().collect(),
-            sandbox: sandbox(&self.config),
+            sandbox: process_sandbox(&self.config),
             access: self.server_access(&place.address),
             app: self.config.name.clone(),
         };
         let program = self.config.command.first().cloned().unwrap_or_default();
-        Ok(Prepared {
+        Ok(PreparedProcess {
             launch,
-            readiness: Readiness::Probe(Probe {
+            readiness: Readiness::Probe(ReadinessProbe {
                 address: place.address.clone(),
-                sign: sign(self.config.kind, blank),
+                sign: readiness_sign(self.config.kind, blank),
                 deadline: clock::now() + self.config.boot_timeout,
                 program,
             }),
-            role: Role::Server(Listed {
+            role: ProcessRole::Server(ListedServer {
                 address: place.address,
                 is_in_set: false,
-                _file: place.file,
+                _socket_file: place.socket_file,
             }),
             control: None,
-            reserved: place.reserved,
+            reserved_port: place.reserved_port,
         })
     }
 
-    fn open_place(&mut self, blank: Blank, worker: WorkerId) -> io::Result<Place> {
+    fn open_listen_address(
+        &mut self,
+        blank: ListenPlaceholder,
+        worker: WorkerId,
+    ) -> io::Result<ListenAddress> {
         let name = format!("{worker}.sock");
         match blank {
-            Blank::Port => Place::port(|address| self.is_taken(address)),
-            Blank::Descriptor => Place::listening_port(),
-            Blank::Socket => Place::path(self.folder()?, &name),
-            Blank::Stdin => Place::listening_path(self.folder()?, &name),
+            ListenPlaceholder::Port => {
+                ListenAddress::reserve_port(|address| self.is_address_taken(address))
+            }
+            ListenPlaceholder::Descriptor => ListenAddress::bind_port(),
+            ListenPlaceholder::Socket => ListenAddress::socket_path(self.socket_dir()?, &name),
+            ListenPlaceholder::Stdin => ListenAddress::bind_socket(self.socket_dir()?, &name),
         }
     }
 
     /// A child that is ending keeps its address until nothing more can be in progress there.
-    fn is_taken(&self, address: &ServerAddr) -> bool {
+    fn is_address_taken(&self, address: &ServerAddr) -> bool {
         let starting = self.launching.values().filter_map(Launching::role);
         let children = self.children.values().map(|child| &child.role);
         let mut roles = children.chain(starting);
-        roles.any(|role| matches!(role, Role::Server(listed) if listed.address == *address))
+        roles.any(|role| matches!(role, ProcessRole::Server(listed) if listed.address == *address))
             || self
                 .server_set()
                 .is_some_and(|set| set.in_progress(address) > 0)
     }
 
-    fn folder(&mut self) -> io::Result<&Folder> {
-        if self.folder.is_none() {
-            let parent = self.shared.store.load().temp_dir.clone();
-            self.folder = Some(Folder::make(&parent, &self.config.name)?);
+    fn socket_dir(&mut self) -> io::Result<&SocketDir> {
+        if self.socket_dir.is_none() {
+            let parent = self.shared.body_store.load().temp_dir.clone();
+            self.socket_dir = Some(SocketDir::create(&parent, &self.config.name)?);
         }
         let missing = || io::Error::from(io::ErrorKind::NotFound);
-        self.folder.as_ref().ok_or_else(missing)
+        self.socket_dir.as_ref().ok_or_else(missing)
     }
 
     /// What its process may use: where it is to listen, too.
@@ -135,14 +141,18 @@ impl Executor {
         access
     }
 
-    fn server_environment(&self, blank: Blank, address: &ServerAddr) -> Vec<(OsString, OsString)> {
+    fn server_environment(
+        &self,
+        blank: ListenPlaceholder,
+        address: &ServerAddr,
+    ) -> Vec<(OsString, OsString)> {
         let mut env = vec![("PENSTOCK_APP".into(), self.config.name.as_str().into())];
         match (blank, address) {
-            (Blank::Port, ServerAddr::Tcp(address)) => {
+            (ListenPlaceholder::Port, ServerAddr::Tcp(address)) => {
                 env.push(("PORT".into(), address.port().to_string().into()));
             }
             // With `LISTEN_PID`, which the process itself has to set.
-            (Blank::Descriptor, _) => env.push(("LISTEN_FDS".into(), "1".into())),
+            (ListenPlaceholder::Descriptor, _) => env.push(("LISTEN_FDS".into(), "1".into())),
             _ => {}
         }
         env.extend(account_variables(self.account.as_ref()));
@@ -154,34 +164,41 @@ impl Executor {
 }
 
 /// What shows that a process that listens in that way is ready.
-fn sign(kind: AppKind, blank: Blank) -> Sign {
+fn readiness_sign(kind: AppKind, blank: ListenPlaceholder) -> ReadinessSign {
     match (kind, blank) {
         // That it listens at a port is seen by connecting only.
-        (AppKind::FastCgi, Blank::Port) => Sign::TakesConnections,
-        (AppKind::FastCgi, Blank::Socket | Blank::Descriptor | Blank::Stdin) => Sign::Lives,
-        (_, Blank::Port | Blank::Socket) => Sign::TakesConnections,
-        (_, Blank::Descriptor | Blank::Stdin) => Sign::ClosesConnections,
+        (AppKind::FastCgi, ListenPlaceholder::Port) => ReadinessSign::AcceptsConnections,
+        (
+            AppKind::FastCgi,
+            ListenPlaceholder::Socket | ListenPlaceholder::Descriptor | ListenPlaceholder::Stdin,
+        ) => ReadinessSign::StaysAlive,
+        (_, ListenPlaceholder::Port | ListenPlaceholder::Socket) => {
+            ReadinessSign::AcceptsConnections
+        }
+        (_, ListenPlaceholder::Descriptor | ListenPlaceholder::Stdin) => {
+            ReadinessSign::ClosesConnections
+        }
     }
 }
 
 /// Its place in the set.
 impl Executor {
     fn server_set(&self) -> Option<&Arc<dyn ServerSet>> {
-        match &self.shared.way {
-            Way::Servers(set) => Some(set),
-            Way::Workers(_) => None,
+        match &self.shared.dispatch_mode {
+            DispatchMode::Servers(set) => Some(set),
+            DispatchMode::Workers(_) => None,
         }
     }
 
     /// Adds a process that is ready to the set.
-    pub(super) fn list(&mut self, worker: WorkerId) {
-        let Way::Servers(set) = &self.shared.way else {
+    pub(super) fn add_to_server_set(&mut self, worker: WorkerId) {
+        let DispatchMode::Servers(set) = &self.shared.dispatch_mode else {
             return;
         };
         let Some(child) = self.children.get_mut(&worker) else {
             return;
         };
-        if let Role::Server(listed) = &mut child.role {
+        if let ProcessRole::Server(listed) = &mut child.role {
             listed.is_in_set = true;
             let server = UpstreamServer::new(listed.address.clone());
             set.add(server, child.generation);
@@ -189,12 +206,12 @@ impl Executor {
     }
 
     /// Takes a process out of the set, if it is in.
-    pub(super) fn unlist(&mut self, worker: WorkerId) {
-        let Way::Servers(set) = &self.shared.way else {
+    pub(super) fn remove_from_server_set(&mut self, worker: WorkerId) {
+        let DispatchMode::Servers(set) = &self.shared.dispatch_mode else {
             return;
         };
         let role = self.children.get_mut(&worker).map(|child| &mut child.role);
-        if let Some(Role::Server(listed)) = role
+        if let Some(ProcessRole::Server(listed)) = role
             && std::mem::take(&mut listed.is_in_set)
         {
             set.remove(&listed.address);
@@ -203,9 +220,9 @@ impl Executor {
 
     /// Gives a process no more requests; `true` when none is in progress, else `Input::Idle` follows.
     pub(super) fn retire_server(&mut self, worker: WorkerId) -> bool {
-        self.unlist(worker);
+        self.remove_from_server_set(worker);
         let role = self.children.get(&worker).map(|child| &child.role);
-        let (Some(set), Some(Role::Server(listed))) = (self.server_set(), role) else {
+        let (Some(set), Some(ProcessRole::Server(listed))) = (self.server_set(), role) else {
             return false;
         };
         if set.in_progress(&listed.address) == 0 {
@@ -213,20 +230,20 @@ impl Executor {
         }
         let (set, address) = (Arc::clone(set), listed.address.clone());
         let inputs = self.inputs.clone();
-        let until = clock::now() + self.retire_patience();
+        let until = clock::now() + self.retire_timeout();
         loops::spawn_here(async move {
             while set.in_progress(&address) > 0 && clock::now() < until {
-                clock::sleep(LOOK).await;
+                clock::sleep(IDLE_CHECK_INTERVAL).await;
             }
             // The executor may have ended: a drain has a deadline of its own.
-            let _ = inputs.send(Input::Idle { worker }).await;
+            let _ = inputs.send(ExecutorInput::ServerIdle { worker }).await;
         });
         false
     }
 
     /// Whether a process does not come to an end with as many requests as it takes at once: it is not asked what
     /// it does, only what comes of it.
-    pub(super) fn is_server_stuck(&self, listed: &Listed) -> bool {
+    pub(super) fn is_server_stuck(&self, listed: &ListedServer) -> bool {
         let set = self.server_set().filter(|_| listed.is_in_set);
         set.is_some_and(|set| set.unanswered(&listed.address) >= self.config.threads.max(1))
     }
@@ -234,7 +251,7 @@ impl Executor {
     /// How long requests that a retiring process has may take: as long as the upstream lets one
     /// take, or, where that is without end, until an answer has begun and stalled. What goes on
     /// beyond, an upgraded connection above all, ends as the process does on SIGTERM.
-    fn retire_patience(&self) -> Duration {
+    fn retire_timeout(&self) -> Duration {
         let upstream = self.config.upstream.as_deref();
         upstream.map_or(self.config.response_timeout, |upstream| {
             let unbounded = upstream.response_timeout + upstream.stall_timeout;

@@ -6,7 +6,7 @@
 //! generation that may still be spawned and for no other, and one that fails takes nobody down that
 //! serves already.
 
-mod shown;
+mod template_view;
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -16,32 +16,32 @@ use penstock_config::Preload;
 use penstock_runtime::clock;
 use penstock_sys::process::{ProcessExit, ProcessHandle, SpawnedProcess};
 
-use super::control::{Control, Line};
-use super::follow::{Held, Readiness, Tail};
-use super::forking::Forking;
+use super::control::{ControlHandle, ControlLine};
+use super::forking::PendingFork;
 use super::launching::Purpose;
-use super::processes::take_turns;
-use super::{Child, ControlMessage, Executor, Input, Key};
-use crate::app::Way;
-use crate::supervisor::{Event, WorkerId};
+use super::process_task::{GroupHold, OutputTail, Readiness};
+use super::processes::restore_priority;
+use super::{ChildProcess, ControlMessage, Executor, ExecutorInput, ProcessKey};
+use crate::app::DispatchMode;
+use crate::supervisor::{SupervisorEvent, WorkerId};
 
 /// How long a template that is told to end may take: it has nothing to do at its end.
 const END_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Most workers that a template is told to fork before it has forked one of them. It forks one after the
 /// other, and what it has been told cannot be taken back.
-const ORDERED_MAX: usize = 16;
+const MAX_ORDERED_FORKS: usize = 16;
 
 /// All templates of an application, and what is under way from them.
 #[derive(Debug, Default)]
 pub(super) struct Templates {
-    all: HashMap<Key, Template>,
-    started: u64,
-    pub(super) forking: HashMap<WorkerId, Forking>,
+    processes: HashMap<ProcessKey, Template>,
+    started_count: u64,
+    pub(super) pending_forks: HashMap<WorkerId, PendingFork>,
     /// Generations of which nothing can be forked, and why.
-    plain: HashMap<u64, String>,
+    unforkable: HashMap<u64, String>,
     /// Generations whose workers do not become templates, after one tried.
-    pub(super) settled: Vec<u64>,
+    pub(super) not_reforked: Vec<u64>,
 }
 
 /// A process from which workers are forked.
@@ -49,27 +49,27 @@ pub(super) struct Templates {
 struct Template {
     /// None while it is being started.
     process: Option<ProcessHandle>,
-    held: Held,
+    group_hold: GroupHold,
     generation: u64,
     /// It lets others go first while it boots.
-    gives_way: bool,
-    began: Instant,
-    tail: Tail,
+    has_low_priority: bool,
+    started_at: Instant,
+    output_tail: OutputTail,
     /// None once it is to end.
-    control: Option<Control>,
-    state: State,
+    control: Option<ControlHandle>,
+    state: TemplateState,
     /// Workers that wait for it: until it is ready, and then until it has forked those before them.
-    waiting: VecDeque<WorkerId>,
+    waiting_workers: VecDeque<WorkerId>,
     /// Proportional memory when it was last measured, in bytes.
-    memory: Option<u64>,
+    memory_bytes: Option<u64>,
     /// How many workers were templates of this generation before they were.
     renewals: usize,
     /// Tries to fork, of one worker or of many at once, that failed since the last one that did not.
-    refused: u32,
+    failed_forks: u32,
 }
 
 #[derive(Debug)]
-enum State {
+enum TemplateState {
     /// It loads the application.
     Starting,
     Ready,
@@ -79,179 +79,191 @@ enum State {
 impl Templates {
     /// Notes a fork that this template could not make; how many tries in a row have come to nothing. Those
     /// that were asked for together are one.
-    pub(super) fn refuse(&mut self, key: Key) -> u32 {
-        let is_more = self.forking.values().any(|forking| forking.template == key);
-        let Some(template) = self.all.get_mut(&key) else {
+    pub(super) fn record_fork_failure(&mut self, key: ProcessKey) -> u32 {
+        let is_more = self
+            .pending_forks
+            .values()
+            .any(|forking| forking.template == key);
+        let Some(template) = self.processes.get_mut(&key) else {
             return 0;
         };
-        if !is_more && template.waiting.is_empty() {
-            template.refused = template.refused.saturating_add(1);
+        if !is_more && template.waiting_workers.is_empty() {
+            template.failed_forks = template.failed_forks.saturating_add(1);
         }
-        template.refused
+        template.failed_forks
     }
 
     /// It has forked a worker.
-    pub(super) fn accept(&mut self, key: Key) {
-        if let Some(template) = self.all.get_mut(&key) {
-            template.refused = 0;
+    pub(super) fn record_fork(&mut self, key: ProcessKey) {
+        if let Some(template) = self.processes.get_mut(&key) {
+            template.failed_forks = 0;
         }
     }
 
-    fn of(&self, generation: u64) -> Option<(Key, &Template)> {
-        let is_it = |t: &Template| t.generation == generation && !matches!(t.state, State::Ending);
-        let mut all = self.all.iter().filter(|(_, t)| is_it(t));
+    fn find_by_generation(&self, generation: u64) -> Option<(ProcessKey, &Template)> {
+        let is_it =
+            |t: &Template| t.generation == generation && !matches!(t.state, TemplateState::Ending);
+        let mut all = self.processes.iter().filter(|(_, t)| is_it(t));
         all.next().map(|(key, template)| (*key, template))
     }
 
     /// The template of this generation that forks, and how many there were before it.
-    pub(super) fn ready(&self, generation: u64) -> Option<(Key, usize)> {
-        let (key, template) = self.of(generation)?;
-        matches!(template.state, State::Ready).then_some((key, template.renewals))
+    pub(super) fn find_ready(&self, generation: u64) -> Option<(ProcessKey, usize)> {
+        let (key, template) = self.find_by_generation(generation)?;
+        matches!(template.state, TemplateState::Ready).then_some((key, template.renewals))
     }
 
-    pub(super) fn generation(&self, key: Key) -> Option<u64> {
-        self.all.get(&key).map(|template| template.generation)
+    pub(super) fn generation(&self, key: ProcessKey) -> Option<u64> {
+        self.processes.get(&key).map(|template| template.generation)
     }
 
     /// Has a template fork a worker; `false` when it takes no orders.
-    pub(super) fn order(&self, key: Key, worker: WorkerId, with: [OwnedFd; 3]) -> bool {
-        let template = self.all.get(&key);
+    pub(super) fn order_fork(&self, key: ProcessKey, worker: WorkerId, with: [OwnedFd; 3]) -> bool {
+        let template = self.processes.get(&key);
         let control = template.and_then(|template| template.control.as_ref());
-        control.is_some_and(|control| control.fork(worker, with))
+        control.is_some_and(|control| control.order_fork(worker, with))
     }
 
     /// The process ids of all of them.
-    pub(super) fn pids(&self) -> impl Iterator<Item = (Key, u32)> {
-        let all = self.all.iter();
+    pub(super) fn pids(&self) -> impl Iterator<Item = (ProcessKey, u32)> {
+        let all = self.processes.iter();
         all.filter_map(|(key, template)| Some((*key, template.process.as_ref()?.pid())))
     }
 
     /// Takes in what a template uses of memory.
-    pub(super) fn measured(&mut self, key: Key, bytes: Option<u64>) {
-        if let Some(template) = self.all.get_mut(&key) {
-            template.memory = bytes.or(template.memory);
+    pub(super) fn set_memory(&mut self, key: ProcessKey, bytes: Option<u64>) {
+        if let Some(template) = self.processes.get_mut(&key) {
+            template.memory_bytes = bytes.or(template.memory_bytes);
         }
     }
 
     /// How many workers a template has been told to fork and has not.
-    fn ordered(&self, key: Key) -> usize {
-        let forking = self.forking.values();
+    fn ordered_forks(&self, key: ProcessKey) -> usize {
+        let forking = self.pending_forks.values();
         forking.filter(|forking| forking.template == key).count()
     }
 
-    fn wait(&mut self, key: Key, worker: WorkerId) {
-        if let Some(template) = self.all.get_mut(&key) {
-            template.waiting.push_back(worker);
+    fn push_waiting(&mut self, key: ProcessKey, worker: WorkerId) {
+        if let Some(template) = self.processes.get_mut(&key) {
+            template.waiting_workers.push_back(worker);
         }
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.all.is_empty()
+        self.processes.is_empty()
     }
 
-    pub(super) fn has(&self, key: Key) -> bool {
-        self.all.contains_key(&key)
+    pub(super) fn contains(&self, key: ProcessKey) -> bool {
+        self.processes.contains_key(&key)
     }
 }
 
 /// Spawning.
 impl Executor {
     /// Spawns a worker in the way that its generation allows: `Spawned` or `SpawnFailed` will be said.
-    pub(super) fn spawn(&mut self, worker: WorkerId, generation: u64) -> Result<(), String> {
-        let is_plain = match self.shared.way {
-            Way::Workers(_) => {
+    pub(super) fn spawn_worker(&mut self, worker: WorkerId, generation: u64) -> Result<(), String> {
+        let is_plain = match self.shared.dispatch_mode {
+            DispatchMode::Workers(_) => {
                 self.config.preload == Preload::Never
-                    || self.templates.plain.contains_key(&generation)
+                    || self.templates.unforkable.contains_key(&generation)
             }
-            Way::Servers(_) => true,
+            DispatchMode::Servers(_) => true,
         };
         if is_plain {
             return self.spawn_plain(worker, generation);
         }
-        match self.templates.of(generation).map(|(key, _)| key) {
-            Some(key) => self.spawn_from(key, worker),
+        match self
+            .templates
+            .find_by_generation(generation)
+            .map(|(key, _)| key)
+        {
+            Some(key) => self.spawn_from_template(key, worker),
             None => self.start_template(worker, generation),
         }
     }
 
-    fn spawn_from(&mut self, key: Key, worker: WorkerId) -> Result<(), String> {
-        let Some(template) = self.templates.all.get_mut(&key) else {
+    fn spawn_from_template(&mut self, key: ProcessKey, worker: WorkerId) -> Result<(), String> {
+        let Some(template) = self.templates.processes.get_mut(&key) else {
             return Err("the template is gone".to_owned());
         };
-        let is_ready = matches!(template.state, State::Ready) && template.waiting.is_empty();
-        if !is_ready || self.templates.ordered(key) >= ORDERED_MAX {
-            self.templates.wait(key, worker);
+        let is_ready =
+            matches!(template.state, TemplateState::Ready) && template.waiting_workers.is_empty();
+        if !is_ready || self.templates.ordered_forks(key) >= MAX_ORDERED_FORKS {
+            self.templates.push_waiting(key, worker);
             return Ok(());
         }
-        self.fork(key, worker)
+        self.order_fork(key, worker)
     }
 
     fn start_template(&mut self, worker: WorkerId, generation: u64) -> Result<(), String> {
         let (launch, control, line) = self.prepare_template()?;
-        self.templates.started += 1;
-        let key = Key::Template(self.templates.started);
-        let (held, _) = Held::new();
+        self.templates.started_count += 1;
+        let key = ProcessKey::Template(self.templates.started_count);
+        let (held, _) = GroupHold::new();
         let template = Template {
             process: None,
-            held,
+            group_hold: held,
             generation,
-            gives_way: false,
-            began: clock::now(),
-            tail: Tail::default(),
+            has_low_priority: false,
+            started_at: clock::now(),
+            output_tail: OutputTail::default(),
             control: Some(control),
-            state: State::Starting,
-            waiting: VecDeque::from([worker]),
-            memory: None,
+            state: TemplateState::Starting,
+            waiting_workers: VecDeque::from([worker]),
+            memory_bytes: None,
             renewals: 0,
-            refused: 0,
+            failed_forks: 0,
         };
-        self.templates.all.insert(key, template);
+        self.templates.processes.insert(key, template);
         let purpose = Purpose::Template(line);
         self.launch(key, generation, (launch, None), purpose);
         let deadline = clock::now() + self.config.boot_timeout;
-        self.later(deadline, Input::TemplateOverdue { key });
+        self.schedule_input(deadline, ExecutorInput::TemplateOverdue { key });
         Ok(())
     }
 
     /// Its process runs.
     pub(super) fn handle_template_started(
         &mut self,
-        key: Key,
+        key: ProcessKey,
         started: SpawnedProcess,
-        line: Line,
+        line: ControlLine,
     ) {
         let generation = self.templates.generation(key);
-        let gives_way = generation.is_some_and(|generation| self.give_way(generation, &started));
-        let Some(template) = self.templates.all.get_mut(&key) else {
+        let gives_way =
+            generation.is_some_and(|generation| self.lower_priority(generation, &started));
+        let Some(template) = self.templates.processes.get_mut(&key) else {
             return;
         };
-        let (held, group) = Held::new();
+        let (held, group) = GroupHold::new();
         template.process = Some(started.handle());
-        template.gives_way = gives_way;
-        template.held = held;
-        let (readiness, tail) = (Readiness::Control(line), template.tail.clone());
-        self.watch(key, started, readiness, tail, group);
-        self.publish();
+        template.has_low_priority = gives_way;
+        template.group_hold = held;
+        let (readiness, tail) = (Readiness::Control(line), template.output_tail.clone());
+        self.spawn_follower(key, started, readiness, tail, group);
+        self.publish_view();
     }
 
     /// A worker is not wanted any more before there is one; `true` when none will come. One that is
     /// being forked is answered for soon in any case.
-    pub(super) fn abandon(&mut self, worker: WorkerId) -> bool {
-        let is_given_up = self.launching.remove(&Key::Worker(worker)).is_some();
+    pub(super) fn abandon_spawn(&mut self, worker: WorkerId) -> bool {
+        let is_given_up = self.launching.remove(&ProcessKey::Worker(worker)).is_some();
         is_given_up
-            || self.templates.all.values_mut().any(|template| {
-                let before = template.waiting.len();
-                template.waiting.retain(|waiting| *waiting != worker);
-                template.waiting.len() < before
+            || self.templates.processes.values_mut().any(|template| {
+                let before = template.waiting_workers.len();
+                template
+                    .waiting_workers
+                    .retain(|waiting| *waiting != worker);
+                template.waiting_workers.len() < before
             })
     }
 }
 
 /// What templates say and do.
 impl Executor {
-    pub(super) fn handle_template(&mut self, key: Key, message: ControlMessage) {
+    pub(super) fn handle_template_message(&mut self, key: ProcessKey, message: ControlMessage) {
         let name = &self.shared.name;
-        let Some(template) = self.templates.all.get_mut(&key) else {
+        let Some(template) = self.templates.processes.get_mut(&key) else {
             return;
         };
         let generation = template.generation;
@@ -267,19 +279,19 @@ impl Executor {
                 prevents_fork,
                 leaves_threads,
             } => {
-                if !matches!(template.state, State::Starting) {
+                if !matches!(template.state, TemplateState::Starting) {
                     return;
                 }
-                if let Err(report) = self.learn_kind(pid, kind) {
+                if let Err(report) = self.settle_kind(pid, kind) {
                     return self.fail_template(key, report);
                 }
                 let name = &self.shared.name;
-                let Some(template) = self.templates.all.get_mut(&key) else {
+                let Some(template) = self.templates.processes.get_mut(&key) else {
                     return;
                 };
-                let boot = clock::now().saturating_duration_since(template.began);
-                template.state = State::Ready;
-                take_turns(&process, template.gives_way);
+                let boot = clock::now().saturating_duration_since(template.started_at);
+                template.state = TemplateState::Ready;
+                restore_priority(&process, template.has_low_priority);
                 self.interpreter = interpreter;
                 match prevents_fork {
                     None => {
@@ -290,7 +302,7 @@ impl Executor {
                                  in it: {threads}"
                             );
                         }
-                        self.fork_waiting(key);
+                        self.fork_waiting_workers(key);
                     }
                     Some(why) => {
                         let advice = match self.config.preload {
@@ -301,10 +313,10 @@ impl Executor {
                             "{name}[{pid}]: the application cannot be forked: {why}; each worker \
                              loads it for itself ({advice}`preload = false` spares the attempt)"
                         );
-                        let waiting = std::mem::take(&mut template.waiting);
-                        self.templates.plain.insert(generation, why);
+                        let waiting = std::mem::take(&mut template.waiting_workers);
+                        self.templates.unforkable.insert(generation, why);
                         self.end_template(key);
-                        self.spawn_all(generation, waiting);
+                        self.spawn_all_directly(generation, waiting);
                     }
                 }
             }
@@ -312,7 +324,7 @@ impl Executor {
             ControlMessage::ForkFailed { worker, reason } => {
                 self.handle_fork_failed(key, worker, &reason);
             }
-            ControlMessage::Broken(why) => {
+            ControlMessage::ProtocolBroken(why) => {
                 log::error!("{name}[{pid}]: the template broke the worker protocol: {why}");
                 self.fail_template(
                     key,
@@ -322,26 +334,27 @@ impl Executor {
                 let _ = process.kill();
             }
             // Said of servers only.
-            ControlMessage::Silent => {}
+            ControlMessage::NoAnswer => {}
         }
-        self.publish();
+        self.publish_view();
     }
 
     /// Has a template fork as many of those that wait as it may be told.
-    pub(super) fn fork_waiting(&mut self, key: Key) {
-        while self.templates.ordered(key) < ORDERED_MAX {
-            let template = self.templates.all.get_mut(&key);
-            let ready = template.filter(|template| matches!(template.state, State::Ready));
-            let Some(worker) = ready.and_then(|template| template.waiting.pop_front()) else {
+    pub(super) fn fork_waiting_workers(&mut self, key: ProcessKey) {
+        while self.templates.ordered_forks(key) < MAX_ORDERED_FORKS {
+            let template = self.templates.processes.get_mut(&key);
+            let ready = template.filter(|template| matches!(template.state, TemplateState::Ready));
+            let Some(worker) = ready.and_then(|template| template.waiting_workers.pop_front())
+            else {
                 return;
             };
-            if let Err(reason) = self.fork(key, worker) {
+            if let Err(reason) = self.order_fork(key, worker) {
                 self.fail_spawn(worker, reason);
             }
         }
     }
 
-    fn spawn_all(&mut self, generation: u64, waiting: VecDeque<WorkerId>) {
+    fn spawn_all_directly(&mut self, generation: u64, waiting: VecDeque<WorkerId>) {
         for worker in waiting {
             if let Err(reason) = self.spawn_plain(worker, generation) {
                 self.fail_spawn(worker, reason);
@@ -350,8 +363,8 @@ impl Executor {
     }
 
     /// It has had its time.
-    pub(super) fn handle_template_overdue(&mut self, key: Key) {
-        let Some(template) = self.templates.all.get(&key) else {
+    pub(super) fn handle_template_overdue(&mut self, key: ProcessKey) {
+        let Some(template) = self.templates.processes.get(&key) else {
             return;
         };
         let Some(process) = template.process.clone() else {
@@ -359,13 +372,13 @@ impl Executor {
             return self.fail_template(key, format!("the application did not run after {limit:?}"));
         };
         match template.state {
-            State::Ready => {}
-            State::Ending => {
+            TemplateState::Ready => {}
+            TemplateState::Ending => {
                 // What is gone needs no signal.
                 let _ = process.kill_process();
             }
-            State::Starting => {
-                let (limit, tail) = (self.config.boot_timeout, template.tail.text());
+            TemplateState::Starting => {
+                let (limit, tail) = (self.config.boot_timeout, template.output_tail.text());
                 let report = format!(
                     "the application was not loaded after {limit:?} and was killed\n{tail}"
                 );
@@ -375,18 +388,18 @@ impl Executor {
         }
     }
 
-    pub(super) fn handle_template_exited(&mut self, key: Key, exit: Option<ProcessExit>) {
-        let Some(template) = self.templates.all.get(&key) else {
+    pub(super) fn handle_template_exited(&mut self, key: ProcessKey, exit: Option<ProcessExit>) {
+        let Some(template) = self.templates.processes.get(&key) else {
             return;
         };
         let how = exit.map_or_else(|| "ended".to_owned(), |exit| format!("ended with {exit}"));
         match template.state {
-            State::Starting => {
-                let tail = template.tail.text();
+            TemplateState::Starting => {
+                let tail = template.output_tail.text();
                 let report = format!("the template {how} before it was ready\n{tail}");
                 self.fail_template(key, report);
             }
-            State::Ready => {
+            TemplateState::Ready => {
                 let name = &self.shared.name;
                 let pid = template.process.as_ref().map_or(0, ProcessHandle::pid);
                 log::error!(
@@ -394,46 +407,46 @@ impl Executor {
                 );
                 self.fail_template(key, format!("the template {how}"));
             }
-            State::Ending => {}
+            TemplateState::Ending => {}
         }
-        self.templates.all.remove(&key);
-        self.publish();
+        self.templates.processes.remove(&key);
+        self.publish_view();
         self.stop_when_empty();
     }
 
     /// Nothing will come of it: those that wait for it are told, and the log once.
-    pub(super) fn fail_template(&mut self, key: Key, report: String) {
-        let template = self.templates.all.get_mut(&key);
-        let waiting = template.map(|template| std::mem::take(&mut template.waiting));
+    pub(super) fn fail_template(&mut self, key: ProcessKey, report: String) {
+        let template = self.templates.processes.get_mut(&key);
+        let waiting = template.map(|template| std::mem::take(&mut template.waiting_workers));
         self.end_template(key);
         let waiting = waiting.unwrap_or_default();
         for worker in waiting {
             let reason = report.clone();
-            self.event(Event::SpawnFailed { worker, reason });
+            self.handle_event(SupervisorEvent::SpawnFailed { worker, reason });
             // The same words of all the others.
-            self.is_retelling = true;
+            self.is_repeated_report = true;
         }
-        self.is_retelling = false;
+        self.is_repeated_report = false;
     }
 
     /// Ends a template that is of no use; those that wait for it wait for the next.
-    pub(super) fn renew_template(&mut self, key: Key) {
-        let template = self.templates.all.get_mut(&key);
+    pub(super) fn renew_template(&mut self, key: ProcessKey) {
+        let template = self.templates.processes.get_mut(&key);
         let Some((generation, waiting)) =
-            template.map(|t| (t.generation, std::mem::take(&mut t.waiting)))
+            template.map(|t| (t.generation, std::mem::take(&mut t.waiting_workers)))
         else {
             return;
         };
         self.end_template(key);
         for worker in waiting {
-            if let Err(reason) = self.spawn(worker, generation) {
+            if let Err(reason) = self.spawn_worker(worker, generation) {
                 self.fail_spawn(worker, reason);
             }
         }
     }
 
     /// Has a template end: by itself, or by force a moment later.
-    pub(super) fn end_template(&mut self, key: Key) {
+    pub(super) fn end_template(&mut self, key: ProcessKey) {
         let Some(generation) = self.templates.generation(key) else {
             return;
         };
@@ -441,60 +454,60 @@ impl Executor {
             return self.stop_when_empty();
         }
         let is_used = self.has_workers_of(generation);
-        let Some(template) = self.templates.all.get_mut(&key) else {
+        let Some(template) = self.templates.processes.get_mut(&key) else {
             return;
         };
         template.control = None;
         // What the application has started while it loaded serves the workers.
-        if is_used && matches!(template.state, State::Ready) {
-            template.held.hold(true);
+        if is_used && matches!(template.state, TemplateState::Ready) {
+            template.group_hold.set_held(true);
         }
-        let before = std::mem::replace(&mut template.state, State::Ending);
-        if matches!(before, State::Ending) {
+        let before = std::mem::replace(&mut template.state, TemplateState::Ending);
+        if matches!(before, TemplateState::Ending) {
             return;
         }
-        if matches!(before, State::Starting) {
+        if matches!(before, TemplateState::Starting) {
             // It does not look at its socket while it loads the application.
             let _ = template.process.as_ref().map(ProcessHandle::terminate);
         }
         let at = clock::now() + END_TIMEOUT;
-        self.later(at, Input::TemplateOverdue { key });
+        self.schedule_input(at, ExecutorInput::TemplateOverdue { key });
     }
 
     /// Gives up one that does not run yet: nothing will tell its end.
-    fn abandon_template(&mut self, key: Key) -> bool {
+    fn abandon_template(&mut self, key: ProcessKey) -> bool {
         let is_starting = |template: &Template| template.process.is_none();
-        let is_abandoned = self.templates.all.get(&key).is_some_and(is_starting);
+        let is_abandoned = self.templates.processes.get(&key).is_some_and(is_starting);
         if is_abandoned {
             self.launching.remove(&key);
-            self.templates.all.remove(&key);
+            self.templates.processes.remove(&key);
         }
         is_abandoned
     }
 
     fn has_workers_of(&self, generation: u64) -> bool {
         let mut children = self.children.values().map(|child| child.generation);
-        let mut forking = self.templates.forking.values().map(|f| f.generation);
+        let mut forking = self.templates.pending_forks.values().map(|f| f.generation);
         children.any(|g| g == generation) || forking.any(|g| g == generation)
     }
 
     /// Ends the templates of which nothing will be forked any more, and what they have started once nobody
     /// is left whom it serves.
-    pub(super) fn tend_templates(&mut self) {
+    pub(super) fn end_unused_templates(&mut self) {
         let (current, fallback) = self.supervisor.generations();
         let is_draining = self.is_draining;
         let is_wanted = |generation: u64| {
             !is_draining && (generation == current || Some(generation) == fallback)
         };
         self.templates
-            .plain
+            .unforkable
             .retain(|generation, _| is_wanted(*generation));
         self.templates
-            .settled
+            .not_reforked
             .retain(|generation| is_wanted(*generation));
         let mut unwanted = Vec::new();
-        for (key, template) in &self.templates.all {
-            let is_needed = !template.waiting.is_empty();
+        for (key, template) in &self.templates.processes {
+            let is_needed = !template.waiting_workers.is_empty();
             if !is_wanted(template.generation) && !is_needed {
                 unwanted.push(*key);
             }
@@ -502,44 +515,46 @@ impl Executor {
         for key in unwanted {
             self.end_template(key);
         }
-        for template in self.templates.all.values() {
+        for template in self.templates.processes.values() {
             let generation = template.generation;
             let is_used = is_wanted(generation) || self.has_workers_of(generation);
-            if template.held.is_held() && !is_used {
-                template.held.hold(false);
+            if template.group_hold.is_held() && !is_used {
+                template.group_hold.set_held(false);
             }
         }
     }
 
     /// Makes a worker that was promoted the template of its generation, in place of the one before.
-    pub(super) fn enthrone(&mut self, worker: WorkerId, child: Child) {
+    pub(super) fn install_template(&mut self, worker: WorkerId, child: ChildProcess) {
         let generation = child.generation;
         let before = self
             .templates
-            .of(generation)
+            .find_by_generation(generation)
             .map(|(key, t)| (key, t.renewals));
         let mut waiting = VecDeque::new();
         if let Some((key, _)) = before {
-            let template = self.templates.all.get_mut(&key);
-            waiting = template.map_or(waiting, |template| std::mem::take(&mut template.waiting));
+            let template = self.templates.processes.get_mut(&key);
+            waiting = template.map_or(waiting, |template| {
+                std::mem::take(&mut template.waiting_workers)
+            });
             self.end_template(key);
         }
         let template = Template {
             process: Some(child.process),
-            held: child.held,
+            group_hold: child.group_hold,
             generation,
-            gives_way: false,
-            began: child.began,
-            tail: child.tail,
+            has_low_priority: false,
+            started_at: child.started_at,
+            output_tail: child.output_tail,
             control: child.control,
-            state: State::Ready,
-            waiting,
-            memory: None,
+            state: TemplateState::Ready,
+            waiting_workers: waiting,
+            memory_bytes: None,
             renewals: before.map_or(0, |(_, renewals)| renewals) + 1,
-            refused: 0,
+            failed_forks: 0,
         };
-        let key = Key::Worker(worker);
-        self.templates.all.insert(key, template);
-        self.fork_waiting(key);
+        let key = ProcessKey::Worker(worker);
+        self.templates.processes.insert(key, template);
+        self.fork_waiting_workers(key);
     }
 }

@@ -23,7 +23,7 @@ use penstock_runtime::blocking::Pool;
 
 use super::*;
 use crate::server_set::ServerSet;
-use crate::{App, QueueUse, Setup};
+use crate::{App, AppResources, QueueUsage};
 
 /// How long anything may take on a machine that has much to do.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -49,13 +49,13 @@ while True:
 
 /// An upstream that keeps what it is told.
 #[derive(Debug)]
-struct Servers {
+struct FakeServerSet {
     listed: watch::Sender<Vec<(ServerAddr, u64)>>,
     /// Where a request is in progress.
-    busy: Mutex<Option<ServerAddr>>,
+    in_progress_count: Mutex<Option<ServerAddr>>,
 }
 
-impl ServerSet for Servers {
+impl ServerSet for FakeServerSet {
     fn add(&self, server: UpstreamServer, generation: u64) {
         self.listed.send_modify(|listed| {
             assert!(listed.iter().all(|(address, _)| *address != server.address));
@@ -69,23 +69,23 @@ impl ServerSet for Servers {
     }
 
     fn in_progress(&self, address: &ServerAddr) -> usize {
-        usize::from(self.busy.lock().unwrap().as_ref() == Some(address))
+        usize::from(self.in_progress_count.lock().unwrap().as_ref() == Some(address))
     }
 
     fn unanswered(&self, _: &ServerAddr) -> usize {
         0
     }
 
-    fn usage(&self) -> QueueUse {
-        QueueUse::default()
+    fn usage(&self) -> QueueUsage {
+        QueueUsage::default()
     }
 }
 
-impl Servers {
+impl FakeServerSet {
     fn new() -> Arc<Self> {
         Arc::new(Self {
             listed: watch::Sender::new(Vec::new()),
-            busy: Mutex::default(),
+            in_progress_count: Mutex::default(),
         })
     }
 
@@ -99,9 +99,9 @@ impl Servers {
 }
 
 /// A folder that goes with the test.
-struct Dir(PathBuf);
+struct TempDir(PathBuf);
 
-impl Dir {
+impl TempDir {
     fn new(name: &str) -> Self {
         let name = format!("penstock-test-{}-{name}", std::process::id());
         let path = std::env::temp_dir().join(name);
@@ -124,7 +124,7 @@ impl Dir {
     }
 }
 
-impl Drop for Dir {
+impl Drop for TempDir {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
@@ -153,7 +153,7 @@ fn on_a_loop(test: impl Future<Output = ()>) {
     loops::block_on(test).unwrap();
 }
 
-fn app(dir: &Dir, kind: AppKind, words: &[&str]) -> config::App {
+fn app(dir: &TempDir, kind: AppKind, words: &[&str]) -> config::App {
     let mut app = config::App::new("shop", dir.0.clone(), kind, "");
     app.command = words.iter().map(ToString::to_string).collect();
     app.processes = config::Processes::exactly(1);
@@ -162,9 +162,9 @@ fn app(dir: &Dir, kind: AppKind, words: &[&str]) -> config::App {
 }
 
 /// Starts an application that is quicker to lose its patience than a real one.
-fn start(app: config::App, dir: &Dir, servers: &Arc<Servers>) -> Arc<App> {
+fn start(app: config::App, dir: &TempDir, servers: &Arc<FakeServerSet>) -> Arc<App> {
     let policy = quick_policy(&app);
-    App::start_by(
+    App::start_with_policy(
         policy,
         app,
         &setup(dir),
@@ -172,20 +172,20 @@ fn start(app: config::App, dir: &Dir, servers: &Arc<Servers>) -> Arc<App> {
     )
 }
 
-fn quick_policy(app: &config::App) -> Policy {
-    Policy {
+fn quick_policy(app: &config::App) -> SupervisorPolicy {
+    SupervisorPolicy {
         stop_timeout: Duration::from_millis(300),
         ..App::policy(app)
     }
 }
 
-fn setup(dir: &Dir) -> Setup {
-    Setup {
+fn setup(dir: &TempDir) -> AppResources {
+    AppResources {
         loops: Vec::new(),
         launcher: None,
         account: None,
         group: None,
-        store: BodyStore {
+        body_store: BodyStore {
             max_body_memory: 0,
             max_response_memory: 0,
             max_response_spool: 0,
@@ -195,14 +195,14 @@ fn setup(dir: &Dir) -> Setup {
             temp_space: Arc::default(),
             pool: Pool::new("default", 1, 1),
         },
-        gives_way: false,
-        development: false,
-        size: None,
+        yields_cpu_at_boot: false,
+        is_development: false,
+        initial_size: None,
     }
 }
 
 /// Ends an application; nothing of it may be left.
-async fn end(app: &App, dir: &Dir, servers: &Servers) {
+async fn end(app: &App, dir: &TempDir, servers: &FakeServerSet) {
     within(app.drain(clock::now() + Duration::from_secs(1))).await;
     assert_eq!(app.snapshot().workers.len(), 0);
     assert_eq!(servers.when(|_| true).await, []);
@@ -244,7 +244,7 @@ fn tcp(address: &ServerAddr) -> SocketAddr {
 #[test]
 fn any_http_server_that_takes_a_port_is_used() {
     on_a_loop(async {
-        let (dir, servers) = (Dir::new("http"), Servers::new());
+        let (dir, servers) = (TempDir::new("http"), FakeServerSet::new());
         dir.put("hello.txt", "hello");
         let words = [
             "python3",
@@ -257,7 +257,7 @@ fn any_http_server_that_takes_a_port_is_used() {
         let mut config = app(&dir, AppKind::Command, &words);
         config.processes = config::Processes::exactly(2);
         let app = start(config, &dir, &servers);
-        let ready = within(app.up()).await.expect("it runs");
+        let ready = within(app.wait_until_up()).await.expect("it runs");
         assert_eq!(ready.1, "python3");
         let listed = servers.when(|listed| listed.len() == 2).await;
         assert_ne!(listed[0], listed[1]);
@@ -282,10 +282,10 @@ fn any_http_server_that_takes_a_port_is_used() {
 }
 
 #[test]
-fn a_process_listens_where_it_is_told_to() {
+fn a_process_listens_at_the_address_of_its_placeholder() {
     for (way, blank) in [("port", "{port}"), ("path", "{socket}"), ("fd", "{fd}")] {
         on_a_loop(async {
-            let (dir, servers) = (Dir::new(way), Servers::new());
+            let (dir, servers) = (TempDir::new(way), FakeServerSet::new());
             let script = dir.put("server.py", SERVER);
             let config = app(&dir, AppKind::Command, &["python3", &script, way, blank]);
             let app = start(config, &dir, &servers);
@@ -319,7 +319,7 @@ while True:
     client.close()
 "#;
     on_a_loop(async {
-        let (dir, servers) = (Dir::new("activated"), Servers::new());
+        let (dir, servers) = (TempDir::new("activated"), FakeServerSet::new());
         let script = dir.put("server.py", ACTIVATED);
         let config = app(&dir, AppKind::Command, &["python3", &script, "{fd}"]);
         let app = start(config, &dir, &servers);
@@ -332,7 +332,7 @@ while True:
 #[test]
 fn a_fastcgi_program_finds_its_socket_as_descriptor_0() {
     on_a_loop(async {
-        let (dir, servers) = (Dir::new("fastcgi"), Servers::new());
+        let (dir, servers) = (TempDir::new("fastcgi"), FakeServerSet::new());
         let script = dir.put("server.py", SERVER);
         let mut config = app(&dir, AppKind::FastCgi, &["python3", &script, "fd", "0"]);
         config.processes = config::Processes::exactly(3);
@@ -373,7 +373,7 @@ while True:
 "#;
     for (way, place) in [("stdin", "0"), ("fd", "{fd}"), ("path", "{socket}")] {
         on_a_loop(async {
-            let (dir, servers) = (Dir::new(&format!("frail-{way}")), Servers::new());
+            let (dir, servers) = (TempDir::new(&format!("frail-{way}")), FakeServerSet::new());
             let script = dir.put("server.py", FRAIL);
             let config = app(&dir, AppKind::FastCgi, &["python3", &script, way, place]);
             let app = start(config, &dir, &servers);
@@ -389,10 +389,10 @@ while True:
 #[test]
 fn a_fastcgi_program_that_ends_soon_was_never_ready() {
     on_a_loop(async {
-        let (dir, servers) = (Dir::new("short"), Servers::new());
+        let (dir, servers) = (TempDir::new("short"), FakeServerSet::new());
         let words = ["sh", "-c", "echo nothing_of_the_kind >&2; exit 1"];
         let app = start(app(&dir, AppKind::FastCgi, &words), &dir, &servers);
-        let Boot::Failed { report } = within(app.booted()).await else {
+        let BootStatus::Failed { report } = within(app.wait_for_boot()).await else {
             panic!("it cannot have started");
         };
         assert!(report.contains("nothing_of_the_kind"), "{report}");
@@ -415,12 +415,12 @@ while True:
     client.close()
 "#;
     on_a_loop(async {
-        let (dir, servers) = (Dir::new("late"), Servers::new());
+        let (dir, servers) = (TempDir::new("late"), FakeServerSet::new());
         let script = dir.put("server.py", LATE);
         let config = app(&dir, AppKind::Command, &["python3", &script, "{fd}"]);
         let app = start(config, &dir, &servers);
         until(|| dir.0.join("called").exists()).await;
-        let soon = clock::now() + probe::PATIENCE + Duration::from_millis(200);
+        let soon = clock::now() + probe::OPEN_CONNECTION_TIMEOUT + Duration::from_millis(200);
         let mut listed = servers.listed.subscribe();
         let early = clock::timeout_at(soon, listed.wait_for(|listed| !listed.is_empty())).await;
         assert!(early.is_none(), "it has not accepted anything");
@@ -441,7 +441,7 @@ while True:
     clients.append(listener.accept())
 "#;
     on_a_loop(async {
-        let (dir, servers) = (Dir::new("mute"), Servers::new());
+        let (dir, servers) = (TempDir::new("mute"), FakeServerSet::new());
         let script = dir.put("server.py", MUTE);
         let config = app(&dir, AppKind::Command, &["python3", &script, "{port}"]);
         let app = start(config, &dir, &servers);
@@ -472,13 +472,13 @@ fn a_program_that_does_not_start_is_reported_in_its_own_words() {
     ];
     for (name, words, expected) in rows {
         on_a_loop(async {
-            let (dir, servers) = (Dir::new(name), Servers::new());
+            let (dir, servers) = (TempDir::new(name), FakeServerSet::new());
             let app = start(app(&dir, AppKind::Command, words), &dir, &servers);
-            let Boot::Failed { report } = within(app.booted()).await else {
+            let BootStatus::Failed { report } = within(app.wait_for_boot()).await else {
                 panic!("{name}: it cannot have started");
             };
             assert!(report.contains(expected), "{name}: {report}");
-            let refusal = app.refusal().expect("requests need not wait");
+            let refusal = app.refusal_fault().expect("requests need not wait");
             assert_eq!(refusal.detail.as_deref(), Some(report.as_str()), "{name}");
             end(&app, &dir, &servers).await;
         });
@@ -488,12 +488,12 @@ fn a_program_that_does_not_start_is_reported_in_its_own_words() {
 #[test]
 fn a_program_that_does_not_answer_is_given_up() {
     on_a_loop(async {
-        let (dir, servers) = (Dir::new("silent"), Servers::new());
+        let (dir, servers) = (TempDir::new("silent"), FakeServerSet::new());
         let words = ["sh", "-c", "echo listening elsewhere; sleep 1000", "{port}"];
         let mut config = app(&dir, AppKind::Command, &words);
         config.boot_timeout = Duration::from_millis(500);
         let app = start(config, &dir, &servers);
-        let Boot::Failed { report } = within(app.booted()).await else {
+        let BootStatus::Failed { report } = within(app.wait_for_boot()).await else {
             panic!("it cannot have started");
         };
         assert!(report.contains("did not answer at 127.0.0.1:"), "{report}");
@@ -514,14 +514,14 @@ while True:
     listener.accept()[0].close()
 "#;
     on_a_loop(async {
-        let (dir, servers) = (Dir::new("unlucky"), Servers::new());
+        let (dir, servers) = (TempDir::new("unlucky"), FakeServerSet::new());
         let script = dir.put("server.py", UNLUCKY);
         let config = app(&dir, AppKind::Command, &["python3", &script, "{port}"]);
         let app = start(config, &dir, &servers);
         let listed = servers.when(|listed| listed.len() == 1).await;
         let tried = std::fs::read_to_string(dir.0.join("tried")).unwrap();
         assert_ne!(tcp(&listed[0]).port().to_string(), tried);
-        assert!(app.refusal().is_none());
+        assert!(app.refusal_fault().is_none());
         end(&app, &dir, &servers).await;
     });
 }
@@ -529,7 +529,7 @@ while True:
 #[test]
 fn a_process_that_dies_leaves_the_set_at_once_and_is_replaced() {
     on_a_loop(async {
-        let (dir, servers) = (Dir::new("crash"), Servers::new());
+        let (dir, servers) = (TempDir::new("crash"), FakeServerSet::new());
         let script = dir.put("server.py", SERVER);
         let config = app(
             &dir,
@@ -552,7 +552,7 @@ fn a_process_that_dies_leaves_the_set_at_once_and_is_replaced() {
 #[test]
 fn a_process_ends_only_when_nothing_is_in_progress_and_its_successor_serves() {
     on_a_loop(async {
-        let (dir, servers) = (Dir::new("roll"), Servers::new());
+        let (dir, servers) = (TempDir::new("roll"), FakeServerSet::new());
         let script = dir.put("server.py", SERVER);
         let config = app(
             &dir,
@@ -562,7 +562,7 @@ fn a_process_ends_only_when_nothing_is_in_progress_and_its_successor_serves() {
         let app = start(config, &dir, &servers);
         let first = servers.when(|listed| listed.len() == 1).await;
         let (pid, _) = ask(&first[0]);
-        *servers.busy.lock().unwrap() = Some(first[0].clone());
+        *servers.in_progress_count.lock().unwrap() = Some(first[0].clone());
         within(app.restart()).await.expect("the new code boots");
         let second = servers.when(|listed| listed.len() == 1).await;
         assert_ne!(first, second);
@@ -573,7 +573,7 @@ fn a_process_ends_only_when_nothing_is_in_progress_and_its_successor_serves() {
         );
         assert!(is_alive(pid), "a request is in progress there");
         assert_eq!(ask(&first[0]).0, pid);
-        *servers.busy.lock().unwrap() = None;
+        *servers.in_progress_count.lock().unwrap() = None;
         until(|| !is_alive(pid)).await;
         end(&app, &dir, &servers).await;
     });
@@ -582,7 +582,7 @@ fn a_process_ends_only_when_nothing_is_in_progress_and_its_successor_serves() {
 #[test]
 fn a_request_without_end_does_not_keep_an_old_process_for_ever() {
     on_a_loop(async {
-        let (dir, servers) = (Dir::new("endless"), Servers::new());
+        let (dir, servers) = (TempDir::new("endless"), FakeServerSet::new());
         let script = dir.put("server.py", SERVER);
         let words = ["python3", &script, "port", "{port}"];
         let mut config = app(&dir, AppKind::Command, &words);
@@ -592,7 +592,7 @@ fn a_request_without_end_does_not_keep_an_old_process_for_ever() {
         let app = start(config, &dir, &servers);
         let first = servers.when(|listed| listed.len() == 1).await;
         let (pid, _) = ask(&first[0]);
-        *servers.busy.lock().unwrap() = Some(first[0].clone());
+        *servers.in_progress_count.lock().unwrap() = Some(first[0].clone());
         within(app.restart()).await.expect("the new code boots");
         until(|| !is_alive(pid)).await;
         end(&app, &dir, &servers).await;
@@ -602,12 +602,12 @@ fn a_request_without_end_does_not_keep_an_old_process_for_ever() {
 #[test]
 fn a_drain_waits_for_requests_in_progress_until_its_deadline() {
     on_a_loop(async {
-        let (dir, servers) = (Dir::new("drain"), Servers::new());
+        let (dir, servers) = (TempDir::new("drain"), FakeServerSet::new());
         let script = dir.put("server.py", SERVER);
         let words = ["python3", &script, "port", "{port}"];
         let app = start(app(&dir, AppKind::Command, &words), &dir, &servers);
         let listed = servers.when(|listed| listed.len() == 1).await;
-        *servers.busy.lock().unwrap() = Some(listed[0].clone());
+        *servers.in_progress_count.lock().unwrap() = Some(listed[0].clone());
         let deadline = clock::now() + Duration::from_millis(300);
         let drained = app.drain(deadline);
         let mut drained = std::pin::pin!(drained);
@@ -621,7 +621,7 @@ fn a_drain_waits_for_requests_in_progress_until_its_deadline() {
 #[test]
 fn the_old_processes_serve_on_when_new_ones_do_not_boot() {
     on_a_loop(async {
-        let (dir, servers) = (Dir::new("kept"), Servers::new());
+        let (dir, servers) = (TempDir::new("kept"), FakeServerSet::new());
         let script = dir.put("server.py", SERVER);
         let config = app(
             &dir,
@@ -653,7 +653,7 @@ while True:
     client.close()
 "#;
     on_a_loop(async {
-        let (dir, servers) = (Dir::new("stubborn"), Servers::new());
+        let (dir, servers) = (TempDir::new("stubborn"), FakeServerSet::new());
         let script = dir.put("server.py", STUBBORN);
         let config = app(&dir, AppKind::Command, &["python3", &script, "{port}"]);
         let app = start(config, &dir, &servers);

@@ -24,63 +24,66 @@ use penstock_wire::Dialect;
 use penstock_wire::control::SocketKind;
 
 use super::access;
-use super::control::{Control, Line};
-use super::follow::Readiness;
-use super::{Child, Executor, Input, Prepared, Role};
+use super::control::{ControlHandle, ControlLine};
+use super::process_task::Readiness;
+use super::{ChildProcess, Executor, ExecutorInput, PreparedProcess, ProcessRole};
 use crate::channel::ChannelDriver;
-use crate::dispatch::{Ledger, Mailbox};
-use crate::embed::{self, Launch, Sockets};
-use crate::slot::{Driver, End};
-use crate::supervisor::{Event, WorkerId};
+use crate::dispatch::{Mailbox, WorkerStats};
+use crate::embed::{self, LaunchSockets, WorkerLaunch};
+use crate::slot::{DriverEnd, SlotDriver};
+use crate::supervisor::{SupervisorEvent, WorkerId};
 
 /// How long a worker may live on after it closed a slot unasked.
-const SLOT_GONE: Duration = Duration::from_secs(1);
+const SLOT_CLOSED_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What a worker offers: a slot for each of its threads.
 #[derive(Debug, Default)]
-pub(super) struct Slots {
+pub(super) struct WorkerSlots {
     /// Our ends of their sockets, until it is admitted.
     sockets: Vec<OwnedFd>,
     /// Of a reactor: its channel, and where it gets bodies that are files. A worker that has to find out
     /// whether it is one has these beside the others, until it is admitted.
-    reactor: Option<(OwnedFd, OwnedFd)>,
+    reactor_sockets: Option<(OwnedFd, OwnedFd)>,
     /// Our ends of its spare slots' sockets (`io_threads`), until it is admitted.
-    spare: Vec<OwnedFd>,
+    spare_sockets: Vec<OwnedFd>,
     /// What all of them have in common.
-    ledger: Arc<Ledger>,
-    slots: Vec<(SlotId, Arc<Mailbox>)>,
-    drivers: usize,
+    stats: Arc<WorkerStats>,
+    driven_slots: Vec<(SlotId, Arc<Mailbox>)>,
+    active_drivers: usize,
     /// A request timed out: it is killed once its other slots have finished.
     is_stuck: bool,
 }
 
-impl Slots {
+impl WorkerSlots {
     /// Whether no slot is being driven: then the worker's sockets are closed.
     pub(super) fn is_closed(&self) -> bool {
-        self.drivers == 0
+        self.active_drivers == 0
     }
 
-    pub(super) fn ledger(&self) -> &Arc<Ledger> {
-        &self.ledger
+    pub(super) fn stats(&self) -> &Arc<WorkerStats> {
+        &self.stats
     }
 
     pub(super) fn mailboxes(&self) -> Vec<Arc<Mailbox>> {
-        let mailboxes = self.slots.iter().map(|(_, mailbox)| Arc::clone(mailbox));
+        let mailboxes = self
+            .driven_slots
+            .iter()
+            .map(|(_, mailbox)| Arc::clone(mailbox));
         mailboxes.collect()
     }
 }
 
 /// Sockets of a worker that is about to be started: our ends, and its own.
 #[derive(Debug)]
-pub(super) struct Offer {
-    pub(super) slots: Slots,
+pub(super) struct WorkerSockets {
+    pub(super) slots: WorkerSlots,
     pub(super) sockets: Vec<(SocketKind, OwnedFd)>,
 }
 
 /// Starting a worker.
 impl Executor {
     /// Makes the sockets of a worker.
-    pub(super) fn offer(&self) -> Result<Offer, String> {
+    pub(super) fn create_worker_sockets(&self) -> Result<WorkerSockets, String> {
         let mut sockets = Vec::new();
         let mut pair = |kind: SocketKind| -> Result<OwnedFd, String> {
             let pair = net::worker_socket_pair().map_err(|error| format!("socketpair: {error}"))?;
@@ -88,28 +91,28 @@ impl Executor {
             Ok(pair.0)
         };
         let held_back = (self.config.threads).saturating_sub(self.config.threads_min);
-        let mut slots = Slots {
-            ledger: Arc::new(Ledger::holding_back(held_back)),
-            ..Slots::default()
+        let mut slots = WorkerSlots {
+            stats: Arc::new(WorkerStats::with_reserved_slots(held_back)),
+            ..WorkerSlots::default()
         };
-        let is_open = self.is_kind_open();
+        let is_open = self.is_kind_unknown();
         if self.config.has_reactor() || is_open {
             let channel = pair(SocketKind::Channel)?;
-            slots.reactor = Some((channel, pair(SocketKind::Files)?));
+            slots.reactor_sockets = Some((channel, pair(SocketKind::Files)?));
         }
         if !self.config.has_reactor() || is_open {
             for _ in 0..self.config.threads {
                 slots.sockets.push(pair(SocketKind::Slot)?);
             }
             for _ in 0..self.config.io_threads {
-                slots.spare.push(pair(SocketKind::Spare)?);
+                slots.spare_sockets.push(pair(SocketKind::Spare)?);
             }
         }
-        Ok(Offer { slots, sockets })
+        Ok(WorkerSockets { slots, sockets })
     }
 
-    pub(super) fn prepare_worker(&self) -> Result<Prepared, String> {
-        let Offer { slots, sockets } = self.offer()?;
+    pub(super) fn prepare_worker(&self) -> Result<PreparedProcess, String> {
+        let WorkerSockets { slots, sockets } = self.create_worker_sockets()?;
         let numbers = |wanted: SocketKind| -> Vec<i32> {
             let of_kind = sockets.iter().filter(|(kind, _)| *kind == wanted);
             of_kind.map(|(_, socket)| socket.as_raw_fd()).collect()
@@ -118,70 +121,73 @@ impl Executor {
         let spare = numbers(SocketKind::Spare);
         let reactor = (numbers(SocketKind::Channel), numbers(SocketKind::Files));
         let sockets_said = match (reactor.0.first(), reactor.1.first()) {
-            (Some(channel), Some(files)) if !plain.is_empty() => Sockets::Either {
+            (Some(channel), Some(files)) if !plain.is_empty() => LaunchSockets::Either {
                 slots: &plain,
                 spare: &spare,
                 channel: *channel,
                 files: *files,
             },
-            (Some(channel), Some(files)) => Sockets::Reactor {
+            (Some(channel), Some(files)) => LaunchSockets::Reactor {
                 channel: *channel,
                 files: *files,
             },
-            _ => Sockets::Slots {
+            _ => LaunchSockets::Slots {
                 slots: &plain,
                 spare: &spare,
             },
         };
-        let (mut launch, control, line) = self.prepare(sockets_said, false)?;
+        let (mut launch, control, line) = self.prepare_launch(sockets_said, false)?;
         launch
             .inherited_fds
             .extend(sockets.into_iter().map(|(_, s)| s));
-        Ok(Prepared {
+        Ok(PreparedProcess {
             launch,
-            role: Role::Worker(slots),
+            role: ProcessRole::Worker(slots),
             readiness: Readiness::Control(line),
             control: Some(control),
-            reserved: None,
+            reserved_port: None,
         })
     }
 
-    pub(super) fn prepare_template(&self) -> Result<(process::ProcessSpec, Control, Line), String> {
+    pub(super) fn prepare_template(
+        &self,
+    ) -> Result<(process::ProcessSpec, ControlHandle, ControlLine), String> {
         let server_pid = std::process::id();
         let forks_anyway = self.config.preload == Preload::Always;
-        let sockets = Sockets::Template {
+        let sockets = LaunchSockets::Template {
             server_pid,
             forks_anyway,
         };
-        self.prepare(sockets, true)
+        self.prepare_launch(sockets, true)
     }
 
     /// The command line and all that is inherited but the sockets for requests.
-    fn prepare(
+    fn prepare_launch(
         &self,
-        sockets: Sockets<'_>,
+        sockets: LaunchSockets<'_>,
         is_template: bool,
-    ) -> Result<(process::ProcessSpec, Control, Line), String> {
+    ) -> Result<(process::ProcessSpec, ControlHandle, ControlLine), String> {
         let say = |what: &'static str| move |error: std::io::Error| format!("{what}: {error}");
         let (socket, theirs) = net::worker_socket_pair().map_err(say("socketpair"))?;
-        let (control, line) = Control::open(socket, is_template).map_err(say("control socket"))?;
+        let (control, line) =
+            ControlHandle::open(socket, is_template).map_err(say("control socket"))?;
         let command = WorkerCommand {
             config: &self.config,
             account: self.account.as_ref(),
             group: self.shared.group.as_deref(),
-            interface_is_guess: self.is_kind_open(),
+            interface_is_guess: self.is_kind_unknown(),
             is_development: self.is_development,
         };
         Ok((command.launch(sockets, theirs)?, control, line))
     }
 
-    pub(super) fn reactor(&self) -> Option<&'static str> {
-        reactor(&self.config)
+    pub(super) fn reactor_name(&self) -> Option<&'static str> {
+        reactor_name(&self.config)
     }
 }
 
 /// The walls around a process of an application, unless it has none.
-pub(super) fn sandbox(config: &config::App) -> Option<Sandbox> {
+pub(super) fn process_sandbox(config: &config::App) -> Option<Sandbox> {
     config.isolation.then(Sandbox::available)
 }
 
@@ -204,7 +210,7 @@ impl WorkerCommand<'_> {
     /// A sentence: descriptors ran out.
     pub(super) fn launch(
         &self,
-        sockets: Sockets<'_>,
+        sockets: LaunchSockets<'_>,
         control: OwnedFd,
     ) -> Result<process::ProcessSpec, String> {
         let config = self.config;
@@ -214,7 +220,7 @@ impl WorkerCommand<'_> {
         };
         let bundle = file::memfd_with_content("penstock-worker", &embed::bundle(dialect))
             .map_err(|error| format!("memfd: {error}"))?;
-        let launch = Launch {
+        let launch = WorkerLaunch {
             dialect,
             // Found later: it lies on a disk.
             interpreter: OsStr::new(""),
@@ -223,9 +229,9 @@ impl WorkerCommand<'_> {
             sockets,
             interface: config.kind.as_str(),
             interface_is_guess: self.interface_is_guess,
-            reactor: reactor(config),
+            reactor: reactor_name(config),
             threads: config.threads,
-            collects_when_idle: config.collect_when_idle,
+            gc_when_idle: config.collect_when_idle,
             stop_timeout: config.stop_timeout,
             app: &config.name,
             dir: config.dir.as_os_str(),
@@ -241,7 +247,7 @@ impl WorkerCommand<'_> {
             group: self.group.map(|group| group.name().to_owned()),
             inherited_fds: vec![bundle, control],
             placed_fds: Vec::new(),
-            sandbox: sandbox(config),
+            sandbox: process_sandbox(config),
             access: access::of(config),
             app: config.name.clone(),
         })
@@ -259,7 +265,7 @@ impl WorkerCommand<'_> {
         ];
         let house = house.map(|(k, v)| (k.into(), v.into()));
         let surroundings =
-            (self.config.kind == AppKind::Rack).then(|| ("RACK_ENV".into(), self.surroundings()));
+            (self.config.kind == AppKind::Rack).then(|| ("RACK_ENV".into(), self.rack_env()));
         let own = self.config.env.iter().map(|(k, v)| (k.into(), v.into()));
         let house = house.into_iter().chain(account_variables(self.account));
         let temporary = access::temporary_folder(self.config);
@@ -269,7 +275,7 @@ impl WorkerCommand<'_> {
 
     /// What Ruby code asks where it is (`RACK_ENV`): as it was told by any of the usual names, else in
     /// production, or in development.
-    fn surroundings(&self) -> OsString {
+    fn rack_env(&self) -> OsString {
         let said = ["RACK_ENV", "RAILS_ENV", "APP_ENV"]
             .into_iter()
             .find_map(|name| {
@@ -293,7 +299,7 @@ pub(super) fn account_variables(
 }
 
 /// What has the requests of an application in progress, when threads have not.
-fn reactor(config: &config::App) -> Option<&'static str> {
+fn reactor_name(config: &config::App) -> Option<&'static str> {
     match config.concurrency {
         Concurrency::Gevent => Some("gevent"),
         _ if config.has_reactor() => Some("tasks"),
@@ -309,17 +315,17 @@ impl Executor {
             return;
         };
         let (pid, generation) = (child.pid, child.generation);
-        let Role::Worker(slots) = &mut child.role else {
+        let ProcessRole::Worker(slots) = &mut child.role else {
             return;
         };
         let mut files = None;
         let mut room = 1;
-        if let Some((channel, of_bodies)) = slots.reactor.take()
+        if let Some((channel, of_bodies)) = slots.reactor_sockets.take()
             && self.config.has_reactor()
         {
             // What was there for threads is closed.
             slots.sockets = vec![channel];
-            slots.spare.clear();
+            slots.spare_sockets.clear();
             files = Some(of_bodies);
             room = self.config.in_progress_max;
         }
@@ -329,10 +335,10 @@ impl Executor {
             true => (socket, room),
             false => (socket, 0),
         });
-        let spare = slots.spare.drain(..).map(|socket| (socket, 0));
+        let spare = slots.spare_sockets.drain(..).map(|socket| (socket, 0));
         for (socket, capacity) in plain.chain(spare) {
-            let home = self.next_home % self.loops.len();
-            self.next_home += 1;
+            let home = self.next_loop % self.loops.len();
+            self.next_loop += 1;
             let spec = SlotSpec {
                 generation,
                 group: worker.0,
@@ -340,45 +346,49 @@ impl Executor {
                 capacity,
             };
             let now = clock::now();
-            let (slot, mailbox) = self.shared.dispatch.add_slot(now, spec, &slots.ledger);
-            slots.slots.push((slot, Arc::clone(&mailbox)));
-            slots.drivers += 1;
+            let (slot, mailbox) = self.shared.dispatch.add_slot(now, spec, &slots.stats);
+            slots.driven_slots.push((slot, Arc::clone(&mailbox)));
+            slots.active_drivers += 1;
             let (app, inputs) = (Arc::clone(&self.shared), self.inputs.clone());
             let files = files.take();
             self.loops[home].spawn(async move {
                 let end = match (Stream::new(socket), files) {
-                    (Ok(stream), None) => Driver::new(app, slot, mailbox, pid, stream).run().await,
+                    (Ok(stream), None) => {
+                        SlotDriver::new(app, slot, mailbox, pid, stream).run().await
+                    }
                     (Ok(stream), Some(files)) => {
                         let driver = ChannelDriver::new(app, slot, mailbox, pid, stream, files);
                         driver.run().await
                     }
                     (Err(error), _) => {
                         let now = clock::now();
-                        app.dispatch.remove(now, slot, &mailbox, Vec::new());
-                        End::Broken(error.to_string())
+                        app.dispatch.remove_slot(now, slot, &mailbox, Vec::new());
+                        DriverEnd::ProtocolBroken(error.to_string())
                     }
                 };
                 // The executor ends only when all processes have.
-                let _ = inputs.send(Input::DriverEnded { worker, end }).await;
+                let _ = inputs
+                    .send(ExecutorInput::DriverEnded { worker, end })
+                    .await;
             });
         }
         let dispatch = &self.shared.dispatch;
-        dispatch.hold_back(clock::now(), &slots.ledger, idle_threads);
+        dispatch.reserve_slots(clock::now(), &slots.stats, idle_threads);
     }
 
     /// Has as many threads of each worker take requests as the supervisor says. What is still at work stays as it is
     /// until the next call.
-    pub(super) fn fit_threads(&self) {
+    pub(super) fn apply_thread_count(&self) {
         if !self.config.has_spare_threads() {
             return;
         }
         for child in self.children.values() {
-            if let Role::Worker(slots) = &child.role
+            if let ProcessRole::Worker(slots) = &child.role
                 && !child.is_retiring
-                && !slots.slots.is_empty()
+                && !slots.driven_slots.is_empty()
             {
                 let dispatch = &self.shared.dispatch;
-                dispatch.hold_back(clock::now(), &slots.ledger, self.idle_threads());
+                dispatch.reserve_slots(clock::now(), &slots.stats, self.idle_threads());
             }
         }
     }
@@ -386,69 +396,77 @@ impl Executor {
     /// Threads of each worker that are to take nothing.
     fn idle_threads(&self) -> usize {
         let config = &self.config;
-        config.threads.saturating_sub(self.supervisor.threads())
+        config
+            .threads
+            .saturating_sub(self.supervisor.threads_per_worker())
     }
 
     /// Takes the worker's slots out of the queue; `true` when nothing is in progress.
     pub(super) fn retire_slots(&mut self, worker: WorkerId) -> bool {
-        let Some(slots) = slots_of(&mut self.children, worker) else {
+        let Some(slots) = worker_slots(&mut self.children, worker) else {
             return false;
         };
-        for (slot, mailbox) in &slots.slots {
-            self.shared.dispatch.retire(*slot, mailbox);
+        for (slot, mailbox) in &slots.driven_slots {
+            self.shared.dispatch.retire_slot(*slot, mailbox);
         }
         slots.is_closed()
     }
 
     /// Ends the drivers of a process that is gone, whoever else still holds its sockets.
     pub(super) fn lose_slots(&mut self, worker: WorkerId) {
-        let slots = slots_of(&mut self.children, worker).map(|slots| &slots.slots);
+        let slots = worker_slots(&mut self.children, worker).map(|slots| &slots.driven_slots);
         for (slot, mailbox) in slots.into_iter().flatten() {
-            self.shared.dispatch.lose(*slot, mailbox);
+            self.shared.dispatch.mark_lost(*slot, mailbox);
         }
     }
 
-    pub(super) fn handle_driver_ended(&mut self, worker: WorkerId, end: End) {
+    pub(super) fn handle_driver_ended(&mut self, worker: WorkerId, end: DriverEnd) {
         let Some(child) = self.children.get_mut(&worker) else {
             return;
         };
         let (pid, is_retiring) = (child.pid, child.is_retiring);
-        let Role::Worker(slots) = &mut child.role else {
+        let ProcessRole::Worker(slots) = &mut child.role else {
             return;
         };
-        slots.drivers -= 1;
+        slots.active_drivers -= 1;
         let is_last = slots.is_closed();
         match end {
-            End::Retired => {}
-            End::Died if is_retiring => {}
-            End::Died => {
+            DriverEnd::Retired => {}
+            DriverEnd::WorkerDied if is_retiring => {}
+            DriverEnd::WorkerDied => {
                 // Its exit is about to be seen; a worker that only lost a thread is replaced.
-                self.later(clock::now() + SLOT_GONE, Input::SlotGone { worker });
+                self.schedule_input(
+                    clock::now() + SLOT_CLOSED_TIMEOUT,
+                    ExecutorInput::SlotClosed { worker },
+                );
                 return;
             }
-            End::Broken(why) => {
+            DriverEnd::ProtocolBroken(why) => {
                 log::error!(
                     "{}[{pid}]: broke the worker protocol: {why}",
                     self.shared.name
                 );
-                return self.event(Event::ProtocolBroken { worker });
+                return self.handle_event(SupervisorEvent::ProtocolBroken { worker });
             }
-            End::TimedOut => {
+            DriverEnd::TimedOut => {
                 slots.is_stuck = true;
                 return self.handle_stuck(worker, is_last);
             }
         }
         if slots.is_stuck && is_last {
-            self.kill_stuck(worker);
+            self.schedule_stuck_kill(worker);
         } else if is_retiring && is_last {
-            self.idle(worker);
+            self.handle_idle(worker);
         }
     }
 }
 
-fn slots_of(children: &mut HashMap<WorkerId, Child>, worker: WorkerId) -> Option<&mut Slots> {
+fn worker_slots(
+    children: &mut HashMap<WorkerId, ChildProcess>,
+    worker: WorkerId,
+) -> Option<&mut WorkerSlots> {
     match &mut children.get_mut(&worker)?.role {
-        Role::Worker(slots) => Some(slots),
-        Role::Server(_) => None,
+        ProcessRole::Worker(slots) => Some(slots),
+        ProcessRole::Server(_) => None,
     }
 }

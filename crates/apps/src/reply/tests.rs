@@ -18,7 +18,7 @@ fn made_with(fields: &[(&str, &str)], grant: Option<&SendfileGrant>) -> ReplyHea
     let joined = strings.join("\0");
     let count = u16::try_from(strings.len()).unwrap();
     let parts = parse_response_head(joined.as_bytes(), count).unwrap();
-    head(&parts, false, RequestTiming::default(), grant).unwrap()
+    client_head(&parts, false, RequestTiming::default(), grant).unwrap()
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn fields_of_the_connection_are_the_front_ends() {
 }
 
 #[test]
-fn what_was_not_granted_is_not_obeyed_and_goes_to_nobody_either() {
+fn ungranted_accel_fields_are_dropped() {
     for (name, value) in [
         ("X-Accel-Redirect", "/private/a"),
         ("x-sendfile", "/srv/a"),
@@ -69,7 +69,7 @@ fn what_was_not_granted_is_not_obeyed_and_goes_to_nobody_either() {
 }
 
 #[test]
-fn what_asks_for_another_body_is_obeyed_and_goes_to_nobody() {
+fn granted_accel_fields_are_applied_and_dropped() {
     let head = made(&[
         ("X-Accel-Redirect", "/private/a"),
         ("x-accel-limit-rate", "1000"),

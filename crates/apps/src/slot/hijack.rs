@@ -31,13 +31,13 @@ use penstock_runtime::{Stream, buffers, clock, relay};
 use penstock_wire::parse_response_head;
 use tokio::sync::watch;
 
-use super::answer::broken;
+use super::response::app_protocol_error;
 use crate::app::AppShared;
 use crate::dispatch::Job;
 use crate::reply::{self, ReplyHead};
 
 /// Nothing moved for so long, in either direction: as the tunnels of upstreams by default.
-const IDLE: Duration = Duration::from_secs(3600);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// How long after its worker's end what it wrote may take to be read. A process that the
 /// application forked may have the socket still.
@@ -48,35 +48,35 @@ const HIJACK_LAST_READ_TIMEOUT: Duration = Duration::from_secs(1);
 const DEATH_NOTICE_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// Interim responses before the final one.
-const INTERIM_MAX: usize = 64;
+const MAX_INTERIM_RESPONSES: usize = 64;
 
 /// The hijacked connections of one slot, seen by its driver.
 #[derive(Debug)]
-pub(crate) struct Hijacks {
-    shared: Arc<Shared>,
+pub(crate) struct HijackedConnections {
+    shared: Arc<HijackedCount>,
     /// True when all of them are to end.
-    cut: watch::Sender<bool>,
+    cut_sender: watch::Sender<bool>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct HijackedCount {
     count: AtomicUsize,
-    driver: Mutex<Option<Waker>>,
+    driver_waker: Mutex<Option<Waker>>,
 }
 
-impl Default for Hijacks {
+impl Default for HijackedConnections {
     fn default() -> Self {
         Self {
             shared: Arc::default(),
-            cut: watch::channel(false).0,
+            cut_sender: watch::channel(false).0,
         }
     }
 }
 
-impl Hijacks {
+impl HijackedConnections {
     /// How many there are; the task is woken when that changes.
     pub(crate) fn poll_count(&self, cx: &mut Context<'_>) -> usize {
-        let mut driver = self.shared.driver();
+        let mut driver = self.shared.lock_driver_waker();
         match &mut *driver {
             Some(waker) if waker.will_wake(cx.waker()) => {}
             other => *other = Some(cx.waker().clone()),
@@ -90,40 +90,42 @@ impl Hijacks {
     }
 
     /// Ends all of them.
-    pub(crate) fn cut(&self) {
-        self.cut.send_replace(true);
+    pub(crate) fn cut_all(&self) {
+        self.cut_sender.send_replace(true);
     }
 
     /// Counts one more.
-    pub(crate) fn enter(&self) -> HijackGuard {
+    pub(crate) fn register(&self) -> HijackGuard {
         self.shared.count.fetch_add(1, Ordering::AcqRel);
         HijackGuard {
             shared: Arc::clone(&self.shared),
-            stage: Arc::default(),
-            cut: self.cut.subscribe(),
+            progress: Arc::default(),
+            cut_receiver: self.cut_sender.subscribe(),
         }
     }
 }
 
-impl Shared {
-    fn driver(&self) -> std::sync::MutexGuard<'_, Option<Waker>> {
-        self.driver.lock().unwrap_or_else(PoisonError::into_inner)
+impl HijackedCount {
+    fn lock_driver_waker(&self) -> std::sync::MutexGuard<'_, Option<Waker>> {
+        self.driver_waker
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// How far one hijacked connection is, seen by its driver.
 #[derive(Debug, Default)]
-pub(crate) struct Stage {
+pub(crate) struct HijackProgress {
     has_head: AtomicBool,
     ended_at: OnceLock<Instant>,
     /// Woken at its end, besides the driver.
-    waker: OnceLock<Waker>,
+    end_waker: OnceLock<Waker>,
 }
 
-impl Stage {
+impl HijackProgress {
     /// Who is to be woken at its end; once.
-    pub(crate) fn wake_at_end(&self, waker: Waker) {
-        let _ = self.waker.set(waker);
+    pub(crate) fn set_end_waker(&self, waker: Waker) {
+        let _ = self.end_waker.set(waker);
     }
 
     pub(crate) fn has_ended(&self) -> bool {
@@ -145,29 +147,29 @@ impl Stage {
 /// One hijacked connection; counted until it is dropped.
 #[derive(Debug)]
 pub(crate) struct HijackGuard {
-    shared: Arc<Shared>,
-    stage: Arc<Stage>,
-    cut: watch::Receiver<bool>,
+    shared: Arc<HijackedCount>,
+    progress: Arc<HijackProgress>,
+    cut_receiver: watch::Receiver<bool>,
 }
 
 impl HijackGuard {
-    pub(crate) fn stage(&self) -> Arc<Stage> {
-        Arc::clone(&self.stage)
+    pub(crate) fn progress(&self) -> Arc<HijackProgress> {
+        Arc::clone(&self.progress)
     }
 
     /// The response has begun.
-    fn begin(&self) {
-        self.stage.has_head.store(true, Ordering::Release);
+    fn mark_head_received(&self) {
+        self.progress.has_head.store(true, Ordering::Release);
     }
 
     /// Does `work` until the connections of this worker are cut, or the worker has ended.
     async fn unless_cut<T>(&mut self, work: impl Future<Output = T>) -> Result<T, Fault> {
         let mut cut = std::pin::pin!(async {
-            if self.cut.wait_for(|cut| *cut).await.is_ok() {
+            if self.cut_receiver.wait_for(|cut| *cut).await.is_ok() {
                 return "cut: stream_timeout after its worker was replaced";
             }
             clock::sleep(HIJACK_LAST_READ_TIMEOUT).await;
-            DIED
+            WORKER_DIED_CAUSE
         });
         let mut work = std::pin::pin!(work);
         poll_fn(|cx| match work.as_mut().poll(cx) {
@@ -181,23 +183,23 @@ impl HijackGuard {
     }
 
     /// Whether the connection ended because its worker did.
-    async fn has_died(&mut self) -> bool {
-        let died = async { self.cut.wait_for(|cut| *cut).await.is_err() };
+    async fn has_worker_died(&mut self) -> bool {
+        let died = async { self.cut_receiver.wait_for(|cut| *cut).await.is_err() };
         clock::timeout(DEATH_NOTICE_TIMEOUT, died).await == Some(true)
     }
 }
 
-const DIED: &str = "its worker ended with a hijacked connection";
+const WORKER_DIED_CAUSE: &str = "its worker ended with a hijacked connection";
 
 impl Drop for HijackGuard {
     fn drop(&mut self) {
         // The first time stays.
-        let _ = self.stage.ended_at.set(clock::now());
-        if let Some(waker) = self.stage.waker.get() {
+        let _ = self.progress.ended_at.set(clock::now());
+        if let Some(waker) = self.progress.end_waker.get() {
             waker.wake_by_ref();
         }
         self.shared.count.fetch_sub(1, Ordering::AcqRel);
-        let driver = self.shared.driver().take();
+        let driver = self.shared.lock_driver_waker().take();
         if let Some(driver) = driver {
             driver.wake();
         }
@@ -205,7 +207,7 @@ impl Drop for HijackGuard {
 }
 
 /// Answers `job` with what the application writes to the other end of `socket`.
-pub(crate) async fn serve(
+pub(crate) async fn serve_hijacked(
     app: Arc<AppShared>,
     mut job: Job,
     socket: Stream,
@@ -220,36 +222,36 @@ pub(crate) async fn serve(
     };
     let (head, bytes) = match read {
         Ok(Some(Ok(read))) => read,
-        Ok(Some(Err(fault))) => return refuse(&app, &mut job, fault.with_timing(timing)),
+        Ok(Some(Err(fault))) => return answer_fault(&app, &mut job, fault.with_timing(timing)),
         Ok(None) => {
             let cause = format!("no response on a hijacked connection within {limit:?}");
             let fault = Fault::new(FaultKind::AppTimeout, cause).with_timing(timing);
-            return refuse(&app, &mut job, fault);
+            return answer_fault(&app, &mut job, fault);
         }
         Err(fault) => return job.answer(Err(fault.with_timing(timing))),
     };
-    hijacked.begin();
+    hijacked.mark_head_received();
     let rest = bytes[head.len..].to_vec();
     if head.status == 101 {
-        let tunnel = Tunnel {
+        let tunnel = HijackTunnel {
             socket: socket.into_socket(),
-            from_app: rest,
-            hijacked,
+            buffered: rest,
+            guard: hijacked,
         };
-        return match switched(&bytes[..head.len], tunnel, timing) {
+        return match switching_response(&bytes[..head.len], tunnel, timing) {
             Ok(response) => job.answer(Ok(response)),
-            Err(fault) => refuse(&app, &mut job, fault),
+            Err(fault) => answer_fault(&app, &mut job, fault),
         };
     }
-    let reply = match final_head(&job, &bytes[..head.len], timing) {
+    let reply = match response_head(&job, &bytes[..head.len], timing) {
         Ok(reply) => reply,
-        Err(fault) => return refuse(&app, &mut job, fault),
+        Err(fault) => return answer_fault(&app, &mut job, fault),
     };
-    send_final(&app, &mut job, reply, &head, rest, &socket, &mut hijacked).await;
+    send_response(&app, &mut job, reply, &head, rest, &socket, &mut hijacked).await;
 }
 
 /// Answers with a fault, and counts it.
-fn refuse(app: &AppShared, job: &mut Job, fault: Fault) {
+fn answer_fault(app: &AppShared, job: &mut Job, fault: Fault) {
     match fault.kind {
         FaultKind::AppProtocolError => app.metrics.failed_requests.increment(),
         FaultKind::AppTimeout => app.metrics.timed_out_requests.increment(),
@@ -264,29 +266,31 @@ async fn read_head(socket: &Stream, job: &mut Job) -> Result<(ResponseHead, Vec<
     let (mut bytes, mut scanner, mut interim) = (Vec::new(), ResponseScanner::new(), 0);
     loop {
         let scanned = scanner.scan(&bytes, job.is_head, &limits);
-        let scanned =
-            scanned.map_err(|error| broken(format!("on a hijacked connection: {error}")))?;
+        let scanned = scanned
+            .map_err(|error| app_protocol_error(format!("on a hijacked connection: {error}")))?;
         match scanned {
             ParseProgress::Complete(head) if head.status == 101 && !job.upgrades => {
-                return Err(broken(
+                return Err(app_protocol_error(
                     "a 101 on a hijacked connection whose client did not ask for one".into(),
                 ));
             }
             ParseProgress::Complete(head) if head.status >= 200 || head.status == 101 => {
                 return Ok((head, bytes));
             }
-            ParseProgress::Complete(head) if interim < INTERIM_MAX => {
+            ParseProgress::Complete(head) if interim < MAX_INTERIM_RESPONSES => {
                 bytes.drain(..head.len);
                 interim += 1;
                 continue;
             }
             ParseProgress::Complete(_) => {
-                return Err(broken(format!("more than {INTERIM_MAX} interim responses")));
+                return Err(app_protocol_error(format!(
+                    "more than {MAX_INTERIM_RESPONSES} interim responses"
+                )));
             }
             ParseProgress::Partial => {}
         }
         let count = poll_fn(|cx| {
-            let reply = job.reply.as_mut();
+            let reply = job.reply_sender.as_mut();
             if reply.is_some_and(|reply| reply.poll_closed(cx).is_ready()) {
                 return Poll::Ready(None);
             }
@@ -299,7 +303,7 @@ async fn read_head(socket: &Stream, job: &mut Job) -> Result<(ResponseHead, Vec<
                 return Err(Fault::new(FaultKind::ClientDisconnected, cause));
             }
             Some(0) => {
-                return Err(broken(
+                return Err(app_protocol_error(
                     "a hijacked connection was closed without a response".into(),
                 ));
             }
@@ -320,7 +324,7 @@ fn read_into(cx: &mut Context<'_>, socket: &Stream, bytes: &mut Vec<u8>) -> Poll
 }
 
 /// The fields of a head that was scanned before.
-fn each_field(head: &[u8], mut take: impl FnMut(&CheckedField<'_>)) {
+fn for_each_field(head: &[u8], mut take: impl FnMut(&CheckedField<'_>)) {
     let limits = ResponseLimits::default();
     let mut take = |field: CheckedField<'_>| take(&field);
     // It was found complete and right a moment ago.
@@ -328,23 +332,27 @@ fn each_field(head: &[u8], mut take: impl FnMut(&CheckedField<'_>)) {
 }
 
 /// The response that hands the client's connection over.
-fn switched(head: &[u8], tunnel: Tunnel, timing: RequestTiming) -> Result<Response, Fault> {
+fn switching_response(
+    head: &[u8],
+    tunnel: HijackTunnel,
+    timing: RequestTiming,
+) -> Result<Response, Fault> {
     let mut fields = FieldBlock::with_capacity(256);
     fields.push_static("Connection", "Upgrade");
     let (mut pushed, mut has_upgrade) = (Ok(()), false);
-    each_field(head, |field| {
+    for_each_field(head, |field| {
         let name = std::str::from_utf8(field.name()).unwrap_or_default();
         let is_upgrade = name.eq_ignore_ascii_case("upgrade");
         has_upgrade |= is_upgrade;
-        if pushed.is_ok() && (is_upgrade || reply::is_passed(name)) {
+        if pushed.is_ok() && (is_upgrade || reply::is_forwarded(name)) {
             pushed = fields.push(name, field.value());
         }
     });
     if let Err(error) = pushed {
-        return Err(broken(format!("response field: {error}")).with_timing(timing));
+        return Err(app_protocol_error(format!("response field: {error}")).with_timing(timing));
     }
     if !has_upgrade {
-        return Err(broken("a 101 without Upgrade".into()).with_timing(timing));
+        return Err(app_protocol_error("a 101 without Upgrade".into()).with_timing(timing));
     }
     let body = Body::Takeover(Box::new(tunnel));
     let mut response = Response::new(Status::SWITCHING_PROTOCOLS, body);
@@ -354,24 +362,25 @@ fn switched(head: &[u8], tunnel: Tunnel, timing: RequestTiming) -> Result<Respon
 }
 
 /// The client's head of a response that is no switch, by the rules of all responses.
-fn final_head(job: &Job, head: &[u8], timing: RequestTiming) -> Result<ReplyHead, Fault> {
+fn response_head(job: &Job, head: &[u8], timing: RequestTiming) -> Result<ReplyHead, Fault> {
     // Behind "HTTP/1.1 ".
     let mut strings = head.get(9..12).unwrap_or_default().to_vec();
     let mut count: u16 = 1;
-    each_field(head, |field| {
+    for_each_field(head, |field| {
         for part in [field.name(), field.value()] {
             strings.push(0);
             strings.extend_from_slice(part);
             count = count.saturating_add(1);
         }
     });
-    let parts = parse_response_head(&strings, count)
-        .map_err(|error| broken(format!("response head: {error}")).with_timing(timing.clone()))?;
-    reply::head(&parts, job.is_head, timing, job.sendfile.as_deref())
+    let parts = parse_response_head(&strings, count).map_err(|error| {
+        app_protocol_error(format!("response head: {error}")).with_timing(timing.clone())
+    })?;
+    reply::client_head(&parts, job.is_head, timing, job.sendfile.as_deref())
 }
 
 /// Sends a response that is no switch, and its body as it comes.
-async fn send_final(
+async fn send_response(
     app: &AppShared,
     job: &mut Job,
     mut reply: ReplyHead,
@@ -398,13 +407,13 @@ async fn send_final(
         is_unbuffered: true,
         length: declared,
     };
-    let (mut writer, reader) = spool(app.store.load_full(), spec);
+    let (mut writer, reader) = spool(app.body_store.load_full(), spec);
     response.body = Body::Stream(Box::new(reader));
     job.answer(Ok(response));
     let copied = hijacked.unless_cut(copy_body(&mut writer, head.framing, rest, socket));
     let end = match copied.await.flatten() {
-        Ok(CopyEnd::Closed) if hijacked.has_died().await => {
-            Err(Fault::new(FaultKind::WorkerDied, DIED))
+        Ok(CopyEnd::Closed) if hijacked.has_worker_died().await => {
+            Err(Fault::new(FaultKind::WorkerDied, WORKER_DIED_CAUSE))
         }
         end => end,
     };
@@ -418,7 +427,7 @@ async fn send_final(
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CopyEnd {
     /// All of it has come, as its framing says, or nobody wants the rest.
-    Done,
+    Complete,
     /// The other end was closed, which is how this body is to end.
     Closed,
 }
@@ -431,7 +440,7 @@ async fn copy_body(
     socket: &Stream,
 ) -> Result<CopyEnd, Fault> {
     let mut decoder = match framing {
-        ResponseBodyFraming::None => return Ok(CopyEnd::Done),
+        ResponseBodyFraming::None => return Ok(CopyEnd::Complete),
         ResponseBodyFraming::Length(length) => Some(BodyDecoder::new(BodyFraming::Length(length))),
         ResponseBodyFraming::Chunked => Some(BodyDecoder::new(BodyFraming::Chunked)),
         ResponseBodyFraming::UntilClose => None,
@@ -441,7 +450,7 @@ async fn copy_body(
             let mut at = 0;
             while at < bytes.len() && !decoder.is_done() {
                 let decoded = decoder.decode(&bytes[at..]).map_err(|error| {
-                    broken(format!("the body on a hijacked connection: {error}"))
+                    app_protocol_error(format!("the body on a hijacked connection: {error}"))
                 })?;
                 writer.push(&bytes[at..][decoded.content]);
                 if decoded.consumed == 0 {
@@ -451,7 +460,7 @@ async fn copy_body(
             }
             bytes.drain(..at);
             if decoder.is_done() {
-                return Ok(CopyEnd::Done);
+                return Ok(CopyEnd::Complete);
             }
         } else {
             writer.push(&bytes);
@@ -464,16 +473,16 @@ async fn copy_body(
             }
             read_into(cx, socket, &mut bytes).map(Some)
         });
-        let Some(count) = clock::timeout(IDLE, read).await else {
-            let cause = format!("nothing came on a hijacked connection within {IDLE:?}");
+        let Some(count) = clock::timeout(IDLE_TIMEOUT, read).await else {
+            let cause = format!("nothing came on a hijacked connection within {IDLE_TIMEOUT:?}");
             return Err(Fault::new(FaultKind::AppTimeout, cause));
         };
         match count {
-            None => return Ok(CopyEnd::Done),
+            None => return Ok(CopyEnd::Complete),
             Some(0) if decoder.is_none() => return Ok(CopyEnd::Closed),
             Some(0) => {
                 let cause = "a hijacked connection was closed within its response's body";
-                return Err(broken(cause.into()));
+                return Err(app_protocol_error(cause.into()));
             }
             Some(_) => {}
         }
@@ -482,26 +491,26 @@ async fn copy_body(
 
 /// An agreed switch of protocols, until edge hands the client over.
 #[derive(Debug)]
-struct Tunnel {
+struct HijackTunnel {
     socket: OwnedFd,
     /// What the application wrote behind its answer.
-    from_app: Vec<u8>,
-    hijacked: HijackGuard,
+    buffered: Vec<u8>,
+    guard: HijackGuard,
 }
 
-impl Takeover for Tunnel {
+impl Takeover for HijackTunnel {
     fn take_over(self: Box<Self>, client: Arc<Stream>, early: Vec<u8>) -> TakeoverFuture {
         let Self {
             socket,
-            from_app,
-            mut hijacked,
+            buffered: from_app,
+            guard: mut hijacked,
         } = *self;
         Box::pin(async move {
             // The client's loop is another than the driver's.
             let Ok(socket) = Stream::new(socket) else {
                 return client.abort();
             };
-            let relayed = relay(&client, &socket, early, from_app, IDLE);
+            let relayed = relay(&client, &socket, early, from_app, IDLE_TIMEOUT);
             if hijacked.unless_cut(relayed).await.is_err() {
                 // Nobody here knows what they speak: the client sees the end.
                 client.shutdown_write();

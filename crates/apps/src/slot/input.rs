@@ -16,24 +16,24 @@ use penstock_exchange::{Fault, FaultKind};
 use penstock_runtime::clock;
 use penstock_wire::{encode_input, encode_input_aborted};
 
-use super::{Driver, End, Open};
-use crate::upload::Piece;
+use super::{DriverEnd, OpenResponse, SlotDriver};
+use crate::upload::UploadPiece;
 
-impl Driver {
+impl SlotDriver {
     /// Whether more of the body of the request at the head of the line may come.
     pub(super) fn is_uploading(&self) -> bool {
-        let front = self.line.front();
+        let front = self.in_flight.front();
         front.is_some_and(|entry| entry.is_sent() && entry.start.job.upload.is_some())
     }
 
     /// The worker waits for the next piece.
-    pub(super) fn pulled(&mut self) -> Result<(), End> {
-        let is_known = self.is_uploading() || self.is_input_cut;
+    pub(super) fn handle_pull(&mut self) -> Result<(), DriverEnd> {
+        let is_known = self.is_uploading() || self.is_body_cut;
         if !is_known || std::mem::replace(&mut self.is_pulling, true) {
-            return Err(End::Broken("a PULL for nothing".into()));
+            return Err(DriverEnd::ProtocolBroken("a PULL for nothing".into()));
         }
-        if self.is_input_cut {
-            self.answer_with_cut();
+        if self.is_body_cut {
+            self.send_cut_frame();
         }
         Ok(())
     }
@@ -43,7 +43,7 @@ impl Driver {
         if !self.is_uploading() {
             return;
         }
-        let Some(entry) = self.line.front_mut() else {
+        let Some(entry) = self.in_flight.front_mut() else {
             return;
         };
         let job = &mut entry.start.job;
@@ -52,66 +52,68 @@ impl Driver {
         };
         match upload.poll_next(cx, self.is_pulling) {
             Poll::Pending => {}
-            Poll::Ready(Piece::Bytes { bytes, is_last }) => {
+            Poll::Ready(UploadPiece::Bytes { bytes, is_last }) => {
                 if is_last {
                     job.upload = None;
                 }
-                encode_input(&mut self.input, &bytes, is_last);
+                encode_input(&mut self.input_frames, &bytes, is_last);
                 self.is_pulling = false;
                 self.progress_at = clock::now();
             }
-            Poll::Ready(Piece::Failed(fault)) => self.cut_input(fault),
+            Poll::Ready(UploadPiece::Failed(fault)) => self.fail_body(fault),
         }
     }
 
     /// The rest of the body does not come: its request is over for whoever waits for it, and the
     /// worker is told when it asks.
-    pub(super) fn cut_input(&mut self, fault: Fault) {
-        let Some(entry) = self.line.front_mut() else {
+    pub(super) fn fail_body(&mut self, fault: Fault) {
+        let Some(entry) = self.in_flight.front_mut() else {
             return;
         };
         entry.start.job.upload = None;
-        self.is_input_cut = true;
-        match self.open.take() {
-            Some(Open::Spool(spool)) => {
+        self.is_body_cut = true;
+        match self.open_response.take() {
+            Some(OpenResponse::Spooling(spool)) => {
                 spool.finish(Err(fault));
-                self.discard(false);
+                self.discard_response(false);
             }
             // An application that answers by itself has its answer, and reads a body that ends.
-            Some(open @ (Open::Discard | Open::Hijacked(_))) => self.open = Some(open),
+            Some(open @ (OpenResponse::Discarding | OpenResponse::Hijacked(_))) => {
+                self.open_response = Some(open)
+            }
             None => {
                 entry.start.job.answer(Err(fault));
                 // What follows such a head is dropped.
-                self.open = self.held.take().map(|_| Open::Discard);
+                self.open_response = self.held_head.take().map(|_| OpenResponse::Discarding);
                 self.progress_at = clock::now();
                 self.discarding_since = Some(self.progress_at);
             }
         }
         if self.is_pulling {
-            self.answer_with_cut();
+            self.send_cut_frame();
         }
     }
 
     /// The response at the head of the line has ended: nothing of its body is sent any more.
     pub(super) fn end_input(&mut self) {
         if self.is_pulling {
-            self.answer_with_cut();
+            self.send_cut_frame();
         }
-        self.is_input_cut = false;
+        self.is_body_cut = false;
     }
 
     /// The time of a request whose worker is replaced is over before its body was.
-    pub(super) fn cut_upload(&mut self) {
+    pub(super) fn cut_overdue_body(&mut self) {
         let limit = self.app.stream_timeout;
         let cause = format!(
             "worker {} is being replaced and stream_timeout ({limit:?}) is over",
             self.pid
         );
-        self.cut_input(Fault::new(FaultKind::AppTimeout, cause));
+        self.fail_body(Fault::new(FaultKind::AppTimeout, cause));
     }
 
-    fn answer_with_cut(&mut self) {
-        encode_input_aborted(&mut self.input);
+    fn send_cut_frame(&mut self) {
+        encode_input_aborted(&mut self.input_frames);
         self.is_pulling = false;
     }
 }

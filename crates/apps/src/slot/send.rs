@@ -12,34 +12,37 @@ use penstock_exchange::{Fault, FaultKind};
 use penstock_runtime::clock;
 use penstock_wire::encode_cancel;
 
-use super::{Driver, End, InFlight, Open};
-use crate::dispatch::BATCH_MAX;
+use super::{DriverEnd, InFlightRequest, OpenResponse, SlotDriver};
+use crate::dispatch::MAX_BATCH;
 
-impl Driver {
+impl SlotDriver {
     /// Writes what may be written, frames in order.
-    pub(super) fn poll_send(&mut self, cx: &mut Context<'_>) -> Result<(), End> {
+    pub(super) fn poll_send(&mut self, cx: &mut Context<'_>) -> Result<(), DriverEnd> {
         self.drop_abandoned();
         // What a dead worker is not sent, another one gets.
-        while !self.write_broken && self.lost_at.is_none() {
-            let all_sent = self.line.back().is_none_or(InFlight::is_sent);
-            if all_sent && self.control.is_empty() && self.input.is_empty() {
+        while !self.is_write_broken && self.worker_lost_at.is_none() {
+            let all_sent = self.in_flight.back().is_none_or(InFlightRequest::is_sent);
+            if all_sent && self.control_frames.is_empty() && self.input_frames.is_empty() {
                 return Ok(());
             }
-            let mut slices = [IoSlice::new(&[]); BATCH_MAX as usize + 2];
+            let mut slices = [IoSlice::new(&[]); MAX_BATCH as usize + 2];
             let mut count = 0;
             // Of the request at hand, whose frame was sent before; or of one that has ended.
-            if !self.input.is_empty() {
-                slices[0] = IoSlice::new(&self.input[self.input_sent..]);
+            if !self.input_frames.is_empty() {
+                slices[0] = IoSlice::new(&self.input_frames[self.input_sent_bytes..]);
                 count = 1;
             }
             // Only the first is being answered, and a cancel frame must come before the next request.
-            let is_mid_frame = self.line.iter().any(|e| e.sent > 0 && !e.is_sent());
-            if !self.control.is_empty() && !is_mid_frame {
-                slices[count] = IoSlice::new(&self.control);
+            let is_mid_frame = self
+                .in_flight
+                .iter()
+                .any(|e| e.sent_bytes > 0 && !e.is_sent());
+            if !self.control_frames.is_empty() && !is_mid_frame {
+                slices[count] = IoSlice::new(&self.control_frames);
                 count += 1;
             }
-            for (place, entry) in self.line.iter().enumerate() {
-                let is_alone = entry.start.job.is_alone();
+            for (place, entry) in self.in_flight.iter().enumerate() {
+                let is_alone = entry.start.job.must_be_sent_alone();
                 // A worker that waits for a descriptor must find nothing else: a request with a body
                 // file is sent when it is the first, and nothing is sent behind it. So is one whose
                 // body still comes, and one whose connection may be taken over: that could last for hours.
@@ -47,7 +50,7 @@ impl Driver {
                     break;
                 }
                 if !entry.is_sent() && count < slices.len() {
-                    slices[count] = IoSlice::new(&entry.start.job.frame[entry.sent..]);
+                    slices[count] = IoSlice::new(&entry.start.job.frame[entry.sent_bytes..]);
                     count += 1;
                 }
                 if is_alone {
@@ -61,7 +64,7 @@ impl Driver {
                 Poll::Pending => return Ok(()),
                 Poll::Ready(Ok(written)) => self.count_written(written, is_mid_frame),
                 // Whatever the worker said before it left is still to be read.
-                Poll::Ready(Err(_)) => self.write_broken = true,
+                Poll::Ready(Err(_)) => self.is_write_broken = true,
             }
         }
         Ok(())
@@ -69,48 +72,48 @@ impl Driver {
 
     /// Drops requests that were not sent yet and whose clients have left.
     fn drop_abandoned(&mut self) {
-        let before = self.line.len();
-        self.line.retain_mut(|entry| {
+        let before = self.in_flight.len();
+        self.in_flight.retain_mut(|entry| {
             let job = &mut entry.start.job;
-            let is_wanted = entry.sent > 0 || !job.is_abandoned();
+            let is_wanted = entry.sent_bytes > 0 || !job.is_abandoned();
             if !is_wanted {
                 let cause = "left before a worker had its request";
                 job.answer(Err(Fault::new(FaultKind::ClientDisconnected, cause)));
             }
             is_wanted
         });
-        let dropped = before - self.line.len();
+        let dropped = before - self.in_flight.len();
         if dropped > 0 {
             self.app.metrics.queue_abandoned.add(dropped as u64);
-            self.take_turn(dropped);
+            self.finish_and_take(dropped);
         }
     }
 
     fn count_written(&mut self, mut written: usize, is_mid_frame: bool) {
-        let input = written.min(self.input.len() - self.input_sent);
-        self.input_sent += input;
+        let input = written.min(self.input_frames.len() - self.input_sent_bytes);
+        self.input_sent_bytes += input;
         written -= input;
-        self.frame_is_last &= input == 0;
-        if self.input_sent == self.input.len() {
-            self.input.clear();
-            self.input_sent = 0;
+        self.is_frame_last &= input == 0;
+        if self.input_sent_bytes == self.input_frames.len() {
+            self.input_frames.clear();
+            self.input_sent_bytes = 0;
         }
         if !is_mid_frame {
-            let control = written.min(self.control.len());
-            self.control.drain(..control);
+            let control = written.min(self.control_frames.len());
+            self.control_frames.drain(..control);
             written -= control;
-            self.frame_is_last &= control == 0;
+            self.is_frame_last &= control == 0;
         }
-        for entry in &mut self.line {
-            let left = entry.start.job.frame.len() - entry.sent;
+        for entry in &mut self.in_flight {
+            let left = entry.start.job.frame.len() - entry.sent_bytes;
             if left == 0 {
                 continue;
             }
             let now_sent = written.min(left);
-            entry.sent += now_sent;
+            entry.sent_bytes += now_sent;
             written -= now_sent;
             if now_sent == left {
-                self.frame_is_last = true;
+                self.is_frame_last = true;
                 self.decoder
                     .record_request(entry.start.job.body_file.is_some());
             }
@@ -122,34 +125,34 @@ impl Driver {
 
     /// The rest of this response is read and dropped; the worker is asked to stop making it. It finds
     /// that behind requests that it has already: none of them has a descriptor (`poll_send`).
-    pub(super) fn discard(&mut self, end: bool) {
+    pub(super) fn discard_response(&mut self, end: bool) {
         if end {
             return;
         }
-        self.open = Some(Open::Discard);
+        self.open_response = Some(OpenResponse::Discarding);
         // However long it has been silent, it has time to end.
         self.progress_at = clock::now();
         self.discarding_since = Some(self.progress_at);
-        if self.control.is_empty() {
-            encode_cancel(&mut self.control, self.decoder.seq());
+        if self.control_frames.is_empty() {
+            encode_cancel(&mut self.control_frames, self.decoder.seq());
         }
     }
 
-    pub(super) async fn send_file(&mut self) -> Result<(), End> {
+    pub(super) async fn send_body_file(&mut self) -> Result<(), DriverEnd> {
         let Some(file) = self
-            .line
+            .in_flight
             .front()
             .and_then(|entry| entry.start.job.body_file.clone())
         else {
-            return Err(End::Broken(
+            return Err(DriverEnd::ProtocolBroken(
                 "asked for a body file that there is not".into(),
             ));
         };
-        let descriptor = file.descriptor().map_err(|_| End::Died)?;
-        self.frame_is_last = false;
+        let descriptor = file.descriptor().map_err(|_| DriverEnd::WorkerDied)?;
+        self.is_frame_last = false;
         self.stream
             .send_descriptor(b"\0", descriptor)
             .await
-            .map_err(|_| End::Died)
+            .map_err(|_| DriverEnd::WorkerDied)
     }
 }

@@ -18,9 +18,9 @@ use penstock_wire::{
 use tokio::sync::oneshot;
 
 use super::*;
-use crate::app::Way;
-use crate::dispatch::{Ledger, Placed};
-use crate::testing::{Line, Played, Said};
+use crate::app::DispatchMode;
+use crate::dispatch::{SubmitOutcome, WorkerStats};
+use crate::testing::{BodyScript, ScriptedBody, ScriptedConnection};
 use crate::upload::{Upload, UploadReader};
 
 /// How long anything may take on a machine that has much to do.
@@ -29,26 +29,26 @@ const PATIENCE: Duration = Duration::from_secs(30);
 type Answer = oneshot::Receiver<Result<Reply, Fault>>;
 
 /// An application whose workers are played by the test.
-struct Stage {
+struct SlotHarness {
     app: Arc<AppShared>,
-    ledger: Arc<Ledger>,
+    ledger: Arc<WorkerStats>,
 }
 
 /// The worker's end of one slot.
-struct Thread {
+struct FakeThread {
     stream: Stream,
     received: Vec<u8>,
 }
 
 /// A slot with its driver at work.
-struct Seat {
+struct DrivenSlot {
     slot: SlotId,
     mailbox: Arc<Mailbox>,
-    thread: Thread,
-    end: oneshot::Receiver<End>,
+    thread: FakeThread,
+    end: oneshot::Receiver<DriverEnd>,
 }
 
-impl Stage {
+impl SlotHarness {
     fn new(change: impl FnOnce(&mut config::App)) -> Self {
         let kind = config::AppKind::Wsgi;
         let mut about = config::App::new("stage", std::env::temp_dir(), kind, "app:app");
@@ -65,12 +65,16 @@ impl Stage {
             pool: Pool::new("test", 1, 8),
         };
         Self {
-            app: Arc::new(AppShared::new(&about, Way::Workers(Dialect::Python), store)),
+            app: Arc::new(AppShared::new(
+                &about,
+                DispatchMode::Workers(Dialect::Python),
+                store,
+            )),
             ledger: Arc::default(),
         }
     }
 
-    fn seat(&self, capacity: u32) -> Seat {
+    fn seat(&self, capacity: u32) -> DrivenSlot {
         let spec = SlotSpec {
             generation: 1,
             group: 0,
@@ -81,17 +85,17 @@ impl Stage {
         let (ours, theirs) = net::worker_socket_pair().unwrap();
         let theirs = UnixStream::from(theirs);
         theirs.set_nonblocking(true).unwrap();
-        let thread = Thread {
+        let thread = FakeThread {
             stream: Stream::new(theirs.into()).unwrap(),
             received: Vec::new(),
         };
         let (app, mail) = (Arc::clone(&self.app), Arc::clone(&mailbox));
         let (say, end) = oneshot::channel();
-        let driver = Driver::new(app, slot, mail, 1, Stream::new(ours).unwrap());
+        let driver = SlotDriver::new(app, slot, mail, 1, Stream::new(ours).unwrap());
         loops::spawn_here(async move {
             let _ = say.send(driver.run().await);
         });
-        Seat {
+        DrivenSlot {
             slot,
             mailbox,
             thread,
@@ -99,24 +103,25 @@ impl Stage {
         }
     }
 
-    fn ask(&self) -> Answer {
-        self.ask_for(false)
+    fn request(&self) -> Answer {
+        self.request_for(false)
     }
 
     /// Asks for another protocol, if it `upgrades`.
-    fn ask_for(&self, upgrades: bool) -> Answer {
+    fn request_for(&self, upgrades: bool) -> Answer {
         self.submit(RequestBodySource::Inline(b""), None, upgrades)
     }
 
     /// Asks with a body that still comes.
-    fn ask_streaming(&self) -> (Arc<Line>, Answer) {
-        let (line, body) = Played::new();
-        let upload = Upload::begin(Box::new(body), Arc::default());
-        let answer = self.ask_with(RequestBodySource::Streamed(b"first"), Some(upload.reader()));
+    fn request_streaming(&self) -> (Arc<ScriptedConnection>, Answer) {
+        let (line, body) = ScriptedBody::new();
+        let upload = Upload::spawn(Box::new(body), Arc::default());
+        let answer =
+            self.request_with(RequestBodySource::Streamed(b"first"), Some(upload.reader()));
         (line, answer)
     }
 
-    fn ask_with(&self, body: RequestBodySource<'_>, upload: Option<UploadReader>) -> Answer {
+    fn request_with(&self, body: RequestBodySource<'_>, upload: Option<UploadReader>) -> Answer {
         self.submit(body, upload, false)
     }
 
@@ -137,7 +142,7 @@ impl Stage {
             body_file: None,
             upload,
             is_head: false,
-            reply: Some(reply),
+            reply_sender: Some(reply),
             client: Arc::default(),
             websocket: None,
             upgrades,
@@ -145,12 +150,15 @@ impl Stage {
             affinity: None,
         };
         let placed = self.app.dispatch.submit(clock::now(), job, 0);
-        assert!(!matches!(placed, Placed::Full { .. }), "{placed:?}");
+        assert!(
+            !matches!(placed, SubmitOutcome::QueueFull { .. }),
+            "{placed:?}"
+        );
         answer
     }
 }
 
-impl Thread {
+impl FakeThread {
     /// The next frame from the front end.
     async fn next(&mut self) -> FrameKind {
         self.next_frame().await.0.kind
@@ -173,14 +181,14 @@ impl Thread {
         }
     }
 
-    async fn say(&self, encode: impl FnOnce(&mut Vec<u8>)) {
+    async fn write(&self, encode: impl FnOnce(&mut Vec<u8>)) {
         let mut frame = Vec::new();
         encode(&mut frame);
         within(self.stream.write_all(&frame)).await.unwrap();
     }
 
     async fn answer(&self, body: &[u8]) {
-        self.say(|out| encode_head(out, FLAG_END, 1000, &[b"200 OK"], body))
+        self.write(|out| encode_head(out, FLAG_END, 1000, &[b"200 OK"], body))
             .await;
     }
 
@@ -191,8 +199,8 @@ impl Thread {
         (header.flags, bytes)
     }
 
-    async fn word(&self, kind: FrameKind) {
-        self.say(|out| encode_text(out, kind, 0, "")).await;
+    async fn read_frame(&self, kind: FrameKind) {
+        self.write(|out| encode_text(out, kind, 0, "")).await;
     }
 }
 
@@ -238,12 +246,12 @@ async fn pass(time: Duration) {
 #[test]
 fn a_request_that_takes_too_long_is_answered_and_one_that_asked_for_time_has_it() {
     on_a_loop(async {
-        let stage = Stage::new(|about| about.response_timeout = Duration::from_millis(100));
+        let stage = SlotHarness::new(|about| about.response_timeout = Duration::from_millis(100));
         let mut seat = stage.seat(1);
-        let patient = stage.ask();
+        let patient = stage.request();
         assert_eq!(seat.thread.next().await, FrameKind::Request);
         seat.thread
-            .say(|out| {
+            .write(|out| {
                 let header = FrameHeader {
                     kind: FrameKind::ExtendDeadline,
                     flags: 0,
@@ -258,10 +266,10 @@ fn a_request_that_takes_too_long_is_answered_and_one_that_asked_for_time_has_it(
         seat.thread.answer(b"late").await;
         assert_eq!(answered(patient).await, Ok(b"late".to_vec()));
         // What one was given another has not.
-        let stuck = stage.ask();
+        let stuck = stage.request();
         assert_eq!(seat.thread.next().await, FrameKind::Request);
         assert_eq!(answered(stuck).await, Err(FaultKind::AppTimeout));
-        assert_eq!(within(seat.end).await, Ok(End::TimedOut));
+        assert_eq!(within(seat.end).await, Ok(DriverEnd::TimedOut));
         assert_eq!(stage.app.metrics.timed_out_requests.value(), 1);
     });
 }
@@ -269,16 +277,16 @@ fn a_request_that_takes_too_long_is_answered_and_one_that_asked_for_time_has_it(
 #[test]
 fn a_request_that_waits_for_io_gives_its_place_to_a_spare_slot() {
     on_a_loop(async {
-        let stage = Stage::new(|_| {});
+        let stage = SlotHarness::new(|_| {});
         let (mut plain, mut spare) = (stage.seat(1), stage.seat(0));
-        let waiting = stage.ask();
+        let waiting = stage.request();
         assert_eq!(plain.thread.next().await, FrameKind::Request);
-        let second = stage.ask();
+        let second = stage.request();
         assert_eq!(stage.app.dispatch.usage(clock::now()).waiting, 1);
-        plain.thread.word(FrameKind::IoBound).await;
+        plain.thread.read_frame(FrameKind::IoBound).await;
         assert_eq!(spare.thread.next().await, FrameKind::Request);
         // Nobody is left to take the place of this one.
-        spare.thread.word(FrameKind::IoBound).await;
+        spare.thread.read_frame(FrameKind::IoBound).await;
         spare.thread.answer(b"second").await;
         assert_eq!(answered(second).await, Ok(b"second".to_vec()));
         plain.thread.answer(b"first").await;
@@ -292,30 +300,30 @@ fn a_request_that_waits_for_io_gives_its_place_to_a_spare_slot() {
             (2, 1)
         );
         // There is one place again, and it is the one that was lent.
-        let third = stage.ask();
-        let fourth = stage.ask();
+        let third = stage.request();
+        let fourth = stage.request();
         assert_eq!(spare.thread.next().await, FrameKind::Request);
         assert_eq!(stage.app.dispatch.usage(clock::now()).waiting, 1);
         for answer in [third, fourth] {
             spare.thread.answer(b"").await;
             assert_eq!(answered(answer).await, Ok(Vec::new()));
         }
-        assert_eq!(stage.ledger.served(), 4);
+        assert_eq!(stage.ledger.served_requests(), 4);
     });
 }
 
 #[test]
-fn garbage_is_collected_when_nothing_is_to_do_and_who_comes_meanwhile_waits() {
+fn gc_runs_when_idle_and_new_requests_wait() {
     on_a_loop(async {
-        let stage = Stage::new(|about| about.collect_when_idle = true);
+        let stage = SlotHarness::new(|about| about.collect_when_idle = true);
         let mut seat = stage.seat(1);
         let mut heard = BTreeMap::new();
         for round in 0..40 {
-            let answer = stage.ask();
+            let answer = stage.request();
             let mut kind = seat.thread.next().await;
             if kind == FrameKind::CollectGarbage {
                 heard.insert(round, stage.app.dispatch.usage(clock::now()).waiting);
-                seat.thread.word(FrameKind::GarbageCollected).await;
+                seat.thread.read_frame(FrameKind::GarbageCollected).await;
                 kind = seat.thread.next().await;
             }
             assert_eq!(kind, FrameKind::Request);
@@ -331,8 +339,8 @@ fn garbage_is_collected_when_nothing_is_to_do_and_who_comes_meanwhile_waits() {
         );
         let others = heard.len() as u64;
         assert_eq!(stage.app.metrics.gc_runs.value(), 1 + others);
-        stage.app.dispatch.retire(seat.slot, &seat.mailbox);
-        assert_eq!(within(seat.end).await, Ok(End::Retired));
+        stage.app.dispatch.retire_slot(seat.slot, &seat.mailbox);
+        assert_eq!(within(seat.end).await, Ok(DriverEnd::Retired));
     });
 }
 
@@ -340,11 +348,11 @@ fn garbage_is_collected_when_nothing_is_to_do_and_who_comes_meanwhile_waits() {
 fn a_word_that_was_not_asked_for_breaks_the_protocol() {
     on_a_loop(async {
         for kind in [FrameKind::GarbageCollected, FrameKind::IoBound] {
-            let stage = Stage::new(|_| {});
+            let stage = SlotHarness::new(|_| {});
             let seat = stage.seat(1);
-            seat.thread.word(kind).await;
+            seat.thread.read_frame(kind).await;
             assert!(
-                matches!(within(seat.end).await, Ok(End::Broken(_))),
+                matches!(within(seat.end).await, Ok(DriverEnd::ProtocolBroken(_))),
                 "{kind:?}"
             );
         }
@@ -354,9 +362,9 @@ fn a_word_that_was_not_asked_for_breaks_the_protocol() {
 #[test]
 fn a_stream_of_a_retired_worker_goes_on_until_it_is_cut() {
     on_a_loop(async {
-        let stage = Stage::new(|_| {});
+        let stage = SlotHarness::new(|_| {});
         let mut seat = stage.seat(1);
-        let answer = stage.ask();
+        let answer = stage.request();
         assert_eq!(seat.thread.next().await, FrameKind::Request);
         let begin = |out: &mut Vec<u8>| {
             encode_head(
@@ -367,33 +375,37 @@ fn a_stream_of_a_retired_worker_goes_on_until_it_is_cut() {
                 b"one",
             );
         };
-        seat.thread.say(begin).await;
+        seat.thread.write(begin).await;
         let response = response(answer).await.unwrap();
         let Body::Stream(mut body) = response.body else {
             panic!("a stream");
         };
-        stage.app.dispatch.retire(seat.slot, &seat.mailbox);
-        seat.thread.say(|out| encode_body(out, 0, b"two")).await;
+        stage.app.dispatch.retire_slot(seat.slot, &seat.mailbox);
+        seat.thread.write(|out| encode_body(out, 0, b"two")).await;
         let mut seen = Vec::new();
         while seen != b"onetwo" {
             let chunk = within(std::future::poll_fn(|cx| body.poll_chunk(cx))).await;
             seen.extend_from_slice(&chunk.expect("it goes on").unwrap());
         }
-        seat.mailbox.cut();
+        seat.mailbox.cut_streams();
         let end = within(std::future::poll_fn(|cx| body.poll_chunk(cx))).await;
         let fault = end.expect("not a whole one").unwrap_err();
         assert!(fault.cause.contains("stream_timeout"), "{}", fault.cause);
         assert_eq!(seat.thread.next().await, FrameKind::Cancel);
         seat.thread
-            .say(|out| encode_text(out, FrameKind::Abort, 0, "cancelled"))
+            .write(|out| encode_text(out, FrameKind::Abort, 0, "cancelled"))
             .await;
-        assert_eq!(within(seat.end).await, Ok(End::Retired));
+        assert_eq!(within(seat.end).await, Ok(DriverEnd::Retired));
     });
 }
 
 /// Begins a streamed answer with this header field; gives its body.
-async fn stream_with(stage: &Stage, seat: &mut Seat, field: [&[u8]; 2]) -> Box<dyn BodyStream> {
-    let answer = stage.ask();
+async fn stream_with(
+    stage: &SlotHarness,
+    seat: &mut DrivenSlot,
+    field: [&[u8]; 2],
+) -> Box<dyn BodyStream> {
+    let answer = stage.request();
     assert_eq!(seat.thread.next().await, FrameKind::Request);
     let begin = |out: &mut Vec<u8>| {
         encode_head(
@@ -404,7 +416,7 @@ async fn stream_with(stage: &Stage, seat: &mut Seat, field: [&[u8]; 2]) -> Box<d
             b"one",
         );
     };
-    seat.thread.say(begin).await;
+    seat.thread.write(begin).await;
     match response(answer).await.unwrap().body {
         Body::Stream(body) => body,
         other => panic!("not a stream: {other:?}"),
@@ -415,7 +427,7 @@ async fn stream_with(stage: &Stage, seat: &mut Seat, field: [&[u8]; 2]) -> Box<d
 fn a_stream_of_events_may_be_silent_and_another_body_may_not() {
     on_a_loop(async {
         let limit = Duration::from_millis(100);
-        let stage = Stage::new(|about| about.response_timeout = limit);
+        let stage = SlotHarness::new(|about| about.response_timeout = limit);
         let mut seat = stage.seat(1);
         for field in [
             [b"X-Accel-Buffering".as_slice(), b"no"],
@@ -424,7 +436,7 @@ fn a_stream_of_events_may_be_silent_and_another_body_may_not() {
             let mut body = stream_with(&stage, &mut seat, field).await;
             pass(limit * 3).await;
             seat.thread
-                .say(|out| encode_body(out, FLAG_END, b"two"))
+                .write(|out| encode_body(out, FLAG_END, b"two"))
                 .await;
             let mut seen = Vec::new();
             while let Some(chunk) = within(std::future::poll_fn(|cx| body.poll_chunk(cx))).await {
@@ -438,10 +450,10 @@ fn a_stream_of_events_may_be_silent_and_another_body_may_not() {
         drop(body);
         assert_eq!(seat.thread.next().await, FrameKind::Cancel);
         let abort = |out: &mut Vec<u8>| encode_text(out, FrameKind::Abort, 0, "cancelled");
-        seat.thread.say(abort).await;
+        seat.thread.write(abort).await;
         let plain: [&[u8]; 2] = [b"Content-Type", b"text/plain"];
         let mut body = stream_with(&stage, &mut seat, plain).await;
-        assert_eq!(within(seat.end).await, Ok(End::TimedOut));
+        assert_eq!(within(seat.end).await, Ok(DriverEnd::TimedOut));
         let mut end = None;
         while let Some(chunk) = within(std::future::poll_fn(|cx| body.poll_chunk(cx))).await {
             end = chunk.err().map(|fault| fault.kind);
@@ -453,37 +465,37 @@ fn a_stream_of_events_may_be_silent_and_another_body_may_not() {
 #[test]
 fn a_request_that_has_not_answered_is_not_cut() {
     on_a_loop(async {
-        let stage = Stage::new(|_| {});
+        let stage = SlotHarness::new(|_| {});
         let mut seat = stage.seat(1);
-        let answer = stage.ask();
+        let answer = stage.request();
         assert_eq!(seat.thread.next().await, FrameKind::Request);
-        stage.app.dispatch.retire(seat.slot, &seat.mailbox);
-        seat.mailbox.cut();
+        stage.app.dispatch.retire_slot(seat.slot, &seat.mailbox);
+        seat.mailbox.cut_streams();
         seat.thread.answer(b"whole").await;
         assert_eq!(answered(answer).await, Ok(b"whole".to_vec()));
-        assert_eq!(within(seat.end).await, Ok(End::Retired));
+        assert_eq!(within(seat.end).await, Ok(DriverEnd::Retired));
     });
 }
 
 #[test]
 fn a_collection_that_takes_longer_than_a_request_may_is_the_workers_end() {
     on_a_loop(async {
-        let stage = Stage::new(|about| {
+        let stage = SlotHarness::new(|about| {
             about.collect_when_idle = true;
             about.response_timeout = Duration::from_secs(1);
         });
         let mut seat = stage.seat(1);
         for _ in 0..16 {
-            let answer = stage.ask();
+            let answer = stage.request();
             assert_eq!(seat.thread.next().await, FrameKind::Request);
             seat.thread.answer(b"").await;
             assert_eq!(answered(answer).await, Ok(Vec::new()));
         }
         assert_eq!(seat.thread.next().await, FrameKind::CollectGarbage);
         // Nobody is harmed: the request that waits is for another worker.
-        let waiting = stage.ask();
+        let waiting = stage.request();
         let end = within(seat.end).await;
-        let Ok(End::Broken(why)) = end else {
+        let Ok(DriverEnd::ProtocolBroken(why)) = end else {
             panic!("{end:?}");
         };
         assert_eq!(why, "no COLLECTED within 1s");
@@ -495,7 +507,7 @@ fn a_collection_that_takes_longer_than_a_request_may_is_the_workers_end() {
 }
 
 /// Has a worker send more of a stream that nobody reads, again and again, until its driver ends.
-async fn babble(mut seat: Seat) -> End {
+async fn babble(mut seat: DrivenSlot) -> DriverEnd {
     assert_eq!(seat.thread.next().await, FrameKind::Cancel);
     let mut pace = clock::PollInterval::new(Duration::from_millis(20));
     within(async {
@@ -515,76 +527,76 @@ async fn babble(mut seat: Seat) -> End {
 }
 
 #[test]
-fn a_response_that_goes_on_for_nobody_has_a_time() {
+fn a_discarded_response_has_a_deadline() {
     on_a_loop(async {
-        let stage = Stage::new(|about| about.response_timeout = Duration::from_secs(1));
+        let stage = SlotHarness::new(|about| about.response_timeout = Duration::from_secs(1));
         let mut seat = stage.seat(1);
         let body = stream_with(&stage, &mut seat, [b"A", b"b"]).await;
         drop(body);
-        assert_eq!(babble(seat).await, End::TimedOut);
+        assert_eq!(babble(seat).await, DriverEnd::TimedOut);
     });
 }
 
 #[test]
-fn a_response_that_goes_on_for_nobody_is_cut_as_any_other() {
+fn a_discarded_response_is_cut_as_any_other() {
     on_a_loop(async {
-        let stage = Stage::new(|_| {});
+        let stage = SlotHarness::new(|_| {});
         let mut seat = stage.seat(1);
         let body = stream_with(&stage, &mut seat, [b"A", b"b"]).await;
         drop(body);
-        stage.app.dispatch.retire(seat.slot, &seat.mailbox);
-        seat.mailbox.cut();
-        assert_eq!(babble(seat).await, End::Retired);
+        stage.app.dispatch.retire_slot(seat.slot, &seat.mailbox);
+        seat.mailbox.cut_streams();
+        assert_eq!(babble(seat).await, DriverEnd::Retired);
     });
 }
 
 #[test]
 fn a_body_that_comes_is_sent_piece_by_piece_and_its_wait_has_no_clock() {
     on_a_loop(async {
-        let stage = Stage::new(|about| about.response_timeout = Duration::from_millis(200));
+        let stage = SlotHarness::new(|about| about.response_timeout = Duration::from_millis(200));
         let mut seat = stage.seat(1);
-        let (line, answer) = stage.ask_streaming();
+        let (line, answer) = stage.request_streaming();
         assert_eq!(seat.thread.next().await, FrameKind::Request);
-        seat.thread.word(FrameKind::Pull).await;
+        seat.thread.read_frame(FrameKind::Pull).await;
         pass(Duration::from_millis(500)).await;
-        line.say(Said::Bytes(3));
+        line.push(BodyScript::Bytes(3));
         assert_eq!(seat.thread.input().await, (0, b"xxx".to_vec()));
-        seat.thread.word(FrameKind::Pull).await;
-        line.say(Said::End);
+        seat.thread.read_frame(FrameKind::Pull).await;
+        line.push(BodyScript::End);
         assert_eq!(seat.thread.input().await, (FLAG_END, Vec::new()));
         seat.thread.answer(b"whole").await;
         assert_eq!(answered(answer).await, Ok(b"whole".to_vec()));
         // The slot is in order, and the time of a worker that does not wait is its own.
-        let (_line, stuck) = stage.ask_streaming();
+        let (_line, stuck) = stage.request_streaming();
         assert_eq!(seat.thread.next().await, FrameKind::Request);
         assert_eq!(answered(stuck).await, Err(FaultKind::AppTimeout));
-        assert_eq!(within(seat.end).await, Ok(End::TimedOut));
+        assert_eq!(within(seat.end).await, Ok(DriverEnd::TimedOut));
     });
 }
 
 #[test]
-fn a_body_that_fails_is_cut_for_the_worker_and_told_to_whoever_waits() {
+fn a_failed_body_is_cut_for_the_worker_and_reported() {
     on_a_loop(async {
         for is_asked in [true, false] {
-            let stage = Stage::new(|_| {});
+            let stage = SlotHarness::new(|_| {});
             let mut seat = stage.seat(1);
-            let (line, answer) = stage.ask_streaming();
+            let (line, answer) = stage.request_streaming();
             assert_eq!(seat.thread.next().await, FrameKind::Request);
             if is_asked {
-                seat.thread.word(FrameKind::Pull).await;
+                seat.thread.read_frame(FrameKind::Pull).await;
             }
-            line.say(Said::Bytes(3));
+            line.push(BodyScript::Bytes(3));
             if is_asked {
                 assert_eq!(seat.thread.input().await, (0, b"xxx".to_vec()));
             }
-            line.say(Said::Fault(FaultKind::BodyTooLarge));
+            line.push(BodyScript::Fault(FaultKind::BodyTooLarge));
             assert_eq!(answered(answer).await, Err(FaultKind::BodyTooLarge));
-            seat.thread.word(FrameKind::Pull).await;
+            seat.thread.read_frame(FrameKind::Pull).await;
             assert_eq!(seat.thread.input().await, (FLAG_INPUT_ABORTED, Vec::new()));
             seat.thread
-                .say(|out| encode_text(out, FrameKind::Failed, 0, "OSError"))
+                .write(|out| encode_text(out, FrameKind::Failed, 0, "OSError"))
                 .await;
-            let next = stage.ask();
+            let next = stage.request();
             assert_eq!(seat.thread.next().await, FrameKind::Request);
             seat.thread.answer(b"next").await;
             assert_eq!(answered(next).await, Ok(b"next".to_vec()));
@@ -595,14 +607,14 @@ fn a_body_that_fails_is_cut_for_the_worker_and_told_to_whoever_waits() {
 #[test]
 fn a_pull_is_answered_also_when_its_response_ends_first() {
     on_a_loop(async {
-        let stage = Stage::new(|_| {});
+        let stage = SlotHarness::new(|_| {});
         let mut seat = stage.seat(1);
-        let (line, answer) = stage.ask_streaming();
+        let (line, answer) = stage.request_streaming();
         assert_eq!(seat.thread.next().await, FrameKind::Request);
-        seat.thread.word(FrameKind::Pull).await;
+        seat.thread.read_frame(FrameKind::Pull).await;
         seat.thread.answer(b"early").await;
         assert_eq!(answered(answer).await, Ok(b"early".to_vec()));
-        let next = stage.ask();
+        let next = stage.request();
         assert_eq!(seat.thread.input().await, (FLAG_INPUT_ABORTED, Vec::new()));
         assert_eq!(seat.thread.next().await, FrameKind::Request);
         seat.thread.answer(b"next").await;
@@ -615,36 +627,39 @@ fn a_pull_is_answered_also_when_its_response_ends_first() {
 fn a_pull_for_nothing_breaks_the_protocol() {
     on_a_loop(async {
         for pulls in [1, 2] {
-            let stage = Stage::new(|_| {});
+            let stage = SlotHarness::new(|_| {});
             let mut seat = stage.seat(1);
             let (_line, answer) = match pulls {
-                1 => (Arc::default(), stage.ask()),
-                _ => stage.ask_streaming(),
+                1 => (Arc::default(), stage.request()),
+                _ => stage.request_streaming(),
             };
             assert_eq!(seat.thread.next().await, FrameKind::Request);
             for _ in 0..pulls {
-                seat.thread.word(FrameKind::Pull).await;
+                seat.thread.read_frame(FrameKind::Pull).await;
             }
             assert_eq!(answered(answer).await, Err(FaultKind::AppProtocolError));
-            assert!(matches!(within(seat.end).await, Ok(End::Broken(_))));
+            assert!(matches!(
+                within(seat.end).await,
+                Ok(DriverEnd::ProtocolBroken(_))
+            ));
         }
     });
 }
 
 #[test]
-fn a_request_that_nobody_has_begun_goes_to_another_worker_with_its_body() {
+fn an_unstarted_request_moves_to_another_worker_with_its_body() {
     on_a_loop(async {
-        let stage = Stage::new(|_| {});
+        let stage = SlotHarness::new(|_| {});
         let seat = stage.seat(1);
-        let (line, answer) = stage.ask_streaming();
-        line.say(Said::Bytes(3));
+        let (line, answer) = stage.request_streaming();
+        line.push(BodyScript::Bytes(3));
         // The frame is in the socket, unread, when the worker dies.
         pass(Duration::from_millis(50)).await;
         drop(seat.thread);
-        assert_eq!(within(seat.end).await, Ok(End::Died));
+        assert_eq!(within(seat.end).await, Ok(DriverEnd::WorkerDied));
         let mut other = stage.seat(1);
         assert_eq!(other.thread.next().await, FrameKind::Request);
-        other.thread.word(FrameKind::Pull).await;
+        other.thread.read_frame(FrameKind::Pull).await;
         assert_eq!(other.thread.input().await, (0, b"xxx".to_vec()));
         other.thread.answer(b"whole").await;
         assert_eq!(answered(answer).await, Ok(b"whole".to_vec()));
@@ -652,7 +667,7 @@ fn a_request_that_nobody_has_begun_goes_to_another_worker_with_its_body() {
 }
 
 /// Has the application take the connection over; gives its end.
-async fn hijack(thread: &Thread) -> Stream {
+async fn hijack(thread: &FakeThread) -> Stream {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let mut frame = Vec::new();
     worker::encode_hijack(&mut frame);
@@ -664,22 +679,22 @@ async fn hijack(thread: &Thread) -> Stream {
 }
 
 /// A slot with a request whose connection the application has taken over.
-struct HijackRig {
-    stage: Stage,
-    seat: Seat,
+struct HijackHarness {
+    stage: SlotHarness,
+    seat: DrivenSlot,
     answer: Answer,
     /// The application's end.
     app: Stream,
 }
 
 /// The response timeout is `timeout`, if that matters.
-async fn taken(upgrades: bool, timeout: Option<Duration>) -> HijackRig {
-    let stage = Stage::new(|about| about.response_timeout = timeout.unwrap_or(PATIENCE));
+async fn taken(upgrades: bool, timeout: Option<Duration>) -> HijackHarness {
+    let stage = SlotHarness::new(|about| about.response_timeout = timeout.unwrap_or(PATIENCE));
     let mut seat = stage.seat(1);
-    let answer = stage.ask_for(upgrades);
+    let answer = stage.request_for(upgrades);
     assert_eq!(seat.thread.next().await, FrameKind::Request);
     let app = hijack(&seat.thread).await;
-    HijackRig {
+    HijackHarness {
         stage,
         seat,
         answer,
@@ -687,16 +702,16 @@ async fn taken(upgrades: bool, timeout: Option<Duration>) -> HijackRig {
     }
 }
 
-impl HijackRig {
+impl HijackHarness {
     /// The application's call is over.
     async fn end_call(&mut self) {
         let end = |out: &mut Vec<u8>| encode_body(out, FLAG_END, b"");
-        self.seat.thread.say(end).await;
+        self.seat.thread.write(end).await;
     }
 
     fn retire(&self) {
         let (slot, mailbox) = (self.seat.slot, &self.seat.mailbox);
-        self.stage.app.dispatch.retire(slot, mailbox);
+        self.stage.app.dispatch.retire_slot(slot, mailbox);
     }
 
     /// The application agrees to a switch of protocols; gives the response, and the client's end of
@@ -743,7 +758,7 @@ fn a_hijacked_connection_is_a_tunnel_and_leaves_the_slot_to_others() {
         assert_eq!(read_some(&taken.app).await, b"early");
         // The call is over, and the thread has the next request.
         taken.end_call().await;
-        let other = taken.stage.ask();
+        let other = taken.stage.request();
         assert_eq!(taken.seat.thread.next().await, FrameKind::Request);
         taken.seat.thread.answer(b"other").await;
         assert_eq!(answered(other).await, Ok(b"other".to_vec()));
@@ -754,7 +769,7 @@ fn a_hijacked_connection_is_a_tunnel_and_leaves_the_slot_to_others() {
         drop(taken.app);
         assert_eq!(read_some(&client).await, b"");
         drop(client);
-        assert_eq!(within(taken.seat.end).await, Ok(End::Retired));
+        assert_eq!(within(taken.seat.end).await, Ok(DriverEnd::Retired));
     });
 }
 
@@ -771,10 +786,10 @@ fn a_hijacked_connection_of_a_retired_worker_is_cut_when_its_time_is_over() {
             // However long it is silent, response_timeout is not for it.
             let waited = clock::timeout(Duration::from_millis(200), &mut taken.seat.end).await;
             assert!(waited.is_none(), "{waited:?}");
-            taken.seat.mailbox.cut();
+            taken.seat.mailbox.cut_streams();
             assert_eq!(read_some(&client).await, b"");
             assert_eq!(read_some(&taken.app).await, b"");
-            assert_eq!(within(taken.seat.end).await, Ok(End::Retired));
+            assert_eq!(within(taken.seat.end).await, Ok(DriverEnd::Retired));
         }
     });
 }
@@ -785,7 +800,7 @@ fn a_call_has_its_time_until_the_head_and_once_its_connection_has_ended() {
         // Nothing is written, and the call hangs: its client is told, then the worker is given up.
         let silent = taken(true, Some(Duration::from_millis(50))).await;
         assert_eq!(answered(silent.answer).await, Err(FaultKind::AppTimeout));
-        assert_eq!(within(silent.seat.end).await, Ok(End::TimedOut));
+        assert_eq!(within(silent.seat.end).await, Ok(DriverEnd::TimedOut));
         // The client has left, and the call does not come to its end.
         let mut left = taken(true, Some(Duration::from_millis(50))).await;
         let (_, client) = left.switch(b"").await;
@@ -794,14 +809,14 @@ fn a_call_has_its_time_until_the_head_and_once_its_connection_has_ended() {
         client.abort();
         drop(client);
         drop(left.app);
-        assert_eq!(within(left.seat.end).await, Ok(End::TimedOut));
+        assert_eq!(within(left.seat.end).await, Ok(DriverEnd::TimedOut));
         // It does, in its time.
         let mut ended = taken(true, None).await;
         let (_, client) = ended.switch(b"").await;
         drop(client);
         assert_eq!(read_some(&ended.app).await, b"");
         ended.end_call().await;
-        let other = ended.stage.ask();
+        let other = ended.stage.request();
         assert_eq!(ended.seat.thread.next().await, FrameKind::Request);
         ended.seat.thread.answer(b"other").await;
         assert_eq!(answered(other).await, Ok(b"other".to_vec()));
@@ -838,7 +853,11 @@ fn what_a_dead_worker_had_not_completed_never_looks_complete() {
             let kept = is_kept.then_some(taken.app);
             drop(taken.seat.thread);
             assert_eq!(answered(taken.answer).await, expected, "{name}");
-            assert_eq!(within(taken.seat.end).await, Ok(End::Died), "{name}");
+            assert_eq!(
+                within(taken.seat.end).await,
+                Ok(DriverEnd::WorkerDied),
+                "{name}"
+            );
             drop(kept);
         });
     }
@@ -901,7 +920,11 @@ fn what_is_written_to_a_hijacked_connection_is_read_as_a_response() {
             taken.retire();
             drop(taken.app);
             assert_eq!(answered(taken.answer).await, expected, "{name}");
-            assert_eq!(within(taken.seat.end).await, Ok(End::Retired), "{name}");
+            assert_eq!(
+                within(taken.seat.end).await,
+                Ok(DriverEnd::Retired),
+                "{name}"
+            );
         });
     }
 }
@@ -914,7 +937,7 @@ fn an_application_that_takes_a_connection_over_and_is_silent_has_its_time() {
         assert_eq!(answered(taken.answer).await, Err(FaultKind::AppTimeout));
         assert_eq!(read_some(&taken.app).await, b"");
         // The worker is none the worse for it.
-        let other = taken.stage.ask();
+        let other = taken.stage.request();
         assert_eq!(taken.seat.thread.next().await, FrameKind::Request);
         taken.seat.thread.answer(b"").await;
         assert_eq!(answered(other).await, Ok(Vec::new()));
@@ -924,12 +947,12 @@ fn an_application_that_takes_a_connection_over_and_is_silent_has_its_time() {
 #[test]
 fn nothing_is_sent_behind_a_request_whose_connection_may_be_taken_over() {
     on_a_loop(async {
-        let stage = Stage::new(|_| {});
+        let stage = SlotHarness::new(|_| {});
         let mut seat = stage.seat(1);
-        let first = stage.ask_for(true);
+        let first = stage.request_for(true);
         assert_eq!(seat.thread.next().await, FrameKind::Request);
         // Others wait in the queue, and go where there is room.
-        let second = stage.ask();
+        let second = stage.request();
         let app = hijack(&seat.thread).await;
         within(app.write_all(SWITCH)).await.unwrap();
         assert_eq!(response(first).await.unwrap().status.code(), 101);
@@ -943,24 +966,26 @@ fn nothing_is_sent_behind_a_request_whose_connection_may_be_taken_over() {
 
 /// A body that is more than the memory and has no file, with two requests behind it that its worker
 /// has: the body, their answers, the slot.
-async fn unread_with_others_behind(stage: &Stage) -> (Box<dyn BodyStream>, [Answer; 2], Seat) {
+async fn unread_with_others_behind(
+    stage: &SlotHarness,
+) -> (Box<dyn BodyStream>, [Answer; 2], DrivenSlot) {
     let store = BodyStore {
         max_response_memory: 10,
         max_response_spool: 0,
-        ..BodyStore::clone(&stage.app.store.load())
+        ..BodyStore::clone(&stage.app.body_store.load())
     };
-    stage.app.store.store(Arc::new(store));
-    while stage.app.pace.batch_max() == 1 {
-        stage.app.pace.note(Duration::ZERO);
+    stage.app.body_store.store(Arc::new(store));
+    while stage.app.recent_latency.max_batch() == 1 {
+        stage.app.recent_latency.record(Duration::ZERO);
     }
-    let answers = [stage.ask(), stage.ask(), stage.ask()];
+    let answers = [stage.request(), stage.request(), stage.request()];
     let mut seat = stage.seat(1);
     for _ in &answers {
         assert_eq!(seat.thread.next().await, FrameKind::Request);
     }
     let [first, second, third] = answers;
     seat.thread
-        .say(|out| {
+        .write(|out| {
             encode_head(out, FLAG_STREAM, 0, &[b"200 OK"], b"one");
             encode_body(out, 0, &[0; 100]);
         })
@@ -977,14 +1002,14 @@ async fn unread_with_others_behind(stage: &Stage) -> (Box<dyn BodyStream>, [Answ
 #[test]
 fn a_response_that_its_client_does_not_take_is_cut_for_requests_behind_it() {
     on_a_loop(async {
-        let stage = Stage::new(|_| {});
+        let stage = SlotHarness::new(|_| {});
         let store = BodyStore {
             min_busy_rate: 1000,
             temp_dir: "/nowhere".into(),
-            ..BodyStore::clone(&stage.app.store.load())
+            ..BodyStore::clone(&stage.app.body_store.load())
         };
         store.temp_space.set_max(0);
-        stage.app.store.store(Arc::new(store));
+        stage.app.body_store.store(Arc::new(store));
         let (mut body, behind, mut seat) = unread_with_others_behind(&stage).await;
         assert_eq!(seat.thread.next().await, FrameKind::Cancel);
         assert_eq!(
@@ -993,7 +1018,7 @@ fn a_response_that_its_client_does_not_take_is_cut_for_requests_behind_it() {
             "its worker has not stopped"
         );
         let abort = |out: &mut Vec<u8>| encode_text(out, FrameKind::Abort, 0, "cancelled");
-        seat.thread.say(abort).await;
+        seat.thread.write(abort).await;
         for answer in behind {
             seat.thread.answer(b"behind").await;
             assert_eq!(answered(answer).await, Ok(b"behind".to_vec()));
@@ -1010,7 +1035,7 @@ fn a_response_that_its_client_does_not_take_is_cut_for_requests_behind_it() {
 #[test]
 fn requests_behind_a_response_that_lasts_are_answered_in_time() {
     on_a_loop(async {
-        let stage = Stage::new(|about| about.queue_timeout = Duration::from_millis(300));
+        let stage = SlotHarness::new(|about| about.queue_timeout = Duration::from_millis(300));
         let (mut body, behind, seat) = unread_with_others_behind(&stage).await;
         for answer in behind {
             assert_eq!(answered(answer).await, Err(FaultKind::AppTimeout));
@@ -1018,7 +1043,7 @@ fn requests_behind_a_response_that_lasts_are_answered_in_time() {
         assert_eq!(stage.app.metrics.queue_timeout.value(), 2);
         // The response goes on, and their worker answers nobody.
         seat.thread
-            .say(|out| encode_body(out, FLAG_END, b"two"))
+            .write(|out| encode_body(out, FLAG_END, b"two"))
             .await;
         let mut bytes = 0;
         while let Some(chunk) = within(std::future::poll_fn(|cx| body.poll_chunk(cx))).await {
@@ -1027,7 +1052,7 @@ fn requests_behind_a_response_that_lasts_are_answered_in_time() {
         assert_eq!(bytes, 106);
         seat.thread.answer(b"for nobody").await;
         seat.thread.answer(b"for nobody").await;
-        let next = stage.ask();
+        let next = stage.request();
         let mut seat = seat;
         assert_eq!(seat.thread.next().await, FrameKind::Request);
         seat.thread.answer(b"next").await;
@@ -1038,15 +1063,15 @@ fn requests_behind_a_response_that_lasts_are_answered_in_time() {
 #[test]
 fn a_slot_that_takes_no_more_requests_has_nobody_waiting_for_it() {
     on_a_loop(async {
-        let stage = Stage::new(|_| {});
+        let stage = SlotHarness::new(|_| {});
         let mut seat = stage.seat(1);
-        let _first = stage.ask();
+        let _first = stage.request();
         assert_eq!(seat.thread.next().await, FrameKind::Request);
-        let _waiting = stage.ask();
+        let _waiting = stage.request();
         let place = SlotPlace::new(&stage.app, seat.slot);
         assert_eq!(place.demand(clock::now()).waiting, 1);
         assert_eq!(place.waiting_clients().len(), 1);
-        stage.app.dispatch.retire(seat.slot, &seat.mailbox);
+        stage.app.dispatch.retire_slot(seat.slot, &seat.mailbox);
         assert_eq!(place.demand(clock::now()), Demand::default());
     });
 }
@@ -1054,11 +1079,11 @@ fn a_slot_that_takes_no_more_requests_has_nobody_waiting_for_it() {
 #[test]
 fn waiting_requests_of_a_client_can_be_refused() {
     on_a_loop(async {
-        let stage = Stage::new(|_| {});
+        let stage = SlotHarness::new(|_| {});
         let mut seat = stage.seat(1);
-        let first = stage.ask();
+        let first = stage.request();
         assert_eq!(seat.thread.next().await, FrameKind::Request);
-        let waiting = stage.ask();
+        let waiting = stage.request();
         let place = SlotPlace::new(&stage.app, seat.slot);
         let clients: Vec<_> = place.waiting_clients().into_iter().flatten().collect();
         place.refuse_waiting(&clients, "too slow");

@@ -6,25 +6,25 @@
 
 use std::time::{Duration, Instant};
 
-use super::scaling::{Fleet, Number, Scaling, Step};
-use super::seat::{Backoff, Seat};
+use super::replica::{Replica, RestartBackoff};
+use super::scaling::{CurrentScale, ScaledQuantity, Scaling, ScalingStep};
 use super::{
-    Action, ExitSummary, KillReason, Load, Phase, Report, Signal, Supervisor, Worker, WorkerId,
-    WorkerState, Worn,
+    AppLoad, ExitSummary, KillReason, ReplaceReason, StopSignal, Supervisor, SupervisorAction,
+    SupervisorPhase, SupervisorReport, Worker, WorkerId, WorkerState,
 };
 
 /// Events, in the order in which a worker lives through them.
 impl Supervisor {
     pub(super) fn handle_started(&mut self, now: Instant) {
-        if self.phase == Phase::Stopped {
-            self.phase = Phase::Running;
+        if self.phase == SupervisorPhase::Stopped {
+            self.phase = SupervisorPhase::Running;
             self.started_at = Some(now);
-            self.boots = Backoff::default();
-            self.report = None;
+            self.boot_backoff = RestartBackoff::default();
+            self.failure_report = None;
             self.was_up = false;
-            self.target = self.policy.processes_min;
-            self.is_catching_up = self.policy.processes_at_start() > self.target;
-            self.set_threads(self.policy.threads_at_start());
+            self.target = self.policy.min_processes;
+            self.is_catching_up = self.policy.bounded_initial_processes() > self.target;
+            self.set_threads(self.policy.bounded_initial_threads());
             self.scaling = Scaling::default();
         }
     }
@@ -35,8 +35,8 @@ impl Supervisor {
         };
         worker.pid = Some(pid);
         // It was given up while it was being spawned.
-        if let Some(signal) = worker.signal {
-            self.stop(now, id, signal);
+        if let Some(signal) = worker.stop_signal {
+            self.stop_worker(now, id, signal);
         }
     }
 
@@ -49,35 +49,35 @@ impl Supervisor {
     }
 
     pub(super) fn handle_ready(&mut self, now: Instant, id: WorkerId, boot: Duration) {
-        let is_new = self.is_new(id);
+        let is_new = self.is_current_generation(id);
         let pid = match self.workers.get_mut(&id) {
             Some(worker) if worker.state == WorkerState::Booting => {
-                worker.enter(WorkerState::Ready, now, None);
+                worker.set_state(WorkerState::Ready, now, None);
                 worker.pid
             }
             _ => return,
         };
-        self.actions.push(Action::Admit { worker: id });
-        self.tell(Report::WorkerReady {
+        self.actions.push(SupervisorAction::Admit { worker: id });
+        self.report(SupervisorReport::WorkerReady {
             worker: id,
             pid,
             boot,
         });
-        self.boots = Backoff::default();
-        self.report = None;
-        self.last_boot = boot;
-        if let Some(roll) = &mut self.roll {
+        self.boot_backoff = RestartBackoff::default();
+        self.failure_report = None;
+        self.last_boot_time = boot;
+        if let Some(roll) = &mut self.rolling_restart {
             roll.is_proven |= is_new;
         }
-        let holds = |seat: &&mut Seat| [seat.worker, seat.challenger].contains(&Some(id));
-        let Some(seat) = self.seats.iter_mut().find(holds) else {
+        let holds = |seat: &&mut Replica| [seat.worker, seat.successor].contains(&Some(id));
+        let Some(seat) = self.replicas.iter_mut().find(holds) else {
             return;
         };
         seat.has_served = true;
-        if seat.challenger == Some(id) {
-            seat.challenger = None;
+        if seat.successor == Some(id) {
+            seat.successor = None;
             if let Some(old) = seat.worker.replace(id) {
-                self.displace(now, old);
+                self.retire_or_stop(now, old);
             }
         }
     }
@@ -85,7 +85,7 @@ impl Supervisor {
     pub(super) fn handle_boot_failed(&mut self, now: Instant, id: WorkerId, report: String) {
         if self.state_of(id) == Some(WorkerState::Booting) {
             self.fail_boot(now, id, report);
-            self.stop(now, id, Signal::Terminate);
+            self.stop_worker(now, id, StopSignal::Terminate);
         }
     }
 
@@ -95,7 +95,7 @@ impl Supervisor {
                 let report = format!("the worker {status} before it was ready");
                 self.fail_boot(now, id, report);
             }
-            Some(WorkerState::Ready) => self.crash(now, id, status),
+            Some(WorkerState::Ready) => self.handle_crash(now, id, status),
             Some(WorkerState::Retiring | WorkerState::Stopping) | None => {}
         }
         self.workers.remove(&id);
@@ -107,109 +107,114 @@ impl Supervisor {
                 self.fail_boot(now, id, format!("the worker was killed: {reason}"));
             }
             Some(WorkerState::Ready) => {
-                self.actions.push(Action::Retire { worker: id });
-                let delay = self.strike(now, id);
+                self.actions.push(SupervisorAction::Retire { worker: id });
+                let delay = self.record_crash(now, id);
                 if delay > Duration::ZERO {
-                    self.doubt(now, id, format!("the worker was killed: {reason}"));
+                    self.blame_code(now, id, format!("the worker was killed: {reason}"));
                 }
             }
             Some(WorkerState::Retiring) => {}
             Some(WorkerState::Stopping) | None => return,
         }
-        self.kill(now, id, reason);
+        self.kill_worker(now, id, reason);
     }
 
     pub(super) fn handle_idle(&mut self, now: Instant, id: WorkerId) {
         if self.state_of(id) == Some(WorkerState::Retiring) {
-            self.stop(now, id, Signal::Terminate);
+            self.stop_worker(now, id, StopSignal::Terminate);
         }
     }
 
-    pub(super) fn handle_recycle(&mut self, id: WorkerId, why: Worn) {
+    pub(super) fn handle_recycle(&mut self, id: WorkerId, why: ReplaceReason) {
         // One that still boots is replaced after it: what makes it worn says nothing against it.
         if let Some(worker) = self.workers.get_mut(&id)
             && matches!(worker.state, WorkerState::Booting | WorkerState::Ready)
         {
-            worker.worn.get_or_insert(why);
+            worker.replace_reason.get_or_insert(why);
         }
     }
 
-    pub(super) fn handle_load(&mut self, now: Instant, load: &Load) {
-        let processes = self.policy.processes_min..self.policy.processes_max;
-        let threads = self.policy.threads_min..self.policy.threads_max;
-        if self.phase != Phase::Running || (processes.is_empty() && threads.is_empty()) {
+    pub(super) fn handle_load(&mut self, now: Instant, load: &AppLoad) {
+        let processes = self.policy.min_processes..self.policy.max_processes;
+        let threads = self.policy.min_threads..self.policy.max_threads;
+        if self.phase != SupervisorPhase::Running || (processes.is_empty() && threads.is_empty()) {
             return;
         }
-        let ready = self.ready();
-        let fleet = Fleet {
+        let ready = self.ready_workers();
+        let fleet = CurrentScale {
             target: self.target,
-            threads: self.threads,
+            threads: self.threads_per_worker,
             ready,
-            boot: self.last_boot,
-            may_grow: ready >= self.target || !self.boots.is_active(),
-            may_shrink: self.roll.is_none(),
+            boot_time: self.last_boot_time,
+            may_grow: ready >= self.target || !self.boot_backoff.is_active(),
+            may_shrink: self.rolling_restart.is_none(),
         };
-        let Some(Step { of, to, why }) = self.scaling.look(now, load, fleet, &self.policy) else {
+        let Some(ScalingStep {
+            quantity: of,
+            target: to,
+            reason: why,
+        }) = self.scaling.observe(now, load, fleet, &self.policy)
+        else {
             return;
         };
         match of {
-            Number::Processes => {
+            ScaledQuantity::Processes => {
                 let from = std::mem::replace(&mut self.target, to);
-                self.tell(Report::Scaled { from, to, why });
+                self.report(SupervisorReport::Scaled { from, to, why });
             }
-            Number::Threads => {
-                let from = self.threads;
+            ScaledQuantity::Threads => {
+                let from = self.threads_per_worker;
                 self.set_threads(to);
-                self.tell(Report::ThreadsScaled { from, to, why });
+                self.report(SupervisorReport::ThreadsScaled { from, to, why });
             }
         }
     }
 
     pub(super) fn set_threads(&mut self, threads: usize) {
-        if self.threads != threads {
-            self.threads = threads;
-            self.actions.push(Action::SetThreads(threads));
+        if self.threads_per_worker != threads {
+            self.threads_per_worker = threads;
+            self.actions.push(SupervisorAction::SetThreads(threads));
         }
     }
 
     pub(super) fn handle_restart(&mut self) {
-        if self.phase == Phase::Running {
+        if self.phase == SupervisorPhase::Running {
             // Asked twice is asked once: the code is read when the roll begins.
-            self.is_roll_queued = true;
+            self.is_restart_queued = true;
         } else {
             let why = "the application is not running".to_owned();
-            self.actions.push(Action::RestartDone(Err(why)));
+            self.actions.push(SupervisorAction::RestartDone(Err(why)));
         }
     }
 
     pub(super) fn handle_drain(&mut self, now: Instant) {
         match self.phase {
-            Phase::Running => self.phase = Phase::Draining,
-            Phase::Draining => return,
-            Phase::Stopped => {
-                self.actions.push(Action::Stopped);
+            SupervisorPhase::Running => self.phase = SupervisorPhase::Draining,
+            SupervisorPhase::Draining => return,
+            SupervisorPhase::Stopped => {
+                self.actions.push(SupervisorAction::Stopped);
                 return;
             }
         }
-        let unanswered = usize::from(self.roll.take().is_some());
-        let queued = usize::from(std::mem::take(&mut self.is_roll_queued));
+        let unanswered = usize::from(self.rolling_restart.take().is_some());
+        let queued = usize::from(std::mem::take(&mut self.is_restart_queued));
         for _ in 0..unanswered + queued {
             let why = "the application is stopping".to_owned();
-            self.actions.push(Action::RestartDone(Err(why)));
+            self.actions.push(SupervisorAction::RestartDone(Err(why)));
         }
-        while let Some(seat) = self.seats.pop() {
-            self.leave_seat(now, &seat);
+        while let Some(seat) = self.replicas.pop() {
+            self.stop_replica(now, &seat);
         }
     }
 
     pub(super) fn handle_drain_overdue(&mut self, now: Instant) {
-        if self.phase != Phase::Draining {
+        if self.phase != SupervisorPhase::Draining {
             return;
         }
         let retiring = |w: &&Worker| w.state == WorkerState::Retiring;
         let ids: Vec<_> = self.workers().filter(retiring).map(|w| w.id).collect();
         for id in ids {
-            self.stop(now, id, Signal::Terminate);
+            self.stop_worker(now, id, StopSignal::Terminate);
         }
     }
 }

@@ -1,28 +1,28 @@
 //! What goes into the supervisor and what comes out: its policy, its events, its actions.
 //!
-//! The executor turns what processes, sockets and timers do into [`Event`]s and carries out the
-//! [`Action`]s. The order of calls is at the head of `supervisor.rs`; nothing here has behaviour.
+//! The executor turns what processes, sockets and timers do into [`SupervisorEvent`]s and carries out the
+//! [`SupervisorAction`]s. The order of calls is at the head of `supervisor.rs`; nothing here has behaviour.
 
 use std::time::{Duration, Instant};
 
-use super::{ExitSummary, KillReason, Report, WorkerId, Worn};
+use super::{ExitSummary, KillReason, ReplaceReason, SupervisorReport, WorkerId};
 
 /// How many processes, and how patient to be with them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Policy {
+pub struct SupervisorPolicy {
     /// Workers that are there for ever.
-    pub processes_min: usize,
+    pub min_processes: usize,
     /// Workers that there may be, at least `processes_min`; what lies between follows the load.
-    pub processes_max: usize,
+    pub max_processes: usize,
     /// Workers that there are to be as soon as the least of them serve; what is not between the bounds is brought
     /// between them.
-    pub processes_first: usize,
+    pub initial_processes: usize,
     /// Threads of each worker that take requests for ever.
-    pub threads_min: usize,
+    pub min_threads: usize,
     /// Threads of each that may take requests, at least `threads_min`.
-    pub threads_max: usize,
-    /// Threads of each that take requests at the start, as `processes_first`.
-    pub threads_first: usize,
+    pub max_threads: usize,
+    /// Threads of each that take requests at the start, as `initial_processes`.
+    pub initial_threads: usize,
     /// Workers beyond their number that a replacement may run at once; 0 counts as 1.
     pub max_surge: usize,
     /// Workers that a restart may take out before their successors are ready, once the new code has
@@ -32,73 +32,73 @@ pub struct Policy {
     /// times as many are spawned within a second for any reason.
     pub spawn_rate: u32,
     /// There is to be one more when a request has waited this long for a slot.
-    pub up_after: Duration,
+    pub scale_up_after: Duration,
     /// There is to be one less when it would not have been missed for this long.
-    pub idle_ttl: Duration,
+    pub scale_down_after: Duration,
     /// From spawn to ready.
     pub boot_timeout: Duration,
     /// From the terminate signal to the kill signal.
     pub stop_timeout: Duration,
     /// Delay after the first failure that is not retried at once.
-    pub backoff_min: Duration,
+    pub min_backoff: Duration,
     /// Where the doubling of the delay ends.
-    pub backoff_max: Duration,
+    pub max_backoff: Duration,
 }
 
-impl Policy {
-    pub(super) fn processes_at_start(&self) -> usize {
-        (self.processes_first.min(self.processes_max)).max(self.processes_min)
+impl SupervisorPolicy {
+    pub(super) fn bounded_initial_processes(&self) -> usize {
+        (self.initial_processes.min(self.max_processes)).max(self.min_processes)
     }
 
-    pub(super) fn threads_at_start(&self) -> usize {
-        (self.threads_first.min(self.threads_max)).max(self.threads_min)
+    pub(super) fn bounded_initial_threads(&self) -> usize {
+        (self.initial_threads.min(self.max_threads)).max(self.min_threads)
     }
 }
 
-impl Default for Policy {
+impl Default for SupervisorPolicy {
     fn default() -> Self {
         Self {
-            processes_min: 1,
-            processes_max: 1,
-            processes_first: 0,
-            threads_min: 1,
-            threads_max: 1,
-            threads_first: 0,
+            min_processes: 1,
+            max_processes: 1,
+            initial_processes: 0,
+            min_threads: 1,
+            max_threads: 1,
+            initial_threads: 0,
             max_surge: 1,
             max_unavailable: 0,
             spawn_rate: 4,
-            up_after: Duration::from_millis(100),
-            idle_ttl: Duration::from_secs(60),
+            scale_up_after: Duration::from_millis(100),
+            scale_down_after: Duration::from_secs(60),
             boot_timeout: Duration::from_secs(60),
             stop_timeout: Duration::from_secs(10),
-            backoff_min: Duration::from_millis(100),
-            backoff_max: Duration::from_secs(30),
+            min_backoff: Duration::from_millis(100),
+            max_backoff: Duration::from_secs(30),
         }
     }
 }
 
 /// How much an application has to do, in slots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Load {
+pub struct AppLoad {
     /// Requests in line.
-    pub waiting: usize,
+    pub queued: usize,
     /// How long the first in line has waited; zero without a line.
     pub oldest_wait: Duration,
     /// Requests that workers have.
     pub in_progress: usize,
     /// Slots of the workers that are admitted and not retired.
-    pub places: usize,
+    pub slots: usize,
     /// Per cent of a processor that the workers want together, at most 100 for each: of those that take nearly
     /// every request at once, and of those with a number of threads that follows the load. `None` where slots tell
     /// how much there is to do.
-    pub busy_percent: Option<usize>,
+    pub cpu_percent: Option<usize>,
     /// Since when at the latest most of them have been watched for it; `None` while they have not been.
-    pub watched_from: Option<Instant>,
+    pub cpu_known_since: Option<Instant>,
 }
 
 /// Everything that can happen to an application.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum SupervisorEvent {
     /// Begin.
     Started,
     /// The process exists, which may take a while: a forked one is known once it has spoken.
@@ -122,14 +122,17 @@ pub enum Event {
     /// A retiring worker has nothing in progress.
     Idle { worker: WorkerId },
     /// It reached a limit at which it is replaced, in due form.
-    Recycle { worker: WorkerId, why: Worn },
+    ReplacementRequested {
+        worker: WorkerId,
+        why: ReplaceReason,
+    },
     /// It broke a limit at which it is killed.
-    Exceeded {
+    LimitExceeded {
         worker: WorkerId,
         reason: KillReason,
     },
     /// How much there is to do: said about ten times a second when the number of workers may change.
-    Load(Load),
+    Load(AppLoad),
     /// Roll to new code.
     Restart,
     /// Stop all, finishing what is in progress.
@@ -142,7 +145,7 @@ pub enum Event {
 
 /// What the executor has to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
+pub enum SupervisorAction {
     /// Start a process with the code of this generation; a new number means: load it afresh.
     Spawn { worker: WorkerId, generation: u64 },
     /// Put its slots into the queue; should it exit unasked, they go with it.
@@ -153,11 +156,14 @@ pub enum Action {
     /// (it gets its signal then) or `SpawnFailed` soon.
     Abandon { worker: WorkerId },
     /// Send a signal; the process exists as far as the events told.
-    Signal { worker: WorkerId, signal: Signal },
+    Signal {
+        worker: WorkerId,
+        signal: StopSignal,
+    },
     /// Let so many threads of each worker take requests, also of those that are admitted later.
     SetThreads(usize),
     /// Tell the log.
-    Report(Report),
+    Report(SupervisorReport),
     /// Say `Tick` at this time; replaces what was asked before.
     WakeAt(Instant),
     /// The drain is complete: no process is left.
@@ -169,7 +175,7 @@ pub enum Action {
 
 /// The signals a worker may get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Signal {
+pub enum StopSignal {
     /// Please go.
     Terminate,
     /// Go.

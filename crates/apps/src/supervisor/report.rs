@@ -10,7 +10,7 @@ use super::WorkerId;
 
 /// One thing worth a log line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Report {
+pub enum SupervisorReport {
     /// A worker answers requests now.
     WorkerReady {
         /// Which one.
@@ -87,16 +87,16 @@ pub enum Report {
         why: String,
     },
     /// A worn worker is retired: its successor is ready, or one less is wanted.
-    Recycled {
+    Replaced {
         /// Which one.
         worker: WorkerId,
         /// Its process, when known.
         pid: Option<u32>,
         /// What it was worn by.
-        why: Worn,
+        why: ReplaceReason,
     },
     /// The new version was given up and the old one serves on.
-    OldVersionKept {
+    RestartReverted {
         /// The old one.
         generation: u64,
         /// Why the new one was given up.
@@ -126,7 +126,7 @@ pub enum KillReason {
 
 /// Why a worker is to be replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Worn {
+pub enum ReplaceReason {
     /// It uses more memory than it should.
     Memory {
         /// What it uses, in bytes.
@@ -205,7 +205,7 @@ impl fmt::Display for KillReason {
     }
 }
 
-impl fmt::Display for Worn {
+impl fmt::Display for ReplaceReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Memory { bytes, max } => {

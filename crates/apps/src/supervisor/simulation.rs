@@ -13,16 +13,16 @@ use std::collections::VecDeque;
 use super::*;
 use dice::{Rng, random_policy};
 
-struct World {
+struct SupervisorSimulation {
     rng: Rng,
     supervisor: Supervisor,
     now: Instant,
     /// What will be told to the supervisor, by time and order of planning.
-    plans: BTreeMap<(Instant, u64), Event>,
+    plans: BTreeMap<(Instant, u64), SupervisorEvent>,
     plan_last: u64,
     alarm: Option<Instant>,
     /// Processes asked for whose end has not been told yet.
-    processes: BTreeMap<WorkerId, Process>,
+    processes: BTreeMap<WorkerId, SimulatedProcess>,
     worker_last: u64,
     /// Threads of each worker that take requests.
     threads: usize,
@@ -38,11 +38,11 @@ struct World {
     spawns: VecDeque<Instant>,
     growth: VecDeque<Instant>,
     /// Challengers that there may be: a smaller policy does not call off those that boot.
-    surge_max: usize,
+    max_surge: usize,
 }
 
 #[derive(Default)]
-struct Process {
+struct SimulatedProcess {
     is_spawned: bool,
     is_ready: bool,
     is_admitted: bool,
@@ -59,12 +59,12 @@ fn survives_a_machine_in_a_bad_mood() {
         None => 0..number("PENSTOCK_SEEDS").unwrap_or(300),
     };
     for seed in seeds {
-        let run = std::panic::catch_unwind(|| World::new(seed).live());
+        let run = std::panic::catch_unwind(|| SupervisorSimulation::new(seed).live());
         assert!(run.is_ok(), "replay with PENSTOCK_SEED={seed}");
     }
 }
 
-impl World {
+impl SupervisorSimulation {
     fn new(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
         let policy = random_policy(&mut rng);
@@ -77,7 +77,7 @@ impl World {
             alarm: None,
             processes: BTreeMap::new(),
             worker_last: 0,
-            threads: policy.threads_min,
+            threads: policy.min_threads,
             is_calm: false,
             is_stopped: false,
             bad_generation: None,
@@ -86,12 +86,12 @@ impl World {
             fallback: None,
             spawns: VecDeque::new(),
             growth: VecDeque::new(),
-            surge_max: policy.max_surge,
+            max_surge: policy.max_surge,
         }
     }
 
     fn live(&mut self) {
-        self.tell(Event::Started);
+        self.tell(SupervisorEvent::Started);
         for _ in 0..150 {
             match self.rng.below(3) {
                 0 => self.interfere(),
@@ -110,7 +110,7 @@ impl World {
         assert_eq!(self.processes.len(), processes, "the rest has gone");
         assert!(!self.supervisor.is_restarting());
         assert_eq!(
-            self.supervisor.stale_seat(),
+            self.supervisor.stale_replica(),
             None,
             "all run what they should"
         );
@@ -118,7 +118,7 @@ impl World {
         for _ in 0..self.rng.below(3) {
             self.restart();
         }
-        self.tell(Event::Drain);
+        self.tell(SupervisorEvent::Drain);
         self.pass(Duration::from_secs(300));
         assert!(self.is_stopped, "the drain has an end");
         assert_eq!(self.supervisor.workers().count(), 0);
@@ -129,15 +129,15 @@ impl World {
     fn rest(&mut self) {
         let policy = *self.supervisor.policy();
         // One for the threads, and as much again as is lost between two looks.
-        let steps = policy.processes_max - policy.processes_min + 3;
-        let end = self.now + policy.idle_ttl * u32::try_from(steps).unwrap();
+        let steps = policy.max_processes - policy.min_processes + 3;
+        let end = self.now + policy.scale_down_after * u32::try_from(steps).unwrap();
         while self.now < end {
             self.pass(Duration::from_millis(100));
             let load = self.load(0, 0);
-            self.tell(Event::Load(load));
+            self.tell(SupervisorEvent::Load(load));
         }
-        assert_eq!(self.supervisor.target(), policy.processes_min);
-        assert_eq!(self.supervisor.threads(), policy.threads_min);
+        assert_eq!(self.supervisor.target(), policy.min_processes);
+        assert_eq!(self.supervisor.threads_per_worker(), policy.min_threads);
     }
 
     /// Lets time pass and tells what happens in it.
@@ -152,7 +152,7 @@ impl World {
             }
             if alarm.is_some() {
                 self.alarm = None;
-                self.tell(Event::Tick);
+                self.tell(SupervisorEvent::Tick);
             } else if let Some((_, event)) = self.plans.pop_first() {
                 self.happen(event);
             }
@@ -161,7 +161,7 @@ impl World {
     }
 
     /// A planned event comes true, unless its process has ended in the meantime.
-    fn happen(&mut self, event: Event) {
+    fn happen(&mut self, event: SupervisorEvent) {
         let Some(id) = worker_of(&event) else {
             return self.tell(event);
         };
@@ -170,11 +170,11 @@ impl World {
         };
         match &event {
             // It was told already, when it was asked about.
-            Event::Spawned { .. } if process.is_spawned => return,
-            Event::SpawnFailed { .. } if process.is_spawned => return,
-            Event::Spawned { .. } => process.is_spawned = true,
-            Event::Ready { .. } => process.is_ready = true,
-            Event::Exited { .. } | Event::SpawnFailed { .. } => {
+            SupervisorEvent::Spawned { .. } if process.is_spawned => return,
+            SupervisorEvent::SpawnFailed { .. } if process.is_spawned => return,
+            SupervisorEvent::Spawned { .. } => process.is_spawned = true,
+            SupervisorEvent::Ready { .. } => process.is_ready = true,
+            SupervisorEvent::Exited { .. } | SupervisorEvent::SpawnFailed { .. } => {
                 self.processes.remove(&id);
             }
             _ => {}
@@ -193,22 +193,22 @@ impl World {
         let is_ready = self.processes.get(&worker).is_some_and(|p| p.is_ready);
         match self.rng.below(20) {
             0..4 if is_spawned => self.happen(exited(worker)),
-            4 if is_ready => self.happen(Event::ResponseTimedOut { worker }),
-            5 if is_spawned => self.happen(Event::ProtocolBroken { worker }),
+            4 if is_ready => self.happen(SupervisorEvent::ResponseTimedOut { worker }),
+            5 if is_spawned => self.happen(SupervisorEvent::ProtocolBroken { worker }),
             6..8 => self.wear(worker),
             8 if is_spawned => {
                 let (bytes, max) = (3 << 20, 2 << 20);
                 let reason = KillReason::MemoryExceeded { bytes, max };
-                self.happen(Event::Exceeded { worker, reason });
+                self.happen(SupervisorEvent::LimitExceeded { worker, reason });
             }
             9 | 10 => self.restart(),
             11 if self.rng.below(3) == 0 => self.change_policy(),
             // A timer may fire early, and only once.
             12 => {
                 self.alarm = None;
-                self.tell(Event::Tick);
+                self.tell(SupervisorEvent::Tick);
             }
-            13 => self.happen(Event::Idle { worker }),
+            13 => self.happen(SupervisorEvent::Idle { worker }),
             14..19 => self.press(),
             _ => self.talk_nonsense(),
         }
@@ -218,13 +218,13 @@ impl World {
     fn wear(&mut self, worker: WorkerId) {
         let (bytes, max) = (3 << 20, 2 << 20);
         let why = match self.rng.below(5) {
-            0 => Worn::Memory { bytes, max },
-            1 => Worn::Requests(1000),
-            2 => Worn::Age(Duration::from_secs(3600)),
-            3 => Worn::Stuck,
-            _ => Worn::Refork,
+            0 => ReplaceReason::Memory { bytes, max },
+            1 => ReplaceReason::Requests(1000),
+            2 => ReplaceReason::Age(Duration::from_secs(3600)),
+            3 => ReplaceReason::Stuck,
+            _ => ReplaceReason::Refork,
         };
-        self.happen(Event::Recycle { worker, why });
+        self.happen(SupervisorEvent::ReplacementRequested { worker, why });
     }
 
     /// Some time under some load, told ten times a second.
@@ -232,39 +232,39 @@ impl World {
         let (used, waiting) = (self.rng.below(12), self.rng.below(12));
         for _ in 0..1 + self.rng.below(20) {
             let load = self.load(used, waiting);
-            self.tell(Event::Load(load));
+            self.tell(SupervisorEvent::Load(load));
             self.pass(Duration::from_millis(100));
         }
     }
 
     /// Each worker has two slots.
-    fn load(&self, used: usize, waiting: usize) -> Load {
+    fn load(&self, used: usize, waiting: usize) -> AppLoad {
         let places = 2 * self.count(|p| p.is_admitted && !p.is_retired);
-        Load {
-            waiting,
+        AppLoad {
+            queued: waiting,
             oldest_wait: Duration::from_millis(if waiting > 3 { 150 } else { 50 }),
             in_progress: used.min(places),
-            places,
+            slots: places,
             // As where slots tell, and as of reactors.
-            busy_percent: used.is_multiple_of(3).then_some(used * 40),
-            watched_from: Some(self.now),
+            cpu_percent: used.is_multiple_of(3).then_some(used * 40),
+            cpu_known_since: Some(self.now),
         }
     }
 
     fn restart(&mut self) {
         if self.rng.below(3) == 0 {
-            self.bad_generation = Some(self.supervisor.generation_last + 1);
+            self.bad_generation = Some(self.supervisor.last_generation + 1);
         }
         self.restarts = (self.restarts + 1).min(2);
-        self.tell(Event::Restart);
+        self.tell(SupervisorEvent::Restart);
     }
 
     fn change_policy(&mut self) {
-        let policy = Policy {
+        let policy = SupervisorPolicy {
             spawn_rate: self.supervisor.policy().spawn_rate,
             ..random_policy(&mut self.rng)
         };
-        self.surge_max = self.surge_max.max(policy.max_surge);
+        self.max_surge = self.max_surge.max(policy.max_surge);
         let actions = self.supervisor.set_policy(self.now, policy);
         self.carry_out(actions);
         self.check_invariants();
@@ -273,19 +273,19 @@ impl World {
     /// Events about a worker that never was get no answer about it.
     fn talk_nonsense(&mut self) {
         let worker = WorkerId(10_000);
-        for event in [exited(worker), Event::ProtocolBroken { worker }] {
+        for event in [exited(worker), SupervisorEvent::ProtocolBroken { worker }] {
             self.tell(event);
         }
     }
 
-    fn tell(&mut self, event: Event) {
-        let serving = |p: &Process| p.is_admitted && !p.is_retired;
+    fn tell(&mut self, event: SupervisorEvent) {
+        let serving = |p: &SimulatedProcess| p.is_admitted && !p.is_retired;
         let before = self.count(serving) + self.count_gone(&event);
         let loses = match &event {
-            Event::Exited { .. } | Event::SpawnFailed { .. } => 1,
-            Event::ResponseTimedOut { .. } | Event::ProtocolBroken { .. } => 1,
-            Event::Exceeded { .. } => 1,
-            Event::Drain => before,
+            SupervisorEvent::Exited { .. } | SupervisorEvent::SpawnFailed { .. } => 1,
+            SupervisorEvent::ResponseTimedOut { .. } | SupervisorEvent::ProtocolBroken { .. } => 1,
+            SupervisorEvent::LimitExceeded { .. } => 1,
+            SupervisorEvent::Drain => before,
             _ => 0,
         };
         let target = self.supervisor.target();
@@ -295,9 +295,9 @@ impl World {
         let s = &self.supervisor;
         // A smaller load takes one out; a restart, with leave, so many at once; a limit none.
         let less = target.saturating_sub(s.target());
-        assert!(less <= usize::from(matches!(event, Event::Load(_))));
+        assert!(less <= usize::from(matches!(event, SupervisorEvent::Load(_))));
         let removable = match event {
-            Event::Recycle { .. } => 0,
+            SupervisorEvent::ReplacementRequested { .. } => 0,
             _ => s.policy().max_unavailable.min(s.target().saturating_sub(1)),
         };
         let least = match removable {
@@ -310,40 +310,40 @@ impl World {
     }
 
     /// The process that this event ends was taken off the books before it is told.
-    fn count_gone(&self, event: &Event) -> usize {
+    fn count_gone(&self, event: &SupervisorEvent) -> usize {
         let is_ready = |id| self.supervisor.state_of(id) == Some(WorkerState::Ready);
         match event {
-            Event::Exited { worker, .. } => usize::from(is_ready(*worker)),
+            SupervisorEvent::Exited { worker, .. } => usize::from(is_ready(*worker)),
             _ => 0,
         }
     }
 
-    fn carry_out(&mut self, actions: Vec<Action>) {
+    fn carry_out(&mut self, actions: Vec<SupervisorAction>) {
         for action in actions {
             if let Some(id) = acted_on(&action)
-                && !matches!(action, Action::Spawn { .. })
+                && !matches!(action, SupervisorAction::Spawn { .. })
             {
                 assert!(self.processes.contains_key(&id), "{action:?}: exists");
             }
             match action {
-                Action::Spawn { worker, generation } => self.spawn(worker, generation),
-                Action::Admit { worker } => {
+                SupervisorAction::Spawn { worker, generation } => self.spawn(worker, generation),
+                SupervisorAction::Admit { worker } => {
                     let process = self.process(worker);
                     assert!(process.is_ready && !process.is_admitted);
                     process.is_admitted = true;
                 }
-                Action::Retire { worker } => {
+                SupervisorAction::Retire { worker } => {
                     let process = self.process(worker);
                     assert!(process.is_admitted && !process.is_retired);
                     process.is_retired = true;
                     self.retire(worker);
                 }
-                Action::Signal { worker, signal } => self.signal(worker, signal),
-                Action::WakeAt(at) => {
+                SupervisorAction::Signal { worker, signal } => self.signal(worker, signal),
+                SupervisorAction::WakeAt(at) => {
                     assert!(at > self.now, "an alarm is in the future");
                     self.alarm = Some(at);
                 }
-                Action::RestartDone(answer) => {
+                SupervisorAction::RestartDone(answer) => {
                     assert!(self.restarts > 0, "an answer is owed");
                     self.restarts -= 1;
                     let old = self.fallback.take();
@@ -352,27 +352,27 @@ impl World {
                         Err(_) => old.unwrap_or(self.generation),
                     };
                 }
-                Action::Stopped => {
+                SupervisorAction::Stopped => {
                     assert!(self.processes.is_empty(), "nobody is left behind");
                     self.is_stopped = true;
                 }
-                Action::Report(Report::RestartBegan { generation }) => {
+                SupervisorAction::Report(SupervisorReport::RestartBegan { generation }) => {
                     let old = std::mem::replace(&mut self.generation, generation);
                     let serves = self.count(|p| p.is_admitted && !p.is_retired) > 0;
                     self.fallback = serves.then_some(old);
                 }
-                Action::Abandon { worker } => {
+                SupervisorAction::Abandon { worker } => {
                     let process = self.process(worker);
                     assert!(!process.is_spawned && !process.is_abandoned);
                     process.is_abandoned = true;
                     self.answer(worker, 100);
                 }
-                Action::SetThreads(threads) => self.threads = threads,
-                Action::Report(Report::Scaled { from, to, .. }) => {
+                SupervisorAction::SetThreads(threads) => self.threads = threads,
+                SupervisorAction::Report(SupervisorReport::Scaled { from, to, .. }) => {
                     let now = self.now;
                     self.growth.extend((from..to).map(|_| now));
                 }
-                Action::Report(_) => {}
+                SupervisorAction::Report(_) => {}
             }
         }
     }
@@ -381,7 +381,7 @@ impl World {
         assert!(worker.0 > self.worker_last, "a name is never reused");
         self.worker_last = worker.0;
         self.spawns.push_back(self.now);
-        self.processes.insert(worker, Process::default());
+        self.processes.insert(worker, SimulatedProcess::default());
         // Forked ones may be heard of late, or only when they are asked about.
         let late = match self.rng.below(12) {
             _ if self.is_calm => 20,
@@ -405,7 +405,7 @@ impl World {
                 self.plan(
                     spawned + 20,
                     spawned + 300,
-                    Event::BootFailed { worker, report },
+                    SupervisorEvent::BootFailed { worker, report },
                 );
                 self.plan(spawned + 300, spawned + 320, exited(worker));
             }
@@ -414,7 +414,11 @@ impl World {
             2 => {}
             _ => {
                 let boot = Duration::from_millis(100);
-                self.plan(spawned + 20, spawned + 300, Event::Ready { worker, boot });
+                self.plan(
+                    spawned + 20,
+                    spawned + 300,
+                    SupervisorEvent::Ready { worker, boot },
+                );
             }
         }
     }
@@ -423,22 +427,22 @@ impl World {
     fn answer(&mut self, worker: WorkerId, within: u64) -> Option<u64> {
         if !self.is_calm && self.rng.below(12) == 0 {
             let reason = "out of processes".to_owned();
-            self.plan(0, within, Event::SpawnFailed { worker, reason });
+            self.plan(0, within, SupervisorEvent::SpawnFailed { worker, reason });
             return None;
         }
-        self.plan(0, within, Event::Spawned { worker, pid: 7 });
+        self.plan(0, within, SupervisorEvent::Spawned { worker, pid: 7 });
         Some(within)
     }
 
     fn retire(&mut self, worker: WorkerId) {
         match self.rng.below(6) {
-            0 => self.plan(200, 2000, Event::ResponseTimedOut { worker }),
-            _ => self.plan(0, 500, Event::Idle { worker }),
+            0 => self.plan(200, 2000, SupervisorEvent::ResponseTimedOut { worker }),
+            _ => self.plan(0, 500, SupervisorEvent::Idle { worker }),
         }
     }
 
-    fn signal(&mut self, worker: WorkerId, signal: Signal) {
-        let ignores = signal == Signal::Terminate && self.rng.below(4) == 0;
+    fn signal(&mut self, worker: WorkerId, signal: StopSignal) {
+        let ignores = signal == StopSignal::Terminate && self.rng.below(4) == 0;
         let process = self.process(worker);
         assert!(process.is_spawned, "there is a process to signal");
         if !ignores && !process.is_leaving {
@@ -447,58 +451,58 @@ impl World {
         }
     }
 
-    fn plan(&mut self, least: u64, most: u64, event: Event) {
+    fn plan(&mut self, least: u64, most: u64, event: SupervisorEvent) {
         let at = self.now + self.rng.millis(least, most);
         self.plan_last += 1;
         self.plans.insert((at, self.plan_last), event);
     }
 
-    fn process(&mut self, id: WorkerId) -> &mut Process {
+    fn process(&mut self, id: WorkerId) -> &mut SimulatedProcess {
         self.processes.get_mut(&id).expect("it exists")
     }
 
-    fn count(&self, is_wanted: impl Fn(&Process) -> bool) -> usize {
+    fn count(&self, is_wanted: impl Fn(&SimulatedProcess) -> bool) -> usize {
         self.processes.values().filter(|p| is_wanted(p)).count()
     }
 }
 
-fn exited(worker: WorkerId) -> Event {
+fn exited(worker: WorkerId) -> SupervisorEvent {
     let status = ExitSummary::Code(1);
-    Event::Exited { worker, status }
+    SupervisorEvent::Exited { worker, status }
 }
 
-fn worker_of(event: &Event) -> Option<WorkerId> {
+fn worker_of(event: &SupervisorEvent) -> Option<WorkerId> {
     match event {
-        Event::Spawned { worker, .. }
-        | Event::SpawnFailed { worker, .. }
-        | Event::Ready { worker, .. }
-        | Event::BootFailed { worker, .. }
-        | Event::Exited { worker, .. }
-        | Event::ResponseTimedOut { worker }
-        | Event::ProtocolBroken { worker }
-        | Event::Idle { worker }
-        | Event::Exceeded { worker, .. }
-        | Event::Recycle { worker, .. } => Some(*worker),
-        Event::Started
-        | Event::Restart
-        | Event::Drain
-        | Event::DrainOverdue
-        | Event::Tick
-        | Event::Load(_) => None,
+        SupervisorEvent::Spawned { worker, .. }
+        | SupervisorEvent::SpawnFailed { worker, .. }
+        | SupervisorEvent::Ready { worker, .. }
+        | SupervisorEvent::BootFailed { worker, .. }
+        | SupervisorEvent::Exited { worker, .. }
+        | SupervisorEvent::ResponseTimedOut { worker }
+        | SupervisorEvent::ProtocolBroken { worker }
+        | SupervisorEvent::Idle { worker }
+        | SupervisorEvent::LimitExceeded { worker, .. }
+        | SupervisorEvent::ReplacementRequested { worker, .. } => Some(*worker),
+        SupervisorEvent::Started
+        | SupervisorEvent::Restart
+        | SupervisorEvent::Drain
+        | SupervisorEvent::DrainOverdue
+        | SupervisorEvent::Tick
+        | SupervisorEvent::Load(_) => None,
     }
 }
 
-fn acted_on(action: &Action) -> Option<WorkerId> {
+fn acted_on(action: &SupervisorAction) -> Option<WorkerId> {
     match action {
-        Action::Spawn { worker, .. }
-        | Action::Admit { worker }
-        | Action::Retire { worker }
-        | Action::Abandon { worker }
-        | Action::Signal { worker, .. } => Some(*worker),
-        Action::SetThreads(_)
-        | Action::Report(_)
-        | Action::WakeAt(_)
-        | Action::Stopped
-        | Action::RestartDone(_) => None,
+        SupervisorAction::Spawn { worker, .. }
+        | SupervisorAction::Admit { worker }
+        | SupervisorAction::Retire { worker }
+        | SupervisorAction::Abandon { worker }
+        | SupervisorAction::Signal { worker, .. } => Some(*worker),
+        SupervisorAction::SetThreads(_)
+        | SupervisorAction::Report(_)
+        | SupervisorAction::WakeAt(_)
+        | SupervisorAction::Stopped
+        | SupervisorAction::RestartDone(_) => None,
     }
 }

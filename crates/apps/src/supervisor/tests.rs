@@ -1,25 +1,25 @@
 //! One rule a test: events go in, a short transcript of the actions comes out. Random orders of
 //! events are in `simulation.rs`.
 
-mod numbers;
-mod replacing;
+mod replacement;
 mod restarts;
+mod scaling;
 
 use super::*;
 
-struct Bed {
+struct SupervisorHarness {
     supervisor: Supervisor,
     now: Instant,
-    reports: Vec<Report>,
+    reports: Vec<SupervisorReport>,
     wake_at: Option<Instant>,
 }
 
-impl Bed {
+impl SupervisorHarness {
     fn new(processes: usize) -> Self {
-        let policy = Policy {
-            processes_min: processes,
-            processes_max: processes,
-            ..Policy::default()
+        let policy = SupervisorPolicy {
+            min_processes: processes,
+            max_processes: processes,
+            ..SupervisorPolicy::default()
         };
         Self {
             supervisor: Supervisor::new(policy),
@@ -32,7 +32,7 @@ impl Bed {
     /// Started, with workers 1 to `processes` ready.
     fn ready(processes: usize) -> Self {
         let mut bed = Self::new(processes);
-        bed.send(Event::Started);
+        bed.send(SupervisorEvent::Started);
         for id in 1..=processes as u64 {
             bed.boot(id);
         }
@@ -40,41 +40,43 @@ impl Bed {
         bed
     }
 
-    fn send(&mut self, event: Event) -> Vec<String> {
+    fn send(&mut self, event: SupervisorEvent) -> Vec<String> {
         let actions = self.supervisor.handle(self.now, event);
         self.transcript(actions)
     }
 
     fn resize(&mut self, processes: usize) -> Vec<String> {
         let mut policy = *self.supervisor.policy();
-        policy.processes_min = processes;
-        policy.processes_max = processes;
+        policy.min_processes = processes;
+        policy.max_processes = processes;
         let actions = self.supervisor.set_policy(self.now, policy);
         self.transcript(actions)
     }
 
     /// Reports and alarms are kept aside, the rest is written down.
-    fn transcript(&mut self, actions: Vec<Action>) -> Vec<String> {
+    fn transcript(&mut self, actions: Vec<SupervisorAction>) -> Vec<String> {
         let mut lines = Vec::new();
         for action in actions {
             lines.push(match action {
-                Action::Spawn { worker, generation } => format!("spawn {worker} of {generation}"),
-                Action::Admit { worker } => format!("admit {worker}"),
-                Action::Retire { worker } => format!("retire {worker}"),
-                Action::Abandon { worker } => format!("abandon {worker}"),
-                Action::Signal { worker, signal } => match signal {
-                    Signal::Terminate => format!("terminate {worker}"),
-                    Signal::Kill => format!("kill {worker}"),
+                SupervisorAction::Spawn { worker, generation } => {
+                    format!("spawn {worker} of {generation}")
+                }
+                SupervisorAction::Admit { worker } => format!("admit {worker}"),
+                SupervisorAction::Retire { worker } => format!("retire {worker}"),
+                SupervisorAction::Abandon { worker } => format!("abandon {worker}"),
+                SupervisorAction::Signal { worker, signal } => match signal {
+                    StopSignal::Terminate => format!("terminate {worker}"),
+                    StopSignal::Kill => format!("kill {worker}"),
                 },
-                Action::SetThreads(threads) => format!("{threads} threads"),
-                Action::Stopped => "stopped".to_owned(),
-                Action::RestartDone(Ok(())) => "restarted".to_owned(),
-                Action::RestartDone(Err(why)) => format!("not restarted: {why}"),
-                Action::Report(report) => {
+                SupervisorAction::SetThreads(threads) => format!("{threads} threads"),
+                SupervisorAction::Stopped => "stopped".to_owned(),
+                SupervisorAction::RestartDone(Ok(())) => "restarted".to_owned(),
+                SupervisorAction::RestartDone(Err(why)) => format!("not restarted: {why}"),
+                SupervisorAction::Report(report) => {
                     self.reports.push(report);
                     continue;
                 }
-                Action::WakeAt(at) => {
+                SupervisorAction::WakeAt(at) => {
                     assert!(at > self.now, "an alarm is in the future");
                     self.wake_at = Some(at);
                     continue;
@@ -86,7 +88,7 @@ impl Bed {
 
     fn spawned(&mut self, id: u64) -> Vec<String> {
         let pid = 1000 + u32::try_from(id).unwrap();
-        self.send(Event::Spawned {
+        self.send(SupervisorEvent::Spawned {
             worker: WorkerId(id),
             pid,
         })
@@ -95,7 +97,7 @@ impl Bed {
     /// It becomes ready; it may have been spawned before.
     fn boot(&mut self, id: u64) -> Vec<String> {
         assert_eq!(self.spawned(id), NOTHING);
-        self.send(Event::Ready {
+        self.send(SupervisorEvent::Ready {
             worker: WorkerId(id),
             boot: Duration::from_millis(200),
         })
@@ -103,7 +105,7 @@ impl Bed {
 
     fn fail(&mut self, id: u64) -> Vec<String> {
         let mut lines = self.spawned(id);
-        lines.extend(self.send(Event::BootFailed {
+        lines.extend(self.send(SupervisorEvent::BootFailed {
             worker: WorkerId(id),
             report: "Traceback".to_owned(),
         }));
@@ -112,7 +114,7 @@ impl Bed {
     }
 
     fn exit(&mut self, id: u64) -> Vec<String> {
-        self.send(Event::Exited {
+        self.send(SupervisorEvent::Exited {
             worker: WorkerId(id),
             status: ExitSummary::Signal(9),
         })
@@ -120,7 +122,7 @@ impl Bed {
 
     fn idle(&mut self, id: u64) -> Vec<String> {
         let worker = WorkerId(id);
-        self.send(Event::Idle { worker })
+        self.send(SupervisorEvent::Idle { worker })
     }
 
     /// Lets time pass until the alarm and answers how long that was.
@@ -128,7 +130,7 @@ impl Bed {
         let at = self.wake_at.take().expect("an alarm is set");
         let slept = at - self.now;
         self.now = at;
-        (slept, self.send(Event::Tick))
+        (slept, self.send(SupervisorEvent::Tick))
     }
 
     fn states(&self) -> Vec<(u64, WorkerState)> {
@@ -137,24 +139,27 @@ impl Bed {
     }
 }
 
-fn recycle(worker: WorkerId) -> Event {
-    let why = Worn::Requests(500);
-    Event::Recycle { worker, why }
+fn recycle(worker: WorkerId) -> SupervisorEvent {
+    let why = ReplaceReason::Requests(500);
+    SupervisorEvent::ReplacementRequested { worker, why }
 }
 
 const NOTHING: [&str; 0] = [];
 
 #[test]
 fn spawns_all_processes_and_admits_each_as_it_becomes_ready() {
-    let mut bed = Bed::new(2);
+    let mut bed = SupervisorHarness::new(2);
     assert_eq!(bed.supervisor.state(), AppState::Stopped);
-    assert_eq!(bed.send(Event::Started), ["spawn 1 of 1", "spawn 2 of 1"]);
+    assert_eq!(
+        bed.send(SupervisorEvent::Started),
+        ["spawn 1 of 1", "spawn 2 of 1"]
+    );
     assert_eq!(bed.supervisor.state(), AppState::Starting);
     assert_eq!(bed.boot(2), ["admit 2"]);
     assert_eq!(bed.supervisor.state(), AppState::Starting);
     assert_eq!(bed.boot(1), ["admit 1"]);
     assert_eq!(bed.supervisor.state(), AppState::Ready);
-    let up = Report::Up {
+    let up = SupervisorReport::Up {
         processes: 2,
         took: Duration::ZERO,
     };
@@ -163,7 +168,7 @@ fn spawns_all_processes_and_admits_each_as_it_becomes_ready() {
 
 #[test]
 fn replaces_the_first_crash_at_once_and_then_backs_off() {
-    let mut bed = Bed::ready(2);
+    let mut bed = SupervisorHarness::ready(2);
     assert_eq!(bed.exit(1), ["spawn 3 of 1"]);
     assert_eq!(bed.supervisor.state(), AppState::Degraded);
     bed.boot(3);
@@ -178,8 +183,8 @@ fn replaces_the_first_crash_at_once_and_then_backs_off() {
 
 #[test]
 fn backs_off_no_longer_than_the_maximum() {
-    let mut bed = Bed::new(1);
-    bed.send(Event::Started);
+    let mut bed = SupervisorHarness::new(1);
+    bed.send(SupervisorEvent::Started);
     let mut slept = Vec::new();
     for worker in 1..=12 {
         bed.fail(worker);
@@ -193,7 +198,7 @@ fn backs_off_no_longer_than_the_maximum() {
 
 #[test]
 fn forgets_crashes_after_a_worker_was_ready_for_a_while() {
-    let mut bed = Bed::ready(1);
+    let mut bed = SupervisorHarness::ready(1);
     bed.exit(1);
     bed.boot(2);
     bed.now += Duration::from_secs(10);
@@ -202,8 +207,8 @@ fn forgets_crashes_after_a_worker_was_ready_for_a_while() {
 
 #[test]
 fn reports_a_failed_boot_and_retries_with_one_worker() {
-    let mut bed = Bed::new(3);
-    bed.send(Event::Started);
+    let mut bed = SupervisorHarness::new(3);
+    bed.send(SupervisorEvent::Started);
     for worker in 1..=3 {
         assert_eq!(bed.fail(worker), [format!("terminate {worker}")]);
     }
@@ -228,7 +233,7 @@ fn every_way_not_to_boot_is_reported() {
     let rows = [
         (
             "not spawned",
-            Event::SpawnFailed {
+            SupervisorEvent::SpawnFailed {
                 worker,
                 reason: "no such file".to_owned(),
             },
@@ -236,7 +241,7 @@ fn every_way_not_to_boot_is_reported() {
         ),
         (
             "exited",
-            Event::Exited {
+            SupervisorEvent::Exited {
                 worker,
                 status: ExitSummary::Code(0),
             },
@@ -244,13 +249,13 @@ fn every_way_not_to_boot_is_reported() {
         ),
         (
             "babbled",
-            Event::ProtocolBroken { worker },
+            SupervisorEvent::ProtocolBroken { worker },
             "the worker was killed: it broke the worker protocol",
         ),
     ];
     for (name, event, expected) in rows {
-        let mut bed = Bed::new(1);
-        bed.send(Event::Started);
+        let mut bed = SupervisorHarness::new(1);
+        bed.send(SupervisorEvent::Started);
         bed.send(event);
         let report = expected.to_owned();
         assert_eq!(
@@ -264,8 +269,8 @@ fn every_way_not_to_boot_is_reported() {
 
 #[test]
 fn kills_a_worker_that_does_not_become_ready_in_time() {
-    let mut bed = Bed::new(1);
-    bed.send(Event::Started);
+    let mut bed = SupervisorHarness::new(1);
+    bed.send(SupervisorEvent::Started);
     bed.spawned(1);
     let (slept, lines) = bed.sleep();
     assert_eq!((slept.as_secs(), lines), (60, vec!["kill 1".to_owned()]));
@@ -279,10 +284,10 @@ fn kills_a_worker_that_does_not_become_ready_in_time() {
 fn kills_a_stuck_worker_and_replaces_it_at_once() {
     let worker = WorkerId(1);
     for event in [
-        Event::ResponseTimedOut { worker },
-        Event::ProtocolBroken { worker },
+        SupervisorEvent::ResponseTimedOut { worker },
+        SupervisorEvent::ProtocolBroken { worker },
     ] {
-        let mut bed = Bed::ready(2);
+        let mut bed = SupervisorHarness::ready(2);
         let lines = bed.send(event.clone());
         assert_eq!(lines, ["retire 1", "kill 1", "spawn 3 of 1"], "{event:?}");
         bed.boot(3);
@@ -293,12 +298,12 @@ fn kills_a_stuck_worker_and_replaces_it_at_once() {
 
 #[test]
 fn backs_off_when_workers_get_stuck_again_and_again() {
-    let mut bed = Bed::ready(1);
-    bed.send(Event::ResponseTimedOut {
+    let mut bed = SupervisorHarness::ready(1);
+    bed.send(SupervisorEvent::ResponseTimedOut {
         worker: WorkerId(1),
     });
     bed.boot(2);
-    let lines = bed.send(Event::ResponseTimedOut {
+    let lines = bed.send(SupervisorEvent::ResponseTimedOut {
         worker: WorkerId(2),
     });
     assert_eq!(lines, ["retire 2", "kill 2"]);
@@ -307,7 +312,7 @@ fn backs_off_when_workers_get_stuck_again_and_again() {
 
 #[test]
 fn recycles_a_worn_worker_in_due_form() {
-    let mut bed = Bed::ready(2);
+    let mut bed = SupervisorHarness::ready(2);
     let worker = WorkerId(2);
     assert_eq!(bed.send(recycle(worker)), ["spawn 3 of 1"]);
     assert_eq!(bed.send(recycle(worker)), NOTHING);
@@ -317,10 +322,10 @@ fn recycles_a_worn_worker_in_due_form() {
 
 #[test]
 fn drains_by_finishing_then_terminating_then_killing() {
-    let mut bed = Bed::ready(2);
-    assert_eq!(bed.send(Event::Drain), ["retire 2", "retire 1"]);
+    let mut bed = SupervisorHarness::ready(2);
+    assert_eq!(bed.send(SupervisorEvent::Drain), ["retire 2", "retire 1"]);
     assert_eq!(bed.supervisor.state(), AppState::Draining);
-    assert_eq!(bed.send(Event::Drain), NOTHING);
+    assert_eq!(bed.send(SupervisorEvent::Drain), NOTHING);
     assert_eq!(bed.idle(1), ["terminate 1"]);
     assert_eq!(bed.exit(1), NOTHING);
     assert_eq!(bed.idle(2), ["terminate 2"]);
@@ -332,19 +337,26 @@ fn drains_by_finishing_then_terminating_then_killing() {
 
 #[test]
 fn an_overdue_drain_terminates_those_that_still_work() {
-    let mut bed = Bed::ready(1);
-    assert_eq!(bed.send(Event::DrainOverdue), NOTHING, "no drain yet");
-    bed.send(Event::Drain);
-    assert_eq!(bed.send(Event::DrainOverdue), ["terminate 1"]);
+    let mut bed = SupervisorHarness::ready(1);
+    assert_eq!(
+        bed.send(SupervisorEvent::DrainOverdue),
+        NOTHING,
+        "no drain yet"
+    );
+    bed.send(SupervisorEvent::Drain);
+    assert_eq!(bed.send(SupervisorEvent::DrainOverdue), ["terminate 1"]);
     assert_eq!(bed.exit(1), ["stopped"]);
 }
 
 #[test]
 fn a_drain_waits_for_processes_that_are_still_being_spawned() {
-    let mut bed = Bed::new(2);
-    bed.send(Event::Started);
+    let mut bed = SupervisorHarness::new(2);
+    bed.send(SupervisorEvent::Started);
     bed.spawned(1);
-    assert_eq!(bed.send(Event::Drain), ["abandon 2", "terminate 1"]);
+    assert_eq!(
+        bed.send(SupervisorEvent::Drain),
+        ["abandon 2", "terminate 1"]
+    );
     assert_eq!(bed.exit(1), NOTHING);
     assert_eq!(bed.spawned(2), ["terminate 2"]);
     assert_eq!(bed.exit(2), ["stopped"]);
@@ -352,34 +364,40 @@ fn a_drain_waits_for_processes_that_are_still_being_spawned() {
 
 #[test]
 fn a_drain_answers_every_restart() {
-    let mut bed = Bed::ready(1);
-    bed.send(Event::Restart);
-    bed.send(Event::Restart);
+    let mut bed = SupervisorHarness::ready(1);
+    bed.send(SupervisorEvent::Restart);
+    bed.send(SupervisorEvent::Restart);
     let why = "not restarted: the application is stopping";
-    assert_eq!(bed.send(Event::Drain), [why, why, "abandon 2", "retire 1"]);
+    assert_eq!(
+        bed.send(SupervisorEvent::Drain),
+        [why, why, "abandon 2", "retire 1"]
+    );
     let why = "not restarted: the application is not running";
-    assert_eq!(bed.send(Event::Restart), [why]);
+    assert_eq!(bed.send(SupervisorEvent::Restart), [why]);
 }
 
 #[test]
-fn a_drain_of_what_never_started_is_over_at_once() {
-    assert_eq!(Bed::new(2).send(Event::Drain), ["stopped"]);
+fn a_drain_before_the_start_completes_at_once() {
+    assert_eq!(
+        SupervisorHarness::new(2).send(SupervisorEvent::Drain),
+        ["stopped"]
+    );
 }
 
 #[test]
 fn starts_again_after_a_drain() {
-    let mut bed = Bed::ready(1);
-    bed.send(Event::Drain);
+    let mut bed = SupervisorHarness::ready(1);
+    bed.send(SupervisorEvent::Drain);
     bed.idle(1);
     bed.exit(1);
-    assert_eq!(bed.send(Event::Started), ["spawn 2 of 1"]);
+    assert_eq!(bed.send(SupervisorEvent::Started), ["spawn 2 of 1"]);
     bed.boot(2);
     assert_eq!(bed.supervisor.state(), AppState::Ready);
 }
 
 #[test]
 fn follows_a_change_of_the_number_of_processes() {
-    let mut bed = Bed::ready(2);
+    let mut bed = SupervisorHarness::ready(2);
     assert_eq!(bed.resize(3), ["spawn 3 of 1"]);
     assert_eq!(bed.spawned(3), NOTHING);
     assert_eq!(bed.resize(1), ["terminate 3", "retire 2"]);
@@ -388,56 +406,62 @@ fn follows_a_change_of_the_number_of_processes() {
 }
 
 #[test]
-fn ignores_what_it_does_not_know_or_does_not_expect() {
+fn ignores_unknown_and_unexpected_events() {
     let boot = Duration::ZERO;
     for id in [1, 77] {
         let worker = WorkerId(id);
         let rows = [
-            Event::Idle { worker },
-            Event::Started,
-            Event::Ready { worker, boot },
-            Event::BootFailed {
+            SupervisorEvent::Idle { worker },
+            SupervisorEvent::Started,
+            SupervisorEvent::Ready { worker, boot },
+            SupervisorEvent::BootFailed {
                 worker,
                 report: String::new(),
             },
         ];
         for event in rows {
-            let mut bed = Bed::ready(1);
+            let mut bed = SupervisorHarness::ready(1);
             assert_eq!(bed.send(event.clone()), NOTHING, "{event:?}");
             assert_eq!(bed.states(), [(1, WorkerState::Ready)], "{event:?}");
         }
     }
-    let mut bed = Bed::ready(1);
+    let mut bed = SupervisorHarness::ready(1);
     let worker = WorkerId(77);
     assert_eq!(bed.exit(77), NOTHING);
-    assert_eq!(bed.send(Event::ResponseTimedOut { worker }), NOTHING);
+    assert_eq!(
+        bed.send(SupervisorEvent::ResponseTimedOut { worker }),
+        NOTHING
+    );
     assert_eq!(bed.send(recycle(worker)), NOTHING);
     let reason = String::new();
-    assert_eq!(bed.send(Event::SpawnFailed { worker, reason }), NOTHING);
+    assert_eq!(
+        bed.send(SupervisorEvent::SpawnFailed { worker, reason }),
+        NOTHING
+    );
 }
 
 #[test]
 fn an_early_tick_sets_the_alarm_again() {
-    let mut bed = Bed::new(1);
-    bed.send(Event::Started);
+    let mut bed = SupervisorHarness::new(1);
+    bed.send(SupervisorEvent::Started);
     let at = bed.wake_at.take();
     bed.now += Duration::from_secs(1);
-    assert_eq!(bed.send(Event::Tick), NOTHING);
+    assert_eq!(bed.send(SupervisorEvent::Tick), NOTHING);
     assert_eq!(bed.wake_at, at);
 }
 
 #[test]
 fn time_outs_without_end_are_no_time_outs() {
-    let policy = Policy {
+    let policy = SupervisorPolicy {
         boot_timeout: Duration::MAX,
         stop_timeout: Duration::MAX,
-        backoff_min: Duration::MAX,
-        backoff_max: Duration::MAX,
-        ..Policy::default()
+        min_backoff: Duration::MAX,
+        max_backoff: Duration::MAX,
+        ..SupervisorPolicy::default()
     };
-    let mut bed = Bed::new(1);
+    let mut bed = SupervisorHarness::new(1);
     bed.supervisor = Supervisor::new(policy);
-    bed.send(Event::Started);
+    bed.send(SupervisorEvent::Started);
     assert_eq!(bed.wake_at, None);
     assert_eq!(bed.fail(1), ["terminate 1"]);
     assert!(bed.wake_at.is_some());

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::time::Instant;
 
-use super::{Signal, Worn};
+use super::{ReplaceReason, StopSignal};
 
 /// Names one worker of this application; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -24,15 +24,15 @@ pub struct Worker {
     /// What it is doing.
     pub state: WorkerState,
     /// Since when it has been doing that.
-    pub since: Instant,
+    pub state_since: Instant,
     /// How many workers had its seat before it.
     pub restarts: u64,
     /// Why it is to be replaced by a fresh one.
-    pub(super) worn: Option<Worn>,
+    pub(super) replace_reason: Option<ReplaceReason>,
     /// When patience with its state ends.
     pub(super) deadline: Option<Instant>,
     /// The strongest signal it was given, or is given as soon as it is spawned.
-    pub(super) signal: Option<Signal>,
+    pub(super) stop_signal: Option<StopSignal>,
 }
 
 /// The life of a worker, in order.
@@ -50,13 +50,18 @@ pub enum WorkerState {
 
 impl Worker {
     /// Why it is to be replaced by a fresh one, if it is.
-    pub fn worn(&self) -> Option<&Worn> {
-        self.worn.as_ref()
+    pub fn replace_reason(&self) -> Option<&ReplaceReason> {
+        self.replace_reason.as_ref()
     }
 
-    pub(super) fn enter(&mut self, state: WorkerState, now: Instant, deadline: Option<Instant>) {
+    pub(super) fn set_state(
+        &mut self,
+        state: WorkerState,
+        now: Instant,
+        deadline: Option<Instant>,
+    ) {
         self.state = state;
-        self.since = now;
+        self.state_since = now;
         self.deadline = deadline;
     }
 }

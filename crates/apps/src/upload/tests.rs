@@ -3,23 +3,23 @@
 use std::sync::atomic::Ordering;
 
 use super::*;
-use crate::testing::{Line, Played, Said};
+use crate::testing::{BodyScript, ScriptedBody, ScriptedConnection};
 
-fn begin() -> (Arc<Line>, Arc<Upload>, UploadReader) {
-    let (line, body) = Played::new();
-    let upload = Upload::begin(Box::new(body), Arc::default());
+fn begin() -> (Arc<ScriptedConnection>, Arc<Upload>, UploadReader) {
+    let (line, body) = ScriptedBody::new();
+    let upload = Upload::spawn(Box::new(body), Arc::default());
     let reader = upload.reader();
     (line, upload, reader)
 }
 
-async fn next(reader: &UploadReader) -> Piece {
+async fn next(reader: &UploadReader) -> UploadPiece {
     std::future::poll_fn(|cx| reader.poll_next(cx, true)).await
 }
 
 async fn taken(reader: &UploadReader) -> (usize, bool) {
     match next(reader).await {
-        Piece::Bytes { bytes, is_last } => (bytes.len(), is_last),
-        Piece::Failed(fault) => panic!("{fault:?}"),
+        UploadPiece::Bytes { bytes, is_last } => (bytes.len(), is_last),
+        UploadPiece::Failed(fault) => panic!("{fault:?}"),
     }
 }
 
@@ -35,12 +35,12 @@ fn a_client_is_read_no_further_than_a_piece_ahead() {
     loops::block_on(async {
         let (line, _upload, reader) = begin();
         for _ in 0..100 {
-            line.say(Said::Bytes(16 << 10));
+            line.push(BodyScript::Bytes(16 << 10));
         }
         others().await;
         let ahead = line.read.load(Ordering::SeqCst);
         assert!(
-            (AHEAD_BYTES..AHEAD_BYTES + (16 << 10)).contains(&ahead),
+            (READ_AHEAD_BYTES..READ_AHEAD_BYTES + (16 << 10)).contains(&ahead),
             "{ahead}"
         );
         assert_eq!(
@@ -48,7 +48,7 @@ fn a_client_is_read_no_further_than_a_piece_ahead() {
             0,
             "nobody waits for it"
         );
-        line.say(Said::End);
+        line.push(BodyScript::End);
         let (mut all, mut pieces) = (0, 0);
         loop {
             let (count, is_last) = taken(&reader).await;
@@ -75,7 +75,7 @@ fn a_client_s_time_is_charged_while_the_worker_waits_and_no_longer() {
         assert!(waits.await);
         others().await;
         assert_eq!(line.charged.load(Ordering::SeqCst), 1);
-        line.say(Said::Bytes(3));
+        line.push(BodyScript::Bytes(3));
         assert_eq!(taken(&reader).await, (3, false));
         others().await;
         assert_eq!(
@@ -83,7 +83,7 @@ fn a_client_s_time_is_charged_while_the_worker_waits_and_no_longer() {
             2,
             "the last read that was waited for"
         );
-        line.say(Said::Bytes(4));
+        line.push(BodyScript::Bytes(4));
         others().await;
         assert_eq!(line.charged.load(Ordering::SeqCst), 2);
         assert_eq!(taken(&reader).await, (4, false));
@@ -92,11 +92,11 @@ fn a_client_s_time_is_charged_while_the_worker_waits_and_no_longer() {
 }
 
 #[test]
-fn the_connection_is_whole_before_anybody_hears_of_the_end() {
+fn the_connection_is_returned_before_the_end_is_reported() {
     loops::block_on(async {
         let (line, _upload, reader) = begin();
-        line.say(Said::Bytes(5));
-        line.say(Said::End);
+        line.push(BodyScript::Bytes(5));
+        line.push(BodyScript::End);
         assert_eq!(taken(&reader).await, (5, true));
         assert!(line.is_back());
     })
@@ -104,15 +104,18 @@ fn the_connection_is_whole_before_anybody_hears_of_the_end() {
 }
 
 #[test]
-fn a_body_that_fails_is_told_of_unasked_and_is_no_end() {
+fn a_failed_body_is_reported_unasked_and_is_no_end() {
     loops::block_on(async {
         for kind in [FaultKind::ClientDisconnected, FaultKind::BodyTooLarge] {
             let (line, upload, reader) = begin();
-            line.say(Said::Bytes(5));
-            line.say(Said::Fault(kind));
+            line.push(BodyScript::Bytes(5));
+            line.push(BodyScript::Fault(kind));
             let piece = std::future::poll_fn(|cx| reader.poll_next(cx, false)).await;
-            assert!(matches!(piece, Piece::Failed(fault) if fault.kind == kind));
-            assert!(matches!(next(&reader).await, Piece::Failed(_)), "for good");
+            assert!(matches!(piece, UploadPiece::Failed(fault) if fault.kind == kind));
+            assert!(
+                matches!(next(&reader).await, UploadPiece::Failed(_)),
+                "for good"
+            );
             assert_eq!(
                 upload.client.is_disconnected(),
                 kind == FaultKind::ClientDisconnected
@@ -124,7 +127,7 @@ fn a_body_that_fails_is_told_of_unasked_and_is_no_end() {
 }
 
 #[test]
-fn what_nobody_wants_any_more_is_given_back() {
+fn an_unwanted_body_is_released() {
     loops::block_on(async {
         let (line, _upload, reader) = begin();
         others().await;
@@ -144,21 +147,21 @@ fn what_nobody_wants_any_more_is_given_back() {
 fn a_small_body_that_is_there_is_taken_without_a_wait() {
     loops::block_on(async {
         for (said, whole, length) in [
-            (vec![Said::Bytes(7), Said::End], true, 7),
-            (vec![Said::End], true, 0),
-            (vec![Said::Bytes(7)], false, 7),
+            (vec![BodyScript::Bytes(7), BodyScript::End], true, 7),
+            (vec![BodyScript::End], true, 0),
+            (vec![BodyScript::Bytes(7)], false, 7),
             (vec![], false, 0),
             (
-                vec![Said::Bytes(MAX_INPUT_BYTES), Said::Bytes(1)],
+                vec![BodyScript::Bytes(MAX_INPUT_BYTES), BodyScript::Bytes(1)],
                 false,
                 MAX_INPUT_BYTES,
             ),
         ] {
-            let (line, mut body) = Played::new();
-            said.into_iter().for_each(|said| line.say(said));
+            let (line, mut body) = ScriptedBody::new();
+            said.into_iter().for_each(|said| line.push(said));
             let mut first = Vec::new();
             let read =
-                std::future::poll_fn(|cx| Poll::Ready(read_at_hand(&mut body, cx, &mut first)));
+                std::future::poll_fn(|cx| Poll::Ready(read_available(&mut body, cx, &mut first)));
             assert_eq!(read.await.map_err(|fault| fault.kind), Ok(whole));
             assert_eq!(first.len(), length);
         }

@@ -8,7 +8,7 @@ use std::io::Write;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use penstock_apps::{App, Boot};
+use penstock_apps::{App, BootStatus};
 use penstock_config::{AppKind, Config, Processes, Upstream};
 use penstock_runtime::logger::LineWriter;
 use penstock_runtime::loops;
@@ -168,12 +168,12 @@ fn described(upstream: &Upstream) -> String {
 /// Prints how an application starts: once that it does not, if so, and when it is ready.
 async fn announce_app(app: &App, announce: &LineWriter) {
     let name = app.name();
-    if let Boot::Failed { .. } = app.booted().await {
+    if let BootStatus::Failed { .. } = app.wait_for_boot().await {
         let kind = app.kind();
         let line = format!("app {name}: {kind}, does not start yet; see the log\n");
         announce.write(line.into_bytes());
     }
-    let Some((took, interpreter)) = app.up().await else {
+    let Some((took, interpreter)) = app.wait_until_up().await else {
         return;
     };
     let processes = running(app.config().processes);

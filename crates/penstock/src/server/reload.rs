@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use penstock_apps::{App, Boot};
+use penstock_apps::{App, BootStatus};
 use penstock_config::Config;
 use penstock_runtime::{clock, loops};
 use penstock_sys::process::successor::SignalTarget;
@@ -244,8 +244,8 @@ impl Server {
         space.set_max(config.limits.temp_bytes.unwrap_or(u64::MAX));
         let store = wiring::body_store(&config.limits, default_pool(&rooms.pools), space);
         for app in rooms.apps.values() {
-            app.adopt(store.clone());
-            app.limit_messages(wiring::message_limits(&config.limits));
+            app.set_body_store(store.clone());
+            app.set_message_limits(wiring::message_limits(&config.limits));
         }
         for upstream in rooms.upstreams.values() {
             upstream.set_body_store(store.clone());
@@ -338,12 +338,12 @@ pub(super) async fn all_booted(apps: &[Arc<App>]) -> Result<(), String> {
         let name = app.name();
         // Workers that become ready and die in turn are neither one nor the other.
         let deadline = began + app.config().boot_timeout + BOOT_SLACK;
-        match clock::timeout_at(deadline, app.booted()).await {
-            Some(Boot::Ready { .. }) => {}
-            Some(Boot::Failed { report }) => {
+        match clock::timeout_at(deadline, app.wait_for_boot()).await {
+            Some(BootStatus::Ready { .. }) => {}
+            Some(BootStatus::Failed { report }) => {
                 return Err(format!("application `{name}` does not start\n{report}"));
             }
-            Some(Boot::Pending) | None => {
+            Some(BootStatus::Pending) | None => {
                 return Err(format!("application `{name}` did not become ready in time"));
             }
         }
@@ -397,11 +397,11 @@ fn finish_later(app: Arc<App>, patience: Duration) {
         let began = clock::now();
         let (deadline, last) = (began + patience, began + app.config().queue_timeout);
         while Arc::strong_count(&app) > 1 && clock::now() < deadline
-            || app.has_waiting() && clock::now() < deadline.max(last)
+            || app.has_waiting_requests() && clock::now() < deadline.max(last)
         {
             clock::sleep(STILL_USED).await;
         }
-        app.finish().await;
+        app.drain_gracefully().await;
     });
 }
 

@@ -197,7 +197,13 @@ impl Server {
 
     /// Waits until no request waits for a process.
     async fn none_waits(&self) {
-        let some_waits = || self.live().rooms.apps.values().any(|app| app.has_waiting());
+        let some_waits = || {
+            self.live()
+                .rooms
+                .apps
+                .values()
+                .any(|app| app.has_waiting_requests())
+        };
         while some_waits() {
             clock::sleep(LOOK).await;
         }

@@ -313,7 +313,7 @@ impl Server {
         let sizes: Vec<_> = {
             let live = self.live();
             let apps = live.rooms.apps.iter();
-            apps.map(|(name, app)| Word::Size(name.clone(), app.size()))
+            apps.map(|(name, app)| Word::Size(name.clone(), app.current_size()))
                 .collect()
         };
         for size in &sizes {

@@ -8,7 +8,7 @@ use penstock_runtime::loops;
 use penstock_wire::Dialect;
 
 use super::*;
-use crate::app::{Refusal, Way};
+use crate::app::{DispatchMode, Refusal};
 
 fn shared(change: impl FnOnce(&mut config::App)) -> Arc<AppShared> {
     let mut config = config::App::new("site", "/".into(), AppKind::Wsgi, "app:app");
@@ -24,7 +24,7 @@ fn shared(change: impl FnOnce(&mut config::App)) -> Arc<AppShared> {
         temp_space: Arc::default(),
         pool: Pool::new("test", 1, 1),
     };
-    let way = Way::Workers(Dialect::Python);
+    let way = DispatchMode::Workers(Dialect::Python);
     Arc::new(AppShared::new(&config, way, store))
 }
 
@@ -35,14 +35,14 @@ fn asgi() -> config::App {
 }
 
 #[test]
-fn a_kind_that_is_said_is_settled_from_the_start() {
+fn a_configured_kind_is_settled_from_the_start() {
     let shared = shared(|config| config.kind_is_guess = false);
     assert_eq!(shared.model.get(), Some(WorkerModel::Threads));
     assert_eq!(shared.model.kind(), AppKind::Wsgi);
 }
 
 #[test]
-fn those_who_wait_go_on_when_it_is_settled() {
+fn waiting_requests_continue_when_settled() {
     let shared = shared(|_| {});
     assert_eq!(
         (shared.model.get(), shared.model.kind()),
@@ -51,31 +51,31 @@ fn those_who_wait_go_on_when_it_is_settled() {
     let model = loops::block_on(async {
         let waiter = Arc::clone(&shared);
         let client = ClientState::default();
-        let wait = async move { waiter.settled(&client).await };
+        let wait = async move { waiter.wait_for_model(&client).await };
         let settle = async {
-            assert_eq!(shared.model.waiting(), 1);
+            assert_eq!(shared.model.waiting_requests(), 1);
             shared.model.settle(&asgi());
         };
         let (model, ()) = tokio::join!(wait, settle);
         model
     });
     let model = model.unwrap().unwrap();
-    assert_eq!(model, WorkerModel::Reactor(Form::Scope));
+    assert_eq!(model, WorkerModel::Reactor(RequestEncoding::Scope));
     assert!(shared.model.streams_bodies());
     assert_eq!(
-        (shared.model.kind(), shared.model.waiting()),
+        (shared.model.kind(), shared.model.waiting_requests()),
         (AppKind::Asgi, 0)
     );
 }
 
 #[test]
-fn those_who_wait_in_vain_are_told_why() {
+fn waiting_requests_fail_with_a_reason() {
     let wait = |shared: &Arc<AppShared>, client: &ClientState| {
         let fault = loops::block_on(async {
-            let waited = shared.settled(client).await;
+            let waited = shared.wait_for_model(client).await;
             waited.expect_err("it is never settled").kind
         });
-        assert_eq!(shared.model.waiting(), 0);
+        assert_eq!(shared.model.waiting_requests(), 0);
         fault.unwrap()
     };
     let here = ClientState::default();
@@ -92,6 +92,6 @@ fn those_who_wait_in_vain_are_told_why() {
         cause,
         detail: None,
     };
-    refusing.refusing.store(Some(Arc::new(refusal)));
+    refusing.refusal.store(Some(Arc::new(refusal)));
     assert_eq!(wait(&refusing, &here), FaultKind::Unavailable);
 }

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use super::*;
 
 /// Has the application take the connection of stream `id` over; gives its end.
-async fn hijack(rig: &Rig, id: u32) -> Stream {
+async fn hijack(rig: &ChannelHarness, id: u32) -> Stream {
     send_socket(rig, id, |theirs| {
         net::send_descriptor(rig.worker.files.as_fd(), &id.to_le_bytes(), theirs).unwrap();
     })
@@ -13,7 +13,7 @@ async fn hijack(rig: &Rig, id: u32) -> Stream {
 }
 
 /// Says HIJACK after `send` has had a socket to send.
-async fn send_socket(rig: &Rig, id: u32, send: impl FnOnce(BorrowedFd<'_>)) -> Stream {
+async fn send_socket(rig: &ChannelHarness, id: u32, send: impl FnOnce(BorrowedFd<'_>)) -> Stream {
     let (ours, theirs) = UnixStream::pair().unwrap();
     send(theirs.as_fd());
     rig.worker.write(|out| worker::encode_hijack(out, id)).await;
@@ -22,7 +22,7 @@ async fn send_socket(rig: &Rig, id: u32, send: impl FnOnce(BorrowedFd<'_>)) -> S
 }
 
 /// A request whose connection the application has taken over.
-async fn taken(rig: &mut Rig) -> (Asked, u32, Stream) {
+async fn taken(rig: &mut ChannelHarness) -> (PendingRequest, u32, Stream) {
     let asked = rig.get("/");
     let id = rig.worker.opened().await;
     let app = hijack(rig, id).await;
@@ -41,7 +41,7 @@ const RESPONSE: &[u8] = b"HTTP/1.1 202 OK\r\nX-A: b\r\n\r\nbody";
 #[test]
 fn a_hijacked_connection_has_the_response_and_outlives_its_call() {
     on_a_loop(async {
-        let mut rig = Rig::new();
+        let mut rig = ChannelHarness::new();
         let (asked, id, app) = taken(&mut rig).await;
         within(app.write_all(RESPONSE)).await.unwrap();
         let response = asked.response().await;
@@ -54,7 +54,7 @@ fn a_hijacked_connection_has_the_response_and_outlives_its_call() {
         within(app.write_all(b" and more")).await.unwrap();
         drop(app);
         assert_eq!(body(response).await, Ok(b"body and more".to_vec()));
-        assert_eq!(rig.ended().await, End::Retired);
+        assert_eq!(rig.ended().await, DriverEnd::Retired);
     });
 }
 
@@ -62,9 +62,9 @@ fn a_hijacked_connection_has_the_response_and_outlives_its_call() {
 fn a_hijacked_connection_of_a_retired_reactor_is_cut_when_its_time_is_over() {
     on_a_loop(async {
         for is_call_over in [false, true] {
-            let mut rig = Rig::with(&Terms {
-                patience: Duration::from_millis(50),
-                ..Terms::default()
+            let mut rig = ChannelHarness::with(&HarnessOptions {
+                read_timeout: Duration::from_millis(50),
+                ..HarnessOptions::default()
             });
             let (asked, id, app) = taken(&mut rig).await;
             within(app.write_all(RESPONSE)).await.unwrap();
@@ -76,10 +76,10 @@ fn a_hijacked_connection_of_a_retired_reactor_is_cut_when_its_time_is_over() {
             let silence = poll_fn(|cx| app.poll_disconnected(cx));
             let early = clock::timeout(Duration::from_millis(200), silence).await;
             assert!(early.is_none(), "a stream may be silent");
-            rig.mailbox.cut();
+            rig.mailbox.cut_streams();
             assert_eq!(body(response).await, Err(FaultKind::WorkerDied));
             expect_closed(&app).await;
-            assert_eq!(rig.ended().await, End::Retired);
+            assert_eq!(rig.ended().await, DriverEnd::Retired);
         }
     });
 }
@@ -87,9 +87,9 @@ fn a_hijacked_connection_of_a_retired_reactor_is_cut_when_its_time_is_over() {
 #[test]
 fn a_call_has_its_time_once_its_connection_has_ended() {
     on_a_loop(async {
-        let mut rig = Rig::with(&Terms {
+        let mut rig = ChannelHarness::with(&HarnessOptions {
             response_timeout: Duration::from_millis(50),
-            ..Terms::default()
+            ..HarnessOptions::default()
         });
         let (asked, id, app) = taken(&mut rig).await;
         within(app.write_all(RESPONSE)).await.unwrap();
@@ -117,32 +117,32 @@ fn a_call_has_its_time_once_its_connection_has_ended() {
 }
 
 #[test]
-fn a_client_that_has_left_closes_what_is_taken_over_too_late() {
+fn a_late_hijack_of_a_disconnected_client_is_closed() {
     on_a_loop(async {
-        let mut rig = Rig::new();
+        let mut rig = ChannelHarness::new();
         let asked = rig.get("/");
         let id = rig.worker.opened().await;
-        asked.leave().await;
+        asked.disconnect().await;
         rig.worker.expect(FrameKind::StreamCancel, id).await;
         let app = hijack(&rig, id).await;
         expect_closed(&app).await;
         rig.worker.data(id, b"", true).await;
         rig.retire();
-        assert_eq!(rig.ended().await, End::Retired);
+        assert_eq!(rig.ended().await, DriverEnd::Retired);
     });
 }
 
 #[test]
 fn what_a_dead_reactor_had_not_completed_never_looks_complete() {
     on_a_loop(async {
-        let mut rig = Rig::new();
+        let mut rig = ChannelHarness::new();
         let (asked, _, app) = taken(&mut rig).await;
         within(app.write_all(RESPONSE)).await.unwrap();
         let response = asked.response().await;
-        let Rig { worker, driver, .. } = rig;
+        let ChannelHarness { worker, driver, .. } = rig;
         drop((app, worker));
         assert_eq!(body(response).await, Err(FaultKind::WorkerDied));
-        assert_eq!(within(driver).await.unwrap(), End::Died);
+        assert_eq!(within(driver).await.unwrap(), DriverEnd::WorkerDied);
     });
 }
 
@@ -150,7 +150,7 @@ fn what_a_dead_reactor_had_not_completed_never_looks_complete() {
 fn a_hijack_that_contradicts_itself_ends_the_reactor() {
     on_a_loop(async {
         for (name, named) in [("no socket", None), ("another's", Some(1))] {
-            let mut rig = Rig::new();
+            let mut rig = ChannelHarness::new();
             let asked = rig.get("/");
             let id = rig.worker.opened().await;
             let _app = send_socket(&rig, id, |theirs| {
@@ -162,19 +162,22 @@ fn a_hijack_that_contradicts_itself_ends_the_reactor() {
             .await;
             assert_eq!(asked.fault().await, FaultKind::AppProtocolError, "{name}");
             let end = rig.ended().await;
-            assert!(matches!(end, End::Broken(_)), "{name}: {end:?}");
+            assert!(
+                matches!(end, DriverEnd::ProtocolBroken(_)),
+                "{name}: {end:?}"
+            );
         }
         // Neither a hijack behind an answer, nor a body behind a hijack.
-        let mut rig = Rig::new();
+        let mut rig = ChannelHarness::new();
         let asked = rig.get("/");
         let id = rig.worker.opened().await;
         rig.worker.begin(id, &[b"200 OK"], b"begun").await;
         let _response = asked.response().await;
         let _app = hijack(&rig, id).await;
-        assert!(matches!(rig.ended().await, End::Broken(_)));
-        let mut rig = Rig::new();
+        assert!(matches!(rig.ended().await, DriverEnd::ProtocolBroken(_)));
+        let mut rig = ChannelHarness::new();
         let (_asked, id, _app) = taken(&mut rig).await;
         rig.worker.data(id, b"x", false).await;
-        assert!(matches!(rig.ended().await, End::Broken(_)));
+        assert!(matches!(rig.ended().await, DriverEnd::ProtocolBroken(_)));
     });
 }

@@ -8,14 +8,14 @@ use penstock_exchange::Takeover;
 
 use super::websockets::{Client, frame};
 use super::*;
-use crate::channel::bounds::{Begun, MessageLimits};
-use crate::channel::pipe::{Message, Pipe, Taken};
-use crate::channel::session::Agreed;
+use crate::channel::message_limits::{MessageLimits, PartialMessage};
+use crate::channel::pipe::{PipeMessage, WebSocketPipe, WorkerBound};
+use crate::channel::session::AcceptedWebSocket;
 
 const LONG: Duration = Duration::from_secs(600);
 
-fn begin(ping: Duration, close: Duration) -> (Arc<Pipe>, Client, TaskHandle<()>) {
-    begin_of(&shared(&Terms::default()), ping, close, LONG)
+fn begin(ping: Duration, close: Duration) -> (Arc<WebSocketPipe>, Client, TaskHandle<()>) {
+    begin_of(&shared(&HarnessOptions::default()), ping, close, LONG)
 }
 
 fn begin_of(
@@ -23,9 +23,10 @@ fn begin_of(
     ping: Duration,
     close: Duration,
     room: Duration,
-) -> (Arc<Pipe>, Client, TaskHandle<()>) {
-    let pipe = Pipe::new(Waker::noop().clone());
-    let agreed = Agreed::new(Arc::clone(&pipe), None, app).with_patience(ping, close, room);
+) -> (Arc<WebSocketPipe>, Client, TaskHandle<()>) {
+    let pipe = WebSocketPipe::new(Waker::noop().clone());
+    let agreed =
+        AcceptedWebSocket::new(Arc::clone(&pipe), None, app).with_timeouts(ping, close, room);
     let (ours, theirs) = socket_pair();
     let session = Box::new(agreed).take_over(Arc::new(ours), Vec::new());
     (pipe, Client::new(theirs), loops::spawn_with_handle(session))
@@ -57,9 +58,9 @@ async fn fill(client: &Client) {
     }
 }
 
-fn closed(pipe: &Pipe) -> Option<u16> {
+fn closed(pipe: &WebSocketPipe) -> Option<u16> {
     match pipe.take_for_worker(u32::MAX) {
-        Taken::Close(code, _) => Some(code),
+        WorkerBound::Close(code, _) => Some(code),
         _ => None,
     }
 }
@@ -99,7 +100,7 @@ fn a_client_that_takes_nothing_is_dropped() {
         let (pipe, client, session) = begin(Duration::from_millis(50), LONG);
         let payload = vec![7; 4_000_000];
         let is_text = false;
-        pipe.send_to_client(Message { is_text, payload });
+        pipe.send_to_client(PipeMessage { is_text, payload });
         within(session).await.unwrap();
         assert_eq!(closed(&pipe), Some(1006));
         drop(client);
@@ -123,9 +124,9 @@ fn a_client_is_read_again_when_the_worker_has_taken_enough() {
         for n in 0..total {
             let message = loop {
                 match pipe.take_for_worker(u32::MAX) {
-                    Taken::Message(message) => break message,
-                    Taken::Nothing => loops::yield_now().await,
-                    Taken::Close(code, _) => panic!("closed with {code}"),
+                    WorkerBound::Message(message) => break message,
+                    WorkerBound::Nothing => loops::yield_now().await,
+                    WorkerBound::Close(code, _) => panic!("closed with {code}"),
                 }
             };
             assert!(message.payload == vec![n; 60_000]);
@@ -135,7 +136,7 @@ fn a_client_is_read_again_when_the_worker_has_taken_enough() {
 }
 
 #[test]
-fn the_client_is_told_when_the_server_stops() {
+fn a_stopping_server_closes_with_going_away() {
     on_a_loop(async {
         let (pipe, mut client, mut session) = begin(LONG, LONG);
         settle().await;
@@ -150,7 +151,7 @@ fn the_client_is_told_when_the_server_stops() {
 #[test]
 fn an_application_that_takes_nothing_is_waited_for_only_so_long() {
     on_a_loop(async {
-        let app = shared(&Terms::default());
+        let app = shared(&HarnessOptions::default());
         let (pipe, mut client, session) = begin_of(&app, LONG, LONG, Duration::from_millis(50));
         fill(&client).await;
         assert_eq!(code_of(&mut client).await, 1008);
@@ -164,7 +165,7 @@ fn an_application_that_takes_nothing_is_waited_for_only_so_long() {
 #[test]
 fn a_client_that_leaves_while_it_is_not_read_is_noticed() {
     on_a_loop(async {
-        let app = shared(&Terms::default());
+        let app = shared(&HarnessOptions::default());
         let (pipe, client, session) = begin_of(&app, LONG, Duration::from_millis(50), LONG);
         fill(&client).await;
         drop(client);
@@ -176,10 +177,10 @@ fn a_client_that_leaves_while_it_is_not_read_is_noticed() {
 #[test]
 fn a_message_that_does_not_come_to_its_end_is_waited_for_only_so_long() {
     on_a_loop(async {
-        let app = shared(&Terms::default());
-        app.messages.store(Arc::new(MessageLimits {
-            stall: Duration::from_millis(50),
-            rate_min: 0,
+        let app = shared(&HarnessOptions::default());
+        app.message_limits.store(Arc::new(MessageLimits {
+            idle_timeout: Duration::from_millis(50),
+            min_rate: 0,
             ..MessageLimits::default()
         }));
         let (pipe, mut client, session) = begin_of(&app, LONG, LONG, LONG);
@@ -188,36 +189,36 @@ fn a_message_that_does_not_come_to_its_end_is_waited_for_only_so_long() {
         assert_eq!(closed(&pipe), Some(1008));
         drop(client);
         within(session).await.unwrap();
-        assert_eq!(app.held.bytes(), 0);
+        assert_eq!(app.held_message_bytes.bytes(), 0);
     });
 }
 
 #[test]
 fn a_message_that_trickles_is_not_waited_for_for_ever() {
     let limits = MessageLimits {
-        stall: Duration::from_secs(30),
-        rate_min: 500,
+        idle_timeout: Duration::from_secs(30),
+        min_rate: 500,
         ..MessageLimits::default()
     };
     let begin = clock::now();
-    let mut begun = Begun::new(begin, 1);
+    let mut begun = PartialMessage::new(begin, 1);
     for second in 1..60_u8 {
         let at = begin + Duration::from_secs(second.into());
-        begun.grow(at, 1 + usize::from(second));
+        begun.record_bytes(at, 1 + usize::from(second));
     }
     assert_eq!(begun.deadline(&limits), begin + Duration::from_secs(30));
     // One that keeps the rate has its stalls only.
-    begun.grow(begin + Duration::from_secs(60), 500 * 60);
+    begun.record_bytes(begin + Duration::from_secs(60), 500 * 60);
     assert_eq!(begun.deadline(&limits), begin + Duration::from_secs(90));
 }
 
 #[test]
 fn unfinished_messages_have_a_common_bound() {
     on_a_loop(async {
-        let app = shared(&Terms::default());
+        let app = shared(&HarnessOptions::default());
         let message_bytes = 20 << 20;
-        app.messages.store(Arc::new(MessageLimits {
-            message_bytes,
+        app.message_limits.store(Arc::new(MessageLimits {
+            max_message_bytes: message_bytes,
             ..MessageLimits::default()
         }));
         let mut sessions: Vec<_> = (0..6).map(|_| begin_of(&app, LONG, LONG, LONG)).collect();
@@ -225,36 +226,37 @@ fn unfinished_messages_have_a_common_bound() {
         for (_, client, _) in &mut sessions {
             let message = frame(0x02, &vec![0; message_bytes]);
             // Held of all of them: up to four such messages. (A buffer may be twice what is in it.)
-            let before = app.held.bytes();
+            let before = app.held_message_bytes.bytes();
             let sent = within(client.stream.write_all(&message)).await;
-            while sent.is_ok() && app.held.bytes() < before + message_bytes {
+            while sent.is_ok() && app.held_message_bytes.bytes() < before + message_bytes {
                 loops::yield_now().await;
             }
             if sent.is_err() {
                 assert_eq!(code_of(client).await, 1013);
                 refused += 1;
             }
-            assert!(app.held.bytes() <= 5 * message_bytes);
+            assert!(app.held_message_bytes.bytes() <= 5 * message_bytes);
         }
         assert!((2..6).contains(&refused), "{refused}");
         for (_, client, session) in sessions {
             drop(client);
             within(session).await.unwrap();
         }
-        assert_eq!(app.held.bytes(), 0);
+        assert_eq!(app.held_message_bytes.bytes(), 0);
     });
 }
 
 #[test]
 fn what_a_client_compresses_unfolds_only_as_far_as_there_is_room() {
     on_a_loop(async {
-        let app = shared(&Terms::default());
+        let app = shared(&HarnessOptions::default());
         let head =
             "GET / HTTP/1.1\r\nHost: a\r\nSec-WebSocket-Extensions: permessage-deflate\r\n\r\n";
         let deflate = negotiate_deflate(&request(head).head);
         assert!(deflate.is_some());
-        let pipe = Pipe::new(Waker::noop().clone());
-        let agreed = Agreed::new(Arc::clone(&pipe), deflate, &app).with_patience(LONG, LONG, LONG);
+        let pipe = WebSocketPipe::new(Waker::noop().clone());
+        let agreed = AcceptedWebSocket::new(Arc::clone(&pipe), deflate, &app)
+            .with_timeouts(LONG, LONG, LONG);
         let (ours, theirs) = socket_pair();
         // Some ten kilobytes, read at once, that are ten megabytes.
         let message = vec![b'0'; 100_000];
@@ -269,13 +271,13 @@ fn what_a_client_compresses_unfolds_only_as_far_as_there_is_room() {
             let mut at_once = 0;
             loop {
                 match pipe.take_for_worker(u32::MAX) {
-                    Taken::Message(message) if message.payload == b"last" => break 'all,
-                    Taken::Message(taken) => {
+                    WorkerBound::Message(message) if message.payload == b"last" => break 'all,
+                    WorkerBound::Message(taken) => {
                         assert!(taken.is_text && taken.payload == message);
                         (count, at_once) = (count + 1, at_once + 1);
                     }
-                    Taken::Nothing => break,
-                    Taken::Close(code, why) => panic!("{code} {why}"),
+                    WorkerBound::Nothing => break,
+                    WorkerBound::Close(code, why) => panic!("{code} {why}"),
                 }
             }
             most = most.max(at_once);
@@ -289,7 +291,7 @@ fn what_a_client_compresses_unfolds_only_as_far_as_there_is_room() {
         // The other way, what is long enough is compressed and the rest is not.
         for payload in [message.clone(), b"short".to_vec()] {
             let is_text = true;
-            pipe.send_to_client(Message { is_text, payload });
+            pipe.send_to_client(PipeMessage { is_text, payload });
         }
         client.expect(0xc1, &compress(&message).unwrap()).await;
         client.expect(0x81, b"short").await;

@@ -6,14 +6,14 @@ use penstock_runtime::loops;
 use std::collections::HashMap;
 
 use super::*;
-use crate::testing::{Played, Said};
+use crate::testing::{BodyScript, ScriptedBody};
 use crate::upload::Upload;
 use penstock_wire::frame::{FLAG_BODY_FILE, FLAG_OPEN_STREAM};
 
-struct Dice(u64);
+struct Rng(u64);
 
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
+impl Rng {
+    fn below(&mut self, sides: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -23,7 +23,7 @@ impl Dice {
 
 /// What the worker of the play is to do with a request.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Plan {
+enum ResponsePlan {
     Whole(usize),
     Stream(usize),
     Raise,
@@ -33,7 +33,7 @@ enum Plan {
 
 /// What a request brings.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Brings {
+enum RequestBodyPlan {
     Nothing,
     Bytes(usize),
     File(usize),
@@ -41,11 +41,11 @@ enum Brings {
     Stream(usize),
 }
 
-impl Brings {
-    fn roll(dice: &mut Dice) -> Self {
-        let bits = 8 + dice.roll(12);
-        let len = usize::try_from(1 + dice.roll(1 << bits)).unwrap();
-        match dice.roll(5) {
+impl RequestBodyPlan {
+    fn roll(dice: &mut Rng) -> Self {
+        let bits = 8 + dice.below(12);
+        let len = usize::try_from(1 + dice.below(1 << bits)).unwrap();
+        match dice.below(5) {
             0 => Self::Bytes(len),
             1 => Self::File(len.min(5000)),
             2 => Self::Stream(len),
@@ -71,23 +71,23 @@ fn inline(frame: &Frame) -> &[u8] {
 }
 
 /// A body that the worker reads to its end before it answers.
-struct Reading {
+struct BodyReading {
     n: usize,
     read: Vec<u8>,
 }
 
 /// Answers as planned, or begins to.
 async fn begin(
-    worker: &Worker,
-    (id, n, plan): (u32, usize, Plan),
+    worker: &FakeWorker,
+    (id, n, plan): (u32, usize, ResponsePlan),
     room: &mut HashMap<u32, usize>,
     active: &mut Vec<(u32, Vec<u8>)>,
 ) {
     match plan {
-        Plan::Whole(len) => worker.answer(id, &text(n, len)).await,
-        Plan::Raise => worker.reset(id).await,
-        Plan::Wait => {}
-        Plan::Stream(len) => {
+        ResponsePlan::Whole(len) => worker.answer(id, &text(n, len)).await,
+        ResponsePlan::Raise => worker.reset(id).await,
+        ResponsePlan::Wait => {}
+        ResponsePlan::Stream(len) => {
             worker.begin(id, &[b"200"], b"").await;
             room.insert(id, channel::WINDOW_BYTES as usize);
             active.push((id, text(n, len)));
@@ -96,19 +96,21 @@ async fn begin(
 }
 
 /// Checks that an OPEN has the body that its request brought.
-fn check_body(worker: &Worker, frame: &Frame, n: usize, brings: Brings) {
+fn check_body(worker: &FakeWorker, frame: &Frame, n: usize, brings: RequestBodyPlan) {
     let flags = match brings {
-        Brings::File(_) => FLAG_BODY_FILE,
-        Brings::Stream(_) => FLAG_OPEN_STREAM,
-        Brings::Nothing | Brings::Bytes(_) => 0,
+        RequestBodyPlan::File(_) => FLAG_BODY_FILE,
+        RequestBodyPlan::Stream(_) => FLAG_OPEN_STREAM,
+        RequestBodyPlan::Nothing | RequestBodyPlan::Bytes(_) => 0,
     };
     assert_eq!(frame.flags, flags, "request {n}");
     let inline = inline(frame);
     match brings {
-        Brings::Nothing => assert!(inline.is_empty()),
-        Brings::Stream(len) => assert!(brought(n, len).starts_with(inline), "request {n}"),
-        Brings::Bytes(len) => assert!(inline == brought(n, len), "the body of request {n}"),
-        Brings::File(len) => {
+        RequestBodyPlan::Nothing => assert!(inline.is_empty()),
+        RequestBodyPlan::Stream(len) => assert!(brought(n, len).starts_with(inline), "request {n}"),
+        RequestBodyPlan::Bytes(len) => {
+            assert!(inline == brought(n, len), "the body of request {n}")
+        }
+        RequestBodyPlan::File(len) => {
             let (mut id, mut descriptors) = ([0; 8], Vec::new());
             let socket = std::os::fd::AsFd::as_fd(&worker.files);
             let count = net::receive_with_descriptors(socket, &mut id, &mut descriptors);
@@ -127,16 +129,16 @@ fn text(n: usize, len: usize) -> Vec<u8> {
 }
 
 /// Plays the worker until the channel ends; `plans` are by the number in a request's path.
-async fn play(mut worker: Worker, plans: Vec<(Plan, Brings)>, mut dice: Dice) {
+async fn play(mut worker: FakeWorker, plans: Vec<(ResponsePlan, RequestBodyPlan)>, mut dice: Rng) {
     let (plans, brings): (Vec<_>, Vec<_>) = plans.into_iter().unzip();
     let mut by_id: HashMap<u32, usize> = HashMap::new();
     let mut room: HashMap<u32, usize> = HashMap::new();
     let mut active: Vec<(u32, Vec<u8>)> = Vec::new();
-    let mut reading: HashMap<u32, Reading> = HashMap::new();
+    let mut reading: HashMap<u32, BodyReading> = HashMap::new();
     loop {
         // It does something else for a while, and what it is sent waits.
-        if dice.roll(6) == 0 {
-            for _ in 0..dice.roll(300) {
+        if dice.below(6) == 0 {
+            for _ in 0..dice.below(300) {
                 loops::yield_now().await;
             }
         }
@@ -168,20 +170,20 @@ async fn play(mut worker: Worker, plans: Vec<(Plan, Brings)>, mut dice: Dice) {
                 by_id.insert(frame.id, n);
                 // Some answer without what they have asked for, or without having asked.
                 let is_streamed = frame.flags == FLAG_OPEN_STREAM;
-                let is_read = is_streamed && dice.roll(3) > 0;
-                if is_read || is_streamed && dice.roll(2) > 0 {
+                let is_read = is_streamed && dice.below(3) > 0;
+                if is_read || is_streamed && dice.below(2) > 0 {
                     worker.write(|out| worker::encode_pull(out, frame.id)).await;
                 }
                 if is_read {
                     let read = inline(&frame).to_vec();
-                    reading.insert(frame.id, Reading { n, read });
+                    reading.insert(frame.id, BodyReading { n, read });
                 } else {
                     begin(&worker, (frame.id, n, plans[n]), &mut room, &mut active).await;
                 }
             }
             Some(frame) if frame.kind == FrameKind::StreamInput => {
                 let n = by_id[&frame.id];
-                let Brings::Stream(len) = brings[n] else {
+                let RequestBodyPlan::Stream(len) = brings[n] else {
                     panic!("a piece for request {n}");
                 };
                 assert!(frame.rest.len() <= penstock_wire::MAX_INPUT_BYTES);
@@ -210,7 +212,7 @@ async fn play(mut worker: Worker, plans: Vec<(Plan, Brings)>, mut dice: Dice) {
                 // It may have ended already.
                 let was_active = active.iter().any(|(id, _)| *id == frame.id);
                 let was_reading = reading.remove(&frame.id).is_some();
-                if was_active || was_reading || plans[by_id[&frame.id]] == Plan::Wait {
+                if was_active || was_reading || plans[by_id[&frame.id]] == ResponsePlan::Wait {
                     active.retain(|(id, _)| *id != frame.id);
                     worker.reset(frame.id).await;
                 }
@@ -220,10 +222,10 @@ async fn play(mut worker: Worker, plans: Vec<(Plan, Brings)>, mut dice: Dice) {
         let ready: Vec<usize> = (0..active.len())
             .filter(|at| room[&active[*at].0] > 0)
             .collect();
-        if let Some(at) = ready.get(usize::try_from(dice.roll(1 + ready.len() as u64)).unwrap()) {
+        if let Some(at) = ready.get(usize::try_from(dice.below(1 + ready.len() as u64)).unwrap()) {
             let (id, rest) = &mut active[*at];
             let most = rest.len().min(room[id]).min(64 << 10);
-            let len = usize::try_from(dice.roll(most as u64 + 1)).unwrap();
+            let len = usize::try_from(dice.below(most as u64 + 1)).unwrap();
             let piece: Vec<u8> = rest.drain(..len).collect();
             *room.get_mut(id).unwrap() -= len;
             let (id, is_last) = (*id, rest.is_empty());
@@ -236,51 +238,51 @@ async fn play(mut worker: Worker, plans: Vec<(Plan, Brings)>, mut dice: Dice) {
 }
 
 async fn run(seed: u64) {
-    let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-    let terms = Terms {
-        capacity: u32::try_from(1 + dice.roll(20)).unwrap(),
-        memory: 1 << (10 + dice.roll(7)),
-        spool: [0, 100_000, 1 << 30][usize::try_from(dice.roll(3)).unwrap()],
-        ..Terms::default()
+    let mut dice = Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let terms = HarnessOptions {
+        capacity: u32::try_from(1 + dice.below(20)).unwrap(),
+        memory: 1 << (10 + dice.below(7)),
+        spool: [0, 100_000, 1 << 30][usize::try_from(dice.below(3)).unwrap()],
+        ..HarnessOptions::default()
     };
-    let plans: Vec<(Plan, Brings)> = (0..60)
+    let plans: Vec<(ResponsePlan, RequestBodyPlan)> = (0..60)
         .map(|_| {
-            let brings = Brings::roll(&mut dice);
-            let bits = 1 + dice.roll(20);
-            let len = usize::try_from(dice.roll(1 << bits)).unwrap();
-            let plan = match dice.roll(6) {
-                0 | 1 => Plan::Whole(len),
-                2 | 3 => Plan::Stream(len),
-                4 => Plan::Raise,
-                _ => Plan::Wait,
+            let brings = RequestBodyPlan::roll(&mut dice);
+            let bits = 1 + dice.below(20);
+            let len = usize::try_from(dice.below(1 << bits)).unwrap();
+            let plan = match dice.below(6) {
+                0 | 1 => ResponsePlan::Whole(len),
+                2 | 3 => ResponsePlan::Stream(len),
+                4 => ResponsePlan::Raise,
+                _ => ResponsePlan::Wait,
             };
             (plan, brings)
         })
         .collect();
-    let rig = Rig::with(&terms);
+    let rig = ChannelHarness::with(&terms);
     let mut clients = Vec::new();
-    let pool = rig.shared.store.load().pool.clone();
+    let pool = rig.shared.body_store.load().pool.clone();
     for (n, (plan, brings)) in plans.iter().copied().enumerate() {
         let mut coming = None;
-        let (len, body_of): (_, Content) = match brings {
-            Brings::Nothing => (0, CollectedBody::Empty.into()),
-            Brings::Bytes(len) => (len, CollectedBody::Memory(brought(n, len)).into()),
-            Brings::Stream(len) => {
-                let (line, body) = Played::new();
+        let (len, body_of): (_, RequestContent) = match brings {
+            RequestBodyPlan::Nothing => (0, CollectedBody::Empty.into()),
+            RequestBodyPlan::Bytes(len) => (len, CollectedBody::Memory(brought(n, len)).into()),
+            RequestBodyPlan::Stream(len) => {
+                let (line, body) = ScriptedBody::new();
                 let mut whole = brought(n, len);
-                let at_hand = usize::try_from(dice.roll(len as u64 + 1))
+                let at_hand = usize::try_from(dice.below(len as u64 + 1))
                     .unwrap()
                     .min(60 << 10);
                 let rest = whole.split_off(at_hand);
-                coming = Some((line, rest, dice.roll(1 << 16) + 1));
-                let content = Content::Begun {
+                coming = Some((line, rest, dice.below(1 << 16) + 1));
+                let content = RequestContent::Streaming {
                     first: whole,
                     length: Some(len as u64),
-                    rest: Upload::begin(Box::new(body), Arc::default()),
+                    rest: Upload::spawn(Box::new(body), Arc::default()),
                 };
                 (len, content)
             }
-            Brings::File(len) => {
+            RequestBodyPlan::File(len) => {
                 let file = nameless(pool.clone());
                 file.write_all_at(&brought(n, len), 0).unwrap();
                 let file = Arc::new(file);
@@ -289,19 +291,19 @@ async fn run(seed: u64) {
             }
         };
         let head = format!("POST /n{n} HTTP/1.1\r\nHost: a\r\nContent-Length: {len}\r\n\r\n");
-        let asked = rig.ask(request(&head), body_of);
-        let leaves = plan == Plan::Wait || dice.roll(3) == 0;
-        let pauses = dice.roll(200);
+        let asked = rig.request(request(&head), body_of);
+        let leaves = plan == ResponsePlan::Wait || dice.below(3) == 0;
+        let pauses = dice.below(200);
         if let Some((line, rest, step)) = coming {
-            let mut dice = Dice(dice.roll(u64::MAX) | 1);
+            let mut dice = Rng(dice.below(u64::MAX) | 1);
             loops::spawn_here(async move {
                 for piece in rest.chunks(usize::try_from(step).unwrap()) {
-                    for _ in 0..dice.roll(20) {
+                    for _ in 0..dice.below(20) {
                         loops::yield_now().await;
                     }
-                    line.say(Said::Piece(piece.to_vec()));
+                    line.push(BodyScript::Piece(piece.to_vec()));
                 }
-                line.say(Said::End);
+                line.push(BodyScript::End);
             });
         }
         clients.push(loops::spawn_with_handle(async move {
@@ -313,15 +315,15 @@ async fn run(seed: u64) {
                 return;
             }
             match (plan, asked.answer().await) {
-                (Plan::Raise, Err(fault)) => assert_eq!(fault.kind, FaultKind::AppRaised),
-                (Plan::Whole(len) | Plan::Stream(len), Ok(response)) => {
+                (ResponsePlan::Raise, Err(fault)) => assert_eq!(fault.kind, FaultKind::AppRaised),
+                (ResponsePlan::Whole(len) | ResponsePlan::Stream(len), Ok(response)) => {
                     assert!(body(response).await.unwrap() == text(n, len), "request {n}");
                 }
                 (plan, answer) => panic!("{plan:?}: {answer:?}"),
             }
         }));
     }
-    let Rig {
+    let ChannelHarness {
         shared,
         worker,
         mailbox,
@@ -335,8 +337,8 @@ async fn run(seed: u64) {
     while shared.dispatch.usage(clock::now()).in_progress > 0 {
         loops::yield_now().await;
     }
-    shared.dispatch.retire(slot, &mailbox);
-    assert_eq!(within(driver).await.unwrap(), End::Retired);
+    shared.dispatch.retire_slot(slot, &mailbox);
+    assert_eq!(within(driver).await.unwrap(), DriverEnd::Retired);
     within(worker).await.expect("the worker saw nothing odd");
     let usage = shared.dispatch.usage(clock::now());
     assert_eq!((usage.waiting, usage.in_progress), (0, 0));

@@ -1,27 +1,27 @@
 //! Request bodies that come while the worker has the request.
 
 use super::*;
-use crate::testing::{Line, Played, Said};
+use crate::testing::{BodyScript, ScriptedBody, ScriptedConnection};
 use crate::upload::Upload;
 
 const HEAD: &str = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
 
-impl Rig {
+impl ChannelHarness {
     /// Asks with a body of which the first bytes have come.
-    fn upload(&self) -> (Arc<Line>, Asked) {
-        let (line, body) = Played::new();
+    fn upload(&self) -> (Arc<ScriptedConnection>, PendingRequest) {
+        let (line, body) = ScriptedBody::new();
         let request = request(HEAD);
-        let rest = Upload::begin(Box::new(body), Arc::clone(&request.client_state));
-        let content = Content::Begun {
+        let rest = Upload::spawn(Box::new(body), Arc::clone(&request.client_state));
+        let content = RequestContent::Streaming {
             first: b"first".to_vec(),
             length: None,
             rest,
         };
-        (line, self.ask(request, content))
+        (line, self.request(request, content))
     }
 }
 
-impl Worker {
+impl FakeWorker {
     async fn pull(&self, id: u32) {
         self.write(|out| worker::encode_pull(out, id)).await;
     }
@@ -41,25 +41,25 @@ impl Worker {
 #[test]
 fn a_body_is_sent_as_it_is_pulled_and_the_answer_may_begin_before_its_end() {
     on_a_loop(async {
-        let mut rig = Rig::new();
+        let mut rig = ChannelHarness::new();
         let (line, asked) = rig.upload();
         let frame = rig.worker.next().await;
         assert!(frame.rest.ends_with(b"first"), "{frame:?}");
         let id = frame.id;
-        line.say(Said::Bytes(3));
+        line.push(BodyScript::Bytes(3));
         rig.worker.pull(id).await;
         assert_eq!(rig.worker.input(id).await, (0, b"xxx".to_vec()));
         rig.worker.begin(id, &[b"200 OK"], b"so far ").await;
         let response = asked.response().await;
         rig.worker.pull(id).await;
-        line.say(Said::Bytes(1));
-        line.say(Said::End);
+        line.push(BodyScript::Bytes(1));
+        line.push(BodyScript::End);
         assert_eq!(rig.worker.input(id).await, (FLAG_END, b"x".to_vec()));
         assert!(line.is_back());
         rig.worker.data(id, b"and the rest", true).await;
         assert_eq!(body(response).await, Ok(b"so far and the rest".to_vec()));
         rig.retire();
-        assert_eq!(rig.ended().await, End::Retired);
+        assert_eq!(rig.ended().await, DriverEnd::Retired);
     });
 }
 
@@ -67,14 +67,14 @@ fn a_body_is_sent_as_it_is_pulled_and_the_answer_may_begin_before_its_end() {
 fn a_client_that_leaves_within_its_body_is_gone_for_the_worker() {
     on_a_loop(async {
         for is_pulled in [false, true] {
-            let mut rig = Rig::new();
+            let mut rig = ChannelHarness::new();
             let (line, asked) = rig.upload();
             let id = rig.worker.opened().await;
             if is_pulled {
                 rig.worker.pull(id).await;
                 settle().await;
             }
-            line.say(Said::Fault(FaultKind::ClientDisconnected));
+            line.push(BodyScript::Fault(FaultKind::ClientDisconnected));
             rig.worker.expect(FrameKind::StreamCancel, id).await;
             assert_eq!(asked.fault().await, FaultKind::ClientDisconnected);
             // A PULL that crosses is no breach.
@@ -83,7 +83,7 @@ fn a_client_that_leaves_within_its_body_is_gone_for_the_worker() {
             }
             rig.worker.reset(id).await;
             rig.retire();
-            assert_eq!(rig.ended().await, End::Retired);
+            assert_eq!(rig.ended().await, DriverEnd::Retired);
         }
     });
 }
@@ -91,9 +91,9 @@ fn a_client_that_leaves_within_its_body_is_gone_for_the_worker() {
 #[test]
 fn a_wait_for_the_client_has_no_clock_and_one_for_the_worker_has() {
     on_a_loop(async {
-        let mut rig = Rig::with(&Terms {
+        let mut rig = ChannelHarness::with(&HarnessOptions {
             response_timeout: Duration::from_millis(150),
-            ..Terms::default()
+            ..HarnessOptions::default()
         });
         let (line, asked) = rig.upload();
         let id = rig.worker.opened().await;
@@ -103,7 +103,7 @@ fn a_wait_for_the_client_has_no_clock_and_one_for_the_worker_has() {
             clock::timeout(Duration::from_millis(500), nothing).await,
             None
         );
-        line.say(Said::Bytes(2));
+        line.push(BodyScript::Bytes(2));
         assert_eq!(rig.worker.input(id).await.1, b"xx");
         // It neither answers nor reads on.
         rig.worker.expect(FrameKind::StreamCancel, id).await;
@@ -112,14 +112,14 @@ fn a_wait_for_the_client_has_no_clock_and_one_for_the_worker_has() {
         assert!(line.is_back());
         rig.worker.reset(id).await;
         rig.retire();
-        assert_eq!(rig.ended().await, End::Retired);
+        assert_eq!(rig.ended().await, DriverEnd::Retired);
     });
 }
 
 #[test]
 fn an_answer_that_is_whole_gives_the_connection_back_at_once() {
     on_a_loop(async {
-        let mut rig = Rig::new();
+        let mut rig = ChannelHarness::new();
         let (line, asked) = rig.upload();
         let id = rig.worker.opened().await;
         rig.worker.pull(id).await;
@@ -128,7 +128,7 @@ fn an_answer_that_is_whole_gives_the_connection_back_at_once() {
         assert!(line.is_back(), "before it is answered");
         assert_eq!(body(response).await, Ok(b"early".to_vec()));
         rig.retire();
-        assert_eq!(rig.ended().await, End::Retired);
+        assert_eq!(rig.ended().await, DriverEnd::Retired);
     });
 }
 
@@ -136,7 +136,7 @@ fn an_answer_that_is_whole_gives_the_connection_back_at_once() {
 fn a_pull_for_nothing_ends_the_worker() {
     on_a_loop(async {
         for pulls in [1, 2] {
-            let mut rig = Rig::new();
+            let mut rig = ChannelHarness::new();
             let (_line, asked) = match pulls {
                 1 => (Arc::default(), rig.get("/")),
                 _ => rig.upload(),
@@ -146,7 +146,7 @@ fn a_pull_for_nothing_ends_the_worker() {
                 rig.worker.pull(id).await;
             }
             assert_eq!(asked.fault().await, FaultKind::AppProtocolError);
-            assert!(matches!(rig.ended().await, End::Broken(_)));
+            assert!(matches!(rig.ended().await, DriverEnd::ProtocolBroken(_)));
         }
     });
 }
@@ -154,14 +154,14 @@ fn a_pull_for_nothing_ends_the_worker() {
 #[test]
 fn what_was_not_sent_goes_to_another_worker_with_its_body() {
     on_a_loop(async {
-        let first = Rig::new();
+        let first = ChannelHarness::new();
         let (line, mut asked) = first.upload();
-        line.say(Said::Bytes(3));
-        let Rig { worker, driver, .. } = first;
+        line.push(BodyScript::Bytes(3));
+        let ChannelHarness { worker, driver, .. } = first;
         // It never reads, and its socket says so.
         settle().await;
         drop(worker);
-        assert_eq!(within(driver).await.unwrap(), End::Died);
+        assert_eq!(within(driver).await.unwrap(), DriverEnd::WorkerDied);
         let again = Pin::new(&mut asked.call);
         assert!(
             poll_once(again).await.is_none(),
@@ -174,16 +174,16 @@ fn what_was_not_sent_goes_to_another_worker_with_its_body() {
 #[test]
 fn a_body_that_comes_is_cut_when_the_time_of_a_replaced_worker_is_over() {
     on_a_loop(async {
-        let mut rig = Rig::new();
+        let mut rig = ChannelHarness::new();
         let (_line, asked) = rig.upload();
         let id = rig.worker.opened().await;
         rig.worker.pull(id).await;
         rig.retire();
         settle().await;
-        rig.mailbox.cut();
+        rig.mailbox.cut_streams();
         rig.worker.expect(FrameKind::StreamCancel, id).await;
         assert_eq!(asked.fault().await, FaultKind::WorkerDied);
         rig.worker.reset(id).await;
-        assert_eq!(rig.ended().await, End::Retired);
+        assert_eq!(rig.ended().await, DriverEnd::Retired);
     });
 }

@@ -93,7 +93,7 @@ impl Client {
 }
 
 /// Asks for a WebSocket, and has the worker take it.
-async fn opened(rig: &mut Rig) -> (u32, Response) {
+async fn opened(rig: &mut ChannelHarness) -> (u32, Response) {
     let asked = rig.send(ASKS);
     let request = rig.worker.next().await;
     assert_eq!(
@@ -122,7 +122,7 @@ fn take(response: Response, early: &[u8]) -> (Client, TakeoverFuture) {
 }
 
 /// The same with its session running.
-async fn connected(rig: &mut Rig) -> (u32, Client, TaskHandle<()>) {
+async fn connected(rig: &mut ChannelHarness) -> (u32, Client, TaskHandle<()>) {
     let (id, response) = opened(rig).await;
     let (client, session) = take(response, b"");
     (id, client, loops::spawn_with_handle(session))
@@ -137,9 +137,9 @@ fn close_of_client(code: u16, reason: &str) -> Vec<u8> {
 }
 
 #[test]
-fn the_client_is_told_what_was_agreed_and_messages_go_both_ways() {
+fn the_handshake_is_answered_and_messages_go_both_ways() {
     on_a_loop(async {
-        let mut rig = Rig::new();
+        let mut rig = ChannelHarness::new();
         let (id, response) = opened(&mut rig).await;
         assert_eq!(response.status.code(), 101);
         let field = |name: &str| response.fields.get(name).map(<[u8]>::to_vec);
@@ -213,7 +213,7 @@ fn the_client_is_told_what_was_agreed_and_messages_go_both_ways() {
             })
             .await;
         rig.retire();
-        assert_eq!(rig.ended().await, End::Retired);
+        assert_eq!(rig.ended().await, DriverEnd::Retired);
     });
 }
 
@@ -235,9 +235,9 @@ fn compression_is_agreed_where_client_and_application_want_it() {
             ),
             (true, ASKS.to_owned(), None),
         ] {
-            let mut rig = Rig::with(&Terms {
+            let mut rig = ChannelHarness::with(&HarnessOptions {
                 compresses: wanted,
-                ..Terms::default()
+                ..HarnessOptions::default()
             });
             let asked = rig.send(&asks);
             let id = rig.worker.opened().await;
@@ -255,7 +255,7 @@ fn compression_is_agreed_where_client_and_application_want_it() {
 #[test]
 fn the_application_refuses_closes_or_fails() {
     on_a_loop(async {
-        let mut rig = Rig::new();
+        let mut rig = ChannelHarness::new();
         let asked = rig.send(ASKS);
         let id = rig.worker.opened().await;
         rig.worker
@@ -325,7 +325,7 @@ fn what_breaks_the_rules_closes_at_once_with_its_code_on_both_sides() {
     ];
     for (code, bytes) in cases {
         on_a_loop(async {
-            let mut rig = Rig::new();
+            let mut rig = ChannelHarness::new();
             let (_, mut client, session) = connected(&mut rig).await;
             // More is on its way: it neither delays the end nor resets the connection.
             let bytes = [bytes, frame(0x82, &[0; 5000])].concat();
@@ -356,7 +356,7 @@ const PATIENCE_OF_CLIENT: Duration = Duration::from_secs(2);
 #[test]
 fn windows_stop_each_side_and_long_messages_wait_for_a_whole_one() {
     on_a_loop(async {
-        let mut rig = Rig::new();
+        let mut rig = ChannelHarness::new();
         let (id, client, _) = connected(&mut rig).await;
         let window = channel::WINDOW_BYTES as usize;
         // To the worker: two halves of a window, then nothing until it gives some back.
@@ -408,7 +408,7 @@ fn windows_stop_each_side_and_long_messages_wait_for_a_whole_one() {
         client.expect(0x82, &long).await;
         let end = rig.ended().await;
         assert!(
-            matches!(&end, End::Broken(why) if why.contains("window")),
+            matches!(&end, DriverEnd::ProtocolBroken(why) if why.contains("window")),
             "{end:?}"
         );
         client
@@ -421,9 +421,9 @@ fn windows_stop_each_side_and_long_messages_wait_for_a_whole_one() {
 }
 
 #[test]
-fn clients_and_workers_that_vanish_are_told_of() {
+fn vanished_clients_and_workers_close_the_other_side() {
     on_a_loop(async {
-        let mut rig = Rig::new();
+        let mut rig = ChannelHarness::new();
         // Before the head was out.
         let (id, response) = opened(&mut rig).await;
         drop(response);
@@ -434,7 +434,7 @@ fn clients_and_workers_that_vanish_are_told_of() {
         // Before the application took it, when it does so all the same.
         let asked = rig.send(ASKS);
         let id = rig.worker.opened().await;
-        asked.leave().await;
+        asked.disconnect().await;
         rig.worker.expect(FrameKind::StreamCancel, id).await;
         rig.worker
             .write(|out| worker::encode_accept(out, id, &[b""]))
@@ -462,32 +462,32 @@ fn clients_and_workers_that_vanish_are_told_of() {
                 &close_of_client(1011, "the application's worker ended"),
             )
             .await;
-        assert_eq!(within(rig.driver).await.unwrap(), End::Died);
+        assert_eq!(within(rig.driver).await.unwrap(), DriverEnd::WorkerDied);
     });
 }
 
 #[test]
 fn a_websocket_of_a_worker_that_goes_is_cut_when_its_time_is_over() {
     on_a_loop(async {
-        let mut rig = Rig::new();
+        let mut rig = ChannelHarness::new();
         let (id, mut client, _) = connected(&mut rig).await;
         rig.retire();
         client.send(0x81, b"goes on").await;
         assert_eq!(rig.worker.expect(FrameKind::Message, id).await, b"goes on");
-        rig.mailbox.cut();
+        rig.mailbox.cut_streams();
         let frame = rig.worker.expect(FrameKind::Close, id).await;
         assert_eq!(frame[..2], 1012_u16.to_le_bytes());
         let (first, payload) = client.next().await.unwrap();
         assert_eq!((first, &payload[..2]), (0x88, &1012_u16.to_be_bytes()[..]));
         rig.worker.close(id).await;
-        assert_eq!(rig.ended().await, End::Retired);
+        assert_eq!(rig.ended().await, DriverEnd::Retired);
     });
 }
 
 #[test]
 fn messages_without_a_byte_cost_something_both_ways() {
     on_a_loop(async {
-        let mut rig = Rig::new();
+        let mut rig = ChannelHarness::new();
         let (id, client, _) = connected(&mut rig).await;
         let fit = channel::WINDOW_BYTES as usize / channel::MESSAGE_OVERHEAD;
         // What the worker may be sent is full of them.
@@ -515,7 +515,7 @@ fn messages_without_a_byte_cost_something_both_ways() {
         let _ = within(rig.worker.channel.write_all(&out)).await;
         let end = rig.ended().await;
         assert!(
-            matches!(&end, End::Broken(why) if why.contains("window")),
+            matches!(&end, DriverEnd::ProtocolBroken(why) if why.contains("window")),
             "{end:?}"
         );
     });
@@ -524,7 +524,7 @@ fn messages_without_a_byte_cost_something_both_ways() {
 #[test]
 fn a_subprotocol_that_was_not_offered_is_refused() {
     on_a_loop(async {
-        let mut rig = Rig::new();
+        let mut rig = ChannelHarness::new();
         let asked = rig.send(ASKS);
         let id = rig.worker.opened().await;
         rig.worker
@@ -539,13 +539,13 @@ fn a_subprotocol_that_was_not_offered_is_refused() {
 }
 
 #[test]
-fn an_application_that_does_not_take_what_a_client_said_before_it_left_hears_of_the_end() {
+fn an_application_that_reads_nothing_still_gets_the_close() {
     on_a_loop(async {
-        let terms = Terms {
+        let terms = HarnessOptions {
             response_timeout: Duration::from_millis(30),
-            ..Terms::default()
+            ..HarnessOptions::default()
         };
-        let mut rig = Rig::with(&terms);
+        let mut rig = ChannelHarness::with(&terms);
         let (id, mut client, session) = connected(&mut rig).await;
         let long = vec![1; channel::WINDOW_BYTES as usize];
         client.send(0x82, &long).await;

@@ -15,8 +15,8 @@ const ARRIVED: Duration = Duration::from_millis(1_700_000_000_042);
 fn scope(request: &Request, is_websocket: bool, body_len: Option<u64>) -> Vec<u8> {
     let mut out = Vec::new();
     let mut encoder = ScopeEncoder::new(&mut out);
-    let body = body_len.map_or(Announced::Nothing, Announced::Length);
-    encode(&mut encoder, request, is_websocket, body, ARRIVED);
+    let body = body_len.map_or(AnnouncedLength::NoBody, AnnouncedLength::Length);
+    encode_scope(&mut encoder, request, is_websocket, body, ARRIVED);
     encoder.finish().unwrap();
     out
 }
@@ -56,7 +56,7 @@ fn stranger() -> PeerAddress {
 }
 
 #[test]
-fn python_reads_what_the_specification_asks_for() {
+fn python_reads_the_scope_of_the_specification() {
     let plain = request(
         "GET /caf%C3%A9/%2e/x?a=%20b HTTP/1.1\r\nHost: a.test:81\r\nX-Name: caf\u{e9}\r\n\
          Accept: a\r\nACCEPT: b\r\n\r\n",
@@ -181,7 +181,7 @@ fn a_websocket_has_the_fields_of_its_handshake_and_a_request_has_not() {
 }
 
 #[test]
-fn a_proxys_fields_say_what_counts() {
+fn forwarded_fields_hold_the_trusted_values() {
     let head = "GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 203.0.113.9\r\nX-Forwarded-Proto: WSS\r\n\
                 Forwarded: for=198.51.100.1;host=evil.test\r\nX-Real-IP: 198.51.100.1\r\n\r\n";
     let from_proxy = scope(&request(head, local(), None), false, None);
@@ -199,7 +199,7 @@ fn a_proxys_fields_say_what_counts() {
 }
 
 #[test]
-fn what_a_trusted_proxy_says_is_the_requests() {
+fn trusted_forwarded_fields_set_the_scope() {
     let head = "GET /c%20d?x HTTP/1.1\r\nHost: inner.test\r\nX-Forwarded-For: 203.0.113.9\r\n\
                 X-Forwarded-Proto: https\r\nX-Forwarded-Host: shop.test\r\n\
                 X-Forwarded-Prefix: /a%20b\r\n\r\n";
@@ -221,7 +221,7 @@ fn what_a_trusted_proxy_says_is_the_requests() {
 }
 
 #[test]
-fn what_a_rule_says_is_the_front_ends() {
+fn fields_of_route_rules_are_trusted() {
     let head = "GET / HTTP/1.1\r\nHost: a\r\nX-Request-Start: t=1\r\nX-Real-IP: 9\r\n\
                 X-Forwarded-For: 1\r\n\r\n";
     let mut request = request(head, stranger(), None);

@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Reads what the application takes, if it has bounds.
 pub(in crate::executor) async fn read(shared: &AppShared) -> Option<Reading> {
     let group = shared.group.clone()?;
-    let store = shared.store.load_full();
+    let store = shared.body_store.load_full();
     let read = store.pool.run(move || group.read());
     clock::timeout(PATIENCE, read).await?.ok()
 }

@@ -16,7 +16,7 @@ use penstock_runtime::{Loops, clock, loops};
 use tokio::sync::oneshot;
 
 use super::*;
-use crate::{App, Setup, testing};
+use crate::{App, AppResources, testing};
 
 /// How long anything may take on a machine that has much to do.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -76,13 +76,13 @@ async def reactor(scope, receive, send):
 "#;
 
 /// An application with its folder and its loop.
-struct Rig {
+struct LimitsHarness {
     app: Arc<App>,
     dir: PathBuf,
     loops: Option<Loops>,
 }
 
-impl Rig {
+impl LimitsHarness {
     async fn start(name: &str, change: impl FnOnce(&mut config::App)) -> Self {
         let dir = format!("penstock-limits-{}-{name}", std::process::id());
         let dir = std::env::temp_dir().join(dir);
@@ -92,12 +92,12 @@ impl Rig {
         about.processes = config::Processes::exactly(1);
         change(&mut about);
         let loops = Loops::start(1).unwrap();
-        let setup = Setup {
+        let setup = AppResources {
             loops: loops.handles().to_vec(),
             launcher: None,
             account: None,
             group: None,
-            store: BodyStore {
+            body_store: BodyStore {
                 max_body_memory: 1 << 20,
                 max_response_memory: 1 << 16,
                 max_response_spool: 1 << 20,
@@ -107,12 +107,12 @@ impl Rig {
                 temp_space: Arc::default(),
                 pool: Pool::new("default", 2, 100),
             },
-            gives_way: false,
-            development: false,
-            size: None,
+            yields_cpu_at_boot: false,
+            is_development: false,
+            initial_size: None,
         };
         let app = App::start(about, &setup);
-        within(app.up()).await.expect("it boots");
+        within(app.wait_until_up()).await.expect("it boots");
         Self {
             app,
             dir,
@@ -151,7 +151,7 @@ impl Rig {
     }
 }
 
-impl Drop for Rig {
+impl Drop for LimitsHarness {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.dir);
     }
@@ -203,9 +203,10 @@ fn mebibytes(soft: u64, hard: u64) -> Option<MemoryMax> {
 }
 
 #[test]
-fn a_worker_that_grows_is_replaced_and_nobody_notices() {
+fn a_worker_above_its_soft_limit_is_replaced_without_errors() {
     on_a_loop(async {
-        let rig = Rig::start("soft", |about| about.memory_max = mebibytes(70, 10_000)).await;
+        let rig =
+            LimitsHarness::start("soft", |about| about.memory_max = mebibytes(70, 10_000)).await;
         let before = number(rig.ask("/grow").await.unwrap());
         rig.until(|app| app.metrics().recycled_workers[0].value() == 1)
             .await;
@@ -230,9 +231,9 @@ fn a_worker_that_grows_is_replaced_and_nobody_notices() {
 }
 
 #[test]
-fn a_worker_far_above_its_memory_is_killed_although_it_has_a_request() {
+fn a_worker_above_its_hard_limit_is_killed_with_a_request_inside() {
     on_a_loop(async {
-        let rig = Rig::start("hard", |about| {
+        let rig = LimitsHarness::start("hard", |about| {
             (about.threads_min, about.threads) = (2, 2);
             about.memory_max = mebibytes(75, 75);
         })
@@ -248,7 +249,7 @@ fn a_worker_far_above_its_memory_is_killed_although_it_has_a_request() {
 #[test]
 fn a_request_that_asked_for_time_has_it_beside_a_stuck_one() {
     on_a_loop(async {
-        let rig = Rig::start("beside", |about| {
+        let rig = LimitsHarness::start("beside", |about| {
             (about.threads_min, about.threads) = (2, 2);
             about.response_timeout = Duration::from_secs(1);
             about.boot_timeout = Duration::from_secs(5);
@@ -273,7 +274,7 @@ fn a_request_that_asked_for_time_has_it_beside_a_stuck_one() {
 #[test]
 fn workers_are_replaced_after_so_many_requests_and_at_their_age() {
     on_a_loop(async {
-        let rig = Rig::start("requests", |about| about.requests_max = Some(20)).await;
+        let rig = LimitsHarness::start("requests", |about| about.requests_max = Some(20)).await;
         let mut pids = HashSet::new();
         let mut pace = clock::PollInterval::new(Duration::from_millis(1));
         within(async {
@@ -285,7 +286,8 @@ fn workers_are_replaced_after_so_many_requests_and_at_their_age() {
         .await;
         assert!(rig.app.metrics().recycled_workers[1].value() >= 3);
         rig.end().await;
-        let rig = Rig::start("age", |about| about.age_max = Some(Duration::from_secs(1))).await;
+        let rig =
+            LimitsHarness::start("age", |about| about.age_max = Some(Duration::from_secs(1))).await;
         rig.until(|app| app.metrics().recycled_workers[2].value() >= 2)
             .await;
         assert_eq!(rig.app.metrics().worker_deaths.value(), 0);
@@ -296,7 +298,7 @@ fn workers_are_replaced_after_so_many_requests_and_at_their_age() {
 #[test]
 fn a_stuck_worker_shows_where_it_is_stuck_and_is_killed() {
     on_a_loop(async {
-        let rig = Rig::start("stuck", |about| {
+        let rig = LimitsHarness::start("stuck", |about| {
             about.response_timeout = Duration::from_millis(300);
         })
         .await;
@@ -314,7 +316,7 @@ fn a_stuck_worker_shows_where_it_is_stuck_and_is_killed() {
 #[test]
 fn a_stuck_threads_neighbour_finishes_before_its_worker_is_killed() {
     on_a_loop(async {
-        let rig = Rig::start("neighbour", |about| {
+        let rig = LimitsHarness::start("neighbour", |about| {
             (about.threads_min, about.threads) = (2, 2);
             about.response_timeout = Duration::from_secs(1);
         })
@@ -352,7 +354,7 @@ fn spawn<T: Send + 'static>(
 #[test]
 fn a_request_that_waits_for_another_lets_it_in() {
     on_a_loop(async {
-        let rig = Rig::start("io", |about| about.io_threads = 2).await;
+        let rig = LimitsHarness::start("io", |about| about.io_threads = 2).await;
         let pid = rig.pid().await;
         let waiting = spawn(ask(Arc::clone(&rig.app), "/wait".into()));
         let mut pace = clock::PollInterval::new(Duration::from_millis(5));
@@ -362,7 +364,7 @@ fn a_request_that_waits_for_another_lets_it_in() {
         assert_eq!(number(rig.ask("/meet").await.unwrap()), pid);
         assert_eq!(number(within(waiting).await.unwrap().unwrap()), pid);
         assert_eq!(rig.app.metrics().io_bound_without_spare_slot.value(), 0);
-        rig.until(|app| app.snapshot().queue.slots == 1).await;
+        rig.until(|app| app.snapshot().queue_usage.slots == 1).await;
         rig.end().await;
     });
 }
@@ -370,7 +372,7 @@ fn a_request_that_waits_for_another_lets_it_in() {
 #[test]
 fn a_request_may_ask_for_more_time_and_garbage_is_collected_beside_requests() {
     on_a_loop(async {
-        let rig = Rig::start("extend", |about| {
+        let rig = LimitsHarness::start("extend", |about| {
             about.response_timeout = Duration::from_millis(400);
             about.collect_when_idle = true;
         })
@@ -396,7 +398,7 @@ fn a_request_may_ask_for_more_time_and_garbage_is_collected_beside_requests() {
 #[test]
 fn a_touched_file_restarts_and_new_code_that_does_not_boot_leaves_the_old() {
     on_a_loop(async {
-        let rig = Rig::start("touch", |_| {}).await;
+        let rig = LimitsHarness::start("touch", |_| {}).await;
         let touch = |text: &str| std::fs::write(rig.dir.join("tmp/restart.txt"), text).unwrap();
         let before = rig.pid().await;
         touch("1");
@@ -424,7 +426,7 @@ fn a_touched_file_restarts_and_new_code_that_does_not_boot_leaves_the_old() {
 #[test]
 fn who_asks_while_a_restart_is_under_way_hears_of_the_next_one() {
     on_a_loop(async {
-        let rig = Rig::start("twice", |_| {}).await;
+        let rig = LimitsHarness::start("twice", |_| {}).await;
         let (one, other) = within(async {
             tokio::join!(rig.app.restart(), async {
                 let mut pace = clock::PollInterval::new(Duration::from_millis(1));
@@ -444,7 +446,7 @@ fn who_asks_while_a_restart_is_under_way_hears_of_the_next_one() {
 #[test]
 fn streams_go_on_while_their_worker_is_replaced_until_their_time_is_over() {
     on_a_loop(async {
-        let rig = Rig::start("streams", |about| {
+        let rig = LimitsHarness::start("streams", |about| {
             about.stream_timeout = Duration::from_secs(1);
             about.response_timeout = PATIENCE;
         })
@@ -469,7 +471,7 @@ fn streams_go_on_while_their_worker_is_replaced_until_their_time_is_over() {
 #[test]
 fn the_number_of_workers_follows_the_load() {
     on_a_loop(async {
-        let rig = Rig::start("scale", |about| {
+        let rig = LimitsHarness::start("scale", |about| {
             about.processes = config::Processes { min: 1, max: 3 };
             about.scaling.up_after = Duration::from_millis(50);
             about.scaling.idle_ttl = Duration::from_secs(1);
@@ -497,7 +499,7 @@ fn the_number_of_workers_follows_the_load() {
 }
 
 /// Waits until an application is so, without asking anything of it.
-async fn watch(rig: &Rig, is_so: impl Fn(&crate::AppSnapshot) -> bool) {
+async fn watch(rig: &LimitsHarness, is_so: impl Fn(&crate::AppSnapshot) -> bool) {
     let mut pace = clock::PollInterval::new(Duration::from_millis(10));
     within(async {
         while !is_so(&rig.app.snapshot()) {
@@ -510,7 +512,7 @@ async fn watch(rig: &Rig, is_so: impl Fn(&crate::AppSnapshot) -> bool) {
 #[test]
 fn the_number_of_threads_follows_the_load() {
     on_a_loop(async {
-        let rig = Rig::start("threads", |about| {
+        let rig = LimitsHarness::start("threads", |about| {
             (about.threads_min, about.threads) = (1, 6);
             about.scaling.up_after = Duration::from_millis(50);
             about.scaling.idle_ttl = Duration::from_secs(3);
@@ -518,8 +520,8 @@ fn the_number_of_threads_follows_the_load() {
         .await;
         let pid = rig.pid().await;
         let before = rig.app.snapshot();
-        assert_eq!((before.threads, before.queue.slots), (1, 1));
-        assert_eq!((before.threads_min, before.threads_max), (1, 6));
+        assert_eq!((before.threads, before.queue_usage.slots), (1, 1));
+        assert_eq!((before.min_threads, before.max_threads), (1, 6));
         let asked: Vec<_> = (0..30)
             .map(|_| spawn(ask(Arc::clone(&rig.app), "/work".into())))
             .collect();
@@ -535,7 +537,7 @@ fn the_number_of_threads_follows_the_load() {
         let why = now.last_scaling.expect("it is said why");
         assert!(why.starts_with("threads from "), "{why}");
         // Nobody asks for anything.
-        watch(&rig, |now| (now.threads, now.queue.slots) == (1, 1)).await;
+        watch(&rig, |now| (now.threads, now.queue_usage.slots) == (1, 1)).await;
         assert_eq!(rig.pid().await, pid);
         rig.end().await;
     });
@@ -544,7 +546,7 @@ fn the_number_of_threads_follows_the_load() {
 #[test]
 fn a_reactor_full_of_requests_that_never_end_is_replaced() {
     on_a_loop(async {
-        let rig = Rig::start("reactor", |about| {
+        let rig = LimitsHarness::start("reactor", |about| {
             about.kind = AppKind::Asgi;
             about.entry = "code:reactor".to_owned();
             about.in_progress_max = 2;

@@ -2,9 +2,9 @@
 
 use penstock_config::{Concurrency, MemoryMax};
 
-use super::templates::{Running, python};
+use super::templates::{RunningApp, python};
 use super::*;
-use crate::app::Way;
+use crate::app::DispatchMode;
 use penstock_sys::isolation::Access;
 
 /// Writes what is done at its end to the file `ends`; a body's `close` and the end take their time.
@@ -47,7 +47,7 @@ async def application(scope, receive, send):
 #[test]
 fn a_worker_that_left_its_group_is_ended_all_the_same() {
     on_a_loop(async {
-        let dir = Dir::new("escape");
+        let dir = TempDir::new("escape");
         let config = python(&dir, 1);
         dir.put(
             "app.py",
@@ -59,7 +59,7 @@ def application(environ, start_response):
     time.sleep(1000)
 "#,
         );
-        let running = Running::ready(config, dir).await;
+        let running = RunningApp::ready(config, dir).await;
         let away = running.file("away");
         tokio::select! {
             answer = running.get("/") => panic!("it does not answer: {answer:?}"),
@@ -74,14 +74,14 @@ def application(environ, start_response):
 fn a_worker_has_the_time_that_it_is_given_for_its_end() {
     on_a_loop(async {
         for (preload, threads) in [(true, 1), (true, 2), (false, 1), (false, 2)] {
-            let dir = Dir::new(&format!("last-{preload}-{threads}"));
+            let dir = TempDir::new(&format!("last-{preload}-{threads}"));
             let mut config = python(&dir, 1);
             (config.threads_min, config.threads) = (threads, threads);
             if !preload {
                 config.preload = config::Preload::Never;
             }
             dir.put("app.py", SLOW_END);
-            let running = Running::ready(config, dir).await;
+            let running = RunningApp::ready(config, dir).await;
             running.get("/").await.unwrap();
             let ends = running.drained("ends").await;
             assert_eq!(
@@ -96,12 +96,12 @@ fn a_worker_has_the_time_that_it_is_given_for_its_end() {
 #[test]
 fn a_reactor_has_the_time_that_it_is_given_for_its_end() {
     on_a_loop(async {
-        let dir = Dir::new("shutdown");
+        let dir = TempDir::new("shutdown");
         let mut config = python(&dir, 1);
         config.kind = AppKind::Asgi;
         config.concurrency = Concurrency::Tasks;
         dir.put("app.py", SLOW_SHUTDOWN);
-        let running = Running::ready(config, dir).await;
+        let running = RunningApp::ready(config, dir).await;
         running.get("/").await.unwrap();
         assert_eq!(running.drained("ends").await, "ended\n");
         running.end().await;
@@ -109,7 +109,7 @@ fn a_reactor_has_the_time_that_it_is_given_for_its_end() {
 }
 
 /// Has the first `count` forks of a template refused, as by a kernel that has no room.
-fn refusing(dir: &Dir, count: usize) {
+fn refusing(dir: &TempDir, count: usize) {
     let more = format!(
         r#"
 import penstock_worker.forks as forks
@@ -128,10 +128,10 @@ forks._fork = refuse
 #[test]
 fn a_fork_that_fails_is_tried_again_from_the_same_template() {
     on_a_loop(async {
-        let dir = Dir::new("refused");
+        let dir = TempDir::new("refused");
         let config = python(&dir, 2);
         refusing(&dir, 1);
-        let running = Running::start(config, dir);
+        let running = RunningApp::start(config, dir);
         running.settled(2, &[]).await;
         assert_eq!(running.imports(), 1);
         assert_eq!(running.app.metrics().failed_boots.value(), 1);
@@ -140,14 +140,14 @@ fn a_fork_that_fails_is_tried_again_from_the_same_template() {
 }
 
 #[test]
-fn more_workers_than_a_template_is_told_of_at_once_wait_for_it() {
+fn forks_beyond_the_order_limit_wait() {
     on_a_loop(async {
-        let dir = Dir::new("many");
+        let dir = TempDir::new("many");
         let mut config = python(&dir, 300);
         config.scaling.spawn_rate = 300;
         // None of them comes to life here: this is about those that wait.
         refusing(&dir, 1_000_000);
-        let running = Running::start(config, dir);
+        let running = RunningApp::start(config, dir);
         until(|| running.app.metrics().failed_boots.value() >= 300).await;
         assert_eq!((running.templates().len(), running.imports()), (1, 1));
         running.end().await;
@@ -157,7 +157,7 @@ fn more_workers_than_a_template_is_told_of_at_once_wait_for_it() {
 #[test]
 fn a_templates_memory_is_measured() {
     on_a_loop(async {
-        let dir = Dir::new("measured");
+        let dir = TempDir::new("measured");
         let mut config = python(&dir, 1);
         let bytes = 1 << 40;
         config.memory_max = Some(MemoryMax {
@@ -165,7 +165,7 @@ fn a_templates_memory_is_measured() {
             hard: bytes,
             samples: 1,
         });
-        let running = Running::ready(config, dir).await;
+        let running = RunningApp::ready(config, dir).await;
         until(|| {
             let templates = running.app.snapshot().templates;
             templates
@@ -180,7 +180,7 @@ fn a_templates_memory_is_measured() {
 #[test]
 fn a_template_answers_for_its_own_workers_only() {
     on_a_loop(async {
-        let dir = Dir::new("liar");
+        let dir = TempDir::new("liar");
         let mut config = python(&dir, 1);
         config.preload = config::Preload::Always;
         // The first template says of every worker that it could not fork it; the next one is slow.
@@ -205,7 +205,7 @@ else:
     threading.Thread(target=lie, daemon=True).start()
 "#;
         dir.put("more.py", more);
-        let running = Running::ready(config, dir).await;
+        let running = RunningApp::ready(config, dir).await;
         let first = running.settled(1, &[]).await;
         let template = running.templates()[0];
         std::fs::write(running.file("go"), "").unwrap();
@@ -240,17 +240,21 @@ fn a_process_is_ended_if_its_application_ends_while_it_starts() {
     on_a_loop(async {
         // Which of the two is handled first is left to chance.
         for round in 0..16 {
-            let (dir, servers) = (Dir::new("unclaimed"), Servers::new());
+            let (dir, servers) = (TempDir::new("unclaimed"), FakeServerSet::new());
             let config = app(&dir, AppKind::Command, &["sleep", "1000"]);
             let setup = setup(&dir);
-            let shared = AppShared::new(&config, Way::Servers(servers), setup.store.clone());
-            let (boot, _boot) = watch::channel(Boot::Pending);
+            let shared = AppShared::new(
+                &config,
+                DispatchMode::Servers(servers),
+                setup.body_store.clone(),
+            );
+            let (boot, _boot) = watch::channel(BootStatus::Pending);
             let policy = quick_policy(&config);
             let executor = Executor::new(Arc::new(shared), config, boot, (policy, &setup));
             let process = started();
             let pid = process.pid;
-            let launched = Input::Launched {
-                key: Key::Worker(WorkerId(1_000)),
+            let launched = ExecutorInput::Launched {
+                key: ProcessKey::Worker(WorkerId(1_000)),
                 started: Ok(UnclaimedProcess::new(process)),
             };
             executor.inputs.try_send(launched).unwrap();
@@ -258,7 +262,7 @@ fn a_process_is_ended_if_its_application_ends_while_it_starts() {
             let (done, is_done) = oneshot::channel();
             let deadline = Some(clock::now() + Duration::from_secs(1));
             commands
-                .try_send(Command::Drain { deadline, done })
+                .try_send(AppCommand::Drain { deadline, done })
                 .unwrap();
             within(Box::pin(run(executor, inbox))).await;
             assert_eq!(is_done.await, Ok(()));

@@ -1,15 +1,15 @@
 //! Workers that become templates, with a real interpreter; applications as in `templates`.
 
-use super::templates::{Running, python};
+use super::templates::{RunningApp, python};
 use super::*;
 
 #[test]
 fn a_worker_that_has_served_enough_becomes_the_template_of_the_others() {
     on_a_loop(async {
-        let dir = Dir::new("refork");
+        let dir = TempDir::new("refork");
         let mut config = python(&dir, 2);
         config.refork_after = vec![5, 1_000_000];
-        let running = Running::ready(config, dir).await;
+        let running = RunningApp::ready(config, dir).await;
         let first = running.settled(2, &[]).await;
         let template = running.templates();
         for _ in 0..20 {
@@ -34,10 +34,10 @@ fn a_worker_that_has_served_enough_becomes_the_template_of_the_others() {
 #[test]
 fn a_worker_that_cannot_be_forked_any_more_is_no_template() {
     on_a_loop(async {
-        let dir = Dir::new("refork-not");
+        let dir = TempDir::new("refork-not");
         let mut config = python(&dir, 1);
         config.refork_after = vec![2];
-        let running = Running::ready(config, dir).await;
+        let running = RunningApp::ready(config, dir).await;
         let first = running.settled(1, &[]).await;
         let template = running.templates();
         for _ in 0..3 {
@@ -61,7 +61,7 @@ fn a_worker_that_cannot_be_forked_any_more_is_no_template() {
 #[test]
 fn what_was_started_at_the_load_serves_until_its_generation_ends() {
     on_a_loop(async {
-        let dir = Dir::new("refork-helper");
+        let dir = TempDir::new("refork-helper");
         let mut config = python(&dir, 2);
         config.refork_after = vec![5, 1_000_000];
         let helper = r#"
@@ -71,7 +71,7 @@ with open("helpers", "a") as helpers:
     helpers.write(f"{helper.pid}\n")
 "#;
         dir.put("more.py", helper);
-        let running = Running::ready(config, dir).await;
+        let running = RunningApp::ready(config, dir).await;
         let helpers = || -> Vec<u32> {
             let text = std::fs::read_to_string(running.file("helpers")).unwrap();
             text.lines().map(|line| line.parse().unwrap()).collect()

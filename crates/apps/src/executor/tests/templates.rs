@@ -61,22 +61,22 @@ async def application(scope, receive, send):
 "#;
 
 /// A running application with the loops of its slots.
-pub(super) struct Running {
+pub(super) struct RunningApp {
     pub(super) app: Arc<App>,
     loops: Option<Loops>,
-    dir: Dir,
+    dir: TempDir,
 }
 
 /// What a worker answers.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Answer {
+pub(super) struct WorkerAnswer {
     pub(super) pid: u32,
     load: String,
     parent: u32,
     pub(super) served: u64,
 }
 
-pub(super) fn python(dir: &Dir, processes: usize) -> config::App {
+pub(super) fn python(dir: &TempDir, processes: usize) -> config::App {
     dir.put("app.py", PYTHON);
     let mut app = config::App::new("shop", dir.0.clone(), AppKind::Wsgi, "app:application");
     app.processes = Processes::exactly(processes);
@@ -84,15 +84,15 @@ pub(super) fn python(dir: &Dir, processes: usize) -> config::App {
     app
 }
 
-impl Running {
-    pub(super) fn start(config: config::App, dir: Dir) -> Self {
+impl RunningApp {
+    pub(super) fn start(config: config::App, dir: TempDir) -> Self {
         let loops = Loops::start(1).unwrap();
-        let setup = Setup {
+        let setup = AppResources {
             loops: loops.handles().to_vec(),
             launcher: None,
             account: None,
             group: None,
-            store: BodyStore {
+            body_store: BodyStore {
                 max_body_memory: 1 << 16,
                 max_response_memory: 1 << 16,
                 max_response_spool: 1 << 20,
@@ -102,38 +102,38 @@ impl Running {
                 temp_space: Arc::default(),
                 pool: Pool::new("default", 1, 100),
             },
-            gives_way: false,
-            development: false,
-            size: None,
+            yields_cpu_at_boot: false,
+            is_development: false,
+            initial_size: None,
         };
-        let policy = Policy {
+        let policy = SupervisorPolicy {
             stop_timeout: Duration::from_secs(5),
-            backoff_min: Duration::from_millis(20),
+            min_backoff: Duration::from_millis(20),
             ..App::policy(&config)
         };
-        let servers = Servers::new() as Arc<dyn ServerSet>;
+        let servers = FakeServerSet::new() as Arc<dyn ServerSet>;
         Self {
-            app: App::start_by(policy, config, &setup, servers),
+            app: App::start_with_policy(policy, config, &setup, servers),
             loops: Some(loops),
             dir,
         }
     }
 
-    pub(super) async fn ready(config: config::App, dir: Dir) -> Self {
+    pub(super) async fn ready(config: config::App, dir: TempDir) -> Self {
         let running = Self::start(config, dir);
-        let boot = within(running.app.booted()).await;
-        assert!(matches!(boot, Boot::Ready { .. }), "{boot:?}");
+        let boot = within(running.app.wait_for_boot()).await;
+        assert!(matches!(boot, BootStatus::Ready { .. }), "{boot:?}");
         running
     }
 
     pub(super) async fn failed(&self) -> String {
-        match within(self.app.booted()).await {
-            Boot::Failed { report } => report,
+        match within(self.app.wait_for_boot()).await {
+            BootStatus::Failed { report } => report,
             other => panic!("it cannot have booted: {other:?}"),
         }
     }
 
-    pub(super) async fn get(&self, path: &str) -> Result<Answer, Fault> {
+    pub(super) async fn get(&self, path: &str) -> Result<WorkerAnswer, Fault> {
         let handling = self.app.handle(testing::get(path));
         let reply = match handling {
             HandlerProgress::Ready(reply) => reply,
@@ -147,7 +147,7 @@ impl Running {
         };
         let text = String::from_utf8(body.to_vec()).unwrap();
         let words: Vec<&str> = text.split(' ').collect();
-        Ok(Answer {
+        Ok(WorkerAnswer {
             pid: words[0].parse().unwrap(),
             load: words[1].to_owned(),
             parent: words[2].parse().unwrap(),
@@ -232,7 +232,7 @@ fn processes_in(dir: &Path) -> Vec<u32> {
 fn the_application_is_loaded_once_for_all_workers() {
     for kind in [AppKind::Wsgi, AppKind::Rack] {
         on_a_loop(async {
-            let dir = Dir::new(&format!("once-{kind}"));
+            let dir = TempDir::new(&format!("once-{kind}"));
             let mut config = python(&dir, 4);
             if kind == AppKind::Rack {
                 dir.put("config.ru", RUBY);
@@ -240,7 +240,7 @@ fn the_application_is_loaded_once_for_all_workers() {
                 config.entry = "config.ru".to_owned();
             }
             (config.threads_min, config.threads) = (2, 2);
-            let running = Running::ready(config, dir).await;
+            let running = RunningApp::ready(config, dir).await;
             let pids = running.settled(4, &[]).await;
             let templates = running.templates();
             assert_eq!(templates.len(), 1);
@@ -257,7 +257,7 @@ fn the_application_is_loaded_once_for_all_workers() {
                 loads.insert(answer.load);
             }
             assert_eq!((loads.len(), running.imports()), (1, 1));
-            let spawning = running.app.snapshot().spawning;
+            let spawning = running.app.snapshot().start_method;
             assert_eq!(spawning, "forking");
             running.end().await;
         });
@@ -268,7 +268,7 @@ fn the_application_is_loaded_once_for_all_workers() {
 fn a_reactor_gets_its_sockets_in_both_ways_of_starting_it() {
     for (way, is_preloaded, imports) in [("forked", true, 1), ("spawned", false, 2)] {
         on_a_loop(async {
-            let dir = Dir::new(&format!("reactor-{way}"));
+            let dir = TempDir::new(&format!("reactor-{way}"));
             let mut config = python(&dir, 2);
             dir.put("app.py", REACTOR);
             config.kind = AppKind::Asgi;
@@ -277,7 +277,7 @@ fn a_reactor_gets_its_sockets_in_both_ways_of_starting_it() {
                 true => config::Preload::Auto,
                 false => config::Preload::Never,
             };
-            let running = Running::ready(config, dir).await;
+            let running = RunningApp::ready(config, dir).await;
             let first = running.settled(2, &[]).await;
             for _ in 0..10 {
                 let answer = running.get("/").await.unwrap();
@@ -296,10 +296,10 @@ fn a_reactor_gets_its_sockets_in_both_ways_of_starting_it() {
 #[test]
 fn without_preload_each_worker_loads_the_application_itself() {
     on_a_loop(async {
-        let dir = Dir::new("plain");
+        let dir = TempDir::new("plain");
         let mut config = python(&dir, 2);
         config.preload = config::Preload::Never;
-        let running = Running::ready(config, dir).await;
+        let running = RunningApp::ready(config, dir).await;
         running.settled(2, &[]).await;
         assert_eq!((running.imports(), running.templates().len()), (2, 0));
         running.end().await;
@@ -309,10 +309,10 @@ fn without_preload_each_worker_loads_the_application_itself() {
 #[test]
 fn a_worker_with_more_sockets_than_fit_one_message_gets_them_all() {
     on_a_loop(async {
-        let dir = Dir::new("sockets");
+        let dir = TempDir::new("sockets");
         let mut config = python(&dir, 1);
         (config.threads_min, config.threads, config.io_threads) = (70, 70, 3);
-        let running = Running::ready(config, dir).await;
+        let running = RunningApp::ready(config, dir).await;
         for _ in 0..80 {
             running.get("/").await.unwrap();
         }
@@ -323,8 +323,8 @@ fn a_worker_with_more_sockets_than_fit_one_message_gets_them_all() {
 #[test]
 fn a_worker_that_dies_is_forked_anew_without_another_load() {
     on_a_loop(async {
-        let dir = Dir::new("dies");
-        let running = Running::ready(python(&dir, 2), dir).await;
+        let dir = TempDir::new("dies");
+        let running = RunningApp::ready(python(&dir, 2), dir).await;
         let first = running.settled(2, &[]).await;
         process::kill_group(first[0]).unwrap();
         let second = running.settled(2, &first[..1]).await;
@@ -345,8 +345,8 @@ fn a_worker_that_dies_is_forked_anew_without_another_load() {
 #[test]
 fn a_template_that_dies_costs_nothing_but_the_next_load() {
     on_a_loop(async {
-        let dir = Dir::new("template");
-        let running = Running::ready(python(&dir, 2), dir).await;
+        let dir = TempDir::new("template");
+        let running = RunningApp::ready(python(&dir, 2), dir).await;
         let pids = running.settled(2, &[]).await;
         let template = running.templates()[0];
         process::kill_group(template).unwrap();
@@ -363,17 +363,20 @@ fn a_template_that_dies_costs_nothing_but_the_next_load() {
 #[test]
 fn code_that_does_not_load_is_reported_with_its_traceback_and_tried_again() {
     on_a_loop(async {
-        let dir = Dir::new("broken");
+        let dir = TempDir::new("broken");
         dir.put("more.py", "raise ValueError('not today')");
-        let running = Running::start(python(&dir, 3), dir);
+        let running = RunningApp::start(python(&dir, 3), dir);
         let report = running.failed().await;
         assert!(report.contains("ValueError: not today"), "{report}");
-        assert!(running.app.refusal().is_some(), "requests need not wait");
+        assert!(
+            running.app.refusal_fault().is_some(),
+            "requests need not wait"
+        );
         let before = running.imports();
         until(|| running.imports() > before).await;
         running.dir.put("more.py", "");
         running.settled(3, &[]).await;
-        assert!(running.app.refusal().is_none());
+        assert!(running.app.refusal_fault().is_none());
         running.end().await;
     });
 }
@@ -399,14 +402,14 @@ fn a_template_that_ends_or_hangs_while_it_loads_is_reported() {
     ];
     for (name, more, expected) in rows {
         on_a_loop(async {
-            let dir = Dir::new(name);
+            let dir = TempDir::new(name);
             dir.put("more.py", more);
             let mut config = python(&dir, 2);
             config.boot_timeout = match name {
                 "hangs" => Duration::from_secs(5),
                 _ => PATIENCE,
             };
-            let running = Running::start(config, dir);
+            let running = RunningApp::start(config, dir);
             let report = running.failed().await;
             assert!(report.contains(expected), "{name}: {report}");
             if name == "hangs" {
@@ -420,14 +423,14 @@ fn a_template_that_ends_or_hangs_while_it_loads_is_reported() {
 #[test]
 fn an_application_that_cannot_be_forked_is_loaded_by_each_worker() {
     on_a_loop(async {
-        let dir = Dir::new("threads");
+        let dir = TempDir::new("threads");
         let more = "import threading\n\
                     threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()";
         dir.put("more.py", more);
-        let running = Running::ready(python(&dir, 2), dir).await;
+        let running = RunningApp::ready(python(&dir, 2), dir).await;
         let pids = running.settled(2, &[]).await;
         until(|| running.app.snapshot().templates.is_empty()).await;
-        let spawning = running.app.snapshot().spawning;
+        let spawning = running.app.snapshot().start_method;
         assert!(spawning.starts_with("plain: "), "{spawning}");
         process::kill_group(pids[0]).unwrap();
         running.settled(2, &pids[..1]).await;
@@ -441,19 +444,19 @@ fn an_application_that_cannot_be_forked_is_loaded_by_each_worker() {
 }
 
 #[test]
-fn an_application_with_threads_is_forked_when_it_is_told_so() {
+fn preload_true_forks_an_application_with_threads() {
     on_a_loop(async {
-        let dir = Dir::new("anyway");
+        let dir = TempDir::new("anyway");
         let more = "import threading\n\
                     threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()";
         dir.put("more.py", more);
         let mut config = python(&dir, 2);
         config.preload = config::Preload::Always;
-        let running = Running::ready(config, dir).await;
+        let running = RunningApp::ready(config, dir).await;
         running.settled(2, &[]).await;
         running.get("/").await.unwrap();
         assert_eq!((running.imports(), running.templates().len()), (1, 1));
-        assert_eq!(running.app.snapshot().spawning, "forking");
+        assert_eq!(running.app.snapshot().start_method, "forking");
         running.end().await;
     });
 }
@@ -461,9 +464,9 @@ fn an_application_with_threads_is_forked_when_it_is_told_so() {
 #[test]
 fn a_template_that_still_loads_does_not_keep_the_application_from_ending() {
     on_a_loop(async {
-        let dir = Dir::new("loading");
+        let dir = TempDir::new("loading");
         dir.put("more.py", "time.sleep(1000)");
-        let running = Running::start(python(&dir, 2), dir);
+        let running = RunningApp::start(python(&dir, 2), dir);
         until(|| running.imports() == 1).await;
         let template = running.app.snapshot().templates[0].pid.unwrap();
         running.end().await;
@@ -474,12 +477,12 @@ fn a_template_that_still_loads_does_not_keep_the_application_from_ending() {
 #[test]
 fn workers_that_are_being_forked_when_the_application_ends_are_not_left_behind() {
     on_a_loop(async {
-        let dir = Dir::new("forking");
+        let dir = TempDir::new("forking");
         dir.put(
             "more.py",
             "os.register_at_fork(before=lambda: time.sleep(0.2))",
         );
-        let running = Running::start(python(&dir, 4), dir);
+        let running = RunningApp::start(python(&dir, 4), dir);
         until(|| !running.templates().is_empty()).await;
         assert!(running.pids().len() < 4, "they take their time");
         running.end().await;
@@ -489,9 +492,9 @@ fn workers_that_are_being_forked_when_the_application_ends_are_not_left_behind()
 #[test]
 fn new_code_that_is_asked_for_while_the_old_loads_replaces_it() {
     on_a_loop(async {
-        let dir = Dir::new("impatient");
+        let dir = TempDir::new("impatient");
         dir.put("more.py", "time.sleep(1000)");
-        let running = Running::start(python(&dir, 2), dir);
+        let running = RunningApp::start(python(&dir, 2), dir);
         until(|| running.imports() == 1).await;
         running.dir.put("more.py", "");
         within(running.app.restart()).await.unwrap();
@@ -505,8 +508,8 @@ fn new_code_that_is_asked_for_while_the_old_loads_replaces_it() {
 #[test]
 fn each_version_of_the_code_has_its_own_template() {
     on_a_loop(async {
-        let dir = Dir::new("versions");
-        let running = Running::ready(python(&dir, 2), dir).await;
+        let dir = TempDir::new("versions");
+        let running = RunningApp::ready(python(&dir, 2), dir).await;
         let first = running.settled(2, &[]).await;
         let template = running.templates();
         let load = running.get("/").await.unwrap().load;

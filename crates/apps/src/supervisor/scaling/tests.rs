@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::super::{Action, Event, Report, Supervisor, WorkerId};
+use super::super::{Supervisor, SupervisorAction, SupervisorEvent, SupervisorReport, WorkerId};
 use super::*;
 
 /// Slots of a worker.
@@ -14,7 +14,7 @@ const EACH: usize = 2;
 
 const STEP: Duration = Duration::from_millis(10);
 
-struct World {
+struct ScalingSimulation {
     supervisor: Supervisor,
     began: Instant,
     now: Instant,
@@ -47,14 +47,14 @@ struct World {
     random: u64,
 }
 
-impl World {
+impl ScalingSimulation {
     fn new(boot_millis: u64, processes_max: usize) -> Self {
         Self::of(
             boot_millis,
-            Policy {
-                processes_min: 1,
-                processes_max,
-                ..Policy::default()
+            SupervisorPolicy {
+                min_processes: 1,
+                max_processes: processes_max,
+                ..SupervisorPolicy::default()
             },
         )
     }
@@ -64,19 +64,19 @@ impl World {
     fn of_threads(processes_max: usize, threads_max: usize, busy_each: usize) -> Self {
         let mut world = Self::of(
             200,
-            Policy {
-                processes_min: 1,
-                processes_max,
-                threads_min: 1,
-                threads_max,
-                ..Policy::default()
+            SupervisorPolicy {
+                min_processes: 1,
+                max_processes: processes_max,
+                min_threads: 1,
+                max_threads: threads_max,
+                ..SupervisorPolicy::default()
             },
         );
         world.busy_each = Some(busy_each);
         world
     }
 
-    fn of(boot_millis: u64, policy: Policy) -> Self {
+    fn of(boot_millis: u64, policy: SupervisorPolicy) -> Self {
         let now = Instant::now();
         let mut world = Self {
             supervisor: Supervisor::new(policy),
@@ -100,12 +100,12 @@ impl World {
             last_late: Duration::ZERO,
             random: 0x9E37_79B9_7F4A_7C15,
         };
-        world.tell(Event::Started);
+        world.report_load(SupervisorEvent::Started);
         world
     }
 
     /// Lets `seconds` pass in which `each_step` says how long the requests that arrive will take.
-    fn pass(&mut self, seconds: u64, mut each_step: impl FnMut(&mut Self) -> Vec<Duration>) {
+    fn advance(&mut self, seconds: u64, mut each_step: impl FnMut(&mut Self) -> Vec<Duration>) {
         for step in 0..seconds * 100 {
             self.now += STEP;
             self.finish();
@@ -115,7 +115,7 @@ impl World {
             self.begin();
             if self.alarm.is_some_and(|at| at <= self.now) {
                 self.alarm = None;
-                self.tell(Event::Tick);
+                self.report_load(SupervisorEvent::Tick);
             }
             let each = self.busy_each.unwrap_or(0);
             let of = |ends: &Vec<Instant>| (ends.len() * each).min(100);
@@ -123,7 +123,7 @@ impl World {
             self.wanted_steps += 1;
             if step % 10 == 0 {
                 self.sample();
-                self.tell(Event::Load(self.load()));
+                self.report_load(SupervisorEvent::Load(self.load()));
             }
         }
     }
@@ -137,13 +137,13 @@ impl World {
         let is_idle = |(id, ends): (&WorkerId, &Vec<Instant>)| ends.is_empty().then_some(*id);
         let idle: Vec<_> = self.retired.iter().filter_map(is_idle).collect();
         for worker in idle {
-            self.tell(Event::Idle { worker });
+            self.report_load(SupervisorEvent::Idle { worker });
         }
         let is_due = |(at, _): &(Instant, WorkerId)| *at <= now;
         let due: Vec<_> = self.booting.extract_if(.., |boot| is_due(boot)).collect();
         let boot = self.boot;
         for (_, worker) in due {
-            self.tell(Event::Ready { worker, boot });
+            self.report_load(SupervisorEvent::Ready { worker, boot });
         }
     }
 
@@ -157,20 +157,20 @@ impl World {
             };
             ends.push(self.now + takes);
         }
-        if self.load().oldest_wait >= self.supervisor.policy().up_after {
+        if self.load().oldest_wait >= self.supervisor.policy().scale_up_after {
             self.last_late = self.now - self.began;
         }
     }
 
-    fn load(&self) -> Load {
+    fn load(&self) -> AppLoad {
         let first = self.line.front();
-        Load {
-            waiting: self.line.len(),
+        AppLoad {
+            queued: self.line.len(),
             oldest_wait: first.map_or(Duration::ZERO, |(since, _)| self.now - *since),
             in_progress: self.serving.values().map(Vec::len).sum(),
-            places: self.each() * self.serving.len(),
-            busy_percent: self.busy_each.map(|_| self.percent),
-            watched_from: self.watched_from.filter(|from| {
+            slots: self.each() * self.serving.len(),
+            cpu_percent: self.busy_each.map(|_| self.percent),
+            cpu_known_since: self.watched_from.filter(|from| {
                 let is_known = |id: &&WorkerId| self.admitted[*id] <= *from;
                 2 * self.serving.keys().filter(is_known).count() >= self.serving.len()
             }),
@@ -194,39 +194,39 @@ impl World {
     /// Slots of a worker.
     fn each(&self) -> usize {
         match self.busy_each {
-            Some(_) => self.supervisor.threads(),
+            Some(_) => self.supervisor.threads_per_worker(),
             None => EACH,
         }
     }
 
-    fn tell(&mut self, event: Event) {
+    fn report_load(&mut self, event: SupervisorEvent) {
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
             for action in self.supervisor.handle(self.now, event) {
                 match action {
-                    Action::Spawn { worker, .. } => {
+                    SupervisorAction::Spawn { worker, .. } => {
                         self.booting.push((self.now + self.boot, worker));
-                        events.push_back(Event::Spawned { worker, pid: 7 });
+                        events.push_back(SupervisorEvent::Spawned { worker, pid: 7 });
                     }
-                    Action::Admit { worker } => {
+                    SupervisorAction::Admit { worker } => {
                         self.serving.insert(worker, Vec::new());
                         self.admitted.insert(worker, self.now);
                     }
-                    Action::Retire { worker } => {
+                    SupervisorAction::Retire { worker } => {
                         let ends = self.serving.remove(&worker).unwrap();
                         self.retired.insert(worker, ends);
                     }
-                    Action::Signal { worker, .. } => {
+                    SupervisorAction::Signal { worker, .. } => {
                         self.retired.remove(&worker);
                         self.booting.retain(|(_, id)| *id != worker);
                         let status = super::super::ExitSummary::Code(0);
-                        events.push_back(Event::Exited { worker, status });
+                        events.push_back(SupervisorEvent::Exited { worker, status });
                     }
-                    Action::WakeAt(at) => self.alarm = Some(at),
-                    Action::Report(Report::Scaled { to, .. }) => {
+                    SupervisorAction::WakeAt(at) => self.alarm = Some(at),
+                    SupervisorAction::Report(SupervisorReport::Scaled { to, .. }) => {
                         self.changes.push((self.now - self.began, to));
                     }
-                    Action::Report(Report::ThreadsScaled { to, .. }) => {
+                    SupervisorAction::Report(SupervisorReport::ThreadsScaled { to, .. }) => {
                         self.thread_changes.push((self.now - self.began, to));
                     }
                     _ => {}
@@ -234,10 +234,10 @@ impl World {
             }
         }
         let policy = self.supervisor.policy();
-        let bounds = policy.processes_min..=policy.processes_max;
+        let bounds = policy.min_processes..=policy.max_processes;
         assert!(bounds.contains(&self.supervisor.target()));
-        let bounds = policy.threads_min..=policy.threads_max;
-        assert!(bounds.contains(&self.supervisor.threads()));
+        let bounds = policy.min_threads..=policy.max_threads;
+        assert!(bounds.contains(&self.supervisor.threads_per_worker()));
     }
 
     fn target(&self) -> usize {
@@ -276,16 +276,16 @@ impl World {
 }
 
 /// Requests of 50 ms, as many a step as keep 5 slots busy for each one.
-fn even(a_step: usize) -> impl FnMut(&mut World) -> Vec<Duration> {
+fn even(a_step: usize) -> impl FnMut(&mut ScalingSimulation) -> Vec<Duration> {
     move |_| vec![Duration::from_millis(50); a_step]
 }
 
 #[test]
 fn a_steady_load_gets_its_workers_within_seconds_and_then_nothing_changes() {
     for boot_millis in [20, 200, 2000] {
-        let mut world = World::new(boot_millis, 16);
-        world.pass(10, |_| Vec::new());
-        world.pass(600, even(1));
+        let mut world = ScalingSimulation::new(boot_millis, 16);
+        world.advance(10, |_| Vec::new());
+        world.advance(600, even(1));
         let context = format!("{boot_millis} ms: {:?}", world.changes);
         assert!((3..=4).contains(&world.target()), "{context}");
         assert!(world.changes.len() <= 3, "{context}");
@@ -298,11 +298,11 @@ fn a_steady_load_gets_its_workers_within_seconds_and_then_nothing_changes() {
 #[test]
 fn a_load_that_doubles_and_halves_is_followed_within_seconds_without_flapping() {
     for (seconds, rounds) in [(60, 5), (100, 4)] {
-        let mut world = World::new(200, 16);
+        let mut world = ScalingSimulation::new(200, 16);
         for _ in 0..rounds {
-            world.pass(seconds, even(1));
+            world.advance(seconds, even(1));
             let began = world.now - world.began;
-            world.pass(seconds, even(2));
+            world.advance(seconds, even(2));
             let late = world.last_late.saturating_sub(began);
             assert!(late < Duration::from_secs(2), "behind for {late:?}");
         }
@@ -315,12 +315,12 @@ fn a_load_that_doubles_and_halves_is_followed_within_seconds_without_flapping() 
 
 #[test]
 fn what_a_peak_needed_is_given_back_step_by_step() {
-    let mut world = World::new(200, 16);
-    world.pass(60, even(2));
+    let mut world = ScalingSimulation::new(200, 16);
+    world.advance(60, even(2));
     let most = world.target();
     assert!(most >= 5, "10 slots are needed: {most}");
     let began = world.now - world.began;
-    world.pass(540, even(1));
+    world.advance(540, even(1));
     let context = format!("{:?}", world.changes);
     assert_eq!(
         world.target(),
@@ -335,12 +335,12 @@ fn what_a_peak_needed_is_given_back_step_by_step() {
 #[test]
 fn noise_and_bursts_change_little() {
     for seed in 1..=5 {
-        let mut world = World::new(200, 16);
+        let mut world = ScalingSimulation::new(200, 16);
         world.random = 0x9E37_79B9_7F4A_7C15_u64.rotate_left(7 * seed);
-        world.pass(600, |world| {
+        world.advance(600, |world| {
             let long_chance = 0.01;
             let count = world.poisson(1.0);
-            let takes = |world: &mut World| match world.chance() < long_chance {
+            let takes = |world: &mut ScalingSimulation| match world.chance() < long_chance {
                 true => Duration::from_secs(1),
                 false => Duration::from_millis(40),
             };
@@ -354,10 +354,10 @@ fn noise_and_bursts_change_little() {
 
 #[test]
 fn one_short_spike_is_served_and_forgotten() {
-    let mut world = World::new(200, 8);
-    world.pass(10, |_| Vec::new());
+    let mut world = ScalingSimulation::new(200, 8);
+    world.advance(10, |_| Vec::new());
     let mut is_over = false;
-    world.pass(600, |_| match std::mem::replace(&mut is_over, true) {
+    world.advance(600, |_| match std::mem::replace(&mut is_over, true) {
         false => vec![Duration::from_millis(50); 100],
         true => Vec::new(),
     });
@@ -370,17 +370,17 @@ fn one_short_spike_is_served_and_forgotten() {
 
 #[test]
 fn slow_boots_do_not_make_it_overshoot() {
-    let mut world = World::new(5000, 64);
-    world.pass(10, |_| Vec::new());
-    world.pass(60, even(1));
+    let mut world = ScalingSimulation::new(5000, 64);
+    world.advance(10, |_| Vec::new());
+    world.advance(60, even(1));
     let context = format!("{:?}", world.changes);
     assert!((3..=4).contains(&world.most()), "3 are needed: {context}");
 }
 
 #[test]
 fn a_flood_is_met_no_faster_than_the_spawn_rate_up_to_the_most() {
-    let mut world = World::new(20, 20);
-    world.pass(60, even(20));
+    let mut world = ScalingSimulation::new(20, 20);
+    world.advance(60, even(20));
     let mut from = 1;
     let mut steps = Vec::new();
     for (at, to) in &world.changes {
@@ -400,25 +400,28 @@ fn a_flood_is_met_no_faster_than_the_spawn_rate_up_to_the_most() {
 
 #[test]
 fn what_waits_for_something_else_than_the_processor_gets_threads() {
-    let mut world = World::of_threads(4, 16, 3);
+    let mut world = ScalingSimulation::of_threads(4, 16, 3);
     // Ten at once.
-    world.pass(60, |_| vec![Duration::from_millis(100); 1]);
+    world.advance(60, |_| vec![Duration::from_millis(100); 1]);
     let context = format!("{:?} {:?}", world.thread_changes, world.changes);
-    assert!((11..=16).contains(&world.supervisor.threads()), "{context}");
+    assert!(
+        (11..=16).contains(&world.supervisor.threads_per_worker()),
+        "{context}"
+    );
     assert_eq!((world.target(), world.changes.len()), (1, 0), "{context}");
     assert!(world.last_late < Duration::from_secs(10), "{context}");
     let shown = world.supervisor.last_scaling().unwrap();
     assert!(shown.starts_with("threads from "), "{shown}");
     // More than the threads of one process can do: then processes.
-    world.pass(30, |_| vec![Duration::from_millis(100); 3]);
+    world.advance(30, |_| vec![Duration::from_millis(100); 3]);
     let context = format!("{:?} {:?}", world.thread_changes, world.changes);
     assert!((2..=4).contains(&world.target()), "{context}");
     // Nothing to do: processes go first, then threads, to what is needed.
     let (threads, changes) = (world.thread_changes.len(), world.changes.len());
-    world.pass(600, |_| Vec::new());
+    world.advance(600, |_| Vec::new());
     let context = format!("{:?} {:?}", world.thread_changes, world.changes);
     assert_eq!(
-        (world.target(), world.supervisor.threads()),
+        (world.target(), world.supervisor.threads_per_worker()),
         (1, 1),
         "{context}"
     );
@@ -430,26 +433,26 @@ fn what_waits_for_something_else_than_the_processor_gets_threads() {
 
 #[test]
 fn what_computes_gets_processes_and_no_threads() {
-    let mut world = World::of_threads(8, 16, 100);
-    world.pass(60, |_| vec![Duration::from_millis(10); 3]);
+    let mut world = ScalingSimulation::of_threads(8, 16, 100);
+    world.advance(60, |_| vec![Duration::from_millis(10); 3]);
     let context = format!("{:?} {:?}", world.thread_changes, world.changes);
     assert!((3..=6).contains(&world.target()), "{context}");
-    assert_eq!(world.supervisor.threads(), 1, "{context}");
+    assert_eq!(world.supervisor.threads_per_worker(), 1, "{context}");
     // It came at once, beside others that serve already.
-    let mut world = World::of_threads(8, 16, 100);
-    world.pass(5, |_| Vec::new());
-    world.pass(60, |_| vec![Duration::from_millis(10); 6]);
+    let mut world = ScalingSimulation::of_threads(8, 16, 100);
+    world.advance(5, |_| Vec::new());
+    world.advance(60, |_| vec![Duration::from_millis(10); 6]);
     let context = format!("{:?} {:?}", world.thread_changes, world.changes);
     assert!((6..=8).contains(&world.target()), "{context}");
-    assert_eq!(world.supervisor.threads(), 1, "{context}");
+    assert_eq!(world.supervisor.threads_per_worker(), 1, "{context}");
 }
 
 #[test]
-fn what_is_short_does_not_wait_for_ever_behind_what_computes() {
-    let mut world = World::of_threads(2, 8, 100);
+fn short_requests_get_threads_beside_long_computations() {
+    let mut world = ScalingSimulation::of_threads(2, 8, 100);
     // Two that compute for a minute, and short ones behind them.
     let mut is_first = true;
-    world.pass(30, |world| {
+    world.advance(30, |world| {
         let millis = (world.now - world.began).as_millis();
         match std::mem::take(&mut is_first) {
             true => vec![Duration::from_secs(60); 2],
@@ -459,14 +462,17 @@ fn what_is_short_does_not_wait_for_ever_behind_what_computes() {
     });
     let context = format!("{:?} {:?}", world.thread_changes, world.changes);
     assert_eq!(world.target(), 2, "{context}");
-    assert!((2..=3).contains(&world.supervisor.threads()), "{context}");
+    assert!(
+        (2..=3).contains(&world.supervisor.threads_per_worker()),
+        "{context}"
+    );
     assert!(world.last_late < Duration::from_secs(8), "{context}");
 }
 
 #[test]
 fn threads_that_a_load_needs_now_and_then_stay() {
-    let mut world = World::of_threads(1, 32, 1);
-    world.pass(600, |world| {
+    let mut world = ScalingSimulation::of_threads(1, 32, 1);
+    world.advance(600, |world| {
         let second = (world.now - world.began).as_secs();
         match second % 40 < 20 {
             true => vec![Duration::from_millis(100); 1],
@@ -474,7 +480,10 @@ fn threads_that_a_load_needs_now_and_then_stay() {
         }
     });
     let context = format!("{:?}", world.thread_changes);
-    assert!((11..=32).contains(&world.supervisor.threads()), "{context}");
+    assert!(
+        (11..=32).contains(&world.supervisor.threads_per_worker()),
+        "{context}"
+    );
     assert!(world.thread_changes.len() <= 6, "{context}");
     // To what was needed once that is known, and then no more.
     let last = world.thread_changes.last().unwrap().0;
@@ -482,62 +491,62 @@ fn threads_that_a_load_needs_now_and_then_stay() {
 }
 
 /// Looks at a load once, with four workers of two slots.
-fn look(load: Load, fleet: Fleet) -> Option<(usize, String)> {
-    let policy = Policy {
-        processes_min: 2,
-        processes_max: 8,
-        ..Policy::default()
+fn look(load: AppLoad, fleet: CurrentScale) -> Option<(usize, String)> {
+    let policy = SupervisorPolicy {
+        min_processes: 2,
+        max_processes: 8,
+        ..SupervisorPolicy::default()
     };
-    let step = Scaling::default().look(Instant::now(), &load, fleet, &policy);
-    step.map(|step| (step.to, step.why))
+    let step = Scaling::default().observe(Instant::now(), &load, fleet, &policy);
+    step.map(|step| (step.target, step.reason))
 }
 
-const FOUR: Fleet = Fleet {
+const FOUR: CurrentScale = CurrentScale {
     target: 4,
     threads: 1,
     ready: 4,
-    boot: Duration::ZERO,
+    boot_time: Duration::ZERO,
     may_grow: true,
     may_shrink: true,
 };
 
-const BUSY: Load = Load {
-    waiting: 3,
+const BUSY: AppLoad = AppLoad {
+    queued: 3,
     oldest_wait: Duration::from_millis(140),
     in_progress: 8,
-    places: 8,
-    busy_percent: None,
-    watched_from: None,
+    slots: 8,
+    cpu_percent: None,
+    cpu_known_since: None,
 };
 
 #[test]
-fn grows_when_somebody_waits_with_every_slot_busy_and_no_help_on_its_way() {
+fn grows_when_requests_wait_and_all_slots_are_busy() {
     let expected = "3 requests waited up to 140 ms with all 8 slots busy".to_owned();
     assert_eq!(look(BUSY, FOUR), Some((5, expected)));
-    let one = Load { waiting: 1, ..BUSY };
+    let one = AppLoad { queued: 1, ..BUSY };
     let expected = "1 request waited 140 ms with all 8 slots busy".to_owned();
     assert_eq!(look(one, FOUR), Some((5, expected)));
-    let more = Load { waiting: 9, ..BUSY };
+    let more = AppLoad { queued: 9, ..BUSY };
     assert_eq!(look(more, FOUR).unwrap().0, 6, "longer than all slots");
-    let many = Load {
-        waiting: 500,
+    let many = AppLoad {
+        queued: 500,
         ..BUSY
     };
     assert_eq!(look(many, FOUR).unwrap().0, 8, "up to the most");
     let oldest_wait = Duration::from_millis(99);
-    let idle_slot = Load {
+    let idle_slot = AppLoad {
         in_progress: 7,
         ..BUSY
     };
-    let booting = Fleet { target: 6, ..FOUR };
-    let failing = Fleet {
+    let booting = CurrentScale { target: 6, ..FOUR };
+    let failing = CurrentScale {
         may_grow: false,
         ..FOUR
     };
     let rows = [
         (
             "not for long",
-            Load {
+            AppLoad {
                 oldest_wait,
                 ..BUSY
             },
@@ -549,7 +558,7 @@ fn grows_when_somebody_waits_with_every_slot_busy_and_no_help_on_its_way() {
         (
             "at the most",
             BUSY,
-            Fleet {
+            CurrentScale {
                 target: 8,
                 ready: 8,
                 ..FOUR
@@ -557,8 +566,8 @@ fn grows_when_somebody_waits_with_every_slot_busy_and_no_help_on_its_way() {
         ),
         (
             "nobody serves",
-            Load { places: 0, ..BUSY },
-            Fleet { ready: 0, ..FOUR },
+            AppLoad { slots: 0, ..BUSY },
+            CurrentScale { ready: 0, ..FOUR },
         ),
     ];
     for (name, load, fleet) in rows {
@@ -567,26 +576,29 @@ fn grows_when_somebody_waits_with_every_slot_busy_and_no_help_on_its_way() {
 }
 
 /// Looks at a load for some time, in steps of half a second; answers the step and when it was.
-fn watch(load: impl Fn(u64) -> Load, fleet: Fleet) -> Option<(u64, Step)> {
-    let policy = Policy {
-        processes_min: 2,
-        processes_max: 8,
-        ..Policy::default()
+fn watch(load: impl Fn(u64) -> AppLoad, fleet: CurrentScale) -> Option<(u64, ScalingStep)> {
+    let policy = SupervisorPolicy {
+        min_processes: 2,
+        max_processes: 8,
+        ..SupervisorPolicy::default()
     };
     let mut scaling = Scaling::default();
     let began = Instant::now();
     (0..400).find_map(|half| {
         let now = began + Duration::from_millis(500 * half);
-        let step = scaling.look(now, &load(half / 2), fleet, &policy)?;
-        assert!(scaling.demand.peaks.is_empty(), "the window begins anew");
+        let step = scaling.observe(now, &load(half / 2), fleet, &policy)?;
+        assert!(
+            scaling.slot_peaks.peaks.is_empty(),
+            "the window begins anew"
+        );
         Some((half / 2, step))
     })
 }
 
-fn used(in_progress: usize) -> Load {
-    Load {
+fn used(in_progress: usize) -> AppLoad {
+    AppLoad {
         in_progress,
-        waiting: 0,
+        queued: 0,
         ..BUSY
     }
 }
@@ -598,10 +610,10 @@ fn shrinks_when_one_less_would_have_done_with_a_quarter_to_spare() {
         watch(|_| used(4), FOUR),
         Some((
             60,
-            Step {
-                of: Number::Processes,
-                to: 3,
-                why
+            ScalingStep {
+                quantity: ScaledQuantity::Processes,
+                target: 3,
+                reason
             }
         ))
     );
@@ -609,23 +621,23 @@ fn shrinks_when_one_less_would_have_done_with_a_quarter_to_spare() {
     let burst = |second| used(if second == 30 { 8 } else { 1 });
     let (at, _) = watch(burst, FOUR).unwrap();
     assert!((90..=95).contains(&at), "a burst counts for as long: {at}");
-    let line = |_| Load {
-        waiting: 5,
+    let line = |_| AppLoad {
+        queued: 5,
         oldest_wait: Duration::ZERO,
         ..used(1)
     };
     assert_eq!(watch(line, FOUR), None, "those who wait count");
-    let at_least = Fleet {
+    let at_least = CurrentScale {
         target: 2,
         ready: 2,
         ..FOUR
     };
-    let idle = |_| Load {
-        places: 4,
+    let idle = |_| AppLoad {
+        slots: 4,
         ..used(0)
     };
     assert_eq!(watch(idle, at_least), None, "the least");
-    let replacing = Fleet {
+    let replacing = CurrentScale {
         may_shrink: false,
         ..FOUR
     };
@@ -633,14 +645,14 @@ fn shrinks_when_one_less_would_have_done_with_a_quarter_to_spare() {
 }
 
 /// Four reactors with room for thousands, as busy as that together.
-fn busy(percent: usize) -> Load {
-    Load {
-        waiting: 0,
+fn busy(percent: usize) -> AppLoad {
+    AppLoad {
+        queued: 0,
         oldest_wait: Duration::ZERO,
         in_progress: 9,
-        places: 4000,
-        busy_percent: Some(percent),
-        watched_from: None,
+        slots: 4000,
+        cpu_percent: Some(percent),
+        cpu_known_since: None,
     }
 }
 
@@ -651,33 +663,33 @@ fn grows_when_all_are_busy_though_they_have_room() {
         watch(|_| busy(350), FOUR),
         Some((
             5,
-            Step {
-                of: Number::Processes,
-                to: 5,
-                why
+            ScalingStep {
+                quantity: ScaledQuantity::Processes,
+                target: 5,
+                reason
             }
         ))
     );
-    let one = Fleet {
+    let one = CurrentScale {
         target: 1,
         ready: 1,
         ..FOUR
     };
     let (_, step) = watch(|_| busy(90), one).unwrap();
-    assert_eq!(step.why, "it was busy for 5s");
+    assert_eq!(step.reason, "it was busy for 5s");
     let pauses = |second| busy(if second % 4 == 0 { 250 } else { 400 });
     assert_eq!(watch(pauses, FOUR), None, "not without a pause");
     let uneven = |_| busy(300);
     assert_eq!(watch(uneven, FOUR), None, "three of four");
-    let booting = Fleet { target: 5, ..FOUR };
+    let booting = CurrentScale { target: 5, ..FOUR };
     assert_eq!(watch(|_| busy(400), booting), None, "one boots already");
-    let most = Fleet {
+    let most = CurrentScale {
         target: 8,
         ready: 8,
         ..FOUR
     };
     assert_eq!(watch(|_| busy(800), most), None, "at the most");
-    let failing = Fleet {
+    let failing = CurrentScale {
         may_grow: false,
         ..FOUR
     };
@@ -687,7 +699,7 @@ fn grows_when_all_are_busy_though_they_have_room() {
 #[test]
 fn shrinks_only_where_the_others_would_be_half_idle() {
     let (at, step) = watch(|_| busy(150), FOUR).unwrap();
-    assert_eq!((at, step.to), (60, 3));
+    assert_eq!((at, step.target), (60, 3));
     assert_eq!(watch(|_| busy(151), FOUR), None);
     let burst = |second| busy(if second == 30 { 300 } else { 0 });
     let (at, _) = watch(burst, FOUR).unwrap();
@@ -695,11 +707,11 @@ fn shrinks_only_where_the_others_would_be_half_idle() {
 }
 
 #[test]
-fn time_that_nobody_watched_does_not_count() {
-    let mut window = Window::default();
+fn unobserved_time_does_not_count() {
+    let mut window = PeakWindow::default();
     let (began, length) = (Instant::now(), Duration::from_secs(60));
     for second in [0, 1, 2, 59, 60, 61] {
-        window.note(began + Duration::from_secs(second), 1, length);
+        window.record(began + Duration::from_secs(second), 1, length);
         assert_eq!(
             window.peak(began + Duration::from_secs(second), length),
             None
@@ -708,23 +720,23 @@ fn time_that_nobody_watched_does_not_count() {
     assert!(window.peaks.len() <= 2);
     for second in 62..200 {
         let now = began + Duration::from_secs(second);
-        window.note(now, 1, length);
+        window.record(now, 1, length);
         assert_eq!(window.peak(now, length).is_some(), second >= 59 + 60);
         assert!(window.peaks.len() <= 18, "{}", window.peaks.len());
     }
-    let mut brief = Window::default();
-    brief.note(began, 3, Duration::ZERO);
+    let mut brief = PeakWindow::default();
+    brief.record(began, 3, Duration::ZERO);
     assert_eq!(brief.peak(began, Duration::ZERO), Some(3));
-    let mut endless = Window::default();
-    endless.note(began, 3, Duration::MAX);
+    let mut endless = PeakWindow::default();
+    endless.record(began, 3, Duration::MAX);
     assert_eq!(endless.peak(began, Duration::MAX), None);
 }
 
 #[test]
-fn the_last_change_is_told_in_words() {
-    let mut world = World::new(20, 2);
+fn the_last_change_is_described() {
+    let mut world = ScalingSimulation::new(20, 2);
     assert_eq!(world.supervisor.last_scaling(), None);
-    world.pass(2, even(1));
+    world.advance(2, even(1));
     let shown = world.supervisor.last_scaling().unwrap().to_owned();
     assert!(shown.starts_with("from 1 to 2: "), "{shown}");
     assert!(shown.contains(" ms with all 2 slots busy"), "{shown}");

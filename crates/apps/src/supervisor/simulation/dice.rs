@@ -2,27 +2,27 @@
 
 use super::*;
 
-pub(super) fn random_policy(rng: &mut Rng) -> Policy {
+pub(super) fn random_policy(rng: &mut Rng) -> SupervisorPolicy {
     let processes_min = 1 + rng.below(3);
     let threads_min = 1 + rng.below(2);
     // Below, between and beyond the bounds.
     let first = [(0, 0), (2, 2), (9, 9)][rng.below(3)];
-    Policy {
-        processes_first: first.0,
-        threads_first: first.1,
-        processes_min,
-        processes_max: processes_min + rng.below(4),
-        threads_min,
-        threads_max: threads_min + rng.below(4),
+    SupervisorPolicy {
+        initial_processes: first.0,
+        initial_threads: first.1,
+        min_processes: processes_min,
+        max_processes: processes_min + rng.below(4),
+        min_threads: threads_min,
+        max_threads: threads_min + rng.below(4),
         max_surge: 1 + rng.below(3),
         max_unavailable: rng.below(3),
         spawn_rate: 1 + u32::try_from(rng.below(4)).unwrap(),
-        up_after: Duration::from_millis(100),
-        idle_ttl: rng.millis(500, 3000),
+        scale_up_after: Duration::from_millis(100),
+        scale_down_after: rng.millis(500, 3000),
         boot_timeout: Duration::from_secs(2),
         stop_timeout: Duration::from_millis(500),
-        backoff_min: Duration::from_millis(100),
-        backoff_max: Duration::from_secs(5),
+        min_backoff: Duration::from_millis(100),
+        max_backoff: Duration::from_secs(5),
     }
 }
 

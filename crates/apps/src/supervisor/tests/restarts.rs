@@ -4,8 +4,8 @@ use super::*;
 
 #[test]
 fn restarts_one_worker_at_a_time_and_only_after_its_successor_is_ready() {
-    let mut bed = Bed::ready(2);
-    assert_eq!(bed.send(Event::Restart), ["spawn 3 of 2"]);
+    let mut bed = SupervisorHarness::ready(2);
+    assert_eq!(bed.send(SupervisorEvent::Restart), ["spawn 3 of 2"]);
     assert_eq!(bed.boot(3), ["admit 3", "retire 1", "spawn 4 of 2"]);
     assert_eq!(bed.idle(1), ["terminate 1"]);
     assert_eq!(bed.boot(4), ["admit 4", "retire 2", "restarted"]);
@@ -17,8 +17,8 @@ fn restarts_one_worker_at_a_time_and_only_after_its_successor_is_ready() {
 
 #[test]
 fn keeps_the_old_version_when_the_new_one_does_not_boot() {
-    let mut bed = Bed::ready(2);
-    bed.send(Event::Restart);
+    let mut bed = SupervisorHarness::ready(2);
+    bed.send(SupervisorEvent::Restart);
     let lines = bed.fail(3);
     assert_eq!(lines, ["not restarted: Traceback", "terminate 3"]);
     assert_eq!(bed.supervisor.restart_error(), Some("Traceback"));
@@ -33,9 +33,9 @@ fn keeps_the_old_version_when_the_new_one_does_not_boot() {
 }
 
 #[test]
-fn rolls_back_what_was_swapped_before_the_new_version_failed() {
-    let mut bed = Bed::ready(2);
-    bed.send(Event::Restart);
+fn rolls_back_replaced_workers_when_the_new_version_fails() {
+    let mut bed = SupervisorHarness::ready(2);
+    bed.send(SupervisorEvent::Restart);
     assert_eq!(bed.boot(3), ["admit 3", "retire 1", "spawn 4 of 2"]);
     let lines = bed.fail(4);
     let done = "not restarted: Traceback";
@@ -46,8 +46,8 @@ fn rolls_back_what_was_swapped_before_the_new_version_failed() {
 
 #[test]
 fn gives_up_a_new_version_that_crashes_during_the_restart() {
-    let mut bed = Bed::ready(2);
-    bed.send(Event::Restart);
+    let mut bed = SupervisorHarness::ready(2);
+    bed.send(SupervisorEvent::Restart);
     bed.boot(3);
     let why = "not restarted: the worker was killed by signal 9 soon after it was ready";
     assert_eq!(
@@ -62,11 +62,11 @@ fn gives_up_a_new_version_that_crashes_during_the_restart() {
 
 #[test]
 fn gives_up_a_new_version_that_gets_stuck_again_and_again() {
-    let mut bed = Bed::ready(2);
-    let stuck = |id| Event::ResponseTimedOut {
+    let mut bed = SupervisorHarness::ready(2);
+    let stuck = |id| SupervisorEvent::ResponseTimedOut {
         worker: WorkerId(id),
     };
-    bed.send(Event::Restart);
+    bed.send(SupervisorEvent::Restart);
     bed.boot(3);
     assert_eq!(bed.send(stuck(3)), ["retire 3", "kill 3", "spawn 5 of 2"]);
     bed.boot(5);
@@ -78,8 +78,8 @@ fn gives_up_a_new_version_that_gets_stuck_again_and_again() {
 
 #[test]
 fn a_crash_before_the_new_version_is_proven_brings_back_old_code() {
-    let mut bed = Bed::ready(2);
-    bed.send(Event::Restart);
+    let mut bed = SupervisorHarness::ready(2);
+    bed.send(SupervisorEvent::Restart);
     assert_eq!(bed.exit(1), ["spawn 4 of 1"]);
     assert_eq!(bed.spawned(4), NOTHING);
     let lines = bed.boot(3);
@@ -89,25 +89,25 @@ fn a_crash_before_the_new_version_is_proven_brings_back_old_code() {
 }
 
 #[test]
-fn a_restart_of_what_does_not_serve_replaces_all_at_once() {
-    let mut bed = Bed::new(2);
-    bed.send(Event::Started);
+fn a_restart_without_serving_workers_replaces_all_at_once() {
+    let mut bed = SupervisorHarness::new(2);
+    bed.send(SupervisorEvent::Started);
     bed.fail(1);
     bed.fail(2);
     assert_eq!(bed.sleep().1, ["spawn 3 of 1"]);
     bed.spawned(3);
-    let lines = bed.send(Event::Restart);
+    let lines = bed.send(SupervisorEvent::Restart);
     assert_eq!(lines, ["terminate 3", "spawn 4 of 2", "spawn 5 of 2"]);
     assert_eq!(bed.boot(4), ["admit 4"]);
     assert_eq!(bed.boot(5), ["admit 5", "restarted"]);
 }
 
 #[test]
-fn a_restart_of_what_does_not_serve_answers_with_the_new_traceback() {
-    let mut bed = Bed::new(1);
-    bed.send(Event::Started);
+fn a_restart_without_serving_workers_reports_the_new_traceback() {
+    let mut bed = SupervisorHarness::new(1);
+    bed.send(SupervisorEvent::Started);
     bed.fail(1);
-    assert_eq!(bed.send(Event::Restart), ["spawn 2 of 2"]);
+    assert_eq!(bed.send(SupervisorEvent::Restart), ["spawn 2 of 2"]);
     let lines = bed.fail(2);
     assert_eq!(lines, ["not restarted: Traceback", "terminate 2"]);
     assert_eq!(
@@ -119,10 +119,10 @@ fn a_restart_of_what_does_not_serve_answers_with_the_new_traceback() {
 
 #[test]
 fn restarts_asked_for_during_a_restart_become_one_more() {
-    let mut bed = Bed::ready(1);
-    assert_eq!(bed.send(Event::Restart), ["spawn 2 of 2"]);
+    let mut bed = SupervisorHarness::ready(1);
+    assert_eq!(bed.send(SupervisorEvent::Restart), ["spawn 2 of 2"]);
     for _ in 0..3 {
-        assert_eq!(bed.send(Event::Restart), NOTHING);
+        assert_eq!(bed.send(SupervisorEvent::Restart), NOTHING);
     }
     let lines = bed.boot(2);
     assert_eq!(lines, ["admit 2", "retire 1", "restarted", "spawn 3 of 3"]);
@@ -132,7 +132,7 @@ fn restarts_asked_for_during_a_restart_become_one_more() {
 
 #[test]
 fn a_restart_without_processes_is_done_at_once() {
-    let mut bed = Bed::new(0);
-    bed.send(Event::Started);
-    assert_eq!(bed.send(Event::Restart), ["restarted"]);
+    let mut bed = SupervisorHarness::new(0);
+    bed.send(SupervisorEvent::Started);
+    assert_eq!(bed.send(SupervisorEvent::Restart), ["restarted"]);
 }

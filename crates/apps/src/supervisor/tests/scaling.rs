@@ -4,11 +4,11 @@
 use super::*;
 
 /// One to `most` workers of a slot each; the least is ready.
-fn between(least: usize, most: usize) -> Bed {
-    let mut bed = Bed::ready(least);
-    let policy = Policy {
-        processes_max: most,
-        idle_ttl: Duration::from_secs(1),
+fn between(least: usize, most: usize) -> SupervisorHarness {
+    let mut bed = SupervisorHarness::ready(least);
+    let policy = SupervisorPolicy {
+        max_processes: most,
+        scale_down_after: Duration::from_secs(1),
         ..*bed.supervisor.policy()
     };
     let actions = bed.supervisor.set_policy(bed.now, policy);
@@ -16,27 +16,27 @@ fn between(least: usize, most: usize) -> Bed {
     bed
 }
 
-impl Bed {
+impl SupervisorHarness {
     /// One request waits, or nothing is to be done, for so long.
     fn load(&mut self, is_late: bool, time: Duration) -> Vec<String> {
-        let places = self.supervisor.ready();
-        let busy = Load {
-            waiting: 1,
+        let places = self.supervisor.ready_workers();
+        let busy = AppLoad {
+            queued: 1,
             oldest_wait: Duration::from_secs(1),
             in_progress: places,
-            places,
-            busy_percent: None,
-            watched_from: None,
+            slots: places,
+            cpu_percent: None,
+            cpu_known_since: None,
         };
-        let idle = Load {
-            places,
-            ..Load::default()
+        let idle = AppLoad {
+            slots: places,
+            ..AppLoad::default()
         };
         let end = self.now + time;
-        let mut lines = self.send(Event::Load(if is_late { busy } else { idle }));
+        let mut lines = self.send(SupervisorEvent::Load(if is_late { busy } else { idle }));
         while self.now < end && lines.is_empty() {
             self.now += Duration::from_millis(100);
-            lines = self.send(Event::Load(if is_late { busy } else { idle }));
+            lines = self.send(SupervisorEvent::Load(if is_late { busy } else { idle }));
         }
         lines
     }
@@ -53,16 +53,16 @@ impl Bed {
 #[test]
 fn begins_as_large_as_the_one_before_within_its_bounds() {
     for (before, processes) in [(0, 1), (2, 2), (9, 3)] {
-        let policy = Policy {
-            processes_max: 3,
-            processes_first: before,
-            threads_max: 3,
-            threads_first: before,
-            ..Policy::default()
+        let policy = SupervisorPolicy {
+            max_processes: 3,
+            initial_processes: before,
+            max_threads: 3,
+            initial_threads: before,
+            ..SupervisorPolicy::default()
         };
-        let mut bed = Bed::new(1);
+        let mut bed = SupervisorHarness::new(1);
         bed.supervisor = Supervisor::new(policy);
-        let begun = bed.send(Event::Started);
+        let begun = bed.send(SupervisorEvent::Started);
         match processes {
             1 => assert_eq!(begun, ["spawn 1 of 1"]),
             _ => assert_eq!(
@@ -72,7 +72,8 @@ fn begins_as_large_as_the_one_before_within_its_bounds() {
         }
         // The least of them first: it is up with those.
         let more = bed.boot(1);
-        let is_up = |report: &Report| matches!(report, Report::Up { processes: 1, .. });
+        let is_up =
+            |report: &SupervisorReport| matches!(report, SupervisorReport::Up { processes: 1, .. });
         assert!(bed.reports.iter().any(is_up));
         let spawned = (2..=processes).map(|id| format!("spawn {id} of 1"));
         let expected: Vec<_> = std::iter::once("admit 1".to_owned())
@@ -91,14 +92,14 @@ fn begins_as_large_as_the_one_before_within_its_bounds() {
 #[test]
 fn one_that_does_not_boot_ends_the_wait_for_the_size_of_the_one_before() {
     for fails in [1, 2] {
-        let policy = Policy {
-            processes_max: 3,
-            processes_first: 3,
-            ..Policy::default()
+        let policy = SupervisorPolicy {
+            max_processes: 3,
+            initial_processes: 3,
+            ..SupervisorPolicy::default()
         };
-        let mut bed = Bed::new(1);
+        let mut bed = SupervisorHarness::new(1);
         bed.supervisor = Supervisor::new(policy);
-        bed.send(Event::Started);
+        bed.send(SupervisorEvent::Started);
         if fails > 1 {
             bed.boot(1);
         }
@@ -115,7 +116,7 @@ fn starts_with_the_least_and_follows_the_load() {
     assert_eq!(bed.supervisor.target(), 2);
     let why = "1 request waited 1000 ms with the only slot busy".to_owned();
     let (from, to) = (1, 2);
-    let scaled = Report::Scaled { from, to, why };
+    let scaled = SupervisorReport::Scaled { from, to, why };
     assert_eq!(bed.reports.last(), Some(&scaled));
     assert_eq!(bed.supervisor.state(), AppState::Ready, "nobody is missing");
     bed.boot(2);
@@ -127,7 +128,7 @@ fn starts_with_the_least_and_follows_the_load() {
 }
 
 #[test]
-fn one_that_the_load_asked_for_is_missed_once_it_has_served() {
+fn a_scaled_up_worker_counts_as_needed_once_it_has_served() {
     let mut bed = between(1, 2);
     bed.grow();
     bed.boot(2);
@@ -136,8 +137,8 @@ fn one_that_the_load_asked_for_is_missed_once_it_has_served() {
 }
 
 #[test]
-fn with_fixed_bounds_the_load_says_nothing() {
-    let mut bed = Bed::ready(2);
+fn with_fixed_bounds_the_load_is_ignored() {
+    let mut bed = SupervisorHarness::ready(2);
     assert_eq!(bed.grow(), NOTHING);
     assert_eq!(bed.shrink(), NOTHING);
     assert_eq!(bed.supervisor.last_scaling(), None);
@@ -154,7 +155,7 @@ fn the_worn_go_first_then_the_newest() {
     assert_eq!(bed.send(recycle(WorkerId(2))), ["spawn 5 of 1"]);
     assert_eq!(bed.spawned(5), NOTHING);
     assert_eq!(bed.shrink(), ["terminate 5", "retire 2"]);
-    let recycled = |report: &Report| matches!(report, Report::Recycled { .. });
+    let recycled = |report: &SupervisorReport| matches!(report, SupervisorReport::Replaced { .. });
     assert!(bed.reports.iter().any(recycled), "it says so");
     assert_eq!(bed.shrink(), ["retire 4"]);
     assert_eq!(bed.shrink(), ["retire 3"]);
@@ -192,7 +193,7 @@ fn those_of_a_version_that_was_given_up_go_first() {
         bed.grow();
         bed.boot(id);
     }
-    bed.send(Event::Restart);
+    bed.send(SupervisorEvent::Restart);
     assert_eq!(bed.boot(4), ["admit 4", "retire 1", "spawn 5 of 2"]);
     let lines = bed.fail(5);
     assert_eq!(lines.last().unwrap(), "spawn 6 of 1");
@@ -204,7 +205,7 @@ fn nobody_goes_for_lack_of_load_while_a_restart_is_under_way() {
     let mut bed = between(1, 2);
     bed.grow();
     bed.boot(2);
-    assert_eq!(bed.send(Event::Restart), ["spawn 3 of 2"]);
+    assert_eq!(bed.send(SupervisorEvent::Restart), ["spawn 3 of 2"]);
     assert_eq!(bed.shrink(), NOTHING);
     assert_eq!(bed.boot(3), ["admit 3", "retire 1", "spawn 4 of 2"]);
     assert_eq!(bed.shrink(), NOTHING);
@@ -215,7 +216,7 @@ fn nobody_goes_for_lack_of_load_while_a_restart_is_under_way() {
 #[test]
 fn during_a_restart_the_load_gets_workers_of_the_version_that_serves() {
     let mut bed = between(1, 2);
-    assert_eq!(bed.send(Event::Restart), ["spawn 2 of 2"]);
+    assert_eq!(bed.send(SupervisorEvent::Restart), ["spawn 2 of 2"]);
     assert_eq!(bed.grow(), ["spawn 3 of 1"]);
     let lines = bed.boot(2);
     assert_eq!(lines, ["admit 2", "retire 1", "spawn 4 of 2"]);
@@ -230,15 +231,15 @@ fn nobody_comes_for_the_load_while_the_code_does_not_boot() {
     bed.fail(4);
     assert!(bed.supervisor.is_boot_failing());
     for _ in 0..3 {
-        let three = Load {
-            waiting: 90,
+        let three = AppLoad {
+            queued: 90,
             oldest_wait: Duration::from_secs(1),
             in_progress: 2,
-            places: 2,
-            busy_percent: None,
-            watched_from: None,
+            slots: 2,
+            cpu_percent: None,
+            cpu_known_since: None,
         };
-        assert_eq!(bed.send(Event::Load(three)), NOTHING);
+        assert_eq!(bed.send(SupervisorEvent::Load(three)), NOTHING);
     }
     assert_eq!(bed.supervisor.target(), 3);
 }
@@ -248,12 +249,12 @@ fn starts_with_the_least_again_after_a_drain() {
     let mut bed = between(1, 2);
     bed.grow();
     bed.boot(2);
-    bed.send(Event::Drain);
+    bed.send(SupervisorEvent::Drain);
     for id in 1..=2 {
         bed.idle(id);
         bed.exit(id);
     }
     assert_eq!(bed.grow(), NOTHING, "nothing runs");
-    assert_eq!(bed.send(Event::Started), ["spawn 3 of 1"]);
+    assert_eq!(bed.send(SupervisorEvent::Started), ["spawn 3 of 1"]);
     assert_eq!(bed.supervisor.last_scaling(), None);
 }

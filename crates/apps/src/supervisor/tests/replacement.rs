@@ -3,9 +3,9 @@
 use super::*;
 
 /// `processes` workers that are ready, and a say in how they are replaced.
-fn ready(processes: usize, max_surge: usize, max_unavailable: usize) -> Bed {
-    let mut bed = Bed::ready(processes);
-    let policy = Policy {
+fn ready(processes: usize, max_surge: usize, max_unavailable: usize) -> SupervisorHarness {
+    let mut bed = SupervisorHarness::ready(processes);
+    let policy = SupervisorPolicy {
         max_surge,
         max_unavailable,
         ..*bed.supervisor.policy()
@@ -18,7 +18,7 @@ fn ready(processes: usize, max_surge: usize, max_unavailable: usize) -> Bed {
 #[test]
 fn the_first_of_a_new_version_is_alone_then_as_many_at_once_as_may_be() {
     let mut bed = ready(5, 2, 0);
-    assert_eq!(bed.send(Event::Restart), ["spawn 6 of 2"]);
+    assert_eq!(bed.send(SupervisorEvent::Restart), ["spawn 6 of 2"]);
     let lines = bed.boot(6);
     assert_eq!(
         lines,
@@ -33,7 +33,7 @@ fn the_first_of_a_new_version_is_alone_then_as_many_at_once_as_may_be() {
 #[test]
 fn the_failure_of_one_of_several_ends_the_restart_for_all() {
     let mut bed = ready(3, 2, 0);
-    bed.send(Event::Restart);
+    bed.send(SupervisorEvent::Restart);
     assert_eq!(bed.boot(4).len(), 4, "two more are spawned");
     assert_eq!(bed.spawned(6), NOTHING);
     let lines = bed.fail(5);
@@ -48,7 +48,7 @@ fn the_failure_of_one_of_several_ends_the_restart_for_all() {
 fn with_leave_workers_are_taken_out_before_their_successors_are_ready() {
     let mut bed = ready(4, 1, 2);
     assert_eq!(
-        bed.send(Event::Restart),
+        bed.send(SupervisorEvent::Restart),
         ["spawn 5 of 2"],
         "not for the first"
     );
@@ -71,10 +71,10 @@ fn with_leave_workers_are_taken_out_before_their_successors_are_ready() {
 #[test]
 fn the_last_one_is_never_taken_out_before_its_successor_is_ready() {
     let mut bed = ready(1, 1, 5);
-    assert_eq!(bed.send(Event::Restart), ["spawn 2 of 2"]);
+    assert_eq!(bed.send(SupervisorEvent::Restart), ["spawn 2 of 2"]);
     assert_eq!(bed.boot(2), ["admit 2", "retire 1", "restarted"]);
     let mut bed = ready(2, 1, 5);
-    bed.send(Event::Restart);
+    bed.send(SupervisorEvent::Restart);
     let lines = bed.boot(3);
     assert_eq!(lines, ["admit 3", "retire 1", "retire 2", "spawn 4 of 2"]);
 }
@@ -98,30 +98,36 @@ fn worn_workers_are_replaced_as_many_at_once_as_may_be() {
 }
 
 #[test]
-fn says_what_a_worker_was_worn_by() {
-    let mut bed = Bed::ready(1);
+fn reports_the_replace_reason() {
+    let mut bed = SupervisorHarness::ready(1);
     let worker = WorkerId(1);
-    let why = Worn::Age(Duration::from_secs(3600));
-    bed.send(Event::Recycle { worker, why });
+    let why = ReplaceReason::Age(Duration::from_secs(3600));
+    bed.send(SupervisorEvent::ReplacementRequested { worker, why });
     bed.send(recycle(worker));
-    let shown = bed.supervisor.workers().next().unwrap().worn().copied();
+    let shown = bed
+        .supervisor
+        .workers()
+        .next()
+        .unwrap()
+        .replace_reason()
+        .copied();
     assert_eq!(shown, Some(why), "the first reason stays");
     bed.boot(2);
     let pid = Some(1001);
-    let told = Report::Recycled { worker, pid, why };
+    let told = SupervisorReport::Replaced { worker, pid, why };
     assert_eq!(bed.reports.last(), Some(&told));
     let rows = [
         (
-            Worn::Memory {
+            ReplaceReason::Memory {
                 bytes: 300 << 20,
                 max: 1 << 28,
             },
             "300.0 MiB of memory, more than 256.0 MiB",
         ),
-        (Worn::Requests(500), "500 requests served"),
+        (ReplaceReason::Requests(500), "500 requests served"),
         (why, "3600 s old"),
-        (Worn::Stuck, "a request does not end"),
-        (Worn::Refork, "the template was renewed"),
+        (ReplaceReason::Stuck, "a request does not end"),
+        (ReplaceReason::Refork, "the template was renewed"),
     ];
     for (why, words) in rows {
         assert_eq!(why.to_string(), words);
@@ -130,7 +136,7 @@ fn says_what_a_worker_was_worn_by() {
 
 #[test]
 fn one_that_becomes_worn_while_it_boots_is_replaced_after_it() {
-    let mut bed = Bed::ready(1);
+    let mut bed = SupervisorHarness::ready(1);
     bed.exit(1);
     bed.spawned(2);
     assert_eq!(bed.send(recycle(WorkerId(2))), NOTHING);
@@ -140,22 +146,22 @@ fn one_that_becomes_worn_while_it_boots_is_replaced_after_it() {
 
 #[test]
 fn a_worn_worker_that_breaks_a_limit_is_killed_and_its_successor_takes_over() {
-    let mut bed = Bed::ready(2);
+    let mut bed = SupervisorHarness::ready(2);
     let worker = WorkerId(1);
     assert_eq!(bed.send(recycle(worker)), ["spawn 3 of 1"]);
     let reason = KillReason::MemoryExceeded {
         bytes: 600 << 20,
         max: 1 << 29,
     };
-    let exceeded = Event::Exceeded { worker, reason };
+    let exceeded = SupervisorEvent::LimitExceeded { worker, reason };
     let lines = bed.send(exceeded.clone());
     assert_eq!(lines, ["retire 1", "kill 1"], "another boots already");
     assert_eq!(bed.send(exceeded), NOTHING, "once is enough");
     assert_eq!(bed.boot(3), ["admit 3"]);
     assert_eq!(bed.exit(1), NOTHING);
-    let killed = |report: &&Report| matches!(report, Report::Killed { .. });
+    let killed = |report: &&SupervisorReport| matches!(report, SupervisorReport::Killed { .. });
     let pid = Some(1001);
-    let told = Report::Killed {
+    let told = SupervisorReport::Killed {
         worker,
         pid,
         reason,
@@ -167,9 +173,9 @@ fn a_worn_worker_that_breaks_a_limit_is_killed_and_its_successor_takes_over() {
 
 #[test]
 fn one_that_breaks_a_limit_unworn_is_replaced_at_once() {
-    let mut bed = Bed::ready(1);
+    let mut bed = SupervisorHarness::ready(1);
     let (bytes, max) = (2, 1);
-    let lines = bed.send(Event::Exceeded {
+    let lines = bed.send(SupervisorEvent::LimitExceeded {
         worker: WorkerId(1),
         reason: KillReason::MemoryExceeded { bytes, max },
     });
@@ -178,14 +184,17 @@ fn one_that_breaks_a_limit_unworn_is_replaced_at_once() {
 
 #[test]
 fn one_that_is_heard_of_late_and_not_wanted_any_more_is_asked_about_once() {
-    let mut bed = Bed::new(2);
-    bed.send(Event::Started);
+    let mut bed = SupervisorHarness::new(2);
+    bed.send(SupervisorEvent::Started);
     assert_eq!(bed.resize(0), ["abandon 2", "abandon 1"]);
-    assert_eq!(bed.send(Event::Tick), NOTHING);
+    assert_eq!(bed.send(SupervisorEvent::Tick), NOTHING);
     assert_eq!(bed.spawned(1), ["terminate 1"]);
     let worker = WorkerId(2);
     let reason = "abandoned".to_owned();
-    assert_eq!(bed.send(Event::SpawnFailed { worker, reason }), NOTHING);
+    assert_eq!(
+        bed.send(SupervisorEvent::SpawnFailed { worker, reason }),
+        NOTHING
+    );
     assert_eq!(bed.states(), [(1, WorkerState::Stopping)]);
     assert_eq!(bed.exit(1), NOTHING);
     assert_eq!(bed.supervisor.state(), AppState::Ready);
@@ -193,8 +202,8 @@ fn one_that_is_heard_of_late_and_not_wanted_any_more_is_asked_about_once() {
 
 #[test]
 fn one_that_is_never_heard_of_is_given_up_after_the_boot_time_out() {
-    let mut bed = Bed::new(1);
-    bed.send(Event::Started);
+    let mut bed = SupervisorHarness::new(1);
+    bed.send(SupervisorEvent::Started);
     let (slept, lines) = bed.sleep();
     assert_eq!((slept.as_secs(), lines), (60, vec!["abandon 1".to_owned()]));
     assert_eq!(bed.sleep().1, ["spawn 2 of 1"]);
@@ -204,15 +213,18 @@ fn one_that_is_never_heard_of_is_given_up_after_the_boot_time_out() {
 
 #[test]
 fn a_boot_that_fails_before_the_process_is_heard_of_is_a_failure_like_any() {
-    let mut bed = Bed::new(2);
-    bed.send(Event::Started);
+    let mut bed = SupervisorHarness::new(2);
+    bed.send(SupervisorEvent::Started);
     for id in 1..=2 {
         let worker = WorkerId(id);
         let report = "Traceback".to_owned();
-        let lines = bed.send(Event::BootFailed { worker, report });
+        let lines = bed.send(SupervisorEvent::BootFailed { worker, report });
         assert_eq!(lines, [format!("abandon {id}")]);
         let reason = "the template did not boot".to_owned();
-        assert_eq!(bed.send(Event::SpawnFailed { worker, reason }), NOTHING);
+        assert_eq!(
+            bed.send(SupervisorEvent::SpawnFailed { worker, reason }),
+            NOTHING
+        );
     }
     assert_eq!(bed.supervisor.workers().count(), 0);
     let (slept, lines) = bed.sleep();
@@ -222,9 +234,9 @@ fn a_boot_that_fails_before_the_process_is_heard_of_is_a_failure_like_any() {
 
 #[test]
 fn tells_which_code_must_be_at_hand() {
-    let mut bed = Bed::ready(1);
+    let mut bed = SupervisorHarness::ready(1);
     assert_eq!(bed.supervisor.generations(), (1, None));
-    bed.send(Event::Restart);
+    bed.send(SupervisorEvent::Restart);
     assert_eq!(bed.supervisor.generations(), (2, Some(1)));
     bed.boot(2);
     assert_eq!(bed.supervisor.generations(), (2, None));
@@ -232,14 +244,14 @@ fn tells_which_code_must_be_at_hand() {
 
 #[test]
 fn no_storm_of_spawns_lasts() {
-    let mut bed = Bed::new(100);
-    let policy = Policy {
+    let mut bed = SupervisorHarness::new(100);
+    let policy = SupervisorPolicy {
         spawn_rate: 2,
         ..*bed.supervisor.policy()
     };
     bed.supervisor = Supervisor::new(policy);
-    assert_eq!(bed.send(Event::Started).len(), 40);
-    assert_eq!(bed.send(Event::Tick), NOTHING);
+    assert_eq!(bed.send(SupervisorEvent::Started).len(), 40);
+    assert_eq!(bed.send(SupervisorEvent::Tick), NOTHING);
     for more in [40, 20] {
         let (slept, lines) = bed.sleep();
         assert_eq!((slept.as_secs(), lines.len()), (1, more));

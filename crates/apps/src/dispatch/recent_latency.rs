@@ -9,40 +9,40 @@ use std::time::Duration;
 
 /// A slot whose recent requests took less than this may be handed the next one before it has
 /// answered: then the hand-over costs more than the wait behind another request.
-pub(super) const QUICK: Duration = Duration::from_micros(200);
+pub(super) const QUICK_REQUEST: Duration = Duration::from_micros(200);
 
 /// Most requests that a quick slot has at once. Those behind the first wait for it should it turn out
 /// to be slow, and cannot be taken back: so they are few.
-pub(crate) const BATCH_MAX: u32 = 4;
+pub(crate) const MAX_BATCH: u32 = 4;
 
 /// The slowest of recent requests, fading by a sixty-fourth with each.
 #[derive(Debug)]
-pub(crate) struct Pace {
-    recent_us: AtomicU32,
+pub(crate) struct RecentLatency {
+    slowest_us: AtomicU32,
 }
 
-impl Default for Pace {
+impl Default for RecentLatency {
     /// Slow, until the first requests prove otherwise.
     fn default() -> Self {
         Self {
-            recent_us: AtomicU32::new(u32::MAX / 64),
+            slowest_us: AtomicU32::new(u32::MAX / 64),
         }
     }
 }
 
-impl Pace {
+impl RecentLatency {
     /// Takes in how long one request took.
-    pub(crate) fn note(&self, took: Duration) {
+    pub(crate) fn record(&self, took: Duration) {
         let took = u32::try_from(took.as_micros()).unwrap_or(u32::MAX);
-        let recent = self.recent_us.load(Ordering::Relaxed);
+        let recent = self.slowest_us.load(Ordering::Relaxed);
         // Two loops may overwrite one another: it is an estimate.
         let faded = recent - recent.div_ceil(64);
-        self.recent_us.store(faded.max(took), Ordering::Relaxed);
+        self.slowest_us.store(faded.max(took), Ordering::Relaxed);
     }
 
     /// How many requests a slot may have at once.
-    pub(crate) fn batch_max(&self) -> u32 {
-        let recent = Duration::from_micros(u64::from(self.recent_us.load(Ordering::Relaxed)));
-        if recent < QUICK { BATCH_MAX } else { 1 }
+    pub(crate) fn max_batch(&self) -> u32 {
+        let recent = Duration::from_micros(u64::from(self.slowest_us.load(Ordering::Relaxed)));
+        if recent < QUICK_REQUEST { MAX_BATCH } else { 1 }
     }
 }

@@ -9,50 +9,51 @@ use penstock_queue::DispatchedJob;
 use penstock_runtime::clock;
 
 use super::ChannelDriver;
-use super::streams::State;
+use super::stream_table::StreamState;
 use crate::dispatch::Job;
-use crate::slot::End;
+use crate::slot::DriverEnd;
 
 impl ChannelDriver {
     /// Leaves nobody waiting.
-    pub(super) fn close(&mut self, end: &End) {
-        let (unsent, last) = self.outbox.unsent();
+    pub(super) fn close_all(&mut self, end: &DriverEnd) {
+        let (unsent, last) = self.outbox.drain_unsent();
         // A frame at the end of a socket that was not read to its end: nobody has begun it.
-        let unread = last.filter(|_| self.left_unread);
+        let unread = last.filter(|_| self.has_unread_frame);
         let mut unbegun: Vec<DispatchedJob<Job>> = Vec::new();
         for id in unread.into_iter().chain(unsent) {
             let is_wanted = self
                 .streams
                 .entry(id)
-                .is_some_and(|entry| !entry.is_given_up());
-            if is_wanted && let Some(State::Asked(start)) = self.streams.close(id) {
+                .is_some_and(|entry| !entry.is_abandoned());
+            if is_wanted && let Some(StreamState::AwaitingResponse(start)) = self.streams.close(id)
+            {
                 unbegun.push(*start);
             }
         }
         for id in self.streams.ids() {
-            self.fail(id, end);
+            self.fail_remaining(id, end);
         }
-        self.mailbox.show_in_progress(0);
+        self.mailbox.set_in_progress(0);
         self.app
             .dispatch
-            .remove(clock::now(), self.slot, &self.mailbox, unbegun);
+            .remove_slot(clock::now(), self.slot, &self.mailbox, unbegun);
     }
 
-    fn fail(&mut self, id: u32, end: &End) {
+    fn fail_remaining(&mut self, id: u32, end: &DriverEnd) {
         let Some(entry) = self.streams.entry(id) else {
             return;
         };
         let timing = entry.timing(&self.app.name, self.pid, clock::now());
         let fault = match end {
-            End::TimedOut => {
+            DriverEnd::TimedOut => {
                 let cause = format!("worker {} takes no requests any more", self.pid);
                 Fault::new(FaultKind::AppTimeout, cause)
             }
-            End::Broken(why) => {
+            DriverEnd::ProtocolBroken(why) => {
                 let cause = format!("worker {} broke the protocol: {why}", self.pid);
                 Fault::new(FaultKind::AppProtocolError, cause)
             }
-            End::Died | End::Retired => {
+            DriverEnd::WorkerDied | DriverEnd::Retired => {
                 let cause = format!("worker {} ended with the request inside", self.pid);
                 Fault::new(FaultKind::WorkerDied, cause)
             }
@@ -60,7 +61,10 @@ impl ChannelDriver {
         let fault = fault.with_timing(timing);
         let metrics = &self.app.metrics;
         let state = self.streams.close(id);
-        if !matches!(state, Some(State::Leaving(_) | State::Discard) | None) {
+        if !matches!(
+            state,
+            Some(StreamState::AbandonedUnsent(_) | StreamState::Discarding) | None
+        ) {
             match fault.kind {
                 FaultKind::AppTimeout => metrics.timed_out_requests.increment(),
                 FaultKind::AppProtocolError => metrics.failed_requests.increment(),
@@ -68,12 +72,12 @@ impl ChannelDriver {
             }
         }
         match state {
-            Some(State::Asked(mut start)) => start.job.answer(Err(fault)),
-            Some(State::Spool(writer)) => writer.finish(Err(fault)),
-            Some(State::Pump(pump)) => pump.end(Err(fault)),
-            Some(State::Socket(socket)) => {
+            Some(StreamState::AwaitingResponse(mut start)) => start.job.answer(Err(fault)),
+            Some(StreamState::Spooling(writer)) => writer.finish(Err(fault)),
+            Some(StreamState::Pumping(pump)) => pump.end(Err(fault)),
+            Some(StreamState::WebSocket(socket)) => {
                 // Whoever connects anew finds the next worker.
-                let code = match self.retire {
+                let code = match self.is_retiring {
                     true => code::SERVICE_RESTART,
                     false => code::INTERNAL_ERROR,
                 };
@@ -82,7 +86,12 @@ impl ChannelDriver {
                     .close_by_worker(code, "the application's worker ended");
             }
             // Whoever answers for a hijacked connection hears of its worker's end.
-            Some(State::Hijacked(_) | State::Leaving(_) | State::Discard) | None => {}
+            Some(
+                StreamState::Hijacked(_)
+                | StreamState::AbandonedUnsent(_)
+                | StreamState::Discarding,
+            )
+            | None => {}
         }
     }
 }

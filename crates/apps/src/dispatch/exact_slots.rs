@@ -9,12 +9,12 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::task::Context;
 
-use super::pace::QUICK;
+use super::recent_latency::QUICK_REQUEST;
 use super::*;
 
 /// A deployment and what comes to it.
 #[derive(Clone, Copy)]
-struct Scene {
+struct Scenario {
     name: &'static str,
     workers: usize,
     threads: usize,
@@ -29,7 +29,7 @@ struct Scene {
     load: f64,
 }
 
-const MIXED: Scene = Scene {
+const MIXED: Scenario = Scenario {
     name: "10 ms and 1 s, four workers",
     workers: 4,
     threads: 1,
@@ -41,15 +41,15 @@ const MIXED: Scene = Scene {
     load: 0.7,
 };
 
-const SCENES: [Scene; 6] = [
+const SCENES: [Scenario; 6] = [
     MIXED,
-    Scene {
+    Scenario {
         name: "two workers with two threads",
         workers: 2,
         threads: 2,
         ..MIXED
     },
-    Scene {
+    Scenario {
         name: "with spare slots",
         workers: 2,
         threads: 2,
@@ -57,14 +57,14 @@ const SCENES: [Scene; 6] = [
         io_one_in: 20,
         ..MIXED
     },
-    Scene {
+    Scenario {
         name: "more than can be done",
         load: 1.3,
         spare: 1,
         io_one_in: 50,
         ..MIXED
     },
-    Scene {
+    Scenario {
         name: "all quick, in batches",
         short: Duration::from_micros(100),
         long: Duration::from_micros(150),
@@ -72,7 +72,7 @@ const SCENES: [Scene; 6] = [
         load: 1.1,
         ..MIXED
     },
-    Scene {
+    Scenario {
         name: "quick, in batches, with spare slots",
         short: Duration::from_micros(100),
         long: Duration::from_micros(150),
@@ -86,47 +86,47 @@ const SCENES: [Scene; 6] = [
 
 /// What is known of one request when all is over.
 #[derive(Debug, Clone, Copy, Default)]
-struct Story {
-    arrived: Duration,
+struct RequestTrace {
+    arrived_at: Duration,
     /// When it left the line.
-    handed: Duration,
+    handed_over_at: Duration,
     /// When its worker turned to it.
-    began: Duration,
+    began_at: Duration,
     /// Requests that were before it in its slot.
-    behind: usize,
+    queued_behind: usize,
 }
 
-struct Slot {
+struct SimulatedSlot {
     id: SlotId,
     mailbox: Arc<Mailbox>,
     /// Requests by number, the first one in progress.
-    line: VecDeque<usize>,
+    requests: VecDeque<usize>,
     is_lent: bool,
     /// Since when it could have taken a request and had none.
-    resting: Option<Duration>,
+    idle_since: Option<Duration>,
 }
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Happening {
+enum SimulatedEvent {
     Arrival,
     IoBound { slot: usize, request: usize },
     End { slot: usize },
 }
 
-struct World {
-    scene: Scene,
+struct Simulation {
+    scene: Scenario,
     rng: u64,
     start: Instant,
     now: Duration,
-    dispatch: Dispatch,
-    pace: Pace,
-    slots: Vec<Slot>,
-    due: BinaryHeap<Reverse<(Duration, u64, Happening)>>,
-    serial: u64,
-    stories: Vec<Story>,
+    dispatch: AppDispatcher,
+    pace: RecentLatency,
+    slots: Vec<SimulatedSlot>,
+    scheduled: BinaryHeap<Reverse<(Duration, u64, SimulatedEvent)>>,
+    next_serial: u64,
+    traces: Vec<RequestTrace>,
     /// Times in which a slot could have taken a request and had none.
-    rests: Vec<(Duration, Duration)>,
-    ended: usize,
+    idle_periods: Vec<(Duration, Duration)>,
+    ended_requests: usize,
 }
 
 /// How many come in each run.
@@ -141,15 +141,15 @@ fn no_request_waits_while_a_slot_is_at_rest() {
     };
     for seed in seeds {
         for scene in SCENES {
-            let mut world = World::new(scene, seed);
+            let mut world = Simulation::new(scene, seed);
             world.run();
-            world.judge(seed);
+            world.check_traces(seed);
         }
     }
 }
 
-impl World {
-    fn new(scene: Scene, seed: u64) -> Self {
+impl Simulation {
+    fn new(scene: Scenario, seed: u64) -> Self {
         let limits = QueueLimits {
             max_len: usize::MAX,
             timeout: Duration::from_secs(3600),
@@ -159,14 +159,14 @@ impl World {
             rng: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
             start: Instant::now(),
             now: Duration::ZERO,
-            dispatch: Dispatch::new(limits),
-            pace: Pace::default(),
+            dispatch: AppDispatcher::new(limits),
+            pace: RecentLatency::default(),
             slots: Vec::new(),
-            due: BinaryHeap::new(),
-            serial: 0,
-            stories: Vec::new(),
-            rests: Vec::new(),
-            ended: 0,
+            scheduled: BinaryHeap::new(),
+            next_serial: 0,
+            traces: Vec::new(),
+            idle_periods: Vec::new(),
+            ended_requests: 0,
         };
         for place in 0..scene.workers {
             let ledger = Arc::default();
@@ -178,53 +178,57 @@ impl World {
                     capacity: u32::from(number < scene.threads),
                 };
                 let (id, mailbox) = world.dispatch.add_slot(world.start, spec, &ledger);
-                world.slots.push(Slot {
+                world.slots.push(SimulatedSlot {
                     id,
                     mailbox,
-                    line: VecDeque::new(),
+                    requests: VecDeque::new(),
                     is_lent: false,
-                    resting: None,
+                    idle_since: None,
                 });
             }
         }
-        world.later(Duration::ZERO, Happening::Arrival);
+        world.schedule(Duration::ZERO, SimulatedEvent::Arrival);
         world
     }
 
     fn run(&mut self) {
-        while let Some(Reverse((at, _, what))) = self.due.pop() {
+        while let Some(Reverse((at, _, what))) = self.scheduled.pop() {
             self.now = at;
             match what {
-                Happening::Arrival => self.arrive(),
-                Happening::IoBound { slot, request } => self.wait_for_io(slot, request),
-                Happening::End { slot } => self.end(slot),
+                SimulatedEvent::Arrival => self.arrive(),
+                SimulatedEvent::IoBound { slot, request } => self.wait_for_io(slot, request),
+                SimulatedEvent::End { slot } => self.end(slot),
             }
             self.deliver();
-            self.note_rests();
+            self.record_idle_slots();
         }
-        assert_eq!(self.ended, REQUESTS, "{}: all were served", self.scene.name);
+        assert_eq!(
+            self.ended_requests, REQUESTS,
+            "{}: all were served",
+            self.scene.name
+        );
     }
 
     fn arrive(&mut self) {
-        let number = self.stories.len();
-        self.stories.push(Story {
-            arrived: self.now,
-            ..Story::default()
+        let number = self.traces.len();
+        self.traces.push(RequestTrace {
+            arrived_at: self.now,
+            ..RequestTrace::default()
         });
         let job = Job {
             frame: number.to_le_bytes().to_vec(),
             ..tests::job("")
         };
-        let home = usize::from(self.below(2) == 1);
+        let home = usize::from(self.random_below(2) == 1);
         let _ = self.dispatch.submit(self.start + self.now, job, home);
-        if self.stories.len() < REQUESTS {
+        if self.traces.len() < REQUESTS {
             let scene = self.scene;
             let mean = scene.short.mul_f64(1.0 - 1.0 / scene.long_one_in as f64)
                 + scene.long.div_f64(scene.long_one_in as f64);
             let gap = mean.div_f64(scene.load * (scene.workers * scene.threads) as f64);
             // Exponential gaps: arrivals without memory.
-            let chance = (self.below(1 << 30) + 1) as f64 / (1u64 << 30) as f64;
-            self.later(gap.mul_f64(-chance.ln()), Happening::Arrival);
+            let chance = (self.random_below(1 << 30) + 1) as f64 / (1u64 << 30) as f64;
+            self.schedule(gap.mul_f64(-chance.ln()), SimulatedEvent::Arrival);
         }
     }
 
@@ -232,7 +236,7 @@ impl World {
     fn deliver(&mut self) {
         let mut cx = Context::from_waker(Waker::noop());
         for slot in 0..self.slots.len() {
-            while let Some(delivery) = self.slots[slot].mailbox.poll_take(&mut cx) {
+            while let Some(delivery) = self.slots[slot].mailbox.poll_delivery(&mut cx) {
                 self.take(slot, delivery.jobs);
                 self.turn(slot, 0);
             }
@@ -242,10 +246,10 @@ impl World {
     fn take(&mut self, slot: usize, jobs: VecDeque<DispatchedJob<Job>>) {
         for start in jobs {
             let number = usize::from_le_bytes(start.job.frame.try_into().unwrap());
-            let line = &mut self.slots[slot].line;
-            let story = &mut self.stories[number];
-            story.handed = self.now;
-            story.behind = line.len();
+            let line = &mut self.slots[slot].requests;
+            let story = &mut self.traces[number];
+            story.handed_over_at = self.now;
+            story.queued_behind = line.len();
             line.push_back(number);
             if line.len() == 1 {
                 self.begin(slot);
@@ -255,37 +259,37 @@ impl World {
 
     /// The worker turns to the first request of the slot's line.
     fn begin(&mut self, slot: usize) {
-        let number = self.slots[slot].line[0];
-        self.stories[number].began = self.now;
+        let number = self.slots[slot].requests[0];
+        self.traces[number].began_at = self.now;
         let scene = self.scene;
-        let is_long = self.below(scene.long_one_in) == 0;
+        let is_long = self.random_below(scene.long_one_in) == 0;
         let took = if is_long { scene.long } else { scene.short };
-        if scene.io_one_in > 0 && self.below(scene.io_one_in) == 0 {
+        if scene.io_one_in > 0 && self.random_below(scene.io_one_in) == 0 {
             let request = number;
-            self.later(took / 4, Happening::IoBound { slot, request });
+            self.schedule(took / 4, SimulatedEvent::IoBound { slot, request });
         }
-        self.pace.note(took);
-        self.later(took, Happening::End { slot });
+        self.pace.record(took);
+        self.schedule(took, SimulatedEvent::End { slot });
     }
 
     fn wait_for_io(&mut self, slot: usize, request: usize) {
         let at = self.start + self.now;
-        assert_eq!(self.slots[slot].line.front(), Some(&request));
+        assert_eq!(self.slots[slot].requests.front(), Some(&request));
         if !self.slots[slot].is_lent {
-            self.slots[slot].is_lent = self.dispatch.lend(at, self.slots[slot].id);
+            self.slots[slot].is_lent = self.dispatch.lend_spare_slot(at, self.slots[slot].id);
         }
     }
 
     fn end(&mut self, slot: usize) {
-        self.ended += 1;
+        self.ended_requests += 1;
         let at = self.start + self.now;
         let driver = &mut self.slots[slot];
-        driver.line.pop_front();
-        if driver.is_lent && driver.line.is_empty() {
+        driver.requests.pop_front();
+        if driver.is_lent && driver.requests.is_empty() {
             driver.is_lent = false;
-            self.dispatch.park(at, driver.id);
+            self.dispatch.park_slot(at, driver.id);
         }
-        if !self.slots[slot].line.is_empty() {
+        if !self.slots[slot].requests.is_empty() {
             self.begin(slot);
         }
         self.turn(slot, 1);
@@ -294,34 +298,35 @@ impl World {
     fn turn(&mut self, slot: usize, ended: usize) {
         let batch_max = match self.slots[slot].is_lent {
             true => 1,
-            false => self.pace.batch_max(),
+            false => self.pace.max_batch(),
         };
         if ended == 0 && batch_max == 1 {
             return;
         }
         let mut jobs = VecDeque::new();
         let (at, id) = (self.start + self.now, self.slots[slot].id);
-        self.dispatch.turn(at, id, ended, batch_max, &mut jobs);
+        self.dispatch
+            .finish_and_take(at, id, ended, batch_max, &mut jobs);
         self.take(slot, jobs);
     }
 
     /// Writes down when slots that take requests begin and cease to have none.
-    fn note_rests(&mut self) {
+    fn record_idle_slots(&mut self) {
         let inner = self.dispatch.lock();
         for slot in &mut self.slots {
             let view = inner.queue.slot_view(slot.id).unwrap();
-            let is_resting = view.spec.capacity > 0 && slot.line.is_empty();
-            assert!(slot.line.len() <= BATCH_MAX as usize);
+            let is_resting = view.spec.capacity > 0 && slot.requests.is_empty();
+            assert!(slot.requests.len() <= MAX_BATCH as usize);
             let is_spare = view.spec.capacity == 0;
             assert!(
-                !is_spare || slot.line.is_empty(),
+                !is_spare || slot.requests.is_empty(),
                 "a spare slot has nothing"
             );
-            match (is_resting, slot.resting) {
-                (true, None) => slot.resting = Some(self.now),
+            match (is_resting, slot.idle_since) {
+                (true, None) => slot.idle_since = Some(self.now),
                 (false, Some(since)) => {
-                    self.rests.push((since, self.now));
-                    slot.resting = None;
+                    self.idle_periods.push((since, self.now));
+                    slot.idle_since = None;
                 }
                 _ => {}
             }
@@ -336,40 +341,47 @@ impl World {
         );
     }
 
-    fn judge(&self, seed: u64) {
+    fn check_traces(&self, seed: u64) {
         let name = self.scene.name;
         let replay = format!("{name}: PENSTOCK_SEED={seed}");
-        let is_quick = self.scene.long < QUICK;
+        let is_quick = self.scene.long < QUICK_REQUEST;
         let mut waited = 0;
-        let rests = self.rests();
-        for story in &self.stories {
-            if story.handed > story.arrived {
+        let rests = self.merged_idle_periods();
+        for story in &self.traces {
+            if story.handed_over_at > story.arrived_at {
                 waited += 1;
                 // From its arrival until its hand-over no slot was at rest.
-                let next = rests.partition_point(|rest| rest.1 <= story.arrived);
-                let idle = rests.get(next).filter(|rest| rest.0 < story.handed);
+                let next = rests.partition_point(|rest| rest.1 <= story.arrived_at);
+                let idle = rests.get(next).filter(|rest| rest.0 < story.handed_over_at);
                 assert_eq!(idle, None, "{replay}: {story:?} waited beside a slot");
             }
             if is_quick {
                 // Behind others in its slot it waits no longer than they take.
-                let most = QUICK * BATCH_MAX;
-                assert!(story.began - story.handed <= most, "{replay}: {story:?}");
+                let most = QUICK_REQUEST * MAX_BATCH;
+                assert!(
+                    story.began_at - story.handed_over_at <= most,
+                    "{replay}: {story:?}"
+                );
             } else {
                 assert_eq!(
-                    story.behind, 0,
+                    story.queued_behind, 0,
                     "{replay}: no batch where requests are slow"
                 );
-                assert_eq!(story.began, story.handed, "{replay}: {story:?}");
+                assert_eq!(story.began_at, story.handed_over_at, "{replay}: {story:?}");
             }
         }
         assert!(waited > 10, "{replay}: somebody waited at all: {waited}");
-        let batched = self.stories.iter().filter(|story| story.behind > 0).count();
+        let batched = self
+            .traces
+            .iter()
+            .filter(|story| story.queued_behind > 0)
+            .count();
         assert_eq!(batched > 0, is_quick, "{replay}: {batched} in batches");
     }
 
     /// When any slot was at rest: times that do not overlap, in order.
-    fn rests(&self) -> Vec<(Duration, Duration)> {
-        let mut rests = self.rests.clone();
+    fn merged_idle_periods(&self) -> Vec<(Duration, Duration)> {
+        let mut rests = self.idle_periods.clone();
         rests.sort();
         let mut merged: Vec<(Duration, Duration)> = Vec::new();
         for (from, to) in rests.into_iter().filter(|(from, to)| from < to) {
@@ -381,13 +393,13 @@ impl World {
         merged
     }
 
-    fn later(&mut self, after: Duration, what: Happening) {
-        self.serial += 1;
-        self.due
-            .push(Reverse((self.now + after, self.serial, what)));
+    fn schedule(&mut self, after: Duration, what: SimulatedEvent) {
+        self.next_serial += 1;
+        self.scheduled
+            .push(Reverse((self.now + after, self.next_serial, what)));
     }
 
-    fn below(&mut self, bound: u64) -> u64 {
+    fn random_below(&mut self, bound: u64) -> u64 {
         // xorshift64*, good enough for dice.
         self.rng ^= self.rng >> 12;
         self.rng ^= self.rng << 25;

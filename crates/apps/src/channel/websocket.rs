@@ -12,47 +12,47 @@ use penstock_wire::{AcceptHeadView, WireError};
 
 use penstock_exchange::{Fault, FaultKind};
 
-use super::pipe::{Message, Pipe, Taken};
-use super::receive::unexpected;
-use super::session::Agreed;
-use super::streams::{State, index_of};
+use super::pipe::{PipeMessage, WebSocketPipe, WorkerBound};
+use super::receive::unexpected_frame;
+use super::session::AcceptedWebSocket;
+use super::stream_table::{StreamState, index_of};
 use super::{ChannelDriver, handshake};
-use crate::slot::End;
+use crate::slot::DriverEnd;
 
 /// An accepted WebSocket.
 #[derive(Debug)]
-pub(super) struct Socket {
-    pub(super) pipe: Arc<Pipe>,
+pub(super) struct ChannelWebSocket {
+    pub(super) pipe: Arc<WebSocketPipe>,
     /// Bytes of messages that the worker still takes.
-    room: u32,
+    window: u32,
     /// A message from the worker, as far as it has come.
-    incoming: Vec<u8>,
+    incoming_message: Vec<u8>,
     /// Its messages wait until the worker has read more, and it is on the driver's list of those.
     is_stalled: bool,
 }
 
 /// A piece of a message from the worker.
 #[derive(Debug)]
-pub(super) struct Piece<'b> {
+pub(super) struct MessagePiece<'b> {
     pub(super) is_text: bool,
     pub(super) bytes: &'b [u8],
     pub(super) end: bool,
 }
 
 /// What a message takes of a window: also one without a byte must be kept somewhere.
-pub(super) fn cost(len: usize) -> u32 {
+pub(super) fn window_cost(len: usize) -> u32 {
     let cost = u32::try_from(len.saturating_add(MESSAGE_OVERHEAD)).unwrap_or(u32::MAX);
     cost.min(WINDOW_BYTES)
 }
 
 impl ChannelDriver {
     /// The application takes a WebSocket: its client gets the 101.
-    pub(super) fn accepted(
+    pub(super) fn handle_accept(
         &mut self,
         id: u32,
         head: Result<AcceptHeadView<'_>, WireError>,
-    ) -> Result<(), End> {
-        let timing = self.timing(id, 0);
+    ) -> Result<(), DriverEnd> {
+        let timing = self.response_timing(id, 0);
         let Some(waker) = self.streams.waker(index_of(id)) else {
             return Ok(());
         };
@@ -60,47 +60,47 @@ impl ChannelDriver {
             return Ok(());
         };
         let start = match &mut entry.state {
-            State::Asked(start) => start,
-            State::Leaving(_) | State::Discard => {
+            StreamState::AwaitingResponse(start) => start,
+            StreamState::AbandonedUnsent(_) | StreamState::Discarding => {
                 // The client has left meanwhile: GONE has crossed this.
                 self.close_socket(id, code::ABNORMAL_CLOSURE, "");
                 return Ok(());
             }
-            _ => return Err(unexpected("a second answer", id)),
+            _ => return Err(unexpected_frame("a second answer", id)),
         };
         let Some(handshake) = start.job.websocket.take() else {
-            return Err(unexpected("a WebSocket that nobody asked for", id));
+            return Err(unexpected_frame("a WebSocket that nobody asked for", id));
         };
         let parts = match head {
             Ok(parts) => parts,
             Err(error) => {
                 let cause = format!("response head: {error}");
                 let fault = Fault::new(FaultKind::AppProtocolError, cause).with_timing(timing);
-                self.answer(id, Err(fault));
+                self.answer_request(id, Err(fault));
                 self.close_socket(id, code::INTERNAL_ERROR, "");
                 return Ok(());
             }
         };
         let client = start.job.client.limit_prefix();
-        let pipe = Pipe::new(waker);
-        let agreed = Agreed::new(Arc::clone(&pipe), handshake.deflate, &self.app);
+        let pipe = WebSocketPipe::new(waker);
+        let agreed = AcceptedWebSocket::new(Arc::clone(&pipe), handshake.deflate, &self.app);
         let agreed = agreed.of_client(client);
-        let answer = handshake::accepted(&handshake, &parts, agreed, timing);
+        let answer = handshake::accept_response(&handshake, &parts, agreed, timing);
         let is_sent = answer.is_ok();
-        self.answer(id, answer);
+        self.answer_request(id, answer);
         if !is_sent {
             self.close_socket(id, code::INTERNAL_ERROR, "");
             return Ok(());
         }
         if let Some(entry) = self.streams.entry(id) {
-            entry.state = State::Socket(Box::new(Socket {
+            entry.state = StreamState::WebSocket(Box::new(ChannelWebSocket {
                 pipe,
-                room: WINDOW_BYTES,
-                incoming: Vec::new(),
+                window: WINDOW_BYTES,
+                incoming_message: Vec::new(),
                 is_stalled: false,
             }));
         }
-        self.streams.clock_off(id);
+        self.streams.stop_clock(id);
         Ok(())
     }
 
@@ -108,25 +108,25 @@ impl ChannelDriver {
     ///
     /// # Errors
     /// When it may not.
-    pub(super) fn message_begins(&mut self, id: u32, len: u32) -> Result<(), End> {
+    pub(super) fn handle_message_start(&mut self, id: u32, len: u32) -> Result<(), DriverEnd> {
         let Some(entry) = self.streams.entry(id) else {
             return Ok(());
         };
         match entry.state {
-            State::Socket(_) => {}
-            State::Leaving(_) | State::Discard => return Ok(()),
-            _ => return Err(unexpected("a message without a WebSocket", id)),
+            StreamState::WebSocket(_) => {}
+            StreamState::AbandonedUnsent(_) | StreamState::Discarding => return Ok(()),
+            _ => return Err(unexpected_frame("a message without a WebSocket", id)),
         }
-        let cost = cost(usize::try_from(len).unwrap_or(usize::MAX));
-        let Some(room) = entry.room.checked_sub(cost) else {
-            return Err(unexpected("more than its window", id));
+        let cost = window_cost(usize::try_from(len).unwrap_or(usize::MAX));
+        let Some(room) = entry.receive_window.checked_sub(cost) else {
+            return Err(unexpected_frame("more than its window", id));
         };
-        entry.room = room;
+        entry.receive_window = room;
         Ok(())
     }
 
-    pub(super) fn message_piece(&mut self, id: u32, piece: Piece<'_>) {
-        let Piece {
+    pub(super) fn handle_message_piece(&mut self, id: u32, piece: MessagePiece<'_>) {
+        let MessagePiece {
             is_text,
             bytes,
             end,
@@ -134,14 +134,14 @@ impl ChannelDriver {
         let Some(entry) = self.streams.entry(id) else {
             return;
         };
-        let State::Socket(socket) = &mut entry.state else {
+        let StreamState::WebSocket(socket) = &mut entry.state else {
             return;
         };
-        socket.incoming.extend_from_slice(bytes);
+        socket.incoming_message.extend_from_slice(bytes);
         if !end {
             return;
         }
-        let payload = std::mem::take(&mut socket.incoming);
+        let payload = std::mem::take(&mut socket.incoming_message);
         if is_text && std::str::from_utf8(&payload).is_err() {
             // RFC 6455 §5.6: no client may get it.
             log::error!(
@@ -153,13 +153,13 @@ impl ChannelDriver {
             socket.pipe.close_by_worker(code::INTERNAL_ERROR, "");
             return self.close_socket(id, code::INVALID_PAYLOAD, "text that is not UTF-8");
         }
-        socket.pipe.send_to_client(Message { is_text, payload });
+        socket.pipe.send_to_client(PipeMessage { is_text, payload });
     }
 
-    pub(super) fn closed_by_worker(&mut self, id: u32, code: u16, reason: &str) {
+    pub(super) fn handle_worker_close(&mut self, id: u32, code: u16, reason: &str) {
         match self.end_stream(id) {
-            Some(State::Socket(socket)) => socket.pipe.close_by_worker(code, reason),
-            Some(State::Asked(mut start)) => {
+            Some(StreamState::WebSocket(socket)) => socket.pipe.close_by_worker(code, reason),
+            Some(StreamState::AwaitingResponse(mut start)) => {
                 let cause = "closed a WebSocket that it had not accepted";
                 start
                     .job
@@ -171,57 +171,58 @@ impl ChannelDriver {
     }
 
     /// The worker takes more messages.
-    pub(super) fn widen(&mut self, id: u32, bytes: u32) {
+    pub(super) fn handle_window_update(&mut self, id: u32, bytes: u32) {
         if let Some(entry) = self.streams.entry(id)
-            && let State::Socket(socket) = &mut entry.state
+            && let StreamState::WebSocket(socket) = &mut entry.state
         {
-            socket.room = socket.room.saturating_add(bytes).min(WINDOW_BYTES);
-            self.tend_socket(id);
+            socket.window = socket.window.saturating_add(bytes).min(WINDOW_BYTES);
+            self.pump_websocket(id);
         }
     }
 
     /// The worker has read enough for more messages.
-    pub(super) fn resume_socket(&mut self, id: u32) {
+    pub(super) fn resume_websocket(&mut self, id: u32) {
         if let Some(entry) = self.streams.entry(id)
-            && let State::Socket(socket) = &mut entry.state
+            && let StreamState::WebSocket(socket) = &mut entry.state
         {
             socket.is_stalled = false;
-            self.tend_socket(id);
+            self.pump_websocket(id);
         }
     }
 
     /// The client's side of a WebSocket got on.
-    pub(super) fn tend_socket(&mut self, id: u32) {
+    pub(super) fn pump_websocket(&mut self, id: u32) {
         let Some(entry) = self.streams.entry(id) else {
             return;
         };
-        let State::Socket(socket) = &mut entry.state else {
+        let StreamState::WebSocket(socket) = &mut entry.state else {
             return;
         };
-        entry.owed = entry.owed.saturating_add(socket.pipe.take_credit());
+        entry.window_owed = entry.window_owed.saturating_add(socket.pipe.take_credit());
         let mut has_sent = false;
         loop {
-            if !self.outbox.takes_messages() {
+            if !self.outbox.has_message_room() {
                 if !std::mem::replace(&mut socket.is_stalled, true) {
-                    self.stalled.push(id);
+                    self.stalled_sockets.push(id);
                 }
                 break;
             }
-            match socket.pipe.take_for_worker(socket.room) {
-                Taken::Message(message) => {
-                    socket.room -= cost(message.payload.len());
-                    self.outbox.message(id, message.is_text, message.payload);
+            match socket.pipe.take_for_worker(socket.window) {
+                WorkerBound::Message(message) => {
+                    socket.window -= window_cost(message.payload.len());
+                    self.outbox
+                        .push_message(id, message.is_text, message.payload);
                     has_sent = true;
                 }
-                Taken::Close(code, reason) => {
+                WorkerBound::Close(code, reason) => {
                     return self.close_socket(id, code, &reason);
                 }
-                Taken::Nothing => break,
+                WorkerBound::Nothing => break,
             }
         }
         // What a client had said before it closed its worker has so long to take.
-        if socket.pipe.has_left() && (has_sent || !entry.is_timed()) {
-            self.streams.clock_on(id, clock::now());
+        if socket.pipe.has_client_closed() && (has_sent || !entry.is_timed()) {
+            self.streams.start_clock(id, clock::now());
         }
         self.return_window(id, false);
     }

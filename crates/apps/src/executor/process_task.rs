@@ -14,10 +14,10 @@ use penstock_runtime::{clock, logger, loops, process as watch_process};
 use penstock_sys::process::{self, ProcessExit, SpawnedProcess};
 use tokio::sync::{mpsc, watch};
 
-use super::control::{self, Line};
+use super::control::{self, ControlLine};
 use super::limits::bounds;
-use super::probe::Probe;
-use super::{ControlMessage, Executor, Input, Key};
+use super::probe::ReadinessProbe;
+use super::{ControlMessage, Executor, ExecutorInput, ProcessKey};
 use crate::app::AppShared;
 
 /// Lines of a worker's output kept for the report of a boot that fails without a traceback.
@@ -25,34 +25,34 @@ const TAIL_LINES: usize = 40;
 
 /// How long after a process's end its last words may take to arrive: something it started may hold
 /// its pipes open for ever.
-const LAST_WORDS: Duration = Duration::from_millis(500);
+const LAST_OUTPUT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// How a process becomes ready.
 #[derive(Debug)]
 pub(super) enum Readiness {
     /// It says so here.
-    Control(Line),
+    Control(ControlLine),
     /// It answers.
-    Probe(Probe),
+    Probe(ReadinessProbe),
 }
 
 /// Whether what a process has started in its group ends with it; held back by [`Held`].
 #[derive(Debug)]
-pub(super) struct Group(watch::Receiver<bool>);
+pub(super) struct GroupRelease(watch::Receiver<bool>);
 
 /// Keeps a process's group when the process itself has ended.
 #[derive(Debug)]
-pub(super) struct Held(watch::Sender<bool>);
+pub(super) struct GroupHold(watch::Sender<bool>);
 
-impl Held {
+impl GroupHold {
     /// Not held yet.
-    pub(super) fn new() -> (Self, Group) {
+    pub(super) fn new() -> (Self, GroupRelease) {
         let (held, group) = watch::channel(false);
-        (Self(held), Group(group))
+        (Self(held), GroupRelease(group))
     }
 
     /// What is in the group may outlive the process, or not any more.
-    pub(super) fn hold(&self, is_held: bool) {
+    pub(super) fn set_held(&self, is_held: bool) {
         self.0.send_replace(is_held);
     }
 
@@ -61,9 +61,9 @@ impl Held {
     }
 }
 
-impl Group {
+impl GroupRelease {
     /// Waits until what is left in the group of a process that has ended may be ended too.
-    async fn may_end(&mut self, pid: u32) {
+    async fn wait_until_released(&mut self, pid: u32) {
         let is_held = *self.0.borrow();
         let is_of = |orphan: &process::Orphan| orphan.group == pid && !orphan.has_ended;
         if is_held
@@ -80,15 +80,15 @@ impl Group {
 
 /// The last lines that a process wrote.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Tail(Arc<Mutex<VecDeque<String>>>);
+pub(super) struct OutputTail(Arc<Mutex<VecDeque<String>>>);
 
 /// SIGKILL, by which the kernel ends processes when memory is short.
 const KILLED: i32 = 9;
 
 /// Bytes kept of each line.
-const KEPT_LINE_BYTES: usize = 16 * 1024;
+const MAX_LINE_BYTES: usize = 16 * 1024;
 
-impl Tail {
+impl OutputTail {
     /// One a line.
     pub(super) fn text(&self) -> String {
         let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -97,7 +97,7 @@ impl Tail {
 
     /// Keeps the beginning of a line.
     pub(super) fn push(&self, text: &str) {
-        let text = shorten(text);
+        let text = truncate_line(text);
         let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if lines.len() == TAIL_LINES {
             lines.pop_front();
@@ -108,13 +108,13 @@ impl Tail {
 
 impl Executor {
     /// Follows a process to its end: readiness, output lines, exit, in this order at the end.
-    pub(super) fn watch(
+    pub(super) fn spawn_follower(
         &self,
-        key: Key,
+        key: ProcessKey,
         mut started: SpawnedProcess,
         readiness: Readiness,
-        tail: Tail,
-        mut group: Group,
+        tail: OutputTail,
+        mut group: GroupRelease,
     ) {
         let inputs = self.inputs.clone();
         let shared = Arc::clone(&self.shared);
@@ -125,8 +125,8 @@ impl Executor {
                 shared: &shared,
                 tail: &tail,
             };
-            follow(key, &started, readiness, output, &inputs).await;
-            group.may_end(pid).await;
+            follow_process(key, &started, readiness, output, &inputs).await;
+            group.wait_until_released(pid).await;
             // Whatever it started in its group ends with it, or after it; before it is reaped its number
             // is certainly still its own.
             let _ = started.handle().kill_group();
@@ -137,7 +137,9 @@ impl Executor {
                 _ => None,
             };
             // The executor ends only after this message.
-            let _ = inputs.send(Input::Exited { key, exit, reading }).await;
+            let _ = inputs
+                .send(ExecutorInput::Exited { key, exit, reading })
+                .await;
         });
     }
 }
@@ -147,13 +149,13 @@ impl Executor {
 struct ProcessOutput<'a> {
     pid: u32,
     shared: &'a AppShared,
-    tail: &'a Tail,
+    tail: &'a OutputTail,
 }
 
 impl ProcessOutput<'_> {
     async fn read(self, pipe: OwnedFd) {
         let line = |text: &str| {
-            self.shared.output.note(self.pid, shorten(text));
+            self.shared.output_log.push(self.pid, truncate_line(text));
             self.tail.push(text);
         };
         watch_process::read_output(pipe, line, |event| self.log(&event)).await;
@@ -171,23 +173,23 @@ impl ProcessOutput<'_> {
 }
 
 /// The beginning of a line that is kept in memory: a JSON object may be much longer.
-fn shorten(line: &str) -> &str {
-    let end = (0..=line.len().min(KEPT_LINE_BYTES)).rev();
+fn truncate_line(line: &str) -> &str {
+    let end = (0..=line.len().min(MAX_LINE_BYTES)).rev();
     let mut end = end.skip_while(|&at| !line.is_char_boundary(at));
     &line[..end.next().unwrap_or(0)]
 }
 
 /// Waits for a process's end, and for its last words.
-async fn follow(
-    key: Key,
+async fn follow_process(
+    key: ProcessKey,
     started: &SpawnedProcess,
     readiness: Readiness,
     output: ProcessOutput<'_>,
-    inputs: &mpsc::Sender<Input>,
+    inputs: &mpsc::Sender<ExecutorInput>,
 ) {
     let pipes = (started.stdout.try_clone(), started.stderr.try_clone());
     let words = async {
-        let boot = boot(key, started, readiness, inputs);
+        let boot = follow_boot(key, started, readiness, inputs);
         let (Ok(stdout), Ok(stderr)) = pipes else {
             return boot.await;
         };
@@ -198,24 +200,24 @@ async fn follow(
         () = &mut words => watch_process::wait_for_exit(&started.exit).await,
         () = watch_process::wait_for_exit(&started.exit) => {
             // The executor ends only after `Exited`.
-            let _ = inputs.send(Input::Gone { key }).await;
-            clock::timeout(LAST_WORDS, &mut words).await;
+            let _ = inputs.send(ExecutorInput::ProcessEnded { key }).await;
+            clock::timeout(LAST_OUTPUT_TIMEOUT, &mut words).await;
         }
     }
 }
 
 /// Waits until a process is ready or says that it will never be, and for what its control socket is
 /// used for later; ends with it.
-async fn boot(
-    key: Key,
+async fn follow_boot(
+    key: ProcessKey,
     started: &SpawnedProcess,
     readiness: Readiness,
-    inputs: &mpsc::Sender<Input>,
+    inputs: &mpsc::Sender<ExecutorInput>,
 ) {
     match readiness {
-        Readiness::Control(line) => control::serve(line, key, inputs).await,
+        Readiness::Control(line) => control::serve_control(line, key, inputs).await,
         Readiness::Probe(probe) => tokio::select! {
-            answered = clock::timeout_at(probe.deadline, probe.answered()) => {
+            answered = clock::timeout_at(probe.deadline, probe.wait_until_ready()) => {
                 let interpreter = probe.program;
                 let message = match answered {
                     Some(()) => ControlMessage::Ready {
@@ -224,10 +226,10 @@ async fn boot(
                         prevents_fork: None,
                         leaves_threads: None,
                     },
-                    None => ControlMessage::Silent,
+                    None => ControlMessage::NoAnswer,
                 };
                 // The executor ends only after `Exited`.
-                let _ = inputs.send(Input::Control { key, message }).await;
+                let _ = inputs.send(ExecutorInput::Control { key, message }).await;
             }
             () = watch_process::wait_for_exit(&started.exit) => {}
         },
@@ -240,17 +242,17 @@ mod tests {
 
     #[test]
     fn a_tail_keeps_the_last_lines_and_the_beginning_of_each() {
-        let tail = Tail::default();
+        let tail = OutputTail::default();
         for number in 0..=TAIL_LINES {
             tail.push(&number.to_string());
         }
         assert!(tail.text().starts_with("1\n2\n"));
         // A character is not cut in two.
-        let long = format!("a{}", "\u{e9}".repeat(KEPT_LINE_BYTES));
+        let long = format!("a{}", "\u{e9}".repeat(MAX_LINE_BYTES));
         tail.push(&long);
         let text = tail.text();
         let last = text.lines().last().unwrap();
-        assert_eq!(last.len(), KEPT_LINE_BYTES - 1);
+        assert_eq!(last.len(), MAX_LINE_BYTES - 1);
         assert!(long.starts_with(last));
     }
 }

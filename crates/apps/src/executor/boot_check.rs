@@ -4,7 +4,7 @@
 //! code is loaded, and nothing of it is started (no lifespan, no threads of ours).
 //!
 //! # Invariants
-//! - The process is gone when [`load_once`] returns, whatever the code does.
+//! - The process is gone when [`check_boot`] returns, whatever the code does.
 //! - It waits no longer than the application's `boot_timeout`.
 
 use penstock_config as config;
@@ -15,27 +15,27 @@ use penstock_sys::{net, process};
 use tokio::sync::mpsc;
 
 use super::access;
-use super::control::{self, Control};
-use super::follow::Tail;
+use super::control::{self, ControlHandle};
+use super::process_task::OutputTail;
 use super::workers::WorkerCommand;
-use super::{ControlMessage, Input, Key};
-use crate::embed::Sockets;
+use super::{ControlMessage, ExecutorInput, ProcessKey};
+use crate::embed::LaunchSockets;
 
 /// Messages of one process that serves nothing: READY or the traceback.
-const MESSAGES_MAX: usize = 8;
+const MAX_MESSAGES: usize = 8;
 
 /// Loads the code of an application of kind `wsgi`, `asgi` or `rack`; as another user by a launcher that
 /// may.
 ///
 /// # Errors
 /// The traceback, or a sentence and the last lines that the process wrote.
-pub async fn load_once(
+pub async fn check_boot(
     config: &config::App,
     account: Option<(&Launcher, &Account)>,
 ) -> Result<(), String> {
     let say = |what: &'static str| move |error: std::io::Error| format!("{what}: {error}");
     let (socket, theirs) = net::worker_socket_pair().map_err(say("socketpair"))?;
-    let (kept, line) = Control::open(socket, true).map_err(say("control socket"))?;
+    let (kept, line) = ControlHandle::open(socket, true).map_err(say("control socket"))?;
     let command = WorkerCommand {
         config,
         account: account.map(|(_, account)| account),
@@ -43,7 +43,7 @@ pub async fn load_once(
         interface_is_guess: config.kind_is_guess,
         is_development: false,
     };
-    let sockets = Sockets::Template {
+    let sockets = LaunchSockets::Template {
         server_pid: std::process::id(),
         forks_anyway: true,
     };
@@ -58,15 +58,17 @@ pub async fn load_once(
         };
         started.map_err(|error| format!("cannot be started: {error}"))?
     };
-    let tail = Tail::default();
+    let tail = OutputTail::default();
     for pipe in [started.stdout.try_clone(), started.stderr.try_clone()] {
         let (pipe, tail) = (pipe.map_err(say("output"))?, tail.clone());
         loops::spawn_here(async move {
             watch_process::read_output(pipe, |line| tail.push(line), |_| {}).await;
         });
     }
-    let (inputs, mut messages) = mpsc::channel(MESSAGES_MAX);
-    loops::spawn_here(async move { control::serve(line, Key::Template(0), &inputs).await });
+    let (inputs, mut messages) = mpsc::channel(MAX_MESSAGES);
+    loops::spawn_here(async move {
+        control::serve_control(line, ProcessKey::Template(0), &inputs).await
+    });
     let outcome = clock::timeout(config.boot_timeout, messages.recv()).await;
     // Closes its control socket; whatever it does now, it ends.
     drop(kept);
@@ -78,12 +80,12 @@ pub async fn load_once(
         lines => format!("{text}\n{lines}"),
     };
     match outcome {
-        Some(Some(Input::Control { message, .. })) => match message {
+        Some(Some(ExecutorInput::Control { message, .. })) => match message {
             ControlMessage::Ready { .. } => Ok(()),
             ControlMessage::BootFailed { traceback } => Err(traceback),
-            ControlMessage::Broken(why) => Err(format!("broke the worker protocol: {why}")),
+            ControlMessage::ProtocolBroken(why) => Err(format!("broke the worker protocol: {why}")),
             ControlMessage::ForkFailed { reason, .. } => Err(reason),
-            ControlMessage::Silent => Err("does not answer".to_owned()),
+            ControlMessage::NoAnswer => Err("does not answer".to_owned()),
         },
         Some(_) => Err(with_tail(match exit {
             Some(exit) => format!("the process ended before it was loaded ({exit})"),

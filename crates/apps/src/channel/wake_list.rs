@@ -13,40 +13,40 @@ use std::task::{Context, Wake, Waker};
 
 /// The places of a driver that are to be looked at.
 #[derive(Debug, Default)]
-pub(super) struct Notices {
-    state: Mutex<State>,
+pub(super) struct WakeList {
+    state: Mutex<WakeListState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    places: VecDeque<Arc<Place>>,
+struct WakeListState {
+    woken: VecDeque<Arc<StreamWaker>>,
     driver: Option<Waker>,
 }
 
 /// One place; the waker of the streams that have it, one after the other.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct StreamWaker {
     index: u32,
-    is_noted: AtomicBool,
-    notices: Weak<Notices>,
+    is_listed: AtomicBool,
+    wake_list: Weak<WakeList>,
 }
 
-impl Notices {
+impl WakeList {
     /// The waker for the streams at this index.
     pub(super) fn waker(self: &Arc<Self>, index: u32) -> Waker {
-        Waker::from(Arc::new(Place {
+        Waker::from(Arc::new(StreamWaker {
             index,
-            is_noted: AtomicBool::new(false),
-            notices: Arc::downgrade(self),
+            is_listed: AtomicBool::new(false),
+            wake_list: Arc::downgrade(self),
         }))
     }
 
     /// The next index to look at; else the task is polled when there is one.
-    pub(super) fn poll_take(&self, cx: &mut Context<'_>) -> Option<u32> {
+    pub(super) fn poll_next(&self, cx: &mut Context<'_>) -> Option<u32> {
         let mut state = self.lock();
-        if let Some(place) = state.places.pop_front() {
+        if let Some(place) = state.woken.pop_front() {
             drop(state);
-            place.is_noted.store(false, Ordering::Release);
+            place.is_listed.store(false, Ordering::Release);
             return Some(place.index);
         }
         match &mut state.driver {
@@ -56,21 +56,21 @@ impl Notices {
         None
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, WakeListState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Wake for Place {
+impl Wake for StreamWaker {
     fn wake(self: Arc<Self>) {
-        if self.is_noted.swap(true, Ordering::AcqRel) {
+        if self.is_listed.swap(true, Ordering::AcqRel) {
             return;
         }
-        let Some(notices) = self.notices.upgrade() else {
+        let Some(notices) = self.wake_list.upgrade() else {
             return;
         };
         let mut state = notices.lock();
-        state.places.push_back(self);
+        state.woken.push_back(self);
         let driver = state.driver.take();
         drop(state);
         if let Some(driver) = driver {
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn what_was_noted_keeps_nothing_when_the_driver_has_gone() {
-        let notices = Arc::new(Notices::default());
+        let notices = Arc::new(WakeList::default());
         let waker = notices.waker(3);
         waker.wake_by_ref();
         let rest = Arc::downgrade(&notices);
@@ -97,14 +97,14 @@ mod tests {
 
     #[test]
     fn a_place_is_noted_once_until_it_is_taken() {
-        let notices = Arc::new(Notices::default());
+        let notices = Arc::new(WakeList::default());
         let waker = notices.waker(3);
         let mut cx = Context::from_waker(Waker::noop());
         for _ in 0..2 {
             waker.wake_by_ref();
             waker.wake_by_ref();
-            assert_eq!(notices.poll_take(&mut cx), Some(3));
-            assert_eq!(notices.poll_take(&mut cx), None);
+            assert_eq!(notices.poll_next(&mut cx), Some(3));
+            assert_eq!(notices.poll_next(&mut cx), None);
         }
     }
 }

@@ -12,13 +12,13 @@ use penstock_exchange::{Body, Fault, FaultKind, FileBody, RequestTiming, Respons
 use penstock_runtime::{DiskFile, Stream, clock, loops};
 use penstock_sys::page_cache;
 
-use super::{Driver, Open, hijack};
+use super::{OpenResponse, SlotDriver, hijack};
 use crate::app::{AppShared, SlotPlace};
 use crate::reply::{self, ReplyHead};
 
-impl Driver {
+impl SlotDriver {
     /// A head has come: answers if it is all, holds it back if a file may follow.
-    pub(super) fn begin(
+    pub(super) fn begin_response(
         &mut self,
         head: Result<ReplyHead, Fault>,
         body: &[u8],
@@ -28,16 +28,16 @@ impl Driver {
         let mut head = match head {
             Ok(head) => head,
             Err(fault) => {
-                self.answer(Err(fault));
-                self.discard(end);
+                self.answer_request(Err(fault));
+                self.discard_response(end);
                 return;
             }
         };
         if let Some(redirect) = head.redirect.take() {
-            if let Some(entry) = self.line.front_mut() {
+            if let Some(entry) = self.in_flight.front_mut() {
                 entry.start.job.redirect(redirect);
             }
-            self.discard(end);
+            self.discard_response(end);
             return;
         }
         if !head.wants_body {
@@ -48,43 +48,43 @@ impl Driver {
             } = head;
             let length = declared.or_else(|| body_len.filter(|len| *len > 0).map(u64::from));
             response.body = Body::Omitted(length);
-            self.answer(Ok(response));
-            self.discard(end);
+            self.answer_request(Ok(response));
+            self.discard_response(end);
             return;
         }
         let whole = body_len.filter(|len| end && *len as usize == body.len());
         if whole.is_some() {
-            self.answer(reply::with_whole_body(head, body));
+            self.answer_request(reply::with_whole_body(head, body));
         } else if body.is_empty() && body_len.is_none() {
-            self.held = Some(head);
+            self.held_head = Some(head);
         } else {
             let length = body_len.map(u64::from);
             match reply::check_declared(&head, length) {
                 Err(fault) => {
-                    self.answer(Err(fault));
-                    self.discard(end);
+                    self.answer_request(Err(fault));
+                    self.discard_response(end);
                 }
-                Ok(()) => self.begin_stream_of(head, length, body),
+                Ok(()) => self.begin_stream_with_length(head, length, body),
             }
         }
     }
 
     pub(super) fn begin_stream(&mut self, head: ReplyHead, first: &[u8]) {
-        self.begin_stream_of(head, None, first);
+        self.begin_stream_with_length(head, None, first);
     }
 
     /// What has come of the body is there before the answer is: both leave in one piece, whichever
     /// loop sends them.
-    fn begin_stream_of(&mut self, head: ReplyHead, length: Option<u64>, first: &[u8]) {
+    fn begin_stream_with_length(&mut self, head: ReplyHead, length: Option<u64>, first: &[u8]) {
         let ReplyHead {
             mut response,
             declared,
             is_unbuffered,
             ..
         } = head;
-        let store = self.app.store.load_full();
+        let store = self.app.body_store.load_full();
         let client = self
-            .line
+            .in_flight
             .front()
             .and_then(|entry| entry.start.job.client.limit_prefix());
         let spec = SpoolSpec {
@@ -96,13 +96,13 @@ impl Driver {
         let (mut writer, reader) = spool(store, spec);
         writer.push(first);
         response.body = Body::Stream(Box::new(reader));
-        self.open = Some(Open::Spool(writer));
+        self.open_response = Some(OpenResponse::Spooling(writer));
         self.is_unbuffered = is_unbuffered;
-        self.answer(Ok(response));
+        self.answer_request(Ok(response));
     }
 
-    pub(super) fn answer(&mut self, answer: Result<Response, Fault>) {
-        let Some(entry) = self.line.front_mut() else {
+    pub(super) fn answer_request(&mut self, answer: Result<Response, Fault>) {
+        let Some(entry) = self.in_flight.front_mut() else {
             return;
         };
         if let Err(fault) = &answer
@@ -117,23 +117,24 @@ impl Driver {
     }
 
     /// The application answers by itself, on the other end of `socket`.
-    pub(super) fn hijack(&mut self, socket: OwnedFd) {
-        let hijacked = self.hijacks.enter();
-        self.open = Some(Open::Hijacked(hijacked.stage()));
+    pub(super) fn hand_over_hijacked(&mut self, socket: OwnedFd) {
+        let hijacked = self.hijacked_connections.register();
+        self.open_response = Some(OpenResponse::Hijacked(hijacked.progress()));
         let app_time = clock::now().saturating_duration_since(self.progress_at);
-        let timing = self.timing(u32::try_from(app_time.as_micros()).unwrap_or(u32::MAX));
-        let Some(entry) = self.line.front_mut() else {
+        let timing = self.response_timing(u32::try_from(app_time.as_micros()).unwrap_or(u32::MAX));
+        let Some(entry) = self.in_flight.front_mut() else {
             return;
         };
-        let mut job = entry.start.job.take_answerer();
+        let mut job = entry.start.job.split_reply();
         match Stream::from_received(socket) {
             Ok(socket) => {
                 let app = Arc::clone(&self.app);
-                loops::spawn_here(hijack::serve(app, job, socket, hijacked, timing));
+                loops::spawn_here(hijack::serve_hijacked(app, job, socket, hijacked, timing));
             }
-            Err(error) => job.answer(Err(
-                broken(format!("its hijacked connection: {error}")).with_timing(timing)
-            )),
+            Err(error) => job.answer(Err(app_protocol_error(format!(
+                "its hijacked connection: {error}"
+            ))
+            .with_timing(timing))),
         }
         // Nothing of what stands behind it has been sent.
         self.give_back_unsent();
@@ -154,19 +155,21 @@ impl Driver {
         }
     }
 
-    pub(super) fn timing(&mut self, app_time_us: u32) -> RequestTiming {
+    pub(super) fn response_timing(&mut self, app_time_us: u32) -> RequestTiming {
         let app = Duration::from_micros(u64::from(app_time_us));
-        self.app.pace.note(app);
+        self.app.recent_latency.record(app);
         let mut timing = RequestTiming {
             app_time: app,
             handler: Some((&self.app.name).into()),
             worker_pid: self.pid,
             ..RequestTiming::default()
         };
-        if let Some(entry) = self.line.front() {
+        if let Some(entry) = self.in_flight.front() {
             timing.queue_time = entry.start.waited;
-            if entry.is_behind {
-                let held = self.progress_at.saturating_duration_since(entry.handed_at);
+            if entry.is_batched {
+                let held = self
+                    .progress_at
+                    .saturating_duration_since(entry.handed_over_at);
                 timing.queue_time += held.saturating_sub(app);
             }
             timing.queue_position = u32::try_from(entry.start.queue_position).unwrap_or(u32::MAX);
@@ -177,7 +180,7 @@ impl Driver {
     }
 }
 
-pub(super) fn broken(cause: String) -> Fault {
+pub(super) fn app_protocol_error(cause: String) -> Fault {
     Fault::new(FaultKind::AppProtocolError, cause)
 }
 
@@ -194,16 +197,21 @@ pub(super) fn file_response(
     let size = match page_cache::regular_file_size(&file) {
         Ok(Some(bytes)) => bytes,
         Ok(None) => {
-            return Err(broken("the body file is not a regular file".into()).with_timing(timing));
+            return Err(
+                app_protocol_error("the body file is not a regular file".into())
+                    .with_timing(timing),
+            );
         }
-        Err(error) => return Err(broken(format!("the body file: {error}")).with_timing(timing)),
+        Err(error) => {
+            return Err(app_protocol_error(format!("the body file: {error}")).with_timing(timing));
+        }
     };
     let there = size.saturating_sub(offset);
     let len = len.map_or(there, |len| len.min(there));
     reply::check_declared(&head, Some(len))?;
     let ReplyHead { mut response, .. } = head;
     response.body = Body::File(FileBody {
-        file: Arc::new(DiskFile::new(file, app.store.load().pool.clone())),
+        file: Arc::new(DiskFile::new(file, app.body_store.load().pool.clone())),
         start: offset,
         len,
     });

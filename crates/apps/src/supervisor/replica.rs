@@ -7,62 +7,62 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Policy, WorkerId};
+use super::{SupervisorPolicy, WorkerId};
 
 /// One of the places of an application.
 #[derive(Debug, Default)]
-pub(super) struct Seat {
+pub(super) struct Replica {
     /// The worker that boots or serves here.
     pub(super) worker: Option<WorkerId>,
     /// A worker that boots beside it and takes the seat when it is ready.
-    pub(super) challenger: Option<WorkerId>,
+    pub(super) successor: Option<WorkerId>,
     /// How many workers this seat has had.
-    pub(super) spawned: u64,
+    pub(super) spawn_count: u64,
     /// Whether one of them has been ready.
     pub(super) has_served: bool,
-    crashes: Backoff,
+    crashes: RestartBackoff,
 }
 
 /// Counts failures in a row and says when to try again.
 #[derive(Debug, Default)]
-pub(super) struct Backoff {
+pub(super) struct RestartBackoff {
     failures: u32,
     next_at: Option<Instant>,
 }
 
-impl Seat {
+impl Replica {
     /// When a new worker may be spawned here; `None` is at once.
     pub(super) fn next_at(&self) -> Option<Instant> {
         self.crashes.next_at
     }
 
     /// Its worker failed after it had been ready: the first failure in a row costs no delay.
-    pub(super) fn strike(
+    pub(super) fn record_crash(
         &mut self,
         now: Instant,
         ready_for: Duration,
-        policy: &Policy,
+        policy: &SupervisorPolicy,
     ) -> Duration {
-        if ready_for >= READY_LONG {
-            self.crashes = Backoff::default();
+        if ready_for >= STABLE_READY_TIME {
+            self.crashes = RestartBackoff::default();
         }
         // It served until now, so its successor will too: the delay is bounded, as capacity that is
         // missing costs more than the start of a process.
         let delay = match self.crashes.failures {
             0 => Duration::ZERO,
-            failures => policy.backoff(failures - 1).min(CRASH_DELAY_MAX),
+            failures => policy.backoff_delay(failures - 1).min(MAX_CRASH_DELAY),
         };
-        self.crashes.note(now, delay);
+        self.crashes.count_failure(now, delay);
         delay
     }
 
     /// New code is not held to the record of the old.
-    pub(super) fn forgive(&mut self) {
-        self.crashes = Backoff::default();
+    pub(super) fn reset_crashes(&mut self) {
+        self.crashes = RestartBackoff::default();
     }
 }
 
-impl Backoff {
+impl RestartBackoff {
     /// Whether failures are being counted: then only one try at a time is made.
     pub(super) fn is_active(&self) -> bool {
         self.failures > 0
@@ -75,37 +75,37 @@ impl Backoff {
 
     /// Counts a failed boot, and answers the time until the next try. Workers that were spawned
     /// together fail together: that is one failure.
-    pub(super) fn fail(&mut self, now: Instant, policy: &Policy) -> Duration {
+    pub(super) fn record_failure(&mut self, now: Instant, policy: &SupervisorPolicy) -> Duration {
         if let Some(at) = self.next_at
             && at > now
         {
             return at - now;
         }
-        let delay = policy.backoff(self.failures);
-        self.note(now, delay);
+        let delay = policy.backoff_delay(self.failures);
+        self.count_failure(now, delay);
         delay
     }
 
-    fn note(&mut self, now: Instant, delay: Duration) {
+    fn count_failure(&mut self, now: Instant, delay: Duration) {
         self.failures = self.failures.saturating_add(1);
         self.next_at = now.checked_add(delay);
     }
 }
 
-impl Policy {
-    /// `backoff_min`, doubled for each earlier failure, up to `backoff_max`.
-    fn backoff(&self, earlier_failures: u32) -> Duration {
+impl SupervisorPolicy {
+    /// `min_backoff`, doubled for each earlier failure, up to `max_backoff`.
+    fn backoff_delay(&self, earlier_failures: u32) -> Duration {
         let factor = 1_u32 << earlier_failures.min(31);
-        let delay = self.backoff_min.saturating_mul(factor);
-        delay.min(self.backoff_max).min(BACKOFF_LIMIT)
+        let delay = self.min_backoff.saturating_mul(factor);
+        delay.min(self.max_backoff).min(MAX_BACKOFF)
     }
 }
 
 /// A worker that served this long was not part of a crash loop.
-const READY_LONG: Duration = Duration::from_secs(10);
+const STABLE_READY_TIME: Duration = Duration::from_secs(10);
 
 /// The longest delay before a worker that had been ready is replaced.
-const CRASH_DELAY_MAX: Duration = Duration::from_millis(500);
+const MAX_CRASH_DELAY: Duration = Duration::from_millis(500);
 
 /// Keeps the sum of now and a delay in range, whatever the policy says.
-const BACKOFF_LIMIT: Duration = Duration::from_secs(24 * 60 * 60);
+const MAX_BACKOFF: Duration = Duration::from_secs(24 * 60 * 60);

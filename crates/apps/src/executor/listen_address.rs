@@ -16,7 +16,7 @@ use penstock_config::{App, AppKind, ServerAddr};
 use penstock_sys::locked_dir::LockedDir;
 
 /// Longest path of a Unix socket: `sun_path` has 108 bytes, the last of them zero (unix(7)).
-const PATH_MAX: usize = 107;
+const MAX_SOCKET_PATH: usize = 107;
 
 /// The number of an inherited socket (`SD_LISTEN_FDS_START`, sd_listen_fds(3)).
 const LISTEN_FD: RawFd = 3;
@@ -28,15 +28,15 @@ const SHELL: &str = "/bin/sh";
 
 /// Programs that look for inherited sockets by `LISTEN_FDS` want their own process id beside it, which
 /// nobody else knows before they run. Where there is no shell they have to be told by `{fd}`.
-const SAY_PID: &str = r#"LISTEN_PID=$$; export LISTEN_PID; exec "$@""#;
+const EXPORT_LISTEN_PID: &str = r#"LISTEN_PID=$$; export LISTEN_PID; exec "$@""#;
 
 /// Ports that are tried until one is not taken by another process of the application, and folders
 /// until one is not there.
-const TRIES: u32 = 1000;
+const MAX_TRIES: u32 = 1000;
 
 /// What a command line leaves open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Blank {
+pub(super) enum ListenPlaceholder {
     /// `{port}`: a free port on loopback that it is to listen on.
     Port,
     /// `{socket}`: the path of a Unix socket that it is to make.
@@ -49,13 +49,13 @@ pub(super) enum Blank {
 
 /// A place to listen at, not used yet.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct ListenAddress {
     pub(super) address: ServerAddr,
     /// The socket that the process inherits, and the number that it has there.
     pub(super) listener: Option<(OwnedFd, RawFd)>,
     /// Keeps the port from others for as long as it lives.
-    pub(super) reserved: Option<TcpListener>,
-    pub(super) file: Option<SocketFile>,
+    pub(super) reserved_port: Option<TcpListener>,
+    pub(super) socket_file: Option<SocketFile>,
 }
 
 /// A socket's path, removed when this is dropped.
@@ -64,23 +64,27 @@ pub(super) struct SocketFile(PathBuf);
 
 /// A folder of our own for sockets, removed with all in it when this is dropped.
 #[derive(Debug)]
-pub(super) struct Folder(LockedDir);
+pub(super) struct SocketDir(LockedDir);
 
-impl Blank {
+impl ListenPlaceholder {
     /// Finds it in the command line of `app`.
     ///
     /// # Errors
     /// A sentence, when there is none or more than one; `config` refuses such commands before.
-    pub(super) fn of(app: &App) -> Result<Self, String> {
+    pub(super) fn find_in(app: &App) -> Result<Self, String> {
         let all = [Self::Port, Self::Socket, Self::Descriptor];
-        let is_in = |blank: &Self| app.command.iter().any(|word| word.contains(blank.text()));
+        let is_in = |blank: &Self| {
+            app.command
+                .iter()
+                .any(|word| word.contains(blank.placeholder()))
+        };
         let mut found = all.into_iter().filter(is_in);
         match (found.next(), found.next()) {
             (Some(blank), None) => Ok(blank),
             (Some(one), Some(other)) => Err(format!(
                 "the command has {} and {}: a process listens at one place",
-                one.text(),
-                other.text()
+                one.placeholder(),
+                other.placeholder()
             )),
             (None, _) if app.kind == AppKind::FastCgi => Ok(Self::Stdin),
             (None, _) => Err("the command has none of {port}, {socket} and {fd}: \
@@ -89,7 +93,7 @@ impl Blank {
         }
     }
 
-    fn text(self) -> &'static str {
+    fn placeholder(self) -> &'static str {
         match self {
             Self::Port => "{port}",
             Self::Socket => "{socket}",
@@ -100,15 +104,15 @@ impl Blank {
     }
 }
 
-impl Place {
+impl ListenAddress {
     /// A port on loopback that is free and that `is_taken` does not know.
     ///
     /// # Errors
     /// When the kernel has none left.
-    pub(super) fn port(is_taken: impl Fn(&ServerAddr) -> bool) -> io::Result<Self> {
+    pub(super) fn reserve_port(is_taken: impl Fn(&ServerAddr) -> bool) -> io::Result<Self> {
         // Those that are refused stay bound until another is found: the kernel gives each once.
         let mut refused = Vec::new();
-        for _ in 0..TRIES {
+        for _ in 0..MAX_TRIES {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
             let address = ServerAddr::Tcp(listener.local_addr()?);
             if is_taken(&address) {
@@ -118,8 +122,8 @@ impl Place {
             return Ok(Self {
                 address,
                 listener: None,
-                reserved: Some(listener),
-                file: None,
+                reserved_port: Some(listener),
+                socket_file: None,
             });
         }
         Err(io::ErrorKind::AddrInUse.into())
@@ -129,13 +133,13 @@ impl Place {
     ///
     /// # Errors
     /// What `bind` says.
-    pub(super) fn listening_port() -> io::Result<Self> {
+    pub(super) fn bind_port() -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         Ok(Self {
             address: ServerAddr::Tcp(listener.local_addr()?),
             listener: Some((listener.into(), LISTEN_FD)),
-            reserved: None,
-            file: None,
+            reserved_port: None,
+            socket_file: None,
         })
     }
 
@@ -143,11 +147,11 @@ impl Place {
     ///
     /// # Errors
     /// When it is too long for a socket.
-    pub(super) fn path(folder: &Folder, name: &str) -> io::Result<Self> {
+    pub(super) fn socket_path(folder: &SocketDir, name: &str) -> io::Result<Self> {
         let path = folder.path().join(name);
-        if path.as_os_str().len() > PATH_MAX {
+        if path.as_os_str().len() > MAX_SOCKET_PATH {
             let why = format!(
-                "{}: longer than the {PATH_MAX} bytes that a socket's path may have; \
+                "{}: longer than the {MAX_SOCKET_PATH} bytes that a socket's path may have; \
                  choose a shorter limits.temp_dir",
                 path.display()
             );
@@ -156,8 +160,8 @@ impl Place {
         Ok(Self {
             address: ServerAddr::Unix(path.clone()),
             listener: None,
-            reserved: None,
-            file: Some(SocketFile(path)),
+            reserved_port: None,
+            socket_file: Some(SocketFile(path)),
         })
     }
 
@@ -165,8 +169,8 @@ impl Place {
     ///
     /// # Errors
     /// As [`Place::path`], and what `bind` says.
-    pub(super) fn listening_path(folder: &Folder, name: &str) -> io::Result<Self> {
-        let mut place = Self::path(folder, name)?;
+    pub(super) fn bind_socket(folder: &SocketDir, name: &str) -> io::Result<Self> {
+        let mut place = Self::socket_path(folder, name)?;
         // A blocking one: that is what programs expect to inherit.
         let listener = UnixListener::bind(folder.path().join(name))?;
         place.listener = Some((listener.into(), FASTCGI_FD));
@@ -174,18 +178,20 @@ impl Place {
     }
 
     /// The command line of `app` with its blank filled in.
-    pub(super) fn fill(&self, app: &App) -> Vec<OsString> {
+    pub(super) fn fill_command(&self, app: &App) -> Vec<OsString> {
         let fill = |word: &String| match (&self.address, &self.listener) {
             (_, Some((_, fd))) => word
-                .replace(Blank::Descriptor.text(), &fd.to_string())
+                .replace(ListenPlaceholder::Descriptor.placeholder(), &fd.to_string())
                 .into(),
             (ServerAddr::Tcp(address), None) => {
                 let port = address.port().to_string();
-                word.replace(Blank::Port.text(), &port).into()
+                word.replace(ListenPlaceholder::Port.placeholder(), &port)
+                    .into()
             }
             (ServerAddr::Unix(path), None) => {
                 let path = path.display().to_string();
-                word.replace(Blank::Socket.text(), &path).into()
+                word.replace(ListenPlaceholder::Socket.placeholder(), &path)
+                    .into()
             }
             (ServerAddr::Name { .. } | ServerAddr::Srv(_) | ServerAddr::Joined(_), None) => {
                 word.into()
@@ -194,7 +200,7 @@ impl Place {
         let words = app.command.iter().map(fill);
         match &self.listener {
             Some((_, LISTEN_FD)) if Path::new(SHELL).exists() => {
-                let wrapper = [SHELL, "-c", SAY_PID, "sh"].map(OsString::from);
+                let wrapper = [SHELL, "-c", EXPORT_LISTEN_PID, "sh"].map(OsString::from);
                 wrapper.into_iter().chain(words).collect()
             }
             _ => words.collect(),
@@ -202,20 +208,20 @@ impl Place {
     }
 }
 
-impl Folder {
+impl SocketDir {
     /// Makes `penstock.PID-NAME` in `parent`, or the like when that is there, for this user alone.
     ///
     /// # Errors
     /// What `mkdir` says.
-    pub(super) fn make(parent: &Path, app: &str) -> io::Result<Self> {
+    pub(super) fn create(parent: &Path, app: &str) -> io::Result<Self> {
         let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
         let app: String = app.chars().take(24).map(plain).collect();
         let pid = std::process::id();
-        for number in 0..TRIES {
+        for number in 0..MAX_TRIES {
             let name = match number {
-                0 => format!("{FOLDER_PREFIX}{pid}-{app}"),
+                0 => format!("{DIR_PREFIX}{pid}-{app}"),
                 // An application of that name may still be ending, and a number may come again.
-                _ => format!("{FOLDER_PREFIX}{pid}-{app}-{number}"),
+                _ => format!("{DIR_PREFIX}{pid}-{app}-{number}"),
             };
             let path = parent.join(name);
             let shown = path.display().to_string();
@@ -237,14 +243,14 @@ impl Folder {
 }
 
 /// How the names of such folders begin.
-const FOLDER_PREFIX: &str = "penstock.";
+const DIR_PREFIX: &str = "penstock.";
 
 /// Removes the folders for sockets in `parent` whose servers were killed; how many. Blocks.
 ///
 /// # Errors
 /// When `parent` cannot be read.
 pub fn remove_abandoned_folders(parent: &Path) -> io::Result<usize> {
-    penstock_sys::locked_dir::remove_abandoned(parent, FOLDER_PREFIX)
+    penstock_sys::locked_dir::remove_abandoned(parent, DIR_PREFIX)
 }
 
 impl Drop for SocketFile {
@@ -267,49 +273,53 @@ mod tests {
     }
 
     #[test]
-    fn a_command_says_where_its_processes_listen() {
-        let rows: [(&str, AppKind, &[&str], Option<Blank>); 7] = [
+    fn a_command_has_one_listen_placeholder() {
+        let rows: [(&str, AppKind, &[&str], Option<ListenPlaceholder>); 7] = [
             (
                 "port",
                 AppKind::Command,
                 &["x", "-p{port}"],
-                Some(Blank::Port),
+                Some(ListenPlaceholder::Port),
             ),
             (
                 "socket",
                 AppKind::Command,
                 &["x", "{socket}"],
-                Some(Blank::Socket),
+                Some(ListenPlaceholder::Socket),
             ),
             (
                 "fd",
                 AppKind::Command,
                 &["x", "fd://{fd}"],
-                Some(Blank::Descriptor),
+                Some(ListenPlaceholder::Descriptor),
             ),
             (
                 "twice",
                 AppKind::Command,
                 &["{port}", "{port}"],
-                Some(Blank::Port),
+                Some(ListenPlaceholder::Port),
             ),
             ("none", AppKind::Command, &["x", "{prt}"], None),
             (
                 "none, fastcgi",
                 AppKind::FastCgi,
                 &["x"],
-                Some(Blank::Stdin),
+                Some(ListenPlaceholder::Stdin),
             ),
             ("two", AppKind::FastCgi, &["{port}", "{socket}"], None),
         ];
         for (name, kind, words, expected) in rows {
-            assert_eq!(Blank::of(&app(kind, words)).ok(), expected, "{name}");
+            assert_eq!(
+                ListenPlaceholder::find_in(&app(kind, words)).ok(),
+                expected,
+                "{name}"
+            );
         }
     }
 
     #[test]
     fn a_port_is_free_and_not_that_of_another_process() {
-        let place = Place::port(|_| false).unwrap();
+        let place = ListenAddress::reserve_port(|_| false).unwrap();
         let ServerAddr::Tcp(address) = place.address else {
             panic!("a port is a TCP address");
         };
@@ -317,16 +327,16 @@ mod tests {
             TcpListener::bind(address).is_err(),
             "it is kept from others"
         );
-        drop(place.reserved);
+        drop(place.reserved_port);
         assert!(TcpListener::bind(address).is_ok(), "and then free");
         let seen = std::cell::RefCell::new(Vec::new());
         let is_taken = |address: &ServerAddr| {
             seen.borrow_mut().push(address.clone());
             seen.borrow().len() < 3
         };
-        let place = Place::port(is_taken).unwrap();
+        let place = ListenAddress::reserve_port(is_taken).unwrap();
         assert!(!seen.borrow()[..2].contains(&place.address));
-        let nothing = Place::port(|_| true).unwrap_err();
+        let nothing = ListenAddress::reserve_port(|_| true).unwrap_err();
         assert_eq!(nothing.kind(), io::ErrorKind::AddrInUse);
     }
 
@@ -336,12 +346,12 @@ mod tests {
             AppKind::Command,
             &["thin", "-p", "{port}", "--tag={port}-{x}"],
         );
-        let place = Place::port(|_| false).unwrap();
+        let place = ListenAddress::reserve_port(|_| false).unwrap();
         let port = match place.address {
             ServerAddr::Tcp(address) => address.port(),
             _ => 0,
         };
-        let words = place.fill(&app);
+        let words = place.fill_command(&app);
         let expected = [
             "thin",
             "-p",
@@ -355,17 +365,17 @@ mod tests {
     fn sockets_lie_in_a_folder_that_only_this_user_can_enter_and_that_goes_with_its_owner() {
         let parent = std::env::temp_dir();
         let (one, other) = (
-            Folder::make(&parent, "shop/1").unwrap(),
-            Folder::make(&parent, "shop/1").unwrap(),
+            SocketDir::create(&parent, "shop/1").unwrap(),
+            SocketDir::create(&parent, "shop/1").unwrap(),
         );
         assert_ne!(one.path(), other.path(), "an application and its successor");
         let mode = std::fs::metadata(one.path()).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o700);
-        let place = Place::listening_path(&one, "1.sock").unwrap();
+        let place = ListenAddress::bind_socket(&one, "1.sock").unwrap();
         assert!(one.path().join("1.sock").exists());
         drop(place);
         assert!(!one.path().join("1.sock").exists(), "gone with its process");
-        let too_long = Place::path(&one, &"x".repeat(100)).unwrap_err();
+        let too_long = ListenAddress::socket_path(&one, &"x".repeat(100)).unwrap_err();
         assert!(too_long.to_string().contains("107 bytes"), "{too_long}");
         let path = one.path().to_owned();
         drop(one);

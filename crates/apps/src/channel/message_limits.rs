@@ -12,48 +12,48 @@ use std::time::{Duration, Instant};
 use penstock_exchange::AddressPrefix;
 
 /// Bytes of unfinished messages, of all an application's clients together.
-const HELD_BYTES_MAX: usize = 64 << 20;
+const MAX_HELD_BYTES: usize = 64 << 20;
 
 /// This part of them is kept for clients that hold no more than `LEAST` part of all: 1 MiB.
 const RESERVED: usize = 4;
 const LEAST: usize = 64;
 
 /// Whole messages that may always be on their way at once, however long one may be.
-const LONGEST_AT_ONCE: usize = 4;
+const MIN_CONCURRENT_MESSAGES: usize = 4;
 
 /// The limits of a client's messages, from `[limits]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MessageLimits {
     /// Bytes of one message (`limits.websocket_message_bytes`): 1009 above.
-    pub message_bytes: usize,
+    pub max_message_bytes: usize,
     /// How long nothing may come of a message that was begun (`limits.body_stall`): 1008 after.
-    pub stall: Duration,
+    pub idle_timeout: Duration,
     /// Bytes a second that a message must bring on the average (`limits.body_rate_min`); 0 is any.
-    pub rate_min: u64,
+    pub min_rate: u64,
 }
 
 impl Default for MessageLimits {
     fn default() -> Self {
         Self {
-            message_bytes: 1 << 20,
-            stall: Duration::from_secs(30),
-            rate_min: 500,
+            max_message_bytes: 1 << 20,
+            idle_timeout: Duration::from_secs(30),
+            min_rate: 500,
         }
     }
 }
 
 /// Bytes of unfinished messages that an application's sessions hold.
 #[derive(Debug, Default)]
-pub(crate) struct Held {
+pub(crate) struct HeldMessageBytes {
     all: AtomicUsize,
     /// By client. Held for a sum only.
     clients: Mutex<HashMap<AddressPrefix, usize>>,
 }
 
-impl Held {
+impl HeldMessageBytes {
     /// A session of `client` that held `before` bytes holds `now`; false when all of them hold too
     /// much, or this client more than it leaves to others. What is reserved is not left to it.
-    pub(super) fn change(
+    pub(super) fn update(
         &self,
         client: Option<AddressPrefix>,
         (before, now): (usize, usize),
@@ -67,7 +67,11 @@ impl Held {
             self.all.fetch_sub(before - now, Ordering::Relaxed);
             return true;
         }
-        let max = HELD_BYTES_MAX.max(limits.message_bytes.saturating_mul(LONGEST_AT_ONCE));
+        let max = MAX_HELD_BYTES.max(
+            limits
+                .max_message_bytes
+                .saturating_mul(MIN_CONCURRENT_MESSAGES),
+        );
         let more = now - before;
         let all = self.all.fetch_add(more, Ordering::Relaxed) + more;
         let left = (max - max / RESERVED).saturating_sub(all);
@@ -94,34 +98,34 @@ impl Held {
 
 /// A message of which a part has come.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Begun {
-    since: Instant,
-    got_at: Instant,
+pub(super) struct PartialMessage {
+    started_at: Instant,
+    grew_at: Instant,
     bytes: usize,
 }
 
-impl Begun {
+impl PartialMessage {
     pub(super) fn new(now: Instant, bytes: usize) -> Self {
         Self {
-            since: now,
-            got_at: now,
+            started_at: now,
+            grew_at: now,
             bytes,
         }
     }
 
     /// So much of it is here now.
-    pub(super) fn grow(&mut self, now: Instant, bytes: usize) {
+    pub(super) fn record_bytes(&mut self, now: Instant, bytes: usize) {
         if bytes > self.bytes {
-            (self.bytes, self.got_at) = (bytes, now);
+            (self.bytes, self.grew_at) = (bytes, now);
         }
     }
 
     /// When it has taken too long, if nothing more comes.
     pub(super) fn deadline(&self, limits: &MessageLimits) -> Instant {
-        let stalled = self.got_at + limits.stall;
-        match (self.bytes as u64).checked_div(limits.rate_min) {
+        let stalled = self.grew_at + limits.idle_timeout;
+        match (self.bytes as u64).checked_div(limits.min_rate) {
             Some(earned) => {
-                let slow = self.since + limits.stall + Duration::from_secs(earned);
+                let slow = self.started_at + limits.idle_timeout + Duration::from_secs(earned);
                 stalled.min(slow)
             }
             None => stalled,
@@ -139,43 +143,43 @@ mod tests {
 
     #[test]
     fn one_client_leaves_room_for_the_messages_of_others() {
-        let (held, limits) = (Held::default(), MessageLimits::default());
+        let (held, limits) = (HeldMessageBytes::default(), MessageLimits::default());
         let client = |last| {
             let address = SocketAddr::from(([192, 0, 2, last], 0));
             Some(AddressPrefix::from_address(PeerAddress::tcp(address)))
         };
-        let message = limits.message_bytes;
-        let taken = (0..100).take_while(|_| held.change(client(1), (0, message), &limits));
+        let message = limits.max_message_bytes;
+        let taken = (0..100).take_while(|_| held.update(client(1), (0, message), &limits));
         assert_eq!(taken.count(), 24);
         // Another finds half of the rest, and what is refused counts until its session is over.
-        assert!(!held.change(client(1), (0, message), &limits));
-        held.change(client(1), (2 * message, 0), &limits);
-        let taken = (0..100).take_while(|_| held.change(client(2), (0, message), &limits));
+        assert!(!held.update(client(1), (0, message), &limits));
+        held.update(client(1), (2 * message, 0), &limits);
+        let taken = (0..100).take_while(|_| held.update(client(2), (0, message), &limits));
         assert_eq!(taken.count(), 12);
         // A proxy that does not name its clients may have many.
-        assert!(held.change(None, (0, message), &limits));
-        held.change(client(1), (24 * message, 0), &limits);
-        held.change(client(2), (13 * message, 0), &limits);
-        held.change(None, (message, 0), &limits);
+        assert!(held.update(None, (0, message), &limits));
+        held.update(client(1), (24 * message, 0), &limits);
+        held.update(client(2), (13 * message, 0), &limits);
+        held.update(None, (message, 0), &limits);
         assert_eq!(held.bytes(), 0);
         assert!(held.clients.lock().unwrap().is_empty());
     }
 
     #[test]
     fn many_greedy_clients_leave_a_message_to_each_other_one() {
-        let (held, limits) = (Held::default(), MessageLimits::default());
+        let (held, limits) = (HeldMessageBytes::default(), MessageLimits::default());
         let client = |last| {
             let address = SocketAddr::from(([192, 0, 2, last], 0));
             Some(AddressPrefix::from_address(PeerAddress::tcp(address)))
         };
-        let piece = limits.message_bytes / 32;
+        let piece = limits.max_message_bytes / 32;
         for greedy in 0..10 {
-            while held.change(client(greedy), (0, piece), &limits) {}
-            held.change(client(greedy), (piece, 0), &limits);
+            while held.update(client(greedy), (0, piece), &limits) {}
+            held.update(client(greedy), (piece, 0), &limits);
         }
         for other in 10..18 {
-            let message = limits.message_bytes;
-            assert!(held.change(client(other), (0, message), &limits), "{other}");
+            let message = limits.max_message_bytes;
+            assert!(held.update(client(other), (0, message), &limits), "{other}");
         }
     }
 }

@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 /// When things happened, as far as it is less than a second ago.
 #[derive(Debug, Default)]
-pub(super) struct Rate {
+pub(super) struct RateWindow {
     times: VecDeque<Instant>,
 }
 
-impl Rate {
+impl RateWindow {
     /// How many more may happen now when `max` a second are allowed.
-    pub(super) fn room(&mut self, now: Instant, max: usize) -> usize {
+    pub(super) fn remaining(&mut self, now: Instant, max: usize) -> usize {
         let is_past = |at: &Instant| now.saturating_duration_since(*at) >= SECOND;
         while self.times.front().is_some_and(is_past) {
             self.times.pop_front();
@@ -24,7 +24,7 @@ impl Rate {
     }
 
     /// One more has happened.
-    pub(super) fn note(&mut self, now: Instant) {
+    pub(super) fn record(&mut self, now: Instant) {
         self.times.push_back(now);
     }
 

@@ -6,9 +6,9 @@ use penstock_runtime::loops;
 const WINDOW: usize = channel::WINDOW_BYTES as usize;
 
 #[test]
-fn a_head_request_gets_no_body_and_the_worker_is_told() {
+fn a_head_request_gets_no_body_and_cancels_the_stream() {
     on_a_loop(async {
-        let mut rig = Rig::new();
+        let mut rig = ChannelHarness::new();
         let whole = rig.send("HEAD /a HTTP/1.1\r\nHost: a\r\n\r\n");
         let id = rig.worker.opened().await;
         rig.worker.answer(id, b"12345").await;
@@ -42,7 +42,7 @@ fn a_head_request_gets_no_body_and_the_worker_is_told() {
 #[test]
 fn a_wrong_head_costs_its_client_a_502_and_the_worker_nothing() {
     on_a_loop(async {
-        let mut rig = Rig::new();
+        let mut rig = ChannelHarness::new();
         for head in [
             &[&b"100"[..]][..],
             &[b"200", b"A", b"x\r\nB: y"],
@@ -69,7 +69,7 @@ fn a_wrong_head_costs_its_client_a_502_and_the_worker_nothing() {
 #[test]
 fn a_body_is_cut_when_the_application_raises_within_it() {
     on_a_loop(async {
-        let mut rig = Rig::new();
+        let mut rig = ChannelHarness::new();
         let asked = rig.get("/");
         let id = rig.worker.opened().await;
         rig.worker.begin(id, &[b"200"], b"one").await;
@@ -84,7 +84,7 @@ fn a_body_is_cut_when_the_application_raises_within_it() {
 #[test]
 fn a_whole_answer_may_come_in_many_pieces_and_be_larger_than_memory() {
     on_a_loop(async {
-        let mut rig = Rig::new();
+        let mut rig = ChannelHarness::new();
         let asked = rig.get("/");
         let id = rig.worker.opened().await;
         let large: Vec<u8> = (0..3_000_000_u32).map(|n| n.to_le_bytes()[1]).collect();
@@ -102,11 +102,11 @@ fn a_whole_answer_may_come_in_many_pieces_and_be_larger_than_memory() {
 #[test]
 fn a_slow_client_stops_its_own_stream_and_no_other() {
     on_a_loop(async {
-        let terms = Terms {
+        let terms = HarnessOptions {
             spool: 0,
-            ..Terms::default()
+            ..HarnessOptions::default()
         };
-        let mut rig = Rig::with(&terms);
+        let mut rig = ChannelHarness::with(&terms);
         let slow = rig.get("/slow");
         let slow_id = rig.worker.opened().await;
         rig.worker.begin(slow_id, &[b"200"], b"").await;
@@ -142,9 +142,9 @@ fn a_slow_client_stops_its_own_stream_and_no_other() {
 }
 
 #[test]
-fn a_long_body_goes_to_the_file_while_nobody_takes_it() {
+fn an_unread_long_body_spools_to_a_file() {
     on_a_loop(async {
-        let mut rig = Rig::new();
+        let mut rig = ChannelHarness::new();
         let asked = rig.get("/");
         let id = rig.worker.opened().await;
         rig.worker.begin(id, &[b"200"], b"").await;
@@ -166,7 +166,7 @@ fn a_long_body_goes_to_the_file_while_nobody_takes_it() {
         let response = asked.response().await;
         // Also without the driver.
         rig.retire();
-        assert_eq!(rig.ended().await, End::Retired);
+        assert_eq!(rig.ended().await, DriverEnd::Retired);
         assert!(body(response).await.unwrap() == expected);
     });
 }
@@ -174,12 +174,12 @@ fn a_long_body_goes_to_the_file_while_nobody_takes_it() {
 #[test]
 fn more_than_the_window_ends_the_worker() {
     on_a_loop(async {
-        let terms = Terms {
+        let terms = HarnessOptions {
             spool: 0,
             memory: 1 << 10,
-            ..Terms::default()
+            ..HarnessOptions::default()
         };
-        let mut rig = Rig::with(&terms);
+        let mut rig = ChannelHarness::with(&terms);
         let asked = rig.get("/");
         let id = rig.worker.opened().await;
         rig.worker.begin(id, &[b"200"], b"").await;
@@ -193,7 +193,7 @@ fn more_than_the_window_ends_the_worker() {
         assert_eq!(body(response).await, Err(FaultKind::AppProtocolError));
         let end = rig.ended().await;
         assert!(
-            matches!(&end, End::Broken(why) if why.contains("window")),
+            matches!(&end, DriverEnd::ProtocolBroken(why) if why.contains("window")),
             "{end:?}"
         );
     });
@@ -229,7 +229,7 @@ fn frames_that_have_no_place_end_the_worker() {
     ];
     for (why, write) in cases {
         on_a_loop(async {
-            let mut rig = Rig::new();
+            let mut rig = ChannelHarness::new();
             let asked = rig.get("/");
             let other = rig.get("/b");
             let id = rig.worker.opened().await;
@@ -240,7 +240,7 @@ fn frames_that_have_no_place_end_the_worker() {
             assert_eq!(other.fault().await, FaultKind::AppProtocolError, "{why}");
             let end = rig.ended().await;
             assert!(
-                matches!(&end, End::Broken(text) if text.contains(why)),
+                matches!(&end, DriverEnd::ProtocolBroken(text) if text.contains(why)),
                 "{why}: {end:?}"
             );
         });
@@ -250,8 +250,8 @@ fn frames_that_have_no_place_end_the_worker() {
 #[test]
 fn bodies_go_along_or_as_files_in_the_order_of_their_requests() {
     on_a_loop(async {
-        let mut rig = Rig::new();
-        let pool = rig.shared.store.load().pool.clone();
+        let mut rig = ChannelHarness::new();
+        let pool = rig.shared.body_store.load().pool.clone();
         let mut asked = Vec::new();
         for text in ["first", "second"] {
             let file = nameless(pool.clone());
@@ -261,9 +261,9 @@ fn bodies_go_along_or_as_files_in_the_order_of_their_requests() {
                 len: text.len() as u64,
             };
             let head = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n";
-            asked.push(rig.ask(request(head), body));
+            asked.push(rig.request(request(head), body));
             let inline = CollectedBody::Memory(b"inline".to_vec());
-            asked.push(rig.ask(request(head), inline));
+            asked.push(rig.request(request(head), inline));
         }
         for text in ["first", "", "second", ""] {
             let frame = rig.worker.next().await;

@@ -10,97 +10,101 @@ use std::time::{Duration, SystemTime};
 use penstock_exchange::{Fault, FaultKind};
 use penstock_runtime::clock;
 
-use super::{Executor, Role, Rolling};
-use crate::app::{Boot, Refusal, StateView, WorkerView};
-use crate::supervisor::{AppState, ExitSummary, KillReason, Report, Worker, WorkerState, Worn};
+use super::{Executor, ProcessRole, RestartInProgress};
+use crate::app::{AppView, BootStatus, Refusal, WorkerView};
+use crate::supervisor::{
+    AppState, ExitSummary, KillReason, ReplaceReason, SupervisorReport, Worker, WorkerState,
+};
 
 impl Executor {
-    pub(super) fn report(&mut self, report: Report) {
+    pub(super) fn log_report(&mut self, report: SupervisorReport) {
         let name = &self.shared.name;
         let pid = |pid: Option<u32>| pid.map_or_else(|| "?".to_owned(), |pid| pid.to_string());
         match report {
-            Report::WorkerReady {
+            SupervisorReport::WorkerReady {
                 worker,
                 pid: p,
                 boot,
             } => {
                 let place = match self.children.get(&worker).map(|child| &child.role) {
-                    Some(Role::Server(listed)) => format!(" at {}", listed.address()),
-                    Some(Role::Worker(_)) | None => String::new(),
+                    Some(ProcessRole::Server(listed)) => format!(" at {}", listed.address()),
+                    Some(ProcessRole::Worker(_)) | None => String::new(),
                 };
                 log::info!("{name}[{}]: ready in {boot:.1?}{place}", pid(p));
                 self.boot_failures = BootFailures::default();
             }
-            Report::Up { took, .. } => {
+            SupervisorReport::Up { took, .. } => {
                 let interpreter = self.interpreter.clone();
-                self.boot.send_replace(Boot::Ready { took, interpreter });
+                self.boot_status
+                    .send_replace(BootStatus::Ready { took, interpreter });
             }
-            Report::Crashed {
+            SupervisorReport::Crashed {
                 pid: p,
                 status,
                 next_try,
                 ..
             } => {
                 self.shared.metrics.crashed_workers.increment();
-                let when = next_time(next_try);
+                let when = describe_delay(next_try);
                 let how = match status {
                     ExitSummary::OutOfMemory => status.to_string(),
                     _ => format!("{status} unasked"),
                 };
                 log::error!("{name}[{}]: worker {how}; replaced {when}", pid(p));
-                self.last_failure = Some(dated(&format!("process {} {how}", pid(p))));
+                self.last_failure = Some(with_date(&format!("process {} {how}", pid(p))));
             }
-            Report::BootFailed {
+            SupervisorReport::BootFailed {
                 report, next_try, ..
             } => {
                 self.shared.metrics.failed_boots.increment();
                 let when = next_try.map_or_else(String::new, |next| {
-                    format!("; tried again {}", next_time(next))
+                    format!("; tried again {}", describe_delay(next))
                 });
-                if !self.is_retelling {
-                    log::error!("{name}: {}", self.boot_failures.describe(&report, &when));
+                if !self.is_repeated_report {
+                    log::error!("{name}: {}", self.boot_failures.log_text(&report, &when));
                 }
                 if next_try.is_some() {
-                    self.boot.send_if_modified(|boot| {
-                        let is_first = *boot == Boot::Pending;
+                    self.boot_status.send_if_modified(|boot| {
+                        let is_first = *boot == BootStatus::Pending;
                         if is_first {
-                            *boot = Boot::Failed { report };
+                            *boot = BootStatus::Failed { report };
                         }
                         is_first
                     });
                 }
             }
-            Report::Killed { pid: p, reason, .. } => {
-                self.shared.metrics.killed_workers[killed_for(reason)].increment();
+            SupervisorReport::Killed { pid: p, reason, .. } => {
+                self.shared.metrics.killed_workers[kill_reason_index(reason)].increment();
                 let level = match reason {
                     KillReason::StopTimedOut => log::Level::Warn,
                     _ => log::Level::Error,
                 };
                 log::log!(level, "{name}[{}]: worker killed: {reason}", pid(p));
-                self.last_failure = Some(dated(&format!("process {} killed: {reason}", pid(p))));
+                self.last_failure =
+                    Some(with_date(&format!("process {} killed: {reason}", pid(p))));
             }
-            Report::RestartBegan { generation } => {
+            SupervisorReport::RestartBegan { generation } => {
                 log::info!("{name}: restart to generation {generation}");
-                self.rolling = Some(Rolling {
-                    since: SystemTime::now(),
-                    asked: std::mem::take(&mut self.restarts),
+                self.restart = Some(RestartInProgress {
+                    started_at: SystemTime::now(),
+                    requesters: std::mem::take(&mut self.queued_restarts),
                 });
             }
-            Report::Restarted { generation, took } => {
+            SupervisorReport::Restarted { generation, took } => {
                 log::info!("{name}: generation {generation} serves, after {took:.1?}");
             }
-            Report::Scaled { from, to, why } => {
+            SupervisorReport::Scaled { from, to, why } => {
                 self.shared.metrics.scale_events[usize::from(to < from)].increment();
                 log::info!("{name}: {from} to {to} processes: {why}");
             }
-            Report::ThreadsScaled { from, to, why } => {
+            SupervisorReport::ThreadsScaled { from, to, why } => {
                 log::info!("{name}: {from} to {to} threads of each process: {why}");
             }
-            Report::Recycled { pid: p, why, .. } => {
-                self.shared.metrics.recycled_workers[recycled_for(why)].increment();
+            SupervisorReport::Replaced { pid: p, why, .. } => {
+                self.shared.metrics.recycled_workers[replace_reason_index(why)].increment();
                 log::info!("{name}[{}]: worker replaced: {why}", pid(p));
             }
-            Report::OldVersionKept { generation, report } => {
+            SupervisorReport::RestartReverted { generation, report } => {
                 log::error!(
                     "{name}: the new version is given up, generation {generation} serves on\n{report}"
                 );
@@ -109,7 +113,7 @@ impl Executor {
     }
 
     /// Shows the state to the status page, and refuses requests while nothing can take them.
-    pub(super) fn publish(&mut self) {
+    pub(super) fn publish_view(&mut self) {
         let state = self.supervisor.state();
         let word = match &state {
             AppState::Starting => "starting",
@@ -122,12 +126,12 @@ impl Executor {
         let mut shown = self.supervisor.restart_error().map(str::to_owned);
         match state {
             AppState::Failing { report } if !self.supervisor.is_boot_failing() => {
-                self.shared.refusing.store(None);
+                self.shared.refusal.store(None);
                 shown = Some(report);
             }
             AppState::Failing { report } => {
-                if self.shared.refusing.load().is_none() {
-                    self.refuse(
+                if self.shared.refusal.load().is_none() {
+                    self.refuse_requests(
                         "the application does not boot",
                         Some(report.as_str().into()),
                     );
@@ -135,31 +139,35 @@ impl Executor {
                 shown = Some(report);
             }
             AppState::Starting | AppState::Ready | AppState::Degraded => {
-                self.shared.refusing.store(None);
+                self.shared.refusal.store(None);
             }
             AppState::Draining | AppState::Stopped => {}
         }
-        let workers: Vec<WorkerView> = self.supervisor.workers().map(|w| self.view(w)).collect();
-        self.shared.set_state(StateView {
+        let workers: Vec<WorkerView> = self
+            .supervisor
+            .workers()
+            .map(|w| self.worker_view(w))
+            .collect();
+        self.shared.set_view(AppView {
             state: word.to_owned(),
-            report: shown,
+            boot_report: shown,
             interpreter: self.interpreter.clone(),
             generation: workers.iter().map(|w| w.generation).max().unwrap_or(0),
-            target: self.supervisor.target(),
-            threads: self.supervisor.threads(),
+            target_workers: self.supervisor.target(),
+            threads: self.supervisor.threads_per_worker(),
             is_catching_up: self.supervisor.is_catching_up(),
             last_scaling: self.supervisor.last_scaling().map(str::to_owned),
             last_failure: self.last_failure.clone(),
             usage: self.limits.usage(),
             is_restarting: self.supervisor.is_restarting(),
             restart_error: self.supervisor.restart_error().map(str::to_owned),
-            spawning: self.spawn_way(),
+            start_method: self.spawn_method(),
             workers,
             templates: self.template_views(),
         });
     }
 
-    fn view(&self, worker: &Worker) -> WorkerView {
+    fn worker_view(&self, worker: &Worker) -> WorkerView {
         let child = self.children.get(&worker.id);
         let role = child.map(|child| &child.role);
         WorkerView {
@@ -171,41 +179,41 @@ impl Executor {
                 WorkerState::Retiring => "retiring",
                 WorkerState::Stopping => "stopping",
             },
-            since: worker.since,
+            state_since: worker.state_since,
             restarts: worker.restarts,
-            began: child.map(|child| child.began),
-            ledger: match role {
-                Some(Role::Worker(slots)) => Some(Arc::clone(slots.ledger())),
-                Some(Role::Server(_)) | None => None,
+            started_at: child.map(|child| child.started_at),
+            stats: match role {
+                Some(ProcessRole::Worker(slots)) => Some(Arc::clone(slots.stats())),
+                Some(ProcessRole::Server(_)) | None => None,
             },
             memory: self.limits.memory(worker.id),
-            worn: worker.worn().map(ToString::to_string),
+            replace_reason: worker.replace_reason().map(ToString::to_string),
             mailboxes: match role {
-                Some(Role::Worker(slots)) => slots.mailboxes(),
-                Some(Role::Server(_)) | None => Vec::new(),
+                Some(ProcessRole::Worker(slots)) => slots.mailboxes(),
+                Some(ProcessRole::Server(_)) | None => Vec::new(),
             },
             address: match role {
-                Some(Role::Server(listed)) => Some(listed.address().clone()),
-                Some(Role::Worker(_)) | None => None,
+                Some(ProcessRole::Server(listed)) => Some(listed.address().clone()),
+                Some(ProcessRole::Worker(_)) | None => None,
             },
         }
     }
 
     /// Refuses new requests, and those that wait.
-    pub(super) fn refuse(&self, cause: &str, detail: Option<Arc<str>>) {
+    pub(super) fn refuse_requests(&self, cause: &str, detail: Option<Arc<str>>) {
         let refusal = Refusal {
             cause: cause.to_owned(),
             detail: detail.clone(),
         };
-        self.shared.refusing.store(Some(Arc::new(refusal)));
-        self.shared.model.wake();
+        self.shared.refusal.store(Some(Arc::new(refusal)));
+        self.shared.model.wake_waiters();
         if detail.is_some() {
-            self.fail_waiting(cause, detail);
+            self.fail_queued(cause, detail);
         }
     }
 
-    pub(super) fn fail_waiting(&self, cause: &str, detail: Option<Arc<str>>) {
-        for mut job in self.shared.dispatch.clear() {
+    pub(super) fn fail_queued(&self, cause: &str, detail: Option<Arc<str>>) {
+        for mut job in self.shared.dispatch.drain_queue() {
             let mut fault = Fault::new(FaultKind::Unavailable, cause.to_owned());
             fault.detail.clone_from(&detail);
             job.answer(Err(fault));
@@ -216,27 +224,27 @@ impl Executor {
 /// What was logged of boots that failed one after another.
 #[derive(Debug, Default)]
 pub(super) struct BootFailures {
-    last: String,
+    last_report: String,
     count: u32,
 }
 
 impl BootFailures {
     /// The log's text for a failure: whole once, then a line as long as it is the same.
-    fn describe(&mut self, report: &str, when: &str) -> String {
-        if self.last != report {
-            report.clone_into(&mut self.last);
+    fn log_text(&mut self, report: &str, when: &str) -> String {
+        if self.last_report != report {
+            report.clone_into(&mut self.last_report);
             self.count = 1;
             return format!("a worker did not start{when}\n{report}");
         }
         self.count += 1;
-        let reason = reason_line(report);
+        let reason = failure_line(report);
         let count = self.count;
         format!("a worker did not start, {count} times now for the same reason{when}: {reason}")
     }
 }
 
 /// The line that says why: of a Python traceback the last one, of a Ruby backtrace the first.
-fn reason_line(report: &str) -> &str {
+fn failure_line(report: &str) -> &str {
     let first = report.lines().next().unwrap_or_default();
     // Ruby adds its suggestions below the message, and leaves out a backtrace of one line.
     if first.contains(":in `") || first.contains(":in '") {
@@ -249,18 +257,18 @@ fn reason_line(report: &str) -> &str {
 }
 
 /// The place of a reason in `RECYCLE_REASONS`.
-fn recycled_for(why: Worn) -> usize {
+fn replace_reason_index(why: ReplaceReason) -> usize {
     match why {
-        Worn::Memory { .. } => 0,
-        Worn::Requests(_) => 1,
-        Worn::Age(_) => 2,
-        Worn::Stuck => 3,
-        Worn::Refork => 4,
+        ReplaceReason::Memory { .. } => 0,
+        ReplaceReason::Requests(_) => 1,
+        ReplaceReason::Age(_) => 2,
+        ReplaceReason::Stuck => 3,
+        ReplaceReason::Refork => 4,
     }
 }
 
 /// The place of a reason in `KILL_REASONS`.
-fn killed_for(reason: KillReason) -> usize {
+fn kill_reason_index(reason: KillReason) -> usize {
     match reason {
         KillReason::BootTimedOut => 0,
         KillReason::ResponseTimedOut => 1,
@@ -271,13 +279,13 @@ fn killed_for(reason: KillReason) -> usize {
 }
 
 /// What happened just now.
-fn dated(what: &str) -> String {
+fn with_date(what: &str) -> String {
     let date = penstock_http::imf_fixdate(clock::wall().as_secs());
     let date = String::from_utf8_lossy(&date);
     format!("{date}: {what}")
 }
 
-fn next_time(delay: Duration) -> String {
+fn describe_delay(delay: Duration) -> String {
     if delay.is_zero() {
         "at once".to_owned()
     } else {
@@ -290,28 +298,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_boot_failure_is_told_whole_once_and_then_in_a_line_until_it_is_another() {
+    fn a_repeated_boot_failure_is_logged_in_one_line() {
         let mut failures = BootFailures::default();
         let python = "Traceback (most recent call last):\n  File \"a\"\nImportError: no b\n";
         let ruby = "a.ru:1:in `x': no c (LoadError)\n\tfrom a.ru:2:in `y'\n";
-        let first = failures.describe(python, "; tried again in 1.0s");
+        let first = failures.log_text(python, "; tried again in 1.0s");
         assert!(first.ends_with(python), "{first}");
-        let again = failures.describe(python, "; tried again in 2.0s");
+        let again = failures.log_text(python, "; tried again in 2.0s");
         assert_eq!(
             again,
             "a worker did not start, 2 times now for the same reason; tried again in 2.0s: \
              ImportError: no b"
         );
-        assert!(failures.describe(ruby, "").ends_with(ruby));
+        assert!(failures.log_text(ruby, "").ends_with(ruby));
         assert!(
             failures
-                .describe(ruby, "")
+                .log_text(ruby, "")
                 .ends_with("reason: a.ru:1:in `x': no c (LoadError)")
         );
-        assert!(failures.describe(python, "").contains("File"));
+        assert!(failures.log_text(python, "").contains("File"));
         let suggesting = "a.rb:3:in '<main>': no roda (LoadError)\nDid you mean?  roadie\n";
-        failures.describe(suggesting, "");
-        let again = failures.describe(suggesting, "");
+        failures.log_text(suggesting, "");
+        let again = failures.log_text(suggesting, "");
         assert!(
             again.ends_with(": a.rb:3:in '<main>': no roda (LoadError)"),
             "{again}"

@@ -18,18 +18,18 @@ use penstock_exchange::buffering::SpoolWriter;
 use penstock_queue::DispatchedJob;
 use penstock_wire::channel::{OPEN_ID_OFFSET, WINDOW_BYTES};
 
-use super::notices::Notices;
-use super::pump::Pump;
-use super::socket::Socket;
+use super::pump::BodyPump;
+use super::wake_list::WakeList;
+use super::websocket::ChannelWebSocket;
 use crate::dispatch::Job;
-use crate::slot::hijack::Stage;
+use crate::slot::hijack::HijackProgress;
 use crate::upload::UploadReader;
 
 /// Bits of an id that are the stream's place; the others count.
 const INDEX_BITS: u32 = 20;
 const INDEX_MASK: u32 = (1 << INDEX_BITS) - 1;
 /// No place.
-const NONE: u32 = u32::MAX;
+const NO_INDEX: u32 = u32::MAX;
 
 /// Where the stream with this id lies.
 pub(super) fn index_of(id: u32) -> u32 {
@@ -38,16 +38,16 @@ pub(super) fn index_of(id: u32) -> u32 {
 
 /// All streams of a channel.
 #[derive(Debug)]
-pub(super) struct Streams {
-    entries: Vec<Entry>,
-    vacant: Vec<u32>,
-    open: usize,
+pub(super) struct StreamTable {
+    entries: Vec<StreamEntry>,
+    free_indices: Vec<u32>,
+    open_count: usize,
     /// Of them those that their worker does not end although nobody has wanted them for long.
-    stuck: usize,
+    stuck_count: usize,
     /// The ends of the list of those whose clock runs.
-    first: u32,
-    last: u32,
-    notices: Arc<Notices>,
+    first_timed: u32,
+    last_timed: u32,
+    wake_list: Arc<WakeList>,
     /// The bodies that still come, by their streams' places: of a few streams as a rule.
     uploads: HashMap<u32, UploadReader>,
     /// What responses that were cut for their clients hold until their ends, by their streams' places.
@@ -56,95 +56,95 @@ pub(super) struct Streams {
 
 /// One place, and the stream that has it.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct StreamEntry {
     pub(super) id: u32,
     is_open: bool,
     /// Whether its clock runs, since when, and its neighbours on the list.
     is_timed: bool,
-    since: Instant,
-    prev: u32,
-    next: u32,
+    clock_started_at: Instant,
+    prev_timed: u32,
+    next_timed: u32,
     waker: Waker,
     pub(super) opened_at: Instant,
     /// Bytes that the worker may still send before it gets more window.
-    pub(super) room: u32,
+    pub(super) receive_window: u32,
     /// Bytes that have been taken and for which it was given none yet.
-    pub(super) owed: u32,
-    pub(super) is_owing: bool,
+    pub(super) window_owed: u32,
+    pub(super) is_window_update_pending: bool,
     /// Whether the body comes out of the window.
-    pub(super) is_counted: bool,
-    pub(super) input: Input,
+    pub(super) uses_window: bool,
+    pub(super) input: RequestBodyState,
     /// Whether it may say nothing for as long as it likes.
     pub(super) is_unbuffered: bool,
     /// Whether the whole frame of its request is with the kernel.
     pub(super) is_sent: bool,
     is_stuck: bool,
-    pub(super) state: State,
+    pub(super) state: StreamState,
 }
 
 /// The body of a stream's request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Input {
+pub(super) enum RequestBodyState {
     /// The worker has all of it, or will get no more.
-    Over,
+    Complete,
     /// More of it comes.
-    Coming,
+    Arriving,
     /// The worker waits for more of it.
-    Pulled,
+    Requested,
 }
 
 /// What a stream is at.
 #[derive(Debug)]
-pub(super) enum State {
+pub(super) enum StreamState {
     /// There is no answer yet.
-    Asked(Box<DispatchedJob<Job>>),
+    AwaitingResponse(Box<DispatchedJob<Job>>),
     /// A body, as fast as it comes.
-    Spool(SpoolWriter),
+    Spooling(SpoolWriter),
     /// A body that comes faster than it is taken.
-    Pump(Arc<Pump>),
+    Pumping(Arc<BodyPump>),
     /// A WebSocket that was accepted.
-    Socket(Box<Socket>),
+    WebSocket(Box<ChannelWebSocket>),
     /// The application answers by itself, and its call is not over.
-    Hijacked(Arc<Stage>),
+    Hijacked(Arc<HijackProgress>),
     /// Nobody wants an answer any more, but the frame of the request was begun.
-    Leaving(Box<DispatchedJob<Job>>),
+    AbandonedUnsent(Box<DispatchedJob<Job>>),
     /// Nobody wants the rest.
-    Discard,
+    Discarding,
 }
 
-impl Streams {
-    pub(super) fn new(notices: Arc<Notices>) -> Self {
+impl StreamTable {
+    pub(super) fn new(notices: Arc<WakeList>) -> Self {
         Self {
             entries: Vec::new(),
-            vacant: Vec::new(),
-            open: 0,
-            stuck: 0,
-            first: NONE,
-            last: NONE,
-            notices,
+            free_indices: Vec::new(),
+            open_count: 0,
+            stuck_count: 0,
+            first_timed: NO_INDEX,
+            last_timed: NO_INDEX,
+            wake_list: notices,
             uploads: HashMap::new(),
             cut_places: HashMap::new(),
         }
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.open == 0
+        self.open_count == 0
     }
 
     pub(super) fn len(&self) -> usize {
-        self.open
+        self.open_count
     }
 
     /// Whether somebody waits for any of them.
-    pub(super) fn is_wanted(&self) -> bool {
+    pub(super) fn has_waiting_clients(&self) -> bool {
         self.entries
             .iter()
-            .any(|entry| entry.is_open && !entry.is_given_up())
+            .any(|entry| entry.is_open && !entry.is_abandoned())
     }
 
     /// How many their worker does not end, though it was asked to long ago.
-    pub(super) fn stuck(&self) -> usize {
-        self.stuck
+    pub(super) fn stuck_count(&self) -> usize {
+        self.stuck_count
     }
 
     /// A stream that was given up is not ended by its worker.
@@ -153,7 +153,7 @@ impl Streams {
             return;
         };
         if !std::mem::replace(&mut entry.is_stuck, true) {
-            self.stuck += 1;
+            self.stuck_count += 1;
         }
     }
 
@@ -164,23 +164,23 @@ impl Streams {
     }
 
     /// Gives a job its stream, whose id is written into its frame and whose clock begins to run.
-    pub(super) fn open(&mut self, mut start: DispatchedJob<Job>, now: Instant) -> u32 {
+    pub(super) fn open_stream(&mut self, mut start: DispatchedJob<Job>, now: Instant) -> u32 {
         let upload = start.job.upload.take();
         let input = match upload {
-            Some(_) => Input::Coming,
-            None => Input::Over,
+            Some(_) => RequestBodyState::Arriving,
+            None => RequestBodyState::Complete,
         };
-        let state = State::Asked(Box::new(start));
-        let index = match self.vacant.pop() {
+        let state = StreamState::AwaitingResponse(Box::new(start));
+        let index = match self.free_indices.pop() {
             Some(index) => {
                 let entry = &mut self.entries[index as usize];
                 entry.id = entry.id.wrapping_add(1 << INDEX_BITS);
                 entry.is_open = true;
                 entry.opened_at = now;
-                entry.room = WINDOW_BYTES;
-                entry.owed = 0;
-                entry.is_owing = false;
-                entry.is_counted = false;
+                entry.receive_window = WINDOW_BYTES;
+                entry.window_owed = 0;
+                entry.is_window_update_pending = false;
+                entry.uses_window = false;
                 entry.input = input;
                 entry.is_unbuffered = false;
                 entry.is_sent = false;
@@ -190,20 +190,20 @@ impl Streams {
             }
             None => {
                 // More than a million at once is more than any `in_progress_max`.
-                let index = u32::try_from(self.entries.len()).unwrap_or(NONE) & INDEX_MASK;
-                self.entries.push(Entry {
+                let index = u32::try_from(self.entries.len()).unwrap_or(NO_INDEX) & INDEX_MASK;
+                self.entries.push(StreamEntry {
                     id: index,
                     is_open: true,
                     is_timed: false,
-                    since: now,
-                    prev: NONE,
-                    next: NONE,
-                    waker: self.notices.waker(index),
+                    clock_started_at: now,
+                    prev_timed: NO_INDEX,
+                    next_timed: NO_INDEX,
+                    waker: self.wake_list.waker(index),
                     opened_at: now,
-                    room: WINDOW_BYTES,
-                    owed: 0,
-                    is_owing: false,
-                    is_counted: false,
+                    receive_window: WINDOW_BYTES,
+                    window_owed: 0,
+                    is_window_update_pending: false,
+                    uses_window: false,
                     input,
                     is_unbuffered: false,
                     is_sent: false,
@@ -213,23 +213,23 @@ impl Streams {
                 index
             }
         };
-        self.open += 1;
+        self.open_count += 1;
         if let Some(upload) = upload {
             self.uploads.insert(index, upload);
         }
         let entry = &mut self.entries[index as usize];
         let id = entry.id;
-        if let State::Asked(start) = &mut entry.state
+        if let StreamState::AwaitingResponse(start) = &mut entry.state
             && let Some(place) = start.job.frame.get_mut(OPEN_ID_OFFSET..OPEN_ID_OFFSET + 4)
         {
             place.copy_from_slice(&id.to_le_bytes());
         }
-        self.clock_on(id, now);
+        self.start_clock(id, now);
         id
     }
 
     /// The stream with this id, if it is open.
-    pub(super) fn entry(&mut self, id: u32) -> Option<&mut Entry> {
+    pub(super) fn entry(&mut self, id: u32) -> Option<&mut StreamEntry> {
         let entry = self.entries.get_mut(index_of(id) as usize)?;
         (entry.is_open && entry.id == id).then_some(entry)
     }
@@ -238,7 +238,9 @@ impl Streams {
     pub(super) fn request(&self, id: u32) -> Option<&Job> {
         let entry = self.entries.get(index_of(id) as usize)?;
         match &entry.state {
-            State::Asked(start) | State::Leaving(start) if entry.is_open && entry.id == id => {
+            StreamState::AwaitingResponse(start) | StreamState::AbandonedUnsent(start)
+                if entry.is_open && entry.id == id =>
+            {
                 Some(&start.job)
             }
             _ => None,
@@ -246,11 +248,11 @@ impl Streams {
     }
 
     /// The whole frame of a stream's request is with the kernel.
-    pub(super) fn is_sent(&mut self, id: u32) {
+    pub(super) fn mark_sent(&mut self, id: u32) {
         if let Some(entry) = self.entry(id) {
             entry.is_sent = true;
-            if matches!(entry.state, State::Leaving(_)) {
-                entry.state = State::Discard;
+            if matches!(entry.state, StreamState::AbandonedUnsent(_)) {
+                entry.state = StreamState::Discarding;
             }
         }
     }
@@ -265,13 +267,15 @@ impl Streams {
         let Some(entry) = self.entry(id) else {
             return;
         };
-        if std::mem::replace(&mut entry.input, Input::Over) != Input::Over {
+        if std::mem::replace(&mut entry.input, RequestBodyState::Complete)
+            != RequestBodyState::Complete
+        {
             self.uploads.remove(&index_of(id));
         }
     }
 
     /// The stream that is at this place now.
-    pub(super) fn at(&mut self, index: u32) -> Option<&mut Entry> {
+    pub(super) fn entry_at(&mut self, index: u32) -> Option<&mut StreamEntry> {
         let entry = self.entries.get_mut(index as usize)?;
         entry.is_open.then_some(entry)
     }
@@ -283,26 +287,27 @@ impl Streams {
     }
 
     /// Ends a stream.
-    pub(super) fn close(&mut self, id: u32) -> Option<State> {
-        self.clock_off(id);
+    pub(super) fn close(&mut self, id: u32) -> Option<StreamState> {
+        self.stop_clock(id);
         let entry = self.entry(id)?;
         entry.is_open = false;
         let was_stuck = entry.is_stuck;
-        let had_input = std::mem::replace(&mut entry.input, Input::Over) != Input::Over;
-        let mut state = std::mem::replace(&mut entry.state, State::Discard);
+        let had_input = std::mem::replace(&mut entry.input, RequestBodyState::Complete)
+            != RequestBodyState::Complete;
+        let mut state = std::mem::replace(&mut entry.state, StreamState::Discarding);
         let upload = had_input
             .then(|| self.uploads.remove(&index_of(id)))
             .flatten();
-        if let State::Asked(start) = &mut state {
+        if let StreamState::AwaitingResponse(start) = &mut state {
             // It may go back to the queue.
             start.job.upload = upload;
         }
         if !self.cut_places.is_empty() {
             self.cut_places.remove(&index_of(id));
         }
-        self.vacant.push(index_of(id));
-        self.open -= 1;
-        self.stuck -= usize::from(was_stuck);
+        self.free_indices.push(index_of(id));
+        self.open_count -= 1;
+        self.stuck_count -= usize::from(was_stuck);
         Some(state)
     }
 
@@ -312,63 +317,68 @@ impl Streams {
     }
 
     /// Sets a stream's clock to `now` and lets it run.
-    pub(super) fn clock_on(&mut self, id: u32, now: Instant) {
-        self.clock_off(id);
-        let last = self.last;
+    pub(super) fn start_clock(&mut self, id: u32, now: Instant) {
+        self.stop_clock(id);
+        let last = self.last_timed;
         let Some(entry) = self.entry(id) else {
             return;
         };
-        (entry.is_timed, entry.since) = (true, now);
-        (entry.prev, entry.next) = (last, NONE);
+        (entry.is_timed, entry.clock_started_at) = (true, now);
+        (entry.prev_timed, entry.next_timed) = (last, NO_INDEX);
         let index = index_of(id);
         match self.entries.get_mut(last as usize) {
-            Some(before) => before.next = index,
-            None => self.first = index,
+            Some(before) => before.next_timed = index,
+            None => self.first_timed = index,
         }
-        self.last = index;
+        self.last_timed = index;
     }
 
     /// Stops a stream's clock.
-    pub(super) fn clock_off(&mut self, id: u32) {
+    pub(super) fn stop_clock(&mut self, id: u32) {
         let Some(entry) = self.entry(id).filter(|entry| entry.is_timed) else {
             return;
         };
         entry.is_timed = false;
-        let (prev, next) = (entry.prev, entry.next);
+        let (prev, next) = (entry.prev_timed, entry.next_timed);
         match self.entries.get_mut(prev as usize) {
-            Some(before) => before.next = next,
-            None => self.first = next,
+            Some(before) => before.next_timed = next,
+            None => self.first_timed = next,
         }
         match self.entries.get_mut(next as usize) {
-            Some(behind) => behind.prev = prev,
-            None => self.last = prev,
+            Some(behind) => behind.prev_timed = prev,
+            None => self.last_timed = prev,
         }
     }
 
     /// A body's clock starts anew, if it has one and does not wait for its client.
-    pub(super) fn resume(&mut self, id: u32, now: Instant) {
-        let is_due = |entry: &mut Entry| !entry.is_unbuffered && entry.input != Input::Pulled;
+    pub(super) fn restart_body_clock(&mut self, id: u32, now: Instant) {
+        let is_due = |entry: &mut StreamEntry| {
+            !entry.is_unbuffered && entry.input != RequestBodyState::Requested
+        };
         if self.entry(id).is_some_and(is_due) {
-            self.clock_on(id, now);
+            self.start_clock(id, now);
         }
     }
 
     /// The stream that has waited longest, and since when.
-    pub(super) fn oldest(&self) -> Option<(u32, Instant)> {
-        let entry = self.entries.get(self.first as usize)?;
-        Some((entry.id, entry.since))
+    pub(super) fn longest_waiting(&self) -> Option<(u32, Instant)> {
+        let entry = self.entries.get(self.first_timed as usize)?;
+        Some((entry.id, entry.clock_started_at))
     }
 }
 
-impl Entry {
+impl StreamEntry {
     /// Whether its clock runs.
     pub(super) fn is_timed(&self) -> bool {
         self.is_timed
     }
 
     /// Whether nobody wants anything of it any more.
-    pub(super) fn is_given_up(&self) -> bool {
-        matches!(self.state, State::Leaving(_) | State::Discard)
+    pub(super) fn is_abandoned(&self) -> bool {
+        matches!(
+            self.state,
+            StreamState::AbandonedUnsent(_) | StreamState::Discarding
+        )
     }
 
     /// Where the time of its request went until now.
@@ -379,7 +389,7 @@ impl Entry {
             worker_pid: pid,
             ..RequestTiming::default()
         };
-        if let State::Asked(start) = &self.state {
+        if let StreamState::AwaitingResponse(start) = &self.state {
             timing.queue_time = start.waited;
             timing.queue_position = u32::try_from(start.queue_position).unwrap_or(u32::MAX);
         }
@@ -411,7 +421,7 @@ mod tests {
             body_file: None,
             upload: None,
             is_head: false,
-            reply: None,
+            reply_sender: None,
             client: Arc::default(),
             websocket: None,
             upgrades: false,
@@ -425,15 +435,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_of_a_stream_that_is_over_is_not_the_next_one_s() {
-        let mut streams = Streams::new(Arc::default());
+    fn ids_of_ended_streams_do_not_match_new_ones() {
+        let mut streams = StreamTable::new(Arc::default());
         let now = Instant::now();
-        let first = streams.open(start(), now);
+        let first = streams.open_stream(start(), now);
         assert!(streams.entry(first).is_some());
         assert!(streams.entry(first + 1).is_none());
         assert!(streams.close(first).is_some());
         assert!(streams.close(first).is_none());
-        let second = streams.open(start(), now);
+        let second = streams.open_stream(start(), now);
         assert_eq!(index_of(first), index_of(second));
         assert!(streams.entry(first).is_none());
         assert!(streams.entry(second).is_some());
@@ -443,7 +453,7 @@ mod tests {
     #[test]
     fn the_stream_that_has_waited_longest_is_first_whatever_happened() {
         // Against a list that is sorted each time.
-        let mut streams = Streams::new(Arc::default());
+        let mut streams = StreamTable::new(Arc::default());
         let begin = Instant::now();
         let mut model: Vec<(Instant, u32)> = Vec::new();
         let mut state = 88_172_645_463_325_252_u64;
@@ -456,7 +466,7 @@ mod tests {
             let chosen = ids.get(usize::try_from(state >> 8).unwrap() % ids.len().max(1));
             match (state % 5, chosen) {
                 (0, _) | (_, None) => {
-                    let id = streams.open(start(), now);
+                    let id = streams.open_stream(start(), now);
                     model.push((now, id));
                 }
                 (1, Some(id)) => {
@@ -464,21 +474,21 @@ mod tests {
                     model.retain(|(_, of)| of != id);
                 }
                 (2, Some(id)) => {
-                    streams.clock_off(*id);
+                    streams.stop_clock(*id);
                     model.retain(|(_, of)| of != id);
                 }
                 (3, Some(id)) => {
-                    streams.clock_on(*id, now);
+                    streams.start_clock(*id, now);
                     model.retain(|(_, of)| of != id);
                     model.push((now, *id));
                 }
                 (_, Some(id)) => {
-                    streams.resume(*id, now);
+                    streams.restart_body_clock(*id, now);
                     model.retain(|(_, of)| of != id);
                     model.push((now, *id));
                 }
             }
-            let oldest = streams.oldest().map(|(id, since)| (since, id));
+            let oldest = streams.longest_waiting().map(|(id, since)| (since, id));
             assert_eq!(oldest, model.first().copied(), "step {step}");
         }
     }

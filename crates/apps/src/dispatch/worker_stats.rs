@@ -1,9 +1,9 @@
 //! What the slots of one worker have in common: how much it has served, its spare slots, its collections.
 //!
-//! A worker's [`Ledger`] is made when it is started, is in the mailbox of each of its slots and is read
-//! by the executor's limits and the status page. Slot drivers call what is here: `lend` when a request
-//! says that it is bound by I/O, `park` when it has ended, `begin_collection` when nothing is left to
-//! do; the executor calls `hold_back` where the number of threads follows the load. What must stay true: a worker
+//! A worker's [`WorkerStats`] is made when it is started, is in the mailbox of each of its slots and is read
+//! by the executor's limits and the status page. Slot drivers call what is here: `lend_spare_slot` when a request
+//! says that it is bound by I/O, `park_slot` when it has ended, `begin_gc` when nothing is left to
+//! do; the executor calls `reserve_slots` where the number of threads follows the load. What must stay true: a worker
 //! has exactly as many slots that take requests as it has threads for them (but for those at work when fewer are
 //! wanted, until they are done), one more for each request that is bound by I/O; a slot that takes nothing is in
 //! one list of those; a collection begins only while the whole
@@ -18,92 +18,92 @@ use std::time::Instant;
 
 use penstock_queue::{DispatchedJob, SlotId};
 
-use super::{Dispatch, Inner, Job, wake};
-use crate::sticky::Token;
+use super::{AppDispatcher, DispatchState, Job, wake_driver};
+use crate::sticky::WorkerToken;
 
 /// Requests between two collections of a worker, at least: a full collection of a large heap costs as
 /// much as some requests.
-const COLLECT_EVERY: u64 = 16;
+const MIN_REQUESTS_BETWEEN_GC: u64 = 16;
 
 /// How many times as long as the last collection took there is none after it, so that collections take
 /// a fiftieth of the time at most.
-const COLLECT_PART: u32 = 50;
+const GC_PAUSE_FACTOR: u32 = 50;
 
 /// After so many requests without one a collection no longer waits until another slot is free.
-const COLLECT_OVERDUE: u64 = 1000;
+const GC_OVERDUE_REQUESTS: u64 = 1000;
 
 /// What the slots of one worker have in common.
 #[derive(Debug)]
-pub(crate) struct Ledger {
+pub(crate) struct WorkerStats {
     /// What sticky cookies call the worker.
-    pub(super) token: Token,
+    pub(super) token: WorkerToken,
     /// Requests that have ended.
-    served: AtomicU64,
+    served_requests: AtomicU64,
     /// The number of them at which the executor wants to hear of it.
-    due: AtomicU64,
+    notify_at: AtomicU64,
     /// Too many of its requests do not end.
     is_stuck: AtomicBool,
     /// Where its requests stand is to be in the log.
-    wants_stacks: AtomicBool,
+    stacks_requested: AtomicBool,
     /// How many slots are held back at first.
-    held_back: usize,
-    members: Mutex<Members>,
+    initially_reserved: usize,
+    slots: Mutex<SlotGroup>,
 }
 
 #[derive(Debug, Default)]
-struct Members {
+struct SlotGroup {
     slots: Vec<SlotId>,
     /// Slots that take nothing, for when a request is bound by I/O.
     spare: Vec<SlotId>,
     /// Slots that take nothing, for when there is more to do.
-    idle: Vec<SlotId>,
+    reserved: Vec<SlotId>,
     /// Whose driver asked for a collection that is not over, and the slots that are kept for it.
-    collector: Option<SlotId>,
-    claimed: Vec<SlotId>,
+    gc_slot: Option<SlotId>,
+    gc_claimed: Vec<SlotId>,
     /// How many requests had been served at the last collection.
-    collected_at: u64,
+    served_at_last_gc: u64,
     /// When the collection that is under way began.
-    collecting_since: Option<Instant>,
+    gc_started_at: Option<Instant>,
     /// Before then there is no other: the last one's cost is to be a small part of all.
-    collect_after: Option<Instant>,
+    next_gc_at: Option<Instant>,
 }
 
-impl Default for Ledger {
+impl Default for WorkerStats {
     fn default() -> Self {
         Self {
-            token: Token::random(),
-            served: AtomicU64::new(0),
-            due: AtomicU64::new(u64::MAX),
+            token: WorkerToken::generate(),
+            served_requests: AtomicU64::new(0),
+            notify_at: AtomicU64::new(u64::MAX),
             is_stuck: AtomicBool::new(false),
-            wants_stacks: AtomicBool::new(false),
-            held_back: 0,
-            members: Mutex::default(),
+            stacks_requested: AtomicBool::new(false),
+            initially_reserved: 0,
+            slots: Mutex::default(),
         }
     }
 }
 
-impl Ledger {
+impl WorkerStats {
     /// One of which so many slots that take nothing are for when there is more to do, not for I/O.
-    pub(crate) fn holding_back(slots: usize) -> Self {
+    pub(crate) fn with_reserved_slots(slots: usize) -> Self {
         Self {
-            held_back: slots,
+            initially_reserved: slots,
             ..Self::default()
         }
     }
 
     /// Requests that the worker has answered, or given up.
-    pub(crate) fn served(&self) -> u64 {
-        self.served.load(Ordering::Relaxed)
+    pub(crate) fn served_requests(&self) -> u64 {
+        self.served_requests.load(Ordering::Relaxed)
     }
 
     /// Slots that are kept for a collection.
-    pub(crate) fn claimed(&self) -> usize {
-        self.lock().claimed.len()
+    pub(crate) fn gc_claimed_slots(&self) -> usize {
+        self.lock().gc_claimed.len()
     }
 
-    /// Has `Dispatch::attention` notified once so many requests have been served.
-    pub(crate) fn watch_for(&self, served: u64) {
-        self.due.store(served, Ordering::Relaxed);
+    /// Has `AppDispatcher::limit_reached` notified once so many requests have been served.
+    pub(crate) fn notify_when_served(&self, served: u64) {
+        self.notify_at.store(served, Ordering::Relaxed);
     }
 
     /// The worker's driver wants it replaced: requests that nobody waits for keep its places.
@@ -117,91 +117,93 @@ impl Ledger {
     }
 
     /// Where its requests stand is to be in the log: one of them has had its time.
-    pub(crate) fn want_stacks(&self) {
-        self.wants_stacks.store(true, Ordering::Relaxed);
+    pub(crate) fn request_stacks(&self) {
+        self.stacks_requested.store(true, Ordering::Relaxed);
     }
 
     /// Whether that was asked since the last call.
-    pub(crate) fn take_wants_stacks(&self) -> bool {
-        self.wants_stacks.swap(false, Ordering::Relaxed)
+    pub(crate) fn take_stacks_request(&self) -> bool {
+        self.stacks_requested.swap(false, Ordering::Relaxed)
     }
 
     /// Counts; `true` when the executor wants to hear of it.
-    pub(super) fn count(&self, ended: usize) -> bool {
+    pub(super) fn record_served(&self, ended: usize) -> bool {
         if ended == 0 {
             return false;
         }
-        let before = self.served.fetch_add(ended as u64, Ordering::Relaxed);
-        let due = self.due.load(Ordering::Relaxed);
+        let before = self
+            .served_requests
+            .fetch_add(ended as u64, Ordering::Relaxed);
+        let due = self.notify_at.load(Ordering::Relaxed);
         before < due && before + ended as u64 >= due
     }
 
-    pub(super) fn enter(&self, slot: SlotId, capacity: u32) {
+    pub(super) fn add_slot(&self, slot: SlotId, capacity: u32) {
         let mut members = self.lock();
         members.slots.push(slot);
         if capacity == 0 {
-            match members.idle.len() < self.held_back {
-                true => members.idle.push(slot),
+            match members.reserved.len() < self.initially_reserved {
+                true => members.reserved.push(slot),
                 false => members.spare.push(slot),
             }
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Members> {
-        self.members.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, SlotGroup> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Dispatch {
+impl AppDispatcher {
     /// A request in this slot is bound by I/O: a spare slot of its worker takes requests from now on.
     /// `false` when there is none left.
-    pub(crate) fn lend(&self, now: Instant, slot: SlotId) -> bool {
+    pub(crate) fn lend_spare_slot(&self, now: Instant, slot: SlotId) -> bool {
         let mut inner = self.lock();
-        let Some(spare) = inner
-            .mailbox(slot)
-            .and_then(|m| m.ledger.lock().spare.pop())
-        else {
+        let Some(spare) = inner.mailbox(slot).and_then(|m| m.stats.lock().spare.pop()) else {
             return false;
         };
         let starts = inner.queue.set_capacity(now, spare, 1);
-        let wakers: Vec<_> = starts.into_iter().map(|start| inner.post(start)).collect();
+        let wakers: Vec<_> = starts
+            .into_iter()
+            .map(|start| inner.post_job(start))
+            .collect();
         drop(inner);
-        wakers.into_iter().for_each(wake);
+        wakers.into_iter().for_each(wake_driver);
         true
     }
 
     /// The request for which a spare slot was lent is about to end: this slot, which it leaves, becomes
     /// the spare one. (The other may be at work, this one is not.)
-    pub(crate) fn park(&self, now: Instant, slot: SlotId) {
+    pub(crate) fn park_slot(&self, now: Instant, slot: SlotId) {
         let mut inner = self.lock();
         let starts = inner.queue.set_capacity(now, slot, 0);
         debug_assert!(starts.is_empty(), "no capacity, no starts");
         if let Some(mailbox) = inner.mailbox(slot) {
-            mailbox.ledger.lock().spare.push(slot);
+            mailbox.stats.lock().spare.push(slot);
         }
     }
 
     /// Has `count` slots of the worker with this ledger take nothing, beside those that are for I/O. Where fewer are
     /// wanted they take requests at once; where more are, those that are at work take them until a later call. One
     /// whose thread is gone is as good as held back. Nothing changes during a collection.
-    pub(crate) fn hold_back(&self, now: Instant, ledger: &Ledger, count: usize) {
+    pub(crate) fn reserve_slots(&self, now: Instant, ledger: &WorkerStats, count: usize) {
         let mut wakers = Vec::new();
         let mut inner = self.lock();
         let mut members = ledger.lock();
-        if members.collector.is_some() {
+        if members.gc_slot.is_some() {
             return;
         }
         let is_gone = |slot: &&SlotId| inner.queue.slot_view(**slot).is_none();
         let gone = members.slots.iter().filter(is_gone).count();
         let count = count.saturating_sub(gone);
-        while members.idle.len() > count
-            && let Some(slot) = members.idle.pop()
+        while members.reserved.len() > count
+            && let Some(slot) = members.reserved.pop()
         {
             for start in inner.queue.set_capacity(now, slot, 1) {
-                wakers.push(inner.post(start));
+                wakers.push(inner.post_job(start));
             }
         }
-        while members.idle.len() < count {
+        while members.reserved.len() < count {
             let is_free = |slot: &SlotId| {
                 let view = inner.queue.slot_view(*slot);
                 view.is_some_and(|v| v.spec.capacity == 1 && v.in_progress == 0 && !v.is_retired)
@@ -211,28 +213,28 @@ impl Dispatch {
             };
             let starts = inner.queue.set_capacity(now, slot, 0);
             debug_assert!(starts.is_empty(), "no capacity, no starts");
-            members.idle.push(slot);
+            members.reserved.push(slot);
         }
         drop(members);
         drop(inner);
-        wakers.into_iter().for_each(wake);
+        wakers.into_iter().for_each(wake_driver);
     }
 
     /// Keeps all slots of this slot's worker for a collection, if one is due and costs nobody anything:
-    /// nobody waits, the worker has nothing in progress, and others have room. `end_collection` gives
+    /// nobody waits, the worker has nothing in progress, and others have room. `end_gc` gives
     /// them back, and so does the end of the driver.
-    pub(crate) fn begin_collection(&self, now: Instant, slot: SlotId) -> bool {
+    pub(crate) fn begin_gc(&self, now: Instant, slot: SlotId) -> bool {
         let mut inner = self.lock();
         let Some(mailbox) = inner.mailbox(slot).cloned() else {
             return false;
         };
-        let ledger = &mailbox.ledger;
-        let (served, mut members) = (ledger.served(), ledger.lock());
-        let since = served.saturating_sub(members.collected_at);
-        if !inner.queue.is_empty() || members.collector.is_some() || since < COLLECT_EVERY {
+        let ledger = &mailbox.stats;
+        let (served, mut members) = (ledger.served_requests(), ledger.lock());
+        let since = served.saturating_sub(members.served_at_last_gc);
+        if !inner.queue.is_empty() || members.gc_slot.is_some() || since < MIN_REQUESTS_BETWEEN_GC {
             return false;
         }
-        if members.collect_after.is_some_and(|at| now < at) {
+        if members.next_gc_at.is_some_and(|at| now < at) {
             return false;
         }
         let queue = &mut inner.queue;
@@ -247,22 +249,22 @@ impl Dispatch {
         // Nothing is in progress in them, so all their places are free ones.
         let own: usize = views.iter().map(|view| view.spec.capacity as usize).sum();
         let has_peers = queue.capacity() > own;
-        if has_peers && queue.free_capacity() <= own && since < COLLECT_OVERDUE {
+        if has_peers && queue.free_capacity() <= own && since < GC_OVERDUE_REQUESTS {
             return false;
         }
         for view in views {
             if queue.claim_slot(view.id) {
-                members.claimed.push(view.id);
+                members.gc_claimed.push(view.id);
             }
         }
-        members.collected_at = served;
-        members.collecting_since = Some(now);
-        members.collector = Some(slot);
+        members.served_at_last_gc = served;
+        members.gc_started_at = Some(now);
+        members.gc_slot = Some(slot);
         true
     }
 
     /// The collection is over: the worker's slots take requests again. Gives what this slot takes.
-    pub(crate) fn end_collection(
+    pub(crate) fn end_gc(
         &self,
         now: Instant,
         slot: SlotId,
@@ -273,34 +275,34 @@ impl Dispatch {
         let Some(mailbox) = inner.mailbox(slot).cloned() else {
             return;
         };
-        inner.release_claims(now, slot, &mailbox.ledger, &mut wakers);
+        inner.release_gc_claims(now, slot, &mailbox.stats, &mut wakers);
         into.extend(mailbox.take_jobs());
         drop(inner);
-        wakers.into_iter().for_each(wake);
+        wakers.into_iter().for_each(wake_driver);
     }
 }
 
-impl Inner {
+impl DispatchState {
     /// Gives back what is kept for a collection that this slot's driver asked for.
-    pub(super) fn release_claims(
+    pub(super) fn release_gc_claims(
         &mut self,
         now: Instant,
         slot: SlotId,
-        ledger: &Ledger,
+        ledger: &WorkerStats,
         wakers: &mut Vec<Option<Waker>>,
     ) {
         let mut members = ledger.lock();
-        if members.collector != Some(slot) {
+        if members.gc_slot != Some(slot) {
             return;
         }
-        members.collector = None;
-        if let Some(since) = members.collecting_since.take() {
+        members.gc_slot = None;
+        if let Some(since) = members.gc_started_at.take() {
             let took = now.saturating_duration_since(since);
-            members.collect_after = now.checked_add(took.saturating_mul(COLLECT_PART));
+            members.next_gc_at = now.checked_add(took.saturating_mul(GC_PAUSE_FACTOR));
         }
-        for claimed in std::mem::take(&mut members.claimed) {
+        for claimed in std::mem::take(&mut members.gc_claimed) {
             if let Some(start) = self.queue.finish_request(now, claimed) {
-                wakers.push(self.post(start));
+                wakers.push(self.post_job(start));
             }
         }
     }

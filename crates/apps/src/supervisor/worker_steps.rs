@@ -1,0 +1,237 @@
+//! Steps that several events share: to spawn, to fail, to send away, to ask.
+//!
+//! Called by the supervisor's `events` and `settle`. What must stay true: a worker leaves its seat in
+//! the same step in which it stops being wanted, so a seat never holds one that is on its way out.
+
+use std::time::{Duration, Instant};
+
+use super::replica::Replica;
+use super::{
+    ExitSummary, KillReason, StopSignal, Supervisor, SupervisorAction, SupervisorPhase,
+    SupervisorReport, Worker, WorkerId, WorkerState,
+};
+
+/// The life of a worker.
+impl Supervisor {
+    pub(super) fn spawn(&mut self, now: Instant, place: usize, generation: u64) -> WorkerId {
+        self.last_worker_id += 1;
+        let id = WorkerId(self.last_worker_id);
+        let seat = &mut self.replicas[place];
+        let restarts = seat.spawn_count;
+        seat.spawn_count += 1;
+        let worker = Worker {
+            id,
+            generation,
+            pid: None,
+            state: WorkerState::Booting,
+            state_since: now,
+            restarts,
+            replace_reason: None,
+            deadline: now.checked_add(self.policy.boot_timeout),
+            stop_signal: None,
+        };
+        self.workers.insert(id, worker);
+        self.spawn_rate.record(now);
+        self.actions.push(SupervisorAction::Spawn {
+            worker: id,
+            generation,
+        });
+        id
+    }
+
+    /// Empties the place of a worker that did not boot, and decides when the next one is tried.
+    pub(super) fn fail_boot(&mut self, now: Instant, id: WorkerId, report: String) {
+        self.remove_from_replica(id);
+        let is_trial = self.has_fallback() && self.is_current_generation(id);
+        let next_try = (!is_trial).then(|| self.boot_backoff.record_failure(now, &self.policy));
+        self.report(SupervisorReport::BootFailed {
+            worker: id,
+            report: report.clone(),
+            next_try,
+        });
+        self.blame_code(now, id, report);
+    }
+
+    pub(super) fn handle_crash(&mut self, now: Instant, id: WorkerId, status: ExitSummary) {
+        let pid = self.workers.get(&id).and_then(|worker| worker.pid);
+        let next_try = self.record_crash(now, id);
+        self.report(SupervisorReport::Crashed {
+            worker: id,
+            pid,
+            status,
+            next_try,
+        });
+        let is_trial = self.has_fallback() && self.is_current_generation(id);
+        if is_trial || next_try > Duration::ZERO {
+            self.blame_code(
+                now,
+                id,
+                format!("the worker {status} soon after it was ready"),
+            );
+        }
+    }
+
+    /// A worker failed in a way that speaks against its code: a new version's roll ends with it,
+    /// otherwise it is what the error page shows while nothing serves.
+    pub(super) fn blame_code(&mut self, now: Instant, id: WorkerId, report: String) {
+        let roll = match self.is_current_generation(id) {
+            true => self.rolling_restart.take(),
+            false => None,
+        };
+        let Some(roll) = roll else {
+            self.failure_report = Some(report);
+            self.is_catching_up = false;
+            return;
+        };
+        match roll.fallback_generation {
+            Some(old) => self.revert_restart(now, old, &report),
+            None => self.failure_report = Some(report.clone()),
+        }
+        self.restart_error = Some(report.clone());
+        self.actions
+            .push(SupervisorAction::RestartDone(Err(report)));
+    }
+
+    /// The new version is given up: its ready workers stay until the old code has replaced them.
+    pub(super) fn revert_restart(&mut self, now: Instant, old: u64, report: &str) {
+        let new = std::mem::replace(&mut self.generation, old);
+        let is_unproven = |w: &&Worker| w.state == WorkerState::Booting && w.generation == new;
+        let booting: Vec<_> = self.workers().filter(is_unproven).map(|w| w.id).collect();
+        for id in booting {
+            // The one whose failure is being handled has left its seat already.
+            if self.remove_from_replica(id) {
+                self.stop_worker(now, id, StopSignal::Terminate);
+            }
+        }
+        self.replicas.iter_mut().for_each(Replica::reset_crashes);
+        self.report(SupervisorReport::RestartReverted {
+            generation: old,
+            report: report.to_owned(),
+        });
+    }
+
+    /// Empties the seat of a worker that failed while ready; answers when it is filled again.
+    pub(super) fn record_crash(&mut self, now: Instant, id: WorkerId) -> Duration {
+        let since = self
+            .workers
+            .get(&id)
+            .map_or(now, |worker| worker.state_since);
+        let ready_for = now.saturating_duration_since(since);
+        let holds = |seat: &&mut Replica| seat.worker == Some(id);
+        let Some(seat) = self.replicas.iter_mut().find(holds) else {
+            return Duration::ZERO;
+        };
+        seat.worker = None;
+        seat.record_crash(now, ready_for, &self.policy)
+    }
+
+    pub(super) fn remove_from_replica(&mut self, id: WorkerId) -> bool {
+        for seat in &mut self.replicas {
+            for holder in [&mut seat.worker, &mut seat.successor] {
+                if *holder == Some(id) {
+                    *holder = None;
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    pub(super) fn stop_workers(
+        &mut self,
+        now: Instant,
+        take: impl Fn(&mut Replica) -> Option<WorkerId>,
+    ) {
+        let ids: Vec<_> = self.replicas.iter_mut().filter_map(take).collect();
+        for id in ids {
+            self.retire_or_stop(now, id);
+        }
+    }
+
+    pub(super) fn stop_replica(&mut self, now: Instant, seat: &Replica) {
+        for id in [seat.successor, seat.worker].into_iter().flatten() {
+            self.retire_or_stop(now, id);
+        }
+    }
+
+    /// Sends a worker away in the gentlest way its state allows.
+    pub(super) fn retire_or_stop(&mut self, now: Instant, id: WorkerId) {
+        match self.workers.get_mut(&id) {
+            Some(worker) if worker.state == WorkerState::Ready => {
+                worker.set_state(WorkerState::Retiring, now, None);
+                let (pid, worn) = (worker.pid, worker.replace_reason);
+                self.actions.push(SupervisorAction::Retire { worker: id });
+                if let (Some(why), SupervisorPhase::Running) = (worn, self.phase) {
+                    let worker = id;
+                    self.report(SupervisorReport::Replaced { worker, pid, why });
+                }
+            }
+            Some(worker) if worker.state == WorkerState::Booting => {
+                self.stop_worker(now, id, StopSignal::Terminate);
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn kill_worker(&mut self, now: Instant, id: WorkerId, reason: KillReason) {
+        let pid = self.workers.get(&id).and_then(|worker| worker.pid);
+        self.stop_worker(now, id, StopSignal::Kill);
+        self.report(SupervisorReport::Killed {
+            worker: id,
+            pid,
+            reason,
+        });
+    }
+
+    pub(super) fn stop_worker(&mut self, now: Instant, id: WorkerId, signal: StopSignal) {
+        let patience = self.policy.stop_timeout;
+        let Some(worker) = self.workers.get_mut(&id) else {
+            return;
+        };
+        let deadline = match signal {
+            StopSignal::Terminate if worker.pid.is_some() => now.checked_add(patience),
+            _ => None,
+        };
+        worker.set_state(WorkerState::Stopping, now, deadline);
+        worker.stop_signal = Some(signal);
+        self.actions.push(match worker.pid {
+            Some(_) => SupervisorAction::Signal { worker: id, signal },
+            // Without a deadline of its own it comes here once.
+            None => SupervisorAction::Abandon { worker: id },
+        });
+    }
+
+    pub(super) fn report(&mut self, report: SupervisorReport) {
+        self.actions.push(SupervisorAction::Report(report));
+    }
+
+    pub(super) fn state_of(&self, id: WorkerId) -> Option<WorkerState> {
+        self.workers.get(&id).map(|worker| worker.state)
+    }
+
+    pub(super) fn is_current_generation(&self, id: WorkerId) -> bool {
+        let worker = self.workers.get(&id);
+        worker.is_some_and(|w| w.generation == self.generation)
+    }
+
+    pub(super) fn ready_workers(&self) -> usize {
+        let is_ready = |w: &&Worker| w.state == WorkerState::Ready;
+        self.workers().filter(is_ready).count()
+    }
+
+    pub(super) fn is_booting(&self) -> bool {
+        self.workers().any(|w| w.state == WorkerState::Booting)
+    }
+
+    /// While boots fail, one at a time is tried, when its time has come.
+    pub(super) fn may_boot(&self, now: Instant) -> bool {
+        let is_due = self.boot_backoff.next_at().is_none_or(|at| at <= now);
+        !self.boot_backoff.is_active() || (is_due && !self.is_booting())
+    }
+
+    pub(super) fn has_fallback(&self) -> bool {
+        self.rolling_restart
+            .as_ref()
+            .is_some_and(|roll| roll.fallback_generation.is_some())
+    }
+}
