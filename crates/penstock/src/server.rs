@@ -27,7 +27,7 @@ use penstock_exchange::Handler;
 use penstock_proxy::{JoinListener, Joiner};
 use penstock_runtime::logger::{LineWriter, LogMask};
 use penstock_runtime::{Loops, TokioThread, clock, loops};
-use penstock_status::{Admin, AdminToken, Authority, Probes, Refusing};
+use penstock_status::{Admin, AdminToken, Authority, Probes, RefuseAll};
 use penstock_sys::process::Launcher;
 use penstock_sys::process::successor::SignalTarget;
 use penstock_sys::{account, daemon, process};
@@ -552,12 +552,12 @@ impl Server {
 
     /// The admin interface answers on edges of its own, so that it is there when the front end is full.
     fn wire_admin(self: &Arc<Self>, token: Option<AdminToken>) {
-        let authority = token.map_or(Authority::Nobody, Authority::Token);
+        let authority = token.map_or(Authority::ReadOnly, Authority::Token);
         let over_tcp = Admin::new(self.status_source(), authority);
         self.wire(&self.admin_edge, Arc::new(over_tcp), true);
-        let called = Admin::new(self.status_source(), Authority::Connected);
+        let called = Admin::new(self.status_source(), Authority::AnyConnected);
         self.wire(&self.control_edge, Arc::new(called), true);
-        self.wire(&self.refused_edge, Arc::new(Refusing), false);
+        self.wire(&self.refused_edge, Arc::new(RefuseAll), false);
     }
 
     /// So do probes, which may come from other machines.

@@ -21,10 +21,10 @@ use penstock_proxy::{Joiner, JoinerState};
 use penstock_runtime::blocking::{DurationStats as PoolTimes, Pool};
 use penstock_runtime::{clock, loops};
 use penstock_status::{
-    AppCounters, AppStatus, BoundsStatus, BoxFuture, HubStatus, JoinStatus, Limit, MachineStatus,
-    ManageError, ManageRequest, PoolStatus, ProcessesStatus, PublishError, PurgeError,
-    PurgeRequest, QueueStatus, ServerState, Snapshot, Source, Spent, Times, Traffic, Use,
-    WorkerStatus,
+    AdminOperations, AppCounters, AppQueueStatus, AppStatus, BoundsStatus, BoxFuture,
+    FrontEndStatus, HistogramSummary, HubStatus, LimitStatus, MachineStatus, PoolStatus,
+    ProcessesStatus, PublishError, PurgeError, PurgeRequest, ServerChangeRequest,
+    ServerChangeRequestError, ServerState, Snapshot, TimeSum, Traffic, Usage, WorkerStatus,
 };
 use penstock_sys::cgroup::{GroupPlan, Usage};
 use tokio::sync::oneshot;
@@ -57,7 +57,7 @@ impl Drop for House {
 
 const STOPPED: &str = "the server has stopped";
 
-impl Source for House {
+impl AdminOperations for House {
     fn snapshot(&self) -> Snapshot {
         match self.server.upgrade() {
             Some(server) => snapshot(&server),
@@ -65,14 +65,14 @@ impl Source for House {
         }
     }
 
-    fn edge(&self) -> Arc<EdgeMetrics> {
+    fn edge_metrics(&self) -> Arc<EdgeMetrics> {
         self.server
             .upgrade()
             .map(|server| Arc::new(server.edge.total_metrics()))
             .unwrap_or_default()
     }
 
-    fn apps(&self) -> Vec<(String, Arc<AppMetrics>)> {
+    fn app_metrics(&self) -> Vec<(String, Arc<AppMetrics>)> {
         let Some(server) = self.server.upgrade() else {
             return Vec::new();
         };
@@ -93,7 +93,7 @@ impl Source for House {
         })
     }
 
-    fn restart(&self, app: &str) -> BoxFuture<'static, Option<Result<(), String>>> {
+    fn restart_app(&self, app: &str) -> BoxFuture<'static, Option<Result<(), String>>> {
         let app = self
             .server
             .upgrade()
@@ -104,11 +104,11 @@ impl Source for House {
         })
     }
 
-    fn manage(
+    fn change_servers(
         &self,
         upstream: &str,
-        change: ManageRequest,
-    ) -> BoxFuture<'static, Result<String, ManageError>> {
+        change: ServerChangeRequest,
+    ) -> BoxFuture<'static, Result<String, ServerChangeRequestError>> {
         let found = self.server.upgrade().and_then(|server| {
             let live = server.live();
             // The lock is given back before the change takes its own.
@@ -117,7 +117,9 @@ impl Source for House {
         });
         let done = match found {
             Some((upstream, is_app)) => upstreams::manage(&upstream, change, is_app),
-            None => Err(ManageError::UnknownUpstream(upstream.to_owned())),
+            None => Err(ServerChangeRequestError::UnknownUpstream(
+                upstream.to_owned(),
+            )),
         };
         Box::pin(std::future::ready(done))
     }
@@ -129,25 +131,25 @@ impl Source for House {
             .map(|server| server.live().rooms.caches.clone());
         let pool = self.purges.clone();
         Box::pin(async move {
-            let stopped = || PurgeError::Refused(STOPPED.to_owned());
+            let stopped = || PurgeError::Rejected(STOPPED.to_owned());
             let work = caches::purge(pool, caches.ok_or_else(stopped)?, wanted);
             detached(work).await.ok_or_else(stopped)?
         })
     }
 
-    fn publisher(&self, token: &str) -> Result<String, PublishError> {
+    fn verify_publish_token(&self, token: &str) -> Result<String, PublishError> {
         let server = self.server.upgrade();
-        let server = server.ok_or_else(|| PublishError::Refused(STOPPED.to_owned()))?;
+        let server = server.ok_or_else(|| PublishError::Rejected(STOPPED.to_owned()))?;
         hub::publisher(&server.held, token)
     }
 
     fn publish(&self, body: &[u8], namespace: Option<&str>) -> Result<(), PublishError> {
         let server = self.server.upgrade();
-        let server = server.ok_or_else(|| PublishError::Refused(STOPPED.to_owned()))?;
+        let server = server.ok_or_else(|| PublishError::Rejected(STOPPED.to_owned()))?;
         hub::publish(&server.held, body, namespace)
     }
 
-    fn publish_bytes_max(&self) -> usize {
+    fn max_publish_bytes(&self) -> usize {
         let server = self.server.upgrade();
         server.map_or(0, |server| hub::publish_bytes_max(&server.held.hub))
     }
@@ -172,7 +174,7 @@ impl Source for House {
         })
     }
 
-    fn control(&self) -> Option<String> {
+    fn control_socket(&self) -> Option<String> {
         control(&self.server.upgrade()?.live())
     }
 
@@ -182,7 +184,7 @@ impl Source for House {
         }
     }
 
-    fn ready(&self) -> Result<(), String> {
+    fn check_ready(&self) -> Result<(), String> {
         let server = self.server.upgrade().ok_or(STOPPED)?;
         if server.is_draining() {
             return Err("the server is stopping".to_owned());
@@ -246,7 +248,7 @@ fn snapshot(server: &Server) -> Snapshot {
             .as_ref()
             .map(|path| path.display().to_string()),
         threads: server.threads(),
-        connections: Use {
+        connections: Usage {
             used: connections,
             max: server.edge.max_connections() as u64,
         },
@@ -291,7 +293,7 @@ fn snapshot(server: &Server) -> Snapshot {
 }
 
 /// How it stands with the front end that this one joins.
-fn joins(live: &Live, joiner: Option<&Joiner>) -> Option<JoinStatus> {
+fn joins(live: &Live, joiner: Option<&Joiner>) -> Option<FrontEndStatus> {
     let joins = live.config.joins.as_ref()?;
     let cause = match joiner.map(Joiner::state) {
         Some(JoinerState::Joined) => None,
@@ -299,7 +301,7 @@ fn joins(live: &Live, joiner: Option<&Joiner>) -> Option<JoinStatus> {
         Some(JoinerState::Left) => Some("it has left".to_owned()),
         None => Some("the application is not ready".to_owned()),
     };
-    Some(JoinStatus {
+    Some(FrontEndStatus {
         address: joins.address.clone(),
         upstream: joins.upstream.clone(),
         is_in: cause.is_none(),
@@ -327,34 +329,34 @@ fn pools(live: &Live) -> Vec<PoolStatus> {
     pools.collect()
 }
 
-fn spent(times: PoolTimes) -> Spent {
-    Spent::new(times.count, Duration::from_micros(times.sum_us))
+fn spent(times: PoolTimes) -> TimeSum {
+    TimeSum::new(times.count, Duration::from_micros(times.sum_us))
 }
 
-fn bounds(limits: &Limits, edge: &Edge, temp: TempSpaceSnapshot) -> Vec<Limit> {
+fn bounds(limits: &Limits, edge: &Edge, temp: TempSpaceSnapshot) -> Vec<LimitStatus> {
     let (max, used) = (edge.max_connections(), edge.open_connections());
     // 0 is no bound.
     let per_client = edge.max_connections_per_client().unwrap_or_default();
     vec![
-        Limit::count("connections", max as u64, Some(used as u64)),
-        Limit::count("connections_per_client", per_client as u64, None),
-        Limit::bytes("target_bytes", limits.target_bytes as u64),
-        Limit::bytes("header_bytes", limits.header_bytes as u64),
-        Limit::count("headers", limits.headers as u64, None),
-        Limit::bytes("body_bytes", limits.body_bytes),
-        Limit::time("header_timeout", limits.header_timeout),
-        Limit::time("idle_timeout", limits.idle_timeout),
-        Limit::time("body_stall", limits.body_stall),
-        Limit::rate("body_rate_min", limits.body_rate_min),
-        Limit::time("body_rate_grace", limits.body_rate_grace),
-        Limit::bytes("body_memory", limits.body_memory as u64),
-        Limit::bytes("response_memory", limits.response_memory as u64),
-        Limit::bytes("response_spool", limits.response_spool),
-        Limit::rate("min_busy_rate", limits.min_busy_rate),
-        Limit::bytes("temp_bytes", temp.max)
+        LimitStatus::count("connections", max as u64, Some(used as u64)),
+        LimitStatus::count("connections_per_client", per_client as u64, None),
+        LimitStatus::bytes("target_bytes", limits.target_bytes as u64),
+        LimitStatus::bytes("header_bytes", limits.header_bytes as u64),
+        LimitStatus::count("headers", limits.headers as u64, None),
+        LimitStatus::bytes("body_bytes", limits.body_bytes),
+        LimitStatus::time("header_timeout", limits.header_timeout),
+        LimitStatus::time("idle_timeout", limits.idle_timeout),
+        LimitStatus::time("body_stall", limits.body_stall),
+        LimitStatus::rate("body_rate_min", limits.body_rate_min),
+        LimitStatus::time("body_rate_grace", limits.body_rate_grace),
+        LimitStatus::bytes("body_memory", limits.body_memory as u64),
+        LimitStatus::bytes("response_memory", limits.response_memory as u64),
+        LimitStatus::bytes("response_spool", limits.response_spool),
+        LimitStatus::rate("min_busy_rate", limits.min_busy_rate),
+        LimitStatus::bytes("temp_bytes", temp.max)
             .with_use(temp.used)
             .with_reached(temp.waited_total + temp.refused_total),
-        Limit::bytes(
+        LimitStatus::bytes(
             "websocket_message_bytes",
             limits.websocket_message_bytes as u64,
         ),
@@ -384,7 +386,7 @@ fn app_status(app: AppSnapshot, metrics: &AppMetrics) -> AppStatus {
         threads_min: app.min_threads,
         threads_max: app.max_threads,
         bounds: bounds_status(app.usage.unwrap_or_default(), app.bounds.as_ref()),
-        queue: QueueStatus {
+        queue: AppQueueStatus {
             waiting: app.queue_usage.waiting,
             max: app.max_queued,
             slots: app.queue_usage.slots,
@@ -392,8 +394,8 @@ fn app_status(app: AppSnapshot, metrics: &AppMetrics) -> AppStatus {
             oldest_wait: app.queue_usage.oldest_wait,
         },
         counters: AppCounters::new(metrics),
-        queue_time: Times::new(&metrics.queue_time),
-        app_time: Times::new(&metrics.app_time),
+        queue_time: HistogramSummary::new(&metrics.queue_time),
+        app_time: HistogramSummary::new(&metrics.app_time),
         workers: app.workers.into_iter().map(worker_status).collect(),
         templates: app.templates.into_iter().map(worker_status).collect(),
     }
@@ -436,7 +438,7 @@ fn ended() -> Snapshot {
         control: None,
         config: None,
         threads: 0,
-        connections: Use { used: 0, max: 0 },
+        connections: Usage { used: 0, max: 0 },
         connections_bound: String::new(),
         resident_bytes: None,
         traffic: Traffic::new(&EdgeMetrics::default()),

@@ -1,6 +1,6 @@
 //! The admin listener's handler: routes, refusals, and the answers that need no file of their own.
 //!
-//! Asked by edge like any handler. Order of checks: host, path, method, origin (`guard` knows hosts
+//! Asked by edge like any handler. Order of checks: host, path, method, origin (`browser_guard` knows hosts
 //! and origins), then whether who asks may change things (`authority`).
 //!
 //! # Invariants
@@ -22,30 +22,30 @@ use penstock_runtime::clock;
 use serde::Serialize;
 
 use crate::authority::{Authority, Permission};
-use crate::events::{EVENT_INTERVAL, Feed};
-use crate::manage::BadChange;
-use crate::page::{ASSETS, Asset, POLICY};
+use crate::event_stream::{EVENT_INTERVAL, EventFeed};
+use crate::page::{ASSETS, Asset, CONTENT_SECURITY_POLICY};
+use crate::server_changes::ServerChangeParseError;
 use crate::{
-    BoxFuture, ManageError, PublishError, PurgeError, Source, exposition, guard, manage, publish,
-    purge,
+    AdminOperations, BoxFuture, PublishError, PurgeError, ServerChangeRequestError, browser_guard,
+    metrics_text, publish, purge, server_changes,
 };
 
 /// The admin API as a handler.
 #[derive(Debug)]
 pub struct Admin {
-    source: Arc<dyn Source>,
-    feed: Arc<Feed>,
+    operations: Arc<dyn AdminOperations>,
+    event_feed: Arc<EventFeed>,
     authority: Authority,
 }
 
 impl Admin {
     /// The admin API of the server behind `source`, which those with `authority` may change.
     #[must_use]
-    pub fn new(source: Arc<dyn Source>, authority: Authority) -> Self {
-        let feed = Feed::new(Arc::clone(&source), EVENT_INTERVAL);
+    pub fn new(source: Arc<dyn AdminOperations>, authority: Authority) -> Self {
+        let feed = EventFeed::new(Arc::clone(&source), EVENT_INTERVAL);
         Self {
-            source,
-            feed,
+            operations: source,
+            event_feed: feed,
             authority,
         }
     }
@@ -55,55 +55,63 @@ impl Admin {
     ///
     /// # Errors
     /// The answer to a caller who may not make this change.
-    fn admit(&self, request: &Request, change: Change<'_>) -> Result<Option<String>, Refused> {
+    fn authorize(
+        &self,
+        request: &Request,
+        change: ChangeRoute<'_>,
+    ) -> Result<Option<String>, ChangeRefusal> {
         // Applications publish with a GRIP library, over TCP, by keys of their own.
-        let error = match self.publisher(request, change) {
+        let error = match self.publisher_namespace(request, change) {
             Some(Ok(namespace)) => return Ok(Some(namespace)),
             // It is of an application, so it is no wrong token of an administrator.
             Some(Err(error @ PublishError::Invalid(_))) => {
-                return Err(Box::new(Ok(publish::refused(&error))));
+                return Err(Box::new(Ok(publish::error_response(&error))));
             }
             Some(Err(error)) => Some(error),
             None => None,
         };
         let refused = match (&self.authority, &error) {
             // An administrator's token may look like one of a publish key.
-            (Authority::Token(_), _) | (_, None) => self.refuse(request, change),
-            (Authority::Connected | Authority::Nobody, Some(error)) => {
-                Some(Ok(publish::refused(error)))
+            (Authority::Token(_), _) | (_, None) => self.refusal_for(request, change),
+            (Authority::AnyConnected | Authority::ReadOnly, Some(error)) => {
+                Some(Ok(publish::error_response(error)))
             }
         };
         match (refused, error) {
             (None, _) => Ok(None),
             // The cause that helps an application.
             (Some(Ok(response)), Some(error)) if response.status == Status::UNAUTHORIZED => {
-                Err(Box::new(Ok(publish::refused(&error))))
+                Err(Box::new(Ok(publish::error_response(&error))))
             }
             (Some(refused), _) => Err(Box::new(refused)),
         }
     }
 
     /// The namespace of whoever publishes with what looks like a token of a publish key.
-    fn publisher(
+    fn publisher_namespace(
         &self,
         request: &Request,
-        change: Change<'_>,
+        change: ChangeRoute<'_>,
     ) -> Option<Result<String, PublishError>> {
-        let Change::Publish(_) = change else {
+        let ChangeRoute::Publish(_) = change else {
             return None;
         };
-        let token = publish::token(&request.head)?;
-        Some(self.source.publisher(&token))
+        let token = publish::bearer_jwt(&request.head)?;
+        Some(self.operations.verify_publish_token(&token))
     }
 
     /// The answer to somebody who may not make this change; none to somebody who may.
-    fn refuse(&self, request: &Request, change: Change<'_>) -> Option<Result<Response, Fault>> {
-        let permission = self.authority.permit(&request.head, clock::now());
-        let socket = self.source.control();
+    fn refusal_for(
+        &self,
+        request: &Request,
+        change: ChangeRoute<'_>,
+    ) -> Option<Result<Response, Fault>> {
+        let permission = self.authority.check_permission(&request.head, clock::now());
+        let socket = self.operations.control_socket();
         let socket = socket.map_or_else(String::new, |socket| format!(" ({socket})"));
         let (status, error) = match permission {
             Permission::Granted => return None,
-            Permission::Closed => (
+            Permission::ChangesDisabled => (
                 Status::FORBIDDEN,
                 format!(
                     "no changes are made over TCP: use `penstock reload` and the other commands, \
@@ -111,7 +119,7 @@ impl Admin {
                      `Authorization: Bearer TOKEN`"
                 ),
             ),
-            Permission::Missing => (
+            Permission::TokenMissing => (
                 Status::UNAUTHORIZED,
                 format!(
                     "a change over TCP needs the token of server.admin_token, as \
@@ -119,21 +127,21 @@ impl Admin {
                      the control socket{socket}"
                 ),
             ),
-            Permission::Wrong => {
+            Permission::TokenWrong => {
                 let path = String::from_utf8_lossy(request.path()).into_owned();
                 let from = request.peer_name();
                 log::warn!("admin: POST {path} refused: wrong token (client={from})");
                 let error = "that is not the token of server.admin_token".to_owned();
                 (Status::UNAUTHORIZED, error)
             }
-            Permission::TooManyWrong => (
+            Permission::TooManyWrongTokens => (
                 Status::TOO_MANY_REQUESTS,
                 "too many wrong tokens: wait a second".to_owned(),
             ),
         };
-        let is_publish = matches!(change, Change::Publish(_));
+        let is_publish = matches!(change, ChangeRoute::Publish(_));
         let (status, error) = match permission {
-            Permission::Closed | Permission::Missing if is_publish => (
+            Permission::ChangesDisabled | Permission::TokenMissing if is_publish => (
                 Status::UNAUTHORIZED,
                 "messages over TCP need a token: an application with `grip` has a key for that in \
                  GRIP_URL; `penstock publish` uses the control socket"
@@ -143,8 +151,8 @@ impl Admin {
         };
         let made = match change {
             // Libraries that publish show the text.
-            Change::Publish(_) => Ok(text(status, format!("{error}\n"))),
-            _ => json(status, &Outcome::failed(error)),
+            ChangeRoute::Publish(_) => Ok(text_response(status, format!("{error}\n"))),
+            _ => json_response(status, &ChangeOutcome::failed(error)),
         };
         Some(made.map(|mut response| {
             match status {
@@ -158,224 +166,241 @@ impl Admin {
         }))
     }
 
-    fn read(&self, what: Read, method: Method) -> Result<Response, Fault> {
+    fn respond_to_read(&self, what: ReadRoute, method: Method) -> Result<Response, Fault> {
         Ok(match what {
-            Read::Asset(asset) => of_asset(asset),
-            Read::Events if method == Method::Head => {
-                respond(Status::OK, "text/event-stream", Body::Omitted(None))
+            ReadRoute::Asset(asset) => asset_response(asset),
+            ReadRoute::Events if method == Method::Head => {
+                build_response(Status::OK, "text/event-stream", Body::Omitted(None))
             }
-            Read::Events => match self.feed.open() {
-                Some(events) => respond(
+            ReadRoute::Events => match self.event_feed.open() {
+                Some(events) => build_response(
                     Status::OK,
                     "text/event-stream",
                     Body::Stream(Box::new(events)),
                 ),
-                None => retry_later("too many live pages are open\n"),
+                None => unavailable_response("too many live pages are open\n"),
             },
-            Read::Snapshot => json(Status::OK, &self.source.snapshot())?,
-            Read::Metrics => {
-                let text = exposition::render(&*self.source);
-                respond(
+            ReadRoute::Snapshot => json_response(Status::OK, &self.operations.snapshot())?,
+            ReadRoute::Metrics => {
+                let text = metrics_text::render_metrics(&*self.operations);
+                build_response(
                     Status::OK,
-                    exposition::CONTENT_TYPE,
+                    metrics_text::CONTENT_TYPE,
                     Body::Bytes(text.into()),
                 )
             }
-            Read::Health => text(Status::OK, "ok\n"),
-            Read::Readiness => match self.source.ready() {
-                Ok(()) => text(Status::OK, "ready\n"),
-                Err(reason) => retry_later(format!("{reason}\n")),
+            ReadRoute::Health => text_response(Status::OK, "ok\n"),
+            ReadRoute::Readiness => match self.operations.check_ready() {
+                Ok(()) => text_response(Status::OK, "ready\n"),
+                Err(reason) => unavailable_response(format!("{reason}\n")),
             },
         })
     }
 
-    fn change(
+    fn respond_to_change(
         &self,
-        what: Change<'_>,
+        what: ChangeRoute<'_>,
         namespace: Option<String>,
         body: RequestBody,
     ) -> HandlerProgress {
         match what {
-            Change::Stop => {
-                self.source.stop();
-                self.now(json(Status::ACCEPTED, &Outcome::done(None)))
+            ChangeRoute::Stop => {
+                self.operations.stop();
+                self.respond_now(json_response(Status::ACCEPTED, &ChangeOutcome::done(None)))
             }
-            Change::Reload => {
-                let work = self.source.reload();
-                self.later(Box::pin(async move { told(work.await) }))
+            ChangeRoute::Reload => {
+                let work = self.operations.reload();
+                self.respond_later(Box::pin(async move { change_response(work.await) }))
             }
-            Change::Upgrade => {
-                let work = upgrade(Arc::clone(&self.source), body);
-                self.later(Box::pin(work))
+            ChangeRoute::Upgrade => {
+                let work = handle_upgrade(Arc::clone(&self.operations), body);
+                self.respond_later(Box::pin(work))
             }
-            Change::ReopenLogs => {
-                let work = self.source.reopen_logs();
-                self.later(Box::pin(async move { told(work.await) }))
+            ChangeRoute::ReopenLogs => {
+                let work = self.operations.reopen_logs();
+                self.respond_later(Box::pin(async move { change_response(work.await) }))
             }
-            Change::Restart(app) => {
-                let work = self.source.restart(app);
+            ChangeRoute::Restart(app) => {
+                let work = self.operations.restart_app(app);
                 let unknown = format!("there is no application named {app}");
-                self.later(Box::pin(async move {
+                self.respond_later(Box::pin(async move {
                     match work.await {
-                        Some(Ok(())) => json(Status::OK, &Outcome::done(None)),
-                        Some(Err(error)) => json(Status::CONFLICT, &Outcome::failed(error)),
-                        None => json(Status::NOT_FOUND, &Outcome::failed(unknown)),
+                        Some(Ok(())) => json_response(Status::OK, &ChangeOutcome::done(None)),
+                        Some(Err(error)) => {
+                            json_response(Status::CONFLICT, &ChangeOutcome::failed(error))
+                        }
+                        None => json_response(Status::NOT_FOUND, &ChangeOutcome::failed(unknown)),
                     }
                 }))
             }
-            Change::Servers(upstream) => {
-                let work = change_servers(Arc::clone(&self.source), upstream.to_owned(), body);
-                self.later(Box::pin(work))
+            ChangeRoute::Servers(upstream) => {
+                let work =
+                    handle_server_change(Arc::clone(&self.operations), upstream.to_owned(), body);
+                self.respond_later(Box::pin(work))
             }
-            Change::Purge => {
-                let work = purge_caches(Arc::clone(&self.source), body);
-                self.later(Box::pin(work))
+            ChangeRoute::Purge => {
+                let work = handle_purge(Arc::clone(&self.operations), body);
+                self.respond_later(Box::pin(work))
             }
-            Change::Publish(form) => {
-                let source = Arc::clone(&self.source);
-                self.later(Box::pin(async move {
-                    publish::publish(&*source, form, namespace.as_deref(), body).await
+            ChangeRoute::Publish(form) => {
+                let source = Arc::clone(&self.operations);
+                self.respond_later(Box::pin(async move {
+                    publish::handle_publish(&*source, form, namespace.as_deref(), body).await
                 }))
             }
         }
     }
 
-    fn now(&self, made: Result<Response, Fault>) -> HandlerProgress {
-        HandlerProgress::Ready(sign(made))
+    fn respond_now(&self, made: Result<Response, Fault>) -> HandlerProgress {
+        HandlerProgress::Ready(with_handler_name(made))
     }
 
-    fn later(&self, work: BoxFuture<'static, Result<Response, Fault>>) -> HandlerProgress {
-        HandlerProgress::Pending(Box::pin(async move { sign(work.await) }))
+    fn respond_later(&self, work: BoxFuture<'static, Result<Response, Fault>>) -> HandlerProgress {
+        HandlerProgress::Pending(Box::pin(async move { with_handler_name(work.await) }))
     }
 }
 
 impl Handler for Admin {
     fn handle(&self, mut request: Request) -> HandlerProgress {
         let body = std::mem::replace(&mut request.body, RequestBody::Empty);
-        match decide(&request) {
-            Ok(Route::Read(what)) => self.now(self.read(what, request.head.method())),
-            Ok(Route::Change(what)) => match self.admit(&request, what) {
-                Ok(namespace) => self.change(what, namespace, body),
-                Err(refused) => self.now(*refused),
+        match route_request(&request) {
+            Ok(AdminRoute::Read(what)) => {
+                self.respond_now(self.respond_to_read(what, request.head.method()))
+            }
+            Ok(AdminRoute::Change(what)) => match self.authorize(&request, what) {
+                Ok(namespace) => self.respond_to_change(what, namespace, body),
+                Err(refused) => self.respond_now(*refused),
             },
-            Err(refusal) => self.now(Ok(refusal.respond())),
+            Err(refusal) => self.respond_now(Ok(refusal.into_response())),
         }
     }
 }
 
 /// The answer to a change that is not admitted.
-type Refused = Box<Result<Response, Fault>>;
+type ChangeRefusal = Box<Result<Response, Fault>>;
 
 /// The answer to callers of the control socket who may not use it: 403, whatever they ask.
 #[derive(Debug)]
-pub struct Refusing;
+pub struct RefuseAll;
 
-impl Handler for Refusing {
+impl Handler for RefuseAll {
     fn handle(&self, _: Request) -> HandlerProgress {
         let error = "refused: only root and whoever started this server may use this socket, and no \
                      process that the server has started; the server's log says which this is";
-        HandlerProgress::Ready(sign(json(
+        HandlerProgress::Ready(with_handler_name(json_response(
             Status::FORBIDDEN,
-            &Outcome::failed(error.to_owned()),
+            &ChangeOutcome::failed(error.to_owned()),
         )))
     }
 }
 
 /// How a change went, in the server's own words.
-fn told(done: Result<String, String>) -> Result<Response, Fault> {
+fn change_response(done: Result<String, String>) -> Result<Response, Fault> {
     match done {
-        Ok(message) => json(Status::OK, &Outcome::done(Some(message))),
-        Err(error) => json(Status::CONFLICT, &Outcome::failed(error)),
+        Ok(message) => json_response(Status::OK, &ChangeOutcome::done(Some(message))),
+        Err(error) => json_response(Status::CONFLICT, &ChangeOutcome::failed(error)),
     }
 }
 
 /// Reads which program is to follow, if one is named, and has it done.
-async fn upgrade(source: Arc<dyn Source>, body: RequestBody) -> Result<Response, Fault> {
+async fn handle_upgrade(
+    source: Arc<dyn AdminOperations>,
+    body: RequestBody,
+) -> Result<Response, Fault> {
     #[derive(Default, serde::Deserialize)]
     #[serde(deny_unknown_fields)]
     struct Wanted {
         binary: Option<String>,
     }
-    let wanted = match manage::read(body).await? {
+    let wanted = match server_changes::read_body(body).await? {
         Ok(text) if text.is_empty() => Ok(Wanted::default()),
         Ok(text) => serde_json::from_slice(&text).map_err(|error| error.to_string()),
         Err(error) => Err(error.to_string()),
     };
     match wanted {
-        Ok(Wanted { binary }) => told(source.upgrade(binary).await),
+        Ok(Wanted { binary }) => change_response(source.upgrade(binary).await),
         Err(error) => {
             let error = format!("{error}: expected nothing, or {{\"binary\": \"/path\"}}");
-            json(Status::BAD_REQUEST, &Outcome::failed(error))
+            json_response(Status::BAD_REQUEST, &ChangeOutcome::failed(error))
         }
     }
 }
 
 /// Reads what is wanted of an upstream's servers, and has it done.
-async fn change_servers(
-    source: Arc<dyn Source>,
+async fn handle_server_change(
+    source: Arc<dyn AdminOperations>,
     upstream: String,
     body: RequestBody,
 ) -> Result<Response, Fault> {
-    let text = manage::read(body).await?;
-    let change = match text.and_then(|text| manage::parse(&text)) {
+    let text = server_changes::read_body(body).await?;
+    let change = match text.and_then(|text| server_changes::parse_server_change(&text)) {
         Ok(change) => change,
         Err(error) => {
             let status = match error {
-                BadChange::TooLarge(_) => Status::CONTENT_TOO_LARGE,
-                BadChange::Malformed(_) | BadChange::NotAnObject => Status::BAD_REQUEST,
+                ServerChangeParseError::TooLarge(_) => Status::CONTENT_TOO_LARGE,
+                ServerChangeParseError::Malformed(_) | ServerChangeParseError::NotAnObject => {
+                    Status::BAD_REQUEST
+                }
             };
-            return json(status, &Outcome::failed(error.to_string()));
+            return json_response(status, &ChangeOutcome::failed(error.to_string()));
         }
     };
-    match source.manage(&upstream, change).await {
-        Ok(message) => json(Status::OK, &Outcome::done(Some(message))),
+    match source.change_servers(&upstream, change).await {
+        Ok(message) => json_response(Status::OK, &ChangeOutcome::done(Some(message))),
         Err(error) => {
             let status = match error {
-                ManageError::BadAddress { .. } => Status::BAD_REQUEST,
-                ManageError::UnknownUpstream(_) | ManageError::UnknownServer { .. } => {
-                    Status::NOT_FOUND
-                }
-                ManageError::Refused(_) => Status::CONFLICT,
+                ServerChangeRequestError::InvalidAddress { .. } => Status::BAD_REQUEST,
+                ServerChangeRequestError::UnknownUpstream(_)
+                | ServerChangeRequestError::UnknownServer { .. } => Status::NOT_FOUND,
+                ServerChangeRequestError::Rejected(_) => Status::CONFLICT,
             };
-            json(status, &Outcome::failed(error.to_string()))
+            json_response(status, &ChangeOutcome::failed(error.to_string()))
         }
     }
 }
 
 /// Reads what is to go out of the caches, and has it done.
-async fn purge_caches(source: Arc<dyn Source>, body: RequestBody) -> Result<Response, Fault> {
-    let wanted = match manage::read(body).await? {
-        Ok(text) => purge::parse(&text),
+async fn handle_purge(
+    source: Arc<dyn AdminOperations>,
+    body: RequestBody,
+) -> Result<Response, Fault> {
+    let wanted = match server_changes::read_body(body).await? {
+        Ok(text) => purge::parse_purge(&text),
         Err(error) => {
-            let outcome = Outcome::failed(error.to_string());
-            return json(Status::CONTENT_TOO_LARGE, &outcome);
+            let outcome = ChangeOutcome::failed(error.to_string());
+            return json_response(Status::CONTENT_TOO_LARGE, &outcome);
         }
     };
     let wanted = match wanted {
         Ok(wanted) => wanted,
-        Err(error) => return json(Status::BAD_REQUEST, &Outcome::failed(error.to_string())),
+        Err(error) => {
+            return json_response(
+                Status::BAD_REQUEST,
+                &ChangeOutcome::failed(error.to_string()),
+            );
+        }
     };
     match source.purge(wanted).await {
-        Ok(objects) => json(Status::OK, &Outcome::purged(objects)),
+        Ok(objects) => json_response(Status::OK, &ChangeOutcome::purged(objects)),
         Err(error) => {
             let status = match error {
                 PurgeError::UnknownCache(_) => Status::NOT_FOUND,
-                PurgeError::Refused(_) => Status::SERVICE_UNAVAILABLE,
+                PurgeError::Rejected(_) => Status::SERVICE_UNAVAILABLE,
             };
-            json(status, &Outcome::failed(error.to_string()))
+            json_response(status, &ChangeOutcome::failed(error.to_string()))
         }
     }
 }
 
 /// What a request wants.
 #[derive(Debug, Clone, Copy)]
-enum Route<'a> {
-    Read(Read),
-    Change(Change<'a>),
+enum AdminRoute<'a> {
+    Read(ReadRoute),
+    Change(ChangeRoute<'a>),
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Read {
+enum ReadRoute {
     Asset(&'static Asset),
     Events,
     Snapshot,
@@ -385,7 +410,7 @@ enum Read {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Change<'a> {
+enum ChangeRoute<'a> {
     Reload,
     Upgrade,
     ReopenLogs,
@@ -393,93 +418,98 @@ enum Change<'a> {
     Servers(&'a str),
     Purge,
     /// With the form of the answer, if the client takes any.
-    Publish(Option<publish::Form>),
+    Publish(Option<publish::ResponseFormat>),
     Stop,
 }
 
 /// Why a request is not even looked at.
 #[derive(Debug, Clone, Copy)]
-enum Refusal {
-    Host,
-    Path,
-    Method(&'static str),
-    Origin,
+enum RouteRefusal {
+    UntrustedHost,
+    UnknownPath,
+    MethodNotAllowed(&'static str),
+    ForeignOrigin,
 }
 
 /// The request's route, when it may take it.
-fn decide(request: &Request) -> Result<Route<'_>, Refusal> {
+fn route_request(request: &Request) -> Result<AdminRoute<'_>, RouteRefusal> {
     let head: &RequestHead = &request.head;
     let path = std::str::from_utf8(request.path());
-    let route = path.ok().and_then(|path| find(path, head));
+    let route = path.ok().and_then(|path| find_route(path, head));
     // Prometheus and probes use whatever name the network has for this machine, and learn nothing
     // that a page could do harm with. No browser can be brought to speak to a Unix socket.
     let is_open = matches!(
         route,
-        Some(Route::Read(Read::Metrics | Read::Health | Read::Readiness))
+        Some(AdminRoute::Read(
+            ReadRoute::Metrics | ReadRoute::Health | ReadRoute::Readiness
+        ))
     );
-    if !is_open && request.listener.address.is_some() && !guard::is_host_trusted(head) {
-        return Err(Refusal::Host);
+    if !is_open && request.listener.address.is_some() && !browser_guard::is_host_trusted(head) {
+        return Err(RouteRefusal::UntrustedHost);
     }
-    let route = route.ok_or(Refusal::Path)?;
+    let route = route.ok_or(RouteRefusal::UnknownPath)?;
     match (route, head.method()) {
-        (Route::Read(_), Method::Get | Method::Head) => Ok(route),
-        (Route::Read(_), _) => Err(Refusal::Method("GET, HEAD")),
-        (Route::Change(_), Method::Post) if guard::is_same_origin(head) => Ok(route),
-        (Route::Change(_), Method::Post) => Err(Refusal::Origin),
-        (Route::Change(_), _) => Err(Refusal::Method("POST")),
+        (AdminRoute::Read(_), Method::Get | Method::Head) => Ok(route),
+        (AdminRoute::Read(_), _) => Err(RouteRefusal::MethodNotAllowed("GET, HEAD")),
+        (AdminRoute::Change(_), Method::Post) if browser_guard::is_same_origin(head) => Ok(route),
+        (AdminRoute::Change(_), Method::Post) => Err(RouteRefusal::ForeignOrigin),
+        (AdminRoute::Change(_), _) => Err(RouteRefusal::MethodNotAllowed("POST")),
     }
 }
 
-fn find<'a>(path: &'a str, head: &'a RequestHead) -> Option<Route<'a>> {
+fn find_route<'a>(path: &'a str, head: &'a RequestHead) -> Option<AdminRoute<'a>> {
     Some(match path {
-        "/events" => Route::Read(Read::Events),
-        "/status.json" => Route::Read(Read::Snapshot),
-        "/metrics" => Route::Read(Read::Metrics),
-        "/healthz" => Route::Read(Read::Health),
-        "/readyz" => Route::Read(Read::Readiness),
-        "/reload" => Route::Change(Change::Reload),
-        "/stop" => Route::Change(Change::Stop),
-        "/upgrade" => Route::Change(Change::Upgrade),
-        "/logs/reopen" => Route::Change(Change::ReopenLogs),
-        "/cache/purge" => Route::Change(Change::Purge),
+        "/events" => AdminRoute::Read(ReadRoute::Events),
+        "/status.json" => AdminRoute::Read(ReadRoute::Snapshot),
+        "/metrics" => AdminRoute::Read(ReadRoute::Metrics),
+        "/healthz" => AdminRoute::Read(ReadRoute::Health),
+        "/readyz" => AdminRoute::Read(ReadRoute::Readiness),
+        "/reload" => AdminRoute::Change(ChangeRoute::Reload),
+        "/stop" => AdminRoute::Change(ChangeRoute::Stop),
+        "/upgrade" => AdminRoute::Change(ChangeRoute::Upgrade),
+        "/logs/reopen" => AdminRoute::Change(ChangeRoute::ReopenLogs),
+        "/cache/purge" => AdminRoute::Change(ChangeRoute::Purge),
         "/publish" | "/publish/" => {
-            let form = publish::Form::wanted(head.field("accept"));
-            Route::Change(Change::Publish(form))
+            let form = publish::ResponseFormat::from_accept(head.field("accept"));
+            AdminRoute::Change(ChangeRoute::Publish(form))
         }
         other => match ASSETS.iter().find(|asset| asset.path == other) {
-            Some(asset) => Route::Read(Read::Asset(asset)),
-            None => Route::Change(find_named(other)?),
+            Some(asset) => AdminRoute::Read(ReadRoute::Asset(asset)),
+            None => AdminRoute::Change(find_named_change(other)?),
         },
     })
 }
 
 /// Changes of something that the path names.
-fn find_named(path: &str) -> Option<Change<'_>> {
-    let restart = between(path, "/apps/", "/restart").map(Change::Restart);
-    restart.or_else(|| between(path, "/upstreams/", "/servers").map(Change::Servers))
+fn find_named_change(path: &str) -> Option<ChangeRoute<'_>> {
+    let restart = path_segment_between(path, "/apps/", "/restart").map(ChangeRoute::Restart);
+    restart
+        .or_else(|| path_segment_between(path, "/upstreams/", "/servers").map(ChangeRoute::Servers))
 }
 
 /// The one segment between two parts of a path.
-fn between<'a>(path: &'a str, before: &str, after: &str) -> Option<&'a str> {
+fn path_segment_between<'a>(path: &'a str, before: &str, after: &str) -> Option<&'a str> {
     let name = path.strip_prefix(before)?.strip_suffix(after)?;
     (!name.is_empty() && !name.contains('/')).then_some(name)
 }
 
-impl Refusal {
-    fn respond(self) -> Response {
+impl RouteRefusal {
+    fn into_response(self) -> Response {
         match self {
-            Self::Host => text(
+            Self::UntrustedHost => text_response(
                 Status::FORBIDDEN,
                 "the admin interface answers to an IP address or to localhost only; \
                  by other names only /metrics, /healthz and /readyz\n",
             ),
-            Self::Path => text(Status::NOT_FOUND, "there is nothing at this address\n"),
-            Self::Origin => text(
+            Self::UnknownPath => {
+                text_response(Status::NOT_FOUND, "there is nothing at this address\n")
+            }
+            Self::ForeignOrigin => text_response(
                 Status::FORBIDDEN,
                 "another origin may not change anything here\n",
             ),
-            Self::Method(allowed) => {
-                let mut response = text(
+            Self::MethodNotAllowed(allowed) => {
+                let mut response = text_response(
                     Status::METHOD_NOT_ALLOWED,
                     format!("this address takes {allowed}\n"),
                 );
@@ -491,7 +521,7 @@ impl Refusal {
 }
 
 /// The reply with the name of this room in its timing.
-pub(crate) fn sign(made: Result<Response, Fault>) -> Result<Reply, Fault> {
+pub(crate) fn with_handler_name(made: Result<Response, Fault>) -> Result<Reply, Fault> {
     let mut response = made?;
     response.timing.handler = Some(HandlerName::Component("status"));
     Ok(response.into())
@@ -499,7 +529,7 @@ pub(crate) fn sign(made: Result<Response, Fault>) -> Result<Reply, Fault> {
 
 /// How a change went, as JSON.
 #[derive(Debug, Serialize)]
-struct Outcome {
+struct ChangeOutcome {
     ok: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     message: Option<String>,
@@ -510,7 +540,7 @@ struct Outcome {
     error: Option<String>,
 }
 
-impl Outcome {
+impl ChangeOutcome {
     fn done(message: Option<String>) -> Self {
         Self {
             ok: true,
@@ -536,40 +566,40 @@ impl Outcome {
     }
 }
 
-fn of_asset(asset: &Asset) -> Response {
+fn asset_response(asset: &Asset) -> Response {
     let body = Body::Bytes(Bytes::from_static(asset.text.as_bytes()));
-    let mut response = respond(Status::OK, asset.content_type, body);
+    let mut response = build_response(Status::OK, asset.content_type, body);
     response
         .fields
-        .push_static("Content-Security-Policy", POLICY);
+        .push_static("Content-Security-Policy", CONTENT_SECURITY_POLICY);
     response
 }
 
-fn json<T: Serialize>(status: Status, value: &T) -> Result<Response, Fault> {
+fn json_response<T: Serialize>(status: Status, value: &T) -> Result<Response, Fault> {
     let text = serde_json::to_vec(value)
         .map_err(|error| Fault::new(FaultKind::Internal, format!("status as json: {error}")))?;
-    Ok(respond(
+    Ok(build_response(
         status,
         "application/json",
         Body::Bytes(text.into()),
     ))
 }
 
-pub(crate) fn text(status: Status, text: impl Into<Bytes>) -> Response {
-    respond(
+pub(crate) fn text_response(status: Status, text: impl Into<Bytes>) -> Response {
+    build_response(
         status,
         "text/plain; charset=utf-8",
         Body::Bytes(text.into()),
     )
 }
 
-pub(crate) fn retry_later(reason: impl Into<Bytes>) -> Response {
-    let mut response = text(Status::SERVICE_UNAVAILABLE, reason);
+pub(crate) fn unavailable_response(reason: impl Into<Bytes>) -> Response {
+    let mut response = text_response(Status::SERVICE_UNAVAILABLE, reason);
     response.fields.push_static("Retry-After", "5");
     response
 }
 
-pub(crate) fn respond(status: Status, content_type: &'static str, body: Body) -> Response {
+pub(crate) fn build_response(status: Status, content_type: &'static str, body: Body) -> Response {
     let mut response = Response::new(status, body);
     let fields = &mut response.fields;
     fields.push_static("Content-Type", content_type);

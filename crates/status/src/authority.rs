@@ -1,10 +1,10 @@
 //! Who may change things over a listener: those who were let in, those with the token, or nobody.
 //!
-//! Asked by `api` for every change, behind the checks of `guard`.
+//! Asked by `api` for every change, behind the checks of `browser_guard`.
 //!
 //! # Invariants
 //! - The token itself is not kept, and comparing takes as long whatever is wrong with what was sent.
-//! - A wrong token is answered with an error at most [`WRONG_MAX`] times a second, and logged as often;
+//! - A wrong token is answered with an error at most [`MAX_LOGGED_WRONG_TOKENS`] times a second, and logged as often;
 //!   the right one is taken however many wrong ones come.
 
 use std::fmt;
@@ -18,17 +18,17 @@ use ring::digest;
 #[derive(Debug)]
 pub enum Authority {
     /// Everybody who is connected: callers are looked at before they are served.
-    Connected,
+    AnyConnected,
     /// Whoever sends the token.
     Token(AdminToken),
     /// Nobody.
-    Nobody,
+    ReadOnly,
 }
 
 /// The secret of `server.admin_token`, by its SHA-256.
 pub struct AdminToken {
     digest: [u8; DIGEST_BYTES],
-    wrong: Mutex<Attempts>,
+    wrong_tokens: Mutex<WrongTokenCount>,
 }
 
 /// Bytes of a SHA-256.
@@ -36,42 +36,42 @@ const DIGEST_BYTES: usize = 32;
 
 /// Wrong tokens of late.
 #[derive(Debug, Default)]
-struct Attempts {
+struct WrongTokenCount {
     /// When the present second began.
     since: Option<Instant>,
     count: u32,
 }
 
 /// Wrong tokens a second that are answered as such.
-const WRONG_MAX: u32 = 10;
+const MAX_LOGGED_WRONG_TOKENS: u32 = 10;
 
-const PERIOD: Duration = Duration::from_secs(1);
+const WRONG_TOKEN_PERIOD: Duration = Duration::from_secs(1);
 
 /// Whether a change may be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Permission {
     Granted,
     /// Nobody may over this listener.
-    Closed,
+    ChangesDisabled,
     /// A token is needed, and none was sent.
-    Missing,
+    TokenMissing,
     /// Another token was sent.
-    Wrong,
+    TokenWrong,
     /// So were many others.
-    TooManyWrong,
+    TooManyWrongTokens,
 }
 
 impl Authority {
     /// Whether the request with this head may change things; `now` is the time.
-    pub(crate) fn permit(&self, head: &RequestHead, now: Instant) -> Permission {
+    pub(crate) fn check_permission(&self, head: &RequestHead, now: Instant) -> Permission {
         match self {
-            Self::Connected => Permission::Granted,
-            Self::Nobody => Permission::Closed,
-            Self::Token(token) => match bearer(head) {
-                None => Permission::Missing,
-                Some(sent) if token.is(sent) => Permission::Granted,
-                Some(_) if token.admit_wrong(now) => Permission::Wrong,
-                Some(_) => Permission::TooManyWrong,
+            Self::AnyConnected => Permission::Granted,
+            Self::ReadOnly => Permission::ChangesDisabled,
+            Self::Token(token) => match bearer_token(head) {
+                None => Permission::TokenMissing,
+                Some(sent) if token.matches(sent) => Permission::Granted,
+                Some(_) if token.count_wrong_token(now) => Permission::TokenWrong,
+                Some(_) => Permission::TooManyWrongTokens,
             },
         }
     }
@@ -89,7 +89,7 @@ impl AdminToken {
     pub fn from_digest(digest: [u8; DIGEST_BYTES]) -> Self {
         Self {
             digest,
-            wrong: Mutex::default(),
+            wrong_tokens: Mutex::default(),
         }
     }
 
@@ -99,7 +99,7 @@ impl AdminToken {
         self.digest
     }
 
-    fn is(&self, sent: &[u8]) -> bool {
+    fn matches(&self, sent: &[u8]) -> bool {
         let sent = sha256(sent);
         let pairs = self.digest.iter().zip(sent);
         // Not stopped at the first difference.
@@ -107,17 +107,20 @@ impl AdminToken {
     }
 
     /// Counts a wrong token; whether that is said.
-    fn admit_wrong(&self, now: Instant) -> bool {
-        let mut wrong = self.wrong.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_over = |since: Instant| now.saturating_duration_since(since) >= PERIOD;
+    fn count_wrong_token(&self, now: Instant) -> bool {
+        let mut wrong = self
+            .wrong_tokens
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let is_over = |since: Instant| now.saturating_duration_since(since) >= WRONG_TOKEN_PERIOD;
         if wrong.since.is_none_or(is_over) {
-            *wrong = Attempts {
+            *wrong = WrongTokenCount {
                 since: Some(now),
                 count: 0,
             };
         }
         wrong.count = wrong.count.saturating_add(1);
-        wrong.count <= WRONG_MAX
+        wrong.count <= MAX_LOGGED_WRONG_TOKENS
     }
 }
 
@@ -128,7 +131,7 @@ impl fmt::Debug for AdminToken {
 }
 
 /// The token that a request sends (RFC 6750 §2.1); none if it sends several.
-pub(crate) fn bearer(head: &RequestHead) -> Option<&[u8]> {
+pub(crate) fn bearer_token(head: &RequestHead) -> Option<&[u8]> {
     let mut fields = head.field_all("authorization");
     let value = fields.next().filter(|_| fields.next().is_none())?;
     let (scheme, token) = value.split_at_checked(7)?;
@@ -145,13 +148,13 @@ fn sha256(bytes: &[u8]) -> [u8; DIGEST_BYTES] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fake::{Via, request};
+    use crate::fake::{TestTransport, request};
 
     const TOKEN: &str = "dGhpcyBpcyBub3QgYSByZWFsIHRva2VuLCBidXQgbG9uZw==";
 
     fn permit(authority: &Authority, fields: &str, now: Instant) -> Permission {
         let text = format!("POST /reload HTTP/1.1\nHost: 127.0.0.1:8090{fields}");
-        authority.permit(&request(&text, Via::Tcp).head, now)
+        authority.check_permission(&request(&text, TestTransport::Tcp).head, now)
     }
 
     #[test]
@@ -169,52 +172,52 @@ mod tests {
                 format!("\nauthorization: bearer  {TOKEN} "),
                 Permission::Granted,
             ),
-            ("nothing", String::new(), Permission::Missing),
+            ("nothing", String::new(), Permission::TokenMissing),
             (
                 "no scheme",
                 format!("\nAuthorization: {TOKEN}"),
-                Permission::Missing,
+                Permission::TokenMissing,
             ),
             (
                 "another scheme",
                 format!("\nAuthorization: Basic {TOKEN}"),
-                Permission::Missing,
+                Permission::TokenMissing,
             ),
             (
                 "empty",
                 "\nAuthorization: Bearer ".to_owned(),
-                Permission::Missing,
+                Permission::TokenMissing,
             ),
             (
                 "short",
                 "\nAuthorization: Bear".to_owned(),
-                Permission::Missing,
+                Permission::TokenMissing,
             ),
             (
                 "twice",
                 format!("\nAuthorization: Bearer {TOKEN}\nAuthorization: Bearer {TOKEN}"),
-                Permission::Missing,
+                Permission::TokenMissing,
             ),
             (
                 "cut",
                 format!("\nAuthorization: Bearer {}", &TOKEN[1..]),
-                Permission::Wrong,
+                Permission::TokenWrong,
             ),
             (
                 "longer",
                 format!("\nAuthorization: Bearer {TOKEN}A"),
-                Permission::Wrong,
+                Permission::TokenWrong,
             ),
             (
                 "its digest",
                 format!("\nAuthorization: Bearer {}", hex(&sha256(TOKEN.as_bytes()))),
-                Permission::Wrong,
+                Permission::TokenWrong,
             ),
         ] {
             assert_eq!(permit(&authority, &fields, now), expected, "{name}");
         }
         let handed_over = AdminToken::from_digest(AdminToken::new(TOKEN).digest());
-        assert!(handed_over.is(TOKEN.as_bytes()));
+        assert!(handed_over.matches(TOKEN.as_bytes()));
         assert_eq!(format!("{handed_over:?}"), "AdminToken");
     }
 
@@ -230,21 +233,33 @@ mod tests {
             format!("\nAuthorization: Bearer {TOKEN}"),
         );
         let now = Instant::now();
-        for _ in 0..WRONG_MAX {
-            assert_eq!(permit(&authority, wrong, now), Permission::Wrong);
+        for _ in 0..MAX_LOGGED_WRONG_TOKENS {
+            assert_eq!(permit(&authority, wrong, now), Permission::TokenWrong);
         }
         for _ in 0..3 {
-            assert_eq!(permit(&authority, wrong, now), Permission::TooManyWrong);
+            assert_eq!(
+                permit(&authority, wrong, now),
+                Permission::TooManyWrongTokens
+            );
             assert_eq!(permit(&authority, &right, now), Permission::Granted);
         }
-        assert_eq!(permit(&authority, wrong, now + PERIOD), Permission::Wrong);
+        assert_eq!(
+            permit(&authority, wrong, now + WRONG_TOKEN_PERIOD),
+            Permission::TokenWrong
+        );
     }
 
     #[test]
     fn without_a_token_nobody_may_but_who_was_let_in() {
         let now = Instant::now();
         let sent = format!("\nAuthorization: Bearer {TOKEN}");
-        assert_eq!(permit(&Authority::Nobody, &sent, now), Permission::Closed);
-        assert_eq!(permit(&Authority::Connected, "", now), Permission::Granted);
+        assert_eq!(
+            permit(&Authority::ReadOnly, &sent, now),
+            Permission::ChangesDisabled
+        );
+        assert_eq!(
+            permit(&Authority::AnyConnected, "", now),
+            Permission::Granted
+        );
     }
 }

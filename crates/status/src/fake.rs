@@ -15,36 +15,37 @@ use penstock_http::{HeadLimits, ParseProgress, parse_head};
 use penstock_sys::net::PeerAddress;
 
 use crate::{
-    AppCounters, AppStatus, BoundsStatus, BoxFuture, CacheCounters, CacheStatus,
-    CachedRouteCounters, CachedRouteStatus, HubCounters, HubStatus, JoinStatus, Limit, LineStatus,
-    MachineStatus, ManageError, ManageRequest, NodesStatus, PoolStatus, ProcessesStatus,
-    PublishError, PurgeError, PurgeRequest, PurgeWhat, QueueStatus, ServerState, ServerStatus,
-    Snapshot, Source, Spent, Times, Traffic, UpstreamCounters, UpstreamStatus, Use, WorkerStatus,
+    AdminOperations, AppCounters, AppQueueStatus, AppStatus, BoundsStatus, BoxFuture,
+    CacheCounters, CacheStatus, CachedRouteCounters, CachedRouteStatus, ClusterStatus,
+    FrontEndStatus, HistogramSummary, HubCounters, HubStatus, LimitStatus, MachineStatus,
+    PoolStatus, ProcessesStatus, PublishError, PurgeError, PurgeRequest, PurgeSelector,
+    ServerChangeRequest, ServerChangeRequestError, ServerState, ServerStatus, Snapshot, TimeSum,
+    Traffic, UpstreamCounters, UpstreamQueueStatus, UpstreamStatus, Usage, WorkerStatus,
 };
 
 /// The name of the application that does not boot.
-pub(crate) const ODD_NAME: &str = "od\"d\\\nname";
+pub(crate) const NAME_TO_ESCAPE: &str = "od\"d\\\nname";
 
 /// How much it takes to be published at once.
-pub(crate) const PUBLISH_BYTES: usize = 4000;
+pub(crate) const MAX_PUBLISH_BYTES: usize = 4000;
 
 #[derive(Debug, Default)]
-pub(crate) struct FakeSource {
+pub(crate) struct FakeServer {
     pub(crate) edge: Arc<EdgeMetrics>,
-    pub(crate) app: Arc<AppMetrics>,
-    pub(crate) asked: Mutex<Vec<String>>,
+    pub(crate) app_status: Arc<AppMetrics>,
+    pub(crate) calls: Mutex<Vec<String>>,
     pub(crate) snapshots: AtomicUsize,
     pub(crate) is_draining: AtomicBool,
     pub(crate) is_broken: AtomicBool,
 }
 
-impl FakeSource {
-    fn ask(&self, what: &str) {
-        self.asked.lock().unwrap().push(what.to_owned());
+impl FakeServer {
+    fn record_call(&self, what: &str) {
+        self.calls.lock().unwrap().push(what.to_owned());
     }
 
     pub(crate) fn asked(&self) -> Vec<String> {
-        self.asked.lock().unwrap().clone()
+        self.calls.lock().unwrap().clone()
     }
 
     fn app(&self, name: &str, report: Option<String>, workers: Vec<WorkerStatus>) -> AppStatus {
@@ -78,27 +79,27 @@ impl FakeSource {
                 memory_bytes_max: Some(1 << 30),
                 cpu_max: Some(1.5),
             },
-            queue: QueueStatus {
+            queue: AppQueueStatus {
                 waiting: 3,
                 max: 1000,
                 slots: 4,
                 in_progress: 4,
                 oldest_wait: Duration::from_millis(250),
             },
-            counters: AppCounters::new(&self.app),
-            queue_time: Times::new(&self.app.queue_time),
-            app_time: Times::new(&self.app.app_time),
+            counters: AppCounters::new(&self.app_status),
+            queue_time: HistogramSummary::new(&self.app_status.queue_time),
+            app_time: HistogramSummary::new(&self.app_status.app_time),
             templates: workers.clone(),
             workers,
         }
     }
 
-    fn upstream(&self, name: &str, servers: Vec<ServerStatus>) -> UpstreamStatus {
+    fn upstream_status(&self, name: &str, servers: Vec<ServerStatus>) -> UpstreamStatus {
         UpstreamStatus {
             name: name.into(),
             protocol: "http".into(),
             up: !servers.is_empty(),
-            queue: LineStatus {
+            queue: UpstreamQueueStatus {
                 waiting: 12,
                 max: 500,
                 oldest_wait: Duration::from_millis(750),
@@ -112,9 +113,9 @@ impl FakeSource {
                 retries: 6,
                 retries_refused: 7,
             },
-            queue_time: Times::new(&self.app.queue_time),
-            connect_time: Times::new(&self.app.app_time),
-            answer_time: Times::new(&self.app.app_time),
+            queue_time: HistogramSummary::new(&self.app_status.queue_time),
+            connect_time: HistogramSummary::new(&self.app_status.app_time),
+            answer_time: HistogramSummary::new(&self.app_status.app_time),
             servers,
         }
     }
@@ -163,14 +164,14 @@ fn cache(name: &str) -> CacheStatus {
         memory_bytes_max: 64 << 20,
         counters,
         hit_ratio: counters.hit_ratio(),
-        read_time: Spent::new(6, Duration::from_millis(120)),
-        write_time: Spent::new(25, Duration::from_millis(1000)),
+        read_time: TimeSum::new(6, Duration::from_millis(120)),
+        write_time: TimeSum::new(25, Duration::from_millis(1000)),
     }
 }
 
 /// A hub whose numbers all differ.
 fn hub() -> HubStatus {
-    let of = |used, max| Use { used, max };
+    let of = |used, max| Usage { used, max };
     HubStatus {
         held: of(61, 1000),
         streams: 50,
@@ -189,7 +190,7 @@ fn hub() -> HubStatus {
         stream_bytes_each: Some(200),
         backlog_bytes: of(4096, 1 << 28),
         history_bytes: of(5000, 1 << 27),
-        nodes: Some(NodesStatus {
+        nodes: Some(ClusterStatus {
             address: "redis://127.0.0.1:6379".into(),
             connected: true,
             alone: false,
@@ -217,14 +218,14 @@ fn cached_route(name: &str) -> CachedRouteStatus {
     };
     CachedRouteStatus {
         name: name.into(),
-        caches: vec!["disk1".into(), ODD_NAME.into()],
+        caches: vec!["disk1".into(), NAME_TO_ESCAPE.into()],
         counters,
         hit_ratio: counters.hit_ratio(),
     }
 }
 
 /// The same with a disk that fails, before it was asked anything.
-fn out(cache: CacheStatus) -> CacheStatus {
+fn out_of_service(cache: CacheStatus) -> CacheStatus {
     CacheStatus {
         path: None,
         state: "out".into(),
@@ -234,7 +235,7 @@ fn out(cache: CacheStatus) -> CacheStatus {
     }
 }
 
-impl Source for FakeSource {
+impl AdminOperations for FakeServer {
     fn snapshot(&self) -> Snapshot {
         self.snapshots.fetch_add(1, Ordering::Relaxed);
         let worker = WorkerStatus {
@@ -264,14 +265,14 @@ impl Source for FakeSource {
             control: Some("unix:/run/penstock/127.0.0.1_8080.sock".into()),
             config: Some("/srv/penstock.toml".into()),
             threads: 2,
-            connections: Use { used: 5, max: 100 },
+            connections: Usage { used: 5, max: 100 },
             connections_bound: "limits.connections".into(),
             resident_bytes: Some(2 << 20),
             traffic: Traffic::new(&self.edge),
             generation: 1,
             reloads: 0,
             reload_error: None,
-            joins: Some(JoinStatus {
+            joins: Some(FrontEndStatus {
                 address: "10.0.0.1:7000".into(),
                 upstream: "shop".into(),
                 is_in: false,
@@ -288,10 +289,14 @@ impl Source for FakeSource {
             hub: hub(),
             apps: vec![
                 self.app("guestbook", None, vec![worker]),
-                self.app(ODD_NAME, Some("Traceback\n  </script>".into()), vec![]),
+                self.app(
+                    NAME_TO_ESCAPE,
+                    Some("Traceback\n  </script>".into()),
+                    vec![],
+                ),
             ],
             upstreams: vec![
-                self.upstream(
+                self.upstream_status(
                     "backends",
                     vec![
                         server("127.0.0.1:3000", "leaving"),
@@ -303,10 +308,10 @@ impl Source for FakeSource {
                         },
                     ],
                 ),
-                self.upstream(ODD_NAME, vec![]),
+                self.upstream_status(NAME_TO_ESCAPE, vec![]),
             ],
-            caches: vec![cache("disk1"), out(cache(ODD_NAME))],
-            cached_routes: vec![cached_route("example.com /*"), cached_route(ODD_NAME)],
+            caches: vec![cache("disk1"), out_of_service(cache(NAME_TO_ESCAPE))],
+            cached_routes: vec![cached_route("example.com /*"), cached_route(NAME_TO_ESCAPE)],
             pools: vec![PoolStatus {
                 name: "default".into(),
                 queued: 0,
@@ -314,33 +319,33 @@ impl Source for FakeSource {
                 threads: 32,
                 max_queue: 65536,
                 refused: 4,
-                queue_time: Spent::new(10, Duration::from_millis(50)),
+                queue_time: TimeSum::new(10, Duration::from_millis(50)),
                 queue_time_max: Duration::from_millis(30),
-                work_time: Spent::new(8, Duration::from_millis(200)),
+                work_time: TimeSum::new(8, Duration::from_millis(200)),
                 oldest: Duration::from_millis(1250),
             }],
             limits: vec![
-                Limit::count("connections", 100, Some(5)),
-                Limit::time("header_timeout", Duration::from_secs(10)),
-                Limit::bytes("temp_bytes", 4096)
+                LimitStatus::count("connections", 100, Some(5)),
+                LimitStatus::time("header_timeout", Duration::from_secs(10)),
+                LimitStatus::bytes("temp_bytes", 4096)
                     .with_use(64)
                     .with_reached(2),
             ],
         }
     }
 
-    fn edge(&self) -> Arc<EdgeMetrics> {
+    fn edge_metrics(&self) -> Arc<EdgeMetrics> {
         Arc::clone(&self.edge)
     }
 
-    fn apps(&self) -> Vec<(String, Arc<AppMetrics>)> {
-        ["guestbook", ODD_NAME]
-            .map(|name| (name.to_owned(), Arc::clone(&self.app)))
+    fn app_metrics(&self) -> Vec<(String, Arc<AppMetrics>)> {
+        ["guestbook", NAME_TO_ESCAPE]
+            .map(|name| (name.to_owned(), Arc::clone(&self.app_status)))
             .into()
     }
 
     fn reload(&self) -> BoxFuture<'static, Result<String, String>> {
-        self.ask("reload");
+        self.record_call("reload");
         let is_broken = self.is_broken.load(Ordering::Relaxed);
         Box::pin(async move {
             if is_broken {
@@ -351,8 +356,8 @@ impl Source for FakeSource {
         })
     }
 
-    fn restart(&self, app: &str) -> BoxFuture<'static, Option<Result<(), String>>> {
-        self.ask(&format!("restart {app}"));
+    fn restart_app(&self, app: &str) -> BoxFuture<'static, Option<Result<(), String>>> {
+        self.record_call(&format!("restart {app}"));
         let is_broken = self.is_broken.load(Ordering::Relaxed);
         let is_known = app == "guestbook";
         Box::pin(async move {
@@ -366,47 +371,51 @@ impl Source for FakeSource {
         })
     }
 
-    fn manage(
+    fn change_servers(
         &self,
         upstream: &str,
-        change: ManageRequest,
-    ) -> BoxFuture<'static, Result<String, ManageError>> {
-        self.ask(&format!("{upstream}: {change:?}"));
+        change: ServerChangeRequest,
+    ) -> BoxFuture<'static, Result<String, ServerChangeRequestError>> {
+        self.record_call(&format!("{upstream}: {change:?}"));
         let is_known = upstream == "backends";
         let is_broken = self.is_broken.load(Ordering::Relaxed);
         let upstream = upstream.to_owned();
         Box::pin(async move {
             match change {
-                _ if !is_known => Err(ManageError::UnknownUpstream(upstream)),
-                ManageRequest::Add(new) if new.server.is_empty() => Err(ManageError::BadAddress {
-                    server: new.server,
-                    expected: "an address",
-                }),
-                ManageRequest::Drain { server } if server != "127.0.0.1:3000" => {
-                    Err(ManageError::UnknownServer { upstream, server })
+                _ if !is_known => Err(ServerChangeRequestError::UnknownUpstream(upstream)),
+                ServerChangeRequest::Add(new) if new.server.is_empty() => {
+                    Err(ServerChangeRequestError::InvalidAddress {
+                        server: new.server,
+                        expected: "an address",
+                    })
                 }
-                _ if is_broken => Err(ManageError::Refused("the upstream is closed".into())),
+                ServerChangeRequest::Drain { server } if server != "127.0.0.1:3000" => {
+                    Err(ServerChangeRequestError::UnknownServer { upstream, server })
+                }
+                _ if is_broken => Err(ServerChangeRequestError::Rejected(
+                    "the upstream is closed".into(),
+                )),
                 _ => Ok("done".into()),
             }
         })
     }
 
     fn purge(&self, wanted: PurgeRequest) -> BoxFuture<'static, Result<u64, PurgeError>> {
-        self.ask(&format!("purge {wanted:?}"));
+        self.record_call(&format!("purge {wanted:?}"));
         let is_broken = self.is_broken.load(Ordering::Relaxed);
         Box::pin(async move {
             match wanted {
                 PurgeRequest {
                     cache: Some(name), ..
                 } if name != "disk1" => Err(PurgeError::UnknownCache(name)),
-                _ if is_broken => Err(PurgeError::Refused("purges wait".into())),
-                wanted if wanted.what == PurgeWhat::All => Ok(20),
+                _ if is_broken => Err(PurgeError::Rejected("purges wait".into())),
+                wanted if wanted.selector == PurgeSelector::All => Ok(20),
                 _ => Ok(1),
             }
         })
     }
 
-    fn publisher(&self, token: &str) -> Result<String, PublishError> {
+    fn verify_publish_token(&self, token: &str) -> Result<String, PublishError> {
         match token {
             "a.right.token" => Ok("chat".into()),
             "an.old.token" => Err(PublishError::Invalid("the token has expired".into())),
@@ -417,26 +426,26 @@ impl Source for FakeSource {
     fn publish(&self, body: &[u8], namespace: Option<&str>) -> Result<(), PublishError> {
         let text = String::from_utf8_lossy(body).into_owned();
         match namespace {
-            Some(namespace) => self.ask(&format!("publish {text} in {namespace}")),
-            None => self.ask(&format!("publish {text}")),
+            Some(namespace) => self.record_call(&format!("publish {text} in {namespace}")),
+            None => self.record_call(&format!("publish {text}")),
         }
         match text.as_str() {
             "{}" => Err(PublishError::Malformed("items is missing".into())),
-            "fast" => Err(PublishError::Behind("items[3]: too fast".into())),
+            "fast" => Err(PublishError::TooFast("items[3]: too fast".into())),
             "long" => Err(PublishError::TooLarge("item 0: too long".into())),
             _ if self.is_broken.load(Ordering::Relaxed) => {
-                Err(PublishError::Refused("the server stops".into()))
+                Err(PublishError::Rejected("the server stops".into()))
             }
             _ => Ok(()),
         }
     }
 
-    fn publish_bytes_max(&self) -> usize {
-        PUBLISH_BYTES
+    fn max_publish_bytes(&self) -> usize {
+        MAX_PUBLISH_BYTES
     }
 
     fn upgrade(&self, binary: Option<String>) -> BoxFuture<'static, Result<String, String>> {
-        self.ask(&format!("upgrade {}", binary.unwrap_or_default()));
+        self.record_call(&format!("upgrade {}", binary.unwrap_or_default()));
         let is_broken = self.is_broken.load(Ordering::Relaxed);
         Box::pin(async move {
             match is_broken {
@@ -447,19 +456,19 @@ impl Source for FakeSource {
     }
 
     fn reopen_logs(&self) -> BoxFuture<'static, Result<String, String>> {
-        self.ask("reopen");
+        self.record_call("reopen");
         Box::pin(std::future::ready(Ok("opened".into())))
     }
 
-    fn control(&self) -> Option<String> {
+    fn control_socket(&self) -> Option<String> {
         Some("unix:/run/penstock/127.0.0.1_8080.sock".into())
     }
 
     fn stop(&self) {
-        self.ask("stop");
+        self.record_call("stop");
     }
 
-    fn ready(&self) -> Result<(), String> {
+    fn check_ready(&self) -> Result<(), String> {
         if self.is_broken.load(Ordering::Relaxed) {
             Err("no application is up".into())
         } else {
@@ -470,26 +479,26 @@ impl Source for FakeSource {
 
 /// Where a test's request comes in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Via {
+pub(crate) enum TestTransport {
     Tcp,
     Unix,
 }
 
 /// A body that comes in pieces of at most so many bytes and may hide its length.
 #[derive(Debug)]
-pub(crate) struct Pieces {
-    pub(crate) left: Vec<u8>,
-    pub(crate) size: usize,
+pub(crate) struct PiecewiseBody {
+    pub(crate) remaining: Vec<u8>,
+    pub(crate) piece_size: usize,
     pub(crate) length: Option<u64>,
     /// Counts the bytes that were taken.
-    pub(crate) taken: Arc<AtomicUsize>,
+    pub(crate) bytes_taken: Arc<AtomicUsize>,
 }
 
-impl IncomingBody for Pieces {
+impl IncomingBody for PiecewiseBody {
     fn poll_fill(&mut self, _: &mut Context<'_>, into: &mut Vec<u8>) -> Poll<Result<bool, Fault>> {
-        let size = self.size.min(self.left.len());
-        into.extend(self.left.drain(..size));
-        self.taken.fetch_add(size, Ordering::Relaxed);
+        let size = self.piece_size.min(self.remaining.len());
+        into.extend(self.remaining.drain(..size));
+        self.bytes_taken.fetch_add(size, Ordering::Relaxed);
         Poll::Ready(Ok(size > 0))
     }
 
@@ -499,14 +508,14 @@ impl IncomingBody for Pieces {
 }
 
 /// A request from its head's text, lines apart by `\n`, without the blank line.
-pub(crate) fn request(head: &str, via: Via) -> Request {
+pub(crate) fn request(head: &str, via: TestTransport) -> Request {
     let raw = format!("{}\r\n\r\n", head.replace('\n', "\r\n"));
     let ParseProgress::Complete((head, _)) =
         parse_head(raw.as_bytes(), &HeadLimits::default()).unwrap()
     else {
         panic!("the head is not whole: {raw:?}");
     };
-    let address = (via == Via::Tcp).then(|| "127.0.0.1:8090".parse().unwrap());
+    let address = (via == TestTransport::Tcp).then(|| "127.0.0.1:8090".parse().unwrap());
     let arrival = RequestOrigin {
         peer: PeerAddress::Unix,
         listener: Arc::new(ListenerInfo {

@@ -10,8 +10,8 @@ use std::time::Instant;
 use penstock_http::{HeadLimits, ParseProgress, RequestHead, parse_head};
 
 use crate::authority::{self, Permission};
-use crate::publish::Form;
-use crate::{AdminToken, Authority, PurgeWhat, guard, manage, publish, purge};
+use crate::publish::ResponseFormat;
+use crate::{AdminToken, Authority, PurgeSelector, browser_guard, publish, purge, server_changes};
 
 const TOKEN: &str = "dGhlIGZ1enplciBtYXkgaGF2ZSB0aGlzIG9uZQ==";
 
@@ -31,7 +31,7 @@ pub fn read_request(bytes: &[u8]) {
 
 fn read_head(head: &RequestHead, text: &[u8]) {
     let host = head.host();
-    if guard::is_host_trusted(head) && !host.is_empty() {
+    if browser_guard::is_host_trusted(head) && !host.is_empty() {
         // No name that could be a stranger's.
         let name = host.split(':').next().unwrap_or_default();
         let is_number = |byte: u8| byte.is_ascii_digit() || byte == b'.';
@@ -41,7 +41,7 @@ fn read_head(head: &RequestHead, text: &[u8]) {
             "{host}"
         );
     }
-    if guard::is_same_origin(head) {
+    if browser_guard::is_same_origin(head) {
         for origin in head.field_all("origin") {
             assert!(
                 origin.len() > host.len()
@@ -52,36 +52,36 @@ fn read_head(head: &RequestHead, text: &[u8]) {
         }
     }
     let now = Instant::now();
-    assert!(Authority::Nobody.permit(head, now) == Permission::Closed);
-    let permission = Authority::Token(AdminToken::new(TOKEN)).permit(head, now);
+    assert!(Authority::ReadOnly.check_permission(head, now) == Permission::ChangesDisabled);
+    let permission = Authority::Token(AdminToken::new(TOKEN)).check_permission(head, now);
     if permission == Permission::Granted {
         let mut windows = text.windows(TOKEN.len());
         assert!(windows.any(|window| window == TOKEN.as_bytes()));
     }
-    let bearer = authority::bearer(head);
-    assert_eq!(bearer.is_none(), permission == Permission::Missing);
+    let bearer = authority::bearer_token(head);
+    assert_eq!(bearer.is_none(), permission == Permission::TokenMissing);
     assert!(bearer.is_none() || head.field_all("authorization").count() == 1);
-    let _ = Form::wanted(head.field("accept"));
-    if let Some(token) = publish::token(head) {
+    let _ = ResponseFormat::from_accept(head.field("accept"));
+    if let Some(token) = publish::bearer_jwt(head) {
         assert!(token.matches('.').count() == 2 && token.len() < text.len());
     }
 }
 
 fn read_body(text: &[u8]) {
-    if let Ok(change) = manage::parse(text) {
+    if let Ok(change) = server_changes::parse_server_change(text) {
         assert!(format!("{change:?}").len() <= 4 * text.len() + 256);
     }
-    let Ok(wish) = purge::parse(text) else {
+    let Ok(wish) = purge::parse_purge(text) else {
         return;
     };
     assert!(wish.cache.is_none_or(|name| !name.trim().is_empty()));
-    match wish.what {
-        PurgeWhat::Url(url) | PurgeWhat::Prefix(url) => {
+    match wish.selector {
+        PurgeSelector::Url(url) | PurgeSelector::Prefix(url) => {
             let begins = ["/", "http://", "https://"];
             assert!(begins.iter().any(|begin| url.starts_with(begin)), "{url}");
         }
-        PurgeWhat::Tag(tag) => assert!(!tag.trim().is_empty()),
-        PurgeWhat::All => {}
+        PurgeSelector::Tag(tag) => assert!(!tag.trim().is_empty()),
+        PurgeSelector::All => {}
     }
 }
 

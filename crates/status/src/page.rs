@@ -2,7 +2,7 @@
 //!
 //! Plain HTML, script, style and icon without a build step; served by `api`. The page gets all of
 //! its content from `/events` and sets it as text, never as markup. What must stay true: it loads
-//! nothing from anywhere else, which [`POLICY`] makes the browser enforce.
+//! nothing from anywhere else, which [`CONTENT_SECURITY_POLICY`] makes the browser enforce.
 
 /// One file of the page.
 #[derive(Debug)]
@@ -77,6 +77,6 @@ pub(crate) const ASSETS: [Asset; 12] = [
 ];
 
 /// The page's Content-Security-Policy (CSP level 3).
-pub(crate) const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
+pub(crate) const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
     img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; \
     frame-ancestors 'none'";

@@ -11,9 +11,9 @@ use std::sync::Arc;
 use penstock_exchange::{Handler, HandlerProgress, Request};
 use penstock_http::Status;
 
-use crate::api::{Admin, sign, text};
+use crate::api::{Admin, text_response, with_handler_name};
 use crate::authority::Authority;
-use crate::source::Source;
+use crate::operations::AdminOperations;
 
 /// Health, readiness and metrics as a handler.
 #[derive(Debug)]
@@ -24,9 +24,9 @@ pub struct Probes {
 impl Probes {
     /// Those of the server behind `source`.
     #[must_use]
-    pub fn new(source: Arc<dyn Source>) -> Self {
+    pub fn new(source: Arc<dyn AdminOperations>) -> Self {
         Self {
-            admin: Admin::new(source, Authority::Nobody),
+            admin: Admin::new(source, Authority::ReadOnly),
         }
     }
 }
@@ -35,7 +35,7 @@ impl Handler for Probes {
     fn handle(&self, request: Request) -> HandlerProgress {
         match request.path() {
             b"/healthz" | b"/readyz" | b"/metrics" => self.admin.handle(request),
-            _ => HandlerProgress::Ready(sign(Ok(text(
+            _ => HandlerProgress::Ready(with_handler_name(Ok(text_response(
                 Status::NOT_FOUND,
                 "here are /healthz, /readyz and /metrics only\n",
             )))),

@@ -1,6 +1,6 @@
 //! Messages for the hub: `POST /publish/`, where applications and their GRIP libraries send them.
 //!
-//! `api` hands the request's body and `Accept` here; [`crate::Source`] knows the hub and the format of
+//! `api` hands the request's body and `Accept` here; [`crate::AdminOperations`] knows the hub and the format of
 //! the items, this file knows neither. The answers are those that the libraries of this protocol know:
 //! text, or JSON for who asks for it. What must stay true: 200 is said once everything in the body is
 //! on its way, and a body is read no further than to its bound.
@@ -8,7 +8,7 @@
 use penstock_exchange::{Body, Fault, RequestBody, Response};
 use penstock_http::{RequestHead, Status, accepts_media_type, prefers_media_type};
 
-use crate::{Source, api, authority, manage};
+use crate::{AdminOperations, api, authority, server_changes};
 
 /// Why something was not published.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -28,31 +28,31 @@ pub enum PublishError {
     /// Faster than it can be delivered: 429. The text begins with the first item that was not taken,
     /// `items[3]: `.
     #[error("{0}")]
-    Behind(String),
+    TooFast(String),
     /// It cannot be taken now: 503.
     #[error("{0}")]
-    Refused(String),
+    Rejected(String),
 }
 
 /// The form of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Form {
+pub(crate) enum ResponseFormat {
     Text,
     Json,
 }
 
-const JSON: &str = "application/json";
-const TEXT: &str = "text/plain";
+const JSON_TYPE: &str = "application/json";
+const TEXT_TYPE: &str = "text/plain";
 
-impl Form {
+impl ResponseFormat {
     /// What the value of `Accept` lets an answer be; `None` when it allows neither form.
-    pub(crate) fn wanted(accept: Option<&[u8]>) -> Option<Self> {
-        if prefers_media_type(accept, JSON, TEXT) {
+    pub(crate) fn from_accept(accept: Option<&[u8]>) -> Option<Self> {
+        if prefers_media_type(accept, JSON_TYPE, TEXT_TYPE) {
             return Some(Self::Json);
         }
         match (
-            accepts_media_type(accept, TEXT),
-            accepts_media_type(accept, JSON),
+            accepts_media_type(accept, TEXT_TYPE),
+            accepts_media_type(accept, JSON_TYPE),
         ) {
             (true, _) => Some(Self::Text),
             (false, true) => Some(Self::Json),
@@ -63,8 +63,8 @@ impl Form {
 
 /// What may be the JSON Web Token by which applications publish, of the one token that a request
 /// sends: three parts with dots between them. An administrator's token may look like one.
-pub(crate) fn token(head: &RequestHead) -> Option<String> {
-    let token = std::str::from_utf8(authority::bearer(head)?).ok()?;
+pub(crate) fn bearer_jwt(head: &RequestHead) -> Option<String> {
+    let token = std::str::from_utf8(authority::bearer_token(head)?).ok()?;
     (token.matches('.').count() == 2).then(|| token.to_owned())
 }
 
@@ -72,37 +72,37 @@ pub(crate) fn token(head: &RequestHead) -> Option<String> {
 ///
 /// # Errors
 /// The client's: gone, or too slow.
-pub(crate) async fn publish(
-    source: &dyn Source,
-    form: Option<Form>,
+pub(crate) async fn handle_publish(
+    source: &dyn AdminOperations,
+    form: Option<ResponseFormat>,
     namespace: Option<&str>,
     body: RequestBody,
 ) -> Result<Response, Fault> {
     let Some(form) = form else {
         let text = "the answer is text/plain or application/json\n";
-        return Ok(api::text(Status::NOT_ACCEPTABLE, text));
+        return Ok(api::text_response(Status::NOT_ACCEPTABLE, text));
     };
-    let max = source.publish_bytes_max();
-    let Ok(items) = manage::read_within(body, max).await? else {
+    let max = source.max_publish_bytes();
+    let Ok(items) = server_changes::read_body_within(body, max).await? else {
         let text = format!("more than {max} bytes\n");
-        return Ok(api::text(Status::CONTENT_TOO_LARGE, text));
+        return Ok(api::text_response(Status::CONTENT_TOO_LARGE, text));
     };
     Ok(match source.publish(&items, namespace) {
-        Ok(()) => published(form),
-        Err(error) => refused(&error),
+        Ok(()) => success_response(form),
+        Err(error) => error_response(&error),
     })
 }
 
 /// The answer to a publisher whose items were not taken.
-pub(crate) fn refused(error: &PublishError) -> Response {
+pub(crate) fn error_response(error: &PublishError) -> Response {
     let status = match error {
         PublishError::Malformed(_) => Status::BAD_REQUEST,
         PublishError::Unauthorized(_) | PublishError::Invalid(_) => Status::UNAUTHORIZED,
         PublishError::TooLarge(_) => Status::CONTENT_TOO_LARGE,
-        PublishError::Behind(_) => Status::TOO_MANY_REQUESTS,
-        PublishError::Refused(_) => return api::retry_later(format!("{error}\n")),
+        PublishError::TooFast(_) => Status::TOO_MANY_REQUESTS,
+        PublishError::Rejected(_) => return api::unavailable_response(format!("{error}\n")),
     };
-    let mut response = api::text(status, format!("{error}\n"));
+    let mut response = api::text_response(status, format!("{error}\n"));
     match status {
         Status::TOO_MANY_REQUESTS => response.fields.push_static("Retry-After", "1"),
         Status::UNAUTHORIZED => response
@@ -113,12 +113,12 @@ pub(crate) fn refused(error: &PublishError) -> Response {
     response
 }
 
-fn published(form: Form) -> Response {
+fn success_response(form: ResponseFormat) -> Response {
     match form {
-        Form::Text => api::text(Status::OK, "Published\n"),
-        Form::Json => {
+        ResponseFormat::Text => api::text_response(Status::OK, "Published\n"),
+        ResponseFormat::Json => {
             let body = Body::Bytes(b"{\"message\":\"Published\"}\n".as_slice().into());
-            api::respond(Status::OK, JSON, body)
+            api::build_response(Status::OK, JSON_TYPE, body)
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What somebody wants taken out of the caches: the JSON of `POST /cache/purge`.
 //!
-//! `api` hands the body here and the wish that comes out to the [`crate::Source`], which knows caches;
+//! `api` hands the body here and the wish that comes out to the [`crate::AdminOperations`], which knows caches;
 //! this file knows none. What must stay true: exactly one of `url`, `prefix`, `tag` and `all` is said, and
 //! all of them only in so many words; a wish that would match more than it says is refused.
 
@@ -12,14 +12,14 @@ use serde::Deserialize;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PurgeRequest {
     /// Which objects.
-    pub what: PurgeWhat,
+    pub selector: PurgeSelector,
     /// The name of the cache; `None` is all of them.
     pub cache: Option<String>,
 }
 
 /// Which objects are to be purged.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PurgeWhat {
+pub enum PurgeSelector {
     /// All variants of this URL: with scheme and host, or from the path on for every host.
     Url(String),
     /// Every URL that begins so.
@@ -38,30 +38,30 @@ pub enum PurgeError {
     UnknownCache(String),
     /// It cannot be done now, for this reason: 503.
     #[error("{0}")]
-    Refused(String),
+    Rejected(String),
 }
 
 /// Why a body is no purge.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum BadPurge {
+pub(crate) enum PurgeParseError {
     #[error("{0}: expected {Expected}")]
     Malformed(serde_json::Error),
-    #[error("not an object: expected {Expected}")]
+    #[error("not an object: expected {ExpectedBody}")]
     NotAnObject,
     #[error("{0} of url, prefix, tag and all: expected {Expected}")]
-    NotOne(usize),
-    #[error("all is false: expected {Expected}")]
-    NotAll,
+    NotExactlyOne(usize),
+    #[error("all is false: expected {ExpectedBody}")]
+    AllIsFalse,
     #[error("{0} is empty: expected {Expected}")]
     Empty(&'static str),
     #[error("{text:?} is no {key}: expected one that begins with http://, https:// or /")]
-    NotAUrl { key: &'static str, text: String },
+    InvalidUrl { key: &'static str, text: String },
 }
 
 /// What a right body looks like.
-struct Expected;
+struct ExpectedBody;
 
-impl fmt::Display for Expected {
+impl fmt::Display for ExpectedBody {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
             "an object with one of url, prefix, tag (texts) and all (true), such as \
@@ -72,7 +72,7 @@ impl fmt::Display for Expected {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Raw {
+struct PurgeBody {
     url: Option<String>,
     prefix: Option<String>,
     tag: Option<String>,
@@ -84,48 +84,51 @@ struct Raw {
 ///
 /// # Errors
 /// What is wrong with it, and what was expected.
-pub(crate) fn parse(text: &[u8]) -> Result<PurgeRequest, BadPurge> {
+pub(crate) fn parse_purge(text: &[u8]) -> Result<PurgeRequest, PurgeParseError> {
     // A list of values in the right order would be taken for an object.
     if !text.trim_ascii_start().starts_with(b"{") {
-        return Err(BadPurge::NotAnObject);
+        return Err(PurgeParseError::NotAnObject);
     }
-    let raw: Raw = serde_json::from_slice(text).map_err(BadPurge::Malformed)?;
+    let raw: PurgeBody = serde_json::from_slice(text).map_err(PurgeParseError::Malformed)?;
     let cache = match raw.cache {
-        Some(name) => Some(filled("cache", name)?),
+        Some(name) => Some(check_not_empty("cache", name)?),
         None => None,
     };
     let what = match (raw.url, raw.prefix, raw.tag, raw.all) {
-        (Some(url), None, None, None) => PurgeWhat::Url(address("url", url)?),
-        (None, Some(prefix), None, None) => PurgeWhat::Prefix(address("prefix", prefix)?),
-        (None, None, Some(tag), None) => PurgeWhat::Tag(filled("tag", tag)?),
-        (None, None, None, Some(true)) => PurgeWhat::All,
-        (None, None, None, Some(false)) => return Err(BadPurge::NotAll),
+        (Some(url), None, None, None) => PurgeSelector::Url(check_url("url", url)?),
+        (None, Some(prefix), None, None) => PurgeSelector::Prefix(check_url("prefix", prefix)?),
+        (None, None, Some(tag), None) => PurgeSelector::Tag(check_not_empty("tag", tag)?),
+        (None, None, None, Some(true)) => PurgeSelector::All,
+        (None, None, None, Some(false)) => return Err(PurgeParseError::AllIsFalse),
         (url, prefix, tag, all) => {
             let texts = [url, prefix, tag];
             let said = texts.iter().flatten().count() + usize::from(all.is_some());
-            return Err(BadPurge::NotOne(said));
+            return Err(PurgeParseError::NotExactlyOne(said));
         }
     };
-    Ok(PurgeRequest { what, cache })
+    Ok(PurgeRequest {
+        selector: what,
+        cache,
+    })
 }
 
 /// A text that is not empty: an empty prefix would be everything.
-fn filled(key: &'static str, text: String) -> Result<String, BadPurge> {
+fn check_not_empty(key: &'static str, text: String) -> Result<String, PurgeParseError> {
     match text.trim().is_empty() {
-        true => Err(BadPurge::Empty(key)),
+        true => Err(PurgeParseError::Empty(key)),
         false => Ok(text),
     }
 }
 
 /// A URL, or the beginning of one.
-fn address(key: &'static str, text: String) -> Result<String, BadPurge> {
-    let text = filled(key, text)?;
+fn check_url(key: &'static str, text: String) -> Result<String, PurgeParseError> {
+    let text = check_not_empty(key, text)?;
     let is_url = ["/", "http://", "https://"]
         .iter()
         .any(|begin| text.starts_with(begin));
     match is_url {
         true => Ok(text),
-        false => Err(BadPurge::NotAUrl { key, text }),
+        false => Err(PurgeParseError::InvalidUrl { key, text }),
     }
 }
 

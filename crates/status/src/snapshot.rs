@@ -1,23 +1,25 @@
 //! The server at one moment, in the form that `/status.json` and the live page get.
 //!
-//! Filled in by the wiring, serialised by `api` and `events`, read by `exposition` for gauges. Field
+//! Filled in by the wiring, serialised by `api` and `events`, read by `metrics_text` for gauges. Field
 //! names are a promise to scripts: durations are seconds and end in `_seconds`, sizes end in
 //! `_bytes`, and a test holds the list of keys. Nothing here computes but percentiles.
 
 mod apps;
-mod disks;
 mod hub;
+mod storage;
 
 use std::time::Duration;
 
 use penstock_exchange::metrics::{BUCKETS_US, EdgeMetrics, Histogram, HistogramValues};
 use serde::{Serialize, Serializer};
 
-pub use apps::{AppCounters, AppStatus, BoundsStatus, ProcessesStatus, QueueStatus, WorkerStatus};
-pub use disks::{
-    CacheCounters, CacheStatus, CachedRouteCounters, CachedRouteStatus, PoolStatus, Spent,
+pub use apps::{
+    AppCounters, AppQueueStatus, AppStatus, BoundsStatus, ProcessesStatus, WorkerStatus,
 };
-pub use hub::{HubCounters, HubStatus, MachineStatus, NodesStatus};
+pub use hub::{ClusterStatus, HubCounters, HubStatus, MachineStatus};
+pub use storage::{
+    CacheCounters, CacheStatus, CachedRouteCounters, CachedRouteStatus, PoolStatus, TimeSum,
+};
 
 /// The whole server at one moment.
 #[derive(Debug, Clone, Serialize)]
@@ -40,7 +42,7 @@ pub struct Snapshot {
     /// Event loops.
     pub threads: usize,
     /// Open client connections against their bound.
-    pub connections: Use,
+    pub connections: Usage,
     /// What that bound comes from.
     pub connections_bound: String,
     /// Resident memory of the server process, without its workers.
@@ -64,7 +66,7 @@ pub struct Snapshot {
     /// What is held open.
     pub hub: HubStatus,
     /// The front end that it serves an application for (`penstock work`); none is a server of its own.
-    pub joins: Option<JoinStatus>,
+    pub joins: Option<FrontEndStatus>,
     /// The applications.
     pub apps: Vec<AppStatus>,
     /// The upstreams.
@@ -76,7 +78,7 @@ pub struct Snapshot {
     /// The pools for blocking work.
     pub pools: Vec<PoolStatus>,
     /// Every bound by its configured name.
-    pub limits: Vec<Limit>,
+    pub limits: Vec<LimitStatus>,
 }
 
 /// What the server as a whole is doing.
@@ -91,7 +93,7 @@ pub enum ServerState {
 
 /// A front end elsewhere that it dials.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct JoinStatus {
+pub struct FrontEndStatus {
     /// Its address.
     pub address: String,
     /// The upstream there.
@@ -104,7 +106,7 @@ pub struct JoinStatus {
 
 /// How much of a bounded thing is in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Use {
+pub struct Usage {
     /// In use now.
     pub used: u64,
     /// The bound.
@@ -137,12 +139,12 @@ pub struct Traffic {
     /// Bytes sent.
     pub sent_bytes: u64,
     /// From complete head to last byte handed to the kernel.
-    pub total_time: Times,
+    pub total_time: HistogramSummary,
 }
 
 /// A histogram's summary since the start, with the counts to compute one of a shorter time.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Times {
+pub struct HistogramSummary {
     /// How many durations.
     pub count: u64,
     /// Their sum.
@@ -155,12 +157,12 @@ pub struct Times {
     pub p99_seconds: f64,
     /// The buckets: their upper bounds, and how many durations are in each (one more than the
     /// bounds: the last counts what is beyond them).
-    pub buckets: Buckets,
+    pub buckets: HistogramBuckets,
 }
 
 /// A histogram's buckets.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Buckets {
+pub struct HistogramBuckets {
     /// Upper bounds.
     pub le_seconds: [f64; BUCKETS_US.len()],
     /// Counts, not cumulative.
@@ -177,22 +179,22 @@ pub struct UpstreamStatus {
     /// Whether any of its servers takes requests.
     pub up: bool,
     /// Its queue.
-    pub queue: LineStatus,
+    pub queue: UpstreamQueueStatus,
     /// What it counted since the start.
     pub counters: UpstreamCounters,
     /// Waiting for a server.
-    pub queue_time: Times,
+    pub queue_time: HistogramSummary,
     /// Making connections; requests on kept ones are not in it.
-    pub connect_time: Times,
+    pub connect_time: HistogramSummary,
     /// From a server having the request to the head of its response.
-    pub answer_time: Times,
+    pub answer_time: HistogramSummary,
     /// Its servers.
     pub servers: Vec<ServerStatus>,
 }
 
 /// The line of requests that wait for a server.
 #[derive(Debug, Clone, Copy, Serialize)]
-pub struct LineStatus {
+pub struct UpstreamQueueStatus {
     /// Requests waiting.
     pub waiting: usize,
     /// The bound on them.
@@ -256,11 +258,11 @@ pub struct ServerStatus {
 
 /// One configured bound.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Limit {
+pub struct LimitStatus {
     /// Its name in the configuration.
     pub name: &'static str,
     /// What it is counted in.
-    pub unit: Unit,
+    pub unit: LimitUnit,
     /// The bound, in that unit.
     pub max: f64,
     /// How much is in use, where that is one number.
@@ -269,10 +271,10 @@ pub struct Limit {
     pub reached: Option<u64>,
 }
 
-/// What a [`Limit`] is counted in.
+/// What a [`LimitStatus`] is counted in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Unit {
+pub enum LimitUnit {
     /// Things.
     Count,
     /// Bytes.
@@ -299,12 +301,12 @@ impl Traffic {
             refused: metrics.refused_connections.value(),
             received_bytes: metrics.bytes_in.value(),
             sent_bytes: metrics.bytes_out.value(),
-            total_time: Times::new(&metrics.total_time),
+            total_time: HistogramSummary::new(&metrics.total_time),
         }
     }
 }
 
-impl Times {
+impl HistogramSummary {
     /// The histogram as it is now.
     #[must_use]
     pub fn new(histogram: &Histogram) -> Self {
@@ -314,23 +316,23 @@ impl Times {
     /// The summary of a histogram's numbers.
     #[must_use]
     pub fn from_values(values: &HistogramValues) -> Self {
-        let quantile = |q| from_us(values.quantile_us(q));
+        let quantile = |q| micros_to_seconds(values.quantile_us(q));
         Self {
             count: values.count(),
-            sum_seconds: from_us(values.sum_us),
+            sum_seconds: micros_to_seconds(values.sum_us),
             p50_seconds: quantile(0.5),
             p90_seconds: quantile(0.9),
             p99_seconds: quantile(0.99),
-            buckets: Buckets {
-                le_seconds: BUCKETS_US.map(from_us),
+            buckets: HistogramBuckets {
+                le_seconds: BUCKETS_US.map(micros_to_seconds),
                 counts: values.counts,
             },
         }
     }
 }
 
-impl Limit {
-    const fn new(name: &'static str, unit: Unit, max: f64) -> Self {
+impl LimitStatus {
+    const fn new(name: &'static str, unit: LimitUnit, max: f64) -> Self {
         Self {
             name,
             unit,
@@ -345,26 +347,26 @@ impl Limit {
     pub fn count(name: &'static str, max: u64, used: Option<u64>) -> Self {
         Self {
             used,
-            ..Self::new(name, Unit::Count, as_f64(max))
+            ..Self::new(name, LimitUnit::Count, as_f64(max))
         }
     }
 
     /// A bound in bytes.
     #[must_use]
     pub fn bytes(name: &'static str, max: u64) -> Self {
-        Self::new(name, Unit::Bytes, as_f64(max))
+        Self::new(name, LimitUnit::Bytes, as_f64(max))
     }
 
     /// A bound on time.
     #[must_use]
     pub fn time(name: &'static str, max: Duration) -> Self {
-        Self::new(name, Unit::Seconds, max.as_secs_f64())
+        Self::new(name, LimitUnit::Seconds, max.as_secs_f64())
     }
 
     /// A bound in bytes a second.
     #[must_use]
     pub fn rate(name: &'static str, bytes_per_second: u64) -> Self {
-        Self::new(name, Unit::BytesPerSecond, as_f64(bytes_per_second))
+        Self::new(name, LimitUnit::BytesPerSecond, as_f64(bytes_per_second))
     }
 
     /// With how much is in use.
@@ -383,7 +385,7 @@ impl Limit {
 }
 
 /// Microseconds as seconds.
-fn from_us(us: u64) -> f64 {
+fn micros_to_seconds(us: u64) -> f64 {
     as_f64(us) / 1e6
 }
 
@@ -395,7 +397,7 @@ fn as_f64(number: u64) -> f64 {
     number as f64
 }
 
-fn seconds<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+fn serialize_seconds<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_f64(duration.as_secs_f64())
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use penstock_cache::{PurgeTarget, Store, StoreSnapshot, StoreState};
 use penstock_runtime::blocking::Pool;
 use penstock_status::{
-    CacheCounters, CacheStatus, CachedRouteStatus, PurgeError, PurgeRequest, PurgeWhat, Spent,
+    CacheCounters, CacheStatus, CachedRouteStatus, PurgeError, PurgeRequest, PurgeSelector, TimeSum,
 };
 
 use crate::caches::{CachedRoute, Caches};
@@ -36,11 +36,11 @@ pub(super) async fn purge(
             None => return Err(PurgeError::UnknownCache(name)),
         },
     };
-    let what = to_purge(wanted.what);
+    let what = to_purge(wanted.selector);
     let purged = pool.run(move || penstock_cache::purge(&stores, &what));
     let purged = purged
         .await
-        .map_err(|error| PurgeError::Refused(error.to_string()))?;
+        .map_err(|error| PurgeError::Rejected(error.to_string()))?;
     // Whoever reads the log later must see why the back end had more to do.
     log::info!(
         "cache: by the admin interface: {said}: {} objects",
@@ -51,11 +51,11 @@ pub(super) async fn purge(
 
 /// The wish as the log says it.
 fn described(wanted: &PurgeRequest) -> String {
-    let what = match &wanted.what {
-        PurgeWhat::Url(url) => format!("url {url:?}"),
-        PurgeWhat::Prefix(prefix) => format!("prefix {prefix:?}"),
-        PurgeWhat::Tag(tag) => format!("tag {tag:?}"),
-        PurgeWhat::All => "all".to_owned(),
+    let what = match &wanted.selector {
+        PurgeSelector::Url(url) => format!("url {url:?}"),
+        PurgeSelector::Prefix(prefix) => format!("prefix {prefix:?}"),
+        PurgeSelector::Tag(tag) => format!("tag {tag:?}"),
+        PurgeSelector::All => "all".to_owned(),
     };
     match &wanted.cache {
         Some(name) => format!("purge of {what} in {name:?}"),
@@ -63,12 +63,12 @@ fn described(wanted: &PurgeRequest) -> String {
     }
 }
 
-fn to_purge(what: PurgeWhat) -> PurgeTarget {
+fn to_purge(what: PurgeSelector) -> PurgeTarget {
     match what {
-        PurgeWhat::Url(url) => PurgeTarget::Url(url),
-        PurgeWhat::Prefix(prefix) => PurgeTarget::Prefix(prefix),
-        PurgeWhat::Tag(tag) => PurgeTarget::Tag(tag),
-        PurgeWhat::All => PurgeTarget::All,
+        PurgeSelector::Url(url) => PurgeTarget::Url(url),
+        PurgeSelector::Prefix(prefix) => PurgeTarget::Prefix(prefix),
+        PurgeSelector::Tag(tag) => PurgeTarget::Tag(tag),
+        PurgeSelector::All => PurgeTarget::All,
     }
 }
 
@@ -100,8 +100,8 @@ pub(super) fn status(usage: StoreSnapshot) -> CacheStatus {
         memory_bytes_max: usage.max_memory,
         counters,
         hit_ratio: counters.hit_ratio(),
-        read_time: Spent::new(usage.reads, usage.read_time),
-        write_time: Spent::new(usage.writes, usage.write_time),
+        read_time: TimeSum::new(usage.reads, usage.read_time),
+        write_time: TimeSum::new(usage.writes, usage.write_time),
     }
 }
 

@@ -6,7 +6,7 @@
 use penstock_hub::token::TokenError;
 use penstock_hub::{Hub, HubError, NamespaceError, RedisBus, parse_publications};
 use penstock_status::{
-    HubCounters, HubStatus, Limit, MachineStatus, NodesStatus, PublishError, Use,
+    ClusterStatus, HubCounters, HubStatus, LimitStatus, MachineStatus, PublishError, Usage,
 };
 
 use crate::held::Held;
@@ -29,7 +29,7 @@ const MESSAGES_OF_A_BODY: usize = 4;
 pub(super) fn status(held: &Held) -> HubStatus {
     let hub = &held.hub;
     let (counts, bounds) = (hub.counters(), hub.settings());
-    let of = |used, max: usize| Use {
+    let of = |used, max: usize| Usage {
         used,
         max: max as u64,
     };
@@ -57,9 +57,9 @@ pub(super) fn status(held: &Held) -> HubStatus {
 }
 
 /// The servers that are one hub with this one.
-fn nodes(bus: &RedisBus) -> NodesStatus {
+fn nodes(bus: &RedisBus) -> ClusterStatus {
     let (status, totals) = (bus.status(), bus.totals());
-    NodesStatus {
+    ClusterStatus {
         address: bus.address().to_owned(),
         connected: status.is_connected,
         alone: status.is_standalone,
@@ -72,28 +72,28 @@ fn nodes(bus: &RedisBus) -> NodesStatus {
 }
 
 /// The hub's bounds by their configured names.
-pub(super) fn limits(hub: &Hub) -> [Limit; 9] {
+pub(super) fn limits(hub: &Hub) -> [LimitStatus; 9] {
     let (counts, bounds) = (hub.counters(), hub.settings());
     let streams_max = bounds.streams_max.unwrap_or_default() as u64;
     let channels_max = bounds.channels_max as u64;
     let of_client = bounds.max_streams_per_client.unwrap_or_default() as u64;
     let of_a_stream = bounds.channels_per_stream as u64;
     [
-        Limit::count("hub.streams_max", streams_max, Some(counts.held))
+        LimitStatus::count("hub.streams_max", streams_max, Some(counts.held))
             .with_reached(counts.refused_streams),
-        Limit::count(
+        LimitStatus::count(
             "hub.max_streams_per_client",
             of_client,
             Some(counts.max_streams_of_one_client),
         )
         .with_reached(counts.refused_client_streams),
-        Limit::count("hub.channels_max", channels_max, Some(counts.channels)),
-        Limit::count("hub.channels_per_stream", of_a_stream, None),
-        Limit::bytes("hub.message_bytes", bounds.message_bytes as u64),
-        Limit::bytes("hub.backlog_bytes", bounds.backlog_bytes as u64),
-        Limit::bytes("hub.backlogs_bytes", bounds.backlogs_bytes as u64),
-        Limit::time("hub.stall_timeout", bounds.stall_timeout),
-        Limit::time("hub.drain", bounds.drain),
+        LimitStatus::count("hub.channels_max", channels_max, Some(counts.channels)),
+        LimitStatus::count("hub.channels_per_stream", of_a_stream, None),
+        LimitStatus::bytes("hub.message_bytes", bounds.message_bytes as u64),
+        LimitStatus::bytes("hub.backlog_bytes", bounds.backlog_bytes as u64),
+        LimitStatus::bytes("hub.backlogs_bytes", bounds.backlogs_bytes as u64),
+        LimitStatus::time("hub.stall_timeout", bounds.stall_timeout),
+        LimitStatus::time("hub.drain", bounds.drain),
     ]
 }
 
@@ -151,9 +151,9 @@ pub(super) fn publish(
             match refused {
                 HubError::MessageTooLarge(_) => PublishError::TooLarge(text),
                 HubError::DeliveryBehind(_) | HubError::BehindOfNamespace(_) => {
-                    PublishError::Behind(text)
+                    PublishError::TooFast(text)
                 }
-                _ => PublishError::Refused(text),
+                _ => PublishError::Rejected(text),
             }
         })?;
     }

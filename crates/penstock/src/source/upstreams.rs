@@ -7,22 +7,22 @@
 use penstock_config::{ServerAddr, UpstreamServer};
 use penstock_proxy::{ServerChange, ServerSnapshot, Upstream, UpstreamSnapshot};
 use penstock_status::{
-    LineStatus, ManageError, ManageRequest, NewServer, ServerStatus, Times, UpstreamCounters,
-    UpstreamStatus,
+    HistogramSummary, NewServer, ServerChangeRequest, ServerChangeRequestError, ServerStatus,
+    UpstreamCounters, UpstreamQueueStatus, UpstreamStatus,
 };
 
 /// Makes one change of the upstream's servers, which of an application are its processes.
 pub(super) fn manage(
     upstream: &Upstream,
-    change: ManageRequest,
+    change: ServerChangeRequest,
     is_app: bool,
-) -> Result<String, ManageError> {
+) -> Result<String, ServerChangeRequestError> {
     if is_app && is_of_supervisor(&change) {
         let why = format!(
             "the servers of {} are the application's processes: they come and go with them",
             upstream.name()
         );
-        return Err(ManageError::Refused(why));
+        return Err(ServerChangeRequestError::Rejected(why));
     }
     let done = upstream.apply_change(to_change(change)?);
     // Whoever reads the log later must see why servers came and went.
@@ -30,44 +30,49 @@ pub(super) fn manage(
         log::info!("{}: by the admin interface: {message}", upstream.name());
     }
     done.map_err(|error| match error {
-        penstock_proxy::ServerChangeError::NoSuchServer(server) => ManageError::UnknownServer {
-            upstream: upstream.name().to_owned(),
-            server,
-        },
-        other => ManageError::Refused(other.to_string()),
+        penstock_proxy::ServerChangeError::NoSuchServer(server) => {
+            ServerChangeRequestError::UnknownServer {
+                upstream: upstream.name().to_owned(),
+                server,
+            }
+        }
+        other => ServerChangeRequestError::Rejected(other.to_string()),
     })
 }
 
 /// Whether it says which servers there are, which of an application only its supervisor says.
-fn is_of_supervisor(change: &ManageRequest) -> bool {
-    matches!(change, ManageRequest::Add(_) | ManageRequest::Remove { .. })
+fn is_of_supervisor(change: &ServerChangeRequest) -> bool {
+    matches!(
+        change,
+        ServerChangeRequest::Add(_) | ServerChangeRequest::Remove { .. }
+    )
 }
 
 /// The wish in the words of `proxy`. A server that is there goes by the name that the status shows, or
 /// by the one that its entry in the configuration has.
-fn to_change(change: ManageRequest) -> Result<ServerChange, ManageError> {
+fn to_change(change: ServerChangeRequest) -> Result<ServerChange, ServerChangeRequestError> {
     Ok(match change {
-        ManageRequest::Add(new) => ServerChange::Add(new_server(new)?),
-        ManageRequest::Remove { server } => ServerChange::Remove(server),
-        ManageRequest::Drain { server } => ServerChange::Drain(server),
-        ManageRequest::Disable { server } => ServerChange::Disable(server),
-        ManageRequest::Enable { server } => ServerChange::Enable(server),
-        ManageRequest::Weight { server, weight } => {
+        ServerChangeRequest::Add(new) => ServerChange::Add(new_server(new)?),
+        ServerChangeRequest::Remove { server } => ServerChange::Remove(server),
+        ServerChangeRequest::Drain { server } => ServerChange::Drain(server),
+        ServerChangeRequest::Disable { server } => ServerChange::Disable(server),
+        ServerChangeRequest::Enable { server } => ServerChange::Enable(server),
+        ServerChangeRequest::Weight { server, weight } => {
             ServerChange::Weight(server, weight.get().into())
         }
-        ManageRequest::MaxActive { server, max_active } => {
+        ServerChangeRequest::MaxActive { server, max_active } => {
             ServerChange::MaxActive(server, max_active.map(Into::into))
         }
     })
 }
 
-fn new_server(new: NewServer) -> Result<UpstreamServer, ManageError> {
+fn new_server(new: NewServer) -> Result<UpstreamServer, ServerChangeRequestError> {
     let address = match new.server.parse() {
         // There is no file that it could be relative to.
         Ok(ServerAddr::Unix(path)) if path.is_relative() => None,
         parsed => parsed.ok(),
     };
-    let address = address.ok_or(ManageError::BadAddress {
+    let address = address.ok_or(ServerChangeRequestError::InvalidAddress {
         server: new.server,
         expected: ServerAddr::EXPECTED,
     })?;
@@ -86,7 +91,7 @@ pub(super) fn status(upstream: UpstreamSnapshot) -> UpstreamStatus {
         name: upstream.name,
         protocol: upstream.protocol.to_owned(),
         up: upstream.is_up,
-        queue: LineStatus {
+        queue: UpstreamQueueStatus {
             waiting: upstream.waiting,
             max: upstream.max_queued,
             oldest_wait: upstream.oldest_wait,
@@ -100,9 +105,9 @@ pub(super) fn status(upstream: UpstreamSnapshot) -> UpstreamStatus {
             retries: counts.retries,
             retries_refused: counts.retries_over_budget,
         },
-        queue_time: Times::from_values(&upstream.queue_time),
-        connect_time: Times::from_values(&upstream.connect_time),
-        answer_time: Times::from_values(&upstream.header_time),
+        queue_time: HistogramSummary::from_values(&upstream.queue_time),
+        connect_time: HistogramSummary::from_values(&upstream.connect_time),
+        answer_time: HistogramSummary::from_values(&upstream.header_time),
         servers: upstream.servers.into_iter().map(server_status).collect(),
     }
 }
@@ -154,7 +159,7 @@ mod tests {
             ("http://127.0.0.1:3000", false),
             ("", false),
         ] {
-            match to_change(ManageRequest::Add(new_at(server))) {
+            match to_change(ServerChangeRequest::Add(new_at(server))) {
                 Ok(ServerChange::Add(added)) => {
                     assert!(is_one, "{server}");
                     assert_eq!(added, UpstreamServer::new(server.parse().unwrap()));
@@ -184,39 +189,39 @@ mod tests {
             backup: true,
         };
         for (wish, expected) in [
-            (ManageRequest::Add(new), ServerChange::Add(added)),
+            (ServerChangeRequest::Add(new), ServerChange::Add(added)),
             (
-                ManageRequest::Remove { server: name() },
+                ServerChangeRequest::Remove { server: name() },
                 ServerChange::Remove(name()),
             ),
             (
-                ManageRequest::Drain { server: name() },
+                ServerChangeRequest::Drain { server: name() },
                 ServerChange::Drain(name()),
             ),
             (
-                ManageRequest::Disable { server: name() },
+                ServerChangeRequest::Disable { server: name() },
                 ServerChange::Disable(name()),
             ),
             (
-                ManageRequest::Enable { server: name() },
+                ServerChangeRequest::Enable { server: name() },
                 ServerChange::Enable(name()),
             ),
             (
-                ManageRequest::Weight {
+                ServerChangeRequest::Weight {
                     server: name(),
                     weight: NonZeroU16::MIN,
                 },
                 ServerChange::Weight(name(), 1),
             ),
             (
-                ManageRequest::MaxActive {
+                ServerChangeRequest::MaxActive {
                     server: name(),
                     max_active: NonZeroU32::new(3),
                 },
                 ServerChange::MaxActive(name(), Some(3)),
             ),
             (
-                ManageRequest::MaxActive {
+                ServerChangeRequest::MaxActive {
                     server: name(),
                     max_active: None,
                 },

@@ -8,57 +8,57 @@ use serde_json::Value;
 
 use super::*;
 use crate::authority::AdminToken;
-use crate::events::STREAMS_MAX;
-use crate::fake::{FakeSource, Pieces, Via, request};
-use crate::manage::BODY_BYTES;
+use crate::event_stream::MAX_STREAMS;
+use crate::fake::{FakeServer, PiecewiseBody, TestTransport, request};
+use crate::server_changes::MAX_BODY_BYTES;
 
 /// One that everybody may change who gets so far.
-fn admin() -> (Arc<FakeSource>, Admin) {
-    admin_of(Authority::Connected)
+fn admin_without_authority() -> (Arc<FakeServer>, Admin) {
+    admin_with(Authority::AnyConnected)
 }
 
-fn admin_of(authority: Authority) -> (Arc<FakeSource>, Admin) {
-    let source = Arc::new(FakeSource::default());
-    let admin = Admin::new(Arc::clone(&source) as Arc<dyn Source>, authority);
+fn admin_with(authority: Authority) -> (Arc<FakeServer>, Admin) {
+    let source = Arc::new(FakeServer::default());
+    let admin = Admin::new(Arc::clone(&source) as Arc<dyn AdminOperations>, authority);
     (source, admin)
 }
 
 /// Asks from the server's own address.
-fn ask(admin: &Admin, line: &str) -> Response {
-    ask_via(
+fn send_get(admin: &Admin, line: &str) -> Response {
+    send_via(
         admin,
         &format!("{line} HTTP/1.1\nHost: 127.0.0.1:8090"),
-        Via::Tcp,
+        TestTransport::Tcp,
     )
 }
 
-fn ask_via(admin: &Admin, head: &str, via: Via) -> Response {
-    answer(admin, request(head, via))
+fn send_via(admin: &Admin, head: &str, via: TestTransport) -> Response {
+    handle(admin, request(head, via))
 }
 
 /// Asks for a change of `upstream`'s servers.
-fn ask_servers(admin: &Admin, upstream: &str, body: Pieces) -> Response {
-    ask_change(admin, &format!("/upstreams/{upstream}/servers"), body)
+fn post_server_change(admin: &Admin, upstream: &str, body: PiecewiseBody) -> Response {
+    post_change(admin, &format!("/upstreams/{upstream}/servers"), body)
 }
 
 /// Posts `body` to a path.
-fn ask_change(admin: &Admin, path: &str, body: Pieces) -> Response {
+fn post_change(admin: &Admin, path: &str, body: PiecewiseBody) -> Response {
     let line = format!("POST {path} HTTP/1.1\nHost: 127.0.0.1:8090");
-    let mut request = request(&line, Via::Tcp);
+    let mut request = request(&line, TestTransport::Tcp);
     request.body = RequestBody::Incoming(Box::new(body));
-    answer(admin, request)
+    handle(admin, request)
 }
 
-fn pieces(text: &str) -> Pieces {
-    Pieces {
-        left: text.into(),
-        size: 7,
+fn whole_piece(text: &str) -> PiecewiseBody {
+    PiecewiseBody {
+        remaining: text.into(),
+        piece_size: 7,
         length: Some(text.len() as u64),
-        taken: Arc::default(),
+        bytes_taken: Arc::default(),
     }
 }
 
-fn answer(admin: &Admin, request: Request) -> Response {
+fn handle(admin: &Admin, request: Request) -> Response {
     let reply = match admin.handle(request) {
         HandlerProgress::Ready(reply) => reply,
         HandlerProgress::Pending(mut work) => {
@@ -75,20 +75,20 @@ fn answer(admin: &Admin, request: Request) -> Response {
     }
 }
 
-fn body(response: &Response) -> &str {
+fn body_text(response: &Response) -> &str {
     let Body::Bytes(bytes) = &response.body else {
         panic!("{:?}", response.body)
     };
     std::str::from_utf8(bytes).unwrap()
 }
 
-fn field<'a>(response: &'a Response, name: &str) -> &'a str {
+fn field_text<'a>(response: &'a Response, name: &str) -> &'a str {
     std::str::from_utf8(response.fields.get(name).unwrap_or_default()).unwrap()
 }
 
 #[test]
 fn each_route_answers_with_its_type() {
-    let (_, admin) = admin();
+    let (_, admin) = admin_without_authority();
     for (path, content_type, begins) in [
         ("/", "text/html; charset=utf-8", "<!doctype html>"),
         ("/?x=1", "text/html; charset=utf-8", "<!doctype html>"),
@@ -105,13 +105,17 @@ fn each_route_answers_with_its_type() {
         ("/readyz", "text/plain; charset=utf-8", "ready\n"),
     ] {
         for method in ["GET", "HEAD"] {
-            let response = ask(&admin, &format!("{method} {path}"));
+            let response = send_get(&admin, &format!("{method} {path}"));
             assert_eq!(response.status, Status::OK, "{method} {path}");
-            assert_eq!(field(&response, "content-type"), content_type, "{path}");
+            assert_eq!(
+                field_text(&response, "content-type"),
+                content_type,
+                "{path}"
+            );
             assert!(
-                body(&response).starts_with(begins),
+                body_text(&response).starts_with(begins),
                 "{path}: {}",
-                body(&response)
+                body_text(&response)
             );
             assert_eq!(response.timing.handler.as_deref(), Some("status"), "{path}");
         }
@@ -120,63 +124,103 @@ fn each_route_answers_with_its_type() {
 
 #[test]
 fn refuses_by_host_path_method_and_origin_in_that_order() {
-    let (source, admin) = admin();
+    let (source, admin) = admin_without_authority();
     let local = "Host: localhost:8090";
     let foreign = "Host: evil.example";
     let origin = "Host: localhost:8090\nOrigin: http://evil.example";
     for (line, fields, via, status) in [
-        ("GET /", local, Via::Tcp, 200),
-        ("GET /", foreign, Via::Tcp, 403),
-        ("GET /status.json", foreign, Via::Tcp, 403),
-        ("GET /events", foreign, Via::Tcp, 403),
-        ("GET /healthz", foreign, Via::Tcp, 200),
-        ("HEAD /readyz", foreign, Via::Tcp, 200),
-        ("GET /metrics", foreign, Via::Tcp, 200),
-        ("POST /metrics", foreign, Via::Tcp, 405),
-        ("GET /nothing", foreign, Via::Tcp, 403),
-        ("GET /", foreign, Via::Unix, 200),
-        ("GET /nothing", local, Via::Tcp, 404),
-        ("GET /apps/", local, Via::Tcp, 404),
-        ("POST /apps//restart", local, Via::Tcp, 404),
-        ("POST /apps/a/b/restart", local, Via::Tcp, 404),
-        ("POST /apps/guestbook/stop", local, Via::Tcp, 404),
-        ("POST /apps/%ff/restart", local, Via::Tcp, 404),
-        ("POST /upstreams//servers", local, Via::Tcp, 404),
-        ("POST /upstreams/a/b/servers", local, Via::Tcp, 404),
-        ("POST /upstreams/servers", local, Via::Tcp, 404),
-        ("POST /upstreams/backends", local, Via::Tcp, 404),
-        ("POST /upstreams/backends/servers", foreign, Via::Tcp, 403),
-        ("POST /upstreams/backends/servers", origin, Via::Tcp, 403),
-        ("POST /upstreams/backends/servers", origin, Via::Unix, 403),
-        ("POST /cache", local, Via::Tcp, 404),
-        ("POST /cache/disk1/purge", local, Via::Tcp, 404),
-        ("POST /cache/purge", foreign, Via::Tcp, 403),
-        ("POST /cache/purge", origin, Via::Tcp, 403),
-        ("POST /cache/purge", origin, Via::Unix, 403),
-        ("POST /publish/a", local, Via::Tcp, 404),
-        ("POST /publish/", foreign, Via::Tcp, 403),
-        ("POST /publish/", origin, Via::Tcp, 403),
-        ("POST /publish", origin, Via::Unix, 403),
-        ("GET /publish/", local, Via::Tcp, 405),
-        ("PUT /publish", local, Via::Tcp, 405),
-        ("GET /cache/purge", local, Via::Tcp, 405),
-        ("PURGE /cache/purge", local, Via::Tcp, 405),
-        ("GET /upstreams/backends/servers", local, Via::Tcp, 405),
-        ("DELETE /upstreams/backends/servers", local, Via::Tcp, 405),
-        ("POST /nothing", origin, Via::Tcp, 404),
-        ("POST /", local, Via::Tcp, 405),
-        ("PUT /status.json", local, Via::Tcp, 405),
-        ("OPTIONS /metrics", local, Via::Tcp, 405),
-        ("GET /reload", local, Via::Tcp, 405),
-        ("HEAD /stop", local, Via::Tcp, 405),
-        ("GET /apps/guestbook/restart", local, Via::Tcp, 405),
-        ("POST /reload", origin, Via::Tcp, 403),
-        ("POST /stop", origin, Via::Tcp, 403),
-        ("POST /stop", origin, Via::Unix, 403),
-        ("POST /apps/guestbook/restart", origin, Via::Tcp, 403),
-        ("GET /status.json", origin, Via::Tcp, 200),
+        ("GET /", local, TestTransport::Tcp, 200),
+        ("GET /", foreign, TestTransport::Tcp, 403),
+        ("GET /status.json", foreign, TestTransport::Tcp, 403),
+        ("GET /events", foreign, TestTransport::Tcp, 403),
+        ("GET /healthz", foreign, TestTransport::Tcp, 200),
+        ("HEAD /readyz", foreign, TestTransport::Tcp, 200),
+        ("GET /metrics", foreign, TestTransport::Tcp, 200),
+        ("POST /metrics", foreign, TestTransport::Tcp, 405),
+        ("GET /nothing", foreign, TestTransport::Tcp, 403),
+        ("GET /", foreign, TestTransport::Unix, 200),
+        ("GET /nothing", local, TestTransport::Tcp, 404),
+        ("GET /apps/", local, TestTransport::Tcp, 404),
+        ("POST /apps//restart", local, TestTransport::Tcp, 404),
+        ("POST /apps/a/b/restart", local, TestTransport::Tcp, 404),
+        ("POST /apps/guestbook/stop", local, TestTransport::Tcp, 404),
+        ("POST /apps/%ff/restart", local, TestTransport::Tcp, 404),
+        ("POST /upstreams//servers", local, TestTransport::Tcp, 404),
+        (
+            "POST /upstreams/a/b/servers",
+            local,
+            TestTransport::Tcp,
+            404,
+        ),
+        ("POST /upstreams/servers", local, TestTransport::Tcp, 404),
+        ("POST /upstreams/backends", local, TestTransport::Tcp, 404),
+        (
+            "POST /upstreams/backends/servers",
+            foreign,
+            TestTransport::Tcp,
+            403,
+        ),
+        (
+            "POST /upstreams/backends/servers",
+            origin,
+            TestTransport::Tcp,
+            403,
+        ),
+        (
+            "POST /upstreams/backends/servers",
+            origin,
+            TestTransport::Unix,
+            403,
+        ),
+        ("POST /cache", local, TestTransport::Tcp, 404),
+        ("POST /cache/disk1/purge", local, TestTransport::Tcp, 404),
+        ("POST /cache/purge", foreign, TestTransport::Tcp, 403),
+        ("POST /cache/purge", origin, TestTransport::Tcp, 403),
+        ("POST /cache/purge", origin, TestTransport::Unix, 403),
+        ("POST /publish/a", local, TestTransport::Tcp, 404),
+        ("POST /publish/", foreign, TestTransport::Tcp, 403),
+        ("POST /publish/", origin, TestTransport::Tcp, 403),
+        ("POST /publish", origin, TestTransport::Unix, 403),
+        ("GET /publish/", local, TestTransport::Tcp, 405),
+        ("PUT /publish", local, TestTransport::Tcp, 405),
+        ("GET /cache/purge", local, TestTransport::Tcp, 405),
+        ("PURGE /cache/purge", local, TestTransport::Tcp, 405),
+        (
+            "GET /upstreams/backends/servers",
+            local,
+            TestTransport::Tcp,
+            405,
+        ),
+        (
+            "DELETE /upstreams/backends/servers",
+            local,
+            TestTransport::Tcp,
+            405,
+        ),
+        ("POST /nothing", origin, TestTransport::Tcp, 404),
+        ("POST /", local, TestTransport::Tcp, 405),
+        ("PUT /status.json", local, TestTransport::Tcp, 405),
+        ("OPTIONS /metrics", local, TestTransport::Tcp, 405),
+        ("GET /reload", local, TestTransport::Tcp, 405),
+        ("HEAD /stop", local, TestTransport::Tcp, 405),
+        (
+            "GET /apps/guestbook/restart",
+            local,
+            TestTransport::Tcp,
+            405,
+        ),
+        ("POST /reload", origin, TestTransport::Tcp, 403),
+        ("POST /stop", origin, TestTransport::Tcp, 403),
+        ("POST /stop", origin, TestTransport::Unix, 403),
+        (
+            "POST /apps/guestbook/restart",
+            origin,
+            TestTransport::Tcp,
+            403,
+        ),
+        ("GET /status.json", origin, TestTransport::Tcp, 200),
     ] {
-        let response = ask_via(&admin, &format!("{line} HTTP/1.1\n{fields}"), via);
+        let response = send_via(&admin, &format!("{line} HTTP/1.1\n{fields}"), via);
         assert_eq!(response.status.code(), status, "{line} {fields}");
     }
     assert!(source.asked().is_empty(), "{:?}", source.asked());
@@ -197,18 +241,18 @@ const TOKEN: &str = "dGhpcyBpcyBub3QgYSByZWFsIHRva2VuLCBidXQgbG9uZw==";
 
 #[test]
 fn without_authority_everything_is_shown_and_nothing_is_changed() {
-    let (source, admin) = admin_of(Authority::Nobody);
+    let (source, admin) = admin_with(Authority::ReadOnly);
     for path in ["/", "/status.json", "/metrics", "/healthz", "/readyz"] {
         assert_eq!(
-            ask(&admin, &format!("GET {path}")).status,
+            send_get(&admin, &format!("GET {path}")).status,
             Status::OK,
             "{path}"
         );
     }
     for path in CHANGES {
-        let response = ask(&admin, &format!("POST {path}"));
+        let response = send_get(&admin, &format!("POST {path}"));
         assert_eq!(response.status, Status::FORBIDDEN, "{path}");
-        let said = body(&response);
+        let said = body_text(&response);
         for part in [
             "unix:/run/penstock/127.0.0.1_8080.sock",
             "server.admin_token",
@@ -223,23 +267,26 @@ fn without_authority_everything_is_shown_and_nothing_is_changed() {
 #[test]
 fn with_a_token_only_its_bearer_changes_anything() {
     for path in CHANGES {
-        let (source, admin) = admin_of(Authority::Token(AdminToken::new(TOKEN)));
+        let (source, admin) = admin_with(Authority::Token(AdminToken::new(TOKEN)));
         let ask = |field: &str| {
             let head = format!("POST {path} HTTP/1.1\nHost: 127.0.0.1:8090{field}");
-            ask_via(&admin, &head, Via::Tcp)
+            send_via(&admin, &head, TestTransport::Tcp)
         };
         for (field, status) in [("", 401), ("\nAuthorization: Bearer guess", 401)] {
             let response = ask(field);
             assert_eq!(response.status.code(), status, "{path}{field}");
-            let challenge = self::field(&response, "www-authenticate");
+            let challenge = self::field_text(&response, "www-authenticate");
             assert_eq!(challenge, "Bearer realm=\"penstock\"");
-            assert!(body(&response).contains("server.admin_token"), "{path}");
+            assert!(
+                body_text(&response).contains("server.admin_token"),
+                "{path}"
+            );
         }
         let wrong = (0..20).map(|_| ask("\nAuthorization: Bearer guess"));
         let wrong: Vec<_> = wrong.collect();
         let last = &wrong[wrong.len() - 1];
         assert_eq!(last.status, Status::TOO_MANY_REQUESTS, "{path}");
-        assert_eq!(field(last, "retry-after"), "1");
+        assert_eq!(field_text(last, "retry-after"), "1");
         let right = format!("\nAuthorization: Bearer {TOKEN}");
         let foreign = ask(&format!("{right}\nOrigin: http://evil.example"));
         assert_eq!(foreign.status, Status::FORBIDDEN, "{path}");
@@ -252,23 +299,35 @@ fn with_a_token_only_its_bearer_changes_anything() {
 #[test]
 fn callers_who_may_not_use_the_socket_get_nothing_but_a_reason() {
     for line in ["GET /", "GET /status.json", "POST /stop", "POST /publish/"] {
-        let request = request(&format!("{line} HTTP/1.1\nHost: localhost"), Via::Unix);
-        let HandlerProgress::Ready(reply) = Refusing.handle(request) else {
+        let request = request(
+            &format!("{line} HTTP/1.1\nHost: localhost"),
+            TestTransport::Unix,
+        );
+        let HandlerProgress::Ready(reply) = RefuseAll.handle(request) else {
             panic!("it waits")
         };
         let Reply::Response(response) = reply.unwrap() else {
             panic!("no response")
         };
         assert_eq!(response.status, Status::FORBIDDEN, "{line}");
-        assert!(body(&response).contains("the server's log says"), "{line}");
+        assert!(
+            body_text(&response).contains("the server's log says"),
+            "{line}"
+        );
     }
 }
 
 #[test]
 fn a_wrong_method_is_told_the_right_one() {
-    let (_, admin) = admin();
-    assert_eq!(field(&ask(&admin, "DELETE /"), "allow"), "GET, HEAD");
-    assert_eq!(field(&ask(&admin, "GET /reload"), "allow"), "POST");
+    let (_, admin) = admin_without_authority();
+    assert_eq!(
+        field_text(&send_get(&admin, "DELETE /"), "allow"),
+        "GET, HEAD"
+    );
+    assert_eq!(
+        field_text(&send_get(&admin, "GET /reload"), "allow"),
+        "POST"
+    );
 }
 
 #[test]
@@ -332,13 +391,13 @@ fn changes_are_asked_of_the_server_and_answered_as_json() {
         ),
         ("/stop", false, 202, r#"{"ok":true}"#, "stop"),
     ] {
-        let (source, admin) = admin();
+        let (source, admin) = admin_without_authority();
         source.is_broken.store(is_broken, Ordering::Relaxed);
-        let response = ask(&admin, &format!("POST {line}"));
+        let response = send_get(&admin, &format!("POST {line}"));
         assert_eq!(response.status.code(), status, "{line}");
-        assert_eq!(body(&response), expected, "{line}");
+        assert_eq!(body_text(&response), expected, "{line}");
         assert_eq!(
-            field(&response, "content-type"),
+            field_text(&response, "content-type"),
             "application/json",
             "{line}"
         );
@@ -417,11 +476,11 @@ fn changes_of_servers_are_asked_of_the_server_and_answered_as_json() {
             None,
         ),
     ] {
-        let (source, admin) = admin();
+        let (source, admin) = admin_without_authority();
         source.is_broken.store(is_broken, Ordering::Relaxed);
-        let response = ask_servers(&admin, upstream, pieces(body_sent));
+        let response = post_server_change(&admin, upstream, whole_piece(body_sent));
         assert_eq!(response.status.code(), status, "{name}");
-        let said = body(&response);
+        let said = body_text(&response);
         assert!(said.contains(expected), "{name}: {said}");
         let said: Value = serde_json::from_str(said).unwrap();
         assert_eq!(said["ok"], status == 200, "{name}");
@@ -483,17 +542,17 @@ fn purges_are_asked_of_the_server_and_answered_as_json() {
             None,
         ),
     ] {
-        let (source, admin) = admin();
+        let (source, admin) = admin_without_authority();
         source.is_broken.store(is_broken, Ordering::Relaxed);
-        let response = ask_change(&admin, "/cache/purge", pieces(body_sent));
+        let response = post_change(&admin, "/cache/purge", whole_piece(body_sent));
         assert_eq!(response.status.code(), status, "{name}");
-        let said = body(&response);
+        let said = body_text(&response);
         assert!(said.contains(expected), "{name}: {said}");
         assert_eq!(source.asked(), Vec::from_iter(asked), "{name}");
     }
-    let (source, admin) = admin();
-    let long = format!("{{\"url\": \"/{}\"}}", "a".repeat(BODY_BYTES));
-    let response = ask_change(&admin, "/cache/purge", pieces(&long));
+    let (source, admin) = admin_without_authority();
+    let long = format!("{{\"url\": \"/{}\"}}", "a".repeat(MAX_BODY_BYTES));
+    let response = post_change(&admin, "/cache/purge", whole_piece(&long));
     assert_eq!(response.status, Status::CONTENT_TOO_LARGE);
     assert!(source.asked().is_empty(), "{:?}", source.asked());
 }
@@ -501,14 +560,17 @@ fn purges_are_asked_of_the_server_and_answered_as_json() {
 #[test]
 fn messages_are_published_with_and_without_the_slash() {
     for path in ["/publish/", "/publish"] {
-        let (source, admin) = admin();
-        let response = ask_change(&admin, path, pieces("items"));
+        let (source, admin) = admin_without_authority();
+        let response = post_change(&admin, path, whole_piece("items"));
         assert_eq!(
-            (response.status.code(), body(&response)),
+            (response.status.code(), body_text(&response)),
             (200, "Published\n")
         );
         assert_eq!(source.asked(), ["publish items"], "{path}");
-        assert_eq!(field(&ask(&admin, &format!("GET {path}")), "allow"), "POST");
+        assert_eq!(
+            field_text(&send_get(&admin, &format!("GET {path}")), "allow"),
+            "POST"
+        );
     }
 }
 
@@ -516,35 +578,35 @@ fn messages_are_published_with_and_without_the_slash() {
 fn publish_with(admin: &Admin, token: &str) -> (Response, usize) {
     let head =
         format!("POST /publish/ HTTP/1.1\nHost: 127.0.0.1:8090\nAuthorization: Bearer {token}");
-    let mut request = request(&head, Via::Tcp);
-    let body = pieces("items");
-    let taken = Arc::clone(&body.taken);
+    let mut request = request(&head, TestTransport::Tcp);
+    let body = whole_piece("items");
+    let taken = Arc::clone(&body.bytes_taken);
     request.body = RequestBody::Incoming(Box::new(body));
-    (answer(admin, request), taken.load(Ordering::Relaxed))
+    (handle(admin, request), taken.load(Ordering::Relaxed))
 }
 
 #[test]
 fn a_publisher_is_known_before_the_body_is_read() {
     let authorities = || {
         [
-            Authority::Nobody,
-            Authority::Connected,
+            Authority::ReadOnly,
+            Authority::AnyConnected,
             Authority::Token(AdminToken::new(TOKEN)),
         ]
     };
     for authority in authorities() {
-        let (source, admin) = admin_of(authority);
+        let (source, admin) = admin_with(authority);
         let (response, taken) = publish_with(&admin, "a.b.c");
         assert_eq!((response.status, taken), (Status::UNAUTHORIZED, 0));
-        assert_eq!(body(&response), "no such key\n");
+        assert_eq!(body_text(&response), "no such key\n");
         assert_eq!(
-            field(&response, "www-authenticate"),
+            field_text(&response, "www-authenticate"),
             "Bearer realm=\"penstock\""
         );
         assert!(source.asked().is_empty(), "{:?}", source.asked());
     }
     for authority in authorities() {
-        let (source, admin) = admin_of(authority);
+        let (source, admin) = admin_with(authority);
         let (response, _) = publish_with(&admin, "a.right.token");
         assert_eq!(response.status, Status::OK);
         assert_eq!(source.asked(), ["publish items in chat"]);
@@ -554,11 +616,11 @@ fn a_publisher_is_known_before_the_body_is_read() {
 /// Its clock, or its queue, is late: that must not keep an administrator out.
 #[test]
 fn an_expired_token_of_an_application_is_no_wrong_token_of_an_administrator() {
-    let (source, admin) = admin_of(Authority::Token(AdminToken::new(TOKEN)));
+    let (source, admin) = admin_with(Authority::Token(AdminToken::new(TOKEN)));
     for _ in 0..30 {
         let (response, taken) = publish_with(&admin, "an.old.token");
         assert_eq!((response.status, taken), (Status::UNAUTHORIZED, 0));
-        assert_eq!(body(&response), "the token has expired\n");
+        assert_eq!(body_text(&response), "the token has expired\n");
     }
     let (response, _) = publish_with(&admin, "a.wrong.guess");
     assert_eq!(response.status, Status::UNAUTHORIZED);
@@ -568,7 +630,7 @@ fn an_expired_token_of_an_application_is_no_wrong_token_of_an_administrator() {
 #[test]
 fn an_administrator_publishes_with_a_token_that_looks_like_a_key() {
     let dotted = "an.administrator.token";
-    let (source, admin) = admin_of(Authority::Token(AdminToken::new(dotted)));
+    let (source, admin) = admin_with(Authority::Token(AdminToken::new(dotted)));
     let guesses = (0..20).map(|_| publish_with(&admin, "a.wrong.guess"));
     let (last, taken) = guesses.last().unwrap();
     assert_eq!((last.status, taken), (Status::TOO_MANY_REQUESTS, 0));
@@ -579,8 +641,8 @@ fn an_administrator_publishes_with_a_token_that_looks_like_a_key() {
 
 #[test]
 fn a_change_without_a_body_is_malformed() {
-    let (source, admin) = admin();
-    let response = ask(&admin, "POST /upstreams/backends/servers");
+    let (source, admin) = admin_without_authority();
+    let response = send_get(&admin, "POST /upstreams/backends/servers");
     assert_eq!(response.status, Status::BAD_REQUEST);
     assert!(source.asked().is_empty());
 }
@@ -589,33 +651,39 @@ fn a_change_without_a_body_is_malformed() {
 fn a_body_is_bounded_whether_it_says_its_length_or_not() {
     let drain = r#"{"action": "drain", "server": "127.0.0.1:3000"}"#;
     for (name, len, says_length, status, taken_max) in [
-        ("at the bound", BODY_BYTES, true, 200, BODY_BYTES),
-        ("at the bound, chunked", BODY_BYTES, false, 200, BODY_BYTES),
-        ("one more", BODY_BYTES + 1, true, 413, 0),
+        ("at the bound", MAX_BODY_BYTES, true, 200, MAX_BODY_BYTES),
+        (
+            "at the bound, chunked",
+            MAX_BODY_BYTES,
+            false,
+            200,
+            MAX_BODY_BYTES,
+        ),
+        ("one more", MAX_BODY_BYTES + 1, true, 413, 0),
         (
             "one more, chunked",
-            BODY_BYTES + 1,
+            MAX_BODY_BYTES + 1,
             false,
             413,
-            BODY_BYTES + 1,
+            MAX_BODY_BYTES + 1,
         ),
         (
             "endless, chunked",
-            64 * BODY_BYTES,
+            64 * MAX_BODY_BYTES,
             false,
             413,
-            BODY_BYTES + 1000,
+            MAX_BODY_BYTES + 1000,
         ),
     ] {
-        let (source, admin) = admin();
+        let (source, admin) = admin_without_authority();
         let taken = Arc::new(AtomicUsize::new(0));
-        let body_sent = Pieces {
-            left: format!("{drain}{}", " ".repeat(len - drain.len())).into(),
-            size: 1000,
+        let body_sent = PiecewiseBody {
+            remaining: format!("{drain}{}", " ".repeat(len - drain.len())).into(),
+            piece_size: 1000,
             length: says_length.then_some(len as u64),
-            taken: Arc::clone(&taken),
+            bytes_taken: Arc::clone(&taken),
         };
-        let response = ask_servers(&admin, "backends", body_sent);
+        let response = post_server_change(&admin, "backends", body_sent);
         assert_eq!(response.status.code(), status, "{name}");
         assert!(taken.load(Ordering::Relaxed) <= taken_max, "{name}");
         assert_eq!(source.asked().len(), usize::from(status == 200), "{name}");
@@ -624,13 +692,13 @@ fn a_body_is_bounded_whether_it_says_its_length_or_not() {
 
 #[test]
 fn is_not_ready_with_the_reason() {
-    let (source, admin) = admin();
+    let (source, admin) = admin_without_authority();
     source.is_broken.store(true, Ordering::Relaxed);
-    let response = ask(&admin, "GET /readyz");
+    let response = send_get(&admin, "GET /readyz");
     assert_eq!(response.status, Status::SERVICE_UNAVAILABLE);
-    assert_eq!(body(&response), "no application is up\n");
+    assert_eq!(body_text(&response), "no application is up\n");
     assert_eq!(
-        ask(&admin, "GET /healthz").status,
+        send_get(&admin, "GET /healthz").status,
         Status::OK,
         "alive all the same"
     );
@@ -638,7 +706,7 @@ fn is_not_ready_with_the_reason() {
 
 #[test]
 fn no_answer_is_stored_framed_or_guessed_about() {
-    let (_, admin) = admin();
+    let (_, admin) = admin_without_authority();
     for line in [
         "GET /",
         "GET /events",
@@ -647,17 +715,17 @@ fn no_answer_is_stored_framed_or_guessed_about() {
         "POST /stop",
         "PUT /",
     ] {
-        let response = ask(&admin, line);
-        assert_eq!(field(&response, "cache-control"), "no-store", "{line}");
-        assert_eq!(field(&response, "x-frame-options"), "DENY", "{line}");
+        let response = send_get(&admin, line);
+        assert_eq!(field_text(&response, "cache-control"), "no-store", "{line}");
+        assert_eq!(field_text(&response, "x-frame-options"), "DENY", "{line}");
         assert_eq!(
-            field(&response, "x-content-type-options"),
+            field_text(&response, "x-content-type-options"),
             "nosniff",
             "{line}"
         );
     }
-    let policy = ask(&admin, "GET /");
-    let policy = field(&policy, "content-security-policy");
+    let policy = send_get(&admin, "GET /");
+    let policy = field_text(&policy, "content-security-policy");
     assert!(
         policy.starts_with("default-src 'none'; ") && !policy.contains("unsafe"),
         "{policy}"
@@ -666,28 +734,28 @@ fn no_answer_is_stored_framed_or_guessed_about() {
 
 #[test]
 fn live_streams_are_bounded_and_a_head_request_takes_no_place() {
-    let (_, admin) = admin();
-    let mut open: Vec<_> = (0..STREAMS_MAX)
-        .map(|_| ask(&admin, "GET /events"))
+    let (_, admin) = admin_without_authority();
+    let mut open: Vec<_> = (0..MAX_STREAMS)
+        .map(|_| send_get(&admin, "GET /events"))
         .collect();
     for response in &open {
         assert_eq!(response.status, Status::OK);
-        assert_eq!(field(response, "content-type"), "text/event-stream");
+        assert_eq!(field_text(response, "content-type"), "text/event-stream");
     }
-    let refused = ask(&admin, "GET /events");
+    let refused = send_get(&admin, "GET /events");
     assert_eq!(refused.status, Status::SERVICE_UNAVAILABLE);
-    assert_eq!(field(&refused, "retry-after"), "5");
-    let head = ask(&admin, "HEAD /events");
+    assert_eq!(field_text(&refused, "retry-after"), "5");
+    let head = send_get(&admin, "HEAD /events");
     assert_eq!(head.status, Status::OK);
     assert!(matches!(head.body, Body::Omitted(None)));
     open.pop();
-    assert_eq!(ask(&admin, "GET /events").status, Status::OK);
+    assert_eq!(send_get(&admin, "GET /events").status, Status::OK);
 }
 
 #[test]
 fn a_stream_begins_with_the_status() {
-    let (_, admin) = admin();
-    let Body::Stream(mut events) = ask(&admin, "GET /events").body else {
+    let (_, admin) = admin_without_authority();
+    let Body::Stream(mut events) = send_get(&admin, "GET /events").body else {
         panic!("no stream")
     };
     let mut cx = Context::from_waker(Waker::noop());
@@ -700,10 +768,10 @@ fn a_stream_begins_with_the_status() {
 
 #[test]
 fn texts_of_applications_reach_scripts_unharmed() {
-    let (_, admin) = admin();
-    let response = ask(&admin, "GET /status.json");
-    let json: Value = serde_json::from_str(body(&response)).unwrap();
-    assert_eq!(json["apps"][1]["name"], crate::fake::ODD_NAME);
+    let (_, admin) = admin_without_authority();
+    let response = send_get(&admin, "GET /status.json");
+    let json: Value = serde_json::from_str(body_text(&response)).unwrap();
+    assert_eq!(json["apps"][1]["name"], crate::fake::NAME_TO_ESCAPE);
     assert_eq!(json["apps"][1]["report"], "Traceback\n  </script>");
 }
 

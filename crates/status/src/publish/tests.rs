@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use super::*;
-use crate::fake::{FakeSource, PUBLISH_BYTES, Pieces, Via, request};
+use crate::fake::{FakeServer, MAX_PUBLISH_BYTES, PiecewiseBody, TestTransport, request};
 
 /// What `POST /publish/` answers to `sent`, which the made-up server has without waiting.
-fn answer(source: &FakeSource, accept: Option<&str>, sent: Pieces) -> (u16, Response) {
-    let form = Form::wanted(accept.map(str::as_bytes));
+fn answer(source: &FakeServer, accept: Option<&str>, sent: PiecewiseBody) -> (u16, Response) {
+    let form = ResponseFormat::from_accept(accept.map(str::as_bytes));
     let body = RequestBody::Incoming(Box::new(sent));
-    let work = pin!(publish(source, form, None, body));
+    let work = pin!(handle_publish(source, form, None, body));
     let Poll::Ready(done) = work.poll(&mut Context::from_waker(Waker::noop())) else {
         panic!("the made-up server never waits");
     };
@@ -20,12 +20,12 @@ fn answer(source: &FakeSource, accept: Option<&str>, sent: Pieces) -> (u16, Resp
     (response.status.code(), response)
 }
 
-fn pieces(text: &str) -> Pieces {
-    Pieces {
-        left: text.into(),
-        size: 7,
+fn pieces(text: &str) -> PiecewiseBody {
+    PiecewiseBody {
+        remaining: text.into(),
+        piece_size: 7,
         length: Some(text.len() as u64),
-        taken: Arc::default(),
+        bytes_taken: Arc::default(),
     }
 }
 
@@ -39,18 +39,27 @@ fn text(response: &Response) -> String {
 #[test]
 fn the_answer_has_the_form_that_is_liked_better() {
     for (accept, expected) in [
-        (None, Some(Form::Text)),
-        (Some("*/*"), Some(Form::Text)),
-        (Some("text/*"), Some(Form::Text)),
-        (Some("application/json"), Some(Form::Json)),
-        (Some("text/*;q=0.5, application/json"), Some(Form::Json)),
-        (Some("application/json;q=0.5, text/plain"), Some(Form::Text)),
-        (Some("text/plain;q=0, application/*"), Some(Form::Json)),
+        (None, Some(ResponseFormat::Text)),
+        (Some("*/*"), Some(ResponseFormat::Text)),
+        (Some("text/*"), Some(ResponseFormat::Text)),
+        (Some("application/json"), Some(ResponseFormat::Json)),
+        (
+            Some("text/*;q=0.5, application/json"),
+            Some(ResponseFormat::Json),
+        ),
+        (
+            Some("application/json;q=0.5, text/plain"),
+            Some(ResponseFormat::Text),
+        ),
+        (
+            Some("text/plain;q=0, application/*"),
+            Some(ResponseFormat::Json),
+        ),
         (Some("image/png"), None),
         (Some(""), None),
     ] {
         assert_eq!(
-            Form::wanted(accept.map(str::as_bytes)),
+            ResponseFormat::from_accept(accept.map(str::as_bytes)),
             expected,
             "{accept:?}"
         );
@@ -63,7 +72,7 @@ fn the_answer_has_the_form_that_is_liked_better() {
             "{\"message\":\"Published\"}\n",
         ),
     ] {
-        let (status, response) = answer(&FakeSource::default(), Some(accept), pieces("items"));
+        let (status, response) = answer(&FakeServer::default(), Some(accept), pieces("items"));
         assert_eq!((status, text(&response).as_str()), (200, said));
         let sent = response.fields.get("content-type");
         assert_eq!(sent, Some(content_type.as_bytes()));
@@ -86,7 +95,7 @@ fn each_failure_has_its_status_and_its_words() {
             false,
         ),
     ] {
-        let source = FakeSource::default();
+        let source = FakeServer::default();
         source.is_broken.store(is_broken, Ordering::Relaxed);
         let (found, response) = answer(&source, accept, pieces(sent));
         assert_eq!((found, text(&response).as_str()), (status, said));
@@ -99,24 +108,24 @@ fn each_failure_has_its_status_and_its_words() {
 #[test]
 fn a_body_is_read_to_its_bound_whether_it_says_its_length_or_not() {
     for (name, len, says_length, status) in [
-        ("at the bound", PUBLISH_BYTES, true, 200),
-        ("at the bound, chunked", PUBLISH_BYTES, false, 200),
-        ("one more", PUBLISH_BYTES + 1, true, 413),
-        ("one more, chunked", PUBLISH_BYTES + 1, false, 413),
-        ("endless, chunked", 64 * PUBLISH_BYTES, false, 413),
+        ("at the bound", MAX_PUBLISH_BYTES, true, 200),
+        ("at the bound, chunked", MAX_PUBLISH_BYTES, false, 200),
+        ("one more", MAX_PUBLISH_BYTES + 1, true, 413),
+        ("one more, chunked", MAX_PUBLISH_BYTES + 1, false, 413),
+        ("endless, chunked", 64 * MAX_PUBLISH_BYTES, false, 413),
     ] {
-        let source = FakeSource::default();
+        let source = FakeServer::default();
         let taken = Arc::new(AtomicUsize::new(0));
-        let sent = Pieces {
-            left: " ".repeat(len).into(),
-            size: 1000,
+        let sent = PiecewiseBody {
+            remaining: " ".repeat(len).into(),
+            piece_size: 1000,
             length: says_length.then_some(len as u64),
-            taken: Arc::clone(&taken),
+            bytes_taken: Arc::clone(&taken),
         };
         let (found, response) = answer(&source, None, sent);
         assert_eq!(found, status, "{name}: {}", text(&response));
         assert!(
-            taken.load(Ordering::Relaxed) <= PUBLISH_BYTES + 1000,
+            taken.load(Ordering::Relaxed) <= MAX_PUBLISH_BYTES + 1000,
             "{name}"
         );
         assert_eq!(source.asked().len(), usize::from(status == 200), "{name}");
@@ -147,7 +156,7 @@ fn who_publishes_is_told_by_a_bearer_token() {
             "POST /publish/ HTTP/1.1\nHost: 127.0.0.1:8090{}",
             fields.collect::<String>()
         );
-        let head = request(&text, Via::Tcp).head;
-        assert_eq!(token(&head).as_deref(), expected, "{values:?}");
+        let head = request(&text, TestTransport::Tcp).head;
+        assert_eq!(bearer_jwt(&head).as_deref(), expected, "{values:?}");
     }
 }

@@ -2,8 +2,11 @@
 
 use super::*;
 
-fn asked(what: PurgeWhat) -> PurgeRequest {
-    PurgeRequest { what, cache: None }
+fn asked(what: PurgeSelector) -> PurgeRequest {
+    PurgeRequest {
+        selector: what,
+        cache: None,
+    }
 }
 
 #[test]
@@ -12,23 +15,23 @@ fn reads_each_kind() {
     for (text, what) in [
         (
             r#"{"url": "https://example.com/news?page=2"}"#,
-            PurgeWhat::Url(url()),
+            PurgeSelector::Url(url()),
         ),
-        (r#"{"url": "/news"}"#, PurgeWhat::Url("/news".into())),
+        (r#"{"url": "/news"}"#, PurgeSelector::Url("/news".into())),
         (
             "\r\n {\"prefix\": \"/img/\"}\n",
-            PurgeWhat::Prefix("/img/".into()),
+            PurgeSelector::Prefix("/img/".into()),
         ),
         (
             r#"{"tag": "product 7"}"#,
-            PurgeWhat::Tag("product 7".into()),
+            PurgeSelector::Tag("product 7".into()),
         ),
-        (r#"{"all": true}"#, PurgeWhat::All),
-        (r#"{"all": true, "cache": null}"#, PurgeWhat::All),
+        (r#"{"all": true}"#, PurgeSelector::All),
+        (r#"{"all": true, "cache": null}"#, PurgeSelector::All),
     ] {
-        assert_eq!(parse(text.as_bytes()).unwrap(), asked(what), "{text}");
+        assert_eq!(parse_purge(text.as_bytes()).unwrap(), asked(what), "{text}");
     }
-    let of_one = parse(br#"{"cache": "disk1", "all": true}"#).unwrap();
+    let of_one = parse_purge(br#"{"cache": "disk1", "all": true}"#).unwrap();
     assert_eq!(of_one.cache.as_deref(), Some("disk1"));
 }
 
@@ -53,7 +56,7 @@ fn refuses_whatever_could_take_out_more_than_was_meant() {
         (r#"{"urls": ["/a"]}"#, "unknown field"),
         (r#"{"url": "/a", "url": "/b"}"#, "duplicate field"),
     ] {
-        let error = parse(text.as_bytes()).unwrap_err().to_string();
+        let error = parse_purge(text.as_bytes()).unwrap_err().to_string();
         assert!(error.starts_with(begins), "{text}: {error}");
         assert!(error.contains("expected"), "{text}: {error}");
     }

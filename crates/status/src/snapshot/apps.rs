@@ -8,7 +8,7 @@ use std::time::Duration;
 use penstock_exchange::metrics::{AppMetrics, Counter, KILL_REASONS, RECYCLE_REASONS};
 use serde::{Serialize, Serializer};
 
-use super::{Times, seconds};
+use super::{HistogramSummary, serialize_seconds};
 
 /// One application.
 #[derive(Debug, Clone, Serialize)]
@@ -46,13 +46,13 @@ pub struct AppStatus {
     /// What it takes with all that it starts, and may take.
     pub bounds: BoundsStatus,
     /// Its queue.
-    pub queue: QueueStatus,
+    pub queue: AppQueueStatus,
     /// What it counted since the start.
     pub counters: AppCounters,
     /// Waiting for a slot.
-    pub queue_time: Times,
+    pub queue_time: HistogramSummary,
     /// From a worker getting the request to the head of its response.
-    pub app_time: Times,
+    pub app_time: HistogramSummary,
     /// Its workers.
     pub workers: Vec<WorkerStatus>,
     /// The processes from which they are forked; they serve nothing.
@@ -89,7 +89,7 @@ pub struct BoundsStatus {
 
 /// An application's queue and slots.
 #[derive(Debug, Clone, Copy, Serialize)]
-pub struct QueueStatus {
+pub struct AppQueueStatus {
     /// Requests waiting.
     pub waiting: usize,
     /// The bound on them.
@@ -216,12 +216,12 @@ fn by_reason(reasons: &[&'static str], counters: &[Counter]) -> BTreeMap<&'stati
     reasons.iter().copied().zip(counts).collect()
 }
 
-fn maybe_seconds<S: Serializer>(
+fn serialize_optional_seconds<S: Serializer>(
     duration: &Option<Duration>,
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
     match duration {
-        Some(duration) => seconds(duration, serializer),
+        Some(duration) => serialize_seconds(duration, serializer),
         None => serializer.serialize_none(),
     }
 }

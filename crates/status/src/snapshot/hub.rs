@@ -8,19 +8,19 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::Use;
+use super::Usage;
 
 /// The hub.
 #[derive(Debug, Clone, Serialize)]
 pub struct HubStatus {
     /// Streams, long polls and WebSockets of the hub, and what is on its way, against their common bound.
-    pub held: Use,
+    pub held: Usage,
     /// Streams among them.
     pub streams: u64,
     /// Long polls among them.
     pub polls: u64,
     /// Channels with subscribers or a history, against their bound.
-    pub channels: Use,
+    pub channels: Usage,
     /// What it counted since the start.
     pub counters: HubCounters,
     /// Bytes of the server's own that the held streams cost, but for what waits for slow ones.
@@ -28,16 +28,16 @@ pub struct HubStatus {
     /// The same for one stream; `None` where there are too few to tell.
     pub stream_bytes_each: Option<u64>,
     /// Bytes that wait for slow subscribers, against their bound.
-    pub backlog_bytes: Use,
+    pub backlog_bytes: Usage,
     /// Bytes of all channels' histories, against their bound.
-    pub history_bytes: Use,
+    pub history_bytes: Usage,
     /// The other servers that it is joined to; `None` for one alone.
-    pub nodes: Option<NodesStatus>,
+    pub nodes: Option<ClusterStatus>,
 }
 
 /// Several servers as one hub, joined by a Redis.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct NodesStatus {
+pub struct ClusterStatus {
     /// Where Redis is, without a password.
     pub address: String,
     /// Whether there is a connection to it.
@@ -91,7 +91,7 @@ impl HubStatus {
     /// A hub that holds nothing, for when there is none any more.
     #[must_use]
     pub fn empty() -> Self {
-        let none = Use { used: 0, max: 0 };
+        let none = Usage { used: 0, max: 0 };
         Self {
             held: none,
             streams: 0,

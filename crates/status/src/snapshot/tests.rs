@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use super::*;
-use crate::Source;
-use crate::fake::FakeSource;
+use crate::AdminOperations;
+use crate::fake::FakeServer;
 
 /// Paths of all leaves; elements of lists are `[]`.
 fn leaves(value: &Value, path: &str, into: &mut Vec<String>) {
@@ -26,7 +26,7 @@ fn leaves(value: &Value, path: &str, into: &mut Vec<String>) {
 
 #[test]
 fn the_names_of_the_fields_are_stable() {
-    let json = serde_json::to_value(FakeSource::default().snapshot()).unwrap();
+    let json = serde_json::to_value(FakeServer::default().snapshot()).unwrap();
     let mut found = Vec::new();
     leaves(&json, "", &mut found);
     found.sort();
@@ -141,7 +141,7 @@ const KEYS: &str = "
 
 #[test]
 fn durations_are_seconds_and_units_are_named() {
-    let json = serde_json::to_value(FakeSource::default().snapshot()).unwrap();
+    let json = serde_json::to_value(FakeServer::default().snapshot()).unwrap();
     assert_eq!(json["uptime_seconds"], 90.5);
     assert_eq!(json["state"], "running");
     assert_eq!(json["apps"][0]["workers"][0]["since_seconds"], 1.5);
@@ -160,7 +160,7 @@ fn durations_are_seconds_and_units_are_named() {
     assert_eq!(json["caches"][1]["hit_ratio"], Value::Null);
     assert_eq!(json["caches"][1]["reason"], "write: Input/output error");
     assert_eq!(json["cached_routes"][0]["hit_ratio"], 0.75);
-    let rate = serde_json::to_value(Limit::rate("body_rate_min", 500)).unwrap();
+    let rate = serde_json::to_value(LimitStatus::rate("body_rate_min", 500)).unwrap();
     assert_eq!(rate["unit"], "bytes_per_second");
 }
 
@@ -193,7 +193,7 @@ fn times_summarise_a_histogram() {
     for ms in [1, 1, 1, 40] {
         histogram.record(Duration::from_millis(ms));
     }
-    let times = Times::new(&histogram);
+    let times = HistogramSummary::new(&histogram);
     assert_eq!(
         (times.count, times.p50_seconds, times.p99_seconds),
         (4, 0.001, 0.05)

@@ -10,21 +10,23 @@ use std::sync::Arc;
 
 use penstock_exchange::metrics::{AppMetrics, EdgeMetrics};
 
-use crate::{ManageError, ManageRequest, PublishError, PurgeError, PurgeRequest, Snapshot};
+use crate::{
+    PublishError, PurgeError, PurgeRequest, ServerChangeRequest, ServerChangeRequestError, Snapshot,
+};
 
 /// Work that answers later.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// The server as the status room sees it.
-pub trait Source: Send + Sync + Debug {
+pub trait AdminOperations: Send + Sync + Debug {
     /// How everything is now; cheap enough for once a second.
     fn snapshot(&self) -> Snapshot;
 
     /// What edge counts.
-    fn edge(&self) -> Arc<EdgeMetrics>;
+    fn edge_metrics(&self) -> Arc<EdgeMetrics>;
 
     /// What each application counts, by its name.
-    fn apps(&self) -> Vec<(String, Arc<AppMetrics>)>;
+    fn app_metrics(&self) -> Vec<(String, Arc<AppMetrics>)>;
 
     /// Reads the configuration again and goes over to it; gives a sentence on what changed.
     ///
@@ -40,17 +42,17 @@ pub trait Source: Send + Sync + Debug {
     ///
     /// # Errors
     /// Why the new code was given up; the old code serves on.
-    fn restart(&self, app: &str) -> BoxFuture<'static, Option<Result<(), String>>>;
+    fn restart_app(&self, app: &str) -> BoxFuture<'static, Option<Result<(), String>>>;
 
     /// Changes the servers of one upstream; gives a sentence on what is true now.
     ///
     /// # Errors
     /// That there is no such upstream or server, or why the change cannot be; nothing has changed.
-    fn manage(
+    fn change_servers(
         &self,
         upstream: &str,
-        change: ManageRequest,
-    ) -> BoxFuture<'static, Result<String, ManageError>>;
+        change: ServerChangeRequest,
+    ) -> BoxFuture<'static, Result<String, ServerChangeRequestError>>;
 
     /// Takes out of the caches what `wanted` says; gives the number of objects. Nothing of it is served
     /// any more when the future is done.
@@ -65,7 +67,7 @@ pub trait Source: Send + Sync + Debug {
     ///
     /// # Errors
     /// Why the token is not accepted.
-    fn publisher(&self, token: &str) -> Result<String, PublishError>;
+    fn verify_publish_token(&self, token: &str) -> Result<String, PublishError>;
 
     /// Publishes the items that `body` has as JSON, in their order. Never waits. A publisher of a
     /// `namespace` publishes in no other.
@@ -76,7 +78,7 @@ pub trait Source: Send + Sync + Debug {
     fn publish(&self, body: &[u8], namespace: Option<&str>) -> Result<(), PublishError>;
 
     /// How many bytes such a body may have.
-    fn publish_bytes_max(&self) -> usize;
+    fn max_publish_bytes(&self) -> usize;
 
     /// Starts the server's program anew, `binary` if one is named, and hands it the listeners; gives a
     /// sentence with the new process. When it is done the new one serves and this one drains.
@@ -94,7 +96,7 @@ pub trait Source: Send + Sync + Debug {
     fn reopen_logs(&self) -> BoxFuture<'static, Result<String, String>>;
 
     /// Where the control socket is, as printed at the start.
-    fn control(&self) -> Option<String>;
+    fn control_socket(&self) -> Option<String>;
 
     /// Begins the graceful shutdown and returns at once.
     fn stop(&self);
@@ -103,5 +105,5 @@ pub trait Source: Send + Sync + Debug {
     ///
     /// # Errors
     /// Why not, in a sentence for a load balancer's log.
-    fn ready(&self) -> Result<(), String>;
+    fn check_ready(&self) -> Result<(), String>;
 }

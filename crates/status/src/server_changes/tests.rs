@@ -22,32 +22,41 @@ fn reads_each_action() {
         ..plain.clone()
     };
     let rows = [
-        ("\"add\"", ManageRequest::Add(plain)),
+        ("\"add\"", ServerChangeRequest::Add(plain)),
         (
             "\"add\", \"weight\": 65535, \"max_active\": 8, \"backup\": true",
-            ManageRequest::Add(full),
+            ServerChangeRequest::Add(full),
         ),
-        ("\"remove\"", ManageRequest::Remove { server: server() }),
-        ("\"drain\"", ManageRequest::Drain { server: server() }),
-        ("\"disable\"", ManageRequest::Disable { server: server() }),
-        ("\"enable\"", ManageRequest::Enable { server: server() }),
+        (
+            "\"remove\"",
+            ServerChangeRequest::Remove { server: server() },
+        ),
+        ("\"drain\"", ServerChangeRequest::Drain { server: server() }),
+        (
+            "\"disable\"",
+            ServerChangeRequest::Disable { server: server() },
+        ),
+        (
+            "\"enable\"",
+            ServerChangeRequest::Enable { server: server() },
+        ),
         (
             "\"weight\", \"weight\": 2",
-            ManageRequest::Weight {
+            ServerChangeRequest::Weight {
                 server: server(),
                 weight: weight(2),
             },
         ),
         (
             "\"max_active\", \"max_active\": 3",
-            ManageRequest::MaxActive {
+            ServerChangeRequest::MaxActive {
                 server: server(),
                 max_active: NonZeroU32::new(3),
             },
         ),
         (
             "\"max_active\", \"max_active\": null",
-            ManageRequest::MaxActive {
+            ServerChangeRequest::MaxActive {
                 server: server(),
                 max_active: None,
             },
@@ -59,7 +68,7 @@ fn reads_each_action() {
             format!("\r\n\t{{\"server\": \"127.0.0.1:3000\", \"action\": {action}}}\n"),
         ] {
             assert_eq!(
-                parse(text.as_bytes()).ok(),
+                parse_server_change(text.as_bytes()).ok(),
                 Some(expected.clone()),
                 "{text}"
             );
@@ -168,14 +177,16 @@ fn refuses_what_is_not_meant_and_says_what_was_expected() {
         ),
     ];
     for (name, text, expected) in rows {
-        let error = parse(text.as_bytes()).expect_err(name).to_string();
+        let error = parse_server_change(text.as_bytes())
+            .expect_err(name)
+            .to_string();
         assert!(error.contains(expected), "{name}: {error}");
         assert!(
             error.contains("expected an object such as {"),
             "{name}: {error}"
         );
     }
-    assert!(parse(b"{\"action\": \"drain\", \"server\": \"\xff\"}").is_err());
-    let deep = format!("{{\"action\": {}", "[".repeat(BODY_BYTES));
-    assert!(parse(deep.as_bytes()).is_err());
+    assert!(parse_server_change(b"{\"action\": \"drain\", \"server\": \"\xff\"}").is_err());
+    let deep = format!("{{\"action\": {}", "[".repeat(MAX_BODY_BYTES));
+    assert!(parse_server_change(deep.as_bytes()).is_err());
 }

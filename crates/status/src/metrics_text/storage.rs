@@ -1,22 +1,22 @@
 //! What the metrics text says of pools for blocking work, of caches and of the routes that use these.
 //!
-//! Part of `exposition`, which calls it with these parts of a snapshot. What must stay true: a
+//! Part of `metrics_text`, which calls it with these parts of a snapshot. What must stay true: a
 //! cache that is out has all its samples, so that a series does not end when its disk does.
 
 use std::fmt::{self, Write};
 
-use super::{Escaped, Row, number};
+use super::{EscapedLabel, MetricRow, as_sample};
 use crate::{CacheStatus, CachedRouteStatus, PoolStatus};
 
-impl super::Page {
+impl super::MetricsText {
     /// Each pool.
-    pub(super) fn pools(&mut self, pools: &[PoolStatus]) -> fmt::Result {
+    pub(super) fn push_pools(&mut self, pools: &[PoolStatus]) -> fmt::Result {
         let gauges = POOL_GAUGES.map(|row| ("gauge", row));
         let counters = POOL_COUNTERS.map(|row| ("counter", row));
         for (kind, (name, help, value)) in gauges.into_iter().chain(counters) {
-            self.head(name, kind, help)?;
+            self.push_header(name, kind, help)?;
             for pool in pools {
-                let (label, value) = (Escaped(&pool.name), value(pool));
+                let (label, value) = (EscapedLabel(&pool.name), value(pool));
                 writeln!(self.text, "penstock_{name}{{pool=\"{label}\"}} {value}")?;
             }
         }
@@ -24,20 +24,20 @@ impl super::Page {
     }
 
     /// Each cache.
-    pub(super) fn caches(&mut self, caches: &[CacheStatus]) -> fmt::Result {
-        let gauges = GAUGES.map(|row| ("gauge", row));
-        let counters = COUNTERS.map(|row| ("counter", row));
+    pub(super) fn push_caches(&mut self, caches: &[CacheStatus]) -> fmt::Result {
+        let gauges = CACHE_GAUGES.map(|row| ("gauge", row));
+        let counters = CACHE_COUNTERS.map(|row| ("counter", row));
         for (kind, (name, help, value)) in gauges.into_iter().chain(counters) {
-            self.head(name, kind, help)?;
+            self.push_header(name, kind, help)?;
             for cache in caches {
-                let (label, value) = (Escaped(&cache.name), value(cache));
+                let (label, value) = (EscapedLabel(&cache.name), value(cache));
                 writeln!(self.text, "penstock_{name}{{cache=\"{label}\"}} {value}")?;
             }
         }
         let name = "cache_state";
-        self.head(name, "gauge", "The cache's state, as a label; always 1.")?;
+        self.push_header(name, "gauge", "The cache's state, as a label; always 1.")?;
         for cache in caches {
-            let (label, state) = (Escaped(&cache.name), Escaped(&cache.state));
+            let (label, state) = (EscapedLabel(&cache.name), EscapedLabel(&cache.state));
             writeln!(
                 self.text,
                 "penstock_{name}{{cache=\"{label}\",state=\"{state}\"}} 1"
@@ -47,14 +47,14 @@ impl super::Page {
     }
 }
 
-impl super::Page {
+impl super::MetricsText {
     /// Each route with caches.
-    pub(super) fn cached_routes(&mut self, routes: &[CachedRouteStatus]) -> fmt::Result {
+    pub(super) fn push_cached_routes(&mut self, routes: &[CachedRouteStatus]) -> fmt::Result {
         let name = "route_cache_requests_total";
         let help = "Requests of routes with caches, by what became of them.";
-        self.head(name, "counter", help)?;
+        self.push_header(name, "counter", help)?;
         for route in routes {
-            let (label, counters) = (Escaped(&route.name), &route.counters);
+            let (label, counters) = (EscapedLabel(&route.name), &route.counters);
             for (result, count) in [
                 ("hit", counters.hits),
                 ("stale", counters.stale),
@@ -70,9 +70,9 @@ impl super::Page {
             }
         }
         for (name, help, value) in ROUTE_COUNTERS {
-            self.head(name, "counter", help)?;
+            self.push_header(name, "counter", help)?;
             for route in routes {
-                let (label, value) = (Escaped(&route.name), value(route));
+                let (label, value) = (EscapedLabel(&route.name), value(route));
                 writeln!(self.text, "penstock_{name}{{route=\"{label}\"}} {value}")?;
             }
         }
@@ -80,7 +80,7 @@ impl super::Page {
     }
 }
 
-const ROUTE_COUNTERS: [Row<CachedRouteStatus, u64>; 3] = [
+const ROUTE_COUNTERS: [MetricRow<CachedRouteStatus, u64>; 3] = [
     ("route_cache_failures_total", "Fetches that failed.", |r| {
         r.counters.failures
     }),
@@ -96,18 +96,18 @@ const ROUTE_COUNTERS: [Row<CachedRouteStatus, u64>; 3] = [
     ),
 ];
 
-const POOL_GAUGES: [Row<PoolStatus, f64>; 6] = [
+const POOL_GAUGES: [MetricRow<PoolStatus, f64>; 6] = [
     ("pool_queued", "Jobs waiting for a thread.", |p| {
-        number(p.queued as u64)
+        as_sample(p.queued as u64)
     }),
     ("pool_queue_max", "The bound on waiting jobs.", |p| {
-        number(p.max_queue as u64)
+        as_sample(p.max_queue as u64)
     }),
     ("pool_active", "Threads at work.", |p| {
-        number(p.active as u64)
+        as_sample(p.active as u64)
     }),
     ("pool_threads_max", "The bound on threads.", |p| {
-        number(p.threads as u64)
+        as_sample(p.threads as u64)
     }),
     (
         "pool_queue_seconds_max",
@@ -121,14 +121,14 @@ const POOL_GAUGES: [Row<PoolStatus, f64>; 6] = [
     ),
 ];
 
-const POOL_COUNTERS: [Row<PoolStatus, f64>; 5] = [
+const POOL_COUNTERS: [MetricRow<PoolStatus, f64>; 5] = [
     (
         "pool_refused_total",
         "Jobs refused: the queue was full.",
-        |p| number(p.refused),
+        |p| as_sample(p.refused),
     ),
     ("pool_taken_total", "Jobs that a thread has taken.", |p| {
-        number(p.queue_time.count)
+        as_sample(p.queue_time.count)
     }),
     (
         "pool_queue_seconds_total",
@@ -136,7 +136,7 @@ const POOL_COUNTERS: [Row<PoolStatus, f64>; 5] = [
         |p| p.queue_time.sum_seconds,
     ),
     ("pool_done_total", "Jobs that have ended.", |p| {
-        number(p.work_time.count)
+        as_sample(p.work_time.count)
     }),
     (
         "pool_work_seconds_total",
@@ -145,57 +145,57 @@ const POOL_COUNTERS: [Row<PoolStatus, f64>; 5] = [
     ),
 ];
 
-const GAUGES: [Row<CacheStatus, f64>; 7] = [
+const CACHE_GAUGES: [MetricRow<CacheStatus, f64>; 7] = [
     ("cache_up", "1 while it is used, 0 while it is out.", |c| {
-        number(u64::from(c.state != "out"))
+        as_sample(u64::from(c.state != "out"))
     }),
-    ("cache_objects", "Objects stored.", |c| number(c.objects)),
-    ("cache_bytes", "Bytes stored.", |c| number(c.bytes)),
+    ("cache_objects", "Objects stored.", |c| as_sample(c.objects)),
+    ("cache_bytes", "Bytes stored.", |c| as_sample(c.bytes)),
     ("cache_bytes_max", "The bound on bytes stored.", |c| {
-        number(c.bytes_max)
+        as_sample(c.bytes_max)
     }),
     ("cache_memory_objects", "Objects in memory.", |c| {
-        number(c.memory_objects)
+        as_sample(c.memory_objects)
     }),
     ("cache_memory_bytes", "Bytes of objects in memory.", |c| {
-        number(c.memory_bytes)
+        as_sample(c.memory_bytes)
     }),
     (
         "cache_memory_bytes_max",
         "The bound on bytes of objects in memory.",
-        |c| number(c.memory_bytes_max),
+        |c| as_sample(c.memory_bytes_max),
     ),
 ];
 
-const COUNTERS: [Row<CacheStatus, f64>; 10] = [
+const CACHE_COUNTERS: [MetricRow<CacheStatus, f64>; 10] = [
     (
         "cache_hits_total",
         "Requests for which it had something, fresh or not.",
-        |c| number(c.counters.hits),
+        |c| as_sample(c.counters.hits),
     ),
     (
         "cache_misses_total",
         "Requests for which it had nothing.",
-        |c| number(c.counters.misses),
+        |c| as_sample(c.counters.misses),
     ),
     ("cache_stored_total", "Objects stored.", |c| {
-        number(c.counters.stored)
+        as_sample(c.counters.stored)
     }),
     (
         "cache_evicted_total",
         "Objects that had to go for others.",
-        |c| number(c.counters.evicted),
+        |c| as_sample(c.counters.evicted),
     ),
     ("cache_purged_total", "Objects taken out by purges.", |c| {
-        number(c.counters.purged)
+        as_sample(c.counters.purged)
     }),
     (
         "cache_errors_total",
         "Operations that failed, and objects found damaged.",
-        |c| number(c.counters.errors),
+        |c| as_sample(c.counters.errors),
     ),
     ("cache_reads_total", "Reads from its disk.", |c| {
-        number(c.read_time.count)
+        as_sample(c.read_time.count)
     }),
     (
         "cache_read_seconds_total",
@@ -203,7 +203,7 @@ const COUNTERS: [Row<CacheStatus, f64>; 10] = [
         |c| c.read_time.sum_seconds,
     ),
     ("cache_writes_total", "Writes to its disk.", |c| {
-        number(c.write_time.count)
+        as_sample(c.write_time.count)
     }),
     (
         "cache_write_seconds_total",

@@ -1,6 +1,6 @@
 //! Applications in the metrics text: their counters and histograms, gauges from their snapshot.
 //!
-//! A part of `exposition`, by the same rules.
+//! A part of `metrics_text`, by the same rules.
 
 use std::fmt::{self, Write};
 use std::sync::Arc;
@@ -8,37 +8,37 @@ use std::time::Duration;
 
 use penstock_exchange::metrics::{AppMetrics, Counter, Histogram, KILL_REASONS, RECYCLE_REASONS};
 
-use super::{Escaped, Page, PartRow, Row, number};
-use crate::{AppStatus, Times};
+use super::{EscapedLabel, MetricRefRow, MetricRow, MetricsText, as_sample};
+use crate::{AppStatus, HistogramSummary};
 
-impl Page {
-    pub(super) fn app_counts(&mut self, apps: &[(String, Arc<AppMetrics>)]) -> fmt::Result {
+impl MetricsText {
+    pub(super) fn push_app_counters(&mut self, apps: &[(String, Arc<AppMetrics>)]) -> fmt::Result {
         for (name, help, counter) in APP_COUNTERS {
-            self.head(name, "counter", help)?;
+            self.push_header(name, "counter", help)?;
             for (app, metrics) in apps {
                 let count = counter(metrics).value();
                 writeln!(
                     self.text,
                     "penstock_{name}{{app=\"{}\"}} {count}",
-                    Escaped(app)
+                    EscapedLabel(app)
                 )?;
             }
         }
         let help = "How long its processes have waited for max_cpu.";
-        self.head("app_throttled_seconds_total", "counter", help)?;
+        self.push_header("app_throttled_seconds_total", "counter", help)?;
         for (app, metrics) in apps {
             let waited = Duration::from_micros(metrics.throttled_micros.value());
-            let (app, waited) = (Escaped(app), waited.as_secs_f64());
+            let (app, waited) = (EscapedLabel(app), waited.as_secs_f64());
             writeln!(
                 self.text,
                 "penstock_app_throttled_seconds_total{{app=\"{app}\"}} {waited}"
             )?;
         }
-        for (name, help, reasons, counters) in APP_REASONS {
-            self.head(name, "counter", help)?;
+        for (name, help, reasons, counters) in APP_COUNTERS_BY_REASON {
+            self.push_header(name, "counter", help)?;
             for (app, metrics) in apps {
                 for (reason, counter) in reasons.iter().zip(counters(metrics)) {
-                    let (app, count) = (Escaped(app), counter.value());
+                    let (app, count) = (EscapedLabel(app), counter.value());
                     writeln!(
                         self.text,
                         "penstock_{name}{{app=\"{app}\",reason=\"{reason}\"}} {count}"
@@ -47,20 +47,20 @@ impl Page {
             }
         }
         for (name, help, histogram) in APP_HISTOGRAMS {
-            self.head(name, "histogram", help)?;
+            self.push_header(name, "histogram", help)?;
             for (app, metrics) in apps {
-                let times = Times::new(histogram(metrics));
-                self.histogram(name, Some(("app", app)), &times)?;
+                let times = HistogramSummary::new(histogram(metrics));
+                self.push_histogram(name, Some(("app", app)), &times)?;
             }
         }
         Ok(())
     }
 
-    pub(super) fn app_gauges(&mut self, apps: &[AppStatus]) -> fmt::Result {
+    pub(super) fn push_app_gauges(&mut self, apps: &[AppStatus]) -> fmt::Result {
         for (name, help, value) in APP_GAUGES {
-            self.head(name, "gauge", help)?;
+            self.push_header(name, "gauge", help)?;
             for app in apps {
-                let label = Escaped(&app.name);
+                let label = EscapedLabel(&app.name);
                 writeln!(
                     self.text,
                     "penstock_{name}{{app=\"{label}\"}} {}",
@@ -69,30 +69,30 @@ impl Page {
             }
         }
         for (name, help, value) in APP_BOUNDS {
-            self.head(name, "gauge", help)?;
+            self.push_header(name, "gauge", help)?;
             for app in apps {
                 let Some(value) = value(app) else { continue };
-                let label = Escaped(&app.name);
+                let label = EscapedLabel(&app.name);
                 writeln!(self.text, "penstock_{name}{{app=\"{label}\"}} {value}")?;
             }
         }
-        self.head(
+        self.push_header(
             "app_state",
             "gauge",
             "The application's state, as a label; always 1.",
         )?;
         for app in apps {
-            let (name, state) = (Escaped(&app.name), Escaped(&app.state));
+            let (name, state) = (EscapedLabel(&app.name), EscapedLabel(&app.state));
             writeln!(
                 self.text,
                 "penstock_app_state{{app=\"{name}\",state=\"{state}\"}} 1"
             )?;
         }
-        self.head("app_workers", "gauge", "Workers by state.")?;
+        self.push_header("app_workers", "gauge", "Workers by state.")?;
         for app in apps {
             for state in WORKER_STATES {
                 let count = app.workers.iter().filter(|w| w.state == state).count();
-                let name = Escaped(&app.name);
+                let name = EscapedLabel(&app.name);
                 writeln!(
                     self.text,
                     "penstock_app_workers{{app=\"{name}\",state=\"{state}\"}} {count}"
@@ -103,7 +103,7 @@ impl Page {
     }
 }
 
-const APP_COUNTERS: [PartRow<AppMetrics, Counter>; 18] = [
+const APP_COUNTERS: [MetricRefRow<AppMetrics, Counter>; 18] = [
     (
         "app_requests_total",
         "Requests that reached the queue.",
@@ -202,7 +202,7 @@ type ReasonRow = (
     fn(&AppMetrics) -> &[Counter],
 );
 
-const APP_REASONS: [ReasonRow; 2] = [
+const APP_COUNTERS_BY_REASON: [ReasonRow; 2] = [
     (
         "app_workers_recycled_total",
         "Workers replaced in due form, by reason.",
@@ -217,7 +217,7 @@ const APP_REASONS: [ReasonRow; 2] = [
     ),
 ];
 
-const APP_HISTOGRAMS: [PartRow<AppMetrics, Histogram>; 2] = [
+const APP_HISTOGRAMS: [MetricRefRow<AppMetrics, Histogram>; 2] = [
     ("app_queue_time_seconds", "Waiting for a slot.", |m| {
         &m.queue_time
     }),
@@ -228,12 +228,12 @@ const APP_HISTOGRAMS: [PartRow<AppMetrics, Histogram>; 2] = [
     ),
 ];
 
-const APP_GAUGES: [Row<AppStatus, f64>; 16] = [
+const APP_GAUGES: [MetricRow<AppStatus, f64>; 16] = [
     ("app_queue_waiting", "Requests waiting for a slot.", |a| {
-        number(a.queue.waiting as u64)
+        as_sample(a.queue.waiting as u64)
     }),
     ("app_queue_max", "The bound on waiting requests.", |a| {
-        number(a.queue.max as u64)
+        as_sample(a.queue.max as u64)
     }),
     (
         "app_queue_oldest_seconds",
@@ -243,73 +243,73 @@ const APP_GAUGES: [Row<AppStatus, f64>; 16] = [
     (
         "app_slots",
         "Requests that can be in progress at once.",
-        |a| number(a.queue.slots as u64),
+        |a| as_sample(a.queue.slots as u64),
     ),
     ("app_in_progress", "Requests in progress.", |a| {
-        number(a.queue.in_progress as u64)
+        as_sample(a.queue.in_progress as u64)
     }),
     ("app_processes_min", "The lower bound on processes.", |a| {
-        number(a.processes.min as u64)
+        as_sample(a.processes.min as u64)
     }),
     ("app_processes_max", "The upper bound on processes.", |a| {
-        number(a.processes.max as u64)
+        as_sample(a.processes.max as u64)
     }),
     (
         "app_processes_target",
         "Processes that there are to be, as the load is.",
-        |a| number(a.processes.target as u64),
+        |a| as_sample(a.processes.target as u64),
     ),
     (
         "app_threads",
         "Threads of each process that take requests.",
-        |a| number(a.threads as u64),
+        |a| as_sample(a.threads as u64),
     ),
     ("app_threads_min", "The lower bound on them.", |a| {
-        number(a.threads_min as u64)
+        as_sample(a.threads_min as u64)
     }),
     ("app_threads_max", "The upper bound on them.", |a| {
-        number(a.threads_max as u64)
+        as_sample(a.threads_max as u64)
     }),
     ("app_restarting", "1 while a restart is under way.", |a| {
-        number(u64::from(a.restarting))
+        as_sample(u64::from(a.restarting))
     }),
     (
         "app_proportional_bytes",
         "Proportional memory of all workers as last measured: what they share counts in parts.",
-        |a| number(a.workers.iter().filter_map(|w| w.proportional_bytes).sum()),
+        |a| as_sample(a.workers.iter().filter_map(|w| w.proportional_bytes).sum()),
     ),
     (
         "app_templates",
         "Processes from which workers are forked.",
-        |a| number(a.templates.len() as u64),
+        |a| as_sample(a.templates.len() as u64),
     ),
     ("app_generation", "The code that is served.", |a| {
-        number(a.generation)
+        as_sample(a.generation)
     }),
     (
         "app_resident_bytes",
         "Resident memory of all workers.",
-        |a| number(a.workers.iter().filter_map(|w| w.resident_bytes).sum()),
+        |a| as_sample(a.workers.iter().filter_map(|w| w.resident_bytes).sum()),
     ),
 ];
 
 /// Left out where nothing is counted or bounded.
-const APP_BOUNDS: [Row<AppStatus, Option<f64>>; 5] = [
+const APP_BOUNDS: [MetricRow<AppStatus, Option<f64>>; 5] = [
     (
         "app_tasks",
         "Processes and threads of all that it starts.",
-        |a| a.bounds.tasks.map(number),
+        |a| a.bounds.tasks.map(as_sample),
     ),
     ("app_max_tasks", "The bound on them.", |a| {
-        a.bounds.tasks_max.map(number)
+        a.bounds.tasks_max.map(as_sample)
     }),
     (
         "app_total_memory_bytes",
         "Memory of all that it starts together.",
-        |a| a.bounds.memory_bytes.map(number),
+        |a| a.bounds.memory_bytes.map(as_sample),
     ),
     ("app_max_total_memory_bytes", "The bound on it.", |a| {
-        a.bounds.memory_bytes_max.map(number)
+        a.bounds.memory_bytes_max.map(as_sample)
     }),
     (
         "app_max_cpu",

@@ -1,6 +1,6 @@
 //! What somebody wants changed about an upstream's servers: the JSON of `POST /upstreams/NAME/servers`.
 //!
-//! `api` hands the body here and the wish that comes out to the [`crate::Source`], which knows
+//! `api` hands the body here and the wish that comes out to the [`crate::AdminOperations`], which knows
 //! addresses and upstreams; this file knows neither. What must stay true: a body is taken whole as it
 //! is meant or refused with what was expected, and a key that an action does not take is refused, since
 //! whoever wrote it thinks that it does something.
@@ -14,7 +14,7 @@ use serde::{Deserialize, Deserializer};
 /// One change, as asked for.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(tag = "action", rename_all = "snake_case", deny_unknown_fields)]
-pub enum ManageRequest {
+pub enum ServerChangeRequest {
     /// One more server.
     Add(NewServer),
     /// No new requests, and it is gone with the last it has.
@@ -73,10 +73,10 @@ pub struct NewServer {
 
 /// Why a change was not made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ManageError {
+pub enum ServerChangeRequestError {
     /// The text does not name a server: 400.
     #[error("{server:?} is no server: expected {expected}")]
-    BadAddress {
+    InvalidAddress {
         /// The text.
         server: String,
         /// What would have been one.
@@ -95,24 +95,24 @@ pub enum ManageError {
     },
     /// It cannot be, for this reason: 409.
     #[error("{0}")]
-    Refused(String),
+    Rejected(String),
 }
 
 /// Why a body is no change.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum BadChange {
+pub(crate) enum ServerChangeParseError {
     #[error("more than {0} bytes")]
     TooLarge(usize),
     #[error("{0}: expected {Expected}")]
     Malformed(serde_json::Error),
-    #[error("not an object: expected {Expected}")]
+    #[error("not an object: expected {ExpectedBody}")]
     NotAnObject,
 }
 
 /// What a right body looks like.
-struct Expected;
+struct ExpectedBody;
 
-impl fmt::Display for Expected {
+impl fmt::Display for ExpectedBody {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
             "an object such as {\"action\": \"drain\", \"server\": \"127.0.0.1:3000\"}; the actions are \
@@ -123,21 +123,23 @@ impl fmt::Display for Expected {
 }
 
 /// The longest body: far more than any change needs.
-pub(crate) const BODY_BYTES: usize = 64 * 1024;
+pub(crate) const MAX_BODY_BYTES: usize = 64 * 1024;
 
 /// Reads the whole body.
 ///
 /// # Errors
 /// The outer one is the client's (gone, too slow); the inner one says that it is too large.
-pub(crate) async fn read(body: RequestBody) -> Result<Result<Vec<u8>, BadChange>, Fault> {
-    read_within(body, BODY_BYTES).await
+pub(crate) async fn read_body(
+    body: RequestBody,
+) -> Result<Result<Vec<u8>, ServerChangeParseError>, Fault> {
+    read_body_within(body, MAX_BODY_BYTES).await
 }
 
 /// The same of a body that may have `bytes_max`.
-pub(crate) async fn read_within(
+pub(crate) async fn read_body_within(
     body: RequestBody,
     bytes_max: usize,
-) -> Result<Result<Vec<u8>, BadChange>, Fault> {
+) -> Result<Result<Vec<u8>, ServerChangeParseError>, Fault> {
     let mut text = Vec::new();
     let RequestBody::Incoming(mut body) = body else {
         return Ok(Ok(text));
@@ -152,7 +154,7 @@ pub(crate) async fn read_within(
         is_too_large = text.len() > bytes_max;
     }
     Ok(if is_too_large {
-        Err(BadChange::TooLarge(bytes_max))
+        Err(ServerChangeParseError::TooLarge(bytes_max))
     } else {
         Ok(text)
     })
@@ -162,20 +164,24 @@ pub(crate) async fn read_within(
 ///
 /// # Errors
 /// What is wrong with it, and what was expected.
-pub(crate) fn parse(text: &[u8]) -> Result<ManageRequest, BadChange> {
+pub(crate) fn parse_server_change(
+    text: &[u8],
+) -> Result<ServerChangeRequest, ServerChangeParseError> {
     // A list of values in the right order would be taken for an object.
     if !text.trim_ascii_start().starts_with(b"{") {
-        return Err(BadChange::NotAnObject);
+        return Err(ServerChangeParseError::NotAnObject);
     }
-    serde_json::from_slice(text).map_err(BadChange::Malformed)
+    serde_json::from_slice(text).map_err(ServerChangeParseError::Malformed)
 }
 
-fn one() -> NonZeroU16 {
+fn default_weight() -> NonZeroU16 {
     NonZeroU16::MIN
 }
 
 /// A value that may be `null` but not left out, as an `Option` by itself may be.
-fn written<'de, D: Deserializer<'de>>(from: D) -> Result<Option<NonZeroU32>, D::Error> {
+fn deserialize_nullable<'de, D: Deserializer<'de>>(
+    from: D,
+) -> Result<Option<NonZeroU32>, D::Error> {
     Option::deserialize(from)
 }
 

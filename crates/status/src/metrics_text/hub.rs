@@ -1,36 +1,39 @@
 //! What the metrics text says of the hub, and of the machine as far as held streams concern it.
 //!
-//! Part of `exposition`, which calls it with these parts of a snapshot. What must stay true: what was
+//! Part of `metrics_text`, which calls it with these parts of a snapshot. What must stay true: what was
 //! opened, published or lost are counters, so that a rate can be made of them; what the kernel did not
 //! tell has no sample.
 
 use std::fmt::{self, Write};
 
-use super::{Row, number};
-use crate::{HubStatus, MachineStatus, NodesStatus};
+use super::{MetricRow, as_sample};
+use crate::{ClusterStatus, HubStatus, MachineStatus};
 
-impl super::Page {
+impl super::MetricsText {
     /// The hub.
-    pub(super) fn hub(&mut self, hub: &HubStatus) -> fmt::Result {
-        let gauges = GAUGES.map(|row| ("gauge", row));
-        let counters = COUNTERS.map(|row| ("counter", row));
+    pub(super) fn push_hub(&mut self, hub: &HubStatus) -> fmt::Result {
+        let gauges = HUB_GAUGES.map(|row| ("gauge", row));
+        let counters = HUB_COUNTERS.map(|row| ("counter", row));
         for (kind, (name, help, value)) in gauges.into_iter().chain(counters) {
-            self.head(name, kind, help)?;
+            self.push_header(name, kind, help)?;
             writeln!(self.text, "penstock_{name} {}", value(hub))?;
         }
         let Some(nodes) = &hub.nodes else {
             return Ok(());
         };
-        let gauges = NODES_GAUGES.map(|row| ("gauge", row));
-        for (kind, (name, help, value)) in gauges.into_iter().chain([("counter", NODES_LOST)]) {
-            self.head(name, kind, help)?;
+        let gauges = CLUSTER_GAUGES.map(|row| ("gauge", row));
+        for (kind, (name, help, value)) in gauges
+            .into_iter()
+            .chain([("counter", CLUSTER_LOST_COUNTER)])
+        {
+            self.push_header(name, kind, help)?;
             writeln!(self.text, "penstock_{name} {}", value(nodes))?;
         }
         Ok(())
     }
 
     /// The machine.
-    pub(super) fn machine(&mut self, machine: &MachineStatus) -> fmt::Result {
+    pub(super) fn push_machine(&mut self, machine: &MachineStatus) -> fmt::Result {
         let samples = [
             (
                 "load_average",
@@ -40,120 +43,120 @@ impl super::Page {
             (
                 "socket_bytes_estimated",
                 "What the kernel keeps for open connections, data aside: an estimate.",
-                Some(number(machine.socket_bytes_estimated)),
+                Some(as_sample(machine.socket_bytes_estimated)),
             ),
             (
                 "tcp_buffer_bytes",
                 "Data that waits in TCP sockets, of all processes.",
-                machine.tcp_buffer_bytes.map(number),
+                machine.tcp_buffer_bytes.map(as_sample),
             ),
         ];
         for (name, help, value) in samples {
             let Some(value) = value else { continue };
-            self.head(name, "gauge", help)?;
+            self.push_header(name, "gauge", help)?;
             writeln!(self.text, "penstock_{name} {value}")?;
         }
         Ok(())
     }
 }
 
-const GAUGES: [Row<HubStatus, f64>; 11] = [
-    ("hub_streams", "Streams held now.", |h| number(h.streams)),
+const HUB_GAUGES: [MetricRow<HubStatus, f64>; 11] = [
+    ("hub_streams", "Streams held now.", |h| as_sample(h.streams)),
     ("hub_polls", "Long polls that wait now.", |h| {
-        number(h.polls)
+        as_sample(h.polls)
     }),
     (
         "hub_held",
         "Both, WebSockets of the hub, and what is on its way.",
-        |h| number(h.held.used),
+        |h| as_sample(h.held.used),
     ),
     ("hub_held_max", "The bound on all of these together.", |h| {
-        number(h.held.max)
+        as_sample(h.held.max)
     }),
     (
         "hub_channels",
         "Channels with subscribers or a history.",
-        |h| number(h.channels.used),
+        |h| as_sample(h.channels.used),
     ),
     ("hub_channels_max", "The bound on channels.", |h| {
-        number(h.channels.max)
+        as_sample(h.channels.max)
     }),
     (
         "hub_stream_bytes",
         "Memory of the server's own for held streams.",
-        |h| number(h.stream_bytes),
+        |h| as_sample(h.stream_bytes),
     ),
     (
         "hub_backlog_bytes",
         "Bytes that wait for slow subscribers.",
-        |h| number(h.backlog_bytes.used),
+        |h| as_sample(h.backlog_bytes.used),
     ),
     ("hub_backlog_bytes_max", "The bound on them.", |h| {
-        number(h.backlog_bytes.max)
+        as_sample(h.backlog_bytes.max)
     }),
     ("hub_history_bytes", "Bytes of all histories.", |h| {
-        number(h.history_bytes.used)
+        as_sample(h.history_bytes.used)
     }),
     ("hub_history_bytes_max", "The bound on them.", |h| {
-        number(h.history_bytes.max)
+        as_sample(h.history_bytes.max)
     }),
 ];
 
-const COUNTERS: [Row<HubStatus, f64>; 7] = [
+const HUB_COUNTERS: [MetricRow<HubStatus, f64>; 7] = [
     ("hub_streams_opened_total", "Streams that were held.", |h| {
-        number(h.counters.opened)
+        as_sample(h.counters.opened)
     }),
     ("hub_streams_closed_total", "Streams that ended.", |h| {
-        number(h.counters.closed)
+        as_sample(h.counters.closed)
     }),
     (
         "hub_streams_closed_slow_total",
         "Streams that were ended for being slow.",
-        |h| number(h.counters.closed_slow),
+        |h| as_sample(h.counters.closed_slow),
     ),
     ("hub_published_total", "Messages published.", |h| {
-        number(h.counters.published)
+        as_sample(h.counters.published)
     }),
     (
         "hub_delivered_total",
         "Messages written to subscribers, one for each.",
-        |h| number(h.counters.delivered),
+        |h| as_sample(h.counters.delivered),
     ),
     (
         "hub_dropped_total",
         "Messages that slow subscribers lost.",
-        |h| number(h.counters.dropped),
+        |h| as_sample(h.counters.dropped),
     ),
     ("hub_beats_total", "Heart-beats written.", |h| {
-        number(h.counters.beats)
+        as_sample(h.counters.beats)
     }),
 ];
 
-const NODES_GAUGES: [Row<NodesStatus, f64>; 4] = [
+const CLUSTER_GAUGES: [MetricRow<ClusterStatus, f64>; 4] = [
     (
         "hub_redis_up",
         "1 while there is a connection to Redis.",
-        |n| number(u64::from(n.connected)),
+        |n| as_sample(u64::from(n.connected)),
     ),
     (
         "hub_redis_waiting",
         "Messages that Redis does not have yet.",
-        |n| number(n.waiting),
+        |n| as_sample(n.waiting),
     ),
     (
         "hub_redis_channels",
         "Channels that this server follows.",
-        |n| number(n.channels),
+        |n| as_sample(n.channels),
     ),
     (
         "hub_servers",
         "Servers that are one hub; 0 while Redis does not answer.",
-        |n| number(n.servers),
+        |n| as_sample(n.servers),
     ),
 ];
 
-const NODES_LOST: Row<NodesStatus, f64> = (
+const CLUSTER_LOST_COUNTER: MetricRow<ClusterStatus, f64> = (
     "hub_redis_lost_total",
     "Messages that were dropped before Redis had them.",
-    |n| number(n.lost),
+    |n| as_sample(n.lost),
 );

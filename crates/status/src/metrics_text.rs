@@ -6,52 +6,52 @@
 //! released, are a promise to dashboards.
 
 mod apps;
-mod disks;
 mod hub;
+mod storage;
 mod upstreams;
 
 use std::fmt::{self, Write};
 
 use penstock_exchange::metrics::EdgeMetrics;
 
-use crate::{Limit, ServerState, Snapshot, Source, Times};
+use crate::{AdminOperations, HistogramSummary, LimitStatus, ServerState, Snapshot};
 
 /// The type of the text.
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// All metrics as they are now.
-pub(crate) fn render(source: &dyn Source) -> String {
+pub(crate) fn render_metrics(source: &dyn AdminOperations) -> String {
     let snapshot = source.snapshot();
-    let mut page = Page {
+    let mut page = MetricsText {
         text: String::with_capacity(16 << 10),
     };
     // Writing to a String cannot fail.
-    let _ = page.server(&snapshot);
-    let _ = page.machine(&snapshot.machine);
-    let _ = page.limits(&snapshot.limits);
-    let _ = page.edge(&source.edge());
-    let _ = page.hub(&snapshot.hub);
-    let _ = page.app_counts(&source.apps());
-    let _ = page.app_gauges(&snapshot.apps);
-    let _ = page.upstreams(&snapshot.upstreams);
-    let _ = page.servers(&snapshot.upstreams);
-    let _ = page.caches(&snapshot.caches);
-    let _ = page.cached_routes(&snapshot.cached_routes);
-    let _ = page.pools(&snapshot.pools);
+    let _ = page.push_server(&snapshot);
+    let _ = page.push_machine(&snapshot.machine);
+    let _ = page.push_limits(&snapshot.limits);
+    let _ = page.push_edge(&source.edge_metrics());
+    let _ = page.push_hub(&snapshot.hub);
+    let _ = page.push_app_counters(&source.app_metrics());
+    let _ = page.push_app_gauges(&snapshot.apps);
+    let _ = page.push_upstreams(&snapshot.upstreams);
+    let _ = page.push_servers(&snapshot.upstreams);
+    let _ = page.push_caches(&snapshot.caches);
+    let _ = page.push_cached_routes(&snapshot.cached_routes);
+    let _ = page.push_pools(&snapshot.pools);
     page.text
 }
 
-struct Page {
+struct MetricsText {
     text: String,
 }
 
-impl Page {
-    fn server(&mut self, now: &Snapshot) -> fmt::Result {
-        self.head("info", "gauge", "The program's version; always 1.")?;
+impl MetricsText {
+    fn push_server(&mut self, now: &Snapshot) -> fmt::Result {
+        self.push_header("info", "gauge", "The program's version; always 1.")?;
         writeln!(
             self.text,
             "penstock_info{{version=\"{}\"}} 1",
-            Escaped(now.version)
+            EscapedLabel(now.version)
         )?;
         let draining = u64::from(now.state == ServerState::Draining);
         for (name, kind, help, value) in [
@@ -65,50 +65,50 @@ impl Page {
                 "draining",
                 "gauge",
                 "1 during the graceful shutdown.",
-                number(draining),
+                as_sample(draining),
             ),
             (
                 "threads",
                 "gauge",
                 "Event loops.",
-                number(now.threads as u64),
+                as_sample(now.threads as u64),
             ),
             (
                 "generation",
                 "gauge",
                 "The configuration that is served.",
-                number(now.generation),
+                as_sample(now.generation),
             ),
             (
                 "reloads_total",
                 "counter",
                 "Reloads that succeeded.",
-                number(now.reloads),
+                as_sample(now.reloads),
             ),
             (
                 "log_lines_dropped_total",
                 "counter",
                 "Log lines dropped because the log was not written fast enough.",
-                number(now.log_lines_dropped),
+                as_sample(now.log_lines_dropped),
             ),
             (
                 "loop_stalls_total",
                 "counter",
                 "How often a loop did not turn for 5 s.",
-                number(now.loop_stalls),
+                as_sample(now.loop_stalls),
             ),
             (
                 "connections_max",
                 "gauge",
                 "The bound on open connections.",
-                number(now.connections.max),
+                as_sample(now.connections.max),
             ),
         ] {
-            self.head(name, kind, help)?;
+            self.push_header(name, kind, help)?;
             writeln!(self.text, "penstock_{name} {value}")?;
         }
         if let Some(bytes) = now.resident_bytes {
-            self.head(
+            self.push_header(
                 "resident_bytes",
                 "gauge",
                 "Resident memory, without the workers'.",
@@ -119,32 +119,32 @@ impl Page {
     }
 
     /// The bounds of which it is known how much is in use.
-    fn limits(&mut self, limits: &[Limit]) -> fmt::Result {
-        self.head("limit_used", "gauge", "How much of a bound is in use.")?;
+    fn push_limits(&mut self, limits: &[LimitStatus]) -> fmt::Result {
+        self.push_header("limit_used", "gauge", "How much of a bound is in use.")?;
         for limit in limits {
-            self.limit("limit_used", limit, limit.used.map(number))?;
+            self.push_limit("limit_used", limit, limit.used.map(as_sample))?;
         }
-        self.head("limit_max", "gauge", "The bound.")?;
+        self.push_header("limit_max", "gauge", "The bound.")?;
         for limit in limits {
-            self.limit("limit_max", limit, limit.used.map(|_| limit.max))?;
+            self.push_limit("limit_max", limit, limit.used.map(|_| limit.max))?;
         }
         let help = "How often something was refused or waited because of a bound.";
-        self.head("limit_reached_total", "counter", help)?;
+        self.push_header("limit_reached_total", "counter", help)?;
         for limit in limits {
-            self.limit("limit_reached_total", limit, limit.reached.map(number))?;
+            self.push_limit("limit_reached_total", limit, limit.reached.map(as_sample))?;
         }
         Ok(())
     }
 
-    fn limit(&mut self, name: &str, limit: &Limit, value: Option<f64>) -> fmt::Result {
+    fn push_limit(&mut self, name: &str, limit: &LimitStatus, value: Option<f64>) -> fmt::Result {
         let Some(value) = value else {
             return Ok(());
         };
-        let limit = Escaped(limit.name);
+        let limit = EscapedLabel(limit.name);
         writeln!(self.text, "penstock_{name}{{limit=\"{limit}\"}} {value}")
     }
 
-    fn edge(&mut self, edge: &EdgeMetrics) -> fmt::Result {
+    fn push_edge(&mut self, edge: &EdgeMetrics) -> fmt::Result {
         for (name, help, gauge) in [
             (
                 "connections_open",
@@ -157,7 +157,7 @@ impl Page {
                 &edge.active_requests,
             ),
         ] {
-            self.head(name, "gauge", help)?;
+            self.push_header(name, "gauge", help)?;
             writeln!(self.text, "penstock_{name} {}", gauge.value())?;
         }
         for (name, help, counter) in [
@@ -202,10 +202,10 @@ impl Page {
                 &edge.bytes_out,
             ),
         ] {
-            self.head(name, "counter", help)?;
+            self.push_header(name, "counter", help)?;
             writeln!(self.text, "penstock_{name} {}", counter.value())?;
         }
-        self.head("responses_total", "counter", "Responses by status class.")?;
+        self.push_header("responses_total", "counter", "Responses by status class.")?;
         for (class, counter) in (1..).zip(&edge.responses) {
             let count = counter.value();
             writeln!(
@@ -214,23 +214,28 @@ impl Page {
             )?;
         }
         let name = "request_duration_seconds";
-        self.head(
+        self.push_header(
             name,
             "histogram",
             "From complete head to last byte handed to the kernel.",
         )?;
-        self.histogram(name, None, &Times::new(&edge.total_time))
+        self.push_histogram(name, None, &HistogramSummary::new(&edge.total_time))
     }
 
-    fn head(&mut self, name: &str, kind: &str, help: &str) -> fmt::Result {
+    fn push_header(&mut self, name: &str, kind: &str, help: &str) -> fmt::Result {
         writeln!(self.text, "# HELP penstock_{name} {help}")?;
         writeln!(self.text, "# TYPE penstock_{name} {kind}")
     }
 
     /// The lines of one histogram: cumulative buckets, sum, count.
-    fn histogram(&mut self, name: &str, label: Option<(&str, &str)>, at: &Times) -> fmt::Result {
+    fn push_histogram(
+        &mut self,
+        name: &str,
+        label: Option<(&str, &str)>,
+        at: &HistogramSummary,
+    ) -> fmt::Result {
         let label = label
-            .map(|(label, value)| format!("{label}=\"{}\"", Escaped(value)))
+            .map(|(label, value)| format!("{label}=\"{}\"", EscapedLabel(value)))
             .unwrap_or_default();
         let comma = if label.is_empty() { "" } else { "," };
         let mut seen = 0;
@@ -257,9 +262,9 @@ impl Page {
 }
 
 /// A label's value with what the format gives a meaning escaped.
-struct Escaped<'a>(&'a str);
+struct EscapedLabel<'a>(&'a str);
 
-impl fmt::Display for Escaped<'_> {
+impl fmt::Display for EscapedLabel<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for c in self.0.chars() {
             match c {
@@ -275,15 +280,15 @@ impl fmt::Display for Escaped<'_> {
 
 /// A sample's value: the format knows floating point only.
 #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53")]
-fn number(value: u64) -> f64 {
+fn as_sample(value: u64) -> f64 {
     value as f64
 }
 
 /// Name, help, and where the value comes from.
-type Row<T, V> = (&'static str, &'static str, fn(&T) -> V);
+type MetricRow<T, V> = (&'static str, &'static str, fn(&T) -> V);
 
 /// The same for a part of the set.
-type PartRow<T, V> = (&'static str, &'static str, fn(&T) -> &V);
+type MetricRefRow<T, V> = (&'static str, &'static str, fn(&T) -> &V);
 
 #[cfg(test)]
 mod tests;

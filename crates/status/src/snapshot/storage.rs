@@ -24,12 +24,12 @@ pub struct PoolStatus {
     /// Jobs refused since the start: the queue was full.
     pub refused: u64,
     /// Waiting for a thread, of all jobs that were taken.
-    pub queue_time: Spent,
+    pub queue_time: TimeSum,
     /// The longest that a job has waited.
     #[serde(rename = "queue_time_max_seconds", serialize_with = "super::seconds")]
     pub queue_time_max: Duration,
     /// At work, of all jobs that have ended.
-    pub work_time: Spent,
+    pub work_time: TimeSum,
     /// How long the job that is at work for longest has been; 0 when there is none.
     #[serde(rename = "oldest_seconds", serialize_with = "super::seconds")]
     pub oldest: Duration,
@@ -63,9 +63,9 @@ pub struct CacheStatus {
     /// The share of hits in all that was asked of it; `None` before anything was.
     pub hit_ratio: Option<f64>,
     /// Reading from its disk.
-    pub read_time: Spent,
+    pub read_time: TimeSum,
     /// Writing to its disk.
-    pub write_time: Spent,
+    pub write_time: TimeSum,
 }
 
 /// A cache's counters since the start.
@@ -159,7 +159,7 @@ impl CachedRouteCounters {
 
 /// How long some operations have taken, all together.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Spent {
+pub struct TimeSum {
     /// How many.
     pub count: u64,
     /// The sum of their times.
@@ -168,7 +168,7 @@ pub struct Spent {
     pub mean_seconds: f64,
 }
 
-impl Spent {
+impl TimeSum {
     /// So many operations in so much time.
     #[must_use]
     pub fn new(count: u64, sum: Duration) -> Self {

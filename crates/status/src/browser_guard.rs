@@ -30,7 +30,7 @@ pub(crate) fn is_host_trusted(head: &RequestHead) -> bool {
 }
 
 /// Whether no other origin started the request: what the browser says of it (`Sec-Fetch-Site`,
-/// `Origin`; Fetch standard §3.1) names this very origin, or there is no browser.
+/// `ForeignOrigin`; Fetch standard §3.1) names this very origin, or there is no browser.
 pub(crate) fn is_same_origin(head: &RequestHead) -> bool {
     let site = |value: &[u8]| matches!(value, b"same-origin" | b"none");
     let origin = |value: &[u8]| {
@@ -45,7 +45,7 @@ pub(crate) fn is_same_origin(head: &RequestHead) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fake::{Via, request};
+    use crate::fake::{TestTransport, request};
 
     #[test]
     fn only_addresses_and_localhost_are_trusted_hosts() {
@@ -64,11 +64,11 @@ mod tests {
             ("127.1", false),
             ("2130706433", false),
         ] {
-            let request = request(&format!("GET / HTTP/1.1\nHost: {host}"), Via::Tcp);
+            let request = request(&format!("GET / HTTP/1.1\nHost: {host}"), TestTransport::Tcp);
             assert_eq!(is_host_trusted(&request.head), expected, "{host}");
         }
         assert!(
-            is_host_trusted(&request("GET / HTTP/1.0", Via::Tcp).head),
+            is_host_trusted(&request("GET / HTTP/1.0", TestTransport::Tcp).head),
             "no host at all"
         );
     }
@@ -111,7 +111,7 @@ mod tests {
         ] {
             let text = format!("POST /reload HTTP/1.1\nHost: 127.0.0.1:8090{fields}");
             assert_eq!(
-                is_same_origin(&request(&text, Via::Tcp).head),
+                is_same_origin(&request(&text, TestTransport::Tcp).head),
                 expected,
                 "{name}"
             );

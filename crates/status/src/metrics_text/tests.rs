@@ -6,7 +6,7 @@ use std::time::Duration;
 use penstock_exchange::metrics::BUCKETS_US;
 
 use super::*;
-use crate::fake::{FakeSource, ODD_NAME};
+use crate::fake::{FakeServer, NAME_TO_ESCAPE};
 
 /// One line with a value.
 #[derive(Debug, Clone, PartialEq)]
@@ -115,24 +115,27 @@ fn value(samples: &[Sample], name: &str, labels: &[(&str, &str)]) -> f64 {
         .value
 }
 
-fn busy_source() -> FakeSource {
-    let source = FakeSource::default();
+fn busy_source() -> FakeServer {
+    let source = FakeServer::default();
     source.edge.count_response(200);
     source.edge.count_response(503);
     source.edge.open_connections.add(7);
-    source.app.requests.add(11);
-    source.app.recycled_workers[0].add(2);
-    source.app.killed_workers[3].add(1);
+    source.app_status.requests.add(11);
+    source.app_status.recycled_workers[0].add(2);
+    source.app_status.killed_workers[3].add(1);
     for us in [50, 150, 150, 900_000, 90_000_000] {
         source.edge.total_time.record(Duration::from_micros(us));
-        source.app.queue_time.record(Duration::from_micros(us));
+        source
+            .app_status
+            .queue_time
+            .record(Duration::from_micros(us));
     }
     source
 }
 
 #[test]
 fn every_sample_has_its_type_and_every_metric_stands_together() {
-    let samples = parse(&render(&busy_source()));
+    let samples = parse(&render_metrics(&busy_source()));
     let mut seen: Vec<&str> = samples.iter().map(|s| s.metric.as_str()).collect();
     seen.dedup();
     let distinct: HashSet<_> = seen.iter().collect();
@@ -142,7 +145,7 @@ fn every_sample_has_its_type_and_every_metric_stands_together() {
 
 #[test]
 fn buckets_are_cumulative_and_end_with_the_count() {
-    let samples = parse(&render(&busy_source()));
+    let samples = parse(&render_metrics(&busy_source()));
     let mut series: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
     for sample in samples.iter().filter(|s| s.name.ends_with("_bucket")) {
         let mut labels = sample.labels.clone();
@@ -186,7 +189,7 @@ fn buckets_are_cumulative_and_end_with_the_count() {
 
 #[test]
 fn values_are_those_of_the_sets_and_of_the_snapshot() {
-    let samples = parse(&render(&busy_source()));
+    let samples = parse(&render_metrics(&busy_source()));
     for (name, labels, expected) in [
         ("penstock_info", &[("version", "0.1.0")][..], 1.0),
         ("penstock_uptime_seconds", &[], 90.5),
@@ -194,7 +197,11 @@ fn values_are_those_of_the_sets_and_of_the_snapshot() {
         ("penstock_connections_max", &[], 100.0),
         ("penstock_responses_total", &[("class", "5xx")], 1.0),
         ("penstock_app_requests_total", &[("app", "guestbook")], 11.0),
-        ("penstock_app_requests_total", &[("app", ODD_NAME)], 11.0),
+        (
+            "penstock_app_requests_total",
+            &[("app", NAME_TO_ESCAPE)],
+            11.0,
+        ),
         ("penstock_app_queue_waiting", &[("app", "guestbook")], 3.0),
         (
             "penstock_app_queue_oldest_seconds",
@@ -203,7 +210,7 @@ fn values_are_those_of_the_sets_and_of_the_snapshot() {
         ),
         (
             "penstock_app_state",
-            &[("app", ODD_NAME), ("state", "failing")],
+            &[("app", NAME_TO_ESCAPE), ("state", "failing")],
             1.0,
         ),
         (
@@ -226,10 +233,14 @@ fn values_are_those_of_the_sets_and_of_the_snapshot() {
             &[("app", "guestbook")],
             524_288.0,
         ),
-        ("penstock_app_processes_target", &[("app", ODD_NAME)], 3.0),
-        ("penstock_app_threads_max", &[("app", ODD_NAME)], 2.0),
+        (
+            "penstock_app_processes_target",
+            &[("app", NAME_TO_ESCAPE)],
+            3.0,
+        ),
+        ("penstock_app_threads_max", &[("app", NAME_TO_ESCAPE)], 2.0),
         ("penstock_app_tasks", &[("app", "guestbook")], 17.0),
-        ("penstock_app_max_tasks", &[("app", ODD_NAME)], 512.0),
+        ("penstock_app_max_tasks", &[("app", NAME_TO_ESCAPE)], 512.0),
         ("penstock_app_max_cpu", &[("app", "guestbook")], 1.5),
         (
             "penstock_app_throttled_seconds_total",
@@ -248,7 +259,7 @@ fn values_are_those_of_the_sets_and_of_the_snapshot() {
         ),
         (
             "penstock_app_queue_time_seconds_count",
-            &[("app", ODD_NAME)],
+            &[("app", NAME_TO_ESCAPE)],
             5.0,
         ),
         ("penstock_pool_active", &[("pool", "default")], 1.0),
@@ -283,7 +294,7 @@ fn values_are_those_of_the_sets_and_of_the_snapshot() {
 
 #[test]
 fn upstreams_and_servers_have_their_own_values() {
-    let samples = parse(&render(&busy_source()));
+    let samples = parse(&render_metrics(&busy_source()));
     for (name, expected) in [
         ("up", 1.0),
         ("queue_waiting", 12.0),
@@ -305,7 +316,11 @@ fn upstreams_and_servers_have_their_own_values() {
         assert_eq!(found, expected, "{name}");
     }
     assert_eq!(
-        value(&samples, "penstock_upstream_up", &[("upstream", ODD_NAME)]),
+        value(
+            &samples,
+            "penstock_upstream_up",
+            &[("upstream", NAME_TO_ESCAPE)]
+        ),
         0.0
     );
     for (name, expected) in [
@@ -328,7 +343,7 @@ fn upstreams_and_servers_have_their_own_values() {
 
 #[test]
 fn caches_and_pools_have_their_own_values() {
-    let samples = parse(&render(&busy_source()));
+    let samples = parse(&render_metrics(&busy_source()));
     for (name, expected) in [
         ("up", 1.0),
         ("objects", 20.0),
@@ -355,10 +370,10 @@ fn caches_and_pools_have_their_own_values() {
             "{name}"
         );
     }
-    let odd = [("cache", ODD_NAME)];
+    let odd = [("cache", NAME_TO_ESCAPE)];
     assert_eq!(value(&samples, "penstock_cache_up", &odd), 0.0);
     assert_eq!(value(&samples, "penstock_cache_hits_total", &odd), 90.0);
-    for (cache, state) in [("disk1", "working"), (ODD_NAME, "out")] {
+    for (cache, state) in [("disk1", "working"), (NAME_TO_ESCAPE, "out")] {
         let labels = [("cache", cache), ("state", state)];
         assert_eq!(value(&samples, "penstock_cache_state", &labels), 1.0);
     }
@@ -381,7 +396,7 @@ fn caches_and_pools_have_their_own_values() {
     ] {
         let name = format!("penstock_route_cache_{name}_total");
         assert_eq!(
-            value(&samples, &name, &[("route", ODD_NAME)]),
+            value(&samples, &name, &[("route", NAME_TO_ESCAPE)]),
             expected,
             "{name}"
         );
@@ -407,7 +422,7 @@ fn caches_and_pools_have_their_own_values() {
 
 #[test]
 fn a_server_that_was_added_again_while_it_leaves_is_one_series() {
-    let samples = parse(&render(&busy_source()));
+    let samples = parse(&render_metrics(&busy_source()));
     let labels = [("upstream", "backends"), ("server", "127.0.0.1:3000")];
     let of = |name: &str| {
         value(
@@ -444,7 +459,7 @@ fn a_server_that_was_added_again_while_it_leaves_is_one_series() {
 
 #[test]
 fn a_bound_that_is_not_there_has_no_sample() {
-    let samples = parse(&render(&busy_source()));
+    let samples = parse(&render_metrics(&busy_source()));
     let bounded: Vec<_> = (samples.iter())
         .filter(|s| s.name == "penstock_upstream_server_active_max")
         .map(|s| (s.labels["server"].as_str(), s.value))
@@ -454,7 +469,7 @@ fn a_bound_that_is_not_there_has_no_sample() {
 
 #[test]
 fn bounds_are_there_with_what_is_in_use() {
-    let samples = parse(&render(&FakeSource::default()));
+    let samples = parse(&render_metrics(&FakeServer::default()));
     for (name, limit, expected) in [
         ("used", "connections", 5.0),
         ("max", "connections", 100.0),

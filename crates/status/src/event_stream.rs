@@ -2,7 +2,7 @@
 //!
 //! `api` opens a stream for a client, edge pulls events from it at the client's pace: an event is
 //! made when it is asked for and due, so a slow client skips events instead of collecting them.
-//! Streams share the last snapshot. What must stay true: at most [`STREAMS_MAX`] streams, each with
+//! Streams share the last snapshot. What must stay true: at most [`MAX_STREAMS`] streams, each with
 //! at most one event in flight; when the server drains, each gets a last event and ends.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,116 +15,118 @@ use penstock_exchange::{BodyStream, Fault, FaultKind};
 use penstock_http::sse;
 use penstock_runtime::{LazyDeadline, clock};
 
-use crate::{ServerState, Source};
+use crate::{AdminOperations, ServerState};
 
 /// Where all streams of a server come from.
 #[derive(Debug)]
-pub(crate) struct Feed {
-    source: Arc<dyn Source>,
+pub(crate) struct EventFeed {
+    operations: Arc<dyn AdminOperations>,
     interval: Duration,
-    open: AtomicUsize,
+    open_streams: AtomicUsize,
     /// The last event that was made; held only to copy it.
-    latest: Mutex<Option<Latest>>,
+    cached_event: Mutex<Option<CachedEvent>>,
 }
 
 #[derive(Debug, Clone)]
-struct Latest {
-    made: Instant,
-    event: Bytes,
+struct CachedEvent {
+    made_at: Instant,
+    bytes: Bytes,
     is_last: bool,
 }
 
-impl Feed {
+impl EventFeed {
     /// A feed with one event an `interval`.
-    pub(crate) fn new(source: Arc<dyn Source>, interval: Duration) -> Arc<Self> {
+    pub(crate) fn new(source: Arc<dyn AdminOperations>, interval: Duration) -> Arc<Self> {
         Arc::new(Self {
-            source,
+            operations: source,
             interval,
-            open: AtomicUsize::new(0),
-            latest: Mutex::default(),
+            open_streams: AtomicUsize::new(0),
+            cached_event: Mutex::default(),
         })
     }
 
     /// A new stream; `None` when there are as many as there may be.
-    pub(crate) fn open(self: &Arc<Self>) -> Option<Events> {
-        let free = |open| (open < STREAMS_MAX).then_some(open + 1);
-        self.open
+    pub(crate) fn open(self: &Arc<Self>) -> Option<EventStream> {
+        let free = |open| (open < MAX_STREAMS).then_some(open + 1);
+        self.open_streams
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, free)
             .ok()?;
         let timer = LazyDeadline::new(clock::now());
-        Some(Events {
+        Some(EventStream {
             feed: Arc::clone(self),
             timer,
-            stage: Stage::First,
+            stream_stage: StreamStage::Initial,
         })
     }
 
     /// The event for `now`, made anew unless another stream just did.
-    fn event(&self, now: Instant) -> Result<Latest, Fault> {
+    fn event_at(&self, now: Instant) -> Result<CachedEvent, Fault> {
         let shared = self.latest().clone();
         if let Some(latest) = shared
-            && now.saturating_duration_since(latest.made) < self.interval / 2
+            && now.saturating_duration_since(latest.made_at) < self.interval / 2
         {
             return Ok(latest);
         }
         // Made outside the lock: two loops may both do it, and neither waits for the other.
-        let snapshot = self.source.snapshot();
+        let snapshot = self.operations.snapshot();
         let json = serde_json::to_string(&snapshot)
             .map_err(|error| Fault::new(FaultKind::Internal, format!("status as json: {error}")))?;
         let mut event = Vec::new();
         sse::encode_event(&mut event, Some("status"), None, &json);
         let is_last = snapshot.state == ServerState::Draining;
-        let latest = Latest {
-            made: now,
-            event: event.into(),
+        let latest = CachedEvent {
+            made_at: now,
+            bytes: event.into(),
             is_last,
         };
         *self.latest() = Some(latest.clone());
         Ok(latest)
     }
 
-    fn latest(&self) -> std::sync::MutexGuard<'_, Option<Latest>> {
-        self.latest.lock().unwrap_or_else(PoisonError::into_inner)
+    fn latest(&self) -> std::sync::MutexGuard<'_, Option<CachedEvent>> {
+        self.cached_event
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// One client's stream.
 #[derive(Debug)]
-pub(crate) struct Events {
-    feed: Arc<Feed>,
+pub(crate) struct EventStream {
+    feed: Arc<EventFeed>,
     timer: LazyDeadline,
-    stage: Stage,
+    stream_stage: StreamStage,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
-    First,
-    Waiting,
+enum StreamStage {
+    Initial,
+    Running,
     Ended,
 }
 
-impl BodyStream for Events {
+impl BodyStream for EventStream {
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Fault>>> {
-        match self.stage {
-            Stage::Ended => return Poll::Ready(None),
-            Stage::Waiting if self.timer.poll(cx).is_pending() => return Poll::Pending,
-            Stage::First | Stage::Waiting => {}
+        match self.stream_stage {
+            StreamStage::Ended => return Poll::Ready(None),
+            StreamStage::Running if self.timer.poll(cx).is_pending() => return Poll::Pending,
+            StreamStage::Initial | StreamStage::Running => {}
         }
         let now = clock::now();
-        let latest = match self.feed.event(now) {
+        let latest = match self.feed.event_at(now) {
             Ok(latest) => latest,
             Err(fault) => {
-                self.stage = Stage::Ended;
+                self.stream_stage = StreamStage::Ended;
                 return Poll::Ready(Some(Err(fault)));
             }
         };
         self.timer.set(now + self.feed.interval);
-        self.stage = if latest.is_last {
-            Stage::Ended
+        self.stream_stage = if latest.is_last {
+            StreamStage::Ended
         } else {
-            Stage::Waiting
+            StreamStage::Running
         };
-        Poll::Ready(Some(Ok(latest.event)))
+        Poll::Ready(Some(Ok(latest.bytes)))
     }
 
     fn length(&self) -> Option<u64> {
@@ -132,14 +134,14 @@ impl BodyStream for Events {
     }
 }
 
-impl Drop for Events {
+impl Drop for EventStream {
     fn drop(&mut self) {
-        self.feed.open.fetch_sub(1, Ordering::AcqRel);
+        self.feed.open_streams.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
 /// Streams open at once: far more than people look at one server, far less than would be felt.
-pub(crate) const STREAMS_MAX: usize = 32;
+pub(crate) const MAX_STREAMS: usize = 32;
 
 /// Between two events of a stream.
 pub(crate) const EVENT_INTERVAL: Duration = Duration::from_secs(1);
@@ -147,20 +149,20 @@ pub(crate) const EVENT_INTERVAL: Duration = Duration::from_secs(1);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fake::FakeSource;
+    use crate::fake::FakeServer;
     use std::future::poll_fn;
     use std::task::Waker;
 
     const FOREVER: Duration = Duration::from_secs(3600);
 
-    fn feed(interval: Duration) -> (Arc<FakeSource>, Arc<Feed>) {
-        let source = Arc::new(FakeSource::default());
-        let feed = Feed::new(Arc::clone(&source) as Arc<dyn Source>, interval);
+    fn feed(interval: Duration) -> (Arc<FakeServer>, Arc<EventFeed>) {
+        let source = Arc::new(FakeServer::default());
+        let feed = EventFeed::new(Arc::clone(&source) as Arc<dyn AdminOperations>, interval);
         (source, feed)
     }
 
     /// What the stream gives without waiting.
-    fn poll(events: &mut Events) -> Poll<Option<String>> {
+    fn poll(events: &mut EventStream) -> Poll<Option<String>> {
         let mut cx = Context::from_waker(Waker::noop());
         events.poll_chunk(&mut cx).map(|piece| piece.map(text))
     }
@@ -217,7 +219,7 @@ mod tests {
     #[test]
     fn a_stream_that_ends_leaves_its_place_to_another() {
         let (_, feed) = feed(FOREVER);
-        let mut streams: Vec<_> = (0..STREAMS_MAX).map(|_| feed.open().unwrap()).collect();
+        let mut streams: Vec<_> = (0..MAX_STREAMS).map(|_| feed.open().unwrap()).collect();
         assert!(feed.open().is_none());
         streams.pop();
         assert!(feed.open().is_some());
