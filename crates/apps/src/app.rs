@@ -135,14 +135,14 @@ impl App {
         };
         SupervisorPolicy {
             min_processes: config.processes.min,
-            min_threads: config.threads_min,
+            min_threads: config.min_threads,
             max_threads: config.threads,
             max_processes: config.processes.max,
             max_surge: config.max_surge,
             max_unavailable: config.max_unavailable,
-            spawn_rate: config.scaling.spawn_rate,
+            spawn_rate: config.scaling.max_spawn_rate,
             scale_up_after: config.scaling.up_after,
-            scale_down_after: config.scaling.idle_ttl,
+            scale_down_after: config.scaling.idle_timeout,
             boot_timeout: config.boot_timeout + slack,
             stop_timeout: config.stop_timeout,
             ..SupervisorPolicy::default()
@@ -217,7 +217,7 @@ impl App {
     #[must_use]
     pub fn process_capacity(&self) -> u32 {
         match self.shared.model.has_reactor() {
-            true => self.config.in_progress_max,
+            true => self.config.max_concurrent,
             false => u32::try_from(self.config.threads).unwrap_or(u32::MAX),
         }
     }

@@ -65,7 +65,7 @@ impl Stickiness {
         Some(match config.sticky? {
             // Names of applications are tokens.
             config::Sticky::Cookie => Self::Cookie(format!("penstock_{}", config.name).into()),
-            config::Sticky::ClientAddress => Self::ClientAddress,
+            config::Sticky::ClientIp => Self::ClientAddress,
         })
     }
 

@@ -96,7 +96,7 @@ async fn start(dir: &Dir, loops: &Loops, is_preloaded: bool) -> Arc<App> {
     let entry = "app:application";
     let mut app = config::App::new("shop", dir.0.clone(), AppKind::Wsgi, entry);
     app.processes = Processes::exactly(2);
-    (app.threads_min, app.threads) = (2, 2);
+    (app.min_threads, app.threads) = (2, 2);
     app.preload = match is_preloaded {
         true => config::Preload::Auto,
         false => config::Preload::Never,

@@ -95,13 +95,13 @@ impl RouteRules {
                 has_known_cookies: config.has_known_cookies,
                 heuristic_freshness: config.heuristic_freshness,
                 ttl_by_status: config.ttl_by_status.clone(),
-                max_ttl: config.ttl_max,
+                max_ttl: config.max_ttl,
                 stale_while_revalidate: config.stale_while_revalidate,
                 stale_if_error: config.stale_if_error,
             },
             min_uses: config.min_uses,
             lock_timeout: config.lock_timeout,
-            sends_cache_status: config.status,
+            sends_cache_status: config.cache_status,
             tag_fields: config.tags.clone(),
             key,
             bypass: config.bypass.clone(),
@@ -297,7 +297,7 @@ impl RouteRules {
             QueryKey::All => true,
             QueryKey::None => false,
             QueryKey::Only(names) => matches_any(names, name),
-            QueryKey::Without(names) => !name.is_empty() && !matches_any(names, name),
+            QueryKey::AllExcept(names) => !name.is_empty() && !matches_any(names, name),
         }
     }
 }

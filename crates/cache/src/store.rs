@@ -139,7 +139,7 @@ impl Store {
         let disk = path.map(|path| Arc::new(Disk::new(config, path, pool.clone())));
         let arena = match disk {
             Some(_) => None,
-            None => Arena::new(config.size_max, pool.clone())
+            None => Arena::new(config.max_size, pool.clone())
                 .inspect_err(|error| {
                     let name = &config.name;
                     log::info!("cache `{name}`: each client gets a copy of larger bodies: {error}");
@@ -250,7 +250,8 @@ impl Store {
         meta: ObjectMeta,
         declared: Option<u64>,
     ) -> Option<(ObjectWriter, Arc<PartialObject>)> {
-        let is_small_enough = declared.is_none_or(|declared| declared <= self.config.object_max);
+        let is_small_enough =
+            declared.is_none_or(|declared| declared <= self.config.max_object_size);
         if !self.is_working() || !is_small_enough {
             return None;
         }
@@ -289,7 +290,7 @@ impl Store {
             && let Some(old) = disk.tier.find(&key, &mut is_it)
         {
             let file = Arc::clone(&old.body);
-            let new = maintenance::disk_item(file, Arc::clone(&meta), self.config.size_max);
+            let new = maintenance::disk_item(file, Arc::clone(&meta), self.config.max_size);
             if disk.tier.replace(&old, &new) && !disk.queue_rewrite(&new) {
                 // What cannot be written down must not come back older after a restart.
                 self.remove_item(&new);
@@ -377,16 +378,16 @@ impl Store {
 
     fn max_memory(&self) -> u64 {
         match self.disk {
-            Some(_) => self.config.memory,
-            None => self.config.size_max,
+            Some(_) => self.config.max_memory,
+            None => self.config.max_size,
         }
     }
 
     /// Bytes of the largest body that is kept in memory.
     fn max_memory_object(&self) -> u64 {
         match self.disk {
-            Some(_) => (self.config.memory / 16).min(memory_body::MAX_BUFFERED_BODY),
-            None => self.config.object_max,
+            Some(_) => (self.config.max_memory / 16).min(memory_body::MAX_BUFFERED_BODY),
+            None => self.config.max_object_size,
         }
     }
 }

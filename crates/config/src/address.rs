@@ -9,14 +9,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use crate::findings::make_absolute;
 use crate::model::ServerAddr;
-use crate::place::absolute;
-use crate::values::{UNIX_PATH_BYTES, is_host_name};
+use crate::values::{MAX_UNIX_PATH_BYTES, is_host_name};
 
 /// The text is not the address of a back end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("expected {}", ServerAddr::EXPECTED)]
-pub struct BadServerAddr;
+pub struct InvalidServerAddr;
 
 impl ServerAddr {
     /// What a message says was expected.
@@ -24,29 +24,31 @@ impl ServerAddr {
 }
 
 impl FromStr for ServerAddr {
-    type Err = BadServerAddr;
+    type Err = InvalidServerAddr;
 
     /// Accepts `127.0.0.1:80`, `[::1]:80`, `name.example:80`, `unix:/path` and `srv:name`. A relative
     /// path of a socket stays relative.
-    fn from_str(text: &str) -> Result<Self, BadServerAddr> {
+    fn from_str(text: &str) -> Result<Self, InvalidServerAddr> {
         if let Some(path) = text.strip_prefix("unix:") {
             let usable = !path.is_empty() && !path.contains('\0');
-            let path = usable.then(|| PathBuf::from(path)).ok_or(BadServerAddr)?;
-            return fits(Self::Unix(path)).ok_or(BadServerAddr);
+            let path = usable
+                .then(|| PathBuf::from(path))
+                .ok_or(InvalidServerAddr)?;
+            return check_socket_path_length(Self::Unix(path)).ok_or(InvalidServerAddr);
         }
         if let Some(name) = text.strip_prefix("srv:") {
-            return dns_name(name).map(Self::Srv).ok_or(BadServerAddr);
+            return parse_dns_name(name).map(Self::Srv).ok_or(InvalidServerAddr);
         }
-        let (host, port) = text.rsplit_once(':').ok_or(BadServerAddr)?;
+        let (host, port) = text.rsplit_once(':').ok_or(InvalidServerAddr)?;
         // `u16` would also take `+80`; nothing listens on port 0.
         let digits = port.bytes().all(|b| b.is_ascii_digit());
         let port = port.parse().ok().filter(|port| digits && *port > 0);
-        let port: u16 = port.ok_or(BadServerAddr)?;
+        let port: u16 = port.ok_or(InvalidServerAddr)?;
         match text.parse::<SocketAddr>() {
             Ok(address) => Ok(Self::Tcp(address)),
-            Err(_) => dns_name(host)
+            Err(_) => parse_dns_name(host)
                 .map(|host| Self::Name { host, port })
-                .ok_or(BadServerAddr),
+                .ok_or(InvalidServerAddr),
         }
     }
 }
@@ -64,9 +66,11 @@ impl fmt::Display for ServerAddr {
 }
 
 /// The address that a text means in a file below `base`.
-pub(crate) fn server(text: &str, base: &Path) -> Option<ServerAddr> {
+pub(crate) fn parse_server_addr(text: &str, base: &Path) -> Option<ServerAddr> {
     match text.parse().ok()? {
-        ServerAddr::Unix(path) => fits(ServerAddr::Unix(absolute(base, &path))),
+        ServerAddr::Unix(path) => {
+            check_socket_path_length(ServerAddr::Unix(make_absolute(base, &path)))
+        }
         address => Some(address),
     }
 }
@@ -89,7 +93,7 @@ pub(crate) fn is_host(text: &str) -> bool {
 }
 
 /// Whether it is `unix`, an address, or a network in CIDR notation (RFC 4632 §3.1).
-pub(crate) fn is_network(text: &str) -> bool {
+pub(crate) fn is_network_or_unix(text: &str) -> bool {
     let (address, prefix) = match text.split_once('/') {
         Some((address, prefix)) => (address, Some(prefix)),
         None => (text, None),
@@ -105,16 +109,16 @@ pub(crate) fn is_network(text: &str) -> bool {
 }
 
 /// A name in lower case. One whose last label is a number is an address gone wrong.
-fn dns_name(text: &str) -> Option<String> {
+fn parse_dns_name(text: &str) -> Option<String> {
     let bare = text.strip_suffix('.').unwrap_or(text);
     let last = bare.rsplit('.').next().unwrap_or_default();
     let numeric = last.bytes().all(|b| b.is_ascii_digit());
     (is_host_name(bare) && !numeric).then(|| text.to_ascii_lowercase())
 }
 
-fn fits(address: ServerAddr) -> Option<ServerAddr> {
+fn check_socket_path_length(address: ServerAddr) -> Option<ServerAddr> {
     match &address {
-        ServerAddr::Unix(path) if path.as_os_str().len() > UNIX_PATH_BYTES => None,
+        ServerAddr::Unix(path) if path.as_os_str().len() > MAX_UNIX_PATH_BYTES => None,
         _ => Some(address),
     }
 }
@@ -156,7 +160,7 @@ mod tests {
             ("srv:name:80", None),
         ];
         for (text, expected) in rows {
-            let address = server(text, Path::new("/base"));
+            let address = parse_server_addr(text, Path::new("/base"));
             let shown = address.as_ref().map(ToString::to_string);
             assert_eq!(shown.as_deref(), expected, "{text:?}");
             let again = shown.and_then(|shown| shown.parse().ok());
@@ -166,9 +170,9 @@ mod tests {
             "localhost:80".parse(),
             Ok(ServerAddr::Name { .. })
         ));
-        let long = format!("unix:{}", "x".repeat(UNIX_PATH_BYTES));
+        let long = format!("unix:{}", "x".repeat(MAX_UNIX_PATH_BYTES));
         assert!(long.parse::<ServerAddr>().is_ok());
-        assert_eq!(server(&long, Path::new("/base")), None);
+        assert_eq!(parse_server_addr(&long, Path::new("/base")), None);
     }
 
     #[test]
@@ -206,7 +210,7 @@ mod tests {
             ("", false),
         ];
         for (text, expected) in networks {
-            assert_eq!(is_network(text), expected, "{text:?}");
+            assert_eq!(is_network_or_unix(text), expected, "{text:?}");
         }
     }
 }

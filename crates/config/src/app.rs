@@ -6,227 +6,232 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::detect::{self, Found};
+use crate::detect::{self, DetectedApp};
 use crate::entry;
 use crate::error::Problem;
+use crate::findings::Located;
 use crate::model::{App, AppKind, Protocol};
-use crate::parse::check_folder;
-use crate::place::At;
-use crate::section::{Section, Texts};
-use crate::{development, processes, upstream, words};
+use crate::parse::report_unusable_dir;
+use crate::section::{Section, TextOrList};
+use crate::{command_line, dev_defaults, processes, upstream};
 
 /// Reads the table; none when it says too little that is right.
-pub(crate) fn read(name: &At<String>, table: &Section<'_>) -> Option<App> {
+pub(crate) fn read(name: &Located<String>, table: &Section<'_>) -> Option<App> {
     let dir = table.path("dir");
     let dir_usable = match &dir {
-        Some(dir) => check_folder(table, "dir", dir),
+        Some(dir) => report_unusable_dir(table, "dir", dir),
         None => !table.has("dir"),
     };
-    let dir = dir.map_or_else(|| table.found.base().to_owned(), |dir| dir.value);
+    let dir = dir.map_or_else(|| table.findings.base().to_owned(), |dir| dir.value);
     let mut app = App::new(&name.value, dir, AppKind::Wsgi, "");
-    if table.found.is_development() {
-        development::app(&mut app);
+    if table.findings.is_development() {
+        dev_defaults::apply_to_app(&mut app);
     }
-    read_rest(table, &mut app);
-    let said = Said {
+    read_common_keys(table, &mut app);
+    let said = CodeSettings {
         kind: read_kind(table),
         entry: table.text("entry"),
     };
-    read_program(table, &said.kind, &mut app);
+    read_program_keys(table, &said.kind, &mut app);
     let found = match said.kind {
-        Kind::Is(kind @ (AppKind::Command | AppKind::FastCgi)) => {
+        KindSetting::Given(kind @ (AppKind::Command | AppKind::FastCgi)) => {
             let entry = String::new();
-            Found { kind, entry }
+            DetectedApp { kind, entry }
         }
         // It lacks its kind, not an application in its folder.
-        Kind::Unsaid if table.has("command") => return None,
-        _ => find(table, &app, &said, dir_usable)?,
+        KindSetting::Absent if table.has("command") => return None,
+        _ => determine_code(table, &app, &said, dir_usable)?,
     };
     app.kind = found.kind;
     app.entry = found.entry;
     // Which values of `async` are right is the kind's matter.
-    app.kind_is_guess = matches!(said.kind, Kind::Unsaid)
+    app.kind_is_guess = matches!(said.kind, KindSetting::Absent)
         && matches!(app.kind, AppKind::Wsgi | AppKind::Asgi)
         && !table.has("async");
     if app.upstream.is_none() {
-        processes::settle(table, &mut app);
+        processes::read_kind_dependent(table, &mut app);
     }
     Some(app)
 }
 
 /// What the table says about the application's code.
-struct Said<'a> {
-    kind: Kind,
-    entry: Option<At<&'a str>>,
+struct CodeSettings<'a> {
+    kind: KindSetting,
+    entry: Option<Located<&'a str>>,
 }
 
-enum Kind {
+enum KindSetting {
     /// Left out: the entry or the folder tells.
-    Unsaid,
+    Absent,
     /// Said, and not to be used: already reported.
-    Wrong,
+    Invalid,
     /// Said.
-    Is(AppKind),
+    Given(AppKind),
 }
 
-fn read_kind(table: &Section<'_>) -> Kind {
+fn read_kind(table: &Section<'_>) -> KindSetting {
     let Some(text) = table.text("kind") else {
         return if table.has("kind") {
-            Kind::Wrong
+            KindSetting::Invalid
         } else {
-            Kind::Unsaid
+            KindSetting::Absent
         };
     };
     match text.value {
-        "wsgi" => Kind::Is(AppKind::Wsgi),
-        "asgi" => Kind::Is(AppKind::Asgi),
-        "rack" => Kind::Is(AppKind::Rack),
-        "command" => Kind::Is(AppKind::Command),
-        "fastcgi" => Kind::Is(AppKind::FastCgi),
+        "wsgi" => KindSetting::Given(AppKind::Wsgi),
+        "asgi" => KindSetting::Given(AppKind::Asgi),
+        "rack" => KindSetting::Given(AppKind::Rack),
+        "command" => KindSetting::Given(AppKind::Command),
+        "fastcgi" => KindSetting::Given(AppKind::FastCgi),
         _ => {
-            table.bad("kind", &text);
-            Kind::Wrong
+            table.report_invalid("kind", &text);
+            KindSetting::Invalid
         }
     }
 }
 
 /// What a program of the user's own has: a command line, and an upstream that its processes are. Of
 /// the other kinds it is refused, and theirs of this one.
-fn read_program(table: &Section<'_>, kind: &Kind, app: &mut App) {
+fn read_program_keys(table: &Section<'_>, kind: &KindSetting, app: &mut App) {
     let words = read_command(table);
     let upstream = table.table("upstream");
     let protocol = match kind {
-        Kind::Wrong => return,
-        Kind::Is(AppKind::Command) => Protocol::Http,
-        Kind::Is(AppKind::FastCgi) => Protocol::FastCgi,
-        Kind::Unsaid | Kind::Is(AppKind::Wsgi | AppKind::Asgi | AppKind::Rack) => {
-            table.refuse("command");
-            table.refuse("upstream");
+        KindSetting::Invalid => return,
+        KindSetting::Given(AppKind::Command) => Protocol::Http,
+        KindSetting::Given(AppKind::FastCgi) => Protocol::FastCgi,
+        KindSetting::Absent | KindSetting::Given(AppKind::Wsgi | AppKind::Asgi | AppKind::Rack) => {
+            table.report_not_applicable("command");
+            table.report_not_applicable("upstream");
             return;
         }
     };
-    table.refuse("entry");
-    table.refuse("interpreter");
-    processes::refuse_of_programs(table);
+    table.report_not_applicable("entry");
+    table.report_not_applicable("interpreter");
+    processes::refuse_script_keys(table);
     match words {
         Some(words) => {
             check_placeholders(table, &words, protocol);
             if app.user.is_some() && words.value.iter().any(|word| word.contains("{socket}")) {
-                table.add(words.at, Problem::SocketOfOtherUser);
+                table.report(words.offset, Problem::SocketPlaceholderWithUser);
             }
             app.command = words.value;
         }
-        None if !table.has("command") => table.missing("command"),
+        None if !table.has("command") => table.report_missing("command"),
         None => {}
     }
-    let upstream = upstream::read_of_app(app, protocol, upstream.as_ref());
-    if !app.sendfile.is_followed {
+    let upstream = upstream::read_app_upstream(app, protocol, upstream.as_ref());
+    if !app.sendfile.is_enabled {
         app.sendfile = upstream.sendfile.clone();
     }
     app.upstream = Some(Box::new(upstream));
-    app.fit_upstream();
+    app.apply_to_upstream();
 }
 
-fn read_command(table: &Section<'_>) -> Option<At<Vec<String>>> {
+fn read_command(table: &Section<'_>) -> Option<Located<Vec<String>>> {
     let (words, at) = match table.text_or_texts("command")? {
-        Texts::One(text) => {
-            let words = words::split(text.value).filter(|words| is_command(words));
+        TextOrList::One(text) => {
+            let words =
+                command_line::split_command(text.value).filter(|words| is_valid_command(words));
             if words.is_none() {
-                table.bad("command", &text);
+                table.report_invalid("command", &text);
             }
-            (words?, text.at)
+            (words?, text.offset)
         }
-        Texts::List(list) => {
+        TextOrList::List(list) => {
             let words: Vec<_> = list.value.iter().map(ToString::to_string).collect();
-            if !is_command(&words) {
-                table.bad("command", &At::new(&words.join(" "), list.at));
+            if !is_valid_command(&words) {
+                table.report_invalid("command", &Located::new(&words.join(" "), list.offset));
                 return None;
             }
-            (words, list.at)
+            (words, list.offset)
         }
     };
-    Some(At::new(words, at))
+    Some(Located::new(words, at))
 }
 
 /// Whether it names a program and could be given to the system.
-fn is_command(words: &[String]) -> bool {
+fn is_valid_command(words: &[String]) -> bool {
     let has_zero = words.iter().any(|word| word.contains('\0'));
     words.first().is_some_and(|program| !program.is_empty()) && !has_zero
 }
 
 /// A FastCGI program without a placeholder finds a listening socket as descriptor 0 (FastCGI 1.0,
 /// §2.2).
-fn check_placeholders(table: &Section<'_>, words: &At<Vec<String>>, protocol: Protocol) {
-    let places = words::placeholders(&words.value);
+fn check_placeholders(table: &Section<'_>, words: &Located<Vec<String>>, protocol: Protocol) {
+    let places = command_line::placeholders(&words.value);
     if places.len() > 1 {
-        table.add(words.at, Problem::Placeholders(places));
+        table.report(words.offset, Problem::TooManyPlaceholders(places));
     } else if places.is_empty() && protocol == Protocol::Http {
-        table.add(words.at, Problem::NoPlaceholder);
+        table.report(words.offset, Problem::MissingPlaceholder);
     }
 }
 
 /// Kind and entry from what is said, or else from the folder.
-fn find(table: &Section<'_>, app: &App, said: &Said<'_>, dir_usable: bool) -> Option<Found> {
+fn determine_code(
+    table: &Section<'_>,
+    app: &App,
+    said: &CodeSettings<'_>,
+    dir_usable: bool,
+) -> Option<DetectedApp> {
     let kind = match (&said.kind, &said.entry) {
-        (Kind::Wrong, _) => return None,
-        (Kind::Is(kind), _) => Some(*kind),
-        (Kind::Unsaid, Some(entry)) => Some(entry::kind_of(app, entry.value)),
-        (Kind::Unsaid, None) => None,
+        (KindSetting::Invalid, _) => return None,
+        (KindSetting::Given(kind), _) => Some(*kind),
+        (KindSetting::Absent, Some(entry)) => Some(entry::detect_kind(app, entry.value)),
+        (KindSetting::Absent, None) => None,
     };
     match (kind, &said.entry) {
         (Some(kind), Some(text)) => {
-            if !entry::is_valid(kind, text.value) {
-                table.bad("entry", text);
+            if !entry::is_valid_entry(kind, text.value) {
+                table.report_invalid("entry", text);
                 return None;
             }
-            if dir_usable && let Err(problem) = entry::check(app, kind, text.value) {
-                table.add(text.at, problem);
+            if dir_usable && let Err(problem) = entry::check_file_exists(app, kind, text.value) {
+                table.report(text.offset, problem);
             }
-            Some(Found {
+            Some(DetectedApp {
                 kind,
                 entry: text.value.to_owned(),
             })
         }
         _ if !dir_usable || table.has("entry") => None,
-        (kind, _) => recognise(table, app, kind),
+        (kind, _) => detect_code(table, app, kind),
     }
 }
 
-fn recognise(table: &Section<'_>, app: &App, kind: Option<AppKind>) -> Option<Found> {
+fn detect_code(table: &Section<'_>, app: &App, kind: Option<AppKind>) -> Option<DetectedApp> {
     let found = match kind {
-        None => detect::app_in(&app.dir)
-            .or_else(|| detect::only_ruby_file_in(&app.dir))
-            .or_else(|| detect::only_module_in(&app.dir, None)),
-        Some(AppKind::Wsgi | AppKind::Asgi) => {
-            detect::python_in(&app.dir, kind).or_else(|| detect::only_module_in(&app.dir, kind))
-        }
-        Some(AppKind::Rack) => detect::rack_in(&app.dir),
+        None => detect::detect_app(&app.dir)
+            .or_else(|| detect::detect_only_ruby_file(&app.dir))
+            .or_else(|| detect::detect_only_module(&app.dir, None)),
+        Some(AppKind::Wsgi | AppKind::Asgi) => detect::detect_python_app(&app.dir, kind)
+            .or_else(|| detect::detect_only_module(&app.dir, kind)),
+        Some(AppKind::Rack) => detect::detect_rack_app(&app.dir),
         Some(AppKind::Command | AppKind::FastCgi) => None,
     };
     if found.is_none() {
         let (app, dir) = (app.name.clone(), app.dir.clone());
-        table.add(table.at, Problem::NotRecognised { app, dir });
+        table.report(table.offset, Problem::AppNotDetected { app, dir });
     }
     found
 }
 
 /// Everything but folder, kind and entry.
-fn read_rest(table: &Section<'_>, app: &mut App) {
-    let interpreter = table.parsed("interpreter", |text| interpreter(table, text));
+fn read_common_keys(table: &Section<'_>, app: &mut App) {
+    let interpreter = table.parse_text("interpreter", |text| parse_interpreter(table, text));
     app.interpreter = interpreter.map(|interpreter| interpreter.value);
     processes::read(table, app);
-    app.request_buffering = table.flag_said("request_buffering");
+    app.request_buffering = table.flag("request_buffering");
     if let Some(queue) = table.table("queue") {
-        queue.count("max", &mut app.queue_max);
-        queue.duration("timeout", &mut app.queue_timeout);
+        queue.read_number("max", &mut app.max_queued);
+        queue.read_duration("timeout", &mut app.queue_timeout);
     }
-    table.duration("response_timeout", &mut app.response_timeout);
-    table.duration("boot_timeout", &mut app.boot_timeout);
-    app.env = table.variables("env").into();
+    table.read_duration("response_timeout", &mut app.response_timeout);
+    table.read_duration("boot_timeout", &mut app.boot_timeout);
+    app.env = table.env_variables("env").into();
 }
 
 /// A path as seen from the file, or a bare name for `PATH`.
-fn interpreter(table: &Section<'_>, text: &str) -> Option<PathBuf> {
+fn parse_interpreter(table: &Section<'_>, text: &str) -> Option<PathBuf> {
     if text.is_empty() || text.contains('\0') {
         return None;
     }
@@ -234,7 +239,7 @@ fn interpreter(table: &Section<'_>, text: &str) -> Option<PathBuf> {
     Some(if is_bare {
         PathBuf::from(text)
     } else {
-        table.found.resolve(text)
+        table.findings.resolve(text)
     })
 }
 

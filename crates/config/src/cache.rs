@@ -11,12 +11,12 @@ use std::path::PathBuf;
 
 use crate::disk;
 use crate::error::Problem;
+use crate::findings::Located;
 use crate::model::{BlockingPool, Cache};
-use crate::place::At;
-use crate::route::check_name;
+use crate::route::check_name_exists;
 use crate::section::Section;
 
-pub use route::STATUSES_STORED;
+pub use route::STORABLE_STATUSES;
 pub(crate) use route::read as read_route;
 
 /// Reads every cache.
@@ -24,21 +24,21 @@ pub(crate) fn read(
     top: &Section<'_>,
     blocking: &BTreeMap<String, BlockingPool>,
 ) -> BTreeMap<String, Cache> {
-    let mut folders: Vec<Folder> = Vec::new();
+    let mut folders: Vec<ClaimedDir> = Vec::new();
     let mut caches = BTreeMap::new();
     // Named tables come in the order of their names; the later one of a pair is told in that of the file.
-    let mut tables = top.named("caches");
-    tables.sort_by_key(|(name, _)| name.at);
+    let mut tables = top.named_tables("caches");
+    tables.sort_by_key(|(name, _)| name.offset);
     for (name, table) in tables {
         let path = table.path("path");
         if let Some(path) = &path {
-            check_folder(&table, &name.value, path, &mut folders);
+            check_cache_dir(&table, &name.value, path, &mut folders);
         }
         let is_wrong = table.has("path") && path.is_none();
         let mut cache = read_one(&name.value, &table, path.map(|path| path.value), blocking);
         if cache.path.is_none() && !is_wrong {
-            table.refuse("memory");
-            cache.memory = cache.size_max;
+            table.report_not_applicable("memory");
+            cache.max_memory = cache.max_size;
         }
         caches.insert(name.value, cache);
     }
@@ -52,55 +52,62 @@ fn read_one(
     blocking: &BTreeMap<String, BlockingPool>,
 ) -> Cache {
     let mut cache = Cache::new(name, path);
-    table.size("size_max", &mut cache.size_max);
+    table.read_size("size_max", &mut cache.max_size);
     // What is not said gives way to what is.
-    cache.memory = cache.memory.min(cache.size_max);
-    cache.object_max = cache.object_max.min(cache.size_max);
-    table.size("memory", &mut cache.memory);
-    table.size("object_max", &mut cache.object_max);
+    cache.max_memory = cache.max_memory.min(cache.max_size);
+    cache.max_object_size = cache.max_object_size.min(cache.max_size);
+    table.read_size("memory", &mut cache.max_memory);
+    table.read_size("object_max", &mut cache.max_object_size);
     table.check_order(
-        ("object_max", cache.object_max),
-        ("size_max", cache.size_max),
+        ("object_max", cache.max_object_size),
+        ("size_max", cache.max_size),
     );
     if let Some(pool) = table.text("blocking") {
         let names = blocking.keys().map(String::as_str);
-        check_name(table, "blocking pool", &pool, names);
+        check_name_exists(table, "blocking pool", &pool, names);
         cache.blocking = pool.value.to_owned();
     }
-    table.duration("stall_timeout", &mut cache.stall_timeout);
+    table.read_duration("stall_timeout", &mut cache.stall_timeout);
     cache
 }
 
 /// A cache's folder.
-struct Folder {
-    cache: String,
-    path: At<PathBuf>,
+struct ClaimedDir {
+    cache_name: String,
+    path: Located<PathBuf>,
     /// Without links.
-    real: PathBuf,
+    canonical_path: PathBuf,
 }
 
 /// Reports a path that is no folder and cannot become one, and one that an earlier cache has.
-fn check_folder(table: &Section<'_>, cache: &str, path: &At<PathBuf>, earlier: &mut Vec<Folder>) {
-    if let Err(problem) = disk::check_future_folder("path", &path.value) {
-        table.add(path.at, problem);
+fn check_cache_dir(
+    table: &Section<'_>,
+    cache: &str,
+    path: &Located<PathBuf>,
+    earlier: &mut Vec<ClaimedDir>,
+) {
+    if let Err(problem) = disk::check_creatable_directory("path", &path.value) {
+        table.report(path.offset, problem);
     }
-    let real = disk::real(&path.value);
-    let overlaps = |other: &&Folder| real.starts_with(&other.real) || other.real.starts_with(&real);
+    let real = disk::canonicalize_existing(&path.value);
+    let overlaps = |other: &&ClaimedDir| {
+        real.starts_with(&other.canonical_path) || other.canonical_path.starts_with(&real)
+    };
     if let Some(other) = earlier.iter().find(overlaps) {
-        table.add(
-            path.at,
-            Problem::CachesOverlap {
+        table.report(
+            path.offset,
+            Problem::OverlappingCacheDirs {
                 path: path.value.clone(),
-                other: other.cache.clone(),
+                other: other.cache_name.clone(),
                 other_path: other.path.value.clone(),
-                line: table.found.line(other.path.at),
+                line: table.findings.line(other.path.offset),
             },
         );
     }
-    earlier.push(Folder {
-        cache: cache.to_owned(),
+    earlier.push(ClaimedDir {
+        cache_name: cache.to_owned(),
         path: path.clone(),
-        real,
+        canonical_path: real,
     });
 }
 

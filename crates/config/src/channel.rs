@@ -7,10 +7,10 @@
 use std::str::FromStr;
 
 /// The longest name of a channel, in bytes.
-pub const CHANNEL_BYTES_MAX: usize = 255;
+pub const MAX_CHANNEL_BYTES: usize = 255;
 
 /// The largest N of `{path.N}`.
-const SEGMENT_MAX: usize = 99;
+const MAX_SEGMENT: usize = 99;
 
 /// The name of a channel, with places that a request fills.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,17 +26,17 @@ pub enum ChannelPart {
     /// `{path}`: the request's whole path.
     Path,
     /// `{path.N}`: a segment of the path, from 1.
-    Segment(usize),
+    PathSegment(usize),
     /// `{query.NAME}`: a parameter of the query.
-    Query(String),
+    QueryParameter(String),
 }
 
 /// The text is no channel.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{part:?} at byte {at}: expected {expected}")]
-pub struct BadChannel {
+pub struct InvalidChannelPattern {
     /// Where what is wrong starts, in bytes of the text.
-    pub at: usize,
+    pub offset: usize,
     /// What is wrong.
     pub part: String,
     /// What was expected, in words.
@@ -51,14 +51,18 @@ impl ChannelPattern {
 }
 
 impl FromStr for ChannelPattern {
-    type Err = BadChannel;
+    type Err = InvalidChannelPattern;
 
-    fn from_str(text: &str) -> Result<Self, BadChannel> {
+    fn from_str(text: &str) -> Result<Self, InvalidChannelPattern> {
         let bad = |at: usize, part: &str, expected| {
             let part = part.to_owned();
-            Err(BadChannel { at, part, expected })
+            Err(InvalidChannelPattern {
+                offset: at,
+                part,
+                expected,
+            })
         };
-        if text.is_empty() || text.len() > CHANNEL_BYTES_MAX {
+        if text.is_empty() || text.len() > MAX_CHANNEL_BYTES {
             return bad(0, text, LENGTH_EXPECTED);
         }
         if let Some((at, c)) = text.char_indices().find(|(_, c)| c.is_control()) {
@@ -71,46 +75,47 @@ impl FromStr for ChannelPattern {
             let at = text.len() - place.len();
             let inner = place.strip_prefix('{');
             let Some((word, behind)) = inner.and_then(|inner| inner.split_once('}')) else {
-                return bad(at, place, PLACE_EXPECTED);
+                return bad(at, place, PLACEHOLDER_EXPECTED);
             };
             let whole = &place[..place.len() - behind.len()];
-            let Some(part) = read_place(word) else {
-                return bad(at, whole, PLACE_EXPECTED);
+            let Some(part) = parse_placeholder(word) else {
+                return bad(at, whole, PLACEHOLDER_EXPECTED);
             };
-            parts.extend(text_of(before));
+            parts.extend(text_part(before));
             parts.push(part);
             rest = behind;
         }
-        parts.extend(text_of(rest));
+        parts.extend(text_part(rest));
         Ok(Self { parts })
     }
 }
 
-fn text_of(text: &str) -> Option<ChannelPart> {
+fn text_part(text: &str) -> Option<ChannelPart> {
     (!text.is_empty()).then(|| ChannelPart::Text(text.to_owned()))
 }
 
 /// What stands between braces.
-fn read_place(word: &str) -> Option<ChannelPart> {
+fn parse_placeholder(word: &str) -> Option<ChannelPart> {
     match word.split_once('.') {
         None => (word == "path").then_some(ChannelPart::Path),
         Some(("path", number)) => {
             // A number has one form: no sign, no zero in front.
             let digits = number.bytes().all(|b| b.is_ascii_digit()) && !number.starts_with('0');
-            let number = number.parse().ok().filter(|n| *n <= SEGMENT_MAX);
-            number.filter(|_| digits).map(ChannelPart::Segment)
+            let number = number.parse().ok().filter(|n| *n <= MAX_SEGMENT);
+            number.filter(|_| digits).map(ChannelPart::PathSegment)
         }
         Some(("query", name)) => {
             let is_part = |b: u8| b.is_ascii_graphic() && !b"*&=#{}".contains(&b);
             let is_name = !name.is_empty() && name.bytes().all(is_part);
-            is_name.then(|| ChannelPart::Query(name.to_owned()))
+            is_name.then(|| ChannelPart::QueryParameter(name.to_owned()))
         }
         Some(_) => None,
     }
 }
 
 const LENGTH_EXPECTED: &str = "the name of a channel, of at most 255 bytes";
-const PLACE_EXPECTED: &str = "{path}, {path.N} with N from 1 to 99, or {query.NAME} in braces";
+const PLACEHOLDER_EXPECTED: &str =
+    "{path}, {path.N} with N from 1 to 99, or {query.NAME} in braces";
 
 #[cfg(test)]
 mod tests {
@@ -123,27 +128,31 @@ mod tests {
         let rows = [
             ("news", vec![text("news")]),
             ("{path}", vec![Path]),
-            ("{path.1}", vec![Segment(1)]),
+            ("{path.1}", vec![PathSegment(1)]),
             (
                 "a {path.99}/{query.x-y}.ä",
                 vec![
                     text("a "),
-                    Segment(99),
+                    PathSegment(99),
                     text("/"),
-                    Query("x-y".to_owned()),
+                    QueryParameter("x-y".to_owned()),
                     text(".ä"),
                 ],
             ),
             (
                 "{path.1}{path.2}{query.a.b}",
-                vec![Segment(1), Segment(2), Query("a.b".to_owned())],
+                vec![
+                    PathSegment(1),
+                    PathSegment(2),
+                    QueryParameter("a.b".to_owned()),
+                ],
             ),
         ];
         for (written, expected) in rows {
             let pattern = written.parse::<ChannelPattern>().unwrap();
             assert_eq!(pattern.parts(), expected, "{written}");
         }
-        let longest = "x".repeat(CHANNEL_BYTES_MAX);
+        let longest = "x".repeat(MAX_CHANNEL_BYTES);
         assert!(longest.parse::<ChannelPattern>().is_ok());
     }
 
@@ -152,35 +161,43 @@ mod tests {
         let rows = [
             ("", 0, "", LENGTH_EXPECTED),
             ("a\nb", 1, "\n", "no control character"),
-            ("ä{pth}", 2, "{pth}", PLACE_EXPECTED),
-            ("{path.1}-{path.0}-{x}", 9, "{path.0}", PLACE_EXPECTED),
-            ("{path.01}", 0, "{path.01}", PLACE_EXPECTED),
-            ("{path.+1}", 0, "{path.+1}", PLACE_EXPECTED),
-            ("{path.100}", 0, "{path.100}", PLACE_EXPECTED),
+            ("ä{pth}", 2, "{pth}", PLACEHOLDER_EXPECTED),
+            ("{path.1}-{path.0}-{x}", 9, "{path.0}", PLACEHOLDER_EXPECTED),
+            ("{path.01}", 0, "{path.01}", PLACEHOLDER_EXPECTED),
+            ("{path.+1}", 0, "{path.+1}", PLACEHOLDER_EXPECTED),
+            ("{path.100}", 0, "{path.100}", PLACEHOLDER_EXPECTED),
             (
                 "{path.99999999999999999999}x",
                 0,
                 "{path.99999999999999999999}",
-                PLACE_EXPECTED,
+                PLACEHOLDER_EXPECTED,
             ),
-            ("{path.}", 0, "{path.}", PLACE_EXPECTED),
-            ("{query.}", 0, "{query.}", PLACE_EXPECTED),
-            ("{query}", 0, "{query}", PLACE_EXPECTED),
-            ("{query.a b}", 0, "{query.a b}", PLACE_EXPECTED),
-            ("{query.a=b}", 0, "{query.a=b}", PLACE_EXPECTED),
-            ("{header.X}", 0, "{header.X}", PLACE_EXPECTED),
-            ("{}", 0, "{}", PLACE_EXPECTED),
-            ("a{path", 1, "{path", PLACE_EXPECTED),
-            ("a}b", 1, "}b", PLACE_EXPECTED),
-            ("{{path}}", 0, "{{path}", PLACE_EXPECTED),
+            ("{path.}", 0, "{path.}", PLACEHOLDER_EXPECTED),
+            ("{query.}", 0, "{query.}", PLACEHOLDER_EXPECTED),
+            ("{query}", 0, "{query}", PLACEHOLDER_EXPECTED),
+            ("{query.a b}", 0, "{query.a b}", PLACEHOLDER_EXPECTED),
+            ("{query.a=b}", 0, "{query.a=b}", PLACEHOLDER_EXPECTED),
+            ("{header.X}", 0, "{header.X}", PLACEHOLDER_EXPECTED),
+            ("{}", 0, "{}", PLACEHOLDER_EXPECTED),
+            ("a{path", 1, "{path", PLACEHOLDER_EXPECTED),
+            ("a}b", 1, "}b", PLACEHOLDER_EXPECTED),
+            ("{{path}}", 0, "{{path}", PLACEHOLDER_EXPECTED),
         ];
         for (written, at, part, expected) in rows {
             let bad = written.parse::<ChannelPattern>().unwrap_err();
             let part = part.to_owned();
-            assert_eq!(bad, BadChannel { at, part, expected }, "{written:?}");
+            assert_eq!(
+                bad,
+                InvalidChannelPattern {
+                    offset,
+                    part,
+                    expected
+                },
+                "{written:?}"
+            );
         }
-        let long = "x".repeat(CHANNEL_BYTES_MAX + 1);
+        let long = "x".repeat(MAX_CHANNEL_BYTES + 1);
         let bad = long.parse::<ChannelPattern>().unwrap_err();
-        assert_eq!((bad.at, bad.expected), (0, LENGTH_EXPECTED));
+        assert_eq!((bad.offset, bad.expected), (0, LENGTH_EXPECTED));
     }
 }

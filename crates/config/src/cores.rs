@@ -10,19 +10,19 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::disk::source_text;
+use crate::disk::read_source_or_empty;
 
 /// Number of processors this process may use, at least one.
-pub(crate) fn usable_cores() -> usize {
+pub(crate) fn usable_cpus() -> usize {
     let available = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    count_cores(Path::new("/"), available)
+    count_cpus(Path::new("/"), available)
 }
 
-/// As [`usable_cores`], where `/proc` and the mounted groups are below `root`; `available` counts
+/// As [`usable_cpus`], where `/proc` and the mounted groups are below `root`; `available` counts
 /// where the processors of the process are not listed.
-fn count_cores(root: &Path, available: usize) -> usize {
-    let allowed = allowed_cores(&source_text(&root.join("proc/self/status")));
-    match (allowed, quota(root)) {
+fn count_cpus(root: &Path, available: usize) -> usize {
+    let allowed = allowed_cpus(&read_source_or_empty(&root.join("proc/self/status")));
+    match (allowed, cpu_quota(root)) {
         (Some(allowed), Some(quota)) => allowed.min(quota).max(1),
         (Some(allowed), None) => allowed.max(1),
         // Bounded by any quota already.
@@ -31,7 +31,7 @@ fn count_cores(root: &Path, available: usize) -> usize {
 }
 
 /// The length of `Cpus_allowed_list` (proc_pid_status(5)), such as `0-2,7`.
-fn allowed_cores(status: &str) -> Option<usize> {
+fn allowed_cpus(status: &str) -> Option<usize> {
     let mut lines = status.lines();
     let list = lines.find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
     let mut count = 0;
@@ -44,9 +44,9 @@ fn allowed_cores(status: &str) -> Option<usize> {
 }
 
 /// The smallest quota of the process's groups, in whole processors, rounded up.
-fn quota(root: &Path) -> Option<usize> {
-    let groups = source_text(&root.join("proc/self/cgroup"));
-    let mounts = source_text(&root.join("proc/self/mountinfo"));
+fn cpu_quota(root: &Path) -> Option<usize> {
+    let groups = read_source_or_empty(&root.join("proc/self/cgroup"));
+    let mounts = read_source_or_empty(&root.join("proc/self/mountinfo"));
     let mut quotas = Vec::new();
     for line in groups.lines() {
         // cgroups(7): number, controllers, path.
@@ -58,15 +58,15 @@ fn quota(root: &Path) -> Option<usize> {
         if !is_unified && !controllers.split(',').any(|one| one == "cpu") {
             continue;
         }
-        let found = mounts.lines().filter_map(Mount::parse);
+        let found = mounts.lines().filter_map(CgroupMount::parse);
         for mount in found.filter(|mount| mount.is_unified == is_unified) {
-            let top = root.join(mount.point.trim_start_matches('/'));
+            let top = root.join(mount.mount_point.trim_start_matches('/'));
             quotas.extend(
                 mount
-                    .folders(&top, group)
+                    .group_dirs(&top, group)
                     .filter_map(|folder| match is_unified {
-                        true => quota_v2(&folder),
-                        false => quota_v1(&folder),
+                        true => cpu_quota_v2(&folder),
+                        false => cpu_quota_v1(&folder),
                     }),
             );
         }
@@ -75,14 +75,14 @@ fn quota(root: &Path) -> Option<usize> {
 }
 
 /// A mounted hierarchy in which processors are shared out.
-struct Mount<'a> {
+struct CgroupMount<'a> {
     /// Which group the mount point shows.
-    group: &'a str,
-    point: &'a str,
+    mounted_group: &'a str,
+    mount_point: &'a str,
     is_unified: bool,
 }
 
-impl<'a> Mount<'a> {
+impl<'a> CgroupMount<'a> {
     /// A line of mountinfo (proc_pid_mountinfo(5)); `None` for any other file system.
     fn parse(line: &'a str) -> Option<Self> {
         let (before, after) = line.split_once(" - ")?;
@@ -95,18 +95,18 @@ impl<'a> Mount<'a> {
             _ => return None,
         };
         Some(Self {
-            group,
-            point,
+            mounted_group: group,
+            mount_point: point,
             is_unified,
         })
     }
 
     /// The folders of `group` and of those above it, below the mount point `top`.
-    fn folders(&self, top: &Path, group: &str) -> impl Iterator<Item = PathBuf> {
+    fn group_dirs(&self, top: &Path, group: &str) -> impl Iterator<Item = PathBuf> {
         // A container may see its group mounted at the top, under the name that it has outside.
         let group = Path::new(group);
         let below = group
-            .strip_prefix(self.group)
+            .strip_prefix(self.mounted_group)
             .unwrap_or_else(|_| Path::new(""));
         let end = top.to_owned();
         let all: Vec<PathBuf> = top.join(below).ancestors().map(Path::to_owned).collect();
@@ -116,20 +116,20 @@ impl<'a> Mount<'a> {
 }
 
 /// `cpu.max` is `QUOTA PERIOD` in microseconds, or `max PERIOD`.
-fn quota_v2(folder: &Path) -> Option<usize> {
-    let text = source_text(&folder.join("cpu.max"));
+fn cpu_quota_v2(folder: &Path) -> Option<usize> {
+    let text = read_source_or_empty(&folder.join("cpu.max"));
     let (quota, period) = text.trim().split_once(' ')?;
-    in_cores(quota, period)
+    quota_in_cpus(quota, period)
 }
 
 /// -1 is no quota.
-fn quota_v1(folder: &Path) -> Option<usize> {
-    let quota = source_text(&folder.join("cpu.cfs_quota_us"));
-    let period = source_text(&folder.join("cpu.cfs_period_us"));
-    in_cores(quota.trim(), period.trim())
+fn cpu_quota_v1(folder: &Path) -> Option<usize> {
+    let quota = read_source_or_empty(&folder.join("cpu.cfs_quota_us"));
+    let period = read_source_or_empty(&folder.join("cpu.cfs_period_us"));
+    quota_in_cpus(quota.trim(), period.trim())
 }
 
-fn in_cores(quota: &str, period: &str) -> Option<usize> {
+fn quota_in_cpus(quota: &str, period: &str) -> Option<usize> {
     let (quota, period) = (quota.parse::<usize>().ok()?, period.parse::<usize>().ok()?);
     (period > 0).then(|| quota.div_ceil(period).max(1))
 }
@@ -137,7 +137,7 @@ fn in_cores(quota: &str, period: &str) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::Folder;
+    use crate::testing::TestDir;
 
     const V2: &str = "41 31 0:38 / /sys/fs/cgroup rw,relatime - cgroup2 cgroup2 rw\n";
     const V1: &str = "31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755\n\
@@ -239,7 +239,7 @@ mod tests {
             ),
         ];
         for (name, mounts, groups, files, expected) in rows {
-            let folder = Folder::with(&[
+            let folder = TestDir::with_files(&[
                 (
                     "proc/self/status",
                     "Name:\tx\nCpus_allowed_list:\t0-3,8-10,12\n",
@@ -250,13 +250,13 @@ mod tests {
             for (path, text) in files {
                 folder.add(&format!("sys/fs/cgroup/{path}"), text);
             }
-            assert_eq!(count_cores(folder.path(), 5), expected, "{name}");
+            assert_eq!(count_cpus(folder.path(), 5), expected, "{name}");
         }
     }
 
     #[test]
     fn without_proc_the_standard_library_counts() {
-        let folder = Folder::with(&[]);
-        assert_eq!(count_cores(folder.path(), 5), 5);
+        let folder = TestDir::with_files(&[]);
+        assert_eq!(count_cpus(folder.path(), 5), 5);
     }
 }

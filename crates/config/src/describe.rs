@@ -6,21 +6,30 @@
 
 use std::fmt::Write as _;
 
-use crate::options::{self, Kind, Like, Opt, SECTIONS, SectionDoc, Unset};
+use crate::options::{
+    self, OptionDefault, OptionKind, OptionRow, SECTIONS, SectionDoc, SharedKeys,
+};
 
 /// The reference page of every option, in Markdown.
-pub fn reference() -> String {
+pub fn reference_page() -> String {
     let mut page = INTRODUCTION.to_owned();
     for section in SECTIONS {
-        let _ = write!(page, "\n## `{}`\n\n{}\n\n", section.heading, section.doc);
-        if let Some(like) = section.like {
-            let _ = writeln!(page, "{}", keys_of(&like));
+        let _ = write!(
+            page,
+            "\n## `{}`\n\n{}\n\n",
+            section.heading, section.description
+        );
+        if let Some(like) = section.shared_keys {
+            let _ = writeln!(page, "{}", describe_shared_keys(&like));
             continue;
         }
         page.push_str("| key | type | default | meaning |\n|---|---|---|---|\n");
-        for option in options::in_section(section.name) {
-            let (kind, default) = (cell(&type_of(option)), cell(&default_of(option)));
-            let (key, doc) = (option.key, cell(&option.meaning()));
+        for option in options::options_in(section.name) {
+            let (kind, default) = (
+                escape_table_cell(&describe_type(option)),
+                escape_table_cell(&describe_default(option)),
+            );
+            let (key, doc) = (option.key, escape_table_cell(&option.meaning()));
             let _ = writeln!(
                 page,
                 "| `{key}` | {kind} | {default} | {doc} Since {}. |",
@@ -45,15 +54,15 @@ pub fn explain(key: &str) -> Option<String> {
     let key = key.trim_matches(['[', ']', ' ']);
     let sections = || [""].into_iter().chain(SECTIONS.iter().map(|doc| doc.name));
     let named = sections()
-        .flat_map(|section| options::in_section(section).map(move |option| (section, option)))
-        .filter(|(section, option)| is_named(&option.name_in(section), key))
+        .flat_map(|section| options::options_in(section).map(move |option| (section, option)))
+        .filter(|(section, option)| matches_option_name(&option.name_in(section), key))
         .map(|(section, option)| explain_option(option, &option.name_in(section)));
     let section = SECTIONS
         .iter()
-        .filter(|section| is_named(section.name, key));
+        .filter(|section| matches_option_name(section.name, key));
     let mut answers: Vec<String> = named.chain(section.map(explain_section)).collect();
     if answers.is_empty() {
-        answers = options::all()
+        answers = options::all_options()
             .filter(|o| o.key == key)
             .map(|option| explain_option(option, &option.name()))
             .collect();
@@ -62,11 +71,11 @@ pub fn explain(key: &str) -> Option<String> {
 }
 
 /// Which keys a table shares with another.
-fn keys_of(like: &Like) -> String {
+fn describe_shared_keys(like: &SharedKeys) -> String {
     let other = SECTIONS.iter().find(|doc| doc.name == like.section);
     let other = other.map(|doc| doc.heading).unwrap_or_default();
     let but = like
-        .but
+        .except
         .iter()
         .map(|(key, reason)| format!("`{key}` ({reason})"));
     let but = but.collect::<Vec<_>>().join(", ");
@@ -79,7 +88,7 @@ fn keys_of(like: &Like) -> String {
 }
 
 /// Whether `written` is the name, with anything where the name says NAME.
-fn is_named(name: &str, written: &str) -> bool {
+fn matches_option_name(name: &str, written: &str) -> bool {
     name.split('.').count() == written.split('.').count()
         && name
             .split('.')
@@ -87,54 +96,60 @@ fn is_named(name: &str, written: &str) -> bool {
             .all(|(n, w)| n == w || n == "NAME" && !w.is_empty())
 }
 
-fn explain_option(option: &Opt, name: &str) -> String {
-    let (kind, default) = (type_of(option), default_of(option).replace('`', ""));
+fn explain_option(option: &OptionRow, name: &str) -> String {
+    let (kind, default) = (
+        describe_type(option),
+        describe_default(option).replace('`', ""),
+    );
     let mut text = format!(
         "{name}\n  {}\n  type: {kind}\n  default: {default}\n",
         option.meaning()
     );
-    if !option.sample.is_empty() {
-        let _ = writeln!(text, "  example: {} = {}", option.key, option.sample);
+    if !option.example.is_empty() {
+        let _ = writeln!(text, "  example: {} = {}", option.key, option.example);
     }
     let _ = writeln!(text, "  since: {}", option.since);
     text
 }
 
 fn explain_section(section: &SectionDoc) -> String {
-    let keys: Vec<_> = options::in_section(section.name).map(|o| o.key).collect();
+    let keys: Vec<_> = options::options_in(section.name).map(|o| o.key).collect();
     format!(
         "{}\n  {}\n  keys: {}\n",
         section.heading,
-        section.doc,
+        section.description,
         keys.join(", ")
     )
 }
 
 /// The type with its unit and range.
-fn type_of(option: &Opt) -> String {
+fn describe_type(option: &OptionRow) -> String {
     let expected = option.kind.expected();
     match option.kind {
-        Kind::Size(min) | Kind::SizeOrTable(min, _) if min > 0 => {
-            format!("{expected}; at least {}", crate::units::show_size(min))
+        OptionKind::Size(min) | OptionKind::SizeOrTable(min, _) if min > 0 => {
+            format!("{expected}; at least {}", crate::units::format_size(min))
         }
-        Kind::Time(min) if min > 1 => {
-            format!("{expected}; at least {}", crate::units::show_duration(min))
+        OptionKind::Duration(min) if min > 1 => {
+            format!(
+                "{expected}; at least {}",
+                crate::units::format_duration(min)
+            )
         }
-        Kind::Time(1) => format!("{expected}; not zero"),
+        OptionKind::Duration(1) => format!("{expected}; not zero"),
         _ => expected,
     }
 }
 
-fn default_of(option: &Opt) -> String {
+fn describe_default(option: &OptionRow) -> String {
     match option.default {
-        Unset::Is(value) => format!("`{value}`"),
-        Unset::Means(words) => words.to_owned(),
-        Unset::Required => "required".to_owned(),
+        OptionDefault::Value(value) => format!("`{value}`"),
+        OptionDefault::Described(words) => words.to_owned(),
+        OptionDefault::Required => "required".to_owned(),
     }
 }
 
 /// A bar would end the cell.
-fn cell(text: &str) -> String {
+fn escape_table_cell(text: &str) -> String {
     text.replace('|', "\\|")
 }
 

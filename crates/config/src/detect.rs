@@ -16,7 +16,7 @@ use crate::model::AppKind;
 
 /// The code of a recognised application.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Found {
+pub(crate) struct DetectedApp {
     /// How it is spoken to.
     pub(crate) kind: AppKind,
     /// Its entry, relative to the folder.
@@ -24,7 +24,7 @@ pub(crate) struct Found {
 }
 
 /// What was looked for when nothing was found, in the order of looking.
-pub(crate) const LOOKED_FOR: [&str; 7] = [
+pub(crate) const DETECTION_CANDIDATES: [&str; 7] = [
     "penstock.toml",
     "config.ru",
     "manage.py with a wsgi.py or asgi.py",
@@ -37,18 +37,18 @@ pub(crate) const LOOKED_FOR: [&str; 7] = [
 ];
 
 /// The application of a folder that has a usual name, whatever its kind.
-pub(crate) fn app_in(dir: &Path) -> Option<Found> {
-    rackup_in(dir)
-        .or_else(|| python_in(dir, None))
-        .or_else(|| ruby::named_in(dir))
+pub(crate) fn detect_app(dir: &Path) -> Option<DetectedApp> {
+    detect_rackup_file(dir)
+        .or_else(|| detect_python_app(dir, None))
+        .or_else(|| ruby::detect_common_file(dir))
 }
 
 /// The application of a folder that is of this kind, if one is said.
-pub(crate) fn app_of_kind(dir: &Path, said: Option<AppKind>) -> Option<Found> {
+pub(crate) fn detect_app_of_kind(dir: &Path, said: Option<AppKind>) -> Option<DetectedApp> {
     match said {
-        None => app_in(dir),
-        Some(AppKind::Rack) => rack_in(dir),
-        Some(_) => python_in(dir, said).map(|found| Found {
+        None => detect_app(dir),
+        Some(AppKind::Rack) => detect_rack_app(dir),
+        Some(_) => detect_python_app(dir, said).map(|found| DetectedApp {
             kind: said.unwrap_or(found.kind),
             ..found
         }),
@@ -56,21 +56,21 @@ pub(crate) fn app_of_kind(dir: &Path, said: Option<AppKind>) -> Option<Found> {
 }
 
 /// The Rack application of a folder: its rackup file, else Ruby code of a framework.
-pub(crate) fn rack_in(dir: &Path) -> Option<Found> {
-    rackup_in(dir)
-        .or_else(|| ruby::named_in(dir))
-        .or_else(|| ruby::only_file_in(dir))
+pub(crate) fn detect_rack_app(dir: &Path) -> Option<DetectedApp> {
+    detect_rackup_file(dir)
+        .or_else(|| ruby::detect_common_file(dir))
+        .or_else(|| ruby::detect_only_file(dir))
 }
 
 /// The only Ruby file of the folder, whatever its name, whose text shows an application. It may be
 /// a tool beside files that are to be served.
-pub(crate) fn only_ruby_file_in(dir: &Path) -> Option<Found> {
-    ruby::only_file_in(dir)
+pub(crate) fn detect_only_ruby_file(dir: &Path) -> Option<DetectedApp> {
+    ruby::detect_only_file(dir)
 }
 
 /// The rackup file of a folder.
-fn rackup_in(dir: &Path) -> Option<Found> {
-    let found = Found {
+fn detect_rackup_file(dir: &Path) -> Option<DetectedApp> {
+    let found = DetectedApp {
         kind: AppKind::Rack,
         entry: "config.ru".to_owned(),
     };
@@ -79,42 +79,42 @@ fn rackup_in(dir: &Path) -> Option<Found> {
 
 /// The WSGI or ASGI application of a folder; with a kind that is said, none that shows to be of the
 /// other.
-pub(crate) fn python_in(dir: &Path, said: Option<AppKind>) -> Option<Found> {
-    hinted_in(dir, said)
-        .or_else(|| django_in(dir, said))
-        .or_else(|| named_in(dir, said))
-        .or_else(|| unnamed_in(dir, said))
+pub(crate) fn detect_python_app(dir: &Path, said: Option<AppKind>) -> Option<DetectedApp> {
+    detect_from_tool_files(dir, said)
+        .or_else(|| detect_django(dir, said))
+        .or_else(|| detect_common_callable(dir, said))
+        .or_else(|| detect_app_construction(dir, said))
 }
 
 /// The application that the files of other tools name, if its module is here.
-fn hinted_in(dir: &Path, said: Option<AppKind>) -> Option<Found> {
-    let text = |name: &str| disk::source_text(&dir.join(name));
+fn detect_from_tool_files(dir: &Path, said: Option<AppKind>) -> Option<DetectedApp> {
+    let text = |name: &str| disk::read_source_or_empty(&dir.join(name));
     let hints = [
         std::env::var("FLASK_APP")
             .ok()
             .as_deref()
-            .and_then(hints::of_flask_app),
-        hints::of_flaskenv(&text(".flaskenv")),
-        hints::of_pyproject(&text("pyproject.toml")),
-        hints::of_procfile(&text("Procfile")),
+            .and_then(hints::entry_from_flask_app),
+        hints::entry_from_flaskenv(&text(".flaskenv")),
+        hints::entry_from_pyproject(&text("pyproject.toml")),
+        hints::entry_from_procfile(&text("Procfile")),
     ];
     hints.into_iter().flatten().find_map(|entry| {
         let (module, callable) = entry.split_once(':').unwrap_or((&entry, ""));
-        let file = roots(dir).find_map(|root| module_file(&root, module))?;
+        let file = import_roots(dir).find_map(|root| module_file(&root, module))?;
         let name = callable.split(['.', '(']).next().unwrap_or_default();
-        let shown = kind_of(&disk::source_text(&file), module, name);
+        let shown = kind_of_callable(&disk::read_source_or_empty(&file), module, name);
         let fits = said.is_none_or(|said| shown.is_none_or(|shown| shown == said));
         let kind = said.or(shown).unwrap_or(AppKind::Wsgi);
-        fits.then_some(Found { kind, entry })
+        fits.then_some(DetectedApp { kind, entry })
     })
 }
 
 /// The first module that has a callable of a usual name; with a kind that is said, rather one that shows
 /// to be of it.
-fn named_in(dir: &Path, said: Option<AppKind>) -> Option<Found> {
+fn detect_common_callable(dir: &Path, said: Option<AppKind>) -> Option<DetectedApp> {
     let candidates = || {
-        candidates(dir).filter_map(|(module, file)| {
-            let callable = callable_in(&disk::source_text(&file), &module)?;
+        candidate_modules(dir).filter_map(|(module, file)| {
+            let callable = find_callable(&disk::read_source_or_empty(&file), &module)?;
             Some((module, callable))
         })
     };
@@ -124,39 +124,40 @@ fn named_in(dir: &Path, said: Option<AppKind>) -> Option<Found> {
             .find(|(_, callable)| callable.kind == said)
             .or_else(|| candidates().find(|(_, callable)| callable.kind.is_none()))?,
     };
-    Some(callable.of_module(&module, said))
+    Some(callable.in_module(&module, said))
 }
 
 /// The first module that makes an application and gives it no usual name: which one is found out when it
 /// is loaded.
-fn unnamed_in(dir: &Path, said: Option<AppKind>) -> Option<Found> {
-    candidates(dir).find_map(|(module, file)| {
-        let shown = kind_of(&disk::source_text(&file), &module, "")?;
-        said.is_none_or(|said| said == shown).then_some(Found {
-            kind: shown,
-            entry: module,
-        })
+fn detect_app_construction(dir: &Path, said: Option<AppKind>) -> Option<DetectedApp> {
+    candidate_modules(dir).find_map(|(module, file)| {
+        let shown = kind_of_callable(&disk::read_source_or_empty(&file), &module, "")?;
+        said.is_none_or(|said| said == shown)
+            .then_some(DetectedApp {
+                kind: shown,
+                entry: module,
+            })
     })
 }
 
 /// The only module of the folder, whatever its name, whose text shows that it makes an application. Looked
 /// for last: it may be a tool beside files that are to be served.
-pub(crate) fn only_module_in(dir: &Path, said: Option<AppKind>) -> Option<Found> {
+pub(crate) fn detect_only_module(dir: &Path, said: Option<AppKind>) -> Option<DetectedApp> {
     if said == Some(AppKind::Rack) {
         return None;
     }
-    let names = disk::files_in(dir);
+    let names = disk::list_files(dir);
     let modules = names.iter().filter_map(|name| {
         let module = name.strip_suffix(".py")?;
         let is_other = NON_APPLICATION_MODULES.contains(&module)
             || module.starts_with("test_")
             || module.ends_with("_test");
-        (!is_other && crate::entry::is_python(module)).then_some(module)
+        (!is_other && crate::entry::is_python_entry(module)).then_some(module)
     });
     let mut candidates = modules.take(MAX_MODULES).filter_map(|module| {
         let file = dir.join(module).with_extension("py");
-        kind_of(&disk::source_text(&file), module, "")?;
-        let found = module_in(&file, module);
+        kind_of_callable(&disk::read_source_or_empty(&file), module, "")?;
+        let found = detect_in_module(&file, module);
         said.is_none_or(|said| said == found.kind).then_some(found)
     });
     let only = candidates.next()?;
@@ -170,18 +171,21 @@ const NON_APPLICATION_MODULES: [&str; 4] = ["setup", "conftest", "tasks", "noxfi
 const MAX_MODULES: usize = 64;
 
 /// Modules that may hold an application, the likeliest first.
-fn candidates(dir: &Path) -> impl Iterator<Item = (String, PathBuf)> {
-    let usual = roots(dir).flat_map(|root| {
+fn candidate_modules(dir: &Path) -> impl Iterator<Item = (String, PathBuf)> {
+    let usual = import_roots(dir).flat_map(|root| {
         let found = |module: &&str| Some(((*module).to_owned(), module_file(&root, module)?));
-        MODULES.iter().filter_map(found).collect::<Vec<_>>()
+        COMMON_MODULES.iter().filter_map(found).collect::<Vec<_>>()
     });
-    let in_packages = roots(dir).flat_map(|root| {
+    let in_packages = import_roots(dir).flat_map(|root| {
         let is_package = |name: &String| {
-            !OTHER_FOLDERS.contains(&name.as_str()) && root.join(name).join("__init__.py").is_file()
+            !NON_APPLICATION_PACKAGES.contains(&name.as_str())
+                && root.join(name).join("__init__.py").is_file()
         };
-        let names = disk::folders_in(&root).into_iter().filter(is_package);
-        let modules = names.take(PACKAGES_MAX).flat_map(|package| {
-            let parts = PARTS.iter().map(|part| format!("{package}.{part}"));
+        let names = disk::list_directories(&root).into_iter().filter(is_package);
+        let modules = names.take(MAX_PACKAGES).flat_map(|package| {
+            let parts = PACKAGE_MODULES
+                .iter()
+                .map(|part| format!("{package}.{part}"));
             std::iter::once(package.clone())
                 .chain(parts)
                 .collect::<Vec<_>>()
@@ -193,23 +197,23 @@ fn candidates(dir: &Path) -> impl Iterator<Item = (String, PathBuf)> {
 }
 
 /// Where modules are imported from: the folder itself, and its `src`.
-fn roots(dir: &Path) -> impl Iterator<Item = PathBuf> {
+fn import_roots(dir: &Path) -> impl Iterator<Item = PathBuf> {
     [dir.to_owned(), dir.join("src")].into_iter()
 }
 
 /// The WSGI or ASGI application of one module file; without a usual name, the one that is found when the
 /// module is loaded.
-pub(crate) fn module_in(file: &Path, module: &str) -> Found {
-    let text = disk::source_text(file);
-    let named = callable_in(&text, module).map(|callable| callable.of_module(module, None));
-    named.unwrap_or_else(|| Found {
-        kind: kind_of(&text, module, "").unwrap_or(AppKind::Wsgi),
+pub(crate) fn detect_in_module(file: &Path, module: &str) -> DetectedApp {
+    let text = disk::read_source_or_empty(file);
+    let named = find_callable(&text, module).map(|callable| callable.in_module(module, None));
+    named.unwrap_or_else(|| DetectedApp {
+        kind: kind_of_callable(&text, module, "").unwrap_or(AppKind::Wsgi),
         entry: module.to_owned(),
     })
 }
 
 /// Tried in this order.
-const MODULES: [&str; 9] = [
+const COMMON_MODULES: [&str; 9] = [
     "app",
     "wsgi",
     "asgi",
@@ -222,13 +226,14 @@ const MODULES: [&str; 9] = [
 ];
 
 /// Modules of a package, tried after the package itself.
-const PARTS: [&str; 6] = ["wsgi", "asgi", "app", "main", "application", "server"];
+const PACKAGE_MODULES: [&str; 6] = ["wsgi", "asgi", "app", "main", "application", "server"];
 
 /// Packages that hold no application of their own.
-const OTHER_FOLDERS: [&str; 6] = ["test", "tests", "docs", "migrations", "scripts", "examples"];
+const NON_APPLICATION_PACKAGES: [&str; 6] =
+    ["test", "tests", "docs", "migrations", "scripts", "examples"];
 
 /// Packages that are looked into in one folder.
-const PACKAGES_MAX: usize = 64;
+const MAX_PACKAGES: usize = 64;
 
 fn module_file(dir: &Path, module: &str) -> Option<PathBuf> {
     let path = dir.join(module.replace('.', "/"));
@@ -237,15 +242,15 @@ fn module_file(dir: &Path, module: &str) -> Option<PathBuf> {
 }
 
 /// Django's `application`: of its `wsgi.py`, or of its `asgi.py` if that kind is said or the only one.
-fn django_in(dir: &Path, said: Option<AppKind>) -> Option<Found> {
-    let manage = disk::source_text(&dir.join("manage.py"));
+fn detect_django(dir: &Path, said: Option<AppKind>) -> Option<DetectedApp> {
+    let manage = disk::read_source_or_empty(&dir.join("manage.py"));
     if !manage.to_ascii_lowercase().contains("django") {
         return None;
     }
     // Who has WebSockets there wants what brings them.
     let is_asgi = django_module(dir, &manage, "asgi").is_some_and(|module| {
         let file = module_file(dir, &module);
-        let text = file.map(|file| disk::source_text(&file));
+        let text = file.map(|file| disk::read_source_or_empty(&file));
         text.is_some_and(|text| text.contains("ProtocolTypeRouter("))
     });
     let kinds = match is_asgi {
@@ -259,7 +264,7 @@ fn django_in(dir: &Path, said: Option<AppKind>) -> Option<Found> {
         let module = django_module(dir, &manage, kind.as_str())?;
         let entry = format!("{module}:application");
         crate::entry::split_python(&entry)?;
-        Some(Found { kind, entry })
+        Some(DetectedApp { kind, entry })
     })
 }
 
@@ -277,7 +282,7 @@ fn django_module(dir: &Path, manage: &str, name: &str) -> Option<String> {
         .match_indices('.')
         .map(|(dot, _)| settings[..dot].to_owned());
     let named = parents.rev().find(has_it);
-    let package = named.or_else(|| disk::folders_in(dir).into_iter().find(has_it))?;
+    let package = named.or_else(|| disk::list_directories(dir).into_iter().find(has_it))?;
     Some(format!("{package}.{name}"))
 }
 
@@ -300,8 +305,8 @@ struct Callable {
 
 impl Callable {
     /// Of a kind that nothing shows, the one that is said, else WSGI.
-    fn of_module(&self, module: &str, said: Option<AppKind>) -> Found {
-        Found {
+    fn in_module(&self, module: &str, said: Option<AppKind>) -> DetectedApp {
+        DetectedApp {
             kind: self.kind.or(said).unwrap_or(AppKind::Wsgi),
             entry: format!("{module}:{}", self.entry),
         }
@@ -309,13 +314,14 @@ impl Callable {
 }
 
 /// The callable that a module defines or imports at its top level.
-fn callable_in(text: &str, module: &str) -> Option<Callable> {
+fn find_callable(text: &str, module: &str) -> Option<Callable> {
     let names = top_level_names(text);
     let has = |(name, _): &&(&str, &str)| names.contains(name);
-    let is_web = || code_lines(text).any(|line| shown_kind(line).is_some());
-    let found = CALLABLES.iter().find(has);
-    let (name, entry) = found.or_else(|| LESSER_CALLABLES.iter().find(has).filter(|_| is_web()))?;
-    let kind = kind_of(text, module, name);
+    let is_web = || code_lines(text).any(|line| kind_of_line(line).is_some());
+    let found = COMMON_CALLABLES.iter().find(has);
+    let (name, entry) =
+        found.or_else(|| AMBIGUOUS_CALLABLES.iter().find(has).filter(|_| is_web()))?;
+    let kind = kind_of_callable(text, module, name);
     Some(Callable { entry, kind })
 }
 
@@ -325,7 +331,7 @@ fn code_lines(text: &str) -> impl DoubleEndedIterator<Item = &str> {
 }
 
 /// What a line of code makes, where it shows that.
-fn shown_kind(line: &str) -> Option<AppKind> {
+fn kind_of_line(line: &str) -> Option<AppKind> {
     let has = |signs: &[&str]| signs.iter().any(|sign| line.contains(sign));
     // What wraps an ASGI application may be written around one.
     match (has(&WSGI_SIGNS), has(&ASGI_SIGNS)) {
@@ -337,27 +343,27 @@ fn shown_kind(line: &str) -> Option<AppKind> {
 
 /// What the callable `name` of a module speaks, where the text shows that: by what it is assigned, else by
 /// what the module makes.
-pub(crate) fn kind_of(text: &str, module: &str, name: &str) -> Option<AppKind> {
+pub(crate) fn kind_of_callable(text: &str, module: &str, name: &str) -> Option<AppKind> {
     let is_own = |line: &&str| {
         defined_name(line) == Some(name)
             || chained_names(line) == Some(name)
             || unpacked_names(line).contains(&name)
     };
     let mut own = code_lines(text).filter(is_own);
-    if let Some(kind) = own.next_back().and_then(shown_kind) {
+    if let Some(kind) = own.next_back().and_then(kind_of_line) {
         return Some(kind);
     }
-    if is_coroutine(text, name) || module.rsplit('.').next() == Some("asgi") {
+    if is_async_function(text, name) || module.rsplit('.').next() == Some("asgi") {
         return Some(AppKind::Asgi);
     }
-    let mut kinds = code_lines(text).filter_map(shown_kind);
+    let mut kinds = code_lines(text).filter_map(kind_of_line);
     let first = kinds.next()?;
     // Of a module that makes both, nobody knows which one this is.
     kinds.all(|kind| kind == first).then_some(first)
 }
 
 /// The name in the module, and how an entry says it.
-const CALLABLES: [(&str, &str); 6] = [
+const COMMON_CALLABLES: [(&str, &str); 6] = [
     ("application", "application"),
     ("app", "app"),
     ("asgi_app", "asgi_app"),
@@ -367,7 +373,7 @@ const CALLABLES: [(&str, &str); 6] = [
 ];
 
 /// Names that mean an application only in a module that shows to make one.
-const LESSER_CALLABLES: [(&str, &str); 6] = [
+const AMBIGUOUS_CALLABLES: [(&str, &str); 6] = [
     ("server", "server"),
     ("api", "api"),
     ("asgi", "asgi"),
@@ -414,7 +420,7 @@ const ASGI_SIGNS: [&str; 18] = [
     "WsgiToAsgi(",
 ];
 
-fn is_coroutine(text: &str, name: &str) -> bool {
+fn is_async_function(text: &str, name: &str) -> bool {
     text.lines().any(|line| {
         let rest = line
             .strip_prefix("async def ")

@@ -20,7 +20,7 @@ pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 /// The text of a file that was found by searching; empty when it cannot be read.
-pub(crate) fn source_text(path: &Path) -> String {
+pub(crate) fn read_source_or_empty(path: &Path) -> String {
     if !path.is_file() {
         return String::new();
     }
@@ -30,18 +30,18 @@ pub(crate) fn source_text(path: &Path) -> String {
 }
 
 /// Whether the folder that `key` names can be used.
-pub(crate) fn check_folder(key: &'static str, path: &Path) -> Result<(), Problem> {
+pub(crate) fn check_directory(key: &'static str, path: &Path) -> Result<(), Problem> {
     match std::fs::metadata(path) {
         Ok(found) if found.is_dir() => Ok(()),
-        Ok(_) => Err(Problem::NotAFolder {
+        Ok(_) => Err(Problem::NotADirectory {
             key,
             path: path.to_owned(),
         }),
-        Err(error) if error.kind() == io::ErrorKind::NotADirectory => Err(Problem::NotAFolder {
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => Err(Problem::NotADirectory {
             key,
             path: path.to_owned(),
         }),
-        Err(error) => Err(Problem::NoSuchPath {
+        Err(error) => Err(Problem::PathNotFound {
             key,
             path: path.to_owned(),
             reason: error.kind(),
@@ -50,21 +50,21 @@ pub(crate) fn check_folder(key: &'static str, path: &Path) -> Result<(), Problem
 }
 
 /// Whether the folder that `key` names is there, or can be made with those above it.
-pub(crate) fn check_future_folder(key: &'static str, path: &Path) -> Result<(), Problem> {
+pub(crate) fn check_creatable_directory(key: &'static str, path: &Path) -> Result<(), Problem> {
     for ancestor in path.ancestors() {
         // A link that leads nowhere is in the way, too.
         match std::fs::metadata(ancestor) {
             Err(error) if error.kind() == io::ErrorKind::NotFound && !ancestor.is_symlink() => {}
             // What is above it tells why.
             Err(error) if error.kind() == io::ErrorKind::NotADirectory => {}
-            _ => return check_folder(key, ancestor),
+            _ => return check_directory(key, ancestor),
         }
     }
     Ok(())
 }
 
 /// A path without links and `..`, as far as it exists; what does not is taken at its word.
-pub(crate) fn real(path: &Path) -> PathBuf {
+pub(crate) fn canonicalize_existing(path: &Path) -> PathBuf {
     let known = path.ancestors().find_map(|ancestor| {
         let real = std::fs::canonicalize(ancestor).ok()?;
         Some((real, path.strip_prefix(ancestor).ok()?))
@@ -82,11 +82,11 @@ pub(crate) fn real(path: &Path) -> PathBuf {
 }
 
 /// Bytes of an error page, at most: it is kept in memory.
-pub const ERROR_PAGE_BYTES_MAX: u64 = 1 << 20;
+pub const MAX_ERROR_PAGE_BYTES: u64 = 1 << 20;
 
 /// Whether the file that `key` names can be loaded as an error page.
-pub(crate) fn check_page(key: &'static str, path: &Path) -> Result<(), Problem> {
-    let failed = |error: io::Error| Problem::NoSuchPath {
+pub(crate) fn check_error_page(key: &'static str, path: &Path) -> Result<(), Problem> {
+    let failed = |error: io::Error| Problem::PathNotFound {
         key,
         path: path.to_owned(),
         reason: error.kind(),
@@ -95,11 +95,11 @@ pub(crate) fn check_page(key: &'static str, path: &Path) -> Result<(), Problem> 
     let path_owned = || path.to_owned();
     if !found.is_file() {
         let path = path_owned();
-        return Err(Problem::NotAFile { key, path });
+        return Err(Problem::NotARegularFile { key, path });
     }
-    if found.len() > ERROR_PAGE_BYTES_MAX {
-        let (path, max) = (path_owned(), ERROR_PAGE_BYTES_MAX);
-        return Err(Problem::TooLarge { key, path, max });
+    if found.len() > MAX_ERROR_PAGE_BYTES {
+        let (path, max) = (path_owned(), MAX_ERROR_PAGE_BYTES);
+        return Err(Problem::FileTooLarge { key, path, max });
     }
     #[expect(
         clippy::disallowed_methods,
@@ -109,7 +109,7 @@ pub(crate) fn check_page(key: &'static str, path: &Path) -> Result<(), Problem> 
 }
 
 /// The names of everything inside a folder but folders; empty when it cannot be read.
-pub(crate) fn files_in(path: &Path) -> Vec<String> {
+pub(crate) fn list_files(path: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
     let files = entries.filter(|entry| !entry.path().is_dir());
     files
@@ -118,7 +118,7 @@ pub(crate) fn files_in(path: &Path) -> Vec<String> {
 }
 
 /// The names of the folders inside a folder, sorted; empty when it cannot be read.
-pub(crate) fn folders_in(path: &Path) -> Vec<String> {
+pub(crate) fn list_directories(path: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
     let folders = entries.filter(|entry| entry.path().is_dir());
     let mut names: Vec<String> = folders

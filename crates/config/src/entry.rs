@@ -11,28 +11,28 @@ use crate::model::{App, AppKind};
 use crate::{detect, disk};
 
 /// The kind that an entry without a `kind` must mean: of a module, what its text shows.
-pub(crate) fn kind_of(app: &App, entry: &str) -> AppKind {
+pub(crate) fn detect_kind(app: &App, entry: &str) -> AppKind {
     if split_ruby(entry).is_some() {
         return AppKind::Rack;
     }
-    let split = split_python(entry).or_else(|| is_dotted(entry).then_some((entry, "")));
+    let split = split_python(entry).or_else(|| is_dotted_name(entry).then_some((entry, "")));
     let shown = split.and_then(|(module, callable)| {
-        let places = module_places(app, module);
+        let places = module_paths(app, module);
         let mut files = places.into_iter().map(|place| match place.is_dir() {
             true => place.join("__init__.py"),
             false => place,
         });
-        let text = disk::source_text(&files.find(|file| file.is_file())?);
+        let text = disk::read_source_or_empty(&files.find(|file| file.is_file())?);
         let name = callable.split(['.', '(']).next().unwrap_or(callable);
-        detect::kind_of(&text, module, name)
+        detect::kind_of_callable(&text, module, name)
     });
     shown.unwrap_or(AppKind::Wsgi)
 }
 
 /// Whether the text follows the grammar of its kind.
-pub(crate) fn is_valid(kind: AppKind, entry: &str) -> bool {
+pub(crate) fn is_valid_entry(kind: AppKind, entry: &str) -> bool {
     match kind {
-        AppKind::Wsgi | AppKind::Asgi => is_python(entry),
+        AppKind::Wsgi | AppKind::Asgi => is_python_entry(entry),
         AppKind::Rack => split_ruby(entry).is_some(),
         // Their code is whatever their command runs.
         AppKind::Command | AppKind::FastCgi => false,
@@ -40,25 +40,25 @@ pub(crate) fn is_valid(kind: AppKind, entry: &str) -> bool {
 }
 
 /// Whether the file of a valid entry exists.
-pub(crate) fn check(app: &App, kind: AppKind, entry: &str) -> Result<(), Problem> {
+pub(crate) fn check_file_exists(app: &App, kind: AppKind, entry: &str) -> Result<(), Problem> {
     let looked_for = match kind {
         AppKind::Rack => {
             let file = split_ruby(entry).map_or(entry, |(file, _)| file);
             vec![app.dir.join(file)]
         }
         AppKind::Wsgi | AppKind::Asgi => {
-            module_places(app, split_python(entry).map_or(entry, |(module, _)| module))
+            module_paths(app, split_python(entry).map_or(entry, |(module, _)| module))
         }
         AppKind::Command | AppKind::FastCgi => return Ok(()),
     };
     let is_python = kind != AppKind::Rack;
     let is_there = |path: &PathBuf| path.is_file() || path.is_dir() && is_python;
-    if looked_for.iter().any(is_there) || is_python && has_links(app) {
+    if looked_for.iter().any(is_there) || is_python && has_editable_packages(app) {
         return Ok(());
     }
     // The virtual environment's places come last and would only hide the two that matter.
     let looked_for = looked_for.into_iter().take(2).collect();
-    Err(Problem::NoSuchEntry {
+    Err(Problem::EntryNotFound {
         entry: entry.to_owned(),
         looked_for,
     })
@@ -83,8 +83,8 @@ pub(crate) fn split_ruby(entry: &str) -> Option<(&str, &str)> {
 }
 
 /// Whether it is `module:callable`, or a module alone whose callable the interpreter finds.
-pub(crate) fn is_python(entry: &str) -> bool {
-    split_python(entry).is_some() || is_dotted(entry) && !entry.ends_with(".py")
+pub(crate) fn is_python_entry(entry: &str) -> bool {
+    split_python(entry).is_some() || is_dotted_name(entry) && !entry.ends_with(".py")
 }
 
 /// The module and the callable of `package.module:callable` or `package.module:factory(...)`, whose
@@ -95,10 +95,10 @@ pub(crate) fn split_python(entry: &str) -> Option<(&str, &str)> {
         Some((name, rest)) if rest.ends_with(')') && !rest.contains(['\0', '\n']) => name,
         _ => callable,
     };
-    (is_dotted(module) && is_dotted(name)).then_some((module, callable))
+    (is_dotted_name(module) && is_dotted_name(name)).then_some((module, callable))
 }
 
-fn is_dotted(text: &str) -> bool {
+fn is_dotted_name(text: &str) -> bool {
     text.split('.').all(is_identifier)
 }
 
@@ -109,7 +109,7 @@ fn is_identifier(text: &str) -> bool {
 
 /// Where Python would find the module: a file or a package in the folder, in `PYTHONPATH` as the
 /// application's own `env` sets it, or in a virtual environment.
-fn module_places(app: &App, module: &str) -> Vec<PathBuf> {
+fn module_paths(app: &App, module: &str) -> Vec<PathBuf> {
     let relative: PathBuf = module.split('.').collect();
     let mut roots = vec![app.dir.clone(), app.dir.join("src")];
     if let Some(path) = app.env.get("PYTHONPATH") {
@@ -119,7 +119,7 @@ fn module_places(app: &App, module: &str) -> Vec<PathBuf> {
                 .map(|p| app.dir.join(p)),
         );
     }
-    roots.extend(site_packages(app));
+    roots.extend(package_dirs(app));
     roots
         .iter()
         .flat_map(|root| {
@@ -133,10 +133,10 @@ fn module_places(app: &App, module: &str) -> Vec<PathBuf> {
 
 /// Whether an environment has packages that are linked to from elsewhere (installed as editable):
 /// only Python itself can tell what they hold.
-fn has_links(app: &App) -> bool {
+fn has_editable_packages(app: &App) -> bool {
     let own = [".pth", ".egg-link"];
-    environment_packages(app).iter().any(|dir| {
-        let names = disk::files_in(dir);
+    virtual_env_package_dirs(app).iter().any(|dir| {
+        let names = disk::list_files(dir);
         names
             .iter()
             .any(|n| own.iter().any(|end| n.ends_with(end)) && n != SETUPTOOLS_PTH)
@@ -147,15 +147,15 @@ fn has_links(app: &App) -> bool {
 const SETUPTOOLS_PTH: &str = "distutils-precedence.pth";
 
 /// Every folder in which the application's Python may have packages.
-fn site_packages(app: &App) -> Vec<PathBuf> {
-    let mut folders = environment_packages(app);
-    folders.extend(packages_below(Path::new("/usr/local/lib")));
+fn package_dirs(app: &App) -> Vec<PathBuf> {
+    let mut folders = virtual_env_package_dirs(app);
+    folders.extend(package_dirs_below(Path::new("/usr/local/lib")));
     folders.push(PathBuf::from("/usr/lib/python3/dist-packages"));
     folders
 }
 
 /// Those of the virtual environments that it may run in.
-fn environment_packages(app: &App) -> Vec<PathBuf> {
+fn virtual_env_package_dirs(app: &App) -> Vec<PathBuf> {
     let named = app
         .interpreter
         .as_deref()
@@ -164,12 +164,12 @@ fn environment_packages(app: &App) -> Vec<PathBuf> {
     let nearby = [".venv", "venv"].map(|name| app.dir.join(name));
     let environments = named.map(Path::to_owned).into_iter().chain(nearby);
     environments
-        .flat_map(|environment| packages_below(&environment.join("lib")))
+        .flat_map(|environment| package_dirs_below(&environment.join("lib")))
         .collect()
 }
 
-fn packages_below(lib: &Path) -> Vec<PathBuf> {
-    let versions = disk::folders_in(lib)
+fn package_dirs_below(lib: &Path) -> Vec<PathBuf> {
+    let versions = disk::list_directories(lib)
         .into_iter()
         .map(|version| lib.join(version));
     versions

@@ -4,16 +4,16 @@
 //! What must stay true: one run reports everything that is wrong, sorted by place, and each message
 //! says what was expected, so that the reader need not look it up.
 
-mod shown;
+mod format;
 
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-use shown::{DidYouMean, In, Kinds, OnLine, Paths, Reached, Reason};
+use format::{AccessError, BackendNoun, DidYouMean, InSection, IoReason, OnLine, PathList};
 
 use crate::model::{AppKind, ServerAddr};
-use crate::values::{HostPattern, ListenAddr, PathPattern, UNIX_PATH_BYTES};
+use crate::values::{HostPattern, ListenAddr, MAX_UNIX_PATH_BYTES, PathPattern};
 
 /// Everything that is wrong with one configuration; never empty.
 #[derive(Debug, Clone, PartialEq)]
@@ -30,9 +30,9 @@ impl Report {
     }
 
     /// A report of one error that has no place inside a file.
-    pub(crate) fn one(file: impl Into<PathBuf>, what: Problem) -> Self {
+    pub(crate) fn single(file: impl Into<PathBuf>, what: Problem) -> Self {
         Self {
-            errors: vec![ConfigError::nowhere(file, what)],
+            errors: vec![ConfigError::without_position(file, what)],
         }
     }
 }
@@ -61,17 +61,17 @@ pub struct ConfigError {
     /// In characters, from 1; 0 when the error has no place inside a file.
     pub column: usize,
     /// What is wrong there.
-    pub what: Problem,
+    pub problem: Problem,
 }
 
 impl ConfigError {
     /// An error about the whole of `file`.
-    pub(crate) fn nowhere(file: impl Into<PathBuf>, what: Problem) -> Self {
+    pub(crate) fn without_position(file: impl Into<PathBuf>, what: Problem) -> Self {
         Self {
             file: file.into(),
             line: 0,
             column: 0,
-            what,
+            problem: what,
         }
     }
 }
@@ -82,13 +82,13 @@ impl fmt::Display for ConfigError {
         if self.line > 0 {
             write!(f, "{}:{}:", self.line, self.column)?;
         }
-        write!(f, " {}", self.what)
+        write!(f, " {}", self.problem)
     }
 }
 
 impl std::error::Error for ConfigError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.what)
+        Some(&self.problem)
     }
 }
 
@@ -100,9 +100,9 @@ pub enum Problem {
     Unreadable(io::ErrorKind),
     /// The text is not TOML.
     #[error("not valid TOML: {0}")]
-    Syntax(String),
+    InvalidToml(String),
     /// A key that no version knows.
-    #[error("unknown key `{key}` {}{}", In(section), DidYouMean(suggestion))]
+    #[error("unknown key `{key}` {}{}", InSection(section), DidYouMean(suggestion))]
     UnknownKey {
         /// The key as written.
         key: String,
@@ -126,7 +126,7 @@ pub enum Problem {
         "`{key}` cannot be {value:?}: expected {expected}{}",
         DidYouMean(suggestion)
     )]
-    BadValue {
+    InvalidValue {
         /// The key.
         key: String,
         /// The value as written.
@@ -138,7 +138,7 @@ pub enum Problem {
     },
     /// A text of the right type that is no such secret; nobody reads it in a message.
     #[error("`{key}` (not shown) cannot be used: expected {expected}")]
-    BadSecret {
+    InvalidSecret {
         /// The key.
         key: &'static str,
         /// What was expected, in words.
@@ -146,7 +146,7 @@ pub enum Problem {
     },
     /// A Redis that speaks TLS.
     #[error("`redis` cannot be a rediss:// address: TLS is not supported by this version yet")]
-    TlsToRedis,
+    RedisTlsUnsupported,
     /// A number below or above what makes sense.
     #[error("`{key}` cannot be {value}: expected {expected}")]
     OutOfRange {
@@ -159,7 +159,7 @@ pub enum Problem {
     },
     /// The lower of two bounds is above the upper one.
     #[error("`{low}` ({low_value}) is above `{high}` ({high_value})")]
-    LowAboveHigh {
+    BoundsReversed {
         /// The key of the lower bound.
         low: &'static str,
         /// Its value.
@@ -170,8 +170,8 @@ pub enum Problem {
         high_value: u64,
     },
     /// A key that has no default was left out.
-    #[error("`{key}` is missing {}: expected {expected}", In(section))]
-    Missing {
+    #[error("`{key}` is missing {}: expected {expected}", InSection(section))]
+    MissingKey {
         /// The key.
         key: &'static str,
         /// The table it should stand in.
@@ -189,7 +189,7 @@ pub enum Problem {
     },
     /// A list with an item that it has already.
     #[error("`{key}` has `{item}` twice")]
-    ItemTwice {
+    DuplicateItem {
         /// The key.
         key: &'static str,
         /// The item as written the second time.
@@ -197,7 +197,7 @@ pub enum Problem {
     },
     /// A key beside what it cannot stand with.
     #[error("`{key}` is only for {what}")]
-    OnlyFor {
+    NotApplicable {
         /// The key.
         key: &'static str,
         /// What it is for, in words.
@@ -208,7 +208,7 @@ pub enum Problem {
         "`hub` is the namespace of the routes with `hub`: say `grip = {{ namespace = \"...\" }}`, with \
          \"hub\" only if these channels are to be shared"
     )]
-    NamespaceOfHub,
+    NamespaceOfHubRoutes,
     /// An upstream whose channels would be those of an application.
     #[error(
         "an application is called `{0}` too, and their channels are not to be one by accident: say \
@@ -217,7 +217,7 @@ pub enum Problem {
     NamespaceOfApp(String),
     /// Two keys that mean the same.
     #[error("`{key}` and `{other}` say the same: keep one")]
-    SaidTwice {
+    ConflictingKeys {
         /// The key.
         key: &'static str,
         /// The other.
@@ -227,15 +227,15 @@ pub enum Problem {
     #[error(
         "a process with a reactor has one thread: `in_progress_max` bounds what it does at once"
     )]
-    ThreadsOfReactor,
+    ThreadsWithReactor,
     /// Bounds on the threads of a program that is not Penstock's.
     #[error(
         "how many threads a program of its own has is not Penstock's to decide: say how many requests a process gets at once"
     )]
-    ThreadsOfProgram,
+    ThreadBoundsOfProgram,
     /// A key of another table, which this one does not have.
-    #[error("`{key}` has no place {}: {reason}", In(section))]
-    Elsewhere {
+    #[error("`{key}` has no place {}: {reason}", InSection(section))]
+    KeyBelongsElsewhere {
         /// The key.
         key: &'static str,
         /// The table it stands in.
@@ -245,7 +245,7 @@ pub enum Problem {
     },
     /// One server that is listed twice.
     #[error("server {address} is already listed{}", OnLine(*line))]
-    ServerTwice {
+    DuplicateServer {
         /// Its address.
         address: ServerAddr,
         /// Where it was listed first.
@@ -258,20 +258,20 @@ pub enum Problem {
     #[error(
         "upstream `{0}` has the name of an application of kind \"command\" or \"fastcgi\": rename one"
     )]
-    NamedLikeApp(String),
+    UpstreamNamedLikeApp(String),
     /// A command that is not told where to listen.
     #[error(
         "`command` needs one of `{{port}}`, `{{socket}}` and `{{fd}}`: it is how a process is told where to listen"
     )]
-    NoPlaceholder,
+    MissingPlaceholder,
     /// A socket in a folder of the server, for a process of another user.
     #[error(
         "`command` has {{socket}}, which is in a folder of the server's: with a `user` of its own the application needs `{{port}}` or `{{fd}}`"
     )]
-    SocketOfOtherUser,
+    SocketPlaceholderWithUser,
     /// A command that is told to listen in several places.
     #[error("`command` has {}: one of them says where to listen", .0.join(" and "))]
-    Placeholders(Vec<&'static str>),
+    TooManyPlaceholders(Vec<&'static str>),
     /// Two listeners that cannot both be bound.
     #[error("{addr} is already taken by {other}{}", OnLine(*line))]
     AddressTaken {
@@ -303,12 +303,12 @@ pub enum Problem {
         "`{0}` sets who may open the file of a Unix socket, and this address is a TCP port: \
          remove `{0}`"
     )]
-    NoSocketFile(&'static str),
+    NotAUnixSocket(&'static str),
     /// The admin address is also a listener's.
     #[error(
         "admin ({admin}) and the listener {listener} are the same address: move one, or set admin = \"off\""
     )]
-    AdminTaken {
+    AdminAddressTaken {
         /// The admin address.
         admin: ListenAddr,
         /// The listener.
@@ -332,7 +332,7 @@ pub enum Problem {
     EmptySite,
     /// Two routes of one site with the same path.
     #[error("route {path} can never match: the site has the same path{}", OnLine(*line))]
-    RouteTwice {
+    DuplicateRoute {
         /// The path of both.
         path: PathPattern,
         /// The earlier one's line.
@@ -340,7 +340,7 @@ pub enum Problem {
     },
     /// A route behind a wider one that answers everything.
     #[error("route {path} can never match: {wider}{} answers first; put this one before it", OnLine(*line))]
-    RouteShadowed {
+    UnreachableRoute {
         /// The later path.
         path: PathPattern,
         /// The earlier, wider path.
@@ -350,7 +350,7 @@ pub enum Problem {
     },
     /// A host that is named twice.
     #[error("host {host} is already taken by the site{}", OnLine(*line))]
-    HostTwice {
+    DuplicateHost {
         /// The host.
         host: HostPattern,
         /// Where it was named first.
@@ -358,13 +358,13 @@ pub enum Problem {
     },
     /// Two sites without hosts.
     #[error("only one site can answer for any host: the one{} does; give this one `hosts`", OnLine(*line))]
-    AnyHostTwice {
+    DuplicateDefaultSite {
         /// The earlier site's line.
         line: usize,
     },
     /// A folder or file that does not exist, or cannot be looked at.
-    #[error("`{key}`: {} {}", path.display(), Reason(*reason))]
-    NoSuchPath {
+    #[error("`{key}`: {} {}", path.display(), IoReason(*reason))]
+    PathNotFound {
         /// The key that names it.
         key: &'static str,
         /// The absolute path.
@@ -374,7 +374,7 @@ pub enum Problem {
     },
     /// A file where a folder should be.
     #[error("`{key}`: {} is not a folder", path.display())]
-    NotAFolder {
+    NotADirectory {
         /// The key that names it.
         key: &'static str,
         /// The absolute path.
@@ -382,15 +382,15 @@ pub enum Problem {
     },
     /// Something else where a file should be.
     #[error("`{key}`: {} is not a regular file", path.display())]
-    NotAFile {
+    NotARegularFile {
         /// The key that names it.
         key: &'static str,
         /// The absolute path.
         path: PathBuf,
     },
     /// A file that is kept in memory, and too large for that.
-    #[error("`{key}`: {} is larger than {}", path.display(), crate::units::show_size(*max))]
-    TooLarge {
+    #[error("`{key}`: {} is larger than {}", path.display(), crate::units::format_size(*max))]
+    FileTooLarge {
         /// The key that names it.
         key: &'static str,
         /// The absolute path.
@@ -403,7 +403,7 @@ pub enum Problem {
         "`path`: {} and {}, the folder of cache `{other}`{}, overlap: each cache needs a folder of its own",
         path.display(), other_path.display(), OnLine(*line)
     )]
-    CachesOverlap {
+    OverlappingCacheDirs {
         /// The later one's absolute folder.
         path: PathBuf,
         /// The earlier one's name.
@@ -418,15 +418,15 @@ pub enum Problem {
         "`root`: {}, the folder of cache `{cache}`, is inside: what it holds would be served as files",
         path.display()
     )]
-    CacheServed {
+    CacheInsideFilesRoot {
         /// The cache.
         cache: String,
         /// Its absolute folder.
         path: PathBuf,
     },
     /// An application's module or rackup file does not exist.
-    #[error("entry `{entry}` was not found: looked for {}", Paths(looked_for))]
-    NoSuchEntry {
+    #[error("entry `{entry}` was not found: looked for {}", PathList(looked_for))]
+    EntryNotFound {
         /// The entry as written.
         entry: String,
         /// The absolute paths that were tried.
@@ -434,7 +434,7 @@ pub enum Problem {
     },
     /// An application's kind or entry was left out, and its folder does not tell.
     #[error("app `{app}`: no application was recognised in {}: set `entry`, such as entry = \"module:callable\"", dir.display())]
-    NotRecognised {
+    AppNotDetected {
         /// The application.
         app: String,
         /// Its folder.
@@ -442,22 +442,22 @@ pub enum Problem {
     },
     /// A file of the command line that cannot be imported.
     #[error("`{0}` is not the name of a Python module, so the file cannot be imported: rename it")]
-    NoModuleName(String),
+    InvalidModuleName(String),
     /// `--kind` of another language than the application.
     #[error(
         "the application is of kind \"{0}\", and --kind cannot make it one of another language: \
          leave --kind out"
     )]
-    OtherLanguage(AppKind),
+    KindOfOtherLanguage(AppKind),
     /// `--kind` with a configuration file.
     #[error(
         "a configuration file sets the kind of each application (`kind` in [apps.NAME]): leave \
          --kind out, which is for a folder or module:callable"
     )]
-    KindAndFile,
+    KindWithConfigFile,
     /// Several applications or upstreams, and no site that says which answers what.
-    #[error("{} {} ({}) and no [[sites]]: say which one answers which path", names.len(), Kinds { apps: *apps, all: names.len() }, names.join(", "))]
-    SitesNeeded {
+    #[error("{} {} ({}) and no [[sites]]: say which one answers which path", names.len(), BackendNoun { apps: *apps, all: names.len() }, names.join(", "))]
+    MissingSites {
         /// The names of all, the applications first.
         names: Vec<String>,
         /// How many of them are applications.
@@ -465,7 +465,7 @@ pub enum Problem {
     },
     /// An upstream that is joined, and nowhere to dial in.
     #[error("upstream `{0}` is `joined`, and nobody can join: `join` is missing in [server]")]
-    NothingToJoin(String),
+    MissingJoinListener(String),
     /// Two upstreams, or one and `[server]`, with the same key.
     #[error("the `join_key` of upstream `{0}` is another's too: each needs one of its own")]
     SameJoinKey(String),
@@ -474,29 +474,29 @@ pub enum Problem {
     KeyOfNoJoin,
     /// A stream to an upstream that is joined: its clients would be taken for a front end.
     #[error("upstream `{0}` is `joined`: no stream can lead there")]
-    StreamToJoined(String),
+    TcpToJoinableUpstream(String),
     /// A PROXY header where both sides know already.
     #[error("`proxy_protocol` cannot stand with `joined`: who joins knows its client")]
-    ProxyToJoined,
+    ProxyProtocolWithJoinable,
     /// `penstock work` without a name where there are several, or with one that nobody has.
     #[error("say which application: {}", if .0.is_empty() { "there is none here".to_owned() } else { .0.join(", ") })]
-    WorkForWhom(Vec<String>),
+    UnknownWorkApp(Vec<String>),
     /// `penstock work` without a key.
     #[error("there is no key: say --key-file, or `join` in [server] of the configuration")]
-    NoJoinKey,
+    MissingJoinKey,
     /// The address of `--join`.
     #[error(
         "--join cannot be {0:?}: expected HOST:PORT, such as \"front.example:7000\", or unix:PATH"
     )]
-    BadJoin(String),
+    InvalidJoinAddress(String),
     /// The name of `--upstream`.
     #[error("--upstream cannot be {0:?}: expected the name of an upstream")]
-    BadUpstreamName(String),
+    InvalidUpstreamName(String),
     /// No application, upstream, site or stream.
     #[error(
         "nothing to serve: there is no [apps.NAME], [upstreams.NAME], [[sites]] or [[streams]] table"
     )]
-    NothingConfigured,
+    NothingToServe,
     /// A folder in which nothing was recognised.
     #[error("nothing to serve was recognised here; looked for {}; {advice}", looked_for.join(", "))]
     NothingDetected {
@@ -506,15 +506,15 @@ pub enum Problem {
         advice: String,
     },
     /// The TARGET beside `--files` is no folder.
-    #[error("--files serves a folder, and this is none{}", Reached(*.0))]
-    FilesOfNoFolder(Option<io::ErrorKind>),
+    #[error("--files serves a folder, and this is none{}", AccessError(*.0))]
+    FilesTargetNotADirectory(Option<io::ErrorKind>),
     /// The TARGET of the command line is neither a folder, a file nor a module.
-    #[error("is neither a folder, a FILE.toml, a .ru, .rb or .py file, nor module:callable{}", Reached(*.0))]
-    BadTarget(Option<io::ErrorKind>),
+    #[error("is neither a folder, a FILE.toml, a .ru, .rb or .py file, nor module:callable{}", AccessError(*.0))]
+    InvalidTarget(Option<io::ErrorKind>),
     /// The verb of another server where a TARGET is expected.
     #[error("there is no such verb, file or folder; did you mean `penstock {0}`?")]
-    OtherVerb(&'static str),
+    ForeignVerb(&'static str),
     /// TARGET and -c were both given.
     #[error("a TARGET and -c FILE exclude each other: the file already says what to serve")]
-    TargetAndFile,
+    TargetWithConfigFile,
 }

@@ -5,15 +5,26 @@
 
 use std::fmt::Write as _;
 
-use crate::options::{self, Kind, Opt, SECTIONS, Unset};
+use crate::options::{self, OptionDefault, OptionKind, OptionRow, SECTIONS};
 
 /// A commented example of a whole file: what is a default stands behind `#`.
 pub fn example() -> String {
     let mut file = INTRODUCTION.to_owned();
-    for section in SECTIONS.iter().filter(|section| !section.sample.is_empty()) {
-        let _ = write!(file, "\n{}\n{}\n", comment(section.doc), section.sample);
-        for option in options::in_section(section.name) {
-            if !matches!(option.kind, Kind::List(_) | Kind::Named(_)) {
+    for section in SECTIONS
+        .iter()
+        .filter(|section| !section.example.is_empty())
+    {
+        let _ = write!(
+            file,
+            "\n{}\n{}\n",
+            comment(section.description),
+            section.example
+        );
+        for option in options::options_in(section.name) {
+            if !matches!(
+                option.kind,
+                OptionKind::Tables(_) | OptionKind::NamedTables(_)
+            ) {
                 write_option(&mut file, option);
             }
         }
@@ -26,16 +37,16 @@ const INTRODUCTION: &str = "\
 # there; the others are what a small site sets. Relative paths start from this file's folder.
 ";
 
-fn write_option(file: &mut String, option: &Opt) {
-    let is_set = SET.contains(&(option.section, option.key));
+fn write_option(file: &mut String, option: &OptionRow) {
+    let is_set = UNCOMMENTED.contains(&(option.section, option.key));
     let (mark, value) = match option.default {
-        _ if is_set => ("", option.sample),
-        Unset::Is(value) if value != "{}" => ("# ", value),
-        _ => ("# ", option.sample),
+        _ if is_set => ("", option.example),
+        OptionDefault::Value(value) if value != "{}" => ("# ", value),
+        _ => ("# ", option.example),
     };
     let default = match option.default {
-        Unset::Means(words) => format!(" Default: {words}."),
-        Unset::Is(value) if mark.is_empty() => format!(" Default: {value}."),
+        OptionDefault::Described(words) => format!(" Default: {words}."),
+        OptionDefault::Value(value) if mark.is_empty() => format!(" Default: {value}."),
         _ => String::new(),
     };
     let _ = writeln!(
@@ -43,40 +54,41 @@ fn write_option(file: &mut String, option: &Opt) {
         "{}",
         comment(&format!("{}{default}", option.meaning()))
     );
-    if let Some(inner) = inner_keys(option) {
+    if let Some(inner) = describe_inline_keys(option) {
         let _ = writeln!(file, "{}", comment(&inner));
     }
     let _ = writeln!(file, "{mark}{} = {value}", option.key);
 }
 
 /// The keys of a table that is written inline.
-fn inner_keys(option: &Opt) -> Option<String> {
+fn describe_inline_keys(option: &OptionRow) -> Option<String> {
     let section = inline_section(option)?;
-    Some(format!("Keys: {}.", keys_in(section)))
+    Some(format!("Keys: {}.", keys_with_defaults(section)))
 }
 
-fn inline_section(option: &Opt) -> Option<&'static str> {
+fn inline_section(option: &OptionRow) -> Option<&'static str> {
     match option.kind {
-        Kind::Table(section)
-        | Kind::CountOrTable(_, _, section)
-        | Kind::SizeOrTable(_, section)
-        | Kind::TextOrTable(_, section)
-        | Kind::ListOrTable(_, section)
-        | Kind::FlagOrTable(section)
-        | Kind::FlagListOrTable(_, section)
-        | Kind::TextsOrTables(_, section) => Some(section),
+        OptionKind::Table(section)
+        | OptionKind::NumberOrTable(_, _, section)
+        | OptionKind::SizeOrTable(_, section)
+        | OptionKind::TextOrTable(_, section)
+        | OptionKind::ListOrTable(_, section)
+        | OptionKind::FlagOrTable(section)
+        | OptionKind::FlagListOrTable(_, section)
+        | OptionKind::TextsOrTables(_, section) => Some(section),
         _ => None,
     }
 }
 
 /// Keys with their defaults, and with what is in them where that is a table again.
-fn keys_in(section: &str) -> String {
-    let keys = options::in_section(section).map(|inner| {
+fn keys_with_defaults(section: &str) -> String {
+    let keys = options::options_in(section).map(|inner| {
         let default = match inner.default {
-            Unset::Is(value) => format!(" = {value}"),
+            OptionDefault::Value(value) => format!(" = {value}"),
             _ => String::new(),
         };
-        let within = inline_section(inner).map(|section| format!(" ({})", keys_in(section)));
+        let within =
+            inline_section(inner).map(|section| format!(" ({})", keys_with_defaults(section)));
         format!("{}{default}{}", inner.key, within.unwrap_or_default())
     });
     keys.collect::<Vec<_>>().join(", ")
@@ -98,7 +110,7 @@ fn comment(text: &str) -> String {
 }
 
 /// What a small site would set.
-const SET: [(&str, &str); 8] = [
+const UNCOMMENTED: [(&str, &str); 8] = [
     ("server", "listen"),
     ("apps.NAME", "dir"),
     ("apps.NAME", "kind"),

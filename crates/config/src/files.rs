@@ -8,35 +8,35 @@ use std::path::PathBuf;
 
 use crate::disk;
 use crate::error::Problem;
-use crate::headers::{is_token, is_value};
+use crate::findings::Located;
+use crate::headers::{is_field_value, is_token};
 use crate::hide;
 use crate::model::{Coding, Files, Symlinks};
-use crate::parse::check_folder;
-use crate::place::At;
-use crate::route::check_name;
+use crate::parse::report_unusable_dir;
+use crate::route::check_name_exists;
 use crate::section::Section;
-use crate::site::Known;
+use crate::site::RouteContext;
 use crate::values::TryPattern;
 
 /// Reads the table.
-pub(crate) fn read(route: &Section<'_>, known: &Known<'_>) -> Option<Files> {
+pub(crate) fn read(route: &Section<'_>, known: &RouteContext<'_>) -> Option<Files> {
     let table = route.table("files")?;
     let root = table.path("root");
     if !table.has("root") {
-        table.missing("root");
+        table.report_missing("root");
     }
     let usable = root
         .as_ref()
-        .filter(|root| check_folder(&table, "root", root));
+        .filter(|root| report_unusable_dir(&table, "root", root));
     if let Some(root) = usable {
-        check_private(&table, root, known);
+        check_no_cache_below(&table, root, known);
     }
     let tries = table.list("try", TryPattern::parse);
-    table.check_filled("try");
+    table.check_not_empty("try");
     let blocking = table.text("blocking");
     if let Some(blocking) = &blocking {
         let names = known.blocking.keys().map(String::as_str);
-        check_name(&table, "blocking pool", blocking, names);
+        check_name_exists(&table, "blocking pool", blocking, names);
     }
     let root = root.map(|root| root.value);
     let mut files = Files::new(root.clone().unwrap_or_default());
@@ -46,31 +46,31 @@ pub(crate) fn read(route: &Section<'_>, known: &Known<'_>) -> Option<Files> {
     if let Some(blocking) = blocking {
         files.blocking = blocking.value.to_owned();
     }
-    read_sending(&table, &mut files);
+    read_delivery_keys(&table, &mut files);
     files.hide = hide::read(&table).unwrap_or_else(|| known.hide.to_vec());
     root.map(|_| files)
 }
 
 /// How files are sent.
-fn read_sending(table: &Section<'_>, files: &mut Files) {
-    table.flag("listing", &mut files.listing);
-    if let Some(words) = table.words("precompressed") {
-        files.precompressed = codings(&words);
+fn read_delivery_keys(table: &Section<'_>, files: &mut Files) {
+    table.read_flag("listing", &mut files.listing);
+    if let Some(words) = table.choices("precompressed") {
+        files.precompressed = parse_codings(&words);
     }
-    if let Some(words) = table.words("compress") {
-        files.compress = codings(&words);
+    if let Some(words) = table.choices("compress") {
+        files.compress = parse_codings(&words);
     }
-    table.flag("immutable", &mut files.immutable);
-    files.cache_control = read_rules(table);
+    table.read_flag("immutable", &mut files.immutable);
+    files.cache_control = read_cache_control(table);
     files.types = read_types(table);
-    files.symlinks = match table.word("symlinks").map(|word| word.value) {
-        Some("none") => Symlinks::Never,
+    files.symlinks = match table.choice("symlinks").map(|word| word.value) {
+        Some("none") => Symlinks::Deny,
         Some("any") => Symlinks::Any,
-        _ => Symlinks::Inside,
+        _ => Symlinks::InsideRoot,
     };
 }
 
-fn codings(words: &[&str]) -> Vec<Coding> {
+fn parse_codings(words: &[&str]) -> Vec<Coding> {
     let coding = |word: &&str| {
         let all = [Coding::Zstd, Coding::Brotli, Coding::Gzip];
         all.into_iter().find(|coding| coding.as_str() == *word)
@@ -79,18 +79,18 @@ fn codings(words: &[&str]) -> Vec<Coding> {
 }
 
 /// The rules in the order in which they were written: a TOML table has none of its own.
-fn read_rules(table: &Section<'_>) -> Vec<(String, String)> {
-    let mut rules: Vec<(String, At<String>)> = Vec::new();
-    for (pattern, value) in table.map("cache_control") {
-        if !is_pattern(&pattern) {
-            table.bad_item("cache_control", &pattern, value.at, PATTERN_EXPECTED);
-        } else if value.value.is_empty() || !is_value(&value.value) {
-            table.bad_item(&pattern, &value.value, value.at, RULE_EXPECTED);
+fn read_cache_control(table: &Section<'_>) -> Vec<(String, String)> {
+    let mut rules: Vec<(String, Located<String>)> = Vec::new();
+    for (pattern, value) in table.string_map("cache_control") {
+        if !is_file_pattern(&pattern) {
+            table.report_invalid_item("cache_control", &pattern, value.offset, PATTERN_EXPECTED);
+        } else if value.value.is_empty() || !is_field_value(&value.value) {
+            table.report_invalid_item(&pattern, &value.value, value.offset, CACHE_CONTROL_EXPECTED);
         } else {
             rules.push((pattern, value));
         }
     }
-    rules.sort_by_key(|(_, value)| value.at);
+    rules.sort_by_key(|(_, value)| value.offset);
     let rules = rules.into_iter();
     rules
         .map(|(pattern, value)| (pattern, value.value))
@@ -99,7 +99,7 @@ fn read_rules(table: &Section<'_>) -> Vec<(String, String)> {
 
 /// Whether some file could have the name: its last part (`*.css`), or with a slash in front its path
 /// below the root (`/img/*`). A star stands for anything.
-fn is_pattern(text: &str) -> bool {
+fn is_file_pattern(text: &str) -> bool {
     let path = text.strip_prefix('/');
     let is_part = |part: &str| !["", ".", ".."].contains(&part);
     let is_plain = !text.contains('\0') && (path.is_some() || !text.contains('/'));
@@ -108,11 +108,11 @@ fn is_pattern(text: &str) -> bool {
 
 fn read_types(table: &Section<'_>) -> BTreeMap<String, String> {
     let mut types = BTreeMap::new();
-    for (extension, media) in table.map("types") {
+    for (extension, media) in table.string_map("types") {
         if !is_extension(&extension) {
-            table.bad_item("types", &extension, media.at, EXTENSION_EXPECTED);
+            table.report_invalid_item("types", &extension, media.offset, EXTENSION_EXPECTED);
         } else if !is_media_type(&media.value) {
-            table.bad_item(&extension, &media.value, media.at, MEDIA_EXPECTED);
+            table.report_invalid_item(&extension, &media.value, media.offset, MEDIA_TYPE_EXPECTED);
         } else {
             types.insert(extension, media.value);
         }
@@ -135,28 +135,29 @@ fn is_media_type(text: &str) -> bool {
     let kinds = essence.trim_end().split_once('/');
     kinds.is_some_and(|(kind, sub)| is_token(kind) && is_token(sub))
         && parameters.split(';').all(is_named)
-        && is_value(text)
+        && is_field_value(text)
 }
 
 /// Reports a cache whose folder is below the root: its objects, and what other clients got, would be
 /// files like any other.
-fn check_private(table: &Section<'_>, root: &At<PathBuf>, known: &Known<'_>) {
-    let real = disk::real(&root.value);
+fn check_no_cache_below(table: &Section<'_>, root: &Located<PathBuf>, known: &RouteContext<'_>) {
+    let real = disk::canonicalize_existing(&root.value);
     let caches = known.caches.values();
     for cache in caches {
         let path = cache.path.as_ref();
-        if let Some(path) = path.filter(|path| disk::real(path).starts_with(&real)) {
+        if let Some(path) = path.filter(|path| disk::canonicalize_existing(path).starts_with(&real))
+        {
             let (cache, path) = (cache.name.clone(), path.clone());
-            table.add(root.at, Problem::CacheServed { cache, path });
+            table.report(root.offset, Problem::CacheInsideFilesRoot { cache, path });
         }
     }
 }
 
 const PATTERN_EXPECTED: &str = "a pattern such as \"*.css\", \"/img/*\" or \"/index.html\"";
-const RULE_EXPECTED: &str = "a value of `Cache-Control` such as \"public, max-age=3600\"";
+const CACHE_CONTROL_EXPECTED: &str = "a value of `Cache-Control` such as \"public, max-age=3600\"";
 const EXTENSION_EXPECTED: &str =
     "an extension such as \"webmanifest\", in small letters and without its dot";
-const MEDIA_EXPECTED: &str = "a media type such as \"text/plain; charset=utf-8\"";
+const MEDIA_TYPE_EXPECTED: &str = "a media type such as \"text/plain; charset=utf-8\"";
 
 #[cfg(test)]
 mod tests;

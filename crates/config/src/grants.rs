@@ -10,14 +10,14 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use crate::error::Problem;
+use crate::findings::Located;
 use crate::hub::read_origins;
 use crate::model::{App, Grip, HUB_NAMESPACE, Sendfile};
-use crate::parse::check_folder;
-use crate::place::At;
+use crate::parse::report_unusable_dir;
 use crate::section::{Section, is_name};
 
 /// What a message says was expected of a namespace.
-pub(crate) const NAMESPACE: &str =
+pub(crate) const NAMESPACE_EXPECTED: &str =
     "a name of letters, digits, `-`, `_` and `.`, of at most 64 characters";
 
 /// Reads `grip` of the back end `name`: a flag, or a table that is `true` and says more. Its own name
@@ -27,7 +27,7 @@ pub(crate) fn read_grip(
     name: &str,
     apps: &BTreeMap<String, App>,
 ) -> Option<Grip> {
-    let mut grip = Grip::of(name);
+    let mut grip = Grip::for_backend(name);
     let mut has_namespace = false;
     if table.is_table("grip") {
         let inner = table.table("grip")?;
@@ -36,7 +36,7 @@ pub(crate) fn read_grip(
             grip.namespace = namespace;
         }
         has_namespace = inner.has("namespace");
-    } else if !table.flag_said("grip")? {
+    } else if !table.flag("grip")? {
         return None;
     }
     if !has_namespace {
@@ -48,37 +48,37 @@ pub(crate) fn read_grip(
 /// Reports a back end whose name cannot be its namespace, because others have that: the routes with
 /// `hub`, or an application of the name of an upstream.
 pub(crate) fn check_namespace(table: &Section<'_>, name: &str, apps: &BTreeMap<String, App>) {
-    let at = table.key_at(&["grip"]);
+    let at = table.key_offset(&["grip"]);
     if name == HUB_NAMESPACE {
-        table.add(at, Problem::NamespaceOfHub);
+        table.report(at, Problem::NamespaceOfHubRoutes);
     } else if apps.contains_key(name) {
-        table.add(at, Problem::NamespaceOfApp(name.to_owned()));
+        table.report(at, Problem::NamespaceOfApp(name.to_owned()));
     }
 }
 
 /// Reads the name of a namespace.
 pub(crate) fn read_namespace(table: &Section<'_>) -> Option<String> {
     let read = |text: &str| is_name(text).then(|| text.to_owned());
-    let namespace = table.parsed("namespace", read)?;
+    let namespace = table.parse_text("namespace", read)?;
     Some(namespace.value)
 }
 
 /// Reads `sendfile`: a flag, or a list of folders; none where it is not said.
 pub(crate) fn read_sendfile(table: &Section<'_>) -> Option<Sendfile> {
     if !table.is_list("sendfile") {
-        let is_followed = table.flag_said("sendfile")?;
+        let is_followed = table.flag("sendfile")?;
         return Some(Sendfile {
-            is_followed,
-            folders: Vec::new(),
+            is_enabled: is_followed,
+            dirs: Vec::new(),
         });
     }
-    let read = |text: &str| (!text.is_empty()).then(|| table.found.resolve(text));
+    let read = |text: &str| (!text.is_empty()).then(|| table.findings.resolve(text));
     let folders = table.list("sendfile", read)?;
-    let is_usable = |folder: &At<PathBuf>| check_folder(table, "sendfile", folder);
+    let is_usable = |folder: &Located<PathBuf>| report_unusable_dir(table, "sendfile", folder);
     let folders = folders.into_iter().filter(is_usable);
     Some(Sendfile {
-        is_followed: true,
-        folders: folders.map(|folder| folder.value).collect(),
+        is_enabled: true,
+        dirs: folders.map(|folder| folder.value).collect(),
     })
 }
 
@@ -86,8 +86,8 @@ pub(crate) fn read_sendfile(table: &Section<'_>) -> Option<Sendfile> {
 pub(crate) fn read_sendfile_and_root(table: &Section<'_>) -> Sendfile {
     let mut sendfile = read_sendfile(table).unwrap_or_default();
     if let Some(root) = read_sendfile_root(table) {
-        sendfile.is_followed = true;
-        sendfile.folders.extend(root.folders);
+        sendfile.is_enabled = true;
+        sendfile.dirs.extend(root.dirs);
     }
     sendfile
 }
@@ -95,35 +95,35 @@ pub(crate) fn read_sendfile_and_root(table: &Section<'_>) -> Sendfile {
 /// Reads `sendfile_root` alone.
 pub(crate) fn read_sendfile_root(table: &Section<'_>) -> Option<Sendfile> {
     let root = table.path("sendfile_root")?;
-    check_folder(table, "sendfile_root", &root);
+    report_unusable_dir(table, "sendfile_root", &root);
     Some(Sendfile {
-        is_followed: true,
-        folders: vec![root.value],
+        is_enabled: true,
+        dirs: vec![root.value],
     })
 }
 
 #[cfg(test)]
 mod tests {
     use crate::model::{Config, Sendfile};
-    use crate::testing::{Folder, accept, check};
+    use crate::testing::{TestDir, check, parse_valid};
 
-    fn app(folder: &Folder, keys: &str) -> Config {
-        accept(folder, &format!("[apps.hello]\n{keys}\n"))
+    fn app(folder: &TestDir, keys: &str) -> Config {
+        parse_valid(folder, &format!("[apps.hello]\n{keys}\n"))
     }
 
     #[test]
     fn nothing_is_granted_unless_it_is_said() {
-        let folder = Folder::site();
+        let folder = TestDir::site();
         for keys in ["", "grip = false", "sendfile = false"] {
             let config = app(&folder, keys);
             assert_eq!(config.apps["hello"].grip, None, "{keys}");
-            assert!(!config.apps["hello"].sendfile.is_followed, "{keys}");
+            assert!(!config.apps["hello"].sendfile.is_enabled, "{keys}");
         }
     }
 
     #[test]
     fn grip_is_a_flag_or_a_table() {
-        let folder = Folder::site();
+        let folder = TestDir::site();
         let grip = |keys| app(&folder, keys).apps["hello"].grip.clone().unwrap();
         assert_eq!(grip("grip = true").namespace, "hello");
         assert_eq!(grip("grip = {}").namespace, "hello");
@@ -134,11 +134,11 @@ mod tests {
 
     #[test]
     fn sendfile_is_a_flag_or_a_list_of_folders() {
-        let folder = Folder::site();
+        let folder = TestDir::site();
         let sendfile = |keys| app(&folder, keys).apps["hello"].sendfile.clone();
         let expected = |folders: &[&str]| Sendfile {
-            is_followed: true,
-            folders: folders
+            is_enabled: true,
+            dirs: folders
                 .iter()
                 .map(|each| folder.path().join(each))
                 .collect(),
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_granted_is_told() {
-        let folder = Folder::site();
+        let folder = TestDir::site();
         for (text, expected) in [
             (
                 "[apps.hello]\ngrip = { namespace = \"a b\" }\n",
@@ -187,13 +187,13 @@ mod tests {
 
     #[test]
     fn a_route_says_for_itself_what_is_granted() {
-        let folder = Folder::site();
+        let folder = TestDir::site();
         let text = "[apps.hello]\ngrip = true\nsendfile = true\n[[sites]]\n[[sites.routes]]\n\
                     path = \"/a\"\napp = \"hello\"\ngrip = false\nsendfile = [\"public\"]\n\
                     [[sites.routes]]\napp = \"hello\"\n";
-        let routes = &accept(&folder, text).sites[0].routes;
+        let routes = &parse_valid(&folder, text).sites[0].routes;
         assert_eq!(routes[0].grip, Some(false));
-        assert_eq!(routes[0].sendfile.as_ref().unwrap().folders.len(), 1);
+        assert_eq!(routes[0].sendfile.as_ref().unwrap().dirs.len(), 1);
         assert_eq!(routes[1].grip, None);
         assert_eq!(routes[1].sendfile, None);
     }

@@ -20,12 +20,12 @@ pub(crate) fn read(route: &Section<'_>, key: &str) -> HeaderRules {
         return rules;
     };
     let remove = table.list("remove", |name| {
-        may_change(name, Change::Remove).then(|| name.to_owned())
+        is_changeable(name, HeaderChange::Remove).then(|| name.to_owned())
     });
     let remove = remove.unwrap_or_default();
     rules.remove = remove.into_iter().map(|name| name.value).collect();
-    rules.set = read_fields(&table, "set", Change::Set);
-    rules.add = read_fields(&table, "add", Change::Add);
+    rules.set = read_fields(&table, "set", HeaderChange::Set);
+    rules.add = read_fields(&table, "add", HeaderChange::Add);
     rules
 }
 
@@ -37,28 +37,33 @@ pub(crate) fn is_token(text: &str) -> bool {
 
 /// Whether a response's field may be taken out on its way.
 pub(crate) fn is_removable(name: &str) -> bool {
-    may_change(name, Change::Remove)
+    is_changeable(name, HeaderChange::Remove)
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Change {
+enum HeaderChange {
     Remove,
     Set,
     Add,
 }
 
-fn read_fields(table: &Section<'_>, key: &str, change: Change) -> BTreeMap<String, String> {
+fn read_fields(table: &Section<'_>, key: &str, change: HeaderChange) -> BTreeMap<String, String> {
     let mut fields: BTreeMap<String, String> = BTreeMap::new();
-    for (name, value) in table.map(key) {
+    for (name, value) in table.string_map(key) {
         let text = value.value.as_str();
-        if !may_change(&name, change) {
-            table.bad_item(key, &name, value.at, FIELD_EXPECTED);
+        if !is_changeable(&name, change) {
+            table.report_invalid_item(key, &name, value.offset, FIELD_EXPECTED);
         } else if fields.keys().any(|known| known.eq_ignore_ascii_case(&name)) {
-            table.bad_item(key, &name, value.at, "each field once, in whatever case");
-        } else if !is_value(text) {
-            table.bad_item(&name, text, value.at, VALUE_EXPECTED);
-        } else if let Some(word) = unknown_word(text) {
-            table.bad_item(&name, word, value.at, WORD_EXPECTED);
+            table.report_invalid_item(
+                key,
+                &name,
+                value.offset,
+                "each field once, in whatever case",
+            );
+        } else if !is_field_value(text) {
+            table.report_invalid_item(&name, text, value.offset, VALUE_EXPECTED);
+        } else if let Some(word) = unknown_placeholder(text) {
+            table.report_invalid_item(&name, word, value.offset, PLACEHOLDER_EXPECTED);
         } else {
             fields.insert(name, value.value);
         }
@@ -68,14 +73,14 @@ fn read_fields(table: &Section<'_>, key: &str, change: Change) -> BTreeMap<Strin
 
 /// Whether the name is a token, and not of a field that only the sender of a message can know. A
 /// second `Host`, or none, would make the request a bad one (RFC 9112 §3.2).
-fn may_change(name: &str, change: Change) -> bool {
+fn is_changeable(name: &str, change: HeaderChange) -> bool {
     let is_it = |own: &&str| own.eq_ignore_ascii_case(name);
-    let is_host = change != Change::Set && name.eq_ignore_ascii_case("host");
-    is_token(name) && !FRAMING.iter().any(is_it) && !is_host
+    let is_host = change != HeaderChange::Set && name.eq_ignore_ascii_case("host");
+    is_token(name) && !CONNECTION_FIELDS.iter().any(is_it) && !is_host
 }
 
 /// RFC 9112 §6, RFC 9110 §7.6.1 and §10.1.1.
-const FRAMING: [&str; 9] = [
+const CONNECTION_FIELDS: [&str; 9] = [
     "connection",
     "content-length",
     "expect",
@@ -88,14 +93,14 @@ const FRAMING: [&str; 9] = [
 ];
 
 /// Whether a text is a field's value (RFC 9110 §5.5), without blanks around it.
-pub(crate) fn is_value(text: &str) -> bool {
+pub(crate) fn is_field_value(text: &str) -> bool {
     let is_plain = |b: u8| b == b'\t' || b >= b' ' && b != 0x7f;
     text.bytes().all(is_plain) && text.trim_matches([' ', '\t']) == text
 }
 
 /// The first word in braces that stands for nothing; braces around anything but small letters are
 /// text, such as JSON.
-fn unknown_word(text: &str) -> Option<&str> {
+fn unknown_placeholder(text: &str) -> Option<&str> {
     let starts = text.match_indices('{').map(|(start, _)| start);
     let mut words = starts.filter_map(|start| {
         let inner = &text[start + 1..];
@@ -103,14 +108,14 @@ fn unknown_word(text: &str) -> Option<&str> {
         let is_word = length > 0 && inner[length..].starts_with('}');
         is_word.then(|| &text[start..start + length + 2])
     });
-    words.find(|word| !WORDS.contains(word))
+    words.find(|word| !PLACEHOLDERS.contains(word))
 }
 
 /// What stands for something of the request.
-const WORDS: [&str; 4] = ["{client}", "{host}", "{scheme}", "{path}"];
+const PLACEHOLDERS: [&str; 4] = ["{client}", "{host}", "{scheme}", "{path}"];
 
 const VALUE_EXPECTED: &str = "a value without control characters and without spaces around it";
-const WORD_EXPECTED: &str = "{client}, {host}, {scheme} or {path} in braces";
+const PLACEHOLDER_EXPECTED: &str = "{client}, {host}, {scheme} or {path} in braces";
 
 #[cfg(test)]
 mod tests {
@@ -130,7 +135,7 @@ mod tests {
             ("a\0", false),
         ];
         for (text, expected) in values {
-            assert_eq!(is_value(text), expected, "{text:?}");
+            assert_eq!(is_field_value(text), expected, "{text:?}");
         }
     }
 
@@ -149,7 +154,7 @@ mod tests {
             ("{{host}}", None),
         ];
         for (text, expected) in rows {
-            assert_eq!(unknown_word(text), expected, "{text}");
+            assert_eq!(unknown_placeholder(text), expected, "{text}");
         }
     }
 
@@ -169,7 +174,8 @@ mod tests {
             ("Proxy-Connection", false, false),
         ];
         for (name, set, other) in rows {
-            let asked = [Change::Set, Change::Add, Change::Remove].map(|c| may_change(name, c));
+            let asked = [HeaderChange::Set, HeaderChange::Add, HeaderChange::Remove]
+                .map(|c| is_changeable(name, c));
             assert_eq!(asked, [set, other, other], "{name}");
         }
     }

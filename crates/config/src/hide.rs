@@ -10,7 +10,7 @@
 
 use std::fmt;
 
-use crate::place::At;
+use crate::findings::Located;
 use crate::section::Section;
 
 /// One item of `hide`. Of several that match a path, the last decides.
@@ -21,7 +21,7 @@ pub enum HidePattern {
     /// Names that are hidden: `*.psd`, `drafts/`, `/internal/*`.
     Hide(String),
     /// Names that are served all the same, written with an exclamation mark: `!*.py`.
-    Show(String),
+    Except(String),
 }
 
 impl HidePattern {
@@ -43,7 +43,7 @@ impl HidePattern {
         };
         let pattern_owned = || pattern.to_owned();
         is_hide_pattern(pattern).then(|| match is_shown {
-            true => Self::Show(pattern_owned()),
+            true => Self::Except(pattern_owned()),
             false => Self::Hide(pattern_owned()),
         })
     }
@@ -54,7 +54,7 @@ impl fmt::Display for HidePattern {
         match self {
             Self::Defaults => f.write_str("default"),
             Self::Hide(pattern) => f.write_str(pattern),
-            Self::Show(pattern) => write!(f, "!{pattern}"),
+            Self::Except(pattern) => write!(f, "!{pattern}"),
         }
     }
 }
@@ -67,12 +67,12 @@ pub(crate) fn read(table: &Section<'_>) -> Option<Vec<HidePattern>> {
 }
 
 /// An exception from nothing hides nothing: whoever writes it means the built-in list.
-fn check_exceptions(table: &Section<'_>, items: &[At<HidePattern>]) {
+fn check_exceptions(table: &Section<'_>, items: &[Located<HidePattern>]) {
     if let Some(first) = items.first()
-        && let HidePattern::Show(pattern) = &first.value
+        && let HidePattern::Except(pattern) = &first.value
     {
         let written = format!("!{pattern}");
-        table.bad_item("hide", &written, first.at, EXCEPTION_EXPECTED);
+        table.report_invalid_item("hide", &written, first.offset, EXCEPTION_EXPECTED);
     }
 }
 
@@ -95,7 +95,7 @@ const EXCEPTION_EXPECTED: &str =
     "something before it to except from, as in hide = [\"default\", \"!*.py\"]";
 
 /// What `"default"` stands for, in small letters: it matches whatever the case.
-pub const HIDDEN_BY_DEFAULT: &[&str] = &[
+pub const DEFAULT_HIDE_PATTERNS: &[&str] = &[
     // Version control and the folders of tools. Names with a dot in front are never served by that name;
     // they stand here for links to them.
     ".git",
@@ -316,9 +316,9 @@ mod tests {
 
     #[test]
     fn an_item_is_a_name_a_folder_a_path_or_an_exception() {
-        use HidePattern::{Defaults, Hide, Show};
+        use HidePattern::{Defaults, Except, Hide};
         let hide = |text: &str| Some(Hide(text.to_owned()));
-        let show = |text: &str| Some(Show(text.to_owned()));
+        let show = |text: &str| Some(Except(text.to_owned()));
         for (text, expected) in [
             ("default", Some(Defaults)),
             ("*.psd", hide("*.psd")),
@@ -343,18 +343,21 @@ mod tests {
 
     #[test]
     fn the_built_in_list_is_in_the_form_in_which_it_is_matched() {
-        for (index, pattern) in HIDDEN_BY_DEFAULT.iter().enumerate() {
+        for (index, pattern) in DEFAULT_HIDE_PATTERNS.iter().enumerate() {
             assert_eq!(*pattern, pattern.to_ascii_lowercase(), "small letters");
             assert!(is_hide_pattern(pattern), "{pattern}");
             assert!(!pattern.starts_with('/'), "{pattern}: no path");
-            assert!(!HIDDEN_BY_DEFAULT[..index].contains(pattern), "{pattern}");
+            assert!(
+                !DEFAULT_HIDE_PATTERNS[..index].contains(pattern),
+                "{pattern}"
+            );
         }
     }
 
     #[test]
     fn the_documentation_names_every_pattern_of_the_built_in_list() {
         let docs = include_str!("../../../docs/files.md");
-        for pattern in HIDDEN_BY_DEFAULT {
+        for pattern in DEFAULT_HIDE_PATTERNS {
             let written = format!("`{pattern}`");
             assert!(docs.contains(&written), "docs/files.md lacks {written}");
         }

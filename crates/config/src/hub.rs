@@ -7,64 +7,64 @@
 mod mercure;
 mod route;
 
-use crate::development;
+use crate::dev_defaults;
 use crate::error::Problem;
 use crate::model::{Hub, HubHistory, Limits, SlowPolicy};
 use crate::section::Section;
 
-pub(crate) use mercure::{SECRET_32 as SECRET, read as read_mercure, read_origins};
+pub(crate) use mercure::{SECRET_32_EXPECTED as SECRET, read as read_mercure, read_origins};
 pub(crate) use route::read as read_route;
 
 /// Reads the table, or gives the defaults when there is none.
 pub(crate) fn read(top: &Section<'_>, limits: &Limits) -> Hub {
     let mut hub = Hub::default();
-    if top.found.is_development() {
-        development::hub(&mut hub);
+    if top.findings.is_development() {
+        dev_defaults::apply_to_hub(&mut hub);
     }
     let Some(table) = top.table("hub") else {
         return hub;
     };
-    hub.streams_max = table.count_said("streams_max");
-    hub.max_streams_per_client = table.count_said("max_streams_per_client");
-    check_streams(&table, &hub, limits);
-    table.count("channels_max", &mut hub.channels_max);
-    table.count("channels_per_stream", &mut hub.channels_per_stream);
-    table.size("message_bytes", &mut hub.message_bytes);
+    hub.max_streams = table.number("streams_max");
+    hub.max_streams_per_client = table.number("max_streams_per_client");
+    check_max_streams(&table, &hub, limits);
+    table.read_number("channels_max", &mut hub.max_channels);
+    table.read_number("channels_per_stream", &mut hub.max_channels_per_stream);
+    table.read_size("message_bytes", &mut hub.max_message_size);
     read_backlogs(&table, &mut hub);
-    table.duration("stall_timeout", &mut hub.stall_timeout);
-    table.duration("keep_alive", &mut hub.keep_alive);
+    table.read_duration("stall_timeout", &mut hub.send_timeout);
+    table.read_duration("keep_alive", &mut hub.heartbeat_interval);
     read_history(&table, &mut hub.history);
-    table.duration("drain", &mut hub.drain);
+    table.read_duration("drain", &mut hub.drain_timeout);
     read_signing(&table, &mut hub);
     hub
 }
 
 /// Reports more streams than there may be connections.
-fn check_streams(table: &Section<'_>, hub: &Hub, limits: &Limits) {
-    let streams = hub.streams_max.unwrap_or_default();
-    if streams > limits.connections {
-        table.add(
-            table.key_at(&["streams_max"]),
-            Problem::LowAboveHigh {
+fn check_max_streams(table: &Section<'_>, hub: &Hub, limits: &Limits) {
+    let streams = hub.max_streams.unwrap_or_default();
+    if streams > limits.max_connections {
+        table.report(
+            table.key_offset(&["streams_max"]),
+            Problem::BoundsReversed {
                 low: "streams_max",
                 low_value: streams as u64,
                 high: "limits.connections",
-                high_value: limits.connections as u64,
+                high_value: limits.max_connections as u64,
             },
         );
     }
 }
 
 fn read_backlogs(table: &Section<'_>, hub: &mut Hub) {
-    table.size("backlogs_bytes", &mut hub.backlogs_bytes);
+    table.read_size("backlogs_bytes", &mut hub.max_backlog_total);
     // What is not said gives way to what is.
-    hub.backlog_bytes = hub.backlog_bytes.min(hub.backlogs_bytes);
-    table.size("backlog_bytes", &mut hub.backlog_bytes);
+    hub.max_backlog = hub.max_backlog.min(hub.max_backlog_total);
+    table.read_size("backlog_bytes", &mut hub.max_backlog);
     table.check_order(
-        ("backlog_bytes", hub.backlog_bytes as u64),
-        ("backlogs_bytes", hub.backlogs_bytes as u64),
+        ("backlog_bytes", hub.max_backlog as u64),
+        ("backlogs_bytes", hub.max_backlog_total as u64),
     );
-    hub.slow = match table.word("slow").map(|word| word.value) {
+    hub.slow_policy = match table.choice("slow").map(|word| word.value) {
         Some("disconnect") => SlowPolicy::Disconnect,
         _ => SlowPolicy::DropOldest,
     };
@@ -73,44 +73,44 @@ fn read_backlogs(table: &Section<'_>, hub: &mut Hub) {
 /// A number alone is `count`.
 fn read_history(hub: &Section<'_>, history: &mut HubHistory) {
     if !hub.is_table("history") {
-        return hub.count("history", &mut history.count);
+        return hub.read_number("history", &mut history.max_messages);
     }
     let Some(table) = hub.table("history") else {
         return;
     };
-    table.count("count", &mut history.count);
-    table.duration("age", &mut history.age);
-    table.size("bytes_all", &mut history.bytes_all);
-    history.bytes = history.bytes.min(history.bytes_all);
-    table.size("bytes", &mut history.bytes);
+    table.read_number("count", &mut history.max_messages);
+    table.read_duration("age", &mut history.max_age);
+    table.read_size("bytes_all", &mut history.max_size_total);
+    history.max_size = history.max_size.min(history.max_size_total);
+    table.read_size("bytes", &mut history.max_size);
     table.check_order(
-        ("bytes", history.bytes as u64),
-        ("bytes_all", history.bytes_all as u64),
+        ("bytes", history.max_size as u64),
+        ("bytes_all", history.max_size_total as u64),
     );
 }
 
 /// How back ends are told that a request came through this server.
 fn read_signing(table: &Section<'_>, hub: &mut Hub) {
     if let Some(key) = table.text("grip_key") {
-        if is_key(key.value) {
+        if is_grip_key(key.value) {
             hub.grip_key = Some(key.value.into());
         } else {
-            table.bad_secret("grip_key", key.at, KEY_EXPECTED);
+            table.report_invalid_secret("grip_key", key.offset, GRIP_KEY_EXPECTED);
         }
     }
     let issuer = |text: &str| !text.is_empty() && !text.contains(char::is_control);
-    let issuer = table.parsed("grip_issuer", |text| issuer(text).then(|| text.to_owned()));
+    let issuer = table.parse_text("grip_issuer", |text| issuer(text).then(|| text.to_owned()));
     if let Some(issuer) = issuer {
         hub.grip_issuer = issuer.value;
     }
     if !table.has("grip_key") {
-        table.refuse("grip_issuer");
+        table.report_not_applicable("grip_issuer");
     }
 }
 
 /// Whether a text is a key: a secret as it is or in base64 (RFC 4648 §4) behind `base64:`, or a private
 /// key in PEM (RFC 7468 §10). Whether such a key can sign is found out at start.
-fn is_key(text: &str) -> bool {
+fn is_grip_key(text: &str) -> bool {
     if text.trim_start().starts_with("-----BEGIN ") {
         return mercure::is_pem(text, &["PRIVATE KEY"]);
     }
@@ -124,7 +124,7 @@ fn is_key(text: &str) -> bool {
 }
 
 /// What a message says was expected of `grip_key`.
-pub(crate) const KEY_EXPECTED: &str = "a secret, `base64:` and a secret in base64 with its padding, or a private key in PEM, \
+pub(crate) const GRIP_KEY_EXPECTED: &str = "a secret, `base64:` and a secret in base64 with its padding, or a private key in PEM, \
      from `-----BEGIN PRIVATE KEY-----` on";
 
 #[cfg(test)]

@@ -3,64 +3,66 @@
 //! Called by `parse` once the other listeners are known. What must stay true: it listens where nothing else of the server
 //! does, its key is long enough to prove anything (RFC 2104 §3) and cannot be guessed, and no message shows it.
 
+use crate::entropy::is_hard_to_guess;
 use crate::error::Problem;
-use crate::masked::Secret;
-use crate::model::{Join, TcpStream, Upstream};
-use crate::place::At;
-use crate::secret::is_random;
+use crate::findings::Located;
+use crate::model::{JoinEndpoint, TcpFrontend, Upstream};
+use crate::redacted::Secret;
 use crate::section::Section;
 use crate::server;
 
 /// What a message says was expected of a key.
-pub(crate) const KEY_EXPECTED: &str = "a random secret of at least 32 bytes without control characters, such as `openssl rand -base64 32` makes";
+pub(crate) const JOIN_KEY_EXPECTED: &str = "a random secret of at least 32 bytes without control characters, such as `openssl rand -base64 32` makes";
 
-const KEY_BYTES_MIN: usize = 32;
+const MIN_KEY_BYTES: usize = 32;
 
 /// Reads the table of `[server]`.
-pub(crate) fn read(server: &Section<'_>) -> Option<At<Join>> {
+pub(crate) fn read(server: &Section<'_>) -> Option<Located<JoinEndpoint>> {
     let table = server.table("join")?;
-    let listen = table.parsed("listen", |text| server::address(table.found, text));
+    let listen = table.parse_text("listen", |text| {
+        server::parse_listen_addr(table.findings, text)
+    });
     let key = read_key(&table, "key");
     for key in ["listen", "key"] {
         if !table.has(key) {
-            table.missing(key);
+            table.report_missing(key);
         }
     }
     let (listen, key) = (listen?, key?);
-    let join = Join {
+    let join = JoinEndpoint {
         listen: listen.value,
         key,
     };
-    Some(At::new(join, listen.at))
+    Some(Located::new(join, listen.offset))
 }
 
 /// Reads a key by which programs join.
 pub(crate) fn read_key(table: &Section<'_>, name: &'static str) -> Option<Secret> {
     let key = table.text(name)?;
-    if !is_key(key.value) {
-        table.bad_secret(name, key.at, KEY_EXPECTED);
+    if !is_join_key(key.value) {
+        table.report_invalid_secret(name, key.offset, JOIN_KEY_EXPECTED);
         return None;
     }
     Some(key.value.into())
 }
 
 /// Whether a text can be a key.
-pub(crate) fn is_key(text: &str) -> bool {
-    text.len() >= KEY_BYTES_MIN && !text.contains(char::is_control) && is_random(text)
+pub(crate) fn is_join_key(text: &str) -> bool {
+    text.len() >= MIN_KEY_BYTES && !text.contains(char::is_control) && is_hard_to_guess(text)
 }
 
 /// Reports where it listens if something else does, and upstreams that nobody can join.
 pub(crate) fn check<'u>(
     top: &Section<'_>,
-    join: Option<&At<Join>>,
-    streams: &[At<TcpStream>],
-    server: &server::Read,
+    join: Option<&Located<JoinEndpoint>>,
+    streams: &[Located<TcpFrontend>],
+    server: &server::ServerSection,
     upstreams: impl Iterator<Item = &'u Upstream>,
 ) {
     let Some(join) = join else {
-        for upstream in upstreams.filter(|upstream| upstream.joined) {
-            let at = top.key_at(&["upstreams"]);
-            top.add(at, Problem::NothingToJoin(upstream.name.clone()));
+        for upstream in upstreams.filter(|upstream| upstream.joinable) {
+            let at = top.key_offset(&["upstreams"]);
+            top.report(at, Problem::MissingJoinListener(upstream.name.clone()));
         }
         return;
     };
@@ -68,55 +70,55 @@ pub(crate) fn check<'u>(
     for upstream in upstreams {
         if let Some(key) = &upstream.join_key {
             if keys.contains(&key) {
-                let at = top.key_at(&["upstreams"]);
-                top.add(at, Problem::SameJoinKey(upstream.name.clone()));
+                let at = top.key_offset(&["upstreams"]);
+                top.report(at, Problem::SameJoinKey(upstream.name.clone()));
             }
             keys.push(key);
         }
     }
-    let (listen, at) = (&join.value.listen, join.at);
+    let (listen, at) = (&join.value.listen, join.offset);
     let of_stream = streams.iter().find(|it| it.value.listen.overlaps(listen));
-    let of_stream = of_stream.map(|it| (it.value.listen.clone(), top.found.line(it.at)));
-    if let Some((other, line)) = server.listener_at(top, listen).or(of_stream) {
-        top.add(at, server::taken(listen, &other, line));
+    let of_stream = of_stream.map(|it| (it.value.listen.clone(), top.findings.line(it.offset)));
+    if let Some((other, line)) = server.conflicting_listener(top, listen).or(of_stream) {
+        top.report(at, server::address_taken(listen, &other, line));
     }
-    let admin = server.value.admin.as_ref();
+    let admin = server.config.admin.as_ref();
     if let Some(admin) = admin.filter(|admin| admin.overlaps(listen)) {
         let (admin, listener) = (admin.clone(), listen.clone());
-        top.add(at, Problem::AdminTaken { admin, listener });
+        top.report(at, Problem::AdminAddressTaken { admin, listener });
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::KEY_EXPECTED;
+    use super::JOIN_KEY_EXPECTED;
     use crate::ListenAddr;
-    use crate::testing::{Folder, accept, check_errors};
+    use crate::testing::{TestDir, check_error_table, parse_valid};
 
     const KEY: &str = "J8nC2vQm0dT5yWkX1bLrZ7fHsE4uPaG9oIeRjNqMtVw=";
 
     #[test]
     fn reads_where_and_by_which_key_and_what_may_be_joined() {
-        let folder = Folder::site();
+        let folder = TestDir::site();
         let text = format!(
             "[server]\njoin = {{ listen = \"127.0.0.1:7000\", key = \"{KEY}\" }}\n[upstreams.a]\njoined = true\n"
         );
-        let config = accept(&folder, &text);
+        let config = parse_valid(&folder, &text);
         let join = config.server.join.unwrap();
         assert_eq!(join.listen, ListenAddr::loopback(7000));
         assert_eq!(join.key.expose(), KEY);
         let upstream = &config.upstreams["a"];
-        assert!(upstream.joined && upstream.servers.is_empty());
+        assert!(upstream.joinable && upstream.servers.is_empty());
     }
 
     #[test]
     fn an_upstream_has_a_key_of_its_own() {
-        let folder = Folder::site();
+        let folder = TestDir::site();
         let own = "pW3sX9vB1nK7mQ5tR2yU8iO4aL6cE0dZ";
         let table = format!(
             "[server]\njoin = {{ listen = \"127.0.0.1:7000\", key = \"{KEY}\" }}\n[upstreams.a]\n"
         );
-        let config = accept(
+        let config = parse_valid(
             &folder,
             &format!("{table}joined = true\njoin_key = \"{own}\"\n"),
         );
@@ -126,7 +128,7 @@ mod tests {
         let twice = format!("{table}joined = true\njoin_key = \"{KEY}\"\n");
         let servers = "servers = [\"127.0.0.1:1\"]\n";
         let of_none = format!("{table}{servers}join_key = \"{own}\"\n");
-        check_errors(&[
+        check_error_table(&[
             (
                 "the key of all",
                 twice.as_str(),
@@ -167,7 +169,7 @@ mod tests {
         );
         let stream = format!("{joined}[[streams]]\nlisten = \"127.0.0.1:81\"\nupstream = \"a\"\n");
         let proxy = format!("{joined}proxy_protocol = \"v1\"\n");
-        check_errors(&[
+        check_error_table(&[
             (
                 "nowhere",
                 "[upstreams.a]\njoined = true\n",
@@ -196,21 +198,21 @@ mod tests {
                 "short",
                 short,
                 &[&format!(
-                    "penstock.toml:4:34: `key` (not shown) cannot be used: expected {KEY_EXPECTED}"
+                    "penstock.toml:4:34: `key` (not shown) cannot be used: expected {JOIN_KEY_EXPECTED}"
                 )],
             ),
             (
                 "a row of digits",
                 &guessed,
                 &[&format!(
-                    "penstock.toml:4:34: `key` (not shown) cannot be used: expected {KEY_EXPECTED}"
+                    "penstock.toml:4:34: `key` (not shown) cannot be used: expected {JOIN_KEY_EXPECTED}"
                 )],
             ),
             (
                 "words",
                 &words,
                 &[&format!(
-                    "penstock.toml:4:34: `key` (not shown) cannot be used: expected {KEY_EXPECTED}"
+                    "penstock.toml:4:34: `key` (not shown) cannot be used: expected {JOIN_KEY_EXPECTED}"
                 )],
             ),
             (
@@ -219,7 +221,7 @@ mod tests {
                 &[
                     "penstock.toml:4:8: `listen` is missing in [server.join]: expected an address such as \"127.0.0.1:8080\", \":8080\", \"[::1]:8080\" or \"unix:/run/site.sock\"",
                     &format!(
-                        "penstock.toml:4:8: `key` is missing in [server.join]: expected {KEY_EXPECTED}"
+                        "penstock.toml:4:8: `key` is missing in [server.join]: expected {JOIN_KEY_EXPECTED}"
                     ),
                 ],
             ),

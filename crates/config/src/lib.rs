@@ -11,71 +11,71 @@ mod address;
 mod app;
 mod cache;
 mod channel;
+mod command_line;
 mod cores;
 mod describe;
 mod detect;
-mod development;
+mod dev_defaults;
 mod disk;
+mod entropy;
 mod entry;
 mod error;
+mod error_pages;
 mod example;
 mod files;
+mod findings;
 mod foreign_words;
 mod grants;
 mod headers;
 mod hide;
 mod hub;
 mod join;
-mod masked;
 mod model;
 mod options;
-mod pages;
 mod parse;
-mod place;
 mod processes;
+mod redacted;
 mod resolve;
 mod route;
 mod schema;
-mod secret;
 mod section;
 mod server;
 mod site;
-mod stream;
 mod suggest;
+mod tcp;
 #[cfg(test)]
 mod testing;
 mod units;
 mod upstream;
 mod values;
-mod words;
 mod work;
 
-pub use address::BadServerAddr;
-pub use cache::STATUSES_STORED;
-pub use channel::{BadChannel, CHANNEL_BYTES_MAX, ChannelPart, ChannelPattern};
-pub use describe::{explain, reference};
-pub use disk::ERROR_PAGE_BYTES_MAX;
+pub use address::InvalidServerAddr;
+pub use cache::STORABLE_STATUSES;
+pub use channel::{ChannelPart, ChannelPattern, InvalidChannelPattern, MAX_CHANNEL_BYTES};
+pub use describe::{explain, reference_page};
+pub use disk::MAX_ERROR_PAGE_BYTES;
+pub use entropy::is_hard_to_guess;
 pub use error::{ConfigError, Problem, Report};
 pub use example::example;
 pub use foreign_words::{FlagTranslation, translate_flag};
-pub use hide::{HIDDEN_BY_DEFAULT, HidePattern};
-pub use masked::{Secret, Variables};
+pub use hide::{DEFAULT_HIDE_PATTERNS, HidePattern};
 pub use model::{
     Access, AccessLog, App, AppKind, Balance, BlockingPool, Cache, CacheBypass, CacheKey, Coding,
-    Concurrency, Config, Connections, Control, Eject, Files, Forwarded, Grip, HUB_NAMESPACE,
-    HashKey, HeaderRules, Health, HostHeader, Hub, HubHistory, Join, Joins, Limits, LogFormat,
-    LogTarget, MemoryMax, MercureKey, Preload, Processes, Protocol, ProxyProtocol, QueryKey, Retry,
-    Rewrite, Route, RouteCache, RouteHub, RouteMercure, Scaling, Sendfile, Server, ServerAddr,
-    ServerLogFormat, Site, SlowPolicy, SocketFile, Sticky, Symlinks, TcpStream, Upstream,
-    UpstreamServer,
+    Concurrency, Config, ConnectionLimits, ControlSocket, EjectPolicy, Files, ForwardedHeaders,
+    Grip, HUB_NAMESPACE, HashKey, HeaderRules, HealthCheck, HostHeader, Hub, HubHistory,
+    JoinEndpoint, JoinTarget, Limits, LogFormat, LogTarget, MemoryLimit, MercureKey, Preload,
+    Processes, Protocol, ProxyProtocol, QueryKey, RetryPolicy, Rewrite, Route, RouteCache,
+    RouteHub, RouteMercure, Scaling, Sendfile, Server, ServerAddr, ServerLogFormat, Site,
+    SlowPolicy, SocketPermissions, Sticky, Symlinks, TcpFrontend, Upstream, UpstreamServer,
 };
 pub use parse::{load, parse};
-pub use resolve::{AdminChoice, Invocation, resolve};
-pub use schema::schema;
-pub use secret::is_random;
-pub use units::show_size;
-pub use values::{BadListenAddr, HostPattern, ListenAddr, PathPattern, TryPattern};
-pub use work::Work;
+pub use redacted::{Secret, Variables};
+pub use resolve::{AdminOverride, Invocation, resolve};
+pub use schema::json_schema;
+pub use units::format_size;
+pub use values::{HostPattern, InvalidListenAddr, ListenAddr, PathPattern, TryPattern};
+pub use work::WorkOptions;
 
 /// The name of the file that is looked for in a folder.
 pub const FILE_NAME: &str = "penstock.toml";

@@ -17,20 +17,22 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use app::{Access, App, AppKind, Concurrency, MemoryMax, Preload, Processes, Scaling, Sticky};
+pub use app::{
+    Access, App, AppKind, Concurrency, MemoryLimit, Preload, Processes, Scaling, Sticky,
+};
 pub use cache::{Cache, CacheBypass, CacheKey, QueryKey, RouteCache};
 pub use files::{Coding, Files, Symlinks};
 pub use hub::{
     Grip, HUB_NAMESPACE, Hub, HubHistory, MercureKey, RouteHub, RouteMercure, Sendfile, SlowPolicy,
 };
 pub use upstream::{
-    Balance, Connections, Eject, Forwarded, HashKey, Health, HostHeader, Protocol, ProxyProtocol,
-    Retry, ServerAddr, TcpStream, Upstream, UpstreamServer,
+    Balance, ConnectionLimits, EjectPolicy, ForwardedHeaders, HashKey, HealthCheck, HostHeader,
+    Protocol, ProxyProtocol, RetryPolicy, ServerAddr, TcpFrontend, Upstream, UpstreamServer,
 };
 
-use crate::cores::usable_cores;
+use crate::cores::usable_cpus;
 use crate::hide::HidePattern;
-use crate::masked::Secret;
+use crate::redacted::Secret;
 use crate::values::{HostPattern, ListenAddr, PathPattern};
 
 /// A whole configuration, checked.
@@ -39,7 +41,7 @@ pub struct Config {
     /// The file it was read from, none when it was detected.
     pub path: Option<PathBuf>,
     /// The absolute folder against which relative paths were resolved.
-    pub base: PathBuf,
+    pub base_dir: PathBuf,
     /// Listeners, loops, admin, access log.
     pub server: Server,
     /// Bounds on what clients may ask for.
@@ -57,14 +59,14 @@ pub struct Config {
     /// Sites in the order of the file; at least one, unless there are streams.
     pub sites: Vec<Site>,
     /// TCP listeners in the order of the file.
-    pub streams: Vec<TcpStream>,
+    pub tcp: Vec<TcpFrontend>,
     /// The front end that this one serves its only application for; none is a server of its own.
-    pub joins: Option<Joins>,
+    pub join_target: Option<JoinTarget>,
 }
 
 /// Where programs dial in that serve an application elsewhere: `[server] join`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Join {
+pub struct JoinEndpoint {
     /// The address that it listens at.
     pub listen: ListenAddr,
     /// What they and this server know, and nobody else.
@@ -73,7 +75,7 @@ pub struct Join {
 
 /// What `penstock work` dials.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Joins {
+pub struct JoinTarget {
     /// The front end's address: `HOST:PORT` or `unix:PATH`.
     pub address: String,
     /// The upstream there that it becomes a server of.
@@ -86,33 +88,33 @@ pub struct Joins {
 
 impl Config {
     /// What the back end of a route may say by GRIP there; none is nothing.
-    pub fn grip_of(&self, route: &Route) -> Option<Grip> {
+    pub fn effective_grip(&self, route: &Route) -> Option<Grip> {
         let (name, said) = match (&route.app, &route.upstream) {
             (Some(name), _) => (name, self.apps.get(name)?.grip.as_ref()),
             (None, Some(name)) => (name, self.upstreams.get(name)?.grip.as_ref()),
             (None, None) => return None,
         };
         let is_obeyed = route.grip.unwrap_or_else(|| said.is_some());
-        is_obeyed.then(|| said.cloned().unwrap_or_else(|| Grip::of(name)))
+        is_obeyed.then(|| said.cloned().unwrap_or_else(|| Grip::for_backend(name)))
     }
 
     /// Whether the responses of a route's back end may name another body.
-    pub fn sendfile_of<'a>(&'a self, route: &'a Route) -> Option<&'a Sendfile> {
+    pub fn effective_sendfile<'a>(&'a self, route: &'a Route) -> Option<&'a Sendfile> {
         let of_back_end = || match (&route.app, &route.upstream) {
             (Some(name), _) => Some(&self.apps.get(name)?.sendfile),
             (None, Some(name)) => Some(&self.upstreams.get(name)?.sendfile),
             (None, None) => None,
         };
         let sendfile = route.sendfile.as_ref().or_else(of_back_end)?;
-        sendfile.is_followed.then_some(sendfile)
+        sendfile.is_enabled.then_some(sendfile)
     }
 
     /// The namespaces of all channels, some more than once.
-    pub fn namespaces(&self) -> Vec<String> {
+    pub fn channel_namespaces(&self) -> Vec<String> {
         let routes = self.sites.iter().flat_map(|site| &site.routes);
         let of_route = |route: &Route| match &route.hub {
             Some(hub) => Some(hub.namespace.clone()),
-            None => self.grip_of(route).map(|grip| grip.namespace),
+            None => self.effective_grip(route).map(|grip| grip.namespace),
         };
         routes.filter_map(of_route).collect()
     }
@@ -131,7 +133,7 @@ pub struct Server {
     /// Where the status page and the admin API listen; none is off.
     pub admin: Option<ListenAddr>,
     /// Where the command line changes things.
-    pub control: Control,
+    pub control_socket: ControlSocket,
     /// The file of the token that a change over TCP needs; none is no changes over TCP.
     pub admin_token: Option<PathBuf>,
     /// Where requests are logged; none is off.
@@ -149,12 +151,12 @@ pub struct Server {
     pub upgrade_timeout: Duration,
     /// How long a connection that waits for its next request is kept once the server stops; never longer
     /// than the idle time-out.
-    pub drain_idle: Duration,
+    pub keep_alive_drain: Duration,
     /// The Redis or Valkey that several servers share: `redis://[user:password@]host:port[/database]` or
     /// `unix:/path`; none is one server alone.
     pub redis: Option<Secret>,
     /// Where programs dial in that serve an application elsewhere; none is nowhere.
-    pub join: Option<Join>,
+    pub join: Option<JoinEndpoint>,
     /// Whom the server becomes once its sockets are open: a name or a number.
     pub user: Option<String>,
     /// The group beside it: a name or a number; none is the user's own.
@@ -162,18 +164,18 @@ pub struct Server {
     /// The permissions that new files do not get; none is what the server was started with.
     pub umask: Option<u32>,
     /// How many files and connections may be open at once; none is as many as the system lets it have.
-    pub open_files: Option<u64>,
+    pub max_open_files: Option<u64>,
     /// The absolute working directory of the server; none is where it was started.
-    pub directory: Option<PathBuf>,
+    pub dir: Option<PathBuf>,
     /// Who may connect to the Unix sockets of `listen`, where something is said about it, by path.
-    pub socket_files: BTreeMap<PathBuf, SocketFile>,
+    pub socket_permissions: BTreeMap<PathBuf, SocketPermissions>,
     /// Those of `listen` whose connections begin with a PROXY protocol header.
     pub proxy_protocol: Vec<ListenAddr>,
     /// Networks whose word about their own clients is taken (`10.0.0.0/8`, one address); none is
     /// loopback and Unix sockets.
     pub trusted_proxies: Option<Vec<String>>,
     /// The one field by which such a proxy names the client; none is the usual ones.
-    pub client_address: Option<String>,
+    pub client_ip_header: Option<String>,
     /// Names of parameters whose values the logs mask; `default` stands for the built-in list.
     pub log_mask: Vec<String>,
     /// Names of files that are not found below any root whose route does not say which.
@@ -182,18 +184,18 @@ pub struct Server {
 
 /// Where the Unix socket is by which the command line changes things.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Control {
+pub enum ControlSocket {
     /// In a folder of whoever starts the server, by a name that follows from the first listener.
     Auto,
     /// At this absolute path.
-    At(PathBuf),
+    Path(PathBuf),
     /// Nowhere.
     Off,
 }
 
 /// Who may connect to a Unix socket: its file's permissions and owner.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct SocketFile {
+pub struct SocketPermissions {
     /// The permissions; none is everybody's.
     pub mode: Option<u32>,
     /// The owner, a name or a number; none is whoever serves.
@@ -207,9 +209,9 @@ impl Default for Server {
         Self {
             listen: vec![ListenAddr::loopback(8080)],
             reuse_port: false,
-            threads: usable_cores(),
+            threads: usable_cpus(),
             admin: Some(ListenAddr::loopback(8090)),
-            control: Control::Auto,
+            control_socket: ControlSocket::Auto,
             admin_token: None,
             probes: None,
             access_log: None,
@@ -217,18 +219,18 @@ impl Default for Server {
             log_format: ServerLogFormat::default(),
             shutdown_timeout: Duration::from_secs(30),
             upgrade_timeout: Duration::from_secs(300),
-            drain_idle: Duration::from_secs(5),
+            keep_alive_drain: Duration::from_secs(5),
             redis: None,
             join: None,
             user: None,
             group: None,
             umask: None,
-            open_files: None,
-            directory: None,
-            socket_files: BTreeMap::new(),
+            max_open_files: None,
+            dir: None,
+            socket_permissions: BTreeMap::new(),
             proxy_protocol: Vec::new(),
             trusted_proxies: None,
-            client_address: None,
+            client_ip_header: None,
             hide: HidePattern::defaults(),
             log_mask: vec!["default".to_owned()],
         }
@@ -281,41 +283,41 @@ pub enum LogFormat {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     /// Client connections open at once.
-    pub connections: usize,
+    pub max_connections: usize,
     /// Of these, how many one client may have; 0 is no bound, `None` half of all.
-    pub connections_per_client: Option<usize>,
+    pub max_connections_per_client: Option<usize>,
     /// Bytes of a request line's target (414 above; RFC 9110 §15.5.15).
-    pub target_bytes: usize,
+    pub max_uri_size: usize,
     /// Bytes of a whole request head (431 above; RFC 6585 §5).
-    pub header_bytes: usize,
+    pub max_header_size: usize,
     /// Number of header fields (431 above).
-    pub headers: usize,
+    pub max_headers: usize,
     /// Bytes of a request body (413 above; RFC 9110 §15.5.14).
-    pub body_bytes: u64,
+    pub max_body_size: u64,
     /// Absolute time for a whole head to arrive (408 after; RFC 9110 §15.5.9).
     pub header_timeout: Duration,
     /// Time between two requests on one connection.
     pub idle_timeout: Duration,
     /// Time in which nothing at all arrives, or is taken, in a body.
-    pub body_stall: Duration,
+    pub body_idle_timeout: Duration,
     /// Least bytes a second in a body after the grace; zero is no minimum.
-    pub body_rate_min: u64,
-    /// How long a body may be slower than `body_rate_min`.
+    pub min_body_rate: u64,
+    /// How long a body may be slower than `min_body_rate`.
     pub body_rate_grace: Duration,
     /// Request bodies above this go to an unlinked temporary file.
-    pub body_memory: usize,
+    pub max_body_memory: usize,
     /// Bytes of an answer kept in memory for a slow client; the rest goes to a file.
-    pub response_memory: usize,
+    pub max_response_memory: usize,
     /// Bytes of an answer kept in that file before the worker has to wait.
-    pub response_spool: u64,
+    pub max_response_spool: u64,
     /// Least bytes a second of a response that holds a worker for which requests wait; zero is no
     /// minimum.
     pub min_busy_rate: u64,
     /// Bytes of all temporary files together; none is a share of the disk, which is found out at
     /// the start.
-    pub temp_bytes: Option<u64>,
+    pub max_temp_size: Option<u64>,
     /// Bytes of a message of a WebSocket's client (1009 above; RFC 6455 §7.4.1).
-    pub websocket_message_bytes: usize,
+    pub max_websocket_message_size: usize,
     /// The absolute folder of the temporary files.
     pub temp_dir: PathBuf,
 }
@@ -323,23 +325,23 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            connections: 100_000,
-            connections_per_client: None,
-            target_bytes: 8 << 10,
-            header_bytes: 32 << 10,
-            headers: 100,
-            body_bytes: 64 << 20,
+            max_connections: 100_000,
+            max_connections_per_client: None,
+            max_uri_size: 8 << 10,
+            max_header_size: 32 << 10,
+            max_headers: 100,
+            max_body_size: 64 << 20,
             header_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(75),
-            body_stall: Duration::from_secs(30),
-            body_rate_min: 500,
+            body_idle_timeout: Duration::from_secs(30),
+            min_body_rate: 500,
             body_rate_grace: Duration::from_secs(10),
-            body_memory: 64 << 10,
-            response_memory: 64 << 10,
-            response_spool: 64 << 20,
+            max_body_memory: 64 << 10,
+            max_response_memory: 64 << 10,
+            max_response_spool: 64 << 20,
             min_busy_rate: 64 << 10,
-            temp_bytes: None,
-            websocket_message_bytes: 1 << 20,
+            max_temp_size: None,
+            max_websocket_message_size: 1 << 20,
             temp_dir: std::env::temp_dir(),
         }
     }
@@ -352,14 +354,14 @@ pub struct BlockingPool {
     pub threads: usize,
     /// Jobs that may wait for a thread; one more is refused. With 0 a job is taken only by a thread
     /// that has nothing to do.
-    pub max_queue: usize,
+    pub max_queued: usize,
 }
 
 impl Default for BlockingPool {
     fn default() -> Self {
         Self {
             threads: 32,
-            max_queue: 65_536,
+            max_queued: 65_536,
         }
     }
 }
@@ -401,8 +403,8 @@ pub struct Route {
     /// Whether responses are taken off the back end faster than the client takes them; none is the
     /// upstream's.
     pub response_buffering: Option<bool>,
-    /// Bytes of a request body (413 above); none is `body_bytes` of the limits.
-    pub max_body: Option<u64>,
+    /// Bytes of a request body (413 above); none is `max_body_size` of the limits.
+    pub max_body_size: Option<u64>,
     /// Whether what the back end says by GRIP is obeyed; none is the back end's.
     pub grip: Option<bool>,
     /// Whether responses may name another body; none is the back end's.
@@ -429,7 +431,7 @@ impl Route {
             response_headers: HeaderRules::default(),
             request_buffering: None,
             response_buffering: None,
-            max_body: None,
+            max_body_size: None,
             grip: None,
             sendfile: None,
             cache: None,

@@ -16,28 +16,28 @@ pub(crate) use sections::SECTIONS;
 
 /// One option.
 #[derive(Debug)]
-pub(crate) struct Opt {
+pub(crate) struct OptionRow {
     /// The table it stands in, such as `apps.NAME`; empty is the top.
     pub(crate) section: &'static str,
     /// Its key.
     pub(crate) key: &'static str,
     /// Its type and range.
-    pub(crate) kind: Kind,
+    pub(crate) kind: OptionKind,
     /// What leaving it out means.
-    pub(crate) default: Unset,
+    pub(crate) default: OptionDefault,
     /// A value for the example file, in TOML.
-    pub(crate) sample: &'static str,
+    pub(crate) example: &'static str,
     /// Beside what it may be written, as in "only for ..."; empty is beside anything.
-    pub(crate) only: &'static str,
+    pub(crate) only_for: &'static str,
     /// One sentence.
-    pub(crate) doc: &'static str,
+    pub(crate) description: &'static str,
     /// The first version that has it.
     pub(crate) since: &'static str,
 }
 
 /// The type of an option.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Kind {
+pub(crate) enum OptionKind {
     /// Text with a grammar that its reader checks; the words say which.
     Text(&'static str),
     /// A list of such texts.
@@ -51,9 +51,9 @@ pub(crate) enum Kind {
     /// `true` or `false`.
     Bool,
     /// `true` for all of these words, `false` for none, or a list of some.
-    FlagOrWords(&'static [&'static str]),
+    FlagOrChoices(&'static [&'static str]),
     /// `true`, `false`, or one of these words.
-    FlagOrWord(&'static [&'static str]),
+    FlagOrChoice(&'static [&'static str]),
     /// `true`, `false`, or a table.
     FlagOrTable(&'static str),
     /// `true`, `false`, or a list of paths, relative to the file's folder.
@@ -67,40 +67,40 @@ pub(crate) enum Kind {
     /// A path, relative to the file's folder.
     Path,
     /// A number within bounds.
-    Count(u64, u64),
+    Number(u64, u64),
     /// A number within bounds, or a list of such numbers.
-    CountOrCounts(u64, u64),
+    NumberOrNumbers(u64, u64),
     /// A number of bytes, at least this.
     Size(u64),
     /// A number of bytes, at least this, or a table.
     SizeOrTable(u64, &'static str),
     /// A duration of at least so many milliseconds.
-    Time(u64),
+    Duration(u64),
     /// Bytes a second.
     Rate,
     /// One of these words.
-    OneOf(&'static [&'static str]),
+    Choice(&'static [&'static str]),
     /// A table of texts under free keys.
-    Map,
+    StringMap,
     /// A table; its options stand under the section of this name.
     Table(&'static str),
     /// A number within bounds, or a table.
-    CountOrTable(u64, u64, &'static str),
+    NumberOrTable(u64, u64, &'static str),
     /// A text (the words say which), or a table.
     TextOrTable(&'static str, &'static str),
     /// Tables under free names.
-    Named(&'static str),
+    NamedTables(&'static str),
     /// A list of tables.
-    List(&'static str),
+    Tables(&'static str),
 }
 
 /// What an option is when it is left out.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Unset {
+pub(crate) enum OptionDefault {
     /// This value, in TOML.
-    Is(&'static str),
+    Value(&'static str),
     /// Something found out at start, in words.
-    Means(&'static str),
+    Described(&'static str),
     /// An error.
     Required,
 }
@@ -108,28 +108,28 @@ pub(crate) enum Unset {
 /// One table of the file.
 #[derive(Debug)]
 pub(crate) struct SectionDoc {
-    /// Its name in `Opt::section`.
+    /// Its name in `OptionRow::section`.
     pub(crate) name: &'static str,
     /// How it is written, such as `[apps.NAME]`.
     pub(crate) heading: &'static str,
     /// How it is written in the example file; empty when its tables are written inline.
-    pub(crate) sample: &'static str,
+    pub(crate) example: &'static str,
     /// One sentence or two.
-    pub(crate) doc: &'static str,
+    pub(crate) description: &'static str,
     /// The table whose keys it has; none when it has rows of its own.
-    pub(crate) like: Option<Like>,
+    pub(crate) shared_keys: Option<SharedKeys>,
 }
 
 /// The keys of another table, without some.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Like {
-    /// The other table's name in `Opt::section`.
+pub(crate) struct SharedKeys {
+    /// The other table's name in `OptionRow::section`.
     pub(crate) section: &'static str,
     /// The keys it does not have, each with the reason.
-    pub(crate) but: &'static [(&'static str, &'static str)],
+    pub(crate) except: &'static [(&'static str, &'static str)],
 }
 
-impl Opt {
+impl OptionRow {
     /// Its whole name, such as `apps.NAME.dir`.
     pub(crate) fn name(&self) -> String {
         self.name_in(self.section)
@@ -145,14 +145,14 @@ impl Opt {
 
     /// What it means, and beside what.
     pub(crate) fn meaning(&self) -> String {
-        match self.only {
-            "" => self.doc.to_owned(),
-            only => format!("{} Only for {only}.", self.doc),
+        match self.only_for {
+            "" => self.description.to_owned(),
+            only => format!("{} Only for {only}.", self.description),
         }
     }
 }
 
-impl Kind {
+impl OptionKind {
     /// What a message says was expected of an item of a list, or of the value if it is no list.
     pub(crate) fn expected_item(&self) -> String {
         match *self {
@@ -160,7 +160,7 @@ impl Kind {
             | Self::TextsOrTables(each, _)
             | Self::ListOrTable(each, _)
             | Self::FlagListOrTable(each, _) => each.to_owned(),
-            Self::FlagOrWords(words) => alternatives(words),
+            Self::FlagOrChoices(words) => join_alternatives(words),
             Self::FlagOrPaths => "a path".to_owned(),
             _ => self.expected(),
         }
@@ -175,10 +175,10 @@ impl Kind {
             Self::TextsOrTables(what, _) => format!("a list, each {what}, or a table"),
             Self::ListOrTable(what, _) => format!("a list, each {what}, or a table"),
             Self::Bool => "true or false".to_owned(),
-            Self::FlagOrWords(words) => {
-                format!("true, false, or a list, each {}", alternatives(words))
+            Self::FlagOrChoices(words) => {
+                format!("true, false, or a list, each {}", join_alternatives(words))
             }
-            Self::FlagOrWord(words) => format!("true, false or {}", alternatives(words)),
+            Self::FlagOrChoice(words) => format!("true, false or {}", join_alternatives(words)),
             Self::FlagListOrTable(what, _) => {
                 format!("true, false, a list, each {what}, or a table")
             }
@@ -187,55 +187,55 @@ impl Kind {
             Self::Fraction => "a number from 0 to 1".to_owned(),
             Self::Decimal(min, max) => format!("a number from {min} to {max}, such as 1.5"),
             Self::Path => "a path".to_owned(),
-            Self::Count(min, max) => format!("a number from {min} to {max}"),
-            Self::CountOrCounts(min, max) => {
+            Self::Number(min, max) => format!("a number from {min} to {max}"),
+            Self::NumberOrNumbers(min, max) => {
                 format!("a number from {min} to {max}, or a list of such numbers")
             }
             Self::SizeOrTable(_, _) => format!("{}, or a table", crate::units::SIZE_EXPECTED),
             Self::Size(_) => crate::units::SIZE_EXPECTED.to_owned(),
-            Self::Time(_) => crate::units::TIME_EXPECTED.to_owned(),
+            Self::Duration(_) => crate::units::TIME_EXPECTED.to_owned(),
             Self::Rate => crate::units::RATE_EXPECTED.to_owned(),
-            Self::OneOf(words) => alternatives(words),
-            Self::Map => "a table of strings".to_owned(),
+            Self::Choice(words) => join_alternatives(words),
+            Self::StringMap => "a table of strings".to_owned(),
             Self::Table(_) => "a table".to_owned(),
-            Self::CountOrTable(min, max, _) => format!("a number from {min} to {max}, or a table"),
+            Self::NumberOrTable(min, max, _) => format!("a number from {min} to {max}, or a table"),
             Self::TextOrTable(what, _) => format!("{what}, or a table"),
-            Self::Named(_) => "a table of named tables".to_owned(),
-            Self::List(_) => "a list of tables".to_owned(),
+            Self::NamedTables(_) => "a table of named tables".to_owned(),
+            Self::Tables(_) => "a list of tables".to_owned(),
         }
     }
 }
 
-fn alternatives(words: &[&str]) -> String {
+fn join_alternatives(words: &[&str]) -> String {
     let quoted: Vec<_> = words.iter().map(|word| format!("{word:?}")).collect();
     quoted.join(" or ")
 }
 
 /// Every option, by section in the order of the tables.
-pub(crate) fn all() -> impl Iterator<Item = &'static Opt> {
+pub(crate) fn all_options() -> impl Iterator<Item = &'static OptionRow> {
     let others = upstreams::OPTIONS.iter().chain(caches::OPTIONS);
     table::OPTIONS.iter().chain(others).chain(hub::OPTIONS)
 }
 
 /// The option of a section by its key.
-pub(crate) fn find(section: &str, key: &str) -> Option<&'static Opt> {
-    in_section(section).find(|option| option.key == key)
+pub(crate) fn find_option(section: &str, key: &str) -> Option<&'static OptionRow> {
+    options_in(section).find(|option| option.key == key)
 }
 
 /// The options of a section in the order of the table.
-pub(crate) fn in_section(section: &str) -> impl Iterator<Item = &'static Opt> {
-    let like = like(section);
+pub(crate) fn options_in(section: &str) -> impl Iterator<Item = &'static OptionRow> {
+    let like = shared_keys_of(section);
     let home = like.map_or(section, |like| like.section);
-    let but = like.map_or(&[][..], |like| like.but);
-    all().filter(move |option| {
+    let but = like.map_or(&[][..], |like| like.except);
+    all_options().filter(move |option| {
         option.section == home && !but.iter().any(|(key, _)| *key == option.key)
     })
 }
 
 /// Whose keys a section has, when they are another's.
-pub(crate) fn like(section: &str) -> Option<Like> {
+pub(crate) fn shared_keys_of(section: &str) -> Option<SharedKeys> {
     let doc = SECTIONS.iter().find(|doc| doc.name == section)?;
-    doc.like
+    doc.shared_keys
 }
 
 #[cfg(test)]

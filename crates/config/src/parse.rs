@@ -11,35 +11,35 @@ use std::path::{Path, PathBuf};
 use toml::de::DeTable;
 
 use crate::error::{ConfigError, Problem, Report};
-use crate::model::{App, BlockingPool, Config, Limits, Site, TcpStream};
-use crate::place::{At, Findings, absolute};
+use crate::findings::{Findings, Located, make_absolute};
+use crate::model::{App, BlockingPool, Config, Limits, Site, TcpFrontend};
 use crate::section::Section;
-use crate::{app, cache, development, disk, hub, join, server, site, stream, upstream};
+use crate::{app, cache, dev_defaults, disk, hub, join, server, site, tcp, upstream};
 
 /// Reads, parses and checks a file.
 ///
 /// *Blocking*: reads the file and looks at the folders and files it names; not for an event loop.
 pub fn load(path: &Path) -> Result<Config, Report> {
-    load_as(path, false)
+    load_with_mode(path, false)
 }
 
 /// The same, for a server in development or not.
-pub(crate) fn load_as(path: &Path, development: bool) -> Result<Config, Report> {
+pub(crate) fn load_with_mode(path: &Path, development: bool) -> Result<Config, Report> {
     let bytes = disk::read(path).map_err(|error| unreadable(path, &error))?;
     let text = String::from_utf8(bytes)
         .map_err(|_| unreadable(path, &io::Error::from(io::ErrorKind::InvalidData)))?;
-    parse_as(&text, path, development)
+    parse_with_mode(&text, path, development)
 }
 
 /// Parses and checks a text; messages name `origin`, relative paths resolve against its folder.
 ///
 /// *Blocking*: looks at the folders and files that the text names.
 pub fn parse(text: &str, origin: &Path) -> Result<Config, Report> {
-    parse_as(text, origin, false)
+    parse_with_mode(text, origin, false)
 }
 
-fn parse_as(text: &str, origin: &Path, development: bool) -> Result<Config, Report> {
-    let found = Findings::new(text, origin, folder_of(origin)).in_development(development);
+fn parse_with_mode(text: &str, origin: &Path, development: bool) -> Result<Config, Report> {
+    let found = Findings::new(text, origin, parent_dir(origin)).in_development(development);
     let (root, syntax) = DeTable::parse_recoverable(text);
     if !syntax.is_empty() {
         // What was recovered would only give errors that follow from these.
@@ -47,7 +47,7 @@ fn parse_as(text: &str, origin: &Path, development: bool) -> Result<Config, Repo
             let message = error.message().lines().collect::<Vec<_>>().join("; ");
             found.add(
                 error.span().map_or(0, |span| span.start),
-                Problem::Syntax(message),
+                Problem::InvalidToml(message),
             );
         }
         return found.finish(None);
@@ -57,16 +57,16 @@ fn parse_as(text: &str, origin: &Path, development: bool) -> Result<Config, Repo
 }
 
 /// The absolute folder of a file.
-pub(crate) fn folder_of(file: &Path) -> PathBuf {
-    let file = absolute(Path::new(""), file);
+pub(crate) fn parent_dir(file: &Path) -> PathBuf {
+    let file = make_absolute(Path::new(""), file);
     file.parent().map_or_else(|| file.clone(), Path::to_owned)
 }
 
 fn read<'a>(found: &'a Findings<'a>, root: &'a DeTable<'a>, origin: &Path) -> Option<Config> {
-    let top = Section::open(found, "", String::new(), At::new(root, 0));
+    let top = Section::new(found, "", String::new(), Located::new(root, 0));
     let mut server = server::read(&top);
     if found.is_development() {
-        development::server(&mut server.value, Some(root));
+        dev_defaults::apply_to_server(&mut server.config, Some(root));
     }
     let limits = read_limits(&top);
     let hub = hub::read(&top, &limits);
@@ -79,17 +79,17 @@ fn read<'a>(found: &'a Findings<'a>, root: &'a DeTable<'a>, origin: &Path) -> Op
     for cache in caches.values() {
         blocking.entry(cache.blocking.clone()).or_default();
     }
-    let streams = stream::read(&top, &upstream_names, &upstreams);
+    let streams = tcp::read(&top, &upstream_names, &upstreams);
     let mut sites = site::read(
         &top,
-        &site::Known {
-            names: &app_names,
+        &site::RouteContext {
+            app_names: &app_names,
             apps: &apps,
-            upstreams: &upstream_names,
-            upstream_tables: &upstreams,
+            upstream_names: &upstream_names,
+            upstreams: &upstreams,
             caches: &caches,
             hub: &hub,
-            hide: &server.value.hide,
+            hide: &server.config.hide,
             blocking: &blocking,
         },
     );
@@ -97,22 +97,22 @@ fn read<'a>(found: &'a Findings<'a>, root: &'a DeTable<'a>, origin: &Path) -> Op
         sites = default_sites(&top, &app_names, &apps, &upstream_names, &streams);
         let routes = sites.iter_mut().flat_map(|site| &mut site.routes);
         for files in routes.filter_map(|route| route.files.as_mut()) {
-            files.hide.clone_from(&server.value.hide);
+            files.hide.clone_from(&server.config.hide);
         }
         if sites.is_empty() && !streams.is_empty() {
-            server.leave_out_default();
+            server.remove_default_listener();
         }
     }
     server.check_admin(&top);
     server.check_probes(&top);
     server.check_control(&top);
-    stream::check(&top, &streams, &server);
+    tcp::check(&top, &streams, &server);
     let joined = upstreams.values();
     join::check(&top, server.join.as_ref(), &streams, &server, joined);
     Some(Config {
-        path: Some(absolute(Path::new(""), origin)),
-        base: found.base().to_owned(),
-        server: server.value,
+        path: Some(make_absolute(Path::new(""), origin)),
+        base_dir: found.base().to_owned(),
+        server: server.config,
         limits,
         blocking,
         apps,
@@ -120,8 +120,8 @@ fn read<'a>(found: &'a Findings<'a>, root: &'a DeTable<'a>, origin: &Path) -> Op
         caches,
         upstreams,
         sites,
-        streams: streams.into_iter().map(|stream| stream.value).collect(),
-        joins: None,
+        tcp: streams.into_iter().map(|stream| stream.value).collect(),
+        join_target: None,
     })
 }
 
@@ -130,9 +130,9 @@ fn read<'a>(found: &'a Findings<'a>, root: &'a DeTable<'a>, origin: &Path) -> Op
 fn read_named<T>(
     top: &Section<'_>,
     key: &str,
-    read: impl Fn(&At<String>, &Section<'_>) -> Option<T>,
+    read: impl Fn(&Located<String>, &Section<'_>) -> Option<T>,
 ) -> (Vec<String>, BTreeMap<String, T>) {
-    let tables = top.named(key);
+    let tables = top.named_tables(key);
     let names = tables.iter().map(|(name, _)| name.value.clone()).collect();
     let values = tables
         .iter()
@@ -141,52 +141,57 @@ fn read_named<T>(
 }
 
 /// What a worker takes in one frame, with much to spare.
-const WEBSOCKET_MESSAGE_MAX: usize = 32 << 20;
+const MAX_WEBSOCKET_MESSAGE_SIZE: usize = 32 << 20;
 
 fn read_limits(top: &Section<'_>) -> Limits {
     let mut limits = Limits::default();
     let Some(table) = top.table("limits") else {
         return limits;
     };
-    table.count("connections", &mut limits.connections);
-    limits.connections_per_client = table.count_said("connections_per_client");
-    table.size("target_bytes", &mut limits.target_bytes);
-    table.size("header_bytes", &mut limits.header_bytes);
-    table.count("headers", &mut limits.headers);
-    table.size("body_bytes", &mut limits.body_bytes);
-    table.duration("header_timeout", &mut limits.header_timeout);
-    table.duration("idle_timeout", &mut limits.idle_timeout);
-    table.duration("body_stall", &mut limits.body_stall);
-    table.rate("body_rate_min", &mut limits.body_rate_min);
-    table.duration("body_rate_grace", &mut limits.body_rate_grace);
-    table.size("body_memory", &mut limits.body_memory);
-    table.size("response_memory", &mut limits.response_memory);
-    table.size("response_spool", &mut limits.response_spool);
-    table.rate("min_busy_rate", &mut limits.min_busy_rate);
-    limits.temp_bytes = table.size_said("temp_bytes");
+    table.read_number("connections", &mut limits.max_connections);
+    limits.max_connections_per_client = table.number("connections_per_client");
+    table.read_size("target_bytes", &mut limits.max_uri_size);
+    table.read_size("header_bytes", &mut limits.max_header_size);
+    table.read_number("headers", &mut limits.max_headers);
+    table.read_size("body_bytes", &mut limits.max_body_size);
+    table.read_duration("header_timeout", &mut limits.header_timeout);
+    table.read_duration("idle_timeout", &mut limits.idle_timeout);
+    table.read_duration("body_stall", &mut limits.body_idle_timeout);
+    table.read_rate("body_rate_min", &mut limits.min_body_rate);
+    table.read_duration("body_rate_grace", &mut limits.body_rate_grace);
+    table.read_size("body_memory", &mut limits.max_body_memory);
+    table.read_size("response_memory", &mut limits.max_response_memory);
+    table.read_size("response_spool", &mut limits.max_response_spool);
+    table.read_rate("min_busy_rate", &mut limits.min_busy_rate);
+    limits.max_temp_size = table.size("temp_bytes");
     let key = "websocket_message_bytes";
-    table.size(key, &mut limits.websocket_message_bytes);
-    if limits.websocket_message_bytes > WEBSOCKET_MESSAGE_MAX {
-        let value = format!("{} bytes", limits.websocket_message_bytes);
-        table.bad_item(key, &value, table.key_at(&[key]), "a size of at most 32MiB");
+    table.read_size(key, &mut limits.max_websocket_message_size);
+    if limits.max_websocket_message_size > MAX_WEBSOCKET_MESSAGE_SIZE {
+        let value = format!("{} bytes", limits.max_websocket_message_size);
+        table.report_invalid_item(
+            key,
+            &value,
+            table.key_offset(&[key]),
+            "a size of at most 32MiB",
+        );
     }
     if let Some(folder) = table.path("temp_dir") {
-        check_folder(&table, "temp_dir", &folder);
+        report_unusable_dir(&table, "temp_dir", &folder);
         limits.temp_dir = folder.value;
     }
     table.check_order(
-        ("target_bytes", limits.target_bytes as u64),
-        ("header_bytes", limits.header_bytes as u64),
+        ("target_bytes", limits.max_uri_size as u64),
+        ("header_bytes", limits.max_header_size as u64),
     );
     limits
 }
 
 fn read_blocking(top: &Section<'_>) -> BTreeMap<String, BlockingPool> {
     let mut pools = BTreeMap::from([("default".to_owned(), BlockingPool::default())]);
-    for (name, table) in top.named("blocking") {
+    for (name, table) in top.named_tables("blocking") {
         let mut pool = BlockingPool::default();
-        table.count("threads", &mut pool.threads);
-        table.count("max_queue", &mut pool.max_queue);
+        table.read_number("threads", &mut pool.threads);
+        table.read_number("max_queue", &mut pool.max_queued);
         pools.insert(name.value, pool);
     }
     pools
@@ -199,41 +204,51 @@ fn default_sites(
     apps: &[String],
     read: &BTreeMap<String, App>,
     upstreams: &[String],
-    streams: &[At<TcpStream>],
+    streams: &[Located<TcpFrontend>],
 ) -> Vec<Site> {
     let is_free = |name: &&String| !streams.iter().any(|s| s.value.upstream == **name);
     let free: Vec<&String> = upstreams.iter().filter(is_free).collect();
     match (apps, free.as_slice()) {
         // With errors, the application may be among them.
-        ([], []) if streams.is_empty() && top.found.is_clean() => {
-            top.add(0, Problem::NothingConfigured);
+        ([], []) if streams.is_empty() && top.findings.is_empty() => {
+            top.report(0, Problem::NothingToServe);
         }
         ([], []) => {}
-        ([name], []) => return read.get(name).map(site::of_app).into_iter().collect(),
-        ([], [name]) => return vec![site::of_upstream(name)],
+        ([name], []) => {
+            return read
+                .get(name)
+                .map(site::default_site_for_app)
+                .into_iter()
+                .collect();
+        }
+        ([], [name]) => return vec![site::default_site_for_upstream(name)],
         _ => {
             let names = apps.iter().chain(free).cloned().collect();
-            let at = top.key_at(&["apps", "upstreams"]);
+            let at = top.key_offset(&["apps", "upstreams"]);
             let apps = apps.len();
-            top.add(at, Problem::SitesNeeded { names, apps });
+            top.report(at, Problem::MissingSites { names, apps });
         }
     }
     Vec::new()
 }
 
 /// Reports a folder that is not there.
-pub(crate) fn check_folder(section: &Section<'_>, key: &'static str, path: &At<PathBuf>) -> bool {
-    match disk::check_folder(key, &path.value) {
+pub(crate) fn report_unusable_dir(
+    section: &Section<'_>,
+    key: &'static str,
+    path: &Located<PathBuf>,
+) -> bool {
+    match disk::check_directory(key, &path.value) {
         Ok(()) => true,
         Err(problem) => {
-            section.add(path.at, problem);
+            section.report(path.offset, problem);
             false
         }
     }
 }
 
 fn unreadable(path: &Path, error: &io::Error) -> Report {
-    Report::new(vec![ConfigError::nowhere(
+    Report::new(vec![ConfigError::without_position(
         path,
         Problem::Unreadable(error.kind()),
     )])
@@ -241,7 +256,7 @@ fn unreadable(path: &Path, error: &io::Error) -> Report {
 
 /// Every option that reading a text asks for.
 #[cfg(test)]
-pub(crate) fn reads_of(text: &str, base: &Path) -> Vec<(&'static str, String)> {
+pub(crate) fn options_read_from(text: &str, base: &Path) -> Vec<(&'static str, String)> {
     let found = Findings::new(text, Path::new("penstock.toml"), base.to_owned());
     let (root, _) = DeTable::parse_recoverable(text);
     read(&found, root.get_ref(), Path::new("penstock.toml"));

@@ -1,54 +1,54 @@
 //! How the processes of an application live: their number, what each does at once, when they are
 //! replaced.
 //!
-//! Called by `app`: [`read`] before the kind is known, [`settle`] with it, [`refuse_of_programs`] for
+//! Called by `app`: [`read`] before the kind is known, [`read_kind_dependent`] with it, [`refuse_script_keys`] for
 //! kinds whose code is not Penstock's to load. What must stay true: a key that would do nothing beside
 //! what else the table says is an error, not ignored; each bound fits the others.
 
 use std::collections::BTreeMap;
 
 use crate::error::Problem;
+use crate::findings::Located;
 use crate::grants;
-use crate::model::{Access, App, AppKind, Concurrency, MemoryMax, Preload, Processes, Sticky};
-use crate::place::At;
-use crate::section::{FlagOrWord, Section};
+use crate::model::{Access, App, AppKind, Concurrency, MemoryLimit, Preload, Processes, Sticky};
+use crate::section::{FlagOrChoice, Section};
 use crate::server::read_account;
 
 /// Everything of it that means the same for each kind; the defaults are in `app`.
 pub(crate) fn read(table: &Section<'_>, app: &mut App) {
-    app.processes = read_number(table, app.processes);
+    app.processes = read_process_count(table, app.processes);
     read_scaling(table, app);
-    (app.threads_min, app.threads) = read_threads(table, app.threads);
-    table.count("io_threads", &mut app.io_threads);
-    table.count("in_progress_max", &mut app.in_progress_max);
+    (app.min_threads, app.threads) = read_threads(table, app.threads);
+    table.read_number("io_threads", &mut app.io_threads);
+    table.read_number("in_progress_max", &mut app.max_concurrent);
     read_preload(table, app);
-    app.refork_after = table.counts("refork_after").unwrap_or_default();
-    app.memory_max = read_memory(table);
-    app.max_tasks = table.count_said("max_tasks");
-    app.max_total_memory = table.size_said("max_total_memory");
+    app.refork_after = table.numbers("refork_after").unwrap_or_default();
+    app.max_memory = read_memory(table);
+    app.max_tasks = table.number("max_tasks");
+    app.max_total_memory = table.size("max_total_memory");
     app.max_cpu = table.decimal_said("max_cpu");
-    app.requests_max = table.count_said("requests_max");
-    app.age_max = table.duration_said("age_max");
-    table.flag("collect_when_idle", &mut app.collect_when_idle);
-    app.sticky = table.word("sticky").map(|word| match word.value {
+    app.max_requests = table.number("requests_max");
+    app.max_age = table.duration("age_max");
+    table.read_flag("collect_when_idle", &mut app.gc_when_idle);
+    app.sticky = table.choice("sticky").map(|word| match word.value {
         "cookie" => Sticky::Cookie,
-        _ => Sticky::ClientAddress,
+        _ => Sticky::ClientIp,
     });
     match table.is_table("isolation") {
         true => app.access = read_access(table).unwrap_or_default(),
-        false => table.flag("isolation", &mut app.isolation),
+        false => table.read_flag("isolation", &mut app.isolation),
     }
     let compression = "websocket_compression";
-    table.flag(compression, &mut app.websocket_compression);
-    table.duration("stop_timeout", &mut app.stop_timeout);
-    table.duration("stream_timeout", &mut app.stream_timeout);
-    read_replacement(table, app);
+    table.read_flag(compression, &mut app.websocket_compression);
+    table.read_duration("stop_timeout", &mut app.stop_timeout);
+    table.read_duration("stream_timeout", &mut app.stream_timeout);
+    read_restart_limits(table, app);
     (app.user, app.group) = read_account(table);
     if app.user.is_none() && app.group.is_some() {
         let what = "an application with a `user`";
-        table.add(
-            table.key_at(&["group"]),
-            Problem::OnlyFor { key: "group", what },
+        table.report(
+            table.key_offset(&["group"]),
+            Problem::NotApplicable { key: "group", what },
         );
     }
     app.grip = grants::read_grip(table, &app.name, &BTreeMap::new());
@@ -58,7 +58,7 @@ pub(crate) fn read(table: &Section<'_>, app: &mut App) {
 /// A table for `isolation`, which is `true` then.
 fn read_access(table: &Section<'_>) -> Option<Access> {
     let table = table.table("isolation")?;
-    let path = |text: &str| (!text.is_empty()).then(|| table.found.resolve(text));
+    let path = |text: &str| (!text.is_empty()).then(|| table.findings.resolve(text));
     let paths = |key| table.list(key, path).map(values);
     let ports = |key| table.list(key, |text| text.parse().ok()).map(values);
     Some(Access {
@@ -69,46 +69,49 @@ fn read_access(table: &Section<'_>) -> Option<Access> {
     })
 }
 
-fn values<T>(list: Vec<At<T>>) -> Vec<T> {
+fn values<T>(list: Vec<Located<T>>) -> Vec<T> {
     list.into_iter().map(|item| item.value).collect()
 }
 
 /// What depends on the kind of an application whose code Penstock loads.
-pub(crate) fn settle(table: &Section<'_>, app: &mut App) {
+pub(crate) fn read_kind_dependent(table: &Section<'_>, app: &mut App) {
     let is_sure = read_concurrency(table, app);
     if !is_sure {
         // Which of the keys below have a meaning depends on it.
         return;
     }
     if app.has_reactor() {
-        table.refuse("io_threads");
-        table.refuse("collect_when_idle");
+        table.report_not_applicable("io_threads");
+        table.report_not_applicable("collect_when_idle");
         if app.threads > 1 {
-            table.add(table.key_at(&["threads"]), Problem::ThreadsOfReactor);
+            table.report(table.key_offset(&["threads"]), Problem::ThreadsWithReactor);
         }
     } else {
-        table.refuse("in_progress_max");
+        table.report_not_applicable("in_progress_max");
     }
     if app.kind != AppKind::Asgi {
-        table.refuse("websocket_compression");
+        table.report_not_applicable("websocket_compression");
     }
     if app.has_reactor() || app.preload == Preload::Never {
-        table.refuse("refork_after");
+        table.report_not_applicable("refork_after");
     }
 }
 
 /// The keys that have no meaning for programs of the user's own.
-pub(crate) fn refuse_of_programs(table: &Section<'_>) {
-    for key in OF_SCRIPTS {
-        table.refuse(key);
+pub(crate) fn refuse_script_keys(table: &Section<'_>) {
+    for key in SCRIPT_ONLY_KEYS {
+        table.report_not_applicable(key);
     }
     if table.is_table("threads") {
-        table.add(table.key_at(&["threads"]), Problem::ThreadsOfProgram);
+        table.report(
+            table.key_offset(&["threads"]),
+            Problem::ThreadBoundsOfProgram,
+        );
     }
 }
 
 /// What only a worker of Penstock's own can be told.
-const OF_SCRIPTS: [&str; 14] = [
+const SCRIPT_ONLY_KEYS: [&str; 14] = [
     "scale",
     "idle_ttl",
     "io_threads",
@@ -125,10 +128,10 @@ const OF_SCRIPTS: [&str; 14] = [
     "websocket_compression",
 ];
 
-fn read_number(table: &Section<'_>, default: Processes) -> Processes {
+fn read_process_count(table: &Section<'_>, default: Processes) -> Processes {
     if !table.is_table("processes") {
         let mut count = default.max;
-        table.count("processes", &mut count);
+        table.read_number("processes", &mut count);
         return Processes::exactly(count);
     }
     let mut processes = Processes::default();
@@ -136,11 +139,11 @@ fn read_number(table: &Section<'_>, default: Processes) -> Processes {
         return processes;
     };
     processes.min = 1;
-    bounds.count("min", &mut processes.min);
+    bounds.read_number("min", &mut processes.min);
     if !bounds.has("max") {
         processes.max = processes.max.max(processes.min);
     }
-    bounds.count("max", &mut processes.max);
+    bounds.read_number("max", &mut processes.max);
     bounds.check_order(("min", processes.min as u64), ("max", processes.max as u64));
     processes
 }
@@ -149,49 +152,52 @@ fn read_number(table: &Section<'_>, default: Processes) -> Processes {
 fn read_threads(table: &Section<'_>, default: usize) -> (usize, usize) {
     let mut count = default;
     if !table.is_table("threads") {
-        table.count("threads", &mut count);
+        table.read_number("threads", &mut count);
         return (count, count);
     }
     let Some(bounds) = table.table("threads") else {
         return (count, count);
     };
     let mut min = 1;
-    bounds.count("min", &mut min);
-    let mut max = THREADS_MAX.max(min);
-    bounds.count("max", &mut max);
+    bounds.read_number("min", &mut min);
+    let mut max = DEFAULT_MAX_THREADS.max(min);
+    bounds.read_number("max", &mut max);
     bounds.check_order(("min", min as u64), ("max", max as u64));
     (min, max)
 }
 
 /// What `threads = { min = 1 }` leaves out: as many as Rails has connections to its database.
-const THREADS_MAX: usize = 5;
+const DEFAULT_MAX_THREADS: usize = 5;
 
 fn read_scaling(table: &Section<'_>, app: &mut App) {
     let scaling = &mut app.scaling;
-    table.duration("idle_ttl", &mut scaling.idle_ttl);
+    table.read_duration("idle_ttl", &mut scaling.idle_timeout);
     let Some(scale) = table.table("scale") else {
         return;
     };
-    scale.duration("up_after", &mut scaling.up_after);
-    scale.duration("idle_ttl", &mut scaling.idle_ttl);
-    scale.count("spawn_rate", &mut scaling.spawn_rate);
+    scale.read_duration("up_after", &mut scaling.up_after);
+    scale.read_duration("idle_ttl", &mut scaling.idle_timeout);
+    scale.read_number("spawn_rate", &mut scaling.max_spawn_rate);
     if scale.has("idle_ttl") && table.has("idle_ttl") {
         let (key, other) = ("idle_ttl", "scale.idle_ttl");
-        table.add(table.key_at(&[key]), Problem::SaidTwice { key, other });
+        table.report(
+            table.key_offset(&[key]),
+            Problem::ConflictingKeys { key, other },
+        );
     }
 }
 
-fn read_memory(table: &Section<'_>) -> Option<MemoryMax> {
-    let mut samples = SAMPLES;
+fn read_memory(table: &Section<'_>) -> Option<MemoryLimit> {
+    let mut samples = DEFAULT_MEMORY_SAMPLES;
     let (mut soft, mut hard) = (0, 0);
     if !table.is_table("memory_max") {
-        table.size("memory_max", &mut hard);
+        table.read_size("memory_max", &mut hard);
     } else if let Some(bounds) = table.table("memory_max") {
-        bounds.size("soft", &mut soft);
-        bounds.size("hard", &mut hard);
-        bounds.count("samples", &mut samples);
+        bounds.read_size("soft", &mut soft);
+        bounds.read_size("hard", &mut hard);
+        bounds.read_number("samples", &mut samples);
         if !bounds.has("soft") && !bounds.has("hard") {
-            bounds.missing("hard");
+            bounds.report_missing("hard");
         }
         if hard > 0 {
             bounds.check_order(("soft", soft), ("hard", hard));
@@ -204,7 +210,7 @@ fn read_memory(table: &Section<'_>) -> Option<MemoryMax> {
         (soft, 0) => (soft, soft.saturating_add(soft / 4)),
         both => both,
     };
-    Some(MemoryMax {
+    Some(MemoryLimit {
         soft,
         hard,
         samples,
@@ -212,21 +218,21 @@ fn read_memory(table: &Section<'_>) -> Option<MemoryMax> {
 }
 
 /// A single look may fall on a moment that passes.
-const SAMPLES: u32 = 3;
+const DEFAULT_MEMORY_SAMPLES: u32 = 3;
 
 fn read_preload(table: &Section<'_>, app: &mut App) {
-    if let Some(said) = table.flag_or_word("preload") {
+    if let Some(said) = table.flag_or_choice("preload") {
         app.preload = match said.value {
-            FlagOrWord::Flag(true) => Preload::Always,
-            FlagOrWord::Flag(false) => Preload::Never,
-            FlagOrWord::Word(_) => Preload::Auto,
+            FlagOrChoice::Flag(true) => Preload::Always,
+            FlagOrChoice::Flag(false) => Preload::Never,
+            FlagOrChoice::Choice(_) => Preload::Auto,
         };
     }
 }
 
-fn read_replacement(table: &Section<'_>, app: &mut App) {
-    table.count("max_surge", &mut app.max_surge);
-    table.count("max_unavailable", &mut app.max_unavailable);
+fn read_restart_limits(table: &Section<'_>, app: &mut App) {
+    table.read_number("max_surge", &mut app.max_surge);
+    table.read_number("max_unavailable", &mut app.max_unavailable);
     // The number of cores is another one on the next machine.
     if table.has("processes") && table.has("max_unavailable") {
         table.check_order(
@@ -238,26 +244,26 @@ fn read_replacement(table: &Section<'_>, app: &mut App) {
 
 /// Reads `async`; false when what it says is wrong.
 fn read_concurrency(table: &Section<'_>, app: &mut App) -> bool {
-    let said = table.flag_or_word("async");
-    app.concurrency = Concurrency::of(app.kind);
-    let Some(At { value, at }) = said else {
+    let said = table.flag_or_choice("async");
+    app.concurrency = Concurrency::default_for(app.kind);
+    let Some(Located { value, offset: at }) = said else {
         return !table.has("async");
     };
     let is_asgi = app.kind == AppKind::Asgi;
     let (concurrency, fits, key, what) = match value {
-        FlagOrWord::Flag(true) => (
+        FlagOrChoice::Flag(true) => (
             Concurrency::Tasks,
             is_asgi || app.kind == AppKind::Rack,
             "async = true",
             "the kinds \"rack\" and \"asgi\"",
         ),
-        FlagOrWord::Flag(false) => (
+        FlagOrChoice::Flag(false) => (
             Concurrency::Threads,
             !is_asgi,
             "async = false",
             "the kinds \"wsgi\" and \"rack\"",
         ),
-        FlagOrWord::Word(_) => (
+        FlagOrChoice::Choice(_) => (
             Concurrency::Gevent,
             app.kind == AppKind::Wsgi,
             "async = \"gevent\"",
@@ -267,7 +273,7 @@ fn read_concurrency(table: &Section<'_>, app: &mut App) -> bool {
     if fits {
         app.concurrency = concurrency;
     } else {
-        table.add(at, Problem::OnlyFor { key, what });
+        table.report(at, Problem::NotApplicable { key, what });
     }
     fits
 }

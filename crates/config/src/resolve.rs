@@ -1,23 +1,23 @@
 //! From what the command line says to a [`Config`]: a file, or a folder that is recognised.
 //!
-//! Called by the binary for `serve` and `check`, again on reload. A TARGET is tried as a folder, a
+//! Called by the binary for `resolve_target` and `check`, again on reload. A TARGET is tried as a folder, a
 //! file by its ending, then as `module:callable`; overrides are applied last and checked like the
 //! values of a file. What must stay true: nothing is printed, nothing is run.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use crate::detect::{self, Found, LOOKED_FOR};
+use crate::detect::{self, DETECTION_CANDIDATES, DetectedApp};
 use crate::error::{ConfigError, Problem, Report};
+use crate::findings::make_absolute;
 use crate::foreign_words::translate_verb;
 use crate::model::{
     App, AppKind, BlockingPool, Config, Files, Grip, HUB_NAMESPACE, Hub, Limits, LogTarget,
     Processes, Route, Server,
 };
-use crate::place::absolute;
 use crate::values::{ListenAddr, PathPattern};
-use crate::work::{self, Work};
-use crate::{FILE_NAME, development, entry, parse, section, server, site};
+use crate::work::{self, WorkOptions};
+use crate::{FILE_NAME, dev_defaults, entry, parse, section, server, site};
 
 /// What the command line says about the configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub struct Invocation {
     /// Listeners that replace the file's; empty keeps them.
     pub listen: Vec<ListenAddr>,
     /// Admin address that replaces the file's.
-    pub admin: Option<AdminChoice>,
+    pub admin: Option<AdminOverride>,
     /// Worker processes of every application.
     pub processes: Option<usize>,
     /// Threads in each worker process of every application.
@@ -39,7 +39,7 @@ pub struct Invocation {
     /// What the application of a folder or module is, when its code is not to be looked at for that.
     pub kind: Option<AppKind>,
     /// Whether the target is a folder whose files are served, and nothing else of it.
-    pub files: bool,
+    pub files_only: bool,
     /// The file of the server's own log in place of the configuration's.
     pub log: Option<PathBuf>,
     /// Whether the defaults are those of development: one process, a readable log of requests on
@@ -48,26 +48,26 @@ pub struct Invocation {
     /// The absolute folder that relative paths of the command line start from.
     pub cwd: PathBuf,
     /// Of `penstock work`: the target may be an application's name, and nothing but that one is served.
-    pub work: Option<Work>,
+    pub work: Option<WorkOptions>,
 }
 
 /// What the command line says about the admin address.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum AdminChoice {
+pub enum AdminOverride {
     /// No admin listener.
     Off,
     /// One there.
-    At(ListenAddr),
+    Address(ListenAddr),
 }
 
-impl std::str::FromStr for AdminChoice {
-    type Err = crate::BadListenAddr;
+impl std::str::FromStr for AdminOverride {
+    type Err = crate::InvalidListenAddr;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         if text == "off" {
             Ok(Self::Off)
         } else {
-            text.parse().map(Self::At)
+            text.parse().map(Self::Address)
         }
     }
 }
@@ -78,42 +78,45 @@ impl std::str::FromStr for AdminChoice {
 pub fn resolve(invocation: &Invocation) -> Result<Config, Report> {
     let cwd = &invocation.cwd;
     let (mut config, app) = match &invocation.work {
-        None => find(invocation).map(|config| (config, None)),
-        Some(_) => find_work(invocation),
+        None => find_config(invocation).map(|config| (config, None)),
+        Some(_) => find_work_config(invocation),
     }
-    .map_err(|report| shorten(report, cwd))?;
+    .map_err(|report| shorten_paths(report, cwd))?;
     if invocation.development && config.path.is_none() {
         // Nothing is said in a file: every value is a default.
-        development::server(&mut config.server, None);
-        development::hub(&mut config.hub);
-        config.apps.values_mut().for_each(development::app);
+        dev_defaults::apply_to_server(&mut config.server, None);
+        dev_defaults::apply_to_hub(&mut config.hub);
+        config
+            .apps
+            .values_mut()
+            .for_each(dev_defaults::apply_to_app);
     }
-    let config = apply(config, invocation)?;
+    let config = apply_overrides(config, invocation)?;
     match &invocation.work {
         None => Ok(config),
-        Some(work) => work::reduce(config, app, work, invocation),
+        Some(work) => work::keep_only_app(config, app, work, invocation),
     }
 }
 
-/// What `penstock work` means: an application of a file by its name, or what `serve` would serve.
-fn find_work(invocation: &Invocation) -> Result<(Config, Option<&str>), Report> {
+/// What `penstock work` means: an application of a file by its name, or what `resolve_target` would serve.
+fn find_work_config(invocation: &Invocation) -> Result<(Config, Option<&str>), Report> {
     let cwd = &invocation.cwd;
     let file = match &invocation.config {
-        Some(file) => Some(absolute(cwd, file)),
+        Some(file) => Some(make_absolute(cwd, file)),
         None => Some(cwd.join(FILE_NAME)).filter(|file| file.is_file()),
     };
     let (Some(name), Some(file)) = (invocation.target.as_deref(), file) else {
-        return find(invocation).map(|config| (config, None));
+        return find_config(invocation).map(|config| (config, None));
     };
-    let config = load(&file, invocation)?;
-    if invocation.config.is_some() || work::has(&config, name) {
+    let config = load_file(&file, invocation)?;
+    if invocation.config.is_some() || work::has_app(&config, name) {
         return Ok((config, Some(name)));
     }
     find_target(name, cwd, invocation).map(|config| (config, None))
 }
 
 /// Files are named as the user would name them from where they are.
-fn shorten(mut report: Report, cwd: &Path) -> Report {
+fn shorten_paths(mut report: Report, cwd: &Path) -> Report {
     for error in &mut report.errors {
         match error.file.strip_prefix(cwd) {
             Ok(below) if below.as_os_str().is_empty() => {}
@@ -124,52 +127,52 @@ fn shorten(mut report: Report, cwd: &Path) -> Report {
     report
 }
 
-fn find(invocation: &Invocation) -> Result<Config, Report> {
+fn find_config(invocation: &Invocation) -> Result<Config, Report> {
     let cwd = &invocation.cwd;
-    if invocation.files {
-        return plain_files(invocation.target.as_deref(), cwd);
+    if invocation.files_only {
+        return config_for_files_flag(invocation.target.as_deref(), cwd);
     }
     match (&invocation.target, &invocation.config) {
-        (Some(target), Some(_)) => Err(Report::one(target, Problem::TargetAndFile)),
-        (None, Some(file)) => load(&absolute(cwd, file), invocation),
-        (None, None) => in_folder(cwd, invocation),
+        (Some(target), Some(_)) => Err(Report::single(target, Problem::TargetWithConfigFile)),
+        (None, Some(file)) => load_file(&make_absolute(cwd, file), invocation),
+        (None, None) => config_for_dir(cwd, invocation),
         (Some(target), None) => find_target(target, cwd, invocation),
     }
 }
 
 /// A configuration file, which says itself what its applications are.
-fn load(file: &Path, invocation: &Invocation) -> Result<Config, Report> {
+fn load_file(file: &Path, invocation: &Invocation) -> Result<Config, Report> {
     match invocation.kind {
-        Some(_) => Err(Report::one(file, Problem::KindAndFile)),
-        None => parse::load_as(file, invocation.development),
+        Some(_) => Err(Report::single(file, Problem::KindWithConfigFile)),
+        None => parse::load_with_mode(file, invocation.development),
     }
 }
 
 fn find_target(target: &str, cwd: &Path, invocation: &Invocation) -> Result<Config, Report> {
     let said = invocation.kind;
-    let path = absolute(cwd, Path::new(target));
+    let path = make_absolute(cwd, Path::new(target));
     let looked = std::fs::metadata(&path);
     let is_dir = looked.as_ref().is_ok_and(std::fs::Metadata::is_dir);
     let ending = path.extension().and_then(|ending| ending.to_str());
     match ending {
-        _ if is_dir => in_folder(&path, invocation),
-        Some("toml") => load(&path, invocation),
-        Some("py") => of_module(target, &path, said),
-        _ if entry::split_ruby(target).is_some() => of_ruby(target, cwd, said),
-        _ if entry::split_python(target).is_some() => of_entry((target, target), cwd, said),
+        _ if is_dir => config_for_dir(&path, invocation),
+        Some("toml") => load_file(&path, invocation),
+        Some("py") => config_for_module(target, &path, said),
+        _ if entry::split_ruby(target).is_some() => config_for_ruby(target, cwd, said),
+        _ if entry::split_python(target).is_some() => config_for_entry((target, target), cwd, said),
         _ => match split_file(target) {
             Some((file, callable)) => {
-                let file = absolute(cwd, Path::new(file));
+                let file = make_absolute(cwd, Path::new(file));
                 let module = file.file_stem().and_then(|name| name.to_str());
                 let entry = format!("{}:{callable}", module.unwrap_or_default());
-                of_entry((target, &entry), &parse::folder_of(&file), said)
+                config_for_entry((target, &entry), &parse::parent_dir(&file), said)
             }
-            None if is_module(target, cwd) => of_entry((target, target), cwd, said),
-            None => Err(Report::one(
+            None if module_exists(target, cwd) => config_for_entry((target, target), cwd, said),
+            None => Err(Report::single(
                 target,
                 match translate_verb(target) {
-                    Some(verb) => Problem::OtherVerb(verb),
-                    None => Problem::BadTarget(looked.err().map(|error| error.kind())),
+                    Some(verb) => Problem::ForeignVerb(verb),
+                    None => Problem::InvalidTarget(looked.err().map(|error| error.kind())),
                 },
             )),
         },
@@ -183,40 +186,40 @@ fn split_file(target: &str) -> Option<(&str, &str)> {
 }
 
 /// Whether a module of that name lies in the folder or its `src`.
-fn is_module(name: &str, dir: &Path) -> bool {
+fn module_exists(name: &str, dir: &Path) -> bool {
     let relative: PathBuf = name.split('.').collect();
     let is_there = |root: PathBuf| {
         let path = root.join(&relative);
         path.with_extension("py").is_file() || path.join("__init__.py").is_file()
     };
-    entry::is_python(name) && (is_there(dir.to_owned()) || is_there(dir.join("src")))
+    entry::is_python_entry(name) && (is_there(dir.to_owned()) || is_there(dir.join("src")))
 }
 
 /// A kind that a Python module can be of.
-fn of_python(said: Option<AppKind>) -> Option<AppKind> {
+fn python_kind(said: Option<AppKind>) -> Option<AppKind> {
     said.filter(|kind| matches!(kind, AppKind::Wsgi | AppKind::Asgi))
 }
 
-fn of_entry(
+fn config_for_entry(
     (target, entry): (&str, &str),
     dir: &Path,
     said: Option<AppKind>,
 ) -> Result<Config, Report> {
     let probe = App::new("", dir.to_owned(), AppKind::Wsgi, entry);
-    let kind = of_python(said).unwrap_or_else(|| entry::kind_of(&probe, entry));
+    let kind = python_kind(said).unwrap_or_else(|| entry::detect_kind(&probe, entry));
     let entry = entry.to_owned();
-    of_app(target, Found { kind, entry }, dir, said)
+    config_for_app(target, DetectedApp { kind, entry }, dir, said)
 }
 
 /// The folder's own file, else what the folder is.
-fn in_folder(dir: &Path, invocation: &Invocation) -> Result<Config, Report> {
+fn config_for_dir(dir: &Path, invocation: &Invocation) -> Result<Config, Report> {
     let file = dir.join(FILE_NAME);
     if file.is_file() {
-        return load(&file, invocation);
+        return load_file(&file, invocation);
     }
     let said = invocation.kind;
-    if let Some(found) = detect::app_of_kind(dir, said) {
-        return of_app(&dir.to_string_lossy(), found, dir, said);
+    if let Some(found) = detect::detect_app_of_kind(dir, said) {
+        return config_for_app(&dir.to_string_lossy(), found, dir, said);
     }
     let public = dir.join("public");
     // A Ruby file beside a page may be a tool: it must not run because a site is served.
@@ -225,31 +228,31 @@ fn in_folder(dir: &Path, invocation: &Invocation) -> Result<Config, Report> {
         .any(|dir| dir.join("index.html").is_file());
     if said.is_none()
         && !has_page
-        && let Some(found) = detect::only_ruby_file_in(dir)
+        && let Some(found) = detect::detect_only_ruby_file(dir)
     {
-        return of_app(&dir.to_string_lossy(), found, dir, said);
+        return config_for_app(&dir.to_string_lossy(), found, dir, said);
     }
     let root = if said.is_none() && public.join("index.html").is_file() {
         public
     } else if said.is_none() && dir.join("index.html").is_file() {
         dir.to_owned()
-    } else if let Some(found) = detect::only_module_in(dir, said) {
-        return of_app(&dir.to_string_lossy(), found, dir, said);
+    } else if let Some(found) = detect::detect_only_module(dir, said) {
+        return config_for_app(&dir.to_string_lossy(), found, dir, said);
     } else {
-        let looked_for = LOOKED_FOR.to_vec();
+        let looked_for = DETECTION_CANDIDATES.to_vec();
         let advice = detect::advice(dir);
-        return Err(Report::one(
+        return Err(Report::single(
             dir,
             Problem::NothingDetected { looked_for, advice },
         ));
     };
-    Ok(of_files(dir, root))
+    Ok(config_for_files(dir, root))
 }
 
 /// The files below a root and nothing else.
-fn of_files(dir: &Path, root: PathBuf) -> Config {
-    let mut config = bare(dir);
-    config.sites = vec![site::any(Route {
+fn config_for_files(dir: &Path, root: PathBuf) -> Config {
+    let mut config = empty_config(dir);
+    config.sites = vec![site::catch_all_site(Route {
         files: Some(Files::new(root)),
         ..Route::new(PathPattern::any())
     })];
@@ -257,76 +260,96 @@ fn of_files(dir: &Path, root: PathBuf) -> Config {
 }
 
 /// What `--files` means: this very folder, whatever else it is.
-fn plain_files(target: Option<&str>, cwd: &Path) -> Result<Config, Report> {
+fn config_for_files_flag(target: Option<&str>, cwd: &Path) -> Result<Config, Report> {
     let target = target.unwrap_or(".");
     let dir = match target {
         "." => cwd.to_owned(),
-        target => absolute(cwd, Path::new(target)),
+        target => make_absolute(cwd, Path::new(target)),
     };
     match std::fs::metadata(&dir) {
-        Ok(found) if found.is_dir() => Ok(of_files(&dir, dir.clone())),
-        Ok(_) => Err(Report::one(target, Problem::FilesOfNoFolder(None))),
+        Ok(found) if found.is_dir() => Ok(config_for_files(&dir, dir.clone())),
+        Ok(_) => Err(Report::single(
+            target,
+            Problem::FilesTargetNotADirectory(None),
+        )),
         Err(error) => {
             let kind = Some(error.kind());
-            Err(Report::one(target, Problem::FilesOfNoFolder(kind)))
+            Err(Report::single(
+                target,
+                Problem::FilesTargetNotADirectory(kind),
+            ))
         }
     }
 }
 
 /// A rackup file, or a Ruby file with the constant that is its application, if one is named.
-fn of_ruby(target: &str, cwd: &Path, said: Option<AppKind>) -> Result<Config, Report> {
+fn config_for_ruby(target: &str, cwd: &Path, said: Option<AppKind>) -> Result<Config, Report> {
     let file = entry::split_ruby(target).map_or(target, |(file, _)| file);
     let from = file.rfind('/').map_or(0, |slash| slash + 1);
-    of_app(
+    config_for_app(
         target,
-        Found {
+        DetectedApp {
             kind: AppKind::Rack,
             entry: target[from..].to_owned(),
         },
-        &parse::folder_of(&absolute(cwd, Path::new(file))),
+        &parse::parent_dir(&make_absolute(cwd, Path::new(file))),
         said,
     )
 }
 
-fn of_module(target: &str, file: &Path, said: Option<AppKind>) -> Result<Config, Report> {
+fn config_for_module(target: &str, file: &Path, said: Option<AppKind>) -> Result<Config, Report> {
     let module = file
         .file_stem()
         .and_then(|name| name.to_str())
         .unwrap_or_default();
-    let dir = parse::folder_of(file);
+    let dir = parse::parent_dir(file);
     if let Err(error) = std::fs::metadata(file) {
-        return Err(Report::one(target, Problem::Unreadable(error.kind())));
+        return Err(Report::single(target, Problem::Unreadable(error.kind())));
     }
-    if !entry::is_python(module) {
-        return Err(Report::one(
+    if !entry::is_python_entry(module) {
+        return Err(Report::single(
             target,
-            Problem::NoModuleName(module.to_owned()),
+            Problem::InvalidModuleName(module.to_owned()),
         ));
     }
-    let mut found = detect::module_in(file, module);
-    found.kind = of_python(said).unwrap_or(found.kind);
-    of_app(target, found, &dir, said)
+    let mut found = detect::detect_in_module(file, module);
+    found.kind = python_kind(said).unwrap_or(found.kind);
+    config_for_app(target, found, &dir, said)
 }
 
 /// A configuration of one application with every default; errors name `origin`.
-fn of_app(origin: &str, found: Found, dir: &Path, said: Option<AppKind>) -> Result<Config, Report> {
+fn config_for_app(
+    origin: &str,
+    found: DetectedApp,
+    dir: &Path,
+    said: Option<AppKind>,
+) -> Result<Config, Report> {
     let is_rack = |kind: AppKind| kind == AppKind::Rack;
     if said.is_some_and(|said| is_rack(said) != is_rack(found.kind)) {
-        return Err(Report::one(origin, Problem::OtherLanguage(found.kind)));
+        return Err(Report::single(
+            origin,
+            Problem::KindOfOtherLanguage(found.kind),
+        ));
     }
-    let mut app = App::new(&name_of(dir), dir.to_owned(), found.kind, &found.entry);
+    let mut app = App::new(
+        &app_name_of_dir(dir),
+        dir.to_owned(),
+        found.kind,
+        &found.entry,
+    );
     app.kind_is_guess = said.is_none() && !is_rack(found.kind);
-    entry::check(&app, found.kind, &found.entry).map_err(|what| Report::one(origin, what))?;
-    let mut config = bare(dir);
-    config.sites = vec![site::of_app(&app)];
+    entry::check_file_exists(&app, found.kind, &found.entry)
+        .map_err(|what| Report::single(origin, what))?;
+    let mut config = empty_config(dir);
+    config.sites = vec![site::default_site_for_app(&app)];
     config.apps.insert(app.name.clone(), app);
     Ok(config)
 }
 
-fn bare(dir: &Path) -> Config {
+fn empty_config(dir: &Path) -> Config {
     Config {
         path: None,
-        base: dir.to_owned(),
+        base_dir: dir.to_owned(),
         server: Server::default(),
         limits: Limits::default(),
         blocking: BTreeMap::from([("default".to_owned(), BlockingPool::default())]),
@@ -335,13 +358,13 @@ fn bare(dir: &Path) -> Config {
         caches: BTreeMap::new(),
         upstreams: BTreeMap::new(),
         sites: Vec::new(),
-        streams: Vec::new(),
-        joins: None,
+        tcp: Vec::new(),
+        join_target: None,
     }
 }
 
 /// The folder's name, with what a name cannot hold replaced.
-fn name_of(dir: &Path) -> String {
+fn app_name_of_dir(dir: &Path) -> String {
     let name = dir
         .file_name()
         .map(|name| name.to_string_lossy())
@@ -362,13 +385,13 @@ fn name_of(dir: &Path) -> String {
     }
 }
 
-fn apply(mut config: Config, invocation: &Invocation) -> Result<Config, Report> {
+fn apply_overrides(mut config: Config, invocation: &Invocation) -> Result<Config, Report> {
     let mut errors = Vec::new();
     let mut place = |addr: &ListenAddr| {
-        let unfit = server::unfit_socket(&addr.to_string(), &invocation.cwd);
+        let unfit = server::check_socket_path(&addr.to_string(), &invocation.cwd);
         let is_fit = unfit.is_none();
         errors.extend(unfit);
-        let based = server::based(addr.clone(), &invocation.cwd);
+        let based = server::resolve_socket_path(addr.clone(), &invocation.cwd);
         based.filter(|_| is_fit).unwrap_or_else(|| addr.clone())
     };
     if !invocation.listen.is_empty() {
@@ -376,38 +399,38 @@ fn apply(mut config: Config, invocation: &Invocation) -> Result<Config, Report> 
         server::split_families(config.server.listen.iter_mut().collect());
     }
     if let Some(log) = &invocation.log {
-        config.server.log = LogTarget::File(absolute(&invocation.cwd, log));
+        config.server.log = LogTarget::File(make_absolute(&invocation.cwd, log));
     }
     match &invocation.admin {
         None => {}
-        Some(AdminChoice::Off) => config.server.admin = None,
-        Some(AdminChoice::At(addr)) => config.server.admin = Some(place(addr)),
+        Some(AdminOverride::Off) => config.server.admin = None,
+        Some(AdminOverride::Address(addr)) => config.server.admin = Some(place(addr)),
     }
     let listen = &config.server.listen;
     config
         .server
         .proxy_protocol
         .retain(|addr| listen.contains(addr));
-    errors.extend(server::clash(&config));
+    errors.extend(server::find_address_conflict(&config));
     let processes = check_count("--processes", invocation.processes, &mut errors);
     let threads = check_count("--threads", invocation.threads, &mut errors);
     for app in config.apps.values_mut() {
         app.processes = processes.map_or(app.processes, Processes::exactly);
         if !app.has_reactor() || app.kind_is_guess {
             app.threads = threads.unwrap_or(app.threads);
-            app.threads_min = threads.unwrap_or(app.threads_min);
+            app.min_threads = threads.unwrap_or(app.min_threads);
         }
         if invocation.grip && app.grip.is_none() {
-            app.grip = Some(Grip::of(&app.name));
+            app.grip = Some(Grip::for_backend(&app.name));
             if app.name == HUB_NAMESPACE {
-                errors.push(Problem::NamespaceOfHub);
+                errors.push(Problem::NamespaceOfHubRoutes);
             }
         }
-        app.fit_upstream();
+        app.apply_to_upstream();
     }
     let errors: Vec<_> = errors
         .into_iter()
-        .map(|what| ConfigError::nowhere("command line", what))
+        .map(|what| ConfigError::without_position("command line", what))
         .collect();
     if errors.is_empty() {
         Ok(config)

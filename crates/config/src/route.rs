@@ -6,21 +6,21 @@
 use std::collections::BTreeMap;
 
 use crate::error::Problem;
+use crate::findings::Located;
 use crate::model::Route;
-use crate::place::At;
 use crate::section::Section;
-use crate::site::Known;
+use crate::site::RouteContext;
 use crate::suggest::nearest;
 use crate::values::PathPattern;
 use crate::{cache, files, grants, headers, hub};
 
 /// Reads the routes of a site.
-pub(crate) fn read(site: &Section<'_>, known: &Known<'_>) -> Vec<Route> {
+pub(crate) fn read(site: &Section<'_>, known: &RouteContext<'_>) -> Vec<Route> {
     let tables = site.tables("routes");
     if tables.is_empty() && (!site.has("routes") || site.is_empty_list("routes")) {
-        site.add(site.at, Problem::EmptySite);
+        site.report(site.offset, Problem::EmptySite);
     }
-    let mut routes: Vec<At<Route>> = Vec::with_capacity(tables.len());
+    let mut routes: Vec<Located<Route>> = Vec::with_capacity(tables.len());
     for table in &tables {
         if let Some(route) = read_one(table, known) {
             check_reachable(table, &routes, &route);
@@ -31,13 +31,13 @@ pub(crate) fn read(site: &Section<'_>, known: &Known<'_>) -> Vec<Route> {
 }
 
 /// One route, placed where its path stands.
-fn read_one(table: &Section<'_>, known: &Known<'_>) -> Option<At<Route>> {
-    let path = table.parsed("path", PathPattern::parse);
+fn read_one(table: &Section<'_>, known: &RouteContext<'_>) -> Option<Located<Route>> {
+    let path = table.parse_text("path", PathPattern::parse);
     let files = files::read(table, known);
-    let app = read_name(table, "app", known.names);
-    let upstream = read_name(table, "upstream", known.upstreams);
+    let app = read_name(table, "app", known.app_names);
+    let upstream = read_name(table, "upstream", known.upstream_names);
     if table.has("app") {
-        table.refuse("upstream");
+        table.report_not_applicable("upstream");
     }
     let mut route = Route {
         files,
@@ -47,22 +47,22 @@ fn read_one(table: &Section<'_>, known: &Known<'_>) -> Option<At<Route>> {
         mercure: hub::read_mercure(table),
         ..Route::new(PathPattern::any())
     };
-    read_rest(table, known, &mut route);
+    read_common_keys(table, known, &mut route);
     let (path, at) = match path {
-        Some(path) => (path.value, path.at),
+        Some(path) => (path.value, path.offset),
         None if table.has("path") => return None,
-        None => (PathPattern::any(), table.at),
+        None => (PathPattern::any(), table.offset),
     };
     route.cache = cache::read_route(table, known.caches);
     read_grants(table, known, &mut route);
-    check_answers(table, &path);
+    check_handlers(table, &path);
     route.path = path;
-    Some(At::new(route, at))
+    Some(Located::new(route, at))
 }
 
 /// Reads what its back end's responses may ask of the front end on this route.
-fn read_grants(table: &Section<'_>, known: &Known<'_>, route: &mut Route) {
-    route.grip = table.flag_said("grip");
+fn read_grants(table: &Section<'_>, known: &RouteContext<'_>, route: &mut Route) {
+    route.grip = table.flag("grip");
     route.sendfile = grants::read_sendfile(table);
     let Some(name) = route.upstream.as_ref().or(route.app.as_ref()) else {
         return;
@@ -72,7 +72,7 @@ fn read_grants(table: &Section<'_>, known: &Known<'_>, route: &mut Route) {
     }
     let app = route.app.as_ref().and_then(|name| known.apps.get(name));
     let upstream = route.upstream.as_ref();
-    let upstream = upstream.and_then(|name| known.upstream_tables.get(name));
+    let upstream = upstream.and_then(|name| known.upstreams.get(name));
     let of_app = app.is_some_and(|app| app.grip.is_some());
     if of_app || upstream.is_some_and(|upstream| upstream.grip.is_some()) {
         return;
@@ -87,52 +87,56 @@ fn read_grants(table: &Section<'_>, known: &Known<'_>, route: &mut Route) {
 }
 
 /// Reports a route that nobody answers, and what stands beside another that answers.
-fn check_answers(table: &Section<'_>, path: &PathPattern) {
+fn check_handlers(table: &Section<'_>, path: &PathPattern) {
     let has_any = |keys: &[&str]| keys.iter().any(|key| table.has(key));
     if !has_any(&["files", "app", "upstream", "hub", "mercure"]) {
-        table.add(table.at, Problem::EmptyRoute(path.clone()));
+        table.report(table.offset, Problem::EmptyRoute(path.clone()));
     } else if !has_any(&["app", "upstream"]) {
-        table.refuse("cache");
-        table.refuse("grip");
-        table.refuse("sendfile");
+        table.report_not_applicable("cache");
+        table.report_not_applicable("grip");
+        table.report_not_applicable("sendfile");
     }
     if has_any(&["app", "upstream", "files"]) {
-        table.refuse("hub");
+        table.report_not_applicable("hub");
     }
     if has_any(&["app", "upstream", "files", "hub"]) {
-        table.refuse("mercure");
+        table.report_not_applicable("mercure");
     }
 }
 
 /// The name of an application or upstream.
 fn read_name(table: &Section<'_>, key: &'static str, known: &[String]) -> Option<String> {
     let name = table.text(key)?;
-    check_name(table, key, &name, known.iter().map(String::as_str));
+    check_name_exists(table, key, &name, known.iter().map(String::as_str));
     Some(name.value.to_owned())
 }
 
 /// Everything but the path and who answers.
-fn read_rest(table: &Section<'_>, known: &Known<'_>, route: &mut Route) {
-    table.flag("internal", &mut route.internal);
+fn read_common_keys(table: &Section<'_>, known: &RouteContext<'_>, route: &mut Route) {
+    table.read_flag("internal", &mut route.internal);
     if let Some(rewrite) = table.table("rewrite") {
-        let prefix = |key| rewrite.parsed(key, prefix).map(|prefix| prefix.value);
+        let prefix = |key| {
+            rewrite
+                .parse_text(key, parse_prefix)
+                .map(|prefix| prefix.value)
+        };
         route.rewrite.strip_prefix = prefix("strip_prefix");
         route.rewrite.add_prefix = prefix("add_prefix");
-        rewrite.flag("response_paths", &mut route.rewrite.response_paths);
+        rewrite.read_flag("response_paths", &mut route.rewrite.response_paths);
     }
     route.request_headers = headers::read(table, "request_headers");
     route.response_headers = headers::read(table, "response_headers");
-    route.request_buffering = table.flag_said("request_buffering");
-    route.response_buffering = table.flag_said("response_buffering");
-    route.max_body = table.size_said("max_body");
+    route.request_buffering = table.flag("request_buffering");
+    route.response_buffering = table.flag("response_buffering");
+    route.max_body_size = table.size("max_body");
     if !is_proxied(table, known, route) {
-        table.refuse("request_buffering");
-        table.refuse("response_buffering");
+        table.report_not_applicable("request_buffering");
+        table.report_not_applicable("response_buffering");
     }
 }
 
 /// Whether a back end answers; an application that could not be read is given the benefit of doubt.
-fn is_proxied(table: &Section<'_>, known: &Known<'_>, route: &Route) -> bool {
+fn is_proxied(table: &Section<'_>, known: &RouteContext<'_>, route: &Route) -> bool {
     let app = route.app.as_ref().map(|name| known.apps.get(name));
     match app {
         Some(app) => app.is_none_or(|app| app.upstream.is_some()),
@@ -141,23 +145,23 @@ fn is_proxied(table: &Section<'_>, known: &Known<'_>, route: &Route) -> bool {
 }
 
 /// A part of a path without a final slash; none when it could not be the front of a normalised path.
-fn prefix(text: &str) -> Option<String> {
+fn parse_prefix(text: &str) -> Option<String> {
     let usable = text.len() > 1 && !text.ends_with('/') && !text.contains(char::is_control);
     let exact = matches!(PathPattern::parse(text), Some(PathPattern::Exact(_)));
     (usable && exact).then(|| text.to_owned())
 }
 
 /// Reports a name that nothing has.
-pub(crate) fn check_name<'n>(
+pub(crate) fn check_name_exists<'n>(
     table: &Section<'_>,
     what: &'static str,
-    name: &At<&str>,
+    name: &Located<&str>,
     known: impl Iterator<Item = &'n str> + Clone,
 ) {
     if !known.clone().any(|known| known == name.value) {
         let (name_written, suggestion) = (name.value.to_owned(), nearest(name.value, known));
-        table.add(
-            name.at,
+        table.report(
+            name.offset,
             Problem::UnknownName {
                 what,
                 name: name_written,
@@ -169,26 +173,26 @@ pub(crate) fn check_name<'n>(
 
 /// Routes are tried in order, and the first that matches answers: with a file, its application or
 /// upstream, or not found. Clients pass the internal ones by, internal redirects try all.
-fn check_reachable(table: &Section<'_>, earlier: &[At<Route>], route: &At<Route>) {
+fn check_reachable(table: &Section<'_>, earlier: &[Located<Route>], route: &Located<Route>) {
     let path = &route.value.path;
     let earlier = earlier.iter();
     let mut earlier = earlier.filter(|first| route.value.internal || !first.value.internal);
-    let same = |first: &&At<Route>| first.value.path == *path;
-    let wider = |first: &&At<Route>| first.value.path.covers(path);
+    let same = |first: &&Located<Route>| first.value.path == *path;
+    let wider = |first: &&Located<Route>| first.value.path.covers(path);
     if let Some(first) = earlier.clone().find(same) {
-        let line = table.found.line(first.at);
-        table.add(
-            route.at,
-            Problem::RouteTwice {
+        let line = table.findings.line(first.offset);
+        table.report(
+            route.offset,
+            Problem::DuplicateRoute {
                 path: path.clone(),
                 line,
             },
         );
     } else if let Some(first) = earlier.find(wider) {
-        let (line, wider) = (table.found.line(first.at), first.value.path.clone());
-        table.add(
-            route.at,
-            Problem::RouteShadowed {
+        let (line, wider) = (table.findings.line(first.offset), first.value.path.clone());
+        table.report(
+            route.offset,
+            Problem::UnreachableRoute {
                 path: path.clone(),
                 wider,
                 line,

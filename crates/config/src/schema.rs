@@ -6,11 +6,11 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::options::{self, Kind, Opt, Unset};
+use crate::options::{self, OptionDefault, OptionKind, OptionRow};
 
 /// The JSON Schema (2020-12) of the file.
-pub fn schema() -> String {
-    let mut root = object("");
+pub fn json_schema() -> String {
+    let mut root = object_schema("");
     if let Value::Object(fields) = &mut root {
         fields.insert(
             "$schema".to_owned(),
@@ -21,13 +21,13 @@ pub fn schema() -> String {
     format!("{root:#}\n")
 }
 
-fn object(section: &str) -> Value {
+fn object_schema(section: &str) -> Value {
     let mut properties = Map::new();
     let mut required = Vec::new();
-    for option in options::in_section(section) {
-        properties.insert(option.key.to_owned(), property(option));
+    for option in options::options_in(section) {
+        properties.insert(option.key.to_owned(), property_schema(option));
         // `path` may be left out beside `format = "off"`.
-        if option.default == Unset::Required && section != "server.access_log" {
+        if option.default == OptionDefault::Required && section != "server.access_log" {
             required.push(json!(option.key));
         }
     }
@@ -42,81 +42,89 @@ fn object(section: &str) -> Value {
     object
 }
 
-fn property(option: &Opt) -> Value {
+fn property_schema(option: &OptionRow) -> Value {
     let mut property = match option.kind {
-        Kind::Text(_) | Kind::Path => json!({ "type": "string" }),
-        Kind::Texts(_) => texts(),
-        Kind::TextOrTexts(_) => json!({ "anyOf": [{ "type": "string" }, texts()] }),
-        Kind::TextsOrTables(_, section) => {
-            json!({ "type": "array", "items": { "anyOf": [{ "type": "string" }, object(section)] } })
+        OptionKind::Text(_) | OptionKind::Path => json!({ "type": "string" }),
+        OptionKind::Texts(_) => string_list_schema(),
+        OptionKind::TextOrTexts(_) => {
+            json!({ "anyOf": [{ "type": "string" }, string_list_schema()] })
         }
-        Kind::ListOrTable(_, section) => json!({ "anyOf": [texts(), object(section)] }),
-        Kind::Bool => json!({ "type": "boolean" }),
-        Kind::FlagOrWords(words) => json!({ "anyOf": [
+        OptionKind::TextsOrTables(_, section) => {
+            json!({ "type": "array", "items": { "anyOf": [{ "type": "string" }, object_schema(section)] } })
+        }
+        OptionKind::ListOrTable(_, section) => {
+            json!({ "anyOf": [string_list_schema(), object_schema(section)] })
+        }
+        OptionKind::Bool => json!({ "type": "boolean" }),
+        OptionKind::FlagOrChoices(words) => json!({ "anyOf": [
             { "type": "boolean" },
             { "type": "array", "items": { "type": "string", "enum": words } },
         ] }),
-        Kind::FlagOrWord(words) => json!({ "anyOf": [
+        OptionKind::FlagOrChoice(words) => json!({ "anyOf": [
             { "type": "boolean" },
             { "type": "string", "enum": words },
         ] }),
-        Kind::FlagListOrTable(_, section) => {
-            json!({ "anyOf": [{ "type": "boolean" }, texts(), object(section)] })
+        OptionKind::FlagListOrTable(_, section) => {
+            json!({ "anyOf": [{ "type": "boolean" }, string_list_schema(), object_schema(section)] })
         }
-        Kind::FlagOrTable(section) => {
-            json!({ "anyOf": [{ "type": "boolean" }, object(section)] })
+        OptionKind::FlagOrTable(section) => {
+            json!({ "anyOf": [{ "type": "boolean" }, object_schema(section)] })
         }
-        Kind::FlagOrPaths => json!({ "anyOf": [{ "type": "boolean" }, texts()] }),
-        Kind::Decimal(min, max) => json!({ "type": "number", "minimum": min, "maximum": max }),
-        Kind::Fraction => json!({ "type": "number", "minimum": 0, "maximum": 1 }),
-        Kind::Count(min, max) => number(min, max),
-        Kind::CountOrCounts(min, max) => json!({ "anyOf": [
-            number(min, max),
-            { "type": "array", "minItems": 1, "items": number(min, max) },
+        OptionKind::FlagOrPaths => {
+            json!({ "anyOf": [{ "type": "boolean" }, string_list_schema()] })
+        }
+        OptionKind::Decimal(min, max) => {
+            json!({ "type": "number", "minimum": min, "maximum": max })
+        }
+        OptionKind::Fraction => json!({ "type": "number", "minimum": 0, "maximum": 1 }),
+        OptionKind::Number(min, max) => number_schema(min, max),
+        OptionKind::NumberOrNumbers(min, max) => json!({ "anyOf": [
+            number_schema(min, max),
+            { "type": "array", "minItems": 1, "items": number_schema(min, max) },
         ] }),
-        Kind::Size(min) => json!({ "anyOf": sizes(min) }),
-        Kind::SizeOrTable(min, section) => {
-            let [text, number] = sizes(min);
-            json!({ "anyOf": [text, number, object(section)] })
+        OptionKind::Size(min) => json!({ "anyOf": size_schemas(min) }),
+        OptionKind::SizeOrTable(min, section) => {
+            let [text, number] = size_schemas(min);
+            json!({ "anyOf": [text, number, object_schema(section)] })
         }
-        Kind::Time(_) => {
+        OptionKind::Duration(_) => {
             json!({ "type": "string", "pattern": "^\\s*[0-9]+\\s*(ms|s|m|h|d)\\s*$" })
         }
-        Kind::Rate => {
+        OptionKind::Rate => {
             json!({ "type": "string", "pattern": "^\\s*[0-9]+\\s*([kKMGT]B|[KMGT]iB|B)/s\\s*$" })
         }
-        Kind::OneOf(words) => json!({ "type": "string", "enum": words }),
-        Kind::Map => {
+        OptionKind::Choice(words) => json!({ "type": "string", "enum": words }),
+        OptionKind::StringMap => {
             json!({ "type": "object", "additionalProperties": { "type": "string" } })
         }
-        Kind::Table(section) => object(section),
-        Kind::CountOrTable(min, max, section) => {
-            json!({ "anyOf": [number(min, max), object(section)] })
+        OptionKind::Table(section) => object_schema(section),
+        OptionKind::NumberOrTable(min, max, section) => {
+            json!({ "anyOf": [number_schema(min, max), object_schema(section)] })
         }
-        Kind::TextOrTable(_, section) => {
-            json!({ "anyOf": [{ "type": "string" }, object(section)] })
+        OptionKind::TextOrTable(_, section) => {
+            json!({ "anyOf": [{ "type": "string" }, object_schema(section)] })
         }
-        Kind::Named(section) => {
-            json!({ "type": "object", "additionalProperties": object(section) })
+        OptionKind::NamedTables(section) => {
+            json!({ "type": "object", "additionalProperties": object_schema(section) })
         }
-        Kind::List(section) => json!({ "type": "array", "items": object(section) }),
+        OptionKind::Tables(section) => json!({ "type": "array", "items": object_schema(section) }),
     };
     property["description"] = json!(option.meaning());
     property
 }
 
-fn texts() -> Value {
+fn string_list_schema() -> Value {
     json!({ "type": "array", "items": { "type": "string" } })
 }
 
-fn sizes(min: u64) -> [Value; 2] {
+fn size_schemas(min: u64) -> [Value; 2] {
     [
         json!({ "type": "string", "pattern": "^\\s*[0-9]+\\s*([kKMGT]B|[KMGT]iB|B)?\\s*$" }),
         json!({ "type": "integer", "minimum": min }),
     ]
 }
 
-fn number(min: u64, max: u64) -> Value {
+fn number_schema(min: u64, max: u64) -> Value {
     json!({ "type": "integer", "minimum": min, "maximum": max })
 }
 
@@ -126,7 +134,7 @@ mod tests {
 
     #[test]
     fn is_json_and_knows_the_ranges() {
-        let schema: Value = serde_json::from_str(&schema()).unwrap();
+        let schema: Value = serde_json::from_str(&json_schema()).unwrap();
         let limits = &schema["properties"]["limits"]["properties"];
         assert_eq!(limits["headers"]["minimum"], 1);
         let apps = &schema["properties"]["apps"]["additionalProperties"];

@@ -8,98 +8,100 @@ mod redis;
 
 use std::path::Path;
 
-use crate::address::is_network;
+use crate::address::is_network_or_unix;
 use crate::error::Problem;
+use crate::findings::{Findings, Located, make_absolute};
 use crate::headers::is_token;
-use crate::masked::Secret;
 use crate::model::{
-    AccessLog, Config, Control, Join, LogFormat, LogTarget, Server, ServerLogFormat, SocketFile,
+    AccessLog, Config, ControlSocket, JoinEndpoint, LogFormat, LogTarget, Server, ServerLogFormat,
+    SocketPermissions,
 };
-use crate::parse::check_folder;
-use crate::place::{At, Findings, absolute};
-use crate::section::{Item, Section};
-use crate::values::{ListenAddr, UNIX_PATH_BYTES};
+use crate::parse::report_unusable_dir;
+use crate::redacted::Secret;
+use crate::section::{Section, TextOrTable};
+use crate::values::{ListenAddr, MAX_UNIX_PATH_BYTES};
 use crate::{hide, join};
 
-pub(crate) use redis::EXPECTED as REDIS_EXPECTED;
+pub(crate) use redis::REDIS_EXPECTED;
 
 /// The longest name of a user or group that the system's data bases have, and some.
-const ACCOUNT_BYTES: usize = 256;
+const MAX_ACCOUNT_BYTES: usize = 256;
 
 /// The table as it was read, with the places that later checks need.
-pub(crate) struct Read {
+pub(crate) struct ServerSection {
     /// What it says.
-    pub(crate) value: Server,
+    pub(crate) config: Server,
     /// Its own addresses, unless they are the default's.
-    listen: Option<Vec<At<ListenAddr>>>,
+    listen_written: Option<Vec<Located<ListenAddr>>>,
     /// Where `admin` stands.
-    admin_at: Option<usize>,
+    admin_offset: Option<usize>,
     /// Where `probes` stands.
-    probes_at: Option<usize>,
+    probes_offset: Option<usize>,
     /// Where `control` stands.
-    control_at: Option<usize>,
+    control_offset: Option<usize>,
     /// Its `join`, placed at its address.
-    pub(crate) join: Option<At<Join>>,
+    pub(crate) join: Option<Located<JoinEndpoint>>,
     /// Where the table starts.
-    at: usize,
+    offset: usize,
 }
 
 /// Reads the table, or gives the defaults when there is none.
-pub(crate) fn read(top: &Section<'_>) -> Read {
-    let mut read = Read {
-        value: Server::default(),
-        listen: None,
-        admin_at: None,
-        probes_at: None,
-        control_at: None,
+pub(crate) fn read(top: &Section<'_>) -> ServerSection {
+    let mut read = ServerSection {
+        config: Server::default(),
+        listen_written: None,
+        admin_offset: None,
+        probes_offset: None,
+        control_offset: None,
         join: None,
-        at: top.at,
+        offset: top.offset,
     };
     let Some(table) = top.table("server") else {
         return read;
     };
-    read.at = table.at;
-    let server = &mut read.value;
-    read.listen = read_listen(&table, server);
-    if let Some(listen) = &read.listen {
+    read.offset = table.offset;
+    let server = &mut read.config;
+    read.listen_written = read_listen(&table, server);
+    if let Some(listen) = &read.listen_written {
         server.listen = listen.iter().map(|addr| addr.value.clone()).collect();
     }
-    table.flag("reuse_port", &mut server.reuse_port);
-    table.count("threads", &mut server.threads);
-    if let Some(admin) = table.parsed("admin", |text| admin(table.found, text)) {
+    table.read_flag("reuse_port", &mut server.reuse_port);
+    table.read_number("threads", &mut server.threads);
+    if let Some(admin) = table.parse_text("admin", |text| parse_admin(table.findings, text)) {
         server.admin = admin.value;
-        read.admin_at = Some(admin.at);
+        read.admin_offset = Some(admin.offset);
     }
-    if let Some(probes) = table.parsed("probes", |text| address(table.found, text)) {
+    if let Some(probes) = table.parse_text("probes", |text| parse_listen_addr(table.findings, text))
+    {
         server.probes = Some(probes.value);
-        read.probes_at = Some(probes.at);
+        read.probes_offset = Some(probes.offset);
     }
-    if let Some(control) = table.parsed("control", |text| control(table.found, text)) {
-        server.control = control.value;
-        read.control_at = Some(control.at);
+    if let Some(control) = table.parse_text("control", |text| parse_control(table.findings, text)) {
+        server.control_socket = control.value;
+        read.control_offset = Some(control.offset);
     }
     if let Some(token) = table.table("admin_token") {
         server.admin_token = token.path("file").map(|file| file.value);
         if !token.has("file") {
-            token.missing("file");
+            token.report_missing("file");
         }
     }
     server.access_log = read_access_log(&table);
-    table.duration("shutdown_timeout", &mut server.shutdown_timeout);
-    table.duration("upgrade_timeout", &mut server.upgrade_timeout);
-    table.duration("drain_idle", &mut server.drain_idle);
+    table.read_duration("shutdown_timeout", &mut server.shutdown_timeout);
+    table.read_duration("upgrade_timeout", &mut server.upgrade_timeout);
+    table.read_duration("drain_idle", &mut server.keep_alive_drain);
     server.redis = redis::read(&table).map(Secret::from);
     read.join = join::read(&table);
     server.join = read.join.as_ref().map(|join| join.value.clone());
     read_process(&table, server);
     let trusted = table.list("trusted_proxies", |text| {
-        is_network(text).then(|| text.to_owned())
+        is_network_or_unix(text).then(|| text.to_owned())
     });
     server.trusted_proxies = trusted.map(|all| all.into_iter().map(|one| one.value).collect());
-    let client_address = table.parsed("client_address", |text| {
+    let client_address = table.parse_text("client_address", |text| {
         is_token(text).then(|| text.to_owned())
     });
-    server.client_address = client_address.map(|name| name.value);
+    server.client_ip_header = client_address.map(|name| name.value);
     let mask = table.list("log_mask", |text| {
         is_masked_name(text).then(|| text.to_owned())
     });
@@ -114,38 +116,40 @@ pub(crate) fn read(top: &Section<'_>) -> Read {
 
 /// What the server's own process is: its log, whom it runs as, its bounds.
 fn read_process(table: &Section<'_>, server: &mut Server) {
-    if let Some(log) = table.parsed("log", |text| log_target(table.found, text)) {
+    if let Some(log) = table.parse_text("log", |text| parse_log_target(table.findings, text)) {
         server.log = log.value;
     }
-    if let Some(format) = table.word("log_format") {
+    if let Some(format) = table.choice("log_format") {
         server.log_format = match format.value {
             "json" => ServerLogFormat::Json,
             _ => ServerLogFormat::Text,
         };
     }
     (server.user, server.group) = read_account(table);
-    if let Some(umask) = table.parsed("umask", umask) {
+    if let Some(umask) = table.parse_text("umask", parse_mode) {
         server.umask = Some(umask.value);
     }
-    server.open_files = table.count_said("open_files");
+    server.max_open_files = table.number("open_files");
     if let Some(directory) = table.path("directory") {
-        check_folder(table, "directory", &directory);
-        server.directory = Some(directory.value);
+        report_unusable_dir(table, "directory", &directory);
+        server.dir = Some(directory.value);
     }
 }
 
 /// The keys `user`, which may name the group too, and `group`.
 pub(crate) fn read_account(table: &Section<'_>) -> (Option<String>, Option<String>) {
-    let named = table.parsed("user", |text| {
+    let named = table.parse_text("user", |text| {
         let (user, group) = match text.split_once(':') {
             Some((user, group)) => (user, Some(group)),
             None => (text, None),
         };
-        let is_good = is_account(user) && group.is_none_or(is_account);
+        let is_good = is_account_name(user) && group.is_none_or(is_account_name);
         is_good.then(|| (user.to_owned(), group.map(str::to_owned)))
     });
     let (user, group) = named.map(|named| named.value).unzip();
-    let named = table.parsed("group", |text| is_account(text).then(|| text.to_owned()));
+    let named = table.parse_text("group", |text| {
+        is_account_name(text).then(|| text.to_owned())
+    });
     (
         user,
         named.map(|group| group.value).or_else(|| group.flatten()),
@@ -166,219 +170,227 @@ pub(crate) const MASK_EXPECTED: &str =
     "\"default\", a parameter such as \"voucher\", or the end of one such as \"*_pin\"";
 
 /// Whether a text can be the name or the number of a user or a group.
-fn is_account(text: &str) -> bool {
+fn is_account_name(text: &str) -> bool {
     let is_odd = |c: char| c.is_whitespace() || c.is_control() || matches!(c, ':' | '/' | ',');
-    !text.is_empty() && text.len() <= ACCOUNT_BYTES && !text.contains(is_odd)
+    !text.is_empty() && text.len() <= MAX_ACCOUNT_BYTES && !text.contains(is_odd)
 }
 
 /// Octal digits, as `umask` of a shell takes them.
-fn umask(text: &str) -> Option<u32> {
+fn parse_mode(text: &str) -> Option<u32> {
     let is_octal =
         (3..=4).contains(&text.len()) && text.bytes().all(|b| (b'0'..=b'7').contains(&b));
     let mask = u32::from_str_radix(text, 8).ok()?;
     (is_octal && mask <= 0o777).then_some(mask)
 }
 
-impl Read {
+impl ServerSection {
     /// Leaves out the default listener, which nothing would answer at.
-    pub(crate) fn leave_out_default(&mut self) {
-        if self.listen.is_none() {
-            self.value.listen.clear();
+    pub(crate) fn remove_default_listener(&mut self) {
+        if self.listen_written.is_none() {
+            self.config.listen.clear();
         }
     }
 
     /// The listener that an address clashes with, and its line, 0 when it is not in the file.
-    pub(crate) fn listener_at(
+    pub(crate) fn conflicting_listener(
         &self,
         top: &Section<'_>,
         addr: &ListenAddr,
     ) -> Option<(ListenAddr, usize)> {
-        let listen = &self.value.listen;
+        let listen = &self.config.listen;
         let index = listen.iter().position(|other| other.overlaps(addr))?;
-        let line = self.place(index).map_or(0, |at| top.found.line(at));
+        let line = self
+            .listener_offset(index)
+            .map_or(0, |at| top.findings.line(at));
         Some((listen[index].clone(), line))
     }
 
     /// Reports a clash of the admin address where the reader wrote something: at its key, else at the
     /// listener.
     pub(crate) fn check_admin(&self, top: &Section<'_>) {
-        let Some(admin) = &self.value.admin else {
+        let Some(admin) = &self.config.admin else {
             return;
         };
-        let listen = &self.value.listen;
+        let listen = &self.config.listen;
         let Some(index) = listen.iter().position(|addr| addr.overlaps(admin)) else {
             return;
         };
         let at = self
-            .admin_at
-            .or_else(|| self.place(index))
-            .unwrap_or(self.at);
+            .admin_offset
+            .or_else(|| self.listener_offset(index))
+            .unwrap_or(self.offset);
         let (admin, listener) = (admin.clone(), listen[index].clone());
-        top.add(at, Problem::AdminTaken { admin, listener });
+        top.report(at, Problem::AdminAddressTaken { admin, listener });
     }
 
     /// Reports an address of probes that a listener or the admin interface has.
     pub(crate) fn check_probes(&self, top: &Section<'_>) {
-        let (Some(probes), Some(at)) = (&self.value.probes, self.probes_at) else {
+        let (Some(probes), Some(at)) = (&self.config.probes, self.probes_offset) else {
             return;
         };
-        if let Some((other, line)) = self.listener_at(top, probes) {
-            top.add(at, taken(probes, &other, line));
+        if let Some((other, line)) = self.conflicting_listener(top, probes) {
+            top.report(at, address_taken(probes, &other, line));
         }
-        let admin = self.value.admin.as_ref();
+        let admin = self.config.admin.as_ref();
         if let Some(admin) = admin.filter(|admin| admin.overlaps(probes)) {
-            let line = self.admin_at.map_or(0, |at| top.found.line(at));
-            top.add(at, taken(probes, admin, line));
+            let line = self.admin_offset.map_or(0, |at| top.findings.line(at));
+            top.report(at, address_taken(probes, admin, line));
         }
     }
 
     /// Reports a control socket that is also a listener's, the admin interface's or that of probes.
     pub(crate) fn check_control(&self, top: &Section<'_>) {
-        let (Control::At(path), Some(at)) = (&self.value.control, self.control_at) else {
+        let (ControlSocket::Path(path), Some(at)) =
+            (&self.config.control_socket, self.control_offset)
+        else {
             return;
         };
         let control = ListenAddr::Unix(path.clone());
         let others = [
-            (&self.value.admin, self.admin_at),
-            (&self.value.probes, self.probes_at),
+            (&self.config.admin, self.admin_offset),
+            (&self.config.probes, self.probes_offset),
         ];
         let mut others = others.iter().filter_map(|(other, at)| {
             let other = other.as_ref().filter(|other| other.overlaps(&control))?;
-            Some((other.clone(), at.map_or(0, |at| top.found.line(at))))
+            Some((other.clone(), at.map_or(0, |at| top.findings.line(at))))
         });
-        let listener = self.listener_at(top, &control);
+        let listener = self.conflicting_listener(top, &control);
         if let Some((other, line)) = listener.or_else(|| others.next()) {
-            top.add(at, taken(&control, &other, line));
+            top.report(at, address_taken(&control, &other, line));
         }
     }
 
-    fn place(&self, index: usize) -> Option<usize> {
-        let listen = self.listen.as_ref()?;
-        listen.get(index).map(|addr| addr.at)
+    fn listener_offset(&self, index: usize) -> Option<usize> {
+        let listen = self.listen_written.as_ref()?;
+        listen.get(index).map(|addr| addr.offset)
     }
 }
 
 /// The first clash among the addresses of a configuration.
-pub(crate) fn clash(config: &Config) -> Option<Problem> {
-    let streams = config.streams.iter().map(|stream| &stream.listen);
+pub(crate) fn find_address_conflict(config: &Config) -> Option<Problem> {
+    let streams = config.tcp.iter().map(|stream| &stream.listen);
     let join = config.server.join.iter().map(|join| &join.listen);
     let listen = config.server.listen.iter().chain(streams).chain(join);
     let listen: Vec<_> = listen.collect();
     for (index, addr) in listen.iter().enumerate() {
         if let Some(other) = listen[..index].iter().find(|other| other.overlaps(addr)) {
-            return Some(taken(addr, other, 0));
+            return Some(address_taken(addr, other, 0));
         }
     }
     let admin = config.server.admin.as_ref()?;
     let listener = listen.iter().find(|listener| listener.overlaps(admin))?;
-    Some(Problem::AdminTaken {
+    Some(Problem::AdminAddressTaken {
         admin: admin.clone(),
         listener: (*listener).clone(),
     })
 }
 
 /// A Unix socket's path seen from `base`; none when that is too long for the system.
-pub(crate) fn based(addr: ListenAddr, base: &Path) -> Option<ListenAddr> {
+pub(crate) fn resolve_socket_path(addr: ListenAddr, base: &Path) -> Option<ListenAddr> {
     let ListenAddr::Unix(path) = addr else {
         return Some(addr);
     };
-    let path = absolute(base, &path);
-    (path.as_os_str().len() <= UNIX_PATH_BYTES).then_some(ListenAddr::Unix(path))
+    let path = make_absolute(base, &path);
+    (path.as_os_str().len() <= MAX_UNIX_PATH_BYTES).then_some(ListenAddr::Unix(path))
 }
 
 /// A listener's address in a file.
-pub(crate) fn address(found: &Findings<'_>, text: &str) -> Option<ListenAddr> {
-    based(text.parse().ok()?, found.base())
+pub(crate) fn parse_listen_addr(found: &Findings<'_>, text: &str) -> Option<ListenAddr> {
+    resolve_socket_path(text.parse().ok()?, found.base())
 }
 
-fn admin(found: &Findings<'_>, text: &str) -> Option<Option<ListenAddr>> {
+fn parse_admin(found: &Findings<'_>, text: &str) -> Option<Option<ListenAddr>> {
     if text == "off" {
         Some(None)
     } else {
-        address(found, text).map(Some)
+        parse_listen_addr(found, text).map(Some)
     }
 }
 
-fn control(found: &Findings<'_>, text: &str) -> Option<Control> {
+fn parse_control(found: &Findings<'_>, text: &str) -> Option<ControlSocket> {
     if text == "off" {
-        return Some(Control::Off);
+        return Some(ControlSocket::Off);
     }
-    match address(found, text)? {
-        ListenAddr::Unix(path) => Some(Control::At(path)),
+    match parse_listen_addr(found, text)? {
+        ListenAddr::Unix(path) => Some(ControlSocket::Path(path)),
         ListenAddr::Tcp(_) | ListenAddr::Port(_) => None,
     }
 }
 
 /// Why a text cannot be the path of a Unix socket, where it is meant to be one.
-pub(crate) fn unfit_socket(text: &str, base: &Path) -> Option<Problem> {
+pub(crate) fn check_socket_path(text: &str, base: &Path) -> Option<Problem> {
     let path = text.strip_prefix("unix:")?;
     if path.starts_with('@') {
         return Some(Problem::AbstractSocket(path.to_owned()));
     }
-    let path = absolute(base, Path::new(path));
+    let path = make_absolute(base, Path::new(path));
     let bytes = path.as_os_str().len();
-    (bytes > UNIX_PATH_BYTES).then_some(Problem::SocketPathTooLong { path, bytes })
+    (bytes > MAX_UNIX_PATH_BYTES).then_some(Problem::SocketPathTooLong { path, bytes })
 }
 
 /// An address; why there is none is reported at `key`.
-fn read_address(table: &Section<'_>, key: &str, text: &At<&str>) -> Option<At<ListenAddr>> {
-    if let Some(problem) = unfit_socket(text.value, table.found.base()) {
-        table.add(text.at, problem);
+fn read_address(
+    table: &Section<'_>,
+    key: &str,
+    text: &Located<&str>,
+) -> Option<Located<ListenAddr>> {
+    if let Some(problem) = check_socket_path(text.value, table.findings.base()) {
+        table.report(text.offset, problem);
         return None;
     }
-    match address(table.found, text.value) {
-        Some(addr) => Some(At::new(addr, text.at)),
+    match parse_listen_addr(table.findings, text.value) {
+        Some(addr) => Some(Located::new(addr, text.offset)),
         None => {
-            table.bad(key, text);
+            table.report_invalid(key, text);
             None
         }
     }
 }
 
 /// Who may connect to a Unix socket, as a table says it.
-fn read_socket_file(table: &Section<'_>, addr: Option<&ListenAddr>) -> Option<SocketFile> {
-    let mode = table.parsed("mode", umask).map(|mode| mode.value);
-    let owner = table.parsed("owner", |text| {
+fn read_socket_file(table: &Section<'_>, addr: Option<&ListenAddr>) -> Option<SocketPermissions> {
+    let mode = table.parse_text("mode", parse_mode).map(|mode| mode.value);
+    let owner = table.parse_text("owner", |text| {
         let (user, group) = text.split_once(':').unwrap_or((text, ""));
         let part = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         let (user, group) = (part(user), part(group));
-        let is_good = user.iter().chain(&group).all(|name| is_account(name));
+        let is_good = user.iter().chain(&group).all(|name| is_account_name(name));
         (is_good && (user.is_some() || group.is_some())).then_some((user, group))
     });
     let (user, group) = owner.map(|owner| owner.value).unwrap_or_default();
     if let Some(ListenAddr::Tcp(_) | ListenAddr::Port(_)) = addr {
         for key in ["mode", "owner"] {
             if table.has(key) {
-                table.add(table.key_at(&[key]), Problem::NoSocketFile(key));
+                table.report(table.key_offset(&[key]), Problem::NotAUnixSocket(key));
             }
         }
         return None;
     }
-    Some(SocketFile { mode, user, group })
+    Some(SocketPermissions { mode, user, group })
 }
 
 /// The addresses, and what is said of them, into `server`.
-fn read_listen(table: &Section<'_>, server: &mut Server) -> Option<Vec<At<ListenAddr>>> {
+fn read_listen(table: &Section<'_>, server: &mut Server) -> Option<Vec<Located<ListenAddr>>> {
     let items = table.texts_or_tables("listen")?;
     let mut listen = Vec::with_capacity(items.len());
     for item in items {
         match item {
-            Item::Text(text) => listen.extend(read_address(table, "listen", &text)),
-            Item::Table(inner) => {
+            TextOrTable::Text(text) => listen.extend(read_address(table, "listen", &text)),
+            TextOrTable::Table(inner) => {
                 let text = inner.text("address");
                 let addr = text.and_then(|text| read_address(&inner, "address", &text));
                 if !inner.has("address") {
-                    inner.missing("address");
+                    inner.report_missing("address");
                 }
                 let mut is_behind = false;
-                inner.flag("proxy_protocol", &mut is_behind);
+                inner.read_flag("proxy_protocol", &mut is_behind);
                 let file = read_socket_file(&inner, addr.as_ref().map(|addr| &addr.value));
                 let Some(addr) = addr else { continue };
                 if is_behind {
                     server.proxy_protocol.push(addr.value.clone());
                 }
                 if let (ListenAddr::Unix(path), Some(file)) = (&addr.value, file) {
-                    server.socket_files.insert(path.clone(), file);
+                    server.socket_permissions.insert(path.clone(), file);
                 }
                 listen.push(addr);
             }
@@ -404,21 +416,21 @@ pub(crate) fn split_families(mut listen: Vec<&mut ListenAddr>) {
     }
 }
 
-fn check_listen(table: &Section<'_>, listen: &[At<ListenAddr>]) {
-    table.check_filled("listen");
+fn check_listen(table: &Section<'_>, listen: &[Located<ListenAddr>]) {
+    table.check_not_empty("listen");
     for (index, addr) in listen.iter().enumerate() {
         if let Some(other) = listen[..index]
             .iter()
             .find(|o| o.value.overlaps(&addr.value))
         {
-            let line = table.found.line(other.at);
-            table.add(addr.at, taken(&addr.value, &other.value, line));
+            let line = table.findings.line(other.offset);
+            table.report(addr.offset, address_taken(&addr.value, &other.value, line));
         }
     }
 }
 
 /// Why an address cannot be listened at.
-pub(crate) fn taken(addr: &ListenAddr, other: &ListenAddr, line: usize) -> Problem {
+pub(crate) fn address_taken(addr: &ListenAddr, other: &ListenAddr, line: usize) -> Problem {
     Problem::AddressTaken {
         addr: addr.clone(),
         other: other.clone(),
@@ -431,9 +443,9 @@ fn read_access_log(table: &Section<'_>) -> Option<AccessLog> {
         return None;
     }
     if !table.is_table("access_log") {
-        let target = table.parsed("access_log", |text| match text {
+        let target = table.parse_text("access_log", |text| match text {
             "off" => Some(None),
-            _ => log_target(table.found, text).map(Some),
+            _ => parse_log_target(table.findings, text).map(Some),
         })?;
         return target.value.map(|path| AccessLog {
             path,
@@ -441,8 +453,8 @@ fn read_access_log(table: &Section<'_>) -> Option<AccessLog> {
         });
     }
     let log = table.table("access_log")?;
-    let format = log.word("format").map_or("combined", |word| word.value);
-    let path = log.parsed("path", |text| log_target(log.found, text));
+    let format = log.choice("format").map_or("combined", |word| word.value);
+    let path = log.parse_text("path", |text| parse_log_target(log.findings, text));
     let format = match format {
         "off" => return None,
         "json" => LogFormat::Json,
@@ -450,7 +462,7 @@ fn read_access_log(table: &Section<'_>) -> Option<AccessLog> {
         _ => LogFormat::Combined,
     };
     if !log.has("path") {
-        log.missing("path");
+        log.report_missing("path");
     }
     path.map(|path| AccessLog {
         path: path.value,
@@ -458,7 +470,7 @@ fn read_access_log(table: &Section<'_>) -> Option<AccessLog> {
     })
 }
 
-fn log_target(found: &Findings<'_>, text: &str) -> Option<LogTarget> {
+fn parse_log_target(found: &Findings<'_>, text: &str) -> Option<LogTarget> {
     match text {
         "stdout" => Some(LogTarget::Stdout),
         "stderr" => Some(LogTarget::Stderr),

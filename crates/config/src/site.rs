@@ -6,23 +6,23 @@
 use std::collections::BTreeMap;
 
 use crate::error::Problem;
+use crate::findings::Located;
 use crate::hide::HidePattern;
 use crate::model::{App, BlockingPool, Cache, Files, Hub, Route, Site, Upstream};
-use crate::place::At;
 use crate::section::Section;
 use crate::values::{HostPattern, PathPattern};
-use crate::{pages, route};
+use crate::{error_pages, route};
 
 /// What routes may refer to.
-pub(crate) struct Known<'a> {
+pub(crate) struct RouteContext<'a> {
     /// Names of applications, also of those that could not be read.
-    pub(crate) names: &'a [String],
+    pub(crate) app_names: &'a [String],
     /// Applications by name.
     pub(crate) apps: &'a BTreeMap<String, App>,
     /// Names of upstreams.
-    pub(crate) upstreams: &'a [String],
+    pub(crate) upstream_names: &'a [String],
     /// Upstreams by name.
-    pub(crate) upstream_tables: &'a BTreeMap<String, Upstream>,
+    pub(crate) upstreams: &'a BTreeMap<String, Upstream>,
     /// Caches by name.
     pub(crate) caches: &'a BTreeMap<String, Cache>,
     /// Bounds on held streams.
@@ -34,12 +34,12 @@ pub(crate) struct Known<'a> {
 }
 
 /// Reads every site.
-pub(crate) fn read(top: &Section<'_>, known: &Known<'_>) -> Vec<Site> {
-    let mut hosts_seen: Vec<At<HostPattern>> = Vec::new();
+pub(crate) fn read(top: &Section<'_>, known: &RouteContext<'_>) -> Vec<Site> {
+    let mut hosts_seen: Vec<Located<HostPattern>> = Vec::new();
     let mut any_seen = None;
     let tables = top.tables("sites");
     if tables.is_empty() && top.is_empty_list("sites") {
-        top.add(top.key_at(&["sites"]), Problem::NothingConfigured);
+        top.report(top.key_offset(&["sites"]), Problem::NothingToServe);
     }
     tables
         .iter()
@@ -47,25 +47,25 @@ pub(crate) fn read(top: &Section<'_>, known: &Known<'_>) -> Vec<Site> {
             let hosts = table.list("hosts", HostPattern::parse);
             let is_any = !table.has("hosts") || table.is_empty_list("hosts");
             let hosts = hosts.unwrap_or_default();
-            if is_any && let Some(line) = any_seen.replace(table.found.line(table.at)) {
-                table.add(table.at, Problem::AnyHostTwice { line });
+            if is_any && let Some(line) = any_seen.replace(table.findings.line(table.offset)) {
+                table.report(table.offset, Problem::DuplicateDefaultSite { line });
             }
             check_hosts(table, &hosts, &mut hosts_seen);
             let hosts = hosts.into_iter().map(|host| host.value).collect();
             Site {
                 hosts,
                 routes: route::read(table, known),
-                error_pages: pages::read(table),
+                error_pages: error_pages::read(table),
             }
         })
         .collect()
 }
 
 /// The site of an application that no site mentions: the files of its `public/`, then itself.
-pub(crate) fn of_app(app: &App) -> Site {
+pub(crate) fn default_site_for_app(app: &App) -> Site {
     let public = app.dir.join("public");
     let files = public.is_dir().then(|| Files::new(public));
-    any(Route {
+    catch_all_site(Route {
         files,
         app: Some(app.name.clone()),
         ..Route::new(PathPattern::any())
@@ -73,15 +73,15 @@ pub(crate) fn of_app(app: &App) -> Site {
 }
 
 /// The site of an upstream that no site mentions.
-pub(crate) fn of_upstream(name: &str) -> Site {
-    any(Route {
+pub(crate) fn default_site_for_upstream(name: &str) -> Site {
+    catch_all_site(Route {
         upstream: Some(name.to_owned()),
         ..Route::new(PathPattern::any())
     })
 }
 
 /// A site with one route, for every host.
-pub(crate) fn any(route: Route) -> Site {
+pub(crate) fn catch_all_site(route: Route) -> Site {
     Site {
         hosts: Vec::new(),
         routes: vec![route],
@@ -89,13 +89,17 @@ pub(crate) fn any(route: Route) -> Site {
     }
 }
 
-fn check_hosts(table: &Section<'_>, hosts: &[At<HostPattern>], seen: &mut Vec<At<HostPattern>>) {
+fn check_hosts(
+    table: &Section<'_>,
+    hosts: &[Located<HostPattern>],
+    seen: &mut Vec<Located<HostPattern>>,
+) {
     for host in hosts {
         if let Some(first) = seen.iter().find(|first| first.value == host.value) {
-            let line = table.found.line(first.at);
-            table.add(
-                host.at,
-                Problem::HostTwice {
+            let line = table.findings.line(first.offset);
+            table.report(
+                host.offset,
+                Problem::DuplicateHost {
                     host: host.value.clone(),
                     line,
                 },

@@ -6,24 +6,29 @@
 
 /// The nearest of `words` to `word`, none when all are too far.
 pub(crate) fn nearest<'a>(word: &str, words: impl IntoIterator<Item = &'a str>) -> Option<String> {
-    if word.len() > LEN_MAX {
+    if word.len() > MAX_WORD_BYTES {
         return None;
     }
     let word = word.to_ascii_lowercase().replace('-', "_");
     let allowed = (word.chars().count() / 3).max(1);
     words
         .into_iter()
-        .map(|candidate| (distance(&word, &candidate.to_ascii_lowercase()), candidate))
+        .map(|candidate| {
+            (
+                edit_distance(&word, &candidate.to_ascii_lowercase()),
+                candidate,
+            )
+        })
         .filter(|(far, _)| *far <= allowed)
         .min_by_key(|(far, _)| *far)
         .map(|(_, candidate)| candidate.to_owned())
 }
 
 /// Longer than any word we know: nothing could be near.
-const LEN_MAX: usize = 64;
+const MAX_WORD_BYTES: usize = 64;
 
 /// Insertions, deletions, replacements and swaps of neighbours between two words.
-fn distance(a: &str, b: &str) -> usize {
+fn edit_distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     let mut rows = vec![(0..=b.len()).collect::<Vec<usize>>()];
     for i in 1..=a.len() {

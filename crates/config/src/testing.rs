@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A folder that is removed when dropped.
 #[derive(Debug)]
-pub(crate) struct Folder(PathBuf);
+pub(crate) struct TestDir(PathBuf);
 
-impl Folder {
+impl TestDir {
     /// A folder with these files; a name that ends in `/` is an empty folder.
-    pub(crate) fn with(files: &[(&str, &str)]) -> Self {
+    pub(crate) fn with_files(files: &[(&str, &str)]) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let unique = format!(
             "{}-{}",
@@ -29,7 +29,7 @@ impl Folder {
 
     /// A folder of a small site: a module `app`, a rackup file, `public/`.
     pub(crate) fn site() -> Self {
-        Self::with(&[
+        Self::with_files(&[
             ("app.py", "application = 1\n"),
             ("rack/config.ru", ""),
             ("public/", ""),
@@ -57,7 +57,7 @@ impl Folder {
     }
 
     /// A report with the folder left out of its paths, one error a line.
-    pub(crate) fn lines(&self, report: &crate::Report) -> Vec<String> {
+    pub(crate) fn report_lines(&self, report: &crate::Report) -> Vec<String> {
         let path = self.0.display().to_string();
         let shown = report
             .to_string()
@@ -67,29 +67,29 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for TestDir {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
 /// What a text gives in a folder.
-pub(crate) fn check(folder: &Folder, text: &str) -> Result<crate::Config, crate::Report> {
+pub(crate) fn check(folder: &TestDir, text: &str) -> Result<crate::Config, crate::Report> {
     crate::parse(text, &folder.join("penstock.toml"))
 }
 
 /// The configuration of a text that has no mistake.
-pub(crate) fn accept(folder: &Folder, text: &str) -> crate::Config {
+pub(crate) fn parse_valid(folder: &TestDir, text: &str) -> crate::Config {
     check(folder, text).unwrap_or_else(|report| panic!("{report}\n{text}"))
 }
 
 /// Checks rows of: name, text, lines of the report.
-pub(crate) fn check_errors(rows: &[(&str, &str, &[&str])]) {
-    let folder = Folder::site();
+pub(crate) fn check_error_table(rows: &[(&str, &str, &[&str])]) {
+    let folder = TestDir::site();
     for (name, text, expected) in rows {
         let report = check(&folder, text).err();
         let lines = report
-            .map(|report| folder.lines(&report))
+            .map(|report| folder.report_lines(&report))
             .unwrap_or_default();
         assert_eq!(lines, *expected, "{name}");
     }

@@ -15,22 +15,22 @@ pub(crate) const RATE_EXPECTED: &str = "a rate such as \"500B/s\" or \"1KiB/s\""
 
 /// Reads `8KiB`, `10MB`, `500B` or `500`.
 pub(crate) fn parse_size(text: &str) -> Option<u64> {
-    let (number, unit) = split(text)?;
-    number.checked_mul(lookup(&SIZES, unit)?)
+    let (number, unit) = split_number_and_unit(text)?;
+    number.checked_mul(unit_factor(&SIZE_UNITS, unit)?)
 }
 
 /// Reads `500ms`, `10s`, `5m`, `1h` or `1d`.
 pub(crate) fn parse_duration(text: &str) -> Option<Duration> {
-    let (number, unit) = split(text)?;
+    let (number, unit) = split_number_and_unit(text)?;
     number
-        .checked_mul(lookup(&TIMES, unit)?)
+        .checked_mul(unit_factor(&DURATION_UNITS, unit)?)
         .map(Duration::from_millis)
 }
 
 /// Reads `500B/s` or `1KiB/s`, in bytes a second.
 pub(crate) fn parse_rate(text: &str) -> Option<u64> {
     let size = text.trim().strip_suffix("/s")?;
-    let (_, unit) = split(size)?;
+    let (_, unit) = split_number_and_unit(size)?;
     if unit.is_empty() {
         None
     } else {
@@ -39,7 +39,7 @@ pub(crate) fn parse_rate(text: &str) -> Option<u64> {
 }
 
 /// A number in the largest binary unit that divides it, such as `8KiB`.
-pub fn show_size(bytes: u64) -> String {
+pub fn format_size(bytes: u64) -> String {
     let binary = [
         ("TiB", 1 << 40),
         ("GiB", 1 << 30),
@@ -56,7 +56,7 @@ pub fn show_size(bytes: u64) -> String {
 }
 
 /// Milliseconds in seconds, if they are whole ones, such as `1s`.
-pub(crate) fn show_duration(millis: u64) -> String {
+pub(crate) fn format_duration(millis: u64) -> String {
     match millis > 0 && millis.is_multiple_of(1_000) {
         true => format!("{}s", millis / 1_000),
         false => format!("{millis}ms"),
@@ -64,7 +64,7 @@ pub(crate) fn show_duration(millis: u64) -> String {
 }
 
 /// Digits, then a unit, with or without a space between.
-fn split(text: &str) -> Option<(u64, &str)> {
+fn split_number_and_unit(text: &str) -> Option<(u64, &str)> {
     let text = text.trim();
     let end = text
         .find(|c: char| !c.is_ascii_digit())
@@ -73,14 +73,14 @@ fn split(text: &str) -> Option<(u64, &str)> {
     Some((number, text[end..].trim_start()))
 }
 
-fn lookup(units: &[(&str, u64)], unit: &str) -> Option<u64> {
+fn unit_factor(units: &[(&str, u64)], unit: &str) -> Option<u64> {
     units
         .iter()
         .find(|(name, _)| *name == unit)
         .map(|(_, factor)| *factor)
 }
 
-const SIZES: [(&str, u64); 11] = [
+const SIZE_UNITS: [(&str, u64); 11] = [
     ("", 1),
     ("B", 1),
     ("kB", 1_000),
@@ -95,7 +95,7 @@ const SIZES: [(&str, u64); 11] = [
 ];
 
 /// In milliseconds.
-const TIMES: [(&str, u64); 5] = [
+const DURATION_UNITS: [(&str, u64); 5] = [
     ("ms", 1),
     ("s", 1_000),
     ("m", 60_000),
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn shows_a_duration_so_that_it_reads_back() {
         for (millis, shown) in [(0, "0ms"), (1, "1ms"), (1_000, "1s"), (1_500, "1500ms")] {
-            assert_eq!(show_duration(millis), shown);
+            assert_eq!(format_duration(millis), shown);
             let expected = Some(Duration::from_millis(millis));
             assert_eq!(parse_duration(shown), expected, "{shown}");
         }
@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn shows_a_size_so_that_it_reads_back() {
         for (bytes, shown) in [(0, "0B"), (500, "500B"), (8192, "8KiB"), (1 << 30, "1GiB")] {
-            assert_eq!(show_size(bytes), shown);
+            assert_eq!(format_size(bytes), shown);
             assert_eq!(parse_size(shown), Some(bytes), "{shown}");
         }
     }

@@ -10,97 +10,107 @@ use std::collections::BTreeMap;
 
 use crate::address::is_host;
 use crate::error::Problem;
+use crate::findings::Located;
 use crate::grants;
 use crate::headers::is_token;
 use crate::join;
 use crate::model::{
-    App, Balance, Connections, Forwarded, HashKey, Health, HostHeader, Protocol, ProxyProtocol,
-    Upstream, UpstreamServer,
+    App, Balance, ConnectionLimits, ForwardedHeaders, HashKey, HealthCheck, HostHeader, Protocol,
+    ProxyProtocol, Upstream, UpstreamServer,
 };
-use crate::place::At;
 use crate::section::Section;
 
 /// Reads the table.
 pub(crate) fn read(
-    name: &At<String>,
+    name: &Located<String>,
     table: &Section<'_>,
     apps: &BTreeMap<String, App>,
 ) -> Upstream {
     let namesake = apps.get(&name.value);
     if namesake.is_some_and(|app| app.upstream.is_some()) {
-        table.add(name.at, Problem::NamedLikeApp(name.value.clone()));
+        table.report(
+            name.offset,
+            Problem::UpstreamNamedLikeApp(name.value.clone()),
+        );
     }
     let protocol = read_protocol(table);
     let mut joined = false;
-    table.flag("joined", &mut joined);
+    table.read_flag("joined", &mut joined);
     let servers = servers::read(table, joined);
     let mut upstream = Upstream::new(&name.value, protocol.unwrap_or(Protocol::Http), servers);
-    upstream.joined = joined && protocol == Some(Protocol::Http);
+    upstream.joinable = joined && protocol == Some(Protocol::Http);
     upstream.join_key = join::read_key(table, "join_key");
     if upstream.join_key.is_some() && !joined {
-        table.add(table.key_at(&["join_key"]), Problem::KeyOfNoJoin);
+        table.report(table.key_offset(&["join_key"]), Problem::KeyOfNoJoin);
     }
-    upstream.max_active = table.count_said("max_active");
+    upstream.max_active = table.number("max_active");
     if let Some(queue) = table.table("queue") {
-        queue.count("max", &mut upstream.queue_max);
-        queue.duration("timeout", &mut upstream.queue_timeout);
+        queue.read_number("max", &mut upstream.max_queued);
+        queue.read_duration("timeout", &mut upstream.queue_timeout);
     }
-    table.duration("response_timeout", &mut upstream.response_timeout);
-    table.duration("resolve_interval", &mut upstream.resolve_interval);
-    let secret = table.parsed("secret", |text| {
+    table.read_duration("response_timeout", &mut upstream.response_timeout);
+    table.read_duration("resolve_interval", &mut upstream.resolve_interval);
+    let secret = table.parse_text("secret", |text| {
         (!text.is_empty() && !text.contains('\0')).then(|| text.to_owned())
     });
     upstream.secret = secret.map(|secret| secret.value);
     if protocol.is_some_and(|protocol| protocol != Protocol::Ajp) {
-        table.refuse("secret");
+        table.report_not_applicable("secret");
     }
     if protocol.is_some_and(|protocol| protocol != Protocol::Http) {
-        table.refuse("joined");
+        table.report_not_applicable("joined");
     }
-    read_shared(table, &mut upstream);
+    read_shared_keys(table, &mut upstream);
     upstream.grip = grants::read_grip(table, &name.value, apps);
     upstream.sendfile = grants::read_sendfile_and_root(table);
-    if upstream.joined && upstream.proxy_protocol.is_some() {
-        table.add(table.key_at(&["proxy_protocol"]), Problem::ProxyToJoined);
+    if upstream.joinable && upstream.proxy_protocol.is_some() {
+        table.report(
+            table.key_offset(&["proxy_protocol"]),
+            Problem::ProxyProtocolWithJoinable,
+        );
     }
     if let Some(protocol) = protocol {
-        refuse_unfit(table, protocol);
+        refuse_keys_of_other_protocols(table, protocol);
     }
     upstream
 }
 
 /// Reads the upstream of an application that has a protocol of its own.
-pub(crate) fn read_of_app(app: &App, protocol: Protocol, table: Option<&Section<'_>>) -> Upstream {
+pub(crate) fn read_app_upstream(
+    app: &App,
+    protocol: Protocol,
+    table: Option<&Section<'_>>,
+) -> Upstream {
     let mut upstream = Upstream::new(&app.name, protocol, Vec::new());
     upstream.max_active = u32::try_from(app.threads).ok();
     if let Some(table) = table {
-        read_shared(table, &mut upstream);
+        read_shared_keys(table, &mut upstream);
         upstream.sendfile = grants::read_sendfile_root(table).unwrap_or_default();
-        refuse_unfit(table, protocol);
+        refuse_keys_of_other_protocols(table, protocol);
     }
     upstream
 }
 
 /// Reads the keys that both have, into an upstream that has its servers and its `max_active`.
-fn read_shared(table: &Section<'_>, upstream: &mut Upstream) {
+fn read_shared_keys(table: &Section<'_>, upstream: &mut Upstream) {
     read_balance(table, upstream);
     read_timeouts(table, upstream);
-    read_failures(table, upstream);
+    read_failure_handling(table, upstream);
     upstream.connections = read_connections(table, upstream);
-    let host = table.parsed("host", host);
+    let host = table.parse_text("host", parse_host_header);
     if let Some(host) = host {
         upstream.host = host.value;
     }
-    upstream.forwarded = match table.word("forwarded").map(|word| word.value) {
-        Some("rfc7239") => Forwarded::Standard,
-        Some("both") => Forwarded::Both,
-        Some("off") => Forwarded::Off,
-        _ => Forwarded::XForwarded,
+    upstream.forwarded = match table.choice("forwarded").map(|word| word.value) {
+        Some("rfc7239") => ForwardedHeaders::Rfc7239,
+        Some("both") => ForwardedHeaders::Both,
+        Some("off") => ForwardedHeaders::Off,
+        _ => ForwardedHeaders::XForwarded,
     };
-    table.flag("strict", &mut upstream.strict);
-    table.flag("request_buffering", &mut upstream.request_buffering);
-    table.flag("response_buffering", &mut upstream.response_buffering);
-    upstream.proxy_protocol = table.word("proxy_protocol").map(|word| match word.value {
+    table.read_flag("strict", &mut upstream.strict);
+    table.read_flag("request_buffering", &mut upstream.request_buffering);
+    table.read_flag("response_buffering", &mut upstream.response_buffering);
+    upstream.proxy_protocol = table.choice("proxy_protocol").map(|word| match word.value {
         "v1" => ProxyProtocol::V1,
         _ => ProxyProtocol::V2,
     });
@@ -109,7 +119,7 @@ fn read_shared(table: &Section<'_>, upstream: &mut Upstream) {
 
 /// None when it was said, and not to be used: already reported.
 fn read_protocol(table: &Section<'_>) -> Option<Protocol> {
-    let word = table.word("protocol");
+    let word = table.choice("protocol");
     if word.is_none() && table.has("protocol") {
         return None;
     }
@@ -123,27 +133,27 @@ fn read_protocol(table: &Section<'_>) -> Option<Protocol> {
 }
 
 fn read_balance(table: &Section<'_>, upstream: &mut Upstream) {
-    let key = table.parsed("key", hash_key);
-    let word = table.word("balance").map(|word| word.value);
+    let key = table.parse_text("key", parse_hash_key);
+    let word = table.choice("balance").map(|word| word.value);
     upstream.balance = match word {
         Some("round_robin") => Balance::RoundRobin,
-        Some("least_active") => Balance::LeastActive,
+        Some("least_active") => Balance::LeastConn,
         Some("random_two") => Balance::RandomTwo,
         _ => Balance::IdleFirst,
     };
     match (word, key) {
         (Some("hash"), Some(key)) => upstream.balance = Balance::Hash(key.value),
-        (Some("hash"), None) if !table.has("key") => table.missing("key"),
+        (Some("hash"), None) if !table.has("key") => table.report_missing("key"),
         (Some("hash"), None) => {}
         // A balance that is no word was reported, and may have been meant to be `hash`.
         (None, _) if table.has("balance") => {}
-        _ => table.refuse("key"),
+        _ => table.report_not_applicable("key"),
     }
-    let sticky = table.parsed("sticky", |text| is_token(text).then(|| text.to_owned()));
+    let sticky = table.parse_text("sticky", |text| is_token(text).then(|| text.to_owned()));
     upstream.sticky = sticky.map(|cookie| cookie.value);
 }
 
-fn hash_key(text: &str) -> Option<HashKey> {
+fn parse_hash_key(text: &str) -> Option<HashKey> {
     let name = |name: &str| is_token(name).then(|| name.to_owned());
     match text.split_once(':') {
         Some(("header", header)) => name(header).map(HashKey::Header),
@@ -151,57 +161,59 @@ fn hash_key(text: &str) -> Option<HashKey> {
         Some(_) => None,
         None => match text {
             "path" => Some(HashKey::Path),
-            "target" => Some(HashKey::Target),
-            "client" => Some(HashKey::Client),
+            "target" => Some(HashKey::Uri),
+            "client" => Some(HashKey::ClientIp),
             _ => None,
         },
     }
 }
 
 fn read_timeouts(table: &Section<'_>, upstream: &mut Upstream) {
-    table.duration("connect_timeout", &mut upstream.connect_timeout);
-    table.duration("stall_timeout", &mut upstream.stall_timeout);
-    upstream.total_timeout = table.duration_said("total_timeout");
-    table.duration("tunnel_timeout", &mut upstream.tunnel_timeout);
-    table.duration("slow_start", &mut upstream.slow_start);
+    table.read_duration("connect_timeout", &mut upstream.connect_timeout);
+    table.read_duration("stall_timeout", &mut upstream.body_idle_timeout);
+    upstream.total_timeout = table.duration("total_timeout");
+    table.read_duration("tunnel_timeout", &mut upstream.tunnel_timeout);
+    table.read_duration("slow_start", &mut upstream.slow_start);
 }
 
-fn read_failures(table: &Section<'_>, upstream: &mut Upstream) {
+fn read_failure_handling(table: &Section<'_>, upstream: &mut Upstream) {
     if let Some(retry) = table.table("retry") {
-        retry.count("attempts", &mut upstream.retry.attempts);
-        retry.fraction("budget", &mut upstream.retry.budget);
+        retry.read_number("attempts", &mut upstream.retry.max_attempts);
+        retry.read_fraction("budget", &mut upstream.retry.budget);
     }
     if let Some(eject) = table.table("eject") {
-        eject.count("failures", &mut upstream.eject.failures);
-        eject.duration("time", &mut upstream.eject.time);
+        eject.read_number("failures", &mut upstream.eject.max_failures);
+        eject.read_duration("time", &mut upstream.eject.duration);
     }
     upstream.health = table.table("health").map(|health| read_health(&health));
 }
 
-fn read_health(table: &Section<'_>) -> Health {
-    let mut health = Health::default();
-    let path = table.parsed("path", |text| is_target(text).then(|| text.to_owned()));
+fn read_health(table: &Section<'_>) -> HealthCheck {
+    let mut health = HealthCheck::default();
+    let path = table.parse_text("path", |text| {
+        is_origin_form_target(text).then(|| text.to_owned())
+    });
     health.path = path.map(|path| path.value);
-    if let Some(status) = table.parsed("status", statuses) {
+    if let Some(status) = table.parse_text("status", parse_status_range) {
         health.status = status.value;
     }
     if !table.has("path") {
-        table.refuse("status");
+        table.report_not_applicable("status");
     }
-    table.duration("interval", &mut health.interval);
-    table.duration("timeout", &mut health.timeout);
-    table.count("rise", &mut health.rise);
-    table.count("fall", &mut health.fall);
+    table.read_duration("interval", &mut health.interval);
+    table.read_duration("timeout", &mut health.timeout);
+    table.read_number("rise", &mut health.rise);
+    table.read_number("fall", &mut health.fall);
     health
 }
 
 /// Whether a text can stand in a request line as it is (RFC 9112 §3.2.1).
-fn is_target(text: &str) -> bool {
+fn is_origin_form_target(text: &str) -> bool {
     text.starts_with('/') && text.bytes().all(|b| b.is_ascii_graphic() && b != b'#')
 }
 
 /// `200` or `200-399`.
-fn statuses(text: &str) -> Option<(u16, u16)> {
+fn parse_status_range(text: &str) -> Option<(u16, u16)> {
     let status = |digits: &str| {
         let three = digits.len() == 3 && digits.bytes().all(|b| b.is_ascii_digit());
         let status: u16 = three.then(|| digits.parse().ok())??;
@@ -213,25 +225,25 @@ fn statuses(text: &str) -> Option<(u16, u16)> {
 }
 
 /// What is not said gives way to what is: only bounds that were written can be out of order.
-fn read_connections(table: &Section<'_>, upstream: &Upstream) -> Connections {
-    let mut bounds = Connections::default();
+fn read_connections(table: &Section<'_>, upstream: &Upstream) -> ConnectionLimits {
+    let mut bounds = ConnectionLimits::default();
     let of_servers = upstream
         .servers
         .iter()
         .filter_map(|server| server.max_active);
     let active = of_servers.chain(upstream.max_active).max().unwrap_or(0);
     let said = table.table("connections");
-    let count = |key| said.as_ref().and_then(|table| table.count_said::<u32>(key));
+    let count = |key| said.as_ref().and_then(|table| table.number::<u32>(key));
     let (min, soft, max) = (count("min").unwrap_or(0), count("soft"), count("max"));
     let highest = bounds.max.max(min).max(soft.unwrap_or(0)).max(active);
     bounds.min = min;
     bounds.max = max.unwrap_or(highest);
-    if !keeps_by_default(upstream) {
-        bounds.soft = 0;
+    if !keeps_idle_by_default(upstream) {
+        bounds.max_idle = 0;
     }
-    bounds.soft = soft.unwrap_or_else(|| bounds.soft.max(min).min(bounds.max));
+    bounds.max_idle = soft.unwrap_or_else(|| bounds.max_idle.max(min).min(bounds.max));
     let Some(said) = said else { return bounds };
-    said.duration("ttl", &mut bounds.ttl);
+    said.read_duration("ttl", &mut bounds.idle_timeout);
     let low = ("min", u64::from(min));
     match soft {
         Some(soft) => {
@@ -248,7 +260,7 @@ fn read_connections(table: &Section<'_>, upstream: &Upstream) -> Connections {
 
 /// Whether connections are kept when nothing is said. A FastCGI process serves one connection at a time and
 /// waits on a kept one: no more may be kept than there are processes, which only `max_active` says.
-fn keeps_by_default(upstream: &Upstream) -> bool {
+fn keeps_idle_by_default(upstream: &Upstream) -> bool {
     let is_bounded = |server: &UpstreamServer| server.max_active.is_some();
     let servers = &upstream.servers;
     upstream.protocol != Protocol::FastCgi
@@ -256,36 +268,38 @@ fn keeps_by_default(upstream: &Upstream) -> bool {
         || (!servers.is_empty() && servers.iter().all(is_bounded))
 }
 
-fn host(text: &str) -> Option<HostHeader> {
+fn parse_host_header(text: &str) -> Option<HostHeader> {
     match text {
         "client" => Some(HostHeader::Client),
         "server" => Some(HostHeader::Server),
-        text => is_host(text).then(|| HostHeader::Text(text.to_owned())),
+        text => is_host(text).then(|| HostHeader::Custom(text.to_owned())),
     }
 }
 
 /// What only a protocol with an environment carries.
 fn read_gateway(table: &Section<'_>, upstream: &mut Upstream) {
     upstream.root = table.path("root").map(|root| root.value);
-    let index = table.parsed("index", |text| is_script(text).then(|| text.to_owned()));
+    let index = table.parse_text("index", |text| {
+        is_script_path(text).then(|| text.to_owned())
+    });
     upstream.index = index.map(|index| index.value);
-    upstream.params = table.variables("params");
+    upstream.params = table.env_variables("params");
 }
 
-fn refuse_unfit(table: &Section<'_>, protocol: Protocol) {
+fn refuse_keys_of_other_protocols(table: &Section<'_>, protocol: Protocol) {
     if !matches!(protocol, Protocol::Http | Protocol::Uwsgi) {
-        table.refuse("strict");
+        table.report_not_applicable("strict");
     }
     if protocol == Protocol::Http {
         for key in ["root", "index", "params"] {
-            table.refuse(key);
+            table.report_not_applicable(key);
         }
     } else if table.has("index") && !table.has("root") {
-        table.missing("root");
+        table.report_missing("root");
     }
 }
 
-fn is_script(text: &str) -> bool {
+fn is_script_path(text: &str) -> bool {
     let inside = text.split('/').all(|part| !["", ".", ".."].contains(&part));
     inside && !text.contains(char::is_control)
 }

@@ -23,7 +23,7 @@ pub enum ListenAddr {
 /// The text is not a listen address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("expected {}", ListenAddr::EXPECTED)]
-pub struct BadListenAddr;
+pub struct InvalidListenAddr;
 
 impl ListenAddr {
     /// What a message says was expected.
@@ -55,16 +55,16 @@ impl ListenAddr {
 }
 
 impl FromStr for ListenAddr {
-    type Err = BadListenAddr;
+    type Err = InvalidListenAddr;
 
     /// Accepts `127.0.0.1:80`, `[::1]:80`, `localhost:80`, `:80`, `80` and `unix:/path`.
-    fn from_str(text: &str) -> Result<Self, BadListenAddr> {
+    fn from_str(text: &str) -> Result<Self, InvalidListenAddr> {
         if let Some(path) = text.strip_prefix("unix:") {
             // How long it is with its folder is seen where that is known.
             return if !path.is_empty() && !path.contains('\0') {
                 Ok(Self::Unix(PathBuf::from(path)))
             } else {
-                Err(BadListenAddr)
+                Err(InvalidListenAddr)
             };
         }
         if let Some(port) = text.strip_prefix("localhost:") {
@@ -74,16 +74,16 @@ impl FromStr for ListenAddr {
         if let Ok(port) = port_number(bare) {
             return Ok(Self::Port(port));
         }
-        text.parse().map(Self::Tcp).map_err(|_| BadListenAddr)
+        text.parse().map(Self::Tcp).map_err(|_| InvalidListenAddr)
     }
 }
 
 /// `u16` would also take `+80`.
-fn port_number(text: &str) -> Result<u16, BadListenAddr> {
+fn port_number(text: &str) -> Result<u16, InvalidListenAddr> {
     if text.bytes().all(|b| b.is_ascii_digit()) {
-        text.parse().map_err(|_| BadListenAddr)
+        text.parse().map_err(|_| InvalidListenAddr)
     } else {
-        Err(BadListenAddr)
+        Err(InvalidListenAddr)
     }
 }
 
@@ -98,7 +98,7 @@ impl fmt::Display for ListenAddr {
 }
 
 /// `sun_path` of `sockaddr_un` is 108 bytes with its final zero (unix(7)).
-pub(crate) const UNIX_PATH_BYTES: usize = 107;
+pub(crate) const MAX_UNIX_PATH_BYTES: usize = 107;
 
 /// A host, or all hosts below a domain; kept in lower case.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -106,7 +106,7 @@ pub enum HostPattern {
     /// This host.
     Exact(String),
     /// Any host that ends in this; starts with a dot (`*.example.com` is `.example.com`).
-    Below(String),
+    Subdomains(String),
 }
 
 impl HostPattern {
@@ -115,7 +115,7 @@ impl HostPattern {
         let host = host.strip_suffix('.').unwrap_or(host).as_bytes();
         match self {
             Self::Exact(name) => host.eq_ignore_ascii_case(name.as_bytes()),
-            Self::Below(suffix) => {
+            Self::Subdomains(suffix) => {
                 let Some(start) = host.len().checked_sub(suffix.len()) else {
                     return false;
                 };
@@ -129,7 +129,7 @@ impl HostPattern {
         let text = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
         if let Some(rest) = text.strip_prefix('*') {
             let name = rest.strip_prefix('.')?;
-            return is_host_name(name).then(|| Self::Below(rest.to_owned()));
+            return is_host_name(name).then(|| Self::Subdomains(rest.to_owned()));
         }
         let v6 = text
             .strip_prefix('[')
@@ -157,7 +157,7 @@ impl fmt::Display for HostPattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Exact(name) => f.write_str(name),
-            Self::Below(suffix) => write!(f, "*{suffix}"),
+            Self::Subdomains(suffix) => write!(f, "*{suffix}"),
         }
     }
 }
@@ -222,7 +222,7 @@ impl fmt::Display for PathPattern {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum TryPattern {
     /// `prefix{path}suffix`; the prefix is empty or starts with `/` and does not end with it.
-    Around {
+    Template {
         /// Before the path.
         prefix: String,
         /// After the path.
@@ -235,7 +235,7 @@ pub enum TryPattern {
 impl TryPattern {
     /// `{path}` as it is.
     pub fn path() -> Self {
-        Self::Around {
+        Self::Template {
             prefix: String::new(),
             suffix: String::new(),
         }
@@ -243,7 +243,7 @@ impl TryPattern {
 
     /// `{path}`, then `{path}/index.html`.
     pub fn defaults() -> Vec<Self> {
-        let after = |suffix: &str| Self::Around {
+        let after = |suffix: &str| Self::Template {
             prefix: String::new(),
             suffix: suffix.to_owned(),
         };
@@ -254,7 +254,7 @@ impl TryPattern {
     pub fn expand_into(&self, path: &str, out: &mut String) {
         match self {
             Self::Fixed(file) => out.push_str(file),
-            Self::Around { prefix, suffix } => {
+            Self::Template { prefix, suffix } => {
                 let doubled = suffix.starts_with('/') && path.ends_with('/');
                 out.push_str(prefix);
                 out.push_str(if doubled {
@@ -286,7 +286,7 @@ impl TryPattern {
         } else {
             format!("/{inner}")
         };
-        Some(Self::Around {
+        Some(Self::Template {
             prefix,
             suffix: after.to_owned(),
         })
@@ -296,7 +296,7 @@ impl TryPattern {
 impl fmt::Display for TryPattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Around { prefix, suffix } => write!(f, "{prefix}{{path}}{suffix}"),
+            Self::Template { prefix, suffix } => write!(f, "{prefix}{{path}}{suffix}"),
             Self::Fixed(file) => f.write_str(file),
         }
     }

@@ -7,16 +7,16 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::error::Problem;
-use crate::model::{Config, Hub, Joins, Server};
-use crate::place::absolute;
-use crate::values::UNIX_PATH_BYTES;
+use crate::findings::make_absolute;
+use crate::model::{Config, Hub, JoinTarget, Server};
+use crate::values::MAX_UNIX_PATH_BYTES;
 use crate::{Invocation, Report, join, section, site};
 
 /// What the command line of `penstock work` says besides.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Work {
+pub struct WorkOptions {
     /// Where a front end listens for those that join: `HOST:PORT` or `unix:PATH`.
-    pub join: String,
+    pub front_end: String,
     /// The upstream there; none is the application's name.
     pub upstream: Option<String>,
     /// The file with the key; none is the configuration's own: `join_key` of the upstream, or the key
@@ -26,14 +26,14 @@ pub struct Work {
 
 /// How long a connection to a front end may wait for a request, or for more of one: that one closes it when it is not wanted,
 /// or its client is too slow.
-const IDLE: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+const UNLIMITED_IDLE: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 /// More than a front end can be told to let through, and what it adds.
-const HEADERS: usize = 20_000;
-const HEAD_BYTES: usize = 16 << 20;
+const MAX_HEADERS: usize = 20_000;
+const MAX_HEAD_BYTES: usize = 16 << 20;
 
 /// Whether a configuration has an application of that name.
-pub(crate) fn has(config: &Config, name: &str) -> bool {
+pub(crate) fn has_app(config: &Config, name: &str) -> bool {
     config.apps.contains_key(name)
 }
 
@@ -41,39 +41,43 @@ pub(crate) fn has(config: &Config, name: &str) -> bool {
 ///
 /// # Errors
 /// No such application, or no key.
-pub(crate) fn reduce(
+pub(crate) fn keep_only_app(
     config: Config,
     name: Option<&str>,
-    work: &Work,
+    work: &WorkOptions,
     invocation: &Invocation,
 ) -> Result<Config, Report> {
-    let refuse = |what| Err(Report::one("work", what));
+    let refuse = |what| Err(Report::single("work", what));
     let names: Vec<String> = config.apps.keys().cloned().collect();
     let name = match (name, names.as_slice()) {
-        (Some(name), _) if has(&config, name) => name.to_owned(),
+        (Some(name), _) if has_app(&config, name) => name.to_owned(),
         (None, [only]) => only.clone(),
-        _ => return refuse(Problem::WorkForWhom(names)),
+        _ => return refuse(Problem::UnknownWorkApp(names)),
     };
-    let Some(address) = address(&work.join, &invocation.cwd) else {
-        return refuse(Problem::BadJoin(work.join.clone()));
+    let Some(address) = parse_join_address(&work.front_end, &invocation.cwd) else {
+        return refuse(Problem::InvalidJoinAddress(work.front_end.clone()));
     };
     let upstream = work.upstream.clone().unwrap_or_else(|| name.clone());
     if !section::is_name(&upstream) {
-        return refuse(Problem::BadUpstreamName(upstream));
+        return refuse(Problem::InvalidUpstreamName(upstream));
     }
     let key = match (&work.key_file, &config.server.join) {
-        (Some(file), _) => read_key(&absolute(&invocation.cwd, file))?.into(),
+        (Some(file), _) => read_key_file(&make_absolute(&invocation.cwd, file))?.into(),
         (None, Some(join)) => {
             let own = config.upstreams.get(&upstream);
             let own = own.and_then(|upstream| upstream.join_key.as_ref());
             own.unwrap_or(&join.key).clone()
         }
-        (None, None) => return refuse(Problem::NoJoinKey),
+        (None, None) => return refuse(Problem::MissingJoinKey),
     };
     let mut config = config;
     config.apps.retain(|other, _| *other == name);
-    config.sites = config.apps.values().map(site::of_app).collect();
-    config.streams.clear();
+    config.sites = config
+        .apps
+        .values()
+        .map(site::default_site_for_app)
+        .collect();
+    config.tcp.clear();
     config.upstreams.clear();
     config.caches.clear();
     config.hub = Hub::default();
@@ -84,37 +88,37 @@ pub(crate) fn reduce(
         admin: config.server.admin.filter(|_| invocation.admin.is_some()),
         redis: None,
         trusted_proxies: None,
-        client_address: None,
+        client_ip_header: None,
         join: None,
         ..config.server
     };
     let limits = &mut config.limits;
-    limits.idle_timeout = IDLE;
-    limits.body_stall = IDLE;
-    limits.body_rate_min = 0;
+    limits.idle_timeout = UNLIMITED_IDLE;
+    limits.body_idle_timeout = UNLIMITED_IDLE;
+    limits.min_body_rate = 0;
     limits.min_busy_rate = 0;
-    limits.body_bytes = u64::MAX >> 1;
-    limits.headers = HEADERS;
-    limits.header_bytes = HEAD_BYTES;
-    limits.target_bytes = HEAD_BYTES;
-    config.joins = Some(Joins {
+    limits.max_body_size = u64::MAX >> 1;
+    limits.max_headers = MAX_HEADERS;
+    limits.max_header_size = MAX_HEAD_BYTES;
+    limits.max_uri_size = MAX_HEAD_BYTES;
+    config.join_target = Some(JoinTarget {
         address,
         upstream,
         key,
         key_file: work
             .key_file
             .as_ref()
-            .map(|file| absolute(&invocation.cwd, file)),
+            .map(|file| make_absolute(&invocation.cwd, file)),
     });
     Ok(config)
 }
 
 /// `HOST:PORT`, or `unix:` and a path, seen from `cwd`: the server may work in another folder.
-fn address(text: &str, cwd: &Path) -> Option<String> {
+fn parse_join_address(text: &str, cwd: &Path) -> Option<String> {
     if let Some(path) = text.strip_prefix("unix:") {
         let is_path = !path.is_empty() && !path.contains('\0');
-        let path = absolute(cwd, Path::new(path));
-        let fits = is_path && path.as_os_str().len() <= UNIX_PATH_BYTES;
+        let path = make_absolute(cwd, Path::new(path));
+        let fits = is_path && path.as_os_str().len() <= MAX_UNIX_PATH_BYTES;
         return Some(format!("unix:{}", path.to_str().filter(|_| fits)?));
     }
     let (host, port) = text.rsplit_once(':')?;
@@ -128,16 +132,16 @@ fn address(text: &str, cwd: &Path) -> Option<String> {
     clippy::disallowed_methods,
     reason = "a configuration is resolved in a pool"
 )]
-fn read_key(file: &Path) -> Result<String, Report> {
-    let refuse = |what| Report::one(file, what);
+fn read_key_file(file: &Path) -> Result<String, Report> {
+    let refuse = |what| Report::single(file, what);
     let text = std::fs::read_to_string(file);
     let text = text.map_err(|error| refuse(Problem::Unreadable(error.kind())))?;
     let key = text.trim_end_matches(['\r', '\n']);
-    match join::is_key(key) {
+    match join::is_join_key(key) {
         true => Ok(key.to_owned()),
-        false => Err(refuse(Problem::BadSecret {
+        false => Err(refuse(Problem::InvalidSecret {
             key: "key",
-            expected: join::KEY_EXPECTED,
+            expected: join::JOIN_KEY_EXPECTED,
         })),
     }
 }

@@ -271,7 +271,7 @@ impl Acceptor {
     }
 
     fn shortage_text(&self, shortage: CapacityShortage) -> &'static str {
-        let configured = self.edge.settings().limits.connections;
+        let configured = self.edge.settings().limits.max_connections;
         match shortage {
             CapacityShortage::Connections if self.edge.max_connections() < configured => {
                 "all connections that the limit of open files allows are open"

@@ -9,7 +9,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use penstock_config::ERROR_PAGE_BYTES_MAX;
+use penstock_config::MAX_ERROR_PAGE_BYTES;
 use penstock_exchange::{Body, Response};
 use penstock_http::Status;
 
@@ -66,9 +66,9 @@ impl ErrorPage {
         )]
         let file = std::fs::File::open(path)?;
         let mut body = Vec::new();
-        file.take(ERROR_PAGE_BYTES_MAX + 1).read_to_end(&mut body)?;
-        if body.len() as u64 > ERROR_PAGE_BYTES_MAX {
-            let cause = format!("larger than {ERROR_PAGE_BYTES_MAX} bytes");
+        file.take(MAX_ERROR_PAGE_BYTES + 1).read_to_end(&mut body)?;
+        if body.len() as u64 > MAX_ERROR_PAGE_BYTES {
+            let cause = format!("larger than {MAX_ERROR_PAGE_BYTES} bytes");
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, cause));
         }
         Ok(Self {
@@ -115,7 +115,7 @@ mod tests {
         std::fs::create_dir_all(&folder).unwrap();
         let large = folder.join("large.html");
         let file = std::fs::File::create(&large).unwrap();
-        file.set_len(ERROR_PAGE_BYTES_MAX + 1).unwrap();
+        file.set_len(MAX_ERROR_PAGE_BYTES + 1).unwrap();
         let rows = [
             (folder.join("none.html"), io::ErrorKind::NotFound),
             (folder.clone(), io::ErrorKind::InvalidInput),
@@ -127,10 +127,10 @@ mod tests {
             assert_eq!(error.kind(), kind, "{text}");
             assert!(text.starts_with(&path.display().to_string()), "{text}");
         }
-        file.set_len(ERROR_PAGE_BYTES_MAX).unwrap();
+        file.set_len(MAX_ERROR_PAGE_BYTES).unwrap();
         let pages = ErrorPages::load(&[(404, large)].into()).unwrap();
         let body = pages.response(Status::NOT_FOUND).unwrap().body;
-        assert_eq!(body.length(), Some(ERROR_PAGE_BYTES_MAX));
+        assert_eq!(body.length(), Some(MAX_ERROR_PAGE_BYTES));
         std::fs::remove_dir_all(&folder).unwrap();
     }
 }

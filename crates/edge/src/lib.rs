@@ -187,7 +187,7 @@ impl Edge {
     /// Why there may not be more, in words.
     #[must_use]
     pub fn connection_limit_reason(&self) -> String {
-        let configured = self.settings().limits.connections;
+        let configured = self.settings().limits.max_connections;
         match self.descriptor_budget.limit() {
             Some(files) if self.max_connections() < configured => format!(
                 "{files} open files, less {} that are kept for servers, workers and files \
@@ -199,7 +199,7 @@ impl Edge {
     }
 
     fn max_connections_for(&self, limits: &Limits) -> usize {
-        let max = limits.connections;
+        let max = limits.max_connections;
         self.descriptor_budget
             .max_connections()
             .map_or(max, |it| it.min(max))
@@ -209,7 +209,7 @@ impl Edge {
     #[must_use]
     pub fn max_connections_per_client(&self) -> Option<usize> {
         let settings = self.settings();
-        match settings.limits.connections_per_client {
+        match settings.limits.max_connections_per_client {
             None => Some(connection_limits::default_max_per_client(
                 self.max_connections_for(&settings.limits),
             )),
@@ -234,9 +234,9 @@ impl Edge {
 impl Settings {
     fn head_limits(&self) -> HeadLimits {
         HeadLimits {
-            max_target_bytes: self.limits.target_bytes,
-            max_head_bytes: self.limits.header_bytes,
-            max_fields: self.limits.headers,
+            max_target_bytes: self.limits.max_uri_size,
+            max_head_bytes: self.limits.max_header_size,
+            max_fields: self.limits.max_headers,
         }
     }
 }

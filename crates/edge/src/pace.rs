@@ -24,8 +24,8 @@ pub(crate) struct TransferTimeout {
 impl TransferTimeout {
     pub(crate) fn new(limits: &Limits) -> Self {
         Self {
-            idle_timeout: limits.body_stall,
-            min_rate: limits.body_rate_min,
+            idle_timeout: limits.body_idle_timeout,
+            min_rate: limits.min_body_rate,
             grace: limits.body_rate_grace,
             total_wait: Duration::ZERO,
             bytes: 0,
@@ -284,7 +284,7 @@ mod tests {
             (1, 1, millis(1_100), false),
         ] {
             let limits = Limits {
-                body_rate_min: rate_min,
+                min_body_rate: rate_min,
                 body_rate_grace: millis(2_000),
                 ..Limits::default()
             };
@@ -298,7 +298,7 @@ mod tests {
     fn the_largest_body_at_the_least_rate_has_a_deadline() {
         let start = Instant::now();
         let mut pace = TransferTimeout::new(&Limits {
-            body_rate_min: 1,
+            min_body_rate: 1,
             ..Limits::default()
         });
         pace.record_progress(start, u64::MAX);

@@ -129,12 +129,12 @@ impl BodyReader {
             pending,
             declared_length: declared,
             received_bytes: 0,
-            max_received: max_body.unwrap_or(limits.body_bytes),
+            max_received: max_body.unwrap_or(limits.max_body_size),
             is_route_limit: max_body.is_some(),
             continue_client: head.expects_continue().then(|| Arc::clone(client)),
             has_failed: false,
             timeout: TransferTimeout::new(limits),
-            timer: LazyDeadline::new(clock::now() + limits.body_stall),
+            timer: LazyDeadline::new(clock::now() + limits.body_idle_timeout),
         }
     }
 

@@ -85,7 +85,7 @@ impl RouteTable {
                 HostPattern::Exact(name) => {
                     self.exact_hosts.insert(name.clone(), Arc::clone(&site));
                 }
-                HostPattern::Below(_) => {
+                HostPattern::Subdomains(_) => {
                     self.wildcard_hosts.push((host.clone(), Arc::clone(&site)))
                 }
             }
@@ -219,7 +219,7 @@ mod tests {
         routing.add_site(
             &[
                 HostPattern::Exact("example.com".into()),
-                HostPattern::Below(".example.org".into()),
+                HostPattern::Subdomains(".example.org".into()),
                 HostPattern::Exact("[::1]".into()),
             ],
             site(),

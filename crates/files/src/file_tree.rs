@@ -184,8 +184,8 @@ impl FileTree {
             compress: files.compress.clone(),
             listing: files.listing,
             symlinks: match files.symlinks {
-                Symlinks::Inside => file::Symlinks::Beneath,
-                Symlinks::Never => file::Symlinks::Never,
+                Symlinks::InsideRoot => file::Symlinks::Beneath,
+                Symlinks::Deny => file::Symlinks::Never,
                 Symlinks::Any => file::Symlinks::Anywhere,
             },
             opener: NoAtimeOpener::default(),

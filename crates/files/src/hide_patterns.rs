@@ -13,7 +13,7 @@
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use penstock_config::{HIDDEN_BY_DEFAULT, HidePattern};
+use penstock_config::{DEFAULT_HIDE_PATTERNS, HidePattern};
 
 use crate::name_rules::glob_matches;
 
@@ -84,12 +84,12 @@ impl HidePatterns {
         for pattern in patterns {
             match pattern {
                 HidePattern::Defaults => {
-                    for pattern in HIDDEN_BY_DEFAULT {
+                    for pattern in DEFAULT_HIDE_PATTERNS {
                         hidden.push(pattern, RuleOrigin::Default);
                     }
                 }
                 HidePattern::Hide(pattern) => hidden.push(pattern, RuleOrigin::Configured),
-                HidePattern::Show(pattern) => hidden.push(pattern, RuleOrigin::Exception),
+                HidePattern::Except(pattern) => hidden.push(pattern, RuleOrigin::Exception),
             }
         }
         hidden.names.sort();

@@ -26,7 +26,7 @@ pub(crate) enum PathCandidate {
 impl PathCandidates {
     pub(crate) fn new(patterns: &[TryPattern]) -> Self {
         let place = |pattern: &TryPattern| match pattern {
-            TryPattern::Around { prefix, suffix } => PathCandidate::Template {
+            TryPattern::Template { prefix, suffix } => PathCandidate::Template {
                 prefix: prefix.clone().into(),
                 suffix: suffix.clone().into(),
             },

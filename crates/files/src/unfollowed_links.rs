@@ -78,7 +78,7 @@ pub fn explain_unfollowed_link(root: &Path, link: &Path) -> String {
 /// When the folder cannot be read.
 pub fn find_unfollowed_links(files: &penstock_config::Files) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
-    if files.symlinks != Symlinks::Inside {
+    if files.symlinks != Symlinks::InsideRoot {
         return Ok(found);
     }
     let root = file::open_root(&files.root)?;
@@ -186,7 +186,7 @@ mod tests {
         let found = find_unfollowed_links(&files).unwrap();
         let names: Vec<_> = found.iter().map(|path| path.to_str().unwrap()).collect();
         assert_eq!(names, ["absolute", "deep/er/linked", "storage", "uploads"]);
-        for other in [Symlinks::Any, Symlinks::Never] {
+        for other in [Symlinks::Any, Symlinks::Deny] {
             files.symlinks = other;
             assert!(find_unfollowed_links(&files).unwrap().is_empty());
         }

@@ -195,9 +195,9 @@ impl LocalHub for HubWithCounters {
         let settings = self.hub.settings();
         let history = settings.history;
         StreamRetention {
-            max_channels: settings.channels_max,
-            max_entries: history.count.max(MIN_STREAM_ENTRIES),
-            max_age: history.age.max(MIN_STREAM_AGE),
+            max_channels: settings.max_channels,
+            max_entries: history.max_messages.max(MIN_STREAM_ENTRIES),
+            max_age: history.max_age.max(MIN_STREAM_AGE),
         }
     }
 

@@ -112,7 +112,7 @@ impl StreamPermit {
             return Err(HubError::Draining);
         }
         let settings = shared.settings.load();
-        let max = settings.streams_max.unwrap_or(usize::MAX);
+        let max = settings.max_streams.unwrap_or(usize::MAX);
         let max_of_client = settings.max_streams_per_client.unwrap_or(usize::MAX);
         let permit = match client {
             Some(client) => {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use penstock_config::{CHANNEL_BYTES_MAX, ChannelPart, ChannelPattern, RouteHub};
+use penstock_config::{ChannelPart, ChannelPattern, MAX_CHANNEL_BYTES, RouteHub};
 use penstock_exchange::{
     AddressPrefix, Body, Fault, FaultKind, Handler, HandlerName, HandlerProgress, Reply, Request,
     RequestBody, Response,
@@ -38,7 +38,7 @@ pub struct HubRouteHandler {
 enum ChannelNameError {
     #[error("the request names no channel: a part of it is missing")]
     MissingPart,
-    #[error("a channel's name is longer than {CHANNEL_BYTES_MAX} bytes")]
+    #[error("a channel's name is longer than {MAX_CHANNEL_BYTES} bytes")]
     TooLong,
     #[error("a channel's name is not text, or has a control character")]
     NotText,
@@ -69,7 +69,7 @@ impl HubRouteHandler {
                 .iter()
                 .map(parse)
                 .collect::<Result<_, _>>()?,
-            keep_alive: settings.keep_alive,
+            keep_alive: settings.heartbeat_interval,
             allows_publish: settings.publish,
         })
     }
@@ -119,7 +119,7 @@ impl HubRouteHandler {
         };
         let hub = self.hub.clone();
         HandlerProgress::Pending(Box::pin(async move {
-            let data = read_message(request.body, hub.settings().message_bytes).await?;
+            let data = read_message(request.body, hub.settings().max_message_size).await?;
             let data = String::from_utf8(data)
                 .map_err(|_| Fault::new(FaultKind::BadRequest, "the message is not UTF-8"))?;
             for channel in names {
@@ -173,12 +173,12 @@ fn expand_pattern(
         let filled = match part {
             ChannelPart::Text(text) => Cow::Borrowed(text.as_bytes()),
             ChannelPart::Path => Cow::Borrowed(path),
-            ChannelPart::Segment(number) => {
+            ChannelPart::PathSegment(number) => {
                 // Before the first slash is nothing.
                 let segment = path.split(|&byte| byte == b'/').nth(*number);
                 Cow::Borrowed(segment.unwrap_or_default())
             }
-            ChannelPart::Query(key) => query_parameter(query, |name| name == key)
+            ChannelPart::QueryParameter(key) => query_parameter(query, |name| name == key)
                 .map_or(Cow::Borrowed(b"".as_slice()), |value| {
                     Cow::Owned(value.into_owned().into_bytes())
                 }),
@@ -186,7 +186,7 @@ fn expand_pattern(
         if filled.is_empty() {
             return Err(ChannelNameError::MissingPart);
         }
-        if name.len() + filled.len() > CHANNEL_BYTES_MAX {
+        if name.len() + filled.len() > MAX_CHANNEL_BYTES {
             return Err(ChannelNameError::TooLong);
         }
         name.extend_from_slice(&filled);
@@ -236,7 +236,7 @@ fn hold_stream(
         form: StreamForm::Events,
         keep_alive: Some(StreamKeepAlive {
             bytes: HEARTBEAT_COMMENT,
-            interval: keep_alive.unwrap_or_else(|| hub.settings().keep_alive),
+            interval: keep_alive.unwrap_or_else(|| hub.settings().heartbeat_interval),
             is_unconditional: false,
         }),
         gap_notice: Some(GAP_EVENT),

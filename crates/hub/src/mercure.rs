@@ -129,7 +129,7 @@ impl MercureHandler {
             shared: Arc::new(MercureShared {
                 broker: board,
                 access,
-                keep_alive: settings.keep_alive,
+                keep_alive: settings.heartbeat_interval,
                 has_subscriptions: settings.subscriptions,
             }),
             base_path: "".into(),

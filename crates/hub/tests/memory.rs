@@ -105,7 +105,7 @@ fn hold(
     let route = RouteHub {
         namespace: "hub".to_owned(),
         channels: vec!["{path.1}".to_owned()],
-        keep_alive: None,
+        heartbeat_interval: None,
         publish: false,
     };
     let route = HubRouteHandler::new(hub.clone(), &route).expect("it is a pattern");

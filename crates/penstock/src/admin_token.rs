@@ -11,7 +11,7 @@ use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use penstock_config::is_random;
+use penstock_config::is_hard_to_guess;
 use penstock_status::AdminToken;
 use penstock_sys::account;
 
@@ -75,7 +75,7 @@ pub(crate) fn read_file(path: &Path) -> Result<String, String> {
         .map_err(named)?;
     let token = text.trim_ascii();
     let is_plain = token.bytes().all(|byte| byte.is_ascii_graphic());
-    if text.len() as u64 > BYTES_MAX || !is_plain || !is_random(token) {
+    if text.len() as u64 > BYTES_MAX || !is_plain || !is_hard_to_guess(token) {
         return Err(format!(
             "{shown}: not a token that nobody can guess: make one with `openssl rand -base64 32 > {shown}`"
         ));

@@ -17,7 +17,9 @@ use std::process::ExitCode;
 
 use clap::error::ContextKind;
 use clap::{Args, Parser, Subcommand};
-use penstock_config::{AdminChoice, AppKind, FlagTranslation, Invocation, ListenAddr, Work};
+use penstock_config::{
+    AdminOverride, AppKind, FlagTranslation, Invocation, ListenAddr, WorkOptions,
+};
 
 /// A web application from its folder to production traffic.
 #[derive(Debug, Parser)]
@@ -161,7 +163,7 @@ struct ProcessArguments {
     config: Option<PathBuf>,
     /// Where the status page and the admin interface listen, or `off`
     #[arg(long, value_name = "ADDR")]
-    admin: Option<AdminChoice>,
+    admin: Option<AdminOverride>,
     /// Worker processes of each application
     #[arg(long, value_name = "N")]
     processes: Option<usize>,
@@ -281,7 +283,7 @@ fn explain_flag(error: &clap::Error) -> Option<String> {
         FlagTranslation::Verb(verb) => {
             format!("for what `{name}` of other servers does there is `penstock {verb}` here")
         }
-        FlagTranslation::Needless(why) => format!("leave `{name}` out: {why}"),
+        FlagTranslation::NotNeeded(why) => format!("leave `{name}` out: {why}"),
     };
     Some(format!("unknown argument: {told}"))
 }
@@ -310,7 +312,7 @@ impl ServeArguments {
         Ok(Invocation {
             target: self.target.clone(),
             listen: self.listen.clone(),
-            files: self.files,
+            files_only: self.files,
             development: self.dev,
             ..self.process.invocation()?
         })
@@ -321,8 +323,8 @@ impl WorkArguments {
     fn invocation(&self) -> std::io::Result<Invocation> {
         Ok(Invocation {
             target: self.app.clone(),
-            work: Some(Work {
-                join: self.join.clone(),
+            work: Some(WorkOptions {
+                front_end: self.join.clone(),
                 upstream: self.upstream.clone(),
                 key_file: self.key_file.clone(),
             }),

@@ -18,7 +18,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
-use penstock_config::{Config, Control, ListenAddr};
+use penstock_config::{Config, ControlSocket, ListenAddr};
 use penstock_edge::Edge;
 use penstock_exchange::{ListenerInfo, TakeoverFuture, TunnelHandler};
 use penstock_runtime::{Stream, clock, log_throttle::LogThrottle};
@@ -60,7 +60,10 @@ fn name(first: Option<&ListenAddr>, joined: Option<&str>) -> String {
 
 /// The upstream elsewhere that this server joins.
 fn joined(config: &Config) -> Option<&str> {
-    config.joins.as_ref().map(|joins| joins.upstream.as_str())
+    config
+        .join_target
+        .as_ref()
+        .map(|joins| joins.upstream.as_str())
 }
 
 /// A folder for control sockets, and whether it is made when it is not there.
@@ -159,9 +162,9 @@ pub(crate) fn open(
 ) -> Result<Option<Opened>, String> {
     let server = &config.server;
     let role = (Role::Control, false);
-    match &server.control {
-        Control::Off => return Ok(None),
-        Control::At(path) => {
+    match &server.control_socket {
+        ControlSocket::Off => return Ok(None),
+        ControlSocket::Path(path) => {
             check_maker(
                 config,
                 ("server.control", path, Role::Control),
@@ -174,8 +177,10 @@ pub(crate) fn open(
                 .map_err(|error| format!("{error} (server.control)"));
         }
         // That one takes changes, too.
-        Control::Auto if matches!(server.admin, Some(ListenAddr::Unix(_))) => return Ok(None),
-        Control::Auto => {}
+        ControlSocket::Auto if matches!(server.admin, Some(ListenAddr::Unix(_))) => {
+            return Ok(None);
+        }
+        ControlSocket::Auto => {}
     }
     if let Some(wanted) = supply.inherited.address_of(Role::Control) {
         // Root's stays root's: a server that is another user by now has other folders.
@@ -313,9 +318,9 @@ pub(crate) fn warnings(config: &Config) -> Vec<String> {
         Some(ListenAddr::Unix(path)) => Some(("server.admin", path)),
         _ => None,
     };
-    let control = match &server.control {
-        Control::At(path) => Some(("server.control", path)),
-        Control::Auto | Control::Off => None,
+    let control = match &server.control_socket {
+        ControlSocket::Path(path) => Some(("server.control", path)),
+        ControlSocket::Auto | ControlSocket::Off => None,
     };
     for (key, path) in admin_socket.into_iter().chain(control) {
         let folder = path.parent().filter(|folder| folder.exists());

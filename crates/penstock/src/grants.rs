@@ -23,7 +23,7 @@ pub(crate) fn grant(
     mut open: impl FnMut(&Path) -> Result<Arc<Files>, String>,
 ) -> Result<Arc<dyn Handler>, String> {
     let mut folders: Vec<(PathBuf, Arc<dyn Handler>)> = Vec::new();
-    for folder in &sendfile.folders {
+    for folder in &sendfile.dirs {
         folders.push((folder.clone(), open(folder)?));
     }
     let grant = Arc::new(SendfileGrant { dirs: folders });

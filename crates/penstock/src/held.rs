@@ -49,7 +49,7 @@ impl Held {
         keys: Arc<PublishKeys>,
         loops: &[LoopHandle],
     ) -> io::Result<Self> {
-        let hub = Hub::start(bounds(config, config.limits.connections), loops)?;
+        let hub = Hub::start(bounds(config, config.limits.max_connections), loops)?;
         let namespaces = namespaces(config);
         hub.share_among(namespaces.iter().count());
         let mercures = Arc::new(MercureHubs::new(hub.clone()));
@@ -219,7 +219,7 @@ fn signer(config: &Config) -> Result<Option<Signer>, String> {
 }
 
 fn namespaces(config: &Config) -> Namespaces {
-    Namespaces::new(config.namespaces())
+    Namespaces::new(config.channel_namespaces())
 }
 
 /// A client may be an office behind one address.
@@ -228,7 +228,7 @@ const CLIENT_STREAMS_MIN: usize = 100;
 /// The bounds of the hub: a held stream is a connection too, of which there may be so many.
 fn bounds(config: &Config, connections: usize) -> Settings {
     let hub = &config.hub;
-    let streams_max = match hub.streams_max {
+    let streams_max = match hub.max_streams {
         Some(max) => max,
         // Pages need connections, too.
         None => (connections / 4 * 3).max(1),
@@ -238,7 +238,7 @@ fn bounds(config: &Config, connections: usize) -> Settings {
         None => (streams_max / 8).max(CLIENT_STREAMS_MIN),
     };
     Settings {
-        streams_max: Some(streams_max),
+        max_streams: Some(streams_max),
         max_streams_per_client: Some(of_client),
         ..hub.clone()
     }

@@ -225,7 +225,7 @@ impl Identity {
     fn warn_of_later(&self, config: &Config, cwd: &Path) {
         let shown = &self.account.name;
         let key_file = config
-            .joins
+            .join_target
             .as_ref()
             .and_then(|joins| joins.key_file.as_ref());
         // The next server begins as root again if applications have users of their own.

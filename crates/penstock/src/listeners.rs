@@ -34,7 +34,7 @@ pub(crate) struct Supply<'s> {
     /// Other servers may listen on the same ports (`server.reuse_port`).
     pub(crate) shares_ports: bool,
     /// Who may connect to Unix sockets, where something is said about it.
-    pub(crate) socket_files: BTreeMap<PathBuf, penstock_config::SocketFile>,
+    pub(crate) socket_files: BTreeMap<PathBuf, penstock_config::SocketPermissions>,
 }
 
 /// Permissions of a Unix socket that nothing is said about: front ends run as other users.
@@ -107,7 +107,9 @@ pub(crate) fn open_all(
     loops: usize,
 ) -> Result<Vec<Opened>, String> {
     supply.shares_ports = config.server.reuse_port;
-    supply.socket_files.clone_from(&config.server.socket_files);
+    supply
+        .socket_files
+        .clone_from(&config.server.socket_permissions);
     let wanted = wanted(config);
     let new = wanted
         .iter()
@@ -202,7 +204,7 @@ pub(crate) fn open(
 fn socket_access(
     role: Role,
     path: &Path,
-    files: &BTreeMap<PathBuf, penstock_config::SocketFile>,
+    files: &BTreeMap<PathBuf, penstock_config::SocketPermissions>,
 ) -> Result<SocketAccess, String> {
     let file = files.get(path).filter(|_| role == Role::Http);
     let file = file.cloned().unwrap_or_default();
@@ -567,7 +569,7 @@ impl Serving {
         let ListenAddr::Unix(path) = &self.wanted else {
             return;
         };
-        let files = &config.server.socket_files;
+        let files = &config.server.socket_permissions;
         if self.is_lent || !files.contains_key(path) {
             return;
         }

@@ -12,7 +12,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::{io, iter};
 
-use penstock_config::{App, AppKind, Config, Control, Limits, ListenAddr, ServerAddr};
+use penstock_config::{App, AppKind, Config, ControlSocket, Limits, ListenAddr, ServerAddr};
 use penstock_edge::DescriptorBudget;
 use penstock_runtime::{TokioThread, loops};
 use penstock_sys::account::check_dir_writable;
@@ -39,11 +39,11 @@ impl Findings {
     /// Binds each address of the configuration once, without listening. Blocks.
     pub(crate) fn check_addresses(&mut self, config: &Config) {
         let server = &config.server;
-        let streams = config.streams.iter().map(|stream| &stream.listen);
+        let streams = config.tcp.iter().map(|stream| &stream.listen);
         let join = server.join.iter().map(|join| &join.listen);
-        let control = match &server.control {
-            Control::At(path) => Some(ListenAddr::Unix(path.clone())),
-            Control::Auto | Control::Off => None,
+        let control = match &server.control_socket {
+            ControlSocket::Path(path) => Some(ListenAddr::Unix(path.clone())),
+            ControlSocket::Auto | ControlSocket::Off => None,
         };
         let keys = [
             ("server.listen", server.listen.iter().collect::<Vec<_>>()),
@@ -223,12 +223,16 @@ impl Findings {
     /// Compares `limits.connections` with the descriptors that this process may open; the default, which
     /// is more than most systems allow and nobody has asked for, only with very few.
     pub(crate) fn check_descriptors(&mut self, config: &Config) {
-        let Some(allowed) = config.server.open_files.or_else(process::max_open_files) else {
+        let Some(allowed) = config
+            .server
+            .max_open_files
+            .or_else(process::max_open_files)
+        else {
             return;
         };
         let budget = DescriptorBudget::new(Some(allowed));
-        let wanted = match config.limits.connections {
-            default if default == Limits::default().connections => FEW_CONNECTIONS,
+        let wanted = match config.limits.max_connections {
+            default if default == Limits::default().max_connections => FEW_CONNECTIONS,
             wanted => wanted,
         };
         if let Some(most) = budget.max_connections().filter(|most| *most < wanted) {
@@ -237,7 +241,7 @@ impl Findings {
                  files and connections, and keeps {} of them for servers, workers and files: \
                  {most} clients at most. Raise the limit (LimitNOFILE= in systemd, `ulimit -Hn`, \
                  server.open_files) or lower limits.connections",
-                config.limits.connections,
+                config.limits.max_connections,
                 budget.reserved(),
             ));
         }

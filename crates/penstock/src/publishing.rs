@@ -72,7 +72,7 @@ fn grip_of(config: &Config, app: &App) -> Option<Grip> {
     let mut routes = config.sites.iter().flat_map(|site| &site.routes);
     routes.find_map(|route| {
         let is_own = route.app.as_deref() == Some(&*app.name);
-        config.grip_of(route).filter(|_| is_own)
+        config.effective_grip(route).filter(|_| is_own)
     })
 }
 

@@ -247,7 +247,7 @@ fn prepare_process(
     (sockets, follows): (Inherited, bool),
     identity: Option<Identity>,
 ) -> Result<Doors, String> {
-    raise_open_files(config.server.open_files)?;
+    raise_open_files(config.server.max_open_files)?;
     process::allow_priority_restore();
     if let Some(mask) = config.server.umask {
         account::set_umask(mask);
@@ -257,7 +257,7 @@ fn prepare_process(
         account.assume(config, &invocation.cwd, doors.made())?;
         boundary::deny_inspection()?;
     }
-    if let Some(folder) = &config.server.directory {
+    if let Some(folder) = &config.server.dir {
         std::env::set_current_dir(folder)
             .map_err(|error| format!("server.directory: {}: {error}", folder.display()))?;
     }
@@ -301,9 +301,9 @@ const OWN_CONNECTIONS_MAX: usize = 64;
 /// The bounds of the admin interface and of probes.
 fn own_limits(limits: &Limits) -> Limits {
     Limits {
-        connections: OWN_CONNECTIONS_MAX,
+        max_connections: OWN_CONNECTIONS_MAX,
         // Whoever asks comes from a few addresses.
-        connections_per_client: Some(0),
+        max_connections_per_client: Some(0),
         ..limits.clone()
     }
 }
@@ -347,7 +347,7 @@ impl Server {
         };
         upstreams::start(&config, &none, pools, beside, &mut started)?;
         let rooms = started.rooms;
-        let temp_max = config.limits.temp_bytes.unwrap_or(u64::MAX);
+        let temp_max = config.limits.max_temp_size.unwrap_or(u64::MAX);
         rooms.temp_space.set_max(temp_max);
         let held = Held::start(&config, Arc::clone(&publishing.keys), loops.handles());
         let held = held.map_err(|error| format!("the hub: {error}"))?;
@@ -360,7 +360,7 @@ impl Server {
         let refused_settings = of_house(own_limits(&config.limits));
         let probes_settings = of_house(own_limits(&config.limits));
         let join_settings = of_house(Limits {
-            connections: MEETINGS_MAX,
+            max_connections: MEETINGS_MAX,
             ..config.limits.clone()
         });
         let descriptors = DescriptorBudget::new(penstock_sys::descriptors::soft_limit());
@@ -479,7 +479,7 @@ impl Server {
         live.admin = served.admin;
         live.control = served.control;
         live.probes = served.probes;
-        if live.config.joins.is_some() && self.joiner.get().is_none() {
+        if live.config.join_target.is_some() && self.joiner.get().is_none() {
             loops::spawn_here(Arc::clone(self).join());
         }
     }

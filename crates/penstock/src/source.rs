@@ -294,7 +294,7 @@ fn snapshot(server: &Server) -> Snapshot {
 
 /// How it stands with the front end that this one joins.
 fn joins(live: &Live, joiner: Option<&Joiner>) -> Option<FrontEndStatus> {
-    let joins = live.config.joins.as_ref()?;
+    let joins = live.config.join_target.as_ref()?;
     let cause = match joiner.map(Joiner::state) {
         Some(JoinerState::Joined) => None,
         Some(JoinerState::NotJoined(cause)) => Some(cause),
@@ -318,7 +318,7 @@ fn pools(live: &Live) -> Vec<PoolStatus> {
             queued: usage.queued,
             active: usage.active,
             threads: bounds.threads,
-            max_queue: bounds.max_queue,
+            max_queue: bounds.max_queued,
             refused: usage.refused,
             queue_time: spent(usage.queue_time),
             queue_time_max: Duration::from_micros(usage.queue_time.max_us),
@@ -340,25 +340,25 @@ fn bounds(limits: &Limits, edge: &Edge, temp: TempSpaceSnapshot) -> Vec<LimitSta
     vec![
         LimitStatus::count("connections", max as u64, Some(used as u64)),
         LimitStatus::count("connections_per_client", per_client as u64, None),
-        LimitStatus::bytes("target_bytes", limits.target_bytes as u64),
-        LimitStatus::bytes("header_bytes", limits.header_bytes as u64),
-        LimitStatus::count("headers", limits.headers as u64, None),
-        LimitStatus::bytes("body_bytes", limits.body_bytes),
+        LimitStatus::bytes("target_bytes", limits.max_uri_size as u64),
+        LimitStatus::bytes("header_bytes", limits.max_header_size as u64),
+        LimitStatus::count("headers", limits.max_headers as u64, None),
+        LimitStatus::bytes("body_bytes", limits.max_body_size),
         LimitStatus::time("header_timeout", limits.header_timeout),
         LimitStatus::time("idle_timeout", limits.idle_timeout),
-        LimitStatus::time("body_stall", limits.body_stall),
-        LimitStatus::rate("body_rate_min", limits.body_rate_min),
+        LimitStatus::time("body_stall", limits.body_idle_timeout),
+        LimitStatus::rate("body_rate_min", limits.min_body_rate),
         LimitStatus::time("body_rate_grace", limits.body_rate_grace),
-        LimitStatus::bytes("body_memory", limits.body_memory as u64),
-        LimitStatus::bytes("response_memory", limits.response_memory as u64),
-        LimitStatus::bytes("response_spool", limits.response_spool),
+        LimitStatus::bytes("body_memory", limits.max_body_memory as u64),
+        LimitStatus::bytes("response_memory", limits.max_response_memory as u64),
+        LimitStatus::bytes("response_spool", limits.max_response_spool),
         LimitStatus::rate("min_busy_rate", limits.min_busy_rate),
         LimitStatus::bytes("temp_bytes", temp.max)
             .with_use(temp.used)
             .with_reached(temp.waited_total + temp.refused_total),
         LimitStatus::bytes(
             "websocket_message_bytes",
-            limits.websocket_message_bytes as u64,
+            limits.max_websocket_message_size as u64,
         ),
     ]
 }

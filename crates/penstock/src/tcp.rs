@@ -75,7 +75,7 @@ struct Wanted<'c> {
 }
 
 fn all_wanted(config: &Config) -> impl Iterator<Item = Wanted<'_>> {
-    let streams = config.streams.iter().map(|stream| Wanted {
+    let streams = config.tcp.iter().map(|stream| Wanted {
         listen: &stream.listen,
         proxy_protocol: stream.proxy_protocol,
         target: Target::Upstream(stream.upstream.clone()),

@@ -2,7 +2,7 @@
 //!
 //! Used when a configuration is resolved, at a start, a reload and a check.
 
-use penstock_config::{Limits, show_size};
+use penstock_config::{Limits, format_size};
 use penstock_sys::page_cache::{FileSystemKind, dir_space};
 
 /// The largest default: more than that is not written within a minute.
@@ -19,8 +19,8 @@ const MIB: u64 = 1 << 20;
 
 /// Has a bound in `limits` where there is none. May block.
 pub(crate) fn set_default(limits: &mut Limits) {
-    if limits.temp_bytes.is_none() {
-        limits.temp_bytes = Some(match dir_space(&limits.temp_dir) {
+    if limits.max_temp_size.is_none() {
+        limits.max_temp_size = Some(match dir_space(&limits.temp_dir) {
             Ok((system, bytes)) => default_of(system, bytes),
             Err(_) => UNKNOWN,
         });
@@ -48,7 +48,7 @@ pub(crate) fn warning(limits: &Limits) -> Option<String> {
         "limits.temp_dir: {} is in memory (tmpfs): large bodies and what slow clients have not \
          taken fill memory, up to limits.temp_bytes ({}): name a folder on a disk",
         limits.temp_dir.display(),
-        show_size(limits.temp_bytes.unwrap_or_default()),
+        format_size(limits.max_temp_size.unwrap_or_default()),
     ))
 }
 
@@ -74,13 +74,13 @@ mod tests {
     #[test]
     fn what_is_configured_stays() {
         let mut limits = Limits {
-            temp_bytes: Some(5),
+            max_temp_size: Some(5),
             ..Limits::default()
         };
         set_default(&mut limits);
-        assert_eq!(limits.temp_bytes, Some(5));
-        limits.temp_bytes = None;
+        assert_eq!(limits.max_temp_size, Some(5));
+        limits.max_temp_size = None;
         set_default(&mut limits);
-        assert!(limits.temp_bytes.is_some_and(|bytes| bytes > 1 << 20));
+        assert!(limits.max_temp_size.is_some_and(|bytes| bytes > 1 << 20));
     }
 }

@@ -76,7 +76,7 @@ pub(crate) fn settings(
                     None => handler,
                 };
                 // Nearest to the back end: a cache must meet the response, not the instruction.
-                let handler = match (&config.joins, config.grip_of(route)) {
+                let handler = match (&config.join_target, config.effective_grip(route)) {
                     // What it says to a front end is for the one that has the client.
                     (Some(_), _) => work::passed_on(handler),
                     (None, None) => handler,
@@ -115,7 +115,7 @@ pub(crate) fn settings(
                 path: route.path.clone(),
                 is_internal: route.internal,
                 redirects_directories: strips_its_path(route),
-                max_body: route.max_body,
+                max_body: route.max_body_size,
                 filters: filters.map_err(|error| format!("route {}: {error}", route.path))?,
                 handlers: handlers.into(),
             });
@@ -155,10 +155,10 @@ fn own_sockets(app: Option<&Arc<App>>) -> WebSocketSupport {
 /// Whether responses of a route may name another body. One that a front end elsewhere gets leaves that to it,
 /// but for files of this machine.
 fn sendfile(config: &Config, route: &penstock_config::Route) -> Option<Sendfile> {
-    match (config.sendfile_of(route), &config.joins) {
+    match (config.effective_sendfile(route), &config.join_target) {
         (None, Some(_)) => Some(Sendfile {
-            is_followed: true,
-            folders: Vec::new(),
+            is_enabled: true,
+            dirs: Vec::new(),
         }),
         (said, _) => said.cloned(),
     }
@@ -166,7 +166,7 @@ fn sendfile(config: &Config, route: &penstock_config::Route) -> Option<Sendfile>
 
 /// Whose word about their clients is taken.
 pub(crate) fn trust(config: &Config) -> Result<TrustedProxies, String> {
-    if config.joins.is_some() {
+    if config.join_target.is_some() {
         // Its only client is the front end that it has joined.
         let all = ["0.0.0.0/0", "::/0"].map(str::parse);
         let all: Result<Vec<IpNetwork>, ()> = all.into_iter().collect();
@@ -174,7 +174,7 @@ pub(crate) fn trust(config: &Config) -> Result<TrustedProxies, String> {
         // Which proxies stand before the front end is known there only: it says who the client is.
         return Ok(trust.with_client_field(Some("X-Real-IP")));
     }
-    let client_field = config.server.client_address.as_deref();
+    let client_field = config.server.client_ip_header.as_deref();
     let Some(proxies) = &config.server.trusted_proxies else {
         return Ok(TrustedProxies::default().with_client_field(client_field));
     };
@@ -340,9 +340,9 @@ pub(crate) fn log_mask(server: &penstock_config::Server) -> LogMask {
 /// Where bodies wait, and how much of them.
 pub(crate) fn body_store(limits: &Limits, pool: Pool, space: &Arc<TempSpace>) -> BodyStore {
     BodyStore {
-        max_body_memory: limits.body_memory,
-        max_response_memory: limits.response_memory,
-        max_response_spool: limits.response_spool,
+        max_body_memory: limits.max_body_memory,
+        max_response_memory: limits.max_response_memory,
+        max_response_spool: limits.max_response_spool,
         min_busy_rate: limits.min_busy_rate,
         rate_grace: limits.body_rate_grace,
         temp_dir: limits.temp_dir.clone(),
@@ -354,9 +354,9 @@ pub(crate) fn body_store(limits: &Limits, pool: Pool, space: &Arc<TempSpace>) ->
 /// What clients of WebSockets may send.
 pub(crate) fn message_limits(limits: &Limits) -> MessageLimits {
     MessageLimits {
-        max_message_bytes: limits.websocket_message_bytes,
-        idle_timeout: limits.body_stall,
-        min_rate: limits.body_rate_min,
+        max_message_bytes: limits.max_websocket_message_size,
+        idle_timeout: limits.body_idle_timeout,
+        min_rate: limits.min_body_rate,
     }
 }
 
@@ -368,7 +368,7 @@ pub(crate) fn pools(config: &Config, old: Option<(&Config, &Pools)>) -> Pools {
             let same = old.blocking.get(name) == Some(bounds);
             pools.get(name).filter(|_| same).cloned()
         });
-        let fresh = || Pool::new(name, bounds.threads, bounds.max_queue);
+        let fresh = || Pool::new(name, bounds.threads, bounds.max_queued);
         pools.insert(name.clone(), kept.unwrap_or_else(fresh));
     }
     pools

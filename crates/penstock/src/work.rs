@@ -29,7 +29,7 @@ pub(crate) fn joiner(
     loops: &[LoopHandle],
     pool: Pool,
 ) -> Option<JoinerSetup> {
-    let joins = config.joins.clone()?;
+    let joins = config.join_target.clone()?;
     let info = Arc::new(ListenerInfo {
         scheme: "http",
         address: None,

@@ -129,8 +129,8 @@ impl ServerHealth {
     pub(crate) fn new(config: &config::Upstream, now: Instant) -> Self {
         let health = config.health.clone().unwrap_or_default();
         let rules = HealthRules {
-            max_failures: config.eject.failures,
-            eject_time: config.eject.time,
+            max_failures: config.eject.max_failures,
+            eject_time: config.eject.duration,
             rise: health.rise,
             fall: health.fall,
             slow_start: config.slow_start,

@@ -332,7 +332,7 @@ impl ProxiedRequest {
             }
             return is_allowed;
         }
-        let attempts = self.shared.config.retry.attempts;
+        let attempts = self.shared.config.retry.max_attempts;
         self.attempts < attempts && roster.spend_retry(clock::now())
     }
 
@@ -460,7 +460,7 @@ impl Attempt {
             true => (config.response_timeout, "response_timeout"),
             // A client that is slow to send is watched by those who read it.
             false if self.exchange.waits_for_client() => (Duration::MAX, "limits.body_stall"),
-            false => (config.stall_timeout, "stall_timeout"),
+            false => (config.body_idle_timeout, "stall_timeout"),
         };
         let at = self.wait_started_at.checked_add(limit);
         let (at, name) = match (at, total) {

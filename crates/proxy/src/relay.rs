@@ -141,7 +141,7 @@ async fn read_until_full(
     mut writer: Option<&mut SpoolWriter>,
 ) -> RelayStep {
     let config = Arc::clone(&rest.lease.upstream().config);
-    let mut stalled_at = clock::now() + config.stall_timeout;
+    let mut stalled_at = clock::now() + config.body_idle_timeout;
     std::future::poll_fn(|cx| {
         loop {
             let mut take = |piece: &[u8]| {
@@ -159,7 +159,7 @@ async fn read_until_full(
                     if writer.as_ref().is_some_and(|writer| writer.has_overflow()) {
                         return Poll::Ready(RelayStep::SpoolFull);
                     }
-                    stalled_at = clock::now() + config.stall_timeout;
+                    stalled_at = clock::now() + config.body_idle_timeout;
                 }
                 Poll::Ready(Err(failure)) => return Poll::Ready(RelayStep::Failed(failure)),
                 Poll::Pending => break,
@@ -172,7 +172,7 @@ async fn read_until_full(
             return Poll::Ready(RelayStep::ClientDisconnected);
         }
         if let Some(at) = rest.exchange.take_progress() {
-            stalled_at = at + config.stall_timeout;
+            stalled_at = at + config.body_idle_timeout;
         }
         // A client that is slow to send is watched by those who read it.
         let is_clients_turn = rest.exchange.waits_for_client() && !rest.exchange.is_sent();

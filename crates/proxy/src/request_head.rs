@@ -101,7 +101,7 @@ pub(crate) fn encode_request_head(
 /// Whether connections to the servers of an upstream carry another request after one.
 pub(crate) fn uses_keep_alive(config: &config::Upstream) -> bool {
     // A PROXY protocol header speaks for the whole connection.
-    config.connections.soft > 0 && config.proxy_protocol.is_none()
+    config.connections.max_idle > 0 && config.proxy_protocol.is_none()
 }
 
 /// The host that the servers of an upstream see; `server` is the one that gets the request.
@@ -113,7 +113,7 @@ pub(crate) fn host_header<'r>(
     match &config.host {
         config::HostHeader::Client => head.host(),
         config::HostHeader::Server => server,
-        config::HostHeader::Text(text) => text,
+        config::HostHeader::Custom(text) => text,
     }
 }
 
@@ -186,16 +186,16 @@ fn requested_upgrade(head: &RequestHead, framing: Framing) -> Option<&[u8]> {
 }
 
 fn encode_client_fields(out: &mut Vec<u8>, config: &config::Upstream, request: &Request) {
-    use config::Forwarded::{Both, Standard, XForwarded};
+    use config::ForwardedHeaders::{Both, Rfc7239, XForwarded};
     let form = config.forwarded;
     if matches!(form, XForwarded | Both) {
-        encode_x_forwarded(out, request, config.joined);
+        encode_x_forwarded(out, request, config.joinable);
     }
-    if matches!(form, Standard | Both) && !request.trusted_headers.covers("forwarded") {
+    if matches!(form, Rfc7239 | Both) && !request.trusted_headers.covers("forwarded") {
         encode_forwarded(out, request);
     }
     // One that dialled in does not know which proxies stand before us: it is told who the client is.
-    if config.joined && !request.trusted_headers.covers("x-real-ip") {
+    if config.joinable && !request.trusted_headers.covers("x-real-ip") {
         out.extend_from_slice(b"X-Real-IP: ");
         push_peer_address(out, request.client_address());
         out.extend_from_slice(b"\r\n");

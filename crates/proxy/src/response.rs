@@ -215,8 +215,8 @@ pub(crate) fn balance_key(call: &ProxiedRequest) -> Option<u64> {
     let head = &call.request.head;
     Some(match key {
         config::HashKey::Path => hash_key(call.request.path()),
-        config::HashKey::Target => hash_key(head.path_query_bytes()),
-        config::HashKey::Client => match call.request.client_address() {
+        config::HashKey::Uri => hash_key(head.path_query_bytes()),
+        config::HashKey::ClientIp => match call.request.client_address() {
             PeerAddress::Tcp(client) => hash_key(TextBuffer::new().format_address(client.ip())),
             PeerAddress::Unix => hash_key(b""),
         },

@@ -229,7 +229,7 @@ impl DeferredActions {
 impl ServerPool {
     pub(crate) fn new(config: &Arc<config::Upstream>, loops: usize, now: Instant) -> Self {
         let limits = QueueLimits {
-            max_len: config.queue_max,
+            max_len: config.max_queued,
             timeout: config.queue_timeout,
         };
         Self {
@@ -944,14 +944,14 @@ impl ServerEntry {
     fn sweep(
         &mut self,
         now: Instant,
-        levels: &config::Connections,
+        levels: &config::ConnectionLimits,
         dropped: &mut Vec<UpstreamConnection>,
     ) {
         let stuck = self.saturation.tick(now, &self.server.load);
         for _ in 0..stuck {
             dropped.extend(self.take_longest_idle());
         }
-        let mut above = (self.open_connections() as usize).saturating_sub(levels.soft as usize);
+        let mut above = (self.open_connections() as usize).saturating_sub(levels.max_idle as usize);
         for list in &mut self.idle_connections {
             // Once for all of a loop's: the lock is held.
             let mut stirred = Stream::have_events(list.iter().map(|idle| &idle.stream)).into_iter();
@@ -959,7 +959,7 @@ impl ServerEntry {
             let mut at = 0;
             while at < list.len() {
                 let idle = now.saturating_duration_since(list[at].idle_since);
-                let is_old = above > 0 && idle >= levels.ttl;
+                let is_old = above > 0 && idle >= levels.idle_timeout;
                 let is_quiet = !stirred.next().unwrap_or_default();
                 if is_quiet && list[at].requests_served > 0 && idle >= KEEP_ALIVE_PROOF {
                     self.server.keeps_alive.store(true, Ordering::Relaxed);
@@ -1062,7 +1062,7 @@ fn balance_policy(balance: &config::Balance) -> BalancePolicy {
     match balance {
         config::Balance::IdleFirst => BalancePolicy::IdleFirst,
         config::Balance::RoundRobin => BalancePolicy::RoundRobin,
-        config::Balance::LeastActive => BalancePolicy::LeastActive,
+        config::Balance::LeastConn => BalancePolicy::LeastActive,
         config::Balance::RandomTwo => BalancePolicy::RandomTwo,
         config::Balance::Hash(_) => BalancePolicy::Hash,
     }

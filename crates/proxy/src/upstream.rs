@@ -152,7 +152,7 @@ impl Upstream {
             protocol: self.shared.config.protocol.as_str(),
             is_up: roster.is_up(),
             waiting,
-            max_queued: self.shared.config.queue_max,
+            max_queued: self.shared.config.max_queued,
             oldest_wait,
             counters: roster.counters(),
             queue_time,

@@ -131,7 +131,7 @@ impl AppShared {
     /// What an application with this configuration shares, before anything has happened.
     pub(crate) fn new(config: &config::App, way: DispatchMode, store: BodyStore) -> Self {
         let queue_limits = QueueLimits {
-            max_len: config.queue_max,
+            max_len: config.max_queued,
             timeout: config.queue_timeout,
         };
         Self {
@@ -150,7 +150,7 @@ impl AppShared {
             stickiness: Stickiness::from_config(config),
             response_timeout: config.response_timeout,
             stream_timeout: config.stream_timeout,
-            gc_when_idle: config.collect_when_idle,
+            gc_when_idle: config.gc_when_idle,
             queue_limits,
             refusal: ArcSwapOption::empty(),
             view: Mutex::default(),

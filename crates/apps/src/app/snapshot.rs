@@ -155,12 +155,12 @@ impl App {
             restart_error: view.restart_error,
             start_method: view.start_method,
             threads: of_threads(view.threads),
-            min_threads: of_threads(self.config.threads_min),
+            min_threads: of_threads(self.config.min_threads),
             max_threads: of_threads(self.config.threads),
             usage: view.usage,
             bounds: (self.shared.group.as_ref()).map(|group| group.plan().clone()),
             queue_usage: queue,
-            max_queued: self.config.queue_max,
+            max_queued: self.config.max_queued,
         }
     }
 }

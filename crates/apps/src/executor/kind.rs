@@ -38,7 +38,7 @@ impl Executor {
         let (name, entry) = (&self.shared.name, &self.config.entry);
         if found != guess {
             self.config.kind = found;
-            self.config.concurrency = Concurrency::of(found);
+            self.config.concurrency = Concurrency::default_for(found);
             log::info!(
                 "{name}[{pid}]: {entry} is {found}, not {guess} as its source looks: it is served as \
                  {found}"
@@ -49,7 +49,7 @@ impl Executor {
                 let threads = self.config.threads;
                 log::warn!("{name}: threads = {threads} has no effect: ASGI runs in one thread");
             }
-            (self.config.threads_min, self.config.threads) = (1, 1);
+            (self.config.min_threads, self.config.threads) = (1, 1);
             self.config.io_threads = 0;
         }
         self.shared.model.settle(&self.config);

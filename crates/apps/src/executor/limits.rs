@@ -174,7 +174,7 @@ impl Executor {
                 let watch = ProcessWatch::new(random_number());
                 let limit = self
                     .config
-                    .requests_max
+                    .max_requests
                     .map(|max| watch.jittered_count(max));
                 if let (ProcessRole::Worker(slots), Some(limit)) = (&child.role, limit) {
                     slots.stats().notify_when_served(limit);
@@ -203,7 +203,7 @@ impl Executor {
         };
         if self
             .config
-            .requests_max
+            .max_requests
             .is_some_and(|max| served >= watch.jittered_count(max))
         {
             return Some(ReplaceReason::Requests(served));
@@ -211,7 +211,7 @@ impl Executor {
         let age = now.saturating_duration_since(child.started_at);
         let is_old = self
             .config
-            .age_max
+            .max_age
             .is_some_and(|max| age >= watch.jittered_time(max));
         is_old.then_some(ReplaceReason::Age(age))
     }
@@ -279,7 +279,7 @@ impl Executor {
 /// Memory.
 impl Executor {
     fn measure_memory(&mut self, now: Instant) {
-        let every = match (self.config.memory_max, &self.shared.group) {
+        let every = match (self.config.max_memory, &self.shared.group) {
             (None, None) => MEASURE_INTERVAL_UNLIMITED,
             _ => MEASURE_INTERVAL,
         };
@@ -330,7 +330,7 @@ impl Executor {
             if state.is_none_or(|state| state == WorkerState::Stopping) {
                 continue;
             }
-            let Some(limit) = self.config.memory_max else {
+            let Some(limit) = self.config.max_memory else {
                 continue;
             };
             match watch.record_memory(bytes, limit) {

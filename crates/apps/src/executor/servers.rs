@@ -254,7 +254,7 @@ impl Executor {
     fn retire_timeout(&self) -> Duration {
         let upstream = self.config.upstream.as_deref();
         upstream.map_or(self.config.response_timeout, |upstream| {
-            let unbounded = upstream.response_timeout + upstream.stall_timeout;
+            let unbounded = upstream.response_timeout + upstream.body_idle_timeout;
             upstream.total_timeout.unwrap_or(unbounded)
         })
     }

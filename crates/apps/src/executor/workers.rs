@@ -90,7 +90,7 @@ impl Executor {
             sockets.push((kind, pair.1));
             Ok(pair.0)
         };
-        let held_back = (self.config.threads).saturating_sub(self.config.threads_min);
+        let held_back = (self.config.threads).saturating_sub(self.config.min_threads);
         let mut slots = WorkerSlots {
             stats: Arc::new(WorkerStats::with_reserved_slots(held_back)),
             ..WorkerSlots::default()
@@ -231,7 +231,7 @@ impl WorkerCommand<'_> {
             interface_is_guess: self.interface_is_guess,
             reactor: reactor_name(config),
             threads: config.threads,
-            gc_when_idle: config.collect_when_idle,
+            gc_when_idle: config.gc_when_idle,
             stop_timeout: config.stop_timeout,
             app: &config.name,
             dir: config.dir.as_os_str(),
@@ -327,9 +327,9 @@ impl Executor {
             slots.sockets = vec![channel];
             slots.spare_sockets.clear();
             files = Some(of_bodies);
-            room = self.config.in_progress_max;
+            room = self.config.max_concurrent;
         }
-        let threads_min = self.config.threads_min;
+        let threads_min = self.config.min_threads;
         let plain = slots.sockets.drain(..).enumerate();
         let plain = plain.map(|(number, socket)| match number < threads_min {
             true => (socket, room),

@@ -315,7 +315,7 @@ fn a_request_that_waits_for_io_gives_its_place_to_a_spare_slot() {
 #[test]
 fn gc_runs_when_idle_and_new_requests_wait() {
     on_a_loop(async {
-        let stage = SlotHarness::new(|about| about.collect_when_idle = true);
+        let stage = SlotHarness::new(|about| about.gc_when_idle = true);
         let mut seat = stage.seat(1);
         let mut heard = BTreeMap::new();
         for round in 0..40 {
@@ -481,7 +481,7 @@ fn a_request_that_has_not_answered_is_not_cut() {
 fn a_collection_that_takes_longer_than_a_request_may_is_the_workers_end() {
     on_a_loop(async {
         let stage = SlotHarness::new(|about| {
-            about.collect_when_idle = true;
+            about.gc_when_idle = true;
             about.response_timeout = Duration::from_secs(1);
         });
         let mut seat = stage.seat(1);

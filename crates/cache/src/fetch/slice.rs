@@ -55,7 +55,7 @@ impl SliceFetch {
         let Some((index, filler, growing)) =
             self.begin_writing(&fetch, &response, &storable, times)
         else {
-            if storable.span.len > fetch.store.config().object_max {
+            if storable.span.len > fetch.store.config().max_object_size {
                 let mark = slices::slicing_key(&fetch.key);
                 fetch.shared.fetches.mark_uncacheable(&mark, clock::now());
             }

@@ -1,6 +1,6 @@
 //! The table of keys: what is in them, how it is written, and what is not.
 
-use penstock_config::{QueryKey, RouteCache, STATUSES_STORED};
+use penstock_config::{QueryKey, RouteCache, STORABLE_STATUSES};
 use penstock_exchange::{ForwardedInfo, Mount, TrustedProxies};
 use penstock_http::caching::may_store_status;
 use penstock_http::{RequestHead, Status};
@@ -13,7 +13,7 @@ fn a_route_may_say_how_long_a_status_stays_where_that_status_may_be_stored() {
     for code in 0..=999 {
         let status = Status::new(code);
         let may_be = status.is_some_and(may_store_status);
-        assert_eq!(STATUSES_STORED.contains(&code), may_be, "{code}");
+        assert_eq!(STORABLE_STATUSES.contains(&code), may_be, "{code}");
     }
 }
 
@@ -77,7 +77,7 @@ fn a_key_is_the_url_as_sent() {
 #[test]
 fn the_query_is_kept_as_the_rules_say() {
     let only = QueryKey::Only(names(&["page", "f_*"]));
-    let without = QueryKey::Without(names(&["utm_*", "gclid"]));
+    let without = QueryKey::AllExcept(names(&["utm_*", "gclid"]));
     for (rule, query, expected) in [
         (QueryKey::All, "?b&a=1&b", "?b&a=1&b"),
         (QueryKey::None, "?b&a=1", ""),

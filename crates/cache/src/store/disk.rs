@@ -122,7 +122,7 @@ impl Disk {
         Self {
             name: config.name.clone(),
             path,
-            max_size: config.size_max,
+            max_size: config.max_size,
             stall_timeout: config.stall_timeout,
             pool,
             tier: Tier::new(),
@@ -131,7 +131,7 @@ impl Disk {
             counters: DiskCounters::default(),
             health: AtomicU8::new(DiskHealth::OutOfService as u8),
             went_out: Notify::new(),
-            current_max_size: AtomicU64::new(config.size_max),
+            current_max_size: AtomicU64::new(config.max_size),
             open_dir: Mutex::default(),
             outage_reason: Mutex::new(OutageReason::new("its folder is being opened")),
             maintenance_queue: Mutex::default(),

@@ -33,7 +33,7 @@ impl Store {
     /// Bytes of an object on its way in that stay in memory until its end.
     pub(super) fn max_buffered_body(&self) -> u64 {
         match self.disk {
-            Some(_) => (self.config.memory / 16).clamp(64 << 10, MAX_SINGLE_WRITE),
+            Some(_) => (self.config.max_memory / 16).clamp(64 << 10, MAX_SINGLE_WRITE),
             None => self.max_memory_object(),
         }
     }
@@ -94,7 +94,7 @@ impl Store {
         let Some(disk) = &self.disk else {
             return;
         };
-        let item = maintenance::disk_item(Arc::new(file), Arc::clone(meta), self.config.size_max);
+        let item = maintenance::disk_item(Arc::new(file), Arc::clone(meta), self.config.max_size);
         let shard = self.partial_shard(key.hash);
         // A folder that was left meanwhile takes nothing with it into the index.
         let out = if growing.may_be_kept() && !item.body.dir.is_closed() {

@@ -100,7 +100,7 @@ impl ObjectWriter {
         let total = self.partial.lock().total;
         let declared = self.partial.declared_length();
         let is_too_long = declared.is_some_and(|declared| total > declared);
-        if total > self.store.config().object_max || is_too_long {
+        if total > self.store.config().max_object_size || is_too_long {
             self.discard();
         }
     }

@@ -75,7 +75,7 @@ impl Store {
             path: self.config.path.clone(),
             objects: memory_objects,
             bytes: memory_bytes,
-            max_bytes: self.config.size_max,
+            max_bytes: self.config.max_size,
             memory_objects,
             memory_bytes,
             max_memory: self.max_memory(),

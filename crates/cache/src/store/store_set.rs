@@ -29,7 +29,7 @@ impl StoreSet {
             .iter()
             .map(|store| {
                 let name = twox_hash::XxHash3_64::oneshot(store.config().name.as_bytes());
-                (name, store.config().size_max.max(1) as f64)
+                (name, store.config().max_size.max(1) as f64)
             })
             .collect();
         Self {

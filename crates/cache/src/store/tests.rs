@@ -80,9 +80,9 @@ pub(crate) fn body_of(name: &str, length: usize) -> Vec<u8> {
 
 pub(crate) fn config(path: Option<&Path>) -> config::Cache {
     config::Cache {
-        size_max: 16 << 20,
-        memory: 1 << 20,
-        object_max: 4 << 20,
+        max_size: 16 << 20,
+        max_memory: 1 << 20,
+        max_object_size: 4 << 20,
         stall_timeout: Duration::from_secs(5),
         ..config::Cache::new("test", path.map(Path::to_owned))
     }

@@ -3,17 +3,17 @@
 use std::time::Duration;
 
 use super::*;
-use crate::model::{Connections, Processes, Upstream};
-use crate::testing::{Folder, accept, check_errors};
+use crate::model::{ConnectionLimits, Processes, Upstream};
+use crate::testing::{TestDir, check_error_table, parse_valid};
 
-fn read(folder: &Folder, lines: &str) -> App {
-    accept(folder, &format!("[apps.a]\n{lines}\n")).apps["a"].clone()
+fn read_app(folder: &TestDir, lines: &str) -> App {
+    parse_valid(folder, &format!("[apps.a]\n{lines}\n")).apps["a"].clone()
 }
 
 #[test]
 fn reads_a_program_of_the_users_own() {
-    let folder = Folder::site();
-    let app = read(
+    let folder = TestDir::site();
+    let app = read_app(
         &folder,
         r#"
 kind = "command"
@@ -36,19 +36,19 @@ upstream = { connect_timeout = "1s", health = { path = "/up" }, connections = { 
     let upstream = app.upstream.unwrap();
     let expected = Upstream {
         max_active: Some(2),
-        queue_max: 7,
+        max_queued: 7,
         queue_timeout: Duration::from_secs(8),
         response_timeout: Duration::from_secs(9),
         connect_timeout: Duration::from_secs(1),
         health: upstream.health.clone(),
-        connections: Connections {
-            soft: 4,
+        connections: ConnectionLimits {
+            max_idle: 4,
             max: 4,
-            ..Connections::default()
+            ..ConnectionLimits::default()
         },
         sendfile: crate::model::Sendfile {
-            is_followed: true,
-            folders: vec![folder.join("public")],
+            is_enabled: true,
+            dirs: vec![folder.join("public")],
         },
         ..Upstream::new("a", Protocol::Http, Vec::new())
     };
@@ -59,8 +59,8 @@ upstream = { connect_timeout = "1s", health = { path = "/up" }, connections = { 
 
 #[test]
 fn gives_every_default_to_a_fastcgi_program() {
-    let folder = Folder::with(&[("index.php", "")]);
-    let app = read(
+    let folder = TestDir::with_files(&[("index.php", "")]);
+    let app = read_app(
         &folder,
         "kind = \"fastcgi\"\ncommand = [\"php-cgi\", \"\", \"a b\"]",
     );
@@ -71,16 +71,16 @@ fn gives_every_default_to_a_fastcgi_program() {
     };
     assert_eq!(app.upstream.as_deref(), Some(&expected));
     let lines = "kind = \"fastcgi\"\ncommand = \"x -s {socket}\"\nupstream = { root = \"/w\", index = \"i.php\", params = { A = \"b\" } }";
-    let upstream = read(&folder, lines).upstream.unwrap();
+    let upstream = read_app(&folder, lines).upstream.unwrap();
     assert_eq!(upstream.index.as_deref(), Some("i.php"));
     assert_eq!(upstream.params["A"], "b");
 }
 
 #[test]
 fn answers_for_every_path_after_public_like_any_application() {
-    let folder = Folder::site();
+    let folder = TestDir::site();
     let text = "[apps.a]\nkind = \"command\"\ncommand = \"x {port}\"\n";
-    let route = &accept(&folder, text).sites[0].routes[0];
+    let route = &parse_valid(&folder, text).sites[0].routes[0];
     assert_eq!(route.app.as_deref(), Some("a"));
     assert!(route.files.is_some());
 }
@@ -147,13 +147,13 @@ fn reports_commands_that_cannot_work() {
         ),
     ];
     for (name, lines, expected) in rows {
-        check_errors(&[(name, &format!("[apps.a]\n{lines}\n"), expected)]);
+        check_error_table(&[(name, &format!("[apps.a]\n{lines}\n"), expected)]);
     }
 }
 
 #[test]
 fn reports_keys_of_the_other_kinds() {
-    check_errors(&[
+    check_error_table(&[
         (
             "of a script",
             "[apps.a]\nkind = \"command\"\ncommand = \"x {fd}\"\nentry = \"app:application\"\ninterpreter = \"python3\"\n",

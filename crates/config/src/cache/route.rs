@@ -7,11 +7,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::findings::Located;
 use crate::headers::{is_removable, is_token};
 use crate::model::{Cache, CacheBypass, CacheKey, QueryKey, RouteCache};
-use crate::place::At;
-use crate::route::check_name;
-use crate::section::{Section, TIME_MAX};
+use crate::route::check_name_exists;
+use crate::section::{MAX_DURATION, Section};
 use crate::units::{self, TIME_EXPECTED};
 
 /// Reads the value of `cache`, with `known` as the caches there are.
@@ -20,13 +20,13 @@ pub(crate) fn read(route: &Section<'_>, known: &BTreeMap<String, Cache>) -> Opti
         return None;
     }
     if !route.is_table("cache") {
-        return read_stores(route, "cache", known).map(RouteCache::new);
+        return read_store_names(route, "cache", known).map(RouteCache::new);
     }
     let table = route.table("cache")?;
     if !table.has("stores") {
-        table.missing("stores");
+        table.report_missing("stores");
     }
-    let stores = read_stores(&table, "stores", known);
+    let stores = read_store_names(&table, "stores", known);
     let mut cache = RouteCache::new(stores.unwrap_or_default());
     if let Some(key) = table.table("key") {
         cache.has_known_cookies = key.has("cookies");
@@ -35,18 +35,18 @@ pub(crate) fn read(route: &Section<'_>, known: &BTreeMap<String, Cache>) -> Opti
     if let Some(bypass) = table.table("bypass") {
         cache.has_known_cookies |= bypass.has("cookies");
         cache.bypass = CacheBypass {
-            headers: read_fields(&bypass, "headers", is_field),
+            headers: read_names_ignoring_case(&bypass, "headers", is_plain_token),
             cookies: read_names(&bypass, "cookies", is_cookie_pattern),
         };
     }
-    table.count("min_uses", &mut cache.min_uses);
-    cache.default_ttl = table.duration_said("default_ttl");
-    table.flag("heuristic_freshness", &mut cache.heuristic_freshness);
+    table.read_number("min_uses", &mut cache.min_uses);
+    cache.default_ttl = table.duration("default_ttl");
+    table.read_flag("heuristic_freshness", &mut cache.heuristic_freshness);
     cache.ttl_by_status = read_ttl_by_status(&table);
-    cache.ttl_max = table.duration_said("ttl_max");
-    read_times(&table, &mut cache);
-    table.flag("status", &mut cache.status);
-    if let Some(tags) = read_once(&table, "tags", is_removable, str::eq_ignore_ascii_case) {
+    cache.max_ttl = table.duration("ttl_max");
+    read_durations(&table, &mut cache);
+    table.read_flag("status", &mut cache.cache_status);
+    if let Some(tags) = read_unique_names(&table, "tags", is_removable, str::eq_ignore_ascii_case) {
         cache.tags = tags;
     }
     Some(cache)
@@ -54,17 +54,17 @@ pub(crate) fn read(route: &Section<'_>, known: &BTreeMap<String, Cache>) -> Opti
 
 fn read_ttl_by_status(table: &Section<'_>) -> BTreeMap<u16, Duration> {
     let mut times = BTreeMap::new();
-    for (status, time) in table.map("ttl_by_status") {
+    for (status, time) in table.string_map("ttl_by_status") {
         let code = Some(&status).filter(|status| status.len() == 3);
         let code = code.and_then(|status| status.parse().ok());
-        let Some(code) = code.filter(|code| STATUSES_STORED.contains(code)) else {
+        let Some(code) = code.filter(|code| STORABLE_STATUSES.contains(code)) else {
             let expected = "a status that a cache may store, such as 200 or 404";
-            table.bad_item("ttl_by_status", &status, time.at, expected);
+            table.report_invalid_item("ttl_by_status", &status, time.offset, expected);
             continue;
         };
-        match units::parse_duration(&time.value).filter(|time| *time <= TIME_MAX) {
+        match units::parse_duration(&time.value).filter(|time| *time <= MAX_DURATION) {
             Some(time) => drop(times.insert(code, time)),
-            None => table.bad_item(&status, &time.value, time.at, TIME_EXPECTED),
+            None => table.report_invalid_item(&status, &time.value, time.offset, TIME_EXPECTED),
         }
     }
     times
@@ -73,45 +73,45 @@ fn read_ttl_by_status(table: &Section<'_>) -> BTreeMap<u16, Duration> {
 /// The statuses of responses that a cache may store, if somebody says for how long: the rule is in `http`
 /// (`may_store_status`), and `cache` tests that they are the same.
 #[rustfmt::skip]
-pub const STATUSES_STORED: [u16; 44] = [
+pub const STORABLE_STATUSES: [u16; 44] = [
     200, 201, 202, 203, 204, 205, 207, 208, 226, 300, 301, 302, 303, 305, 307, 308,
     401, 402, 403, 404, 405, 406, 409, 410, 411, 412, 413, 414, 415, 417, 422, 423, 424, 426, 451,
     500, 501, 502, 503, 504, 505, 506, 507, 508,
 ];
 
-fn read_times(table: &Section<'_>, cache: &mut RouteCache) {
+fn read_durations(table: &Section<'_>, cache: &mut RouteCache) {
     let times: [(&str, &mut Duration); 3] = [
         ("stale_while_revalidate", &mut cache.stale_while_revalidate),
         ("stale_if_error", &mut cache.stale_if_error),
         ("lock_timeout", &mut cache.lock_timeout),
     ];
     for (key, time) in times {
-        table.duration(key, time);
+        table.read_duration(key, time);
     }
 }
 
 /// The names of caches; none when the value is no list.
-fn read_stores(
+fn read_store_names(
     table: &Section<'_>,
     key: &'static str,
     known: &BTreeMap<String, Cache>,
 ) -> Option<Vec<String>> {
     let stores = table.list(key, |text| Some(text.to_owned()))?;
-    table.check_filled(key);
-    table.check_once(key, &stores, |a, b| a == b);
+    table.check_not_empty(key);
+    table.check_unique(key, &stores, |a, b| a == b);
     for store in &stores {
-        let name = At::new(store.value.as_str(), store.at);
-        check_name(table, "cache", &name, known.keys().map(String::as_str));
+        let name = Located::new(store.value.as_str(), store.offset);
+        check_name_exists(table, "cache", &name, known.keys().map(String::as_str));
     }
     Some(stores.into_iter().map(|store| store.value).collect())
 }
 
 fn read_key(table: &Section<'_>) -> CacheKey {
     let mut key = CacheKey::default();
-    table.flag("host", &mut key.host);
+    table.read_flag("host", &mut key.host);
     key.query = read_query(table);
-    key.headers = read_fields(table, "headers", is_field);
-    key.cookies = read_names(table, "cookies", is_field);
+    key.headers = read_names_ignoring_case(table, "headers", is_plain_token);
+    key.cookies = read_names(table, "cookies", is_plain_token);
     key
 }
 
@@ -121,49 +121,53 @@ fn read_query(table: &Section<'_>) -> QueryKey {
             return QueryKey::All;
         };
         if !query.has("without") {
-            query.missing("without");
+            query.report_missing("without");
         }
-        query.check_filled("without");
-        return QueryKey::Without(read_names(&query, "without", is_parameter_pattern));
+        query.check_not_empty("without");
+        return QueryKey::AllExcept(read_names(&query, "without", is_parameter_pattern));
     }
     if table.is_list("query") {
-        table.check_filled("query");
+        table.check_not_empty("query");
         return QueryKey::Only(read_names(table, "query", is_parameter_pattern));
     }
-    match table.flag_said("query") {
+    match table.flag("query") {
         Some(false) => QueryKey::None,
         _ => QueryKey::All,
     }
 }
 
 /// Names whose case tells nothing.
-fn read_fields(table: &Section<'_>, key: &'static str, is_it: fn(&str) -> bool) -> Vec<String> {
-    read_once(table, key, is_it, str::eq_ignore_ascii_case).unwrap_or_default()
+fn read_names_ignoring_case(
+    table: &Section<'_>,
+    key: &'static str,
+    is_it: fn(&str) -> bool,
+) -> Vec<String> {
+    read_unique_names(table, key, is_it, str::eq_ignore_ascii_case).unwrap_or_default()
 }
 
 /// Names whose case counts.
 fn read_names(table: &Section<'_>, key: &'static str, is_it: fn(&str) -> bool) -> Vec<String> {
-    read_once(table, key, is_it, |a, b| a == b).unwrap_or_default()
+    read_unique_names(table, key, is_it, |a, b| a == b).unwrap_or_default()
 }
 
-fn read_once(
+fn read_unique_names(
     table: &Section<'_>,
     key: &'static str,
     is_it: fn(&str) -> bool,
     is_same: fn(&str, &str) -> bool,
 ) -> Option<Vec<String>> {
     let names = table.list(key, |text| is_it(text).then(|| text.to_owned()))?;
-    table.check_once(key, &names, is_same);
+    table.check_unique(key, &names, is_same);
     Some(names.into_iter().map(|name| name.value).collect())
 }
 
 /// A name of a field or a cookie. A star would be one too, but only a pattern is meant by it.
-fn is_field(text: &str) -> bool {
+fn is_plain_token(text: &str) -> bool {
     is_token(text) && !text.contains('*')
 }
 
 fn is_cookie_pattern(text: &str) -> bool {
-    is_field(text.strip_suffix('*').unwrap_or(text))
+    is_plain_token(text.strip_suffix('*').unwrap_or(text))
 }
 
 /// A parameter as it stands in a query, or the beginning of one with a star behind it.

@@ -3,26 +3,26 @@
 use std::time::Duration;
 
 use crate::model::{BlockingPool, Cache, CacheBypass, CacheKey, QueryKey, RouteCache};
-use crate::testing::{Folder, accept, check, check_errors};
+use crate::testing::{TestDir, check, check_error_table, parse_valid};
 
 const UPSTREAM: &str = "[upstreams.b]\nservers = [\"127.0.0.1:80\"]\n";
 
 /// One cache of these lines.
-fn cache(folder: &Folder, lines: &str) -> Cache {
+fn cache(folder: &TestDir, lines: &str) -> Cache {
     let text = format!("{UPSTREAM}[caches.c]\n{lines}\n");
-    accept(folder, &text).caches["c"].clone()
+    parse_valid(folder, &text).caches["c"].clone()
 }
 
 /// The use of the caches `c` and `d` that a route's line says.
-fn of_route(line: &str) -> RouteCache {
+fn read_route_cache(line: &str) -> RouteCache {
     let route = "[[sites]]\n[[sites.routes]]\nupstream = \"b\"\n";
     let text = format!("{UPSTREAM}[caches.c]\n[caches.d]\n{route}{line}\n");
-    let config = accept(&Folder::site(), &text);
+    let config = parse_valid(&TestDir::site(), &text);
     config.sites[0].routes[0].cache.clone().unwrap()
 }
 
 /// The use of `c` with every default.
-fn plain() -> RouteCache {
+fn default_route_cache() -> RouteCache {
     RouteCache::new(vec!["c".to_owned()])
 }
 
@@ -32,7 +32,7 @@ fn texts(texts: &[&str]) -> Vec<String> {
 
 #[test]
 fn reads_every_key_of_a_cache() {
-    let folder = Folder::site();
+    let folder = TestDir::site();
     let text = format!(
         r#"{UPSTREAM}
 [blocking.disk1]
@@ -48,18 +48,18 @@ stall_timeout = "3s"
     let expected = Cache {
         name: "disk1".to_owned(),
         path: Some(folder.join("cache/one")),
-        size_max: 100 << 30,
-        memory: 0,
-        object_max: 100 << 30,
+        max_size: 100 << 30,
+        max_memory: 0,
+        max_object_size: 100 << 30,
         blocking: "disk1".to_owned(),
         stall_timeout: Duration::from_secs(3),
     };
-    assert_eq!(accept(&folder, &text).caches["disk1"], expected);
+    assert_eq!(parse_valid(&folder, &text).caches["disk1"], expected);
 }
 
 #[test]
 fn what_is_not_said_of_a_cache_gives_way_to_what_is() {
-    let folder = Folder::site();
+    let folder = TestDir::site();
     let path = || Some(folder.join("x"));
     assert_eq!(cache(&folder, ""), Cache::new("c", None));
     assert_eq!(cache(&folder, "path = \"x\""), Cache::new("c", path()));
@@ -83,9 +83,9 @@ fn what_is_not_said_of_a_cache_gives_way_to_what_is() {
     ];
     for (lines, path, size_max, memory, object_max) in rows {
         let expected = Cache {
-            size_max,
-            memory,
-            object_max,
+            max_size: size_max,
+            max_memory: memory,
+            max_object_size: object_max,
             ..Cache::new("c", path)
         };
         assert_eq!(cache(&folder, lines), expected, "{lines}");
@@ -95,7 +95,7 @@ fn what_is_not_said_of_a_cache_gives_way_to_what_is() {
 #[test]
 fn reports_what_is_wrong_with_a_cache() {
     const MEMORY: &str = "penstock.toml:2:10: `memory` is only for a cache with a `path`";
-    check_errors(&[
+    check_error_table(&[
         (
             "memory of memory",
             "[caches.c]\nmemory = \"1MiB\"\n[apps.a]",
@@ -150,7 +150,7 @@ fn reports_what_is_wrong_with_a_cache() {
 
 #[test]
 fn no_two_caches_share_a_folder() {
-    let folder = Folder::site();
+    let folder = TestDir::site();
     std::os::unix::fs::symlink(folder.join("public"), folder.join("link")).unwrap();
     std::os::unix::fs::symlink("/nothing/there", folder.join("broken")).unwrap();
     // The later one in the file is told, whatever its name.
@@ -168,7 +168,7 @@ fn no_two_caches_share_a_folder() {
     ];
     for (first, second, expected) in rows {
         let report = check(&folder, &two(first, second)).err();
-        let lines = report.map(|report| folder.lines(&report));
+        let lines = report.map(|report| folder.report_lines(&report));
         let expected = expected.map(|(path, other)| {
             vec![format!(
                 "penstock.toml:5:8: `path`: {path} and {other}, the folder of cache `z` on line 3, overlap: each cache needs a folder of its own"
@@ -178,12 +178,12 @@ fn no_two_caches_share_a_folder() {
     }
     let report = check(&folder, "[apps.a]\n[caches.c]\npath = \"broken/x\"\n").unwrap_err();
     let expected = ["penstock.toml:3:8: `path`: broken does not exist"];
-    assert_eq!(folder.lines(&report), expected);
+    assert_eq!(folder.report_lines(&report), expected);
 }
 
 #[test]
 fn no_cache_is_served_as_files() {
-    let folder = Folder::site();
+    let folder = TestDir::site();
     folder.add("public/inner/", "");
     std::os::unix::fs::symlink(folder.join("public"), folder.join("link")).unwrap();
     let text = |root: &str, path: &str| {
@@ -202,7 +202,7 @@ fn no_cache_is_served_as_files() {
     ];
     for (root, path, is_served) in rows {
         let report = check(&folder, &text(root, path)).err();
-        let lines = report.map(|report| folder.lines(&report));
+        let lines = report.map(|report| folder.report_lines(&report));
         let expected = is_served.then(|| {
             vec![format!(
                 "penstock.toml:5:18: `root`: {path}, the folder of cache `c`, is inside: what it holds would be served as files"
@@ -215,17 +215,22 @@ fn no_cache_is_served_as_files() {
 #[test]
 fn a_list_of_stores_is_a_table_with_every_default() {
     let both = RouteCache::new(texts(&["d", "c"]));
-    assert_eq!(of_route("cache = [\"d\", \"c\"]"), both);
-    assert_eq!(of_route("cache = { stores = [\"d\", \"c\"] }"), both);
+    assert_eq!(read_route_cache("cache = [\"d\", \"c\"]"), both);
+    assert_eq!(
+        read_route_cache("cache = { stores = [\"d\", \"c\"] }"),
+        both
+    );
     // The defaults of the option table are those of the type.
     let said = "min_uses = 1, heuristic_freshness = false, ttl_by_status = {}, stale_while_revalidate = \"0s\", \
                 stale_if_error = \"0s\", lock_timeout = \"5s\", \
                 status = true, tags = [\"Surrogate-Key\", \"Cache-Tag\"], key = { host = true, query = true, \
                 headers = [] }, bypass = { headers = [] }";
     let defaults =
-        crate::options::in_section("sites.routes.cache").filter_map(|option| {
+        crate::options::options_in("sites.routes.cache").filter_map(|option| {
             match option.default {
-                crate::options::Unset::Is(value) => Some(format!("{} = {value}", option.key)),
+                crate::options::OptionDefault::Value(value) => {
+                    Some(format!("{} = {value}", option.key))
+                }
                 _ => None,
             }
         });
@@ -233,8 +238,8 @@ fn a_list_of_stores_is_a_table_with_every_default() {
         assert!(said.contains(&default), "{default}");
     }
     assert_eq!(
-        of_route(&format!("cache = {{ stores = [\"c\"], {said} }}")),
-        plain()
+        read_route_cache(&format!("cache = {{ stores = [\"c\"], {said} }}")),
+        default_route_cache()
     );
 }
 
@@ -274,20 +279,20 @@ bypass = { headers = ["X-Preview"], cookies = ["session", "wordpress_*"] }
         heuristic_freshness: true,
         has_known_cookies: true,
         ttl_by_status: [(200, secs(60)), (404, secs(0))].into(),
-        ttl_max: Some(secs(24 * 3600)),
+        max_ttl: Some(secs(24 * 3600)),
         stale_while_revalidate: secs(30),
         stale_if_error: secs(3600),
         lock_timeout: secs(0),
-        status: false,
+        cache_status: false,
         tags: texts(&["X-Tags"]),
     };
-    assert_eq!(of_route(rules), expected);
+    assert_eq!(read_route_cache(rules), expected);
     assert_eq!(
-        of_route("cache = { stores = [\"c\"], tags = [] }").tags,
+        read_route_cache("cache = { stores = [\"c\"], tags = [] }").tags,
         texts(&[])
     );
     let query = |text: &str| {
-        of_route(&format!(
+        read_route_cache(&format!(
             "cache = {{ stores = [\"c\"], key = {{ query = {text} }} }}"
         ))
         .key
@@ -295,7 +300,7 @@ bypass = { headers = ["X-Preview"], cookies = ["session", "wordpress_*"] }
     };
     assert_eq!(query("true"), QueryKey::All);
     assert_eq!(query("false"), QueryKey::None);
-    let without = QueryKey::Without(texts(&["utm_*", "fbclid"]));
+    let without = QueryKey::AllExcept(texts(&["utm_*", "fbclid"]));
     assert_eq!(query("{ without = [\"utm_*\", \"fbclid\"] }"), without);
 }
 
@@ -305,7 +310,7 @@ fn check_routes(rows: &[(&str, &str, &[&str])]) {
         let text = format!(
             "[caches.c]\n[[sites]]\n[[sites.routes]]\nupstream = \"b\"\n{lines}\n{UPSTREAM}"
         );
-        check_errors(&[(name, &text, expected)]);
+        check_error_table(&[(name, &text, expected)]);
     }
 }
 
@@ -352,7 +357,7 @@ fn reports_caches_that_a_route_cannot_use() {
         ),
     ]);
     let files = "[caches.c]\n[[sites]]\n[[sites.routes]]\ncache = [\"c\"]\n";
-    check_errors(&[
+    check_error_table(&[
         (
             "files alone",
             &format!("{files}files = {{ root = \"public\" }}\n"),
@@ -448,10 +453,10 @@ fn reports_names_that_nothing_could_have() {
 
 #[test]
 fn each_disk_has_a_pool_of_its_own() {
-    let folder = Folder::site();
+    let folder = TestDir::site();
     let text = "[caches.a]\npath = \"a\"\n[caches.b]\npath = \"b\"\n[caches.m]\n\
                 [blocking.cache-b]\nthreads = 3\n[apps.a]\n";
-    let config = accept(&folder, text);
+    let config = parse_valid(&folder, text);
     let names = config.caches.values().map(|cache| cache.blocking.as_str());
     assert_eq!(names.collect::<Vec<_>>(), ["cache-a", "cache-b", "default"]);
     assert_eq!(config.blocking["cache-a"], BlockingPool::default());

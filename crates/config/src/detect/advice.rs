@@ -5,7 +5,7 @@
 use std::path::Path;
 
 /// Files that show another kind of application, and what to write for it.
-const SIGNS: [(&str, &str, Remedy); 14] = [
+const KNOWN_PROJECTS: [(&str, &str, Remedy); 14] = [
     (
         "package.json",
         "a Node.js application",
@@ -42,15 +42,19 @@ const SIGNS: [(&str, &str, Remedy); 14] = [
         "a Kotlin application",
         Remedy::Command("./gradlew bootRun"),
     ),
-    ("artisan", "a PHP application", Remedy::Php),
-    ("composer.json", "a PHP application", Remedy::Php),
-    ("public/index.php", "a PHP application", Remedy::Php),
-    ("index.php", "a PHP application", Remedy::Php),
-    ("Gemfile", "a Ruby application", Remedy::Entry("config.ru")),
+    ("artisan", "a PHP application", Remedy::UsePhpFpm),
+    ("composer.json", "a PHP application", Remedy::UsePhpFpm),
+    ("public/index.php", "a PHP application", Remedy::UsePhpFpm),
+    ("index.php", "a PHP application", Remedy::UsePhpFpm),
+    (
+        "Gemfile",
+        "a Ruby application",
+        Remedy::NameEntry("config.ru"),
+    ),
     (
         "requirements.txt",
         "a Python application",
-        Remedy::Entry("MODULE:CALLABLE"),
+        Remedy::NameEntry("MODULE:CALLABLE"),
     ),
 ];
 
@@ -60,24 +64,26 @@ enum Remedy {
     /// As a program that listens at `PORT`.
     Command(&'static str),
     /// By servers of FastCGI.
-    Php,
+    UsePhpFpm,
     /// When its entry is named.
-    Entry(&'static str),
+    NameEntry(&'static str),
 }
 
 /// Folders into which sites are built.
-const BUILT: [&str; 10] = [
+const BUILD_DIRS: [&str; 10] = [
     "dist", "build", "out", "_site", "site", "www", "html", "htdocs", "web", "docs",
 ];
 
 /// What would work for `dir`, as the end of a sentence.
 pub(crate) fn advice(dir: &Path) -> String {
     let mut parts = Vec::new();
-    let sign = SIGNS.iter().find(|(name, ..)| dir.join(name).is_file());
+    let sign = KNOWN_PROJECTS
+        .iter()
+        .find(|(name, ..)| dir.join(name).is_file());
     if let Some((name, what, remedy)) = sign {
-        parts.push(format!("{name} shows {what}: {}", remedy.text()));
+        parts.push(format!("{name} shows {what}: {}", remedy.instructions()));
     }
-    let built = BUILT
+    let built = BUILD_DIRS
         .iter()
         .find(|name| dir.join(name).join("index.html").is_file());
     if let Some(built) = built {
@@ -100,14 +106,16 @@ pub(crate) fn advice(dir: &Path) -> String {
 }
 
 impl Remedy {
-    fn text(self) -> String {
+    fn instructions(self) -> String {
         match self {
             Self::Command(command) => format!(
                 "write [apps.site] with kind = \"command\" and command = \"{command}\" to \
                  penstock.toml (it listens at the port in PORT)"
             ),
-            Self::Php => "start php-fpm and name it in penstock.toml (docs/php.md)".to_owned(),
-            Self::Entry(entry) => format!("say which object it is: penstock serve {entry}"),
+            Self::UsePhpFpm => {
+                "start php-fpm and name it in penstock.toml (docs/php.md)".to_owned()
+            }
+            Self::NameEntry(entry) => format!("say which object it is: penstock serve {entry}"),
         }
     }
 }

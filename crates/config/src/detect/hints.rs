@@ -10,7 +10,7 @@ use crate::entry;
 pub(super) type Entry = String;
 
 /// The value of `FLASK_APP`: a module or a file, with or without a callable.
-pub(super) fn of_flask_app(value: &str) -> Option<Entry> {
+pub(super) fn entry_from_flask_app(value: &str) -> Option<Entry> {
     let value = value.trim().trim_matches(['"', '\'']);
     let (module, callable) = match value.split_once(':') {
         Some((module, callable)) => (module, Some(callable)),
@@ -23,11 +23,11 @@ pub(super) fn of_flask_app(value: &str) -> Option<Entry> {
         Some(callable) => format!("{module}:{callable}"),
         None => module,
     };
-    entry::is_python(&entry).then_some(entry)
+    entry::is_python_entry(&entry).then_some(entry)
 }
 
 /// What `FLASK_APP=...` says in a `.flaskenv`.
-pub(super) fn of_flaskenv(text: &str) -> Option<Entry> {
+pub(super) fn entry_from_flaskenv(text: &str) -> Option<Entry> {
     let lines = text.lines().map(str::trim_start);
     let mut values = lines.filter_map(|line| {
         let line = line.strip_prefix("export ").unwrap_or(line);
@@ -35,11 +35,11 @@ pub(super) fn of_flaskenv(text: &str) -> Option<Entry> {
             .trim_start()
             .strip_prefix('=')
     });
-    values.next_back().and_then(of_flask_app)
+    values.next_back().and_then(entry_from_flask_app)
 }
 
 /// `entrypoint` of `[tool.fastapi]` in a `pyproject.toml`.
-pub(super) fn of_pyproject(text: &str) -> Option<Entry> {
+pub(super) fn entry_from_pyproject(text: &str) -> Option<Entry> {
     let table: toml::Table = text.parse().ok()?;
     let entry = table.get("tool")?.get("fastapi")?.get("entrypoint")?;
     let entry = entry.as_str()?.to_owned();
@@ -47,20 +47,20 @@ pub(super) fn of_pyproject(text: &str) -> Option<Entry> {
 }
 
 /// The application that the `web:` line of a `Procfile` starts with Gunicorn, Uvicorn and the like.
-pub(super) fn of_procfile(text: &str) -> Option<Entry> {
+pub(super) fn entry_from_procfile(text: &str) -> Option<Entry> {
     let mut lines = text.lines();
     let command = lines.find_map(|line| line.trim_start().strip_prefix("web:"))?;
     let mut words = command.split_whitespace();
     let is_server = |word: &str| {
         let name = word.rsplit('/').next().unwrap_or(word);
-        SERVERS.contains(&name)
+        SERVER_COMMANDS.contains(&name)
     };
     words.find(|word| is_server(word))?;
     let entry = words.find(|word| entry::split_python(word).is_some())?;
     Some(entry.to_owned())
 }
 
-const SERVERS: [&str; 7] = [
+const SERVER_COMMANDS: [&str; 7] = [
     "gunicorn",
     "uvicorn",
     "hypercorn",
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn reads_what_other_tools_are_told() {
-        let flask = |text| of_flask_app(text);
+        let flask = |text| entry_from_flask_app(text);
         let rows: [(Option<Entry>, Option<&str>); 17] = [
             (flask("hello"), Some("hello")),
             (flask("hello.py"), Some("hello")),
@@ -90,28 +90,33 @@ mod tests {
             (flask("/srv/shop.py"), None),
             (flask("my-app.py"), None),
             (
-                of_flaskenv("# FLASK_APP=no\nFLASK_APP=one\nexport FLASK_APP = two.py\n"),
+                entry_from_flaskenv("# FLASK_APP=no\nFLASK_APP=one\nexport FLASK_APP = two.py\n"),
                 Some("two"),
             ),
-            (of_flaskenv("FLASK_APPS=one\nFLASK_DEBUG=1\n"), None),
+            (entry_from_flaskenv("FLASK_APPS=one\nFLASK_DEBUG=1\n"), None),
             (
-                of_pyproject("[project]\nname='x'\n[tool.fastapi]\nentrypoint = 'shop.api:app'\n"),
+                entry_from_pyproject(
+                    "[project]\nname='x'\n[tool.fastapi]\nentrypoint = 'shop.api:app'\n",
+                ),
                 Some("shop.api:app"),
             ),
-            (of_pyproject("[tool.fastapi]\nentrypoint = 5\n"), None),
-            (of_pyproject("[broken"), None),
             (
-                of_procfile(
+                entry_from_pyproject("[tool.fastapi]\nentrypoint = 5\n"),
+                None,
+            ),
+            (entry_from_pyproject("[broken"), None),
+            (
+                entry_from_procfile(
                     "worker: celery -A x:y\nweb: gunicorn -w 2 shop.wsgi:app --log-file -\n",
                 ),
                 Some("shop.wsgi:app"),
             ),
             (
-                of_procfile("web: env/bin/uvicorn main:app --port $PORT"),
+                entry_from_procfile("web: env/bin/uvicorn main:app --port $PORT"),
                 Some("main:app"),
             ),
-            (of_procfile("web: bundle exec puma -C a:b"), None),
-            (of_procfile("web: gunicorn $APP"), None),
+            (entry_from_procfile("web: bundle exec puma -C a:b"), None),
+            (entry_from_procfile("web: gunicorn $APP"), None),
         ];
         for (found, expected) in rows {
             assert_eq!(found.as_deref(), expected);

@@ -10,15 +10,15 @@
 
 use std::path::Path;
 
-use super::{Found, code_lines};
+use super::{DetectedApp, code_lines};
 use crate::disk;
 use crate::model::AppKind;
 
 /// The usual names of an application's file, the first before the others.
-const FILES: [&str; 5] = ["app.rb", "main.rb", "server.rb", "application.rb", "web.rb"];
+const COMMON_FILES: [&str; 5] = ["app.rb", "main.rb", "server.rb", "application.rb", "web.rb"];
 
 /// Classes whose subclasses are Rack applications.
-const BASES: [&str; 4] = [
+const APPLICATION_BASES: [&str; 4] = [
     "Sinatra::Base",
     "Sinatra::Application",
     "Roda",
@@ -29,36 +29,36 @@ const BASES: [&str; 4] = [
 const MAX_FILES: usize = 64;
 
 /// The file of a usual name that shows a framework.
-pub(super) fn named_in(dir: &Path) -> Option<Found> {
-    let mut names = FILES.iter().copied();
-    names.find(|name| shows_app(dir, name)).map(rack)
+pub(super) fn detect_common_file(dir: &Path) -> Option<DetectedApp> {
+    let mut names = COMMON_FILES.iter().copied();
+    names.find(|name| file_has_app(dir, name)).map(rack_app)
 }
 
 /// The only file that shows a framework, whatever its name.
-pub(super) fn only_file_in(dir: &Path) -> Option<Found> {
-    let names = disk::files_in(dir);
+pub(super) fn detect_only_file(dir: &Path) -> Option<DetectedApp> {
+    let names = disk::list_files(dir);
     let code = names
         .iter()
         .map(String::as_str)
-        .filter(|name| is_code(name));
-    let mut candidates = code.take(MAX_FILES).filter(|name| shows_app(dir, name));
+        .filter(|name| is_non_test_ruby_file(name));
+    let mut candidates = code.take(MAX_FILES).filter(|name| file_has_app(dir, name));
     let only = candidates.next()?;
-    candidates.next().is_none().then(|| rack(only))
+    candidates.next().is_none().then(|| rack_app(only))
 }
 
-fn rack(file: &str) -> Found {
-    Found {
+fn rack_app(file: &str) -> DetectedApp {
+    DetectedApp {
         kind: AppKind::Rack,
         entry: file.to_owned(),
     }
 }
 
-fn shows_app(dir: &Path, name: &str) -> bool {
-    is_application(&disk::source_text(&dir.join(name)))
+fn file_has_app(dir: &Path, name: &str) -> bool {
+    has_application(&disk::read_source_or_empty(&dir.join(name)))
 }
 
 /// Whether it is a Ruby file that is no test.
-fn is_code(name: &str) -> bool {
+fn is_non_test_ruby_file(name: &str) -> bool {
     let is_test = |stem: &str| {
         stem.starts_with("test_") || stem.ends_with("_test") || stem.ends_with("_spec")
     };
@@ -66,9 +66,10 @@ fn is_code(name: &str) -> bool {
 }
 
 /// Whether the text is a classic Sinatra application, or has the class of one.
-fn is_application(text: &str) -> bool {
+fn has_application(text: &str) -> bool {
     code_lines(text).map(str::trim).any(|line| {
-        line.starts_with("require") && is_sinatra(line) || base_of(line).is_some_and(is_base)
+        line.starts_with("require") && is_sinatra(line)
+            || base_class(line).is_some_and(is_application_base)
     })
 }
 
@@ -82,7 +83,7 @@ fn is_sinatra(line: &str) -> bool {
 }
 
 /// The parent of `class Name < Parent` and of `Class.new(Parent)`.
-fn base_of(line: &str) -> Option<&str> {
+fn base_class(line: &str) -> Option<&str> {
     let rest = match line.strip_prefix("class ") {
         Some(rest) => rest.split_once('<')?.1,
         None => line.split_once("Class.new(")?.1,
@@ -91,6 +92,6 @@ fn base_of(line: &str) -> Option<&str> {
     Some(rest[..end].trim().trim_start_matches("::"))
 }
 
-fn is_base(name: &str) -> bool {
-    BASES.contains(&name)
+fn is_application_base(name: &str) -> bool {
+    APPLICATION_BASES.contains(&name)
 }

@@ -125,10 +125,10 @@ fn finds_the_callable_of_a_module() {
         ("empty", "", None),
     ];
     for (name, text, expected) in rows {
-        let found = callable_in(text, "app").map(|callable| (callable.entry, callable.kind));
+        let found = find_callable(text, "app").map(|callable| (callable.entry, callable.kind));
         assert_eq!(found, *expected, "{name}");
     }
-    let found = callable_in("application = x\n", "mysite.asgi");
+    let found = find_callable("application = x\n", "mysite.asgi");
     assert_eq!(found.and_then(|callable| callable.kind), Some(Asgi));
 }
 

@@ -1,19 +1,19 @@
 //! What the `files` of a route give, and what is wrong with them, row by row.
 
 use super::*;
-use crate::testing::{Folder, accept, check_errors};
+use crate::testing::{TestDir, check_error_table, parse_valid};
 
 /// The files of a table with these keys.
-fn files(folder: &Folder, keys: &str) -> Files {
+fn files(folder: &TestDir, keys: &str) -> Files {
     let text =
         format!("[[sites]]\n[[sites.routes]]\n[sites.routes.files]\nroot = \"public\"\n{keys}\n");
-    let config = accept(folder, &text);
+    let config = parse_valid(folder, &text);
     config.sites[0].routes[0].files.clone().unwrap()
 }
 
 #[test]
 fn reads_every_key() {
-    let folder = Folder::site();
+    let folder = TestDir::site();
     let plain = Files::new(folder.join("public"));
     assert_eq!(files(&folder, ""), plain);
     let keys = r#"
@@ -53,7 +53,7 @@ symlinks = "none"
         // As written, not as sorted.
         cache_control: rules.iter().map(pair).collect(),
         types: types.iter().map(pair).collect(),
-        symlinks: Symlinks::Never,
+        symlinks: Symlinks::Deny,
         ..plain
     };
     assert_eq!(files(&folder, keys), expected);
@@ -61,7 +61,7 @@ symlinks = "none"
 
 #[test]
 fn the_word_for_all_codings_is_true() {
-    let folder = Folder::site();
+    let folder = TestDir::site();
     let plain = Files::new(folder.join("public"));
     for keys in [
         "precompressed = true\ncompress = true\nsymlinks = \"inside\"",
@@ -133,13 +133,13 @@ fn reports_what_is_wrong() {
         let text = format!(
             "[[sites]]\n[[sites.routes]]\n[sites.routes.files]\nroot = \"public\"\n{keys}\n"
         );
-        check_errors(&[(name, &text, expected)]);
+        check_error_table(&[(name, &text, expected)]);
     }
 }
 
 #[test]
 fn what_is_wrong_is_told_beside_a_root_that_is_not_there() {
-    check_errors(&[(
+    check_error_table(&[(
         "both",
         "[[sites]]\n[[sites.routes]]\nfiles = { root = \"pub\", listing = 1 }\n",
         &[

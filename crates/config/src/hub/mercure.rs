@@ -4,8 +4,8 @@
 //! the algorithm asks for, no public key as a secret), and no message shows one.
 
 use crate::address::is_host;
+use crate::findings::Located;
 use crate::model::{MercureKey, RouteMercure};
-use crate::place::At;
 use crate::section::Section;
 
 /// Reads the table.
@@ -17,14 +17,14 @@ pub(crate) fn read(route: &Section<'_>) -> Option<RouteMercure> {
         anonymous: false,
         origins: read_origins(&table),
         subscriptions: false,
-        keep_alive: table.duration_said("keep_alive"),
+        heartbeat_interval: table.duration("keep_alive"),
     };
-    table.flag("anonymous", &mut mercure.anonymous);
-    table.flag("subscriptions", &mut mercure.subscriptions);
+    table.read_flag("anonymous", &mut mercure.anonymous);
+    table.read_flag("subscriptions", &mut mercure.subscriptions);
     let keys = ["publisher_key", "subscriber_key"];
     let is_for_somebody = mercure.anonymous || keys.iter().any(|key| table.has(key));
     if !is_for_somebody {
-        table.missing("publisher_key");
+        table.report_missing("publisher_key");
     }
     Some(mercure)
 }
@@ -32,38 +32,41 @@ pub(crate) fn read(route: &Section<'_>) -> Option<RouteMercure> {
 /// A secret, or a table with a key and its algorithm.
 fn read_key(mercure: &Section<'_>, key: &'static str) -> Option<MercureKey> {
     if !mercure.is_table(key) {
-        return fit(mercure, key, &mercure.text(key)?, DEFAULT);
+        return check_key(mercure, key, &mercure.text(key)?, DEFAULT_ALGORITHM);
     }
     let table = mercure.table(key)?;
-    let algorithm = table.word("algorithm");
+    let algorithm = table.choice("algorithm");
     let text = table.text("key");
     if !table.has("key") {
-        table.missing("key");
+        table.report_missing("key");
     }
     if algorithm.is_none() && table.has("algorithm") {
         // Reported; which key it takes is not known.
         return None;
     }
-    let algorithm = algorithm.map_or(DEFAULT, |word| word.value);
-    fit(&table, "key", &text?, algorithm)
+    let algorithm = algorithm.map_or(DEFAULT_ALGORITHM, |word| word.value);
+    check_key(&table, "key", &text?, algorithm)
 }
 
 /// The key, if the algorithm takes it; whether a PEM text is a key at all is found out at start.
-fn fit(
+fn check_key(
     table: &Section<'_>,
     key: &'static str,
-    text: &At<&str>,
+    text: &Located<&str>,
     algorithm: &'static str,
 ) -> Option<MercureKey> {
     let (fits, expected) = match algorithm {
-        "HS384" => (is_secret(text.value, 48), SECRET_48),
-        "HS512" => (is_secret(text.value, 64), SECRET_64),
-        "RS256" => (is_pem(text.value, &[PUBLIC, RSA_PUBLIC]), RSA_EXPECTED),
-        "ES256" => (is_pem(text.value, &[PUBLIC]), EC_EXPECTED),
-        _ => (is_secret(text.value, 32), SECRET_32),
+        "HS384" => (is_secret(text.value, 48), SECRET_48_EXPECTED),
+        "HS512" => (is_secret(text.value, 64), SECRET_64_EXPECTED),
+        "RS256" => (
+            is_pem(text.value, &[PEM_PUBLIC_KEY, PEM_RSA_PUBLIC_KEY]),
+            RSA_EXPECTED,
+        ),
+        "ES256" => (is_pem(text.value, &[PEM_PUBLIC_KEY]), EC_EXPECTED),
+        _ => (is_secret(text.value, 32), SECRET_32_EXPECTED),
     };
     if !fits {
-        table.bad_secret(key, text.at, expected);
+        table.report_invalid_secret(key, text.offset, expected);
         return None;
     }
     Some(MercureKey {
@@ -93,14 +96,14 @@ pub(super) fn is_pem(text: &str, labels: &[&str]) -> bool {
 
 /// The origins of a list, each once.
 pub(crate) fn read_origins(table: &Section<'_>) -> Vec<String> {
-    let origins = table.list("origins", origin).unwrap_or_default();
-    table.check_once("origins", &origins, |a, b| a == b);
+    let origins = table.list("origins", parse_origin).unwrap_or_default();
+    table.check_unique("origins", &origins, |a, b| a == b);
     origins.into_iter().map(|origin| origin.value).collect()
 }
 
 /// `*`, or an origin as browsers write it (RFC 6454 §6.2): in small letters, without the scheme's own
 /// port.
-fn origin(text: &str) -> Option<String> {
+fn parse_origin(text: &str) -> Option<String> {
     if text == "*" {
         return Some(text.to_owned());
     }
@@ -122,15 +125,15 @@ fn origin(text: &str) -> Option<String> {
 }
 
 /// What a text alone is a secret of.
-const DEFAULT: &str = "HS256";
+const DEFAULT_ALGORITHM: &str = "HS256";
 const PEM_BEGIN: &str = "-----BEGIN ";
-const PUBLIC: &str = "PUBLIC KEY";
-const RSA_PUBLIC: &str = "RSA PUBLIC KEY";
+const PEM_PUBLIC_KEY: &str = "PUBLIC KEY";
+const PEM_RSA_PUBLIC_KEY: &str = "RSA PUBLIC KEY";
 /// What a message says was expected of a key that is a text alone.
-pub(crate) const SECRET_32: &str =
+pub(crate) const SECRET_32_EXPECTED: &str =
     "a secret of at least 32 bytes for HS256; a public key stands beside its `algorithm`";
-const SECRET_48: &str = "a secret of at least 48 bytes for HS384";
-const SECRET_64: &str = "a secret of at least 64 bytes for HS512";
+const SECRET_48_EXPECTED: &str = "a secret of at least 48 bytes for HS384";
+const SECRET_64_EXPECTED: &str = "a secret of at least 64 bytes for HS512";
 const RSA_EXPECTED: &str = "a public key in PEM for RS256, from `-----BEGIN PUBLIC KEY-----` on";
 const EC_EXPECTED: &str = "a public key in PEM for ES256, from `-----BEGIN PUBLIC KEY-----` on";
 

@@ -5,9 +5,9 @@
 
 use crate::channel::ChannelPattern;
 use crate::error::Problem;
+use crate::findings::Located;
 use crate::grants;
 use crate::model::{HUB_NAMESPACE, Hub, RouteHub};
-use crate::place::At;
 use crate::section::Section;
 
 /// Reads the value of `hub`, with `bounds` as the `[hub]` table.
@@ -17,7 +17,7 @@ pub(crate) fn read(route: &Section<'_>, bounds: &Hub) -> Option<RouteHub> {
     }
     let mut hub = RouteHub {
         channels: Vec::new(),
-        keep_alive: None,
+        heartbeat_interval: None,
         publish: false,
         namespace: HUB_NAMESPACE.to_owned(),
     };
@@ -27,8 +27,8 @@ pub(crate) fn read(route: &Section<'_>, bounds: &Hub) -> Option<RouteHub> {
     }
     let table = route.table("hub")?;
     hub.channels = read_channels(&table, bounds);
-    hub.keep_alive = table.duration_said("keep_alive");
-    table.flag("publish", &mut hub.publish);
+    hub.heartbeat_interval = table.duration("keep_alive");
+    table.read_flag("publish", &mut hub.publish);
     if let Some(namespace) = grants::read_namespace(&table) {
         hub.namespace = namespace;
     }
@@ -39,45 +39,48 @@ fn read_channels(table: &Section<'_>, bounds: &Hub) -> Vec<String> {
     let one = table.text("channel");
     let several = table.list("channels", |text| Some(text.to_owned()));
     match (table.has("channel"), table.has("channels")) {
-        (false, false) => table.missing("channel"),
+        (false, false) => table.report_missing("channel"),
         (true, true) => {
             let (key, other) = ("channel", "channels");
-            table.add(table.key_at(&[other]), Problem::SaidTwice { key, other });
+            table.report(
+                table.key_offset(&[other]),
+                Problem::ConflictingKeys { key, other },
+            );
         }
         _ => {}
     }
-    table.check_filled("channels");
+    table.check_not_empty("channels");
     let several = several.unwrap_or_default();
-    table.check_once("channels", &several, |a, b| a == b);
-    if several.len() > bounds.channels_per_stream {
-        table.add(
-            table.key_at(&["channels"]),
-            Problem::LowAboveHigh {
+    table.check_unique("channels", &several, |a, b| a == b);
+    if several.len() > bounds.max_channels_per_stream {
+        table.report(
+            table.key_offset(&["channels"]),
+            Problem::BoundsReversed {
                 low: "channels",
                 low_value: several.len() as u64,
                 high: "hub.channels_per_stream",
-                high_value: bounds.channels_per_stream as u64,
+                high_value: bounds.max_channels_per_stream as u64,
             },
         );
     }
     let one = one.and_then(|channel| read_channel(table, "channel", &channel));
     let several = several.iter().filter_map(|channel| {
-        let channel = At::new(channel.value.as_str(), channel.at);
+        let channel = Located::new(channel.value.as_str(), channel.offset);
         read_channel(table, "channels", &channel)
     });
     one.into_iter().chain(several).collect()
 }
 
 /// The name of a channel as it is written, once it is known to be one.
-fn read_channel(table: &Section<'_>, key: &str, channel: &At<&str>) -> Option<String> {
+fn read_channel(table: &Section<'_>, key: &str, channel: &Located<&str>) -> Option<String> {
     match channel.value.parse::<ChannelPattern>() {
         Ok(_) => Some(channel.value.to_owned()),
         Err(bad) => {
             let at = match bad.part == channel.value {
-                true => channel.at,
-                false => table.found.inside(channel, bad.at),
+                true => channel.offset,
+                false => table.findings.offset_inside(channel, bad.offset),
             };
-            table.bad_item(key, &bad.part, at, bad.expected);
+            table.report_invalid_item(key, &bad.part, at, bad.expected);
             None
         }
     }

@@ -4,19 +4,19 @@
 use std::time::Duration;
 
 use super::*;
-use crate::masked::Secret;
 use crate::model::{Route, RouteHub};
-use crate::testing::{Folder, accept, check_errors};
+use crate::redacted::Secret;
+use crate::testing::{TestDir, check_error_table, parse_valid};
 
 /// The `[hub]` table of these lines.
 fn hub(lines: &str) -> Hub {
-    accept(&Folder::site(), &format!("[apps.a]\n[hub]\n{lines}\n")).hub
+    parse_valid(&TestDir::site(), &format!("[apps.a]\n[hub]\n{lines}\n")).hub
 }
 
 /// The route of these lines.
 pub(super) fn route(lines: &str) -> Route {
     let text = format!("[[sites]]\n[[sites.routes]]\n{lines}\n");
-    let config = accept(&Folder::site(), &text);
+    let config = parse_valid(&TestDir::site(), &text);
     config.sites[0].routes[0].clone()
 }
 
@@ -24,7 +24,7 @@ pub(super) fn route(lines: &str) -> Route {
 pub(super) fn check_routes(rows: &[(&str, &str, &[&str])]) {
     for (name, lines, expected) in rows {
         let text = format!("[[sites]]\n[[sites.routes]]\n{lines}\n");
-        check_errors(&[(name, &text, expected)]);
+        check_error_table(&[(name, &text, expected)]);
     }
 }
 
@@ -52,23 +52,23 @@ grip_key = "base64:c2VjcmV0IQ=="
 grip_issuer = "front"
 "#;
     let expected = Hub {
-        streams_max: Some(1000),
+        max_streams: Some(1000),
         max_streams_per_client: Some(50),
-        channels_max: 2000,
-        channels_per_stream: 5,
-        message_bytes: 64 << 10,
-        backlog_bytes: 1 << 20,
-        backlogs_bytes: 1 << 30,
-        slow: SlowPolicy::Disconnect,
-        stall_timeout: Duration::from_secs(5),
-        keep_alive: Duration::from_secs(40),
+        max_channels: 2000,
+        max_channels_per_stream: 5,
+        max_message_size: 64 << 10,
+        max_backlog: 1 << 20,
+        max_backlog_total: 1 << 30,
+        slow_policy: SlowPolicy::Disconnect,
+        send_timeout: Duration::from_secs(5),
+        heartbeat_interval: Duration::from_secs(40),
         history: HubHistory {
-            count: 10,
-            age: Duration::from_secs(3600),
-            bytes: 10 << 10,
-            bytes_all: 1 << 20,
+            max_messages: 10,
+            max_age: Duration::from_secs(3600),
+            max_size: 10 << 10,
+            max_size_total: 1 << 20,
         },
-        drain: Duration::ZERO,
+        drain_timeout: Duration::ZERO,
         grip_key: Some("base64:c2VjcmV0IQ==".into()),
         grip_issuer: "front".to_owned(),
     };
@@ -78,21 +78,24 @@ grip_issuer = "front"
 #[test]
 fn what_is_not_said_of_the_hub_is_the_default_or_gives_way() {
     assert_eq!(hub(""), Hub::default());
-    assert_eq!(accept(&Folder::site(), "[apps.a]\n").hub, Hub::default());
+    assert_eq!(
+        parse_valid(&TestDir::site(), "[apps.a]\n").hub,
+        Hub::default()
+    );
     let said = "history = { count = 100, age = \"5m\", bytes = \"1MiB\", bytes_all = \"256MiB\" }";
     assert_eq!(hub(said), Hub::default());
     assert_eq!(hub("slow = \"drop_oldest\"\nhistory = {}"), Hub::default());
     let history = |said: &str| hub(&format!("history = {said}")).history;
     let none = HubHistory {
-        count: 0,
+        max_messages: 0,
         ..HubHistory::default()
     };
     assert_eq!(history("0"), none);
     let small = history("{ bytes_all = \"1KiB\" }");
-    assert_eq!((small.bytes, small.bytes_all), (1 << 10, 1 << 10));
+    assert_eq!((small.max_size, small.max_size_total), (1 << 10, 1 << 10));
     let small = hub("backlogs_bytes = \"1KiB\"");
     assert_eq!(
-        (small.backlog_bytes, small.backlogs_bytes),
+        (small.max_backlog, small.max_backlog_total),
         (1 << 10, 1 << 10)
     );
     assert_eq!(hub("grip_key = \"changeme\"").grip_issuer, "penstock");
@@ -103,13 +106,13 @@ fn what_is_not_said_of_the_hub_is_the_default_or_gives_way() {
 
 #[test]
 fn streams_end_sooner_in_development() {
-    let folder = Folder::with(&[("config.ru", "")]);
+    let folder = TestDir::with_files(&[("config.ru", "")]);
     let invocation = crate::Invocation {
         development: true,
         cwd: folder.path().to_owned(),
         ..crate::Invocation::default()
     };
-    let drain = || crate::resolve(&invocation).unwrap().hub.drain;
+    let drain = || crate::resolve(&invocation).unwrap().hub.drain_timeout;
     assert_eq!(drain(), Duration::from_secs(2));
     folder.add("penstock.toml", "[apps.a]\n[hub]\nkeep_alive = \"20s\"\n");
     assert_eq!(drain(), Duration::from_secs(2));
@@ -199,10 +202,10 @@ fn reports_what_is_wrong_with_the_hub() {
         ("only padding", "grip_key = \"base64:====\"", &[KEY]),
     ];
     for (name, lines, expected) in rows {
-        check_errors(&[(name, &format!("[apps.a]\n[hub]\n{lines}\n"), expected)]);
+        check_error_table(&[(name, &format!("[apps.a]\n[hub]\n{lines}\n"), expected)]);
     }
     let top = "hub = 1\n[apps.a]\n";
-    check_errors(&[(
+    check_error_table(&[(
         "type",
         top,
         &["penstock.toml:1:7: `hub` must be a table, not an integer"],
@@ -213,7 +216,7 @@ fn reports_what_is_wrong_with_the_hub() {
 fn reads_the_hub_of_a_route() {
     let plain = |channels: &[&str]| RouteHub {
         channels: texts(channels),
-        keep_alive: None,
+        heartbeat_interval: None,
         namespace: "hub".to_owned(),
         publish: false,
     };
@@ -222,7 +225,7 @@ fn reads_the_hub_of_a_route() {
     assert_eq!(hub("{ channel = \"{path}\" }"), Some(plain(&["{path}"])));
     let several = "{ channels = [\"a\", \"{query.user}\"], keep_alive = \"30s\", publish = true }";
     let expected = RouteHub {
-        keep_alive: Some(Duration::from_secs(30)),
+        heartbeat_interval: Some(Duration::from_secs(30)),
         publish: true,
         ..plain(&["a", "{query.user}"])
     };

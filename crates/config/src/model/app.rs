@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::{Grip, Sendfile, Upstream};
-use crate::cores::usable_cores;
-use crate::masked::Variables;
+use crate::cores::usable_cpus;
+use crate::redacted::Variables;
 
 /// An application: `[apps.NAME]`.
 #[derive(Debug, Clone, PartialEq)]
@@ -35,14 +35,14 @@ pub struct App {
     /// Threads in each of them, at least one; where the load decides how many, there are never more.
     pub threads: usize,
     /// Threads of each that always take requests: `threads`, or fewer where the load decides.
-    pub threads_min: usize,
+    pub min_threads: usize,
     /// Threads of each process beyond `threads`, for requests that say that they are bound by I/O
     /// (`penstock.mark_as_io_bound`): such a request frees its slot and another takes it.
     pub io_threads: usize,
     /// Whether a process serves its requests by a reactor in one thread instead of threads.
     pub concurrency: Concurrency,
     /// Requests in progress at once in a process with a reactor, WebSockets and streams included.
-    pub in_progress_max: u32,
+    pub max_concurrent: u32,
     /// Whether requests wait until their bodies have come whole; none is what its kind has.
     pub request_buffering: Option<bool>,
     /// Whether the code is loaded once, in a template process from which the workers are forked.
@@ -55,7 +55,7 @@ pub struct App {
     /// How many of them a replacement may take out before their successors are ready.
     pub max_unavailable: usize,
     /// Memory of a worker.
-    pub memory_max: Option<MemoryMax>,
+    pub max_memory: Option<MemoryLimit>,
     /// Most processes and threads at once of all that it starts, if it says so ([`App::task_bound`]).
     pub max_tasks: Option<u64>,
     /// Most bytes of memory of all that it starts.
@@ -63,17 +63,17 @@ pub struct App {
     /// Most processors that all of it uses, 1.5 for one and a half.
     pub max_cpu: Option<f64>,
     /// Requests of a worker after which it is replaced, less up to a tenth by chance.
-    pub requests_max: Option<u64>,
+    pub max_requests: Option<u64>,
     /// Age at which a worker is replaced, less up to a tenth by chance.
-    pub age_max: Option<Duration>,
+    pub max_age: Option<Duration>,
     /// Whether garbage is collected between requests, when the queue is empty, not within them.
-    pub collect_when_idle: bool,
+    pub gc_when_idle: bool,
     /// How a client is kept at one worker process; none does not.
     pub sticky: Option<Sticky>,
     /// Whether messages of WebSockets are compressed where the client offers it.
     pub websocket_compression: bool,
     /// Requests that may wait for a slot; one more is answered 503.
-    pub queue_max: usize,
+    pub max_queued: usize,
     /// How long a request may wait for a slot (503 after).
     pub queue_timeout: Duration,
     /// How long a worker may take to answer (504 after).
@@ -119,25 +119,25 @@ impl App {
             processes: Processes::default(),
             scaling: Scaling::default(),
             threads: 1,
-            threads_min: 1,
+            min_threads: 1,
             io_threads: 0,
-            concurrency: Concurrency::of(kind),
-            in_progress_max: 1000,
+            concurrency: Concurrency::default_for(kind),
+            max_concurrent: 1000,
             request_buffering: None,
             preload: Preload::default(),
             refork_after: Vec::new(),
             max_surge: 1,
             max_unavailable: 0,
-            memory_max: None,
+            max_memory: None,
             max_tasks: None,
             max_total_memory: None,
             max_cpu: None,
-            requests_max: None,
-            age_max: None,
-            collect_when_idle: false,
+            max_requests: None,
+            max_age: None,
+            gc_when_idle: false,
             sticky: None,
             websocket_compression: true,
-            queue_max: 1000,
+            max_queued: 1000,
             queue_timeout: Duration::from_secs(30),
             response_timeout: Duration::from_secs(60),
             boot_timeout: Duration::from_secs(60),
@@ -177,14 +177,14 @@ impl App {
 
     /// Whether the load decides how many threads of each process take requests.
     pub fn has_spare_threads(&self) -> bool {
-        self.threads_min < self.threads
+        self.min_threads < self.threads
     }
 
     /// Most processes and threads at once of all that it starts. With a user of its own there is always
     /// a bound: what it needs itself, twice over for a successor beside it, libraries that start a
     /// few threads for each processor included, and 1024 more.
     pub fn task_bound(&self) -> Option<u64> {
-        let of_process = self.threads + self.io_threads + 4 * usable_cores();
+        let of_process = self.threads + self.io_threads + 4 * usable_cpus();
         let needed = self.processes.max.saturating_mul(2 * of_process);
         let ample = u64::try_from(needed)
             .unwrap_or(u64::MAX)
@@ -195,13 +195,13 @@ impl App {
 
     /// Tells its upstream, if it has one, what the application says: queue, time-out, and threads as
     /// the bound of each process.
-    pub(crate) fn fit_upstream(&mut self) {
+    pub(crate) fn apply_to_upstream(&mut self) {
         let Some(upstream) = &mut self.upstream else {
             return;
         };
         let threads = u32::try_from(self.threads).unwrap_or(u32::MAX);
         upstream.max_active = Some(threads);
-        upstream.queue_max = self.queue_max;
+        upstream.max_queued = self.max_queued;
         upstream.queue_timeout = self.queue_timeout;
         upstream.response_timeout = self.response_timeout;
         upstream.connections.max = upstream.connections.max.max(threads);
@@ -256,7 +256,7 @@ pub enum Concurrency {
 
 impl Concurrency {
     /// What a kind has when nothing is said.
-    pub fn of(kind: AppKind) -> Self {
+    pub fn default_for(kind: AppKind) -> Self {
         match kind {
             AppKind::Asgi => Self::Tasks,
             AppKind::Wsgi | AppKind::Rack | AppKind::Command | AppKind::FastCgi => Self::Threads,
@@ -270,7 +270,7 @@ pub enum Sticky {
     /// By a cookie of the application's (`"cookie"`).
     Cookie,
     /// By the client's address (`"client_address"`).
-    ClientAddress,
+    ClientIp,
 }
 
 /// Whether workers are forked from a template: `preload`.
@@ -306,7 +306,7 @@ impl Processes {
 
 impl Default for Processes {
     fn default() -> Self {
-        Self::exactly(usable_cores())
+        Self::exactly(usable_cpus())
     }
 }
 
@@ -315,25 +315,25 @@ impl Default for Processes {
 pub struct Scaling {
     /// One more when requests have waited this long in the queue (`up_after`).
     pub up_after: Duration,
-    /// One less when so much capacity has not been used for this long (`idle_ttl`).
-    pub idle_ttl: Duration,
-    /// Most processes that are started within a second (`spawn_rate`).
-    pub spawn_rate: u32,
+    /// One less when so much capacity has not been used for this long (`idle_timeout`).
+    pub idle_timeout: Duration,
+    /// Most processes that are started within a second (`max_spawn_rate`).
+    pub max_spawn_rate: u32,
 }
 
 impl Default for Scaling {
     fn default() -> Self {
         Self {
             up_after: Duration::from_millis(100),
-            idle_ttl: Duration::from_secs(60),
-            spawn_rate: 4,
+            idle_timeout: Duration::from_secs(60),
+            max_spawn_rate: 4,
         }
     }
 }
 
 /// Bounds on the memory of a worker (its proportional set size): `soft <= hard`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MemoryMax {
+pub struct MemoryLimit {
     /// Bytes at which it is replaced after the requests that it has.
     pub soft: u64,
     /// Bytes at which it is killed.

@@ -13,11 +13,11 @@ pub struct Cache {
     /// The absolute folder of its objects and of its temporary files; none is memory alone.
     pub path: Option<PathBuf>,
     /// Bytes it may hold: on its disk or, without one, in memory.
-    pub size_max: u64,
+    pub max_size: u64,
     /// Bytes of small, hot objects kept in memory in front of the disk; without a disk `size_max`.
-    pub memory: u64,
+    pub max_memory: u64,
     /// Bytes of the largest body that is stored; at most `size_max`.
-    pub object_max: u64,
+    pub max_object_size: u64,
     /// The name of the blocking pool that does its reading and writing: its own, `cache-NAME`, where it has a disk
     /// and says nothing else, since what hangs at one disk is to hold up nothing of another.
     pub blocking: String,
@@ -31,14 +31,14 @@ impl Cache {
         let size_max = if path.is_some() { 10 << 30 } else { 256 << 20 };
         Self {
             name: name.to_owned(),
-            memory: if path.is_some() { 64 << 20 } else { size_max },
+            max_memory: if path.is_some() { 64 << 20 } else { size_max },
             blocking: match path {
                 Some(_) => format!("cache-{name}"),
                 None => "default".to_owned(),
             },
             path,
-            size_max,
-            object_max: (1_u64 << 30).min(size_max),
+            max_size: size_max,
+            max_object_size: (1_u64 << 30).min(size_max),
             stall_timeout: Duration::from_secs(10),
         }
     }
@@ -65,7 +65,7 @@ pub struct RouteCache {
     /// The same for responses with such a status, errors included; before `default_ttl`.
     pub ttl_by_status: BTreeMap<u16, Duration>,
     /// No response is fresh for longer, whatever it says.
-    pub ttl_max: Option<Duration>,
+    pub max_ttl: Option<Duration>,
     /// For responses that do not say (RFC 5861 §3).
     pub stale_while_revalidate: Duration,
     /// For responses that do not say (RFC 5861 §4).
@@ -73,7 +73,7 @@ pub struct RouteCache {
     /// How long a request waits for another one's response before it goes to the back end itself.
     pub lock_timeout: Duration,
     /// Whether responses say what the cache did (`Cache-Status`, RFC 9211).
-    pub status: bool,
+    pub cache_status: bool,
     /// Fields of responses that hold their tags (surrogate keys), for purging; taken out of what clients see.
     pub tags: Vec<String>,
 }
@@ -90,11 +90,11 @@ impl RouteCache {
             has_known_cookies: false,
             heuristic_freshness: false,
             ttl_by_status: BTreeMap::new(),
-            ttl_max: None,
+            max_ttl: None,
             stale_while_revalidate: Duration::ZERO,
             stale_if_error: Duration::ZERO,
             lock_timeout: Duration::from_secs(5),
-            status: true,
+            cache_status: true,
             tags: vec!["Surrogate-Key".to_owned(), "Cache-Tag".to_owned()],
         }
     }
@@ -135,7 +135,7 @@ pub enum QueryKey {
     /// These parameters: `query = ["page", "lang"]`.
     Only(Vec<String>),
     /// All but these: `query = { without = ["utm_*"] }`.
-    Without(Vec<String>),
+    AllExcept(Vec<String>),
 }
 
 /// Requests that a cache neither answers nor learns from: `bypass = { ... }`.

@@ -2,36 +2,36 @@
 
 use std::time::Duration;
 
-use crate::masked::Secret;
+use crate::redacted::Secret;
 
 /// The `[hub]` table: bounds on what is held and published.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hub {
     /// Streams and long polls held at once; one more is refused with 503. None is three quarters of
     /// `limits.connections`.
-    pub streams_max: Option<usize>,
+    pub max_streams: Option<usize>,
     /// Those of one client; none is an eighth of all, and 100 at least.
     pub max_streams_per_client: Option<usize>,
     /// Channels that have subscribers or a history.
-    pub channels_max: usize,
+    pub max_channels: usize,
     /// Channels of one stream.
-    pub channels_per_stream: usize,
+    pub max_channels_per_stream: usize,
     /// Bytes of one message, in all its forms.
-    pub message_bytes: usize,
+    pub max_message_size: usize,
     /// Bytes that wait for one subscriber that takes them too slowly.
-    pub backlog_bytes: usize,
+    pub max_backlog: usize,
     /// Bytes that wait for all of them together.
-    pub backlogs_bytes: usize,
+    pub max_backlog_total: usize,
     /// What becomes of a subscriber above its bound.
-    pub slow: SlowPolicy,
+    pub slow_policy: SlowPolicy,
     /// A subscriber that takes nothing of what waits for it is gone after so long.
-    pub stall_timeout: Duration,
+    pub send_timeout: Duration,
     /// Between two heart-beats, where nobody says otherwise.
-    pub keep_alive: Duration,
+    pub heartbeat_interval: Duration,
     /// What is kept of each channel.
     pub history: HubHistory,
     /// Over how long held streams are ended when the server stops.
-    pub drain: Duration,
+    pub drain_timeout: Duration,
     /// The key by which back ends know that a request came through this server (`Grip-Sig`): a secret, with
     /// `base64:` in front of one that is not text, or a private key as PEM; none signs nothing.
     pub grip_key: Option<Secret>,
@@ -53,30 +53,30 @@ pub enum SlowPolicy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HubHistory {
     /// Messages of a channel; 0 keeps nothing.
-    pub count: usize,
+    pub max_messages: usize,
     /// How long.
-    pub age: Duration,
+    pub max_age: Duration,
     /// Bytes of a channel's messages.
-    pub bytes: usize,
+    pub max_size: usize,
     /// Bytes of all channels' messages.
-    pub bytes_all: usize,
+    pub max_size_total: usize,
 }
 
 impl Default for Hub {
     fn default() -> Self {
         Self {
-            streams_max: None,
+            max_streams: None,
             max_streams_per_client: None,
-            channels_max: 1_000_000,
-            channels_per_stream: 20,
-            message_bytes: 1 << 20,
-            backlog_bytes: 256 << 10,
-            backlogs_bytes: 256 << 20,
-            slow: SlowPolicy::DropOldest,
-            stall_timeout: Duration::from_secs(60),
-            keep_alive: Duration::from_secs(15),
+            max_channels: 1_000_000,
+            max_channels_per_stream: 20,
+            max_message_size: 1 << 20,
+            max_backlog: 256 << 10,
+            max_backlog_total: 256 << 20,
+            slow_policy: SlowPolicy::DropOldest,
+            send_timeout: Duration::from_secs(60),
+            heartbeat_interval: Duration::from_secs(15),
             history: HubHistory::default(),
-            drain: Duration::from_secs(30),
+            drain_timeout: Duration::from_secs(30),
             grip_key: None,
             grip_issuer: "penstock".to_owned(),
         }
@@ -86,10 +86,10 @@ impl Default for Hub {
 impl Default for HubHistory {
     fn default() -> Self {
         Self {
-            count: 100,
-            age: Duration::from_secs(300),
-            bytes: 1 << 20,
-            bytes_all: 256 << 20,
+            max_messages: 100,
+            max_age: Duration::from_secs(300),
+            max_size: 1 << 20,
+            max_size_total: 256 << 20,
         }
     }
 }
@@ -100,8 +100,8 @@ pub struct RouteHub {
     /// The channels, with `{path}`, `{path.N}` (the path's segments from 1) and `{query.NAME}` in them: each
     /// reads as a [`crate::ChannelPattern`].
     pub channels: Vec<String>,
-    /// Between two heart-beats; none is `hub.keep_alive`.
-    pub keep_alive: Option<Duration>,
+    /// Between two heart-beats; none is `hub.heartbeat_interval`.
+    pub heartbeat_interval: Option<Duration>,
     /// Whether a POST to the route publishes its body.
     pub publish: bool,
     /// The namespace of its channels.
@@ -122,7 +122,7 @@ pub struct Grip {
 
 impl Grip {
     /// That of a back end of this name which says no more.
-    pub fn of(name: &str) -> Self {
+    pub fn for_backend(name: &str) -> Self {
         Self {
             namespace: name.to_owned(),
             origins: Vec::new(),
@@ -134,9 +134,9 @@ impl Grip {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sendfile {
     /// Whether `X-Accel-Redirect` and `X-Accel-Limit-Rate` are obeyed, and `X-Sendfile` below the folders.
-    pub is_followed: bool,
+    pub is_enabled: bool,
     /// Absolute folders.
-    pub folders: Vec<std::path::PathBuf>,
+    pub dirs: Vec<std::path::PathBuf>,
 }
 
 /// A route that is a Mercure hub: `mercure = { publisher_key = "...", subscriber_key = "..." }`.
@@ -152,8 +152,8 @@ pub struct RouteMercure {
     pub origins: Vec<String>,
     /// Whether subscriptions are announced and can be asked for.
     pub subscriptions: bool,
-    /// Between two heart-beats; none is `hub.keep_alive`.
-    pub keep_alive: Option<Duration>,
+    /// Between two heart-beats; none is `hub.heartbeat_interval`.
+    pub heartbeat_interval: Option<Duration>,
 }
 
 /// A key of tokens.

@@ -9,12 +9,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::{Grip, Sendfile};
-use crate::masked::Secret;
+use crate::redacted::Secret;
 use crate::values::ListenAddr;
 
 /// A TCP listener: `[[streams]]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TcpStream {
+pub struct TcpFrontend {
     /// Where clients connect.
     pub listen: ListenAddr,
     /// The name of the upstream.
@@ -33,7 +33,7 @@ pub struct Upstream {
     /// Its servers; at least one (none for an application's, whose processes they are, and where others join).
     pub servers: Vec<UpstreamServer>,
     /// Whether programs that dial in become servers of it.
-    pub joined: bool,
+    pub joinable: bool,
     /// What they and this server know; none is the key of `[server] join`.
     pub join_key: Option<Secret>,
     /// Which free server gets a request.
@@ -43,33 +43,33 @@ pub struct Upstream {
     /// Requests that each server may have in progress; none is bounded by `connections.max` only.
     pub max_active: Option<u32>,
     /// Requests that may wait; one more is answered 503.
-    pub queue_max: usize,
+    pub max_queued: usize,
     /// How long a request may wait (503 after).
     pub queue_timeout: Duration,
     /// Connections to each server.
-    pub connections: Connections,
+    pub connections: ConnectionLimits,
     /// How long a connection may take to be made (502 after the last try).
     pub connect_timeout: Duration,
     /// From the whole request being sent to the whole head of the response (504 after).
     pub response_timeout: Duration,
     /// Time in which nothing of the request is taken or nothing of the response's body comes.
-    pub stall_timeout: Duration,
+    pub body_idle_timeout: Duration,
     /// From a server having the request to the end of its response; none is unlimited.
     pub total_timeout: Option<Duration>,
     /// Time without a byte either way after an upgrade, and in TCP mode.
     pub tunnel_timeout: Duration,
     /// Other servers tried after a failure that allows it.
-    pub retry: Retry,
+    pub retry: RetryPolicy,
     /// Active probes; none for no probes.
-    pub health: Option<Health>,
+    pub health: Option<HealthCheck>,
     /// When failures of requests put a server aside.
-    pub eject: Eject,
+    pub eject: EjectPolicy,
     /// Time over which a server that comes back gets its full share.
     pub slow_start: Duration,
     /// The `Host` that servers see.
     pub host: HostHeader,
     /// How servers are told of the client.
-    pub forwarded: Forwarded,
+    pub forwarded: ForwardedHeaders,
     /// Responses that deviate from the grammar of HTTP are refused.
     pub strict: bool,
     /// Whether request bodies are read whole before a server hears of them.
@@ -103,25 +103,25 @@ impl Upstream {
             name: name.to_owned(),
             protocol,
             servers,
-            joined: false,
+            joinable: false,
             join_key: None,
             balance: Balance::IdleFirst,
             sticky: None,
             max_active: None,
-            queue_max: 1000,
+            max_queued: 1000,
             queue_timeout: Duration::from_secs(30),
-            connections: Connections::default(),
+            connections: ConnectionLimits::default(),
             connect_timeout: Duration::from_secs(5),
             response_timeout: Duration::from_secs(60),
-            stall_timeout: Duration::from_secs(60),
+            body_idle_timeout: Duration::from_secs(60),
             total_timeout: None,
             tunnel_timeout: Duration::from_secs(3600),
-            retry: Retry::default(),
+            retry: RetryPolicy::default(),
             health: None,
-            eject: Eject::default(),
+            eject: EjectPolicy::default(),
             slow_start: Duration::ZERO,
             host: HostHeader::Client,
-            forwarded: Forwarded::XForwarded,
+            forwarded: ForwardedHeaders::XForwarded,
             strict: false,
             request_buffering: true,
             response_buffering: true,
@@ -219,7 +219,7 @@ pub enum Balance {
     /// In turn, by weight.
     RoundRobin,
     /// The least busy by weight.
-    LeastActive,
+    LeastConn,
     /// The less busy of two drawn at random.
     RandomTwo,
     /// The same server for the same key, unless it has far more than its share.
@@ -232,9 +232,9 @@ pub enum HashKey {
     /// The path, without the query.
     Path,
     /// Path and query.
-    Target,
+    Uri,
     /// The client's address.
-    Client,
+    ClientIp,
     /// A header field of that name.
     Header(String),
     /// A cookie of that name.
@@ -243,42 +243,42 @@ pub enum HashKey {
 
 /// Connections to each server: `min <= soft <= max`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Connections {
+pub struct ConnectionLimits {
     /// Opened ahead and kept for ever.
     pub min: u32,
     /// Kept while the server keeps them.
-    pub soft: u32,
+    pub max_idle: u32,
     /// Never exceeded.
     pub max: u32,
     /// Those above `soft` close after so long without a request.
-    pub ttl: Duration,
+    pub idle_timeout: Duration,
 }
 
-impl Default for Connections {
+impl Default for ConnectionLimits {
     fn default() -> Self {
         Self {
             min: 0,
-            soft: 64,
+            max_idle: 64,
             max: 1024,
-            ttl: Duration::from_secs(60),
+            idle_timeout: Duration::from_secs(60),
         }
     }
 }
 
 /// Other servers tried after a failure that allows it.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Retry {
+pub struct RetryPolicy {
     /// Tries in all, the first included; at least 1.
-    pub attempts: u32,
+    pub max_attempts: u32,
     /// Retries against requests, 0 to 1: above it only ten a second are made, so that a failing upstream
     /// is not stormed.
     pub budget: f64,
 }
 
-impl Default for Retry {
+impl Default for RetryPolicy {
     fn default() -> Self {
         Self {
-            attempts: 2,
+            max_attempts: 2,
             budget: 0.2,
         }
     }
@@ -286,7 +286,7 @@ impl Default for Retry {
 
 /// Active probes of each server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Health {
+pub struct HealthCheck {
     /// The path that is asked for; none only connects.
     pub path: Option<String>,
     /// The lowest and highest status that is well.
@@ -301,7 +301,7 @@ pub struct Health {
     pub fall: u32,
 }
 
-impl Default for Health {
+impl Default for HealthCheck {
     fn default() -> Self {
         Self {
             path: None,
@@ -316,18 +316,18 @@ impl Default for Health {
 
 /// When failures of requests put a server aside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Eject {
+pub struct EjectPolicy {
     /// Failures in a row; 0 is never.
-    pub failures: u32,
+    pub max_failures: u32,
     /// For how long, growing with each time in a row.
-    pub time: Duration,
+    pub duration: Duration,
 }
 
-impl Default for Eject {
+impl Default for EjectPolicy {
     fn default() -> Self {
         Self {
-            failures: 3,
-            time: Duration::from_secs(10),
+            max_failures: 3,
+            duration: Duration::from_secs(10),
         }
     }
 }
@@ -340,16 +340,16 @@ pub enum HostHeader {
     /// The server's address as configured.
     Server,
     /// This text.
-    Text(String),
+    Custom(String),
 }
 
 /// How back ends are told of the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Forwarded {
-    /// `X-Forwarded-For`, `-Proto`, `-Host`.
+pub enum ForwardedHeaders {
+    /// `X-ForwardedHeaders-For`, `-Proto`, `-Host`.
     XForwarded,
-    /// `Forwarded` (RFC 7239).
-    Standard,
+    /// `ForwardedHeaders` (RFC 7239).
+    Rfc7239,
     /// Both.
     Both,
     /// Not at all; what a client sends of these is dropped.

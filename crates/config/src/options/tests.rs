@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::*;
 use crate::model::{BlockingPool, Config};
-use crate::testing::{Folder, write};
+use crate::testing::{TestDir, write};
 
 /// A file with every table, so that the reader of each is run.
 const EVERY_TABLE: &str = r#"
@@ -53,15 +53,15 @@ mercure = { publisher_key = {}, subscriber_key = {} }
 
 #[test]
 fn every_option_is_read_and_no_other() {
-    let folder = Folder::site();
-    let reads = crate::parse::reads_of(EVERY_TABLE, folder.path());
+    let folder = TestDir::site();
+    let reads = crate::parse::options_read_from(EVERY_TABLE, folder.path());
     let read: BTreeSet<_> = reads
         .iter()
         .map(|(section, key)| (*section, key.as_str()))
         .collect();
     let sections = [""].into_iter().chain(SECTIONS.iter().map(|doc| doc.name));
     let known: BTreeSet<_> = sections
-        .flat_map(|section| in_section(section).map(move |option| (section, option.key)))
+        .flat_map(|section| options_in(section).map(move |option| (section, option.key)))
         .collect();
     assert_eq!(
         read.difference(&known).collect::<Vec<_>>(),
@@ -76,14 +76,14 @@ fn every_option_is_read_and_no_other() {
 #[test]
 fn every_option_stands_once_in_a_section_that_is_described() {
     let mut seen = BTreeSet::new();
-    for option in all() {
+    for option in all_options() {
         assert!(seen.insert(option.name()), "{} stands twice", option.name());
         let described = SECTIONS
             .iter()
             .any(|section| section.name == option.section);
         assert!(option.section.is_empty() || described, "{}", option.name());
         assert!(
-            option.doc.ends_with('.') && !option.doc.contains('\n'),
+            option.description.ends_with('.') && !option.description.contains('\n'),
             "{}",
             option.name()
         );
@@ -91,20 +91,22 @@ fn every_option_stands_once_in_a_section_that_is_described() {
 }
 
 /// Whether an option may stand in the tables of the example, whose application is a WSGI one.
-fn is_for_the_sample(option: &Opt) -> bool {
-    ["", table::SCRIPT_KINDS, table::THREADED].contains(&option.only)
+fn is_set_in_sample(option: &OptionRow) -> bool {
+    ["", table::ONLY_SCRIPT_KINDS, table::ONLY_THREADED].contains(&option.only_for)
 }
 
 /// A table's body: what it must have, and every other default if those are to be said.
-fn body(section: &str, say_defaults: bool, line_end: &str) -> String {
-    let lines = in_section(section).filter_map(|option| {
+fn table_text(section: &str, say_defaults: bool, line_end: &str) -> String {
+    let lines = options_in(section).filter_map(|option| {
         let value = match (option.default, option.kind) {
-            _ if !is_for_the_sample(option) => return None,
-            (_, Kind::Table(inner)) => format!("{{ {} }}", body(inner, say_defaults, ", ")),
-            (_, Kind::List(_) | Kind::Named(_)) => return None,
-            (Unset::Is(value), _) if say_defaults => value.to_owned(),
-            (Unset::Required, _) => option.sample.to_owned(),
-            _ if ["app", "servers"].contains(&option.key) => option.sample.to_owned(),
+            _ if !is_set_in_sample(option) => return None,
+            (_, OptionKind::Table(inner)) => {
+                format!("{{ {} }}", table_text(inner, say_defaults, ", "))
+            }
+            (_, OptionKind::Tables(_) | OptionKind::NamedTables(_)) => return None,
+            (OptionDefault::Value(value), _) if say_defaults => value.to_owned(),
+            (OptionDefault::Required, _) => option.example.to_owned(),
+            _ if ["app", "servers"].contains(&option.key) => option.example.to_owned(),
             _ => return None,
         };
         Some(format!("{} = {value}", option.key))
@@ -112,27 +114,30 @@ fn body(section: &str, say_defaults: bool, line_end: &str) -> String {
     lines.collect::<Vec<_>>().join(line_end)
 }
 
-fn every_section(say_defaults: bool) -> String {
+fn text_with_every_section(say_defaults: bool) -> String {
     let mut text = String::new();
-    for section in SECTIONS.iter().filter(|section| !section.sample.is_empty()) {
-        let heading = section.sample.trim_start_matches("# ");
+    for section in SECTIONS
+        .iter()
+        .filter(|section| !section.example.is_empty())
+    {
+        let heading = section.example.trim_start_matches("# ");
         text.push_str(&format!(
             "{heading}\n{}\n",
-            body(section.name, say_defaults, "\n")
+            table_text(section.name, say_defaults, "\n")
         ));
     }
     text
 }
 
-fn parse(text: &str, folder: &Folder) -> Config {
-    crate::testing::accept(folder, text)
+fn parse(text: &str, folder: &TestDir) -> Config {
+    crate::testing::parse_valid(folder, text)
 }
 
 #[test]
 fn the_defaults_of_the_table_are_those_of_the_types() {
-    let folder = Folder::site();
-    let said = parse(&every_section(true), &folder);
-    assert_eq!(said, parse(&every_section(false), &folder));
+    let folder = TestDir::site();
+    let said = parse(&text_with_every_section(true), &folder);
+    assert_eq!(said, parse(&text_with_every_section(false), &folder));
     assert_eq!(said.blocking["default"], BlockingPool::default());
     let site = &parse("[apps.hello]\n", &folder).sites[0];
     assert_eq!(said.sites, std::slice::from_ref(site));
@@ -140,11 +145,11 @@ fn the_defaults_of_the_table_are_those_of_the_types() {
 
 #[test]
 fn the_example_parses_and_mentions_every_option() {
-    let folder = Folder::site();
+    let folder = TestDir::site();
     let example = crate::example();
     let config = parse(&example, &folder);
     assert_eq!(config.sites.len(), 1);
-    for option in all() {
+    for option in all_options() {
         assert!(example.contains(option.key), "{}", option.name());
     }
     folder.add("logs/", "");
@@ -160,14 +165,14 @@ fn uncommented(example: &str) -> String {
         let said = line.strip_prefix("# ").unwrap_or(line);
         if let Some(doc) = SECTIONS
             .iter()
-            .find(|doc| doc.sample.trim_start_matches("# ") == said)
+            .find(|doc| doc.example.trim_start_matches("# ") == said)
         {
             section = doc.name;
             return said;
         }
         let key = said.split_once(" = ").map_or("", |(key, _)| key);
-        match find(section, key) {
-            Some(option) if is_for_the_sample(option) => said,
+        match find_option(section, key) {
+            Some(option) if is_set_in_sample(option) => said,
             _ => line,
         }
     });
@@ -175,15 +180,15 @@ fn uncommented(example: &str) -> String {
 }
 
 #[test]
-fn the_reference_page_is_fresh() {
+fn reference_page_is_up_to_date() {
     let page: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/configuration.md");
     if std::env::var_os("PENSTOCK_BLESS").is_some() {
         std::fs::create_dir_all(page.parent().unwrap()).unwrap();
-        write(&page, &crate::reference());
+        write(&page, &crate::reference_page());
     }
-    let written = crate::disk::source_text(&page);
+    let written = crate::disk::read_source_or_empty(&page);
     assert!(
-        written == crate::reference(),
+        written == crate::reference_page(),
         "docs/configuration.md is stale: set PENSTOCK_BLESS=1"
     );
 }

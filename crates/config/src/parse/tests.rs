@@ -6,22 +6,22 @@ use std::time::Duration;
 
 use super::*;
 use crate::model::*;
-use crate::testing::{Folder, accept, check, check_errors};
+use crate::testing::{TestDir, check, check_error_table, parse_valid};
 use crate::{HostPattern, ListenAddr, PathPattern, TryPattern};
 
 const APP: &str = "[apps.a]\ndir = \".\"\n";
 
 #[test]
 fn gives_every_default_for_a_file_with_one_application() {
-    let folder = Folder::site();
-    let config = accept(&folder, APP);
+    let folder = TestDir::site();
+    let config = parse_valid(&folder, APP);
     assert_eq!(config.server, Server::default());
     assert_eq!(config.limits, Limits::default());
     assert_eq!(
         config.blocking.get("default"),
         Some(&BlockingPool::default())
     );
-    assert_eq!(config.base, folder.path());
+    assert_eq!(config.base_dir, folder.path());
     assert_eq!(config.path, Some(folder.join("penstock.toml")));
     let app = App {
         kind_is_guess: true,
@@ -51,8 +51,8 @@ fn gives_every_default_for_a_file_with_one_application() {
 
 #[test]
 fn leaves_public_out_when_the_folder_has_none() {
-    let folder = Folder::with(&[("config.ru", "")]);
-    let config = accept(&folder, "[apps.a]\n");
+    let folder = TestDir::with_files(&[("config.ru", "")]);
+    let config = parse_valid(&folder, "[apps.a]\n");
     assert_eq!(config.apps["a"].kind, AppKind::Rack);
     assert_eq!(config.sites[0].routes[0].files, None);
 }
@@ -158,8 +158,8 @@ mercure = { publisher_key = "!ChangeThisMercureHubJWTSecretKey!", origins = ["ht
 
 #[test]
 fn reads_every_table() {
-    let folder = Folder::site();
-    let config = accept(&folder, WHOLE);
+    let folder = TestDir::site();
+    let config = parse_valid(&folder, WHOLE);
     let unix = ListenAddr::Unix("/run/penstock/http.sock".into());
     assert_eq!(config.server.listen, [ListenAddr::loopback(8080), unix]);
     assert_eq!(config.server.threads, 2);
@@ -185,7 +185,10 @@ fn reads_every_table() {
     assert_eq!(app.interpreter, Some(folder.join(".venv/bin/python")));
     assert_eq!(app.env["GREETING"], "hello");
     let site = &config.sites[0];
-    assert_eq!(site.hosts[1], HostPattern::Below(".example.com".to_owned()));
+    assert_eq!(
+        site.hosts[1],
+        HostPattern::Subdomains(".example.com".to_owned())
+    );
     assert_eq!(
         site.routes[0].path,
         PathPattern::Prefix("/assets/".to_owned())
@@ -204,8 +207,8 @@ fn reads_every_table() {
 
 #[test]
 fn reads_the_short_forms() {
-    let folder = Folder::site();
-    let server = |text: &str| accept(&folder, &format!("{APP}[server]\n{text}\n")).server;
+    let folder = TestDir::site();
+    let server = |text: &str| parse_valid(&folder, &format!("{APP}[server]\n{text}\n")).server;
     let log = |path| {
         Some(AccessLog {
             path,
@@ -227,7 +230,7 @@ fn reads_the_short_forms() {
         })
     );
     assert_eq!(server("admin = \"off\"").admin, None);
-    let app = |text: &str| accept(&folder, &format!("{APP}{text}\n")).apps["a"].clone();
+    let app = |text: &str| parse_valid(&folder, &format!("{APP}{text}\n")).apps["a"].clone();
     assert_eq!(app("processes = 3").processes, Processes::exactly(3));
     assert_eq!(
         app("processes = { min = 2, max = 2 }").processes,
@@ -245,14 +248,14 @@ fn reads_the_short_forms() {
         app("interpreter = \"python3.12\"").interpreter,
         Some("python3.12".into())
     );
-    assert_eq!(app("queue = { max = 0 }").queue_max, 0);
-    let config = accept(&folder, &format!("{APP}[blocking.disk]\nmax_queue = 0\n"));
-    assert_eq!(config.blocking["disk"].max_queue, 0);
+    assert_eq!(app("queue = { max = 0 }").max_queued, 0);
+    let config = parse_valid(&folder, &format!("{APP}[blocking.disk]\nmax_queue = 0\n"));
+    assert_eq!(config.blocking["disk"].max_queued, 0);
 }
 
 #[test]
 fn reports_what_is_wrong_inside_a_table() {
-    check_errors(&[
+    check_error_table(&[
         (
             "unknown key",
             "[apps.a]\n[server]\n  theads = 2\n",
@@ -384,7 +387,7 @@ fn reports_what_is_wrong_inside_a_table() {
 
 #[test]
 fn reports_addresses_that_are_wrong_or_taken() {
-    check_errors(&[
+    check_error_table(&[
         (
             "grammar",
             "[apps.a]\n[server]\nlisten = [\"localhost\", \"1.2.3.4:99999\"]\n",
@@ -434,7 +437,7 @@ fn reports_addresses_that_are_wrong_or_taken() {
 
 #[test]
 fn reports_applications_whose_code_is_not_there() {
-    check_errors(&[
+    check_error_table(&[
         (
             "dir",
             "[apps.a]\ndir = \"nowhere\"\nentry = \"app:application\"\n",
@@ -495,7 +498,7 @@ fn reports_applications_whose_code_is_not_there() {
 
 #[test]
 fn finds_modules_in_packages_and_virtual_environments() {
-    let folder = Folder::with(&[
+    let folder = TestDir::with_files(&[
         ("package/__init__.py", ""),
         ("package/web.py", ""),
         ("lib/elsewhere.py", ""),
@@ -593,11 +596,11 @@ fn reports_routes_that_cannot_work() {
             &[],
         ),
     ];
-    let folder = Folder::site();
+    let folder = TestDir::site();
     for (name, rest, expected) in rows {
         let report = check(&folder, &with(rest)).err();
         let lines = report
-            .map(|report| folder.lines(&report))
+            .map(|report| folder.report_lines(&report))
             .unwrap_or_default();
         assert_eq!(lines, *expected, "{name}");
     }
@@ -607,7 +610,7 @@ fn reports_routes_that_cannot_work() {
 fn reports_sites_that_clash() {
     let route = "[[sites.routes]]\napp = \"a\"\n";
     let site = |hosts: &str| format!("[[sites]]\n{hosts}\n{route}");
-    let folder = Folder::site();
+    let folder = TestDir::site();
     let rows = [
         (
             "same host",
@@ -637,7 +640,7 @@ fn reports_sites_that_clash() {
     for (name, sites, expected) in rows {
         let report = check(&folder, &format!("{sites}[apps.a]\n")).err();
         let lines = report
-            .map(|report| folder.lines(&report))
+            .map(|report| folder.report_lines(&report))
             .unwrap_or_default();
         assert_eq!(lines, expected, "{name}");
     }
@@ -645,7 +648,7 @@ fn reports_sites_that_clash() {
 
 #[test]
 fn reports_a_file_that_serves_nothing_or_does_not_say_what() {
-    check_errors(&[
+    check_error_table(&[
         (
             "empty",
             "",
@@ -679,7 +682,7 @@ fn reports_a_file_that_serves_nothing_or_does_not_say_what() {
 
 #[test]
 fn reports_everything_in_one_run_sorted_by_place() {
-    check_errors(&[(
+    check_error_table(&[(
         "many",
         "[server]\nthreads = 0\nlisten = 1\n[apps.a]\nentry = \"no:app\"\nkidn = 1\n[limits]\nx = 1\n",
         &[
@@ -694,7 +697,7 @@ fn reports_everything_in_one_run_sorted_by_place() {
 
 #[test]
 fn reports_syntax_with_its_place() {
-    let folder = Folder::site();
+    let folder = TestDir::site();
     let rows = [
         (
             "unclosed string",
@@ -716,11 +719,11 @@ fn reports_syntax_with_its_place() {
     for (name, text, place) in rows {
         let report = check(&folder, text).unwrap_err();
         assert!(
-            matches!(report.errors[0].what, Problem::Syntax(_)),
+            matches!(report.errors[0].problem, Problem::InvalidToml(_)),
             "{name}: {report}"
         );
         assert!(
-            folder.lines(&report)[0].starts_with(place),
+            folder.report_lines(&report)[0].starts_with(place),
             "{name}: {report}"
         );
     }
@@ -728,21 +731,21 @@ fn reports_syntax_with_its_place() {
 
 #[test]
 fn takes_the_line_ends_and_the_mark_of_other_editors() {
-    let folder = Folder::site();
-    accept(&folder, "\u{feff}[apps.a]\r\nthreads = 2\r\n");
+    let folder = TestDir::site();
+    parse_valid(&folder, "\u{feff}[apps.a]\r\nthreads = 2\r\n");
     let report = check(&folder, "[apps.a]\r\n  x = 2\r\n").unwrap_err();
     assert_eq!(
-        folder.lines(&report),
+        folder.report_lines(&report),
         ["penstock.toml:2:3: unknown key `x` in [apps.a]"]
     );
 }
 
 #[test]
 fn reports_a_file_that_cannot_be_read() {
-    let folder = Folder::with(&[("penstock.toml", "")]);
+    let folder = TestDir::with_files(&[("penstock.toml", "")]);
     let report = load(&folder.join("other.toml")).unwrap_err();
     assert_eq!(
-        folder.lines(&report),
+        folder.report_lines(&report),
         ["other.toml: cannot be read: entity not found"]
     );
     assert!(load(folder.path()).is_err());
@@ -750,9 +753,9 @@ fn reports_a_file_that_cannot_be_read() {
 
 #[test]
 fn never_panics_on_a_mutilated_file() {
-    let folder = Folder::site();
+    let folder = TestDir::site();
     let whole = format!("{WHOLE}{BACK_ENDS}");
-    accept(&folder, &whole);
+    parse_valid(&folder, &whole);
     for end in 0..whole.len() {
         let _ = check(&folder, &whole[..end]);
         let mut bytes = whole.as_bytes().to_vec();

@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use super::*;
 use crate::model::Scaling;
-use crate::testing::{Folder, accept, check_errors};
+use crate::testing::{TestDir, check_error_table, parse_valid};
 
-fn read(folder: &Folder, lines: &str) -> App {
-    accept(folder, &format!("[apps.a]\n{lines}\n")).apps["a"].clone()
+fn read_app(folder: &TestDir, lines: &str) -> App {
+    parse_valid(folder, &format!("[apps.a]\n{lines}\n")).apps["a"].clone()
 }
 
 #[test]
 fn reads_every_key_of_an_application_with_threads() {
-    let folder = Folder::site();
-    let app = read(
+    let folder = TestDir::site();
+    let app = read_app(
         &folder,
         r#"
 processes = { min = 2, max = 8 }
@@ -39,25 +39,25 @@ stream_timeout = "1h"
         processes: Processes { min: 2, max: 8 },
         scaling: Scaling {
             up_after: Duration::from_millis(50),
-            idle_ttl: seconds(300),
-            spawn_rate: 9,
+            idle_timeout: seconds(300),
+            max_spawn_rate: 9,
         },
         threads: 3,
-        threads_min: 3,
+        min_threads: 3,
         io_threads: 5,
         preload: Preload::Always,
         refork_after: vec![500, 1000],
         max_surge: 2,
         max_unavailable: 8,
-        memory_max: Some(MemoryMax {
+        max_memory: Some(MemoryLimit {
             soft: 200 << 20,
             hard: 300 << 20,
             samples: 5,
         }),
-        requests_max: Some(100_000),
-        age_max: Some(seconds(86_400)),
-        collect_when_idle: true,
-        sticky: Some(Sticky::ClientAddress),
+        max_requests: Some(100_000),
+        max_age: Some(seconds(86_400)),
+        gc_when_idle: true,
+        sticky: Some(Sticky::ClientIp),
         stop_timeout: seconds(20),
         stream_timeout: seconds(3600),
         ..App::new(
@@ -72,22 +72,22 @@ stream_timeout = "1h"
 
 #[test]
 fn reads_short_forms() {
-    let folder = Folder::site();
-    let app = read(
+    let folder = TestDir::site();
+    let app = read_app(
         &folder,
         "idle_ttl = \"7s\"\nrefork_after = 500\nmemory_max = \"500MiB\"",
     );
-    assert_eq!(app.scaling.idle_ttl, Duration::from_secs(7));
+    assert_eq!(app.scaling.idle_timeout, Duration::from_secs(7));
     assert_eq!(app.refork_after, [500]);
     let memory = |soft, hard, samples| {
-        Some(MemoryMax {
+        Some(MemoryLimit {
             soft,
             hard,
             samples,
         })
     };
-    assert_eq!(app.memory_max, memory(400 << 20, 500 << 20, 3));
-    let of = |text: &str| read(&folder, &format!("memory_max = {text}")).memory_max;
+    assert_eq!(app.max_memory, memory(400 << 20, 500 << 20, 3));
+    let of = |text: &str| read_app(&folder, &format!("memory_max = {text}")).max_memory;
     assert_eq!(of("{ soft = \"400MiB\" }"), memory(400 << 20, 500 << 20, 3));
     assert_eq!(
         of("{ hard = 10000000, samples = 1 }"),
@@ -111,14 +111,14 @@ requests_max = 100000
 age_max = "1d"
 env = { GREETING = "hello" }
 "#;
-    let app = accept(&Folder::site(), text).apps["guestbook"].clone();
-    assert_eq!(app.requests_max, Some(100_000));
+    let app = parse_valid(&TestDir::site(), text).apps["guestbook"].clone();
+    assert_eq!(app.max_requests, Some(100_000));
     assert_eq!(app.processes, Processes { min: 1, max: 4 });
 }
 
 #[test]
 fn tells_how_a_process_has_several_requests() {
-    let folder = Folder::with(&[
+    let folder = TestDir::with_files(&[
         ("app.py", "application = 1\n"),
         ("main.py", "app = FastAPI()\n"),
         ("config.ru", ""),
@@ -147,16 +147,16 @@ fn tells_how_a_process_has_several_requests() {
         ),
     ];
     for (lines, expected, has_reactor) in rows {
-        let app = read(&folder, lines);
+        let app = read_app(&folder, lines);
         assert_eq!(app.concurrency, expected, "{lines}");
         assert_eq!(app.has_reactor(), has_reactor, "{lines}");
     }
-    assert_eq!(read(&folder, "kind = \"asgi\"").entry, "main:app");
+    assert_eq!(read_app(&folder, "kind = \"asgi\"").entry, "main:app");
 }
 
 #[test]
 fn threads_may_follow_the_load() {
-    let folder = Folder::site();
+    let folder = TestDir::site();
     for (lines, expected) in [
         ("threads = 4", (4, 4)),
         ("threads = { min = 2, max = 16 }", (2, 16)),
@@ -164,8 +164,8 @@ fn threads_may_follow_the_load() {
         ("threads = { min = 3 }", (3, 5)),
         ("threads = { min = 8 }", (8, 8)),
     ] {
-        let app = read(&folder, &format!("{lines}\nprocesses = 1"));
-        assert_eq!((app.threads_min, app.threads), expected, "{lines}");
+        let app = read_app(&folder, &format!("{lines}\nprocesses = 1"));
+        assert_eq!((app.min_threads, app.threads), expected, "{lines}");
         let is_scaled = expected.0 < expected.1;
         assert_eq!(
             (app.has_spare_threads(), app.is_scaled()),
@@ -176,7 +176,7 @@ fn threads_may_follow_the_load() {
 
 #[test]
 fn reports_what_cannot_be() {
-    check_errors(&[
+    check_error_table(&[
         (
             "async",
             "[apps.a]\nkind = \"wsgi\"\nasync = true\nin_progress_max = 3\n",
@@ -341,29 +341,29 @@ fn reports_what_cannot_be() {
 
 #[test]
 fn workers_are_forked_when_it_is_safe_always_or_never() {
-    let folder = Folder::site();
+    let folder = TestDir::site();
     for (line, expected) in [
         ("", Preload::Auto),
         ("preload = \"auto\"", Preload::Auto),
         ("preload = true", Preload::Always),
         ("preload = false", Preload::Never),
     ] {
-        assert_eq!(read(&folder, line).preload, expected, "{line}");
+        assert_eq!(read_app(&folder, line).preload, expected, "{line}");
     }
 }
 
 #[test]
 fn programs_take_what_has_a_meaning_for_them() {
-    let folder = Folder::site();
-    let app = read(
+    let folder = TestDir::site();
+    let app = read_app(
         &folder,
         "kind = \"command\"\ncommand = \"x {port}\"\nmax_surge = 2\nmax_unavailable = 1\nmemory_max = \"10MiB\"\nage_max = \"1h\"\nstop_timeout = \"4s\"",
     );
     assert_eq!((app.max_surge, app.max_unavailable), (2, 1));
-    assert_eq!(app.age_max, Some(Duration::from_secs(3600)));
-    assert!(app.memory_max.is_some());
+    assert_eq!(app.max_age, Some(Duration::from_secs(3600)));
+    assert!(app.max_memory.is_some());
     let program = "[apps.a]\nkind = \"fastcgi\"\ncommand = \"x\"\n";
-    let values: [&str; OF_SCRIPTS.len()] = [
+    let values: [&str; SCRIPT_ONLY_KEYS.len()] = [
         "{}",
         "\"1s\"",
         "1",
@@ -379,36 +379,36 @@ fn programs_take_what_has_a_meaning_for_them() {
         "\"cookie\"",
         "true",
     ];
-    for (key, value) in OF_SCRIPTS.into_iter().zip(values) {
-        let option = crate::options::find("apps.NAME", key).unwrap();
+    for (key, value) in SCRIPT_ONLY_KEYS.into_iter().zip(values) {
+        let option = crate::options::find_option("apps.NAME", key).unwrap();
         let column = key.len() + 4;
         let expected = format!(
             "penstock.toml:4:{column}: `{key}` is only for {}",
-            option.only
+            option.only_for
         );
-        check_errors(&[(key, &format!("{program}{key} = {value}\n"), &[&expected])]);
+        check_error_table(&[(key, &format!("{program}{key} = {value}\n"), &[&expected])]);
     }
 }
 
 #[test]
 fn bounds_of_an_application_with_all_that_it_starts() {
-    let folder = Folder::site();
-    let app = read(
+    let folder = TestDir::site();
+    let app = read_app(
         &folder,
         "max_tasks = 100\nmax_total_memory = \"1GiB\"\nmax_cpu = 1.5",
     );
     let bounds = (app.task_bound(), app.max_total_memory, app.max_cpu);
     assert_eq!(bounds, (Some(100), Some(1 << 30), Some(1.5)));
-    assert_eq!(read(&folder, "max_cpu = 2").max_cpu, Some(2.0));
-    let app = read(&folder, "");
+    assert_eq!(read_app(&folder, "max_cpu = 2").max_cpu, Some(2.0));
+    let app = read_app(&folder, "");
     let bounds = (app.task_bound(), app.max_total_memory, app.max_cpu);
     assert_eq!(bounds, (None, None, None));
 }
 
 #[test]
 fn an_application_with_a_user_of_its_own_never_starts_without_end() {
-    let folder = Folder::site();
-    let bound = |more: &str| read(&folder, &format!("user = \"shop\"\n{more}")).task_bound();
+    let folder = TestDir::site();
+    let bound = |more: &str| read_app(&folder, &format!("user = \"shop\"\n{more}")).task_bound();
     let few = bound("processes = 1").unwrap();
     assert!((1024..20_000).contains(&few), "{few}");
     // Room for two sets of the largest that there may be.
@@ -419,10 +419,10 @@ fn an_application_with_a_user_of_its_own_never_starts_without_end() {
 
 #[test]
 fn isolation_is_a_flag_or_says_what_is_left_open() {
-    let folder = Folder::site();
-    let app = read(&folder, "isolation = false");
+    let folder = TestDir::site();
+    let app = read_app(&folder, "isolation = false");
     assert!(!app.isolation && app.access == Access::default());
-    let app = read(
+    let app = read_app(
         &folder,
         "isolation = { read_paths = [\"/srv/shared\"], write_paths = [\"var\"], \
          connect_ports = [\"5432\"], bind_ports = [] }",
@@ -436,7 +436,7 @@ fn isolation_is_a_flag_or_says_what_is_left_open() {
     assert!(app.isolation);
     assert_eq!(app.access, expected);
     assert!(app.access.limits_files() && app.access.limits_ports());
-    check_errors(&[(
+    check_error_table(&[(
         "a port that is none",
         "[apps.a]\nisolation = { connect_ports = [\"65536\"] }\n",
         &[

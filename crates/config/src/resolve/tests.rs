@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::*;
 use crate::model::{AccessLog, Concurrency, LogFormat, LogTarget};
-use crate::testing::{Folder, write};
+use crate::testing::{TestDir, write};
 
-fn serve(folder: &Folder, target: Option<&str>) -> Result<Config, Report> {
+fn resolve_target(folder: &TestDir, target: Option<&str>) -> Result<Config, Report> {
     let target = target.map(str::to_owned);
     resolve(&Invocation {
         target,
@@ -209,8 +209,9 @@ fn recognises_a_folder() {
         ("static", &[("index.html", "")], "none"),
     ];
     for (name, files, expected) in rows {
-        let folder = Folder::with(files);
-        let config = serve(&folder, None).unwrap_or_else(|report| panic!("{name}: {report}"));
+        let folder = TestDir::with_files(files);
+        let config =
+            resolve_target(&folder, None).unwrap_or_else(|report| panic!("{name}: {report}"));
         assert_eq!(entry_of(&config), *expected, "{name}");
         assert_eq!(config.path, None, "{name}");
         assert_eq!(config.sites.len(), 1, "{name}");
@@ -219,8 +220,8 @@ fn recognises_a_folder() {
 
 #[test]
 fn serves_public_with_fall_through_and_a_bare_index_as_files() {
-    let folder = Folder::with(&[("app.py", "app = 1"), ("public/", ""), ("index.html", "")]);
-    let route = serve(&folder, None)
+    let folder = TestDir::with_files(&[("app.py", "app = 1"), ("public/", ""), ("index.html", "")]);
+    let route = resolve_target(&folder, None)
         .unwrap()
         .sites
         .remove(0)
@@ -228,8 +229,8 @@ fn serves_public_with_fall_through_and_a_bare_index_as_files() {
         .remove(0);
     assert_eq!(route.files, Some(Files::new(folder.join("public"))));
     assert!(route.app.is_some());
-    let folder = Folder::with(&[("index.html", "")]);
-    let route = serve(&folder, None)
+    let folder = TestDir::with_files(&[("index.html", "")]);
+    let route = resolve_target(&folder, None)
         .unwrap()
         .sites
         .remove(0)
@@ -241,7 +242,7 @@ fn serves_public_with_fall_through_and_a_bare_index_as_files() {
 
 #[test]
 fn a_kind_that_is_said_is_no_guess_and_goes_before() {
-    let folder = Folder::with(&[
+    let folder = TestDir::with_files(&[
         ("app.py", "app = make()"),
         ("config.ru", ""),
         ("penstock.toml", "[apps.y]\nentry = \"app:app\"\n"),
@@ -256,7 +257,7 @@ fn a_kind_that_is_said_is_no_guess_and_goes_before() {
         });
         let app = config.map(|config| config.apps.into_values().next());
         app.map(|app| app.map(|app| (app.kind, app.kind_is_guess)))
-            .map_err(|report| folder.lines(&report).join("\n"))
+            .map_err(|report| folder.report_lines(&report).join("\n"))
     };
     let asgi = Some(AppKind::Asgi);
     for target in ["sub", "sub/app.py", "app:app", "app", "sub/app.py:app"] {
@@ -307,8 +308,8 @@ fn ruby_code_without_a_rackup_file_is_an_application() {
         (&[("app.rb", classic), ("config.ru", "")], Some("config.ru")),
     ];
     for (files, expected) in rows {
-        let folder = Folder::with(files);
-        match (serve(&folder, None), expected) {
+        let folder = TestDir::with_files(files);
+        match (resolve_target(&folder, None), expected) {
             (Ok(config), Some(expected)) => {
                 let app = config.apps.into_values().next().unwrap();
                 assert_eq!(
@@ -318,7 +319,7 @@ fn ruby_code_without_a_rackup_file_is_an_application() {
                 );
             }
             (Err(mut report), None) => {
-                let problem = report.errors.remove(0).what;
+                let problem = report.errors.remove(0).problem;
                 assert!(
                     matches!(problem, Problem::NothingDetected { .. }),
                     "{problem}"
@@ -334,21 +335,29 @@ fn ruby_code_without_a_rackup_file_is_an_application() {
         ("public/style.css", true),
     ] {
         let apps = |name| {
-            let folder = Folder::with(&[(page, ""), (name, classic)]);
-            serve(&folder, None).unwrap().apps.len()
+            let folder = TestDir::with_files(&[(page, ""), (name, classic)]);
+            resolve_target(&folder, None).unwrap().apps.len()
         };
         assert_eq!(apps("preview.rb") == 1, runs, "{page}");
         assert_eq!(apps("app.rb"), 1, "{page}");
     }
-    let folder = Folder::with(&[
+    let folder = TestDir::with_files(&[
         ("index.html", ""),
         ("preview.rb", classic),
         ("penstock.toml", "[apps.x]\n"),
     ]);
-    let app = serve(&folder, None).unwrap().apps.into_values().next();
+    let app = resolve_target(&folder, None)
+        .unwrap()
+        .apps
+        .into_values()
+        .next();
     assert_eq!(app.unwrap().entry, "preview.rb");
-    let folder = Folder::with(&[("app.py", "app = make()"), ("app.rb", classic)]);
-    let app = serve(&folder, None).unwrap().apps.into_values().next();
+    let folder = TestDir::with_files(&[("app.py", "app = make()"), ("app.rb", classic)]);
+    let app = resolve_target(&folder, None)
+        .unwrap()
+        .apps
+        .into_values()
+        .next();
     assert_eq!(app.unwrap().kind, AppKind::Wsgi);
 }
 
@@ -378,23 +387,35 @@ fn one_module_of_any_name_is_an_application_where_nothing_else_is() {
         ),
     ];
     for (files, expected) in rows {
-        let found = serve(&Folder::with(files), None).map(|config| entry_of(&config));
+        let found =
+            resolve_target(&TestDir::with_files(files), None).map(|config| entry_of(&config));
         assert_eq!(found.ok().as_deref(), expected, "{files:?}");
     }
     // A tool beside a site.
-    let folder = Folder::with(&[("index.html", ""), ("hello.py", flask)]);
-    assert!(serve(&folder, None).unwrap().apps.is_empty());
-    let folder = Folder::with(&[("hello.py", flask), ("penstock.toml", "[apps.x]\n")]);
-    assert_eq!(entry_of(&serve(&folder, None).unwrap()), "wsgi hello:app");
+    let folder = TestDir::with_files(&[("index.html", ""), ("hello.py", flask)]);
+    assert!(resolve_target(&folder, None).unwrap().apps.is_empty());
+    let folder = TestDir::with_files(&[("hello.py", flask), ("penstock.toml", "[apps.x]\n")]);
+    assert_eq!(
+        entry_of(&resolve_target(&folder, None).unwrap()),
+        "wsgi hello:app"
+    );
 }
 
 #[test]
 fn refuses_a_folder_without_anything() {
-    let folder = Folder::with(&[("public/style.css", "")]);
-    let problem = serve(&folder, None).unwrap_err().errors.remove(0).what;
+    let folder = TestDir::with_files(&[("public/style.css", "")]);
+    let problem = resolve_target(&folder, None)
+        .unwrap_err()
+        .errors
+        .remove(0)
+        .problem;
     assert!(problem.to_string().contains("/public"), "{problem}");
-    let folder = Folder::with(&[("readme", "")]);
-    let problem = serve(&folder, None).unwrap_err().errors.remove(0).what;
+    let folder = TestDir::with_files(&[("readme", "")]);
+    let problem = resolve_target(&folder, None)
+        .unwrap_err()
+        .errors
+        .remove(0)
+        .problem;
     assert!(
         matches!(problem, Problem::NothingDetected { .. }),
         "{problem}"
@@ -403,7 +424,7 @@ fn refuses_a_folder_without_anything() {
 
 #[test]
 fn takes_a_target_for_what_it_is() {
-    let folder = Folder::with(&[
+    let folder = TestDir::with_files(&[
         ("web.py", "app = 1"),
         (
             "api.py",
@@ -468,10 +489,10 @@ fn takes_a_target_for_what_it_is() {
         ),
     ];
     for (target, expected) in rows {
-        let found = serve(&folder, Some(target));
+        let found = resolve_target(&folder, Some(target));
         let found = found
             .map(|config| entry_of(&config))
-            .map_err(|r| folder.lines(&r).join("\n"));
+            .map_err(|r| folder.report_lines(&r).join("\n"));
         assert_eq!(
             found.as_deref().map_err(String::as_str),
             expected,
@@ -482,10 +503,15 @@ fn takes_a_target_for_what_it_is() {
 
 #[test]
 fn prefers_the_file_of_the_folder_and_names_it_from_here() {
-    let folder = Folder::with(&[("app.py", "app = 1"), ("penstock.toml", "[apps.named]\n")]);
-    assert!(serve(&folder, None).unwrap().apps.contains_key("named"));
+    let folder = TestDir::with_files(&[("app.py", "app = 1"), ("penstock.toml", "[apps.named]\n")]);
+    assert!(
+        resolve_target(&folder, None)
+            .unwrap()
+            .apps
+            .contains_key("named")
+    );
     write(&folder.join("penstock.toml"), "[apps.named]\nx = 1\n");
-    let report = serve(&folder, None).unwrap_err();
+    let report = resolve_target(&folder, None).unwrap_err();
     assert_eq!(
         report.to_string(),
         "penstock.toml:2:1: unknown key `x` in [apps.named]"
@@ -494,14 +520,14 @@ fn prefers_the_file_of_the_folder_and_names_it_from_here() {
 
 #[test]
 fn applies_what_the_command_line_says() {
-    let folder = Folder::with(&[("app.py", "app = 1")]);
+    let folder = TestDir::with_files(&[("app.py", "app = 1")]);
     let base = Invocation {
         cwd: folder.path().to_owned(),
         ..Invocation::default()
     };
     let config = resolve(&Invocation {
         listen: vec![ListenAddr::loopback(0), ListenAddr::Unix("x.sock".into())],
-        admin: Some(AdminChoice::Off),
+        admin: Some(AdminOverride::Off),
         processes: Some(3),
         threads: Some(5),
         ..base.clone()
@@ -538,7 +564,7 @@ servers = ["127.0.0.1:80"]
 listen = "127.0.0.1:9000"
 upstream = "b"
 "#;
-    let folder = Folder::with(&[("penstock.toml", text)]);
+    let folder = TestDir::with_files(&[("penstock.toml", text)]);
     let base = Invocation {
         cwd: folder.path().to_owned(),
         ..Invocation::default()
@@ -567,7 +593,7 @@ upstream = "b"
 #[test]
 fn some_defaults_are_others_in_development() {
     let text = "[apps.a]\nstop_timeout = \"3s\"\n[apps.b]\nprocesses = { min = 2 }\n[[sites]]\n[[sites.routes]]\napp = \"a\"\n";
-    let folder = Folder::with(&[("app.py", "app = 1"), ("some.toml", text)]);
+    let folder = TestDir::with_files(&[("app.py", "app = 1"), ("some.toml", text)]);
     let base = Invocation {
         cwd: folder.path().to_owned(),
         development: true,
@@ -626,7 +652,7 @@ fn some_defaults_are_others_in_development() {
 
 #[test]
 fn threads_of_the_command_line_are_not_for_a_reactor() {
-    let folder = Folder::with(&[("main.py", "app = FastAPI()")]);
+    let folder = TestDir::with_files(&[("main.py", "app = FastAPI()")]);
     // A guess may be wrong: they are there for an application that turns out to have threads.
     for (kind, threads) in [(Some(AppKind::Asgi), 1), (None, 5)] {
         let config = resolve(&Invocation {
@@ -653,6 +679,6 @@ fn makes_a_name_of_any_folder() {
         ("/-", "app"),
     ];
     for (dir, expected) in rows {
-        assert_eq!(name_of(Path::new(dir)), expected, "{dir}");
+        assert_eq!(app_name_of_dir(Path::new(dir)), expected, "{dir}");
     }
 }

@@ -2,14 +2,14 @@
 
 use super::*;
 use crate::model::{HeaderRules, Rewrite};
-use crate::testing::{Folder, accept, check_errors};
+use crate::testing::{TestDir, check_error_table, parse_valid};
 
 const UPSTREAM: &str = "[upstreams.b]\nservers = [\"127.0.0.1:80\"]\n[[sites]]\n[[sites.routes]]\n";
 
 /// Rows of: name, lines of the route from line 5 on, lines of the report.
 fn check_rows(rows: &[(&str, &str, &[&str])]) {
     for (name, lines, expected) in rows {
-        check_errors(&[(name, &format!("{UPSTREAM}{lines}\n"), expected)]);
+        check_error_table(&[(name, &format!("{UPSTREAM}{lines}\n"), expected)]);
     }
 }
 
@@ -28,7 +28,7 @@ response_buffering = true
 max_body = "2GiB"
 "#
     );
-    let config = accept(&Folder::site(), &text);
+    let config = parse_valid(&TestDir::site(), &text);
     let map = |pairs: &[(&str, &str)]| {
         let pairs = pairs.iter();
         pairs
@@ -54,7 +54,7 @@ max_body = "2GiB"
         },
         request_buffering: Some(false),
         response_buffering: Some(true),
-        max_body: Some(2 << 30),
+        max_body_size: Some(2 << 30),
         ..Route::new(PathPattern::Prefix("/api/".to_owned()))
     };
     assert_eq!(config.sites[0].routes, [expected]);
@@ -63,7 +63,7 @@ max_body = "2GiB"
 #[test]
 fn a_program_may_be_asked_for_what_an_upstream_may() {
     let text = "[apps.a]\nkind = \"command\"\ncommand = \"x {fd}\"\n[[sites]]\n[[sites.routes]]\napp = \"a\"\nrequest_buffering = false\n";
-    let config = accept(&Folder::site(), text);
+    let config = parse_valid(&TestDir::site(), text);
     assert_eq!(config.sites[0].routes[0].request_buffering, Some(false));
 }
 
@@ -134,7 +134,7 @@ fn internal_routes_hide_no_other_route_from_clients() {
     let head = UPSTREAM.trim_end_matches("[[sites.routes]]\n");
     for (name, first, first_internal, second, second_internal, expected) in rows {
         let (first, second) = (route(first, first_internal), route(second, second_internal));
-        check_errors(&[(name, &format!("{head}{first}{second}"), &expected)]);
+        check_error_table(&[(name, &format!("{head}{first}{second}"), &expected)]);
     }
 }
 

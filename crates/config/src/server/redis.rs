@@ -7,41 +7,41 @@ use std::path::Path;
 
 use crate::address::is_host;
 use crate::error::Problem;
-use crate::place::{At, absolute};
+use crate::findings::{Located, make_absolute};
 use crate::section::Section;
-use crate::values::UNIX_PATH_BYTES;
+use crate::values::MAX_UNIX_PATH_BYTES;
 
 /// What a message says was expected.
-pub(crate) const EXPECTED: &str = "an address such as \"redis://127.0.0.1:6379\", \
+pub(crate) const REDIS_EXPECTED: &str = "an address such as \"redis://127.0.0.1:6379\", \
      \"redis://user:password@redis.example:6379/1\" or \"unix:/run/redis.sock\"";
 
 /// Reads the address; of a socket with its absolute path.
 pub(super) fn read(server: &Section<'_>) -> Option<String> {
     let text = server.text("redis")?;
     if text.value.starts_with("rediss://") {
-        server.add(text.at, Problem::TlsToRedis);
+        server.report(text.offset, Problem::RedisTlsUnsupported);
         return None;
     }
     let address = match text.value.strip_prefix("unix:") {
-        Some(path) => socket(server, path),
-        None => is_url(text.value).then(|| text.value.to_owned()),
+        Some(path) => parse_socket(server, path),
+        None => is_redis_url(text.value).then(|| text.value.to_owned()),
     };
     if address.is_none() {
-        refuse(server, &text);
+        report_invalid(server, &text);
     }
     address
 }
 
-fn socket(server: &Section<'_>, path: &str) -> Option<String> {
+fn parse_socket(server: &Section<'_>, path: &str) -> Option<String> {
     let usable = !path.is_empty() && !path.contains(char::is_control);
-    let path = usable.then(|| absolute(server.found.base(), Path::new(path)))?;
-    let fits = path.as_os_str().len() <= UNIX_PATH_BYTES;
+    let path = usable.then(|| make_absolute(server.findings.base(), Path::new(path)))?;
+    let fits = path.as_os_str().len() <= MAX_UNIX_PATH_BYTES;
     Some(format!("unix:{}", path.to_str().filter(|_| fits)?))
 }
 
 /// `redis://[[user]:password@]host[:port][/database]`. What a URL could not have in a name or a password
 /// stands there as `%` and two digits (RFC 3986 §2.1).
-fn is_url(text: &str) -> bool {
+fn is_redis_url(text: &str) -> bool {
     let Some(rest) = text.strip_prefix("redis://") else {
         return false;
     };
@@ -58,11 +58,11 @@ fn is_url(text: &str) -> bool {
     let has_port = |host: &str| !host.ends_with(":0");
     is_host(host)
         && has_port(host)
-        && user.is_none_or(is_user)
+        && user.is_none_or(is_user_info)
         && database.is_none_or(|database| database.is_empty() || is_number(database))
 }
 
-fn is_user(text: &str) -> bool {
+fn is_user_info(text: &str) -> bool {
     let is_plain = |b: u8| b.is_ascii_graphic() && !b"/?#[]@%\"<>\\^`{|}".contains(&b);
     let mut rest = text;
     while let Some(percent) = rest.find(|c: char| !(c.is_ascii() && is_plain(c as u8))) {
@@ -76,12 +76,17 @@ fn is_user(text: &str) -> bool {
     text.contains(':')
 }
 
-fn refuse(server: &Section<'_>, text: &At<&str>) {
-    server.bad_item("redis", &masked(text.value), text.at, EXPECTED);
+fn report_invalid(server: &Section<'_>, text: &Located<&str>) {
+    server.report_invalid_item(
+        "redis",
+        &mask_credentials(text.value),
+        text.offset,
+        REDIS_EXPECTED,
+    );
 }
 
 /// The text, or its scheme alone when there may be a password in it.
-fn masked(text: &str) -> String {
+fn mask_credentials(text: &str) -> String {
     if !text.contains(['@', '?']) {
         return text.to_owned();
     }
@@ -92,17 +97,17 @@ fn masked(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Folder, accept, check_errors};
+    use crate::testing::{TestDir, check_error_table, parse_valid};
 
-    fn redis(folder: &Folder, text: &str) -> Option<String> {
+    fn redis(folder: &TestDir, text: &str) -> Option<String> {
         let text = format!("[apps.a]\n[server]\nredis = \"{text}\"\n");
-        let redis = accept(folder, &text).server.redis;
+        let redis = parse_valid(folder, &text).server.redis;
         redis.map(|redis| redis.expose().to_owned())
     }
 
     #[test]
     fn reads_addresses_and_sockets() {
-        let folder = Folder::site();
+        let folder = TestDir::site();
         let base = folder.path().display();
         let rows = [
             ("redis://127.0.0.1:6379", None),
@@ -121,12 +126,12 @@ mod tests {
             let expected = expected.unwrap_or_else(|| text.to_owned());
             assert_eq!(redis(&folder, text), Some(expected), "{text}");
         }
-        assert_eq!(accept(&folder, "[apps.a]\n").server.redis, None);
+        assert_eq!(parse_valid(&folder, "[apps.a]\n").server.redis, None);
     }
 
     #[test]
     fn reports_addresses_that_are_none_without_their_passwords() {
-        let long = format!("unix:/{}", "x".repeat(UNIX_PATH_BYTES));
+        let long = format!("unix:/{}", "x".repeat(MAX_UNIX_PATH_BYTES));
         let rows = [
             ("", ""),
             ("127.0.0.1:6379", "127.0.0.1:6379"),
@@ -152,12 +157,13 @@ mod tests {
             (long.as_str(), long.as_str()),
         ];
         for (text, shown) in rows {
-            let expected =
-                format!("penstock.toml:3:9: `redis` cannot be {shown:?}: expected {EXPECTED}");
+            let expected = format!(
+                "penstock.toml:3:9: `redis` cannot be {shown:?}: expected {REDIS_EXPECTED}"
+            );
             let text = format!("[apps.a]\n[server]\nredis = \"{text}\"\n");
-            check_errors(&[(shown, &text, &[&expected])]);
+            check_error_table(&[(shown, &text, &[&expected])]);
         }
-        check_errors(&[
+        check_error_table(&[
             (
                 "TLS",
                 "[apps.a]\n[server]\nredis = \"rediss://:s3cret@h\"\n",
@@ -169,7 +175,7 @@ mod tests {
                 "type",
                 "[apps.a]\n[server]\nredis = 6379\n",
                 &[&format!(
-                    "penstock.toml:3:9: `redis` must be {EXPECTED}, not an integer"
+                    "penstock.toml:3:9: `redis` must be {REDIS_EXPECTED}, not an integer"
                 )],
             ),
         ]);

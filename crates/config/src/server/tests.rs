@@ -1,13 +1,13 @@
 //! Listeners with a PROXY protocol header, who is trusted, what the process itself is.
 
-use crate::testing::{Folder, accept, check, check_errors};
-use crate::{Control, ListenAddr, LogTarget, SocketFile};
+use crate::testing::{TestDir, check, check_error_table, parse_valid};
+use crate::{ControlSocket, ListenAddr, LogTarget, SocketPermissions};
 
 #[test]
 fn reads_listeners_as_texts_and_as_tables() {
     let text = "[apps.a]\n[server]\nlisten = [\":80\", { address = \":81\", proxy_protocol = true }, { address = \"unix:x.sock\" }]\n";
-    let folder = Folder::site();
-    let server = accept(&folder, text).server;
+    let folder = TestDir::site();
+    let server = parse_valid(&folder, text).server;
     let tcp = |text: &str| text.parse::<ListenAddr>().unwrap();
     let unix = ListenAddr::Unix(folder.join("x.sock"));
     assert_eq!(server.listen, [tcp(":80"), tcp(":81"), unix]);
@@ -19,7 +19,7 @@ fn reads_listeners_as_texts_and_as_tables() {
 fn reads_who_is_trusted() {
     let read = |list: &str| {
         let text = format!("[apps.a]\n[server]\ntrusted_proxies = {list}\n");
-        accept(&Folder::site(), &text).server.trusted_proxies
+        parse_valid(&TestDir::site(), &text).server.trusted_proxies
     };
     let texts = ["10.0.0.0/8", "192.0.2.7", "unix"].map(str::to_owned);
     assert_eq!(
@@ -31,7 +31,7 @@ fn reads_who_is_trusted() {
 
 #[test]
 fn reports_listeners_and_networks_that_are_wrong() {
-    check_errors(&[
+    check_error_table(&[
         (
             "tables",
             "[apps.a]\n[server]\nlisten = [{ proxy_protocol = 1 }, { address = \"x\" }, 1, { address = \":80\", port = 1 }]\n",
@@ -82,19 +82,22 @@ fn reports_listeners_and_networks_that_are_wrong() {
 
 #[test]
 fn reads_what_the_servers_own_process_is() {
-    let folder = Folder::site();
+    let folder = TestDir::site();
     let text = "[apps.a]\n[server]\nlog = \"logs/server.log\"\nuser = \"www-data:web\"\numask = \"0027\"\n\
                 open_files = 4096\ndirectory = \".\"\ndrain_idle = \"2s\"\nreuse_port = true\n";
-    let server = accept(&folder, text).server;
+    let server = parse_valid(&folder, text).server;
     assert_eq!(server.log, LogTarget::File(folder.join("logs/server.log")));
     assert_eq!(server.user.as_deref(), Some("www-data"));
     assert_eq!(server.group.as_deref(), Some("web"));
-    assert_eq!((server.umask, server.open_files), (Some(0o27), Some(4096)));
-    assert_eq!(server.drain_idle, std::time::Duration::from_secs(2));
+    assert_eq!(
+        (server.umask, server.max_open_files),
+        (Some(0o27), Some(4096))
+    );
+    assert_eq!(server.keep_alive_drain, std::time::Duration::from_secs(2));
     assert!(server.reuse_port && !crate::Server::default().reuse_port);
-    assert!(server.directory.is_some_and(|folder| folder.is_absolute()));
+    assert!(server.dir.is_some_and(|folder| folder.is_absolute()));
     let text = "[apps.a]\n[server]\nuser = \"33:web\"\ngroup = \"44\"\nlog = \"stdout\"\n";
-    let server = accept(&folder, text).server;
+    let server = parse_valid(&folder, text).server;
     assert_eq!(server.user.as_deref(), Some("33"));
     assert_eq!(
         (server.group.as_deref(), server.log),
@@ -104,7 +107,7 @@ fn reads_what_the_servers_own_process_is() {
 
 #[test]
 fn reports_users_and_masks_that_cannot_be() {
-    check_errors(&[(
+    check_error_table(&[(
         "process",
         "[apps.a]\n[server]\nuser = \"a:b:c\"\ngroup = \"a b\"\numask = \"28\"\n",
         &[
@@ -117,13 +120,16 @@ fn reports_users_and_masks_that_cannot_be() {
 
 #[test]
 fn reads_who_may_connect_to_a_unix_socket() {
-    let folder = Folder::site();
+    let folder = TestDir::site();
     let read = |table: &str| {
         let text = format!(
             "[apps.a]\n[server]\nlisten = [\":80\", {{ address = \"unix:x.sock\"{table} }}]\n"
         );
-        let server = accept(&folder, &text).server;
-        let file = server.socket_files.get(&folder.join("x.sock")).cloned();
+        let server = parse_valid(&folder, &text).server;
+        let file = server
+            .socket_permissions
+            .get(&folder.join("x.sock"))
+            .cloned();
         file.unwrap()
     };
     let named = |text: &str| Some(text.to_owned());
@@ -136,7 +142,11 @@ fn reads_who_may_connect_to_a_unix_socket() {
         (", owner = \":web\"", None, None, named("web")),
     ];
     for (table, mode, user, group) in rows {
-        assert_eq!(read(table), SocketFile { mode, user, group }, "{table}");
+        assert_eq!(
+            read(table),
+            SocketPermissions { mode, user, group },
+            "{table}"
+        );
     }
 }
 
@@ -172,9 +182,9 @@ fn reports_unix_sockets_that_cannot_be() {
         ),
     ];
     for (item, expected) in rows {
-        let folder = Folder::site();
+        let folder = TestDir::site();
         let report = check(&folder, &listen(&item)).unwrap_err();
-        let report = folder.lines(&report);
+        let report = folder.report_lines(&report);
         assert!(
             report.len() == 1 && report[0].ends_with(expected),
             "{item}: {report:?}"
@@ -184,15 +194,21 @@ fn reports_unix_sockets_that_cannot_be() {
 
 #[test]
 fn reads_where_the_server_is_changed() {
-    let folder = Folder::site();
-    let read = |lines: &str| accept(&folder, &format!("[apps.a]\n[server]\n{lines}")).server;
-    assert_eq!(read("").control, Control::Auto);
-    assert_eq!(read("control = \"off\"\n").control, Control::Off);
+    let folder = TestDir::site();
+    let read = |lines: &str| parse_valid(&folder, &format!("[apps.a]\n[server]\n{lines}")).server;
+    assert_eq!(read("").control_socket, ControlSocket::Auto);
+    assert_eq!(
+        read("control = \"off\"\n").control_socket,
+        ControlSocket::Off
+    );
     let server = read("control = \"unix:c.sock\"\nadmin_token = { file = \"token\" }\n");
-    assert_eq!(server.control, Control::At(folder.join("c.sock")));
+    assert_eq!(
+        server.control_socket,
+        ControlSocket::Path(folder.join("c.sock"))
+    );
     assert_eq!(server.admin_token, Some(folder.join("token")));
     let expected = "\"off\", or a Unix socket such as \"unix:/run/penstock/control.sock\"";
-    check_errors(&[
+    check_error_table(&[
         (
             "no socket",
             "[apps.a]\n[server]\ncontrol = \"127.0.0.1:8091\"\n",

@@ -5,57 +5,59 @@
 
 use crate::address;
 use crate::error::Problem;
+use crate::findings::Located;
 use crate::model::UpstreamServer;
-use crate::place::At;
-use crate::section::{Item, Section};
+use crate::section::{Section, TextOrTable};
 
 /// Reads the list; where others join (`joined`) there may be none.
 pub(super) fn read(table: &Section<'_>, joined: bool) -> Vec<UpstreamServer> {
     if !joined {
         if !table.has("servers") {
-            table.missing("servers");
+            table.report_missing("servers");
         }
-        table.check_filled("servers");
+        table.check_not_empty("servers");
     }
-    let mut servers: Vec<At<UpstreamServer>> = Vec::new();
+    let mut servers: Vec<Located<UpstreamServer>> = Vec::new();
     for item in table.texts_or_tables("servers").unwrap_or_default() {
         let Some(server) = read_one(table, &item) else {
             continue;
         };
         let address = &server.value.address;
         if let Some(first) = servers.iter().find(|s| s.value.address == *address) {
-            let (address, line) = (address.clone(), table.found.line(first.at));
-            table.add(server.at, Problem::ServerTwice { address, line });
+            let (address, line) = (address.clone(), table.findings.line(first.offset));
+            table.report(server.offset, Problem::DuplicateServer { address, line });
         } else {
             servers.push(server);
         }
     }
     if !joined && !servers.is_empty() && servers.iter().all(|server| server.value.backup) {
-        table.add(table.key_at(&["servers"]), Problem::OnlyBackups);
+        table.report(table.key_offset(&["servers"]), Problem::OnlyBackups);
     }
     servers.into_iter().map(|server| server.value).collect()
 }
 
-fn read_one(table: &Section<'_>, item: &Item<'_>) -> Option<At<UpstreamServer>> {
-    let found = table.found;
+fn read_one(table: &Section<'_>, item: &TextOrTable<'_>) -> Option<Located<UpstreamServer>> {
+    let found = table.findings;
     let inner = match item {
-        Item::Text(text) => {
-            let address = address::server(text.value, found.base());
+        TextOrTable::Text(text) => {
+            let address = address::parse_server_addr(text.value, found.base());
             if address.is_none() {
-                table.bad("servers", text);
+                table.report_invalid("servers", text);
             }
-            return address.map(|address| At::new(UpstreamServer::new(address), text.at));
+            return address.map(|address| Located::new(UpstreamServer::new(address), text.offset));
         }
-        Item::Table(inner) => inner,
+        TextOrTable::Table(inner) => inner,
     };
-    let address = inner.parsed("address", |text| address::server(text, found.base()));
+    let address = inner.parse_text("address", |text| {
+        address::parse_server_addr(text, found.base())
+    });
     if !inner.has("address") {
-        inner.missing("address");
+        inner.report_missing("address");
     }
     let (mut weight, mut backup) = (1, false);
-    inner.count("weight", &mut weight);
-    inner.flag("backup", &mut backup);
-    let max_active = inner.count_said("max_active");
+    inner.read_number("weight", &mut weight);
+    inner.read_flag("backup", &mut backup);
+    let max_active = inner.number("max_active");
     address.map(|address| {
         let server = UpstreamServer {
             weight,
@@ -63,6 +65,6 @@ fn read_one(table: &Section<'_>, item: &Item<'_>) -> Option<At<UpstreamServer>> 
             backup,
             ..UpstreamServer::new(address.value)
         };
-        At::new(server, address.at)
+        Located::new(server, address.offset)
     })
 }

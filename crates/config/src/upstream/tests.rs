@@ -3,18 +3,18 @@
 use std::time::Duration;
 
 use super::*;
-use crate::model::{Eject, Retry, ServerAddr, UpstreamServer};
-use crate::testing::{Folder, accept, check_errors};
+use crate::model::{EjectPolicy, RetryPolicy, ServerAddr, UpstreamServer};
+use crate::testing::{TestDir, check_error_table, parse_valid};
 
-fn read(folder: &Folder, lines: &str) -> Upstream {
+fn read_upstream(folder: &TestDir, lines: &str) -> Upstream {
     let text = format!("[upstreams.b]\nservers = [\"127.0.0.1:80\"]\n{lines}\n");
-    accept(folder, &text).upstreams["b"].clone()
+    parse_valid(folder, &text).upstreams["b"].clone()
 }
 
 #[test]
 fn reads_every_key() {
-    let folder = Folder::site();
-    let config = accept(
+    let folder = TestDir::site();
+    let config = parse_valid(
         &folder,
         r#"
 [upstreams.legacy]
@@ -73,7 +73,7 @@ resolve_interval = "9s"
     });
     let expected = Upstream {
         strict: false,
-        joined: false,
+        joinable: false,
         join_key: None,
         name: "legacy".to_owned(),
         protocol: Protocol::FastCgi,
@@ -81,24 +81,24 @@ resolve_interval = "9s"
         balance: Balance::Hash(HashKey::Header("X-Tenant".to_owned())),
         sticky: Some("server".to_owned()),
         max_active: Some(1),
-        queue_max: 5,
+        max_queued: 5,
         queue_timeout: secs(1),
-        connections: Connections {
+        connections: ConnectionLimits {
             min: 1,
-            soft: 8,
+            max_idle: 8,
             max: 64,
-            ttl: secs(5),
+            idle_timeout: secs(5),
         },
         connect_timeout: secs(2),
         response_timeout: secs(3),
-        stall_timeout: secs(4),
+        body_idle_timeout: secs(4),
         total_timeout: Some(secs(5)),
         tunnel_timeout: secs(6),
-        retry: Retry {
-            attempts: 3,
+        retry: RetryPolicy {
+            max_attempts: 3,
             budget: 0.5,
         },
-        health: Some(Health {
+        health: Some(HealthCheck {
             path: Some("/up?x=1".to_owned()),
             status: (200, 200),
             interval: secs(1),
@@ -106,20 +106,20 @@ resolve_interval = "9s"
             rise: 4,
             fall: 5,
         }),
-        eject: Eject {
-            failures: 0,
-            time: secs(7),
+        eject: EjectPolicy {
+            max_failures: 0,
+            duration: secs(7),
         },
         slow_start: secs(8),
-        host: HostHeader::Text("app.example:81".to_owned()),
-        forwarded: Forwarded::Both,
+        host: HostHeader::Custom("app.example:81".to_owned()),
+        forwarded: ForwardedHeaders::Both,
         request_buffering: false,
         response_buffering: false,
         proxy_protocol: Some(ProxyProtocol::V2),
         grip: None,
         sendfile: crate::model::Sendfile {
-            is_followed: true,
-            folders: vec![folder.join("public")],
+            is_enabled: true,
+            dirs: vec![folder.join("public")],
         },
         root: Some("/srv/www".into()),
         index: Some("front/index.php".to_owned()),
@@ -132,8 +132,8 @@ resolve_interval = "9s"
 
 #[test]
 fn reads_the_words() {
-    let folder = Folder::site();
-    let read = |lines: &str| read(&folder, lines);
+    let folder = TestDir::site();
+    let read = |lines: &str| read_upstream(&folder, lines);
     let address = ServerAddr::Tcp("127.0.0.1:80".parse().unwrap());
     let plain = Upstream::new("b", Protocol::Http, vec![UpstreamServer::new(address)]);
     assert_eq!(read(""), plain);
@@ -152,7 +152,7 @@ fn reads_the_words() {
     let balances = [
         ("idle_first", Balance::IdleFirst),
         ("round_robin", Balance::RoundRobin),
-        ("least_active", Balance::LeastActive),
+        ("least_active", Balance::LeastConn),
         ("random_two", Balance::RandomTwo),
     ];
     for (word, expected) in balances {
@@ -161,8 +161,8 @@ fn reads_the_words() {
     }
     let keys = [
         ("path", HashKey::Path),
-        ("target", HashKey::Target),
-        ("client", HashKey::Client),
+        ("target", HashKey::Uri),
+        ("client", HashKey::ClientIp),
         ("header:X-A", HashKey::Header("X-A".to_owned())),
         ("cookie:id", HashKey::Cookie("id".to_owned())),
     ];
@@ -171,10 +171,10 @@ fn reads_the_words() {
         assert_eq!(found, Balance::Hash(expected), "{word}");
     }
     let forwarded = [
-        ("x-forwarded", Forwarded::XForwarded),
-        ("rfc7239", Forwarded::Standard),
-        ("both", Forwarded::Both),
-        ("off", Forwarded::Off),
+        ("x-forwarded", ForwardedHeaders::XForwarded),
+        ("rfc7239", ForwardedHeaders::Rfc7239),
+        ("both", ForwardedHeaders::Both),
+        ("off", ForwardedHeaders::Off),
     ];
     for (word, expected) in forwarded {
         let found = read(&format!("forwarded = \"{word}\"")).forwarded;
@@ -184,7 +184,7 @@ fn reads_the_words() {
     assert_eq!(read("host = \"server\"").host, HostHeader::Server);
     let v1 = read("proxy_protocol = \"v1\"").proxy_protocol;
     assert_eq!(v1, Some(ProxyProtocol::V1));
-    assert_eq!(read("health = {}").health, Some(Health::default()));
+    assert_eq!(read("health = {}").health, Some(HealthCheck::default()));
     let secret = read("protocol = \"ajp\"\nsecret = \"x\"").secret;
     assert_eq!(secret.as_deref(), Some("x"));
     for (text, expected) in [("0", 0.0), ("1", 1.0), ("0.25", 0.25), ("-0.0", 0.0)] {
@@ -195,7 +195,7 @@ fn reads_the_words() {
 
 #[test]
 fn bounds_that_are_not_said_give_way_to_those_that_are() {
-    let folder = Folder::site();
+    let folder = TestDir::site();
     let rows = [
         ("", (0, 64, 1024)),
         ("connections = { max = 10 }", (0, 10, 10)),
@@ -207,8 +207,8 @@ fn bounds_that_are_not_said_give_way_to_those_that_are() {
         ("max_active = 4\nconnections = { max = 4 }", (0, 4, 4)),
     ];
     for (lines, expected) in rows {
-        let found = read(&folder, lines).connections;
-        assert_eq!((found.min, found.soft, found.max), expected, "{lines}");
+        let found = read_upstream(&folder, lines).connections;
+        assert_eq!((found.min, found.max_idle, found.max), expected, "{lines}");
     }
     let fastcgi = [
         ("", 0),
@@ -217,19 +217,19 @@ fn bounds_that_are_not_said_give_way_to_those_that_are() {
         ("connections = { min = 2 }", 2),
     ];
     for (lines, soft) in fastcgi {
-        let found = read(&folder, &format!("protocol = \"fastcgi\"\n{lines}"));
-        assert_eq!(found.connections.soft, soft, "{lines}");
+        let found = read_upstream(&folder, &format!("protocol = \"fastcgi\"\n{lines}"));
+        assert_eq!(found.connections.max_idle, soft, "{lines}");
     }
     for (servers, soft) in [
         (r#""a:80", { address = "b:80", max_active = 2 }"#, 0),
         (r#"{ address = "b:80", max_active = 2 }"#, 64),
     ] {
         let text = format!("[upstreams.b]\nprotocol = \"fastcgi\"\nservers = [{servers}]\n");
-        let found = accept(&folder, &text).upstreams["b"].connections;
-        assert_eq!(found.soft, soft, "{servers}");
+        let found = parse_valid(&folder, &text).upstreams["b"].connections;
+        assert_eq!(found.max_idle, soft, "{servers}");
     }
     let text = "[upstreams.b]\nservers = [{ address = \"a:80\", max_active = 3000 }]\n";
-    let found = accept(&folder, text).upstreams["b"].connections;
+    let found = parse_valid(&folder, text).upstreams["b"].connections;
     assert_eq!(found.max, 3000);
 }
 
@@ -237,7 +237,7 @@ fn bounds_that_are_not_said_give_way_to_those_that_are() {
 fn check_rows(rows: &[(&str, &str, &[&str])]) {
     for (name, lines, expected) in rows {
         let text = format!("[upstreams.b]\nservers = [\"127.0.0.1:80\"]\n{lines}\n");
-        check_errors(&[(name, &text, expected)]);
+        check_error_table(&[(name, &text, expected)]);
     }
 }
 
@@ -298,7 +298,7 @@ fn reports_servers_that_cannot_work() {
         ),
     ];
     for (name, servers, expected) in rows {
-        check_errors(&[(name, &format!("[upstreams.b]\n{servers}\n"), expected)]);
+        check_error_table(&[(name, &format!("[upstreams.b]\n{servers}\n"), expected)]);
     }
 }
 
@@ -498,6 +498,6 @@ fn reads_ranges_of_statuses() {
         ("", None),
     ];
     for (text, expected) in rows {
-        assert_eq!(statuses(text), expected, "{text}");
+        assert_eq!(parse_status_range(text), expected, "{text}");
     }
 }

@@ -4,21 +4,21 @@ use std::path::PathBuf;
 
 use super::*;
 use crate::resolve;
-use crate::testing::{Folder, write};
+use crate::testing::{TestDir, write};
 
 const OWN: &str = "pW3sX9vB1nK7mQ5tR2yU8iO4aL6cE0dZ";
 
 const KEY: &str = "J8nC2vQm0dT5yWkX1bLrZ7fHsE4uPaG9oIeRjNqMtVw=";
 
-fn work(join: &str) -> Work {
-    Work {
-        join: join.to_owned(),
+fn work(join: &str) -> WorkOptions {
+    WorkOptions {
+        front_end: join.to_owned(),
         upstream: None,
         key_file: Some("key".into()),
     }
 }
 
-fn invocation(folder: &Folder, target: Option<&str>, work: Work) -> Invocation {
+fn invocation(folder: &TestDir, target: Option<&str>, work: WorkOptions) -> Invocation {
     Invocation {
         target: target.map(str::to_owned),
         work: Some(work),
@@ -27,41 +27,41 @@ fn invocation(folder: &Folder, target: Option<&str>, work: Work) -> Invocation {
     }
 }
 
-fn with_key() -> Folder {
-    let folder = Folder::site();
+fn dir_with_key() -> TestDir {
+    let folder = TestDir::site();
     write(&folder.join("key"), &format!("{KEY}\n"));
     folder
 }
 
-fn message(invocation: &Invocation) -> String {
+fn error_message(invocation: &Invocation) -> String {
     resolve(invocation).unwrap_err().to_string()
 }
 
 #[test]
 fn a_folder_is_served_to_a_front_end_and_to_nobody_else() {
-    let folder = with_key();
+    let folder = dir_with_key();
     write(&folder.join("app.py"), "def app(environ, start): pass\n");
     let config = resolve(&invocation(&folder, Some("."), work("front:7000"))).unwrap();
     let name = config.apps.keys().next().unwrap();
-    let joins = config.joins.as_ref().unwrap();
+    let joins = config.join_target.as_ref().unwrap();
     assert_eq!((&joins.upstream, joins.key.expose()), (name, KEY));
     assert_eq!(joins.address, "front:7000");
     assert!(config.server.listen.is_empty() && config.server.admin.is_none());
     assert_eq!(config.sites.len(), 1);
-    let named = Work {
+    let named = WorkOptions {
         upstream: Some("shop".into()),
         ..work("unix:/run/join.sock")
     };
     let mut asked = invocation(&folder, Some("app:app"), named);
     asked.admin = Some("127.0.0.1:0".parse().unwrap());
     let config = resolve(&asked).unwrap();
-    assert_eq!(config.joins.unwrap().upstream, "shop");
+    assert_eq!(config.join_target.unwrap().upstream, "shop");
     assert!(config.server.admin.is_some());
 }
 
 #[test]
 fn of_a_file_one_application_is_left() {
-    let folder = with_key();
+    let folder = dir_with_key();
     write(&folder.join("app.py"), "def app(environ, start): pass\n");
     let file = format!(
         "[server]\nlisten = [\":80\"]\nredis = \"redis://r\"\ntrusted_proxies = [\"10.0.0.0/8\"]\nthreads = 3\n\
@@ -77,33 +77,33 @@ fn of_a_file_one_application_is_left() {
     let config = resolve(&asked).unwrap();
     assert_eq!(config.apps.keys().collect::<Vec<_>>(), ["b"]);
     assert_eq!(config.sites[0].routes[0].app.as_deref(), Some("b"));
-    assert!(config.upstreams.is_empty() && config.caches.is_empty() && config.streams.is_empty());
+    assert!(config.upstreams.is_empty() && config.caches.is_empty() && config.tcp.is_empty());
     let server = &config.server;
     assert!(server.listen.is_empty() && server.redis.is_none() && server.join.is_none());
     assert_eq!(server.threads, 3);
     let limits = &config.limits;
-    assert_eq!((limits.headers, limits.body_rate_min), (HEADERS, 0));
+    assert_eq!((limits.max_headers, limits.min_body_rate), (MAX_HEADERS, 0));
     assert_eq!(limits.min_busy_rate, 0);
-    assert!(limits.body_bytes > 1 << 60 && limits.idle_timeout == IDLE);
+    assert!(limits.max_body_size > 1 << 60 && limits.idle_timeout == UNLIMITED_IDLE);
     assert_eq!(
-        config.joins.unwrap().key,
+        config.join_target.unwrap().key,
         format!("{KEY}-of-the-file").into()
     );
     assert!(
-        message(&invocation(&folder, None, work("front:7000")))
+        error_message(&invocation(&folder, None, work("front:7000")))
             .contains("say which application: a, b")
     );
     asked.work.as_mut().unwrap().upstream = Some("e".to_owned());
-    let own = resolve(&asked).unwrap().joins.unwrap();
+    let own = resolve(&asked).unwrap().join_target.unwrap();
     assert_eq!((own.upstream.as_str(), own.key.expose()), ("e", OWN));
     let mut other = invocation(&folder, Some("x"), work("front:7000"));
     other.config = Some(PathBuf::from("penstock.toml"));
-    assert!(message(&other).contains("say which application: a, b"));
+    assert!(error_message(&other).contains("say which application: a, b"));
 }
 
 #[test]
 fn what_cannot_be_joined_is_refused() {
-    let folder = with_key();
+    let folder = dir_with_key();
     write(&folder.join("app.py"), "def app(environ, start): pass\n");
     for join in [
         "",
@@ -115,7 +115,7 @@ fn what_cannot_be_joined_is_refused() {
         "unix:",
         "http://a:1/",
     ] {
-        let refused = message(&invocation(&folder, Some("."), work(join)));
+        let refused = error_message(&invocation(&folder, Some("."), work(join)));
         assert!(refused.contains("--join cannot be"), "{join}: {refused}");
     }
     for good in ["front:7000", "[::1]:7000", "10.0.0.1:1", "unix:/run/a"] {
@@ -126,20 +126,22 @@ fn what_cannot_be_joined_is_refused() {
     }
     let socket = resolve(&invocation(&folder, Some("."), work("unix:run/a"))).unwrap();
     let expected = format!("unix:{}/run/a", folder.path().display());
-    assert_eq!(socket.joins.unwrap().address, expected);
+    assert_eq!(socket.join_target.unwrap().address, expected);
     let long = format!("unix:/{}", "a".repeat(200));
-    assert!(message(&invocation(&folder, Some("."), work(&long))).contains("--join cannot be"));
+    assert!(
+        error_message(&invocation(&folder, Some("."), work(&long))).contains("--join cannot be")
+    );
     let mut asked = work("front:7000");
     asked.upstream = Some("a b".into());
-    assert!(message(&invocation(&folder, Some("."), asked)).contains("--upstream cannot be"));
+    assert!(error_message(&invocation(&folder, Some("."), asked)).contains("--upstream cannot be"));
     let mut asked = work("front:7000");
     asked.key_file = None;
-    assert!(message(&invocation(&folder, Some("."), asked)).contains("there is no key"));
+    assert!(error_message(&invocation(&folder, Some("."), asked)).contains("there is no key"));
     write(&folder.join("short"), "short\n");
     for (file, expected) in [("short", "at least 32 bytes"), ("none", "cannot be read")] {
         let mut asked = work("front:7000");
         asked.key_file = Some(file.into());
-        let refused = message(&invocation(&folder, Some("."), asked));
+        let refused = error_message(&invocation(&folder, Some("."), asked));
         assert!(refused.contains(expected), "{file}: {refused}");
         assert!(!refused.contains(KEY));
     }

@@ -83,7 +83,7 @@ impl<'c> ResponseWriter<'c> {
             stream,
             client_watch: watch,
             timeout: TransferTimeout::new(limits),
-            timer: LazyDeadline::new(now + limits.body_stall),
+            timer: LazyDeadline::new(now + limits.body_idle_timeout),
             throttle: rate_max.and_then(|rate| Throttle::new(rate, now)),
             sent,
             acknowledged: 0,

@@ -312,7 +312,7 @@ fn held_connections_count_against_the_limit_and_outlive_the_drain() {
         "/",
         handler_fn(move |_| ready(held_response(&keeper))),
     )];
-    let house = TestEdge::with_settings(routes, |settings| settings.limits.connections = 2);
+    let house = TestEdge::with_settings(routes, |settings| settings.limits.max_connections = 2);
     let mut clients = [house.connect(), house.connect()];
     let mut streams = Vec::new();
     for client in &mut clients {

@@ -301,9 +301,9 @@ fn a_body_is_sent_no_faster_than_its_rate_and_its_client_is_not_blamed() {
     });
     // A client as slow as this would be cut at once.
     let house = TestEdge::with_settings(vec![route("/", handler)], |settings| {
-        settings.limits.body_rate_min = 1_000_000_000;
+        settings.limits.min_body_rate = 1_000_000_000;
         settings.limits.body_rate_grace = Duration::ZERO;
-        settings.limits.body_stall = Duration::from_millis(20);
+        settings.limits.body_idle_timeout = Duration::from_millis(20);
     });
     let mut client = house.connect();
     for target in ["/bytes", "/stream"] {

@@ -213,7 +213,7 @@ fn a_switch_while_the_server_drains_says_nothing_of_closing() {
 
 fn tunnel_edge(proxy_protocol: bool) -> TestEdge {
     let (house, socket) =
-        TestEdge::without_acceptor(Vec::new(), |settings| settings.limits.connections = 2);
+        TestEdge::without_acceptor(Vec::new(), |settings| settings.limits.max_connections = 2);
     let (edge, info) = (Arc::clone(&house.edge), house.info(proxy_protocol));
     house.spawn(async move {
         let served = accept_tunnel(edge, socket, info, Drain::new(), Arc::new(Echo));

@@ -9,7 +9,7 @@ use super::*;
 use crate::testing::{TestDir, open_tree};
 
 fn tree(folder: &TestDir) -> FileTree {
-    let html = TryPattern::Around {
+    let html = TryPattern::Template {
         prefix: String::new(),
         suffix: ".html".to_owned(),
     };
@@ -286,7 +286,7 @@ fn links_are_followed_inside_or_never() {
     folder.link("real/a", "file");
     folder.link("real", "dir");
     let inside = open(&folder, |_| {});
-    let never = open(&folder, |files| files.symlinks = Symlinks::Never);
+    let never = open(&folder, |files| files.symlinks = Symlinks::Deny);
     for path in ["/file", "/dir/a"] {
         assert_eq!(found(&inside, path.as_bytes()), "a", "{path}");
         assert_eq!(found(&never, path.as_bytes()), "absent", "{path}");
@@ -575,7 +575,7 @@ fn hidden_files_are_not_found_through_links() {
     let open_to_all = open(&folder, |files| files.hide.clear());
     assert_eq!(found(&open_to_all, b"/app.txt"), "app.py");
     let excepted = open(&folder, |files| {
-        let show = HidePattern::Show("*.py".to_owned());
+        let show = HidePattern::Except("*.py".to_owned());
         files.hide.push(show);
     });
     assert_eq!(found(&excepted, b"/app.py"), "app.py");

@@ -56,7 +56,7 @@ fn shows_what_would_be_served_folders_first() {
         0,
     )
     .unwrap();
-    let inside = listed(&folder, "/", penstock_config::Symlinks::Inside);
+    let inside = listed(&folder, "/", penstock_config::Symlinks::InsideRoot);
     assert_eq!(
         links(&inside),
         [
@@ -69,9 +69,9 @@ fn shows_what_would_be_served_folders_first() {
         ]
     );
     assert!(inside.contains("<td>5</td><td>Sun, 06 Nov 1994 08:49:37 GMT</td>"));
-    let never = listed(&folder, "/", penstock_config::Symlinks::Never);
+    let never = listed(&folder, "/", penstock_config::Symlinks::Deny);
     assert_eq!(links(&never), ["./bar/", "./zoo/", "./a.txt", "./b.txt"]);
-    let below = listed(&folder, "/zoo/", penstock_config::Symlinks::Inside);
+    let below = listed(&folder, "/zoo/", penstock_config::Symlinks::InsideRoot);
     assert_eq!(links(&below), ["../", "./x"]);
     assert!(below.contains("<title>/zoo/</title>"));
 }
@@ -93,7 +93,7 @@ fn names_are_escaped() {
         let name: Vec<u8> = name.iter().copied().filter(|&byte| byte != b'/').collect();
         folder.write(std::ffi::OsStr::from_bytes(&name), "");
     }
-    let page = listed(&folder, "/", penstock_config::Symlinks::Inside);
+    let page = listed(&folder, "/", penstock_config::Symlinks::InsideRoot);
     let mut found = links(&page);
     found.sort_unstable();
     assert_eq!(
@@ -129,7 +129,7 @@ fn hidden_names_count_against_the_bound() {
     for number in 0..MAX_ENTRIES {
         File::create(many(number)).unwrap();
     }
-    let listed = || listed(&folder, "/many/", penstock_config::Symlinks::Inside);
+    let listed = || listed(&folder, "/many/", penstock_config::Symlinks::InsideRoot);
     assert!(!listed().contains("more than"));
     File::create(many(MAX_ENTRIES)).unwrap();
     assert!(listed().contains("more than"));

@@ -53,7 +53,7 @@ impl TestNode {
         let loops = Loops::start(1).unwrap();
         let settings = Settings {
             history: History {
-                count,
+                max_messages: count,
                 ..History::default()
             },
             ..Settings::default()

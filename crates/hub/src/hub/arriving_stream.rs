@@ -60,9 +60,9 @@ impl ArrivingStream {
         let ended = EndNotifier(stream.on_end);
         let seat = StreamPermit::acquire(shared, stream.client)?;
         let settings = shared.settings.load();
-        let subscriptions = deduplicate(stream.subscriptions, settings.channels_per_stream)?;
+        let subscriptions = deduplicate(stream.subscriptions, settings.max_channels_per_stream)?;
         let expected = subscriptions.into_iter().map(|subscription| {
-            PendingSubscription::new(shared, subscription, settings.channels_max)
+            PendingSubscription::new(shared, subscription, settings.max_channels)
         });
         let wanted = Box::new(StreamRequest {
             subscriptions: expected.collect::<Result<_, _>>()?,

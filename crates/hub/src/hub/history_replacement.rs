@@ -21,10 +21,10 @@ impl HubShared {
     /// Puts `history` in the place of the channel's.
     pub(crate) fn replace_history(&self, name: &Arc<str>, history: Vec<(Publication, Duration)>) {
         let settings = self.settings.load();
-        let is_needed = !history.is_empty() && settings.history.count > 0;
+        let is_needed = !history.is_empty() && settings.history.max_messages > 0;
         loop {
             let channel = if is_needed {
-                match self.registry.find_or_create(name, settings.channels_max) {
+                match self.registry.find_or_create(name, settings.max_channels) {
                     Ok(channel) => Some(channel),
                     // Who comes for it is refused for the same reason.
                     Err(refused) => return log::debug!("hub: a history is not kept: {refused}"),
@@ -119,7 +119,7 @@ impl HubShared {
 
     fn finish_replacement(&self, channel: &Arc<Channel>) {
         self.maintenance_due.notify_one();
-        self.evict_histories(channel.share(), self.settings.load().history.bytes_all);
+        self.evict_histories(channel.share(), self.settings.load().history.max_size_total);
         self.registry.remove_if_idle(channel);
     }
 }

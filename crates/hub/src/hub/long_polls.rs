@@ -55,12 +55,12 @@ pub(super) fn register_long_poll(
 ) -> Result<impl Future<Output = PollOutcome> + Send + use<>, HubError> {
     let seat = StreamPermit::acquire(shared, poll.client)?;
     let settings = shared.settings.load();
-    let subscriptions = deduplicate(poll.subscriptions, settings.channels_per_stream)?;
+    let subscriptions = deduplicate(poll.subscriptions, settings.max_channels_per_stream)?;
     let (answer, answered) = oneshot::channel();
     // Keeps the channels alive until it waits at them.
     let expected = subscriptions
         .into_iter()
-        .map(|subscription| PendingSubscription::new(shared, subscription, settings.channels_max));
+        .map(|subscription| PendingSubscription::new(shared, subscription, settings.max_channels));
     let expected = expected.collect::<Result<Vec<_>, _>>()?;
     let channels = expected.iter();
     let channels = channels.map(|each| (each.channel.clone(), each.filters.clone()));

@@ -138,18 +138,18 @@ impl MessageListener {
             return Ok(());
         }
         let settings = self.shared.settings.load();
-        if self.channels.len() >= settings.channels_per_stream {
+        if self.channels.len() >= settings.max_channels_per_stream {
             return Err(HubError::TooManyStreamChannels(
-                settings.channels_per_stream,
+                settings.max_channels_per_stream,
             ));
         }
-        let expected = PendingSubscription::new(&self.shared, subscription, settings.channels_max)?;
+        let expected = PendingSubscription::new(&self.shared, subscription, settings.max_channels)?;
         {
             let mut state = expected.channel.lock();
             let was_there = state.has_subscribers();
             state.listeners.insert(self.listener_id, self.feed.clone());
             if let Some(prev_id) = &expected.prev_id {
-                self.replay(&mut state, prev_id, settings.backlog_bytes);
+                self.replay(&mut state, prev_id, settings.max_backlog);
             }
             self.shared
                 .report_presence(&expected.channel, was_there, &mut state);

@@ -57,11 +57,11 @@ impl HubShared {
     /// Looks whether there is room for a publication.
     pub(super) fn check_limits(&self, publication: &Publication) -> Result<(), HubError> {
         let settings = self.settings.load();
-        if publication_size(publication) > settings.message_bytes {
-            return Err(HubError::MessageTooLarge(settings.message_bytes));
+        if publication_size(publication) > settings.max_message_size {
+            return Err(HubError::MessageTooLarge(settings.max_message_size));
         }
-        if self.metrics.pending_bytes.load(Ordering::Relaxed) > settings.backlogs_bytes {
-            return Err(HubError::DeliveryBehind(settings.backlogs_bytes));
+        if self.metrics.pending_bytes.load(Ordering::Relaxed) > settings.max_backlog_total {
+            return Err(HubError::DeliveryBehind(settings.max_backlog_total));
         }
         Ok(())
     }
@@ -72,18 +72,18 @@ impl HubShared {
         let now = clock::now();
         let mut is_checked = false;
         loop {
-            let keeps = settings.history.count > 0 && !is_internal(&publication.channel);
+            let keeps = settings.history.max_messages > 0 && !is_internal(&publication.channel);
             let channel = if !keeps {
                 self.registry.find(&publication.channel)
             } else {
-                Some(self.open_unheard(&publication.channel, settings.channels_max)?)
+                Some(self.open_unheard(&publication.channel, settings.max_channels)?)
             };
             let Some(channel) = channel else {
                 // Nobody is there, and nothing is kept.
                 self.metrics.published.fetch_add(1, Ordering::Relaxed);
                 return Ok(());
             };
-            let most = settings.backlogs_bytes / CHANNEL_SHARE_DIVISOR;
+            let most = settings.max_backlog_total / CHANNEL_SHARE_DIVISOR;
             if channel.pending_bytes.load(Ordering::Relaxed) > most {
                 self.registry.remove_if_idle(&channel);
                 return Err(HubError::DeliveryBehind(most));
@@ -91,7 +91,7 @@ impl HubShared {
             let own = channel.share().pending_bytes.load(Ordering::Relaxed);
             let pending = self.metrics.pending_bytes.load(Ordering::Relaxed);
             let shares = &self.registry.shares;
-            if shares.is_used_up(own, pending, settings.backlogs_bytes) {
+            if shares.is_used_up(own, pending, settings.max_backlog_total) {
                 self.registry.remove_if_idle(&channel);
                 return Err(HubError::BehindOfNamespace(own));
             }
@@ -348,7 +348,7 @@ impl HubShared {
             aftermath.polls.push((message.clone(), waiting));
         }
         for feed in state.listeners.values() {
-            feed.push(message.clone(), settings.backlog_bytes);
+            feed.push(message.clone(), settings.max_backlog);
             aftermath.feeds.push(feed.clone());
         }
         let bounds = Self::history_bounds(&settings.history, state);
@@ -375,7 +375,7 @@ impl HubShared {
         for (message, waiting) in aftermath.polls {
             self.answer_long_polls(channel, message, waiting);
         }
-        self.evict_histories(channel.share(), settings.history.bytes_all);
+        self.evict_histories(channel.share(), settings.history.max_size_total);
     }
 
     fn answer_long_polls(

@@ -126,19 +126,23 @@ impl HubShared {
     /// What a channel may keep. A stream on its way is to find what was published meanwhile, also where
     /// nothing is kept for those who come back.
     pub(crate) fn history_bounds(history: &History, state: &ChannelState) -> HistoryBounds {
-        let count = if state.is_internal { 0 } else { history.count };
+        let count = if state.is_internal {
+            0
+        } else {
+            history.max_messages
+        };
         let (count, age) = if state.arriving_streams > 0 {
             (
                 count.max(MAX_ARRIVAL_MESSAGES),
-                history.age.max(ARRIVAL_HISTORY_AGE),
+                history.max_age.max(ARRIVAL_HISTORY_AGE),
             )
         } else {
-            (count, history.age)
+            (count, history.max_age)
         };
         HistoryBounds {
             max_count: count,
             max_age: age,
-            max_bytes: history.bytes,
+            max_bytes: history.max_size,
         }
     }
 

@@ -257,7 +257,7 @@ impl Client {
 fn settings() -> Settings {
     Settings {
         history: History {
-            count: 0,
+            max_messages: 0,
             ..History::default()
         },
         ..Settings::default()
@@ -267,7 +267,7 @@ fn settings() -> Settings {
 fn with_history(count: usize) -> Settings {
     Settings {
         history: History {
-            count,
+            max_messages: count,
             ..History::default()
         },
         ..Settings::default()

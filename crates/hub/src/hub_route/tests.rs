@@ -89,8 +89,8 @@ fn a_request_names_its_channel() {
 
 #[test]
 fn a_request_that_names_none_is_refused() {
-    let long = format!("/{}", "x".repeat(CHANNEL_BYTES_MAX + 1));
-    let longest = format!("/{}", "x".repeat(CHANNEL_BYTES_MAX));
+    let long = format!("/{}", "x".repeat(MAX_CHANNEL_BYTES + 1));
+    let longest = format!("/{}", "x".repeat(MAX_CHANNEL_BYTES));
     for (pattern, target, expected) in [
         ("{path.1}", "/", ChannelNameError::MissingPart),
         ("{path.3}", "/a/b", ChannelNameError::MissingPart),
@@ -131,7 +131,7 @@ fn the_last_event_id_comes_from_the_header_else_the_query() {
 /// A route whose hub has no loops: it can hold nothing.
 fn route(publish: bool, message_bytes: usize) -> HubRouteHandler {
     let settings = Settings {
-        message_bytes,
+        max_message_size: message_bytes,
         ..Settings::default()
     };
     let hub = Hub::start(settings, &[]).unwrap();
@@ -139,7 +139,7 @@ fn route(publish: bool, message_bytes: usize) -> HubRouteHandler {
     let of_route = RouteHub {
         namespace: "hub".to_owned(),
         channels,
-        keep_alive: None,
+        heartbeat_interval: None,
         publish,
     };
     HubRouteHandler::new(hub, &of_route).unwrap()

@@ -188,7 +188,7 @@ impl Broker {
 
     /// Tells of a subscriber that came or has gone.
     fn announce_subscription(self: &Arc<Self>, subscriber: &Subscriber, is_active: bool) {
-        let message_bytes = self.hub.settings().message_bytes;
+        let message_bytes = self.hub.settings().max_message_size;
         for draft in subscriber.announcements(is_active) {
             let told = Update::new(draft, message_bytes)
                 .map_err(|error| error.to_string())

@@ -65,7 +65,9 @@ impl UpdateHistory {
     pub(super) fn drop_expired(&mut self, now: Instant, bounds: &Bounds) {
         while let Some(oldest) = self.updates.front() {
             let age = now.saturating_duration_since(oldest.published_at);
-            if self.updates.len() <= bounds.count && self.bytes <= bounds.bytes && age <= bounds.age
+            if self.updates.len() <= bounds.max_messages
+                && self.bytes <= bounds.max_size
+                && age <= bounds.max_age
             {
                 return;
             }

@@ -43,7 +43,7 @@ pub(super) async fn handle_publish(
     grants: SelectorSet,
     request: Request,
 ) -> Result<Response, Fault> {
-    let message_bytes = shared.broker.hub().settings().message_bytes;
+    let message_bytes = shared.broker.hub().settings().max_message_size;
     let Some(form) = read_form(request.body, max_form_bytes(message_bytes)).await? else {
         return Ok(draft_error_response(&UpdateDraftError::TooLarge(
             message_bytes,

@@ -60,7 +60,7 @@ pub(super) fn handle_subscribe(
             grants: claims.subscribe,
         },
         last_event_id: after.as_deref(),
-        max_replay_bytes: shared.broker.hub().settings().backlog_bytes,
+        max_replay_bytes: shared.broker.hub().settings().max_backlog,
         subscriber,
     };
     let joined = shared.broker.join(arrival, |start| {
@@ -84,7 +84,7 @@ fn parse_selectors(
     if query.topics.is_empty() {
         return Err("Missing \"topic\" parameter".to_owned());
     }
-    let max = shared.broker.hub().settings().channels_per_stream;
+    let max = shared.broker.hub().settings().max_channels_per_stream;
     if query.topics.len() > max {
         return Err(format!(
             "More \"topic\" parameters than hub.channels_per_stream ({max})"
@@ -116,7 +116,7 @@ fn start_response(
                 bytes: Bytes::from_static(SSE_COMMENT),
                 interval: shared
                     .keep_alive
-                    .unwrap_or_else(|| hub.settings().keep_alive),
+                    .unwrap_or_else(|| hub.settings().heartbeat_interval),
                 is_unconditional: false,
             }),
             initial,

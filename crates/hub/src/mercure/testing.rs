@@ -33,7 +33,7 @@ pub(super) fn settings() -> RouteMercure {
         anonymous: true,
         origins: vec!["https://page.example".to_owned()],
         subscriptions: false,
-        keep_alive: None,
+        heartbeat_interval: None,
     }
 }
 

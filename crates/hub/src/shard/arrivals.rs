@@ -114,7 +114,7 @@ impl Shard {
 
     /// A client that vanished without a word is noticed: by what is sent to it, or if nothing is, by probes.
     fn set_dead_peer_detection(&self, held: &LiveStream, wanted: &StreamRequest) {
-        let after = self.settings.stall_timeout;
+        let after = self.settings.send_timeout;
         let socket = held.socket.as_fd();
         // Unix sockets know of neither, and need none: their peers are processes of this machine.
         let _ = net::set_user_timeout(socket, after);

@@ -282,7 +282,7 @@ impl Shard {
     pub(super) fn schedule_stall_check(&mut self, stream: u32) {
         let due = self
             .now_tick
-            .saturating_add(self.to_ticks(self.settings.stall_timeout));
+            .saturating_add(self.to_ticks(self.settings.send_timeout));
         let Some(held) = self.streams.get_mut(stream) else {
             return;
         };
@@ -335,7 +335,7 @@ impl Shard {
 
     fn check_stalled(&mut self, token: u64) {
         let stream = slot_of_token(token);
-        let stall = self.to_ticks(self.settings.stall_timeout);
+        let stall = self.to_ticks(self.settings.send_timeout);
         let Some(held) = self.streams.get_mut(stream) else {
             return;
         };

@@ -76,7 +76,7 @@ impl Shard {
             if piece.messages == 0 {
                 return;
             }
-            if self.settings.slow == SlowPolicy::Disconnect {
+            if self.settings.slow_policy == SlowPolicy::Disconnect {
                 self.close_stream(stream, CloseReason::Slow);
                 return;
             }
@@ -115,7 +115,7 @@ impl Shard {
         let before = backlog.bytes();
         if piece.kind != PieceKind::Message {
             backlog.push(piece, 0);
-        } else if self.settings.slow == SlowPolicy::DropOldest {
+        } else if self.settings.slow_policy == SlowPolicy::DropOldest {
             let dropped = backlog.push_dropping_oldest(piece, room, gap.as_ref());
             self.turn_counts.dropped += u64::from(dropped);
         } else if backlog.has_room(&piece, room) {
@@ -236,11 +236,11 @@ impl Shard {
 
     /// What may wait for a stream now.
     pub(super) fn backlog_room(&self) -> BacklogRoom {
-        let all = self.settings.backlogs_bytes;
+        let all = self.settings.max_backlog_total;
         let waiting = self.shared.metrics.backlog_bytes.load(Ordering::Relaxed);
         let all = all.saturating_sub(waiting);
         // The less is left, the less may wait for each: streams that take nothing leave some for the others.
-        let own = self.settings.backlog_bytes.min(all / STREAM_SHARE_DIVISOR);
+        let own = self.settings.max_backlog.min(all / STREAM_SHARE_DIVISOR);
         BacklogRoom {
             stream: own,
             total: all,

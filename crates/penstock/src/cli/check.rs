@@ -83,7 +83,7 @@ fn contents(config: &Config) -> String {
         (config.apps.len(), "application", true),
         (config.upstreams.len(), "upstream", false),
         (config.sites.len(), "site", true),
-        (config.streams.len(), "stream", false),
+        (config.tcp.len(), "stream", false),
     ];
     let told = all
         .iter()

@@ -7,7 +7,7 @@ use super::{ConfigTopic, USAGE, complain, say};
 pub(super) fn run(topic: &ConfigTopic) -> ExitCode {
     match topic {
         ConfigTopic::Example => say(&penstock_config::example().trim_end()),
-        ConfigTopic::Schema => say(&penstock_config::schema().trim_end()),
+        ConfigTopic::Schema => say(&penstock_config::json_schema().trim_end()),
         ConfigTopic::Explain { key } => match penstock_config::explain(key) {
             Some(text) => say(&text.trim_end()),
             None => {

@@ -140,7 +140,7 @@ fn serve(invocation: std::io::Result<Invocation>, process: &ProcessArguments) ->
 /// What programs inherit, in the process that starts them.
 fn set_up_launcher(server: &config::Server) -> std::io::Result<()> {
     // The server says in its log what it may open; the numbers of descriptors are the same here.
-    match server.open_files {
+    match server.max_open_files {
         Some(wanted) => penstock_sys::account::set_max_open_files(wanted)?,
         None => drop(process::raise_open_files()),
     }

@@ -14,7 +14,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use penstock_config::{Config, Control, Invocation, ListenAddr, Server};
+use penstock_config::{Config, ControlSocket, Invocation, ListenAddr, Server};
 use penstock_sys::{account, peer_process};
 use serde_json::Value;
 
@@ -104,11 +104,13 @@ fn nearby(server: &Server, token: Option<Result<String, String>>) -> Result<Targ
 
 /// The socket of a server with this configuration.
 fn find_socket(server: &Server) -> Result<PathBuf, String> {
-    match (&server.control, &server.admin) {
-        (Control::At(path), _) | (Control::Auto, Some(ListenAddr::Unix(path))) => Ok(path.clone()),
-        (Control::Auto, _) => control::find(server),
-        (Control::Off, Some(ListenAddr::Unix(path))) => Ok(path.clone()),
-        (Control::Off, _) => Err("the configuration has `control = \"off\"`".to_owned()),
+    match (&server.control_socket, &server.admin) {
+        (ControlSocket::Path(path), _) | (ControlSocket::Auto, Some(ListenAddr::Unix(path))) => {
+            Ok(path.clone())
+        }
+        (ControlSocket::Auto, _) => control::find(server),
+        (ControlSocket::Off, Some(ListenAddr::Unix(path))) => Ok(path.clone()),
+        (ControlSocket::Off, _) => Err("the configuration has `control = \"off\"`".to_owned()),
     }
 }
 

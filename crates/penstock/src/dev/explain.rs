@@ -171,7 +171,7 @@ fn environment(app: &App) -> String {
     }
     let processes = config.processes;
     let threads = match config.has_spare_threads() {
-        true => format!("{} to {}", config.threads_min, config.threads),
+        true => format!("{} to {}", config.min_threads, config.threads),
         false => config.threads.to_string(),
     };
     let _ = writeln!(

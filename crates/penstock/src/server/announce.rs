@@ -157,7 +157,7 @@ fn is_files_alone(route: &penstock_config::Route) -> bool {
 /// An upstream as a person reads it at a terminal.
 fn described(upstream: &Upstream) -> String {
     let (name, protocol) = (&upstream.name, upstream.protocol.as_str());
-    let servers = match (upstream.servers.len(), upstream.joined) {
+    let servers = match (upstream.servers.len(), upstream.joinable) {
         (0, true) => "those that join".to_owned(),
         (count, true) => format!("{} and those that join", cli::count(count as u64, "server")),
         (count, false) => cli::count(count as u64, "server"),
@@ -179,7 +179,7 @@ async fn announce_app(app: &App, announce: &LineWriter) {
     let processes = running(app.config().processes);
     let config = app.config();
     let kind = app.kind();
-    let threads = match (config.threads_min, config.threads) {
+    let threads = match (config.min_threads, config.threads) {
         _ if kind == AppKind::Asgi => String::new(),
         (1, 1) => String::new(),
         (min, max) if min == max => format!(" x {max} threads"),

@@ -241,7 +241,7 @@ impl Server {
         }
         live.cached_routes = cached_routes;
         let space = &rooms.temp_space;
-        space.set_max(config.limits.temp_bytes.unwrap_or(u64::MAX));
+        space.set_max(config.limits.max_temp_size.unwrap_or(u64::MAX));
         let store = wiring::body_store(&config.limits, default_pool(&rooms.pools), space);
         for app in rooms.apps.values() {
             app.set_body_store(store.clone());
@@ -305,7 +305,7 @@ impl Server {
         if config.server.threads != live.config.server.threads {
             changes.push("server.threads changes at the next start".to_owned());
         }
-        if config.joins != live.config.joins {
+        if config.join_target != live.config.join_target {
             changes.push("what it joins, and by which key, changes at the next start".to_owned());
         }
         for key in at_start_only(&live.config.server, &config.server) {
@@ -371,7 +371,7 @@ fn at_start_only(
 ) -> Vec<&'static str> {
     let differ = [
         ("admin", old.admin != new.admin),
-        ("control", old.control != new.control),
+        ("control", old.control_socket != new.control_socket),
         ("admin_token", old.admin_token != new.admin_token),
         ("probes", old.probes != new.probes),
         ("log", old.log != new.log),
@@ -380,8 +380,8 @@ fn at_start_only(
         ("user", old.user != new.user),
         ("group", old.group != new.group),
         ("umask", old.umask != new.umask),
-        ("open_files", old.open_files != new.open_files),
-        ("directory", old.directory != new.directory),
+        ("open_files", old.max_open_files != new.max_open_files),
+        ("directory", old.dir != new.dir),
         ("redis", old.redis != new.redis),
     ];
     let differ = differ.into_iter().filter(|(_, differs)| *differs);

@@ -230,7 +230,10 @@ impl Server {
     async fn end_streams(&self) {
         let hub = &self.held.hub;
         let held = u32::try_from(hub.counters().held).unwrap_or(u32::MAX);
-        let over = hub.settings().drain.min(BETWEEN_ENDS.saturating_mul(held));
+        let over = hub
+            .settings()
+            .drain_timeout
+            .min(BETWEEN_ENDS.saturating_mul(held));
         let deadline = clock::now() + over + LAST_WORDS;
         if clock::timeout_at(deadline, hub.drain(over)).await.is_none() {
             log::warn!("{} held connections cut", hub.counters().held);
@@ -253,7 +256,10 @@ impl Server {
             true => Duration::ZERO,
             false => {
                 let longest = server.shutdown_timeout.saturating_sub(spared);
-                server.drain_idle.min(limits.idle_timeout).min(longest)
+                server
+                    .keep_alive_drain
+                    .min(limits.idle_timeout)
+                    .min(longest)
             }
         }
     }

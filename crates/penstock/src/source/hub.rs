@@ -34,10 +34,10 @@ pub(super) fn status(held: &Held) -> HubStatus {
         max: max as u64,
     };
     HubStatus {
-        held: of(counts.held, bounds.streams_max.unwrap_or_default()),
+        held: of(counts.held, bounds.max_streams.unwrap_or_default()),
         streams: counts.streams,
         polls: counts.long_polls,
-        channels: of(counts.channels, bounds.channels_max),
+        channels: of(counts.channels, bounds.max_channels),
         counters: HubCounters {
             opened: counts.opened,
             closed: counts.closed,
@@ -50,8 +50,8 @@ pub(super) fn status(held: &Held) -> HubStatus {
         stream_bytes: counts.stream_bytes,
         stream_bytes_each: (counts.streams >= TELLING_STREAMS)
             .then(|| counts.stream_bytes / counts.streams.max(1)),
-        backlog_bytes: of(counts.backlog_bytes, bounds.backlogs_bytes),
-        history_bytes: of(counts.history_bytes, bounds.history.bytes_all),
+        backlog_bytes: of(counts.backlog_bytes, bounds.max_backlog_total),
+        history_bytes: of(counts.history_bytes, bounds.history.max_size_total),
         nodes: held.bus().map(nodes),
     }
 }
@@ -74,10 +74,10 @@ fn nodes(bus: &RedisBus) -> ClusterStatus {
 /// The hub's bounds by their configured names.
 pub(super) fn limits(hub: &Hub) -> [LimitStatus; 9] {
     let (counts, bounds) = (hub.counters(), hub.settings());
-    let streams_max = bounds.streams_max.unwrap_or_default() as u64;
-    let channels_max = bounds.channels_max as u64;
+    let streams_max = bounds.max_streams.unwrap_or_default() as u64;
+    let channels_max = bounds.max_channels as u64;
     let of_client = bounds.max_streams_per_client.unwrap_or_default() as u64;
-    let of_a_stream = bounds.channels_per_stream as u64;
+    let of_a_stream = bounds.max_channels_per_stream as u64;
     [
         LimitStatus::count("hub.streams_max", streams_max, Some(counts.held))
             .with_reached(counts.refused_streams),
@@ -89,11 +89,11 @@ pub(super) fn limits(hub: &Hub) -> [LimitStatus; 9] {
         .with_reached(counts.refused_client_streams),
         LimitStatus::count("hub.channels_max", channels_max, Some(counts.channels)),
         LimitStatus::count("hub.channels_per_stream", of_a_stream, None),
-        LimitStatus::bytes("hub.message_bytes", bounds.message_bytes as u64),
-        LimitStatus::bytes("hub.backlog_bytes", bounds.backlog_bytes as u64),
-        LimitStatus::bytes("hub.backlogs_bytes", bounds.backlogs_bytes as u64),
-        LimitStatus::time("hub.stall_timeout", bounds.stall_timeout),
-        LimitStatus::time("hub.drain", bounds.drain),
+        LimitStatus::bytes("hub.message_bytes", bounds.max_message_size as u64),
+        LimitStatus::bytes("hub.backlog_bytes", bounds.max_backlog as u64),
+        LimitStatus::bytes("hub.backlogs_bytes", bounds.max_backlog_total as u64),
+        LimitStatus::time("hub.stall_timeout", bounds.send_timeout),
+        LimitStatus::time("hub.drain", bounds.drain_timeout),
     ]
 }
 
@@ -162,7 +162,7 @@ pub(super) fn publish(
 
 /// How much of a body is read.
 pub(super) fn publish_bytes_max(hub: &Hub) -> usize {
-    let one = hub.settings().message_bytes;
+    let one = hub.settings().max_message_size;
     one.saturating_mul(MESSAGES_OF_A_BODY)
 }
 

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use penstock_config::{Forwarded, HostHeader, Protocol};
+use penstock_config::{ForwardedHeaders, HostHeader, Protocol};
 use penstock_exchange::field_policy::TrustedHeaders;
 
 use super::*;
@@ -312,10 +312,10 @@ fn every_protocol_gets_the_same_client_address() {
     let mut seen = 0;
     for peer in [CLIENT, PROXY, "[2001:db8::7]:5", "unix"] {
         for form in [
-            Forwarded::XForwarded,
-            Forwarded::Standard,
-            Forwarded::Both,
-            Forwarded::Off,
+            ForwardedHeaders::XForwarded,
+            ForwardedHeaders::Rfc7239,
+            ForwardedHeaders::Both,
+            ForwardedHeaders::Off,
         ] {
             let mut config = fastcgi();
             config.forwarded = form;
@@ -481,7 +481,7 @@ fn the_host_is_the_one_that_is_configured() {
         (HostHeader::Client, "a.test", "a.test", "8080"),
         (HostHeader::Server, SERVER, "10.0.0.5", "9000"),
         (
-            HostHeader::Text("b.test:1".to_owned()),
+            HostHeader::Custom("b.test:1".to_owned()),
             "b.test:1",
             "b.test",
             "1",

@@ -421,14 +421,14 @@ fn a_draining_server_keeps_its_health() {
 #[test]
 fn takes_its_rules_from_the_configuration() {
     let mut upstream = config::Upstream::new("legacy", config::Protocol::Http, Vec::new());
-    upstream.eject = config::Eject {
-        failures: 2,
-        time: Duration::from_secs(7),
+    upstream.eject = config::EjectPolicy {
+        max_failures: 2,
+        duration: Duration::from_secs(7),
     };
-    upstream.health = Some(config::Health {
+    upstream.health = Some(config::HealthCheck {
         rise: 5,
         fall: 4,
-        ..config::Health::default()
+        ..config::HealthCheck::default()
     });
     upstream.slow_start = Duration::from_secs(20);
     let rules = HealthRules {

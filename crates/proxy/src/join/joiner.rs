@@ -31,7 +31,7 @@ pub type ServeConnection = Arc<dyn Fn(Stream, PeerAddress, Vec<u8>) + Send + Syn
 /// What a joiner needs.
 pub struct JoinerSetup {
     /// Where it dials, and as what.
-    pub config: config::Joins,
+    pub config: config::JoinTarget,
     /// What it is called there.
     pub label: String,
     /// Requests that it may have in progress.

@@ -75,14 +75,14 @@ struct Door {
 /// Where a program dialled, and with which key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct JoinedBy {
-    join: config::Join,
+    join: config::JoinEndpoint,
     /// The only upstream that the key opens; none are all that have no key of their own.
     only: Option<String>,
 }
 
 impl JoinTable {
     fn new<'u>(
-        join: Option<&config::Join>,
+        join: Option<&config::JoinEndpoint>,
         upstreams: impl Iterator<Item = &'u Arc<Upstream>>,
     ) -> Self {
         let mut table = Self::default();
@@ -90,10 +90,10 @@ impl JoinTable {
             return table;
         };
         table.doors.push(Door::new(join.clone(), None));
-        for upstream in upstreams.filter(|upstream| upstream.config().joined) {
+        for upstream in upstreams.filter(|upstream| upstream.config().joinable) {
             let name = upstream.name().to_owned();
             if let Some(key) = &upstream.config().join_key {
-                let own = config::Join {
+                let own = config::JoinEndpoint {
                     key: key.clone(),
                     ..join.clone()
                 };
@@ -129,7 +129,7 @@ impl JoinTable {
 }
 
 impl Door {
-    fn new(join: config::Join, only: Option<String>) -> Self {
+    fn new(join: config::JoinEndpoint, only: Option<String>) -> Self {
         let secret = JoinSecret::new(join.key.expose());
         let by = JoinedBy { join, only };
         Self { by, secret }
@@ -153,7 +153,7 @@ impl JoinListener {
     /// request.
     pub fn configure<'u>(
         &self,
-        join: Option<&config::Join>,
+        join: Option<&config::JoinEndpoint>,
         upstreams: impl Iterator<Item = &'u Arc<Upstream>>,
     ) {
         self.0

@@ -26,7 +26,7 @@ const KEY: &str = "J8nC2vQm0dT5yWkX1bLrZ7fHsE4uPaG9oIeRjNqMtVw=";
 /// An upstream of that name that may be joined, and nothing else.
 fn joined(name: &str) -> Arc<Upstream> {
     start(config::Upstream {
-        joined: true,
+        joinable: true,
         // Nothing here is to end because a time is over.
         connect_timeout: Duration::from_secs(60),
         ..config::Upstream::new(name, config::Protocol::Http, Vec::new())
@@ -34,7 +34,7 @@ fn joined(name: &str) -> Arc<Upstream> {
 }
 
 fn configure(front: &JoinListener, key: &str, upstreams: &[&Arc<Upstream>]) {
-    let join = config::Join {
+    let join = config::JoinEndpoint {
         listen: config::ListenAddr::loopback(0),
         key: key.into(),
     };
@@ -86,7 +86,7 @@ fn joiner(address: SocketAddr, upstream: &str, key: &str) -> (Joiner, Arc<Atomic
         });
     });
     let setup = JoinerSetup {
-        config: config::Joins {
+        config: config::JoinTarget {
             address: address.to_string(),
             upstream: upstream.to_owned(),
             key: key.into(),
@@ -301,7 +301,7 @@ fn the_key_of_one_upstream_opens_no_other() {
     on_a_loop(async {
         let (front, shop) = (JoinListener::default(), joined("shop"));
         let bank = start(config::Upstream {
-            joined: true,
+            joinable: true,
             join_key: Some(OWN.into()),
             connect_timeout: Duration::from_secs(60),
             ..config::Upstream::new("bank", config::Protocol::Http, Vec::new())
@@ -536,7 +536,7 @@ fn a_member_has_a_unique_name_and_a_bounded_capacity() {
     on_a_loop(async {
         let front = JoinListener::default();
         let upstream = start(config::Upstream {
-            joined: true,
+            joinable: true,
             max_active: Some(2),
             ..config::Upstream::new("shop", config::Protocol::Http, Vec::new())
         });

@@ -270,7 +270,7 @@ fn no_preconnect_where_a_connection_serves_one_request() {
 fn an_ejected_server_comes_to_its_trial_without_any_request() {
     on_a_loop(async {
         let mut config = configured(Protocol::Http, &["127.0.0.1:81", "127.0.0.1:82"]);
-        config.eject.time = Duration::from_millis(1);
+        config.eject.duration = Duration::from_millis(1);
         let upstream = start(config);
         let (key, now) = (first_key(&upstream), clock::now());
         for _ in 0..3 {
@@ -297,9 +297,9 @@ fn all_tasks_end_with_the_upstream() {
         let before = tasks();
         let mut config = configured(Protocol::Http, &[&taker.address, "localhost:81"]);
         config.connections.min = 1;
-        config.health = Some(config::Health {
+        config.health = Some(config::HealthCheck {
             interval: Duration::from_millis(50),
-            ..config::Health::default()
+            ..config::HealthCheck::default()
         });
         let upstream = start(config);
         eventually("the name's servers", || {

@@ -8,7 +8,7 @@ use std::io;
 use std::pin::pin;
 use std::time::Duration;
 
-use penstock_config::{self as config, Health, HostHeader, Protocol, ProxyProtocol};
+use penstock_config::{self as config, HealthCheck, HostHeader, Protocol, ProxyProtocol};
 use penstock_http::{ParseProgress, ResponseHeadError, ResponseLimits, ResponseScanner};
 use penstock_runtime::{Stream, clock};
 use penstock_wire::gateway::GatewayError;
@@ -91,7 +91,7 @@ async fn run_probe(
     stream: &Stream,
     server: &BackendServer,
     config: &config::Upstream,
-    health: &Health,
+    health: &HealthCheck,
 ) -> Result<(), ProbeError> {
     let mut out = Vec::new();
     // Without a client: the server is to take the connection for what it is, a check.
@@ -141,7 +141,7 @@ fn encode_get(out: &mut Vec<u8>, path: &str, host: &str) {
 /// The `Host` of a probe: there is no client to take it from.
 fn probe_host<'a>(server: &'a BackendServer, config: &'a config::Upstream) -> &'a str {
     match &config.host {
-        HostHeader::Text(text) => text,
+        HostHeader::Custom(text) => text,
         HostHeader::Client | HostHeader::Server => &server.authority,
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use config::{Health, HostHeader, Protocol, ProxyProtocol};
+use config::{HealthCheck, HostHeader, Protocol, ProxyProtocol};
 use penstock_config as config;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -87,12 +87,12 @@ fn answer(text: &str) -> ServerScript {
     ServerScript::Answer(text.as_bytes().to_vec())
 }
 
-fn health(path: Option<&str>) -> Health {
-    Health {
+fn health(path: Option<&str>) -> HealthCheck {
+    HealthCheck {
         path: path.map(str::to_owned),
         interval: Duration::from_millis(20),
         timeout: Duration::from_millis(300),
-        ..Health::default()
+        ..HealthCheck::default()
     }
 }
 
@@ -243,7 +243,7 @@ fn a_probe_sends_the_host_and_a_proxy_header() {
     on_a_loop(async {
         let mut config = configured(Protocol::Http, &[]);
         config.health = Some(health(Some("/")));
-        config.host = HostHeader::Text("shop.example".to_owned());
+        config.host = HostHeader::Custom("shop.example".to_owned());
         config.proxy_protocol = Some(ProxyProtocol::V1);
         let (result, received) = probe_once(&config, answer("HTTP/1.1 200 OK\r\n\r\n")).await;
         assert_eq!(result, Ok(()));
@@ -309,7 +309,7 @@ fn a_server_has_one_probe_at_a_time() {
     on_a_loop(async {
         let origin = Origin::start(ServerScript::Silence).await;
         let mut config = configured(Protocol::Http, &[&origin.address]);
-        config.health = Some(Health {
+        config.health = Some(HealthCheck {
             interval: Duration::from_millis(1),
             timeout: Duration::from_millis(30),
             ..health(Some("/up"))
@@ -331,7 +331,7 @@ fn a_probe_timeout_of_a_full_server_does_not_count() {
         let origin = Origin::start(ServerScript::Silence).await;
         let mut config = configured(Protocol::Http, &[&origin.address]);
         config.max_active = Some(1);
-        config.health = Some(Health {
+        config.health = Some(HealthCheck {
             timeout: Duration::from_millis(20),
             ..health(Some("/up"))
         });
@@ -370,7 +370,7 @@ fn a_server_blocked_by_our_idle_connection_stays_up() {
     on_a_loop(async {
         let (address, answered) = single_threaded().await;
         let mut config = configured(Protocol::Http, &[&address]);
-        config.health = Some(Health {
+        config.health = Some(HealthCheck {
             timeout: Duration::from_millis(50),
             ..health(Some("/up"))
         });
@@ -393,7 +393,7 @@ fn a_frozen_server_goes_down_though_it_has_idle_connections() {
     on_a_loop(async {
         let origin = Origin::start(ServerScript::Silence).await;
         let mut config = configured(Protocol::Http, &[&origin.address]);
-        config.health = Some(Health {
+        config.health = Some(HealthCheck {
             timeout: Duration::from_millis(20),
             ..health(Some("/up"))
         });
@@ -408,7 +408,7 @@ fn a_local_shortage_does_not_fail_a_server() {
     on_a_loop(async {
         let mut config = configured(Protocol::Http, &["127.0.0.1:9"]);
         // Nothing but what is told here.
-        config.health = Some(Health {
+        config.health = Some(HealthCheck {
             interval: Duration::from_secs(3600),
             ..health(None)
         });

@@ -254,7 +254,7 @@ fn an_upgrade_is_forwarded_where_it_is_safe() {
 
 #[test]
 fn the_client_address_is_forwarded_in_every_form() {
-    use config::Forwarded::{Both, Off, Standard, XForwarded};
+    use config::ForwardedHeaders::{Both, Off, Rfc7239, XForwarded};
     for (form, peer, expected) in [
         (
             XForwarded,
@@ -272,22 +272,22 @@ fn the_client_address_is_forwarded_in_every_form() {
             "X-Forwarded-Proto: http\r\nX-Forwarded-Host: a.test:81\r\n",
         ),
         (
-            Standard,
+            Rfc7239,
             "203.0.113.100:5",
             "Forwarded: for=203.0.113.100;proto=http;host=\"a.test:81\"\r\n",
         ),
         (
-            Standard,
+            Rfc7239,
             "[2001:db8::7]:50000",
             "Forwarded: for=\"[2001:db8::7]\";proto=http;host=\"a.test:81\"\r\n",
         ),
         (
-            Standard,
+            Rfc7239,
             "[::ffff:192.0.2.10]:5",
             "Forwarded: for=192.0.2.10;proto=http;host=\"a.test:81\"\r\n",
         ),
         (
-            Standard,
+            Rfc7239,
             "unix",
             "Forwarded: for=unknown;proto=http;host=\"a.test:81\"\r\n",
         ),
@@ -329,10 +329,13 @@ fn addresses_of_a_trusted_proxy_are_kept_and_extended() {
     let standard = "Forwarded: for=192.0.2.3;proto=https;host=\"front.test\", \
                     for=127.0.0.1;proto=https;host=\"front.test\"\r\n";
     for (form, expected) in [
-        (config::Forwarded::XForwarded, x_forwarded.to_owned()),
-        (config::Forwarded::Standard, standard.to_owned()),
-        (config::Forwarded::Both, format!("{x_forwarded}{standard}")),
-        (config::Forwarded::Off, String::new()),
+        (config::ForwardedHeaders::XForwarded, x_forwarded.to_owned()),
+        (config::ForwardedHeaders::Rfc7239, standard.to_owned()),
+        (
+            config::ForwardedHeaders::Both,
+            format!("{x_forwarded}{standard}"),
+        ),
+        (config::ForwardedHeaders::Off, String::new()),
     ] {
         let mut config = http_upstream();
         config.forwarded = form;
@@ -356,7 +359,7 @@ fn addresses_of_a_trusted_proxy_are_kept_and_extended() {
 
 #[test]
 fn proxy_values_are_converted_to_the_configured_form() {
-    use config::Forwarded::{Standard, XForwarded};
+    use config::ForwardedHeaders::{Rfc7239, XForwarded};
     for (row, form, fields, expected) in [
         (
             "a list that cannot be read",
@@ -379,14 +382,14 @@ fn proxy_values_are_converted_to_the_configured_form() {
         ),
         (
             "in the standard field",
-            Standard,
+            Rfc7239,
             "X-Forwarded-For: 203.0.113.9\r\nX-Forwarded-Proto: https\r\n",
             "Forwarded: for=203.0.113.9;proto=https;host=\"a.test\", \
              for=127.0.0.1;proto=https;host=\"a.test\"\r\n",
         ),
         (
             "the standard field of a client that left its quotes open",
-            Standard,
+            Rfc7239,
             "Forwarded: for=\", for=203.0.113.9;proto=https\r\n",
             "Forwarded: for=203.0.113.9;proto=https;host=\"a.test\", \
              for=127.0.0.1;proto=https;host=\"a.test\"\r\n",
@@ -507,7 +510,7 @@ fn a_stripped_prefix_is_forwarded() {
 #[test]
 fn a_joined_server_gets_the_client_address() {
     let mut config = http_upstream();
-    config.joined = true;
+    config.joinable = true;
     let fields = "X-Forwarded-For: 198.51.100.1, 203.0.113.9\r\nX-Real-IP: 198.51.100.1\r\n";
     let head = format!("GET / HTTP/1.1\r\nHost: a.test\r\n{fields}\r\n");
     for (peer, client) in [(PROXY, "203.0.113.9"), (CLIENT, "192.0.2.7")] {
@@ -522,7 +525,7 @@ fn a_joined_server_gets_the_client_address() {
 
 #[test]
 fn a_field_set_by_a_rule_replaces_ours() {
-    use config::Forwarded::{Both, Off, Standard, XForwarded};
+    use config::ForwardedHeaders::{Both, Off, Rfc7239, XForwarded};
     let proto = "X-Forwarded-Proto: http\r\n";
     let host = "X-Forwarded-Host: a.test\r\n";
     let via = "Via: 1.1 penstock\r\n";
@@ -556,7 +559,7 @@ fn a_field_set_by_a_rule_replaces_ours() {
         ),
         (
             "the standard field",
-            Standard,
+            Rfc7239,
             CLIENT,
             "Forwarded: for=_x\r\n",
             &["Forwarded"],
@@ -618,7 +621,7 @@ fn a_field_set_by_a_rule_replaces_ours() {
 /// A rule may tell of the peer itself, or of the scheme alone: nobody stands before it then.
 #[test]
 fn a_rule_names_no_client_twice() {
-    use config::Forwarded::Both;
+    use config::ForwardedHeaders::Both;
     let node =
         |address: &str, scheme: &str| format!("for={address};proto={scheme};host=\"a.test\"");
     let (stranger, proxy) = (node("192.0.2.7", "http"), node("127.0.0.1", "http"));
@@ -665,7 +668,7 @@ fn a_rule_names_no_client_twice() {
 
 #[test]
 fn the_host_is_the_one_that_is_configured() {
-    let text = config::HostHeader::Text("inner.test".to_owned());
+    let text = config::HostHeader::Custom("inner.test".to_owned());
     for (host, expected) in [
         (config::HostHeader::Client, "a.test"),
         (config::HostHeader::Server, SERVER),
@@ -729,7 +732,7 @@ fn connection_close_is_sent_without_keep_alive() {
     let head = "GET / HTTP/1.1\r\nHost: a.test\r\nConnection: keep-alive\r\n\r\n";
     let upgrade = "GET / HTTP/1.1\r\nHost: a.test\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n";
     let mut none_kept = http_upstream();
-    none_kept.connections.soft = 0;
+    none_kept.connections.max_idle = 0;
     let mut announced = http_upstream();
     announced.proxy_protocol = Some(config::ProxyProtocol::V1);
     for (row, config, head, expected) in [

@@ -34,8 +34,8 @@ impl PoolTest {
             Protocol::Http,
             (0..servers.len()).map(configured).collect(),
         );
-        config.eject.failures = 1;
-        config.eject.time = SECOND;
+        config.eject.max_failures = 1;
+        config.eject.duration = SECOND;
         change(&mut config);
         let now = Instant::now();
         let mut play = Self {
@@ -170,7 +170,7 @@ fn a_granted_slot_counts_as_active_before_it_is_accepted() {
 #[test]
 fn a_retry_waits_for_a_server_that_it_has_not_tried() {
     let mut play = PoolTest::new(&[(1, false), (1, false)], |config| {
-        config.eject.failures = 0;
+        config.eject.max_failures = 0;
     });
     assert_eq!(play.claim(&[], Some(1)), ClaimResult::Slot(1));
     assert_eq!(play.claim(&[], Some(0)), ClaimResult::Slot(0));
@@ -224,7 +224,9 @@ fn backups_stay_in_use_while_a_server_is_on_trial() {
 
 #[test]
 fn a_backup_slot_for_a_retry_is_not_given_to_a_queued_request() {
-    let mut play = PoolTest::new(&[(1, false), (1, true)], |config| config.eject.failures = 0);
+    let mut play = PoolTest::new(&[(1, false), (1, true)], |config| {
+        config.eject.max_failures = 0
+    });
     assert_eq!(play.claim(&[], None), ClaimResult::Slot(0));
     assert_eq!(play.claim(&[], None), ClaimResult::Queued);
     assert_eq!(play.fail(0), [0], "the next in line");

@@ -81,7 +81,7 @@ fn waiting_requests_fail_with_a_reason() {
     let here = ClientState::default();
     let late = shared(|config| config.queue_timeout = Duration::from_millis(1));
     assert_eq!(wait(&late, &here), FaultKind::QueueTimeout);
-    let full = shared(|config| config.queue_max = 0);
+    let full = shared(|config| config.max_queued = 0);
     assert_eq!(wait(&full, &here), FaultKind::QueueFull);
     let gone = ClientState::default();
     gone.mark_disconnected();

@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use penstock_config::MemoryMax;
+use penstock_config::MemoryLimit;
 
 /// Parts of a tenth that chance may take away.
 const JITTER_PARTS: u32 = 1000;
@@ -61,7 +61,7 @@ impl ProcessWatch {
     }
 
     /// Takes in one measurement.
-    pub(super) fn record_memory(&mut self, bytes: u64, limit: MemoryMax) -> MemoryVerdict {
+    pub(super) fn record_memory(&mut self, bytes: u64, limit: MemoryLimit) -> MemoryVerdict {
         let count = |run: u32, is_above: bool| if is_above { run.saturating_add(1) } else { 0 };
         self.above_soft = count(self.above_soft, bytes >= limit.soft);
         self.above_hard = count(self.above_hard, bytes >= limit.hard);
@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn memory_speaks_after_so_many_looks_in_a_row() {
         use MemoryVerdict::{HardExceeded, SoftExceeded, WithinLimits};
-        let limit = MemoryMax {
+        let limit = MemoryLimit {
             soft: 100,
             hard: 200,
             samples: 3,

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use penstock_config::{self as config, AppKind, MemoryMax};
+use penstock_config::{self as config, AppKind, MemoryLimit};
 use penstock_exchange::{Body, Fault, FaultKind, Handler, HandlerProgress, Reply};
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::loops::spawn_here;
@@ -194,8 +194,8 @@ fn on_a_loop(test: impl Future<Output = ()>) {
     loops::block_on(test).unwrap();
 }
 
-fn mebibytes(soft: u64, hard: u64) -> Option<MemoryMax> {
-    Some(MemoryMax {
+fn mebibytes(soft: u64, hard: u64) -> Option<MemoryLimit> {
+    Some(MemoryLimit {
         soft: soft << 20,
         hard: hard << 20,
         samples: 1,
@@ -206,7 +206,7 @@ fn mebibytes(soft: u64, hard: u64) -> Option<MemoryMax> {
 fn a_worker_above_its_soft_limit_is_replaced_without_errors() {
     on_a_loop(async {
         let rig =
-            LimitsHarness::start("soft", |about| about.memory_max = mebibytes(70, 10_000)).await;
+            LimitsHarness::start("soft", |about| about.max_memory = mebibytes(70, 10_000)).await;
         let before = number(rig.ask("/grow").await.unwrap());
         rig.until(|app| app.metrics().recycled_workers[0].value() == 1)
             .await;
@@ -234,8 +234,8 @@ fn a_worker_above_its_soft_limit_is_replaced_without_errors() {
 fn a_worker_above_its_hard_limit_is_killed_with_a_request_inside() {
     on_a_loop(async {
         let rig = LimitsHarness::start("hard", |about| {
-            (about.threads_min, about.threads) = (2, 2);
-            about.memory_max = mebibytes(75, 75);
+            (about.min_threads, about.threads) = (2, 2);
+            about.max_memory = mebibytes(75, 75);
         })
         .await;
         let fault = rig.ask("/grow-and-rest").await.unwrap_err();
@@ -250,7 +250,7 @@ fn a_worker_above_its_hard_limit_is_killed_with_a_request_inside() {
 fn a_request_that_asked_for_time_has_it_beside_a_stuck_one() {
     on_a_loop(async {
         let rig = LimitsHarness::start("beside", |about| {
-            (about.threads_min, about.threads) = (2, 2);
+            (about.min_threads, about.threads) = (2, 2);
             about.response_timeout = Duration::from_secs(1);
             about.boot_timeout = Duration::from_secs(5);
         })
@@ -274,7 +274,7 @@ fn a_request_that_asked_for_time_has_it_beside_a_stuck_one() {
 #[test]
 fn workers_are_replaced_after_so_many_requests_and_at_their_age() {
     on_a_loop(async {
-        let rig = LimitsHarness::start("requests", |about| about.requests_max = Some(20)).await;
+        let rig = LimitsHarness::start("requests", |about| about.max_requests = Some(20)).await;
         let mut pids = HashSet::new();
         let mut pace = clock::PollInterval::new(Duration::from_millis(1));
         within(async {
@@ -287,7 +287,7 @@ fn workers_are_replaced_after_so_many_requests_and_at_their_age() {
         assert!(rig.app.metrics().recycled_workers[1].value() >= 3);
         rig.end().await;
         let rig =
-            LimitsHarness::start("age", |about| about.age_max = Some(Duration::from_secs(1))).await;
+            LimitsHarness::start("age", |about| about.max_age = Some(Duration::from_secs(1))).await;
         rig.until(|app| app.metrics().recycled_workers[2].value() >= 2)
             .await;
         assert_eq!(rig.app.metrics().worker_deaths.value(), 0);
@@ -317,7 +317,7 @@ fn a_stuck_worker_shows_where_it_is_stuck_and_is_killed() {
 fn a_stuck_threads_neighbour_finishes_before_its_worker_is_killed() {
     on_a_loop(async {
         let rig = LimitsHarness::start("neighbour", |about| {
-            (about.threads_min, about.threads) = (2, 2);
+            (about.min_threads, about.threads) = (2, 2);
             about.response_timeout = Duration::from_secs(1);
         })
         .await;
@@ -374,7 +374,7 @@ fn a_request_may_ask_for_more_time_and_garbage_is_collected_beside_requests() {
     on_a_loop(async {
         let rig = LimitsHarness::start("extend", |about| {
             about.response_timeout = Duration::from_millis(400);
-            about.collect_when_idle = true;
+            about.gc_when_idle = true;
         })
         .await;
         let pid = rig.pid().await;
@@ -474,7 +474,7 @@ fn the_number_of_workers_follows_the_load() {
         let rig = LimitsHarness::start("scale", |about| {
             about.processes = config::Processes { min: 1, max: 3 };
             about.scaling.up_after = Duration::from_millis(50);
-            about.scaling.idle_ttl = Duration::from_secs(1);
+            about.scaling.idle_timeout = Duration::from_secs(1);
         })
         .await;
         let asked: Vec<_> = (0..20)
@@ -513,9 +513,9 @@ async fn watch(rig: &LimitsHarness, is_so: impl Fn(&crate::AppSnapshot) -> bool)
 fn the_number_of_threads_follows_the_load() {
     on_a_loop(async {
         let rig = LimitsHarness::start("threads", |about| {
-            (about.threads_min, about.threads) = (1, 6);
+            (about.min_threads, about.threads) = (1, 6);
             about.scaling.up_after = Duration::from_millis(50);
-            about.scaling.idle_ttl = Duration::from_secs(3);
+            about.scaling.idle_timeout = Duration::from_secs(3);
         })
         .await;
         let pid = rig.pid().await;
@@ -549,7 +549,7 @@ fn a_reactor_full_of_requests_that_never_end_is_replaced() {
         let rig = LimitsHarness::start("reactor", |about| {
             about.kind = AppKind::Asgi;
             about.entry = "code:reactor".to_owned();
-            about.in_progress_max = 2;
+            about.max_concurrent = 2;
             about.response_timeout = Duration::from_millis(500);
         })
         .await;

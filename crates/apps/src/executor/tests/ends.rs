@@ -1,6 +1,6 @@
 //! How workers and templates end, and what is not ended with them, with real interpreters.
 
-use penstock_config::{Concurrency, MemoryMax};
+use penstock_config::{Concurrency, MemoryLimit};
 
 use super::templates::{RunningApp, python};
 use super::*;
@@ -76,7 +76,7 @@ fn a_worker_has_the_time_that_it_is_given_for_its_end() {
         for (preload, threads) in [(true, 1), (true, 2), (false, 1), (false, 2)] {
             let dir = TempDir::new(&format!("last-{preload}-{threads}"));
             let mut config = python(&dir, 1);
-            (config.threads_min, config.threads) = (threads, threads);
+            (config.min_threads, config.threads) = (threads, threads);
             if !preload {
                 config.preload = config::Preload::Never;
             }
@@ -144,7 +144,7 @@ fn forks_beyond_the_order_limit_wait() {
     on_a_loop(async {
         let dir = TempDir::new("many");
         let mut config = python(&dir, 300);
-        config.scaling.spawn_rate = 300;
+        config.scaling.max_spawn_rate = 300;
         // None of them comes to life here: this is about those that wait.
         refusing(&dir, 1_000_000);
         let running = RunningApp::start(config, dir);
@@ -160,7 +160,7 @@ fn a_templates_memory_is_measured() {
         let dir = TempDir::new("measured");
         let mut config = python(&dir, 1);
         let bytes = 1 << 40;
-        config.memory_max = Some(MemoryMax {
+        config.max_memory = Some(MemoryLimit {
             soft: bytes,
             hard: bytes,
             samples: 1,

@@ -239,7 +239,7 @@ fn the_application_is_loaded_once_for_all_workers() {
                 config.kind = kind;
                 config.entry = "config.ru".to_owned();
             }
-            (config.threads_min, config.threads) = (2, 2);
+            (config.min_threads, config.threads) = (2, 2);
             let running = RunningApp::ready(config, dir).await;
             let pids = running.settled(4, &[]).await;
             let templates = running.templates();
@@ -272,7 +272,7 @@ fn a_reactor_gets_its_sockets_in_both_ways_of_starting_it() {
             let mut config = python(&dir, 2);
             dir.put("app.py", REACTOR);
             config.kind = AppKind::Asgi;
-            config.concurrency = config::Concurrency::of(config.kind);
+            config.concurrency = config::Concurrency::default_for(config.kind);
             config.preload = match is_preloaded {
                 true => config::Preload::Auto,
                 false => config::Preload::Never,
@@ -311,7 +311,7 @@ fn a_worker_with_more_sockets_than_fit_one_message_gets_them_all() {
     on_a_loop(async {
         let dir = TempDir::new("sockets");
         let mut config = python(&dir, 1);
-        (config.threads_min, config.threads, config.io_threads) = (70, 70, 3);
+        (config.min_threads, config.threads, config.io_threads) = (70, 70, 3);
         let running = RunningApp::ready(config, dir).await;
         for _ in 0..80 {
             running.get("/").await.unwrap();

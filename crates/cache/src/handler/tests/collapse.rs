@@ -456,7 +456,7 @@ fn a_body_that_is_too_large_reaches_its_clients_and_is_remembered_as_such() {
             answer(200, &[FRESH], ChunkedBody::body(&pieces, None, None))
         });
         let mut config = penstock_config::Cache::new("m", None);
-        config.object_max = 10_000;
+        config.max_object_size = 10_000;
         let pool = penstock_runtime::blocking::Pool::new("test", 1, 10);
         let store = crate::Store::start(&config, pool);
         let cache = cache_of(&backend, &store, |_| ());

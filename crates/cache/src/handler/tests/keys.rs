@@ -160,7 +160,7 @@ fn the_backend_gets_only_what_is_in_the_key() {
     run(async {
         let backend = echo_backend();
         let cache = cache_of(&backend, &memory("m"), |rules| {
-            rules.key.query = QueryKey::Without(vec!["utm_*".to_owned()]);
+            rules.key.query = QueryKey::AllExcept(vec!["utm_*".to_owned()]);
         });
         let got = fetch(&cache, get("/a?utm_source=x&page=2", &[])).await;
         assert_eq!(got.text(), "/a?page=2 a.test");

@@ -212,7 +212,7 @@ fn a_disk_hit_is_answered_alike() {
     run(async {
         std::fs::create_dir_all(&folder).unwrap();
         let mut config = penstock_config::Cache::new("disk", Some(folder.clone()));
-        config.memory = 0;
+        config.max_memory = 0;
         let pool = penstock_runtime::blocking::Pool::new("test", 2, 100);
         let store = crate::Store::start(&config, pool);
         crate::testing::wait_until_working(&store).await;

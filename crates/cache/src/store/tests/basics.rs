@@ -50,8 +50,8 @@ fn what_is_stored_is_found_in_memory_or_on_disk_and_after_a_restart() {
 fn memory_alone_holds_what_fits() {
     loops::block_on(async {
         let mut config = config(None);
-        config.size_max = 1 << 20;
-        config.object_max = 512 << 10;
+        config.max_size = 1 << 20;
+        config.max_object_size = 512 << 10;
         let store = started(&config).await;
         for number in 0..50 {
             let text = format!("http://host/{number}");
@@ -137,8 +137,8 @@ fn bytes_on_the_disk_stay_within_the_bound_with_temporary_files_and_headers() {
         // A smaller bound at the next start is kept to.
         drop(store);
         let mut smaller = config(Some(temp.path()));
-        smaller.size_max = 4 << 20;
-        smaller.object_max = 1 << 20;
+        smaller.max_size = 4 << 20;
+        smaller.max_object_size = 1 << 20;
         let store = started(&smaller).await;
         until(&store, |usage| usage.bytes <= 4 << 20).await;
         let deadline = clock::now() + Duration::from_secs(10);

@@ -21,7 +21,7 @@ fn nothing_is_served_of_files_that_are_not_as_they_were_written() {
     loops::block_on(async {
         let temp = TempFolder::new("garbled");
         let mut of_files = config(Some(temp.path()));
-        of_files.memory = 0;
+        of_files.max_memory = 0;
         let name = |number: usize| format!("http://h/{number}");
         let size = |number: usize| 1 + number * 7919 % 150_000;
         for seed in 0..8_usize {
@@ -83,7 +83,7 @@ fn a_file_that_changes_while_it_is_known_is_a_miss() {
     loops::block_on(async {
         let temp = TempFolder::new("changed");
         let mut of_files = config(Some(temp.path()));
-        of_files.memory = 0;
+        of_files.max_memory = 0;
         let store = started(&of_files).await;
         put(&store, "http://h/", &body_of("x", 100_000)).await;
         assert!(get(&store, "http://h/").await.is_some());

@@ -90,7 +90,7 @@ fn an_object_that_is_too_large_goes_on_for_its_readers_at_the_pace_of_the_slowes
     loops::block_on(async {
         for path in [Some(TempFolder::new("doomed")), None] {
             let mut config = config(path.as_ref().map(TempFolder::path));
-            config.object_max = 700_000;
+            config.max_object_size = 700_000;
             let store = started(&config).await;
             let body = body_of("x", 5_000_000);
             let meta = meta_of("http://h/");
@@ -132,7 +132,7 @@ fn an_object_that_is_too_large_goes_on_for_its_readers_at_the_pace_of_the_slowes
 fn a_discarded_object_without_readers_is_unneeded() {
     loops::block_on(async {
         let mut config = config(None);
-        config.object_max = 1000;
+        config.max_object_size = 1000;
         let store = started(&config).await;
         let meta = meta_of("http://h/");
         let (mut filler, growing) = store.begin_object(&key("http://h/"), meta, None).unwrap();

@@ -56,7 +56,7 @@ fn a_slow_reader_of_a_removed_file_does_not_block_storing() {
     loops::block_on(async {
         let temp = TempFolder::new("slow-client");
         let mut config = config(Some(temp.path()));
-        config.memory = 0;
+        config.max_memory = 0;
         config.stall_timeout = Duration::from_secs(30);
         let store = started(&config).await;
         assert!(put(&store, "http://h/old", &body_of("old", 4_000_000)).await);
@@ -88,7 +88,7 @@ fn an_older_body_in_memory_does_not_hide_the_newer_one() {
     loops::block_on(async {
         let temp = TempFolder::new("hidden");
         let mut config = config(Some(temp.path()));
-        config.memory = 4 << 20;
+        config.max_memory = 4 << 20;
         let store = started(&config).await;
         assert!(put(&store, "http://h/a", b"old").await);
         // Memory is short: others are on their way in.
@@ -104,8 +104,8 @@ fn an_older_body_in_memory_does_not_hide_the_newer_one() {
 fn slow_readers_do_not_keep_a_memory_cache_from_storing() {
     loops::block_on(async {
         let mut config = config(None);
-        config.size_max = 64 << 20;
-        config.object_max = 20 << 20;
+        config.max_size = 64 << 20;
+        config.max_object_size = 20 << 20;
         let store = started(&config).await;
         let mut readers = Vec::new();
         for number in 0..2 {

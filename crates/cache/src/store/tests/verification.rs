@@ -9,9 +9,9 @@ use super::*;
 /// A store that found an object of 9 MB on its disk: three parts of a verification.
 async fn restarted_store(temp: &TempFolder, pool: Pool) -> (Arc<Store>, DiskObject) {
     let mut config = config(Some(temp.path()));
-    config.memory = 0;
-    config.size_max = 64 << 20;
-    config.object_max = 10 << 20;
+    config.max_memory = 0;
+    config.max_size = 64 << 20;
+    config.max_object_size = 10 << 20;
     let store = started(&config).await;
     assert!(put(&store, "http://h/", &body_of("large", 9_000_000)).await);
     drop(store);

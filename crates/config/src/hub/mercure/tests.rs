@@ -24,7 +24,7 @@ fn reads_mercure_hubs() {
         anonymous: false,
         origins: Vec::new(),
         subscriptions: false,
-        keep_alive: None,
+        heartbeat_interval: None,
     };
     let mercure = |value: &str| route(&format!("mercure = {{ {value} }}")).mercure;
     let short = RouteMercure {
@@ -50,7 +50,7 @@ fn reads_mercure_hubs() {
             "capacitor://localhost",
         ]),
         subscriptions: true,
-        keep_alive: Some(Duration::from_secs(40)),
+        heartbeat_interval: Some(Duration::from_secs(40)),
     };
     assert_eq!(mercure(&text), Some(expected));
     let rsa = PEM.replace("PUBLIC", "RSA PUBLIC");

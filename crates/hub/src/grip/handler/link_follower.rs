@@ -253,7 +253,7 @@ impl LinkFollower {
             .map_err(not_understood)?;
         let bound = BodyLimit {
             body_name: "the body of a next link",
-            max_bytes: self.shared.hub.settings().message_bytes,
+            max_bytes: self.shared.hub.settings().max_message_size,
             limit_name: "hub.message_bytes",
         };
         let mut body = body_reader::read_whole(response.body, bound).await?;

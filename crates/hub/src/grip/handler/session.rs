@@ -176,7 +176,7 @@ impl GripSession {
         let settings = self.shared.hub.settings();
         let initial = BodyLimit {
             body_name: "the body that a held stream begins with",
-            max_bytes: settings.message_bytes,
+            max_bytes: settings.max_message_size,
             limit_name: "hub.message_bytes",
         };
         let initial = body_reader::read_whole(body, initial).await?;
@@ -192,7 +192,7 @@ impl GripSession {
         }
         let keep_alive = hold
             .keep_alive
-            .or_else(|| default_keep_alive(form, settings.keep_alive));
+            .or_else(|| default_keep_alive(form, settings.heartbeat_interval));
         self.shared.prepare_channels(&hold.subscriptions).await;
         let mut stream = HeldStream {
             form,

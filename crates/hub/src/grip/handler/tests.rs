@@ -520,7 +520,7 @@ fn impossible_holds_are_backend_faults_with_a_reason() {
         ),
     ] {
         let settings = Settings {
-            message_bytes: 150_000,
+            max_message_size: 150_000,
             ..Settings::default()
         };
         let world = GripHarness::with(settings, None, [says(lines, body)]);
@@ -556,7 +556,7 @@ fn no_cache_keeps_what_an_event_source_without_room_gets() {
         STREAM[2],
     ];
     let settings = Settings {
-        streams_max: Some(0),
+        max_streams: Some(0),
         ..Settings::default()
     };
     let world = GripHarness::with(
@@ -585,7 +585,7 @@ fn no_cache_keeps_what_an_event_source_without_room_gets() {
 fn a_full_hub_turns_clients_away() {
     for lines in [&STREAM[..], &POLL[..]] {
         let settings = Settings {
-            streams_max: Some(0),
+            max_streams: Some(0),
             ..Settings::default()
         };
         let world = GripHarness::with(settings, None, [says(lines, "")]);

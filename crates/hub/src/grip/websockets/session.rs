@@ -46,8 +46,8 @@ impl AcceptedWebSocket {
     ) -> Self {
         let settings = dialog.shared.hub.settings();
         Self(Box::new(WebSocketSession {
-            decoder: MessageDecoder::new(settings.message_bytes),
-            write_timeout: settings.stall_timeout,
+            decoder: MessageDecoder::new(settings.max_message_size),
+            write_timeout: settings.send_timeout,
             pending_events: VecDeque::new(),
             pending_bytes: 0,
             meta: MetaMap::new(),
@@ -314,7 +314,7 @@ impl WebSocketSession {
 
     /// A WebSocket has no place where a gap could be told: it is closed, or goes on without.
     fn handle_gap(&self) -> Result<(), SessionEnd> {
-        match self.events_client.shared.hub.settings().slow {
+        match self.events_client.shared.hub.settings().slow_policy {
             SlowPolicy::Disconnect => Err(SessionEnd::CloseAndNotify(
                 TRY_AGAIN_LATER,
                 "messages are missing".into(),

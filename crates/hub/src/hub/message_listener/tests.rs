@@ -105,7 +105,7 @@ fn a_slow_listener_loses_the_oldest_and_is_notified() {
 fn what_waits_is_bounded_in_bytes_too() {
     loops::block_on(async {
         let settings = Settings {
-            backlog_bytes: 100_000,
+            max_backlog: 100_000,
             ..Settings::default()
         };
         let (loops, hub) = hub(settings);
@@ -151,8 +151,8 @@ fn filters_keep_messages_back_and_may_change() {
 fn bounds_and_the_drain_hold_for_listeners() {
     loops::block_on(async {
         let settings = Settings {
-            channels_per_stream: 1,
-            streams_max: Some(1),
+            max_channels_per_stream: 1,
+            max_streams: Some(1),
             ..Settings::default()
         };
         let (loops, hub) = hub(settings);

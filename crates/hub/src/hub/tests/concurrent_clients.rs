@@ -29,16 +29,16 @@ fn everybody_gets_everything_once_and_in_order() {
 
 fn run(seed: u64) {
     let history = History {
-        count: 1_000_000,
-        bytes: 1 << 30,
-        bytes_all: 1 << 30,
+        max_messages: 1_000_000,
+        max_size: 1 << 30,
+        max_size_total: 1 << 30,
         ..History::default()
     };
     // Clients read at the end only, and a socket takes few small writes.
     let rig = HubHarness::new(Settings {
         history,
-        backlog_bytes: 64 << 20,
-        stall_timeout: Duration::from_secs(100_000),
+        max_backlog: 64 << 20,
+        send_timeout: Duration::from_secs(100_000),
         ..Settings::default()
     });
     let progress: Arc<[AtomicU64; 3]> = Arc::default();

@@ -105,8 +105,8 @@ fn ids_of_the_hub_s_own_name_a_place_in_all_channels() {
 #[test]
 fn an_expired_history_frees_its_channel_and_leaves_a_gap() {
     let history = History {
-        count: 100,
-        age: Duration::from_millis(50),
+        max_messages: 100,
+        max_age: Duration::from_millis(50),
         ..History::default()
     };
     let rig = HubHarness::new(Settings {
@@ -127,8 +127,8 @@ fn an_expired_history_frees_its_channel_and_leaves_a_gap() {
 #[test]
 fn what_all_histories_keep_is_bounded() {
     let history = History {
-        count: 1_000,
-        bytes_all: 200_000,
+        max_messages: 1_000,
+        max_size_total: 200_000,
         ..History::default()
     };
     let rig = HubHarness::new(Settings {
@@ -150,7 +150,7 @@ fn what_all_histories_keep_is_bounded() {
     // Other bounds count from the next message on.
     rig.hub.configure(Settings {
         history: History {
-            bytes_all: 1_000,
+            max_size_total: 1_000,
             ..history
         },
         ..Settings::default()

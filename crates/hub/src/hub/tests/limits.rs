@@ -8,9 +8,9 @@ use super::*;
 #[test]
 fn streams_and_channels_are_bounded() {
     let rig = HubHarness::new(Settings {
-        streams_max: Some(3),
-        channels_max: 4,
-        channels_per_stream: 2,
+        max_streams: Some(3),
+        max_channels: 4,
+        max_channels_per_stream: 2,
         ..settings()
     });
     let refused = |channels: &[&str]| rig.hub.stream_body(stream(channels)).unwrap_err();
@@ -48,7 +48,7 @@ fn streams_and_channels_are_bounded() {
 #[test]
 fn each_client_has_a_bound_of_its_own() {
     let rig = HubHarness::new(Settings {
-        streams_max: Some(10),
+        max_streams: Some(10),
         max_streams_per_client: Some(2),
         ..settings()
     });
@@ -96,7 +96,7 @@ fn each_client_has_a_bound_of_its_own() {
 #[test]
 fn channels_without_subscribers_leave_room_for_streams() {
     let rig = HubHarness::new(Settings {
-        channels_max: 8,
+        max_channels: 8,
         ..with_history(10)
     });
     let refused = (0..20).find_map(|number| {
@@ -120,7 +120,7 @@ fn of(namespace: &str, number: usize) -> String {
 #[test]
 fn one_namespace_cannot_use_up_the_channels_of_others() {
     let rig = HubHarness::new(Settings {
-        channels_max: 40,
+        max_channels: 40,
         ..with_history(10)
     });
     rig.hub.share_among(2);
@@ -151,7 +151,7 @@ fn one_namespace_cannot_use_up_the_channels_of_others() {
 #[test]
 fn a_namespace_alone_has_all_channels() {
     let rig = HubHarness::new(Settings {
-        channels_max: 40,
+        max_channels: 40,
         ..with_history(10)
     });
     let publish = |number| rig.hub.publish(message(&of("a", number), "x"));
@@ -162,7 +162,7 @@ fn a_namespace_alone_has_all_channels() {
 #[test]
 fn a_publisher_without_room_is_told_which_bound_it_meets() {
     let rig = HubHarness::new(Settings {
-        channels_max: 12,
+        max_channels: 12,
         ..with_history(10)
     });
     rig.hub.share_among(2);
@@ -189,7 +189,7 @@ fn a_publisher_without_room_is_told_which_bound_it_meets() {
 /// Two namespaces, of which one alone has at most 15 unheard channels.
 fn shared() -> HubHarness {
     let rig = HubHarness::new(Settings {
-        channels_max: 40,
+        max_channels: 40,
         ..with_history(10)
     });
     rig.hub.share_among(2);
@@ -235,13 +235,13 @@ fn a_channel_that_is_gone_makes_no_room() {
     publish(0);
     let body = rig.hub.stream_body(stream(&[&of("a", 0)])).unwrap();
     rig.hub.configure(Settings {
-        channels_max: 40,
+        max_channels: 40,
         ..settings()
     });
     drop(body);
     assert_eq!(rig.hub.counters().channels, 0);
     rig.hub.configure(Settings {
-        channels_max: 40,
+        max_channels: 40,
         ..with_history(10)
     });
     for number in 1..40 {
@@ -253,7 +253,7 @@ fn a_channel_that_is_gone_makes_no_room() {
 #[test]
 fn a_publication_that_is_refused_leaves_what_there_is() {
     let rig = HubHarness::new(Settings {
-        channels_max: 8,
+        max_channels: 8,
         ..with_history(10)
     });
     rig.hub.share_among(2);
@@ -282,7 +282,7 @@ fn a_publication_that_is_refused_leaves_what_there_is() {
 #[test]
 fn each_of_many_namespaces_has_a_little() {
     let rig = HubHarness::new(Settings {
-        channels_max: 160,
+        max_channels: 160,
         ..with_history(10)
     });
     let names: Vec<_> = (0..10).map(|number| format!("n{number}")).collect();
@@ -304,8 +304,8 @@ fn each_of_many_namespaces_has_a_little() {
 fn a_small_namespace_keeps_its_history_where_a_large_one_has_too_much() {
     let bytes_all = |bytes_all| Settings {
         history: History {
-            count: 1_000,
-            bytes_all,
+            max_messages: 1_000,
+            max_size_total: bytes_all,
             ..History::default()
         },
         ..Settings::default()
@@ -335,7 +335,7 @@ fn a_small_namespace_keeps_its_history_where_a_large_one_has_too_much() {
 fn a_channel_is_in_a_queue_once_whoever_changes_it() {
     let rig = HubHarness::new(Settings {
         history: History {
-            bytes_all: 4_000,
+            max_size_total: 4_000,
             ..History::default()
         },
         ..Settings::default()
@@ -362,8 +362,8 @@ fn a_channel_is_in_a_queue_once_whoever_changes_it() {
 #[test]
 fn one_namespace_cannot_push_out_the_histories_of_others() {
     let history = History {
-        count: 1_000,
-        bytes_all: 200_000,
+        max_messages: 1_000,
+        max_size_total: 200_000,
         ..History::default()
     };
     let settings = || Settings {
@@ -405,7 +405,7 @@ fn one_namespace_cannot_push_out_the_histories_of_others() {
 #[test]
 fn a_message_is_bounded_in_all_its_forms() {
     let rig = HubHarness::new(Settings {
-        message_bytes: 1_000,
+        max_message_size: 1_000,
         ..with_history(10)
     });
     rig.hub.publish(message("a", &"x".repeat(1_000))).unwrap();
@@ -432,7 +432,7 @@ fn a_message_is_bounded_in_all_its_forms() {
 fn a_hundred_thousand_channels_come_and_go() {
     let rig = HubHarness::new(Settings {
         // Three quarters for messages that nobody hears.
-        channels_max: 133_333,
+        max_channels: 133_333,
         ..with_history(1)
     });
     for number in 0..100_000 {
@@ -449,7 +449,7 @@ fn a_hundred_thousand_channels_come_and_go() {
     // A reload with less: all but the one that has a subscriber go.
     rig.hub.configure(Settings {
         history: History {
-            bytes_all: 0,
+            max_size_total: 0,
             ..History::default()
         },
         ..Settings::default()

@@ -63,8 +63,8 @@ fn a_close_follows_earlier_messages() {
 #[test]
 fn everything_of_all_channels_comes_once_and_in_order() {
     let rig = HubHarness::new(Settings {
-        backlog_bytes: 64 << 20,
-        stall_timeout: Duration::from_secs(100_000),
+        max_backlog: 64 << 20,
+        send_timeout: Duration::from_secs(100_000),
         ..settings()
     });
     let subsets: Vec<Vec<&str>> = (1..8_usize)

@@ -191,7 +191,7 @@ fn sequences_of_replaced_histories_are_not_comparable() {
 #[test]
 fn what_was_published_long_ago_is_kept_for_less_long() {
     let history = History {
-        age: Duration::from_secs(100),
+        max_age: Duration::from_secs(100),
         ..with_history(10).history
     };
     let rig = HubHarness::new(Settings {

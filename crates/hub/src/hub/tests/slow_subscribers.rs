@@ -5,9 +5,9 @@ use crate::SlowPolicy;
 
 fn slow(policy: SlowPolicy) -> Settings {
     Settings {
-        backlog_bytes: 64 << 10,
-        slow: policy,
-        stall_timeout: Duration::from_secs(10_000),
+        max_backlog: 64 << 10,
+        slow_policy: policy,
+        send_timeout: Duration::from_secs(10_000),
         ..settings()
     }
 }
@@ -114,7 +114,7 @@ fn or_the_connection_is_closed() {
 #[test]
 fn a_stalled_stream_is_closed_after_the_timeout() {
     let rig = HubHarness::new(Settings {
-        stall_timeout: Duration::from_secs(2),
+        send_timeout: Duration::from_secs(2),
         ..slow(SlowPolicy::DropOldest)
     });
     let mut client = rig.hold(stream(&["a"]));
@@ -143,7 +143,7 @@ fn a_stalled_stream_is_closed_after_the_timeout() {
 #[test]
 fn what_waits_for_all_is_bounded_too() {
     let rig = HubHarness::new(Settings {
-        backlogs_bytes: 300_000,
+        max_backlog_total: 300_000,
         ..slow(SlowPolicy::DropOldest)
     });
     let stuck: Vec<Client> = (0..20).map(|_| rig.hold(stream(&["a"]))).collect();
@@ -167,7 +167,7 @@ fn what_waits_for_all_is_bounded_too() {
 #[test]
 fn publishers_faster_than_delivery_are_refused() {
     let rig = HubHarness::new(Settings {
-        backlogs_bytes: 100_000,
+        max_backlog_total: 100_000,
         ..settings()
     });
     let names: Vec<String> = (0..10).map(|number| format!("c{number}")).collect();

@@ -133,7 +133,7 @@ fn a_drain_ends_all_streams_one_after_the_other_and_takes_no_new_ones() {
 fn a_client_that_vanishes_is_to_be_noticed_in_time() {
     use rustix::net::sockopt;
     let rig = HubHarness::new(Settings {
-        stall_timeout: Duration::from_secs(7),
+        send_timeout: Duration::from_secs(7),
         ..settings()
     });
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -6,10 +6,10 @@ use super::*;
 use crate::mercure::update::UpdateDraft;
 
 const ROOMY: Bounds = Bounds {
-    count: 100,
-    age: Duration::from_secs(60),
-    bytes: 1 << 20,
-    bytes_all: 1 << 20,
+    max_messages: 100,
+    max_age: Duration::from_secs(60),
+    max_size: 1 << 20,
+    max_size_total: 1 << 20,
 };
 
 fn update(id: &str) -> Arc<Update> {
@@ -51,25 +51,37 @@ fn the_nearest_bound_counts() {
     let start = Instant::now();
     let bytes = update("0").cost();
     for (bounds, left) in [
-        (Bounds { count: 3, ..ROOMY }, vec!["7", "8", "9"]),
-        (Bounds { count: 0, ..ROOMY }, vec![]),
         (
             Bounds {
-                bytes: 2 * bytes,
+                max_messages: 3,
                 ..ROOMY
             },
-            vec!["8", "9"],
+            vec!["7", "8", "9"],
         ),
         (
             Bounds {
-                bytes: bytes - 1,
+                max_messages: 0,
                 ..ROOMY
             },
             vec![],
         ),
         (
             Bounds {
-                age: Duration::from_secs(1),
+                max_size: 2 * bytes,
+                ..ROOMY
+            },
+            vec!["8", "9"],
+        ),
+        (
+            Bounds {
+                max_size: bytes - 1,
+                ..ROOMY
+            },
+            vec![],
+        ),
+        (
+            Bounds {
+                max_age: Duration::from_secs(1),
                 ..ROOMY
             },
             vec!["8", "9"],
@@ -99,7 +111,10 @@ fn the_nearest_bound_counts() {
 #[test]
 fn an_id_that_comes_again_is_the_last_one_of_its_name() {
     let (mut history, now) = (UpdateHistory::default(), Instant::now());
-    let bounds = Bounds { count: 2, ..ROOMY };
+    let bounds = Bounds {
+        max_messages: 2,
+        ..ROOMY
+    };
     for id in ["a", "b", "a"] {
         history.push(&update(id), now, &bounds);
     }

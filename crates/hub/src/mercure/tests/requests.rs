@@ -242,7 +242,7 @@ fn other_methods_and_pages_of_other_origins() {
 #[test]
 fn a_hub_without_room_is_a_503() {
     let house = MercureHarness::with(Settings {
-        streams_max: Some(1),
+        max_streams: Some(1),
         ..Settings::default()
     });
     let mercure = house.route();

@@ -143,7 +143,7 @@ fn a_returning_subscriber_gets_missed_updates() {
 #[test]
 fn a_history_that_is_too_long_comes_in_parts() {
     let house = MercureHarness::with(Settings {
-        backlog_bytes: 64,
+        max_backlog: 64,
         ..Settings::default()
     });
     let mercure = house.route();
@@ -269,7 +269,7 @@ fn an_update_reaches_a_thousand_audiences() {
 #[test]
 fn a_hub_that_is_behind_gets_the_rest_later() {
     let house = MercureHarness::with(Settings {
-        backlogs_bytes: 6000,
+        max_backlog_total: 6000,
         ..Settings::default()
     });
     let mercure = house.route();
@@ -295,7 +295,7 @@ fn nothing_is_lost_or_doubled_between_history_and_stream() {
     const UPDATES: usize = 500;
     let house = MercureHarness::with(Settings {
         history: History {
-            count: 2 * UPDATES,
+            max_messages: 2 * UPDATES,
             ..History::default()
         },
         ..Settings::default()
@@ -338,7 +338,8 @@ async fn publish_from_loop(mercure: &MercureHandler, form: &str) {
 #[test]
 fn a_quiet_stream_is_kept_alive_by_comments() {
     let house = MercureHarness::new();
-    let mercure = house.route_with(|settings| settings.keep_alive = Some(Duration::from_secs(1)));
+    let mercure =
+        house.route_with(|settings| settings.heartbeat_interval = Some(Duration::from_secs(1)));
     let _client = house.subscribe(&mercure, "topic=a");
     until("a heart-beat was written", || {
         house.hub.counters().heartbeats > 0

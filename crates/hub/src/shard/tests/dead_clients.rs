@@ -14,7 +14,7 @@ fn the_kernel_looks_after_clients_that_vanish() {
     on_a_loop(async {
         let stall_timeout = Duration::from_secs(40);
         let mut alone = ShardHarness::with(Settings {
-            stall_timeout,
+            send_timeout: stall_timeout,
             ..Settings::default()
         });
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -24,7 +24,7 @@ fn a_notice_waits_for_its_stream_and_no_heart_beat_takes_its_place() {
     on_a_loop(async {
         // Not even one message may wait.
         let mut alone = ShardHarness::with(Settings {
-            backlogs_bytes: 100,
+            max_backlog_total: 100,
             ..Settings::default()
         });
         drop(alone.add_stream_as(HeldStream {
@@ -66,8 +66,8 @@ fn a_notice_waits_for_its_stream_and_no_heart_beat_takes_its_place() {
 fn a_heartbeat_without_room_ends_no_stream() {
     on_a_loop(async {
         let mut alone = ShardHarness::with(Settings {
-            backlogs_bytes: 1,
-            slow: crate::SlowPolicy::Disconnect,
+            max_backlog_total: 1,
+            slow_policy: crate::SlowPolicy::Disconnect,
             ..Settings::default()
         });
         drop(alone.add_stream("a"));
@@ -93,7 +93,7 @@ fn a_heartbeat_without_room_ends_no_stream() {
 fn streams_that_take_nothing_leave_room_for_one_that_is_slow_for_a_moment() {
     on_a_loop(async {
         let mut alone = ShardHarness::with(Settings {
-            backlogs_bytes: 1 << 20,
+            max_backlog_total: 1 << 20,
             ..Settings::default()
         });
         for _ in 0..40 {
@@ -179,7 +179,7 @@ fn an_event_stream_learns_after_which_message_the_gap_is() {
     on_a_loop(async {
         let mut alone = ShardHarness::with(Settings {
             history: History {
-                count: 1,
+                max_messages: 1,
                 ..History::default()
             },
             ..Settings::default()

@@ -30,7 +30,7 @@ fn large_messages_take_more_of_a_turn() {
 fn so_do_streams_that_begin_with_much() {
     on_a_loop(async {
         let history = History {
-            count: 10,
+            max_messages: 10,
             ..History::default()
         };
         let mut alone = ShardHarness::with(Settings {

@@ -299,7 +299,7 @@ fn a_connection_that_is_not_kept_alive_is_not_reusable() {
     let response = [record(STDOUT, b"A: 1\r\n\r\n"), record(STDOUT, b""), end(0)].concat();
     for (soft, expected) in [(0, false), (1, true)] {
         let mut config = upstream(Protocol::FastCgi);
-        config.connections.soft = soft;
+        config.connections.max_idle = soft;
         let (mut codec, _, out) = started(&config, GET, Framing::None);
         // The flags of BEGIN_REQUEST.
         assert_eq!(out[10], u8::from(expected), "{soft}");

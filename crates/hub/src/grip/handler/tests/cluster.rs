@@ -90,7 +90,7 @@ fn a_route_finds_messages_of_other_nodes() {
     let route = RouteHub {
         namespace: "hub".to_owned(),
         channels: vec!["{path.1}".to_owned()],
-        keep_alive: None,
+        heartbeat_interval: None,
         publish: false,
     };
     let streams = Arc::new(HubRouteHandler::new(world.hub.clone(), &route).unwrap());

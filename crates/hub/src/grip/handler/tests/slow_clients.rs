@@ -8,8 +8,8 @@ use crate::{HubRouteHandler, SlowPolicy, WebSocketPart};
 
 fn settings(slow: SlowPolicy) -> Settings {
     Settings {
-        backlog_bytes: 64 << 10,
-        slow,
+        max_backlog: 64 << 10,
+        slow_policy: slow,
         ..Settings::default()
     }
 }
@@ -41,7 +41,7 @@ fn a_slow_route_stream_gets_a_gap_on_its_first_visit() {
     let route = RouteHub {
         namespace: "hub".to_owned(),
         channels: vec!["a".to_owned()],
-        keep_alive: None,
+        heartbeat_interval: None,
         publish: false,
     };
     let streams = Arc::new(HubRouteHandler::new(world.hub.clone(), &route).unwrap());

@@ -8,10 +8,10 @@ use crate::mercure::selector::{SelectorSet, TopicSelector};
 use crate::mercure::update::UpdateDraft;
 
 const ROOMY: Bounds = Bounds {
-    count: 10_000,
-    age: Duration::from_secs(60),
-    bytes: 1 << 24,
-    bytes_all: 1 << 24,
+    max_messages: 10_000,
+    max_age: Duration::from_secs(60),
+    max_size: 1 << 24,
+    max_size_total: 1 << 24,
 };
 
 const SELECTORS: &[&str] = &["*", "/a", "/b", "/a/1", "/{x}", "/a/{x}", "/c"];

@@ -5,41 +5,42 @@
 //! # Invariants
 //! - The estimate is low: a text counts only for what does not follow from what stands before it, and
 //!   words count for little. A text from a generator of random bytes with a fourth more than
-//!   [`BITS_MIN`] passes all the same.
+//!   [`MIN_BITS`] passes all the same.
 
 /// What a secret that guards a listener must have (as much as a key of AES-128).
-const BITS_MIN: f64 = 128.0;
+const MIN_BITS: f64 = 128.0;
 
 /// How much a letter of a word tells: six words of a list of 7,776 have 78 bits in about 30 letters.
-const BITS_OF_LETTER: f64 = 2.2;
+const BITS_PER_WORD_LETTER: f64 = 2.2;
 
 /// Letters in a row of which one is asked whether they are a word.
-const WORD_MIN: usize = 4;
+const MIN_WORD_LETTERS: usize = 4;
 
 /// Whether a text has so many different characters in so irregular an order that nobody can guess it.
 #[must_use]
-pub fn is_random(text: &str) -> bool {
-    bits(text) >= BITS_MIN
+pub fn is_hard_to_guess(text: &str) -> bool {
+    estimate_bits(text) >= MIN_BITS
 }
 
 /// A low estimate of the entropy of a text, in bits.
-fn bits(text: &str) -> f64 {
+fn estimate_bits(text: &str) -> f64 {
     let characters: Vec<char> = text.chars().collect();
-    let each = bits_of_one(&characters);
-    let words = words(&characters);
-    let counted = characters
-        .iter()
-        .enumerate()
-        .map(|(at, _)| match follows(&characters, at) {
-            true => 0.0,
-            false if words[at] => each.min(BITS_OF_LETTER),
-            false => each,
-        });
+    let each = bits_per_character(&characters);
+    let words = mark_words(&characters);
+    let counted =
+        characters
+            .iter()
+            .enumerate()
+            .map(|(at, _)| match is_predictable(&characters, at) {
+                true => 0.0,
+                false if words[at] => each.min(BITS_PER_WORD_LETTER),
+                false => each,
+            });
     counted.sum()
 }
 
 /// What one character tells, by how often each occurs (Shannon).
-fn bits_of_one(characters: &[char]) -> f64 {
+fn bits_per_character(characters: &[char]) -> f64 {
     let mut sorted = characters.to_vec();
     sorted.sort_unstable();
     let count = characters.len() as f64;
@@ -50,7 +51,7 @@ fn bits_of_one(characters: &[char]) -> f64 {
 
 /// Whether a character follows from those before it: it repeats or continues a row (`aaa`, `123`, `fed`), or
 /// it ends three that stood before.
-fn follows(characters: &[char], at: usize) -> bool {
+fn is_predictable(characters: &[char], at: usize) -> bool {
     let Some(before) = at.checked_sub(1).and_then(|at| characters.get(at)) else {
         return false;
     };
@@ -67,7 +68,7 @@ fn follows(characters: &[char], at: usize) -> bool {
 
 /// Which characters belong to words: letters in a row, but for the first in one case, with as many vowels as
 /// languages have.
-fn words(characters: &[char]) -> Vec<bool> {
+fn mark_words(characters: &[char]) -> Vec<bool> {
     let mut found = vec![false; characters.len()];
     let mut at = 0;
     while at < characters.len() {
@@ -85,7 +86,7 @@ fn words(characters: &[char]) -> Vec<bool> {
             rest.iter().all(|c| c.is_lowercase()) || run.iter().all(|c| c.is_uppercase());
         let is_vowel = |c: &&char| "aeiouyAEIOUY".contains(**c) || !c.is_ascii();
         let vowels = run.iter().filter(is_vowel).count();
-        if length >= WORD_MIN && is_one_case && vowels * 10 >= length * 3 {
+        if length >= MIN_WORD_LETTERS && is_one_case && vowels * 10 >= length * 3 {
             found[at..at + length].fill(true);
         }
         at += length.max(1);
@@ -119,7 +120,11 @@ mod tests {
             "550e8400-e29b-41d4-a716",
             "J8nC2vQm0dT5yWkX",
         ] {
-            assert!(!is_random(text), "{text:?} has {} bits", bits(text));
+            assert!(
+                !is_hard_to_guess(text),
+                "{text:?} has {} bits",
+                estimate_bits(text)
+            );
         }
     }
 
@@ -146,13 +151,25 @@ mod tests {
                 .iter()
                 .map(|byte| format!("{byte:02x}"))
                 .collect();
-            assert!(is_random(&hex), "{hex} has {} bits", bits(&hex));
+            assert!(
+                is_hard_to_guess(&hex),
+                "{hex} has {} bits",
+                estimate_bits(&hex)
+            );
             let of = |byte: &u8| char::from(BASE64[usize::from(byte & 63)]);
             let base64: String = bytes[..43].iter().map(of).collect();
-            assert!(is_random(&base64), "{base64} has {} bits", bits(&base64));
+            assert!(
+                is_hard_to_guess(&base64),
+                "{base64} has {} bits",
+                estimate_bits(&base64)
+            );
             let of = |byte: &u8| char::from(BASE64[usize::from(byte % 62)]);
             let plain: String = bytes[..40].iter().map(of).collect();
-            assert!(is_random(&plain), "{plain} has {} bits", bits(&plain));
+            assert!(
+                is_hard_to_guess(&plain),
+                "{plain} has {} bits",
+                estimate_bits(&plain)
+            );
         }
     }
 }

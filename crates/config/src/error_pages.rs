@@ -12,26 +12,26 @@ use crate::section::Section;
 /// Reads the pages; a class is kept under its first digit.
 pub(crate) fn read(site: &Section<'_>) -> BTreeMap<u16, PathBuf> {
     let mut pages = BTreeMap::new();
-    for (status, file) in site.map("error_pages") {
-        let Some(code) = code(&status) else {
-            site.bad_item("error_pages", &status, file.at, STATUS_EXPECTED);
+    for (status, file) in site.string_map("error_pages") {
+        let Some(code) = parse_status_or_class(&status) else {
+            site.report_invalid_item("error_pages", &status, file.offset, STATUS_EXPECTED);
             continue;
         };
         if file.value.is_empty() || file.value.contains('\0') {
-            site.bad_item(&status, &file.value, file.at, "a path");
+            site.report_invalid_item(&status, &file.value, file.offset, "a path");
             continue;
         }
-        let path = site.found.resolve(&file.value);
-        match disk::check_page("error_pages", &path) {
+        let path = site.findings.resolve(&file.value);
+        match disk::check_error_page("error_pages", &path) {
             Ok(()) => drop(pages.insert(code, path)),
-            Err(problem) => site.add(file.at, problem),
+            Err(problem) => site.report(file.offset, problem),
         }
     }
     pages
 }
 
 /// A status that is an error's, or the digit of a class of them.
-fn code(text: &str) -> Option<u16> {
+fn parse_status_or_class(text: &str) -> Option<u16> {
     match text {
         "4xx" => Some(4),
         "5xx" => Some(5),

@@ -73,7 +73,7 @@ impl fmt::Debug for Variables {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Folder, accept};
+    use crate::testing::{TestDir, parse_valid};
 
     #[test]
     fn a_secret_is_shown_as_stars() {
@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn a_configuration_is_shown_without_its_secrets() {
         const KEY: &str = "J8nC2vQm0dT5yWkX1bLrZ7fHsE4uPaG9oIeRjNqMtVw";
-        let folder = Folder::with(&[("app.py", "app = 1")]);
+        let folder = TestDir::with_files(&[("app.py", "app = 1")]);
         let text = format!(
             "[server]\nredis = \"redis://u:{KEY}@h\"\njoin = {{ listen = \"127.0.0.1:7000\", key = \"{KEY}\" }}\n\
              [hub]\ngrip_key = \"{KEY}\"\n[apps.a]\nentry = \"app:app\"\nkind = \"wsgi\"\nenv = {{ A_TOKEN = \"{KEY}\" }}\n\
@@ -101,7 +101,7 @@ mod tests {
              mercure = {{ publisher_key = \"{KEY}\", subscriber_key = \"{KEY}\" }}\n\
              [[sites.routes]]\napp = \"a\"\n"
         );
-        let config = accept(&folder, &text);
+        let config = parse_valid(&folder, &text);
         assert_eq!(config.apps["a"].env["A_TOKEN"], KEY);
         let shown = format!("{config:#?}");
         assert!(shown.contains("***") && !shown.contains(KEY), "{shown}");

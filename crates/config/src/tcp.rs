@@ -7,9 +7,9 @@
 use std::collections::BTreeMap;
 
 use crate::error::Problem;
-use crate::model::{TcpStream, Upstream};
-use crate::place::At;
-use crate::route::check_name;
+use crate::findings::Located;
+use crate::model::{TcpFrontend, Upstream};
+use crate::route::check_name_exists;
 use crate::section::Section;
 use crate::server;
 
@@ -18,24 +18,30 @@ pub(crate) fn read(
     top: &Section<'_>,
     names: &[String],
     upstreams: &BTreeMap<String, Upstream>,
-) -> Vec<At<TcpStream>> {
-    let mut streams: Vec<At<TcpStream>> = Vec::new();
+) -> Vec<Located<TcpFrontend>> {
+    let mut streams: Vec<Located<TcpFrontend>> = Vec::new();
     for table in top.tables("streams") {
         let Some(stream) = read_one(&table, names) else {
             continue;
         };
         let name = &stream.value.upstream;
-        if upstreams.get(name).is_some_and(|upstream| upstream.joined) {
-            table.add(
-                table.key_at(&["upstream"]),
-                Problem::StreamToJoined(name.clone()),
+        if upstreams
+            .get(name)
+            .is_some_and(|upstream| upstream.joinable)
+        {
+            table.report(
+                table.key_offset(&["upstream"]),
+                Problem::TcpToJoinableUpstream(name.clone()),
             );
         }
         let listen = &stream.value.listen;
         let other = streams.iter().find(|o| o.value.listen.overlaps(listen));
         if let Some(other) = other {
-            let line = table.found.line(other.at);
-            table.add(stream.at, server::taken(listen, &other.value.listen, line));
+            let line = table.findings.line(other.offset);
+            table.report(
+                stream.offset,
+                server::address_taken(listen, &other.value.listen, line),
+            );
         }
         streams.push(stream);
     }
@@ -43,30 +49,36 @@ pub(crate) fn read(
 }
 
 /// Reports the streams that listen where the server does.
-pub(crate) fn check(top: &Section<'_>, streams: &[At<TcpStream>], server: &server::Read) {
+pub(crate) fn check(
+    top: &Section<'_>,
+    streams: &[Located<TcpFrontend>],
+    server: &server::ServerSection,
+) {
     for stream in streams {
-        let (listen, at) = (&stream.value.listen, stream.at);
-        if let Some((other, line)) = server.listener_at(top, listen) {
-            top.add(at, server::taken(listen, &other, line));
+        let (listen, at) = (&stream.value.listen, stream.offset);
+        if let Some((other, line)) = server.conflicting_listener(top, listen) {
+            top.report(at, server::address_taken(listen, &other, line));
         }
-        let admin = server.value.admin.as_ref();
+        let admin = server.config.admin.as_ref();
         if let Some(admin) = admin.filter(|admin| admin.overlaps(listen)) {
             let (admin, listener) = (admin.clone(), listen.clone());
-            top.add(at, Problem::AdminTaken { admin, listener });
+            top.report(at, Problem::AdminAddressTaken { admin, listener });
         }
     }
 }
 
-fn read_one(table: &Section<'_>, upstreams: &[String]) -> Option<At<TcpStream>> {
-    let listen = table.parsed("listen", |text| server::address(table.found, text));
+fn read_one(table: &Section<'_>, upstreams: &[String]) -> Option<Located<TcpFrontend>> {
+    let listen = table.parse_text("listen", |text| {
+        server::parse_listen_addr(table.findings, text)
+    });
     let upstream = table.text("upstream");
     for key in ["listen", "upstream"] {
         if !table.has(key) {
-            table.missing(key);
+            table.report_missing(key);
         }
     }
     if let Some(upstream) = &upstream {
-        check_name(
+        check_name_exists(
             table,
             "upstream",
             upstream,
@@ -74,14 +86,14 @@ fn read_one(table: &Section<'_>, upstreams: &[String]) -> Option<At<TcpStream>> 
         );
     }
     let mut proxy_protocol = false;
-    table.flag("proxy_protocol", &mut proxy_protocol);
+    table.read_flag("proxy_protocol", &mut proxy_protocol);
     let (listen, upstream) = (listen?, upstream?);
-    let stream = TcpStream {
+    let stream = TcpFrontend {
         listen: listen.value,
         upstream: upstream.value.to_owned(),
         proxy_protocol,
     };
-    Some(At::new(stream, listen.at))
+    Some(Located::new(stream, listen.offset))
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ pub(crate) const PLACEHOLDERS: [&str; 3] = ["{port}", "{socket}", "{fd}"];
 
 /// Splits at blanks; `'...'` is taken as it is, in `"..."` a backslash goes before `"` and `\`, outside
 /// of both before anything. None when a quote or backslash is left open.
-pub(crate) fn split(text: &str) -> Option<Vec<String>> {
+pub(crate) fn split_command(text: &str) -> Option<Vec<String>> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
     let mut rest = text.chars();
@@ -88,7 +88,7 @@ mod tests {
             ("a\\", None),
         ];
         for (text, expected) in rows {
-            let words = split(text);
+            let words = split_command(text);
             let expected = expected.map(|words| words.iter().map(ToString::to_string).collect());
             assert_eq!(words, expected, "{text:?}");
         }

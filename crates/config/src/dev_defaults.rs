@@ -1,4 +1,4 @@
-//! What is different by default in development (`serve --dev`).
+//! What is different by default in development (`resolve_target --dev`).
 //!
 //! Used by `parse` and `resolve` before they read what is said, which always counts. What must stay
 //! true: nothing here changes what a key means, only what leaving it out does.
@@ -11,19 +11,19 @@ use crate::model::{AccessLog, App, Hub, LogFormat, LogTarget, Processes, Server}
 
 /// One process is what a debugger and a person who reads its output can follow; nobody waits for
 /// old code to finish.
-pub(crate) fn app(app: &mut App) {
+pub(crate) fn apply_to_app(app: &mut App) {
     app.processes = Processes::exactly(1);
-    app.stop_timeout = PATIENCE;
-    app.stream_timeout = PATIENCE;
+    app.stop_timeout = STOP_TIMEOUT;
+    app.stream_timeout = STOP_TIMEOUT;
 }
 
 /// Who looks at streams in development has few clients that come back.
-pub(crate) fn hub(hub: &mut Hub) {
-    hub.drain = PATIENCE;
+pub(crate) fn apply_to_hub(hub: &mut Hub) {
+    hub.drain_timeout = STOP_TIMEOUT;
 }
 
 /// Requests are shown where the server was started, and Ctrl-C ends it soon.
-pub(crate) fn server(server: &mut Server, root: Option<&DeTable<'_>>) {
+pub(crate) fn apply_to_server(server: &mut Server, root: Option<&DeTable<'_>>) {
     let table = root.and_then(|root| root.get("server")?.get_ref().as_table());
     let says = |key: &str| table.is_some_and(|table| table.contains_key(key));
     if !says("access_log") {
@@ -33,12 +33,12 @@ pub(crate) fn server(server: &mut Server, root: Option<&DeTable<'_>>) {
         });
     }
     if !says("shutdown_timeout") {
-        server.shutdown_timeout = PATIENCE;
+        server.shutdown_timeout = STOP_TIMEOUT;
     }
     if !says("upgrade_timeout") {
-        server.upgrade_timeout = PATIENCE;
+        server.upgrade_timeout = STOP_TIMEOUT;
     }
 }
 
 /// Long enough for a request that is nearly done.
-const PATIENCE: Duration = Duration::from_secs(2);
+const STOP_TIMEOUT: Duration = Duration::from_secs(2);

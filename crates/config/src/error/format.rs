@@ -8,9 +8,9 @@ use std::io;
 use std::path::PathBuf;
 
 /// ` in [section]`, or at the top.
-pub(super) struct In<'a>(pub(super) &'a str);
+pub(super) struct InSection<'a>(pub(super) &'a str);
 
-impl fmt::Display for In<'_> {
+impl fmt::Display for InSection<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             "" => f.write_str("at the top level"),
@@ -32,12 +32,12 @@ impl fmt::Display for DidYouMean<'_> {
 }
 
 /// What several names are of.
-pub(super) struct Kinds {
+pub(super) struct BackendNoun {
     pub(super) apps: usize,
     pub(super) all: usize,
 }
 
-impl fmt::Display for Kinds {
+impl fmt::Display for BackendNoun {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.apps {
             0 => "upstreams",
@@ -60,9 +60,9 @@ impl fmt::Display for OnLine {
 }
 
 /// Why a path cannot be used.
-pub(super) struct Reason(pub(super) io::ErrorKind);
+pub(super) struct IoReason(pub(super) io::ErrorKind);
 
-impl fmt::Display for Reason {
+impl fmt::Display for IoReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             io::ErrorKind::NotFound => f.write_str("does not exist"),
@@ -72,9 +72,9 @@ impl fmt::Display for Reason {
 }
 
 /// ` (permission denied)` and the like, when there is more to say than that it does not exist.
-pub(super) struct Reached(pub(super) Option<io::ErrorKind>);
+pub(super) struct AccessError(pub(super) Option<io::ErrorKind>);
 
-impl fmt::Display for Reached {
+impl fmt::Display for AccessError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             None | Some(io::ErrorKind::NotFound) => Ok(()),
@@ -84,9 +84,9 @@ impl fmt::Display for Reached {
 }
 
 /// Paths in a row.
-pub(super) struct Paths<'a>(pub(super) &'a [PathBuf]);
+pub(super) struct PathList<'a>(pub(super) &'a [PathBuf]);
 
-impl fmt::Display for Paths<'_> {
+impl fmt::Display for PathList<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, path) in self.0.iter().enumerate() {
             let before = if index == 0 { "" } else { ", " };

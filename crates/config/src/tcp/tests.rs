@@ -1,13 +1,13 @@
 //! TCP listeners, and what a file without sites means.
 
-use crate::model::{Server, TcpStream};
-use crate::testing::{Folder, accept, check_errors};
+use crate::model::{Server, TcpFrontend};
+use crate::testing::{TestDir, check_error_table, parse_valid};
 use crate::{Config, ListenAddr};
 
 const UPSTREAM: &str = "[upstreams.b]\nservers = [\"127.0.0.1:80\"]\n";
 
 fn read(lines: &str) -> Config {
-    accept(&Folder::site(), &format!("{UPSTREAM}{lines}"))
+    parse_valid(&TestDir::site(), &format!("{UPSTREAM}{lines}"))
 }
 
 #[test]
@@ -15,13 +15,13 @@ fn a_file_with_nothing_but_streams_is_complete() {
     let config = read(
         "[[streams]]\nlisten = \"127.0.0.1:8080\"\nupstream = \"b\"\n[[streams]]\nlisten = \":0\"\nupstream = \"b\"\nproxy_protocol = true\n",
     );
-    let stream = |listen: &str, proxy_protocol| TcpStream {
+    let stream = |listen: &str, proxy_protocol| TcpFrontend {
         listen: listen.parse().unwrap(),
         upstream: "b".to_owned(),
         proxy_protocol,
     };
     let expected = [stream("127.0.0.1:8080", false), stream(":0", true)];
-    assert_eq!(config.streams, expected);
+    assert_eq!(config.tcp, expected);
     assert_eq!(config.sites, []);
     assert_eq!(config.server.listen, []);
     assert_eq!(config.server.admin, Server::default().admin);
@@ -54,7 +54,7 @@ fn one_upstream_and_nothing_else_answers_every_path() {
 #[test]
 fn reports_what_no_site_chooses_between() {
     let two = format!("{UPSTREAM}[upstreams.c]\nservers = [\"a:80\"]\n");
-    check_errors(&[
+    check_error_table(&[
         (
             "two upstreams",
             &two,
@@ -85,7 +85,7 @@ fn reports_streams_that_cannot_work() {
         |listen: &str| format!("{UPSTREAM}[[streams]]\nlisten = \"{listen}\"\nupstream = \"b\"\n");
     let site = "[[sites]]\n[[sites.routes]]\nupstream = \"b\"\n";
     const ADDRESS: &str = ListenAddr::EXPECTED;
-    check_errors(&[
+    check_error_table(&[
         (
             "nothing said",
             &format!("{UPSTREAM}[[streams]]\n"),

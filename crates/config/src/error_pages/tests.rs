@@ -1,6 +1,6 @@
 //! Error pages by status and class, and what is wrong with them.
 
-use crate::testing::{Folder, accept, check};
+use crate::testing::{TestDir, check, parse_valid};
 
 fn site(pages: &str) -> String {
     format!(
@@ -10,24 +10,28 @@ fn site(pages: &str) -> String {
 
 #[test]
 fn reads_statuses_and_classes() {
-    let folder = Folder::site();
+    let folder = TestDir::site();
     folder.add("errors/404.html", "gone");
     folder.add("e.json", "");
     let text = site("404 = \"errors/404.html\", 5xx = \"e.json\", \"4xx\" = \"errors/404.html\"");
-    let pages = &accept(&folder, &text).sites[0].error_pages;
+    let pages = &parse_valid(&folder, &text).sites[0].error_pages;
     let expected = [
         (4, folder.join("errors/404.html")),
         (5, folder.join("e.json")),
         (404, folder.join("errors/404.html")),
     ];
     assert_eq!(*pages, expected.into());
-    assert!(accept(&folder, &site("")).sites[0].error_pages.is_empty());
+    assert!(
+        parse_valid(&folder, &site("")).sites[0]
+            .error_pages
+            .is_empty()
+    );
 }
 
 #[test]
 fn reports_pages_that_could_not_be_sent() {
     const STATUS: &str = "expected a status from 400 to 599, \"4xx\" or \"5xx\"";
-    let folder = Folder::site();
+    let folder = TestDir::site();
     folder.add("full.html", &"x".repeat(1 << 20));
     folder.add("large.html", &"x".repeat((1 << 20) + 1));
     let rows = [
@@ -74,11 +78,11 @@ fn reports_pages_that_could_not_be_sent() {
     ];
     for (pages, expected) in rows {
         let report = check(&folder, &site(pages)).unwrap_err();
-        let lines = folder.lines(&report);
+        let lines = folder.report_lines(&report);
         let [line] = lines.as_slice() else {
             panic!("{pages}: {lines:?}");
         };
         assert!(line.ends_with(&expected), "{pages}: {line}");
     }
-    accept(&folder, &site("404 = \"full.html\""));
+    parse_valid(&folder, &site("404 = \"full.html\""));
 }

@@ -11,17 +11,17 @@ use crate::error::{ConfigError, Problem, Report};
 
 /// A value and the byte offset where it stands.
 #[derive(Debug, Clone)]
-pub(crate) struct At<T> {
+pub(crate) struct Located<T> {
     /// The value.
     pub(crate) value: T,
     /// Where it starts.
-    pub(crate) at: usize,
+    pub(crate) offset: usize,
 }
 
-impl<T> At<T> {
+impl<T> Located<T> {
     /// `value`, found at `at`.
     pub(crate) fn new(value: T, at: usize) -> Self {
-        Self { value, at }
+        Self { value, offset: at }
     }
 }
 
@@ -30,11 +30,11 @@ impl<T> At<T> {
 pub(crate) struct Findings<'a> {
     text: &'a str,
     file: PathBuf,
-    base: PathBuf,
+    base_dir: PathBuf,
     development: bool,
     errors: RefCell<Vec<ConfigError>>,
     #[cfg(test)]
-    reads: RefCell<std::collections::BTreeSet<(&'static str, String)>>,
+    recorded_reads: RefCell<std::collections::BTreeSet<(&'static str, String)>>,
 }
 
 impl<'a> Findings<'a> {
@@ -43,11 +43,11 @@ impl<'a> Findings<'a> {
         Self {
             text,
             file: file.to_owned(),
-            base,
+            base_dir: base,
             development: false,
             errors: RefCell::default(),
             #[cfg(test)]
-            reads: RefCell::default(),
+            recorded_reads: RefCell::default(),
         }
     }
 
@@ -66,45 +66,45 @@ impl<'a> Findings<'a> {
 
     /// Adds a problem at a byte offset.
     pub(crate) fn add(&self, at: usize, what: Problem) {
-        let (line, column) = self.place(at);
+        let (line, column) = self.line_and_column(at);
         let error = ConfigError {
             file: self.file.clone(),
             line,
             column,
-            what,
+            problem: what,
         };
         self.errors.borrow_mut().push(error);
     }
 
     /// Whether nothing was found so far.
-    pub(crate) fn is_clean(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.errors.borrow().is_empty()
     }
 
     /// The line of a byte offset.
     pub(crate) fn line(&self, at: usize) -> usize {
-        self.place(at).0
+        self.line_and_column(at).0
     }
 
     /// Where a byte of a text's value stands: exactly, if the text is written as it is, without escapes; else
     /// where the text starts.
-    pub(crate) fn inside(&self, text: &At<&str>, offset: usize) -> usize {
-        let written = self.text.get(text.at..).unwrap_or_default();
+    pub(crate) fn offset_inside(&self, text: &Located<&str>, offset: usize) -> usize {
+        let written = self.text.get(text.offset..).unwrap_or_default();
         let inner = written.trim_start_matches(['"', '\'']);
         let inner = inner.strip_prefix('\n').unwrap_or(inner);
         let is_plain = inner.starts_with(text.value);
         let before = written.len() - inner.len();
-        text.at + if is_plain { before + offset } else { 0 }
+        text.offset + if is_plain { before + offset } else { 0 }
     }
 
     /// The absolute path that `path` means in this file.
     pub(crate) fn resolve(&self, path: &str) -> PathBuf {
-        absolute(&self.base, Path::new(path))
+        make_absolute(&self.base_dir, Path::new(path))
     }
 
     /// The absolute folder that relative paths start from.
     pub(crate) fn base(&self) -> &Path {
-        &self.base
+        &self.base_dir
     }
 
     /// The value, when nothing was found; a missing one is always a finding.
@@ -116,7 +116,7 @@ impl<'a> Findings<'a> {
         }
     }
 
-    fn place(&self, at: usize) -> (usize, usize) {
+    fn line_and_column(&self, at: usize) -> (usize, usize) {
         let mut at = at.min(self.text.len());
         while !self.text.is_char_boundary(at) {
             at -= 1;
@@ -131,18 +131,20 @@ impl<'a> Findings<'a> {
 #[cfg(test)]
 impl Findings<'_> {
     /// Remembers that the option was asked for.
-    pub(crate) fn note_read(&self, section: &'static str, key: &str) {
-        self.reads.borrow_mut().insert((section, key.to_owned()));
+    pub(crate) fn record_read(&self, section: &'static str, key: &str) {
+        self.recorded_reads
+            .borrow_mut()
+            .insert((section, key.to_owned()));
     }
 
     /// Every option that was asked for.
     pub(crate) fn reads(&self) -> Vec<(&'static str, String)> {
-        self.reads.borrow().iter().cloned().collect()
+        self.recorded_reads.borrow().iter().cloned().collect()
     }
 }
 
 /// `path` seen from `base`, without `.` components; symbolic links and `..` stay.
-pub(crate) fn absolute(base: &Path, path: &Path) -> PathBuf {
+pub(crate) fn make_absolute(base: &Path, path: &Path) -> PathBuf {
     let joined = base.join(path);
     std::path::absolute(&joined).unwrap_or(joined)
 }
@@ -162,7 +164,7 @@ mod tests {
         ];
         for (text, at, value, offset, expected) in rows {
             let findings = Findings::new(text, Path::new("f"), PathBuf::from("/"));
-            let found = findings.inside(&At::new(value, at), offset);
+            let found = findings.offset_inside(&Located::new(value, at), offset);
             assert_eq!(found, expected, "{text}");
         }
     }
@@ -180,7 +182,7 @@ mod tests {
             (99, (3, 1)),
         ];
         for (at, expected) in rows {
-            assert_eq!(findings.place(at), expected, "offset {at}");
+            assert_eq!(findings.line_and_column(at), expected, "offset {at}");
         }
     }
 }

@@ -8,67 +8,69 @@ use toml::de::{DeArray, DeValue};
 
 use super::Section;
 use crate::error::Problem;
-use crate::options::Kind;
-use crate::place::At;
+use crate::findings::Located;
+use crate::options::OptionKind;
 
 /// An item of a list that may hold texts and tables.
 #[derive(Debug)]
-pub(crate) enum Item<'a> {
+pub(crate) enum TextOrTable<'a> {
     /// A text.
-    Text(At<&'a str>),
+    Text(Located<&'a str>),
     /// A table.
     Table(Section<'a>),
 }
 
 /// A text, or a list of texts.
 #[derive(Debug)]
-pub(crate) enum Texts<'a> {
+pub(crate) enum TextOrList<'a> {
     /// One text.
-    One(At<&'a str>),
+    One(Located<&'a str>),
     /// A list, and where it starts.
-    List(At<Vec<&'a str>>),
+    List(Located<Vec<&'a str>>),
 }
 
 /// `true`, `false`, or one of the option's words.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum FlagOrWord {
+pub(crate) enum FlagOrChoice {
     /// A flag.
     Flag(bool),
     /// A word.
-    Word(&'static str),
+    Choice(&'static str),
 }
 
 impl<'a> Section<'a> {
     /// A flag or one of the option's words, and where it stands.
-    pub(crate) fn flag_or_word(&self, key: &str) -> Option<At<FlagOrWord>> {
-        let (option, value) = self.value(key)?;
-        let Kind::FlagOrWord(words) = option.kind else {
+    pub(crate) fn flag_or_choice(&self, key: &str) -> Option<Located<FlagOrChoice>> {
+        let (option, value) = self.option_and_value(key)?;
+        let OptionKind::FlagOrChoice(words) = option.kind else {
             return None;
         };
         let at = value.span().start;
         let said = match value.get_ref() {
-            DeValue::Boolean(flag) => FlagOrWord::Flag(*flag),
+            DeValue::Boolean(flag) => FlagOrChoice::Flag(*flag),
             DeValue::String(text) => {
                 let word = words.iter().find(|word| **word == text.as_ref());
                 if word.is_none() {
-                    self.bad(key, &At::new(text.as_ref(), at));
+                    self.report_invalid(key, &Located::new(text.as_ref(), at));
                 }
-                FlagOrWord::Word(word?)
+                FlagOrChoice::Choice(word?)
             }
-            _ => return self.wrong_type(option, value),
+            _ => return self.report_wrong_type(option, value),
         };
-        Some(At::new(said, at))
+        Some(Located::new(said, at))
     }
 
     /// A number of the option's range, or a list of at least one; those that are wrong are reported
     /// and left out.
-    pub(crate) fn counts(&self, key: &'static str) -> Option<Vec<u64>> {
-        let (option, value) = self.value(key)?;
+    pub(crate) fn numbers(&self, key: &'static str) -> Option<Vec<u64>> {
+        let (option, value) = self.option_and_value(key)?;
         let DeValue::Array(items) = value.get_ref() else {
-            return self.counted(option, value).map(|count| vec![count]);
+            return self.parse_number(option, value).map(|count| vec![count]);
         };
-        self.check_filled(key);
-        let counts = items.iter().filter_map(|item| self.counted(option, item));
+        self.check_not_empty(key);
+        let counts = items
+            .iter()
+            .filter_map(|item| self.parse_number(option, item));
         Some(counts.collect())
     }
 
@@ -77,40 +79,40 @@ impl<'a> Section<'a> {
         &self,
         key: &str,
         read: impl Fn(&str) -> Option<T>,
-    ) -> Option<Vec<At<T>>> {
-        let items = self.items(key)?.iter();
+    ) -> Option<Vec<Located<T>>> {
+        let items = self.list_items(key)?.iter();
         let texts = items.filter_map(|item| self.item_text(key, item));
         let values = texts.filter_map(|text| {
             let value = read(text.value);
             if value.is_none() {
-                self.bad(key, &text);
+                self.report_invalid(key, &text);
             }
-            value.map(|value| At::new(value, text.at))
+            value.map(|value| Located::new(value, text.offset))
         });
         Some(values.collect())
     }
 
     /// The option's words that are said: with `true` all of them, with `false` none. A word that stands
     /// twice is reported.
-    pub(crate) fn words(&self, key: &'static str) -> Option<Vec<&'static str>> {
-        let Kind::FlagOrWords(words) = self.option(key)?.kind else {
+    pub(crate) fn choices(&self, key: &'static str) -> Option<Vec<&'static str>> {
+        let OptionKind::FlagOrChoices(words) = self.option(key)?.kind else {
             return None;
         };
         if !self.is_list(key) {
-            let flag = self.flag_said(key)?;
+            let flag = self.flag(key)?;
             return Some(if flag { words.to_vec() } else { Vec::new() });
         }
         let find = |text: &str| words.iter().copied().find(|word| *word == text);
         let said = self.list(key, find)?;
-        self.check_once(key, &said, |a, b| a == b);
+        self.check_unique(key, &said, |a, b| a == b);
         Some(said.into_iter().map(|word| word.value).collect())
     }
 
     /// Reports the items of a list that are there already.
-    pub(crate) fn check_once<T: AsRef<str>>(
+    pub(crate) fn check_unique<T: AsRef<str>>(
         &self,
         key: &'static str,
-        items: &[At<T>],
+        items: &[Located<T>],
         is_same: impl Fn(&str, &str) -> bool,
     ) {
         for (index, item) in items.iter().enumerate() {
@@ -118,66 +120,72 @@ impl<'a> Section<'a> {
             let mut earlier = items[..index].iter();
             if earlier.any(|other| is_same(other.value.as_ref(), text)) {
                 let text = text.to_owned();
-                self.add(item.at, Problem::ItemTwice { key, item: text });
+                self.report(item.offset, Problem::DuplicateItem { key, item: text });
             }
         }
     }
 
     /// A list of texts and tables; the tables are named after the key.
-    pub(crate) fn texts_or_tables(&self, key: &str) -> Option<Vec<Item<'a>>> {
-        let Kind::TextsOrTables(_, name) = self.option(key)?.kind else {
+    pub(crate) fn texts_or_tables(&self, key: &str) -> Option<Vec<TextOrTable<'a>>> {
+        let OptionKind::TextsOrTables(_, name) = self.option(key)?.kind else {
             return None;
         };
-        let items = self.items(key)?.iter();
+        let items = self.list_items(key)?.iter();
         let read = items.filter_map(|item| match item.get_ref() {
             DeValue::Table(table) => {
-                let table = At::new(table, item.span().start);
-                let shown = self.shown_below(key);
-                Some(Item::Table(Self::open(self.found, name, shown, table)))
+                let table = Located::new(table, item.span().start);
+                let shown = self.display_key(key);
+                Some(TextOrTable::Table(Self::new(
+                    self.findings,
+                    name,
+                    shown,
+                    table,
+                )))
             }
-            _ => self.item_text(key, item).map(Item::Text),
+            _ => self.item_text(key, item).map(TextOrTable::Text),
         });
         Some(read.collect())
     }
 
     /// A text or a list of texts.
-    pub(crate) fn text_or_texts(&self, key: &str) -> Option<Texts<'a>> {
-        let (option, value) = self.value(key)?;
+    pub(crate) fn text_or_texts(&self, key: &str) -> Option<TextOrList<'a>> {
+        let (option, value) = self.option_and_value(key)?;
         match value.get_ref() {
             DeValue::String(text) => {
-                let text = At::new(text.as_ref(), value.span().start);
-                Some(Texts::One(text))
+                let text = Located::new(text.as_ref(), value.span().start);
+                Some(TextOrList::One(text))
             }
             DeValue::Array(items) => {
                 let texts: Option<Vec<_>> = items
                     .iter()
                     .map(|item| self.item_text(key, item).map(|text| text.value))
                     .collect();
-                texts.map(|texts| Texts::List(At::new(texts, value.span().start)))
+                texts.map(|texts| TextOrList::List(Located::new(texts, value.span().start)))
             }
-            _ => self.wrong_type(option, value),
+            _ => self.report_wrong_type(option, value),
         }
     }
 
     /// The list of tables under a key.
     pub(crate) fn tables(&self, key: &str) -> Vec<Self> {
         let mut tables = Vec::new();
-        let Some((option, value)) = self.value(key) else {
+        let Some((option, value)) = self.option_and_value(key) else {
             return tables;
         };
-        let (Kind::List(template), Some(items)) = (option.kind, value.get_ref().as_array()) else {
-            self.wrong_type::<()>(option, value);
+        let (OptionKind::Tables(template), Some(items)) = (option.kind, value.get_ref().as_array())
+        else {
+            self.report_wrong_type::<()>(option, value);
             return tables;
         };
         for item in items.iter() {
             match item.get_ref() {
                 DeValue::Table(table) => {
-                    let table = At::new(table, item.span().start);
+                    let table = Located::new(table, item.span().start);
                     let shown = format!("[{template}]");
-                    tables.push(Self::open(self.found, template, shown, table));
+                    tables.push(Self::new(self.findings, template, shown, table));
                 }
                 _ => {
-                    self.wrong_type::<()>(option, item);
+                    self.report_wrong_type::<()>(option, item);
                 }
             }
         }
@@ -185,11 +193,14 @@ impl<'a> Section<'a> {
     }
 
     /// Reports a list without items that needs some.
-    pub(crate) fn check_filled(&self, key: &'static str) {
+    pub(crate) fn check_not_empty(&self, key: &'static str) {
         if self.is_empty_list(key) {
             let kind = self.option(key).map(|option| option.kind);
             let expected = kind.map(|kind| kind.expected_item()).unwrap_or_default();
-            self.add(self.key_at(&[key]), Problem::EmptyList { key, expected });
+            self.report(
+                self.key_offset(&[key]),
+                Problem::EmptyList { key, expected },
+            );
         }
     }
 
@@ -204,21 +215,21 @@ impl<'a> Section<'a> {
     }
 
     fn array(&self, key: &str) -> Option<&DeArray<'a>> {
-        self.table.get(key)?.get_ref().as_array()
+        self.subtable.get(key)?.get_ref().as_array()
     }
 
-    fn items(&self, key: &str) -> Option<&'a [Spanned<DeValue<'a>>]> {
-        let (option, value) = self.value(key)?;
+    fn list_items(&self, key: &str) -> Option<&'a [Spanned<DeValue<'a>>]> {
+        let (option, value) = self.option_and_value(key)?;
         match value.get_ref() {
             DeValue::Array(items) => Some(items.as_ref()),
-            _ => self.wrong_type(option, value),
+            _ => self.report_wrong_type(option, value),
         }
     }
 
-    fn item_text(&self, key: &str, item: &'a Spanned<DeValue<'a>>) -> Option<At<&'a str>> {
+    fn item_text(&self, key: &str, item: &'a Spanned<DeValue<'a>>) -> Option<Located<&'a str>> {
         match item.get_ref() {
-            DeValue::String(text) => Some(At::new(text.as_ref(), item.span().start)),
-            _ => self.wrong_type(self.option(key)?, item),
+            DeValue::String(text) => Some(Located::new(text.as_ref(), item.span().start)),
+            _ => self.report_wrong_type(self.option(key)?, item),
         }
     }
 }
