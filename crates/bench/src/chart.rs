@@ -1,16 +1,16 @@
 //! The charts of a report, as SVG.
 //!
 //! `html` shows them on its page and gives them singly for documents. Which charts a report has is
-//! said in `chart/subjects.rs`, of held streams in `chart/held.rs`; `chart/lines.rs` and `chart/bars.rs` draw, with a library, from a
+//! said in `chart/report_charts.rs`, of held streams in `chart/held.rs`; `chart/lines.rs` and `chart/bars.rs` draw, with a library, from a
 //! description that knows nothing of reports; `chart/scale.rs` chooses the axes. Pure: text comes
 //! out. A drawing is a white card with dark words, so that it can stand on any page; the library
 //! escapes every word.
 
 mod bars;
-mod held;
+mod hold;
 mod lines;
+mod report_charts;
 mod scale;
-mod subjects;
 
 use plotters::prelude::{DrawingAreaErrorKind, RGBColor};
 use plotters::style::{FontStyle, IntoFont, TextStyle};
@@ -30,16 +30,16 @@ pub struct Chart {
     /// Width and height of the drawing in pixels.
     pub size: (u32, u32),
     /// Left, top, right and bottom of the plotting area in pixels.
-    pub area: [i32; 4],
+    pub plot_area: [i32; 4],
     /// The values, where they are drawn.
-    pub spots: Vec<Spot>,
+    pub points: Vec<ChartPoint>,
     /// The values, for those who do not see the drawing.
     pub(crate) table: Table,
 }
 
 /// A value on a drawing.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Spot {
+pub struct ChartPoint {
     /// Pixels from the left.
     pub x: i32,
     /// Pixels from the top.
@@ -47,7 +47,7 @@ pub struct Spot {
     /// Whose value it is.
     pub series: String,
     /// Where it was measured: `100 connections`.
-    pub place: String,
+    pub position: String,
     /// The value with its unit.
     pub value: String,
 }
@@ -55,16 +55,16 @@ pub struct Spot {
 /// All charts of a report.
 #[must_use]
 pub fn charts(report: &Report) -> Vec<Chart> {
-    subjects::charts(report)
+    report_charts::charts(report)
 }
 
 /// Drawing into a text cannot fail but by a mistake of ours.
 type DrawError = DrawingAreaErrorKind<std::io::Error>;
 
 const WIDTH: u32 = 900;
-const INK: RGBColor = RGBColor(0x22, 0x2b, 0x36);
-const FAINT: RGBColor = RGBColor(0x5b, 0x66, 0x73);
-const GRID: RGBColor = RGBColor(0xe3, 0xe7, 0xec);
+const TEXT_COLOR: RGBColor = RGBColor(0x22, 0x2b, 0x36);
+const AXIS_COLOR: RGBColor = RGBColor(0x5b, 0x66, 0x73);
+const GRID_COLOR: RGBColor = RGBColor(0xe3, 0xe7, 0xec);
 
 /// Colours that differ in hue and in lightness, so that most who confuse hues can still tell them
 /// apart. After the last they begin again, with another dash.
@@ -81,29 +81,29 @@ const COLORS: [RGBColor; 10] = [
     RGBColor(0x55, 0x5b, 0x63),
 ];
 
-fn color(index: usize) -> RGBColor {
+fn series_color(index: usize) -> RGBColor {
     COLORS[index % COLORS.len()]
 }
 
 /// Words of a size in pixels.
-fn words(size: u32, color: RGBColor) -> TextStyle<'static> {
+fn text_style(size: u32, color: RGBColor) -> TextStyle<'static> {
     // The backend writes the size divided by 1.24.
     let font = ("sans-serif", f64::from(size) * 1.24).into_font();
     font.color(&color)
 }
 
-fn title_words() -> TextStyle<'static> {
+fn title_style() -> TextStyle<'static> {
     let font = ("sans-serif", 16.0 * 1.24).into_font();
-    font.style(FontStyle::Bold).color(&INK)
+    font.style(FontStyle::Bold).color(&TEXT_COLOR)
 }
 
 /// About how wide a word of 12 pixels is: no font is at hand to ask. Wide enough for most.
-fn words_width(text: &str) -> u32 {
+fn text_width(text: &str) -> u32 {
     u32::try_from(text.chars().count()).map_or(u32::MAX, |count| count.saturating_mul(7))
 }
 
 /// A name that fits; what is cut off is in the table.
-fn shortened(name: &str, chars: usize) -> String {
+fn truncate_name(name: &str, chars: usize) -> String {
     if name.chars().count() <= chars {
         return name.to_owned();
     }
@@ -112,8 +112,8 @@ fn shortened(name: &str, chars: usize) -> String {
 }
 
 /// The drawing with a role and a name for those who do not see it.
-fn named(svg: &str, title: &str) -> String {
-    let title = crate::html::escaped(title);
+fn with_aria_label(svg: &str, title: &str) -> String {
+    let title = crate::html::escape_html(title);
     svg.replacen(
         "<svg ",
         &format!("<svg role=\"img\" aria-label=\"{title}\" "),
@@ -123,15 +123,15 @@ fn named(svg: &str, title: &str) -> String {
 
 /// The drawing by itself, with lines of words at its lower edge: what stands above the charts on the
 /// page.
-pub(crate) fn standalone(chart: &Chart, marks: &[String]) -> String {
+pub(crate) fn standalone_svg(chart: &Chart, marks: &[String]) -> String {
     let parts = chart.svg.split_once('>').zip(chart.svg.rfind("</svg>"));
     let Some(((opening, _), end)) = parts.filter(|_| !marks.is_empty()) else {
         return chart.svg.clone();
     };
     let (width, height) = chart.size;
     let count = u32::try_from(marks.len()).unwrap_or(0);
-    let room = 8 + MARK_HEIGHT * count;
-    let title = crate::html::escaped(&chart.title);
+    let room = 8 + NOTE_LINE_HEIGHT * count;
+    let title = crate::html::escape_html(&chart.title);
     let mut svg = format!(
         "<svg role=\"img\" aria-label=\"{title}\" width=\"{width}\" height=\"{0}\" \
          viewBox=\"0 0 {width} {0}\" xmlns=\"http://www.w3.org/2000/svg\">",
@@ -143,8 +143,9 @@ pub(crate) fn standalone(chart: &Chart, marks: &[String]) -> String {
     );
     let mut y = height;
     for mark in marks {
-        y += MARK_HEIGHT;
-        let line = crate::html::escaped(&shortened(&mark.replace('\n', " "), MARK_CHARS));
+        y += NOTE_LINE_HEIGHT;
+        let line =
+            crate::html::escape_html(&truncate_name(&mark.replace('\n', " "), MAX_NOTE_CHARS));
         svg += &format!(
             "<text x=\"14\" y=\"{y}\" font-family=\"sans-serif\" font-size=\"12\" \
              fill=\"#A32A00\">{line}</text>\n"
@@ -154,8 +155,8 @@ pub(crate) fn standalone(chart: &Chart, marks: &[String]) -> String {
 }
 
 /// A line of words of 12 pixels, and how many of them fit in the width.
-const MARK_HEIGHT: u32 = 18;
-const MARK_CHARS: usize = 130;
+const NOTE_LINE_HEIGHT: u32 = 18;
+const MAX_NOTE_CHARS: usize = 130;
 
 #[cfg(test)]
 mod tests;

@@ -11,17 +11,17 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 
 use crate::hold::{self, HoldArguments};
-use crate::ladder::Ladder;
-use crate::load::Order;
-use crate::scenario::Cores;
+use crate::ladder::ConnectionSteps;
+use crate::load::RequestOrder;
+use crate::scenario::CoreAssignment;
 use crate::{compare, deploy, load, run, saved, scenario, sweep, target};
 
 /// Something was answered badly or not at all.
-pub(crate) const FAILED: u8 = 1;
+pub(crate) const EXIT_FAILED: u8 = 1;
 /// It could not be measured.
-pub(crate) const UNUSABLE: u8 = 2;
+pub(crate) const EXIT_NOT_MEASURED: u8 = 2;
 /// Ended by a signal.
-pub(crate) const INTERRUPTED: u8 = 130;
+pub(crate) const EXIT_INTERRUPTED: u8 = 130;
 
 /// The verbs.
 #[derive(Debug, Subcommand)]
@@ -64,8 +64,8 @@ pub struct RequestArguments {
     #[arg(long, value_name = "FILE")]
     pub paths: Option<PathBuf>,
     /// How the URLs or paths follow one another
-    #[arg(long, value_enum, default_value_t = Sequence::Random)]
-    pub order: Sequence,
+    #[arg(long, value_enum, default_value_t = OrderArgument::Random)]
+    pub order: OrderArgument,
     /// The method
     #[arg(short = 'X', long, default_value = "GET")]
     pub method: String,
@@ -85,7 +85,7 @@ pub struct RequestArguments {
 
 /// Which request is next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Sequence {
+pub enum OrderArgument {
     /// Drawn by weight
     Random,
     /// One after the other
@@ -228,7 +228,7 @@ pub struct CompareArguments {
     pub(crate) rounds: Option<u32>,
     /// Instead of the scenario's connections: 16,128 or FROM:TO:STEP or FROM:TO:xFACTOR
     #[arg(long, value_name = "LIST")]
-    pub(crate) connections: Option<Ladder>,
+    pub(crate) connections: Option<ConnectionSteps>,
     /// Requests at each point, instead of the scenario's
     #[arg(short = 'n', long, value_name = "N", conflicts_with = "duration", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) requests: Option<u64>,
@@ -240,7 +240,7 @@ pub struct CompareArguments {
     pub(crate) warm_up: Option<Duration>,
     /// Pin the servers to the first core and the load to the second
     #[arg(long, value_name = "N,N", value_parser = parse_cores)]
-    pub(crate) cores: Option<Cores>,
+    pub(crate) cores: Option<CoreAssignment>,
     /// Do not run the scenario's set-up
     #[arg(long)]
     pub(crate) no_setup: bool,
@@ -280,24 +280,24 @@ impl Command {
             Self::Hold(arguments) => hold::run(&arguments),
             Self::Render(arguments) => crate::output::render(&arguments),
             Self::Schema => {
-                crate::output::print(&saved::schema());
+                crate::output::print(&saved::json_schema());
                 Ok(ExitCode::SUCCESS)
             }
-            Self::Keep => return deploy::keep(),
-            Self::HoldAgent => return hold::agent(),
+            Self::Keep => return deploy::run_keeper(),
+            Self::HoldAgent => return hold::run_agent(),
         };
         done.unwrap_or_else(|why| {
-            crate::output::complain(&why);
-            ExitCode::from(UNUSABLE)
+            crate::output::print_error(&why);
+            ExitCode::from(EXIT_NOT_MEASURED)
         })
     }
 }
 
-impl From<Sequence> for Order {
-    fn from(sequence: Sequence) -> Self {
+impl From<OrderArgument> for RequestOrder {
+    fn from(sequence: OrderArgument) -> Self {
         match sequence {
-            Sequence::Random => Self::Random,
-            Sequence::Sequence => Self::InOrder,
+            OrderArgument::Random => Self::Random,
+            OrderArgument::Sequence => Self::InOrder,
         }
     }
 }
@@ -323,11 +323,11 @@ pub(crate) fn parse_rate(text: &str) -> Result<f64, String> {
     }
 }
 
-fn parse_cores(text: &str) -> Result<Cores, String> {
+fn parse_cores(text: &str) -> Result<CoreAssignment, String> {
     let wrong = || "two core numbers such as 0,1".to_owned();
     let (server, load) = text.split_once(',').ok_or_else(wrong)?;
     let read = |text: &str| text.trim().parse().map_err(|_| wrong());
-    Ok(Cores {
+    Ok(CoreAssignment {
         server: read(server)?,
         load: read(load)?,
     })

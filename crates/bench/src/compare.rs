@@ -11,74 +11,77 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 
-use crate::command::{CompareArguments, FAILED};
-use crate::deploy::{Conditions, Running, Workshop};
-use crate::live::Live;
-use crate::load::{Load, Plan, Shape, Until};
-use crate::report::{Compare, Deployment, Figures, Outcome, Point};
-use crate::run::{exit_code, pace, until};
+use crate::command::{CompareArguments, EXIT_FAILED};
+use crate::deploy::{RunningDeployment, StartConditions, Testbed};
+use crate::live_line::LiveLine;
+use crate::load::{EncodedRequest, Load, LoadPlan, WindowEnd};
+use crate::report::{Compare, Deployment, Figures, Point, ReportResult};
+use crate::run::{arrival_model, exit_code, window_end};
 use crate::scenario::{self, LoadSpec, Loads, Scenario};
-use crate::summary::{STRANGERS_MAX, alone_name, judge, summarise};
-use crate::sweep::pause;
-use crate::target::{Target, Template};
+use crate::summary::{MAX_OTHER_PROCESSES_SHARE, alone_name, judge_goals, summarize_deployments};
+use crate::sweep::cool_down;
+use crate::target::{RequestTemplate, Target};
 use crate::text::notes;
-use crate::window::{Window, measure};
-use crate::{compare_saved, output, saved, taken};
+use crate::window::{MeasurementWindow, measure_window};
+use crate::{compare_saved, context, output, saved};
 
 /// Beside strangers the same request costs up to twice as much (cold caches, a starved generator), so
 /// such a window is measured again, so many times at most; the calmest counts.
-const ATTEMPTS: usize = 3;
+const MAX_ATTEMPTS: usize = 3;
 
 pub(crate) fn run(arguments: &CompareArguments) -> Result<ExitCode, String> {
     match &arguments.files[..] {
-        [old, new] => two_reports(old, new),
+        [old, new] => compare_reports(old, new),
         [one] if one.extension().is_some_and(|extension| extension == "json") => {
             Err("a saved report is compared with another one: A.json B.json".to_owned())
         }
-        [scenario] => deployments(scenario, arguments),
+        [scenario] => compare_deployments(scenario, arguments),
         _ => Err("a scenario, or two saved reports".to_owned()),
     }
 }
 
-fn two_reports(old: &Path, new: &Path) -> Result<ExitCode, String> {
+fn compare_reports(old: &Path, new: &Path) -> Result<ExitCode, String> {
     let read = |path: &Path| saved::read(path).map_err(|error| error.to_string());
     let changes = compare_saved::compare_saved(&read(old)?, &read(new)?);
     let changes = changes.map_err(|error| error.to_string())?;
-    output::print(&changes.text());
+    output::print(&changes.to_text());
     Ok(match changes.has_worse() {
         true => {
-            output::complain(&format!("bench: exit code {FAILED}: a figure became worse"));
-            ExitCode::from(FAILED)
+            output::print_error(&format!(
+                "bench: exit code {EXIT_FAILED}: a figure became worse"
+            ));
+            ExitCode::from(EXIT_FAILED)
         }
         false => ExitCode::SUCCESS,
     })
 }
 
-fn deployments(file: &Path, arguments: &CompareArguments) -> Result<ExitCode, String> {
+fn compare_deployments(file: &Path, arguments: &CompareArguments) -> Result<ExitCode, String> {
     let started = SystemTime::now();
     let scenario = Scenario::read(file).map_err(|error| error.to_string())?;
-    let scenario = adjusted(scenario, arguments)?;
-    let live = Live::new(arguments.quiet).map_err(|error| error.to_string())?;
-    let workshop = Workshop::new(&scenario.here).map_err(|error| error.to_string())?;
-    let workshop = workshop.stopped_by(live.stop());
+    let scenario = with_overrides(scenario, arguments)?;
+    let live = LiveLine::new(arguments.quiet).map_err(|error| error.to_string())?;
+    let workshop = Testbed::new(&scenario.dir).map_err(|error| error.to_string())?;
+    let workshop = workshop.with_stop_flag(live.stop());
     if !arguments.no_setup {
-        let done = workshop.set_up(&scenario.setup, &live.stop());
+        let done = workshop.run_setup(&scenario.setup, &live.stop());
         if live.is_stopped() {
             return Ok(exit_code(&[], &live));
         }
         done.map_err(|error| error.to_string())?;
     }
-    let mut contest = Contest::new(&scenario, &workshop, live, !arguments.no_setup);
+    let mut contest = Comparison::new(&scenario, &workshop, live, !arguments.no_setup);
     contest.measure_all();
-    let (compare, live) = contest.result();
-    let reasons = unmet(&compare);
-    let report = taken::report(Outcome::Compare(compare), started, live.is_stopped());
-    output::give(&report, &arguments.output)?;
+    let (compare, live) = contest.into_report();
+    let reasons = failure_reasons(&compare);
+    let report =
+        context::report_with_context(ReportResult::Compare(compare), started, live.is_stopped());
+    output::write_report(&report, &arguments.output)?;
     Ok(exit_code(&reasons, &live))
 }
 
 /// Why a comparison is not what it should be, a reason each.
-fn unmet(compare: &Compare) -> Vec<String> {
+fn failure_reasons(compare: &Compare) -> Vec<String> {
     let goals = compare.goals.iter().filter(|goal| !goal.met);
     let goals = goals.map(|goal| format!("missed: {}", goal.text));
     let failed = compare.deployments.iter().filter_map(|one| {
@@ -87,7 +90,7 @@ fn unmet(compare: &Compare) -> Vec<String> {
         Some(format!("{} failed: {first}", one.name))
     });
     let loads = compare.deployments.iter().flat_map(|one| {
-        let reasons = all_figures(one).flat_map(notes::reasons);
+        let reasons = all_figures(one).flat_map(notes::failure_reasons);
         reasons.map(|reason| format!("{}: {reason}", one.name))
     });
     goals.chain(failed).chain(loads).collect()
@@ -99,11 +102,14 @@ fn all_figures(deployment: &Deployment) -> impl Iterator<Item = &Figures> {
 }
 
 /// The scenario as the command line wants it.
-fn adjusted(mut scenario: Scenario, arguments: &CompareArguments) -> Result<Scenario, String> {
+fn with_overrides(
+    mut scenario: Scenario,
+    arguments: &CompareArguments,
+) -> Result<Scenario, String> {
     scenario.rounds = arguments.rounds.unwrap_or(scenario.rounds);
     scenario.warm_up = arguments.warm_up.unwrap_or(scenario.warm_up);
     scenario.cores = arguments.cores.or(scenario.cores);
-    scenario.until = until(arguments.requests, arguments.duration).unwrap_or(scenario.until);
+    scenario.until = window_end(arguments.requests, arguments.duration).unwrap_or(scenario.until);
     match (&arguments.connections, &mut scenario.loads) {
         (Some(ladder), Loads::Sweep { connections, .. }) => connections.clone_from(&ladder.0),
         (Some(_), Loads::Mix(_)) => {
@@ -122,8 +128,8 @@ fn adjusted(mut scenario: Scenario, arguments: &CompareArguments) -> Result<Scen
             arguments.only.join(", ")
         ));
     };
-    if !is_asked(&scenario.first) {
-        scenario.first.clone_from(&one.name);
+    if !is_asked(&scenario.reference) {
+        scenario.reference.clone_from(&one.name);
     }
     // A goal needs both of its deployments.
     let is_there = |name: &String| scenario.deployments.iter().any(|one| one.name == *name);
@@ -141,16 +147,16 @@ fn adjusted(mut scenario: Scenario, arguments: &CompareArguments) -> Result<Scen
 }
 
 /// All deployments while they are measured.
-struct Contest<'a> {
+struct Comparison<'a> {
     scenario: &'a Scenario,
-    workshop: &'a Workshop,
-    live: Live,
-    sets_up: bool,
-    found: Vec<Deployment>,
+    testbed: &'a Testbed,
+    live: LiveLine,
+    runs_setup: bool,
+    results: Vec<Deployment>,
 }
 
-impl<'a> Contest<'a> {
-    fn new(scenario: &'a Scenario, workshop: &'a Workshop, live: Live, sets_up: bool) -> Self {
+impl<'a> Comparison<'a> {
+    fn new(scenario: &'a Scenario, workshop: &'a Testbed, live: LiveLine, sets_up: bool) -> Self {
         let empty = |one: &scenario::Deployment| Deployment {
             name: one.name.clone(),
             versions: Vec::new(),
@@ -160,42 +166,42 @@ impl<'a> Contest<'a> {
         };
         Self {
             scenario,
-            workshop,
+            testbed: workshop,
             live,
-            sets_up,
-            found: scenario.deployments.iter().map(empty).collect(),
+            runs_setup: sets_up,
+            results: scenario.deployments.iter().map(empty).collect(),
         }
     }
 
     fn measure_all(&mut self) {
         // Those that stay from round to round.
-        let mut kept: Vec<Option<Running>> = self.found.iter().map(|_| None).collect();
+        let mut kept: Vec<Option<RunningDeployment>> = self.results.iter().map(|_| None).collect();
         self.measure_rounds(&mut kept);
         for mut running in kept.into_iter().flatten() {
             running.stop();
         }
     }
 
-    fn measure_rounds(&mut self, kept: &mut [Option<Running>]) {
+    fn measure_rounds(&mut self, kept: &mut [Option<RunningDeployment>]) {
         let rounds = self.scenario.rounds;
         for round in 1..=rounds {
             for (at, kept) in kept.iter_mut().enumerate() {
                 if self.live.is_stopped() {
                     return;
                 }
-                if self.found[at].failed.is_some() {
+                if self.results[at].failed.is_some() {
                     continue;
                 }
                 let name = &self.scenario.deployments[at].name;
                 let label = format!("round {round} of {rounds}: {name}");
-                self.live.show(&label);
+                self.live.show_line(&label);
                 match self.measure_one(at, round == 1, &label, kept) {
                     Ok(points) if points.is_empty() => return,
-                    Ok(points) => self.found[at].rounds.push(points),
+                    Ok(points) => self.results[at].rounds.push(points),
                     Err(_) if self.live.is_stopped() => return,
                     Err(why) => {
-                        self.live.say(&format!("{name}: {why}"));
-                        self.found[at].failed = Some(why);
+                        self.live.print_line(&format!("{name}: {why}"));
+                        self.results[at].failed = Some(why);
                     }
                 }
             }
@@ -208,14 +214,14 @@ impl<'a> Contest<'a> {
         at: usize,
         is_first: bool,
         label: &str,
-        kept: &mut Option<Running>,
+        kept: &mut Option<RunningDeployment>,
     ) -> Result<Vec<Point>, String> {
         let mut running = match kept.take() {
             Some(running) => running,
-            None => self.begin(at, is_first)?,
+            None => self.start_deployment(at, is_first)?,
         };
         let points = self.measure_points(&mut running, label);
-        match self.scenario.together && points.is_ok() {
+        match self.scenario.keep_running && points.is_ok() {
             true => *kept = Some(running),
             false => running.stop(),
         }
@@ -223,27 +229,27 @@ impl<'a> Contest<'a> {
     }
 
     /// Starts a deployment; the first time with what has to be there before.
-    fn begin(&mut self, at: usize, is_first: bool) -> Result<Running, String> {
+    fn start_deployment(&mut self, at: usize, is_first: bool) -> Result<RunningDeployment, String> {
         let scenario = self.scenario;
         let deployment = &scenario.deployments[at];
         let say = |error: crate::deploy::DeployError| error.to_string();
         let stop = self.live.stop();
-        if is_first && self.sets_up {
-            self.workshop
-                .set_up(&deployment.setup, &stop)
+        if is_first && self.runs_setup {
+            self.testbed
+                .run_setup(&deployment.setup, &stop)
                 .map_err(say)?;
         }
         if is_first {
-            self.found[at].versions = self.workshop.versions(deployment);
+            self.results[at].versions = self.testbed.versions(deployment);
         }
         let spec = scenario.loads.first().ok_or("no load")?;
-        let values = self.workshop.values();
+        let values = self.testbed.values();
         let paths = spec.read_paths(values).map_err(|error| error.to_string())?;
-        let conditions = Conditions {
+        let conditions = StartConditions {
             core: scenario.cores.map(|cores| cores.server),
             // Beside the load: the deployment keeps its core to itself.
-            beside: scenario
-                .beside
+            companion: scenario
+                .companion
                 .as_ref()
                 .map(|beside| (beside, scenario.cores.map(|cores| cores.load))),
             path: paths.first().map_or("/", |path| path),
@@ -252,17 +258,21 @@ impl<'a> Contest<'a> {
             ready_timeout: scenario.ready_timeout,
             stop: &stop,
         };
-        self.workshop.start(deployment, &conditions).map_err(say)
+        self.testbed.start(deployment, &conditions).map_err(say)
     }
 
-    fn measure_points(&mut self, running: &mut Running, label: &str) -> Result<Vec<Point>, String> {
+    fn measure_points(
+        &mut self,
+        running: &mut RunningDeployment,
+        label: &str,
+    ) -> Result<Vec<Point>, String> {
         let mut points = Vec::new();
-        let plans = plans(self.scenario, running, &self.live)?;
+        let plans = plans_for(self.scenario, running, &self.live)?;
         let count = plans.len();
         for (at, (plan, alone)) in plans.iter().enumerate() {
-            let mut point = self.calm(plan, running, label)?;
+            let mut point = self.measure_undisturbed(plan, running, label)?;
             point.alone = *alone;
-            if let Some(ended) = running.ended() {
+            if let Some(ended) = running.unexpected_exit() {
                 return Err(format!("{ended} under load\n{}", running.log_tail()));
             }
             let is_empty = point.loads.iter().all(|load| load.requests == 0);
@@ -280,27 +290,32 @@ impl<'a> Contest<'a> {
                 break;
             }
             if at + 1 < count {
-                pause(self.scenario.cool_down, &self.live);
+                cool_down(self.scenario.cool_down, &self.live);
             }
         }
         Ok(points)
     }
 
     /// A point; the calmest of a few windows if other programs used the cores.
-    fn calm(&mut self, plan: &Plan, running: &Running, label: &str) -> Result<Point, String> {
+    fn measure_undisturbed(
+        &mut self,
+        plan: &LoadPlan,
+        running: &RunningDeployment,
+        label: &str,
+    ) -> Result<Point, String> {
         let cores = self.scenario.cores;
         let cores = cores.map_or_else(Vec::new, |cores| vec![cores.server, cores.load]);
         let mut best: Option<Point> = None;
         let others = |point: &Point| point.server.and_then(|cost| cost.others).unwrap_or(0.0);
-        for _ in 0..ATTEMPTS {
+        for _ in 0..MAX_ATTEMPTS {
             let connections: u32 = plan.loads.iter().map(|load| load.connections).sum();
-            let window = Window {
-                account: Some(running),
+            let window = MeasurementWindow {
+                usage: Some(running),
                 cores: &cores,
                 live: &mut self.live,
                 label: &format!("{label}, {connections} connections:"),
             };
-            let point = measure(plan, window).map_err(|error| error.to_string())?;
+            let point = measure_window(plan, window).map_err(|error| error.to_string())?;
             if best
                 .as_ref()
                 .is_none_or(|best| others(&point) < others(best))
@@ -309,24 +324,25 @@ impl<'a> Contest<'a> {
             }
             let is_calm = best
                 .as_ref()
-                .is_none_or(|best| others(best) <= STRANGERS_MAX);
+                .is_none_or(|best| others(best) <= MAX_OTHER_PROCESSES_SHARE);
             // A window of many seconds is not repeated: strangers average out, and patience ends. Nor is one of
             // many short ones: the median leaves out those with strangers.
-            let is_long = matches!(plan.until, Until::Elapsed(time) if time.as_secs() >= 10);
-            if is_calm || is_long || self.scenario.together || self.live.is_stopped() {
+            let is_long =
+                matches!(plan.window_end, WindowEnd::Elapsed(time) if time.as_secs() >= 10);
+            if is_calm || is_long || self.scenario.keep_running || self.live.is_stopped() {
                 break;
             }
         }
         best.ok_or_else(|| "not measured".to_owned())
     }
 
-    fn result(mut self) -> (Compare, Live) {
-        let ranking = summarise(&mut self.found, &self.scenario.first);
-        let goals = judge(&self.scenario.goals, &self.found);
+    fn into_report(mut self) -> (Compare, LiveLine) {
+        let ranking = summarize_deployments(&mut self.results, &self.scenario.reference);
+        let goals = judge_goals(&self.scenario.goals, &self.results);
         let compare = Compare {
             title: self.scenario.title.clone(),
-            first: self.scenario.first.clone(),
-            deployments: self.found,
+            first: self.scenario.reference.clone(),
+            deployments: self.results,
             ranking,
             goals,
         };
@@ -335,10 +351,14 @@ impl<'a> Contest<'a> {
 }
 
 /// What is executed, point by point, and which of them are loads of a mix by themselves.
-fn plans(scenario: &Scenario, running: &Running, live: &Live) -> Result<Vec<(Plan, bool)>, String> {
-    let plan = |loads: Vec<Load>| Plan {
+fn plans_for(
+    scenario: &Scenario,
+    running: &RunningDeployment,
+    live: &LiveLine,
+) -> Result<Vec<(LoadPlan, bool)>, String> {
+    let plan = |loads: Vec<Load>| LoadPlan {
         loads,
-        until: scenario.until,
+        window_end: scenario.until,
         warm_up: scenario.warm_up,
         threads: 1,
         core: scenario.cores.map(|cores| cores.load),
@@ -346,7 +366,7 @@ fn plans(scenario: &Scenario, running: &Running, live: &Live) -> Result<Vec<(Pla
     };
     match &scenario.loads {
         Loads::Sweep { connections, load } => {
-            let base = made(load, running)?;
+            let base = load_for(load, running)?;
             let at = |&connections: &u32| {
                 let load = Load {
                     connections,
@@ -360,7 +380,7 @@ fn plans(scenario: &Scenario, running: &Running, live: &Live) -> Result<Vec<(Pla
             let each = |(connections, spec): &(u32, LoadSpec)| {
                 Ok::<_, String>(Load {
                     connections: *connections,
-                    ..made(spec, running)?
+                    ..load_for(spec, running)?
                 })
             };
             let made = loads.iter().map(each).collect::<Result<Vec<_>, _>>()?;
@@ -377,14 +397,14 @@ fn plans(scenario: &Scenario, running: &Running, live: &Live) -> Result<Vec<(Pla
 }
 
 /// A load of one connection for a deployment.
-fn made(spec: &LoadSpec, running: &Running) -> Result<Load, String> {
+fn load_for(spec: &LoadSpec, running: &RunningDeployment) -> Result<Load, String> {
     let values = running.values();
     let body = spec.read_body(values).map_err(|error| error.to_string())?;
-    let template = Template {
+    let template = RequestTemplate {
         method: spec.method.clone(),
         headers: spec.headers.clone(),
         body: body.map(Bytes::from),
-        keeps: spec.keepalive,
+        keep_alive: spec.keepalive,
     };
     let target = Target {
         address: running.address().clone(),
@@ -392,15 +412,15 @@ fn made(spec: &LoadSpec, running: &Running) -> Result<Load, String> {
         path: "/".to_owned(),
     };
     let paths = spec.read_paths(values).map_err(|error| error.to_string())?;
-    let shape = |path: &String| target.at(path).shape(&template, 1);
-    let shapes: Result<Vec<Shape>, _> = paths.iter().map(shape).collect();
+    let shape = |path: &String| target.with_path(path).encode_request(&template, 1);
+    let shapes: Result<Vec<EncodedRequest>, _> = paths.iter().map(shape).collect();
     Ok(Load {
         name: spec.name.clone(),
-        shapes: shapes.map_err(|error| error.to_string())?,
+        requests: shapes.map_err(|error| error.to_string())?,
         order: spec.order,
         connections: 1,
-        pace: pace(spec.rate),
-        keeps: spec.keepalive,
+        arrivals: arrival_model(spec.rate),
+        keep_alive: spec.keepalive,
         timeout: spec.timeout,
     })
 }

@@ -6,22 +6,22 @@
 //! are no rounds on both sides, when it is above a fixed bound. What was used stands
 //! in the output. Pure.
 
-mod circumstances;
-mod judge;
+mod conditions;
 mod parts;
+mod verdict;
 
-use crate::report::{Outcome, Report};
-use crate::text::table::{Kind, Table};
-use crate::text::units::{figure, percent, plain};
+use crate::report::{Report, ReportResult};
+use crate::text::table::{ColumnKind, Table};
+use crate::text::units::{format_figure, format_percent, sanitize};
 
-pub use judge::Verdict;
+pub use verdict::Verdict;
 
 /// Why two reports cannot be compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CompareSavedError {
     /// A sweep beside a run, for instance.
     #[error("a report of `bench {old}` cannot be compared with one of `bench {new}`")]
-    Kinds {
+    DifferentVerbs {
         /// The first report's verb.
         old: &'static str,
         /// The second's.
@@ -33,7 +33,7 @@ pub enum CompareSavedError {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Changes {
     /// When and with what each was taken.
-    pub taken: [String; 2],
+    pub contexts: [String; 2],
     /// Why the two may not be comparable, or a figure may not be the server's own.
     pub warnings: Vec<String>,
     /// Every figure that both have.
@@ -72,19 +72,19 @@ impl Change {
 impl Changes {
     /// As text, for a terminal; ends with a line break.
     #[must_use]
-    pub fn text(&self) -> String {
+    pub fn to_text(&self) -> String {
         let mut text = format!(
             "old  {}\nnew  {}\n",
-            plain(&self.taken[0]),
-            plain(&self.taken[1])
+            sanitize(&self.contexts[0]),
+            sanitize(&self.contexts[1])
         );
         for warning in &self.warnings {
-            text += &format!("WARNING: {}\n", plain(warning));
+            text += &format!("WARNING: {}\n", sanitize(warning));
         }
         text += &format!("\n{}", self.table().text());
         for (which, parts) in [("old", &self.only_old), ("new", &self.only_new)] {
             if !parts.is_empty() {
-                text += &format!("\nOnly in {which}: {}\n", plain(&parts.join(", ")));
+                text += &format!("\nOnly in {which}: {}\n", sanitize(&parts.join(", ")));
             }
         }
         let count = |wanted: Verdict| {
@@ -97,7 +97,7 @@ impl Changes {
         let same = count(Verdict::WithinNoise);
         text += &format!(
             "\n{better} better, {worse} worse, {same} within the noise.\n{}",
-            judge::METHOD
+            verdict::METHOD_TEXT
         );
         text
     }
@@ -112,13 +112,13 @@ impl Changes {
 
     fn table(&self) -> Table {
         let mut table = Table::new(&[
-            ("part", Kind::Words),
-            ("figure", Kind::Words),
-            ("old", Kind::Number),
-            ("new", Kind::Number),
-            ("change", Kind::Number),
-            ("", Kind::Words),
-            ("noise", Kind::Words),
+            ("part", ColumnKind::Text),
+            ("figure", ColumnKind::Text),
+            ("old", ColumnKind::Number),
+            ("new", ColumnKind::Number),
+            ("change", ColumnKind::Number),
+            ("", ColumnKind::Text),
+            ("noise", ColumnKind::Text),
         ]);
         let mut before = None;
         for change in &self.changes {
@@ -130,14 +130,16 @@ impl Changes {
             };
             table.rows.push(vec![
                 if is_new {
-                    plain(&change.part)
+                    sanitize(&change.part)
                 } else {
                     String::new()
                 },
                 change.figure.to_owned(),
-                figure(change.old),
-                figure(change.new),
-                change.percent().map_or_else(|| "-".to_owned(), percent),
+                format_figure(change.old),
+                format_figure(change.new),
+                change
+                    .percent()
+                    .map_or_else(|| "-".to_owned(), format_percent),
                 verdict.to_owned(),
                 change.noise.clone(),
             ]);
@@ -152,10 +154,13 @@ impl Changes {
 /// When they are of different kinds.
 pub fn compare_saved(old: &Report, new: &Report) -> Result<Changes, CompareSavedError> {
     if std::mem::discriminant(&old.result) != std::mem::discriminant(&new.result) {
-        let (old, new) = (verb(&old.result), verb(&new.result));
-        return Err(CompareSavedError::Kinds { old, new });
+        let (old, new) = (verb_name(&old.result), verb_name(&new.result));
+        return Err(CompareSavedError::DifferentVerbs { old, new });
     }
-    let (old_parts, new_parts) = (parts::of(&old.result), parts::of(&new.result));
+    let (old_parts, new_parts) = (
+        parts::report_parts(&old.result),
+        parts::report_parts(&new.result),
+    );
     let mut changes = Vec::new();
     for part in &old_parts {
         let Some(partner) = new_parts.iter().find(|found| found.name == part.name) else {
@@ -163,11 +168,12 @@ pub fn compare_saved(old: &Report, new: &Report) -> Result<Changes, CompareSaved
         };
         for (name, old) in &part.figures {
             let new = partner.figure(name);
-            changes.extend(new.map(|new| judge::change(&part.name, name, *old, new)));
+            changes.extend(new.map(|new| verdict::judge_change(&part.name, name, *old, new)));
         }
     }
-    let missing = |parts: &[parts::Part], others: &[parts::Part]| {
-        let is_alone = |part: &&parts::Part| others.iter().all(|other| other.name != part.name);
+    let missing = |parts: &[parts::ReportPart], others: &[parts::ReportPart]| {
+        let is_alone =
+            |part: &&parts::ReportPart| others.iter().all(|other| other.name != part.name);
         parts
             .iter()
             .filter(is_alone)
@@ -175,21 +181,24 @@ pub fn compare_saved(old: &Report, new: &Report) -> Result<Changes, CompareSaved
             .collect()
     };
     Ok(Changes {
-        taken: [circumstances::taken(old), circumstances::taken(new)],
-        warnings: circumstances::warnings(old, new),
+        contexts: [
+            conditions::describe_context(old),
+            conditions::describe_context(new),
+        ],
+        warnings: conditions::condition_warnings(old, new),
         changes,
         only_old: missing(&old_parts, &new_parts),
         only_new: missing(&new_parts, &old_parts),
     })
 }
 
-fn verb(result: &Outcome) -> &'static str {
+fn verb_name(result: &ReportResult) -> &'static str {
     match result {
-        Outcome::Run(_) => "run",
-        Outcome::Mix(_) => "mix",
-        Outcome::Sweep(_) => "sweep",
-        Outcome::Compare(_) => "compare",
-        Outcome::Hold(_) => "hold",
+        ReportResult::Run(_) => "run",
+        ReportResult::Mix(_) => "mix",
+        ReportResult::Sweep(_) => "sweep",
+        ReportResult::Compare(_) => "compare",
+        ReportResult::Hold(_) => "hold",
     }
 }
 

@@ -5,16 +5,16 @@
 
 mod hold;
 
-use crate::report::{Deployment, Figures, Outcome, Report, ServerCost};
+use crate::report::{Deployment, Figures, Report, ReportResult, ServerCost};
 
 /// The rows, with a first line of column names. A deployment that failed before it was measured has a
 /// row that says so.
 #[must_use]
-pub fn csv(report: &Report) -> String {
-    if let Outcome::Hold(hold) = &report.result {
-        return hold::csv(hold, report.taken.interrupted);
+pub fn report_csv(report: &Report) -> String {
+    if let ReportResult::Hold(hold) = &report.result {
+        return hold::hold_csv(hold, report.taken.interrupted);
     }
-    let mut text = row(&COLUMNS.map(str::to_owned));
+    let mut text = encode_row(&COLUMNS.map(str::to_owned));
     let alone = [const { String::new() }; 2];
     let interrupted = report.taken.interrupted.to_string();
     let mut add = |place: (&str, usize),
@@ -23,26 +23,26 @@ pub fn csv(report: &Report) -> String {
                    [failed, doubts]: &[String; 2]| {
         for load in loads {
             let mut cells = vec![place.0.to_owned(), place.1.to_string()];
-            cells.extend(figures(load));
-            cells.extend(cost(server));
+            cells.extend(figure_cells(load));
+            cells.extend(cost_cells(server));
             cells.extend([interrupted.clone(), failed.clone(), doubts.clone()]);
-            text += &row(&cells);
+            text += &encode_row(&cells);
         }
     };
     match &report.result {
-        Outcome::Run(run) => {
+        ReportResult::Run(run) => {
             let load = std::slice::from_ref(&run.figures);
             add(("", 1), load, run.server.as_ref(), &alone);
         }
-        Outcome::Mix(mix) => add(("", 1), &mix.loads, mix.server.as_ref(), &alone),
-        Outcome::Sweep(sweep) => {
+        ReportResult::Mix(mix) => add(("", 1), &mix.loads, mix.server.as_ref(), &alone),
+        ReportResult::Sweep(sweep) => {
             for point in &sweep.points {
                 add(("", 1), &point.loads, point.server.as_ref(), &alone);
             }
         }
-        Outcome::Compare(compare) => {
+        ReportResult::Compare(compare) => {
             for deployment in &compare.deployments {
-                let said = said_of(deployment);
+                let said = failure_and_doubts(deployment);
                 for (round, points) in deployment.rounds.iter().enumerate() {
                     for point in points {
                         let place = (&*deployment.name, round + 1);
@@ -52,18 +52,18 @@ pub fn csv(report: &Report) -> String {
             }
             for deployment in &compare.deployments {
                 if deployment.failed.is_some() && deployment.rounds.is_empty() {
-                    text += &unmeasured(deployment, &interrupted);
+                    text += &failed_row(deployment, &interrupted);
                 }
             }
         }
         // Its columns are others, see above.
-        Outcome::Hold(_) => {}
+        ReportResult::Hold(_) => {}
     }
     text
 }
 
 /// Why a deployment failed, without its log, and why its figures are in doubt.
-fn said_of(deployment: &Deployment) -> [String; 2] {
+fn failure_and_doubts(deployment: &Deployment) -> [String; 2] {
     let failed = deployment.failed.as_deref().unwrap_or_default();
     let doubts = deployment.summary.as_ref();
     [
@@ -72,12 +72,12 @@ fn said_of(deployment: &Deployment) -> [String; 2] {
     ]
 }
 
-fn unmeasured(deployment: &Deployment, interrupted: &str) -> String {
-    let [failed, doubts] = said_of(deployment);
+fn failed_row(deployment: &Deployment, interrupted: &str) -> String {
+    let [failed, doubts] = failure_and_doubts(deployment);
     let mut cells = vec![String::new(); COLUMNS.len() - 3];
     cells[0].clone_from(&deployment.name);
     cells.extend([interrupted.to_owned(), failed, doubts]);
-    row(&cells)
+    encode_row(&cells)
 }
 
 const COLUMNS: [&str; 44] = [
@@ -128,7 +128,7 @@ const COLUMNS: [&str; 44] = [
 ];
 
 /// From `load` to `generator_bottleneck`.
-fn figures(load: &Figures) -> Vec<String> {
+fn figure_cells(load: &Figures) -> Vec<String> {
     let (statuses, errors, total) = (&load.statuses, &load.errors, &load.total);
     let mut cells = vec![
         load.name.clone(),
@@ -155,7 +155,7 @@ fn figures(load: &Figures) -> Vec<String> {
     cells.extend(counts.map(|count| count.to_string()));
     cells.extend([
         load.unfinished.to_string(),
-        exact_ms(load.oldest_unfinished),
+        format_ms(load.oldest_unfinished),
         load.retried.to_string(),
     ]);
     cells.extend(match load.schedule {
@@ -173,17 +173,17 @@ fn figures(load: &Figures) -> Vec<String> {
         total.p9999,
         total.max,
     ];
-    cells.extend(longest.map(exact_ms));
+    cells.extend(longest.map(format_ms));
     cells.push(load.generator.bottleneck.clone().unwrap_or_default());
     cells
 }
 
 /// Whole microseconds as milliseconds, with all their digits.
-fn exact_ms(us: u64) -> String {
+fn format_ms(us: u64) -> String {
     format!("{}.{:03}", us / 1000, us % 1000)
 }
 
-fn cost(server: Option<&ServerCost>) -> [String; 5] {
+fn cost_cells(server: Option<&ServerCost>) -> [String; 5] {
     server.map_or([const { String::new() }; 5], |cost| {
         [
             format!("{:.3}", cost.cpu_us_per_request),
@@ -196,13 +196,13 @@ fn cost(server: Option<&ServerCost>) -> [String; 5] {
     })
 }
 
-fn row(cells: &[String]) -> String {
-    let cells: Vec<String> = cells.iter().map(|cell| quoted(cell)).collect();
+fn encode_row(cells: &[String]) -> String {
+    let cells: Vec<String> = cells.iter().map(|cell| quote_cell(cell)).collect();
     cells.join(",") + "\r\n"
 }
 
 /// RFC 4180 §2: quotes around a cell with a separator, a quote or a line break; quotes doubled.
-fn quoted(cell: &str) -> String {
+fn quote_cell(cell: &str) -> String {
     match cell.contains(['"', ',', '\r', '\n']) {
         true => format!("\"{}\"", cell.replace('"', "\"\"")),
         false => cell.to_owned(),
@@ -217,7 +217,7 @@ mod tests {
     #[test]
     fn every_row_has_every_column() {
         for (kind, report) in testing::reports() {
-            let text = csv(&report);
+            let text = report_csv(&report);
             let lines: Vec<&str> = text.split_terminator("\r\n").collect();
             assert!(lines.len() > 1, "{kind}");
             let columns = lines[0].split(',').count();
@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn a_comparison_has_a_row_a_deployment_round_and_point() {
-        let text = csv(&testing::compare());
+        let text = report_csv(&testing::compare());
         assert_eq!(
             text.matches("\r\n").count(),
             1 + 3 * 2 * 3 + 1,
@@ -246,11 +246,11 @@ mod tests {
 
     #[test]
     fn rows_say_what_is_doubtful_about_them() {
-        let text = csv(&testing::run());
+        let text = report_csv(&testing::run());
         assert!(text.contains(",7,81.500,9,20000,12,34,"), "{text}");
         assert!(text.contains(",its thread was busy 99 % of the time,"));
         assert!(text.ends_with(",false,,\r\n"));
-        assert!(csv(&testing::sweep()).ends_with(",true,,\r\n"));
+        assert!(report_csv(&testing::sweep()).ends_with(",true,,\r\n"));
     }
 
     #[test]
@@ -262,7 +262,7 @@ mod tests {
             ("two\nlines", "\"two\nlines\""),
             ("", ""),
         ] {
-            assert_eq!(quoted(cell), expected);
+            assert_eq!(quote_cell(cell), expected);
         }
     }
 }

@@ -1,23 +1,23 @@
 //! Deployments: started by a scenario's commands, watched, and surely stopped.
 //!
-//! `compare` makes one [`Workshop`] for a scenario, runs the set-up in it, and starts each deployment
-//! with [`Workshop::start`] when it is its turn. All commands run below a keeper (`keeper`), a process
+//! `compare` makes one [`Testbed`] for a scenario, runs the set-up in it, and starts each deployment
+//! with [`Testbed::start`] when it is its turn. All commands run below a keeper (`keeper`), a process
 //! of ours that outlives the bench by as long as it takes to end them; `kept` is the bench's view of one
 //! keeper's commands. `probe` asks whether a deployment
 //! answers, `account` reads what it spends, `cgroup` limits it, `folder` makes its temporary folder.
 //! What must stay true: whatever way this process ends, nothing that was started here is left; a
 //! deployment that does not answer as the scenario says is an error, never a figure.
 
-pub mod account;
 mod cgroup;
-mod folder;
 mod keeper;
-mod kept;
-mod link;
-mod order;
+mod keeper_link;
+mod keeper_protocol;
 mod probe;
+pub mod resource_usage;
 mod running;
-mod workshop;
+mod supervised;
+mod temp_dir;
+mod testbed;
 
 use std::fmt;
 use std::io;
@@ -26,28 +26,28 @@ use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use crate::scenario::{Beside, Expect};
+use crate::scenario::{Companion, Expect};
 use crate::target::TargetError;
 
-pub use account::{Account, Memory, Processes, Spent, cores_worked};
-pub(crate) use probe::{connect_unix, fetch};
-pub use running::Running;
-pub use workshop::Workshop;
+pub(crate) use probe::{connect_unix, fetch_body};
+pub use resource_usage::{CpuTime, MemoryUsage, ProcessTree, ResourceUsage, cores_busy_seconds};
+pub use running::RunningDeployment;
+pub use testbed::Testbed;
 
 /// The keeper: the hidden verb `bench keep`. Takes its order from the standard input, ends when that
 /// ends, and leaves nothing behind.
 #[must_use]
-pub fn keep() -> ExitCode {
+pub fn run_keeper() -> ExitCode {
     keeper::run()
 }
 
 /// How a deployment is started, beside what the scenario says of it.
 #[derive(Debug)]
-pub struct Conditions<'a> {
+pub struct StartConditions<'a> {
     /// The core for all its processes, when they are pinned.
     pub core: Option<usize>,
     /// What is started before it and stopped after it, and the core for that.
-    pub beside: Option<(&'a Beside, Option<usize>)>,
+    pub companion: Option<(&'a Companion, Option<usize>)>,
     /// What the readiness probe asks for.
     pub path: &'a str,
     /// Header fields that the probe sends, as the load does.
@@ -69,20 +69,20 @@ pub enum DeployError {
         /// The command.
         command: String,
         /// How it ended.
-        how: Ended,
+        how: ExitReason,
     },
     /// A command ended before the deployment answered.
-    #[error("`{command}` {how} before it answered{log}", log = Log(log))]
+    #[error("`{command}` {how} before it answered{log}", log = LogTail(log))]
     Exited {
         /// The command.
         command: String,
         /// How it ended.
-        how: Ended,
+        how: ExitReason,
         /// The end of its log.
         log: String,
     },
     /// It did not answer in time.
-    #[error("not ready within {within:?}: {last}{log}", log = Log(log))]
+    #[error("not ready within {within:?}: {last}{log}", log = LogTail(log))]
     NotReady {
         /// The time it had.
         within: Duration,
@@ -92,7 +92,7 @@ pub enum DeployError {
         log: String,
     },
     /// It answers, and not as it must.
-    #[error("wrong answer: {what}{log}", log = Log(log))]
+    #[error("wrong answer: {what}{log}", log = LogTail(log))]
     WrongAnswer {
         /// What is wrong with it.
         what: String,
@@ -101,7 +101,7 @@ pub enum DeployError {
     },
     /// A limit was asked for that cannot be set here.
     #[error("cannot limit {what}: {why}")]
-    Limit {
+    CannotLimit {
         /// `memory` or `disk_read`.
         what: &'static str,
         /// What is missing.
@@ -115,7 +115,7 @@ pub enum DeployError {
     Keeper(String),
     /// A file or folder of it could not be made.
     #[error("{path}: {source}", path = path.display())]
-    File {
+    FileError {
         /// The file.
         path: PathBuf,
         /// Why.
@@ -123,7 +123,7 @@ pub enum DeployError {
     },
     /// What runs beside it could not be started.
     #[error("beside it: {0}")]
-    Beside(Box<Self>),
+    CompanionFailed(Box<Self>),
     /// It was given up, since the run was ended.
     #[error("interrupted")]
     Interrupted,
@@ -132,14 +132,14 @@ pub enum DeployError {
 /// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Ended {
+pub enum ExitReason {
     /// With an exit status.
     Status(i32),
     /// By a signal.
     Signal(i32),
 }
 
-impl fmt::Display for Ended {
+impl fmt::Display for ExitReason {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Status(status) => write!(out, "exited with {status}"),
@@ -149,9 +149,9 @@ impl fmt::Display for Ended {
 }
 
 /// A log below a message, when there is one.
-struct Log<'a>(&'a str);
+struct LogTail<'a>(&'a str);
 
-impl fmt::Display for Log<'_> {
+impl fmt::Display for LogTail<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.trim_end() {
             "" => out.write_str("; it wrote nothing"),
@@ -161,7 +161,7 @@ impl fmt::Display for Log<'_> {
 }
 
 /// Names the file in an error.
-fn at(path: &Path) -> impl FnOnce(io::Error) -> DeployError {
+fn file_error(path: &Path) -> impl FnOnce(io::Error) -> DeployError {
     let path = path.to_owned();
-    |source| DeployError::File { path, source }
+    |source| DeployError::FileError { path, source }
 }

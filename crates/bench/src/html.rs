@@ -3,53 +3,56 @@
 //! `output` writes both. The page asks for nothing from anywhere (its own policy forbids it):
 //! styles, script and drawings are inside. The script only adds the values under the pointer or the
 //! arrow keys; without it they stand in a table below each chart. Everything that comes from
-//! outside (names, logs, addresses) passes `escaped`. Pure.
+//! outside (names, logs, addresses) passes `escape_html`. Pure.
 
 use crate::chart::{self, Chart};
-use crate::report::{Compare, Deployment, Outcome, Report, ServerCost, Taken};
-use crate::text::table::{Kind, Table};
+use crate::report::{Compare, Deployment, MeasurementContext, Report, ReportResult, ServerCost};
+use crate::text::table::{ColumnKind, Table};
 use crate::text::{self, notes, tables, units};
 
 /// The whole page.
 #[must_use]
-pub fn html(report: &Report) -> String {
-    let title = escaped(&title(report));
+pub fn report_html(report: &Report) -> String {
+    let title = escape_html(&report_title(report));
     let mut body = format!("<h1>{title}</h1>\n{}", warnings(report));
-    body += &taken(&report.taken);
-    let charts: String = chart::charts(report).iter().map(figure).collect();
+    body += &context_list(&report.taken);
+    let charts: String = chart::charts(report).iter().map(chart_figure).collect();
     let section = |heading: &str, content: &str| match content.is_empty() {
         true => String::new(),
         false => format!("<section>\n<h2>{heading}</h2>\n{content}</section>\n"),
     };
     body += &match &report.result {
-        Outcome::Run(run) => targets(&run.targets) + &charts + &plain_text(report),
-        Outcome::Mix(mix) => targets(&mix.targets) + &charts + &plain_text(report),
-        Outcome::Sweep(sweep) => {
-            let points = table(&tables::sweep(sweep));
-            targets(&sweep.targets) + &charts + &section("Figures", &points)
+        ReportResult::Run(run) => target_list(&run.targets) + &charts + &report_text(report),
+        ReportResult::Mix(mix) => target_list(&mix.targets) + &charts + &report_text(report),
+        ReportResult::Sweep(sweep) => {
+            let points = html_table(&tables::sweep_table(sweep));
+            target_list(&sweep.targets) + &charts + &section("Figures", &points)
         }
-        Outcome::Compare(compare) => {
-            section("Ranking", &ranking(compare))
-                + &section("Goals", &goals(compare))
-                + &section("Failed", &failed(compare))
+        ReportResult::Compare(compare) => {
+            section("Ranking", &ranking_table(compare))
+                + &section("Goals", &goals_table(compare))
+                + &section("Failed", &failed_section(compare))
                 + &section("Charts", &charts)
-                + &section("Each load (medians)", &optional(&tables::loads(compare)))
-                + &section("Versions", &versions(compare))
-                + &section("Figures of each round", &rounds(compare))
+                + &section(
+                    "Each load (medians)",
+                    &html_table_if_any(&tables::loads_table(compare)),
+                )
+                + &section("Versions", &versions_table(compare))
+                + &section("Figures of each round", &rounds_section(compare))
         }
-        Outcome::Hold(hold) => targets(&hold.targets) + &charts + &plain_text(report),
+        ReportResult::Hold(hold) => target_list(&hold.targets) + &charts + &report_text(report),
     };
-    page(&title, &body)
+    html_page(&title, &body)
 }
 
 /// The charts of a report: a file name without folder (`throughput.svg`), and the drawing, which says
 /// itself why it may not be believed.
 #[must_use]
-pub fn svgs(report: &Report) -> Vec<(String, String)> {
-    let mut marks = notes::marks(report);
-    if marks.len() > MARKS_SHOWN {
-        let more = units::grouped((marks.len() - MARKS_SHOWN) as u64);
-        marks.truncate(MARKS_SHOWN);
+pub fn chart_svgs(report: &Report) -> Vec<(String, String)> {
+    let mut marks = notes::drawing_notes(report);
+    if marks.len() > MAX_NOTES_SHOWN {
+        let more = units::group_thousands((marks.len() - MAX_NOTES_SHOWN) as u64);
+        marks.truncate(MAX_NOTES_SHOWN);
         marks.push(format!("and {more} more"));
     }
     let charts = chart::charts(report);
@@ -57,18 +60,18 @@ pub fn svgs(report: &Report) -> Vec<(String, String)> {
         .iter()
         .map(|chart| {
             let name = format!("{}.svg", chart.name);
-            (name, chart::standalone(chart, &marks))
+            (name, chart::standalone_svg(chart, &marks))
         })
         .collect()
 }
 
 /// A comparison may have a doubt for each deployment.
-const MARKS_SHOWN: usize = 6;
+const MAX_NOTES_SHOWN: usize = 6;
 
 /// Text that is safe between tags and within a quoted attribute.
-pub(crate) fn escaped(text: &str) -> String {
+pub(crate) fn escape_html(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
-    for char in units::plain(text).chars() {
+    for char in units::sanitize(text).chars() {
         match char {
             '&' => safe += "&amp;",
             '<' => safe += "&lt;",
@@ -81,29 +84,29 @@ pub(crate) fn escaped(text: &str) -> String {
     safe
 }
 
-fn page(title: &str, body: &str) -> String {
+fn html_page(title: &str, body: &str) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"{CONTENT_SECURITY_POLICY}\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <title>{title}</title>\n<link rel=\"icon\" href=\"data:,\">\n<style>\n{STYLE}</style>\n</head>\n\
          <body>\n<main>\n{body}</main>\n<script>\n{SCRIPT}</script>\n</body>\n</html>\n"
     )
 }
 
-const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; \
+const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; \
      script-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'";
 const STYLE: &str = include_str!("../assets/report.css");
 const SCRIPT: &str = include_str!("../assets/report.js");
 
-fn title(report: &Report) -> String {
+fn report_title(report: &Report) -> String {
     let first = |targets: &[String]| targets.first().cloned().unwrap_or_default();
     match &report.result {
-        Outcome::Run(run) => format!("Run: {}", first(&run.targets)),
-        Outcome::Mix(mix) => format!("Mix: {}", first(&mix.targets)),
-        Outcome::Sweep(sweep) => format!("Sweep: {}", first(&sweep.targets)),
-        Outcome::Compare(compare) => compare.title.clone(),
-        Outcome::Hold(hold) => format!("Hold: {}", first(&hold.targets)),
+        ReportResult::Run(run) => format!("Run: {}", first(&run.targets)),
+        ReportResult::Mix(mix) => format!("Mix: {}", first(&mix.targets)),
+        ReportResult::Sweep(sweep) => format!("Sweep: {}", first(&sweep.targets)),
+        ReportResult::Compare(compare) => compare.title.clone(),
+        ReportResult::Hold(hold) => format!("Hold: {}", first(&hold.targets)),
     }
 }
 
@@ -112,77 +115,80 @@ fn warnings(report: &Report) -> String {
     let interrupted = report
         .taken
         .interrupted
-        .then(|| notes::INTERRUPTED.to_owned());
-    let all = interrupted.into_iter().chain(notes::bottleneck(report));
-    let all = all.chain(notes::held(report));
+        .then(|| notes::INTERRUPTED_NOTE.to_owned());
+    let all = interrupted
+        .into_iter()
+        .chain(notes::bottleneck_note(report));
+    let all = all.chain(notes::hold_notes(report));
     all.map(|note| {
         format!(
             "<p class=\"warning\" role=\"alert\">{}</p>\n",
-            escaped(&note)
+            escape_html(&note)
         )
     })
     .collect()
 }
 
-fn taken(taken: &Taken) -> String {
+fn context_list(taken: &MeasurementContext) -> String {
     let machine = &taken.machine;
-    let cores = units::plural(machine.cores as u64, "core", "cores");
+    let cores = units::pluralize(machine.cores as u64, "core", "cores");
     let rows = [
         (
             "Taken",
-            format!("{}, {}", units::moment(taken.started), taken.tool),
+            format!("{}, {}", units::format_time(taken.started), taken.tool),
         ),
         (
             "Machine",
             format!(
                 "{}, {cores}, {}, {}",
                 machine.cpu,
-                units::size(machine.memory),
+                units::format_size(machine.memory),
                 machine.system
             ),
         ),
         ("Command", format!("penstock {}", taken.command.join(" "))),
     ];
-    let row =
-        |(name, value): &(&str, String)| format!("<dt>{name}</dt><dd>{}</dd>\n", escaped(value));
+    let row = |(name, value): &(&str, String)| {
+        format!("<dt>{name}</dt><dd>{}</dd>\n", escape_html(value))
+    };
     format!("<dl>\n{}</dl>\n", rows.iter().map(row).collect::<String>())
 }
 
-fn targets(targets: &[String]) -> String {
+fn target_list(targets: &[String]) -> String {
     let shown = targets
         .iter()
         .take(5)
-        .map(|target| format!("<code>{}</code>", escaped(target)));
+        .map(|target| format!("<code>{}</code>", escape_html(target)));
     let more = match targets.len() {
         0..=5 => String::new(),
-        all => format!(" and {} more", units::grouped((all - 5) as u64)),
+        all => format!(" and {} more", units::group_thousands((all - 5) as u64)),
     };
     format!("<p>{}{more}</p>\n", shown.collect::<Vec<_>>().join(", "))
 }
 
 /// A chart, what the script needs, and the values as a table.
-fn figure(chart: &Chart) -> String {
-    let spot = |spot: &chart::Spot| {
-        serde_json::json!([spot.x, spot.y, spot.series, spot.place, spot.value])
+fn chart_figure(chart: &Chart) -> String {
+    let spot = |spot: &chart::ChartPoint| {
+        serde_json::json!([spot.x, spot.y, spot.series, spot.position, spot.value])
     };
-    let spots: Vec<_> = chart.spots.iter().map(spot).collect();
-    let data = serde_json::json!({ "area": chart.area, "spots": spots });
+    let spots: Vec<_> = chart.points.iter().map(spot).collect();
+    let data = serde_json::json!({ "area": chart.plot_area, "spots": spots });
     // A script element ends at the first `</script`, wherever that stands.
     let data = data.to_string().replace('<', "\\u003c");
     format!(
         "<figure id=\"{}\" tabindex=\"0\" aria-label=\"{}: arrow keys show the values\">\n\
          <div class=\"chart\">\n{}</div>\n<script type=\"application/json\">{data}</script>\n\
          <details><summary>Values</summary>\n{}</details>\n</figure>\n",
-        escaped(&chart.name),
-        escaped(&chart.title),
+        escape_html(&chart.name),
+        escape_html(&chart.title),
         chart.svg,
-        table(&chart.table),
+        html_table(&chart.table),
     )
 }
 
-fn table(table: &Table) -> String {
-    let class = |kind: Kind| {
-        if kind == Kind::Number {
+fn html_table(table: &Table) -> String {
+    let class = |kind: ColumnKind| {
+        if kind == ColumnKind::Number {
             " class=\"n\""
         } else {
             ""
@@ -193,67 +199,70 @@ fn table(table: &Table) -> String {
         text += &format!(
             "<th scope=\"col\"{}>{}</th>",
             class(column.kind),
-            escaped(&column.title)
+            escape_html(&column.title)
         );
     }
     text += "</tr></thead>\n<tbody>\n";
     for row in &table.rows {
         text += "<tr>";
         for (cell, column) in row.iter().zip(&table.columns) {
-            text += &format!("<td{}>{}</td>", class(column.kind), escaped(cell));
+            text += &format!("<td{}>{}</td>", class(column.kind), escape_html(cell));
         }
         text += "</tr>\n";
     }
     text + "</tbody>\n</table></div>\n"
 }
 
-fn optional(found: &Table) -> String {
+fn html_table_if_any(found: &Table) -> String {
     if found.rows.is_empty() {
         String::new()
     } else {
-        table(found)
+        html_table(found)
     }
 }
 
 /// A run is what ApacheBench's users know: shown as they know it.
-fn plain_text(report: &Report) -> String {
-    format!("<pre>{}</pre>\n", escaped(&text::report(report)))
+fn report_text(report: &Report) -> String {
+    format!("<pre>{}</pre>\n", escape_html(&text::report_text(report)))
 }
 
-fn ranking(compare: &Compare) -> String {
-    let mut text = table(&tables::ranking(compare));
-    text += &format!("<p>Ratios are to {}.</p>\n", escaped(&compare.first));
-    let doubts = tables::doubts(compare);
+fn ranking_table(compare: &Compare) -> String {
+    let mut text = html_table(&tables::ranking_table(compare));
+    text += &format!("<p>Ratios are to {}.</p>\n", escape_html(&compare.first));
+    let doubts = tables::ranked_doubts(compare);
     if !doubts.is_empty() {
         text += "<ol class=\"doubts\">\n";
         for (name, doubt) in doubts {
-            text += &format!("<li>{}: {}</li>\n", escaped(name), escaped(&doubt));
+            text += &format!("<li>{}: {}</li>\n", escape_html(name), escape_html(&doubt));
         }
         text += "</ol>\n";
     }
     text
 }
 
-fn goals(compare: &Compare) -> String {
-    let text = optional(&tables::goals(compare));
+fn goals_table(compare: &Compare) -> String {
+    let text = html_table_if_any(&tables::goals_table(compare));
     let marked = text.replace("<td>PASS</td>", "<td class=\"pass\">PASS</td>");
     marked.replace("<td>FALL SHORT</td>", "<td class=\"short\">FALL SHORT</td>")
 }
 
-fn failed(compare: &Compare) -> String {
+fn failed_section(compare: &Compare) -> String {
     let failed = |deployment: &Deployment| {
         let why = deployment.failed.as_ref()?;
-        let name = escaped(&deployment.name);
+        let name = escape_html(&deployment.name);
         Some(format!(
             "<h3>{name}</h3>\n<pre class=\"warning\">{}</pre>\n",
-            escaped(why)
+            escape_html(why)
         ))
     };
     compare.deployments.iter().filter_map(failed).collect()
 }
 
-fn versions(compare: &Compare) -> String {
-    let mut found = Table::new(&[("deployment", Kind::Words), ("versions", Kind::Words)]);
+fn versions_table(compare: &Compare) -> String {
+    let mut found = Table::new(&[
+        ("deployment", ColumnKind::Text),
+        ("versions", ColumnKind::Text),
+    ]);
     for deployment in compare
         .deployments
         .iter()
@@ -264,22 +273,22 @@ fn versions(compare: &Compare) -> String {
             deployment.versions.join(", "),
         ]);
     }
-    optional(&found)
+    html_table_if_any(&found)
 }
 
-fn rounds(compare: &Compare) -> String {
+fn rounds_section(compare: &Compare) -> String {
     let mut text = String::new();
-    for deployment in tables::ranked(compare) {
-        let name = escaped(&deployment.name);
+    for deployment in tables::ranked_deployments(compare) {
+        let name = escape_html(&deployment.name);
         text += &format!("<details><summary>{name}</summary>\n");
         for (round, points) in deployment.rounds.iter().enumerate() {
             text += &format!(
                 "<h3>Round {}</h3>\n{}",
                 round + 1,
-                table(&tables::points(points))
+                html_table(&tables::points_table(points))
             );
             let others = points.iter().filter_map(|point| point.server.as_ref());
-            text += &strangers(others);
+            text += &other_processes_note(others);
         }
         text += "</details>\n";
     }
@@ -287,7 +296,7 @@ fn rounds(compare: &Compare) -> String {
 }
 
 /// How much other programs used of the server's cores, when that was watched.
-fn strangers<'a>(costs: impl Iterator<Item = &'a ServerCost>) -> String {
+fn other_processes_note<'a>(costs: impl Iterator<Item = &'a ServerCost>) -> String {
     let most = costs.filter_map(|cost| cost.others).reduce(f64::max);
     most.map_or_else(String::new, |most| {
         format!(
@@ -305,7 +314,7 @@ mod tests {
     #[test]
     fn a_page_asks_for_nothing_from_outside() {
         for (kind, report) in testing::reports() {
-            let page = html(&report);
+            let page = report_html(&report);
             for asks in ["src=", "href=\"http", "@import", "url(", "fetch("] {
                 assert!(!page.contains(asks), "{kind}: {asks}");
             }
@@ -320,7 +329,7 @@ mod tests {
 
     #[test]
     fn words_of_strangers_stay_words() {
-        let page = html(&testing::compare());
+        let page = report_html(&testing::compare());
         assert!(page.contains("<title>Hello &amp; &lt;friends&gt;</title>"));
         assert!(page.contains("nginx, &quot;&lt;b&gt;tuned&lt;/b&gt;&quot;"));
         assert!(!page.contains("<b>") && !page.contains("boom: </script>"));
@@ -330,16 +339,16 @@ mod tests {
 
     #[test]
     fn doubtful_reports_say_so_first() {
-        let page = html(&testing::run());
+        let page = report_html(&testing::run());
         let note = "NOTE: the load generator itself was the bottleneck: its thread was busy 99 %";
         assert!(page.find(note).unwrap() < page.find("<dl>").unwrap());
-        assert!(html(&testing::sweep()).contains("role=\"alert\">INTERRUPTED"));
-        assert!(!html(&testing::mix()).contains("role=\"alert\""));
+        assert!(report_html(&testing::sweep()).contains("role=\"alert\">INTERRUPTED"));
+        assert!(!report_html(&testing::mix()).contains("role=\"alert\""));
     }
 
     #[test]
     fn a_comparison_has_all_its_parts() {
-        let page = html(&testing::compare());
+        let page = report_html(&testing::compare());
         for part in [
             "<h2>Ranking</h2>",
             "<td class=\"pass\">PASS</td>",
@@ -376,7 +385,8 @@ mod tests {
                 ">DOUBT: puma: 100 connections: other programs",
             ),
         ] {
-            for ((name, svg), chart) in svgs(&report).into_iter().zip(chart::charts(&report)) {
+            for ((name, svg), chart) in chart_svgs(&report).into_iter().zip(chart::charts(&report))
+            {
                 assert!(svg.contains(expected), "{what} {name}");
                 let (width, height) = (chart.size.0, chart.size.1 + 26);
                 let frame = format!("height=\"{height}\" viewBox=\"0 0 {width} {height}\"");
@@ -385,21 +395,21 @@ mod tests {
                 assert!(svg.ends_with("</text>\n</svg>\n"), "{what} {name}");
             }
         }
-        let drawn = svgs(&testing::mix()).remove(0).1;
+        let drawn = chart_svgs(&testing::mix()).remove(0).1;
         assert_eq!(drawn, chart::charts(&testing::mix())[0].svg);
     }
 
     #[test]
     fn words_on_single_drawings_stay_words() {
         let mut report = testing::compare();
-        if let Outcome::Compare(compare) = &mut report.result
+        if let ReportResult::Compare(compare) = &mut report.result
             && let Some(summary) = &mut compare.deployments[1].summary
         {
             summary
                 .doubts
                 .push("</text><script>\n\u{1b}[31m".to_owned());
         }
-        for (name, svg) in svgs(&report) {
+        for (name, svg) in chart_svgs(&report) {
             assert!(
                 svg.contains("&lt;/text&gt;&lt;script&gt; ?[31m</text>"),
                 "{name}"
@@ -411,7 +421,10 @@ mod tests {
     #[test]
     fn charts_have_names_for_files() {
         let names = |report: &Report| -> Vec<String> {
-            svgs(report).into_iter().map(|(name, _)| name).collect()
+            chart_svgs(report)
+                .into_iter()
+                .map(|(name, _)| name)
+                .collect()
         };
         assert_eq!(names(&testing::run()), ["latency.svg"]);
         assert_eq!(names(&testing::mix()), ["latency-1.svg", "latency-2.svg"]);

@@ -4,29 +4,29 @@ use std::str::FromStr;
 
 /// Concurrencies, in the order of measuring.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Ladder(pub(crate) Vec<u32>);
+pub(crate) struct ConnectionSteps(pub(crate) Vec<u32>);
 
 /// More points than anybody waits for.
-const POINTS_MAX: usize = 100_000;
+const MAX_POINTS: usize = 100_000;
 
-impl Ladder {
+impl ConnectionSteps {
     /// `from`, `from + step`, ... up to `to`.
     #[must_use]
-    pub(crate) fn steps(from: u32, to: u32, step: u32) -> Self {
+    pub(crate) fn by_step(from: u32, to: u32, step: u32) -> Self {
         let step = usize::try_from(step.max(1)).unwrap_or(1);
-        Self((from..=to).step_by(step).take(POINTS_MAX).collect())
+        Self((from..=to).step_by(step).take(MAX_POINTS).collect())
     }
 
     /// `from`, `from * factor`, ... up to `to`.
     #[must_use]
-    pub(crate) fn factors(from: u32, to: u32, factor: u32) -> Self {
+    pub(crate) fn by_factor(from: u32, to: u32, factor: u32) -> Self {
         let next = |&at: &u32| at.max(1).checked_mul(factor.max(2));
         let all = std::iter::successors(Some(from.max(1)), next);
         Self(all.take_while(|&at| at <= to).collect())
     }
 }
 
-impl FromStr for Ladder {
+impl FromStr for ConnectionSteps {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -36,8 +36,8 @@ impl FromStr for Ladder {
         let ladder = match parts[..] {
             [list] => Self(list.split(',').map(read).collect::<Result<_, _>>()?),
             [from, to, step] => match step.trim().strip_prefix('x') {
-                Some(factor) => Self::factors(read(from)?, read(to)?, read(factor)?),
-                None => Self::steps(read(from)?, read(to)?, read(step)?),
+                Some(factor) => Self::by_factor(read(from)?, read(to)?, read(factor)?),
+                None => Self::by_step(read(from)?, read(to)?, read(step)?),
             },
             _ => return Err(wrong()),
         };
@@ -60,10 +60,10 @@ mod tests {
             ("1:31:10", &[1, 11, 21, 31]),
             ("1:9:x2", &[1, 2, 4, 8]),
         ] {
-            assert_eq!(text.parse::<Ladder>().unwrap().0, points, "{text}");
+            assert_eq!(text.parse::<ConnectionSteps>().unwrap().0, points, "{text}");
         }
         for wrong in ["", "0", "1:2", "a", "5:1:1", "1:2:3:4", "16,"] {
-            assert!(wrong.parse::<Ladder>().is_err(), "{wrong}");
+            assert!(wrong.parse::<ConnectionSteps>().is_err(), "{wrong}");
         }
     }
 }

@@ -3,15 +3,15 @@
 //! `command` and `compare` describe it, [`execute`] puts it on the server and gives the figures. Inside,
 //! `engine` starts loops and tasks and begins and ends the window, `run` is what they share,
 //! `connection` sends and receives, `arrivals` is an open loop's schedule, `incoming` finds a
-//! response's end, `pick` says which request is next, `recorder` counts.
+//! response's end, `picker` says which request is next, `recorder` counts.
 
 mod arrivals;
 mod connection;
 mod engine;
-pub(crate) mod incoming;
-mod pick;
+mod picker;
 mod recorder;
-mod run;
+pub(crate) mod response_reader;
+mod shared_run;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use bytes::Bytes;
 
 use crate::report::Figures;
 
-pub(crate) use recorder::{histogram, timings};
+pub(crate) use recorder::{new_histogram, summarize};
 
 /// Where a server listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub enum Address {
 
 /// One request, ready to send.
 #[derive(Debug, Clone)]
-pub struct Shape {
+pub struct EncodedRequest {
     /// Where to.
     pub address: Address,
     /// Head and body as they are sent.
@@ -48,7 +48,7 @@ pub struct Shape {
 
 /// Which request is next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Order {
+pub enum RequestOrder {
     /// One after the other, over all connections together.
     InOrder,
     /// Drawn by weight.
@@ -57,11 +57,11 @@ pub enum Order {
 
 /// When requests start.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Pace {
+pub enum ArrivalModel {
     /// When the response to the one before is there.
-    Closed,
+    ClosedLoop,
     /// At this many evenly spaced moments a second, whatever the server does.
-    Open(f64),
+    OpenLoop(f64),
 }
 
 /// One load.
@@ -70,22 +70,22 @@ pub struct Load {
     /// Its name in reports; empty for the only one.
     pub name: String,
     /// The requests; at least one.
-    pub shapes: Vec<Shape>,
+    pub requests: Vec<EncodedRequest>,
     /// Which is next.
-    pub order: Order,
+    pub order: RequestOrder,
     /// Connections held.
     pub connections: u32,
     /// When requests start.
-    pub pace: Pace,
+    pub arrivals: ArrivalModel,
     /// Whether a connection serves more than one request.
-    pub keeps: bool,
+    pub keep_alive: bool,
     /// For a connection to be open, and for a response to be complete.
     pub timeout: Duration,
 }
 
 /// What ends a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Until {
+pub enum WindowEnd {
     /// That many requests, answered or failed, of all loads together; fewer when nothing was answered
     /// for two time-outs and a second.
     Requests(u64),
@@ -95,11 +95,11 @@ pub enum Until {
 
 /// All that is to be executed at once.
 #[derive(Debug, Clone)]
-pub struct Plan {
+pub struct LoadPlan {
     /// The loads; at least one.
     pub loads: Vec<Load>,
     /// What ends the window.
-    pub until: Until,
+    pub window_end: WindowEnd,
     /// Before the window: the same load, not counted; connections stay.
     pub warm_up: Duration,
     /// Threads that send.
@@ -112,7 +112,7 @@ pub struct Plan {
 
 /// A look at a load in progress.
 #[derive(Debug, Clone, Copy)]
-pub struct Progress {
+pub struct LoadProgress {
     /// Whether the window has begun.
     pub is_measured: bool,
     /// Since the window (or the warm-up) began.
@@ -132,16 +132,16 @@ pub trait Observer {
     /// The window has ended; connections are still open. Time spent here belongs to nobody.
     fn after_window(&mut self) {}
     /// A few times a second.
-    fn progress(&mut self, progress: Progress) {
+    fn progress(&mut self, progress: LoadProgress) {
         let _ = progress;
     }
 }
 
 /// Nobody is told.
 #[derive(Debug)]
-pub struct Unobserved;
+pub struct NoObserver;
 
-impl Observer for Unobserved {}
+impl Observer for NoObserver {}
 
 /// Raises the soft limit of open descriptors as far as it may be raised, for this process and those that
 /// it starts. What a plan needs beyond that is an error of [`execute`].
@@ -153,6 +153,6 @@ pub fn allow_all_descriptors() {
 ///
 /// # Errors
 /// When threads or descriptors ran out before anything was sent.
-pub fn execute(plan: &Plan, observer: &mut dyn Observer) -> std::io::Result<Vec<Figures>> {
+pub fn execute(plan: &LoadPlan, observer: &mut dyn Observer) -> std::io::Result<Vec<Figures>> {
     engine::execute(plan, observer)
 }

@@ -17,26 +17,26 @@ use crate::{csv, html, saved, text};
 ///
 /// # Errors
 /// When a file cannot be written; names it.
-pub(crate) fn give(report: &Report, to: &OutputArguments) -> Result<(), String> {
+pub(crate) fn write_report(report: &Report, to: &OutputArguments) -> Result<(), String> {
     let prints_json = to.json.as_deref() == Some(Path::new("-"));
     if prints_json {
         print(&serde_json::to_string_pretty(report).map_err(|error| error.to_string())?);
     } else {
-        print(&text::report(report));
+        print(&text::report_text(report));
         if let Some(path) = &to.json {
             saved::write(path, report).map_err(|error| error.to_string())?;
         }
     }
     let named = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
     if let Some(path) = &to.html {
-        std::fs::write(path, html::html(report)).map_err(|error| named(path, error))?;
+        std::fs::write(path, html::report_html(report)).map_err(|error| named(path, error))?;
     }
     if let Some(path) = &to.csv {
-        std::fs::write(path, csv::csv(report)).map_err(|error| named(path, error))?;
+        std::fs::write(path, csv::report_csv(report)).map_err(|error| named(path, error))?;
     }
     if let Some(folder) = &to.svg {
         std::fs::create_dir_all(folder).map_err(|error| named(folder, error))?;
-        for (name, svg) in html::svgs(report) {
+        for (name, svg) in html::chart_svgs(report) {
             let path = folder.join(name);
             std::fs::write(&path, svg).map_err(|error| named(&path, error))?;
         }
@@ -58,7 +58,7 @@ pub(crate) fn give(report: &Report, to: &OutputArguments) -> Result<(), String> 
 /// `bench render`: a saved report, shown again.
 pub(crate) fn render(arguments: &RenderArguments) -> Result<ExitCode, String> {
     let report = saved::read(&arguments.file).map_err(|error| error.to_string())?;
-    give(&report, &arguments.output)?;
+    write_report(&report, &arguments.output)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -70,6 +70,10 @@ pub(crate) fn print(text: &str) {
 }
 
 /// Says to standard error why nothing was measured; the end of a stranger's log may be in it.
-pub(crate) fn complain(why: &str) {
-    let _ = writeln!(std::io::stderr(), "penstock: {}", text::units::plain(why));
+pub(crate) fn print_error(why: &str) {
+    let _ = writeln!(
+        std::io::stderr(),
+        "penstock: {}",
+        text::units::sanitize(why)
+    );
 }

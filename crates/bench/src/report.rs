@@ -2,36 +2,38 @@
 //!
 //! Made by `run`, `mix`, `sweep`, `compare` and `hold`; read by `text`, `html`, `csv` and, saved, by a later
 //! comparison. Durations are microseconds, sizes bytes, unless a name says otherwise. Fields may be
-//! added; a change of meaning needs a new [`FORMAT`].
+//! added; a change of meaning needs a new [`FORMAT_VERSION`].
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::text::units::number;
+use crate::text::units::to_f64;
 
 mod hold;
 
-pub use hold::{Hold, HoldCost, HoldCounts, HoldSample, Lost, Probed, Published};
+pub use hold::{
+    HoldCost, HoldResult, HoldSample, LostStreams, ProbeResult, PublishResult, StreamCounts,
+};
 
 /// The version of the format, in every report.
-pub const FORMAT: u32 = 1;
+pub const FORMAT_VERSION: u32 = 1;
 
 /// A saved report.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Report {
-    /// [`FORMAT`].
+    /// [`FORMAT_VERSION`].
     pub format: u32,
     /// Where and when it was measured.
-    pub taken: Taken,
+    pub taken: MeasurementContext,
     /// What was measured.
     #[serde(flatten)]
-    pub result: Outcome,
+    pub result: ReportResult,
 }
 
 /// The result, by verb.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "lowercase")]
-pub enum Outcome {
+pub enum ReportResult {
     /// `bench run`: one load.
     Run(Box<Run>),
     /// `bench mix`: several loads at once.
@@ -41,12 +43,12 @@ pub enum Outcome {
     /// `bench compare`: several deployments.
     Compare(Compare),
     /// `bench hold`: many streams.
-    Hold(Box<Hold>),
+    Hold(Box<HoldResult>),
 }
 
 /// Where and when.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
-pub struct Taken {
+pub struct MeasurementContext {
     /// Seconds since the epoch at the start.
     pub started: u64,
     /// `penstock 0.1.0`.
@@ -153,19 +155,19 @@ pub struct Deployment {
 pub struct Summary {
     /// Mean requests a second that were answered well, over the points of at least 10 connections (over
     /// all, if none has).
-    pub requests_per_second: Spread,
+    pub requests_per_second: RoundSpread,
     /// CPU microseconds of all its processes for each request.
-    pub cpu_us_per_request: Option<Spread>,
+    pub cpu_us_per_request: Option<RoundSpread>,
     /// The most memory seen, in bytes.
     pub memory_bytes: Option<u64>,
     /// Microseconds, the mean over the points.
-    pub p99_us: Spread,
+    pub p99_us: RoundSpread,
     /// Failed requests and responses of 4xx and 5xx, all rounds.
     pub errors: u64,
     /// Requests a second, as a ratio to the first deployment's in the same round.
-    pub ratio: Option<Spread>,
+    pub ratio: Option<RoundSpread>,
     /// CPU for each request, as a ratio to the first deployment's in the same round.
-    pub cpu_ratio: Option<Spread>,
+    pub cpu_ratio: Option<RoundSpread>,
     /// Why the figures are in doubt (the generator was the bottleneck, strangers used the cores,
     /// requests were left out or sent again).
     pub doubts: Vec<String>,
@@ -173,7 +175,7 @@ pub struct Summary {
 
 /// A figure over several rounds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Spread {
+pub struct RoundSpread {
     /// The median of the rounds.
     pub median: f64,
     /// The smallest.
@@ -188,7 +190,7 @@ pub struct Goal {
     /// In words.
     pub text: String,
     /// The figure over the rounds; `None` when it could not be had.
-    pub found: Option<Spread>,
+    pub found: Option<RoundSpread>,
     /// Whether the median meets it.
     pub met: bool,
 }
@@ -243,7 +245,7 @@ pub struct Figures {
     /// long a request had to wait for it.
     pub service: Option<Timings>,
     /// The generator's own state.
-    pub generator: Generator,
+    pub generator: GeneratorLoad,
 }
 
 /// Responses by status class.
@@ -323,7 +325,7 @@ pub struct Timings {
 
 /// The generator's own state in the window.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
-pub struct Generator {
+pub struct GeneratorLoad {
     /// Threads that sent.
     pub threads: usize,
     /// The busiest thread's part of a core.
@@ -403,21 +405,21 @@ impl Figures {
     /// when that ended: a server that stops to answer makes no errors until the time-out.
     #[must_use]
     pub fn is_stuck(&self) -> bool {
-        let age = number(self.oldest_unfinished);
+        let age = to_f64(self.oldest_unfinished);
         age > 1e6 && age > self.seconds * 0.5e6
     }
 
     /// Whether more than 1 % of the requests had to be sent again.
     #[must_use]
     pub fn is_often_retried(&self) -> bool {
-        number(self.retried) * 100.0 > number(self.requests)
+        to_f64(self.retried) * 100.0 > to_f64(self.requests)
     }
 
     /// Requests a second that were answered well: errors are quickly made, and no throughput.
     #[must_use]
     pub fn good_per_second(&self) -> f64 {
         let good = self.requests.saturating_sub(self.statuses.failed());
-        self.requests_per_second * number(good) / number(self.requests.max(1))
+        self.requests_per_second * to_f64(good) / to_f64(self.requests.max(1))
     }
 
     /// Requests that failed, and responses that say that something is wrong.
@@ -455,7 +457,7 @@ impl Point {
     }
 }
 
-impl Spread {
+impl RoundSpread {
     /// Of these values, those that are no numbers left out; `None` of none. The median of an even
     /// number of values is the mean of the middle two.
     #[must_use]

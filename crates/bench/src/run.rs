@@ -6,34 +6,35 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 
 use crate::command::{
-    FAILED, GeneratorArguments, INTERRUPTED, MixArguments, OutputArguments, RequestArguments,
-    RunArguments, Sequence,
+    EXIT_FAILED, EXIT_INTERRUPTED, GeneratorArguments, MixArguments, OrderArgument,
+    OutputArguments, RequestArguments, RunArguments,
 };
 use crate::deploy;
-use crate::deploy::account::{Account, Processes};
-use crate::live::Live;
-use crate::load::{Load, Order, Pace, Plan, Shape, Until};
-use crate::report::{Figures, Mix, Outcome, Run};
-use crate::target::{Target, TargetError, Template, read_file, read_header, read_paths};
+use crate::deploy::resource_usage::{ProcessTree, ResourceUsage};
+use crate::live_line::LiveLine;
+use crate::load::{ArrivalModel, EncodedRequest, Load, LoadPlan, RequestOrder, WindowEnd};
+use crate::report::{Figures, Mix, ReportResult, Run};
+use crate::target::{RequestTemplate, Target, TargetError, read_file, read_header, read_paths};
 use crate::text::notes;
-use crate::window::{Window, measure};
-use crate::{output, taken};
+use crate::window::{MeasurementWindow, measure_window};
+use crate::{context, output};
 
 /// How long an admin interface may take to answer.
-const ANSWER: Duration = Duration::from_secs(5);
+const ADMIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long a run takes when nothing else ends it.
-const DURATION: Duration = Duration::from_secs(10);
+const DEFAULT_DURATION: Duration = Duration::from_secs(10);
 
 pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
     let load = Load {
         connections: arguments.connections,
-        pace: pace(arguments.rate),
-        ..load(&arguments.request)?
+        arrivals: arrival_model(arguments.rate),
+        ..base_load(&arguments.request)?
     };
-    let until = until(arguments.requests, arguments.duration).unwrap_or(Until::Elapsed(DURATION));
-    let plan = |live: &Live| {
-        plan(
+    let until = window_end(arguments.requests, arguments.duration)
+        .unwrap_or(WindowEnd::Elapsed(DEFAULT_DURATION));
+    let plan = |live: &LiveLine| {
+        load_plan(
             vec![load],
             until,
             arguments.warm_up,
@@ -42,13 +43,13 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
         )
     };
     let targets = arguments.request.urls.clone();
-    finish(
+    measure_and_report(
         plan,
         &arguments.generator,
         &arguments.output,
         |mut loads, server| {
             let figures = loads.pop().unwrap_or_default();
-            Outcome::Run(Box::new(Run {
+            ReportResult::Run(Box::new(Run {
                 targets,
                 figures,
                 server,
@@ -58,21 +59,22 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
 }
 
 pub(crate) fn mix(arguments: &MixArguments) -> Result<ExitCode, String> {
-    let read = |text: &String| one_of_mix(text, &arguments.request);
+    let read = |text: &String| parse_mix_load(text, &arguments.request);
     let loads = arguments
         .loads
         .iter()
         .map(read)
         .collect::<Result<Vec<_>, _>>()?;
-    let until = Until::Elapsed(arguments.duration);
-    let plan = |live: &Live| plan(loads, until, arguments.warm_up, &arguments.generator, live);
+    let until = WindowEnd::Elapsed(arguments.duration);
+    let plan =
+        |live: &LiveLine| load_plan(loads, until, arguments.warm_up, &arguments.generator, live);
     let targets = arguments.request.urls.clone();
-    finish(
+    measure_and_report(
         plan,
         &arguments.generator,
         &arguments.output,
         |loads, server| {
-            Outcome::Mix(Mix {
+            ReportResult::Mix(Mix {
                 targets,
                 loads,
                 server,
@@ -82,30 +84,34 @@ pub(crate) fn mix(arguments: &MixArguments) -> Result<ExitCode, String> {
 }
 
 /// Executes, reports, and says by the exit code how it went.
-fn finish(
-    plan: impl FnOnce(&Live) -> Plan,
+fn measure_and_report(
+    plan: impl FnOnce(&LiveLine) -> LoadPlan,
     generator: &GeneratorArguments,
     to: &OutputArguments,
-    outcome: impl FnOnce(Vec<Figures>, Option<crate::report::ServerCost>) -> Outcome,
+    outcome: impl FnOnce(Vec<Figures>, Option<crate::report::ServerCost>) -> ReportResult,
 ) -> Result<ExitCode, String> {
     let started = SystemTime::now();
-    let account = server(generator)?;
-    let mut live = Live::new(generator.quiet).map_err(|error| error.to_string())?;
+    let account = server_processes(generator)?;
+    let mut live = LiveLine::new(generator.quiet).map_err(|error| error.to_string())?;
     let plan = plan(&live);
-    let window = Window {
-        account: account.as_ref().map(|known| known as &dyn Account),
+    let window = MeasurementWindow {
+        usage: account.as_ref().map(|known| known as &dyn ResourceUsage),
         cores: &[],
         live: &mut live,
         label: "",
     };
-    let point = measure(&plan, window).map_err(|error| error.to_string())?;
-    let reasons: Vec<String> = point.loads.iter().flat_map(notes::reasons).collect();
-    let report = taken::report(
+    let point = measure_window(&plan, window).map_err(|error| error.to_string())?;
+    let reasons: Vec<String> = point
+        .loads
+        .iter()
+        .flat_map(notes::failure_reasons)
+        .collect();
+    let report = context::report_with_context(
         outcome(point.loads, point.server),
         started,
         live.is_stopped(),
     );
-    output::give(&report, to)?;
+    output::write_report(&report, to)?;
     Ok(exit_code(&reasons, &live))
 }
 
@@ -113,9 +119,9 @@ fn finish(
 const MAX_REASONS: usize = 8;
 
 /// The exit code of a run; the reasons why it is not 0 go to standard error.
-pub(crate) fn exit_code(reasons: &[String], live: &Live) -> ExitCode {
+pub(crate) fn exit_code(reasons: &[String], live: &LiveLine) -> ExitCode {
     if live.is_stopped() {
-        return ExitCode::from(INTERRUPTED);
+        return ExitCode::from(EXIT_INTERRUPTED);
     }
     if reasons.is_empty() {
         return ExitCode::SUCCESS;
@@ -124,18 +130,20 @@ pub(crate) fn exit_code(reasons: &[String], live: &Live) -> ExitCode {
     if let more @ 1.. = reasons.len().saturating_sub(MAX_REASONS) {
         told += &format!("; and {more} more");
     }
-    output::complain(&format!("bench: exit code {FAILED}: {told}"));
-    ExitCode::from(FAILED)
+    output::print_error(&format!("bench: exit code {EXIT_FAILED}: {told}"));
+    ExitCode::from(EXIT_FAILED)
 }
 
 /// The server's processes, if they are known.
-pub(crate) fn server(generator: &GeneratorArguments) -> Result<Option<Processes>, String> {
+pub(crate) fn server_processes(
+    generator: &GeneratorArguments,
+) -> Result<Option<ProcessTree>, String> {
     let pid = match (generator.pid, &generator.admin) {
         (Some(pid), _) => pid,
         (None, Some(admin)) => pid_of_admin(admin)?,
         (None, None) => return Ok(None),
     };
-    let found = Processes::of_pid(pid);
+    let found = ProcessTree::from_pid(pid);
     found
         .map(Some)
         .ok_or_else(|| format!("there is no process {pid}"))
@@ -148,8 +156,8 @@ fn pid_of_admin(admin: &str) -> Result<u32, String> {
         false => format!("127.0.0.1:{admin}"),
     };
     let target = Target::read(&url, None).map_err(|error| error.to_string())?;
-    let target = target.at("/status.json");
-    let answer = deploy::fetch(&target, ANSWER);
+    let target = target.with_path("/status.json");
+    let answer = deploy::fetch_body(&target, ADMIN_TIMEOUT);
     let answer = answer.map_err(|error| format!("{admin}: {error}"))?;
     let status: serde_json::Value = serde_json::from_slice(&answer).unwrap_or_default();
     let pid = status["pid"]
@@ -159,16 +167,16 @@ fn pid_of_admin(admin: &str) -> Result<u32, String> {
 }
 
 /// A plan for these loads.
-pub(crate) fn plan(
+pub(crate) fn load_plan(
     loads: Vec<Load>,
-    until: Until,
+    until: WindowEnd,
     warm_up: Duration,
     generator: &GeneratorArguments,
-    live: &Live,
-) -> Plan {
-    Plan {
+    live: &LiveLine,
+) -> LoadPlan {
+    LoadPlan {
         loads,
-        until,
+        window_end: until,
         warm_up,
         threads: usize::from(generator.threads),
         core: generator.core,
@@ -176,38 +184,40 @@ pub(crate) fn plan(
     }
 }
 
-pub(crate) fn pace(rate: Option<f64>) -> Pace {
-    rate.map_or(Pace::Closed, Pace::Open)
+pub(crate) fn arrival_model(rate: Option<f64>) -> ArrivalModel {
+    rate.map_or(ArrivalModel::ClosedLoop, ArrivalModel::OpenLoop)
 }
 
-pub(crate) fn until(requests: Option<u64>, duration: Option<Duration>) -> Option<Until> {
-    let requests = requests.map(Until::Requests);
-    requests.or_else(|| duration.map(Until::Elapsed))
+pub(crate) fn window_end(requests: Option<u64>, duration: Option<Duration>) -> Option<WindowEnd> {
+    let requests = requests.map(WindowEnd::Requests);
+    requests.or_else(|| duration.map(WindowEnd::Elapsed))
 }
 
 /// A load of one connection for the requests that the arguments describe.
-pub(crate) fn load(arguments: &RequestArguments) -> Result<Load, String> {
-    let shapes = shapes(arguments).map_err(|error| error.to_string())?;
+pub(crate) fn base_load(arguments: &RequestArguments) -> Result<Load, String> {
+    let shapes = encode_requests(arguments).map_err(|error| error.to_string())?;
     Ok(Load {
         name: String::new(),
-        shapes,
+        requests: shapes,
         order: arguments.order.into(),
         connections: 1,
-        pace: Pace::Closed,
-        keeps: !arguments.no_keepalive,
+        arrivals: ArrivalModel::ClosedLoop,
+        keep_alive: !arguments.no_keepalive,
         timeout: arguments.timeout,
     })
 }
 
-fn shapes(arguments: &RequestArguments) -> Result<Vec<Shape>, TargetError> {
-    let template = template(arguments)?;
+fn encode_requests(arguments: &RequestArguments) -> Result<Vec<EncodedRequest>, TargetError> {
+    let template = request_template(arguments)?;
     let targets = targets(arguments)?;
     if let Some(file) = &arguments.paths {
         let [target] = &targets[..] else {
             return Err(TargetError::Request("--paths goes with one URL".to_owned()));
         };
         let paths = read_paths(file)?;
-        let shapes = paths.iter().map(|path| target.at(path).shape(&template, 1));
+        let shapes = paths
+            .iter()
+            .map(|path| target.with_path(path).encode_request(&template, 1));
         return shapes.collect();
     }
     let weights = &arguments.weights;
@@ -218,7 +228,7 @@ fn shapes(arguments: &RequestArguments) -> Result<Vec<Shape>, TargetError> {
     let weight = |at: usize| weights.get(at).copied().unwrap_or(1);
     let shapes = targets.iter().enumerate();
     shapes
-        .map(|(at, target)| target.shape(&template, weight(at)))
+        .map(|(at, target)| target.encode_request(&template, weight(at)))
         .collect()
 }
 
@@ -228,24 +238,24 @@ fn targets(arguments: &RequestArguments) -> Result<Vec<Target>, TargetError> {
         .collect()
 }
 
-fn template(arguments: &RequestArguments) -> Result<Template, TargetError> {
+fn request_template(arguments: &RequestArguments) -> Result<RequestTemplate, TargetError> {
     let headers = arguments.headers.iter().map(|text| read_header(text));
     let body = arguments.body.as_deref().map(read_file).transpose()?;
-    Ok(Template {
+    Ok(RequestTemplate {
         method: arguments.method.clone(),
         headers: headers.collect::<Result<_, _>>()?,
         body: body.map(Bytes::from),
-        keeps: !arguments.no_keepalive,
+        keep_alive: !arguments.no_keepalive,
     })
 }
 
 /// Reads `name=hot c=50 path=/hot`; what is not said is as the command's own arguments say.
-fn one_of_mix(text: &str, arguments: &RequestArguments) -> Result<Load, String> {
+fn parse_mix_load(text: &str, arguments: &RequestArguments) -> Result<Load, String> {
     let wrong = |what: &str| format!("--load `{text}`: {what}");
     let own = |error: TargetError| wrong(&error.to_string());
-    let mut load = load(arguments)?;
+    let mut load = base_load(arguments)?;
     load.name = text.to_owned();
-    let template = template(arguments).map_err(own)?;
+    let template = request_template(arguments).map_err(own)?;
     let target = targets(arguments).map_err(own)?.remove(0);
     let mut counted = false;
     for part in text.split_whitespace() {
@@ -260,16 +270,29 @@ fn one_of_mix(text: &str, arguments: &RequestArguments) -> Result<Load, String> 
                 load.connections = count.ok_or_else(|| wrong("c is a number of connections"))?;
                 counted = true;
             }
-            "path" => load.shapes = vec![target.at(value).shape(&template, 1).map_err(own)?],
+            "path" => {
+                load.requests = vec![
+                    target
+                        .with_path(value)
+                        .encode_request(&template, 1)
+                        .map_err(own)?,
+                ]
+            }
             "paths" => {
                 let paths = read_paths(value.as_ref()).map_err(own)?;
-                let shapes = paths.iter().map(|path| target.at(path).shape(&template, 1));
-                load.shapes = shapes.collect::<Result<_, _>>().map_err(own)?;
+                let shapes = paths
+                    .iter()
+                    .map(|path| target.with_path(path).encode_request(&template, 1));
+                load.requests = shapes.collect::<Result<_, _>>().map_err(own)?;
             }
             "order" => {
-                load.order = order(value).ok_or_else(|| wrong("order is random or sequence"))?;
+                load.order =
+                    parse_order(value).ok_or_else(|| wrong("order is random or sequence"))?;
             }
-            "rate" => load.pace = Pace::Open(number().ok_or_else(|| wrong("rate is a number"))?),
+            "rate" => {
+                load.arrivals =
+                    ArrivalModel::OpenLoop(number().ok_or_else(|| wrong("rate is a number"))?)
+            }
             _ => {
                 return Err(wrong(&format!(
                     "`{key}` is none of name, c, path, paths, order, rate"
@@ -283,10 +306,10 @@ fn one_of_mix(text: &str, arguments: &RequestArguments) -> Result<Load, String> 
     }
 }
 
-fn order(text: &str) -> Option<Order> {
+fn parse_order(text: &str) -> Option<RequestOrder> {
     match text {
-        "random" => Some(Sequence::Random.into()),
-        "sequence" => Some(Sequence::Sequence.into()),
+        "random" => Some(OrderArgument::Random.into()),
+        "sequence" => Some(OrderArgument::Sequence.into()),
         _ => None,
     }
 }
@@ -301,7 +324,7 @@ mod tests {
             weights: Vec::new(),
             unix: None,
             paths: None,
-            order: Sequence::Random,
+            order: OrderArgument::Random,
             method: "GET".to_owned(),
             headers: Vec::new(),
             body: None,
@@ -312,14 +335,17 @@ mod tests {
 
     #[test]
     fn reads_the_loads_of_a_mix() {
-        let load = one_of_mix(
+        let load = parse_mix_load(
             "name=hot c=50 path=/hot order=sequence rate=10.5",
             &arguments(),
         );
         let load = load.unwrap();
         assert_eq!((&*load.name, load.connections), ("hot", 50));
-        assert_eq!((load.order, load.pace), (Order::InOrder, Pace::Open(10.5)));
-        assert!(load.shapes[0].bytes.starts_with(b"GET /hot HTTP/1.1\r\n"));
+        assert_eq!(
+            (load.order, load.arrivals),
+            (RequestOrder::InOrder, ArrivalModel::OpenLoop(10.5))
+        );
+        assert!(load.requests[0].bytes.starts_with(b"GET /hot HTTP/1.1\r\n"));
         for wrong in [
             "c=0",
             "c=x",
@@ -329,7 +355,7 @@ mod tests {
             "c=1 rate=0",
             "c",
         ] {
-            assert!(one_of_mix(wrong, &arguments()).is_err(), "{wrong}");
+            assert!(parse_mix_load(wrong, &arguments()).is_err(), "{wrong}");
         }
     }
 
@@ -337,12 +363,12 @@ mod tests {
     fn weights_belong_to_urls() {
         let mut two = arguments();
         two.urls.push("http://127.0.0.1:82/b".to_owned());
-        assert_eq!(load(&two).unwrap().shapes[1].weight, 1);
+        assert_eq!(base_load(&two).unwrap().requests[1].weight, 1);
         two.weights = vec![3, 1];
-        assert_eq!(load(&two).unwrap().shapes[0].weight, 3);
+        assert_eq!(base_load(&two).unwrap().requests[0].weight, 3);
         for wrong in [vec![1], vec![1, 0], vec![1, 2, 3]] {
             two.weights = wrong;
-            assert!(load(&two).is_err(), "{:?}", two.weights);
+            assert!(base_load(&two).is_err(), "{:?}", two.weights);
         }
     }
 }

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use crate::report::{FORMAT, Report};
+use crate::report::{FORMAT_VERSION, Report};
 
 /// Why a report could not be saved or read.
 #[derive(Debug, thiserror::Error)]
@@ -53,14 +53,14 @@ pub enum SavedError {
 pub fn write(path: &Path, report: &Report) -> Result<(), SavedError> {
     let written = serde_json::to_vec_pretty(report).map_err(io::Error::from);
     written
-        .and_then(|json| replace(path, &json))
+        .and_then(|json| write_atomically(path, &json))
         .map_err(|cause| SavedError::File {
             path: path.to_owned(),
             cause,
         })
 }
 
-fn replace(path: &Path, json: &[u8]) -> io::Result<()> {
+fn write_atomically(path: &Path, json: &[u8]) -> io::Result<()> {
     // A pipe or a terminal cannot be replaced by a file.
     if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
         let mut file = File::options().write(true).open(path)?;
@@ -86,7 +86,7 @@ fn replace(path: &Path, json: &[u8]) -> io::Result<()> {
 /// Reads a saved report.
 ///
 /// # Errors
-/// When there is no such file, or it holds no report of [`FORMAT`].
+/// When there is no such file, or it holds no report of [`FORMAT_VERSION`].
 pub fn read(path: &Path) -> Result<Report, SavedError> {
     let json = fs::read(path).map_err(|cause| SavedError::File {
         path: path.to_owned(),
@@ -97,8 +97,8 @@ pub fn read(path: &Path) -> Result<Report, SavedError> {
         cause,
     };
     // The number first: of another format nothing else is known.
-    let Format { format: found } = serde_json::from_slice(&json).map_err(refuse)?;
-    if found != u64::from(FORMAT) {
+    let FormatVersion { format: found } = serde_json::from_slice(&json).map_err(refuse)?;
+    if found != u64::from(FORMAT_VERSION) {
         let path = path.to_owned();
         return Err(SavedError::Format { path, found });
     }
@@ -106,16 +106,16 @@ pub fn read(path: &Path) -> Result<Report, SavedError> {
 }
 
 #[derive(Deserialize)]
-struct Format {
+struct FormatVersion {
     format: u64,
 }
 
 /// The JSON schema of reports, as text that ends with a line break.
 #[must_use]
-pub fn schema() -> String {
+pub fn json_schema() -> String {
     let schema = schemars::schema_for!(Report);
     // A schema is made of texts and lists: it can always be written.
-    let json = serde_json::to_string_pretty(&schema).unwrap_or_default();
+    let json = serde_json::to_string_pretty(&json_schema).unwrap_or_default();
     json + "\n"
 }
 
@@ -143,7 +143,7 @@ mod tests {
             write(&path, &report).unwrap();
             // Shown, not written again: the last binary digit of a number may differ.
             assert!(
-                text::report(&read(&path).unwrap()) == text::report(&report),
+                text::report_text(&read(&path).unwrap()) == text::report_text(&report),
                 "{kind}"
             );
             let json = fs::read_to_string(&path).unwrap();
@@ -204,7 +204,10 @@ mod tests {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
         for (kind, report) in testing::reports() {
             let old = read(&folder.join(format!("report-{kind}.json"))).unwrap();
-            assert!(text::report(&old) == text::report(&report), "{kind}");
+            assert!(
+                text::report_text(&old) == text::report_text(&report),
+                "{kind}"
+            );
         }
     }
 
@@ -221,7 +224,7 @@ mod tests {
         }
         fs::write(&path, json.to_string()).unwrap();
         let old = read(&path).unwrap();
-        assert!(!text::report(&old).contains("Sent again"));
+        assert!(!text::report_text(&old).contains("Sent again"));
         let (_, hold) = testing::reports().remove(testing::reports().len() - 1);
         write(&path, &hold).unwrap();
         let mut json: serde_json::Value =
@@ -229,7 +232,7 @@ mod tests {
         let cost = json["cost"].as_object_mut().unwrap();
         assert!(cost.remove("kernel_bytes_per_stream_median").is_some());
         fs::write(&path, json.to_string()).unwrap();
-        assert!(!text::report(&read(&path).unwrap()).contains("median"));
+        assert!(!text::report_text(&read(&path).unwrap()).contains("median"));
         fs::remove_dir_all(folder).unwrap();
     }
 
@@ -239,7 +242,7 @@ mod tests {
             Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/bench-report.schema.json");
         let committed = fs::read_to_string(&path).unwrap_or_default();
         assert!(
-            committed == schema(),
+            committed == json_schema(),
             "stale: penstock bench schema > docs/bench-report.schema.json"
         );
     }

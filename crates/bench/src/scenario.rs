@@ -6,7 +6,7 @@
 //! What must stay true: a scenario that was read is whole, its names exist and its placeholders are
 //! known; every error names file, line and column; no input panics. Nothing is started or run here.
 
-mod check;
+mod checked;
 mod error;
 mod placeholder;
 mod raw;
@@ -18,12 +18,12 @@ mod tests;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::load::{Order, Until};
+use crate::load::{RequestOrder, WindowEnd};
 use crate::target::{self, TargetError};
 
 pub use error::ScenarioError;
 pub(crate) use placeholder::find_root;
-pub use placeholder::{StartValues, Values};
+pub use placeholder::{PlaceholderValues, StartValues};
 pub use units::{parse_duration, parse_rate, parse_size};
 
 /// A whole, checked scenario.
@@ -32,22 +32,22 @@ pub struct Scenario {
     /// What it shows, in words.
     pub title: String,
     /// The absolute folder of the file, `{{here}}`.
-    pub here: PathBuf,
+    pub dir: PathBuf,
     /// The name of the deployment that ratios refer to.
-    pub first: String,
+    pub reference: String,
     /// Shell commands, run once before anything else.
     pub setup: Vec<String>,
     /// How often each deployment is measured, in turn with the others; at least 1.
     pub rounds: u32,
     /// Each deployment is started once and stays, idle while others are measured: so windows can be short
     /// and many, and what a noisy machine does meanwhile hits all alike.
-    pub together: bool,
+    pub keep_running: bool,
     /// Where server and load run, when they are pinned.
-    pub cores: Option<Cores>,
+    pub cores: Option<CoreAssignment>,
     /// How long a deployment may take until it answers.
     pub ready_timeout: Duration,
     /// What ends the window of a point, or of the mix.
-    pub until: Until,
+    pub until: WindowEnd,
     /// Before each window: the same load, not counted.
     pub warm_up: Duration,
     /// A pause after each window.
@@ -55,7 +55,7 @@ pub struct Scenario {
     /// Several concurrencies one after the other, or several loads at once.
     pub loads: Loads,
     /// What every deployment talks to, such as the back ends of front ends.
-    pub beside: Option<Beside>,
+    pub companion: Option<Companion>,
     /// In the order of the file; at least one, names unique.
     pub deployments: Vec<Deployment>,
     /// Bounds for the result.
@@ -87,13 +87,13 @@ impl Scenario {
     /// # Errors
     /// With the place of the first thing that is wrong.
     pub fn parse(text: &str, path: &Path, here: &Path) -> Result<Self, ScenarioError> {
-        check::parse(text, here).map_err(|wrong| wrong.located(text, path))
+        checked::parse(text, here).map_err(|wrong| wrong.into_scenario_error(text, path))
     }
 }
 
 /// Where server and load run; may be the same core.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Cores {
+pub struct CoreAssignment {
     /// All processes of the deployment.
     pub server: usize,
     /// The generator's threads.
@@ -142,7 +142,7 @@ pub struct LoadSpec {
     /// Where to.
     pub paths: Paths,
     /// Which path is next.
-    pub order: Order,
+    pub order: RequestOrder,
     /// Whether a connection serves more than one request.
     pub keepalive: bool,
     /// A token, as it was given.
@@ -167,7 +167,7 @@ impl LoadSpec {
     ///
     /// # Errors
     /// When the file cannot be read, has no path, or a line that is none.
-    pub fn read_paths(&self, values: &Values) -> Result<Vec<String>, TargetError> {
+    pub fn read_paths(&self, values: &PlaceholderValues) -> Result<Vec<String>, TargetError> {
         match &self.paths {
             Paths::Named(paths) => Ok(paths.clone()),
             Paths::File(file) => target::read_paths(&values.file(file)),
@@ -178,7 +178,7 @@ impl LoadSpec {
     ///
     /// # Errors
     /// When the file cannot be read.
-    pub fn read_body(&self, values: &Values) -> Result<Option<Vec<u8>>, TargetError> {
+    pub fn read_body(&self, values: &PlaceholderValues) -> Result<Option<Vec<u8>>, TargetError> {
         let file = self.body_file.as_ref();
         file.map(|file| target::read_file(&values.file(file)))
             .transpose()
@@ -200,12 +200,12 @@ pub struct Expect {
     /// The status.
     pub status: u16,
     /// The body.
-    pub body: Content,
+    pub body: ExpectedBody,
 }
 
 /// What a body must be.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Content {
+pub enum ExpectedBody {
     /// Anything.
     Any,
     /// Exactly this.
@@ -217,7 +217,7 @@ pub enum Content {
 /// Started before each deployment and stopped after it, in the same folder and with the same ports. Its
 /// cost is not the deployment's.
 #[derive(Debug, Clone)]
-pub struct Beside {
+pub struct Companion {
     /// Paths below `{{dir}}` and contents, placeholders in both.
     pub files: Vec<(String, String)>,
     /// Shell commands, all started at once; at least one.
@@ -257,7 +257,7 @@ pub struct Goal {
     /// The only point of a sweep that counts, by its connections; else all points do.
     pub connections: Option<u32>,
     /// What is bounded.
-    pub bound: Bound,
+    pub bound: GoalBound,
 }
 
 impl Goal {
@@ -265,16 +265,16 @@ impl Goal {
     #[must_use]
     pub fn names(&self) -> Vec<&String> {
         let other = match &self.bound {
-            Bound::CpuRatio { to, .. }
-            | Bound::RequestsRatio { to, .. }
-            | Bound::MemoryRatio { to, .. }
-            | Bound::P99Ratio { to, .. } => Some(to),
-            Bound::P99Ms(_)
-            | Bound::CpuUs(_)
-            | Bound::RequestsHeld(_)
-            | Bound::OfAlone { .. }
-            | Bound::P99OfAlone { .. }
-            | Bound::Errors(_) => None,
+            GoalBound::CpuRatio { to, .. }
+            | GoalBound::RequestsRatio { to, .. }
+            | GoalBound::MemoryRatio { to, .. }
+            | GoalBound::P99Ratio { to, .. } => Some(to),
+            GoalBound::P99Ms(_)
+            | GoalBound::CpuMicros(_)
+            | GoalBound::ThroughputRetained(_)
+            | GoalBound::OfAlone { .. }
+            | GoalBound::P99OfAlone { .. }
+            | GoalBound::Errors(_) => None,
         };
         [Some(&self.deployment), other]
             .into_iter()
@@ -285,7 +285,7 @@ impl Goal {
 
 /// What a goal bounds; the median of the rounds counts.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Bound {
+pub enum GoalBound {
     /// CPU a request, as a ratio to another deployment's: at most.
     CpuRatio {
         /// The ratio.
@@ -319,9 +319,9 @@ pub enum Bound {
     /// The 99th percentile in milliseconds: at most.
     P99Ms(f64),
     /// CPU microseconds a request: at most.
-    CpuUs(f64),
+    CpuMicros(f64),
     /// Requests a second at the point of the most connections, as a ratio to the best point's: at least.
-    RequestsHeld(f64),
+    ThroughputRetained(f64),
     /// Requests a second of one load in the mix, as a ratio to the same load alone: at least.
     OfAlone {
         /// The load's name.

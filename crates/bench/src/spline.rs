@@ -6,12 +6,12 @@
 //! ends at the last. Pure.
 
 /// A place on a chart.
-pub type Place = (f64, f64);
+pub type CurvePoint = (f64, f64);
 
 /// The curve of these control points, in steps that are even within each span of the curve; both
 /// ends are the first and the last point exactly.
 #[must_use]
-pub fn curve(points: &[Place], steps: usize) -> Vec<Place> {
+pub fn spline_curve(points: &[CurvePoint], steps: usize) -> Vec<CurvePoint> {
     let (Some(&first), Some(&last)) = (points.first(), points.last()) else {
         return Vec::new();
     };
@@ -27,7 +27,7 @@ pub fn curve(points: &[Place], steps: usize) -> Vec<Place> {
     places.push(first);
     for span in controls.windows(4) {
         let fraction = |step: usize| step as f64 / steps as f64;
-        places.extend((1..=steps).map(|step| blend(span, fraction(step))));
+        places.extend((1..=steps).map(|step| spline_point(span, fraction(step))));
     }
     if let Some(end) = places.last_mut() {
         *end = last;
@@ -36,7 +36,7 @@ pub fn curve(points: &[Place], steps: usize) -> Vec<Place> {
 }
 
 /// The place at `t` (0 to 1) in the span of four control points.
-fn blend(span: &[Place], t: f64) -> Place {
+fn spline_point(span: &[CurvePoint], t: f64) -> CurvePoint {
     let (t2, t3) = (t * t, t * t * t);
     // The basis of a uniform cubic B-spline; the four add up to 1 for every t.
     let weights = [
@@ -59,7 +59,7 @@ mod tests {
         (a - b).abs() < 1e-9
     }
 
-    const NOISY: [Place; 6] = [
+    const NOISY: [CurvePoint; 6] = [
         (1.0, 10.0),
         (11.0, 300.0),
         (21.0, 20.0),
@@ -70,21 +70,21 @@ mod tests {
 
     #[test]
     fn begins_and_ends_at_the_outermost_points() {
-        let curve = curve(&NOISY, 8);
+        let curve = spline_curve(&NOISY, 8);
         assert_eq!((curve[0], curve[curve.len() - 1]), (NOISY[0], NOISY[5]));
         assert_eq!(curve.len(), 7 * 8 + 1);
     }
 
     #[test]
     fn a_straight_line_stays_straight() {
-        let line: Vec<Place> = (0..9).map(f64::from).map(|x| (x, 3.0 * x + 2.0)).collect();
-        let curve = curve(&line, 10);
+        let line: Vec<CurvePoint> = (0..9).map(f64::from).map(|x| (x, 3.0 * x + 2.0)).collect();
+        let curve = spline_curve(&line, 10);
         assert!(curve.iter().all(|&(x, y)| is_near(y, 3.0 * x + 2.0)));
     }
 
     #[test]
     fn never_goes_back_and_never_leaves_the_range_of_its_points() {
-        let curve = curve(&NOISY, 16);
+        let curve = spline_curve(&NOISY, 16);
         assert!(curve.windows(2).all(|pair| pair[0].0 <= pair[1].0));
         assert!(curve.iter().all(|&(_, y)| (5.0..=310.0).contains(&y)));
     }
@@ -93,7 +93,7 @@ mod tests {
     fn within_it_passes_where_the_basis_says() {
         // At a knot the weights are 1/6, 4/6, 1/6 (t = 0 in the definition above).
         let expected = (10.0 + 4.0 * 300.0 + 20.0) / 6.0;
-        let curve = curve(&NOISY, 1);
+        let curve = spline_curve(&NOISY, 1);
         assert!(
             curve
                 .iter()
@@ -104,9 +104,10 @@ mod tests {
     #[test]
     fn is_smooth() {
         // The steps' direction changes little from one to the next, though the points zigzag.
-        let curve = curve(&NOISY, 64);
-        let slope = |pair: &[Place]| (pair[1].1 - pair[0].1) / (pair[1].0 - pair[0].0).max(1e-6);
-        let slopes: Vec<f64> = curve.windows(2).skip(64).map(slope).collect();
+        let curve = spline_curve(&NOISY, 64);
+        let slope =
+            |pair: &[CurvePoint]| (pair[1].1 - pair[0].1) / (pair[1].0 - pair[0].0).max(1e-6);
+        let slopes: Vec<f64> = spline_curve.windows(2).skip(64).map(slope).collect();
         let slopes = &slopes[..slopes.len() - 64];
         assert!(
             slopes
@@ -117,10 +118,10 @@ mod tests {
 
     #[test]
     fn few_points_are_no_mistake() {
-        assert!(curve(&[], 8).is_empty());
-        assert_eq!(curve(&[(1.0, 2.0)], 8), [(1.0, 2.0)]);
-        let two = curve(&[(0.0, 0.0), (2.0, 2.0)], 4);
+        assert!(spline_curve(&[], 8).is_empty());
+        assert_eq!(spline_curve(&[(1.0, 2.0)], 8), [(1.0, 2.0)]);
+        let two = spline_curve(&[(0.0, 0.0), (2.0, 2.0)], 4);
         assert!(two.iter().all(|&(x, y)| is_near(x, y)));
-        assert_eq!(curve(&[(0.0, 0.0), (2.0, 2.0)], 0).len(), 4);
+        assert_eq!(spline_curve(&[(0.0, 0.0), (2.0, 2.0)], 0).len(), 4);
     }
 }

@@ -5,26 +5,26 @@
 //! hits all deployments of a round alike, cancels out.
 
 use crate::report::{
-    Deployment, Figures, Goal, Point, ServerCost, Spread, Summary, saturating_sum,
+    Deployment, Figures, Goal, Point, RoundSpread, ServerCost, Summary, saturating_sum,
 };
-use crate::scenario::{self, Bound};
+use crate::scenario::{self, GoalBound};
 use crate::text::notes;
-use crate::text::units::{self, number};
+use crate::text::units::{self, to_f64};
 
 /// Means are made from here on: with fewer connections all servers are much alike.
-const CONNECTIONS_MIN: u32 = 10;
+const MIN_CONNECTIONS: u32 = 10;
 
 /// The part of the pinned cores that strangers may use before a figure is in doubt.
-pub(crate) const STRANGERS_MAX: f64 = 0.05;
+pub(crate) const MAX_OTHER_PROCESSES_SHARE: f64 = 0.05;
 
 /// Fills in the summaries; gives the names in the order of the ranking.
-pub(crate) fn summarise(deployments: &mut [Deployment], first: &str) -> Vec<String> {
+pub(crate) fn summarize_deployments(deployments: &mut [Deployment], first: &str) -> Vec<String> {
     let full = points_of_full_round(deployments);
     let reference = deployments.iter().find(|found| found.name == first);
-    let reference = reference.map_or_else(Vec::new, |found| counted(found, full));
+    let reference = reference.map_or_else(Vec::new, |found| counted_rounds(found, full));
     let summaries: Vec<Option<Summary>> = deployments
         .iter()
-        .map(|deployment| summary(deployment, &counted(deployment, full), &reference))
+        .map(|deployment| summary(deployment, &counted_rounds(deployment, full), &reference))
         .collect();
     for (deployment, summary) in deployments.iter_mut().zip(summaries) {
         deployment.summary = summary;
@@ -45,15 +45,15 @@ pub(crate) fn summarise(deployments: &mut [Deployment], first: &str) -> Vec<Stri
 }
 
 /// Judges the goals.
-pub(crate) fn judge(goals: &[scenario::Goal], deployments: &[Deployment]) -> Vec<Goal> {
+pub(crate) fn judge_goals(goals: &[scenario::Goal], deployments: &[Deployment]) -> Vec<Goal> {
     goals
         .iter()
-        .map(|goal| verdict(goal, deployments))
+        .map(|goal| judge_goal(goal, deployments))
         .collect()
 }
 
 /// A round that counts: its number from zero, and its points.
-pub(crate) type Numbered<'a> = (usize, &'a [Point]);
+pub(crate) type NumberedRound<'a> = (usize, &'a [Point]);
 
 /// How many points a round has that was not cut short.
 pub(crate) fn points_of_full_round(deployments: &[Deployment]) -> usize {
@@ -63,7 +63,7 @@ pub(crate) fn points_of_full_round(deployments: &[Deployment]) -> usize {
 
 /// The full rounds of a deployment. Means over other points say nothing beside these, so that rounds
 /// that were cut short count only where there are no others.
-pub(crate) fn counted(deployment: &Deployment, full: usize) -> Vec<Numbered<'_>> {
+pub(crate) fn counted_rounds(deployment: &Deployment, full: usize) -> Vec<NumberedRound<'_>> {
     let rounds = deployment.rounds.iter().map(Vec::as_slice).enumerate();
     let (whole, cut): (Vec<_>, Vec<_>) = rounds
         .filter(|(_, points)| !points.is_empty())
@@ -73,13 +73,13 @@ pub(crate) fn counted(deployment: &Deployment, full: usize) -> Vec<Numbered<'_>>
 
 /// What a round came to.
 #[derive(Debug, Clone, Copy)]
-struct Round {
+struct RoundFigures {
     per_second: f64,
     cpu_us: Option<f64>,
     p99_us: f64,
 }
 
-fn rounds(counted: &[Numbered<'_>]) -> Vec<Round> {
+fn rounds(counted: &[NumberedRound<'_>]) -> Vec<RoundFigures> {
     counted
         .iter()
         .filter_map(|(_, points)| round(points))
@@ -87,15 +87,21 @@ fn rounds(counted: &[Numbered<'_>]) -> Vec<Round> {
 }
 
 /// The same rounds of two deployments, each over the points that both have.
-fn pairs(own: &[Numbered<'_>], others: &[Numbered<'_>]) -> Vec<(Round, Round)> {
+fn pairs(
+    own: &[NumberedRound<'_>],
+    others: &[NumberedRound<'_>],
+) -> Vec<(RoundFigures, RoundFigures)> {
     let both = in_pairs(own, others).into_iter();
     both.filter_map(|(own, other)| Some((round(own)?, round(other)?)))
         .collect()
 }
 
 /// The points of the same rounds of two deployments, as many as both have.
-fn in_pairs<'a>(own: &[Numbered<'a>], others: &[Numbered<'a>]) -> Vec<(&'a [Point], &'a [Point])> {
-    let pair = |&(number, own): &Numbered<'a>| {
+fn in_pairs<'a>(
+    own: &[NumberedRound<'a>],
+    others: &[NumberedRound<'a>],
+) -> Vec<(&'a [Point], &'a [Point])> {
+    let pair = |&(number, own): &NumberedRound<'a>| {
         let (_, other) = others.iter().find(|(found, _)| *found == number)?;
         let both = own.len().min(other.len());
         Some((own.get(..both)?, other.get(..both)?))
@@ -103,9 +109,9 @@ fn in_pairs<'a>(own: &[Numbered<'a>], others: &[Numbered<'a>]) -> Vec<(&'a [Poin
     own.iter().filter_map(pair).collect()
 }
 
-fn round(points: &[Point]) -> Option<Round> {
+fn round(points: &[Point]) -> Option<RoundFigures> {
     let together = || points.iter().filter(|point| !point.alone);
-    let is_counted = |point: &&Point| point.connections_total() >= CONNECTIONS_MIN;
+    let is_counted = |point: &&Point| point.connections_total() >= MIN_CONNECTIONS;
     let mut counted: Vec<&Point> = together().filter(is_counted).collect();
     if counted.is_empty() {
         counted = together().collect();
@@ -115,12 +121,12 @@ fn round(points: &[Point]) -> Option<Round> {
     }
     let counted_for_cpu: Vec<&Point> = together().collect();
     let mean = |of: &dyn Fn(&Point) -> f64| {
-        counted.iter().map(|point| of(point)).sum::<f64>() / number(counted.len() as u64)
+        counted.iter().map(|point| of(point)).sum::<f64>() / to_f64(counted.len() as u64)
     };
-    Some(Round {
+    Some(RoundFigures {
         per_second: mean(&Point::good_per_second),
         cpu_us: cpu_us(&counted_for_cpu),
-        p99_us: mean(&|point| number(point.slowest(|total| total.p99))),
+        p99_us: mean(&|point| to_f64(point.slowest(|total| total.p99))),
     })
 }
 
@@ -130,13 +136,13 @@ fn cpu_us(points: &[&Point]) -> Option<f64> {
     let loads = points.iter().flat_map(|point| &point.loads);
     let requests = saturating_sum(loads.map(|load| load.requests));
     let seconds: f64 = costs.iter().map(|cost| cost.cpu_seconds).sum();
-    (costs.len() == points.len() && requests > 0).then(|| seconds * 1e6 / number(requests))
+    (costs.len() == points.len() && requests > 0).then(|| seconds * 1e6 / to_f64(requests))
 }
 
 fn summary(
     deployment: &Deployment,
-    counted: &[Numbered<'_>],
-    reference: &[Numbered<'_>],
+    counted: &[NumberedRound<'_>],
+    reference: &[NumberedRound<'_>],
 ) -> Option<Summary> {
     let rounds = rounds(counted);
     let pairs = pairs(counted, reference);
@@ -149,13 +155,13 @@ fn summary(
         .iter()
         .filter_map(|(own, first)| Some(own.cpu_us? / first.cpu_us?));
     Some(Summary {
-        requests_per_second: Spread::of(rounds.iter().map(|round| round.per_second))?,
-        cpu_us_per_request: Spread::of(rounds.iter().filter_map(|round| round.cpu_us)),
+        requests_per_second: RoundSpread::of(rounds.iter().map(|round| round.per_second))?,
+        cpu_us_per_request: RoundSpread::of(rounds.iter().filter_map(|round| round.cpu_us)),
         memory_bytes: memory.max(),
-        p99_us: Spread::of(rounds.iter().map(|round| round.p99_us))?,
+        p99_us: RoundSpread::of(rounds.iter().map(|round| round.p99_us))?,
         errors: saturating_sum(points().map(Point::failed)),
-        ratio: Spread::of(ratio),
-        cpu_ratio: Spread::of(cpu_ratio),
+        ratio: RoundSpread::of(ratio),
+        cpu_ratio: RoundSpread::of(cpu_ratio),
         doubts: doubts(deployment),
     })
 }
@@ -165,7 +171,7 @@ fn doubts(deployment: &Deployment) -> Vec<String> {
     let points = deployment.rounds.iter().flatten();
     let mut doubts: Vec<String> = Vec::new();
     for point in points {
-        let place = units::plural(
+        let place = units::pluralize(
             point.connections_total().into(),
             "connection",
             "connections",
@@ -179,11 +185,11 @@ fn doubts(deployment: &Deployment) -> Vec<String> {
             doubts.push(format!("{place}: {text}"));
         }
         let others = point.server.and_then(|cost| cost.others);
-        if others.is_some_and(|others| others > STRANGERS_MAX) {
+        if others.is_some_and(|others| others > MAX_OTHER_PROCESSES_SHARE) {
             let text = "other programs used the measured cores";
             doubts.push(format!("{place}: {text}"));
         }
-        let unclean = point.loads.iter().flat_map(notes::unclean);
+        let unclean = point.loads.iter().flat_map(notes::unclean_reasons);
         doubts.extend(unclean.map(|reason| format!("{place}: {reason}")));
     }
     let mut seen = std::collections::HashSet::new();
@@ -191,13 +197,13 @@ fn doubts(deployment: &Deployment) -> Vec<String> {
     doubts
 }
 
-fn verdict(goal: &scenario::Goal, deployments: &[Deployment]) -> Goal {
+fn judge_goal(goal: &scenario::Goal, deployments: &[Deployment]) -> Goal {
     let full = points_of_full_round(deployments);
     // What broke down in one round has no figures to be proud of, and none to be measured by.
     let rounds_of = |name: &str| {
         let mut sound = deployments.iter().filter(|found| found.failed.is_none());
         let found = sound.find(|found| found.name == name);
-        let rounds = found.map_or_else(Vec::new, |found| counted(found, full));
+        let rounds = found.map_or_else(Vec::new, |found| counted_rounds(found, full));
         match goal.connections {
             Some(connections) => at_point(&rounds, connections),
             None => rounds,
@@ -205,9 +211,9 @@ fn verdict(goal: &scenario::Goal, deployments: &[Deployment]) -> Goal {
     };
     let own_rounds = rounds_of(&goal.deployment);
     let own = rounds(&own_rounds);
-    let ratio = |to: &str, of: &dyn Fn(&Round) -> Option<f64>| {
+    let ratio = |to: &str, of: &dyn Fn(&RoundFigures) -> Option<f64>| {
         let pairs = pairs(&own_rounds, &rounds_of(to));
-        Spread::of(
+        RoundSpread::of(
             pairs
                 .iter()
                 .filter_map(|(own, other)| Some(of(own)? / of(other)?)),
@@ -217,104 +223,107 @@ fn verdict(goal: &scenario::Goal, deployments: &[Deployment]) -> Goal {
         Some(connections) => format!("{} at {connections} connections", goal.deployment),
         None => goal.deployment.clone(),
     };
-    let (text, found, bound, is_floor) = match &goal.bound {
-        Bound::CpuRatio { at_most, to } => (
-            format!("{name}: CPU per request <= {at_most} x {to}"),
-            ratio(to, &|round| round.cpu_us),
-            *at_most,
-            false,
-        ),
-        Bound::RequestsRatio { at_least, to } => (
-            format!("{name}: requests/s >= {at_least} x {to}"),
-            ratio(to, &|round| Some(round.per_second)),
-            *at_least,
-            true,
-        ),
-        Bound::MemoryRatio { at_most, to } => {
-            let memory = |points: &[Point]| {
-                let costs = points.iter().filter_map(|point| point.server);
-                costs.map(|cost| cost.memory_bytes).max().map(number)
-            };
-            let pairs = in_pairs(&own_rounds, &rounds_of(to));
-            let ratios = pairs
-                .into_iter()
-                .filter_map(|(own, other)| Some(memory(own)? / memory(other)?));
-            (
-                format!("{name}: memory <= {at_most} x {to}"),
-                Spread::of(ratios),
+    let (text, found, bound, is_floor) =
+        match &goal.bound {
+            GoalBound::CpuRatio { at_most, to } => (
+                format!("{name}: CPU per request <= {at_most} x {to}"),
+                ratio(to, &|round| round.cpu_us),
                 *at_most,
                 false,
-            )
-        }
-        Bound::P99Ratio { load, at_most, to } => {
-            let p99 = |points: &[Point]| {
-                let mut together = points.iter().filter(|point| !point.alone);
-                let found =
-                    together.find_map(|point| point.loads.iter().find(|one| one.name == *load));
-                found.map(|figures| number(figures.total.p99))
-            };
-            let pairs = in_pairs(&own_rounds, &rounds_of(to));
-            let ratios = pairs
-                .into_iter()
-                .filter_map(|(own, other)| Some(p99(own)? / p99(other)?));
-            (
-                format!("{name}: p99 of {load} <= {at_most} x {to}"),
-                Spread::of(ratios),
+            ),
+            GoalBound::RequestsRatio { at_least, to } => (
+                format!("{name}: requests/s >= {at_least} x {to}"),
+                ratio(to, &|round| Some(round.per_second)),
+                *at_least,
+                true,
+            ),
+            GoalBound::MemoryRatio { at_most, to } => {
+                let memory = |points: &[Point]| {
+                    let costs = points.iter().filter_map(|point| point.server);
+                    costs.map(|cost| cost.memory_bytes).max().map(to_f64)
+                };
+                let pairs = in_pairs(&own_rounds, &rounds_of(to));
+                let ratios = pairs
+                    .into_iter()
+                    .filter_map(|(own, other)| Some(memory(own)? / memory(other)?));
+                (
+                    format!("{name}: memory <= {at_most} x {to}"),
+                    RoundSpread::of(ratios),
+                    *at_most,
+                    false,
+                )
+            }
+            GoalBound::P99Ratio { load, at_most, to } => {
+                let p99 = |points: &[Point]| {
+                    let mut together = points.iter().filter(|point| !point.alone);
+                    let found =
+                        together.find_map(|point| point.loads.iter().find(|one| one.name == *load));
+                    found.map(|figures| to_f64(figures.total.p99))
+                };
+                let pairs = in_pairs(&own_rounds, &rounds_of(to));
+                let ratios = pairs
+                    .into_iter()
+                    .filter_map(|(own, other)| Some(p99(own)? / p99(other)?));
+                (
+                    format!("{name}: p99 of {load} <= {at_most} x {to}"),
+                    RoundSpread::of(ratios),
+                    *at_most,
+                    false,
+                )
+            }
+            GoalBound::P99Ms(at_most) => (
+                format!("{name}: p99 <= {at_most} ms"),
+                RoundSpread::of(own.iter().map(|round| round.p99_us / 1000.0)),
                 *at_most,
                 false,
-            )
-        }
-        Bound::P99Ms(at_most) => (
-            format!("{name}: p99 <= {at_most} ms"),
-            Spread::of(own.iter().map(|round| round.p99_us / 1000.0)),
-            *at_most,
-            false,
-        ),
-        Bound::CpuUs(at_most) => (
-            format!("{name}: CPU per request <= {at_most} us"),
-            Spread::of(own.iter().filter_map(|round| round.cpu_us)),
-            *at_most,
-            false,
-        ),
-        Bound::RequestsHeld(at_least) => (
-            format!("{name}: requests/s at the most connections >= {at_least} x its best"),
-            Spread::of(own_rounds.iter().filter_map(|(_, points)| held(points))),
-            *at_least,
-            true,
-        ),
-        Bound::OfAlone { load, at_least } => (
-            format!("{name}: requests/s of {load} in the mix >= {at_least} x alone"),
-            Spread::of(
-                own_rounds
-                    .iter()
-                    .filter_map(|(_, points)| of_alone(points, load, &Figures::good_per_second)),
             ),
-            *at_least,
-            true,
-        ),
-        Bound::P99OfAlone { load, at_most } => (
-            format!("{name}: p99 of {load} in the mix <= {at_most} x alone"),
-            Spread::of(own_rounds.iter().filter_map(|(_, points)| {
-                of_alone(points, load, &|figures| number(figures.total.p99))
-            })),
-            *at_most,
-            false,
-        ),
-        // Each round counts: what failed once has failed.
-        Bound::Errors(at_most) => (
-            format!("{name}: errors <= {at_most}"),
-            Spread::of(
-                own_rounds
-                    .iter()
-                    .map(|(_, points)| number(saturating_sum(points.iter().map(Point::failed)))),
+            GoalBound::CpuMicros(at_most) => (
+                format!("{name}: CPU per request <= {at_most} us"),
+                RoundSpread::of(own.iter().filter_map(|round| round.cpu_us)),
+                *at_most,
+                false,
             ),
-            number(*at_most),
-            false,
-        ),
-    };
-    let meets = |found: Spread| match is_floor {
+            GoalBound::ThroughputRetained(at_least) => (
+                format!("{name}: requests/s at the most connections >= {at_least} x its best"),
+                RoundSpread::of(
+                    own_rounds
+                        .iter()
+                        .filter_map(|(_, points)| throughput_retained(points)),
+                ),
+                *at_least,
+                true,
+            ),
+            GoalBound::OfAlone { load, at_least } => (
+                format!("{name}: requests/s of {load} in the mix >= {at_least} x alone"),
+                RoundSpread::of(own_rounds.iter().filter_map(|(_, points)| {
+                    ratio_to_alone(points, load, &Figures::good_per_second)
+                })),
+                *at_least,
+                true,
+            ),
+            GoalBound::P99OfAlone { load, at_most } => (
+                format!("{name}: p99 of {load} in the mix <= {at_most} x alone"),
+                RoundSpread::of(own_rounds.iter().filter_map(|(_, points)| {
+                    ratio_to_alone(points, load, &|figures| to_f64(figures.total.p99))
+                })),
+                *at_most,
+                false,
+            ),
+            // Each round counts: what failed once has failed.
+            GoalBound::Errors(at_most) => {
+                (
+                    format!("{name}: errors <= {at_most}"),
+                    RoundSpread::of(own_rounds.iter().map(|(_, points)| {
+                        to_f64(saturating_sum(points.iter().map(Point::failed)))
+                    })),
+                    to_f64(*at_most),
+                    false,
+                )
+            }
+        };
+    let meets = |found: RoundSpread| match is_floor {
         true => found.median >= bound,
-        false if matches!(goal.bound, Bound::Errors(_)) => found.max <= bound,
+        false if matches!(goal.bound, GoalBound::Errors(_)) => found.max <= bound,
         false => found.median <= bound,
     };
     Goal {
@@ -325,7 +334,7 @@ fn verdict(goal: &scenario::Goal, deployments: &[Deployment]) -> Goal {
 }
 
 /// A figure of one load in the mix as a ratio to the same load's alone.
-fn of_alone(points: &[Point], load: &str, of: &dyn Fn(&Figures) -> f64) -> Option<f64> {
+fn ratio_to_alone(points: &[Point], load: &str, of: &dyn Fn(&Figures) -> f64) -> Option<f64> {
     let figures = |alone: bool, name: &str| {
         let mut points = points.iter().filter(|point| point.alone == alone);
         let found = points.find_map(|point| point.loads.iter().find(|one| one.name == name));
@@ -341,8 +350,8 @@ pub(crate) fn alone_name(load: &str) -> String {
 }
 
 /// The rounds, each reduced to one of its points; those without it are left out.
-fn at_point<'a>(rounds: &[Numbered<'a>], connections: u32) -> Vec<Numbered<'a>> {
-    let point = |&(number, points): &Numbered<'a>| {
+fn at_point<'a>(rounds: &[NumberedRound<'a>], connections: u32) -> Vec<NumberedRound<'a>> {
+    let point = |&(number, points): &NumberedRound<'a>| {
         let at = points
             .iter()
             .position(|point| point.connections_total() == connections)?;
@@ -352,7 +361,7 @@ fn at_point<'a>(rounds: &[Numbered<'a>], connections: u32) -> Vec<Numbered<'a>> 
 }
 
 /// Requests a second where there were the most connections, as a ratio to the best point.
-fn held(points: &[Point]) -> Option<f64> {
+fn throughput_retained(points: &[Point]) -> Option<f64> {
     let together = || points.iter().filter(|point| !point.alone);
     let last = together().max_by_key(|point| point.connections_total())?;
     let speeds = together().map(Point::good_per_second);
@@ -415,7 +424,7 @@ mod tests {
             ),
             deployment("nothing", &[]),
         ];
-        assert_eq!(summarise(&mut all, "a"), ["b", "a"]);
+        assert_eq!(summarize_deployments(&mut all, "a"), ["b", "a"]);
         let b = all[1].summary.as_ref().unwrap();
         assert!(is_near(b.requests_per_second.median, 300.0));
         assert!(is_near(b.ratio.unwrap().median, 1.5));
@@ -431,7 +440,7 @@ mod tests {
             deployment("a", &[&[(16, 1000.0, 1.0)], &[(16, 500.0, 2.0)]]),
             deployment("b", &[&[(16, 2000.0, 0.5)], &[(16, 1000.0, 1.0)]]),
         ];
-        summarise(&mut all, "a");
+        summarize_deployments(&mut all, "a");
         let ratio = all[1].summary.as_ref().unwrap().ratio.unwrap();
         assert!(is_near(ratio.min, 2.0) && is_near(ratio.max, 2.0));
     }
@@ -443,18 +452,18 @@ mod tests {
             deployment("b", &[&[(16, 2000.0, 1.0)]]),
         ];
         all[1].failed = Some("exited with 1 under load".to_owned());
-        assert_eq!(summarise(&mut all, "a"), ["a"]);
-        let less = |to: &str| Bound::CpuRatio {
+        assert_eq!(summarize_deployments(&mut all, "a"), ["a"]);
+        let less = |to: &str| GoalBound::CpuRatio {
             at_most: 9.0,
             to: to.to_owned(),
         };
         for (name, bound) in [
-            ("b", Bound::P99Ms(99.0)),
-            ("b", Bound::CpuUs(99.0)),
+            ("b", GoalBound::P99Ms(99.0)),
+            ("b", GoalBound::CpuMicros(99.0)),
             ("b", less("a")),
             ("a", less("b")),
         ] {
-            let judged = judge(&[goal(name, bound)], &all);
+            let judged = judge_goals(&[goal(name, bound)], &all);
             let text = &judged[0].text;
             assert!(!judged[0].met && judged[0].found.is_none(), "{text}");
         }
@@ -470,19 +479,19 @@ mod tests {
             deployment("cut in the first", &[&[], fast, fast]),
             deployment("never full", &[&fast[..1]]),
         ];
-        let twice = || Bound::RequestsRatio {
+        let twice = || GoalBound::RequestsRatio {
             at_least: 2.0,
             to: "a".into(),
         };
         let goals = all[1..].iter().map(|found| goal(&found.name, twice()));
-        for goal in judge(&goals.collect::<Vec<_>>(), &all) {
+        for goal in judge_goals(&goals.collect::<Vec<_>>(), &all) {
             let found = goal.found.unwrap();
             assert!(
                 is_near(found.min, 2.0) && is_near(found.max, 2.0),
                 "{goal:?}"
             );
         }
-        summarise(&mut all, "a");
+        summarize_deployments(&mut all, "a");
         for (found, expected) in all.iter().zip([200.0, 400.0, 400.0, 200.0]) {
             let mean = found.summary.as_ref().unwrap().requests_per_second;
             assert!(is_near(mean.min, expected), "{}: {mean:?}", found.name);
@@ -501,7 +510,7 @@ mod tests {
         let load = &mut all[0].rounds[0][1].loads[0];
         load.seconds = 2.0;
         load.oldest_unfinished = 1_600_000;
-        summarise(&mut all, "a");
+        summarize_deployments(&mut all, "a");
         let doubts = &all[0].summary.as_ref().unwrap().doubts;
         assert_eq!(
             doubts[..],
@@ -515,11 +524,11 @@ mod tests {
             deployment("a", &[&[(16, 1000.0, 2.0)]]),
             deployment("b", &[&[(16, 2000.0, 1.0)]]),
         ];
-        let ratio = |at_most: f64| Bound::CpuRatio {
+        let ratio = |at_most: f64| GoalBound::CpuRatio {
             at_most,
             to: "a".into(),
         };
-        let more = |at_least: f64| Bound::RequestsRatio {
+        let more = |at_least: f64| GoalBound::RequestsRatio {
             at_least,
             to: "a".into(),
         };
@@ -528,15 +537,15 @@ mod tests {
             (ratio(0.49), false),
             (more(2.0), true),
             (more(2.1), false),
-            (Bound::P99Ms(5.0), true),
-            (Bound::P99Ms(4.9), false),
-            (Bound::CpuUs(1.0), true),
-            (Bound::CpuUs(0.9), false),
+            (GoalBound::P99Ms(5.0), true),
+            (GoalBound::P99Ms(4.9), false),
+            (GoalBound::CpuMicros(1.0), true),
+            (GoalBound::CpuMicros(0.9), false),
         ] {
-            let judged = judge(&[goal("b", bound)], &all);
+            let judged = judge_goals(&[goal("b", bound)], &all);
             assert_eq!(judged[0].met, met, "{}", judged[0].text);
         }
-        let judged = judge(&[goal("missing", Bound::CpuUs(1.0))], &all);
+        let judged = judge_goals(&[goal("missing", GoalBound::CpuMicros(1.0))], &all);
         assert!(!judged[0].met && judged[0].found.is_none());
     }
 
@@ -556,11 +565,11 @@ mod tests {
             made
         };
         let all = [made("a", 1000, 40), made("b", 500, 10)];
-        let memory = |at_most: f64| Bound::MemoryRatio {
+        let memory = |at_most: f64| GoalBound::MemoryRatio {
             at_most,
             to: "a".into(),
         };
-        let p99 = |load: &str, at_most: f64| Bound::P99Ratio {
+        let p99 = |load: &str, at_most: f64| GoalBound::P99Ratio {
             load: load.into(),
             at_most,
             to: "a".into(),
@@ -572,7 +581,7 @@ mod tests {
             (p99("short", 0.24), false),
             (p99("no such load", 9.0), false),
         ] {
-            let judged = judge(&[goal("b", bound)], &all);
+            let judged = judge_goals(&[goal("b", bound)], &all);
             assert_eq!(judged[0].met, met, "{}", judged[0].text);
         }
     }
@@ -584,7 +593,7 @@ mod tests {
             deployment("b", &[&[(16, 1000.0, 1.0), (128, 1000.0, 3.0)]]),
         ];
         for (connections, met) in [(None, true), (Some(16), true), (Some(128), false)] {
-            let bound = Bound::CpuRatio {
+            let bound = GoalBound::CpuRatio {
                 at_most: 1.0,
                 to: "a".into(),
             };
@@ -592,7 +601,7 @@ mod tests {
                 connections,
                 ..goal("b", bound)
             };
-            let judged = judge(&[goal], &all);
+            let judged = judge_goals(&[goal], &all);
             assert_eq!(judged[0].met, met, "{connections:?}: {judged:?}");
         }
     }
@@ -607,7 +616,7 @@ mod tests {
             (rises, 0.97, true),
         ] {
             let all = [deployment("a", &[points])];
-            let judged = judge(&[goal("a", Bound::RequestsHeld(at_least))], &all);
+            let judged = judge_goals(&[goal("a", GoalBound::ThroughputRetained(at_least))], &all);
             assert_eq!(judged[0].met, met, "{judged:?}");
         }
     }
@@ -619,7 +628,7 @@ mod tests {
             deployment("b", &[&[(16, 9000.0, 1.0)]]),
         ];
         all[1].rounds[0][0].loads[0].statuses.server_error = 900;
-        assert_eq!(summarise(&mut all, "a"), ["a", "b"]);
+        assert_eq!(summarize_deployments(&mut all, "a"), ["a", "b"]);
         let b = all[1].summary.as_ref().unwrap();
         assert!(is_near(b.requests_per_second.median, 900.0));
     }
@@ -628,10 +637,10 @@ mod tests {
     fn errors_of_any_round_count() {
         let points: &[(u32, f64, f64)] = &[(10, 100.0, 1.0)];
         let mut all = [deployment("a", &[points, points, points])];
-        assert!(judge(&[goal("a", Bound::Errors(0))], &all)[0].met);
+        assert!(judge_goals(&[goal("a", GoalBound::Errors(0))], &all)[0].met);
         all[0].rounds[1][0].loads[0].statuses.server_error = 2;
         for (at_most, met) in [(0, false), (1, false), (2, true)] {
-            let judged = judge(&[goal("a", Bound::Errors(at_most))], &all);
+            let judged = judge_goals(&[goal("a", GoalBound::Errors(at_most))], &all);
             assert_eq!(judged[0].met, met, "{judged:?}");
         }
     }
@@ -655,7 +664,7 @@ mod tests {
             (p99_of("hot", 1.3), Some(1.3), true),
             (p99_of("hot", 1.29), Some(1.3), false),
         ] {
-            let judged = judge(&[goal("a", bound)], &all);
+            let judged = judge_goals(&[goal("a", bound)], &all);
             assert_eq!(judged[0].met, met, "{judged:?}");
             let value = judged[0].found.map(|spread| spread.median);
             match (value, found) {
@@ -664,22 +673,22 @@ mod tests {
             }
         }
         // What was measured alone is no part of the ranking.
-        summarise(&mut all, "a");
+        summarize_deployments(&mut all, "a");
         let summary = all[0].summary.as_ref().unwrap();
         assert!(is_near(summary.requests_per_second.median, 480.0));
     }
 
-    fn of(load: &str, at_least: f64) -> Bound {
+    fn of(load: &str, at_least: f64) -> GoalBound {
         let load = load.to_owned();
-        Bound::OfAlone { load, at_least }
+        GoalBound::OfAlone { load, at_least }
     }
 
-    fn p99_of(load: &str, at_most: f64) -> Bound {
+    fn p99_of(load: &str, at_most: f64) -> GoalBound {
         let load = load.to_owned();
-        Bound::P99OfAlone { load, at_most }
+        GoalBound::P99OfAlone { load, at_most }
     }
 
-    fn goal(deployment: &str, bound: Bound) -> scenario::Goal {
+    fn goal(deployment: &str, bound: GoalBound) -> scenario::Goal {
         scenario::Goal {
             deployment: deployment.to_owned(),
             connections: None,

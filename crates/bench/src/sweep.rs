@@ -8,39 +8,40 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::command::{OutputArguments, SweepArguments};
-use crate::deploy::account::Account;
-use crate::ladder::Ladder;
-use crate::live::Live;
-use crate::load::{Load, Until};
-use crate::report::{Outcome, Sweep};
-use crate::run::{exit_code, load, pace, plan, server, until};
+use crate::deploy::resource_usage::ResourceUsage;
+use crate::ladder::ConnectionSteps;
+use crate::live_line::LiveLine;
+use crate::load::{Load, WindowEnd};
+use crate::report::{ReportResult, Sweep};
+use crate::run::{arrival_model, base_load, exit_code, load_plan, server_processes, window_end};
 use crate::text::notes;
-use crate::window::{Window, measure};
-use crate::{output, taken};
+use crate::window::{MeasurementWindow, measure_window};
+use crate::{context, output};
 
 /// Requests at each point when nothing else is said.
-const REQUESTS: u64 = 1000;
+const DEFAULT_REQUESTS: u64 = 1000;
 
 /// Between two points, unless the step is given, as ApacheBench sweeps have long been made.
-const STEP: u32 = 10;
+const DEFAULT_STEP: u32 = 10;
 
 pub(crate) fn run(arguments: &SweepArguments) -> Result<ExitCode, String> {
     let started = SystemTime::now();
-    let ladder = ladder(arguments)?;
-    let base = load(&arguments.request)?;
-    let until = until(arguments.requests, arguments.duration).unwrap_or(Until::Requests(REQUESTS));
-    let account = server(&arguments.generator)?;
-    let mut live = Live::new(arguments.generator.quiet).map_err(|error| error.to_string())?;
+    let ladder = connection_steps(arguments)?;
+    let base = base_load(&arguments.request)?;
+    let until = window_end(arguments.requests, arguments.duration)
+        .unwrap_or(WindowEnd::Requests(DEFAULT_REQUESTS));
+    let account = server_processes(&arguments.generator)?;
+    let mut live = LiveLine::new(arguments.generator.quiet).map_err(|error| error.to_string())?;
     let mut points = Vec::new();
     let mut reasons = Vec::new();
     let count = ladder.0.len();
     for (at, &connections) in ladder.0.iter().enumerate() {
         let load = Load {
             connections,
-            pace: pace(arguments.rate),
+            arrivals: arrival_model(arguments.rate),
             ..base.clone()
         };
-        let plan = plan(
+        let plan = load_plan(
             vec![load],
             until,
             arguments.warm_up,
@@ -48,17 +49,17 @@ pub(crate) fn run(arguments: &SweepArguments) -> Result<ExitCode, String> {
             &live,
         );
         let label = format!("[{}/{count}] {connections} connections", at + 1);
-        let window = Window {
-            account: account.as_ref().map(|known| known as &dyn Account),
+        let window = MeasurementWindow {
+            usage: account.as_ref().map(|known| known as &dyn ResourceUsage),
             cores: &[],
             live: &mut live,
             label: &label,
         };
-        let point = match measure(&plan, window) {
+        let point = match measure_window(&plan, window) {
             Ok(point) => point,
             // What was measured so far is worth keeping.
             Err(error) if !points.is_empty() => {
-                live.say(&format!("{label}: {error}"));
+                live.print_line(&format!("{label}: {error}"));
                 reasons.push(format!("{label}: {error}"));
                 break;
             }
@@ -72,22 +73,22 @@ pub(crate) fn run(arguments: &SweepArguments) -> Result<ExitCode, String> {
             break;
         }
         if at + 1 < count {
-            pause(arguments.cool_down, &live);
+            cool_down(arguments.cool_down, &live);
         }
     }
     let loads = points.iter().flat_map(|point| &point.loads);
-    reasons.extend(loads.flat_map(notes::reasons));
+    reasons.extend(loads.flat_map(notes::failure_reasons));
     let targets = arguments.request.urls.clone();
-    let outcome = Outcome::Sweep(Sweep { targets, points });
-    let report = taken::report(outcome, started, live.is_stopped());
-    live.clear();
-    output::give(&report, &outputs(arguments))?;
+    let outcome = ReportResult::Sweep(Sweep { targets, points });
+    let report = context::report_with_context(outcome, started, live.is_stopped());
+    live.clear_line();
+    output::write_report(&report, &output_files(arguments))?;
     Ok(exit_code(&reasons, &live))
 }
 
 /// Nothing, for a while or until the user wants to end.
 #[expect(clippy::disallowed_methods, reason = "a command line tool, not a loop")]
-pub(crate) fn pause(time: Duration, live: &Live) {
+pub(crate) fn cool_down(time: Duration, live: &LiveLine) {
     let until = Instant::now() + time;
     while let Some(left) = until.checked_duration_since(Instant::now()) {
         if live.is_stopped() || left.is_zero() {
@@ -97,18 +98,18 @@ pub(crate) fn pause(time: Duration, live: &Live) {
     }
 }
 
-fn ladder(arguments: &SweepArguments) -> Result<Ladder, String> {
+fn connection_steps(arguments: &SweepArguments) -> Result<ConnectionSteps, String> {
     let (from, to) = (arguments.from, arguments.to);
     if from > to {
         return Err(format!("--from {from} is beyond --to {to}"));
     }
     Ok(match arguments.factor {
-        Some(factor) => Ladder::factors(from, to, factor),
-        None => Ladder::steps(from, to, arguments.step.unwrap_or(STEP)),
+        Some(factor) => ConnectionSteps::by_factor(from, to, factor),
+        None => ConnectionSteps::by_step(from, to, arguments.step.unwrap_or(DEFAULT_STEP)),
     })
 }
 
-fn outputs(arguments: &SweepArguments) -> OutputArguments {
+fn output_files(arguments: &SweepArguments) -> OutputArguments {
     let named = |extension: &str| -> Option<PathBuf> {
         let mut name = arguments.output.clone().into_os_string();
         name.push(extension);

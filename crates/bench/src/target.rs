@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 use penstock_http::is_token;
 
-use crate::load::{Address, Shape};
+use crate::load::{Address, EncodedRequest};
 
 /// Why a request cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -53,7 +53,7 @@ pub struct Target {
 
 /// The parts of requests that all of a load's requests share.
 #[derive(Debug, Clone)]
-pub struct Template {
+pub struct RequestTemplate {
     /// The method.
     pub method: String,
     /// More header fields, by name and value.
@@ -61,16 +61,16 @@ pub struct Template {
     /// The body; `None` sends none.
     pub body: Option<Bytes>,
     /// Whether the connection serves further requests.
-    pub keeps: bool,
+    pub keep_alive: bool,
 }
 
-impl Default for Template {
+impl Default for RequestTemplate {
     fn default() -> Self {
         Self {
             method: "GET".to_owned(),
             headers: Vec::new(),
             body: None,
-            keeps: true,
+            keep_alive: true,
         }
     }
 }
@@ -126,7 +126,7 @@ impl Target {
 
     /// The same place with another path.
     #[must_use]
-    pub fn at(&self, path: &str) -> Self {
+    pub fn with_path(&self, path: &str) -> Self {
         Self {
             path: path.to_owned(),
             ..self.clone()
@@ -137,14 +137,18 @@ impl Target {
     ///
     /// # Errors
     /// When a part of it would break the request.
-    pub fn shape(&self, template: &Template, weight: u32) -> Result<Shape, TargetError> {
+    pub fn encode_request(
+        &self,
+        template: &RequestTemplate,
+        weight: u32,
+    ) -> Result<EncodedRequest, TargetError> {
         check_path(&self.path)?;
         let refuse = |what: String| Err(TargetError::Request(what));
         if !is_token(template.method.as_bytes()) {
             return refuse(format!("`{}` is no method", template.method));
         }
         let mut head = format!("{} {} HTTP/1.1\r\n", template.method, self.path);
-        if !names(template, "host") {
+        if !has_field(template, "host") {
             // Writing to a String cannot fail.
             let _ = write!(head, "Host: {}\r\n", self.host);
         }
@@ -156,17 +160,17 @@ impl Target {
             }
             let _ = write!(head, "{name}: {value}\r\n");
         }
-        if !template.keeps && !names(template, "connection") {
+        if !template.keep_alive && !has_field(template, "connection") {
             head.push_str("Connection: close\r\n");
         }
         let body = template.body.as_deref().unwrap_or_default();
-        if template.body.is_some() && !names(template, "content-length") {
+        if template.body.is_some() && !has_field(template, "content-length") {
             let _ = write!(head, "Content-Length: {}\r\n", body.len());
         }
         head.push_str("\r\n");
         let mut bytes = head.into_bytes();
         bytes.extend_from_slice(body);
-        Ok(Shape {
+        Ok(EncodedRequest {
             address: self.address.clone(),
             bytes: bytes.into(),
             weight,
@@ -220,7 +224,7 @@ pub fn read_header(text: &str) -> Result<(String, String), TargetError> {
     Ok((name.trim().to_owned(), value.trim().to_owned()))
 }
 
-fn names(template: &Template, field: &str) -> bool {
+fn has_field(template: &RequestTemplate, field: &str) -> bool {
     let mut names = template.headers.iter().map(|(name, _)| name);
     names.any(|name| name.eq_ignore_ascii_case(field))
 }
@@ -240,18 +244,18 @@ fn resolve(authority: &str) -> Result<SocketAddr, String> {
 }
 
 fn check_path(path: &str) -> Result<(), TargetError> {
-    match is_path(path) {
+    match is_request_path(path) {
         true => Ok(()),
         false => Err(TargetError::Request(format!("`{path}`: {PATH_RULE}"))),
     }
 }
 
 /// Whether it can be a request target in origin form (RFC 9112 §3.2.1); the scenario's paths too.
-pub(crate) fn is_path(text: &str) -> bool {
+pub(crate) fn is_request_path(text: &str) -> bool {
     text.starts_with('/') && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
-/// What [`is_path`] asks for.
+/// What [`is_request_path`] asks for.
 pub(crate) const PATH_RULE: &str =
     "a path begins with a slash and has no blanks; what is not ASCII is written as %XX";
 
@@ -316,29 +320,34 @@ mod tests {
     #[test]
     fn writes_requests() {
         let target = Target::read("http://127.0.0.1:81/p", None).unwrap();
-        let text = |template: &Template| {
-            let shape = target.shape(template, 1).unwrap();
+        let text = |template: &RequestTemplate| {
+            let shape = target.encode_request(template, 1).unwrap();
             String::from_utf8(shape.bytes.to_vec()).unwrap()
         };
         assert_eq!(
-            text(&Template::default()),
+            text(&RequestTemplate::default()),
             "GET /p HTTP/1.1\r\nHost: 127.0.0.1:81\r\n\r\n"
         );
-        let template = Template {
+        let template = RequestTemplate {
             method: "POST".into(),
             headers: vec![("host".into(), "a".into()), ("X".into(), "1".into())],
             body: Some(Bytes::from_static(b"ab")),
-            keeps: false,
+            keep_alive: false,
         };
         assert_eq!(
             text(&template),
             "POST /p HTTP/1.1\r\nhost: a\r\nX: 1\r\nConnection: close\r\nContent-Length: 2\r\n\r\nab"
         );
-        let split = Template {
+        let split = RequestTemplate {
             headers: vec![("X".into(), "1\r\nY: 2".into())],
-            ..Template::default()
+            ..RequestTemplate::default()
         };
-        assert!(target.shape(&split, 1).is_err());
-        assert!(target.at("/a\r\n").shape(&Template::default(), 1).is_err());
+        assert!(target.encode_request(&split, 1).is_err());
+        assert!(
+            target
+                .with_path("/a\r\n")
+                .encode_request(&RequestTemplate::default(), 1)
+                .is_err()
+        );
     }
 }

@@ -6,9 +6,10 @@
 //! bottleneck. Names and logs come from outside: what a terminal would obey is taken out of them.
 
 use crate::report::{
-    Compare, Figures, Mix, Outcome, Report, Run, Schedule, ServerCost, Sweep, Taken, Timings,
+    Compare, Figures, MeasurementContext, Mix, Report, ReportResult, Run, Schedule, ServerCost,
+    Sweep, Timings,
 };
-use units::{figure, grouped, ms, number, plain};
+use units::{format_figure, format_ms, group_thousands, sanitize, to_f64};
 
 pub use progress::progress_line;
 
@@ -21,16 +22,16 @@ pub(crate) mod units;
 
 /// Any report as text; ends with a line break.
 #[must_use]
-pub fn report(report: &Report) -> String {
-    let taken = &report.taken;
-    let mut text = match &report.result {
-        Outcome::Run(result) => run(taken, result),
-        Outcome::Mix(result) => mix(taken, result),
-        Outcome::Sweep(result) => sweep(taken, result),
-        Outcome::Compare(result) => compare(taken, result),
-        Outcome::Hold(result) => hold::hold(taken, result),
+pub fn report_text(report: &Report) -> String {
+    let taken = &report_text.taken;
+    let mut text = match &report_text.result {
+        ReportResult::Run(result) => run_text(taken, result),
+        ReportResult::Mix(result) => mix_text(taken, result),
+        ReportResult::Sweep(result) => sweep_text(taken, result),
+        ReportResult::Compare(result) => compare_text(taken, result),
+        ReportResult::Hold(result) => hold::hold_text(taken, result),
     };
-    if let Some(note) = notes::bottleneck(report) {
+    if let Some(note) = notes::bottleneck_note(report_text) {
         text += &format!("\n{note}\n");
     }
     text
@@ -38,65 +39,74 @@ pub fn report(report: &Report) -> String {
 
 /// A run in ApacheBench's shape.
 #[must_use]
-pub fn run(taken: &Taken, run: &Run) -> String {
+pub fn run_text(taken: &MeasurementContext, run: &Run) -> String {
     let mut text = heading(taken);
-    text += &targets(&run.targets);
-    text += &load(&run.figures);
-    text += &run.server.as_ref().map_or_else(String::new, server);
+    text += &targets(&run_text.targets);
+    text += &load_text(&run_text.figures);
+    text += &run_text.server.as_ref().map_or_else(String::new, server);
     text
 }
 
 /// A mix: each load in ApacheBench's shape.
 #[must_use]
-pub fn mix(taken: &Taken, mix: &Mix) -> String {
+pub fn mix_text(taken: &MeasurementContext, mix: &Mix) -> String {
     let mut text = heading(taken);
-    text += &targets(&mix.targets);
-    for figures in &mix.loads {
-        text += &format!("\nLoad: {}\n{}", plain(&figures.name), load(figures));
+    text += &targets(&mix_text.targets);
+    for figures in &mix_text.loads {
+        text += &format!(
+            "\nLoad: {}\n{}",
+            sanitize(&figures.name),
+            load_text(figures)
+        );
     }
-    text += &mix.server.as_ref().map_or_else(String::new, server);
+    text += &mix_text.server.as_ref().map_or_else(String::new, server);
     text
 }
 
 /// A sweep, one line a point.
 #[must_use]
-pub fn sweep(taken: &Taken, sweep: &Sweep) -> String {
+pub fn sweep_text(taken: &MeasurementContext, sweep: &Sweep) -> String {
     let mut text = heading(taken);
-    text += &targets(&sweep.targets);
-    text += &format!("\n{}", tables::sweep(sweep).text());
+    text += &targets(&sweep_text.targets);
+    text += &format!("\n{}", tables::sweep_table(sweep).text());
     text
 }
 
 /// A comparison: the ranking, what failed, goals, doubts and versions.
 #[must_use]
-pub fn compare(taken: &Taken, compare: &Compare) -> String {
-    let mut text = format!("{}\n{}", plain(&compare.title), heading(taken));
-    let rounds = compare
+pub fn compare_text(taken: &MeasurementContext, compare: &Compare) -> String {
+    let mut text = format!("{}\n{}", sanitize(&compare.title), heading(taken));
+    let rounds = compare_text
         .deployments
         .iter()
         .map(|deployment| deployment.rounds.len());
-    let rounds = units::plural(rounds.max().unwrap_or(0) as u64, "round", "rounds");
+    let rounds = units::pluralize(rounds.max().unwrap_or(0) as u64, "round", "rounds");
     text += &format!(
         "Ranking:                {rounds}, ratios to {}\n\n",
-        plain(&compare.first)
+        sanitize(&compare.first)
     );
-    text += &tables::ranking(compare).text();
-    for (index, (name, doubt)) in tables::doubts(compare).into_iter().enumerate() {
-        text += &format!("  [{}] {}: {}\n", index + 1, plain(name), plain(&doubt));
+    text += &tables::ranking_table(compare_text).text();
+    for (index, (name, doubt)) in tables::ranked_doubts(compare_text).into_iter().enumerate() {
+        text += &format!(
+            "  [{}] {}: {}\n",
+            index + 1,
+            sanitize(name),
+            sanitize(&doubt)
+        );
     }
-    let loads = tables::loads(compare);
+    let loads = tables::loads_table(compare_text);
     if !loads.rows.is_empty() {
         text += &format!("\nEach load (medians):\n{}", loads.text());
     }
-    text += &failed_deployments(compare);
-    if !compare.goals.is_empty() {
+    text += &failed_deployments(compare_text);
+    if !compare_text.goals.is_empty() {
         text += "\nGoals:\n";
     }
-    for row in tables::goals(compare).rows {
+    for row in tables::goals_table(compare_text).rows {
         let line = format!("  {:<10}  {}: {} {}", row[1], row[0], row[2], row[3]);
         text += &format!("{}\n", line.trim_end());
     }
-    let versions: Vec<_> = compare
+    let versions: Vec<_> = compare_text
         .deployments
         .iter()
         .filter(|one| !one.versions.is_empty())
@@ -105,20 +115,20 @@ pub fn compare(taken: &Taken, compare: &Compare) -> String {
         text += "\nVersions:\n";
     }
     for deployment in versions {
-        let all = plain(&deployment.versions.join(", ")).replace('\n', " ");
-        text += &format!("  {}: {all}\n", plain(&deployment.name));
+        let all = sanitize(&deployment.versions.join(", ")).replace('\n', " ");
+        text += &format!("  {}: {all}\n", sanitize(&deployment.name));
     }
     text
 }
 
 fn failed_deployments(compare: &Compare) -> String {
     let mut text = String::new();
-    for deployment in &compare.deployments {
+    for deployment in &compare_text.deployments {
         if let Some(why) = &deployment.failed {
-            let why = plain(why);
+            let why = sanitize(why);
             let mut lines = why.trim_end().lines();
             let first = lines.next().unwrap_or_default();
-            text += &format!("\nFAILED {}: {first}\n", plain(&deployment.name));
+            text += &format!("\nFAILED {}: {first}\n", sanitize(&deployment.name));
             for line in lines {
                 text += &format!("  | {}\n", line.trim_end());
             }
@@ -127,37 +137,41 @@ fn failed_deployments(compare: &Compare) -> String {
     text
 }
 
-fn heading(taken: &Taken) -> String {
+fn heading(taken: &MeasurementContext) -> String {
     let machine = &taken.machine;
-    let cores = units::plural(machine.cores as u64, "core", "cores");
-    let memory = units::size(machine.memory);
+    let cores = units::pluralize(machine.cores as u64, "core", "cores");
+    let memory = units::format_size(machine.memory);
     let mut text = String::new();
     if taken.interrupted {
-        text += &format!("{}\n", notes::INTERRUPTED);
+        text += &format!("{}\n", notes::INTERRUPTED_NOTE);
     }
-    text += &line(
+    text += &labelled_line(
         "Taken",
-        &format!("{}, {}", units::moment(taken.started), plain(&taken.tool)),
+        &format!(
+            "{}, {}",
+            units::format_time(taken.started),
+            sanitize(&taken.tool)
+        ),
     );
-    let cpu = plain(&machine.cpu);
-    text += &line(
+    let cpu = sanitize(&machine.cpu);
+    text += &labelled_line(
         "Machine",
-        &format!("{cpu}, {cores}, {memory}, {}", plain(&machine.system)),
+        &format!("{cpu}, {cores}, {memory}, {}", sanitize(&machine.system)),
     );
     text
 }
 
 fn targets(targets: &[String]) -> String {
     let mut text = String::new();
-    for (index, target) in targets.iter().take(TARGETS_SHOWN).enumerate() {
-        text += &line(if index == 0 { "Target" } else { "" }, &plain(target));
+    for (index, target) in targets.iter().take(MAX_TARGETS_SHOWN).enumerate() {
+        text += &labelled_line(if index == 0 { "Target" } else { "" }, &sanitize(target));
     }
-    if targets.len() > TARGETS_SHOWN {
-        text += &line(
+    if targets.len() > MAX_TARGETS_SHOWN {
+        text += &labelled_line(
             "",
             &format!(
                 "and {} more",
-                grouped((targets.len() - TARGETS_SHOWN) as u64)
+                group_thousands((targets.len() - MAX_TARGETS_SHOWN) as u64)
             ),
         );
     }
@@ -165,10 +179,10 @@ fn targets(targets: &[String]) -> String {
 }
 
 /// A list of paths may have millions.
-const TARGETS_SHOWN: usize = 5;
+const MAX_TARGETS_SHOWN: usize = 5;
 
 /// One label and its value, in ApacheBench's columns.
-fn line(label: &str, value: &str) -> String {
+fn labelled_line(label: &str, value: &str) -> String {
     let label = match label {
         "" => String::new(),
         _ => format!("{label}:"),
@@ -177,36 +191,36 @@ fn line(label: &str, value: &str) -> String {
 }
 
 /// All figures of a load.
-fn load(figures: &Figures) -> String {
+fn load_text(figures: &Figures) -> String {
     let mut text = String::from("\n");
-    text += &line("Concurrency Level", &figures.connections.to_string());
+    text += &labelled_line("Concurrency Level", &figures.connections.to_string());
     if let Some(rate) = figures.rate {
-        text += &line("Arrival rate", &format!("{rate:.2} [#/sec] (open loop)"));
+        text += &labelled_line("Arrival rate", &format!("{rate:.2} [#/sec] (open loop)"));
     }
-    text += &line(
+    text += &labelled_line(
         "Time taken for tests",
         &format!("{:.3} seconds", figures.seconds),
     );
-    text += &line("Complete requests", &figures.requests.to_string());
-    text += &counts(figures);
-    text += &line("Total transferred", &format!("{} bytes", figures.bytes));
-    text += &line("Body transferred", &format!("{} bytes", figures.body_bytes));
+    text += &labelled_line("Complete requests", &figures.requests.to_string());
+    text += &error_breakdown(figures);
+    text += &labelled_line("Total transferred", &format!("{} bytes", figures.bytes));
+    text += &labelled_line("Body transferred", &format!("{} bytes", figures.body_bytes));
     let per_second = figures.requests_per_second;
-    text += &line(
+    text += &labelled_line(
         "Requests per second",
         &format!("{per_second:.2} [#/sec] (mean)"),
     );
-    text += &line(
+    text += &labelled_line(
         "Time per request",
-        &format!("{} [ms] (mean)", ms(figures.total.mean)),
+        &format!("{} [ms] (mean)", format_ms(figures.total.mean)),
     );
     if figures.requests > 0 {
-        let each = ms(figures.seconds * 1e6 / number(figures.requests));
+        let each = format_ms(figures.seconds * 1e6 / to_f64(figures.requests));
         let value = format!("{each} [ms] (mean, across all concurrent requests)");
-        text += &line("Time per request", &value);
+        text += &labelled_line("Time per request", &value);
     }
     let kilobytes = figures.bytes_per_second / 1024.0;
-    text += &line(
+    text += &labelled_line(
         "Transfer rate",
         &format!("{kilobytes:.2} [Kbytes/sec] received"),
     );
@@ -214,15 +228,15 @@ fn load(figures: &Figures) -> String {
         .schedule
         .map_or_else(String::new, |found| schedule(&found));
     text += &generator(figures);
-    text += &times(figures);
+    text += &timings_table(figures);
     text += &percentiles(&figures.total, figures.service.as_ref());
     text
 }
 
 /// Failed requests by cause, and responses other than 2xx by class.
-fn counts(figures: &Figures) -> String {
+fn error_breakdown(figures: &Figures) -> String {
     let errors = &figures.errors;
-    let mut text = line("Failed requests", &errors.total().to_string());
+    let mut text = labelled_line("Failed requests", &errors.total().to_string());
     if errors.total() > 0 {
         let named = [
             ("connect", errors.connect),
@@ -237,7 +251,7 @@ fn counts(figures: &Figures) -> String {
     let statuses = &figures.statuses;
     let others = statuses.total() - statuses.success;
     if others > 0 {
-        text += &line("Non-2xx responses", &others.to_string());
+        text += &labelled_line("Non-2xx responses", &others.to_string());
         let named = [
             ("3xx", statuses.redirection),
             ("4xx", statuses.client_error),
@@ -247,16 +261,16 @@ fn counts(figures: &Figures) -> String {
         text += &breakdown(&named);
     }
     if figures.unfinished > 0 {
-        let oldest = ms(number(figures.oldest_unfinished));
+        let oldest = format_ms(to_f64(figures.oldest_unfinished));
         let value = format!("{}, the oldest for {oldest} ms", figures.unfinished);
-        text += &line("Unfinished at the end", &value);
+        text += &labelled_line("Unfinished at the end", &value);
     }
     if figures.retried > 0 {
         let value = format!(
             "{} (kept connections that the server closed)",
             figures.retried
         );
-        text += &line("Sent again", &value);
+        text += &labelled_line("Sent again", &value);
     }
     text
 }
@@ -271,7 +285,7 @@ fn breakdown(named: &[(&str, u64)]) -> String {
 
 fn schedule(schedule: &Schedule) -> String {
     let (due, late, skipped) = (schedule.due, schedule.late, schedule.skipped);
-    line(
+    labelled_line(
         "Schedule",
         &format!(
             "{due} due, {late} late, {skipped} skipped (no connection was free, or 100 ms late)"
@@ -281,49 +295,49 @@ fn schedule(schedule: &Schedule) -> String {
 
 fn generator(figures: &Figures) -> String {
     let generator = &figures.generator;
-    let threads = units::plural(generator.threads as u64, "thread", "threads");
+    let threads = units::pluralize(generator.threads as u64, "thread", "threads");
     let mut value = format!(
         "{threads}, busiest {:.0} % of a core",
         generator.busy * 100.0
     );
     if figures.requests > 0 {
-        let each = generator.cpu_seconds * 1e6 / number(figures.requests);
-        value += &format!(", {} CPU us/request", figure(each));
+        let each = generator.cpu_seconds * 1e6 / to_f64(figures.requests);
+        value += &format!(", {} CPU us/request", format_figure(each));
     }
     if let Some(lag) = generator.lag_p99 {
-        value += &format!(", lag p99 {} ms", ms(number(lag)));
+        value += &format!(", lag p99 {} ms", format_ms(to_f64(lag)));
     }
-    line("Load generator", &value)
+    labelled_line("Load generator", &value)
 }
 
 fn server(cost: &ServerCost) -> String {
-    let each = figure(cost.cpu_us_per_request);
+    let each = format_figure(cost.cpu_us_per_request);
     let mut text = String::from("\n");
-    text += &line(
+    text += &labelled_line(
         "Server CPU",
         &format!("{each} us/request, {:.2} cores", cost.busy),
     );
-    let processes = units::plural(cost.processes as u64, "process", "processes");
-    let memory = units::size(cost.memory_bytes);
-    text += &line("Server memory", &format!("{memory} in {processes}"));
+    let processes = units::pluralize(cost.processes as u64, "process", "processes");
+    let memory = units::format_size(cost.memory_bytes);
+    text += &labelled_line("Server memory", &format!("{memory} in {processes}"));
     if let Some(others) = cost.others {
         let value = format!("{:.1} % of the server's cores", others * 100.0);
-        text += &line("Other programs", &value);
+        text += &labelled_line("Other programs", &value);
     }
     text
 }
 
 /// The table of connection times; a median alone among ApacheBench's columns would hide the tail,
 /// which the percentiles below it show.
-fn times(figures: &Figures) -> String {
+fn timings_table(figures: &Figures) -> String {
     let head = ["min", "mean", "[+/-sd]", "median", "max"].map(str::to_owned);
     let row = |timings: &Timings| {
         [
-            ms(number(timings.min)),
-            ms(timings.mean),
-            ms(timings.sd),
-            ms(number(timings.p50)),
-            ms(number(timings.max)),
+            format_ms(to_f64(timings.min)),
+            format_ms(timings.mean),
+            format_ms(timings.sd),
+            format_ms(to_f64(timings.p50)),
+            format_ms(to_f64(timings.max)),
         ]
     };
     let mut rows = vec![(String::new(), head)];
@@ -363,9 +377,12 @@ fn percentiles(total: &Timings, service: Option<&Timings>) -> String {
         text += &format!("        {:>13}  {:>13}\n", titles.0, titles.1);
     }
     for (name, of) in PERCENTILES {
-        let value = ms(number(of(total)));
+        let value = format_ms(to_f64(of(total)));
         text += &match service {
-            Some(service) => format!("{name:>7}%{value:>13}  {:>13}", ms(number(of(service)))),
+            Some(service) => format!(
+                "{name:>7}%{value:>13}  {:>13}",
+                format_ms(to_f64(of(service)))
+            ),
             None => format!("{name:>7}%{value:>13}"),
         };
         text += if *name == "100" {

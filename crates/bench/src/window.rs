@@ -1,64 +1,64 @@
 //! One window of load on one server: the figures, and what it cost the server.
 //!
-//! `run`, `sweep` and `compare` all measure through [`measure`]; the cost is read at the very moments at
+//! `run`, `sweep` and `compare` all measure through [`measure_window`]; the cost is read at the very moments at
 //! which `load` begins and ends the window.
 
 use std::io;
 use std::time::Duration;
 
-use crate::deploy::account::{Account, Memory, Spent, cores_worked};
-use crate::live::Live;
-use crate::load::{self, Observer, Plan, Progress};
+use crate::deploy::resource_usage::{CpuTime, MemoryUsage, ResourceUsage, cores_busy_seconds};
+use crate::live_line::LiveLine;
+use crate::load::{self, LoadPlan, LoadProgress, Observer};
 use crate::report::{Point, ServerCost};
 use crate::text;
 
 /// A server that is measured, and how that is shown.
-pub(crate) struct Window<'a> {
+pub(crate) struct MeasurementWindow<'a> {
     /// Reads what the server spends, when its processes are known.
-    pub(crate) account: Option<&'a dyn Account>,
+    pub(crate) usage: Option<&'a dyn ResourceUsage>,
     /// The cores of server and load, when both are pinned.
     pub(crate) cores: &'a [usize],
     /// Shows progress under this label.
-    pub(crate) live: &'a mut Live,
+    pub(crate) live: &'a mut LiveLine,
     pub(crate) label: &'a str,
 }
 
 /// A moment: what the server had spent until then, and what the watched cores had worked.
 #[derive(Clone, Copy)]
-struct Look {
-    spent: Spent,
+struct UsageSnapshot {
+    spent: CpuTime,
     /// Seconds of what runs beside the server.
-    beside: f64,
-    cores: Option<f64>,
+    companion_cpu_seconds: f64,
+    busy_core_seconds: Option<f64>,
     /// Bytes read from disks.
     disk_read: Option<u64>,
 }
 
 /// Follows a plan.
-struct Follower<'a> {
-    window: Window<'a>,
-    plan: &'a Plan,
-    began: Option<Look>,
-    ended: Option<Look>,
-    memory: Memory,
-    before: Option<Progress>,
+struct WindowObserver<'a> {
+    window: MeasurementWindow<'a>,
+    plan: &'a LoadPlan,
+    began: Option<UsageSnapshot>,
+    ended: Option<UsageSnapshot>,
+    memory: MemoryUsage,
+    before: Option<LoadProgress>,
 }
 
 /// Puts the plan's load on the server for one window.
 ///
 /// # Errors
 /// When nothing could be sent at all.
-pub(crate) fn measure(plan: &Plan, window: Window<'_>) -> io::Result<Point> {
-    let mut follower = Follower {
+pub(crate) fn measure_window(plan: &LoadPlan, window: MeasurementWindow<'_>) -> io::Result<Point> {
+    let mut follower = WindowObserver {
         window,
         plan,
         began: None,
         ended: None,
-        memory: Memory::default(),
+        memory: MemoryUsage::default(),
         before: None,
     };
     let loads = load::execute(plan, &mut follower)?;
-    follower.window.live.clear();
+    follower.window.live.clear_line();
     let looks = follower.began.zip(follower.ended);
     // A server without processes has ended: what it spent cannot be known any more.
     let looks = looks.filter(|_| follower.memory.processes > 0);
@@ -71,7 +71,7 @@ pub(crate) fn measure(plan: &Plan, window: Window<'_>) -> io::Result<Point> {
                 .disk_read
                 .zip(began.disk_read)
                 .map(|(now, then)| now.saturating_sub(then)),
-            ..cost((began, ended), follower.memory, requests, generator)
+            ..window_cost((began, ended), follower.memory, requests, generator)
         }
     });
     Ok(Point {
@@ -82,62 +82,73 @@ pub(crate) fn measure(plan: &Plan, window: Window<'_>) -> io::Result<Point> {
     })
 }
 
-impl Follower<'_> {
-    fn look(&self) -> Option<Look> {
-        let account = self.window.account?;
-        Some(Look {
-            cores: cores_worked(self.window.cores),
-            beside: account.beside(),
-            spent: account.spent(),
-            disk_read: account.disk_read(),
+impl WindowObserver<'_> {
+    fn take_snapshot(&self) -> Option<UsageSnapshot> {
+        let account = self.window.usage?;
+        Some(UsageSnapshot {
+            busy_core_seconds: cores_busy_seconds(self.window.cores),
+            companion_cpu_seconds: account.companion_cpu_seconds(),
+            spent: account.cpu_time(),
+            disk_read: account.disk_read_bytes(),
         })
     }
 }
 
-impl Observer for Follower<'_> {
+impl Observer for WindowObserver<'_> {
     fn window_begins(&mut self) {
-        self.began = self.look();
+        self.began = self.take_snapshot();
         self.before = None;
     }
 
     fn window_ends(&mut self) {
-        self.ended = self.look();
+        self.ended = self.take_snapshot();
     }
 
     fn after_window(&mut self) {
         // Now: what a server holds for each connection is gone as soon as they are closed.
-        if let Some(account) = self.window.account {
-            self.memory = account.memory();
+        if let Some(account) = self.window.usage {
+            self.memory = account.memory_usage();
         }
     }
 
-    fn progress(&mut self, progress: Progress) {
-        let before = self.before.unwrap_or(Progress {
+    fn progress(&mut self, progress: LoadProgress) {
+        let before = self.before.unwrap_or(LoadProgress {
             elapsed: Duration::ZERO,
             requests: 0,
             errors: 0,
             ..progress
         });
         let plan = self.plan;
-        let line = text::progress_line(&progress, &before, plan.until, plan.warm_up);
+        let line = text::progress_line(&progress, &before, plan.window_end, plan.warm_up);
         let label = self.window.label;
-        self.window.live.show(&format!("{label} {line}"));
+        self.window.live.show_line(&format!("{label} {line}"));
         self.before = Some(progress);
     }
 }
 
 /// How exactly the time of two cores is known, in seconds: the kernel counts it in ticks of a hundredth.
-const CORES_RESOLUTION: f64 = 0.02;
+const CPU_RESOLUTION_SECONDS: f64 = 0.02;
 
 /// What the time between two looks cost; `generator` is what the generator spent in it, in seconds.
-fn cost(looks: (Look, Look), memory: Memory, requests: u64, generator: f64) -> ServerCost {
+fn window_cost(
+    looks: (UsageSnapshot, UsageSnapshot),
+    memory: MemoryUsage,
+    requests: u64,
+    generator: f64,
+) -> ServerCost {
     let (began, ended) = looks;
-    let elapsed = ended.spent.at.duration_since(began.spent.at).as_secs_f64();
+    let elapsed = ended
+        .spent
+        .read_at
+        .duration_since(began.spent.read_at)
+        .as_secs_f64();
     let elapsed = elapsed.max(1e-9);
     let cpu_seconds = (ended.spent.cpu_seconds - began.spent.cpu_seconds).max(0.0);
-    let known = cpu_seconds + (ended.beside - began.beside).max(0.0) + generator;
+    let known = cpu_seconds
+        + (ended.companion_cpu_seconds - began.companion_cpu_seconds).max(0.0)
+        + generator;
     let others = |(before, after): (f64, f64)| {
-        ((after - before - known - CORES_RESOLUTION) / elapsed).max(0.0)
+        ((after - before - known - CPU_RESOLUTION_SECONDS) / elapsed).max(0.0)
     };
     #[expect(clippy::cast_precision_loss, reason = "far below 2^52 requests")]
     let cpu_us_per_request = cpu_seconds * 1e6 / requests.max(1) as f64;
@@ -147,7 +158,10 @@ fn cost(looks: (Look, Look), memory: Memory, requests: u64, generator: f64) -> S
         busy: cpu_seconds / elapsed,
         memory_bytes: memory.bytes,
         processes: memory.processes,
-        others: began.cores.zip(ended.cores).map(others),
+        others: began
+            .busy_core_seconds
+            .zip(ended.busy_core_seconds)
+            .map(others),
         disk_read_bytes: None,
     }
 }
@@ -159,20 +173,20 @@ mod tests {
     #[test]
     fn what_runs_beside_a_server_is_neither_its_cost_nor_a_strangers() {
         let at = std::time::Instant::now();
-        let look = |seconds: u64, cpu_seconds, beside, cores| Look {
-            spent: Spent {
-                at: at + Duration::from_secs(seconds),
+        let look = |seconds: u64, cpu_seconds, beside, cores| UsageSnapshot {
+            spent: CpuTime {
+                read_at: at + Duration::from_secs(seconds),
                 cpu_seconds,
             },
-            beside,
-            cores: Some(cores),
+            companion_cpu_seconds: beside,
+            busy_core_seconds: Some(cores),
             disk_read: None,
         };
         let looks = (look(0, 1.0, 2.0, 10.0), look(10, 5.0, 5.0, 20.0));
-        let cost = cost(looks, Memory::default(), 1000, 2.0);
+        let cost = window_cost(looks, MemoryUsage::default(), 1000, 2.0);
         assert!((cost.cpu_seconds - 4.0).abs() < 1e-9, "{cost:?}");
         // 10 s of work: 4 its own, 3 beside it, 2 the generator's.
-        let others = (1.0 - CORES_RESOLUTION) / 10.0;
+        let others = (1.0 - CPU_RESOLUTION_SECONDS) / 10.0;
         assert!((cost.others.unwrap() - others).abs() < 1e-9, "{cost:?}");
     }
 }

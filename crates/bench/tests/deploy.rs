@@ -20,8 +20,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use penstock_bench::deploy::{self, Account, Conditions, DeployError, Ended, Running, Workshop};
-use penstock_bench::scenario::{Content, Expect, Scenario};
+use penstock_bench::deploy::{
+    self, DeployError, ExitReason, ResourceUsage, RunningDeployment, StartConditions, Testbed,
+};
+use penstock_bench::scenario::{Expect, ExpectedBody, Scenario};
 
 const TESTS: &[(&str, fn())] = &[
     (
@@ -93,9 +95,9 @@ const TESTS: &[(&str, fn())] = &[
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match &arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["bench", "keep"] => deploy::keep(),
+        ["bench", "keep"] => deploy::run_keeper(),
         ["stand-in", file] => stand_in(Path::new(file), |_| {}),
-        ["stand-in", file, "stop"] => stand_in(Path::new(file), Running::stop),
+        ["stand-in", file, "stop"] => stand_in(Path::new(file), RunningDeployment::stop),
         ["--list", ..] => {
             TESTS.iter().for_each(|(name, _)| println!("{name}: test"));
             ExitCode::SUCCESS
@@ -134,7 +136,7 @@ fn starts_answers_and_is_gone_after_stop() {
     );
     let dir = PathBuf::from(running.values().fill("{{dir}}"));
     assert!(dir.join("server.py").exists());
-    let memory = running.memory();
+    let memory = running.memory_usage();
     assert!(memory.bytes > 1_000_000, "{memory:?}");
     assert_eq!(memory.processes, 1);
     let pids = place.pids_of(&dir);
@@ -241,7 +243,7 @@ fn one_that_exits_at_once_has_failed_with_its_log() {
     let place = Place::new(r#"start = ["echo out of cheese; exit 3", "exec sleep 1000"]"#);
     match place.start().map(drop) {
         Err(DeployError::Exited { how, log, command }) => {
-            assert_eq!(how, Ended::Status(3));
+            assert_eq!(how, ExitReason::Status(3));
             assert_eq!(log, "out of cheese\n");
             assert!(command.starts_with("echo"));
         }
@@ -275,7 +277,7 @@ fn a_wrong_answer_fails_at_once() {
     ));
     let exact = Expect {
         status: 200,
-        body: Content::Exact("Hello".to_owned()),
+        body: ExpectedBody::Exact("Hello".to_owned()),
     };
     match place.start_expecting(&exact, START_TIME).map(drop) {
         Err(DeployError::WrongAnswer { what, log }) => {
@@ -306,8 +308,8 @@ fn a_command_that_ends_under_load_is_noticed() {
         .args(["-9", &pids.first().unwrap().to_string()])
         .status()
         .unwrap();
-    until("it is noticed", || running.ended().is_some());
-    let why = running.ended().unwrap();
+    until("it is noticed", || running.unexpected_exit().is_some());
+    let why = running.unexpected_exit().unwrap();
     assert!(why.ends_with("was ended by signal 9"), "{why}");
 }
 
@@ -315,7 +317,7 @@ fn an_interrupt_ends_the_wait() {
     let place = Place::new(r#"start = ["exec sleep 1000"]"#);
     let expect = any();
     let stop = AtomicBool::new(true);
-    let conditions = Conditions {
+    let conditions = StartConditions {
         stop: &stop,
         ..conditions(&expect, &RUNS)
     };
@@ -324,7 +326,7 @@ fn an_interrupt_ends_the_wait() {
         .start(&place.scenario.deployments[0], &conditions)
         .map(drop);
     assert!(matches!(found, Err(DeployError::Interrupted)), "{found:?}");
-    let found = place.shop.set_up(&["sleep 1000".to_owned()], &stop);
+    let found = place.shop.run_setup(&["sleep 1000".to_owned()], &stop);
     assert!(matches!(found, Err(DeployError::Interrupted)), "{found:?}");
 }
 
@@ -350,10 +352,10 @@ fn counts_the_living_and_the_dead() {
     let running = place.start().unwrap();
     let burnt = Path::new(&running.values().fill("{{dir}}")).join("burnt");
     until("the living has burnt its part", || burnt.exists());
-    let spent = running.spent().cpu_seconds;
+    let spent = running.cpu_time().cpu_seconds;
     // Ticks of 10 ms are cut off for each process and kind.
     assert!((1.5..6.0).contains(&spent), "{spent}");
-    let again = running.spent().cpu_seconds;
+    let again = running.cpu_time().cpu_seconds;
     assert!(again >= spent, "{again}");
 }
 
@@ -363,7 +365,7 @@ fn pins_all_its_processes() {
         start = ["exec python3 {{{{dir}}}}/server.py {{{{port}}}}"]"#
     ));
     let expect = any();
-    let conditions = Conditions {
+    let conditions = StartConditions {
         core: Some(0),
         ..conditions(&expect, &RUNS)
     };
@@ -375,7 +377,7 @@ fn pins_all_its_processes() {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
         assert!(status.contains("Cpus_allowed_list:\t0\n"), "{status}");
     }
-    let conditions = Conditions {
+    let conditions = StartConditions {
         core: Some(1000),
         ..conditions
     };
@@ -397,9 +399,9 @@ fn what_runs_beside_is_there_first_is_gone_last_and_is_not_counted() {
         url = "http://127.0.0.1:{{{{port2}}}}""#
     ));
     let expect = any();
-    let beside = place.scenario.beside.as_ref().unwrap();
-    let conditions = Conditions {
-        beside: Some((beside, Some(0))),
+    let beside = place.scenario.companion.as_ref().unwrap();
+    let conditions = StartConditions {
+        companion: Some((beside, Some(0))),
         ..conditions(&expect, &RUNS)
     };
     let deployment = &place.scenario.deployments[0];
@@ -413,8 +415,11 @@ fn what_runs_beside_is_there_first_is_gone_last_and_is_not_counted() {
         .find(|pid| read(pid, "cmdline").contains("back.py"));
     let status = read(back.unwrap(), "status");
     assert!(status.contains("Cpus_allowed_list:\t0\n"), "{status}");
-    assert_eq!(running.memory().processes, 1);
-    let (own, beside) = (running.spent().cpu_seconds, running.beside());
+    assert_eq!(running.memory_usage().processes, 1);
+    let (own, beside) = (
+        running.cpu_time().cpu_seconds,
+        running.companion_cpu_seconds(),
+    );
     assert!((0.75..6.0).contains(&beside), "{beside}");
     // An interpreter that starts; what burns beside it is more.
     assert!(own < 0.75, "{own}");
@@ -432,14 +437,18 @@ fn a_deployment_does_not_start_without_what_runs_beside_it() {
         url = "http://127.0.0.1:{{port2}}""#,
     );
     let expect = any();
-    let conditions = Conditions {
-        beside: place.scenario.beside.as_ref().map(|beside| (beside, None)),
+    let conditions = StartConditions {
+        companion: place
+            .scenario
+            .companion
+            .as_ref()
+            .map(|beside| (beside, None)),
         ..conditions(&expect, &RUNS)
     };
     let deployment = &place.scenario.deployments[0];
     let error = place.shop.start(deployment, &conditions).map(drop);
     let error = error.unwrap_err();
-    assert!(matches!(error, DeployError::Beside(_)), "{error}");
+    assert!(matches!(error, DeployError::CompanionFailed(_)), "{error}");
     assert!(error.to_string().contains("out of order"), "{error}");
     assert!(!place.folder.join("started").exists());
 }
@@ -450,8 +459,8 @@ fn a_memory_limit_holds() {
         start = ["exec python3 -c 'x = bytearray(400_000_000); print(len(x))'"]"#,
     );
     match place.start().map(drop) {
-        Err(DeployError::Exited { how, .. }) => assert_eq!(how, Ended::Signal(9)),
-        Err(error @ DeployError::Limit { .. }) => left_out(&error),
+        Err(DeployError::Exited { how, .. }) => assert_eq!(how, ExitReason::Signal(9)),
+        Err(error @ DeployError::CannotLimit { .. }) => left_out(&error),
         other => panic!("{other:?}"),
     }
 }
@@ -468,7 +477,7 @@ fn a_disk_limit_holds() {
             // 12 MB; the first second may be granted at once.
             assert!(took > 0.4, "{took}");
         }
-        Err(error @ DeployError::Limit { .. }) => left_out(&error),
+        Err(error @ DeployError::CannotLimit { .. }) => left_out(&error),
         Err(error) => panic!("{error}"),
     }
 }
@@ -480,7 +489,7 @@ fn set_up_runs_in_order_and_leaves_nothing() {
         "echo two >>order; sleep 1000 & echo $! >pid",
     ];
     let commands = commands.map(str::to_owned);
-    place.shop.set_up(&commands, &RUNS).unwrap();
+    place.shop.run_setup(&commands, &RUNS).unwrap();
     let read = |name| fs::read_to_string(place.folder.join(name)).unwrap();
     assert_eq!(read("order"), "one\ntwo\n");
     assert!(all_gone(&BTreeSet::from([read("pid")
@@ -488,7 +497,7 @@ fn set_up_runs_in_order_and_leaves_nothing() {
         .parse()
         .unwrap()])));
     let commands = ["exit 4", "touch never"].map(str::to_owned);
-    let error = place.shop.set_up(&commands, &RUNS).unwrap_err();
+    let error = place.shop.run_setup(&commands, &RUNS).unwrap_err();
     assert_eq!(error.to_string(), "set-up `exit 4` exited with 4");
     assert!(!place.folder.join("never").exists());
 }
@@ -508,8 +517,8 @@ fn an_interrupt_ends_the_wait_for_versions() {
         versions = ["echo one; exec sleep 1000", "echo two"]"#,
     );
     let stop = Arc::new(AtomicBool::new(false));
-    let shop = Workshop::new(&place.folder).unwrap();
-    let shop = shop.stopped_by(Arc::clone(&stop));
+    let shop = Testbed::new(&place.folder).unwrap();
+    let shop = shop.with_stop_flag(Arc::clone(&stop));
     let begun = Instant::now();
     let versions = std::thread::scope(|scope| {
         let versions = scope.spawn(|| shop.versions(&place.scenario.deployments[0]));
@@ -531,7 +540,7 @@ fn an_interrupt_ends_the_wait_for_versions() {
 
 // ---- what they use --------------------------------------------------------------------------------
 
-/// Answers at a port or a socket with the content of a file, or `Hello`; `BUSY` times with 503 first.
+/// Answers at a port or a socket with the content of a file, or `Hello`; `BUSY_SHARE` times with 503 first.
 const SERVER: &str = r#"
 import os, socket, sys
 where = sys.argv[1]
@@ -597,7 +606,7 @@ struct Place {
     folder: PathBuf,
     file: PathBuf,
     scenario: Scenario,
-    shop: Workshop,
+    shop: Testbed,
 }
 
 impl Place {
@@ -611,7 +620,7 @@ impl Place {
         let head = "title = \"test\"\n[load]\nconnections = 1\nrequests = 1\n[[deployments]]\nname = \"one\"\n";
         fs::write(&file, format!("{head}{deployment}\n")).unwrap();
         let scenario = Scenario::read(&file).unwrap_or_else(|error| panic!("{error}"));
-        let shop = Workshop::new(&folder).unwrap();
+        let shop = Testbed::new(&folder).unwrap();
         Self {
             folder,
             file,
@@ -620,16 +629,20 @@ impl Place {
         }
     }
 
-    fn start(&self) -> Result<Running, DeployError> {
+    fn start(&self) -> Result<RunningDeployment, DeployError> {
         self.start_within(START_TIME)
     }
 
-    fn start_within(&self, time: Duration) -> Result<Running, DeployError> {
+    fn start_within(&self, time: Duration) -> Result<RunningDeployment, DeployError> {
         self.start_expecting(&any(), time)
     }
 
-    fn start_expecting(&self, expect: &Expect, time: Duration) -> Result<Running, DeployError> {
-        let conditions = Conditions {
+    fn start_expecting(
+        &self,
+        expect: &Expect,
+        time: Duration,
+    ) -> Result<RunningDeployment, DeployError> {
+        let conditions = StartConditions {
             ready_timeout: time,
             ..conditions(expect, &RUNS)
         };
@@ -657,14 +670,14 @@ impl Drop for Place {
 fn any() -> Expect {
     Expect {
         status: 200,
-        body: Content::Any,
+        body: ExpectedBody::Any,
     }
 }
 
-fn conditions<'a>(expect: &'a Expect, stop: &'a AtomicBool) -> Conditions<'a> {
-    Conditions {
+fn conditions<'a>(expect: &'a Expect, stop: &'a AtomicBool) -> StartConditions<'a> {
+    StartConditions {
         core: None,
-        beside: None,
+        companion: None,
         path: "/",
         headers: &[],
         expect,
@@ -674,12 +687,12 @@ fn conditions<'a>(expect: &'a Expect, stop: &'a AtomicBool) -> Conditions<'a> {
 }
 
 /// A bench that starts a deployment, tells its folders, does something with it, and waits to be killed.
-fn stand_in(file: &Path, act: fn(&mut Running)) -> ExitCode {
+fn stand_in(file: &Path, act: fn(&mut RunningDeployment)) -> ExitCode {
     let scenario = Scenario::read(file).unwrap();
-    let shop = Workshop::new(&scenario.here).unwrap();
+    let shop = Testbed::new(&scenario.dir).unwrap();
     let expect = any();
-    let conditions = Conditions {
-        beside: scenario.beside.as_ref().map(|beside| (beside, None)),
+    let conditions = StartConditions {
+        companion: scenario.companion.as_ref().map(|beside| (beside, None)),
         ..conditions(&expect, &RUNS)
     };
     let mut running = shop.start(&scenario.deployments[0], &conditions).unwrap();

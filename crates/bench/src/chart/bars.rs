@@ -8,14 +8,14 @@ use plotters::prelude::{
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::scale::Scale;
-use super::{Chart, DrawError, FAINT, GRID, INK, Spot, WIDTH};
-use crate::report::Spread;
-use crate::text::table::{Kind, Table};
+use super::{AXIS_COLOR, Chart, ChartPoint, DrawError, GRID_COLOR, TEXT_COLOR, WIDTH};
+use crate::report::RoundSpread;
+use crate::text::table::{ColumnKind, Table};
 use crate::text::units;
 
 /// What is drawn.
 #[derive(Debug)]
-pub(super) struct Bars {
+pub(super) struct BarChart {
     pub(super) name: String,
     pub(super) title: String,
     /// The quantity, with its unit.
@@ -30,19 +30,19 @@ pub(super) struct Bars {
 #[derive(Debug)]
 pub(super) struct Bar {
     pub(super) name: String,
-    pub(super) value: Spread,
+    pub(super) value: RoundSpread,
     /// Which colour: a deployment has the same one in all charts.
     pub(super) color: usize,
 }
 
 /// What a bar and the space around it take; the rest is title and axis.
 const BAR_HEIGHT: u32 = 28;
-const OTHER_HEIGHT: u32 = 104;
+const FRAME_HEIGHT: u32 = 104;
 
-type Plane = Cartesian2d<Scale, RangedCoordf64>;
+type BarPlane = Cartesian2d<Scale, RangedCoordf64>;
 
 /// Draws it; `None` when there is nothing to draw.
-pub(super) fn draw(bars: &Bars) -> Option<Chart> {
+pub(super) fn draw_bars(bars: &BarChart) -> Option<Chart> {
     if bars.bars.is_empty() {
         return None;
     }
@@ -54,38 +54,38 @@ pub(super) fn draw(bars: &Bars) -> Option<Chart> {
     let x = Scale::zero_based(ends);
     let size = (
         WIDTH,
-        OTHER_HEIGHT + BAR_HEIGHT * u32::try_from(bars.bars.len()).ok()?.max(2),
+        FRAME_HEIGHT + BAR_HEIGHT * u32::try_from(bars.bars.len()).ok()?.max(2),
     );
     let mut svg = String::new();
-    let (area, spots) = paint(&mut svg, bars, &x, size).ok()?;
+    let (area, spots) = paint_chart(&mut svg, bars, &x, size).ok()?;
     Some(Chart {
         name: bars.name.clone(),
         title: bars.title.clone(),
-        svg: super::named(&svg, &bars.title),
+        svg: super::with_aria_label(&svg, &bars.title),
         size,
-        area,
-        spots,
-        table: table(bars),
+        plot_area: area,
+        points: spots,
+        table: value_table(bars),
     })
 }
 
-fn paint(
+fn paint_chart(
     svg: &mut String,
-    bars: &Bars,
+    bars: &BarChart,
     x: &Scale,
     size: (u32, u32),
-) -> Result<([i32; 4], Vec<Spot>), DrawError> {
+) -> Result<([i32; 4], Vec<ChartPoint>), DrawError> {
     let root = SVGBackend::with_string(svg, size).into_drawing_area();
     root.fill(&WHITE)?;
     root.draw(&Text::new(
         bars.title.clone(),
         (14, 12),
-        super::title_words(),
+        super::title_style(),
     ))?;
     let names = bars
         .bars
         .iter()
-        .map(|bar| super::words_width(&short(&bar.name)));
+        .map(|bar| super::text_width(&short_name(&bar.name)));
     let count = bars.bars.len() as f64;
     let mut chart = ChartBuilder::on(&root)
         .margin_top(44)
@@ -101,11 +101,11 @@ fn paint(
         .disable_y_mesh()
         .disable_y_axis()
         .y_labels(0)
-        .bold_line_style(GRID)
+        .bold_line_style(GRID_COLOR)
         .light_line_style(WHITE.mix(0.0))
-        .axis_style(FAINT)
-        .label_style(super::words(12, FAINT))
-        .axis_desc_style(super::words(13, INK))
+        .axis_style(AXIS_COLOR)
+        .label_style(super::text_style(12, AXIS_COLOR))
+        .axis_desc_style(super::text_style(13, TEXT_COLOR))
         .x_desc(bars.label)
         .x_label_formatter(&|place| x.label(*place))
         .draw()?;
@@ -113,23 +113,23 @@ fn paint(
     let mut spots = Vec::new();
     for (index, bar) in bars.bars.iter().enumerate() {
         let (left, top) = paint_bar(&mut chart, bar, index as f64, x)?;
-        let right = words_at(HPos::Right);
+        let right = aligned_text(HPos::Right);
         root.draw(&Text::new(
-            short(&bar.name),
+            short_name(&bar.name),
             (columns.start - 8, top),
             right,
         ))?;
         let end = chart
-            .backend_coord(&(x.place(bar.value.median.max(bar.value.max)), 0.0))
+            .backend_coord(&(x.position(bar.value.median.max(bar.value.max)), 0.0))
             .0;
-        let value = units::figure(bar.value.median);
-        root.draw(&Text::new(value, (end + 8, top), words_at(HPos::Left)))?;
-        spots.push(Spot {
+        let value = units::format_figure(bar.value.median);
+        root.draw(&Text::new(value, (end + 8, top), aligned_text(HPos::Left)))?;
+        spots.push(ChartPoint {
             x: left,
             y: top,
-            series: units::plain(&bar.name),
-            place: range(&bar.value),
-            value: format!("{} {}", units::figure(bar.value.median), bars.unit),
+            series: units::sanitize(&bar.name),
+            position: range_text(&bar.value),
+            value: format!("{} {}", units::format_figure(bar.value.median), bars.unit),
         });
     }
     root.present()?;
@@ -138,20 +138,20 @@ fn paint(
 
 /// Draws a bar with its whisker; gives where its end is.
 fn paint_bar(
-    chart: &mut ChartContext<'_, SVGBackend<'_>, Plane>,
+    chart: &mut ChartContext<'_, SVGBackend<'_>, BarPlane>,
     bar: &Bar,
     row: f64,
     x: &Scale,
 ) -> Result<(i32, i32), DrawError> {
-    let end = x.place(bar.value.median);
-    let fill = super::color(bar.color).filled();
+    let end = x.position(bar.value.median);
+    let fill = super::series_color(bar.color).filled();
     chart.draw_series([Rectangle::new(
         [(x.low, row + 0.18), (end, row + 0.82)],
         fill,
     )])?;
-    let (least, greatest) = (x.place(bar.value.min), x.place(bar.value.max));
+    let (least, greatest) = (x.position(bar.value.min), x.position(bar.value.max));
     if greatest > least {
-        let ink = INK.stroke_width(1);
+        let ink = TEXT_COLOR.stroke_width(1);
         let upright = |at: f64| PathElement::new(vec![(at, row + 0.36), (at, row + 0.64)], ink);
         let across = PathElement::new(vec![(least, row + 0.5), (greatest, row + 0.5)], ink);
         chart.draw_series([across, upright(least), upright(greatest)])?;
@@ -159,35 +159,35 @@ fn paint_bar(
     Ok(chart.backend_coord(&(end, row + 0.5)))
 }
 
-fn words_at(side: HPos) -> plotters::style::TextStyle<'static> {
-    super::words(12, INK).pos(Pos::new(side, VPos::Center))
+fn aligned_text(side: HPos) -> plotters::style::TextStyle<'static> {
+    super::text_style(12, TEXT_COLOR).pos(Pos::new(side, VPos::Center))
 }
 
-fn short(name: &str) -> String {
-    super::shortened(&units::plain(name), 36)
+fn short_name(name: &str) -> String {
+    super::truncate_name(&units::sanitize(name), 36)
 }
 
-fn range(value: &Spread) -> String {
+fn range_text(value: &RoundSpread) -> String {
     match value.max > value.min {
         true => format!(
             "{} to {}",
-            units::figure(value.min),
-            units::figure(value.max)
+            units::format_figure(value.min),
+            units::format_figure(value.max)
         ),
         false => String::new(),
     }
 }
 
-fn table(bars: &Bars) -> Table {
+fn value_table(bars: &BarChart) -> Table {
     let mut table = Table::new(&[
-        ("", Kind::Words),
-        (bars.label, Kind::Number),
-        ("min", Kind::Number),
-        ("max", Kind::Number),
+        ("", ColumnKind::Text),
+        (bars.label, ColumnKind::Number),
+        ("min", ColumnKind::Number),
+        ("max", ColumnKind::Number),
     ]);
     for bar in &bars.bars {
-        let mut row = vec![units::plain(&bar.name)];
-        row.extend([bar.value.median, bar.value.min, bar.value.max].map(units::figure));
+        let mut row = vec![units::sanitize(&bar.name)];
+        row.extend([bar.value.median, bar.value.min, bar.value.max].map(units::format_figure));
         table.rows.push(row);
     }
     table

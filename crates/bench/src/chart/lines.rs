@@ -10,28 +10,28 @@ use plotters::prelude::{
 };
 
 use super::scale::Scale;
-use super::{Chart, DrawError, FAINT, GRID, INK, Spot, WIDTH};
-use crate::spline::{self, Place};
-use crate::text::table::{Kind, Table};
+use super::{AXIS_COLOR, Chart, ChartPoint, DrawError, GRID_COLOR, TEXT_COLOR, WIDTH};
+use crate::spline::{self, CurvePoint};
+use crate::text::table::{ColumnKind, Table};
 use crate::text::units;
 
 /// What is drawn.
 #[derive(Debug)]
-pub(super) struct Lines {
+pub(super) struct LineChart {
     pub(super) name: String,
     pub(super) title: String,
     /// The quantity of the vertical axis, with its unit.
     pub(super) label: &'static str,
     /// The unit behind a value.
     pub(super) unit: &'static str,
-    pub(super) axis: Axis,
-    pub(super) across: Across,
+    pub(super) vertical: VerticalAxis,
+    pub(super) horizontal: HorizontalAxis,
     pub(super) series: Vec<Series>,
 }
 
 /// The horizontal axis.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) enum Across {
+pub(super) enum HorizontalAxis {
     /// Connections.
     #[default]
     Connections,
@@ -39,7 +39,7 @@ pub(super) enum Across {
     Seconds,
 }
 
-impl Across {
+impl HorizontalAxis {
     fn label(self) -> &'static str {
         match self {
             Self::Connections => "connections",
@@ -48,32 +48,32 @@ impl Across {
     }
 
     /// Where a value stands, in words.
-    fn place(self, at: f64) -> String {
+    fn describe_value(self, at: f64) -> String {
         match self {
             Self::Connections if at.total_cmp(&1.0).is_eq() => "1 connection".to_owned(),
-            Self::Connections => format!("{} connections", units::tick(at)),
-            Self::Seconds => format!("{} s", units::figure(at)),
+            Self::Connections => format!("{} connections", units::format_tick(at)),
+            Self::Seconds => format!("{} s", units::format_figure(at)),
         }
     }
 
     /// As it stands in a table.
-    fn cell(self, at: f64) -> String {
+    fn format_value(self, at: f64) -> String {
         match self {
-            Self::Connections => units::tick(at),
-            Self::Seconds => units::figure(at),
+            Self::Connections => units::format_tick(at),
+            Self::Seconds => units::format_figure(at),
         }
     }
 }
 
 /// The vertical axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Axis {
+pub(super) enum VerticalAxis {
     /// From zero.
-    Plain,
+    Linear,
     /// From zero, by whole numbers.
-    Counts,
+    Integers,
     /// From zero, or logarithmic when the values reach far.
-    ByRange,
+    AutoLog,
 }
 
 /// One curve.
@@ -81,35 +81,35 @@ pub(super) enum Axis {
 pub(super) struct Series {
     pub(super) name: String,
     /// Place and value, by place.
-    pub(super) line: Vec<Place>,
+    pub(super) line: Vec<CurvePoint>,
     /// What is marked; the same as `line` when that was measured but once.
-    pub(super) points: Vec<Place>,
-    pub(super) look: Look,
+    pub(super) points: Vec<CurvePoint>,
+    pub(super) style: LineStyle,
 }
 
 /// How a curve is drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Look {
+pub(super) enum LineStyle {
     /// From point to point, with the points.
     Straight,
-    /// As a B-spline, or straight while [`SMOOTH_FROM`] is not reached, with the points.
+    /// As a B-spline, or straight while [`MIN_SMOOTH_POINTS`] is not reached, with the points.
     Smooth,
     /// From point to point, thin and pale, with the points.
     Raw,
     /// As a B-spline alone; what it is made of is another series.
-    SmoothAlone,
+    SmoothWithoutPoints,
 }
 
 const HEIGHT: u32 = 420;
 
 /// Of fewer points each stands for much: a curve that passes by them at a distance would mislead.
-const SMOOTH_FROM: usize = 8;
+const MIN_SMOOTH_POINTS: usize = 8;
 
-type Plane = Cartesian2d<Scale, Scale>;
+type LinePlane = Cartesian2d<Scale, Scale>;
 type Backend<'a> = SVGBackend<'a>;
 
 /// Draws it; `None` when there is nothing to draw.
-pub(super) fn draw(lines: &Lines) -> Option<Chart> {
+pub(super) fn draw_lines(lines: &LineChart) -> Option<Chart> {
     let places = || {
         lines
             .series
@@ -119,50 +119,50 @@ pub(super) fn draw(lines: &Lines) -> Option<Chart> {
     places().next()?;
     let xs: Vec<f64> = places().map(|place| place.0).collect();
     let ys: Vec<f64> = places().map(|place| place.1).collect();
-    let x = match lines.across {
-        Across::Connections => Scale::by_steps(&xs),
-        Across::Seconds => Scale::zero_based(xs),
+    let x = match lines.horizontal {
+        HorizontalAxis::Connections => Scale::by_steps(&xs),
+        HorizontalAxis::Seconds => Scale::zero_based(xs),
     };
-    let y = match lines.axis {
-        Axis::Plain => Scale::zero_based(ys),
-        Axis::Counts => Scale::counts(ys),
-        Axis::ByRange => Scale::by_range(ys),
+    let y = match lines.vertical {
+        VerticalAxis::Linear => Scale::zero_based(ys),
+        VerticalAxis::Integers => Scale::counts(ys),
+        VerticalAxis::AutoLog => Scale::by_range(ys),
     };
     // Room for many curves, and for a legend with more entries than lines fit.
     let count = u32::try_from(lines.series.len()).unwrap_or(0).min(200);
     let height = if count > 8 { HEIGHT + 140 } else { HEIGHT };
     let size = (WIDTH, height.max(70 + 18 * count));
     let mut svg = String::new();
-    let (area, spots) = paint(&mut svg, lines, &x, &y, size).ok()?;
+    let (area, spots) = paint_chart(&mut svg, lines, &x, &y, size).ok()?;
     Some(Chart {
         name: lines.name.clone(),
         title: lines.title.clone(),
-        svg: super::named(&svg, &lines.title),
+        svg: super::with_aria_label(&svg, &lines.title),
         size,
-        area,
-        spots,
-        table: table(lines),
+        plot_area: area,
+        points: spots,
+        table: value_table(lines),
     })
 }
 
-fn paint(
+fn paint_chart(
     svg: &mut String,
-    lines: &Lines,
+    lines: &LineChart,
     x: &Scale,
     y: &Scale,
     size: (u32, u32),
-) -> Result<([i32; 4], Vec<Spot>), DrawError> {
+) -> Result<([i32; 4], Vec<ChartPoint>), DrawError> {
     let root = SVGBackend::with_string(svg, size).into_drawing_area();
     root.fill(&WHITE)?;
     root.draw(&Text::new(
         lines.title.clone(),
         (14, 12),
-        super::title_words(),
+        super::title_style(),
     ))?;
     let longest = lines
         .series
         .iter()
-        .map(|series| super::words_width(&short(&series.name)));
+        .map(|series| super::text_width(&short_name(&series.name)));
     let legend_width = match lines.series.len() {
         0 | 1 => 16,
         _ => longest.max().unwrap_or(0) + 60,
@@ -178,24 +178,24 @@ fn paint(
         .build_cartesian_2d(x.clone(), y.clone())?;
     chart
         .configure_mesh()
-        .bold_line_style(GRID)
+        .bold_line_style(GRID_COLOR)
         .light_line_style(WHITE.mix(0.0))
-        .axis_style(FAINT)
-        .label_style(super::words(12, FAINT))
-        .axis_desc_style(super::words(13, INK))
-        .x_desc(lines.across.label())
+        .axis_style(AXIS_COLOR)
+        .label_style(super::text_style(12, AXIS_COLOR))
+        .axis_desc_style(super::text_style(13, TEXT_COLOR))
+        .x_desc(lines.horizontal.label())
         .y_desc(lines.label)
         .x_label_formatter(&|place| x.label(*place))
         .y_label_formatter(&|place| y.label(*place))
         .draw()?;
     let mut spots = Vec::new();
     for (index, series) in lines.series.iter().enumerate() {
-        curve(&mut chart, series, index, (x, y))?;
-        points(&mut chart, lines, index, (x, y), &mut spots)?;
+        draw_curve(&mut chart, series, index, (x, y))?;
+        draw_points(&mut chart, lines, index, (x, y), &mut spots)?;
     }
     if lines.series.len() > 1 {
         for (index, series) in lines.series.iter().enumerate() {
-            legend_entry(&legend, series, index)?;
+            draw_legend_entry(&legend, series, index)?;
         }
     }
     let (columns, rows) = chart.plotting_area().get_pixel_range();
@@ -203,8 +203,8 @@ fn paint(
     Ok(([columns.start, rows.start, columns.end, rows.end], spots))
 }
 
-fn curve(
-    chart: &mut ChartContext<'_, Backend<'_>, Plane>,
+fn draw_curve(
+    chart: &mut ChartContext<'_, Backend<'_>, LinePlane>,
     series: &Series,
     index: usize,
     (x, y): (&Scale, &Scale),
@@ -212,23 +212,23 @@ fn curve(
     let placed = series
         .line
         .iter()
-        .map(|place| (x.place(place.0), y.place(place.1)));
-    let placed: Vec<Place> = placed.collect();
-    let is_smooth = match series.look {
-        Look::Straight | Look::Raw => false,
-        Look::Smooth => placed.len() >= SMOOTH_FROM,
-        Look::SmoothAlone => true,
+        .map(|place| (x.position(place.0), y.position(place.1)));
+    let placed: Vec<CurvePoint> = placed.collect();
+    let is_smooth = match series.style {
+        LineStyle::Straight | LineStyle::Raw => false,
+        LineStyle::Smooth => placed.len() >= MIN_SMOOTH_POINTS,
+        LineStyle::SmoothWithoutPoints => true,
     };
     let line = if is_smooth {
-        spline::curve(&placed, 12)
+        spline::spline_curve(&placed, 12)
     } else {
         placed
     };
     if line.len() < 2 {
         return Ok(());
     }
-    let stroke = stroke(series, index);
-    match dash(index) {
+    let stroke = line_stroke(series, index);
+    match dash_pattern(index) {
         None => chart.draw_series([PathElement::new(line, stroke)])?,
         Some((size, gap)) => {
             chart.draw_series([DashedPathElement::new(line, size, gap, stroke)])?
@@ -237,29 +237,29 @@ fn curve(
     Ok(())
 }
 
-fn points(
-    chart: &mut ChartContext<'_, Backend<'_>, Plane>,
-    lines: &Lines,
+fn draw_points(
+    chart: &mut ChartContext<'_, Backend<'_>, LinePlane>,
+    lines: &LineChart,
     index: usize,
     (x, y): (&Scale, &Scale),
-    spots: &mut Vec<Spot>,
+    spots: &mut Vec<ChartPoint>,
 ) -> Result<(), DrawError> {
     let series = &lines.series[index];
-    let is_marked = series.look != Look::SmoothAlone;
+    let is_marked = series.style != LineStyle::SmoothWithoutPoints;
     for &(connections, value) in &series.points {
-        let place = (x.place(connections), y.place(value));
+        let place = (x.position(connections), y.position(value));
         if is_marked {
-            let (radius, opacity) = mark(lines);
-            let style = series_color(series, index).mix(opacity).filled();
+            let (radius, opacity) = point_style(lines);
+            let style = series_line_color(series, index).mix(opacity).filled();
             chart.draw_series([Circle::new(place, radius, style)])?;
         }
         let (left, top) = chart.backend_coord(&place);
-        spots.push(Spot {
+        spots.push(ChartPoint {
             x: left,
             y: top,
-            series: units::plain(&series.name),
-            place: lines.across.place(connections),
-            value: format!("{} {}", units::figure(value), lines.unit)
+            series: units::sanitize(&series.name),
+            position: lines.horizontal.describe_value(connections),
+            value: format!("{} {}", units::format_figure(value), lines.unit)
                 .trim_end()
                 .to_owned(),
         });
@@ -268,25 +268,25 @@ fn points(
 }
 
 /// Radius and opacity of points: many are drawn small and pale, there only to show the noise.
-fn mark(lines: &Lines) -> (u32, f64) {
+fn point_style(lines: &LineChart) -> (u32, f64) {
     let points: usize = lines.series.iter().map(|series| series.points.len()).sum();
     if points > 150 { (2, 0.35) } else { (3, 1.0) }
 }
 
-fn series_color(series: &Series, index: usize) -> RGBColor {
-    match series.look {
-        Look::Raw => RGBColor(0x8a, 0x96, 0xa5),
-        _ => super::color(index),
+fn series_line_color(series: &Series, index: usize) -> RGBColor {
+    match series.style {
+        LineStyle::Raw => RGBColor(0x8a, 0x96, 0xa5),
+        _ => super::series_color(index),
     }
 }
 
-fn stroke(series: &Series, index: usize) -> ShapeStyle {
-    let width = if series.look == Look::Raw { 1 } else { 2 };
-    series_color(series, index).stroke_width(width)
+fn line_stroke(series: &Series, index: usize) -> ShapeStyle {
+    let width = if series.style == LineStyle::Raw { 1 } else { 2 };
+    series_line_color(series, index).stroke_width(width)
 }
 
 /// The dash and its gap for the second and third use of a colour.
-fn dash(index: usize) -> Option<(i32, i32)> {
+fn dash_pattern(index: usize) -> Option<(i32, i32)> {
     match index / super::COLORS.len() {
         0 => None,
         1 => Some((8, 5)),
@@ -294,48 +294,48 @@ fn dash(index: usize) -> Option<(i32, i32)> {
     }
 }
 
-fn legend_entry(
+fn draw_legend_entry(
     legend: &DrawingArea<Backend<'_>, Shift>,
     series: &Series,
     index: usize,
 ) -> Result<(), DrawError> {
     let y = 52 + 18 * i32::try_from(index).unwrap_or(0);
     let line = vec![(4, y), (32, y)];
-    let stroke = stroke(series, index);
-    match dash(index) {
+    let stroke = line_stroke(series, index);
+    match dash_pattern(index) {
         None => legend.draw(&PathElement::new(line, stroke))?,
         Some((size, gap)) => {
             legend.draw(&DashedPathElement::new(line, size, gap, stroke))?;
         }
     }
-    if series.look != Look::SmoothAlone {
+    if series.style != LineStyle::SmoothWithoutPoints {
         legend.draw(&Circle::new(
             (18, y),
             3,
-            series_color(series, index).filled(),
+            series_line_color(series, index).filled(),
         ))?;
     }
     legend.draw(&Text::new(
-        short(&series.name),
+        short_name(&series.name),
         (40, y - 5),
-        super::words(12, INK),
+        super::text_style(12, TEXT_COLOR),
     ))
 }
 
-fn short(name: &str) -> String {
-    super::shortened(&units::plain(name), 26)
+fn short_name(name: &str) -> String {
+    super::truncate_name(&units::sanitize(name), 26)
 }
 
 /// A row for each place, a column for each line.
-fn table(lines: &Lines) -> Table {
-    let mut columns = vec![(lines.across.label(), Kind::Number)];
+fn value_table(lines: &LineChart) -> Table {
+    let mut columns = vec![(lines.horizontal.label(), ColumnKind::Number)];
     let shown = || {
         lines
             .series
             .iter()
-            .filter(|series| series.look != Look::SmoothAlone)
+            .filter(|series| series.style != LineStyle::SmoothWithoutPoints)
     };
-    columns.extend(shown().map(|series| (&*series.name, Kind::Number)));
+    columns.extend(shown().map(|series| (&*series.name, ColumnKind::Number)));
     let mut table = Table::new(&columns);
     let mut connections: Vec<f64> = shown()
         .flat_map(|series| series.line.iter().map(|place| place.0))
@@ -343,13 +343,13 @@ fn table(lines: &Lines) -> Table {
     connections.sort_by(f64::total_cmp);
     connections.dedup();
     for at in connections {
-        let mut row = vec![lines.across.cell(at)];
+        let mut row = vec![lines.horizontal.format_value(at)];
         row.extend(shown().map(|series| {
             let found = series
                 .line
                 .iter()
                 .find(|place| place.0.total_cmp(&at).is_eq());
-            found.map_or_else(|| "-".to_owned(), |place| units::figure(place.1))
+            found.map_or_else(|| "-".to_owned(), |place| units::format_figure(place.1))
         }));
         table.rows.push(row);
     }

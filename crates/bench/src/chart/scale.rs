@@ -24,36 +24,36 @@ pub(super) struct Scale {
 impl Scale {
     /// From zero to a little more than the greatest value.
     pub(super) fn zero_based(values: impl IntoIterator<Item = f64>) -> Self {
-        let greatest = greatest(values);
-        Self::even(0.0, if greatest > 0.0 { greatest * 1.05 } else { 1.0 }, 8.0)
+        let greatest = max_value(values);
+        Self::linear(0.0, if greatest > 0.0 { greatest * 1.05 } else { 1.0 }, 8.0)
     }
 
     /// The same for what is counted: its ticks are whole numbers.
     pub(super) fn counts(values: impl IntoIterator<Item = f64>) -> Self {
-        let mut scale = Self::zero_based([greatest(values).max(4.0)]);
+        let mut scale = Self::zero_based([max_value(values).max(4.0)]);
         scale.ticks.retain(|place| place.fract() == 0.0);
         scale
     }
 
-    /// For latencies: logarithmic when the greatest is more than [`LOG_FROM`] times the least.
+    /// For latencies: logarithmic when the greatest is more than [`MIN_LOG_RATIO`] times the least.
     pub(super) fn by_range(values: impl IntoIterator<Item = f64> + Clone) -> Self {
-        let (least, greatest) = positive(values.clone());
-        match greatest / least > LOG_FROM {
-            true => Self::log(least, greatest * 1.1),
+        let (least, greatest) = positive_range(values.clone());
+        match greatest / least > MIN_LOG_RATIO {
+            true => Self::logarithmic(least, greatest * 1.1),
             false => Self::zero_based(values),
         }
     }
 
     /// For connections: logarithmic when their steps grow with them, as those of a ladder do.
     pub(super) fn by_steps(values: &[f64]) -> Self {
-        let (least, greatest) = positive(values.iter().copied());
+        let (least, greatest) = positive_range(values.iter().copied());
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
         sorted.dedup();
         // Of even steps the middle one is half of the last; of growing steps far less.
         let middle = sorted.get(sorted.len() / 2).copied().unwrap_or(greatest);
         if sorted.len() >= 3 && greatest / least >= 50.0 && middle < greatest / 4.5 {
-            return Self::log(least / 1.15, greatest * 1.15);
+            return Self::logarithmic(least / 1.15, greatest * 1.15);
         }
         let low = if least < greatest * 0.2 {
             0.0
@@ -61,13 +61,13 @@ impl Scale {
             least - (greatest - least) * 0.05
         };
         match greatest > low {
-            true => Self::even(low, greatest + (greatest - low) * 0.02, 12.0),
-            false => Self::even(0.0, greatest.max(1.0) * 1.05, 12.0),
+            true => Self::linear(low, greatest + (greatest - low) * 0.02, 12.0),
+            false => Self::linear(0.0, greatest.max(1.0) * 1.05, 12.0),
         }
     }
 
     /// Where a value stands.
-    pub(super) fn place(&self, value: f64) -> f64 {
+    pub(super) fn position(&self, value: f64) -> f64 {
         let place = match self.is_log {
             true => value.max(f64::MIN_POSITIVE).log10(),
             false => value,
@@ -86,11 +86,11 @@ impl Scale {
         };
         // The tenth digit of a sum of steps is none of ours.
         let rounded = format!("{value:.9e}").parse().unwrap_or(value);
-        units::tick(rounded)
+        units::format_tick(rounded)
     }
 
-    fn even(low: f64, high: f64, marks: f64) -> Self {
-        let step = step((high - low) / marks);
+    fn linear(low: f64, high: f64, marks: f64) -> Self {
+        let step = round_step((high - low) / marks);
         let first = (low / step).ceil();
         let places = (0..100).map(|index| (first + f64::from(index)) * step);
         Self {
@@ -102,7 +102,7 @@ impl Scale {
     }
 
     /// With 1, 2 and 5 of each decade while there are few of them.
-    fn log(least: f64, greatest: f64) -> Self {
+    fn logarithmic(least: f64, greatest: f64) -> Self {
         let (low, high) = (least.log10(), greatest.log10());
         let digits: &[f64] = if high - low > 3.5 {
             &[1.0]
@@ -152,10 +152,10 @@ impl Ranged for Scale {
 }
 
 /// Below this a plain axis shows the least value well enough.
-const LOG_FROM: f64 = 30.0;
+const MIN_LOG_RATIO: f64 = 30.0;
 
 /// The least and the greatest of what is above zero.
-fn positive(values: impl IntoIterator<Item = f64>) -> (f64, f64) {
+fn positive_range(values: impl IntoIterator<Item = f64>) -> (f64, f64) {
     let values = values
         .into_iter()
         .filter(|value| value.is_finite() && *value > 0.0);
@@ -167,7 +167,7 @@ fn positive(values: impl IntoIterator<Item = f64>) -> (f64, f64) {
 }
 
 /// The greatest; zero when there is none above it.
-fn greatest(values: impl IntoIterator<Item = f64>) -> f64 {
+fn max_value(values: impl IntoIterator<Item = f64>) -> f64 {
     values
         .into_iter()
         .filter(|value| value.is_finite())
@@ -175,7 +175,7 @@ fn greatest(values: impl IntoIterator<Item = f64>) -> f64 {
 }
 
 /// The next step of 1, 2 or 5 times a power of ten.
-fn step(rough: f64) -> f64 {
+fn round_step(rough: f64) -> f64 {
     let rough = rough.max(f64::MIN_POSITIVE);
     let power = 10f64.powf(rough.log10().floor());
     let factors = [1.0, 2.0, 5.0, 10.0];
@@ -262,7 +262,7 @@ mod tests {
         for scale in scales {
             assert!(scale.low < scale.high, "{scale:?}");
             for value in strange {
-                let place = scale.place(value);
+                let place = scale.position(value);
                 assert!(
                     place >= scale.low && place <= scale.high,
                     "{value} on {scale:?}"

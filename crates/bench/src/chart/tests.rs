@@ -1,7 +1,7 @@
 //! Which charts a report has, and that every value is in them.
 
 use super::*;
-use crate::report::{Outcome, testing};
+use crate::report::{ReportResult, testing};
 
 fn chart(report: &Report, name: &str) -> Chart {
     let found = charts(report).into_iter().find(|chart| chart.name == name);
@@ -12,15 +12,15 @@ fn chart(report: &Report, name: &str) -> Chart {
 fn every_value_lies_in_the_plotting_area() {
     for (kind, report) in testing::reports() {
         for chart in charts(&report) {
-            let [left, top, right, bottom] = chart.area;
-            assert!(!chart.spots.is_empty(), "{kind} {}", chart.name);
-            for spot in &chart.spots {
+            let [left, top, right, bottom] = chart.plot_area;
+            assert!(!chart.points.is_empty(), "{kind} {}", chart.name);
+            for spot in &chart.points {
                 let is_inside =
                     (left..=right).contains(&spot.x) && (top..=bottom).contains(&spot.y);
                 assert!(
                     is_inside,
                     "{kind} {}: {spot:?} outside of {:?}",
-                    chart.name, chart.area
+                    chart.name, chart.plot_area
                 );
             }
         }
@@ -44,14 +44,14 @@ fn a_sweep_shows_raw_points_and_the_curve() {
     ] {
         assert!(chart.svg.contains(word), "{word}");
     }
-    assert_eq!(chart.spots[0].place, "1 connection");
+    assert_eq!(chart.points[0].position, "1 connection");
     assert_eq!(chart.table.rows.len(), 20);
 }
 
 #[test]
 fn errors_and_costs_are_drawn_only_when_there_are_any() {
     let mut report = testing::sweep();
-    if let Outcome::Sweep(sweep) = &mut report.result {
+    if let ReportResult::Sweep(sweep) = &mut report.result {
         for point in &mut sweep.points {
             point.server = None;
             point.loads[0].errors.timeout = 0;
@@ -67,7 +67,7 @@ fn errors_and_costs_are_drawn_only_when_there_are_any() {
 #[test]
 fn a_comparison_at_one_number_of_connections_has_bars_only() {
     let mut report = testing::compare();
-    if let Outcome::Compare(compare) = &mut report.result {
+    if let ReportResult::Compare(compare) = &mut report.result {
         for round in compare
             .deployments
             .iter_mut()
@@ -86,7 +86,7 @@ fn a_comparison_at_one_number_of_connections_has_bars_only() {
 #[test]
 fn many_deployments_can_be_told_apart() {
     let mut report = testing::compare();
-    if let Outcome::Compare(compare) = &mut report.result {
+    if let ReportResult::Compare(compare) = &mut report.result {
         let first = compare.deployments[0].clone();
         compare.ranking.clear();
         compare.deployments.clear();
@@ -109,7 +109,7 @@ fn many_deployments_can_be_told_apart() {
 #[test]
 fn strange_reports_are_drawn_without_a_panic() {
     let mut report = testing::sweep();
-    if let Outcome::Sweep(sweep) = &mut report.result {
+    if let ReportResult::Sweep(sweep) = &mut report.result {
         let strange = [f64::NAN, f64::INFINITY, -1.0, f64::MAX];
         for (point, value) in sweep.points.iter_mut().zip(strange) {
             point.loads[0].requests_per_second = value;
@@ -121,11 +121,11 @@ fn strange_reports_are_drawn_without_a_panic() {
         sweep.points[8].loads[0].name = "\u{1b}<&".to_owned();
     }
     assert!(!charts(&report).is_empty());
-    if let Outcome::Sweep(sweep) = &mut report.result {
+    if let ReportResult::Sweep(sweep) = &mut report.result {
         sweep.points.truncate(1);
         let _ = charts(&report);
     }
-    if let Outcome::Sweep(sweep) = &mut report.result {
+    if let ReportResult::Sweep(sweep) = &mut report.result {
         sweep.points.clear();
         assert!(charts(&report).is_empty());
     }
@@ -155,9 +155,9 @@ fn held_streams_have_charts_against_connections_and_over_time() {
     for word in ["server", "kernel, both ends", "agents of the bench", "MiB"] {
         assert!(memory.svg.contains(word), "{word}");
     }
-    assert_eq!(memory.spots[10].place, "1,000 connections");
-    assert_eq!(chart(&report, "memory").spots[40].place, "40.0 s");
-    let Outcome::Hold(hold) = &mut report.result else {
+    assert_eq!(memory.points[10].position, "1,000 connections");
+    assert_eq!(chart(&report, "memory").points[40].position, "40.0 s");
+    let ReportResult::Hold(hold) = &mut report.result else {
         panic!("a hold");
     };
     // A day of samples, of which nothing is known but how many streams there were.
@@ -169,7 +169,7 @@ fn held_streams_have_charts_against_connections_and_over_time() {
         })
         .collect();
     assert_eq!(names(&report), ["connections", "heard", "memory", "load"]);
-    let spots = chart(&report, "connections").spots;
+    let spots = chart(&report, "connections").points;
     assert!((200..=240).contains(&spots.len()), "{}", spots.len());
-    assert_eq!(spots.last().unwrap().place, "2,999 s");
+    assert_eq!(spots.last().unwrap().position, "2,999 s");
 }

@@ -2,22 +2,24 @@
 
 use std::collections::HashMap;
 
-use super::judge::{FIGURES, Value};
-use crate::report::{Deployment, Figures, Hold, Outcome, Point, ServerCost, Spread, Timings};
-use crate::summary::{counted, points_of_full_round};
-use crate::text::units::{mebibytes, number, plural};
+use super::verdict::{FIGURES, RoundedFigure};
+use crate::report::{
+    Deployment, Figures, HoldResult, Point, ReportResult, RoundSpread, ServerCost, Timings,
+};
+use crate::summary::{counted_rounds, points_of_full_round};
+use crate::text::units::{pluralize, to_f64, to_mebibytes};
 
 /// One part of a report.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(super) struct ReportPart {
     /// By which it is matched.
     pub(super) name: String,
     /// Those of [`FIGURES`] that are known.
-    pub(super) figures: Vec<(&'static str, Value)>,
+    pub(super) figures: Vec<(&'static str, RoundedFigure)>,
 }
 
-impl Part {
-    pub(super) fn figure(&self, name: &str) -> Option<Value> {
+impl ReportPart {
+    pub(super) fn figure(&self, name: &str) -> Option<RoundedFigure> {
         let found = self.figures.iter().find(|(own, _)| *own == name);
         found.map(|(_, value)| *value)
     }
@@ -25,8 +27,8 @@ impl Part {
 
 /// The parts of a report. Of several with one name (nothing forbids that) the second is called
 /// `NAME (2)`, so that they are matched in their order.
-pub(super) fn of(result: &Outcome) -> Vec<Part> {
-    let mut parts = all(result);
+pub(super) fn report_parts(result: &ReportResult) -> Vec<ReportPart> {
+    let mut parts = collect_parts(result);
     let mut seen: HashMap<String, u32> = HashMap::new();
     for part in &mut parts {
         let times = seen.entry(part.name.clone()).or_default();
@@ -38,102 +40,102 @@ pub(super) fn of(result: &Outcome) -> Vec<Part> {
     parts
 }
 
-fn all(result: &Outcome) -> Vec<Part> {
+fn collect_parts(result: &ReportResult) -> Vec<ReportPart> {
     match result {
-        Outcome::Run(run) => vec![of_load("", &run.figures, run.server.as_ref())],
-        Outcome::Mix(mix) => {
+        ReportResult::Run(run) => vec![load_part("", &run.figures, run.server.as_ref())],
+        ReportResult::Mix(mix) => {
             let server = mix.server.as_ref();
-            let mut parts = of_loads("", &mix.loads, None);
-            parts.extend(server.map(|cost| of_server("server", cost)));
+            let mut parts = load_parts("", &mix.loads, None);
+            parts.extend(server.map(|cost| server_part("server", cost)));
             parts
         }
-        Outcome::Sweep(sweep) => sweep.points.iter().flat_map(of_point).collect(),
-        Outcome::Compare(compare) => {
+        ReportResult::Sweep(sweep) => sweep.points.iter().flat_map(point_parts).collect(),
+        ReportResult::Compare(compare) => {
             let full = points_of_full_round(&compare.deployments);
             let deployments = compare.deployments.iter();
             deployments
-                .filter_map(|deployment| of_deployment(deployment, full))
+                .filter_map(|deployment| deployment_part(deployment, full))
                 .collect()
         }
-        Outcome::Hold(hold) => of_hold(hold),
+        ReportResult::Hold(hold) => hold_parts(hold),
     }
 }
 
 /// The streams, what was published to them, and what was asked for beside them.
-fn of_hold(hold: &Hold) -> Vec<Part> {
-    let memory = hold.cost.server_bytes.map(mebibytes);
+fn hold_parts(hold: &HoldResult) -> Vec<ReportPart> {
+    let memory = hold.cost.server_bytes.map(to_mebibytes);
     let lost = hold.counts.lost.total();
-    let mut parts = vec![of_times("streams", &hold.opening, lost, memory)];
+    let mut parts = vec![timing_part("streams", &hold.opening, lost, memory)];
     parts.extend(hold.published.as_ref().map(|published| {
         let wrong = hold.counts.missed.saturating_add(hold.counts.repeated);
-        of_times("messages", &published.latency, wrong, None)
+        timing_part("messages", &published.latency, wrong, None)
     }));
     parts.extend(hold.probe.as_ref().map(|probe| {
         let wrong = probe.errors.saturating_add(probe.skipped);
-        of_times("probe", &probe.held, wrong, None)
+        timing_part("probe", &probe.held, wrong, None)
     }));
     parts
 }
 
-fn of_times(name: &str, times: &Timings, errors: u64, memory: Option<f64>) -> Part {
-    part(name, |wanted| {
+fn timing_part(name: &str, times: &Timings, errors: u64, memory: Option<f64>) -> ReportPart {
+    build_part(name, |wanted| {
         let value = match wanted {
-            "p50 ms" => Some(number(times.p50) / 1000.0),
-            "p99 ms" => Some(number(times.p99) / 1000.0),
-            "errors" => Some(number(errors)),
+            "p50 ms" => Some(to_f64(times.p50) / 1000.0),
+            "p99 ms" => Some(to_f64(times.p99) / 1000.0),
+            "errors" => Some(to_f64(errors)),
             "memory MiB" => memory,
             _ => None,
         };
-        once(value?)
+        single_round(value?)
     })
 }
 
-fn of_point(point: &Point) -> Vec<Part> {
+fn point_parts(point: &Point) -> Vec<ReportPart> {
     let connections = point.connections_total().into();
-    let place = plural(connections, "connection", "connections");
+    let place = pluralize(connections, "connection", "connections");
     let mut parts = match &*point.loads {
-        [load] => return vec![of_load(&place, load, point.server.as_ref())],
-        loads => of_loads(&place, loads, None),
+        [load] => return vec![load_part(&place, load, point.server.as_ref())],
+        loads => load_parts(&place, loads, None),
     };
     parts.extend(
         point
             .server
             .as_ref()
-            .map(|cost| of_server(&format!("{place}, server"), cost)),
+            .map(|cost| server_part(&format!("{place}, server"), cost)),
     );
     parts
 }
 
-fn of_loads(place: &str, loads: &[Figures], server: Option<&ServerCost>) -> Vec<Part> {
+fn load_parts(place: &str, loads: &[Figures], server: Option<&ServerCost>) -> Vec<ReportPart> {
     let name = |load: &Figures| match place.is_empty() {
         true => load.name.clone(),
         false => format!("{place}, {}", load.name),
     };
     loads
         .iter()
-        .map(|load| of_load(&name(load), load, server))
+        .map(|load| load_part(&name(load), load, server))
         .collect()
 }
 
-fn of_load(name: &str, load: &Figures, server: Option<&ServerCost>) -> Part {
+fn load_part(name: &str, load: &Figures, server: Option<&ServerCost>) -> ReportPart {
     let mut figures = vec![
         ("requests/s", Some(load.requests_per_second)),
-        ("p50 ms", Some(number(load.total.p50) / 1000.0)),
-        ("p99 ms", Some(number(load.total.p99) / 1000.0)),
-        ("errors", Some(number(load.failed()))),
+        ("p50 ms", Some(to_f64(load.total.p50) / 1000.0)),
+        ("p99 ms", Some(to_f64(load.total.p99) / 1000.0)),
+        ("errors", Some(to_f64(load.failed()))),
     ];
     figures.extend(server_figures(server));
-    part(name, |wanted| {
+    build_part(name, |wanted| {
         let (_, value) = figures.iter().find(|(name, _)| *name == wanted)?;
-        once((*value)?)
+        single_round((*value)?)
     })
 }
 
-fn of_server(name: &str, cost: &ServerCost) -> Part {
+fn server_part(name: &str, cost: &ServerCost) -> ReportPart {
     let figures = server_figures(Some(cost));
-    part(name, |wanted| {
+    build_part(name, |wanted| {
         let (_, value) = figures.iter().find(|(name, _)| *name == wanted)?;
-        once((*value)?)
+        single_round((*value)?)
     })
 }
 
@@ -142,44 +144,44 @@ fn server_figures(server: Option<&ServerCost>) -> [(&'static str, Option<f64>); 
         ("CPU us/request", server.map(|cost| cost.cpu_us_per_request)),
         (
             "memory MiB",
-            server.map(|cost| mebibytes(cost.memory_bytes)),
+            server.map(|cost| to_mebibytes(cost.memory_bytes)),
         ),
     ]
 }
 
 /// A deployment by its summary; what that has not is made of the rounds.
-fn of_deployment(deployment: &Deployment, full: usize) -> Option<Part> {
+fn deployment_part(deployment: &Deployment, full: usize) -> Option<ReportPart> {
     let summary = deployment.summary.as_ref()?;
-    let rounds = counted(deployment, full);
+    let rounds = counted_rounds(deployment, full);
     let mean =
         |of: &dyn Fn(&Point) -> f64| {
-            Spread::of(rounds.iter().map(|(_, points)| {
-                points.iter().map(of).sum::<f64>() / number(points.len() as u64)
+            RoundSpread::of(rounds.iter().map(|(_, points)| {
+                points.iter().map(of).sum::<f64>() / to_f64(points.len() as u64)
             }))
         };
     let memory = |points: &[Point]| {
         let found = points
             .iter()
             .filter_map(|point| Some(point.server?.memory_bytes));
-        found.max().map(mebibytes)
+        found.max().map(to_mebibytes)
     };
-    let errors = |points: &[Point]| points.iter().map(|point| number(point.failed())).sum();
-    Some(part(&deployment.name, |name| {
+    let errors = |points: &[Point]| points.iter().map(|point| to_f64(point.failed())).sum();
+    Some(build_part(&deployment.name, |name| {
         let spread = match name {
             "requests/s" => Some(summary.requests_per_second),
             "CPU us/request" => summary.cpu_us_per_request,
-            "p50 ms" => mean(&|point| number(point.slowest(|total| total.p50)) / 1000.0),
-            "p99 ms" => Some(scaled(summary.p99_us, 0.001)),
-            "memory MiB" => Spread::of(rounds.iter().filter_map(|(_, points)| memory(points))),
-            _ => Spread::of(rounds.iter().map(|(_, points)| errors(points))),
+            "p50 ms" => mean(&|point| to_f64(point.slowest(|total| total.p50)) / 1000.0),
+            "p99 ms" => Some(scale_spread(summary.p99_us, 0.001)),
+            "memory MiB" => RoundSpread::of(rounds.iter().filter_map(|(_, points)| memory(points))),
+            _ => RoundSpread::of(rounds.iter().map(|(_, points)| errors(points))),
         };
         let rounds = rounds.len();
-        spread.map(|spread| Value { spread, rounds })
+        spread.map(|spread| RoundedFigure { spread, rounds })
     }))
 }
 
-fn scaled(spread: Spread, factor: f64) -> Spread {
-    Spread {
+fn scale_spread(spread: RoundSpread, factor: f64) -> RoundSpread {
+    RoundSpread {
         median: spread.median * factor,
         min: spread.min * factor,
         max: spread.max * factor,
@@ -187,9 +189,9 @@ fn scaled(spread: Spread, factor: f64) -> Spread {
 }
 
 /// A part with the figures that are known, in the order of [`FIGURES`].
-fn part(name: &str, value: impl Fn(&str) -> Option<Value>) -> Part {
+fn build_part(name: &str, value: impl Fn(&str) -> Option<RoundedFigure>) -> ReportPart {
     let known = |name: &'static str| Some((name, value(name)?));
-    Part {
+    ReportPart {
         name: name.to_owned(),
         figures: FIGURES
             .iter()
@@ -198,7 +200,7 @@ fn part(name: &str, value: impl Fn(&str) -> Option<Value>) -> Part {
     }
 }
 
-fn once(value: f64) -> Option<Value> {
-    let spread = Spread::of([value])?;
-    Some(Value { spread, rounds: 1 })
+fn single_round(value: f64) -> Option<RoundedFigure> {
+    let spread = RoundSpread::of([value])?;
+    Some(RoundedFigure { spread, rounds: 1 })
 }

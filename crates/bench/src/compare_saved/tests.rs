@@ -41,7 +41,7 @@ fn different_kinds_are_refused() {
 fn says_what_changed_in_a_run_and_that_it_was_another_machine() {
     let (old, mut new) = (testing::run(), testing::run());
     new.taken.machine.cpu = "Another".to_owned();
-    if let Outcome::Run(run) = &mut new.result {
+    if let ReportResult::Run(run) = &mut new.result {
         run.targets = vec!["http://127.0.0.1:9090/".to_owned()];
         run.figures.requests_per_second *= 1.2;
         run.figures.total.p99 *= 2;
@@ -54,7 +54,7 @@ fn says_what_changed_in_a_run_and_that_it_was_another_machine() {
         find(&changes, "", "CPU us/request").verdict,
         Verdict::WithinNoise
     );
-    let text = changes.text();
+    let text = changes.to_text();
     for expected in [
         "WARNING: in the old report the load generator itself was the bottleneck: its thread",
         "WARNING: the processors differ: Some CPU; Another\n",
@@ -70,7 +70,7 @@ fn says_what_changed_in_a_run_and_that_it_was_another_machine() {
 #[test]
 fn points_and_deployments_without_a_partner_are_listed() {
     let (old, mut new) = (testing::sweep(), testing::sweep());
-    if let Outcome::Sweep(sweep) = &mut new.result {
+    if let ReportResult::Sweep(sweep) = &mut new.result {
         sweep.points.remove(0);
         sweep.points.push(testing::point(500, 0));
     }
@@ -85,7 +85,7 @@ fn points_and_deployments_without_a_partner_are_listed() {
     );
 
     let (old, mut new) = (testing::compare(), testing::compare());
-    if let Outcome::Compare(compare) = &mut new.result {
+    if let ReportResult::Compare(compare) = &mut new.result {
         compare.deployments[2].name = "another".to_owned();
     }
     let changes = compare_saved(&old, &new).unwrap();
@@ -96,7 +96,7 @@ fn points_and_deployments_without_a_partner_are_listed() {
 #[test]
 fn comparisons_are_judged_by_their_rounds() {
     let (old, mut new) = (testing::compare(), testing::compare());
-    if let Outcome::Compare(compare) = &mut new.result
+    if let ReportResult::Compare(compare) = &mut new.result
         && let Some(summary) = &mut compare.deployments[0].summary
     {
         let throughput = summary.requests_per_second.median;
@@ -118,7 +118,7 @@ fn comparisons_are_judged_by_their_rounds() {
 #[test]
 fn says_that_scenarios_or_connections_were_others() {
     let (old, mut new) = (testing::compare(), testing::compare());
-    if let Outcome::Compare(compare) = &mut new.result {
+    if let ReportResult::Compare(compare) = &mut new.result {
         compare.title = "Another".to_owned();
         compare.first = "puma".to_owned();
         compare
@@ -126,7 +126,7 @@ fn says_that_scenarios_or_connections_were_others() {
             .iter_mut()
             .for_each(|one| one.rounds.truncate(1));
     }
-    let text = compare_saved(&old, &new).unwrap().text();
+    let text = compare_saved(&old, &new).unwrap().to_text();
     for expected in [
         "WARNING: the titles of the scenarios differ: Hello & <friends>; Another\n",
         "WARNING: the deployments that ratios refer to differ: penstock; puma\n",
@@ -148,7 +148,7 @@ fn says_that_scenarios_or_connections_were_others() {
 fn loads_of_one_name_are_matched_in_their_order() {
     let (mut old, mut new) = (testing::mix(), testing::mix());
     for report in [&mut old, &mut new] {
-        if let Outcome::Mix(mix) = &mut report.result {
+        if let ReportResult::Mix(mix) = &mut report.result {
             mix.loads[1].name = mix.loads[0].name.clone();
         }
     }
@@ -161,7 +161,7 @@ fn loads_of_one_name_are_matched_in_their_order() {
 #[test]
 fn loads_of_a_mix_are_matched_by_name() {
     let (old, mut new) = (testing::mix(), testing::mix());
-    if let Outcome::Mix(mix) = &mut new.result {
+    if let ReportResult::Mix(mix) = &mut new.result {
         mix.loads.reverse();
         mix.loads[0].requests_per_second /= 2.0;
     }

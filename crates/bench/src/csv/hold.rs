@@ -1,13 +1,13 @@
 //! Held streams as CSV: one row a sample. `csv` writes it, under its rules.
 
-use super::row;
-use crate::report::{Hold, HoldSample};
+use super::encode_row;
+use crate::report::{HoldResult, HoldSample};
 
 /// The samples, with a first line of column names.
-pub(super) fn csv(hold: &Hold, interrupted: bool) -> String {
-    let mut text = row(&COLUMNS.map(str::to_owned));
+pub(super) fn hold_csv(hold: &HoldResult, interrupted: bool) -> String {
+    let mut text = encode_row(&COLUMNS.map(str::to_owned));
     for sample in &hold.samples {
-        text += &row(&cells(sample, interrupted));
+        text += &encode_row(&sample_cells(sample, interrupted));
     }
     text
 }
@@ -30,9 +30,9 @@ const COLUMNS: [&str; 15] = [
     "interrupted",
 ];
 
-fn cells(sample: &HoldSample, interrupted: bool) -> [String; 15] {
+fn sample_cells(sample: &HoldSample, interrupted: bool) -> [String; 15] {
     let known = |bytes: Option<u64>| bytes.map_or_else(String::new, |bytes| bytes.to_string());
-    let ms = |us: Option<u64>| us.map_or_else(String::new, super::exact_ms);
+    let ms = |us: Option<u64>| us.map_or_else(String::new, super::format_ms);
     let mean = sample.probe_mean;
     [
         format!("{:.3}", sample.at),
@@ -55,12 +55,12 @@ fn cells(sample: &HoldSample, interrupted: bool) -> [String; 15] {
 
 #[cfg(test)]
 mod tests {
-    use crate::csv::csv;
+    use crate::csv::report_csv;
     use crate::report::testing;
 
     #[test]
     fn held_streams_have_a_row_a_sample() {
-        let text = csv(&testing::hold());
+        let text = report_csv(&testing::hold());
         assert_eq!(text.matches("\r\n").count(), 1 + 41);
         assert!(text.starts_with("seconds,opening,streams,lost,"));
         assert!(text.contains("\r\n5.000,true,500,0,33.3,"), "{text}");

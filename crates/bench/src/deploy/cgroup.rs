@@ -1,6 +1,6 @@
 //! Control groups of a deployment: its memory and disk limits, and its exact CPU time.
 //!
-//! `running` makes a [`Group`] before it starts the keeper; the commands join it themselves, the keeper
+//! `running` makes a [`Cgroup`] before it starts the keeper; the commands join it themselves, the keeper
 //! stays outside, so that its own time does not count and no lack of memory ends it. Version 1
 //! hierarchies (one for each controller) and version 2 are both used, whichever has the controller.
 //! What must stay true: without the permission a deployment without limits runs all the same, one with
@@ -21,7 +21,7 @@ use super::DeployError;
 
 /// What a group is asked to limit.
 #[derive(Debug)]
-pub(super) struct Limits<'a> {
+pub(super) struct CgroupLimits<'a> {
     /// Bytes.
     pub(super) memory: Option<u64>,
     /// Bytes a second, and where the files lie.
@@ -30,10 +30,10 @@ pub(super) struct Limits<'a> {
 
 /// The control groups of one deployment; removed on drop.
 #[derive(Debug)]
-pub(super) struct Group {
-    folders: Vec<PathBuf>,
+pub(super) struct Cgroup {
+    dirs: Vec<PathBuf>,
     /// A file that tells the CPU time, and how.
-    cpu: Option<(PathBuf, CpuFormat)>,
+    cpu_file: Option<(PathBuf, CpuFormat)>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -44,13 +44,13 @@ enum CpuFormat {
     Usage,
 }
 
-impl Group {
+impl Cgroup {
     /// Makes the groups that the limits need, and one that counts CPU time where that may be made.
-    pub(super) fn make(name: &str, limits: &Limits<'_>) -> Result<Self, DeployError> {
-        let mounts = Mounts::read();
+    pub(super) fn create(name: &str, limits: &CgroupLimits<'_>) -> Result<Self, DeployError> {
+        let mounts = CgroupMounts::read();
         let mut group = Self {
-            folders: Vec::new(),
-            cpu: None,
+            dirs: Vec::new(),
+            cpu_file: None,
         };
         let wrong = |what| move |error: io::Error| limit_error(what, &error);
         if let Some(bytes) = limits.memory {
@@ -67,15 +67,15 @@ impl Group {
 
     /// The groups to join.
     pub(super) fn folders(&self) -> &[PathBuf] {
-        &self.folders
+        &self.dirs
     }
 
     /// CPU time of all that was ever in it, when the group counts it.
     pub(super) fn cpu_seconds(&self) -> Option<f64> {
-        let (file, format) = self.cpu.as_ref()?;
+        let (file, format) = self.cpu_file.as_ref()?;
         let text = fs::read_to_string(file).ok()?;
         let (figure, per_second) = match format {
-            CpuFormat::Stat => (find(&text, "usage_usec ")?, 1e6),
+            CpuFormat::Stat => (find_line(&text, "usage_usec ")?, 1e6),
             CpuFormat::Usage => (text.as_str(), 1e9),
         };
         let figure: f64 = figure.trim().parse().ok()?;
@@ -85,35 +85,35 @@ impl Group {
     /// The processes in it, for the case that no keeper is left to end them.
     pub(super) fn processes(&self) -> BTreeSet<u32> {
         let read = |folder: &PathBuf| fs::read_to_string(folder.join("cgroup.procs")).ok();
-        let texts: Vec<String> = self.folders.iter().filter_map(read).collect();
+        let texts: Vec<String> = self.dirs.iter().filter_map(read).collect();
         let pids = texts.iter().flat_map(|text| text.lines());
         pids.filter_map(|line| line.parse().ok()).collect()
     }
 
-    fn limit_memory(&mut self, mounts: &Mounts, name: &str, bytes: u64) -> io::Result<()> {
+    fn limit_memory(&mut self, mounts: &CgroupMounts, name: &str, bytes: u64) -> io::Result<()> {
         let bytes = bytes.to_string();
         if let Some(mount) = mounts.version_1("memory") {
-            let folder = self.folder(mount, name)?;
-            write(&folder.join("memory.limit_in_bytes"), &bytes)?;
+            let folder = self.create_v1_group(mount, name)?;
+            write_control_file(&folder.join("memory.limit_in_bytes"), &bytes)?;
             // Memory and swap together; where swap is not counted the file does not exist.
             let with_swap = folder.join("memory.memsw.limit_in_bytes");
             return match with_swap.exists() {
-                true => write(&with_swap, &bytes),
+                true => write_control_file(&with_swap, &bytes),
                 false => Ok(()),
             };
         }
-        let folder = self.folder_with(mounts, name, "memory")?;
-        write(&folder.join("memory.max"), &bytes)?;
+        let folder = self.create_v2_group(mounts, name, "memory")?;
+        write_control_file(&folder.join("memory.max"), &bytes)?;
         let swap = folder.join("memory.swap.max");
         match swap.exists() {
-            true => write(&swap, "0"),
+            true => write_control_file(&swap, "0"),
             false => Ok(()),
         }
     }
 
     fn limit_disk(
         &mut self,
-        mounts: &Mounts,
+        mounts: &CgroupMounts,
         name: &str,
         rate: u64,
         paths: &[&Path],
@@ -124,42 +124,43 @@ impl Group {
         }
         let (folder, file, key) = match mounts.version_1("blkio") {
             Some(mount) => (
-                self.folder(mount, name)?,
+                self.create_v1_group(mount, name)?,
                 "blkio.throttle.read_bps_device",
                 "",
             ),
-            None => (self.folder_with(mounts, name, "io")?, "io.max", "rbps="),
+            None => (self.create_v2_group(mounts, name, "io")?, "io.max", "rbps="),
         };
         for disk in disks {
-            write(&folder.join(file), &format!("{disk} {key}{rate}"))?;
+            write_control_file(&folder.join(file), &format!("{disk} {key}{rate}"))?;
         }
         Ok(())
     }
 
     /// Only convenience: without it, the time is summed up from /proc.
-    fn count_cpu(&mut self, mounts: &Mounts, name: &str) {
+    fn count_cpu(&mut self, mounts: &CgroupMounts, name: &str) {
         // Version 2 counts in every group; version 1 only where nothing but the count comes with it,
         // since a group with shares of its own would be scheduled in another way.
-        let found = self.folder_with(mounts, name, "");
+        let found = self.create_v2_group(mounts, name, "");
         if let Ok(folder) = found {
-            self.cpu = Some((folder.join("cpu.stat"), CpuFormat::Stat));
+            self.cpu_file = Some((folder.join("cpu.stat"), CpuFormat::Stat));
         } else if let Some(mount) = mounts.version_1_alone("cpuacct")
-            && let Ok(folder) = self.folder(mount, name)
+            && let Ok(folder) = self.create_v1_group(mount, name)
         {
-            self.cpu = Some((folder.join("cpuacct.usage"), CpuFormat::Usage));
+            self.cpu_file = Some((folder.join("cpuacct.usage"), CpuFormat::Usage));
         }
     }
 
     /// A group in a hierarchy of version 1: below our own, else at its top.
-    fn folder(&mut self, mount: &Mount, name: &str) -> io::Result<PathBuf> {
-        let made = create(&mount.own, name).or_else(|_| create(&mount.top, name))?;
-        Ok(self.keep(made))
+    fn create_v1_group(&mut self, mount: &CgroupMount, name: &str) -> io::Result<PathBuf> {
+        let made = create_group(&mount.own_group, name)
+            .or_else(|_| create_group(&mount.mount_point, name))?;
+        Ok(self.remember_dir(made))
     }
 
     /// A group of version 2 with a controller (or none), wherever one may be made.
-    fn folder_with(
+    fn create_v2_group(
         &mut self,
-        mounts: &Mounts,
+        mounts: &CgroupMounts,
         name: &str,
         controller: &str,
     ) -> io::Result<PathBuf> {
@@ -167,39 +168,40 @@ impl Group {
             .version_2()
             .ok_or_else(|| io::Error::other("no control groups are mounted for it"))?;
         // The group that an earlier limit made may have the controller already.
-        let is_version_2 = |folder: &&PathBuf| folder.starts_with(&mount.top);
-        if let Some(made) = self.folders.iter().find(is_version_2).cloned()
-            && (has(&made, controller) || enable(&made, controller).is_ok())
+        let is_version_2 = |folder: &&PathBuf| folder.starts_with(&mount.mount_point);
+        if let Some(made) = self.dirs.iter().find(is_version_2).cloned()
+            && (has_controller(&made, controller) || enable_controller(&made, controller).is_ok())
         {
             return Ok(made);
         }
-        let parent = mount.own.parent().unwrap_or(&mount.top);
+        let parent = mount.own_group.parent().unwrap_or(&mount.mount_point);
         let mut last = io::Error::other("no place for a group");
         // A group with processes of its own may hand out no controllers, but for the top one.
-        for place in [&mount.top, parent, &mount.own] {
-            if !place.starts_with(&mount.top) {
+        for place in [&mount.mount_point, parent, &mount.own_group] {
+            if !place.starts_with(&mount.mount_point) {
                 continue;
             }
-            let tried = enable_below(place, controller).and_then(|()| create(place, name));
+            let tried =
+                enable_controller_below(place, controller).and_then(|()| create_group(place, name));
             match tried {
-                Ok(made) => return Ok(self.keep(made)),
+                Ok(made) => return Ok(self.remember_dir(made)),
                 Err(error) => last = error,
             }
         }
         Err(last)
     }
 
-    fn keep(&mut self, folder: PathBuf) -> PathBuf {
-        if !self.folders.contains(&folder) {
-            self.folders.push(folder.clone());
+    fn remember_dir(&mut self, folder: PathBuf) -> PathBuf {
+        if !self.dirs.contains(&folder) {
+            self.dirs.push(folder.clone());
         }
         folder
     }
 }
 
-impl Drop for Group {
+impl Drop for Cgroup {
     fn drop(&mut self) {
-        for folder in &self.folders {
+        for folder in &self.dirs {
             // The keeper removes them too.
             let _ = fs::remove_dir(folder);
         }
@@ -214,10 +216,10 @@ fn limit_error(what: &'static str, error: &io::Error) -> DeployError {
         ),
         _ => error.to_string(),
     };
-    DeployError::Limit { what, why }
+    DeployError::CannotLimit { what, why }
 }
 
-fn create(parent: &Path, name: &str) -> io::Result<PathBuf> {
+fn create_group(parent: &Path, name: &str) -> io::Result<PathBuf> {
     let folder = parent.join(name);
     match fs::create_dir(&folder) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
@@ -225,24 +227,24 @@ fn create(parent: &Path, name: &str) -> io::Result<PathBuf> {
     }
 }
 
-fn has(folder: &Path, controller: &str) -> bool {
+fn has_controller(folder: &Path, controller: &str) -> bool {
     let known = fs::read_to_string(folder.join("cgroup.controllers")).unwrap_or_default();
     controller.is_empty() || known.split_whitespace().any(|one| one == controller)
 }
 
 /// Gives a group the controller, by its parent.
-fn enable(folder: &Path, controller: &str) -> io::Result<()> {
+fn enable_controller(folder: &Path, controller: &str) -> io::Result<()> {
     match folder.parent() {
-        Some(parent) => enable_below(parent, controller),
+        Some(parent) => enable_controller_below(parent, controller),
         None => Err(io::ErrorKind::NotFound.into()),
     }
 }
 
-fn enable_below(parent: &Path, controller: &str) -> io::Result<()> {
+fn enable_controller_below(parent: &Path, controller: &str) -> io::Result<()> {
     if controller.is_empty() {
         return Ok(());
     }
-    if !has(parent, controller) {
+    if !has_controller(parent, controller) {
         let message = format!("no control group controller `{controller}` here");
         return Err(io::Error::other(message));
     }
@@ -250,23 +252,23 @@ fn enable_below(parent: &Path, controller: &str) -> io::Result<()> {
     let enabled = fs::read_to_string(&control)?;
     match enabled.split_whitespace().any(|one| one == controller) {
         true => Ok(()),
-        false => write(&control, &format!("+{controller}")),
+        false => write_control_file(&control, &format!("+{controller}")),
     }
 }
 
 /// Where control groups are mounted, and where in them we are.
-struct Mounts(Vec<Mount>);
+struct CgroupMounts(Vec<CgroupMount>);
 
 #[derive(Debug, PartialEq, Eq)]
-struct Mount {
-    top: PathBuf,
+struct CgroupMount {
+    mount_point: PathBuf,
     /// Our own group.
-    own: PathBuf,
+    own_group: PathBuf,
     /// Controllers of version 1; none for version 2.
     controllers: Vec<String>,
 }
 
-impl Mounts {
+impl CgroupMounts {
     fn read() -> Self {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
         Self::parse(&read("/proc/self/mountinfo"), &read("/proc/self/cgroup"))
@@ -290,28 +292,28 @@ impl Mounts {
             let group = own_group(own, &controllers).unwrap_or("/");
             let below = group.strip_prefix(root.trim_end_matches('/'));
             let below = below.unwrap_or_default().trim_start_matches('/');
-            Some(Mount {
-                top: top.into(),
-                own: Path::new(top).join(below),
+            Some(CgroupMount {
+                mount_point: top.into(),
+                own_group: Path::new(top).join(below),
                 controllers,
             })
         });
         Self(found.collect())
     }
 
-    fn version_1(&self, controller: &str) -> Option<&Mount> {
-        let has = |mount: &&Mount| mount.controllers.iter().any(|one| one == controller);
+    fn version_1(&self, controller: &str) -> Option<&CgroupMount> {
+        let has = |mount: &&CgroupMount| mount.controllers.iter().any(|one| one == controller);
         self.0.iter().find(has)
     }
 
     /// A hierarchy with this controller and no other.
-    fn version_1_alone(&self, controller: &str) -> Option<&Mount> {
+    fn version_1_alone(&self, controller: &str) -> Option<&CgroupMount> {
         let mount = self.version_1(controller)?;
         let comes_with = |one: &String| one == "cpu" || one == "cpuset";
         (!mount.controllers.iter().any(comes_with)).then_some(mount)
     }
 
-    fn version_2(&self) -> Option<&Mount> {
+    fn version_2(&self) -> Option<&CgroupMount> {
         self.0.iter().find(|mount| mount.controllers.is_empty())
     }
 }
@@ -347,11 +349,11 @@ fn disk_of(path: &Path) -> Option<String> {
     Some(format!("{major}:{minor}"))
 }
 
-fn find<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+fn find_line<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     text.lines().find_map(|line| line.strip_prefix(key))
 }
 
-fn write(file: &Path, text: &str) -> io::Result<()> {
+fn write_control_file(file: &Path, text: &str) -> io::Result<()> {
     fs::write(file, text)
         .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", file.display())))
 }
@@ -368,14 +370,15 @@ mod tests {
             33 25 0:30 /box /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n\
             34 25 0:31 / /tmp rw - tmpfs tmpfs rw\nbroken\n";
         let own = "4:memory:/a/b\n3:cpu,cpuacct:/\n0::/box/c\n";
-        let mounts = Mounts::parse(mountinfo, own);
-        let own_of = |mount: Option<&Mount>| mount.map(|mount| mount.own.display().to_string());
+        let mounts = CgroupMounts::parse(mountinfo, own);
+        let own_of =
+            |mount: Option<&CgroupMount>| mount.map(|mount| mount.own_group.display().to_string());
         let memory = own_of(mounts.version_1("memory"));
         assert_eq!(memory.as_deref(), Some("/sys/fs/cgroup/memory/a/b"));
         let unified = own_of(mounts.version_2());
         assert_eq!(unified.as_deref(), Some("/sys/fs/cgroup/unified/c"));
         assert!(mounts.version_1("blkio").is_none());
         assert!(mounts.version_1_alone("cpuacct").is_none());
-        assert_eq!(Mounts::parse("", "").0, []);
+        assert_eq!(CgroupMounts::parse("", "").0, []);
     }
 }

@@ -29,114 +29,116 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 use signal_hook::low_level::pipe;
 
-use super::order::{Order, Output, STOP, Word};
-use super::{Ended, account};
+use super::keeper_protocol::{CommandOutput, KeeperMessage, KeeperOrder, STOP_LINE};
+use super::{ExitReason, resource_usage};
 
 /// How long commands may take to end by themselves.
-const GRACE: Duration = Duration::from_secs(5);
+const TERM_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long killed processes may take to be gone; only a disk that hangs takes long.
-const KILL: Duration = Duration::from_secs(10);
+const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Between looks for processes that became our children without a signal to us.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// An order holds commands, not files.
-const ORDER_BYTES_MAX: usize = 16 << 20;
+const MAX_ORDER_BYTES: usize = 16 << 20;
 
 /// Joins groups, then becomes the command. The shell's own process joins, so its children are in too.
-const JOIN: &str = r#"command=$1; shift
+const JOIN_GROUPS_SCRIPT: &str = r#"command=$1; shift
 for group; do echo 0 >"$group/cgroup.procs" || exit 125; done
 exec /bin/sh -c "$command""#;
 
 pub(super) fn run() -> ExitCode {
-    let mut keeper = match Keeper::open() {
+    let mut keeper = match Keeper::read_order() {
         Ok(keeper) => keeper,
         Err(error) => {
-            say(&Word::Failed(error.to_string()));
+            send_message(&KeeperMessage::Failed(error.to_string()));
             return ExitCode::FAILURE;
         }
     };
-    let started = keeper.start();
+    let started = keeper.start_commands();
     let was_asked = match started {
-        Ok(()) => keeper.hold(),
+        Ok(()) => keeper.wait_for_stop(),
         // The bench stops a keeper that failed, as every other.
         Err(error) => {
-            say(&Word::Failed(error.to_string()));
+            send_message(&KeeperMessage::Failed(error.to_string()));
             true
         }
     };
-    let survivors = keeper.end();
+    let survivors = keeper.end_all();
     keeper.tidy_up(was_asked);
     if survivors.is_empty() {
         return ExitCode::SUCCESS;
     }
-    say(&Word::Survived(survivors));
+    send_message(&KeeperMessage::Survived(survivors));
     ExitCode::FAILURE
 }
 
 struct Keeper {
-    order: Order,
-    input: Input,
+    order: KeeperOrder,
+    input: StdinLines,
     /// Readable after a child ended.
     child_ended: UnixStream,
     /// Readable after somebody wanted us to end.
-    signalled: UnixStream,
+    stop_signals: UnixStream,
     /// Of each command while it runs.
     commands: Vec<Option<Pid>>,
 }
 
 /// Why a wait was over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wake {
-    Child,
+enum WakeReason {
+    ChildExited,
     Stop { was_asked: bool },
-    Time,
+    TimedOut,
 }
 
 impl Keeper {
-    fn open() -> io::Result<Self> {
+    fn read_order() -> io::Result<Self> {
         // Before anything else: a signal from here on must not leave anything behind.
         let child_ended = signal_stream(&[SIGCHLD])?;
         let signalled = signal_stream(&[SIGTERM, SIGINT, SIGHUP])?;
-        let mut input = Input::default();
-        let order = input.line()?.ok_or(io::ErrorKind::UnexpectedEof)?;
+        let mut input = StdinLines::default();
+        let order = input.next_line()?.ok_or(io::ErrorKind::UnexpectedEof)?;
         let order = serde_json::from_str(&order)?;
         Ok(Self {
             order,
             input,
             child_ended,
-            signalled,
+            stop_signals: signalled,
             commands: Vec::new(),
         })
     }
 
-    fn start(&mut self) -> io::Result<()> {
+    fn start_commands(&mut self) -> io::Result<()> {
         set_child_subreaper(Some(getpid()))?;
         if self.order.is_detached {
             setsid()?;
         }
         if let Some(core) = self.order.core {
-            pin(core)?;
+            pin_to_core(core)?;
         }
         for command in &self.order.commands {
-            let spawned = self.command(command)?.spawn()?;
+            let spawned = self.shell_command(command)?.spawn()?;
             // Waited for with all others, never by the handle.
             let pid = i32::try_from(spawned.id()).ok().and_then(Pid::from_raw);
             self.commands.push(pid);
         }
-        say(&Word::Started);
+        send_message(&KeeperMessage::Started);
         Ok(())
     }
 
-    fn command(&self, text: &str) -> io::Result<Command> {
+    fn shell_command(&self, text: &str) -> io::Result<Command> {
         let order = &self.order;
         let mut command = Command::new("/bin/sh");
         match &order.groups[..] {
             [] => command.args(["-c", text]),
-            groups => command.args(["-c", JOIN, "sh", text]).args(groups),
+            groups => command
+                .args(["-c", JOIN_GROUPS_SCRIPT, "sh", text])
+                .args(groups),
         };
         let (out, error) = match &order.output {
-            Output::Terminal => (Stdio::from(io::stderr()), Stdio::inherit()),
-            Output::Log(path) => (appended(path)?, appended(path)?),
-            Output::Apart(out, error) => (appended(out)?, appended(error)?),
+            CommandOutput::Terminal => (Stdio::from(io::stderr()), Stdio::inherit()),
+            CommandOutput::Log(path) => (open_append(path)?, open_append(path)?),
+            CommandOutput::Apart(out, error) => (open_append(out)?, open_append(error)?),
         };
         command.stdin(Stdio::null()).stdout(out).stderr(error);
         command.current_dir(&order.dir);
@@ -148,22 +150,22 @@ impl Keeper {
     }
 
     /// Waits until it is time to end; whether the bench asked for it, and so lives.
-    fn hold(&mut self) -> bool {
+    fn wait_for_stop(&mut self) -> bool {
         loop {
-            match self.sleep(None) {
-                Wake::Stop { was_asked } => return was_asked,
-                Wake::Child | Wake::Time => self.reap_and_say(),
+            match self.wait_for_event(None) {
+                WakeReason::Stop { was_asked } => return was_asked,
+                WakeReason::ChildExited | WakeReason::TimedOut => self.report_exits(),
             }
         }
     }
 
-    fn reap_and_say(&mut self) {
-        let (ended, is_any_left) = reap();
+    fn report_exits(&mut self) {
+        let (ended, is_any_left) = reap_children();
         for (pid, how) in ended {
             let command = self.commands.iter().position(|one| *one == Some(pid));
             if let Some(command) = command {
                 self.commands[command] = None;
-                say(&Word::Exited {
+                send_message(&KeeperMessage::Exited {
                     command,
                     how,
                     is_any_left,
@@ -173,36 +175,37 @@ impl Keeper {
     }
 
     /// Ends everything; gives what could not be ended.
-    fn end(&mut self) -> Vec<u32> {
+    fn end_all(&mut self) -> Vec<u32> {
         let own = std::process::id();
-        let deadline = Instant::now() + GRACE;
+        let deadline = Instant::now() + TERM_TIMEOUT;
         let mut asked = HashSet::new();
-        while reap().1 && Instant::now() < deadline {
+        while reap_children().1 && Instant::now() < deadline {
             // Commands, and what became our child when its own parent ended: daemons, and children
             // of a shell that did not pass the signal on.
-            for child in account::living_children(own) {
+            for child in resource_usage::live_children(own) {
                 if asked.insert(child) {
-                    signal(child, Signal::TERM);
+                    send_signal(child, Signal::TERM);
                 }
             }
-            self.sleep(Some(LOOK));
+            self.wait_for_event(Some(POLL_INTERVAL));
         }
-        let deadline = Instant::now() + KILL;
-        while reap().1 && Instant::now() < deadline {
-            for pid in account::descendants(own) {
-                signal(pid, Signal::KILL);
+        let deadline = Instant::now() + KILL_TIMEOUT;
+        while reap_children().1 && Instant::now() < deadline {
+            for pid in resource_usage::descendants(own) {
+                send_signal(pid, Signal::KILL);
             }
-            self.sleep(Some(LOOK));
+            self.wait_for_event(Some(POLL_INTERVAL));
         }
-        account::descendants(own)
+        resource_usage::descendants(own)
     }
 
     fn tidy_up(&mut self, was_asked: bool) {
         // A group is busy for a moment after its last process was reaped.
         let deadline = Instant::now() + Duration::from_secs(1);
-        while Instant::now() < deadline && !self.order.groups.iter().all(|group| is_removed(group))
+        while Instant::now() < deadline
+            && !self.order.groups.iter().all(|group| remove_group(group))
         {
-            self.sleep_only(LOOK);
+            self.sleep_only(POLL_INTERVAL);
         }
         // A bench that asked may be ended itself while it waits for us, by a second Ctrl-C.
         let is_orphan = !was_asked || self.input.is_at_end();
@@ -213,40 +216,40 @@ impl Keeper {
     }
 
     /// Sleeps until something happens, or for a time.
-    fn sleep(&mut self, time: Option<Duration>) -> Wake {
+    fn wait_for_event(&mut self, time: Option<Duration>) -> WakeReason {
         let is_open = !self.input.is_ended;
         let stdin = io::stdin();
         let mut ready = vec![
             PollFd::new(&self.child_ended, PollFlags::IN),
-            PollFd::new(&self.signalled, PollFlags::IN),
+            PollFd::new(&self.stop_signals, PollFlags::IN),
         ];
         if is_open {
             ready.push(PollFd::new(&stdin, PollFlags::IN));
         }
         let time = time.and_then(|time| Timespec::try_from(time).ok());
         match poll(&mut ready, time.as_ref()) {
-            Ok(0) => return Wake::Time,
+            Ok(0) => return WakeReason::TimedOut,
             // A signal came between; its stream tells next time.
-            Err(_) => return Wake::Child,
+            Err(_) => return WakeReason::ChildExited,
             Ok(_) => {}
         }
         let is_ready: Vec<bool> = ready.iter().map(|fd| !fd.revents().is_empty()).collect();
         drop(ready);
         if is_ready[0] {
-            drain(&self.child_ended);
+            drain_stream(&self.child_ended);
         }
         if is_ready[1] {
-            drain(&self.signalled);
-            return Wake::Stop { was_asked: true };
+            drain_stream(&self.stop_signals);
+            return WakeReason::Stop { was_asked: true };
         }
         if is_ready.get(2) == Some(&true) {
-            return match self.input.line() {
-                Ok(Some(line)) if line != STOP => Wake::Child,
-                Ok(Some(_)) => Wake::Stop { was_asked: true },
-                Ok(None) | Err(_) => Wake::Stop { was_asked: false },
+            return match self.input.next_line() {
+                Ok(Some(line)) if line != STOP_LINE => WakeReason::ChildExited,
+                Ok(Some(_)) => WakeReason::Stop { was_asked: true },
+                Ok(None) | Err(_) => WakeReason::Stop { was_asked: false },
             };
         }
-        Wake::Child
+        WakeReason::ChildExited
     }
 
     fn sleep_only(&self, time: Duration) {
@@ -257,12 +260,12 @@ impl Keeper {
 
 /// Lines of the standard input, read without a lock or a buffer that poll does not see.
 #[derive(Default)]
-struct Input {
+struct StdinLines {
     pending: Vec<u8>,
     is_ended: bool,
 }
 
-impl Input {
+impl StdinLines {
     /// Whether nobody is left at the other end; does not wait.
     fn is_at_end(&mut self) -> bool {
         let mut chunk = [0; 4096];
@@ -284,7 +287,7 @@ impl Input {
     }
 
     /// The next line; blocks until it is there. `None` at the end.
-    fn line(&mut self) -> io::Result<Option<String>> {
+    fn next_line(&mut self) -> io::Result<Option<String>> {
         let mut chunk = [0; 64 << 10];
         loop {
             if let Some(end) = memchr::memchr(b'\n', &self.pending) {
@@ -292,7 +295,7 @@ impl Input {
                 let text = String::from_utf8_lossy(&line[..end]).into_owned();
                 return Ok(Some(text));
             }
-            if self.is_ended || self.pending.len() > ORDER_BYTES_MAX {
+            if self.is_ended || self.pending.len() > MAX_ORDER_BYTES {
                 return Ok(None);
             }
             match rustix::io::read(io::stdin(), &mut chunk) {
@@ -309,11 +312,11 @@ impl Input {
 }
 
 /// Takes the ends of children; tells whether any child is left.
-fn reap() -> (Vec<(Pid, Ended)>, bool) {
+fn reap_children() -> (Vec<(Pid, ExitReason)>, bool) {
     let mut ended = Vec::new();
     loop {
         match wait(WaitOptions::NOHANG) {
-            Ok(Some((pid, status))) => ended.push((pid, how(status))),
+            Ok(Some((pid, status))) => ended.push((pid, exit_reason(status))),
             Ok(None) => return (ended, true),
             Err(Errno::INTR) => {}
             Err(_) => return (ended, false),
@@ -321,21 +324,21 @@ fn reap() -> (Vec<(Pid, Ended)>, bool) {
     }
 }
 
-fn how(status: WaitStatus) -> Ended {
+fn exit_reason(status: WaitStatus) -> ExitReason {
     match status.terminating_signal() {
-        Some(signal) => Ended::Signal(signal),
-        None => Ended::Status(status.exit_status().unwrap_or_default()),
+        Some(signal) => ExitReason::Signal(signal),
+        None => ExitReason::Status(status.exit_status().unwrap_or_default()),
     }
 }
 
-fn signal(pid: u32, signal: Signal) {
+fn send_signal(pid: u32, signal: Signal) {
     if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
         // It may have ended by now.
         let _ = kill_process(pid, signal);
     }
 }
 
-fn pin(core: usize) -> io::Result<()> {
+fn pin_to_core(core: usize) -> io::Result<()> {
     let wrong = || io::Error::other(format!("no core {core}"));
     if core >= CpuSet::MAX_CPU {
         return Err(wrong());
@@ -345,12 +348,12 @@ fn pin(core: usize) -> io::Result<()> {
     sched_setaffinity(None, &set).map_err(|_| wrong())
 }
 
-fn appended(path: &Path) -> io::Result<Stdio> {
+fn open_append(path: &Path) -> io::Result<Stdio> {
     let file = File::options().append(true).create(true).open(path)?;
     Ok(file.into())
 }
 
-fn is_removed(group: &Path) -> bool {
+fn remove_group(group: &Path) -> bool {
     match std::fs::remove_dir(group) {
         Ok(()) => true,
         Err(error) => error.kind() == io::ErrorKind::NotFound,
@@ -367,13 +370,13 @@ fn signal_stream(signals: &[i32]) -> io::Result<UnixStream> {
     Ok(reader)
 }
 
-fn drain(mut stream: &UnixStream) {
+fn drain_stream(mut stream: &UnixStream) {
     let mut bytes = [0; 256];
     while matches!(io::Read::read(&mut stream, &mut bytes), Ok(count) if count > 0) {}
 }
 
 /// Tells the bench; it may be gone.
-fn say(word: &Word) {
+fn send_message(word: &KeeperMessage) {
     if let Ok(mut line) = serde_json::to_vec(word) {
         line.push(b'\n');
         let mut out = io::stdout();

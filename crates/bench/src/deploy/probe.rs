@@ -16,21 +16,21 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use crate::load::Address;
-use crate::scenario::{Content, Expect};
+use crate::scenario::{Expect, ExpectedBody};
 use crate::target::Target;
 
 /// More than any page that is compared as a whole; a longer body is cut here.
-const BYTES_MAX: usize = 64 << 20;
+const MAX_RESPONSE_BYTES: usize = 64 << 20;
 /// A head without an end is none.
-const HEAD_BYTES_MAX: usize = 64 << 10;
+const MAX_HEAD_BYTES: usize = 64 << 10;
 /// So is the line before a chunk.
-const CHUNK_HEAD_BYTES_MAX: usize = 4 << 10;
+const MAX_CHUNK_HEAD_BYTES: usize = 4 << 10;
 /// Between two attempts to connect to a Unix socket whose backlog is full.
-const BACKLOG_PAUSE: Duration = Duration::from_millis(10);
+const BACKLOG_RETRY_DELAY: Duration = Duration::from_millis(10);
 
 /// What the probe asks for.
 #[derive(Debug)]
-pub(super) struct Probe<'a> {
+pub(super) struct ReadinessProbe<'a> {
     pub(super) address: &'a Address,
     pub(super) host: &'a str,
     pub(super) path: &'a str,
@@ -40,7 +40,7 @@ pub(super) struct Probe<'a> {
 
 /// What came of asking once.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Finding {
+pub(super) enum ReadinessResult {
     /// It answers as it must.
     Ready,
     /// It does not answer yet; why.
@@ -49,45 +49,51 @@ pub(super) enum Finding {
     Wrong(String),
 }
 
-impl Probe<'_> {
+impl ReadinessProbe<'_> {
     /// Asks once; takes no longer than until `deadline`.
-    pub(super) fn ask(&self, deadline: Instant) -> Finding {
+    pub(super) fn run(&self, deadline: Instant) -> ReadinessResult {
         let answer = match self.exchange(deadline) {
             Ok(bytes) => bytes,
-            Err(error) => return Finding::NotYet(error.to_string()),
+            Err(error) => return ReadinessResult::NotYet(error.to_string()),
         };
-        match Answer::parse(&answer) {
-            Some(answer) => answer.judged(self.expect),
+        match ProbeResponse::parse(&answer) {
+            Some(answer) => answer.judge(self.expect),
             // Also what a server sends that is only half started, or dies while it answers.
-            None if answer.is_empty() => Finding::NotYet("closed without an answer".to_owned()),
-            None => Finding::Wrong(format!("no HTTP response: {}", shown(&answer))),
+            None if answer.is_empty() => {
+                ReadinessResult::NotYet("closed without an answer".to_owned())
+            }
+            None => ReadinessResult::Wrong(format!("no HTTP response: {}", excerpt(&answer))),
         }
     }
 
     fn exchange(&self, deadline: Instant) -> io::Result<Vec<u8>> {
         match self.address {
             Address::Tcp(address) => {
-                let stream = TcpStream::connect_timeout(address, left(deadline)?)?;
-                stream.set_read_timeout(Some(left(deadline)?))?;
-                stream.set_write_timeout(Some(left(deadline)?))?;
-                self.converse(stream, deadline)
+                let stream = TcpStream::connect_timeout(address, time_left(deadline)?)?;
+                stream.set_read_timeout(Some(time_left(deadline)?))?;
+                stream.set_write_timeout(Some(time_left(deadline)?))?;
+                self.send_and_receive(stream, deadline)
             }
             Address::Unix(path) => {
                 let stream = connect_unix(path, deadline)?;
-                stream.set_read_timeout(Some(left(deadline)?))?;
-                stream.set_write_timeout(Some(left(deadline)?))?;
-                self.converse(stream, deadline)
+                stream.set_read_timeout(Some(time_left(deadline)?))?;
+                stream.set_write_timeout(Some(time_left(deadline)?))?;
+                self.send_and_receive(stream, deadline)
             }
         }
     }
 
-    fn converse(&self, mut stream: impl Read + Write, deadline: Instant) -> io::Result<Vec<u8>> {
+    fn send_and_receive(
+        &self,
+        mut stream: impl Read + Write,
+        deadline: Instant,
+    ) -> io::Result<Vec<u8>> {
         stream.write_all(self.request().as_bytes())?;
-        let mut received = Received::default();
+        let mut received = ReceivedResponse::default();
         let mut chunk = [0; 16 << 10];
-        while received.bytes.len() < BYTES_MAX && !received.is_complete() {
+        while received.bytes.len() < MAX_RESPONSE_BYTES && !received.is_complete() {
             // Each read may take as long as is left at the start: a dripping server is noticed here.
-            left(deadline)?;
+            time_left(deadline)?;
             match stream.read(&mut chunk)? {
                 0 => break,
                 count => received.bytes.extend_from_slice(&chunk[..count]),
@@ -116,18 +122,18 @@ impl Probe<'_> {
 ///
 /// # Errors
 /// When it does not answer in time, or not with 200.
-pub(crate) fn fetch(target: &Target, within: Duration) -> io::Result<Vec<u8>> {
-    let probe = Probe {
+pub(crate) fn fetch_body(target: &Target, within: Duration) -> io::Result<Vec<u8>> {
+    let probe = ReadinessProbe {
         address: &target.address,
         host: &target.host,
         path: &target.path,
         headers: &[],
         expect: &Expect {
             status: 200,
-            body: Content::Any,
+            body: ExpectedBody::Any,
         },
     };
-    let answer = Answer::parse(&probe.exchange(Instant::now() + within)?);
+    let answer = ProbeResponse::parse(&probe.exchange(Instant::now() + within)?);
     let answer = answer.ok_or_else(|| io::Error::other("no HTTP response"))?;
     match answer.status {
         200 => Ok(answer.body),
@@ -135,7 +141,7 @@ pub(crate) fn fetch(target: &Target, within: Duration) -> io::Result<Vec<u8>> {
     }
 }
 
-fn left(deadline: Instant) -> io::Result<Duration> {
+fn time_left(deadline: Instant) -> io::Result<Duration> {
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() {
         return Err(io::Error::new(io::ErrorKind::TimedOut, "no answer in time"));
@@ -153,7 +159,7 @@ pub(crate) fn connect_unix(path: &Path, deadline: Instant) -> io::Result<UnixStr
             Ok(()) => break,
             // unix(7) has no connection that is under way: this is a full backlog.
             Err(Errno::AGAIN) => {
-                let pause = left(deadline)?.min(BACKLOG_PAUSE);
+                let pause = time_left(deadline)?.min(BACKLOG_RETRY_DELAY);
                 let _ = poll(&mut [], Timespec::try_from(pause).ok().as_ref());
             }
             Err(Errno::INTR) => {}
@@ -167,66 +173,66 @@ pub(crate) fn connect_unix(path: &Path, deadline: Instant) -> io::Result<UnixStr
 
 /// What came of a response so far, and how far it was looked at.
 #[derive(Default)]
-struct Received {
+struct ReceivedResponse {
     bytes: Vec<u8>,
     /// Before this there is no end of the head; once that is found, no head of a chunk behind this.
-    looked: usize,
-    end: Option<End>,
+    scanned: usize,
+    end: Option<ResponseEnd>,
 }
 
 /// Where a response ends.
 #[derive(Clone, Copy)]
-enum End {
-    At(usize),
+enum ResponseEnd {
+    AtOffset(usize),
     LastChunk,
     /// Where the connection does.
-    Close,
+    OnClose,
 }
 
-impl Received {
+impl ReceivedResponse {
     /// Whether nothing more belongs to the response, as far as it says so itself.
     fn is_complete(&mut self) -> bool {
         let end = match self.end {
             Some(end) => end,
             None => match self.find_end() {
                 Some(end) => *self.end.insert(end),
-                None => return self.bytes.len() > HEAD_BYTES_MAX,
+                None => return self.bytes.len() > MAX_HEAD_BYTES,
             },
         };
         match end {
-            End::At(end) => self.bytes.len() >= end,
-            End::LastChunk => self.is_last_chunk_there(),
-            End::Close => false,
+            ResponseEnd::AtOffset(end) => self.bytes.len() >= end,
+            ResponseEnd::LastChunk => self.is_last_chunk_there(),
+            ResponseEnd::OnClose => false,
         }
     }
 
-    fn find_end(&mut self) -> Option<End> {
+    fn find_end(&mut self) -> Option<ResponseEnd> {
         // The blank line may have come in pieces.
-        let from = self.looked.saturating_sub(3);
+        let from = self.scanned.saturating_sub(3);
         let Some(found) = memchr::memmem::find(&self.bytes[from..], b"\r\n\r\n") else {
-            self.looked = self.bytes.len();
+            self.scanned = self.bytes.len();
             return None;
         };
-        self.looked = from + found + 4;
+        self.scanned = from + found + 4;
         let Some((head, _)) = split_head(&self.bytes) else {
             // No text, so no head.
-            return Some(End::At(0));
+            return Some(ResponseEnd::AtOffset(0));
         };
-        Some(match length(head) {
-            Some(length) => End::At(self.looked.saturating_add(length)),
-            None if is_chunked(head) => End::LastChunk,
-            None => End::Close,
+        Some(match content_length(head) {
+            Some(length) => ResponseEnd::AtOffset(self.scanned.saturating_add(length)),
+            None if is_chunked(head) => ResponseEnd::LastChunk,
+            None => ResponseEnd::OnClose,
         })
     }
 
     fn is_last_chunk_there(&mut self) -> bool {
-        while let Some(rest) = self.bytes.get(self.looked..) {
+        while let Some(rest) = self.bytes.get(self.scanned..) {
             match ChunkHead::parse(rest) {
                 ChunkHead::Partial => return false,
-                ChunkHead::Bad | ChunkHead::Of { data: 0, .. } => return true,
-                ChunkHead::Of { line, data } => {
+                ChunkHead::Malformed | ChunkHead::Complete { data: 0, .. } => return true,
+                ChunkHead::Complete { line, data } => {
                     let behind = line.saturating_add(data).saturating_add(2);
-                    self.looked = self.looked.saturating_add(behind);
+                    self.scanned = self.scanned.saturating_add(behind);
                 }
             }
         }
@@ -235,44 +241,46 @@ impl Received {
 }
 
 /// A response, body decoded as far as it came.
-struct Answer {
+struct ProbeResponse {
     status: u16,
     body: Vec<u8>,
 }
 
-impl Answer {
+impl ProbeResponse {
     fn parse(bytes: &[u8]) -> Option<Self> {
         let (head, body) = split_head(bytes)?;
         let status = head.lines().next()?.strip_prefix("HTTP/1.")?;
         let status = status.split(' ').nth(1)?.parse().ok()?;
-        let body = match length(head) {
+        let body = match content_length(head) {
             Some(length) => body.get(..length).unwrap_or(body).to_vec(),
-            None if is_chunked(head) => dechunked(body),
+            None if is_chunked(head) => decode_chunks(body),
             None => body.to_vec(),
         };
         Some(Self { status, body })
     }
 
-    fn judged(&self, expect: &Expect) -> Finding {
+    fn judge(&self, expect: &Expect) -> ReadinessResult {
         if self.status != expect.status {
-            let what = format!("status {}: {}", self.status, shown(&self.body));
+            let what = format!("status {}: {}", self.status, excerpt(&self.body));
             // An application may still be loading behind a front end that answers already.
             return match self.status {
-                502 | 503 => Finding::NotYet(what),
-                _ => Finding::Wrong(format!("{what} (expected status {})", expect.status)),
+                502 | 503 => ReadinessResult::NotYet(what),
+                _ => ReadinessResult::Wrong(format!("{what} (expected status {})", expect.status)),
             };
         }
         let (fits, wanted) = match &expect.body {
-            Content::Any => (true, ""),
-            Content::Exact(text) => (self.body == text.as_bytes(), text.as_str()),
-            Content::Contains(text) => (
+            ExpectedBody::Any => (true, ""),
+            ExpectedBody::Exact(text) => (self.body == text.as_bytes(), text.as_str()),
+            ExpectedBody::Contains(text) => (
                 memchr::memmem::find(&self.body, text.as_bytes()).is_some(),
                 text.as_str(),
             ),
         };
         match fits {
-            true => Finding::Ready,
-            false => Finding::Wrong(format!("{} (expected {wanted:?})", shown(&self.body))),
+            true => ReadinessResult::Ready,
+            false => {
+                ReadinessResult::Wrong(format!("{} (expected {wanted:?})", excerpt(&self.body)))
+            }
         }
     }
 }
@@ -283,28 +291,28 @@ fn split_head(bytes: &[u8]) -> Option<(&str, &[u8])> {
     Some((head, &bytes[end + 4..]))
 }
 
-fn field<'a>(head: &'a str, wanted: &str) -> Option<&'a str> {
+fn find_field<'a>(head: &'a str, wanted: &str) -> Option<&'a str> {
     head.lines().skip(1).find_map(|line| {
         let (name, value) = line.split_once(':')?;
         name.eq_ignore_ascii_case(wanted).then(|| value.trim())
     })
 }
 
-fn length(head: &str) -> Option<usize> {
-    field(head, "content-length")?.parse().ok()
+fn content_length(head: &str) -> Option<usize> {
+    find_field(head, "content-length")?.parse().ok()
 }
 
 fn is_chunked(head: &str) -> bool {
-    field(head, "transfer-encoding").is_some_and(|value| value.eq_ignore_ascii_case("chunked"))
+    find_field(head, "transfer-encoding").is_some_and(|value| value.eq_ignore_ascii_case("chunked"))
 }
 
 /// The line before a chunk (RFC 9112 §7.1).
 enum ChunkHead {
     /// Its end is still to come.
     Partial,
-    Bad,
+    Malformed,
     /// So many bytes of line, and behind it so many of data.
-    Of {
+    Complete {
         line: usize,
         data: usize,
     },
@@ -312,29 +320,29 @@ enum ChunkHead {
 
 impl ChunkHead {
     fn parse(rest: &[u8]) -> Self {
-        let begin = &rest[..rest.len().min(CHUNK_HEAD_BYTES_MAX)];
+        let begin = &rest[..rest.len().min(MAX_CHUNK_HEAD_BYTES)];
         let Some(end) = memchr::memmem::find(begin, b"\r\n") else {
-            return match begin.len() < CHUNK_HEAD_BYTES_MAX {
+            return match begin.len() < MAX_CHUNK_HEAD_BYTES {
                 true => Self::Partial,
-                false => Self::Bad,
+                false => Self::Malformed,
             };
         };
         let size = std::str::from_utf8(&rest[..end]).unwrap_or_default();
         let size = size.split(';').next().unwrap_or_default().trim();
         match usize::from_str_radix(size, 16) {
-            Ok(data) => Self::Of {
+            Ok(data) => Self::Complete {
                 line: end + 2,
                 data,
             },
-            Err(_) => Self::Bad,
+            Err(_) => Self::Malformed,
         }
     }
 }
 
 /// The data of chunks as far as they came and are such.
-fn dechunked(mut rest: &[u8]) -> Vec<u8> {
+fn decode_chunks(mut rest: &[u8]) -> Vec<u8> {
     let mut data = Vec::new();
-    while let ChunkHead::Of { line, data: size } = ChunkHead::parse(rest) {
+    while let ChunkHead::Complete { line, data: size } = ChunkHead::parse(rest) {
         let chunk = &rest[line..];
         let Some((chunk, behind)) = chunk.split_at_checked(size) else {
             data.extend_from_slice(chunk);
@@ -350,7 +358,7 @@ fn dechunked(mut rest: &[u8]) -> Vec<u8> {
 }
 
 /// The beginning of what came, for a message.
-fn shown(bytes: &[u8]) -> String {
+fn excerpt(bytes: &[u8]) -> String {
     let begin = &bytes[..bytes.len().min(200)];
     format!("{:?}", String::from_utf8_lossy(begin))
 }
@@ -359,23 +367,23 @@ fn shown(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    fn expect(body: Content) -> Expect {
+    fn expect(body: ExpectedBody) -> Expect {
         Expect { status: 200, body }
     }
 
-    fn judged(answer: &str, body: Content) -> &'static str {
-        match Answer::parse(answer.as_bytes()).map(|answer| answer.judged(&expect(body))) {
-            Some(Finding::Ready) => "ready",
-            Some(Finding::NotYet(_)) => "not yet",
-            Some(Finding::Wrong(_)) => "wrong",
+    fn judged(answer: &str, body: ExpectedBody) -> &'static str {
+        match ProbeResponse::parse(answer.as_bytes()).map(|answer| answer.judge(&expect(body))) {
+            Some(ReadinessResult::Ready) => "ready",
+            Some(ReadinessResult::NotYet(_)) => "not yet",
+            Some(ReadinessResult::Wrong(_)) => "wrong",
             None => "no response",
         }
     }
 
     #[test]
     fn judges_answers() {
-        let exact = || Content::Exact("Hello".to_owned());
-        let contains = || Content::Contains("ell".to_owned());
+        let exact = || ExpectedBody::Exact("Hello".to_owned());
+        let contains = || ExpectedBody::Contains("ell".to_owned());
         for (name, answer, body, verdict) in [
             (
                 "until close",
@@ -407,20 +415,25 @@ mod tests {
                 exact(),
                 "ready",
             ),
-            ("any", "HTTP/1.1 200\r\n\r\n", Content::Any, "ready"),
+            ("any", "HTTP/1.1 200\r\n\r\n", ExpectedBody::Any, "ready"),
             (
                 "502",
                 "HTTP/1.1 502 Bad Gateway\r\n\r\n",
-                Content::Any,
+                ExpectedBody::Any,
                 "not yet",
             ),
             ("503", "HTTP/1.1 503 Busy\r\n\r\nHello", exact(), "not yet"),
             ("500", "HTTP/1.1 500 Error\r\n\r\nHello", exact(), "wrong"),
-            ("garbage", "SSH-2.0\r\n\r\n", Content::Any, "no response"),
+            (
+                "garbage",
+                "SSH-2.0\r\n\r\n",
+                ExpectedBody::Any,
+                "no response",
+            ),
             (
                 "half a head",
                 "HTTP/1.1 200 OK\r\nA: b",
-                Content::Any,
+                ExpectedBody::Any,
                 "no response",
             ),
         ] {
@@ -430,15 +443,15 @@ mod tests {
 
     /// After how many bytes, coming one by one, a response is complete; the same as in one piece.
     fn completed_by(answer: &[u8]) -> Option<usize> {
-        let mut received = Received::default();
+        let mut received = ReceivedResponse::default();
         let end = (1..=answer.len()).find(|end| {
             received.bytes.push(answer[end - 1]);
             received.is_complete()
         });
         let bytes = answer.to_vec();
-        let mut whole = Received {
+        let mut whole = ReceivedResponse {
             bytes,
-            ..Received::default()
+            ..ReceivedResponse::default()
         };
         assert_eq!(whole.is_complete(), end.is_some());
         end
@@ -474,8 +487,8 @@ mod tests {
         let bad_chunk = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-1\r\n";
         assert!(completed_by(bad_chunk).is_some());
         assert!(completed_by(b"HTTP/1.1 200 \xff\r\n\r\n").is_some());
-        assert!(completed_by(&vec![b'x'; HEAD_BYTES_MAX + 1]).is_some());
-        let endless = [&bad_chunk[..47], &[b'0'; CHUNK_HEAD_BYTES_MAX]].concat();
+        assert!(completed_by(&vec![b'x'; MAX_HEAD_BYTES + 1]).is_some());
+        let endless = [&bad_chunk[..47], &[b'0'; MAX_CHUNK_HEAD_BYTES]].concat();
         assert!(completed_by(&endless).is_some());
     }
 
@@ -490,13 +503,13 @@ mod tests {
             ("", ""),
             ("-1\r\n", ""),
         ] {
-            assert_eq!(dechunked(text.as_bytes()), data.as_bytes(), "{text}");
+            assert_eq!(decode_chunks(text.as_bytes()), data.as_bytes(), "{text}");
         }
     }
 
     #[test]
     fn a_full_backlog_is_waited_for_no_longer_than_the_deadline() {
-        let folder = crate::deploy::folder::Folder::new().unwrap();
+        let folder = crate::deploy::temp_dir::TempDir::new().unwrap();
         let path = folder.path().join("full.sock");
         let flags = SocketFlags::CLOEXEC;
         let full = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();

@@ -15,51 +15,51 @@ use rustix::net::{RecvFlags, recv};
 
 use crate::deploy::connect_unix;
 use crate::load::Address;
-use crate::load::incoming::{Asked, Fed, Incoming};
+use crate::load::response_reader::{FeedResult, RequestContext, ResponseReader};
 
 /// A connection that is opened when it is needed, and kept.
 #[derive(Debug)]
-pub(super) struct Client {
+pub(super) struct RequestConnection {
     address: Address,
     /// For a connection, and for a response.
     timeout: Duration,
-    socket: Option<Socket>,
-    incoming: Incoming,
+    socket: Option<ClientSocket>,
+    response: ResponseReader,
     buffer: Vec<u8>,
 }
 
 /// Why there is no response.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Failure {
+pub(super) enum RequestFailure {
     /// There is no connection: nothing was sent.
     #[error("{0}")]
     Unsent(io::Error),
     /// It broke off: nobody knows what came of the request.
     #[error("{0}")]
-    Broken(io::Error),
+    Interrupted(io::Error),
 }
 
 #[derive(Debug)]
-enum Socket {
+enum ClientSocket {
     Tcp(TcpStream),
     Unix(UnixStream),
 }
 
-impl Client {
+impl RequestConnection {
     pub(super) fn new(address: Address, timeout: Duration) -> Self {
         Self {
             address,
             timeout,
             socket: None,
-            incoming: Incoming::new(),
+            response: ResponseReader::new(),
             buffer: vec![0; BUFFER_BYTES],
         }
     }
 
     /// Opens the connection ahead of the first request, if it can be opened.
-    pub(super) fn open(&mut self) {
+    pub(super) fn open_ahead(&mut self) {
         if self.socket.is_none() {
-            self.socket = Socket::connect(&self.address, self.timeout).ok();
+            self.socket = ClientSocket::connect(&self.address, self.timeout).ok();
         }
     }
 
@@ -67,53 +67,56 @@ impl Client {
     ///
     /// # Errors
     /// When there is none in time.
-    pub(super) fn exchange(&mut self, request: &[u8]) -> Result<u16, Failure> {
+    pub(super) fn exchange(&mut self, request: &[u8]) -> Result<u16, RequestFailure> {
         let deadline = Instant::now() + self.timeout;
         // Taken out: it is put back when nothing about it is in doubt.
-        let kept = self.socket.take().filter(Socket::is_quiet);
+        let kept = self.socket.take().filter(ClientSocket::is_idle);
         let socket = match kept {
             Some(socket) => socket,
-            None => Socket::connect(&self.address, self.timeout).map_err(Failure::Unsent)?,
+            None => ClientSocket::connect(&self.address, self.timeout)
+                .map_err(RequestFailure::Unsent)?,
         };
         let mut socket = socket;
-        self.converse(&mut socket, request, deadline)
-            .map_err(Failure::Broken)?;
-        if self.incoming.keep_alive {
+        self.send_and_receive(&mut socket, request, deadline)
+            .map_err(RequestFailure::Interrupted)?;
+        if self.response.keep_alive {
             self.socket = Some(socket);
         }
-        Ok(self.incoming.status)
+        Ok(self.response.status)
     }
 
-    fn converse(
+    fn send_and_receive(
         &mut self,
-        socket: &mut Socket,
+        socket: &mut ClientSocket,
         request: &[u8],
         deadline: Instant,
     ) -> io::Result<()> {
-        socket.wait_at_most(left(deadline)?)?;
+        socket.set_timeouts(time_left(deadline)?)?;
         socket.write_all(request)?;
-        self.incoming.begin(Asked::default());
+        self.response.begin(RequestContext::default());
         loop {
-            socket.wait_at_most(left(deadline)?)?;
+            socket.set_timeouts(time_left(deadline)?)?;
             let count = match socket.read(&mut self.buffer) {
                 Ok(count) => count,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(late()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Err(timeout_error());
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error),
             };
             let fed = match count {
-                0 => self.incoming.end(),
-                count => self.incoming.feed(&self.buffer[..count]),
+                0 => self.response.end_of_stream(),
+                count => self.response.feed(&self.buffer[..count]),
             };
             match fed.map_err(io::Error::other)? {
-                Fed::Complete => return Ok(()),
-                Fed::More => {}
+                FeedResult::Complete => return Ok(()),
+                FeedResult::More => {}
             }
         }
     }
 }
 
-impl Socket {
+impl ClientSocket {
     fn connect(address: &Address, timeout: Duration) -> io::Result<Self> {
         Ok(match address {
             Address::Tcp(address) => {
@@ -126,7 +129,7 @@ impl Socket {
     }
 
     /// Whether the server has neither closed nor said anything unasked.
-    fn is_quiet(&self) -> bool {
+    fn is_idle(&self) -> bool {
         let mut byte = [0];
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         let found = match self {
@@ -136,7 +139,7 @@ impl Socket {
         found.err() == Some(Errno::AGAIN)
     }
 
-    fn wait_at_most(&self, time: Duration) -> io::Result<()> {
+    fn set_timeouts(&self, time: Duration) -> io::Result<()> {
         match self {
             Self::Tcp(socket) => {
                 socket.set_read_timeout(Some(time))?;
@@ -150,7 +153,7 @@ impl Socket {
     }
 }
 
-impl Read for Socket {
+impl Read for ClientSocket {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(socket) => socket.read(buffer),
@@ -159,7 +162,7 @@ impl Read for Socket {
     }
 }
 
-impl Write for Socket {
+impl Write for ClientSocket {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(socket) => socket.write(bytes),
@@ -172,16 +175,16 @@ impl Write for Socket {
     }
 }
 
-fn left(deadline: Instant) -> io::Result<Duration> {
+fn time_left(deadline: Instant) -> io::Result<Duration> {
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() {
-        Err(late())
+        Err(timeout_error())
     } else {
         Ok(left)
     }
 }
 
-fn late() -> io::Error {
+fn timeout_error() -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, "no answer in time")
 }
 

@@ -10,16 +10,16 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
-use super::gather::Gathered;
-use super::link::{Heard, Link};
-use super::order::{Ask, PROTOCOL, Word};
-use super::plan::{HoldError, Phase, Plan, Progress, tick};
-use super::probe::{Interval, Probe};
+use super::agent_link::{AgentEvent, AgentLink};
+use super::agent_protocol::{AgentMessage, AgentRequest, PROTOCOL_VERSION};
+use super::aggregate::AgentTotals;
+use super::plan::{HoldError, HoldPhase, HoldPlan, HoldProgress, tick_interval};
+use super::probe::{HoldProbe, ProbeInterval};
 use super::publisher::Publisher;
 use super::sampler::Sampler;
-use super::samples::Samples;
-use crate::report::{Hold, HoldCost, HoldCounts, HoldSample, Probed, Published};
-use crate::text::units::number;
+use super::samples::SampleSeries;
+use crate::report::{HoldCost, HoldResult, HoldSample, ProbeResult, PublishResult, StreamCounts};
+use crate::text::units::to_f64;
 
 /// Opens and holds streams as planned; blocks until the end. Agents are `program bench hold-agent`;
 /// `watch` is called a few times a second.
@@ -27,88 +27,88 @@ use crate::text::units::number;
 /// # Errors
 /// When the agents cannot be started.
 pub fn execute(
-    plan: &Plan,
+    plan: &HoldPlan,
     program: &Path,
-    watch: &mut dyn FnMut(&Progress),
-) -> Result<Hold, HoldError> {
-    let mut run = Run::start(plan, program)?;
+    watch: &mut dyn FnMut(&HoldProgress),
+) -> Result<HoldResult, HoldError> {
+    let mut run = HoldRun::start(plan, program)?;
     run.prepare(watch)?;
-    run.open(watch);
-    run.hold(watch)?;
-    run.settle(watch);
+    run.open_streams(watch);
+    run.hold_streams(watch)?;
+    run.wait_for_receipts(watch);
     Ok(run.finish(watch))
 }
 
-struct Run<'a> {
-    plan: &'a Plan,
-    phase: Phase,
+struct HoldRun<'a> {
+    plan: &'a HoldPlan,
+    phase: HoldPhase,
     /// Before the links, so that an agent which still speaks is not waited for.
-    words: Receiver<(usize, Heard)>,
-    links: Vec<Link>,
-    gathered: Gathered,
+    messages: Receiver<(usize, AgentEvent)>,
+    links: Vec<AgentLink>,
+    totals: AgentTotals,
     sampler: Sampler,
-    probe: Option<Probe>,
+    probe: Option<HoldProbe>,
     publisher: Option<Publisher>,
-    published: Option<(Published, u32)>,
+    published: Option<(PublishResult, u32)>,
     /// Which messages are ours.
     run: u32,
-    samples: Samples,
-    opening: Option<Instant>,
-    holding: Option<Instant>,
-    ended: Option<Instant>,
-    ready: usize,
+    samples: SampleSeries,
+    opening_since: Option<Instant>,
+    holding_since: Option<Instant>,
+    ended_at: Option<Instant>,
+    ready_agents: usize,
     notes: Vec<String>,
 }
 
-impl<'a> Run<'a> {
-    fn start(plan: &'a Plan, program: &Path) -> Result<Self, HoldError> {
+impl<'a> HoldRun<'a> {
+    fn start(plan: &'a HoldPlan, program: &Path) -> Result<Self, HoldError> {
         let run = run_number();
-        let (sender, words) = sync_channel(WORDS_MAX);
+        let (sender, words) = sync_channel(MAX_QUEUED_MESSAGES);
         let mut links = Vec::new();
         for (agent, share) in plan.shares.iter().enumerate() {
-            let order = plan.order(agent, *share, run);
-            let link = Link::start(program, agent, &order, sender.clone());
+            let order = plan.agent_order(agent, *share, run);
+            let link = AgentLink::start(program, agent, &order, sender.clone());
             links.push(link.map_err(HoldError::Agent)?);
         }
         Ok(Self {
-            phase: Phase::Starting,
-            words,
+            phase: HoldPhase::Starting,
+            messages: words,
             links,
-            gathered: Gathered::new(&plan.shares)?,
+            totals: AgentTotals::new(&plan.shares)?,
             sampler: Sampler::new(plan.servers.clone()),
             probe: None,
             publisher: None,
             published: None,
             run,
-            samples: Samples::new(plan.sample),
-            opening: None,
-            holding: None,
-            ended: None,
-            ready: 0,
+            samples: SampleSeries::new(plan.sample_interval),
+            opening_since: None,
+            holding_since: None,
+            ended_at: None,
+            ready_agents: 0,
             notes: Vec::new(),
             plan,
         })
     }
 
     /// Until all agents are ready and the baseline is taken.
-    fn prepare(&mut self, watch: &mut dyn FnMut(&Progress)) -> Result<(), HoldError> {
-        let deadline = Instant::now() + READY_TIME;
-        while self.ready < self.links.len() && !self.is_stopped() {
+    fn prepare(&mut self, watch: &mut dyn FnMut(&HoldProgress)) -> Result<(), HoldError> {
+        let deadline = Instant::now() + READY_TIMEOUT;
+        while self.ready_agents < self.links.len() && !self.is_stopped() {
             self.step(watch).map_err(HoldError::Agent)?;
-            if self.gathered.counts().lost.agent > 0 {
+            if self.totals.counts().lost.agent > 0 {
                 let why = self.notes.pop().unwrap_or_default();
                 return Err(HoldError::Agent(why));
             }
             if Instant::now() > deadline {
-                let why = format!("{} of {} agents", self.ready, self.links.len());
+                let why = format!("{} of {} agents", self.ready_agents, self.links.len());
                 return Err(HoldError::Agent(format!("only {why} started in time")));
             }
         }
         self.sampler = Sampler::new(self.plan.servers.clone());
         if let Some(asking) = &self.plan.probe {
-            self.probe = Some(Probe::start(asking)?);
+            self.probe = Some(HoldProbe::start(asking)?);
         }
-        let until = Instant::now() + self.plan.lead;
+        let until = Instant::now() + self.plan.baseline_time;
         while Instant::now() < until && !self.is_stopped() {
             self.step(watch).map_err(HoldError::Agent)?;
         }
@@ -116,74 +116,74 @@ impl<'a> Run<'a> {
     }
 
     /// Until no stream is being opened any more.
-    fn open(&mut self, watch: &mut dyn FnMut(&Progress)) {
-        self.phase = Phase::Opening;
+    fn open_streams(&mut self, watch: &mut dyn FnMut(&HoldProgress)) {
+        self.phase = HoldPhase::Opening;
         let begun = Instant::now();
-        self.opening = Some(begun);
-        self.sample(begun);
-        self.ask(Ask::Begin);
+        self.opening_since = Some(begun);
+        self.take_sample(begun);
+        self.ask_agents(AgentRequest::Begin);
         let (mut last_opened, mut opened) = (begun, 0);
         let mut is_given_up = false;
-        while self.gathered.pending() > 0 && !self.is_stopped() {
-            self.step_or_note(watch);
-            let counts = self.gathered.counts();
+        while self.totals.pending() > 0 && !self.is_stopped() {
+            self.step_noting_errors(watch);
+            let counts = self.totals.counts();
             if counts.opened > opened {
                 (last_opened, opened) = (Instant::now(), counts.opened);
             }
-            if !is_given_up && self.is_hopeless(&counts, last_opened) {
+            if !is_given_up && self.should_give_up(&counts, last_opened) {
                 is_given_up = true;
-                self.ask(Ask::EndOpening);
+                self.ask_agents(AgentRequest::EndOpening);
                 self.notes.push(format!(
                     "the opening was given up after {} streams, of which {} were opened",
                     counts.begun, counts.opened
                 ));
             }
         }
-        if self.gathered.pending() > 0 {
-            self.ask(Ask::EndOpening);
+        if self.totals.pending() > 0 {
+            self.ask_agents(AgentRequest::EndOpening);
         }
     }
 
     /// Whether nothing has been opened for so long, or of so many, that nothing will be.
-    fn is_hopeless(&self, counts: &HoldCounts, last_opened: Instant) -> bool {
+    fn should_give_up(&self, counts: &StreamCounts, last_opened: Instant) -> bool {
         let turns = Duration::try_from_secs_f64(10.0 / self.plan.rate).unwrap_or_default();
-        let patience = (self.plan.timeout * 3).max(HOPELESS_TIME) + turns;
+        let patience = (self.plan.timeout * 3).max(GIVE_UP_AFTER) + turns;
         let has_lost = counts.lost.total() > 0;
-        (counts.opened == 0 && counts.lost.total() >= HOPELESS_STREAMS)
+        (counts.opened == 0 && counts.lost.total() >= GIVE_UP_AFTER_STREAMS)
             || (has_lost && last_opened.elapsed() > patience)
     }
 
     /// For the time that was asked for.
-    fn hold(&mut self, watch: &mut dyn FnMut(&Progress)) -> Result<(), HoldError> {
-        self.phase = Phase::Holding;
+    fn hold_streams(&mut self, watch: &mut dyn FnMut(&HoldProgress)) -> Result<(), HoldError> {
+        self.phase = HoldPhase::Holding;
         let now = Instant::now();
-        self.holding = Some(now);
-        self.gathered.busiest();
+        self.holding_since = Some(now);
+        self.totals.busiest();
         if let Some(probe) = &self.probe {
-            probe.hold();
+            probe.begin_holding();
         }
         if self.plan.publish.is_some() {
-            self.ask(Ask::Publishing);
+            self.ask_agents(AgentRequest::Publishing);
         }
-        while now.elapsed() < self.plan.hold && !self.is_stopped() && !self.gathered.is_done() {
-            self.step_or_note(watch);
+        while now.elapsed() < self.plan.hold && !self.is_stopped() && !self.totals.is_done() {
+            self.step_noting_errors(watch);
             if self.publisher.is_none()
-                && self.gathered.expects()
+                && self.totals.all_expect_messages()
                 && let Some(publish) = &self.plan.publish
             {
                 self.publisher = Some(Publisher::start(publish, self.run)?);
             }
         }
         let ended = Instant::now();
-        self.ended = Some(ended);
-        self.note_busy(ended - now);
+        self.ended_at = Some(ended);
+        self.note_busy_agents(ended - now);
         Ok(())
     }
 
     /// An agent that has no time to look hears everything late.
-    fn note_busy(&mut self, held: Duration) {
-        let busy = self.gathered.busiest() / held.as_secs_f64().max(f64::MIN_POSITIVE);
-        if held > BUSY_FROM && busy > BUSY {
+    fn note_busy_agents(&mut self, held: Duration) {
+        let busy = self.totals.busiest() / held.as_secs_f64().max(f64::MIN_POSITIVE);
+        if held > MIN_BUSY_TIME && busy > BUSY_SHARE {
             self.notes.push(format!(
                 "an agent was busy {:.0} % of the time: latencies are its own as much as the \
                  server's; give more --agents, where there are more cores",
@@ -193,79 +193,79 @@ impl<'a> Run<'a> {
     }
 
     /// Until nothing of what was published arrives any more.
-    fn settle(&mut self, watch: &mut dyn FnMut(&Progress)) {
-        self.phase = Phase::Settling;
+    fn wait_for_receipts(&mut self, watch: &mut dyn FnMut(&HoldProgress)) {
+        self.phase = HoldPhase::AwaitingReceipts;
         let Some(publisher) = self.publisher.take() else {
             if let Some(publish) = &self.plan.publish {
                 self.notes
                     .push("it was over before anything was published".to_owned());
-                self.published = Some((publish.nothing(), 0));
+                self.published = Some((publish.empty_result(), 0));
             }
             return;
         };
         self.published = Some(publisher.stop());
         let begun = Instant::now();
-        let (mut last_heard, mut received) = (begun, self.gathered.counts().received);
-        let quiet = tick(self.links.len()) * 2 + SETTLE_QUIET;
-        while last_heard.elapsed() < quiet && begun.elapsed() < SETTLE_TIME {
-            self.step_or_note(watch);
-            let now = self.gathered.counts().received;
+        let (mut last_heard, mut received) = (begun, self.totals.counts().received);
+        let quiet = tick_interval(self.links.len()) * 2 + SETTLE_QUIET_TIME;
+        while last_heard.elapsed() < quiet && begun.elapsed() < SETTLE_TIMEOUT {
+            self.step_noting_errors(watch);
+            let now = self.totals.counts().received;
             if now != received {
                 (last_heard, received) = (Instant::now(), now);
             }
-            if self.gathered.is_done() {
+            if self.totals.is_done() {
                 return;
             }
         }
     }
 
     /// Ends the agents and gives the report.
-    fn finish(mut self, watch: &mut dyn FnMut(&Progress)) -> Hold {
-        self.phase = Phase::Ending;
+    fn finish(mut self, watch: &mut dyn FnMut(&HoldProgress)) -> HoldResult {
+        self.phase = HoldPhase::Ending;
         let now = Instant::now();
-        self.sample(now);
+        self.take_sample(now);
         let server_cpu = self.sampler.server_cpu();
-        let probed = self.probe.take().map(Probe::stop);
+        let probed = self.probe.take().map(HoldProbe::stop);
         let last = self.published.as_ref().map_or(0, |(_, last)| *last);
-        self.ask(Ask::Finish { last });
-        let deadline = now + FINISH_TIME;
-        while !self.gathered.is_done() && Instant::now() < deadline {
-            self.step_or_note(watch);
+        self.ask_agents(AgentRequest::Finish { last });
+        let deadline = now + FINISH_TIMEOUT;
+        while !self.totals.is_done() && Instant::now() < deadline {
+            self.step_noting_errors(watch);
         }
-        if !self.gathered.is_done() {
+        if !self.totals.is_done() {
             let late = "an agent did not say its last word in time: its last figures are missing";
             self.notes.push(late.to_owned());
         }
-        self.links.iter_mut().for_each(Link::close);
+        self.links.iter_mut().for_each(AgentLink::close);
         self.report(probed, server_cpu)
     }
 
-    fn report(self, probe: Option<Probed>, server_cpu: Option<f64>) -> Hold {
+    fn report(self, probe: Option<ProbeResult>, server_cpu: Option<f64>) -> HoldResult {
         let plan = self.plan;
-        let until = self.ended.unwrap_or_else(Instant::now);
-        let holding = self.holding.unwrap_or(until);
+        let until = self.ended_at.unwrap_or_else(Instant::now);
+        let holding = self.holding_since.unwrap_or(until);
         let seconds = |from: Option<Instant>, to: Instant| {
             from.map_or(0.0, |from| to.saturating_duration_since(from).as_secs_f64())
         };
-        let mut hold = Hold {
+        let mut hold = HoldResult {
             targets: plan.targets.clone(),
-            streams: plan.streams(),
+            streams: plan.total_streams(),
             rate: plan.rate,
-            beat_seconds: plan.beat.map(|beat| beat.as_secs_f64()),
+            beat_seconds: plan.heartbeat.map(|beat| beat.as_secs_f64()),
             grace_seconds: plan.grace.as_secs_f64(),
             agents: plan.shares.len(),
             sources: plan.sources.iter().map(Vec::len).sum(),
-            opening_seconds: seconds(self.opening, holding),
-            held_seconds: seconds(self.holding, until),
+            opening_seconds: seconds(self.opening_since, holding),
+            held_seconds: seconds(self.holding_since, until),
             published: self.published.map(|(published, _)| published),
             probe,
             samples: self.samples.into_all(),
             notes: self.notes,
-            ..Hold::default()
+            ..HoldResult::default()
         };
-        self.gathered.report(&mut hold);
-        hold.cost = cost(&hold, &self.sampler, &self.gathered, server_cpu);
-        let received = number(hold.counts.received);
+        self.totals.fill_report(&mut hold);
+        hold.cost = hold_cost(&hold, &self.sampler, &self.totals, server_cpu);
+        let received = to_f64(hold.counts.received);
         if let (Some(published), Some(seconds)) = (&mut hold.published, server_cpu)
             && received > 0.0
         {
@@ -275,13 +275,13 @@ impl<'a> Run<'a> {
     }
 
     /// Hears what there is, and samples when it is time.
-    fn step(&mut self, watch: &mut dyn FnMut(&Progress)) -> Result<(), String> {
+    fn step(&mut self, watch: &mut dyn FnMut(&HoldProgress)) -> Result<(), String> {
         let mut failed = None;
-        let mut wait = STEP;
+        let mut wait = STEP_TIMEOUT;
         // All that is there, so that no agent waits for the sample below.
-        for _ in 0..WORDS_MAX {
-            match self.words.recv_timeout(wait) {
-                Ok((agent, heard)) => self.take(agent, heard, &mut failed),
+        for _ in 0..MAX_QUEUED_MESSAGES {
+            match self.messages.recv_timeout(wait) {
+                Ok((agent, heard)) => self.handle_message(agent, heard, &mut failed),
                 Err(RecvTimeoutError::Timeout) => break,
                 // All agents have ended: there is still the time to wait for.
                 Err(RecvTimeoutError::Disconnected) => {
@@ -292,42 +292,50 @@ impl<'a> Run<'a> {
             wait = Duration::ZERO;
         }
         let now = Instant::now();
-        if self.opening.is_some() && self.samples.is_due(now) {
-            self.sample(now);
+        if self.opening_since.is_some() && self.samples.is_due(now) {
+            self.take_sample(now);
         }
-        let left = match self.holding {
+        let left = match self.holding_since {
             Some(holding) => self.plan.hold.saturating_sub(holding.elapsed()),
             None => self.plan.hold,
         };
-        watch(&Progress {
+        watch(&HoldProgress {
             phase: self.phase,
-            streams: self.plan.streams(),
-            counts: self.gathered.counts(),
-            left,
+            streams: self.plan.total_streams(),
+            counts: self.totals.counts(),
+            time_left: left,
             sample: self.samples.last(),
         });
         failed.map_or(Ok(()), Err)
     }
 
     /// As [`Run::step`], where a failure is told in the report.
-    fn step_or_note(&mut self, watch: &mut dyn FnMut(&Progress)) {
+    fn step_noting_errors(&mut self, watch: &mut dyn FnMut(&HoldProgress)) {
         if let Err(why) = self.step(watch) {
             self.notes.push(why);
         }
     }
 
-    fn take(&mut self, agent: usize, heard: Heard, failed: &mut Option<String>) {
+    fn handle_message(&mut self, agent: usize, heard: AgentEvent, failed: &mut Option<String>) {
         match heard {
-            Heard::Word(Word::Ready { protocol: PROTOCOL }) => self.ready += 1,
-            Heard::Word(Word::Ready { protocol }) => {
+            AgentEvent::Message(AgentMessage::Ready {
+                protocol: PROTOCOL_VERSION,
+            }) => self.ready_agents += 1,
+            AgentEvent::Message(AgentMessage::Ready { protocol }) => {
                 *failed = Some(format!("agent {agent} is of version {protocol}"));
             }
-            Heard::Word(Word::Failed(why)) => *failed = Some(format!("agent {agent}: {why}")),
-            Heard::Word(Word::Tick(tick)) => self.gathered.take(agent, *tick, false),
-            Heard::Word(Word::Done(tick)) => self.gathered.take(agent, *tick, true),
-            Heard::Gone => {
-                if self.gathered.lose(agent, "an agent ended unasked") {
-                    let how = self.links[agent].how_ended();
+            AgentEvent::Message(AgentMessage::Failed(why)) => {
+                *failed = Some(format!("agent {agent}: {why}"))
+            }
+            AgentEvent::Message(AgentMessage::Tick(tick)) => {
+                self.totals.add_tick(agent, *tick, false)
+            }
+            AgentEvent::Message(AgentMessage::Done(tick)) => {
+                self.totals.add_tick(agent, *tick, true)
+            }
+            AgentEvent::Ended => {
+                if self.totals.lose_agent(agent, "an agent ended unasked") {
+                    let how = self.links[agent].exit_description();
                     self.notes
                         .push(format!("agent {agent} ended unasked: {how}"));
                 }
@@ -335,27 +343,27 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn sample(&mut self, now: Instant) {
-        let cost = self.sampler.look();
-        let counts = self.gathered.counts();
+    fn take_sample(&mut self, now: Instant) {
+        let cost = self.sampler.sample();
+        let counts = self.totals.counts();
         let asked = self
             .probe
             .as_ref()
-            .map_or_else(Interval::default, Probe::interval);
-        let receipts = self.gathered.interval();
-        let at = self.opening.map_or(Duration::ZERO, |from| now - from);
+            .map_or_else(ProbeInterval::default, HoldProbe::take_interval);
+        let receipts = self.totals.interval();
+        let at = self.opening_since.map_or(Duration::ZERO, |from| now - from);
         self.samples.add(
             now,
             counts.heard,
             HoldSample {
                 at: at.as_secs_f64(),
-                is_opening: self.phase == Phase::Opening,
+                is_opening: self.phase == HoldPhase::Opening,
                 open: counts.open,
                 lost: counts.lost.total(),
                 heard_per_second: 0.0,
                 server_bytes: cost.server,
                 kernel_bytes: cost.kernel,
-                tool_bytes: self.gathered.memory(),
+                tool_bytes: self.totals.memory(),
                 load: cost.load,
                 probe_mean: asked.mean,
                 probe_p99: asked.p99,
@@ -366,9 +374,9 @@ impl<'a> Run<'a> {
         );
     }
 
-    fn ask(&mut self, ask: Ask) {
+    fn ask_agents(&mut self, ask: AgentRequest) {
         for link in &mut self.links {
-            link.ask(ask);
+            link.send_request(ask);
         }
     }
 
@@ -378,10 +386,10 @@ impl<'a> Run<'a> {
 }
 
 /// What the streams cost: the most while all were held, or of all when none were.
-fn cost(
-    hold: &Hold,
+fn hold_cost(
+    hold: &HoldResult,
     sampler: &Sampler,
-    gathered: &Gathered,
+    gathered: &AgentTotals,
     server_cpu_seconds: Option<f64>,
 ) -> HoldCost {
     let has_held = hold.samples.iter().any(|sample| !sample.is_opening);
@@ -397,11 +405,11 @@ fn cost(
     let kernel_median = all.get(all.len() / 2).copied();
     let tool_bytes = most(|sample| Some(sample.tool_bytes)).unwrap_or(0);
     let streams = hold.counts.open_max;
-    let per_stream = |bytes: u64| (streams > 0).then(|| number(bytes) / number(streams));
-    let grown = server_bytes.zip(sampler.server_before);
+    let per_stream = |bytes: u64| (streams > 0).then(|| to_f64(bytes) / to_f64(streams));
+    let grown = server_bytes.zip(sampler.server_bytes_before);
     let loads = hold.samples.iter().map(|sample| sample.load);
     HoldCost {
-        server_before: sampler.server_before,
+        server_before: sampler.server_bytes_before,
         server_bytes,
         server_bytes_per_stream: grown
             .and_then(|(now, before)| per_stream(now.saturating_sub(before))),
@@ -426,25 +434,25 @@ fn run_number() -> u32 {
 }
 
 /// Above this part of a core an agent counts as busy, over a time that its ticks can show.
-const BUSY: f64 = 0.9;
-const BUSY_FROM: Duration = Duration::from_secs(5);
+const BUSY_SHARE: f64 = 0.9;
+const MIN_BUSY_TIME: Duration = Duration::from_secs(5);
 
 /// What may wait to be heard.
-const WORDS_MAX: usize = 256;
+const MAX_QUEUED_MESSAGES: usize = 256;
 
 /// How long a step waits for a word.
-const STEP: Duration = Duration::from_millis(100);
+const STEP_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// For all agents to start.
-const READY_TIME: Duration = Duration::from_secs(60);
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// For all agents to say their last word.
-const FINISH_TIME: Duration = Duration::from_secs(60);
+const FINISH_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Without a receipt for so long, nothing more is on its way; and it never takes longer than that.
-const SETTLE_QUIET: Duration = Duration::from_millis(500);
-const SETTLE_TIME: Duration = Duration::from_secs(15);
+const SETTLE_QUIET_TIME: Duration = Duration::from_millis(500);
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// A server that opened none of so many streams opens none; nor does one after so long a time.
-const HOPELESS_STREAMS: u64 = 1000;
-const HOPELESS_TIME: Duration = Duration::from_secs(10);
+const GIVE_UP_AFTER_STREAMS: u64 = 1000;
+const GIVE_UP_AFTER: Duration = Duration::from_secs(10);

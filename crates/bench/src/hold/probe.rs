@@ -12,15 +12,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use hdrhistogram::{CreationError, Histogram};
 
-use super::client::{Client, Failure};
-use super::message;
-use super::publisher::{after, wait_until};
-use crate::load::{Address, histogram, timings};
-use crate::report::Probed;
+use super::client::{RequestConnection, RequestFailure};
+use super::numbered_message;
+use super::publisher::{micros_after, wait_until};
+use crate::load::{Address, new_histogram, summarize};
+use crate::report::ProbeResult;
 
 /// What is asked for, and how often.
 #[derive(Debug, Clone)]
-pub struct Asking {
+pub struct ProbeSpec {
     /// As given, for the report.
     pub target: String,
     /// Where to connect.
@@ -35,59 +35,59 @@ pub struct Asking {
 
 /// A probe at work.
 #[derive(Debug)]
-pub(super) struct Probe {
-    shared: Arc<Shared>,
+pub(super) struct HoldProbe {
+    shared: Arc<ProbeState>,
     threads: Vec<JoinHandle<()>>,
 }
 
 /// What came of the requests since the last look.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct Interval {
+pub(super) struct ProbeInterval {
     pub(super) mean: Option<f64>,
     pub(super) p99: Option<u64>,
     pub(super) errors: u64,
 }
 
 #[derive(Debug)]
-struct Shared {
-    asking: Asking,
-    is_over: AtomicBool,
+struct ProbeState {
+    spec: ProbeSpec,
+    is_stopped: AtomicBool,
     /// When the first is due, in microseconds; and which is the next that nobody has taken.
-    base: u64,
-    next: AtomicU64,
+    first_due: u64,
+    next_turn: AtomicU64,
     /// Held for one count at a time.
-    done: Mutex<Done>,
+    counters: Mutex<ProbeCounters>,
 }
 
 #[derive(Debug)]
-struct Done {
-    probed: Probed,
+struct ProbeCounters {
+    probed: ProbeResult,
     total: Histogram<u64>,
     /// Since all streams are open.
-    held: Histogram<u64>,
+    while_held: Histogram<u64>,
     is_held: bool,
     interval: Histogram<u64>,
     interval_errors: u64,
 }
 
-impl Probe {
+impl HoldProbe {
     /// Starts to ask.
-    pub(super) fn start(asking: &Asking) -> Result<Self, CreationError> {
-        let shared = Arc::new(Shared {
-            asking: asking.clone(),
-            is_over: AtomicBool::new(false),
-            base: message::now() + AHEAD,
-            next: AtomicU64::new(0),
-            done: Mutex::new(Done {
-                probed: Probed {
+    pub(super) fn start(asking: &ProbeSpec) -> Result<Self, CreationError> {
+        let shared = Arc::new(ProbeState {
+            spec: asking.clone(),
+            is_stopped: AtomicBool::new(false),
+            first_due: numbered_message::monotonic_micros() + START_DELAY_US,
+            next_turn: AtomicU64::new(0),
+            counters: Mutex::new(ProbeCounters {
+                probed: ProbeResult {
                     target: asking.target.clone(),
                     rate: asking.rate,
-                    ..Probed::default()
+                    ..ProbeResult::default()
                 },
-                total: histogram()?,
-                held: histogram()?,
+                total: new_histogram()?,
+                while_held: new_histogram()?,
                 is_held: false,
-                interval: histogram()?,
+                interval: new_histogram()?,
                 interval_errors: 0,
             }),
         });
@@ -96,21 +96,21 @@ impl Probe {
             std::thread::spawn(move || shared.run())
         };
         Ok(Self {
-            threads: (0..CONNECTIONS).map(thread).collect(),
+            threads: (0..PROBE_CONNECTIONS).map(thread).collect(),
             shared,
         })
     }
 
     /// From now on all streams are held.
-    pub(super) fn hold(&self) {
-        self.shared.count(|done| done.is_held = true);
+    pub(super) fn begin_holding(&self) {
+        self.shared.with_counters(|done| done.is_held = true);
     }
 
     /// What came of the requests since the last look.
-    pub(super) fn interval(&self) -> Interval {
-        self.shared.count(|done| {
+    pub(super) fn take_interval(&self) -> ProbeInterval {
+        self.shared.with_counters(|done| {
             let some = !done.interval.is_empty();
-            let found = Interval {
+            let found = ProbeInterval {
                 mean: some.then(|| done.interval.mean()),
                 p99: some.then(|| done.interval.value_at_quantile(0.99)),
                 errors: std::mem::take(&mut done.interval_errors),
@@ -121,17 +121,17 @@ impl Probe {
     }
 
     /// Asks no more; gives what came of all requests.
-    pub(super) fn stop(mut self) -> Probed {
+    pub(super) fn stop(mut self) -> ProbeResult {
         self.end();
-        self.shared.count(|done| Probed {
-            total: timings(&done.total),
-            held: timings(&done.held),
+        self.shared.with_counters(|done| ProbeResult {
+            total: summarize(&done.total),
+            held: summarize(&done.while_held),
             ..done.probed.clone()
         })
     }
 
     fn end(&mut self) {
-        self.shared.is_over.store(true, Ordering::Relaxed);
+        self.shared.is_stopped.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
             thread.thread().unpark();
             // It ends within a time-out; if it panicked, that was said.
@@ -140,44 +140,46 @@ impl Probe {
     }
 }
 
-impl Drop for Probe {
+impl Drop for HoldProbe {
     fn drop(&mut self) {
         self.end();
     }
 }
 
-impl Shared {
+impl ProbeState {
     /// One connection: takes the next moment, waits for it, asks.
     fn run(&self) {
-        let timeout = self.asking.timeout;
-        let mut client = Client::new(self.asking.address.clone(), timeout);
-        client.open();
+        let timeout = self.spec.timeout;
+        let mut client = RequestConnection::new(self.spec.address.clone(), timeout);
+        client.open_ahead();
         let too_late = u64::try_from(timeout.as_micros()).unwrap_or(u64::MAX);
         loop {
-            let turn = self.next.fetch_add(1, Ordering::Relaxed);
-            let due = self.base + after(turn, self.asking.rate);
-            if !wait_until(due, &self.is_over) {
+            let turn = self.next_turn.fetch_add(1, Ordering::Relaxed);
+            let due = self.first_due + micros_after(turn, self.spec.rate);
+            if !wait_until(due, &self.is_stopped) {
                 return;
             }
-            let late = message::now().saturating_sub(due);
+            let late = numbered_message::monotonic_micros().saturating_sub(due);
             if late > too_late {
-                self.count(|done| done.skip(late));
+                self.with_counters(|done| done.record_skipped(late));
                 continue;
             }
-            let outcome = client.exchange(&self.asking.request);
-            let took = message::now().saturating_sub(due).max(1);
-            self.count(|done| done.take(outcome, took));
+            let outcome = client.exchange(&self.spec.request);
+            let took = numbered_message::monotonic_micros()
+                .saturating_sub(due)
+                .max(1);
+            self.with_counters(|done| done.record_response(outcome, took));
         }
     }
 
-    fn count<T>(&self, take: impl FnOnce(&mut Done) -> T) -> T {
+    fn with_counters<T>(&self, take: impl FnOnce(&mut ProbeCounters) -> T) -> T {
         // A count is never left half-way.
-        take(&mut self.done.lock().unwrap_or_else(PoisonError::into_inner))
+        take(&mut self.counters.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl Done {
-    fn take(&mut self, outcome: Result<u16, Failure>, took: u64) {
+impl ProbeCounters {
+    fn record_response(&mut self, outcome: Result<u16, RequestFailure>, took: u64) {
         self.record(took);
         let why = match outcome {
             Ok(status) => {
@@ -193,7 +195,7 @@ impl Done {
         }
     }
 
-    fn skip(&mut self, late: u64) {
+    fn record_skipped(&mut self, late: u64) {
         self.record(late);
         self.probed.skipped += 1;
         self.interval_errors += 1;
@@ -203,13 +205,13 @@ impl Done {
         self.total.saturating_record(took);
         self.interval.saturating_record(took);
         if self.is_held {
-            self.held.saturating_record(took);
+            self.while_held.saturating_record(took);
         }
     }
 }
 
 /// So many may be under way at once; with 100 requests a second that is enough for answers of 320 ms.
-const CONNECTIONS: usize = 32;
+const PROBE_CONNECTIONS: usize = 32;
 
 /// Microseconds before the first request, in which the connections are opened.
-const AHEAD: u64 = 50_000;
+const START_DELAY_US: u64 = 50_000;

@@ -13,19 +13,19 @@ use std::time::Duration;
 
 use hdrhistogram::{CreationError, Histogram};
 
-use super::client::{Client, Failure};
-use super::message::{self, Message};
-use crate::load::{Address, histogram, timings};
-use crate::report::Published;
+use super::client::{RequestConnection, RequestFailure};
+use super::numbered_message::{self, NumberedMessage};
+use crate::load::{Address, new_histogram, summarize};
+use crate::report::PublishResult;
 
 /// What is published, and where.
 #[derive(Debug, Clone)]
-pub struct Publish {
+pub struct PublishSpec {
     /// As given, for the report.
     pub target: String,
     /// Where to connect.
     pub address: Address,
-    /// The head of the request, without its `Content-Length` and the blank line.
+    /// The head of the request, without its `ExpectedBody-Length` and the blank line.
     pub head: String,
     /// The body: `{message}` is replaced by a word without anything to escape.
     pub body: String,
@@ -40,21 +40,21 @@ pub struct Publish {
 /// A publisher at work.
 #[derive(Debug)]
 pub(super) struct Publisher {
-    shared: Arc<Shared>,
+    shared: Arc<PublisherState>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
-struct Shared {
-    is_over: AtomicBool,
+struct PublisherState {
+    is_stopped: AtomicBool,
     /// Held for one count at a time.
-    done: Mutex<Done>,
+    counters: Mutex<PublisherCounters>,
 }
 
 /// What was published so far.
 #[derive(Debug)]
-struct Done {
-    published: Published,
+struct PublisherCounters {
+    published: PublishResult,
     accepting: Histogram<u64>,
     /// The number of the last message that may have been published.
     last: u32,
@@ -62,12 +62,12 @@ struct Done {
 
 impl Publisher {
     /// Starts to publish messages of a run, the first at once.
-    pub(super) fn start(publish: &Publish, run: u32) -> Result<Self, CreationError> {
-        let shared = Arc::new(Shared {
-            is_over: AtomicBool::new(false),
-            done: Mutex::new(Done {
-                published: publish.nothing(),
-                accepting: histogram()?,
+    pub(super) fn start(publish: &PublishSpec, run: u32) -> Result<Self, CreationError> {
+        let shared = Arc::new(PublisherState {
+            is_stopped: AtomicBool::new(false),
+            counters: Mutex::new(PublisherCounters {
+                published: publish.empty_result(),
+                accepting: new_histogram()?,
                 last: 0,
             }),
         });
@@ -80,17 +80,17 @@ impl Publisher {
     }
 
     /// Publishes no more; gives what was published and the number of the last message.
-    pub(super) fn stop(mut self) -> (Published, u32) {
+    pub(super) fn stop(mut self) -> (PublishResult, u32) {
         self.end();
-        self.shared.count(|done| {
+        self.shared.with_counters(|done| {
             let mut published = done.published.clone();
-            published.accepting = timings(&done.accepting);
+            published.accepting = summarize(&done.accepting);
             (published, done.last)
         })
     }
 
     fn end(&mut self) {
-        self.shared.is_over.store(true, Ordering::Relaxed);
+        self.shared.is_stopped.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
             // It ends within a time-out; if it panicked, that was said.
@@ -105,36 +105,42 @@ impl Drop for Publisher {
     }
 }
 
-impl Shared {
-    fn run(&self, publish: &Publish, run: u32) {
-        let mut client = Client::new(publish.address.clone(), publish.timeout);
-        client.open();
-        let base = message::now();
+impl PublisherState {
+    fn run(&self, publish: &PublishSpec, run: u32) {
+        let mut client = RequestConnection::new(publish.address.clone(), publish.timeout);
+        client.open_ahead();
+        let base = numbered_message::monotonic_micros();
         let (mut turn, mut number) = (0_u64, 1_u32);
         loop {
-            let due = base + after(turn, publish.rate);
-            if !wait_until(due, &self.is_over) {
+            let due = base + micros_after(turn, publish.rate);
+            if !wait_until(due, &self.is_stopped) {
                 return;
             }
             turn += 1;
-            let late = message::now().saturating_sub(due);
-            self.count(|done| match late {
-                0..=LATE => {}
-                LATER.. => done.published.skipped += 1,
+            let late = numbered_message::monotonic_micros().saturating_sub(due);
+            self.with_counters(|done| match late {
+                0..=LATE_US => {}
+                SKIP_AFTER_US.. => done.published.skipped += 1,
                 _ => done.published.late += 1,
             });
-            if late >= LATER {
+            if late >= SKIP_AFTER_US {
                 continue;
             }
-            let word = Message { number, sent: due }.word(run);
-            let begun = message::now();
+            let word = NumberedMessage {
+                number,
+                sent_at: due,
+            }
+            .encode(run);
+            let begun = numbered_message::monotonic_micros();
             // Before it is sent: a stream may have it before we have the answer.
-            self.count(|done| done.last = number);
-            let outcome = client.exchange(&publish.request(&word));
-            let is_used = self.count(|done| {
-                let took = message::now().saturating_sub(begun).max(1);
+            self.with_counters(|done| done.last = number);
+            let outcome = client.exchange(&publish.encode_request(&word));
+            let is_used = self.with_counters(|done| {
+                let took = numbered_message::monotonic_micros()
+                    .saturating_sub(begun)
+                    .max(1);
                 done.accepting.saturating_record(took);
-                done.take(outcome)
+                done.record_response(outcome)
             });
             if is_used {
                 number = number.saturating_add(1);
@@ -142,15 +148,15 @@ impl Shared {
         }
     }
 
-    fn count<T>(&self, take: impl FnOnce(&mut Done) -> T) -> T {
+    fn with_counters<T>(&self, take: impl FnOnce(&mut PublisherCounters) -> T) -> T {
         // A count is never left half-way.
-        take(&mut self.done.lock().unwrap_or_else(PoisonError::into_inner))
+        take(&mut self.counters.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl Done {
+impl PublisherCounters {
     /// Takes what came of a message; tells whether its number is used.
-    fn take(&mut self, outcome: Result<u16, Failure>) -> bool {
+    fn record_response(&mut self, outcome: Result<u16, RequestFailure>) -> bool {
         let published = &mut self.published;
         let (count, why) = match outcome {
             Ok(200..=299) => {
@@ -158,8 +164,8 @@ impl Done {
                 return true;
             }
             Ok(status) => (&mut published.refused, format!("answered with {status}")),
-            Err(Failure::Unsent(error)) => (&mut published.refused, error.to_string()),
-            Err(Failure::Broken(error)) => {
+            Err(RequestFailure::Unsent(error)) => (&mut published.refused, error.to_string()),
+            Err(RequestFailure::Interrupted(error)) => {
                 published.doubtful += 1;
                 published.said.get_or_insert_with(|| error.to_string());
                 return true;
@@ -172,29 +178,29 @@ impl Done {
     }
 }
 
-impl Publish {
+impl PublishSpec {
     /// What the report says before anything is published.
-    pub(super) fn nothing(&self) -> Published {
-        Published {
+    pub(super) fn empty_result(&self) -> PublishResult {
+        PublishResult {
             target: self.target.clone(),
             channel: self.channel.clone(),
             rate: self.rate,
-            ..Published::default()
+            ..PublishResult::default()
         }
     }
 
-    fn request(&self, word: &str) -> Vec<u8> {
-        let body = self.body.replace(PLACE, word);
+    fn encode_request(&self, word: &str) -> Vec<u8> {
+        let body = self.body.replace(MESSAGE_PLACEHOLDER, word);
         format!("{}Content-Length: {}\r\n\r\n{body}", self.head, body.len()).into_bytes()
     }
 }
 
 /// Where the message goes in a body.
-pub(super) const PLACE: &str = "{message}";
+pub(super) const MESSAGE_PLACEHOLDER: &str = "{message}";
 
 /// Microseconds from the first to the `turn`-th moment of a rate.
-pub(super) fn after(turn: u64, rate: f64) -> u64 {
-    let micros = crate::text::units::number(turn) * 1e6 / rate;
+pub(super) fn micros_after(turn: u64, rate: f64) -> u64 {
+    let micros = crate::text::units::to_f64(turn) * 1e6 / rate;
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -210,20 +216,20 @@ pub(super) fn wait_until(due: u64, is_over: &AtomicBool) -> bool {
         if is_over.load(Ordering::Relaxed) {
             return false;
         }
-        let left = due.saturating_sub(message::now());
+        let left = due.saturating_sub(numbered_message::monotonic_micros());
         if left == 0 {
             return true;
         }
-        std::thread::park_timeout(Duration::from_micros(left.min(LOOK_EVERY)));
+        std::thread::park_timeout(Duration::from_micros(left.min(STOP_CHECK_US)));
     }
 }
 
 /// Microseconds: after this a message counts as late, and after that it is not sent any more.
-const LATE: u64 = 1_000;
-const LATER: u64 = 1_000_000;
+const LATE_US: u64 = 1_000;
+const SKIP_AFTER_US: u64 = 1_000_000;
 
 /// Microseconds until the end of a wait is noticed at the latest.
-const LOOK_EVERY: u64 = 50_000;
+const STOP_CHECK_US: u64 = 50_000;
 
 #[cfg(test)]
 mod tests {
@@ -231,7 +237,7 @@ mod tests {
 
     #[test]
     fn a_request_has_the_length_of_its_body() {
-        let publish = Publish {
+        let publish = PublishSpec {
             target: String::new(),
             address: Address::Unix("/nowhere".into()),
             head: "POST / HTTP/1.1\r\n".to_owned(),
@@ -240,7 +246,7 @@ mod tests {
             rate: 1.0,
             timeout: Duration::from_secs(1),
         };
-        let request = publish.request("word");
+        let request = publish.encode_request("word");
         assert_eq!(
             request,
             b"POST / HTTP/1.1\r\nContent-Length: 6\r\n\r\nawordb"
@@ -249,9 +255,9 @@ mod tests {
 
     #[test]
     fn only_what_was_refused_for_sure_is_numbered_again() {
-        let mut done = Done {
-            published: Published::default(),
-            accepting: histogram().unwrap(),
+        let mut done = PublisherCounters {
+            published: PublishResult::default(),
+            accepting: new_histogram().unwrap(),
             last: 0,
         };
         let error = || std::io::Error::other("x");
@@ -260,11 +266,11 @@ mod tests {
             (Ok(200), true),
             (Ok(202), true),
             (Ok(403), false),
-            (Err(Failure::Unsent(error())), false),
-            (Err(Failure::Broken(error())), true),
+            (Err(RequestFailure::Unsent(error())), false),
+            (Err(RequestFailure::Interrupted(error())), true),
         ] {
             done.last = number;
-            assert_eq!(done.take(outcome), is_used);
+            assert_eq!(done.record_response(outcome), is_used);
             number += u32::from(is_used);
             assert_eq!(done.last, number - 1);
         }
@@ -276,7 +282,7 @@ mod tests {
     #[test]
     fn moments_of_a_rate_are_even() {
         assert_eq!(
-            [0, 1, 2, 100].map(|turn| after(turn, 4.0)),
+            [0, 1, 2, 100].map(|turn| micros_after(turn, 4.0)),
             [0, 250_000, 500_000, 25_000_000]
         );
     }

@@ -12,21 +12,21 @@
 
 use std::fs;
 
-use crate::deploy::account::{Account, Processes, memory_of_all};
+use crate::deploy::resource_usage::{ProcessTree, ResourceUsage, memory_of_all};
 
 /// The machine and the server's processes.
 #[derive(Debug)]
 pub(super) struct Sampler {
-    servers: Vec<Processes>,
-    kernel_before: Option<u64>,
+    servers: Vec<ProcessTree>,
+    kernel_bytes_before: Option<u64>,
     /// Memory of the server before the first stream, and CPU seconds until then.
-    pub(super) server_before: Option<u64>,
+    pub(super) server_bytes_before: Option<u64>,
     cpu_before: f64,
 }
 
 /// One look.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct Cost {
+pub(super) struct ResourceSample {
     /// `None` when nobody said who the server is, and when it is gone.
     pub(super) server: Option<u64>,
     /// What the kernel's memory grew by.
@@ -36,23 +36,23 @@ pub(super) struct Cost {
 
 impl Sampler {
     /// Takes the baseline.
-    pub(super) fn new(servers: Vec<Processes>) -> Self {
+    pub(super) fn new(servers: Vec<ProcessTree>) -> Self {
         let mut sampler = Self {
             servers,
-            kernel_before: kernel_bytes(),
-            server_before: None,
+            kernel_bytes_before: kernel_bytes(),
+            server_bytes_before: None,
             cpu_before: 0.0,
         };
-        sampler.server_before = sampler.server();
-        sampler.cpu_before = sampler.cpu();
+        sampler.server_bytes_before = sampler.server_memory();
+        sampler.cpu_before = sampler.server_cpu_total();
         sampler
     }
 
-    pub(super) fn look(&self) -> Cost {
+    pub(super) fn sample(&self) -> ResourceSample {
         let grown = |(now, before): (u64, u64)| now.saturating_sub(before);
-        Cost {
-            server: self.server(),
-            kernel: kernel_bytes().zip(self.kernel_before).map(grown),
+        ResourceSample {
+            server: self.server_memory(),
+            kernel: kernel_bytes().zip(self.kernel_bytes_before).map(grown),
             load: load_average().unwrap_or(0.0),
         }
     }
@@ -60,12 +60,12 @@ impl Sampler {
     /// CPU seconds of the server's processes since the baseline.
     pub(super) fn server_cpu(&self) -> Option<f64> {
         // Of processes that have ended nothing is known.
-        let is_there = !self.servers.is_empty() && self.servers.iter().all(Processes::is_alive);
+        let is_there = !self.servers.is_empty() && self.servers.iter().all(ProcessTree::is_alive);
         // Children that nobody waited for take theirs with them.
-        is_there.then(|| (self.cpu() - self.cpu_before).max(0.0))
+        is_there.then(|| (self.server_cpu_total() - self.cpu_before).max(0.0))
     }
 
-    fn server(&self) -> Option<u64> {
+    fn server_memory(&self) -> Option<u64> {
         if self.servers.is_empty() {
             return None;
         }
@@ -73,8 +73,8 @@ impl Sampler {
         (memory.processes > 0).then_some(memory.bytes)
     }
 
-    fn cpu(&self) -> f64 {
-        let spent = self.servers.iter().map(Account::spent);
+    fn server_cpu_total(&self) -> f64 {
+        let spent = self.servers.iter().map(ResourceUsage::cpu_time);
         spent.map(|spent| spent.cpu_seconds).sum()
     }
 }
@@ -86,23 +86,23 @@ fn kernel_bytes() -> Option<u64> {
     let sockets = fs::read_to_string("/proc/slabinfo").ok();
     // The kernel counts the inodes and names of sockets among what it can give back, beside those of
     // files: those come and go with everything that looks at a file.
-    let slabs = match sockets.and_then(|text| socket_names(&text, page)) {
-        Some(names) => kilobytes(&meminfo, "SUnreclaim:")? + names,
-        None => kilobytes(&meminfo, "Slab:")?,
+    let slabs = match sockets.and_then(|text| socket_inode_bytes(&text, page)) {
+        Some(names) => meminfo_bytes(&meminfo, "SUnreclaim:")? + names,
+        None => meminfo_bytes(&meminfo, "Slab:")?,
     };
     let buffers = fs::read_to_string("/proc/net/sockstat").ok();
     let pages = buffers.and_then(|text| tcp_pages(&text)).unwrap_or(0);
     Some(slabs + pages * page)
 }
 
-fn kilobytes(meminfo: &str, name: &str) -> Option<u64> {
+fn meminfo_bytes(meminfo: &str, name: &str) -> Option<u64> {
     let line = meminfo.lines().find(|line| line.starts_with(name))?;
     let kilobytes: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
     Some(kilobytes * 1024)
 }
 
 /// The inodes of sockets, and a name for each; slabinfo(5).
-fn socket_names(slabinfo: &str, page: u64) -> Option<u64> {
+fn socket_inode_bytes(slabinfo: &str, page: u64) -> Option<u64> {
     let row = |name: &str| -> Option<Vec<u64>> {
         let mut lines = slabinfo.lines().map(str::split_whitespace);
         let line = lines.find(|words| words.clone().next() == Some(name))?;
@@ -135,15 +135,15 @@ mod tests {
     #[test]
     fn reads_what_the_kernel_says() {
         let meminfo = "MemTotal:  24 kB\nSlab:   280080 kB\nSReclaimable: 1 kB\n";
-        assert_eq!(kilobytes(meminfo, "Slab:"), Some(280_080 * 1024));
-        assert_eq!(kilobytes("MemTotal: 1 kB\n", "Slab:"), None);
+        assert_eq!(meminfo_bytes(meminfo, "Slab:"), Some(280_080 * 1024));
+        assert_eq!(meminfo_bytes("MemTotal: 1 kB\n", "Slab:"), None);
         let slabinfo = "slabinfo - version: 2.1\n\
             # name <active_objs> <num_objs> <objsize> <objperslab> <pagesperslab> : tunables\n\
             sock_inode_cache 100 114 832 19 4 : tunables 0 0 0 : slabdata 6 6 0\n\
             dentry 9000 9009 192 21 1 : tunables 0 0 0 : slabdata 429 429 0\n";
         let expected = 6 * 4 * 4096 + 100 * 192;
-        assert_eq!(socket_names(slabinfo, 4096), Some(expected));
-        assert_eq!(socket_names("slabinfo - version: 2.1\n", 4096), None);
+        assert_eq!(socket_inode_bytes(slabinfo, 4096), Some(expected));
+        assert_eq!(socket_inode_bytes("slabinfo - version: 2.1\n", 4096), None);
         let sockstat = "sockets: used 93\nTCP: inuse 35 orphan 0 tw 7 alloc 35 mem 12\n";
         assert_eq!(tcp_pages(sockstat), Some(12));
         assert_eq!(tcp_pages("UDP: inuse 0 mem 3\n"), None);
@@ -151,13 +151,13 @@ mod tests {
 
     #[test]
     fn looks_at_this_process_and_machine() {
-        let us = Processes::of_pid(std::process::id()).unwrap();
+        let us = ProcessTree::from_pid(std::process::id()).unwrap();
         let sampler = Sampler::new(vec![us]);
-        assert!(sampler.server_before.unwrap() > 100_000);
-        let cost = sampler.look();
+        assert!(sampler.server_bytes_before.unwrap() > 100_000);
+        let cost = sampler.sample();
         assert!(cost.server.unwrap() > 100_000 && cost.kernel.is_some());
         assert!(sampler.server_cpu().unwrap() >= 0.0);
         let nobody = Sampler::new(Vec::new());
-        assert_eq!((nobody.look().server, nobody.server_cpu()), (None, None));
+        assert_eq!((nobody.sample().server, nobody.server_cpu()), (None, None));
     }
 }

@@ -6,25 +6,25 @@
 use std::time::{Duration, Instant};
 
 use crate::report::HoldSample;
-use crate::text::units::number;
+use crate::text::units::to_f64;
 
 /// What was sampled so far.
 #[derive(Debug)]
-pub(super) struct Samples {
-    every: Duration,
+pub(super) struct SampleSeries {
+    interval: Duration,
     next: Option<Instant>,
     /// When the last one was taken, and how often something had arrived by then.
-    before: Option<(Instant, u64)>,
-    all: Vec<HoldSample>,
+    previous: Option<(Instant, u64)>,
+    samples: Vec<HoldSample>,
 }
 
-impl Samples {
+impl SampleSeries {
     pub(super) fn new(every: Duration) -> Self {
         Self {
-            every: every.max(LEAST),
+            interval: every.max(MIN_INTERVAL),
             next: None,
-            before: None,
-            all: Vec::new(),
+            previous: None,
+            samples: Vec::new(),
         }
     }
 
@@ -34,39 +34,39 @@ impl Samples {
 
     /// Adds one; how often something arrived gives its rate.
     pub(super) fn add(&mut self, now: Instant, heard: u64, mut sample: HoldSample) {
-        if let Some((then, before)) = self.before {
+        if let Some((then, before)) = self.previous {
             let seconds = now.saturating_duration_since(then).as_secs_f64();
             if seconds > 0.0 {
-                sample.heard_per_second = number(heard.saturating_sub(before)) / seconds;
+                sample.heard_per_second = to_f64(heard.saturating_sub(before)) / seconds;
             }
         }
-        self.before = Some((now, heard));
-        self.next = Some(now + self.every);
-        self.all.push(sample);
-        if self.all.len() >= MOST {
+        self.previous = Some((now, heard));
+        self.next = Some(now + self.interval);
+        self.samples.push(sample);
+        if self.samples.len() >= MAX_SAMPLES {
             let mut index = 0;
-            self.all.retain(|_| {
+            self.samples.retain(|_| {
                 index += 1;
                 index % 2 == 1
             });
-            self.every *= 2;
+            self.interval *= 2;
         }
     }
 
     pub(super) fn last(&self) -> HoldSample {
-        self.all.last().copied().unwrap_or_default()
+        self.samples.last().copied().unwrap_or_default()
     }
 
     pub(super) fn into_all(self) -> Vec<HoldSample> {
-        self.all
+        self.samples
     }
 }
 
 /// An hour of seconds, and a report of a few megabytes.
-const MOST: usize = 4000;
+const MAX_SAMPLES: usize = 4000;
 
 /// A sample reads some files of /proc.
-const LEAST: Duration = Duration::from_millis(50);
+const MIN_INTERVAL: Duration = Duration::from_millis(50);
 
 #[cfg(test)]
 mod tests {
@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn a_sample_has_the_rate_since_the_one_before() {
         let start = Instant::now();
-        let mut samples = Samples::new(Duration::from_secs(1));
+        let mut samples = SampleSeries::new(Duration::from_secs(1));
         assert!(samples.is_due(start));
         samples.add(start, 10, HoldSample::default());
         assert!(!samples.is_due(start) && samples.is_due(start + Duration::from_secs(1)));
@@ -86,7 +86,7 @@ mod tests {
     #[test]
     fn a_day_has_no_more_samples_than_an_hour() {
         let start = Instant::now();
-        let mut samples = Samples::new(Duration::from_secs(1));
+        let mut samples = SampleSeries::new(Duration::from_secs(1));
         for second in 0..86_400 {
             let now = start + Duration::from_secs(second);
             if samples.is_due(now) {

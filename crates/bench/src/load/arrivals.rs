@@ -24,26 +24,26 @@ pub(super) struct Arrival {
 
 /// The arrivals of one load on one loop.
 #[derive(Debug)]
-pub(super) struct Arrivals {
+pub(super) struct ArrivalSchedule {
     base: Instant,
     interval_ns: f64,
     /// The number of the next arrival.
-    next: u64,
+    next_number: u64,
     /// How many just before it found no connection and still wait for one in the figures.
-    waiting: u64,
+    unassigned: u64,
     /// Connections without a request, the one that rests longest first.
     idle: VecDeque<usize>,
-    slots: Vec<Slot>,
+    slots: Vec<ConnectionSlot>,
 }
 
 #[derive(Debug, Default)]
-struct Slot {
+struct ConnectionSlot {
     arrival: Option<Arrival>,
     waker: Option<Waker>,
 }
 
 /// Whether an arrival may still be sent in this window.
-pub(super) enum Grant {
+pub(super) enum SendPermission {
     /// It belongs to no window.
     Uncounted,
     /// It counts.
@@ -52,16 +52,16 @@ pub(super) enum Grant {
     Ended,
 }
 
-impl Arrivals {
+impl ArrivalSchedule {
     /// `rate` arrivals a second for that many connections, the first at `base`.
     pub(super) fn new(base: Instant, rate: f64, connections: usize) -> Self {
         let mut slots = Vec::new();
-        slots.resize_with(connections, Slot::default);
+        slots.resize_with(connections, ConnectionSlot::default);
         Self {
             base,
             interval_ns: 1e9 / rate,
-            next: 0,
-            waiting: 0,
+            next_number: 0,
+            unassigned: 0,
             idle: VecDeque::with_capacity(connections),
             slots,
         }
@@ -70,38 +70,38 @@ impl Arrivals {
     /// Moves the first arrival; nothing was handed out yet.
     pub(super) fn start(&mut self, base: Instant) {
         self.base = base;
-        self.next = 0;
+        self.next_number = 0;
     }
 
     /// Handles all arrivals that are due; gives how long until the next, `None` at the end.
-    pub(super) fn hand_out(
+    pub(super) fn assign_due(
         &mut self,
         now: Instant,
         is_counted: bool,
         recorder: &mut Recorder,
-        mut grant: impl FnMut() -> Grant,
+        mut grant: impl FnMut() -> SendPermission,
     ) -> Option<Duration> {
         loop {
-            let due = self.moment(self.next);
+            let due = self.due_time(self.next_number);
             if due > now {
-                return Some((due - now).max(TICK_MIN));
+                return Some((due - now).max(MIN_TICK));
             }
             let is_free = !self.idle.is_empty();
-            if !is_free || now - due > LATE_MAX {
-                self.next += 1;
-                self.skip(is_counted, recorder);
+            if !is_free || now - due > MAX_LATENESS {
+                self.next_number += 1;
+                self.record_skipped(is_counted, recorder);
                 if is_free {
                     recorder.schedule.late += u64::from(is_counted);
-                    self.settle(now, recorder);
+                    self.record_unassigned(now, recorder);
                 }
                 continue;
             }
             let is_counted = match grant() {
-                Grant::Uncounted => false,
-                Grant::Counted => true,
-                Grant::Ended => return None,
+                SendPermission::Uncounted => false,
+                SendPermission::Counted => true,
+                SendPermission::Ended => return None,
             };
-            self.next += 1;
+            self.next_number += 1;
             if is_counted {
                 recorder.schedule.due += 1;
             }
@@ -115,13 +115,18 @@ impl Arrivals {
     }
 
     /// The connection `slot` is free from now on.
-    pub(super) fn rest(&mut self, slot: usize, now: Instant, recorder: &mut Recorder) {
-        self.settle(now, recorder);
+    pub(super) fn release_connection(
+        &mut self,
+        slot: usize,
+        now: Instant,
+        recorder: &mut Recorder,
+    ) {
+        self.record_unassigned(now, recorder);
         self.idle.push_back(slot);
     }
 
     /// The arrival for the connection `slot`; `None` when there is none yet and `waker` was kept.
-    pub(super) fn take(&mut self, slot: usize, waker: &Waker) -> Option<Arrival> {
+    pub(super) fn take_arrival(&mut self, slot: usize, waker: &Waker) -> Option<Arrival> {
         let slot = self.slots.get_mut(slot)?;
         let arrival = slot.arrival.take();
         if arrival.is_none() && !slot.waker.as_ref().is_some_and(|it| it.will_wake(waker)) {
@@ -131,41 +136,41 @@ impl Arrivals {
     }
 
     /// The arrivals that found no connection have waited until now: for a free one, or for the end.
-    pub(super) fn settle(&mut self, now: Instant, recorder: &mut Recorder) {
+    pub(super) fn record_unassigned(&mut self, now: Instant, recorder: &mut Recorder) {
         // A long stall leaves very many: they are recorded in groups, at the group's middle.
-        let group = self.waiting.div_ceil(SETTLE_MAX).max(1);
-        let mut number = self.next - self.waiting;
-        while number < self.next {
-            let count = group.min(self.next - number);
-            let due = self.moment(number + count / 2);
-            recorder.skip(now.saturating_duration_since(due), count);
+        let group = self.unassigned.div_ceil(MAX_SETTLED_RECORDS).max(1);
+        let mut number = self.next_number - self.unassigned;
+        while number < self.next_number {
+            let count = group.min(self.next_number - number);
+            let due = self.due_time(number + count / 2);
+            recorder.record_skipped(now.saturating_duration_since(due), count);
             number += count;
         }
-        self.waiting = 0;
+        self.unassigned = 0;
     }
 
     /// The counted arrivals that were handed to connections which have not begun them: each one's number, and
     /// when it was due.
-    pub(super) fn untaken(&self) -> impl Iterator<Item = (usize, Instant)> {
+    pub(super) fn unstarted(&self) -> impl Iterator<Item = (usize, Instant)> {
         let arrivals = self.slots.iter().map(|slot| slot.arrival);
         let counted = |arrival: Option<Arrival>| arrival.filter(|arrival| arrival.is_counted);
         (arrivals.enumerate()).filter_map(move |(slot, it)| Some((slot, counted(it)?.due)))
     }
 
     /// What was due before now belongs to no window.
-    pub(super) fn forget(&mut self) {
-        self.waiting = 0;
+    pub(super) fn discard_unassigned(&mut self) {
+        self.unassigned = 0;
     }
 
-    fn skip(&mut self, is_counted: bool, recorder: &mut Recorder) {
+    fn record_skipped(&mut self, is_counted: bool, recorder: &mut Recorder) {
         if is_counted {
             recorder.schedule.due += 1;
             recorder.schedule.skipped += 1;
-            self.waiting += 1;
+            self.unassigned += 1;
         }
     }
 
-    fn moment(&self, number: u64) -> Instant {
+    fn due_time(&self, number: u64) -> Instant {
         #[allow(
             clippy::cast_precision_loss,
             clippy::cast_possible_truncation,
@@ -178,14 +183,14 @@ impl Arrivals {
 }
 
 /// Arrivals closer than this are handled together: a wake-up for each would cost more than it sends.
-const TICK_MIN: Duration = Duration::from_micros(50);
+const MIN_TICK: Duration = Duration::from_micros(50);
 
 /// An arrival that the generator itself handles later than this (it was stopped, or starved) is not
 /// sent any more: a bunch of old ones would be another load than the one asked for.
-const LATE_MAX: Duration = Duration::from_millis(100);
+const MAX_LATENESS: Duration = Duration::from_millis(100);
 
 /// Records made at once after a stall, at most: a few milliseconds' work.
-const SETTLE_MAX: u64 = 1 << 16;
+const MAX_SETTLED_RECORDS: u64 = 1 << 16;
 
 #[cfg(test)]
 mod tests {
@@ -193,16 +198,16 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    fn schedule(connections: usize) -> (Instant, Arrivals, Recorder) {
+    fn schedule(connections: usize) -> (Instant, ArrivalSchedule, Recorder) {
         let base = Instant::now();
         let mut recorder = Recorder::new(true).unwrap();
-        let mut arrivals = Arrivals::new(base, 1_000.0, connections);
-        (0..connections).for_each(|slot| arrivals.rest(slot, base, &mut recorder));
+        let mut arrivals = ArrivalSchedule::new(base, 1_000.0, connections);
+        (0..connections).for_each(|slot| arrivals.release_connection(slot, base, &mut recorder));
         (base, arrivals, recorder)
     }
 
-    fn hand_out(arrivals: &mut Arrivals, now: Instant, recorder: &mut Recorder) -> Duration {
-        let wait = arrivals.hand_out(now, true, recorder, || Grant::Counted);
+    fn hand_out(arrivals: &mut ArrivalSchedule, now: Instant, recorder: &mut Recorder) -> Duration {
+        let wait = arrivals.assign_due(now, true, recorder, || SendPermission::Counted);
         wait.expect("the schedule goes on")
     }
 
@@ -212,7 +217,7 @@ mod tests {
         let wait = hand_out(&mut arrivals, base + 2 * MS + MS / 4, &mut recorder);
         assert_eq!(wait, MS * 3 / 4);
         for slot in 0..3_u32 {
-            let arrival = arrivals.take(slot as usize, Waker::noop()).unwrap();
+            let arrival = arrivals.take_arrival(slot as usize, Waker::noop()).unwrap();
             assert_eq!(arrival.due, base + slot * MS);
         }
         assert_eq!((recorder.schedule.due, recorder.schedule.skipped), (3, 0));
@@ -222,8 +227,8 @@ mod tests {
     fn what_was_handed_out_and_not_begun_is_known_at_the_end() {
         let (base, mut arrivals, mut recorder) = schedule(3);
         hand_out(&mut arrivals, base + 2 * MS, &mut recorder);
-        arrivals.take(1, Waker::noop()).unwrap();
-        let untaken: Vec<_> = arrivals.untaken().collect();
+        arrivals.take_arrival(1, Waker::noop()).unwrap();
+        let untaken: Vec<_> = arrivals.unstarted().collect();
         assert_eq!(untaken, [(0, base), (2, base + 2 * MS)]);
     }
 
@@ -233,9 +238,9 @@ mod tests {
         hand_out(&mut arrivals, base + 10 * MS, &mut recorder);
         assert_eq!((recorder.schedule.due, recorder.schedule.skipped), (11, 10));
         assert_eq!(recorder.figures(1.0).total.count, 0);
-        assert!(arrivals.take(0, Waker::noop()).is_some());
-        arrivals.rest(0, base + 20 * MS, &mut recorder);
-        assert!(arrivals.take(0, Waker::noop()).is_none());
+        assert!(arrivals.take_arrival(0, Waker::noop()).is_some());
+        arrivals.release_connection(0, base + 20 * MS, &mut recorder);
+        assert!(arrivals.take_arrival(0, Waker::noop()).is_none());
         let total = recorder.figures(1.0).total;
         // Due at 1 to 10 ms, free at 20 ms; three digits are kept.
         assert_eq!(
@@ -260,7 +265,7 @@ mod tests {
     fn a_long_stall_is_settled_in_groups_and_every_arrival_counts() {
         let (base, mut arrivals, mut recorder) = schedule(1);
         hand_out(&mut arrivals, base + 600_000 * MS, &mut recorder);
-        arrivals.settle(base + 600_000 * MS, &mut recorder);
+        arrivals.record_unassigned(base + 600_000 * MS, &mut recorder);
         let total = recorder.figures(1.0).total;
         assert_eq!(total.count, recorder.schedule.skipped);
         assert!((total.mean / 300e6 - 1.0).abs() < 0.01, "{total:?}");
@@ -269,7 +274,7 @@ mod tests {
     #[test]
     fn ends_when_no_more_requests_may_begin() {
         let (base, mut arrivals, mut recorder) = schedule(2);
-        let ended = arrivals.hand_out(base, true, &mut recorder, || Grant::Ended);
+        let ended = arrivals.assign_due(base, true, &mut recorder, || SendPermission::Ended);
         assert_eq!((ended, recorder.schedule.due), (None, 0));
     }
 }

@@ -14,43 +14,43 @@ use std::time::{Duration, Instant};
 
 use penstock_runtime::{LazyDeadline, Stream, buffers, clock};
 
-use super::incoming::{Asked, Failure, Fed, Incoming};
-use super::run::{Ended, Next, Run, SharedLoad, Turn};
-use super::{Address, Pace};
+use super::response_reader::{FeedResult, RequestContext, ResponseFailure, ResponseReader};
+use super::shared_run::{LoadState, NextAction, RequestResult, RequestTurn, SharedRun};
+use super::{Address, ArrivalModel};
 
 /// One connection of a load.
 #[derive(Debug)]
-pub(super) struct Connection {
-    run: Arc<Run>,
+pub(super) struct LoadConnection {
+    run: Arc<SharedRun>,
     load: usize,
     /// Its number among the load's on this loop.
     slot: usize,
     /// One for each address of the load.
-    streams: Vec<Option<Held>>,
+    streams: Vec<Option<OpenStream>>,
     deadline: LazyDeadline,
-    incoming: Incoming,
+    response: ResponseReader,
     /// Before the next try, after a connection could not be made.
-    pause: Duration,
+    reconnect_delay: Duration,
 }
 
 #[derive(Debug)]
-struct Held {
+struct OpenStream {
     stream: Stream,
     /// Whether it brought a response already.
     has_served: bool,
 }
 
 /// One request on its way.
-struct Exchange<'a> {
+struct RequestExchange<'a> {
     address: usize,
     unsent: &'a [u8],
     /// The socket takes no more: what the server said before it closed may still be there.
-    is_cut: bool,
+    send_failed: bool,
     first_byte: Option<Instant>,
 }
 
-impl Connection {
-    pub(super) fn new(run: Arc<Run>, load: usize, slot: usize) -> Self {
+impl LoadConnection {
+    pub(super) fn new(run: Arc<SharedRun>, load: usize, slot: usize) -> Self {
         let addresses = run.loads[load].addresses.len();
         let mut streams = Vec::new();
         streams.resize_with(addresses, || None);
@@ -60,14 +60,14 @@ impl Connection {
             slot,
             streams,
             deadline: LazyDeadline::new(clock::now()),
-            incoming: Incoming::new(),
-            pause: PAUSE_MIN,
+            response: ResponseReader::new(),
+            reconnect_delay: MIN_RECONNECT_DELAY,
         }
     }
 
     /// Serves turns until there are no more; then it stays open, and idle, until the loops end.
-    pub(super) async fn drive(mut self) {
-        if self.is_open() {
+    pub(super) async fn run(mut self) {
+        if self.is_open_loop() {
             self.open_ahead().await;
         }
         let run = Arc::clone(&self.run);
@@ -79,28 +79,31 @@ impl Connection {
         std::future::pending::<()>().await;
     }
 
-    fn is_open(&self) -> bool {
-        matches!(self.run.loads[self.load].load.pace, Pace::Open(_))
+    fn is_open_loop(&self) -> bool {
+        matches!(
+            self.run.loads[self.load].load.arrivals,
+            ArrivalModel::OpenLoop(_)
+        )
     }
 
     /// An open loop's connections are there before its schedule starts, so that the first arrivals do
     /// not measure it. A failure is none yet: the arrival that needs the connection will tell.
     async fn open_ahead(&mut self) {
         let shared = &self.run.loads[self.load];
-        if shared.load.keeps && shared.addresses.len() == 1 {
+        if shared.load.keep_alive && shared.addresses.len() == 1 {
             let _ = self.connect(0, false).await;
         }
-        self.run.ready.fetch_add(1, Ordering::AcqRel);
+        self.run.ready_connections.fetch_add(1, Ordering::AcqRel);
     }
 
     /// The next turn and when it begins.
-    async fn next_turn(&mut self, now: Instant) -> Option<(Turn, Instant)> {
-        if !self.is_open() {
-            return self.next_closed(now).await;
+    async fn next_turn(&mut self, now: Instant) -> Option<(RequestTurn, Instant)> {
+        if !self.is_open_loop() {
+            return self.next_closed_turn(now).await;
         }
-        self.run.rest(self.load, self.slot, now);
+        self.run.release_connection(self.load, self.slot, now);
         let arrival = poll_fn(|cx| {
-            let arrival = self.run.take(self.load, self.slot, cx.waker());
+            let arrival = self.run.take_arrival(self.load, self.slot, cx.waker());
             arrival.map_or(Poll::Pending, Poll::Ready)
         });
         let arrival = arrival.await;
@@ -112,14 +115,14 @@ impl Connection {
     }
 
     /// The next turn in a closed loop: now, or when the window begins.
-    async fn next_closed(&self, now: Instant) -> Option<(Turn, Instant)> {
+    async fn next_closed_turn(&self, now: Instant) -> Option<(RequestTurn, Instant)> {
         let mut now = now;
         loop {
-            match self.run.begin(self.load, self.slot, now) {
-                Next::Begin(turn) => return Some((turn, now)),
-                Next::End => return None,
-                Next::Rest => {
-                    self.run.resting.fetch_add(1, Ordering::AcqRel);
+            match self.run.next_action(self.load, self.slot, now) {
+                NextAction::Begin(turn) => return Some((turn, now)),
+                NextAction::End => return None,
+                NextAction::Rest => {
+                    self.run.resting_connections.fetch_add(1, Ordering::AcqRel);
                     poll_fn(|cx| self.run.poll_window(cx)).await;
                     now = clock::now();
                 }
@@ -128,9 +131,9 @@ impl Connection {
     }
 
     /// Serves one turn that begins at `sent`; gives when it ended.
-    async fn serve(&mut self, shared: &SharedLoad, turn: Turn, sent: Instant) -> Instant {
-        let shape = &shared.load.shapes[turn.shape];
-        let address = shared.address_of[turn.shape];
+    async fn serve(&mut self, shared: &LoadState, turn: RequestTurn, sent: Instant) -> Instant {
+        let shape = &shared.load.requests[turn.request_index];
+        let address = shared.address_of[turn.request_index];
         let mut start = turn.due.unwrap_or(sent);
         let mut is_again = false;
         loop {
@@ -139,75 +142,76 @@ impl Connection {
                 match self.connect(address, turn.is_counted).await {
                     Ok(opened) => begun = opened,
                     Err(failure) => {
-                        let ended = Ended::unsent(turn, failure, clock::now());
-                        self.run.finish(self.load, &ended);
+                        let ended = RequestResult::unsent(turn, failure, clock::now());
+                        self.run.record_result(self.load, &ended);
                         return self.pause(failure, ended.now).await;
                     }
                 }
                 // A kept connection is opened once for many requests: none of them bears it.
-                if shared.load.keeps && turn.due.is_none() && !is_again {
+                if shared.load.keep_alive && turn.due.is_none() && !is_again {
                     start = begun;
                 }
             }
             let follows = self.streams[address]
                 .as_ref()
                 .is_some_and(|it| it.has_served);
-            self.incoming.begin(Asked {
+            self.response.begin(RequestContext {
                 is_head: shape.is_head,
-                follows,
+                is_reused_connection: follows,
             });
             self.deadline.set(begun + shared.load.timeout);
-            let mut exchange = Exchange {
+            let mut exchange = RequestExchange {
                 address,
                 unsent: &shape.bytes,
-                is_cut: false,
+                send_failed: false,
                 first_byte: None,
             };
             let outcome = poll_fn(|cx| self.poll_exchange(cx, &mut exchange)).await;
             // Closed by the server while it was idle, as it may (RFC 9112 §9.3.1): once more.
-            if let Err(Failure::Closed | Failure::Reset) = outcome
+            if let Err(ResponseFailure::Closed | ResponseFailure::Reset) = outcome
                 && follows
                 && !is_again
                 && exchange.first_byte.is_none()
             {
                 self.streams[address] = None;
                 if turn.is_counted {
-                    self.run.note(self.load, |recorder| recorder.retried += 1);
+                    self.run
+                        .with_recorder(self.load, |recorder| recorder.retried += 1);
                 }
                 is_again = true;
                 continue;
             }
-            return self.conclude(turn, outcome, &exchange, start, sent);
+            return self.finish_exchange(turn, outcome, &exchange, start, sent);
         }
     }
 
     /// Keeps or closes the stream and gives the result away.
-    fn conclude(
+    fn finish_exchange(
         &mut self,
-        turn: Turn,
-        outcome: Result<Instant, Failure>,
-        exchange: &Exchange<'_>,
+        turn: RequestTurn,
+        outcome: Result<Instant, ResponseFailure>,
+        exchange: &RequestExchange<'_>,
         start: Instant,
         sent: Instant,
     ) -> Instant {
-        let keeps = self.run.loads[self.load].load.keeps;
-        let may_stay = outcome.is_ok() && self.incoming.keep_alive && exchange.unsent.is_empty();
+        let keeps = self.run.loads[self.load].load.keep_alive;
+        let may_stay = outcome.is_ok() && self.response.keep_alive && exchange.unsent.is_empty();
         match &mut self.streams[exchange.address] {
-            Some(held) if keeps && may_stay && !exchange.is_cut => held.has_served = true,
+            Some(held) if keeps && may_stay && !exchange.send_failed => held.has_served = true,
             other => *other = None,
         }
         let now = outcome.unwrap_or_else(|_| clock::now());
-        let ended = Ended {
+        let ended = RequestResult {
             turn,
-            outcome: outcome.map(|_| self.incoming.status),
+            outcome: outcome.map(|_| self.response.status),
             start,
             sent,
             first_byte: exchange.first_byte.unwrap_or(now),
             now,
-            bytes: self.incoming.bytes,
-            body_bytes: self.incoming.body_bytes,
+            bytes: self.response.bytes,
+            body_bytes: self.response.body_bytes,
         };
-        self.run.finish(self.load, &ended);
+        self.run.record_result(self.load, &ended);
         now
     }
 
@@ -215,23 +219,23 @@ impl Connection {
     fn poll_exchange(
         &mut self,
         cx: &mut Context<'_>,
-        exchange: &mut Exchange<'_>,
-    ) -> Poll<Result<Instant, Failure>> {
+        exchange: &mut RequestExchange<'_>,
+    ) -> Poll<Result<Instant, ResponseFailure>> {
         let Some(held) = &self.streams[exchange.address] else {
-            return Poll::Ready(Err(Failure::Closed));
+            return Poll::Ready(Err(ResponseFailure::Closed));
         };
         if !exchange.unsent.is_empty() {
             exchange.poll_send(cx, &held.stream);
         }
         loop {
-            let incoming = &mut self.incoming;
+            let incoming = &mut self.response;
             let (fed, count) = match exchange.poll_receive(cx, &held.stream, incoming) {
                 Poll::Ready(received) => received,
                 Poll::Pending => break,
             };
             match fed {
-                Ok(Fed::More) => {}
-                Ok(Fed::Complete) => {
+                Ok(FeedResult::More) => {}
+                Ok(FeedResult::Complete) => {
                     // A response in one piece needs one look at the clock.
                     let now = match exchange.first_byte {
                         Some(first) if incoming.bytes == count => first,
@@ -242,44 +246,50 @@ impl Connection {
                 Err(failure) => return Poll::Ready(Err(failure)),
             }
         }
-        self.deadline.poll(cx).map(|()| Err(Failure::Timeout))
+        self.deadline
+            .poll(cx)
+            .map(|()| Err(ResponseFailure::Timeout))
     }
 
     /// Opens the stream to an address; the time at which it was open.
-    async fn connect(&mut self, address: usize, is_counted: bool) -> Result<Instant, Failure> {
+    async fn connect(
+        &mut self,
+        address: usize,
+        is_counted: bool,
+    ) -> Result<Instant, ResponseFailure> {
         let shared = &self.run.loads[self.load];
         let started = clock::now();
-        let opening = open(&shared.addresses[address]);
+        let opening = open_stream(&shared.addresses[address]);
         let stream = match clock::timeout_at(started + shared.load.timeout, opening).await {
-            None => return Err(Failure::Timeout),
-            Some(Err(_)) => return Err(Failure::Connect),
+            None => return Err(ResponseFailure::Timeout),
+            Some(Err(_)) => return Err(ResponseFailure::ConnectFailed),
             Some(Ok(stream)) => stream,
         };
         let now = clock::now();
-        self.pause = PAUSE_MIN;
-        self.streams[address] = Some(Held {
+        self.reconnect_delay = MIN_RECONNECT_DELAY;
+        self.streams[address] = Some(OpenStream {
             stream,
             has_served: false,
         });
         if is_counted {
             self.run
-                .note(self.load, |recorder| recorder.connect(now - started));
+                .with_recorder(self.load, |recorder| recorder.connect(now - started));
         }
         Ok(now)
     }
 
     /// Waits before the next try to connect, longer each time; a time-out was a wait by itself.
-    async fn pause(&mut self, failure: Failure, now: Instant) -> Instant {
-        if failure == Failure::Timeout {
+    async fn pause(&mut self, failure: ResponseFailure, now: Instant) -> Instant {
+        if failure == ResponseFailure::Timeout {
             return now;
         }
-        clock::sleep(self.pause).await;
-        self.pause = (self.pause * 2).min(PAUSE_MAX);
+        clock::sleep(self.reconnect_delay).await;
+        self.reconnect_delay = (self.reconnect_delay * 2).min(MAX_RECONNECT_DELAY);
         clock::now()
     }
 }
 
-impl Exchange<'_> {
+impl RequestExchange<'_> {
     /// Sends what the socket takes. An error is kept: the response may say why.
     fn poll_send(&mut self, cx: &mut Context<'_>, stream: &Stream) {
         let mut sent = stream.try_write(&[IoSlice::new(self.unsent)]);
@@ -289,7 +299,7 @@ impl Exchange<'_> {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
                 Err(_) => {
                     self.unsent = &[];
-                    self.is_cut = true;
+                    self.send_failed = true;
                 }
             }
             if self.unsent.is_empty() {
@@ -307,34 +317,37 @@ impl Exchange<'_> {
         &mut self,
         cx: &mut Context<'_>,
         stream: &Stream,
-        incoming: &mut Incoming,
-    ) -> Poll<(Result<Fed, Failure>, u64)> {
+        incoming: &mut ResponseReader,
+    ) -> Poll<(Result<FeedResult, ResponseFailure>, u64)> {
         buffers::with_receive_buffer(|buffer| {
             let Poll::Ready(received) = stream.poll_read(cx, buffer) else {
                 return Poll::Pending;
             };
             Poll::Ready(match received {
-                Ok(0) if self.is_cut => (incoming.end().map_err(|_| Failure::Reset), 0),
-                Ok(0) => (incoming.end(), 0),
+                Ok(0) if self.send_failed => (
+                    incoming.end_of_stream().map_err(|_| ResponseFailure::Reset),
+                    0,
+                ),
+                Ok(0) => (incoming.end_of_stream(), 0),
                 Ok(count) => {
                     if self.first_byte.is_none() {
                         self.first_byte = Some(clock::now());
                     }
                     (incoming.feed(&buffer[..count]), count as u64)
                 }
-                Err(e) if e.kind() == io::ErrorKind::TimedOut => (Err(Failure::Timeout), 0),
-                Err(_) => (Err(Failure::Reset), 0),
+                Err(e) if e.kind() == io::ErrorKind::TimedOut => (Err(ResponseFailure::Timeout), 0),
+                Err(_) => (Err(ResponseFailure::Reset), 0),
             })
         })
     }
 }
 
-async fn open(address: &Address) -> io::Result<Stream> {
+async fn open_stream(address: &Address) -> io::Result<Stream> {
     match address {
         Address::Tcp(address) => Stream::connect_tcp(*address).await,
         Address::Unix(path) => Stream::connect_unix(path).await,
     }
 }
 
-const PAUSE_MIN: Duration = Duration::from_millis(1);
-const PAUSE_MAX: Duration = Duration::from_millis(100);
+const MIN_RECONNECT_DELAY: Duration = Duration::from_millis(1);
+const MAX_RECONNECT_DELAY: Duration = Duration::from_millis(100);

@@ -17,24 +17,24 @@ use rustix::process::Resource;
 use rustix::thread::CpuSet;
 use rustix::time::ClockId;
 
-use super::arrivals::Arrivals;
-use super::connection::Connection;
-use super::pick::Picker;
+use super::arrivals::ArrivalSchedule;
+use super::connection::LoadConnection;
+use super::picker::RequestPicker;
 use super::recorder::Recorder;
-use super::run::{LoopLoad, LoopProgress, LoopState, Phase, Run};
-use super::{Load, Observer, Pace, Plan, Progress, Until};
-use crate::report::{Figures, Generator};
+use super::shared_run::{LoopLoad, LoopPhase, LoopProgress, LoopState, SharedRun};
+use super::{ArrivalModel, Load, LoadPlan, LoadProgress, Observer, WindowEnd};
+use crate::report::{Figures, GeneratorLoad};
 
 /// Executes a plan.
-pub(super) fn execute(plan: &Plan, observer: &mut dyn Observer) -> io::Result<Vec<Figures>> {
-    check(plan)?;
+pub(super) fn execute(plan: &LoadPlan, observer: &mut dyn Observer) -> io::Result<Vec<Figures>> {
+    check_plan(plan)?;
     allow_descriptors(plan)?;
-    let limit = match plan.until {
-        Until::Requests(count) => Some(count),
-        Until::Elapsed(_) => None,
+    let limit = match plan.window_end {
+        WindowEnd::Requests(count) => Some(count),
+        WindowEnd::Elapsed(_) => None,
     };
     let loops = Loops::start(plan.threads)?;
-    let run = Arc::new(Run::new(&plan.loads, limit, loops.handles().len()));
+    let run = Arc::new(SharedRun::new(&plan.loads, limit, loops.handles().len()));
     let engine = Engine {
         plan,
         observer,
@@ -47,24 +47,24 @@ pub(super) fn execute(plan: &Plan, observer: &mut dyn Observer) -> io::Result<Ve
 }
 
 struct Engine<'a> {
-    plan: &'a Plan,
+    plan: &'a LoadPlan,
     observer: &'a mut dyn Observer,
-    run: Arc<Run>,
+    run: Arc<SharedRun>,
     loops: &'a Loops,
 }
 
 /// What a loop says at the window's begin.
-struct Begun {
-    at: Instant,
+struct WindowStart {
+    started_at: Instant,
     cpu: Duration,
-    waited: Duration,
+    run_queue_time: Duration,
 }
 
 /// What a loop says at the window's end.
-struct Collected {
-    at: Instant,
+struct LoopResult {
+    ended_at: Instant,
     cpu: Duration,
-    waited: Duration,
+    run_queue_time: Duration,
     last_ended: Option<Instant>,
     recorders: Vec<Recorder>,
 }
@@ -72,28 +72,28 @@ struct Collected {
 impl Engine<'_> {
     fn execute(mut self) -> io::Result<Vec<Figures>> {
         self.prepare()?;
-        self.start_connections(is_open)?;
+        self.start_connections(is_open_loop)?;
         self.wait_for_open_connections();
         let mut begun = None;
         if self.plan.warm_up.is_zero() {
             begun = Some(self.begin_window()?);
         }
-        self.start_connections(|load| !is_open(load))?;
+        self.start_connections(|load| !is_open_loop(load))?;
         self.start_schedules()?;
         let begun = match begun {
             Some(begun) => begun,
             None => {
-                self.wait(Until::Elapsed(self.plan.warm_up), false);
-                self.settle()?;
+                self.wait_for_end(WindowEnd::Elapsed(self.plan.warm_up), false);
+                self.wait_for_idle_connections()?;
                 if self.is_stopped() {
-                    return Ok(self.nothing());
+                    return Ok(self.empty_figures());
                 }
                 self.begin_window()?
             }
         };
-        self.wait(self.plan.until, true);
+        self.wait_for_end(self.plan.window_end, true);
         self.observer.window_ends();
-        let collected = self.each_loop(|_, run| run.state.with(collect))?;
+        let collected = self.on_each_loop(|_, run| run.state.with(collect_loop))?;
         self.observer.after_window();
         Ok(self.summarise(&begun, &collected))
     }
@@ -102,12 +102,12 @@ impl Engine<'_> {
     fn prepare(&self) -> io::Result<()> {
         let core = self.plan.core;
         let count = self.loops.handles().len();
-        let prepared = self.each_loop(move |index, run| {
+        let prepared = self.on_each_loop(move |index, run| {
             if let Some(core) = core {
-                pin(core)?;
+                pin_to_core(core)?;
             }
             run.state.with(|state| {
-                state.loads = loop_loads(run, index, count)?;
+                state.loads = new_loop_loads(run, index, count)?;
                 Ok(())
             })
         })?;
@@ -117,11 +117,11 @@ impl Engine<'_> {
     /// Starts the connections of some loads.
     fn start_connections(&self, which: fn(&Load) -> bool) -> io::Result<()> {
         let count = self.loops.handles().len();
-        self.each_loop(move |index, run| {
+        self.on_each_loop(move |index, run| {
             for (number, shared) in run.loads.iter().enumerate() {
                 if which(&shared.load) {
                     for slot in 0..connections_on(number, &shared.load, index, count) {
-                        loops::spawn_here(Connection::new(Arc::clone(run), number, slot).drive());
+                        loops::spawn_here(LoadConnection::new(Arc::clone(run), number, slot).run());
                     }
                 }
             }
@@ -131,15 +131,15 @@ impl Engine<'_> {
 
     /// Open loops' connections each try once before the schedule starts.
     fn wait_for_open_connections(&self) {
-        let loads = || self.plan.loads.iter().filter(|load| is_open(load));
+        let loads = || self.plan.loads.iter().filter(|load| is_open_loop(load));
         let all: usize = loads().map(|load| load.connections as usize).sum();
         let longest = loads().map(|load| load.timeout).max().unwrap_or_default();
         let until = Instant::now() + longest;
-        while self.run.ready.load(Ordering::Acquire) < all
+        while self.run.ready_connections.load(Ordering::Acquire) < all
             && Instant::now() < until
             && !self.is_stopped()
         {
-            std::thread::park_timeout(READY_LOOK);
+            std::thread::park_timeout(READY_POLL_INTERVAL);
         }
     }
 
@@ -147,14 +147,14 @@ impl Engine<'_> {
     fn start_schedules(&self) -> io::Result<()> {
         let count = self.loops.handles().len();
         let base = Instant::now();
-        let started = self.each_loop(move |index, run| {
+        let started = self.on_each_loop(move |index, run| {
             for (number, shared) in run.loads.iter().enumerate() {
                 let share = connections_on(number, &shared.load, index, count);
-                if let (Pace::Open(rate), true) = (shared.load.pace, share > 0) {
+                if let (ArrivalModel::OpenLoop(rate), true) = (shared.load.arrivals, share > 0) {
                     #[allow(clippy::cast_precision_loss, reason = "few loops")]
-                    let phase = (place(number, index, count) as f64 / rate).min(1.0);
+                    let phase = (loop_offset(number, index, count) as f64 / rate).min(1.0);
                     run.start_schedule(number, base + Duration::from_secs_f64(phase));
-                    loops::spawn_here(pace(Arc::clone(run), number, PreciseTimer::new()?));
+                    loops::spawn_here(run_schedule(Arc::clone(run), number, PreciseTimer::new()?));
                 }
             }
             Ok(())
@@ -164,73 +164,73 @@ impl Engine<'_> {
 
     /// Before a limited window: lets closed loops end what is under way. Otherwise the server would
     /// spend the begin of the window on requests that do not count.
-    fn settle(&self) -> io::Result<()> {
-        let loads = || self.plan.loads.iter().filter(|load| !is_open(load));
+    fn wait_for_idle_connections(&self) -> io::Result<()> {
+        let loads = || self.plan.loads.iter().filter(|load| !is_open_loop(load));
         let all: usize = loads().map(|load| load.connections as usize).sum();
-        if matches!(self.plan.until, Until::Elapsed(_)) || all == 0 {
+        if matches!(self.plan.window_end, WindowEnd::Elapsed(_)) || all == 0 {
             return Ok(());
         }
-        self.each_loop(|_, run| run.state.with(|state| state.phase = Phase::Settling))?;
+        self.on_each_loop(|_, run| run.state.with(|state| state.phase = LoopPhase::Settling))?;
         // A request takes no longer than to connect and to be answered, each within the time-out.
         let longest = loads().map(|load| load.timeout).max().unwrap_or_default();
-        let until = Instant::now() + longest.saturating_mul(2) + LOOK;
-        while self.run.resting.load(Ordering::Acquire) < all
+        let until = Instant::now() + longest.saturating_mul(2) + POLL_INTERVAL;
+        while self.run.resting_connections.load(Ordering::Acquire) < all
             && Instant::now() < until
             && !self.is_stopped()
         {
-            std::thread::park_timeout(READY_LOOK);
+            std::thread::park_timeout(READY_POLL_INTERVAL);
         }
         Ok(())
     }
 
-    fn begin_window(&mut self) -> io::Result<Vec<Begun>> {
+    fn begin_window(&mut self) -> io::Result<Vec<WindowStart>> {
         self.observer.window_begins();
-        self.each_loop(|_, run| run.state.with(begin))
+        self.on_each_loop(|_, run| run.state.with(begin_loop_window))
     }
 
     /// Waits for an end, or the stop flag, and tells the progress meanwhile.
-    fn wait(&mut self, until: Until, is_measured: bool) {
+    fn wait_for_end(&mut self, until: WindowEnd, is_measured: bool) {
         let start = Instant::now();
         let mut told = start;
         let mut heard = (0, start);
-        let patience = self.patience();
+        let patience = self.silence_limit();
         loop {
             let now = Instant::now();
-            let answered = self.sum(|it| it.requests.load(Ordering::Relaxed));
+            let answered = self.sum_progress(|it| it.requests.load(Ordering::Relaxed));
             if answered != heard.0 {
                 heard = (answered, now);
             }
             let left = match until {
-                Until::Requests(_) if now - heard.1 > patience => Duration::ZERO,
-                Until::Elapsed(all) => all.saturating_sub(now - start),
-                Until::Requests(_) if self.run.is_complete() => Duration::ZERO,
-                Until::Requests(_) => LOOK,
+                WindowEnd::Requests(_) if now - heard.1 > patience => Duration::ZERO,
+                WindowEnd::Elapsed(all) => all.saturating_sub(now - start),
+                WindowEnd::Requests(_) if self.run.is_complete() => Duration::ZERO,
+                WindowEnd::Requests(_) => POLL_INTERVAL,
             };
             if left.is_zero() || self.is_stopped() {
                 return;
             }
-            if now - told >= TELL {
+            if now - told >= PROGRESS_INTERVAL {
                 told = now;
-                let progress = Progress {
+                let progress = LoadProgress {
                     is_measured,
                     elapsed: now - start,
                     requests: answered,
-                    errors: self.sum(|it| it.errors.load(Ordering::Relaxed)),
+                    errors: self.sum_progress(|it| it.errors.load(Ordering::Relaxed)),
                 };
                 self.observer.progress(progress);
             }
-            std::thread::park_timeout(left.min(LOOK));
+            std::thread::park_timeout(left.min(POLL_INTERVAL));
         }
     }
 
     /// A server that has answered nothing for so long will not: a limited window ends, rather than
     /// have each of its requests wait for the time-out.
-    fn patience(&self) -> Duration {
+    fn silence_limit(&self) -> Duration {
         let longest = self.plan.loads.iter().map(|load| load.timeout).max();
-        longest.unwrap_or_default().saturating_mul(2) + SILENCE
+        longest.unwrap_or_default().saturating_mul(2) + SILENCE_TIMEOUT
     }
 
-    fn sum(&self, of: fn(&LoopProgress) -> u64) -> u64 {
+    fn sum_progress(&self, of: fn(&LoopProgress) -> u64) -> u64 {
         self.run.progress.iter().map(of).sum()
     }
 
@@ -239,12 +239,12 @@ impl Engine<'_> {
     }
 
     /// The figures when nothing was measured.
-    fn nothing(&self) -> Vec<Figures> {
-        let name = |load| described(load, Figures::default());
+    fn empty_figures(&self) -> Vec<Figures> {
+        let name = |load| with_load_description(load, Figures::default());
         self.plan.loads.iter().map(name).collect()
     }
 
-    fn summarise(&self, begun: &[Begun], collected: &[Collected]) -> Vec<Figures> {
+    fn summarise(&self, begun: &[WindowStart], collected: &[LoopResult]) -> Vec<Figures> {
         let seconds = self.window_seconds(begun, collected);
         let spent = || {
             begun
@@ -257,9 +257,9 @@ impl Engine<'_> {
         let waited = begun
             .iter()
             .zip(collected)
-            .map(|(b, c)| c.waited.saturating_sub(b.waited));
+            .map(|(b, c)| c.run_queue_time.saturating_sub(b.run_queue_time));
         let waited = waited.max().unwrap_or_default().as_secs_f64() / seconds.max(1e-9);
-        let generator = Generator {
+        let generator = GeneratorLoad {
             threads: collected.len(),
             busy: if seconds > 0.0 {
                 (busiest / seconds).min(1.0)
@@ -275,9 +275,9 @@ impl Engine<'_> {
             .filter_map(|(number, load)| {
                 let mut parts = collected.iter().filter_map(|it| it.recorders.get(number));
                 let mut all = parts.next()?.clone();
-                parts.for_each(|part| all.add(part));
-                let mut figures = described(load, all.figures(seconds));
-                figures.generator = Generator {
+                parts.for_each(|part| all.merge(part));
+                let mut figures = with_load_description(load, all.figures(seconds));
+                figures.generator = GeneratorLoad {
                     lag_p99: all.lag_p99(),
                     bottleneck: bottleneck(&generator, waited, &all),
                     ..generator.clone()
@@ -288,12 +288,12 @@ impl Engine<'_> {
     }
 
     /// A limited window ends with its last request, the others when the loops were asked.
-    fn window_seconds(&self, begun: &[Begun], collected: &[Collected]) -> f64 {
-        let first = begun.iter().map(|it| it.at).min();
+    fn window_seconds(&self, begun: &[WindowStart], collected: &[LoopResult]) -> f64 {
+        let first = begun.iter().map(|it| it.started_at).min();
         let last = if self.run.is_complete() {
             collected.iter().filter_map(|it| it.last_ended).max()
         } else {
-            collected.iter().map(|it| it.at).min()
+            collected.iter().map(|it| it.ended_at).min()
         };
         match (first, last) {
             (Some(first), Some(last)) => last.saturating_duration_since(first).as_secs_f64(),
@@ -302,9 +302,9 @@ impl Engine<'_> {
     }
 
     /// Runs `work` on every loop and gives what it came to, by loop.
-    fn each_loop<T: Send + 'static>(
+    fn on_each_loop<T: Send + 'static>(
         &self,
-        work: impl Fn(usize, &Arc<Run>) -> T + Clone + Send + 'static,
+        work: impl Fn(usize, &Arc<SharedRun>) -> T + Clone + Send + 'static,
     ) -> io::Result<Vec<T>> {
         let answers: Vec<_> = self
             .loops
@@ -323,14 +323,14 @@ impl Engine<'_> {
         let lost = |_| io::Error::other("a loop of the load generator does not answer");
         answers
             .iter()
-            .map(|answer| answer.recv_timeout(ANSWER_TIMEOUT).map_err(lost))
+            .map(|answer| answer.recv_timeout(LOOP_REPLY_TIMEOUT).map_err(lost))
             .collect()
     }
 }
 
 /// Hands out an open loop's arrivals, each at its moment.
-async fn pace(run: Arc<Run>, load: usize, alarm: PreciseTimer) {
-    while let Some(wait) = run.hand_out(load, clock::now()) {
+async fn run_schedule(run: Arc<SharedRun>, load: usize, alarm: PreciseTimer) {
+    while let Some(wait) = run.assign_due(load, clock::now()) {
         let set = alarm.set(wait);
         if set.is_err() || std::future::poll_fn(|cx| alarm.poll(cx)).await.is_err() {
             return;
@@ -338,68 +338,68 @@ async fn pace(run: Arc<Run>, load: usize, alarm: PreciseTimer) {
     }
 }
 
-fn begin(state: &mut LoopState) -> Begun {
-    state.phase = Phase::Measured;
+fn begin_loop_window(state: &mut LoopState) -> WindowStart {
+    state.phase = LoopPhase::Measured;
     state.resting.drain(..).for_each(Waker::wake);
     for it in &mut state.loads {
         it.recorder.reset();
         if let Some(arrivals) = &mut it.arrivals {
-            arrivals.forget();
+            arrivals.discard_unassigned();
         }
     }
-    Begun {
-        at: clock::now(),
+    WindowStart {
+        started_at: clock::now(),
         cpu: thread_cpu(),
-        waited: thread_waited(),
+        run_queue_time: thread_run_queue_time(),
     }
 }
 
-fn collect(state: &mut LoopState) -> Collected {
+fn collect_loop(state: &mut LoopState) -> LoopResult {
     let at = clock::now();
-    state.phase = Phase::Ended;
+    state.phase = LoopPhase::Ended;
     let mut recorders = Vec::new();
     for mut it in std::mem::take(&mut state.loads) {
         if let Some(arrivals) = &mut it.arrivals {
-            arrivals.settle(at, &mut it.recorder);
+            arrivals.record_unassigned(at, &mut it.recorder);
             // Its connection was woken and has not had its turn.
-            let untaken: Vec<_> = arrivals.untaken().collect();
+            let untaken: Vec<_> = arrivals.unstarted().collect();
             for (slot, due) in untaken {
-                it.mark(slot, Some(due));
+                it.set_in_progress(slot, Some(due));
             }
         }
-        it.leave(at);
+        it.record_unfinished(at);
         recorders.push(it.recorder);
     }
-    Collected {
-        at,
+    LoopResult {
+        ended_at: at,
         cpu: thread_cpu(),
-        waited: thread_waited(),
+        run_queue_time: thread_run_queue_time(),
         last_ended: state.last_ended,
         recorders,
     }
 }
 
-fn loop_loads(run: &Run, index: usize, count: usize) -> io::Result<Vec<LoopLoad>> {
+fn new_loop_loads(run: &SharedRun, index: usize, count: usize) -> io::Result<Vec<LoopLoad>> {
     let loads = run.loads.iter().enumerate();
     loads
         .map(|(number, shared)| {
             let load = &shared.load;
             let connections = connections_on(number, load, index, count);
-            let arrivals = match load.pace {
-                Pace::Closed => None,
-                Pace::Open(rate) => {
+            let arrivals = match load.arrivals {
+                ArrivalModel::ClosedLoop => None,
+                ArrivalModel::OpenLoop(rate) => {
                     // Loops without a connection of this load have no part in its rate.
                     let parts = count.min(load.connections as usize).max(1);
                     #[allow(clippy::cast_precision_loss, reason = "few loops")]
                     let rate = rate / parts as f64;
-                    Some(Arrivals::new(clock::now(), rate, connections))
+                    Some(ArrivalSchedule::new(clock::now(), rate, connections))
                 }
             };
             Ok(LoopLoad {
                 recorder: Recorder::new(arrivals.is_some()).map_err(io::Error::other)?,
-                picker: Picker::new(load, index as u64),
+                picker: RequestPicker::new(load, index as u64),
                 arrivals,
-                under_way: vec![None; connections],
+                in_progress_since: vec![None; connections],
             })
         })
         .collect()
@@ -408,44 +408,44 @@ fn loop_loads(run: &Run, index: usize, count: usize) -> io::Result<Vec<LoopLoad>
 /// How many of a load's connections a loop has; each load begins at another loop.
 fn connections_on(number: usize, load: &Load, index: usize, count: usize) -> usize {
     let all = load.connections as usize;
-    all / count + usize::from(place(number, index, count) < all % count)
+    all / count + usize::from(loop_offset(number, index, count) < all % count)
 }
 
 /// Which loop this one is to a load, from 0.
-fn place(number: usize, index: usize, count: usize) -> usize {
+fn loop_offset(number: usize, index: usize, count: usize) -> usize {
     (index + count - number % count) % count
 }
 
-fn is_open(load: &Load) -> bool {
-    matches!(load.pace, Pace::Open(_))
+fn is_open_loop(load: &Load) -> bool {
+    matches!(load.arrivals, ArrivalModel::OpenLoop(_))
 }
 
-fn described(load: &Load, figures: Figures) -> Figures {
+fn with_load_description(load: &Load, figures: Figures) -> Figures {
     Figures {
         name: load.name.clone(),
         connections: load.connections,
-        rate: match load.pace {
-            Pace::Closed => None,
-            Pace::Open(rate) => Some(rate),
+        rate: match load.arrivals {
+            ArrivalModel::ClosedLoop => None,
+            ArrivalModel::OpenLoop(rate) => Some(rate),
         },
         ..figures
     }
 }
 
 /// Why the generator may have limited the result.
-fn bottleneck(generator: &Generator, waited: f64, recorder: &Recorder) -> Option<String> {
-    if generator.busy > BUSY_MAX {
+fn bottleneck(generator: &GeneratorLoad, waited: f64, recorder: &Recorder) -> Option<String> {
+    if generator.busy > MAX_BUSY {
         let percent = generator.busy * 100.0;
         return Some(format!("its thread was busy {percent:.0} % of the time"));
     }
-    if generator.busy + waited > BUSY_MAX {
+    if generator.busy + waited > MAX_BUSY {
         let (busy, waited) = (generator.busy * 100.0, waited * 100.0);
         return Some(format!(
             "its thread was busy {busy:.0} % of the time and waited {waited:.0} % for a core"
         ));
     }
     let lag = recorder.lag_p99()?;
-    if lag > LAG_MAX_US {
+    if lag > MAX_LAG_US {
         return Some(format!(
             "1 % of its arrivals were sent more than {lag} us late"
         ));
@@ -462,13 +462,13 @@ fn thread_cpu() -> Duration {
 
 /// How long this thread was ready and had no core; zero where the kernel does not say.
 #[allow(clippy::disallowed_methods, reason = "/proc is memory")]
-fn thread_waited() -> Duration {
+fn thread_run_queue_time() -> Duration {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let waited = text.split_whitespace().nth(1);
     Duration::from_nanos(waited.and_then(|text| text.parse().ok()).unwrap_or(0))
 }
 
-fn pin(core: usize) -> io::Result<()> {
+fn pin_to_core(core: usize) -> io::Result<()> {
     if core >= CpuSet::MAX_CPU {
         return Err(io::ErrorKind::InvalidInput.into());
     }
@@ -477,13 +477,13 @@ fn pin(core: usize) -> io::Result<()> {
     Ok(rustix::thread::sched_setaffinity(None, &cores)?)
 }
 
-fn check(plan: &Plan) -> io::Result<()> {
+fn check_plan(plan: &LoadPlan) -> io::Result<()> {
     let is_sound = |load: &Load| {
-        let has_rate = match load.pace {
-            Pace::Closed => true,
-            Pace::Open(rate) => rate.is_finite() && rate > 0.0,
+        let has_rate = match load.arrivals {
+            ArrivalModel::ClosedLoop => true,
+            ArrivalModel::OpenLoop(rate) => rate.is_finite() && rate > 0.0,
         };
-        !load.shapes.is_empty() && load.connections > 0 && has_rate
+        !load.requests.is_empty() && load.connections > 0 && has_rate
     };
     if plan.loads.is_empty() || !plan.loads.iter().all(is_sound) {
         let message = "a load needs a request, a connection and a rate above zero";
@@ -501,12 +501,12 @@ pub(super) fn allow_all_descriptors() {
 }
 
 /// Raises the soft limit of open descriptors as far as the plan needs it.
-fn allow_descriptors(plan: &Plan) -> io::Result<()> {
+fn allow_descriptors(plan: &LoadPlan) -> io::Result<()> {
     let of = |load: &Load| {
-        let addresses = super::run::SharedLoad::new(load).addresses.len();
+        let addresses = super::shared_run::LoadState::new(load).addresses.len();
         u64::from(load.connections) * addresses as u64
     };
-    let needed = plan.loads.iter().map(of).sum::<u64>() + DESCRIPTORS_BESIDE;
+    let needed = plan.loads.iter().map(of).sum::<u64>() + SPARE_DESCRIPTORS;
     let mut limit = rustix::process::getrlimit(Resource::Nofile);
     if limit.current.is_none_or(|current| current >= needed) {
         return Ok(());
@@ -521,23 +521,23 @@ fn allow_descriptors(plan: &Plan) -> io::Result<()> {
 }
 
 /// How often the stop flag and the end of a window are looked for.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// How often connections that open are counted.
-const READY_LOOK: Duration = Duration::from_millis(1);
+const READY_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// How often the observer is told.
-const TELL: Duration = Duration::from_millis(250);
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
 
 /// A loop answers within a turn; one that does not is lost.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+const LOOP_REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Beside two time-outs: how long a limited window goes on without any answer.
-const SILENCE: Duration = Duration::from_secs(1);
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Descriptors that are no connections: the loops' own, files, pipes.
-const DESCRIPTORS_BESIDE: u64 = 64;
+const SPARE_DESCRIPTORS: u64 = 64;
 
 /// Above these the generator may have been what was measured.
-const BUSY_MAX: f64 = 0.95;
-const LAG_MAX_US: u64 = 2_000;
+const MAX_BUSY: f64 = 0.95;
+const MAX_LAG_US: u64 = 2_000;

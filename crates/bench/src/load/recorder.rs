@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use hdrhistogram::{CreationError, Histogram};
 
-use super::incoming::Failure;
+use super::response_reader::ResponseFailure;
 use crate::report::{Errors, Figures, Schedule, Statuses, Timings};
 
 /// Counters and distributions of one load on one loop.
@@ -27,11 +27,11 @@ pub(super) struct Recorder {
     first_byte: Histogram<u64>,
     total: Histogram<u64>,
     /// Of an open loop only.
-    open: Option<OpenLoop>,
+    open: Option<OpenLoopTimings>,
 }
 
 #[derive(Debug, Clone)]
-struct OpenLoop {
+struct OpenLoopTimings {
     service: Histogram<u64>,
     lag: Histogram<u64>,
 }
@@ -39,9 +39,9 @@ struct OpenLoop {
 impl Recorder {
     pub(super) fn new(is_open: bool) -> Result<Self, CreationError> {
         let open = if is_open {
-            Some(OpenLoop {
-                service: histogram()?,
-                lag: histogram()?,
+            Some(OpenLoopTimings {
+                service: new_histogram()?,
+                lag: new_histogram()?,
             })
         } else {
             None
@@ -56,9 +56,9 @@ impl Recorder {
             retried: 0,
             unfinished: 0,
             oldest_unfinished: 0,
-            connect: histogram()?,
-            first_byte: histogram()?,
-            total: histogram()?,
+            connect: new_histogram()?,
+            first_byte: new_histogram()?,
+            total: new_histogram()?,
             open,
         })
     }
@@ -84,7 +84,7 @@ impl Recorder {
     }
 
     /// A response is complete.
-    pub(super) fn complete(&mut self, status: u16, first_byte: Duration, total: Duration) {
+    pub(super) fn record_response(&mut self, status: u16, first_byte: Duration, total: Duration) {
         self.requests += 1;
         let class = match status {
             200..=299 => &mut self.statuses.success,
@@ -94,56 +94,57 @@ impl Recorder {
             _ => &mut self.statuses.other,
         };
         *class += 1;
-        self.first_byte.saturating_record(microseconds(first_byte));
-        self.total.saturating_record(microseconds(total));
+        self.first_byte
+            .saturating_record(to_microseconds(first_byte));
+        self.total.saturating_record(to_microseconds(total));
     }
 
     /// The time from a request's real start.
-    pub(super) fn serve(&mut self, took: Duration) {
+    pub(super) fn record_service_time(&mut self, took: Duration) {
         if let Some(open) = &mut self.open {
-            open.service.saturating_record(microseconds(took));
+            open.service.saturating_record(to_microseconds(took));
         }
     }
 
     /// A request failed.
-    pub(super) fn fail(&mut self, failure: Failure) {
+    pub(super) fn record_failure(&mut self, failure: ResponseFailure) {
         let cause = match failure {
-            Failure::Connect => &mut self.errors.connect,
-            Failure::Timeout => &mut self.errors.timeout,
-            Failure::Reset => &mut self.errors.reset,
-            Failure::Closed => &mut self.errors.closed,
-            Failure::Malformed => &mut self.errors.malformed,
-            Failure::Length => &mut self.errors.length,
+            ResponseFailure::ConnectFailed => &mut self.errors.connect,
+            ResponseFailure::Timeout => &mut self.errors.timeout,
+            ResponseFailure::Reset => &mut self.errors.reset,
+            ResponseFailure::Closed => &mut self.errors.closed,
+            ResponseFailure::Malformed => &mut self.errors.malformed,
+            ResponseFailure::ExcessBytes => &mut self.errors.length,
         };
         *cause += 1;
     }
 
     /// A connection is open.
     pub(super) fn connect(&mut self, took: Duration) {
-        self.connect.saturating_record(microseconds(took));
+        self.connect.saturating_record(to_microseconds(took));
     }
 
     /// An arrival was handed to a connection this long after its moment.
-    pub(super) fn lag(&mut self, late: Duration) {
-        if late > LATE {
+    pub(super) fn record_lag(&mut self, late: Duration) {
+        if late > LATE_AFTER {
             self.schedule.late += 1;
         }
         if let Some(open) = &mut self.open {
-            open.lag.saturating_record(microseconds(late));
+            open.lag.saturating_record(to_microseconds(late));
         }
     }
 
     /// `count` arrivals were not sent; they would have waited about this long at the least.
-    pub(super) fn skip(&mut self, waited: Duration, count: u64) {
-        let waited = microseconds(waited);
+    pub(super) fn record_skipped(&mut self, waited: Duration, count: u64) {
+        let waited = to_microseconds(waited);
         self.first_byte.saturating_record_n(waited, count);
         self.total.saturating_record_n(waited, count);
     }
 
     /// A request is under way at the window's end, and has been for so long; with `counts` that is a
     /// time that belongs to the distribution.
-    pub(super) fn leave(&mut self, age: Duration, counts: bool) {
-        let age = microseconds(age);
+    pub(super) fn record_unfinished(&mut self, age: Duration, counts: bool) {
+        let age = to_microseconds(age);
         self.unfinished += 1;
         self.oldest_unfinished = self.oldest_unfinished.max(age);
         if counts {
@@ -153,7 +154,7 @@ impl Recorder {
     }
 
     /// Adds another loop's.
-    pub(super) fn add(&mut self, other: &Self) {
+    pub(super) fn merge(&mut self, other: &Self) {
         self.requests += other.requests;
         self.bytes += other.bytes;
         self.body_bytes += other.body_bytes;
@@ -174,12 +175,12 @@ impl Recorder {
         self.schedule.due += other.schedule.due;
         self.schedule.late += other.schedule.late;
         self.schedule.skipped += other.schedule.skipped;
-        add(&mut self.connect, &other.connect);
-        add(&mut self.first_byte, &other.first_byte);
-        add(&mut self.total, &other.total);
+        add_histogram(&mut self.connect, &other.connect);
+        add_histogram(&mut self.first_byte, &other.first_byte);
+        add_histogram(&mut self.total, &other.total);
         if let (Some(ours), Some(theirs)) = (&mut self.open, &other.open) {
-            add(&mut ours.service, &theirs.service);
-            add(&mut ours.lag, &theirs.lag);
+            add_histogram(&mut ours.service, &theirs.service);
+            add_histogram(&mut ours.lag, &theirs.lag);
         }
     }
 
@@ -212,33 +213,33 @@ impl Recorder {
             oldest_unfinished: self.oldest_unfinished,
             retried: self.retried,
             schedule: self.open.as_ref().map(|_| self.schedule),
-            connect: timings(&self.connect),
-            first_byte: timings(&self.first_byte),
-            total: timings(&self.total),
-            service: self.open.as_ref().map(|open| timings(&open.service)),
+            connect: summarize(&self.connect),
+            first_byte: summarize(&self.first_byte),
+            total: summarize(&self.total),
+            service: self.open.as_ref().map(|open| summarize(&open.service)),
             ..Figures::default()
         }
     }
 }
 
 /// An empty one of the size that all have.
-pub(crate) fn histogram() -> Result<Histogram<u64>, CreationError> {
-    Histogram::new_with_bounds(1, MICROSECONDS_MAX, 3)
+pub(crate) fn new_histogram() -> Result<Histogram<u64>, CreationError> {
+    Histogram::new_with_bounds(1, MAX_MICROSECONDS, 3)
 }
 
-fn add(sum: &mut Histogram<u64>, other: &Histogram<u64>) {
+fn add_histogram(sum: &mut Histogram<u64>, other: &Histogram<u64>) {
     // Equal bounds: there is a place for every value.
     let added = sum.add(other);
     debug_assert!(added.is_ok());
 }
 
 /// Rounded; without the division of 128 bits that `as_micros` is.
-fn microseconds(duration: Duration) -> u64 {
+fn to_microseconds(duration: Duration) -> u64 {
     duration.as_secs() * 1_000_000 + u64::from((duration.subsec_nanos() + 500) / 1_000)
 }
 
 /// What a report says of one.
-pub(crate) fn timings(histogram: &Histogram<u64>) -> Timings {
+pub(crate) fn summarize(histogram: &Histogram<u64>) -> Timings {
     if histogram.is_empty() {
         return Timings::default();
     }
@@ -259,10 +260,10 @@ pub(crate) fn timings(histogram: &Histogram<u64>) -> Timings {
     }
 }
 
-const MICROSECONDS_MAX: u64 = 3_600_000_000;
+const MAX_MICROSECONDS: u64 = 3_600_000_000;
 
 /// An arrival handled later than this is counted as late.
-const LATE: Duration = Duration::from_millis(1);
+const LATE_AFTER: Duration = Duration::from_millis(1);
 
 #[cfg(test)]
 mod tests {
@@ -275,11 +276,11 @@ mod tests {
             let mut recorder = Recorder::new(true).unwrap();
             for number in 0..500 {
                 let took = Duration::from_micros(2 * number + part + 1);
-                recorder.complete(200, took, took);
+                recorder.record_response(200, took, took);
             }
-            recorder.complete(503, Duration::from_secs(1), Duration::from_secs(1));
-            recorder.fail(Failure::Reset);
-            all.add(&recorder);
+            recorder.record_response(503, Duration::from_secs(1), Duration::from_secs(1));
+            recorder.record_failure(ResponseFailure::Reset);
+            all.merge(&recorder);
         }
         let figures = all.figures(2.0);
         assert_eq!((figures.requests, figures.total.count), (1002, 1002));
@@ -295,8 +296,8 @@ mod tests {
     fn an_hour_is_the_longest() {
         let mut recorder = Recorder::new(false).unwrap();
         let day = Duration::from_secs(86_400);
-        recorder.complete(200, day, day);
+        recorder.record_response(200, day, day);
         let max = recorder.figures(1.0).total.max;
-        assert!(max.abs_diff(MICROSECONDS_MAX) < MICROSECONDS_MAX / 500);
+        assert!(max.abs_diff(MAX_MICROSECONDS) < MAX_MICROSECONDS / 500);
     }
 }

@@ -10,11 +10,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Timings, saturating_sum};
-use crate::text::units::number;
+use crate::text::units::to_f64;
 
 /// Many streams, opened at a rate and held.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
-pub struct Hold {
+pub struct HoldResult {
     /// Where to, as given.
     pub targets: Vec<String>,
     /// Streams asked for.
@@ -34,7 +34,7 @@ pub struct Hold {
     /// From then to the end.
     pub held_seconds: f64,
     /// What the streams came to.
-    pub counts: HoldCounts,
+    pub counts: StreamCounts,
     /// Status codes of answers that were not 200, and how many there were of each.
     pub statuses: BTreeMap<String, u64>,
     /// For each cause of a loss, what the first one said.
@@ -42,9 +42,9 @@ pub struct Hold {
     /// From the start of a connection to the whole head of its response.
     pub opening: Timings,
     /// What was published meanwhile.
-    pub published: Option<Published>,
+    pub published: Option<PublishResult>,
     /// The requests beside the streams.
-    pub probe: Option<Probed>,
+    pub probe: Option<ProbeResult>,
     /// What it cost.
     pub cost: HoldCost,
     /// In the order of time.
@@ -55,7 +55,7 @@ pub struct Hold {
 
 /// What streams came to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct HoldCounts {
+pub struct StreamCounts {
     /// Connections begun.
     pub begun: u64,
     /// Answered with 200.
@@ -65,7 +65,7 @@ pub struct HoldCounts {
     /// The most that were open at once.
     pub open_max: u64,
     /// Streams that are not held any more, or never were, by cause.
-    pub lost: Lost,
+    pub lost: LostStreams,
     /// Closed by ourselves to be opened again (`--churn`).
     pub renewed: u64,
     /// Streams that were never read behind their heads (`--deaf`).
@@ -90,7 +90,7 @@ pub struct HoldCounts {
 
 /// Streams lost, by cause.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Lost {
+pub struct LostStreams {
     /// The connection was refused.
     pub refused: u64,
     /// The connection could not be made for another reason of the network.
@@ -119,7 +119,7 @@ pub struct Lost {
 
 /// What was published while the streams were held.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
-pub struct Published {
+pub struct PublishResult {
     /// Where to, as given.
     pub target: String,
     /// The channel.
@@ -150,7 +150,7 @@ pub struct Published {
 
 /// Requests beside the streams: an open loop.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
-pub struct Probed {
+pub struct ProbeResult {
     /// Where to, as given.
     pub target: String,
     /// Requests a second that were due.
@@ -232,7 +232,7 @@ pub struct HoldSample {
     pub latency_p99: Option<u64>,
 }
 
-impl Lost {
+impl LostStreams {
     /// Each cause by its name.
     #[must_use]
     pub fn causes(&self) -> [(&'static str, u64); 12] {
@@ -276,7 +276,7 @@ impl Lost {
     }
 }
 
-impl HoldCounts {
+impl StreamCounts {
     /// Adds what another agent's streams came to; the most at once is not a sum.
     pub fn add(&mut self, other: &Self) {
         let sum = |ours: &mut u64, theirs: u64| *ours = ours.saturating_add(theirs);
@@ -297,7 +297,7 @@ impl HoldCounts {
     }
 }
 
-impl Published {
+impl PublishResult {
     /// Whether every message was accepted.
     #[must_use]
     pub fn is_clean(&self) -> bool {
@@ -305,7 +305,7 @@ impl Published {
     }
 }
 
-impl Probed {
+impl ProbeResult {
     /// Whether every request was answered well.
     #[must_use]
     pub fn is_clean(&self) -> bool {
@@ -313,7 +313,7 @@ impl Probed {
     }
 }
 
-impl Hold {
+impl HoldResult {
     /// Whether all streams were opened and held, and everything arrived once and in order.
     #[must_use]
     pub fn is_clean(&self) -> bool {
@@ -367,7 +367,7 @@ impl Hold {
     #[must_use]
     pub fn opened_per_second(&self) -> f64 {
         match self.opening_seconds > 0.0 {
-            true => number(self.opened_first()) / self.opening_seconds,
+            true => to_f64(self.opened_first()) / self.opening_seconds,
             false => 0.0,
         }
     }

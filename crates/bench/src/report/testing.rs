@@ -38,7 +38,7 @@ pub(crate) fn run() -> Report {
     figures.retried = 9;
     figures.generator.lag_p99 = Some(900);
     figures.generator.bottleneck = Some("its thread was busy 99 % of the time".to_owned());
-    report(Outcome::Run(Box::new(Run {
+    report(ReportResult::Run(Box::new(Run {
         targets: vec!["http://127.0.0.1:8080/".to_owned()],
         figures,
         server: Some(cost(48.0, 90)),
@@ -51,7 +51,7 @@ pub(crate) fn mix() -> Report {
         name: name.to_owned(),
         ..figures(200, per_second, 40_000)
     };
-    report(Outcome::Mix(Mix {
+    report(ReportResult::Mix(Mix {
         targets: vec!["http://127.0.0.1:8080".to_owned()],
         loads: vec![named("random files", 120.0), named("one file", 8000.0)],
         server: None,
@@ -61,7 +61,7 @@ pub(crate) fn mix() -> Report {
 /// 1 to 191 connections, interrupted.
 pub(crate) fn sweep() -> Report {
     let points = (0..20).map(|step| point(1 + step * 10, 0)).collect();
-    let mut report = report(Outcome::Sweep(Sweep {
+    let mut report = report(ReportResult::Sweep(Sweep {
         targets: vec!["http://127.0.0.1:8080/".to_owned()],
         points,
     }));
@@ -97,12 +97,12 @@ pub(crate) fn compare() -> Report {
         rounds: Vec::new(),
         summary: None,
     });
-    let goal = |text: &str, found: Option<Spread>, met: bool| Goal {
+    let goal = |text: &str, found: Option<RoundSpread>, met: bool| Goal {
         text: text.to_owned(),
         found,
         met,
     };
-    report(Outcome::Compare(Compare {
+    report(ReportResult::Compare(Compare {
         title: "Hello & <friends>".to_owned(),
         first: "penstock".to_owned(),
         deployments,
@@ -120,11 +120,11 @@ pub(crate) fn compare() -> Report {
 }
 /// A thousand streams opened in ten seconds and held for thirty, of which some were lost.
 pub(crate) fn hold() -> Report {
-    let lost = Lost {
+    let lost = LostStreams {
         refused: 1,
         status: 2,
         silent: 3,
-        ..Lost::default()
+        ..LostStreams::default()
     };
     let sample = |second: u32| {
         let open = u64::from(second.min(10)) * 100;
@@ -133,19 +133,19 @@ pub(crate) fn hold() -> Report {
             is_opening: second < 10,
             open,
             lost: u64::from(second / 7),
-            heard_per_second: number(open) / 15.0,
+            heard_per_second: to_f64(open) / 15.0,
             server_bytes: Some((20 << 20) + open * 590),
             kernel_bytes: Some(open * 7000),
             tool_bytes: (3 << 20) + open * 90,
             load: 0.5 + f64::from(second) / 40.0,
-            probe_mean: Some(900.0 + number(open)),
+            probe_mean: Some(900.0 + to_f64(open)),
             probe_p99: Some(4000 + open * 3),
             probe_errors: 0,
             latency_p50: (second > 10).then_some(1500),
             latency_p99: (second > 10).then_some(9000 + u64::from(second) * 10),
         }
     };
-    report(Outcome::Hold(Box::new(Hold {
+    report(ReportResult::Hold(Box::new(HoldResult {
         targets: vec!["http://127.0.0.1:8080/events/<a>".to_owned()],
         streams: 1000,
         rate: 100.0,
@@ -155,7 +155,7 @@ pub(crate) fn hold() -> Report {
         sources: 2,
         opening_seconds: 10.0,
         held_seconds: 30.0,
-        counts: HoldCounts {
+        counts: StreamCounts {
             begun: 1000,
             opened: 997,
             open: 994,
@@ -168,12 +168,12 @@ pub(crate) fn hold() -> Report {
             received: 29_820,
             missed: 4,
             repeated: 5,
-            ..HoldCounts::default()
+            ..StreamCounts::default()
         },
         statuses: [("503".to_owned(), 2)].into(),
         said: [("refused".to_owned(), "Connection refused".to_owned())].into(),
         opening: timings(2600),
-        published: Some(Published {
+        published: Some(PublishResult {
             target: "http://127.0.0.1:8090/publish/".to_owned(),
             channel: "a".to_owned(),
             rate: 1.0,
@@ -183,15 +183,15 @@ pub(crate) fn hold() -> Report {
             latency: timings(9000),
             last: timings(12_000),
             cpu_us_per_delivery: Some(2.5),
-            ..Published::default()
+            ..PublishResult::default()
         }),
-        probe: Some(Probed {
+        probe: Some(ProbeResult {
             target: "http://127.0.0.1:8080/".to_owned(),
             rate: 100.0,
             requests: 4000,
             total: timings(7000),
             held: timings(6900),
-            ..Probed::default()
+            ..ProbeResult::default()
         }),
         cost: HoldCost {
             server_before: Some(20 << 20),
@@ -211,10 +211,10 @@ pub(crate) fn hold() -> Report {
     })))
 }
 
-pub(crate) fn report(result: Outcome) -> Report {
+pub(crate) fn report(result: ReportResult) -> Report {
     Report {
-        format: FORMAT,
-        taken: Taken {
+        format: FORMAT_VERSION,
+        taken: MeasurementContext {
             started: 1_798_761_600,
             tool: "penstock 0.1.0".to_owned(),
             command: vec!["bench".to_owned(), "run <x>".to_owned()],
@@ -261,11 +261,11 @@ pub(crate) fn figures(connections: u32, per_second: f64, p99: u64) -> Figures {
         connect: timings(90),
         first_byte: timings(p99 - p99 / 10),
         total: timings(p99),
-        generator: Generator {
+        generator: GeneratorLoad {
             threads: 1,
             busy: 0.31,
             cpu_seconds: 0.6,
-            ..Generator::default()
+            ..GeneratorLoad::default()
         },
         ..Figures::default()
     }
@@ -275,7 +275,7 @@ fn timings(p99: u64) -> Timings {
     Timings {
         count: 16_000,
         min: p99 / 20,
-        mean: number(p99) / 3.0,
+        mean: to_f64(p99) / 3.0,
         sd: 100.5,
         p50: p99 / 4,
         p75: p99 / 3,
@@ -300,8 +300,8 @@ fn cost(cpu_us_per_request: f64, mebibytes: u64) -> ServerCost {
     }
 }
 
-pub(crate) fn spread(median: f64) -> Spread {
-    Spread {
+pub(crate) fn spread(median: f64) -> RoundSpread {
+    RoundSpread {
         median,
         min: median * 0.95,
         max: median * 1.04,

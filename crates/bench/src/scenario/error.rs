@@ -1,6 +1,6 @@
 //! What is wrong with a scenario file, and where.
 //!
-//! `check` finds a [`Wrong`] at a byte range; [`Wrong::located`] turns that into file, line and column.
+//! `check` finds a [`Wrong`] at a byte range; [`Wrong::into_scenario_error`] turns that into file, line and column.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -32,20 +32,20 @@ pub enum ScenarioError {
 
 /// Something wrong at a place in the text.
 #[derive(Debug)]
-pub(super) struct Wrong {
+pub(super) struct LocatedError {
     /// Bytes of the text.
     pub(super) span: Range<usize>,
     /// What is wrong.
     pub(super) message: String,
 }
 
-impl Wrong {
+impl LocatedError {
     pub(super) fn at(span: Range<usize>, message: impl Into<String>) -> Self {
         let message = message.into();
         Self { span, message }
     }
 
-    pub(super) fn located(self, text: &str, path: &Path) -> ScenarioError {
+    pub(super) fn into_scenario_error(self, text: &str, path: &Path) -> ScenarioError {
         // Counted in bytes first: a span may end within a character of a broken text.
         let before = &text.as_bytes()[..self.span.start.min(text.len())];
         let line_start = before

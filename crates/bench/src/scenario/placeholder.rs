@@ -1,21 +1,21 @@
 //! Placeholders: what `{{port}}`, `{{dir}}` and their kind stand for, and which names there are.
 //!
-//! `check` asks [`unknown`] about every text of a scenario, `deploy` fills texts in with [`Values`].
+//! `check` asks [`unknown_placeholder`] about every text of a scenario, `deploy` fills texts in with [`PlaceholderValues`].
 //! Only a lower-case word between the braces counts, so that templates inside of `files` may use the
 //! same braces with spaces.
 
 use std::path::{Path, PathBuf};
 
 /// Those that stand for the same during a whole comparison.
-const SHARED: [&str; 4] = ["here", "root", "penstock", "cache"];
+const SHARED_NAMES: [&str; 4] = ["here", "root", "penstock", "cache"];
 /// Those that are new for each start.
-const EACH_START: [&str; 10] = [
+const START_NAMES: [&str; 10] = [
     "dir", "port", "port2", "port3", "port4", "port5", "port6", "port7", "port8", "port9",
 ];
 
 /// Where a text stands, which decides what it may name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Scope {
+pub(super) enum PlaceholderScope {
     /// Used before or beside any start.
     Shared,
     /// Used by a start: ports and a folder exist.
@@ -23,20 +23,21 @@ pub(super) enum Scope {
 }
 
 /// The first placeholder of a text that is not known there.
-pub(super) fn unknown(text: &str, scope: Scope) -> Option<&str> {
-    pieces(text).find_map(|piece| match piece {
-        Piece::Name(name) if !is_known(name, scope) => Some(name),
+pub(super) fn unknown_placeholder(text: &str, scope: PlaceholderScope) -> Option<&str> {
+    split_placeholders(text).find_map(|piece| match piece {
+        TextPiece::Name(name) if !is_known(name, scope) => Some(name),
         _ => None,
     })
 }
 
-fn is_known(name: &str, scope: Scope) -> bool {
-    SHARED.contains(&name) || (scope == Scope::Start && EACH_START.contains(&name))
+fn is_known(name: &str, scope: PlaceholderScope) -> bool {
+    SHARED_NAMES.contains(&name)
+        || (scope == PlaceholderScope::Start && START_NAMES.contains(&name))
 }
 
 /// What the placeholders stand for.
 #[derive(Debug, Clone)]
-pub struct Values {
+pub struct PlaceholderValues {
     /// `{{here}}`: the folder of the scenario file.
     pub here: PathBuf,
     /// `{{root}}`: the root of the repository, else `here`.
@@ -58,15 +59,15 @@ pub struct StartValues {
     pub ports: [u16; 9],
 }
 
-impl Values {
+impl PlaceholderValues {
     /// A text with every placeholder filled in; what has no value here stays as it is.
     #[must_use]
     pub fn fill(&self, text: &str) -> String {
         let mut filled = String::with_capacity(text.len());
-        for piece in pieces(text) {
+        for piece in split_placeholders(text) {
             match piece {
-                Piece::Text(text) => filled.push_str(text),
-                Piece::Name(name) => match self.value(name) {
+                TextPiece::Text(text) => filled.push_str(text),
+                TextPiece::Name(name) => match self.value(name) {
                     Some(value) => filled.push_str(&value),
                     None => filled.extend(["{{", name, "}}"]),
                 },
@@ -115,19 +116,19 @@ pub(crate) fn find_root(here: &Path) -> PathBuf {
         .to_owned()
 }
 
-enum Piece<'a> {
+enum TextPiece<'a> {
     Text(&'a str),
     Name(&'a str),
 }
 
-fn pieces(mut rest: &str) -> impl Iterator<Item = Piece<'_>> {
+fn split_placeholders(mut rest: &str) -> impl Iterator<Item = TextPiece<'_>> {
     std::iter::from_fn(move || {
         if rest.is_empty() {
             return None;
         }
         if let Some((name, behind)) = leading_name(rest) {
             rest = behind;
-            return Some(Piece::Name(name));
+            return Some(TextPiece::Name(name));
         }
         // At least one character is text, also when braces begin here that enclose no name.
         let first = rest.chars().next().map_or(1, char::len_utf8);
@@ -136,7 +137,7 @@ fn pieces(mut rest: &str) -> impl Iterator<Item = Piece<'_>> {
             .unwrap_or(rest.len());
         let (text, behind) = rest.split_at(end);
         rest = behind;
-        Some(Piece::Text(text))
+        Some(TextPiece::Text(text))
     })
 }
 
@@ -154,8 +155,8 @@ fn leading_name(text: &str) -> Option<(&str, &str)> {
 mod tests {
     use super::*;
 
-    fn values() -> Values {
-        Values {
+    fn values() -> PlaceholderValues {
+        PlaceholderValues {
             here: "/here".into(),
             root: "/root".into(),
             cache: "/cache".into(),
@@ -190,19 +191,19 @@ mod tests {
     #[test]
     fn names_what_is_unknown() {
         for (text, scope, expected) in [
-            ("{{here}} {{dir}} {{port2}}", Scope::Start, None),
-            ("{{here}} {{dir}}", Scope::Shared, Some("dir")),
-            ("{{prot}}", Scope::Start, Some("prot")),
-            ("{{port1}}", Scope::Start, Some("port1")),
-            ("{{ jinja }}", Scope::Shared, None),
+            ("{{here}} {{dir}} {{port2}}", PlaceholderScope::Start, None),
+            ("{{here}} {{dir}}", PlaceholderScope::Shared, Some("dir")),
+            ("{{prot}}", PlaceholderScope::Start, Some("prot")),
+            ("{{port1}}", PlaceholderScope::Start, Some("port1")),
+            ("{{ jinja }}", PlaceholderScope::Shared, None),
         ] {
-            assert_eq!(unknown(text, scope), expected, "{text}");
+            assert_eq!(unknown_placeholder(text, scope), expected, "{text}");
         }
     }
 
     #[test]
     fn without_a_start_its_placeholders_stay() {
-        let values = Values {
+        let values = PlaceholderValues {
             start: None,
             ..values()
         };

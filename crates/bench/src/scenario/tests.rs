@@ -67,9 +67,9 @@ fn parse(text: &str) -> Result<Scenario, ScenarioError> {
 fn reads_a_whole_scenario() {
     let scenario = parse(WHOLE).unwrap();
     assert_eq!(scenario.title, "All there is");
-    assert_eq!((&*scenario.first, scenario.rounds), ("b", 2));
-    assert_eq!(scenario.cores, Some(Cores { server: 0, load: 1 }));
-    assert_eq!(scenario.until, Until::Requests(1000));
+    assert_eq!((&*scenario.reference, scenario.rounds), ("b", 2));
+    assert_eq!(scenario.cores, Some(CoreAssignment { server: 0, load: 1 }));
+    assert_eq!(scenario.until, WindowEnd::Requests(1000));
     assert_eq!(scenario.warm_up, Duration::from_millis(500));
     assert_eq!(scenario.cool_down, Duration::from_secs(1));
     let Loads::Sweep { connections, load } = &scenario.loads else {
@@ -77,9 +77,9 @@ fn reads_a_whole_scenario() {
     };
     assert_eq!(connections, &[1, 11, 21, 31]);
     let paths = Paths::Named(vec!["/a".to_owned(), "/b?c=d".to_owned()]);
-    assert_eq!((&load.paths, load.order), (&paths, Order::Random));
+    assert_eq!((&load.paths, load.order), (&paths, RequestOrder::Random));
     assert_eq!((load.rate, load.keepalive), (Some(1000.0), false));
-    assert_eq!(load.expect.body, Content::Contains("Hello".to_owned()));
+    assert_eq!(load.expect.body, ExpectedBody::Contains("Hello".to_owned()));
     let a = &scenario.deployments[0];
     assert_eq!(
         (a.memory, a.disk_read),
@@ -87,11 +87,11 @@ fn reads_a_whole_scenario() {
     );
     assert_eq!(scenario.deployments[1].url, "http://127.0.0.1:{{port}}");
     assert_eq!(scenario.goals[0].names(), ["a", "b"]);
-    assert_eq!(scenario.goals[1].bound, Bound::P99Ms(5.0));
+    assert_eq!(scenario.goals[1].bound, GoalBound::P99Ms(5.0));
     assert_eq!(scenario.goals[1].connections, None);
-    assert_eq!(scenario.goals[2].bound, Bound::Errors(0));
+    assert_eq!(scenario.goals[2].bound, GoalBound::Errors(0));
     assert_eq!(scenario.goals[2].connections, Some(21));
-    let beside = scenario.beside.unwrap();
+    let beside = scenario.companion.unwrap();
     assert_eq!(beside.start, ["exec c {{port3}}"]);
     assert_eq!(beside.url, "unix:{{dir}}/c.sock");
     assert_eq!(beside.files.len(), 1);
@@ -102,10 +102,10 @@ fn fills_in_defaults() {
     let text = "title = 'x'\n[load]\nconnections = 3\nduration = '4s'\n\
                 [[deployments]]\nname = 'a'\nstart = ['b']\n";
     let scenario = parse(text).unwrap();
-    assert_eq!((&*scenario.first, scenario.rounds), ("a", 3));
-    assert!(!scenario.together);
+    assert_eq!((&*scenario.reference, scenario.rounds), ("a", 3));
+    assert!(!scenario.keep_running);
     assert_eq!(scenario.ready_timeout, Duration::from_secs(20));
-    assert_eq!(scenario.until, Until::Elapsed(Duration::from_secs(4)));
+    assert_eq!(scenario.until, WindowEnd::Elapsed(Duration::from_secs(4)));
     assert_eq!(scenario.warm_up, Duration::from_secs(1));
     let load = scenario.loads.first().unwrap();
     assert_eq!(load.paths, Paths::Named(vec!["/".to_owned()]));

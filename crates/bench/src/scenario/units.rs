@@ -6,12 +6,12 @@
 use std::time::Duration;
 
 /// Longer is a mistake, and sums of such durations stay far from what a clock can count.
-const DURATION_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+const MAX_DURATION: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// A duration such as `4s`, `1.5s`, `200ms`, `2m`; `None` when it is none, or more than a year.
 #[must_use]
 pub fn parse_duration(text: &str) -> Option<Duration> {
-    let (number, unit) = split(text)?;
+    let (number, unit) = split_number_and_unit(text)?;
     let seconds = match unit {
         "us" => 1e-6,
         "ms" => 1e-3,
@@ -22,13 +22,13 @@ pub fn parse_duration(text: &str) -> Option<Duration> {
         _ => return None,
     };
     let duration = Duration::try_from_secs_f64(number * seconds).ok();
-    duration.filter(|duration| *duration <= DURATION_MAX)
+    duration.filter(|duration| *duration <= MAX_DURATION)
 }
 
 /// A size in bytes such as `600MB`, `512KiB`, `2GiB`, `4096`; `None` when it is none.
 #[must_use]
 pub fn parse_size(text: &str) -> Option<u64> {
-    let (number, unit) = split(text)?;
+    let (number, unit) = split_number_and_unit(text)?;
     let factor = match unit {
         "" | "B" => 1.0,
         "kB" | "KB" => 1e3,
@@ -60,7 +60,7 @@ pub fn parse_rate(text: &str) -> Option<u64> {
 }
 
 /// The number and the unit behind it; signs, exponents and names of numbers are not accepted.
-fn split(text: &str) -> Option<(f64, &str)> {
+fn split_number_and_unit(text: &str) -> Option<(f64, &str)> {
     let end = text
         .find(|one: char| !one.is_ascii_digit() && one != '.')
         .unwrap_or(text.len());
@@ -87,7 +87,7 @@ mod tests {
             ("1e3s", None),
             ("1.2.3s", None),
             ("4 parsecs", None),
-            ("365d", Some(DURATION_MAX)),
+            ("365d", Some(MAX_DURATION)),
             ("366d", None),
             ("99999999999999999999999d", None),
         ] {

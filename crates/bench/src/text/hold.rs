@@ -2,51 +2,53 @@
 //!
 //! `hold` shows the one, `text` the other. Pure.
 
-use super::{breakdown, heading, line, targets, units};
-use crate::hold::{Phase, Progress};
-use crate::report::{Hold, HoldCost, HoldCounts, Probed, Published, Taken, Timings};
-use units::{figure, grouped, ms, number, plain, plural, size};
+use super::{breakdown, heading, labelled_line, targets, units};
+use crate::hold::{HoldPhase, HoldProgress};
+use crate::report::{
+    HoldCost, HoldResult, MeasurementContext, ProbeResult, PublishResult, StreamCounts, Timings,
+};
+use units::{format_figure, format_ms, format_size, group_thousands, pluralize, sanitize, to_f64};
 
 /// One line about streams that are opened or held: how many, lost, heard, latency, the probe. At most 110
 /// columns, without a line break; what matters most stands first.
 #[must_use]
-pub(crate) fn progress_line(now: &Progress) -> String {
+pub(crate) fn progress_line(now: &HoldProgress) -> String {
     let counts = &now.counts;
-    let all = grouped(now.streams);
+    let all = group_thousands(now.streams);
     let mut line = match now.phase {
-        Phase::Starting => return format!("starting, {all} streams"),
-        Phase::Opening => format!("opening {} of {all}", grouped(counts.begun)),
-        Phase::Holding => format!("holding {} of {all}", grouped(counts.open)),
-        Phase::Settling => format!(
+        HoldPhase::Starting => return format!("starting, {all} streams"),
+        HoldPhase::Opening => format!("opening {} of {all}", group_thousands(counts.begun)),
+        HoldPhase::Holding => format!("holding {} of {all}", group_thousands(counts.open)),
+        HoldPhase::AwaitingReceipts => format!(
             "{} open, what was published last arrives",
-            grouped(counts.open)
+            group_thousands(counts.open)
         ),
-        Phase::Ending => return "ending".to_owned(),
+        HoldPhase::Ending => return "ending".to_owned(),
     };
-    if now.phase == Phase::Opening {
-        line += &format!("  {} open", grouped(counts.open));
+    if now.phase == HoldPhase::Opening {
+        line += &format!("  {} open", group_thousands(counts.open));
     }
-    line += &format!("  {} lost", grouped(counts.lost.total()));
-    if now.phase == Phase::Holding {
-        line += &format!("  {} left", super::progress::seconds(now.left));
+    line += &format!("  {} lost", group_thousands(counts.lost.total()));
+    if now.phase == HoldPhase::Holding {
+        line += &format!("  {} left", super::progress::format_seconds(now.time_left));
     }
-    line += &format!("  {}/s heard", figure(now.sample.heard_per_second));
+    line += &format!("  {}/s heard", format_figure(now.sample.heard_per_second));
     if let Some(p99) = now.sample.latency_p99 {
-        line += &format!("  receipt p99 {} ms", figure(number(p99) / 1000.0));
+        line += &format!("  receipt p99 {} ms", format_figure(to_f64(p99) / 1000.0));
     }
     if let Some(mean) = now.sample.probe_mean {
-        line += &format!("  probe {} ms", figure(mean / 1000.0));
+        line += &format!("  probe {} ms", format_figure(mean / 1000.0));
     }
     line
 }
 
 /// Streams opened, held and lost, and what came of them.
 #[must_use]
-pub(crate) fn hold(taken: &Taken, hold: &Hold) -> String {
+pub(crate) fn hold_text(taken: &MeasurementContext, hold: &HoldResult) -> String {
     let mut text = heading(taken);
     text += &targets(&hold.targets);
     for note in &hold.notes {
-        text += &line("Note", &plain(note));
+        text += &labelled_line("Note", &sanitize(note));
     }
     text.push('\n');
     text += &streams(hold);
@@ -61,136 +63,136 @@ pub(crate) fn hold(taken: &Taken, hold: &Hold) -> String {
     text
 }
 
-fn streams(hold: &Hold) -> String {
+fn streams(hold: &HoldResult) -> String {
     let counts = &hold.counts;
-    let agents = plural(hold.agents as u64, "process", "processes");
+    let agents = pluralize(hold.agents as u64, "process", "processes");
     let sources = match hold.sources {
         0 => "any source address".to_owned(),
-        count => plural(count as u64, "source address", "source addresses"),
+        count => pluralize(count as u64, "source address", "source addresses"),
     };
-    let mut text = line(
+    let mut text = labelled_line(
         "Streams",
         &format!(
             "{} at {}/s, from {agents} and {sources}",
-            grouped(hold.streams),
-            figure(hold.rate)
+            group_thousands(hold.streams),
+            format_figure(hold.rate)
         ),
     );
-    text += &line(
+    text += &labelled_line(
         "Opened",
         &format!(
             "{} in {:.1} s, {}/s",
-            grouped(hold.opened_first()),
+            group_thousands(hold.opened_first()),
             hold.opening_seconds,
-            figure(hold.opened_per_second())
+            format_figure(hold.opened_per_second())
         ),
     );
-    text += &line(
+    text += &labelled_line(
         "Held",
         &format!(
             "{} at the end of {:.1} s, at most {}",
-            grouped(counts.open),
+            group_thousands(counts.open),
             hold.held_seconds,
-            grouped(counts.open_max)
+            group_thousands(counts.open_max)
         ),
     );
-    text += &line("Lost", &grouped(counts.lost.total()));
+    text += &labelled_line("Lost", &group_thousands(counts.lost.total()));
     if counts.lost.total() > 0 {
         text += &breakdown(&counts.lost.causes());
     }
     for (status, count) in &hold.statuses {
-        let count = plural(*count, "answer", "answers");
-        text += &format!("   status {}: {count}\n", plain(status));
+        let count = pluralize(*count, "answer", "answers");
+        text += &format!("   status {}: {count}\n", sanitize(status));
     }
     for (cause, why) in &hold.said {
-        text += &format!("   {}: {}\n", plain(cause), plain(why));
+        text += &format!("   {}: {}\n", sanitize(cause), sanitize(why));
     }
     if counts.renewed > 0 {
-        text += &line("Opened again", &grouped(counts.renewed));
+        text += &labelled_line("Opened again", &group_thousands(counts.renewed));
     }
     if counts.deaf > 0 {
         let value = format!(
             "{}, of which the server cut {}",
-            grouped(counts.deaf),
-            grouped(counts.deaf_cut)
+            group_thousands(counts.deaf),
+            group_thousands(counts.deaf_cut)
         );
-        text += &line("Never reading", &value);
+        text += &labelled_line("Never reading", &value);
     }
     text
 }
 
-fn heard(hold: &Hold) -> String {
+fn heard(hold: &HoldResult) -> String {
     let counts = &hold.counts;
-    let mut text = line(
+    let mut text = labelled_line(
         "Heard",
         &format!(
             "{} times; {}, {}",
-            grouped(counts.heard),
-            plural(counts.events, "event", "events"),
-            plural(counts.comments, "comment", "comments"),
+            group_thousands(counts.heard),
+            pluralize(counts.events, "event", "events"),
+            pluralize(counts.comments, "comment", "comments"),
         ),
     );
-    text += &line("Transferred", &format!("{} bytes", counts.bytes));
+    text += &labelled_line("Transferred", &format!("{} bytes", counts.bytes));
     if let Some(beat) = hold.beat_seconds {
         let value = format!(
             "something every {} s, and {} s of grace",
-            units::tick(beat),
-            units::tick(hold.grace_seconds)
+            units::format_tick(beat),
+            units::format_tick(hold.grace_seconds)
         );
-        text += &line("Asked of each", &value);
+        text += &labelled_line("Asked of each", &value);
     }
     text
 }
 
-fn published(published: &Published, counts: &HoldCounts) -> String {
-    let mut text = line("Published to", &plain(&published.target));
-    text += &line(
+fn published(published: &PublishResult, counts: &StreamCounts) -> String {
+    let mut text = labelled_line("Published to", &sanitize(&published.target));
+    text += &labelled_line(
         "Published",
         &format!(
             "{} at {}/s: {} refused, {} doubtful, {} skipped, {} late",
-            plural(published.accepted, "message", "messages"),
-            figure(published.rate),
-            grouped(published.refused),
-            grouped(published.doubtful),
-            grouped(published.skipped),
-            grouped(published.late),
+            pluralize(published.accepted, "message", "messages"),
+            format_figure(published.rate),
+            group_thousands(published.refused),
+            group_thousands(published.doubtful),
+            group_thousands(published.skipped),
+            group_thousands(published.late),
         ),
     );
     if let Some(why) = &published.said {
-        text += &format!("   {}\n", plain(why));
+        text += &format!("   {}\n", sanitize(why));
     }
-    text += &line(
+    text += &labelled_line(
         "Received",
         &format!(
             "{}, {} missed, {} again or out of order",
-            grouped(counts.received),
-            grouped(counts.missed),
-            grouped(counts.repeated)
+            group_thousands(counts.received),
+            group_thousands(counts.missed),
+            group_thousands(counts.repeated)
         ),
     );
     if let Some(each) = published.cpu_us_per_delivery {
-        text += &line(
+        text += &labelled_line(
             "Server CPU",
-            &format!("{} us for each receipt", figure(each)),
+            &format!("{} us for each receipt", format_figure(each)),
         );
     }
     text
 }
 
-fn probe(probe: &Probed) -> String {
-    let mut text = line("Probe", &plain(&probe.target));
-    text += &line(
+fn probe(probe: &ProbeResult) -> String {
+    let mut text = labelled_line("Probe", &sanitize(&probe.target));
+    text += &labelled_line(
         "Probed",
         &format!(
             "{} at {}/s: {} failed, {} skipped",
-            plural(probe.requests, "answer", "answers"),
-            figure(probe.rate),
-            grouped(probe.errors),
-            grouped(probe.skipped)
+            pluralize(probe.requests, "answer", "answers"),
+            format_figure(probe.rate),
+            group_thousands(probe.errors),
+            group_thousands(probe.skipped)
         ),
     );
     if let Some(why) = &probe.said {
-        text += &format!("   {}\n", plain(why));
+        text += &format!("   {}\n", sanitize(why));
     }
     text
 }
@@ -198,48 +200,49 @@ fn probe(probe: &Probed) -> String {
 fn cost(cost: &HoldCost) -> String {
     let each = |bytes: Option<f64>| {
         bytes.map_or_else(String::new, |bytes| {
-            format!(", {} bytes a stream", figure(bytes))
+            format!(", {} bytes a stream", format_figure(bytes))
         })
     };
     let mut text = String::new();
     if let Some(bytes) = cost.server_bytes {
-        let before = cost
-            .server_before
-            .map_or_else(String::new, |before| format!(" (before: {})", size(before)));
+        let before = cost.server_before.map_or_else(String::new, |before| {
+            format!(" (before: {})", format_size(before))
+        });
         let value = format!(
             "{}{before}{}",
-            size(bytes),
+            format_size(bytes),
             each(cost.server_bytes_per_stream)
         );
-        text += &line("Server memory", &value);
+        text += &labelled_line("Server memory", &value);
     }
     if let Some(bytes) = cost.kernel_bytes {
         let median = cost.kernel_bytes_per_stream_median;
-        let median = median.map_or_else(String::new, |it| format!("; median {}", figure(it)));
+        let median =
+            median.map_or_else(String::new, |it| format!("; median {}", format_figure(it)));
         let value = format!(
             "{}{}, of all on this machine{median}",
-            size(bytes),
+            format_size(bytes),
             each(cost.kernel_bytes_per_stream)
         );
-        text += &line("Kernel memory", &value);
+        text += &labelled_line("Kernel memory", &value);
     }
     let value = format!(
         "{}{}",
-        size(cost.tool_bytes),
+        format_size(cost.tool_bytes),
         each(cost.tool_bytes_per_stream)
     );
-    text += &line("Memory of the agents", &value);
+    text += &labelled_line("Memory of the agents", &value);
     let server = cost.server_cpu_seconds;
     let server = server.map_or_else(String::new, |seconds| format!("server {seconds:.1} s, "));
-    text += &line(
+    text += &labelled_line(
         "CPU time",
         &format!("{server}agents {:.1} s", cost.tool_cpu_seconds),
     );
-    text += &line("Load average, most", &format!("{:.2}", cost.load_max));
+    text += &labelled_line("Load average, most", &format!("{:.2}", cost.load_max));
     text
 }
 
-fn distributions(hold: &Hold) -> String {
+fn distributions(hold: &HoldResult) -> String {
     let mut rows: Vec<(&str, &Timings)> = vec![("Opening:", &hold.opening)];
     if let Some(published) = &hold.published {
         rows.push(("Accepting:", &published.accepting));
@@ -266,9 +269,9 @@ fn times(rows: &[(&str, &Timings)]) -> String {
     text.push('\n');
     for (name, found) in rows {
         text += &format!("{name:<13}");
-        let whole = [found.p50, found.p90, found.p99, found.p999, found.max].map(number);
-        let cells = [number(found.min), found.mean].into_iter().chain(whole);
-        text.extend(cells.map(|value| format!("{:>11}", ms(value))));
+        let whole = [found.p50, found.p90, found.p99, found.p999, found.max].map(to_f64);
+        let cells = [to_f64(found.min), found.mean].into_iter().chain(whole);
+        text.extend(cells.map(|value| format!("{:>11}", format_ms(value))));
         text.push('\n');
     }
     text
@@ -279,43 +282,43 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::report::{HoldSample, Lost};
+    use crate::report::{HoldSample, LostStreams};
 
     #[test]
     fn the_live_line_says_how_it_is() {
-        let mut now = Progress {
+        let mut now = HoldProgress {
             streams: 1_000_000,
-            counts: HoldCounts {
+            counts: StreamCounts {
                 begun: 123_456,
                 open: 123_000,
-                lost: Lost {
+                lost: LostStreams {
                     silent: 3,
-                    ..Lost::default()
+                    ..LostStreams::default()
                 },
-                ..HoldCounts::default()
+                ..StreamCounts::default()
             },
-            left: Duration::from_secs(599),
+            time_left: Duration::from_secs(599),
             sample: HoldSample {
                 heard_per_second: 8200.4,
                 latency_p99: Some(12_345),
                 probe_mean: Some(1500.0),
                 ..HoldSample::default()
             },
-            ..Progress::default()
+            ..HoldProgress::default()
         };
         for (phase, expected) in [
-            (Phase::Starting, "starting, 1,000,000 streams"),
+            (HoldPhase::Starting, "starting, 1,000,000 streams"),
             (
-                Phase::Opening,
+                HoldPhase::Opening,
                 "opening 123,456 of 1,000,000  123,000 open  3 lost  8,200/s heard  \
                  receipt p99 12.3 ms  probe 1.50 ms",
             ),
             (
-                Phase::Holding,
+                HoldPhase::Holding,
                 "holding 123,000 of 1,000,000  3 lost  9 min 59 s left  8,200/s heard  \
                  receipt p99 12.3 ms  probe 1.50 ms",
             ),
-            (Phase::Ending, "ending"),
+            (HoldPhase::Ending, "ending"),
         ] {
             now.phase = phase;
             assert_eq!(progress_line(&now), expected);

@@ -3,33 +3,33 @@
 //!
 //! Every output (`text`, `html`, single drawings) shows these where they cannot be missed. Pure.
 
-use crate::report::{Figures, Outcome, Point, Report};
+use crate::report::{Figures, Point, Report, ReportResult};
 use crate::text::{tables, units};
 
 /// Said of a report that was ended early.
-pub(crate) const INTERRUPTED: &str =
+pub(crate) const INTERRUPTED_NOTE: &str =
     "INTERRUPTED: it was ended early; the figures are of what was measured until then.";
 
 /// What a drawing that stands alone must say of its report, a line each; nothing of a good one.
-pub(crate) fn marks(report: &Report) -> Vec<String> {
+pub(crate) fn drawing_notes(report: &Report) -> Vec<String> {
     let mut marks = Vec::new();
     if report.taken.interrupted {
-        marks.push(INTERRUPTED.to_owned());
+        marks.push(INTERRUPTED_NOTE.to_owned());
     }
-    marks.extend(bottleneck(report));
-    if let Outcome::Compare(compare) = &report.result {
-        for (name, doubt) in tables::doubts(compare) {
+    marks.extend(bottleneck_note(report));
+    if let ReportResult::Compare(compare) = &report.result {
+        for (name, doubt) in tables::ranked_doubts(compare) {
             marks.push(format!("DOUBT: {name}: {doubt}"));
         }
     }
-    marks.extend(held(report));
+    marks.extend(hold_notes(report));
     marks
 }
 
 /// What a run that holds streams has noted.
-pub(crate) fn held(report: &Report) -> Vec<String> {
+pub(crate) fn hold_notes(report: &Report) -> Vec<String> {
     match &report.result {
-        Outcome::Hold(hold) => hold
+        ReportResult::Hold(hold) => hold
             .notes
             .iter()
             .map(|note| format!("NOTE: {note}"))
@@ -39,25 +39,28 @@ pub(crate) fn held(report: &Report) -> Vec<String> {
 }
 
 /// Why a load is not clean though nothing failed: what was not sent, not answered, or sent again.
-pub(crate) fn unclean(load: &Figures) -> Vec<String> {
+pub(crate) fn unclean_reasons(load: &Figures) -> Vec<String> {
     let mut reasons = Vec::new();
     if load.skipped() > 0 {
-        let skipped = units::plural(load.skipped(), "arrival", "arrivals");
+        let skipped = units::pluralize(load.skipped(), "arrival", "arrivals");
         reasons.push(format!("{skipped} skipped"));
     }
     if load.is_stuck() {
-        let age = units::grouped(load.oldest_unfinished / 1000);
+        let age = units::group_thousands(load.oldest_unfinished / 1000);
         reasons.push(format!("a request unanswered for {age} ms"));
     }
     if load.is_often_retried() {
-        reasons.push(format!("{} sent again", units::grouped(load.retried)));
+        reasons.push(format!(
+            "{} sent again",
+            units::group_thousands(load.retried)
+        ));
     }
     reasons
 }
 
 /// Why a run is not clean, a reason each; nothing of a clean one. The last word of `bench` when it exits
 /// with 1.
-pub(crate) fn reasons(load: &Figures) -> Vec<String> {
+pub(crate) fn failure_reasons(load: &Figures) -> Vec<String> {
     if load.is_clean() {
         return Vec::new();
     }
@@ -78,19 +81,19 @@ pub(crate) fn reasons(load: &Figures) -> Vec<String> {
         (statuses.other, "responses had another status"),
     ];
     let kinds = kinds.iter().filter(|(count, _)| *count > 0);
-    let kinds = kinds.map(|(count, what)| format!("{} {what}", units::grouped(*count)));
+    let kinds = kinds.map(|(count, what)| format!("{} {what}", units::group_thousands(*count)));
     let none = (load.requests == 0).then(|| "no request was answered".to_owned());
     let name = match load.name.as_str() {
         "" => String::new(),
         name => format!("{name}: "),
     };
-    let all = none.into_iter().chain(kinds).chain(unclean(load));
+    let all = none.into_iter().chain(kinds).chain(unclean_reasons(load));
     all.map(|reason| format!("{name}{reason}")).collect()
 }
 
 /// The generator's own limits in a report, as one sentence; `None` when it never was the limit.
-pub(crate) fn bottleneck(report: &Report) -> Option<String> {
-    let found = limited(report);
+pub(crate) fn bottleneck_note(report: &Report) -> Option<String> {
+    let found = limited_points(report);
     let (place, reason) = found.first()?;
     let place = match place.is_empty() {
         true => String::new(),
@@ -98,29 +101,32 @@ pub(crate) fn bottleneck(report: &Report) -> Option<String> {
     };
     let more = match found.len() {
         1 => String::new(),
-        all => format!("; so it was in {} measurements", units::grouped(all as u64)),
+        all => format!(
+            "; so it was in {} measurements",
+            units::group_thousands(all as u64)
+        ),
     };
     let text = format!("NOTE: the load generator itself was the bottleneck: {reason}{place}{more}");
-    Some(units::plain(&text))
+    Some(units::sanitize(&text))
 }
 
 /// Where the generator was the limit, and why.
-fn limited(report: &Report) -> Vec<(String, &str)> {
+fn limited_points(report: &Report) -> Vec<(String, &str)> {
     match &report.result {
-        Outcome::Run(run) => reason("", &run.figures).into_iter().collect(),
-        Outcome::Mix(mix) => {
+        ReportResult::Run(run) => reason("", &run.figures).into_iter().collect(),
+        ReportResult::Mix(mix) => {
             let loads = mix.loads.iter();
             loads
                 .filter_map(|load| reason(&format!("load `{}`", load.name), load))
                 .collect()
         }
-        Outcome::Sweep(sweep) => {
+        ReportResult::Sweep(sweep) => {
             let points = sweep.points.iter();
             points
                 .flat_map(|point| of_point(at(point), point))
                 .collect()
         }
-        Outcome::Compare(compare) => {
+        ReportResult::Compare(compare) => {
             let deployments = compare.deployments.iter();
             let points = deployments.flat_map(|deployment| {
                 let points = deployment.rounds.iter().flatten();
@@ -131,7 +137,7 @@ fn limited(report: &Report) -> Vec<(String, &str)> {
                 .collect()
         }
         // It notes its own limits.
-        Outcome::Hold(_) => Vec::new(),
+        ReportResult::Hold(_) => Vec::new(),
     }
 }
 
@@ -148,7 +154,7 @@ fn reason<'a>(place: &str, figures: &'a Figures) -> Option<(String, &'a str)> {
 }
 
 fn at(point: &Point) -> String {
-    units::plural(
+    units::pluralize(
         point.connections_total().into(),
         "connection",
         "connections",

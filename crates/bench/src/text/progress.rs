@@ -2,20 +2,25 @@
 
 use std::time::Duration;
 
-use crate::load::{Progress, Until};
+use crate::load::{LoadProgress, WindowEnd};
 use crate::text::units;
 
 /// One line about a load in progress: how far it is, requests a second since `before`, errors, time
 /// left. At most 70 columns, without a line break.
 #[must_use]
-pub fn progress_line(now: &Progress, before: &Progress, until: Until, warm_up: Duration) -> String {
+pub fn progress_line(
+    now: &LoadProgress,
+    before: &LoadProgress,
+    until: WindowEnd,
+    warm_up: Duration,
+) -> String {
     if !now.is_measured {
         let left = warm_up.saturating_sub(now.elapsed);
-        return format!("warm-up, {} left", seconds(left));
+        return format!("warm-up, {} left", format_seconds(left));
     }
     let (done, left) = match until {
-        Until::Requests(all) => (share(now.requests, all), left_by_count(now, all)),
-        Until::Elapsed(all) => (
+        WindowEnd::Requests(all) => (percentage(now.requests, all), time_left_by_count(now, all)),
+        WindowEnd::Elapsed(all) => (
             now.elapsed.as_secs_f64() / all.as_secs_f64().max(f64::MIN_POSITIVE),
             Some(all.saturating_sub(now.elapsed)),
         ),
@@ -23,21 +28,21 @@ pub fn progress_line(now: &Progress, before: &Progress, until: Until, warm_up: D
     let mut line = format!(
         "{:3.0} %  {} requests/s  {}",
         (done * 100.0).clamp(0.0, 100.0),
-        units::figure(recent(now, before)),
-        units::plural(now.errors, "error", "errors"),
+        units::format_figure(recent_rate(now, before)),
+        units::pluralize(now.errors, "error", "errors"),
     );
     if let Some(left) = left {
-        line += &format!("  {} left", seconds(left));
+        line += &format!("  {} left", format_seconds(left));
     }
     line
 }
 
-fn share(part: u64, all: u64) -> f64 {
-    units::number(part) / units::number(all.max(1))
+fn percentage(part: u64, all: u64) -> f64 {
+    units::to_f64(part) / units::to_f64(all.max(1))
 }
 
 /// Requests a second since the look before; over all when that was in another phase or just now.
-fn recent(now: &Progress, before: &Progress) -> f64 {
+fn recent_rate(now: &LoadProgress, before: &LoadProgress) -> f64 {
     let is_later = before.is_measured && before.elapsed < now.elapsed;
     let (since, requests) = match is_later && before.requests <= now.requests {
         true => (now.elapsed - before.elapsed, now.requests - before.requests),
@@ -45,19 +50,19 @@ fn recent(now: &Progress, before: &Progress) -> f64 {
     };
     match since.is_zero() {
         true => 0.0,
-        false => units::number(requests) / since.as_secs_f64(),
+        false => units::to_f64(requests) / since.as_secs_f64(),
     }
 }
 
 /// As long as the rest takes at the mean speed so far; unknown before the first response.
-fn left_by_count(now: &Progress, all: u64) -> Option<Duration> {
-    let left = units::number(all.saturating_sub(now.requests));
-    let seconds = now.elapsed.as_secs_f64() * left / units::number(now.requests);
+fn time_left_by_count(now: &LoadProgress, all: u64) -> Option<Duration> {
+    let left = units::to_f64(all.saturating_sub(now.requests));
+    let seconds = now.elapsed.as_secs_f64() * left / units::to_f64(now.requests);
     (now.requests > 0).then(|| Duration::try_from_secs_f64(seconds).ok())?
 }
 
 /// A time as people say it.
-pub(super) fn seconds(left: Duration) -> String {
+pub(super) fn format_seconds(left: Duration) -> String {
     let seconds = left.as_secs_f64().ceil();
     match left.as_secs() {
         0..100 => format!("{seconds:.0} s"),
@@ -70,8 +75,8 @@ pub(super) fn seconds(left: Duration) -> String {
 mod tests {
     use super::*;
 
-    fn at(ms: u64, requests: u64, errors: u64) -> Progress {
-        Progress {
+    fn at(ms: u64, requests: u64, errors: u64) -> LoadProgress {
+        LoadProgress {
             is_measured: true,
             elapsed: Duration::from_millis(ms),
             requests,
@@ -81,9 +86,9 @@ mod tests {
 
     #[test]
     fn says_how_far_and_how_long() {
-        let thousand = Until::Requests(1000);
-        let ten_seconds = Until::Elapsed(Duration::from_secs(10));
-        let hours = Until::Elapsed(Duration::from_secs(3 * 3600 + 60));
+        let thousand = WindowEnd::Requests(1000);
+        let ten_seconds = WindowEnd::Elapsed(Duration::from_secs(10));
+        let hours = WindowEnd::Elapsed(Duration::from_secs(3 * 3600 + 60));
         for (name, before, now, until, expected) in [
             (
                 "by count",
@@ -128,11 +133,11 @@ mod tests {
 
     #[test]
     fn a_warm_up_is_no_measurement() {
-        let now = Progress {
+        let now = LoadProgress {
             is_measured: false,
             ..at(500, 0, 0)
         };
-        let line = progress_line(&now, &now, Until::Requests(1), Duration::from_secs(2));
+        let line = progress_line(&now, &now, WindowEnd::Requests(1), Duration::from_secs(2));
         assert_eq!(line, "warm-up, 2 s left");
     }
 }

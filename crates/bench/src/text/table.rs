@@ -13,22 +13,22 @@ pub(crate) struct Table {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Column {
     pub(crate) title: String,
-    pub(crate) kind: Kind,
+    pub(crate) kind: ColumnKind,
 }
 
 /// What a column holds, which says where its cells stand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ColumnKind {
     /// Stands left.
-    Words,
+    Text,
     /// Stands right.
     Number,
 }
 
 impl Table {
     /// A table without rows.
-    pub(crate) fn new(columns: &[(&str, Kind)]) -> Self {
-        let column = |&(title, kind): &(&str, Kind)| Column {
+    pub(crate) fn new(columns: &[(&str, ColumnKind)]) -> Self {
+        let column = |&(title, kind): &(&str, ColumnKind)| Column {
             title: title.to_owned(),
             kind,
         };
@@ -76,8 +76,8 @@ impl Table {
             let mut line = String::new();
             for ((cell, width), column) in row.iter().zip(&widths).zip(&self.columns) {
                 line += &match column.kind {
-                    Kind::Words => format!("  {cell:<width$}"),
-                    Kind::Number => format!("  {cell:>width$}"),
+                    ColumnKind::Text => format!("  {cell:<width$}"),
+                    ColumnKind::Number => format!("  {cell:>width$}"),
                 };
             }
             text += line.trim_end();
@@ -94,9 +94,9 @@ mod tests {
     #[test]
     fn columns_are_as_wide_as_their_content() {
         let columns = [
-            ("name", Kind::Words),
-            ("n", Kind::Number),
-            ("none", Kind::Number),
+            ("name", ColumnKind::Text),
+            ("n", ColumnKind::Number),
+            ("none", ColumnKind::Number),
         ];
         let mut table = Table::new(&columns);
         table.rows.push(vec!["über".into(), "1".into(), "-".into()]);

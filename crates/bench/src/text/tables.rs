@@ -1,35 +1,37 @@
 //! The tables of sweeps and comparisons: which figures stand in them. Shown by `text` and `html`.
 
 use crate::report::{
-    Compare, Deployment, Figures, Point, ServerCost, Spread, Sweep, saturating_sum,
+    Compare, Deployment, Figures, Point, RoundSpread, ServerCost, Sweep, saturating_sum,
 };
 use crate::text::notes;
-use crate::text::table::{Kind, Table};
-use crate::text::units::{figure, grouped, mebibytes, ms, number, plain};
+use crate::text::table::{ColumnKind, Table};
+use crate::text::units::{
+    format_figure, format_ms, group_thousands, sanitize, to_f64, to_mebibytes,
+};
 
 /// A line a point and load.
-pub(crate) fn sweep(sweep: &Sweep) -> Table {
-    points(&sweep.points)
+pub(crate) fn sweep_table(sweep: &Sweep) -> Table {
+    points_table(&sweep.points)
 }
 
 /// A line a point and load; what is nowhere known is left out.
-pub(crate) fn points(points: &[Point]) -> Table {
+pub(crate) fn points_table(points: &[Point]) -> Table {
     let mut table = Table::new(&[
-        ("connections", Kind::Number),
-        ("load", Kind::Words),
-        ("requests/s", Kind::Number),
-        ("mean ms", Kind::Number),
-        ("p50 ms", Kind::Number),
-        ("p90 ms", Kind::Number),
-        ("p99 ms", Kind::Number),
-        ("p99.9 ms", Kind::Number),
-        ("max ms", Kind::Number),
-        ("failed", Kind::Number),
-        ("4xx 5xx", Kind::Number),
-        ("CPU us/request", Kind::Number),
-        ("cores", Kind::Number),
-        ("MiB", Kind::Number),
-        ("", Kind::Words),
+        ("connections", ColumnKind::Number),
+        ("load", ColumnKind::Text),
+        ("requests/s", ColumnKind::Number),
+        ("mean ms", ColumnKind::Number),
+        ("p50 ms", ColumnKind::Number),
+        ("p90 ms", ColumnKind::Number),
+        ("p99 ms", ColumnKind::Number),
+        ("p99.9 ms", ColumnKind::Number),
+        ("max ms", ColumnKind::Number),
+        ("failed", ColumnKind::Number),
+        ("4xx 5xx", ColumnKind::Number),
+        ("CPU us/request", ColumnKind::Number),
+        ("cores", ColumnKind::Number),
+        ("MiB", ColumnKind::Number),
+        ("", ColumnKind::Text),
     ]);
     for point in points {
         for load in &point.loads {
@@ -44,48 +46,49 @@ fn point_row(load: &Figures, server: Option<&ServerCost>) -> Vec<String> {
     let total = &load.total;
     let bound = load.generator.bottleneck.as_ref();
     let marks = bound.map(|_| "generator-bound".to_owned()).into_iter();
-    let marks: Vec<String> = marks.chain(notes::unclean(load)).collect();
+    let marks: Vec<String> = marks.chain(notes::unclean_reasons(load)).collect();
     vec![
-        grouped(load.connections.into()),
-        plain(&load.name),
-        figure(load.requests_per_second),
-        ms(total.mean),
-        ms(number(total.p50)),
-        ms(number(total.p90)),
-        ms(number(total.p99)),
-        ms(number(total.p999)),
-        ms(number(total.max)),
-        grouped(load.errors.total()),
-        grouped(load.statuses.failed()),
-        cost(&|cost| figure(cost.cpu_us_per_request)),
+        group_thousands(load.connections.into()),
+        sanitize(&load.name),
+        format_figure(load.requests_per_second),
+        format_ms(total.mean),
+        format_ms(to_f64(total.p50)),
+        format_ms(to_f64(total.p90)),
+        format_ms(to_f64(total.p99)),
+        format_ms(to_f64(total.p999)),
+        format_ms(to_f64(total.max)),
+        group_thousands(load.errors.total()),
+        group_thousands(load.statuses.failed()),
+        cost(&|cost| format_figure(cost.cpu_us_per_request)),
         cost(&|cost| format!("{:.2}", cost.busy)),
-        cost(&|cost| figure(mebibytes(cost.memory_bytes))),
+        cost(&|cost| format_figure(to_mebibytes(cost.memory_bytes))),
         marks.join(", "),
     ]
 }
 
 /// The ranking, best first. A number in brackets refers to a doubt of [`doubts`].
-pub(crate) fn ranking(compare: &Compare) -> Table {
+pub(crate) fn ranking_table(compare: &Compare) -> Table {
     let mut table = Table::new(&[
-        ("#", Kind::Number),
-        ("deployment", Kind::Words),
-        ("requests/s", Kind::Number),
-        ("(min - max)", Kind::Number),
-        ("ratio", Kind::Number),
-        ("CPU us/request", Kind::Number),
-        ("CPU ratio", Kind::Number),
-        ("p99 ms", Kind::Number),
-        ("MiB", Kind::Number),
-        ("errors", Kind::Number),
-        ("", Kind::Words),
+        ("#", ColumnKind::Number),
+        ("deployment", ColumnKind::Text),
+        ("requests/s", ColumnKind::Number),
+        ("(min - max)", ColumnKind::Number),
+        ("ratio", ColumnKind::Number),
+        ("CPU us/request", ColumnKind::Number),
+        ("CPU ratio", ColumnKind::Number),
+        ("p99 ms", ColumnKind::Number),
+        ("MiB", ColumnKind::Number),
+        ("errors", ColumnKind::Number),
+        ("", ColumnKind::Text),
     ]);
-    let doubts = doubts(compare);
-    for (index, deployment) in ranked(compare).enumerate() {
+    let doubts = ranked_doubts(compare);
+    for (index, deployment) in ranked_deployments(compare).enumerate() {
         let Some(summary) = &deployment.summary else {
             continue;
         };
-        let median =
-            |spread: Option<Spread>| spread.map_or_else(|| "-".into(), |s| figure(s.median));
+        let median = |spread: Option<RoundSpread>| {
+            spread.map_or_else(|| "-".into(), |s| format_figure(s.median))
+        };
         let of_this = doubts
             .iter()
             .enumerate()
@@ -94,9 +97,13 @@ pub(crate) fn ranking(compare: &Compare) -> Table {
         let per_second = summary.requests_per_second;
         table.rows.push(vec![
             (index + 1).to_string(),
-            plain(&deployment.name),
-            figure(per_second.median),
-            format!("({} - {})", figure(per_second.min), figure(per_second.max)),
+            sanitize(&deployment.name),
+            format_figure(per_second.median),
+            format!(
+                "({} - {})",
+                format_figure(per_second.min),
+                format_figure(per_second.max)
+            ),
             summary
                 .ratio
                 .map_or_else(|| "-".into(), |ratio| format!("{:.2}", ratio.median)),
@@ -104,11 +111,11 @@ pub(crate) fn ranking(compare: &Compare) -> Table {
             summary
                 .cpu_ratio
                 .map_or_else(|| "-".into(), |ratio| format!("{:.2}", ratio.median)),
-            ms(summary.p99_us.median),
+            format_ms(summary.p99_us.median),
             summary
                 .memory_bytes
-                .map_or_else(|| "-".into(), |bytes| figure(mebibytes(bytes))),
-            grouped(summary.errors),
+                .map_or_else(|| "-".into(), |bytes| format_figure(to_mebibytes(bytes))),
+            group_thousands(summary.errors),
             marks.join(""),
         ]);
     }
@@ -117,19 +124,19 @@ pub(crate) fn ranking(compare: &Compare) -> Table {
 
 /// For deployments that several loads were put on at once: the medians of each load, which the
 /// ranking adds up. Without rows when there is only one load.
-pub(crate) fn loads(compare: &Compare) -> Table {
+pub(crate) fn loads_table(compare: &Compare) -> Table {
     let mut table = Table::new(&[
-        ("deployment", Kind::Words),
-        ("load", Kind::Words),
-        ("requests/s", Kind::Number),
-        ("MiB/s", Kind::Number),
-        ("p50 ms", Kind::Number),
-        ("p99 ms", Kind::Number),
-        ("max ms", Kind::Number),
-        ("errors", Kind::Number),
-        ("disk MiB/s", Kind::Number),
+        ("deployment", ColumnKind::Text),
+        ("load", ColumnKind::Text),
+        ("requests/s", ColumnKind::Number),
+        ("MiB/s", ColumnKind::Number),
+        ("p50 ms", ColumnKind::Number),
+        ("p99 ms", ColumnKind::Number),
+        ("max ms", ColumnKind::Number),
+        ("errors", ColumnKind::Number),
+        ("disk MiB/s", ColumnKind::Number),
     ]);
-    for deployment in ranked(compare) {
+    for deployment in ranked_deployments(compare) {
         for name in load_names(compare) {
             let points = deployment.rounds.iter().flatten();
             let all: Vec<&Figures> = points
@@ -137,29 +144,29 @@ pub(crate) fn loads(compare: &Compare) -> Table {
                 .filter(|load| load.name == name)
                 .collect();
             let median = |of: &dyn Fn(&Figures) -> f64| {
-                Spread::of(all.iter().map(|load| of(load))).map(|spread| spread.median)
+                RoundSpread::of(all.iter().map(|load| of(load))).map(|spread| spread.median)
             };
             let text = |value: Option<f64>, write: fn(f64) -> String| {
                 value.map_or_else(|| "-".to_owned(), write)
             };
             table.rows.push(vec![
-                plain(&deployment.name),
-                plain(name),
-                text(median(&Figures::good_per_second), figure),
+                sanitize(&deployment.name),
+                sanitize(name),
+                text(median(&Figures::good_per_second), format_figure),
                 text(
                     median(&|load| load.bytes_per_second / f64::from(1 << 20)),
-                    figure,
+                    format_figure,
                 ),
-                text(median(&|load| number(load.total.p50)), ms),
-                text(median(&|load| number(load.total.p99)), ms),
+                text(median(&|load| to_f64(load.total.p50)), format_ms),
+                text(median(&|load| to_f64(load.total.p99)), format_ms),
                 text(
                     all.iter()
-                        .map(|load| number(load.total.max))
+                        .map(|load| to_f64(load.total.max))
                         .reduce(f64::max),
-                    ms,
+                    format_ms,
                 ),
-                grouped(saturating_sum(all.iter().map(|load| load.failed()))),
-                disk_read(deployment, name).map_or_else(String::new, figure),
+                group_thousands(saturating_sum(all.iter().map(|load| load.failed()))),
+                disk_read(deployment, name).map_or_else(String::new, format_figure),
             ]);
         }
     }
@@ -172,9 +179,9 @@ fn disk_read(deployment: &Deployment, load: &str) -> Option<f64> {
     let rates = points.filter_map(|point| {
         let load = point.loads.iter().find(|found| found.name == load)?;
         let bytes = point.server?.disk_read_bytes?;
-        Some(number(bytes) / load.seconds.max(1e-9) / f64::from(1 << 20))
+        Some(to_f64(bytes) / load.seconds.max(1e-9) / f64::from(1 << 20))
     });
-    Spread::of(rates).map(|spread| spread.median)
+    RoundSpread::of(rates).map(|spread| spread.median)
 }
 
 /// The loads' names when there are several, in their order.
@@ -193,27 +200,27 @@ pub(crate) fn load_names(compare: &Compare) -> Vec<&str> {
 }
 
 /// The ranked deployments, best first.
-pub(crate) fn ranked(compare: &Compare) -> impl Iterator<Item = &Deployment> {
+pub(crate) fn ranked_deployments(compare: &Compare) -> impl Iterator<Item = &Deployment> {
     let by_name = |name: &String| compare.deployments.iter().find(|found| found.name == *name);
     compare.ranking.iter().filter_map(by_name)
 }
 
 /// Why figures are in doubt: the deployment and its reasons, in the order of the ranking.
-pub(crate) fn doubts(compare: &Compare) -> Vec<(&str, String)> {
+pub(crate) fn ranked_doubts(compare: &Compare) -> Vec<(&str, String)> {
     let mut doubts = Vec::new();
-    for deployment in ranked(compare) {
+    for deployment in ranked_deployments(compare) {
         let all = deployment
             .summary
             .as_ref()
             .map_or(&[][..], |summary| &summary.doubts);
         let mut text = all
             .iter()
-            .take(DOUBTS_SHOWN)
+            .take(MAX_DOUBTS_SHOWN)
             .cloned()
             .collect::<Vec<_>>()
             .join("; ");
-        if all.len() > DOUBTS_SHOWN {
-            text += &format!("; and {} more", all.len() - DOUBTS_SHOWN);
+        if all.len() > MAX_DOUBTS_SHOWN {
+            text += &format!("; and {} more", all.len() - MAX_DOUBTS_SHOWN);
         }
         if !all.is_empty() {
             doubts.push((&*deployment.name, text));
@@ -223,28 +230,31 @@ pub(crate) fn doubts(compare: &Compare) -> Vec<(&str, String)> {
 }
 
 /// A sweep of many points may have a doubt for each.
-const DOUBTS_SHOWN: usize = 3;
+const MAX_DOUBTS_SHOWN: usize = 3;
 
 /// The goals and what became of them.
-pub(crate) fn goals(compare: &Compare) -> Table {
+pub(crate) fn goals_table(compare: &Compare) -> Table {
     let mut table = Table::new(&[
-        ("goal", Kind::Words),
-        ("", Kind::Words),
-        ("found", Kind::Number),
-        ("(min - max)", Kind::Number),
+        ("goal", ColumnKind::Text),
+        ("", ColumnKind::Text),
+        ("found", ColumnKind::Number),
+        ("(min - max)", ColumnKind::Number),
     ]);
     for goal in &compare.goals {
         let verdict = if goal.met { "PASS" } else { "FALL SHORT" };
         let (found, spread) = match goal.found {
             Some(s) => (
-                figure(s.median),
-                format!("({} - {})", figure(s.min), figure(s.max)),
+                format_figure(s.median),
+                format!("({} - {})", format_figure(s.min), format_figure(s.max)),
             ),
             None => ("not measured".to_owned(), String::new()),
         };
-        table
-            .rows
-            .push(vec![plain(&goal.text), verdict.to_owned(), found, spread]);
+        table.rows.push(vec![
+            sanitize(&goal.text),
+            verdict.to_owned(),
+            found,
+            spread,
+        ]);
     }
     table
 }

@@ -4,22 +4,22 @@
 //! chart and in a table. Pure.
 
 /// A count as a number; counts and microseconds are far below 2^52.
-pub(crate) fn number(count: u64) -> f64 {
+pub(crate) fn to_f64(count: u64) -> f64 {
     count as f64
 }
 
 /// Microseconds as milliseconds with three decimals.
-pub(crate) fn ms(us: f64) -> String {
+pub(crate) fn format_ms(us: f64) -> String {
     format!("{:.3}", us / 1000.0)
 }
 
 /// A count with its thousands apart.
-pub(crate) fn grouped(count: u64) -> String {
-    group(&count.to_string())
+pub(crate) fn group_thousands(count: u64) -> String {
+    insert_commas(&count.to_string())
 }
 
 /// A measured figure with as many digits as are worth reading.
-pub(crate) fn figure(value: f64) -> String {
+pub(crate) fn format_figure(value: f64) -> String {
     let size = value.abs();
     if !value.is_finite() {
         return "-".to_owned();
@@ -30,54 +30,58 @@ pub(crate) fn figure(value: f64) -> String {
         _ if size >= 1.0 || size == 0.0 => 2,
         _ => 3,
     };
-    group(&format!("{value:.digits$}"))
+    insert_commas(&format!("{value:.digits$}"))
 }
 
 /// The mark of an axis: like [`figure`], without zeros that say nothing.
-pub(crate) fn tick(value: f64) -> String {
+pub(crate) fn format_tick(value: f64) -> String {
     if value == 0.0 {
         return "0".to_owned();
     }
-    let text = group(&format!("{value:.6}"));
+    let text = insert_commas(&format!("{value:.6}"));
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 /// A size in mebibytes.
-pub(crate) fn mebibytes(bytes: u64) -> f64 {
-    number(bytes) / f64::from(1 << 20)
+pub(crate) fn to_mebibytes(bytes: u64) -> f64 {
+    to_f64(bytes) / f64::from(1 << 20)
 }
 
 /// A size with its unit.
-pub(crate) fn size(bytes: u64) -> String {
-    let mib = mebibytes(bytes);
+pub(crate) fn format_size(bytes: u64) -> String {
+    let mib = to_mebibytes(bytes);
     match bytes {
         0..1024 => format!("{bytes} bytes"),
-        1024..0x10_0000 => format!("{:.1} KiB", number(bytes) / 1024.0),
+        1024..0x10_0000 => format!("{:.1} KiB", to_f64(bytes) / 1024.0),
         0x10_0000..0x4000_0000 => format!("{mib:.1} MiB"),
         _ => format!("{:.1} GiB", mib / 1024.0),
     }
 }
 
 /// A change in percent, with its sign.
-pub(crate) fn percent(change: f64) -> String {
+pub(crate) fn format_percent(change: f64) -> String {
     format!("{change:+.1} %")
 }
 
 /// A moment, from seconds since the epoch.
-pub(crate) fn moment(seconds: u64) -> String {
+pub(crate) fn format_time(seconds: u64) -> String {
     let (days, of_day) = (seconds / 86_400, seconds % 86_400);
-    let (year, month, day) = date(days);
+    let (year, month, day) = civil_date(days);
     let (hour, minute, second) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
     format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
 }
 
-/// One word for one and another for all else: `plural(2, "error", "errors")` is `2 errors`.
-pub(crate) fn plural(count: u64, one: &str, many: &str) -> String {
-    format!("{} {}", grouped(count), if count == 1 { one } else { many })
+/// One word for one and another for all else: `pluralize(2, "error", "errors")` is `2 errors`.
+pub(crate) fn pluralize(count: u64, one: &str, many: &str) -> String {
+    format!(
+        "{} {}",
+        group_thousands(count),
+        if count == 1 { one } else { many }
+    )
 }
 
 /// Text of strangers without what a terminal would obey; line breaks stay.
-pub(crate) fn plain(text: &str) -> String {
+pub(crate) fn sanitize(text: &str) -> String {
     let harmless = |char: char| match char {
         '\n' => '\n',
         '\t' => ' ',
@@ -91,7 +95,7 @@ pub(crate) fn plain(text: &str) -> String {
 }
 
 /// A comma before each third digit of the whole part.
-fn group(digits: &str) -> String {
+fn insert_commas(digits: &str) -> String {
     let (sign, digits) = match digits.strip_prefix('-') {
         Some(rest) => ("-", rest),
         None => ("", digits),
@@ -108,7 +112,7 @@ fn group(digits: &str) -> String {
 }
 
 /// Year, month and day of the days since 1970-01-01.
-fn date(days: u64) -> (u64, u64, u64) {
+fn civil_date(days: u64) -> (u64, u64, u64) {
     let is_leap = |year: u64| {
         (year.is_multiple_of(4) && !year.is_multiple_of(100)) || year.is_multiple_of(400)
     };
@@ -151,10 +155,10 @@ mod tests {
             (1_234_567.0, "1,234,567"),
             (f64::NAN, "-"),
         ] {
-            assert_eq!(figure(value), expected);
+            assert_eq!(format_figure(value), expected);
         }
-        assert_eq!(tick(2500.0), "2,500");
-        assert_eq!(tick(0.05), "0.05");
+        assert_eq!(format_tick(2500.0), "2,500");
+        assert_eq!(format_tick(0.05), "0.05");
     }
 
     #[test]
@@ -167,14 +171,14 @@ mod tests {
             (1_798_761_600, "2027-01-01 00:00:00 UTC"),
             (4_107_542_400, "2100-03-01 00:00:00 UTC"),
         ] {
-            assert_eq!(moment(seconds), expected);
+            assert_eq!(format_time(seconds), expected);
         }
-        assert!(moment(u64::MAX).ends_with("UTC"));
+        assert!(format_time(u64::MAX).ends_with("UTC"));
     }
 
     #[test]
     fn strangers_cannot_command_the_terminal() {
-        assert_eq!(plain("a\x1b[2Jb\r\nc\x07"), "a?[2Jb\nc?");
+        assert_eq!(sanitize("a\x1b[2Jb\r\nc\x07"), "a?[2Jb\nc?");
     }
 
     #[test]
@@ -185,7 +189,7 @@ mod tests {
             (3 << 20, "3.0 MiB"),
             (3 << 30, "3.0 GiB"),
         ] {
-            assert_eq!(size(bytes), expected);
+            assert_eq!(format_size(bytes), expected);
         }
     }
 }

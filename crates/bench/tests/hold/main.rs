@@ -19,9 +19,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use penstock_bench::hold::{self, Asking, Phase, Plan, Progress, Publish, execute};
+use penstock_bench::hold::{
+    self, HoldPhase, HoldPlan, HoldProgress, ProbeSpec, PublishSpec, execute,
+};
 use penstock_bench::load::{Address, allow_all_descriptors};
-use penstock_bench::report::{Hold, Lost};
+use penstock_bench::report::{HoldResult, LostStreams};
 use rustix::process::{Pid, Signal, kill_process};
 use server::Server;
 
@@ -71,7 +73,7 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     allow_all_descriptors();
     match &arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["bench", "hold-agent"] => hold::agent(),
+        ["bench", "hold-agent"] => hold::run_agent(),
         ["stand-in", address] => stand_in(address.parse().unwrap()),
         ["--list", ..] => {
             TESTS.iter().for_each(|(name, _)| println!("{name}: test"));
@@ -143,14 +145,14 @@ fn every_loss_has_its_name() {
         "/chunked",
     ];
     let mut plan = plan(&server, &paths, &[90, 90]);
-    plan.goals
+    plan.stream_targets
         .push((nobody(), "GET / HTTP/1.1\r\n\r\n".to_owned()));
     plan.hold = Duration::from_secs(4);
-    plan.beat = Some(Duration::from_millis(1500));
+    plan.heartbeat = Some(Duration::from_millis(1500));
     plan.grace = Duration::from_millis(500);
     plan.timeout = Duration::from_millis(1500);
     let hold = run(&plan);
-    let expected = Lost {
+    let expected = LostStreams {
         status: 20,
         ended: 20,
         closed: 20,
@@ -159,7 +161,7 @@ fn every_loss_has_its_name() {
         silent: 20,
         timeout: 20,
         refused: 20,
-        ..Lost::default()
+        ..LostStreams::default()
     };
     assert_eq!(hold.counts.lost, expected, "{:?}", hold.said);
     assert_eq!((hold.counts.open, hold.counts.begun), (20, 180));
@@ -230,12 +232,12 @@ fn others_are_asked_for_meanwhile() {
 fn streams_are_opened_again_and_some_never_read() {
     let server = Server::start(Duration::from_millis(50));
     let mut plan = plan(&server, &["/chunked"], &[40]);
-    plan.deaf = Some(10);
-    plan.beat = Some(Duration::from_secs(5));
+    plan.unread_one_in = Some(10);
+    plan.heartbeat = Some(Duration::from_secs(5));
     let hold = run(&plan);
     assert!(hold.is_clean(), "{:?}", hold.counts);
     assert_eq!((hold.counts.deaf, hold.counts.deaf_cut), (4, 0));
-    plan.deaf = None;
+    plan.unread_one_in = None;
     plan.churn = 200.0;
     let hold = run(&plan);
     assert!(hold.is_clean(), "{:?} {:?}", hold.counts, hold.said);
@@ -276,7 +278,7 @@ fn an_agent_that_is_killed_has_lost_its_streams() {
     let mut is_killed = false;
     let stop = Arc::clone(&plan.stop);
     let hold = watched(&plan, |progress| {
-        if progress.phase == Phase::Holding && !is_killed {
+        if progress.phase == HoldPhase::Holding && !is_killed {
             is_killed = true;
             kill(*agents_of(std::process::id()).first().unwrap());
         }
@@ -335,7 +337,7 @@ fn an_interrupt_reports_so_far() {
 fn without_a_server_it_is_given_up() {
     let server = Server::start(Duration::from_millis(50));
     let mut plan = plan(&server, &["/chunked"], &[100_000]);
-    plan.goals = vec![(nobody(), "GET / HTTP/1.1\r\n\r\n".to_owned())];
+    plan.stream_targets = vec![(nobody(), "GET / HTTP/1.1\r\n\r\n".to_owned())];
     plan.rate = 2000.0;
     let hold = run(&plan);
     let refused = hold.counts.lost.refused;
@@ -359,37 +361,37 @@ fn an_agent_that_cannot_start_is_an_error() {
 // ---- what the tests share --------------------------------------------------------------------------
 
 /// The streams of these agents, at these paths in turn.
-fn plan(server: &Server, paths: &[&str], shares: &[u32]) -> Plan {
+fn plan(server: &Server, paths: &[&str], shares: &[u32]) -> HoldPlan {
     let goal = |path: &&str| {
         let request = format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\n");
         (server.address, request)
     };
-    Plan {
+    HoldPlan {
         targets: paths.iter().map(|path| server.url(path)).collect(),
-        goals: paths.iter().map(goal).collect(),
+        stream_targets: paths.iter().map(goal).collect(),
         shares: shares.to_vec(),
         sources: vec![Vec::new(); shares.len()],
         rate: 2000.0,
         hold: Duration::from_millis(800),
-        beat: Some(Duration::from_secs(20)),
+        heartbeat: Some(Duration::from_secs(20)),
         grace: Duration::from_secs(5),
         timeout: Duration::from_secs(10),
         churn: 0.0,
-        deaf: None,
+        unread_one_in: None,
         publish: None,
         probe: None,
         servers: Vec::new(),
-        lead: Duration::ZERO,
-        sample: Duration::from_millis(100),
+        baseline_time: Duration::ZERO,
+        sample_interval: Duration::from_millis(100),
         stop: Arc::new(AtomicBool::new(false)),
     }
 }
 
-fn publish(server: &Server) -> Publish {
+fn publish(server: &Server) -> PublishSpec {
     let content = "data: {message}\n\n";
     let formats = serde_json::json!({ "http-stream": { "content": content } });
     let body = serde_json::json!({ "items": [{ "channel": "a", "formats": formats }] });
-    Publish {
+    PublishSpec {
         target: server.url("/publish/"),
         address: Address::Tcp(server.address),
         head: "POST /publish/ HTTP/1.1\r\nHost: test\r\n".to_owned(),
@@ -400,8 +402,8 @@ fn publish(server: &Server) -> Publish {
     }
 }
 
-fn asking(server: &Server, path: &str) -> Asking {
-    Asking {
+fn asking(server: &Server, path: &str) -> ProbeSpec {
+    ProbeSpec {
         target: server.url(path),
         address: Address::Tcp(server.address),
         request: format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\n").into(),
@@ -418,11 +420,11 @@ fn nobody() -> SocketAddr {
         .unwrap()
 }
 
-fn run(plan: &Plan) -> Hold {
+fn run(plan: &HoldPlan) -> HoldResult {
     watched(plan, |_| {})
 }
 
-fn watched(plan: &Plan, mut watch: impl FnMut(&Progress)) -> Hold {
+fn watched(plan: &HoldPlan, mut watch: impl FnMut(&HoldProgress)) -> HoldResult {
     let program = std::env::current_exe().unwrap();
     let hold = execute(plan, &program, &mut watch).unwrap();
     until("the agents are gone", || {
@@ -434,23 +436,23 @@ fn watched(plan: &Plan, mut watch: impl FnMut(&Progress)) -> Hold {
 /// A bench that holds 20 streams until it is killed.
 fn stand_in(address: SocketAddr) -> ExitCode {
     let request = "GET /chunked HTTP/1.1\r\nHost: test\r\n\r\n".to_owned();
-    let plan = Plan {
+    let plan = HoldPlan {
         targets: Vec::new(),
-        goals: vec![(address, request)],
+        stream_targets: vec![(address, request)],
         shares: vec![10, 10],
         sources: Vec::new(),
         rate: 1000.0,
         hold: Duration::from_secs(600),
-        beat: None,
+        heartbeat: None,
         grace: Duration::ZERO,
         timeout: Duration::from_secs(10),
         churn: 0.0,
-        deaf: None,
+        unread_one_in: None,
         publish: None,
         probe: None,
         servers: Vec::new(),
-        lead: Duration::ZERO,
-        sample: Duration::from_secs(1),
+        baseline_time: Duration::ZERO,
+        sample_interval: Duration::from_secs(1),
         stop: Arc::new(AtomicBool::new(false)),
     };
     let program = std::env::current_exe().unwrap();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use penstock_bench::load::{Observer, Order, Progress, Until, execute};
+use penstock_bench::load::{LoadProgress, Observer, RequestOrder, WindowEnd, execute};
 
 use crate::server::{HELLO, Server};
 use crate::{Told, load, plan, run, run_requests, shape};
@@ -21,7 +21,7 @@ fn counts_requests_and_bytes_exactly() {
         let server = Server::answering(HELLO);
         let mut plan = plan(
             load(server.address.clone(), connections),
-            Until::Requests(requests),
+            WindowEnd::Requests(requests),
         );
         plan.threads = threads;
         let figures = run(&plan);
@@ -84,7 +84,7 @@ fn reads_every_framing() {
     ] {
         let server = Server::answering(answer);
         let mut load = load(server.address.clone(), 1);
-        load.shapes = vec![shape(server.address.clone(), line)];
+        load.requests = vec![shape(server.address.clone(), line)];
         let figures = run_requests(load, 10);
         assert_eq!(figures.requests, 10, "{name}: {figures:?}");
         assert_eq!(figures.errors.total(), 0, "{name}: {figures:?}");
@@ -122,7 +122,7 @@ fn sends_and_receives_more_than_sockets_hold() {
     });
     let mut load = load(server.address.clone(), 2);
     let head = format!("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: {SENT}\r\n\r\n");
-    load.shapes[0].bytes = [head.as_bytes(), &vec![b'y'; SENT]].concat().into();
+    load.requests[0].bytes = [head.as_bytes(), &vec![b'y'; SENT]].concat().into();
     let figures = run_requests(load, 6);
     assert!(figures.is_clean(), "{figures:?}");
     assert_eq!((figures.requests, figures.body_bytes), (6, 24_000_000));
@@ -133,7 +133,7 @@ fn sends_and_receives_more_than_sockets_hold() {
 fn opens_a_connection_for_each_request_when_none_is_kept() {
     let server = Server::answering(HELLO);
     let mut load = load(server.address.clone(), 3);
-    load.keeps = false;
+    load.keep_alive = false;
     let figures = run_requests(load, 30);
     assert!(figures.is_clean(), "{figures:?}");
     assert_eq!((figures.requests, server.connections()), (30, 30));
@@ -161,8 +161,8 @@ fn sends_several_shapes_in_order() {
     let server = Server::answering(HELLO);
     let mut load = load(server.address.clone(), 1);
     let paths = ["GET /a", "GET /b", "GET /c"];
-    load.shapes = paths.map(|line| shape(server.address.clone(), line)).into();
-    load.order = Order::InOrder;
+    load.requests = paths.map(|line| shape(server.address.clone(), line)).into();
+    load.order = RequestOrder::InOrder;
     run_requests(load, 7);
     let expected = [
         "GET /a", "GET /b", "GET /c", "GET /a", "GET /b", "GET /c", "GET /a",
@@ -174,8 +174,8 @@ fn sends_several_shapes_in_order() {
 fn draws_several_shapes_by_weight_from_several_servers() {
     let (heavy, light) = (Server::answering(HELLO), Server::answering(HELLO));
     let mut load = load(heavy.address.clone(), 4);
-    load.shapes.push(shape(light.address.clone(), "GET /"));
-    load.shapes[0].weight = 3;
+    load.requests.push(shape(light.address.clone(), "GET /"));
+    load.requests[0].weight = 3;
     let figures = run_requests(load, 1000);
     assert!(figures.is_clean(), "{figures:?}");
     assert_eq!(heavy.requests() + light.requests(), 1000);
@@ -197,8 +197,8 @@ fn counts_responses_by_class() {
     });
     let mut load = load(server.address.clone(), 1);
     let lines = ["GET /200", "GET /302", "GET /404", "GET /503", "GET /999"];
-    load.shapes = lines.map(|line| shape(server.address.clone(), line)).into();
-    load.order = Order::InOrder;
+    load.requests = lines.map(|line| shape(server.address.clone(), line)).into();
+    load.order = RequestOrder::InOrder;
     let statuses = run_requests(load, 10).statuses;
     assert_eq!((statuses.success, statuses.redirection), (2, 2));
     assert_eq!(
@@ -210,7 +210,7 @@ fn counts_responses_by_class() {
 #[derive(Default)]
 struct Watch {
     calls: Vec<&'static str>,
-    last: Option<Progress>,
+    last: Option<LoadProgress>,
 }
 
 impl Observer for Watch {
@@ -220,7 +220,7 @@ impl Observer for Watch {
     fn window_ends(&mut self) {
         self.calls.push("ends");
     }
-    fn progress(&mut self, progress: Progress) {
+    fn progress(&mut self, progress: LoadProgress) {
         self.calls.push(if progress.is_measured {
             "measured"
         } else {
@@ -233,7 +233,7 @@ impl Observer for Watch {
 #[test]
 fn the_warm_up_is_not_counted_and_its_connections_stay() {
     let server = Server::answering(HELLO);
-    let mut plan = plan(load(server.address.clone(), 2), Until::Requests(50));
+    let mut plan = plan(load(server.address.clone(), 2), WindowEnd::Requests(50));
     plan.warm_up = Duration::from_millis(300);
     let mut watch = Watch::default();
     let figures = execute(&plan, &mut watch).unwrap().remove(0);
@@ -269,7 +269,7 @@ fn slow() -> (Server, Arc<AtomicU64>) {
 #[test]
 fn a_limited_window_begins_when_nothing_is_under_way() {
     let (server, waiting) = slow();
-    let mut plan = plan(load(server.address.clone(), 8), Until::Requests(8));
+    let mut plan = plan(load(server.address.clone(), 8), WindowEnd::Requests(8));
     plan.warm_up = Duration::from_millis(120);
     let mut seen = None;
     let mut at_begin = AtBegin(|| seen = Some(waiting.load(Ordering::Relaxed)));
@@ -293,7 +293,7 @@ fn what_ends_within_a_window_of_time_counts_whenever_it_began() {
         }
         while connection.request().is_some() {}
     });
-    let until = Until::Elapsed(Duration::from_millis(300));
+    let until = WindowEnd::Elapsed(Duration::from_millis(300));
     let mut plan = plan(load(server.address.clone(), 1), until);
     plan.warm_up = Duration::from_millis(50);
     let mut at_begin = AtBegin(|| window.store(1, Ordering::Release));
@@ -307,7 +307,7 @@ fn a_window_of_time_is_as_long_as_asked() {
     let server = Server::answering(HELLO);
     let plan = plan(
         load(server.address.clone(), 2),
-        Until::Elapsed(Duration::from_millis(600)),
+        WindowEnd::Elapsed(Duration::from_millis(600)),
     );
     let mut watch = Watch::default();
     let figures = execute(&plan, &mut watch).unwrap().remove(0);
@@ -333,16 +333,16 @@ fn a_window_of_time_is_as_long_as_asked() {
 #[test]
 fn the_stop_flag_ends_any_window_soon() {
     for (name, until, warm_up) in [
-        ("time", Until::Elapsed(Duration::from_secs(60)), 0),
-        ("requests", Until::Requests(u64::MAX), 0),
-        ("warm-up", Until::Requests(1), 60),
+        ("time", WindowEnd::Elapsed(Duration::from_secs(60)), 0),
+        ("requests", WindowEnd::Requests(u64::MAX), 0),
+        ("warm-up", WindowEnd::Requests(1), 60),
     ] {
         let server = Server::answering(HELLO);
         let mut plan = plan(load(server.address.clone(), 2), until);
         plan.warm_up = Duration::from_secs(warm_up);
         let stop = Arc::clone(&plan.stop);
         let mut stopped = None;
-        let mut watch = Told(|_: Progress| {
+        let mut watch = Told(|_: LoadProgress| {
             stopped.get_or_insert_with(Instant::now);
             stop.store(true, Ordering::Relaxed);
         });
@@ -359,12 +359,12 @@ fn two_loads_at_once_have_figures_of_their_own() {
         Server::answering(HELLO),
         Server::answering("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"),
     );
-    let mut plan = plan(load(fast.address.clone(), 2), Until::Requests(200));
+    let mut plan = plan(load(fast.address.clone(), 2), WindowEnd::Requests(200));
     plan.loads[0].name = "a".into();
     plan.loads.push(load(slow.address.clone(), 1));
     plan.loads[1].name = "b".into();
     plan.threads = 2;
-    let figures = execute(&plan, &mut crate::Unobserved).unwrap();
+    let figures = execute(&plan, &mut crate::NoObserver).unwrap();
     assert_eq!(
         (figures[0].name.as_str(), figures[1].name.as_str()),
         ("a", "b")

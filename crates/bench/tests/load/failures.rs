@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use penstock_bench::load::{Address, Pace, Progress, Until, execute};
+use penstock_bench::load::{Address, ArrivalModel, LoadProgress, WindowEnd, execute};
 use penstock_bench::report::Errors;
 
 use crate::server::{HELLO, Server, nowhere, refusing};
@@ -113,7 +113,7 @@ fn refused_connections_are_counted_without_a_storm() {
         // Pauses of 1, 2, 4, 8 ms come between five tries of each connection.
         assert!(start.elapsed() >= Duration::from_millis(15), "{name}");
 
-        let window = Until::Elapsed(Duration::from_millis(500));
+        let window = WindowEnd::Elapsed(Duration::from_millis(500));
         let figures = run(&plan(load(address, 4), window));
         assert!(
             (4..80).contains(&figures.errors.connect),
@@ -138,8 +138,8 @@ fn a_server_that_comes_back_is_found_again() {
             std::io::Write::write_all(&mut socket, HELLO.as_bytes()).unwrap();
         }
     });
-    let plan = plan(load(Address::Tcp(address), 1), Until::Requests(50));
-    let mut watch = Told(|progress: Progress| {
+    let plan = plan(load(Address::Tcp(address), 1), WindowEnd::Requests(50));
+    let mut watch = Told(|progress: LoadProgress| {
         if progress.errors > 0 {
             // Once is enough.
             let _ = come.send(());
@@ -211,11 +211,14 @@ fn falls_silent(after: u64) -> Server {
 
 #[test]
 fn requests_that_a_server_never_answered_show_at_the_end() {
-    for (name, pace) in [("closed", Pace::Closed), ("open", Pace::Open(50.0))] {
+    for (name, pace) in [
+        ("closed", ArrivalModel::ClosedLoop),
+        ("open", ArrivalModel::OpenLoop(50.0)),
+    ] {
         let server = falls_silent(3);
         let mut load = load(server.address.clone(), 3);
-        load.pace = pace;
-        let until = Until::Elapsed(Duration::from_millis(1_500));
+        load.arrivals = pace;
+        let until = WindowEnd::Elapsed(Duration::from_millis(1_500));
         let figures = run(&plan(load, until));
         assert_eq!((figures.requests, figures.errors.total()), (3, 0), "{name}");
         assert_eq!(figures.unfinished, 3, "{name}");
@@ -223,7 +226,7 @@ fn requests_that_a_server_never_answered_show_at_the_end() {
         assert!(!figures.is_clean(), "{name}");
         // An open loop's have waited that long, whoever asks for its percentiles.
         let shows = figures.total.max > 1_000_000;
-        assert_eq!(shows, pace != Pace::Closed, "{name}");
+        assert_eq!(shows, pace != ArrivalModel::ClosedLoop, "{name}");
     }
 }
 

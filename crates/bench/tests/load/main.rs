@@ -20,7 +20,8 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use penstock_bench::load::{
-    Address, Load, Observer, Order, Pace, Plan, Progress, Shape, Unobserved, Until, execute,
+    Address, ArrivalModel, EncodedRequest, Load, LoadPlan, LoadProgress, NoObserver, Observer,
+    RequestOrder, WindowEnd, execute,
 };
 use penstock_bench::report::Figures;
 
@@ -28,18 +29,18 @@ use penstock_bench::report::Figures;
 fn load(address: Address, connections: u32) -> Load {
     Load {
         name: String::new(),
-        shapes: vec![shape(address, "GET /")],
-        order: Order::Random,
+        requests: vec![shape(address, "GET /")],
+        order: RequestOrder::Random,
         connections,
-        pace: Pace::Closed,
-        keeps: true,
+        arrivals: ArrivalModel::ClosedLoop,
+        keep_alive: true,
         timeout: Duration::from_secs(10),
     }
 }
 
 /// A request like `GET /path` without a body.
-fn shape(address: Address, line: &str) -> Shape {
-    Shape {
+fn shape(address: Address, line: &str) -> EncodedRequest {
+    EncodedRequest {
         address,
         bytes: format!("{line} HTTP/1.1\r\nHost: test\r\n\r\n").into(),
         weight: 1,
@@ -47,10 +48,10 @@ fn shape(address: Address, line: &str) -> Shape {
     }
 }
 
-fn plan(load: Load, until: Until) -> Plan {
-    Plan {
+fn plan(load: Load, until: WindowEnd) -> LoadPlan {
+    LoadPlan {
         loads: vec![load],
-        until,
+        window_end: until,
         warm_up: Duration::ZERO,
         threads: 1,
         core: None,
@@ -61,20 +62,20 @@ fn plan(load: Load, until: Until) -> Plan {
 /// Is told of progress.
 struct Told<F>(F);
 
-impl<F: FnMut(Progress)> Observer for Told<F> {
-    fn progress(&mut self, progress: Progress) {
+impl<F: FnMut(LoadProgress)> Observer for Told<F> {
+    fn progress(&mut self, progress: LoadProgress) {
         (self.0)(progress);
     }
 }
 
 /// Executes a plan of one load.
-fn run(plan: &Plan) -> Figures {
-    let mut all = execute(plan, &mut Unobserved).unwrap();
+fn run(plan: &LoadPlan) -> Figures {
+    let mut all = execute(plan, &mut NoObserver).unwrap();
     assert_eq!(all.len(), 1);
     all.remove(0)
 }
 
 /// Executes one load until that many requests ended.
 fn run_requests(load: Load, requests: u64) -> Figures {
-    run(&plan(load, Until::Requests(requests)))
+    run(&plan(load, WindowEnd::Requests(requests)))
 }

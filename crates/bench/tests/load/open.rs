@@ -3,21 +3,21 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use penstock_bench::load::{Load, Pace, Until};
+use penstock_bench::load::{ArrivalModel, Load, WindowEnd};
 use penstock_bench::report::Figures;
 
 use crate::server::{HELLO, Server, refusing};
 use crate::{load, plan, run};
 
 fn open(mut load: Load, rate: f64) -> Load {
-    load.pace = Pace::Open(rate);
+    load.arrivals = ArrivalModel::OpenLoop(rate);
     load
 }
 
 fn run_for(load: Load, milliseconds: u64) -> Figures {
     run(&plan(
         load,
-        Until::Elapsed(Duration::from_millis(milliseconds)),
+        WindowEnd::Elapsed(Duration::from_millis(milliseconds)),
     ))
 }
 
@@ -43,7 +43,7 @@ fn holds_its_rate() {
         ("two loops", 500.0, 8, 2),
     ] {
         let server = Server::answering(HELLO);
-        let window = Until::Elapsed(Duration::from_secs(1));
+        let window = WindowEnd::Elapsed(Duration::from_secs(1));
         let mut plan = plan(
             open(load(server.address.clone(), connections), rate),
             window,
@@ -124,7 +124,7 @@ fn arrivals_that_wait_at_the_end_have_waited_until_the_end() {
 fn a_number_of_requests_ends_an_open_loop_too() {
     let server = Server::answering(HELLO);
     let load = open(load(server.address.clone(), 4), 500.0);
-    let figures = run(&plan(load, Until::Requests(100)));
+    let figures = run(&plan(load, WindowEnd::Requests(100)));
     assert_eq!((figures.requests, server.requests()), (100, 100));
     assert!(
         (0.15..1.5).contains(&figures.seconds),
@@ -148,7 +148,7 @@ fn arrivals_at_a_server_that_refuses_are_errors_or_skipped() {
 fn a_connection_for_each_arrival_is_part_of_its_time() {
     let server = Server::answering(HELLO);
     let mut load = open(load(server.address.clone(), 4), 100.0);
-    load.keeps = false;
+    load.keep_alive = false;
     let figures = run_for(load, 500);
     assert!(figures.is_clean(), "{figures:?}");
     let under_way = figures.connect.count - figures.requests;

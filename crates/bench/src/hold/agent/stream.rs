@@ -12,35 +12,35 @@ use penstock_http::{
     BodyDecoder, BodyFraming, ParseProgress, ResponseBodyFraming, ResponseLimits, ResponseScanner,
 };
 
-use super::tally::{Loss, Tally};
-use crate::hold::message::Message;
+use super::tally::{LossCause, StreamCounters};
+use crate::hold::numbered_message::NumberedMessage;
 
 /// One stream.
 #[derive(Debug, Default)]
-pub(super) struct Stream {
+pub(super) struct HeldStream {
     /// `None` before it is begun and after it is lost.
     pub(super) socket: Option<OwnedFd>,
     /// When it was begun, and once it is open, when it last heard something: tenths of a millisecond
     /// since the agent's start.
-    pub(super) since: u32,
+    pub(super) last_activity: u32,
     /// The number that its next message should have; 0 while any may come first.
-    next: u32,
+    next_message: u32,
     /// Whether the event that is being received has data.
     has_data: bool,
     /// Whether the rest of a line that was too long is thrown away.
     is_skipping: bool,
     /// Whether it is never read behind its head.
-    is_deaf: bool,
-    stage: Stage,
-    rest: Option<Box<Rest>>,
+    is_unread: bool,
+    stage: StreamStage,
+    partial: Option<Box<PartialInput>>,
 }
 
 /// The goal: 700 bytes of memory a stream, of which this table is the part that each has.
-const _: () = assert!(size_of::<Stream>() <= 96);
+const _: () = assert!(size_of::<HeldStream>() <= 96);
 
 /// Where a stream is.
 #[derive(Debug, Default)]
-enum Stage {
+enum StreamStage {
     #[default]
     Connecting,
     Head,
@@ -52,63 +52,63 @@ enum Stage {
 
 /// What came in pieces so far.
 #[derive(Debug)]
-struct Rest {
+struct PartialInput {
     bytes: Vec<u8>,
     scanner: ResponseScanner,
 }
 
 /// The moment at which something was received.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Moment {
+pub(super) struct ReceiptTime {
     /// Tenths of a millisecond since the agent's start.
     pub(super) tenths: u32,
     /// Microseconds of the clock that messages bear.
     pub(super) us: u64,
 }
 
-impl Stream {
+impl HeldStream {
     /// A connection that was begun now.
-    pub(super) fn begun(socket: OwnedFd, tenths: u32) -> Self {
+    pub(super) fn connecting(socket: OwnedFd, tenths: u32) -> Self {
         Self {
             socket: Some(socket),
-            since: tenths,
+            last_activity: tenths,
             ..Self::default()
         }
     }
 
     /// The request was sent.
-    pub(super) fn asked(&mut self) {
-        self.stage = Stage::Head;
+    pub(super) fn request_sent(&mut self) {
+        self.stage = StreamStage::Head;
     }
 
     pub(super) fn is_connecting(&self) -> bool {
-        matches!(self.stage, Stage::Connecting)
+        matches!(self.stage, StreamStage::Connecting)
     }
 
     /// Whether it is held: the head of its response came.
     pub(super) fn is_open(&self) -> bool {
-        self.socket.is_some() && !matches!(self.stage, Stage::Connecting | Stage::Head)
+        self.socket.is_some() && !matches!(self.stage, StreamStage::Connecting | StreamStage::Head)
     }
 
     /// From now on it is not read any more, and no message is expected of it.
-    pub(super) fn deafen(&mut self) {
-        self.is_deaf = true;
-        self.next = 0;
+    pub(super) fn stop_reading(&mut self) {
+        self.is_unread = true;
+        self.next_message = 0;
     }
 
     pub(super) fn is_deaf(&self) -> bool {
-        self.is_deaf
+        self.is_unread
     }
 
     /// From now on it must get every message, from number 1 on.
     pub(super) fn expect_first(&mut self) {
-        self.next = u32::from(!self.is_deaf);
+        self.next_message = u32::from(!self.is_unread);
     }
 
     /// Messages up to number `last` that it should have got and did not.
-    pub(super) fn missing(&self, last: u32) -> u64 {
-        match self.is_open() && self.next > 0 {
-            true => u64::from((last + 1).saturating_sub(self.next)),
+    pub(super) fn missing_messages(&self, last: u32) -> u64 {
+        match self.is_open() && self.next_message > 0 {
+            true => u64::from((last + 1).saturating_sub(self.next_message)),
             false => 0,
         }
     }
@@ -117,17 +117,17 @@ impl Stream {
     ///
     /// # Errors
     /// Why the stream is lost.
-    pub(super) fn feed(
+    pub(super) fn receive(
         &mut self,
         received: &[u8],
-        at: Moment,
-        tally: &mut Tally,
-    ) -> Result<(), Loss> {
+        at: ReceiptTime,
+        tally: &mut StreamCounters,
+    ) -> Result<(), LossCause> {
         tally.counts.bytes += received.len() as u64;
         if self.is_open() {
-            return self.hear(received, at, tally);
+            return self.receive_body(received, at, tally);
         }
-        let mut rest = self.rest.take();
+        let mut rest = self.partial.take();
         let mut fresh = ResponseScanner::new();
         let (bytes, scanner) = match &mut rest {
             Some(rest) => {
@@ -136,19 +136,19 @@ impl Stream {
             }
             None => (received, &mut fresh),
         };
-        let (taken, is_open) = self.take_heads(bytes, scanner)?;
+        let (taken, is_open) = self.read_heads(bytes, scanner)?;
         if is_open {
             // Rounded up: no stream is open at once.
-            let took = u64::from(at.tenths.saturating_sub(self.since)) + 1;
-            tally.open(took * 100);
-            return self.hear(&bytes[taken..], at, tally);
+            let took = u64::from(at.tenths.saturating_sub(self.last_activity)) + 1;
+            tally.record_open(took * 100);
+            return self.receive_body(&bytes[taken..], at, tally);
         }
-        self.rest = Some(match rest {
+        self.partial = Some(match rest {
             Some(mut rest) => {
                 rest.bytes.drain(..taken);
                 rest
             }
-            None => Box::new(Rest {
+            None => Box::new(PartialInput {
                 bytes: received[taken..].to_vec(),
                 scanner: fresh,
             }),
@@ -157,50 +157,55 @@ impl Stream {
     }
 
     /// The server's end of the connection.
-    pub(super) fn end(&self) -> Loss {
+    pub(super) fn end_cause(&self) -> LossCause {
         match self.stage {
             // An end that has no other sign (RFC 9112 §6.3 case 8).
-            Stage::UntilClose => Loss::Ended,
-            _ => Loss::Closed,
+            StreamStage::UntilClose => LossCause::Ended,
+            _ => LossCause::Closed,
         }
     }
 
     /// Takes interim heads (RFC 9110 §15.2) and the final one; tells how many bytes they were and
     /// whether the final one was among them.
-    fn take_heads(
+    fn read_heads(
         &mut self,
         bytes: &[u8],
         scanner: &mut ResponseScanner,
-    ) -> Result<(usize, bool), Loss> {
+    ) -> Result<(usize, bool), LossCause> {
         let mut taken = 0;
         loop {
-            let head = match scanner.scan(&bytes[taken..], false, &LIMITS) {
+            let head = match scanner.scan(&bytes[taken..], false, &RESPONSE_LIMITS) {
                 Ok(ParseProgress::Partial) => return Ok((taken, false)),
                 Ok(ParseProgress::Complete(head)) => head,
-                Err(_) => return Err(Loss::Malformed),
+                Err(_) => return Err(LossCause::Malformed),
             };
             taken += head.len;
             if matches!(head.status, 100 | 102..=199) {
                 continue;
             }
             if head.status != 200 {
-                return Err(Loss::Status(head.status));
+                return Err(LossCause::Status(head.status));
             }
             self.stage = match head.framing {
-                ResponseBodyFraming::None => Stage::Length(0),
-                ResponseBodyFraming::Length(length) => Stage::Length(length),
+                ResponseBodyFraming::None => StreamStage::Length(0),
+                ResponseBodyFraming::Length(length) => StreamStage::Length(length),
                 ResponseBodyFraming::Chunked => {
-                    Stage::Chunked(BodyDecoder::new(BodyFraming::Chunked))
+                    StreamStage::Chunked(BodyDecoder::new(BodyFraming::Chunked))
                 }
-                ResponseBodyFraming::UntilClose => Stage::UntilClose,
+                ResponseBodyFraming::UntilClose => StreamStage::UntilClose,
             };
             return Ok((taken, true));
         }
     }
 
     /// Takes bytes behind the head.
-    fn hear(&mut self, bytes: &[u8], at: Moment, tally: &mut Tally) -> Result<(), Loss> {
-        self.since = at.tenths;
+    fn receive_body(
+        &mut self,
+        bytes: &[u8],
+        at: ReceiptTime,
+        tally: &mut StreamCounters,
+    ) -> Result<(), LossCause> {
+        self.last_activity = at.tenths;
         if !bytes.is_empty() {
             tally.counts.heard += 1;
         }
@@ -213,35 +218,39 @@ impl Stream {
 
     fn decode(
         &mut self,
-        stage: &mut Stage,
+        stage: &mut StreamStage,
         bytes: &[u8],
-        at: Moment,
-        tally: &mut Tally,
-    ) -> Result<(), Loss> {
+        at: ReceiptTime,
+        tally: &mut StreamCounters,
+    ) -> Result<(), LossCause> {
         match stage {
-            Stage::Connecting | Stage::Head => Ok(()),
-            Stage::UntilClose => {
-                self.take_lines(bytes, at, tally);
+            StreamStage::Connecting | StreamStage::Head => Ok(()),
+            StreamStage::UntilClose => {
+                self.read_lines(bytes, at, tally);
                 Ok(())
             }
-            Stage::Length(left) => {
+            StreamStage::Length(left) => {
                 let count = bytes.len() as u64;
                 let Some(still) = left.checked_sub(count) else {
-                    return Err(Loss::Malformed);
+                    return Err(LossCause::Malformed);
                 };
-                self.take_lines(bytes, at, tally);
+                self.read_lines(bytes, at, tally);
                 *left = still;
-                if still == 0 { Err(Loss::Ended) } else { Ok(()) }
+                if still == 0 {
+                    Err(LossCause::Ended)
+                } else {
+                    Ok(())
+                }
             }
-            Stage::Chunked(decoder) => {
+            StreamStage::Chunked(decoder) => {
                 let mut taken = 0;
                 while taken < bytes.len() {
                     let piece = &bytes[taken..];
-                    let decoded = decoder.decode(piece).map_err(|_| Loss::Malformed)?;
+                    let decoded = decoder.decode(piece).map_err(|_| LossCause::Malformed)?;
                     taken += decoded.consumed;
-                    self.take_lines(&piece[decoded.content], at, tally);
+                    self.read_lines(&piece[decoded.content], at, tally);
                     if decoder.is_done() {
-                        return Err(Loss::Ended);
+                        return Err(LossCause::Ended);
                     }
                 }
                 Ok(())
@@ -251,35 +260,35 @@ impl Stream {
 
     /// Takes content line by line (WHATWG HTML, "Server-sent events"; a carriage return alone ends no
     /// line here).
-    fn take_lines(&mut self, mut content: &[u8], at: Moment, tally: &mut Tally) {
+    fn read_lines(&mut self, mut content: &[u8], at: ReceiptTime, tally: &mut StreamCounters) {
         while let Some(end) = memchr::memchr(b'\n', content) {
             let (line, behind) = (&content[..end], &content[end + 1..]);
             content = behind;
             if std::mem::take(&mut self.is_skipping) {
                 continue;
             }
-            match self.rest.take() {
+            match self.partial.take() {
                 Some(mut rest) => {
                     rest.bytes.extend_from_slice(line);
-                    self.take_line(&rest.bytes, at, tally);
+                    self.read_line(&rest.bytes, at, tally);
                 }
-                None => self.take_line(line, at, tally),
+                None => self.read_line(line, at, tally),
             }
         }
         if content.is_empty() || self.is_skipping {
             return;
         }
-        let kept = self.rest.as_ref().map_or(0, |rest| rest.bytes.len());
-        if kept + content.len() > LINE_BYTES_MAX {
+        let kept = self.partial.as_ref().map_or(0, |rest| rest.bytes.len());
+        if kept + content.len() > MAX_LINE_BYTES {
             // Its beginning is all that is looked at, without the wait for its end.
-            let mut line = self.rest.take().map_or_else(Vec::new, |rest| rest.bytes);
-            line.extend_from_slice(&content[..content.len().min(LINE_BYTES_MAX)]);
-            self.take_line(&line, at, tally);
+            let mut line = self.partial.take().map_or_else(Vec::new, |rest| rest.bytes);
+            line.extend_from_slice(&content[..content.len().min(MAX_LINE_BYTES)]);
+            self.read_line(&line, at, tally);
             self.is_skipping = true;
             return;
         }
-        let rest = self.rest.get_or_insert_with(|| {
-            Box::new(Rest {
+        let rest = self.partial.get_or_insert_with(|| {
+            Box::new(PartialInput {
                 bytes: Vec::new(),
                 scanner: ResponseScanner::new(),
             })
@@ -287,7 +296,7 @@ impl Stream {
         rest.bytes.extend_from_slice(content);
     }
 
-    fn take_line(&mut self, line: &[u8], at: Moment, tally: &mut Tally) {
+    fn read_line(&mut self, line: &[u8], at: ReceiptTime, tally: &mut StreamCounters) {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         match line.first() {
             None => {
@@ -297,20 +306,25 @@ impl Stream {
             Some(_) => {
                 self.has_data |= line.starts_with(b"data");
                 if let Some(message) = tally.reader.find(line) {
-                    self.take_message(message, at, tally);
+                    self.record_message(message, at, tally);
                 }
             }
         }
     }
 
-    fn take_message(&mut self, message: Message, at: Moment, tally: &mut Tally) {
-        tally.receive(message, at.us);
+    fn record_message(
+        &mut self,
+        message: NumberedMessage,
+        at: ReceiptTime,
+        tally: &mut StreamCounters,
+    ) {
+        tally.record_message(message, at.us);
         let behind = message.number.saturating_add(1);
-        match self.next {
-            0 => self.next = behind,
+        match self.next_message {
+            0 => self.next_message = behind,
             next if message.number >= next => {
                 tally.counts.missed += u64::from(message.number - next);
-                self.next = behind;
+                self.next_message = behind;
             }
             _ => tally.counts.repeated += 1,
         }
@@ -319,20 +333,20 @@ impl Stream {
     /// Bytes on the heap that are this stream's alone.
     #[cfg(test)]
     pub(super) fn heap_bytes(&self) -> usize {
-        let rest = self.rest.as_ref();
-        rest.map_or(0, |rest| size_of::<Rest>() + rest.bytes.capacity())
+        let rest = self.partial.as_ref();
+        rest.map_or(0, |rest| size_of::<PartialInput>() + rest.bytes.capacity())
     }
 }
 
 /// What a server may answer with at most.
-const LIMITS: ResponseLimits = ResponseLimits {
+const RESPONSE_LIMITS: ResponseLimits = ResponseLimits {
     max_head_bytes: 16 << 10,
     max_fields: 128,
 };
 
 /// Of a longer line only the beginning is looked at: a million streams with one under way each must not
 /// fill the memory.
-const LINE_BYTES_MAX: usize = 1 << 10;
+const MAX_LINE_BYTES: usize = 1 << 10;
 
 #[cfg(test)]
 mod tests;

@@ -7,14 +7,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use hdrhistogram::{CreationError, Histogram};
 
-use crate::hold::message::{Message, Reader};
-use crate::hold::order::{Arrived, Tick};
-use crate::load::histogram;
-use crate::report::{HoldCounts, Lost};
+use crate::hold::agent_protocol::{AgentTick, MessageReceipt};
+use crate::hold::numbered_message::{MessageFinder, NumberedMessage};
+use crate::load::new_histogram;
+use crate::report::{LostStreams, StreamCounts};
 
 /// Why a stream is not held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Loss {
+pub(super) enum LossCause {
     Refused,
     Unreachable,
     Timeout,
@@ -30,34 +30,34 @@ pub(super) enum Loss {
 
 /// All that an agent counts.
 #[derive(Debug)]
-pub(super) struct Tally {
-    pub(super) counts: HoldCounts,
-    pub(super) reader: Reader,
+pub(super) struct StreamCounters {
+    pub(super) counts: StreamCounts,
+    pub(super) reader: MessageFinder,
     statuses: BTreeMap<u16, u64>,
     /// Causes that have said something, and what those say that the coordinator does not know yet.
-    known: BTreeSet<&'static str>,
-    said: BTreeMap<String, String>,
+    reported_causes: BTreeSet<&'static str>,
+    first_reasons: BTreeMap<String, String>,
     opening: Histogram<u64>,
     latency: Histogram<u64>,
-    messages: Vec<Arrived>,
+    messages: Vec<MessageReceipt>,
 }
 
-impl Tally {
+impl StreamCounters {
     pub(super) fn new(run: u32) -> Result<Self, CreationError> {
         Ok(Self {
-            counts: HoldCounts::default(),
-            reader: Reader::new(run),
+            counts: StreamCounts::default(),
+            reader: MessageFinder::new(run),
             statuses: BTreeMap::new(),
-            known: BTreeSet::new(),
-            said: BTreeMap::new(),
-            opening: histogram()?,
-            latency: histogram()?,
+            reported_causes: BTreeSet::new(),
+            first_reasons: BTreeMap::new(),
+            opening: new_histogram()?,
+            latency: new_histogram()?,
             messages: Vec::new(),
         })
     }
 
     /// A stream is open, so many microseconds after it was begun.
-    pub(super) fn open(&mut self, took: u64) {
+    pub(super) fn record_open(&mut self, took: u64) {
         self.counts.opened += 1;
         self.counts.open += 1;
         self.counts.open_max = self.counts.open_max.max(self.counts.open);
@@ -65,31 +65,31 @@ impl Tally {
     }
 
     /// A stream is lost.
-    pub(super) fn lose(&mut self, loss: Loss, why: impl FnOnce() -> String) {
+    pub(super) fn record_loss(&mut self, loss: LossCause, why: impl FnOnce() -> String) {
         let lost = &mut self.counts.lost;
         *loss.counter(lost) += 1;
-        if let Loss::Status(status) = loss {
+        if let LossCause::Status(status) = loss {
             *self.statuses.entry(status).or_default() += 1;
         }
-        if self.known.insert(loss.name()) {
-            self.said.insert(loss.name().to_owned(), why());
+        if self.reported_causes.insert(loss.name()) {
+            self.first_reasons.insert(loss.name().to_owned(), why());
         }
     }
 
     /// A message arrived at a stream.
-    pub(super) fn receive(&mut self, message: Message, now: u64) {
-        let took = now.saturating_sub(message.sent).max(1);
+    pub(super) fn record_message(&mut self, message: NumberedMessage, now: u64) {
+        let took = now.saturating_sub(message.sent_at).max(1);
         self.counts.received += 1;
         self.latency.saturating_record(took);
         // The latest messages are the last ones in the list.
-        let from = self.messages.len().saturating_sub(MESSAGES_LOOKED);
+        let from = self.messages.len().saturating_sub(RECENT_MESSAGES);
         let mut known = self.messages[from..].iter_mut().rev();
         if let Some(known) = known.find(|known| known.number == message.number) {
             known.streams += 1;
             known.last = known.last.max(took);
-        } else if self.messages.len() < MESSAGES_MAX {
+        } else if self.messages.len() < MAX_MESSAGES {
             // Of those beyond only the times of last receipts are missing.
-            self.messages.push(Arrived {
+            self.messages.push(MessageReceipt {
                 number: message.number,
                 streams: 1,
                 last: took,
@@ -98,20 +98,20 @@ impl Tally {
     }
 
     /// What is new; begins a new interval.
-    pub(super) fn take(&mut self) -> Tick {
-        Tick {
+    pub(super) fn take_tick(&mut self) -> AgentTick {
+        AgentTick {
             counts: self.counts,
             statuses: self.statuses.clone(),
-            said: std::mem::take(&mut self.said),
-            opening: drained(&mut self.opening),
-            latency: drained(&mut self.latency),
+            said: std::mem::take(&mut self.first_reasons),
+            opening: drain_histogram(&mut self.opening),
+            latency: drain_histogram(&mut self.latency),
             messages: std::mem::take(&mut self.messages),
-            ..Tick::default()
+            ..AgentTick::default()
         }
     }
 }
 
-impl Loss {
+impl LossCause {
     /// As the report calls it.
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -130,7 +130,7 @@ impl Loss {
     }
 
     /// What it says where nobody says more.
-    pub(super) fn words(self) -> String {
+    pub(super) fn description(self) -> String {
         match self {
             Self::Refused => "the connection was refused".to_owned(),
             Self::Unreachable => "no way to the server".to_owned(),
@@ -146,7 +146,7 @@ impl Loss {
         }
     }
 
-    fn counter(self, lost: &mut Lost) -> &mut u64 {
+    fn counter(self, lost: &mut LostStreams) -> &mut u64 {
         match self {
             Self::Refused => &mut lost.refused,
             Self::Unreachable => &mut lost.unreachable,
@@ -164,7 +164,7 @@ impl Loss {
 }
 
 /// The recorded values and how often each, and the histogram empty again.
-fn drained(histogram: &mut Histogram<u64>) -> Vec<(u64, u64)> {
+fn drain_histogram(histogram: &mut Histogram<u64>) -> Vec<(u64, u64)> {
     let recorded = histogram.iter_recorded();
     let values = recorded
         .map(|value| {
@@ -180,10 +180,10 @@ fn drained(histogram: &mut Histogram<u64>) -> Vec<(u64, u64)> {
 
 /// Messages of one tick that are told apart: at more than that a second, the later ones have no time of
 /// last receipt.
-const MESSAGES_MAX: usize = 8192;
+const MAX_MESSAGES: usize = 8192;
 
 /// Streams get a message at nearly the same time: the one that arrives is among the latest.
-const MESSAGES_LOOKED: usize = 64;
+const RECENT_MESSAGES: usize = 64;
 
 #[cfg(test)]
 mod tests {
@@ -191,48 +191,54 @@ mod tests {
 
     #[test]
     fn a_tick_has_what_is_new() {
-        let mut tally = Tally::new(1).unwrap();
-        tally.open(250);
-        tally.lose(Loss::Status(503), || "first".to_owned());
-        tally.lose(Loss::Status(500), || "second".to_owned());
+        let mut tally = StreamCounters::new(1).unwrap();
+        tally.record_open(250);
+        tally.record_loss(LossCause::Status(503), || "first".to_owned());
+        tally.record_loss(LossCause::Status(500), || "second".to_owned());
         for (number, now) in [(1, 30), (2, 40), (1, 60)] {
-            tally.receive(Message { number, sent: 10 }, now);
+            tally.record_message(
+                NumberedMessage {
+                    number,
+                    sent_at: 10,
+                },
+                now,
+            );
         }
-        let tick = tally.take();
+        let tick = tally.take_tick();
         assert_eq!((tick.counts.open, tick.counts.lost.status), (1, 2));
         assert_eq!(tick.statuses, BTreeMap::from([(500, 1), (503, 1)]));
         assert_eq!(tick.said["status"], "first");
         assert_eq!(tick.opening, [(250, 1)]);
         assert_eq!(tick.latency, [(20, 1), (30, 1), (50, 1)]);
-        let arrived = |number, streams, last| Arrived {
+        let arrived = |number, streams, last| MessageReceipt {
             number,
             streams,
             last,
         };
         assert_eq!(tick.messages, [arrived(1, 2, 50), arrived(2, 1, 30)]);
-        let tick = tally.take();
+        let tick = tally.take_tick();
         assert_eq!(tick.counts.received, 3, "counters go on");
         assert!(tick.said.is_empty() && tick.latency.is_empty() && tick.messages.is_empty());
     }
 
     #[test]
     fn every_loss_is_counted_by_its_name() {
-        let mut tally = Tally::new(1).unwrap();
+        let mut tally = StreamCounters::new(1).unwrap();
         let all = [
-            Loss::Refused,
-            Loss::Unreachable,
-            Loss::Timeout,
-            Loss::Status(404),
-            Loss::Malformed,
-            Loss::Ended,
-            Loss::Closed,
-            Loss::Reset,
-            Loss::Silent,
-            Loss::NoPort,
-            Loss::NoDescriptor,
+            LossCause::Refused,
+            LossCause::Unreachable,
+            LossCause::Timeout,
+            LossCause::Status(404),
+            LossCause::Malformed,
+            LossCause::Ended,
+            LossCause::Closed,
+            LossCause::Reset,
+            LossCause::Silent,
+            LossCause::NoPort,
+            LossCause::NoDescriptor,
         ];
         for loss in all {
-            tally.lose(loss, || loss.words());
+            tally.record_loss(loss, || loss.description());
         }
         let lost = tally.counts.lost;
         for loss in all {
@@ -245,11 +251,11 @@ mod tests {
 
     #[test]
     fn messages_without_end_take_no_memory_without_end() {
-        let mut tally = Tally::new(1).unwrap();
+        let mut tally = StreamCounters::new(1).unwrap();
         for number in 0..20_000 {
-            tally.receive(Message { number, sent: 1 }, 5);
+            tally.record_message(NumberedMessage { number, sent_at: 1 }, 5);
         }
-        let tick = tally.take();
+        let tick = tally.take_tick();
         assert_eq!((tick.messages.len(), tick.counts.received), (8192, 20_000));
     }
 }

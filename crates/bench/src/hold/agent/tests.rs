@@ -11,17 +11,17 @@ fn says(lines: &str) -> Vec<String> {
     let (heard, said) = UnixStream::pair().unwrap();
     ours.write_all(lines.as_bytes()).unwrap();
     drop(ours);
-    let agent = std::thread::spawn(move || serve(&theirs, said));
+    let agent = std::thread::spawn(move || serve_coordinator(&theirs, said));
     let words = BufReader::new(heard).lines().map(Result::unwrap).collect();
     // How it ended is not asked: its words are.
-    let _ = agent.join().unwrap();
+    let _ = run_agent.join().unwrap();
     words
 }
 
-fn order(change: impl FnOnce(&mut Order)) -> String {
-    let mut order = Order {
-        protocol: PROTOCOL,
-        goals: vec![super::super::order::Goal {
+fn order(change: impl FnOnce(&mut AgentOrder)) -> String {
+    let mut order = AgentOrder {
+        protocol: PROTOCOL_VERSION,
+        goals: vec![super::super::agent_protocol::StreamTarget {
             address: "127.0.0.1:1".parse().unwrap(),
             request: String::new(),
         }],
@@ -65,8 +65,8 @@ fn an_order_that_cannot_be_executed_is_refused_in_words() {
 fn the_last_word_says_what_was_missed() {
     let asks = "\"publishing\"\n{\"finish\":{\"last\":7}}\n";
     let words = says(&(order(|_| {}) + asks));
-    let done: Word = serde_json::from_str(&words[1]).unwrap();
-    let Word::Done(tick) = done else {
+    let done: AgentMessage = serde_json::from_str(&words[1]).unwrap();
+    let AgentMessage::Done(tick) = done else {
         panic!("{words:?}");
     };
     assert_eq!((tick.pending, tick.counts.missed), (3, 0), "none was open");

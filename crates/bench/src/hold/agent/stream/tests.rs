@@ -4,35 +4,39 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
 use super::*;
-use crate::hold::agent::tally::Tally;
-use crate::report::HoldCounts;
+use crate::hold::agent::tally::StreamCounters;
+use crate::report::StreamCounts;
 
-const AT: Moment = Moment {
+const AT: ReceiptTime = ReceiptTime {
     tenths: 25,
     us: 1_000_050,
 };
 
 /// A stream that has asked, at the start.
-fn asked() -> Stream {
+fn asked() -> HeldStream {
     // Any descriptor: nothing here reads it.
     let socket = OwnedFd::from(UnixStream::pair().unwrap().0);
-    let mut stream = Stream::begun(socket, 5);
+    let mut stream = HeldStream::connecting(socket, 5);
     assert!(stream.is_connecting() && !stream.is_open());
-    stream.asked();
+    stream.request_sent();
     stream
 }
 
 /// A numbered message sent 50 us before [`AT`].
 fn message(number: u32) -> String {
     let sent = AT.us - 50;
-    Message { number, sent }.word(9)
+    NumberedMessage {
+        number,
+        sent_at: sent,
+    }
+    .encode(9)
 }
 
 /// What came of the pieces: the loss, if it was lost, and the counts.
-fn pieces(pieces: &[&[u8]]) -> (Option<Loss>, HoldCounts) {
-    let (mut stream, mut tally) = (asked(), Tally::new(9).unwrap());
+fn pieces(pieces: &[&[u8]]) -> (Option<LossCause>, StreamCounts) {
+    let (mut stream, mut tally) = (asked(), StreamCounters::new(9).unwrap());
     for piece in pieces {
-        if let Err(loss) = stream.feed(piece, AT, &mut tally) {
+        if let Err(loss) = stream.receive(piece, AT, &mut tally) {
             return (Some(loss), tally.counts);
         }
     }
@@ -41,9 +45,9 @@ fn pieces(pieces: &[&[u8]]) -> (Option<Loss>, HoldCounts) {
 
 /// The outcome of the bytes in one piece, which all ways of two pieces and bytes one by one share. How
 /// often it heard something is the pieces' and not the bytes'.
-fn outcome(text: &str) -> (Option<Loss>, HoldCounts) {
+fn outcome(text: &str) -> (Option<LossCause>, StreamCounts) {
     let bytes = text.as_bytes();
-    let alike = |(loss, mut counts): (Option<Loss>, HoldCounts)| {
+    let alike = |(loss, mut counts): (Option<LossCause>, StreamCounts)| {
         (counts.heard, counts.bytes) = (0, 0);
         (loss, counts)
     };
@@ -88,14 +92,14 @@ fn hears_events_comments_and_messages_in_every_framing() {
     ] {
         let (loss, counts) = outcome(&text);
         assert_eq!(loss, None, "{text}");
-        let expected = HoldCounts {
+        let expected = StreamCounts {
             opened: 1,
             open: 1,
             open_max: 1,
             events: 3,
             comments: 1,
             received: 2,
-            ..HoldCounts::default()
+            ..StreamCounts::default()
         };
         assert_eq!(counts, expected, "{text}");
     }
@@ -104,53 +108,56 @@ fn hears_events_comments_and_messages_in_every_framing() {
 #[test]
 fn is_lost_by_what_the_server_says() {
     for (text, expected) in [
-        (format!("{CHUNKED}3\r\n:\n\n\r\n0\r\n\r\n"), Loss::Ended),
+        (
+            format!("{CHUNKED}3\r\n:\n\n\r\n0\r\n\r\n"),
+            LossCause::Ended,
+        ),
         (
             "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok".to_owned(),
-            Loss::Ended,
+            LossCause::Ended,
         ),
         (
             "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n".to_owned(),
-            Loss::Ended,
+            LossCause::Ended,
         ),
         (
             "HTTP/1.1 503 No\r\nContent-Length: 2\r\n\r\nno".to_owned(),
-            Loss::Status(503),
+            LossCause::Status(503),
         ),
         (
             "HTTP/1.1 204 No Content\r\n\r\n".to_owned(),
-            Loss::Status(204),
+            LossCause::Status(204),
         ),
-        ("SSH-2.0-x\r\n\r\n".to_owned(), Loss::Malformed),
-        (format!("{CHUNKED}zz\r\n"), Loss::Malformed),
+        ("SSH-2.0-x\r\n\r\n".to_owned(), LossCause::Malformed),
+        (format!("{CHUNKED}zz\r\n"), LossCause::Malformed),
     ] {
         assert_eq!(outcome(&text).0, Some(expected), "{text}");
     }
     let long = format!("HTTP/1.1 200 OK\r\nX: {}\r\n\r\n", "x".repeat(20_000));
-    assert_eq!(pieces(&[long.as_bytes()]).0, Some(Loss::Malformed));
+    assert_eq!(pieces(&[long.as_bytes()]).0, Some(LossCause::Malformed));
 }
 
 #[test]
 fn the_end_of_the_connection_says_how_it_was_lost() {
-    let mut tally = Tally::new(9).unwrap();
+    let mut tally = StreamCounters::new(9).unwrap();
     for (text, expected) in [
-        ("", Loss::Closed),
-        ("HTTP/1.1 200 OK\r\n", Loss::Closed),
-        (CHUNKED, Loss::Closed),
-        (UNTIL_CLOSE, Loss::Ended),
+        ("", LossCause::Closed),
+        ("HTTP/1.1 200 OK\r\n", LossCause::Closed),
+        (CHUNKED, LossCause::Closed),
+        (UNTIL_CLOSE, LossCause::Ended),
     ] {
         let mut stream = asked();
-        stream.feed(text.as_bytes(), AT, &mut tally).unwrap();
-        assert_eq!(stream.end(), expected, "{text}");
+        stream.receive(text.as_bytes(), AT, &mut tally).unwrap();
+        assert_eq!(stream.end_cause(), expected, "{text}");
     }
 }
 
 #[test]
 fn counts_what_is_missed_and_what_comes_again() {
-    let feed = |stream: &mut Stream, tally: &mut Tally, numbers: &[u32]| {
+    let feed = |stream: &mut HeldStream, tally: &mut StreamCounters, numbers: &[u32]| {
         for number in numbers {
             let text = format!("data: {}\n\n", message(*number));
-            stream.feed(text.as_bytes(), AT, tally).unwrap();
+            stream.receive(text.as_bytes(), AT, tally).unwrap();
         }
     };
     for (what, expects, numbers, last, missed, repeated) in [
@@ -165,14 +172,19 @@ fn counts_what_is_missed_and_what_comes_again() {
         ("twice", true, &[1, 2, 2, 3], 3, 0, 1),
         ("another order", true, &[1, 3, 2], 3, 1, 1),
     ] {
-        let (mut stream, mut tally) = (asked(), Tally::new(9).unwrap());
-        stream.feed(UNTIL_CLOSE.as_bytes(), AT, &mut tally).unwrap();
+        let (mut stream, mut tally) = (asked(), StreamCounters::new(9).unwrap());
+        stream
+            .receive(UNTIL_CLOSE.as_bytes(), AT, &mut tally)
+            .unwrap();
         if expects {
             stream.expect_first();
         }
         feed(&mut stream, &mut tally, numbers);
         let counts = tally.counts;
-        let all = (counts.missed + stream.missing(last), counts.repeated);
+        let all = (
+            counts.missed + stream.missing_messages(last),
+            counts.repeated,
+        );
         assert_eq!(all, (missed, repeated), "{what}");
         assert_eq!(counts.received, numbers.len() as u64, "{what}");
     }
@@ -180,11 +192,11 @@ fn counts_what_is_missed_and_what_comes_again() {
 
 #[test]
 fn a_message_takes_from_its_moment_to_its_receipt() {
-    let (mut stream, mut tally) = (asked(), Tally::new(9).unwrap());
+    let (mut stream, mut tally) = (asked(), StreamCounters::new(9).unwrap());
     let text = format!("{UNTIL_CLOSE}data: {}\n\n", message(1));
-    stream.feed(text.as_bytes(), AT, &mut tally).unwrap();
+    stream.receive(text.as_bytes(), AT, &mut tally).unwrap();
     assert!(stream.is_open());
-    let tick = tally.take();
+    let tick = tally.take_tick();
     assert_eq!(tick.latency, [(50, 1)]);
     assert_eq!(tick.opening.len(), 1, "2.1 ms, in the histogram's steps");
     assert!((2099..=2101).contains(&tick.opening[0].0));
@@ -192,34 +204,36 @@ fn a_message_takes_from_its_moment_to_its_receipt() {
 
 #[test]
 fn keeps_nothing_between_whole_events() {
-    let (mut stream, mut tally) = (asked(), Tally::new(9).unwrap());
+    let (mut stream, mut tally) = (asked(), StreamCounters::new(9).unwrap());
     stream
-        .feed(&CHUNKED.as_bytes()[..9], AT, &mut tally)
+        .receive(&CHUNKED.as_bytes()[..9], AT, &mut tally)
         .unwrap();
     assert!(stream.heap_bytes() > 0, "a head under way");
     stream
-        .feed(&CHUNKED.as_bytes()[9..], AT, &mut tally)
+        .receive(&CHUNKED.as_bytes()[9..], AT, &mut tally)
         .unwrap();
     assert_eq!(stream.heap_bytes(), 0);
     let event = chunk(&format!("data: {}\n\n", message(1)));
     let (first, second) = event.as_bytes().split_at(20);
-    stream.feed(first, AT, &mut tally).unwrap();
+    stream.receive(first, AT, &mut tally).unwrap();
     assert!(stream.heap_bytes() > 0, "a line under way");
-    stream.feed(second, AT, &mut tally).unwrap();
+    stream.receive(second, AT, &mut tally).unwrap();
     assert_eq!((stream.heap_bytes(), tally.counts.received), (0, 1));
 }
 
 #[test]
 fn a_line_without_end_takes_no_memory_without_end() {
-    let (mut stream, mut tally) = (asked(), Tally::new(9).unwrap());
-    stream.feed(UNTIL_CLOSE.as_bytes(), AT, &mut tally).unwrap();
-    stream.feed(b"data: ", AT, &mut tally).unwrap();
+    let (mut stream, mut tally) = (asked(), StreamCounters::new(9).unwrap());
+    stream
+        .receive(UNTIL_CLOSE.as_bytes(), AT, &mut tally)
+        .unwrap();
+    stream.receive(b"data: ", AT, &mut tally).unwrap();
     for _ in 0..100 {
-        stream.feed(&[b'x'; 5000], AT, &mut tally).unwrap();
-        assert!(stream.heap_bytes() <= 4 * LINE_BYTES_MAX);
+        stream.receive(&[b'x'; 5000], AT, &mut tally).unwrap();
+        assert!(stream.heap_bytes() <= 4 * MAX_LINE_BYTES);
     }
     let rest = format!("x\n\ndata: {}\n\n", message(1));
-    stream.feed(rest.as_bytes(), AT, &mut tally).unwrap();
+    stream.receive(rest.as_bytes(), AT, &mut tally).unwrap();
     assert_eq!((tally.counts.events, tally.counts.received), (2, 1));
     assert_eq!(stream.heap_bytes(), 0);
 }

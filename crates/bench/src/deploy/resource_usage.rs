@@ -1,6 +1,6 @@
 //! What processes spend: CPU time and memory of a process and all its descendants, from /proc.
 //!
-//! `compare` asks a [`super::Running`], `run` and `sweep` ask [`Processes::of_pid`] for a server that they
+//! `compare` asks a [`super::RunningDeployment`], `run` and `sweep` ask [`ProcessTree::from_pid`] for a server that they
 //! did not start; `window` takes the difference of two answers.
 //! What must stay true: time of a child that ended counts (its parent has it), the keeper's own does
 //! not. Known limit: where a parent refuses to wait for its children, theirs is lost.
@@ -19,16 +19,16 @@ use std::time::{Duration, Instant};
 
 /// CPU time so far.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Spent {
+pub struct CpuTime {
     /// When it was read.
-    pub at: Instant,
+    pub read_at: Instant,
     /// Seconds, of all processes.
     pub cpu_seconds: f64,
 }
 
 /// Memory now.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Memory {
+pub struct MemoryUsage {
     /// Proportional set size of all processes; resident set size of those whose maps are not ours to
     /// read.
     pub bytes: u64,
@@ -37,73 +37,77 @@ pub struct Memory {
 }
 
 /// Processes that can be asked what they cost.
-pub trait Account: Debug {
-    /// CPU time so far, of processes that ended too; not known when [`Account::memory`] finds no process.
-    fn spent(&self) -> Spent;
+pub trait ResourceUsage: Debug {
+    /// CPU time so far, of processes that ended too; not known when [`ResourceUsage::memory`] finds no process.
+    fn cpu_time(&self) -> CpuTime;
     /// Memory of the living; no process in it when who was watched is gone.
-    fn memory(&self) -> Memory;
+    fn memory_usage(&self) -> MemoryUsage;
     /// Bytes that the living have read from disks so far; `None` where one cannot be asked.
-    fn disk_read(&self) -> Option<u64> {
+    fn disk_read_bytes(&self) -> Option<u64> {
         None
     }
     /// Seconds so far of what runs beside it for its sake, which are neither its own nor a stranger's.
-    fn beside(&self) -> f64 {
+    fn companion_cpu_seconds(&self) -> f64 {
         0.0
     }
 }
 
 /// A process that somebody else started, and its descendants.
 #[derive(Debug, Clone, Copy)]
-pub struct Processes {
+pub struct ProcessTree {
     root: u32,
     /// A later process may get the same number.
-    started: u64,
+    start_ticks: u64,
 }
 
-impl Processes {
+impl ProcessTree {
     /// Watches a process; `None` when there is none of that number.
     #[must_use]
-    pub fn of_pid(pid: u32) -> Option<Self> {
-        let started = Stat::read(pid)?.started;
-        Some(Self { root: pid, started })
+    pub fn from_pid(pid: u32) -> Option<Self> {
+        let started = ProcStat::read(pid)?.start_ticks;
+        Some(Self {
+            root: pid,
+            start_ticks: started,
+        })
     }
 
     /// Whether the process itself is still there.
     #[must_use]
     pub fn is_alive(&self) -> bool {
-        Stat::read(self.root).is_some_and(|stat| stat.started == self.started && !stat.is_zombie)
+        ProcStat::read(self.root)
+            .is_some_and(|stat| stat.start_ticks == self.start_ticks && !stat.is_zombie)
     }
 }
 
-impl Account for Processes {
-    fn spent(&self) -> Spent {
+impl ResourceUsage for ProcessTree {
+    fn cpu_time(&self) -> CpuTime {
         if !self.is_alive() {
-            return Spent::now(0.0);
+            return CpuTime::now(0.0);
         }
-        let table = Table::read();
+        let table = ProcessTable::read();
         let descendants = table.descendants(self.root);
         let all = descendants.iter().copied().chain([self.root]);
-        Spent::now(all.map(|pid| table.seconds(pid)).sum())
+        CpuTime::now(all.map(|pid| table.seconds(pid)).sum())
     }
 
-    fn memory(&self) -> Memory {
+    fn memory_usage(&self) -> MemoryUsage {
         if !self.is_alive() {
-            return Memory::default();
+            return MemoryUsage::default();
         }
-        let descendants = Table::read().descendants(self.root);
-        Memory::of(descendants.into_iter().chain([self.root]))
+        let descendants = ProcessTable::read().descendants(self.root);
+        MemoryUsage::of(descendants.into_iter().chain([self.root]))
     }
 
-    fn disk_read(&self) -> Option<u64> {
-        let descendants = Table::read().descendants(self.root);
-        disk_read_of(descendants.into_iter().chain([self.root]))
+    fn disk_read_bytes(&self) -> Option<u64> {
+        let descendants = ProcessTable::read().descendants(self.root);
+        disk_read_bytes_of(descendants.into_iter().chain([self.root]))
     }
 }
 
 /// Processes whose command line contains a text: each tree of them by its root, so that nothing counts
 /// twice. This process, and those that started it, are none of them.
-pub(crate) fn matching(text: &str) -> Vec<Processes> {
-    let table = Table::read();
+pub(crate) fn process_trees_matching(text: &str) -> Vec<ProcessTree> {
+    let table = ProcessTable::read();
     let own = table.ancestors(std::process::id());
     let is_meant = |pid: &u32| {
         let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -120,29 +124,31 @@ pub(crate) fn matching(text: &str) -> Vec<Processes> {
         above.iter().skip(1).all(|parent| !found.contains(parent))
     };
     let roots = found.iter().filter(is_root);
-    roots.filter_map(|pid| Processes::of_pid(*pid)).collect()
+    roots
+        .filter_map(|pid| ProcessTree::from_pid(*pid))
+        .collect()
 }
 
 /// The memory of several trees of processes, with one look at the machine; those whose root has ended
 /// are left out.
-pub(crate) fn memory_of_all(trees: &[Processes]) -> Memory {
-    let table = Table::read();
+pub(crate) fn memory_of_all(trees: &[ProcessTree]) -> MemoryUsage {
+    let table = ProcessTable::read();
     let alive = trees.iter().filter(|tree| {
         let root = table.stats.get(&tree.root);
-        root.is_some_and(|stat| stat.started == tree.started && !stat.is_zombie)
+        root.is_some_and(|stat| stat.start_ticks == tree.start_ticks && !stat.is_zombie)
     });
     let pids = alive.flat_map(|tree| {
         let below = table.descendants(tree.root);
         below.into_iter().chain([tree.root])
     });
-    Memory::of(pids)
+    MemoryUsage::of(pids)
 }
 
 /// Seconds that these cores have worked since the machine started, interrupts included: the kernel
 /// counts them to who is interrupted. What neither server nor generator spent of it is strangers'.
 /// `None` without cores, and when one does not exist.
 #[must_use]
-pub fn cores_worked(cores: &[usize]) -> Option<f64> {
+pub fn cores_busy_seconds(cores: &[usize]) -> Option<f64> {
     let stat = fs::read_to_string("/proc/stat").ok()?;
     let distinct: HashSet<usize> = cores.iter().copied().collect();
     let mut ticks = 0;
@@ -151,71 +157,78 @@ pub fn cores_worked(cores: &[usize]) -> Option<f64> {
         let line = stat
             .lines()
             .find(|line| line.split(' ').next() == Some(&name))?;
-        let fields: Vec<u64> = line.split_whitespace().skip(1).map_while(number).collect();
+        let fields: Vec<u64> = line
+            .split_whitespace()
+            .skip(1)
+            .map_while(parse_number)
+            .collect();
         let [user, nice, system, _idle, _iowait, irq, softirq, ..] = fields[..] else {
             return None;
         };
         ticks += user + nice + system + irq + softirq;
     }
-    (!distinct.is_empty()).then(|| seconds(ticks))
+    (!distinct.is_empty()).then(|| ticks_to_seconds(ticks))
 }
 
 /// What the descendants of a keeper spent, the living and those that it reaped.
-pub(super) fn spent_below(keeper: u32) -> Spent {
-    let table = Table::read();
-    let reaped = table.stats.get(&keeper).map_or(0, |stat| stat.reaped);
+pub(super) fn cpu_time_below(keeper: u32) -> CpuTime {
+    let table = ProcessTable::read();
+    let reaped = table.stats.get(&keeper).map_or(0, |stat| stat.reaped_ticks);
     let below = table.descendants(keeper).into_iter();
     let alive: f64 = below.map(|pid| table.seconds(pid)).sum();
-    Spent::now(alive + seconds(reaped))
+    CpuTime::now(alive + ticks_to_seconds(reaped))
 }
 
 /// The memory of the descendants of a keeper.
-pub(super) fn memory_below(keeper: u32) -> Memory {
-    Memory::of(Table::read().descendants(keeper))
+pub(super) fn memory_usage_below(keeper: u32) -> MemoryUsage {
+    MemoryUsage::of(ProcessTable::read().descendants(keeper))
 }
 
 /// What the descendants of a keeper have read from disks.
-pub(super) fn disk_read_below(keeper: u32) -> Option<u64> {
-    disk_read_of(Table::read().descendants(keeper))
+pub(super) fn disk_read_bytes_below(keeper: u32) -> Option<u64> {
+    disk_read_bytes_of(ProcessTable::read().descendants(keeper))
 }
 
 /// Bytes that these processes had disks read for them; the page cache's part is not in it.
-fn disk_read_of(pids: impl IntoIterator<Item = u32>) -> Option<u64> {
+fn disk_read_bytes_of(pids: impl IntoIterator<Item = u32>) -> Option<u64> {
     let of_one = |pid: u32| {
         let text = fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
         let line = text
             .lines()
             .find_map(|line| line.strip_prefix("read_bytes:"))?;
-        number(line.trim())
+        parse_number(line.trim())
     };
     pids.into_iter().map(of_one).sum()
 }
 
 /// The processes below another one, zombies included.
 pub(super) fn descendants(root: u32) -> Vec<u32> {
-    Table::read().descendants(root)
+    ProcessTable::read().descendants(root)
 }
 
 /// The children of a process, zombies left out.
-pub(super) fn living_children(root: u32) -> Vec<u32> {
-    let is_ours = |stat: &Stat| stat.parent == root && !stat.is_zombie;
-    let table = Table::read();
+pub(super) fn live_children(root: u32) -> Vec<u32> {
+    let is_ours = |stat: &ProcStat| stat.parent == root && !stat.is_zombie;
+    let table = ProcessTable::read();
     let found = table.stats.iter().filter(|(_, stat)| is_ours(stat));
     found.map(|(pid, _)| *pid).collect()
 }
 
-impl Spent {
+impl CpuTime {
     /// So many seconds, read now.
     pub(super) fn now(cpu_seconds: f64) -> Self {
         let at = Instant::now();
-        Self { at, cpu_seconds }
+        Self {
+            read_at: at,
+            cpu_seconds,
+        }
     }
 }
 
-impl Memory {
+impl MemoryUsage {
     fn of(pids: impl IntoIterator<Item = u32>) -> Self {
         let mut memory = Self::default();
-        for bytes in pids.into_iter().filter_map(memory_of) {
+        for bytes in pids.into_iter().filter_map(process_memory_bytes) {
             memory.bytes += bytes;
             memory.processes += 1;
         }
@@ -224,10 +237,10 @@ impl Memory {
 }
 
 /// Bytes of one process; `None` when it has ended.
-pub(crate) fn memory_of(pid: u32) -> Option<u64> {
+pub(crate) fn process_memory_bytes(pid: u32) -> Option<u64> {
     let kilobytes = |text: &str, key: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(key))?;
-        number(line.split_whitespace().next()?)
+        parse_number(line.split_whitespace().next()?)
     };
     let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"));
     let found = rollup.ok().and_then(|text| kilobytes(&text, "Pss:"));
@@ -238,15 +251,15 @@ pub(crate) fn memory_of(pid: u32) -> Option<u64> {
 }
 
 /// The processes of the machine at one moment.
-struct Table {
-    stats: HashMap<u32, Stat>,
+struct ProcessTable {
+    stats: HashMap<u32, ProcStat>,
 }
 
-impl Table {
+impl ProcessTable {
     fn read() -> Self {
         let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
         let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        let stats = pids.filter_map(|pid| Some((pid, Stat::read(pid)?)));
+        let stats = pids.filter_map(|pid| Some((pid, ProcStat::read(pid)?)));
         Self {
             stats: stats.collect(),
         }
@@ -257,7 +270,8 @@ impl Table {
         let Some(stat) = self.stats.get(&pid) else {
             return 0.0;
         };
-        seconds(stat.own).max(scheduled(pid)) + seconds(stat.reaped)
+        ticks_to_seconds(stat.own_ticks).max(scheduled_seconds(pid))
+            + ticks_to_seconds(stat.reaped_ticks)
     }
 
     /// A process and those above it, nearest first.
@@ -265,7 +279,7 @@ impl Table {
         let mut found = vec![pid];
         let mut at = pid;
         // No tangle of numbers used again goes round for ever.
-        while let Some(stat) = self.stats.get(&at).filter(|_| found.len() < ANCESTORS_MAX) {
+        while let Some(stat) = self.stats.get(&at).filter(|_| found.len() < MAX_ANCESTORS) {
             at = stat.parent;
             found.push(at);
         }
@@ -289,14 +303,14 @@ impl Table {
 }
 
 /// Nobody nests processes deeper.
-const ANCESTORS_MAX: usize = 256;
+const MAX_ANCESTORS: usize = 256;
 
 /// Seconds that the threads that a process has now have run, exactly; 0 where the kernel does not tell.
-fn scheduled(pid: u32) -> f64 {
+fn scheduled_seconds(pid: u32) -> f64 {
     let threads = fs::read_dir(format!("/proc/{pid}/task"));
     let of_thread = |entry: fs::DirEntry| {
         let text = fs::read_to_string(entry.path().join("schedstat")).ok()?;
-        number(text.split_whitespace().next()?)
+        parse_number(text.split_whitespace().next()?)
     };
     let threads = threads.into_iter().flatten().flatten();
     let nanoseconds = threads.filter_map(of_thread).sum();
@@ -305,17 +319,17 @@ fn scheduled(pid: u32) -> f64 {
 
 /// What counts here of /proc/PID/stat; proc(5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Stat {
+struct ProcStat {
     parent: u32,
     is_zombie: bool,
     /// Ticks of its own.
-    own: u64,
+    own_ticks: u64,
     /// Ticks of children that ended and that it waited for.
-    reaped: u64,
-    started: u64,
+    reaped_ticks: u64,
+    start_ticks: u64,
 }
 
-impl Stat {
+impl ProcStat {
     fn read(pid: u32) -> Option<Self> {
         Self::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
     }
@@ -324,22 +338,22 @@ impl Stat {
         // The name before the last parenthesis may hold anything, spaces and parentheses included.
         let (_, behind) = text.rsplit_once(')')?;
         let fields: Vec<&str> = behind.split_whitespace().collect();
-        let field = |index: usize| fields.get(index).and_then(|field| number(field));
+        let field = |index: usize| fields.get(index).and_then(|field| parse_number(field));
         Some(Self {
             parent: u32::try_from(field(1)?).ok()?,
             is_zombie: matches!(fields.first(), Some(&("Z" | "X"))),
-            own: field(11)? + field(12)?,
-            reaped: field(13)? + field(14)?,
-            started: field(19)?,
+            own_ticks: field(11)? + field(12)?,
+            reaped_ticks: field(13)? + field(14)?,
+            start_ticks: field(19)?,
         })
     }
 }
 
-fn number(text: &str) -> Option<u64> {
+fn parse_number(text: &str) -> Option<u64> {
     text.parse().ok()
 }
 
-fn seconds(ticks: u64) -> f64 {
+fn ticks_to_seconds(ticks: u64) -> f64 {
     #[allow(clippy::cast_precision_loss, reason = "ticks of years fit 52 bits")]
     let (ticks, per_second) = (
         ticks as f64,
@@ -355,25 +369,25 @@ mod tests {
     #[test]
     fn reads_a_stat_whose_name_has_parentheses_and_spaces() {
         let text = "7 (a) S (b)) Z 3 7 7 0 -1 0 0 0 0 0 11 22 33 44 20 0 1 0 555 0 0";
-        let expected = Stat {
+        let expected = ProcStat {
             parent: 3,
             is_zombie: true,
-            own: 33,
-            reaped: 77,
-            started: 555,
+            own_ticks: 33,
+            reaped_ticks: 77,
+            start_ticks: 555,
         };
-        assert_eq!(Stat::parse(text), Some(expected));
-        assert_eq!(Stat::parse("7 (a) S"), None);
-        assert_eq!(Stat::parse(""), None);
+        assert_eq!(ProcStat::parse(text), Some(expected));
+        assert_eq!(ProcStat::parse("7 (a) S"), None);
+        assert_eq!(ProcStat::parse(""), None);
     }
 
     #[test]
     fn watches_this_process() {
-        let us = Processes::of_pid(std::process::id()).unwrap();
+        let us = ProcessTree::from_pid(std::process::id()).unwrap();
         assert!(us.is_alive());
-        assert!(us.memory().bytes > 100_000);
-        assert!(us.memory().processes >= 1);
-        assert!(Processes::of_pid(u32::MAX).is_none());
+        assert!(us.memory_usage().bytes > 100_000);
+        assert!(us.memory_usage().processes >= 1);
+        assert!(ProcessTree::from_pid(u32::MAX).is_none());
     }
 
     #[test]
@@ -392,17 +406,21 @@ mod tests {
             assert!(Instant::now() < deadline, "the inner one does not start");
             std::thread::park_timeout(Duration::from_millis(5));
         }
-        let found = matching(&word);
+        let found = process_trees_matching(&word);
         let roots: Vec<u32> = found.iter().map(|found| found.root).collect();
         // Ends both.
         drop(outer.stdin.take());
         outer.wait().unwrap();
         assert_eq!(roots, [pid]);
-        assert!(matching(&word).is_empty());
+        assert!(process_trees_matching(&word).is_empty());
         let own = fs::read_to_string("/proc/self/cmdline").unwrap();
         let own = own.split('\0').next().unwrap();
         let us = std::process::id();
-        assert!(matching(own).iter().all(|found| found.root != us));
+        assert!(
+            process_trees_matching(own)
+                .iter()
+                .all(|found| found.root != us)
+        );
     }
 
     #[test]
@@ -424,12 +442,17 @@ mod tests {
         let mut line = [0];
         std::io::Read::read_exact(shell.stdout.as_mut().unwrap(), &mut line).unwrap();
         let pid = shell.id();
-        let (below, whole) = (spent_below(pid), Processes::of_pid(pid).unwrap().spent());
-        let memory = memory_below(pid);
+        let (below, whole) = (
+            cpu_time_below(pid),
+            ProcessTree::from_pid(pid).unwrap().cpu_time(),
+        );
+        let memory = memory_usage_below(pid);
         let children = descendants(pid);
         shell.kill().unwrap();
         shell.wait().unwrap();
-        children.into_iter().for_each(super::super::link::kill);
+        children
+            .into_iter()
+            .for_each(super::super::keeper_link::kill_process_now);
         assert!((0.4..1.5).contains(&below.cpu_seconds), "{below:?}");
         assert!(whole.cpu_seconds >= below.cpu_seconds, "{whole:?}");
         assert_eq!(memory.processes, 1);
@@ -444,13 +467,13 @@ mod tests {
             .args(["-c", "while :; do :; done"])
             .spawn();
         let mut busy = busy.unwrap();
-        let processes = Processes::of_pid(busy.id()).unwrap();
+        let processes = ProcessTree::from_pid(busy.id()).unwrap();
         let deadline = Instant::now() + Duration::from_secs(10);
         // Whole ticks, if only they were read.
-        let is_exact = std::iter::from_fn(|| Some(processes.spent()))
-            .take_while(|spent| spent.at < deadline)
+        let is_exact = std::iter::from_fn(|| Some(processes.cpu_time()))
+            .take_while(|spent| spent.read_at < deadline)
             .any(|spent| {
-                let ticks = spent.cpu_seconds * seconds(1).recip();
+                let ticks = spent.cpu_seconds * ticks_to_seconds(1).recip();
                 (ticks - ticks.round()).abs() > 0.01
             });
         busy.kill().unwrap();
@@ -465,20 +488,20 @@ mod tests {
             .stdin(std::process::Stdio::piped())
             .spawn()
             .unwrap();
-        let processes = Processes::of_pid(child.id()).unwrap();
-        assert_eq!(processes.memory().processes, 1);
+        let processes = ProcessTree::from_pid(child.id()).unwrap();
+        assert_eq!(processes.memory_usage().processes, 1);
         // Its input ends with it.
         child.wait().unwrap();
         assert!(!processes.is_alive());
-        assert_eq!(processes.memory(), Memory::default());
-        assert_eq!(memory_below(child.id()), Memory::default());
+        assert_eq!(processes.memory_usage(), MemoryUsage::default());
+        assert_eq!(memory_usage_below(child.id()), MemoryUsage::default());
     }
 
     #[test]
     fn knows_what_the_cores_worked() {
-        assert!(cores_worked(&[0]).unwrap() > 0.0);
-        assert!(cores_worked(&[0, 0]).is_some());
-        assert_eq!(cores_worked(&[]), None);
-        assert_eq!(cores_worked(&[99_999]), None);
+        assert!(cores_busy_seconds(&[0]).unwrap() > 0.0);
+        assert!(cores_busy_seconds(&[0, 0]).is_some());
+        assert_eq!(cores_busy_seconds(&[]), None);
+        assert_eq!(cores_busy_seconds(&[99_999]), None);
     }
 }

@@ -19,73 +19,74 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
-use super::folder::Folder;
-use super::link::{Heard, Link};
-use super::order::{Order, Output, Word};
-use super::{Conditions, DeployError, Ended, Running, at};
-use crate::scenario::{Deployment, Values, find_root};
+use super::keeper_link::{KeeperEvent, KeeperLink};
+use super::keeper_protocol::{CommandOutput, KeeperMessage, KeeperOrder};
+use super::temp_dir::TempDir;
+use super::{DeployError, ExitReason, RunningDeployment, StartConditions, file_error};
+use crate::scenario::{Deployment, PlaceholderValues, find_root};
 
 /// Below the range that systems take the ports of outgoing connections from, of which a load has many.
-const PORTS: std::ops::Range<u16> = 20_000..32_000;
+const PORT_RANGE: std::ops::Range<u16> = 20_000..32_000;
 /// A program tells its version at once, or loads a whole interpreter for it.
-const VERSION_TIME: Duration = Duration::from_secs(20);
+const VERSION_TIMEOUT: Duration = Duration::from_secs(20);
 /// Between looks at the stop flag.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// What all deployments of one comparison share; gone with all its files on drop.
 #[derive(Debug)]
-pub struct Workshop {
-    values: Values,
-    folder: Folder,
-    port: AtomicU16,
-    logs: AtomicU16,
+pub struct Testbed {
+    values: PlaceholderValues,
+    temp_dir: TempDir,
+    next_port: AtomicU16,
+    next_log: AtomicU16,
     stop: Arc<AtomicBool>,
 }
 
-impl Workshop {
+impl Testbed {
     /// A workshop for a scenario in the folder `here`.
     ///
     /// # Errors
     /// When its folders or the copy of this program cannot be made.
     pub fn new(here: &Path) -> Result<Self, DeployError> {
-        let here = std::path::absolute(here).map_err(at(here))?;
+        let here = std::path::absolute(here).map_err(file_error(here))?;
         let root = find_root(&here);
         let cache = match std::env::var_os("PENSTOCK_BENCH_CACHE") {
             Some(cache) if !cache.is_empty() => PathBuf::from(cache),
             _ => root.join("target/bench"),
         };
-        let cache = std::path::absolute(&cache).map_err(at(&cache))?;
-        std::fs::create_dir_all(&cache).map_err(at(&cache))?;
-        let folder = Folder::new().map_err(at(&std::env::temp_dir()))?;
-        let program = std::env::current_exe().map_err(at(Path::new("/proc/self/exe")))?;
+        let cache = std::path::absolute(&cache).map_err(file_error(&cache))?;
+        std::fs::create_dir_all(&cache).map_err(file_error(&cache))?;
+        let folder = TempDir::new().map_err(file_error(&std::env::temp_dir()))?;
+        let program = std::env::current_exe().map_err(file_error(Path::new("/proc/self/exe")))?;
         let penstock = folder.path().join("penstock");
-        std::fs::copy(&program, &penstock).map_err(at(&penstock))?;
+        std::fs::copy(&program, &penstock).map_err(file_error(&penstock))?;
         // Two comparisons at the same time begin at different places.
-        let first = std::process::id().wrapping_mul(61) % u32::from(PORTS.end - PORTS.start);
+        let first =
+            std::process::id().wrapping_mul(61) % u32::from(PORT_RANGE.end - PORT_RANGE.start);
         Ok(Self {
-            values: Values {
+            values: PlaceholderValues {
                 here,
                 root,
                 cache,
                 penstock,
                 start: None,
             },
-            folder,
-            port: AtomicU16::new(u16::try_from(first).unwrap_or_default()),
-            logs: AtomicU16::new(0),
+            temp_dir: folder,
+            next_port: AtomicU16::new(u16::try_from(first).unwrap_or_default()),
+            next_log: AtomicU16::new(0),
             stop: Arc::default(),
         })
     }
 
-    /// The same workshop, whose [`Workshop::versions`] gives up when the flag is set.
+    /// The same workshop, whose [`Testbed::versions`] gives up when the flag is set.
     #[must_use]
-    pub fn stopped_by(self, stop: Arc<AtomicBool>) -> Self {
+    pub fn with_stop_flag(self, stop: Arc<AtomicBool>) -> Self {
         Self { stop, ..self }
     }
 
     /// What the placeholders stand for outside of a start.
     #[must_use]
-    pub fn values(&self) -> &Values {
+    pub fn values(&self) -> &PlaceholderValues {
         &self.values
     }
 
@@ -94,21 +95,21 @@ impl Workshop {
     ///
     /// # Errors
     /// When one ends badly or `stop` is set.
-    pub fn set_up(&self, commands: &[String], stop: &AtomicBool) -> Result<(), DeployError> {
+    pub fn run_setup(&self, commands: &[String], stop: &AtomicBool) -> Result<(), DeployError> {
         for command in commands {
             if stop.load(Ordering::Relaxed) {
                 return Err(DeployError::Interrupted);
             }
             let command = self.values.fill(command);
             // In our session, so that a command may ask for a password.
-            let order = Order {
+            let order = KeeperOrder {
                 is_detached: false,
-                ..self.order(&command, Output::Terminal)
+                ..self.keeper_order(&command, CommandOutput::Terminal)
             };
-            let mut link = Link::start(&self.values.penstock, &order)?;
-            let how = until_exit(&link, None, stop)?;
+            let mut link = KeeperLink::start(&self.values.penstock, &order)?;
+            let how = wait_for_exit(&link, None, stop)?;
             link.stop();
-            if how != Ended::Status(0) {
+            if how != ExitReason::Status(0) {
                 return Err(DeployError::Setup { command, how });
             }
         }
@@ -116,13 +117,13 @@ impl Workshop {
     }
 
     /// What the deployment's programs say of their versions: the first line of each command, in order;
-    /// those that say nothing are left out, and all that come after [`Workshop::stopped_by`]'s flag.
+    /// those that say nothing are left out, and all that come after [`Testbed::with_stop_flag`]'s flag.
     #[must_use]
     pub fn versions(&self, deployment: &Deployment) -> Vec<String> {
         let commands = deployment.versions.iter();
         commands
             .take_while(|_| !self.stop.load(Ordering::Relaxed))
-            .filter_map(|command| self.version(&self.values.fill(command)))
+            .filter_map(|command| self.program_version(&self.values.fill(command)))
             .collect()
     }
 
@@ -133,25 +134,25 @@ impl Workshop {
     pub fn start(
         &self,
         deployment: &Deployment,
-        conditions: &Conditions<'_>,
-    ) -> Result<Running, DeployError> {
-        Running::start(self, deployment, conditions)
+        conditions: &StartConditions<'_>,
+    ) -> Result<RunningDeployment, DeployError> {
+        RunningDeployment::start(self, deployment, conditions)
     }
 
     /// The program that is the keeper.
-    pub(super) fn keeper(&self) -> &Path {
+    pub(super) fn keeper_program(&self) -> &Path {
         &self.values.penstock
     }
 
     /// Our own folder, for a keeper that has to tidy up for us.
     pub(super) fn folder(&self) -> &Path {
-        self.folder.path()
+        self.temp_dir.path()
     }
 
     /// A name for a new file of ours.
     pub(super) fn new_file(&self, kind: &str) -> PathBuf {
-        let number = self.logs.fetch_add(1, Ordering::Relaxed);
-        self.folder.path().join(format!("{kind}-{number}"))
+        let number = self.next_log.fetch_add(1, Ordering::Relaxed);
+        self.temp_dir.path().join(format!("{kind}-{number}"))
     }
 
     /// What every command finds in its environment.
@@ -169,13 +170,14 @@ impl Workshop {
         let mut ports = [0; 9];
         // Held until all are found, so that none is found twice.
         let mut held = Vec::new();
-        let mut candidates = PORTS.len();
+        let mut candidates = PORT_RANGE.len();
         while held.len() < ports.len() {
             candidates = candidates
                 .checked_sub(1)
                 .ok_or_else(|| io::Error::from(io::ErrorKind::AddrInUse))?;
-            let next = self.port.fetch_add(1, Ordering::Relaxed) % (PORTS.end - PORTS.start);
-            let port = PORTS.start + next;
+            let next = self.next_port.fetch_add(1, Ordering::Relaxed)
+                % (PORT_RANGE.end - PORT_RANGE.start);
+            let port = PORT_RANGE.start + next;
             if let Ok(listener) = TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
                 ports[held.len()] = port;
                 held.push(listener);
@@ -184,8 +186,8 @@ impl Workshop {
         Ok(ports)
     }
 
-    fn order(&self, command: &str, output: Output) -> Order {
-        Order {
+    fn keeper_order(&self, command: &str, output: CommandOutput) -> KeeperOrder {
+        KeeperOrder {
             commands: vec![command.to_owned()],
             env: self.env(),
             dir: self.values.here.clone(),
@@ -194,34 +196,36 @@ impl Workshop {
             is_detached: true,
             groups: Vec::new(),
             folders: Vec::new(),
-            orphaned: vec![self.folder.path().to_owned()],
+            orphaned: vec![self.temp_dir.path().to_owned()],
         }
     }
 
-    fn version(&self, command: &str) -> Option<String> {
+    fn program_version(&self, command: &str) -> Option<String> {
         let (out, error) = (self.new_file("version"), self.new_file("version"));
-        let order = self.order(command, Output::Apart(out.clone(), error.clone()));
-        let mut link = Link::start(&self.values.penstock, &order).ok()?;
-        let deadline = Instant::now() + VERSION_TIME;
+        let order = self.keeper_order(command, CommandOutput::Apart(out.clone(), error.clone()));
+        let mut link = KeeperLink::start(&self.values.penstock, &order).ok()?;
+        let deadline = Instant::now() + VERSION_TIMEOUT;
         // One that is not there says so on its standard error, which is worth showing too.
-        let _ = until_exit(&link, Some(deadline), &self.stop);
+        let _ = wait_for_exit(&link, Some(deadline), &self.stop);
         link.stop();
         first_line(&out).or_else(|| first_line(&error))
     }
 }
 
 /// How the only command of a keeper ended.
-fn until_exit(
-    link: &Link,
+fn wait_for_exit(
+    link: &KeeperLink,
     deadline: Option<Instant>,
     stop: &AtomicBool,
-) -> Result<Ended, DeployError> {
+) -> Result<ExitReason, DeployError> {
     loop {
-        match link.hear(LOOK) {
-            Heard::Word(Word::Exited { how, .. }) => return Ok(how),
-            Heard::Word(Word::Failed(why)) => return Err(DeployError::Keeper(why)),
-            Heard::Gone => return Err(DeployError::Keeper("it ended".to_owned())),
-            Heard::Word(_) | Heard::Nothing => {}
+        match link.next_event(POLL_INTERVAL) {
+            KeeperEvent::Message(KeeperMessage::Exited { how, .. }) => return Ok(how),
+            KeeperEvent::Message(KeeperMessage::Failed(why)) => {
+                return Err(DeployError::Keeper(why));
+            }
+            KeeperEvent::Ended => return Err(DeployError::Keeper("it ended".to_owned())),
+            KeeperEvent::Message(_) | KeeperEvent::Nothing => {}
         }
         let is_late = deadline.is_some_and(|deadline| Instant::now() > deadline);
         if is_late || stop.load(Ordering::Relaxed) {

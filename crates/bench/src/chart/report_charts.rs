@@ -3,23 +3,24 @@
 use std::collections::BTreeMap;
 
 use super::Chart;
-use super::bars::{self, Bar, Bars};
-use super::lines::{self, Across, Axis, Lines, Look, Series};
+use super::bars::{self, Bar, BarChart};
+use super::lines::{self, HorizontalAxis, LineChart, LineStyle, Series, VerticalAxis};
 use crate::report::{
-    Compare, Deployment, Figures, Outcome, Point, Report, ServerCost, Spread, Summary, Sweep,
+    Compare, Deployment, Figures, Point, Report, ReportResult, RoundSpread, ServerCost, Summary,
+    Sweep,
 };
-use crate::spline::Place;
-use crate::text::units::{mebibytes, number, plain};
+use crate::spline::CurvePoint;
+use crate::text::units::{sanitize, to_f64, to_mebibytes};
 use crate::text::{PERCENTILES, Percentile, tables};
 
 /// The charts in the order in which they are shown.
 pub(super) fn charts(report: &Report) -> Vec<Chart> {
     match &report.result {
-        Outcome::Run(run) => percentile_bars(std::slice::from_ref(&run.figures)),
-        Outcome::Mix(mix) => percentile_bars(&mix.loads),
-        Outcome::Sweep(sweep) => of_sweep(sweep),
-        Outcome::Compare(compare) => of_compare(compare),
-        Outcome::Hold(hold) => super::held::charts(hold),
+        ReportResult::Run(run) => percentile_bars(std::slice::from_ref(&run.figures)),
+        ReportResult::Mix(mix) => percentile_bars(&mix.loads),
+        ReportResult::Sweep(sweep) => sweep_charts(sweep),
+        ReportResult::Compare(compare) => compare_charts(compare),
+        ReportResult::Hold(hold) => super::hold::charts(hold),
     }
 }
 
@@ -28,17 +29,17 @@ fn percentile_bars(loads: &[Figures]) -> Vec<Chart> {
     let chart = |(index, load): (usize, &Figures)| {
         let bar = |(name, of): &Percentile| Bar {
             name: format!("{name} %"),
-            value: exactly(number(of(&load.total)) / 1000.0),
+            value: single_value(to_f64(of(&load.total)) / 1000.0),
             color: index,
         };
         let (name, title) = match loads.len() {
             1 => ("latency".to_owned(), "Response times".to_owned()),
             _ => (
                 format!("latency-{}", index + 1),
-                format!("Response times: {}", plain(&load.name)),
+                format!("Response times: {}", sanitize(&load.name)),
             ),
         };
-        bars::draw(&Bars {
+        bars::draw_bars(&BarChart {
             name,
             title,
             label: "as many requests took no longer, ms",
@@ -49,15 +50,15 @@ fn percentile_bars(loads: &[Figures]) -> Vec<Chart> {
     loads.iter().enumerate().filter_map(chart).collect()
 }
 
-fn exactly(value: f64) -> Spread {
-    Spread {
+fn single_value(value: f64) -> RoundSpread {
+    RoundSpread {
         median: value,
         min: value,
         max: value,
     }
 }
 
-fn of_sweep(sweep: &Sweep) -> Vec<Chart> {
+fn sweep_charts(sweep: &Sweep) -> Vec<Chart> {
     let all = [
         sweep_throughput(sweep),
         sweep_latency(sweep),
@@ -81,14 +82,14 @@ fn of_sweep(sweep: &Sweep) -> Vec<Chart> {
             "memory",
             "Memory of the server",
             ("MiB", "MiB"),
-            |cost| mebibytes(cost.memory_bytes),
+            |cost| to_mebibytes(cost.memory_bytes),
         ),
     ];
     all.into_iter().flatten().collect()
 }
 
 /// Connections of a point, for the horizontal axis.
-fn at(point: &Point) -> f64 {
+fn connections_at(point: &Point) -> f64 {
     f64::from(point.connections_total())
 }
 
@@ -98,15 +99,15 @@ fn load_names(points: &[Point], alone: &str) -> Vec<String> {
     let loads = most.map_or(&[][..], |point| &point.loads);
     let name = |load: &Figures| match load.name.is_empty() {
         true => alone.to_owned(),
-        false => plain(&load.name),
+        false => sanitize(&load.name),
     };
     loads.iter().map(name).collect()
 }
 
 /// A value of one load at each point.
-fn of_load(points: &[Point], index: usize, value: impl Fn(&Figures) -> f64) -> Vec<Place> {
-    let of = |point: &Point| Some((at(point), value(point.loads.get(index)?)));
-    let mut line: Vec<Place> = points.iter().filter_map(of).collect();
+fn load_series(points: &[Point], index: usize, value: impl Fn(&Figures) -> f64) -> Vec<CurvePoint> {
+    let of = |point: &Point| Some((connections_at(point), value(point.loads.get(index)?)));
+    let mut line: Vec<CurvePoint> = points.iter().filter_map(of).collect();
     line.sort_by(|(a, _), (b, _)| a.total_cmp(b));
     line
 }
@@ -116,7 +117,7 @@ fn sweep_throughput(sweep: &Sweep) -> Option<Chart> {
     let is_alone = names.len() == 1;
     let mut series = Vec::new();
     for (index, name) in names.into_iter().enumerate() {
-        let line = of_load(&sweep.points, index, |load| load.requests_per_second);
+        let line = load_series(&sweep.points, index, |load| load.requests_per_second);
         let smooth = Series {
             name: if is_alone {
                 "B-spline".to_owned()
@@ -125,10 +126,10 @@ fn sweep_throughput(sweep: &Sweep) -> Option<Chart> {
             },
             line: line.clone(),
             points: if is_alone { Vec::new() } else { line.clone() },
-            look: if is_alone {
-                Look::SmoothAlone
+            style: if is_alone {
+                LineStyle::SmoothWithoutPoints
             } else {
-                Look::Smooth
+                LineStyle::Smooth
             },
         };
         series.push(smooth);
@@ -137,17 +138,17 @@ fn sweep_throughput(sweep: &Sweep) -> Option<Chart> {
                 name,
                 points: line.clone(),
                 line,
-                look: Look::Raw,
+                style: LineStyle::Raw,
             });
         }
     }
-    lines::draw(&Lines {
+    lines::draw_lines(&LineChart {
         name: "throughput".to_owned(),
         title: "Throughput".to_owned(),
         label: "requests/s",
         unit: "requests/s",
-        axis: Axis::Plain,
-        across: Across::Connections,
+        vertical: VerticalAxis::Linear,
+        horizontal: HorizontalAxis::Connections,
         series,
     })
 }
@@ -158,25 +159,25 @@ fn sweep_latency(sweep: &Sweep) -> Option<Chart> {
     for (index, load) in names.iter().enumerate() {
         for (name, of) in PERCENTILES {
             if ["50", "90", "99", "99.9"].contains(name) {
-                let line = of_load(&sweep.points, index, |load| {
-                    number(of(&load.total)) / 1000.0
+                let line = load_series(&sweep.points, index, |load| {
+                    to_f64(of(&load.total)) / 1000.0
                 });
                 series.push(Series {
                     name: format!("{load} p{name}").trim().to_owned(),
                     points: line.clone(),
                     line,
-                    look: Look::Straight,
+                    style: LineStyle::Straight,
                 });
             }
         }
     }
-    lines::draw(&Lines {
+    lines::draw_lines(&LineChart {
         name: "latency".to_owned(),
         title: "Response times".to_owned(),
         label: "ms",
         unit: "ms",
-        axis: Axis::ByRange,
-        across: Across::Connections,
+        vertical: VerticalAxis::AutoLog,
+        horizontal: HorizontalAxis::Connections,
         series,
     })
 }
@@ -198,11 +199,11 @@ fn sweep_errors(sweep: &Sweep) -> Option<Chart> {
     ];
     let mut series = Vec::new();
     for (name, of) in kinds {
-        let sum = |point: &Point| point.loads.iter().map(|load| number(of(load))).sum();
-        let mut line: Vec<Place> = sweep
+        let sum = |point: &Point| point.loads.iter().map(|load| to_f64(of(load))).sum();
+        let mut line: Vec<CurvePoint> = sweep
             .points
             .iter()
-            .map(|point| (at(point), sum(point)))
+            .map(|point| (connections_at(point), sum(point)))
             .collect();
         line.sort_by(|(a, _), (b, _)| a.total_cmp(b));
         if line.iter().any(|(_, count)| *count > 0.0) {
@@ -210,7 +211,7 @@ fn sweep_errors(sweep: &Sweep) -> Option<Chart> {
                 name: name.to_owned(),
                 points: line.clone(),
                 line,
-                look: Look::Straight,
+                style: LineStyle::Straight,
             });
         }
     }
@@ -219,13 +220,13 @@ fn sweep_errors(sweep: &Sweep) -> Option<Chart> {
         [only] => format!("Errors: {}", only.name),
         _ => "Errors".to_owned(),
     };
-    lines::draw(&Lines {
+    lines::draw_lines(&LineChart {
         name: "errors".to_owned(),
         title,
         label: "requests in the window",
         unit: "requests",
-        axis: Axis::Counts,
-        across: Across::Connections,
+        vertical: VerticalAxis::Integers,
+        horizontal: HorizontalAxis::Connections,
         series,
     })
 }
@@ -237,27 +238,27 @@ fn sweep_cost(
     (label, unit): (&'static str, &'static str),
     of: fn(&ServerCost) -> f64,
 ) -> Option<Chart> {
-    let place = |point: &Point| Some((at(point), of(point.server.as_ref()?)));
-    let mut line: Vec<Place> = sweep.points.iter().filter_map(place).collect();
+    let place = |point: &Point| Some((connections_at(point), of(point.server.as_ref()?)));
+    let mut line: Vec<CurvePoint> = sweep.points.iter().filter_map(place).collect();
     line.sort_by(|(a, _), (b, _)| a.total_cmp(b));
-    lines::draw(&Lines {
+    lines::draw_lines(&LineChart {
         name: name.to_owned(),
         title: title.to_owned(),
         label,
         unit,
-        axis: Axis::Plain,
-        across: Across::Connections,
+        vertical: VerticalAxis::Linear,
+        horizontal: HorizontalAxis::Connections,
         series: vec![Series {
             name: title.to_owned(),
             points: line.clone(),
             line,
-            look: Look::Straight,
+            style: LineStyle::Straight,
         }],
     })
 }
 
-fn of_compare(compare: &Compare) -> Vec<Chart> {
-    let bars = |name: &str, title: &str, units, of: fn(&Summary) -> Option<Spread>| {
+fn compare_charts(compare: &Compare) -> Vec<Chart> {
+    let bars = |name: &str, title: &str, units, of: fn(&Summary) -> Option<RoundSpread>| {
         let value = |deployment: &Deployment| of(deployment.summary.as_ref()?);
         deployment_bars(compare, (name, title), units, value)
     };
@@ -268,7 +269,7 @@ fn of_compare(compare: &Compare) -> Vec<Chart> {
             ("requests/s, mean over the points", "requests/s"),
             |summary| Some(summary.requests_per_second),
         ),
-        curves(
+        deployment_curves(
             compare,
             ("throughput", "Throughput"),
             ("requests/s", "requests/s"),
@@ -284,19 +285,19 @@ fn of_compare(compare: &Compare) -> Vec<Chart> {
             "p99",
             "p99 response time, mean",
             ("p99 in ms, mean over the points", "ms"),
-            |summary| Some(in_ms(summary.p99_us)),
+            |summary| Some(to_milliseconds(summary.p99_us)),
         ),
-        curves(
+        deployment_curves(
             compare,
             ("latency", "p99 response time"),
             ("p99 in ms", "ms"),
-            |point| Some(number(point.slowest(|total| total.p99)) / 1000.0),
+            |point| Some(to_f64(point.slowest(|total| total.p99)) / 1000.0),
         ),
         bars(
             "memory",
             "Memory",
             ("MiB, the most seen", "MiB"),
-            |summary| Some(exactly(mebibytes(summary.memory_bytes?))),
+            |summary| Some(single_value(to_mebibytes(summary.memory_bytes?))),
         ),
     ];
     for (index, load) in tables::load_names(compare).into_iter().enumerate() {
@@ -305,8 +306,8 @@ fn of_compare(compare: &Compare) -> Vec<Chart> {
     charts.into_iter().flatten().collect()
 }
 
-fn in_ms(us: Spread) -> Spread {
-    Spread {
+fn to_milliseconds(us: RoundSpread) -> RoundSpread {
+    RoundSpread {
         median: us.median / 1000.0,
         min: us.min / 1000.0,
         max: us.max / 1000.0,
@@ -321,9 +322,9 @@ fn load_bars(compare: &Compare, number_of_load: usize, load: &str) -> [Option<Ch
             .iter()
             .flatten()
             .flat_map(|point| &point.loads);
-        Spread::of(loads.filter(|found| found.name == load).map(of))
+        RoundSpread::of(loads.filter(|found| found.name == load).map(of))
     };
-    let title = |what: &str| format!("{}: {what}", plain(load));
+    let title = |what: &str| format!("{}: {what}", sanitize(load));
     [
         deployment_bars(
             compare,
@@ -341,7 +342,7 @@ fn load_bars(compare: &Compare, number_of_load: usize, load: &str) -> [Option<Ch
                 &title("p99 response time"),
             ),
             ("p99 in ms", "ms"),
-            |deployment| spread(deployment, &|found| number(found.total.p99) / 1000.0),
+            |deployment| spread(deployment, &|found| to_f64(found.total.p99) / 1000.0),
         ),
     ]
 }
@@ -351,9 +352,9 @@ fn deployment_bars(
     compare: &Compare,
     (name, title): (&str, &str),
     (label, unit): (&'static str, &'static str),
-    value: impl Fn(&Deployment) -> Option<Spread>,
+    value: impl Fn(&Deployment) -> Option<RoundSpread>,
 ) -> Option<Chart> {
-    let ranked = tables::ranked(compare).enumerate();
+    let ranked = tables::ranked_deployments(compare).enumerate();
     let bar = |(color, deployment): (usize, &Deployment)| {
         Some(Bar {
             name: deployment.name.clone(),
@@ -361,7 +362,7 @@ fn deployment_bars(
             color,
         })
     };
-    bars::draw(&Bars {
+    bars::draw_bars(&BarChart {
         name: name.to_owned(),
         title: title.to_owned(),
         label,
@@ -372,46 +373,46 @@ fn deployment_bars(
 
 /// A curve for each ranked deployment through the medians of the rounds, with the points of every
 /// round; no chart when it was measured at one number of connections only.
-fn curves(
+fn deployment_curves(
     compare: &Compare,
     (name, title): (&str, &str),
     (label, unit): (&'static str, &'static str),
     of: fn(&Point) -> Option<f64>,
 ) -> Option<Chart> {
-    let series: Vec<Series> = tables::ranked(compare)
+    let series: Vec<Series> = tables::ranked_deployments(compare)
         .map(|deployment| {
             let points = deployment.rounds.iter().flatten();
-            let points: Vec<Place> = points
-                .filter_map(|point| Some((at(point), of(point)?)))
+            let points: Vec<CurvePoint> = points
+                .filter_map(|point| Some((connections_at(point), of(point)?)))
                 .collect();
             Series {
                 name: deployment.name.clone(),
-                line: medians(&points),
+                line: median_points(&points),
                 points,
-                look: Look::Smooth,
+                style: LineStyle::Smooth,
             }
         })
         .collect();
     if series.iter().all(|series| series.line.len() < 2) {
         return None;
     }
-    lines::draw(&Lines {
+    lines::draw_lines(&LineChart {
         name: name.to_owned(),
         title: title.to_owned(),
         label,
         unit,
-        axis: if unit == "ms" {
-            Axis::ByRange
+        vertical: if unit == "ms" {
+            VerticalAxis::AutoLog
         } else {
-            Axis::Plain
+            VerticalAxis::Linear
         },
-        across: Across::Connections,
+        horizontal: HorizontalAxis::Connections,
         series,
     })
 }
 
 /// One place for each number of connections.
-fn medians(points: &[Place]) -> Vec<Place> {
+fn median_points(points: &[CurvePoint]) -> Vec<CurvePoint> {
     let mut by_connections: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
     for (connections, value) in points {
         // What is not below zero sorts by its bits.
@@ -423,7 +424,7 @@ fn medians(points: &[Place]) -> Vec<Place> {
     let medians = by_connections
         .into_iter()
         .filter_map(|(connections, values)| {
-            Some((f64::from_bits(connections), Spread::of(values)?.median))
+            Some((f64::from_bits(connections), RoundSpread::of(values)?.median))
         });
     medians.collect()
 }

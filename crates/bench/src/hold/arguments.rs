@@ -10,19 +10,19 @@ use std::time::{Duration, Instant, SystemTime};
 use clap::Args;
 
 use super::coordinator::execute;
-use super::plan::Plan;
-use super::probe::Asking;
-use super::publisher::{PLACE, Publish};
-use super::sources;
+use super::plan::HoldPlan;
+use super::probe::ProbeSpec;
+use super::publisher::{MESSAGE_PLACEHOLDER, PublishSpec};
+use super::source_addresses;
 use crate::command::{OutputArguments, parse_duration, parse_headers, parse_rate};
-use crate::deploy::account::{Processes, matching};
-use crate::live::Live;
+use crate::deploy::resource_usage::{ProcessTree, process_trees_matching};
+use crate::live_line::LiveLine;
 use crate::load::Address;
-use crate::report::Outcome;
+use crate::report::ReportResult;
 use crate::run::exit_code;
-use crate::target::{Target, Template};
+use crate::target::{RequestTemplate, Target};
 use crate::text::hold::progress_line;
-use crate::{output, taken};
+use crate::{context, output};
 
 /// What `hold` takes.
 #[derive(Debug, Args)]
@@ -107,72 +107,80 @@ pub struct PublishArguments {
 /// Opens, holds, reports, and says by the exit code how it went.
 pub(crate) fn run(arguments: &HoldArguments) -> Result<ExitCode, String> {
     let started = SystemTime::now();
-    let mut live = Live::new(arguments.quiet).map_err(|error| error.to_string())?;
+    let mut live = LiveLine::new(arguments.quiet).map_err(|error| error.to_string())?;
     let descriptors = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    let plan = plan(arguments, &live, descriptors)?;
+    let plan = hold_plan(arguments, &live, descriptors)?;
     let program = std::env::current_exe().map_err(|error| format!("this program: {error}"))?;
     let mut shown: Option<Instant> = None;
-    let mut watch = |progress: &super::Progress| {
-        if shown.is_none_or(|shown| shown.elapsed() >= SHOW_EVERY) {
+    let mut watch = |progress: &super::HoldProgress| {
+        if shown.is_none_or(|shown| shown.elapsed() >= LIVE_INTERVAL) {
             shown = Some(Instant::now());
-            live.show(&progress_line(progress));
+            live.show_line(&progress_line(progress));
         }
     };
     let hold = execute(&plan, &program, &mut watch);
-    live.clear();
+    live.clear_line();
     let hold = hold.map_err(|error| error.to_string())?;
     let reasons = hold.reasons();
-    let report = taken::report(Outcome::Hold(Box::new(hold)), started, live.is_stopped());
-    output::give(&report, &arguments.output)?;
+    let report = context::report_with_context(
+        ReportResult::Hold(Box::new(hold)),
+        started,
+        live.is_stopped(),
+    );
+    output::write_report(&report, &arguments.output)?;
     Ok(exit_code(&reasons, &live))
 }
 
-fn plan(arguments: &HoldArguments, live: &Live, descriptors: Option<u64>) -> Result<Plan, String> {
-    let goals = goals(arguments)?;
-    let shares = shares(arguments.streams, arguments.agents, descriptors)?;
-    let sources = sources(arguments, &goals, &shares)?;
-    Ok(Plan {
+fn hold_plan(
+    arguments: &HoldArguments,
+    live: &LiveLine,
+    descriptors: Option<u64>,
+) -> Result<HoldPlan, String> {
+    let goals = stream_targets(arguments)?;
+    let shares = streams_per_agent(arguments.streams, arguments.agents, descriptors)?;
+    let sources = agent_sources(arguments, &goals, &shares)?;
+    Ok(HoldPlan {
         targets: arguments.urls.clone(),
-        goals,
+        stream_targets: goals,
         shares,
         sources,
         rate: arguments.rate,
         hold: arguments.hold,
-        beat: (!arguments.beat.is_zero()).then_some(arguments.beat),
+        heartbeat: (!arguments.beat.is_zero()).then_some(arguments.beat),
         grace: arguments.grace,
         timeout: arguments.timeout,
         churn: arguments.churn.unwrap_or(0.0),
-        deaf: arguments.deaf,
-        publish: publish(arguments)?,
-        probe: probe(arguments)?,
-        servers: servers(arguments)?,
-        lead: LEAD,
-        sample: SAMPLE,
+        unread_one_in: arguments.deaf,
+        publish: publish_spec(arguments)?,
+        probe: probe_spec(arguments)?,
+        servers: server_processes(arguments)?,
+        baseline_time: BASELINE_TIME,
+        sample_interval: SAMPLE_INTERVAL,
         stop: live.stop(),
     })
 }
 
 /// The addresses of the URLs, and what is sent to each.
-fn goals(arguments: &HoldArguments) -> Result<Vec<(SocketAddr, String)>, String> {
+fn stream_targets(arguments: &HoldArguments) -> Result<Vec<(SocketAddr, String)>, String> {
     let mut headers = parse_headers(&arguments.headers)?;
-    if !has(&headers, "accept") {
+    if !has_header(&headers, "accept") {
         headers.push(("Accept".to_owned(), "text/event-stream".to_owned()));
     }
-    let template = Template {
+    let template = RequestTemplate {
         headers,
-        ..Template::default()
+        ..RequestTemplate::default()
     };
     let goal = |url: &String| {
         let target = Target::read(url, None).map_err(|error| error.to_string())?;
         let shape = target
-            .shape(&template, 1)
+            .encode_request(&template, 1)
             .map_err(|error| error.to_string())?;
         let Address::Tcp(address) = target.address else {
             return Err(format!("`{url}`: streams are held over TCP"));
         };
-        if shape.bytes.len() > REQUEST_BYTES_MAX {
+        if shape.bytes.len() > MAX_REQUEST_BYTES {
             return Err(format!(
-                "`{url}`: its request is longer than {REQUEST_BYTES_MAX} bytes"
+                "`{url}`: its request is longer than {MAX_REQUEST_BYTES} bytes"
             ));
         }
         let request = String::from_utf8(shape.bytes.to_vec());
@@ -182,15 +190,19 @@ fn goals(arguments: &HoldArguments) -> Result<Vec<(SocketAddr, String)>, String>
     arguments.urls.iter().map(goal).collect()
 }
 
-fn has(headers: &[(String, String)], name: &str) -> bool {
+fn has_header(headers: &[(String, String)], name: &str) -> bool {
     headers
         .iter()
         .any(|(own, _)| own.eq_ignore_ascii_case(name))
 }
 
 /// How many streams each agent holds: as evenly as can be.
-fn shares(streams: u32, agents: Option<u32>, descriptors: Option<u64>) -> Result<Vec<u32>, String> {
-    let room = descriptors.map_or(u64::MAX, |limit| limit.saturating_sub(SPARE));
+fn streams_per_agent(
+    streams: u32,
+    agents: Option<u32>,
+    descriptors: Option<u64>,
+) -> Result<Vec<u32>, String> {
+    let room = descriptors.map_or(u64::MAX, |limit| limit.saturating_sub(SPARE_DESCRIPTORS));
     let room = u32::try_from(room).unwrap_or(u32::MAX);
     if room == 0 {
         return Err("the limit of descriptors is too low: raise it (ulimit -n)".to_owned());
@@ -203,9 +215,9 @@ fn shares(streams: u32, agents: Option<u32>, descriptors: Option<u64>) -> Result
              give --agents {least}, or raise the limit (ulimit -n)"
         ));
     }
-    if agents > AGENTS_MAX {
+    if agents > MAX_AGENTS {
         return Err(format!(
-            "{agents} agents are more than {AGENTS_MAX}: raise the limit of descriptors (ulimit -n)"
+            "{agents} agents are more than {MAX_AGENTS}: raise the limit of descriptors (ulimit -n)"
         ));
     }
     let (each, more) = (streams / agents, streams % agents);
@@ -214,38 +226,39 @@ fn shares(streams: u32, agents: Option<u32>, descriptors: Option<u64>) -> Result
         .collect())
 }
 
-type Sources = Vec<Vec<(std::net::IpAddr, u16, u16)>>;
+type AgentSources = Vec<Vec<(std::net::IpAddr, u16, u16)>>;
 
-fn sources(
+fn agent_sources(
     arguments: &HoldArguments,
     goals: &[(SocketAddr, String)],
     shares: &[u32],
-) -> Result<Sources, String> {
+) -> Result<AgentSources, String> {
     let goals: Vec<SocketAddr> = goals.iter().map(|(address, _)| *address).collect();
-    let ports = sources::local_ports();
+    let ports = source_addresses::local_ports();
     let given = match &arguments.from {
-        None => sources::automatic(&goals, shares, ports)?,
+        None => source_addresses::automatic_sources(&goals, shares, ports)?,
         Some(text) => {
-            let addresses =
-                sources::read(text, SOURCES_MAX).map_err(|why| format!("--from: {why}"))?;
-            let given = sources::share_out(&addresses, &goals, shares, ports);
+            let addresses = source_addresses::parse_addresses(text, MAX_SOURCES)
+                .map_err(|why| format!("--from: {why}"))?;
+            let given = source_addresses::assign_sources(&addresses, &goals, shares, ports);
             given.map_err(|why| format!("--from: {why}"))?
         }
     };
-    let plain =
-        |source: super::order::Source| (source.address, source.first_port, source.last_port);
+    let plain = |source: super::agent_protocol::SourceRange| {
+        (source.address, source.first_port, source.last_port)
+    };
     let plain = |sources: Vec<_>| sources.into_iter().map(plain).collect();
     Ok(given.into_iter().map(plain).collect())
 }
 
-fn publish(arguments: &HoldArguments) -> Result<Option<Publish>, String> {
+fn publish_spec(arguments: &HoldArguments) -> Result<Option<PublishSpec>, String> {
     let given = &arguments.publish;
     let Some(url) = &given.url else {
         return Ok(None);
     };
     let target = Target::read(url, None).map_err(|error| error.to_string())?;
     let mut headers = parse_headers(&given.publish_header)?;
-    if !has(&headers, "content-type") {
+    if !has_header(&headers, "content-type") {
         let kind = match given.publish_body {
             None => "application/json",
             Some(_) => "application/x-www-form-urlencoded",
@@ -253,21 +266,21 @@ fn publish(arguments: &HoldArguments) -> Result<Option<Publish>, String> {
         headers.push(("Content-Type".to_owned(), kind.to_owned()));
     }
     let body = match &given.publish_body {
-        Some(body) if body.contains(PLACE) => body.clone(),
-        Some(_) => return Err(format!("--publish-body: no {PLACE} in it")),
-        None => grip(&given.channel),
+        Some(body) if body.contains(MESSAGE_PLACEHOLDER) => body.clone(),
+        Some(_) => return Err(format!("--publish-body: no {MESSAGE_PLACEHOLDER} in it")),
+        None => grip_body(&given.channel),
     };
-    let template = Template {
+    let template = RequestTemplate {
         method: "POST".to_owned(),
         headers,
-        ..Template::default()
+        ..RequestTemplate::default()
     };
     let shape = target
-        .shape(&template, 1)
+        .encode_request(&template, 1)
         .map_err(|error| error.to_string())?;
     let head = String::from_utf8(shape.bytes.to_vec()).ok();
     let head = head.and_then(|head| Some(head.strip_suffix("\r\n")?.to_owned()));
-    Ok(Some(Publish {
+    Ok(Some(PublishSpec {
         target: url.clone(),
         address: target.address,
         head: head.ok_or_else(|| format!("`{url}`: header fields must be text"))?,
@@ -279,19 +292,19 @@ fn publish(arguments: &HoldArguments) -> Result<Option<Publish>, String> {
 }
 
 /// A message as GRIP publishes it to streams: one event.
-fn grip(channel: &str) -> String {
-    let content = format!("data: {PLACE}\n\n");
+fn grip_body(channel: &str) -> String {
+    let content = format!("data: {MESSAGE_PLACEHOLDER}\n\n");
     let formats = serde_json::json!({ "http-stream": { "content": content } });
     serde_json::json!({ "items": [{ "channel": channel, "formats": formats }] }).to_string()
 }
 
-fn probe(arguments: &HoldArguments) -> Result<Option<Asking>, String> {
+fn probe_spec(arguments: &HoldArguments) -> Result<Option<ProbeSpec>, String> {
     let Some(url) = &arguments.probe else {
         return Ok(None);
     };
     let target = Target::read(url, None).map_err(|error| error.to_string())?;
-    let shape = target.shape(&Template::default(), 1);
-    Ok(Some(Asking {
+    let shape = target.encode_request(&RequestTemplate::default(), 1);
+    Ok(Some(ProbeSpec {
         target: url.clone(),
         address: target.address,
         request: shape.map_err(|error| error.to_string())?.bytes,
@@ -300,9 +313,9 @@ fn probe(arguments: &HoldArguments) -> Result<Option<Asking>, String> {
     }))
 }
 
-fn servers(arguments: &HoldArguments) -> Result<Vec<Processes>, String> {
+fn server_processes(arguments: &HoldArguments) -> Result<Vec<ProcessTree>, String> {
     if let Some(text) = &arguments.server_match {
-        let found = matching(text);
+        let found = process_trees_matching(text);
         return match found.is_empty() {
             true => Err(format!(
                 "--server-match: no process has `{text}` in its command line"
@@ -310,7 +323,7 @@ fn servers(arguments: &HoldArguments) -> Result<Vec<Processes>, String> {
             false => Ok(found),
         };
     }
-    let process = |pid: &u32| Processes::of_pid(*pid).ok_or(*pid);
+    let process = |pid: &u32| ProcessTree::from_pid(*pid).ok_or(*pid);
     let found: Result<_, u32> = arguments.server_pid.iter().map(process).collect();
     found.map_err(|pid| format!("there is no process {pid}"))
 }
@@ -321,36 +334,36 @@ fn parse_hold(text: &str) -> Result<Duration, String> {
         "0" => Duration::ZERO,
         text => parse_duration(text)?,
     };
-    match time <= HOLD_MAX {
+    match time <= MAX_HOLD {
         true => Ok(time),
         false => Err("at most 4 days".to_owned()),
     }
 }
 
-const HOLD_MAX: Duration = Duration::from_secs(4 * 86_400);
+const MAX_HOLD: Duration = Duration::from_secs(4 * 86_400);
 
 /// Between two live lines.
-const SHOW_EVERY: Duration = Duration::from_millis(250);
+const LIVE_INTERVAL: Duration = Duration::from_millis(250);
 
 /// A baseline of memory and of the probe.
-const LEAD: Duration = Duration::from_secs(1);
-const SAMPLE: Duration = Duration::from_secs(1);
+const BASELINE_TIME: Duration = Duration::from_secs(1);
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// For a connection, and for a response of what is asked beside the streams.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A new connection's buffer takes it whole.
-const REQUEST_BYTES_MAX: usize = 8 << 10;
+const MAX_REQUEST_BYTES: usize = 8 << 10;
 
 /// Descriptors of an agent that are no streams: its standard streams, its epoll set, and what libraries
 /// open for a moment.
-const SPARE: u64 = 64;
+const SPARE_DESCRIPTORS: u64 = 64;
 
 /// Nobody has so many cores.
-const AGENTS_MAX: u32 = 4096;
+const MAX_AGENTS: u32 = 4096;
 
 /// Of a network that is named; a thousand of them are enough for ten million streams.
-const SOURCES_MAX: usize = 1 << 16;
+const MAX_SOURCES: usize = 1 << 16;
 
 #[cfg(test)]
 mod tests;

@@ -1,7 +1,7 @@
 //! Whether a change is more than the noise. Pure.
 
 use super::Change;
-use crate::report::Spread;
+use crate::report::RoundSpread;
 
 /// What became of a figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,38 +15,38 @@ pub enum Verdict {
 }
 
 /// How the verdicts were found, as it stands under the table.
-pub(super) const METHOD: &str = "\
+pub(super) const METHOD_TEXT: &str = "\
 Noise: where both reports have rounds, a change counts when the ranges over the rounds do not overlap and
 it is above 1 %; without rounds above 5 % for requests/s and CPU, 10 % for percentiles, memory and errors.
 ";
 
 /// A figure of one report.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Value {
-    pub(super) spread: Spread,
+pub(super) struct RoundedFigure {
+    pub(super) spread: RoundSpread,
     pub(super) rounds: usize,
 }
 
 /// The figures by name, whether more is better, and the bound without rounds in percent.
-pub(super) const FIGURES: [Figure; 6] = [
-    Figure::new("requests/s", true, 5.0),
-    Figure::new("CPU us/request", false, 5.0),
-    Figure::new("p50 ms", false, 10.0),
-    Figure::new("p99 ms", false, 10.0),
-    Figure::new("memory MiB", false, 10.0),
-    Figure::new("errors", false, 10.0),
+pub(super) const FIGURES: [FigureRule; 6] = [
+    FigureRule::new("requests/s", true, 5.0),
+    FigureRule::new("CPU us/request", false, 5.0),
+    FigureRule::new("p50 ms", false, 10.0),
+    FigureRule::new("p99 ms", false, 10.0),
+    FigureRule::new("memory MiB", false, 10.0),
+    FigureRule::new("errors", false, 10.0),
 ];
 
 /// How a figure is judged.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Figure {
+pub(super) struct FigureRule {
     pub(super) name: &'static str,
     more_is_better: bool,
     /// Without rounds nothing says how far a figure repeats: a smaller change is taken for chance.
     bound_percent: f64,
 }
 
-impl Figure {
+impl FigureRule {
     const fn new(name: &'static str, more_is_better: bool, bound_percent: f64) -> Self {
         Self {
             name,
@@ -57,13 +57,18 @@ impl Figure {
 }
 
 /// The smallest change that counts though ranges lie apart: few rounds may be alike by chance.
-const LEAST_PERCENT: f64 = 1.0;
+const MIN_PERCENT: f64 = 1.0;
 
 /// Judges one figure.
-pub(super) fn change(part: &str, name: &'static str, old: Value, new: Value) -> Change {
+pub(super) fn judge_change(
+    part: &str,
+    name: &'static str,
+    old: RoundedFigure,
+    new: RoundedFigure,
+) -> Change {
     let figure = FIGURES.iter().find(|figure| figure.name == name);
     let (before, after) = (old.spread.median, new.spread.median);
-    let bound = figure.map_or(LEAST_PERCENT, |figure| figure.bound_percent);
+    let bound = figure.map_or(MIN_PERCENT, |figure| figure.bound_percent);
     // Below zero nothing is measured; from zero any change is more than a part of it.
     let moved = (after - before).abs();
     let (is_more_than_noise, noise) = match old.rounds.min(new.rounds) {
@@ -71,7 +76,7 @@ pub(super) fn change(part: &str, name: &'static str, old: Value, new: Value) -> 
             let is_apart = old.spread.max < new.spread.min || new.spread.max < old.spread.min;
             let rounds = old.rounds.min(new.rounds);
             (
-                is_apart && moved > before * LEAST_PERCENT / 100.0,
+                is_apart && moved > before * MIN_PERCENT / 100.0,
                 format!("{rounds} rounds"),
             )
         }
@@ -97,18 +102,18 @@ pub(super) fn change(part: &str, name: &'static str, old: Value, new: Value) -> 
 mod tests {
     use super::*;
 
-    fn once(value: f64) -> Value {
-        let spread = Spread {
+    fn once(value: f64) -> RoundedFigure {
+        let spread = RoundSpread {
             median: value,
             min: value,
             max: value,
         };
-        Value { spread, rounds: 1 }
+        RoundedFigure { spread, rounds: 1 }
     }
 
-    fn rounds(min: f64, median: f64, max: f64) -> Value {
-        Value {
-            spread: Spread { median, min, max },
+    fn rounds(min: f64, median: f64, max: f64) -> RoundedFigure {
+        RoundedFigure {
+            spread: RoundSpread { median, min, max },
             rounds: 3,
         }
     }
@@ -179,7 +184,7 @@ mod tests {
                 WithinNoise,
             ),
         ] {
-            assert_eq!(change("", name, old, new).verdict, expected, "{what}");
+            assert_eq!(judge_change("", name, old, new).verdict, expected, "{what}");
         }
     }
 }

@@ -7,28 +7,28 @@ use std::collections::{BTreeMap, VecDeque};
 
 use hdrhistogram::{CreationError, Histogram};
 
-use super::order::{Arrived, Tick};
-use crate::load::{histogram, timings};
-use crate::report::{Hold, HoldCounts, Timings};
+use super::agent_protocol::{AgentTick, MessageReceipt};
+use crate::load::{new_histogram, summarize};
+use crate::report::{HoldResult, StreamCounts, Timings};
 
 /// All agents' together.
 #[derive(Debug)]
-pub(super) struct Gathered {
-    agents: Vec<Agent>,
+pub(super) struct AgentTotals {
+    agents: Vec<AgentState>,
     /// The most streams that were open at once.
-    open_max: u64,
-    said: BTreeMap<String, String>,
+    max_open: u64,
+    first_reasons: BTreeMap<String, String>,
     opening: Histogram<u64>,
     latency: Histogram<u64>,
     /// Publish-to-receipt since the last look.
-    interval: Histogram<u64>,
-    messages: Messages,
+    take_interval: Histogram<u64>,
+    messages: MessageReceipts,
 }
 
 /// What is known of one agent.
 #[derive(Debug)]
-struct Agent {
-    tick: Tick,
+struct AgentState {
+    tick: AgentTick,
     is_done: bool,
     /// CPU seconds at the last look.
     cpu_before: f64,
@@ -36,76 +36,76 @@ struct Agent {
 
 /// Publish-to-receipt over an interval.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Receipts {
+pub(super) struct ReceiptPercentiles {
     pub(super) p50: Option<u64>,
     pub(super) p99: Option<u64>,
 }
 
-impl Gathered {
+impl AgentTotals {
     /// For agents with these shares.
     pub(super) fn new(shares: &[u32]) -> Result<Self, CreationError> {
-        let agent = |share: &u32| Agent {
-            tick: Tick {
+        let agent = |share: &u32| AgentState {
+            tick: AgentTick {
                 pending: u64::from(*share),
-                ..Tick::default()
+                ..AgentTick::default()
             },
             is_done: false,
             cpu_before: 0.0,
         };
         Ok(Self {
             agents: shares.iter().map(agent).collect(),
-            open_max: 0,
-            said: BTreeMap::new(),
-            opening: histogram()?,
-            latency: histogram()?,
-            interval: histogram()?,
-            messages: Messages {
+            max_open: 0,
+            first_reasons: BTreeMap::new(),
+            opening: new_histogram()?,
+            latency: new_histogram()?,
+            take_interval: new_histogram()?,
+            messages: MessageReceipts {
                 first: 1,
                 window: VecDeque::new(),
-                last: histogram()?,
+                last: new_histogram()?,
             },
         })
     }
 
     /// An agent's tick; its last one ends it.
-    pub(super) fn take(&mut self, agent: usize, mut tick: Tick, is_done: bool) {
-        add(&mut self.opening, &tick.opening);
-        add(&mut self.latency, &tick.latency);
-        add(&mut self.interval, &tick.latency);
+    pub(super) fn add_tick(&mut self, agent: usize, mut tick: AgentTick, is_done: bool) {
+        add_histogram(&mut self.opening, &tick.opening);
+        add_histogram(&mut self.latency, &tick.latency);
+        add_histogram(&mut self.take_interval, &tick.latency);
         for arrived in &tick.messages {
-            self.messages.take(*arrived);
+            self.messages.record(*arrived);
         }
         for (cause, why) in std::mem::take(&mut tick.said) {
-            self.said.entry(cause).or_insert(why);
+            self.first_reasons.entry(cause).or_insert(why);
         }
         // Distributions are taken; what stays is of one size.
         (tick.opening, tick.latency) = (Vec::new(), Vec::new());
         tick.messages = Vec::new();
         let known = &mut self.agents[agent];
         (known.tick, known.is_done) = (tick, is_done);
-        self.open_max = self.open_max.max(self.counts().open);
+        self.max_open = self.max_open.max(self.counts().open);
     }
 
     /// An agent ended without being asked: what it held and was to open is lost. Tells whether that was so.
-    pub(super) fn lose(&mut self, agent: usize, why: &str) -> bool {
-        let Agent { tick, is_done, .. } = &mut self.agents[agent];
+    pub(super) fn lose_agent(&mut self, agent: usize, why: &str) -> bool {
+        let AgentState { tick, is_done, .. } = &mut self.agents[agent];
         if std::mem::replace(is_done, true) {
             return false;
         }
         tick.counts.lost.agent += tick.counts.open + tick.pending;
         (tick.counts.open, tick.pending) = (0, 0);
-        self.said
+        self.first_reasons
             .entry("agent".to_owned())
             .or_insert_with(|| why.to_owned());
         true
     }
 
-    pub(super) fn counts(&self) -> HoldCounts {
-        let mut counts = HoldCounts::default();
+    pub(super) fn counts(&self) -> StreamCounts {
+        let mut counts = StreamCounts::default();
         for agent in &self.agents {
             counts.add(&agent.tick.counts);
         }
-        counts.open_max = self.open_max;
+        counts.open_max = self.max_open;
         counts
     }
 
@@ -115,7 +115,7 @@ impl Gathered {
     }
 
     /// Whether all agents that live expect the messages.
-    pub(super) fn expects(&self) -> bool {
+    pub(super) fn all_expect_messages(&self) -> bool {
         let mut agents = self.agents.iter();
         agents.all(|agent| agent.is_done || agent.tick.expects)
     }
@@ -147,29 +147,29 @@ impl Gathered {
     }
 
     /// Publish-to-receipt since the last look.
-    pub(super) fn interval(&mut self) -> Receipts {
-        let some = !self.interval.is_empty();
-        let at = |quantile| some.then(|| self.interval.value_at_quantile(quantile));
-        let found = Receipts {
+    pub(super) fn interval(&mut self) -> ReceiptPercentiles {
+        let some = !self.take_interval.is_empty();
+        let at = |quantile| some.then(|| self.take_interval.value_at_quantile(quantile));
+        let found = ReceiptPercentiles {
             p50: at(0.5),
             p99: at(0.99),
         };
-        self.interval.reset();
+        self.take_interval.reset();
         found
     }
 
     /// Writes what the streams came to into a report.
-    pub(super) fn report(&self, hold: &mut Hold) {
+    pub(super) fn fill_report(&self, hold: &mut HoldResult) {
         hold.counts = self.counts();
-        hold.said = self.said.clone();
+        hold.said = self.first_reasons.clone();
         for agent in &self.agents {
             for (status, count) in &agent.tick.statuses {
                 *hold.statuses.entry(status.to_string()).or_default() += count;
             }
         }
-        hold.opening = timings(&self.opening);
+        hold.opening = summarize(&self.opening);
         if let Some(published) = &mut hold.published {
-            published.latency = timings(&self.latency);
+            published.latency = summarize(&self.latency);
             published.last = self.messages.last();
         }
     }
@@ -177,7 +177,7 @@ impl Gathered {
 
 /// When the last stream had each message.
 #[derive(Debug)]
-struct Messages {
+struct MessageReceipts {
     /// The number of the first in the window.
     first: u32,
     window: VecDeque<Option<u64>>,
@@ -185,13 +185,13 @@ struct Messages {
     last: Histogram<u64>,
 }
 
-impl Messages {
-    fn take(&mut self, arrived: Arrived) {
+impl MessageReceipts {
+    fn record(&mut self, arrived: MessageReceipt) {
         let Some(at) = arrived.number.checked_sub(self.first).map(|at| at as usize) else {
             return;
         };
         // A number of none of our messages.
-        if at >= self.window.len() + WINDOW {
+        if at >= self.window.len() + MESSAGE_WINDOW {
             return;
         }
         while self.window.len() <= at {
@@ -199,7 +199,7 @@ impl Messages {
         }
         let known = &mut self.window[at];
         *known = (*known).max(Some(arrived.last));
-        while self.window.len() > WINDOW {
+        while self.window.len() > MESSAGE_WINDOW {
             if let Some(last) = self.window.pop_front().flatten() {
                 self.last.saturating_record(last);
             }
@@ -212,56 +212,56 @@ impl Messages {
         for last in self.window.iter().flatten() {
             all.saturating_record(*last);
         }
-        timings(&all)
+        summarize(&all)
     }
 }
 
-fn add(sum: &mut Histogram<u64>, values: &[(u64, u64)]) {
+fn add_histogram(sum: &mut Histogram<u64>, values: &[(u64, u64)]) {
     for (value, count) in values {
         sum.saturating_record_n(*value, *count);
     }
 }
 
 /// Messages whose last receipt may still come.
-const WINDOW: usize = 1 << 16;
+const MESSAGE_WINDOW: usize = 1 << 16;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::Published;
+    use crate::report::PublishResult;
 
-    fn tick(open: u64, latency: &[(u64, u64)], messages: &[(u32, u64)]) -> Tick {
-        let arrived = |&(number, last): &(u32, u64)| Arrived {
+    fn tick(open: u64, latency: &[(u64, u64)], messages: &[(u32, u64)]) -> AgentTick {
+        let arrived = |&(number, last): &(u32, u64)| MessageReceipt {
             number,
             streams: 1,
             last,
         };
-        Tick {
-            counts: HoldCounts {
+        AgentTick {
+            counts: StreamCounts {
                 open,
-                ..HoldCounts::default()
+                ..StreamCounts::default()
             },
             latency: latency.to_vec(),
             messages: messages.iter().map(arrived).collect(),
-            ..Tick::default()
+            ..AgentTick::default()
         }
     }
 
     #[test]
     fn agents_add_up() {
-        let mut all = Gathered::new(&[5, 6]).unwrap();
+        let mut all = AgentTotals::new(&[5, 6]).unwrap();
         assert_eq!(all.pending(), 11);
-        all.take(0, tick(5, &[(10, 2)], &[(1, 10), (2, 30)]), false);
-        all.take(1, tick(6, &[(40, 1)], &[(1, 40)]), false);
+        all.add_tick(0, tick(5, &[(10, 2)], &[(1, 10), (2, 30)]), false);
+        all.add_tick(1, tick(6, &[(40, 1)], &[(1, 40)]), false);
         assert_eq!((all.counts().open, all.counts().open_max), (11, 11));
         let receipts = all.interval();
         assert_eq!((receipts.p50, receipts.p99), (Some(10), Some(40)));
-        assert_eq!(all.interval(), Receipts::default());
-        let mut hold = Hold {
-            published: Some(Published::default()),
-            ..Hold::default()
+        assert_eq!(all.interval(), ReceiptPercentiles::default());
+        let mut hold = HoldResult {
+            published: Some(PublishResult::default()),
+            ..HoldResult::default()
         };
-        all.report(&mut hold);
+        all.fill_report(&mut hold);
         let published = hold.published.unwrap();
         assert_eq!(published.latency.count, 3);
         assert_eq!((published.last.min, published.last.max), (30, 40));
@@ -269,28 +269,28 @@ mod tests {
 
     #[test]
     fn an_agent_that_ends_has_lost_its_streams() {
-        let mut all = Gathered::new(&[5, 6]).unwrap();
-        all.take(0, tick(4, &[], &[]), false);
-        assert!(all.lose(0, "killed") && !all.lose(0, "again"));
+        let mut all = AgentTotals::new(&[5, 6]).unwrap();
+        all.add_tick(0, tick(4, &[], &[]), false);
+        assert!(all.lose_agent(0, "killed") && !all.lose_agent(0, "again"));
         assert_eq!((all.counts().open, all.counts().lost.agent), (0, 4));
         assert_eq!(all.counts().open_max, 4);
-        assert!(all.lose(1, "killed"));
+        assert!(all.lose_agent(1, "killed"));
         assert_eq!((all.counts().lost.agent, all.pending()), (10, 0));
         assert!(all.is_done());
-        let mut all = Gathered::new(&[1]).unwrap();
-        all.take(0, tick(1, &[], &[]), true);
-        assert!(!all.lose(0, "it said so before") && all.counts().lost.agent == 0);
+        let mut all = AgentTotals::new(&[1]).unwrap();
+        all.add_tick(0, tick(1, &[], &[]), true);
+        assert!(!all.lose_agent(0, "it said so before") && all.counts().lost.agent == 0);
     }
 
     #[test]
     fn messages_without_end_take_no_memory_without_end() {
-        let mut all = Gathered::new(&[1]).unwrap();
+        let mut all = AgentTotals::new(&[1]).unwrap();
         for number in 1..=200_000 {
-            all.take(0, tick(1, &[], &[(number, 7)]), false);
+            all.add_tick(0, tick(1, &[], &[(number, 7)]), false);
         }
-        assert_eq!(all.messages.window.len(), WINDOW);
+        assert_eq!(all.messages.window.len(), MESSAGE_WINDOW);
         assert_eq!(all.messages.last().count, 200_000);
-        all.take(0, tick(1, &[], &[(u32::MAX, 7)]), false);
-        assert_eq!(all.messages.window.len(), WINDOW);
+        all.add_tick(0, tick(1, &[], &[(u32::MAX, 7)]), false);
+        assert_eq!(all.messages.window.len(), MESSAGE_WINDOW);
     }
 }

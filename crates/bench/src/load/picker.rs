@@ -1,25 +1,25 @@
 //! Which request is next: one after the other, or drawn by weight.
 //!
-//! A [`Picker`] belongs to one load on one loop and has its own random numbers, seeded by the loop's
+//! A [`RequestPicker`] belongs to one load on one loop and has its own random numbers, seeded by the loop's
 //! number so that a run can be repeated. The order is one for all loops, hence the shared counter.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::{Load, Order};
+use super::{Load, RequestOrder};
 
 /// Draws the next request of a load.
 #[derive(Debug)]
-pub(super) struct Picker {
-    order: Order,
+pub(super) struct RequestPicker {
+    order: RequestOrder,
     count: usize,
     /// Sums of the weights; empty when all weigh the same.
-    sums: Vec<u64>,
+    cumulative_weights: Vec<u64>,
     random: u64,
 }
 
-impl Picker {
+impl RequestPicker {
     pub(super) fn new(load: &Load, seed: u64) -> Self {
-        let weights = || load.shapes.iter().map(|shape| shape.weight);
+        let weights = || load.requests.iter().map(|shape| shape.weight);
         let first = weights().next().unwrap_or(1);
         let mut sum = 0;
         let sums: Vec<u64> = weights()
@@ -31,8 +31,8 @@ impl Picker {
         let is_even = weights().all(|weight| weight == first);
         Self {
             order: load.order,
-            count: load.shapes.len(),
-            sums: if is_even { Vec::new() } else { sums },
+            count: load.requests.len(),
+            cumulative_weights: if is_even { Vec::new() } else { sums },
             // Any odd constant spreads small seeds; the state must not be zero.
             random: (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15),
         }
@@ -44,19 +44,19 @@ impl Picker {
             return 0;
         }
         match self.order {
-            Order::InOrder => in_order.fetch_add(1, Ordering::Relaxed) % self.count,
-            Order::Random => match self.sums.last() {
+            RequestOrder::InOrder => in_order.fetch_add(1, Ordering::Relaxed) % self.count,
+            RequestOrder::Random => match self.cumulative_weights.last() {
                 Some(&all) => {
-                    let drawn = self.below(all);
-                    self.sums.partition_point(|&sum| sum <= drawn)
+                    let drawn = self.random_below(all);
+                    self.cumulative_weights.partition_point(|&sum| sum <= drawn)
                 }
-                None => usize::try_from(self.below(self.count as u64)).unwrap_or(0),
+                None => usize::try_from(self.random_below(self.count as u64)).unwrap_or(0),
             },
         }
     }
 
     /// A number below `bound`, from the upper bits of a product: no division, no visible bias.
-    fn below(&mut self, bound: u64) -> u64 {
+    fn random_below(&mut self, bound: u64) -> u64 {
         // xorshift64*: three shifts and a product are random enough for this.
         self.random ^= self.random >> 12;
         self.random ^= self.random << 25;
@@ -69,12 +69,12 @@ impl Picker {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::{Address, Pace, Shape};
+    use crate::load::{Address, ArrivalModel, EncodedRequest};
     use bytes::Bytes;
     use std::time::Duration;
 
-    fn load(order: Order, weights: &[u32]) -> Load {
-        let shape = |&weight: &u32| Shape {
+    fn load(order: RequestOrder, weights: &[u32]) -> Load {
+        let shape = |&weight: &u32| EncodedRequest {
             address: Address::Unix("x".into()),
             bytes: Bytes::new(),
             weight,
@@ -82,11 +82,11 @@ mod tests {
         };
         Load {
             name: String::new(),
-            shapes: weights.iter().map(shape).collect(),
+            requests: weights.iter().map(shape).collect(),
             order,
             connections: 1,
-            pace: Pace::Closed,
-            keeps: true,
+            arrivals: ArrivalModel::ClosedLoop,
+            keep_alive: true,
             timeout: Duration::from_secs(1),
         }
     }
@@ -95,7 +95,7 @@ mod tests {
     fn draws_by_weight() {
         for weights in [&[1, 3, 0, 6][..], &[2, 2, 2, 2], &[0, 0, 0, 5]] {
             let all: u32 = weights.iter().sum();
-            let mut picker = Picker::new(&load(Order::Random, weights), 1);
+            let mut picker = RequestPicker::new(&load(RequestOrder::Random, weights), 1);
             let mut found = [0_u32; 4];
             for _ in 0..100_000 {
                 found[picker.next(&AtomicUsize::new(0))] += 1;
@@ -109,8 +109,8 @@ mod tests {
 
     #[test]
     fn two_loops_share_one_order() {
-        let load = load(Order::InOrder, &[1, 1, 1]);
-        let (mut a, mut b) = (Picker::new(&load, 0), Picker::new(&load, 1));
+        let load = load(RequestOrder::InOrder, &[1, 1, 1]);
+        let (mut a, mut b) = (RequestPicker::new(&load, 0), RequestPicker::new(&load, 1));
         let shared = AtomicUsize::new(0);
         let found = [
             a.next(&shared),

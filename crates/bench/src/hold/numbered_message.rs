@@ -9,30 +9,35 @@ use memchr::memmem::Finder;
 
 /// One message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Message {
+pub(super) struct NumberedMessage {
     /// From 1.
     pub(super) number: u32,
     /// Microseconds, as [`now`] gives them.
-    pub(super) sent: u64,
+    pub(super) sent_at: u64,
 }
 
-impl Message {
+impl NumberedMessage {
     /// The word for one run.
-    pub(super) fn word(&self, run: u32) -> String {
-        format!("{}{:x}-{:x}.", prefix(run), self.number, self.sent)
+    pub(super) fn encode(&self, run: u32) -> String {
+        format!(
+            "{}{:x}-{:x}.",
+            message_prefix(run),
+            self.number,
+            self.sent_at
+        )
     }
 }
 
 /// Finds the messages of one run.
 #[derive(Debug)]
-pub(super) struct Reader {
+pub(super) struct MessageFinder {
     finder: Finder<'static>,
     prefix_bytes: usize,
 }
 
-impl Reader {
+impl MessageFinder {
     pub(super) fn new(run: u32) -> Self {
-        let prefix = prefix(run);
+        let prefix = message_prefix(run);
         Self {
             prefix_bytes: prefix.len(),
             finder: Finder::new(&prefix).into_owned(),
@@ -40,33 +45,33 @@ impl Reader {
     }
 
     /// The first message in a line.
-    pub(super) fn find(&self, line: &[u8]) -> Option<Message> {
+    pub(super) fn find(&self, line: &[u8]) -> Option<NumberedMessage> {
         let at = self.finder.find(line)?;
         let rest = line.get(at + self.prefix_bytes..)?;
-        let (number, rest) = hexadecimal(rest, b'-')?;
-        let (sent, _) = hexadecimal(rest, b'.')?;
-        Some(Message {
+        let (number, rest) = parse_hexadecimal(rest, b'-')?;
+        let (sent, _) = parse_hexadecimal(rest, b'.')?;
+        Some(NumberedMessage {
             number: u32::try_from(number).ok()?,
-            sent,
+            sent_at: sent,
         })
     }
 }
 
 /// Microseconds of the machine's monotonic clock.
-pub(super) fn now() -> u64 {
+pub(super) fn monotonic_micros() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     let part = |value: i64| u64::try_from(value).unwrap_or(0);
     part(now.tv_sec) * 1_000_000 + part(now.tv_nsec) / 1_000
 }
 
-fn prefix(run: u32) -> String {
+fn message_prefix(run: u32) -> String {
     format!("hold-{run:08x}-")
 }
 
 /// A number up to `end`, and what follows that.
-fn hexadecimal(bytes: &[u8], end: u8) -> Option<(u64, &[u8])> {
+fn parse_hexadecimal(bytes: &[u8], end: u8) -> Option<(u64, &[u8])> {
     let mut value = 0_u64;
-    for (at, &byte) in bytes.iter().enumerate().take(DIGITS_MAX + 1) {
+    for (at, &byte) in bytes.iter().enumerate().take(MAX_DIGITS + 1) {
         if byte == end && at > 0 {
             return Some((value, &bytes[at + 1..]));
         }
@@ -77,7 +82,7 @@ fn hexadecimal(bytes: &[u8], end: u8) -> Option<(u64, &[u8])> {
 }
 
 /// Of 64 bits.
-const DIGITS_MAX: usize = 16;
+const MAX_DIGITS: usize = 16;
 
 #[cfg(test)]
 mod tests {
@@ -85,12 +90,12 @@ mod tests {
 
     #[test]
     fn a_message_is_found_again() {
-        let message = Message {
+        let message = NumberedMessage {
             number: 42,
-            sent: 1_234_567_890_123,
+            sent_at: 1_234_567_890_123,
         };
-        let word = message.word(7);
-        let reader = Reader::new(7);
+        let word = message.encode(7);
+        let reader = MessageFinder::new(7);
         for line in [
             word.clone(),
             format!("data: {word}"),
@@ -98,7 +103,11 @@ mod tests {
         ] {
             assert_eq!(reader.find(line.as_bytes()), Some(message), "{line}");
         }
-        assert_eq!(Reader::new(8).find(word.as_bytes()), None, "another run");
+        assert_eq!(
+            MessageFinder::new(8).find(word.as_bytes()),
+            None,
+            "another run"
+        );
         for cut in 0..word.len() {
             assert_eq!(reader.find(&word.as_bytes()[..cut]), None, "{cut}");
         }
@@ -106,7 +115,7 @@ mod tests {
 
     #[test]
     fn what_only_looks_like_one_is_none() {
-        let reader = Reader::new(7);
+        let reader = MessageFinder::new(7);
         for line in [
             "hold-00000007--1.",
             "hold-00000007-1-.",
@@ -121,7 +130,7 @@ mod tests {
 
     #[test]
     fn the_clock_goes_on() {
-        let before = now();
-        assert!(before > 0 && now() >= before);
+        let before = monotonic_micros();
+        assert!(before > 0 && monotonic_micros() >= before);
     }
 }

@@ -16,74 +16,74 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::account::{self, Memory, Spent};
-use super::cgroup::Group;
-use super::link::{Heard, Link, kill};
-use super::order::{Order, Output, Word};
-use super::probe::{Finding, Probe};
-use super::{Conditions, DeployError, Ended, Workshop, at};
-use crate::scenario::Values;
+use super::cgroup::Cgroup;
+use super::keeper_link::{KeeperEvent, KeeperLink, kill_process_now};
+use super::keeper_protocol::{CommandOutput, KeeperMessage, KeeperOrder};
+use super::probe::{ReadinessProbe, ReadinessResult};
+use super::resource_usage::{self, CpuTime, MemoryUsage};
+use super::{DeployError, ExitReason, StartConditions, Testbed, file_error};
+use crate::scenario::PlaceholderValues;
 use crate::target::Target;
 
 /// Between two attempts of the probe.
-const PAUSE: Duration = Duration::from_millis(30);
+const PROBE_INTERVAL: Duration = Duration::from_millis(30);
 /// A single attempt; a server that takes a connection and never answers is asked again.
-const ATTEMPT: Duration = Duration::from_secs(5);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The end of a log that is shown.
-const TAIL_BYTES: u64 = 3000;
+const LOG_TAIL_BYTES: u64 = 3000;
 
 /// What is kept, as the scenario has it.
 #[derive(Debug)]
-pub(super) struct Wanted<'a> {
+pub(super) struct LaunchSpec<'a> {
     pub(super) files: &'a [(String, String)],
     pub(super) start: &'a [String],
     pub(super) env: &'a [(String, String)],
     pub(super) url: &'a str,
     pub(super) core: Option<usize>,
     /// What placeholders stand for, those of this start included.
-    pub(super) values: &'a Values,
+    pub(super) values: &'a PlaceholderValues,
     /// `{{dir}}`.
     pub(super) dir: &'a Path,
 }
 
 /// Commands that run and answer; stopped on drop.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct SupervisedCommands {
     target: Target,
     commands: Vec<String>,
     log: PathBuf,
     /// Why it is no longer as it was started.
-    ended: Option<String>,
+    unexpected_exit: Option<String>,
     is_stopped: bool,
     // In the order of their ends: processes, their groups.
-    link: Link,
-    group: Group,
+    link: KeeperLink,
+    group: Cgroup,
 }
 
-impl Kept {
+impl SupervisedCommands {
     /// Writes the files, starts the commands in the group, and waits until they answer.
     ///
     /// # Errors
     /// When they do not, or not as expected; nothing of them is left then.
     pub(super) fn start(
-        workshop: &Workshop,
-        wanted: &Wanted<'_>,
-        group: Group,
-        conditions: &Conditions<'_>,
+        workshop: &Testbed,
+        wanted: &LaunchSpec<'_>,
+        group: Cgroup,
+        conditions: &StartConditions<'_>,
     ) -> Result<Self, DeployError> {
         let values = wanted.values;
-        write_files(wanted)?;
+        write_launch_files(wanted)?;
         let target = Target::read(&values.fill(wanted.url), None)?;
         let commands: Vec<String> = wanted.start.iter().map(|text| values.fill(text)).collect();
         let log = workshop.new_file("log");
         let mut env = workshop.env();
         let own = wanted.env.iter();
         env.extend(own.map(|(name, value)| (name.clone(), values.fill(value))));
-        let order = Order {
+        let order = KeeperOrder {
             commands: commands.clone(),
             env,
             dir: wanted.dir.to_owned(),
-            output: Output::Log(log.clone()),
+            output: CommandOutput::Log(log.clone()),
             core: wanted.core,
             is_detached: true,
             groups: group.folders().to_vec(),
@@ -94,12 +94,12 @@ impl Kept {
             target,
             commands,
             log,
-            ended: None,
+            unexpected_exit: None,
             is_stopped: false,
-            link: Link::start(workshop.keeper(), &order)?,
+            link: KeeperLink::start(workshop.keeper_program(), &order)?,
             group,
         };
-        kept.until_ready(conditions)?;
+        kept.wait_until_ready(conditions)?;
         Ok(kept)
     }
 
@@ -110,22 +110,24 @@ impl Kept {
 
     /// Which of its commands ended, and how, if one did unasked; a command that left a daemon is none.
     pub(super) fn ended(&mut self) -> Option<String> {
-        while self.ended.is_none() && !self.is_stopped {
-            match self.link.hear(Duration::ZERO) {
-                Heard::Nothing => break,
-                Heard::Gone => self.ended = Some("its keeper was ended".to_owned()),
-                Heard::Word(word) => {
-                    let exit = self.exit(&word);
-                    self.ended = exit.map(|(command, how)| format!("`{command}` {how}"));
+        while self.unexpected_exit.is_none() && !self.is_stopped {
+            match self.link.next_event(Duration::ZERO) {
+                KeeperEvent::Nothing => break,
+                KeeperEvent::Ended => {
+                    self.unexpected_exit = Some("its keeper was ended".to_owned())
+                }
+                KeeperEvent::Message(word) => {
+                    let exit = self.counted_exit(&word);
+                    self.unexpected_exit = exit.map(|(command, how)| format!("`{command}` {how}"));
                 }
             }
         }
-        self.ended.clone()
+        self.unexpected_exit.clone()
     }
 
     /// The end of what its commands wrote.
     pub(super) fn log_tail(&self) -> String {
-        tail(&self.log).unwrap_or_default()
+        read_tail(&self.log).unwrap_or_default()
     }
 
     /// Ends it; no process of it is left afterwards. Once is enough.
@@ -137,32 +139,32 @@ impl Kept {
         if !self.link.stop() {
             // Somebody killed the keeper; its group still knows who is left.
             for pid in self.group.processes() {
-                kill(pid);
+                kill_process_now(pid);
             }
         }
     }
 
     /// CPU time so far.
-    pub(super) fn spent(&self) -> Spent {
+    pub(super) fn cpu_time(&self) -> CpuTime {
         match self.group.cpu_seconds() {
-            Some(seconds) => Spent::now(seconds),
-            None => account::spent_below(self.link.pid()),
+            Some(seconds) => CpuTime::now(seconds),
+            None => resource_usage::cpu_time_below(self.link.pid()),
         }
     }
 
     /// Memory now.
-    pub(super) fn memory(&self) -> Memory {
-        account::memory_below(self.link.pid())
+    pub(super) fn memory_usage(&self) -> MemoryUsage {
+        resource_usage::memory_usage_below(self.link.pid())
     }
 
     /// Bytes that its living processes have read from disks.
-    pub(super) fn disk_read(&self) -> Option<u64> {
-        account::disk_read_below(self.link.pid())
+    pub(super) fn disk_read_bytes(&self) -> Option<u64> {
+        resource_usage::disk_read_bytes_below(self.link.pid())
     }
 
     /// The end of a command that counts as one.
-    fn exit(&self, word: &Word) -> Option<(String, Ended)> {
-        let Word::Exited {
+    fn counted_exit(&self, word: &KeeperMessage) -> Option<(String, ExitReason)> {
+        let KeeperMessage::Exited {
             command,
             how,
             is_any_left,
@@ -170,19 +172,19 @@ impl Kept {
         else {
             return None;
         };
-        let is_daemon = *how == Ended::Status(0) && *is_any_left;
+        let is_daemon = *how == ExitReason::Status(0) && *is_any_left;
         let command = self.commands.get(*command).cloned().unwrap_or_default();
         (!is_daemon).then_some((command, *how))
     }
 
-    fn until_ready(&mut self, conditions: &Conditions<'_>) -> Result<(), DeployError> {
+    fn wait_until_ready(&mut self, conditions: &StartConditions<'_>) -> Result<(), DeployError> {
         let deadline = Instant::now() + conditions.ready_timeout;
         let mut last = "not asked yet".to_owned();
         loop {
             if conditions.stop.load(Ordering::Relaxed) {
                 return Err(DeployError::Interrupted);
             }
-            self.hear_before_ready()?;
+            self.check_keeper()?;
             let now = Instant::now();
             if now >= deadline {
                 return Err(DeployError::NotReady {
@@ -191,10 +193,13 @@ impl Kept {
                     log: self.log_tail(),
                 });
             }
-            match self.probe(conditions).ask(deadline.min(now + ATTEMPT)) {
-                Finding::Ready => return Ok(()),
-                Finding::NotYet(why) => last = why,
-                Finding::Wrong(what) => {
+            match self
+                .readiness_probe(conditions)
+                .run(deadline.min(now + PROBE_TIMEOUT))
+            {
+                ReadinessResult::Ready => return Ok(()),
+                ReadinessResult::NotYet(why) => last = why,
+                ReadinessResult::Wrong(what) => {
                     let log = self.log_tail();
                     return Err(DeployError::WrongAnswer { what, log });
                 }
@@ -203,12 +208,12 @@ impl Kept {
     }
 
     /// What the keeper says within a pause; an error if a command ended.
-    fn hear_before_ready(&mut self) -> Result<(), DeployError> {
-        match self.link.hear(PAUSE) {
-            Heard::Nothing => Ok(()),
-            Heard::Gone => Err(DeployError::Keeper("it ended".to_owned())),
-            Heard::Word(Word::Failed(why)) => Err(DeployError::Keeper(why)),
-            Heard::Word(word) => match self.exit(&word) {
+    fn check_keeper(&mut self) -> Result<(), DeployError> {
+        match self.link.next_event(PROBE_INTERVAL) {
+            KeeperEvent::Nothing => Ok(()),
+            KeeperEvent::Ended => Err(DeployError::Keeper("it ended".to_owned())),
+            KeeperEvent::Message(KeeperMessage::Failed(why)) => Err(DeployError::Keeper(why)),
+            KeeperEvent::Message(word) => match self.counted_exit(&word) {
                 None => Ok(()),
                 Some((command, how)) => Err(DeployError::Exited {
                     command,
@@ -219,8 +224,8 @@ impl Kept {
         }
     }
 
-    fn probe<'a>(&'a self, conditions: &Conditions<'a>) -> Probe<'a> {
-        Probe {
+    fn readiness_probe<'a>(&'a self, conditions: &StartConditions<'a>) -> ReadinessProbe<'a> {
+        ReadinessProbe {
             address: &self.target.address,
             host: &self.target.host,
             path: conditions.path,
@@ -230,30 +235,30 @@ impl Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for SupervisedCommands {
     fn drop(&mut self) {
         self.stop();
     }
 }
 
-fn write_files(wanted: &Wanted<'_>) -> Result<(), DeployError> {
+fn write_launch_files(wanted: &LaunchSpec<'_>) -> Result<(), DeployError> {
     for (name, content) in wanted.files {
         let path = wanted.dir.join(wanted.values.fill(name));
         let parent = path.parent().unwrap_or(wanted.dir);
-        std::fs::create_dir_all(parent).map_err(at(parent))?;
-        std::fs::write(&path, wanted.values.fill(content)).map_err(at(&path))?;
+        std::fs::create_dir_all(parent).map_err(file_error(parent))?;
+        std::fs::write(&path, wanted.values.fill(content)).map_err(file_error(&path))?;
     }
     Ok(())
 }
 
 /// The end of a file, from the beginning of a line if it has to be cut.
-fn tail(path: &Path) -> io::Result<String> {
+fn read_tail(path: &Path) -> io::Result<String> {
     let mut file = File::open(path)?;
     let length = file.metadata()?.len();
-    let begin = length.saturating_sub(TAIL_BYTES);
+    let begin = length.saturating_sub(LOG_TAIL_BYTES);
     file.seek(SeekFrom::Start(begin))?;
     let mut bytes = Vec::new();
-    file.take(TAIL_BYTES).read_to_end(&mut bytes)?;
+    file.take(LOG_TAIL_BYTES).read_to_end(&mut bytes)?;
     let text = String::from_utf8_lossy(&bytes);
     let text = match text.split_once('\n') {
         Some((_, whole)) if begin > 0 => whole,

@@ -13,34 +13,34 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 
 /// What is watched, and what was found.
-pub(super) struct Set {
+pub(super) struct EpollSet {
     epoll: OwnedFd,
     events: Vec<Event>,
 }
 
 /// Who has an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum EpollEvent {
     Input,
     Stream(usize, EventFlags),
 }
 
-impl Set {
+impl EpollSet {
     pub(super) fn new() -> io::Result<Self> {
         Ok(Self {
             epoll: epoll::create(CreateFlags::CLOEXEC)?,
-            events: Vec::with_capacity(EVENTS),
+            events: Vec::with_capacity(MAX_EVENTS),
         })
     }
 
     /// Watches the agent's input, for as long as it has something.
     pub(super) fn watch_input(&self, input: &impl AsFd) -> io::Result<()> {
-        let data = EventData::new_u64(INPUT);
+        let data = EventData::new_u64(INPUT_TOKEN);
         Ok(epoll::add(&self.epoll, input, data, EventFlags::IN)?)
     }
 
     /// Watches a stream.
-    pub(super) fn watch(&self, socket: &OwnedFd, slot: usize) -> Result<(), Errno> {
+    pub(super) fn watch_stream(&self, socket: &OwnedFd, slot: usize) -> Result<(), Errno> {
         let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
         epoll::add(&self.epoll, socket, EventData::new_u64(slot as u64), flags)
     }
@@ -51,7 +51,7 @@ impl Set {
         epoll::modify(&self.epoll, socket, EventData::new_u64(slot as u64), flags)
     }
 
-    /// Waits for events; gives how many there are, [`EVENTS`] at the most.
+    /// Waits for events; gives how many there are, [`MAX_EVENTS`] at the most.
     pub(super) fn wait(&mut self, at_most: Duration) -> io::Result<usize> {
         self.events.clear();
         let timeout = Timespec::try_from(at_most).map_err(io::Error::other)?;
@@ -67,17 +67,17 @@ impl Set {
     }
 
     /// One of the events that the last wait found.
-    pub(super) fn event(&self, index: usize) -> Found {
+    pub(super) fn event(&self, index: usize) -> EpollEvent {
         let event = self.events[index];
         match event.data.u64() {
-            INPUT => Found::Input,
-            slot => Found::Stream(usize::try_from(slot).unwrap_or(usize::MAX), event.flags),
+            INPUT_TOKEN => EpollEvent::Input,
+            slot => EpollEvent::Stream(usize::try_from(slot).unwrap_or(usize::MAX), event.flags),
         }
     }
 }
 
 /// Taken with one call.
-pub(super) const EVENTS: usize = 1024;
+pub(super) const MAX_EVENTS: usize = 1024;
 
 /// No row of a table.
-const INPUT: u64 = u64::MAX;
+const INPUT_TOKEN: u64 = u64::MAX;

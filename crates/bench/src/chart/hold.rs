@@ -2,43 +2,43 @@
 //! went over time. Pure; `lines` draws.
 
 use super::Chart;
-use super::lines::{self, Across, Axis, Lines, Look, Series};
-use crate::report::{Hold, HoldSample};
-use crate::spline::Place;
-use crate::text::units::{mebibytes, number};
+use super::lines::{self, HorizontalAxis, LineChart, LineStyle, Series, VerticalAxis};
+use crate::report::{HoldResult, HoldSample};
+use crate::spline::CurvePoint;
+use crate::text::units::{to_f64, to_mebibytes};
 
 /// The charts in the order in which they are shown.
-pub(super) fn charts(hold: &Hold) -> Vec<Chart> {
+pub(super) fn charts(hold: &HoldResult) -> Vec<Chart> {
     // With the first one of those at which all were open.
     let opened = hold.samples.iter().take_while(|sample| sample.is_opening);
     let opened = opened.count().saturating_add(1).min(hold.samples.len());
-    let opening = thinned(&hold.samples[..opened]);
-    let all = thinned(&hold.samples);
+    let opening = downsample(&hold.samples[..opened]);
+    let all = downsample(&hold.samples);
     let against = |name: &str, title: &str, units, axis, curves: &[Curve]| {
         // With one place on the axis there is no curve.
         let mut opens = opening.iter().map(|sample| sample.open);
         let first = opens.next()?;
         let is_more = opens.any(|open| open != first);
-        let at = |sample: &HoldSample| number(sample.open);
+        let at = |sample: &HoldSample| to_f64(sample.open);
         let name = format!("{name}-by-connections");
-        let lines = of(
+        let lines = hold_chart(
             &opening,
             (&name, title),
             units,
             axis,
-            (Across::Connections, at),
+            (HorizontalAxis::Connections, at),
             curves,
         );
         is_more.then_some(lines).flatten()
     };
     let over = |name: &str, title: &str, units, axis, curves: &[Curve]| {
         let at = |sample: &HoldSample| sample.at;
-        of(
+        hold_chart(
             &all,
             (name, title),
             units,
             axis,
-            (Across::Seconds, at),
+            (HorizontalAxis::Seconds, at),
             curves,
         )
     };
@@ -47,53 +47,65 @@ pub(super) fn charts(hold: &Hold) -> Vec<Chart> {
             "memory",
             "Memory against connections",
             ("MiB", "MiB"),
-            Axis::Plain,
+            VerticalAxis::Linear,
             &MEMORY,
         ),
         against(
             "probe",
             "Response time of the probe against connections",
             ("ms", "ms"),
-            Axis::ByRange,
+            VerticalAxis::AutoLog,
             &PROBE,
         ),
         against(
             "load",
             "Load average against connections",
             ("load", ""),
-            Axis::Plain,
+            VerticalAxis::Linear,
             &LOAD,
         ),
         over(
             "connections",
             "Connections",
             ("connections", "connections"),
-            Axis::Plain,
+            VerticalAxis::Linear,
             &STREAMS,
         ),
         over(
             "heard",
             "Arrivals at streams",
             ("arrivals/s", "arrivals/s"),
-            Axis::Plain,
-            &HEARD,
+            VerticalAxis::Linear,
+            &RECEIPTS,
         ),
-        over("memory", "Memory", ("MiB", "MiB"), Axis::Plain, &MEMORY),
+        over(
+            "memory",
+            "Memory",
+            ("MiB", "MiB"),
+            VerticalAxis::Linear,
+            &MEMORY,
+        ),
         over(
             "latency",
             "From publishing to receipt",
             ("ms", "ms"),
-            Axis::ByRange,
+            VerticalAxis::AutoLog,
             &LATENCY,
         ),
         over(
             "probe",
             "Response time of the probe",
             ("ms", "ms"),
-            Axis::ByRange,
+            VerticalAxis::AutoLog,
             &PROBE,
         ),
-        over("load", "Load average", ("load", ""), Axis::Plain, &LOAD),
+        over(
+            "load",
+            "Load average",
+            ("load", ""),
+            VerticalAxis::Linear,
+            &LOAD,
+        ),
     ];
     all.into_iter().flatten().collect()
 }
@@ -102,79 +114,79 @@ pub(super) fn charts(hold: &Hold) -> Vec<Chart> {
 type Curve = (&'static str, fn(&HoldSample) -> Option<f64>);
 
 const MEMORY: [Curve; 3] = [
-    ("server", |sample| sample.server_bytes.map(mebibytes)),
+    ("server", |sample| sample.server_bytes.map(to_mebibytes)),
     ("kernel, both ends", |sample| {
-        sample.kernel_bytes.map(mebibytes)
+        sample.kernel_bytes.map(to_mebibytes)
     }),
     ("agents of the bench", |sample| {
-        Some(mebibytes(sample.tool_bytes))
+        Some(to_mebibytes(sample.tool_bytes))
     }),
 ];
 
 const PROBE: [Curve; 2] = [
     ("mean", |sample| sample.probe_mean.map(|us| us / 1000.0)),
     ("p99", |sample| {
-        sample.probe_p99.map(|us| number(us) / 1000.0)
+        sample.probe_p99.map(|us| to_f64(us) / 1000.0)
     }),
 ];
 
 const LATENCY: [Curve; 2] = [
     ("p50", |sample| {
-        sample.latency_p50.map(|us| number(us) / 1000.0)
+        sample.latency_p50.map(|us| to_f64(us) / 1000.0)
     }),
     ("p99", |sample| {
-        sample.latency_p99.map(|us| number(us) / 1000.0)
+        sample.latency_p99.map(|us| to_f64(us) / 1000.0)
     }),
 ];
 
 const LOAD: [Curve; 1] = [("over one minute", |sample| Some(sample.load))];
 
-const HEARD: [Curve; 1] = [("arrivals", |sample| Some(sample.heard_per_second))];
+const RECEIPTS: [Curve; 1] = [("arrivals", |sample| Some(sample.heard_per_second))];
 
 const STREAMS: [Curve; 2] = [
-    ("open", |sample| Some(number(sample.open))),
+    ("open", |sample| Some(to_f64(sample.open))),
     ("lost", |sample| {
-        (sample.lost > 0).then(|| number(sample.lost))
+        (sample.lost > 0).then(|| to_f64(sample.lost))
     }),
 ];
 
 /// A curve for each of what is known; no chart when nothing is.
-fn of(
+fn hold_chart(
     samples: &[HoldSample],
     (name, title): (&str, &str),
     (label, unit): (&'static str, &'static str),
-    axis: Axis,
-    (across, at): (Across, fn(&HoldSample) -> f64),
+    axis: VerticalAxis,
+    (across, at): (HorizontalAxis, fn(&HoldSample) -> f64),
     curves: &[Curve],
 ) -> Option<Chart> {
     let series = |(name, value): &Curve| {
         let place = |sample: &HoldSample| Some((at(sample), value(sample)?));
-        let mut line: Vec<Place> = samples.iter().filter_map(place).collect();
+        let mut line: Vec<CurvePoint> = samples.iter().filter_map(place).collect();
         line.sort_by(|(a, _), (b, _)| a.total_cmp(b));
-        let look = Look::Straight;
+        let look = LineStyle::Straight;
         (!line.is_empty()).then(|| Series {
             name: (*name).to_owned(),
             points: line.clone(),
             line,
-            look,
+            style: look,
         })
     };
-    lines::draw(&Lines {
+    lines::draw_lines(&LineChart {
         name: name.to_owned(),
         title: title.to_owned(),
         label,
         unit,
-        axis,
-        across,
+        vertical: axis,
+        horizontal: across,
         series: curves.iter().filter_map(series).collect(),
     })
 }
 
 /// As many samples as can be told apart on a drawing, evenly taken; the last one is among them.
-fn thinned(samples: &[HoldSample]) -> Vec<HoldSample> {
-    let step = samples.len().div_ceil(DRAWN_MAX).max(1);
+fn downsample(samples: &[HoldSample]) -> Vec<HoldSample> {
+    let step = samples.len().div_ceil(MAX_DRAWN_POINTS).max(1);
     samples.iter().rev().step_by(step).rev().copied().collect()
 }
 
 /// Points of a curve.
-const DRAWN_MAX: usize = 240;
+const MAX_DRAWN_POINTS: usize = 240;

@@ -10,18 +10,22 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::report::{FORMAT, Machine, Outcome, Report, Taken};
+use crate::report::{FORMAT_VERSION, Machine, MeasurementContext, Report, ReportResult};
 
 /// The report of a result that was measured by this command from `started` on.
 #[must_use]
-pub(crate) fn report(result: Outcome, started: SystemTime, interrupted: bool) -> Report {
+pub(crate) fn report_with_context(
+    result: ReportResult,
+    started: SystemTime,
+    interrupted: bool,
+) -> Report {
     let since_epoch = started.duration_since(UNIX_EPOCH).unwrap_or_default();
     Report {
-        format: FORMAT,
-        taken: Taken {
+        format: FORMAT_VERSION,
+        taken: MeasurementContext {
             started: since_epoch.as_secs(),
             tool: concat!("penstock ", env!("CARGO_PKG_VERSION")).to_owned(),
-            command: masked(
+            command: mask_command_line(
                 std::env::args_os()
                     .skip(1)
                     .map(|word| word.to_string_lossy().into_owned()),
@@ -34,11 +38,11 @@ pub(crate) fn report(result: Outcome, started: SystemTime, interrupted: bool) ->
 }
 
 /// The words of a command line without the values of header fields that may be secret.
-fn masked(words: impl Iterator<Item = String>) -> Vec<String> {
+fn mask_command_line(words: impl Iterator<Item = String>) -> Vec<String> {
     let mut masked = Vec::new();
     let (mut is_value, mut are_options) = (false, true);
     for word in words {
-        let (option, value) = match header_option(&word) {
+        let (option, value) = match split_header_option(&word) {
             _ if std::mem::take(&mut is_value) => ("", word.as_str()),
             Some(found) if are_options => found,
             _ => {
@@ -50,14 +54,14 @@ fn masked(words: impl Iterator<Item = String>) -> Vec<String> {
         is_value = option == word;
         masked.push(match is_value {
             true => word,
-            false => format!("{option}{}", masked_field(value)),
+            false => format!("{option}{}", mask_header_field(value)),
         });
     }
     masked
 }
 
 /// Splits a word that gives a header field; its value is empty when it is the next word.
-fn header_option(word: &str) -> Option<(&str, &str)> {
+fn split_header_option(word: &str) -> Option<(&str, &str)> {
     let long = word.strip_prefix("--header");
     let long = long.or_else(|| word.strip_prefix("--publish-header"));
     let value = match long {
@@ -74,12 +78,12 @@ fn header_option(word: &str) -> Option<(&str, &str)> {
 }
 
 /// `NAME: VALUE` with its value, when that is known to be harmless, or `NAME: ...`.
-fn masked_field(field: &str) -> String {
+fn mask_header_field(field: &str) -> String {
     let Some((name, _)) = field.split_once(':') else {
         return "...".to_owned();
     };
     let lower = name.trim().to_ascii_lowercase();
-    let is_harmless = HARMLESS.contains(&&*lower)
+    let is_harmless = UNMASKED_FIELDS.contains(&&*lower)
         || lower.starts_with("accept")
         || lower.starts_with("x-forwarded-");
     match is_harmless {
@@ -89,7 +93,7 @@ fn masked_field(field: &str) -> String {
 }
 
 /// Fields that say how to answer, not who asks.
-const HARMLESS: [&str; 5] = [
+const UNMASKED_FIELDS: [&str; 5] = [
     "user-agent",
     "host",
     "content-type",
@@ -146,7 +150,7 @@ mod tests {
             ),
             ("bench|run|-XPATCH|--|-HA: b", "bench|run|-XPATCH|--|-HA: b"),
         ] {
-            let found = masked(words.split('|').map(str::to_owned));
+            let found = mask_command_line(words.split('|').map(str::to_owned));
             assert_eq!(found.join("|"), expected);
         }
     }

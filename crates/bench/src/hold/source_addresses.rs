@@ -9,45 +9,45 @@
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use super::order::Source;
+use super::agent_protocol::SourceRange;
 
 /// Streams from one address where we choose the addresses: the usual range has 28,232 ports, and what
 /// closed lately keeps its port for a minute.
 const STREAMS_PER_ADDRESS: u32 = 10_000;
 
 /// Where a loopback's own addresses are taken from; 127.0.0.0/16 is left to those that people use.
-const LOOPBACK: &str = "127.64.0.0/10";
+const LOOPBACK_NETWORK: &str = "127.64.0.0/10";
 
 /// The shares of the agents, when nobody names addresses: addresses of the loopback where all servers are
 /// there, and else none, which leaves the choice to the system.
 ///
 /// # Errors
 /// When that is not enough; says what to do.
-pub(super) fn automatic(
+pub(super) fn automatic_sources(
     goals: &[SocketAddr],
     shares: &[u32],
     ports: (u16, u16),
-) -> Result<Vec<Vec<Source>>, String> {
+) -> Result<Vec<Vec<SourceRange>>, String> {
     let is_loopback = |goal: &SocketAddr| goal.is_ipv4() && goal.ip().is_loopback();
     if !goals.iter().all(is_loopback) {
         return Ok(vec![Vec::new(); shares.len()]);
     }
     let most = shares.iter().copied().max().unwrap_or(0);
     let each = most.div_ceil(STREAMS_PER_ADDRESS).max(1) as usize;
-    let addresses = read(LOOPBACK, each * shares.len())?;
-    share_out(&addresses, goals, shares, ports)
+    let addresses = parse_addresses(LOOPBACK_NETWORK, each * shares.len())?;
+    assign_sources(&addresses, goals, shares, ports)
 }
 
 /// Shares addresses out to the agents; where there are more agents than addresses, the ports of one.
 ///
 /// # Errors
 /// When that is not enough; says how many addresses there must be.
-pub(super) fn share_out(
+pub(super) fn assign_sources(
     addresses: &[IpAddr],
     goals: &[SocketAddr],
     shares: &[u32],
     (first, last): (u16, u16),
-) -> Result<Vec<Vec<Source>>, String> {
+) -> Result<Vec<Vec<SourceRange>>, String> {
     if addresses.is_empty() || goals.is_empty() || first == 0 || first > last {
         return Err("no source address, or no local port".to_owned());
     }
@@ -74,7 +74,7 @@ pub(super) fn share_out(
         if to > from
             && let (Ok(first_port), Ok(last_port)) = (u16::try_from(from), u16::try_from(to - 1))
         {
-            given[at % shares.len()].push(Source {
+            given[at % shares.len()].push(SourceRange {
                 address,
                 first_port,
                 last_port,
@@ -82,7 +82,7 @@ pub(super) fn share_out(
         }
     }
     for (sources, &share) in given.iter().zip(shares) {
-        let room = |source: &Source| u64::from(source.last_port - source.first_port) + 1;
+        let room = |source: &SourceRange| u64::from(source.last_port - source.first_port) + 1;
         let room = sources.iter().map(room).sum::<u64>() * servers;
         if u64::from(share) > room {
             let all: u64 = shares.iter().map(|&share| u64::from(share)).sum();
@@ -102,14 +102,14 @@ pub(super) fn share_out(
 ///
 /// # Errors
 /// When a part is none of those.
-pub(super) fn read(text: &str, most: usize) -> Result<Vec<IpAddr>, String> {
+pub(super) fn parse_addresses(text: &str, most: usize) -> Result<Vec<IpAddr>, String> {
     let mut found = Vec::new();
     for part in text.split(',').map(str::trim) {
-        let (first, last, is_v4) = span(part)
+        let (first, last, is_v4) = parse_range(part)
             .ok_or_else(|| format!("`{part}` is no address, range A-B or network A/BITS"))?;
         let mut next = first;
         while next <= last && found.len() < most {
-            found.push(address(next, is_v4));
+            found.push(address_from_number(next, is_v4));
             next += 1;
         }
     }
@@ -117,9 +117,9 @@ pub(super) fn read(text: &str, most: usize) -> Result<Vec<IpAddr>, String> {
 }
 
 /// The first and the last address as numbers, and whether they are IPv4's.
-fn span(part: &str) -> Option<(u128, u128, bool)> {
+fn parse_range(part: &str) -> Option<(u128, u128, bool)> {
     if let Some((network, bits)) = part.split_once('/') {
-        let (base, is_v4) = value(network.parse().ok()?);
+        let (base, is_v4) = address_to_number(network.parse().ok()?);
         let width: u32 = if is_v4 { 32 } else { 128 };
         let host = width.checked_sub(bits.parse().ok()?)?;
         let size = if host == 128 { u128::MAX } else { 1 << host };
@@ -129,22 +129,22 @@ fn span(part: &str) -> Option<(u128, u128, bool)> {
         return Some((base + edge, base.saturating_add(size - 1) - edge, is_v4));
     }
     if let Some((first, last)) = part.split_once('-') {
-        let (first, is_v4) = value(first.trim().parse().ok()?);
-        let (last, is_other_v4) = value(last.trim().parse().ok()?);
+        let (first, is_v4) = address_to_number(first.trim().parse().ok()?);
+        let (last, is_other_v4) = address_to_number(last.trim().parse().ok()?);
         return (is_v4 == is_other_v4 && first <= last).then_some((first, last, is_v4));
     }
-    let (one, is_v4) = value(part.parse().ok()?);
+    let (one, is_v4) = address_to_number(part.parse().ok()?);
     Some((one, one, is_v4))
 }
 
-fn value(address: IpAddr) -> (u128, bool) {
+fn address_to_number(address: IpAddr) -> (u128, bool) {
     match address {
         IpAddr::V4(address) => (u32::from(address).into(), true),
         IpAddr::V6(address) => (address.into(), false),
     }
 }
 
-fn address(value: u128, is_v4: bool) -> IpAddr {
+fn address_from_number(value: u128, is_v4: bool) -> IpAddr {
     match u32::try_from(value) {
         Ok(value) if is_v4 => Ipv4Addr::from(value).into(),
         _ => Ipv6Addr::from(value).into(),
@@ -162,11 +162,13 @@ pub(super) fn local_ports() -> (u16, u16) {
         let mut numbers = text.split_whitespace().map_while(|word| word.parse().ok());
         Some((numbers.next()?, numbers.next()?))
     };
-    text.ok().and_then(|text| read(&text)).unwrap_or(USUAL)
+    text.ok()
+        .and_then(|text| read(&text))
+        .unwrap_or(DEFAULT_PORT_RANGE)
 }
 
 /// Where the kernel does not tell: its own default.
-const USUAL: (u16, u16) = (32_768, 60_999);
+const DEFAULT_PORT_RANGE: (u16, u16) = (32_768, 60_999);
 
 #[cfg(test)]
 mod tests {
@@ -189,7 +191,7 @@ mod tests {
             ("::1-::2", 9, "::1 ::2"),
             ("::/0", 1, "::"),
         ] {
-            let found = read(text, most).unwrap();
+            let found = parse_addresses(text, most).unwrap();
             let words: Vec<String> = found.iter().map(ToString::to_string).collect();
             assert_eq!(words.join(" "), expected, "{text}");
         }
@@ -201,7 +203,7 @@ mod tests {
             "10.0.0.0/33",
             "10.0.0.1,",
         ] {
-            assert!(read(wrong, 9).is_err(), "{wrong}");
+            assert!(parse_addresses(wrong, 9).is_err(), "{wrong}");
         }
     }
 
@@ -209,9 +211,9 @@ mod tests {
     fn agents_never_share_a_port_of_an_address() {
         let goals = goals(&["127.0.0.1:80"]);
         for (addresses, agents) in [(1, 1), (1, 3), (3, 1), (2, 5), (5, 2), (7, 7)] {
-            let addresses = read("127.1.0.0/16", addresses).unwrap();
+            let addresses = parse_addresses("127.1.0.0/16", addresses).unwrap();
             let shares = vec![5; agents];
-            let given = share_out(&addresses, &goals, &shares, (1000, 1099)).unwrap();
+            let given = assign_sources(&addresses, &goals, &shares, (1000, 1099)).unwrap();
             let mut seen = HashSet::new();
             for source in given.iter().flatten() {
                 for port in source.first_port..=source.last_port {
@@ -225,25 +227,27 @@ mod tests {
 
     #[test]
     fn too_few_addresses_are_told_before_anything_is_opened() {
-        let addresses = read("127.1.0.1", 1).unwrap();
+        let addresses = parse_addresses("127.1.0.1", 1).unwrap();
         let one = goals(&["127.0.0.1:80"]);
-        let why = share_out(&addresses, &one, &[101], (1000, 1099)).unwrap_err();
+        let why = assign_sources(&addresses, &one, &[101], (1000, 1099)).unwrap_err();
         assert!(why.contains("101 streams need 2 source addresses"), "{why}");
         let two = goals(&["127.0.0.1:80", "127.0.0.1:81"]);
-        assert!(share_out(&addresses, &two, &[101], (1000, 1099)).is_ok());
+        assert!(assign_sources(&addresses, &two, &[101], (1000, 1099)).is_ok());
         let same = goals(&["127.0.0.1:80", "127.0.0.1:80"]);
-        assert!(share_out(&addresses, &same, &[101], (1000, 1099)).is_err());
-        assert!(share_out(&addresses, &goals(&["[::1]:80"]), &[1], (1, 9)).is_err());
-        assert!(share_out(&[], &one, &[1], (1, 9)).is_err());
+        assert!(assign_sources(&addresses, &same, &[101], (1000, 1099)).is_err());
+        assert!(assign_sources(&addresses, &goals(&["[::1]:80"]), &[1], (1, 9)).is_err());
+        assert!(assign_sources(&[], &one, &[1], (1, 9)).is_err());
     }
 
     #[test]
     fn a_million_streams_of_a_loopback_find_their_addresses() {
         let shares = vec![20_000; 50];
-        let given = automatic(&goals(&["127.0.0.1:80"]), &shares, USUAL).unwrap();
+        let given =
+            automatic_sources(&goals(&["127.0.0.1:80"]), &shares, DEFAULT_PORT_RANGE).unwrap();
         assert_eq!(given.iter().map(Vec::len).collect::<Vec<_>>(), [2; 50]);
         assert_eq!(given[0][0].address.to_string(), "127.64.0.1");
-        let elsewhere = automatic(&goals(&["192.0.2.1:80"]), &[5], USUAL).unwrap();
+        let elsewhere =
+            automatic_sources(&goals(&["192.0.2.1:80"]), &[5], DEFAULT_PORT_RANGE).unwrap();
         assert_eq!(elsewhere, [Vec::new()]);
     }
 }

@@ -1,6 +1,6 @@
 //! One response as it arrives: where it ends, and how many of its bytes are content.
 //!
-//! A connection keeps one [`Incoming`], begins it anew for each request and feeds it what it received,
+//! A connection keeps one [`ResponseReader`], begins it anew for each request and feeds it what it received,
 //! in any pieces. No clock and no socket here. What must stay true: a response counts as complete only
 //! by its own framing, and a byte too many is told.
 
@@ -11,9 +11,9 @@ use penstock_http::{
 
 /// Why a request has no complete response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Failure {
+pub(crate) enum ResponseFailure {
     #[error("no connection")]
-    Connect,
+    ConnectFailed,
     #[error("not in time")]
     Timeout,
     #[error("connection reset")]
@@ -23,12 +23,12 @@ pub(crate) enum Failure {
     #[error("not an http/1 response")]
     Malformed,
     #[error("more bytes than the response announced")]
-    Length,
+    ExcessBytes,
 }
 
 /// What is known after some bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fed {
+pub(crate) enum FeedResult {
     /// More must come.
     More,
     /// All of it is there.
@@ -37,24 +37,24 @@ pub(crate) enum Fed {
 
 /// What the response depends on besides its bytes.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Asked {
+pub(crate) struct RequestContext {
     /// Whether the request was a `HEAD`, whose response has no body.
     pub(crate) is_head: bool,
     /// Whether the connection brought a response before this one.
-    pub(crate) follows: bool,
+    pub(crate) is_reused_connection: bool,
 }
 
 /// One response as it arrives.
 #[derive(Debug)]
-pub(crate) struct Incoming {
-    asked: Asked,
+pub(crate) struct ResponseReader {
+    request: RequestContext,
     scanner: ResponseScanner,
-    stage: Stage,
+    stage: ReaderStage,
     /// A head that came in pieces, so far.
     partial: Vec<u8>,
     /// The last head and what it said: a server's heads differ once a second, if at all, and comparing
     /// costs a twentieth of reading.
-    known: Option<Known>,
+    last_head: Option<LastHead>,
     pub(crate) status: u16,
     /// Whether the server lets another request follow.
     pub(crate) keep_alive: bool,
@@ -63,14 +63,14 @@ pub(crate) struct Incoming {
 }
 
 #[derive(Debug)]
-struct Known {
+struct LastHead {
     bytes: Vec<u8>,
     is_head: bool,
     head: ResponseHead,
 }
 
 #[derive(Debug)]
-enum Stage {
+enum ReaderStage {
     Head,
     /// Bytes still to come.
     Length(u64),
@@ -78,14 +78,14 @@ enum Stage {
     UntilClose,
 }
 
-impl Incoming {
+impl ResponseReader {
     pub(crate) fn new() -> Self {
         Self {
-            asked: Asked::default(),
+            request: RequestContext::default(),
             scanner: ResponseScanner::new(),
-            stage: Stage::Head,
+            stage: ReaderStage::Head,
             partial: Vec::new(),
-            known: None,
+            last_head: None,
             status: 0,
             keep_alive: false,
             bytes: 0,
@@ -94,160 +94,169 @@ impl Incoming {
     }
 
     /// Forgets the response before.
-    pub(crate) fn begin(&mut self, asked: Asked) {
-        self.asked = asked;
+    pub(crate) fn begin(&mut self, asked: RequestContext) {
+        self.request = asked;
         self.scanner = ResponseScanner::new();
-        self.stage = Stage::Head;
+        self.stage = ReaderStage::Head;
         self.partial.clear();
         self.bytes = 0;
         self.body_bytes = 0;
     }
 
     /// Takes what was received.
-    pub(crate) fn feed(&mut self, received: &[u8]) -> Result<Fed, Failure> {
+    pub(crate) fn feed(&mut self, received: &[u8]) -> Result<FeedResult, ResponseFailure> {
         self.bytes += received.len() as u64;
-        if !matches!(self.stage, Stage::Head) {
+        if !matches!(self.stage, ReaderStage::Head) {
             return self.feed_body(received);
         }
         if self.partial.is_empty() {
-            if let Some(head) = self.recognise(received) {
-                self.take_final(&head);
+            if let Some(head) = self.match_last_head(received) {
+                self.begin_body(&head);
                 return self.feed_body(&received[head.len..]);
             }
-            let (taken, is_final) = self.take_heads(received)?;
+            let (taken, is_final) = self.read_heads(received)?;
             if is_final {
                 return self.feed_body(&received[taken..]);
             }
             self.partial.extend_from_slice(&received[taken..]);
-            return Ok(Fed::More);
+            return Ok(FeedResult::More);
         }
         let mut partial = std::mem::take(&mut self.partial);
         partial.extend_from_slice(received);
-        let (taken, is_final) = self.take_heads(&partial)?;
+        let (taken, is_final) = self.read_heads(&partial)?;
         if is_final {
             return self.feed_body(&partial[taken..]);
         }
         partial.drain(..taken);
         self.partial = partial;
-        Ok(Fed::More)
+        Ok(FeedResult::More)
     }
 
     /// Takes interim heads (RFC 9110 §15.2) and the final one; tells how many bytes they were and
     /// whether the final one was among them.
-    fn take_heads(&mut self, bytes: &[u8]) -> Result<(usize, bool), Failure> {
+    fn read_heads(&mut self, bytes: &[u8]) -> Result<(usize, bool), ResponseFailure> {
         let mut taken = 0;
         loop {
             let rest = &bytes[taken..];
-            let head = match self.scanner.scan(rest, self.asked.is_head, &LIMITS) {
+            let head = match self
+                .scanner
+                .scan(rest, self.request.is_head, &RESPONSE_LIMITS)
+            {
                 Ok(ParseProgress::Partial) => return Ok((taken, false)),
                 Ok(ParseProgress::Complete(head)) => head,
                 // After a response that was in order, what looks like nothing is its overhang.
-                Err(ResponseHeadError::NotHttp) if self.asked.follows => {
-                    return Err(Failure::Length);
+                Err(ResponseHeadError::NotHttp) if self.request.is_reused_connection => {
+                    return Err(ResponseFailure::ExcessBytes);
                 }
-                Err(_) => return Err(Failure::Malformed),
+                Err(_) => return Err(ResponseFailure::Malformed),
             };
             taken += head.len;
             // A switch of protocols, which nobody asked for, ends HTTP here (RFC 9110 §15.2.2).
             if matches!(head.status, 100 | 102..=199) {
                 continue;
             }
-            self.remember(&rest[..head.len], head);
-            self.take_final(&head);
+            self.remember_head(&rest[..head.len], head);
+            self.begin_body(&head);
             return Ok((taken, true));
         }
     }
 
-    fn take_final(&mut self, head: &ResponseHead) {
+    fn begin_body(&mut self, head: &ResponseHead) {
         self.status = head.status;
         self.keep_alive = head.keep_alive;
         self.stage = match head.framing {
-            ResponseBodyFraming::None => Stage::Length(0),
-            ResponseBodyFraming::Length(length) => Stage::Length(length),
-            ResponseBodyFraming::Chunked => Stage::Chunked(BodyDecoder::new(BodyFraming::Chunked)),
+            ResponseBodyFraming::None => ReaderStage::Length(0),
+            ResponseBodyFraming::Length(length) => ReaderStage::Length(length),
+            ResponseBodyFraming::Chunked => {
+                ReaderStage::Chunked(BodyDecoder::new(BodyFraming::Chunked))
+            }
             ResponseBodyFraming::UntilClose => {
                 self.keep_alive = false;
-                Stage::UntilClose
+                ReaderStage::UntilClose
             }
         };
     }
 
     /// The head that `received` begins with, if it is the last one again.
-    fn recognise(&self, received: &[u8]) -> Option<ResponseHead> {
-        let known = self.known.as_ref()?;
-        let is_same = known.is_head == self.asked.is_head && received.starts_with(&known.bytes);
+    fn match_last_head(&self, received: &[u8]) -> Option<ResponseHead> {
+        let known = self.last_head.as_ref()?;
+        let is_same = known.is_head == self.request.is_head && received.starts_with(&known.bytes);
         is_same.then_some(known.head)
     }
 
-    fn remember(&mut self, bytes: &[u8], head: ResponseHead) {
-        if bytes.len() > KNOWN_BYTES_MAX {
+    fn remember_head(&mut self, bytes: &[u8], head: ResponseHead) {
+        if bytes.len() > MAX_REMEMBERED_HEAD {
             return;
         }
-        let known = self.known.get_or_insert_with(|| Known {
+        let known = self.last_head.get_or_insert_with(|| LastHead {
             bytes: Vec::new(),
             is_head: false,
             head,
         });
         known.bytes.clear();
         known.bytes.extend_from_slice(bytes);
-        known.is_head = self.asked.is_head;
+        known.is_head = self.request.is_head;
         known.head = head;
     }
 
-    fn feed_body(&mut self, bytes: &[u8]) -> Result<Fed, Failure> {
+    fn feed_body(&mut self, bytes: &[u8]) -> Result<FeedResult, ResponseFailure> {
         match &mut self.stage {
-            Stage::Head => Ok(Fed::More),
-            Stage::UntilClose => {
+            ReaderStage::Head => Ok(FeedResult::More),
+            ReaderStage::UntilClose => {
                 self.body_bytes += bytes.len() as u64;
-                Ok(Fed::More)
+                Ok(FeedResult::More)
             }
-            Stage::Length(left) => {
+            ReaderStage::Length(left) => {
                 let count = bytes.len() as u64;
                 self.body_bytes += count.min(*left);
                 let Some(still) = left.checked_sub(count) else {
-                    return Err(Failure::Length);
+                    return Err(ResponseFailure::ExcessBytes);
                 };
                 *left = still;
-                Ok(if still == 0 { Fed::Complete } else { Fed::More })
+                Ok(if still == 0 {
+                    FeedResult::Complete
+                } else {
+                    FeedResult::More
+                })
             }
-            Stage::Chunked(decoder) => {
+            ReaderStage::Chunked(decoder) => {
                 let mut taken = 0;
                 while taken < bytes.len() {
                     if decoder.is_done() {
-                        return Err(Failure::Length);
+                        return Err(ResponseFailure::ExcessBytes);
                     }
                     let decoded = decoder
                         .decode(&bytes[taken..])
-                        .map_err(|_| Failure::Malformed)?;
+                        .map_err(|_| ResponseFailure::Malformed)?;
                     taken += decoded.consumed;
                     self.body_bytes += decoded.content.len() as u64;
                 }
                 Ok(if decoder.is_done() {
-                    Fed::Complete
+                    FeedResult::Complete
                 } else {
-                    Fed::More
+                    FeedResult::More
                 })
             }
         }
     }
 
     /// The connection's end: whether it was the response's.
-    pub(crate) fn end(&self) -> Result<Fed, Failure> {
+    pub(crate) fn end_of_stream(&self) -> Result<FeedResult, ResponseFailure> {
         match self.stage {
-            Stage::UntilClose => Ok(Fed::Complete),
-            _ => Err(Failure::Closed),
+            ReaderStage::UntilClose => Ok(FeedResult::Complete),
+            _ => Err(ResponseFailure::Closed),
         }
     }
 }
 
 /// What a server may answer with at most: 64 kB and 256 fields are more than any does.
-const LIMITS: ResponseLimits = ResponseLimits {
+const RESPONSE_LIMITS: ResponseLimits = ResponseLimits {
     max_head_bytes: 64 << 10,
     max_fields: 256,
 };
 
 /// Longer heads are not remembered: a thousand connections have a thousand of them.
-const KNOWN_BYTES_MAX: usize = 1 << 10;
+const MAX_REMEMBERED_HEAD: usize = 1 << 10;
 
 #[cfg(test)]
 mod tests {
@@ -255,7 +264,7 @@ mod tests {
 
     /// The outcome of the bytes followed by the end of the connection, in one piece and in all ways
     /// of two pieces.
-    fn outcome(text: &str, asked: Asked) -> (Result<Fed, Failure>, u64) {
+    fn outcome(text: &str, asked: RequestContext) -> (Result<FeedResult, ResponseFailure>, u64) {
         let bytes = text.as_bytes();
         let whole = pieces(&[bytes], asked);
         for at in 1..bytes.len() {
@@ -265,10 +274,13 @@ mod tests {
         whole
     }
 
-    fn pieces(pieces: &[&[u8]], asked: Asked) -> (Result<Fed, Failure>, u64) {
-        let mut incoming = Incoming::new();
+    fn pieces(
+        pieces: &[&[u8]],
+        asked: RequestContext,
+    ) -> (Result<FeedResult, ResponseFailure>, u64) {
+        let mut incoming = ResponseReader::new();
         incoming.begin(asked);
-        let mut fed = Ok(Fed::More);
+        let mut fed = Ok(FeedResult::More);
         for piece in pieces {
             fed = match fed {
                 // What comes behind the end is the next read's surprise, here as there.
@@ -276,8 +288,8 @@ mod tests {
                 failed => failed,
             };
         }
-        if fed == Ok(Fed::More) {
-            fed = incoming.end();
+        if fed == Ok(FeedResult::More) {
+            fed = incoming.end_of_stream();
         }
         (fed, incoming.body_bytes)
     }
@@ -288,63 +300,67 @@ mod tests {
             (
                 "length",
                 "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
-                (Ok(Fed::Complete), 5),
+                (Ok(FeedResult::Complete), 5),
             ),
             (
                 "chunked",
                 "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n3\r\nyou\r\n0\r\n\r\n",
-                (Ok(Fed::Complete), 8),
+                (Ok(FeedResult::Complete), 8),
             ),
             (
                 "until close",
                 "HTTP/1.0 200 OK\r\n\r\nhello",
-                (Ok(Fed::Complete), 5),
+                (Ok(FeedResult::Complete), 5),
             ),
-            ("204", "HTTP/1.1 204 No\r\n\r\n", (Ok(Fed::Complete), 0)),
+            (
+                "204",
+                "HTTP/1.1 204 No\r\n\r\n",
+                (Ok(FeedResult::Complete), 0),
+            ),
             (
                 "interim",
                 "HTTP/1.1 100 C\r\n\r\nHTTP/1.1 103 E\r\nLink: x\r\n\r\nHTTP/1.1 204 No\r\n\r\n",
-                (Ok(Fed::Complete), 0),
+                (Ok(FeedResult::Complete), 0),
             ),
             (
                 "short",
                 "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhell",
-                (Err(Failure::Closed), 4),
+                (Err(ResponseFailure::Closed), 4),
             ),
             (
                 "cut head",
                 "HTTP/1.1 200 OK\r\nContent-",
-                (Err(Failure::Closed), 0),
+                (Err(ResponseFailure::Closed), 0),
             ),
             (
                 "cut chunk",
                 "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n",
-                (Err(Failure::Closed), 5),
+                (Err(ResponseFailure::Closed), 5),
             ),
             (
                 "long",
                 "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello!",
-                (Err(Failure::Length), 5),
+                (Err(ResponseFailure::ExcessBytes), 5),
             ),
             (
                 "bad chunk",
                 "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-                (Err(Failure::Malformed), 0),
+                (Err(ResponseFailure::Malformed), 0),
             ),
-            ("garbage", "nonsense", (Err(Failure::Malformed), 0)),
+            ("garbage", "nonsense", (Err(ResponseFailure::Malformed), 0)),
         ] {
-            assert_eq!(outcome(text, Asked::default()), expected, "{name}");
+            assert_eq!(outcome(text, RequestContext::default()), expected, "{name}");
         }
     }
 
     #[test]
     fn an_answer_to_head_has_no_body() {
         let head = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n";
-        let asked = Asked {
+        let asked = RequestContext {
             is_head: true,
-            follows: false,
+            is_reused_connection: false,
         };
-        assert_eq!(outcome(head, asked), (Ok(Fed::Complete), 0));
+        assert_eq!(outcome(head, asked), (Ok(FeedResult::Complete), 0));
     }
 
     #[test]
@@ -352,7 +368,7 @@ mod tests {
         let with_body: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n";
         let without: &[u8] =
             b"HTTP/1.1 404 Not Found\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
-        let mut incoming = Incoming::new();
+        let mut incoming = ResponseReader::new();
         for (is_head, head, body) in [
             (false, with_body, &b"ok"[..]),
             (false, with_body, b"ok"),
@@ -363,11 +379,14 @@ mod tests {
             (false, without, b""),
             (false, with_body, b"ok"),
         ] {
-            incoming.begin(Asked {
+            incoming.begin(RequestContext {
                 is_head,
-                follows: false,
+                is_reused_connection: false,
             });
-            assert_eq!(incoming.feed(&[head, body].concat()), Ok(Fed::Complete));
+            assert_eq!(
+                incoming.feed(&[head, body].concat()),
+                Ok(FeedResult::Complete)
+            );
             let is_found = head == with_body;
             let expected = (
                 if is_found { 200 } else { 404 },
@@ -381,10 +400,10 @@ mod tests {
 
     #[test]
     fn garbage_behind_a_response_is_its_overhang() {
-        let asked = Asked {
+        let asked = RequestContext {
             is_head: false,
-            follows: true,
+            is_reused_connection: true,
         };
-        assert_eq!(outcome("ello", asked).0, Err(Failure::Length));
+        assert_eq!(outcome("ello", asked).0, Err(ResponseFailure::ExcessBytes));
     }
 }

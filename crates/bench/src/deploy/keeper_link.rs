@@ -12,33 +12,33 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::order::{Order, STOP, Word};
-use super::{DeployError, account};
+use super::keeper_protocol::{KeeperMessage, KeeperOrder, STOP_LINE};
+use super::{DeployError, resource_usage};
 
 /// More than a keeper needs for its own deadlines.
-const STOP_TIME: Duration = Duration::from_secs(20);
+const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A keeper that runs.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct KeeperLink {
     child: Child,
     /// The keeper's life line.
     input: Option<ChildStdin>,
-    words: Receiver<Word>,
+    messages: Receiver<KeeperMessage>,
 }
 
 /// What a keeper said.
 #[derive(Debug)]
-pub(super) enum Heard {
-    Word(Word),
+pub(super) enum KeeperEvent {
+    Message(KeeperMessage),
     Nothing,
     /// It ended.
-    Gone,
+    Ended,
 }
 
-impl Link {
+impl KeeperLink {
     /// Starts `program bench keep` and gives it an order.
-    pub(super) fn start(program: &Path, order: &Order) -> Result<Self, DeployError> {
+    pub(super) fn start(program: &Path, order: &KeeperOrder) -> Result<Self, DeployError> {
         let wrong = |what: &str, error: &dyn std::fmt::Display| {
             DeployError::Keeper(format!("{}: {what}: {error}", program.display()))
         };
@@ -59,11 +59,12 @@ impl Link {
         let mut link = Self {
             child,
             input,
-            words,
+            messages: words,
         };
         let mut line = serde_json::to_vec(order).map_err(|error| wrong("order", &error))?;
         line.push(b'\n');
-        link.tell(&line).map_err(|error| wrong("order", &error))?;
+        link.send_line(&line)
+            .map_err(|error| wrong("order", &error))?;
         Ok(link)
     }
 
@@ -73,25 +74,25 @@ impl Link {
     }
 
     /// What the keeper says next, if it says it within a time.
-    pub(super) fn hear(&self, within: Duration) -> Heard {
-        match self.words.recv_timeout(within) {
-            Ok(word) => Heard::Word(word),
-            Err(RecvTimeoutError::Timeout) => Heard::Nothing,
-            Err(RecvTimeoutError::Disconnected) => Heard::Gone,
+    pub(super) fn next_event(&self, within: Duration) -> KeeperEvent {
+        match self.messages.recv_timeout(within) {
+            Ok(word) => KeeperEvent::Message(word),
+            Err(RecvTimeoutError::Timeout) => KeeperEvent::Nothing,
+            Err(RecvTimeoutError::Disconnected) => KeeperEvent::Ended,
         }
     }
 
     /// Ends everything below the keeper and the keeper; whether it could do its work.
     pub(super) fn stop(&mut self) -> bool {
         // Left open, so that the keeper can tell this from the end of the bench.
-        let _ = self.tell(format!("{STOP}\n").as_bytes());
-        let deadline = Instant::now() + STOP_TIME;
+        let _ = self.send_line(format!("{STOP_LINE}\n").as_bytes());
+        let deadline = Instant::now() + STOP_TIMEOUT;
         let is_gone = loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            match self.hear(left) {
-                Heard::Word(_) => {}
-                Heard::Gone => break true,
-                Heard::Nothing => break false,
+            match self.next_event(left) {
+                KeeperEvent::Message(_) => {}
+                KeeperEvent::Ended => break true,
+                KeeperEvent::Nothing => break false,
             }
         };
         self.input = None;
@@ -103,14 +104,14 @@ impl Link {
 
     /// Ends a keeper that does not react, what is below it first.
     fn kill(&mut self) {
-        for pid in account::descendants(self.pid()) {
-            kill(pid);
+        for pid in resource_usage::descendants(self.pid()) {
+            kill_process_now(pid);
         }
         // It may be ending in this moment.
         let _ = self.child.kill();
     }
 
-    fn tell(&mut self, line: &[u8]) -> std::io::Result<()> {
+    fn send_line(&mut self, line: &[u8]) -> std::io::Result<()> {
         match &mut self.input {
             Some(input) => input.write_all(line).and_then(|()| input.flush()),
             None => Err(std::io::ErrorKind::BrokenPipe.into()),
@@ -118,7 +119,7 @@ impl Link {
     }
 }
 
-impl Drop for Link {
+impl Drop for KeeperLink {
     fn drop(&mut self) {
         if self.input.is_some() {
             self.stop();
@@ -127,7 +128,7 @@ impl Drop for Link {
 }
 
 /// Kills a process, if it is still there.
-pub(super) fn kill(pid: u32) {
+pub(super) fn kill_process_now(pid: u32) {
     if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
         let _ = kill_process(pid, Signal::KILL);
     }

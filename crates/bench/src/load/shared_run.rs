@@ -13,27 +13,27 @@ use std::time::{Duration, Instant};
 
 use penstock_runtime::PerLoop;
 
-use super::arrivals::{Arrival, Arrivals, Grant};
-use super::incoming::Failure;
-use super::pick::Picker;
+use super::arrivals::{Arrival, ArrivalSchedule, SendPermission};
+use super::picker::RequestPicker;
 use super::recorder::Recorder;
+use super::response_reader::ResponseFailure;
 use super::{Address, Load};
 
 /// What all tasks of one execution share.
 #[derive(Debug)]
-pub(super) struct Run {
-    pub(super) loads: Vec<SharedLoad>,
+pub(super) struct SharedRun {
+    pub(super) loads: Vec<LoadState>,
     /// How many requests the window is to have; `None` when time ends it.
     limit: Option<u64>,
     /// How many have begun, and ended, of a limited window.
-    begun: AtomicU64,
-    ended: AtomicU64,
+    begun_requests: AtomicU64,
+    ended_requests: AtomicU64,
     /// Woken when the last one ended.
-    engine: Thread,
+    engine_thread: Thread,
     /// Open loops' connections that have tried to open before the schedule starts.
-    pub(super) ready: AtomicUsize,
+    pub(super) ready_connections: AtomicUsize,
     /// Closed loops' connections that rest before the window.
-    pub(super) resting: AtomicUsize,
+    pub(super) resting_connections: AtomicUsize,
     /// For the progress line, one for each loop.
     pub(super) progress: Vec<LoopProgress>,
     pub(super) state: PerLoop<LoopState>,
@@ -41,7 +41,7 @@ pub(super) struct Run {
 
 /// A load, and what its connections on all loops share.
 #[derive(Debug)]
-pub(super) struct SharedLoad {
+pub(super) struct LoadState {
     pub(super) load: Load,
     /// The distinct addresses of its shapes, and which one each shape has.
     pub(super) addresses: Vec<Address>,
@@ -60,7 +60,7 @@ pub(super) struct LoopProgress {
 /// One loop's own state.
 #[derive(Debug, Default)]
 pub(super) struct LoopState {
-    pub(super) phase: Phase,
+    pub(super) phase: LoopPhase,
     /// One for each load of the plan.
     pub(super) loads: Vec<LoopLoad>,
     /// Closed loops' connections that rest until the window begins.
@@ -71,7 +71,7 @@ pub(super) struct LoopState {
 
 /// Where an execution is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(super) enum LoopPhase {
     /// Before the window.
     #[default]
     WarmUp,
@@ -87,17 +87,17 @@ pub(super) enum Phase {
 #[derive(Debug)]
 pub(super) struct LoopLoad {
     pub(super) recorder: Recorder,
-    pub(super) picker: Picker,
+    pub(super) picker: RequestPicker,
     /// Of an open loop only.
-    pub(super) arrivals: Option<Arrivals>,
+    pub(super) arrivals: Option<ArrivalSchedule>,
     /// When the request began that each connection has under way, as far as it counts.
-    pub(super) under_way: Vec<Option<Instant>>,
+    pub(super) in_progress_since: Vec<Option<Instant>>,
 }
 
 /// What a closed loop's connection is to do next.
 #[derive(Debug)]
-pub(super) enum Next {
-    Begin(Turn),
+pub(super) enum NextAction {
+    Begin(RequestTurn),
     /// Rest until the window begins.
     Rest,
     /// Nothing begins any more.
@@ -106,10 +106,10 @@ pub(super) enum Next {
 
 /// A request that begins.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Turn {
+pub(super) struct RequestTurn {
     /// The connection's number among the load's on this loop.
     pub(super) slot: usize,
-    pub(super) shape: usize,
+    pub(super) request_index: usize,
     /// Its intended start, in an open loop.
     pub(super) due: Option<Instant>,
     pub(super) is_counted: bool,
@@ -117,9 +117,9 @@ pub(super) struct Turn {
 
 /// How a request went.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Ended {
-    pub(super) turn: Turn,
-    pub(super) outcome: Result<u16, Failure>,
+pub(super) struct RequestResult {
+    pub(super) turn: RequestTurn,
+    pub(super) outcome: Result<u16, ResponseFailure>,
     /// From where `first_byte` and `total` count, and `service`.
     pub(super) start: Instant,
     pub(super) sent: Instant,
@@ -129,9 +129,9 @@ pub(super) struct Ended {
     pub(super) body_bytes: u64,
 }
 
-impl Ended {
+impl RequestResult {
     /// A request that found no connection.
-    pub(super) fn unsent(turn: Turn, failure: Failure, now: Instant) -> Self {
+    pub(super) fn unsent(turn: RequestTurn, failure: ResponseFailure, now: Instant) -> Self {
         Self {
             turn,
             outcome: Err(failure),
@@ -145,11 +145,11 @@ impl Ended {
     }
 }
 
-impl SharedLoad {
+impl LoadState {
     pub(super) fn new(load: &Load) -> Self {
         let mut addresses: Vec<Address> = Vec::new();
         let address_of = load
-            .shapes
+            .requests
             .iter()
             .map(|shape| {
                 let known = addresses.iter().position(|it| *it == shape.address);
@@ -168,18 +168,18 @@ impl SharedLoad {
     }
 }
 
-impl Run {
+impl SharedRun {
     pub(super) fn new(loads: &[Load], limit: Option<u64>, loops: usize) -> Self {
         let mut progress = Vec::new();
         progress.resize_with(loops, LoopProgress::default);
         Self {
-            loads: loads.iter().map(SharedLoad::new).collect(),
+            loads: loads.iter().map(LoadState::new).collect(),
             limit,
-            begun: AtomicU64::new(0),
-            ended: AtomicU64::new(0),
-            engine: std::thread::current(),
-            ready: AtomicUsize::new(0),
-            resting: AtomicUsize::new(0),
+            begun_requests: AtomicU64::new(0),
+            ended_requests: AtomicU64::new(0),
+            engine_thread: std::thread::current(),
+            ready_connections: AtomicUsize::new(0),
+            resting_connections: AtomicUsize::new(0),
             progress,
             state: PerLoop::new(),
         }
@@ -188,28 +188,28 @@ impl Run {
     /// Whether all requests of a limited window have ended.
     pub(super) fn is_complete(&self) -> bool {
         self.limit
-            .is_some_and(|limit| self.ended.load(Ordering::Acquire) >= limit)
+            .is_some_and(|limit| self.ended_requests.load(Ordering::Acquire) >= limit)
     }
 
     /// What a closed loop's connection is to do next.
-    pub(super) fn begin(&self, load: usize, slot: usize, now: Instant) -> Next {
+    pub(super) fn next_action(&self, load: usize, slot: usize, now: Instant) -> NextAction {
         self.state.with(|state| {
-            if state.phase == Phase::Settling {
-                return Next::Rest;
+            if state.phase == LoopPhase::Settling {
+                return NextAction::Rest;
             }
-            let is_counted = match self.grant(state.phase) {
-                Grant::Ended => return Next::End,
-                Grant::Counted => true,
+            let is_counted = match self.send_permission(state.phase) {
+                SendPermission::Ended => return NextAction::End,
+                SendPermission::Counted => true,
                 // Whatever ends within a window of time is part of what it brought.
-                Grant::Uncounted => self.limit.is_none(),
+                SendPermission::Uncounted => self.limit.is_none(),
             };
             let Some(it) = state.loads.get_mut(load) else {
-                return Next::End;
+                return NextAction::End;
             };
-            it.mark(slot, is_counted.then_some(now));
-            Next::Begin(Turn {
+            it.set_in_progress(slot, is_counted.then_some(now));
+            NextAction::Begin(RequestTurn {
                 slot,
-                shape: it.picker.next(&self.loads[load].in_order),
+                request_index: it.picker.next(&self.loads[load].in_order),
                 due: None,
                 is_counted,
             })
@@ -219,7 +219,7 @@ impl Run {
     /// Ready when the window has begun.
     pub(super) fn poll_window(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.state.with(|state| match state.phase {
-            Phase::Settling => {
+            LoopPhase::Settling => {
                 state.resting.push(cx.waker().clone());
                 Poll::Pending
             }
@@ -238,34 +238,35 @@ impl Run {
     }
 
     /// Handles an open loop's arrivals; gives how long until the next, `None` at the end.
-    pub(super) fn hand_out(&self, load: usize, now: Instant) -> Option<Duration> {
+    pub(super) fn assign_due(&self, load: usize, now: Instant) -> Option<Duration> {
         self.state.with(|state| {
             let phase = state.phase;
             let it = state.loads.get_mut(load)?;
-            it.arrivals
-                .as_mut()?
-                .hand_out(now, phase == Phase::Measured, &mut it.recorder, || {
-                    self.grant(phase)
-                })
+            it.arrivals.as_mut()?.assign_due(
+                now,
+                phase == LoopPhase::Measured,
+                &mut it.recorder,
+                || self.send_permission(phase),
+            )
         })
     }
 
     /// An open loop's connection is free.
-    pub(super) fn rest(&self, load: usize, slot: usize, now: Instant) {
+    pub(super) fn release_connection(&self, load: usize, slot: usize, now: Instant) {
         self.state.with(|state| {
             if let Some(it) = state.loads.get_mut(load)
                 && let Some(arrivals) = &mut it.arrivals
             {
-                arrivals.rest(slot, now, &mut it.recorder);
+                arrivals.release_connection(slot, now, &mut it.recorder);
             }
         });
     }
 
     /// The arrival for an open loop's connection, which is woken when there is one.
-    pub(super) fn take(&self, load: usize, slot: usize, waker: &Waker) -> Option<Arrival> {
+    pub(super) fn take_arrival(&self, load: usize, slot: usize, waker: &Waker) -> Option<Arrival> {
         self.state.with(|state| {
             let arrivals = state.loads.get_mut(load)?.arrivals.as_mut()?;
-            arrivals.take(slot, waker)
+            arrivals.take_arrival(slot, waker)
         })
     }
 
@@ -276,16 +277,17 @@ impl Run {
         slot: usize,
         arrival: Arrival,
         now: Instant,
-    ) -> Option<Turn> {
+    ) -> Option<RequestTurn> {
         self.state.with(|state| {
             let it = state.loads.get_mut(load)?;
-            it.mark(slot, arrival.is_counted.then_some(arrival.due));
-            if arrival.is_counted && state.phase == Phase::Measured {
-                it.recorder.lag(now.saturating_duration_since(arrival.due));
+            it.set_in_progress(slot, arrival.is_counted.then_some(arrival.due));
+            if arrival.is_counted && state.phase == LoopPhase::Measured {
+                it.recorder
+                    .record_lag(now.saturating_duration_since(arrival.due));
             }
-            Some(Turn {
+            Some(RequestTurn {
                 slot,
-                shape: it.picker.next(&self.loads[load].in_order),
+                request_index: it.picker.next(&self.loads[load].in_order),
                 due: Some(arrival.due),
                 is_counted: arrival.is_counted,
             })
@@ -293,44 +295,44 @@ impl Run {
     }
 
     /// Takes note of something in the window.
-    pub(super) fn note(&self, load: usize, take: impl FnOnce(&mut Recorder)) {
+    pub(super) fn with_recorder(&self, load: usize, take: impl FnOnce(&mut Recorder)) {
         self.state.with(|state| {
-            if let (Phase::Measured, Some(it)) = (state.phase, state.loads.get_mut(load)) {
+            if let (LoopPhase::Measured, Some(it)) = (state.phase, state.loads.get_mut(load)) {
                 take(&mut it.recorder);
             }
         });
     }
 
     /// Whether a request may begin, and whether it counts.
-    fn grant(&self, phase: Phase) -> Grant {
+    fn send_permission(&self, phase: LoopPhase) -> SendPermission {
         match (phase, self.limit) {
-            (Phase::WarmUp | Phase::Settling, _) => Grant::Uncounted,
-            (Phase::Measured, None) => Grant::Counted,
-            (Phase::Measured, Some(limit)) => {
-                if self.begun.fetch_add(1, Ordering::Relaxed) < limit {
-                    Grant::Counted
+            (LoopPhase::WarmUp | LoopPhase::Settling, _) => SendPermission::Uncounted,
+            (LoopPhase::Measured, None) => SendPermission::Counted,
+            (LoopPhase::Measured, Some(limit)) => {
+                if self.begun_requests.fetch_add(1, Ordering::Relaxed) < limit {
+                    SendPermission::Counted
                 } else {
-                    Grant::Ended
+                    SendPermission::Ended
                 }
             }
-            (Phase::Ended, _) => Grant::Ended,
+            (LoopPhase::Ended, _) => SendPermission::Ended,
         }
     }
 
     /// Takes a result.
-    pub(super) fn finish(&self, load: usize, ended: &Ended) {
+    pub(super) fn record_result(&self, load: usize, ended: &RequestResult) {
         if !ended.turn.is_counted {
             return;
         }
         self.state.with(|state| {
-            if state.phase != Phase::Measured {
+            if state.phase != LoopPhase::Measured {
                 return;
             }
             state.last_ended = Some(ended.now);
             let Some(it) = state.loads.get_mut(load) else {
                 return;
             };
-            it.mark(ended.turn.slot, None);
+            it.set_in_progress(ended.turn.slot, None);
             it.recorder.bytes += ended.bytes;
             it.recorder.body_bytes += ended.body_bytes;
             let progress = &self.progress[penstock_runtime::loops::current_index()];
@@ -338,25 +340,25 @@ impl Run {
                 Ok(status) => {
                     let first_byte = ended.first_byte.saturating_duration_since(ended.start);
                     let total = ended.now.saturating_duration_since(ended.start);
-                    it.recorder.complete(status, first_byte, total);
+                    it.recorder.record_response(status, first_byte, total);
                     if ended.turn.due.is_some() {
                         it.recorder
-                            .serve(ended.now.saturating_duration_since(ended.sent));
+                            .record_service_time(ended.now.saturating_duration_since(ended.sent));
                     }
-                    raise(&progress.requests);
+                    increment(&progress.requests);
                     if status >= 400 {
-                        raise(&progress.errors);
+                        increment(&progress.errors);
                     }
                 }
                 Err(failure) => {
-                    it.recorder.fail(failure);
-                    raise(&progress.errors);
+                    it.recorder.record_failure(failure);
+                    increment(&progress.errors);
                 }
             }
             if let Some(limit) = self.limit
-                && self.ended.fetch_add(1, Ordering::AcqRel) + 1 == limit
+                && self.ended_requests.fetch_add(1, Ordering::AcqRel) + 1 == limit
             {
-                self.engine.unpark();
+                self.engine_thread.unpark();
             }
         });
     }
@@ -364,8 +366,8 @@ impl Run {
 
 impl LoopLoad {
     /// Notes what a connection has under way.
-    pub(super) fn mark(&mut self, slot: usize, began: Option<Instant>) {
-        if let Some(place) = self.under_way.get_mut(slot) {
+    pub(super) fn set_in_progress(&mut self, slot: usize, began: Option<Instant>) {
+        if let Some(place) = self.in_progress_since.get_mut(slot) {
             *place = began;
         }
     }
@@ -373,15 +375,16 @@ impl LoopLoad {
     /// What is under way at the end of the window was not answered in it: an open loop's arrivals have
     /// waited at least until now, and a server that stopped to answer must not look as if it had not
     /// been asked.
-    pub(super) fn leave(&mut self, now: Instant) {
-        for began in self.under_way.iter().flatten() {
+    pub(super) fn record_unfinished(&mut self, now: Instant) {
+        for began in self.in_progress_since.iter().flatten() {
             let age = now.saturating_duration_since(*began);
-            self.recorder.leave(age, self.arrivals.is_some());
+            self.recorder
+                .record_unfinished(age, self.arrivals.is_some());
         }
     }
 }
 
 /// Only the loop itself writes: no locked instruction is needed.
-fn raise(counter: &AtomicU64) {
+fn increment(counter: &AtomicU64) {
     counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }

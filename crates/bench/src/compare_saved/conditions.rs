@@ -1,34 +1,34 @@
 //! Whether two reports were taken under the same circumstances. Pure.
 
-use crate::report::{Compare, Figures, Outcome, Report};
+use crate::report::{Compare, Figures, Report, ReportResult};
 use crate::text::{notes, units};
 
 /// When, where and with what a report was taken.
-pub(super) fn taken(report: &Report) -> String {
+pub(super) fn describe_context(report: &Report) -> String {
     let taken = &report.taken;
-    let when = units::moment(taken.started);
+    let when = units::format_time(taken.started);
     format!("{when}, {}, {}", taken.tool, taken.machine.cpu)
 }
 
 /// What makes the comparison doubtful.
-pub(super) fn warnings(old: &Report, new: &Report) -> Vec<String> {
+pub(super) fn condition_warnings(old: &Report, new: &Report) -> Vec<String> {
     let mut warnings = Vec::new();
     for (which, report) in [("old", old), ("new", new)] {
         if report.taken.interrupted {
             warnings.push(format!("the {which} report was interrupted"));
         }
-        if let Some(note) = notes::bottleneck(report) {
+        if let Some(note) = notes::bottleneck_note(report) {
             let note = note.trim_start_matches("NOTE: ");
             warnings.push(format!("in the {which} report {note}"));
         }
-        if let Outcome::Compare(compare) = &report.result {
+        if let ReportResult::Compare(compare) = &report.result {
             let summaries = compare
                 .deployments
                 .iter()
                 .filter_map(|one| one.summary.as_ref());
             let doubts: usize = summaries.map(|summary| summary.doubts.len()).sum();
             if doubts > 0 {
-                let doubts = units::plural(doubts as u64, "doubt", "doubts");
+                let doubts = units::pluralize(doubts as u64, "doubt", "doubts");
                 warnings.push(format!("the {which} report has {doubts} of its own"));
             }
             let failed = compare
@@ -37,17 +37,17 @@ pub(super) fn warnings(old: &Report, new: &Report) -> Vec<String> {
                 .filter(|one| one.failed.is_some());
             let failed: Vec<&str> = failed.map(|one| &*one.name).collect();
             if !failed.is_empty() {
-                let failed = short(&failed.join(", "));
+                let failed = truncate(&failed.join(", "));
                 warnings.push(format!("in the {which} report failed: {failed}"));
             }
         }
     }
-    machines(old, new, &mut warnings);
-    loads(old, new, &mut warnings);
+    compare_machines(old, new, &mut warnings);
+    compare_loads(old, new, &mut warnings);
     warnings
 }
 
-fn machines(old: &Report, new: &Report, warnings: &mut Vec<String>) {
+fn compare_machines(old: &Report, new: &Report, warnings: &mut Vec<String>) {
     let (old, new) = (&old.taken.machine, &new.taken.machine);
     let pairs = [
         ("processors", old.cpu.clone(), new.cpu.clone()),
@@ -59,8 +59,8 @@ fn machines(old: &Report, new: &Report, warnings: &mut Vec<String>) {
         // The same machine says a little less after some updates of its kernel.
         (
             "sizes of memory",
-            units::size(old.memory >> 28 << 28),
-            units::size(new.memory >> 28 << 28),
+            units::format_size(old.memory >> 28 << 28),
+            units::format_size(new.memory >> 28 << 28),
         ),
         ("systems", old.system.clone(), new.system.clone()),
     ];
@@ -72,10 +72,10 @@ fn machines(old: &Report, new: &Report, warnings: &mut Vec<String>) {
 }
 
 /// What was asked of the servers: only then are their figures about the same thing.
-fn loads(old: &Report, new: &Report, warnings: &mut Vec<String>) {
+fn compare_loads(old: &Report, new: &Report, warnings: &mut Vec<String>) {
     let of_scenario = |of: &dyn Fn(&Compare) -> String| {
         [old, new].map(|report| match &report.result {
-            Outcome::Compare(compare) => of(compare),
+            ReportResult::Compare(compare) => of(compare),
             _ => String::new(),
         })
     };
@@ -89,39 +89,47 @@ fn loads(old: &Report, new: &Report, warnings: &mut Vec<String>) {
         ("titles of the scenarios", old_title, new_title),
         ("deployments that ratios refer to", old_first, new_first),
         ("numbers of rounds", old_rounds, new_rounds),
-        ("uses of connections", reuse(old), reuse(new)),
-        ("targets", targets(old), targets(new)),
+        (
+            "uses of connections",
+            describe_connection_reuse(old),
+            describe_connection_reuse(new),
+        ),
+        ("targets", describe_targets(old), describe_targets(new)),
         (
             "connections",
-            each(old, &|load| load.connections.to_string()),
-            each(new, &|load| load.connections.to_string()),
+            distinct_values(old, &|load| load.connections.to_string()),
+            distinct_values(new, &|load| load.connections.to_string()),
         ),
-        ("arrival rates", each(old, &rate), each(new, &rate)),
-        ("streams", streams(old), streams(new)),
+        (
+            "arrival rates",
+            distinct_values(old, &describe_rate),
+            distinct_values(new, &describe_rate),
+        ),
+        ("streams", describe_streams(old), describe_streams(new)),
         (
             "loads",
-            each(old, &|load| load.name.clone()),
-            each(new, &|load| load.name.clone()),
+            distinct_values(old, &|load| load.name.clone()),
+            distinct_values(new, &|load| load.name.clone()),
         ),
     ];
     for (what, old, new) in pairs {
         if old != new {
             warnings.push(format!(
                 "the {what} differ: {}; {}",
-                short(&old),
-                short(&new)
+                truncate(&old),
+                truncate(&new)
             ));
         }
     }
 }
 
-fn rate(load: &Figures) -> String {
+fn describe_rate(load: &Figures) -> String {
     load.rate
         .map_or_else(|| "closed loop".to_owned(), |rate| format!("{rate}/s"))
 }
 
 /// Whether connections were kept, as far as the command line says it; a scenario says it in its file.
-fn reuse(report: &Report) -> String {
+fn describe_connection_reuse(report: &Report) -> String {
     let command = &report.taken.command;
     let closes = |word: &String| {
         let word = word.to_ascii_lowercase().replace([' ', '\t'], "");
@@ -133,19 +141,19 @@ fn reuse(report: &Report) -> String {
     }
 }
 
-fn targets(report: &Report) -> String {
+fn describe_targets(report: &Report) -> String {
     match &report.result {
-        Outcome::Run(run) => run.targets.join(" "),
-        Outcome::Mix(mix) => mix.targets.join(" "),
-        Outcome::Sweep(sweep) => sweep.targets.join(" "),
-        Outcome::Hold(hold) => hold.targets.join(" "),
-        Outcome::Compare(_) => String::new(),
+        ReportResult::Run(run) => run.targets.join(" "),
+        ReportResult::Mix(mix) => mix.targets.join(" "),
+        ReportResult::Sweep(sweep) => sweep.targets.join(" "),
+        ReportResult::Hold(hold) => hold.targets.join(" "),
+        ReportResult::Compare(_) => String::new(),
     }
 }
 
 /// How many streams were held, and what they heard.
-fn streams(report: &Report) -> String {
-    let Outcome::Hold(hold) = &report.result else {
+fn describe_streams(report: &Report) -> String {
+    let ReportResult::Hold(hold) = &report.result else {
         return String::new();
     };
     let rate = hold.published.as_ref().map_or(0.0, |found| found.rate);
@@ -153,19 +161,19 @@ fn streams(report: &Report) -> String {
 }
 
 /// A property of all loads of a report, each value once, in their order.
-fn each(report: &Report, of: &dyn Fn(&Figures) -> String) -> String {
+fn distinct_values(report: &Report, of: &dyn Fn(&Figures) -> String) -> String {
     let loads: Vec<&Figures> = match &report.result {
-        Outcome::Run(run) => vec![&run.figures],
-        Outcome::Mix(mix) => mix.loads.iter().collect(),
-        Outcome::Sweep(sweep) => sweep.points.iter().flat_map(|point| &point.loads).collect(),
-        Outcome::Compare(compare) => {
+        ReportResult::Run(run) => vec![&run.figures],
+        ReportResult::Mix(mix) => mix.loads.iter().collect(),
+        ReportResult::Sweep(sweep) => sweep.points.iter().flat_map(|point| &point.loads).collect(),
+        ReportResult::Compare(compare) => {
             let rounds = compare
                 .deployments
                 .iter()
                 .flat_map(|deployment| &deployment.rounds);
             rounds.flatten().flat_map(|point| &point.loads).collect()
         }
-        Outcome::Hold(_) => Vec::new(),
+        ReportResult::Hold(_) => Vec::new(),
     };
     let mut values: Vec<String> = Vec::new();
     for load in loads {
@@ -177,7 +185,7 @@ fn each(report: &Report, of: &dyn Fn(&Figures) -> String) -> String {
     values.join(", ")
 }
 
-fn short(text: &str) -> String {
+fn truncate(text: &str) -> String {
     match text.chars().count() {
         0 => "none".to_owned(),
         1..=60 => text.to_owned(),

@@ -1,6 +1,6 @@
 //! What is seen while a load runs: the live line on a terminal, and Ctrl-C.
 //!
-//! `run`, `sweep` and `compare` make one [`Live`] each and give its stop flag to every plan; the line
+//! `run`, `sweep` and `compare` make one [`LiveLine`] each and give its stop flag to every plan; the line
 //! is written to standard error, so that standard output keeps the report alone. It never wraps: only
 //! one line can be taken away again. Names and logs of strangers command no terminal.
 
@@ -10,18 +10,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use crate::text::units::plain;
+use crate::text::units::sanitize;
 
 /// A run as the user sees it.
 #[derive(Debug)]
-pub(crate) struct Live {
-    stop: Arc<AtomicBool>,
-    shows: bool,
+pub(crate) struct LiveLine {
+    stop_flag: Arc<AtomicBool>,
+    is_shown: bool,
     /// Whether a line is on the terminal that the next output must replace.
     is_dirty: bool,
 }
 
-impl Live {
+impl LiveLine {
     /// Takes over Ctrl-C, SIGTERM and SIGHUP: the first ends the load early, the second the process.
     ///
     /// # Errors
@@ -34,8 +34,8 @@ impl Live {
             signal_hook::flag::register(signal, Arc::clone(&stop))?;
         }
         Ok(Self {
-            stop,
-            shows: !quiet && std::io::stderr().is_terminal(),
+            stop_flag: stop,
+            is_shown: !quiet && std::io::stderr().is_terminal(),
             is_dirty: false,
         })
     }
@@ -43,19 +43,19 @@ impl Live {
     /// The flag that ends a plan.
     #[must_use]
     pub(crate) fn stop(&self) -> Arc<AtomicBool> {
-        Arc::clone(&self.stop)
+        Arc::clone(&self.stop_flag)
     }
 
     /// Whether the user wants to end.
     #[must_use]
     pub(crate) fn is_stopped(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
+        self.stop_flag.load(Ordering::Relaxed)
     }
 
     /// Shows a line in place of the one before, on a terminal; what does not fit is cut off.
-    pub(crate) fn show(&mut self, line: &str) {
-        if self.shows {
-            let line = fitting(line, columns());
+    pub(crate) fn show_line(&mut self, line: &str) {
+        if self.is_shown {
+            let line = truncate_to_width(line, terminal_columns());
             // Nobody may be looking.
             let _ = write!(std::io::stderr(), "\r\x1b[K{line}");
             let _ = std::io::stderr().flush();
@@ -64,27 +64,27 @@ impl Live {
     }
 
     /// Says something that stays.
-    pub(crate) fn say(&mut self, line: &str) {
-        self.clear();
-        let _ = writeln!(std::io::stderr(), "{}", plain(line));
+    pub(crate) fn print_line(&mut self, line: &str) {
+        self.clear_line();
+        let _ = writeln!(std::io::stderr(), "{}", sanitize(line));
     }
 
     /// Takes the live line away.
-    pub(crate) fn clear(&mut self) {
+    pub(crate) fn clear_line(&mut self) {
         if std::mem::take(&mut self.is_dirty) {
             let _ = write!(std::io::stderr(), "\r\x1b[K");
         }
     }
 }
 
-impl Drop for Live {
+impl Drop for LiveLine {
     fn drop(&mut self) {
-        self.clear();
+        self.clear_line();
     }
 }
 
 /// The width of the terminal, which may have changed since the last line.
-fn columns() -> usize {
+fn terminal_columns() -> usize {
     let size = rustix::termios::tcgetwinsize(std::io::stderr());
     let columns = size.map_or(0, |size| usize::from(size.ws_col));
     // Some terminals say nothing of their width.
@@ -92,7 +92,7 @@ fn columns() -> usize {
 }
 
 /// The beginning of a line that leaves the last column free, where some terminals wrap.
-fn fitting(line: &str, columns: usize) -> String {
+fn truncate_to_width(line: &str, columns: usize) -> String {
     let mut left = columns.saturating_sub(1);
     let mut fits = |char: char| {
         // Some other characters take two columns, and none takes more.
@@ -101,7 +101,7 @@ fn fitting(line: &str, columns: usize) -> String {
         left = if is_in { left - width } else { 0 };
         is_in
     };
-    let line = plain(line).replace('\n', " ");
+    let line = sanitize(line).replace('\n', " ");
     line.chars().take_while(|&char| fits(char)).collect()
 }
 
@@ -123,7 +123,7 @@ mod tests {
             ),
             ("has no room", "abc", 0, ""),
         ] {
-            assert_eq!(fitting(line, columns), expected, "{name}");
+            assert_eq!(truncate_to_width(line, columns), expected, "{name}");
         }
     }
 }

@@ -10,11 +10,11 @@ struct Line {
     hold: HoldArguments,
 }
 
-fn planned(words: &str) -> Result<Plan, String> {
+fn planned(words: &str) -> Result<HoldPlan, String> {
     let words = ["hold"].into_iter().chain(words.split(' '));
     let line = Line::try_parse_from(words).map_err(|error| error.to_string())?;
-    let live = Live::new(true).map_err(|error| error.to_string())?;
-    plan(&line.hold, &live, Some(1064))
+    let live = LiveLine::new(true).map_err(|error| error.to_string())?;
+    hold_plan(&line.hold, &live, Some(1064))
 }
 
 #[test]
@@ -28,8 +28,8 @@ fn a_plan_has_what_was_asked_for() {
     assert_eq!(plan.sources.len(), 3);
     assert!(plan.sources.iter().all(|sources| sources.len() == 1));
     assert_eq!(plan.hold, Duration::from_secs(600));
-    assert_eq!(plan.beat, Some(Duration::from_secs(15)));
-    let (address, request) = &plan.goals[1];
+    assert_eq!(plan.heartbeat, Some(Duration::from_secs(15)));
+    let (address, request) = &plan.stream_targets[1];
     assert_eq!(address.port(), 82);
     assert_eq!(
         request,
@@ -68,7 +68,7 @@ fn other_hubs_are_published_to_by_a_body_of_their_own() {
             .head
             .contains("\r\nA: b\r\nContent-Type: application/x-www-form")
     );
-    assert_eq!(plan.beat, None);
+    assert_eq!(plan.heartbeat, None);
 }
 
 #[test]
@@ -107,6 +107,6 @@ fn what_cannot_work_is_refused_with_what_to_change() {
         let found = planned(words).expect_err(words);
         assert!(found.contains(why), "{words}: {found}");
     }
-    let too_few = shares(10, None, Some(64)).unwrap_err();
+    let too_few = streams_per_agent(10, None, Some(64)).unwrap_err();
     assert!(too_few.contains("ulimit -n"), "{too_few}");
 }

@@ -1,30 +1,30 @@
 //! What the coordinator and an agent tell each other: JSON lines over the agent's standard streams.
 //!
-//! The first line to an agent is its [`Order`]; [`Ask`]s follow. It answers with [`Word`]s. Nothing here
+//! The first line to an agent is its [`Order`]; [`AgentRequest`]s follow. It answers with [`Word`]s. Nothing here
 //! says how the lines travel, and every time in it but a message's is relative, so that an agent may run
-//! elsewhere. Both ends check [`PROTOCOL`]: an agent elsewhere may be of another build.
+//! elsewhere. Both ends check [`PROTOCOL_VERSION`]: an agent elsewhere may be of another build.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
-use crate::report::HoldCounts;
+use crate::report::StreamCounts;
 
 /// The version of these lines.
-pub(super) const PROTOCOL: u32 = 1;
+pub(super) const PROTOCOL_VERSION: u32 = 1;
 
 /// A line is at most this long: an order for a million streams names some hundred addresses, a tick some
 /// thousand distinct latencies.
-pub(super) const LINE_BYTES_MAX: usize = 4 << 20;
+pub(super) const MAX_LINE_BYTES: usize = 4 << 20;
 
 /// One agent's share.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Order {
-    /// [`PROTOCOL`].
+pub(super) struct AgentOrder {
+    /// [`PROTOCOL_VERSION`].
     pub(super) protocol: u32,
     /// Streams are spread evenly over them.
-    pub(super) goals: Vec<Goal>,
+    pub(super) goals: Vec<StreamTarget>,
     /// Streams to open and hold.
     pub(super) streams: u32,
     /// Streams a second.
@@ -32,7 +32,7 @@ pub(super) struct Order {
     /// Connections that may be under way at once.
     pub(super) connecting_max: u32,
     /// Where to connect from, in turn; with none the system chooses.
-    pub(super) sources: Vec<Source>,
+    pub(super) sources: Vec<SourceRange>,
     /// For a connection and the head of its response.
     pub(super) timeout_ms: u64,
     /// A stream that hears nothing for so long is lost.
@@ -49,7 +49,7 @@ pub(super) struct Order {
 
 /// A server, and what is sent to it on each connection.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Goal {
+pub(super) struct StreamTarget {
     pub(super) address: SocketAddr,
     /// Head and all.
     pub(super) request: String,
@@ -57,7 +57,7 @@ pub(super) struct Goal {
 
 /// A source address, and the ports of it that are this agent's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Source {
+pub(super) struct SourceRange {
     pub(super) address: IpAddr,
     pub(super) first_port: u16,
     pub(super) last_port: u16,
@@ -66,7 +66,7 @@ pub(super) struct Source {
 /// What an agent is asked later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Ask {
+pub(super) enum AgentRequest {
     /// Open the streams.
     Begin,
     /// Give up those that are not open yet.
@@ -83,28 +83,28 @@ pub(super) enum Ask {
 /// What an agent has to say.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Word {
+pub(super) enum AgentMessage {
     /// The order can be executed.
     Ready {
-        /// [`PROTOCOL`].
+        /// [`PROTOCOL_VERSION`].
         protocol: u32,
     },
     /// It cannot; the agent ends.
     Failed(String),
     /// How it is, every now and then.
-    Tick(Box<Tick>),
+    Tick(Box<AgentTick>),
     /// How it was; the agent ends.
-    Done(Box<Tick>),
+    Done(Box<AgentTick>),
 }
 
 /// How an agent's streams are.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub(super) struct Tick {
+pub(super) struct AgentTick {
     /// So far.
-    pub(super) counts: HoldCounts,
+    pub(super) counts: StreamCounts,
     /// Streams that are being opened, or are still to be.
     pub(super) pending: u64,
-    /// Whether open streams are expected to get every message ([`Ask::Publishing`]).
+    /// Whether open streams are expected to get every message ([`AgentRequest::Publishing`]).
     pub(super) expects: bool,
     /// So far, as in the report.
     pub(super) statuses: BTreeMap<u16, u64>,
@@ -115,7 +115,7 @@ pub(super) struct Tick {
     /// Since the last tick.
     pub(super) latency: Vec<(u64, u64)>,
     /// Messages that arrived since the last tick.
-    pub(super) messages: Vec<Arrived>,
+    pub(super) messages: Vec<MessageReceipt>,
     /// Memory of its own, in bytes.
     pub(super) memory: u64,
     /// CPU seconds so far.
@@ -124,7 +124,7 @@ pub(super) struct Tick {
 
 /// One message at an agent's streams since the last tick.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Arrived {
+pub(super) struct MessageReceipt {
     pub(super) number: u32,
     /// Streams that got it.
     pub(super) streams: u64,

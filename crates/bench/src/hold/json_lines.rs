@@ -6,40 +6,40 @@ use std::os::fd::AsFd;
 use rustix::io::Errno;
 use serde::Serialize;
 
-use super::order::LINE_BYTES_MAX;
+use super::agent_protocol::MAX_LINE_BYTES;
 
 /// What was read and not yet taken.
 #[derive(Debug, Default)]
-pub(super) struct Lines {
+pub(super) struct JsonLines {
     pending: Vec<u8>,
     /// Before this there is no line end.
-    looked: usize,
+    scanned: usize,
 }
 
-impl Lines {
+impl JsonLines {
     /// The first line, which is waited for; `None` when the input ends before it.
     ///
     /// # Errors
     /// As [`Lines::read`].
-    pub(super) fn first(&mut self, input: &impl AsFd) -> io::Result<Option<Vec<u8>>> {
+    pub(super) fn first_line(&mut self, input: &impl AsFd) -> io::Result<Option<Vec<u8>>> {
         loop {
-            if let Some(line) = self.next() {
+            if let Some(line) = self.next_line() {
                 return Ok(Some(line));
             }
-            if !self.read(input)? {
+            if !self.read_more(input)? {
                 return Ok(None);
             }
         }
     }
 
     /// The next whole line, without its end.
-    pub(super) fn next(&mut self) -> Option<Vec<u8>> {
-        let Some(found) = memchr::memchr(b'\n', &self.pending[self.looked..]) else {
-            self.looked = self.pending.len();
+    pub(super) fn next_line(&mut self) -> Option<Vec<u8>> {
+        let Some(found) = memchr::memchr(b'\n', &self.pending[self.scanned..]) else {
+            self.scanned = self.pending.len();
             return None;
         };
-        let end = self.looked + found;
-        self.looked = 0;
+        let end = self.scanned + found;
+        self.scanned = 0;
         let behind = self.pending.split_off(end + 1);
         let mut line = std::mem::replace(&mut self.pending, behind);
         line.pop();
@@ -50,8 +50,8 @@ impl Lines {
     ///
     /// # Errors
     /// When it cannot be read, and when a line is longer than any of ours.
-    pub(super) fn read(&mut self, input: &impl AsFd) -> io::Result<bool> {
-        if self.pending.len() > LINE_BYTES_MAX {
+    pub(super) fn read_more(&mut self, input: &impl AsFd) -> io::Result<bool> {
+        if self.pending.len() > MAX_LINE_BYTES {
             return Err(io::Error::other("a line without end"));
         }
         let mut chunk = [0; 16 << 10];
@@ -73,7 +73,7 @@ impl Lines {
 ///
 /// # Errors
 /// When nobody is there any more.
-pub(super) fn say(output: &mut impl Write, word: &impl Serialize) -> io::Result<()> {
+pub(super) fn write_json_line(output: &mut impl Write, word: &impl Serialize) -> io::Result<()> {
     serde_json::to_writer(&mut *output, word)?;
     output.write_all(b"\n")?;
     output.flush()
@@ -88,27 +88,27 @@ mod tests {
     #[test]
     fn gives_whole_lines_however_they_come() {
         let (mut writer, reader) = UnixStream::pair().unwrap();
-        let mut lines = Lines::default();
+        let mut lines = JsonLines::default();
         let mut found = Vec::new();
         for piece in ["a", "b\nc\n\nd", "e", "\n"] {
             writer.write_all(piece.as_bytes()).unwrap();
-            assert!(lines.read(&reader).unwrap());
-            while let Some(line) = lines.next() {
+            assert!(lines.read_more(&reader).unwrap());
+            while let Some(line) = lines.next_line() {
                 found.push(String::from_utf8(line).unwrap());
             }
         }
         assert_eq!(found, ["ab", "c", "", "de"]);
         drop(writer);
-        assert!(!lines.read(&reader).unwrap());
+        assert!(!lines.read_more(&reader).unwrap());
     }
 
     #[test]
     fn a_line_without_end_is_refused() {
-        let mut lines = Lines {
-            pending: vec![b'x'; LINE_BYTES_MAX + 1],
-            looked: 0,
+        let mut lines = JsonLines {
+            pending: vec![b'x'; MAX_LINE_BYTES + 1],
+            scanned: 0,
         };
         let (_writer, reader) = UnixStream::pair().unwrap();
-        assert!(lines.read(&reader).is_err());
+        assert!(lines.read_more(&reader).is_err());
     }
 }

@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 
 /// A folder that nobody else has; removed with all that is in it on drop.
 #[derive(Debug)]
-pub(super) struct Folder {
+pub(super) struct TempDir {
     path: PathBuf,
 }
 
-impl Folder {
+impl TempDir {
     /// Makes a new, empty one. Others may read it: a front end gives up its privileges before it
     /// opens the files that a scenario puts there.
     pub(super) fn new() -> io::Result<Self> {
@@ -34,7 +34,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for TempDir {
     fn drop(&mut self) {
         // A keeper may have removed it already.
         let _ = std::fs::remove_dir_all(&self.path);

@@ -1,28 +1,28 @@
 //! What the bench and a keeper tell each other: JSON lines over the keeper's standard streams.
 //!
-//! `link` writes an [`Order`] as the first line and [`STOP`] as the last; `keeper` answers with
+//! `link` writes an [`Order`] as the first line and [`STOP_LINE`] as the last; `keeper` answers with
 //! [`Word`]s. Both ends are the same build, so that there is no version.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::Ended;
+use super::ExitReason;
 
 /// The line that asks a keeper to end everything. The end of the stream means the same, and that
 /// nobody is left who could tidy up.
-pub(super) const STOP: &str = "stop";
+pub(super) const STOP_LINE: &str = "stop";
 
 /// What a keeper does.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Order {
+pub(super) struct KeeperOrder {
     /// Shell commands, all started at once.
     pub(super) commands: Vec<String>,
     /// Added to the environment.
     pub(super) env: Vec<(String, String)>,
     /// Working directory.
     pub(super) dir: PathBuf,
-    pub(super) output: Output,
+    pub(super) output: CommandOutput,
     /// The core for everything.
     pub(super) core: Option<usize>,
     /// Whether the commands lead process groups of their own in a session without a terminal.
@@ -37,7 +37,7 @@ pub(super) struct Order {
 
 /// Where commands write to.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Output {
+pub(super) enum CommandOutput {
     /// To the keeper's standard error.
     Terminal,
     /// Everything to one file.
@@ -48,7 +48,7 @@ pub(super) enum Output {
 
 /// What a keeper has to say.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Word {
+pub(super) enum KeeperMessage {
     /// All commands were started.
     Started,
     /// The order cannot be executed; the keeper ends.
@@ -57,7 +57,7 @@ pub(super) enum Word {
     Exited {
         /// Its index.
         command: usize,
-        how: Ended,
+        how: ExitReason,
         /// Whether any process of the commands is left; a daemon is.
         is_any_left: bool,
     },

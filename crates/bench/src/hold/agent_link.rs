@@ -9,11 +9,11 @@ use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
-use super::order::{Ask, LINE_BYTES_MAX, Order, Word};
+use super::agent_protocol::{AgentMessage, AgentOrder, AgentRequest, MAX_LINE_BYTES};
 
 /// An agent that runs.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct AgentLink {
     child: Child,
     /// Its life line.
     input: Option<ChildStdin>,
@@ -21,13 +21,13 @@ pub(super) struct Link {
 
 /// What an agent said.
 #[derive(Debug)]
-pub(super) enum Heard {
-    Word(Word),
+pub(super) enum AgentEvent {
+    Message(AgentMessage),
     /// It says nothing more.
-    Gone,
+    Ended,
 }
 
-impl Link {
+impl AgentLink {
     /// Starts `program bench hold-agent` and gives it its order; what it says goes to `words` with its
     /// number.
     ///
@@ -36,8 +36,8 @@ impl Link {
     pub(super) fn start(
         program: &Path,
         number: usize,
-        order: &Order,
-        words: SyncSender<(usize, Heard)>,
+        order: &AgentOrder,
+        words: SyncSender<(usize, AgentEvent)>,
     ) -> Result<Self, String> {
         let wrong = |why: std::io::Error| format!("agent {number}: {}: {why}", program.display());
         let mut child = Command::new(program)
@@ -49,15 +49,15 @@ impl Link {
         let (input, output) = (child.stdin.take(), child.stdout.take());
         let mut link = Self { child, input };
         if let Some(output) = output {
-            std::thread::spawn(move || hear(output, number, &words));
+            std::thread::spawn(move || forward_messages(output, number, &words));
         }
-        link.tell(order).map_err(wrong)?;
+        link.send_line(order).map_err(wrong)?;
         Ok(link)
     }
 
     /// Asks it for something. An agent that cannot be told is gone, which its end says.
-    pub(super) fn ask(&mut self, ask: Ask) {
-        let _ = self.tell(&ask);
+    pub(super) fn send_request(&mut self, ask: AgentRequest) {
+        let _ = self.send_line(&ask);
     }
 
     /// Closes its input, which ends it; several can end at once.
@@ -66,25 +66,27 @@ impl Link {
     }
 
     /// How it ended, once it has said its last word.
-    pub(super) fn how_ended(&mut self) -> String {
+    pub(super) fn exit_description(&mut self) -> String {
         self.close();
-        let how = self.ended();
+        let how = self.wait_for_exit();
         how.map_or_else(|| "it does not end".to_owned(), |how| how.to_string())
     }
 
     /// Waits for the end of a process whose input was closed.
-    fn ended(&mut self) -> Option<ExitStatus> {
-        let deadline = Instant::now() + END_TIME;
+    fn wait_for_exit(&mut self) -> Option<ExitStatus> {
+        let deadline = Instant::now() + EXIT_TIMEOUT;
         loop {
             match self.child.try_wait() {
                 Ok(Some(status)) => return Some(status),
-                Ok(None) if Instant::now() < deadline => std::thread::park_timeout(END_LOOK),
+                Ok(None) if Instant::now() < deadline => {
+                    std::thread::park_timeout(EXIT_POLL_INTERVAL)
+                }
                 _ => return None,
             }
         }
     }
 
-    fn tell(&mut self, what: &impl serde::Serialize) -> std::io::Result<()> {
+    fn send_line(&mut self, what: &impl serde::Serialize) -> std::io::Result<()> {
         let mut line = serde_json::to_vec(what)?;
         line.push(b'\n');
         match &mut self.input {
@@ -94,10 +96,10 @@ impl Link {
     }
 }
 
-impl Drop for Link {
+impl Drop for AgentLink {
     fn drop(&mut self) {
         self.close();
-        if self.ended().is_none() {
+        if self.wait_for_exit().is_none() {
             // It may be ending in this moment.
             let _ = self.child.kill();
             let _ = self.child.wait();
@@ -106,19 +108,19 @@ impl Drop for Link {
 }
 
 /// Hands on what an agent says, until it ends or nobody listens any more.
-fn hear(output: impl Read, number: usize, words: &SyncSender<(usize, Heard)>) {
+fn forward_messages(output: impl Read, number: usize, words: &SyncSender<(usize, AgentEvent)>) {
     let mut output = BufReader::new(output);
     let mut line = Vec::new();
     loop {
         line.clear();
-        let mut bounded = (&mut output).take(LINE_BYTES_MAX as u64);
+        let mut bounded = (&mut output).take(MAX_LINE_BYTES as u64);
         let read = bounded.read_until(b'\n', &mut line);
         let word = match read {
             Ok(count) if count > 0 => serde_json::from_slice(&line).ok(),
             _ => None,
         };
-        let heard = word.map_or(Heard::Gone, Heard::Word);
-        let is_gone = matches!(heard, Heard::Gone);
+        let heard = word.map_or(AgentEvent::Ended, AgentEvent::Message);
+        let is_gone = matches!(heard, AgentEvent::Ended);
         if words.send((number, heard)).is_err() || is_gone {
             return;
         }
@@ -126,5 +128,5 @@ fn hear(output: impl Read, number: usize, words: &SyncSender<(usize, Heard)>) {
 }
 
 /// An agent closes some ten thousand sockets within this.
-const END_TIME: Duration = Duration::from_secs(10);
-const END_LOOK: Duration = Duration::from_millis(5);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
+const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(5);
