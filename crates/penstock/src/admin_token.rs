@@ -16,21 +16,21 @@ use penstock_status::AdminToken;
 use penstock_sys::account;
 
 /// The longest file: a token and its line end, and room for longer ones.
-const BYTES_MAX: u64 = 4096;
+const MAX_FILE_BYTES: u64 = 4096;
 
 /// The token in the file that the configuration names, if it names one. A server that follows another and may not read the
 /// file any more goes on with the one that was `handed_over`. May block.
 ///
 /// # Errors
 /// What is wrong with the file, and what to do.
-pub(crate) fn read(
+pub(crate) fn load_admin_token(
     path: Option<&Path>,
     handed_over: Option<[u8; 32]>,
 ) -> Result<Option<AdminToken>, String> {
     let Some(path) = path else {
         return Ok(None);
     };
-    match (read_file(path), handed_over) {
+    match (read_token_file(path), handed_over) {
         (Ok(text), _) => Ok(Some(AdminToken::new(&text))),
         (Err(_), Some(digest)) if account::check_file_readable(path).is_err() => {
             Ok(Some(AdminToken::from_digest(digest)))
@@ -43,7 +43,7 @@ pub(crate) fn read(
 ///
 /// # Errors
 /// What is wrong with it, and what to do.
-pub(crate) fn read_file(path: &Path) -> Result<String, String> {
+pub(crate) fn read_token_file(path: &Path) -> Result<String, String> {
     let shown = path.display();
     let named = |error: std::io::Error| format!("{shown}: {error}");
     #[expect(
@@ -70,12 +70,12 @@ pub(crate) fn read_file(path: &Path) -> Result<String, String> {
         ));
     }
     let mut text = String::new();
-    file.take(BYTES_MAX + 1)
+    file.take(MAX_FILE_BYTES + 1)
         .read_to_string(&mut text)
         .map_err(named)?;
     let token = text.trim_ascii();
     let is_plain = token.bytes().all(|byte| byte.is_ascii_graphic());
-    if text.len() as u64 > BYTES_MAX || !is_plain || !is_hard_to_guess(token) {
+    if text.len() as u64 > MAX_FILE_BYTES || !is_plain || !is_hard_to_guess(token) {
         return Err(format!(
             "{shown}: not a token that nobody can guess: make one with `openssl rand -base64 32 > {shown}`"
         ));
@@ -113,7 +113,7 @@ mod tests {
             let mut file = std::fs::File::create(&path).unwrap();
             file.write_all(content.as_bytes()).unwrap();
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
-            let read = read_file(&path);
+            let read = read_token_file(&path);
             match error {
                 None => assert_eq!(read.as_deref(), Ok(good), "{mode:o}"),
                 Some(error) => {
@@ -124,16 +124,19 @@ mod tests {
             }
         }
         let _ = std::fs::remove_file(&path);
-        assert!(read_file(&path).unwrap_err().contains("No such file"));
-        assert!(read_file(&std::env::temp_dir()).is_err());
+        assert!(read_token_file(&path).unwrap_err().contains("No such file"));
+        assert!(read_token_file(&std::env::temp_dir()).is_err());
     }
 
     #[test]
     fn a_server_that_follows_keeps_a_token_that_it_may_not_read() {
-        assert!(read(None, Some([1; 32])).unwrap().is_none(), "not wanted");
+        assert!(
+            load_admin_token(None, Some([1; 32])).unwrap().is_none(),
+            "not wanted"
+        );
         let path = Some(Path::new("/nowhere/token"));
-        let kept = read(path, Some([1; 32])).unwrap();
+        let kept = load_admin_token(path, Some([1; 32])).unwrap();
         assert_eq!(kept.map(|token| token.digest()), Some([1; 32]));
-        assert!(read(path, None).is_err());
+        assert!(load_admin_token(path, None).is_err());
     }
 }

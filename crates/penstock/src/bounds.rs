@@ -14,7 +14,7 @@ use penstock_config::{App, Config};
 use penstock_sys::account::Account;
 use penstock_sys::cgroup::{Controller, Group, GroupPlan, Groups, MissingController};
 
-use crate::identity::Accounts;
+use crate::identity::AppAccounts;
 
 /// What applications may take, as it was at the start.
 #[derive(Debug)]
@@ -36,9 +36,15 @@ impl AppBounds {
     /// Has a cgroup made for each application, if any has a bound; in one hierarchy they share the
     /// processors with one another. Blocks.
     /// `parent_waits`: the process that started this one waits for it.
-    pub(crate) fn make(config: &Config, accounts: &Accounts, parent_waits: bool) -> Self {
+    pub(crate) fn make(config: &Config, accounts: &AppAccounts, parent_waits: bool) -> Self {
         // What is its user at the start is one that the launcher knows.
-        let account = |app: &App| accounts.of(app).ok().flatten().map(|it| it.name.clone());
+        let account = |app: &App| {
+            accounts
+                .account_of(app)
+                .ok()
+                .flatten()
+                .map(|it| it.name.clone())
+        };
         let weight = u32::try_from(config.server.threads).unwrap_or(u32::MAX);
         let apps = config.apps.iter();
         Self {
@@ -99,10 +105,16 @@ impl AppBounds {
 
 /// What would not be held if this process were the server, a line each. Changes nothing.
 pub(crate) fn probe(config: &Config) -> Vec<String> {
-    let server = crate::identity::found(&config.server).ok().flatten();
-    let accounts = Accounts::find(config, server.as_ref());
+    let server = crate::identity::configured_identity(&config.server)
+        .ok()
+        .flatten();
+    let accounts = AppAccounts::resolve(config, server.as_ref());
     let account = |app: &App| match &accounts {
-        Ok(accounts) => accounts.of(app).ok().flatten().map(|it| it.name.clone()),
+        Ok(accounts) => accounts
+            .account_of(app)
+            .ok()
+            .flatten()
+            .map(|it| it.name.clone()),
         // An ordinary user checks what root will start.
         Err(_) => app.user.clone(),
     };

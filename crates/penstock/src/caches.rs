@@ -18,13 +18,13 @@ use penstock_status::CachedRouteCounters;
 pub(crate) type Caches = BTreeMap<String, Arc<Store>>;
 
 /// Bounds of pools by name.
-pub(crate) type Bounds = BTreeMap<String, BlockingPool>;
+pub(crate) type PoolLimits = BTreeMap<String, BlockingPool>;
 
 /// Starts what is new or configured differently, on the current loop, and keeps the rest. A store has its
 /// pool for life: one whose pool has other bounds than in `bounds` is started anew.
-pub(crate) fn start(
+pub(crate) fn start_caches(
     config: &Config,
-    (old, bounds): (&Caches, &Bounds),
+    (old, bounds): (&Caches, &PoolLimits),
     pool_named: impl Fn(&str) -> Pool,
 ) -> Caches {
     let start = |(name, wanted): (&String, &penstock_config::Cache)| {
@@ -48,16 +48,16 @@ pub(crate) struct CachedRoute {
     /// The names of its caches.
     pub(crate) caches: Vec<String>,
     /// What they do for it since it was built.
-    counts: Arc<CacheCounters>,
+    counters_since_build: Arc<CacheCounters>,
     /// What those did that were there before the last reload.
-    before: CachedRouteCounters,
+    counters_before_reload: CachedRouteCounters,
 }
 
 impl CachedRoute {
     /// What the route's caches did so far.
-    pub(crate) fn counters(&self) -> CachedRouteCounters {
-        let counts = &self.counts;
-        self.before.plus(&CachedRouteCounters {
+    pub(crate) fn total_counters(&self) -> CachedRouteCounters {
+        let counts = &self.counters_since_build;
+        self.counters_before_reload.plus(&CachedRouteCounters {
             hits: counts.hits.value(),
             stale: counts.stale.value(),
             validated: counts.revalidated.value(),
@@ -71,15 +71,15 @@ impl CachedRoute {
     }
 
     /// Counts on from what the route of the same name had among `old`.
-    pub(crate) fn goes_on(&mut self, old: &[Self]) {
+    pub(crate) fn continue_counters(&mut self, old: &[Self]) {
         if let Some(old) = old.iter().find(|old| old.name == self.name) {
-            self.before = old.counters();
+            self.counters_before_reload = old.total_counters();
         }
     }
 }
 
 /// What a route with caches is called: `example.com /assets/*`, `* /*`.
-pub(crate) fn name_of(site: &Site, route: &Route) -> String {
+pub(crate) fn route_name(site: &Site, route: &Route) -> String {
     let hosts: Vec<String> = site.hosts.iter().map(ToString::to_string).collect();
     match hosts.is_empty() {
         true => format!("* {}", route.path),
@@ -91,7 +91,7 @@ pub(crate) fn name_of(site: &Site, route: &Route) -> String {
 ///
 /// # Errors
 /// A cache that is not there.
-pub(crate) fn in_front(
+pub(crate) fn put_in_front(
     inner: Arc<dyn Handler>,
     (site, route): (&Site, &Route),
     caches: &Caches,
@@ -104,7 +104,7 @@ pub(crate) fn in_front(
         store.ok_or_else(|| format!("no cache `{name}`"))
     });
     let stores = stores.collect::<Result<Vec<_>, _>>()?;
-    let name = name_of(site, route);
+    let name = route_name(site, route);
     // Routes may share a store, and after a rewrite even a path: each has what its own back end said.
     let scope = match (&route.app, &route.upstream) {
         (Some(app), _) => format!("{name} app {app}"),
@@ -115,8 +115,8 @@ pub(crate) fn in_front(
     let cached = CachedRoute {
         name,
         caches: rules.stores.clone(),
-        counts: Arc::clone(cache.counters()),
-        before: CachedRouteCounters::default(),
+        counters_since_build: Arc::clone(cache.counters()),
+        counters_before_reload: CachedRouteCounters::default(),
     };
     Ok((Arc::new(cache), Some(cached)))
 }

@@ -8,8 +8,8 @@ mod check;
 mod config;
 mod publish;
 mod serve;
+mod status_text;
 mod target;
-mod words;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -45,17 +45,17 @@ enum Verb {
         #[arg(long)]
         json: bool,
         #[command(flatten)]
-        to: AdminArguments,
+        to: ServerLocation,
     },
     /// Read the configuration again; the old one stays unless all of the new one works
     Reload {
         #[command(flatten)]
-        to: AdminArguments,
+        to: ServerLocation,
     },
     /// Finish the requests in progress and stop
     Stop {
         #[command(flatten)]
-        to: AdminArguments,
+        to: ServerLocation,
     },
     /// Start the server's program anew and let it take over, without refusing a request
     Upgrade {
@@ -63,26 +63,26 @@ enum Verb {
         #[arg(long, value_name = "PATH")]
         binary: Option<PathBuf>,
         #[command(flatten)]
-        to: AdminArguments,
+        to: ServerLocation,
     },
     /// Open the files of the logs anew, as after they were renamed
     Reopen {
         #[command(flatten)]
-        to: AdminArguments,
+        to: ServerLocation,
     },
     /// Load an application's code anew, without refusing a request
     Restart {
         /// The application's name
         app: String,
         #[command(flatten)]
-        to: AdminArguments,
+        to: ServerLocation,
     },
     /// Send a message to the held streams of a channel
     Publish {
         #[command(flatten)]
         what: PublishArguments,
         #[command(flatten)]
-        to: AdminArguments,
+        to: ServerLocation,
     },
     /// Take responses out of a running server's caches
     Purge {
@@ -92,7 +92,7 @@ enum Verb {
         #[arg(long, value_name = "NAME")]
         cache: Option<String>,
         #[command(flatten)]
-        to: AdminArguments,
+        to: ServerLocation,
     },
     /// Measure a server, or several against one another
     Bench {
@@ -148,7 +148,7 @@ struct WorkArguments {
     /// The upstream there [default: the application's name]
     #[arg(long, value_name = "NAME")]
     upstream: Option<String>,
-    /// The file with the key that both know [default: `server.join` of the configuration file]
+    /// The file with the key that both know [default: `server.join` of the load_config file]
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
     #[command(flatten)]
@@ -171,7 +171,7 @@ struct ProcessArguments {
     #[arg(long)]
     grip: bool,
     /// What the application is, where its own code is not to say: wsgi, asgi or rack
-    #[arg(long, value_name = "KIND", value_parser = kind)]
+    #[arg(long, value_name = "KIND", value_parser = parse_kind)]
     kind: Option<AppKind>,
     /// Threads in each worker process
     #[arg(long, value_name = "N")]
@@ -191,7 +191,7 @@ struct ProcessArguments {
 }
 
 #[derive(Debug, Args)]
-struct AdminArguments {
+struct ServerLocation {
     /// The server's admin address or control socket (unix:PATH) [default: that of penstock.toml here]
     #[arg(long, value_name = "ADDR")]
     admin: Option<ListenAddr>,
@@ -248,10 +248,10 @@ enum ConfigTopic {
     },
 }
 
-pub(crate) use check::resolve;
+pub(crate) use check::resolve_and_validate;
 
 /// The exit code for wrong usage or configuration.
-const USAGE: u8 = 2;
+const USAGE_EXIT_CODE: u8 = 2;
 
 /// Reads the command line.
 ///
@@ -260,11 +260,11 @@ const USAGE: u8 = 2;
 pub(crate) fn parse() -> Result<Arguments, ExitCode> {
     Arguments::try_parse().map_err(|error| {
         match explain_flag(&error) {
-            Some(text) => complain(&text),
+            Some(text) => print_error(&text),
             // Whoever reads may have gone.
             None => drop(error.print()),
         }
-        ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(USAGE))
+        ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(USAGE_EXIT_CODE))
     })
 }
 
@@ -350,26 +350,26 @@ impl ProcessArguments {
 }
 
 /// The value of `--kind`.
-fn kind(text: &str) -> Result<AppKind, String> {
+fn parse_kind(text: &str) -> Result<AppKind, String> {
     let all = [AppKind::Wsgi, AppKind::Asgi, AppKind::Rack];
     let named = all.into_iter().find(|kind| kind.as_str() == text);
     named.ok_or_else(|| "expected wsgi, asgi or rack".to_owned())
 }
 
 /// Says to standard error why a verb failed.
-fn complain(text: &impl std::fmt::Display) {
+fn print_error(text: &impl std::fmt::Display) {
     // Nobody may be listening: the exit code says it too.
     let _ = writeln!(std::io::stderr(), "penstock: {text}");
 }
 
 /// Says the result of a verb.
-fn say(text: &impl std::fmt::Display) {
+fn print_line(text: &impl std::fmt::Display) {
     // Whoever reads may have seen enough (`penstock status | head -1`).
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
 /// So many of something that takes an `s` when they are not one.
-pub(crate) fn count(number: u64, thing: &str) -> String {
+pub(crate) fn pluralize(number: u64, thing: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{number} {thing}{plural}")
 }

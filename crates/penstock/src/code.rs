@@ -2,9 +2,9 @@
 //!
 //! `dev` asks for each change that it sees, and which folders to watch; a reload (`server/reload.rs`) asks
 //! once, of all files. What must stay true: what an application or the server writes while it runs is no code
-//! (`code/ignored.rs`, [`Apart`]), and what symbolic links below a folder point to is not the application's.
+//! (`code/code_paths.rs`, [`NonCodePaths`]), and what symbolic links below a folder point to is not the application's.
 
-pub(crate) mod ignored;
+pub(crate) mod code_paths;
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -14,16 +14,16 @@ use std::time::{Duration, SystemTime};
 use penstock_config::{Config, LogTarget};
 
 /// Files and folders of one application that are looked at, at most.
-const ENTRIES_MAX: usize = 100_000;
+const MAX_ENTRIES: usize = 100_000;
 
 /// Folders and files that are served or written while the server runs, and its configuration: no code, wherever
 /// they are.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Apart(Vec<PathBuf>);
+pub(crate) struct NonCodePaths(Vec<PathBuf>);
 
-impl Apart {
+impl NonCodePaths {
     /// Those of a configuration. `outputs` are the files that the server's own output goes to.
-    pub(crate) fn of(config: &Config, outputs: &[PathBuf]) -> Self {
+    pub(crate) fn from_config(config: &Config, outputs: &[PathBuf]) -> Self {
         let routes = config.sites.iter().flat_map(|site| &site.routes);
         let served =
             routes.filter_map(|route| route.files.as_ref().map(|files| files.root.clone()));
@@ -44,24 +44,24 @@ impl Apart {
     }
 
     #[cfg(test)]
-    pub(crate) fn these(paths: Vec<PathBuf>) -> Self {
+    pub(crate) fn from_paths(paths: Vec<PathBuf>) -> Self {
         Self(paths)
     }
 
     /// Whether `path` is code of the application in the folder `dir`.
-    pub(crate) fn leaves(&self, path: &Path, dir: &Path) -> bool {
+    pub(crate) fn is_code(&self, path: &Path, dir: &Path) -> bool {
         let Ok(below) = path.strip_prefix(dir) else {
             return false;
         };
         // An application that lies in a folder of this kind is code all the same.
         let is_apart =
             |other: &PathBuf| other != dir && other.starts_with(dir) && path.starts_with(other);
-        ignored::is_code(below) && !self.0.iter().any(is_apart)
+        code_paths::is_code_path(below) && !self.0.iter().any(is_apart)
     }
 }
 
 /// Where standard output and standard error go, if those are files: a shell may have said so.
-pub(crate) fn outputs() -> Vec<PathBuf> {
+pub(crate) fn standard_output_files() -> Vec<PathBuf> {
     let links = ["/proc/self/fd/1", "/proc/self/fd/2"];
     let targets = links
         .iter()
@@ -70,12 +70,12 @@ pub(crate) fn outputs() -> Vec<PathBuf> {
 }
 
 /// The folders of code in a folder. *Blocking*.
-pub(crate) fn folders_in(folder: &Path) -> Vec<PathBuf> {
+pub(crate) fn code_dirs_in(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     // What a symbolic link points to is not the application's, or is found by itself.
     let folders = entries.filter(|entry| {
         let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
-        is_folder && ignored::is_folder_of_code(&entry.file_name())
+        is_folder && code_paths::is_code_dir(&entry.file_name())
     });
     // A virtual environment may have any name.
     let folders = folders.map(|entry| entry.path());
@@ -88,18 +88,18 @@ pub(crate) fn folders_in(folder: &Path) -> Vec<PathBuf> {
 /// link on the way to `dir` that was; none if none was. By the date of the last change of the inode (`st_ctime`),
 /// which no deployment sets back. A file that has gone, or a folder that was moved as a whole, is not seen: the
 /// dates of folders change with each cache that is written into them. *Blocking*: looks at up to
-/// [`ENTRIES_MAX`] files.
+/// [`MAX_ENTRIES`] files.
 ///
 /// # Errors
 /// When there are more: as far as was looked, nothing has changed.
-pub(crate) fn changed_since(
+pub(crate) fn find_change_since(
     dir: &Path,
     since: SystemTime,
-    apart: &Apart,
+    apart: &NonCodePaths,
 ) -> Result<Option<PathBuf>, String> {
     // File systems date by the clock's last tick, some milliseconds ago: what is written in the one in which
     // loading begins is read by an interpreter that has yet to start.
-    let is_newer = |of: &Metadata| changed_at(of).is_some_and(|at| at > since);
+    let is_newer = |of: &Metadata| change_time(of).is_some_and(|at| at > since);
     for path in dir.ancestors() {
         let is_other = path
             .symlink_metadata()
@@ -112,23 +112,27 @@ pub(crate) fn changed_since(
     while let Some(folder) = left.pop() {
         for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
             count += 1;
-            if count > ENTRIES_MAX {
-                return Err(format!("there are more than {ENTRIES_MAX} files"));
+            if count > MAX_ENTRIES {
+                return Err(format!("there are more than {MAX_ENTRIES} files"));
             }
             let path = entry.path();
-            let is_code = apart.leaves(&path, dir);
+            let is_code = apart.is_code(&path, dir);
             let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
             if is_code && !is_folder && entry.metadata().is_ok_and(|of| is_newer(&of)) {
                 return Ok(Some(path));
             }
         }
-        let below = folders_in(&folder);
-        left.extend(below.into_iter().filter(|folder| apart.leaves(folder, dir)));
+        let below = code_dirs_in(&folder);
+        left.extend(
+            below
+                .into_iter()
+                .filter(|folder| apart.is_code(folder, dir)),
+        );
     }
     Ok(None)
 }
 
-fn changed_at(of: &Metadata) -> Option<SystemTime> {
+fn change_time(of: &Metadata) -> Option<SystemTime> {
     let seconds = Duration::from_secs(u64::try_from(of.ctime()).ok()?);
     let nanos = Duration::from_nanos(u64::try_from(of.ctime_nsec()).ok()?);
     SystemTime::UNIX_EPOCH.checked_add(seconds + nanos)
@@ -167,7 +171,7 @@ mod tests {
         let probe = folder.join("probe");
         let written = || {
             fs::write(&probe, "").unwrap();
-            changed_at(&probe.metadata().unwrap()).unwrap()
+            change_time(&probe.metadata().unwrap()).unwrap()
         };
         let first = written();
         loop {
@@ -182,24 +186,24 @@ mod tests {
     fn a_file_of_code_that_was_written_since_is_found_and_nothing_else() {
         let folder = Folder::new("written");
         let app = folder.0.join("app");
-        let apart = Apart::these(vec![app.join("public")]);
+        let apart = NonCodePaths::from_paths(vec![app.join("public")]);
         let began = now(&folder.0);
-        assert_eq!(changed_since(&app, began, &apart), Ok(None));
+        assert_eq!(find_change_since(&app, began, &apart), Ok(None));
         fs::create_dir(app.join("public")).unwrap();
         for written in ["log/app.log", "db.sqlite3", "public/new.py", ".hidden"] {
             fs::write(app.join(written), "2").unwrap();
         }
-        assert_eq!(changed_since(&app, began, &apart), Ok(None));
+        assert_eq!(find_change_since(&app, began, &apart), Ok(None));
         let deep = app.join("lib/deep.rb");
         fs::write(&deep, "2").unwrap();
-        assert_eq!(changed_since(&app, began, &apart), Ok(Some(deep)));
+        assert_eq!(find_change_since(&app, began, &apart), Ok(Some(deep)));
         let later = now(&folder.0);
-        assert_eq!(changed_since(&app, later, &apart), Ok(None));
+        assert_eq!(find_change_since(&app, later, &apart), Ok(None));
         // As deployments do that keep dates.
         let old = app.join("app.py");
         let file = fs::File::options().write(true).open(&old).unwrap();
         file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
-        assert_eq!(changed_since(&app, later, &apart), Ok(Some(old)));
+        assert_eq!(find_change_since(&app, later, &apart), Ok(Some(old)));
     }
 
     #[test]
@@ -208,11 +212,14 @@ mod tests {
         let current = folder.0.join("current");
         std::os::unix::fs::symlink("app", &current).unwrap();
         let began = now(&folder.0);
-        let apart = Apart::default();
-        assert_eq!(changed_since(&current, began, &apart), Ok(None));
+        let apart = NonCodePaths::default();
+        assert_eq!(find_change_since(&current, began, &apart), Ok(None));
         let next = folder.0.join("next");
         std::os::unix::fs::symlink("app", &next).unwrap();
         fs::rename(&next, &current).unwrap();
-        assert_eq!(changed_since(&current, began, &apart), Ok(Some(current)));
+        assert_eq!(
+            find_change_since(&current, began, &apart),
+            Ok(Some(current))
+        );
     }
 }

@@ -26,19 +26,19 @@ use penstock_sys::account;
 use penstock_sys::net::{PeerAddress, is_loopback};
 use penstock_sys::peer_process::PeerOrigin;
 
-use crate::inherited::Role;
-use crate::listeners::{self, Opened, Supply};
+use crate::inherited_listeners::ListenerRole;
+use crate::listeners::{self, BoundListener, SocketSource};
 use crate::server::Server;
 
 /// Servers whose first listeners have the same address.
-const SAME_NAME_MAX: usize = 16;
+const MAX_SAME_NAME: usize = 16;
 
 /// The longest name of a socket's file, without its ending: the folders are short.
-const NAME_MAX: usize = 60;
+const MAX_NAME_BYTES: usize = 60;
 
 /// What the file of the control socket is called, without its ending: the address of the first listener,
 /// or the upstream that a member joins.
-fn name(first: Option<&ListenAddr>, joined: Option<&str>) -> String {
+fn socket_name(first: Option<&ListenAddr>, joined: Option<&str>) -> String {
     let text = match (first, joined) {
         (Some(ListenAddr::Tcp(address)), _) => address.to_string(),
         (Some(ListenAddr::Port(port)), _) => port.to_string(),
@@ -55,11 +55,11 @@ fn name(first: Option<&ListenAddr>, joined: Option<&str>) -> String {
     };
     let name: String = text.trim_start_matches('[').chars().map(plain).collect();
     // The end of a path says more than its beginning.
-    name[name.len().saturating_sub(NAME_MAX)..].to_owned()
+    name[name.len().saturating_sub(MAX_NAME_BYTES)..].to_owned()
 }
 
 /// The upstream elsewhere that this server joins.
-fn joined(config: &Config) -> Option<&str> {
+fn joined_upstream(config: &Config) -> Option<&str> {
     config
         .join_target
         .as_ref()
@@ -68,14 +68,14 @@ fn joined(config: &Config) -> Option<&str> {
 
 /// A folder for control sockets, and whether it is made when it is not there.
 #[derive(Debug, PartialEq, Eq)]
-struct Folder {
+struct SocketDir {
     path: PathBuf,
     /// The permissions that it is made with.
     mode: Option<u32>,
 }
 
 /// The folders where the control socket of a server of this user may lie, the first choice first.
-fn folders(uid: u32, variable: impl Fn(&str) -> Option<PathBuf>) -> Vec<Folder> {
+fn candidate_dirs(uid: u32, variable: impl Fn(&str) -> Option<PathBuf>) -> Vec<SocketDir> {
     let mut all = Vec::new();
     let absolute = |path: &PathBuf| path.is_absolute();
     // The service manager's; several are apart by colons (systemd.exec(5)).
@@ -86,10 +86,10 @@ fn folders(uid: u32, variable: impl Fn(&str) -> Option<PathBuf>) -> Vec<Folder> 
     all.extend(
         managed
             .filter(absolute)
-            .map(|path| Folder { path, mode: None }),
+            .map(|path| SocketDir { path, mode: None }),
     );
     if uid == 0 {
-        all.push(Folder {
+        all.push(SocketDir {
             path: "/run/penstock".into(),
             mode: Some(0o755),
         });
@@ -97,26 +97,26 @@ fn folders(uid: u32, variable: impl Fn(&str) -> Option<PathBuf>) -> Vec<Folder> 
         let own = variable("XDG_RUNTIME_DIR").filter(absolute);
         all.extend(
             own.filter(|folder| is_private(folder, uid).is_ok())
-                .map(|folder| Folder {
+                .map(|folder| SocketDir {
                     path: folder.join("penstock"),
                     mode: Some(0o700),
                 }),
         );
     }
-    all.push(Folder {
+    all.push(SocketDir {
         path: format!("/tmp/penstock-{uid}").into(),
         mode: Some(0o700),
     });
     all
 }
 
-fn folders_here() -> Vec<Folder> {
-    folders(account::effective_ids().0, |name| {
+fn candidate_dirs_for_user() -> Vec<SocketDir> {
+    candidate_dirs(account::effective_ids().0, |name| {
         std::env::var_os(name).map(PathBuf::from)
     })
 }
 
-impl Folder {
+impl SocketDir {
     /// Makes it where it is not there, and looks whether anybody else could put files into it.
     fn prepare(&self, uid: u32) -> Result<(), String> {
         if let Some(mode) = self.mode {
@@ -154,24 +154,24 @@ fn is_private(folder: &Path, uid: u32) -> Result<(), String> {
 /// # Errors
 /// Why the socket that the configuration names cannot be opened. One that it does not name is left out
 /// with a warning.
-pub(crate) fn open(
+pub(crate) fn open_control_socket(
     config: &Config,
     first: Option<&ListenAddr>,
-    supply: &mut Supply<'_>,
+    supply: &mut SocketSource<'_>,
     follows: bool,
-) -> Result<Option<Opened>, String> {
+) -> Result<Option<BoundListener>, String> {
     let server = &config.server;
-    let role = (Role::Control, false);
+    let role = (ListenerRole::Control, false);
     match &server.control_socket {
         ControlSocket::Off => return Ok(None),
         ControlSocket::Path(path) => {
             check_maker(
                 config,
-                ("server.control", path, Role::Control),
+                ("server.control", path, ListenerRole::Control),
                 supply,
                 follows,
             )?;
-            let opened = listeners::open(&ListenAddr::Unix(path.clone()), role, supply, 1);
+            let opened = listeners::open_listener(&ListenAddr::Unix(path.clone()), role, supply, 1);
             return opened
                 .map(Some)
                 .map_err(|error| format!("{error} (server.control)"));
@@ -182,23 +182,23 @@ pub(crate) fn open(
         }
         ControlSocket::Auto => {}
     }
-    if let Some(wanted) = supply.inherited.address_of(Role::Control) {
+    if let Some(wanted) = supply.inherited.configured_address(ListenerRole::Control) {
         // Root's stays root's: a server that is another user by now has other folders.
-        return listeners::open(&wanted, role, supply, 1).map(Some);
+        return listeners::open_listener(&wanted, role, supply, 1).map(Some);
     }
     let (uid, _) = account::effective_ids();
     if let Some(why) = other_maker(config, follows) {
         log::warn!("control: no socket for `penstock reload` and the other commands: {why}");
         return Ok(None);
     }
-    let name = name(first, joined(config));
+    let name = socket_name(first, joined_upstream(config));
     let mut causes = Vec::new();
-    for folder in folders_here() {
+    for folder in candidate_dirs_for_user() {
         if let Err(error) = folder.prepare(uid) {
             causes.push(error);
             continue;
         }
-        match open_in(&folder.path, &name, supply) {
+        match open_in_dir(&folder.path, &name, supply) {
             Ok(opened) => return Ok(Some(opened)),
             Err(error) => causes.push(error),
         }
@@ -231,11 +231,11 @@ fn other_maker(config: &Config, follows: bool) -> Option<String> {
 /// Which socket, and what to do.
 pub(crate) fn check_maker(
     config: &Config,
-    (key, path, role): (&str, &Path, Role),
-    supply: &Supply<'_>,
+    (key, path, role): (&str, &Path, ListenerRole),
+    supply: &SocketSource<'_>,
     follows: bool,
 ) -> Result<(), String> {
-    let given = supply.inherited.address_of(role);
+    let given = supply.inherited.configured_address(role);
     if matches!(given, Some(ListenAddr::Unix(given)) if given == *path) {
         return Ok(());
     }
@@ -245,8 +245,12 @@ pub(crate) fn check_maker(
     }
 }
 
-fn open_in(folder: &Path, name: &str, supply: &mut Supply<'_>) -> Result<Opened, String> {
-    for number in 1..=SAME_NAME_MAX {
+fn open_in_dir(
+    folder: &Path,
+    name: &str,
+    supply: &mut SocketSource<'_>,
+) -> Result<BoundListener, String> {
+    for number in 1..=MAX_SAME_NAME {
         let file = match number {
             1 => format!("{name}.sock"),
             number => format!("{name}-{number}.sock"),
@@ -254,11 +258,11 @@ fn open_in(folder: &Path, name: &str, supply: &mut Supply<'_>) -> Result<Opened,
         let path = folder.join(file);
         if UnixStream::connect(&path).is_err() {
             let wanted = ListenAddr::Unix(path);
-            return listeners::open(&wanted, (Role::Control, false), supply, 1);
+            return listeners::open_listener(&wanted, (ListenerRole::Control, false), supply, 1);
         }
     }
     Err(format!(
-        "{}: {SAME_NAME_MAX} servers have a socket named {name} there",
+        "{}: {MAX_SAME_NAME} servers have a socket named {name} there",
         folder.display()
     ))
 }
@@ -268,13 +272,13 @@ fn open_in(folder: &Path, name: &str, supply: &mut Supply<'_>) -> Result<Opened,
 ///
 /// # Errors
 /// What was tried.
-pub(crate) fn find(server: &penstock_config::Server) -> Result<PathBuf, String> {
-    let name = name(server.listen.first(), None);
+pub(crate) fn find_control_socket(server: &penstock_config::Server) -> Result<PathBuf, String> {
+    let name = socket_name(server.listen.first(), None);
     let uid = account::effective_ids().0;
-    let mut all = folders_here();
+    let mut all = candidate_dirs_for_user();
     if uid != 0 {
         // Root's: whoever may not connect is told so.
-        all.push(Folder {
+        all.push(SocketDir {
             path: "/run/penstock".into(),
             mode: None,
         });
@@ -310,7 +314,7 @@ pub(crate) fn explain_connect(path: &Path, error: &std::io::Error) -> String {
 }
 
 /// What of this configuration is open to others, a line each.
-pub(crate) fn warnings(config: &Config) -> Vec<String> {
+pub(crate) fn exposure_warnings(config: &Config) -> Vec<String> {
     let server = &config.server;
     let mut all = Vec::new();
     let (uid, _) = account::effective_ids();
@@ -353,18 +357,18 @@ pub(crate) fn warnings(config: &Config) -> Vec<String> {
 
 /// Looks at each caller of a control socket before its request is read.
 #[derive(Debug)]
-pub(crate) struct Gate {
+pub(crate) struct ControlGate {
     /// Whom the socket belongs to.
     owner: u32,
     /// Serves those who may make changes.
-    admitted: Arc<Edge>,
+    admitted_edge: Arc<Edge>,
     /// Tells the others that they may not.
-    refused: Arc<Edge>,
+    refused_edge: Arc<Edge>,
     server: Weak<Server>,
-    told: LogThrottle,
+    log_throttle: LogThrottle,
 }
 
-impl Gate {
+impl ControlGate {
     pub(crate) fn new(
         owner: u32,
         (admitted, refused): (&Arc<Edge>, &Arc<Edge>),
@@ -372,10 +376,10 @@ impl Gate {
     ) -> Self {
         Self {
             owner,
-            admitted: Arc::clone(admitted),
-            refused: Arc::clone(refused),
+            admitted_edge: Arc::clone(admitted),
+            refused_edge: Arc::clone(refused),
             server,
-            told: LogThrottle::default(),
+            log_throttle: LogThrottle::default(),
         }
     }
 
@@ -383,8 +387,8 @@ impl Gate {
     ///
     /// # Errors
     /// Who called, and why they may not.
-    fn admit(&self, client: &Stream) -> Result<(), String> {
-        let server = running(&self.server)?;
+    fn check_caller(&self, client: &Stream) -> Result<(), String> {
+        let server = upgrade_server(&self.server)?;
         let caller = client.peer_process();
         let caller =
             caller.map_err(|error| format!("a caller that cannot be looked at: {error}"))?;
@@ -398,7 +402,7 @@ impl Gate {
         match caller.origin(server.predecessor()) {
             PeerOrigin::NotDescendant => Ok(()),
             PeerOrigin::Descendant(sender) => {
-                let who = server.who_is(sender);
+                let who = server.describe_sender(sender);
                 Err(format!(
                     "{who}: an application has no say in the server's life"
                 ))
@@ -418,12 +422,12 @@ impl Gate {
 ///
 /// # Errors
 /// It has ended: nothing is left that could tell whether the caller came from an application.
-fn running(server: &Weak<Server>) -> Result<Arc<Server>, String> {
+fn upgrade_server(server: &Weak<Server>) -> Result<Arc<Server>, String> {
     let server = server.upgrade();
     server.ok_or_else(|| "a caller: this server has ended".to_owned())
 }
 
-impl TunnelHandler for Gate {
+impl TunnelHandler for ControlGate {
     fn serve(
         &self,
         client: Arc<Stream>,
@@ -431,17 +435,17 @@ impl TunnelHandler for Gate {
         listener: Arc<ListenerInfo>,
         early: Vec<u8>,
     ) -> TakeoverFuture {
-        let edge = match self.admit(&client) {
-            Ok(()) => &self.admitted,
+        let edge = match self.check_caller(&client) {
+            Ok(()) => &self.admitted_edge,
             Err(who) => {
-                if let Some(left_out) = self.told.admit_line("control", clock::now()) {
+                if let Some(left_out) = self.log_throttle.admit_line("control", clock::now()) {
                     let more = match left_out {
                         0 => String::new(),
                         count => format!(" ({count} more before)"),
                     };
                     log::error!("{}: refused {who}{more}", listener.name);
                 }
-                &self.refused
+                &self.refused_edge
             }
         };
         penstock_edge::serve_dialled(edge, client, peer, listener, early);
@@ -456,12 +460,12 @@ mod tests {
 
     fn named(address: &str) -> String {
         let address: ListenAddr = address.parse().unwrap();
-        name(Some(&address), None)
+        socket_name(Some(&address), None)
     }
 
     #[test]
     fn nobody_is_admitted_to_a_server_that_has_ended() {
-        let error = running(&Weak::new()).unwrap_err();
+        let error = upgrade_server(&Weak::new()).unwrap_err();
         assert!(error.contains("this server has ended"), "{error}");
     }
 
@@ -479,41 +483,41 @@ mod tests {
         }
         let long = named(&format!("unix:/run/{}/x.sock", "y".repeat(90)));
         assert!(
-            long.len() == NAME_MAX && long.ends_with("_x.sock"),
+            long.len() == MAX_NAME_BYTES && long.ends_with("_x.sock"),
             "{long}"
         );
-        assert_eq!(name(None, Some("shop")), "work_shop");
-        assert_eq!(name(None, None), "penstock");
+        assert_eq!(socket_name(None, Some("shop")), "work_shop");
+        assert_eq!(socket_name(None, None), "penstock");
     }
 
     #[test]
     fn root_and_others_have_their_own_folders() {
         let none = |_: &str| None;
-        let paths = |folders: Vec<Folder>| -> Vec<String> {
-            let shown = |folder: Folder| folder.path.display().to_string();
+        let paths = |folders: Vec<SocketDir>| -> Vec<String> {
+            let shown = |folder: SocketDir| folder.path.display().to_string();
             folders.into_iter().map(shown).collect()
         };
         assert_eq!(
-            paths(folders(0, none)),
+            paths(candidate_dirs(0, none)),
             ["/run/penstock", "/tmp/penstock-0"]
         );
-        assert_eq!(paths(folders(7, none)), ["/tmp/penstock-7"]);
+        assert_eq!(paths(candidate_dirs(7, none)), ["/tmp/penstock-7"]);
         let managed = |name: &str| {
             (name == "RUNTIME_DIRECTORY").then(|| PathBuf::from("/run/site:/run/other"))
         };
-        let all = paths(folders(7, managed));
+        let all = paths(candidate_dirs(7, managed));
         assert_eq!(all, ["/run/site", "/tmp/penstock-7"]);
         // Somebody else's, or one that is not there, is not used.
         let relative = |_: &str| Some(PathBuf::from("here"));
-        assert_eq!(paths(folders(7, relative)), ["/tmp/penstock-7"]);
+        assert_eq!(paths(candidate_dirs(7, relative)), ["/tmp/penstock-7"]);
         let elsewhere = |name: &str| (name == "XDG_RUNTIME_DIR").then(|| PathBuf::from("/nowhere"));
-        assert_eq!(paths(folders(7, elsewhere)), ["/tmp/penstock-7"]);
+        assert_eq!(paths(candidate_dirs(7, elsewhere)), ["/tmp/penstock-7"]);
     }
 
     #[test]
     fn folders_of_others_are_not_used() {
         let top = std::env::temp_dir().join(format!("penstock-control-{}", std::process::id()));
-        let folder = Folder {
+        let folder = SocketDir {
             path: top.join("own"),
             mode: Some(0o700),
         };

@@ -7,7 +7,7 @@
 //! without `--dev` nothing here runs, and no change ever waits for a restart that hangs.
 
 mod explain;
-mod frames;
+mod traceback_frames;
 mod watch;
 
 use std::collections::BTreeSet;
@@ -21,20 +21,20 @@ use penstock_config::LogTarget;
 use penstock_runtime::{clock, loops};
 use tokio::sync::Notify;
 
-pub(crate) use self::explain::explained;
-use self::watch::{Change, Changes, Watch};
-use crate::code::{self, Apart};
-use crate::server::{Live, Server};
-use crate::upstreams::default_pool;
+pub(crate) use self::explain::with_explanations;
+use self::watch::{ChangeQueue, DirWatcher, FileChange};
+use crate::code::{self, NonCodePaths};
+use crate::components::default_pool;
+use crate::server::{LiveState, Server};
 
 /// Nothing has changed for so long: an editor has written all its files.
-const QUIET: Duration = Duration::from_millis(100);
+const QUIET_PERIOD: Duration = Duration::from_millis(100);
 
 /// Changes that go on for longer than this do not wait any more.
-const GATHER_MAX: Duration = Duration::from_millis(500);
+const MAX_GATHER_TIME: Duration = Duration::from_millis(500);
 
 /// How often to look whether there are other applications than before.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+const APPS_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Whether lines for a person get colours there: it is a terminal, and nobody said `NO_COLOR`.
 pub(crate) fn has_colours(target: &LogTarget) -> bool {
@@ -51,90 +51,95 @@ pub(crate) fn start(server: &Arc<Server>, development: bool) {
     if !development {
         return;
     }
-    match watch::start() {
-        Ok((watch, changes)) => loops::spawn_here(follow(Arc::clone(server), watch, changes)),
+    match watch::start_watching() {
+        Ok((watch, changes)) => {
+            loops::spawn_here(watch_and_apply(Arc::clone(server), watch, changes))
+        }
         Err(error) => log::warn!("changes of files are not seen: {error}"),
     }
 }
 
 /// What is watched, and what is not code in there.
 #[derive(Debug, Clone, Default, PartialEq)]
-struct Places {
+struct WatchedPaths {
     /// Names and folders of applications.
-    apps: Vec<(String, PathBuf)>,
-    config: Option<PathBuf>,
-    apart: Apart,
+    app_dirs: Vec<(String, PathBuf)>,
+    config_file: Option<PathBuf>,
+    non_code: NonCodePaths,
 }
 
 /// What is to be done about changes.
 #[derive(Debug, Default, PartialEq)]
-struct Due {
-    reload: bool,
+struct PendingActions {
+    needs_reload: bool,
     /// Applications to restart.
-    apps: BTreeSet<String>,
+    apps_to_restart: BTreeSet<String>,
 }
 
 /// What is under way, and who is told of its end.
 #[derive(Debug, Default)]
-struct Restarting {
+struct OngoingRestarts {
     /// Applications that restart.
-    names: Mutex<BTreeSet<String>>,
+    app_names: Mutex<BTreeSet<String>>,
     /// Whether the configuration is read again.
-    reloads: AtomicBool,
-    ended: Notify,
+    is_reloading: AtomicBool,
+    finished: Notify,
 }
 
-async fn follow(server: Arc<Server>, watch: Watch, mut changes: Changes) {
+async fn watch_and_apply(server: Arc<Server>, watch: DirWatcher, mut changes: ChangeQueue) {
     let watch = Arc::new(Mutex::new(watch));
-    let restarting = Arc::new(Restarting::default());
-    let outputs = code::outputs();
-    let mut places = Places::default();
-    let mut due = Due::default();
+    let restarting = Arc::new(OngoingRestarts::default());
+    let outputs = code::standard_output_files();
+    let mut places = WatchedPaths::default();
+    let mut due = PendingActions::default();
     while !server.is_draining() {
-        let now = Places::of(&server.live(), &outputs);
+        let now = WatchedPaths::from_live(&server.live(), &outputs);
         if now != places {
             places = now;
-            look_at(&server, &watch, places.roots()).await;
+            watch_folders(&server, &watch, places.roots()).await;
         }
-        act(&server, &restarting, &mut due);
+        apply_pending(&server, &restarting, &mut due);
         let change = tokio::select! {
             change = changes.next() => change,
-            () = restarting.ended.notified() => continue,
-            () = clock::sleep(LOOK_AGAIN) => continue,
+            () = restarting.finished.notified() => continue,
+            () = clock::sleep(APPS_POLL_INTERVAL) => continue,
         };
         let Some(change) = change else { return };
-        let folders = gather(change, &mut changes, &places, &mut due).await;
-        look_at(&server, &watch, folders).await;
+        let folders = gather_changes(change, &mut changes, &places, &mut due).await;
+        watch_folders(&server, &watch, folders).await;
     }
 }
 
 /// Takes what comes until it is quiet; gives the folders that are new.
-async fn gather(
-    first: Change,
-    changes: &mut Changes,
-    places: &Places,
-    due: &mut Due,
-) -> Vec<(PathBuf, Depth)> {
-    let end = clock::now() + GATHER_MAX;
+async fn gather_changes(
+    first: FileChange,
+    changes: &mut ChangeQueue,
+    places: &WatchedPaths,
+    due: &mut PendingActions,
+) -> Vec<(PathBuf, WatchDepth)> {
+    let end = clock::now() + MAX_GATHER_TIME;
     let mut folders = BTreeSet::new();
     let mut next = Some(first);
     while let Some(change) = next {
-        let concerned = places.note(&change.path, due);
-        if concerned && change.is_new_folder {
+        let concerned = places.record_change(&change.path, due);
+        if concerned && change.is_new_dir {
             folders.insert(change.path);
         }
         let now = clock::now();
         if now >= end {
             break;
         }
-        let quiet = (now + QUIET).min(end);
+        let quiet = (now + QUIET_PERIOD).min(end);
         next = clock::timeout_at(quiet, changes.next()).await.flatten();
     }
-    let mut folders: Vec<_> = folders.into_iter().map(|path| (path, Depth::All)).collect();
-    if changes.take_lost() {
-        due.reload = places.config.is_some();
-        due.apps
-            .extend(places.apps.iter().map(|(name, _)| name.clone()));
+    let mut folders: Vec<_> = folders
+        .into_iter()
+        .map(|path| (path, WatchDepth::Recursive))
+        .collect();
+    if changes.take_lost_flag() {
+        due.needs_reload = places.config_file.is_some();
+        due.apps_to_restart
+            .extend(places.app_dirs.iter().map(|(name, _)| name.clone()));
         folders.extend(places.roots());
     }
     folders
@@ -142,22 +147,29 @@ async fn gather(
 
 /// Whether the folders below are watched too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Depth {
-    One,
-    All,
+enum WatchDepth {
+    Shallow,
+    Recursive,
 }
 
-async fn look_at(server: &Server, watch: &Arc<Mutex<Watch>>, folders: Vec<(PathBuf, Depth)>) {
+async fn watch_folders(
+    server: &Server,
+    watch: &Arc<Mutex<DirWatcher>>,
+    folders: Vec<(PathBuf, WatchDepth)>,
+) {
     if folders.is_empty() {
         return;
     }
-    let (pool, watch) = (default_pool(&server.live().rooms.pools), Arc::clone(watch));
+    let (pool, watch) = (
+        default_pool(&server.live().components.pools),
+        Arc::clone(watch),
+    );
     let looked = pool.run(move || {
         let mut watch = watch.lock().unwrap_or_else(PoisonError::into_inner);
         for (folder, depth) in folders {
             match depth {
-                Depth::All => watch.follow(&folder),
-                Depth::One => drop(watch.add(&folder)),
+                WatchDepth::Recursive => watch.watch_recursively(&folder),
+                WatchDepth::Shallow => drop(watch.watch_dir(&folder)),
             }
         }
     });
@@ -168,25 +180,32 @@ async fn look_at(server: &Server, watch: &Arc<Mutex<Watch>>, folders: Vec<(PathB
 
 /// Reloads, and restarts what is not being restarted already; that has its turn afterwards. Waits for none of
 /// them.
-fn act(server: &Arc<Server>, restarting: &Arc<Restarting>, due: &mut Due) {
-    if due.reload && !restarting.reloads.swap(true, Ordering::Relaxed) {
-        due.reload = false;
+fn apply_pending(
+    server: &Arc<Server>,
+    restarting: &Arc<OngoingRestarts>,
+    due: &mut PendingActions,
+) {
+    if due.needs_reload && !restarting.is_reloading.swap(true, Ordering::Relaxed) {
+        due.needs_reload = false;
         let (server, restarting) = (Arc::clone(server), Arc::clone(restarting));
         loops::spawn_here(async move {
             // The result is in the log.
-            let _ = server.reload_in_turn().await;
-            restarting.reloads.store(false, Ordering::Relaxed);
-            restarting.ended.notify_one();
+            let _ = server.reload_after_current().await;
+            restarting.is_reloading.store(false, Ordering::Relaxed);
+            restarting.finished.notify_one();
         });
     }
     let free: Vec<_> = {
         let names = restarting.names();
-        let free = due.apps.iter().filter(|name| !names.contains(*name));
+        let free = due
+            .apps_to_restart
+            .iter()
+            .filter(|name| !names.contains(*name));
         free.cloned().collect()
     };
     for name in free {
-        due.apps.remove(&name);
-        let Some(app) = server.live().rooms.apps.get(&name).cloned() else {
+        due.apps_to_restart.remove(&name);
+        let Some(app) = server.live().components.apps.get(&name).cloned() else {
             continue;
         };
         log::info!("{name}: files have changed");
@@ -196,48 +215,53 @@ fn act(server: &Arc<Server>, restarting: &Arc<Restarting>, due: &mut Due) {
             // The executor logs what comes of it.
             let _ = app.restart().await;
             restarting.names().remove(&name);
-            restarting.ended.notify_one();
+            restarting.finished.notify_one();
         });
     }
 }
 
-impl Restarting {
+impl OngoingRestarts {
     fn names(&self) -> MutexGuard<'_, BTreeSet<String>> {
-        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+        self.app_names
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Places {
-    fn of(live: &Live, outputs: &[PathBuf]) -> Self {
+impl WatchedPaths {
+    fn from_live(live: &LiveState, outputs: &[PathBuf]) -> Self {
         let config = &live.config;
-        let apps = live.rooms.apps.values();
+        let apps = live.components.apps.values();
         let apps = apps.map(|app| (app.name().to_owned(), app.config().dir.clone()));
         Self {
-            apps: apps.collect(),
-            config: config.path.clone(),
-            apart: Apart::of(config, outputs),
+            app_dirs: apps.collect(),
+            config_file: config.path.clone(),
+            non_code: NonCodePaths::from_config(config, outputs),
         }
     }
 
     /// The folders to watch.
-    fn roots(&self) -> Vec<(PathBuf, Depth)> {
-        let apps = self.apps.iter().map(|(_, dir)| (dir.clone(), Depth::All));
-        let config = self.config.as_deref().and_then(Path::parent);
-        let config = config.map(|dir| (dir.to_owned(), Depth::One));
+    fn roots(&self) -> Vec<(PathBuf, WatchDepth)> {
+        let apps = self
+            .app_dirs
+            .iter()
+            .map(|(_, dir)| (dir.clone(), WatchDepth::Recursive));
+        let config = self.config_file.as_deref().and_then(Path::parent);
+        let config = config.map(|dir| (dir.to_owned(), WatchDepth::Shallow));
         apps.chain(config).collect()
     }
 
     /// Notes what a change of this path makes due; says whether it is one of somebody's code.
-    fn note(&self, path: &Path, due: &mut Due) -> bool {
-        if self.config.as_deref() == Some(path) {
+    fn record_change(&self, path: &Path, due: &mut PendingActions) -> bool {
+        if self.config_file.as_deref() == Some(path) {
             // It restarts what it makes different.
-            due.reload = true;
+            due.needs_reload = true;
             return false;
         }
         let mut is_code = false;
-        for (name, dir) in &self.apps {
-            if self.apart.leaves(path, dir) {
-                due.apps.insert(name.clone());
+        for (name, dir) in &self.app_dirs {
+            if self.non_code.is_code(path, dir) {
+                due.apps_to_restart.insert(name.clone());
                 is_code = true;
             }
         }
@@ -251,13 +275,13 @@ mod tests {
 
     #[test]
     fn a_change_is_due_for_those_whose_code_it_is() {
-        let places = Places {
-            apps: vec![
+        let places = WatchedPaths {
+            app_dirs: vec![
                 ("a".to_owned(), "/srv/tmp/a".into()),
                 ("b".to_owned(), "/srv/tmp/a/sub".into()),
             ],
-            config: Some("/srv/tmp/a/penstock.toml".into()),
-            apart: Apart::these(vec![
+            config_file: Some("/srv/tmp/a/penstock.toml".into()),
+            non_code: NonCodePaths::from_paths(vec![
                 "/srv/tmp".into(),
                 "/srv/tmp/a/public".into(),
                 "/srv/tmp/a/run.txt".into(),
@@ -274,14 +298,21 @@ mod tests {
             ("/srv/tmp/other.py", false, &[]),
         ];
         for (path, reload, apps) in rows {
-            let mut due = Due::default();
+            let mut due = PendingActions::default();
             assert_eq!(
-                places.note(Path::new(path), &mut due),
+                places.record_change(Path::new(path), &mut due),
                 !apps.is_empty(),
                 "{path}"
             );
             let apps = apps.iter().map(|name| (*name).to_owned()).collect();
-            assert_eq!(due, Due { reload, apps }, "{path}");
+            assert_eq!(
+                due,
+                PendingActions {
+                    needs_reload,
+                    apps_to_restart
+                },
+                "{path}"
+            );
         }
     }
 

@@ -14,47 +14,51 @@ use penstock_sys::process::{Privileges, SuccessorCommand};
 
 /// A user to become.
 #[derive(Debug)]
-pub(crate) struct Identity {
+pub(crate) struct ServerIdentity {
     account: Account,
     /// Processes of other users are to be signalled afterwards: those of applications.
-    keeps_signals: bool,
+    keeps_signal_right: bool,
 }
 
 /// Whom the configuration wants the server to be; `None` is whoever it is already. May block.
 ///
 /// # Errors
 /// There is no such user or group, or this process cannot become that one.
-pub(crate) fn wanted(server: &Server) -> Result<Option<Identity>, String> {
-    let Some(identity) = found(server)? else {
+pub(crate) fn identity_to_assume(server: &Server) -> Result<Option<ServerIdentity>, String> {
+    let Some(identity) = configured_identity(server)? else {
         return Ok(None);
     };
     let (uid, gid) = account::effective_ids();
-    if (account.account.user.uid, account.account.gid) == (uid, gid) {
+    if (
+        resolve_account.account.user.uid,
+        resolve_account.account.gid,
+    ) == (uid, gid)
+    {
         return Ok(None);
     }
     if uid != 0 {
-        let shown = &account.account.name;
+        let shown = &resolve_account.account.name;
         return Err(format!(
             "server.user: only root can become `{shown}`, and this is user {uid}, group {gid}"
         ));
     }
-    Ok(Some(account))
+    Ok(Some(resolve_account))
 }
 
 /// The user and group of the configuration, if it names any. May block.
 ///
 /// # Errors
 /// There is no such user or group.
-pub(crate) fn found(server: &Server) -> Result<Option<Identity>, String> {
-    let account = account("server", server.user.as_deref(), server.group.as_deref())?;
-    Ok(account.map(|account| Identity {
+pub(crate) fn configured_identity(server: &Server) -> Result<Option<ServerIdentity>, String> {
+    let account = resolve_account("server", server.user.as_deref(), server.group.as_deref())?;
+    Ok(account.map(|account| ServerIdentity {
         account,
-        keeps_signals: false,
+        keeps_signal_right: false,
     }))
 }
 
 /// Looks up what `user` and `group` of a section name, if they name anything. May block.
-fn account(
+fn resolve_account(
     section: &str,
     named: Option<&str>,
     group: Option<&str>,
@@ -90,26 +94,29 @@ fn account(
 
 /// Users that applications have for themselves, by the name that the configuration has for each.
 #[derive(Debug, Default)]
-pub(crate) struct Accounts {
+pub(crate) struct AppAccounts {
     /// By name. `None` is the user of the server itself.
-    all: BTreeMap<String, Option<Account>>,
+    by_name: BTreeMap<String, Option<Account>>,
     /// Whose applications may go without isolation.
-    unconfined: Vec<Option<String>>,
+    without_isolation: Vec<Option<String>>,
 }
 
-impl Accounts {
+impl AppAccounts {
     /// Those of a configuration, for a server that becomes `server` or stays who it is. May block.
     ///
     /// # Errors
     /// There is no such user or group, or this process cannot become that one.
-    pub(crate) fn find(config: &Config, server: Option<&Identity>) -> Result<Self, String> {
+    pub(crate) fn resolve(
+        config: &Config,
+        server: Option<&ServerIdentity>,
+    ) -> Result<Self, String> {
         let mut all = BTreeMap::new();
         let (uid, gid) = account::effective_ids();
         let own = server.map_or((uid, gid), |it| (it.account.user.uid, it.account.gid));
         let mut unconfined = Vec::new();
         for (name, app) in &config.apps {
             let section = format!("apps.{name}");
-            let found = account(&section, app.user.as_deref(), app.group.as_deref())?;
+            let found = resolve_account(&section, app.user.as_deref(), app.group.as_deref())?;
             let is_own = (found.as_ref()).is_none_or(|it| (it.user.uid, it.gid) == own);
             if !app.isolation {
                 let name = found.as_ref().filter(|_| !is_own).map(|it| it.name.clone());
@@ -125,14 +132,17 @@ impl Accounts {
             }
             all.insert(account.name.clone(), (!is_own).then_some(account));
         }
-        Ok(Self { all, unconfined })
+        Ok(Self {
+            by_name: all,
+            without_isolation: unconfined,
+        })
     }
 
     /// Whom an application runs as; `None` is the server's user.
     ///
     /// # Errors
     /// No application had that user when the server was started.
-    pub(crate) fn of(&self, app: &App) -> Result<Option<&Account>, String> {
+    pub(crate) fn account_of(&self, app: &App) -> Result<Option<&Account>, String> {
         let Some(user) = &app.user else {
             return Ok(None);
         };
@@ -140,7 +150,7 @@ impl Accounts {
             Some(group) => format!("{user}:{group}"),
             None => user.clone(),
         };
-        let known = self.all.get(&name).map(Option::as_ref);
+        let known = self.by_name.get(&name).map(Option::as_ref);
         known.ok_or_else(|| {
             format!(
                 "apps.{}.user: `{name}` was no user of an application when the server was started: \
@@ -153,42 +163,43 @@ impl Accounts {
     /// What a launcher needs to start programs as these users.
     pub(crate) fn privileges(
         &self,
-        server: Option<&Identity>,
+        server: Option<&ServerIdentity>,
         successor: Option<SuccessorCommand>,
         groups: Vec<Group>,
     ) -> Privileges {
         Privileges {
             server: server.map(|it| it.account.clone()),
-            accounts: self.all.values().flatten().cloned().collect(),
-            successor: successor.map(|command| (command, crate::succession::VARIABLE.into())),
-            unconfined: self.unconfined.clone(),
+            accounts: self.by_name.values().flatten().cloned().collect(),
+            successor: successor
+                .map(|command| (command, crate::upgrade_protocol::UPGRADE_FD_VAR.into())),
+            unconfined: self.without_isolation.clone(),
             groups,
         }
     }
 
     /// Whether there is any that the server is not.
-    pub(crate) fn is_any(&self) -> bool {
-        self.all.values().any(Option::is_some)
+    pub(crate) fn is_needed(&self) -> bool {
+        self.by_name.values().any(Option::is_some)
     }
 }
 
-impl Identity {
+impl ServerIdentity {
     /// Variables that programs look at to find who they are.
     pub(crate) fn variables(&self) -> Vec<(&'static str, String)> {
         self.account.env_vars()
     }
 
     /// Keeps the right to signal processes of other users, which applications are.
-    pub(crate) fn keep_signals(&mut self) {
-        self.keeps_signals = true;
+    pub(crate) fn keep_signal_right(&mut self) {
+        self.keeps_signal_right = true;
     }
 
     /// Becomes it, for good, without a look at anything.
     ///
     /// # Errors
     /// What the calls say.
-    fn become_it(&self) -> std::io::Result<()> {
-        match self.keeps_signals {
+    fn switch_user(&self) -> std::io::Result<()> {
+        match self.keeps_signal_right {
             true => self.account.switch_to_keeping_kill(),
             false => self.account.switch_to(),
         }
@@ -199,7 +210,7 @@ impl Identity {
     ///
     /// # Errors
     /// Why it cannot be, or what it may not use.
-    pub(crate) fn assume<'p>(
+    pub(crate) fn switch_user_and_check<'p>(
         &self,
         config: &Config,
         cwd: &Path,
@@ -210,26 +221,26 @@ impl Identity {
             let given = account::chown_socket(path, self.account.user.uid, self.account.gid);
             given.map_err(|error| format!("{} for `{shown}`: {error}", path.display()))?;
         }
-        self.become_it()
+        self.switch_user()
             .map_err(|error| format!("server.user: cannot become `{shown}`: {error}"))?;
         log::info!(
             "from now on {shown} (user {}, group {})",
             self.account.user.uid,
             self.account.gid
         );
-        self.warn_of_later(config, cwd);
-        self.check_folders(config)
+        self.warn_of_unreadable_files(config, cwd);
+        self.check_directories(config)
     }
 
     /// What works now and will not when it is asked for: the configuration was read by root.
-    fn warn_of_later(&self, config: &Config, cwd: &Path) {
+    fn warn_of_unreadable_files(&self, config: &Config, cwd: &Path) {
         let shown = &self.account.name;
         let key_file = config
             .join_target
             .as_ref()
             .and_then(|joins| joins.key_file.as_ref());
         // The next server begins as root again if applications have users of their own.
-        let lost = match self.keeps_signals {
+        let lost = match self.keeps_signal_right {
             true => "no reload will work",
             false => "no reload or upgrade will work",
         };
@@ -247,7 +258,7 @@ impl Identity {
         }
     }
 
-    fn check_folders(&self, config: &Config) -> Result<(), String> {
+    fn check_directories(&self, config: &Config) -> Result<(), String> {
         for (name, app) in config.apps.iter().filter(|(_, app)| app.user.is_none()) {
             account::check_dir_enterable(&app.dir).map_err(|error| {
                 let (shown, dir) = (&self.account.name, app.dir.display());
@@ -259,7 +270,7 @@ impl Identity {
         let temporary = ("limits.temp_dir".to_owned(), Some(&*config.limits.temp_dir));
         for (key, path) in caches.chain([temporary]) {
             let Some(path) = path else { continue };
-            account::check_dir_writable(existing(path)).map_err(|error| {
+            account::check_dir_writable(nearest_existing_dir(path)).map_err(|error| {
                 format!(
                     "{key}: `{}` cannot write {}: {error}",
                     self.account.name,
@@ -272,7 +283,7 @@ impl Identity {
 }
 
 /// The nearest folder that is there: the others are made when they are needed.
-fn existing(path: &Path) -> &Path {
+fn nearest_existing_dir(path: &Path) -> &Path {
     let there = path.ancestors().find(|folder| folder.exists());
     there.unwrap_or(path)
 }

@@ -21,73 +21,73 @@ use penstock_sys::fd_packets::ListenAddress;
 use penstock_sys::net::{self, SocketAccess};
 use penstock_sys::peer_process;
 
-use crate::inherited::{Given, Inherited, Role};
+use crate::inherited_listeners::{InheritedListener, InheritedListeners, ListenerRole};
 use crate::preflight::explain_listen_error;
 
 /// Where sockets come from that need not be opened.
 #[derive(Debug, Default)]
-pub(crate) struct Supply<'s> {
+pub(crate) struct SocketSource<'s> {
     /// Listeners of ours that go.
-    pub(crate) going: Vec<&'s Serving>,
+    pub(crate) removed: Vec<&'s ActiveListener>,
     /// What was handed over to this process.
-    pub(crate) inherited: Inherited,
+    pub(crate) inherited: InheritedListeners,
     /// Other servers may listen on the same ports (`server.reuse_port`).
-    pub(crate) shares_ports: bool,
+    pub(crate) reuse_port: bool,
     /// Who may connect to Unix sockets, where something is said about it.
-    pub(crate) socket_files: BTreeMap<PathBuf, penstock_config::SocketPermissions>,
+    pub(crate) socket_permissions: BTreeMap<PathBuf, penstock_config::SocketPermissions>,
 }
 
 /// Permissions of a Unix socket that nothing is said about: front ends run as other users.
-const SOCKET_MODE: u32 = 0o666;
+const PUBLIC_SOCKET_MODE: u32 = 0o666;
 
 /// Permissions of a Unix socket for whoever starts the server, and root.
-const OWN_SOCKET_MODE: u32 = 0o600;
+const PRIVATE_SOCKET_MODE: u32 = 0o600;
 
 /// A listener's sockets before they are served: one for each loop, at least.
 #[derive(Debug)]
-pub(crate) struct Opened {
-    role: Role,
-    wanted: ListenAddr,
+pub(crate) struct BoundListener {
+    role: ListenerRole,
+    configured_address: ListenAddr,
     info: Arc<ListenerInfo>,
     sockets: Vec<OwnedFd>,
     /// The same, for a listener that follows at this address.
-    shared: Vec<OwnedFd>,
+    spare_sockets: Vec<OwnedFd>,
     /// Of a Unix socket that was made for it.
-    file: Option<SocketFile>,
+    socket_file: Option<UnservedSocketFile>,
     /// Whether the file of its Unix socket stays when it stops.
-    is_lent: bool,
+    is_borrowed: bool,
 }
 
 /// A listener at work.
 #[derive(Debug)]
-pub(crate) struct Serving {
+pub(crate) struct ActiveListener {
     /// The address as configured.
-    pub(crate) wanted: ListenAddr,
+    pub(crate) configured_address: ListenAddr,
     info: Arc<ListenerInfo>,
     /// The sockets of the loops, for a listener that follows at this address.
-    shared: Vec<OwnedFd>,
+    spare_sockets: Vec<OwnedFd>,
     stop: Drain,
-    role: Role,
+    role: ListenerRole,
     /// Whether the file of its Unix socket stays when it stops.
-    is_lent: bool,
+    is_borrowed: bool,
 }
 
 /// The file of a Unix socket, removed when this is dropped unserved.
 #[derive(Debug)]
-struct SocketFile {
+struct UnservedSocketFile {
     path: Option<PathBuf>,
     /// The configuration says whose it is.
     has_owner: bool,
 }
 
-impl SocketFile {
+impl UnservedSocketFile {
     /// From now on it is removed by [`Serving::stop`].
-    fn keep(mut self) {
+    fn disarm(mut self) {
         self.path = None;
     }
 }
 
-impl Drop for SocketFile {
+impl Drop for UnservedSocketFile {
     fn drop(&mut self) {
         if let Some(path) = &self.path {
             // Gone already, or not to be changed: the next start takes it over.
@@ -100,33 +100,44 @@ impl Drop for SocketFile {
 ///
 /// # Errors
 /// As [`open`].
-pub(crate) fn open_all(
+pub(crate) fn open_missing(
     config: &Config,
-    kept: &[Serving],
-    supply: &mut Supply<'_>,
+    kept: &[ActiveListener],
+    supply: &mut SocketSource<'_>,
     loops: usize,
-) -> Result<Vec<Opened>, String> {
-    supply.shares_ports = config.server.reuse_port;
+) -> Result<Vec<BoundListener>, String> {
+    supply.reuse_port = config.server.reuse_port;
     supply
-        .socket_files
+        .socket_permissions
         .clone_from(&config.server.socket_permissions);
-    let wanted = wanted(config);
-    let new = wanted
-        .iter()
-        .filter(|(address, heralded)| !kept.iter().any(|serving| serving.is(address, *heralded)));
-    new.map(|(address, heralded)| open(address, (Role::Http, *heralded), supply, loops))
-        .collect()
+    let wanted = wanted_listeners(config);
+    let new = wanted.iter().filter(|(address, heralded)| {
+        !kept
+            .iter()
+            .any(|serving| serving.matches(address, *heralded))
+    });
+    new.map(|(address, heralded)| {
+        open_listener(address, (ListenerRole::Http, *heralded), supply, loops)
+    })
+    .collect()
 }
 
 /// Those that a new configuration does not listen on, or not in that form.
-pub(crate) fn going<'s>(config: &Config, listeners: &'s [Serving]) -> Vec<&'s Serving> {
-    let wanted = wanted(config);
-    let stays = |serving: &Serving| wanted.iter().any(|(address, it)| serving.is(address, *it));
+pub(crate) fn removed_listeners<'s>(
+    config: &Config,
+    listeners: &'s [ActiveListener],
+) -> Vec<&'s ActiveListener> {
+    let wanted = wanted_listeners(config);
+    let stays = |serving: &ActiveListener| {
+        wanted
+            .iter()
+            .any(|(address, it)| serving.matches(address, *it))
+    };
     listeners.iter().filter(|serving| !stays(serving)).collect()
 }
 
 /// What a configuration listens on, and whether connections there begin with a PROXY header.
-fn wanted(config: &Config) -> Vec<(&ListenAddr, bool)> {
+fn wanted_listeners(config: &Config) -> Vec<(&ListenAddr, bool)> {
     let server = &config.server;
     let listen = server.listen.iter();
     listen
@@ -135,18 +146,21 @@ fn wanted(config: &Config) -> Vec<(&ListenAddr, bool)> {
 }
 
 /// Takes out and gives what a new configuration does not listen on, and adds `fresh`.
-pub(crate) fn swap(
+pub(crate) fn swap_listeners(
     config: &Config,
-    listeners: &mut Vec<Serving>,
-    fresh: Vec<Serving>,
+    listeners: &mut Vec<ActiveListener>,
+    fresh: Vec<ActiveListener>,
     changes: &mut Vec<String>,
-) -> Vec<Serving> {
-    let wanted = wanted(config);
-    let (kept, gone): (Vec<Serving>, Vec<Serving>) = std::mem::take(listeners)
-        .into_iter()
-        .partition(|serving| wanted.iter().any(|(address, it)| serving.is(address, *it)));
+) -> Vec<ActiveListener> {
+    let wanted = wanted_listeners(config);
+    let (kept, gone): (Vec<ActiveListener>, Vec<ActiveListener>) =
+        std::mem::take(listeners).into_iter().partition(|serving| {
+            wanted
+                .iter()
+                .any(|(address, it)| serving.matches(address, *it))
+        });
     for serving in &kept {
-        serving.refresh_access(config);
+        serving.apply_socket_permissions(config);
     }
     *listeners = kept;
     changes.extend(gone.iter().map(|old| format!("{} closed", old.name())));
@@ -160,28 +174,33 @@ pub(crate) fn swap(
 ///
 /// # Errors
 /// Which address could not be opened, and why.
-pub(crate) fn open(
+pub(crate) fn open_listener(
     wanted: &ListenAddr,
-    (role, proxy_protocol): (Role, bool),
-    supply: &mut Supply<'_>,
+    (role, proxy_protocol): (ListenerRole, bool),
+    supply: &mut SocketSource<'_>,
     loops: usize,
-) -> Result<Opened, String> {
+) -> Result<BoundListener, String> {
     let say = |error| format!("cannot listen on {wanted}: {error}");
-    let shares = supply.shares_ports && matches!(role, Role::Http | Role::Tcp);
+    let shares = supply.reuse_port && matches!(role, ListenerRole::Http | ListenerRole::Tcp);
     let owned = match wanted {
-        ListenAddr::Unix(path) => Some(socket_access(role, path, &supply.socket_files)?),
+        ListenAddr::Unix(path) => Some(socket_access(role, path, &supply.socket_permissions)?),
         ListenAddr::Tcp(_) | ListenAddr::Port(_) => None,
     };
     let access = owned.unwrap_or_default();
-    let Supply {
-        going, inherited, ..
+    let SocketSource {
+        removed: going,
+        inherited,
+        ..
     } = supply;
-    if let Some(at) = going.iter().position(|old| old.wanted == *wanted) {
+    if let Some(at) = going
+        .iter()
+        .position(|old| old.configured_address == *wanted)
+    {
         let old = going.swap_remove(at);
-        return old.share(role, proxy_protocol).map_err(say);
+        return old.share_sockets(role, proxy_protocol).map_err(say);
     }
     if let Some(given) = inherited.take(role, wanted) {
-        return take_over(given, wanted, (role, proxy_protocol), loops).map_err(say);
+        return adopt_inherited(given, wanted, (role, proxy_protocol), loops).map_err(say);
     }
     // Nobody who connects to the narrow one meets the wide one before that is served.
     let is_wide = match wanted {
@@ -189,12 +208,15 @@ pub(crate) fn open(
         ListenAddr::Port(_) => true,
         ListenAddr::Unix(_) => false,
     };
-    let is_wider = is_wide && going.iter().any(|old| old.wanted.overlaps(wanted));
+    let is_wider = is_wide
+        && going
+            .iter()
+            .any(|old| old.configured_address.overlaps(wanted));
     let others = match shares || is_wider || inherited.overlaps(wanted) {
-        true => Others::Welcome,
-        false => Others::Refused,
+        true => PortSharing::Allowed,
+        false => PortSharing::Forbidden,
     };
-    open_beside(wanted, (role, proxy_protocol), loops, others, access)
+    bind_new(wanted, (role, proxy_protocol), loops, others, access)
 }
 
 /// Who may connect to the Unix socket of a listener.
@@ -202,11 +224,11 @@ pub(crate) fn open(
 /// # Errors
 /// Which user or group is not known.
 fn socket_access(
-    role: Role,
+    role: ListenerRole,
     path: &Path,
     files: &BTreeMap<PathBuf, penstock_config::SocketPermissions>,
 ) -> Result<SocketAccess, String> {
-    let file = files.get(path).filter(|_| role == Role::Http);
+    let file = files.get(path).filter(|_| role == ListenerRole::Http);
     let file = file.cloned().unwrap_or_default();
     let unknown = |what: &str, name: &str, error: Option<std::io::Error>| {
         let why = error.map_or_else(String::new, |error| format!(": {error}"));
@@ -229,8 +251,8 @@ fn socket_access(
     let group = group.transpose()?;
     // What changes the server is for whoever starts it.
     let usual = match role {
-        Role::Admin | Role::Control => OWN_SOCKET_MODE,
-        Role::Http | Role::Tcp | Role::Probes => SOCKET_MODE,
+        ListenerRole::Admin | ListenerRole::Control => PRIVATE_SOCKET_MODE,
+        ListenerRole::Http | ListenerRole::Tcp | ListenerRole::Probes => PUBLIC_SOCKET_MODE,
     };
     Ok(SocketAccess {
         mode: file.mode.or(Some(usual)),
@@ -240,12 +262,12 @@ fn socket_access(
 }
 
 /// Makes a listener of sockets that were given. With fewer of them than loops, loops share them.
-fn take_over(
-    given: Given,
+fn adopt_inherited(
+    given: InheritedListener,
     wanted: &ListenAddr,
-    (role, proxy_protocol): (Role, bool),
+    (role, proxy_protocol): (ListenerRole, bool),
     loops: usize,
-) -> std::io::Result<Opened> {
+) -> std::io::Result<BoundListener> {
     let mut sockets = given.sockets;
     for at in sockets.len()..loops {
         let copy = sockets
@@ -253,38 +275,38 @@ fn take_over(
             .map(OwnedFd::try_clone);
         sockets.extend(copy.transpose()?);
     }
-    let address = match given.bound {
+    let address = match given.bound_address {
         ListenAddress::Tcp { address, .. } if matches!(wanted, ListenAddr::Port(_)) => {
             Some(SocketAddr::from((Ipv4Addr::UNSPECIFIED, address.port())))
         }
         ListenAddress::Tcp { address, .. } => Some(address),
         ListenAddress::Unix(_) => None,
     };
-    Ok(Opened {
+    Ok(BoundListener {
         role,
-        wanted: wanted.clone(),
-        info: info(wanted, address, proxy_protocol),
-        shared: clones(&sockets)?,
+        configured_address: wanted.clone(),
+        info: listener_info(wanted, address, proxy_protocol),
+        spare_sockets: clone_sockets(&sockets)?,
         sockets,
-        file: None,
-        is_lent: given.is_lent,
+        socket_file: None,
+        is_borrowed: given.is_borrowed,
     })
 }
 
 /// An address as it was configured, with the real port.
-fn with_port(wanted: &ListenAddr, real: SocketAddr) -> ListenAddr {
+fn with_real_port(wanted: &ListenAddr, real: SocketAddr) -> ListenAddr {
     match wanted {
         ListenAddr::Port(_) => ListenAddr::Port(real.port()),
         ListenAddr::Tcp(_) | ListenAddr::Unix(_) => ListenAddr::Tcp(real),
     }
 }
 
-fn info(
+fn listener_info(
     wanted: &ListenAddr,
     address: Option<SocketAddr>,
     proxy_protocol: bool,
 ) -> Arc<ListenerInfo> {
-    let name = address.map_or_else(|| wanted.clone(), |real| with_port(wanted, real));
+    let name = address.map_or_else(|| wanted.clone(), |real| with_real_port(wanted, real));
     let name = name.to_string();
     Arc::new(ListenerInfo {
         scheme: "http",
@@ -296,35 +318,35 @@ fn info(
 
 /// Who may listen on the same port already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Others {
+enum PortSharing {
     /// One that this one replaces, or whoever is to share it.
-    Welcome,
+    Allowed,
     /// Nobody.
-    Refused,
+    Forbidden,
 }
 
-fn open_beside(
+fn bind_new(
     wanted: &ListenAddr,
-    (role, proxy_protocol): (Role, bool),
+    (role, proxy_protocol): (ListenerRole, bool),
     loops: usize,
-    others: Others,
+    others: PortSharing,
     access: SocketAccess,
-) -> Result<Opened, String> {
+) -> Result<BoundListener, String> {
     let say = |error: std::io::Error| {
         format!("cannot listen on {}", explain_listen_error(wanted, &error))
     };
     let (sockets, address, file) = match wanted {
         ListenAddr::Tcp(address) => {
-            let (sockets, real) = open_tcp(*address, loops, others).map_err(say)?;
+            let (sockets, real) = bind_tcp(*address, loops, others).map_err(say)?;
             (sockets, Some(real), None)
         }
         ListenAddr::Port(port) => {
-            let (sockets, real) = open_port(*port, loops, others).map_err(say)?;
+            let (sockets, real) = bind_port(*port, loops, others).map_err(say)?;
             (sockets, Some(real), None)
         }
         ListenAddr::Unix(path) => {
             let first = net::listen_unix(path, access).map_err(say)?;
-            let file = SocketFile {
+            let file = UnservedSocketFile {
                 path: Some(path.clone()),
                 has_owner: access.user.is_some() || access.group.is_some(),
             };
@@ -336,23 +358,23 @@ fn open_beside(
             (sockets, None, Some(file))
         }
     };
-    Ok(Opened {
+    Ok(BoundListener {
         role,
-        wanted: wanted.clone(),
-        info: info(wanted, address, proxy_protocol),
-        shared: clones(&sockets).map_err(say)?,
+        configured_address: wanted.clone(),
+        info: listener_info(wanted, address, proxy_protocol),
+        spare_sockets: clone_sockets(&sockets).map_err(say)?,
         sockets,
-        file,
-        is_lent: false,
+        socket_file: file,
+        is_borrowed: false,
     })
 }
 
-fn open_tcp(
+fn bind_tcp(
     address: SocketAddr,
     loops: usize,
-    others: Others,
+    others: PortSharing,
 ) -> std::io::Result<(Vec<OwnedFd>, SocketAddr)> {
-    if others == Others::Refused {
+    if others == PortSharing::Forbidden {
         net::check_tcp_free(address)?;
     }
     let first = net::listen_tcp(address)?;
@@ -364,12 +386,12 @@ fn open_tcp(
     Ok((sockets, real))
 }
 
-fn open_port(
+fn bind_port(
     port: u16,
     loops: usize,
-    others: Others,
+    others: PortSharing,
 ) -> std::io::Result<(Vec<OwnedFd>, SocketAddr)> {
-    if others == Others::Refused {
+    if others == PortSharing::Forbidden {
         net::check_port_free(port)?;
     }
     let first = net::listen_port(port)?;
@@ -382,21 +404,24 @@ fn open_port(
     Ok((sockets, SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))))
 }
 
-fn clones(sockets: &[OwnedFd]) -> std::io::Result<Vec<OwnedFd>> {
+fn clone_sockets(sockets: &[OwnedFd]) -> std::io::Result<Vec<OwnedFd>> {
     sockets.iter().map(OwnedFd::try_clone).collect()
 }
 
-impl Opened {
+impl BoundListener {
     /// Where it listens, with the real port.
     pub(crate) fn address(&self) -> ListenAddr {
         let real = self.info.address;
-        real.map_or_else(|| self.wanted.clone(), |real| with_port(&self.wanted, real))
+        real.map_or_else(
+            || self.configured_address.clone(),
+            |real| with_real_port(&self.configured_address, real),
+        )
     }
 
     /// The user whose Unix socket it is: of one that somebody else made for it, the owner of its file.
     pub(crate) fn owner(&self) -> std::io::Result<u32> {
         use std::os::unix::fs::MetadataExt;
-        if let (true, ListenAddr::Unix(path)) = (self.is_lent, &self.wanted) {
+        if let (true, ListenAddr::Unix(path)) = (self.is_borrowed, &self.configured_address) {
             return Ok(path.symlink_metadata()?.uid());
         }
         let socket = self.sockets.first().ok_or(std::io::ErrorKind::NotFound)?;
@@ -404,14 +429,14 @@ impl Opened {
     }
 
     /// The file of its Unix socket, if it was made by this process and is to be the server's.
-    pub(crate) fn made(&self) -> Option<&Path> {
-        let file = self.file.as_ref().filter(|file| !file.has_owner)?;
+    pub(crate) fn created_socket(&self) -> Option<&Path> {
+        let file = self.socket_file.as_ref().filter(|file| !file.has_owner)?;
         file.path.as_deref()
     }
 
     /// Begins to accept, on each loop with a socket of its own.
-    pub(crate) fn serve(self, edge: &Arc<Edge>, loops: &[LoopHandle]) -> Serving {
-        self.serve_by(loops, |socket, info, stop| {
+    pub(crate) fn serve(self, edge: &Arc<Edge>, loops: &[LoopHandle]) -> ActiveListener {
+        self.serve_with(loops, |socket, info, stop| {
             accept(Arc::clone(edge), socket, info, stop)
         })
     }
@@ -422,17 +447,17 @@ impl Opened {
         edge: &Arc<Edge>,
         loops: &[LoopHandle],
         handler: &Arc<dyn TunnelHandler>,
-    ) -> Serving {
-        self.serve_by(loops, |socket, info, stop| {
+    ) -> ActiveListener {
+        self.serve_with(loops, |socket, info, stop| {
             accept_tunnel(Arc::clone(edge), socket, info, stop, Arc::clone(handler))
         })
     }
 
-    fn serve_by<F>(
+    fn serve_with<F>(
         mut self,
         loops: &[LoopHandle],
         accept: impl Fn(OwnedFd, Arc<ListenerInfo>, Drain) -> F,
-    ) -> Serving
+    ) -> ActiveListener
     where
         F: Future<Output = ()> + Send + 'static,
     {
@@ -441,45 +466,45 @@ impl Opened {
         for (socket, event_loop) in self.sockets.drain(..).zip(loops.iter().cycle()) {
             event_loop.spawn(accept(socket, Arc::clone(&self.info), stop.clone()));
         }
-        self.serving(stop)
+        self.into_active(stop)
     }
 
     /// Begins to accept on the loop that this runs on.
-    pub(crate) fn serve_here(mut self, edge: &Arc<Edge>) -> Serving {
+    pub(crate) fn serve_on_current_loop(mut self, edge: &Arc<Edge>) -> ActiveListener {
         let stop = Drain::new();
         for socket in self.sockets.drain(..) {
             let (edge, info, stop) = (Arc::clone(edge), Arc::clone(&self.info), stop.clone());
             penstock_runtime::loops::spawn_here(accept(edge, socket, info, stop));
         }
-        self.serving(stop)
+        self.into_active(stop)
     }
 
     /// The same, giving each connection to `handler`.
-    pub(crate) fn serve_tunnel_here(
+    pub(crate) fn serve_tunnel_on_current_loop(
         mut self,
         edge: &Arc<Edge>,
         handler: &Arc<dyn TunnelHandler>,
-    ) -> Serving {
+    ) -> ActiveListener {
         let stop = Drain::new();
         for socket in self.sockets.drain(..) {
             let (edge, info, stop) = (Arc::clone(edge), Arc::clone(&self.info), stop.clone());
             let accepting = accept_tunnel(edge, socket, info, stop, Arc::clone(handler));
             penstock_runtime::loops::spawn_here(accepting);
         }
-        self.serving(stop)
+        self.into_active(stop)
     }
 
-    fn serving(self, stop: Drain) -> Serving {
-        if let Some(file) = self.file {
-            file.keep();
+    fn into_active(self, stop: Drain) -> ActiveListener {
+        if let Some(file) = self.socket_file {
+            file.disarm();
         }
-        Serving {
-            wanted: self.wanted,
+        ActiveListener {
+            configured_address: self.configured_address,
             info: self.info,
-            shared: self.shared,
+            spare_sockets: self.spare_sockets,
             stop,
             role: self.role,
-            is_lent: self.is_lent,
+            is_borrowed: self.is_borrowed,
         }
     }
 }
@@ -504,7 +529,7 @@ async fn accept_tunnel(
     }
 }
 
-impl Serving {
+impl ActiveListener {
     /// As printed, with the real port.
     pub(crate) fn name(&self) -> &str {
         &self.info.name
@@ -513,28 +538,35 @@ impl Serving {
     /// Where it listens, with the real port.
     pub(crate) fn address(&self) -> ListenAddr {
         let real = self.info.address;
-        real.map_or_else(|| self.wanted.clone(), |real| with_port(&self.wanted, real))
+        real.map_or_else(
+            || self.configured_address.clone(),
+            |real| with_real_port(&self.configured_address, real),
+        )
     }
 
     /// Whether it is the listener of that address, with that form of connections.
-    pub(crate) fn is(&self, address: &ListenAddr, proxy_protocol: bool) -> bool {
-        self.wanted == *address && self.info.proxy_protocol == proxy_protocol
+    pub(crate) fn matches(&self, address: &ListenAddr, proxy_protocol: bool) -> bool {
+        self.configured_address == *address && self.info.proxy_protocol == proxy_protocol
     }
 
     /// Its sockets for another listener at the same address.
-    fn share(&self, role: Role, proxy_protocol: bool) -> std::io::Result<Opened> {
+    fn share_sockets(
+        &self,
+        role: ListenerRole,
+        proxy_protocol: bool,
+    ) -> std::io::Result<BoundListener> {
         let info = ListenerInfo {
             proxy_protocol,
             ..ListenerInfo::clone(&self.info)
         };
-        Ok(Opened {
+        Ok(BoundListener {
             role,
-            wanted: self.wanted.clone(),
+            configured_address: self.configured_address.clone(),
             info: Arc::new(info),
-            sockets: clones(&self.shared)?,
-            shared: clones(&self.shared)?,
-            file: None,
-            is_lent: self.is_lent,
+            sockets: clone_sockets(&self.spare_sockets)?,
+            spare_sockets: clone_sockets(&self.spare_sockets)?,
+            socket_file: None,
+            is_borrowed: self.is_borrowed,
         })
     }
 
@@ -542,40 +574,40 @@ impl Serving {
     ///
     /// # Errors
     /// When descriptors ran out.
-    pub(crate) fn handed_over(&self) -> std::io::Result<Given> {
+    pub(crate) fn to_inherited(&self) -> std::io::Result<InheritedListener> {
         let count = match self.info.address {
-            Some(_) => self.shared.len(),
+            Some(_) => self.spare_sockets.len(),
             None => 1,
         };
-        let is_dual = matches!(self.wanted, ListenAddr::Port(_));
+        let is_dual = matches!(self.configured_address, ListenAddr::Port(_));
         let tcp = |address| ListenAddress::Tcp { address, is_dual };
-        let bound = match (self.info.address, &self.wanted) {
+        let bound = match (self.info.address, &self.configured_address) {
             (Some(address), _) => tcp(address),
             (None, ListenAddr::Unix(path)) => ListenAddress::Unix(path.clone()),
             (None, ListenAddr::Tcp(address)) => tcp(*address),
             (None, ListenAddr::Port(port)) => tcp(SocketAddr::from((Ipv4Addr::UNSPECIFIED, *port))),
         };
-        Ok(Given {
-            known: Some((self.role, self.wanted.clone())),
-            bound,
+        Ok(InheritedListener {
+            configured: Some((self.role, self.configured_address.clone())),
+            bound_address: bound,
             name: self.info.name.clone(),
-            sockets: clones(&self.shared[..count.min(self.shared.len())])?,
-            is_lent: self.is_lent,
+            sockets: clone_sockets(&self.spare_sockets[..count.min(self.spare_sockets.len())])?,
+            is_borrowed: self.is_borrowed,
         })
     }
 
     /// Sets who may connect to its Unix socket, where the configuration says so.
-    fn refresh_access(&self, config: &Config) {
-        let ListenAddr::Unix(path) = &self.wanted else {
+    fn apply_socket_permissions(&self, config: &Config) {
+        let ListenAddr::Unix(path) = &self.configured_address else {
             return;
         };
         let files = &config.server.socket_permissions;
-        if self.is_lent || !files.contains_key(path) {
+        if self.is_borrowed || !files.contains_key(path) {
             return;
         }
         let permitted = socket_access(self.role, path, files).and_then(|access| {
             net::set_socket_access(path, access)
-                .map_err(|error| format!("{}: {error}", self.wanted))
+                .map_err(|error| format!("{}: {error}", self.configured_address))
         });
         if let Err(error) = permitted {
             log::warn!("listener: the socket keeps the permissions that it has: {error}");
@@ -583,18 +615,18 @@ impl Serving {
     }
 
     /// From now on the file of its Unix socket is another server's.
-    pub(crate) fn leave_file(&mut self) {
-        self.is_lent = true;
+    pub(crate) fn keep_socket_file(&mut self) {
+        self.is_borrowed = true;
     }
 
     /// Stops accepting; connections that were accepted go on. Nobody can connect from then on, unless one
     /// of `others` has the same address.
     pub(crate) fn stop<'s>(&mut self, mut others: impl Iterator<Item = &'s Self>) {
         self.stop.begin();
-        self.shared.clear();
-        if let ListenAddr::Unix(path) = &self.wanted
-            && !self.is_lent
-            && others.all(|other| other.wanted != self.wanted)
+        self.spare_sockets.clear();
+        if let ListenAddr::Unix(path) = &self.configured_address
+            && !self.is_borrowed
+            && others.all(|other| other.configured_address != self.configured_address)
         {
             // Removed first by us, or already gone: either way nobody finds a dead socket.
             let _ = std::fs::remove_file(path);

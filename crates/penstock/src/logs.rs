@@ -13,11 +13,11 @@ use penstock_runtime::logger::LogOutput;
 ///
 /// # Errors
 /// Which file it is, and why not.
-pub(crate) fn open(to: &LogTarget) -> Result<LogOutput, String> {
+pub(crate) fn open_log_target(to: &LogTarget) -> Result<LogOutput, String> {
     Ok(match to {
         LogTarget::Stdout => LogOutput::Stdout,
         LogTarget::Stderr => LogOutput::Stderr,
-        LogTarget::File(path) => LogOutput::File(open_file(path)?),
+        LogTarget::File(path) => LogOutput::File(open_log_file(path)?),
     })
 }
 
@@ -25,7 +25,7 @@ pub(crate) fn open(to: &LogTarget) -> Result<LogOutput, String> {
 ///
 /// # Errors
 /// As [`open`].
-pub(crate) fn open_file(path: &Path) -> Result<File, String> {
+pub(crate) fn open_log_file(path: &Path) -> Result<File, String> {
     let say = |error: std::io::Error| format!("{}: {error}", path.display());
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder).map_err(say)?;

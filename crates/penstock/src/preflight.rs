@@ -21,11 +21,11 @@ use penstock_sys::process::Launcher;
 use penstock_sys::{daemon, net, process};
 
 use crate::admin_token;
-use crate::identity::{self, Accounts};
+use crate::identity::{self, AppAccounts};
 
 /// What a check of the machine has found.
 #[derive(Debug, Default)]
-pub(crate) struct Findings {
+pub(crate) struct PreflightReport {
     /// What would make a start fail, a line each.
     pub(crate) errors: Vec<String>,
     /// What an operator wants to know, a line each.
@@ -33,9 +33,9 @@ pub(crate) struct Findings {
 }
 
 /// Clients that a server is expected to take when nobody says how many.
-const FEW_CONNECTIONS: usize = 1024;
+const EXPECTED_MIN_CONNECTIONS: usize = 1024;
 
-impl Findings {
+impl PreflightReport {
     /// Binds each address of the configuration once, without listening. Blocks.
     pub(crate) fn check_addresses(&mut self, config: &Config) {
         let server = &config.server;
@@ -68,7 +68,7 @@ impl Findings {
 
     /// Reads the token for changes over TCP, as the start does: before the server is another user.
     pub(crate) fn check_token(&mut self, config: &Config) {
-        let read = admin_token::read(config.server.admin_token.as_deref(), None);
+        let read = admin_token::load_admin_token(config.server.admin_token.as_deref(), None);
         self.errors.extend(read.err());
     }
 
@@ -132,14 +132,15 @@ impl Findings {
     /// Becomes `server.user`, when this is root, and looks whether it can use what the configuration
     /// names. There is no way back: what needs root comes before. Blocks.
     pub(crate) fn check_user(&mut self, config: &Config, cwd: &Path) {
-        let identity = match identity::wanted(&config.server) {
+        let identity = match identity::identity_to_assume(&config.server) {
             Ok(Some(identity)) => identity,
             Ok(None) => return,
             Err(error) => return self.warnings.push(format!("{error}: not checked")),
         };
         let variables = daemon::set_env_vars(&identity.variables());
         let variables = variables.map_err(|error| format!("the environment: {error}"));
-        let assumed = variables.and_then(|()| identity.assume(config, cwd, iter::empty()));
+        let assumed =
+            variables.and_then(|()| identity.switch_user_and_check(config, cwd, iter::empty()));
         self.errors.extend(assumed.err());
     }
 
@@ -151,10 +152,10 @@ impl Findings {
     pub(crate) fn start_launcher(
         &mut self,
         config: &Config,
-    ) -> io::Result<Option<(Launcher, Accounts)>> {
-        let server = identity::found(&config.server).ok().flatten();
-        let accounts = match Accounts::find(config, server.as_ref()) {
-            Ok(accounts) if accounts.is_any() => accounts,
+    ) -> io::Result<Option<(Launcher, AppAccounts)>> {
+        let server = identity::configured_identity(&config.server).ok().flatten();
+        let accounts = match AppAccounts::resolve(config, server.as_ref()) {
+            Ok(accounts) if accounts.is_needed() => accounts,
             Ok(_) => return Ok(None),
             Err(error) if penstock_sys::account::effective_ids().0 != 0 => {
                 self.warnings.push(format!("{error}: not checked"));
@@ -197,11 +198,14 @@ impl Findings {
     pub(crate) fn check_applications(
         &mut self,
         config: &Config,
-        launcher: Option<&(Launcher, Accounts)>,
+        launcher: Option<&(Launcher, AppAccounts)>,
     ) -> io::Result<()> {
         let is_program = |app: &&App| matches!(app.kind, AppKind::Command | AppKind::FastCgi);
         for app in config.apps.values().filter(|app| !is_program(app)) {
-            let account = match launcher.map(|(_, accounts)| accounts.of(app)).transpose() {
+            let account = match launcher
+                .map(|(_, accounts)| accounts.account_of(app))
+                .transpose()
+            {
                 Ok(account) => account.flatten(),
                 Err(error) => {
                     self.errors.push(error);
@@ -232,7 +236,7 @@ impl Findings {
         };
         let budget = DescriptorBudget::new(Some(allowed));
         let wanted = match config.limits.max_connections {
-            default if default == Limits::default().max_connections => FEW_CONNECTIONS,
+            default if default == Limits::default().max_connections => EXPECTED_MIN_CONNECTIONS,
             wanted => wanted,
         };
         if let Some(most) = budget.max_connections().filter(|most| *most < wanted) {

@@ -12,17 +12,17 @@ use penstock_config::{App, Config, Grip, ListenAddr};
 use penstock_hub::{Namespace, PublishKeys};
 
 /// The variable that GRIP's libraries know.
-const VARIABLE: &str = "GRIP_URL";
+const GRIP_URL_VAR: &str = "GRIP_URL";
 
 /// Where applications publish, and with which keys.
 #[derive(Debug, Clone)]
-pub(crate) struct Publishing {
+pub(crate) struct PublishSetup {
     pub(crate) keys: Arc<PublishKeys>,
     /// The admin interface, as a process of this machine reaches it over TCP.
-    address: Option<SocketAddr>,
+    admin_address: Option<SocketAddr>,
 }
 
-impl Publishing {
+impl PublishSetup {
     /// With the secret of the server before this one, or a new one.
     ///
     /// # Errors
@@ -37,21 +37,21 @@ impl Publishing {
         };
         Ok(Self {
             keys: Arc::new(keys),
-            address: admin.and_then(reachable),
+            admin_address: admin.and_then(local_address),
         })
     }
 
     /// The application as it is started: told where it publishes, if it may and was not told otherwise.
-    pub(crate) fn tell<'a>(&self, config: &Config, app: &'a App) -> Cow<'a, App> {
-        if app.env.contains_key(VARIABLE) {
+    pub(crate) fn with_grip_url<'a>(&self, config: &Config, app: &'a App) -> Cow<'a, App> {
+        if app.env.contains_key(GRIP_URL_VAR) {
             return Cow::Borrowed(app);
         }
-        let Some(grip) = grip_of(config, app) else {
+        let Some(grip) = app_grip(config, app) else {
             return Cow::Borrowed(app);
         };
-        let Some(address) = self.address else {
+        let Some(address) = self.admin_address else {
             log::info!(
-                "app {}: no {VARIABLE} for its workers: the admin interface has no TCP address \
+                "app {}: no {GRIP_URL_VAR} for its workers: the admin interface has no TCP address \
                  (server.admin)",
                 app.name
             );
@@ -59,16 +59,16 @@ impl Publishing {
         };
         let mut told = app.clone();
         let namespace = Namespace::new(&grip.namespace);
-        let url = url(address, &namespace, &self.keys.publish_key(&namespace));
+        let url = publish_url(address, &namespace, &self.keys.publish_key(&namespace));
         let mut variables = (*told.env).clone();
-        variables.insert(VARIABLE.to_owned(), url);
+        variables.insert(GRIP_URL_VAR.to_owned(), url);
         told.env = variables.into();
         Cow::Owned(told)
     }
 }
 
 /// What an application may say by GRIP, on one of its routes at least.
-fn grip_of(config: &Config, app: &App) -> Option<Grip> {
+fn app_grip(config: &Config, app: &App) -> Option<Grip> {
     let mut routes = config.sites.iter().flat_map(|site| &site.routes);
     routes.find_map(|route| {
         let is_own = route.app.as_deref() == Some(&*app.name);
@@ -77,7 +77,7 @@ fn grip_of(config: &Config, app: &App) -> Option<Grip> {
 }
 
 /// The address by which a process of this machine reaches a listener.
-fn reachable(admin: &ListenAddr) -> Option<SocketAddr> {
+fn local_address(admin: &ListenAddr) -> Option<SocketAddr> {
     let address = match admin {
         ListenAddr::Tcp(address) => *address,
         ListenAddr::Port(port) => SocketAddr::from((Ipv4Addr::LOCALHOST, *port)),
@@ -92,7 +92,7 @@ fn reachable(admin: &ListenAddr) -> Option<SocketAddr> {
 }
 
 /// The URL, whose query some readers take `+` of for a blank.
-fn url(address: SocketAddr, namespace: &Namespace, key: &str) -> String {
+fn publish_url(address: SocketAddr, namespace: &Namespace, key: &str) -> String {
     let mut coded = String::with_capacity(key.len() + 8);
     for byte in key.chars() {
         match byte {
@@ -119,7 +119,7 @@ mod tests {
             (":8090", Some("127.0.0.1:8090")),
             ("unix:/run/admin.sock", None),
         ] {
-            let found = reachable(&admin.parse().unwrap());
+            let found = local_address(&admin.parse().unwrap());
             assert_eq!(found, expected.map(|text| text.parse().unwrap()), "{admin}");
         }
     }
@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn a_url_says_namespace_and_key() {
         let address = "[::1]:8090".parse().unwrap();
-        let url = url(address, &Namespace::new("chat"), "base64:a+/b=");
+        let url = publish_url(address, &Namespace::new("chat"), "base64:a+/b=");
         assert_eq!(url, "http://[::1]:8090?iss=chat&key=base64:a%2B%2Fb%3D");
     }
 }

@@ -56,7 +56,7 @@ fn tell(refused: &RefusedCall, server: &Server) {
     let (app, pid) = (&*refused.app, refused.pid);
     log::warn!(app, pid; "refused {refused}");
     // One that a reload has taken away may be ending.
-    if let Some(app) = server.live().rooms.apps.get(app) {
+    if let Some(app) = server.live().components.apps.get(app) {
         app.metrics().refused_calls.add(u64::from(refused.count));
     }
 }

@@ -7,12 +7,12 @@
 //! nothing unless all of it works, a shutdown loses no request that was accepted until its deadline.
 
 mod announce;
-mod doors;
+mod bound_listeners;
+mod platform_check;
 mod reload;
 mod reopen;
 mod shutdown;
 mod signals;
-mod surroundings;
 mod upgrade;
 
 use std::os::fd::AsFd;
@@ -34,38 +34,40 @@ use penstock_sys::{account, daemon, process};
 use tokio::sync::Notify;
 
 pub(crate) use self::announce::ReadyFd;
-use self::doors::Doors;
+use self::bound_listeners::BoundListeners;
 use self::signals::Signals;
 pub(crate) use self::upgrade::successor_command;
 use crate::admin_token;
-use crate::boundary;
 use crate::bounds::AppBounds;
 use crate::caches::CachedRoute;
+use crate::components::{
+    self, AppSizes, AppStartContext, Components, StartedComponents, Upstreams, default_pool,
+};
 use crate::control;
 use crate::dev;
-use crate::held::Held;
-use crate::identity::{Accounts, Identity};
-use crate::inherited::Inherited;
-use crate::listeners::Serving;
+use crate::hardening;
+use crate::hub_service::HubService;
+use crate::identity::{AppAccounts, ServerIdentity};
+use crate::inherited_listeners::InheritedListeners;
+use crate::listeners::ActiveListener;
 use crate::logs;
-use crate::manager::Manager;
-use crate::publishing::Publishing;
+use crate::publishing::PublishSetup;
 use crate::refused_calls;
-use crate::succession::Predecessor;
-use crate::tcp::{Targets, TcpServing};
-use crate::upstreams::{self, Beside, Rooms, Sizes, Started, Upstreams, default_pool};
+use crate::service_manager::ServiceNotifier;
+use crate::tcp::{ActiveTcpListener, TcpTargets};
+use crate::upgrade_protocol::Predecessor;
 use crate::watchdog::Watchdog;
-use crate::wiring::{self, Built};
+use crate::wiring::{self, BuiltSettings};
 use crate::work;
 
 /// Why a reload is refused at the end.
-const STOPPING: &str = "the server is stopping";
+const STOPPING_ERROR: &str = "the server is stopping";
 
 /// Programs that dial in at once, until they are met.
-const MEETINGS_MAX: usize = 1024;
+const MAX_JOIN_HANDSHAKES: usize = 1024;
 
 /// How long an upgrade waits for the new server to be one of its front end.
-const JOINING: Duration = Duration::from_secs(3);
+const JOIN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// What the command line adds to the configuration.
 #[derive(Debug, Clone)]
@@ -73,21 +75,21 @@ pub(crate) struct Options {
     /// Error pages with causes.
     pub(crate) development: bool,
     /// Where to say that everything is ready.
-    pub(crate) ready: Option<ReadyFd>,
+    pub(crate) ready_fd: Option<ReadyFd>,
     /// The server's log.
     pub(crate) log: LineWriter,
     /// Starts all programs.
     pub(crate) launcher: Arc<Launcher>,
     /// Whom applications run as.
-    pub(crate) accounts: Arc<Accounts>,
+    pub(crate) accounts: Arc<AppAccounts>,
     /// What applications may take.
     pub(crate) bounds: Arc<AppBounds>,
     /// Takes lines for the person at the terminal; nobody may be reading there.
     pub(crate) announce: LineWriter,
     /// Who started us, if it wants to be told.
-    pub(crate) manager: Manager,
+    pub(crate) manager: ServiceNotifier,
     /// The program that runs here, by the path that it was started by.
-    pub(crate) program: std::path::PathBuf,
+    pub(crate) program_path: std::path::PathBuf,
     /// Whether it has left its terminal, or will: its standard streams go to the log.
     pub(crate) daemonize: bool,
     /// What of its control is open to others, a line each; found at the start, before it became another
@@ -97,15 +99,15 @@ pub(crate) struct Options {
 
 /// What only this start has.
 #[derive(Debug)]
-pub(crate) struct Beginning {
+pub(crate) struct StartInput {
     /// Sockets that it was given.
-    pub(crate) sockets: Inherited,
+    pub(crate) inherited: InheritedListeners,
     /// The server that it follows.
     pub(crate) predecessor: Option<Predecessor>,
     /// Whom it is to become.
-    pub(crate) identity: Option<Identity>,
+    pub(crate) identity: Option<ServerIdentity>,
     /// The process that waits for it to be ready.
-    pub(crate) word: Option<daemon::ReadinessSender>,
+    pub(crate) daemon_parent: Option<daemon::ReadinessSender>,
 }
 
 /// A running server.
@@ -122,53 +124,53 @@ pub(crate) struct Server {
     refused_edge: Arc<Edge>,
     probes_edge: Arc<Edge>,
     /// All that is held open; one for the whole life of the process.
-    pub(crate) held: Held,
+    pub(crate) hub_service: HubService,
     /// How applications publish; as long as the process lives.
-    publishing: Publishing,
+    publishing: PublishSetup,
     pub(crate) started: Instant,
     pub(crate) watchdog: Watchdog,
     /// Wakes the main task to shut down.
-    stop: Notify,
+    stop_requested: Notify,
     draining: AtomicBool,
     /// The process of the server that this one follows.
     predecessor: Option<u32>,
     /// The token for changes over TCP, for a server that follows and may not read its file.
     token_digest: Option<[u8; 32]>,
     /// It was asked to make haste.
-    is_hurried: AtomicBool,
+    predecessor_hurried: AtomicBool,
     /// This one has begun to serve.
-    serves: AtomicBool,
+    is_serving: AtomicBool,
     /// The process that serves in place of this one; 0 is none.
-    heir: AtomicU32,
+    successor_pid: AtomicU32,
     /// The way to it.
-    reach: OnceLock<SignalTarget>,
+    successor_channel: OnceLock<SignalTarget>,
     /// What a reload replaces; never held across an await.
-    live: Mutex<Live>,
+    live: Mutex<LiveState>,
     /// Where others dial in to be servers of upstreams here.
-    front: JoinListener,
+    join_front_end: JoinListener,
     /// Where their connections count until they are met.
     join_edge: Arc<Edge>,
     /// What keeps this one a server of another front end, under `penstock work`.
     joiner: OnceLock<Joiner>,
     /// One reload or upgrade at a time.
-    reloading: tokio::sync::Mutex<()>,
+    reload_lock: tokio::sync::Mutex<()>,
     /// Whether the one that is under way is an upgrade.
-    upgrading: AtomicBool,
+    is_upgrading: AtomicBool,
 }
 
 /// What a reload replaces.
 #[derive(Debug)]
-pub(crate) struct Live {
+pub(crate) struct LiveState {
     pub(crate) config: Config,
-    pub(crate) rooms: Rooms,
+    pub(crate) components: Components,
     /// Applications that reloads have replaced, as long as they finish what they have.
-    pub(crate) leaving: Vec<Weak<App>>,
+    pub(crate) draining_apps: Vec<Weak<App>>,
     pub(crate) cached_routes: Vec<CachedRoute>,
-    pub(crate) listeners: Vec<Serving>,
-    pub(crate) streams: Vec<TcpServing>,
-    pub(crate) admin: Option<Serving>,
-    pub(crate) control: Option<Serving>,
-    pub(crate) probes: Option<Serving>,
+    pub(crate) listeners: Vec<ActiveListener>,
+    pub(crate) tcp_listeners: Vec<ActiveTcpListener>,
+    pub(crate) admin: Option<ActiveListener>,
+    pub(crate) control: Option<ActiveListener>,
+    pub(crate) probes: Option<ActiveListener>,
     pub(crate) reloads: u64,
     /// Why the last reload was refused; `None` after one that worked.
     pub(crate) reload_error: Option<String>,
@@ -182,19 +184,19 @@ pub(crate) fn run(
     invocation: Invocation,
     config: Config,
     mut options: Options,
-    beginning: Beginning,
+    beginning: StartInput,
 ) -> Result<(), String> {
     let say = |error: std::io::Error| error.to_string();
-    let Beginning {
-        sockets,
+    let StartInput {
+        inherited: sockets,
         predecessor,
         identity,
-        word,
+        daemon_parent: word,
     } = beginning;
     let handed_over = predecessor.as_ref().and_then(Predecessor::token);
-    let token = admin_token::read(config.server.admin_token.as_deref(), handed_over)?;
+    let token = admin_token::load_admin_token(config.server.admin_token.as_deref(), handed_over)?;
     // Before it is another user, who may be the one to be warned of.
-    options.exposures = control::warnings(&config);
+    options.exposures = control::exposure_warnings(&config);
     let doors = prepare_process(
         &config,
         &invocation,
@@ -202,13 +204,14 @@ pub(crate) fn run(
         account,
     )?;
     if config.server.log != LogTarget::Stderr {
-        let log = logs::open(&config.server.log).map_err(|error| format!("server.log: {error}"))?;
+        let log = logs::open_log_target(&config.server.log)
+            .map_err(|error| format!("server.log: {error}"))?;
         options.log.set_output(log).map_err(say)?;
     }
-    surroundings::check_essentials()?;
-    surroundings::log_missing(&config.limits.temp_dir);
+    platform_check::check_required_calls()?;
+    platform_check::log_missing_features(&config.limits.temp_dir);
     let not_held = options.bounds.warnings(&config);
-    let of_boundary = boundary::warnings(&config).into_iter().chain(not_held);
+    let of_boundary = hardening::warnings(&config).into_iter().chain(not_held);
     for warning in options.exposures.iter().cloned().chain(of_boundary) {
         log::warn!("{warning}");
     }
@@ -220,19 +223,19 @@ pub(crate) fn run(
         let old = predecessor.as_ref();
         let mut signals = Signals::new(old.map(Predecessor::pid)).map_err(say)?;
         let secret = old.and_then(Predecessor::secret);
-        let publishing = Publishing::new(secret, doors.admin().as_ref())?;
+        let publishing = PublishSetup::new(secret, doors.admin().as_ref())?;
         let given = (token, publishing);
         let server = Server::start(invocation, config, options, started, (old, given))?;
-        signals.hear(&server);
+        signals.handle_control_signals(&server);
         if let Some(reports) = server.options.launcher.take_refusals() {
             refused_calls::follow(reports, &server);
         }
         let began = tokio::select! {
-            began = server.begin(doors, predecessor, word) => began,
-            () = signals.wait(&server) => Err("stopped before it was ready".to_owned()),
+            began = server.begin_serving(doors, predecessor, word) => began,
+            () = signals.wait_for_stop(&server) => Err("stopped before it was ready".to_owned()),
         };
         if began.is_ok() {
-            signals.wait(&server).await;
+            signals.wait_for_stop(&server).await;
         }
         server.shut_down(&mut signals).await;
         began
@@ -244,18 +247,18 @@ pub(crate) fn run(
 fn prepare_process(
     config: &Config,
     invocation: &Invocation,
-    (sockets, follows): (Inherited, bool),
-    identity: Option<Identity>,
-) -> Result<Doors, String> {
+    (sockets, follows): (InheritedListeners, bool),
+    identity: Option<ServerIdentity>,
+) -> Result<BoundListeners, String> {
     raise_open_files(config.server.max_open_files)?;
     process::allow_priority_restore();
     if let Some(mask) = config.server.umask {
         account::set_umask(mask);
     }
-    let doors = Doors::open(config, sockets, follows)?;
+    let doors = BoundListeners::open(config, sockets, follows)?;
     if let Some(identity) = account {
-        account.assume(config, &invocation.cwd, doors.made())?;
-        boundary::deny_inspection()?;
+        account.assume(config, &invocation.cwd, doors.created_sockets())?;
+        hardening::deny_inspection()?;
     }
     if let Some(folder) = &config.server.dir {
         std::env::set_current_dir(folder)
@@ -296,12 +299,12 @@ fn raise_open_files(wanted: Option<u64>) -> Result<(), String> {
 
 /// Connections to the admin interface, and to the listener of probes: of the descriptors that
 /// clients' connections leave, these take a few. Idle ones give way to new ones.
-const OWN_CONNECTIONS_MAX: usize = 64;
+const MAX_INTERNAL_CONNECTIONS: usize = 64;
 
 /// The bounds of the admin interface and of probes.
-fn own_limits(limits: &Limits) -> Limits {
+fn internal_limits(limits: &Limits) -> Limits {
     Limits {
-        max_connections: OWN_CONNECTIONS_MAX,
+        max_connections: MAX_INTERNAL_CONNECTIONS,
         // Whoever asks comes from a few addresses.
         max_connections_per_client: Some(0),
         ..limits.clone()
@@ -309,7 +312,7 @@ fn own_limits(limits: &Limits) -> Limits {
 }
 
 /// The settings of an edge that is not for clients, without a route.
-fn of_house(limits: Limits) -> Settings {
+fn internal_settings(limits: Limits) -> Settings {
     Settings {
         limits,
         routes: RouteTable::default(),
@@ -328,39 +331,39 @@ impl Server {
         loops: Loops,
         (predecessor, (token, publishing)): (
             Option<&Predecessor>,
-            (Option<AdminToken>, Publishing),
+            (Option<AdminToken>, PublishSetup),
         ),
     ) -> Result<Arc<Self>, String> {
         let count = loops.handles().len();
-        let pools = wiring::pools(&config, None);
-        let mut started = Started::default();
-        let (none, alone) = (Rooms::default(), Sizes::new());
-        let beside = Beside {
+        let pools = wiring::build_pools(&config, None);
+        let mut started = StartedComponents::default();
+        let (none, alone) = (Components::default(), AppSizes::new());
+        let beside = AppStartContext {
             loops: loops.handles(),
             launcher: &options.launcher,
             accounts: &options.accounts,
             bounds: &options.bounds,
-            gives_way: predecessor.is_some(),
+            low_priority: predecessor.is_some(),
             development: options.development,
             publishing: &publishing,
             sizes: predecessor.map_or(&alone, Predecessor::sizes),
         };
-        upstreams::start(&config, &none, pools, beside, &mut started)?;
-        let rooms = started.rooms;
+        components::start_components(&config, &none, pools, beside, &mut started)?;
+        let rooms = started.components;
         let temp_max = config.limits.max_temp_size.unwrap_or(u64::MAX);
         rooms.temp_space.set_max(temp_max);
-        let held = Held::start(&config, Arc::clone(&publishing.keys), loops.handles());
+        let held = HubService::start(&config, Arc::clone(&publishing.keys), loops.handles());
         let held = held.map_err(|error| format!("the hub: {error}"))?;
-        let Built {
+        let BuiltSettings {
             settings,
             cached_routes,
-        } = wiring::settings(&config, &rooms, &held, count, options.development)?;
-        let admin_settings = of_house(own_limits(&config.limits));
-        let control_settings = of_house(own_limits(&config.limits));
-        let refused_settings = of_house(own_limits(&config.limits));
-        let probes_settings = of_house(own_limits(&config.limits));
-        let join_settings = of_house(Limits {
-            max_connections: MEETINGS_MAX,
+        } = wiring::build_settings(&config, &rooms, &held, count, options.development)?;
+        let admin_settings = internal_settings(internal_limits(&config.limits));
+        let control_settings = internal_settings(internal_limits(&config.limits));
+        let refused_settings = internal_settings(internal_limits(&config.limits));
+        let probes_settings = internal_settings(internal_limits(&config.limits));
+        let join_settings = internal_settings(Limits {
+            max_connections: MAX_JOIN_HANDSHAKES,
             ..config.limits.clone()
         });
         let descriptors = DescriptorBudget::new(penstock_sys::descriptors::soft_limit());
@@ -373,51 +376,55 @@ impl Server {
             control_edge: Arc::new(Edge::new(control_settings, 1)),
             refused_edge: Arc::new(Edge::new(refused_settings, 1)),
             probes_edge: Arc::new(Edge::new(probes_settings, 1)),
-            held,
+            hub_service: held,
             publishing,
             watchdog: watchdog.map_err(|error| error.to_string())?,
             options,
             loops,
             started: clock::now(),
-            stop: Notify::new(),
+            stop_requested: Notify::new(),
             draining: AtomicBool::new(false),
             predecessor: predecessor.map(Predecessor::pid),
             token_digest,
-            is_hurried: AtomicBool::new(false),
-            serves: AtomicBool::new(false),
-            heir: AtomicU32::new(0),
-            reach: OnceLock::new(),
-            live: Mutex::new(Live {
+            predecessor_hurried: AtomicBool::new(false),
+            is_serving: AtomicBool::new(false),
+            successor_pid: AtomicU32::new(0),
+            successor_channel: OnceLock::new(),
+            live: Mutex::new(LiveState {
                 config,
-                rooms,
-                leaving: Vec::new(),
+                components: rooms,
+                draining_apps: Vec::new(),
                 cached_routes,
                 listeners: Vec::new(),
-                streams: Vec::new(),
+                tcp_listeners: Vec::new(),
                 admin: None,
                 control: None,
                 probes: None,
                 reloads: 0,
                 reload_error: None,
             }),
-            front: JoinListener::default(),
+            join_front_end: JoinListener::default(),
             join_edge: Arc::new(Edge::new(join_settings, count)),
             joiner: OnceLock::new(),
-            reloading: tokio::sync::Mutex::new(()),
-            upgrading: AtomicBool::new(false),
+            reload_lock: tokio::sync::Mutex::new(()),
+            is_upgrading: AtomicBool::new(false),
         });
         let connections = server.edge.max_connections();
-        server.held.configure(&server.live().config, connections);
+        server
+            .hub_service
+            .apply_config(&server.live().config, connections);
         log::info!(
             "at most {connections} connections from clients: {}",
             server.edge.connection_limit_reason()
         );
-        server.wire_admin(token);
-        server.wire_probes();
+        server.install_admin_handlers(token);
+        server.install_probes_handler();
         let counted = Arc::downgrade(&server);
-        let numbers = move || counted.upgrade().map(|server| server.numbers());
+        let numbers = move || counted.upgrade().map(|server| server.cluster_counters());
         let numbers = Box::new(move || numbers().unwrap_or_default());
-        server.held.join(&server.live().config, numbers)?;
+        server
+            .hub_service
+            .join_cluster(&server.live().config, numbers)?;
         Ok(server)
     }
 
@@ -426,23 +433,23 @@ impl Server {
     ///
     /// # Errors
     /// Why it does not become ready, where somebody else has to know.
-    async fn begin(
+    async fn begin_serving(
         self: &Arc<Self>,
-        doors: Doors,
+        doors: BoundListeners,
         predecessor: Option<Predecessor>,
         word: Option<daemon::ReadinessSender>,
     ) -> Result<(), String> {
         if let Some(old) = predecessor {
-            self.all_booted().await?;
-            self.join_before_the_other_leaves().await;
-            let serving = old.ready(doors.taken()).await?;
-            self.open_doors(doors);
-            let admin = self.live().admin.as_ref().map(Serving::address);
-            if let Err(error) = serving.say(admin).await {
+            self.wait_for_apps().await?;
+            self.join_before_predecessor_leaves().await;
+            let serving = old.report_ready(doors.taken()).await?;
+            self.serve_listeners(doors);
+            let admin = self.live().admin.as_ref().map(ActiveListener::address);
+            if let Err(error) = serving.report_serving(admin).await {
                 log::warn!("the server before this one is not told: {error}");
             }
         } else {
-            self.open_doors(doors);
+            self.serve_listeners(doors);
         }
         dev::start(self, self.options.development);
         let Some(word) = word else {
@@ -450,9 +457,9 @@ impl Server {
             loops::spawn_here(async move { announcing.announce_ready().await });
             return Ok(());
         };
-        self.all_booted().await?;
+        self.wait_for_apps().await?;
         self.announce_ready().await;
-        let pool = default_pool(&self.live().rooms.pools);
+        let pool = default_pool(&self.live().components.pools);
         let leaving = Arc::clone(self);
         let left = pool.run(move || leaving.leave_terminal()).await;
         left.map_err(|error| error.to_string()).flatten()?;
@@ -461,51 +468,51 @@ impl Server {
     }
 
     /// Waits until every application has its processes.
-    async fn all_booted(&self) -> Result<(), String> {
-        let apps: Vec<_> = self.live().rooms.apps.values().cloned().collect();
-        reload::all_booted(&apps).await
+    async fn wait_for_apps(&self) -> Result<(), String> {
+        let apps: Vec<_> = self.live().components.apps.values().cloned().collect();
+        reload::wait_for_apps(&apps).await
     }
 
-    fn open_doors(self: &Arc<Self>, doors: Doors) {
-        self.serves.store(true, Ordering::Relaxed);
+    fn serve_listeners(self: &Arc<Self>, doors: BoundListeners) {
+        self.is_serving.store(true, Ordering::Relaxed);
         let mut live = self.live();
-        let upstreams = live.rooms.upstreams.clone();
+        let upstreams = live.components.upstreams.clone();
         let join = live.config.server.join.as_ref();
-        self.front.configure(join, upstreams.values());
-        let targets = self.targets(&upstreams);
+        self.join_front_end.configure(join, upstreams.values());
+        let targets = self.tcp_targets(&upstreams);
         let served = doors.serve(self, targets, self.loops.handles());
         live.listeners = served.listeners;
-        live.streams = served.streams;
+        live.tcp_listeners = served.tcp_listeners;
         live.admin = served.admin;
         live.control = served.control;
         live.probes = served.probes;
         if live.config.join_target.is_some() && self.joiner.get().is_none() {
-            loops::spawn_here(Arc::clone(self).join());
+            loops::spawn_here(Arc::clone(self).start_joiner());
         }
     }
 
     /// Who gets the connections of TCP listeners.
-    fn targets<'a>(&'a self, upstreams: &'a Upstreams) -> Targets<'a> {
-        Targets {
+    fn tcp_targets<'a>(&'a self, upstreams: &'a Upstreams) -> TcpTargets<'a> {
+        TcpTargets {
             upstreams,
-            edge: &self.edge,
-            front: &self.front,
+            edge_for: &self.edge,
+            join_front_end: &self.join_front_end,
             join_edge: &self.join_edge,
         }
     }
 
     /// Becomes a server of another front end, once the application serves, if it is to be one.
-    async fn join(self: Arc<Self>) {
-        let apps: Vec<_> = self.live().rooms.apps.values().cloned().collect();
+    async fn start_joiner(self: Arc<Self>) {
+        let apps: Vec<_> = self.live().components.apps.values().cloned().collect();
         for app in apps {
             app.wait_until_up().await;
         }
         let setup = {
             let live = self.live();
-            let pool = default_pool(&live.rooms.pools);
-            work::joiner(
+            let pool = default_pool(&live.components.pools);
+            work::joiner_setup(
                 &live.config,
-                &live.rooms.apps,
+                &live.components.apps,
                 &self.edge,
                 self.loops.handles(),
                 pool,
@@ -519,12 +526,12 @@ impl Server {
 
     /// The same for one that follows another, which leaves the front end then: it is to be there already, unless that takes
     /// too long.
-    async fn join_before_the_other_leaves(self: &Arc<Self>) {
-        Arc::clone(self).join().await;
+    async fn join_before_predecessor_leaves(self: &Arc<Self>) {
+        Arc::clone(self).start_joiner().await;
         let Some(joiner) = self.joiner.get() else {
             return;
         };
-        if clock::timeout(JOINING, joiner.wait_until_joined())
+        if clock::timeout(JOIN_TIMEOUT, joiner.wait_until_joined())
             .await
             .is_none()
         {
@@ -538,7 +545,7 @@ impl Server {
     fn leave_terminal(&self) -> Result<(), String> {
         let log = self.live().config.server.log.clone();
         let file = match &log {
-            LogTarget::File(path) => Some(logs::open_file(path)?),
+            LogTarget::File(path) => Some(logs::open_log_file(path)?),
             LogTarget::Stdout | LogTarget::Stderr => None,
         };
         if file.is_none() {
@@ -551,32 +558,34 @@ impl Server {
     }
 
     /// The admin interface answers on edges of its own, so that it is there when the front end is full.
-    fn wire_admin(self: &Arc<Self>, token: Option<AdminToken>) {
+    fn install_admin_handlers(self: &Arc<Self>, token: Option<AdminToken>) {
         let authority = token.map_or(Authority::ReadOnly, Authority::Token);
-        let over_tcp = Admin::new(self.status_source(), authority);
-        self.wire(&self.admin_edge, Arc::new(over_tcp), true);
-        let called = Admin::new(self.status_source(), Authority::AnyConnected);
-        self.wire(&self.control_edge, Arc::new(called), true);
-        self.wire(&self.refused_edge, Arc::new(RefuseAll), false);
+        let over_tcp = Admin::new(self.admin_backend(), authority);
+        self.install_handler(&self.admin_edge, Arc::new(over_tcp), true);
+        let called = Admin::new(self.admin_backend(), Authority::AnyConnected);
+        self.install_handler(&self.control_edge, Arc::new(called), true);
+        self.install_handler(&self.refused_edge, Arc::new(RefuseAll), false);
     }
 
     /// So do probes, which may come from other machines.
-    fn wire_probes(self: &Arc<Self>) {
-        self.wire(
+    fn install_probes_handler(self: &Arc<Self>) {
+        self.install_handler(
             &self.probes_edge,
-            Arc::new(Probes::new(self.status_source())),
+            Arc::new(Probes::new(self.admin_backend())),
             false,
         );
     }
 
     /// What the server says of itself.
-    fn status_source(self: &Arc<Self>) -> Arc<crate::source::House> {
-        Arc::new(crate::source::House::new(Arc::downgrade(self)))
+    fn admin_backend(self: &Arc<Self>) -> Arc<crate::admin_backend::AdminBackend> {
+        Arc::new(crate::admin_backend::AdminBackend::new(Arc::downgrade(
+            self,
+        )))
     }
 
     /// Lets `handler` answer everything on `edge`; `shows_causes` says that whoever asks may see
     /// what is wrong.
-    fn wire(&self, edge: &Arc<Edge>, handler: Arc<dyn Handler>, shows_causes: bool) {
+    fn install_handler(&self, edge: &Arc<Edge>, handler: Arc<dyn Handler>, shows_causes: bool) {
         let mut routing = RouteTable::default();
         let route = Route {
             redirects_directories: false,
@@ -590,18 +599,21 @@ impl Server {
         let (limits, mask) = {
             let live = self.live();
             let config = &live.config;
-            (own_limits(&config.limits), wiring::log_mask(&config.server))
+            (
+                internal_limits(&config.limits),
+                wiring::log_mask(&config.server),
+            )
         };
         let settings = Settings {
             routes: routing,
             log_mask: mask,
             is_development: shows_causes,
-            ..of_house(limits)
+            ..internal_settings(limits)
         };
         edge.replace_settings(settings, &[]);
     }
 
-    pub(crate) fn live(&self) -> MutexGuard<'_, Live> {
+    pub(crate) fn live(&self) -> MutexGuard<'_, LiveState> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -644,7 +656,7 @@ impl Server {
     }
 
     /// What servers that are one hub tell one another of themselves, besides the hub's own numbers.
-    fn numbers(&self) -> Vec<(String, u64)> {
+    fn cluster_counters(&self) -> Vec<(String, u64)> {
         let totals = self.edge.total_metrics();
         let resident = penstock_sys::file::process_rss_bytes(std::process::id());
         let numbers = [
@@ -658,6 +670,6 @@ impl Server {
 
     /// Begins the shutdown.
     pub(crate) fn stop(&self) {
-        self.stop.notify_one();
+        self.stop_requested.notify_one();
     }
 }

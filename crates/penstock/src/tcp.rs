@@ -2,7 +2,7 @@
 //! one where programs dial in to be servers (`server.join`).
 //!
 //! Used by `server` at start and at reload. A listener that stays gets its new handler through a
-//! [`Switch`]; connections that are open keep the old one.
+//! [`HandlerSwitch`]; connections that are open keep the old one.
 
 use std::sync::Arc;
 
@@ -14,20 +14,20 @@ use penstock_proxy::JoinListener;
 use penstock_runtime::{LoopHandle, Stream};
 use penstock_sys::net::PeerAddress;
 
-use crate::inherited::Role;
-use crate::listeners::{self, Opened, Serving, Supply};
-use crate::upstreams::Upstreams;
+use crate::components::Upstreams;
+use crate::inherited_listeners::ListenerRole;
+use crate::listeners::{self, ActiveListener, BoundListener, SocketSource};
 
 /// A TCP listener at work.
 #[derive(Debug)]
-pub(crate) struct TcpServing {
-    serving: Serving,
-    switch: Arc<Switch>,
+pub(crate) struct ActiveTcpListener {
+    listener: ActiveListener,
+    switch: Arc<HandlerSwitch>,
 }
 
 /// Who gets a listener's connections.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Target {
+pub(crate) enum TcpTarget {
     /// The upstream of that name.
     Upstream(String),
     /// Who lets them join.
@@ -35,80 +35,80 @@ pub(crate) enum Target {
 }
 
 /// A listener that is open, and who is to get its connections.
-pub(crate) type Bound = (Opened, Target);
+pub(crate) type BoundTcpListener = (BoundListener, TcpTarget);
 
 /// Who there is to get them, and where they count.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Targets<'a> {
+pub(crate) struct TcpTargets<'a> {
     pub(crate) upstreams: &'a Upstreams,
     /// Clients'.
-    pub(crate) edge: &'a Arc<Edge>,
-    pub(crate) front: &'a JoinListener,
+    pub(crate) edge_for: &'a Arc<Edge>,
+    pub(crate) join_front_end: &'a JoinListener,
     /// Those who want to join: they are there when clients are too many, and take no place of theirs.
     pub(crate) join_edge: &'a Arc<Edge>,
 }
 
-impl Targets<'_> {
-    fn find(&self, target: &Target) -> Option<Arc<dyn TunnelHandler>> {
+impl TcpTargets<'_> {
+    fn find_handler(&self, target: &TcpTarget) -> Option<Arc<dyn TunnelHandler>> {
         match target {
-            Target::Upstream(name) => self
+            TcpTarget::Upstream(name) => self
                 .upstreams
                 .get(name)
                 .map(|upstream| upstream.tcp_handler()),
-            Target::Join => Some(Arc::new(self.front.clone())),
+            TcpTarget::Join => Some(Arc::new(self.join_front_end.clone())),
         }
     }
 
-    fn edge(&self, target: &Target) -> &Arc<Edge> {
+    fn edge(&self, target: &TcpTarget) -> &Arc<Edge> {
         match target {
-            Target::Upstream(_) => self.edge,
-            Target::Join => self.join_edge,
+            TcpTarget::Upstream(_) => self.edge_for,
+            TcpTarget::Join => self.join_edge,
         }
     }
 }
 
 /// A listener that a configuration wants.
-struct Wanted<'c> {
+struct WantedTcpListener<'c> {
     listen: &'c ListenAddr,
     proxy_protocol: bool,
-    target: Target,
+    target: TcpTarget,
 }
 
-fn all_wanted(config: &Config) -> impl Iterator<Item = Wanted<'_>> {
-    let streams = config.tcp.iter().map(|stream| Wanted {
+fn wanted_tcp_listeners(config: &Config) -> impl Iterator<Item = WantedTcpListener<'_>> {
+    let streams = config.tcp.iter().map(|stream| WantedTcpListener {
         listen: &stream.listen,
         proxy_protocol: stream.proxy_protocol,
-        target: Target::Upstream(stream.upstream.clone()),
+        target: TcpTarget::Upstream(stream.upstream.clone()),
     });
-    let join = config.server.join.iter().map(|join| Wanted {
+    let join = config.server.join.iter().map(|join| WantedTcpListener {
         listen: &join.listen,
         proxy_protocol: false,
-        target: Target::Join,
+        target: TcpTarget::Join,
     });
     streams.chain(join)
 }
 
-impl TcpServing {
+impl ActiveTcpListener {
     /// As printed.
     pub(crate) fn name(&self) -> String {
-        shown(&self.serving)
+        listener_name(&self.listener)
     }
 
-    pub(crate) fn serving(&self) -> &Serving {
-        &self.serving
+    pub(crate) fn serving(&self) -> &ActiveListener {
+        &self.listener
     }
 
-    pub(crate) fn serving_mut(&mut self) -> &mut Serving {
-        &mut self.serving
+    pub(crate) fn listener_mut(&mut self) -> &mut ActiveListener {
+        &mut self.listener
     }
 
-    pub(crate) fn into_serving(self) -> Serving {
-        self.serving
+    pub(crate) fn into_listener(self) -> ActiveListener {
+        self.listener
     }
 }
 
 /// `tcp://127.0.0.1:9000`: it is not HTTP that is spoken there.
-fn shown(serving: &Serving) -> String {
+fn listener_name(serving: &ActiveListener) -> String {
     match serving.name().strip_prefix("http://") {
         Some(address) => format!("tcp://{address}"),
         None => serving.name().to_owned(),
@@ -120,51 +120,57 @@ fn shown(serving: &Serving) -> String {
 ///
 /// # Errors
 /// Which address could not be opened, and why.
-pub(crate) fn open_all(
+pub(crate) fn open_missing_tcp(
     config: &Config,
-    kept: &[TcpServing],
-    supply: &mut Supply<'_>,
+    kept: &[ActiveTcpListener],
+    supply: &mut SocketSource<'_>,
     loops: usize,
-) -> Result<Vec<Bound>, String> {
-    supply.shares_ports = config.server.reuse_port;
-    let new = all_wanted(config).filter(|wanted| {
-        !(kept.iter()).any(|known| known.serving.is(wanted.listen, wanted.proxy_protocol))
+) -> Result<Vec<BoundTcpListener>, String> {
+    supply.reuse_port = config.server.reuse_port;
+    let new = wanted_tcp_listeners(config).filter(|wanted| {
+        !(kept.iter()).any(|known| known.listener.matches(wanted.listen, wanted.proxy_protocol))
     });
     new.map(|wanted| {
-        let role = (Role::Tcp, wanted.proxy_protocol);
-        let opened = listeners::open(wanted.listen, role, supply, loops)?;
+        let role = (ListenerRole::Tcp, wanted.proxy_protocol);
+        let opened = listeners::open_listener(wanted.listen, role, supply, loops)?;
         Ok((opened, wanted.target))
     })
     .collect()
 }
 
 /// Those that a new configuration does not have, or not in that form.
-pub(crate) fn going<'s>(config: &Config, streams: &'s [TcpServing]) -> Vec<&'s Serving> {
-    let streams = streams.iter().map(TcpServing::serving);
-    streams.filter(|it| wanted(config, it).is_none()).collect()
+pub(crate) fn removed_tcp_listeners<'s>(
+    config: &Config,
+    streams: &'s [ActiveTcpListener],
+) -> Vec<&'s ActiveListener> {
+    let streams = streams.iter().map(ActiveTcpListener::serving);
+    streams
+        .filter(|it| current_target(config, it).is_none())
+        .collect()
 }
 
-fn wanted(config: &Config, serving: &Serving) -> Option<Target> {
-    let found = all_wanted(config).find(|it| serving.is(it.listen, it.proxy_protocol));
+fn current_target(config: &Config, serving: &ActiveListener) -> Option<TcpTarget> {
+    let found =
+        wanted_tcp_listeners(config).find(|it| serving.matches(it.listen, it.proxy_protocol));
     found.map(|wanted| wanted.target)
 }
 
 /// Begins to accept on opened listeners.
-pub(crate) fn serve_all(
-    opened: Vec<Bound>,
-    targets: Targets<'_>,
+pub(crate) fn serve_tcp_listeners(
+    opened: Vec<BoundTcpListener>,
+    targets: TcpTargets<'_>,
     loops: &[LoopHandle],
-) -> Vec<TcpServing> {
+) -> Vec<ActiveTcpListener> {
     let mut serving = Vec::new();
     for (opened, target) in opened {
         // The configuration names only those that are there.
-        let Some(found) = targets.find(&target) else {
+        let Some(found) = targets.find_handler(&target) else {
             continue;
         };
-        let switch = Arc::new(Switch(ArcSwap::from_pointee(found)));
+        let switch = Arc::new(HandlerSwitch(ArcSwap::from_pointee(found)));
         let handler: Arc<dyn TunnelHandler> = Arc::clone(&switch) as _;
-        serving.push(TcpServing {
-            serving: opened.serve_tunnel(targets.edge(&target), loops, &handler),
+        serving.push(ActiveTcpListener {
+            listener: opened.serve_tunnel(targets.edge(&target), loops, &handler),
             switch,
         });
     }
@@ -173,24 +179,24 @@ pub(crate) fn serve_all(
 
 /// Takes out and gives what a new configuration does not have, turns the others to who is theirs now, adds
 /// `fresh`.
-pub(crate) fn swap(
+pub(crate) fn swap_tcp_listeners(
     config: &Config,
-    streams: &mut Vec<TcpServing>,
-    targets: Targets<'_>,
-    fresh: Vec<TcpServing>,
+    streams: &mut Vec<ActiveTcpListener>,
+    targets: TcpTargets<'_>,
+    fresh: Vec<ActiveTcpListener>,
     changes: &mut Vec<String>,
-) -> Vec<Serving> {
+) -> Vec<ActiveListener> {
     let mut gone = Vec::new();
     for known in std::mem::take(streams) {
-        let wanted = wanted(config, &known.serving);
-        match wanted.and_then(|target| targets.find(&target)) {
+        let wanted = current_target(config, &known.listener);
+        match wanted.and_then(|target| targets.find_handler(&target)) {
             Some(found) => {
                 known.switch.0.store(Arc::new(found));
                 streams.push(known);
             }
             None => {
                 changes.push(format!("{} closed", known.name()));
-                gone.push(known.into_serving());
+                gone.push(known.into_listener());
             }
         }
     }
@@ -201,9 +207,9 @@ pub(crate) fn swap(
 
 /// Whom a listener's new connections go to.
 #[derive(Debug)]
-struct Switch(ArcSwap<Arc<dyn TunnelHandler>>);
+struct HandlerSwitch(ArcSwap<Arc<dyn TunnelHandler>>);
 
-impl TunnelHandler for Switch {
+impl TunnelHandler for HandlerSwitch {
     fn serve(
         &self,
         client: Arc<Stream>,

@@ -12,19 +12,19 @@ use std::time::{Duration, Instant};
 
 use penstock_runtime::{LoopHandle, clock};
 
-use crate::manager::Manager;
+use crate::service_manager::ServiceNotifier;
 
 /// How often loops are asked.
-const ASK: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long a loop may take to answer before it is named.
-const STALLED: Duration = Duration::from_secs(5);
+const STALL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The thread that watches; it ends with this.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
     stalls: Arc<AtomicU64>,
-    _end: SyncSender<()>,
+    _stop_sender: SyncSender<()>,
 }
 
 impl Watchdog {
@@ -32,31 +32,38 @@ impl Watchdog {
     ///
     /// # Errors
     /// When no thread can be started.
-    pub(crate) fn start(loops: &[LoopHandle], manager: Manager) -> std::io::Result<Self> {
+    pub(crate) fn start(loops: &[LoopHandle], manager: ServiceNotifier) -> std::io::Result<Self> {
         let control = LoopHandle::current().map(|control| ("control".to_owned(), control));
         let loops = (loops.iter()).map(|it| (format!("loop-{}", it.index()), it.clone()));
         let loops = control.into_iter().chain(loops);
         let mut watched: Vec<_> = loops
-            .map(|(name, it)| Watched::new(&name, move |beat| it.spawn(beat)))
+            .map(|(name, it)| WatchedLoop::new(&name, move |beat| it.spawn(beat)))
             .collect();
         let stalls = Arc::new(AtomicU64::new(0));
         let (end, ended) = sync_channel(1);
         let counted = Arc::clone(&stalls);
         let thread = std::thread::Builder::new().name("watchdog".into());
         thread.spawn(move || {
-            let often = manager.watchdog().map(|often| (often / 2).min(ASK));
-            let pause = often.unwrap_or(ASK).max(Duration::from_millis(10));
+            let often = manager
+                .watchdog_interval()
+                .map(|often| (often / 2).min(CHECK_INTERVAL));
+            let pause = often
+                .unwrap_or(CHECK_INTERVAL)
+                .max(Duration::from_millis(10));
             while ended.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
                 let now = clock::now();
-                let stalled = watched.iter_mut().filter_map(|one| one.look(now));
+                let stalled = watched.iter_mut().filter_map(|one| one.check(now));
                 let stalled = stalled.fold(0, |count, is_new| count + u64::from(is_new));
                 counted.fetch_add(stalled, Ordering::Relaxed);
-                if often.is_some() && watched.iter().all(|one| !one.is_named) {
-                    manager.alive();
+                if often.is_some() && watched.iter().all(|one| !one.is_reported) {
+                    manager.notify_watchdog();
                 }
             }
         })?;
-        Ok(Self { stalls, _end: end })
+        Ok(Self {
+            stalls,
+            _stop_sender: end,
+        })
     }
 
     /// How often a loop stood still for longer than it may.
@@ -66,38 +73,40 @@ impl Watchdog {
 }
 
 /// What a loop runs to show that it turns.
-type Beat = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
+type CheckTask = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// One loop.
-struct Watched {
+struct WatchedLoop {
     name: String,
-    ask: Box<dyn Fn(Beat) + Send>,
+    spawn_check: Box<dyn Fn(CheckTask) + Send>,
     /// Set by the loop.
     answered: Arc<AtomicBool>,
-    asked: Option<Instant>,
+    asked_at: Option<Instant>,
     /// Whether the log says that it stands still.
-    is_named: bool,
+    is_reported: bool,
 }
 
-impl Watched {
-    fn new(name: &str, ask: impl Fn(Beat) + Send + 'static) -> Self {
+impl WatchedLoop {
+    fn new(name: &str, ask: impl Fn(CheckTask) + Send + 'static) -> Self {
         Self {
             name: name.to_owned(),
-            ask: Box::new(ask),
+            spawn_check: Box::new(ask),
             answered: Arc::default(),
-            asked: None,
-            is_named: false,
+            asked_at: None,
+            is_reported: false,
         }
     }
 
     /// Asks it again if it has answered. Gives whether it stands still, and if so whether that is news.
-    fn look(&mut self, now: Instant) -> Option<bool> {
-        let waited = self.asked.map(|asked| now.saturating_duration_since(asked));
+    fn check(&mut self, now: Instant) -> Option<bool> {
+        let waited = self
+            .asked_at
+            .map(|asked| now.saturating_duration_since(asked));
         let has_answered = self.answered.swap(false, Ordering::Relaxed);
         match waited {
             Some(waited) if !has_answered => {
-                let is_stalled = waited >= STALLED;
-                let is_new = is_stalled && !std::mem::replace(&mut self.is_named, is_stalled);
+                let is_stalled = waited >= STALL_TIMEOUT;
+                let is_new = is_stalled && !std::mem::replace(&mut self.is_reported, is_stalled);
                 if is_new {
                     let (name, waited) = (&self.name, waited.as_secs());
                     log::error!(
@@ -106,14 +115,14 @@ impl Watched {
                 }
                 return is_stalled.then_some(is_new);
             }
-            Some(waited) if std::mem::take(&mut self.is_named) => {
+            Some(waited) if std::mem::take(&mut self.is_reported) => {
                 log::warn!("{} turns again after {} s", self.name, waited.as_secs());
             }
             Some(_) | None => {}
         }
-        self.asked = Some(now);
+        self.asked_at = Some(now);
         let answered = Arc::clone(&self.answered);
-        (self.ask)(Box::pin(async move {
+        (self.spawn_check)(Box::pin(async move {
             answered.store(true, Ordering::Relaxed);
         }));
         None
@@ -128,11 +137,11 @@ mod tests {
 
     #[test]
     fn a_loop_that_stands_still_is_named_once_and_again_only_after_it_turned() {
-        let beats: Arc<Mutex<Vec<Beat>>> = Arc::default();
+        let beats: Arc<Mutex<Vec<CheckTask>>> = Arc::default();
         let asked = Arc::clone(&beats);
-        let mut one = Watched::new("loop-0", move |beat| asked.lock().unwrap().push(beat));
+        let mut one = WatchedLoop::new("loop-0", move |beat| asked.lock().unwrap().push(beat));
         let answer = || {
-            let waiting: Vec<Beat> = beats.lock().unwrap().drain(..).collect();
+            let waiting: Vec<CheckTask> = beats.lock().unwrap().drain(..).collect();
             let count = waiting.len();
             waiting
                 .into_iter()
@@ -141,19 +150,19 @@ mod tests {
         };
         let start = clock::now();
         let at = |seconds: u64| start + Duration::from_secs(seconds);
-        assert_eq!(one.look(at(0)), None);
+        assert_eq!(one.check(at(0)), None);
         assert_eq!(answer(), 1);
-        assert_eq!(one.look(at(1)), None);
-        assert_eq!(one.look(at(5)), None);
-        assert_eq!(one.look(at(6)), Some(true));
-        assert_eq!(one.look(at(7)), Some(false));
+        assert_eq!(one.check(at(1)), None);
+        assert_eq!(one.check(at(5)), None);
+        assert_eq!(one.check(at(6)), Some(true));
+        assert_eq!(one.check(at(7)), Some(false));
         assert_eq!(
             answer(),
             1,
             "one that stands still is not asked again and again"
         );
-        assert_eq!(one.look(at(8)), None);
-        assert!(!one.is_named);
-        assert_eq!(one.look(at(20)), Some(true));
+        assert_eq!(one.check(at(8)), None);
+        assert!(!one.is_reported);
+        assert_eq!(one.check(at(20)), Some(true));
     }
 }

@@ -25,18 +25,18 @@ use penstock_runtime::blocking::Pool;
 use penstock_runtime::logger::{LineWriter, LogMask};
 
 use crate::caches::{self, CachedRoute};
+use crate::components::{AppUpstreamHandler, Components, Pools, default_pool};
 use crate::dev;
-use crate::folders::ServedFolders;
-use crate::grants;
-use crate::held::Held;
-use crate::kinds::ByKind;
+use crate::guessed_kind::GuessedKindHandler;
+use crate::hub_service::HubService;
 use crate::logs;
-use crate::upstreams::{OfApp, Pools, Rooms, default_pool};
+use crate::sendfile_grant;
+use crate::served_dirs::ServedDirs;
 use crate::work;
 
 /// What a configuration comes to in front of the rooms.
 #[derive(Debug)]
-pub(crate) struct Built {
+pub(crate) struct BuiltSettings {
     /// For the front end.
     pub(crate) settings: Settings,
     /// For the status.
@@ -47,61 +47,69 @@ pub(crate) struct Built {
 ///
 /// # Errors
 /// What could not be opened.
-pub(crate) fn settings(
+pub(crate) fn build_settings(
     config: &Config,
-    rooms: &Rooms,
-    held: &Held,
+    rooms: &Components,
+    held: &HubService,
     loops: usize,
     development: bool,
-) -> Result<Built, String> {
-    let of_hub = held.routes(config)?;
+) -> Result<BuiltSettings, String> {
+    let of_hub = held.route_builder(config)?;
     let own_cookies = sticky_cookies(config);
-    let mut folders = ServedFolders::default();
+    let mut folders = ServedDirs::default();
     let mut routing = RouteTable::default();
     let mut cached_routes = Vec::new();
     for site in &config.sites {
         let mut routes = Vec::new();
         for route in &site.routes {
             let mut handlers: Vec<Arc<dyn Handler>> = Vec::new();
-            handlers.extend(files(route, rooms, loops, &mut folders)?);
-            handlers.extend(of_hub.of_route((site, route))?);
-            if let Some(handler) = back_end(route, rooms)? {
+            handlers.extend(files_handler(route, rooms, loops, &mut folders)?);
+            handlers.extend(of_hub.route_handler((site, route))?);
+            if let Some(handler) = backend_handler(route, rooms)? {
                 let app = route.app.as_ref().and_then(|name| rooms.apps.get(name));
-                let sendfile = sendfile(config, route);
+                let sendfile = route_sendfile(config, route);
                 let handler = match &sendfile {
-                    Some(sendfile) => grants::grant(handler, sendfile, |folder| {
-                        let hide = &config.server.hide;
-                        folders.open(grants::sent_from(folder, hide, &rooms.pools, loops))
-                    })?,
+                    Some(sendfile) => {
+                        sendfile_grant::with_sendfile_grant(handler, sendfile, |folder| {
+                            let hide = &config.server.hide;
+                            folders.get_or_open(sendfile_grant::sendfile_setup(
+                                folder,
+                                hide,
+                                &rooms.pools,
+                                loops,
+                            ))
+                        })?
+                    }
                     None => handler,
                 };
                 // Nearest to the back end: a cache must meet the response, not the instruction.
                 let handler = match (&config.join_target, config.effective_grip(route)) {
                     // What it says to a front end is for the one that has the client.
-                    (Some(_), _) => work::passed_on(handler),
+                    (Some(_), _) => work::with_pass_through(handler),
                     (None, None) => handler,
                     (None, Some(grip)) => {
                         let held = |sockets| {
                             let how = (sockets, app.is_some());
-                            of_hub.grip(Arc::clone(&handler), &grip, how)
+                            of_hub.with_grip(Arc::clone(&handler), &grip, how)
                         };
                         match app.filter(|app| app.config().kind_is_guess) {
-                            Some(app) => Arc::new(ByKind {
+                            Some(app) => Arc::new(GuessedKindHandler {
                                 app: Arc::clone(app),
-                                with_websockets: held(WebSocketSupport::Native)?,
-                                with_requests: held(WebSocketSupport::MayHijack)?,
+                                native_handler: held(WebSocketSupport::Native)?,
+                                websocket_over_http_handler: held(WebSocketSupport::MayHijack)?,
                             }),
-                            None => held(own_sockets(app))?,
+                            None => held(websocket_support(app))?,
                         }
                     }
                 };
                 let handler = match app {
                     Some(app) if development => {
-                        dev::explained(handler, app, default_pool(&rooms.pools))
+                        dev::with_explanations(handler, app, default_pool(&rooms.pools))
                     }
                     _ => handler,
                 };
-                let (handler, cached) = caches::in_front(handler, (site, route), &rooms.caches)?;
+                let (handler, cached) =
+                    caches::put_in_front(handler, (site, route), &rooms.caches)?;
                 handlers.push(handler);
                 cached_routes.extend(cached);
             }
@@ -114,7 +122,7 @@ pub(crate) fn settings(
             routes.push(Route {
                 path: route.path.clone(),
                 is_internal: route.internal,
-                redirects_directories: strips_its_path(route),
+                redirects_directories: strips_own_prefix(route),
                 max_body: route.max_body_size,
                 filters: filters.map_err(|error| format!("route {}: {error}", route.path))?,
                 handlers: handlers.into(),
@@ -135,17 +143,17 @@ pub(crate) fn settings(
         routes: routing,
         access_log,
         log_mask: log_mask(&config.server),
-        trusted_proxies: Arc::new(trust(config)?),
+        trusted_proxies: Arc::new(trusted_proxies(config)?),
         is_development: development,
     };
-    Ok(Built {
+    Ok(BuiltSettings {
         settings,
         cached_routes,
     })
 }
 
 /// What an application can do with a client's WebSocket by itself; none is an upstream.
-fn own_sockets(app: Option<&Arc<App>>) -> WebSocketSupport {
+fn websocket_support(app: Option<&Arc<App>>) -> WebSocketSupport {
     match app.map(|app| app.config().kind) {
         Some(AppKind::Wsgi | AppKind::Rack) => WebSocketSupport::MayHijack,
         _ => WebSocketSupport::Native,
@@ -154,7 +162,7 @@ fn own_sockets(app: Option<&Arc<App>>) -> WebSocketSupport {
 
 /// Whether responses of a route may name another body. One that a front end elsewhere gets leaves that to it,
 /// but for files of this machine.
-fn sendfile(config: &Config, route: &penstock_config::Route) -> Option<Sendfile> {
+fn route_sendfile(config: &Config, route: &penstock_config::Route) -> Option<Sendfile> {
     match (config.effective_sendfile(route), &config.join_target) {
         (None, Some(_)) => Some(Sendfile {
             is_enabled: true,
@@ -165,7 +173,7 @@ fn sendfile(config: &Config, route: &penstock_config::Route) -> Option<Sendfile>
 }
 
 /// Whose word about their clients is taken.
-pub(crate) fn trust(config: &Config) -> Result<TrustedProxies, String> {
+pub(crate) fn trusted_proxies(config: &Config) -> Result<TrustedProxies, String> {
     if config.join_target.is_some() {
         // Its only client is the front end that it has joined.
         let all = ["0.0.0.0/0", "::/0"].map(str::parse);
@@ -191,11 +199,11 @@ pub(crate) fn trust(config: &Config) -> Result<TrustedProxies, String> {
 }
 
 /// The files of a route, which are asked first.
-fn files(
+fn files_handler(
     route: &penstock_config::Route,
-    rooms: &Rooms,
+    rooms: &Components,
     loops: usize,
-    folders: &mut ServedFolders,
+    folders: &mut ServedDirs,
 ) -> Result<Option<Arc<dyn Handler>>, String> {
     let Some(files) = &route.files else {
         return Ok(None);
@@ -213,27 +221,28 @@ fn files(
         pool: pool.clone(),
         loops,
         falls_through: route.app.is_some() || route.upstream.is_some(),
-        script_index: script_index(route, rooms).filter(|_| is_before_scripts),
+        script_index: script_index_name(route, rooms).filter(|_| is_before_scripts),
     };
-    let opened = folders.open(setup)?;
+    let opened = folders.get_or_open(setup)?;
     Ok(Some(match is_before_scripts {
-        true => Arc::new(BeforeScripts(opened)),
+        true => Arc::new(NonScriptFiles(opened)),
         false => opened,
     }))
 }
 
 /// The application or the upstream of a route.
-fn back_end(
+fn backend_handler(
     route: &penstock_config::Route,
-    rooms: &Rooms,
+    rooms: &Components,
 ) -> Result<Option<Arc<dyn Handler>>, String> {
     if let Some(name) = &route.app {
         let app = rooms.apps.get(name);
         let app = app.ok_or_else(|| format!("no application `{name}`"))?;
         let handler = match rooms.upstreams.get(name) {
-            Some(upstream) if app.config().upstream.is_some() => {
-                Arc::new(OfApp::new(app, behind(upstream, route)))
-            }
+            Some(upstream) if app.config().upstream.is_some() => Arc::new(AppUpstreamHandler::new(
+                app,
+                upstream_handler(upstream, route),
+            )),
             _ => Arc::clone(app) as Arc<dyn Handler>,
         };
         return Ok(Some(handler));
@@ -241,13 +250,13 @@ fn back_end(
     if let Some(name) = &route.upstream {
         let upstream = rooms.upstreams.get(name);
         let upstream = upstream.ok_or_else(|| format!("no upstream `{name}`"))?;
-        return Ok(Some(behind(upstream, route)));
+        return Ok(Some(upstream_handler(upstream, route)));
     }
     Ok(None)
 }
 
 /// The name of the script that a folder may have as its index: that of the upstream's front controller.
-fn script_index(route: &penstock_config::Route, rooms: &Rooms) -> Option<String> {
+fn script_index_name(route: &penstock_config::Route, rooms: &Components) -> Option<String> {
     let name = route.upstream.as_ref().or(route.app.as_ref())?;
     let index = rooms.upstreams.get(name)?.config().index.as_deref()?;
     let name = index.rsplit('/').next().unwrap_or(index);
@@ -265,13 +274,13 @@ fn sticky_cookies(config: &Config) -> Arc<[String]> {
 }
 
 /// Whether requests of a route go to servers of their own, which may know nothing of its path.
-fn is_upstream(route: &penstock_config::Route, rooms: &Rooms) -> bool {
+fn is_upstream(route: &penstock_config::Route, rooms: &Components) -> bool {
     let app = route.app.as_ref().and_then(|name| rooms.apps.get(name));
     route.upstream.is_some() || app.is_some_and(|app| app.config().upstream.is_some())
 }
 
 /// Whether a route strips the very folder that it is for: `/shop` of `/shop/*`.
-fn strips_its_path(route: &penstock_config::Route) -> bool {
+fn strips_own_prefix(route: &penstock_config::Route) -> bool {
     let PathPattern::Prefix(prefix) = &route.path else {
         return false;
     };
@@ -280,7 +289,7 @@ fn strips_its_path(route: &penstock_config::Route) -> bool {
 }
 
 /// Whether the route's application or upstream runs scripts of a folder, by the text of the path.
-fn runs_scripts(route: &penstock_config::Route, rooms: &Rooms) -> bool {
+fn runs_scripts(route: &penstock_config::Route, rooms: &Components) -> bool {
     let name = route.upstream.as_ref().or(route.app.as_ref());
     let behind = name.and_then(|name| rooms.upstreams.get(name));
     behind.is_some_and(|upstream| {
@@ -293,9 +302,9 @@ fn runs_scripts(route: &penstock_config::Route, rooms: &Rooms) -> bool {
 /// Files in front of an upstream that runs scripts: its scripts are not sent as text, be they in the
 /// folder of the files or not.
 #[derive(Debug)]
-struct BeforeScripts(Arc<Files>);
+struct NonScriptFiles(Arc<Files>);
 
-impl Handler for BeforeScripts {
+impl Handler for NonScriptFiles {
     fn handle(&self, request: Request) -> HandlerProgress {
         match is_script_path(request.path()) {
             true => HandlerProgress::Ready(Ok(Reply::Pass(Box::new(request)))),
@@ -311,7 +320,7 @@ impl Handler for BeforeScripts {
 }
 
 /// An upstream with what the route says of buffering.
-fn behind(upstream: &Upstream, route: &penstock_config::Route) -> Arc<dyn Handler> {
+fn upstream_handler(upstream: &Upstream, route: &penstock_config::Route) -> Arc<dyn Handler> {
     let config = upstream.config();
     upstream.handler(Buffering {
         request: route.request_buffering.unwrap_or(config.request_buffering),
@@ -322,7 +331,7 @@ fn behind(upstream: &Upstream, route: &penstock_config::Route) -> Arc<dyn Handle
 }
 
 fn open_access_log(log: &AccessLogConfig, mask: LogMask) -> Result<AccessLog, String> {
-    let target = logs::open(&log.path).map_err(|error| format!("access log {error}"))?;
+    let target = logs::open_log_target(&log.path).map_err(|error| format!("access log {error}"))?;
     let writer = LineWriter::start("access-log", target).map_err(|error| error.to_string())?;
     Ok(AccessLog {
         writer,
@@ -352,7 +361,7 @@ pub(crate) fn body_store(limits: &Limits, pool: Pool, space: &Arc<TempSpace>) ->
 }
 
 /// What clients of WebSockets may send.
-pub(crate) fn message_limits(limits: &Limits) -> MessageLimits {
+pub(crate) fn websocket_message_limits(limits: &Limits) -> MessageLimits {
     MessageLimits {
         max_message_bytes: limits.max_websocket_message_size,
         idle_timeout: limits.body_idle_timeout,
@@ -361,7 +370,7 @@ pub(crate) fn message_limits(limits: &Limits) -> MessageLimits {
 }
 
 /// The pools that a configuration names. Those that an older one has with the same bounds go on.
-pub(crate) fn pools(config: &Config, old: Option<(&Config, &Pools)>) -> Pools {
+pub(crate) fn build_pools(config: &Config, old: Option<(&Config, &Pools)>) -> Pools {
     let mut pools = Pools::new();
     for (name, bounds) in &config.blocking {
         let kept = old.and_then(|(old, pools)| {

@@ -19,10 +19,10 @@ use penstock_proxy::JoinerSetup;
 use penstock_runtime::LoopHandle;
 use penstock_runtime::blocking::Pool;
 
-use crate::upstreams::Apps;
+use crate::components::Apps;
 
 /// What it takes to join; `None` when the configuration joins nobody.
-pub(crate) fn joiner(
+pub(crate) fn joiner_setup(
     config: &Config,
     apps: &Apps,
     edge: &Arc<Edge>,
@@ -43,7 +43,7 @@ pub(crate) fn joiner(
             penstock_sys::process::host_name(),
             std::process::id()
         ),
-        capacity: capacity(apps),
+        capacity: join_capacity(apps),
         loops: loops.to_vec(),
         pool,
         serve: Arc::new(move |stream, peer, early| {
@@ -55,7 +55,7 @@ pub(crate) fn joiner(
 }
 
 /// Requests that the application may have in progress.
-pub(crate) fn capacity(apps: &Apps) -> u32 {
+pub(crate) fn join_capacity(apps: &Apps) -> u32 {
     let of_app = |app: &Arc<App>| {
         let processes = u32::try_from(app.config().processes.max).unwrap_or(u32::MAX);
         app.process_capacity().saturating_mul(processes)
@@ -65,32 +65,32 @@ pub(crate) fn capacity(apps: &Apps) -> u32 {
 }
 
 /// Leaves to the front end what is for a front end.
-pub(crate) fn passed_on(handler: Arc<dyn Handler>) -> Arc<dyn Handler> {
-    Arc::new(PassedOn {
+pub(crate) fn with_pass_through(handler: Arc<dyn Handler>) -> Arc<dyn Handler> {
+    Arc::new(PassThroughHandler {
         handler,
-        usual: TrustedHeaders::new(["X-Request-Start".to_owned()]),
+        default_trusted: TrustedHeaders::new(["X-Request-Start".to_owned()]),
     })
 }
 
 #[derive(Debug)]
-struct PassedOn {
+struct PassThroughHandler {
     handler: Arc<dyn Handler>,
     /// What a front end says of each request.
-    usual: TrustedHeaders,
+    default_trusted: TrustedHeaders,
 }
 
-impl Handler for PassedOn {
+impl Handler for PassThroughHandler {
     fn handle(&self, mut request: Request) -> HandlerProgress {
         // Nobody but the front end has a connection that leads here.
         let known = match request.trusted_headers.is_empty() {
-            true => &self.usual,
+            true => &self.default_trusted,
             false => &request.trusted_headers,
         };
         request.trusted_headers = known.with_front_end_headers(&request.head);
         match self.handler.handle(request) {
-            HandlerProgress::Ready(reply) => HandlerProgress::Ready(pass_on(reply)),
+            HandlerProgress::Ready(reply) => HandlerProgress::Ready(pass_through(reply)),
             HandlerProgress::Pending(work) => {
-                HandlerProgress::Pending(Box::pin(async { pass_on(work.await) }))
+                HandlerProgress::Pending(Box::pin(async { pass_through(work.await) }))
             }
         }
     }
@@ -100,7 +100,7 @@ impl Handler for PassedOn {
     }
 }
 
-fn pass_on(reply: Result<Reply, Fault>) -> Result<Reply, Fault> {
+fn pass_through(reply: Result<Reply, Fault>) -> Result<Reply, Fault> {
     Ok(match reply? {
         Reply::Response(mut response) => {
             response.pass_accel_fields();

@@ -11,75 +11,79 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::target::{self, Target, connect};
-use super::words::{in_words, text};
-use super::{AdminArguments, PurgeArguments, complain, count, say};
-use crate::succession::Follows;
+use super::status_text::{format_status, format_value};
+use super::target::{self, AdminTarget, connect};
+use super::{PurgeArguments, ServerLocation, pluralize, print_error, print_line};
+use crate::upgrade_protocol::UpgradeOutcome;
 
 /// How long a server may take to answer a question.
-pub(super) const ANSWER: Duration = Duration::from_secs(5);
+pub(super) const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long a restart or reload may take: the boot time-out of large applications and some.
-const CHANGE: Duration = Duration::from_secs(600);
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// How long a purge may take: looking through the index of millions of objects, behind other purges.
-const PURGE: Duration = Duration::from_secs(60);
+const PURGE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long a server that follows may take to answer once it serves.
-const FOLLOWS: Duration = Duration::from_secs(10);
+const SUCCESSOR_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long `stop` waits for the server to be gone.
-const STOP: Duration = Duration::from_secs(120);
+const STOP_TIMEOUT: Duration = Duration::from_secs(120);
 
-pub(super) fn status(to: &AdminArguments, json: bool) -> ExitCode {
-    finish(target::to_look(to).and_then(|target| {
-        let answer = ask(&target, "GET", "/status.json", ANSWER)?.ok()?;
+pub(super) fn status(to: &ServerLocation, json: bool) -> ExitCode {
+    print_result(target::locate_for_reading(to).and_then(|target| {
+        let answer =
+            send_request(&target, "GET", "/status.json", RESPONSE_TIMEOUT)?.into_result()?;
         if json {
             return Ok(answer);
         }
         let value: Value =
             serde_json::from_str(&answer).map_err(|error| format!("unreadable status: {error}"))?;
-        Ok(in_words(&value))
+        Ok(format_status(&value))
     }))
 }
 
-pub(super) fn reload(to: &AdminArguments) -> ExitCode {
-    let answer =
-        target::to_change(to).and_then(|target| ask(&target, "POST", "/reload", CHANGE)?.ok());
-    finish(answer.map(|_| "reloaded".to_owned()))
+pub(super) fn reload(to: &ServerLocation) -> ExitCode {
+    let answer = target::locate_for_changes(to)
+        .and_then(|target| send_request(&target, "POST", "/reload", CHANGE_TIMEOUT)?.into_result());
+    print_result(answer.map(|_| "reloaded".to_owned()))
 }
 
-pub(super) fn restart(to: &AdminArguments, app: &str) -> ExitCode {
+pub(super) fn restart(to: &ServerLocation, app: &str) -> ExitCode {
     let path = format!("/apps/{app}/restart");
-    let answer = target::to_change(to).and_then(|target| ask(&target, "POST", &path, CHANGE)?.ok());
-    finish(answer.map(|_| format!("{app}: restarted")))
+    let answer = target::locate_for_changes(to)
+        .and_then(|target| send_request(&target, "POST", &path, CHANGE_TIMEOUT)?.into_result());
+    print_result(answer.map(|_| format!("{app}: restarted")))
 }
 
 /// Upgrades, and waits until the server that follows answers: here, or where its configuration has it.
-pub(super) fn upgrade(to: &AdminArguments, binary: Option<&Path>) -> ExitCode {
-    finish(target::to_change(to).and_then(|target| {
+pub(super) fn upgrade(to: &ServerLocation, binary: Option<&Path>) -> ExitCode {
+    print_result(target::locate_for_changes(to).and_then(|target| {
         let cwd = std::env::current_dir().map_err(|error| error.to_string())?;
         let body = match binary {
             Some(binary) => json!({ "binary": cwd.join(binary).display().to_string() }).to_string(),
             None => String::new(),
         };
-        let old = process_at(&target)?;
-        let answer = ask_with(&target, ("POST", "/upgrade"), &body, CHANGE)?.ok()?;
+        let old = pid_of_server(&target)?;
+        let answer = send_json_request(&target, ("POST", "/upgrade"), &body, CHANGE_TIMEOUT)?
+            .into_result()?;
         let value: Value = serde_json::from_str(&answer).unwrap_or_default();
-        let told = text(&value["message"]);
+        let told = format_value(&value["message"]);
         // Its control socket may be another, too.
         let mut places = vec![target];
-        match Follows::admin_in(&told) {
+        match UpgradeOutcome::parse_new_admin(&told) {
             // Where it is changed is all there may be.
             Some(None) => {}
-            Some(Some(elsewhere)) => places.insert(0, Target::open(elsewhere)),
-            None => places.extend(target::to_look(to)),
+            Some(Some(elsewhere)) => places.insert(0, AdminTarget::without_token(elsewhere)),
+            None => places.extend(target::locate_for_reading(to)),
         }
-        let deadline = Instant::now() + FOLLOWS;
+        let deadline = Instant::now() + SUCCESSOR_TIMEOUT;
         loop {
-            let follows = |place: &&Target| process_at(place).is_ok_and(|pid| pid != old);
+            let follows = |place: &&AdminTarget| pid_of_server(place).is_ok_and(|pid| pid != old);
             let place = places.iter().find(follows);
-            let readiness = place.map(|place| ask(place, "GET", "/readyz", ANSWER));
+            let readiness =
+                place.map(|place| send_request(place, "GET", "/readyz", RESPONSE_TIMEOUT));
             if readiness.is_some_and(|answer| answer.is_ok_and(|it| it.status == 200)) {
                 return Ok(format!("upgraded: {told}"));
             }
@@ -88,48 +92,49 @@ pub(super) fn upgrade(to: &AdminArguments, binary: Option<&Path>) -> ExitCode {
                 let place = place.unwrap_or_default();
                 return Err(format!("{told}, but does not answer at {place}"));
             }
-            pause();
+            sleep_briefly();
         }
     }))
 }
 
 /// The number of the process that answers.
-fn process_at(target: &Target) -> Result<u64, String> {
-    let status = ask(target, "GET", "/status.json", ANSWER)?.ok()?;
+fn pid_of_server(target: &AdminTarget) -> Result<u64, String> {
+    let status = send_request(target, "GET", "/status.json", RESPONSE_TIMEOUT)?.into_result()?;
     let status: Option<Value> = serde_json::from_str(&status).ok();
     let pid = status.as_ref().and_then(|status| status["pid"].as_u64());
     pid.ok_or_else(|| format!("{} does not say which process it is", target.address))
 }
 
-pub(super) fn reopen(to: &AdminArguments) -> ExitCode {
-    finish(target::to_change(to).and_then(|target| {
-        let answer = ask(&target, "POST", "/logs/reopen", ANSWER)?.ok()?;
+pub(super) fn reopen(to: &ServerLocation) -> ExitCode {
+    print_result(target::locate_for_changes(to).and_then(|target| {
+        let answer =
+            send_request(&target, "POST", "/logs/reopen", RESPONSE_TIMEOUT)?.into_result()?;
         let value: Value = serde_json::from_str(&answer).unwrap_or_default();
-        Ok(text(&value["message"]))
+        Ok(format_value(&value["message"]))
     }))
 }
 
-fn pause() {
+fn sleep_briefly() {
     #[expect(clippy::disallowed_methods, reason = "a command line tool, not a loop")]
     std::thread::sleep(Duration::from_millis(20));
 }
 
-pub(super) fn stop(to: &AdminArguments) -> ExitCode {
-    finish(target::to_change(to).and_then(|target| {
-        ask(&target, "POST", "/stop", ANSWER)?.ok()?;
-        let deadline = Instant::now() + STOP;
+pub(super) fn stop(to: &ServerLocation) -> ExitCode {
+    print_result(target::locate_for_changes(to).and_then(|target| {
+        send_request(&target, "POST", "/stop", RESPONSE_TIMEOUT)?.into_result()?;
+        let deadline = Instant::now() + STOP_TIMEOUT;
         // The admin interface is the last to go.
-        while connect(&target.address, ANSWER).is_ok() {
+        while connect(&target.address, RESPONSE_TIMEOUT).is_ok() {
             if Instant::now() > deadline {
                 return Err("it is still finishing requests".to_owned());
             }
-            pause();
+            sleep_briefly();
         }
         Ok("stopped".to_owned())
     }))
 }
 
-pub(super) fn purge(to: &AdminArguments, what: &PurgeArguments, cache: Option<&str>) -> ExitCode {
+pub(super) fn purge(to: &ServerLocation, what: &PurgeArguments, cache: Option<&str>) -> ExitCode {
     let mut wanted = match (&what.url, &what.prefix, &what.tag) {
         (Some(url), ..) => json!({ "url": url }),
         (_, Some(prefix), _) => json!({ "prefix": prefix }),
@@ -139,44 +144,45 @@ pub(super) fn purge(to: &AdminArguments, what: &PurgeArguments, cache: Option<&s
     if let Some(name) = cache {
         wanted["cache"] = json!(name);
     }
-    let answer = target::to_change(to).and_then(|target| {
+    let answer = target::locate_for_changes(to).and_then(|target| {
         let body = wanted.to_string();
-        let answer = ask_with(&target, ("POST", "/cache/purge"), &body, PURGE)?.ok()?;
+        let answer = send_json_request(&target, ("POST", "/cache/purge"), &body, PURGE_TIMEOUT)?
+            .into_result()?;
         let value: Option<Value> = serde_json::from_str(&answer).ok();
         let objects = value.as_ref().and_then(|value| value["objects"].as_u64());
         objects.ok_or_else(|| format!("unreadable answer: {answer}"))
     });
-    finish(answer.map(|objects| format!("purged {}", count(objects, "object"))))
+    print_result(answer.map(|objects| format!("purged {}", pluralize(objects, "object"))))
 }
 
-pub(super) fn finish(answer: Result<String, String>) -> ExitCode {
+pub(super) fn print_result(answer: Result<String, String>) -> ExitCode {
     match answer {
         Ok(text) => {
-            say(&text);
+            print_line(&text);
             ExitCode::SUCCESS
         }
         Err(text) => {
-            complain(&text);
+            print_error(&text);
             ExitCode::FAILURE
         }
     }
 }
 
-pub(super) trait Channel: Read + Write {}
-impl<T: Read + Write> Channel for T {}
+pub(super) trait ClientStream: Read + Write {}
+impl<T: Read + Write> ClientStream for T {}
 
 /// A server's answer.
-pub(super) struct Answer {
+pub(super) struct AdminResponse {
     status: u16,
     body: String,
 }
 
-impl Answer {
+impl AdminResponse {
     /// What it says.
     ///
     /// # Errors
     /// The server's own words, when it says no.
-    pub(super) fn ok(self) -> Result<String, String> {
+    pub(super) fn into_result(self) -> Result<String, String> {
         if self.status < 300 {
             return Ok(self.body);
         }
@@ -190,26 +196,26 @@ impl Answer {
 ///
 /// # Errors
 /// That it cannot be reached, or speaks of something else.
-pub(super) fn ask(
-    target: &Target,
+pub(super) fn send_request(
+    target: &AdminTarget,
     method: &str,
     path: &str,
     patience: Duration,
-) -> Result<Answer, String> {
-    ask_with(target, (method, path), "", patience)
+) -> Result<AdminResponse, String> {
+    send_json_request(target, (method, path), "", patience)
 }
 
 /// The same with a JSON text.
-fn ask_with(
-    target: &Target,
+fn send_json_request(
+    target: &AdminTarget,
     (method, path): (&str, &str),
     body: &str,
     patience: Duration,
-) -> Result<Answer, String> {
+) -> Result<AdminResponse, String> {
     let address = &target.address;
     let exchange = || -> std::io::Result<Vec<u8>> {
         let mut channel = connect(address, patience)?;
-        let (length, authorization) = (body.len(), target.authorization());
+        let (length, authorization) = (body.len(), target.authorization_header());
         let head = format!(
             "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{authorization}\
              Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
@@ -219,12 +225,12 @@ fn ask_with(
         channel.read_to_end(&mut answer)?;
         Ok(answer)
     };
-    let answer = exchange().map_err(|error| target::explain(address, &error))?;
+    let answer = exchange().map_err(|error| target::explain_connect_error(address, &error))?;
     let answer = String::from_utf8_lossy(&answer);
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
     let status = head.split(' ').nth(1).and_then(|code| code.parse().ok());
     let status = status.ok_or_else(|| format!("{address} does not speak HTTP"))?;
-    Ok(Answer {
+    Ok(AdminResponse {
         status,
         body: body.to_owned(),
     })

@@ -7,24 +7,24 @@ use std::process::ExitCode;
 
 use penstock_config::{Config, Invocation};
 
-use super::{CheckArguments, USAGE, complain, count, say};
-use crate::preflight::Findings;
-use crate::{boundary, bounds, control, held, identity, temporary};
+use super::{CheckArguments, USAGE_EXIT_CODE, pluralize, print_error, print_line};
+use crate::preflight::PreflightReport;
+use crate::{bounds, control, hardening, hub_service, identity, temp_limit};
 
 pub(super) fn run(arguments: &CheckArguments) -> ExitCode {
     // It loads the code of applications.
-    if let Err(error) = boundary::protect_process() {
-        complain(&error);
+    if let Err(error) = hardening::harden_process() {
+        print_error(&error);
         return ExitCode::FAILURE;
     }
     let cwd = match std::env::current_dir() {
         Ok(cwd) => cwd,
         Err(error) => {
-            complain(&format!("the current folder: {error}"));
+            print_error(&format!("the current folder: {error}"));
             return ExitCode::FAILURE;
         }
     };
-    let config = match resolve(&Invocation {
+    let config = match resolve_and_validate(&Invocation {
         target: arguments.target.clone(),
         config: arguments.config.clone(),
         cwd: cwd.clone(),
@@ -32,53 +32,63 @@ pub(super) fn run(arguments: &CheckArguments) -> ExitCode {
     }) {
         Ok(config) => config,
         Err(text) => {
-            complain(&text);
-            return ExitCode::from(USAGE);
+            print_error(&text);
+            return ExitCode::from(USAGE_EXIT_CODE);
         }
     };
-    let mut findings = Findings {
-        warnings: [held::warnings(&config), control::warnings(&config)].concat(),
-        ..Findings::default()
+    let mut findings = PreflightReport {
+        warnings: [
+            hub_service::hub_warnings(&config),
+            control::exposure_warnings(&config),
+        ]
+        .concat(),
+        ..PreflightReport::default()
     };
     if !arguments.config_only
         && let Err(error) = check_machine(&mut findings, &config, &cwd)
     {
-        complain(&error);
+        print_error(&error);
         return ExitCode::FAILURE;
     }
     for text in &findings.warnings {
-        complain(&format!("warning: {text}"));
+        print_error(&format!("warning: {text}"));
     }
     for text in &findings.errors {
-        complain(text);
+        print_error(text);
     }
     if !findings.errors.is_empty() {
-        return ExitCode::from(USAGE);
+        return ExitCode::from(USAGE_EXIT_CODE);
     }
     let from = config.path.as_ref().map(|path| path.display().to_string());
     let name = from.unwrap_or_else(|| "this folder".to_owned());
-    say(&format!("{name}: good ({})", contents(&config)));
+    print_line(&format!("{name}: good ({})", describe_contents(&config)));
     ExitCode::SUCCESS
 }
 
 /// Everything that a start would need from this machine; what needs root comes first.
-fn check_machine(findings: &mut Findings, config: &Config, cwd: &Path) -> std::io::Result<()> {
+fn check_machine(
+    findings: &mut PreflightReport,
+    config: &Config,
+    cwd: &Path,
+) -> std::io::Result<()> {
     findings.check_addresses(config);
     findings.check_token(config);
     findings.check_descriptors(config);
-    findings.warnings.extend(temporary::warning(&config.limits));
+    findings
+        .warnings
+        .extend(temp_limit::tmpfs_warning(&config.limits));
     findings.check_names(config)?;
     findings.check_links(config);
     findings.warnings.extend(bounds::probe(config));
     let launcher = findings.start_launcher(config)?;
     findings.check_user(config, cwd);
-    findings.warnings.extend(boundary::warnings(config));
+    findings.warnings.extend(hardening::warnings(config));
     // As whom it will run.
     findings.check_applications(config, launcher.as_ref())
 }
 
 /// What a configuration has, in numbers: upstreams and streams where there are any.
-fn contents(config: &Config) -> String {
+fn describe_contents(config: &Config) -> String {
     let all = [
         (config.apps.len(), "application", true),
         (config.upstreams.len(), "upstream", false),
@@ -89,7 +99,7 @@ fn contents(config: &Config) -> String {
         .iter()
         .filter(|(number, _, is_always)| *is_always || *number > 0);
     let told: Vec<String> = told
-        .map(|(number, thing, _)| count(*number as u64, thing))
+        .map(|(number, thing, _)| pluralize(*number as u64, thing))
         .collect();
     told.join(", ")
 }
@@ -98,13 +108,13 @@ fn contents(config: &Config) -> String {
 ///
 /// # Errors
 /// All that is wrong, as text, a line each.
-pub(crate) fn resolve(invocation: &Invocation) -> Result<Config, String> {
+pub(crate) fn resolve_and_validate(invocation: &Invocation) -> Result<Config, String> {
     let mut config = penstock_config::resolve(invocation)
         .map_err(|report| report.to_string().trim_end().to_owned())?;
-    temporary::set_default(&mut config.limits);
+    temp_limit::set_default_max_temp_size(&mut config.limits);
     let mut wrong = Vec::new();
-    wrong.extend(identity::found(&config.server).err());
-    wrong.extend(held::check_keys(&config));
+    wrong.extend(identity::configured_identity(&config.server).err());
+    wrong.extend(hub_service::validate_keys(&config));
     for app in config.apps.values() {
         if let Err(error) = penstock_apps::find_interpreter(app) {
             wrong.push(format!("application `{}`: {error}", app.name));

@@ -2,17 +2,17 @@
 
 use std::process::ExitCode;
 
-use super::{ConfigTopic, USAGE, complain, say};
+use super::{ConfigTopic, USAGE_EXIT_CODE, print_error, print_line};
 
 pub(super) fn run(topic: &ConfigTopic) -> ExitCode {
     match topic {
-        ConfigTopic::Example => say(&penstock_config::example().trim_end()),
-        ConfigTopic::Schema => say(&penstock_config::json_schema().trim_end()),
+        ConfigTopic::Example => print_line(&penstock_config::example().trim_end()),
+        ConfigTopic::Schema => print_line(&penstock_config::json_schema().trim_end()),
         ConfigTopic::Explain { key } => match penstock_config::explain(key) {
-            Some(text) => say(&text.trim_end()),
+            Some(text) => print_line(&text.trim_end()),
             None => {
-                complain(&format!("no configuration key `{key}`"));
-                return ExitCode::from(USAGE);
+                print_error(&format!("no configuration key `{key}`"));
+                return ExitCode::from(USAGE_EXIT_CODE);
             }
         },
     }

@@ -12,47 +12,48 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::admin::{self, ANSWER, Channel};
-use super::target::{self, Target};
-use super::{AdminArguments, PublishArguments, count};
+use super::admin::{self, ClientStream, RESPONSE_TIMEOUT};
+use super::target::{self, AdminTarget};
+use super::{PublishArguments, ServerLocation, pluralize};
 
 /// The longest line: thrice that, and its JSON, is still a message and a body that a server takes.
-const LINE_BYTES: usize = 256 << 10;
+const MAX_LINE_BYTES: usize = 256 << 10;
 
 /// How many lines go in one request at most, and how many bytes make it full.
-const BATCH_LINES: usize = 200;
-const BATCH_BYTES: usize = 128 << 10;
+const MAX_BATCH_LINES: usize = 200;
+const MAX_BATCH_BYTES: usize = 128 << 10;
 
 /// How long a server may be behind with what it delivers, and how often it is asked.
-const BEHIND: Duration = Duration::from_secs(30);
-const AGAIN: Duration = Duration::from_millis(50);
+const BACKLOG_TIMEOUT: Duration = Duration::from_secs(30);
+const RETRY_DELAY: Duration = Duration::from_millis(50);
 
 /// The longest head and body of an answer.
-const ANSWER_BYTES: usize = 64 << 10;
+const MAX_RESPONSE_BYTES: usize = 64 << 10;
 
-pub(super) fn run(to: &AdminArguments, what: &PublishArguments) -> ExitCode {
-    let published = target::to_change(to).and_then(|target| {
-        let mut server = Server::connect(target)?;
+pub(super) fn run(to: &ServerLocation, what: &PublishArguments) -> ExitCode {
+    let published = target::locate_for_changes(to).and_then(|target| {
+        let mut server = PublishConnection::connect(target)?;
         match &what.message {
             Some(message) => {
-                server.publish(&[item(what, message)])?;
+                server.publish(&[publish_item(what, message)])?;
                 Ok("published".to_owned())
             }
             None => {
                 let lines = BufReader::new(std::io::stdin().lock());
                 let lines = publish_lines(lines, |texts| {
-                    let items: Vec<Value> = texts.iter().map(|text| item(what, text)).collect();
+                    let items: Vec<Value> =
+                        texts.iter().map(|text| publish_item(what, text)).collect();
                     server.publish(&items)
                 })?;
-                Ok(format!("published {}", count(lines, "message")))
+                Ok(format!("published {}", pluralize(lines, "message")))
             }
         }
     });
-    admin::finish(published)
+    admin::print_result(published)
 }
 
 /// One message in all its forms.
-fn item(what: &PublishArguments, message: &str) -> Value {
+fn publish_item(what: &PublishArguments, message: &str) -> Value {
     let mut event = json!({ "data": message });
     if let Some(name) = &what.event {
         event["event"] = json!(name);
@@ -92,7 +93,7 @@ fn publish_lines<R: Read>(
             done += 1;
         }
         let has_more = !is_end && input.buffer().contains(&b'\n');
-        let is_full = batch.len() >= BATCH_LINES || bytes >= BATCH_BYTES;
+        let is_full = batch.len() >= MAX_BATCH_LINES || bytes >= MAX_BATCH_BYTES;
         if !batch.is_empty() && (is_full || !has_more) {
             publish(&batch)?;
             batch.clear();
@@ -107,33 +108,34 @@ fn publish_lines<R: Read>(
 /// The next line without its end; `None` at the end of the input.
 fn read_line(input: &mut impl BufRead) -> Result<Option<String>, String> {
     let mut line = Vec::new();
-    let most = LINE_BYTES as u64 + 2;
+    let most = MAX_LINE_BYTES as u64 + 2;
     let read = input.by_ref().take(most).read_until(b'\n', &mut line);
     if read.map_err(|error| error.to_string())? == 0 {
         return Ok(None);
     }
     let text = line.strip_suffix(b"\n").unwrap_or(&line);
     let text = text.strip_suffix(b"\r").unwrap_or(text);
-    if text.len() > LINE_BYTES {
-        return Err(format!("longer than {LINE_BYTES} bytes"));
+    if text.len() > MAX_LINE_BYTES {
+        return Err(format!("longer than {MAX_LINE_BYTES} bytes"));
     }
     let text = std::str::from_utf8(text).map_err(|_| "not UTF-8".to_owned())?;
     Ok(Some(text.to_owned()))
 }
 
 /// The admin interface, over a connection that is kept.
-struct Server {
-    target: Target,
-    channel: Box<dyn Channel>,
+struct PublishConnection {
+    target: AdminTarget,
+    channel: Box<dyn ClientStream>,
     /// Whether it has answered on this connection.
     has_answered: bool,
     received: Vec<u8>,
 }
 
-impl Server {
-    fn connect(target: Target) -> Result<Self, String> {
-        let channel = target::connect(&target.address, ANSWER);
-        let channel = channel.map_err(|error| target::explain(&target.address, &error))?;
+impl PublishConnection {
+    fn connect(target: AdminTarget) -> Result<Self, String> {
+        let channel = target::connect(&target.address, RESPONSE_TIMEOUT);
+        let channel =
+            channel.map_err(|error| target::explain_connect_error(&target.address, &error))?;
         Ok(Self {
             target,
             channel,
@@ -144,33 +146,33 @@ impl Server {
 
     /// Publishes some messages. Where the server takes only some of them for now, the others follow.
     fn publish(&mut self, mut items: &[Value]) -> Result<(), String> {
-        let mut deadline = Instant::now() + BEHIND;
+        let mut deadline = Instant::now() + BACKLOG_TIMEOUT;
         loop {
-            let (status, text) = self.ask(items)?;
+            let (status, text) = self.send_items(items)?;
             if status == 200 {
                 return Ok(());
             }
-            let taken = taken(status, &text).filter(|_| Instant::now() < deadline);
+            let taken = accepted_count(status, &text).filter(|_| Instant::now() < deadline);
             let Some(rest) = taken.and_then(|taken| items.get(taken..)) else {
                 return Err(text.trim_end().to_owned());
             };
             if rest.len() < items.len() {
-                deadline = Instant::now() + BEHIND;
+                deadline = Instant::now() + BACKLOG_TIMEOUT;
             }
             items = rest;
-            pause();
+            sleep_before_retry();
         }
     }
 
     /// The server's answer to some messages.
-    fn ask(&mut self, items: &[Value]) -> Result<(u16, String), String> {
+    fn send_items(&mut self, items: &[Value]) -> Result<(u16, String), String> {
         let body = json!({ "items": items }).to_string();
-        let request = request(&self.target, &body);
-        let answer = match self.exchange(&request) {
+        let request = encode_request(&self.target, &body);
+        let answer = match self.send_and_receive(&request) {
             // There was nothing to say for longer than a server keeps a connection.
-            Err(error) if self.has_answered && is_closed(error.kind()) => {
+            Err(error) if self.has_answered && is_closed_between_requests(error.kind()) => {
                 *self = Self::connect(self.target.clone())?;
-                self.exchange(&request)
+                self.send_and_receive(&request)
             }
             other => other,
         }
@@ -179,7 +181,7 @@ impl Server {
         Ok(answer)
     }
 
-    fn exchange(&mut self, request: &[u8]) -> std::io::Result<(u16, String)> {
+    fn send_and_receive(&mut self, request: &[u8]) -> std::io::Result<(u16, String)> {
         self.received.clear();
         self.channel.write_all(request)?;
         let mut buffer = [0; 4096];
@@ -193,18 +195,18 @@ impl Server {
                 return Err(kind.into());
             }
             self.received.extend_from_slice(&buffer[..read]);
-            if let Some(answer) = answer_in(&self.received) {
-                return answer.ok_or_else(|| invalid("it does not speak HTTP"));
+            if let Some(answer) = parse_response(&self.received) {
+                return answer.ok_or_else(|| invalid_data("it does not speak HTTP"));
             }
-            if self.received.len() > ANSWER_BYTES {
-                return Err(invalid("its answer is too long"));
+            if self.received.len() > MAX_RESPONSE_BYTES {
+                return Err(invalid_data("its answer is too long"));
             }
         }
     }
 }
 
-fn request(target: &Target, body: &str) -> Vec<u8> {
-    let (length, authorization) = (body.len(), target.authorization());
+fn encode_request(target: &AdminTarget, body: &str) -> Vec<u8> {
+    let (length, authorization) = (body.len(), target.authorization_header());
     format!(
         "POST /publish/ HTTP/1.1\r\nHost: localhost\r\n{authorization}\
          Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
@@ -213,27 +215,27 @@ fn request(target: &Target, body: &str) -> Vec<u8> {
 }
 
 /// How many messages a server has taken that is behind with delivering them.
-fn taken(status: u16, text: &str) -> Option<usize> {
+fn accepted_count(status: u16, text: &str) -> Option<usize> {
     let (number, _) = text.strip_prefix("items[")?.split_once(']')?;
     number.parse().ok().filter(|_| status == 429)
 }
 
-fn pause() {
+fn sleep_before_retry() {
     #[expect(clippy::disallowed_methods, reason = "a command line tool, not a loop")]
-    std::thread::sleep(AGAIN);
+    std::thread::sleep(RETRY_DELAY);
 }
 
 /// Whether a connection was closed between two requests: nothing of the second was looked at.
-fn is_closed(kind: ErrorKind) -> bool {
+fn is_closed_between_requests(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
 }
 
-fn invalid(text: &'static str) -> std::io::Error {
+fn invalid_data(text: &'static str) -> std::io::Error {
     std::io::Error::new(ErrorKind::InvalidData, text)
 }
 
 /// Status and body of an answer; `None` while it is not whole, `Some(None)` when it is none.
-fn answer_in(received: &[u8]) -> Option<Option<(u16, String)>> {
+fn parse_response(received: &[u8]) -> Option<Option<(u16, String)>> {
     let text = String::from_utf8_lossy(received);
     let (head, body) = text.split_once("\r\n\r\n")?;
     let parse = || {
@@ -291,11 +293,11 @@ mod tests {
 
     #[test]
     fn a_batch_is_bounded_in_lines_and_in_bytes() {
-        let input = "x\n".repeat(BATCH_LINES * 2 + 1);
+        let input = "x\n".repeat(MAX_BATCH_LINES * 2 + 1);
         let (batches, _) = published(input.as_bytes(), 1 << 20);
         let sizes: Vec<_> = batches.iter().map(Vec::len).collect();
-        assert_eq!(sizes, [BATCH_LINES, BATCH_LINES, 1]);
-        let long = "x".repeat(BATCH_BYTES);
+        assert_eq!(sizes, [MAX_BATCH_LINES, MAX_BATCH_LINES, 1]);
+        let long = "x".repeat(MAX_BATCH_BYTES);
         let input = format!("{long}\n{long}\n");
         let (batches, _) = published(input.as_bytes(), 1 << 20);
         assert_eq!(batches.len(), 2);
@@ -303,7 +305,7 @@ mod tests {
 
     #[test]
     fn a_line_that_is_no_message_is_named() {
-        let long = "x".repeat(LINE_BYTES);
+        let long = "x".repeat(MAX_LINE_BYTES);
         assert_eq!(published(format!("{long}\r\n").as_bytes(), 4096).1, Ok(1));
         for (input, expected) in [
             (
@@ -328,7 +330,11 @@ mod tests {
             ("HTTP/1.1 200 OK\r\n\r\n".to_owned(), Some(None)),
             ("SSH-2.0\r\n\r\n".to_owned(), Some(None)),
         ] {
-            assert_eq!(answer_in(received.as_bytes()), expected, "{received:?}");
+            assert_eq!(
+                parse_response(received.as_bytes()),
+                expected,
+                "{received:?}"
+            );
         }
     }
 
@@ -345,7 +351,7 @@ mod tests {
             (503, "the server has stopped\n", None),
             (429, "items[x]: ?\n", None),
         ] {
-            assert_eq!(taken(status, text), expected, "{text:?}");
+            assert_eq!(accepted_count(status, text), expected, "{text:?}");
         }
     }
 
@@ -367,6 +373,6 @@ mod tests {
                 "ws-message": { "content": "a" },
             },
         });
-        assert_eq!(item(&what, "a"), expected);
+        assert_eq!(publish_item(&what, "a"), expected);
     }
 }

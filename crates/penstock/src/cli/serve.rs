@@ -15,71 +15,75 @@ use penstock_sys::confine;
 use penstock_sys::daemon::{self, Forked};
 use penstock_sys::process::{self, Launcher};
 
-use super::{ProcessArguments, ServeArguments, USAGE, WorkArguments, check, complain};
-use crate::boundary;
+use super::{ProcessArguments, ServeArguments, USAGE_EXIT_CODE, WorkArguments, check, print_error};
 use crate::bounds::AppBounds;
-use crate::identity::{self, Accounts};
-use crate::manager::Words;
-use crate::server::{self, Beginning, Options, ReadyFd};
-use crate::succession::{self, Predecessor};
+use crate::hardening;
+use crate::identity::{self, AppAccounts};
+use crate::server::{self, Options, ReadyFd, StartInput};
+use crate::service_manager::ManagerEnvironment;
+use crate::upgrade_protocol::{self, Predecessor};
 use crate::wiring;
 
 pub(super) fn run(arguments: &ServeArguments) -> ExitCode {
     let invocation = arguments.invocation();
-    finish(serve(invocation, &arguments.process))
+    exit_code(serve(invocation, &arguments.process))
 }
 
 /// `penstock work`: the same, for a front end elsewhere.
 pub(super) fn work(arguments: &WorkArguments) -> ExitCode {
     let invocation = arguments.invocation();
-    finish(serve(invocation, &arguments.process))
+    exit_code(serve(invocation, &arguments.process))
 }
 
-fn finish(served: Result<(), End>) -> ExitCode {
+fn exit_code(served: Result<(), ServeError>) -> ExitCode {
     match served {
         Ok(()) => ExitCode::SUCCESS,
-        Err(End::Parent(exit)) => exit,
-        Err(End::Usage(text)) => {
-            complain(&text);
-            ExitCode::from(USAGE)
+        Err(ServeError::InBackground(exit)) => exit,
+        Err(ServeError::Usage(text)) => {
+            print_error(&text);
+            ExitCode::from(USAGE_EXIT_CODE)
         }
-        Err(End::Failed(text)) => {
-            complain(&text);
+        Err(ServeError::Failed(text)) => {
+            print_error(&text);
             ExitCode::FAILURE
         }
     }
 }
 
 /// Why it does not serve, or no more.
-enum End {
+enum ServeError {
     /// Another process does.
-    Parent(ExitCode),
+    InBackground(ExitCode),
     /// Wrong usage or configuration.
     Usage(String),
     Failed(String),
 }
 
-fn serve(invocation: std::io::Result<Invocation>, process: &ProcessArguments) -> Result<(), End> {
-    let failed = |what: &str, error: std::io::Error| End::Failed(format!("{what}: {error}"));
+fn serve(
+    invocation: std::io::Result<Invocation>,
+    process: &ProcessArguments,
+) -> Result<(), ServeError> {
+    let failed = |what: &str, error: std::io::Error| ServeError::Failed(format!("{what}: {error}"));
     process::reset_inherited_signals();
-    boundary::protect_process().map_err(End::Failed)?;
-    let words = Words::take().map_err(|error| failed("the environment", error))?;
-    let met = meet_predecessor()?;
+    hardening::harden_process().map_err(ServeError::Failed)?;
+    let words = ManagerEnvironment::take_from_environment()
+        .map_err(|error| failed("the environment", error))?;
+    let met = connect_to_predecessor()?;
     let invocation = invocation.map_err(|error| failed("the current folder", error))?;
-    let program = program(&invocation.cwd);
-    let config = check::resolve(&invocation).map_err(End::Usage)?;
-    let mut identity = identity::wanted(&config.server).map_err(End::Usage)?;
-    let accounts = Accounts::find(&config, identity.as_ref()).map_err(End::Usage)?;
+    let program = program_path(&invocation.cwd);
+    let config = check::resolve_and_validate(&invocation).map_err(ServeError::Usage)?;
+    let mut identity = identity::identity_to_assume(&config.server).map_err(ServeError::Usage)?;
+    let accounts = AppAccounts::resolve(&config, identity.as_ref()).map_err(ServeError::Usage)?;
     if let Some(identity) = &identity {
         daemon::set_env_vars(&identity.variables())
             .map_err(|error| failed("the environment", error))?;
     }
     let (predecessor, sockets) = match met {
         Some((old, sockets)) => (Some(old), sockets),
-        None => (None, words.sockets().map_err(End::Failed)?),
+        None => (None, words.sockets().map_err(ServeError::Failed)?),
     };
     let asked = process.ready_fd.filter(|_| predecessor.is_none());
-    let ready = asked.map(ReadyFd::take);
+    let ready = asked.map(ReadyFd::claim);
     // A server that follows a daemon is one already.
     let goes = process.daemonize && predecessor.is_none();
     let word = goes.then(go_to_background).transpose()?;
@@ -89,9 +93,9 @@ fn serve(invocation: std::io::Result<Invocation>, process: &ProcessArguments) ->
     let bounds = AppBounds::make(&config, &accounts, goes);
     let groups = bounds.groups().cloned().collect();
     let privileges = accounts.privileges(identity.as_ref(), Some(successor), groups);
-    let launcher = Launcher::start(&privileges, || set_up_launcher(&config.server));
-    if let Some(identity) = identity.as_mut().filter(|_| accounts.is_any()) {
-        identity.keep_signals();
+    let launcher = Launcher::start(&privileges, || configure_launcher(&config.server));
+    if let Some(identity) = identity.as_mut().filter(|_| accounts.is_needed()) {
+        identity.keep_signal_right();
     }
     let launcher = launcher.map_err(|error| failed("cannot split the launcher off", error))?;
     let confined = confine::deny_exec();
@@ -114,31 +118,31 @@ fn serve(invocation: std::io::Result<Invocation>, process: &ProcessArguments) ->
     let options = Options {
         development: invocation.development,
         // Whoever gave it to the server before this one has been told.
-        ready,
+        ready_fd: ready,
         log: log.clone(),
         launcher: Arc::new(launcher),
         announce: announce.clone(),
         accounts: Arc::new(accounts),
         bounds: Arc::new(bounds),
         manager,
-        program,
+        program_path: program,
         daemonize: process.daemonize,
         exposures: Vec::new(),
     };
-    let beginning = Beginning {
-        sockets,
+    let beginning = StartInput {
+        inherited: sockets,
         predecessor,
         identity,
-        word,
+        daemon_parent: word,
     };
     let result = server::run(invocation, config, options, beginning);
     announce.flush();
     log.flush();
-    result.map_err(End::Failed)
+    result.map_err(ServeError::Failed)
 }
 
 /// What programs inherit, in the process that starts them.
-fn set_up_launcher(server: &config::Server) -> std::io::Result<()> {
+fn configure_launcher(server: &config::Server) -> std::io::Result<()> {
     // The server says in its log what it may open; the numbers of descriptors are the same here.
     match server.max_open_files {
         Some(wanted) => penstock_sys::account::set_max_open_files(wanted)?,
@@ -152,32 +156,33 @@ fn set_up_launcher(server: &config::Server) -> std::io::Result<()> {
 }
 
 /// The server before this one and what it hands over, if this process was started by one.
-fn meet_predecessor() -> Result<Option<(Predecessor, crate::inherited::Inherited)>, End> {
-    let taken = daemon::take_env_vars(&[succession::VARIABLE]);
-    let taken = taken.map_err(|error| End::Failed(format!("the environment: {error}")))?;
+fn connect_to_predecessor()
+-> Result<Option<(Predecessor, crate::inherited_listeners::InheritedListeners)>, ServeError> {
+    let taken = daemon::take_env_vars(&[upgrade_protocol::UPGRADE_FD_VAR]);
+    let taken = taken.map_err(|error| ServeError::Failed(format!("the environment: {error}")))?;
     let Some(number) = taken.into_iter().next().flatten() else {
         return Ok(None);
     };
-    let met = Predecessor::meet(&number.to_string_lossy());
-    met.map(Some).map_err(End::Failed)
+    let met = Predecessor::connect(&number.to_string_lossy());
+    met.map(Some).map_err(ServeError::Failed)
 }
 
 /// Splits the process: the parent waits for the child to be ready, and ends.
-fn go_to_background() -> Result<daemon::ReadinessSender, End> {
+fn go_to_background() -> Result<daemon::ReadinessSender, ServeError> {
     match daemon::fork() {
         Ok(Forked::Child(word)) => Ok(word),
-        Ok(Forked::Parent(waiting)) => Err(End::Parent(match waiting.wait() {
+        Ok(Forked::Parent(waiting)) => Err(ServeError::InBackground(match waiting.wait() {
             Ok(()) => ExitCode::SUCCESS,
             // The child has said why, and is gone.
             Err(_) => ExitCode::FAILURE,
         })),
-        Err(error) => Err(End::Failed(format!("--daemonize: {error}"))),
+        Err(error) => Err(ServeError::Failed(format!("--daemonize: {error}"))),
     }
 }
 
 /// The path by which this program was started, which an upgrade starts again: a link may lead to another
 /// version by then.
-fn program(cwd: &Path) -> PathBuf {
+fn program_path(cwd: &Path) -> PathBuf {
     let own = std::env::current_exe().unwrap_or_default();
     let Some(name) = std::env::args_os().next().map(PathBuf::from) else {
         return own;

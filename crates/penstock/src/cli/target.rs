@@ -18,33 +18,33 @@ use penstock_config::{Config, ControlSocket, Invocation, ListenAddr, Server};
 use penstock_sys::{account, peer_process};
 use serde_json::Value;
 
-use super::AdminArguments;
-use super::admin::{ANSWER, Channel, ask};
+use super::ServerLocation;
+use super::admin::{ClientStream, RESPONSE_TIMEOUT, send_request};
 use crate::{admin_token, control};
 
 /// A server that a verb speaks to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Target {
+pub(super) struct AdminTarget {
     pub(super) address: ListenAddr,
     /// What a change over TCP needs.
     pub(super) token: Option<String>,
 }
 
-impl Target {
+impl AdminTarget {
     /// One that asks for no token.
-    pub(super) fn open(address: ListenAddr) -> Self {
+    pub(super) fn without_token(address: ListenAddr) -> Self {
         Self {
             address,
             token: None,
         }
     }
 
-    fn socket(path: PathBuf) -> Self {
-        Self::open(ListenAddr::Unix(path))
+    fn at_socket(path: PathBuf) -> Self {
+        Self::without_token(ListenAddr::Unix(path))
     }
 
     /// The field that a request needs, with its line end.
-    pub(super) fn authorization(&self) -> String {
+    pub(super) fn authorization_header(&self) -> String {
         let token = self.token.as_ref();
         token.map_or_else(String::new, |token| {
             format!("Authorization: Bearer {token}\r\n")
@@ -56,16 +56,16 @@ impl Target {
 ///
 /// # Errors
 /// The configuration's, or that nothing there leads to a server.
-pub(super) fn to_look(to: &AdminArguments) -> Result<Target, String> {
+pub(super) fn locate_for_reading(to: &ServerLocation) -> Result<AdminTarget, String> {
     if let Some(address) = &to.admin {
-        return Ok(Target::open(address.clone()));
+        return Ok(AdminTarget::without_token(address.clone()));
     }
-    let Some(config) = configuration(to)? else {
-        return Ok(Target::open(ListenAddr::loopback(8090)));
+    let Some(config) = load_config(to)? else {
+        return Ok(AdminTarget::without_token(ListenAddr::loopback(8090)));
     };
     match &config.server.admin {
-        Some(admin) => Ok(Target::open(admin.clone())),
-        None => find_socket(&config.server).map(Target::socket),
+        Some(admin) => Ok(AdminTarget::without_token(admin.clone())),
+        None => control_socket_path(&config.server).map(AdminTarget::at_socket),
     }
 }
 
@@ -73,52 +73,58 @@ pub(super) fn to_look(to: &AdminArguments) -> Result<Target, String> {
 ///
 /// # Errors
 /// The configuration's, or what was tried.
-pub(super) fn to_change(to: &AdminArguments) -> Result<Target, String> {
+pub(super) fn locate_for_changes(to: &ServerLocation) -> Result<AdminTarget, String> {
     let config = match &to.admin {
         // The file that would be found by itself may be another server's.
         Some(_) if to.config.is_none() => None,
-        _ => configuration(to)?,
+        _ => load_config(to)?,
     };
-    let token = config.as_ref().and_then(token);
+    let token = config.as_ref().and_then(read_configured_token);
     match (&to.admin, &config) {
-        (Some(ListenAddr::Unix(path)), _) => Ok(Target::socket(path.clone())),
-        (Some(address), _) => over_tcp(address, token),
-        (None, None) => nearby(&Server::default(), token),
-        (None, Some(config)) => nearby(&config.server, token),
+        (Some(ListenAddr::Unix(path)), _) => Ok(AdminTarget::at_socket(path.clone())),
+        (Some(address), _) => locate_over_tcp(address, token),
+        (None, None) => locate_configured_server(&Server::default(), token),
+        (None, Some(config)) => locate_configured_server(&config.server, token),
     }
 }
 
 /// The server of a configuration: by its socket, else by its admin address.
-fn nearby(server: &Server, token: Option<Result<String, String>>) -> Result<Target, String> {
-    let socket = match find_socket(server) {
-        Ok(path) => return Ok(Target::socket(path)),
+fn locate_configured_server(
+    server: &Server,
+    token: Option<Result<String, String>>,
+) -> Result<AdminTarget, String> {
+    let socket = match control_socket_path(server) {
+        Ok(path) => return Ok(AdminTarget::at_socket(path)),
         Err(error) => error,
     };
     match &server.admin {
         Some(admin @ (ListenAddr::Tcp(_) | ListenAddr::Port(_))) => {
-            over_tcp(admin, token).map_err(|error| format!("{error} (nor {socket})"))
+            locate_over_tcp(admin, token).map_err(|error| format!("{error} (nor {socket})"))
         }
         _ => Err(format!("no server: {socket}")),
     }
 }
 
 /// The socket of a server with this configuration.
-fn find_socket(server: &Server) -> Result<PathBuf, String> {
+fn control_socket_path(server: &Server) -> Result<PathBuf, String> {
     match (&server.control_socket, &server.admin) {
         (ControlSocket::Path(path), _) | (ControlSocket::Auto, Some(ListenAddr::Unix(path))) => {
             Ok(path.clone())
         }
-        (ControlSocket::Auto, _) => control::find(server),
+        (ControlSocket::Auto, _) => control::find_control_socket(server),
         (ControlSocket::Off, Some(ListenAddr::Unix(path))) => Ok(path.clone()),
         (ControlSocket::Off, _) => Err("the configuration has `control = \"off\"`".to_owned()),
     }
 }
 
 /// The server at an admin address: with the token, else by the control socket that it names.
-fn over_tcp(address: &ListenAddr, token: Option<Result<String, String>>) -> Result<Target, String> {
+fn locate_over_tcp(
+    address: &ListenAddr,
+    token: Option<Result<String, String>>,
+) -> Result<AdminTarget, String> {
     let unread = match token {
         Some(Ok(token)) => {
-            return Ok(Target {
+            return Ok(AdminTarget {
                 address: address.clone(),
                 token: Some(token),
             });
@@ -126,10 +132,10 @@ fn over_tcp(address: &ListenAddr, token: Option<Result<String, String>>) -> Resu
         Some(Err(error)) => format!("; server.admin_token: {error}"),
         None => String::new(),
     };
-    let asked = status(&Target::open(address.clone()))?;
+    let asked = status(&AdminTarget::without_token(address.clone()))?;
     let Some(named) = asked.get("control") else {
         // A version that takes changes here.
-        return Ok(Target::open(address.clone()));
+        return Ok(AdminTarget::without_token(address.clone()));
     };
     let path = named.as_str().and_then(|named| named.strip_prefix("unix:"));
     let path = path.ok_or_else(|| {
@@ -138,10 +144,10 @@ fn over_tcp(address: &ListenAddr, token: Option<Result<String, String>>) -> Resu
              server.admin_token and use -c FILE{unread}"
         )
     })?;
-    let target = Target::socket(path.into());
+    let target = AdminTarget::at_socket(path.into());
     check_owner(Path::new(path))?;
     let there = status(&target)?;
-    if is_same(&asked, &there, address) {
+    if is_same_server(&asked, &there, address) {
         Ok(target)
     } else {
         Err(format!(
@@ -151,7 +157,7 @@ fn over_tcp(address: &ListenAddr, token: Option<Result<String, String>>) -> Resu
 }
 
 /// Whether two answers come from one server, which listens at `address`.
-fn is_same(asked: &Value, there: &Value, address: &ListenAddr) -> bool {
+fn is_same_server(asked: &Value, there: &Value, address: &ListenAddr) -> bool {
     let port = match address {
         ListenAddr::Tcp(address) => address.port(),
         ListenAddr::Port(port) => *port,
@@ -178,13 +184,13 @@ fn check_owner(path: &Path) -> Result<(), String> {
     ))
 }
 
-fn status(target: &Target) -> Result<Value, String> {
-    let answer = ask(target, "GET", "/status.json", ANSWER)?.ok()?;
+fn status(target: &AdminTarget) -> Result<Value, String> {
+    let answer = send_request(target, "GET", "/status.json", RESPONSE_TIMEOUT)?.into_result()?;
     serde_json::from_str(&answer).map_err(|error| format!("unreadable status: {error}"))
 }
 
 /// The configuration that is meant; `None` when none is named and none is here.
-fn configuration(to: &AdminArguments) -> Result<Option<Config>, String> {
+fn load_config(to: &ServerLocation) -> Result<Option<Config>, String> {
     let cwd = std::env::current_dir().map_err(|error| error.to_string())?;
     let file = to
         .config
@@ -203,20 +209,20 @@ fn configuration(to: &AdminArguments) -> Result<Option<Config>, String> {
 }
 
 /// The token of a configuration.
-fn token(config: &Config) -> Option<Result<String, String>> {
+fn read_configured_token(config: &Config) -> Option<Result<String, String>> {
     let path = config.server.admin_token.as_deref()?;
-    Some(admin_token::read_file(path))
+    Some(admin_token::read_token_file(path))
 }
 
 /// Connects to a server; each answer has `patience`.
 pub(super) fn connect(
     address: &ListenAddr,
     patience: Duration,
-) -> std::io::Result<Box<dyn Channel>> {
+) -> std::io::Result<Box<dyn ClientStream>> {
     let tcp = |address: SocketAddr| {
-        let stream = TcpStream::connect_timeout(&address, ANSWER)?;
+        let stream = TcpStream::connect_timeout(&address, RESPONSE_TIMEOUT)?;
         stream.set_read_timeout(Some(patience))?;
-        Ok(Box::new(stream) as Box<dyn Channel>)
+        Ok(Box::new(stream) as Box<dyn ClientStream>)
     };
     match address {
         ListenAddr::Tcp(address) => tcp(*address),
@@ -230,7 +236,7 @@ pub(super) fn connect(
 }
 
 /// Why there is no connection, with what to do.
-pub(super) fn explain(address: &ListenAddr, error: &std::io::Error) -> String {
+pub(super) fn explain_connect_error(address: &ListenAddr, error: &std::io::Error) -> String {
     match address {
         ListenAddr::Unix(path) => format!("no server: {}", control::explain_connect(path, error)),
         ListenAddr::Tcp(_) | ListenAddr::Port(_) => format!("no server at {address}: {error}"),
@@ -262,9 +268,9 @@ mod tests {
             ("none", json!({ "pid": 7 }), false),
             ("nothing", json!({}), false),
         ] {
-            assert_eq!(is_same(&asked, &there, &address), expected, "{name}");
+            assert_eq!(is_same_server(&asked, &there, &address), expected, "{name}");
         }
-        assert!(!is_same(
+        assert!(!is_same_server(
             &json!({}),
             &json!({ "listeners": named }),
             &address
@@ -273,9 +279,12 @@ mod tests {
 
     #[test]
     fn a_token_is_a_field() {
-        let mut target = Target::open(ListenAddr::loopback(1));
-        assert_eq!(target.authorization(), "");
+        let mut target = AdminTarget::without_token(ListenAddr::loopback(1));
+        assert_eq!(target.authorization_header(), "");
         target.token = Some("abc".to_owned());
-        assert_eq!(target.authorization(), "Authorization: Bearer abc\r\n");
+        assert_eq!(
+            target.authorization_header(),
+            "Authorization: Bearer abc\r\n"
+        );
     }
 }

@@ -16,46 +16,50 @@ use penstock_exchange::{
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::clock;
 
-use super::frames::{self, Frame};
+use super::traceback_frames::{self, Frame};
 
 /// How long a worker's words may take after its answer, which comes on another socket.
-const WORDS_WAIT: Duration = Duration::from_millis(200);
+const OUTPUT_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// How often to look for them.
-const LOOK: Duration = Duration::from_millis(10);
+const OUTPUT_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// How long reading source files may take.
-const READ_MAX: Duration = Duration::from_secs(1);
+const SOURCE_READ_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Lines of output that are shown.
-const OUTPUT_LINES: usize = 40;
+const MAX_OUTPUT_LINES: usize = 40;
 
 /// Wraps an application's handler.
-pub(crate) fn explained(handler: Arc<dyn Handler>, app: &Arc<App>, pool: Pool) -> Arc<dyn Handler> {
+pub(crate) fn with_explanations(
+    handler: Arc<dyn Handler>,
+    app: &Arc<App>,
+    pool: Pool,
+) -> Arc<dyn Handler> {
     let app = Arc::clone(app);
-    Arc::new(Explained { handler, app, pool })
+    Arc::new(ExplainingHandler { handler, app, pool })
 }
 
 #[derive(Debug)]
-struct Explained {
+struct ExplainingHandler {
     handler: Arc<dyn Handler>,
     app: Arc<App>,
     pool: Pool,
 }
 
-impl Handler for Explained {
+impl Handler for ExplainingHandler {
     fn handle(&self, request: Request) -> HandlerProgress {
         let (app, pool) = (Arc::clone(&self.app), self.pool.clone());
         let since = app.output_count();
         match self.handler.handle(request) {
-            HandlerProgress::Ready(Err(fault)) if is_of_app(fault.kind) => {
+            HandlerProgress::Ready(Err(fault)) if is_app_fault(fault.kind) => {
                 HandlerProgress::Pending(Box::pin(async move {
                     Err(explain(fault, since, &app, &pool).await)
                 }))
             }
             HandlerProgress::Pending(work) => HandlerProgress::Pending(Box::pin(async move {
                 match work.await {
-                    Err(fault) if is_of_app(fault.kind) => {
+                    Err(fault) if is_app_fault(fault.kind) => {
                         Err(explain(fault, since, &app, &pool).await)
                     }
                     other => other,
@@ -71,7 +75,7 @@ impl Handler for Explained {
 }
 
 /// Whether the application may have said why.
-fn is_of_app(kind: FaultKind) -> bool {
+fn is_app_fault(kind: FaultKind) -> bool {
     matches!(
         kind,
         FaultKind::Unavailable
@@ -91,36 +95,36 @@ async fn explain(mut fault: Fault, since: u64, app: &App, pool: &Pool) -> Fault 
     let pid = Some(fault.timing.worker_pid).filter(|pid| *pid != 0);
     let traceback = match &fault.detail {
         Some(report) => Some(report.to_string()),
-        None => traceback(pid, since, app).await,
+        None => wait_for_traceback(pid, since, app).await,
     };
     let output = app.output(pid, 0);
     let mut detail = String::new();
     if let Some(traceback) = &traceback {
-        section(&mut detail, "Traceback", traceback.trim_end());
-        for (title, source) in sources(traceback, app, pool).await {
-            section(&mut detail, &title, &source);
+        push_section(&mut detail, "Traceback", traceback.trim_end());
+        for (title, source) in source_excerpts(traceback, app, pool).await {
+            push_section(&mut detail, &title, &source);
         }
     }
-    let shown = &output[output.len().saturating_sub(OUTPUT_LINES)..];
+    let shown = &output[output.len().saturating_sub(MAX_OUTPUT_LINES)..];
     if !shown.is_empty() {
-        section(&mut detail, "Output", &shown.join("\n"));
+        push_section(&mut detail, "Output", &shown.join("\n"));
     }
-    section(&mut detail, "Environment", &environment(app));
+    push_section(&mut detail, "Environment", &describe_environment(app));
     fault.detail = Some(detail.into());
     fault
 }
 
-fn section(detail: &mut String, title: &str, text: &str) {
+fn push_section(detail: &mut String, title: &str, text: &str) {
     // Writing to a String cannot fail.
     let _ = writeln!(detail, "== {title} ==\n{text}");
 }
 
 /// The traceback that a process has written, once it is there and nothing follows, or after a while.
-async fn traceback(pid: Option<u32>, since: u64, app: &App) -> Option<String> {
-    let deadline = clock::now() + WORDS_WAIT;
+async fn wait_for_traceback(pid: Option<u32>, since: u64, app: &App) -> Option<String> {
+    let deadline = clock::now() + OUTPUT_TIMEOUT;
     let mut found = None;
     loop {
-        clock::sleep(LOOK).await;
+        clock::sleep(OUTPUT_POLL_INTERVAL).await;
         let now = last_traceback(&app.output(pid, since));
         if now.is_some() && now == found || clock::now() >= deadline {
             return now;
@@ -147,25 +151,25 @@ fn last_traceback(lines: &[String]) -> Option<String> {
 }
 
 /// The source around each of the application's own frames, with its title.
-async fn sources(traceback: &str, app: &App, pool: &Pool) -> Vec<(String, String)> {
+async fn source_excerpts(traceback: &str, app: &App, pool: &Pool) -> Vec<(String, String)> {
     let dir = app.config().dir.clone();
-    let frames = frames::find(traceback, &dir);
+    let frames = traceback_frames::find_frames(traceback, &dir);
     let read = pool.run(move || {
-        let shown = |frame: &Frame| Some((frame.title(&dir), frame.source(&dir)?));
+        let shown = |frame: &Frame| Some((frame.title(&dir), frame.source_excerpt(&dir)?));
         frames.iter().filter_map(shown).collect::<Vec<_>>()
     });
-    let read = clock::timeout(READ_MAX, read).await;
+    let read = clock::timeout(SOURCE_READ_TIMEOUT, read).await;
     read.and_then(Result::ok).unwrap_or_default()
 }
 
 /// How the application is run, and the variables that its configuration adds.
-fn environment(app: &App) -> String {
+fn describe_environment(app: &App) -> String {
     let config = app.config();
     let mut text = format!("folder: {}\nkind: {}\n", config.dir.display(), app.kind());
     if config.command.is_empty() {
         let _ = writeln!(text, "entry: {}", config.entry);
     } else {
-        let words = config.command.iter().map(|word| shown_value("", word));
+        let words = config.command.iter().map(|word| mask_value("", word));
         let command = words.collect::<Vec<_>>().join(" ");
         let _ = writeln!(text, "command: {command}");
     }
@@ -180,7 +184,7 @@ fn environment(app: &App) -> String {
         processes.min, processes.max
     );
     for (name, value) in config.env.iter() {
-        let _ = writeln!(text, "{name}={}", shown_value(name, value));
+        let _ = writeln!(text, "{name}={}", mask_value(name, value));
     }
     text.truncate(text.trim_end().len());
     text
@@ -188,10 +192,10 @@ fn environment(app: &App) -> String {
 
 /// A value that may be shown: not that of a secret, nor one with a password in it. Rather too little than
 /// too much: a password may have any character in it, also those that end it in a well-formed URL.
-fn shown_value(name: &str, value: &str) -> String {
+fn mask_value(name: &str, value: &str) -> String {
     let name = name.to_ascii_uppercase();
     let is_folder = name == "PWD" || name == "OLDPWD";
-    if !is_folder && SECRETS.iter().any(|word| name.contains(word)) {
+    if !is_folder && SECRET_NAME_PARTS.iter().any(|word| name.contains(word)) {
         return MASK.to_owned();
     }
     // `password=x`, `"token": x`, and the like: the name is followed by more of it, or by its value.
@@ -204,7 +208,7 @@ fn shown_value(name: &str, value: &str) -> String {
                 .starts_with(['=', ':'])
         })
     };
-    if SECRETS.iter().any(|word| is_told(word)) {
+    if SECRET_NAME_PARTS.iter().any(|word| is_told(word)) {
         return MASK.to_owned();
     }
     let Some((scheme, rest)) = value.split_once("://") else {
@@ -220,7 +224,7 @@ fn shown_value(name: &str, value: &str) -> String {
 const MASK: &str = "(masked)";
 
 /// Parts of names whose values are nobody's business.
-const SECRETS: [&str; 11] = [
+const SECRET_NAME_PARTS: [&str; 11] = [
     "SECRET",
     "KEY",
     "TOKEN",
@@ -275,7 +279,7 @@ mod tests {
             ("HINT", "a passing key", "a passing key"),
         ];
         for (name, value, expected) in rows {
-            assert_eq!(shown_value(name, value), expected, "{name}");
+            assert_eq!(mask_value(name, value), expected, "{name}");
         }
     }
 

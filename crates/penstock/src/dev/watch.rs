@@ -17,43 +17,43 @@ use tokio::sync::mpsc;
 use crate::code;
 
 /// Changes that may wait to be looked at.
-const CHANGES_MAX: usize = 1024;
+const MAX_PENDING_CHANGES: usize = 1024;
 
 /// Folders that are watched in all; the kernel's own bound for a user is often 8,192 or more.
-const FOLDERS_MAX: usize = 4096;
+const MAX_WATCHED_DIRS: usize = 4096;
 
 /// One thing that has changed.
 #[derive(Debug)]
-pub(crate) struct Change {
+pub(crate) struct FileChange {
     /// What.
     pub(crate) path: PathBuf,
     /// Whether it is a folder that was not there before.
-    pub(crate) is_new_folder: bool,
+    pub(crate) is_new_dir: bool,
 }
 
 /// The watches.
 #[derive(Debug)]
-pub(crate) struct Watch {
+pub(crate) struct DirWatcher {
     watcher: RecommendedWatcher,
-    folders: BTreeSet<PathBuf>,
-    folders_max: usize,
+    watched_dirs: BTreeSet<PathBuf>,
+    max_watched_dirs: usize,
     /// Whether it was said that not everything is watched.
     has_warned: bool,
 }
 
 /// What the watches see.
 #[derive(Debug)]
-pub(crate) struct Changes {
-    queue: mpsc::Receiver<Change>,
-    lost: Arc<AtomicBool>,
+pub(crate) struct ChangeQueue {
+    queue: mpsc::Receiver<FileChange>,
+    has_lost_changes: Arc<AtomicBool>,
 }
 
 /// Nothing is watched yet.
 ///
 /// # Errors
 /// When the kernel gives no watcher.
-pub(crate) fn start() -> notify::Result<(Watch, Changes)> {
-    let (send, queue) = mpsc::channel(CHANGES_MAX);
+pub(crate) fn start_watching() -> notify::Result<(DirWatcher, ChangeQueue)> {
+    let (send, queue) = mpsc::channel(MAX_PENDING_CHANGES);
     let lost = Arc::new(AtomicBool::new(false));
     let mark = Arc::clone(&lost);
     let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
@@ -65,27 +65,33 @@ pub(crate) fn start() -> notify::Result<(Watch, Changes)> {
         }
         let is_change = !matches!(event.kind, EventKind::Access(_));
         for path in event.paths.into_iter().filter(|_| is_change) {
-            let is_new_folder = is_new(event.kind) && path.is_dir();
-            let change = Change {
+            let is_new_folder = may_be_new(event.kind) && path.is_dir();
+            let change = FileChange {
                 path,
-                is_new_folder,
+                is_new_dir: is_new_folder,
             };
             if send.try_send(change).is_err() {
                 mark.store(true, Ordering::Relaxed);
             }
         }
     })?;
-    let watch = Watch {
+    let watch = DirWatcher {
         watcher,
-        folders: BTreeSet::new(),
-        folders_max: FOLDERS_MAX,
+        watched_dirs: BTreeSet::new(),
+        max_watched_dirs: MAX_WATCHED_DIRS,
         has_warned: false,
     };
-    Ok((watch, Changes { queue, lost }))
+    Ok((
+        watch,
+        ChangeQueue {
+            queue,
+            has_lost_changes: lost,
+        },
+    ))
 }
 
 /// Whether what the event is about may not have been there before.
-fn is_new(kind: EventKind) -> bool {
+fn may_be_new(kind: EventKind) -> bool {
     match kind {
         EventKind::Create(kind) => kind != CreateKind::File,
         EventKind::Modify(ModifyKind::Name(_)) => true,
@@ -93,38 +99,42 @@ fn is_new(kind: EventKind) -> bool {
     }
 }
 
-impl Changes {
+impl ChangeQueue {
     /// The next change; none when there will be no more. *Cancel safe*.
-    pub(crate) async fn next(&mut self) -> Option<Change> {
+    pub(crate) async fn next(&mut self) -> Option<FileChange> {
         self.queue.recv().await
     }
 
     /// Whether changes were lost since this was last asked.
-    pub(crate) fn take_lost(&self) -> bool {
-        self.lost.swap(false, Ordering::Relaxed)
+    pub(crate) fn take_lost_flag(&self) -> bool {
+        self.has_lost_changes.swap(false, Ordering::Relaxed)
     }
 }
 
-impl Watch {
+impl DirWatcher {
     /// Watches a folder and all code below it, anew where it was watched before. *Blocking*.
-    pub(crate) fn follow(&mut self, root: &Path) {
+    pub(crate) fn watch_recursively(&mut self, root: &Path) {
         let mut left = vec![root.to_owned()];
         while let Some(folder) = left.pop() {
-            if !self.add(&folder) {
+            if !self.watch_dir(&folder) {
                 return;
             }
-            left.extend(code::folders_in(&folder));
+            left.extend(code::code_dirs_in(&folder));
         }
     }
 
     /// Watches what is in one folder, and nothing below it. *Blocking*.
-    pub(crate) fn add(&mut self, folder: &Path) -> bool {
-        if self.folders.len() >= self.folders_max && !self.folders.contains(folder) {
-            self.folders.retain(|folder| folder.is_dir());
+    pub(crate) fn watch_dir(&mut self, folder: &Path) -> bool {
+        if self.watched_dirs.len() >= self.max_watched_dirs && !self.watched_dirs.contains(folder) {
+            self.watched_dirs.retain(|folder| folder.is_dir());
         }
-        let is_full = self.folders.len() >= self.folders_max && !self.folders.contains(folder);
+        let is_full =
+            self.watched_dirs.len() >= self.max_watched_dirs && !self.watched_dirs.contains(folder);
         let added = match is_full {
-            true => Err(format!("{} folders are watched already", self.folders_max)),
+            true => Err(format!(
+                "{} folders are watched already",
+                self.max_watched_dirs
+            )),
             false => self
                 .watcher
                 .watch(folder, RecursiveMode::NonRecursive)
@@ -132,7 +142,7 @@ impl Watch {
         };
         match added {
             Ok(()) => {
-                self.folders.insert(folder.to_owned());
+                self.watched_dirs.insert(folder.to_owned());
                 true
             }
             // It went away meanwhile.

@@ -17,8 +17,8 @@ use tokio::sync::mpsc;
 
 use super::Server;
 use crate::cli;
-use crate::tcp::TcpServing;
-use crate::upstreams::default_pool;
+use crate::components::default_pool;
+use crate::tcp::ActiveTcpListener;
 
 /// A descriptor that is told once that everything is ready.
 #[derive(Debug, Clone)]
@@ -30,7 +30,7 @@ pub(crate) struct ReadyFd {
 impl ReadyFd {
     /// Takes it, for the start of the process: no program that is started gets it, and whoever the server
     /// becomes may write to it.
-    pub(crate) fn take(number: i32) -> Self {
+    pub(crate) fn claim(number: i32) -> Self {
         let fd = match number {
             1 => std::io::stdout().as_fd().try_clone_to_owned(),
             2 => std::io::stderr().as_fd().try_clone_to_owned(),
@@ -42,7 +42,7 @@ impl ReadyFd {
     }
 
     /// Says it, and that there is no more to come. May block.
-    fn say(&self) -> Result<(), String> {
+    fn report_ready(&self) -> Result<(), String> {
         let mut fd = self.fd.lock().unwrap_or_else(PoisonError::into_inner);
         let said = std::mem::replace(&mut *fd, Err("said already".to_owned()));
         let mut file = said?;
@@ -58,7 +58,7 @@ impl Server {
         let (names, own, upstreams, apps): (Vec<_>, _, Vec<String>, Vec<Arc<App>>) = {
             let live = self.live();
             let mut names: Vec<_> = live.listeners.iter().map(|l| l.name().to_owned()).collect();
-            names.extend(live.streams.iter().map(TcpServing::name));
+            names.extend(live.tcp_listeners.iter().map(ActiveTcpListener::name));
             let admin = live
                 .admin
                 .as_ref()
@@ -72,8 +72,13 @@ impl Server {
                 .as_ref()
                 .map(|p| format!("probes {}\n", p.name()));
             let own: Vec<String> = admin.into_iter().chain(control).chain(probes).collect();
-            let upstreams = live.config.upstreams.values().map(described).collect();
-            let apps = live.rooms.apps.values().cloned().collect();
+            let upstreams = live
+                .config
+                .upstreams
+                .values()
+                .map(describe_upstream)
+                .collect();
+            let apps = live.components.apps.values().cloned().collect();
             (names, own, upstreams, apps)
         };
         for name in names {
@@ -85,7 +90,7 @@ impl Server {
         for upstream in upstreams {
             announce.write(upstream.into_bytes());
         }
-        if let Some(files) = files_only(&self.live().config) {
+        if let Some(files) = describe_files_only(&self.live().config) {
             announce.write(files.into_bytes());
         }
         let (announced, mut left) = mpsc::channel::<()>(1);
@@ -99,16 +104,16 @@ impl Server {
         drop(announced);
         // Ends when every application has been announced as ready.
         let _ = left.recv().await;
-        self.options.manager.ready(&self.told());
-        if let Some(ready) = self.options.ready.clone() {
+        self.options.manager.notify_ready(&self.status_line());
+        if let Some(ready) = self.options.ready_fd.clone() {
             let number = ready.number;
-            let pool = default_pool(&self.live().rooms.pools);
+            let pool = default_pool(&self.live().components.pools);
             let announce = announce.clone();
             let written = pool
                 .run(move || {
                     // What was announced is to be read before.
                     announce.flush();
-                    ready.say()
+                    ready.report_ready()
                 })
                 .await;
             let written = written.map_err(|error| error.to_string());
@@ -119,21 +124,21 @@ impl Server {
     }
 
     /// What the service manager shows of it.
-    pub(super) fn told(&self) -> String {
+    pub(super) fn status_line(&self) -> String {
         let live = self.live();
         let names = live.listeners.iter().map(|l| l.name().to_owned());
         let names: Vec<_> = names
-            .chain(live.streams.iter().map(TcpServing::name))
+            .chain(live.tcp_listeners.iter().map(ActiveTcpListener::name))
             .collect();
         format!("serving {}", names.join(" "))
     }
 }
 
 /// The line of a server that runs nothing and asks nobody.
-fn files_only(config: &Config) -> Option<String> {
+fn describe_files_only(config: &Config) -> Option<String> {
     let routes = config.sites.iter().flat_map(|site| &site.routes);
     let roots: Vec<_> = routes
-        .map(|route| route.files.as_ref().filter(|_| is_files_alone(route)))
+        .map(|route| route.files.as_ref().filter(|_| serves_only_files(route)))
         .collect::<Option<_>>()?;
     let is_alone = config.apps.is_empty() && config.upstreams.is_empty();
     let mut names: Vec<_> = roots
@@ -147,7 +152,7 @@ fn files_only(config: &Config) -> Option<String> {
 }
 
 /// Whether nothing but its files answers for a route.
-fn is_files_alone(route: &penstock_config::Route) -> bool {
+fn serves_only_files(route: &penstock_config::Route) -> bool {
     route.app.is_none()
         && route.upstream.is_none()
         && route.hub.is_none()
@@ -155,12 +160,15 @@ fn is_files_alone(route: &penstock_config::Route) -> bool {
 }
 
 /// An upstream as a person reads it at a terminal.
-fn described(upstream: &Upstream) -> String {
+fn describe_upstream(upstream: &Upstream) -> String {
     let (name, protocol) = (&upstream.name, upstream.protocol.as_str());
     let servers = match (upstream.servers.len(), upstream.joinable) {
         (0, true) => "those that join".to_owned(),
-        (count, true) => format!("{} and those that join", cli::count(count as u64, "server")),
-        (count, false) => cli::count(count as u64, "server"),
+        (count, true) => format!(
+            "{} and those that join",
+            cli::pluralize(count as u64, "server")
+        ),
+        (count, false) => cli::pluralize(count as u64, "server"),
     };
     format!("upstream {name}: {protocol}, {servers}\n")
 }
@@ -176,7 +184,7 @@ async fn announce_app(app: &App, announce: &LineWriter) {
     let Some((took, interpreter)) = app.wait_until_up().await else {
         return;
     };
-    let processes = running(app.config().processes);
+    let processes = describe_process_count(app.config().processes);
     let config = app.config();
     let kind = app.kind();
     let threads = match (config.min_threads, config.threads) {
@@ -192,7 +200,7 @@ async fn announce_app(app: &App, announce: &LineWriter) {
 }
 
 /// How many processes run after the start, and may run when there is more to do.
-fn running(processes: Processes) -> String {
+fn describe_process_count(processes: Processes) -> String {
     let Processes { min, max } = processes;
     match (min, max) {
         (1, 1) => "1 process".to_owned(),

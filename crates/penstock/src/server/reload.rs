@@ -12,33 +12,35 @@ use penstock_config::Config;
 use penstock_runtime::{clock, loops};
 use penstock_sys::process::successor::SignalTarget;
 
-use super::{STOPPING, Server};
+use super::{STOPPING_ERROR, Server};
 use crate::cli;
-use crate::code::{self, Apart};
-use crate::listeners::{self, Opened, Serving, Supply};
-use crate::tcp::{self, Bound, TcpServing};
-use crate::upstreams::{self, Beside, Rooms, Sizes, Started, default_pool};
-use crate::wiring::{self, Built};
+use crate::code::{self, NonCodePaths};
+use crate::components::{
+    self, AppSizes, AppStartContext, Components, StartedComponents, default_pool,
+};
+use crate::listeners::{self, ActiveListener, BoundListener, SocketSource};
+use crate::tcp::{self, ActiveTcpListener, BoundTcpListener};
+use crate::wiring::{self, BuiltSettings};
 use crate::work;
 
 /// How long requests that began before a reload may take to come to what they were routed to, or else
 /// `shutdown_timeout`; no longer than an upgrade leaves them.
-const ROUTED_MAX: Duration = Duration::from_secs(60);
+const MAX_ROUTED_WAIT: Duration = Duration::from_secs(60);
 
 /// How long all processes of a new application may take beyond the boot time-out of one.
-const BOOT_SLACK: Duration = Duration::from_secs(5);
+const BOOT_TIMEOUT_SLACK: Duration = Duration::from_secs(5);
 
 /// How often to look whether a request still uses a removed application.
-const STILL_USED: Duration = Duration::from_millis(20);
+const USE_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// How often to look whether a new application still gets processes.
-const STILL_GROWING: Duration = Duration::from_millis(20);
+const GROWTH_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// How long the loops may take to leave listeners that a reload has stopped.
-const CLOSING: Duration = Duration::from_secs(1);
+const LISTENER_CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What a reload says that has found nothing to change.
-const NOTHING: &str = "done";
+const NOTHING_CHANGED: &str = "done";
 
 impl Server {
     /// Builds the new configuration beside the old one and swaps when all of it works.
@@ -46,38 +48,38 @@ impl Server {
     /// # Errors
     /// Everything that is wrong with the new one; the old one serves on.
     pub(crate) async fn reload(self: &Arc<Self>) -> Result<String, String> {
-        let Ok(_only) = self.reloading.try_lock() else {
-            return Err(self.busy());
+        let Ok(_only) = self.reload_lock.try_lock() else {
+            return Err(self.describe_running_change());
         };
-        self.reload_alone().await
+        self.reload_locked().await
     }
 
     /// The same after the reload that is under way, if any.
-    pub(crate) async fn reload_in_turn(self: &Arc<Self>) -> Result<String, String> {
-        if self.upgrading.load(Ordering::Relaxed) {
+    pub(crate) async fn reload_after_current(self: &Arc<Self>) -> Result<String, String> {
+        if self.is_upgrading.load(Ordering::Relaxed) {
             log::info!("reload: waits for the end of the upgrade under way");
         }
-        let _only = self.reloading.lock().await;
-        if self.heir() != 0 {
+        let _only = self.reload_lock.lock().await;
+        if self.successor() != 0 {
             // It may have read the configuration before this was asked.
-            self.pass_on("SIGHUP", SignalTarget::reload);
+            self.forward_signal("SIGHUP", SignalTarget::reload);
         }
-        self.reload_alone().await
+        self.reload_locked().await
     }
 
-    async fn reload_alone(self: &Arc<Self>) -> Result<String, String> {
-        if self.is_draining() || self.heir() != 0 {
-            return Err(STOPPING.to_owned());
+    async fn reload_locked(self: &Arc<Self>) -> Result<String, String> {
+        if self.is_draining() || self.successor() != 0 {
+            return Err(STOPPING_ERROR.to_owned());
         }
-        self.options.manager.reloading();
+        self.options.manager.notify_reloading();
         let result = match self.try_reload().await {
-            Ok(done) => self.take_up_code(done).await,
+            Ok(done) => self.restart_changed_apps(done).await,
             Err(error) => {
                 log::error!("reload: refused, nothing was changed\n{error}");
                 Err(error)
             }
         };
-        self.options.manager.ready(&self.told());
+        self.options.manager.notify_ready(&self.status_line());
         self.live().reload_error = result.as_ref().err().cloned();
         result
     }
@@ -85,49 +87,55 @@ impl Server {
     async fn try_reload(self: &Arc<Self>) -> Result<String, String> {
         let (invocation, pool) = (
             self.invocation.clone(),
-            default_pool(&self.live().rooms.pools),
+            default_pool(&self.live().components.pools),
         );
-        let resolved = pool.run(move || cli::resolve(&invocation)).await;
+        let resolved = pool
+            .run(move || cli::resolve_and_validate(&invocation))
+            .await;
         let config = resolved.map_err(|error| error.to_string())??;
         let count = self.loops.handles().len();
         let (opened, streams, pools, old) = {
             let live = self.live();
-            let mut going = listeners::going(&config, &live.listeners);
-            going.extend(tcp::going(&config, &live.streams));
-            let mut supply = Supply {
-                going,
-                ..Supply::default()
+            let mut going = listeners::removed_listeners(&config, &live.listeners);
+            going.extend(tcp::removed_tcp_listeners(&config, &live.tcp_listeners));
+            let mut supply = SocketSource {
+                removed: going,
+                ..SocketSource::default()
             };
             (
-                listeners::open_all(&config, &live.listeners, &mut supply, count)?,
-                tcp::open_all(&config, &live.streams, &mut supply, count)?,
-                wiring::pools(&config, Some((&live.config, &live.rooms.pools))),
-                live.rooms.clone(),
+                listeners::open_missing(&config, &live.listeners, &mut supply, count)?,
+                tcp::open_missing_tcp(&config, &live.tcp_listeners, &mut supply, count)?,
+                wiring::build_pools(&config, Some((&live.config, &live.components.pools))),
+                live.components.clone(),
             )
         };
-        let mut started = Started::default();
-        let beside = Beside {
+        let mut started = StartedComponents::default();
+        let beside = AppStartContext {
             loops: self.loops.handles(),
             launcher: &self.options.launcher,
             accounts: &self.options.accounts,
             bounds: &self.options.bounds,
-            gives_way: true,
+            low_priority: true,
             development: self.options.development,
             publishing: &self.publishing,
-            sizes: &Sizes::new(),
+            sizes: &AppSizes::new(),
         };
-        let begun = upstreams::start(&config, &old, pools, beside, &mut started);
+        let begun = components::start_components(&config, &old, pools, beside, &mut started);
         drop(old);
-        let Started { rooms, fresh } = started;
+        let StartedComponents {
+            components: rooms,
+            new_apps: fresh,
+        } = started;
         let booted = match begun {
-            Ok(()) => all_booted(&fresh).await,
+            Ok(()) => wait_for_apps(&fresh).await,
             Err(error) => Err(error),
         };
         let built = match booted {
             Ok(()) => {
                 let (config, rooms) = (config.clone(), rooms.clone());
-                let (held, development) = (self.held.clone(), self.options.development);
-                let build = move || wiring::settings(&config, &rooms, &held, count, development);
+                let (held, development) = (self.hub_service.clone(), self.options.development);
+                let build =
+                    move || wiring::build_settings(&config, &rooms, &held, count, development);
                 pool.run(build)
                     .await
                     .map_err(|error| error.to_string())
@@ -137,14 +145,14 @@ impl Server {
         };
         // Its listeners would outlive the drain.
         let built = built.and_then(|built| match self.is_draining() {
-            true => Err(STOPPING.to_owned()),
+            true => Err(STOPPING_ERROR.to_owned()),
             false => Ok(built),
         });
         match built {
             Ok(built) => {
-                let (done, gone) = self.swap(config, built, (opened, streams), rooms);
+                let (done, gone) = self.swap_config(config, built, (opened, streams), rooms);
                 // Whoever connects once the reload is told as done meets the new listeners only.
-                let deadline = clock::now() + CLOSING;
+                let deadline = clock::now() + LISTENER_CLOSE_TIMEOUT;
                 for serving in &gone {
                     clock::timeout_at(deadline, serving.stopped()).await;
                 }
@@ -164,9 +172,9 @@ impl Server {
     ///
     /// # Errors
     /// Which new code does not serve, and why; the old one does.
-    async fn take_up_code(&self, done: String) -> Result<String, String> {
+    async fn restart_changed_apps(&self, done: String) -> Result<String, String> {
         let (mut all, mut failed) = (vec![done], Vec::new());
-        for app in self.changed_apps().await {
+        for app in self.find_changed_apps().await {
             let name = app.name();
             match app.restart().await {
                 Ok(()) => all.push(format!("application {name} restarted")),
@@ -176,7 +184,7 @@ impl Server {
             }
         }
         // Nothing else happened than what did.
-        if all.len() > 1 && all[0] == NOTHING {
+        if all.len() > 1 && all[0] == NOTHING_CHANGED {
             all.remove(0);
         }
         let done = all.join(", ");
@@ -190,17 +198,17 @@ impl Server {
     }
 
     /// Those in whose folders something has changed since their code was loaded.
-    async fn changed_apps(&self) -> Vec<Arc<App>> {
+    async fn find_changed_apps(&self) -> Vec<Arc<App>> {
         let (apps, apart, pool) = {
             let live = self.live();
-            let apps: Vec<_> = live.rooms.apps.values().cloned().collect();
-            let apart = Apart::of(&live.config, &code::outputs());
-            (apps, apart, default_pool(&live.rooms.pools))
+            let apps: Vec<_> = live.components.apps.values().cloned().collect();
+            let apart = NonCodePaths::from_config(&live.config, &code::standard_output_files());
+            (apps, apart, default_pool(&live.components.pools))
         };
         let look = move || {
             let has_changed = |app: &Arc<App>| {
                 let (name, dir) = (app.name(), &app.config().dir);
-                match code::changed_since(dir, app.code_since(), &apart) {
+                match code::find_change_since(dir, app.code_since(), &apart) {
                     Ok(Some(file)) => {
                         log::info!("{name}: {} has changed", file.display());
                         true
@@ -222,22 +230,23 @@ impl Server {
     }
 
     /// Puts all that is new in its place; what changed, and the listeners that were stopped.
-    fn swap(
+    fn swap_config(
         &self,
         config: Config,
-        built: Built,
-        (opened, streams): (Vec<Opened>, Vec<Bound>),
-        rooms: Rooms,
-    ) -> (String, Vec<Serving>) {
-        let Built {
+        built: BuiltSettings,
+        (opened, streams): (Vec<BoundListener>, Vec<BoundTcpListener>),
+        rooms: Components,
+    ) -> (String, Vec<ActiveListener>) {
+        let BuiltSettings {
             settings,
             mut cached_routes,
         } = built;
         self.edge.replace_settings(settings, self.loops.handles());
-        self.held.configure(&config, self.edge.max_connections());
+        self.hub_service
+            .apply_config(&config, self.edge.max_connections());
         let mut live = self.live();
         for route in &mut cached_routes {
-            route.goes_on(&live.cached_routes);
+            route.continue_counters(&live.cached_routes);
         }
         live.cached_routes = cached_routes;
         let space = &rooms.temp_space;
@@ -245,27 +254,27 @@ impl Server {
         let store = wiring::body_store(&config.limits, default_pool(&rooms.pools), space);
         for app in rooms.apps.values() {
             app.set_body_store(store.clone());
-            app.set_message_limits(wiring::message_limits(&config.limits));
+            app.set_message_limits(wiring::websocket_message_limits(&config.limits));
         }
         for upstream in rooms.upstreams.values() {
             upstream.set_body_store(store.clone());
         }
         let mut changes = Vec::new();
-        let old = std::mem::replace(&mut live.rooms, rooms);
+        let old = std::mem::replace(&mut live.components, rooms);
         let server = &live.config.server;
-        let patience = server.upgrade_timeout.min(ROUTED_MAX);
+        let patience = server.upgrade_timeout.min(MAX_ROUTED_WAIT);
         let patience = patience.max(server.shutdown_timeout);
-        live.leaving.retain(|app| app.strong_count() > 0);
+        live.draining_apps.retain(|app| app.strong_count() > 0);
         for (name, old) in old.apps {
-            let new = live.rooms.apps.get(&name);
+            let new = live.components.apps.get(&name);
             if new.is_none_or(|new| !Arc::ptr_eq(new, &old)) {
                 changes.push(format!("application {name} replaced"));
-                live.leaving.push(Arc::downgrade(&old));
-                finish_later(old, patience);
+                live.draining_apps.push(Arc::downgrade(&old));
+                finish_in_background(old, patience);
             }
         }
         for (name, old) in old.upstreams {
-            let new = live.rooms.upstreams.get(&name);
+            let new = live.components.upstreams.get(&name);
             let is_replaced = new.is_none_or(|new| !Arc::ptr_eq(new, &old));
             // Requests that began before hold what they need of the old one.
             if is_replaced && live.config.upstreams.contains_key(&name) {
@@ -273,7 +282,7 @@ impl Server {
             }
         }
         for (name, old) in old.caches {
-            let new = live.rooms.caches.get(&name);
+            let new = live.components.caches.get(&name);
             let is_replaced = new.is_none_or(|new| !Arc::ptr_eq(new, &old));
             if !is_replaced {
                 continue;
@@ -284,22 +293,28 @@ impl Server {
             // Its folder is free for the new one. Requests that began before find nothing in it any more.
             old.stop();
         }
-        let upstreams = live.rooms.upstreams.clone();
+        let upstreams = live.components.upstreams.clone();
         let loops = self.loops.handles();
         let fresh = opened.into_iter().map(|o| o.serve(&self.edge, loops));
         let fresh = fresh.collect();
-        let mut gone = listeners::swap(&config, &mut live.listeners, fresh, &mut changes);
-        self.front
+        let mut gone = listeners::swap_listeners(&config, &mut live.listeners, fresh, &mut changes);
+        self.join_front_end
             .configure(config.server.join.as_ref(), upstreams.values());
-        let targets = self.targets(&upstreams);
-        let fresh = tcp::serve_all(streams, targets, loops);
-        let streams = &mut live.streams;
-        gone.extend(tcp::swap(&config, streams, targets, fresh, &mut changes));
+        let targets = self.tcp_targets(&upstreams);
+        let fresh = tcp::serve_tcp_listeners(streams, targets, loops);
+        let streams = &mut live.tcp_listeners;
+        gone.extend(tcp::swap_tcp_listeners(
+            &config,
+            streams,
+            targets,
+            fresh,
+            &mut changes,
+        ));
         if let Some(joiner) = self.joiner.get() {
-            joiner.set_capacity(work::capacity(&live.rooms.apps));
+            joiner.set_capacity(work::join_capacity(&live.components.apps));
         }
         for serving in &mut gone {
-            let streams = live.streams.iter().map(TcpServing::serving);
+            let streams = live.tcp_listeners.iter().map(ActiveTcpListener::serving);
             serving.stop(live.listeners.iter().chain(streams));
         }
         if config.server.threads != live.config.server.threads {
@@ -308,19 +323,19 @@ impl Server {
         if config.join_target != live.config.join_target {
             changes.push("what it joins, and by which key, changes at the next start".to_owned());
         }
-        for key in at_start_only(&live.config.server, &config.server) {
+        for key in keys_needing_restart(&live.config.server, &config.server) {
             changes.push(format!("server.{key} changes at the next start"));
         }
         // Threads of the pools that are gone or changed end once their work is done.
         for (name, pool) in old.pools {
             if live.config.blocking.get(&name) != config.blocking.get(&name) {
-                close_later(pool, patience);
+                close_pool_later(pool, patience);
             }
         }
         live.config = config;
         live.reloads += 1;
         let done = match changes.is_empty() {
-            true => NOTHING.to_owned(),
+            true => NOTHING_CHANGED.to_owned(),
             false => changes.join(", "),
         };
         (done, gone)
@@ -332,12 +347,12 @@ impl Server {
 ///
 /// # Errors
 /// Which has not, and why.
-pub(super) async fn all_booted(apps: &[Arc<App>]) -> Result<(), String> {
+pub(super) async fn wait_for_apps(apps: &[Arc<App>]) -> Result<(), String> {
     let began = clock::now();
     for app in apps {
         let name = app.name();
         // Workers that become ready and die in turn are neither one nor the other.
-        let deadline = began + app.config().boot_timeout + BOOT_SLACK;
+        let deadline = began + app.config().boot_timeout + BOOT_TIMEOUT_SLACK;
         match clock::timeout_at(deadline, app.wait_for_boot()).await {
             Some(BootStatus::Ready { .. }) => {}
             Some(BootStatus::Failed { report }) => {
@@ -352,20 +367,20 @@ pub(super) async fn all_booted(apps: &[Arc<App>]) -> Result<(), String> {
         // What is still missing then comes while the others serve.
         let deadline = began + app.config().boot_timeout;
         while app.is_growing() && clock::now() < deadline {
-            clock::sleep(STILL_GROWING).await;
+            clock::sleep(GROWTH_POLL_INTERVAL).await;
         }
     }
     Ok(())
 }
 
-/// How long [`all_booted`] takes at most, with that configuration: applications boot side by side.
-pub(super) fn boot_bound(config: &Config) -> Duration {
+/// How long [`wait_for_apps`] takes at most, with that configuration: applications boot side by side.
+pub(super) fn max_boot_time(config: &Config) -> Duration {
     let longest = config.apps.values().map(|app| app.boot_timeout).max();
-    longest.unwrap_or_default() + BOOT_SLACK
+    longest.unwrap_or_default() + BOOT_TIMEOUT_SLACK
 }
 
 /// What differs and cannot change while the server runs. An upgrade is a start.
-fn at_start_only(
+fn keys_needing_restart(
     old: &penstock_config::Server,
     new: &penstock_config::Server,
 ) -> Vec<&'static str> {
@@ -392,21 +407,21 @@ fn at_start_only(
 /// still hold the old routing, and with it the application: those that come within `patience` are served, and
 /// those that wait in line for as long as they may. Then its idle workers end, and the others with the last that
 /// they have.
-fn finish_later(app: Arc<App>, patience: Duration) {
+fn finish_in_background(app: Arc<App>, patience: Duration) {
     loops::spawn_here(async move {
         let began = clock::now();
         let (deadline, last) = (began + patience, began + app.config().queue_timeout);
         while Arc::strong_count(&app) > 1 && clock::now() < deadline
             || app.has_waiting_requests() && clock::now() < deadline.max(last)
         {
-            clock::sleep(STILL_USED).await;
+            clock::sleep(USE_POLL_INTERVAL).await;
         }
         app.drain_gracefully().await;
     });
 }
 
 /// Requests that began before a reload may still use the old pool for a while.
-fn close_later(pool: penstock_runtime::blocking::Pool, patience: Duration) {
+fn close_pool_later(pool: penstock_runtime::blocking::Pool, patience: Duration) {
     loops::spawn_here(async move {
         clock::sleep(patience).await;
         pool.close();

@@ -11,8 +11,8 @@ use penstock_runtime::logger::{LineWriter, LogOutput};
 use penstock_sys::daemon;
 
 use super::Server;
+use crate::components::default_pool;
 use crate::logs;
-use crate::upstreams::default_pool;
 
 impl Server {
     /// Opens the files of the server's log and of the access log anew; gives their names.
@@ -24,16 +24,20 @@ impl Server {
             let live = self.live();
             let server = &live.config.server;
             let access = server.access_log.as_ref().map(|log| log.path.clone());
-            (server.log.clone(), access, default_pool(&live.rooms.pools))
+            (
+                server.log.clone(),
+                access,
+                default_pool(&live.components.pools),
+            )
         };
         let settings = self.edge.settings();
         let access_writer = settings.access_log.as_ref().map(|log| log.writer.clone());
         let streams = self.options.daemonize;
         let log = self.options.log.clone();
         let opened = pool.run(move || {
-            let own = reopen(&server_log, &log, streams);
+            let own = reopen_log(&server_log, &log, streams);
             let access = access_log.zip(access_writer);
-            let access = access.map(|(path, writer)| reopen(&path, &writer, false));
+            let access = access.map(|(path, writer)| reopen_log(&path, &writer, false));
             [Some(own), access]
         });
         let opened = opened.await.map_err(|error| error.to_string())?;
@@ -60,12 +64,16 @@ impl Server {
 }
 
 /// Opens a log anew if it is a file, and gives its name. May block.
-fn reopen(to: &LogTarget, writer: &LineWriter, streams: bool) -> Result<Option<String>, String> {
+fn reopen_log(
+    to: &LogTarget,
+    writer: &LineWriter,
+    streams: bool,
+) -> Result<Option<String>, String> {
     let LogTarget::File(path) = to else {
         return Ok(None);
     };
     let name = path.display().to_string();
-    let file = logs::open_file(path)?;
+    let file = logs::open_log_file(path)?;
     if streams {
         // What is not a line of the log, such as the last words of a crash, goes there too.
         daemon::redirect_output(file.as_fd()).map_err(|error| format!("{name}: {error}"))?;

@@ -1,7 +1,7 @@
 //! The end: requests in progress are finished, then everything is, in the order of their way.
 //!
 //! A part of `server`. What must stay true: no request that was accepted is lost before its deadline; a
-//! client that keeps its connection learns by `Connection: close` that the next request is to go elsewhere;
+//! client that keeps its connection learns by `OriginConnection: close` that the next request is to go elsewhere;
 //! a held stream gets a proper end, on a clock of its own, and not all of them at the same moment. After an
 //! upgrade what is long has a longer clock, too: nobody waits for its end.
 
@@ -15,31 +15,31 @@ use tokio::sync::mpsc;
 
 use super::Server;
 use super::signals::Signals;
-use crate::listeners::Serving;
-use crate::tcp::TcpServing;
+use crate::listeners::ActiveListener;
+use crate::tcp::ActiveTcpListener;
 
 /// How much longer than all its deadlines together an application may take to say that it has ended. One
 /// with a process that no signal ends, as it waits for a disk, never does.
-const APPS_SLACK: Duration = Duration::from_secs(3);
+const APPS_TIMEOUT_SLACK: Duration = Duration::from_secs(3);
 
 /// How long the admin interface may finish its answers at the very end.
-const ADMIN_DRAIN: Duration = Duration::from_millis(500);
+const ADMIN_DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// How often to look for what has ended.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// How long an upgrade that the end meets may take to be given up.
-const GIVING_UP: Duration = Duration::from_secs(2);
+const UPGRADE_ABORT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The least time between two ends of held streams: clients come back at once, and whoever serves then must
 /// take them. A few streams hold nobody up.
-const BETWEEN_ENDS: Duration = Duration::from_millis(2);
+const MIN_STREAM_END_INTERVAL: Duration = Duration::from_millis(2);
 
 /// How long a stream may take to read what waits for it and its end.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+const STREAM_CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long before the end of all patience connections without a request are closed.
-const SPARED_MAX: Duration = Duration::from_secs(1);
+const MAX_IDLE_CLOSE_LEAD: Duration = Duration::from_secs(1);
 
 impl Server {
     /// Finishes what is in progress, then ends everything, in the order of the requests' way.
@@ -51,31 +51,31 @@ impl Server {
         };
         let soon = clock::now() + timeout;
         let open = format!("{} connections open", self.edge.open_connections());
-        match self.heir() {
+        match self.successor() {
             0 => {
                 log::info!("stopping: {open}");
-                self.options.manager.stopping(&open);
+                self.options.manager.notify_stopping(&open);
                 self.hurry_predecessor();
             }
             // To the service manager this is not the end. New administrators meet the other one.
             heir => {
                 log::info!("stopping: process {heir} serves, {open} here");
-                self.close_own_doors();
+                self.close_internal_listeners();
             }
         }
         let mut finished = None;
-        if self.heir() != 0 {
+        if self.successor() != 0 {
             let late = soon.max(clock::now() + upgrade_timeout);
             tokio::select! {
-                () = self.finish(soon, late) => finished = Some(late),
-                _ = signals.hurried(&self) => log::info!("stopping: within {timeout:?}, as asked"),
+                () = self.drain_requests_and_streams(soon, late) => finished = Some(late),
+                _ = signals.wait_for_haste(&self) => log::info!("stopping: within {timeout:?}, as asked"),
             }
         }
         if finished.is_none() {
             let soon = clock::now() + timeout;
             tokio::select! {
-                () = self.finish(soon, soon) => finished = Some(soon),
-                () = signals.again(&self) => {}
+                () = self.drain_requests_and_streams(soon, soon) => finished = Some(soon),
+                () = signals.wait_for_second_stop(&self) => {}
             }
         }
         let deadline = finished.unwrap_or_else(|| {
@@ -89,18 +89,18 @@ impl Server {
         tokio::select! {
             () = self.drain_apps(deadline) => {}
             // What still runs dies with this process.
-            () = signals.again(&self) => log::warn!("stopping at once, as asked again"),
+            () = signals.wait_for_second_stop(&self) => log::warn!("stopping at once, as asked again"),
         }
-        if let Some(bus) = self.held.bus() {
+        if let Some(bus) = self.hub_service.bus() {
             // From now on who still publishes is told so (503); all that was taken before goes out.
             bus.stop().await;
         }
-        for cache in self.live().rooms.caches.values() {
+        for cache in self.live().components.caches.values() {
             cache.stop();
         }
         // Whoever waits for the end of this one takes it for the end of all.
-        clock::timeout_at(deadline, self.predecessor_ends()).await;
-        self.close_own_doors();
+        clock::timeout_at(deadline, self.wait_for_hurried_predecessor()).await;
+        self.close_internal_listeners();
         let own = [
             &self.admin_edge,
             &self.control_edge,
@@ -109,22 +109,22 @@ impl Server {
         ];
         for edge in own {
             edge.drain.begin();
-            clock::timeout(ADMIN_DRAIN, edge.drain.wait_until_finished()).await;
+            clock::timeout(ADMIN_DRAIN_TIMEOUT, edge.drain.wait_until_finished()).await;
         }
-        if self.upgrading.load(Ordering::Relaxed) {
+        if self.is_upgrading.load(Ordering::Relaxed) {
             // It ends the server that it has started.
-            clock::timeout(GIVING_UP, self.reloading.lock()).await;
+            clock::timeout(UPGRADE_ABORT_TIMEOUT, self.reload_lock.lock()).await;
         }
         if let Err(error) = self.options.launcher.stop() {
             log::warn!("the launcher has not ended: {error}");
         }
-        let heir = Some(self.heir()).filter(|&heir| heir != 0);
+        let heir = Some(self.successor()).filter(|&heir| heir != 0);
         penstock_apps::end_orphans(heir.as_slice());
         log::info!("stopped");
     }
 
     /// Accepts no more administrators and probes.
-    fn close_own_doors(&self) {
+    fn close_internal_listeners(&self) {
         let mut live = self.live();
         let live = &mut *live;
         let own = live.admin.iter_mut().chain(&mut live.control);
@@ -137,11 +137,16 @@ impl Server {
     async fn drain_apps(&self, deadline: Instant) {
         let apps: Vec<Arc<App>> = {
             let live = self.live();
-            let leaving = live.leaving.iter().filter_map(Weak::upgrade);
-            live.rooms.apps.values().cloned().chain(leaving).collect()
+            let leaving = live.draining_apps.iter().filter_map(Weak::upgrade);
+            live.components
+                .apps
+                .values()
+                .cloned()
+                .chain(leaving)
+                .collect()
         };
         let patience = apps.iter().map(|app| app.config().stop_timeout).max();
-        let until = deadline.max(clock::now()) + patience.unwrap_or_default() + APPS_SLACK;
+        let until = deadline.max(clock::now()) + patience.unwrap_or_default() + APPS_TIMEOUT_SLACK;
         let (running, mut ended) = mpsc::channel::<()>(1);
         for app in apps {
             let running = running.clone();
@@ -160,15 +165,15 @@ impl Server {
     /// Nobody new first; then the requests in progress and, beside them, the held streams. In this order: who
     /// asks again for a stream that was ended must be told to go elsewhere. What is not done `soon` has until
     /// `late`, and keeps no more workers from then on than it needs.
-    async fn finish(&self, soon: Instant, late: Instant) {
+    async fn drain_requests_and_streams(&self, soon: Instant, late: Instant) {
         if let Some(joiner) = self.joiner.get() {
             joiner.leave();
         }
         self.stop_listeners(soon).await;
-        self.front.step_down();
+        self.join_front_end.step_down();
         self.edge
             .drain
-            .begin_with_idle(self.drain_idle(), Some(soon - self.spared()));
+            .begin_with_idle(self.keep_alive_drain(), Some(soon - self.idle_close_lead()));
         let requests = async {
             let finished = clock::timeout_at(soon, self.requests_finished()).await;
             if finished.is_none() && soon < late {
@@ -178,13 +183,13 @@ impl Server {
                 );
                 let finished = clock::timeout_at(late, self.requests_finished());
                 let apps = async {
-                    clock::timeout_at(late, self.none_waits()).await;
+                    clock::timeout_at(late, self.wait_for_empty_queues()).await;
                     self.drain_apps(late).await;
                 };
                 tokio::join!(finished, apps);
             }
         };
-        tokio::join!(requests, self.end_streams());
+        tokio::join!(requests, self.close_streams());
     }
 
     /// Waits until all connections have ended, and a front end that was joined brings no more.
@@ -196,24 +201,24 @@ impl Server {
     }
 
     /// Waits until no request waits for a process.
-    async fn none_waits(&self) {
+    async fn wait_for_empty_queues(&self) {
         let some_waits = || {
             self.live()
-                .rooms
+                .components
                 .apps
                 .values()
                 .any(|app| app.has_waiting_requests())
         };
         while some_waits() {
-            clock::sleep(LOOK).await;
+            clock::sleep(POLL_INTERVAL).await;
         }
     }
 
     async fn stop_listeners(&self, deadline: Instant) {
-        let mut stopping: Vec<Serving> = {
+        let mut stopping: Vec<ActiveListener> = {
             let mut live = self.live();
-            let streams = std::mem::take(&mut live.streams);
-            let streams = streams.into_iter().map(TcpServing::into_serving);
+            let streams = std::mem::take(&mut live.tcp_listeners);
+            let streams = streams.into_iter().map(ActiveTcpListener::into_listener);
             let listeners = std::mem::take(&mut live.listeners);
             listeners.into_iter().chain(streams).collect()
         };
@@ -227,14 +232,14 @@ impl Server {
 
     /// Ends what the hub holds, beside the requests in progress. Clients come back, so it is spread over
     /// `hub.drain`, or over less where they are few.
-    async fn end_streams(&self) {
-        let hub = &self.held.hub;
+    async fn close_streams(&self) {
+        let hub = &self.hub_service.hub;
         let held = u32::try_from(hub.counters().held).unwrap_or(u32::MAX);
         let over = hub
             .settings()
             .drain_timeout
-            .min(BETWEEN_ENDS.saturating_mul(held));
-        let deadline = clock::now() + over + LAST_WORDS;
+            .min(MIN_STREAM_END_INTERVAL.saturating_mul(held));
+        let deadline = clock::now() + over + STREAM_CLOSE_TIMEOUT;
         if clock::timeout_at(deadline, hub.drain(over)).await.is_none() {
             log::warn!("{} held connections cut", hub.counters().held);
         }
@@ -242,14 +247,14 @@ impl Server {
 
     /// How long before the deadline of all what waits for nothing but a request is closed: it must not be
     /// taken for a request that was cut.
-    fn spared(&self) -> Duration {
+    fn idle_close_lead(&self) -> Duration {
         let timeout = self.live().config.server.shutdown_timeout;
-        SPARED_MAX.min(timeout / 2)
+        MAX_IDLE_CLOSE_LEAD.min(timeout / 2)
     }
 
     /// How long a connection without a request is kept at the end. A person who develops waits for nobody.
-    fn drain_idle(&self) -> Duration {
-        let spared = self.spared();
+    fn keep_alive_drain(&self) -> Duration {
+        let spared = self.idle_close_lead();
         let live = self.live();
         let (server, limits) = (&live.config.server, &live.config.limits);
         match self.options.development {

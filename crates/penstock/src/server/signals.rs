@@ -15,24 +15,24 @@ use tokio::signal::unix::{self, SignalKind};
 use super::Server;
 
 /// How often the log says that signals are ignored.
-const TELL_EVERY: Duration = Duration::from_secs(1);
+const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The signals that end a server, and those that wait for one that hears them.
 pub(super) struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-    others: Option<(Signal, Signal, Signal)>,
+    terminate: WatchedSignal,
+    interrupt: WatchedSignal,
+    control_signals: Option<(WatchedSignal, WatchedSignal, WatchedSignal)>,
 }
 
 /// One of them.
-struct Signal {
+struct WatchedSignal {
     name: &'static str,
     stream: unix::Signal,
     watch: SignalWatch,
-    told: Option<Instant>,
+    last_logged: Option<Instant>,
 }
 
-impl Signal {
+impl WatchedSignal {
     fn new(
         name: &'static str,
         kind: SignalKind,
@@ -45,16 +45,16 @@ impl Signal {
             name,
             stream,
             watch,
-            told: None,
+            last_logged: None,
         })
     }
 
     /// Waits until it comes from somebody who may send it; whether only the server that follows this one has.
     /// Cancel safe.
-    async fn obeyed(&mut self, server: &Server) -> bool {
+    async fn accepted(&mut self, server: &Server) -> bool {
         while self.stream.recv().await.is_some() {
             let arrived = self.watch.take_received();
-            let heir = server.heir();
+            let heir = server.successor();
             // What descends from it are applications, too.
             let is_heir = |sender: SignalSender| heir != 0 && sender.pid == heir;
             let inside = arrived.descendant.filter(|sender| !is_heir(*sender));
@@ -71,9 +71,12 @@ impl Signal {
 
     fn refuse(&mut self, server: &Server, sender: SignalSender) {
         let now = clock::now();
-        if self.told.is_none_or(|told| now >= told + TELL_EVERY) {
-            self.told = Some(now);
-            let (name, who) = (self.name, server.who_is(sender));
+        if self
+            .last_logged
+            .is_none_or(|told| now >= told + LOG_INTERVAL)
+        {
+            self.last_logged = Some(now);
+            let (name, who) = (self.name, server.describe_sender(sender));
             log::error!(
                 "ignored {name} from {who}: an application has no say in the server's life"
             );
@@ -84,11 +87,11 @@ impl Signal {
 impl Signals {
     /// `predecessor` is the server that this one follows.
     pub(super) fn new(predecessor: Option<u32>) -> std::io::Result<Self> {
-        let signal = |name, kind| Signal::new(name, kind, predecessor);
+        let signal = |name, kind| WatchedSignal::new(name, kind, predecessor);
         Ok(Self {
             terminate: signal("SIGTERM", SignalKind::terminate())?,
             interrupt: signal("SIGINT", SignalKind::interrupt())?,
-            others: Some((
+            control_signals: Some((
                 signal("SIGHUP", SignalKind::hangup())?,
                 signal("SIGUSR1", SignalKind::user_defined1())?,
                 signal("SIGUSR2", SignalKind::user_defined2())?,
@@ -97,41 +100,41 @@ impl Signals {
     }
 
     /// Lets `server` obey those that do not end it.
-    pub(super) fn hear(&mut self, server: &Arc<Server>) {
-        let Some((hangup, user1, user2)) = self.others.take() else {
+    pub(super) fn handle_control_signals(&mut self, server: &Arc<Server>) {
+        let Some((hangup, user1, user2)) = self.control_signals.take() else {
             return;
         };
-        loops::spawn_here(reload_on(hangup, Arc::clone(server)));
-        loops::spawn_here(reopen_on(user1, Arc::clone(server)));
-        loops::spawn_here(upgrade_on(user2, Arc::clone(server)));
+        loops::spawn_here(reload_on_signal(hangup, Arc::clone(server)));
+        loops::spawn_here(reopen_on_signal(user1, Arc::clone(server)));
+        loops::spawn_here(upgrade_on_signal(user2, Arc::clone(server)));
     }
 
     /// Waits until the server is to stop.
-    pub(super) async fn wait(&mut self, server: &Server) {
+    pub(super) async fn wait_for_stop(&mut self, server: &Server) {
         tokio::select! {
-            _ = self.terminate.obeyed(server) => {}
-            _ = self.interrupt.obeyed(server) => {}
-            () = server.stop.notified() => {}
+            _ = self.terminate.accepted(server) => {}
+            _ = self.interrupt.accepted(server) => {}
+            () = server.stop_requested.notified() => {}
         }
     }
 
     /// Ctrl-C or SIGTERM from anybody while the server that follows serves: less patience.
-    pub(super) async fn hurried(&mut self, server: &Server) -> bool {
+    pub(super) async fn wait_for_haste(&mut self, server: &Server) -> bool {
         tokio::select! {
-            is_heir = self.terminate.obeyed(server) => is_heir,
-            is_heir = self.interrupt.obeyed(server) => is_heir,
+            is_heir = self.terminate.accepted(server) => is_heir,
+            is_heir = self.interrupt.accepted(server) => is_heir,
         }
     }
 
     /// A second Ctrl-C or SIGTERM: no more patience. The server that follows never asks for that.
-    pub(super) async fn again(&mut self, server: &Server) {
-        while self.hurried(server).await {}
+    pub(super) async fn wait_for_second_stop(&mut self, server: &Server) {
+        while self.wait_for_haste(server).await {}
     }
 }
 
 impl Server {
     /// A descendant in words: the application's process that it is or comes from, as the log names it.
-    pub(crate) fn who_is(&self, sender: SignalSender) -> String {
+    pub(crate) fn describe_sender(&self, sender: SignalSender) -> String {
         let SignalSender { pid, child, .. } = sender;
         let name = |pid: u32| signals::process_name(pid).unwrap_or_else(|| "gone".to_owned());
         if sender.is_of_predecessor {
@@ -140,13 +143,13 @@ impl Server {
                 name(pid)
             );
         }
-        if self.heir() == child {
+        if self.successor() == child {
             return format!(
                 "process {pid} ({}), which process {child}, the server after this one, has started",
                 name(pid)
             );
         }
-        let apps = self.live().rooms.apps.clone();
+        let apps = self.live().components.apps.clone();
         let owner = apps.values().find(|app| {
             let app = app.snapshot();
             let mut all = app.workers.iter().chain(&app.templates);
@@ -169,25 +172,25 @@ impl Server {
 
 /// Reloads on SIGHUP. One that comes during a reload is one more afterwards, however many they are: in
 /// the end the newest configuration has been read.
-async fn reload_on(mut hangup: Signal, server: Arc<Server>) {
+async fn reload_on_signal(mut hangup: WatchedSignal, server: Arc<Server>) {
     loop {
-        hangup.obeyed(&server).await;
+        hangup.accepted(&server).await;
         // The result is in the log.
-        let _ = server.reload_in_turn().await;
+        let _ = server.reload_after_current().await;
     }
 }
 
-async fn reopen_on(mut signal: Signal, server: Arc<Server>) {
+async fn reopen_on_signal(mut signal: WatchedSignal, server: Arc<Server>) {
     loop {
-        signal.obeyed(&server).await;
+        signal.accepted(&server).await;
         // As above.
         let _ = server.reopen_logs().await;
     }
 }
 
-async fn upgrade_on(mut signal: Signal, server: Arc<Server>) {
+async fn upgrade_on_signal(mut signal: WatchedSignal, server: Arc<Server>) {
     loop {
-        signal.obeyed(&server).await;
+        signal.accepted(&server).await;
         // As above.
         let _ = server.upgrade(None).await;
     }

@@ -1,6 +1,6 @@
 //! Upgrade: the server's program is started anew, gets the listeners, and follows when it is ready.
 //!
-//! A part of `server`, the old server's side of `succession`; asked by SIGUSR2 and by the admin interface.
+//! A part of `server`, the old server's side of `upgrade_protocol`; asked by SIGUSR2 and by the admin interface.
 //! What must stay true: this server goes on as if nothing was until the other says that it serves; one that
 //! ends, hangs or speaks of something else is ended, and the upgrade fails with its own words.
 
@@ -18,32 +18,34 @@ use penstock_sys::process::SuccessorCommand;
 use penstock_sys::process::successor::{SignalTarget, Successor, SuccessorSpec};
 use tokio::sync::oneshot;
 
-use super::{Options, STOPPING, Server, reload};
-use crate::manager::Manager;
-use crate::succession::{Follows, Line, PROMPT, Secret, VARIABLE, Word};
-use crate::tcp::TcpServing;
-use crate::upstreams::default_pool;
+use super::{Options, STOPPING_ERROR, Server, reload};
+use crate::components::default_pool;
+use crate::service_manager::ServiceNotifier;
+use crate::tcp::ActiveTcpListener;
+use crate::upgrade_protocol::{
+    PublishSecret, REPLY_TIMEOUT, UPGRADE_FD_VAR, UpgradeChannel, UpgradeMessage, UpgradeOutcome,
+};
 
 /// How much longer than all its applications the new server may take: it says itself which does not boot.
-const SLACK: Duration = Duration::from_secs(2);
+const BOOT_TIMEOUT_SLACK: Duration = Duration::from_secs(2);
 
 /// How much longer than its requests the server before this one may take to end.
-const PREDECESSOR: Duration = Duration::from_secs(30);
+const PREDECESSOR_TIMEOUT_SLACK: Duration = Duration::from_secs(30);
 
 /// How often to look whether it has.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// How long the last words of a process that has ended may be on their way.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const OUTPUT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Lines of a new server's output that an error repeats.
-const TAIL_LINES: usize = 40;
+const MAX_TAIL_LINES: usize = 40;
 
 /// How the next server is started: as this one was.
 pub(crate) fn successor_command(
     program: &Path,
     invocation: &Invocation,
-    manager: &Manager,
+    manager: &ServiceNotifier,
 ) -> SuccessorCommand {
     SuccessorCommand {
         program: program.to_owned(),
@@ -62,18 +64,18 @@ impl Server {
         self: &Arc<Self>,
         binary: Option<PathBuf>,
     ) -> Result<String, String> {
-        let Ok(_only) = self.reloading.try_lock() else {
-            return Err(self.busy());
+        let Ok(_only) = self.reload_lock.try_lock() else {
+            return Err(self.describe_running_change());
         };
-        if self.is_draining() || self.heir() != 0 {
-            return Err(STOPPING.to_owned());
+        if self.is_draining() || self.successor() != 0 {
+            return Err(STOPPING_ERROR.to_owned());
         }
-        self.upgrading.store(true, Ordering::Relaxed);
-        let result = match self.predecessor_gone().await {
+        self.is_upgrading.store(true, Ordering::Relaxed);
+        let result = match self.wait_for_predecessor_exit().await {
             Ok(()) => self.try_upgrade(binary).await,
             Err(error) => Err(error),
         };
-        self.upgrading.store(false, Ordering::Relaxed);
+        self.is_upgrading.store(false, Ordering::Relaxed);
         match &result {
             Ok(follows) => {
                 log::info!("upgrade: {follows}");
@@ -86,21 +88,21 @@ impl Server {
     }
 
     /// What keeps a reload or an upgrade from beginning.
-    pub(super) fn busy(&self) -> String {
-        match self.upgrading.load(Ordering::Relaxed) {
+    pub(super) fn describe_running_change(&self) -> String {
+        match self.is_upgrading.load(Ordering::Relaxed) {
             true => "an upgrade is under way".to_owned(),
             false => "a reload is under way".to_owned(),
         }
     }
 
     /// The process that serves in place of this one, or 0.
-    pub(super) fn heir(&self) -> u32 {
-        self.heir.load(Ordering::Relaxed)
+    pub(super) fn successor(&self) -> u32 {
+        self.successor_pid.load(Ordering::Relaxed)
     }
 
     /// Waits until the server that this one followed has ended. It takes in what its children leave behind,
     /// and ends that with itself: with this server gone before, the next one would be among it.
-    async fn predecessor_gone(&self) -> Result<(), String> {
+    async fn wait_for_predecessor_exit(&self) -> Result<(), String> {
         let Some(old) = self.predecessor else {
             return Ok(());
         };
@@ -109,26 +111,27 @@ impl Server {
             log::info!("upgrade: waits for the end of process {old}, the server before this one");
             self.hurry_predecessor();
         }
-        let deadline = clock::now() + self.live().config.server.shutdown_timeout + PREDECESSOR;
+        let deadline =
+            clock::now() + self.live().config.server.shutdown_timeout + PREDECESSOR_TIMEOUT_SLACK;
         while is_there() {
             if self.is_draining() {
-                return Err(STOPPING.to_owned());
+                return Err(STOPPING_ERROR.to_owned());
             }
             if clock::now() > deadline {
                 return Err(format!(
                     "process {old}, the server before this one, still finishes what it has"
                 ));
             }
-            clock::sleep(LOOK).await;
+            clock::sleep(POLL_INTERVAL).await;
         }
         Ok(())
     }
 
     /// Waits for the end of the server before this one, if it was asked to make haste.
-    pub(super) async fn predecessor_ends(&self) {
+    pub(super) async fn wait_for_hurried_predecessor(&self) {
         let is_there = || Some(std::os::unix::process::parent_id()) == self.predecessor;
-        while self.is_hurried.load(Ordering::Relaxed) && is_there() {
-            clock::sleep(LOOK).await;
+        while self.predecessor_hurried.load(Ordering::Relaxed) && is_there() {
+            clock::sleep(POLL_INTERVAL).await;
         }
     }
 
@@ -138,11 +141,11 @@ impl Server {
         // Before it serves it is the other that does.
         let Some(old) = self
             .predecessor
-            .filter(|_| self.serves.load(Ordering::Relaxed))
+            .filter(|_| self.is_serving.load(Ordering::Relaxed))
         else {
             return;
         };
-        if self.is_hurried.swap(true, Ordering::Relaxed) {
+        if self.predecessor_hurried.swap(true, Ordering::Relaxed) {
             return;
         }
         match SignalTarget::to_predecessor(old).map(|way| way.map(|way| way.stop())) {
@@ -154,7 +157,10 @@ impl Server {
         }
     }
 
-    async fn try_upgrade(self: &Arc<Self>, binary: Option<PathBuf>) -> Result<Follows, String> {
+    async fn try_upgrade(
+        self: &Arc<Self>,
+        binary: Option<PathBuf>,
+    ) -> Result<UpgradeOutcome, String> {
         if std::process::id() == 1 {
             return Err(
                 "this is process 1: whoever started it takes its end for the end of all, \
@@ -164,13 +170,13 @@ impl Server {
         }
         let (patience, pool) = {
             let live = self.live();
-            let patience = reload::boot_bound(&live.config) + SLACK;
-            (patience, default_pool(&live.rooms.pools))
+            let patience = reload::max_boot_time(&live.config) + BOOT_TIMEOUT_SLACK;
+            (patience, default_pool(&live.components.pools))
         };
         let deadline = clock::now() + patience;
         let (ours, theirs) = fd_packets::packet_pair().map_err(|error| error.to_string())?;
-        let line = Line::new(ours).map_err(|error| error.to_string())?;
-        let mut launch = self.launch(theirs);
+        let line = UpgradeChannel::new(ours).map_err(|error| error.to_string())?;
+        let mut launch = self.successor_spec(theirs);
         let launcher = Arc::clone(&self.options.launcher);
         let started = pool.run(move || {
             if let Some(binary) = binary {
@@ -187,17 +193,17 @@ impl Server {
         let mut new = started.await.map_err(|error| error.to_string())??;
         let pid = new.pid;
         log::info!("upgrade: process {pid} boots");
-        let (tail, silent) = self.listen_to(&new);
+        let (tail, silent) = self.copy_successor_output(&new);
         let ready = tokio::select! {
-            ready = self.lead(&line, deadline) => ready,
+            ready = self.hand_over_and_wait_ready(&line, deadline) => ready,
             () = process::wait_for_exit(&new.exit) => Err("it ended".to_owned()),
-            () = self.edge.drain.wait_until_begun() => Err(STOPPING.to_owned()),
+            () = self.edge.drain.wait_until_begun() => Err(STOPPING_ERROR.to_owned()),
         };
         let led = match ready {
             // The last moment to be stopped alone: from `go` on both serve.
-            Ok(_) if self.is_draining() => Err(STOPPING.to_owned()),
+            Ok(_) if self.is_draining() => Err(STOPPING_ERROR.to_owned()),
             Ok(taken) => tokio::select! {
-                led = self.give_way(&line) => led.map(|admin| (taken, admin)),
+                led = self.let_successor_serve(&line) => led.map(|admin| (taken, admin)),
                 () = process::wait_for_exit(&new.exit) => Err("it ended".to_owned()),
             },
             Err(error) => Err(error),
@@ -206,15 +212,15 @@ impl Server {
             Ok((taken, admin)) => {
                 // Told when nothing can go wrong any more, and before it speaks for itself: the manager
                 // hears nobody but the main process.
-                self.options.manager.main_process(pid);
+                self.options.manager.notify_main_pid(pid);
                 // It may be of a version that does not wait for it.
-                let _ = line.say(&Word::Known, None).await;
-                return Ok(self.retire(new, &taken, admin));
+                let _ = line.send(&UpgradeMessage::ManagerNotified, None).await;
+                return Ok(self.become_predecessor(new, &taken, admin));
             }
             Err(error) => error,
         };
         // What has ended by itself says more than the error that its end was for us.
-        let last = clock::now() + LAST_WORDS;
+        let last = clock::now() + OUTPUT_TIMEOUT;
         let exit = clock::timeout_at(last, process::wait_for_exit(&new.exit)).await;
         let exit = exit.and_then(|()| new.try_exit().ok().flatten());
         let why = match exit {
@@ -225,25 +231,27 @@ impl Server {
         let _ = pool.run(move || new.kill()).await;
         // Not before: it must not take our silence for our end.
         drop(line);
-        let _ = clock::timeout(LAST_WORDS, silent).await;
-        Err(tail.below(&why))
+        let _ = clock::timeout(OUTPUT_TIMEOUT, silent).await;
+        Err(tail.append_to(&why))
     }
 
     /// How the next server is started: as this one was, with one end of the conversation.
-    fn launch(&self, theirs: OwnedFd) -> SuccessorSpec {
+    fn successor_spec(&self, theirs: OwnedFd) -> SuccessorSpec {
         let Options {
-            program, manager, ..
+            program_path: program,
+            manager,
+            ..
         } = &self.options;
         SuccessorSpec {
             command: successor_command(program, &self.invocation, manager),
-            inherited_fd: (VARIABLE.into(), theirs),
+            inherited_fd: (UPGRADE_FD_VAR.into(), theirs),
         }
     }
 
     /// Copies what the new server writes to the log, and keeps the end of it; the second is done when it
     /// writes no more.
-    fn listen_to(&self, new: &Successor) -> (Tail, oneshot::Receiver<()>) {
-        let (tail, log) = (Tail::default(), self.options.log.clone());
+    fn copy_successor_output(&self, new: &Successor) -> (OutputTail, oneshot::Receiver<()>) {
+        let (tail, log) = (OutputTail::default(), self.options.log.clone());
         let (done, silent) = oneshot::channel();
         let kept = tail.clone();
         if let Ok(stderr) = new.stderr.try_clone() {
@@ -261,14 +269,14 @@ impl Server {
     }
 
     /// Hands everything over and waits until the new server could serve; gives the addresses that it took.
-    async fn lead(
+    async fn hand_over_and_wait_ready(
         &self,
-        line: &Line,
+        line: &UpgradeChannel,
         deadline: std::time::Instant,
     ) -> Result<Vec<ListenAddr>, String> {
-        self.hand_over(line).await?;
-        match clock::timeout_at(deadline, line.hear()).await {
-            Some(Ok(Word::Ready(taken))) => Ok(taken),
+        self.send_listeners(line).await?;
+        match clock::timeout_at(deadline, line.receive()).await {
+            Some(Ok(UpgradeMessage::Ready(taken))) => Ok(taken),
             Some(Ok(other)) => Err(format!("it said {other:?} in place of Ready")),
             Some(Err(error)) => Err(error),
             None => Err("it did not become ready in time".to_owned()),
@@ -276,77 +284,93 @@ impl Server {
     }
 
     /// Lets the new server serve; gives where it is administered.
-    async fn give_way(&self, line: &Line) -> Result<Option<ListenAddr>, String> {
-        line.say(&Word::Go, None).await?;
-        match clock::timeout(PROMPT, line.hear()).await {
-            Some(Ok(Word::Serving(admin))) => Ok(admin),
+    async fn let_successor_serve(
+        &self,
+        line: &UpgradeChannel,
+    ) -> Result<Option<ListenAddr>, String> {
+        line.send(&UpgradeMessage::Go, None).await?;
+        match clock::timeout(REPLY_TIMEOUT, line.receive()).await {
+            Some(Ok(UpgradeMessage::Serving(admin))) => Ok(admin),
             _ => Err("it was ready and did not begin to serve".to_owned()),
         }
     }
 
     /// Sends the sockets of every listener, and standard error.
-    async fn hand_over(&self, line: &Line) -> Result<(), String> {
+    async fn send_listeners(&self, line: &UpgradeChannel) -> Result<(), String> {
         let given = {
             let live = self.live();
-            let streams = live.streams.iter().map(TcpServing::serving);
+            let streams = live.tcp_listeners.iter().map(ActiveTcpListener::serving);
             let all = live.listeners.iter().chain(streams).chain(&live.admin);
             let all = all.chain(&live.control).chain(&live.probes);
-            let given = all.map(crate::listeners::Serving::handed_over);
+            let given = all.map(crate::listeners::ActiveListener::to_inherited);
             given.collect::<std::io::Result<Vec<_>>>()
         };
         let given = given.map_err(|error| error.to_string())?;
-        line.say(&Word::Hello, None).await?;
+        line.send(&UpgradeMessage::Hello, None).await?;
         for (listener, one) in given.iter().enumerate() {
-            let Some((role, wanted)) = &one.known else {
+            let Some((role, wanted)) = &one.configured else {
                 continue;
             };
-            let word = Word::Socket {
+            let word = UpgradeMessage::Socket {
                 listener,
                 role: *role,
-                is_lent: one.is_lent,
+                is_lent: one.is_borrowed,
                 wanted: wanted.clone(),
             };
             for socket in &one.sockets {
-                line.say(&word, Some(socket.as_fd())).await?;
+                line.send(&word, Some(socket.as_fd())).await?;
             }
         }
         let sizes: Vec<_> = {
             let live = self.live();
-            let apps = live.rooms.apps.iter();
-            apps.map(|(name, app)| Word::Size(name.clone(), app.current_size()))
+            let apps = live.components.apps.iter();
+            apps.map(|(name, app)| UpgradeMessage::AppSize(name.clone(), app.current_size()))
                 .collect()
         };
         for size in &sizes {
-            line.say(size, None).await?;
+            line.send(size, None).await?;
         }
         if let Some(digest) = self.token_digest {
-            line.say(&Word::Token(digest), None).await?;
+            line.send(&UpgradeMessage::AdminTokenDigest(digest), None)
+                .await?;
         }
-        let secret = Secret(*self.held.keys().secret());
-        line.say(&Word::Publishing(secret), None).await?;
-        line.say(&Word::Errors, Some(std::io::stderr().as_fd()))
+        let secret = PublishSecret(*self.hub_service.keys().secret());
+        line.send(&UpgradeMessage::PublishSecret(secret), None)
             .await?;
-        line.say(&Word::End, None).await
+        line.send(&UpgradeMessage::Stderr, Some(std::io::stderr().as_fd()))
+            .await?;
+        line.send(&UpgradeMessage::End, None).await
     }
 
     /// From here on `new` is the server. What it needs of us alone is given up at once; the rest ends as at
     /// any stop.
-    fn retire(&self, new: Successor, taken: &[ListenAddr], admin: Option<ListenAddr>) -> Follows {
+    fn become_predecessor(
+        &self,
+        new: Successor,
+        taken: &[ListenAddr],
+        admin: Option<ListenAddr>,
+    ) -> UpgradeOutcome {
         let pid = new.pid;
         match new.signal_target() {
-            Ok(reach) => drop(self.reach.set(reach)),
+            Ok(reach) => drop(self.successor_channel.set(reach)),
             Err(error) => log::warn!("upgrade: process {pid} hears nothing from here: {error}"),
         }
-        self.heir.store(pid, Ordering::Relaxed);
+        self.successor_pid.store(pid, Ordering::Relaxed);
         if self.is_draining() {
             // Asked of the server while there were two of them.
-            self.pass_on("SIGTERM", SignalTarget::stop);
+            self.forward_signal("SIGTERM", SignalTarget::stop);
         }
-        loops::spawn_here(watch_over(new));
+        loops::spawn_here(log_successor_exit(new));
         let mut live = self.live();
-        let before = live.admin.as_ref().map(crate::listeners::Serving::address);
+        let before = live
+            .admin
+            .as_ref()
+            .map(crate::listeners::ActiveListener::address);
         let live = &mut *live;
-        let streams = live.streams.iter_mut().map(TcpServing::serving_mut);
+        let streams = live
+            .tcp_listeners
+            .iter_mut()
+            .map(ActiveTcpListener::listener_mut);
         for serving in live
             .listeners
             .iter_mut()
@@ -355,24 +379,28 @@ impl Server {
             .chain(&mut live.control)
             .chain(&mut live.probes)
         {
-            if taken.contains(&serving.wanted) {
-                serving.leave_file();
+            if taken.contains(&serving.configured_address) {
+                serving.keep_socket_file();
             }
         }
         // A folder has one store: the other waits for it.
-        for cache in live.rooms.caches.values() {
+        for cache in live.components.caches.values() {
             cache.stop();
         }
-        Follows {
+        UpgradeOutcome {
             pid,
-            admin: (admin != before).then_some(admin),
+            new_admin: (admin != before).then_some(admin),
         }
     }
 
     /// Sends the server that has followed what was meant for it.
-    pub(super) fn pass_on(&self, what: &str, send: impl Fn(&SignalTarget) -> std::io::Result<()>) {
-        let heir = self.heir();
-        match self.reach.get().map(send) {
+    pub(super) fn forward_signal(
+        &self,
+        what: &str,
+        send: impl Fn(&SignalTarget) -> std::io::Result<()>,
+    ) {
+        let heir = self.successor();
+        match self.successor_channel.get().map(send) {
             Some(Ok(())) => log::info!("{what} passed on to process {heir}, which serves"),
             Some(Err(error)) => log::error!("{what} does not reach process {heir}: {error}"),
             None => {}
@@ -381,7 +409,7 @@ impl Server {
 }
 
 /// Waits for the end of the server that follows, for as long as this one is there to see it.
-async fn watch_over(mut new: Successor) {
+async fn log_successor_exit(mut new: Successor) {
     process::wait_for_exit(&new.exit).await;
     if let Ok(Some(exit)) = new.try_exit() {
         log::error!("process {}, which serves, has ended: {exit}", new.pid);
@@ -390,19 +418,19 @@ async fn watch_over(mut new: Successor) {
 
 /// The end of what a process wrote.
 #[derive(Debug, Clone, Default)]
-struct Tail(Arc<Mutex<VecDeque<String>>>);
+struct OutputTail(Arc<Mutex<VecDeque<String>>>);
 
-impl Tail {
+impl OutputTail {
     fn push(&self, line: &str) {
         let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if lines.len() == TAIL_LINES {
+        if lines.len() == MAX_TAIL_LINES {
             lines.pop_front();
         }
         lines.push_back(line.to_owned());
     }
 
     /// A sentence with these lines below it.
-    fn below(&self, sentence: &str) -> String {
+    fn append_to(&self, sentence: &str) -> String {
         let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let lines = lines.iter().map(|line| format!("\n{line}"));
         format!("{sentence}{}", lines.collect::<String>())
@@ -415,12 +443,12 @@ mod tests {
 
     #[test]
     fn an_error_repeats_the_last_lines_only() {
-        let tail = Tail::default();
-        for number in 0..TAIL_LINES + 2 {
+        let tail = OutputTail::default();
+        for number in 0..MAX_TAIL_LINES + 2 {
             tail.push(&number.to_string());
         }
-        let text = tail.below("it ended");
+        let text = tail.append_to("it ended");
         assert!(text.starts_with("it ended\n2\n3\n"), "{text}");
-        assert_eq!(text.lines().count(), TAIL_LINES + 1);
+        assert_eq!(text.lines().count(), MAX_TAIL_LINES + 1);
     }
 }

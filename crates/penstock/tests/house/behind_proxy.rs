@@ -471,7 +471,7 @@ fn no_redirect_leads_to_the_servers_own_address() {
             "{target}"
         );
     }
-    assert_eq!(origin.seen().len(), 2, "the others came from the cache");
+    assert_eq!(origin.requests().len(), 2, "the others came from the cache");
 }
 
 /// Clients of one proxy are clients of their own, and what they are told is for the scheme that

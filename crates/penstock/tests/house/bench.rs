@@ -290,12 +290,12 @@ start = ["echo b >> {{here}}/starts; exec {{penstock}} serve root --listen 127.0
 }
 
 /// A comparison of one slow application, running until it is ended.
-struct Running {
+struct RunningComparison {
     site: Site,
     child: Child,
 }
 
-impl Running {
+impl RunningComparison {
     fn start() -> Self {
         let scenario = r#"
 title = "Long"
@@ -347,7 +347,7 @@ start = ["echo $$ > {{here}}/direct; exec {{penstock}} serve {{here}}/app --proc
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningComparison {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -359,7 +359,7 @@ fn ctrl_c_gives_the_report_so_far_and_leaves_nothing() {
     if is_server_hidden() {
         return;
     }
-    let mut running = Running::start();
+    let mut running = RunningComparison::start();
     kill_process(running.pid(), Signal::INT).unwrap();
     let status = eventually(PATIENCE, "the comparison ends", || {
         running.child.try_wait().unwrap()
@@ -377,7 +377,7 @@ fn a_comparison_that_is_killed_leaves_nothing() {
     if is_server_hidden() {
         return;
     }
-    let mut running = Running::start();
+    let mut running = RunningComparison::start();
     running.child.kill().unwrap();
     running.child.wait().unwrap();
     running.nothing_is_left();

@@ -5,9 +5,9 @@
 //! origin made for that very request or for one that is the same, and the origin hears of no request that
 //! the cache could answer.
 
-mod crowd;
-mod failing;
-mod lasting;
+mod coalescing;
+mod failures;
+mod persistence;
 mod purging;
 mod ranges;
 mod reuse;
@@ -18,7 +18,9 @@ use std::fmt::Write as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::support::{Origin, PATIENCE, RawClient, Response, Script, Seen, Server, Site};
+use crate::support::{
+    Origin, PATIENCE, RawClient, ReceivedRequest, Response, Script, Server, Site,
+};
 use crate::support::{eventually, head_of};
 
 /// A cache on a disk, in the folder of the site.
@@ -28,7 +30,7 @@ const ON_DISK: &str = "path = \"stored\"\nsize_max = \"64MiB\"";
 const IN_MEMORY: &str = "size_max = \"16MiB\"";
 
 /// A configuration: an origin behind the cache `store`.
-struct Front {
+struct CacheSetup {
     origin: String,
     server: String,
     cache: String,
@@ -36,7 +38,7 @@ struct Front {
     tables: String,
 }
 
-impl Front {
+impl CacheSetup {
     /// With these lines in `[caches.store]`.
     fn new(origin: &Origin, cache: &str) -> Self {
         Self {
@@ -95,11 +97,11 @@ impl Front {
 
 /// One origin behind a cache in memory.
 fn in_front_of(origin: &Origin) -> Server {
-    Front::new(origin, IN_MEMORY).serve()
+    CacheSetup::new(origin, IN_MEMORY).serve()
 }
 
 /// A 200 with these fields (each with its line end) and this body on a connection that is kept.
-fn answer(seen: &Seen, fields: &str, body: impl AsRef<[u8]>) -> Script {
+fn answer(seen: &ReceivedRequest, fields: &str, body: impl AsRef<[u8]>) -> Script {
     let body = body.as_ref();
     let mut bytes = head_of("200 OK", fields, body.len()).into_bytes();
     if seen.method != "HEAD" {
@@ -110,7 +112,7 @@ fn answer(seen: &Seen, fields: &str, body: impl AsRef<[u8]>) -> Script {
 
 /// An origin whose every answer has these fields and says how many it has given for the target.
 fn counting(fields: &'static str) -> Origin {
-    let given = Counts::default();
+    let given = RequestCounts::default();
     Origin::start(move |seen| {
         let count = given.next(&seen.target);
         answer(seen, fields, format!("{} {count}", seen.target))
@@ -119,9 +121,9 @@ fn counting(fields: &'static str) -> Origin {
 
 /// How many times something was asked for, by its name.
 #[derive(Default)]
-struct Counts(std::sync::Mutex<std::collections::HashMap<String, usize>>);
+struct RequestCounts(std::sync::Mutex<std::collections::HashMap<String, usize>>);
 
-impl Counts {
+impl RequestCounts {
     /// This time's number, from 1.
     fn next(&self, name: &str) -> usize {
         let mut counts = self.0.lock().unwrap();
@@ -251,13 +253,13 @@ fn of_content() -> Origin {
 }
 
 /// A number that tests share with an origin.
-type Shared = std::sync::Arc<AtomicUsize>;
+type SharedCounter = std::sync::Arc<AtomicUsize>;
 
-fn load(number: &Shared) -> usize {
+fn load(number: &SharedCounter) -> usize {
     number.load(Ordering::SeqCst)
 }
 
-fn store(number: &Shared, value: usize) {
+fn store(number: &SharedCounter, value: usize) {
     number.store(value, Ordering::SeqCst);
 }
 

@@ -218,7 +218,7 @@ fn one_client_has_a_bound_that_others_do_not_feel() {
         }
         connect(same).expect_closed();
         connect(other).expect_status(200);
-        held.pop().unwrap().leave();
+        held.pop().unwrap().reset();
         // The place of one that has left is free.
         eventually(PATIENCE, "there is room for another", || {
             connect(same).try_response(false).is_ok()

@@ -1,7 +1,7 @@
 //! What a service manager and an operator count on: readiness is told, sockets are taken, logs are opened
 //! anew, a daemon is in the background only once it serves, and it serves as whom it is told to.
 
-mod stops;
+mod connection_close;
 mod users;
 
 use std::net::TcpListener;
@@ -20,18 +20,18 @@ use crate::support::{
 const APP: &str = "[apps.site]\nprocesses = 1\n";
 
 /// What the service manager hears.
-struct Manager {
+struct ServiceManager {
     socket: UnixDatagram,
-    heard: Vec<String>,
+    messages: Vec<String>,
 }
 
-impl Manager {
+impl ServiceManager {
     fn at(path: &Path) -> Self {
         let socket = UnixDatagram::bind(path).unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
         Self {
             socket,
-            heard: Vec::new(),
+            messages: Vec::new(),
         }
     }
 
@@ -40,9 +40,9 @@ impl Manager {
         let mut buffer = [0; 4096];
         loop {
             let count = self.socket.recv(&mut buffer);
-            let count = count.unwrap_or_else(|_| panic!("{start} among {:?}", self.heard));
+            let count = count.unwrap_or_else(|_| panic!("{start} among {:?}", self.messages));
             let text = String::from_utf8_lossy(&buffer[..count]).into_owned();
-            self.heard.push(text.clone());
+            self.messages.push(text.clone());
             if text.starts_with(start) {
                 return text;
             }
@@ -54,7 +54,7 @@ impl Manager {
 fn the_service_manager_is_told_of_everything() {
     let site = Site::with_app().config(APP);
     let path = site.dir().join("notify");
-    let mut manager = Manager::at(&path);
+    let mut manager = ServiceManager::at(&path);
     let name = path.to_str().unwrap();
     let env = [("NOTIFY_SOCKET", name), ("WATCHDOG_USEC", "200000")];
     let server = site.serve_with(&[], &env);
@@ -68,16 +68,16 @@ fn the_service_manager_is_told_of_everything() {
     manager.expect("READY=1");
     server.signal(Signal::USR2);
     let heir = manager.expect("MAINPID=");
-    let heir = Stray(heir.trim_start_matches("MAINPID=").parse().unwrap());
+    let heir = DetachedServer(heir.trim_start_matches("MAINPID=").parse().unwrap());
     assert_ne!(heir.0, server.pid());
     manager.expect("READY=1");
     manager.expect("WATCHDOG=1");
     assert_eq!(server.wait_exit(PATIENCE).code(), Some(0));
     let is_stopping = |heard: &String| heard.starts_with("STOPPING");
     assert!(
-        !manager.heard.iter().any(is_stopping),
+        !manager.messages.iter().any(is_stopping),
         "{:?}",
-        manager.heard
+        manager.messages
     );
     kill(heir.0, Signal::TERM);
     manager.expect("STOPPING=1");
@@ -242,7 +242,7 @@ fn a_daemon_is_in_the_background_once_it_serves() {
     let output = start();
     let (said, complained) = texts(&output);
     assert_eq!(output.status.code(), Some(0), "{said}{complained}");
-    let daemon = Stray::at(&site, admin);
+    let daemon = DetachedServer::at(&site, admin);
     let pid = daemon.0;
     assert!(
         said.contains("app site: wsgi, 1 process, ready in "),
@@ -308,9 +308,9 @@ fn why_a_daemon_does_not_start_is_said_before_the_command_ends() {
 }
 
 /// A process that is no child of the test; ended with it, whatever happens.
-struct Stray(i32);
+struct DetachedServer(i32);
 
-impl Stray {
+impl DetachedServer {
     /// The server that answers at the admin socket of a site.
     fn at(site: &Site, admin: &str) -> Self {
         let status = site.run(&["status", "--json", "--admin", admin]);
@@ -319,7 +319,7 @@ impl Stray {
     }
 }
 
-impl Drop for Stray {
+impl Drop for DetachedServer {
     fn drop(&mut self) {
         if is_alive(self.0) {
             kill(self.0, Signal::KILL);

@@ -1,7 +1,7 @@
 //! A stop loses no request that was accepted, and does not take longer than it was given.
 //!
-//! SIGTERM (or SIGINT): listeners close, idle connections end after `drain_idle`, requests in progress and in line are
-//! answered with `Connection: close`, the exit code is 0. The deadline and a second signal cut what is
+//! SIGTERM (or SIGINT): listeners close, idle connections end after `keep_alive_drain`, requests in progress and in line are
+//! answered with `OriginConnection: close`, the exit code is 0. The deadline and a second signal cut what is
 //! left; no worker stays behind either way.
 
 use std::net::TcpStream;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::support::{Broken, PATIENCE, RawClient, Server, Site, eventually, is_alive};
+use crate::support::{PATIENCE, RawClient, ResponseError, Server, Site, eventually, is_alive};
 
 /// Serves with more lines in `[server]`. Connections without a request are kept long enough at the end that a
 /// close cannot cross one, and not so long that a test waits for it.
@@ -180,7 +180,7 @@ fn the_deadline_cuts_what_is_left() {
             (response.status, response.header("connection")),
             (502, Some("close"))
         ),
-        Err(broken) => assert_eq!(broken, Broken::Closed),
+        Err(broken) => assert_eq!(broken, ResponseError::Closed),
     }
     eventually(PATIENCE, "the worker is gone", || {
         !workers.iter().copied().any(is_alive)

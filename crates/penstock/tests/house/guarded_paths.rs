@@ -100,7 +100,7 @@ fn no_spelling_passes_a_route_in_front_of_another() {
             }
         }
     }
-    assert!(origin.seen().is_empty(), "{:?}", origin.lines());
+    assert!(origin.requests().is_empty(), "{:?}", origin.lines());
     // Other paths do get through.
     for (host, expected) in [
         ("app.test", "app /open"),

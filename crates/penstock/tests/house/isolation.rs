@@ -261,9 +261,9 @@ fn serve_as_ordinary_user() -> Server {
 }
 
 /// A site that an ordinary user can serve.
-struct Prepared(Site);
+struct UnprivilegedSite(Site);
 
-fn prepare(toml: &str) -> Prepared {
+fn prepare(toml: &str) -> UnprivilegedSite {
     let site = Site::new()
         .file("hostile.py", HOSTILE)
         .file("program.py", PROGRAM)
@@ -276,10 +276,10 @@ fn prepare(toml: &str) -> Prepared {
     };
     open(site.dir());
     open(site.dir().parent().unwrap());
-    Prepared(site)
+    UnprivilegedSite(site)
 }
 
-impl Prepared {
+impl UnprivilegedSite {
     fn serve(&self) -> Server {
         let other = match rustix::process::geteuid().is_root() {
             true => "setpriv --reuid=12345 --regid=12346 --clear-groups",

@@ -110,7 +110,7 @@ fn an_upgrade_hands_it_over_and_a_stop_says_not_ready_until_the_last_request_is_
         ask(port, "GET", "/readyz").status == 503
     });
     assert_eq!(ask(port, "GET", "/healthz").status, 200);
-    origin.open("slow");
+    origin.open_gate("slow");
     assert_eq!(client.response().text(), "slow");
     eventually(PATIENCE, "it is gone", || !is_alive(next));
 }

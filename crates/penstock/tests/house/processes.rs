@@ -1,21 +1,21 @@
 //! Applications that misbehave: each is contained to its request or its worker, and named in the log.
 //!
 //! `apps/misbehaving.py` and `apps/misbehaving.ru` do one kind of damage a path, under every model of
-//! processes (`Model`): `boots` while they are loaded, `requests` in a request, `stuck` in one that does
-//! not end, `leaks` slowly, `offspring` by what they leave behind, `parent` to the server itself;
+//! processes (`ProcessModel`): `boots` while they are loaded, `requests` in a request, `stuck` in one that does
+//! not end, `leaks` slowly, `descendants` by what they leave behind, `parent` to the server itself;
 //! `killed`, `replaced` and `limits` are about processes that come and go. What must stay true: the
 //! others are served meanwhile, and after the server's end none of its processes is left ([`House`]).
 
-mod boots;
-mod killed;
+mod boot_failures;
+mod descendants;
+mod killed_workers;
 mod launcher;
 mod leaks;
 mod limits;
-mod offspring;
-mod parent;
-mod replaced;
+mod replacement;
 mod requests;
-mod stuck;
+mod signals_to_server;
+mod stuck_requests;
 
 use std::ops::Deref;
 use std::path::PathBuf;
@@ -32,14 +32,14 @@ const RUBY: &str = include_str!("apps/misbehaving.ru");
 
 /// A way to have processes: what it is called in messages, its entry, its lines in `[apps.app]`.
 #[derive(Debug, Clone, Copy)]
-struct Model(&'static str, &'static str, &'static str);
+struct ProcessModel(&'static str, &'static str, &'static str);
 
-const FORKED: Model = Model("forked", "misbehaving:app", "");
-const PLAIN: Model = Model("plain", "misbehaving:app", "preload = false");
-const THREADS: Model = Model("threads", "misbehaving:app", "threads = 3");
-const ASGI: Model = Model("asgi", "misbehaving:tasks", "kind = \"asgi\"");
+const FORKED: ProcessModel = ProcessModel("forked", "misbehaving:app", "");
+const PLAIN: ProcessModel = ProcessModel("plain", "misbehaving:app", "preload = false");
+const THREADS: ProcessModel = ProcessModel("threads", "misbehaving:app", "threads = 3");
+const ASGI: ProcessModel = ProcessModel("asgi", "misbehaving:tasks", "kind = \"asgi\"");
 /// Needs gevent, which is in the virtualenv of the tests with real programs.
-const GREENLETS: Model = Model(
+const GREENLETS: ProcessModel = ProcessModel(
     "greenlets",
     "misbehaving:app",
     concat!(
@@ -48,12 +48,12 @@ const GREENLETS: Model = Model(
         "/../../.venv/bin/python\""
     ),
 );
-const RACK: Model = Model("rack", "config.ru", "");
-const RACK_PLAIN: Model = Model("rack, plain", "config.ru", "preload = false");
-const FIBERS: Model = Model("fibers", "config.ru", "async = true");
-const RACK_THREADS: Model = Model("rack, threads", "config.ru", "threads = 3");
+const RACK: ProcessModel = ProcessModel("rack", "config.ru", "");
+const RACK_PLAIN: ProcessModel = ProcessModel("rack, plain", "config.ru", "preload = false");
+const FIBERS: ProcessModel = ProcessModel("fibers", "config.ru", "async = true");
+const RACK_THREADS: ProcessModel = ProcessModel("rack, threads", "config.ru", "threads = 3");
 
-impl Model {
+impl ProcessModel {
     /// A site with the application under this model, and these lines besides.
     fn site(self, more: &str) -> Site {
         let Self(_, entry, lines) = self;
@@ -69,8 +69,8 @@ impl Model {
     }
 
     /// The same, with all of its processes serving.
-    fn serve(self, more: &str) -> House {
-        let house = House::new(&self.site(more));
+    fn serve(self, more: &str) -> WatchedServer {
+        let house = WatchedServer::new(&self.site(more));
         house.wait_ready("app");
         house
     }
@@ -83,19 +83,19 @@ const MARK: &str = "HOUSE_MARK";
 const LOOK: Duration = Duration::from_millis(50);
 
 /// A server whose end is watched: nothing of it may be left.
-struct House {
+struct WatchedServer {
     server: Option<Server>,
     mark: PathBuf,
 }
 
-impl Deref for House {
+impl Deref for WatchedServer {
     type Target = Server;
     fn deref(&self) -> &Server {
         self.server.as_ref().expect("it runs until it is dropped")
     }
 }
 
-impl Drop for House {
+impl Drop for WatchedServer {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.server.take();
@@ -115,7 +115,7 @@ fn end(pid: i32) {
     let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);
 }
 
-impl House {
+impl WatchedServer {
     /// Starts a server, whether or not its application comes up.
     fn new(site: &Site) -> Self {
         Self {

@@ -10,9 +10,9 @@ mod bad_backends;
 mod balancing;
 mod failover;
 mod forwarding;
-mod old_servers;
-mod one_at_a_time;
+mod legacy_servers;
 mod queueing;
+mod single_threaded_servers;
 mod slow_clients;
 mod smuggling;
 mod streaming;
@@ -29,7 +29,7 @@ const SLACK: Duration = Duration::from_secs(4);
 
 /// A configuration: these servers in the upstream `b`, these lines in its table and in its route, and
 /// these tables besides (`[server]` lines first, if any).
-struct Front {
+struct ProxySetup {
     server: String,
     servers: Vec<String>,
     upstream: String,
@@ -37,7 +37,7 @@ struct Front {
     tables: String,
 }
 
-impl Front {
+impl ProxySetup {
     fn new<'a>(servers: impl IntoIterator<Item = &'a Origin>) -> Self {
         Self::to(servers.into_iter().map(|origin| origin.address()))
     }
@@ -107,7 +107,7 @@ impl Front {
 
 /// One origin behind the proxy, with these lines in `[upstreams.b]`.
 fn behind(origin: &Origin, upstream: &str) -> Server {
-    Front::new([origin]).upstream(upstream).serve()
+    ProxySetup::new([origin]).upstream(upstream).serve()
 }
 
 /// A new connection on which this target has been asked for.

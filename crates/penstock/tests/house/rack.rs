@@ -4,7 +4,7 @@
 //! Rack SPEC allows or forbids. What must stay true: nothing of a broken response is smuggled to the
 //! client, a cut end never looks like a clean one, `close` is called, the worker serves on.
 
-use crate::support::{Broken, PATIENCE, RawClient, Server, Site, eventually};
+use crate::support::{PATIENCE, RawClient, ResponseError, Server, Site, eventually};
 
 /// A site with `config.ru` and one worker process on one loop.
 pub(crate) fn rack_site(code: &str) -> Site {
@@ -190,7 +190,7 @@ fn a_response_that_fails_after_its_head_is_cut_and_never_ends_cleanly() {
         let mut client = server.connect();
         client.send(request("GET", path));
         match client.try_response(false) {
-            Err(Broken::Cut(body)) => {
+            Err(ResponseError::Truncated(body)) => {
                 let body = String::from_utf8_lossy(&body);
                 assert!(
                     "begunand more".starts_with(&*body) && body.len() <= 10,

@@ -93,7 +93,7 @@ fn in_one_batch(server: &Server, requests: &[String]) -> Vec<RawClient> {
 
 /// Returns when the server has seen that a client, which is dropped here, has left.
 fn leave(server: &Server, client: RawClient) {
-    client.leave();
+    client.reset();
     // The one loop sees what happens on its connections in order.
     for _ in 0..3 {
         assert_eq!(server.get("/pages/a.txt").text(), "page");

@@ -12,7 +12,7 @@ use rustix::process::Signal;
 
 use crate::support::{PATIENCE, RawClient, Server, Site, eventually, is_alive, texts};
 
-/// Answers with the `VERSION` of its environment and of its code; `/hold` waits for the file `go`.
+/// Answers with the `PROTOCOL_VERSION` of its environment and of its code; `/hold` waits for the file `go`.
 fn code(version: &str) -> String {
     format!(
         r#"

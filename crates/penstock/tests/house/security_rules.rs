@@ -1,7 +1,7 @@
 //! What the threat model promises and a compiler does not check: that its tests exist, that maps are
 //! keyed, that dependencies come from where they may.
 //!
-//! Read from the sources as they lie there, beside `house_rules`.
+//! Read from the sources as they lie there, beside `architecture`.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -7,9 +7,9 @@
 
 mod bounds;
 mod grip;
-mod lasting;
 mod memory;
 mod mercure;
+mod persistence;
 mod polls;
 mod publishing;
 mod route;
@@ -41,7 +41,7 @@ fn serve() -> Server {
 }
 
 /// A client that hears a stream.
-struct Listener {
+struct StreamClient {
     client: RawClient,
     head: String,
     /// The body so far, decoded.
@@ -50,7 +50,7 @@ struct Listener {
     is_whole: bool,
 }
 
-impl Listener {
+impl StreamClient {
     /// Asks, and waits for the head of a stream.
     fn open(server: &Server, path: &str) -> Self {
         Self::asking(server, path, "")

@@ -19,8 +19,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
-pub(crate) use client::{Broken, RawClient, Response, find, get};
-pub(crate) use origin::{Address, Origin, Reserved, Script, Seen, Step, head_of, last_page, page};
+pub(crate) use client::{RawClient, Response, ResponseError, find, get};
+pub(crate) use origin::{
+    Address, Origin, ReceivedRequest, ReservedPort, Script, Step, head_of, last_page, page,
+};
 
 /// How long anything may take that is not itself what a test measures.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
@@ -29,7 +31,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
 const POLL: Duration = Duration::from_millis(3);
 
 /// Awaits `probe` to give something (`Some` or `true`); panics after `within`, naming `what`.
-pub(crate) fn eventually<O: Outcome>(
+pub(crate) fn eventually<O: ProbeOutcome>(
     within: Duration,
     what: &str,
     mut probe: impl FnMut() -> O,
@@ -99,21 +101,21 @@ print(call(444, None, 0, 1), call(seccomp, 3, 0, ctypes.create_string_buffer(6))
 }
 
 /// What a probe of [`eventually`] may give.
-pub(crate) trait Outcome {
+pub(crate) trait ProbeOutcome {
     /// What is there once it has come.
     type Value;
     /// `None` as long as it has not come.
     fn outcome(self) -> Option<Self::Value>;
 }
 
-impl Outcome for bool {
+impl ProbeOutcome for bool {
     type Value = ();
     fn outcome(self) -> Option<()> {
         self.then_some(())
     }
 }
 
-impl<T> Outcome for Option<T> {
+impl<T> ProbeOutcome for Option<T> {
     type Value = T;
     fn outcome(self) -> Self {
         self
@@ -177,7 +179,7 @@ struct TempDir(PathBuf);
 
 impl TempDir {
     /// The processes whose folder it is.
-    fn strays(&self) -> Vec<Pid> {
+    fn remaining_processes(&self) -> Vec<Pid> {
         let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
         let is_inside = |pid: &i32| {
             std::fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|dir| dir.starts_with(&self.0))
@@ -194,7 +196,7 @@ impl Drop for TempDir {
     fn drop(&mut self) {
         let deadline = Instant::now() + PATIENCE;
         // Again, as they may have started others.
-        while let strays = self.strays()
+        while let strays = self.remaining_processes()
             && !strays.is_empty()
             && Instant::now() < deadline
         {
@@ -367,7 +369,7 @@ impl Site {
     /// Starts `penstock work` with `arguments` in this folder, for a front end elsewhere; its applications are ready
     /// some time later.
     pub(crate) fn work(&self, arguments: &[&str]) -> Server {
-        self.be_quick_at_the_end();
+        self.shorten_drain();
         let mut command = self.command("work");
         command.args(arguments);
         Server::spawn(self.clone(), command)
@@ -375,7 +377,7 @@ impl Site {
 
     /// Has `command` serve, which ends in `penstock serve`.
     fn serve_by(&self, mut command: Command, arguments: &[&str]) -> Server {
-        self.be_quick_at_the_end();
+        self.shorten_drain();
         let toml = self.read("penstock.toml");
         let has = |flags: &[&str], key: &str| {
             arguments
@@ -402,8 +404,8 @@ impl Site {
         server
     }
 
-    /// Clients that a test has left open would hold up each end by `server.drain_idle`.
-    fn be_quick_at_the_end(&self) {
+    /// Clients that a test has left open would hold up each end by `server.keep_alive_drain`.
+    fn shorten_drain(&self) {
         const KEY: &str = "drain_idle = \"100ms\"";
         let toml = self.read("penstock.toml");
         if toml.is_empty() || toml.contains("drain_idle") {

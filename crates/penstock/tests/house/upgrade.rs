@@ -4,8 +4,8 @@
 //! `penstock upgrade` and SIGUSR2. Clients that keep their connection and clients that open one each time go
 //! through it without an error; the new server is another process, which ends by itself when it is told.
 
-mod ends;
-mod long;
+mod long_requests;
+mod shutdown_and_signals;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -42,9 +42,9 @@ fn pid_now(server: &Server) -> i32 {
 }
 
 /// The server that has followed; ended with the test.
-struct Heir(i32);
+struct SuccessorProcess(i32);
 
-impl Heir {
+impl SuccessorProcess {
     fn of(server: &Server) -> Self {
         let pid = pid_now(server);
         assert_ne!(pid, server.pid());
@@ -58,7 +58,7 @@ impl Heir {
     }
 }
 
-impl Drop for Heir {
+impl Drop for SuccessorProcess {
     fn drop(&mut self) {
         if is_alive(self.0) {
             kill(self.0, Signal::KILL);
@@ -106,13 +106,13 @@ fn connect(port: u16) -> Result<TcpStream, String> {
 }
 
 /// Clients in threads, until they are told to stop: what each of them met.
-struct Load {
+struct ClientLoad {
     stop: Arc<AtomicBool>,
     answered: Arc<AtomicUsize>,
     clients: Vec<std::thread::JoinHandle<Result<(), String>>>,
 }
 
-impl Load {
+impl ClientLoad {
     fn start(port: u16, clients: &[(&'static str, bool, Duration)]) -> Self {
         let (stop, answered) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
         let start = |&(path, keeps, pause): &(&'static str, bool, Duration)| {
@@ -161,7 +161,7 @@ impl Load {
 fn clients_go_through_upgrades_without_an_error() {
     let server = serve(TOML);
     let (thinks, hurries) = (Duration::from_millis(50), Duration::ZERO);
-    let load = Load::start(
+    let load = ClientLoad::start(
         server.port(),
         &[
             ("/a.txt", true, thinks),
@@ -188,7 +188,7 @@ fn clients_go_through_upgrades_without_an_error() {
         });
         before = now;
     }
-    let heir = Heir::of(&server);
+    let heir = SuccessorProcess::of(&server);
     load.more(50);
     load.end();
     let status = server.wait_exit(PATIENCE);
@@ -238,7 +238,7 @@ fn a_new_application_begins_as_large_as_the_load_had_made_the_one_before() {
     }
     let (code, said, complained) = upgrade(&server, &[]);
     assert_eq!(code, Some(0), "{said}{complained}\n{}", server.log());
-    let heir = Heir::of(&server);
+    let heir = SuccessorProcess::of(&server);
     assert_eq!(size(), (3, 2, 6), "{}", server.log());
     assert_eq!(server.wait_exit(PATIENCE).code(), Some(0));
     heir.end();
@@ -259,7 +259,7 @@ fn a_request_in_progress_is_finished_by_the_server_that_began_it() {
     server.signal(Signal::USR2);
     server.wait_log("upgrade: process ");
     server.wait_log(" serves, ");
-    let heir = Heir::of(&server);
+    let heir = SuccessorProcess::of(&server);
     assert!(server.exited().is_none(), "a request is still in progress");
     // What was open before is answered once more, with the word that it was the last time.
     for client in [&mut idle, &mut fresh] {
@@ -304,7 +304,7 @@ fn an_upgrade_waits_until_the_server_before_is_gone() {
     });
     assert_eq!(server.wait_exit(PATIENCE).code(), Some(0));
     eventually(PATIENCE, "the second one ends", || !is_alive(first));
-    let heir = Heir::of(&server);
+    let heir = SuccessorProcess::of(&server);
     assert_eq!(server.get("/a.txt").text(), "file");
     assert_eq!(server.get("/x").status, 200);
     heir.end();
@@ -352,7 +352,7 @@ fn other_listeners_and_more_threads_are_taken_up_by_the_new_server() {
         assert!(!file("old.sock").exists());
     }
     assert_eq!(server.wait_exit(PATIENCE).code(), Some(0));
-    Heir::of(&server).end();
+    SuccessorProcess::of(&server).end();
     assert!(!file("kept.sock").exists() && !file("new.sock").exists());
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::support::{Broken, PATIENCE, RawClient, Server, Site, eventually, find, kill};
+use crate::support::{PATIENCE, RawClient, ResponseError, Server, Site, eventually, find, kill};
 
 const ASGI: &str = include_str!("apps/uploads_asgi.py");
 const WSGI: &str = include_str!("apps/uploads_wsgi.py");
@@ -17,16 +17,21 @@ const RACK: &str = include_str!("apps/uploads.ru");
 
 /// Ways in which an application gets its requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum AppInterface {
     Asgi,
     Wsgi,
     Rack,
     Fibers,
 }
 
-const WAYS: [Way; 4] = [Way::Asgi, Way::Wsgi, Way::Rack, Way::Fibers];
+const APP_INTERFACES: [AppInterface; 4] = [
+    AppInterface::Asgi,
+    AppInterface::Wsgi,
+    AppInterface::Rack,
+    AppInterface::Fibers,
+];
 
-impl Way {
+impl AppInterface {
     fn site(self, server: &str, app: &str) -> Site {
         let (file, code, own) = match self {
             Self::Asgi => ("main.py", ASGI, "entry = \"main:app\"\nkind = \"asgi\""),
@@ -107,7 +112,7 @@ fn assert_serves_on(server: &Server) {
 
 #[test]
 fn an_answer_and_its_request_go_on_at_once() {
-    for way in WAYS {
+    for way in APP_INTERFACES {
         let server = way.serve();
         let mut client = server.connect();
         client.send(head("/echo", "Transfer-Encoding: chunked"));
@@ -125,7 +130,7 @@ fn an_answer_and_its_request_go_on_at_once() {
 
 #[test]
 fn bodies_arrive_whole_however_they_are_cut_and_the_connection_goes_on() {
-    for way in WAYS {
+    for way in APP_INTERFACES {
         let server = way.serve();
         let mut client = server.connect();
         let body = "0123456789abcdef".repeat(20_000);
@@ -149,7 +154,7 @@ fn bodies_arrive_whole_however_they_are_cut_and_the_connection_goes_on() {
 
 #[test]
 fn lines_and_what_was_read_before_can_be_had() {
-    for way in [Way::Wsgi, Way::Rack, Way::Fibers] {
+    for way in [AppInterface::Wsgi, AppInterface::Rack, AppInterface::Fibers] {
         let server = way.serve();
         let mut client = server.connect();
         client.send(head("/lines", "Transfer-Encoding: chunked"));
@@ -159,7 +164,7 @@ fn lines_and_what_was_read_before_can_be_had() {
         client.send("0\r\n\r\n");
         let lines = client.expect_status(200).text();
         assert_eq!(lines, "one\n|two\n|\n|three", "{way:?}");
-        if way != Way::Wsgi {
+        if way != AppInterface::Wsgi {
             client.send(head("/again", "Transfer-Encoding: chunked"));
             client.send(chunk("one")).send(chunk(&"two".repeat(50_000)));
             client.send("0\r\n\r\n");
@@ -184,7 +189,7 @@ fn resident(server: &Server) -> usize {
 #[test]
 fn a_slow_application_stops_its_client_and_not_the_memory() {
     const BODY: usize = 64 << 20;
-    for way in WAYS {
+    for way in APP_INTERFACES {
         let limits = "[limits]\nbody_stall = \"300ms\"\nbody_rate_grace = \"300ms\"";
         let server = way.serve_with(limits, "");
         let before = resident(&server);
@@ -212,7 +217,7 @@ fn a_slow_application_stops_its_client_and_not_the_memory() {
 #[test]
 fn the_time_of_an_application_is_not_the_client_s() {
     const BODY: usize = 1 << 20;
-    for way in WAYS {
+    for way in APP_INTERFACES {
         let limits = "[limits]\nbody_stall = \"300ms\"\nbody_rate_grace = \"300ms\"";
         let server = way.serve_with(limits, "");
         let mut client = server.connect();
@@ -234,7 +239,7 @@ fn the_time_of_an_application_is_not_the_client_s() {
 
 #[test]
 fn a_client_that_leaves_cuts_the_body() {
-    for way in WAYS {
+    for way in APP_INTERFACES {
         let server = way.serve();
         for path in ["/sum", "/echo"] {
             let mut client = server.connect();
@@ -254,7 +259,7 @@ fn a_client_that_leaves_cuts_the_body() {
 
 #[test]
 fn limits_hold_while_the_application_reads() {
-    for way in WAYS {
+    for way in APP_INTERFACES {
         let limits = "[limits]\nbody_bytes = 100000\nbody_stall = \"300ms\"";
         let server = way.serve_with(limits, "");
         let mut client = server.connect();
@@ -279,7 +284,7 @@ fn limits_hold_while_the_application_reads() {
         let mut begun = server.connect();
         begun.send(head("/echo", "Content-Length: 10") + "abc");
         assert!(
-            matches!(begun.try_response(false), Err(Broken::Cut(_))),
+            matches!(begun.try_response(false), Err(ResponseError::Truncated(_))),
             "{way:?}"
         );
         assert_serves_on(&server);
@@ -288,7 +293,7 @@ fn limits_hold_while_the_application_reads() {
 
 #[test]
 fn who_answers_early_reads_no_request_out_of_a_body() {
-    for way in WAYS {
+    for way in APP_INTERFACES {
         let server = way.serve();
         let mut client = server.connect();
         client.send(head("/early", "Content-Length: 200000"));
@@ -315,7 +320,7 @@ fn who_answers_early_reads_no_request_out_of_a_body() {
 
 #[test]
 fn a_client_is_invited_to_send_when_the_application_reads() {
-    for way in WAYS {
+    for way in APP_INTERFACES {
         let server = way.serve();
         let expects = "Expect: 100-continue\r\nContent-Length: 3";
         let mut client = server.connect();
@@ -336,13 +341,13 @@ fn a_client_is_invited_to_send_when_the_application_reads() {
 #[test]
 fn a_long_upload_outlives_the_response_timeout_and_a_slow_answer_does_not() {
     std::thread::scope(|scope| {
-        for way in WAYS {
+        for way in APP_INTERFACES {
             scope.spawn(move || outlives_the_response_timeout(way));
         }
     });
 }
 
-fn outlives_the_response_timeout(way: Way) {
+fn outlives_the_response_timeout(way: AppInterface) {
     let server = way.serve_with("", "response_timeout = \"2s\"");
     let mut client = server.connect();
     client.send(head("/sum", "Transfer-Encoding: chunked"));
@@ -368,12 +373,12 @@ fn outlives_the_response_timeout(way: Way) {
 
 #[test]
 fn a_worker_that_dies_within_a_body_costs_that_request_alone() {
-    for way in WAYS {
+    for way in APP_INTERFACES {
         let server = way.serve();
         let mut asked = server.connect();
         asked.send(head("/sum", "Content-Length: 10") + "abc");
         let mut begun = server.connect();
-        let is_reactor = way == Way::Asgi || way == Way::Fibers;
+        let is_reactor = way == AppInterface::Asgi || way == AppInterface::Fibers;
         if is_reactor {
             begun.send(head("/echo", "Content-Length: 10") + "abc");
             read_until(&mut begun, "<abc>");
@@ -391,7 +396,7 @@ fn a_worker_that_dies_within_a_body_costs_that_request_alone() {
 
 #[test]
 fn a_reload_leaves_a_body_that_comes_to_its_worker() {
-    for way in WAYS {
+    for way in APP_INTERFACES {
         let server = way.serve_with("", "stream_timeout = \"10s\"");
         let old = server.workers("app")[0];
         let mut client = server.connect();
@@ -413,7 +418,7 @@ fn a_reload_leaves_a_body_that_comes_to_its_worker() {
 
 #[test]
 fn a_replaced_worker_waits_for_no_body_beyond_stream_timeout() {
-    for way in WAYS {
+    for way in APP_INTERFACES {
         let server = way.serve_with("", "stream_timeout = \"300ms\"");
         let mut client = server.connect();
         client.send(head("/sum", "Content-Length: 10") + "abc");
@@ -428,7 +433,7 @@ fn a_replaced_worker_waits_for_no_body_beyond_stream_timeout() {
 
 #[test]
 fn a_client_that_leaves_behind_its_body_is_noticed() {
-    for way in [Way::Asgi, Way::Fibers] {
+    for way in [AppInterface::Asgi, AppInterface::Fibers] {
         let server = way.serve();
         let mut client = server.connect();
         client.send(head("/after/gate", "Transfer-Encoding: chunked"));
@@ -449,7 +454,7 @@ fn a_client_that_leaves_behind_its_body_is_noticed() {
 
 #[test]
 fn what_follows_a_body_that_came_in_pieces_is_the_next_request() {
-    for way in WAYS {
+    for way in APP_INTERFACES {
         let server = way.serve();
         let mut client = server.connect();
         client.send(head("/sum", "Transfer-Encoding: chunked"));

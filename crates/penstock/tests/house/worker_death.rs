@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use crate::rack::rack_site;
-use crate::support::{Broken, PATIENCE, RawClient, Server, eventually, is_alive, kill};
+use crate::support::{PATIENCE, RawClient, ResponseError, Server, eventually, is_alive, kill};
 use crate::wsgi::{serve_ready, wsgi_site, wsgi_site_with};
 
 const APP: &str = r#"
@@ -264,7 +264,7 @@ fn a_worker_that_ends_itself_costs_its_own_request_only() {
     let mut client = ask(&server, "/mid-exit");
     let cut = client.try_response(false);
     assert!(
-        matches!(cut, Err(Broken::Cut(_))),
+        matches!(cut, Err(ResponseError::Truncated(_))),
         "never a clean end: {cut:?}"
     );
 }

@@ -8,7 +8,7 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 
-use crate::support::{Broken, PATIENCE, RawClient, Server, Site, eventually};
+use crate::support::{PATIENCE, RawClient, ResponseError, Server, Site, eventually};
 
 /// A site with `app.py` and one worker process on one loop.
 pub(crate) fn wsgi_site(code: &str) -> Site {
@@ -211,7 +211,7 @@ fn a_response_that_fails_after_its_head_is_cut_and_never_ends_cleanly() {
         let mut client = server.connect();
         client.send(request("GET", path));
         match client.try_response(false) {
-            Err(Broken::Cut(body)) => {
+            Err(ResponseError::Truncated(body)) => {
                 let body = String::from_utf8_lossy(&body);
                 // What was cut may be lost with the reset, but nothing else may stand there.
                 assert!(

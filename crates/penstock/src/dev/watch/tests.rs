@@ -40,12 +40,12 @@ fn run<F: Future>(work: F) -> F::Output {
 }
 
 /// The changes up to the one of `last`, which must come.
-async fn until(changes: &mut Changes, last: &Path) -> Vec<Change> {
+async fn until(changes: &mut ChangeQueue, last: &Path) -> Vec<FileChange> {
     let deadline = clock::now() + Duration::from_secs(10);
     let mut seen = Vec::new();
     while seen
         .last()
-        .is_none_or(|change: &Change| change.path != last)
+        .is_none_or(|change: &FileChange| change.path != last)
     {
         let next = clock::timeout_at(deadline, changes.next()).await;
         seen.push(next.flatten().expect("a change in time"));
@@ -61,9 +61,9 @@ fn sees_changes_below_but_not_in_ignored_folders() {
     folder.folder("node_modules/x");
     std::fs::create_dir_all(folder.0.join("myenv")).unwrap();
     folder.file("myenv/pyvenv.cfg");
-    let (mut watch, mut changes) = start().unwrap();
-    watch.follow(&folder.0);
-    assert_eq!(watch.folders.len(), 3, "{:?}", watch.folders);
+    let (mut watch, mut changes) = start_watching().unwrap();
+    watch.watch_recursively(&folder.0);
+    assert_eq!(watch.watched_dirs.len(), 3, "{:?}", watch.watched_dirs);
     run(async {
         folder.file(".git/index");
         folder.file("node_modules/x/index.js");
@@ -77,16 +77,16 @@ fn sees_changes_below_but_not_in_ignored_folders() {
 #[test]
 fn a_new_folder_says_that_it_is_one() {
     let folder = Folder::new("new");
-    let (mut watch, mut changes) = start().unwrap();
-    watch.follow(&folder.0);
+    let (mut watch, mut changes) = start_watching().unwrap();
+    watch.watch_recursively(&folder.0);
     run(async {
         let made = folder.folder("made");
         let seen = until(&mut changes, &made).await;
-        assert!(seen.iter().any(|change| change.is_new_folder));
-        watch.follow(&made);
+        assert!(seen.iter().any(|change| change.is_new_dir));
+        watch.watch_recursively(&made);
         let file = folder.file("made/a.py");
         let seen = until(&mut changes, &file).await;
-        assert!(!seen.iter().any(|change| change.is_new_folder), "{seen:?}");
+        assert!(!seen.iter().any(|change| change.is_new_dir), "{seen:?}");
     });
 }
 
@@ -96,25 +96,25 @@ fn watches_no_more_folders_than_its_bound() {
     for name in ["a", "b", "c", "d"] {
         folder.folder(name);
     }
-    let (mut watch, _changes) = start().unwrap();
-    watch.folders_max = 3;
-    watch.follow(&folder.0);
-    assert_eq!(watch.folders.len(), 3);
+    let (mut watch, _changes) = start_watching().unwrap();
+    watch.max_watched_dirs = 3;
+    watch.watch_recursively(&folder.0);
+    assert_eq!(watch.watched_dirs.len(), 3);
     assert!(watch.has_warned);
 }
 
 #[test]
 fn what_finds_no_room_is_not_forgotten() {
     let folder = Folder::new("lost");
-    let (mut watch, mut changes) = start().unwrap();
-    watch.follow(&folder.0);
-    assert!(!changes.take_lost());
+    let (mut watch, mut changes) = start_watching().unwrap();
+    watch.watch_recursively(&folder.0);
+    assert!(!changes.take_lost_flag());
     let deadline = clock::now() + Duration::from_secs(10);
     let mut count = 0;
-    while !changes.lost.load(Ordering::Relaxed) && clock::now() < deadline {
+    while !changes.has_lost_changes.load(Ordering::Relaxed) && clock::now() < deadline {
         folder.file(&format!("{count}.py"));
         count += 1;
     }
-    assert!(changes.take_lost() && !changes.take_lost());
+    assert!(changes.take_lost_flag() && !changes.take_lost_flag());
     assert!(run(changes.next()).is_some());
 }

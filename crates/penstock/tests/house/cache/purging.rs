@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{
-    Front, IN_MEMORY, ON_DISK, answer, counting, in_front_of, is_hit, text, verb, wait_hit,
+    CacheSetup, IN_MEMORY, ON_DISK, answer, counting, in_front_of, is_hit, text, verb, wait_hit,
     wait_objects,
 };
 use crate::support::{Origin, Response, Script, Server, head_of};
@@ -43,7 +43,7 @@ fn post(server: &Server, fields: &str, body: &str) -> Response {
 fn the_command_takes_out_what_it_is_told_to_and_nothing_else() {
     for cache in [IN_MEMORY, ON_DISK] {
         let origin = counting("Cache-Control: max-age=3600\r\n");
-        let server = Front::new(&origin, cache).serve();
+        let server = CacheSetup::new(&origin, cache).serve();
         fill(&server);
         assert_eq!(purge(&server, &["http://a/news/1"]), "purged 1 object");
         assert_eq!(kept(&server), PAGES[1..]);
@@ -201,7 +201,7 @@ fn what_is_on_its_way_in_while_it_is_purged_is_not_kept() {
     let mut client = super::asking(&server, "/a");
     origin.wait_at("go", 1);
     purge(&server, &["/a"]);
-    origin.open("go");
+    origin.open_gate("go");
     assert_eq!(client.expect_status(200).text(), "old");
     let asked = origin.lines().len();
     assert_eq!(text(&server, "/a"), "old");

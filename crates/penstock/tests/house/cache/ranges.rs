@@ -1,7 +1,8 @@
 //! Parts of stored bodies: from memory and from disk, without asking the origin again.
 
 use super::{
-    Front, IN_MEMORY, ON_DISK, ask, content, get, is_hit, of_content, verb, wait_hit, wait_objects,
+    CacheSetup, IN_MEMORY, ON_DISK, ask, content, get, is_hit, of_content, verb, wait_hit,
+    wait_objects,
 };
 use crate::support::{PATIENCE, Site, eventually};
 
@@ -9,7 +10,7 @@ use crate::support::{PATIENCE, Site, eventually};
 fn ranges_of_a_stored_body_are_those_of_the_body() {
     for (cache, length) in [(IN_MEMORY, 10_000), (ON_DISK, 3_000_000)] {
         let origin = of_content();
-        let server = Front::new(&origin, cache).serve();
+        let server = CacheSetup::new(&origin, cache).serve();
         let target = format!("/a?{length}");
         let whole = content(&target, length);
         assert!(get(&server, &target).body == whole);
@@ -48,7 +49,7 @@ fn ranges_of_a_stored_body_are_those_of_the_body() {
 #[test]
 fn several_ranges_of_a_stored_body_are_parts_of_one_answer() {
     let origin = of_content();
-    let server = Front::new(&origin, IN_MEMORY).serve();
+    let server = CacheSetup::new(&origin, IN_MEMORY).serve();
     let whole = content("/a?10000", 10_000);
     get(&server, "/a?10000");
     wait_hit(&server, "/a?10000");
@@ -72,7 +73,7 @@ fn several_ranges_of_a_stored_body_are_parts_of_one_answer() {
 #[test]
 fn a_range_of_what_is_not_stored_is_right_too() {
     let origin = of_content();
-    let server = Front::new(&origin, ON_DISK).serve();
+    let server = CacheSetup::new(&origin, ON_DISK).serve();
     let whole = content("/a?300000", 300_000);
     let part = ask(&server, "GET /a?300000", "Range: bytes=1000-1999\r\n");
     match part.status {
@@ -93,7 +94,7 @@ fn a_part_far_into_a_film_is_kept_in_slices() {
     );
     let files = studio.clone().serve(&[]);
     for cache in [IN_MEMORY, ON_DISK] {
-        let mut front = Front::new(&of_content(), cache).route("default_ttl = \"1h\"");
+        let mut front = CacheSetup::new(&of_content(), cache).route("default_ttl = \"1h\"");
         front.origin = format!("127.0.0.1:{}", files.port());
         let server = front.serve();
         let part = |from: usize, to: usize| {

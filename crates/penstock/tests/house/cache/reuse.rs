@@ -1,7 +1,7 @@
 //! What is stored is sent again, to those whose request it fits, with what HTTP wants said of it.
 
 use super::{
-    Front, IN_MEMORY, ON_DISK, answer, ask, cache_status, content, counting, get, in_front_of,
+    CacheSetup, IN_MEMORY, ON_DISK, answer, ask, cache_status, content, counting, get, in_front_of,
     is_hit, of_content, status, text, wait_hit, wait_objects, wait_working,
 };
 use crate::support::{Origin, PATIENCE, Script, Site, eventually, head_of};
@@ -10,7 +10,7 @@ use crate::support::{Origin, PATIENCE, Script, Site, eventually, head_of};
 fn a_second_request_is_a_hit_of_which_the_origin_hears_nothing() {
     for cache in [IN_MEMORY, ON_DISK] {
         let origin = counting("Cache-Control: max-age=3600\r\n");
-        let server = Front::new(&origin, cache).serve();
+        let server = CacheSetup::new(&origin, cache).serve();
         let first = get(&server, "/a?b=c");
         assert_eq!((first.status, first.text().as_str()), (200, "/a?b=c 1"));
         assert!(cache_status(&first).contains("; fwd="), "{first:?}");
@@ -38,7 +38,7 @@ fn a_second_request_is_a_hit_of_which_the_origin_hears_nothing() {
 #[test]
 fn large_and_empty_bodies_come_back_as_they_were() {
     let origin = of_content();
-    let server = Front::new(&origin, ON_DISK).serve();
+    let server = CacheSetup::new(&origin, ON_DISK).serve();
     let targets = ["/none?0", "/one?1", "/some?70000", "/large?5000000"];
     for target in targets {
         let length = target.rsplit('?').next().unwrap().parse().unwrap();
@@ -98,7 +98,7 @@ fn a_route_keeps_errors_for_as_long_as_it_says_of_their_status() {
         Script::raw(format!("{}oops", head_of(&status, "", 4))).keep()
     });
     let rule = "ttl_by_status = { 404 = \"1h\", 503 = \"0s\" }";
-    let server = Front::new(&origin, IN_MEMORY).route(rule).serve();
+    let server = CacheSetup::new(&origin, IN_MEMORY).route(rule).serve();
     let missing = get(&server, "/404");
     assert_eq!((missing.status, missing.text().as_str()), (404, "oops"));
     let again = eventually(PATIENCE, "a hit", || {
@@ -214,7 +214,7 @@ fn a_change_through_an_unsafe_method_is_seen_at_once() {
 fn a_bypass_rule_goes_round_the_cache() {
     let origin = counting("Cache-Control: max-age=3600\r\n");
     let rules = "bypass = { cookies = [\"session*\"] }, status = false";
-    let server = Front::new(&origin, IN_MEMORY).route(rules).serve();
+    let server = CacheSetup::new(&origin, IN_MEMORY).route(rules).serve();
     let logged_in = "Cookie: theme=dark; session_id=7\r\n";
     assert_eq!(ask(&server, "GET /a", logged_in).text(), "/a 1");
     assert_eq!(text(&server, "/a"), "/a 2");
@@ -228,7 +228,9 @@ fn a_bypass_rule_goes_round_the_cache() {
 #[test]
 fn a_response_is_stored_when_it_has_been_asked_for_often_enough() {
     let origin = counting("Cache-Control: max-age=3600\r\n");
-    let server = Front::new(&origin, IN_MEMORY).route("min_uses = 3").serve();
+    let server = CacheSetup::new(&origin, IN_MEMORY)
+        .route("min_uses = 3")
+        .serve();
     let texts: Vec<_> = (0..5).map(|_| text(&server, "/a")).collect();
     assert_eq!(texts, ["/a 1", "/a 2", "/a 3", "/a 3", "/a 3"]);
 }

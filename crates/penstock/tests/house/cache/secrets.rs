@@ -1,11 +1,11 @@
 //! What belongs to one client reaches no other, and no client decides what the others get.
 
-use super::{Counts, Front, IN_MEMORY, answer, ask, get, in_front_of, text, wait_hit};
+use super::{CacheSetup, IN_MEMORY, RequestCounts, answer, ask, get, in_front_of, text, wait_hit};
 use crate::support::{Origin, RawClient, Script, Server, Step, head_of};
 
 /// An origin that greets each client with a cookie of its own.
 fn greeting(cache_control: &'static str) -> Origin {
-    let given = Counts::default();
+    let given = RequestCounts::default();
     Origin::start(move |seen| {
         let number = given.next("all");
         let fields = format!("Cache-Control: {cache_control}\r\nSet-Cookie: id={number}\r\n");
@@ -50,7 +50,7 @@ fn a_page_of_one_session_is_given_to_no_other() {
         "default_ttl = \"1m\", bypass = { cookies = [\"session\"] }",
         "default_ttl = \"1m\", key = { cookies = [\"session\"] }",
     ] {
-        let server = Front::new(&origin, IN_MEMORY).route(word).serve();
+        let server = CacheSetup::new(&origin, IN_MEMORY).route(word).serve();
         let page = |cookie: &str| ask(&server, "GET /account", &format!("Cookie: {cookie}\r\n"));
         for _ in 0..3 {
             for cookie in ["session=alice", "session=mallory"] {
@@ -61,7 +61,7 @@ fn a_page_of_one_session_is_given_to_no_other() {
     }
     // The route says that no cookie matters.
     let word = "default_ttl = \"1m\", bypass = { cookies = [] }";
-    let server = Front::new(&origin, IN_MEMORY).route(word).serve();
+    let server = CacheSetup::new(&origin, IN_MEMORY).route(word).serve();
     assert_eq!(ask(&server, "GET /", "Cookie: seen=1\r\n").text(), "seen=1");
     assert_eq!(wait_hit(&server, "/").text(), "seen=1");
 }
@@ -113,7 +113,7 @@ fn fields_that_are_not_in_the_key_poison_nobody() {
     ];
     for name in names {
         let origin = gullible(names);
-        let front = Front::new(&origin, IN_MEMORY).server("trusted_proxies = []");
+        let front = CacheSetup::new(&origin, IN_MEMORY).server("trusted_proxies = []");
         let server = front.serve();
         let field = format!("{name}: evil.example\r\n");
         for _ in 0..3 {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::{
-    Counts, Front, IN_MEMORY, STALE_SOON, Shared, answer, cache_status, get, in_front_of, load,
-    status, store, text,
+    CacheSetup, IN_MEMORY, RequestCounts, STALE_SOON, SharedCounter, answer, cache_status, get,
+    in_front_of, load, status, store, text,
 };
 use crate::support::{Origin, PATIENCE, Script, eventually, head_of};
 
@@ -32,7 +32,7 @@ fn a_stored_response_is_confirmed_without_its_body() {
         assert_eq!(text(&server, "/a"), "made once");
         origin.lines().len() >= 2
     });
-    let seen = origin.seen();
+    let seen = origin.requests();
     let conditions: Vec<_> = seen.iter().map(|s| s.field("if-none-match")).collect();
     assert_eq!(conditions[0], None);
     assert!(
@@ -58,7 +58,7 @@ fn what_must_be_confirmed_each_time_is() {
             (response.status, response.text().as_str()),
             (200, "made once")
         );
-        let seen = origin.seen();
+        let seen = origin.requests();
         let last = seen.last().expect("it is asked each time");
         last.field("if-none-match").is_some()
     };
@@ -86,7 +86,7 @@ fn a_client_may_insist_on_a_confirmation() {
 
 #[test]
 fn a_stale_response_is_sent_while_a_new_one_is_fetched() {
-    let given = Counts::default();
+    let given = RequestCounts::default();
     let origin = Origin::start(move |_| {
         let count = given.next("all");
         let fields = "Cache-Control: max-age=1, stale-while-revalidate=3600\r\n";
@@ -109,7 +109,7 @@ fn a_stale_response_is_sent_while_a_new_one_is_fetched() {
         assert_eq!(response.text(), "1", "{}", cache_status(&response));
     }
     assert_eq!(origin.lines().len(), 2, "one refresh at a time");
-    origin.open("go");
+    origin.open_gate("go");
     eventually(PATIENCE, "the new one is there", || {
         text(&server, "/a") != "1"
     });
@@ -117,7 +117,7 @@ fn a_stale_response_is_sent_while_a_new_one_is_fetched() {
 
 #[test]
 fn a_stale_response_is_better_than_an_error() {
-    let is_ill = Shared::default();
+    let is_ill = SharedCounter::default();
     let ill = Arc::clone(&is_ill);
     let origin = Origin::start(move |seen| match load(&ill) {
         0 => {
@@ -136,7 +136,7 @@ fn a_stale_response_is_better_than_an_error() {
     });
     assert_eq!(get(&server, "/other").status, 500);
     // Nobody at all listens there.
-    let _gone = origin.down();
+    let _gone = origin.stop_listening();
     for _ in 0..5 {
         assert_eq!(text(&server, "/a"), "well");
     }
@@ -146,10 +146,10 @@ fn a_stale_response_is_better_than_an_error() {
 #[test]
 fn what_must_not_be_sent_stale_is_not() {
     let origin = super::counting("Cache-Control: max-age=1, must-revalidate\r\n");
-    let front = Front::new(&origin, IN_MEMORY).route("stale_if_error = \"1h\"");
+    let front = CacheSetup::new(&origin, IN_MEMORY).route("stale_if_error = \"1h\"");
     let server = front.serve();
     assert_eq!(text(&server, "/a"), "/a 1");
-    let _gone = origin.down();
+    let _gone = origin.stop_listening();
     let began = Instant::now();
     eventually(STALE_SOON, "the error is told", || {
         let response = get(&server, "/a");

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use rustix::process::Signal;
 
-use super::{APP, Stray, activated};
+use super::{APP, DetachedServer, activated};
 use crate::support::{PATIENCE, RawClient, Site, eventually, is_alive, kill, texts};
 
 fn is_root() -> bool {
@@ -107,7 +107,7 @@ fn it_serves_as_whom_it_is_told_to() {
         server.log()
     );
     let heir = server.admin_json()["pid"].as_i64().unwrap();
-    let heir = Stray(i32::try_from(heir).unwrap());
+    let heir = DetachedServer(i32::try_from(heir).unwrap());
     assert_eq!(who_is(heir.0), [all, group, "12346"]);
     kill(heir.0, Signal::TERM);
     eventually(PATIENCE, "the heir ends", || !is_alive(heir.0));

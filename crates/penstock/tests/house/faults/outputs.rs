@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::{ask, site};
-use crate::support::{Broken, PATIENCE, RawClient, Site, eventually, kill};
+use crate::support::{PATIENCE, RawClient, ResponseError, Site, eventually, kill};
 use crate::wsgi::serve_ready;
 
 fn post(client: &mut RawClient, length: usize) -> &mut RawClient {
@@ -54,12 +54,12 @@ fn an_access_log_that_cannot_be_written_stops_nothing() {
 }
 
 /// A server whose output goes where the test wants it, reached by a Unix socket.
-struct Bare {
+struct RawOutputServer {
     child: Child,
     site: Site,
 }
 
-impl Bare {
+impl RawOutputServer {
     /// Starts `program`, which ends as the server, with these outputs.
     fn start(site: Site, mut command: Command, stdout: Stdio, stderr: Stdio) -> Self {
         command
@@ -102,7 +102,7 @@ impl Bare {
     }
 }
 
-impl Drop for Bare {
+impl Drop for RawOutputServer {
     fn drop(&mut self) {
         // Reaped here at the latest, so until then its number is its own.
         if self.child.try_wait().unwrap().is_none() {
@@ -132,7 +132,7 @@ fn full_pipe() -> (PipeReader, PipeWriter) {
 #[test]
 fn a_standard_error_that_nobody_reads_stops_nothing() {
     let (unread, stderr) = full_pipe();
-    let mut server = Bare::start(
+    let mut server = RawOutputServer::start(
         site("processes = 1", ""),
         binary(),
         Stdio::null(),
@@ -171,7 +171,8 @@ fn outputs_that_are_closed_stop_nothing() {
     ]);
     for (name, command) in [("readers that left", binary()), ("none at all", closed)] {
         let log = "[server]\nthreads = 1\naccess_log = { path = \"stderr\" }";
-        let mut server = Bare::start(site("processes = 1", log), command, broken(), broken());
+        let mut server =
+            RawOutputServer::start(site("processes = 1", log), command, broken(), broken());
         for path in ["/", "/talk", "/raise", "/"] {
             let status = if path == "/raise" { 500 } else { 200 };
             assert_eq!(server.get(path), status, "{name}: {path}");
@@ -186,7 +187,7 @@ fn a_standard_output_that_nobody_reads_does_not_hold_up_the_start_or_the_stop() 
     let log = "[server]\nthreads = 1\naccess_log = { path = \"stdout\" }";
     let site = site("processes = 1\npreload = false", log);
     let stderr = File::create(site.dir().join("log.txt")).unwrap();
-    let mut server = Bare::start(site, binary(), stdout.into(), stderr.into());
+    let mut server = RawOutputServer::start(site, binary(), stdout.into(), stderr.into());
     assert_eq!(server.get("/"), 200);
     // Supervision goes on too.
     assert_eq!(server.get("/shut"), 502);
@@ -196,14 +197,14 @@ fn a_standard_output_that_nobody_reads_does_not_hold_up_the_start_or_the_stop() 
 }
 
 /// A server whose folder for temporary files is gone.
-fn without_a_temporary_folder() -> Bare {
+fn without_a_temporary_folder() -> RawOutputServer {
     let bare = start_with_temp(site_with_temp(), binary());
     std::fs::remove_dir_all(bare.site.dir().join("temp")).unwrap();
     bare
 }
 
 /// A server whose folder for temporary files has 64 KiB, and more by its configuration. `None` where such a mount is not allowed.
-fn with_a_small_temporary_disk() -> Option<Bare> {
+fn with_a_small_temporary_disk() -> Option<RawOutputServer> {
     let site = site_with_temp();
     let command = site.binary_with_mounts("mount -t tmpfs -o size=64k none temp")?;
     Some(start_with_temp(site, command))
@@ -215,9 +216,9 @@ fn site_with_temp() -> Site {
     site("processes = 1", limits).file("temp/x", "")
 }
 
-fn start_with_temp(site: Site, command: Command) -> Bare {
+fn start_with_temp(site: Site, command: Command) -> RawOutputServer {
     let stderr = File::create(site.dir().join("log.txt")).unwrap();
-    Bare::start(site, command, Stdio::null(), stderr.into())
+    RawOutputServer::start(site, command, Stdio::null(), stderr.into())
 }
 
 #[test]
@@ -245,7 +246,10 @@ fn what_cannot_be_put_in_a_temporary_file_is_refused_with_its_cause() {
     });
     slow.patience(PATIENCE);
     let cut = slow.try_response(false);
-    assert!(matches!(cut, Err(Broken::Cut(_))), "never a clean end");
+    assert!(
+        matches!(cut, Err(ResponseError::Truncated(_))),
+        "never a clean end"
+    );
     let after = post(&mut server.connect(), 10_000).response();
     assert_eq!(
         (after.status, after.text()),

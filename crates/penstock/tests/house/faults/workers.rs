@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::{APP, ask, asking, site};
 use crate::rack::rack_site;
-use crate::support::{Broken, PATIENCE, RawClient, Server, eventually, is_alive, kill};
+use crate::support::{PATIENCE, RawClient, ResponseError, Server, eventually, is_alive, kill};
 use crate::wsgi::serve_ready;
 
 /// Waits until there are `count` workers and all of them serve; gives their process ids.
@@ -181,9 +181,9 @@ fn a_ruby_worker_without_outputs_serves_on() {
 }
 
 /// A process that left its worker's session; ended with the test.
-struct Daemon(i32);
+struct DaemonProcess(i32);
 
-impl Daemon {
+impl DaemonProcess {
     fn of(server: &Server) -> Self {
         let path = "daemon";
         assert_eq!(server.get("/daemon").status, 200);
@@ -193,7 +193,7 @@ impl Daemon {
     }
 }
 
-impl Drop for Daemon {
+impl Drop for DaemonProcess {
     fn drop(&mut self) {
         if is_alive(self.0) {
             let _ = kill_process(Pid::from_raw(self.0).unwrap(), Signal::KILL);
@@ -204,7 +204,7 @@ impl Drop for Daemon {
 #[test]
 fn a_daemon_that_keeps_a_workers_sockets_does_not_hide_its_end() {
     let server = serve_ready(&site("processes = 1", ""));
-    let at_work = Daemon::of(&server);
+    let at_work = DaemonProcess::of(&server);
     let mut inside = asking(&server, "/hold");
     let pid = busy_worker(&server);
     let mut behind = asking(&server, "/");
@@ -217,7 +217,7 @@ fn a_daemon_that_keeps_a_workers_sockets_does_not_hide_its_end() {
         "not at the response_timeout"
     );
     // The same while it has nothing to do: at most one request was given to the dead.
-    let idle = Daemon::of(&server);
+    let idle = DaemonProcess::of(&server);
     kill(wait_workers(&server, 1)[0], Signal::KILL);
     let lost = (0..20).filter(|_| server.get("/").status != 200).count();
     assert!(
@@ -226,13 +226,13 @@ fn a_daemon_that_keeps_a_workers_sockets_does_not_hide_its_end() {
         began.elapsed()
     );
     // And at the end, which ends them too.
-    let last = Daemon::of(&server);
+    let last = DaemonProcess::of(&server);
     drop((inside, behind));
     let began = Instant::now();
     server.signal(Signal::TERM);
     assert_eq!(server.wait_exit(PATIENCE).code(), Some(0));
     assert!(began.elapsed() < Duration::from_secs(5), "it stops in time");
-    let is_left = |daemon: &Daemon| is_alive(daemon.0);
+    let is_left = |daemon: &DaemonProcess| is_alive(daemon.0);
     assert!(![at_work, idle, last].iter().any(is_left));
 }
 
@@ -259,7 +259,7 @@ fn a_worker_stopped_inside_a_streamed_response_is_killed_and_the_response_cut() 
     kill(pid, Signal::STOP);
     let cut = client.try_response(false);
     assert!(
-        matches!(cut, Err(Broken::Cut(_))),
+        matches!(cut, Err(ResponseError::Truncated(_))),
         "never a clean end: {cut:?}"
     );
     eventually(PATIENCE, "it is gone", || !is_alive(pid));

@@ -2,7 +2,7 @@
 
 use rustix::process::Signal;
 
-use super::{FORKED, House, PLAIN, RACK, send};
+use super::{FORKED, PLAIN, RACK, WatchedServer, send};
 use crate::support::{PATIENCE, eventually, is_server_hidden, kernel_parts};
 
 /// A field of the status of a process, or of one of its threads.
@@ -13,7 +13,7 @@ fn status(path: &str, field: &str) -> Option<String> {
 }
 
 /// The launcher among the children of the server.
-fn launcher(house: &House) -> i32 {
+fn launcher(house: &WatchedServer) -> i32 {
     let list = format!("/proc/{0}/task/{0}/children", house.pid());
     let children = std::fs::read_to_string(list).unwrap();
     let mut children = children.split_whitespace();

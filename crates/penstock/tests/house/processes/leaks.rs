@@ -3,13 +3,13 @@
 //! What must stay true: a worker without descriptors fails what needs one and nothing else, one that
 //! grows is replaced before it is too large without a request lost, and one that is too large is killed.
 
-use super::{ASGI, FORKED, House, Model, PLAIN, RACK, THREADS};
-use crate::support::{Broken, PATIENCE, eventually, is_alive};
+use super::{ASGI, FORKED, PLAIN, ProcessModel, RACK, THREADS, WatchedServer};
+use crate::support::{PATIENCE, ResponseError, eventually, is_alive};
 
 /// A body that goes through a file, so that the worker needs a descriptor for it.
 const BODY: usize = 4 << 20;
 
-fn post(house: &House, path: &str) -> Option<u16> {
+fn post(house: &WatchedServer, path: &str) -> Option<u16> {
     let mut client = house.connect();
     client.send(format!(
         "POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: {BODY}\r\n\r\n"
@@ -17,7 +17,7 @@ fn post(house: &House, path: &str) -> Option<u16> {
     client.send(vec![b'x'; BODY]);
     match client.try_response(false) {
         Ok(answer) => Some(answer.status),
-        Err(Broken::Closed | Broken::Cut(_)) => None,
+        Err(ResponseError::Closed | ResponseError::Truncated(_)) => None,
         Err(broken) => panic!("{broken:?}\n{}", house.log()),
     }
 }
@@ -25,7 +25,7 @@ fn post(house: &House, path: &str) -> Option<u16> {
 #[test]
 fn a_worker_without_descriptors_fails_what_needs_one() {
     for model in [FORKED, THREADS, ASGI, RACK] {
-        let Model(name, ..) = model;
+        let ProcessModel(name, ..) = model;
         // A body that comes in pieces needs no descriptor.
         let house = model.serve("processes = 1\nrequest_buffering = true");
         let first = house.settled(1);
@@ -57,7 +57,7 @@ fn a_worker_without_descriptors_fails_what_needs_one() {
 fn a_worker_that_grows_is_replaced_before_it_is_too_large() {
     let limits = "processes = 2\nmemory_max = { soft = \"60MiB\", hard = \"4GiB\", samples = 1 }";
     for model in [FORKED, ASGI, RACK] {
-        let Model(name, ..) = model;
+        let ProcessModel(name, ..) = model;
         let house = model.serve(limits);
         let old = house.settled(2);
         house.under_load("/", || {
@@ -85,7 +85,7 @@ fn a_worker_that_grows_is_replaced_before_it_is_too_large() {
 fn a_worker_that_is_too_large_is_killed() {
     let limits = "processes = 2\nmemory_max = { soft = \"60MiB\", hard = \"80MiB\", samples = 1 }";
     for model in [PLAIN, RACK] {
-        let Model(name, ..) = model;
+        let ProcessModel(name, ..) = model;
         let house = model.serve(limits);
         let old = house.settled(2);
         let answer = house.get("/leak?150");

@@ -1,12 +1,12 @@
 //! Limits on a worker's life, under load: replaced in due form, and nobody notices.
 
-use super::{ASGI, FIBERS, FORKED, GREENLETS, Model, RACK, THREADS};
+use super::{ASGI, FIBERS, FORKED, GREENLETS, ProcessModel, RACK, THREADS};
 use crate::support::{PATIENCE, eventually};
 
 #[test]
 fn workers_are_replaced_after_their_requests_without_an_error() {
     for model in [FORKED, THREADS, ASGI, GREENLETS, RACK, FIBERS] {
-        let Model(name, ..) = model;
+        let ProcessModel(name, ..) = model;
         let house = model.serve("processes = 2\nrequests_max = 100");
         let old = house.settled(2);
         house.under_load("/", || {
@@ -26,7 +26,7 @@ fn workers_are_replaced_after_their_requests_without_an_error() {
 #[test]
 fn workers_are_replaced_at_their_age_without_an_error() {
     for model in [FORKED, RACK] {
-        let Model(name, ..) = model;
+        let ProcessModel(name, ..) = model;
         let house = model.serve("processes = 2\nage_max = \"1s\"");
         let old = house.settled(2);
         house.under_load("/", || {
@@ -46,7 +46,7 @@ fn workers_are_replaced_at_their_age_without_an_error() {
 #[test]
 fn workers_come_with_the_load_and_go_when_they_are_idle() {
     for model in [FORKED, RACK] {
-        let Model(name, ..) = model;
+        let ProcessModel(name, ..) = model;
         let house = model.serve(
             "processes = { min = 1, max = 3 }\nscale = { up_after = \"20ms\", idle_ttl = \"500ms\" }",
         );
@@ -68,7 +68,7 @@ fn workers_come_with_the_load_and_go_when_they_are_idle() {
 #[test]
 fn threads_come_for_what_waits_and_processes_for_what_computes() {
     for model in [FORKED, RACK] {
-        let Model(name, ..) = model;
+        let ProcessModel(name, ..) = model;
         let house = model.serve(
             "processes = { min = 1, max = 2 }\nthreads = { min = 1, max = 4 }\n\
              scale = { up_after = \"20ms\", idle_ttl = \"2s\" }",

@@ -4,19 +4,22 @@
 //! somebody else. What must stay true: a request in the other worker is finished, the next ones are
 //! served, and a worker that is lost is replaced.
 
-use super::{ASGI, FIBERS, FORKED, GREENLETS, House, Model, PLAIN, RACK, RACK_THREADS, THREADS};
-use crate::support::{Broken, PATIENCE, eventually};
+use super::{
+    ASGI, FIBERS, FORKED, GREENLETS, PLAIN, ProcessModel, RACK, RACK_THREADS, THREADS,
+    WatchedServer,
+};
+use crate::support::{PATIENCE, ResponseError, eventually};
 
 /// Does `path` beside a request in the other worker, or at least another thread; gives the answer, if there
 /// was one.
-fn beside_another(house: &House, path: &str) -> Option<u16> {
+fn beside_another(house: &WatchedServer, path: &str) -> Option<u16> {
     house.settled(2);
     let gate = format!("gate{}", path.replace(['/', '?'], "-"));
     let mut other = house.hold(&gate);
     let may_share = house.app()["threads"] != 1;
     let answer = match house.ask(path).try_response(false) {
         Ok(answer) => Some(answer.status),
-        Err(Broken::Closed | Broken::Cut(_)) => None,
+        Err(ResponseError::Closed | ResponseError::Truncated(_)) => None,
         Err(broken) => panic!("{path}: {broken:?}\n{}", house.log()),
     };
     for _ in 0..5 {
@@ -34,7 +37,7 @@ fn beside_another(house: &House, path: &str) -> Option<u16> {
 }
 
 /// The same, where the worker that did it has to be replaced.
-fn costs_its_worker(house: &House, path: &str) -> Option<u16> {
+fn costs_its_worker(house: &WatchedServer, path: &str) -> Option<u16> {
     let old = house.settled(2);
     let answer = beside_another(house, path);
     eventually(PATIENCE, &format!("{path}: a worker is replaced"), || {
@@ -44,7 +47,7 @@ fn costs_its_worker(house: &House, path: &str) -> Option<u16> {
     answer
 }
 
-const MODELS: [Model; 8] = [
+const MODELS: [ProcessModel; 8] = [
     FORKED,
     PLAIN,
     THREADS,
@@ -58,7 +61,7 @@ const MODELS: [Model; 8] = [
 #[test]
 fn one_that_ends_or_spoils_its_worker_costs_nobody_else_anything() {
     for model in MODELS {
-        let Model(name, ..) = model;
+        let ProcessModel(name, ..) = model;
         let house = model.serve("processes = 2");
         for path in ["/leave", "/garbage", "/close"] {
             let answer = costs_its_worker(&house, path);
@@ -74,7 +77,7 @@ fn one_that_ends_or_spoils_its_worker_costs_nobody_else_anything() {
 #[test]
 fn one_that_asks_to_exit_or_runs_out_of_memory_fails_and_costs_nobody_else_anything() {
     for model in MODELS {
-        let Model(name, ..) = model;
+        let ProcessModel(name, ..) = model;
         let house = model.serve("processes = 2");
         for (path, error) in [("/exit", "SystemExit"), ("/oom", "MemoryError")] {
             let answer = beside_another(&house, path);
@@ -95,7 +98,7 @@ fn one_that_asks_to_exit_or_runs_out_of_memory_fails_and_costs_nobody_else_anyth
 #[test]
 fn a_flood_of_rubbish_on_the_outputs_holds_up_nobody() {
     for model in [FORKED, ASGI, GREENLETS, RACK, FIBERS] {
-        let Model(name, ..) = model;
+        let ProcessModel(name, ..) = model;
         let house = model.serve("processes = 2");
         let old = house.settled(2);
         assert_eq!(beside_another(&house, "/flood?20"), Some(200), "{name}");
@@ -110,7 +113,7 @@ fn a_flood_of_rubbish_on_the_outputs_holds_up_nobody() {
 fn one_that_becomes_somebody_else_is_served_or_replaced_but_ends_with_the_server() {
     let is_root = rustix::process::geteuid().is_root();
     for model in [FORKED, THREADS, ASGI, RACK] {
-        let Model(name, ..) = model;
+        let ProcessModel(name, ..) = model;
         let house = model.serve("processes = 2");
         for path in ["/umask", "/user"] {
             if path == "/user" && !is_root {

@@ -4,23 +4,25 @@
 //! slot free meanwhile. What must stay true: clients can use neither, and no file outside of what the
 //! configuration opened is sent.
 
-use super::Front;
-use crate::support::{Origin, Response, Script, Seen, Server, Site, head_of, page};
+use super::ProxySetup;
+use crate::support::{Origin, ReceivedRequest, Response, Script, Server, Site, head_of, page};
 
 const FIELDS: &str = "Content-Type: application/pdf\r\nContent-Disposition: attachment\r\n\
                       Set-Cookie: seen=1\r\nX-Private: no\r\n";
 
 /// Answers by this field (`NAME: VALUE`) for the target's query, anything else plainly.
 fn saying(name: &'static str) -> Origin {
-    Origin::start(move |seen: &Seen| match seen.target.split_once('?') {
-        Some((_, value)) => {
-            let fields = format!("{FIELDS}{name}: {value}\r\n");
-            let head =
-                head_of("200 OK", &fields, 7).replacen("Content-Type: text/plain\r\n", "", 1);
-            Script::raw(format!("{head}ignored")).keep()
-        }
-        None => page(seen, "plain"),
-    })
+    Origin::start(
+        move |seen: &ReceivedRequest| match seen.target.split_once('?') {
+            Some((_, value)) => {
+                let fields = format!("{FIELDS}{name}: {value}\r\n");
+                let head =
+                    head_of("200 OK", &fields, 7).replacen("Content-Type: text/plain\r\n", "", 1);
+                Script::raw(format!("{head}ignored")).keep()
+            }
+            None => page(seen, "plain"),
+        },
+    )
 }
 
 /// A site with files, an internal route to them, and another upstream path.
@@ -33,7 +35,7 @@ fn serve(origin: &Origin, upstream: &str) -> Server {
     let upstream = upstream.replace("{root}", &root);
     let internal = "[[sites.routes]]\npath = \"/protected/*\"\ninternal = true\n\
                     rewrite = { strip_prefix = \"/protected\" }\nfiles = { root = \"private\" }\n";
-    let toml = Front::new([origin]).upstream(&upstream).toml();
+    let toml = ProxySetup::new([origin]).upstream(&upstream).toml();
     // The internal route is the more special one and stands first.
     let toml = toml.replacen("[[sites]]\n", &format!("[[sites]]\n{internal}"), 1);
     site.config(&toml).serve(&[])
@@ -123,7 +125,7 @@ fn a_redirect_to_nothing_or_in_a_circle_ends() {
         Origin::start(|_| Script::raw(head_of("200 OK", "X-Accel-Redirect: /again\r\n", 0)).keep());
     let server = serve(&circle, "sendfile = true");
     assert_eq!(server.get("/").status, 500);
-    assert!(circle.seen().len() <= 12);
+    assert!(circle.requests().len() <= 12);
     server.wait_log("500 GET /");
 }
 

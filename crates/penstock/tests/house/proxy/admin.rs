@@ -5,7 +5,7 @@
 
 use serde_json::json;
 
-use super::{Front, asking, behind, status, wait_in_progress, wait_state};
+use super::{ProxySetup, asking, behind, status, wait_in_progress, wait_state};
 use crate::support::{
     Address, Origin, PATIENCE, RawClient, Response, Script, Server, Step, eventually, head_of,
 };
@@ -58,15 +58,15 @@ const TURNS: &str = "balance = \"round_robin\"";
 #[test]
 fn a_drained_server_finishes_and_gets_nothing_more() {
     let (a, b) = (named("a"), named("b"));
-    let server = Front::new([&a, &b]).upstream(TURNS).serve();
+    let server = ProxySetup::new([&a, &b]).upstream(TURNS).serve();
     let mut held: Vec<RawClient> = (0..4).map(|_| asking(&server, "/hold")).collect();
     a.wait_at("go", 2);
     b.wait_at("go", 2);
     act(&server, "drain", &a.address());
-    b.open("go");
+    b.open_gate("go");
     wait_in_progress(&server, 2);
     assert_eq!(answering(&server), ["b"]);
-    a.open("go");
+    a.open_gate("go");
     for client in &mut held {
         client.expect_status(200);
     }
@@ -79,7 +79,7 @@ fn a_drained_server_finishes_and_gets_nothing_more() {
 #[test]
 fn a_disabled_server_gets_nothing_until_enabled() {
     let (a, b) = (named("a"), named("b"));
-    let server = Front::new([&a, &b]).upstream(TURNS).serve();
+    let server = ProxySetup::new([&a, &b]).upstream(TURNS).serve();
     act(&server, "disable", &b.address());
     wait_state(&server, &b.address(), "disabled");
     assert_eq!(answering(&server), ["a"]);
@@ -101,8 +101,8 @@ fn servers_are_added_and_removed_while_it_runs() {
     b.wait_at("go", 1);
     act(&server, "remove", &a.address());
     assert_eq!(answering(&server), ["b"]);
-    a.open("go");
-    b.open("go");
+    a.open_gate("go");
+    b.open_gate("go");
     for client in &mut held {
         client.expect_status(200);
     }
@@ -122,7 +122,7 @@ fn a_waiting_request_gets_a_server_that_is_added() {
     super::wait_waiting(&server, 1);
     act(&server, "add", &b.address());
     assert_eq!(waiting.expect_status(200).text(), "b");
-    a.open("go");
+    a.open_gate("go");
     held.expect_status(200);
 }
 
@@ -182,7 +182,7 @@ fn what_makes_no_sense_is_refused_and_changes_nothing() {
 #[test]
 fn the_status_says_what_each_server_does() {
     let (a, b) = (named("a"), named("b"));
-    let server = Front::new([&a, &b]).upstream(TURNS).serve();
+    let server = ProxySetup::new([&a, &b]).upstream(TURNS).serve();
     let mut held = asking(&server, "/hold");
     wait_in_progress(&server, 1);
     for _ in 0..3 {
@@ -211,8 +211,8 @@ fn the_status_says_what_each_server_does() {
         });
         assert_eq!(each.iter().sum::<f64>(), value, "{metric}");
     }
-    a.open("go");
-    b.open("go");
+    a.open_gate("go");
+    b.open_gate("go");
     held.expect_status(200);
     let page = server.admin("GET", "/").text();
     assert!(page.contains("upstream"), "the status page shows upstreams");

@@ -3,13 +3,14 @@
 //! Items 18 and 19 of the list of hostile input. Each row is asked for by its own path, its connection
 //! must be discarded, and the next client must get exactly its own answer. Once a head was passed on, a
 //! broken body ends the client's connection: a cut must never look like an end. All is `strict` here; what is mended
-//! otherwise stands in `old_servers`.
+//! otherwise stands in `legacy_servers`.
 
 use std::time::{Duration, Instant};
 
-use super::{Front, SLACK, ask, asking, noise, post};
+use super::{ProxySetup, SLACK, ask, asking, noise, post};
 use crate::support::{
-    Broken, Origin, PATIENCE, RawClient, Response, Script, Server, Step, head_of, last_page, page,
+    Origin, PATIENCE, RawClient, Response, ResponseError, Script, Server, Step, head_of, last_page,
+    page,
 };
 
 /// No second try, nobody is put aside: what the back end did is what the client gets.
@@ -26,7 +27,7 @@ fn serve(rows: &[Row]) -> (Origin, Server) {
         // A row always meets a fresh connection: what breaks on a kept one may be tried again.
         number.map_or_else(|_| last_page(&seen.target), |n| scripts[n].clone())
     });
-    let server = Front::new([&origin])
+    let server = ProxySetup::new([&origin])
         .server("threads = 1")
         .upstream(PLAIN)
         .serve();
@@ -34,10 +35,10 @@ fn serve(rows: &[Row]) -> (Origin, Server) {
 }
 
 /// Asks for each row; its connection must be discarded and the next answer be the next client's.
-fn each(rows: &[Row], check: impl Fn(&str, &Server, usize, Result<Response, Broken>)) {
+fn each(rows: &[Row], check: impl Fn(&str, &Server, usize, Result<Response, ResponseError>)) {
     let (origin, server) = serve(rows);
     for (number, (name, _)) in rows.iter().enumerate() {
-        let before = origin.seen().len();
+        let before = origin.requests().len();
         let mut client = asking(&server, format!("/{number}"));
         let got = client.try_response(false);
         let rest = if got.is_ok() {
@@ -47,14 +48,14 @@ fn each(rows: &[Row], check: impl Fn(&str, &Server, usize, Result<Response, Brok
         };
         assert_eq!(rest, b"", "{name}: more than a response");
         check(name, &server, number, got);
-        assert_eq!(origin.seen().len(), before + 1, "{name}: asked once");
-        let connection = origin.seen()[before].connection;
+        assert_eq!(origin.requests().len(), before + 1, "{name}: asked once");
+        let connection = origin.requests()[before].connection;
         for round in 0..2 {
             let target = format!("/well/{number}/{round}");
             let well = server.get(&target);
             assert_eq!((well.status, well.text()), (200, target), "behind {name}");
         }
-        let next = origin.seen()[before + 1].connection;
+        let next = origin.requests()[before + 1].connection;
         assert_ne!(next, connection, "{name}: its connection was used again");
         origin.wait_closed(connection);
     }
@@ -77,7 +78,7 @@ fn fails(status: u16, rows: &[Row]) {
 /// enough.
 fn cuts(rows: &[Row]) {
     each(rows, |name, server, number, got| match got {
-        Ok(Response { status: 502, .. }) | Err(Broken::Cut(_)) => {
+        Ok(Response { status: 502, .. }) | Err(ResponseError::Truncated(_)) => {
             server.wait_log(&format!("/{number}"));
         }
         other => panic!("{name}: {other:?}"),
@@ -395,7 +396,7 @@ fn a_reset_inside_a_body_cuts_the_client() {
         }
         _ => page(seen, "well"),
     });
-    let server = Front::new([&origin])
+    let server = ProxySetup::new([&origin])
         .server("threads = 1")
         .upstream(PLAIN)
         .serve();
@@ -405,8 +406,11 @@ fn a_reset_inside_a_body_cuts_the_client() {
             .read_some()
             .is_some_and(|bytes| bytes.starts_with(b"HTTP/1.1 200 "))
     );
-    origin.open("go");
-    assert!(matches!(client.try_response(false), Err(Broken::Cut(_))));
+    origin.open_gate("go");
+    assert!(matches!(
+        client.try_response(false),
+        Err(ResponseError::Truncated(_))
+    ));
     assert_eq!(server.get("/next").text(), "well");
 }
 
@@ -419,12 +423,12 @@ fn a_close_at_any_byte_is_never_taken_for_an_end() {
             let at = seen.target[1..].parse::<usize>().unwrap();
             Script::raw(&response[..at])
         });
-        let server = Front::new([&origin]).upstream(PLAIN).serve();
+        let server = ProxySetup::new([&origin]).upstream(PLAIN).serve();
         for at in 0..response.len() {
             let mut client = asking(&server, format!("/{at}"));
             match client.try_response(false) {
                 Ok(answer) => assert_eq!(answer.status, 502, "cut at {at}"),
-                Err(Broken::Cut(_)) => {}
+                Err(ResponseError::Truncated(_)) => {}
                 Err(other) => panic!("cut at {at}: {other:?}"),
             }
         }
@@ -442,7 +446,7 @@ fn a_response_may_come_byte_by_byte() {
             .fold(Script::early().then(Step::ReadBody), Script::send)
             .keep()
     });
-    let server = Front::new([&origin])
+    let server = ProxySetup::new([&origin])
         .server("threads = 1")
         .upstream(PLAIN)
         .serve();
@@ -498,7 +502,7 @@ fn a_body_to_head_is_nobodys_answer() {
         "HEAD" => raw("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"),
         _ => page(seen, "well"),
     });
-    let server = Front::new([&origin])
+    let server = ProxySetup::new([&origin])
         .server("threads = 1")
         .upstream(PLAIN)
         .serve();
@@ -515,7 +519,7 @@ fn a_body_to_head_is_nobodys_answer() {
 fn what_comes_before_the_request_is_nobodys_answer() {
     let early = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nearly";
     let origin = Origin::raw(vec![Step::Send(early.into()), Step::Hang]);
-    let server = Front::new([&origin])
+    let server = ProxySetup::new([&origin])
         .server("threads = 1")
         .upstream(PLAIN)
         .serve();
@@ -535,12 +539,12 @@ fn what_comes_before_the_request_is_nobodys_answer() {
             _ => page(seen, "well"),
         }
     });
-    let server = Front::new([&origin])
+    let server = ProxySetup::new([&origin])
         .server("threads = 1")
         .upstream(PLAIN)
         .serve();
     assert_eq!(server.get("/idle").status, 200);
-    origin.open("go");
+    origin.open_gate("go");
     origin.wait_closed(0);
     assert_eq!(server.get("/next").text(), "well");
 }
@@ -567,7 +571,7 @@ fn a_head_that_dribbles_is_504_all_the_same() {
         });
         slow.then(Step::Hang)
     });
-    let server = Front::new([&origin]).upstream(PLAIN).serve();
+    let server = ProxySetup::new([&origin]).upstream(PLAIN).serve();
     let began = Instant::now();
     let mut client = asking(&server, "/");
     client.patience(Duration::from_millis(20));
@@ -576,7 +580,7 @@ fn a_head_that_dribbles_is_504_all_the_same() {
             began.elapsed() < PATIENCE,
             "nobody stops a dribbling back end"
         );
-        origin.pass("drip");
+        origin.release_gate_once("drip");
     }
     client.patience(PATIENCE).expect_status(504);
     assert!(began.elapsed() >= Duration::from_millis(1_500));
@@ -592,7 +596,7 @@ fn a_whole_exchange_can_be_bounded() {
         slow.then(Step::Hang)
     });
     let upstream = format!("{PLAIN}\ntotal_timeout = \"1s\"");
-    let server = Front::new([&origin])
+    let server = ProxySetup::new([&origin])
         .upstream(&upstream)
         .route("response_buffering = false")
         .serve();
@@ -604,7 +608,7 @@ fn a_whole_exchange_can_be_bounded() {
         assert!(began.elapsed() < PATIENCE, "nobody stops it");
         // Too slow for the whole, not for any clock between two bytes.
         super::pass_time(Duration::from_millis(10));
-        origin.pass("drip");
+        origin.release_gate_once("drip");
         ended = client.read_some().is_some_and(|bytes| bytes.is_empty());
     }
     assert!(began.elapsed() >= Duration::from_secs(1));
@@ -626,17 +630,17 @@ fn an_answer_before_the_request_was_sent_is_passed_on() {
         _ => page(seen, "well"),
     });
     for route in ["", "request_buffering = false"] {
-        let server = Front::new([&origin])
+        let server = ProxySetup::new([&origin])
             .server("threads = 1")
             .upstream(PLAIN)
             .route(route)
             .serve();
-        let before = origin.seen().len();
+        let before = origin.requests().len();
         let mut client = server.connect();
         let _ = client.try_send(post("/large", &noise(3 << 20)));
         let response = client.expect_status(413);
         assert_eq!(response.text(), "too much", "{route}");
-        let connection = origin.seen()[before].connection;
+        let connection = origin.requests()[before].connection;
         origin.wait_closed(connection);
         assert_eq!(server.get("/next").text(), "well", "{route}");
     }
@@ -651,7 +655,7 @@ fn an_answer_that_leaves_the_body_unread_ends_the_connection() {
         "POST" => Script::early().send(&refusal).then(Step::Hang),
         _ => page(seen, "well"),
     });
-    let server = Front::new([&origin])
+    let server = ProxySetup::new([&origin])
         .server("threads = 1")
         .upstream(PLAIN)
         .route("request_buffering = false")

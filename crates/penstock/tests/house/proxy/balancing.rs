@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{Front, ask, asking, wait_in_progress};
-use crate::support::{Address, Origin, RawClient, Reserved, Script, Server, Step, head_of};
+use super::{ProxySetup, ask, asking, wait_in_progress};
+use crate::support::{Address, Origin, RawClient, ReservedPort, Script, Server, Step, head_of};
 
 /// Names itself; `/hold` waits at the gate.
 fn named(name: &'static str) -> Origin {
@@ -28,14 +28,14 @@ fn three() -> [Origin; 3] {
 }
 
 fn weighted(origins: &[Origin], weights: &[u32], upstream: &str) -> Server {
-    let front = Front::to(Vec::<Address>::new()).upstream(upstream);
+    let front = ProxySetup::to(Vec::<Address>::new()).upstream(upstream);
     let tables = origins.iter().zip(weights).map(|(origin, weight)| {
         format!(
             "{{ address = \"{}\", weight = {weight} }}",
             origin.address()
         )
     });
-    tables.fold(front, Front::server_table).serve()
+    tables.fold(front, ProxySetup::server_table).serve()
 }
 
 /// Who answered how often.
@@ -73,7 +73,7 @@ fn in_turn_each_gets_its_share_by_weight() {
 #[test]
 fn an_idle_server_comes_before_a_busy_one() {
     let origins = three();
-    let server = Front::new(&origins).serve();
+    let server = ProxySetup::new(&origins).serve();
     let held: Vec<RawClient> = (0..3)
         .map(|n| {
             let client = asking(&server, format!("/hold/{n}"));
@@ -87,11 +87,11 @@ fn an_idle_server_comes_before_a_busy_one() {
     // All are busy alike: nobody is left out, and nobody waits without need.
     let answers = shares(&server, 6);
     assert_eq!(answers.values().sum::<usize>(), 6);
-    origins[1].open("go");
+    origins[1].open_gate("go");
     wait_in_progress(&server, 2);
     assert_eq!(shares(&server, 10), table([("b", 10)]));
     for origin in &origins {
-        origin.open("go");
+        origin.open_gate("go");
     }
     for mut client in held {
         client.expect_status(200);
@@ -113,7 +113,7 @@ fn the_least_busy_by_weight_is_next() {
     origins[0].wait_at("go", 3);
     origins[1].wait_at("go", 6);
     for origin in &origins {
-        origin.open("go");
+        origin.open_gate("go");
     }
     for mut client in held {
         client.expect_status(200);
@@ -163,7 +163,7 @@ fn the_same_key_leads_to_the_same_server() {
         ("path", |n| (format!("/same?{n}"), String::new()), false),
     ];
     for (key, request, spreads) in rows {
-        let server = Front::new(&origins)
+        let server = ProxySetup::new(&origins)
             .upstream(&format!("balance = \"hash\"\nkey = \"{key}\""))
             .serve();
         let mut users = BTreeMap::<String, usize>::new();
@@ -180,7 +180,7 @@ fn the_same_key_leads_to_the_same_server() {
 #[test]
 fn a_key_that_all_want_does_not_bury_its_server() {
     let origins = [named("a"), named("b")];
-    let server = Front::new(&origins)
+    let server = ProxySetup::new(&origins)
         .upstream("balance = \"hash\"\nkey = \"path\"")
         .serve();
     let held: Vec<RawClient> = (0..12)
@@ -190,10 +190,10 @@ fn a_key_that_all_want_does_not_bury_its_server() {
             client
         })
         .collect();
-    let seen = origins.each_ref().map(|origin| origin.seen().len());
+    let seen = origins.each_ref().map(|origin| origin.requests().len());
     assert!(seen.iter().all(|&count| count >= 3), "{seen:?}");
     for origin in &origins {
-        origin.open("go");
+        origin.open_gate("go");
     }
     for mut client in held {
         client.expect_status(200);
@@ -204,7 +204,7 @@ fn a_key_that_all_want_does_not_bury_its_server() {
 fn a_server_that_goes_moves_only_its_own_keys() {
     let mut origins = three().map(Some);
     let addresses = origins.each_ref().map(|o| o.as_ref().unwrap().address());
-    let server = Front::to(addresses)
+    let server = ProxySetup::to(addresses)
         .upstream("balance = \"hash\"\nkey = \"path\"\neject = { failures = 1, time = \"30s\" }\nretry = { attempts = 3, budget = 1.0 }")
         .serve();
     let owners = |server: &Server| -> Vec<String> {
@@ -213,7 +213,7 @@ fn a_server_that_goes_moves_only_its_own_keys() {
             .collect()
     };
     let before = owners(&server);
-    let _gone = origins[1].take().unwrap().down();
+    let _gone = origins[1].take().unwrap().stop_listening();
     let after = owners(&server);
     for (number, (before, after)) in before.iter().zip(&after).enumerate() {
         assert_ne!(after, "b");
@@ -228,7 +228,7 @@ fn a_server_that_goes_moves_only_its_own_keys() {
 fn a_cookie_keeps_a_client_at_its_server() {
     let mut origins = three().map(Some);
     let addresses = origins.each_ref().map(|o| o.as_ref().unwrap().address());
-    let server = Front::to(addresses)
+    let server = ProxySetup::to(addresses)
         .upstream("balance = \"round_robin\"\nsticky = \"route\"\neject = { failures = 1, time = \"30s\" }\nretry = { attempts = 3, budget = 1.0 }")
         .serve();
     let first = |lines: &str| {
@@ -265,7 +265,7 @@ fn a_cookie_keeps_a_client_at_its_server() {
             .header("set-cookie")
             .is_some()
     );
-    let _gone = origins[0].take().unwrap().down();
+    let _gone = origins[0].take().unwrap().stop_listening();
     let moved = first(&format!("Cookie: {}\r\n", owners["a"]));
     assert_ne!(moved.text(), "a");
     assert!(moved.header("set-cookie").is_some());
@@ -275,7 +275,7 @@ fn a_cookie_keeps_a_client_at_its_server() {
 fn a_backup_is_asked_only_when_no_other_can_be() {
     let (spare, mut main) = (named("spare"), Some(named("main")));
     let address = main.as_ref().unwrap().address();
-    let server = Front::to([address.clone()])
+    let server = ProxySetup::to([address.clone()])
         .server_table(format!(
             "{{ address = \"{}\", backup = true }}",
             spare.address()
@@ -285,7 +285,7 @@ fn a_backup_is_asked_only_when_no_other_can_be() {
         )
         .serve();
     assert_eq!(shares(&server, 20), table([("main", 20)]));
-    let gone = main.take().unwrap().down();
+    let gone = main.take().unwrap().stop_listening();
     assert_eq!(shares(&server, 20), table([("spare", 20)]));
     let _back = gone.listen(|seen| crate::support::page(seen, "main"));
     crate::support::eventually(
@@ -298,7 +298,7 @@ fn a_backup_is_asked_only_when_no_other_can_be() {
 
 #[test]
 fn a_server_that_refuses_is_not_what_idle_means() {
-    let (refusing, origin) = (Reserved::new(), named("a"));
-    let server = Front::to([refusing.address(), origin.address()]).serve();
+    let (refusing, origin) = (ReservedPort::new(), named("a"));
+    let server = ProxySetup::to([refusing.address(), origin.address()]).serve();
     assert_eq!(shares(&server, 50), table([("a", 50)]));
 }

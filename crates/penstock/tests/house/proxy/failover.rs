@@ -1,7 +1,7 @@
 //! Servers fail, go and come back: another one answers where that is safe, and nothing is done twice.
 //!
 //! What must stay true: a request of which nothing was sent may go elsewhere, one that may have been
-//! begun only if repeating it is harmless, and a failing upstream is not stormed. `Reserved` is a port
+//! begun only if repeating it is harmless, and a failing upstream is not stormed. `ReservedPort` is a port
 //! that refuses and nobody else can take.
 
 use std::collections::BTreeSet;
@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use super::{Front, SLACK, ask, asking, behind, post, wait_state};
+use super::{ProxySetup, SLACK, ask, asking, behind, post, wait_state};
 use crate::support::{
-    Address, Origin, PATIENCE, Reserved, Script, Seen, Server, Step, eventually, find, head_of,
-    last_page, page,
+    Address, Origin, PATIENCE, ReceivedRequest, ReservedPort, Script, Server, Step, eventually,
+    find, head_of, last_page, page,
 };
 
 /// Nobody is put aside.
@@ -24,14 +24,14 @@ fn silent() -> Origin {
 }
 
 fn both(first: &Address, second: &Origin, upstream: &str) -> Server {
-    Front::to([first.clone(), second.address()])
+    ProxySetup::to([first.clone(), second.address()])
         .upstream(upstream)
         .serve()
 }
 
 #[test]
 fn a_refused_connection_goes_to_another_server() {
-    let (refusing, origin) = (Reserved::new(), Origin::named("other"));
+    let (refusing, origin) = (ReservedPort::new(), Origin::named("other"));
     let server = both(&refusing.address(), &origin, NO_EJECT);
     let mut client = server.connect();
     for number in 0..20 {
@@ -40,12 +40,12 @@ fn a_refused_connection_goes_to_another_server() {
         client.send(post("/post", b"body"));
         client.expect_status(200);
     }
-    assert_eq!(origin.seen().len(), 40);
+    assert_eq!(origin.requests().len(), 40);
 }
 
 #[test]
 fn a_connection_that_is_not_made_in_time_goes_to_another_server() {
-    let (swallowing, origin) = (Reserved::new().swallow(), Origin::named("other"));
+    let (swallowing, origin) = (ReservedPort::new().fill_backlog(), Origin::named("other"));
     let upstream = "connect_timeout = \"200ms\"\neject = { failures = 1, time = \"30s\" }";
     let server = both(&swallowing.address(), &origin, upstream);
     let began = Instant::now();
@@ -54,7 +54,7 @@ fn a_connection_that_is_not_made_in_time_goes_to_another_server() {
     }
     // The one that was put aside for it is not waited for each time.
     assert!(began.elapsed() < SLACK);
-    let alone = Front::to([swallowing.address()])
+    let alone = ProxySetup::to([swallowing.address()])
         .upstream("connect_timeout = \"200ms\"\nretry = { attempts = 1 }");
     let server = alone.serve();
     let began = Instant::now();
@@ -69,8 +69,8 @@ fn a_connection_that_is_not_made_in_time_goes_to_another_server() {
 
 #[test]
 fn nobody_left_to_try_is_502() {
-    let (one, other) = (Reserved::new(), Reserved::new());
-    let server = Front::to([one.address(), other.address()])
+    let (one, other) = (ReservedPort::new(), ReservedPort::new());
+    let server = ProxySetup::to([one.address(), other.address()])
         .upstream(NO_EJECT)
         .serve();
     assert_eq!(server.get("/").status, 502);
@@ -83,7 +83,7 @@ fn nobody_left_to_try_is_502() {
 fn a_connection_closed_while_idle_is_never_blamed_on_a_request() {
     let origin =
         Origin::start(|seen| page(seen, &seen.target).idle_until(Step::Gate("close".into())));
-    let server = Front::new([&origin])
+    let server = ProxySetup::new([&origin])
         .server("threads = 1")
         .upstream("retry = { attempts = 1 }")
         .serve();
@@ -94,10 +94,10 @@ fn a_connection_closed_while_idle_is_never_blamed_on_a_request() {
         ));
         assert_eq!(client.expect_status(200).text(), format!("/{number}"));
         origin.wait_at("close", 1);
-        origin.pass("close");
+        origin.release_gate_once("close");
         origin.wait_closed(number);
     }
-    assert_eq!(origin.seen().len(), 5);
+    assert_eq!(origin.requests().len(), 5);
     assert!(!server.log().contains("error"), "{}", server.log());
 }
 
@@ -120,7 +120,7 @@ fn a_server_that_closes_after_each_answer_without_a_word_loses_no_request() {
             });
         }
     });
-    assert_eq!(origin.seen().len(), 200, "each exactly once");
+    assert_eq!(origin.requests().len(), 200, "each exactly once");
 }
 
 /// How often these bytes began anywhere at the origin.
@@ -144,7 +144,7 @@ fn a_connection_closed_under_a_request_is_retried_only_where_that_is_harmless() 
             end.clone()
                 .map_or_else(|| script.clone(), |end| script.clone().idle_until(end))
         });
-        let server = Front::new([&origin])
+        let server = ProxySetup::new([&origin])
             .server("threads = 1")
             .upstream(&format!(
                 "{NO_EJECT}\nretry = {{ attempts = 2, budget = 1.0 }}"
@@ -168,12 +168,12 @@ fn a_connection_closed_under_a_request_is_retried_only_where_that_is_harmless() 
 #[test]
 fn what_may_have_been_begun_is_never_done_twice() {
     let origins = [silent(), silent(), silent()];
-    let server = Front::new(&origins)
+    let server = ProxySetup::new(&origins)
         .upstream(&format!(
             "{NO_EJECT}\nretry = {{ attempts = 3, budget = 1.0 }}"
         ))
         .serve();
-    let total = || origins.iter().map(|o| o.seen().len()).sum::<usize>();
+    let total = || origins.iter().map(|o| o.requests().len()).sum::<usize>();
     let mut before = 0;
     for (method, times) in [
         ("POST", 1),
@@ -210,14 +210,14 @@ fn a_retry_goes_to_another_server_and_is_in_the_log() {
     for _ in 0..10 {
         assert_eq!(server.get("/").text(), "good");
     }
-    assert!(!bad.seen().is_empty());
-    assert_eq!(good.seen().len(), 10);
+    assert!(!bad.requests().is_empty());
+    assert_eq!(good.requests().len(), 10);
     let log = super::access_log(&server, 10);
     let retries: u64 = log
         .iter()
         .map(|line| line["retries"].as_u64().unwrap())
         .sum();
-    assert_eq!(retries, bad.seen().len() as u64);
+    assert_eq!(retries, bad.requests().len() as u64);
     assert!(
         log.iter()
             .all(|line| line["server"] == good.address().to_string().as_str())
@@ -234,9 +234,12 @@ fn a_response_that_has_begun_is_never_tried_again() {
     let mut client = asking(&server, "/");
     match client.try_response(false) {
         Ok(response) => assert_eq!(response.status, 502),
-        Err(broken) => assert!(matches!(broken, crate::support::Broken::Cut(_))),
+        Err(broken) => assert!(matches!(
+            broken,
+            crate::support::ResponseError::Truncated(_)
+        )),
     }
-    assert_eq!(bad.seen().len(), 1);
+    assert_eq!(bad.requests().len(), 1);
 }
 
 #[test]
@@ -247,14 +250,14 @@ fn a_failing_upstream_is_not_stormed() {
     for (budget, share) in [("0.0", 0), ("0.1", REQUESTS / 10)] {
         let origins = [silent(), silent(), silent()];
         let upstream = format!("{NO_EJECT}\nretry = {{ attempts = 3, budget = {budget} }}");
-        let server = Front::new(&origins).upstream(&upstream).serve();
+        let server = ProxySetup::new(&origins).upstream(&upstream).serve();
         let began = Instant::now();
         for _ in 0..REQUESTS {
             assert_eq!(server.get("/").status, 502);
         }
         let seconds = began.elapsed().as_secs() as usize + 2;
         let most = REQUESTS + share + FLOOR * seconds;
-        let total: usize = origins.iter().map(|o| o.seen().len()).sum();
+        let total: usize = origins.iter().map(|o| o.requests().len()).sum();
         assert!(
             (REQUESTS..=most).contains(&total),
             "budget {budget}: {total} at the servers in {seconds} s"
@@ -285,12 +288,12 @@ fn a_server_that_fails_again_and_again_is_put_aside_for_a_while() {
         failed == 2
     });
     wait_state(&server, &bad.address(), "ejected");
-    let asked = bad.seen().len();
+    let asked = bad.requests().len();
     assert_eq!(asked, 2);
     for _ in 0..20 {
         assert_eq!(server.get("/").text(), "good");
     }
-    assert_eq!(bad.seen().len(), asked, "asked although put aside");
+    assert_eq!(bad.requests().len(), asked, "asked although put aside");
     well.store(true, Ordering::Relaxed);
     eventually(PATIENCE, "it is asked again", || {
         server.get("/").text() == "back"
@@ -319,13 +322,13 @@ fn one_good_answer_forgives_failures() {
 /// Answers `/up` by the flag and anything else with the name.
 fn probed(name: &'static str, well: &Arc<AtomicBool>) -> Origin {
     let well = Arc::clone(well);
-    Origin::start(
-        move |seen: &Seen| match (seen.target.as_str(), well.load(Ordering::Relaxed)) {
+    Origin::start(move |seen: &ReceivedRequest| {
+        match (seen.target.as_str(), well.load(Ordering::Relaxed)) {
             ("/up", true) => page(seen, "up"),
             ("/up", false) => Script::raw(head_of("503 Down", "", 0)).keep(),
             _ => page(seen, name),
-        },
-    )
+        }
+    })
 }
 
 const HEALTH: &str =
@@ -340,7 +343,7 @@ fn answering(server: &Server) -> BTreeSet<String> {
 fn probes_take_a_server_down_and_bring_it_up() {
     let wells = [(); 2].map(|()| Arc::new(AtomicBool::new(true)));
     let (a, b) = (probed("a", &wells[0]), probed("b", &wells[1]));
-    let server = Front::new([&a, &b])
+    let server = ProxySetup::new([&a, &b])
         .upstream(&format!("{HEALTH}\nbalance = \"round_robin\""))
         .serve();
     let names = |names: &[&str]| names.iter().map(|&n| n.to_owned()).collect::<BTreeSet<_>>();
@@ -370,7 +373,7 @@ fn probes_without_a_path_only_connect() {
         "health = { interval = \"50ms\", timeout = \"1s\", rise = 1, fall = 2 }",
     );
     assert_eq!(server.get("/").text(), "first");
-    let reserved = origin.down();
+    let reserved = origin.stop_listening();
     wait_state(&server, &address, "down");
     assert_eq!(server.get("/").status, 503);
     let again = reserved.listen(|seen| page(seen, "again"));
@@ -390,7 +393,7 @@ fn requests_wait_for_a_server_that_comes_back() {
         "max_active = 1\nhealth = { interval = \"50ms\", rise = 1, fall = 1 }\nretry = { attempts = 3, budget = 1.0 }",
     );
     assert_eq!(server.get("/").text(), "before");
-    let reserved = origin.down();
+    let reserved = origin.stop_listening();
     wait_state(&server, &address, "down");
     let _again = reserved.listen(|seen| page(seen, "after"));
     wait_state(&server, &address, "up");
@@ -403,7 +406,7 @@ fn servers_that_restart_under_load_cost_no_idempotent_request() {
     let mut first = Some(Origin::named("one"));
     let second = Origin::named("two");
     let addresses = [first.as_ref().unwrap().address(), second.address()];
-    let server = Front::to(addresses)
+    let server = ProxySetup::to(addresses)
         .upstream(
             "retry = { attempts = 3, budget = 1.0 }\neject = { failures = 2, time = \"100ms\" }",
         )
@@ -428,7 +431,7 @@ fn servers_that_restart_under_load_cost_no_idempotent_request() {
                 eventually(PATIENCE, "a hundred more are served", || {
                     served.load(Ordering::Relaxed) >= goal
                 });
-                let reserved = first.take().unwrap().down();
+                let reserved = first.take().unwrap().stop_listening();
                 let goal = served.load(Ordering::Relaxed) + 100;
                 eventually(PATIENCE, "and by the other alone", || {
                     served.load(Ordering::Relaxed) >= goal

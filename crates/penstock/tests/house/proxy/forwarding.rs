@@ -3,8 +3,10 @@
 //! The origin refuses whatever is not well-formed, so each of these tests also says that requests are
 //! re-encoded properly. Trust is tested from loopback, which is trusted unless a file says otherwise.
 
-use super::{Front, ask, behind, chunked, noise, post};
-use crate::support::{Origin, Reserved, Response, Script, Seen, Server, Site, Step, head_of, page};
+use super::{ProxySetup, ask, behind, chunked, noise, post};
+use crate::support::{
+    Origin, ReceivedRequest, ReservedPort, Response, Script, Server, Site, Step, head_of, page,
+};
 
 const SIZES: [usize; 6] = [0, 1, 1_000, 65_536, 65_537, 3 << 20];
 
@@ -15,7 +17,7 @@ fn named() -> (Origin, Server) {
 }
 
 /// Asks with these lines behind the Host, and gives what the origin saw.
-fn seen_with(server: &Server, origin: &Origin, lines: &str) -> Seen {
+fn seen_with(server: &Server, origin: &Origin, lines: &str) -> ReceivedRequest {
     let mut client = server.connect();
     client.send(format!("GET /f HTTP/1.1\r\nHost: a.test:81\r\n{lines}\r\n"));
     client.expect_status(200);
@@ -66,7 +68,7 @@ fn targets_arrive_as_they_were_sent() {
 fn a_path_with_two_readings_arrives_as_the_routes_read_it() {
     let origin = Origin::named("origin");
     let closed = "[[sites.routes]]\npath = \"/*\"\nfiles = { root = \"empty\" }\n";
-    let front = Front::new([&origin]).tables(closed);
+    let front = ProxySetup::new([&origin]).tables(closed);
     let toml = front
         .toml()
         .replace("path = \"/*\"\nupstream", "path = \"/open/*\"\nupstream");
@@ -88,18 +90,21 @@ fn a_path_with_two_readings_arrives_as_the_routes_read_it() {
         ("/open/%2e%2e//a", None),
         ("//open//..//a", None),
     ] {
-        let before = origin.seen().len();
+        let before = origin.requests().len();
         ask(&mut client, sent);
         client.expect_status(if seen.is_some() { 200 } else { 404 });
-        let arrived = origin.seen().get(before).map(|seen| seen.target.clone());
+        let arrived = origin
+            .requests()
+            .get(before)
+            .map(|seen| seen.target.clone());
         assert_eq!(arrived.as_deref(), seen, "{sent}");
     }
     for sent in ["/open/..;/a", "/open/..;x=1/a", "/open/..%5ca", "/open/%00"] {
-        let before = origin.seen().len();
+        let before = origin.requests().len();
         let mut client = server.connect();
         ask(&mut client, sent);
         client.expect_status(400);
-        assert_eq!(origin.seen().len(), before, "{sent}");
+        assert_eq!(origin.requests().len(), before, "{sent}");
     }
 }
 
@@ -177,7 +182,7 @@ fn answers_without_a_body_keep_both_connections() {
         "/chunked" => Script::raw("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n").keep(),
         _ => page(seen, "a page"),
     });
-    let server = Front::new([&origin]).server("threads = 1").serve();
+    let server = ProxySetup::new([&origin]).server("threads = 1").serve();
     let mut client = server.connect();
     for (method, target, status) in [
         ("GET", "/204", 204),
@@ -211,19 +216,19 @@ fn answers_without_a_body_keep_both_connections() {
 #[test]
 fn connections_are_kept_and_shared_by_clients() {
     let origin = Origin::named("kept");
-    let server = Front::new([&origin]).server("threads = 1").serve();
+    let server = ProxySetup::new([&origin]).server("threads = 1").serve();
     for _ in 0..20 {
         assert_eq!(server.get("/").status, 200);
     }
     assert_eq!(origin.connections(), 1);
-    assert_eq!(origin.seen()[19].field("connection"), None);
+    assert_eq!(origin.requests()[19].field("connection"), None);
 }
 
 #[test]
 fn a_unix_socket_is_a_server_like_any_other() {
     let site = Site::new();
     let origin = Origin::start_unix(&site.dir().join("b.sock"), |seen| page(seen, "over a file"));
-    let server = Front::new([&origin]).serve_in(site);
+    let server = ProxySetup::new([&origin]).serve_in(site);
     assert_eq!(server.get("/").text(), "over a file");
     assert_eq!(origin.last().field("host").as_deref(), Some("localhost"));
 }
@@ -316,7 +321,7 @@ const SPOOFED: &str = "X-Forwarded-For: 10.1.2.3\r\nX-Forwarded-Proto: https\r\n
 #[test]
 fn strangers_cannot_say_who_they_are() {
     let origin = Origin::named("origin");
-    let server = Front::new([&origin])
+    let server = ProxySetup::new([&origin])
         .server("threads = 1\ntrusted_proxies = []")
         .serve();
     for lines in ["", SPOOFED] {
@@ -344,7 +349,7 @@ fn strangers_cannot_say_who_they_are() {
 #[test]
 fn trusted_proxies_are_believed_and_named() {
     let origin = Origin::named("origin");
-    let server = Front::new([&origin])
+    let server = ProxySetup::new([&origin])
         .server("threads = 1\ntrusted_proxies = [\"127.0.0.1\"]")
         .serve();
     let seen = seen_with(&server, &origin, SPOOFED);
@@ -362,7 +367,7 @@ fn the_standard_field_is_written_when_asked_for() {
         ("both", true, true),
         ("off", false, false),
     ] {
-        let server = Front::new([&origin])
+        let server = ProxySetup::new([&origin])
             .server("threads = 1\ntrusted_proxies = []")
             .upstream(&format!("forwarded = \"{forwarded}\""))
             .serve();
@@ -462,7 +467,7 @@ fn statuses_of_the_origin_are_its_own() {
         let response = server.get(&format!("/{status}"));
         assert_eq!((response.status, response.text().as_str()), (status, "why"));
     }
-    assert_eq!(origin.seen().len(), 14, "none is tried again");
+    assert_eq!(origin.requests().len(), 14, "none is tried again");
 }
 
 #[test]
@@ -471,7 +476,7 @@ fn routes_change_paths_and_fields() {
     let route = "rewrite = { strip_prefix = \"/api\", add_prefix = \"/v2\" }\n\
                  request_headers = { set = { X-Client = \"{client}\", X-Path = \"{path}\" }, remove = [\"Cookie\"] }\n\
                  response_headers = { add = { X-Added = \"yes\" }, remove = [\"X-Power\"] }";
-    let server = Front::new([&origin]).route(route).serve();
+    let server = ProxySetup::new([&origin]).route(route).serve();
     let mut client = server.connect();
     client.send("GET /api/x?q=/api HTTP/1.1\r\nHost: a\r\nCookie: a=b\r\nX-Client: me\r\n\r\n");
     let response = client.expect_status(200);
@@ -492,7 +497,7 @@ fn what_a_route_says_of_a_stranger_reaches_the_origin() {
     let route = "request_headers = { set = { X-Real-IP = \"{client}\", X-Forwarded-Proto = \"https\", \
                  X-Forwarded-For = \"192.0.2.9\", X_Key = \"ours\" }, \
                  add = { X-Forwarded-Port = \"443\", X-Tenant = \"t\" } }";
-    let server = Front::new([&origin])
+    let server = ProxySetup::new([&origin])
         .server("threads = 1\ntrusted_proxies = [\"192.0.2.1\"]")
         .route(route)
         .serve();
@@ -528,7 +533,7 @@ fn what_a_route_says_of_a_stranger_reaches_the_origin() {
 fn what_a_route_adds_stands_behind_the_word_of_a_trusted_proxy() {
     let origin = Origin::named("origin");
     let route = "request_headers = { add = { X-Forwarded-Prefix = \"/b\" } }";
-    let server = Front::new([&origin])
+    let server = ProxySetup::new([&origin])
         .server("threads = 1\ntrusted_proxies = [\"127.0.0.1\"]")
         .route(route)
         .serve();
@@ -599,8 +604,8 @@ fn scripts_in_the_folder_of_the_files_are_run_and_never_sent() {
         let tries = "[\"{path}\", \"{path}/index.html\", \"{path}/index.php\", \"/index.php\"]";
         // Nothing is kept back for its name.
         let route = format!("files = {{ root = \"www\", try = {tries}, hide = [] }}");
-        let nobody = Reserved::new();
-        let server = Front::to([nobody.address()])
+        let nobody = ReservedPort::new();
+        let server = ProxySetup::to([nobody.address()])
             .upstream(&lines)
             .route(&route)
             .serve_in(site);

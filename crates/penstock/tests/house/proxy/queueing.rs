@@ -6,8 +6,8 @@
 use std::time::{Duration, Instant};
 
 use super::{
-    Front, SLACK, access_log, asking, behind, noise, pass_time, post, status, wait_in_progress,
-    wait_waiting,
+    ProxySetup, SLACK, access_log, asking, behind, noise, pass_time, post, status,
+    wait_in_progress, wait_waiting,
 };
 use crate::support::{
     Address, Origin, PATIENCE, RawClient, Script, Server, Step, eventually, head_of,
@@ -47,7 +47,7 @@ fn a_server_never_has_more_than_max_active() {
         wait_waiting(&server, 24 - most);
         wait_in_progress(&server, most);
         origin.wait_at("go", most as usize);
-        origin.open("go");
+        origin.open_gate("go");
         for (number, mut client) in clients.into_iter().enumerate() {
             assert_eq!(client.expect_status(200).text(), format!("/{number}"));
         }
@@ -65,7 +65,7 @@ fn each_server_has_its_own_bound_and_all_share_the_queue() {
             origin.address()
         )
     };
-    let server = Front::to(Vec::<Address>::new())
+    let server = ProxySetup::to(Vec::<Address>::new())
         .server_table(table(&origins[0], 1))
         .server_table(table(&origins[1], 2))
         .serve();
@@ -74,15 +74,15 @@ fn each_server_has_its_own_bound_and_all_share_the_queue() {
     origins[1].wait_at("go", 2);
     wait_waiting(&server, 6);
     // Whoever is free first gets the next, whatever server that is.
-    origins[1].open("go");
+    origins[1].open_gate("go");
     eventually(PATIENCE, "the queue is worked off by the other", || {
         status(&server)["queue"]["waiting"] == 0
     });
-    origins[0].open("go");
+    origins[0].open_gate("go");
     for mut client in clients {
         client.expect_status(200);
     }
-    assert_eq!(origins.each_ref().map(|o| o.seen().len()), [1, 8]);
+    assert_eq!(origins.each_ref().map(|o| o.requests().len()), [1, 8]);
     assert_eq!(origins.each_ref().map(Origin::most_in_progress), [1, 2]);
 }
 
@@ -91,7 +91,7 @@ fn first_come_is_first_served_whichever_loop_it_came_on() {
     let origin = held();
     let server = behind(&origin, "max_active = 1");
     let clients = hold_and_queue(&server, &origin, 12);
-    origin.open("go");
+    origin.open_gate("go");
     for mut client in clients {
         client.expect_status(200);
     }
@@ -116,7 +116,7 @@ fn what_the_queue_cannot_hold_is_refused_at_once() {
         );
         assert!(began.elapsed() < SLACK);
     }
-    origin.open("go");
+    origin.open_gate("go");
     for mut client in clients {
         client.expect_status(200);
     }
@@ -135,7 +135,7 @@ fn a_queue_of_none_takes_only_what_can_begin() {
     let mut first = asking(&server, "/0");
     origin.wait_at("go", 1);
     assert_eq!(server.get("/refused").status, 503);
-    origin.open("go");
+    origin.open_gate("go");
     first.expect_status(200);
     assert_eq!(server.get("/next").status, 200);
 }
@@ -154,7 +154,7 @@ fn who_waits_too_long_is_refused_and_never_sent() {
         took >= Duration::from_millis(300) && took < SLACK,
         "{took:?}"
     );
-    origin.open("go");
+    origin.open_gate("go");
     first.expect_status(200);
     assert_eq!(server.get("/next").status, 200);
     assert_eq!(origin.lines(), ["GET /0", "GET /next"]);
@@ -177,7 +177,7 @@ fn who_leaves_while_waiting_is_never_sent() {
     wait_waiting(&server, 3);
     drop(clients.remove(1));
     wait_waiting(&server, 2);
-    origin.open("go");
+    origin.open_gate("go");
     for mut client in clients {
         client.expect_status(200);
     }
@@ -195,12 +195,12 @@ fn who_leaves_while_in_progress_frees_the_slot_at_once() {
     let server = behind(&origin, "max_active = 1");
     for (number, target) in ["/hang", "/half"].iter().enumerate() {
         let leaving = asking(&server, target);
-        origin.wait_seen(2 * number + 1);
+        origin.wait_requests(2 * number + 1);
         let mut next = asking(&server, "/next");
         wait_waiting(&server, 1);
         drop(leaving);
         next.expect_status(200);
-        let cut = origin.seen()[2 * number].connection;
+        let cut = origin.requests()[2 * number].connection;
         origin.wait_closed(cut);
     }
     assert_eq!(
@@ -222,7 +222,7 @@ fn time_in_the_queue_is_not_taken_from_the_time_to_answer() {
     // Each is held for 1.2 s of its 2 s; the second comes through 2.4 s after it was sent.
     for client in [&mut first, &mut second] {
         pass_time(HELD);
-        origin.pass("go");
+        origin.release_gate_once("go");
         client.expect_status(200);
     }
     assert!(
@@ -250,7 +250,7 @@ fn an_answer_that_does_not_come_costs_only_its_own_request() {
     );
     assert_eq!(next.expect_status(200).text(), "/free");
     // What the origin says too late is nobody's answer.
-    origin.open("go");
+    origin.open_gate("go");
     origin.wait_closed(0);
     for _ in 0..4 {
         assert_eq!(server.get("/free").text(), "/free");
@@ -274,7 +274,7 @@ fn a_body_is_read_before_a_slot_is_claimed() {
     }
     slow.send(&request[50_000..]);
     origin.wait_at("go", 1);
-    origin.open("go");
+    origin.open_gate("go");
     slow.expect_status(200);
     assert!(origin.last().body == body);
 }
@@ -285,7 +285,7 @@ fn how_long_a_request_waited_is_said_everywhere_alike() {
     let server = behind(&origin, "max_active = 1");
     let mut clients = hold_and_queue(&server, &origin, 1);
     pass_time(Duration::from_millis(500));
-    origin.open("go");
+    origin.open_gate("go");
     for client in &mut clients {
         client.expect_status(200);
     }
@@ -332,7 +332,7 @@ fn connections_never_exceed_their_bound_either() {
     let clients: Vec<_> = (0..8).map(|n| asking(&server, format!("/{n}"))).collect();
     origin.wait_at("go", 2);
     wait_waiting(&server, 6);
-    origin.open("go");
+    origin.open_gate("go");
     for mut client in clients {
         client.expect_status(200);
     }

@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Front, ask, asking, behind, noise, post, wait_in_progress, wait_waiting};
+use super::{ProxySetup, ask, asking, behind, noise, post, wait_in_progress, wait_waiting};
 use crate::support::{Origin, PATIENCE, Script, eventually, head_of, page};
 
 const LARGE: usize = 4 << 20;
@@ -25,7 +25,7 @@ fn a_slow_reader_does_not_hold_the_only_slot() {
     let server = behind(&origin, "max_active = 1");
     for (target, size) in [("/large", LARGE), ("/huge", HUGE)] {
         let mut slow = asking(&server, target);
-        origin.wait_seen(1);
+        origin.wait_requests(1);
         for _ in 0..10 {
             assert_eq!(server.get("/small").text(), "small");
         }
@@ -57,7 +57,7 @@ fn a_slow_uploader_does_not_hold_the_only_slot() {
         [head.as_bytes(), &super::chunked(&body, 50_000)].concat()
     }];
     for request in requests {
-        let before = origin.seen().len();
+        let before = origin.requests().len();
         let mut slow = server.connect();
         let half = request.len() / 2;
         slow.send(&request[..half]);
@@ -65,7 +65,7 @@ fn a_slow_uploader_does_not_hold_the_only_slot() {
             assert_eq!(server.get("/small").text(), "small");
         }
         assert_eq!(
-            origin.seen().len(),
+            origin.requests().len(),
             before + 10,
             "nothing of it was sent yet"
         );
@@ -81,7 +81,7 @@ fn unbuffered_the_client_sets_the_pace() {
         ("", "response_buffering = false"),
         ("response_buffering = false", ""),
     ] {
-        let server = Front::new([&origin])
+        let server = ProxySetup::new([&origin])
             .upstream(&format!("max_active = 1\n{upstream}"))
             .route(route)
             .serve();
@@ -120,7 +120,7 @@ fn an_origin_may_set_the_pace_of_its_response() {
     let mut client = server.connect();
     let began = Instant::now();
     ask(&mut client, "/paced");
-    origin.wait_seen(1);
+    origin.wait_requests(1);
     assert_eq!(server.get("/small").text(), "small");
     let response = client.expect_status(200);
     let took = began.elapsed();

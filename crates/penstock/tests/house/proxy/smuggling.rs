@@ -4,7 +4,7 @@
 //! What is refused reaches no origin; what is served arrives re-encoded, so no byte of a client's
 //! framing is left for another reader to understand otherwise.
 
-use super::{Front, behind, chunked};
+use super::{ProxySetup, behind, chunked};
 use crate::hostile_heads::{BEHIND, Rows, malformed_fields, malformed_request_lines};
 use crate::support::{Origin, page};
 use crate::{hostile_framing, hostile_heads};
@@ -67,7 +67,7 @@ fn doubtful_chunks_are_never_an_end_for_an_origin_that_reads_along() {
     // last chunk, and nothing behind it.
     for (name, status, bytes) in hostile_framing::doubtful_chunks() {
         let origin = Origin::start(|seen| page(seen, "read"));
-        let server = Front::new([&origin])
+        let server = ProxySetup::new([&origin])
             .route("request_buffering = false")
             .serve();
         let mut client = server.connect();
@@ -77,7 +77,7 @@ fn doubtful_chunks_are_never_an_end_for_an_origin_that_reads_along() {
         }
         client.read_to_end();
         assert_eq!(server.get("/alive").status, 200);
-        for seen in origin.seen() {
+        for seen in origin.requests() {
             let whole = seen.complete && seen.line() != "GET /alive";
             assert!(!whole, "{name}: {} arrived whole", seen.line());
         }
@@ -151,7 +151,7 @@ fn what_is_served_arrives_encoded_anew() {
             let answer = client.response();
             assert_eq!(answer.status, 200, "{name}: {}", answer.text());
         }
-        let seen = &origin.seen()[2 * number];
+        let seen = &origin.requests()[2 * number];
         assert_eq!(
             (seen.line().as_str(), seen.body.as_slice()),
             (*line, *body),
@@ -191,7 +191,7 @@ fn pipelined_requests_stay_apart_and_in_order() {
     for number in 0..50 {
         assert_eq!(client.expect_status(200).text(), format!("/{number}"));
     }
-    let seen = origin.seen();
+    let seen = origin.requests();
     assert_eq!(seen.len(), 50);
     assert!(seen.iter().all(|s| s.body == BEHIND.as_bytes()));
 }
@@ -208,7 +208,7 @@ fn what_arrives_does_not_depend_on_how_the_bytes_were_split() {
         client.send(&request[at..]);
         client.expect_status(200);
     }
-    let seen = origin.seen();
+    let seen = origin.requests();
     assert_eq!(seen.len(), request.len() - 1);
     assert!(
         seen.iter()
@@ -220,7 +220,7 @@ fn what_arrives_does_not_depend_on_how_the_bytes_were_split() {
 fn an_unfinished_body_is_never_a_whole_one_for_the_origin() {
     for route in ["", "request_buffering = false"] {
         let origin = Origin::named("origin");
-        let server = Front::new([&origin]).route(route).serve();
+        let server = ProxySetup::new([&origin]).route(route).serve();
         for (name, rest) in [
             ("length", "Content-Length: 10\r\n\r\nhello"),
             ("chunk", "Transfer-Encoding: chunked\r\n\r\n5\r\nhel"),
@@ -242,7 +242,7 @@ fn an_unfinished_body_is_never_a_whole_one_for_the_origin() {
             client.read_to_end();
         }
         assert_eq!(server.get("/alive").status, 200);
-        let whole = origin.seen().into_iter().filter(|s| s.complete);
+        let whole = origin.requests().into_iter().filter(|s| s.complete);
         let lines: Vec<String> = whole.map(|s| s.line()).collect();
         assert_eq!(lines, ["GET /alive"], "{route}");
     }

@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use super::{Front, SLACK, access_log, ask, asking, behind, wait_in_progress};
+use super::{ProxySetup, SLACK, access_log, ask, asking, behind, wait_in_progress};
 use crate::support::{Origin, PATIENCE, RawClient, Script, Step, eventually, find, page};
 
 /// Two events with a gate between, in chunks, with these fields.
@@ -44,7 +44,7 @@ fn pieces_come_as_they_are_given() {
         let mut client = asking(&server, "/");
         await_bytes(&mut client, b"first\n\n");
         origin.wait_at("go", 1);
-        origin.open("go");
+        origin.open_gate("go");
         let response = client.expect_status(200);
         assert_eq!(response.text(), "first\n\nlast\n\n", "{fields}");
         assert_eq!(response.header("x-accel-buffering"), None);
@@ -85,7 +85,7 @@ fn a_client_that_leaves_a_stream_ends_it() {
     await_bytes(&mut client, b"first");
     drop(client);
     wait_in_progress(&server, 0);
-    origin.open("go");
+    origin.open_gate("go");
     origin.wait_closed(0);
 }
 
@@ -100,7 +100,7 @@ fn an_unbuffered_upload_reaches_the_origin_as_it_comes() {
         ),
     ] {
         let origin = Origin::start(|seen| page(seen, "read"));
-        let server = Front::new([&origin])
+        let server = ProxySetup::new([&origin])
             .route("request_buffering = false")
             .serve();
         let mut client = server.connect();
@@ -110,7 +110,7 @@ fn an_unbuffered_upload_reaches_the_origin_as_it_comes() {
         ));
         eventually(PATIENCE, "the first part at the origin", || {
             origin
-                .seen()
+                .requests()
                 .first()
                 .is_some_and(|seen| seen.body == b"first" && !seen.complete)
         });
@@ -134,7 +134,7 @@ fn echo() -> Origin {
 #[test]
 fn an_answer_that_goes_along_with_its_upload_is_not_held_up() {
     let origin = echo();
-    let server = Front::new([&origin])
+    let server = ProxySetup::new([&origin])
         .server("threads = 1")
         .route("request_buffering = false\nresponse_buffering = false")
         .serve();
@@ -157,7 +157,7 @@ fn an_answer_that_goes_along_with_its_upload_is_not_held_up() {
 #[test]
 fn a_client_that_leaves_behind_its_streamed_upload_is_noticed() {
     let origin = echo();
-    let server = Front::new([&origin])
+    let server = ProxySetup::new([&origin])
         .server("threads = 1")
         .route("request_buffering = false\nresponse_buffering = false")
         .serve();
@@ -188,7 +188,7 @@ fn hints_are_passed_on_before_the_answer() {
     let hint = client.expect_status(103);
     assert_eq!(hint.header("link"), Some("</a.css>; rel=preload"));
     assert_eq!(hint.header("x-accel-redirect"), None);
-    origin.open("go");
+    origin.open_gate("go");
     assert_eq!(
         client.expect_status(103).header("link"),
         Some("</b.css>; rel=preload")

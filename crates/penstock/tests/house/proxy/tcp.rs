@@ -5,13 +5,15 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Front, SLACK, noise, wait_in_progress, wait_waiting};
-use crate::support::{Address, Origin, PATIENCE, RawClient, Reserved, Server, Step, eventually};
+use super::{ProxySetup, SLACK, noise, wait_in_progress, wait_waiting};
+use crate::support::{
+    Address, Origin, PATIENCE, RawClient, ReservedPort, Server, Step, eventually,
+};
 
 const STREAM: &str = "[[streams]]\nlisten = \"127.0.0.1:0\"\nupstream = \"b\"\n";
 
-fn front(addresses: impl IntoIterator<Item = Address>, upstream: &str) -> Front {
-    Front::to(addresses)
+fn front(addresses: impl IntoIterator<Item = Address>, upstream: &str) -> ProxySetup {
+    ProxySetup::to(addresses)
         .server("threads = 2\nlisten = [\"127.0.0.1:0\"]\nadmin = \"127.0.0.1:0\"")
         .upstream(upstream)
         .tables(STREAM)
@@ -94,7 +96,7 @@ fn the_end_of_either_side_is_the_others() {
 
 #[test]
 fn a_server_that_refuses_is_passed_over() {
-    let (refusing, origin) = (Reserved::new(), Origin::raw(vec![Step::Echo]));
+    let (refusing, origin) = (ReservedPort::new(), Origin::raw(vec![Step::Echo]));
     let server = front([refusing.address(), origin.address()], "").serve();
     for _ in 0..10 {
         let mut client = connect(&server);

@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Front, SLACK, access_log, ask, behind, noise};
+use super::{ProxySetup, SLACK, access_log, ask, behind, noise};
 use crate::support::{Origin, PATIENCE, RawClient, Script, Step, eventually, head_of, page};
 
 const UPGRADE: &str = "GET /chat HTTP/1.1\r\nHost: a\r\nConnection: keep-alive, Upgrade\r\n\
@@ -54,7 +54,7 @@ fn bytes_go_both_ways_as_they_are() {
         Some("upgrade")
     );
     assert_eq!(answer.header("sec-websocket-accept"), Some("BBBB"));
-    let seen = &origin.seen()[0];
+    let seen = &origin.requests()[0];
     assert_eq!(seen.field("upgrade").as_deref(), Some("websocket"));
     assert_eq!(
         seen.field("connection")
@@ -95,7 +95,7 @@ fn nothing_is_tunnelled_before_the_origin_agreed() {
         !String::from_utf8_lossy(&before).contains("smuggled"),
         "sent before the 101"
     );
-    origin.open("go");
+    origin.open_gate("go");
     client.expect_status(101);
     expect_bytes(
         &mut client,
@@ -118,7 +118,7 @@ fn bytes_right_behind_the_agreement_are_the_tunnels() {
 
 #[test]
 fn a_refused_upgrade_is_an_ordinary_exchange() {
-    let refusal = |seen: &crate::support::Seen| match seen.target.as_str() {
+    let refusal = |seen: &crate::support::ReceivedRequest| match seen.target.as_str() {
         "/chat" => Script::raw(format!(
             "{}no",
             head_of("426 Upgrade Required", "Upgrade: websocket\r\n", 2)
@@ -127,7 +127,7 @@ fn a_refused_upgrade_is_an_ordinary_exchange() {
         _ => page(seen, "plain"),
     };
     let origin = Origin::start(refusal);
-    let server = Front::new([&origin]).server("threads = 1").serve();
+    let server = ProxySetup::new([&origin]).server("threads = 1").serve();
     let mut client = server.connect();
     client.send(format!("{UPGRADE}GET /next HTTP/1.1\r\nHost: a\r\n\r\n"));
     assert_eq!(client.expect_status(426).text(), "no");
@@ -175,7 +175,10 @@ fn an_upgrade_to_http_2_is_never_offered_to_origins() {
             "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: {protocol}\r\n\r\n"
         ));
         let status = client.response().status;
-        let offered = origin.seen().last().and_then(|seen| seen.field("upgrade"));
+        let offered = origin
+            .requests()
+            .last()
+            .and_then(|seen| seen.field("upgrade"));
         let offered = offered.unwrap_or_default().to_lowercase();
         assert!(!offered.contains("h2c"), "{protocol}: {offered}");
         if status == 101 {
@@ -222,7 +225,7 @@ fn an_upgrade_goes_out_behind_its_body() {
                 "c\r\n{\"Tty\":true}\r\n0\r\n\r\n",
             ),
         ] {
-            let server = Front::new([&origin]).route(route).serve();
+            let server = ProxySetup::new([&origin]).route(route).serve();
             let mut client = server.connect();
             client.send(format!(
                 "POST /exec HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\
@@ -282,7 +285,7 @@ fn many_tunnels_stay_apart_and_count_as_connections() {
 #[test]
 fn a_tunnel_ends_with_the_shutdowns_deadline() {
     let origin = echo();
-    let server = Front::new([&origin])
+    let server = ProxySetup::new([&origin])
         .server("threads = 1\nshutdown_timeout = \"300ms\"")
         .serve();
     let mut client = upgraded(&server);

@@ -27,8 +27,8 @@ fn numbers(text: &str) -> Vec<usize> {
 #[test]
 fn a_client_that_reads_nothing_delays_nobody() {
     let server = serve_with("", "[hub]\nbacklog_bytes = \"100KiB\"\n");
-    let mut stuck = Listener::open(&server, "/stream/news");
-    let mut others = [(); 5].map(|()| Listener::open(&server, "/stream/news"));
+    let mut stuck = StreamClient::open(&server, "/stream/news");
+    let mut others = [(); 5].map(|()| StreamClient::open(&server, "/stream/news"));
     wait_held(&server, 6);
     for round in 0..10 {
         flood(&server, 20, 50_000);
@@ -68,8 +68,8 @@ fn a_client_that_is_too_slow_is_closed_where_that_is_wished() {
         "",
         "[hub]\nbacklog_bytes = \"100KiB\"\nslow = \"disconnect\"\n",
     );
-    let _stuck = Listener::open(&server, "/stream/news");
-    let mut other = Listener::open(&server, "/stream/news");
+    let _stuck = StreamClient::open(&server, "/stream/news");
+    let mut other = StreamClient::open(&server, "/stream/news");
     wait_held(&server, 2);
     for round in 1..=10 {
         flood(&server, 20, 50_000);
@@ -88,8 +88,8 @@ fn a_client_that_is_too_slow_is_closed_where_that_is_wished() {
 #[test]
 fn more_streams_than_the_bound_are_refused_and_the_worker_is_free() {
     let server = serve_with("", "[hub]\nstreams_max = 2\n");
-    let first = Listener::open(&server, "/stream/news");
-    let mut second = Listener::open(&server, "/stream/news");
+    let first = StreamClient::open(&server, "/stream/news");
+    let mut second = StreamClient::open(&server, "/stream/news");
     for _ in 0..3 {
         let refused = server.get("/stream/news");
         assert_eq!(refused.status, 503);
@@ -104,7 +104,7 @@ fn more_streams_than_the_bound_are_refused_and_the_worker_is_free() {
     assert_eq!(server.get("/plain").text(), "/plain");
     drop(first);
     wait_held(&server, 1);
-    let mut third = Listener::open(&server, "/stream/news");
+    let mut third = StreamClient::open(&server, "/stream/news");
     publish(&server, "news", "both");
     second.hear("data: both\n");
     third.hear("data: both\n");
@@ -114,7 +114,7 @@ fn more_streams_than_the_bound_are_refused_and_the_worker_is_free() {
 #[test]
 fn an_event_source_without_room_is_told_when_to_come_back() {
     let server = serve_with("", "[hub]\nstreams_max = 1\n");
-    let _first = Listener::open(&server, "/stream/news");
+    let _first = StreamClient::open(&server, "/stream/news");
     for _ in 0..3 {
         let mut client = server.connect();
         client.send("GET /stream/news HTTP/1.1\r\nHost: a\r\nAccept: text/event-stream\r\n\r\n");
@@ -202,7 +202,7 @@ fn one_client_behind_a_proxy_holds_no_more_than_its_bound() {
     let _other = ask("192.0.2.1");
     // Of a proxy that names nobody all are held.
     let _unnamed: Vec<_> = (0..3)
-        .map(|_| Listener::open(&server, "/stream/news"))
+        .map(|_| StreamClient::open(&server, "/stream/news"))
         .collect();
     wait_held(&server, 7);
     drop(held);
@@ -211,12 +211,12 @@ fn one_client_behind_a_proxy_holds_no_more_than_its_bound() {
 #[test]
 fn bytes_behind_the_request_and_a_half_close_harm_nobody() {
     let server = serve();
-    let mut talking = Listener::open(&server, "/stream/news");
+    let mut talking = StreamClient::open(&server, "/stream/news");
     let mut pipelined = server.connect();
     pipelined
         .send("GET /stream/news HTTP/1.1\r\nHost: a\r\n\r\nGET /plain HTTP/1.1\r\nHost: a\r\n\r\n");
-    let mut pipelined = Listener::over(pipelined);
-    let mut closing = Listener::open(&server, "/stream/news");
+    let mut pipelined = StreamClient::over(pipelined);
+    let mut closing = StreamClient::open(&server, "/stream/news");
     wait_held(&server, 3);
     talking
         .client

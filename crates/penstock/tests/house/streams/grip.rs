@@ -8,7 +8,7 @@ use crate::support::{Origin, Script, page};
 fn many_on_one_worker(server: &Server) {
     let pid = server.get("/pid").text();
     let mut listeners: Vec<_> = (0..50)
-        .map(|_| Listener::open(server, "/stream/news"))
+        .map(|_| StreamClient::open(server, "/stream/news"))
         .collect();
     for listener in &mut listeners {
         listener.hear("data: welcome\n\n");
@@ -84,7 +84,7 @@ fn an_upstream_holds_without_a_connection() {
 #[test]
 fn an_instruction_may_be_the_body() {
     let server = serve();
-    let mut listener = Listener::open(&server, "/instruct/news");
+    let mut listener = StreamClient::open(&server, "/instruct/news");
     listener.hear("data: told\n\n");
     assert!(!listener.head.contains("grip"), "{}", listener.head);
     publish(&server, "news", "heard");
@@ -102,7 +102,7 @@ fn an_instruction_that_is_none_is_a_bad_gateway() {
 #[test]
 fn the_keep_alive_is_the_applications_own() {
     let server = serve();
-    let mut listener = Listener::open(&server, "/beat/quiet");
+    let mut listener = StreamClient::open(&server, "/beat/quiet");
     listener.hear("beat\nbeat\n");
     assert!(listener.text().lines().all(|line| line == "beat"));
 }
@@ -132,7 +132,7 @@ fn what_only_looks_like_it_is_sent_as_it_is() {
     let server = serve();
     let mut client = server.connect();
     client.send("GET /stream/news HTTP/1.1\r\nHost: a\r\nX-Grip-Hold: stream\r\n\r\n");
-    let mut listener = Listener::over(client);
+    let mut listener = StreamClient::over(client);
     listener.hear("welcome");
     let head = server.get("/plain").headers;
     let names: Vec<_> = head
@@ -187,7 +187,7 @@ fn a_cache_keeps_no_held_response() {
         origin.address()
     );
     let server = Site::new().config(&toml).serve(&[]);
-    let mut listeners = [(); 3].map(|()| Listener::open(&server, "/stream"));
+    let mut listeners = [(); 3].map(|()| StreamClient::open(&server, "/stream"));
     wait_held(&server, 3);
     publish(&server, "news", "to all");
     for listener in &mut listeners {

@@ -39,7 +39,7 @@ fn a_held_stream_costs_at_most_six_hundred_bytes() {
     );
     publish(&server, "all", "to all of them");
     for client in clients {
-        Listener::over(client).hear("data: to all of them\n");
+        StreamClient::over(client).hear("data: to all of them\n");
     }
     wait_held(&server, 0);
     // Nothing is kept for streams that are gone: sooner or later the same again takes no more. What those

@@ -29,8 +29,8 @@ fn update(server: &Server, token: &str, form: &str) -> Response {
     client.response()
 }
 
-fn listen(server: &Server, fields: &str) -> Listener {
-    Listener::asking(
+fn listen(server: &Server, fields: &str) -> StreamClient {
+    StreamClient::asking(
         server,
         &format!("{HUB}?topic=https%3A%2F%2Fa%2Fbooks%2F1"),
         fields,

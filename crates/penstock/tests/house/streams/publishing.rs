@@ -14,7 +14,7 @@ fn data(text: &str) -> Vec<&str> {
 #[test]
 fn each_line_of_standard_input_is_a_message_in_order() {
     let server = serve();
-    let mut listeners = [(); 3].map(|()| Listener::open(&server, "/stream/lines"));
+    let mut listeners = [(); 3].map(|()| StreamClient::open(&server, "/stream/lines"));
     let numbers: Vec<String> = (0..1000).map(|number| number.to_string()).collect();
     let (code, said, complained) = verb(&server, &["publish", "lines"], &numbers.join("\n"));
     assert_eq!(
@@ -31,7 +31,7 @@ fn each_line_of_standard_input_is_a_message_in_order() {
 #[test]
 fn an_event_has_its_type_and_its_id() {
     let server = serve();
-    let mut listener = Listener::open(&server, "/stream/news");
+    let mut listener = StreamClient::open(&server, "/stream/news");
     let more = ["publish", "news", "a: b", "--event", "tick", "--id", "17"];
     assert_eq!(verb(&server, &more, "").0, 0);
     listener.hear("data: a: b\n\n");
@@ -45,7 +45,7 @@ fn an_event_has_its_type_and_its_id() {
 #[test]
 fn the_admin_interface_answers_as_grip_libraries_know_it() {
     let server = serve();
-    let mut listener = Listener::open(&server, "/stream/news");
+    let mut listener = StreamClient::open(&server, "/stream/news");
     let item =
         r#"{"items": [{"channel": "news", "formats": {"http-stream": {"content": "raw\n"}}}]}"#;
     let json = "Content-Type: application/json\r\n";
@@ -91,7 +91,7 @@ fn the_admin_interface_answers_as_grip_libraries_know_it() {
 #[test]
 fn a_message_above_its_bound_is_refused_whole() {
     let server = serve_with("", "[hub]\nmessage_bytes = \"10KiB\"\n");
-    let mut listener = Listener::open(&server, "/stream/news");
+    let mut listener = StreamClient::open(&server, "/stream/news");
     let item = |length: usize| {
         let content = "x".repeat(length);
         format!(
@@ -118,7 +118,7 @@ fn a_message_above_its_bound_is_refused_whole() {
 #[test]
 fn many_messages_in_one_body_keep_their_order() {
     let server = serve();
-    let mut listener = Listener::open(&server, "/stream/news");
+    let mut listener = StreamClient::open(&server, "/stream/news");
     let mut items = String::new();
     for number in 0..500 {
         let comma = if number == 0 { "" } else { "," };
@@ -141,7 +141,7 @@ fn many_messages_in_one_body_keep_their_order() {
 #[test]
 fn the_end_of_a_stream_can_be_published() {
     let server = serve();
-    let mut listener = Listener::open(&server, "/stream/news");
+    let mut listener = StreamClient::open(&server, "/stream/news");
     publish(&server, "news", "first");
     let close = r#"{"items": [{"channel": "news", "http-stream": {"action": "close"}}]}"#;
     assert_eq!(post(&server, "/publish/", "", close).status, 200);
@@ -181,7 +181,7 @@ fn what_cannot_be_published_has_exit_code_one() {
 #[test]
 fn the_status_says_what_is_held_and_what_it_costs() {
     let server = serve();
-    let listeners = [(); 4].map(|()| Listener::open(&server, "/stream/news"));
+    let listeners = [(); 4].map(|()| StreamClient::open(&server, "/stream/news"));
     wait_held(&server, 4);
     publish(&server, "news", "counted");
     eventually(PATIENCE, "all four have it", || {

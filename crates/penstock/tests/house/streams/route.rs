@@ -36,8 +36,8 @@ fn id_of(event: &str) -> &str {
 #[test]
 fn the_address_names_the_channel() {
     let server = serve_route("", "");
-    let mut one = Listener::open(&server, "/events/one");
-    let mut two = Listener::open(&server, "/events/two?x=1");
+    let mut one = StreamClient::open(&server, "/events/one");
+    let mut two = StreamClient::open(&server, "/events/two?x=1");
     assert!(one.head.contains("\r\ncontent-type: text/event-stream\r\n"));
     assert!(one.head.contains("\r\ncache-control: no-store\r\n"));
     assert!(one.head.contains("\r\nx-accel-buffering: no\r\n"));
@@ -69,7 +69,7 @@ fn the_address_names_the_channel() {
 #[test]
 fn who_comes_back_gets_what_it_missed() {
     let server = serve_route("", "");
-    let mut listener = Listener::open(&server, "/events/news");
+    let mut listener = StreamClient::open(&server, "/events/news");
     for number in 1..=5 {
         publish(&server, "news", &format!("message {number}"));
     }
@@ -80,8 +80,8 @@ fn who_comes_back_gets_what_it_missed() {
     drop(listener);
     let field = format!("Last-Event-ID: {known}\r\n");
     let mut again = [
-        Listener::asking(&server, "/events/news", &field),
-        Listener::open(&server, &format!("/events/news?lastEventID={known}")),
+        StreamClient::asking(&server, "/events/news", &field),
+        StreamClient::open(&server, &format!("/events/news?lastEventID={known}")),
     ];
     publish(&server, "news", "message 6");
     for listener in &mut again {
@@ -98,7 +98,7 @@ fn who_comes_back_gets_what_it_missed() {
         assert_eq!(missed, ["message 3", "message 4", "message 5", "message 6"]);
     }
     let last = id_of(heard[4]);
-    let mut current = Listener::asking(
+    let mut current = StreamClient::asking(
         &server,
         "/events/news",
         &format!("Last-Event-ID: {last}\r\n"),
@@ -110,7 +110,7 @@ fn who_comes_back_gets_what_it_missed() {
 #[test]
 fn who_missed_more_than_is_kept_is_told() {
     let server = serve_route("", "[hub]\nhistory = { count = 2 }\n");
-    let mut listener = Listener::open(&server, "/events/news");
+    let mut listener = StreamClient::open(&server, "/events/news");
     for number in 1..=5 {
         publish(&server, "news", &format!("message {number}"));
     }
@@ -118,7 +118,7 @@ fn who_missed_more_than_is_kept_is_told() {
     let known = id_of(events(&text)[0]).to_owned();
     for unknown in [known.as_str(), "never seen"] {
         let field = format!("Last-Event-ID: {unknown}\r\n");
-        let mut again = Listener::asking(&server, "/events/news", &field);
+        let mut again = StreamClient::asking(&server, "/events/news", &field);
         let text = again.hear("data: message 5\n\n").text();
         let missed = events(&text);
         assert_eq!(missed[0], format!("event: gap\ndata: {unknown}"));
@@ -130,7 +130,7 @@ fn who_missed_more_than_is_kept_is_told() {
 #[test]
 fn a_route_may_be_published_to() {
     let server = serve_route(", publish = true", "[hub]\nmessage_bytes = \"1KiB\"\n");
-    let mut listener = Listener::open(&server, "/events/news");
+    let mut listener = StreamClient::open(&server, "/events/news");
     let answer = ask(&server, "POST", "/events/news", "two\nlines");
     assert_eq!(
         (answer.status, answer.text().as_str()),
@@ -157,7 +157,7 @@ fn a_route_may_be_published_to() {
 #[test]
 fn heart_beats_come_while_nothing_else_does() {
     let server = serve_route(", keep_alive = \"1s\"", "");
-    let mut listener = Listener::open(&server, "/events/quiet");
+    let mut listener = StreamClient::open(&server, "/events/quiet");
     listener.until("two beats", |text| text.matches(":\n\n").count() >= 2);
     assert!(events(&listener.text()).is_empty());
 }
@@ -173,8 +173,8 @@ fn the_example_is_a_chat() {
         .config(&toml)
         .serve(&[]);
     assert_eq!(server.get("/").text(), page);
-    let mut guests = [(); 2].map(|()| Listener::open(&server, "/rooms/lobby"));
-    let mut other = Listener::open(&server, "/rooms/garden");
+    let mut guests = [(); 2].map(|()| StreamClient::open(&server, "/rooms/lobby"));
+    let mut other = StreamClient::open(&server, "/rooms/garden");
     assert_eq!(ask(&server, "POST", "/rooms/lobby", "hello").status, 200);
     publish(&server, "room-garden", "elsewhere");
     for guest in &mut guests {

@@ -23,7 +23,7 @@ pub(crate) fn get(port: u16, path: &str) -> Response {
 
 /// A connection on which the test says every byte.
 pub(crate) struct RawClient {
-    channel: Box<dyn Channel>,
+    channel: Box<dyn ClientStream>,
     /// Received and not yet taken by a response.
     pub(crate) received: Vec<u8>,
     patience: Duration,
@@ -42,11 +42,11 @@ pub(crate) struct Response {
 
 /// Why there is no whole response.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Broken {
+pub(crate) enum ResponseError {
     /// Closed before the first byte of a response.
     Closed,
     /// Closed or reset inside a response; what had come of it, a body decoded.
-    Cut(Vec<u8>),
+    Truncated(Vec<u8>),
     /// Nothing more came in time; what had come of it, raw.
     TimedOut(Vec<u8>),
 }
@@ -67,14 +67,14 @@ impl Response {
     }
 }
 
-trait Channel: Read + Write + Send {
+trait ClientStream: Read + Write + Send {
     fn set_patience(&self, patience: Duration);
     fn close_write(&self);
     /// Makes the coming close a reset.
     fn reset_on_close(&self);
 }
 
-impl Channel for TcpStream {
+impl ClientStream for TcpStream {
     fn set_patience(&self, patience: Duration) {
         self.set_read_timeout(Some(patience)).unwrap();
         self.set_write_timeout(Some(patience)).unwrap();
@@ -87,7 +87,7 @@ impl Channel for TcpStream {
     }
 }
 
-impl Channel for UnixStream {
+impl ClientStream for UnixStream {
     fn set_patience(&self, patience: Duration) {
         self.set_read_timeout(Some(patience)).unwrap();
         self.set_write_timeout(Some(patience)).unwrap();
@@ -120,7 +120,7 @@ impl RawClient {
         Self::over(Box::new(UnixStream::connect(path).unwrap()))
     }
 
-    fn over(channel: Box<dyn Channel>) -> Self {
+    fn over(channel: Box<dyn ClientStream>) -> Self {
         channel.set_patience(PATIENCE);
         Self {
             channel,
@@ -154,7 +154,7 @@ impl RawClient {
     }
 
     /// Closes so that the other side knows at once that nobody reads any more.
-    pub(crate) fn leave(self) {
+    pub(crate) fn reset(self) {
         self.channel.reset_on_close();
     }
 
@@ -225,7 +225,7 @@ impl RawClient {
     }
 
     /// Reads the next response; what follows it stays in `received`.
-    pub(crate) fn try_response(&mut self, to_head: bool) -> Result<Response, Broken> {
+    pub(crate) fn try_response(&mut self, to_head: bool) -> Result<Response, ResponseError> {
         let end = loop {
             match find(&self.received, b"\r\n\r\n") {
                 Some(at) => break at + 4,
@@ -248,13 +248,13 @@ impl RawClient {
             both => panic!("doubtful framing: {both:?}"),
         };
         response.body = body.map_err(|broken| match broken {
-            Broken::Closed => Broken::Cut(Vec::new()),
+            ResponseError::Closed => ResponseError::Truncated(Vec::new()),
             other => other,
         })?;
         Ok(response)
     }
 
-    fn chunks(&mut self) -> Result<Vec<u8>, Broken> {
+    fn chunks(&mut self) -> Result<Vec<u8>, ResponseError> {
         let mut body = Vec::new();
         loop {
             let line = self.line(&body)?;
@@ -270,7 +270,7 @@ impl RawClient {
         }
     }
 
-    fn line(&mut self, so_far: &[u8]) -> Result<String, Broken> {
+    fn line(&mut self, so_far: &[u8]) -> Result<String, ResponseError> {
         loop {
             if let Some(end) = find(&self.received, b"\r\n") {
                 let line: Vec<u8> = self.received.drain(..end + 2).collect();
@@ -280,7 +280,7 @@ impl RawClient {
         }
     }
 
-    fn take(&mut self, count: usize, so_far: &[u8]) -> Result<Vec<u8>, Broken> {
+    fn take(&mut self, count: usize, so_far: &[u8]) -> Result<Vec<u8>, ResponseError> {
         while self.received.len() < count {
             self.more(so_far)?;
         }
@@ -288,14 +288,14 @@ impl RawClient {
     }
 
     /// One more read, or why a response will not be whole.
-    fn more(&mut self, so_far: &[u8]) -> Result<(), Broken> {
+    fn more(&mut self, so_far: &[u8]) -> Result<(), ResponseError> {
         let read = self.read_some();
         let known = || [so_far, &self.received].concat();
         match read {
-            None => Err(Broken::TimedOut(known())),
+            None => Err(ResponseError::TimedOut(known())),
             Some(bytes) if !bytes.is_empty() => Ok(()),
-            Some(_) if self.received.is_empty() && so_far.is_empty() => Err(Broken::Closed),
-            Some(_) => Err(Broken::Cut(known())),
+            Some(_) if self.received.is_empty() && so_far.is_empty() => Err(ResponseError::Closed),
+            Some(_) => Err(ResponseError::Truncated(known())),
         }
     }
 }

@@ -5,7 +5,7 @@
 //! well-formed, framed once and meant for one host fails the test (what a proxy forwards is its own
 //! word); pauses are gates that the test opens; nothing of it outlives the `Origin`.
 
-mod link;
+mod connection;
 mod script;
 mod tests;
 
@@ -22,12 +22,12 @@ use std::time::Instant;
 use rustix::net::{AddressFamily, SocketType};
 
 use super::{PATIENCE, eventually};
-use link::{Connection, Link, Listener};
+use connection::{Listener, OriginConnection, OriginStream};
 pub(crate) use script::{Script, Step, head_of, last_page, page};
 
 /// A request as an origin received it.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Seen {
+pub(crate) struct ReceivedRequest {
     /// The connection it came on, counted from 0.
     pub(crate) connection: usize,
     pub(crate) method: String,
@@ -44,7 +44,7 @@ pub(crate) struct Seen {
     pub(crate) complete: bool,
 }
 
-impl Seen {
+impl ReceivedRequest {
     /// The value of a field, by name without case; several are joined by a bar.
     pub(crate) fn field(&self, name: &str) -> Option<String> {
         let found: Vec<&str> = self
@@ -64,7 +64,7 @@ impl Seen {
 
 /// A listening origin; dropped, it closes all its connections.
 pub(crate) struct Origin {
-    shared: Arc<Shared>,
+    shared: Arc<SharedOrigin>,
     address: Address,
     listener: Arc<Listener>,
     acceptor: Option<JoinHandle<()>>,
@@ -87,27 +87,27 @@ impl fmt::Display for Address {
 }
 
 /// What the threads of an origin share.
-struct Shared {
-    behaviour: Behaviour,
-    state: Mutex<State>,
+struct SharedOrigin {
+    behaviour: OriginBehaviour,
+    state: Mutex<OriginState>,
     changed: Condvar,
 }
 
 /// How connections are treated.
-enum Behaviour {
+enum OriginBehaviour {
     /// Requests are read, and each is answered by the script made for it.
-    Http(Box<dyn Fn(&Seen) -> Script + Send + Sync>),
+    Http(Box<dyn Fn(&ReceivedRequest) -> Script + Send + Sync>),
     /// No request is read: these steps, once for each connection.
     Raw(Vec<Step>),
 }
 
 #[derive(Default)]
-struct State {
-    seen: Vec<Seen>,
+struct OriginState {
+    seen: Vec<ReceivedRequest>,
     /// Everything that came, by connection.
     received: Vec<Vec<u8>>,
     /// The connections that are open, to be cut when the origin goes.
-    open: HashMap<usize, Link>,
+    open: HashMap<usize, OriginStream>,
     /// Passages left by gate; `usize::MAX` is open for good.
     gates: HashMap<String, usize>,
     /// How many wait at each gate.
@@ -121,18 +121,20 @@ struct State {
 
 impl Origin {
     /// Listens on a free port and answers every request by what `script` makes for its head.
-    pub(crate) fn start(script: impl Fn(&Seen) -> Script + Send + Sync + 'static) -> Self {
-        Reserved::new().listen(script)
+    pub(crate) fn start(
+        script: impl Fn(&ReceivedRequest) -> Script + Send + Sync + 'static,
+    ) -> Self {
+        ReservedPort::new().listen(script)
     }
 
     /// [`Origin::start`] on a Unix socket.
     pub(crate) fn start_unix(
         path: &Path,
-        script: impl Fn(&Seen) -> Script + Send + Sync + 'static,
+        script: impl Fn(&ReceivedRequest) -> Script + Send + Sync + 'static,
     ) -> Self {
         let listener = Listener::Unix(UnixListener::bind(path).unwrap());
         let address = Address::Unix(path.to_owned());
-        Self::over(listener, address, Behaviour::Http(Box::new(script)))
+        Self::over(listener, address, OriginBehaviour::Http(Box::new(script)))
     }
 
     /// An origin that names itself in every answer.
@@ -142,11 +144,11 @@ impl Origin {
 
     /// An origin that reads no requests: each connection gets these steps.
     pub(crate) fn raw(steps: Vec<Step>) -> Self {
-        Reserved::new().serve(Behaviour::Raw(steps))
+        ReservedPort::new().serve(OriginBehaviour::Raw(steps))
     }
 
-    fn over(listener: Listener, address: Address, behaviour: Behaviour) -> Self {
-        let shared = Arc::new(Shared {
+    fn over(listener: Listener, address: Address, behaviour: OriginBehaviour) -> Self {
+        let shared = Arc::new(SharedOrigin {
             behaviour,
             state: Mutex::default(),
             changed: Condvar::new(),
@@ -168,24 +170,24 @@ impl Origin {
     }
 
     /// The requests whose heads came, in their order.
-    pub(crate) fn seen(&self) -> Vec<Seen> {
+    pub(crate) fn requests(&self) -> Vec<ReceivedRequest> {
         self.lock().seen.clone()
     }
 
     /// `METHOD TARGET` of each request.
     pub(crate) fn lines(&self) -> Vec<String> {
-        self.lock().seen.iter().map(Seen::line).collect()
+        self.lock().seen.iter().map(ReceivedRequest::line).collect()
     }
 
     /// The last request, its body read; awaits the end of the body.
-    pub(crate) fn last(&self) -> Seen {
+    pub(crate) fn last(&self) -> ReceivedRequest {
         eventually(PATIENCE, "the origin has read a request whole", || {
             self.lock().seen.last().filter(|s| s.complete).cloned()
         })
     }
 
     /// Awaits that so many requests' heads came.
-    pub(crate) fn wait_seen(&self, count: usize) {
+    pub(crate) fn wait_requests(&self, count: usize) {
         let what = format!("{count} requests at the origin");
         eventually(PATIENCE, &what, || self.lock().seen.len() >= count);
     }
@@ -220,13 +222,13 @@ impl Origin {
     }
 
     /// Opens a gate for good.
-    pub(crate) fn open(&self, gate: &str) {
+    pub(crate) fn open_gate(&self, gate: &str) {
         self.lock().gates.insert(gate.to_owned(), usize::MAX);
         self.shared.changed.notify_all();
     }
 
     /// Lets one pass a gate, now or when it comes.
-    pub(crate) fn pass(&self, gate: &str) {
+    pub(crate) fn release_gate_once(&self, gate: &str) {
         *self.lock().gates.entry(gate.to_owned()).or_default() += 1;
         self.shared.changed.notify_all();
     }
@@ -240,12 +242,12 @@ impl Origin {
     }
 
     /// Stops listening and cuts every connection; the port stays reserved and refuses.
-    pub(crate) fn down(mut self) -> Reserved {
+    pub(crate) fn stop_listening(mut self) -> ReservedPort {
         let Address::Tcp(port) = self.address else {
             panic!("only a port can be reserved");
         };
         self.stop();
-        Reserved::at(port)
+        ReservedPort::at(port)
     }
 
     fn stop(&mut self) {
@@ -265,7 +267,7 @@ impl Origin {
         self.listener = Arc::new(Listener::None);
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, OriginState> {
         self.shared.state.lock().unwrap()
     }
 }
@@ -280,7 +282,7 @@ impl Drop for Origin {
     }
 }
 
-fn accept_all(listener: &Listener, shared: &Arc<Shared>) {
+fn accept_all(listener: &Listener, shared: &Arc<SharedOrigin>) {
     while let Some(link) = listener.accept() {
         let number = {
             let mut state = shared.state.lock().unwrap();
@@ -293,11 +295,11 @@ fn accept_all(listener: &Listener, shared: &Arc<Shared>) {
             number
         };
         let shared = Arc::clone(shared);
-        std::thread::spawn(move || Connection::new(link, number, shared).run());
+        std::thread::spawn(move || OriginConnection::new(link, number, shared).run());
     }
 }
 
-impl Shared {
+impl SharedOrigin {
     /// Waits at a gate; false when the origin stops, or nobody opens it in time.
     fn pass_gate(&self, gate: &str) -> bool {
         let deadline = Instant::now() + PATIENCE * 2;
@@ -322,7 +324,7 @@ impl Shared {
         passed
     }
 
-    fn begin(&self, seen: Seen) -> usize {
+    fn begin(&self, seen: ReceivedRequest) -> usize {
         let mut state = self.state.lock().unwrap();
         state.in_progress += 1;
         state.most_in_progress = state.most_in_progress.max(state.in_progress);
@@ -332,12 +334,12 @@ impl Shared {
 }
 
 /// A port that is this test's own and refuses connections, until something listens on it.
-pub(crate) struct Reserved {
+pub(crate) struct ReservedPort {
     socket: OwnedFd,
     port: u16,
 }
 
-impl Reserved {
+impl ReservedPort {
     pub(crate) fn new() -> Self {
         Self::at(0)
     }
@@ -359,11 +361,14 @@ impl Reserved {
     }
 
     /// Listens from now on.
-    pub(crate) fn listen(self, script: impl Fn(&Seen) -> Script + Send + Sync + 'static) -> Origin {
-        self.serve(Behaviour::Http(Box::new(script)))
+    pub(crate) fn listen(
+        self,
+        script: impl Fn(&ReceivedRequest) -> Script + Send + Sync + 'static,
+    ) -> Origin {
+        self.serve(OriginBehaviour::Http(Box::new(script)))
     }
 
-    fn serve(self, behaviour: Behaviour) -> Origin {
+    fn serve(self, behaviour: OriginBehaviour) -> Origin {
         rustix::net::listen(&self.socket, 1024).unwrap();
         let address = self.address();
         let listener = Listener::Tcp(TcpListener::from(self.socket));
@@ -371,7 +376,7 @@ impl Reserved {
     }
 
     /// Listens so that a connection is neither made nor refused: the backlog is full.
-    pub(crate) fn swallow(self) -> Swallowing {
+    pub(crate) fn fill_backlog(self) -> UnresponsivePort {
         rustix::net::listen(&self.socket, 0).unwrap();
         let to = SocketAddrV4::new(Ipv4Addr::LOCALHOST, self.port);
         let flags = rustix::net::SocketFlags::NONBLOCK;
@@ -382,7 +387,7 @@ impl Reserved {
             socket
         };
         let _filling = (0..4).map(|_| fill()).collect();
-        Swallowing {
+        UnresponsivePort {
             _socket: self.socket,
             _filling,
             port: self.port,
@@ -391,13 +396,13 @@ impl Reserved {
 }
 
 /// A port on which connecting never ends.
-pub(crate) struct Swallowing {
+pub(crate) struct UnresponsivePort {
     _socket: OwnedFd,
     _filling: Vec<OwnedFd>,
     port: u16,
 }
 
-impl Swallowing {
+impl UnresponsivePort {
     pub(crate) fn address(&self) -> Address {
         Address::Tcp(self.port)
     }

@@ -3,7 +3,7 @@
 //! A `Script` is made for the head of a request; `link` plays its steps. What must stay true: a step
 //! says every byte itself, nothing is added, and nothing waits but for the peer or a gate.
 
-use super::Seen;
+use super::ReceivedRequest;
 
 /// One thing that an origin does.
 #[derive(Clone)]
@@ -102,7 +102,7 @@ pub(crate) fn last_page(body: impl AsRef<[u8]>) -> Script {
 }
 
 /// A 200 with this body (none for HEAD) on a connection that is kept.
-pub(crate) fn page(seen: &Seen, body: impl AsRef<[u8]>) -> Script {
+pub(crate) fn page(seen: &ReceivedRequest, body: impl AsRef<[u8]>) -> Script {
     let body = body.as_ref();
     let mut bytes = head_of("200 OK", "", body.len()).into_bytes();
     if seen.method != "HEAD" {

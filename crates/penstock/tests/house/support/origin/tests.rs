@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
-use super::{Address, Origin, Reserved, Script, Step, head_of, page};
-use crate::support::{Broken, PATIENCE, RawClient, Site, eventually};
+use super::{Address, Origin, ReservedPort, Script, Step, head_of, page};
+use crate::support::{PATIENCE, RawClient, ResponseError, Site, eventually};
 
 fn client(origin: &Origin) -> RawClient {
     match origin.address() {
@@ -47,7 +47,7 @@ fn answers_and_remembers_on_both_kinds_of_sockets() {
         assert_eq!(last.trailers, [("X-Sum".to_owned(), "5".to_owned())]);
         assert_eq!(origin.lines(), ["GET /a", "HEAD /b", "PUT /c", "POST /d"]);
         assert_eq!(origin.connections(), 1);
-        assert_eq!(origin.seen()[0].field("HOST").as_deref(), Some("a"));
+        assert_eq!(origin.requests()[0].field("HOST").as_deref(), Some("a"));
         assert!(origin.received(0).starts_with(GET.as_bytes()));
     }
 }
@@ -78,24 +78,32 @@ fn a_gate_holds_an_answer_until_it_is_opened() {
         .send("GET /b HTTP/1.1\r\nHost: a\r\n\r\n")
         .expect_status(200);
     assert_eq!(origin.most_in_progress(), 2);
-    origin.pass("go");
+    origin.release_gate_once("go");
     assert_eq!(first.expect_status(200).text(), "halfhalf");
     second.send(GET);
     origin.wait_at("go", 1);
-    origin.open("go");
+    origin.open_gate("go");
     second.expect_status(200);
 }
 
 #[test]
 fn ends_a_connection_in_every_way() {
     let half = || Script::raw("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf");
-    let rows: [(&str, Script, Result<(), Broken>); 4] = [
-        ("closed unanswered", Script::early(), Err(Broken::Closed)),
-        ("closed", half(), Err(Broken::Cut(b"half".to_vec()))),
+    let rows: [(&str, Script, Result<(), ResponseError>); 4] = [
+        (
+            "closed unanswered",
+            Script::early(),
+            Err(ResponseError::Closed),
+        ),
+        (
+            "closed",
+            half(),
+            Err(ResponseError::Truncated(b"half".to_vec())),
+        ),
         (
             "write side closed",
             half().then(Step::CloseWrite).then(Step::Hang),
-            Err(Broken::Cut(b"half".to_vec())),
+            Err(ResponseError::Truncated(b"half".to_vec())),
         ),
         (
             "idle, then closed",
@@ -153,18 +161,18 @@ fn tunnels_floods_and_greets() {
 
 #[test]
 fn a_port_refuses_listens_goes_down_and_comes_back() {
-    let reserved = Reserved::new();
+    let reserved = ReservedPort::new();
     let address = reserved.address().to_string();
     std::net::TcpStream::connect(&address).unwrap_err();
     let origin = reserved.listen(|seen| page(seen, "up"));
     let mut first = client(&origin);
     first.send(GET).expect_status(200);
-    let down = origin.down();
+    let down = origin.stop_listening();
     first.expect_closed();
     std::net::TcpStream::connect(&address).unwrap_err();
     let origin = down.listen(|seen| page(seen, "again"));
     assert_eq!(client(&origin).send(GET).expect_status(200).text(), "again");
-    let swallowing = Reserved::new().swallow();
+    let swallowing = ReservedPort::new().fill_backlog();
     let to = swallowing.address().to_string().parse().unwrap();
     let error = std::net::TcpStream::connect_timeout(&to, Duration::from_millis(200)).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);

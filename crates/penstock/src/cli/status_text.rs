@@ -1,0 +1,393 @@
+//! `penstock status` in words: the snapshot as a person reads it at a terminal.
+//!
+//! Called by `admin` with the JSON of a server, which may be of another version: what is not there is `-`.
+
+use serde_json::Value;
+
+use super::pluralize;
+
+/// The status as a person reads it at a terminal.
+pub(super) fn format_status(status: &Value) -> String {
+    let mut lines = vec![format!(
+        "{}, pid {}, up {} s, {}, {} (at most {})",
+        format_value(&status["state"]),
+        format_value(&status["pid"]),
+        status["uptime_seconds"].as_f64().unwrap_or(0.0).round(),
+        format_count(&status["traffic"]["requests_total"], "request"),
+        format_count(&status["connections"]["used"], "connection"),
+        format_value(&status["connections"]["max"]),
+    )];
+    lines.extend(format_join(&status["joins"]));
+    for app in array_items(&status["apps"]) {
+        format_app(app, &mut lines);
+    }
+    for upstream in array_items(&status["upstreams"]) {
+        format_upstream(upstream, &mut lines);
+    }
+    for cache in array_items(&status["caches"]) {
+        lines.push(format_cache(cache));
+    }
+    lines.extend(format_hub(&status["hub"]));
+    lines.join("\n")
+}
+
+fn format_join(joins: &Value) -> Option<String> {
+    let (address, upstream) = (joins["address"].as_str()?, format_value(&joins["upstream"]));
+    Some(match joins["cause"].as_str() {
+        None => format!("a server of {upstream} at {address}"),
+        Some(cause) => format!("not a server of {upstream} at {address}: {cause}"),
+    })
+}
+
+fn format_app(app: &Value, lines: &mut Vec<String>) {
+    let (name, kind) = (format_value(&app["name"]), format_value(&app["kind"]));
+    let queue = &app["queue"];
+    // Servers of their own have the queue and the slots of their upstream, which follows.
+    let slots = match kind.as_str() {
+        "command" | "fastcgi" => String::new(),
+        _ => format!(
+            ", {} of {} slots busy, {} waiting (at most {})",
+            format_value(&queue["in_progress"]),
+            format_value(&queue["slots"]),
+            format_value(&queue["waiting"]),
+            format_value(&queue["max"]),
+        ),
+    };
+    lines.push(format!(
+        "app {name}: {kind}, {}, {}{slots}",
+        format_value(&app["state"]),
+        format_processes(app),
+    ));
+    let notes = [
+        ("last change of their number: ", &app["last_scaling"]),
+        ("last failure: ", &app["last_failure"]),
+        ("start of workers: ", &app["spawning"]),
+    ];
+    for (what, note) in notes {
+        if let Some(note) = note.as_str().filter(|note| !note.is_empty()) {
+            lines.push(format!("  {what}{note}"));
+        }
+    }
+    if app["restarting"] == true {
+        lines.push("  a restart is under way".to_owned());
+    }
+    for worker in array_items(&app["workers"]) {
+        // What it shares with others is theirs in parts, once it has been measured.
+        let memory = worker["proportional_bytes"].as_f64();
+        let memory = memory.or_else(|| worker["resident_bytes"].as_f64());
+        let megabytes = memory.unwrap_or(0.0) / 1_048_576.0;
+        let served = match worker["requests"].as_u64() {
+            Some(_) => format!(", {} served", format_count(&worker["requests"], "request")),
+            None => String::new(),
+        };
+        let worn = match worker["worn"].as_str() {
+            Some(worn) => format!(", to be replaced: {worn}"),
+            None => String::new(),
+        };
+        lines.push(format!(
+            "  worker {}: {}, generation {}, up {} s, {} in progress{served}, {megabytes:.1} MiB{worn}",
+            format_value(&worker["pid"]),
+            format_value(&worker["state"]),
+            format_value(&worker["generation"]),
+            worker["age_seconds"].as_f64().unwrap_or(0.0).round(),
+            format_value(&worker["in_progress"]),
+        ));
+    }
+    for template in array_items(&app["templates"]) {
+        let megabytes = template["resident_bytes"].as_f64().unwrap_or(0.0) / 1_048_576.0;
+        lines.push(format!(
+            "  template {}: generation {}, {megabytes:.1} MiB",
+            format_value(&template["pid"]),
+            format_value(&template["generation"]),
+        ));
+    }
+    if let Some(report) = app["report"].as_str() {
+        lines.push(report.trim_end().replace('\n', "\n  "));
+    }
+}
+
+/// `2 of 3 processes ready (1 to 4)`, without the bounds where they are one number.
+fn format_processes(app: &Value) -> String {
+    let processes = &app["processes"];
+    let (min, max) = (
+        format_value(&processes["min"]),
+        format_value(&processes["max"]),
+    );
+    let bounds = match min == max {
+        true => String::new(),
+        false => format!(" ({min} to {max})"),
+    };
+    let (ready, target) = (
+        format_value(&processes["ready"]),
+        format_value(&processes["target"]),
+    );
+    let threads = match (app["threads_min"].as_u64(), app["threads_max"].as_u64()) {
+        (Some(min), Some(max)) if min < max => {
+            format!(
+                ", {} threads each ({min} to {max})",
+                format_value(&app["threads"])
+            )
+        }
+        _ => String::new(),
+    };
+    format!("{ready} of {target} processes ready{bounds}{threads}")
+}
+
+fn format_upstream(upstream: &Value, lines: &mut Vec<String>) {
+    let is_up = upstream["up"].as_bool().unwrap_or(false);
+    lines.push(format!(
+        "upstream {}: {}, {}, {} waiting (at most {})",
+        format_value(&upstream["name"]),
+        format_value(&upstream["protocol"]),
+        if is_up { "up" } else { "no server is up" },
+        format_value(&upstream["queue"]["waiting"]),
+        format_value(&upstream["queue"]["max"]),
+    ));
+    for server in array_items(&upstream["servers"]) {
+        let bound = match &server["active_max"] {
+            Value::Null => String::new(),
+            max => format!(" (at most {})", format_value(max)),
+        };
+        lines.push(format!(
+            "  server {}: {}, {} in progress{bound}, {}, {} failed, {}",
+            format_value(&server["name"]),
+            format_value(&server["state"]),
+            format_value(&server["active"]),
+            format_count(&server["requests"], "request"),
+            format_value(&server["failures"]),
+            format_count(&server["connections_open"], "connection"),
+        ));
+        if let (Some(error), false) = (server["last_error"].as_str(), server["state"] == "up") {
+            lines.push(format!("    {error}"));
+        }
+    }
+}
+
+fn format_cache(cache: &Value) -> String {
+    let reason = match cache["reason"].as_str() {
+        Some(reason) => format!(" ({reason})"),
+        None => String::new(),
+    };
+    let hits = match cache["hit_ratio"].as_f64() {
+        Some(ratio) => format!("{:.1} % hits", ratio * 100.0),
+        None => "not asked yet".to_owned(),
+    };
+    let megabytes = |key: &str| cache[key].as_f64().unwrap_or(0.0) / 1_048_576.0;
+    format!(
+        "cache {}: {}{reason}, {}, {:.1} of {:.1} MiB, {hits}",
+        format_value(&cache["name"]),
+        format_value(&cache["state"]),
+        format_count(&cache["objects"], "object"),
+        megabytes("bytes"),
+        megabytes("bytes_max"),
+    )
+}
+
+/// What is held open, once anything was.
+fn format_hub(hub: &Value) -> Option<String> {
+    let counters = &hub["counters"];
+    let counted = [
+        &hub["held"]["used"],
+        &counters["opened"],
+        &counters["published"],
+    ];
+    if counted
+        .iter()
+        .all(|number| number.as_u64().unwrap_or(0) == 0)
+    {
+        return None;
+    }
+    let mut words = format!(
+        "hub: {} and {} held (at most {}), {}, {} published, {} delivered",
+        format_count(&hub["streams"], "stream"),
+        format_count(&hub["polls"], "poll"),
+        format_value(&hub["held"]["max"]),
+        format_count(&hub["channels"]["used"], "channel"),
+        format_count(&counters["published"], "message"),
+        format_value(&counters["delivered"]),
+    );
+    if let Some(each) = hub["stream_bytes_each"].as_u64() {
+        words.push_str(&format!(", {each} bytes a stream"));
+    }
+    for (number, what) in [
+        (&counters["dropped"], "lost by slow ones"),
+        (&counters["closed_slow"], "closed for being slow"),
+    ] {
+        if number.as_u64().is_some_and(|number| number > 0) {
+            words.push_str(&format!(", {} {what}", format_value(number)));
+        }
+    }
+    Some(words)
+}
+
+fn array_items(list: &Value) -> impl Iterator<Item = &Value> {
+    list.as_array().into_iter().flatten()
+}
+
+/// So many of something; `-` of it when the server does not say how many.
+fn format_count(value: &Value, thing: &str) -> String {
+    match value.as_u64() {
+        Some(number) => pluralize(number, thing),
+        None => format!("{} {thing}s", format_value(value)),
+    }
+}
+
+pub(super) fn format_value(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null => "-".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn says_slots_of_applications_that_have_them() {
+        let queue = json!({ "in_progress": 1, "slots": 4, "waiting": 0, "max": 50 });
+        let app = |kind: &str| {
+            json!({
+                "name": kind, "kind": kind, "state": "ready", "queue": queue,
+                "processes": { "min": 2, "ready": 1, "target": 2, "max": 2 },
+            })
+        };
+        let kinds = ["wsgi", "rack", "command", "fastcgi"];
+        let said = format_status(&json!({ "apps": kinds.map(app) }));
+        let said: Vec<_> = said.lines().skip(1).collect();
+        assert_eq!(
+            said,
+            [
+                "app wsgi: wsgi, ready, 1 of 2 processes ready, 1 of 4 slots busy, 0 waiting (at most 50)",
+                "app rack: rack, ready, 1 of 2 processes ready, 1 of 4 slots busy, 0 waiting (at most 50)",
+                "app command: command, ready, 1 of 2 processes ready",
+                "app fastcgi: fastcgi, ready, 1 of 2 processes ready",
+            ]
+        );
+    }
+
+    #[test]
+    fn says_what_becomes_of_an_applications_processes() {
+        let worker = json!({
+            "pid": 7, "state": "ready", "generation": 3, "in_progress": 1, "age_seconds": 61.4,
+            "requests": 1, "resident_bytes": 9_437_184, "proportional_bytes": 3_145_728,
+            "worn": "age 61 s",
+        });
+        let app = json!({
+            "name": "shop", "kind": "command", "state": "ready", "restarting": true,
+            "processes": { "min": 1, "ready": 1, "target": 2, "max": 4 },
+            "threads": 3, "threads_min": 2, "threads_max": 16,
+            "last_scaling": "3 requests waited 140 ms", "spawning": "forking", "workers": [worker],
+        });
+        let said = format_status(&json!({ "apps": [app] }));
+        let said: Vec<_> = said.lines().skip(1).collect();
+        assert_eq!(
+            said,
+            [
+                "app shop: command, ready, 1 of 2 processes ready (1 to 4), 3 threads each (2 to 16)",
+                "  last change of their number: 3 requests waited 140 ms",
+                "  start of workers: forking",
+                "  a restart is under way",
+                "  worker 7: ready, generation 3, up 61 s, 1 in progress, 1 request served, 3.0 MiB, to be replaced: age 61 s",
+            ]
+        );
+    }
+
+    #[test]
+    fn says_of_each_cache_what_it_holds_and_why_it_is_out() {
+        let cache = json!({
+            "name": "disk1", "state": "working", "reason": null, "objects": 1,
+            "bytes": 1_572_864, "bytes_max": 104_857_600, "hit_ratio": 0.915,
+        });
+        let mut out = cache.clone();
+        (out["state"], out["reason"]) = (json!("out"), json!("write: No space left on device"));
+        (out["objects"], out["hit_ratio"]) = (json!(0), Value::Null);
+        let said = format_status(&json!({ "caches": [cache, out] }));
+        let said: Vec<_> = said.lines().skip(1).collect();
+        assert_eq!(
+            said,
+            [
+                "cache disk1: working, 1 object, 1.5 of 100.0 MiB, 91.5 % hits",
+                "cache disk1: out (write: No space left on device), 0 objects, 1.5 of 100.0 MiB, \
+                 not asked yet",
+            ]
+        );
+    }
+
+    #[test]
+    fn says_whom_it_serves_and_why_not() {
+        let mut joins = json!({ "address": "10.0.0.1:7000", "upstream": "shop", "cause": null });
+        let said = |joins: &Value| {
+            format_status(&json!({ "joins": joins }))
+                .lines()
+                .nth(1)
+                .map(str::to_owned)
+        };
+        let there = "a server of shop at 10.0.0.1:7000";
+        assert_eq!(said(&joins).as_deref(), Some(there));
+        joins["cause"] = json!("its key is another");
+        let not = "not a server of shop at 10.0.0.1:7000: its key is another";
+        assert_eq!(said(&joins).as_deref(), Some(not));
+        assert_eq!(said(&Value::Null), None);
+    }
+
+    #[test]
+    fn says_what_is_held_once_anything_was() {
+        let counters =
+            json!({ "opened": 0, "published": 0, "delivered": 0, "dropped": 0, "closed_slow": 0 });
+        let mut hub = json!({
+            "held": { "used": 0, "max": 100 }, "streams": 0, "polls": 0, "channels": { "used": 0 },
+            "counters": counters, "stream_bytes_each": null,
+        });
+        let said = |hub: &Value| {
+            let said = format_status(&json!({ "hub": hub }));
+            said.lines().skip(1).map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert!(said(&hub).is_empty());
+        (hub["held"]["used"], hub["streams"], hub["polls"]) = (json!(4), json!(3), json!(1));
+        (hub["channels"]["used"], hub["stream_bytes_each"]) = (json!(1), json!(212));
+        hub["counters"]["published"] = json!(2);
+        hub["counters"]["delivered"] = json!(6);
+        let first = "hub: 3 streams and 1 poll held (at most 100), 1 channel, 2 messages published, \
+                     6 delivered, 212 bytes a stream";
+        assert_eq!(said(&hub), [first]);
+        hub["counters"]["dropped"] = json!(5);
+        hub["counters"]["closed_slow"] = json!(1);
+        let more = ", 5 lost by slow ones, 1 closed for being slow";
+        assert_eq!(said(&hub), [format!("{first}{more}")]);
+    }
+
+    #[test]
+    fn says_of_each_upstream_how_long_its_line_is_and_how_its_servers_do() {
+        let server = json!({
+            "name": "127.0.0.1:3000", "state": "up", "active": 3, "active_max": 8,
+            "requests": 120, "failures": 2, "connections_open": 5, "last_error": "no answer",
+        });
+        let mut unbounded = server.clone();
+        unbounded["name"] = json!("unix:/run/b.sock");
+        unbounded["state"] = json!("ejected");
+        unbounded["active_max"] = Value::Null;
+        (unbounded["requests"], unbounded["connections_open"]) = (json!(1), json!(1));
+        let queue = json!({ "waiting": 7, "max": 500 });
+        let said = format_status(&json!({ "upstreams": [
+            { "name": "backends", "protocol": "http", "up": true, "queue": queue,
+              "servers": [server, unbounded] },
+            { "name": "legacy", "protocol": "ajp", "up": false, "queue": queue, "servers": [] },
+        ] }));
+        let said: Vec<_> = said.lines().skip(1).collect();
+        assert_eq!(
+            said,
+            [
+                "upstream backends: http, up, 7 waiting (at most 500)",
+                "  server 127.0.0.1:3000: up, 3 in progress (at most 8), 120 requests, 2 failed, \
+                 5 connections",
+                "  server unix:/run/b.sock: ejected, 3 in progress, 1 request, 2 failed, \
+                 1 connection",
+                "    no answer",
+                "upstream legacy: ajp, no server is up, 7 waiting (at most 500)",
+            ]
+        );
+    }
+}

@@ -1,0 +1,107 @@
+//! Which files of an application's folder are its code: all but what nobody would restart it for.
+//!
+//! Used by `code` before a folder is looked into and for each change. Pure. What must stay true: what
+//! an application writes while it runs (logs, caches, databases, uploads) restarts nothing.
+
+use std::ffi::OsStr;
+use std::path::{Component, Path};
+
+/// Whether a folder of this name, anywhere below the application's, is looked into.
+pub(crate) fn is_code_dir(name: &OsStr) -> bool {
+    let name = name.to_string_lossy();
+    // Version control, caches of tools, environments of editors.
+    !name.starts_with('.') && !NON_CODE_DIRS.contains(&name.as_ref())
+}
+
+/// Whether a change of this path, relative to the application's folder, is one of its code.
+pub(crate) fn is_code_path(path: &Path) -> bool {
+    let Some(name) = path.file_name().map(OsStr::to_string_lossy) else {
+        return false;
+    };
+    let folders = path.parent().into_iter().flat_map(Path::components);
+    let mut folders = folders.filter_map(|component| match component {
+        Component::Normal(folder) => Some(folder),
+        _ => None,
+    });
+    if !folders.all(is_code_dir) || NON_CODE_DIRS.contains(&name.as_ref()) {
+        return false;
+    }
+    // `.env` is configuration; other hidden files are those of tools and editors.
+    let is_hidden = name.starts_with('.') && !name.starts_with(".env");
+    let is_left_over = name.ends_with('~') || name.starts_with('#') || name == VIM_PROBE_FILE;
+    let ending = name.rsplit_once('.').map_or("", |(_, ending)| ending);
+    let ending = ending.to_ascii_lowercase();
+    let is_data = NON_CODE_EXTENSIONS.contains(&ending.as_str())
+        || SQLITE_SUFFIXES.iter().any(|end| name.ends_with(end));
+    !is_hidden && !is_left_over && !is_data
+}
+
+/// Folders of things that are not the application's code, or that it writes itself.
+const NON_CODE_DIRS: [&str; 13] = [
+    "__pycache__",
+    "bundle",
+    "coverage",
+    "htmlcov",
+    "log",
+    "logs",
+    "media",
+    "node_modules",
+    "site-packages",
+    "storage",
+    "tmp",
+    "uploads",
+    "venv",
+];
+
+/// Compiled files, logs, left-overs of editors, databases, pictures and the like.
+const NON_CODE_EXTENSIONS: [&str; 28] = [
+    "pyc", "pyo", "log", "swp", "swo", "swx", "tmp", "temp", "bak", "orig", "pid", "sock", "db",
+    "sqlite", "sqlite3", "rdb", "aof", "png", "jpg", "jpeg", "gif", "webp", "ico", "mp3", "mp4",
+    "pdf", "gz", "zip",
+];
+
+/// What SQLite puts beside a database.
+const SQLITE_SUFFIXES: [&str; 3] = ["-journal", "-wal", "-shm"];
+
+/// Vim creates and removes a file of this name to see whether it may write.
+const VIM_PROBE_FILE: &str = "4913";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn code_is_told_from_what_is_written_all_the_time() {
+        let rows = [
+            ("app.py", true),
+            ("lib/views/index.html.erb", true),
+            ("Gemfile.lock", true),
+            (".env", true),
+            (".env.local", true),
+            ("config/settings.toml", true),
+            ("static/app.js", true),
+            (".git/index", false),
+            (".gitignore", false),
+            ("lib/.#view.py", false),
+            ("lib/#view.py#", false),
+            ("view.py~", false),
+            (".view.py.swp", false),
+            ("4913", false),
+            ("__pycache__/app.cpython-311.pyc", false),
+            ("pkg/__pycache__", false),
+            ("tmp/restart.txt", false),
+            ("log/development.log", false),
+            ("error.LOG", false),
+            (".venv/lib/python3.11/site.py", false),
+            ("venv/lib/site.py", false),
+            ("node_modules/x/index.js", false),
+            ("db.sqlite3", false),
+            ("db.sqlite3-journal", false),
+            ("uploads/a.py", false),
+            ("", false),
+        ];
+        for (path, expected) in rows {
+            assert_eq!(is_code_path(Path::new(path)), expected, "{path}");
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! Upstreams, applications and caches of a configuration: started, or kept from the one before.
+//!
+//! Used by `server` at start and at reload. What is configured as before runs on with its workers, its
+//! connections and its line of waiting requests; what changed is started beside the old one, which ends
+//! with its last request.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use penstock_apps::{App, AppResources as AppSetup, AppSize, QueueUsage, ServerSet};
+use penstock_config as config;
+use penstock_config::Config;
+use penstock_exchange::buffering::TempSpace;
+use penstock_exchange::{Handler, HandlerProgress, InlineResponse, Request, RequestView};
+use penstock_proxy::{Upstream, UpstreamSetup};
+use penstock_runtime::LoopHandle;
+use penstock_runtime::blocking::Pool;
+use penstock_sys::process::Launcher;
+
+use crate::bounds::AppBounds;
+use crate::caches::{self, Caches, PoolLimits};
+use crate::identity::AppAccounts;
+use crate::publishing::PublishSetup;
+use crate::wiring;
+
+/// Running applications by name.
+pub(crate) type Apps = BTreeMap<String, Arc<App>>;
+
+/// How large applications are, by name.
+pub(crate) type AppSizes = BTreeMap<String, AppSize>;
+
+/// Running upstreams by name; that of an application has the application's.
+pub(crate) type Upstreams = BTreeMap<String, Arc<Upstream>>;
+
+/// Pools for blocking work by name.
+pub(crate) type Pools = BTreeMap<String, Pool>;
+
+/// Everything behind the routes.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Components {
+    pub(crate) apps: Apps,
+    pub(crate) upstreams: Upstreams,
+    pub(crate) caches: Caches,
+    pub(crate) pools: Pools,
+    /// What the pools were started with.
+    pub(crate) pool_limits: PoolLimits,
+    /// What temporary files take; one for as long as the server is there.
+    pub(crate) temp_space: Arc<TempSpace>,
+}
+
+/// What a start gave besides the rooms.
+#[derive(Debug, Default)]
+pub(crate) struct StartedComponents {
+    pub(crate) components: Components,
+    /// Those that did not run before.
+    pub(crate) new_apps: Vec<Arc<App>>,
+}
+
+/// Where applications are started.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct AppStartContext<'a> {
+    pub(crate) loops: &'a [LoopHandle],
+    /// Starts processes of applications.
+    pub(crate) launcher: &'a Arc<Launcher>,
+    /// Whom it may start them as.
+    pub(crate) accounts: &'a AppAccounts,
+    /// And within which bounds.
+    pub(crate) bounds: &'a AppBounds,
+    /// Others serve while they boot.
+    pub(crate) low_priority: bool,
+    /// Under `serve --dev`.
+    pub(crate) development: bool,
+    /// How its applications publish.
+    pub(crate) publishing: &'a PublishSetup,
+    /// What the load has made of the applications of the server that this one follows.
+    pub(crate) sizes: &'a AppSizes,
+}
+
+/// Starts what is new or configured differently from `old`, on the current loop, and keeps the rest.
+///
+/// # Errors
+/// A folder that cannot be opened; what was started is in `started` and must be ended.
+pub(crate) fn start_components(
+    config: &Config,
+    old: &Components,
+    pools: Pools,
+    beside: AppStartContext<'_>,
+    started: &mut StartedComponents,
+) -> Result<(), String> {
+    let pool = default_pool(&pools);
+    let space = &old.temp_space;
+    started.components.temp_space = Arc::clone(space);
+    let store = wiring::body_store(&config.limits, pool, space);
+    let running = (&old.caches, &old.pool_limits);
+    started.components.caches =
+        caches::start_caches(config, running, |name| pool_named(&pools, name));
+    started.components.pools = pools;
+    started.components.pool_limits = config.blocking.clone();
+    for (name, wanted) in &config.upstreams {
+        let kept = old.upstreams.get(name);
+        let upstream = match kept.filter(|running| running.config() == wanted) {
+            Some(running) => Arc::clone(running),
+            None => start_upstream(wanted, &store, beside.loops),
+        };
+        started.components.upstreams.insert(name.clone(), upstream);
+    }
+    let setup = AppSetup {
+        loops: beside.loops.to_vec(),
+        launcher: Some(Arc::clone(beside.launcher)),
+        account: None,
+        group: None,
+        body_store: store.clone(),
+        yields_cpu_at_boot: beside.low_priority,
+        is_development: beside.development,
+        initial_size: None,
+    };
+    for (name, wanted) in &config.apps {
+        let wanted = &*beside.publishing.with_grip_url(config, wanted);
+        let kept = old.apps.get(name);
+        let app = match kept.filter(|running| running.config() == wanted) {
+            Some(running) => {
+                if let Some(upstream) = old.upstreams.get(name) {
+                    let upstream = Arc::clone(upstream);
+                    started.components.upstreams.insert(name.clone(), upstream);
+                }
+                Arc::clone(running)
+            }
+            None => {
+                // What serves the same load begins with what that has come to.
+                let before = old.apps.get(name).map(|app| app.current_size());
+                let account = beside.accounts.account_of(wanted)?;
+                let setup = AppSetup {
+                    initial_size: before.or_else(|| beside.sizes.get(name).copied()),
+                    group: beside.bounds.of(wanted, account)?,
+                    account: account.cloned(),
+                    ..setup.clone()
+                };
+                let app = start_app(wanted, &setup, beside.loops, started);
+                app.set_message_limits(wiring::websocket_message_limits(&config.limits));
+                app
+            }
+        };
+        started.components.apps.insert(name.clone(), app);
+    }
+    Ok(())
+}
+
+fn start_app(
+    wanted: &config::App,
+    setup: &AppSetup,
+    loops: &[LoopHandle],
+    started: &mut StartedComponents,
+) -> Arc<App> {
+    let app = match &wanted.upstream {
+        None => App::start(wanted.clone(), setup),
+        Some(behind) => {
+            let upstream = start_upstream(behind, &setup.body_store, loops);
+            let servers = Arc::new(AppServers(Arc::clone(&upstream)));
+            (started.components.upstreams).insert(wanted.name.clone(), upstream);
+            App::start_servers(wanted.clone(), setup, servers)
+        }
+    };
+    started.new_apps.push(Arc::clone(&app));
+    app
+}
+
+fn start_upstream(
+    wanted: &config::Upstream,
+    store: &penstock_exchange::buffering::BodyStore,
+    loops: &[LoopHandle],
+) -> Arc<Upstream> {
+    let setup = UpstreamSetup {
+        loop_count: loops.len(),
+        body_store: store.clone(),
+    };
+    Upstream::start(wanted.clone(), setup)
+}
+
+/// The pool that is always there.
+pub(crate) fn default_pool(pools: &Pools) -> Pool {
+    let found = pools.get("default").cloned();
+    // The configuration always has it.
+    found.unwrap_or_else(|| Pool::new("default", 1, 1024))
+}
+
+/// The pool of this name; the configuration knows no name that has none.
+pub(crate) fn pool_named(pools: &Pools, name: &str) -> Pool {
+    let found = pools.get(name).cloned();
+    found.unwrap_or_else(|| default_pool(pools))
+}
+
+/// An application's processes as the servers of its upstream.
+#[derive(Debug)]
+struct AppServers(Arc<Upstream>);
+
+impl ServerSet for AppServers {
+    fn add(&self, server: config::UpstreamServer, generation: u64) {
+        self.0.add_server(server, generation);
+    }
+
+    fn remove(&self, address: &config::ServerAddr) {
+        self.0.remove_server(address);
+    }
+
+    fn in_progress(&self, address: &config::ServerAddr) -> usize {
+        self.0.active_requests(address)
+    }
+
+    fn unanswered(&self, address: &config::ServerAddr) -> usize {
+        self.0.consecutive_timeouts(address)
+    }
+
+    fn usage(&self) -> QueueUsage {
+        let now = self.0.snapshot();
+        let number = |count: u32| usize::try_from(count).unwrap_or(usize::MAX);
+        let up = now.servers.iter().filter(|server| server.state == "up");
+        QueueUsage {
+            waiting: now.waiting,
+            slots: up.filter_map(|s| s.max_active).map(number).sum(),
+            in_progress: now.servers.iter().map(|s| number(s.active)).sum(),
+            oldest_wait: now.oldest_wait,
+        }
+    }
+}
+
+/// The handler of an application whose processes are servers: requests go to the upstream, and as long
+/// as a route holds this the processes are not ended.
+#[derive(Debug)]
+pub(crate) struct AppUpstreamHandler {
+    /// Held, and asked whether its code runs at all.
+    app: Arc<App>,
+    upstream: Arc<dyn Handler>,
+}
+
+impl AppUpstreamHandler {
+    pub(crate) fn new(app: &Arc<App>, upstream: Arc<dyn Handler>) -> Self {
+        Self {
+            app: Arc::clone(app),
+            upstream,
+        }
+    }
+}
+
+impl Handler for AppUpstreamHandler {
+    fn handle(&self, request: Request) -> HandlerProgress {
+        match self.app.refusal_fault() {
+            Some(fault) => HandlerProgress::Ready(Err(fault)),
+            None => self.upstream.handle(request),
+        }
+    }
+
+    fn try_inline(&self, asked: &RequestView<'_>, take: &mut dyn FnMut(InlineResponse<'_>)) {
+        self.upstream.try_inline(asked, take);
+    }
+}

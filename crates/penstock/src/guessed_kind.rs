@@ -1,0 +1,79 @@
+//! In front of an application whose kind is a guess: WebSockets go to ASGI as they are, and to all others
+//! as requests (WebSocket-over-HTTP), which is the handler's choice and must wait until it is known.
+//!
+//! `wiring` puts it between a route and the two GRIP handlers of such an application. All other requests
+//! do not wait here: both handlers treat them alike.
+
+use std::sync::Arc;
+
+use penstock_apps::App;
+use penstock_config::AppKind;
+use penstock_exchange::{
+    GripResponse, Handler, HandlerProgress, InlineResponse, Request, RequestView,
+};
+
+/// Chooses between two handlers of an application by what it turns out to be.
+#[derive(Debug)]
+pub(crate) struct GuessedKindHandler {
+    pub(crate) app: Arc<App>,
+    /// Hands on WebSockets.
+    pub(crate) native_handler: Arc<dyn Handler>,
+    /// Makes requests of them.
+    pub(crate) websocket_over_http_handler: Arc<dyn Handler>,
+}
+
+impl GuessedKindHandler {
+    fn current_handler(&self) -> &Arc<dyn Handler> {
+        match self.app.kind() {
+            AppKind::Asgi => &self.native_handler,
+            _ => &self.websocket_over_http_handler,
+        }
+    }
+
+    fn must_wait(&self, request: &Request) -> bool {
+        request.head.is_upgrade() && !self.app.is_kind_settled()
+    }
+
+    fn handle_when_known(&self, request: Request) -> HandlerProgress {
+        let app = Arc::clone(&self.app);
+        let (asgi, other) = (
+            Arc::clone(&self.native_handler),
+            Arc::clone(&self.websocket_over_http_handler),
+        );
+        HandlerProgress::Pending(Box::pin(async move {
+            app.wait_for_kind(&request.client_state).await?;
+            let handler = match app.kind() {
+                AppKind::Asgi => asgi,
+                _ => other,
+            };
+            match handler.handle(request) {
+                HandlerProgress::Ready(answered) => answered,
+                HandlerProgress::Pending(work) => work.await,
+            }
+        }))
+    }
+}
+
+impl Handler for GuessedKindHandler {
+    fn handle(&self, request: Request) -> HandlerProgress {
+        match self.must_wait(&request) {
+            true => self.handle_when_known(request),
+            false => self.current_handler().handle(request),
+        }
+    }
+
+    fn handle_deferring_grip(&self, request: Request) -> HandlerProgress {
+        match self.must_wait(&request) {
+            true => self.handle_when_known(request),
+            false => self.current_handler().handle_deferring_grip(request),
+        }
+    }
+
+    fn apply_grip(&self, spoken: GripResponse) -> HandlerProgress {
+        self.current_handler().apply_grip(spoken)
+    }
+
+    fn try_inline(&self, asked: &RequestView<'_>, take: &mut dyn FnMut(InlineResponse<'_>)) {
+        self.current_handler().try_inline(asked, take);
+    }
+}

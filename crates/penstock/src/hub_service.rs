@@ -1,0 +1,291 @@
+//! What is held open: the one hub of the process, and the handlers that routes make of it.
+//!
+//! Used by `server`, which keeps it over reloads, by `wiring`, which puts GRIP around the applications and
+//! upstreams that are to be obeyed, and by `source`, which shows it and publishes to it. What must stay true: a reload cuts
+//! no stream, and a Mercure hub goes on with its subscribers and its history.
+
+use std::io;
+use std::sync::{Arc, OnceLock};
+
+use arc_swap::ArcSwap;
+use penstock_config::{Config, Grip as GripConfig, MercureKey, Route, Site};
+use penstock_exchange::Handler;
+use penstock_hub::token::{Signer, Verifier};
+use penstock_hub::{
+    CounterSource, GripHandler, GripOptions, Hub, HubRouteHandler, MercureHubs, Namespace,
+    Namespaces, PublishKeys, REQUEST_ISSUER, RedisBus, Settings, WebSocketSupport,
+};
+use penstock_runtime::LoopHandle;
+
+use crate::caches::route_name;
+
+/// All that is held open. Clones are the same.
+#[derive(Debug, Clone)]
+pub(crate) struct HubService {
+    pub(crate) hub: Hub,
+    mercure_hubs: Arc<MercureHubs>,
+    publish_keys: Arc<PublishKeys>,
+    /// Those of the configuration that serves.
+    namespaces: Arc<ArcSwap<Namespaces>>,
+    /// The way to other servers, once there is one.
+    bus: Arc<OnceLock<Arc<RedisBus>>>,
+}
+
+/// What handlers of a configuration's routes are made with.
+#[derive(Debug)]
+pub(crate) struct HubRouteBuilder<'a> {
+    service: &'a HubService,
+    /// Of `hub.grip_key`.
+    signer: Option<Arc<Signer>>,
+}
+
+impl HubService {
+    /// Starts the hub, with a part of it on each of `loops`.
+    ///
+    /// # Errors
+    /// When descriptors ran out.
+    pub(crate) fn start(
+        config: &Config,
+        keys: Arc<PublishKeys>,
+        loops: &[LoopHandle],
+    ) -> io::Result<Self> {
+        let hub = Hub::start(hub_limits(config, config.limits.max_connections), loops)?;
+        let namespaces = channel_namespaces(config);
+        hub.share_among(namespaces.iter().count());
+        let mercures = Arc::new(MercureHubs::new(hub.clone()));
+        Ok(Self {
+            hub,
+            mercure_hubs: mercures,
+            publish_keys: keys,
+            namespaces: Arc::new(ArcSwap::from_pointee(namespaces)),
+            bus: Arc::default(),
+        })
+    }
+
+    /// Joins the servers that share a Redis, if the configuration names one, on the current runtime. It need
+    /// not be there yet. `numbers` are added up over all of them.
+    ///
+    /// # Errors
+    /// An address that is none.
+    pub(crate) fn join_cluster(
+        &self,
+        config: &Config,
+        numbers: CounterSource,
+    ) -> Result<(), String> {
+        let Some(address) = &config.server.redis else {
+            return Ok(());
+        };
+        let bus = RedisBus::start(&self.hub, address.expose(), numbers);
+        let bus = bus.map_err(|error| error.to_string())?;
+        log::info!("one hub with all servers of {}", bus.address());
+        // Called once, at start.
+        let _ = self.bus.set(bus);
+        Ok(())
+    }
+
+    /// The way to other servers, if there is one.
+    pub(crate) fn bus(&self) -> Option<&RedisBus> {
+        self.bus.get().map(|bus| &**bus)
+    }
+
+    /// Goes over to the bounds of another configuration.
+    pub(crate) fn apply_config(&self, config: &Config, connections: usize) {
+        self.hub.configure(hub_limits(config, connections));
+        let namespaces = channel_namespaces(config);
+        self.hub.share_among(namespaces.iter().count());
+        self.namespaces.store(Arc::new(namespaces));
+    }
+
+    /// The keys by which applications publish.
+    pub(crate) fn keys(&self) -> &PublishKeys {
+        &self.publish_keys
+    }
+
+    /// The namespaces of channels that there are.
+    pub(crate) fn namespaces(&self) -> Arc<Namespaces> {
+        self.namespaces.load_full()
+    }
+
+    /// For the routes of `config`.
+    ///
+    /// # Errors
+    /// A key that cannot sign.
+    pub(crate) fn route_builder(&self, config: &Config) -> Result<HubRouteBuilder<'_>, String> {
+        for warning in hub_warnings(config) {
+            log::warn!("{warning}");
+        }
+        Ok(HubRouteBuilder {
+            service: self,
+            signer: grip_signer(config)?.map(Arc::new),
+        })
+    }
+}
+
+impl HubRouteBuilder<'_> {
+    /// `inner`, which may answer that its response is to be held. An application gets its requests signed
+    /// with the key that it publishes with, unless there is a key for all.
+    ///
+    /// # Errors
+    /// A key that cannot sign.
+    pub(crate) fn with_grip(
+        &self,
+        inner: Arc<dyn Handler>,
+        grip: &GripConfig,
+        (sockets, is_app): (WebSocketSupport, bool),
+    ) -> Result<Arc<dyn Handler>, String> {
+        let namespace = Namespace::new(&grip.namespace);
+        let signer = match &self.signer {
+            None if is_app => {
+                let signer = Signer::new(
+                    &self.service.publish_keys.publish_key(&namespace),
+                    REQUEST_ISSUER,
+                );
+                Some(Arc::new(signer.map_err(|error| error.to_string())?))
+            }
+            front => front.clone(),
+        };
+        Ok(Arc::new(GripHandler::new(GripOptions {
+            hub: self.service.hub.clone(),
+            backend: inner,
+            namespace,
+            allowed_origins: grip.origins.clone(),
+            signer,
+            front_signer: self.signer.clone(),
+            websocket_support: sockets,
+        })))
+    }
+
+    /// The handler of a route that the hub answers itself; `None` for others.
+    ///
+    /// # Errors
+    /// A key of tokens that cannot be used.
+    pub(crate) fn route_handler(
+        &self,
+        (site, route): (&Site, &Route),
+    ) -> Result<Option<Arc<dyn Handler>>, String> {
+        let said = |error: String| format!("route {}: {error}", route.path);
+        if let Some(streams) = &route.hub {
+            let handler = HubRouteHandler::new(self.service.hub.clone(), streams).map_err(said)?;
+            return Ok(Some(Arc::new(handler)));
+        }
+        let Some(mercure) = &route.mercure else {
+            return Ok(None);
+        };
+        let name = route_name(site, route);
+        let handler = self
+            .service
+            .mercure_hubs
+            .handler_for_route(&name, mercure)
+            .map_err(said)?;
+        Ok(Some(Arc::new(handler.with_path(&route.path))))
+    }
+}
+
+/// What is wrong with the keys of a configuration, each with its place.
+pub(crate) fn validate_keys(config: &Config) -> Vec<String> {
+    let mut wrong: Vec<String> = grip_signer(config).err().into_iter().collect();
+    let routes = config.sites.iter().flat_map(|site| &site.routes);
+    for (route, mercure) in routes.filter_map(|route| Some((route, route.mercure.as_ref()?))) {
+        for (name, key) in [
+            ("publisher_key", &mercure.publisher_key),
+            ("subscriber_key", &mercure.subscriber_key),
+        ] {
+            let verifier = |key: &MercureKey| Verifier::new(key.key.expose(), &key.algorithm).err();
+            if let Some(error) = key.as_ref().and_then(verifier) {
+                wrong.push(format!("route {}: mercure.{name}: {error}", route.path));
+            }
+        }
+    }
+    wrong
+}
+
+/// What works in a configuration and is perhaps not meant so, each with its place.
+pub(crate) fn hub_warnings(config: &Config) -> Vec<String> {
+    if config.server.redis.is_none() {
+        return Vec::new();
+    }
+    let routes = config.sites.iter().flat_map(|site| &site.routes);
+    let alone = routes.filter(|route| route.mercure.is_some()).map(|route| {
+        format!(
+            "route {}: its Mercure hub is not shared over server.redis: publishers and subscribers \
+             of this server meet those of no other",
+            route.path
+        )
+    });
+    alone.collect()
+}
+
+/// Who signs requests to back ends, if anybody does.
+fn grip_signer(config: &Config) -> Result<Option<Signer>, String> {
+    let Some(key) = &config.hub.grip_key else {
+        return Ok(None);
+    };
+    let signer = Signer::new(key.expose(), &config.hub.grip_issuer);
+    let signer = signer.map_err(|error| format!("hub.grip_key: {error}"))?;
+    Ok(Some(signer))
+}
+
+fn channel_namespaces(config: &Config) -> Namespaces {
+    Namespaces::new(config.channel_namespaces())
+}
+
+/// A client may be an office behind one address.
+const MIN_STREAMS_PER_CLIENT: usize = 100;
+
+/// The bounds of the hub: a held stream is a connection too, of which there may be so many.
+fn hub_limits(config: &Config, connections: usize) -> Settings {
+    let hub = &config.hub;
+    let streams_max = match hub.max_streams {
+        Some(max) => max,
+        // Pages need connections, too.
+        None => (connections / 4 * 3).max(1),
+    };
+    let of_client = match hub.max_streams_per_client {
+        Some(max) => max,
+        None => (streams_max / 8).max(MIN_STREAMS_PER_CLIENT),
+    };
+    Settings {
+        max_streams: Some(streams_max),
+        max_streams_per_client: Some(of_client),
+        ..hub.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use penstock_config::Invocation;
+
+    use super::*;
+
+    /// What is told of a file with a Mercure hub that begins like this.
+    fn told(name: &str, begin: &str) -> Vec<String> {
+        let name = format!("penstock-held-{name}-{}.toml", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let text = format!(
+            "{begin}\n[[sites]]\n[[sites.routes]]\npath = \"/.well-known/*\"\n\
+             mercure = {{ publisher_key = \"!ChangeThisMercureHubJWTSecretKey!\" }}\n"
+        );
+        let mut file = std::fs::File::create(&path).unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+        let config = penstock_config::resolve(&Invocation {
+            config: Some(path.clone()),
+            cwd: std::env::temp_dir(),
+            ..Invocation::default()
+        });
+        std::fs::remove_file(path).unwrap();
+        hub_warnings(&config.unwrap_or_else(|report| panic!("{report}")))
+    }
+
+    #[test]
+    fn a_mercure_hub_that_is_not_shared_is_told_where_others_are() {
+        assert_eq!(told("alone", ""), [""; 0]);
+        let shared = told("shared", "[server]\nredis = \"redis://127.0.0.1:6379\"");
+        assert_eq!(shared.len(), 1);
+        assert!(
+            shared[0].starts_with("route /.well-known/*: its Mercure hub is not shared"),
+            "{shared:?}"
+        );
+    }
+}

@@ -1,0 +1,88 @@
+//! Responses that may name another body: what their routes' handlers are given for that.
+//!
+//! `wiring` puts it right around a back end whose route has `sendfile`, and around no other.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use penstock_config::{Files as FilesConfig, HidePattern, Sendfile, TryPattern};
+use penstock_exchange::{
+    GripResponse, Handler, HandlerProgress, InlineResponse, Request, RequestView, SendfileGrant,
+};
+use penstock_files::{Files, FilesSetup};
+
+use crate::components::{Pools, default_pool};
+
+/// `inner`, whose responses may name what `sendfile` says.
+///
+/// # Errors
+/// A folder that cannot be opened.
+pub(crate) fn with_sendfile_grant(
+    inner: Arc<dyn Handler>,
+    sendfile: &Sendfile,
+    mut open: impl FnMut(&Path) -> Result<Arc<Files>, String>,
+) -> Result<Arc<dyn Handler>, String> {
+    let mut folders: Vec<(PathBuf, Arc<dyn Handler>)> = Vec::new();
+    for folder in &sendfile.dirs {
+        folders.push((folder.clone(), open(folder)?));
+    }
+    let grant = Arc::new(SendfileGrant { dirs: folders });
+    Ok(Arc::new(SendfileHandler { inner, grant }))
+}
+
+/// The files that `X-Sendfile` may name: one path each, and nothing said about them that the response does not
+/// say, since they may be meant for one client alone.
+pub(crate) fn sendfile_setup(
+    folder: &Path,
+    hide: &[HidePattern],
+    pools: &Pools,
+    loops: usize,
+) -> FilesSetup {
+    let files = FilesConfig {
+        hide: hide.to_vec(),
+        try_: vec![TryPattern::path()],
+        precompressed: Vec::new(),
+        compress: Vec::new(),
+        immutable: false,
+        ..FilesConfig::new(folder.to_owned())
+    };
+    FilesSetup {
+        files,
+        pool: default_pool(pools),
+        loops,
+        falls_through: false,
+        script_index: None,
+    }
+}
+
+/// A back end whose responses may name another body.
+#[derive(Debug)]
+struct SendfileHandler {
+    inner: Arc<dyn Handler>,
+    grant: Arc<SendfileGrant>,
+}
+
+impl SendfileHandler {
+    fn with_grant(&self, mut request: Request) -> Request {
+        request.sendfile_grant = Some(Arc::clone(&self.grant));
+        request
+    }
+}
+
+impl Handler for SendfileHandler {
+    fn handle(&self, request: Request) -> HandlerProgress {
+        self.inner.handle(self.with_grant(request))
+    }
+
+    fn handle_deferring_grip(&self, request: Request) -> HandlerProgress {
+        self.inner.handle_deferring_grip(self.with_grant(request))
+    }
+
+    fn apply_grip(&self, spoken: GripResponse) -> HandlerProgress {
+        self.inner.apply_grip(spoken)
+    }
+
+    fn try_inline(&self, asked: &RequestView<'_>, take: &mut dyn FnMut(InlineResponse<'_>)) {
+        self.inner.try_inline(asked, take);
+    }
+}

@@ -1,0 +1,76 @@
+//! What this kernel, container or sandbox lacks: said once, at the start.
+//!
+//! A part of `server`. Each missing call is served another way by `sys`; without `/proc` some things are left off.
+
+use std::path::Path;
+
+use penstock_sys::account;
+use penstock_sys::kernel::{self, MissingCall};
+
+/// What is left off without `/proc`.
+const NO_PROC_WARNING: &str = "/proc is not mounted or hidden: what workers take of memory and processor is not known \
+     (`memory_max` has no effect), processes that they leave behind are not ended, and a signal that an application \
+     sends to the server is obeyed";
+
+/// Logs what is missing, in a line for all calls; and that there is no folder for temporary files.
+pub(super) fn log_missing_features(temporary: &Path) {
+    if let Err(error) = account::check_dir_writable(temporary) {
+        log::warn!(
+            "limits.temp_dir: cannot write {}: {error}: bodies that do not fit into memory are answered 500, and \
+             no sockets can be made for applications: name a folder that is writable",
+            temporary.display()
+        );
+    }
+    if let Some(line) = describe_missing_calls(&kernel::missing_calls()) {
+        log::info!("{line}");
+    }
+    if !kernel::has_proc() {
+        log::warn!("{NO_PROC_WARNING}");
+    }
+}
+
+/// What no start can do without.
+///
+/// # Errors
+/// The system calls that a sandbox forbids, and what to do about them.
+pub(super) fn check_required_calls() -> Result<(), String> {
+    match &*kernel::missing_essentials() {
+        [] => Ok(()),
+        names => Err(format!(
+            "this sandbox forbids {}, without which nothing can be served: let its filter allow them \
+             (systemd: SystemCallFilter=@system-service; Docker: its default profile)",
+            names.join(", ")
+        )),
+    }
+}
+
+fn describe_missing_calls(missing: &[MissingCall]) -> Option<String> {
+    let (names, instead): (Vec<_>, Vec<_>) = missing
+        .iter()
+        .map(|call| (call.name, call.fallback))
+        .unzip();
+    (!missing.is_empty()).then(|| {
+        let (names, instead) = (names.join(", "), instead.join("; "));
+        format!("this kernel or sandbox has no {names}: {instead}")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_calls_are_one_line() {
+        assert_eq!(describe_missing_calls(&[]), None);
+        let call = |name, instead| MissingCall {
+            name,
+            fallback: instead,
+        };
+        let line =
+            describe_missing_calls(&[call("openat2", "a is done"), call("statx", "b is done")]);
+        assert_eq!(
+            line.unwrap(),
+            "this kernel or sandbox has no openat2, statx: a is done; b is done"
+        );
+    }
+}

@@ -1,0 +1,191 @@
+//! Code that cannot be loaded, under every model: it is told, tried again slowly, and never in the way.
+//!
+//! `boot` has what error pages and the status say of each cause; here the models, restarts and numbers.
+//! What must stay true: nothing is started over and over, and what serves goes on serving.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use super::{ASGI, FORKED, PLAIN, ProcessModel, RACK, RACK_PLAIN, WatchedServer};
+use crate::support::{PATIENCE, eventually};
+
+/// The words for what `crash` in either language raises.
+const CRASH: &str = "no such table: customers";
+
+/// What may go wrong, and what is told of it.
+const CAUSES: [(&str, &[&str]); 3] = [
+    ("crash", &[CRASH]),
+    ("exit_0", &["exit code 0 before it was ready"]),
+    ("hang", &["and was killed"]),
+];
+
+fn state(house: &WatchedServer) -> String {
+    house.app()["state"].as_str().unwrap().to_owned()
+}
+
+/// Most boots that there may be after `time`: the wait between two is 100 ms at first, and doubled each time.
+fn most_boots(time: Duration) -> usize {
+    let waits = (0..7).map(|n| Duration::from_millis(100 << n));
+    let mut sum = Duration::ZERO;
+    let waited = waits.take_while(|wait| {
+        sum += *wait;
+        sum <= time
+    });
+    // Two workers are tried together before the first failure is known.
+    2 + waited.count()
+}
+
+#[test]
+fn code_that_cannot_be_loaded_is_told_and_tried_again_ever_more_slowly() {
+    for model in [FORKED, ASGI, RACK_PLAIN] {
+        let ProcessModel(name, ..) = model;
+        let site = model.site("processes = 2");
+        site.write("boot", "crash");
+        let began = Instant::now();
+        let house = WatchedServer::new(&site);
+        eventually(PATIENCE, "it is failing", || state(&house) == "failing");
+        assert_eq!(house.get("/").status, 503, "{name}");
+        assert_eq!(house.admin("GET", "/readyz").status, 503, "{name}");
+        let report = house.app()["report"].as_str().unwrap_or("").to_owned();
+        assert!(report.contains(CRASH), "{name}: {report}");
+        house.wait_log(CRASH);
+        eventually(PATIENCE, "it is tried again", || {
+            house.lines("boots").len() >= 4
+        });
+        let (boots, time) = (house.lines("boots").len(), began.elapsed());
+        assert!(
+            boots <= most_boots(time),
+            "{name}: {boots} boots in {time:?}"
+        );
+        house.boot_with("");
+        eventually(PATIENCE, "it comes up", || house.get("/").status == 200);
+    }
+}
+
+#[test]
+fn a_start_that_must_know_fails_with_the_traceback() {
+    // As a daemon: whoever starts it waits until it serves, or hears why it does not.
+    for (cause, words) in CAUSES {
+        let site = FORKED.site(&format!("processes = 1\n{}", patience(cause)));
+        site.write("boot", cause);
+        let log = site.dir().join("log").display().to_string();
+        let output = site.run(&[
+            "serve",
+            "--daemonize",
+            "--log",
+            &log,
+            "-l",
+            "127.0.0.1:0",
+            "--admin",
+            "off",
+        ]);
+        let (_, complained) = crate::support::texts(&output);
+        let told = format!("{complained}\n{}", site.read("log"));
+        assert_eq!(output.status.code(), Some(1), "{cause}: {told}");
+        for word in words {
+            assert!(told.contains(word), "{cause}: {word:?} in {told}");
+        }
+    }
+}
+
+/// How long code may load: not long, where all that is wrong with it is the time.
+fn patience(cause: &str) -> &'static str {
+    match cause {
+        "hang" => "boot_timeout = \"2s\"",
+        _ => "boot_timeout = \"30s\"",
+    }
+}
+
+#[test]
+fn new_code_that_cannot_be_loaded_leaves_the_old_in_service() {
+    let quick = [CAUSES[0], CAUSES[1]];
+    let slow = [CAUSES[2]];
+    for model in [FORKED, ASGI, RACK] {
+        leaves_the_old_in_service(model, &quick);
+    }
+    for model in [PLAIN, RACK] {
+        leaves_the_old_in_service(model, &slow);
+    }
+}
+
+fn leaves_the_old_in_service(model: ProcessModel, causes: &[(&str, &[&str])]) {
+    let ProcessModel(name, ..) = model;
+    let house = model.serve(&format!("processes = 2\n{}", patience(causes[0].0)));
+    let old = house.settled(2);
+    house.under_load("/", || {
+        for (cause, words) in causes {
+            house.boot_with(cause);
+            let (code, said, complained) = house.restart();
+            assert_eq!((code, said.as_str()), (1, ""), "{name}: {cause}");
+            for word in *words {
+                let is_told = complained.contains(word);
+                assert!(is_told, "{name}, {cause}: {word:?} in {complained}");
+            }
+            let app = house.app();
+            let told = app["restart_error"].as_str().unwrap_or("");
+            assert!(told.contains(words[0]), "{name}, {cause}: {told}");
+            assert_eq!(app["state"], "ready", "{name}, {cause}");
+        }
+    });
+    assert_eq!(house.settled(2), old, "{name}: the same workers all along");
+    assert_eq!(house.counter("crashed"), 0, "{name}");
+    house.boot_with("");
+    let (code, _, complained) = house.restart();
+    assert_eq!(code, 0, "{name}: {complained}");
+    assert_eq!(house.app()["restart_error"], serde_json::Value::Null);
+    assert!(house.settled(2).iter().all(|pid| !old.contains(pid)));
+}
+
+#[test]
+fn a_stop_while_the_code_is_loaded_leaves_nothing() {
+    for model in [FORKED, PLAIN, ASGI, RACK] {
+        let site = model.site("processes = 2");
+        site.write("boot", "slow");
+        let house = WatchedServer::new(&site);
+        eventually(PATIENCE, "it boots", || !house.lines("booting").is_empty());
+        let began = Instant::now();
+        house.signal(Signal::TERM);
+        assert_eq!(house.wait_exit(PATIENCE).code(), Some(0), "{}", house.log());
+        assert!(began.elapsed() < Duration::from_secs(5), "{model:?}");
+    }
+}
+
+#[test]
+fn a_stop_during_a_restart_leaves_nothing() {
+    for model in [FORKED, RACK_PLAIN] {
+        let house = model.serve("processes = 2");
+        house.boot_with("hang");
+        std::thread::scope(|scope| {
+            let restart = scope.spawn(|| house.restart());
+            eventually(PATIENCE, "it boots", || !house.lines("booting").is_empty());
+            house.signal(Signal::TERM);
+            let (code, _, complained) = restart.join().unwrap();
+            assert!(code != 0 && !complained.is_empty(), "{code} {complained}");
+        });
+        assert_eq!(house.wait_exit(PATIENCE).code(), Some(0), "{}", house.log());
+    }
+}
+
+#[test]
+fn where_no_process_can_be_had_it_is_told_and_had_later() {
+    // Ruby itself tries a fork that was refused again, every second: it is given up after ten.
+    let site = FORKED.site("processes = 2");
+    site.write("boot", "no_forks");
+    let house = WatchedServer::new(&site);
+    eventually(PATIENCE, "it is failing", || state(&house) == "failing");
+    assert_eq!(house.get("/").status, 503);
+    let report = house.app()["report"].as_str().unwrap_or("").to_owned();
+    assert!(report.contains("not forked"), "{report}");
+    house.boot_with("");
+    eventually(PATIENCE, "it comes up", || house.get("/").status == 200);
+    // And while it serves: those that serve stay.
+    let old = house.settled(2);
+    house.boot_with("no_forks");
+    let (code, _, complained) = house.restart();
+    assert!(
+        code == 1 && complained.contains("not forked"),
+        "{complained}"
+    );
+    assert_eq!(house.settled(2), old);
+}

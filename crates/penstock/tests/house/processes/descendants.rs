@@ -1,0 +1,96 @@
+//! What applications leave behind: children, daemons, hundreds of processes that fork on.
+//!
+//! What must stay true: what stays in the worker's group ends with the worker, what has left it ends
+//! with the server and is named in its log, and the server answers meanwhile.
+
+use rustix::process::Signal;
+
+use super::{ASGI, FORKED, PLAIN, ProcessModel, RACK, THREADS, WatchedServer, pause, send};
+use crate::support::{PATIENCE, eventually, is_alive};
+
+fn children(house: &WatchedServer) -> Vec<i32> {
+    let lines = house.lines("children");
+    lines.iter().map(|line| line.parse().unwrap()).collect()
+}
+
+/// The process group of a process.
+fn group(pid: i32) -> Option<i32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit(") ").next()?.split(' ').nth(2)?.parse().ok()
+}
+
+#[test]
+fn children_end_with_their_worker_or_with_the_server() {
+    for model in [FORKED, PLAIN, THREADS, ASGI, RACK] {
+        let ProcessModel(name, ..) = model;
+        let house = model.serve("processes = 1");
+        let pid: i32 = house.get("/children").text().parse().unwrap();
+        let count = if name.starts_with("rack") { 3 } else { 4 };
+        eventually(PATIENCE, &format!("{name}: they are there"), || {
+            children(&house).len() == count
+        });
+        let all = children(&house);
+        assert!(all.iter().all(|child| is_alive(*child)), "{name}");
+        send(pid, Signal::KILL);
+        house.settled(1);
+        eventually(PATIENCE, "those of its group are gone", || {
+            let mut left = all.iter().filter(|child| is_alive(**child));
+            left.all(|child| group(*child) != Some(pid))
+        });
+        let left = all.iter().filter(|child| is_alive(**child)).count();
+        assert!(
+            left == count - 2,
+            "{name}: those that left the group live on until the server ends"
+        );
+        assert_eq!(house.get("/").status, 200, "{name}");
+        house.signal(Signal::TERM);
+        assert_eq!(
+            house.wait_exit(PATIENCE).code(),
+            Some(0),
+            "{name}\n{}",
+            house.log()
+        );
+        let told = house.log().matches(" behind; it was ended").count();
+        assert_eq!(told, left, "{name}: named in the log\n{}", house.log());
+    }
+}
+
+#[test]
+fn children_of_the_code_that_is_loaded_end_with_the_server() {
+    for model in [FORKED, RACK] {
+        let site = model.site("processes = 2");
+        site.write("boot", "leave_children");
+        let house = WatchedServer::new(&site);
+        house.wait_ready("app");
+        assert_eq!(house.get("/").status, 200, "{model:?}");
+        assert_eq!(house.restart().0, 0, "{model:?}\n{}", house.log());
+    }
+}
+
+#[test]
+fn a_fork_bomb_ends_with_its_worker_and_with_the_server() {
+    for model in [FORKED, RACK] {
+        let ProcessModel(name, ..) = model;
+        let count = if name == "rack" { 126 } else { 284 };
+        let house = model.serve("processes = 2");
+        let pid: i32 = house.get("/bomb").text().parse().unwrap();
+        eventually(PATIENCE, &format!("{name}: it has gone off"), || {
+            pause(super::LOOK);
+            assert_eq!(house.get("/").status, 200, "{name}: served meanwhile");
+            house.lines("children").len() >= count
+        });
+        send(pid, Signal::KILL);
+        house.wait_gone(pid);
+        house.settled(2);
+        assert_eq!(house.get("/").status, 200, "{name}");
+        let left = |house: &WatchedServer| {
+            children(house)
+                .into_iter()
+                .filter(|pid| is_alive(*pid))
+                .count()
+        };
+        eventually(PATIENCE, &format!("{name}: its group is gone"), || {
+            left(&house) <= count / 2
+        });
+    }
+}

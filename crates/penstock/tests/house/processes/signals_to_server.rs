@@ -1,0 +1,60 @@
+//! Applications that send signals to the server: it goes on, and says who it was.
+//!
+//! By themselves, by programs that they start, and by processes that have left them; not by those that are gone
+//! before the server hears of it. What must stay true: signals of everybody else are obeyed. Where
+//! applications are isolated the kernel delivers no such signal at all (`isolation`).
+
+use rustix::process::Signal;
+
+use super::{ASGI, FORKED, PLAIN, ProcessModel, RACK, WatchedServer};
+use crate::support::{PATIENCE, eventually};
+
+const SIGNALS: [&str; 5] = ["SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2"];
+
+#[test]
+fn a_signal_of_a_worker_to_the_server_is_ignored_and_named() {
+    for model in [FORKED, PLAIN, ASGI, RACK] {
+        let ProcessModel(name, ..) = model;
+        let house = model.serve("processes = 2\nisolation = false");
+        let old = house.settled(2);
+        let server = house.pid().to_string();
+        // Every model can do it itself; what its children do is the same for all.
+        let signals = if name == "plain" || name == "asgi" {
+            &SIGNALS[..1]
+        } else {
+            &SIGNALS
+        };
+        for signal in signals {
+            assert_eq!(house.get(&format!("/parent?{signal}")).text(), server);
+        }
+        for signal in signals {
+            house
+                .wait_log(&format!("ignored {signal} from app["))
+                .wait_log(&format!("{signal} from process "));
+        }
+        eventually(PATIENCE, "all have been sent", || {
+            house.lines("told").len() == signals.len()
+        });
+        house.open("heard");
+        assert_eq!(house.get("/").status, 200, "{name}");
+        assert_eq!(house.settled(2), old, "{name}: nothing was done");
+        assert_eq!(house.admin_json()["reloads"], 0, "{name}");
+        // Those of others are heard as before; what was written into its folder is taken for code.
+        house.signal(Signal::HUP);
+        house.wait_log("reload: application app restarted");
+    }
+}
+
+#[test]
+fn a_signal_of_code_that_is_loaded_is_ignored_too() {
+    for model in [FORKED, RACK] {
+        let site = model.site("processes = 1\nisolation = false");
+        site.write("boot", "kill_parent");
+        let house = WatchedServer::new(&site);
+        house.wait_ready("app");
+        assert_eq!(house.get("/").status, 200, "{model:?}");
+        house
+            .wait_log("SIGTERM from app[")
+            .wait_log("SIGHUP from app[");
+    }
+}

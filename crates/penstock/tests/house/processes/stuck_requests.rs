@@ -1,0 +1,171 @@
+//! Requests that do not end: cut at their time-out, with the stack of what they do in the log.
+//!
+//! What must stay true: only the worker that is stuck is killed, its other threads finish what they have,
+//! and one that hears no signal is killed all the same.
+
+use std::time::{Duration, Instant};
+
+use super::{
+    ASGI, FIBERS, FORKED, GREENLETS, PLAIN, ProcessModel, RACK, RACK_THREADS, THREADS,
+    WatchedServer,
+};
+use crate::support::{PATIENCE, eventually};
+
+/// Waits until the worker that has begun last is replaced.
+fn replaced(house: &WatchedServer) {
+    let stuck: i32 = house.lines("begun").last().unwrap().parse().unwrap();
+    house.wait_gone(stuck);
+    house.settled(2);
+}
+
+#[test]
+fn a_stuck_request_is_cut_with_its_stack_in_the_log() {
+    for (model, frame) in [
+        (FORKED, "in stuck"),
+        (PLAIN, "in stuck"),
+        (ASGI, "in stuck"),
+        (RACK, "config.ru"),
+    ] {
+        let ProcessModel(name, ..) = model;
+        let house = model.serve("processes = 2\nresponse_timeout = \"500ms\"");
+        let old = house.settled(2);
+        let began = Instant::now();
+        let mut client = house.ask("/stuck");
+        eventually(PATIENCE, "it has begun", || {
+            !house.lines("begun").is_empty()
+        });
+        // The other one serves on.
+        for _ in 0..5 {
+            assert_eq!(house.get("/").status, 200, "{name}");
+        }
+        client.expect_status(504);
+        assert!(began.elapsed() >= Duration::from_millis(500), "{name}");
+        house.wait_log(frame);
+        replaced(&house);
+        let left = house.ready();
+        assert_eq!(
+            left.iter().filter(|pid| old.contains(pid)).count(),
+            1,
+            "{name}: the other is the same"
+        );
+        assert_eq!(house.counter("timed_out"), 1, "{name}");
+        house.wait_log("worker killed:");
+    }
+}
+
+#[test]
+fn a_request_that_waits_for_ever_in_a_reactor_costs_no_worker() {
+    for (model, path, frame) in [
+        (ASGI, "/wait", "in wait_for_ever"),
+        (GREENLETS, "/stuck", "in stuck"),
+        (FIBERS, "/stuck", "config.ru"),
+    ] {
+        let ProcessModel(name, ..) = model;
+        let house =
+            model.serve("processes = 1\nresponse_timeout = \"2s\"\nstop_timeout = \"500ms\"");
+        let old = house.settled(1);
+        let mut client = house.ask(path);
+        eventually(PATIENCE, "it has begun", || {
+            !house.lines("begun").is_empty()
+        });
+        assert_eq!(
+            house.get("/").text(),
+            old[0].to_string(),
+            "{name}: beside it"
+        );
+        client.expect_status(504);
+        house.wait_log(frame);
+        assert_eq!(
+            house.get("/").text(),
+            old[0].to_string(),
+            "{name}: it goes on"
+        );
+        assert_eq!(house.counter("timed_out"), 1, "{name}");
+    }
+}
+
+#[test]
+fn neighbours_of_a_stuck_request_in_other_threads_finish() {
+    for model in [THREADS, RACK_THREADS] {
+        let ProcessModel(name, ..) = model;
+        let house = model.serve("processes = 1\nresponse_timeout = \"1s\"");
+        let pid = house.settled(1)[0];
+        let mut stuck = house.ask("/stuck");
+        eventually(PATIENCE, "it has begun", || {
+            !house.lines("begun").is_empty()
+        });
+        // It began later, so its own time is not over when the stuck one's is.
+        pause_until(&house, Duration::from_millis(700));
+        let mut neighbour = house.hold("gate");
+        stuck.expect_status(504);
+        house.wait_log("hread");
+        house.open("gate");
+        let answer = neighbour.response();
+        assert_eq!(answer.status, 200, "{name}: {}", answer.text());
+        assert_eq!(answer.text(), pid.to_string(), "{name}: in that process");
+        house.wait_gone(pid);
+        assert_eq!(house.get("/").status, 200, "{name}");
+    }
+}
+
+/// Asks for other things until the first request is so old.
+fn pause_until(house: &WatchedServer, age: Duration) {
+    let began = Instant::now();
+    eventually(PATIENCE, "some time has passed", || {
+        assert_eq!(house.get("/").status, 200);
+        began.elapsed() > age
+    });
+}
+
+#[test]
+fn a_worker_that_hears_no_signal_is_killed_all_the_same() {
+    for model in [FORKED, THREADS, ASGI] {
+        let ProcessModel(name, ..) = model;
+        let house = model.serve("processes = 2\nresponse_timeout = \"400ms\"");
+        let mut deaf = house.ask("/deaf");
+        eventually(PATIENCE, "it has begun", || {
+            !house.lines("begun").is_empty()
+        });
+        assert_eq!(house.get("/").status, 200, "{name}");
+        deaf.expect_status(504);
+        replaced(&house);
+        assert_eq!(house.get("/").status, 200, "{name}");
+    }
+}
+
+#[test]
+fn one_that_never_finishes_its_end_is_killed() {
+    for model in [FORKED, PLAIN, ASGI, RACK] {
+        let ProcessModel(name, ..) = model;
+        let site = model.site("processes = 2\nstop_timeout = \"700ms\"");
+        site.write("boot", "hang_at_exit");
+        let house = WatchedServer::new(&site);
+        house.wait_ready("app");
+        let old = house.settled(2);
+        let (code, _, complained) = house.restart();
+        assert_eq!(code, 0, "{name}: {complained}");
+        old.iter().for_each(|pid| house.wait_gone(*pid));
+        assert!(!house.lines("ending").is_empty(), "{name}: it was asked to");
+        let began = Instant::now();
+        house.signal(rustix::process::Signal::TERM);
+        assert_eq!(house.wait_exit(PATIENCE).code(), Some(0), "{name}");
+        let took = began.elapsed();
+        assert!(took < Duration::from_secs(6), "{name}: {took:?}");
+    }
+}
+
+#[test]
+fn one_that_ignores_signals_and_its_children_is_replaced_like_others() {
+    for model in [FORKED, PLAIN, RACK] {
+        let ProcessModel(name, ..) = model;
+        let site = model.site("processes = 2\nstop_timeout = \"700ms\"");
+        site.write("boot", "no_signals");
+        let house = WatchedServer::new(&site);
+        house.wait_ready("app");
+        let old = house.settled(2);
+        let (code, _, complained) = house.restart();
+        assert_eq!(code, 0, "{name}: {complained}");
+        let new = house.settled(2);
+        assert!(new.iter().all(|pid| !old.contains(pid)), "{name}");
+    }
+}

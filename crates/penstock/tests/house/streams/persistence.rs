@@ -1,0 +1,189 @@
+//! What streams outlive, and how they end: restart, reload and upgrade cut none, a stop ends each properly.
+
+use std::time::Instant;
+
+use rustix::process::Signal;
+
+use super::*;
+use crate::support::{is_alive, kill};
+
+/// So many streams of one channel.
+fn listeners(server: &Server, count: u64) -> Vec<StreamClient> {
+    let open = |_| StreamClient::open(server, "/stream/news");
+    let listeners = (0..count).map(open).collect();
+    wait_held(server, count);
+    listeners
+}
+
+fn all_hear(listeners: &mut [StreamClient], words: &str) {
+    for listener in listeners {
+        listener.hear(words);
+    }
+}
+
+#[test]
+fn a_restart_of_the_application_cuts_no_stream() {
+    let server = serve();
+    let before = server.get("/pid").text();
+    let mut listeners = listeners(&server, 20);
+    let (code, said, complained) = verb(&server, &["restart", "app"], "");
+    assert_eq!((code, said.trim()), (0, "app: restarted"), "{complained}");
+    eventually(PATIENCE, "the old worker is gone", || {
+        !is_alive(before.parse().unwrap())
+    });
+    assert_ne!(server.get("/pid").text(), before);
+    listeners.push(StreamClient::open(&server, "/stream/news"));
+    publish(&server, "news", "after the restart");
+    all_hear(&mut listeners, "data: after the restart\n");
+    assert_eq!(held(&server), 21);
+}
+
+#[test]
+fn the_death_of_a_worker_cuts_no_stream() {
+    let server = serve();
+    let mut listeners = listeners(&server, 5);
+    kill(server.get("/pid").text().parse().unwrap(), Signal::KILL);
+    publish(&server, "news", "after the death");
+    all_hear(&mut listeners, "data: after the death\n");
+}
+
+#[test]
+fn a_reload_cuts_no_stream() {
+    let server = serve();
+    let mut listeners = listeners(&server, 20);
+    // Another application in the place of the old one, other bounds, a route more.
+    let toml = server.site().read("penstock.toml");
+    let more = "response_timeout = \"50s\"\n[hub]\nkeep_alive = \"7s\"\nstreams_max = 30\n\
+                [[sites]]\n[[sites.routes]]\npath = \"/events/*\"\n\
+                hub = { channel = \"{path.2}\", namespace = \"app\" }\n\
+                [[sites.routes]]\npath = \"/*\"\napp = \"app\"\n";
+    server
+        .site()
+        .write("penstock.toml", format!("{toml}{more}"));
+    let (code, said, complained) = verb(&server, &["reload"], "");
+    assert_eq!(
+        (code, said.trim()),
+        (0, "reloaded"),
+        "{complained}\n{}",
+        server.log()
+    );
+    assert_eq!(held(&server), 20);
+    assert_eq!(server.admin_json()["hub"]["held"]["max"], 30);
+    listeners.push(StreamClient::open(&server, "/events/news"));
+    listeners.push(StreamClient::open(&server, "/stream/news"));
+    publish(&server, "news", "after the reload");
+    all_hear(&mut listeners, "data: after the reload\n");
+    // One that is refused changes nothing either.
+    server.site().write("penstock.toml", "nonsense");
+    assert_eq!(verb(&server, &["reload"], "").0, 1);
+    publish(&server, "news", "after the refusal");
+    all_hear(&mut listeners, "data: after the refusal\n");
+}
+
+#[test]
+fn a_stop_ends_each_stream_properly_and_within_its_clock() {
+    let server = serve_with("", "[hub]\ndrain = \"1s\"\n");
+    let mut listeners = listeners(&server, 60);
+    publish(&server, "news", "the last");
+    all_hear(&mut listeners, "data: the last\n");
+    let began = Instant::now();
+    server.signal(Signal::TERM);
+    for listener in &mut listeners {
+        assert!(listener.end().ends_with("\n"));
+    }
+    let status = server.wait_exit(PATIENCE);
+    assert_eq!(status.code(), Some(0), "{}", server.log());
+    assert!(began.elapsed() < PATIENCE / 2, "took {:?}", began.elapsed());
+    assert!(!server.log().contains(" cut"), "{}", server.log());
+}
+
+#[test]
+fn a_client_that_reads_nothing_does_not_hold_up_a_stop_for_ever() {
+    let server = serve_with("", "[hub]\ndrain = \"100ms\"\n");
+    let stuck = StreamClient::open(&server, "/stream/news");
+    for _ in 0..20 {
+        let body = "x".repeat(400 << 10);
+        let item = format!(
+            r#"{{"items": [{{"channel": "news", "http-stream": {{"content": "{body}"}}}}]}}"#
+        );
+        assert_eq!(post(&server, "/publish/", "", &item).status, 200);
+    }
+    server.signal(Signal::TERM);
+    let status = server.wait_exit(PATIENCE);
+    assert_eq!(status.code(), Some(0), "{}", server.log());
+    drop(stuck);
+}
+
+#[test]
+fn a_second_signal_does_not_wait_for_streams() {
+    let server = serve_with("", "[hub]\ndrain = \"10m\"\n");
+    let mut listeners = listeners(&server, 2);
+    server.signal(Signal::TERM);
+    server.wait_log("stopping: ");
+    server.signal(Signal::TERM);
+    let status = server.wait_exit(PATIENCE);
+    assert_eq!(status.code(), Some(0), "{}", server.log());
+    for listener in &mut listeners {
+        listener.client.read_to_end();
+    }
+}
+
+#[test]
+fn an_upgrade_lets_streams_go_to_the_new_server() {
+    let server = serve();
+    let mut listeners = listeners(&server, 20);
+    let (code, said, complained) = verb(&server, &["upgrade"], "");
+    assert!(
+        code == 0 && said.starts_with("upgraded: "),
+        "{said}{complained}\n{}",
+        server.log()
+    );
+    let heir = i32::try_from(server.admin_json()["pid"].as_i64().unwrap()).unwrap();
+    assert_ne!(heir, server.pid());
+    for listener in &mut listeners {
+        listener.end();
+        *listener = StreamClient::open(&server, "/stream/news");
+    }
+    publish(&server, "news", "from the new one");
+    all_hear(&mut listeners, "data: from the new one\n");
+    assert_eq!(
+        server.wait_exit(PATIENCE).code(),
+        Some(0),
+        "{}",
+        server.log()
+    );
+    kill(heir, Signal::TERM);
+    for listener in &mut listeners {
+        listener.end();
+    }
+    eventually(PATIENCE, "the new one ends", || !is_alive(heir));
+}
+
+#[test]
+fn who_asks_for_a_stream_while_the_server_stops_is_sent_to_the_next() {
+    let toml = "[server]\nthreads = 2\ndrain_idle = \"5s\"\n[[sites]]\n[[sites.routes]]\n\
+                path = \"/events/*\"\nhub = \"{path.2}\"\n";
+    let server = Site::new().config(toml).serve(&[]);
+    let mut kept = server.connect();
+    kept.send("GET /elsewhere HTTP/1.1\r\nHost: a\r\n\r\n")
+        .expect_status(404);
+    let mut last = server.connect();
+    server.signal(Signal::TERM);
+    // The listeners end first: until then a connection is kept as ever.
+    eventually(PATIENCE, "the next server's turn", || {
+        last.send("GET /elsewhere HTTP/1.1\r\nHost: a\r\n\r\n");
+        last.expect_status(404).header("connection") == Some("close")
+    });
+    // A browser gives up after an error, and comes back after an end.
+    kept.send("GET /events/news HTTP/1.1\r\nHost: a\r\n\r\n");
+    let response = kept.expect_status(200);
+    assert_eq!(response.header("content-type"), Some("text/event-stream"));
+    assert_eq!(response.header("connection"), Some("close"));
+    kept.expect_closed();
+    assert_eq!(
+        server.wait_exit(PATIENCE).code(),
+        Some(0),
+        "{}",
+        server.log()
+    );
+}
