@@ -137,7 +137,7 @@ fn encode_fields(encoder: &mut EnvironEncoder<'_>, request: &Request, may_hijack
         for name in Request::FORWARDED_FIELDS {
             if let Some(value) = request.forwarded_field(name) {
                 cgi::with_variable(name, &value, |name, value| {
-                    encoder.push_variable(name, value)
+                    encoder.push_variable(name, value);
                 });
             }
         }

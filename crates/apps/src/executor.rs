@@ -396,7 +396,7 @@ impl Executor {
             } => {}
             ExecutorInput::Exited { key, exit, reading } => self.handle_exited(key, exit, reading),
             ExecutorInput::ForkReady { worker, pid, line } => {
-                self.handle_fork_ready(worker, pid, line)
+                self.handle_fork_ready(worker, pid, line);
             }
             ExecutorInput::ForkFailed { worker, why } => self.handle_fork_missing(worker, &why),
             ExecutorInput::TemplateOverdue { key } => self.handle_template_overdue(key),

@@ -125,11 +125,11 @@ impl Supervisor {
             SupervisorEvent::Started => self.handle_started(now),
             SupervisorEvent::Spawned { worker, pid } => self.handle_spawned(now, worker, pid),
             SupervisorEvent::SpawnFailed { worker, reason } => {
-                self.handle_spawn_failed(now, worker, reason)
+                self.handle_spawn_failed(now, worker, reason);
             }
             SupervisorEvent::Ready { worker, boot } => self.handle_ready(now, worker, boot),
             SupervisorEvent::BootFailed { worker, report } => {
-                self.handle_boot_failed(now, worker, report)
+                self.handle_boot_failed(now, worker, report);
             }
             SupervisorEvent::Exited { worker, status } => self.handle_exited(now, worker, status),
             SupervisorEvent::ResponseTimedOut { worker } => {
@@ -140,10 +140,10 @@ impl Supervisor {
             }
             SupervisorEvent::Idle { worker } => self.handle_idle(now, worker),
             SupervisorEvent::ReplacementRequested { worker, why } => {
-                self.handle_recycle(worker, why)
+                self.handle_recycle(worker, why);
             }
             SupervisorEvent::LimitExceeded { worker, reason } => {
-                self.handle_broken(now, worker, reason)
+                self.handle_broken(now, worker, reason);
             }
             SupervisorEvent::Load(load) => self.handle_load(now, &load),
             SupervisorEvent::Restart => self.handle_restart(),

@@ -276,7 +276,7 @@ fn parse_mix_load(text: &str, arguments: &RequestArguments) -> Result<Load, Stri
                         .with_path(value)
                         .encode_request(&template, 1)
                         .map_err(own)?,
-                ]
+                ];
             }
             "paths" => {
                 let paths = read_paths(value.as_ref()).map_err(own)?;
@@ -291,7 +291,7 @@ fn parse_mix_load(text: &str, arguments: &RequestArguments) -> Result<Load, Stri
             }
             "rate" => {
                 load.arrivals =
-                    ArrivalModel::OpenLoop(number().ok_or_else(|| wrong("rate is a number"))?)
+                    ArrivalModel::OpenLoop(number().ok_or_else(|| wrong("rate is a number"))?);
             }
             _ => {
                 return Err(wrong(&format!(

@@ -37,7 +37,7 @@ pub enum SavedError {
         cause: serde_json::Error,
     },
     /// It is a report of another version.
-    #[error("{}: a report of format {found}; this program reads format {FORMAT}", path.display())]
+    #[error("{}: a report of format {found}; this program reads format {FORMAT_VERSION}", path.display())]
     Format {
         /// Which file.
         path: PathBuf,
@@ -115,7 +115,7 @@ struct FormatVersion {
 pub fn json_schema() -> String {
     let schema = schemars::schema_for!(Report);
     // A schema is made of texts and lists: it can always be written.
-    let json = serde_json::to_string_pretty(&json_schema).unwrap_or_default();
+    let json = serde_json::to_string_pretty(&schema).unwrap_or_default();
     json + "\n"
 }
 

@@ -107,7 +107,7 @@ mod tests {
         let curve = spline_curve(&NOISY, 64);
         let slope =
             |pair: &[CurvePoint]| (pair[1].1 - pair[0].1) / (pair[1].0 - pair[0].0).max(1e-6);
-        let slopes: Vec<f64> = spline_curve.windows(2).skip(64).map(slope).collect();
+        let slopes: Vec<f64> = curve.windows(2).skip(64).map(slope).collect();
         let slopes = &slopes[..slopes.len() - 64];
         assert!(
             slopes

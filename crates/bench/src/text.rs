@@ -23,15 +23,15 @@ pub(crate) mod units;
 /// Any report as text; ends with a line break.
 #[must_use]
 pub fn report_text(report: &Report) -> String {
-    let taken = &report_text.taken;
-    let mut text = match &report_text.result {
+    let taken = &report.taken;
+    let mut text = match &report.result {
         ReportResult::Run(result) => run_text(taken, result),
         ReportResult::Mix(result) => mix_text(taken, result),
         ReportResult::Sweep(result) => sweep_text(taken, result),
         ReportResult::Compare(result) => compare_text(taken, result),
         ReportResult::Hold(result) => hold::hold_text(taken, result),
     };
-    if let Some(note) = notes::bottleneck_note(report_text) {
+    if let Some(note) = notes::bottleneck_note(report) {
         text += &format!("\n{note}\n");
     }
     text
@@ -41,9 +41,9 @@ pub fn report_text(report: &Report) -> String {
 #[must_use]
 pub fn run_text(taken: &MeasurementContext, run: &Run) -> String {
     let mut text = heading(taken);
-    text += &targets(&run_text.targets);
-    text += &load_text(&run_text.figures);
-    text += &run_text.server.as_ref().map_or_else(String::new, server);
+    text += &targets(&run.targets);
+    text += &load_text(&run.figures);
+    text += &run.server.as_ref().map_or_else(String::new, server);
     text
 }
 
@@ -51,15 +51,15 @@ pub fn run_text(taken: &MeasurementContext, run: &Run) -> String {
 #[must_use]
 pub fn mix_text(taken: &MeasurementContext, mix: &Mix) -> String {
     let mut text = heading(taken);
-    text += &targets(&mix_text.targets);
-    for figures in &mix_text.loads {
+    text += &targets(&mix.targets);
+    for figures in &mix.loads {
         text += &format!(
             "\nLoad: {}\n{}",
             sanitize(&figures.name),
             load_text(figures)
         );
     }
-    text += &mix_text.server.as_ref().map_or_else(String::new, server);
+    text += &mix.server.as_ref().map_or_else(String::new, server);
     text
 }
 
@@ -67,7 +67,7 @@ pub fn mix_text(taken: &MeasurementContext, mix: &Mix) -> String {
 #[must_use]
 pub fn sweep_text(taken: &MeasurementContext, sweep: &Sweep) -> String {
     let mut text = heading(taken);
-    text += &targets(&sweep_text.targets);
+    text += &targets(&sweep.targets);
     text += &format!("\n{}", tables::sweep_table(sweep).text());
     text
 }
@@ -76,7 +76,7 @@ pub fn sweep_text(taken: &MeasurementContext, sweep: &Sweep) -> String {
 #[must_use]
 pub fn compare_text(taken: &MeasurementContext, compare: &Compare) -> String {
     let mut text = format!("{}\n{}", sanitize(&compare.title), heading(taken));
-    let rounds = compare_text
+    let rounds = compare
         .deployments
         .iter()
         .map(|deployment| deployment.rounds.len());
@@ -85,8 +85,8 @@ pub fn compare_text(taken: &MeasurementContext, compare: &Compare) -> String {
         "Ranking:                {rounds}, ratios to {}\n\n",
         sanitize(&compare.first)
     );
-    text += &tables::ranking_table(compare_text).text();
-    for (index, (name, doubt)) in tables::ranked_doubts(compare_text).into_iter().enumerate() {
+    text += &tables::ranking_table(compare).text();
+    for (index, (name, doubt)) in tables::ranked_doubts(compare).into_iter().enumerate() {
         text += &format!(
             "  [{}] {}: {}\n",
             index + 1,
@@ -94,19 +94,19 @@ pub fn compare_text(taken: &MeasurementContext, compare: &Compare) -> String {
             sanitize(&doubt)
         );
     }
-    let loads = tables::loads_table(compare_text);
+    let loads = tables::loads_table(compare);
     if !loads.rows.is_empty() {
         text += &format!("\nEach load (medians):\n{}", loads.text());
     }
-    text += &failed_deployments(compare_text);
-    if !compare_text.goals.is_empty() {
+    text += &failed_deployments(compare);
+    if !compare.goals.is_empty() {
         text += "\nGoals:\n";
     }
-    for row in tables::goals_table(compare_text).rows {
+    for row in tables::goals_table(compare).rows {
         let line = format!("  {:<10}  {}: {} {}", row[1], row[0], row[2], row[3]);
         text += &format!("{}\n", line.trim_end());
     }
-    let versions: Vec<_> = compare_text
+    let versions: Vec<_> = compare
         .deployments
         .iter()
         .filter(|one| !one.versions.is_empty())
@@ -123,7 +123,7 @@ pub fn compare_text(taken: &MeasurementContext, compare: &Compare) -> String {
 
 fn failed_deployments(compare: &Compare) -> String {
     let mut text = String::new();
-    for deployment in &compare_text.deployments {
+    for deployment in &compare.deployments {
         if let Some(why) = &deployment.failed {
             let why = sanitize(why);
             let mut lines = why.trim_end().lines();

@@ -103,11 +103,11 @@ impl Fetch {
                 Some(slice) => {
                     slice
                         .store_or_refuse(self, *response, times, purges, landing)
-                        .await
+                        .await;
                 }
                 None => {
                     self.store_or_refuse(*response, times, purges, landing)
-                        .await
+                        .await;
                 }
             },
             Ok(reply) => {

@@ -33,7 +33,7 @@ pub enum ChannelPart {
 
 /// The text is no channel.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{part:?} at byte {at}: expected {expected}")]
+#[error("{part:?} at byte {offset}: expected {expected}")]
 pub struct InvalidChannelPattern {
     /// Where what is wrong starts, in bytes of the text.
     pub offset: usize,
@@ -189,7 +189,7 @@ mod tests {
             assert_eq!(
                 bad,
                 InvalidChannelPattern {
-                    offset,
+                    offset: at,
                     part,
                     expected
                 },

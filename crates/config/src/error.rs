@@ -289,7 +289,7 @@ pub enum Problem {
     AbstractSocket(String),
     /// A Unix socket's path that the system does not take.
     #[error(
-        "{}: {bytes} bytes, and the path of a Unix socket has at most {UNIX_PATH_BYTES}: choose a shorter one",
+        "{}: {bytes} bytes, and the path of a Unix socket has at most {MAX_UNIX_PATH_BYTES}: choose a shorter one",
         path.display()
     )]
     SocketPathTooLong {

@@ -390,7 +390,7 @@ impl Template {
             match part {
                 HeaderTemplatePart::Text(plain) => text.extend_from_slice(plain.as_bytes()),
                 HeaderTemplatePart::Client => {
-                    text.extend_from_slice(access_log::peer_text(values.client).as_bytes())
+                    text.extend_from_slice(access_log::peer_text(values.client).as_bytes());
                 }
                 HeaderTemplatePart::Host => text.extend_from_slice(values.host.as_bytes()),
                 HeaderTemplatePart::Scheme => text.extend_from_slice(values.scheme.as_bytes()),

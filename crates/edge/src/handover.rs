@@ -153,7 +153,7 @@ impl UpgradeTarget {
     pub(crate) fn hand_over(self, edge: &ConnectionGuard, stream: Arc<Stream>, early: Vec<u8>) {
         match self {
             Self::Takeover(takeover) => {
-                spawn_takeover(edge.duplicate(), takeover.take_over(stream, early))
+                spawn_takeover(edge.duplicate(), takeover.take_over(stream, early));
             }
             Self::Hold(hold, framing) => hold.hold(stream, early, framing, edge.held_guard()),
         }

@@ -86,7 +86,7 @@ impl RouteTable {
                     self.exact_hosts.insert(name.clone(), Arc::clone(&site));
                 }
                 HostPattern::Subdomains(_) => {
-                    self.wildcard_hosts.push((host.clone(), Arc::clone(&site)))
+                    self.wildcard_hosts.push((host.clone(), Arc::clone(&site)));
                 }
             }
         }

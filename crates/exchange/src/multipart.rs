@@ -39,7 +39,7 @@ pub fn multipart_body(whole: MultipartSource, framed: MultipartRanges) -> Body {
                 match piece {
                     MultipartPiece::Text(text) => bytes.extend_from_slice(&text),
                     MultipartPiece::Content(span) => {
-                        bytes.extend_from_slice(slice_span(&content, span))
+                        bytes.extend_from_slice(slice_span(&content, span));
                     }
                 }
             }

@@ -286,7 +286,7 @@ impl Shard {
                 Some(ShardCommand::AddStream(arrival)) => self.arrivals.push_back(arrival),
                 Some(ShardCommand::Deliver(delivery)) => self.enqueue(delivery),
                 Some(ShardCommand::AnswerLongPolls(answers)) => {
-                    self.poll_answers.push_back(answers)
+                    self.poll_answers.push_back(answers);
                 }
                 Some(ShardCommand::Drain(over)) => self.begin_drain(over),
             }

@@ -26,7 +26,7 @@ use penstock_status::{
     ProcessesStatus, PublishError, PurgeError, PurgeRequest, ServerChangeRequest,
     ServerChangeRequestError, ServerState, Snapshot, TimeSum, Traffic, Usage, WorkerStatus,
 };
-use penstock_sys::cgroup::{GroupPlan, Usage};
+use penstock_sys::cgroup::{GroupPlan, Usage as CgroupUsage};
 use tokio::sync::oneshot;
 
 use crate::hardening;
@@ -404,7 +404,7 @@ fn app_status(app: AppSnapshot, metrics: &AppMetrics) -> AppStatus {
     }
 }
 
-fn bounds_status(usage: Usage, bounds: Option<&GroupPlan>) -> BoundsStatus {
+fn bounds_status(usage: CgroupUsage, bounds: Option<&GroupPlan>) -> BoundsStatus {
     BoundsStatus {
         tasks: usage.tasks,
         tasks_max: bounds.and_then(|bounds| bounds.max_tasks),

@@ -53,7 +53,7 @@ pub(crate) fn start(server: &Arc<Server>, development: bool) {
     }
     match watch::start_watching() {
         Ok((watch, changes)) => {
-            loops::spawn_here(watch_and_apply(Arc::clone(server), watch, changes))
+            loops::spawn_here(watch_and_apply(Arc::clone(server), watch, changes));
         }
         Err(error) => log::warn!("changes of files are not seen: {error}"),
     }
@@ -308,8 +308,8 @@ mod tests {
             assert_eq!(
                 due,
                 PendingActions {
-                    needs_reload,
-                    apps_to_restart
+                    needs_reload: reload,
+                    apps_to_restart: apps
                 },
                 "{path}"
             );

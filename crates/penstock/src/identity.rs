@@ -29,20 +29,16 @@ pub(crate) fn identity_to_assume(server: &Server) -> Result<Option<ServerIdentit
         return Ok(None);
     };
     let (uid, gid) = account::effective_ids();
-    if (
-        resolve_account.account.user.uid,
-        resolve_account.account.gid,
-    ) == (uid, gid)
-    {
+    if (identity.account.user.uid, identity.account.gid) == (uid, gid) {
         return Ok(None);
     }
     if uid != 0 {
-        let shown = &resolve_account.account.name;
+        let shown = &identity.account.name;
         return Err(format!(
             "server.user: only root can become `{shown}`, and this is user {uid}, group {gid}"
         ));
     }
-    Ok(Some(resolve_account))
+    Ok(Some(identity))
 }
 
 /// The user and group of the configuration, if it names any. May block.

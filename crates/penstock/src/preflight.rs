@@ -58,7 +58,7 @@ impl PreflightReport {
                 match address {
                     ListenAddr::Tcp(tcp) => self.check_tcp(key, address, net::check_tcp_free(*tcp)),
                     ListenAddr::Port(port) => {
-                        self.check_tcp(key, address, net::check_port_free(*port))
+                        self.check_tcp(key, address, net::check_port_free(*port));
                     }
                     ListenAddr::Unix(path) => self.check_unix(key, path),
                 }

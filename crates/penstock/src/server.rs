@@ -201,7 +201,7 @@ pub(crate) fn run(
         &config,
         &invocation,
         (sockets, predecessor.is_some()),
-        account,
+        identity,
     )?;
     if config.server.log != LogTarget::Stderr {
         let log = logs::open_log_target(&config.server.log)
@@ -256,8 +256,8 @@ fn prepare_process(
         account::set_umask(mask);
     }
     let doors = BoundListeners::open(config, sockets, follows)?;
-    if let Some(identity) = account {
-        account.assume(config, &invocation.cwd, doors.created_sockets())?;
+    if let Some(identity) = identity {
+        identity.switch_user_and_check(config, &invocation.cwd, doors.created_sockets())?;
         hardening::deny_inspection()?;
     }
     if let Some(folder) = &config.server.dir {

@@ -415,7 +415,7 @@ impl Predecessor {
                 }
                 (UpgradeMessage::AdminTokenDigest(digest), _) => old.token_digest = Some(digest),
                 (UpgradeMessage::PublishSecret(PublishSecret(secret)), _) => {
-                    old.publish_secret = Some(secret)
+                    old.publish_secret = Some(secret);
                 }
                 (UpgradeMessage::Stderr, Some(errors)) => old.stderr = Some(errors),
                 (UpgradeMessage::End, _) => break,

@@ -69,13 +69,13 @@ pub(crate) fn drain_body(mut rest: RemainingResponse) {
         } = rest;
         match step {
             RelayStep::Ended(end) => {
-                lease.finish(talk.into_connection(&end), AttemptOutcome::Success)
+                lease.finish(talk.into_connection(&end), AttemptOutcome::Success);
             }
             RelayStep::Failed(failure) => {
-                lease.finish(None, attempt_outcome(&failure, || rest.request_hash))
+                lease.finish(None, attempt_outcome(&failure, || rest.request_hash));
             }
             RelayStep::SpoolFull | RelayStep::ClientDisconnected => {
-                lease.finish(None, AttemptOutcome::Neutral)
+                lease.finish(None, AttemptOutcome::Neutral);
             }
         }
     });

@@ -264,7 +264,7 @@ impl SharedUpstream {
         ended: &AttemptReport,
     ) {
         self.update_pool(|roster, aftermath| {
-            roster.release(now, slot, connection, ended, aftermath)
+            roster.release(now, slot, connection, ended, aftermath);
         });
     }
 

@@ -44,15 +44,15 @@ pub enum PurgeError {
 /// Why a body is no purge.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PurgeParseError {
-    #[error("{0}: expected {Expected}")]
+    #[error("{0}: expected {ExpectedBody}")]
     Malformed(serde_json::Error),
     #[error("not an object: expected {ExpectedBody}")]
     NotAnObject,
-    #[error("{0} of url, prefix, tag and all: expected {Expected}")]
+    #[error("{0} of url, prefix, tag and all: expected {ExpectedBody}")]
     NotExactlyOne(usize),
     #[error("all is false: expected {ExpectedBody}")]
     AllIsFalse,
-    #[error("{0} is empty: expected {Expected}")]
+    #[error("{0} is empty: expected {ExpectedBody}")]
     Empty(&'static str),
     #[error("{text:?} is no {key}: expected one that begins with http://, https:// or /")]
     InvalidUrl { key: &'static str, text: String },

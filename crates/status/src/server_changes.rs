@@ -49,7 +49,7 @@ pub enum ServerChangeRequest {
         /// Its address.
         server: String,
         /// The bound; `None` (`null`, which must be written) for the upstream's.
-        #[serde(deserialize_with = "written")]
+        #[serde(deserialize_with = "deserialize_nullable")]
         max_active: Option<NonZeroU32>,
     },
 }
@@ -61,7 +61,7 @@ pub struct NewServer {
     /// Its address.
     pub server: String,
     /// Its share.
-    #[serde(default = "one")]
+    #[serde(default = "default_weight")]
     pub weight: NonZeroU16,
     /// Its own bound on requests in progress; `None` for the upstream's.
     #[serde(default)]
@@ -103,7 +103,7 @@ pub enum ServerChangeRequestError {
 pub(crate) enum ServerChangeParseError {
     #[error("more than {0} bytes")]
     TooLarge(usize),
-    #[error("{0}: expected {Expected}")]
+    #[error("{0}: expected {ExpectedBody}")]
     Malformed(serde_json::Error),
     #[error("not an object: expected {ExpectedBody}")]
     NotAnObject,

@@ -29,7 +29,7 @@ pub struct Snapshot {
     /// Its process id.
     pub pid: u32,
     /// Time since its start.
-    #[serde(rename = "uptime_seconds", serialize_with = "seconds")]
+    #[serde(rename = "uptime_seconds", serialize_with = "serialize_seconds")]
     pub uptime: Duration,
     /// Whether it serves or shuts down.
     pub state: ServerState,
@@ -200,7 +200,7 @@ pub struct UpstreamQueueStatus {
     /// The bound on them.
     pub max: usize,
     /// How long the oldest has waited.
-    #[serde(rename = "oldest_wait_seconds", serialize_with = "seconds")]
+    #[serde(rename = "oldest_wait_seconds", serialize_with = "serialize_seconds")]
     pub oldest_wait: Duration,
 }
 

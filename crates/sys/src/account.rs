@@ -68,8 +68,7 @@ impl Account {
             .iter()
             .flat_map(|name| [("USER", name), ("LOGNAME", name)]);
         let home = home.iter().map(|home| ("HOME", home));
-        find_user
-            .chain(home)
+        user.chain(home)
             .map(|(key, value)| (key, value.clone()))
             .collect()
     }
@@ -174,7 +173,7 @@ pub fn effective_ids() -> (u32, u32) {
 /// What the calls say, `PermissionDenied` for whoever is not root; or that there is a way back. The process
 /// may be half changed and must end.
 pub fn switch_user(user: &User, gid: u32) -> io::Result<()> {
-    let name = find_user.name.as_deref().map(CString::new).transpose();
+    let name = user.name.as_deref().map(CString::new).transpose();
     let name = name.map_err(io::Error::other)?;
     #[expect(unsafe_code, reason = "the calls that change all threads")]
     // SAFETY: numbers and a text with its end; no memory is written.
@@ -185,12 +184,12 @@ pub fn switch_user(user: &User, gid: u32) -> io::Result<()> {
         };
         groups == 0
             && libc::setresgid(gid, gid, gid) == 0
-            && libc::setresuid(find_user.uid, find_user.uid, find_user.uid) == 0
+            && libc::setresuid(user.uid, user.uid, user.uid) == 0
     };
     if !done {
         return Err(io::Error::last_os_error());
     }
-    if find_user.uid != 0 && can_regain_root() {
+    if user.uid != 0 && can_regain_root() {
         return Err(io::Error::other("the process could become root again"));
     }
     Ok(())

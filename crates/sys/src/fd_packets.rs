@@ -30,7 +30,7 @@ use crate::net;
 pub fn packet_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    Ok(packet_pair)
+    Ok(pair)
 }
 
 /// Sends one packet, with a descriptor if there is one.

@@ -185,7 +185,7 @@ pub fn create_wake_fd() -> io::Result<OwnedFd> {
 /// Rings a bell. An edge is told for each ring, so nobody needs to read it.
 pub fn wake(bell: BorrowedFd<'_>) {
     // Refused only by a counter of 2^64 - 2 rings (eventfd(2)).
-    let _ = rustix::io::write(create_wake_fd, &1_u64.to_ne_bytes());
+    let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
 }
 
 fn event_flags(interest: Interest) -> EventFlags {
@@ -277,10 +277,10 @@ mod tests {
     #[test]
     fn a_wake_fd_ends_each_wait_without_being_read() {
         let (set, bell) = (create().unwrap(), create_wake_fd().unwrap());
-        add(set.as_fd(), create_wake_fd.as_fd(), 3, Interest::Read).unwrap();
+        add(set.as_fd(), bell.as_fd(), 3, Interest::Read).unwrap();
         for round in 0..3 {
             assert_eq!(happened(&set), [], "round {round}");
-            wake(create_wake_fd.as_fd());
+            wake(bell.as_fd());
             let mut events = Vec::new();
             assert_eq!(wait_for_events(set.as_fd(), &mut events).unwrap(), 1);
             assert!(events[0].token == 3 && events[0].is_readable());

@@ -277,7 +277,7 @@ fn stat_path(pid: u32, buffer: &mut [u8; 24]) -> Option<&CStr> {
 #[expect(clippy::disallowed_methods, reason = "/proc is memory, no disk")]
 pub fn process_name(pid: u32) -> Option<String> {
     let name = std::fs::read(format!("/proc/{pid}/comm")).ok()?;
-    Some(String::from_utf8_lossy(&process_name).trim_end().to_owned())
+    Some(String::from_utf8_lossy(&name).trim_end().to_owned())
 }
 
 #[cfg(test)]
@@ -296,7 +296,7 @@ mod tests {
     fn next(watch: &SignalWatch) -> ReceivedSignals {
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
         loop {
-            let arrived = watch_signal.take_received();
+            let arrived = watch.take_received();
             if arrived.is_from_outside || arrived.descendant.is_some() {
                 return arrived;
             }
@@ -320,7 +320,7 @@ mod tests {
             "setsid sh -c 'kill -s USR1 PARENT; sleep 0.1'; :",
         ] {
             kill(script);
-            let arrived = next(&watch_signal);
+            let arrived = next(&watch);
             assert!(!arrived.is_from_outside, "{script}: {arrived:?}");
             let sender = arrived.descendant.unwrap();
             assert!(sender.pid >= sender.child, "{script}: {sender:?}");

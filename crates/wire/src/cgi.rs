@@ -159,7 +159,7 @@ impl HeadReader {
             [] => return Ok(true),
             [b' ' | b'\t', ..] => return Err(GatewayError::FoldedField),
             _ if self.line_count == 1 && line.starts_with(b"HTTP/1.") => {
-                self.read_status_line(line)?
+                self.read_status_line(line)?;
             }
             _ => self.read_field(line)?,
         }

@@ -232,9 +232,9 @@ mod tests {
         let hello = encode_hello(PROTOCOL_VERSION).to_vec();
         let mut ready_first = Vec::new();
         encode_text(&mut ready_first, FrameKind::Ready, 0, "{}");
-        let mut response = encode_current_hello.clone();
+        let mut response = hello.clone();
         response.extend_from_slice(&[16, 0, 0, 0, 0, 0, 0, 0]);
-        let mut not_text = encode_current_hello.clone();
+        let mut not_text = hello.clone();
         not_text.extend_from_slice(&[34, 0, 0, 0, 1, 0, 0, 0, 0xff]);
         let rows = [
             (
@@ -249,7 +249,7 @@ mod tests {
             ),
             (
                 "hello twice",
-                [encode_current_hello.clone(), encode_current_hello].concat(),
+                [hello.clone(), hello].concat(),
                 WireError::UnexpectedFrameKind(32),
             ),
             (

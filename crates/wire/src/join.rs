@@ -373,9 +373,9 @@ pub fn sanitise_label(text: &str) -> String {
         false => '-',
     };
     let label: String = text.chars().map(plain).take(MAX_NAME_LEN).collect();
-    match sanitise_label.is_empty() {
+    match label.is_empty() {
         true => "-".to_owned(),
-        false => sanitise_label,
+        false => label,
     }
 }
 

@@ -369,7 +369,7 @@ impl WebSocketSession {
         }
         match self.stage {
             SessionStage::Open => {
-                self.close_client(code::TRY_AGAIN_LATER, "too many unfinished messages")
+                self.close_client(code::TRY_AGAIN_LATER, "too many unfinished messages");
             }
             _ => self.stage = SessionStage::Closed,
         }

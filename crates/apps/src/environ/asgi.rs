@@ -91,9 +91,7 @@ pub(crate) fn encode_scope(
                 && match classify_field(name) {
                     // Names are seen as they are here; a rule's own field has no twin beside it.
                     FieldClass::Underscored => !request.trusted_headers.covers_cgi_variable(name),
-                    fate => {
-                        classify_field.is_passed_to_app() && request.passes_forwarding_field(name)
-                    }
+                    class => class.is_passed_to_app() && request.passes_forwarding_field(name),
                 };
             // Libraries that serve ASGI and WSGI alike (engineio, for one) tell a WebSocket from a polling
             // request by `Upgrade` alone.

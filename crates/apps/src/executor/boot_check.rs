@@ -67,7 +67,7 @@ pub async fn check_boot(
     }
     let (inputs, mut messages) = mpsc::channel(MAX_MESSAGES);
     loops::spawn_here(async move {
-        control::serve_control(line, ProcessKey::Template(0), &inputs).await
+        control::serve_control(line, ProcessKey::Template(0), &inputs).await;
     });
     let outcome = clock::timeout(config.boot_timeout, messages.recv()).await;
     // Closes its control socket; whatever it does now, it ends.

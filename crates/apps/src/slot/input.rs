@@ -79,7 +79,7 @@ impl SlotDriver {
             }
             // An application that answers by itself has its answer, and reads a body that ends.
             Some(open @ (OpenResponse::Discarding | OpenResponse::Hijacked(_))) => {
-                self.open_response = Some(open)
+                self.open_response = Some(open);
             }
             None => {
                 entry.start.job.answer(Err(fault));

@@ -119,7 +119,7 @@ impl Scaling {
         match step.quantity {
             _ if step.target < from => {}
             ScaledQuantity::Processes => {
-                (from..step.target).for_each(|_| self.growth_rate.record(now))
+                (from..step.target).for_each(|_| self.growth_rate.record(now));
             }
             ScaledQuantity::Threads => self.threads_grew_at = Some(now),
         }

@@ -114,7 +114,7 @@ impl SupervisedCommands {
             match self.link.next_event(Duration::ZERO) {
                 KeeperEvent::Nothing => break,
                 KeeperEvent::Ended => {
-                    self.unexpected_exit = Some("its keeper was ended".to_owned())
+                    self.unexpected_exit = Some("its keeper was ended".to_owned());
                 }
                 KeeperEvent::Message(word) => {
                     let exit = self.counted_exit(&word);

@@ -71,8 +71,8 @@ pub(super) fn serve_coordinator(input: &impl AsFd, output: impl Write) -> io::Re
     let agent = serde_json::from_slice(&order)
         .map_err(|error| format!("the order is none of ours: {error}"))
         .and_then(AgentProcess::new);
-    let mut agent = match run_agent {
-        Ok(agent) => run_agent,
+    let mut agent = match agent {
+        Ok(agent) => agent,
         Err(why) => return write_json_line(&mut output, &AgentMessage::Failed(why)),
     };
     write_json_line(
@@ -81,7 +81,7 @@ pub(super) fn serve_coordinator(input: &impl AsFd, output: impl Write) -> io::Re
             protocol: PROTOCOL_VERSION,
         },
     )?;
-    run_agent.run(input, &mut lines, &mut output)
+    agent.run(input, &mut lines, &mut output)
 }
 
 /// An agent at work.
@@ -206,7 +206,7 @@ impl AgentProcess {
         let ask: AgentRequest = serde_json::from_slice(line).map_err(io::Error::other)?;
         match ask {
             AgentRequest::Begin => {
-                self.opening_since = self.opening_since.or_else(|| Some(Instant::now()))
+                self.opening_since = self.opening_since.or_else(|| Some(Instant::now()));
             }
             AgentRequest::EndOpening => self.is_opening_over = true,
             AgentRequest::Publishing => {

@@ -79,7 +79,7 @@ impl AgentLink {
             match self.child.try_wait() {
                 Ok(Some(status)) => return Some(status),
                 Ok(None) if Instant::now() < deadline => {
-                    std::thread::park_timeout(EXIT_POLL_INTERVAL)
+                    std::thread::park_timeout(EXIT_POLL_INTERVAL);
                 }
                 _ => return None,
             }

@@ -325,13 +325,13 @@ impl<'a> HoldRun<'a> {
                 *failed = Some(format!("agent {agent} is of version {protocol}"));
             }
             AgentEvent::Message(AgentMessage::Failed(why)) => {
-                *failed = Some(format!("agent {agent}: {why}"))
+                *failed = Some(format!("agent {agent}: {why}"));
             }
             AgentEvent::Message(AgentMessage::Tick(tick)) => {
-                self.totals.add_tick(agent, *tick, false)
+                self.totals.add_tick(agent, *tick, false);
             }
             AgentEvent::Message(AgentMessage::Done(tick)) => {
-                self.totals.add_tick(agent, *tick, true)
+                self.totals.add_tick(agent, *tick, true);
             }
             AgentEvent::Ended => {
                 if self.totals.lose_agent(agent, "an agent ended unasked") {

@@ -59,11 +59,11 @@ fn a_run_looks_as_users_of_apachebench_expect() {
 #[test]
 fn a_calm_run_has_no_lines_about_trouble() {
     let mut report = testing::run();
-    if let ReportResult::Run(run) = &mut report_text.result {
-        run_text.figures = testing::figures(10, 1000.0, 5000);
-        run_text.server = None;
+    if let ReportResult::Run(run) = &mut report.result {
+        run.figures = testing::figures(10, 1000.0, 5000);
+        run.server = None;
     }
-    let text = super::report_text(&report_text);
+    let text = report_text(&report);
     let absent = [
         "NOTE",
         "INTERRUPTED",
@@ -115,12 +115,12 @@ fn a_sweep_is_a_line_a_point() {
 #[test]
 fn a_limited_point_of_a_sweep_is_marked() {
     let mut report = testing::sweep();
-    if let ReportResult::Sweep(sweep) = &mut report_text.result {
+    if let ReportResult::Sweep(sweep) = &mut report.result {
         for index in [3, 4] {
-            sweep_text.points[index].loads[0].generator.bottleneck = Some("too slow".to_owned());
+            sweep.points[index].loads[0].generator.bottleneck = Some("too slow".to_owned());
         }
     }
-    let text = super::report_text(&report_text);
+    let text = report_text(&report);
     assert_eq!(text.matches("  generator-bound\n").count(), 2);
     let last = text.lines().last().unwrap();
     assert!(
@@ -132,15 +132,15 @@ fn a_limited_point_of_a_sweep_is_marked() {
 #[test]
 fn a_point_that_is_not_clean_without_errors_says_why() {
     let mut report = testing::sweep();
-    if let ReportResult::Sweep(sweep) = &mut report_text.result {
-        let load = &mut sweep_text.points[3].loads[0];
+    if let ReportResult::Sweep(sweep) = &mut report.result {
+        let load = &mut sweep.points[3].loads[0];
         load.oldest_unfinished = 3_400_000;
         load.retried = 1000;
         let (due, late, skipped) = (100, 0, 20);
         load.schedule = Some(Schedule { due, late, skipped });
     }
     let expected = "  20 arrivals skipped, a request unanswered for 3,400 ms, 1,000 sent again\n";
-    check(&super::report_text(&report_text), &[expected]);
+    check(&report_text(&report), &[expected]);
 }
 
 #[test]
@@ -165,17 +165,17 @@ fn a_comparison_is_a_ranking_with_all_that_must_be_known() {
 #[test]
 fn several_loads_of_a_comparison_are_shown_singly() {
     let mut report = testing::compare();
-    if let ReportResult::Compare(compare) = &mut report_text.result {
-        for point in compare_text.deployments[0].rounds.iter_mut().flatten() {
+    if let ReportResult::Compare(compare) = &mut report.result {
+        for point in compare.deployments[0].rounds.iter_mut().flatten() {
             point.loads[0].name = "random".to_owned();
             let mut second = point.loads[0].clone();
             second.name = "hot".to_owned();
             point.loads.push(second);
         }
-        compare_text.deployments.truncate(1);
+        compare.deployments.truncate(1);
     }
     check(
-        &super::report_text(&report_text),
+        &report_text(&report),
         &[
             "\nEach load (medians):\n  deployment  load    requests/s",
             "\n  penstock    hot  ",
@@ -186,17 +186,17 @@ fn several_loads_of_a_comparison_are_shown_singly() {
 #[test]
 fn no_figures_are_no_mistake() {
     let mut report = testing::run();
-    if let ReportResult::Run(run) = &mut report_text.result {
-        run_text.figures = Figures::default();
-        run_text.targets = vec!["/".to_owned(); 9];
-        run_text.figures.bytes = u64::MAX;
-        run_text.figures.errors.connect = u64::MAX;
-        run_text.figures.errors.length = u64::MAX;
-        run_text.figures.statuses.other = u64::MAX;
-        run_text.figures.statuses.success = u64::MAX;
+    if let ReportResult::Run(run) = &mut report.result {
+        run.figures = Figures::default();
+        run.targets = vec!["/".to_owned(); 9];
+        run.figures.bytes = u64::MAX;
+        run.figures.errors.connect = u64::MAX;
+        run.figures.errors.length = u64::MAX;
+        run.figures.statuses.other = u64::MAX;
+        run.figures.statuses.success = u64::MAX;
     }
     check(
-        &super::report_text(&report_text),
+        &report_text(&report),
         &["Complete requests:      0\n", "and 4 more\n"],
     );
 }
@@ -229,10 +229,10 @@ fn held_streams_are_counted_by_what_became_of_them() {
         ],
     );
     let mut report = testing::hold();
-    if let ReportResult::Hold(hold) = &mut report_text.result {
+    if let ReportResult::Hold(hold) = &mut report.result {
         **hold = crate::report::HoldResult::default();
     }
-    let text = super::report_text(&report_text);
+    let text = report_text(&report);
     check(
         &text,
         &[

@@ -86,10 +86,10 @@ impl RecentPurges {
         let count = noted.count;
         match rule {
             PurgeRule::Key(_) | PurgeRule::Url(_) => {
-                noted.exact.record(count, rule, MAX_EXACT_PURGES)
+                noted.exact.record(count, rule, MAX_EXACT_PURGES);
             }
             PurgeRule::Prefix(_) | PurgeRule::Tag(_) | PurgeRule::All => {
-                noted.wide.record(count, rule, MAX_WIDE_PURGES)
+                noted.wide.record(count, rule, MAX_WIDE_PURGES);
             }
         }
     }

@@ -149,7 +149,7 @@ impl VerificationTask {
             loop {
                 match step {
                     VerificationStep::More(rest) => {
-                        step = disk.run(OperationKind::Read, move || rest.step()).await?
+                        step = disk.run(OperationKind::Read, move || rest.step()).await?;
                     }
                     VerificationStep::Verified(identity) => {
                         object.trust(identity);

@@ -139,7 +139,7 @@ fn interim_responses_that_the_socket_does_not_take_are_bounded_and_stay_whole() 
                 InterimFlood {
                     request,
                     polls,
-                    remaining,
+                    remaining: left,
                 }
                 .await;
                 answered.open();

@@ -153,7 +153,7 @@ fn a_header_that_does_not_come_in_time_ends_the_connection() {
 #[test]
 fn a_header_of_an_untrusted_peer_is_not_read() {
     let house = test_edge(|settings| {
-        settings.trusted_proxies = Arc::new(TrustedProxies::new(Vec::new(), false))
+        settings.trusted_proxies = Arc::new(TrustedProxies::new(Vec::new(), false));
     });
     let mut client = house.connect();
     let _ = client.0.write_all(b"PROXY UNKNOWN\r\n");

@@ -261,7 +261,7 @@ impl<L: LocalHub> BusDriver<L> {
             match effect {
                 BusEffect::Deliver(publication) => self.deliver(*publication),
                 BusEffect::Restore(channel, history) => {
-                    self.local.replace_history(&channel, history)
+                    self.local.replace_history(&channel, history);
                 }
                 BusEffect::AnnounceGap(channel) => self.announce_gap(channel),
                 BusEffect::ChannelLive(channel) => {

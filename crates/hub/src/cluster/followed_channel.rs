@@ -165,10 +165,10 @@ impl FollowedChannel {
         match trust {
             DatasetContinuity::Same => {}
             DatasetContinuity::Older if self.last_position == Some(StreamPosition::START) => {
-                self.next_check = ContinuityCheck::ReachesBack
+                self.next_check = ContinuityCheck::ReachesBack;
             }
             DatasetContinuity::Older if self.is_loaded() => {
-                self.next_check = ContinuityCheck::LastIsPresent
+                self.next_check = ContinuityCheck::LastIsPresent;
             }
             DatasetContinuity::Older => {}
             DatasetContinuity::Other | DatasetContinuity::Lost => {
@@ -476,7 +476,7 @@ impl FollowedChannel {
             }
             EntryContent::Gap if is_new && !is_mine => announce_break(&entry.channel, effects),
             EntryContent::Gap | EntryContent::HistoryCut => {
-                effects.push(BusEffect::Restore(entry.channel, Vec::new()))
+                effects.push(BusEffect::Restore(entry.channel, Vec::new()));
             }
             EntryContent::GapInAllChannels | EntryContent::AllHistoriesCut => {
                 let is_gap = matches!(entry.content, EntryContent::GapInAllChannels);

@@ -132,7 +132,7 @@ pub(crate) fn check_publication(publication: &Publication, sent: usize) {
         }
         Some(WebSocketPart::Binary(content)) => kept += content.bytes.len(),
         Some(WebSocketPart::Ping(bytes) | WebSocketPart::Pong(bytes)) => {
-            assert!(bytes.len() <= 125)
+            assert!(bytes.len() <= 125);
         }
         Some(WebSocketPart::Close { code, reason }) => {
             assert!(penstock_http::websocket::code::is_sendable(*code), "{code}");

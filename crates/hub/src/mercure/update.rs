@@ -56,7 +56,7 @@ pub(super) enum UpdateDraftError {
     TooManyTopics,
     #[error("Invalid \"topic\" parameter: {0}")]
     InvalidTopic(SelectorError),
-    #[error("Invalid \"{0}\" parameter: a line of at most {LINE_BYTES_MAX} bytes is expected")]
+    #[error("Invalid \"{0}\" parameter: a line of at most {MAX_LINE_BYTES} bytes is expected")]
     InvalidLine(&'static str),
     #[error("Invalid \"id\" parameter: `{EARLIEST_ID}` and what begins with `#` are reserved")]
     ReservedId,
@@ -100,7 +100,7 @@ impl UpdateDraft {
                 "private" => draft.is_private = true,
                 // An empty one is none.
                 "id" if !value.is_empty() => {
-                    set_once(&mut draft.id, "id", check_line("id", &value)?)?
+                    set_once(&mut draft.id, "id", check_line("id", &value)?)?;
                 }
                 "type" if !value.is_empty() => {
                     set_once(&mut draft.event, "type", check_line("type", &value)?)?;

@@ -111,7 +111,7 @@ impl Shard {
         }
         match net::send(held.socket.as_fd(), b"0") {
             Err(e) if e.kind() != io::ErrorKind::WouldBlock => {
-                self.close_stream(stream, CloseReason::ClientDisconnected)
+                self.close_stream(stream, CloseReason::ClientDisconnected);
             }
             _ => {}
         }
@@ -148,7 +148,7 @@ impl Shard {
     pub(super) fn end_stream(&mut self, stream: u32) {
         match self.streams.get_mut(stream) {
             Some(held) if !held.flags.has(StreamFlags::ENDING) => {
-                held.flags.set(StreamFlags::ENDING)
+                held.flags.set(StreamFlags::ENDING);
             }
             _ => return,
         }

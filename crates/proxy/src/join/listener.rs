@@ -527,7 +527,7 @@ impl MemberSession {
                 MemberEvent::ConnectionsWanted(count) => {
                     self.lines
                         .send(&FrontEndMessage::Dial(count).encode())
-                        .await?
+                        .await?;
                 }
                 MemberEvent::TableChanged => {}
                 MemberEvent::Tick if clock::now() >= heard + SILENCE_TIMEOUT => {

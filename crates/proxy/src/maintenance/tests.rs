@@ -256,14 +256,14 @@ fn a_refusing_server_is_retried_with_growing_delays() {
 fn no_preconnect_where_a_connection_serves_one_request() {
     let mut config = configured(Protocol::Http, &[]);
     config.connections.min = 2;
-    assert!(maintenance::ahead::is_enabled(&config));
+    assert!(super::preconnect::is_enabled(&config));
     for protocol in [Protocol::Uwsgi, Protocol::Scgi] {
         config.protocol = protocol;
-        assert!(!maintenance::ahead::is_enabled(&config), "{protocol:?}");
+        assert!(!super::preconnect::is_enabled(&config), "{protocol:?}");
     }
     config.protocol = Protocol::Http;
     config.proxy_protocol = Some(config::ProxyProtocol::V1);
-    assert!(!maintenance::ahead::is_enabled(&config));
+    assert!(!super::preconnect::is_enabled(&config));
 }
 
 #[test]

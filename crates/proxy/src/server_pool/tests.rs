@@ -225,7 +225,7 @@ fn backups_stay_in_use_while_a_server_is_on_trial() {
 #[test]
 fn a_backup_slot_for_a_retry_is_not_given_to_a_queued_request() {
     let mut play = PoolTest::new(&[(1, false), (1, true)], |config| {
-        config.eject.max_failures = 0
+        config.eject.max_failures = 0;
     });
     assert_eq!(play.claim(&[], None), ClaimResult::Slot(0));
     assert_eq!(play.claim(&[], None), ClaimResult::Queued);

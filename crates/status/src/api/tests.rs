@@ -275,7 +275,7 @@ fn with_a_token_only_its_bearer_changes_anything() {
         for (field, status) in [("", 401), ("\nAuthorization: Bearer guess", 401)] {
             let response = ask(field);
             assert_eq!(response.status.code(), status, "{path}{field}");
-            let challenge = self::field_text(&response, "www-authenticate");
+            let challenge = field_text(&response, "www-authenticate");
             assert_eq!(challenge, "Bearer realm=\"penstock\"");
             assert!(
                 body_text(&response).contains("server.admin_token"),

@@ -99,7 +99,7 @@ pub struct AppQueueStatus {
     /// Requests in progress in slots.
     pub in_progress: usize,
     /// How long the oldest has waited.
-    #[serde(rename = "oldest_wait_seconds", serialize_with = "seconds")]
+    #[serde(rename = "oldest_wait_seconds", serialize_with = "serialize_seconds")]
     pub oldest_wait: Duration,
 }
 
@@ -147,7 +147,7 @@ pub struct AppCounters {
     /// Processes that the kernel killed for want of memory.
     pub out_of_memory_kills: u64,
     /// How long its processes have waited for `max_cpu`.
-    #[serde(rename = "throttled_seconds", serialize_with = "seconds")]
+    #[serde(rename = "throttled_seconds", serialize_with = "serialize_seconds")]
     pub throttled: Duration,
 }
 
@@ -161,7 +161,7 @@ pub struct WorkerStatus {
     /// booting, ready, retiring, stopping.
     pub state: String,
     /// Time in that state.
-    #[serde(rename = "since_seconds", serialize_with = "seconds")]
+    #[serde(rename = "since_seconds", serialize_with = "serialize_seconds")]
     pub since: Duration,
     /// How many had its seat before.
     pub restarts: u64,
@@ -172,7 +172,7 @@ pub struct WorkerStatus {
     /// Its proportional memory as it was last measured: what it shares counts in parts.
     pub proportional_bytes: Option<u64>,
     /// Since its process was started.
-    #[serde(rename = "age_seconds", serialize_with = "maybe_seconds")]
+    #[serde(rename = "age_seconds", serialize_with = "serialize_optional_seconds")]
     pub age: Option<Duration>,
     /// Requests that it has served; `None` of a server of its own.
     pub requests: Option<u64>,

@@ -26,12 +26,15 @@ pub struct PoolStatus {
     /// Waiting for a thread, of all jobs that were taken.
     pub queue_time: TimeSum,
     /// The longest that a job has waited.
-    #[serde(rename = "queue_time_max_seconds", serialize_with = "super::seconds")]
+    #[serde(
+        rename = "queue_time_max_seconds",
+        serialize_with = "super::serialize_seconds"
+    )]
     pub queue_time_max: Duration,
     /// At work, of all jobs that have ended.
     pub work_time: TimeSum,
     /// How long the job that is at work for longest has been; 0 when there is none.
-    #[serde(rename = "oldest_seconds", serialize_with = "super::seconds")]
+    #[serde(rename = "oldest_seconds", serialize_with = "super::serialize_seconds")]
     pub oldest: Duration,
 }
 

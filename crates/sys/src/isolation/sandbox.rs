@@ -65,7 +65,7 @@ pub fn missing_isolation() -> &'static [MissingIsolation] {
             .spawn(try_parts);
         let tried = tried.map(std::thread::JoinHandle::join);
         match tried {
-            Ok(Ok(missing)) => missing_isolation,
+            Ok(Ok(missing)) => missing,
             // Without a thread to try it with, nothing is entered that may fail.
             _ => vec![LANDLOCK, SECCOMP, REPORTS],
         }
@@ -76,16 +76,16 @@ fn try_parts() -> Vec<MissingIsolation> {
     let mut missing = Vec::new();
     let entered = rustix::thread::set_no_new_privs(true).map_err(io::Error::from);
     let entered = entered.and_then(|()| OpenAccess::default().enter(SCOPES));
-    missing_isolation.extend(entered.is_err().then_some(LANDLOCK));
+    missing.extend(entered.is_err().then_some(LANDLOCK));
     // First the one with a listener: there is one listener at most.
     // The longest ones.
     let filters = Filters::guarding_beside(&[], false);
     let has_reports = listener::is_supported()
         && (filters.install_reporting())
             .is_ok_and(|listener| listener::tells_end(listener.as_fd()));
-    missing_isolation.extend(filters.install_silent().is_err().then_some(SECCOMP));
-    missing_isolation.extend((!has_reports).then_some(REPORTS));
-    missing_isolation
+    missing.extend(filters.install_silent().is_err().then_some(SECCOMP));
+    missing.extend((!has_reports).then_some(REPORTS));
+    missing
 }
 
 impl Sandbox {
@@ -94,9 +94,9 @@ impl Sandbox {
     pub fn available() -> Self {
         let missing = missing_isolation();
         Self {
-            has_landlock: !missing_isolation.contains(&LANDLOCK),
-            has_seccomp: !missing_isolation.contains(&SECCOMP),
-            has_reports: !missing_isolation.contains(&REPORTS),
+            has_landlock: !missing.contains(&LANDLOCK),
+            has_seccomp: !missing.contains(&SECCOMP),
+            has_reports: !missing.contains(&REPORTS),
         }
     }
 

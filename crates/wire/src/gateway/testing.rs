@@ -104,7 +104,7 @@ fn record(seen: &mut Vec<RecordedGatewayEvent>, event: GatewayEvent<'_>) {
             }
         }
         (GatewayEvent::Log(bytes), Some(RecordedGatewayEvent::Log(log))) => {
-            log.push_str(&text(bytes))
+            log.push_str(&text(bytes));
         }
         (GatewayEvent::Log(bytes), _) => seen.push(RecordedGatewayEvent::Log(text(bytes))),
         (GatewayEvent::BodyRequested(len), _) => seen.push(RecordedGatewayEvent::Wanted(len)),

@@ -204,17 +204,17 @@ fn frames_that_have_no_place_end_the_worker() {
     type Write = fn(&mut Vec<u8>, u32);
     let cases: [(&str, Write); 7] = [
         ("not open", |out, id| {
-            worker::encode_reset(out, 0, id + 5, "")
+            worker::encode_reset(out, 0, id + 5, "");
         }),
         ("before its head", |out, id| {
-            worker::encode_data(out, 0, id, b"x")
+            worker::encode_data(out, 0, id, b"x");
         }),
         ("second answer", |out, id| {
             worker::encode_response(out, FLAG_STREAM, id, 0, &[b"200"], b"");
             worker::encode_response(out, FLAG_STREAM, id, 0, &[b"200"], b"");
         }),
         ("nobody asked", |out, id| {
-            worker::encode_accept(out, id, &[b""])
+            worker::encode_accept(out, id, &[b""]);
         }),
         ("without a WebSocket", |out, id| {
             worker::encode_message(out, 0, id, b"x");

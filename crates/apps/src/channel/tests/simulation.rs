@@ -108,7 +108,7 @@ fn check_body(worker: &FakeWorker, frame: &Frame, n: usize, brings: RequestBodyP
         RequestBodyPlan::Nothing => assert!(inline.is_empty()),
         RequestBodyPlan::Stream(len) => assert!(brought(n, len).starts_with(inline), "request {n}"),
         RequestBodyPlan::Bytes(len) => {
-            assert!(inline == brought(n, len), "the body of request {n}")
+            assert!(inline == brought(n, len), "the body of request {n}");
         }
         RequestBodyPlan::File(len) => {
             let (mut id, mut descriptors) = ([0; 8], Vec::new());

@@ -613,7 +613,7 @@ fn shrinks_when_one_less_would_have_done_with_a_quarter_to_spare() {
             ScalingStep {
                 quantity: ScaledQuantity::Processes,
                 target: 3,
-                reason
+                reason: why
             }
         ))
     );
@@ -666,7 +666,7 @@ fn grows_when_all_are_busy_though_they_have_room() {
             ScalingStep {
                 quantity: ScaledQuantity::Processes,
                 target: 5,
-                reason
+                reason: why
             }
         ))
     );

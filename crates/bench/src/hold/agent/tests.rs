@@ -14,7 +14,7 @@ fn says(lines: &str) -> Vec<String> {
     let agent = std::thread::spawn(move || serve_coordinator(&theirs, said));
     let words = BufReader::new(heard).lines().map(Result::unwrap).collect();
     // How it ended is not asked: its words are.
-    let _ = run_agent.join().unwrap();
+    let _ = agent.join().unwrap();
     words
 }
 

@@ -91,10 +91,10 @@ impl WebSocketSession {
                 self.queue_message(false, &bytes.slice(prefix..));
             }
             SocketEvent::Ping(bytes) => {
-                encode_control_frame(&mut self.write_buffer, Opcode::Ping, &bytes)
+                encode_control_frame(&mut self.write_buffer, Opcode::Ping, &bytes);
             }
             SocketEvent::Pong(bytes) => {
-                encode_control_frame(&mut self.write_buffer, Opcode::Pong, &bytes)
+                encode_control_frame(&mut self.write_buffer, Opcode::Pong, &bytes);
             }
             SocketEvent::Close(with, reason) => {
                 return Err(SessionEnd::Close(
@@ -139,7 +139,7 @@ impl WebSocketSession {
                 self.keep_alive = beat.map(|beat| (clock::now() + beat.interval, beat));
             }
             ControlMessage::Unknown(name) => {
-                log::debug!("grip: no control message is called `{name}`")
+                log::debug!("grip: no control message is called `{name}`");
             }
         }
         Ok(())

@@ -35,7 +35,7 @@ fn read_control(text: &[u8]) {
         Ok(ControlMessage::Subscribe(subscription)) => assert!(!subscription.channel.is_empty()),
         Ok(ControlMessage::Unsubscribe(channel)) => assert!(!channel.is_empty()),
         Ok(ControlMessage::SetMeta(name, _)) => {
-            assert!(!name.is_empty() && name.len() <= text.len())
+            assert!(!name.is_empty() && name.len() <= text.len());
         }
         Ok(ControlMessage::KeepAlive(Some(beat))) => {
             assert!((1..=24 * 3600).contains(&beat.interval.as_secs()));

@@ -346,10 +346,10 @@ impl WebSocketSession {
                     .for_each(|bytes| self.queue_message(false, bytes));
             }
             WebSocketPart::Ping(bytes) => {
-                encode_control_frame(&mut self.write_buffer, Opcode::Ping, bytes)
+                encode_control_frame(&mut self.write_buffer, Opcode::Ping, bytes);
             }
             WebSocketPart::Pong(bytes) => {
-                encode_control_frame(&mut self.write_buffer, Opcode::Pong, bytes)
+                encode_control_frame(&mut self.write_buffer, Opcode::Pong, bytes);
             }
             WebSocketPart::Close { code, reason } => {
                 return Err(SessionEnd::CloseAndNotify(*code, reason.clone()));
@@ -380,10 +380,10 @@ impl WebSocketSession {
                 SocketEvent::Text(bytes) => self.queue_message(true, bytes),
                 SocketEvent::Binary(bytes) => self.queue_message(false, bytes),
                 SocketEvent::Ping(bytes) => {
-                    encode_control_frame(&mut self.write_buffer, Opcode::Ping, bytes)
+                    encode_control_frame(&mut self.write_buffer, Opcode::Ping, bytes);
                 }
                 SocketEvent::Pong(bytes) => {
-                    encode_control_frame(&mut self.write_buffer, Opcode::Pong, bytes)
+                    encode_control_frame(&mut self.write_buffer, Opcode::Pong, bytes);
                 }
                 // No other can be asked for.
                 SocketEvent::Open | SocketEvent::Close(..) | SocketEvent::Disconnect => {}

@@ -21,7 +21,7 @@ fn flood(hub: &Hub) {
 
 fn publish(hub: &Hub) {
     let content = Content {
-        bytes: include_str!("slow.rs").into(),
+        bytes: include_str!("slow_clients.rs").into(),
         filters: Vec::new(),
     };
     let publication = Publication {
@@ -136,7 +136,7 @@ fn a_websocket_that_lost_messages_goes_on_where_the_oldest_are_dropped() {
     };
     world.hub.publish(last).unwrap();
     let found = client.until(b"and the last one");
-    assert!(found.len() < 1000 * include_str!("slow.rs").len());
+    assert!(found.len() < 1000 * include_str!("slow_clients.rs").len());
 }
 
 #[test]

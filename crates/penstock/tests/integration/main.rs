@@ -1,4 +1,4 @@
-//! House tests: the real binary, driven from outside, one file a promise.
+//! Integration tests: the real binary, driven from outside, one file a promise.
 //!
 //! `support` starts servers and speaks raw bytes to them; every other module proves one promise.
 //! Nothing here sleeps to wait and no port is fixed: a test awaits a condition with a deadline, and a

@@ -213,7 +213,7 @@ impl Site {
     pub(crate) fn new() -> Self {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("penstock-house-{}-{number}", std::process::id());
+        let name = format!("penstock-test-{}-{number}", std::process::id());
         let dir = std::env::temp_dir().join(name).join("site");
         std::fs::create_dir_all(&dir).unwrap();
         std::fs::create_dir_all(dir.with_file_name("run")).unwrap();
