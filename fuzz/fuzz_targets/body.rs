@@ -22,9 +22,9 @@ fn read(body: &[u8], ends: impl Iterator<Item = usize>) -> Result<Outcome, BodyE
             let input = &body[consumed..end];
             let found = decoder.decode(input)?;
             assert!(found.consumed > 0 && found.consumed <= input.len());
-            assert!(found.data.end <= found.consumed);
-            assert_eq!(found.done, decoder.is_done());
-            content.extend_from_slice(&input[found.data]);
+            assert!(found.content.end <= found.consumed);
+            assert_eq!(found.is_done, decoder.is_done());
+            content.extend_from_slice(&input[found.content]);
             consumed += found.consumed;
         }
     }

@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
 use penstock_http::caching::{
-    CacheStatus, Exchange, Fwd, Lifetime, Policy, RequestDirectives, Reuse, Vary, cache_status,
-    condition, freshen, head_agrees, invalidated_targets, may_use_cache, reuse, reuse_with,
-    selects, stored_fields, storing, validation_fields, variant, vary_names,
+    CachePolicy, CacheStatus, ForwardReason, Lifetime, OriginExchange, RequestDirectives,
+    ReuseDecision, VaryFields, cache_eligibility, check_storable, decide_reuse, decide_reuse_with,
+    encode_cache_status, evaluate_condition, freshen, head_matches_stored, invalidated_targets,
+    is_304_for, parse_vary, revalidation_fields, stored_fields, variant_key,
 };
-use penstock_http::{FieldBlock, HeadLimits, Progress, RequestHead, Status, parse_head};
+use penstock_http::{FieldBlock, HeadLimits, ParseProgress, RequestHead, Status, parse_head};
 
 const T: Duration = Duration::from_secs(784_111_777);
 const TTL_MAX: Duration = Duration::from_secs(1 << 20);
@@ -28,11 +29,11 @@ fuzz_target!(|data: &[u8]| {
     let response = fields(parts.next().unwrap_or_default());
     let later = fields(parts.next().unwrap_or_default());
     let seconds = |byte: u8| Duration::from_secs(1 << (byte % 40));
-    let policy = Policy {
+    let policy = CachePolicy {
         default_ttl: (route & 1 == 1).then(|| seconds(route)),
         heuristic_freshness: route & 4 == 4,
         has_known_cookies: route & 8 == 8,
-        ttl_max: Some(TTL_MAX),
+        max_ttl: Some(TTL_MAX),
         stale_while_revalidate: seconds(route >> 1),
         stale_if_error: seconds(route >> 2),
         ttl_by_status: (route & 2 == 2)
@@ -41,29 +42,32 @@ fuzz_target!(|data: &[u8]| {
             .collect(),
     };
     let status = Status::new(200 + u16::from(code)).unwrap_or(Status::OK);
-    let exchange = Exchange {
+    let exchange = OriginExchange {
         request: &request,
         status,
         fields: &response,
         request_time: T.saturating_sub(Duration::from_millis(u64::from(delay))),
         response_time: T,
     };
-    let _ = may_use_cache(&request);
+    let _ = cache_eligibility(&request);
     let stored = stored_fields(&response, T);
     assert!(!stored.contains("connection") && !stored.contains("age"));
     assert!(stored.contains("date"));
-    let _ = validation_fields(&stored);
-    if let Vary::Names(names) = vary_names(&response) {
-        assert_eq!(variant(&request, &names), variant(&request, &names));
+    let _ = revalidation_fields(&stored);
+    if let VaryFields::Names(names) = parse_vary(&response) {
+        assert_eq!(variant_key(&request, &names), variant_key(&request, &names));
     }
-    let _ = condition(&request, status, &stored, T);
-    let _ = (selects(&stored, &later), head_agrees(&stored, 5, &later));
+    let _ = evaluate_condition(&request, status, &stored, T);
+    let _ = (
+        is_304_for(&stored, &later),
+        head_matches_stored(&stored, 5, &later),
+    );
     let freshened = freshen(&stored, &later, T);
     assert_eq!(freshened.get("etag"), stored.get("etag"));
     for target in invalidated_targets(&request, "http", None, &response) {
         assert!(target.starts_with('/'));
     }
-    let Ok(lifetime) = storing(&exchange, &policy) else {
+    let Ok(lifetime) = check_storable(&exchange, &policy) else {
         return;
     };
     assert!(!response.contains("set-cookie") && status.code() != 206 && status.code() != 400);
@@ -73,28 +77,33 @@ fuzz_target!(|data: &[u8]| {
     check(&request, &lifetime, now);
     // A clock that went back makes nothing fresher than it came, nor an earlier look staler.
     let nobody = RequestDirectives::default();
-    let is_fresh = |now| matches!(reuse_with(&nobody, &lifetime, T, now), Reuse::Fresh { .. });
+    let is_fresh = |now| {
+        matches!(
+            decide_reuse_with(&nobody, &lifetime, T, now),
+            ReuseDecision::Fresh { .. }
+        )
+    };
     assert!(!is_fresh(now) || is_fresh(T));
     assert_eq!(is_fresh(T.saturating_sub(seconds(sooner))), is_fresh(T));
     let mut text = Vec::new();
     let told = CacheStatus {
-        fwd: Some(Fwd::Miss),
+        fwd: Some(ForwardReason::Miss),
         ttl: Some(lifetime.ttl(T, now)),
         key: Some(request.target()),
         ..CacheStatus::default()
     };
-    cache_status(&mut text, request.method_str(), &told);
+    encode_cache_status(&mut text, request.method_str(), &told);
     assert!(FieldBlock::new().push("Cache-Status", &text).is_ok());
 });
 
 fn check(request: &RequestHead, lifetime: &Lifetime, now: Duration) {
-    let asked = RequestDirectives::of(request);
+    let asked = RequestDirectives::from_request(request);
     let (fresh_for, past) = (lifetime.fresh_for, lifetime.stale_while_revalidate);
-    match reuse(request, lifetime, T, now) {
-        Reuse::Fresh { age } => {
+    match decide_reuse(request, lifetime, T, now) {
+        ReuseDecision::Fresh { age } => {
             assert!(age < fresh_for && !lifetime.no_cache && !asked.no_cache);
         }
-        Reuse::Stale { age } => {
+        ReuseDecision::Stale { age } => {
             assert!(age >= fresh_for && !lifetime.must_revalidate && !lifetime.no_cache);
             assert!(
                 asked
@@ -102,18 +111,18 @@ fn check(request: &RequestHead, lifetime: &Lifetime, now: Duration) {
                     .is_some_and(|limit| age - fresh_for <= limit)
             );
         }
-        Reuse::StaleWhileRevalidate { age } => {
+        ReuseDecision::StaleWhileRevalidate { age } => {
             assert!(age >= fresh_for && age - fresh_for < past && !lifetime.no_cache);
         }
-        Reuse::Validate { .. } => assert!(!asked.only_if_cached),
-        Reuse::NotSatisfiable => assert!(asked.only_if_cached),
+        ReuseDecision::Validate { .. } => assert!(!asked.only_if_cached),
+        ReuseDecision::OnlyIfCachedMiss => assert!(asked.only_if_cached),
     }
 }
 
 fn request(fields: &[u8]) -> Option<RequestHead> {
     let text = [b"GET /a HTTP/1.1\r\nHost: a\r\n", fields, b"\r\n\r\n"].concat();
     match parse_head(&text, &HeadLimits::default()) {
-        Ok(Progress::Complete((head, _))) => Some(head),
+        Ok(ParseProgress::Complete((head, _))) => Some(head),
         _ => None,
     }
 }

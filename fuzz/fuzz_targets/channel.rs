@@ -16,9 +16,9 @@ struct Outcome {
 
 impl Outcome {
     fn record(&mut self, event: ChannelEvent<'_>) {
-        let id = event.id();
+        let id = event.stream_id();
         match event {
-            ChannelEvent::Answer {
+            ChannelEvent::Response {
                 head,
                 body,
                 body_len,
@@ -61,7 +61,7 @@ impl Outcome {
     }
 }
 
-fn check(fields: penstock_wire::Fields<'_>) {
+fn check(fields: penstock_wire::HeadFields<'_>) {
     for (name, value) in fields {
         assert!(!name.is_empty());
         assert!(value.iter().all(|&byte| byte == b'\t' || byte >= b' '));

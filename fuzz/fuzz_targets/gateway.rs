@@ -5,12 +5,14 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use penstock_wire::gateway::{Event, GatewayError, GatewayHead, Limits, ResponseDecoder};
+use penstock_wire::gateway::{
+    GatewayError, GatewayEvent, GatewayHead, GatewayHeadLimits, ResponseDecoder,
+};
 use penstock_wire::{ajp, cgi, fastcgi};
 
-const LIMITS: Limits = Limits {
-    head_bytes: 512,
-    fields: 8,
+const LIMITS: GatewayHeadLimits = GatewayHeadLimits {
+    max_head_bytes: 512,
+    max_fields: 8,
 };
 
 #[derive(Debug, Default, PartialEq)]
@@ -23,17 +25,17 @@ struct Outcome {
 }
 
 impl Outcome {
-    fn record(&mut self, event: Event<'_>) {
+    fn record(&mut self, event: GatewayEvent<'_>) {
         assert_eq!(self.end, None, "an event behind the end");
         match event {
-            Event::Head(head) => assert_eq!(self.head.replace(head), None, "two heads"),
-            Event::Body(bytes) => {
+            GatewayEvent::Head(head) => assert_eq!(self.head.replace(head), None, "two heads"),
+            GatewayEvent::Body(bytes) => {
                 assert!(self.head.is_some() && !bytes.is_empty());
                 self.body.extend_from_slice(bytes);
             }
-            Event::Log(bytes) => self.log.extend_from_slice(bytes),
-            Event::BodyWanted(len) => self.wanted.push(len),
-            Event::End { reusable } => self.end = Some(reusable),
+            GatewayEvent::Log(bytes) => self.log.extend_from_slice(bytes),
+            GatewayEvent::BodyRequested(len) => self.wanted.push(len),
+            GatewayEvent::End { reusable } => self.end = Some(reusable),
         }
     }
 
@@ -43,14 +45,14 @@ impl Outcome {
             return;
         };
         assert!((200..=599).contains(&head.status.code()));
-        assert!(head.fields.iter().count() <= LIMITS.fields);
+        assert!(head.fields.iter().count() <= LIMITS.max_fields);
         for (name, value) in head.fields.iter() {
             assert!(!name.is_empty());
             assert!(value.iter().all(|&byte| byte == b'\t' || byte >= b' '));
         }
         if answers_head || head.status.forbids_body() {
             assert!(self.body.is_empty());
-        } else if let Some(length) = head.length {
+        } else if let Some(length) = head.content_length {
             let found = self.body.len() as u64;
             assert!(found <= length && (self.end.is_none() || found == length));
         }
@@ -99,9 +101,9 @@ fuzz_target!(|data: &[u8]| {
     let (pieces, input) = data.split_at(usize::from(count % 16).min(data.len()));
     let answers_head = choice & 4 != 0;
     let new = || match choice & 3 {
-        0 => ResponseDecoder::Cgi(cgi::Decoder::new(LIMITS, answers_head)),
-        1 => ResponseDecoder::Ajp(ajp::Decoder::new(LIMITS, answers_head)),
-        _ => ResponseDecoder::FastCgi(fastcgi::Decoder::new(LIMITS, answers_head)),
+        0 => ResponseDecoder::Cgi(cgi::CgiDecoder::new(LIMITS, answers_head)),
+        1 => ResponseDecoder::Ajp(ajp::AjpDecoder::new(LIMITS, answers_head)),
+        _ => ResponseDecoder::FastCgi(fastcgi::FastCgiDecoder::new(LIMITS, answers_head)),
     };
     let whole = read(new(), input, &[]);
     let pieced = read(new(), input, pieces);
@@ -112,7 +114,10 @@ fuzz_target!(|data: &[u8]| {
     if whole.1.is_ok() {
         assert_eq!(whole.0, pieced.0);
     }
-    for answer in [fastcgi::probe_answer(input), ajp::probe_answer(input)] {
+    for answer in [
+        fastcgi::parse_probe_response(input),
+        ajp::parse_probe_response(input),
+    ] {
         if let Ok(Some(len)) = answer {
             assert!(len > 0 && len <= input.len());
         }

@@ -5,30 +5,31 @@
 
 use libfuzzer_sys::fuzz_target;
 use penstock_http::{
-    BodyFraming, HeadLimits, Precondition, Progress, evaluate, normalise, parse_head,
+    BodyFraming, HeadLimits, ParseProgress, PreconditionResult, evaluate_preconditions,
+    normalise_path, parse_head,
 };
 
 fuzz_target!(|data: &[u8]| {
     let limits = HeadLimits {
-        target_bytes: 256,
-        header_bytes: 2048,
-        headers: 40,
+        max_target_bytes: 256,
+        max_head_bytes: 2048,
+        max_fields: 40,
     };
-    let Ok(Progress::Complete((head, consumed))) = parse_head(data, &limits) else {
+    let Ok(ParseProgress::Complete((head, consumed))) = parse_head(data, &limits) else {
         return;
     };
-    assert!(consumed <= data.len() && consumed <= limits.header_bytes + 2);
+    assert!(consumed <= data.len() && consumed <= limits.max_head_bytes + 2);
     assert!(data[..consumed].ends_with(b"\r\n\r\n"));
     assert!(!head.method_str().is_empty());
     // Three bytes stand for one that no URI holds, and a slash for a path that was left out.
-    assert!(head.target().len() <= 3 * limits.target_bytes + 1);
+    assert!(head.target().len() <= 3 * limits.max_target_bytes + 1);
     assert!(!head.target().is_empty() && head.target().is_ascii());
     for byte in *b" \"#<>\x7f" {
         assert!(!head.target().as_bytes().contains(&byte));
     }
     assert!(head.sent_path_query_bytes().len() <= head.target_path_query().len());
     assert_eq!(head.fields().count(), head.field_count());
-    assert!(head.field_count() <= limits.headers);
+    assert!(head.field_count() <= limits.max_fields);
     for (name, value) in head.fields() {
         assert!(!name.is_empty() && name.is_ascii());
         assert!(!value.iter().any(|byte| matches!(byte, b'\r' | b'\n' | 0)));
@@ -44,9 +45,9 @@ fuzz_target!(|data: &[u8]| {
     let mut hosts = head.field_all("host");
     assert!(hosts.next().is_none_or(|host| host == head.host_bytes()));
     assert!(hosts.next().is_none() && !head.host().ends_with(':'));
-    let _ = normalise(head.target_path_query());
+    let _ = normalise_path(head.target_path_query());
     assert!(matches!(
-        evaluate(&head, b"\"a\"", Some(1)),
-        Precondition::Proceed | Precondition::NotModified | Precondition::Failed
+        evaluate_preconditions(&head, b"\"a\"", Some(1)),
+        PreconditionResult::Proceed | PreconditionResult::NotModified | PreconditionResult::Failed
     ));
 });

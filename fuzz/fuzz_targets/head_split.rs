@@ -4,7 +4,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use penstock_http::{HeadLimits, HeadScanner, Progress, parse_head};
+use penstock_http::{HeadLimits, HeadScanner, ParseProgress, parse_head};
 
 fuzz_target!(|data: &[u8]| {
     let Some((&count, data)) = data.split_first() else {
@@ -12,9 +12,9 @@ fuzz_target!(|data: &[u8]| {
     };
     let (pieces, stream) = data.split_at(usize::from(count % 16).min(data.len()));
     let limits = HeadLimits {
-        target_bytes: 64,
-        header_bytes: 512,
-        headers: 8,
+        max_target_bytes: 64,
+        max_head_bytes: 512,
+        max_fields: 8,
     };
     let whole = parse_head(stream, &limits);
 
@@ -24,19 +24,19 @@ fuzz_target!(|data: &[u8]| {
         received = (received + usize::from(piece)).min(stream.len());
         received
     });
-    let mut outcome = Ok(Progress::Partial);
+    let mut outcome = Ok(ParseProgress::Partial);
     for end in ends.chain([stream.len()]) {
         outcome = scanner.scan(&stream[..end], &limits);
-        if outcome != Ok(Progress::Partial) {
+        if outcome != Ok(ParseProgress::Partial) {
             break;
         }
     }
     match (whole, outcome) {
         (Ok(whole), Ok(pieced)) => {
             assert_eq!(whole, pieced);
-            if let Progress::Complete((head, consumed)) = pieced {
+            if let ParseProgress::Complete((head, consumed)) = pieced {
                 assert!(consumed <= stream.len());
-                assert!(head.field_count() <= limits.headers);
+                assert!(head.field_count() <= limits.max_fields);
             }
         }
         // Which of two mistakes is met first may depend on the pieces, that there is one may not.

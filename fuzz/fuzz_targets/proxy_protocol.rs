@@ -4,15 +4,17 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use penstock_wire::proxy_protocol::{HEADER_BYTES_MAX, Header, encode_v1, encode_v2, parse};
+use penstock_wire::proxy_protocol::{
+    MAX_HEADER_BYTES, ProxyHeader, encode_v1, encode_v2, parse_header,
+};
 
 fuzz_target!(|data: &[u8]| {
-    let whole = parse(data);
-    let cuts = (0..data.len().min(300)).map(|cut| parse(&data[..cut]));
+    let whole = parse_header(data);
+    let cuts = (0..data.len().min(300)).map(|cut| parse_header(&data[..cut]));
     match whole {
-        Ok(None) => assert!(data.len() < HEADER_BYTES_MAX),
+        Ok(None) => assert!(data.len() < MAX_HEADER_BYTES),
         Ok(Some((header, len))) => {
-            assert!(len > 0 && len <= data.len() && len <= HEADER_BYTES_MAX);
+            assert!(len > 0 && len <= data.len() && len <= MAX_HEADER_BYTES);
             for (cut, early) in cuts.enumerate() {
                 assert_eq!(early, if cut < len { Ok(None) } else { whole });
             }
@@ -26,8 +28,8 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-fn write_again(header: Header) {
-    let Header::Tcp {
+fn write_again(header: ProxyHeader) {
+    let ProxyHeader::Tcp {
         source,
         destination,
     } = header
@@ -40,7 +42,7 @@ fn write_again(header: Header) {
     let v1 = read_whole(&v1);
     assert_eq!(v1, read_whole(&v2));
     // Mapped addresses become what they stand for, and nothing else changes.
-    if let Header::Tcp {
+    if let ProxyHeader::Tcp {
         source: again,
         destination: there,
     } = v1
@@ -54,9 +56,9 @@ fn write_again(header: Header) {
     }
 }
 
-fn read_whole(bytes: &[u8]) -> Header {
-    match parse(bytes) {
-        Ok(Some((header @ Header::Tcp { .. }, len))) if len == bytes.len() => header,
+fn read_whole(bytes: &[u8]) -> ProxyHeader {
+    match parse_header(bytes) {
+        Ok(Some((header @ ProxyHeader::Tcp { .. }, len))) if len == bytes.len() => header,
         other => panic!("{other:?} of {bytes:?}"),
     }
 }

@@ -6,8 +6,8 @@
 
 use libfuzzer_sys::fuzz_target;
 use penstock_http::{
-    Multipart, Negotiated, RangeOutcome, accepts, content_range, negotiate, parse_http_date,
-    select_range,
+    CodingChoice, MultipartRanges, RangeOutcome, accepts_media_type, encode_content_range,
+    negotiate_coding, parse_http_date, select_range,
 };
 
 fuzz_target!(|data: &[u8]| {
@@ -24,7 +24,7 @@ fuzz_target!(|data: &[u8]| {
             assert!(part > 0);
             assert!(start.checked_add(part).is_some_and(|end| end <= len));
             let mut text = Vec::new();
-            content_range(start, part, len, &mut text);
+            encode_content_range(start, part, len, &mut text);
             assert!(text.starts_with(b"bytes "));
         }
         RangeOutcome::Parts(parts) => {
@@ -36,12 +36,14 @@ fuzz_target!(|data: &[u8]| {
                 assert!(end.is_some_and(|end| end <= len));
             }
             let sum: u64 = parts.iter().map(|part| part.len).sum();
-            assert!(Multipart::new(0, None, &parts, len).length() >= sum);
+            assert!(MultipartRanges::new(0, None, &parts, len).length() >= sum);
         }
         RangeOutcome::Whole | RangeOutcome::Unsatisfiable => {}
     }
-    if let Negotiated::Coding(number) = negotiate(|| range.into_iter(), &["zstd", "br", "gzip"]) {
+    if let CodingChoice::Coding(number) =
+        negotiate_coding(|| range.into_iter(), &["zstd", "br", "gzip"])
+    {
         assert!(number < 3);
     }
-    let _ = accepts(range, "text/html");
+    let _ = accepts_media_type(range, "text/html");
 });

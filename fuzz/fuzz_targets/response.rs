@@ -4,11 +4,11 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use penstock_http::{Progress, ResponseBody, ResponseLimits, ResponseScanner};
+use penstock_http::{ParseProgress, ResponseBodyFraming, ResponseLimits, ResponseScanner};
 
 const LIMITS: ResponseLimits = ResponseLimits {
-    head_bytes: 2048,
-    fields: 40,
+    max_head_bytes: 2048,
+    max_fields: 40,
 };
 
 fuzz_target!(|data: &[u8]| {
@@ -20,23 +20,23 @@ fuzz_target!(|data: &[u8]| {
     let first = usize::from(split).min(data.len());
     let mut scanner = ResponseScanner::new();
     let pieces = match scanner.scan(&data[..first], answers_head, &LIMITS) {
-        Ok(Progress::Partial) => scanner.scan(data, answers_head, &LIMITS),
+        Ok(ParseProgress::Partial) => scanner.scan(data, answers_head, &LIMITS),
         early => early,
     };
     match (&whole, &pieces) {
-        (Ok(Progress::Complete(whole)), Ok(Progress::Complete(pieces))) => {
+        (Ok(ParseProgress::Complete(whole)), Ok(ParseProgress::Complete(pieces))) => {
             assert_eq!(whole, pieces);
         }
-        (Ok(Progress::Partial), Ok(Progress::Partial)) | (Err(_), Err(_)) => {}
+        (Ok(ParseProgress::Partial), Ok(ParseProgress::Partial)) | (Err(_), Err(_)) => {}
         _ => panic!("{whole:?} in one piece, {pieces:?} in two"),
     }
-    let Ok(Progress::Complete(head)) = whole else {
+    let Ok(ParseProgress::Complete(head)) = whole else {
         return;
     };
-    assert!(head.len <= data.len() && head.len <= LIMITS.head_bytes);
+    assert!(head.len <= data.len() && head.len <= LIMITS.max_head_bytes);
     assert!(data[..head.len].ends_with(b"\r\n\r\n"));
     assert!((100..=999).contains(&head.status));
     let never_has_body = answers_head || head.status < 200 || matches!(head.status, 204 | 304);
-    assert!(!never_has_body || head.body == ResponseBody::None);
-    assert!(!head.keep_alive || head.body != ResponseBody::UntilClose);
+    assert!(!never_has_body || head.framing == ResponseBodyFraming::None);
+    assert!(!head.keep_alive || head.framing != ResponseBodyFraming::UntilClose);
 });

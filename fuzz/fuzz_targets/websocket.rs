@@ -5,7 +5,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use penstock_http::websocket::{ClientError, ClientEvent, MessageDecoder, compress};
+use penstock_http::websocket::{MessageDecoder, WebSocketError, WebSocketEvent, compress};
 
 const MESSAGE_MAX: usize = 4096;
 
@@ -13,7 +13,7 @@ fn read(
     mut input: &[u8],
     pieces: &[u8],
     inflates: bool,
-) -> (Vec<ClientEvent>, Option<ClientError>) {
+) -> (Vec<WebSocketEvent>, Option<WebSocketError>) {
     let decoder = MessageDecoder::new(MESSAGE_MAX);
     let mut decoder = match inflates {
         true => decoder.with_deflate(),
@@ -30,7 +30,7 @@ fn read(
         loop {
             match decoder.decode(&mut piece) {
                 Ok(Some(event)) => {
-                    let is_closed = matches!(events.last(), Some(ClientEvent::Close { .. }));
+                    let is_closed = matches!(events.last(), Some(WebSocketEvent::Close { .. }));
                     assert!(!is_closed, "an event behind the close");
                     events.push(event);
                 }
@@ -40,7 +40,7 @@ fn read(
         }
         assert!(piece.is_empty(), "bytes left over without an event");
         // A vector's room may be twice what is in it.
-        assert!(decoder.held_bytes() <= 2 * (MESSAGE_MAX + 125));
+        assert!(decoder.buffered_bytes() <= 2 * (MESSAGE_MAX + 125));
     }
     (events, None)
 }
@@ -54,13 +54,13 @@ fuzz_target!(|data: &[u8]| {
     let whole = read(input, &[], inflates);
     for event in &whole.0 {
         match event {
-            ClientEvent::Message { is_text, payload } => {
+            WebSocketEvent::Message { is_text, payload } => {
                 assert!(payload.len() <= MESSAGE_MAX);
                 assert!(!is_text || std::str::from_utf8(payload).is_ok());
             }
-            ClientEvent::Ping(payload) => assert!(payload.len() <= 125),
-            ClientEvent::Pong => {}
-            ClientEvent::Close { reason, .. } => assert!(reason.len() <= 123),
+            WebSocketEvent::Ping(payload) => assert!(payload.len() <= 125),
+            WebSocketEvent::Pong => {}
+            WebSocketEvent::Close { reason, .. } => assert!(reason.len() <= 123),
         }
     }
     assert_eq!(whole, read(input, pieces, inflates));
@@ -85,7 +85,7 @@ fuzz_target!(|data: &[u8]| {
         let back = read(&frame, &[], true);
         assert_eq!(
             back,
-            (vec![ClientEvent::Message { is_text, payload }], None)
+            (vec![WebSocketEvent::Message { is_text, payload }], None)
         );
     }
 });

@@ -294,7 +294,7 @@ impl App {
         }
     }
 
-    /// Whether it is up and still comes to the size that it was given ([`AppResources::size`]). Not any more once one of its
+    /// Whether it is up and still comes to the size that it was given ([`AppResources::initial_size`]). Not any more once one of its
     /// processes did not boot.
     #[must_use]
     pub fn is_growing(&self) -> bool {

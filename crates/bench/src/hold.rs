@@ -1,6 +1,6 @@
 //! `bench hold`: a million streams opened, held and listened to, and what that costs the server.
 //!
-//! `verb` reads the arguments and makes a [`Plan`]; `coordinator` ([`execute`]) starts agents through
+//! `verb` reads the arguments and makes a [`HoldPlan`]; `coordinator` ([`execute`]) starts agents through
 //! `link`, each a process with a share (`agent`), since a process may have only so many descriptors. They
 //! speak the lines of `order`. `sources` shares out addresses and ports; `publisher` sends numbered
 //! messages (`message`) through `client`, `probe` asks for something else meanwhile, `sampler` reads what

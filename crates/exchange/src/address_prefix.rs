@@ -1,7 +1,7 @@
 //! The part of a client's address by which bounds per client count: the whole of an IPv4 address,
 //! the first 64 bits of an IPv6 one, since a single customer has at least as many addresses.
 //!
-//! `edge` knows the address, rooms count by it: [`bodies::TempSpace`](crate::bodies::TempSpace)
+//! `edge` knows the address, rooms count by it: [`bodies::TempSpace`](crate::buffering::TempSpace)
 //! bytes, [`ClientPermits`] whatever there is one of.
 //!
 //! # Invariants

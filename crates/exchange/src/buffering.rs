@@ -2,7 +2,7 @@
 //! produced faster than their client takes them.
 //!
 //! `apps` and `proxy` both use this, so that neither a worker nor a back end ever waits for a client:
-//! [`collect`] reads a request to its end, [`spool`] stands between a producer and a client. Small
+//! `collect` reads a request to its end, [`spool`] stands between a producer and a client. Small
 //! bodies stay in memory, large ones go to a [`SpoolFile`]; [`BodyStore`] has the bounds, and
 //! [`TempSpace`] the one on all files together.
 

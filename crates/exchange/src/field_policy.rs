@@ -34,7 +34,7 @@ pub enum FieldClass {
     Via,
     /// It has an underscore in its name and goes on to whoever sees names as they are. Whoever makes
     /// variables of names must not get it: there it would be read as its twin with hyphens. Its twin is
-    /// [`FieldClass::Pass`], so that a server behind which makes variables all the same is told nothing that a
+    /// [`FieldClass::EndToEnd`], so that a server behind which makes variables all the same is told nothing that a
     /// client may not say.
     Underscored,
 }

@@ -13,7 +13,7 @@
 //!   that its client made up, and the other way round. Which fields are read depends on what was
 //!   sent, never on what a rule has taken away or set.
 //! - Host, port and prefix count only if the operator has listed the proxy
-//!   ([`TrustedProxies::accepts_hosts`]).
+//!   ([`TrustedProxies::accepts_forwarded_host`]).
 //! - A field that is broken counts as not sent, and is named for the log.
 
 pub mod outgoing;
@@ -146,7 +146,7 @@ impl ForwardedInfo {
     }
 
     /// Whether a field of that name counts only from proxies that are listed
-    /// ([`TrustedProxies::accepts_hosts`]).
+    /// ([`TrustedProxies::accepts_forwarded_host`]).
     #[must_use]
     pub fn needs_listed_proxy(name: &str) -> bool {
         let is = |known: &&str| name.eq_ignore_ascii_case(known);

@@ -3,7 +3,7 @@
 //! A back end holds a connection by answering with such fields, and with a body of instructions beside them;
 //! the hub tells it by others that it may. `apps` and `proxy` mark a response that has any
 //! ([`crate::Response::has_grip`]), the hub's own handler in front of them obeys, `edge` takes out what
-//! nobody took. What must stay true: no client says one ([`crate::fields::fate`]), none sees one.
+//! nobody took. What must stay true: no client says one ([`crate::field_policy::classify_field`]), none sees one.
 
 use penstock_http::FieldBlock;
 

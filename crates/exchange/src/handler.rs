@@ -29,7 +29,7 @@ pub trait Handler: Send + Sync + fmt::Debug {
         self.handle(request)
     }
 
-    /// Does what an answer of [`Handler::begin`] says to the hub. What this comes to is the answer, whatever it
+    /// Does what an answer of [`Handler::handle_deferring_grip`] says to the hub. What this comes to is the answer, whatever it
     /// says.
     fn apply_grip(&self, spoken: GripResponse) -> HandlerProgress {
         HandlerProgress::Ready(Ok(Reply::Response(spoken.response)))

@@ -1,6 +1,6 @@
 //! The body of an answer with several parts of one content (`multipart/byteranges`, RFC 9110 §14.6).
 //!
-//! `http` frames the parts ([`Multipart`]); here they get their bytes. Those of content in memory are put
+//! `http` frames the parts (`MultipartRanges`); here they get their bytes. Those of content in memory are put
 //! together at once, those of a file are read while they are sent, through its pool. What must stay true: the length that
 //! was announced is what is sent, or the connection is cut; nothing is given out before the first content is there, so
 //! that a pool without room can still be told by a status; a slow client holds one small piece.

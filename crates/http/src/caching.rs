@@ -1,9 +1,9 @@
 //! HTTP caching for a shared cache as pure rules (RFC 9111, 5861, 9211, 9213).
 //!
 //! `cache` asks here, in the order of a request: [`cache_eligibility`] (may the cache know of the request
-//! at all), [`variant_key`] (which of the stored responses it selects), [`reuse`] (may that one be sent
+//! at all), [`variant_key`] (which of the stored responses it selects), `reuse` (may that one be sent
 //! now), [`revalidation_fields`], [`is_304_for`] and [`freshen`] (asking the back end about it),
-//! [`storing`] and [`stored_fields`] (what comes back), [`invalidates_stored`] (what a write makes
+//! `storage` and [`stored_fields`] (what comes back), [`invalidates_stored`] (what a write makes
 //! worthless), [`push_cache_status`] (telling about all this). Keys, bodies and disks are the
 //! caller's.
 //!

@@ -1,11 +1,11 @@
 //! WebSocket (RFC 6455) as pure rules: the server's side of the handshake, and of the frames.
 //!
-//! `apps` drives it for applications that take WebSockets: [`offer`] says what a request asks for,
+//! `apps` drives it for applications that take WebSockets: [`check_handshake`] says what a request asks for,
 //! [`MessageDecoder`] makes messages of a client's bytes, the encoders make frames of messages. What
 //! must stay true: whatever a client may not send ends the connection with the code that the RFC has for
 //! it, before more is held than the limit says; text that leaves here is UTF-8.
 //!
-//! One extension is agreed where it is offered and wanted, `permessage-deflate` ([`negotiate`]); without
+//! One extension is agreed where it is offered and wanted, `permessage-deflate` ([`negotiate_deflate`]); without
 //! it a reserved bit is always an error.
 
 mod decode;

@@ -29,9 +29,9 @@ pub struct HeldStream {
     /// Told when the stream has ended, whatever the reason.
     pub on_end: Option<EndCallback>,
     /// The history that a client that comes back asks for: what was published after this id, in the
-    /// channels' order. What is not known any more is announced ([`HeldStream::gap`]).
+    /// channels' order. What is not known any more is announced ([`HeldStream::gap_notice`]).
     pub resume_after: Option<Arc<str>>,
-    /// Sent where messages are missing: some after [`HeldStream::after`] or [`Subscription::prev_id`] that
+    /// Sent where messages are missing: some after [`HeldStream::resume_after`] or [`Subscription::prev_id`] that
     /// are kept no more, or some that its client was too slow for. None is nothing. Best one text for all
     /// streams, which costs none of them memory; a stream of events that begins behind a message which it
     /// named gets an event `gap` with that id as its data in its place.

@@ -169,7 +169,7 @@ impl Hub {
     /// The body of a response that becomes a held stream on the loop that its client is on. The place
     /// among `streams_max` is taken now, and given back if the body is dropped before its head was sent.
     /// What is published to its channels from now on is for it. Who is to be told of its end
-    /// ([`HeldStream::ended`]) is told also when it is refused or never held.
+    /// ([`HeldStream::on_end`]) is told also when it is refused or never held.
     ///
     /// # Errors
     /// Which bound is met.
@@ -250,7 +250,7 @@ impl Hub {
         self.shared.deliver(publication)
     }
 
-    /// What to wait for before subscribers of these channels are taken in ([`Hub::body`], [`Hub::wait`]), so
+    /// What to wait for before subscribers of these channels are taken in ([`Hub::stream_body`], [`Hub::long_poll`]), so
     /// that they find the history that all nodes share, and miss nothing of other nodes. None, nearly always,
     /// when there is nothing to wait for.
     #[must_use]
@@ -266,7 +266,7 @@ impl Hub {
         self.replace_aged_history(channel, history.collect());
     }
 
-    /// As [`Hub::restore`], with how long ago each was published: so long less it is kept.
+    /// As [`Hub::replace_history`], with how long ago each was published: so long less it is kept.
     pub fn replace_aged_history(&self, channel: &Arc<str>, history: Vec<(Publication, Duration)>) {
         self.shared.replace_history(channel, history);
     }

@@ -1,6 +1,6 @@
 //! The hub: connections that are held open, and what is published to them.
 //!
-//! The way of a stream: a handler answers with [`Hub::body`]; edge sends the head and hands the socket
+//! The way of a stream: a handler answers with [`Hub::stream_body`]; edge sends the head and hands the socket
 //! over ([`penstock_exchange::Hold`]); the shard of that loop keeps it as a descriptor and a few words,
 //! writes heart-beats and messages to it, and closes it. The way of a message: whoever publishes (an
 //! application through `grip`, a client of `mercure`, `penstock publish`, another node through `bus`)

@@ -1,6 +1,6 @@
 //! The control socket: where it lies, who may use it, and what is open beside it.
 //!
-//! `server::doors` opens it, `cli` finds it by the same rules, and [`Gate`] looks at each caller before
+//! `server::doors` opens it, `cli` finds it by the same rules, and [`ControlGate`] looks at each caller before
 //! `status` hears it.
 //!
 //! # Invariants

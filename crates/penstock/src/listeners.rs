@@ -81,7 +81,7 @@ struct UnservedSocketFile {
 }
 
 impl UnservedSocketFile {
-    /// From now on it is removed by [`Serving::stop`].
+    /// From now on it is removed by [`ActiveListener::stop`].
     fn disarm(mut self) {
         self.path = None;
     }
@@ -99,7 +99,7 @@ impl Drop for UnservedSocketFile {
 /// Opens what a configuration listens on and `kept` does not have; what `supply` has is taken from there.
 ///
 /// # Errors
-/// As [`open`].
+/// As [`open_listener`].
 pub(crate) fn open_missing(
     config: &Config,
     kept: &[ActiveListener],

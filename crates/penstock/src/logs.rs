@@ -24,7 +24,7 @@ pub(crate) fn open_log_target(to: &LogTarget) -> Result<LogOutput, String> {
 /// Opens a file to append to, with its folder. May block.
 ///
 /// # Errors
-/// As [`open`].
+/// As [`open_log_target`].
 pub(crate) fn open_log_file(path: &Path) -> Result<File, String> {
     let say = |error: std::io::Error| format!("{}: {error}", path.display());
     if let Some(folder) = path.parent() {

@@ -147,7 +147,7 @@ impl ServiceNotifier {
         self.send(&format!("READY=1\nSTATUS={}", first_line(status)));
     }
 
-    /// The configuration is being read again; [`Manager::ready`] says that it is done.
+    /// The configuration is being read again; [`ServiceNotifier::notify_ready`] says that it is done.
     pub(crate) fn notify_reloading(&self) {
         let now = sd_notify::monotonic_microseconds();
         self.send(&format!(

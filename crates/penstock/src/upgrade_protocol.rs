@@ -271,7 +271,7 @@ impl UpgradeChannel {
     }
 
     /// # Errors
-    /// That the other side is gone, or does not read for [`PROMPT`].
+    /// That the other side is gone, or does not read for [`REPLY_TIMEOUT`].
     pub(crate) async fn send(
         &self,
         word: &UpgradeMessage,

@@ -64,7 +64,7 @@ impl Pollset {
         poll::remove(self.set.as_fd(), fd)
     }
 
-    /// Appends what happened, at most [`EVENTS_MAX`] of it, so that the rest of the loop has its turn; the
+    /// Appends what happened, at most [`MAX_EVENTS`] of it, so that the rest of the loop has its turn; the
     /// next call goes on. Ready with nothing at times; pending means that the task is woken.
     ///
     /// # Errors

@@ -336,7 +336,7 @@ impl Stream {
 
     /// Ready when the connection broke, or the peer closed it whole: for a stream whose end was read, as a
     /// peer that has only closed its sending side still reads. Until then no read of it is ready, which would
-    /// only find the end again: [`Stream::tell_end`] is for whoever reads it next.
+    /// only find the end again: [`Stream::resume_end_reporting`] is for whoever reads it next.
     ///
     /// A TCP peer that closed it whole looks like one that closed half of it, until something is sent to it.
     pub fn poll_broken(&self, cx: &mut Context<'_>) -> Poll<()> {

@@ -129,7 +129,7 @@ pub fn find_user(text: &str) -> io::Result<Option<User>> {
 }
 
 /// Looks a group's number up by name; digits are the number. `None` when there is no such name. Blocks as
-/// [`user`] does.
+/// [`find_user`] does.
 ///
 /// # Errors
 /// What the look-up says.

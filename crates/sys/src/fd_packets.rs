@@ -144,10 +144,10 @@ fn wait_for_events(
     }
 }
 
-/// As [`receive`], for a process that has nothing else to do: blocks until a packet is there.
+/// As [`receive_packet`], for a process that has nothing else to do: blocks until a packet is there.
 ///
 /// # Errors
-/// As [`receive`]; `TimedOut` when none comes in time.
+/// As [`receive_packet`]; `TimedOut` when none comes in time.
 pub fn receive_packet_with_timeout(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],

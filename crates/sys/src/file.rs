@@ -96,7 +96,7 @@ pub fn open_beneath_with(
 /// somebody else, would be needed.
 ///
 /// A name that is known not to exist is an error here as well. Some file systems still work at the
-/// open itself (network, FUSE): keep this to roots that [`crate::pages::file_system`] calls local. What
+/// open itself (network, FUSE): keep this to roots that [`crate::page_cache::file_system_kind`] calls local. What
 /// is mounted below such a root is `None` too (`RESOLVE_NO_XDEV`), and everything is without `openat2`.
 ///
 /// # Errors

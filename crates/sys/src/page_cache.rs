@@ -1,7 +1,7 @@
 //! The page cache: what of an open file is in memory, sending it from there, and what kind of file
 //! system it lies on.
 //!
-//! Called by `runtime`'s files that are sent. Nothing here waits for a disk except [`file_system`]
+//! Called by `runtime`'s files that are sent. Nothing here waits for a disk except [`file_system_kind`]
 //! (which may ask a network file system's server) and [`send_file`] where pages are missing: the
 //! caller asks first. Which of these calls a file system supports differs; each says so by an error.
 
@@ -236,7 +236,7 @@ pub fn file_identity(file: impl AsFd) -> io::Result<FileIdentity> {
     })
 }
 
-/// The length of a regular file, `None` for anything else. From what is in memory, as [`identity`].
+/// The length of a regular file, `None` for anything else. From what is in memory, as [`file_identity`].
 ///
 /// # Errors
 /// What `statx` says.
@@ -305,7 +305,7 @@ fn stat_by_fstat(file: impl AsFd) -> io::Result<FileState> {
 }
 
 /// Whether the file has no name left: it is gone with its last descriptor, and closing that frees its
-/// blocks, which takes a while. From what is in memory, as [`identity`].
+/// blocks, which takes a while. From what is in memory, as [`file_identity`].
 ///
 /// # Errors
 /// What `statx` says.

@@ -49,7 +49,7 @@ pub struct ProcessSpec {
     pub dir: PathBuf,
     /// Environment variables set on top of ours.
     pub env: Vec<(OsString, OsString)>,
-    /// The user that it runs as, by the name of an [`Account`](crate::identity::Account) of the launcher;
+    /// The user that it runs as, by the name of an [`Account`](crate::account::Account) of the launcher;
     /// none is the server's.
     pub account: Option<String>,
     /// The [`Group`](crate::cgroup::Group) of the launcher that it is put into; none is the server's own
@@ -69,7 +69,7 @@ pub struct ProcessSpec {
 }
 
 /// A process of ours with our ends of its output pipes. Dropping it leaves the process alone: whoever
-/// looks for [`orphans`] then finds it.
+/// looks for `orphans` then finds it.
 #[derive(Debug)]
 pub struct SpawnedProcess {
     /// Its process id, also its process group's.
@@ -381,7 +381,7 @@ pub fn raise_open_files() -> io::Result<(u64, u64)> {
 }
 
 /// Sends SIGKILL to the process's whole group. For a process that has certainly not been reaped; else
-/// [`Handle::kill_group`].
+/// [`ProcessHandle::kill_group`].
 ///
 /// # Errors
 /// When it is gone.

@@ -1,7 +1,7 @@
 //! AJP13 (Apache JServ Protocol 1.3), from the side of the web server: packets of the container in.
 //!
 //! `request` writes FORWARD_REQUEST, `body` decides when how much of a body may follow it,
-//! [`Decoder`] reads the answer and `codes` holds the tables of numbers. The relay of an upstream
+//! [`AjpDecoder`] reads the answer and `codes` holds the tables of numbers. The relay of an upstream
 //! is the caller; its health checks use [`encode_probe`] and [`parse_probe_response`].
 //!
 //! What must stay true: a length inside of a packet agrees with the packet's own to the byte;

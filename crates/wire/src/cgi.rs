@@ -1,6 +1,6 @@
 //! The response of a CGI program (RFC 3875 §6): header lines, an empty line, a body.
 //!
-//! SCGI sends it as it is until the connection closes, and [`Decoder`] is its decoder; `fastcgi`
+//! SCGI sends it as it is until the connection closes, and [`CgiDecoder`] is its decoder; `fastcgi`
 //! puts the same bytes into records and feeds this decoder with their contents. Lines end in LF or
 //! CR LF, as programs do either. A `Status` field, or a status line as in HTTP (a "non-parsed
 //! header" program), says the status; without one it is 302 with `Location` and 200 else.

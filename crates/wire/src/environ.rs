@@ -33,7 +33,7 @@ pub const COMMON_VARIABLES: [&str; 9] = [
 
 /// Writes one environment to the end of a buffer.
 ///
-/// Order of calls: [`usual`](Self::usual) at most once and first, pairs in any order, then
+/// Order of calls: [`usual`](Self::push_common_variables) at most once and first, pairs in any order, then
 /// [`finish`](Self::finish). A key given twice means its last value, as in any dictionary.
 #[derive(Debug)]
 pub struct EnvironEncoder<'a> {

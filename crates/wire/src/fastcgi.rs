@@ -1,6 +1,6 @@
 //! FastCGI (FastCGI Specification 1.0, 1996), from the side of the web server: records in.
 //!
-//! `request` writes the records of a request, [`Decoder`] reads those of its response: a CGI
+//! `request` writes the records of a request, [`FastCgiDecoder`] reads those of its response: a CGI
 //! response in STDOUT records, log lines in STDERR records at any time, END_REQUEST. One request at
 //! a time on a connection, always number 1, as all applications in use expect it; the relay of an
 //! upstream is the caller, its health checks use [`encode_probe`] and [`parse_probe_response`].

@@ -188,7 +188,7 @@ impl ResponseDecoder {
     /// Takes the next event off the front of `input`; without one, all of `input` was consumed.
     ///
     /// # Errors
-    /// Any breach of the format; also bytes behind [`Event::End`]. The connection must be closed.
+    /// Any breach of the format; also bytes behind [`GatewayEvent::End`]. The connection must be closed.
     pub fn decode<'a>(&mut self, input: &'a [u8]) -> Result<DecodedGatewayEvent<'a>, GatewayError> {
         match self {
             Self::Cgi(decoder) => decoder.decode(input),

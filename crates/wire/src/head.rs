@@ -1,8 +1,8 @@
 //! The response head that a worker sends: status and fields, checked before anybody sees them.
 //!
-//! Called by [`crate::Decoder`] with the bytes between `head_len` and the body. The strings are
+//! Called by [`crate::SlotDecoder`] with the bytes between `head_len` and the body. The strings are
 //! joined by NUL, so a value that smuggles one in changes their number and the frame's `count`
-//! gives it away. After [`parse_head`] a name is a token and a value holds no CR, LF, NUL or other
+//! gives it away. After [`parse_response_head`] a name is a token and a value holds no CR, LF, NUL or other
 //! control character: what comes out can be written to a client as it is (RFC 9110 §5.1, §5.5).
 //! Deciding what Content-Length or hop-by-hop fields mean is the front end's part, not done here.
 
@@ -96,7 +96,7 @@ impl<'b> AcceptHeadView<'b> {
     }
 }
 
-/// As [`parse_head`], with a subprotocol (RFC 6455 §4.2.2) in the place of the status line.
+/// As [`parse_response_head`], with a subprotocol (RFC 6455 §4.2.2) in the place of the status line.
 ///
 /// # Errors
 /// The first rule that is broken; nothing of such a head may be sent on.

@@ -2,7 +2,7 @@
 //! with application servers that others run.
 //!
 //! Everything here is pure: bytes in, values out, no sockets and no clock. For workers, `apps`
-//! calls [`encode_request`] and [`Decoder`], for reactors what `channel` has; the scripts in `crates/apps/workers` hold the mirror
+//! calls [`encode_request`] and [`SlotDecoder`], for reactors what `channel` has; the scripts in `crates/apps/workers` hold the mirror
 //! image, `PROTOCOL.md` is the contract, and the tests of all three languages replay its examples,
 //! `vectors/`. Upstreams call `fastcgi`, `scgi` (answered in `cgi`), `uwsgi` and `ajp`, whose
 //! decoders share the face of `gateway`, and `proxy_protocol`; who dials in to serve says so by `join`.

@@ -2,7 +2,7 @@
 //! front of a connection's first byte.
 //!
 //! Listeners of `edge` read it from balancers that the configuration trusts, upstreams and streams
-//! write it. [`parse`] looks at everything received so far; the caller goes on behind what it
+//! write it. [`parse_header`] looks at everything received so far; the caller goes on behind what it
 //! consumed.
 //!
 //! What must stay true: a header is bounded ([`MAX_HEADER_BYTES`]); whatever is no header to the
@@ -13,7 +13,7 @@ mod v2;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// The most bytes that [`parse`] wants to see: as much as the largest buffers in use hold, and far
+/// The most bytes that [`parse_header`] wants to see: as much as the largest buffers in use hold, and far
 /// more than any sender has to say.
 pub const MAX_HEADER_BYTES: usize = 16 << 10;
 

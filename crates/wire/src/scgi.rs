@@ -1,6 +1,6 @@
 //! SCGI requests (the SCGI protocol by N. Schemenauer): a netstring of variables, then the body.
 //!
-//! The relay of an upstream writes the variables through [`VarsWriter`] and the body behind them,
+//! The relay of an upstream writes the variables through [`ScgiVariableWriter`] and the body behind them,
 //! exactly as long as announced. The answer is a CGI response until the connection closes:
 //! `cgi::Decoder` reads it.
 

@@ -1,9 +1,9 @@
 //! The front end's machine for one slot socket: bytes of a worker in, response events out.
 //!
-//! Inputs: [`Decoder::record_request`] for every REQUEST written, [`Decoder::record_collect`] for every COLLECT, [`Decoder::decode`] with the bytes
+//! Inputs: [`SlotDecoder::record_request`] for every REQUEST written, [`SlotDecoder::record_collect`] for every COLLECT, [`SlotDecoder::decode`] with the bytes
 //! received and not yet consumed. Outputs: events in order, one response after the other, for
 //! requests in the order in which they were sent. Descriptors are not seen here: the driver keeps
-//! those that `recvmsg` delivered in a queue and takes one for every [`Event::File`] and [`Event::Hijack`].
+//! those that `recvmsg` delivered in a queue and takes one for every [`SlotEvent::File`] and [`SlotEvent::Hijack`].
 //!
 //! Body bytes are handed out as they come, so the caller needs a buffer no larger than a response
 //! head. Every error is final: close the socket, replace the worker.

@@ -1,7 +1,7 @@
 //! uwsgi requests (uWSGI documentation, "The uwsgi Protocol"): one packet of variables, then the
 //! body.
 //!
-//! The relay of an upstream writes the variables through [`VarsWriter`] and the body behind them.
+//! The relay of an upstream writes the variables through [`UwsgiVariableWriter`] and the body behind them.
 //! The answer is plain HTTP until the connection closes, for which `penstock_http` has the scanner.
 
 use crate::gateway::{EncodeError, VariableWriter};

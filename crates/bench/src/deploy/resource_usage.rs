@@ -38,7 +38,7 @@ pub struct MemoryUsage {
 
 /// Processes that can be asked what they cost.
 pub trait ResourceUsage: Debug {
-    /// CPU time so far, of processes that ended too; not known when [`ResourceUsage::memory`] finds no process.
+    /// CPU time so far, of processes that ended too; not known when `memory` finds no process.
     fn cpu_time(&self) -> CpuTime;
     /// Memory of the living; no process in it when who was watched is gone.
     fn memory_usage(&self) -> MemoryUsage;

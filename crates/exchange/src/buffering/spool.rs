@@ -296,7 +296,7 @@ fn wake(waker: Option<Waker>) {
 }
 
 impl SpoolWriter {
-    /// Adds a piece. Call [`SpoolWriter::settle`] before receiving more from the worker.
+    /// Adds a piece. Call [`SpoolWriter::flush`] before receiving more from the worker.
     pub fn push(&mut self, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
@@ -356,7 +356,7 @@ impl SpoolWriter {
         SpoolPlace(Arc::clone(&self.shared))
     }
 
-    /// Whether [`SpoolWriter::settle`] has something to do.
+    /// Whether [`SpoolWriter::flush`] has something to do.
     pub fn has_overflow(&self) -> bool {
         !self.overflow.is_empty()
     }

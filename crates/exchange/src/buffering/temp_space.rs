@@ -106,7 +106,7 @@ impl TempSpace {
 
     /// A grant of nothing yet, counted by [`ClientState::limit_prefix`].
     ///
-    /// [`ClientState::limit_prefix`]: crate::ClientState::counted_prefix
+    /// [`ClientState::limit_prefix`]: crate::ClientState::limit_prefix
     #[must_use]
     pub fn grant(
         self: &Arc<Self>,

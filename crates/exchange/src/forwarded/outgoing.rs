@@ -102,7 +102,7 @@ impl Request {
     ///
     /// One that proxies use for their client's request does from trusted peers alone: an address if
     /// it is the one that counts, a scheme likewise, all others only from proxies that are listed
-    /// ([`crate::TrustedProxies::accepts_hosts`]). A proxy that nobody has listed may pass on what its client
+    /// ([`crate::TrustedProxies::accepts_forwarded_host`]). A proxy that nobody has listed may pass on what its client
     /// made up.
     #[must_use]
     pub fn passes_forwarding_field(&self, name: impl AsRef<[u8]>) -> bool {

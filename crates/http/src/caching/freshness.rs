@@ -17,7 +17,7 @@ use super::{
 use crate::{FieldBlock, Status, grammar::list_elements};
 
 /// Everything about a stored response that decides how it may be reused; computed by
-/// [`storing`](super::storing).
+/// [`storing`](super::check_storable).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lifetime {
     /// The age at which the response stops being fresh (freshness_lifetime, §4.2.1).

@@ -133,7 +133,7 @@ pub fn decide_reuse(
     )
 }
 
-/// As [`reuse`], with directives that were read before, or with those of nobody
+/// As [`decide_reuse`], with directives that were read before, or with those of nobody
 /// (`RequestDirectives::default()`) where clients have no say.
 #[must_use]
 pub fn decide_reuse_with(

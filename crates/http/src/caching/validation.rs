@@ -67,7 +67,7 @@ pub fn is_304_for(stored: &FieldBlock, of_304: &FieldBlock) -> bool {
 /// `response_time` (§3.2): each field of it replaces those of its name, but for fields of the
 /// connection, cookies, those that describe the bytes of the content, and the entity tag.
 ///
-/// [`storing`](super::storing) of these fields, with the stored status and what `Age` and
+/// [`storing`](super::check_storable) of these fields, with the stored status and what `Age` and
 /// `X-Accel-Expires` the 304 has, gives the new lifetime. Where it refuses (`no-store` came with the
 /// 304), the response answers this request and is dropped.
 #[must_use]

@@ -1,6 +1,6 @@
 //! `penstock check`: everything that a start would need, without starting.
 //!
-//! [`resolve`] runs at every start and reload too; what only this verb does is in `preflight`.
+//! [`resolve_and_validate`] runs at every start and reload too; what only this verb does is in `preflight`.
 
 use std::path::Path;
 use std::process::ExitCode;

@@ -157,7 +157,7 @@ impl Joiner {
             .send_if_modified(|wish| std::mem::replace(&mut wish.capacity, capacity) != capacity);
     }
 
-    /// It takes no new requests from now on; [`Joiner::left`] waits for those it has.
+    /// It takes no new requests from now on; [`Joiner::wait_until_drained`] waits for those it has.
     pub fn leave(&self) {
         self.0.desired.send_modify(|wish| wish.is_leaving = true);
     }

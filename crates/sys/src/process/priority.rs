@@ -57,7 +57,7 @@ fn own_priority() -> io::Result<i32> {
 }
 
 impl ProcessHandle {
-    /// Lets all others go first, until [`Handle::restore_priority`]; for a process that has only just been
+    /// Lets all others go first, until [`ProcessHandle::restore_priority`]; for a process that has only just been
     /// started. `false`: it could not be brought back, and keeps its priority.
     ///
     /// # Errors

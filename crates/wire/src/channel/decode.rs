@@ -18,7 +18,7 @@ pub enum ChannelEvent<'b> {
     /// Status and fields, with as much of the body as has arrived.
     Response {
         id: u32,
-        /// The checked head, or what is wrong with it: see [`crate::Event::Head`].
+        /// The checked head, or what is wrong with it: see [`crate::SlotEvent::Head`].
         head: Result<ResponseHeadView<'b>, WireError>,
         /// Time that the application took until this frame was sent, in microseconds.
         app_time_us: u32,

@@ -1,6 +1,6 @@
 //! The connection scope of an ASGI application (ASGI 3, "HTTP & WebSocket"), as one `marshal` value.
 //!
-//! Called by `apps` for each request of such an application, through [`crate::channel::open`]. One call
+//! Called by `apps` for each request of such an application, through [`crate::channel::encode_open`]. One call
 //! in C makes the whole dictionary; nothing is allocated here but room in the output. Which keys there
 //! are and what they say is the caller's; this file knows the bytes.
 
