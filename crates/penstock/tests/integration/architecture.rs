@@ -196,7 +196,7 @@ fn tests_wait_for_conditions_and_not_for_time() {
             text.split_once("#[cfg(test)]\nmod tests {")
                 .map_or("", |(_, tests)| tests)
         };
-        if path.ends_with("house/support.rs") {
+        if path.ends_with("integration/support.rs") {
             continue;
         }
         // Applications in tests may take their time (`time.sleep`); it is the test that may not.
