@@ -1,9 +1,10 @@
-//! What one request costs the queue, in nanoseconds: `cargo run --release --example queue_cost`.
+//! Measures what one request costs the queue, in nanoseconds: `cargo run --release --example
+//! queue_cost`.
 //!
-//! What applications do: claiming and freeing among many free slots, handing a freed slot to a
-//! waiter, and clients that leave from the middle of a long line. What upstreams do: a claim at a
-//! slot of their own choice, and waiters that are bound to one. Single-threaded; the caller's mutex
-//! is not included.
+//! The application cases are claiming and freeing among many free slots, handing a freed slot to a
+//! waiter, and cancelling in the middle of a long queue. The upstream cases are a claim at a chosen
+//! slot, and waiters bound to one slot. The program is single-threaded; the mutex around the queue
+//! is not measured.
 
 use std::hint::black_box;
 use std::io::Write;
@@ -71,7 +72,7 @@ fn queue(processes: usize, threads: usize, capacity: u32) -> (Queue<u64>, Vec<Sl
     (queue, slots)
 }
 
-/// Keeps about half of the places busy and frees them in another order than they were taken.
+/// Keeps about half of the capacity busy and frees slots in another order than they were claimed.
 fn claim_and_finish(processes: usize, threads: usize, capacity: u32) -> f64 {
     let (mut queue, _) = queue(processes, threads, capacity);
     let half = processes * threads * capacity as usize / 2;
@@ -103,7 +104,7 @@ fn finish_and_dispatch(waiting: usize) -> f64 {
     per_round(now)
 }
 
-/// Some requests in progress at each, taken in turn.
+/// Keeps some requests in progress at each server and claims the servers in rotation.
 fn claim_at_and_finish(servers: usize) -> f64 {
     let (mut queue, slots) = queue(servers, 1, u32::MAX);
     for slot in slots.iter().cycle().take(servers * 3 / 2) {

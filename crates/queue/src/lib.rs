@@ -1,17 +1,22 @@
-//! One waiting line over exact slots: who starts at once, who waits, who is told to go away.
+//! Bounded queue that dispatches requests to the slots of workers or servers.
 //!
-//! A **slot** is the right to have requests in progress at one worker (or one back-end
-//! connection): `capacity` of them, normally one. A request claims a free slot or joins the line,
-//! and a slot that frees takes the oldest waiter, whichever loop it came from. The slots of one
-//! process are a group: of the free ones those of the idlest process are taken first. Applications and
-//! upstreams both use this crate; each wraps one [`Queue`] in a mutex that is held for the length
-//! of one call. For an upstream a slot is a server: its caller chooses among them, changes their
-//! capacities, and may bind a waiter to one.
+//! A **slot** is the right to have requests in progress at one worker (or one upstream connection):
+//! `capacity` of them, normally one. A request claims a free slot or waits in the queue. A slot
+//! that becomes free takes the oldest waiter, whichever event loop that request belongs to. The
+//! slots of one process form a group, and free slots of the process with the fewest requests in
+//! progress are claimed first. Applications and upstreams both use this crate; each wraps one
+//! [`Queue`] in a mutex that is held for one call. For an upstream a slot is a server: the upstream
+//! chooses among them, changes their capacities, and may bind a waiter to one.
 //!
-//! Pure: no I/O, no locks, no clock (`now` is an argument), no randomness. Sending the job to the
-//! worker, answering 503 and waking timers are the caller's. What must stay true, and is checked
-//! by the simulation: nobody waits while a slot that may take it has room, no job is lost or
-//! doubled.
+//! The crate is pure: no I/O, no locks, no clock (`now` is an argument), no randomness. The caller
+//! sends the job to the worker, responds with 503 and arms timers.
+//!
+//! # Invariants
+//!
+//! The simulation checks both.
+//!
+//! - No job waits while a slot that may take it has free capacity.
+//! - No job is lost or duplicated.
 
 mod queue;
 mod ranked_groups;

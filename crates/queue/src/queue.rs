@@ -1,14 +1,18 @@
 //! The queue: one FIFO of waiting jobs over the slots that can take them.
 //!
-//! Callers: the application's dispatch and the upstream's claim, under a short mutex. Inputs are
-//! the methods; outputs are their return values, and every [`Start`] must be acted upon, because
-//! the slot is already counted as busy. Order of calls for one request: `submit`, or `claim_at` and
-//! else `wait` for a caller with its own choice of slot; then either it starts (now, or in the
-//! answer of somebody's `finish`, `extend`, `add_slot`, `set_capacity` or `unbind`) and ends with
-//! `finish`, or it leaves by `cancel`, `expire` or `clear`.
-//! What must stay true: nobody waits while a slot that may take it has room, so that no newcomer
-//! overtakes; jobs start oldest first; `len` never exceeds the bound except by jobs given back.
-//! The rule of choice among slots is in `slots.rs`, the line in `line.rs`.
+//! An application's dispatch and an upstream's claim call it under a short mutex. Every returned
+//! [`DispatchedJob`] must be acted upon, because its slot is already counted as busy. A request
+//! calls `submit`, or `claim_slot` and then `enqueue` if the caller chooses the slot itself. The
+//! job is dispatched at once or by a later `finish_request`, `dispatch_ahead`, `add_slot`,
+//! `set_capacity` or `unbind`, and ends with `finish_request`. A waiting job can also leave by
+//! `cancel`, `pop_expired` or `clear`. The choice among slots is in `slot_table.rs`, the list of
+//! waiters in `wait_list.rs`.
+//!
+//! # Invariants
+//!
+//! - No job waits while a slot that may take it has free capacity, so a new job never overtakes.
+//! - Jobs are dispatched oldest first.
+//! - `len` exceeds its bound only by requeued jobs.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -16,57 +20,57 @@ use std::time::{Duration, Instant};
 use crate::slot_table::{SlotId, SlotSpec, SlotTable, SlotView};
 use crate::wait_list::{Ticket, WaitList, Waiter};
 
-/// Waiting jobs of type `J` and the slots that will take them.
+/// Waiting jobs of type `J` and the slots that take them.
 pub struct Queue<J> {
     limits: QueueLimits,
     wait_list: WaitList<J>,
     slot_table: SlotTable,
 }
 
-/// The two bounds of the waiting line.
+/// Bounds of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueLimits {
-    /// How many may wait; with 0 a request starts at once or is refused.
+    /// Maximum number of waiting jobs. With 0 a job is dispatched at once or refused.
     pub max_len: usize,
-    /// How long one may wait before `expire` hands it back.
+    /// How long a job may wait before `pop_expired` returns it.
     pub timeout: Duration,
 }
 
-/// A job that now occupies one place of a slot; `finish` gives the place back.
+/// A job that occupies part of a slot's capacity until `finish_request`.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "the slot is already counted as busy with this job"]
 pub struct DispatchedJob<J> {
-    /// Where it runs.
+    /// The slot that runs the job.
     pub slot_id: SlotId,
-    /// What runs.
+    /// The job.
     pub job: J,
     /// Time from arrival until now.
     pub waited: Duration,
-    /// Place in line on arrival, counted from 1; 0 did not wait.
+    /// Queue position on arrival, counted from 1; 0 if the job did not wait.
     pub queue_position: usize,
-    /// When it arrived, to be handed to `give_back` should the slot die before it begins.
+    /// Arrival time, to be passed to `requeue` if the slot dies before the job begins.
     pub enqueued_at: Instant,
 }
 
-/// What became of a submitted job.
+/// Result of submitting a job.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
 pub enum QueueOutcome<J> {
     /// A slot was free.
     Dispatched(DispatchedJob<J>),
-    /// It waits; `position` counts from 1.
+    /// The job waits.
     Queued {
-        /// For `cancel`.
+        /// Identifies the job for `cancel`.
         ticket: Ticket,
-        /// Place in line.
+        /// Position in the queue, counted from 1.
         position: usize,
     },
-    /// The line is at its bound and no slot is free.
+    /// The queue is at its bound and no slot is free.
     Full(J),
 }
 
 impl<J> Queue<J> {
-    /// An empty queue without slots: everybody waits until the first slot is added.
+    /// Creates an empty queue without slots: every job waits until the first slot is added.
     pub const fn new(limits: QueueLimits) -> Self {
         Self {
             limits,
@@ -75,21 +79,22 @@ impl<J> Queue<J> {
         }
     }
 
-    /// The bounds in force.
+    /// Returns the current bounds.
     pub const fn limits(&self) -> QueueLimits {
         self.limits
     }
 
-    /// Puts new bounds in force; a shorter line lets those who already wait finish waiting, a
-    /// shorter time-out applies to them at the next `expire`.
+    /// Replaces the bounds. A smaller `max_len` does not evict waiting jobs; a shorter timeout
+    /// applies to them at the next `pop_expired`.
     pub const fn set_limits(&mut self, limits: QueueLimits) {
         self.limits = limits;
     }
 
-    /// Starts the job on the best free slot, else queues it, else refuses it.
+    /// Dispatches the job to the best free slot, else queues it, else refuses it.
     ///
-    /// Among free slots: newest generation, fewest in progress in the process (all slots of the
-    /// `group`, or the slot that stands alone), owned by `home`, last used process, last used slot.
+    /// The order among free slots: newest generation, fewest in progress in the process (all slots
+    /// of the `group`, or a slot without a group by itself), owned by loop `home`, last used
+    /// process, last used slot.
     pub fn submit(&mut self, now: Instant, job: J, home: usize) -> QueueOutcome<J> {
         if let Some(slot) = self.claim_best(home) {
             return QueueOutcome::Dispatched(DispatchedJob::immediate(now, slot, job, now));
@@ -97,21 +102,21 @@ impl<J> Queue<J> {
         self.push_back(now, job, None)
     }
 
-    /// Takes a place at this slot for a newcomer, if it has one; `finish` gives it back.
+    /// Claims capacity at this slot for a new job, if it has any; `finish_request` releases it.
     ///
-    /// False when it is full, retired or gone. A slot that has room is one that nobody in line may
-    /// use, so this overtakes nobody.
+    /// Returns false if the slot is full, retired or gone. No waiting job may use a slot that has
+    /// free capacity, so this overtakes none.
     #[must_use = "the slot may already be counted as busy"]
     pub fn claim_slot(&mut self, slot: SlotId) -> bool {
         !self.has_waiter_for(slot) && self.slot_table.claim_at(slot)
     }
 
-    /// Queues a job for which its caller found no slot, else refuses it. Bound to a slot, it starts
-    /// in the process of that slot and nowhere else, until `unbind` or the end of the process' last
-    /// slot; free, it starts wherever there is room first.
+    /// Queues a job for which its caller found no slot, else refuses it. A job bound to a slot is
+    /// dispatched only to the process of that slot, until `unbind` or the end of the process' last
+    /// slot. An unbound job is dispatched to the first slot with free capacity.
     ///
-    /// It does not wait beside room that it may use: then it starts at once, as with `submit`. A
-    /// slot that is retired or gone binds nobody.
+    /// If a slot that the job may use has free capacity, the job is dispatched at once, as with
+    /// `submit`. A slot that is retired or gone does not bind.
     pub fn enqueue(&mut self, now: Instant, job: J, bound_to: Option<SlotId>) -> QueueOutcome<J> {
         let bound_to = bound_to.filter(|slot| self.slot_table.is_live(*slot));
         let claimed = match bound_to {
@@ -125,23 +130,24 @@ impl<J> Queue<J> {
         }
     }
 
-    /// Takes the job of a client that left out of the line; `None` when it has started, expired
-    /// or was cleared before.
+    /// Removes the job of a client that disconnected. Returns `None` if the job was dispatched,
+    /// expired or cleared before.
     pub fn cancel(&mut self, ticket: Ticket) -> Option<J> {
         self.wait_list.remove(ticket).map(|waiter| waiter.job)
     }
 
-    /// Adds a slot, and starts on it as many waiters as it can take.
+    /// Adds a slot and dispatches as many waiters to it as it can take.
     #[must_use = "the started jobs already occupy the slot"]
     pub fn add_slot(&mut self, now: Instant, spec: SlotSpec) -> (SlotId, Vec<DispatchedJob<J>>) {
         let slot = self.slot_table.add(spec);
         (slot, self.dispatch_all(now, slot))
     }
 
-    /// Changes how many requests the slot may have in progress, and starts as many waiters as it
-    /// has room for. What is in progress goes on; with 0 it takes no more until it is given room.
+    /// Changes how many requests the slot may have in progress, and dispatches as many waiters as
+    /// now fit. Requests in progress continue; with 0 the slot takes no more until its capacity is
+    /// raised.
     ///
-    /// Those bound to it go on waiting: a slot that will not come back wants `unbind` too.
+    /// Jobs bound to the slot continue to wait: a slot that will not come back needs `unbind` too.
     #[must_use = "the started jobs already occupy the slot"]
     pub fn set_capacity(
         &mut self,
@@ -153,19 +159,19 @@ impl<J> Queue<J> {
         self.dispatch_all(now, slot)
     }
 
-    /// Lets whoever is bound to the process of this slot start anywhere, in the place of its age, and starts those
-    /// for whom there is room.
+    /// Lets jobs bound to the process of this slot be dispatched anywhere, ordered by age, and
+    /// dispatches those that fit.
     ///
-    /// Call it before `retire_slot` and `remove_slot` of the last slot of a process that somebody may
-    /// be bound to, or `start_free` behind them: those unbind too, but start nobody.
+    /// Call it before `retire_slot` and `remove_slot` of the last slot of a process that may have
+    /// bound jobs, or call `dispatch_unbound` after them: those also unbind, but dispatch nothing.
     #[must_use = "the started jobs already occupy their slots"]
     pub fn unbind(&mut self, now: Instant, slot: SlotId) -> Vec<DispatchedJob<J>> {
         self.unbind_waiters(slot);
         self.dispatch_unbound(now)
     }
 
-    /// Starts those whom any slot may take and for whom there is room: whom the end of their process'
-    /// last slot has unbound.
+    /// Dispatches unbound jobs while there is free capacity, among them jobs that the end of their
+    /// process' last slot has unbound.
     #[must_use = "the started jobs already occupy their slots"]
     pub fn dispatch_unbound(&mut self, now: Instant) -> Vec<DispatchedJob<J>> {
         let mut starts = Vec::new();
@@ -178,9 +184,9 @@ impl<J> Queue<J> {
         starts
     }
 
-    /// One request of this slot has ended; the slot takes the oldest waiter, if any.
+    /// Ends one request of this slot, which then takes the oldest waiter, if any.
     ///
-    /// A retired slot takes nobody and is gone with its last request: `slot` then answers `None`.
+    /// A retired slot takes no waiter and is removed with its last request.
     #[must_use = "the started job already occupies the slot"]
     pub fn finish_request(&mut self, now: Instant, slot: SlotId) -> Option<DispatchedJob<J>> {
         if self.has_waiter_for(slot) && self.slot_table.reassign(slot) {
@@ -191,11 +197,11 @@ impl<J> Queue<J> {
         None
     }
 
-    /// Hands the oldest waiter to a slot that is busy up to its capacity, so that its next request
-    /// is there when it answers; `None` when nobody waits that it may take, or it has
+    /// Dispatches the oldest waiter to a slot that is busy up to its capacity, so that its next
+    /// request is there when it responds. Returns `None` if no waiter may use the slot, or it has
     /// `in_progress_max` already.
     ///
-    /// Whoever waits here waits because no slot is free, so this never prefers a busy one.
+    /// Jobs wait only while no slot is free, so this never prefers a busy slot to a free one.
     #[must_use = "the started job already occupies the slot"]
     pub fn dispatch_ahead(
         &mut self,
@@ -210,28 +216,29 @@ impl<J> Queue<J> {
         Some(DispatchedJob::after_wait(now, slot, waiter))
     }
 
-    /// Takes a place at a slot that is full or paused, up to `in_progress_max`; true when it did. For one
-    /// that no other slot may take: it overtakes whoever waits.
+    /// Claims a slot that is full or paused, up to `in_progress_max`; returns whether it did. Meant
+    /// for a job that no other slot may take: it overtakes waiting jobs.
     pub fn claim_beyond_capacity(&mut self, slot: SlotId, in_progress_max: u32) -> bool {
         self.slot_table.overbook(slot, in_progress_max)
     }
 
-    /// Gives the slot no new jobs; true when nothing is in progress and it is gone.
+    /// Stops giving the slot new jobs. Returns true if nothing is in progress and the slot is
+    /// removed.
     pub fn retire_slot(&mut self, slot: SlotId) -> bool {
         self.unbind_if_last(slot);
         self.slot_table.retire(slot)
     }
 
-    /// Forgets a slot that died; the jobs it had are the caller's, to fail or to give back.
+    /// Removes a slot that died. The caller fails or requeues the jobs that the slot had.
     pub fn remove_slot(&mut self, slot: SlotId) {
         self.unbind_if_last(slot);
         self.slot_table.remove(slot);
     }
 
-    /// Takes back a job that was handed out but provably never begun: it starts at once on a free
-    /// slot or waits in the place of its age, which is in front, bound to none. It is never `Full`.
+    /// Takes back a job that was dispatched but provably not begun. It is dispatched at once to a
+    /// free slot, or waits unbound at the front, ordered by age. The outcome is never `Full`.
     ///
-    /// Remove the dead slot first, and give several back oldest first.
+    /// Remove the dead slot first, and requeue several jobs oldest first.
     pub fn requeue(&mut self, now: Instant, job: J, enqueued_at: Instant) -> QueueOutcome<J> {
         if let Some(slot) = self.claim_best(NO_LOOP) {
             return QueueOutcome::Dispatched(DispatchedJob::immediate(now, slot, job, enqueued_at));
@@ -240,7 +247,7 @@ impl<J> Queue<J> {
         QueueOutcome::Queued { ticket, position }
     }
 
-    /// Takes out the oldest waiter if it has waited for the time-out; call until `None`.
+    /// Removes the oldest waiter if its timeout has passed; call until `None`.
     pub fn pop_expired(&mut self, now: Instant) -> Option<(Ticket, J, Duration)> {
         let waited = now.saturating_duration_since(self.wait_list.oldest_enqueued_at()?);
         if waited < self.limits.timeout {
@@ -250,14 +257,14 @@ impl<J> Queue<J> {
         Some((waiter.ticket, waiter.job, waited))
     }
 
-    /// When `expire` next has something to say, unless the oldest waiter leaves before.
+    /// When `pop_expired` next returns a job, unless the oldest waiter leaves before.
     pub fn next_expiry(&self) -> Option<Instant> {
         self.wait_list
             .oldest_enqueued_at()?
             .checked_add(self.limits.timeout)
     }
 
-    /// Empties the line, oldest first; what is in progress goes on.
+    /// Removes all waiting jobs, oldest first. Requests in progress continue.
     #[must_use = "somebody waits for each of these jobs"]
     pub fn clear(&mut self) -> Vec<J> {
         let mut jobs = Vec::with_capacity(self.wait_list.len());
@@ -267,12 +274,12 @@ impl<J> Queue<J> {
         jobs
     }
 
-    /// The jobs that wait, in no order.
+    /// Returns the waiting jobs, in no order.
     pub fn waiting(&self) -> impl Iterator<Item = &J> {
         self.wait_list.jobs()
     }
 
-    /// Takes out the waiting jobs that match, each with the moment that it joined.
+    /// Removes the waiting jobs that match and returns each with its arrival time.
     #[must_use = "somebody waits for each of these jobs"]
     pub fn take_matching(&mut self, matches: impl FnMut(&J) -> bool) -> Vec<(J, Instant)> {
         let taken = self.wait_list.take_matching(matches).into_iter();
@@ -281,23 +288,23 @@ impl<J> Queue<J> {
             .collect()
     }
 
-    /// How many wait.
+    /// Number of waiting jobs.
     pub fn len(&self) -> usize {
         self.wait_list.len()
     }
 
-    /// Whether nobody waits.
+    /// Returns whether no job waits.
     pub fn is_empty(&self) -> bool {
         self.wait_list.len() == 0
     }
 
-    /// How many wait for the process of this slot and no other.
+    /// Number of jobs bound to the process of this slot.
     pub fn len_bound(&self, slot: SlotId) -> usize {
         let process = self.slot_table.process_of(slot);
         process.map_or(0, |process| self.wait_list.len_bound(process))
     }
 
-    /// How many slots take new jobs: retired ones are not counted.
+    /// Number of slots that take new jobs; retired ones are not counted.
     pub fn live_slots(&self) -> usize {
         self.slot_table.live_count()
     }
@@ -307,12 +314,12 @@ impl<J> Queue<J> {
         self.slot_table.capacity()
     }
 
-    /// How many requests the slots have in hand, retired ones included.
+    /// Number of requests in progress, those of retired slots included.
     pub fn in_progress(&self) -> usize {
         self.slot_table.in_progress()
     }
 
-    /// How many requests would start at once if they came now.
+    /// How many requests would be dispatched at once if they arrived now.
     pub fn free_capacity(&self) -> usize {
         self.slot_table.free_capacity()
     }
@@ -323,17 +330,17 @@ impl<J> Queue<J> {
         Some(now.saturating_duration_since(arrived))
     }
 
-    /// One slot as it stands; `None` when it is gone.
+    /// Returns the state of one slot; `None` if it is gone.
     pub fn slot_view(&self, slot: SlotId) -> Option<SlotView> {
         self.slot_table.view(slot)
     }
 
-    /// Every slot, retired ones included, in no particular order.
+    /// Returns every slot, retired ones included, in no particular order.
     pub fn slot_views(&self) -> impl Iterator<Item = SlotView> {
         self.slot_table.views()
     }
 
-    /// A place for a newcomer at the best free slot, unless somebody waits for just that.
+    /// Claims the best free slot for a new job, unless an unbound job waits.
     fn claim_best(&mut self, home: usize) -> Option<SlotId> {
         if self.wait_list.has_unbound() {
             return None;
@@ -362,13 +369,13 @@ impl<J> Queue<J> {
         std::iter::from_fn(|| self.dispatch_oldest(now, slot)).collect()
     }
 
-    /// Whether somebody waits whom this slot may take.
+    /// Whether a waiting job may use this slot.
     fn has_waiter_for(&self, slot: SlotId) -> bool {
         let process = self.slot_table.process_of(slot);
         process.is_some_and(|process| self.wait_list.has_waiter_for(process))
     }
 
-    /// The oldest whom this slot may take leaves the line.
+    /// Removes the oldest waiter that may use this slot.
     fn pop_for(&mut self, slot: SlotId) -> Option<Waiter<J>> {
         self.wait_list.pop_for(self.slot_table.process_of(slot)?)
     }
@@ -379,7 +386,7 @@ impl<J> Queue<J> {
         }
     }
 
-    /// Unbinds where this slot is the last live one of its process.
+    /// Unbinds the waiters if this slot is the last live one of its process.
     fn unbind_if_last(&mut self, slot: SlotId) {
         if !self.slot_table.has_live_sibling(slot) {
             self.unbind_waiters(slot);
@@ -419,7 +426,7 @@ impl<J> DispatchedJob<J> {
     }
 }
 
-/// No loop has this number: a job that is given back prefers nobody's slots.
+/// No event loop has this index: a requeued job prefers no loop's slots.
 const NO_LOOP: usize = usize::MAX;
 
 #[cfg(test)]

@@ -1,71 +1,74 @@
-//! Which process is next: the groups of slots, ranked by what all of their slots have in progress.
+//! Groups of slots, ranked by what all slots of a group have in progress; used by `slot_table.rs`.
 //!
-//! Used only by `slots.rs`. The slots of one worker process are a **group**; a server, or whatever
-//! else stands alone, is a group of one. The free slots of a group stand on its **benches**, one for
-//! each loop that owns some of them. Groups of equal rank (generation, in progress) share a
-//! **tier**, which has for each loop a ring of the benches there, the most recently used group
-//! first; the tiers stand in a small sorted vector whose end is the best choice. A claim looks at
-//! the first bench of each loop in the best tier at most, and moves one group, bench by bench: the
-//! cost follows the number of loops, not of slots or groups.
-//! What must stay true: a bench is in a tier exactly when it is not empty, and in the tier of its
-//! group's rank; a group is forgotten with its last slot. Whoever changes a group takes it out
-//! (`remove_from_tier`) and puts it back (`list`) around the change.
+//! The slots of one worker process are a **group**; a server or any other slot without a process is
+//! a group of one. The free slots of a group are in its **free lists**, one for each event loop
+//! that owns some of them. Groups of equal rank (generation, in progress) share a **tier**. A tier
+//! has for each loop a ring of free lists, the most recently used group first. The tiers are in a
+//! small sorted vector whose end is the best choice. A claim looks at most at the first free list
+//! of each loop in the best tier, and moves one group, list by list: the cost follows the number of
+//! loops, not of slots or groups.
+//!
+//! # Invariants
+//!
+//! - A free list is in a tier exactly when it is not empty, and in the tier of its group's rank.
+//! - A group is removed with its last slot.
+//! - Every change of a group is enclosed by `remove_from_tier` and `add_to_tier`.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// All groups that have slots, and the order among those with room.
+/// All groups that have slots, and the order among those with free capacity.
 pub(crate) struct RankedGroups {
     groups: Vec<RankedGroup>,
     vacant_groups: Vec<usize>,
     free_lists: Vec<LoopFreeList>,
     vacant_free_lists: Vec<usize>,
-    /// The groups with a name, by generation and name.
+    /// The named groups, by generation and name.
     groups_by_name: BTreeMap<(u64, u64), usize>,
     /// Sorted by `rank`, best last. No tier is empty.
     tiers: Vec<RankTier>,
-    /// The memory of tiers that were emptied, all `NONE`: tiers come and go with each request.
+    /// Rings of emptied tiers, all `NONE`, for reuse: tiers come and go with each request.
     spare_rings: Vec<Vec<usize>>,
 }
 
-/// Where a slot belongs: one group's slots of one loop.
+/// Free slots of one group that one event loop owns.
 struct LoopFreeList {
     group: usize,
     loop_index: usize,
-    /// The free ones, in the order that the caller of `push_free` gives them; best last.
+    /// In the order that `push_free` gives them; best last.
     free_slots: Vec<usize>,
-    /// The next bench of the group.
+    /// The next free list of the group.
     next_in_group: usize,
-    /// Its neighbours in the ring of the tier.
+    /// Neighbours in the ring of the tier.
     prev: usize,
     next: usize,
 }
 
 struct RankedGroup {
-    /// Zero for one that stands alone.
+    /// Zero for a slot without a process.
     name: u64,
     generation: u64,
     in_progress: u64,
-    /// How many belong to it, busy and retired ones too.
+    /// Number of slots, busy and retired ones included.
     slot_count: usize,
-    /// How many of them sit on its benches.
+    /// Number of slots in its free lists.
     free_count: usize,
     /// When one of its slots was last used, in uses of the whole table; zero is never.
     last_use: u64,
-    /// The first of its benches.
+    /// The first of its free lists.
     first_free_list: usize,
 }
 
-/// The benches of all groups of one rank.
+/// The free lists of all groups of one rank.
 struct RankTier {
     rank: GroupRank,
-    /// By loop, the first bench of the ring, whose `prev` is the last one; `NONE` without any.
+    /// By loop, the first free list of the ring, whose `prev` is the last one; `NONE` if empty.
     rings_by_loop: Vec<usize>,
-    /// How many rings there are.
+    /// Number of non-empty rings.
     ring_count: usize,
 }
 
-/// Compares lowest to highest: generation, then the fewer in progress.
+/// Compares lowest to highest: generation, then fewest in progress.
 type GroupRank = (u64, Reverse<u64>);
 
 const NONE: usize = usize::MAX;
@@ -83,7 +86,8 @@ impl RankedGroups {
         }
     }
 
-    /// One more slot belongs to this group, of itself alone when `name` is 0; gives its bench.
+    /// Adds a slot to this group, or to a new group of one if `name` is 0, and returns its free
+    /// list.
     pub(crate) fn add_slot(&mut self, generation: u64, name: u64, home: usize) -> usize {
         let known = self.groups_by_name.get(&(generation, name)).copied();
         let group = known.unwrap_or_else(|| self.add_group(generation, name));
@@ -98,7 +102,7 @@ impl RankedGroups {
         bench
     }
 
-    /// A slot that is not seated belongs to the group of this bench no more.
+    /// Removes a slot that is in no free list from the group of this free list.
     pub(crate) fn remove_slot(&mut self, bench: usize) {
         let index = self.free_lists[bench].group;
         let group = &mut self.groups[index];
@@ -117,7 +121,7 @@ impl RankedGroups {
         self.vacant_groups.push(index);
     }
 
-    /// Takes the group of this bench out of its tier.
+    /// Takes the group of this free list out of its tier.
     pub(crate) fn remove_from_tier(&mut self, bench: usize) {
         let group = &self.groups[self.free_lists[bench].group];
         if group.free_count == 0 {
@@ -144,8 +148,8 @@ impl RankedGroups {
         }
     }
 
-    /// Puts the group of this bench into the tier of its rank, if a slot of it is free: in front, or
-    /// behind all others while it was never used. It is in no tier yet.
+    /// Puts the group of this free list into the tier of its rank, if it has a free slot: in front,
+    /// or behind all others if it was never used. It must be in no tier.
     pub(crate) fn add_to_tier(&mut self, bench: usize) {
         let group = &self.groups[self.free_lists[bench].group];
         if group.free_count == 0 {
@@ -165,8 +169,9 @@ impl RankedGroups {
         }
     }
 
-    /// A use of a free slot that stays free, where nothing else need move: it is its group's only one, and
-    /// the group is alone in its tier before and after. `false`, and nothing has changed, elsewhere.
+    /// Updates a free slot that stays free without moving anything. Works if it is the only slot of
+    /// its group and the group is alone in its tier before and after; otherwise returns `false` and
+    /// changes nothing.
     pub(crate) fn try_update_in_place(
         &mut self,
         bench: usize,
@@ -199,25 +204,24 @@ impl RankedGroups {
         true
     }
 
-    /// Counts what a slot of this bench has in progress now, instead of what it had. The group is in
-    /// no tier meanwhile.
+    /// Replaces what a slot of this free list had in progress. The group must be in no tier.
     pub(crate) fn update_in_progress(&mut self, bench: usize, had: u64, has: u64) {
         let group = &mut self.groups[self.free_lists[bench].group];
         group.in_progress = group.in_progress + has - had;
     }
 
-    /// Makes the group of this bench the last used one. It is in no tier meanwhile.
+    /// Makes the group of this free list the last used one. It must be in no tier.
     pub(crate) fn record_use(&mut self, bench: usize, used: u64) {
         self.groups[self.free_lists[bench].group].last_use = used;
     }
 
-    /// When a slot of the group of this bench was last used; zero is never.
+    /// When a slot of the group of this free list was last used; zero is never.
     pub(crate) fn last_use(&self, bench: usize) -> u64 {
         self.groups[self.free_lists[bench].group].last_use
     }
 
-    /// Puts a free slot on its bench, in front of those that `is_better` says are better. The group
-    /// is in no tier meanwhile.
+    /// Inserts a free slot in its free list, in front of those that `is_better` accepts. The group
+    /// must be in no tier.
     pub(crate) fn push_free(
         &mut self,
         bench: usize,
@@ -234,14 +238,14 @@ impl RankedGroups {
         free.insert(last.map_or(0, |place| place + 1), slot);
     }
 
-    /// Takes a free slot from its bench. The group is in no tier meanwhile.
+    /// Removes a free slot from its free list. The group must be in no tier.
     pub(crate) fn remove_free(&mut self, bench: usize, slot: usize) {
         let LoopFreeList {
             group,
             free_slots: free,
             ..
         } = &mut self.free_lists[bench];
-        // The best and the last used one stand at the end.
+        // The best slot and the last used slot are at the end.
         let place = free.iter().rposition(|other| *other == slot);
         debug_assert!(place.is_some(), "a free slot sits on its bench");
         if let Some(place) = place {
@@ -250,8 +254,8 @@ impl RankedGroups {
         }
     }
 
-    /// The best free slot of the best group, seen from `home`; of the last used group's slots the
-    /// one with the highest merit when that loop has none.
+    /// The best free slot of the best group, seen from loop `home`. If that loop has none: a slot
+    /// of the last used group, the one with the highest `merit`.
     pub(crate) fn best_free_slot<M: Ord>(
         &self,
         home: usize,
@@ -271,12 +275,12 @@ impl RankedGroups {
         self.free_lists[bench].free_slots.last().copied()
     }
 
-    /// The number of the group of this bench, unique among those that have slots now.
+    /// The index of the group of this free list, unique among groups that have slots now.
     pub(crate) fn group_of(&self, bench: usize) -> usize {
         self.free_lists[bench].group
     }
 
-    /// The best free slot in the group of this bench, on whichever loop.
+    /// The best free slot in the group of this free list, on any loop.
     pub(crate) fn best_free_slot_in_group<M: Ord>(
         &self,
         bench: usize,
@@ -321,7 +325,7 @@ impl RankedGroups {
         index
     }
 
-    /// Where the tier of this rank is; one that was made just now is empty.
+    /// Index of the tier of this rank; a new tier is empty.
     fn tier_index(&mut self, rank: GroupRank) -> usize {
         match self.tiers.binary_search_by_key(&rank, |tier| tier.rank) {
             Ok(place) => place,
@@ -376,8 +380,9 @@ impl RankedGroups {
         }
     }
 
-    /// Walks every tier and recounts every sum. `slots` are all that belong to some group: the
-    /// bench, what it has in progress, and its index while it is free. `merit` orders free ones.
+    /// Walks every tier and recounts every total. `slots` are all slots of all groups: the free
+    /// list, the requests in progress, and the index while the slot is free. `merit` orders free
+    /// ones.
     #[cfg(test)]
     pub(crate) fn check_invariants<M: Ord>(
         &self,
@@ -419,7 +424,7 @@ impl RankedGroups {
         self.check_groups(slots);
     }
 
-    /// The benches of one ring.
+    /// The free lists of one ring.
     #[cfg(test)]
     fn walk(&self, rank: GroupRank, home: usize, first: usize) -> Vec<usize> {
         let (mut walked, mut index) = (Vec::new(), first);
@@ -486,7 +491,7 @@ impl RankedGroup {
     }
 }
 
-/// Puts a new entry where an old one was, or at the end.
+/// Puts a new entry in place of an unused one, or at the end.
 pub(crate) fn insert_or_reuse<T>(entries: &mut Vec<T>, vacant: &mut Vec<usize>, entry: T) -> usize {
     if let Some(index) = vacant.pop() {
         entries[index] = entry;

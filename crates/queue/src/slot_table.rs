@@ -1,11 +1,15 @@
-//! The slots of one application or upstream, and which of the free ones is best.
+//! Slots of one application or upstream, and which of the free ones is best; used by `queue.rs`.
 //!
-//! Used only by `queue.rs`. Each slot belongs to a group, the worker process whose slots they are
-//! or itself alone; `groups.rs` says which group is next, so that a request does not start in a
-//! process that has one in progress while another one has none. Whatever changes a slot goes
-//! through `change`, which keeps the groups and the sums.
-//! What must stay true: a slot sits on its group's bench exactly when it is not retired and has
-//! fewer in progress than its capacity; `sums` are those over the slots.
+//! Each slot belongs to a group: its worker process, or itself alone. `ranked_groups.rs` chooses
+//! the group, so that a request does not start in a process that has one in progress while another
+//! process has none. Every change of a slot goes through `update`, which maintains the groups and
+//! the totals.
+//!
+//! # Invariants
+//!
+//! - A slot is in its group's free list exactly when it is not retired and has fewer requests in
+//!   progress than its capacity.
+//! - `totals` are the sums over the slots.
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -22,53 +26,53 @@ pub(crate) struct SlotTable {
     totals: SlotTotals,
 }
 
-/// Names one slot for ever: the index is reused after the slot is gone, the epoch is not.
+/// Identifies one slot for ever: the index is reused after the slot is gone, the epoch is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SlotId {
     epoch: u64,
     index: usize,
 }
 
-/// What a slot is, told when it is added.
+/// Properties of a slot, given when it is added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotSpec {
     /// Which version of the code it runs; the newest gets work first.
     pub generation: u64,
-    /// The worker process whose slot it is: among slots of one generation, a process with fewer
-    /// requests in progress gets work first. 0 is a slot that stands alone.
+    /// The worker process of the slot: within one generation, the process with fewer requests in
+    /// progress gets work first. 0 is a slot without a process.
     pub group: u64,
-    /// The loop that owns it, counted from 0: a small number.
+    /// The event loop that owns it, counted from 0: a small number.
     pub loop_index: usize,
-    /// How many requests it may have in progress; `u32::MAX` is no limit, 0 takes none.
+    /// Maximum number of requests in progress; `u32::MAX` is no limit, 0 takes none.
     pub capacity: u32,
 }
 
-/// One slot as the status page shows it.
+/// State of one slot, as the status page shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotView {
-    /// Its name.
+    /// Its id.
     pub id: SlotId,
-    /// As it was added, with the capacity that it has now.
+    /// As it was added, with its present capacity.
     pub spec: SlotSpec,
-    /// Requests handed to it and not yet finished.
+    /// Requests dispatched to it and not yet finished.
     pub in_progress: u32,
-    /// Whether it gets no new jobs and goes when the last one ends.
+    /// Whether it takes no new jobs and is removed when the last one ends.
     pub is_retired: bool,
 }
 
 struct SlotEntry {
-    /// Zero while the entry is vacant.
+    /// Zero while the entry is unused.
     epoch: u64,
     spec: SlotSpec,
     in_progress: u32,
     is_retired: bool,
     /// When it was last used, in uses of the whole table; zero is never.
     last_use: u64,
-    /// Its group's bench at its loop.
+    /// Its group's free list for its loop.
     free_list: usize,
 }
 
-/// What all slots have together, wide enough for any number of slots without a limit.
+/// Sums over all slots; `u64` so that slots without a limit fit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct SlotTotals {
     live: u64,
@@ -104,7 +108,7 @@ impl SlotTable {
         to_usize(self.totals.in_progress)
     }
 
-    /// How many more requests could start now.
+    /// How many more requests could be dispatched now.
     pub(crate) fn free_capacity(&self) -> usize {
         to_usize(self.totals.free_capacity)
     }
@@ -114,8 +118,9 @@ impl SlotTable {
         to_usize(self.totals.capacity)
     }
 
-    /// Adds a free slot, behind the others of its group: it is not warm yet. So is a group that
-    /// begins with it, among those of its rank; for one that was used it counts as a use.
+    /// Adds a free slot behind the others of its group, as it was not recently used. A new group
+    /// also goes behind those of its rank; for an existing group that was used, this counts as a
+    /// use.
     pub(crate) fn add(&mut self, spec: SlotSpec) -> SlotId {
         self.epoch += 1;
         let entry = SlotEntry {
@@ -144,7 +149,7 @@ impl SlotTable {
         }
     }
 
-    /// Takes a place at the best free slot, seen from `home`.
+    /// Claims the best free slot, seen from loop `home`.
     pub(crate) fn claim_best(&mut self, home: usize) -> Option<SlotId> {
         let entries = &self.entries;
         let index = self
@@ -157,7 +162,7 @@ impl SlotTable {
         })
     }
 
-    /// Takes a place at this slot if it has one.
+    /// Claims this slot if it has free capacity.
     pub(crate) fn claim_at(&mut self, slot: SlotId) -> bool {
         let is_free = self.entry(slot).is_some_and(SlotEntry::is_free);
         if is_free {
@@ -166,7 +171,7 @@ impl SlotTable {
         is_free
     }
 
-    /// Takes a place at the best free slot of the process that this slot belongs to.
+    /// Claims the best free slot of the process that this slot belongs to.
     pub(crate) fn claim_within(&mut self, slot: SlotId) -> Option<SlotId> {
         let (bench, entries) = (self.entry(slot)?.free_list, &self.entries);
         let index = self
@@ -179,14 +184,14 @@ impl SlotTable {
         })
     }
 
-    /// The number of the process that this slot belongs to, unique among those that have slots now;
-    /// `None` when the slot is gone.
+    /// The index of the process that this slot belongs to, unique among those that have slots now;
+    /// `None` if the slot is gone.
     pub(crate) fn process_of(&self, slot: SlotId) -> Option<usize> {
         let entry = self.entry(slot)?;
         Some(self.groups.group_of(entry.free_list))
     }
 
-    /// Whether another slot of the same process is there and not retired.
+    /// Whether another slot of the same process exists and is not retired.
     pub(crate) fn has_live_sibling(&self, slot: SlotId) -> bool {
         let process = self.process_of(slot);
         let mut others =
@@ -208,8 +213,8 @@ impl SlotTable {
         allows
     }
 
-    /// One request of this slot has ended and another one takes its place; false, and nothing has
-    /// changed, when the slot may not have that many.
+    /// Ends one request of this slot and starts another one on it. Returns false and changes
+    /// nothing if the slot may not have that many.
     pub(crate) fn reassign(&mut self, slot: SlotId) -> bool {
         let allows = self.entry(slot).is_some_and(|entry| {
             !entry.is_retired && (1..=entry.spec.capacity).contains(&entry.in_progress)
@@ -220,7 +225,7 @@ impl SlotTable {
         allows
     }
 
-    /// One request of this slot has ended; a retired slot goes with its last one.
+    /// Ends one request of this slot; a retired slot is removed with its last one.
     pub(crate) fn release(&mut self, slot: SlotId) {
         if self.entry(slot).is_none_or(|entry| entry.in_progress == 0) {
             return;
@@ -232,14 +237,14 @@ impl SlotTable {
         }
     }
 
-    /// Changes how many the slot may have in progress; what it has goes on. Nothing for a retired
-    /// slot.
+    /// Changes how many requests the slot may have in progress; present ones continue. A retired
+    /// slot is not changed.
     pub(crate) fn set_capacity(&mut self, slot: SlotId, capacity: u32) {
         let Some(entry) = self.entry(slot).filter(|entry| !entry.is_retired) else {
             return;
         };
         if entry.is_free() && entry.in_progress < capacity {
-            // It stays where it is, as warm as it was.
+            // It keeps its place in the order.
             let before = entry.totals();
             let entry = &mut self.entries[slot.index];
             entry.spec.capacity = capacity;
@@ -249,12 +254,12 @@ impl SlotTable {
         }
     }
 
-    /// Whether this slot is there and takes jobs when it has room.
+    /// Whether this slot exists and is not retired.
     pub(crate) fn is_live(&self, slot: SlotId) -> bool {
         self.entry(slot).is_some_and(|entry| !entry.is_retired)
     }
 
-    /// Gives the slot no more jobs; true when it is gone.
+    /// Stops giving the slot jobs; returns true if it is removed.
     pub(crate) fn retire(&mut self, slot: SlotId) -> bool {
         let Some(entry) = self.entry(slot) else {
             return true;
@@ -269,7 +274,7 @@ impl SlotTable {
         is_idle
     }
 
-    /// Forgets the slot with whatever it had in progress.
+    /// Removes the slot with all requests that it had in progress.
     pub(crate) fn remove(&mut self, slot: SlotId) {
         if self.entry(slot).is_some() {
             self.update(slot.index, |entry| {
@@ -279,12 +284,12 @@ impl SlotTable {
         }
     }
 
-    /// The slot as it stands, `None` when it is gone.
+    /// Returns the state of the slot; `None` if it is gone.
     pub(crate) fn view(&self, slot: SlotId) -> Option<SlotView> {
         self.entry(slot).map(|entry| entry.view(slot.index))
     }
 
-    /// Every slot, in no particular order.
+    /// Returns every slot, in no particular order.
     pub(crate) fn views(&self) -> impl Iterator<Item = SlotView> {
         let entries = self.entries.iter().enumerate();
         let used = entries.filter(|(_, entry)| entry.epoch != 0);
@@ -300,8 +305,8 @@ impl SlotTable {
         self.update(index, |entry| entry.in_progress += 1);
     }
 
-    /// Changes a slot, which counts as a use of it and of its group: whoever is put in front must be
-    /// the last used.
+    /// Changes a slot, which counts as a use of it and of its group: a slot or group that is put in
+    /// front must be the last used.
     fn update(&mut self, index: usize, change: impl FnOnce(&mut SlotEntry)) {
         let entry = &mut self.entries[index];
         let (bench, before, was_free) = (entry.free_list, entry.totals(), entry.is_free());
@@ -338,14 +343,14 @@ impl SlotTable {
         }
     }
 
-    /// The slot is retired and has nothing in progress.
+    /// Frees the entry of a slot that is retired and has nothing in progress.
     fn free_entry(&mut self, index: usize) {
         self.entries[index].epoch = 0;
         self.groups.remove_slot(self.entries[index].free_list);
         self.vacant.push(index);
     }
 
-    /// Walks every list and recounts every sum.
+    /// Walks every list and recounts every total.
     #[cfg(test)]
     pub(crate) fn check_invariants(&self) {
         let entries = self.entries.iter().enumerate();
@@ -406,7 +411,7 @@ impl SlotEntry {
 }
 
 impl SlotTotals {
-    /// The sums after a slot that gave `before` gives `after`.
+    /// Returns the totals after one slot's share changed from `before` to `after`.
     fn replace(self, before: Self, after: Self) -> Self {
         Self {
             live: self.live + after.live - before.live,
@@ -422,7 +427,7 @@ fn to_usize(sum: u64) -> usize {
 }
 
 impl SlotId {
-    /// A small number, unique among the slots that exist now: good as an index for a side table.
+    /// A small number, unique among the slots that exist now: usable as an index into a side table.
     pub fn index(self) -> usize {
         self.index
     }

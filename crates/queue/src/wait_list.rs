@@ -1,40 +1,40 @@
-//! The waiting line: a slab of waiters, threaded on lists in the order of their age.
+//! The waiting jobs: a slab of waiters, linked into lists in order of age; used by `queue.rs`.
 //!
-//! Used only by `queue.rs`. Free waiters, which any slot may take, stand on one list; bound ones,
-//! which wait for the slots of one process, stand on a second and besides on the list of that
-//! process. Joining,
-//! leaving from the front and leaving from the middle (a client that went away) are all O(1); an
-//! entry is reused after its waiter left, so memory follows the longest line there ever was, which
-//! the queue bounds.
-//! What must stay true: every list is in order of arrival, and of two that arrived at once a job
-//! that was returned unbegun stands in front; a ticket names one waiter for ever, even after its
-//! entry has been reused.
+//! Unbound waiters, which any slot may take, are on one list. Bound waiters, which wait for the
+//! slots of one process, are on a second list and also on the list of that process. Adding at the
+//! end and removing anywhere (a client disconnected) are O(1). Entries are reused, so memory
+//! follows the longest queue so far, which is bounded.
+//!
+//! # Invariants
+//!
+//! - Every list is in order of arrival; of two equal arrivals a requeued job is in front.
+//! - A ticket identifies one waiter for ever, even after its entry has been reused.
 
 use std::time::Instant;
 
-/// The line itself, oldest first.
+/// The waiting jobs, oldest first.
 pub(crate) struct WaitList<J> {
     entries: Vec<WaitEntry<J>>,
     /// First reusable entry, chained through `links[BY_AGE].next`.
     vacant: usize,
-    /// Those whom any slot may take.
+    /// Waiters that any slot may take.
     unbound: EntryList,
-    /// Those who wait for one process, whichever it is.
+    /// Waiters bound to any one process.
     bound: EntryList,
-    /// The bound ones again, by the number of their process.
+    /// The bound waiters again, by the index of their process.
     by_process: Vec<EntryList>,
     requeued_count: usize,
     serial: u64,
 }
 
-/// Names one waiting job; never reused, so a late cancel cannot hit somebody else.
+/// Identifies one waiting job; never reused, so a late cancel cannot hit another job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ticket {
     serial: u64,
     index: usize,
 }
 
-/// A job that has left the line, with what was known about its wait.
+/// A job that was removed from the list, with facts about its wait.
 pub(crate) struct Waiter<J> {
     pub(crate) ticket: Ticket,
     pub(crate) job: J,
@@ -48,7 +48,7 @@ struct WaitEntry<J> {
     enqueued_at: Instant,
     position: usize,
     is_requeued: bool,
-    /// The number of the process it waits for; `NONE` when any will do.
+    /// The index of the process that it is bound to; `NONE` if unbound.
     process: usize,
     links: [Links; 2],
 }
@@ -68,7 +68,7 @@ struct EntryList {
 
 const NONE: usize = usize::MAX;
 
-/// The links of `free` or of `bound`: everybody stands on one of these.
+/// The links of `unbound` or of `bound`: every waiter is on one of these.
 const BY_AGE: usize = 0;
 
 /// The links of a list in `by_process`.
@@ -87,38 +87,39 @@ impl<J> WaitList<J> {
         }
     }
 
-    /// Everybody who waits.
+    /// Number of waiters.
     pub(crate) fn len(&self) -> usize {
         self.unbound.len + self.bound.len
     }
 
-    /// Those who joined by themselves: the returned ones do not count against the bound.
+    /// Number of waiters without requeued ones, which do not count against the bound.
     pub(crate) fn len_without_requeued(&self) -> usize {
         self.len() - self.requeued_count
     }
 
-    /// Those who wait for this process and no other.
+    /// Number of waiters bound to this process.
     pub(crate) fn len_bound(&self, process: usize) -> usize {
         self.by_process.get(process).map_or(0, |list| list.len)
     }
 
-    /// Whether somebody waits whom any slot may take.
+    /// Whether a waiter exists that any slot may take.
     pub(crate) fn has_unbound(&self) -> bool {
         self.unbound.len > 0
     }
 
-    /// Whether somebody waits whom a slot of this process may take.
+    /// Whether a waiter exists that a slot of this process may take.
     pub(crate) fn has_waiter_for(&self, process: usize) -> bool {
         self.unbound.len > 0 || self.len_bound(process) > 0
     }
 
-    /// When the oldest of all arrived.
+    /// When the oldest waiter arrived.
     pub(crate) fn oldest_enqueued_at(&self) -> Option<Instant> {
         let first = self.entries.get(self.oldest())?;
         Some(first.enqueued_at)
     }
 
-    /// Joins at the end, for one process or for any; answers the place in line, counted from 1.
+    /// Adds a waiter at the end, bound to one process or unbound; returns its position, counted
+    /// from 1.
     pub(crate) fn push_back(
         &mut self,
         now: Instant,
@@ -138,7 +139,7 @@ impl<J> WaitList<J> {
         (ticket, position)
     }
 
-    /// Puts a job that had already left back among the free ones, by age.
+    /// Puts a dispatched job back among the unbound ones, ordered by age.
     pub(crate) fn requeue(&mut self, enqueued_at: Instant, job: J) -> (Ticket, usize) {
         let (ahead, before) = self.count_older(self.unbound.head, enqueued_at);
         let (ahead_bound, _) = self.count_older(self.bound.head, enqueued_at);
@@ -148,23 +149,23 @@ impl<J> WaitList<J> {
         (ticket, position)
     }
 
-    /// The oldest of all leaves.
+    /// Removes the oldest waiter.
     pub(crate) fn pop(&mut self) -> Option<Waiter<J>> {
         self.remove_entry(self.oldest())
     }
 
-    /// The oldest whom a slot of this process may take leaves.
+    /// Removes the oldest waiter that a slot of this process may take.
     pub(crate) fn pop_for(&mut self, process: usize) -> Option<Waiter<J>> {
         let bound = self.by_process.get(process).map_or(NONE, |list| list.head);
         self.remove_entry(self.older(self.unbound.head, bound))
     }
 
-    /// The oldest whom any slot may take leaves.
+    /// Removes the oldest unbound waiter.
     pub(crate) fn pop_unbound(&mut self) -> Option<Waiter<J>> {
         self.remove_entry(self.unbound.head)
     }
 
-    /// The named waiter leaves, wherever it stands; `None` when it left before.
+    /// Removes the waiter of this ticket; `None` if it has left before.
     pub(crate) fn remove(&mut self, ticket: Ticket) -> Option<Waiter<J>> {
         let entry = self.entries.get(ticket.index)?;
         if entry.serial != ticket.serial {
@@ -173,12 +174,12 @@ impl<J> WaitList<J> {
         self.remove_entry(ticket.index)
     }
 
-    /// All that wait, in no order.
+    /// All waiting jobs, in no order.
     pub(crate) fn jobs(&self) -> impl Iterator<Item = &J> {
         self.entries.iter().filter_map(|entry| entry.job.as_ref())
     }
 
-    /// Those that match leave, in no order.
+    /// Removes the waiters that match, in no order.
     pub(crate) fn take_matching(&mut self, mut matches: impl FnMut(&J) -> bool) -> Vec<Waiter<J>> {
         let entries = self.entries.iter().enumerate();
         let found: Vec<_> = entries
@@ -191,7 +192,7 @@ impl<J> WaitList<J> {
         taken.collect()
     }
 
-    /// Whoever waited for this process alone now waits for any, in the place of its age.
+    /// Makes waiters bound to this process unbound, ordered by age.
     pub(crate) fn unbind(&mut self, process: usize) {
         let mut before = self.unbound.head;
         while let Some(list) = self.by_process.get(process)
@@ -212,7 +213,7 @@ impl<J> WaitList<J> {
         self.older(self.unbound.head, self.bound.head)
     }
 
-    /// The older of two waiters, either of whom may not be there.
+    /// The older of two waiters, either of which may be absent.
     fn older(&self, one: usize, other: usize) -> usize {
         match (self.entries.get(one), self.entries.get(other)) {
             (Some(a), Some(b)) if b.age() < a.age() => other,
@@ -221,8 +222,8 @@ impl<J> WaitList<J> {
         }
     }
 
-    /// How many from `index` on stand before a job that is returned now, and who is the first
-    /// behind it.
+    /// Counts the waiters from `index` on that are ahead of a job requeued now; also returns the
+    /// first waiter behind it.
     fn count_older(&self, mut index: usize, enqueued_at: Instant) -> (usize, usize) {
         let mut count = 0;
         while let Some(entry) = self.entries.get(index)
@@ -268,7 +269,7 @@ impl<J> WaitList<J> {
     }
 
     fn remove_entry(&mut self, index: usize) -> Option<Waiter<J>> {
-        // A vacant entry keeps its serial, so the job is what tells that somebody stands here.
+        // An unused entry keeps its serial; only the job shows that the entry is in use.
         let job = self.entries.get_mut(index)?.job.take()?;
         self.unlink(BY_AGE, index);
         if self.entries[index].process != NONE {
@@ -289,7 +290,7 @@ impl<J> WaitList<J> {
         })
     }
 
-    /// Puts the waiter in front of `next` on the list that its process says.
+    /// Puts the waiter in front of `next` on the list that its process selects.
     fn link(&mut self, by: usize, index: usize, next: usize) {
         let list = self.list_of(by, index);
         let prev = match self.entries.get_mut(next) {
@@ -341,7 +342,8 @@ impl<J> WaitList<J> {
         }
     }
 
-    /// Checks every link and every sum; gives the free and the bound jobs, and each process' own.
+    /// Checks every link and every total; returns the unbound and the bound jobs, and those of each
+    /// process.
     #[cfg(test)]
     pub(crate) fn check_invariants(&self) -> (Vec<&J>, Vec<&J>, Vec<Vec<&J>>) {
         let free = self.walk(BY_AGE, &self.unbound, |process| process == NONE);
@@ -382,7 +384,7 @@ impl<J> WaitList<J> {
         jobs
     }
 
-    /// How many entries were ever in use at once.
+    /// Maximum number of entries in use at once so far.
     #[cfg(test)]
     pub(crate) fn entries(&self) -> usize {
         self.entries.len()
@@ -390,7 +392,7 @@ impl<J> WaitList<J> {
 }
 
 impl<J> WaitEntry<J> {
-    /// Compares lowest for whoever goes first.
+    /// Compares lowest for the waiter that is first.
     fn age(&self) -> (Instant, bool, u64) {
         (self.enqueued_at, !self.is_requeued, self.serial)
     }

@@ -1,7 +1,7 @@
-//! Random operations on the queue beside a reference model made of plain vectors.
+//! Random operations on the queue, compared with a reference model made of plain vectors.
 //!
-//! After every step each answer is compared with the model's, and the whole state is checked. A
-//! failure prints its seed: `PENSTOCK_SEED=n` replays that one, `PENSTOCK_SEEDS=n` runs so many
+//! After every step each result is compared with the model's, and the whole state is checked. A
+//! failure prints its seed: `PENSTOCK_SEED=n` replays that one, `PENSTOCK_SEEDS=n` runs n seeds
 //! instead of 300.
 
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use super::*;
 
 mod checks;
 
-/// A job is its own number, so that a lost or doubled one shows.
+/// A job is its own number, so that a lost or duplicated one shows.
 type Job = u64;
 
 struct ModelQueue {
@@ -18,11 +18,11 @@ struct ModelQueue {
     queue: Queue<Job>,
     now: Instant,
     next_job: Job,
-    /// Jobs that have ended in any way: served, refused, canceled, expired, lost with a worker.
+    /// Number of jobs that have ended: served, refused, cancelled, expired, or lost with a worker.
     ended: u64,
     waiters: Vec<ModelWaiter>,
     slots: Vec<ModelSlot>,
-    /// Names of what is gone, to be tried again.
+    /// Tickets and slots that no longer exist, to be tried again.
     old_tickets: Vec<Ticket>,
     old_slots: Vec<SlotId>,
     /// When each process that has slots was last used.
@@ -39,7 +39,7 @@ struct ModelWaiter {
     bound_to: Option<Process>,
 }
 
-/// A process by the name of its group, or a slot that stands alone.
+/// A process by its group, or a slot without a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Process {
     Group(u64, u64),
@@ -124,7 +124,7 @@ impl ModelQueue {
         }
     }
 
-    /// What an upstream does: a slot of its own choice, else the line, for that slot or for any.
+    /// Acts as an upstream: claims a slot of its own choice, else waits for that slot or for any.
     fn claim_or_wait(&mut self) {
         self.next_job += 1;
         let job = self.next_job;
@@ -141,7 +141,7 @@ impl ModelQueue {
         let is_of_process = |w: &ModelSlot| Some(w.process()) == process;
         let is_free = |w: &ModelSlot| w.is_free() && is_of_process(w);
         let process_has_room = self.slots.iter().any(is_free);
-        // Sometimes a caller waits that should have claimed.
+        // Sometimes a caller enqueues where it could have claimed.
         if self.rng.below(4) > 0 {
             assert_eq!(self.queue.claim_slot(slot), has_room);
             if has_room {
@@ -169,7 +169,7 @@ impl ModelQueue {
         self.begin(start.slot_id, job, self.now);
     }
 
-    /// Notes a newcomer that waits or was refused; gives the start of one that did neither.
+    /// Records a new job that waits or was refused; returns the job if it was dispatched.
     fn expect_queued(
         &mut self,
         submitted: QueueOutcome<Job>,
@@ -216,7 +216,7 @@ impl ModelQueue {
         }
     }
 
-    /// Takes the slot out of the model; its process goes with its last one.
+    /// Removes the slot from the model; its process goes with its last one.
     fn forget(&mut self, place: usize) -> ModelSlot {
         let worker = self.slots.swap_remove(place);
         self.old_slots.push(worker.id);
@@ -228,7 +228,7 @@ impl ModelQueue {
         worker
     }
 
-    /// The place in line of the oldest that this slot may take.
+    /// Index of the oldest waiter that this slot may take.
     fn first_for(&self, slot: SlotId) -> Option<usize> {
         let process = self.slots.iter().find(|w| w.id == slot);
         let process = process.map(ModelSlot::process);
@@ -369,7 +369,7 @@ impl ModelQueue {
         }
     }
 
-    /// Whoever was bound to the slot starts on the best free one, oldest first, or waits for any.
+    /// Jobs bound to the slot are dispatched to the best free one, oldest first, or wait unbound.
     fn unbind(&mut self, slot: SlotId) {
         if let Some(worker) = self.slots.iter().find(|w| w.id == slot) {
             self.unbind_all_of(worker.process());
@@ -378,7 +378,7 @@ impl ModelQueue {
         self.expect_free_started(starts);
     }
 
-    /// What the end of a slot does by itself, if it is the last live one of its process.
+    /// What the end of a slot does by itself if it is the last live one of its process.
     fn unbind_at_last(&mut self, place: usize) {
         let (slot, process) = (self.slots[place].id, self.slots[place].process());
         let is_sibling = |w: &ModelSlot| w.id != slot && !w.is_retired && w.process() == process;
@@ -428,7 +428,7 @@ impl ModelQueue {
         }
     }
 
-    /// A worker dies: some of its jobs had begun and are lost, the others are given back.
+    /// A worker dies: some of its jobs had begun and are lost, the others are requeued.
     fn kill_slot(&mut self) {
         let Some(place) = self.pick(|_| true) else {
             return;
@@ -437,7 +437,7 @@ impl ModelQueue {
         if unbinds_first {
             self.unbind(self.slots[place].id);
         }
-        // What the unbound started on it dies with it.
+        // Jobs that unbinding dispatched to it die with it.
         self.unbind_at_last(place);
         self.note_use(place);
         let mut worker = self.forget(place);
@@ -479,7 +479,7 @@ impl ModelQueue {
         self.queue.set_limits(limits);
     }
 
-    /// Late messages about what is gone change nothing.
+    /// Late messages about removed tickets and slots change nothing.
     fn use_old_names(&mut self) {
         for ticket in &self.old_tickets {
             assert_eq!(self.queue.cancel(*ticket), None);
@@ -509,7 +509,7 @@ impl ModelQueue {
         self.old_tickets.extend(tickets);
     }
 
-    /// With slots and without newcomers everybody is served.
+    /// With slots and without new jobs every waiter is served.
     fn finish_all(&mut self) {
         for place in 0..self.slots.len() {
             self.unbind(self.slots[place].id);
@@ -547,7 +547,7 @@ impl ModelWaiter {
 }
 
 impl ModelSlot {
-    /// The name of its process, unless it stands alone.
+    /// The group of its process, unless the slot has none.
     fn group(&self) -> Option<(u64, u64)> {
         let SlotSpec {
             generation, group, ..
@@ -578,7 +578,7 @@ fn random_limits(rng: &mut Rng) -> QueueLimits {
     }
 }
 
-/// xorshift64*: enough disorder for a test, and the same on every machine.
+/// xorshift64*: random enough for a test, and the same on every machine.
 struct Rng(u64);
 
 impl Rng {

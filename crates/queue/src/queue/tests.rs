@@ -1,5 +1,5 @@
-//! One sentence a test about what a caller of the queue sees. Random orders of operations are in
-//! `simulation.rs`; here each rule stands alone, so that a failure names it.
+//! One test per rule that a caller of the queue sees, so that a failure names the rule. Random
+//! orders of operations are in `simulation.rs`.
 
 use super::*;
 
@@ -60,7 +60,7 @@ impl TestQueue {
             .map(|start| start.job)
     }
 
-    /// Joins the line for one slot or for any.
+    /// Enqueues the job for one slot or for any.
     fn wait_for(&mut self, seconds: u64, job: &'static str, slot: Option<SlotId>) -> Ticket {
         match self.queue.enqueue(self.at(seconds), job, slot) {
             QueueOutcome::Queued { ticket, .. } => ticket,
@@ -172,7 +172,7 @@ fn chooses_among_free_slots() {
     struct Row {
         name: &'static str,
         specs: &'static [(u64, usize, u32)],
-        /// How many requests the first slot has in hand.
+        /// Number of requests that the first slot has in progress.
         busy: usize,
         home: usize,
         chosen: usize,
@@ -591,7 +591,7 @@ fn a_job_bound_to_one_of_a_process_slots_starts_at_any_of_them() {
     }
     assert_eq!(bed.finish(slots[2]), None, "another process");
     assert_eq!(bed.finish(slots[1]), Some("1"));
-    // The process goes on with one thread, and with none it binds nobody.
+    // The process continues with one thread; without any it binds no job.
     assert!(!bed.queue.retire_slot(slots[0]));
     assert_eq!(bed.queue.len_bound(slots[1]), 2);
     assert_eq!(bed.finish(slots[1]), Some("2"));
@@ -711,7 +711,7 @@ fn unbinding_starts_waiters_where_there_is_room() {
         }
         if !unbinds_first {
             bed.queue.remove_slot(slots[0]);
-            // Between the two calls a newcomer overtakes nobody, in any way.
+            // Between the two calls a new job cannot overtake in any way.
             assert!(!bed.queue.claim_slot(slots[1]), "{name}");
             let late = bed.queue.submit(bed.at(4), "late", 0);
             assert!(

@@ -1,14 +1,17 @@
-//! What the simulation asks of every start and of the whole state after every step.
+//! Checks that the simulation makes on every dispatch and on the whole state after every step.
 //!
-//! The rules are written once more here, in the slowest and plainest way. What must stay true: no
-//! check changes the queue; those that take a start also note it in the model.
+//! The rules are written again here in the slowest and plainest way.
+//!
+//! # Invariants
+//!
+//! - No check changes the queue; those that are given a dispatched job also record it in the model.
 
 use std::cmp::Reverse;
 
 use super::*;
 
 impl ModelQueue {
-    /// The start must be on a slot that no free one beats.
+    /// The job must be on a slot that no free one beats.
     pub(super) fn expect_best(
         &mut self,
         start: DispatchedJob<Job>,
@@ -41,7 +44,7 @@ impl ModelQueue {
         self.expect_idlest_process(chosen);
     }
 
-    /// The start must be on the best free slot of its process.
+    /// The job must be on the best free slot of its process.
     pub(super) fn expect_best_of(&self, slot: SlotId, process: Option<Process>) {
         let merit = |w: &ModelSlot| (Reverse(w.jobs.len()), w.used);
         let own = self.slots.iter().filter(|w| w.is_free());
@@ -52,7 +55,8 @@ impl ModelQueue {
         assert_eq!(Some(merit(chosen)), own.map(merit).max());
     }
 
-    /// Said apart from the whole order: no other process of its generation that has room has fewer.
+    /// Checked apart from the whole order: no other process of the same generation with free
+    /// capacity has fewer requests in progress.
     pub(super) fn expect_idlest_process(&self, chosen: &ModelSlot) {
         let rivals = self.slots.iter().filter(|w| w.is_free());
         let mut rivals = rivals.filter(|w| w.spec.generation == chosen.spec.generation);
@@ -77,13 +81,13 @@ impl ModelQueue {
         }
     }
 
-    /// The start must be the model's first in line for this slot.
+    /// The job must be the model's first waiter for this slot.
     pub(super) fn expect_oldest(&mut self, start: DispatchedJob<Job>, slot: SlotId) {
         let first = self.first_for(slot).expect("somebody waits for it");
         let first = self.waiters.remove(first);
         let chosen = self.slots.iter().find(|w| w.id == slot);
         let chosen = chosen.expect("the slot exists");
-        // A batch goes to a slot without room, a bound one where it wants.
+        // A job dispatched ahead goes to a full slot, a bound one to its own slot.
         if first.is_unbound() && chosen.is_free() {
             self.expect_idlest_process(chosen);
         }
@@ -131,7 +135,7 @@ impl ModelQueue {
         assert_eq!(self.queue.slot_views().count(), self.slots.len());
     }
 
-    /// Each list of the line holds those of the model's one line that belong there, in its order.
+    /// Each list holds the model's waiters that belong there, in the model's order.
     pub(super) fn check_line(&self) {
         let (free, bound, by_process) = self.queue.wait_list.check_invariants();
         let (model_free, model_bound): (Vec<_>, Vec<_>) =
