@@ -1,11 +1,15 @@
-//! Which server gets the next request, among those that may have it.
+//! Chooses the server for the next request among those that may serve it.
 //!
-//! The claim gathers a [`Candidate`] for each server that takes requests (backups only when no other
-//! does) and asks the upstream's [`Balancer`] under the same short lock that then claims the place.
-//! Pure: no clock, and random numbers from a seed. The work is one or two passes over the candidates
-//! without allocation. What must stay true: a server without room is never chosen, one with room
-//! always is when there is any; shares follow weight times ramp; a key moves only when its own server
-//! came, went, or has far more than its share. The line for those who find nothing is `queue`'s.
+//! The claim gathers one [`Candidate`] per server that accepts requests (backups only when no other
+//! server does) and asks the upstream's [`Balancer`] under the short lock that also claims the
+//! slot. Pure: no clock, and random numbers come from a seed. One or two passes over the
+//! candidates, without allocation. Requests that find no server wait in `queue`.
+//!
+//! # Invariants
+//!
+//! - A server without a free slot is never chosen. If any server has one, a server is chosen.
+//! - Shares follow weight times slow start.
+//! - A key moves only when its own server is added, removed, or far above its share.
 
 mod hash;
 
@@ -13,57 +17,58 @@ use std::cmp::Ordering;
 
 pub(crate) use hash::hash_key;
 
-/// How a server is chosen.
+/// The balancing policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BalancePolicy {
-    /// The fewest in progress for its share; then one with an idle connection on this loop, then one
-    /// with any, then the last used.
+    /// The fewest active requests for its share; then a server with an idle connection on this
+    /// loop, then on any loop, then the most recently used.
     IdleFirst,
-    /// In turn, by shares.
+    /// In turn, by share.
     RoundRobin,
-    /// The fewest in progress for its share; those that are level in turn.
+    /// The fewest active requests for its share; ties in turn.
     LeastActive,
-    /// The less busy of two drawn by shares.
+    /// The less loaded of two servers drawn by share.
     RandomTwo,
-    /// The same server for the same key, while it has less than 1.25 times its share in progress.
+    /// The same server for the same key, while it has less than 1.25 times its share of active
+    /// requests.
     Hash,
 }
 
-/// One server as the choice sees it.
+/// A server's data for the choice.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Candidate {
-    /// What `choose` answers with: a small number, the server's own while it is there.
+    /// The value that `choose` returns: small, and stable while the server exists.
     pub(crate) index: usize,
-    /// What `hash` knows the server by, `hash_key` of its address: the same in every process, and not
-    /// another's when servers come and go.
+    /// `hash_key` of the server's address, for `Hash`: the same in every process, and independent
+    /// of other servers.
     pub(crate) name_hash: u64,
-    /// Its share against the others'; one with 0 is never chosen.
+    /// Relative share; a server with weight 0 is never chosen.
     pub(crate) weight: u32,
-    /// Requests in progress.
+    /// Active requests.
     pub(crate) active: u32,
-    /// How many it may have in progress.
+    /// Maximum active requests.
     pub(crate) capacity: u32,
-    /// Whether this loop has an idle connection to it.
+    /// Whether this loop has an idle connection to the server.
     pub(crate) has_idle_on_this_loop: bool,
-    /// Whether any loop has.
+    /// Whether any loop has an idle connection to the server.
     pub(crate) has_idle: bool,
-    /// Grows with each use of any server; 0 is never used.
+    /// Increases with each use of any server; 0 means never used.
     pub(crate) last_used: u64,
-    /// How much of its weight counts, in thousandths: less than 1000 for one that came back lately.
+    /// The part of the weight that counts, in thousandths: below 1000 during slow start.
     pub(crate) slow_start_permille: u16,
 }
 
-/// Chooses by one policy, with what must be remembered from choice to choice.
+/// Chooses by one policy and keeps the state between choices.
 #[derive(Debug)]
 pub(crate) struct Balancer {
     policy: BalancePolicy,
     random_state: u64,
-    /// By server: how far behind its share it is, in the smooth weighted round robin.
+    /// Per server: the credit of the smooth weighted round robin.
     round_robin_credit: Vec<i64>,
 }
 
 impl Balancer {
-    /// A balancer whose choices are the same for the same seed and candidates.
+    /// Creates a balancer. The same seed and candidates give the same choices.
     pub(crate) const fn new(policy: BalancePolicy, seed: u64) -> Self {
         Self {
             policy,
@@ -72,10 +77,12 @@ impl Balancer {
         }
     }
 
-    /// The index of the server that gets the next request; none when no candidate has room.
+    /// Returns the index of the server for the next request; `None` when no candidate has a free
+    /// slot.
     ///
-    /// For `Hash` the candidates must be all servers that take requests, the full ones too: they count
-    /// in the average, and their keys go elsewhere only while they are full. Without a key one is drawn.
+    /// For `Hash`, pass all servers that accept requests, including full ones: they count in the
+    /// average, and their keys move only while they are full. Without a key, a server is drawn at
+    /// random.
     pub(crate) fn choose(&mut self, candidates: &[Candidate], key: Option<u64>) -> Option<usize> {
         match self.policy {
             BalancePolicy::IdleFirst => idle_first(candidates),
@@ -89,8 +96,8 @@ impl Balancer {
         }
     }
 
-    /// Smooth weighted round robin, as nginx has it: everybody gains its share, the first in front
-    /// pays for all. So a heavy server's turns are spread among the others' and do not come in a row.
+    /// Smooth weighted round robin, as in nginx: every server gains its share and the chosen one
+    /// pays the total. A heavy server's turns are spread among the others'.
     fn round_robin(
         &mut self,
         candidates: &[Candidate],
@@ -140,7 +147,7 @@ impl Balancer {
         candidates: impl Iterator<Item = &'a Candidate> + Clone,
     ) -> Option<&'a Candidate> {
         let total: u64 = candidates.clone().map(Candidate::share).sum();
-        // The upper half of a product: no division, no visible bias, and always below the total.
+        // The upper half of the product: no division, no visible bias, always below the total.
         let mut left = (u128::from(self.next_random()) * u128::from(total)) >> 64;
         for candidate in candidates {
             let share = u128::from(candidate.share());
@@ -152,7 +159,7 @@ impl Balancer {
         None
     }
 
-    /// The next random number: a counter that is well mixed (splitmix64).
+    /// Returns the next random number: a mixed counter (splitmix64).
     fn next_random(&mut self) -> u64 {
         self.random_state = self.random_state.wrapping_add(0x9E37_79B9_7F4A_7C15);
         hash::mix_bits(self.random_state)
@@ -160,7 +167,7 @@ impl Balancer {
 }
 
 impl Candidate {
-    /// What its weight comes to now, in thousandths: a ramp that has just begun leaves it a little.
+    /// The effective weight in thousandths; never 0 at the beginning of slow start.
     fn share(&self) -> u64 {
         let ramp = u64::from(self.slow_start_permille.clamp(1, 1000));
         u64::from(self.weight) * ramp
@@ -172,7 +179,7 @@ fn with_free_slot(candidates: &[Candidate]) -> impl Iterator<Item = &Candidate> 
     candidates.iter().filter(has_room)
 }
 
-/// Less is the one with fewer in progress for its share.
+/// Orders by active requests in relation to share.
 fn compare_load(a: &Candidate, b: &Candidate) -> Ordering {
     let of_a = u128::from(a.active) * u128::from(b.share());
     let of_b = u128::from(b.active) * u128::from(a.share());

@@ -1,7 +1,8 @@
-//! Where the body of a request comes from while it is sent to a server.
+//! The source of a request body while it is sent to a server; used by `proxied_request` through
+//! [`BodySource::poll_piece`].
 //!
-//! Buffered bodies (memory or a nameless file) can be sent again to another server; one that streams
-//! from its client cannot, once a byte of it was taken. Used by `call` through [`Source::poll_piece`].
+//! Buffered bodies (memory or an unnamed temporary file) can be sent again to another server. A
+//! body that streams from its client cannot, once a byte of it was read.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,25 +11,25 @@ use std::task::{Context, Poll, ready};
 use penstock_exchange::buffering::{BodyStore, CollectedBody, SpoolFile};
 use penstock_exchange::{Fault, FaultKind, IncomingBody};
 
-/// Bytes of a body sent to a server at a time.
+/// Maximum bytes of a body sent at once.
 pub(crate) const MAX_PIECE_BYTES: usize = 128 * 1024;
 
 /// The body of one request.
 pub(crate) enum BodySource {
     Empty,
-    /// All of it; `sent` bytes were taken.
+    /// The whole body; `sent` bytes were read.
     Memory {
         bytes: Vec<u8>,
         sent: usize,
     },
-    /// All of it in a file.
+    /// The whole body, in a file.
     File(FileBodySource),
-    /// As the client sends it.
+    /// The body as the client sends it.
     Stream {
         body: Box<dyn IncomingBody>,
         is_begun: bool,
     },
-    /// It came and went as the client sent it; its reader has gone home.
+    /// The body was streamed to its end and its reader released.
     Consumed,
 }
 
@@ -65,7 +66,7 @@ impl BodySource {
         }
     }
 
-    /// How it will be framed.
+    /// The framing of the body.
     pub(crate) fn framing(&self) -> Framing {
         match self {
             Self::Empty | Self::Consumed => Framing::None,
@@ -75,7 +76,7 @@ impl BodySource {
         }
     }
 
-    /// Begins again for another server; `false` when what was taken cannot be taken again.
+    /// Rewinds for another server; `false` if bytes that were read cannot be read again.
     pub(crate) fn rewind(&mut self) -> bool {
         match self {
             Self::Empty => {}
@@ -90,7 +91,7 @@ impl BodySource {
         true
     }
 
-    /// All that is left, when it is in memory and small.
+    /// Takes the whole rest if it is in memory and at most `most` bytes.
     pub(crate) fn take_small(&mut self, most: usize) -> Option<&[u8]> {
         match self {
             Self::Empty => Some(&[]),
@@ -102,7 +103,8 @@ impl BodySource {
         }
     }
 
-    /// The next piece of at most `most` bytes into the empty `into`; ready with `false` at the end.
+    /// Reads the next piece of at most `most` bytes into the empty `into`; ready with `false` at
+    /// the end.
     ///
     /// # Errors
     /// The client's, or the temporary file's.
@@ -124,7 +126,7 @@ impl BodySource {
             Self::Stream { body, is_begun } => {
                 let mut is_more = true;
                 while into.is_empty() && is_more {
-                    // Its first poll invites the client to send.
+                    // The first poll invites the client to send (100 Continue).
                     *is_begun = true;
                     is_more = ready!(body.poll_fill(cx, into))?;
                 }
@@ -190,7 +192,7 @@ fn read_in_pool(store: &Arc<BodyStore>, file: Arc<SpoolFile>, at: u64, want: usi
     })
 }
 
-/// How the end of a request's body is told to a server.
+/// How the end of a request body is signalled to a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Framing {
     None,

@@ -1,8 +1,12 @@
-//! A place at a server for one try of one request: claimed at once or after a wait, given back by drop.
+//! Claims a slot at a server for one attempt of one request, at once or after a wait in the queue.
 //!
-//! Called by `call` and `tunnel`. The wait has two ends besides its turn: `queue.timeout`, and a client
-//! that left. What must stay true: whatever happens to a waiting task, its place in line or the place
-//! that was just given to it goes to the next.
+//! Called by `proxied_request` and `tunnel`. The wait also ends by `queue.timeout` or when the
+//! client disconnects.
+//!
+//! # Invariants
+//!
+//! - If a waiting task is dropped, its queue position or the slot just granted to it goes to the
+//!   next request.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -28,8 +32,8 @@ use crate::server_pool::{
 };
 use crate::upstream::SharedUpstream;
 
-/// A place at a server. Dropped without an end, it is given back without a verdict and its connection
-/// is closed.
+/// A slot at a server. Dropped without [`Lease::finish`], it is released as neutral and its
+/// connection closes.
 #[derive(Debug)]
 pub(crate) struct Lease {
     upstream: Arc<SharedUpstream>,
@@ -41,25 +45,25 @@ pub(crate) struct Lease {
     queue_time: Duration,
     /// When the server got the request.
     pub(crate) sent_at: Instant,
-    /// Its connection is new and the server has said nothing on it.
+    /// Set while the connection is new and has brought no response.
     unanswered_guard: Option<UnansweredGuard>,
     is_released: bool,
 }
 
-/// What a claim came to at once.
+/// The immediate result of a claim.
 #[derive(Debug)]
 pub(crate) enum LeaseOutcome {
-    /// A place, with a kept connection if there is one that looks alive.
+    /// A slot, with an idle connection if one looks alive.
     Leased(Lease, Option<UpstreamConnection>),
-    /// It stands in line.
+    /// The request waits in the queue.
     Queued(Box<QueueWait>),
 }
 
-/// Claims a place, now, for a request that has waited for `waited` in other lines. Should it have to wait, its
-/// time in line ends at `deadline`, or when `client` leaves.
+/// Claims a slot for a request that has already waited `waited` in queues. If it must wait again,
+/// the wait ends at `deadline` or when `client` disconnects.
 ///
 /// # Errors
-/// The queue is full, or no server may have the request.
+/// The queue is full, or no server may serve the request.
 pub(crate) fn claim_lease(
     shared: &Arc<SharedUpstream>,
     want: &SelectionCriteria<'_>,
@@ -132,7 +136,7 @@ impl LeaseOutcome {
     }
 }
 
-/// A kept connection that looks alive, on this loop.
+/// The idle connection, on this loop, if it looks alive.
 fn checked_idle_connection(connection: UpstreamConnection) -> Option<UpstreamConnection> {
     if !connection.stream.is_quiet() {
         return None;
@@ -141,14 +145,14 @@ fn checked_idle_connection(connection: UpstreamConnection) -> Option<UpstreamCon
         true => connection,
         false => connection.move_to_this_loop().ok()?,
     };
-    // Bytes that nobody asked for would be the next client's answer.
+    // Unsolicited bytes would become the next client's response.
     if std::mem::take(&mut connection.needs_check) && !connection.stream.is_open() {
         return None;
     }
     Some(connection)
 }
 
-/// A request in line: a future of its place.
+/// A queued request: a future of its slot.
 #[derive(Debug)]
 pub(crate) struct QueueWait {
     shared: Arc<SharedUpstream>,
@@ -159,13 +163,13 @@ pub(crate) struct QueueWait {
     is_new: bool,
     client: Option<Arc<ClientState>>,
     queued_at: Instant,
-    /// In lines before.
+    /// Time in queues before this one.
     waited_before: Duration,
     deadline: LazyDeadline,
 }
 
 impl QueueWait {
-    /// How long it has waited in all.
+    /// The total queue time.
     pub(crate) fn total_wait(&self) -> Duration {
         self.waited_before + clock::now().saturating_duration_since(self.queued_at)
     }
@@ -189,7 +193,7 @@ impl QueueWait {
 }
 
 impl Future for QueueWait {
-    /// Always a place, or why not.
+    /// A slot, or the failure.
     type Output = Result<LeaseOutcome, AttemptFailure>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -237,7 +241,8 @@ impl Drop for QueueWait {
         if self.shared.server_pool().cancel(self.ticket) {
             return;
         }
-        // A place may have been given that nobody took: closing the channel settles who returns it.
+        // A slot may have been granted and not received: closing the channel decides which side
+        // releases it.
         self.grant_receiver.close();
         if let Ok(Ok(grant)) = self.grant_receiver.try_recv() {
             self.shared.release_unused_slot(grant.slot);
@@ -281,7 +286,7 @@ impl Lease {
         self.server_id
     }
 
-    /// What a sticky cookie says for its server.
+    /// The number that a sticky cookie holds for this server.
     pub(crate) fn name_hash(&self) -> u64 {
         self.name_hash
     }
@@ -291,11 +296,11 @@ impl Lease {
         &self.upstream
     }
 
-    /// Makes a connection, and introduces its client where servers want that. Count it with
-    /// [`Lease::connected`].
+    /// Opens a connection and sends the PROXY header if configured. Count it with
+    /// [`Lease::record_connected`].
     ///
     /// # Errors
-    /// Why not.
+    /// The attempt's failure.
     pub(crate) fn connect(
         &self,
         peer: PeerAddress,
@@ -309,7 +314,7 @@ impl Lease {
         async move {
             let connection = UpstreamConnection::open(&server, clock::now() + timeout).await?;
             if let Some(header) = header {
-                // Shorter than any socket's buffer: it goes at once or never.
+                // Shorter than any socket buffer: it is written at once or never.
                 let sent = connection.stream.write_all(&header).await;
                 sent.map_err(|error| {
                     let cause = format!("the server takes no PROXY header: {error}");
@@ -320,21 +325,21 @@ impl Lease {
         }
     }
 
-    /// A connection was made, begun at `sent_at`.
+    /// Records that a connection begun at `sent_at` was made.
     pub(crate) fn record_connected(&mut self) {
         self.report.connect_time = Some(clock::now().saturating_duration_since(self.sent_at));
         self.unanswered_guard = Some(UnansweredGuard::new(&self.server));
         self.upstream.server_pool().count_connect(self.slot);
     }
 
-    /// Notes the first answer on a new `connection`.
+    /// Records the first response on a new `connection`.
     pub(crate) fn record_first_response(&mut self, connection: &mut UpstreamConnection) {
         if self.unanswered_guard.take().is_some() {
             connection.count_guard.record_first_response();
         }
     }
 
-    /// Tells a server on trial that it has passed, before its request has ended: one that lasts must not
+    /// Passes the trial of a server on trial before its request has ended: a long request must not
     /// keep all others away.
     pub(crate) fn pass_trial(&self) {
         if self.server.is_on_trial.load(Ordering::Relaxed) {
@@ -345,17 +350,17 @@ impl Lease {
         }
     }
 
-    /// How long connecting took, if it was needed.
+    /// The connect time, if a connection was made.
     pub(crate) fn connect_time(&self) -> Option<Duration> {
         self.report.connect_time
     }
 
-    /// How long its request waited in line.
+    /// The request's queue time.
     pub(crate) fn queue_time(&self) -> Duration {
         self.queue_time
     }
 
-    /// The head of the response has come.
+    /// Records that the response head has arrived; returns the time it took.
     pub(crate) fn record_response_head(&mut self, now: Instant) -> Duration {
         let took = now.saturating_duration_since(self.sent_at);
         self.report.header_time = Some(took);
@@ -363,12 +368,12 @@ impl Lease {
         took
     }
 
-    /// Gives the place back; `connection` may carry another request.
+    /// Releases the slot; `connection` is given if it may carry another request.
     pub(crate) fn finish(self, connection: Option<UpstreamConnection>, outcome: AttemptOutcome) {
         self.finish_at(clock::now(), connection, outcome);
     }
 
-    /// The same at a moment that is known already.
+    /// Like `finish`, with a known time.
     pub(crate) fn finish_at(
         mut self,
         now: Instant,
@@ -386,7 +391,7 @@ impl Lease {
     }
 }
 
-/// What a server is told of the client that a connection is for.
+/// The PROXY header for the client of a connection.
 fn proxy_protocol_header(
     version: config::ProxyProtocol,
     peer: PeerAddress,

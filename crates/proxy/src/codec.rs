@@ -1,8 +1,12 @@
-//! What is spoken on one connection: the protocols' differences, behind one enum.
+//! The protocol of one connection, behind one enum.
 //!
-//! `talk` asks it to write a request and feeds it what was received; what comes back is one kind of
-//! [`Event`] whatever the protocol, so there is one relay loop for all. What must stay true: a codec
-//! says `End` exactly once, and whatever is behind an end, or doubtful, ends the connection.
+//! `upstream_exchange` has it write the request and feeds it received bytes. It returns
+//! [`ResponseEvent`]s whatever the protocol, so one relay loop serves all.
+//!
+//! # Invariants
+//!
+//! - A codec returns `End` exactly once.
+//! - Bytes behind the end, or any doubt about framing, close the connection.
 
 mod gateway;
 mod http;
@@ -16,27 +20,27 @@ use crate::failure::{AttemptFailure, AttemptStage};
 use crate::request_head;
 use crate::response_head::UpstreamResponseHead;
 
-/// Reads one response.
+/// Decodes one response.
 #[derive(Debug)]
 pub(crate) enum Codec {
     Http(http::HttpDecoder),
     Gateway(Box<gateway::GatewayDecoder>),
 }
 
-/// What a server said.
+/// An event of a response.
 #[derive(Debug)]
 pub(crate) enum ResponseEvent<'a> {
-    /// An interim response that goes on to the client.
+    /// An interim response to forward to the client.
     Interim(Status, FieldBlock),
     /// The final head.
     Head(UpstreamResponseHead),
-    /// The protocol is switched; what follows is not HTTP.
+    /// The server switched protocols; the bytes that follow are not HTTP.
     SwitchedProtocols(UpstreamResponseHead),
     /// A piece of the body.
     Data(&'a [u8]),
-    /// Lines for the log, of a bounded size in all.
+    /// Lines for the log; their total size is bounded.
     Log(&'a [u8]),
-    /// The server takes so many bytes of the request's body now.
+    /// The server accepts this many bytes of the request body now.
     BodyRequested(usize),
     /// The response is complete.
     End {
@@ -46,33 +50,33 @@ pub(crate) enum ResponseEvent<'a> {
     },
 }
 
-/// What one look at the bytes gave.
+/// The result of one decoding step.
 #[derive(Debug)]
 pub(crate) struct DecodedEvent<'a> {
-    /// Bytes that are dealt with.
+    /// Bytes consumed.
     pub(crate) consumed: usize,
-    /// None when more bytes are needed.
+    /// `None` when more bytes are needed.
     pub(crate) event: Option<ResponseEvent<'a>>,
 }
 
-/// Pieces of a request's body, as the protocol has them.
+/// Encoding of the pieces of a request body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BodyEncoding {
-    /// As they are, behind a length or nothing.
+    /// Unchanged, after a length or without a body.
     Plain,
     /// HTTP chunks.
     Chunked,
     /// FastCGI records.
     FastCgi,
-    /// AJP packets, only as they are asked for.
+    /// AJP packets, only on request of the server.
     Ajp,
 }
 
 impl Codec {
-    /// For one request, and the request's head in `out`.
+    /// Writes the request head into `out` and returns the decoder of its response.
     ///
     /// # Errors
-    /// A head that the protocol has no room for.
+    /// A head that does not fit the protocol.
     pub(crate) fn encode_request(
         config: &config::Upstream,
         request: &Request,
@@ -96,10 +100,10 @@ impl Codec {
         }
     }
 
-    /// Looks at what was received; call it again with the rest while there are events.
+    /// Decodes received bytes; call it again with the rest while it returns events.
     ///
     /// # Errors
-    /// When the server breaks the rules of the protocol.
+    /// The server violates the protocol.
     pub(crate) fn decode<'a>(
         &mut self,
         input: &'a [u8],
@@ -110,10 +114,10 @@ impl Codec {
         }
     }
 
-    /// The server closed its side: the end of the response, if it may end so.
+    /// Handles the server's end of stream: the end of the response, if it may end so.
     ///
     /// # Errors
-    /// When it may not.
+    /// The response may not end here.
     pub(crate) fn finish_at_eof(&mut self) -> Result<ResponseEvent<'static>, AttemptFailure> {
         match self {
             Self::Http(decoder) => decoder.finish_at_eof(),
@@ -122,7 +126,7 @@ impl Codec {
     }
 }
 
-/// How far a response is, for a failure.
+/// The stage of a failure, by whether the head has arrived.
 pub(crate) fn attempt_stage(has_head: bool) -> AttemptStage {
     if has_head {
         AttemptStage::ResponseStarted

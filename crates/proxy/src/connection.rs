@@ -1,9 +1,13 @@
-//! One connection to a server: made here, kept in the `roster` while idle, lent to one request at a
-//! time.
+//! One connection to a server: opened here, kept in `server_pool` while idle, and lent to one
+//! request at a time.
 //!
-//! Its deadline stays with it, armed lazily, so that a request that is answered in time touches no
-//! timer. What must stay true: it is counted with its server from the moment it is begun until it is
-//! closed, wherever that happens.
+//! Its deadline stays with it, armed lazily, so that a request with a timely response touches no
+//! timer.
+//!
+//! # Invariants
+//!
+//! - A connection counts with its server from the beginning of connecting until it is closed,
+//!   wherever that happens.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -21,38 +25,39 @@ use crate::failure::{AttemptFailure, AttemptStage};
 use crate::join::JoinedConnections;
 use crate::saturation::ServerLoad;
 
-/// What all connections to one server share.
+/// The state shared by all connections to one server.
 #[derive(Debug)]
 pub(crate) struct BackendServer {
-    /// As configured, or as its name was resolved.
+    /// As configured, or as the name was resolved.
     pub(crate) name: Arc<str>,
     pub(crate) address: ResolvedAddress,
-    /// What a `Host` field calls it: the name and port that it was found by (RFC 9110 §7.2).
+    /// The `Host` for this server: the name and port it was resolved from (RFC 9110 §7.2).
     pub(crate) authority: Arc<str>,
-    /// Connections there are, idle and in use, and those being made.
+    /// Open connections: idle, in use and being made.
     pub(crate) open_connections: AtomicU32,
-    /// It was seen to keep a connection behind a response. Some servers close each one without saying so,
-    /// a moment after they answered: a request that meets the close cannot always be repeated.
+    /// Whether the server was seen to keep a connection open after a response. Some servers close
+    /// each connection a moment after the response without announcing it, and a request that meets
+    /// the close cannot always be repeated.
     pub(crate) keeps_alive: AtomicBool,
-    /// Its next good response brings it back, as soon as its head is there.
+    /// The server is on trial: its next successful response head restores it.
     pub(crate) is_on_trial: AtomicBool,
-    /// How many connections it serves at once, as far as its answers show.
+    /// How many connections the server handles at once, as far as its responses show.
     pub(crate) load: ServerLoad,
 }
 
-/// Where a server listens, resolved.
+/// A resolved server address.
 #[derive(Debug, Clone)]
 pub(crate) enum ResolvedAddress {
     Tcp(SocketAddr),
     /// The second is for a server that does not listen at the first.
     TcpPair([SocketAddr; 2]),
     Unix(PathBuf),
-    /// It dials in: connections to it are waited for.
+    /// The server joins: it opens connections to this side.
     Joined(Arc<JoinedConnections>),
 }
 
 impl ResolvedAddress {
-    /// What it has dialled in with, if no more connections to it can come.
+    /// The joined connections, if no more of them can arrive.
     pub(crate) fn exhausted_joined(&self) -> Option<&JoinedConnections> {
         match self {
             Self::Joined(dialled) => Some(&**dialled).filter(|dialled| dialled.has_supply_ended()),
@@ -63,13 +68,13 @@ impl ResolvedAddress {
     /// Connects; the caller bounds the wait.
     ///
     /// # Errors
-    /// Why the connection was not made.
+    /// The connection could not be made.
     pub(crate) async fn connect(&self) -> io::Result<Stream> {
         match self {
             Self::Tcp(address) => Stream::connect_tcp(*address).await,
             Self::TcpPair([first, second]) => match Stream::connect_tcp(*first).await {
                 Ok(stream) => Ok(stream),
-                // What is said of the first is what is known of the server, unless the second has one.
+                // The first address's error is reported, unless the second connects.
                 Err(error) => Stream::connect_tcp(*second).await.map_err(|_| error),
             },
             Self::Unix(path) => Stream::connect_unix(path).await,
@@ -78,29 +83,30 @@ impl ResolvedAddress {
     }
 }
 
-/// A connection to a server. One allocation for its whole life: it goes through many hands with each request.
+/// A connection to a server. One allocation for its whole life, as it moves several times with each
+/// request.
 #[derive(Debug)]
 pub(crate) struct UpstreamConnection(Box<ConnectionParts>);
 
-/// What there is of a connection.
+/// The parts of a connection.
 #[derive(Debug)]
 pub(crate) struct ConnectionParts {
     pub(crate) stream: Stream,
     pub(crate) deadline: LazyDeadline,
     pub(crate) count_guard: ConnectionCountGuard,
-    /// Requests that it has carried to their end.
+    /// Requests completed on this connection.
     pub(crate) requests_served: u32,
-    /// When it was last given back.
+    /// When it was last released.
     pub(crate) idle_since: Instant,
-    /// Its last response had no body, or it comes from another loop: what a server sends without being
-    /// asked may not have been noticed yet.
+    /// Its last response had no body, or it comes from another loop: unsolicited bytes may not have
+    /// been noticed yet.
     pub(crate) needs_check: bool,
 }
 
 impl BackendServer {
     pub(crate) fn new(name: Arc<str>, address: ResolvedAddress) -> Self {
         let authority = match &address {
-            // A name that was resolved has its address behind a blank.
+            // A resolved name has its address behind a blank.
             ResolvedAddress::Tcp(_) | ResolvedAddress::TcpPair(_) => {
                 name.split(' ').next().unwrap_or(&name).into()
             }
@@ -110,7 +116,7 @@ impl BackendServer {
             name,
             authority,
             open_connections: 0.into(),
-            // Of one that dials in nobody closes a connection but this side.
+            // Only this side closes a joined connection.
             keeps_alive: matches!(address, ResolvedAddress::Joined(_)).into(),
             address,
             is_on_trial: false.into(),
@@ -123,7 +129,7 @@ impl BackendServer {
 #[derive(Debug)]
 pub(crate) struct ConnectionCountGuard {
     server: Arc<BackendServer>,
-    /// The server has answered on it.
+    /// The server has responded on it.
     has_answered: bool,
 }
 
@@ -140,7 +146,7 @@ impl ConnectionCountGuard {
         &self.server
     }
 
-    /// Notes the first answer on the connection: the server has accepted it.
+    /// Records the first response: the server has accepted the connection.
     pub(crate) fn record_first_response(&mut self) {
         if !std::mem::replace(&mut self.has_answered, true) {
             self.server.load.add_served();
@@ -175,7 +181,8 @@ impl UpstreamConnection {
     /// Connects to `server` until `deadline`.
     ///
     /// # Errors
-    /// Why not, at stage [`AttemptStage::Unsent`]; at [`AttemptStage::Local`] when this machine lacks what it takes.
+    /// At stage [`AttemptStage::Unsent`]; at [`AttemptStage::Local`] if this machine lacks a
+    /// resource.
     pub(crate) async fn open(
         server: &Arc<BackendServer>,
         deadline: Instant,
@@ -188,7 +195,7 @@ impl UpstreamConnection {
         match clock::timeout_at(deadline, connecting).await {
             Some(Ok(stream)) => {
                 let mut connection = Self::new(stream, counted);
-                // It may have waited: it is as doubtful as one that was used.
+                // It may have waited: treat it like a reused one.
                 connection.requests_served =
                     u32::from(matches!(server.address, ResolvedAddress::Joined(_)));
                 Ok(connection)
@@ -216,10 +223,10 @@ impl UpstreamConnection {
         }))
     }
 
-    /// Moves it to the loop that this runs on.
+    /// Moves the connection to the current loop.
     ///
     /// # Errors
-    /// When the loop cannot watch one more descriptor.
+    /// The loop cannot watch another descriptor.
     pub(crate) fn move_to_this_loop(self) -> io::Result<Self> {
         let ConnectionParts {
             stream,
@@ -240,24 +247,24 @@ impl UpstreamConnection {
         })))
     }
 
-    /// Its server.
+    /// The server.
     pub(crate) fn server(&self) -> &Arc<BackendServer> {
         self.count_guard.server()
     }
 
-    /// Whether it has carried a request before: its server may have closed it meanwhile.
+    /// Whether it has carried a request before: the server may have closed it meanwhile.
     pub(crate) fn is_reused(&self) -> bool {
         self.requests_served > 0
     }
 }
 
-/// What this machine lacks, if that is why no connection to `address` could be made: it says nothing of
-/// the server, and no other server could be reached either.
+/// The resource that this machine lacks, if that is why no connection to `address` could be made.
+/// It does not blame the server, and no other server could be reached either.
 pub(crate) fn local_shortage(address: &ResolvedAddress, error: &io::Error) -> Option<&'static str> {
     match error.raw_os_error()? {
         EMFILE | ENFILE => Some("descriptors"),
         ENOBUFS | ENOMEM => Some("memory for sockets"),
-        // Said of ports, and of an address that nothing here can reach: `::1` where IPv6 is off.
+        // Reported for exhausted ports and for unreachable addresses: `::1` where IPv6 is off.
         EADDRNOTAVAIL => match address {
             ResolvedAddress::Tcp(address) | ResolvedAddress::TcpPair([address, _]) => {
                 has_route_to(*address).then_some("ports to that address")
@@ -268,8 +275,8 @@ pub(crate) fn local_shortage(address: &ResolvedAddress, error: &io::Error) -> Op
     }
 }
 
-/// Whether this machine has an address of its own from which to reach another. Nothing is sent, and TCP's
-/// ports do not matter.
+/// Whether this machine has a source address to reach `address`. Sends nothing and does not depend
+/// on TCP ports.
 fn has_route_to(address: SocketAddr) -> bool {
     let any = match address.is_ipv4() {
         true => IpAddr::from(Ipv4Addr::UNSPECIFIED),
@@ -279,7 +286,7 @@ fn has_route_to(address: SocketAddr) -> bool {
     connected.is_ok()
 }
 
-/// Numbers of Linux (errno(3)); the standard library has no names for most of them.
+/// Linux error numbers (errno(3)); the standard library names few of them.
 const ENOMEM: i32 = 12;
 const ENFILE: i32 = 23;
 const EMFILE: i32 = 24;
@@ -312,7 +319,7 @@ mod tests {
 
     #[test]
     fn an_unreachable_address_is_no_shortage() {
-        // Broadcasting is refused, as no way is, without a look at ports.
+        // Broadcast is refused like a missing route, without a look at ports.
         for (address, want) in [("127.0.0.1:9", true), ("255.255.255.255:9", false)] {
             assert_eq!(has_route_to(address.parse().unwrap()), want, "{address}");
         }

@@ -1,13 +1,16 @@
-//! The variables of a request for gateway protocols: one table for FastCGI, SCGI and uwsgi, and the same
-//! facts in AJP's packet.
+//! The variables of a request for gateway protocols: one table for FastCGI, SCGI and uwsgi, and the
+//! same facts in AJP's packet. Called by `codec::gateway` once per attempt.
 //!
-//! Called by `codec::gateway` once a try. Names are those of RFC 3875 and what PHP, uWSGI and their like
-//! expect besides; how a field becomes a variable is `exchange::cgi`'s, which fields do `exchange::fields`'
-//! and what is said of the client `request_head`'s, so that every protocol tells the same. What must stay true:
-//! the length of the body is decided here alone; `params` of the configuration go over everything else; a
-//! variable comes once.
+//! Names are those of RFC 3875 and those that PHP, uWSGI and others expect in addition.
+//! `exchange::cgi` maps fields to variables, `exchange::fields` decides which fields pass, and
+//! `request_head` writes the forwarding fields, so every protocol reports the same. The script is
+//! found by the path's text, as no event loop touches a disk: see [`ScriptPath`].
 //!
-//! Which script a path means is decided by its text, as no disk is touched on a loop: see [`Script`].
+//! # Invariants
+//!
+//! - The length of the body is decided here alone.
+//! - The configuration's `params` override everything else.
+//! - Each variable is written once.
 
 mod script;
 
@@ -30,7 +33,7 @@ use crate::body_source::Framing;
 use crate::environ::script::ScriptPath;
 use crate::request_head;
 
-/// Tells all variables of `request`; `server` is the name of the one that gets it.
+/// Writes all variables of `request` for `server`.
 pub(crate) fn encode_variables(
     pairs: &mut impl VariableWriter,
     config: &config::Upstream,
@@ -38,7 +41,7 @@ pub(crate) fn encode_variables(
     framing: Framing,
     server: &str,
 ) {
-    // Not to be changed by anybody: it is where the body ends.
+    // Not overridable by `params`: it decides where the body ends.
     if let Framing::Length(length) = framing {
         pairs.push_variable(CONTENT_LENGTH, TextBuffer::new().format_number(length));
     }
@@ -56,10 +59,10 @@ pub(crate) fn encode_variables(
     }
 }
 
-/// Writes AJP's packet of `request`; its container decodes the path and finds the script.
+/// Writes AJP's packet of `request`; the container decodes the path and finds the servlet.
 ///
 /// # Errors
-/// When it does not fit into a packet, or holds a zero byte.
+/// The request does not fit into a packet, or holds a zero byte.
 pub(crate) fn encode_ajp_request(
     out: &mut Vec<u8>,
     config: &config::Upstream,
@@ -94,7 +97,7 @@ pub(crate) fn encode_ajp_request(
         is_tls: request.scheme() == "https",
         secret: config.secret.as_deref(),
     };
-    // Always told: containers that are not told ask for a body where there is none.
+    // Always written: without it, containers expect a body where there is none.
     let length = length.format_number(match framing {
         Framing::Length(length) => length,
         Framing::None | Framing::Chunked => 0,
@@ -103,7 +106,7 @@ pub(crate) fn encode_ajp_request(
     request_head::encode_forwarding_fields(&mut told, config, request);
     let named = request_head::extra_connection_options(head);
     let fields = (head.fields()).filter(|(name, _)| match classify_field(name) {
-        // A servlet container sees names as they are.
+        // A servlet container sees names unchanged.
         FieldClass::Underscored => request_head::forwards_underscored(request, named, name),
         _ => is_forwarded(request, named, name),
     });
@@ -114,12 +117,12 @@ pub(crate) fn encode_ajp_request(
     encode_forward_request(out, &packet, fields)
 }
 
-/// The request line, and what a gateway says of itself.
+/// Writes the request line and the gateway's own variables.
 fn add_request_variables(pairs: &mut impl VariableWriter, request: &Request) {
     let head = &*request.head;
     let scheme = request.scheme();
     let query = request.query().unwrap_or("");
-    // With what was stripped from it: together with `SCRIPT_NAME` it is the client's.
+    // With the stripped prefix: together with `SCRIPT_NAME` it is the client's.
     let whole;
     let target = match request.mount.is_root() {
         true => head.target_path_query(),
@@ -136,18 +139,18 @@ fn add_request_variables(pairs: &mut impl VariableWriter, request: &Request) {
         ("REQUEST_SCHEME", scheme),
         ("GATEWAY_INTERFACE", "CGI/1.1"),
         ("SERVER_SOFTWARE", "penstock"),
-        // PHP may be built to run nothing without it.
+        // PHP may be built to refuse requests without it.
         ("REDIRECT_STATUS", "200"),
     ] {
         pairs.push_variable(name.as_bytes(), value.as_bytes());
     }
-    // Absent otherwise: some programs only look whether it is there.
+    // Absent otherwise: some programs only test whether it exists.
     if scheme == "https" {
         pairs.push_variable(b"HTTPS", b"on");
     }
 }
 
-/// The host that programs behind see: the client's, even where a proxy in front asked for another.
+/// The host that applications see: the client's, even if a proxy in front asked for another.
 fn visible_host<'r>(
     config: &'r config::Upstream,
     request: &'r Request,
@@ -171,7 +174,7 @@ fn add_script_variables(
     });
     let script = match root {
         Some(_) => ScriptPath::split(path, config.index.as_deref()),
-        // Without a folder of scripts the application itself looks at the path.
+        // Without a script directory the application handles the path itself.
         None => ScriptPath::without_script(path),
     };
     pairs.push_variable(b"DOCUMENT_URI", path);
@@ -182,7 +185,7 @@ fn add_script_variables(
             pairs.push_variable(b"SCRIPT_NAME", &mounted);
         }
     }
-    // PHP takes one that is empty for the path of the script itself.
+    // PHP takes an empty one for the path of the script itself.
     if !script.path_info.is_empty() {
         pairs.push_variable(b"PATH_INFO", script.path_info);
     }
@@ -196,14 +199,14 @@ fn add_script_variables(
     }
 }
 
-/// Both ends of the client's connection.
+/// Writes both ends of the client's connection.
 fn add_address_variables(pairs: &mut impl VariableWriter, request: &Request, host: &str) {
     let mut room = TextBuffer::new();
     let forwarded = request.forwarded.as_deref();
     let (name, port) = cgi::server_name_and_port(host, &request.listener, forwarded, &mut room);
     pairs.push_variable(b"SERVER_NAME", name);
     pairs.push_variable(b"SERVER_PORT", port);
-    // Which address it was is not known of a listener on all of them.
+    // The address is unknown for a listener on all addresses.
     let listens = request.listener.address.map(|address| address.ip());
     if let Some(address) = listens.filter(|address| !address.is_unspecified()) {
         add_address(pairs, b"SERVER_ADDR", address);
@@ -215,7 +218,7 @@ fn add_address_variables(pairs: &mut impl VariableWriter, request: &Request, hos
                 pairs.push_variable(b"REMOTE_PORT", room.format_number(u64::from(client.port())));
             }
         }
-        // RFC 3875 §4.1.8 wants it in every request.
+        // RFC 3875 §4.1.8 requires it in every request.
         PeerAddress::Unix => pairs.push_variable(b"REMOTE_ADDR", b""),
     }
 }
@@ -247,8 +250,8 @@ fn add_header_variables(
     }
 }
 
-/// Whether a field goes on as it is: one that a rule says, or one of the client's that may; what proxies
-/// say of clients is written anew.
+/// Whether a field passes unchanged: set by a rule, or a client's field that may pass. Forwarding
+/// fields are written anew.
 fn is_forwarded(request: &Request, named: Option<&RequestHead>, name: &str) -> bool {
     match classify_field(name).is_passed_to_app() && request.passes_forwarding_field(name) {
         true => !request_head::is_hop_by_hop(request, named, name.as_bytes()),
@@ -265,12 +268,12 @@ fn parse_field_lines(lines: &[u8]) -> impl Iterator<Item = (&str, &[u8])> {
     })
 }
 
-/// Names, addresses and numbers are ASCII; whatever is not counts as nothing.
+/// Names, addresses and numbers are ASCII; anything else becomes empty.
 fn ascii_text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap_or_default()
 }
 
-/// Everything that the configuration may say otherwise.
+/// Skips variables that the configuration overrides.
 struct ParamsFilter<'a, P> {
     pairs: &'a mut P,
     params: &'a BTreeMap<String, String>,
@@ -278,7 +281,7 @@ struct ParamsFilter<'a, P> {
 
 impl<P: VariableWriter> VariableWriter for ParamsFilter<'_, P> {
     fn push_variable(&mut self, name: &[u8], value: &[u8]) {
-        // A variable that comes twice is an error in SCGI, and means the first or the last elsewhere.
+        // A duplicate variable is an error in SCGI, and ambiguous elsewhere.
         if self.params.is_empty() || !self.params.contains_key(ascii_text(name)) {
             self.pairs.push_variable(name, value);
         }
@@ -286,7 +289,7 @@ impl<P: VariableWriter> VariableWriter for ParamsFilter<'_, P> {
 }
 
 const CONTENT_LENGTH: &[u8] = b"CONTENT_LENGTH";
-/// What `request_head` has to say of most requests.
+/// Capacity for `request_head`'s fields in most requests.
 const FORWARDED_FIELDS_CAPACITY: usize = 256;
 
 #[cfg(test)]

@@ -1,14 +1,18 @@
-//! What went wrong with one try at one server, and whether another may be made.
+//! The failure of one attempt at one server, and whether another attempt is allowed.
 //!
-//! Made by `connection`, `exchange` steps in `call` and `relay`; judged in `call`, which either tries
-//! again or turns it into the [`Fault`] that the client gets. What must stay true: a request that is
-//! not idempotent is repeated only when no byte of it can have reached an application.
+//! Made by `connection`, `upstream_exchange` and `relay`; judged in `proxied_request`, which
+//! retries or turns it into the client's [`Fault`].
+//!
+//! # Invariants
+//!
+//! - A request that is not idempotent is repeated only if no byte of it can have reached an
+//!   application.
 
 use std::borrow::Cow;
 
 use penstock_exchange::{Fault, FaultKind};
 
-/// One try's failure.
+/// The failure of one attempt.
 #[derive(Debug)]
 pub(crate) struct AttemptFailure {
     pub(crate) kind: FaultKind,
@@ -16,16 +20,16 @@ pub(crate) struct AttemptFailure {
     pub(crate) stage: AttemptStage,
 }
 
-/// How far a try got.
+/// How far an attempt got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AttemptStage {
-    /// No byte of the request left this machine's hands: any request may go elsewhere.
+    /// No byte of the request left this process: any request may be retried.
     Unsent,
-    /// The server may have begun on it.
+    /// The server may have begun to process it.
     Sent,
     /// A final response has begun: nothing can be repeated.
     ResponseStarted,
-    /// Not the server's doing: the client's body failed, or the house.
+    /// Not the server's fault: the client's body failed, or a local error.
     Local,
 }
 
@@ -57,7 +61,7 @@ impl AttemptFailure {
         Self::new(FaultKind::BackendTimeout, stage, cause)
     }
 
-    /// Whether another try may be made of a request that is `idempotent` or not.
+    /// Whether a request, `idempotent` or not, may be attempted again.
     pub(crate) fn allows_retry(&self, idempotent: bool) -> bool {
         match self.stage {
             AttemptStage::Unsent => true,
@@ -66,14 +70,14 @@ impl AttemptFailure {
         }
     }
 
-    /// Whether it speaks against the server.
+    /// Whether the failure counts against the server.
     pub(crate) fn blames_server(&self) -> bool {
         self.stage != AttemptStage::Local && self.kind != FaultKind::ClientDisconnected
     }
 }
 
 impl From<Fault> for AttemptFailure {
-    /// A failure of the request's own body, or of the house: no server had a part in it.
+    /// A failure of the request body, or a local error: no server caused it.
     fn from(fault: Fault) -> Self {
         Self {
             kind: fault.kind,

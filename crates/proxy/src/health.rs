@@ -1,16 +1,19 @@
-//! Whether one server may take requests: the verdict of its requests, its probes and its operator.
+//! Decides whether one server may serve requests, from its requests, its probes and its operator.
 //!
-//! The roster owns one [`ServerHealth`] a server and feeds it; after every [`HealthTransition`] it sets the
-//! server's capacity in the queue by `max_active` and writes a log line. Inputs: `record_success`,
-//! `failure` (requests), `probe` (active probes), `admin` and `tick` (at `next_tick` or later).
-//! Outputs: a transition at most, `state`, `accepts_requests`, `max_active`, `ramp`.
+//! `server_pool` owns one [`ServerHealth`] per server and feeds it. After each [`HealthTransition`]
+//! it sets the server's queue capacity by `max_active` and writes a log line. Inputs:
+//! `record_success`, `record_failure` and `record_malformed` (requests), `record_probe`,
+//! `set_admin_state` and `tick` (at `next_tick` or later). Outputs: at most one transition,
+//! `state`, `accepts_requests`, `max_active`, `slow_start_permille`. Pure: `now` is an argument.
 //!
-//! `malformed` is a failure that one kind of request may provoke.
+//! Consecutive failed requests eject a server for a while. Then one request at a time is its trial,
+//! and the first to end decides. Failed probes take a server down until successful probes bring it
+//! up. The operator's setting overrides both.
 //!
-//! Requests that fail in a row eject a server for a while; then one request at a time is its trial,
-//! and the first that ends decides. Failed probes take it down until good ones bring it up. The
-//! operator's word stands above both. Pure: `now` is an argument. What must stay true: an ejected
-//! server always comes to its trial; requests never eject a server that the caller cannot spare.
+//! # Invariants
+//!
+//! - An ejected server always gets a trial.
+//! - Requests never eject a server that the caller cannot spare.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -20,13 +23,13 @@ use penstock_config as config;
 /// When a server goes and how it comes back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct HealthRules {
-    /// Failed requests in a row that eject; 0 is never.
+    /// Consecutive failed requests that eject; 0 means never.
     max_failures: u32,
-    /// For how long at first; doubled with each ejection in a row up to 30 times.
+    /// The first ejection's length; doubles with each consecutive ejection, up to 30 times.
     eject_time: Duration,
-    /// Good probes in a row that bring it up.
+    /// Consecutive successful probes that bring it up.
     rise: u32,
-    /// Failed probes in a row that take it down.
+    /// Consecutive failed probes that take it down.
     fall: u32,
     /// Time over which its share grows to the whole after it came back.
     slow_start: Duration,
@@ -38,46 +41,46 @@ pub(crate) struct ServerHealth {
     rules: HealthRules,
     admin_state: AdminState,
     health_condition: HealthCondition,
-    /// Requests failed in a row.
+    /// Consecutive failed requests.
     consecutive_failures: u32,
-    /// Ejections without a good request between them.
+    /// Ejections without a successful request between them.
     consecutive_ejections: u32,
-    /// Requests of malformed answers among the failures, the last ones.
+    /// Request hashes of the latest malformed responses among the failures.
     malformed_requests: [Option<u64>; 8],
-    /// Probes in a row that spoke against the condition.
+    /// Consecutive probes that contradict the condition.
     consecutive_probes: u32,
-    /// Since when its share grows.
+    /// When its share began to grow.
     slow_start_from: Instant,
 }
 
-/// What the operator wants of a server.
+/// The operator's setting for a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AdminState {
-    /// Requests, as far as its health allows.
+    /// Serves requests, as far as its health allows.
     Ready,
-    /// No new requests; what it has goes on.
+    /// No new requests; active ones finish.
     Draining,
-    /// The same, and nothing that it does counts until it is ready again.
+    /// As `Draining`, and its requests and probes do not count until it is ready again.
     Disabled,
 }
 
-/// A server as the status page shows it.
+/// The state that the status page shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ServerState {
-    /// It takes requests.
+    /// Accepts requests.
     Up,
-    /// Its requests failed: none until then.
+    /// Its requests failed; no requests until then.
     Ejected {
         /// When its trial begins.
         until: Instant,
     },
-    /// It takes one request at a time, whose end decides.
+    /// Accepts one request at a time; the first to end decides.
     OnTrial,
     /// Its probes failed.
     Down,
-    /// It finishes what it has.
+    /// Finishes its active requests.
     Draining,
-    /// It is out of use.
+    /// Out of use.
     Disabled,
 }
 
@@ -86,26 +89,26 @@ pub(crate) enum ServerState {
 pub(crate) enum HealthTransition {
     /// Its requests failed.
     Ejected {
-        /// So many in a row.
+        /// Consecutive failures.
         failures: u32,
-        /// For so long.
+        /// Length of the ejection.
         time: Duration,
     },
-    /// Its time is over, the next request is its trial.
+    /// The ejection has ended; the next request is its trial.
     Trial,
-    /// Its trial, or the last server's, is over and it takes requests as before.
+    /// Its trial has ended, or it is the last server: it accepts requests as before.
     Restored,
-    /// So many probes failed in a row.
+    /// Its probes failed.
     Down {
-        /// How many.
+        /// Consecutive failed probes.
         probes: u32,
     },
-    /// So many probes were good in a row.
+    /// Its probes succeeded.
     Up {
-        /// How many.
+        /// Consecutive successful probes.
         probes: u32,
     },
-    /// The operator said so.
+    /// The operator changed its setting.
     AdminChanged(AdminState),
 }
 
@@ -117,15 +120,15 @@ enum HealthCondition {
     Down,
 }
 
-/// How many times its first length an ejection may come to.
+/// The longest ejection, as a multiple of the first.
 const MAX_EJECT_FACTOR: u32 = 30;
 
-/// No ejection is longer: the sum with any clock must not overflow.
+/// The longest ejection at all: its sum with any clock must not overflow.
 const MAX_EJECT_TIME: Duration = Duration::from_secs(24 * 60 * 60);
 
 impl ServerHealth {
-    /// A server that is up. Its share grows from now on: that slows those that join others, and
-    /// changes nothing among those that start together.
+    /// Creates a server that is up, in slow start. That slows servers that join others and changes
+    /// nothing among servers that start together.
     pub(crate) fn new(config: &config::Upstream, now: Instant) -> Self {
         let health = config.health.clone().unwrap_or_default();
         let rules = HealthRules {
@@ -151,9 +154,9 @@ impl ServerHealth {
         }
     }
 
-    /// A request of this server ended well.
+    /// Records that a request ended well.
     ///
-    /// In its trial that restores it. One that was begun before an ejection and ends during it changes
+    /// A trial restores the server. A request begun before an ejection that ends during it changes
     /// nothing.
     pub(crate) fn record_success(&mut self, now: Instant) -> Option<HealthTransition> {
         match self.judged_condition() {
@@ -169,10 +172,10 @@ impl ServerHealth {
         }
     }
 
-    /// A request of this server failed, and the server is to blame.
+    /// Records a request that failed by the server's fault.
     ///
-    /// `may_eject` is false for the last server that takes requests: a bad one is better than none. Then
-    /// a failed trial restores it, and the next failure that may, ejects it.
+    /// `may_eject` is false for the last server that accepts requests: a bad one is better than
+    /// none. Then a failed trial restores it, and the next failure with `may_eject` ejects it.
     pub(crate) fn record_failure(
         &mut self,
         now: Instant,
@@ -184,7 +187,7 @@ impl ServerHealth {
             HealthCondition::Ejected { .. } | HealthCondition::Down => return None,
         };
         self.consecutive_failures = self.consecutive_failures.saturating_add(1);
-        // A trial adds to those that ejected it, so one failure is enough.
+        // A trial adds to the failures that ejected it, so one failure is enough.
         let is_over =
             self.rules.max_failures > 0 && self.consecutive_failures >= self.rules.max_failures;
         if may_eject && is_over {
@@ -193,10 +196,10 @@ impl ServerHealth {
         is_trial.then(|| self.mark_up(now, HealthTransition::Restored))
     }
 
-    /// A request of this server was answered, and not by the rules of the protocol.
+    /// Records a response that violates the protocol.
     ///
-    /// One page may do that each time it is asked for, while all others are well: only answers to
-    /// different requests count as failures in a row. `request` is alike for requests that are.
+    /// One page may cause this on each request while all others work: only responses to different
+    /// requests count as consecutive failures. `request` is the same for equal requests.
     pub(crate) fn record_malformed(
         &mut self,
         now: Instant,
@@ -213,7 +216,7 @@ impl ServerHealth {
         self.record_failure(now, may_eject)
     }
 
-    /// An active probe of this server ended.
+    /// Records the result of an active probe.
     pub(crate) fn record_probe(&mut self, now: Instant, is_good: bool) -> Option<HealthTransition> {
         let is_down = self.judged_condition()? == HealthCondition::Down;
         if is_good != is_down {
@@ -234,8 +237,8 @@ impl ServerHealth {
         None
     }
 
-    /// The operator's word. A server that was disabled begins anew, as one that is up; one that was
-    /// draining is what its requests and probes made of it meanwhile.
+    /// Sets the operator's state. A server that was disabled starts anew, as up. One that was
+    /// draining has the health that its requests and probes gave it meanwhile.
     pub(crate) fn set_admin_state(
         &mut self,
         now: Instant,
@@ -254,7 +257,7 @@ impl ServerHealth {
         Some(HealthTransition::AdminChanged(admin))
     }
 
-    /// Begins the trial of an ejected server whose time is over.
+    /// Begins the trial of an ejected server at the end of its ejection.
     pub(crate) fn tick(&mut self, now: Instant) -> Option<HealthTransition> {
         if self.next_tick()? > now {
             return None;
@@ -263,7 +266,7 @@ impl ServerHealth {
         Some(HealthTransition::Trial)
     }
 
-    /// When `tick` has something to say; none as long as nothing else happens.
+    /// When to call `tick`; `None` if time alone changes nothing.
     pub(crate) fn next_tick(&self) -> Option<Instant> {
         match self.judged_condition()? {
             HealthCondition::Ejected { until } => Some(until),
@@ -271,7 +274,7 @@ impl ServerHealth {
         }
     }
 
-    /// The state to show: the operator's word, else the health.
+    /// The state to show: the operator's setting, else the health.
     pub(crate) fn state(&self) -> ServerState {
         match (self.admin_state, self.health_condition) {
             (AdminState::Draining, _) => ServerState::Draining,
@@ -285,17 +288,17 @@ impl ServerHealth {
         }
     }
 
-    /// Whether it may get a new request, be it one at a time.
+    /// Whether it may get a new request, even if only one at a time.
     pub(crate) fn accepts_requests(&self) -> bool {
         matches!(self.state(), ServerState::Up | ServerState::OnTrial)
     }
 
-    /// Whether its probes are wanted: not while it is disabled.
+    /// Whether to probe it: not while it is disabled.
     pub(crate) fn wants_probes(&self) -> bool {
         self.admin_state != AdminState::Disabled
     }
 
-    /// How many requests its health allows in progress; none is as many as it is configured for.
+    /// The limit of active requests by its health; `None` for the configured one.
     pub(crate) fn max_active(&self) -> Option<u32> {
         match self.state() {
             ServerState::Up => None,
@@ -304,8 +307,8 @@ impl ServerHealth {
         }
     }
 
-    /// How much of its weight counts, in thousandths: grows from 0 to 1000 after it came back. In its
-    /// trial it is all, so that the one request comes soon.
+    /// The part of its weight that counts, in thousandths: grows from 0 to 1000 after it came back.
+    /// A trial has the whole weight, so that its request comes soon.
     pub(crate) fn slow_start_permille(&self, now: Instant) -> u16 {
         let passed = now.saturating_duration_since(self.slow_start_from);
         let whole = self.rules.slow_start;
@@ -316,7 +319,7 @@ impl ServerHealth {
         u16::try_from(thousandths).unwrap_or(FULL_SHARE_PERMILLE)
     }
 
-    /// What its inputs act upon; none while nothing counts.
+    /// The condition that inputs act on; `None` while nothing counts.
     fn judged_condition(&self) -> Option<HealthCondition> {
         (self.admin_state != AdminState::Disabled).then_some(self.health_condition)
     }
@@ -349,11 +352,11 @@ impl ServerHealth {
     }
 }
 
-/// A ramp that is over.
+/// The share after slow start.
 const FULL_SHARE_PERMILLE: u16 = 1000;
 
 impl ServerState {
-    /// The word used for it on the status page and in metrics.
+    /// The name on the status page and in metrics.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Up => "up",
@@ -367,7 +370,7 @@ impl ServerState {
 }
 
 impl HealthTransition {
-    /// Writes its line to the log: a warning when a server stops taking requests by its own fault.
+    /// Writes the log line: a warning when a server stops accepting requests by its own fault.
     pub(crate) fn log(&self, upstream: &str, server: &str) {
         let level = match self {
             Self::Ejected { .. } | Self::Down { .. } => log::Level::Warn,

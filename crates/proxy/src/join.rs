@@ -1,15 +1,20 @@
-//! Servers that dial in: `penstock work` on another machine becomes a server of an upstream here, without a list of
-//! addresses and without a reload.
+//! Servers that join: `penstock work` on another machine becomes a server of an upstream here,
+//! without a list of addresses and without a reload.
 //!
-//! `front` is the side that listens: `penstock` gives it the connections of `server.join` and tells it which upstreams may
-//! be joined. `joiner` is the side that dials: one control connection for as long as it serves, and as many that carry
-//! requests as the front end asks for. Both meet by `wire`'s `join`, line by line (`lines`). From then on a member is
-//! a server like any other, with one difference: a connection to it is not made, but waited for (`dialled`).
+//! `listener` is the front end's side: `penstock` hands it the connections of `server.join` and
+//! configures which upstreams may be joined. `joiner` is the worker's side: one control connection
+//! while it serves, and as many request connections as the front end asks for. The handshake is
+//! `wire`'s `join`, line by line (`line_stream`). After it a joined server is like any other,
+//! except that its connections are not opened but waited for (`joined_connections`).
 //!
-//! What must stay true: nobody without the key is told anything or gets a request; a member whose control connection ends,
-//! or is silent for [`SILENCE_TIMEOUT`], gets no new request; what it has in progress goes on, and ends by itself where its machine is gone,
-//! since its connections are asked, too, when they are silent; a front end that stops or forgets an upstream says so, and the
-//! joiner comes back, to whoever listens then.
+//! # Invariants
+//!
+//! - A client without the key learns nothing and gets no request.
+//! - A member whose control connection ends, or is silent for [`SILENCE_TIMEOUT`], gets no new
+//!   request. Its active requests continue. If its machine is gone they end too, since TCP
+//!   keep-alive probes their connections.
+//! - A front end that stops or forgets an upstream announces it, and the joiner reconnects to the
+//!   front end that listens then.
 
 mod joined_connections;
 mod joiner;
@@ -27,42 +32,42 @@ pub use self::joiner::{Joiner, JoinerSetup, JoinerState, ServeConnection};
 pub use self::listener::JoinListener;
 pub(crate) use self::listener::update_member_capacity;
 
-/// How long a meeting may take, from the first line to the last.
+/// Maximum time of a handshake, from the first line to the last.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How often each side says on a control connection that it is there.
+/// How often each side sends a heartbeat on a control connection.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// After so long without a word the other side is gone.
+/// A side that is silent this long is gone.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// How long a word may take to be taken.
+/// Maximum time to write a message.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Connections that are asked for before the first request.
+/// Connections requested before the first request.
 const INITIAL_CONNECTIONS: u32 = 4;
 
-/// Why two sides have not met, or do not hear each other any more.
+/// Why a handshake or a session failed.
 #[derive(Debug, thiserror::Error)]
 enum JoinFailure {
-    /// The connection's, or that nobody listens.
+    /// The connection failed, or no process listens.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// The other side has closed it.
+    /// The other side closed the connection.
     #[error("the connection was closed")]
     Closed,
-    /// Nothing was heard, or taken.
+    /// No message arrived, or could be written, in time.
     #[error("nothing was heard in time")]
     Timeout,
-    /// What it said is not of this protocol.
+    /// A message violates the protocol.
     #[error("{0}")]
     Protocol(#[from] JoinError),
-    /// This side has said why not, or was told.
+    /// This side or the other refused, with a reason.
     #[error("{0}")]
     Refused(String),
 }
 
-/// A nonce that nobody has seen.
+/// A new random nonce.
 fn random_nonce() -> io::Result<Nonce> {
     let mut bytes = [0; 16];
     let drawn = SystemRandom::new().fill(&mut bytes);
@@ -70,7 +75,7 @@ fn random_nonce() -> io::Result<Nonce> {
     Ok(Nonce(bytes))
 }
 
-/// A number by which nobody is known yet.
+/// A new random identifier.
 fn random_id() -> io::Result<u64> {
     let Nonce(bytes) = random_nonce()?;
     let (half, _) = bytes.split_at(8);

@@ -1,13 +1,18 @@
 //! Upstreams: servers behind one name, their slots and one queue, the connections to them, and the
 //! relay of requests and bytes.
 //!
-//! The way of a request: [`Upstream`] (a handler) reads its body (`exchange::bodies`), `call` claims a
-//! place at a server from the `roster` or waits in its line, takes a kept connection or makes one,
-//! sends the head that `request_head` writes anew, and reads the response through the `codec` of the
-//! server's protocol. A response that is not here at once goes on in a `relay` task through a spool, so
-//! that a slow client never holds a slot. What must stay true: a server never has more in progress than
-//! its bound; a connection carries one request at a time and is dropped after any doubt; a request is
-//! repeated only where that is safe; bytes of one response never reach another client.
+//! [`Upstream`] is a handler. For each request `proxied_request` reads the body
+//! (`exchange::buffering`), claims a slot at a server from `server_pool` or waits in its queue,
+//! takes an idle connection or opens one, sends the head that `request_head` encodes anew, and
+//! reads the response through the `codec` of the server's protocol. A response that is not complete
+//! at once continues in a `relay` task through a spool, so that a slow client never holds a slot.
+//!
+//! # Invariants
+//!
+//! - A server never has more active requests than its limit.
+//! - A connection carries one request at a time and closes after any doubt about framing.
+//! - A request is repeated only where that is safe.
+//! - Bytes of one response never reach another client.
 
 mod balance;
 mod body_source;

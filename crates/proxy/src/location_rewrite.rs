@@ -1,23 +1,22 @@
-//! A response that names its server's own address, which means nothing to a client.
+//! Rewrites response fields that name the server's own address, which means nothing to a client.
 //!
-//! Called by `answer` for heads with a `Location`, `Content-Location` or `Refresh`. The address
-//! becomes a path before a cache can keep it, whose answers come from no server. nginx does so by
-//! default (`proxy_redirect`). Pure.
+//! Called by `response` for heads with a `Location`, `Content-Location` or `Refresh`, before a
+//! cache stores them. The address becomes a path, as with nginx's default `proxy_redirect`. Pure.
 //!
 //! # Invariants
 //!
-//! - No path becomes a reference to another host, whatever the server writes behind its address.
+//! - A path never becomes a reference to another host, whatever follows the server's address.
 
 use penstock_http::{FieldBlock, refresh_target};
 
-/// Puts the fields of a response of `server` right. `asked` is the host that the client asked for;
-/// an address at it stays.
+/// Rewrites the fields of a response of `server`. `asked` is the host of the client's request; an
+/// address at that host is not changed.
 pub(crate) fn rewrite_location_fields(fields: &mut FieldBlock, server: &str, asked: &str) {
     for name in ["Location", "Content-Location"] {
         let value = fields.get(name);
         let value = value.and_then(|value| std::str::from_utf8(value).ok());
         if let Some(path) = value.and_then(|value| path_on_server(value, server, asked)) {
-            // It was a valid value, and this is a part of it.
+            // A part of a valid value.
             let _ = fields.set(name, path.as_bytes());
         }
     }
@@ -57,8 +56,8 @@ fn path_on_server(reference: &str, server: &str, asked: &str) -> Option<String> 
     if !is(server) || is(asked) {
         return None;
     }
-    // Two slashes at the start would name a host, and browsers read a backslash as a slash and
-    // leave tabs out (WHATWG URL, 4.4).
+    // Two leading slashes would name a host, and browsers read a backslash as a slash and skip tabs
+    // (WHATWG URL, 4.4).
     Some(format!("/{}", rest.trim_start_matches(['/', '\\', '\t'])))
 }
 

@@ -1,9 +1,14 @@
-//! What an upstream does beside its requests: time, connections opened ahead, probes and names.
+//! The background work of an upstream: timers, connections opened in advance, probes and name
+//! look-ups.
 //!
-//! Started by `upstream` on the control loop; everything here holds the upstream weakly and ends with it.
-//! One task ticks; it starts one more for each server that is probed or kept connected (`probe`,
-//! `ahead`), and one for each name (`resolve`). What must stay true: no request waits for anything in
-//! here, and an upstream with nothing to do costs one timer.
+//! Started by `upstream` on the control loop. One task ticks. It starts another task for each
+//! server that is probed or kept connected (`probe`, `preconnect`) and for each name (`resolve`).
+//! All hold the upstream weakly and end with it.
+//!
+//! # Invariants
+//!
+//! - No request waits for anything here.
+//! - An upstream with nothing to do costs one timer.
 
 mod preconnect;
 
@@ -19,8 +24,8 @@ use crate::resolve::{self, DnsSource};
 use crate::server_pool::{ServerId, ServerSpec};
 use crate::upstream::SharedUpstream;
 
-/// Adds the configured servers and begins to look after them, on this loop. Names become servers when
-/// `source` has resolved them, which a start does not wait for.
+/// Adds the configured servers and starts the maintenance task on this loop. Names become servers
+/// once `source` has resolved them; the start does not wait for that.
 pub(crate) fn start(shared: &Arc<SharedUpstream>, source: DnsSource) {
     for server in &shared.config.servers {
         add_configured(shared, server.clone(), 0);
@@ -46,13 +51,13 @@ pub(crate) fn add_configured(
         config::ServerAddr::Name { .. } | config::ServerAddr::Srv(_) => {
             shared.server_pool().dns_names.add(server, generation);
         }
-        // It is added by whoever met it.
+        // The join listener adds it.
         config::ServerAddr::Joined(_) => {}
     }
     notify_changes(shared);
 }
 
-/// Has servers and names that are new looked after at once, not with the next tick.
+/// Starts tasks for new servers and names at once instead of with the next tick.
 pub(crate) fn notify_changes(shared: &SharedUpstream) {
     let news = shared.server_pool().dns_names.changed();
     news.notify_one();
@@ -75,15 +80,16 @@ fn add_at_address(
     shared.add_server(address, name.into(), spec);
 }
 
-/// How many requests a server may have in progress that says `max_active` for itself: each has a
-/// connection, so that their bound is one too.
+/// The limit of active requests of a server with its own `max_active`. Each request has a
+/// connection, so the limit of connections applies too.
 pub(crate) fn server_capacity(config: &config::Upstream, max_active: Option<u32>) -> u32 {
     let connections_max = config.connections.max;
     let said = max_active.or(config.max_active);
     said.map_or(connections_max, |said| said.min(connections_max))
 }
 
-/// The same for one that has said itself what it may: it may have no more than the upstream's servers have.
+/// The same for a joined server, which announces its limit itself: at most that of the upstream's
+/// servers.
 pub(crate) fn member_capacity(config: &config::Upstream, said: u32) -> u32 {
     let most = config.max_active.unwrap_or(u32::MAX);
     said.min(most).min(config.connections.max)
@@ -119,15 +125,15 @@ fn tick(shared: &SharedUpstream, now: Instant) {
     shared.update_pool(|roster, aftermath| roster.tick(now, aftermath));
 }
 
-/// What has a task of its own already.
+/// What has a task already.
 #[derive(Debug, Default)]
 struct StartedTasks {
-    /// The newest server; keys only grow.
+    /// The newest server; identifiers only grow.
     newest_server: Option<ServerId>,
 }
 
 impl StartedTasks {
-    /// Starts what new servers and names need.
+    /// Starts tasks for new servers and names.
     fn start_missing(&mut self, shared: &Arc<SharedUpstream>, source: &DnsSource) {
         let (names, servers) = {
             let mut roster = shared.server_pool();

@@ -1,12 +1,17 @@
-//! Active probes: asking a server how it is, beside its requests.
+//! Active probes: checks a server beside its requests.
 //!
-//! A task for each server of an upstream with `health`, started by `maintenance` on the control loop; each
-//! result goes to the server's `ejection`, which decides. HTTP servers are asked for a path, FastCGI and
-//! AJP servers with their protocols' own question, all others are only connected to. A server starts as
-//! one that is up, as HAProxy has it: requests do not wait for the first probe, and it goes down after
-//! `fall` of them. What must stay true: one probe at a time for a server, each on a connection of its own
-//! that is no request's and takes no slot; what this machine lacks is never held against a server, nor is
-//! that our idle connections keep its processes or threads from the probe.
+//! One task per server of an upstream with `health`, started by `maintenance` on the control loop.
+//! Each result goes to the server's `health`, which decides. HTTP servers are asked for a path,
+//! FastCGI and AJP servers by their protocol's own query; all others are only connected to. A
+//! server starts as up, as in HAProxy: requests do not wait for the first probe, and it goes down
+//! after `fall` failures.
+//!
+//! # Invariants
+//!
+//! - One probe at a time per server, each on its own connection, which carries no request and takes
+//!   no slot.
+//! - A resource that this machine lacks never counts against the server. Nor does a probe that
+//!   times out because our idle connections occupy the server's processes or threads.
 
 mod check;
 
@@ -30,7 +35,7 @@ pub(crate) async fn run_probes(shared: Weak<SharedUpstream>, key: ServerId) {
     else {
         return;
     };
-    // Servers that came together are not all asked at the same moment.
+    // Servers added together are not all probed at the same moment.
     clock::sleep(interval.mul_f64(random_fraction())).await;
     let mut is_failing = false;
     loop {
@@ -56,7 +61,7 @@ pub(crate) async fn run_probes(shared: Weak<SharedUpstream>, key: ServerId) {
     }
 }
 
-/// The server to ask.
+/// The server to probe.
 struct ProbeTarget {
     server: Arc<BackendServer>,
     config: Arc<config::Upstream>,
@@ -64,23 +69,23 @@ struct ProbeTarget {
 }
 
 impl ProbeTarget {
-    /// None when the server is gone.
+    /// `None` when the server is gone.
     fn of_server(shared: &SharedUpstream, key: ServerId) -> Option<Self> {
         let roster = shared.server_pool();
         let member = roster.server(key)?;
         Some(Self {
             server: Arc::clone(&member.server),
             config: Arc::clone(&shared.config),
-            // A probe would take what a request could have.
+            // A probe would take a connection that a request could use.
             should_probe: member.health.wants_probes()
                 && member.server.address.exhausted_joined().is_none(),
         })
     }
 }
 
-/// Gives up our idle connections to a server; whether there were any. Some servers give a process or
-/// thread to each connection until that is closed: with all of them given, a probe waits for ever at a
-/// server that has nothing to do.
+/// Closes our idle connections to a server; returns whether there were any. Some servers assign a
+/// process or thread to each connection until it closes: with all of them assigned, a probe of a
+/// server without work would wait for ever.
 fn close_idle_connections(shared: &Weak<SharedUpstream>, key: ServerId) -> bool {
     let Some(shared) = shared.upgrade() else {
         return false;
@@ -88,7 +93,8 @@ fn close_idle_connections(shared: &Weak<SharedUpstream>, key: ServerId) -> bool 
     shared.update_pool(|roster, aftermath| roster.close_idle(key, aftermath))
 }
 
-/// Hands in a result; whether it was a failure. The first in a row is logged, with its reason.
+/// Records a result; returns whether it was a failure. The first consecutive failure is logged with
+/// its cause.
 fn record_result(
     shared: &SharedUpstream,
     key: ServerId,
@@ -101,8 +107,8 @@ fn record_result(
     let is_ours = matches!(&result, Err(error) if error.is_local());
     let counts = shared.update_pool(|roster, aftermath| {
         let is_full = |member: &ServerEntry| member.active() >= member.spec.capacity;
-        // A server with all it may have in progress owes no answer beside it: a single thread that works
-        // would be taken for a dead one. Whether it is, its requests tell.
+        // A server with as many active requests as it may have need not answer a probe: a busy
+        // single thread would be taken for a dead one. Its requests show its health.
         let is_busy = matches!(result, Err(ProbeError::Timeout(_)))
             && roster.server(key).is_some_and(is_full);
         if is_busy || is_ours {
@@ -130,13 +136,13 @@ fn record_result(
     }
 }
 
-/// A random number from 0 to 1: what is keyed differently each time hashes nothing to it.
+/// A random number from 0 to 1: an empty hash with new random keys each time.
 fn random_fraction() -> f64 {
     let random = RandomState::new().hash_one(()) >> 32;
     f64::from(u32::try_from(random).unwrap_or_default()) / f64::from(u32::MAX)
 }
 
-/// However long a probe took, the server has some peace before the next.
+/// The minimum pause between probes, however long one took.
 const MIN_PAUSE: Duration = Duration::from_millis(10);
 
 #[cfg(test)]

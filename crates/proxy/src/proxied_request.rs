@@ -1,10 +1,15 @@
-//! One request at an upstream, from its body to the head of the response: claim, send, read, judge.
+//! One request at an upstream, from its body to the response head: claim, send, read, judge.
 //!
-//! The future that edge awaits, one step after the other. In the common case a kept connection is at
-//! hand, the request leaves in one system call, and one read brings the whole response, which `answer`
-//! makes a reply of. What must stay true: a try that fails is repeated only where `failure` says it is
-//! safe and the budget allows; every wait has one of the named clocks; a client that leaves frees the
-//! place at once.
+//! The future that edge awaits. In the common case an idle connection is available, the request
+//! leaves in one system call, and one read brings the whole response, from which `response` builds
+//! the reply.
+//!
+//! # Invariants
+//!
+//! - A failed attempt is repeated only where `failure` says it is safe and the retry budget allows
+//!   it.
+//! - Every wait has one of the named timeouts.
+//! - A client that disconnects frees the slot at once.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -30,40 +35,41 @@ use crate::server_pool::{AttemptOutcome, ReusePolicy, SelectionCriteria, ServerI
 use crate::upstream::{Buffering, SharedUpstream};
 use crate::upstream_exchange::{ResponseEnd, ResponseProgress, UpstreamExchange};
 
-/// A response up to this size is taken whole before the client hears of it, if it is all there.
+/// A response up to this size is read whole before the client gets any of it, if all of it is
+/// available.
 const MAX_WHOLE_RESPONSE_BYTES: usize = 128 * 1024;
 
-/// Most tries of a request that no server was sent: connecting costs a server nothing.
+/// Maximum attempts of a request that was not sent to any server: connecting costs a server little.
 const MAX_CONNECT_ATTEMPTS: u8 = 8;
 
-/// A request and its tries: a future of its reply.
+/// A request and its attempts: a future of its reply.
 pub(crate) struct ProxiedRequest {
     pub(crate) shared: Arc<SharedUpstream>,
     pub(crate) request: Request,
     pub(crate) buffering: Buffering,
     pub(crate) body_source: BodySource,
     pub(crate) timing: RequestTiming,
-    /// When the first server had it: `total_timeout` runs from here.
+    /// When the first server got it: `total_timeout` runs from here.
     pub(crate) first_sent_at: Option<Instant>,
     tried_servers: Vec<ServerId>,
-    /// What the last server did, when others are to be tried.
+    /// The last server's failure, while other servers are tried.
     last_failure: Option<Box<AttemptFailure>>,
-    /// Its time in lines ends here.
+    /// When its time in queues ends.
     queue_deadline: Option<Instant>,
-    /// Tries that a server was sent.
+    /// Attempts that were sent to a server.
     attempts: u32,
-    /// A kept connection turned out to be closed: the next is a new one.
+    /// An idle connection turned out to be closed: the next attempt opens a new one.
     needs_new_connection: bool,
     pub(crate) lease: Option<Lease>,
-    /// There at the step of that name; beside the step, so that it stays where it was made.
+    /// Set during [`RequestStep::Exchange`]; stored outside the step so that it never moves.
     attempt: Option<Attempt>,
     pub(crate) response_start: ResponseStart,
     step: RequestStep,
 }
 
-/// What is done now.
+/// The current step.
 enum RequestStep {
-    /// The request's body is read.
+    /// Reading the request body.
     ReadBody(BoxedFuture<Result<BodySource, Fault>>),
     ClaimSlot,
     WaitInQueue(Box<QueueWait>),
@@ -78,7 +84,7 @@ type BoxedFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 struct Attempt {
     exchange: UpstreamExchange,
     is_reused: bool,
-    /// The clock of the wait for the head runs from here.
+    /// The wait for the response head runs from here.
     wait_started_at: Instant,
 }
 
@@ -115,7 +121,7 @@ impl ProxiedRequest {
         }
     }
 
-    /// Claims a place and goes on from there.
+    /// Claims a slot and continues from there.
     fn claim_slot(&mut self) -> Result<(), Fault> {
         let is_idempotent = self.request.head.method().is_idempotent();
         let reuse = match (self.needs_new_connection, is_idempotent) {
@@ -131,7 +137,7 @@ impl ProxiedRequest {
             is_first_attempt: self.queue_deadline.is_none(),
         };
         let now = clock::now();
-        // What a slow body took is not charged, nor what led to an internal redirect.
+        // Excludes the time of a slow body and the time before an internal redirect.
         let deadline = self
             .queue_deadline
             .unwrap_or(now + self.shared.config.queue_timeout);
@@ -162,7 +168,7 @@ impl ProxiedRequest {
                 Ok(())
             }
             Err(refused) => {
-                // What the last server did says more than that there is no other.
+                // The last server's failure is more specific than "no other server".
                 let failure = match (refused.kind, self.last_failure.take()) {
                     (FaultKind::Unavailable, Some(last)) => *last,
                     _ => refused,
@@ -181,7 +187,8 @@ impl ProxiedRequest {
         self.timing.queue_time = lease.queue_time();
         self.timing.server = Some(Arc::clone(&lease.server().name));
         let is_idempotent = self.request.head.method().is_idempotent();
-        // A request that cannot be repeated is worth a look whether the server still listens.
+        // For a request that cannot be repeated, a check whether the server still listens is worth
+        // its cost.
         let kept = kept.filter(|kept| is_idempotent || kept.stream.is_open());
         let Some(connection) = kept else {
             let (client, listener) = (self.request.client_address(), &*self.request.listener);
@@ -193,7 +200,7 @@ impl ProxiedRequest {
         self.send_request(connection, now)
     }
 
-    /// Sends the request, as much as goes at once.
+    /// Sends the request, as much as is accepted at once.
     fn send_request(&mut self, connection: UpstreamConnection, now: Instant) -> Result<(), Fault> {
         let is_reused = connection.is_reused();
         if let Some(lease) = &mut self.lease {
@@ -221,10 +228,11 @@ impl ProxiedRequest {
         }
     }
 
-    /// Reads until the head, and the whole body if it is there; what came is in `lead` then.
+    /// Reads until the head, and the whole body if it is available; the result is in
+    /// `response_start`.
     fn poll_response_start(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), AttemptFailure>> {
         let (Some(talking), Some(lease)) = (&mut self.attempt, &mut self.lease) else {
-            // Only asked at that step.
+            // Called only at that step.
             return Poll::Pending;
         };
         let (talk, lead) = (&mut talking.exchange, &mut self.response_start);
@@ -266,28 +274,28 @@ impl ProxiedRequest {
         talking.poll_timeout(cx, config, total)
     }
 
-    /// A try has failed: another is begun, or the client is told.
+    /// Handles a failed attempt: starts another, or fails the request.
     fn handle_failure(&mut self, failure: AttemptFailure, is_stale: bool) -> Result<(), Fault> {
         self.step = RequestStep::Done;
         self.response_start = ResponseStart::default();
         let mut verdict = match is_stale {
-            // A server that closed a kept connection just now failed nobody.
+            // Closing an idle connection is no failure.
             true => AttemptOutcome::Neutral,
             false => attempt_outcome(&failure, || request_hash(&self.request)),
         };
         let mut key = None;
         if let Some(lease) = self.lease.take() {
             key = Some(lease.server_id()).filter(|_| !is_stale);
-            // One that has left while it was connected to, or brings no more connections, has had nothing: the line is open
-            // as before.
+            // A server that left while this side connected, or that opens no more connections, got
+            // nothing: the queue is open as before.
             if failure.stage == AttemptStage::Unsent && !may_connect(&self.shared, &lease) {
                 (key, verdict) = (None, AttemptOutcome::Neutral);
             }
-            // Of one that has dialled in nobody but this side closes a connection: it was the end of it.
+            // Only this side closes a joined connection: the server itself was lost.
             if is_stale && !matches!(lease.server().address, ResolvedAddress::Joined(_)) {
                 lease.server().keeps_alive.store(false, Ordering::Relaxed);
             }
-            // The log says where the time went.
+            // For the log.
             self.timing.connect_time = lease.connect_time().unwrap_or_default();
             if failure.stage != AttemptStage::Unsent {
                 self.timing.app_time = clock::now().saturating_duration_since(lease.sent_at);
@@ -311,8 +319,7 @@ impl ProxiedRequest {
         Ok(())
     }
 
-    /// Whether the request goes to another server than that of `key`, or, without one, on a fresh
-    /// connection.
+    /// Whether to retry, on a server other than `key`, or without a key on a fresh connection.
     fn may_retry(&mut self, failure: &AttemptFailure, key: Option<ServerId>) -> bool {
         let is_idempotent = self.request.head.method().is_idempotent();
         if !failure.allows_retry(is_idempotent) || self.request.client_state.is_disconnected() {
@@ -393,7 +400,7 @@ impl ProxiedRequest {
         let read = ready!(self.poll_response_start(cx));
         self.step = RequestStep::Done;
         let (Some(talking), Some(lease)) = (&mut self.attempt, &mut self.lease) else {
-            // Only asked at that step.
+            // Called only at that step.
             return Poll::Pending;
         };
         if let Err(failure) = read {
@@ -406,7 +413,7 @@ impl ProxiedRequest {
         }
         lease.record_first_response(talking.exchange.connection());
         let keeps = &lease.server().keeps_alive;
-        // Looked at first: a write each time would be shared by all loops.
+        // Read first: a write each time would bounce the cache line between loops.
         if talking.is_reused && !keeps.load(Ordering::Relaxed) {
             keeps.store(true, Ordering::Relaxed);
         }
@@ -417,13 +424,13 @@ impl ProxiedRequest {
         Poll::Ready(reply.map(Some).map_err(|failure| self.make_fault(failure)))
     }
 
-    /// The place and the connection, for whoever goes on with them.
+    /// Takes the slot and the connection, to continue elsewhere.
     pub(crate) fn take_exchange(&mut self) -> Option<(Lease, UpstreamExchange)> {
         let lease = self.lease.take()?;
         Some((lease, self.attempt.take()?.exchange))
     }
 
-    /// Gives the place back behind a response that is complete.
+    /// Releases the slot after a complete response.
     pub(crate) fn finish_exchange(&mut self, end: &ResponseEnd, now: Instant) {
         if let Some((lease, talk)) = self.take_exchange() {
             lease.finish_at(now, talk.into_connection(end), AttemptOutcome::Success);
@@ -444,7 +451,7 @@ impl Future for ProxiedRequest {
 }
 
 impl Attempt {
-    /// Ready when the server has not taken the request, or not begun its answer, for too long.
+    /// Ready when the server has not read the request, or not begun its response, for too long.
     fn poll_timeout(
         &mut self,
         cx: &mut Context<'_>,
@@ -453,12 +460,12 @@ impl Attempt {
     ) -> Poll<Result<(), AttemptFailure>> {
         let is_sent = self.exchange.is_sent();
         if let Some(at) = self.exchange.take_progress() {
-            // The wait for the head begins behind the last byte.
+            // The wait for the head begins after the last byte.
             self.wait_started_at = at;
         }
         let (limit, name) = match is_sent {
             true => (config.response_timeout, "response_timeout"),
-            // A client that is slow to send is watched by those who read it.
+            // The reader of the client's body watches for slow clients.
             false if self.exchange.waits_for_client() => (Duration::MAX, "limits.body_stall"),
             false => (config.body_idle_timeout, "stall_timeout"),
         };
@@ -476,7 +483,7 @@ impl Attempt {
             true => format!("{name}: no response head in time"),
             false => format!("{name}: the server does not take the request"),
         };
-        // The time for all tries is over: no other server gets it, and none is to blame alone.
+        // The time for all attempts is over: no retry, and no single server is to blame.
         let stage = match name {
             "total_timeout" => AttemptStage::Local,
             _ => AttemptStage::Sent,
@@ -485,7 +492,8 @@ impl Attempt {
     }
 }
 
-/// Whether there is a way to the server still; one that brings no more connections gets no more than it has connections for.
+/// Whether the server can still be reached. A joined server that opens no more connections gets no
+/// more requests than it has connections.
 fn may_connect(shared: &SharedUpstream, lease: &Lease) -> bool {
     if let Some(dialled) = lease.server().address.exhausted_joined() {
         join::update_member_capacity(shared, lease.server_id(), dialled);
@@ -494,14 +502,14 @@ fn may_connect(shared: &SharedUpstream, lease: &Lease) -> bool {
     shared.server_pool().server(lease.server_id()).is_some()
 }
 
-/// Reads the body whole, or leaves it to be sent as it comes.
+/// Reads the whole body, or leaves it to be streamed.
 async fn prepare_body(
     shared: Arc<SharedUpstream>,
     body: RequestBody,
     client: Option<AddressPrefix>,
     buffering: Buffering,
 ) -> Result<BodySource, Fault> {
-    // The gateway protocols tell its length ahead.
+    // The gateway protocols send the length first.
     let may_stream = |length: Option<u64>| {
         !buffering.request && (length.is_some() || shared.config.protocol == config::Protocol::Http)
     };
@@ -517,12 +525,12 @@ async fn prepare_body(
     }
 }
 
-/// Alike for requests that one fault of an application may treat alike.
+/// Equal for requests that one fault of an application may affect alike.
 pub(crate) fn request_hash(request: &Request) -> u64 {
     hash_key(request.path())
 }
 
-/// What a failure says of its server; `request` is what [`request_hash`] gives.
+/// The outcome of a failure for its server; `request` returns [`request_hash`].
 pub(crate) fn attempt_outcome(
     failure: &AttemptFailure,
     request: impl FnOnce() -> u64,
@@ -542,7 +550,7 @@ pub(crate) fn attempt_outcome(
 mod tests {
     use super::*;
 
-    /// What is allocated for each request stays below what the allocator serves fastest.
+    /// An allocation per request stays below the size that the allocator serves fastest.
     #[test]
     fn a_call_is_small() {
         let size = size_of::<ProxiedRequest>();

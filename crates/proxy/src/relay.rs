@@ -1,9 +1,13 @@
-//! The rest of a response that was not there at once: off the server as fast as it comes.
+//! Relays the rest of a response that was not complete at once, as fast as the server sends it.
 //!
-//! Started by `call` behind the head: a task of its own reads on and pushes into a spool, from which edge
-//! takes at the client's pace. So a slow client holds memory and then a file, never the server. What
-//! must stay true: a body that is cut is seen as cut; a client that leaves frees the place at once; the
-//! clock between bytes stands still while it is the client who is waited for.
+//! Started by `proxied_request` after the head. A task reads on and pushes into a spool, from which
+//! edge reads at the client's pace. A slow client holds memory and then a file, never the server.
+//!
+//! # Invariants
+//!
+//! - The client sees a truncated body as truncated.
+//! - A client that disconnects frees the slot at once.
+//! - The timeout between bytes does not run while the relay waits for the client.
 
 use std::sync::Arc;
 use std::task::Poll;
@@ -26,19 +30,19 @@ use crate::upstream_exchange::{ResponseEnd, UpstreamExchange};
 pub(crate) struct RemainingResponse {
     pub(crate) exchange: UpstreamExchange,
     pub(crate) lease: Lease,
-    /// What is left of the request's body.
+    /// The rest of the request body.
     pub(crate) body_source: BodySource,
-    /// Its end, if that is known: then only trailers are left.
+    /// The end of the body, if known: only trailers are left.
     pub(crate) end: Option<ResponseEnd>,
-    /// Not held back for the client: an event stream or the like, which may well be quiet.
+    /// Not buffered: an event stream or the like, which may be silent for long.
     pub(crate) is_unbuffered: bool,
     pub(crate) total_deadline: Option<Instant>,
     pub(crate) client: Option<AddressPrefix>,
-    /// What its request is known by, should the response turn out to be malformed.
+    /// Identifies the request should the response turn out to be malformed.
     pub(crate) request_hash: u64,
 }
 
-/// Relays the rest behind `begun`, in a task of its own; gives the body for the client.
+/// Relays the rest after `begun` in a task of its own; returns the body for the client.
 pub(crate) fn start_relay(rest: RemainingResponse, begun: Vec<u8>, length: Option<u64>) -> Body {
     let upstream = rest.lease.upstream();
     let store = upstream.body_store.load_full();
@@ -54,8 +58,8 @@ pub(crate) fn start_relay(rest: RemainingResponse, begun: Vec<u8>, length: Optio
     Body::Stream(Box::new(reader))
 }
 
-/// Reads a response without a body to its end, for which the client does not wait: so the server is not
-/// given another request before it is done with this one.
+/// Reads a response without a body to its end while the client does not wait, so that the server
+/// gets no other request before it has finished this one.
 pub(crate) fn drain_body(mut rest: RemainingResponse) {
     loops::spawn_here(async move {
         let step = match rest.end.take() {
@@ -81,10 +85,10 @@ pub(crate) fn drain_body(mut rest: RemainingResponse) {
     });
 }
 
-/// What the relay waits for.
+/// The result of one relay step.
 enum RelayStep {
     Ended(ResponseEnd),
-    /// The spool is full: the client is waited for.
+    /// The spool is full: the relay waits for the client.
     SpoolFull,
     ClientDisconnected,
     Failed(AttemptFailure),
@@ -114,7 +118,8 @@ async fn relay_body(mut rest: RemainingResponse, mut writer: SpoolWriter) {
     match step {
         RelayStep::Ended(mut end) => {
             let trailers = end.trailers.take();
-            // The server is done; what the client has not taken may still be on its way to the file.
+            // The server has finished; bytes that the client has not read may still be on their way
+            // to the file.
             lease.finish(talk.into_connection(&end), AttemptOutcome::Success);
             writer.release_place();
             let settled = writer.flush().await;
@@ -135,7 +140,7 @@ async fn relay_body(mut rest: RemainingResponse, mut writer: SpoolWriter) {
     }
 }
 
-/// Reads until the spool is full or the response ends; without a spool nobody wants a body.
+/// Reads until the spool is full or the response ends; without a spool the body is discarded.
 async fn read_until_full(
     rest: &mut RemainingResponse,
     mut writer: Option<&mut SpoolWriter>,
@@ -174,7 +179,7 @@ async fn read_until_full(
         if let Some(at) = rest.exchange.take_progress() {
             stalled_at = at + config.body_idle_timeout;
         }
-        // A client that is slow to send is watched by those who read it.
+        // The reader of the client's body watches for slow clients.
         let is_clients_turn = rest.exchange.waits_for_client() && !rest.exchange.is_sent();
         let (at, name) = match rest.total_deadline {
             Some(total) if is_clients_turn || total < stalled_at => (total, "total_timeout"),
@@ -185,7 +190,7 @@ async fn read_until_full(
         deadline.set(at);
         deadline.poll(cx).map(|()| {
             let cause = format!("{name}: the response did not go on in time");
-            // A stream that is quiet, or a client that was slow, is no fault of the server.
+            // A silent stream or a slow client is not the server's fault.
             let stage = match name {
                 "stall_timeout" if !rest.is_unbuffered => AttemptStage::ResponseStarted,
                 _ => AttemptStage::Local,

@@ -1,10 +1,14 @@
-//! The head that an HTTP server gets, written anew from the parsed one.
+//! Encodes the head for an HTTP server anew from the parsed one; called by `codec` once per
+//! attempt.
 //!
-//! Called by `codec` once a try. Method, target, host and fields are re-encoded: nothing that the
-//! client sent is copied as a line. Fields of the connection stay here, fields that only a front end
-//! may set are dropped, and what is said of the client is believed only from trusted proxies. What a route's
-//! own rules say goes on as it is, in place of ours by the same name. What must stay true: framing is
-//! decided here alone, and one header gives one field, whatever its case.
+//! No line of the client is copied. Hop-by-hop fields are dropped, as are fields that only a front
+//! end may set; forwarding fields are accepted only from trusted proxies. Fields set by a route's
+//! own rules pass unchanged and replace ours of the same name.
+//!
+//! # Invariants
+//!
+//! - The framing is decided here alone.
+//! - A header is sent as one field, whatever its case.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -20,7 +24,7 @@ use penstock_sys::net::PeerAddress;
 
 use crate::body_source::Framing;
 
-/// Writes the head into `out`; gives whether it asks for another protocol.
+/// Writes the head into `out`; returns whether it asks for another protocol.
 pub(crate) fn encode_request_head(
     out: &mut Vec<u8>,
     config: &config::Upstream,
@@ -73,7 +77,7 @@ pub(crate) fn encode_request_head(
         field(out, b"Connection", b"close");
     }
     encode_forwarding_fields(out, config, request);
-    // Whose words they are matters only where there are some.
+    // Trust matters only if there is a `Via`.
     let passes_via = has_via && request.is_from_trusted_proxy();
     encode_via(
         out,
@@ -81,8 +85,8 @@ pub(crate) fn encode_request_head(
         passes_via || request.trusted_headers.covers("via"),
     );
     match framing {
-        // RFC 9110 §8.6: a server may refuse a method that usually has a body and does not say its
-        // length; WEBrick does.
+        // RFC 9110 §8.6: a server may refuse a method that usually has a body without a length;
+        // WEBrick does.
         Framing::None if usually_has_body(head.method()) => {
             out.extend_from_slice(b"Content-Length: 0\r\n");
         }
@@ -98,13 +102,13 @@ pub(crate) fn encode_request_head(
     upgrade.is_some()
 }
 
-/// Whether connections to the servers of an upstream carry another request after one.
+/// Whether connections to the upstream's servers carry several requests.
 pub(crate) fn uses_keep_alive(config: &config::Upstream) -> bool {
-    // A PROXY protocol header speaks for the whole connection.
+    // A PROXY protocol header applies to the whole connection.
     config.connections.max_idle > 0 && config.proxy_protocol.is_none()
 }
 
-/// The host that the servers of an upstream see; `server` is the one that gets the request.
+/// The host for the servers of an upstream; `server` is the one that gets the request.
 pub(crate) fn host_header<'r>(
     config: &'r config::Upstream,
     head: &'r RequestHead,
@@ -117,7 +121,7 @@ pub(crate) fn host_header<'r>(
     }
 }
 
-/// Writes what the front end alone can say of a request, in lines of fields: who sent it, and when.
+/// Writes the fields that only the front end can set: the client's address and the time.
 pub(crate) fn encode_forwarding_fields(
     out: &mut Vec<u8>,
     config: &config::Upstream,
@@ -133,18 +137,18 @@ pub(crate) fn encode_forwarding_fields(
     out.extend_from_slice(b"\r\n");
 }
 
-/// Whether a request without a body says so (RFC 9110 §9.3.3, §9.3.4; RFC 5789 §2).
+/// Whether a request without a body sends a length of 0 (RFC 9110 §9.3.3, §9.3.4; RFC 5789 §2).
 fn usually_has_body(method: Method) -> bool {
     matches!(method, Method::Post | Method::Put | Method::Patch)
 }
 
-/// The `Connection` field of a request that names more than the usual options; nearly always none.
+/// The head, if its `Connection` names more than the usual options; rarely.
 pub(crate) fn extra_connection_options(head: &RequestHead) -> Option<&RequestHead> {
     head.has_other_connection_options().then_some(head)
 }
 
-/// Whether the client's `Connection`, which is `named`, says that this field is one of the hop. What a rule
-/// says is not the client's to drop.
+/// Whether the client's `Connection` in `named` makes this field hop-by-hop. A client cannot drop
+/// fields set by a rule.
 pub(crate) fn is_hop_by_hop(request: &Request, named: Option<&RequestHead>, name: &[u8]) -> bool {
     let is_named = named.is_some_and(|head| {
         head.field_all("connection")
@@ -154,8 +158,8 @@ pub(crate) fn is_hop_by_hop(request: &Request, named: Option<&RequestHead>, name
     is_named && !request.trusted_headers.covers(name)
 }
 
-/// Whether a field with an underscore in its name goes on to a server that sees names as they are: not beside
-/// a rule's own field that a framework behind could take it for.
+/// Whether a field with an underscore in its name passes to a server that sees names unchanged: not
+/// if a framework could confuse it with a rule's field.
 pub(crate) fn forwards_underscored(
     request: &Request,
     named: Option<&RequestHead>,
@@ -166,8 +170,9 @@ pub(crate) fn forwards_underscored(
         || !vouched.covers_cgi_variable(name) && !is_hop_by_hop(request, named, name)
 }
 
-/// The protocol that a client may ask a server for: not HTTP/2, which would hide requests from us. A body
-/// goes first, as `docker exec` has it (RFC 9110 §7.8); `talk` sees to that. WebSocket has none.
+/// The protocol that a client may request from a server: not HTTP/2, which would hide requests from
+/// the proxy. A body is sent before the switch, as for `docker exec` (RFC 9110 §7.8; see
+/// `upstream_exchange`). WebSocket has none.
 fn requested_upgrade(head: &RequestHead, framing: Framing) -> Option<&[u8]> {
     if !head.is_upgrade() {
         return None;
@@ -194,7 +199,8 @@ fn encode_client_fields(out: &mut Vec<u8>, config: &config::Upstream, request: &
     if matches!(form, Rfc7239 | Both) && !request.trusted_headers.covers("forwarded") {
         encode_forwarded(out, request);
     }
-    // One that dialled in does not know which proxies stand before us: it is told who the client is.
+    // A joined server does not know which proxies the front end trusts: it gets the client's
+    // address.
     if config.joinable && !request.trusted_headers.covers("x-real-ip") {
         out.extend_from_slice(b"X-Real-IP: ");
         push_peer_address(out, request.client_address());
@@ -221,7 +227,7 @@ fn encode_x_forwarded(out: &mut Vec<u8>, request: &Request, is_told_by_us: bool)
         let host = host.map_or_else(|| request.head.host_bytes(), str::as_bytes);
         line(out, "X-Forwarded-Host", host);
     }
-    // In the common case nobody has said anything before us.
+    // In the common case no proxy in front has set any.
     if forwarded.is_some() {
         let names = OTHER_FORWARDING_FIELDS.iter();
         for name in names.filter(|name| !is_told_by_us || **name != "X-Real-IP") {
@@ -239,8 +245,8 @@ fn encode_x_forwarded(out: &mut Vec<u8>, request: &Request, is_told_by_us: bool)
     }
 }
 
-/// What is known of a client that our peer speaks for. Where a rule of the route tells of the peer
-/// itself, or of the scheme alone, there is none.
+/// The forwarded client, if it differs from the peer. `None` if a rule of the route sets the peer
+/// itself, or only the scheme.
 fn proxied_client(request: &Request) -> Option<&ForwardedInfo> {
     let forwarded = request.forwarded.as_deref()?;
     let is_other = |client: PeerAddress| match (client, request.peer) {
@@ -253,7 +259,7 @@ fn proxied_client(request: &Request) -> Option<&ForwardedInfo> {
     is_proxied.then_some(forwarded)
 }
 
-/// The addresses that a trusted proxy has named, and that of our own peer behind them.
+/// Writes the addresses that trusted proxies have named, then the peer's.
 fn encode_x_forwarded_for(out: &mut Vec<u8>, request: &Request) {
     let begin = out.len();
     out.extend_from_slice(b"X-Forwarded-For: ");
@@ -261,7 +267,7 @@ fn encode_x_forwarded_for(out: &mut Vec<u8>, request: &Request) {
     if let Some(forwarded) = proxied_client(request) {
         match request.forwarded_field("X-Forwarded-For") {
             Some(list) => out.extend_from_slice(&list),
-            // Whom a proxy names in another field.
+            // The client may be named in another field.
             None => push_peer_address(out, forwarded.client.unwrap_or(PeerAddress::Unix)),
         }
     }
@@ -275,9 +281,9 @@ fn encode_x_forwarded_for(out: &mut Vec<u8>, request: &Request) {
     }
 }
 
-/// RFC 7239 §4: an element for the client, if a proxy has told of it, and one for our own peer.
-/// Both have the scheme and the host that the client used: programs behind read the first element
-/// or the last.
+/// Writes `Forwarded` (RFC 7239 §4): an element for the client, if a proxy named one, and one for
+/// the peer. Both have the client's scheme and host, as applications read the first or the last
+/// element.
 fn encode_forwarded(out: &mut Vec<u8>, request: &Request) {
     out.extend_from_slice(b"Forwarded: ");
     if let Some(forwarded) = proxied_client(request) {
@@ -292,7 +298,7 @@ fn encode_forwarded(out: &mut Vec<u8>, request: &Request) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// What a trusted proxy says besides.
+/// Other fields of a trusted proxy.
 const OTHER_FORWARDING_FIELDS: [&str; 4] = [
     "X-Forwarded-Port",
     "X-Forwarded-Scheme",
@@ -300,7 +306,7 @@ const OTHER_FORWARDING_FIELDS: [&str; 4] = [
     "X-Real-IP",
 ];
 
-/// RFC 9110 §7.6.3: a gateway names itself in requests.
+/// RFC 9110 §7.6.3: a gateway adds itself to `Via`.
 fn encode_via(out: &mut Vec<u8>, head: &RequestHead, trusted: bool) {
     out.extend_from_slice(b"Via: ");
     if trusted {
@@ -316,7 +322,7 @@ fn encode_via(out: &mut Vec<u8>, head: &RequestHead, trusted: bool) {
     out.extend_from_slice(version);
 }
 
-/// The address; a Unix socket has none, and whoever reads the list expects nothing else in it.
+/// Writes the address. A Unix socket has none; the fields allow nothing else in its place.
 fn push_peer_address(out: &mut Vec<u8>, peer: PeerAddress) {
     match peer {
         PeerAddress::Tcp(address) => match address.ip().to_canonical() {

@@ -1,9 +1,14 @@
-//! Servers that are named in the DNS: looked up again and again, added and removed as answers change.
+//! Servers named in the DNS: looked up periodically, added and removed as answers change.
 //!
-//! [`DnsNames`] lists them, in the roster and under its lock; `maintenance` starts [`follow`] for each on the
-//! control loop, `manage` adds and removes them at run time. `lookup` asks, `targets` computes what an
-//! answer changes. What must stay true: no loop of clients ever waits for a name; without an answer
-//! everything stays as it was; a server that an answer leaves out finishes what it has.
+//! `server_pool` holds [`DnsNames`] under its lock. `maintenance` starts [`follow_dns_name`] for
+//! each name on the control loop; `server_changes` adds and removes names at run time. `lookup`
+//! queries, `targets` computes the changes.
+//!
+//! # Invariants
+//!
+//! - No loop of clients waits for a look-up.
+//! - Without an answer the servers stay as they are.
+//! - A server that an answer omits finishes its active requests.
 
 mod lookup;
 mod targets;
@@ -24,7 +29,7 @@ pub(crate) use lookup::DnsSource;
 use lookup::{DnsResolver, LookupAnswer, LookupError, ServerDefaults};
 use targets::{DnsTarget, diff_targets, is_same_server, next_query_delay, retry_delay};
 
-/// The names of an upstream that stand for servers.
+/// The DNS names of an upstream's servers.
 #[derive(Debug, Default)]
 pub(crate) struct DnsNames {
     entries: Vec<DnsName>,
@@ -32,18 +37,18 @@ pub(crate) struct DnsNames {
     changed: Arc<Notify>,
 }
 
-/// Names a [`DnsName`] for ever.
+/// Identifies a [`DnsName`] for the life of the upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DnsNameId(u64);
 
-/// A name that stands for servers.
+/// A name that resolves to servers.
 #[derive(Debug, Clone)]
 pub(crate) struct DnsName {
     pub(crate) id: DnsNameId,
-    /// As configured; its weight and bounds are those of each server.
+    /// As configured; its weight and limits apply to each server.
     pub(crate) server: config::UpstreamServer,
     pub(crate) generation: u64,
-    /// What the operator said of all its servers, the coming ones included.
+    /// The operator's setting for all its servers, including future ones.
     pub(crate) admin_state: AdminState,
     has_task: bool,
 }
@@ -60,12 +65,12 @@ impl DnsNames {
         self.next_id += 1;
     }
 
-    /// The name written as `address`.
+    /// The name configured as `address`.
     pub(crate) fn find(&mut self, address: &config::ServerAddr) -> Option<&mut DnsName> {
         (self.entries.iter_mut()).find(|entry| entry.server.address == *address)
     }
 
-    /// The name that the status page would show as `text`.
+    /// The name that the status page shows as `text`.
     pub(crate) fn find_by_text(&mut self, text: &str) -> Option<&mut DnsName> {
         (self.entries.iter_mut()).find(|entry| entry.server.address.to_string() == text)
     }
@@ -74,7 +79,7 @@ impl DnsNames {
         (self.entries).retain(|entry| entry.server.address != *address);
     }
 
-    /// Those that nobody follows yet; they are taken for followed from now on.
+    /// Returns names without a task, and marks them as having one.
     pub(crate) fn take_new(&mut self) -> Vec<DnsNameId> {
         let new = self.entries.iter_mut().filter(|entry| !entry.has_task);
         new.map(|entry| {
@@ -84,7 +89,8 @@ impl DnsNames {
         .collect()
     }
 
-    /// Told when there is something new, once the roster's lock is free; `maintenance` waits for it.
+    /// Notified of new names and servers, after the pool's lock is released; `maintenance` waits
+    /// for it.
     pub(crate) fn changed(&self) -> Arc<Notify> {
         Arc::clone(&self.changed)
     }
@@ -94,10 +100,10 @@ impl DnsNames {
     }
 }
 
-/// Looks up a server's name once, as the upstream itself will: how many addresses it has now.
+/// Looks up a server's name once, as the upstream will, and returns the number of addresses.
 ///
 /// # Errors
-/// A sentence: there is no answer, or it names no address.
+/// A sentence: there is no answer, or no address.
 pub async fn count_addresses(address: &config::ServerAddr) -> Result<usize, String> {
     let likeness = ServerDefaults {
         weight: 1,
@@ -111,7 +117,7 @@ pub async fn count_addresses(address: &config::ServerAddr) -> Result<usize, Stri
         .map_err(|error| error.to_string())
 }
 
-/// Keeps the servers of a name as the DNS has them, until the name or the upstream is gone.
+/// Follows a name and updates its servers until the name or the upstream is gone.
 pub(crate) async fn follow_dns_name(
     shared: Weak<SharedUpstream>,
     id: DnsNameId,
@@ -145,13 +151,13 @@ pub(crate) async fn follow_dns_name(
                 retry_delay(trouble.count, asked.interval)
             }
         };
-        // The wait does not keep the upstream.
+        // The wait does not keep the upstream alive.
         drop(shared);
         clock::sleep(pause).await;
     }
 }
 
-/// One question.
+/// One query.
 struct DnsQuery {
     address: config::ServerAddr,
     defaults: ServerDefaults,
@@ -179,7 +185,7 @@ impl DnsQuery {
     }
 }
 
-/// The servers made of a name. One that the operator took out stays in here, and out, as long as the
+/// The servers of a name. One that the operator removed is kept here, and removed, as long as the
 /// DNS names it.
 #[derive(Debug, Default)]
 struct ResolvedServers {
@@ -191,7 +197,7 @@ impl ResolvedServers {
         self.known.iter().map(|(it, _)| it.clone()).collect()
     }
 
-    /// Adds, changes and removes servers until they are the `wanted` ones; `false` when the name is gone.
+    /// Adds, changes and removes servers until they match `wanted`; `false` when the name is gone.
     fn apply_targets(
         &mut self,
         shared: &SharedUpstream,
@@ -204,7 +210,7 @@ impl ResolvedServers {
             let Some(named) = roster.dns_names.get(id).cloned() else {
                 return false;
             };
-            // New ones first: what waits finds them before the old ones are gone.
+            // New servers first: waiting requests find them before the old ones are gone.
             for target in changes.added {
                 let key = add_resolved(roster, now, &shared.config, &named, &target, aftermath);
                 self.known.push((target, key));
@@ -259,7 +265,7 @@ fn add_resolved(
     key
 }
 
-/// Questions without an answer: told when they begin, each minute, and when they end.
+/// Consecutive failed look-ups: logged when they begin, once a minute, and when they end.
 #[derive(Debug, Default)]
 struct LookupFailures {
     count: u32,

@@ -1,9 +1,12 @@
-//! From a response's beginning to the reply that edge gets.
+//! Builds edge's reply from the beginning of a response. Called by `proxied_request` once the head
+//! has arrived.
 //!
-//! Called by `call` once the head is there. A body that is whole goes with it and the place is free; the
-//! rest of another goes through `relay`, a switched protocol becomes a `tunnel`, and a head that speaks
-//! to the front end is obeyed. What must stay true: whatever becomes of the response, the place is given
-//! back exactly once.
+//! A complete body goes with the reply and frees the slot; the rest of another goes through
+//! `relay`. A switched protocol becomes a `tunnel`. Fields that address the front end are applied.
+//!
+//! # Invariants
+//!
+//! - The slot is released exactly once.
 
 use std::time::Instant;
 
@@ -25,7 +28,7 @@ use crate::server_pool::AttemptOutcome;
 use crate::tunnel::UpgradeTunnel;
 use crate::upstream_exchange::ResponseEnd;
 
-/// What has come of a response.
+/// The part of a response received so far.
 #[derive(Debug, Default)]
 pub(crate) struct ResponseStart {
     pub(crate) head: Option<UpstreamResponseHead>,
@@ -34,7 +37,7 @@ pub(crate) struct ResponseStart {
     pub(crate) body: Vec<u8>,
 }
 
-/// Makes the reply of what is in `call`, and sees to the rest of the body.
+/// Builds the reply from the response in `call` and arranges for the rest of the body.
 pub(crate) fn build_reply(
     call: &mut ProxiedRequest,
     now: Instant,
@@ -94,7 +97,7 @@ pub(crate) fn build_reply(
             Ok(None) => {}
             Ok(Some(redirect)) => {
                 let (lease, talk) = call.take_exchange().ok_or_else(missing_exchange)?;
-                // What the server has for a body is not wanted.
+                // The server's own body is not needed.
                 let connection = end.and_then(|end| talk.into_connection(&end));
                 lease.finish(connection, AttemptOutcome::Success);
                 return Ok(Reply::Redirect(Box::new(redirect)));
@@ -151,7 +154,7 @@ fn internal_failure(cause: &'static str) -> AttemptFailure {
     AttemptFailure::new(FaultKind::Internal, AttemptStage::Local, cause)
 }
 
-/// Whether the client asked for the protocol that a server switches to.
+/// Whether the client asked for the protocol that the server switches to.
 fn is_requested_upgrade(call: &ProxiedRequest, protocol: Option<&[u8]>) -> bool {
     let Some(protocol) = protocol else {
         return false;
@@ -166,10 +169,10 @@ fn total_deadline_of(call: &ProxiedRequest) -> Option<Instant> {
     Some(call.first_sent_at? + limit)
 }
 
-/// An internal redirect, if the head asks for one.
+/// The internal redirect that the head asks for, if any.
 ///
 /// # Errors
-/// When it may not be followed.
+/// The redirect may not be followed.
 fn internal_redirect_of(
     call: &ProxiedRequest,
     accel: &AccelFields,
@@ -180,7 +183,7 @@ fn internal_redirect_of(
     redirect.map_err(|cause| AttemptFailure::protocol_error(AttemptStage::ResponseStarted, cause))
 }
 
-/// Gives a client without the right cookie the one of its server.
+/// Sets the cookie of its server for a client without the right one.
 fn set_sticky_cookie(call: &ProxiedRequest, response: &mut Response) {
     let (Some(cookie), Some(lease)) = (&call.shared.config.sticky, &call.lease) else {
         return;
@@ -200,14 +203,14 @@ fn set_sticky_cookie(call: &ProxiedRequest, response: &mut Response) {
     let _ = response.fields.push("Set-Cookie", value.as_bytes());
 }
 
-/// The server number that the client's cookie has.
+/// The server number in the client's cookie.
 pub(crate) fn sticky_cookie_id(call: &ProxiedRequest) -> Option<u64> {
     let cookie = call.shared.config.sticky.as_deref()?;
     let value = cookie_value(&call.request, cookie)?;
     u64::from_str_radix(std::str::from_utf8(value).ok()?, 16).ok()
 }
 
-/// What the request is hashed by, where that is the balance.
+/// The hash key of the request, if the balance is by hash.
 pub(crate) fn balance_key(call: &ProxiedRequest) -> Option<u64> {
     let config::Balance::Hash(key) = &call.shared.config.balance else {
         return None;

@@ -1,10 +1,13 @@
-//! From the head that a server sends to the head that a client gets.
+//! Converts the head that a server sends to the head for the client.
 //!
-//! `codec` fills a [`ResponseHeadBuilder`] with the fields of whichever protocol, one by one. Fields of the
-//! connection stay here (RFC 9110 §7.6.1), framing becomes a number that is enforced, and fields that
-//! speak to the front end (`X-Accel-*`, `X-Sendfile`) are taken out, to be obeyed where the route grants it
-//! (`answer`), but for those that a cache or a hub in front of this reads (`X-Accel-Expires`, `Grip-*`), which are marked. What must stay true: a client
-//! never sees a field that speaks to the front end.
+//! `codec` fills a [`ResponseHeadBuilder`] field by field, whatever the protocol. Hop-by-hop fields
+//! are dropped (RFC 9110 §7.6.1) and framing becomes a length that is enforced. `X-Accel-*` and
+//! `X-Sendfile` are removed and applied if the route allows it (`response`). `X-Accel-Expires` and
+//! `Grip-*`, which a cache or hub in front of the proxy reads, are kept and flagged.
+//!
+//! # Invariants
+//!
+//! - A client never sees a field that addresses the front end.
 
 use penstock_exchange::grip;
 use penstock_exchange::{AccelFields, is_accel_field};
@@ -18,33 +21,33 @@ pub(crate) struct UpstreamResponseHead {
     pub(crate) status: Status,
     /// Ready to send, without framing.
     pub(crate) fields: FieldBlock,
-    /// The declared length of the body; of the body that GET would have, for HEAD.
+    /// The declared length of the body; for HEAD, of the body that GET would have.
     pub(crate) length: Option<u64>,
-    /// Not to be held back: an event stream, or `X-Accel-Buffering: no`.
+    /// Do not buffer: an event stream, or `X-Accel-Buffering: no`.
     pub(crate) is_unbuffered: bool,
-    /// It was `X-Accel-Buffering` that said so.
+    /// Set by `X-Accel-Buffering`.
     pub(crate) disables_buffering: bool,
-    /// There is a field for a cache of the house (`X-Accel-Expires`), which edge takes out.
+    /// There is a field for an internal cache (`X-Accel-Expires`), which edge removes.
     pub(crate) has_accel_expires: bool,
-    /// There are fields for the hub of the house, which edge takes out.
+    /// There are fields for the internal hub, which edge removes.
     pub(crate) has_grip: bool,
     /// There is a `Location`, `Content-Location` or `Refresh`.
     pub(crate) has_location: bool,
-    /// What it asks of the front end; rarely there.
+    /// Instructions to the front end; rare.
     pub(crate) accel: Option<Box<AccelFields>>,
 }
 
-/// Takes the fields of a head one by one.
+/// Collects the fields of a head one by one.
 #[derive(Debug)]
 pub(crate) struct ResponseHeadBuilder {
     head: UpstreamResponseHead,
-    /// Fields that `Connection` names: of this hop only.
+    /// Fields that `Connection` names: hop-by-hop.
     connection_options: Vec<u8>,
     upgrade: Option<Vec<u8>>,
     has_bad_length: bool,
 }
 
-/// What is done with a field.
+/// The handling of a field.
 enum FieldAction {
     Pass,
     Drop,
@@ -62,7 +65,7 @@ enum FieldAction {
 }
 
 impl ResponseHeadBuilder {
-    /// For a response whose fields take about `bytes`.
+    /// Creates a builder for fields of about `bytes`.
     pub(crate) fn new(bytes: usize) -> Self {
         Self {
             head: UpstreamResponseHead {
@@ -82,7 +85,7 @@ impl ResponseHeadBuilder {
         }
     }
 
-    /// Adds a field of an HTTP head, which a scanner has checked.
+    /// Adds a field of an HTTP head, checked by a scanner.
     pub(crate) fn push_checked(&mut self, field: CheckedField<'_>) {
         if self.handle_field(field.known_name(), field.name(), field.value()) {
             self.head.fields.push_field(field);
@@ -92,7 +95,7 @@ impl ResponseHeadBuilder {
     /// Adds a field of another protocol's head.
     ///
     /// # Errors
-    /// When it could not be sent on.
+    /// A field that cannot be forwarded.
     pub(crate) fn push(&mut self, name: &str, value: &[u8]) -> Result<(), FieldError> {
         if self.handle_field(
             KnownName::from_name(name.as_bytes()),
@@ -104,13 +107,13 @@ impl ResponseHeadBuilder {
         Ok(())
     }
 
-    /// The head with its status; `None` when its `Content-Length` is not one number.
+    /// Returns the head with its status; `None` when `Content-Length` is not one number.
     pub(crate) fn finish(mut self, status: Status) -> Option<UpstreamResponseHead> {
         self.head.status = status;
         if self.has_bad_length {
             return None;
         }
-        // Edge sends interim heads as they are.
+        // Edge forwards interim heads unchanged.
         if self.head.has_accel_expires && status.is_informational() {
             self.head.fields.remove("x-accel-expires");
         }
@@ -210,7 +213,7 @@ fn field_action(known: KnownName, name: &[u8]) -> FieldAction {
     }
 }
 
-/// The length and a letter decide nearly always, before any name is compared.
+/// Length and first letter nearly always decide without a comparison of names.
 fn uncommon_field_action(name: &[u8]) -> FieldAction {
     let first = name.first().map_or(0, |byte| byte | 0x20);
     match (name.len(), first) {
@@ -234,7 +237,7 @@ fn uncommon_field_action(name: &[u8]) -> FieldAction {
     }
 }
 
-/// One number, or a list of the same one (RFC 9112 §6.3 case 5).
+/// One number, or a list of the same number (RFC 9112 §6.3 case 5).
 fn parse_lengths(value: &[u8]) -> Option<u64> {
     let mut lengths = value
         .split(|&byte| byte == b',')
@@ -291,7 +294,7 @@ mod tests {
             ],
         )
         .unwrap();
-        // The cache may be behind this; edge takes it out.
+        // A cache may be in front of the proxy; edge removes the field.
         assert_eq!(head.fields.as_bytes(), b"X-Accel-Expires: 0\r\nA: 1\r\n");
         assert!(head.has_accel_expires && head.is_unbuffered);
         let accel = head.accel.unwrap();

@@ -1,12 +1,15 @@
-//! How many retries a failing upstream still gets.
+//! Limits the retries of a failing upstream: retries to an overloaded server make it worse.
 //!
-//! A server that fails because it is overloaded gets worse by every request that is sent again. So
-//! each upstream has one [`RetryBudget`]: its caller deposits for each request and withdraws for each
-//! retry, and retries are at most a part of the requests of the last ten seconds. A small number in
-//! each second is always allowed, else an upstream with little traffic would have no retries at all.
-//! Pure (`now` is an argument) and of constant size: ten buckets of one second each.
-//! What must stay true: beyond the floor of its second a retry is allowed only while those of the
-//! window, itself included, stay within the ratio; a clock that steps back gives nothing away.
+//! Each upstream has one [`RetryBudget`]. Its caller deposits for each request and withdraws for
+//! each retry; retries are at most a part of the requests of the last ten seconds. A small number
+//! per second is always allowed, as an upstream with little traffic would have no retries
+//! otherwise. Pure (`now` is an argument) and of constant size: ten buckets of one second.
+//!
+//! # Invariants
+//!
+//! - Beyond the floor of its second, a retry is allowed only while the retries of the window,
+//!   itself included, stay within the ratio.
+//! - A clock that steps back grants nothing.
 
 use std::time::{Duration, Instant};
 
@@ -29,16 +32,16 @@ struct Bucket {
     retries: u64,
 }
 
-/// The window: long enough to outlast a short burst, short enough to forget the good times when an
-/// upstream begins to fail.
+/// Long enough to outlast a short burst, short enough to forget good times when an upstream begins
+/// to fail.
 const WINDOW_SECONDS: usize = 10;
 
-/// What is allowed in any case, as in Finagle and Linkerd: it storms nobody, and an upstream with a
-/// request now and then has each of them retried.
+/// Always allowed, as in Finagle and Linkerd: it causes no storm, and an upstream with occasional
+/// requests can retry each of them.
 const MIN_PER_SECOND: u64 = 10;
 
 impl RetryBudget {
-    /// An empty budget: `ratio` is retries against requests, 0 to 1.
+    /// Creates an empty budget; `ratio` is retries per request, 0 to 1.
     pub(crate) fn new(ratio: f64, now: Instant) -> Self {
         Self::with_min_per_second(ratio, MIN_PER_SECOND, now)
     }
@@ -54,14 +57,14 @@ impl RetryBudget {
         }
     }
 
-    /// Counts a request, once, at its first try.
+    /// Counts a request, at its first attempt.
     pub(crate) fn deposit(&mut self, now: Instant) {
         self.advance(now);
         self.buckets[self.current_bucket].requests += 1;
         self.window_total.requests += 1;
     }
 
-    /// Whether a request may be tried again now; counts the retry when it may.
+    /// Whether a request may be retried now; if so, counts the retry.
     #[must_use = "the retry is already counted"]
     pub(crate) fn withdraw(&mut self, now: Instant) -> bool {
         self.advance(now);
@@ -162,7 +165,7 @@ mod tests {
         let mut budget = RetryBudget::new(0.2, zero);
         let mut sent = 0;
         for request in 0..60_000 {
-            // A thousand a second, every one fails and would be tried three times.
+            // A thousand per second; each fails and would be attempted three times.
             let now = zero + millis(request);
             budget.deposit(now);
             sent += 1 + granted(&mut budget, now, 2);
@@ -170,8 +173,8 @@ mod tests {
         assert!((71_900..=72_000).contains(&sent), "{sent}");
     }
 
-    /// Beside a model that remembers every request: nothing is allowed that the rule forbids, and
-    /// nothing is refused that it allows.
+    /// Compares with a model that remembers every request: the budget allows exactly what the rule
+    /// allows.
     #[test]
     fn agrees_with_a_model_that_remembers_everything() {
         let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());

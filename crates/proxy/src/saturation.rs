@@ -1,13 +1,14 @@
-//! Whether a server may be full: it answers on the connections that it holds, and not on a new one.
+//! Detects a server that may be full: it responds on its open connections, but not on a new one.
 //!
-//! A program of one thread, or of a few, belongs to its connections until they are closed. How many it
-//! serves at once is seen, not configured: [`ServerLoad`] counts connections that have brought an
-//! answer, and requests that wait for the first one of theirs. [`Saturation`] judges once a tick, for
-//! `roster`.
+//! A program of one or a few threads serves only its connections until they are closed. How many it
+//! serves at once is observed, not configured: [`ServerLoad`] counts connections that have brought
+//! a response, and requests that wait for the first one of theirs. [`Saturation`] judges once a
+//! tick, for `server_pool`.
 //!
 //! # Invariants
-//! - A server whose new connections are answered loses none that it keeps.
-//! - An idle connection is in the way of a waiting request for two ticks at most.
+//!
+//! - A server that responds on new connections loses none of its idle ones.
+//! - An idle connection delays a waiting request for two ticks at most.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,21 +16,21 @@ use std::time::{Duration, Instant};
 
 use crate::connection::BackendServer;
 
-/// What the connections to one server show of it. Changed for new connections only.
+/// What the connections show of a server's load. Changed for new connections only.
 #[derive(Debug, Default)]
 pub(crate) struct ServerLoad {
-    /// Open connections on which it has answered.
+    /// Open connections on which it has responded.
     served_connections: AtomicU32,
-    /// The most that there were at once.
+    /// The maximum of `served_connections`.
     peak_served_connections: AtomicU32,
-    /// Requests on new connections that it has not answered.
+    /// Requests on new connections without a response so far.
     unanswered: AtomicU32,
-    /// New connections on which it has answered so far; wraps.
+    /// New connections on which it has responded so far; wraps.
     answered_connections: AtomicU32,
 }
 
 impl ServerLoad {
-    /// A connection has brought its first answer.
+    /// Counts a connection that has brought its first response.
     pub(crate) fn add_served(&self) {
         let held = self.served_connections.fetch_add(1, Ordering::Relaxed) + 1;
         self.peak_served_connections
@@ -37,7 +38,7 @@ impl ServerLoad {
         self.answered_connections.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A connection that has brought answers is closed.
+    /// Counts down a closed connection that had brought responses.
     pub(crate) fn remove_served(&self) {
         self.served_connections.fetch_sub(1, Ordering::Relaxed);
     }
@@ -53,7 +54,7 @@ impl ServerLoad {
     }
 }
 
-/// Counts a request on a new connection until it is answered or given up.
+/// Counts a request on a new connection until its response or its end.
 #[derive(Debug)]
 pub(crate) struct UnansweredGuard(Arc<BackendServer>);
 
@@ -70,19 +71,19 @@ impl Drop for UnansweredGuard {
     }
 }
 
-/// The judgement of one server.
+/// The verdict on one server.
 #[derive(Debug, Default)]
 pub(crate) struct Saturation {
-    /// `ServerLoad::answered` at the last tick.
+    /// `ServerLoad::answered_connections` at the last tick.
     answered_at_last_tick: u32,
-    /// Ticks in a row that found requests waiting and no new connection answered.
+    /// Consecutive ticks with waiting requests and no response on a new connection.
     stuck_ticks: u32,
-    /// Until then it is taken for one that may be full.
+    /// Until then the server counts as possibly full.
     saturated_until: Option<Instant>,
 }
 
 impl Saturation {
-    /// Gives how many idle connections are to be closed, so that the server comes to those that wait.
+    /// Returns how many idle connections to close, so that the server reaches waiting ones.
     pub(crate) fn tick(&mut self, now: Instant, load: &ServerLoad) -> u32 {
         let answered = load.answered_connections.load(Ordering::Relaxed);
         let is_stuck = load.unanswered() > 0 && answered == self.answered_at_last_tick;
@@ -103,8 +104,8 @@ impl Saturation {
         load.unanswered()
     }
 
-    /// Whether a connection that was just used had better be closed: requests wait, and the server is
-    /// known to leave them waiting while it holds as many connections as now.
+    /// Whether to close a connection that was just used: requests wait, and the server is known to
+    /// leave them waiting while it holds this many connections.
     pub(crate) fn is_full(&self, now: Instant, load: &ServerLoad) -> bool {
         self.saturated_until.is_some_and(|until| now < until)
             && load.unanswered() > 0
@@ -112,13 +113,13 @@ impl Saturation {
     }
 }
 
-/// One tick may find a request that has only just been sent.
+/// A single tick may find a request that has only just been sent.
 const STUCK_TICKS: u32 = 2;
 
-/// A count of connections that was reached once, perhaps while some were closing, is believed so long.
+/// How long an old peak, reached perhaps while some connections were closing, is trusted.
 const PEAK_RESET_TICKS: u32 = 4;
 
-/// How long a server is remembered as one that may be full; then it is looked at afresh.
+/// How long a server counts as possibly full before it is observed afresh.
 const SATURATION_MEMORY: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
@@ -127,7 +128,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// A server that holds `held` connections, has held `most`, and leaves `unanswered` waiting.
+    /// A server with `held` connections, a peak of `most`, and `unanswered` requests waiting.
     fn load(held: u32, most: u32, unanswered: u32) -> ServerLoad {
         ServerLoad {
             served_connections: held.into(),
@@ -137,7 +138,7 @@ mod tests {
         }
     }
 
-    /// The closed connections at each of `count` ticks.
+    /// The connections closed at each of `count` ticks.
     fn ticks(saturation: &mut Saturation, load: &ServerLoad, count: u32) -> Vec<u32> {
         let now = Instant::now();
         (0..count).map(|_| saturation.tick(now, load)).collect()

@@ -1,9 +1,13 @@
-//! Servers that come and go at run time, and those that an application has.
+//! Changes of an upstream's servers at run time, including the servers of an application.
 //!
-//! Called by the admin API (`POST /upstreams/NAME/servers`) and by the wiring of applications that are
-//! an upstream. A server is named as the status page shows it; the name of a configured DNS entry stands
-//! for all servers that it resolves to, the coming ones included. What must stay true: nothing that is
-//! in progress is cut, and what a change did not name stays as it was.
+//! Called by the admin API (`POST /upstreams/NAME/servers`) and by `penstock` for applications that
+//! are an upstream. A server is named as on the status page; the name of a configured DNS entry
+//! stands for all servers that it resolves to, including future ones.
+//!
+//! # Invariants
+//!
+//! - Active requests continue.
+//! - A change affects only what it names.
 
 use std::time::Instant;
 
@@ -20,42 +24,42 @@ use crate::upstream::Upstream;
 /// One change of an upstream's servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ServerChange {
-    /// One more server, or all that a name resolves to.
+    /// Adds a server, or all that a name resolves to.
     Add(config::UpstreamServer),
-    /// No new requests; gone with the last it has. One address of a name stays away as long as the name
-    /// has it.
+    /// No new requests; removed after its last active one. One address of a name stays removed as
+    /// long as the name resolves to it.
     Remove(String),
-    /// No new requests until it is enabled; its kept connections close.
+    /// No new requests until it is enabled; its idle connections close.
     Drain(String),
-    /// The same, and neither its requests nor its probes count meanwhile.
+    /// As `Drain`, and neither its requests nor its probes count meanwhile.
     Disable(String),
-    /// Requests again.
+    /// Accepts requests again.
     Enable(String),
-    /// Its share, at least 1.
+    /// Sets its weight, at least 1.
     Weight(String, u32),
-    /// What it may have in progress, at least 1; none is the upstream's bound.
+    /// Sets its limit of active requests, at least 1; `None` for the upstream's limit.
     MaxActive(String, Option<u32>),
 }
 
-/// Why a change was not made.
+/// Why a change was refused.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ServerChangeError {
-    /// No server of this upstream is called so.
+    /// No server of this upstream has this name.
     #[error("no server is named {0}")]
     NoSuchServer(String),
-    /// A server with that address is there.
+    /// A server with that address exists.
     #[error("{0} is a server already")]
     AlreadyExists(String),
-    /// A weight or a bound of 0.
+    /// A weight or a limit of 0.
     #[error("{0} must be at least 1")]
     Zero(&'static str),
 }
 
 impl Upstream {
-    /// Makes one change and says in a sentence what it did.
+    /// Makes one change and returns a sentence that describes it.
     ///
     /// # Errors
-    /// Why it was not made; then nothing was changed.
+    /// Why the change was refused; nothing was changed.
     pub fn apply_change(&self, change: ServerChange) -> Result<String, ServerChangeError> {
         match change {
             ServerChange::Add(server) => self.add_checked(server),
@@ -68,21 +72,21 @@ impl Upstream {
         }
     }
 
-    /// Adds a server; one that has its address already leaves. Those of the newest `generation` are
-    /// preferred while older ones are there.
+    /// Adds a server and removes one with the same address. Servers of the newest `generation` are
+    /// preferred while older ones exist.
     pub fn add_server(&self, server: config::UpstreamServer, generation: u64) {
         self.remove_server(&server.address);
         maintenance::add_configured(&self.shared, server, generation);
     }
 
-    /// Takes the server out: no new requests, and it is gone with the last it has.
+    /// Removes the server: no new requests, and it is gone after its last active one.
     pub fn remove_server(&self, address: &config::ServerAddr) {
         let now = clock::now();
         (self.shared)
             .update_pool(|roster, aftermath| remove_by_address(roster, now, address, aftermath));
     }
 
-    /// Requests that the server has in progress, be it leaving or not.
+    /// Active requests of the server, even if it is leaving.
     #[must_use]
     pub fn active_requests(&self, address: &config::ServerAddr) -> usize {
         let roster = self.shared.server_pool();
@@ -90,7 +94,7 @@ impl Upstream {
         members.map(|it| it.active() as usize).sum()
     }
 
-    /// Requests in a row that the server has not answered in time, up to now.
+    /// Consecutive requests that timed out at the server, up to now.
     #[must_use]
     pub fn consecutive_timeouts(&self, address: &config::ServerAddr) -> usize {
         let roster = self.shared.server_pool();
@@ -181,7 +185,7 @@ impl Upstream {
         })
     }
 
-    /// Finds what `name` names and makes a change of it, under one lock.
+    /// Finds the servers of `name` and changes them under one lock.
     fn with_named_servers(
         &self,
         name: &str,
@@ -200,7 +204,7 @@ impl Upstream {
     }
 }
 
-/// A change that is being made.
+/// A change in progress.
 struct PendingChange<'a> {
     server_pool: &'a mut ServerPool,
     now: Instant,
@@ -216,12 +220,12 @@ impl PendingChange<'_> {
     }
 }
 
-/// What a name on the status page, or in the configuration, stands for.
+/// What a name on the status page, or in the configuration, refers to.
 struct NamedServers {
     /// The DNS entry, if it is one.
     dns_entry: Option<config::ServerAddr>,
     members: Vec<ServerId>,
-    /// Requests that they have in progress.
+    /// Active requests of these servers.
     active: u32,
 }
 

@@ -1,10 +1,13 @@
-//! The servers of one upstream as they are now, their slots and the one line of waiting requests.
+//! The current servers of one upstream, their slots and the queue of waiting requests.
 //!
-//! Behind one short lock in [`crate::upstream::SharedUpstream`]: `claim` asks for a place and gives it back,
-//! `maintenance` tells of probes, names and time, the admin API changes servers. The order among waiters
-//! is `queue`'s, the choice among servers `balance`'s, a server's health `ejection`'s: all pure. What
-//! must stay true: nothing here waits, wakes or closes a socket; what is to be dropped or told is handed
-//! out in [`DeferredActions`] and done when the lock is free.
+//! Behind one short lock in [`crate::upstream::SharedUpstream`]. `claim` claims and releases slots,
+//! `maintenance` reports probes, names and time, the admin API changes servers. The parts are pure:
+//! `queue` orders waiting requests, `balance` chooses the server, `health` judges it.
+//!
+//! # Invariants
+//!
+//! - Nothing here waits, wakes or closes a socket: follow-up work is collected in
+//!   [`DeferredActions`] and done after the lock is released.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -30,18 +33,18 @@ pub(crate) struct ServerPool {
     config: Arc<config::Upstream>,
     queue: Queue<SlotWaiter>,
     servers: Vec<ServerEntry>,
-    /// The member of each slot, by the slot's index.
+    /// The server of each slot, by the slot's index.
     server_by_slot: Vec<Option<usize>>,
     balancer: Balancer,
     budget: RetryBudget,
-    /// Scratch of `choose`.
+    /// Scratch space of `choose`.
     candidates: Vec<Candidate>,
     use_count: u64,
     next_id: u64,
     counters: UpstreamCounters,
     latencies: LatencyHistograms,
     loop_count: usize,
-    /// Names whose addresses are servers.
+    /// Names that resolve to servers.
     pub(crate) dns_names: DnsNames,
 }
 
@@ -53,55 +56,55 @@ pub(crate) struct ServerEntry {
     pub(crate) spec: ServerSpec,
     pub(crate) health: ServerHealth,
     slot: SlotId,
-    /// What the slot may take now.
+    /// The slot's current capacity.
     capacity: u32,
     active: u32,
-    /// Idle connections by the loop that watches them, last used last.
+    /// Idle connections by the loop that watches them, most recently used last.
     idle_connections: Vec<Vec<UpstreamConnection>>,
     idle_count: usize,
     last_used: u64,
-    /// What balancing and sticky cookies know it by.
+    /// Identifies the server for balancing and sticky cookies.
     name_hash: u64,
-    /// Taken out of the configuration: gone with its last request.
+    /// Removed from the configuration: gone after its last active request.
     is_leaving: bool,
     counters: ServerCounters,
-    /// What its last failed probe said.
+    /// The cause of its last failed probe.
     last_probe_error: Option<Arc<str>>,
     saturation: Saturation,
 }
 
-/// Names a member for ever.
+/// Identifies a server for the life of the upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct ServerId(pub(crate) u64);
 
-/// What a member may do.
+/// The limits and preferences of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ServerSpec {
     pub(crate) address: config::ServerAddr,
     pub(crate) weight: u32,
-    /// In progress at most.
+    /// Maximum active requests.
     pub(crate) capacity: u32,
     pub(crate) backup: bool,
-    /// Newer ones are preferred while both are there.
+    /// Newer ones are preferred while both exist.
     pub(crate) generation: u64,
 }
 
 /// Counters of an upstream since its start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct UpstreamCounters {
-    /// Requests that asked for a server.
+    /// Requests that claimed a slot.
     pub requests: u64,
     /// Refused: the queue was full.
     pub queue_full: u64,
     /// Refused: waited longer than `queue.timeout`.
     pub queue_timeouts: u64,
-    /// Clients that left while they waited.
+    /// Clients that disconnected while they waited.
     pub queue_abandoned: u64,
     /// Refused: no server was up.
     pub unavailable: u64,
-    /// Tries after the first.
+    /// Attempts after the first.
     pub retries: u64,
-    /// Retries not made because the budget was used up.
+    /// Retries refused because the budget was used up.
     pub retries_over_budget: u64,
 }
 
@@ -112,63 +115,64 @@ struct ServerCounters {
     timeouts: u64,
     connects: u64,
     reuses: u64,
-    /// Time-outs since it answered last.
+    /// Timeouts since its last response.
     consecutive_timeouts: u32,
 }
 
-/// Who waits: told where its place is, or why it gets none, once.
+/// A waiting request; gets its slot or a refusal, once.
 #[derive(Debug)]
 pub(crate) struct SlotWaiter {
     pub(crate) grant_sender: oneshot::Sender<Result<SlotGrant, String>>,
     pub(crate) client: Option<AddressPrefix>,
 }
 
-/// A place at a server, given to one who waited.
+/// A slot granted to a waiting request.
 #[derive(Debug)]
 pub(crate) struct SlotGrant {
     pub(crate) slot: SlotId,
 }
 
-/// What a request asks for.
+/// What a request requires of a server.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct SelectionCriteria<'a> {
-    /// Decides by hash, where that is the balance.
+    /// The key, if the balance is by hash.
     pub(crate) hash_key: Option<u64>,
-    /// The member that its cookie names, see [`number`].
+    /// The server that the cookie names, see [`server_name_hash`].
     pub(crate) sticky_name_hash: Option<u64>,
-    /// Members that failed it already.
+    /// Servers that already failed this request.
     pub(crate) tried_servers: &'a [ServerId],
     pub(crate) reuse: ReusePolicy,
-    /// It was never claimed for before.
+    /// The first claim of this request.
     pub(crate) is_first_attempt: bool,
 }
 
-/// Which kept connections a request may go out on; an idle one that it may not use is closed before a
-/// new one is opened, because a server of few threads may be waiting on it.
+/// Which idle connections a request may use. One that it may not use is closed before a new one is
+/// opened, because a server of few threads may be waiting on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum ReusePolicy {
-    /// Any: the request is repeated if the server turns out to have closed it.
+    /// Any: the request is repeated if the server turns out to have closed the connection.
     Any,
-    /// One that its server has left open for a while already.
+    /// One that the server has left open for a while already.
     #[default]
     Proven,
-    /// One of a server that is known to keep them: the last that was tried was closed.
+    /// One of a server that is known to keep connections open: the last connection tried was
+    /// closed.
     KeepAliveServer,
 }
 
-/// A place at a server.
+/// A slot at a server.
 #[derive(Debug)]
 pub(crate) struct ClaimedSlot {
     pub(crate) slot: SlotId,
     pub(crate) server_id: ServerId,
     pub(crate) server: Arc<BackendServer>,
-    /// A kept connection.
+    /// An idle connection.
     pub(crate) idle_connection: Option<UpstreamConnection>,
-    /// The number that a sticky cookie has for it.
+    /// The number of the server in a sticky cookie.
     pub(crate) name_hash: u64,
 }
 
-/// What became of a claim.
+/// The result of a claim.
 #[derive(Debug)]
 pub(crate) enum ClaimOutcome {
     Slot(ClaimedSlot),
@@ -179,7 +183,7 @@ pub(crate) enum ClaimOutcome {
     QueueFull {
         len: usize,
     },
-    /// No server may have it.
+    /// No server may serve it.
     Unavailable {
         reason: &'static str,
     },
@@ -190,27 +194,27 @@ pub(crate) enum ClaimOutcome {
 pub(crate) enum AttemptOutcome {
     /// A whole response, or as much of it as the client wanted.
     Success,
-    /// The server is to blame.
+    /// The server's fault.
     Failure { is_timeout: bool },
-    /// The server broke the rules of its protocol in the answer to such a request.
+    /// The server violated its protocol in the response to such a request.
     Malformed { request_hash: u64 },
-    /// Nobody is, or not the server.
+    /// Not the server's fault.
     Neutral,
 }
 
-/// What is told of a request's end.
+/// The report of a finished attempt.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AttemptReport {
     pub(crate) outcome: AttemptOutcome,
-    /// Waited in line; none on a further try, which is counted already.
+    /// Time in the queue; `None` for a further attempt, which is already counted.
     pub(crate) queue_time: Option<Duration>,
-    /// Until its connection was made; none on a kept one.
+    /// Time to connect; `None` on a reused connection.
     pub(crate) connect_time: Option<Duration>,
-    /// From the server having it to the head of its response; none without one.
+    /// Time from sending the request to the response head; `None` without a head.
     pub(crate) header_time: Option<Duration>,
 }
 
-/// What is to be done once the lock is free.
+/// The work to do after the lock is released.
 #[derive(Debug, Default)]
 #[must_use]
 pub(crate) struct DeferredActions {
@@ -220,7 +224,7 @@ pub(crate) struct DeferredActions {
 }
 
 impl DeferredActions {
-    /// As after nearly every change.
+    /// True after nearly every change.
     pub(crate) fn is_empty(&self) -> bool {
         self.grants.is_empty() && self.closed_connections.is_empty() && self.transitions.is_empty()
     }
@@ -249,7 +253,7 @@ impl ServerPool {
         }
     }
 
-    /// Asks for a place for a request that arrived, or that failed elsewhere, from loop `home`.
+    /// Claims a slot for a request that arrived, or that failed elsewhere, on loop `home`.
     pub(crate) fn claim(
         &mut self,
         now: Instant,
@@ -280,7 +284,7 @@ impl ServerPool {
             return ClaimOutcome::Slot(self.take_slot(now, index, home, want.reuse, aftermath));
         }
         let others = sticky.or_else(|| self.least_busy(want));
-        // The processes of an application come: its requests wait for them.
+        // The application's processes are about to start: its requests wait for them.
         let may_come = self.config.servers.is_empty() && want.tried_servers.is_empty();
         if others.is_none() && !may_come {
             self.counters.unavailable += u64::from(want.is_first_attempt);
@@ -292,7 +296,8 @@ impl ServerPool {
                 },
             };
         }
-        // One that has tried some must not be given those again, as a free one might be.
+        // A request that has tried some servers must not get those again, as a free slot might be
+        // theirs.
         let is_bound = sticky.is_some() || !want.tried_servers.is_empty();
         let bound = others.filter(|_| is_bound);
         let bound = bound.map(|index| self.servers[index].slot);
@@ -304,7 +309,7 @@ impl ServerPool {
                     len: self.queue.len(),
                 }
             }
-            // A slot came free that balancing had passed over.
+            // A slot that balancing had passed over became free.
             QueueOutcome::Dispatched(start) => match self.index_by_slot(start.slot_id) {
                 Some(index) => {
                     self.servers[index].active += 1;
@@ -317,7 +322,7 @@ impl ServerPool {
         }
     }
 
-    /// The least busy server that may still have a request; for one that has tried others.
+    /// The least busy server still open to a request that has tried others.
     fn least_busy(&self, want: &SelectionCriteria<'_>) -> Option<usize> {
         let live = (self.servers.iter().enumerate())
             .filter(|(_, member)| member.capacity > 0 && !want.tried_servers.contains(&member.id));
@@ -329,7 +334,7 @@ impl ServerPool {
             .map(|(index, _)| index)
     }
 
-    /// The place of one who waited; `None` when the server is gone meanwhile.
+    /// Accepts a granted slot; `None` when the server is gone meanwhile.
     pub(crate) fn accept_grant(
         &mut self,
         now: Instant,
@@ -342,12 +347,12 @@ impl ServerPool {
         Some(self.take_slot(now, index, home, reuse, aftermath))
     }
 
-    /// Takes a waiter out of the line; `false` when it is not there any more.
+    /// Removes a waiting request from the queue; `false` when it is no longer there.
     pub(crate) fn cancel(&mut self, ticket: Ticket) -> bool {
         self.queue.cancel(ticket).is_some()
     }
 
-    /// A request has ended; `connection` is there if it may carry another.
+    /// Releases the slot of a finished request; `connection` is given if it may carry another.
     pub(crate) fn release(
         &mut self,
         now: Instant,
@@ -364,7 +369,7 @@ impl ServerPool {
             return;
         };
         self.latencies.record(ended);
-        // Asked only where it matters: it looks at every server.
+        // Computed only where it matters: it looks at every server.
         let is_failure = matches!(
             outcome,
             AttemptOutcome::Failure { .. } | AttemptOutcome::Malformed { .. }
@@ -404,7 +409,7 @@ impl ServerPool {
             self.remove_at(index, aftermath);
             return;
         }
-        // Before its place is given on: a server that is put aside gets nobody.
+        // Before the slot is granted again: an ejected server gets no requests.
         if let Some(transition) = transition {
             self.apply_transition(now, index, transition, aftermath);
         }
@@ -412,7 +417,7 @@ impl ServerPool {
         self.hand_out_slots(next, aftermath);
     }
 
-    /// Takes back a place whose request never came.
+    /// Releases a slot that was granted and not used.
     pub(crate) fn release_unused(
         &mut self,
         now: Instant,
@@ -428,7 +433,7 @@ impl ServerPool {
         self.release(now, slot, None, &ended, aftermath);
     }
 
-    /// Whether a request that failed at `key` too has another server to go to.
+    /// Whether a request that failed at `key` too has another server to try.
     pub(crate) fn has_other(&self, tried: &[ServerId], key: ServerId) -> bool {
         (self.servers.iter()).any(|member| {
             let is_tried = member.id == key || tried.contains(&member.id);
@@ -436,7 +441,7 @@ impl ServerPool {
         })
     }
 
-    /// Whether one more try is within the budget.
+    /// Whether the budget allows one more attempt.
     pub(crate) fn spend_retry(&mut self, now: Instant) -> bool {
         let may = self.budget.withdraw(now);
         if may {
@@ -458,13 +463,13 @@ impl ServerPool {
         }
     }
 
-    /// Counts one that waited for so long, in vain.
+    /// Counts a request that waited in vain.
     pub(crate) fn count_timeout(&mut self, waited: Duration) {
         self.counters.queue_timeouts += 1;
         self.latencies.queue_time.record_local(waited);
     }
 
-    /// Counts one that left after so long.
+    /// Counts a request that was abandoned in the queue.
     pub(crate) fn count_abandoned(&mut self, waited: Duration) {
         self.counters.queue_abandoned += 1;
         self.latencies.queue_time.record_local(waited);
@@ -481,7 +486,7 @@ impl ServerPool {
     ) -> ServerId {
         let key = ServerId(self.next_id);
         self.next_id += 1;
-        // Nothing starts there until its state says how much.
+        // No request starts there until its state sets the capacity.
         let slot_spec = SlotSpec {
             generation: spec.generation,
             group: 0,
@@ -517,7 +522,7 @@ impl ServerPool {
         key
     }
 
-    /// Takes a server out: no new requests, and it is gone with the last it has.
+    /// Removes a server: no new requests, and it is gone after its last active one.
     pub(crate) fn remove(&mut self, now: Instant, key: ServerId, aftermath: &mut DeferredActions) {
         let Some(index) = self.index_by_id(key) else {
             return;
@@ -537,7 +542,7 @@ impl ServerPool {
         }
     }
 
-    /// A change of one server's health or administration, by `change`.
+    /// Changes one server's health or administrative state through `change`.
     pub(crate) fn change_health(
         &mut self,
         now: Instant,
@@ -553,7 +558,7 @@ impl ServerPool {
         }
     }
 
-    /// Changes what a server may do.
+    /// Changes a server's limits and preferences.
     pub(crate) fn change_spec(
         &mut self,
         now: Instant,
@@ -568,7 +573,7 @@ impl ServerPool {
         self.set_capacities(now, aftermath);
     }
 
-    /// Remembers why a server's probe failed.
+    /// Records why a server's probe failed.
     pub(crate) fn record_probe_error(&mut self, key: ServerId, cause: Arc<str>) {
         if let Some(index) = self.index_by_id(key) {
             self.servers[index].last_probe_error = Some(cause);
@@ -581,8 +586,8 @@ impl ServerPool {
         Some(&self.servers[index]).filter(|member| !member.is_leaving)
     }
 
-    /// What time alone changes: ejections that end, connections idle for too long or closed by their
-    /// server.
+    /// Handles the passing of time: ejections that end, and connections idle for too long or closed
+    /// by their server.
     pub(crate) fn tick(&mut self, now: Instant, aftermath: &mut DeferredActions) {
         for index in 0..self.servers.len() {
             let member = &mut self.servers[index];
@@ -605,7 +610,7 @@ impl ServerPool {
         self.counters
     }
 
-    /// Waiting in line, connecting, and from hand-over to the head of the response.
+    /// Queue time, connect time, and time to the response head.
     pub(crate) fn latencies(&self) -> [HistogramValues; 3] {
         let LatencyHistograms {
             queue_time: queue,
@@ -615,7 +620,7 @@ impl ServerPool {
         [queue.values(), connect.values(), answer.values()]
     }
 
-    /// Requests waiting, and for how long the oldest.
+    /// The number of waiting requests and the longest wait.
     pub(crate) fn waiting(&self, now: Instant) -> (usize, Duration) {
         (
             self.queue.len(),
@@ -623,17 +628,17 @@ impl ServerPool {
         )
     }
 
-    /// Whether this server's places are given to requests.
+    /// Whether the slots of this server are granted to requests.
     pub(crate) fn gives_places(&self, key: ServerId) -> bool {
         self.server(key).is_some_and(|member| member.capacity > 0)
     }
 
-    /// The clients of the requests that wait, where they are known.
+    /// The clients of waiting requests, where known.
     pub(crate) fn waiting_clients(&self) -> Vec<Option<AddressPrefix>> {
         self.queue.waiting().map(|waiter| waiter.client).collect()
     }
 
-    /// Takes the waiting requests of these clients out.
+    /// Removes the waiting requests of these clients.
     pub(crate) fn take_waiting_of(&mut self, clients: &[AddressPrefix]) -> Vec<SlotWaiter> {
         let is_of_them = |waiter: &SlotWaiter| {
             let client = waiter.client;
@@ -643,18 +648,18 @@ impl ServerPool {
         taken.map(|(waiter, _)| waiter).collect()
     }
 
-    /// How many requests all servers together may have at once.
+    /// The total capacity of all servers.
     pub(crate) fn places(&self) -> usize {
         let capacities = self.servers.iter().map(|member| member.capacity as usize);
         capacities.fold(0, usize::saturating_add)
     }
 
-    /// Whether any server takes requests.
+    /// Whether any server accepts requests.
     pub(crate) fn is_up(&self) -> bool {
         self.servers.iter().any(|member| member.capacity > 0)
     }
 
-    /// Puts a connection that was opened ahead with the idle ones.
+    /// Adds a connection that was opened in advance to the idle ones.
     pub(crate) fn add_idle(
         &mut self,
         now: Instant,
@@ -671,7 +676,7 @@ impl ServerPool {
         }
     }
 
-    /// Hands out places: each is the server's from now on, whoever picks it up.
+    /// Grants slots: each counts as the server's from now on, whichever task receives it.
     fn hand_out_slots(
         &mut self,
         starts: impl IntoIterator<Item = DispatchedJob<SlotWaiter>>,
@@ -697,7 +702,8 @@ impl ServerPool {
         let member = &mut self.servers[index];
         member.last_used = self.use_count;
         member.counters.requests += 1;
-        // Used or closed: a server that serves one connection at a time would never look at the next.
+        // Used or closed: a server that serves one connection at a time would never look at the
+        // next.
         let mut kept = member.take_idle(home);
         let is_fit = kept.as_ref().is_some_and(|kept| match reuse {
             ReusePolicy::Any => true,
@@ -732,7 +738,7 @@ impl ServerPool {
         }
         self.candidates.clear();
         let may = |member: &ServerEntry| !want.tried_servers.contains(&member.id);
-        // A backup only where no other is free, and the newest code first.
+        // A backup only if no other is free; the newest generation first.
         let free = (self.servers.iter()).filter(|member| member.has_free_slot() && may(member));
         let best = free
             .map(|member| (!member.spec.backup, member.spec.generation))
@@ -746,7 +752,7 @@ impl ServerPool {
         self.balancer.choose(&self.candidates, want.hash_key)
     }
 
-    /// A place at a backup for a request that failed at all the others that are up.
+    /// Claims a slot at a backup for a request that failed at all other servers that are up.
     fn claim_backup(&mut self, want: &SelectionCriteria<'_>) -> Option<usize> {
         let is_untried = |member: &ServerEntry| !want.tried_servers.contains(&member.id);
         if want.tried_servers.is_empty()
@@ -758,13 +764,13 @@ impl ServerPool {
             let may = member.spec.backup && !member.is_leaving && member.health.accepts_requests();
             may && is_untried(member)
         })?;
-        // For this one request: what else waits is for the others.
+        // For this request alone: other waiting requests are for the other servers.
         let ServerEntry { slot, ref spec, .. } = self.servers[index];
         let is_claimed = self.queue.claim_beyond_capacity(slot, spec.capacity);
         is_claimed.then_some(index)
     }
 
-    /// The member that a cookie names, if it may have requests at all.
+    /// The server that a cookie names, if it may have requests at all.
     fn sticky_server(&self, wanted: u64, want: &SelectionCriteria<'_>) -> Option<usize> {
         self.servers.iter().position(|member| {
             let is_usable = member.capacity > 0 && !want.tried_servers.contains(&member.id);
@@ -781,15 +787,15 @@ impl ServerPool {
         (self.servers.get(index)?.slot == slot).then_some(index)
     }
 
-    /// Whether another than `index` is up, and not only on trial: the last one is never put aside for
-    /// failures.
+    /// Whether a server other than `index` is up, and not only on trial: the last one is never
+    /// ejected.
     fn is_another_up(&self, index: usize) -> bool {
         let mut others = self
             .servers
             .iter()
             .enumerate()
             .filter(|&(at, _)| at != index);
-        // A backup counts: it is called when this one goes.
+        // A backup counts: it takes over when this one goes.
         others.any(|(_, member)| !member.is_leaving && member.health.state() == ServerState::Up)
     }
 
@@ -803,7 +809,7 @@ impl ServerPool {
         let member = &mut self.servers[index];
         (aftermath.transitions).push((Arc::clone(&member.server), transition));
         if !member.health.accepts_requests() {
-            // Kept connections are as suspect as their server.
+            // Idle connections are as suspect as their server.
             for connections in &mut member.idle_connections {
                 aftermath.closed_connections.append(connections);
             }
@@ -817,9 +823,9 @@ impl ServerPool {
         }
     }
 
-    /// What each slot may take, from its server's state and whether backups are called for.
+    /// Sets each slot's capacity by its server's state and by whether backups are needed.
     fn set_capacities(&mut self, now: Instant, aftermath: &mut DeferredActions) {
-        // One that is on trial takes a single request: the backups stay beside it.
+        // A server on trial accepts a single request: the backups stay in use beside it.
         let is_primary_up = (self.servers.iter()).any(|member| {
             !member.spec.backup && !member.is_leaving && member.health.state() == ServerState::Up
         });
@@ -835,7 +841,7 @@ impl ServerPool {
                 member.capacity = capacity;
                 starts.extend(self.queue.set_capacity(now, member.slot, capacity));
                 if capacity == 0 {
-                    // Nobody is to wait for one that takes nobody.
+                    // No request may wait for a server that accepts none.
                     starts.extend(self.queue.unbind(now, member.slot));
                 }
             }
@@ -859,7 +865,7 @@ impl ServerPool {
         }
     }
 
-    /// Gives up the idle connections to a server; whether there were any.
+    /// Closes the idle connections to a server; returns whether there were any.
     pub(crate) fn close_idle(&mut self, key: ServerId, aftermath: &mut DeferredActions) -> bool {
         let Some(index) = self.index_by_id(key) else {
             return false;
@@ -873,12 +879,13 @@ impl ServerPool {
 }
 
 impl ServerEntry {
-    /// Whether connections wait for the next request: there will be none at a server that drains.
+    /// Whether to keep connections for the next request: a draining server gets none.
     fn keeps_connections(&self) -> bool {
         !self.is_leaving && self.health.accepts_requests()
     }
 
-    /// The same for one that was just used: another connection may wait for the server to be done with it.
+    /// The same for one that was just used: another connection may wait until the server has
+    /// finished with it.
     fn keeps_connection_at(&self, now: Instant) -> bool {
         self.keeps_connections() && !self.saturation.is_full(now, &self.server.load)
     }
@@ -911,7 +918,7 @@ impl ServerEntry {
         self.idle_count += 1;
     }
 
-    /// The last used connection, of loop `home` where there is one.
+    /// Takes the last used connection, of loop `home` if it has one.
     fn take_idle(&mut self, home: usize) -> Option<UpstreamConnection> {
         if self.idle_count == 0 {
             return None;
@@ -929,7 +936,7 @@ impl ServerEntry {
         self.idle_connections[from].pop()
     }
 
-    /// An idle connection that was not used for long.
+    /// Takes the idle connection that was unused for longest.
     fn take_longest_idle(&mut self) -> Option<UpstreamConnection> {
         let filled = self
             .idle_connections
@@ -940,7 +947,8 @@ impl ServerEntry {
         Some(list.remove(0))
     }
 
-    /// Drops idle connections that another one waits for or that their server closed, and above `soft` those idle for `ttl`.
+    /// Drops idle connections that another one waits for or that their server closed, and above
+    /// `max_idle` those idle for `idle_timeout`.
     fn sweep(
         &mut self,
         now: Instant,
@@ -953,7 +961,7 @@ impl ServerEntry {
         }
         let mut above = (self.open_connections() as usize).saturating_sub(levels.max_idle as usize);
         for list in &mut self.idle_connections {
-            // Once for all of a loop's: the lock is held.
+            // One system call per loop: the lock is held.
             let mut stirred = Stream::have_events(list.iter().map(|idle| &idle.stream)).into_iter();
             // Longest idle first.
             let mut at = 0;
@@ -983,7 +991,7 @@ impl ServerEntry {
         self.active
     }
 
-    /// Requests in a row that it has not answered in time.
+    /// Consecutive requests that timed out.
     pub(crate) fn consecutive_timeouts(&self) -> u32 {
         self.counters.consecutive_timeouts
     }
@@ -992,7 +1000,7 @@ impl ServerEntry {
         self.is_leaving
     }
 
-    /// As the status page shows it.
+    /// The server as the status page shows it.
     pub(crate) fn snapshot(&self) -> ServerSnapshot {
         ServerSnapshot {
             name: self.server.name.to_string(),
@@ -1024,36 +1032,36 @@ pub struct ServerSnapshot {
     pub name: String,
     /// up, ejected, probing, down, draining, disabled, leaving.
     pub state: &'static str,
-    /// Its share.
+    /// Its weight.
     pub weight: u32,
     /// Whether it is a backup.
     pub backup: bool,
-    /// Requests in progress.
+    /// Active requests.
     pub active: u32,
-    /// The most it may have; `None` when unlimited.
+    /// The limit of active requests; `None` when unlimited.
     pub max_active: Option<u32>,
-    /// Connections there are.
+    /// Open connections.
     pub connections_open: u32,
-    /// Those that wait for a request.
+    /// Idle connections.
     pub connections_idle: usize,
-    /// Requests that it was given.
+    /// Requests sent to it.
     pub requests: u64,
-    /// Those that it failed.
+    /// Failed requests.
     pub failures: u64,
-    /// Those among them that it did not answer in time.
+    /// Requests that timed out.
     pub timeouts: u64,
     /// Connections made for requests.
     pub connects: u64,
-    /// Requests on a kept connection.
+    /// Requests on a reused connection.
     pub connection_reuses: u64,
-    /// What its last failed probe said.
+    /// The cause of its last failed probe.
     pub last_probe_error: Option<String>,
 }
 
-/// A server that closes behind each response has done so by then.
+/// A server that closes the connection after each response has done so by then.
 const KEEP_ALIVE_PROOF: Duration = Duration::from_millis(200);
 
-/// The number by which a sticky cookie names a server: the same on every machine.
+/// The number of a server in a sticky cookie: the same on every machine.
 pub(crate) fn server_name_hash(name: &str) -> u64 {
     crate::balance::hash_key(name.as_bytes())
 }
@@ -1073,7 +1081,7 @@ fn balance_seed(config: &config::Upstream) -> u64 {
     crate::balance::hash_key(config.name.as_bytes()) ^ u64::from(std::process::id())
 }
 
-/// Histograms of an upstream; only changed under the roster's lock.
+/// Histograms of an upstream; only changed under the pool's lock.
 #[derive(Debug, Default)]
 struct LatencyHistograms {
     queue_time: Histogram,

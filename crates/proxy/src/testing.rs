@@ -1,7 +1,7 @@
-//! Requests as edge makes them, for the tests of what servers are told.
+//! Builds requests as edge makes them, for the tests of `request_head`, `environ` and `codec`.
 //!
-//! Used by the tests of `request_head`, `environ` and `codec`. The client is `CLIENT`, which nobody trusts, or
-//! whoever the test says; the listener is on 127.0.0.1:8080.
+//! The client is `CLIENT`, which is not trusted, unless the test names another peer; the listener
+//! is on 127.0.0.1:8080.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,9 +14,9 @@ use penstock_http::{HeadLimits, ParseProgress, parse_head};
 use penstock_runtime::clock;
 use penstock_sys::net::PeerAddress;
 
-/// Where requests come from.
+/// The client of requests.
 pub(crate) const CLIENT: &str = "192.0.2.7:50000";
-/// A peer that is trusted to speak for others.
+/// A trusted peer.
 pub(crate) const PROXY: &str = "127.0.0.1:50000";
 
 /// The request of `CLIENT` with that head, which ends with its blank line.
@@ -34,7 +34,7 @@ pub(crate) fn request_of(head: &str, peer: &str) -> Request {
     request_at(head, peer, "http", listens)
 }
 
-/// The same at some listener.
+/// The same at another listener.
 pub(crate) fn request_at(
     head: &str,
     peer: PeerAddress,
@@ -47,7 +47,7 @@ pub(crate) fn request_at(
     request_trusting(head, peer, scheme, listens, trust)
 }
 
-/// The same where these are the proxies that are trusted.
+/// The same with these trusted proxies.
 pub(crate) fn request_trusting(
     head: &str,
     peer: PeerAddress,
@@ -86,12 +86,12 @@ pub(crate) fn request_trusting(
     Request::new(Arc::new(head), path, RequestBody::Empty, arrival)
 }
 
-/// The request of a peer as edge makes it where a route's rules have set those fields of its head.
+/// The request of a peer whose route's rules have set those fields.
 pub(crate) fn request_vouched(head: &str, peer: &str, vouched: TrustedHeaders) -> Request {
     let mut request = request_of(head, peer);
     let is_trusted = request.is_from_trusted_proxy();
     let (head, trust) = (&request.head, &request.trusted_proxies);
-    // As if the peer had sent the rest.
+    // The rest of the head counts as the peer's.
     let (told, _) =
         ForwardedInfo::read_with_trusted_headers(head, head, trust, is_trusted, &vouched);
     request.mount = told.mount.clone();

@@ -1,7 +1,7 @@
-//! Bytes both ways between a client and a server, whatever they mean: upgrades and TCP listeners.
+//! Relays bytes both ways between a client and a server: upgrades and TCP listeners.
 //!
-//! An upgrade comes here from `call` with its place and connection; a TCP listener's connection claims
-//! its own. `runtime`'s relay moves the bytes.
+//! `proxied_request` hands an upgrade over with its slot and connection; a TCP listener's
+//! connection claims its own. `runtime`'s relay moves the bytes.
 
 use std::sync::Arc;
 use std::task::Poll;
@@ -21,15 +21,15 @@ use crate::server_pool::{AttemptOutcome, ReusePolicy, SelectionCriteria};
 use crate::upstream::{SharedUpstream, Upstream};
 use crate::upstream_exchange::UpstreamExchange;
 
-/// Most servers tried for one connection.
+/// Maximum servers tried for one connection.
 const MAX_CONNECT_ATTEMPTS: usize = 8;
 
-/// An agreed upgrade, until edge hands the client over.
+/// An accepted upgrade, until edge hands the client over.
 #[derive(Debug)]
 pub(crate) struct UpgradeTunnel {
     lease: Lease,
     connection: UpstreamConnection,
-    /// What the server sent behind its answer.
+    /// Bytes that the server sent behind its response.
     buffered_server_bytes: Vec<u8>,
 }
 
@@ -60,14 +60,14 @@ impl Takeover for UpgradeTunnel {
     }
 }
 
-/// A TCP listener's handler: each connection is one place at a server while it lasts.
+/// The handler of a TCP listener: each connection holds one slot at a server.
 #[derive(Debug)]
 pub(crate) struct TcpProxy {
     shared: Arc<SharedUpstream>,
 }
 
 impl Upstream {
-    /// The handler of a TCP listener.
+    /// Creates the handler of a TCP listener.
     #[must_use]
     pub fn tcp_handler(&self) -> Arc<dyn TunnelHandler> {
         Arc::new(TcpProxy {
@@ -90,7 +90,7 @@ impl TunnelHandler for TcpProxy {
             {
                 Ok(reached) => reached,
                 Err(failure) => {
-                    // There is no protocol to say it in: the client sees a cut connection.
+                    // There is no protocol to report it in: the connection closes.
                     log::error!("{}: {}: {}", listener.name, shared.name, failure.cause);
                     client.abort();
                     return;
@@ -104,7 +104,7 @@ impl TunnelHandler for TcpProxy {
     }
 }
 
-/// A place and a connection of its own for one client.
+/// Claims a slot and opens a connection for one client.
 async fn connect_server(
     shared: &Arc<SharedUpstream>,
     client: &Stream,
@@ -124,7 +124,7 @@ async fn connect_server(
             hash_key: key,
             sticky_name_hash: None,
             tried_servers: &tried,
-            // Its connection is its own from the first byte on.
+            // A TCP client never shares or reuses a connection.
             reuse: ReusePolicy::Proven,
             is_first_attempt: tried.is_empty(),
         };
@@ -133,7 +133,7 @@ async fn connect_server(
             placed => placed,
         };
         let LeaseOutcome::Leased(mut lease, _) = claimed else {
-            // A wait ends in a place or an error.
+            // A wait ends in a slot or an error.
             let cause = "a claim without its place";
             return Err(AttemptFailure::new(
                 FaultKind::Internal,
@@ -163,7 +163,8 @@ async fn connect_server(
     }
 }
 
-/// Waits for a place as long as the client does. One that speaks first is not seen to leave.
+/// Waits for a slot as long as the client does. A client that has sent bytes is not seen to
+/// disconnect.
 async fn wait_for_slot(
     mut wait: QueueWait,
     client: &Stream,

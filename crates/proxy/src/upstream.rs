@@ -1,8 +1,8 @@
-//! One upstream as the rest of the server sees it.
+//! One upstream, as seen by the other crates.
 //!
-//! Made by `penstock`'s wiring at start and at reload; a handler for HTTP, a tunnel for TCP listeners;
-//! shown on the status page and changed by the admin API. What loops share is [`SharedUpstream`]: one lock
-//! around the roster, held for the length of one decision.
+//! Made by `penstock` at start and reload: a handler for HTTP and a tunnel for TCP listeners, shown
+//! on the status page and changed by the admin API. The loops share [`SharedUpstream`]: one lock
+//! around the server pool, held for one decision at a time.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,33 +30,33 @@ pub struct Upstream {
     pub(crate) shared: Arc<SharedUpstream>,
 }
 
-/// What an upstream needs of the house.
+/// Settings of an upstream that come from the server.
 #[derive(Debug)]
 pub struct UpstreamSetup {
-    /// How many loops there are.
+    /// The number of loops.
     pub loop_count: usize,
-    /// Where bodies wait.
+    /// Where bodies are buffered.
     pub body_store: BodyStore,
 }
 
-/// Which bodies a route has read whole before they go on.
+/// Which bodies of a route are buffered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Buffering {
-    /// Requests, before a server hears of them.
+    /// Request bodies are read whole before a server gets the request.
     pub request: bool,
-    /// Responses, off the server, faster than the client takes them.
+    /// Response bodies are read from the server faster than the client reads them.
     pub response: bool,
 }
 
-/// What loops share.
+/// The state that the loops share.
 #[derive(Debug)]
 pub(crate) struct SharedUpstream {
     pub(crate) name: Arc<str>,
     pub(crate) config: Arc<config::Upstream>,
     pub(crate) body_store: ArcSwap<BodyStore>,
-    /// The responses that keep its places because their clients are slow.
+    /// Responses that still hold slots because their clients are slow.
     held_places: HeldPlaces,
-    /// Guards the servers, their slots and the line; never held across an await.
+    /// Guards the servers, their slots and the queue; never held across an await.
     server_pool: Mutex<ServerPool>,
 }
 
@@ -67,35 +67,35 @@ pub struct UpstreamSnapshot {
     pub name: String,
     /// http, fastcgi, scgi, uwsgi, ajp.
     pub protocol: &'static str,
-    /// Whether any server takes requests.
+    /// Whether any server accepts requests.
     pub is_up: bool,
-    /// Requests waiting.
+    /// Waiting requests.
     pub waiting: usize,
-    /// The queue's bound.
+    /// The queue's limit.
     pub max_queued: usize,
-    /// How long the oldest has waited.
+    /// The longest current wait.
     pub oldest_wait: Duration,
     /// Its counters.
     pub counters: UpstreamCounters,
-    /// Waiting in line.
+    /// Time in the queue.
     pub queue_time: HistogramValues,
-    /// Making connections.
+    /// Time to connect.
     pub connect_time: HistogramValues,
-    /// From hand-over to the head of the response.
+    /// Time from sending the request to the response head.
     pub header_time: HistogramValues,
     /// Its servers.
     pub servers: Vec<ServerSnapshot>,
 }
 
 impl Upstream {
-    /// Starts the upstream on the current loop, which is the control loop: probes, names and idle
-    /// connections are looked after there.
+    /// Starts the upstream on the current loop, which must be the control loop: it runs probes and
+    /// look-ups and maintains idle connections.
     #[must_use]
     pub fn start(config: config::Upstream, setup: UpstreamSetup) -> Arc<Self> {
         Self::start_with_dns(config, setup, DnsSource::System)
     }
 
-    /// The same with names from `names`.
+    /// The same with the DNS source `names`.
     pub(crate) fn start_with_dns(
         config: config::Upstream,
         setup: UpstreamSetup,
@@ -114,24 +114,24 @@ impl Upstream {
         Arc::new(Self { shared })
     }
 
-    /// Its name.
+    /// The upstream's name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.shared.name
     }
 
-    /// The configuration that it runs with.
+    /// The current configuration.
     #[must_use]
     pub fn config(&self) -> &config::Upstream {
         &self.shared.config
     }
 
-    /// Bodies wait elsewhere or in other bounds, from a reload on.
+    /// Changes where bodies are buffered, or the limits, after a reload.
     pub fn set_body_store(&self, store: BodyStore) {
         self.shared.body_store.store(Arc::new(store));
     }
 
-    /// The handler for a route that has buffering of its own.
+    /// Creates the handler for a route with its own buffering.
     #[must_use]
     pub fn handler(&self, buffering: Buffering) -> Arc<dyn Handler> {
         Arc::new(UpstreamHandler {
@@ -140,7 +140,7 @@ impl Upstream {
         })
     }
 
-    /// How it is now.
+    /// Returns a snapshot for the status page.
     #[must_use]
     pub fn snapshot(&self) -> UpstreamSnapshot {
         let now = clock::now();
@@ -174,7 +174,7 @@ struct UpstreamHandler {
 
 impl Handler for UpstreamHandler {
     fn handle(&self, request: Request) -> HandlerProgress {
-        // Made where it stays: it is large.
+        // Constructed in place: it is large.
         let room = Box::<ProxiedRequest>::new_uninit();
         let call = Box::write(
             room,
@@ -184,7 +184,7 @@ impl Handler for UpstreamHandler {
     }
 }
 
-/// The place of a request at one server, as the response that holds it sees it.
+/// A request's slot at one server, as the response that holds it sees it.
 #[derive(Debug)]
 pub(crate) struct ServerPlace {
     shared: Arc<SharedUpstream>,
@@ -208,7 +208,7 @@ impl Producer for ServerPlace {
     fn demand(&self, now: Instant) -> Demand {
         let roster = self.shared.server_pool();
         if !roster.gives_places(self.server) {
-            // It is down or goes.
+            // The server is down or leaving.
             return Demand::default();
         }
         let (waiting, oldest_wait) = roster.waiting(now);
@@ -227,7 +227,7 @@ impl Producer for ServerPlace {
     fn refuse_waiting(&self, clients: &[AddressPrefix], cause: &str) {
         let waiters = self.shared.server_pool().take_waiting_of(clients);
         for waiter in waiters {
-            // It may have left.
+            // The receiver may be gone.
             let _ = waiter.grant_sender.send(Err(cause.to_owned()));
         }
     }
@@ -244,7 +244,7 @@ impl SharedUpstream {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the roster, then does what follows from it.
+    /// Changes the server pool, then runs the deferred actions.
     pub(crate) fn update_pool<T>(
         &self,
         change: impl FnOnce(&mut ServerPool, &mut DeferredActions) -> T,
@@ -255,7 +255,7 @@ impl SharedUpstream {
         result
     }
 
-    /// A request at a server has ended.
+    /// Releases the slot of a finished request.
     pub(crate) fn release_slot(
         &self,
         now: Instant,
@@ -268,13 +268,13 @@ impl SharedUpstream {
         });
     }
 
-    /// A place that was given and not used goes to the next.
+    /// Passes a granted but unused slot to the next request.
     pub(crate) fn release_unused_slot(&self, slot: SlotId) {
         let now = clock::now();
         self.update_pool(|roster, aftermath| roster.release_unused(now, slot, aftermath));
     }
 
-    /// Adds a server that needs no name to be resolved.
+    /// Adds a server with a resolved address.
     pub(crate) fn add_server(
         &self,
         address: ResolvedAddress,
@@ -285,7 +285,7 @@ impl SharedUpstream {
         self.update_pool(|roster, aftermath| roster.add(now, address, name, spec, aftermath))
     }
 
-    /// Does what the lock was too short for.
+    /// Runs the actions deferred while the lock was held.
     fn run_deferred(&self, aftermath: DeferredActions) {
         if aftermath.is_empty() {
             return;
@@ -299,7 +299,7 @@ impl SharedUpstream {
         for (server, transition) in transitions {
             transition.log(&self.name, &server.name);
         }
-        // One that is gone gives its place to the next, who may be gone too.
+        // A waiter that is gone passes its slot to the next, which may be gone too.
         let mut starts = VecDeque::from(starts);
         while let Some(DispatchedJob {
             slot_id: slot,

@@ -1,10 +1,14 @@
-//! One request and its response on one connection: the one loop that relays, for every protocol.
+//! One request and its response on one connection: the relay loop of all protocols.
 //!
-//! [`Talk::begin`] writes the head (and a small body with it) in one system call; [`Talk::poll_read`]
-//! goes on sending, reads what the server says and gives it out as [`ResponseProgress`]. `call` drives it to the
-//! head, `relay` from there to the end. What must stay true: a server that answers before it has the
-//! whole request is heard; a connection is reusable only when the whole request is out, the response is
-//! complete, and nothing is behind it.
+//! [`UpstreamExchange::begin`] writes the head, with a small body, in one system call.
+//! [`UpstreamExchange::poll_read`] continues sending, reads from the server and returns
+//! [`ResponseProgress`]. `proxied_request` drives it to the head, `relay` from there to the end.
+//!
+//! # Invariants
+//!
+//! - A response that arrives before the whole request was sent is read.
+//! - A connection is reusable only if the whole request was sent, the response is complete, and no
+//!   bytes follow it.
 
 use std::io::{self, IoSlice};
 use std::task::{Context, Poll};
@@ -23,50 +27,50 @@ use crate::failure::{AttemptFailure, AttemptStage};
 use crate::response_head::UpstreamResponseHead;
 use crate::upstream::SharedUpstream;
 
-/// Bodies up to this size go out with their head.
+/// Bodies up to this size are written together with their head.
 const MAX_BODY_WITH_HEAD: usize = 16 * 1024;
 
-/// A connection at work.
+/// A connection with an active request.
 #[derive(Debug)]
 pub(crate) struct UpstreamExchange {
     connection: UpstreamConnection,
     codec: Codec,
     body_encoding: BodyEncoding,
-    /// Encoded and not with the kernel yet: from `out_sent` on.
+    /// Encoded bytes; those from `out_sent` on are not written yet.
     out: Vec<u8>,
     out_sent: usize,
-    /// What the source still has to give.
+    /// What remains to be encoded.
     send_state: SendState,
-    /// Received and not decoded: part of a head or a record.
+    /// Received but not decoded: part of a head or a record.
     partial: Vec<u8>,
     has_received: bool,
-    /// Something of a body has come.
+    /// Part of a body has arrived.
     has_data: bool,
     has_head: bool,
-    /// Bytes behind the end of the response.
+    /// Bytes follow the end of the response.
     has_trailing_bytes: bool,
-    /// It was answered before it was sent.
+    /// The response came before the whole request was sent.
     was_answered_early: bool,
-    /// The server took something since it was last asked.
+    /// When the server last read something, since the last [`UpstreamExchange::take_progress`].
     progress_at: Option<Instant>,
-    /// The rest of the request is not here yet.
+    /// The rest of the request has not arrived from the client.
     waits_for_client: bool,
 }
 
-/// How far the request is.
+/// The state of sending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SendState {
-    /// There may be more of the body.
+    /// The body may have more.
     Body,
-    /// The server asks before it takes more (AJP).
+    /// The server requests each part of the body (AJP).
     OnDemand { flow: BodyCredit, is_ended: bool },
     /// All of it is encoded, or as much as the server asks for.
     Encoded,
-    /// The server takes no more; it may still answer.
+    /// The server reads no more; it may still respond.
     Refused,
 }
 
-/// What a response has brought since the last look.
+/// The progress of a response since the last poll.
 #[derive(Debug, Default)]
 pub(crate) struct ResponseProgress {
     /// The final head, once.
@@ -85,11 +89,11 @@ pub(crate) struct ResponseEnd {
 }
 
 impl UpstreamExchange {
-    /// Begins `request` on `connection`, and hands what came of it to `keep`: it is large, and so is made
-    /// where it stays.
+    /// Begins `request` on `connection` and passes the exchange to `keep`, so that this large value
+    /// is constructed in place.
     ///
     /// # Errors
-    /// A head that the protocol has no room for, or a connection that takes nothing.
+    /// A head that does not fit the protocol, or a connection that accepts no bytes.
     pub(crate) fn begin(
         shared: &SharedUpstream,
         connection: UpstreamConnection,
@@ -103,7 +107,7 @@ impl UpstreamExchange {
             let (codec, form) = Codec::encode_request(&shared.config, request, framing, name, out)?;
             let mut sending = SendState::Body;
             if form == BodyEncoding::Ajp {
-                // The first packet goes unasked, the rest as it is asked for.
+                // The first packet is sent unrequested, the rest on request.
                 let length = match framing {
                     Framing::Length(length) => length,
                     Framing::None | Framing::Chunked => 0,
@@ -138,7 +142,7 @@ impl UpstreamExchange {
         })
     }
 
-    /// Whether all of the request that the server waits for is with the kernel.
+    /// Whether every part of the request that the server waits for is written.
     pub(crate) fn is_sent(&self) -> bool {
         let is_encoded = match &self.send_state {
             SendState::Body => false,
@@ -148,17 +152,17 @@ impl UpstreamExchange {
         is_encoded && self.out_sent == self.out.len()
     }
 
-    /// When the server last took something, if it did since this was last asked.
+    /// Takes the time when the server last read something, if it did since the last call.
     pub(crate) fn take_progress(&mut self) -> Option<Instant> {
         self.progress_at.take()
     }
 
-    /// Whether the server has all that there is of the request, and more is to come.
+    /// Whether the server has all of the request that has arrived, and more is to come.
     pub(crate) fn waits_for_client(&self) -> bool {
         self.waits_for_client
     }
 
-    /// Whether the server has said nothing at all.
+    /// Whether the server has sent nothing at all.
     pub(crate) fn is_unanswered(&self) -> bool {
         !self.has_received
     }
@@ -167,7 +171,7 @@ impl UpstreamExchange {
         &mut self.connection
     }
 
-    /// The connection, if it may carry another request after `end`.
+    /// Returns the connection, if it may carry another request after `end`.
     pub(crate) fn into_connection(mut self, end: &ResponseEnd) -> Option<UpstreamConnection> {
         let is_asked = matches!(self.body_encoding, BodyEncoding::Ajp);
         let is_in_order = is_asked || !self.was_answered_early;
@@ -182,24 +186,24 @@ impl UpstreamExchange {
         (is_clean && is_whole).then_some(self.connection)
     }
 
-    /// Makes the close a reset where the server has not taken the whole request: it might never read
-    /// on, and so never see the end of the stream behind what it did not read.
+    /// Makes the close a reset if the server has not read the whole request: it might never read
+    /// on, and so never see the end of the stream behind the unread bytes.
     pub(crate) fn abort_if_incomplete(&self) {
         if self.was_answered_early || !self.is_sent() || self.send_state == SendState::Refused {
             self.connection.stream.abort();
         }
     }
 
-    /// The connection as a tunnel, and what came behind the switch.
+    /// Returns the connection as a tunnel, and the bytes behind the switch.
     pub(crate) fn into_upgraded(self) -> (UpstreamConnection, Vec<u8>) {
         (self.connection, self.partial)
     }
 
-    /// Sends what can be sent and reads what is there; ready when something of the final response is, or
-    /// a piece of its body. `body` gets the pieces.
+    /// Sends as much as possible and reads the available bytes; ready when part of the final
+    /// response or of its body has arrived. `body` receives the pieces.
     ///
     /// # Errors
-    /// When the server closes, resets, or breaks its protocol, or the request's own body fails.
+    /// The server closes, resets, or violates its protocol, or the request body fails.
     pub(crate) fn poll_read(
         &mut self,
         cx: &mut Context<'_>,
@@ -250,7 +254,7 @@ impl UpstreamExchange {
         }
     }
 
-    /// A failure says how far the request was, which only this knows.
+    /// Adds to a failure how far the request was, which only the exchange knows.
     fn with_stage(&self, mut failure: AttemptFailure) -> AttemptFailure {
         if self.has_head && failure.stage == AttemptStage::Sent {
             failure.stage = AttemptStage::ResponseStarted;
@@ -258,7 +262,7 @@ impl UpstreamExchange {
         failure
     }
 
-    /// Sends as much as the connection takes and the source gives.
+    /// Sends as much as the connection accepts and the source has.
     fn poll_send(
         &mut self,
         cx: &mut Context<'_>,
@@ -274,7 +278,7 @@ impl UpstreamExchange {
                         self.progress_at = Some(clock::now());
                     }
                     Poll::Ready(Err(_)) => {
-                        // Whatever the server said before is still to be read.
+                        // Bytes that the server sent before are still read.
                         self.send_state = SendState::Refused;
                         self.out_sent = self.out.len();
                         return Ok(());
@@ -289,7 +293,7 @@ impl UpstreamExchange {
         }
     }
 
-    /// Encodes the next piece of the body; `false` when there is none now.
+    /// Encodes the next piece of the body; `false` when none is available.
     fn poll_encode(
         &mut self,
         cx: &mut Context<'_>,
@@ -331,8 +335,9 @@ impl UpstreamExchange {
         }
     }
 
-    /// An answer before the whole request is out: the server may read the rest, or take it for another
-    /// request. One that succeeds may still want it, a refusal does not.
+    /// Handles a response before the whole request was sent: the server may read the rest, or take
+    /// it for another request. After a success it may still want the rest; after a refusal it does
+    /// not.
     fn record_early_response(&mut self, status: u16) {
         if self.is_sent() {
             return;
@@ -372,7 +377,7 @@ impl UpstreamExchange {
         self.handle_event(event, hearer)
     }
 
-    /// Decodes what it can; gives how many bytes that took.
+    /// Decodes as much as possible; returns the bytes consumed.
     fn decode(
         &mut self,
         input: &[u8],
@@ -404,7 +409,7 @@ impl UpstreamExchange {
     ) -> Result<(), AttemptFailure> {
         match event {
             ResponseEvent::Interim(status, fields) => {
-                // 100 and 102 are about this hop; 103 speaks to the client.
+                // 100 and 102 apply to this hop; 103 is for the client.
                 if status.code() == EARLY_HINTS
                     && let Some(client) = hearer.client
                 {
@@ -417,7 +422,7 @@ impl UpstreamExchange {
                 hearer.progress.head = Some(head);
             }
             ResponseEvent::SwitchedProtocols(_) if !self.is_sent() => {
-                // Nobody could say where the other protocol begins.
+                // The start of the other protocol would be unknown.
                 let cause = "a switch of protocols before the whole request was sent";
                 return Err(AttemptFailure::protocol_error(AttemptStage::Sent, cause));
             }
@@ -445,7 +450,7 @@ impl UpstreamExchange {
                         AttemptFailure::protocol_error(AttemptStage::Sent, error.to_string())
                     })?;
                     if *is_ended {
-                        // Asked again behind the end: an empty packet says so once more.
+                        // Requested again after the end: an empty packet repeats it.
                         flow.encode(&mut self.out, b"");
                     }
                 }
@@ -455,7 +460,8 @@ impl UpstreamExchange {
                 trailers,
             } => {
                 if let SendState::OnDemand { flow, .. } = &self.send_state {
-                    // It took what it wanted of the body; one that still waits for more cannot be used.
+                    // It has read what it wanted of the body; a connection that still waits for
+                    // more cannot be reused.
                     self.send_state = match flow.credit() {
                         0 => SendState::Encoded,
                         _ => SendState::Refused,
@@ -471,7 +477,7 @@ impl UpstreamExchange {
     }
 }
 
-/// Sends what the connection takes at once; gives the rest.
+/// Writes what the connection accepts at once; returns the rest.
 fn send_first(connection: &UpstreamConnection, out: &[u8]) -> Result<Vec<u8>, AttemptFailure> {
     match connection.stream.try_write(&[IoSlice::new(out)]) {
         Ok(count) => Ok(out[count..].to_vec()),
@@ -509,7 +515,7 @@ fn encode_end(form: BodyEncoding, out: &mut Vec<u8>) {
 /// RFC 8297 §2.
 const EARLY_HINTS: u16 = 103;
 
-/// Where the parts of a response go.
+/// Receives the parts of a response.
 struct ResponseSink<'a, B> {
     progress: ResponseProgress,
     client: Option<&'a ClientState>,

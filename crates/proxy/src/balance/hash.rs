@@ -1,22 +1,25 @@
-//! Keys to servers: rendezvous hashing with bounded loads.
+//! Maps keys to servers: rendezvous hashing with bounded loads, used by `balance`.
 //!
-//! Used by `balance.rs`. Every server draws a number from the key and its own name, and the highest
-//! in relation to its share has the key. There is no table to rebuild: a server that comes takes only
-//! the keys for which its number is the highest, one that goes leaves each of its keys to the next.
-//! Where the highest has more than 1.25 times its share of all that is in progress, the next gets the
-//! request ("Consistent Hashing with Bounded Loads", Mirrokni and others). The cost is one logarithm a
-//! server, well below a microsecond for dozens of them.
-//! What must stay true: `hash_key` gives the same number in every process and version, so that several
-//! front ends agree.
+//! Each server gets a score from the key and its own name; the highest score in relation to its
+//! share wins. There is no table to rebuild: a new server takes only the keys for which it scores
+//! highest, and a removed server leaves each key to the next. If the winner has more than 1.25
+//! times its share of all active requests, the next server gets the request ("Consistent Hashing
+//! with Bounded Loads", Mirrokni et al.). Costs one logarithm per server, well below a microsecond
+//! for dozens.
+//!
+//! # Invariants
+//!
+//! - `hash_key` returns the same number in every process and version, so that several front ends
+//!   agree.
 
 use super::{Candidate, with_free_slot};
 
-/// The number of a key or of a server's name; no secret is in it, it only spreads.
+/// Hashes a key or a server name. Not secret; it only spreads.
 pub(crate) fn hash_key(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<8>();
     let mut last = [0; 8];
     last[..rest.len()].copy_from_slice(rest);
-    // The length stands for the padding of the last word.
+    // The length distinguishes the padding of the last word.
     let mut hash = bytes.len() as u64;
     for word in words.iter().chain([&last]) {
         hash = (hash ^ u64::from_le_bytes(*word)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -25,7 +28,8 @@ pub(crate) fn hash_key(bytes: &[u8]) -> u64 {
     mix_bits(hash)
 }
 
-/// The server of this key: of those with room the highest below its bound, else the highest.
+/// The server for this key: the highest score with a free slot and below the bound, else the
+/// highest with a free slot.
 pub(super) fn choose(candidates: &[Candidate], key: u64) -> Option<usize> {
     let mut load = TotalLoad {
         active: 1,
@@ -46,28 +50,29 @@ pub(super) fn choose(candidates: &[Candidate], key: u64) -> Option<usize> {
     best.map(|(candidate, _)| candidate.index)
 }
 
-/// Every bit of the argument changes half of the result's (the finaliser of splitmix64).
+/// Mixes bits: each input bit changes half of the output bits (splitmix64's finaliser).
 pub(super) fn mix_bits(mut bits: u64) -> u64 {
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     bits = (bits ^ (bits >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     bits ^ (bits >> 31)
 }
 
-/// The sums over all candidates, the request that is to be placed included.
+/// Sums over all candidates, including the request to be placed.
 struct TotalLoad {
     active: u64,
     share: u64,
 }
 
 impl TotalLoad {
-    /// Whether with this request it has at most 1.25 times its share, rounded up.
+    /// Whether the server, with this request, has at most 1.25 times its share, rounded up.
     fn is_within_bound(&self, candidate: &Candidate) -> bool {
         let has = 4 * u128::from(candidate.active) * u128::from(self.share);
         has < 5 * u128::from(self.active) * u128::from(candidate.share())
     }
 }
 
-/// The highest of the scores -share / ln(u), u drawn evenly, is each one's in proportion to its share.
+/// The highest of the scores -share / ln(u), with u drawn evenly, is each server's in proportion to
+/// its share.
 fn score(candidate: &Candidate, key: u64) -> f64 {
     let drawn = mix_bits(key ^ candidate.name_hash) >> 11;
     let even = (drawn as f64 + 0.5) / (1_u64 << 53) as f64;

@@ -1,10 +1,10 @@
-//! What the choice among servers promises: shares, warmth, room, and keys that stay where they are.
+//! Tests of balancing: shares, idle connections, capacity, and stable keys.
 
 use std::collections::HashMap;
 
 use super::*;
 
-/// Servers with so many thousandths of their weights and so many places, nothing in progress.
+/// Servers with these weights in thousandths and this capacity, without active requests.
 fn servers(weights: &[u32]) -> Vec<Candidate> {
     let server = |(index, weight): (usize, &u32)| Candidate {
         index,
@@ -32,8 +32,8 @@ const POLICIES: [BalancePolicy; 5] = [
     BalancePolicy::Hash,
 ];
 
-/// Places `requests`, of which `in_progress` are under way at a time and then end in random order;
-/// gives how many each server got.
+/// Places `requests`, of which `in_progress` are active at a time and end in random order; returns
+/// the count per server.
 fn shares(
     policy: BalancePolicy,
     servers: &mut [Candidate],
@@ -248,7 +248,7 @@ fn random_two_never_takes_the_busiest_of_three() {
     assert!(chosen.contains(&0) && chosen.contains(&2));
 }
 
-/// Where each of many keys goes when nothing is in progress.
+/// The server of each of many keys when no request is active.
 fn owners(servers: &[Candidate]) -> HashMap<u64, usize> {
     let mut balancer = balancer(BalancePolicy::Hash);
     let keys = (0..20_000_u32).map(|n| hash_key(&n.to_le_bytes()));

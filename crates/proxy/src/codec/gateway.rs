@@ -1,7 +1,10 @@
-//! FastCGI, SCGI, uwsgi and AJP: a request as variables, a response as the format has it.
+//! FastCGI, SCGI, uwsgi and AJP: encodes requests as variables and maps `wire`'s responses to
+//! [`ResponseEvent`]s.
 //!
-//! The formats are `wire`'s; here they become the one kind of [`Event`]. What must stay true: the
-//! variables come from `environ`'s table, so that all formats tell an application the same.
+//! # Invariants
+//!
+//! - The variables come from the table in `environ`, so an application sees the same in every
+//!   protocol.
 
 use penstock_config::{self as config, Protocol};
 use penstock_exchange::{FaultKind, Request};
@@ -16,19 +19,19 @@ use crate::failure::{AttemptFailure, AttemptStage};
 use crate::request_head;
 use crate::response_head::{ResponseHeadBuilder, UpstreamResponseHead};
 
-/// The number of WSGI, and what other servers of the protocol take for "the usual".
+/// WSGI; other servers of the protocol take it for the default.
 const UWSGI_MODIFIER: u8 = 0;
 
-/// What a request may say to the log, so that one cannot fill a disk.
+/// Maximum log bytes per request, so that one request cannot fill a disk.
 const MAX_LOG_BYTES: usize = 64 * 1024;
-/// The line after the last.
+/// Logged once the bound is reached.
 const LOG_TRUNCATED: &[u8] = b"more than 64 KiB for the log from one request; the rest is left out";
 
-/// Reads one response.
+/// Decodes one response.
 #[derive(Debug)]
 pub(crate) struct GatewayDecoder {
     decoder: ResponseDecoder,
-    /// The connection may be kept, if the server does.
+    /// The connection may be kept open, if the server agrees.
     keeps_alive: bool,
     has_head: bool,
     is_finished: bool,
@@ -39,7 +42,7 @@ pub(crate) struct GatewayDecoder {
 /// Writes the head of `request` into `out`.
 ///
 /// # Errors
-/// A head that the format has no room for.
+/// A head that does not fit the format.
 pub(super) fn encode_request(
     config: &config::Upstream,
     request: &Request,
@@ -77,7 +80,7 @@ pub(super) fn encode_request(
             let decoder = ajp::AjpDecoder::new(limits, answers_head);
             (ResponseDecoder::Ajp(decoder), BodyEncoding::Ajp)
         }
-        // `Codec::begin` asks here for the others only.
+        // `Codec::encode_request` never calls this for HTTP.
         Protocol::Uwsgi | Protocol::Http => {
             let mut vars = uwsgi::UwsgiVariableWriter::new(out, UWSGI_MODIFIER);
             environ::encode_variables(&mut vars, config, request, framing, server);
@@ -104,7 +107,7 @@ impl GatewayDecoder {
     ) -> Result<DecodedEvent<'a>, AttemptFailure> {
         let mut consumed = 0;
         let mut event = None;
-        // Events that are left out must not look like the end of what was received.
+        // Skipped events must not look like the end of the input.
         while event.is_none() && !self.is_finished {
             let decoded = self.decoder.decode(&input[consumed..]);
             let decoded = decoded.map_err(|error| self.failure(error))?;
@@ -154,7 +157,7 @@ impl GatewayDecoder {
         }))
     }
 
-    /// What of `piece` is logged.
+    /// The part of `piece` that is logged.
     fn limit_log<'a>(&mut self, piece: &'a [u8]) -> Option<ResponseEvent<'a>> {
         if let Some(left) = self.log_bytes_left.checked_sub(piece.len()) {
             self.log_bytes_left = left;
@@ -166,7 +169,7 @@ impl GatewayDecoder {
     }
 
     fn failure(&self, error: GatewayError) -> AttemptFailure {
-        // One that refuses has not begun with the request; behind a head it only says so.
+        // A server that refuses before the head has not begun the request.
         let stage = match error.is_refusal() && !self.has_head {
             true => AttemptStage::Unsent,
             false => super::attempt_stage(self.has_head),
@@ -175,7 +178,7 @@ impl GatewayDecoder {
     }
 }
 
-/// The head for the client.
+/// Converts the head for the client.
 fn convert_head(head: &gateway::GatewayHead) -> Result<UpstreamResponseHead, AttemptFailure> {
     let mut builder = ResponseHeadBuilder::new(head.fields.as_bytes().len());
     for (name, value) in head.fields.iter() {
@@ -188,7 +191,7 @@ fn convert_head(head: &gateway::GatewayHead) -> Result<UpstreamResponseHead, Att
     })
 }
 
-/// `call` reads a body of unknown length whole before it begins.
+/// A body of unknown length is read whole before the request is sent (`proxied_request`).
 fn missing_length() -> AttemptFailure {
     let cause = "a body without a length cannot be sent in a gateway protocol";
     AttemptFailure::new(FaultKind::Internal, AttemptStage::Local, cause)

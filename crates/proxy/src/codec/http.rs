@@ -1,9 +1,14 @@
-//! Responses of HTTP/1.1 servers, and of uwsgi servers, which answer in HTTP too.
+//! Decodes responses of HTTP/1.1 servers and of uwsgi servers, which respond in HTTP too.
 //!
-//! Heads are checked by `http`'s scanner and bodies by its decoder. What must stay true: interim
-//! responses are bounded; 101 is believed only where it was asked for; bytes behind a response are
-//! never taken for another one. What old servers write is read unless the upstream is `strict`:
-//! nobody sees it, for heads and bodies are framed anew; it is the last response of its connection.
+//! `http`'s scanner checks heads and its decoder checks bodies. Unless the upstream is `strict`,
+//! malformed syntax of old servers is accepted: heads and bodies are framed anew for the client,
+//! and the connection closes after the response.
+//!
+//! # Invariants
+//!
+//! - Interim responses are bounded.
+//! - 101 is accepted only if the request asked for an upgrade.
+//! - Bytes behind a response are never decoded as another response.
 
 use penstock_config as config;
 use penstock_http::{
@@ -15,19 +20,19 @@ use super::{DecodedEvent, ResponseEvent};
 use crate::failure::{AttemptFailure, AttemptStage};
 use crate::response_head::ResponseHeadBuilder;
 
-/// Interim responses before a final one; a server that sends more is not going to answer.
+/// Maximum interim responses before the final one.
 const MAX_INTERIM_RESPONSES: u8 = 64;
 
-/// Room for the fields of the usual head.
+/// Capacity for the fields of a typical head.
 const FIELDS_CAPACITY: usize = 512;
 
-/// Reads one response.
+/// Decodes one response.
 #[derive(Debug)]
 pub(crate) struct HttpDecoder {
     state: DecoderState,
     scanner: ResponseScanner,
     is_strict: bool,
-    /// The fields of a head that is not whole yet.
+    /// The fields of an incomplete head.
     partial_head: Option<Box<ResponseHeadBuilder>>,
     is_head_request: bool,
     /// The request asked for another protocol.
@@ -43,14 +48,14 @@ enum DecoderState {
     Length(u64),
     Chunked(Box<BodyDecoder>),
     UntilClose,
-    /// Complete, and not yet told.
+    /// Complete; `End` was not returned yet.
     Done(Option<FieldBlock>),
-    /// Told; or the connection is a tunnel.
+    /// `End` was returned, or the connection is a tunnel.
     Finished,
 }
 
 impl HttpDecoder {
-    /// Reads the response to a request of `method`, strictly.
+    /// Creates a strict decoder for the response to a request of `method`.
     pub(crate) fn new(method: Method, upgrades: bool) -> Self {
         Self {
             state: DecoderState::Head,
@@ -65,7 +70,7 @@ impl HttpDecoder {
         }
     }
 
-    /// For a server that closes behind its response, whatever its head says.
+    /// For a server that closes the connection after its response, whatever its head says.
     pub(crate) fn new_closing(method: Method) -> Self {
         Self {
             must_close: true,
@@ -73,7 +78,7 @@ impl HttpDecoder {
         }
     }
 
-    /// The same, reading what old servers write unless the upstream is `strict`.
+    /// Accepts the syntax of old servers unless the upstream is `strict`.
     pub(crate) fn with_config(mut self, config: &config::Upstream) -> Self {
         if !config.strict {
             self.is_strict = false;
@@ -145,7 +150,7 @@ impl HttpDecoder {
 
     fn decode_head<'a>(&mut self, input: &'a [u8]) -> Result<DecodedEvent<'a>, AttemptFailure> {
         let limits = ResponseLimits::default();
-        // Kept over pieces of a head: the scanner gives each field once.
+        // Survives partial heads: the scanner returns each field once.
         let mut building = match self.partial_head.take() {
             Some(building) => *building,
             None => ResponseHeadBuilder::new(FIELDS_CAPACITY),
@@ -169,7 +174,7 @@ impl HttpDecoder {
         let reply = building.finish(status);
         let mut reply = reply.ok_or_else(|| broken("malformed content-length".to_owned()))?;
         if head.framing == ResponseBodyFraming::Chunked {
-            // The coding overrides a length beside it (RFC 9112 §6.3 case 3).
+            // Transfer-Encoding overrides Content-Length (RFC 9112 §6.3 case 3).
             reply.length = None;
         }
         let event = match head.status {
@@ -234,7 +239,7 @@ impl HttpDecoder {
     }
 }
 
-/// A piece of a body; none when there is nothing in it.
+/// A piece of the body; no event if it is empty.
 fn data_event(piece: &[u8], consumed: usize) -> DecodedEvent<'_> {
     DecodedEvent {
         consumed,
@@ -242,7 +247,7 @@ fn data_event(piece: &[u8], consumed: usize) -> DecodedEvent<'_> {
     }
 }
 
-/// The fields behind a chunked body, which the decoder has checked.
+/// The trailers of a chunked body, checked by the decoder.
 fn parse_trailers(lines: &[u8]) -> Option<FieldBlock> {
     let mut fields = FieldBlock::new();
     for line in lines.split(|&byte| byte == b'\n') {
@@ -250,7 +255,7 @@ fn parse_trailers(lines: &[u8]) -> Option<FieldBlock> {
         if let Some(colon) = memchr::memchr(b':', line)
             && let Ok(name) = std::str::from_utf8(&line[..colon])
         {
-            // Checked once; whatever is not a field again is left out.
+            // Checked already; a line that still is not a field is skipped.
             let _ = fields.push(name, &line[colon + 1..]);
         }
     }

@@ -1,13 +1,17 @@
-//! Which script a path means, by its text.
+//! Finds the script in a path, by its text; called by `environ` for upstreams with a `root`, the
+//! directory of scripts as their servers see it.
 //!
-//! Called by `environ` for upstreams with a `root`, the folder of scripts as their servers see it. What
-//! must stay true: only a segment whose own name ends in `.php` is ever named as a script, so a file that
-//! somebody uploaded is none. PHP may still go up a path whose script is missing, and run
-//! `/uploads/a.jpg` for `/uploads/a.jpg/x.php`: `cgi.fix_pathinfo = 0` in its configuration forbids that.
+//! PHP may still walk up a path whose script is missing and run `/uploads/a.jpg` for
+//! `/uploads/a.jpg/x.php`: `cgi.fix_pathinfo = 0` in its configuration forbids that.
+//!
+//! # Invariants
+//!
+//! - Only a segment whose own name ends in `.php` is a script, so an uploaded file of another type
+//!   never is.
 
 use std::borrow::Cow;
 
-/// A path in two: the script, and what is left for it to read.
+/// A path split into the script and the rest.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ScriptPath<'p> {
     /// `SCRIPT_NAME`: relative to the root, with its slash; empty for none.
@@ -17,7 +21,7 @@ pub(super) struct ScriptPath<'p> {
 }
 
 impl<'p> ScriptPath<'p> {
-    /// Splits behind the first script in `path`; a path without one is `index`'s, if there is that.
+    /// Splits after the first script in `path`; a path without one belongs to `index`, if set.
     pub(super) fn split(path: &'p [u8], index: Option<&str>) -> Self {
         if let Some(end) = script_end(path) {
             let (name, info) = path.split_at(end);
@@ -30,8 +34,8 @@ impl<'p> ScriptPath<'p> {
         match index {
             Some(index) => Self {
                 name: Cow::Owned([b"/", index.as_bytes()].concat()),
-                // As `try_files $uri /index.php` of nginx: PHP makes `PHP_SELF` of both, and sites tell by it
-                // which script runs. They find the path in `REQUEST_URI`.
+                // As `try_files $uri /index.php` of nginx: PHP builds `PHP_SELF` of both, and sites
+                // derive the running script from it. They find the path in `REQUEST_URI`.
                 path_info: match index.as_bytes().ends_with(SCRIPT_SUFFIX) {
                     true => b"",
                     false => path,
@@ -41,7 +45,7 @@ impl<'p> ScriptPath<'p> {
         }
     }
 
-    /// No script: the application reads all of the path.
+    /// No script: the application reads the whole path.
     pub(super) fn without_script(path: &'p [u8]) -> Self {
         Self {
             name: Cow::Borrowed(&[]),
@@ -50,13 +54,13 @@ impl<'p> ScriptPath<'p> {
     }
 }
 
-/// Whether an upstream with a `root` runs a script for `path`, or would if it were there: whoever serves
-/// files of the same folder leaves such paths alone, or clients read the script.
+/// Whether an upstream with a `root` runs a script for `path`, or would if it existed. A file
+/// server of the same directory must not serve such paths, or clients could read the script.
 pub fn is_script_path(path: &[u8]) -> bool {
     script_end(path).is_some()
 }
 
-/// Where the first segment that is a script ends.
+/// The end of the first segment that is a script.
 fn script_end(path: &[u8]) -> Option<usize> {
     let mut end = 0;
     for segment in path.split_inclusive(|&byte| byte == b'/') {
@@ -90,7 +94,7 @@ mod tests {
             ("/2024/post", Some("run.fcgi"), "/run.fcgi", "/2024/post"),
             ("/2024/post", None, "", "/2024/post"),
             ("/", Some("public/app.php"), "/public/app.php", ""),
-            // Not its own name that ends so.
+            // The suffix is not at the end of the segment.
             ("/a.php.jpg", index, "/index.php", ""),
             ("/a.jpg/x.php", index, "/a.jpg/x.php", ""),
             ("/x.php5", index, "/index.php", ""),

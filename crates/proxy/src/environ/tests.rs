@@ -1,5 +1,5 @@
-//! The table of variables: names and values that an application behind FastCGI, SCGI or uwsgi gets, and
-//! the same in AJP's packet, read back.
+//! The table of variables: names and values for an application behind FastCGI, SCGI or uwsgi, and
+//! the same in AJP's packet, decoded.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ use crate::testing::{CLIENT, PROXY, request, request_at, request_of, upstream};
 
 const SERVER: &str = "10.0.0.5:9000";
 
-/// Takes the variables, each of which comes once.
+/// Collects the variables and checks that each comes once.
 #[derive(Default)]
 struct VariableMap(BTreeMap<String, String>);
 
@@ -51,7 +51,7 @@ fn variables_of(
     table.0
 }
 
-/// The variables for a head's fields of somebody that is not trusted.
+/// The variables of these fields of an untrusted client.
 fn variables_of_fields(fields: &str) -> BTreeMap<String, String> {
     let head = format!("GET / HTTP/1.1\r\nHost: a.test\r\n{fields}\r\n");
     variables_of(&fastcgi(), &request(&head), Framing::None)
@@ -549,7 +549,7 @@ fn both_addresses_of_the_connection_are_set_if_known() {
     );
 }
 
-/// Reads a FORWARD_REQUEST back.
+/// Decodes a FORWARD_REQUEST.
 struct Packet<'a>(&'a [u8]);
 
 impl Packet<'_> {
@@ -574,7 +574,7 @@ impl Packet<'_> {
         })
     }
 
-    /// The fields, those with a code as `#` and its last byte.
+    /// The fields; those with a code as `#` and its last byte.
     fn fields(&mut self) -> Vec<String> {
         let count = self.number();
         let fields = (0..count).map(|_| {

@@ -1,5 +1,5 @@
-//! What a server's requests, probes and operator make of it: one sentence a test, and random orders of
-//! inputs against what must always hold.
+//! A server's health after requests, probes and operator settings: one rule per test, and random
+//! input orders checked against invariants.
 
 use super::*;
 
@@ -34,7 +34,7 @@ impl HealthTest {
         self.zero + Duration::from_secs(seconds)
     }
 
-    /// One input, a second later than zero by `seconds`.
+    /// Applies one input `seconds` after zero.
     fn apply(&mut self, seconds: u64, input: Input) -> Option<HealthTransition> {
         let now = self.at(seconds);
         match input {
@@ -48,7 +48,7 @@ impl HealthTest {
         }
     }
 
-    /// Fails requests until it is ejected; gives for how long.
+    /// Fails requests until the server is ejected; returns the ejection's length.
     fn eject(&mut self, seconds: u64) -> Duration {
         for _ in 0..9 {
             if let Some(HealthTransition::Ejected { time, .. }) = self.apply(seconds, Bad) {
@@ -58,7 +58,7 @@ impl HealthTest {
         panic!("nine failures do not eject: {:?}", self.ejection);
     }
 
-    /// Takes it down by probes.
+    /// Takes the server down by probes.
     fn down(&mut self, seconds: u64) {
         let last = [0; 3].map(|_| self.apply(seconds, ProbeBad))[2];
         assert_eq!(last, Some(HealthTransition::Down { probes: 3 }));
@@ -505,7 +505,7 @@ fn random_inputs(seed: u64) {
         let transition = bed.apply(seconds, input);
         check_step(&before, &bed, seconds, input, transition);
     }
-    // Told to work, and with good requests and probes, it is up in the end, whatever happened.
+    // Set to ready, with successful requests and probes, it always ends up.
     bed.apply(seconds, AdminSet(Ready));
     for _ in 0..2 {
         bed.apply(seconds, ProbeGood);

@@ -1,8 +1,12 @@
-//! Connections that a member has dialled in with and that no request has had yet.
+//! Connections that a member has opened and that carry no request yet.
 //!
-//! `front` puts them here, [`crate::connection::ResolvedAddress::connect`] takes them, on any loop. What must stay true: who finds none
-//! asks for one, and is woken by the next that comes, unless another was quicker, and then it asks again; where none
-//! can come any more nobody waits for one.
+//! `listener` adds them; [`crate::connection::ResolvedAddress::connect`] takes them, on any loop.
+//!
+//! # Invariants
+//!
+//! - A task that finds no connection requests one and is woken by the next that arrives. If another
+//!   task took it, it requests again.
+//! - Once no more connections can arrive, no task waits for one.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,10 +19,10 @@ use tokio::sync::Notify;
 
 use super::INITIAL_CONNECTIONS;
 
-/// See the head of this file.
+/// The idle connections of one member and the demand for more.
 #[derive(Debug)]
 pub(crate) struct JoinedConnections {
-    /// Held for a look.
+    /// Held only briefly.
     state: Mutex<JoinedConnectionsState>,
     available: Notify,
     demand_changed: Notify,
@@ -27,33 +31,34 @@ pub(crate) struct JoinedConnections {
 #[derive(Debug)]
 struct JoinedConnectionsState {
     idle: VecDeque<OwnedFd>,
-    /// Who waits for one.
+    /// Tasks that wait for a connection.
     waiter_count: u32,
-    /// To be asked for.
+    /// Connections still to be requested.
     wanted: u32,
-    /// What the member says that it may have in progress.
+    /// The limit of active requests that the member announced.
     capacity: u32,
     supply: SupplyState,
 }
 
-/// How long connections come.
+/// Whether more connections will arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SupplyState {
-    /// As long as they are asked for.
+    /// As many as are requested.
     OnRequest,
-    /// As long as somebody waits for one: the member leaves.
+    /// Only for tasks that wait already: the member is leaving.
     ForWaiters,
-    /// None comes any more: who dials meets another front end.
+    /// No more: the member has another front end now.
     Ended,
     /// The member has left.
     Left,
 }
 
-/// Connections that wait for a request, at most: no member has so many in progress that none is given back.
+/// Maximum idle connections: no member has so many active requests that none is released.
 const MAX_IDLE: u32 = 1024;
 
 impl JoinedConnections {
-    /// Of a member with that capacity; the first are asked for at once.
+    /// Creates the pool of a member with that capacity; the first connections are requested at
+    /// once.
     pub(super) fn new(capacity: u32) -> Self {
         let state = JoinedConnectionsState {
             idle: VecDeque::new(),
@@ -73,33 +78,33 @@ impl JoinedConnections {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The member has another capacity.
+    /// Changes the member's capacity.
     pub(super) fn set_capacity(&self, capacity: u32) {
         self.lock().capacity = capacity;
     }
 
-    /// How many requests it may have with `open` connections counted as its own: as many as the member says, but where none
-    /// comes any more no more than can have one.
+    /// The limit of active requests, with `open` connections counted as the member's: as announced,
+    /// but once no more connections arrive, at most one request per connection.
     pub(super) fn capacity(&self, open: u32) -> u32 {
         let state = self.lock();
         if state.supply != SupplyState::Ended {
             return state.capacity;
         }
-        // Who waits for one has none, though it is counted.
+        // A waiting task has no connection, though it is counted.
         let had = open.saturating_sub(state.waiter_count);
         let there = u32::try_from(state.idle.len()).unwrap_or(u32::MAX);
         state.capacity.min(had.saturating_add(there))
     }
 
-    /// Whether none comes any more.
+    /// Whether no more connections arrive.
     pub(crate) fn has_supply_ended(&self) -> bool {
         self.lock().supply == SupplyState::Ended
     }
 
-    /// Takes one, on this loop; waits until it is there. The caller bounds the wait.
+    /// Takes a connection on this loop; waits until one is available. The caller bounds the wait.
     ///
     /// # Errors
-    /// None comes any more, or descriptors ran out.
+    /// No more connections arrive, or descriptors ran out.
     pub(crate) async fn acquire(&self) -> io::Result<Stream> {
         let _taker = WaiterGuard::new(self);
         loop {
@@ -118,7 +123,7 @@ impl JoinedConnections {
         }
     }
 
-    /// One that waits here, or one more is asked for.
+    /// Takes an idle connection, or requests one more.
     fn pop_or_request(&self) -> io::Result<Option<OwnedFd>> {
         let gone = |why| Err(io::Error::new(io::ErrorKind::NotConnected, why));
         let mut state = self.lock();
@@ -135,7 +140,8 @@ impl JoinedConnections {
         Ok(None)
     }
 
-    /// How many are to be asked for; waits until there is one. Cancel safety: none is lost.
+    /// How many connections to request; waits until it is at least one. Cancel safety: no demand is
+    /// lost.
     pub(super) async fn wait_for_demand(&self) -> u32 {
         loop {
             let wanted = std::mem::take(&mut self.lock().wanted);
@@ -146,8 +152,8 @@ impl JoinedConnections {
         }
     }
 
-    /// Puts one here, registered with no loop; gives it back where it is one too many. One that was asked for and that
-    /// nobody wants any more, as the member leaves, is closed.
+    /// Adds a connection that is registered with no loop; returns it if there are too many. A
+    /// connection that no task needs while the member leaves is closed.
     pub(super) fn offer(&self, socket: OwnedFd) -> Result<(), OwnedFd> {
         {
             let mut state = self.lock();
@@ -168,7 +174,7 @@ impl JoinedConnections {
         Ok(())
     }
 
-    /// The member leaves: those that wait are closed, and more come only for who waits for one.
+    /// The member leaves: closes idle connections; more arrive only for waiting tasks.
     pub(super) fn close_idle(&self) {
         let waiting = {
             let mut state = self.lock();
@@ -180,7 +186,8 @@ impl JoinedConnections {
         drop(waiting);
     }
 
-    /// None comes any more. Call [`JoinedConnections::wake_waiters`] once what follows from it is done.
+    /// No more connections arrive. Call [`JoinedConnections::wake_waiters`] after the follow-up
+    /// work.
     pub(super) fn end_supply(&self) {
         let mut state = self.lock();
         if state.supply != SupplyState::Left {
@@ -188,12 +195,12 @@ impl JoinedConnections {
         }
     }
 
-    /// Has all who wait look again.
+    /// Wakes all waiting tasks to check again.
     pub(super) fn wake_waiters(&self) {
         self.available.notify_waiters();
     }
 
-    /// The member has left: who waits is told.
+    /// The member has left: waiting tasks fail.
     pub(super) fn close(&self) {
         let waiting = {
             let mut state = self.lock();
@@ -205,7 +212,7 @@ impl JoinedConnections {
     }
 }
 
-/// Counts one who waits.
+/// Counts a waiting task.
 struct WaiterGuard<'d>(&'d JoinedConnections);
 
 impl<'d> WaiterGuard<'d> {

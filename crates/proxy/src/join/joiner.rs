@@ -1,9 +1,14 @@
-//! The side that dials: it stays a member of a front end's upstream for as long as it lives, comes back whenever it is none, and
-//! brings connections on which that one sends requests.
+//! The worker's side of a join: keeps a membership in a front end's upstream, rejoins whenever it
+//! is lost, and opens connections on which the front end sends requests.
 //!
-//! `penstock work` has one, on its control loop; connections that carry are dialled on the loops that serve them. What must
-//! stay true: it joins only when it is told that the application serves; one that is told to leave takes no new requests and
-//! goes on with those it has; a front end that moves is followed at once, while what it still has goes on here.
+//! `penstock work` has one, on its control loop; request connections are opened on the loops that
+//! serve them.
+//!
+//! # Invariants
+//!
+//! - It joins only after the application serves.
+//! - After [`Joiner::leave`] it accepts no new requests and finishes active ones.
+//! - If the front end moves, it follows at once, while requests of the old front end continue.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -25,26 +30,26 @@ use tokio::sync::{oneshot, watch};
 use super::line_stream::LineStream;
 use super::{HANDSHAKE_TIMEOUT, HEARTBEAT_INTERVAL, JoinFailure, SILENCE_TIMEOUT, random_nonce};
 
-/// Serves a connection that was dialled, on the loop that this runs on; the bytes were read from it already.
+/// Serves an opened connection on the current loop; the bytes were read from it already.
 pub type ServeConnection = Arc<dyn Fn(Stream, PeerAddress, Vec<u8>) + Send + Sync>;
 
-/// What a joiner needs.
+/// The setup of a joiner.
 pub struct JoinerSetup {
-    /// Where it dials, and as what.
+    /// The address to connect to, and the upstream to join.
     pub config: config::JoinTarget,
-    /// What it is called there.
+    /// The name under which it joins.
     pub label: String,
-    /// Requests that it may have in progress.
+    /// Maximum active requests.
     pub capacity: u32,
-    /// The loops that serve.
+    /// The loops that serve requests.
     pub loops: Vec<LoopHandle>,
-    /// Where names are looked up.
+    /// The pool for name look-ups.
     pub pool: Pool,
-    /// What serves.
+    /// Serves one connection.
     pub serve: ServeConnection,
 }
 
-/// One that joins; see the head of this file. Dropped, it goes on.
+/// A joiner. It keeps running when dropped.
 #[derive(Debug, Clone)]
 pub struct Joiner(Arc<JoinerInner>);
 
@@ -56,14 +61,14 @@ struct JoinerInner {
     loops: Vec<LoopHandle>,
     pool: Pool,
     serve: ServeConnection,
-    /// What it is to say.
+    /// The state to announce.
     desired: watch::Sender<DesiredState>,
     next_loop: AtomicUsize,
     dials_in_progress: AtomicU64,
-    /// What was said last of why it is not a member, and when.
+    /// The last warning about failing to join, and its time.
     last_warning: Mutex<Option<(String, Instant)>>,
     state: watch::Sender<JoinerState>,
-    /// Memberships in which requests may be in progress, or come.
+    /// Sessions that may have active or new requests.
     live_sessions: watch::Sender<usize>,
 }
 
@@ -73,49 +78,49 @@ struct DesiredState {
     is_leaving: bool,
 }
 
-/// How it stands.
+/// The state of a joiner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JoinerState {
     /// Not a member now, and why.
     NotJoined(String),
     /// A member.
     Joined,
-    /// It has left.
+    /// Has left.
     Left,
 }
 
-/// Between two tries.
+/// Delays between attempts.
 const MIN_RETRY_DELAY: Duration = Duration::from_millis(200);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
 
-/// Addresses of a name that are tried.
+/// Maximum addresses tried per name.
 const MAX_ADDRESSES: usize = 8;
 
-/// How often the same is told.
+/// How often the same warning is repeated.
 const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
-/// What is told of a connection that could not be brought.
+/// The warning for a connection that could not be opened.
 const NO_CONNECTION: &str = "no connection for";
 
-/// Connections that are being dialled at once, at most.
+/// Maximum connections being opened at once.
 const MAX_DIALS: u64 = 10_000;
 
-/// Where a front end listens.
+/// An address where a front end listens.
 #[derive(Debug, Clone)]
 enum FrontEndAddress {
     Tcp(SocketAddr),
     Unix(PathBuf),
 }
 
-/// Why a session is no more, or not the only one any more.
+/// Why a session has ended, or is not the only one any more.
 enum SessionEnd {
     Failed(JoinFailure),
-    /// The front end gives way to another.
+    /// The front end steps down for another.
     Moved,
 }
 
 impl Joiner {
-    /// Begins to join, on the current loop. It goes on until the process ends.
+    /// Starts joining on the current loop. It runs until the process ends.
     #[must_use]
     pub fn start(setup: JoinerSetup) -> Self {
         let JoinerSetup {
@@ -149,7 +154,7 @@ impl Joiner {
         Self(inner)
     }
 
-    /// It may have another number of requests in progress from now on.
+    /// Changes the maximum of active requests.
     pub fn set_capacity(&self, capacity: u32) {
         let capacity = capacity.max(1);
         self.0
@@ -157,35 +162,36 @@ impl Joiner {
             .send_if_modified(|wish| std::mem::replace(&mut wish.capacity, capacity) != capacity);
     }
 
-    /// It takes no new requests from now on; [`Joiner::wait_until_drained`] waits for those it has.
+    /// Accepts no new requests from now on; [`Joiner::wait_until_drained`] waits for the active
+    /// ones.
     pub fn leave(&self) {
         self.0.desired.send_modify(|wish| wish.is_leaving = true);
     }
 
-    /// How it stands.
+    /// The current state.
     #[must_use]
     pub fn state(&self) -> JoinerState {
         self.0.state.borrow().clone()
     }
 
-    /// Waits until nothing is in progress any more of all that came from front ends, and nothing comes, once it was told
-    /// to leave. At once where there is none. The caller bounds the wait.
+    /// After [`Joiner::leave`], waits until no request of any front end is active and none can
+    /// arrive. Returns at once if there is none. The caller bounds the wait.
     pub async fn wait_until_drained(&self) {
         let mut live = self.0.live_sessions.subscribe();
-        // Its sender is this one's.
+        // The sender lives as long as `self`.
         let _ = live.wait_for(|live| *live == 0).await;
     }
 
     /// Waits until it is a member.
     pub async fn wait_until_joined(&self) {
         let mut state = self.0.state.subscribe();
-        // Its sender is this one's.
+        // The sender lives as long as `self`.
         let _ = state.wait_for(|state| *state == JoinerState::Joined).await;
     }
 }
 
 impl JoinerInner {
-    /// Joins again and again, until it is to leave.
+    /// Joins again and again until told to leave.
     async fn run(self: Arc<Self>) {
         let mut wish = self.desired.subscribe();
         let mut pause = MIN_RETRY_DELAY;
@@ -193,7 +199,7 @@ impl JoinerInner {
             let began = clock::now();
             let begun = tokio::select! {
                 begun = self.join_once() => begun,
-                // A front end that has let it in already sees it go.
+                // A front end that accepted it notices the closed connection.
                 _ = wish.wait_for(|wish| wish.is_leaving) => break,
             };
             let end = match begun {
@@ -222,7 +228,7 @@ impl JoinerInner {
         self.set_state(JoinerState::Left);
     }
 
-    /// Says why it is not a member, or brings no connection: what lasts, each minute.
+    /// Warns that it is not a member or cannot open a connection; a lasting cause once a minute.
     fn warn_throttled(&self, what: &str, failure: &JoinFailure) {
         let (cause, now) = (failure.to_string(), clock::now());
         {
@@ -245,7 +251,7 @@ impl JoinerInner {
         self.state.send_replace(state);
     }
 
-    /// Becomes a member; its session goes on by itself, and its end is told.
+    /// Joins once. The session runs as its own task; the receiver gets its end.
     async fn join_once(self: &Arc<Self>) -> Result<oneshot::Receiver<SessionEnd>, JoinFailure> {
         let live = LiveSessionGuard::new(self);
         let wish = DesiredState {
@@ -291,7 +297,7 @@ impl JoinerInner {
         Ok(ended)
     }
 
-    /// Where the front end listens now.
+    /// The addresses where the front end listens now.
     async fn resolve_address(&self) -> Result<Vec<FrontEndAddress>, JoinFailure> {
         if let Some(path) = self.address.strip_prefix("unix:") {
             return Ok(vec![FrontEndAddress::Unix(path.into())]);
@@ -312,7 +318,7 @@ impl JoinerInner {
         Ok(found.map_err(refused)??)
     }
 
-    /// Meets the front end, for some purpose.
+    /// Connects and performs the handshake for `purpose`.
     async fn dial(
         &self,
         target: &FrontEndAddress,
@@ -341,13 +347,14 @@ impl JoinerInner {
         lines
             .send(&join::prove_joiner(&self.secret, &meeting))
             .await?;
-        // A front end that knows another key says nothing more.
+        // A front end with another key closes without a further line.
         let proved = lines.next_line().await;
         let proved = proved.map_err(|failure| match failure {
             JoinFailure::Closed => JoinError::WrongKey.into(),
             failure => failure,
         })?;
-        // Who cannot prove to be the front end does not learn who wants to join, and brings no request.
+        // A front end that cannot prove itself does not learn what wants to join, and can send no
+        // request.
         join::verify_front_end(&self.secret, &meeting, &proved)?;
         let request = join::encode_join_request(&self.secret, &meeting, purpose);
         lines.send(&request).await?;
@@ -358,7 +365,7 @@ impl JoinerInner {
         }
     }
 
-    /// Brings one connection that carries, on the current loop.
+    /// Opens one request connection on the current loop.
     async fn bring_connection(self: Arc<Self>, target: FrontEndAddress, member: u64) {
         let _counted = DialGuard(&self);
         match self
@@ -368,7 +375,7 @@ impl JoinerInner {
             Ok((lines, _)) => {
                 let (stream, early) = lines.into_parts();
                 let socket = stream.into_socket();
-                // Of Unix sockets neither is known, and no machine stands between.
+                // Unix sockets support neither, and need neither.
                 let _ = net::enable_keepalive_after(&socket, SILENCE_TIMEOUT);
                 let _ = net::set_user_timeout(&socket, SILENCE_TIMEOUT);
                 match Stream::new(socket) {
@@ -381,7 +388,7 @@ impl JoinerInner {
     }
 }
 
-/// Counts one that is being dialled.
+/// Counts a connection being opened.
 struct DialGuard<'j>(&'j JoinerInner);
 
 impl Drop for DialGuard<'_> {
@@ -405,15 +412,15 @@ struct JoinerSession {
     lines: LineStream,
     target: FrontEndAddress,
     member_id: u64,
-    /// What the front end knows.
+    /// The state last announced to the front end.
     last_sent: DesiredState,
-    /// Told once.
+    /// Sent once.
     end_sender: Option<oneshot::Sender<SessionEnd>>,
-    /// Until nothing comes any more.
+    /// Held until no more requests can arrive.
     live_guard: Option<LiveSessionGuard>,
 }
 
-/// Counts a membership.
+/// Counts a live session.
 struct LiveSessionGuard(Arc<JoinerInner>);
 
 impl LiveSessionGuard {
@@ -429,7 +436,7 @@ impl Drop for LiveSessionGuard {
     }
 }
 
-/// What happens to a session.
+/// An event of a session.
 enum JoinerEvent {
     Line(Result<String, JoinFailure>),
     DesiredChanged,
@@ -444,12 +451,12 @@ impl JoinerSession {
 
     fn end(&mut self, end: SessionEnd) {
         if let Some(tell) = self.end_sender.take() {
-            // Whoever is told no more does not stay.
+            // The receiver may be gone.
             let _ = tell.send(end);
         }
     }
 
-    /// Until it is over; why.
+    /// Runs the session; returns why it ended.
     async fn run_until_end(&mut self) -> JoinFailure {
         let mut wish = self.joiner.desired.subscribe();
         let mut heard = clock::now();
@@ -486,7 +493,7 @@ impl JoinerSession {
     ) -> JoinerEvent {
         tokio::select! {
             line = self.lines.next_line() => JoinerEvent::Line(line),
-            // Its sender is as old as the joiner.
+            // The sender lives as long as the joiner.
             _ = wish.changed() => JoinerEvent::DesiredChanged,
             () = clock::sleep_until(until) => JoinerEvent::Tick,
         }

@@ -1,4 +1,5 @@
-//! A connection on which lines are spoken. Cancel safety: a line that was not waited for to its end is read on the next time.
+//! A connection that carries lines of text. Cancel safety: a line that was read in part is
+//! completed by the next read.
 
 use std::future::poll_fn;
 use std::task::{Poll, ready};
@@ -8,16 +9,16 @@ use penstock_wire::join::{JoinError, MAX_LINE_BYTES};
 
 use super::{JoinFailure, WRITE_TIMEOUT};
 
-/// See the head of this file.
+/// A connection read line by line.
 #[derive(Debug)]
 pub(super) struct LineStream {
     stream: Stream,
-    /// Read, and not given out.
+    /// Bytes read but not returned.
     buffered: Vec<u8>,
 }
 
 impl LineStream {
-    /// `early` was read from it already.
+    /// Creates a stream; `early` was read from it already.
     pub(super) fn new(stream: Stream, early: Vec<u8>) -> Self {
         Self {
             stream,
@@ -25,7 +26,7 @@ impl LineStream {
         }
     }
 
-    /// The next line, without its end.
+    /// Reads the next line, without its end.
     pub(super) async fn next_line(&mut self) -> Result<String, JoinFailure> {
         loop {
             let end = memchr::memchr(b'\n', &self.buffered);
@@ -58,7 +59,7 @@ impl LineStream {
         .await
     }
 
-    /// Says something, its line's end included.
+    /// Writes `text`, which includes its line end.
     pub(super) async fn send(&self, text: &str) -> Result<(), JoinFailure> {
         match clock::timeout(WRITE_TIMEOUT, self.stream.write_all(text.as_bytes())).await {
             Some(said) => Ok(said?),
@@ -66,7 +67,7 @@ impl LineStream {
         }
     }
 
-    /// The connection, and what was read of it behind the last line.
+    /// The connection, and the bytes read behind the last line.
     pub(super) fn into_parts(self) -> (Stream, Vec<u8>) {
         (self.stream, self.buffered)
     }

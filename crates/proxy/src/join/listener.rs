@@ -1,8 +1,9 @@
-//! The side that listens: members come, are servers of their upstreams, and go.
+//! The front end's side of joins: admits members, makes them servers of their upstreams, and
+//! removes them. For the invariants see `join`.
 //!
-//! `penstock` has one [`JoinListener`] for its whole life, as the handler of the listener of `server.join`. A connection is met
-//! on the loop that accepted it and counts as one of the edge's until then; afterwards it is the upstream's, as if it had
-//! been made there. What must stay true: see `join`.
+//! `penstock` has one [`JoinListener`] for its lifetime, as the handler of the `server.join`
+//! listener. The loop that accepted a connection performs its handshake, and the connection counts
+//! as edge's until then. Afterwards it belongs to the upstream, as if opened there.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -29,54 +30,54 @@ use crate::maintenance;
 use crate::server_pool::{ServerId, ServerSpec};
 use crate::upstream::{SharedUpstream, Upstream};
 
-/// How often to look whether one that leaves still has requests.
+/// How often to check whether a leaving member still has requests.
 const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Members at once, of all upstreams.
+/// Maximum members of all upstreams.
 const MAX_MEMBERS: usize = 1000;
 
-/// Where programs dial in; see the head of this file. Clones are the same one.
+/// Accepts joining servers. Clones share one state.
 #[derive(Debug, Clone, Default)]
 pub struct JoinListener(Arc<JoinListenerInner>);
 
 #[derive(Debug)]
 struct JoinListenerInner {
     table: ArcSwap<JoinTable>,
-    /// Held for a look.
+    /// Held only briefly.
     members: Mutex<HashMap<u64, Member>>,
-    /// Sent when the table has changed, and when it is over (`true`).
+    /// Sent when the table has changed; `true` when this server steps down.
     changes: watch::Sender<bool>,
     log_throttle: LogThrottle,
 }
 
-/// Who may bring connections.
+/// A member that may open connections.
 #[derive(Debug)]
 struct Member {
     dialled: Arc<JoinedConnections>,
     by: JoinedBy,
 }
 
-/// What a reload replaces.
+/// The part that a reload replaces.
 #[derive(Debug, Default)]
 struct JoinTable {
-    /// The keys that open something.
+    /// The accepted keys.
     doors: Vec<Door>,
-    /// Those that may be joined.
+    /// Upstreams that may be joined.
     upstreams: BTreeMap<String, Weak<SharedUpstream>>,
 }
 
-/// A key, and what it opens.
+/// A key, and the upstreams that it opens.
 #[derive(Debug)]
 struct Door {
     by: JoinedBy,
     secret: JoinSecret,
 }
 
-/// Where a program dialled, and with which key.
+/// The listen address and the key that a member used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct JoinedBy {
     join: config::JoinEndpoint,
-    /// The only upstream that the key opens; none are all that have no key of their own.
+    /// The only upstream that the key opens; `None` for all upstreams without a key of their own.
     only: Option<String>,
 }
 
@@ -105,7 +106,7 @@ impl JoinTable {
         table
     }
 
-    /// The door whose key this proves.
+    /// The door whose key `proof` proves.
     fn door(&self, meeting: &HandshakeNonces, proof: &str) -> Result<&Door, JoinFailure> {
         let mut failure = JoinFailure::from(join::JoinError::WrongKey);
         for door in &self.doors {
@@ -117,7 +118,7 @@ impl JoinTable {
         Err(failure)
     }
 
-    /// The upstream of this name, if who came `by` a key may join it.
+    /// The upstream of this name, if a client with the key of `by` may join it.
     fn open(&self, by: &JoinedBy, name: &str) -> Option<Arc<SharedUpstream>> {
         let shared = self.upstreams.get(name)?.upgrade()?;
         let is_open = match &by.only {
@@ -148,9 +149,9 @@ impl Default for JoinListenerInner {
 }
 
 impl JoinListener {
-    /// From now on whoever knows the key may join those of `upstreams` that are `joined`. Members of others are told to
-    /// come back; those that came by another key or to another address could bring no connection any more, and get no new
-    /// request.
+    /// Accepts joins to those of `upstreams` that are `joinable`, from now on. Members of other
+    /// upstreams are told to reconnect. Members with a removed key or address could open no more
+    /// connections and get no new requests.
     pub fn configure<'u>(
         &self,
         join: Option<&config::JoinEndpoint>,
@@ -162,8 +163,8 @@ impl JoinListener {
         self.0.changes.send_modify(|_| {});
     }
 
-    /// This server gives way: nobody may join any more, and members are told to come back, to whoever listens then. They
-    /// stay members of this one until it ends.
+    /// This server steps down: it refuses joins and tells members to reconnect to the server that
+    /// listens then. They stay members of this one until it ends.
     pub fn step_down(&self) {
         self.0.changes.send_replace(true);
     }
@@ -191,7 +192,7 @@ impl TunnelHandler for JoinListener {
     }
 }
 
-/// Who dials in, for the log.
+/// The peer's address for the log.
 fn peer_name(peer: PeerAddress) -> String {
     match peer {
         PeerAddress::Tcp(address) => address.to_string(),
@@ -200,7 +201,7 @@ fn peer_name(peer: PeerAddress) -> String {
 }
 
 impl JoinListenerInner {
-    /// Meets whoever dials in, and lets it be what it wants to be.
+    /// Performs the handshake and serves the peer's purpose.
     async fn handshake(
         self: &Arc<Self>,
         client: Arc<Stream>,
@@ -221,7 +222,7 @@ impl JoinListenerInner {
         lines
             .send(&join::encode_challenge(&meeting.front_end))
             .await?;
-        // A stranger is told nothing else, and nothing is done for him.
+        // A peer without the key learns nothing more, and causes no work.
         let proof = lines.next_line().await?;
         let Door { by, secret } = table.door(&meeting, &proof)?;
         lines.send(&join::prove_front_end(secret, &meeting)).await?;
@@ -258,7 +259,7 @@ impl JoinListenerInner {
                     return Err(join::JoinError::Malformed.into());
                 }
                 let socket = stream.into_socket();
-                // Of Unix sockets neither is known, and no machine stands between.
+                // Unix sockets support neither, and need neither.
                 let _ = net::enable_keepalive_after(&socket, SILENCE_TIMEOUT);
                 let _ = net::set_user_timeout(&socket, SILENCE_TIMEOUT);
                 let too_many = |_| JoinFailure::Refused("it has more than it was asked for".into());
@@ -267,7 +268,7 @@ impl JoinListenerInner {
         }
     }
 
-    /// Makes a server of who is met.
+    /// Makes a server of an authenticated peer.
     async fn admit_member(
         self: &Arc<Self>,
         lines: LineStream,
@@ -280,7 +281,7 @@ impl JoinListenerInner {
             join_config: by,
         } = who;
         let (number, dialled) = (random_id()?, Arc::new(JoinedConnections::new(capacity)));
-        // Before it knows its number, by which it dials.
+        // Before the member learns its number, which it needs to open connections.
         let is_in = {
             let mut members = self.members();
             let has_room = members.len() < MAX_MEMBERS;
@@ -335,7 +336,7 @@ impl JoinListenerInner {
     }
 }
 
-/// Who wants to be a server.
+/// A request to become a server.
 #[derive(Debug)]
 struct JoinRequest {
     capacity: u32,
@@ -359,19 +360,19 @@ async fn send_refusal(lines: &LineStream, why: String) -> Result<(), JoinFailure
     Err(JoinFailure::Refused(why))
 }
 
-/// A place among the members; its drop is the end of it.
+/// A membership; it ends when dropped.
 #[derive(Debug)]
 struct Membership {
     listener: Arc<JoinListenerInner>,
     member_id: u64,
     connections: Arc<JoinedConnections>,
     join_config: JoinedBy,
-    /// The server that it is.
+    /// The server that the member became.
     joined_server: Option<(Weak<SharedUpstream>, ServerId)>,
 }
 
 impl Membership {
-    /// No new requests.
+    /// Removes the server: no new requests.
     fn remove_server(&self) {
         if let Some((shared, key)) = self.server() {
             let now = clock::now();
@@ -384,7 +385,7 @@ impl Membership {
         Some((shared.upgrade()?, *key))
     }
 
-    /// Whether it could still bring connections: the same key, the same address.
+    /// Whether it could still open connections: the key and the address are unchanged.
     fn can_dial_in(&self) -> bool {
         let table = self.listener.table.load();
         table.doors.iter().any(|door| door.by == self.join_config)
@@ -396,7 +397,7 @@ impl Membership {
             .is_some_and(|(shared, key)| shared.server_pool().server(key).is_some())
     }
 
-    /// Whether it is one, or leaves it with requests that it has.
+    /// Whether it is a server, or is leaving with active requests.
     fn is_still_serving(&self) -> bool {
         self.server().is_some_and(|(shared, key)| {
             let roster = shared.server_pool();
@@ -404,14 +405,14 @@ impl Membership {
         })
     }
 
-    /// It may have as many requests as it says, or as it has connections for.
+    /// Updates the capacity by the member's announcement and its connections.
     fn update_capacity(&self) {
         if let Some((shared, key)) = self.server() {
             update_member_capacity(&shared, key, &self.connections);
         }
     }
 
-    /// Whether its upstream is the one that the configuration has.
+    /// Whether its upstream is the configured one.
     fn is_current(&self) -> bool {
         let table = self.listener.table.load();
         let is_it = |shared: &Weak<SharedUpstream>| {
@@ -430,7 +431,7 @@ impl Drop for Membership {
     }
 }
 
-/// Gives a member the capacity that it has by its own word and by its connections.
+/// Sets a member's capacity by its announcement and its connections.
 pub(crate) fn update_member_capacity(
     shared: &SharedUpstream,
     key: ServerId,
@@ -449,21 +450,21 @@ pub(crate) fn update_member_capacity(
     });
 }
 
-/// A member's control connection.
+/// The session on a member's control connection.
 #[derive(Debug)]
 struct MemberSession {
     lines: LineStream,
     membership: Membership,
-    /// What the server is called.
+    /// The server's name.
     name: String,
     upstream: Arc<str>,
     has_left: bool,
-    /// It was told that it has nothing any more.
+    /// The end of its requests was announced.
     is_done_sent: bool,
     is_moved_sent: bool,
 }
 
-/// What happens to a session.
+/// An event of a session.
 enum MemberEvent {
     Line(Result<String, JoinFailure>),
     ConnectionsWanted(u32),
@@ -482,7 +483,7 @@ impl MemberSession {
         }
     }
 
-    /// Until the member goes, or its upstream has gone.
+    /// Runs until the member leaves or its upstream is gone.
     async fn run_until_end(&mut self) -> Result<(), JoinFailure> {
         let mut news = self.membership.listener.changes.subscribe();
         let mut heard = clock::now();
@@ -522,7 +523,7 @@ impl MemberSession {
                     heard = clock::now();
                     self.handle_message(said);
                 }
-                // It would dial whoever listens now.
+                // The member would connect to the server that listens now.
                 MemberEvent::ConnectionsWanted(_) if gives_way => {}
                 MemberEvent::ConnectionsWanted(count) => {
                     self.lines
@@ -555,7 +556,7 @@ impl MemberSession {
         tokio::select! {
             line = self.lines.next_line() => MemberEvent::Line(line),
             count = self.membership.connections.wait_for_demand() => MemberEvent::ConnectionsWanted(count),
-            // Its sender is as old as the front.
+            // The sender lives as long as the listener.
             _ = news.changed() => MemberEvent::TableChanged,
             () = clock::sleep_until(until) => MemberEvent::Tick,
         }

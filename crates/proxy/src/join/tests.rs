@@ -23,11 +23,11 @@ use crate::{Buffering, ServerChange, Upstream};
 
 const KEY: &str = "J8nC2vQm0dT5yWkX1bLrZ7fHsE4uPaG9oIeRjNqMtVw=";
 
-/// An upstream of that name that may be joined, and nothing else.
+/// An upstream of that name that may be joined, without servers.
 fn joined(name: &str) -> Arc<Upstream> {
     start(config::Upstream {
         joinable: true,
-        // Nothing here is to end because a time is over.
+        // No timeout should end these tests.
         connect_timeout: Duration::from_secs(60),
         ..config::Upstream::new(name, config::Protocol::Http, Vec::new())
     })
@@ -41,12 +41,12 @@ fn configure(front: &JoinListener, key: &str, upstreams: &[&Arc<Upstream>]) {
     front.configure(Some(&join), upstreams.iter().copied());
 }
 
-/// Lets a front end listen.
+/// Starts a front end's listener.
 fn listen(front: &JoinListener) -> SocketAddr {
     listen_for(&Arc::new(ArcSwap::from_pointee(front.clone())))
 }
 
-/// The same for one in whose place another may listen.
+/// The same for a front end that another may replace.
 fn listen_for(front: &Arc<ArcSwap<JoinListener>>) -> SocketAddr {
     let socket = net::listen_tcp("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = net::local_address(&socket).unwrap();
@@ -70,7 +70,7 @@ fn listen_for(front: &Arc<ArcSwap<JoinListener>>) -> SocketAddr {
     address
 }
 
-/// One that joins, with the number of its connections that carry; they give back what they get.
+/// A joiner, with the number of its request connections; they echo what they read.
 fn joiner(address: SocketAddr, upstream: &str, key: &str) -> (Joiner, Arc<AtomicUsize>) {
     let brought = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&brought);
@@ -101,7 +101,7 @@ fn joiner(address: SocketAddr, upstream: &str, key: &str) -> (Joiner, Arc<Atomic
     (Joiner::start(setup), brought)
 }
 
-/// A request that must not be repeated: its status.
+/// Sends a request that must not be repeated; returns its status.
 fn post(upstream: &Upstream) -> impl Future<Output = u16> + Send + use<> {
     let buffering = Buffering {
         request: true,
@@ -122,7 +122,7 @@ fn post(upstream: &Upstream) -> impl Future<Output = u16> + Send + use<> {
 
 const POST_LINE: &str = "POST /a HTTP/1.1\r";
 
-/// The next line that is not a beat.
+/// The next line that is not a heartbeat.
 async fn next_line_but_heartbeats(lines: &mut LineStream) -> String {
     loop {
         let line = clock::timeout(Duration::from_secs(10), lines.next_line()).await;
@@ -133,7 +133,7 @@ async fn next_line_but_heartbeats(lines: &mut LineStream) -> String {
     }
 }
 
-/// Says something on a connection and hears what comes back.
+/// Sends a line on a connection and returns the reply.
 async fn send_line(stream: Stream, said: &str) -> String {
     let mut lines = LineStream::new(stream, Vec::new());
     lines.send(&format!("{said}\n")).await.unwrap();
@@ -161,7 +161,7 @@ fn a_joined_server_gets_requests_until_it_leaves() {
             brought.load(Ordering::Relaxed) == 3
         })
         .await;
-        // More than were brought at first: each that finds none asks for one.
+        // More than were opened at first: each waiting task requests one.
         let mut open = Vec::new();
         for number in 0..5 {
             let place = claim(&upstream);
@@ -179,7 +179,7 @@ fn a_joined_server_gets_requests_until_it_leaves() {
         for (number, connection) in open {
             let served = connection.server().open_connections.load(Ordering::Relaxed);
             assert!(served > 0);
-            // Its socket alone: the connection itself is counted.
+            // Only its socket: the connection itself is counted.
             let stream = connection.move_to_this_loop().unwrap();
             let said = format!("request {number}");
             stream
@@ -204,7 +204,7 @@ fn a_joined_server_gets_requests_until_it_leaves() {
         let place = claim(&upstream);
         joiner.leave();
         eventually("it leaves", || states(&upstream)[0].1 == "leaving").await;
-        // What was given before is served.
+        // A slot granted before is served.
         let stream = place.server.address.connect().await.unwrap();
         assert_eq!(send_line(stream, "last").await, "last!");
         let soon = clock::now() + Duration::from_millis(50);
@@ -233,7 +233,7 @@ fn a_lost_member_gets_no_requests_and_its_waiters_fail() {
         eventually("it is in", || states(&upstream).len() == 1).await;
         let place = claim(&upstream);
         let waits = place.server.address.connect();
-        // It is asked, and does not come.
+        // The connection is requested and does not arrive.
         let goes = async { drop(lines) };
         let (failed, ()) = tokio::join!(waits, goes);
         assert_eq!(failed.unwrap_err().to_string(), "the server has left");
@@ -263,7 +263,7 @@ fn joining_needs_the_key_the_upstream_and_the_member_id() {
         let failed =
             handshake_manually(address, KEY, JoinPurpose::CarryRequests { member: 7 }).await;
         assert_eq!(failed.unwrap_err(), "it is no member any more");
-        // One that does not look at the front end's proof, and has none of its own.
+        // A peer that ignores the front end's proof, and has none of its own.
         let failed =
             handshake_manually_with_proof(address, KEY, other, control_purpose("shop")).await;
         assert_eq!(failed.unwrap_err(), "the connection was closed");
@@ -282,7 +282,7 @@ fn joining_needs_the_key_the_upstream_and_the_member_id() {
                 "it is told nothing: {text:?}"
             );
         }
-        // A line without an end has one.
+        // The length of a line is bounded.
         let stream = Stream::connect_tcp(address).await.unwrap();
         stream.write_all(&[b'x'; 600]).await.unwrap();
         let gone = poll_fn(|cx| stream.poll_disconnected(cx));
@@ -320,7 +320,7 @@ fn the_key_of_one_upstream_opens_no_other() {
             .await
             .unwrap();
         assert_eq!((states(&shop).len(), states(&bank).len()), (1, 1));
-        // Nor does it bring connections of another's members, whose numbers go over the network.
+        // Nor may it open connections for members of another key, whose numbers cross the network.
         for (key, member) in [(KEY, of_bank), (OWN, of_shop)] {
             let failed =
                 handshake_manually(address, key, JoinPurpose::CarryRequests { member }).await;
@@ -370,7 +370,7 @@ fn a_front_end_without_the_key_learns_nothing_of_the_joiner() {
             .await
             .unwrap();
         let proof = lines.next_line().await.unwrap();
-        // What it has said itself is no proof of the other side, nor is another key's.
+        // Its own proof does not prove the other side, nor does that of another key.
         lines.send(&format!("{proof}\n")).await.unwrap();
         let more = clock::timeout(Duration::from_secs(10), lines.next_line()).await;
         assert!(more.expect("in time").is_err(), "it says nothing more");
@@ -404,7 +404,7 @@ fn unrequested_connections_are_refused() {
             .unwrap();
         let ended = clock::timeout(Duration::from_secs(10), more.next_line()).await;
         assert!(ended.expect("in time").is_err());
-        // Those that are closed while they wait are passed over.
+        // Connections closed while idle are skipped.
         open.truncate(1);
         let place = claim(&upstream);
         let ResolvedAddress::Joined(dialled) = &place.server.address else {
@@ -424,7 +424,7 @@ fn members_rejoin_after_a_step_down_or_reload() {
         let (_joiner, _) = joiner(listen_for(&listening), "shop", KEY);
         eventually("it is in", || states(&upstream).len() == 1).await;
         let before = claim(&upstream);
-        // A reload that makes another upstream of it: what the old one has given is served there.
+        // A reload replaces the upstream: connections granted by the old one are served.
         let other = joined("shop");
         configure(&front, KEY, &[&other]);
         eventually("it is in the other", || states(&other).len() == 1).await;
@@ -432,7 +432,7 @@ fn members_rejoin_after_a_step_down_or_reload() {
         assert_eq!(send_line(stream, "as before").await, "as before!");
         release(&upstream, &before);
         drop((before, upstream));
-        // A reload that changes nothing of it.
+        // A reload without a change.
         configure(&front, KEY, &[&other]);
         let (heir, same) = (JoinListener::default(), joined("shop"));
         configure(&heir, KEY, &[&same]);
@@ -500,7 +500,7 @@ fn a_stepped_down_front_end_finishes_its_requests() {
             .collect();
         let head = clock::timeout(Duration::from_secs(10), carried.next_line()).await;
         assert_eq!(head.expect("in time").unwrap(), POST_LINE);
-        // One is there, two wait for a connection, two for a place.
+        // One connection exists, two requests wait for a connection, two for a slot.
         eventually("the others wait", || upstream.snapshot().waiting == 2).await;
         front.step_down();
         eventually("they all wait for the connection", || {
@@ -603,7 +603,7 @@ fn a_request_waiting_for_a_leaving_member_goes_to_the_next_server() {
             .await
             .unwrap();
         let answered = loops::spawn_with_handle(post(&upstream));
-        // It is asked for connections at first, and for one more for the request; it brings none and goes.
+        // It gets requests for the first connections and for one more; it opens none and leaves.
         for expected in ["dial 3", "dial 1"] {
             assert_eq!(next_line_but_heartbeats(&mut lines).await, expected);
         }
@@ -641,7 +641,7 @@ async fn handshake_manually(
     handshake_manually_with_proof(address, key, key, purpose).await
 }
 
-/// Meets a front end that has one key and proves another.
+/// Performs the handshake with a front end that has one key and proves another.
 async fn handshake_manually_with_proof(
     address: SocketAddr,
     key: &str,

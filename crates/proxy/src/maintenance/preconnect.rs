@@ -1,8 +1,12 @@
-//! Connections that a server always has: `connections.min`, opened before a request asks for them.
+//! Opens connections in advance: each server always has `connections.min`.
 //!
-//! A task for each server, started by `maintenance` on the control loop. A connection made here waits with
-//! the idle ones until a loop takes it over. What must stay true: a server that refuses is asked less and
-//! less often and nobody hears of it, for requests and probes tell that better.
+//! One task per server, started by `maintenance` on the control loop. A connection made here waits
+//! with the idle ones until a loop takes it over.
+//!
+//! # Invariants
+//!
+//! - A server that refuses is tried less and less often and nothing is logged: requests and probes
+//!   report it better.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -14,9 +18,8 @@ use crate::connection::{BackendServer, UpstreamConnection};
 use crate::server_pool::ServerId;
 use crate::upstream::SharedUpstream;
 
-/// Whether servers of this upstream have connections before requests ask for them. Not where each
-/// connection serves one request: servers of those protocols give a worker to a connection that says
-/// nothing yet.
+/// Whether to open connections in advance. Not if each connection serves one request: servers of
+/// those protocols assign a worker to a connection before it sends anything.
 pub(super) fn is_enabled(config: &config::Upstream) -> bool {
     let is_kept = match config.protocol {
         Protocol::Http | Protocol::FastCgi | Protocol::Ajp => config.proxy_protocol.is_none(),
@@ -40,7 +43,7 @@ pub(super) async fn maintain_min_connections(shared: Weak<SharedUpstream>, key: 
     }
 }
 
-/// Until the next look, after one that went well or not.
+/// The delay until the next check, by whether the last one went well.
 pub(super) fn next_delay(pause: Duration, is_well: bool) -> Duration {
     if is_well {
         MIN_DELAY
@@ -49,7 +52,7 @@ pub(super) fn next_delay(pause: Duration, is_well: bool) -> Duration {
     }
 }
 
-/// What a server lacks.
+/// The connections that a server lacks.
 struct MissingConnections {
     server: Arc<BackendServer>,
     count: u32,
@@ -57,7 +60,7 @@ struct MissingConnections {
 }
 
 impl MissingConnections {
-    /// None when the server is gone.
+    /// `None` when the server is gone.
     fn of_server(shared: &SharedUpstream, key: ServerId) -> Option<Self> {
         let roster = shared.server_pool();
         let member = roster.server(key)?;
@@ -72,21 +75,21 @@ impl MissingConnections {
         })
     }
 
-    /// Opens them, one after the other; `false` when one failed.
+    /// Opens them one after the other; `false` when one failed.
     async fn open(self, shared: &Weak<SharedUpstream>, key: ServerId) -> bool {
         for _ in 0..self.count {
             let deadline = clock::now() + self.connect_timeout;
             let Ok(mut connection) = UpstreamConnection::open(&self.server, deadline).await else {
                 return false;
             };
-            // It is as doubtful as one that was used: its server may close it while it waits.
+            // Treated like a reused one: the server may close it while it waits.
             connection.requests_served = 1;
             let Some(shared) = shared.upgrade() else {
                 return true;
             };
             let now = clock::now();
             shared.update_pool(|roster, aftermath| {
-                // This loop serves no requests: its connections are the last list's.
+                // This loop serves no requests: its connections belong to the last list.
                 let refused = roster.add_idle(now, key, connection, usize::MAX);
                 aftermath.closed_connections.extend(refused);
             });

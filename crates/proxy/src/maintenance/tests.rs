@@ -1,4 +1,4 @@
-//! What an upstream does by itself, with servers on loopback; and what tests of the neighbours begin with.
+//! Background work of an upstream, with servers on loopback; also shared fixtures of other tests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,14 +18,14 @@ use crate::server_pool::{
 };
 use crate::{ServerSnapshot, Upstream, UpstreamSetup};
 
-/// Runs a test on a loop of its own, as the control loop is one. Its servers are on tokio's thread.
+/// Runs a test on its own loop, as the control loop is one. Its servers run on tokio's thread.
 pub(crate) fn on_a_loop(test: impl Future<Output = ()>) {
     let tokio = penstock_runtime::TokioThread::start().unwrap();
     let _entered = tokio.enter();
     loops::block_on(test).unwrap();
 }
 
-/// Waits for something that has to come true.
+/// Waits until the condition becomes true.
 pub(crate) async fn eventually(what: &str, mut is_true: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(20);
     while !is_true() {
@@ -52,7 +52,7 @@ pub(crate) fn start(config: config::Upstream) -> Arc<Upstream> {
     start_resolved_by(config, DnsSource::System)
 }
 
-/// The same with names resolved elsewhere.
+/// The same with names resolved by `source`.
 pub(crate) fn start_resolved_by(config: config::Upstream, source: DnsSource) -> Arc<Upstream> {
     Upstream::start_with_dns(config, setup(), source)
 }
@@ -88,7 +88,7 @@ pub(crate) fn first_key(upstream: &Upstream) -> ServerId {
     upstream.shared.server_pool().servers()[0].id
 }
 
-/// Begins a request.
+/// Claims a slot.
 pub(crate) fn claim(upstream: &Upstream) -> ClaimedSlot {
     let waiter = || SlotWaiter {
         grant_sender: tokio::sync::oneshot::channel().0,
@@ -106,7 +106,7 @@ pub(crate) fn claim(upstream: &Upstream) -> ClaimedSlot {
     }
 }
 
-/// Ends it.
+/// Releases it.
 pub(crate) fn release(upstream: &Upstream, place: &ClaimedSlot) {
     upstream
         .shared
@@ -122,7 +122,7 @@ fn ended() -> AttemptReport {
     }
 }
 
-/// A server that takes connections and closes each when told to; their number since the start.
+/// A server that accepts connections and closes each on command, and counts them.
 struct AcceptingServer {
     address: String,
     accepted: Arc<AtomicUsize>,
@@ -207,7 +207,7 @@ fn idle_connections_are_opened_in_advance_and_reopened() {
             taker.accepted.load(Ordering::Relaxed) == 4 && first(&upstream).connections_idle == 2
         })
         .await;
-        // A request gets one, and knows that it may have been closed meanwhile.
+        // A request gets the connection, flagged as possibly closed meanwhile.
         let place = claim(&upstream);
         let connection = place.idle_connection.as_ref().unwrap();
         assert!(connection.is_reused());
@@ -309,7 +309,7 @@ fn all_tasks_end_with_the_upstream() {
         eventually("a task for each", || tasks() >= before + 5).await;
         drop(upstream);
         taker.close.notify_waiters();
-        // The taker's own connections end as they are closed.
+        // The connections that were taken end as they are closed.
         eventually("all tasks end", || {
             taker.close.notify_waiters();
             tasks() <= before

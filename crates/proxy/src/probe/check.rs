@@ -1,7 +1,9 @@
-//! One probe of one server, from connecting to the verdict.
+//! One probe of one server, from connecting to the verdict. Called by `probe`.
 //!
-//! Called by `probe`. What must stay true: it ends within twice `health.timeout` whatever the server does,
-//! and keeps no more of an answer than the head of a response.
+//! # Invariants
+//!
+//! - It ends within twice `health.timeout`, whatever the server does.
+//! - It stores no more of a response than its head.
 
 use std::future::poll_fn;
 use std::io;
@@ -41,17 +43,17 @@ pub(super) enum ProbeError {
 }
 
 impl ProbeError {
-    /// Whether it says nothing of the server.
+    /// Whether the failure says nothing about the server.
     pub(super) fn is_local(&self) -> bool {
         matches!(self, Self::Shortage(_))
     }
 }
 
-/// Asks a server how it is. One that is late gets `health.timeout` once more if `make_room` says that it
-/// has something less to do since.
+/// Probes a server. A late one gets `health.timeout` once more if `make_room` has freed resources
+/// of the server.
 ///
 /// # Errors
-/// Why it is taken for one that is not well, or cannot be asked.
+/// Why the server is not healthy, or cannot be probed.
 pub(super) async fn check_server(
     server: &BackendServer,
     config: &config::Upstream,
@@ -68,7 +70,7 @@ pub(super) async fn check_server(
     if let Some(answer) = clock::timeout_at(deadline, answer.as_mut()).await {
         return answer;
     }
-    // On the same connection: who had to wait in the server's own line would lose the place in it.
+    // On the same connection: a new one would lose the position in the server's own queue.
     if make_room()
         && let Some(answer) = clock::timeout(health.timeout, answer).await
     {
@@ -94,7 +96,7 @@ async fn run_probe(
     health: &HealthCheck,
 ) -> Result<(), ProbeError> {
     let mut out = Vec::new();
-    // Without a client: the server is to take the connection for what it is, a check.
+    // Without a client address: the server should treat the connection as a health check.
     match config.proxy_protocol {
         Some(ProxyProtocol::V1) => proxy_protocol::encode_v1(&mut out, None),
         Some(ProxyProtocol::V2) => proxy_protocol::encode_v2(&mut out, None),
@@ -105,7 +107,7 @@ async fn run_probe(
         (Protocol::FastCgi, _) => fastcgi::encode_probe(&mut out),
         (Protocol::Ajp, _) => ajp::encode_probe(&mut out),
         (Protocol::Http, None) | (Protocol::Scgi | Protocol::Uwsgi, _) => {
-            // That it takes connections is all that can be asked.
+            // The protocol has no query: accepting the connection is enough.
             return Ok(stream.write_all(&out).await?);
         }
     }
@@ -124,7 +126,8 @@ async fn run_probe(
     }
 }
 
-/// The request of a probe (RFC 9112 §3.2, §9.6); the configuration vouches for `path` and `host`.
+/// Encodes the request of a probe (RFC 9112 §3.2, §9.6); the configuration has validated `path` and
+/// `host`.
 fn encode_get(out: &mut Vec<u8>, path: &str, host: &str) {
     let lines = [
         "GET ",
@@ -138,7 +141,7 @@ fn encode_get(out: &mut Vec<u8>, path: &str, host: &str) {
         .for_each(|text| out.extend_from_slice(text.as_bytes()));
 }
 
-/// The `Host` of a probe: there is no client to take it from.
+/// The `Host` of a probe, which has no client's.
 fn probe_host<'a>(server: &'a BackendServer, config: &'a config::Upstream) -> &'a str {
     match &config.host {
         HostHeader::Custom(text) => text,
@@ -170,7 +173,7 @@ async fn read_status(stream: &Stream, is_strict: bool) -> Result<u16, ProbeError
     }
 }
 
-/// Reads until `answer` finds one.
+/// Reads until `answer` finds a response.
 async fn read_until_answer(
     stream: &Stream,
     answer: impl Fn(&[u8]) -> Result<Option<usize>, GatewayError>,
@@ -195,5 +198,5 @@ async fn read_more(stream: &Stream, received: &mut Vec<u8>) -> Result<(), ProbeE
 
 const READ_BYTES: usize = 1024;
 
-/// More than any server has to say before it answers a probe.
+/// More interim responses than any server sends to a probe.
 const MAX_INTERIM_RESPONSES: usize = 16;

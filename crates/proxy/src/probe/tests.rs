@@ -1,4 +1,4 @@
-//! Probes of servers on loopback that answer by script.
+//! Probes of scripted servers on loopback.
 
 use penstock_runtime::clock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,11 +17,11 @@ use crate::maintenance::tests::{
 /// What a server does with each connection.
 #[derive(Debug, Clone)]
 enum ServerScript {
-    /// Reads something, sends this and closes.
+    /// Reads a request, sends this and closes.
     Answer(Vec<u8>),
     /// The same in two pieces.
     Pieces(Vec<u8>, Vec<u8>),
-    /// Never says anything.
+    /// Sends nothing.
     Silence,
 }
 
@@ -31,7 +31,7 @@ struct Origin {
     address: String,
     script: Arc<Mutex<ServerScript>>,
     received: Arc<Mutex<Vec<u8>>>,
-    /// Connections at this moment, and the most there were.
+    /// Current connections, and the maximum at once.
     now: Arc<AtomicUsize>,
     most: Arc<AtomicUsize>,
     all: Arc<AtomicUsize>,
@@ -72,7 +72,7 @@ impl Origin {
                 tokio::task::yield_now().await;
                 drop(stream.write_all(&rest).await);
             }
-            // Until the peer goes.
+            // Until the peer closes.
             ServerScript::Silence => drop(stream.read(&mut buffer).await),
         }
         self.now.fetch_sub(1, Ordering::Relaxed);
@@ -96,7 +96,7 @@ fn health(path: Option<&str>) -> HealthCheck {
     }
 }
 
-/// Asks a server that plays `script`: what was found, and what the server received.
+/// Probes a server that plays `script`; returns the result and what the server received.
 async fn probe_once(
     config: &config::Upstream,
     script: ServerScript,
@@ -178,7 +178,7 @@ fn the_final_status_decides_an_http_probe() {
     });
 }
 
-/// What is found, and what the server was asked.
+/// The expected result and the expected request bytes.
 type Wanted = (Result<(), &'static str>, &'static [u8]);
 
 #[test]
@@ -282,7 +282,7 @@ fn a_server_goes_down_with_its_probes_and_comes_up_with_them() {
         let mut config = configured(Protocol::Http, &[&origin.address]);
         config.health = Some(health(Some("/up")));
         let upstream = start(config);
-        // Before the first probe it has requests.
+        // It accepts requests before the first probe.
         assert_eq!(first(&upstream).state, "up");
         eventually("some probes", || origin.all.load(Ordering::Relaxed) >= 3).await;
         let seen = first(&upstream);
@@ -295,7 +295,7 @@ fn a_server_goes_down_with_its_probes_and_comes_up_with_them() {
         );
         origin.play(answer("HTTP/1.1 200 OK\r\n\r\n"));
         eventually("up", || first(&upstream).state == "up").await;
-        // Of no concern to requests: no slot, no connection of theirs.
+        // Probes take no slot and no connection of a request.
         let seen = first(&upstream);
         assert_eq!(
             (seen.requests, seen.connects, seen.connections_open),
@@ -345,8 +345,8 @@ fn a_probe_timeout_of_a_full_server_does_not_count() {
     });
 }
 
-/// A server whose one thread stays with a connection until that is closed; its address, and how many
-/// requests it has answered.
+/// A server whose one thread stays with a connection until it closes; returns its address and the
+/// number of responses.
 async fn single_threaded() -> (String, Arc<AtomicUsize>) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -374,7 +374,7 @@ fn a_server_blocked_by_our_idle_connection_stays_up() {
             timeout: Duration::from_millis(50),
             ..health(Some("/up"))
         });
-        // Opened ahead and again, once a second: it has the thread first.
+        // Opened in advance once a second: it occupies the thread first.
         config.connections.min = 1;
         let upstream = start(config);
         eventually("a connection", || first(&upstream).connections_idle == 1).await;
@@ -407,7 +407,7 @@ fn a_frozen_server_goes_down_though_it_has_idle_connections() {
 fn a_local_shortage_does_not_fail_a_server() {
     on_a_loop(async {
         let mut config = configured(Protocol::Http, &["127.0.0.1:9"]);
-        // Nothing but what is told here.
+        // Only the settings listed here.
         config.health = Some(HealthCheck {
             interval: Duration::from_secs(3600),
             ..health(None)

@@ -1,7 +1,7 @@
-//! What a client's head becomes for an HTTP server, as the bytes that are sent.
+//! The head for an HTTP server, as the bytes that are sent.
 //!
-//! The request comes from 192.0.2.7, which is not trusted, unless a row says otherwise; `X-Request-Start`
-//! is checked by `sent` and taken out, since it differs each time.
+//! The request comes from 192.0.2.7, which is not trusted, unless a row says otherwise. `sent_head`
+//! checks and removes `X-Request-Start`, since it differs each time.
 
 use penstock_exchange::field_policy::TrustedHeaders;
 use penstock_exchange::{Mount, TrustedProxies};
@@ -10,7 +10,7 @@ use super::*;
 use crate::testing::{CLIENT, PROXY, request_of, request_trusting, request_vouched, upstream};
 
 const SERVER: &str = "10.0.0.5:3000";
-/// What `CLIENT` gets said of it by default.
+/// The default forwarding fields for `CLIENT`.
 const DEFAULT_FORWARDING_FIELDS: &str = "X-Forwarded-For: 192.0.2.7\r\n\
                     X-Forwarded-Proto: http\r\n\
                     X-Forwarded-Host: a.test\r\n";
@@ -37,7 +37,7 @@ fn sent_head(
     (format!("{}{}", &text[..at], &text[end + 2..]), upgrades)
 }
 
-/// The head to the byte.
+/// The exact head.
 fn encoded_head(config: &config::Upstream, request: &Request, framing: Framing) -> (String, bool) {
     let mut out = b"before".to_vec();
     let upgrades = encode_request_head(&mut out, config, request, framing, SERVER);
@@ -45,7 +45,7 @@ fn encoded_head(config: &config::Upstream, request: &Request, framing: Framing) 
     (text.strip_prefix("before").unwrap().to_owned(), upgrades)
 }
 
-/// The fields between `Host` and what the front end says.
+/// The fields between `Host` and the forwarding fields.
 fn passed_fields(fields: &str, framing: Framing) -> (String, bool) {
     let head = format!("GET /p?q HTTP/1.1\r\nHost: a.test\r\n{fields}\r\n");
     let (text, upgrades) = sent_head(&http_upstream(), &head, CLIENT, framing);
@@ -422,7 +422,7 @@ fn forwarding_fields_of_untrusted_peers_are_dropped() {
     assert_eq!(passed_fields(fields, Framing::None).0, "X-Thing: 1\r\n");
 }
 
-/// A proxy that nobody has listed may be one that passes on what its client made up.
+/// An unlisted proxy may forward what its client made up.
 #[test]
 fn forwarding_fields_pass_if_trusted_or_true() {
     let (peer, local) = (PROXY.parse().unwrap(), "127.0.0.1:8080".parse().unwrap());
@@ -506,7 +506,7 @@ fn a_stripped_prefix_is_forwarded() {
     );
 }
 
-/// One that dialled in cannot know which proxies are trusted here.
+/// A joined server cannot know which proxies are trusted here.
 #[test]
 fn a_joined_server_gets_the_client_address() {
     let mut config = http_upstream();
@@ -618,7 +618,7 @@ fn a_field_set_by_a_rule_replaces_ours() {
     }
 }
 
-/// A rule may tell of the peer itself, or of the scheme alone: nobody stands before it then.
+/// A rule may set the peer itself, or only the scheme: then there is no forwarded client.
 #[test]
 fn a_rule_names_no_client_twice() {
     use config::ForwardedHeaders::Both;

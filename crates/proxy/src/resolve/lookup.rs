@@ -1,9 +1,13 @@
-//! Questions to the DNS: the addresses of a host, the targets of a service.
+//! Queries the DNS for addresses of a host and targets of a service. Called by `resolve` on the
+//! control loop.
 //!
-//! Called by `resolve` on the control loop. Hosts of the hosts file are not asked for elsewhere, as
-//! `files dns` in nsswitch.conf(5) has it; for all others the system's name servers and search list
-//! are used. What must stay true: nothing waits longer than [`LOOKUP_TIMEOUT`]; each question goes out
-//! anew, for the caller knows when an answer is too old.
+//! Hosts in the hosts file are not looked up elsewhere, as with `files dns` in nsswitch.conf(5).
+//! All others use the system's name servers and search list.
+//!
+//! # Invariants
+//!
+//! - A look-up takes at most [`LOOKUP_TIMEOUT`].
+//! - Every query is sent anew: the caller knows when an answer has expired.
 
 use std::net::IpAddr;
 use std::pin::pin;
@@ -25,32 +29,32 @@ use super::targets::{
     targets_of_services,
 };
 
-/// Where answers come from.
+/// The source of answers.
 #[derive(Debug, Clone)]
 pub(crate) enum DnsSource {
     /// The name servers and the hosts file of the system.
     System,
-    /// These name servers, and no hosts file.
+    /// These name servers, without a hosts file.
     #[cfg(test)]
     Custom(ResolverConfig),
 }
 
-/// Asks for names.
+/// Resolves names.
 #[derive(Debug)]
 pub(super) struct DnsResolver {
     source: DnsSource,
     loaded: Option<LoadedResolver>,
 }
 
-/// What a name stands for now.
+/// The current targets of a name.
 #[derive(Debug)]
 pub(super) struct LookupAnswer {
     pub(super) targets: Vec<DnsTarget>,
-    /// For how long it may be believed.
+    /// How long the answer is valid.
     pub(super) ttl: Duration,
 }
 
-/// What servers made of a name are like, where the DNS does not say.
+/// Defaults of a name's servers, for what the DNS does not specify.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ServerDefaults {
     pub(super) weight: u32,
@@ -89,10 +93,10 @@ impl DnsResolver {
         }
     }
 
-    /// What `name` stands for; `known` is what it stood for before.
+    /// Resolves `name`; `known` are its previous targets.
     ///
     /// # Errors
-    /// No answer, or one that names nothing.
+    /// No answer, or an empty one.
     pub(super) async fn lookup(
         &mut self,
         name: &ServerAddr,
@@ -115,13 +119,14 @@ impl DnsResolver {
         let answer = clock::timeout_at(deadline, asking).await;
         let answer = answer.unwrap_or(Err(LookupError::Timeout));
         if answer.is_err() {
-            // The next question reads the system's files again: they may be what was wrong.
+            // The system's files may be the cause: the next query reads them again.
             self.loaded = None;
         }
         answer
     }
 
-    /// Reads two small local files now and then: the control loop may do that, no client is on it.
+    /// Reads two small local files occasionally, which is acceptable on the control loop: it serves
+    /// no clients.
     fn load(&mut self) -> Result<&LoadedResolver, LookupError> {
         let now = clock::now();
         let is_old =
@@ -139,7 +144,7 @@ impl LoadedResolver {
         let (mut builder, hosts) = match source {
             DnsSource::System => {
                 let builder = TokioResolver::builder_tokio().or_else(|error| match error {
-                    // Without name servers there is still the hosts file.
+                    // Without name servers the hosts file still applies.
                     NetError::Io(_) => Ok(builder_of(ResolverConfig::from_parts(
                         None,
                         Vec::new(),
@@ -194,14 +199,14 @@ impl LoadedResolver {
             let RData::SRV(record) = &record.data else {
                 continue;
             };
-            // RFC 2782: a target of "." says that there is no such service here.
+            // RFC 2782: the target "." means that the service does not exist here.
             if record.target.is_root() {
                 continue;
             }
-            // It is whole already: no search list is asked for it.
+            // Already fully qualified: the search list does not apply.
             let name = record.target.to_utf8();
             let answer = self.lookup_addresses(&name, record.port, known).await;
-            // One that cannot be resolved now leaves the others alone.
+            // A target that cannot be resolved now does not affect the others.
             let addresses = match answer {
                 Ok((addresses, its_ttl)) => {
                     ttl = ttl.min(its_ttl);
@@ -224,7 +229,7 @@ impl LoadedResolver {
         Ok(LookupAnswer { targets, ttl })
     }
 
-    /// The addresses of `host`; those that are `known` stand in for a family of which nothing was heard.
+    /// Looks up the addresses of `host`; `known` ones stand in for a family without an answer.
     async fn lookup_addresses(
         &self,
         host: &str,
@@ -258,7 +263,7 @@ impl LoadedResolver {
                 };
                 return Err(lookup_error(error.clone(), "A or AAAA"));
             }
-            // The search list led to two different names: the first is the one that was meant.
+            // The search list led to two different names: the first one is meant.
             (Ok(one), Ok(other)) if one.query().name() != other.query().name() => {
                 merge_families(&known, family_answer(&v4), FamilyAnswer::Empty)
             }
@@ -271,7 +276,8 @@ impl LoadedResolver {
     }
 }
 
-/// Waits for both; one that is late gets [`NAME_SERVER_TIMEOUT`] more once the other has brought addresses.
+/// Waits for both families; a late one gets [`NAME_SERVER_TIMEOUT`] more once the other has
+/// addresses.
 async fn both_families(
     v4: impl Future<Output = Result<Lookup, NetError>>,
     v6: impl Future<Output = Result<Lookup, NetError>>,
@@ -298,7 +304,7 @@ fn builder_of(config: ResolverConfig) -> ResolverBuilder<TokioRuntimeProvider> {
 }
 
 fn to_name(text: &str) -> Result<Name, LookupError> {
-    // Not `IntoName`, which takes nothing that IDNA has not: names of containers have underscores.
+    // Not `IntoName`, which rejects what IDNA lacks: container names have underscores.
     Name::from_str_relaxed(text).map_err(|_| LookupError::BadName(text.to_owned()))
 }
 
@@ -336,11 +342,11 @@ fn lookup_error(error: NetError, records: &'static str) -> LookupError {
     }
 }
 
-/// How long a name server may take; one that is silent costs no more before the next is asked.
+/// A silent name server costs this much before the next is asked.
 const NAME_SERVER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// More than the resolver's own tries at three name servers and a search list take.
+/// More than the resolver's own attempts at three name servers and a search list take.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How old the hosts file and the list of name servers may be.
+/// Maximum age of the hosts file and the list of name servers.
 const MAX_FILES_AGE: Duration = Duration::from_secs(60);

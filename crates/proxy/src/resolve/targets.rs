@@ -1,29 +1,33 @@
-//! The servers that answers of the DNS stand for, and what changed since the last.
+//! Maps DNS answers to servers and computes the changes since the last answer. Pure; called by
+//! `resolve` with the answers of `lookup`.
 //!
-//! Pure; called by `resolve` with what `lookup` brought. What must stay true: an answer that is missing
-//! takes no server away; the same answer in another order changes nothing; of the records of a service
-//! (RFC 2782) those of the lowest priority come first, all others are backups.
+//! # Invariants
+//!
+//! - A missing answer removes no server.
+//! - The same answer in another order changes nothing.
+//! - Of a service's records (RFC 2782) those with the lowest priority come first; all others are
+//!   backups.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-/// One server that a name stands for.
+/// One server that a name resolves to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct DnsTarget {
     /// The host and port that was looked up.
     pub(super) host: String,
     pub(super) address: SocketAddr,
-    /// Where the same server listens too, perhaps.
+    /// Where the same server may listen too.
     pub(super) alternate: Option<SocketAddr>,
     pub(super) weight: u32,
     pub(super) backup: bool,
 }
 
-/// What became of the question for addresses of one family.
+/// The result of the query for one address family.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum FamilyAnswer {
     Found(Vec<IpAddr>),
-    /// There are none, as far as the DNS knows.
+    /// The DNS has no addresses of this family.
     Empty,
     /// No answer.
     Failed,
@@ -39,17 +43,17 @@ pub(super) struct SrvTarget {
     pub(super) addresses: Vec<IpAddr>,
 }
 
-/// What has to be done to get from one set of servers to another.
+/// The changes from one set of servers to another.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TargetChanges {
     pub(super) added: Vec<DnsTarget>,
-    /// The same address with another weight or rank.
+    /// The same address with another weight or priority.
     pub(super) changed: Vec<DnsTarget>,
     pub(super) removed: Vec<DnsTarget>,
 }
 
-/// The addresses of a host, in order and each once; those `known` stand in for a family without an
-/// answer. Empty is no reason to believe that there are none.
+/// Merges the addresses of a host, in order and without duplicates; `known` ones stand in for a
+/// family without an answer. An empty result does not prove that there are none.
 pub(super) fn merge_families(known: &[IpAddr], v4: FamilyAnswer, v6: FamilyAnswer) -> Vec<IpAddr> {
     let of_family = |family, is_wanted: fn(&IpAddr) -> bool| match family {
         FamilyAnswer::Found(found) => found,
@@ -70,8 +74,8 @@ pub(super) fn targets_of_host(
     weight: u32,
     backup: bool,
 ) -> Vec<DnsTarget> {
-    // A name that means both loopback addresses, as `localhost` does, means one server: it may listen on
-    // either or on both, and has one `max_active`.
+    // A name with both loopback addresses, such as `localhost`, is one server: it may listen on
+    // either or both, and has one `max_active`.
     let v4 = addresses
         .iter()
         .find(|address| address.is_ipv4() && address.is_loopback());
@@ -91,8 +95,7 @@ pub(super) fn targets_of_host(
     addresses.iter().filter(is_single).map(target).collect()
 }
 
-/// The servers of a service. A weight of 0 is the smallest share there is; `backup` makes all of them
-/// backups.
+/// The servers of a service. Weight 0 is the smallest share; `backup` makes all of them backups.
 pub(super) fn targets_of_services(services: &[SrvTarget], backup: bool) -> Vec<DnsTarget> {
     let first = services.iter().map(|service| service.priority).min();
     let mut all: Vec<DnsTarget> = Vec::new();
@@ -102,7 +105,7 @@ pub(super) fn targets_of_services(services: &[SrvTarget], backup: bool) -> Vec<D
         let weight = u32::from(service.weight).max(1);
         for target in targets_of_host(host, &service.addresses, weight, is_backup) {
             match all.iter_mut().find(|known| is_same_server(known, &target)) {
-                // Named twice, it has its better rank.
+                // Named twice, it keeps its better priority.
                 Some(known) if known.backup && !is_backup => *known = target,
                 Some(_) => {}
                 None => all.push(target),
@@ -112,13 +115,13 @@ pub(super) fn targets_of_services(services: &[SrvTarget], backup: bool) -> Vec<D
     all
 }
 
-/// Host and port in one, without the dot at the end of a whole name.
+/// Formats host and port, without the final dot of a fully qualified name.
 pub(super) fn host_and_port(host: &str, port: u16) -> String {
     let host = host.strip_suffix('.').unwrap_or(host);
     format!("{host}:{port}")
 }
 
-/// What leads from `known` to `found`.
+/// Computes the changes from `known` to `found`.
 pub(super) fn diff_targets(known: &[DnsTarget], found: &[DnsTarget]) -> TargetChanges {
     let same = |set: &[DnsTarget], target: &DnsTarget| {
         set.iter().find(|it| is_same_server(it, target)).cloned()
@@ -137,20 +140,20 @@ pub(super) fn diff_targets(known: &[DnsTarget], found: &[DnsTarget]) -> TargetCh
     }
 }
 
-/// Until the next question after an answer that is good for `ttl`: at least each `interval`, but not
-/// more often than each second.
+/// The delay until the next query after an answer valid for `ttl`: at most `interval`, at least one
+/// second.
 pub(super) fn next_query_delay(ttl: Duration, interval: Duration) -> Duration {
     ttl.min(interval).max(MIN_QUERY_DELAY)
 }
 
-/// Until the next question after so many without an answer.
+/// The delay until the next query after consecutive failures.
 pub(super) fn retry_delay(failures: u32, interval: Duration) -> Duration {
     let doubled = 1_u32.checked_shl(failures.saturating_sub(1));
     let grown = MIN_QUERY_DELAY.saturating_mul(doubled.unwrap_or(u32::MAX));
     next_query_delay(grown, interval)
 }
 
-/// Whether both are one server, whatever its weight and rank.
+/// Whether both are the same server, whatever its weight and priority.
 pub(super) fn is_same_server(one: &DnsTarget, other: &DnsTarget) -> bool {
     one.address == other.address && one.alternate == other.alternate && one.host == other.host
 }

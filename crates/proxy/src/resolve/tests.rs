@@ -1,4 +1,4 @@
-//! Names that are followed, with a DNS server on loopback whose answers change.
+//! Following DNS names, with a DNS server on loopback and changing answers.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -20,7 +20,7 @@ use crate::maintenance::tests::{
 };
 use crate::{ServerChange, Upstream};
 
-/// A name server on loopback; what it does not know has no such name.
+/// A name server on loopback; unknown names do not exist.
 #[derive(Debug, Clone)]
 struct TestNameServer {
     port: u16,
@@ -30,11 +30,11 @@ struct TestNameServer {
 #[derive(Debug, Default)]
 struct TestZone {
     records: HashMap<(String, RecordType), Vec<RData>>,
-    /// Answers everything with "server failed".
+    /// Answers everything with SERVFAIL.
     fails_always: bool,
-    /// Says nothing to questions of this type.
+    /// Ignores queries of this type.
     silent_to: Option<RecordType>,
-    /// Over UDP it says that the answer is too long for that.
+    /// Sets the truncation flag over UDP.
     truncates: bool,
     questions: usize,
 }
@@ -171,7 +171,7 @@ fn servers_follow_the_addresses_of_their_name() {
             names(&upstream).contains(&"app.test:80 (192.0.2.2)".to_owned())
         })
         .await;
-        // The one with a request in progress leaves with it.
+        // The server with an active request is removed with it.
         let left = if was_first { both[0] } else { both[1] };
         assert!(states(&upstream).contains(&(left.to_owned(), "leaving")));
         assert_eq!(states(&upstream).len(), 2);
@@ -214,7 +214,7 @@ fn a_service_has_the_ports_weights_and_ranks_of_its_records() {
         let mut sorted = seen();
         sorted.sort();
         assert_eq!(sorted, want);
-        // Other weights and ranks are taken over by the servers that are there.
+        // Existing servers take over new weights and priorities.
         let keys = || -> Vec<_> {
             let roster = upstream.shared.server_pool();
             let mut keys: Vec<_> = roster.servers().iter().map(|it| it.id.0).collect();
@@ -242,7 +242,7 @@ fn a_service_has_the_ports_weights_and_ranks_of_its_records() {
         })
         .await;
         assert_eq!(keys(), before);
-        // A target whose name fails stays with what is known of it.
+        // A target keeps its known addresses if its name cannot be resolved.
         dns.zone
             .lock()
             .unwrap()
@@ -305,7 +305,7 @@ fn an_address_that_the_operator_removed_stays_away_until_the_dns_gives_it_anew()
         upstream
             .apply_change(ServerChange::Remove(one.to_owned()))
             .unwrap();
-        // Two questions a look: with the third the first two are dealt with.
+        // Two queries per look-up: the third means that the first two are handled.
         let asked = dns.question_count();
         eventually("one more answer", || dns.question_count() >= asked + 3).await;
         assert_eq!(names(&upstream), [two]);
@@ -356,7 +356,7 @@ fn changes_of_a_name_apply_to_servers_added_later() {
                 .find(&address)
                 .is_none()
         );
-        // Added again while the old follower may still wait, it is there once.
+        // Added again while the old follower may still wait, it exists once.
         upstream.add_server(crate::maintenance::tests::server(&name), 0);
         eventually("both", || names(&upstream).len() == 2).await;
         let asked = dns.question_count();
@@ -416,7 +416,7 @@ fn a_silent_name_server_times_out_in_seconds() {
 #[test]
 fn answers_expire_after_the_interval_at_most() {
     on_a_loop(async {
-        // The hosts file says nothing of time.
+        // The hosts file has no TTL.
         let mut asker = super::DnsResolver::new(DnsSource::System);
         let name: ServerAddr = "localhost:80".parse().unwrap();
         let likeness = super::ServerDefaults {

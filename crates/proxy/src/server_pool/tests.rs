@@ -1,5 +1,5 @@
-//! The roster's promises, without sockets or clocks: who gets a place, who waits for whom, and that every
-//! place is counted from the moment it is given.
+//! Server pool without sockets or clocks: granting slots, queueing, and counting every slot from
+//! the moment it is granted.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A roster with servers of these bounds, the backups marked, and a clock to move.
+/// A server pool with servers of these limits, some of them backups, and a clock to move.
 struct PoolTest {
     roster: ServerPool,
     now: Instant,
@@ -89,7 +89,7 @@ impl PoolTest {
         }
     }
 
-    /// Ends a request at a server; gives to which servers those who waited were sent.
+    /// Ends a request at a server; returns the servers of the waiting requests that start.
     fn end(&mut self, at: usize, outcome: AttemptOutcome) -> Vec<usize> {
         let slot = self.member(at).slot;
         let ended = AttemptReport {

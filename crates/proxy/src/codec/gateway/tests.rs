@@ -1,7 +1,7 @@
-//! Requests as they begin in each gateway protocol, and responses as events.
+//! How requests begin in each gateway protocol, and responses as events.
 //!
-//! The formats themselves are tested in `wire`; here it is what `proxy` makes of them: connections that
-//! are not kept, refusals, a log that has a bound, heads for clients.
+//! `wire` tests the formats themselves. These tests cover connections that are not kept, refusals,
+//! the bound of log output, and heads for clients.
 
 use penstock_config::Upstream;
 
@@ -41,7 +41,7 @@ fn codec(config: &Upstream) -> Codec {
     started(config, GET, Framing::None).0
 }
 
-/// What a response says, up to its end or a failure; `is_closed` says that the server closes then.
+/// Decodes a response up to its end or a failure; `is_closed` means that the server then closes.
 fn decode_all(
     codec: &mut Codec,
     input: &[u8],
@@ -321,7 +321,7 @@ fn the_log_of_a_request_has_a_bound() {
         match decoded.event {
             Some(ResponseEvent::Log(LOG_TRUNCATED)) => cuts += 1,
             Some(ResponseEvent::Log(piece)) => logged += piece.len(),
-            // What is left out must not hide what comes behind it.
+            // Skipped events must not hide what follows them.
             Some(ResponseEvent::Head(_)) => break,
             other => panic!("{other:?}"),
         }

@@ -1,15 +1,15 @@
-//! Responses of HTTP servers, well-behaved and not, each split at every byte.
+//! Responses of HTTP servers, valid and invalid, each split at every byte.
 //!
-//! `heard` does what `talk` does with what it receives. What one row gives must not depend on how its
-//! bytes came: the same events, or the same error.
+//! `decode_all` does what `upstream_exchange` does with received bytes. A row's result must not
+//! depend on how its bytes arrive: the same events, or the same error.
 
 use super::*;
 
-/// The most bytes of a response that is split at every one of them.
+/// The maximum response size for splitting at every byte.
 const EVERY_BYTE: usize = 2000;
 
-/// A response in one text: interim responses, status, fields, body, trailers, whether the connection is
-/// reusable, and how many bytes were left behind the end.
+/// A response as one text: interim responses, status, fields, body, trailers, whether the
+/// connection is reusable, and the number of bytes left after the end.
 fn decode_all(
     mut decoder: HttpDecoder,
     input: &[u8],
@@ -65,7 +65,7 @@ fn decode_all(
     Ok(format!("{text}|closed"))
 }
 
-/// The same with all bytes at once; fails when it is another in pieces.
+/// The same with all bytes at once; fails if pieces give another result.
 fn decode_in_any_pieces(
     new: &dyn Fn() -> HttpDecoder,
     input: &[u8],
@@ -179,7 +179,7 @@ fn a_response_is_the_same_however_it_is_split() {
             "HTTP/1.1 200\r\nContent-Length: 0\r\n\r\n",
             "200 |||true 0",
         ),
-        // Bytes behind the end are left where they are: `talk` drops the connection.
+        // Bytes behind the end stay unread: `upstream_exchange` drops the connection.
         (
             "longer than its length",
             "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi!!",
