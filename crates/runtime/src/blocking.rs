@@ -1,15 +1,14 @@
-//! Named pools of threads for work that would block a loop: files, disks, slow system calls.
+//! Named thread pools for work that would block an event loop: files, disks, slow system calls.
 //!
 //! Each pool has a fixed number of threads and a bounded queue; a full queue is an error that names
-//! the pool, never a stall. Threads start when there is work and stay. This is the only place in the
-//! server, besides `sys`, where code waits for a disk.
+//! the pool. Threads start when there is work, and stay. Besides `sys`, this is the only place in
+//! the server where code waits for a disk.
 //!
-//! There are two lanes. Work that goes ahead ([`Pool::run_priority`]) is taken first, and some of the
-//! threads (`lanes`) are never given to plain work: so an open of what is in memory does not wait
-//! behind reads of what is not, even while every one of those waits for a disk. As many are left to plain
-//! work that waits. The queue's bound is each lane's own.
+//! There are two lanes. Priority work ([`Pool::run_priority`]) is taken first, and some threads are
+//! never given to normal work: opening a file in memory does not wait behind reads that wait for a
+//! disk. As many threads are reserved for waiting normal work. Each lane has its own queue bound.
 //!
-//! Reads of files (`Pool::spawn_read`) wait among the plain work: the most wanted go first, and each file has its turns.
+//! File reads (`Pool::spawn_read`) are normal work, ordered by `fair_queue`.
 
 mod compute_permits;
 mod fair_queue;
@@ -36,7 +35,7 @@ pub struct Pool {
     inner: Arc<PoolInner>,
 }
 
-/// Why a pool did not do a piece of work.
+/// Why a pool did not run a job.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PoolError {
     /// The pool's queue is at its bound.
@@ -47,7 +46,7 @@ pub enum PoolError {
         /// Its bound.
         max_queue: usize,
     },
-    /// The work panicked or the pool ended before it ran.
+    /// The job panicked or the pool ended before it ran.
     #[error("blocking pool `{pool}` lost a job")]
     Lost {
         /// The pool's name.
@@ -58,12 +57,12 @@ pub enum PoolError {
 struct PoolInner {
     name: Arc<str>,
     max_queue: usize,
-    /// What waits and what runs; never held while a job runs.
+    /// Queued and running jobs; never held while a job runs.
     state: Mutex<PoolState>,
     job_available: Condvar,
-    /// The readings of files that this pool makes.
+    /// File reads of this pool.
     reads: Reads,
-    /// Threads lent to work that computes.
+    /// Permits for threads that compute.
     compute_permits: ComputePermits,
 }
 
@@ -79,20 +78,20 @@ struct PoolState {
     lanes: Lanes,
     /// Threads that have been started and did not end.
     threads: usize,
-    /// Since when each thread's job runs; `None` for one that has nothing to do.
+    /// Start time of each thread's job; `None` for an idle thread.
     busy_since: Vec<Option<Instant>>,
-    /// Threads that wait for work, or were woken for it and have not got here yet.
+    /// Threads that wait for work, or were woken for it and do not yet hold the lock.
     idle_threads: usize,
     is_closed: bool,
     counters: PoolCounters,
-    /// Refused since it was last told in the log, and when that was.
+    /// Refusals since the last log line, and the time of that line.
     unlogged_refusals: u64,
     refusals_logged_at: Option<Instant>,
 }
 
 impl Pool {
-    /// A pool with at most `threads` threads and `queue_max` waiting jobs in each lane. With a `queue_max` of 0 no job
-    /// waits: it is taken by a thread that has nothing to do, or refused.
+    /// Creates a pool with at most `threads` threads and `queue_max` waiting jobs in each lane.
+    /// With a `queue_max` of 0 a job is taken by an idle thread or refused.
     #[must_use]
     pub fn new(name: &str, threads: usize, queue_max: usize) -> Self {
         let state = PoolState {
@@ -123,8 +122,8 @@ impl Pool {
         &self.inner.name
     }
 
-    /// Runs `work` on a thread of the pool and gives its result. Dropping the future does not stop
-    /// work that has begun.
+    /// Runs `work` on a thread of the pool and returns its result. Dropping the future does not
+    /// stop work that has begun.
     ///
     /// # Errors
     /// [`PoolError::Full`] at once when the queue is at its bound.
@@ -136,9 +135,9 @@ impl Pool {
         self.run_in(Lane::Normal, work).await
     }
 
-    /// As [`Pool::run`], for work that is short unless the disk is ill and moves no data to speak of: an open,
-    /// a look at a file's state. It goes ahead of waiting reads and writes, which leave some threads to
-    /// it, so that what is in memory anyway is not kept behind what is not.
+    /// Like [`Pool::run`], for work that is short unless the disk is failing and moves little data,
+    /// such as opening a file or reading its metadata. It is taken before waiting reads and writes,
+    /// and some threads are reserved for it.
     ///
     /// # Errors
     /// As [`Pool::run`].
@@ -156,13 +155,13 @@ impl Pool {
         F: FnOnce() -> R + Send + 'static,
     {
         let (give, result) = oneshot::channel();
-        // The waiter may have left: then nobody wants the result.
+        // The receiver may have been dropped: then the result is discarded.
         let job = Box::new(move || drop(give.send(work())));
         self.push_job(lane, job)?;
         result.await.map_err(|_| self.lost_error())
     }
 
-    /// Begins `work` on a thread of the pool; nobody waits for it.
+    /// Starts `work` on a thread of the pool without waiting for it.
     ///
     /// # Errors
     /// As [`Pool::run`]; the work is dropped.
@@ -173,7 +172,8 @@ impl Pool {
         self.push_job(Lane::Normal, Box::new(work))
     }
 
-    /// As [`Pool::start`], for the read `id`, which so many wait for: the more they are, the sooner its turn comes.
+    /// Like [`Pool::spawn`], for the read `id` with this number of waiters: more waiters are served
+    /// sooner.
     ///
     /// # Errors
     /// As [`Pool::run`]; the work is dropped.
@@ -195,14 +195,15 @@ impl Pool {
             .map_err(|(error, _)| error)
     }
 
-    /// Counts one more who waits for a read, or one less, as long as that did not begin.
+    /// Counts a waiter of a read in, or out unless `has_come`, if the read has not begun.
     pub(crate) fn update_waiters(&self, id: ReadId<FileKey>, has_come: bool) {
         self.inner.lock().lanes.update_waiters(id, has_come);
     }
 
-    /// Runs `work`, which must not be lost, on a thread of the pool without waiting for it: it closes or
-    /// removes something, so that its number is bounded by what there is to close. Such jobs take no room from
-    /// others in the queue: up to [`MAX_DETACHED`] of them wait; only past that is it done at once, here.
+    /// Runs `work`, which must not be lost, on a thread of the pool without waiting for it. It
+    /// closes or removes something, so the number of such jobs is bounded. They take no queue
+    /// capacity from others: up to [`MAX_DETACHED`] of them wait; beyond that the work runs at once
+    /// on the calling thread.
     pub fn run_detached<F>(&self, work: F)
     where
         F: FnOnce() + Send + 'static,
@@ -217,7 +218,8 @@ impl Pool {
         }
     }
 
-    /// A crowd waits for a read: while it does, and for some time after, the disk is not asked for so much at once.
+    /// Records that a read has many waiters: for some time the pool sends fewer requests to the
+    /// disk at once.
     pub(crate) fn record_crowded_read(&self) {
         let now = clock::now();
         self.inner.lock().lanes.record_crowded_read(now);
@@ -238,8 +240,8 @@ impl Pool {
         }
     }
 
-    /// How long the job that runs longest has been at work; `None` when none runs. A disk that stalls shows
-    /// here first.
+    /// How long the longest running job has run; `None` when none runs. A stalled disk shows here
+    /// first.
     #[must_use]
     pub fn oldest_running(&self) -> Option<Duration> {
         self.inner.lock().oldest_running()
@@ -251,14 +253,14 @@ impl Pool {
         self.inner.job_available.notify_all();
     }
 
-    /// One of the few places for work that computes for long, as compressing does, whoever asks: the rest of
-    /// the threads go on waiting for disks. `None` while all are taken.
+    /// Acquires one of the few permits for work that computes for long, such as compression: the
+    /// other threads stay available for disks. `None` while all are in use.
     #[must_use]
     pub fn try_compute_permit(&self) -> Option<ComputePermit> {
         self.inner.compute_permits.try_acquire()
     }
 
-    /// The readings of files under way here.
+    /// The file reads in flight in this pool.
     pub(crate) fn reads(&self) -> &Reads {
         &self.inner.reads
     }
@@ -275,7 +277,7 @@ impl Pool {
         pushed.map_err(|(error, _)| error)
     }
 
-    /// Queues a job; gives it back when there is no room.
+    /// Queues a job; returns it when there is no room.
     fn push(&self, arrival: NewJob, queue_max: usize) -> Result<(), (PoolError, Job)> {
         let (now, lane) = (clock::now(), arrival.lane);
         let mut state = self.inner.lock();
@@ -296,7 +298,8 @@ impl Pool {
                 match PoolInner::wake_or_start_thread(&self.inner, &mut state) {
                     WakeOutcome::Woken => self.inner.job_available.notify_one(),
                     WakeOutcome::Started => {}
-                    // Threads ran out: the ones that exist will do the job; none at all is an error.
+                    // No thread could be started: existing ones will run the job; without any it is
+                    // an error.
                     WakeOutcome::Failed if state.threads == 0 => {
                         return match state.lanes.take_back_last(lane, position) {
                             Some(job) => Err((self.lost_error(), job)),
@@ -321,18 +324,18 @@ impl Pool {
     }
 }
 
-/// Detached jobs that may wait, besides a queue's bound: as many as a process has descriptors, by usual
-/// limits.
+/// Maximum number of detached jobs that wait, besides the queue's bound: as many as a process
+/// usually may have descriptors.
 pub const MAX_DETACHED: usize = 65_536;
 
-/// Between two lines of the log about refused jobs.
+/// Time between two log lines about refused jobs.
 const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Who takes a job that was let in.
+/// Which thread takes an admitted job.
 enum WakeOutcome {
-    /// A thread that waits.
+    /// An idle thread.
     Woken,
-    /// A new one.
+    /// A new thread.
     Started,
     /// No thread could be started.
     Failed,
@@ -344,7 +347,7 @@ impl PoolState {
         Some(clock::now().saturating_duration_since(*oldest))
     }
 
-    /// Counts a refusal; gives how many there were when it is time for a line in the log.
+    /// Counts a refusal; returns the number of refusals when a log line is due.
     fn count_refused(&mut self, now: Instant) -> Option<u64> {
         self.counters.refused += 1;
         self.unlogged_refusals += 1;
@@ -363,7 +366,7 @@ impl PoolInner {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Finds a thread for a job that could run now: one that waits, else a new one.
+    /// Finds a thread for a job that could run now: an idle one, else a new one.
     fn wake_or_start_thread(inner: &Arc<Self>, state: &mut PoolState) -> WakeOutcome {
         // A thread that was woken for an earlier job still counts as idle.
         if state.lanes.startable() <= state.idle_threads
@@ -403,14 +406,15 @@ impl PoolInner {
             let began = clock::now();
             state.busy_since[number] = Some(began);
             (state.counters.queue_time).add(began.saturating_duration_since(queued_at));
-            // What ended made room for more than this thread takes: another goes on with it.
+            // The job that ended made room for more than this thread takes: another thread
+            // continues.
             if state.lanes.startable() > 0
                 && let WakeOutcome::Woken = Self::wake_or_start_thread(this, &mut state)
             {
                 this.job_available.notify_one();
             }
             drop(state);
-            // A panicking job loses only itself: its waiter sees `Lost`.
+            // A panicking job loses only itself: its waiter receives `Lost`.
             let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
             let ended = clock::now();
             state = this.lock();

@@ -1,13 +1,15 @@
-//! The loop's shared receive buffer and output scratch.
+//! The event loop's shared receive buffer and output scratch, one of each per thread.
 //!
-//! One of each per thread: reads land in the shared buffer and are parsed there in the same poll,
-//! response heads are built in the scratch and sent in the same poll. What must stay true: a closure
-//! given here never awaits (it cannot) and never calls back into the same buffer.
+//! Reads land in the receive buffer and are parsed there in the same poll; response heads are built
+//! in the scratch and sent in the same poll.
+//!
+//! # Invariants
+//! - A closure passed here never awaits (it cannot) and never reenters the same buffer.
 
 use std::cell::RefCell;
 
-/// Size of the shared receive buffer: what one `recv` can bring; a socket's default buffer holds no
-/// more than a few of these.
+/// Size of the shared receive buffer: the most one `recv` returns. A socket's default buffer holds
+/// no more than a few of these.
 pub const RECEIVE_BUFFER_BYTES: usize = 64 * 1024;
 
 thread_local! {
@@ -25,7 +27,7 @@ pub fn with_output_buffer<R>(use_it: impl FnOnce(&mut Vec<u8>) -> R) -> R {
     OUTPUT.with_borrow_mut(|buffer| {
         buffer.clear();
         let result = use_it(buffer);
-        // One huge head must not stay for ever.
+        // One huge head must not keep its memory for ever.
         if buffer.capacity() > 4 * RECEIVE_BUFFER_BYTES {
             buffer.clear();
             buffer.shrink_to(RECEIVE_BUFFER_BYTES);

@@ -1,6 +1,6 @@
-//! Time: the monotonic clock, the wall clock, and the `Date` header text made once a second.
+//! The monotonic clock, the wall clock, and the `Date` header text, formatted once a second.
 //!
-//! The only place that reads a clock for the rooms; pure crates get `now` as an argument.
+//! Components read clocks only here; pure crates get `now` as an argument.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -11,13 +11,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use crate::deadline::LazyDeadline;
 use crate::loops;
 
-/// The monotonic time.
+/// Returns the monotonic time.
 #[must_use]
 pub fn now() -> Instant {
     Instant::now()
 }
 
-/// Time since the epoch on the wall clock.
+/// Returns the wall-clock time since the epoch.
 #[must_use]
 pub fn wall() -> Duration {
     SystemTime::now()
@@ -25,8 +25,8 @@ pub fn wall() -> Duration {
         .unwrap_or_default()
 }
 
-/// The wall clock's time at `at`, a moment of the last seconds: the clock is read at most once a second
-/// per loop, so one that is set is noticed then.
+/// Returns the wall-clock time of `at`, an instant in the last seconds. The clock is read at most
+/// once a second per loop, so a clock change takes effect within a second.
 #[must_use]
 pub fn wall_at(at: Instant) -> Duration {
     let (read_at, then) = match WALL.get() {
@@ -43,14 +43,14 @@ pub fn wall_at(at: Instant) -> Duration {
     }
 }
 
-/// Waits on the current loop.
+/// Sleeps on the current event loop.
 pub async fn sleep(duration: Duration) {
     let now = now();
     sleep_until(now.checked_add(duration).unwrap_or(now + FAR_FUTURE)).await;
 }
 
-/// Waits on the current loop until `at`. Where that has passed others have their turn first: who sleeps again and
-/// again must not keep the loop.
+/// Sleeps on the current event loop until `at`. If that has passed, it yields once: a task that
+/// sleeps again and again must not occupy the loop.
 pub async fn sleep_until(at: Instant) {
     if at <= now() {
         return loops::yield_now().await;
@@ -59,7 +59,7 @@ pub async fn sleep_until(at: Instant) {
     poll_fn(|cx| deadline.poll(cx)).await;
 }
 
-/// Waits for `work` at most until `deadline`; `None` when it took longer.
+/// Awaits `work` until `deadline`; `None` when it took longer.
 pub async fn timeout_at<F: Future>(deadline: Instant, work: F) -> Option<F::Output> {
     let mut work = pin!(work);
     let mut deadline = LazyDeadline::new(deadline);
@@ -70,12 +70,12 @@ pub async fn timeout_at<F: Future>(deadline: Instant, work: F) -> Option<F::Outp
     .await
 }
 
-/// Waits for `work` at most for `duration`; `None` when it took longer.
+/// Awaits `work` for at most `duration`; `None` when it took longer.
 pub async fn timeout<F: Future>(duration: Duration, work: F) -> Option<F::Output> {
     timeout_at(now() + duration, work).await
 }
 
-/// The moments at which somebody looks again whether something is so: at once, and each `every` after that.
+/// Times at which a condition is polled: at once, and then every period.
 #[derive(Debug)]
 pub struct PollInterval {
     period: Duration,
@@ -83,7 +83,7 @@ pub struct PollInterval {
 }
 
 impl PollInterval {
-    /// A pace that begins now.
+    /// Creates an interval whose first tick is now.
     #[must_use]
     pub fn new(every: Duration) -> Self {
         Self {
@@ -92,17 +92,17 @@ impl PollInterval {
         }
     }
 
-    /// Waits for the next moment; those that were missed are left out.
+    /// Waits for the next tick; missed ticks are skipped.
     pub async fn tick(&mut self) {
         sleep_until(self.next_tick).await;
         self.next_tick = now() + self.period;
     }
 }
 
-/// What is longer than anybody waits: thirty years.
+/// Longer than any wait: thirty years.
 const FAR_FUTURE: Duration = Duration::from_secs(30 * 365 * 86_400);
 
-/// A formatted date, and until when it may be used.
+/// A formatted date and its expiry.
 #[derive(Clone, Copy)]
 struct CachedDate {
     valid_until: Option<Instant>,
@@ -110,13 +110,13 @@ struct CachedDate {
 }
 
 thread_local! {
-    /// One moment by both clocks.
+    /// The same instant by both clocks.
     static WALL: Cell<Option<(Instant, Duration)>> = const { Cell::new(None) };
     static DATE: Cell<CachedDate> = const { Cell::new(CachedDate { valid_until: None, text: [0; 29] }) };
 }
 
-/// The `Date` header value (RFC 9110 §5.6.7) at about `now`, a recent moment: the wall clock is read
-/// and the text made at most once a second per loop.
+/// Returns the `Date` header value (RFC 9110 §5.6.7) for `now`, a recent instant. The wall clock is
+/// read and the text formatted at most once a second per loop.
 #[must_use]
 pub fn http_date(now: Instant) -> [u8; 29] {
     let known = DATE.get();
@@ -125,7 +125,7 @@ pub fn http_date(now: Instant) -> [u8; 29] {
     }
     let wall = wall();
     let text = penstock_http::imf_fixdate(wall.as_secs());
-    // Until the wall clock's next second; a clock that is set is noticed then.
+    // Valid until the wall clock's next second; a clock change takes effect then.
     let left =
         Duration::from_secs(1).saturating_sub(Duration::from_nanos(u64::from(wall.subsec_nanos())));
     DATE.set(CachedDate {

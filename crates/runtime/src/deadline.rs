@@ -1,16 +1,16 @@
 //! A deadline that moves often and is checked rarely.
 //!
 //! A keep-alive connection's deadline moves with every request; arming a timer each time costs more
-//! than the read it guards. The timer here stays armed at its old time and, when it fires early,
-//! moves on to the real deadline. Only a deadline that comes *nearer* than the armed time rearms; a task
-//! that asks after another one is noted, and asking again is a look.
+//! than the read it guards. This timer stays armed at its old time and, when it fires early, is
+//! armed again for the real deadline. Only an *earlier* deadline rearms it. A poll by another task
+//! replaces the waker; a poll by the same task only compares.
 
 use std::task::{Context, Poll};
 use std::time::Instant;
 
 use crate::loops::Timer;
 
-/// A deadline with at most one armed timer, made when the first wait begins.
+/// A deadline with at most one armed timer, created by the first poll.
 #[derive(Debug)]
 pub struct LazyDeadline {
     at: Instant,
@@ -18,7 +18,7 @@ pub struct LazyDeadline {
 }
 
 impl LazyDeadline {
-    /// A deadline at `at`; nothing is armed until it is polled.
+    /// Creates a deadline at `at`; no timer is armed until it is polled.
     #[must_use]
     pub fn new(at: Instant) -> Self {
         Self { at, timer: None }

@@ -1,13 +1,16 @@
-//! Files that are sent: what of them is in memory goes out from the loop, the rest is read in a pool.
+//! Files that are sent: resident bytes are sent from the event loop, the rest is read in a pool.
 //!
-//! `files` and `cache` open a [`DiskFile`] once and share it between requests; `edge` asks
-//! [`DiskFile::resident_bytes`] right before each piece it sends and [`DiskFile::read`] for what is not
-//! there. What must stay true: the loop never waits for a disk, and one reading of a chunk serves all
-//! who wait for it.
+//! `files` and `cache` open a [`DiskFile`] once and share it between requests. `edge` calls
+//! [`DiskFile::resident_bytes`] right before each piece it sends, and [`DiskFile::read`] for bytes
+//! that are not resident.
 //!
-//! What is in memory is asked per piece, not per file, and again after each wait: pages go while a
-//! slow client drains its socket. How it can be asked depends on the file system (`residency`); readings
-//! under way, and the memory that they take, are the pool's (`reads`).
+//! Residency is checked per piece and again after each wait, because pages may be evicted while a
+//! slow client drains its socket. How it is checked depends on the file system (`residency`). Reads
+//! in flight and their memory belong to the pool (`reads`).
+//!
+//! # Invariants
+//! - The event loop never waits for a disk.
+//! - One read of a chunk serves all its waiters.
 
 mod arena;
 mod disk_wait;
@@ -40,42 +43,44 @@ use self::residency::{
 use crate::blocking::{Pool, PoolError};
 use crate::clock;
 
-/// Bytes that a pool reads at a time, and the grid on which readings are shared.
+/// Bytes that a pool reads at a time, and the grid on which reads are shared.
 pub const CHUNK_BYTES: u64 = 512 * 1024;
 
-/// Bytes that are read at a time for one who cannot take more soon, or when memory is scarce.
+/// Bytes that are read at a time for a client that cannot take more soon, or when memory is scarce.
 pub const SMALL_READ_BYTES: u64 = 64 * 1024;
 
-/// How long a disk may take for one piece: one that does not answer for this long is as good as gone.
+/// How long a disk may take for one piece before it counts as failed.
 pub const READ_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// An open regular file, with the pool that reads what of it is not in memory; or a body that is there ([`Arena`]).
+/// An open regular file with the pool that reads its non-resident parts, or a body in memory
+/// ([`Arena`]).
 #[derive(Debug)]
 pub struct DiskFile {
-    /// There until it is dropped.
+    /// `Some` until it is dropped.
     source: Option<DiskSource>,
     pool: Pool,
-    /// How its residency can be asked, as far as known ([`ResidencyFacts::to_bits`]).
+    /// How its residency is checked, as far as known ([`ResidencyFacts::to_bits`]).
     facts_bits: AtomicU8,
-    /// Which file it is, as it was when that was first asked; `None` where the kernel does not tell.
+    /// The file's identity and state at its first use; `None` where the kernel does not provide it.
     identity: OnceLock<Option<FileIdentity>>,
-    /// Where its residency is asked so, or why it cannot be.
+    /// Its mapping, where residency is checked with `mincore`, or why it has none.
     mapping: OnceLock<Result<ResidencyMapping, io::ErrorKind>>,
     /// The kernel was told not to read ahead.
     is_random: AtomicBool,
     verified_chunks: VerifiedChunks,
     recent_answers: RecentAnswers,
     resident_chunks: ResidentChunks,
-    /// What was read or sent of it, where nothing else tells; `None` where it is not known which file it is.
+    /// What was recently read or sent, where the kernel does not report residency; `None` without
+    /// an identity.
     read_history: OnceLock<Option<Arc<ReadHistory>>>,
-    /// When a try found that something is not in memory, where it can only be tried.
+    /// When a probe last found something not resident, where only probing works.
     last_miss: AtomicMoment,
-    /// When it was last seen to be the same.
+    /// When it was last seen to be unchanged.
     last_unchanged: AtomicMoment,
     read_error_sink: Option<Arc<dyn ReadErrorSink>>,
 }
 
-/// What is sent.
+/// Where the bytes come from.
 #[derive(Debug)]
 enum DiskSource {
     /// A file of its own.
@@ -84,10 +89,11 @@ enum DiskSource {
     Extent(Extent),
 }
 
-/// Who wants to know that a file cannot be read, whoever reads it. Called on loops and in pools: does not block.
+/// Receives read errors of a file, whichever request reads it. Called on event loops and in pools:
+/// must not block.
 pub trait ReadErrorSink: Debug + Send + Sync {
-    /// Reading failed, or took longer than its reader waits (`TimedOut`), or the file ends before what was
-    /// promised of it (`UnexpectedEof`).
+    /// A read failed, timed out (`TimedOut`), or the file ended before its promised length
+    /// (`UnexpectedEof`).
     fn read_failed(&self, error: &io::Error);
 }
 
@@ -97,13 +103,14 @@ pub enum ReadError {
     /// The pool did not take the work.
     #[error(transparent)]
     Pool(#[from] PoolError),
-    /// The disk's answer, shared by all who waited for it; `TimedOut` when there was none in [`READ_TIMEOUT`].
+    /// The disk's error, shared by all waiters; `TimedOut` when it did not answer within
+    /// [`READ_TIMEOUT`].
     #[error("cannot read the file: {0}")]
     Disk(Arc<io::Error>),
 }
 
 impl ReadError {
-    /// Whether there is too much to do, rather than something broken: it may work later.
+    /// Returns whether this is overload rather than a failure: a later attempt may succeed.
     #[must_use]
     pub fn is_overload(&self) -> bool {
         match self {
@@ -114,7 +121,7 @@ impl ReadError {
 }
 
 impl DiskFile {
-    /// Takes an open regular file. Makes no system call that could wait for a disk.
+    /// Wraps an open regular file. Makes no system call that could wait for a disk.
     #[must_use]
     pub fn new(file: File, pool: Pool) -> Self {
         Self::with_source(DiskSource::File(file), pool, ResidencyFacts::UNKNOWN)
@@ -138,24 +145,24 @@ impl DiskFile {
         }
     }
 
-    /// Tells `faults` what goes wrong with it.
+    /// Reports read errors to `faults`.
     #[must_use]
     pub fn with_error_sink(mut self, faults: Arc<dyn ReadErrorSink>) -> Self {
         self.read_error_sink = Some(faults);
         self
     }
 
-    /// Tells its owner that it could not be read. What fails in [`DiskFile::read`] is told already.
+    /// Reports that the file could not be read. [`DiskFile::read`] reports its own errors.
     pub fn report_error(&self, error: &io::Error) {
         if let Some(faults) = &self.read_error_sink {
             faults.read_failed(error);
         }
     }
 
-    /// The file.
+    /// Returns the file.
     ///
     /// # Errors
-    /// `Unsupported` of a body in memory.
+    /// `Unsupported` for a body in memory.
     pub fn file(&self) -> io::Result<&File> {
         match &self.source {
             Some(DiskSource::File(file)) => Ok(file),
@@ -176,9 +183,9 @@ impl DiskFile {
         &self.pool
     }
 
-    /// Whether `is_same` holds of the file's state, which the kernel is asked for on the loop: that it does is
-    /// remembered for a millisecond, so that a file that many want is not asked about each time. A body in memory
-    /// stays as it is.
+    /// Returns whether `is_same` accepts the file's metadata. A positive result is cached for a
+    /// millisecond, so that a popular file does not cost a system call each time. A body in memory
+    /// never changes.
     pub fn is_unchanged(&self, is_same: impl FnOnce(&Metadata) -> bool) -> bool {
         let Ok(file) = self.file() else {
             return true;
@@ -194,11 +201,12 @@ impl DiskFile {
         is_same
     }
 
-    /// How many of the `len` bytes at `at` can be sent right now without waiting for the disk: a
-    /// prefix, up to the end of the chunk (of [`CHUNK_BYTES`]) that `at` is in; 0 when the first is not
-    /// in memory or the file system cannot tell. Ask again after each wait; who asks for the same chunk
-    /// within some milliseconds gets the same answer, and within seconds, as long as the pool has nothing to read, one
-    /// that a page or two have confirmed.
+    /// Returns how many of the `len` bytes at `at` can be sent now without waiting for the disk.
+    /// This is a prefix, up to the end of the chunk (of [`CHUNK_BYTES`]) that contains `at`; 0 if
+    /// the first byte is not resident or the file system cannot tell. Check again after each wait.
+    ///
+    /// The answer for a chunk is reused for some milliseconds. While the pool has nothing to read
+    /// it is reused for seconds, confirmed by checking a page or two.
     #[must_use]
     pub fn resident_bytes(&self, at: u64, len: u64) -> u64 {
         let len = len.min(remaining_in_chunk(at));
@@ -225,7 +233,7 @@ impl DiskFile {
         }
     }
 
-    /// As [`DiskFile::resident_bytes`], for all of the `len` bytes, a few chunks.
+    /// Like [`DiskFile::resident_bytes`], for `len` bytes across a few chunks.
     #[must_use]
     pub fn resident_run_bytes(&self, at: u64, len: u64) -> u64 {
         let is_asked = || {
@@ -249,9 +257,10 @@ impl DiskFile {
         found
     }
 
-    /// Whether the `len` bytes at `at` were all there a moment ago. What is not quite as fresh is confirmed by a page, and
-    /// what follows it by another: if all of it was there, and nothing had to be read since, it still is, unless somebody has dropped the file on
-    /// purpose.
+    /// Whether the `len` bytes at `at` were all resident a moment ago. An older answer is confirmed
+    /// by checking a page, and the chunks that follow by another page: if all was resident and
+    /// nothing had to be read since, it still is, unless the file was dropped from the page cache
+    /// on purpose.
     fn was_recently_resident(&self, at: u64, len: u64) -> bool {
         let reads = self.pool.reads();
         let now_us = reads.now_us();
@@ -267,7 +276,7 @@ impl DiskFile {
         let is_whole = |chunk: &u64| self.resident_chunks.has(*chunk, now_us, quiet_us);
         let is_there = chunks.clone().all(|chunk| is_whole(&chunk)) && self.is_page_resident(at);
         if is_there {
-            // With its last page also what is behind it.
+            // With the last page of the following chunks, those chunks too.
             let behind = chunks.end..chunks.end.max(chunks.start + CONFIRMED_CHUNKS);
             let behind = behind.take_while(is_whole).last();
             let last = behind.filter(|last| self.is_page_resident(self.chunk_end(*last) - 1));
@@ -279,20 +288,20 @@ impl DiskFile {
         is_there
     }
 
-    /// Finds out whether all of the chunk with the `len` bytes at `at` is there: mostly it is, and then whoever asks for
-    /// another part of it soon need not count.
+    /// Checks whether all of the chunk that contains the `len` bytes at `at` is resident. Mostly it
+    /// is, and then other parts of it need not be counted for a while.
     fn check_whole_chunk(&self, at: u64, len: u64) -> bool {
         let reads = self.pool.reads();
         let now_us = reads.now_us();
         let quiet_us = reads.idle_us(now_us);
         let chunk = at / CHUNK_BYTES;
         let (start, end) = (chunk * CHUNK_BYTES, self.chunk_end(chunk));
-        // Not what is behind the end, as far as that is known.
+        // Nothing beyond the known end of the file.
         if end <= at || end < at + len {
             return false;
         }
         let len = end - start;
-        // Where it never was that is asked by one call.
+        // For a chunk that was never verified, one call decides first.
         let may_be = self.verified_chunks.has(chunk)
             || self.residency_facts().method == ResidencyMethod::Mincore
             || (self.file()).is_ok_and(|file| {
@@ -307,7 +316,8 @@ impl DiskFile {
         is_whole
     }
 
-    /// Whether the `len` bytes at `at`, in one chunk, were just read or sent, and no loop had to wait since.
+    /// Whether the `len` bytes at `at`, in one chunk, were recently read or sent, and no loop had
+    /// to wait since.
     fn was_recently_read(&self, at: u64, len: u64) -> bool {
         let reads = self.pool.reads();
         let now_us = reads.now_us();
@@ -316,7 +326,7 @@ impl DiskFile {
             .is_some_and(|seen| seen.has(at, len, now_us, span_us))
     }
 
-    /// Notes what was read or sent, where nothing else tells what is in memory.
+    /// Records bytes that were read or sent, where the kernel does not report residency.
     fn record_read(&self, at: u64, len: usize) {
         if self.residency_facts().method == ResidencyMethod::RecentlyRead
             && let Some(seen) = self.read_history()
@@ -330,8 +340,9 @@ impl DiskFile {
         self.read_history.get_or_init(find).as_ref()
     }
 
-    /// Sends up to `len` bytes at `at` that are [`DiskFile::resident_bytes`] to a socket; 0 is the end. Where that has waited
-    /// for a disk they were not: what this pool has seen so far counts no more, and pages are counted again.
+    /// Sends up to `len` resident bytes ([`DiskFile::resident_bytes`]) at `at` to a socket; 0 is
+    /// the end of the file. If the call waited for a disk they were not resident: earlier answers
+    /// of this pool are discarded and pages are counted again.
     ///
     /// # Errors
     /// `WouldBlock`, the connection's error, or the disk's.
@@ -347,7 +358,7 @@ impl DiskFile {
         sent
     }
 
-    /// What `work` gives, and whether it has waited for a disk.
+    /// Runs `work` and returns its result, and whether it waited for a disk.
     fn detect_wait<T>(&self, work: impl FnOnce() -> T) -> (T, bool) {
         let reads = self.pool.reads();
         let means = self.residency_facts().method;
@@ -368,8 +379,9 @@ impl DiskFile {
         (done, has_waited)
     }
 
-    /// What a mapping tells is wrong (in layers another has written to it since, or it is not ours any more), or it
-    /// tells nothing. That is so of this file only: others of its owner may well be mapped.
+    /// Stops using the mapping: its answers are wrong (in layered file systems another process has
+    /// written the file since, or it is no longer ours), or it gives none. This concerns this file
+    /// only; others of its owner may be mapped.
     fn stop_querying(&self) {
         self.set_facts(ResidencyFacts {
             method: ResidencyMethod::RecentlyRead,
@@ -377,8 +389,8 @@ impl DiskFile {
         });
     }
 
-    /// Appends all of the `len` bytes at `at` to `into` if they are in memory, else nothing: cheaper than
-    /// to send them from the page cache where they are few.
+    /// Appends all of the `len` bytes at `at` to `into` if they are resident, else nothing. For few
+    /// bytes this is cheaper than sending from the page cache.
     pub fn append_resident(&self, at: u64, len: usize, into: &mut Vec<u8>) -> bool {
         if let Some(extent) = self.extent() {
             let part = extent.part(at, len);
@@ -397,13 +409,13 @@ impl DiskFile {
         is_whole
     }
 
-    /// Reads some bytes at `at`: up to the end of its chunk, at most `len`; none at the file's end. What
-    /// is in memory comes at once, else the pool reads. Others who want the same bytes meanwhile wait for
-    /// the same reading, also by another [`DiskFile`] of the same file and pool, and get them if this
-    /// one no longer wants them; a reading that nobody wants when its turn comes is not made.
+    /// Reads up to `len` bytes at `at`, up to the end of the chunk; none at the end of the file.
+    /// Resident bytes are returned at once, others are read by the pool. Concurrent reads of the
+    /// same bytes share one read, also through another [`DiskFile`] of the same file and pool, and
+    /// receive them if this caller leaves. A read without waiters when its turn comes is skipped.
     ///
     /// # Errors
-    /// The pool is full, or the disk failed or gave no answer within [`READ_TIMEOUT`].
+    /// The pool is full, or the disk failed or did not answer within [`READ_TIMEOUT`].
     pub async fn read(self: &Arc<Self>, at: u64, len: u64) -> Result<Bytes, ReadError> {
         self.read_with_timeout(at, len, READ_TIMEOUT).await
     }
@@ -425,8 +437,8 @@ impl DiskFile {
         if let Some(bytes) = self.read_resident_now(at, len) {
             return Ok(bytes);
         }
-        // One that was lost, that became shorter than it was meant to be, or that met an end which the
-        // file may not have any more, is followed by one of ours.
+        // A joined read may be lost, shorter than planned, or may have met an end that the file no
+        // longer has: then a read of our own follows.
         let (reads, deadline) = (self.pool.reads(), clock::now() + limit);
         for may_join in [true, false, false] {
             let joined = reads.find(self.read_key(), at).filter(|_| may_join);
@@ -466,8 +478,8 @@ impl DiskFile {
         ReadError::Disk(Arc::new(error))
     }
 
-    /// A small `piece` of a larger one that was read, by itself if memory is scarce: the larger one can go
-    /// then.
+    /// Copies a small `piece` of a larger read if memory is scarce, so that the larger one can be
+    /// freed.
     #[must_use]
     pub fn compact(&self, piece: Bytes) -> Bytes {
         if piece.len() as u64 > SMALL_READ_BYTES || !self.is_memory_scarce() {
@@ -477,14 +489,14 @@ impl DiskFile {
         reads::into_accounted_bytes(piece.to_vec(), claim)
     }
 
-    /// Whether what was read here and at other files of the pool takes so much memory that whoever waits
-    /// for a slow client should let its piece go, and read it again in time.
+    /// Whether the pool's reads take so much memory that a task that waits for a slow client should
+    /// drop its piece and read it again in time.
     #[must_use]
     pub fn is_memory_scarce(&self) -> bool {
         self.pool.reads().is_memory_scarce()
     }
 
-    /// Begins to read at `at` in the pool, for one who waits; or for so many as are `expected`.
+    /// Starts a read at `at` in the pool, for one waiter or for the number `expected`.
     fn begin_read(
         self: &Arc<Self>,
         at: u64,
@@ -507,8 +519,9 @@ impl DiskFile {
         Ok(flight)
     }
 
-    /// Makes a reading for all who wait for it, or are expected to. If they are several the kernel is told by reading it
-    /// once more: all of them get what was read once, and pages that were used once are the first that it drops. Blocks.
+    /// Runs a read for all present or `expected` waiters. If there are several, the pages are read
+    /// once more to mark them as used: all waiters share one read, and the kernel evicts pages used
+    /// once first. Blocks.
     fn run_read(&self, landing: ReadCompletion, start: u64, end: u64, expected: usize) {
         let wanted = landing.waiters().max(expected);
         let outcome = self.read_in_pool(start, end - start, wanted);
@@ -522,17 +535,18 @@ impl DiskFile {
             && is_shared
             && self.residency_facts().method != ResidencyMethod::InMemory
             && let Ok(file) = self.file()
-            // Those that went at once are not read again for that.
+            // Pages that were evicted at once are not read again for that.
             && residency::are_pages_cached(file, start, end - start).unwrap_or(false)
         {
-            // Where it does not succeed they are as used as before.
+            // On failure the pages stay marked as before.
             let _ = page_cache::mark_pages_used(file, start, end - start);
         }
     }
 
-    /// Begins to read what is missing behind the chunk at `at`, which so many `waiters` besides the first wait for by now.
-    /// They will want that too, and so may all others who are sent the file. Else each chunk of a file that was dropped would wait by itself
-    /// for a disk that is busy, one after the other. It is looked again whenever they are twice as many.
+    /// Reads ahead behind the chunk at `at`, which this number of `waiters` besides the first have
+    /// joined: they will want the following chunks too, as may all other clients of the file.
+    /// Otherwise each chunk of an evicted file would wait separately for a busy disk. Repeated
+    /// whenever the number of waiters has doubled.
     fn read_ahead(self: &Arc<Self>, at: u64, waiters: usize) {
         if waiters < CROWD_WAITERS || !waiters.is_power_of_two() {
             return;
@@ -541,7 +555,7 @@ impl DiskFile {
         let Some(identity) = self.identity() else {
             return;
         };
-        // Who has the file is sent it, but for a few.
+        // Nearly every holder of the file is sending it.
         let crowd = Arc::strong_count(self).max(waiters);
         let chunks = ((crowd / CROWD_WAITERS) as u64).min(MAX_READ_AHEAD_CHUNKS);
         let first = at / CHUNK_BYTES + 1;
@@ -557,7 +571,7 @@ impl DiskFile {
         }
     }
 
-    /// Whether something of the `len` bytes at `at`, in one chunk, is not in memory, as far as that can be told, and is
+    /// Whether some of the `len` bytes at `at`, in one chunk, are known not to be resident and are
     /// not being read.
     fn is_missing(&self, at: u64, len: u64) -> bool {
         let is_there = match self.residency_facts().method {
@@ -574,15 +588,16 @@ impl DiskFile {
         !is_there && !self.pool.reads().is_being_read(self.read_key(), at, len)
     }
 
-    /// Reads for a flight that so many wait for, and finds out by the way what the file system can tell. Blocks.
+    /// Reads for a read in flight with this number of waiters, and detects the residency method if
+    /// it is unknown. Blocks.
     fn read_in_pool(
         &self,
         start: u64,
         len: u64,
         waiters: usize,
     ) -> Result<ReadData, Arc<io::Error>> {
-        // Before the first reading already: it would leave marks in the page cache at which whoever
-        // comes by reads ahead, told not to or not.
+        // Before the first read: it would leave marks in the page cache at which later readers read
+        // ahead despite the advice.
         self.stop_read_ahead();
         let file = self.file()?;
         let kind = match self.residency_facts().method {
@@ -605,8 +620,8 @@ impl DiskFile {
         Ok(ReadData::new(start, bytes, claim))
     }
 
-    /// What is in memory at `at`, at most [`MAX_READ_ON_LOOP`]; `None` when the first byte is not, or cannot be
-    /// told.
+    /// The resident bytes at `at`, at most [`MAX_READ_ON_LOOP`]; `None` when the first byte is not
+    /// resident or this cannot be determined.
     fn read_resident_now(&self, at: u64, len: u64) -> Option<Bytes> {
         let is_scarce = self.is_memory_scarce();
         let most = if is_scarce {
@@ -626,7 +641,7 @@ impl DiskFile {
         (count > 0).then(|| reads::into_accounted_bytes(bytes, claim))
     }
 
-    /// Fills `into` from `at` with what is in memory: the number of bytes.
+    /// Fills `into` with the bytes at `at` if they are resident; returns the number of bytes.
     fn read_resident(&self, at: u64, into: &mut [u8]) -> usize {
         let len = into.len() as u64;
         match self.readable_now(at, len) == len {
@@ -635,19 +650,19 @@ impl DiskFile {
         }
     }
 
-    /// How many bytes a try to read them can be made for on the loop.
+    /// How many bytes the loop may attempt to read.
     fn readable_now(&self, at: u64, len: u64) -> u64 {
         let Ok(file) = self.file() else { return 0 };
         match self.residency_facts().method {
             ResidencyMethod::InMemory => len,
-            // The count keeps the try from beginning to read what is not there.
+            // Counting first keeps the attempt from starting to read missing pages.
             ResidencyMethod::Cachestat => {
                 residency::cached_prefix_bytes(file, at, len).unwrap_or(0)
             }
             ResidencyMethod::Mincore => self.query_resident(at, len),
             ResidencyMethod::RecentlyRead if self.was_recently_read(at, len) => len,
             ResidencyMethod::RecentlyRead | ResidencyMethod::Probe => {
-                // A try begins to read what is missing, so that one miss stands for those that follow.
+                // A probe starts to read a missing page, so one miss answers for those that follow.
                 let now_us = self.pool.reads().now_us();
                 if self.last_miss.is_within(MISS_TIME_US, now_us) {
                     return 0;
@@ -672,7 +687,8 @@ impl DiskFile {
         }
         match self.residency_facts().method {
             ResidencyMethod::InMemory => file::read_at(file, into, at).unwrap_or(0),
-            // Where a descriptor's pages cannot be asked for, those of a layer below it cannot be tried either.
+            // Where the pages of a descriptor cannot be counted, those of a lower layer cannot be
+            // probed either.
             ResidencyMethod::Mincore => {
                 self.detect_wait(|| file::read_at(file, into, at).unwrap_or(0))
                     .0
@@ -685,7 +701,8 @@ impl DiskFile {
         }
     }
 
-    /// How many of the `len` bytes at `at`, in one chunk, are in memory now, as a prefix; asked anew.
+    /// How many of the `len` bytes at `at`, in one chunk, are resident now, as a prefix; never
+    /// cached.
     fn query_resident(&self, at: u64, len: u64) -> u64 {
         if self.residency_facts().method != ResidencyMethod::Mincore {
             return self.count_resident(at, len);
@@ -699,7 +716,7 @@ impl DiskFile {
         0
     }
 
-    /// Whether the page with the byte at `at` is in memory.
+    /// Whether the page with the byte at `at` is resident.
     fn is_page_resident(&self, at: u64) -> bool {
         if self.residency_facts().method == ResidencyMethod::Mincore {
             return self.query_resident(at, 1) > 0;
@@ -723,7 +740,7 @@ impl DiskFile {
         if counted < len {
             self.verified_chunks.forget(chunk);
         }
-        // Once each page was seen to be there, one at the end stands for all.
+        // Once each page was verified, one at the end stands for all.
         let ready = match self.verified_chunks.has(chunk) && counted > 0 {
             true => match residency::is_byte_ready(file, at + counted - 1) {
                 Ok(true) => Ok(counted),
@@ -745,14 +762,14 @@ impl DiskFile {
         ready
     }
 
-    /// Where the chunk ends, or the file in it.
+    /// The end of the chunk, or of the file if that is in it.
     fn chunk_end(&self, chunk: u64) -> u64 {
         let end = (chunk + 1) * CHUNK_BYTES;
         self.identity()
             .map_or(end, |identity| identity.bytes.min(end))
     }
 
-    /// What is known about asking, looked up once.
+    /// Returns how residency is checked, looked up once.
     fn residency_facts(&self) -> ResidencyFacts {
         let facts = ResidencyFacts::from_bits(self.facts_bits.load(Ordering::Relaxed));
         if facts.method != ResidencyMethod::Unknown {
@@ -783,7 +800,7 @@ impl DiskFile {
         self.facts_bits.store(facts.to_bits(), Ordering::Relaxed);
     }
 
-    /// The file system does not keep what it promised: another may have taken its number.
+    /// The file system does not behave as detected: another one may have taken its number.
     fn forget_facts(&self) {
         if let Some(identity) = self.identity() {
             self.pool.reads().forget_facts(&identity);
@@ -794,7 +811,7 @@ impl DiskFile {
 
     fn stop_read_ahead(&self) {
         if !self.is_random.swap(true, Ordering::Relaxed) {
-            // Where it is not understood nothing is read ahead.
+            // A file system that does not support the advice does not read ahead.
             let _ = self.file().and_then(page_cache::advise_random_access);
         }
     }
@@ -805,17 +822,17 @@ impl DiskFile {
             .get_or_init(|| self.file().and_then(page_cache::file_identity).ok())
     }
 
-    /// Where its residency is asked so, as long as it was when that was first asked.
+    /// The mapping of the file, as long as it was at its first use.
     ///
     /// # Errors
-    /// `PermissionDenied` where the kernel tells this of no file of its owner, `Unsupported` where it is of none;
-    /// others are of this one.
+    /// `PermissionDenied` where the kernel reports residency for no file of its owner,
+    /// `Unsupported` where it does for no file; other errors concern this file.
     fn mapping(&self) -> Result<&ResidencyMapping, io::ErrorKind> {
         let map = || {
             let bytes = self.identity().ok_or(io::ErrorKind::Other)?.bytes;
             let file = self.file().map_err(|error| error.kind())?;
             ResidencyMapping::new(file, bytes).map_err(|error| {
-                // One that has grown since may have pages where none were to be.
+                // A file that has grown since may have pages beyond the mapping.
                 let is_same =
                     page_cache::regular_file_size(file).is_ok_and(|now| now == Some(bytes));
                 match error.kind() {
@@ -827,7 +844,7 @@ impl DiskFile {
         self.mapping.get_or_init(map).as_ref().map_err(|kind| *kind)
     }
 
-    /// Under which its readings are found.
+    /// The key under which its reads are found.
     fn read_key(&self) -> FileKey {
         match (self.residency_facts().has_inodes, self.identity()) {
             (true, Some(identity)) => FileKey::Inode(identity),
@@ -840,7 +857,7 @@ impl Drop for DiskFile {
     fn drop(&mut self) {
         let is_quick = match &self.source {
             // An object that was replaced or evicted meanwhile: its blocks are freed with its last
-            // descriptor, which is no work for a loop. And not all file systems close without asking somebody.
+            // descriptor, which may block. Some file systems also contact a server on close.
             Some(DiskSource::File(file)) => {
                 let facts = self.residency_facts();
                 let is_local = facts.method == ResidencyMethod::InMemory || facts.has_inodes;
@@ -849,7 +866,7 @@ impl Drop for DiskFile {
             Some(DiskSource::Extent(extent)) => extent.bytes().len() <= arena::MAX_ON_LOOP_BYTES,
             None => true,
         };
-        // It keeps the file open, too.
+        // The mapping keeps the file open, too.
         let mapping = self.mapping.take();
         if let Some(source) = self.source.take()
             && !is_quick
@@ -859,7 +876,7 @@ impl Drop for DiskFile {
     }
 }
 
-/// One who waits for a reading, as long as it is there: counted in the pool's queue.
+/// A waiter of a read, counted in the pool's queue until it is dropped.
 struct ReadWaiter<'a> {
     pool: &'a Pool,
     read: reads::ReadHandle,
@@ -877,25 +894,26 @@ fn remaining_in_chunk(at: u64) -> u64 {
     CHUNK_BYTES - at % CHUNK_BYTES
 }
 
-/// For how many chunks two pages speak at most: a client that takes all at full speed needs some milliseconds for them,
-/// and a file has room for twice as many answers.
+/// Maximum number of chunks confirmed by two pages: a client at full speed needs some milliseconds
+/// for them, and a file stores twice as many answers.
 const CONFIRMED_CHUNKS: u64 = 16;
 
-/// Something is read ahead for no fewer than this, and a chunk for so many each. Two clients that happen to want the same
-/// file are not to have more of the disk than two that do not.
+/// Minimum number of waiters for read-ahead, and waiters for each chunk of it. Two clients that
+/// happen to want the same file do not get more of the disk than two that do not.
 const CROWD_WAITERS: usize = 4;
 
-/// Chunks that are read ahead at most (8 MB): what a disk of 100 MB/s brings in a tenth of a second.
+/// Maximum number of chunks that are read ahead (8 MB): a tenth of a second of a disk of 100 MB/s.
 const MAX_READ_AHEAD_CHUNKS: u64 = 16;
 
-/// Read at once on the loop at most: what a socket may take, and a fortieth of a millisecond.
+/// Maximum number of bytes read at once on the loop: what a socket may take, a fortieth of a
+/// millisecond.
 const MAX_READ_ON_LOOP: u64 = 128 * 1024;
 
-/// How long a file that can only be tried is read in the pool after a miss without another try: some chunks of a
-/// disk that has nothing else to do.
+/// How long after a miss a file that can only be probed is read in the pool without another probe:
+/// some chunks of an idle disk.
 const MISS_TIME_US: u64 = 5000;
 
-/// How long a file that was the same counts as the same.
+/// How long an unchanged file counts as unchanged.
 const UNCHANGED_TIME_US: u64 = 1000;
 
 #[cfg(test)]

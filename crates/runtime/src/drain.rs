@@ -1,9 +1,9 @@
-//! Drain: the one way everything that runs is told to finish, and the count of what still runs.
+//! Graceful drain: tells everything that runs to finish and counts what still runs.
 //!
-//! Listeners, connections, workers and the admin interface hold a [`DrainGuard`]; `begin` tells them all,
-//! `wait_until_finished` waits for the last guard to drop. A million idle connections must not hold a waiter
-//! each, so a connection registers its task's waker once, when it starts, and is polled when the
-//! drain begins.
+//! Listeners, connections, workers and the admin interface hold a [`DrainGuard`]. `begin` tells
+//! them all; `wait_until_finished` waits for the last guard to drop. A million idle connections
+//! must not wait in a future each, so a connection registers its task's waker once, when it starts,
+//! and is polled when the drain begins.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
-/// A set of running things that can be told to finish. Cheap to clone; all clones are the same set.
+/// A set of running things that can be told to finish. Clones are cheap and share the set.
 #[derive(Debug, Clone, Default)]
 pub struct Drain {
     inner: Arc<DrainInner>,
@@ -22,27 +22,28 @@ pub struct Drain {
 #[derive(Debug, Default)]
 struct DrainInner {
     is_draining: AtomicBool,
-    /// How long what only waits may go on waiting; set right before the drain begins.
+    /// How long idle holders may continue to wait; set right before the drain begins.
     idle_limits: OnceLock<IdleLimits>,
     running: AtomicUsize,
     state_changed: Notify,
-    /// Wakers of tasks to poll once when the drain begins, by guard number, in shards by loop so that
-    /// loops do not meet at one lock. Never held across an await.
+    /// Wakers of tasks to poll once when the drain begins, by guard number, sharded by loop to
+    /// avoid contention. Never held across an await.
     wakers: [Mutex<DrainWakers>; SHARDS],
 }
 
-/// How long what has nothing to do may wait, in a drain.
+/// How long idle holders may wait during a drain.
 #[derive(Debug, Clone, Copy)]
 struct IdleLimits {
     /// At least until then.
     until: Instant,
-    /// And for so long after it was busy.
+    /// And for this long after activity.
     after_busy: Duration,
-    /// Never until then.
+    /// Never beyond that.
     end: Option<Instant>,
 }
 
-/// The most that a connection waits for a next request after a response that outlived the idle time.
+/// Maximum time that a connection waits for the next request after a response that outlived the
+/// idle time.
 const MAX_IDLE_AFTER_BUSY: Duration = Duration::from_secs(1);
 
 const SHARDS: usize = 16;
@@ -53,7 +54,7 @@ struct DrainWakers {
     by_number: HashMap<u64, Waker>,
 }
 
-/// One running thing; its drop is its end.
+/// One running thing, until it is dropped.
 #[derive(Debug)]
 pub struct DrainGuard {
     drain: Drain,
@@ -61,7 +62,7 @@ pub struct DrainGuard {
 }
 
 impl Drain {
-    /// A new, empty set.
+    /// Creates an empty set.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -83,21 +84,21 @@ impl Drain {
         self.inner.is_draining.load(Ordering::Acquire)
     }
 
-    /// How many guards are alive.
+    /// Number of live guards.
     #[must_use]
     pub fn running_count(&self) -> usize {
         self.inner.running.load(Ordering::Acquire)
     }
 
-    /// Until when what has nothing to do may go on waiting for something, once the drain has begun: a
-    /// kept-alive connection's next request may be on its way.
+    /// Until when an idle holder may wait, once the drain has begun: the next request of a
+    /// keep-alive connection may be on its way.
     #[must_use]
     pub fn idle_until(&self) -> Option<Instant> {
         let idle = self.is_draining().then(|| self.inner.idle_limits.get())??;
         Some(idle.until)
     }
 
-    /// The same for what has been busy until `now`: whoever waited for it is to be there for a moment more.
+    /// The same for a holder that was busy until `now`: it may wait a moment more.
     #[must_use]
     pub fn idle_until_after_busy(&self, now: Instant) -> Option<Instant> {
         let idle = self.is_draining().then(|| self.inner.idle_limits.get())??;
@@ -105,14 +106,13 @@ impl Drain {
         Some(idle.end.map_or(until, |end| until.min(end)))
     }
 
-    /// Tells everything to finish: what has nothing to do, at once.
+    /// Starts the drain; idle holders finish at once.
     pub fn begin(&self) {
         self.begin_with_idle(Duration::ZERO, None);
     }
 
-    /// Tells everything to finish: what has nothing to do may wait for so long whether something comes, and
-    /// what has been busy for a moment after that, but not until `end`. Of several calls the first one's
-    /// times count.
+    /// Starts the drain. Idle holders may wait for `idle`, and holders that were busy for a moment
+    /// after that, but not beyond `end`. Of several calls the first one's times count.
     pub fn begin_with_idle(&self, idle: Duration, end: Option<Instant>) {
         let _ = self.inner.idle_limits.set(IdleLimits {
             until: crate::clock::now() + idle,
@@ -138,7 +138,7 @@ impl Drain {
         }
     }
 
-    /// Waits until nothing runs any more.
+    /// Waits until no guard is left.
     pub async fn wait_until_finished(&self) {
         loop {
             let changed = self.inner.state_changed.notified();
@@ -157,7 +157,7 @@ impl DrainGuard {
         &self.drain
     }
 
-    /// Registers the task to be polled when the drain begins; `shard` is the loop's number.
+    /// Registers the task to be polled when the drain begins; `shard` is the loop's index.
     pub fn wake_at_drain(&mut self, shard: usize, waker: Waker) {
         let shard = shard % SHARDS;
         let mut wakers = lock(&self.drain.inner.wakers[shard]);

@@ -1,8 +1,12 @@
-//! Loops, streams, deadlines, the loop's shared buffer, pools for blocking work, and drain.
+//! Event loops, streams, deadlines, the loop's shared buffer, pools for blocking work, and drain.
 //!
-//! The thin face between rooms and the machine: rooms never name a kernel's queue or a thread. One loop is
-//! one thread ([`loops`]); what starts on a loop stays there. What must stay true: nothing here blocks a loop (blocking work goes through [`blocking`]), every queue has a
-//! bound, and no buffer is held for a connection that waits.
+//! The interface between components and the machine: components never use epoll or threads
+//! directly. One event loop is one thread ([`loops`]); a task stays on the loop where it starts.
+//!
+//! # Invariants
+//! - Nothing here blocks an event loop; blocking work goes through [`blocking`].
+//! - Every queue has a bound.
+//! - No buffer is held for a connection that waits.
 
 #![cfg_attr(
     test,

@@ -1,8 +1,8 @@
-//! A listening socket of one loop.
+//! A listening socket of one event loop; opened by `penstock` at start and reload, polled by
+//! `edge`.
 //!
-//! Opened by `penstock` at start and at reload (so that errors come before anything is changed),
-//! polled by `edge`. `accept` never spins: when descriptors run out the caller waits before the next
-//! try. Connections over the loopback are not paced, where the listener has no others.
+//! Accepting never spins: when descriptors run out the caller waits before the next attempt.
+//! Loopback connections are not paced if the listener has no others.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,7 +13,7 @@ use penstock_sys::poll::Interest;
 
 use crate::registered_fd::RegisteredFd;
 
-/// A non-blocking listener registered with the loop that made it.
+/// A non-blocking listener registered with the loop that created it.
 #[derive(Debug)]
 pub struct Listener {
     socket: RegisteredFd,
@@ -25,10 +25,11 @@ impl Listener {
     /// # Errors
     /// When the kernel refuses the registration.
     pub fn new(socket: OwnedFd) -> io::Result<Self> {
-        // Their connections have it from them: afterwards would be too late, as a connection that was paced once stays so.
+        // Connections inherit it. Later would be too late: a connection that was paced once stays
+        // so.
         let is_local = || net::local_address(&socket).is_ok_and(net::is_loopback);
         if net::is_paced(&socket) && is_local() {
-            // Where that is forbidden it is only slower.
+            // Where this is not permitted, connections are only slower.
             let _ = net::stop_pacing(&socket);
         }
         Ok(Self {
@@ -36,13 +37,13 @@ impl Listener {
         })
     }
 
-    /// Takes the next connection.
+    /// Accepts the next connection.
     pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(OwnedFd, PeerAddress)>> {
         loop {
             ready!(self.socket.poll_readable(cx))?;
             match net::accept(self.socket.as_fd()) {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.socket.clear_readable(),
-                // The client left between its connect and our accept: nobody to answer.
+                // The client left between its connect and our accept.
                 Err(e)
                     if matches!(
                         e.kind(),
@@ -53,8 +54,8 @@ impl Listener {
         }
     }
 
-    /// Takes a connection that already waits, if any: used when the listener closes, so that nobody
-    /// who got through to the queue is reset.
+    /// Accepts a queued connection, if any. Used when the listener closes, so that no queued
+    /// connection is reset.
     #[must_use]
     pub fn try_accept(&self) -> Option<(OwnedFd, PeerAddress)> {
         net::accept(self.socket.as_fd()).ok()
@@ -68,11 +69,9 @@ mod tests {
     use std::future::poll_fn;
     use std::time::Duration;
 
-    /// A connection that a listener at `address` gives, where the system paces.
-    #[expect(
-        clippy::print_stderr,
-        reason = "whoever runs it sees what was left out"
-    )]
+    /// A connection accepted by a listener at `address`, if the system has a pacing congestion
+    /// control.
+    #[expect(clippy::print_stderr, reason = "shows which test was skipped")]
     async fn accepted_at(address: &str) -> Option<OwnedFd> {
         let socket = net::listen_tcp(address.parse().unwrap()).unwrap();
         if rustix::net::sockopt::set_tcp_congestion(&socket, "bbr").is_err() {

@@ -1,24 +1,27 @@
-//! How often the log is told the same: an ill disk or a full pool fails each request, and a line for each of
-//! those would fill the next disk.
+//! Limits how often the log repeats a message: a failing disk or a full pool fails each request,
+//! and a line for each would fill the next disk.
 //!
-//! Whoever may have to write the same for each request (`edge` of what went wrong in the house, `cache` of a back end
-//! that fails) asks [`LogThrottle`] before. What must stay true:
-//! each cause is told for each of its first requests, then no more that second; what was left out is counted in
-//! the next line; what is remembered has a bound. `now` is an argument.
+//! Components that may log the same failure for each request consult [`LogThrottle`] first: `edge`
+//! for internal errors, `cache` for a failing upstream. `now` is an argument.
+//!
+//! # Invariants
+//! - Each cause is logged for its first requests, then no more in that second.
+//! - Suppressed lines are counted in the next line.
+//! - The number of remembered causes is bounded.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The time in which the same is told so often at most.
+/// The window in which lines about one cause are limited.
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// Lines about the same in that time: each request is named as long as they are few.
+/// Maximum lines per cause and window: while failures are few, each request is named.
 const MAX_LINES_PER_WINDOW: u32 = 10;
 
-/// Causes that are told apart: a disk that fails names another file each time.
+/// Maximum number of distinct causes: a failing disk names another file each time.
 const MAX_CAUSES: usize = 8;
 
-/// What the log was told of late, by all loops.
+/// What was recently logged, shared by all loops.
 #[derive(Debug, Default)]
 pub struct LogThrottle {
     /// Never held while a line is written.
@@ -28,22 +31,23 @@ pub struct LogThrottle {
 #[derive(Debug, Default)]
 struct ThrottleState {
     causes: Vec<ThrottledCause>,
-    /// Left out of causes that are not remembered.
+    /// Suppressed lines of causes that are not remembered.
     suppressed_others: u64,
 }
 
 #[derive(Debug)]
 struct ThrottledCause {
     text: Box<str>,
-    /// When the present second began.
+    /// Start of the present window.
     window_start: Instant,
-    /// Lines since.
+    /// Lines since then.
     logged: u32,
     suppressed: u64,
 }
 
 impl LogThrottle {
-    /// Whether to write a line about `cause` now: with how many were left out since the last.
+    /// Returns whether to log a line about `cause` now, with the number suppressed since the last
+    /// one.
     #[must_use]
     pub fn admit_line(&self, cause: &str, now: Instant) -> Option<u64> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -85,7 +89,7 @@ impl ThrottleState {
     }
 }
 
-/// The end of a line behind which some were left out.
+/// The suffix of a line after suppressed ones.
 #[must_use]
 pub fn suppressed_suffix(count: u64) -> String {
     match count {
@@ -94,14 +98,14 @@ pub fn suppressed_suffix(count: u64) -> String {
     }
 }
 
-/// Lets a line into the log once a second at most, with how often it happened.
+/// Allows one log line a second, with the number of events.
 #[derive(Debug, Default)]
 pub struct OncePerSecond {
     state: Mutex<(Option<Instant>, u64)>,
 }
 
 impl OncePerSecond {
-    /// Counts one more; gives how many there were since the last line if one is due.
+    /// Counts an event; returns the number since the last line if one is due.
     pub fn count_event(&self, now: Instant) -> Option<u64> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let (last, count) = &mut *state;
@@ -158,7 +162,7 @@ mod tests {
             );
         }
         assert_eq!(told_of, MAX_CAUSES as u64);
-        // A second later the first line says how many there were.
+        // A second later the first line reports the count.
         let later = start + WINDOW;
         assert_eq!(
             repeats.admit_line("/1000: EIO", later),

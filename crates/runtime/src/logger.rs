@@ -1,8 +1,8 @@
 //! The server's log and the access log: lines go through a bounded queue to one writer thread.
 //!
 //! A loop must never wait for a terminal, a pipe or a disk, so a line that finds the queue full is
-//! dropped and counted, and the count is logged when there is room again. The server's log goes to
-//! standard error through the `log` crate, as text or as JSON; access lines go to their own target.
+//! dropped and counted; the count is logged when there is room again. The server's log goes to
+//! standard error through the `log` crate, as text or JSON; access lines go to their own output.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -17,10 +17,10 @@ use log::{Level, LevelFilter, Log, Metadata, Record};
 
 pub use penstock_http::LogMask;
 
-/// Lines that may wait for a writer: at 200 bytes each, about 3 MB.
+/// Maximum queued lines: at 200 bytes each, about 3 MB.
 const MAX_QUEUED_LINES: usize = 16 * 1024;
 
-/// How long lines gather between two writes. A first line after a pause goes out at once.
+/// How long lines gather between two writes. The first line after a pause is written at once.
 const BATCH_DELAY: Duration = Duration::from_millis(5);
 
 /// A writer thread with a bounded queue of lines. Cheap to clone; ends when the last clone drops.
@@ -32,7 +32,7 @@ pub struct LineWriter {
 
 enum LogMessage {
     Line(Vec<u8>),
-    /// What follows goes there.
+    /// Later lines go there.
     SetOutput(LogOutput),
     Flush(std::sync::mpsc::SyncSender<()>),
 }
@@ -73,7 +73,7 @@ impl LineWriter {
         }
     }
 
-    /// Lets the lines that are written from now on go to `target`: a log's file that was opened anew.
+    /// Sends all later lines to `target`, such as a reopened log file.
     ///
     /// # Errors
     /// When the queue is full: nothing has changed.
@@ -84,14 +84,14 @@ impl LineWriter {
             .map_err(full)
     }
 
-    /// How many lines were dropped so far.
+    /// Number of lines dropped so far.
     #[must_use]
     pub fn dropped_lines(&self) -> u64 {
         self.dropped_lines.load(Ordering::Relaxed)
     }
 
-    /// Waits until all queued lines are out, at most about a second. Blocks: for the end of the
-    /// process only.
+    /// Waits until all queued lines are written, about a second at most. Blocks: call it at the end
+    /// of the process only.
     pub fn flush(&self) {
         let (done, wait) = std::sync::mpsc::sync_channel(1);
         if self.lines.try_send(LogMessage::Flush(done)).is_ok() {
@@ -102,7 +102,7 @@ impl LineWriter {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "a thread of its own, which no loop waits for"
+    reason = "a separate thread; no event loop waits for it"
 )]
 fn write_lines(
     mut target: LogOutput,
@@ -114,7 +114,7 @@ fn write_lines(
     while let Ok(first) = queue.recv() {
         let mut next = Some(first);
         let mut flushed = Vec::new();
-        // Whatever waits goes out in one write.
+        // All queued lines go out in one write.
         while let Some(message) = next.take() {
             match message {
                 LogMessage::Line(line) => batch.extend_from_slice(&line),
@@ -145,8 +145,8 @@ fn write_lines(
             let _ = done.try_send(());
         }
         if !is_flush {
-            // Whoever writes a line wakes this thread only when it waits for one: under load that would
-            // be for every line, and cost more than the line.
+            // A queued line wakes this thread only if it waits for one: under load that would be
+            // for every line, and cost more than the line.
             std::thread::sleep(BATCH_DELAY);
         }
     }
@@ -162,17 +162,17 @@ fn write_out(target: &mut LogOutput, batch: &mut Vec<u8>) {
     batch.clear();
 }
 
-/// The form of the server's log lines.
+/// The format of the server's log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LineFormat {
-    /// For people: `time level area: what apply_event (key=value)`.
+    /// For people: `time level area: what happened (key=value)`.
     #[default]
     Text,
     /// One JSON object a line.
     Json,
 }
 
-/// The target of a line that is a JSON object already: it is written as it is, in either format.
+/// Target of a line that is a JSON object already: it is written unchanged in either format.
 pub const VERBATIM_TARGET: &str = "verbatim";
 
 struct ServerLog {
@@ -214,7 +214,8 @@ const fn level_name(level: Level) -> &'static str {
     }
 }
 
-/// A line for people. An application's own output begins with its name and process (`app`, `pid`).
+/// Formats a line for people. Output of an application begins with its name and process (`app`,
+/// `pid`).
 fn text_line(record: &Record<'_>, now: Duration, mask: &LogMask) -> String {
     let fields = LogFields::from_record(record);
     let mut source = String::new();
@@ -237,7 +238,7 @@ fn text_line(record: &Record<'_>, now: Duration, mask: &LogMask) -> String {
     format!("{time} {} {text}\n", level_name(record.level()))
 }
 
-/// The same as one JSON object, in the order in which a person reads it.
+/// Formats the same as one JSON object, in the order in which a person reads it.
 fn json_line(record: &Record<'_>, now: Duration, mask: &LogMask) -> String {
     let mut line = String::from("{");
     let mut add = |key: &str, value: &serde_json::Value| {
@@ -260,7 +261,7 @@ fn json_line(record: &Record<'_>, now: Duration, mask: &LogMask) -> String {
     line
 }
 
-/// What a record says, with the secrets of URLs masked. An application's own output is its own.
+/// The message of a record, with secrets in URLs masked. Output of applications is not masked.
 fn masked_message(record: &Record<'_>, fields: &LogFields, mask: &LogMask) -> String {
     let message = record.args().to_string();
     if fields.0.iter().any(|(key, _)| key == "app") {
@@ -305,8 +306,8 @@ impl<'kvs> VisitSource<'kvs> for LogFields {
     }
 }
 
-/// Makes control characters visible, so that nothing a client or an application says can forge a
-/// line or move a terminal's cursor. A line break becomes a new line with an indent.
+/// Escapes control characters, so that text from a client or an application cannot forge a line or
+/// move a terminal's cursor. A line break becomes a new line with an indent.
 #[must_use]
 pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
@@ -321,7 +322,8 @@ pub fn escape(text: &str) -> String {
     out
 }
 
-/// Installs the server's log on standard error; what `mask` has is masked in its lines. Returns its writer, for the final flush.
+/// Installs the server's log on standard error, masked by `mask`. Returns its writer, for the final
+/// flush.
 ///
 /// # Errors
 /// When no thread can be started or a log is installed already.
@@ -390,7 +392,7 @@ mod tests {
         assert_eq!(read, wanted);
         assert_eq!(json.lines().count(), 1, "{json}");
         assert!(json.starts_with("{\"time\":"), "{json}");
-        // Its own lines are masked, those of an application are not.
+        // The server's own lines are masked, those of an application are not.
         let args = format_args!("edge: 502 GET /a?token=s3cret b");
         for (fields, is_masked) in [(&fields[..], false), (&fields[2..], true)] {
             let text = record(args, &fields, |record| text_line(record, now, &mask));

@@ -1,12 +1,12 @@
-//! The loops: one thread each, which polls its tasks and waits for its descriptors and timers.
+//! The event loops: one thread each, which polls its tasks and waits for its descriptors and
+//! timers.
 //!
-//! `penstock` starts them, `edge` runs listeners and connections on them, `apps` the drivers of its
-//! slots. What starts on a loop stays there; [`LoopHandle::spawn`] is the way onto a loop from
-//! outside, [`spawn_here`] from inside. `turn` is a loop at work; `tasks`, `sources` and `timers` are what it
-//! consists of, `mail` is what other threads ask of it. A task that finds its descriptors ready again and again has
-//! to give way after a while; one that lives on channels has to do so by itself ([`yield_now`]). Not tokio's runtime, though its primitives (channels,
-//! `select!`) are used everywhere: a turn of it costs a request about as much as its own parsing
-//! (docs/decisions/001-loops.md).
+//! `penstock` starts them; `edge` runs listeners and connections on them, `apps` the drivers of its
+//! slots. A task stays on the loop where it starts. [`LoopHandle::spawn`] starts a task on a loop
+//! from outside, [`spawn_here`] from inside. A task that always finds its descriptors ready yields
+//! after a while; a task that only uses channels must call [`yield_now`] itself. This is not
+//! tokio's runtime, although its primitives (channels, `select!`) are used everywhere: an iteration
+//! of tokio's costs a request about as much as parsing it (docs/decisions/001-loops.md).
 
 mod event_loop;
 mod fd_table;
@@ -38,14 +38,14 @@ thread_local! {
     static INDEX: Cell<usize> = const { Cell::new(0) };
 }
 
-/// All loops of the process.
+/// All event loops of the process.
 #[derive(Debug)]
 pub struct Loops {
     handles: Vec<LoopHandle>,
     threads: Vec<(oneshot::Sender<()>, JoinHandle<()>)>,
 }
 
-/// One loop, as seen from outside. Cheap to clone.
+/// Handle of one event loop. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct LoopHandle {
     index: usize,
@@ -89,7 +89,7 @@ impl Loops {
         &self.handles
     }
 
-    /// Ends all loops; what still runs on them is dropped at its next wait.
+    /// Ends all loops; tasks that still run are dropped at their next wait.
     pub fn stop(self) {
         for (stop, thread) in self.threads {
             let _ = stop.send(());
@@ -100,7 +100,7 @@ impl Loops {
 }
 
 impl LoopHandle {
-    /// The loop that this code runs on, if it runs on one.
+    /// The loop that this code runs on, if any.
     #[must_use]
     pub fn current() -> Option<Self> {
         Some(Self {
@@ -109,7 +109,7 @@ impl LoopHandle {
         })
     }
 
-    /// The loop's number, from 0.
+    /// The loop's index, from 0.
     #[must_use]
     pub fn index(&self) -> usize {
         self.index
@@ -124,8 +124,8 @@ impl LoopHandle {
     }
 }
 
-/// Runs a loop on this thread until `main` is done, and gives what it came to. What else runs on it is
-/// dropped then.
+/// Runs a loop on this thread until `main` is done and returns its output. Other tasks are dropped
+/// then.
 ///
 /// # Errors
 /// When descriptors ran out.
@@ -136,14 +136,14 @@ pub fn block_on<F: Future>(main: F) -> io::Result<F::Output> {
     Ok(event_loop::run(LoopResources::new()?, main))
 }
 
-/// A value that each loop (each thread, outside of them) has for itself: nobody waits for it, and
-/// reaching it is no locked instruction. What a loop leaves behind goes with the whole.
+/// A value of which each loop (or other thread) has its own: access needs no lock and no locked
+/// instruction. The value of a loop that has ended is dropped with the whole.
 pub struct PerLoop<T: Send> {
     values: ThreadLocal<RefCell<T>>,
 }
 
 impl<T: Send + Default> PerLoop<T> {
-    /// Values that begin as their type's default.
+    /// Creates values that begin as their type's default.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -154,7 +154,7 @@ impl<T: Send + Default> PerLoop<T> {
     /// Runs `use_it` with this loop's own value.
     ///
     /// # Panics
-    /// When `use_it` comes back here.
+    /// When `use_it` calls this again.
     pub fn with<R>(&self, use_it: impl FnOnce(&mut T) -> R) -> R {
         use_it(&mut self.values.get_or_default().borrow_mut())
     }
@@ -172,7 +172,7 @@ impl<T: Send> fmt::Debug for PerLoop<T> {
     }
 }
 
-/// The number of the loop this code runs on (0 outside of any).
+/// The index of the loop this code runs on (0 outside of any).
 #[must_use]
 pub fn current_index() -> usize {
     INDEX.get()
@@ -181,7 +181,7 @@ pub fn current_index() -> usize {
 /// Starts `task` on the loop this code runs on.
 ///
 /// # Panics
-/// Where no loop runs.
+/// Outside of a loop.
 pub fn spawn_here<F>(task: F)
 where
     F: Future<Output = ()> + Send + 'static,
@@ -190,7 +190,7 @@ where
     assert!(spawned.is_ok(), "tasks are started on loops");
 }
 
-/// Lets everything else that is ready on this loop run first, and what has happened meanwhile.
+/// Lets everything else that is ready on this loop run first, including new events.
 pub async fn yield_now() {
     let mut has_yielded = false;
     poll_fn(|cx| {

@@ -1,33 +1,33 @@
 //! Groups the lines that a program writes into events: a traceback is one event, not forty lines.
 //!
-//! `process::read_output` feeds it line by line and says when the program has paused. Pure.
+//! Pure. `process::read_output` feeds it line by line and reports pauses.
 //!
 //! # Invariants
 //! - Every line is in exactly one event, in order.
 //! - An event has at most `MAX_LINES` lines, and `MAX_BYTES` and one line of bytes.
 //! - A line that is a JSON object is an event by itself.
 
-/// Lines of one event; longer ones are cut in pieces.
+/// Maximum lines of one event; longer ones are split.
 const MAX_LINES: usize = 1000;
 
-/// Bytes of one event.
+/// Maximum bytes of one event.
 const MAX_BYTES: usize = 64 * 1024;
 
-/// What Python writes above a traceback.
+/// Python writes this above a traceback.
 const TRACEBACK: &str = "Traceback (most recent call last):";
 
-/// What Python writes between two tracebacks of one exception.
+/// Python writes these between two tracebacks of one exception.
 const CHAINED_TRACEBACKS: [&str; 2] = [
     "During handling of the above exception, another exception occurred:",
     "The above exception was the direct cause of the following exception:",
 ];
 
-/// What Python writes above its stacks when it cannot go on.
+/// Python writes this above its stacks when it aborts.
 const FATAL_ERROR: &str = "Fatal Python error: ";
 
 /// Lines below an exception's own that belong to its message: of database drivers, SQLAlchemy and
-/// Python's own chains. Any other line is taken for the next event, for nothing marks where a
-/// message ends.
+/// Python's exception chains. Any other line starts the next event, as nothing marks the end of a
+/// message.
 const MESSAGE_LINE_STARTS: [&str; 8] = [
     "[SQL: ",
     "[parameters: ",
@@ -39,19 +39,19 @@ const MESSAGE_LINE_STARTS: [&str; 8] = [
     "QUERY: ",
 ];
 
-/// Lines of a Ruby exception's message that are waited for to see the stack below them.
+/// Maximum lines of a Ruby exception's message, for which its stack is awaited.
 const MAX_MESSAGE_LINES: usize = 50;
 
-/// What a program has written at once.
+/// Text that a program has written at once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutputEvent {
     /// Its lines, without the last line end.
     pub text: String,
-    /// What it is.
+    /// Its kind.
     pub kind: OutputKind,
 }
 
-/// What an event is.
+/// The kind of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OutputKind {
     /// Text.
@@ -62,35 +62,35 @@ pub enum OutputKind {
     Json,
 }
 
-/// Collects lines until an event is whole.
+/// Collects lines until an event is complete.
 #[derive(Debug, Default)]
 pub struct OutputEvents {
     pending: String,
     lines: usize,
-    /// Lines of a Ruby exception's message, its first one aside.
+    /// Lines of a Ruby exception's message after the first.
     message_lines: usize,
     state: EventState,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum EventState {
-    /// Lines that are no traceback so far.
+    /// No traceback so far.
     #[default]
     Text,
-    /// Inside of a Python traceback: it ends with the first line that is not indented.
+    /// Inside a Python traceback: it ends with the first line that is not indented.
     Stack,
-    /// Behind the exception's own line: another traceback of the same exception may follow.
+    /// After the exception's own line: another traceback of the same exception may follow.
     Exception,
-    /// Below the first line of a Ruby exception: more of its message, or its stack.
+    /// After the first line of a Ruby exception: more of its message, or its stack.
     Message,
     /// A message with indented stack lines below (Ruby, Node.js, Java).
     Frames,
-    /// Stacks of all threads of a Python that cannot go on.
+    /// Stacks of all threads of a Python that aborts.
     Fatal,
 }
 
 impl OutputEvents {
-    /// Takes the next line, without its end; gives the events that are whole by it to `take`.
+    /// Adds the next line, without its end; passes the events that it completes to `take`.
     pub fn push(&mut self, line: &str, mut take: impl FnMut(OutputEvent)) {
         if is_json_object(line) {
             self.flush(&mut take);
@@ -115,13 +115,13 @@ impl OutputEvents {
         self.lines += 1;
     }
 
-    /// Whether there are lines that [`Self::flush`] would give.
+    /// Whether [`Self::flush`] would return lines.
     #[must_use]
     pub fn is_pending(&self) -> bool {
         self.lines > 0
     }
 
-    /// Takes what there is for whole: the program has paused or ended.
+    /// Completes the pending event: the program has paused or ended.
     pub fn flush(&mut self, mut take: impl FnMut(OutputEvent)) {
         let state = std::mem::take(&mut self.state);
         if std::mem::take(&mut self.lines) == 0 {
@@ -175,7 +175,7 @@ impl OutputEvents {
         }
     }
 
-    /// Whether the line so far says that an exception follows.
+    /// Whether the pending line announces an exception.
     fn announces_exception(&self) -> bool {
         let line = &self.pending;
         self.lines == 1
@@ -206,8 +206,8 @@ impl OutputEvents {
     }
 }
 
-/// Whether a line is a frame of a stack: of Ruby (`\tfrom a.rb:1:in 'f'`, or without `from`),
-/// Node.js (`    at f (a.js:1:2)`) or Java (`\tat f(A.java:1)`).
+/// Whether a line is a stack frame of Ruby (`\tfrom a.rb:1:in 'f'`, or without `from`), Node.js (`
+/// at f (a.js:1:2)`) or Java (`\tat f(A.java:1)`).
 fn is_stack_frame(line: &str) -> bool {
     if !line.starts_with([' ', '\t']) {
         return false;
@@ -225,7 +225,7 @@ fn is_ruby_exception(line: &str) -> bool {
     !line.starts_with([' ', '\t']) && end.ends_with(')') && starts_with_ruby_location(line)
 }
 
-/// Whether a line begins with a place in Ruby code: `a.rb:1:in `.
+/// Whether a line begins with a location in Ruby code: `a.rb:1:in `.
 fn starts_with_ruby_location(line: &str) -> bool {
     let Some((place, rest)) = line.split_once(":in ") else {
         return false;
@@ -237,7 +237,7 @@ fn starts_with_ruby_location(line: &str) -> bool {
     number.is_some_and(|it| !it.is_empty() && it.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// Whether a line looks like the first of a log record, with a time or a level in front.
+/// Whether a line looks like the first of a log record, beginning with a time or a level.
 fn starts_log_record(line: &str) -> bool {
     const LEVELS: [&str; 7] = [
         "DEBUG", "INFO", "NOTICE", "WARN", "ERROR", "FATAL", "CRITICAL",
@@ -353,7 +353,7 @@ mod tests {
         // Exceptions that are written without their stacks are events each.
         let found = events(&"a.rb:1:in `f': x (RuntimeError)\n".repeat(1000));
         assert_eq!(found.len(), 1000);
-        // A message that never gets a stack holds up others for so many lines only.
+        // A message without a stack delays others for a bounded number of lines.
         let head = "a.rb:1:in `f': x (RuntimeError)\n";
         let found = events(&format!("{head}{}", "line\n".repeat(MAX_MESSAGE_LINES + 2)));
         assert_eq!(found.len(), 3);

@@ -1,9 +1,11 @@
-//! Very many sockets that wait on one loop, for the price of a descriptor each.
+//! A set of very many sockets that wait on one event loop, each for the price of a descriptor.
 //!
-//! The hub keeps its held streams in one and `bench` the streams that it opens: a socket in here has no
-//! registration with the loop, no task and no timer, only the kernel's entry; the set as a whole is
-//! registered once. Interest is edge-triggered (`sys::poll`). What must stay true: whoever adds a
-//! descriptor takes it out before it closes it, and knows stale tokens from fresh ones.
+//! The hub keeps its held streams in one and `bench` the streams that it opens. A socket in the set
+//! has only the kernel's entry, no registration with the loop, no task and no timer; the set as a
+//! whole is registered once. Interest is edge-triggered (`sys::poll`).
+//!
+//! # Invariants
+//! - The caller removes a descriptor before it closes it, and tells stale tokens from fresh ones.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,14 +17,14 @@ use crate::registered_fd::RegisteredFd;
 
 pub use penstock_sys::poll::{Event, Interest, MAX_EVENTS};
 
-/// A set of descriptors registered with the loop that made it.
+/// A set of descriptors registered with the loop that created it.
 #[derive(Debug)]
 pub struct Pollset {
     set: RegisteredFd,
 }
 
 impl Pollset {
-    /// An empty set on the current loop.
+    /// Creates an empty set on the current loop.
     ///
     /// # Errors
     /// When descriptors ran out.
@@ -30,7 +32,7 @@ impl Pollset {
         Self::from_descriptor(poll::create()?)
     }
 
-    /// A set that was made elsewhere (`sys::poll::create`), on the current loop.
+    /// Registers a set that was created elsewhere (`sys::poll::create`) with the current loop.
     ///
     /// # Errors
     /// When the kernel refuses the registration.
@@ -40,7 +42,7 @@ impl Pollset {
         })
     }
 
-    /// Adds `fd` under `token`; what is there already is told by the next look.
+    /// Adds `fd` under `token`; events that are already pending are reported by the next poll.
     ///
     /// # Errors
     /// When it is in the set already, or memory ran out.
@@ -48,7 +50,7 @@ impl Pollset {
         poll::add(self.set.as_fd(), fd, token, interest)
     }
 
-    /// Changes what of `fd` is waited for.
+    /// Changes the interest in `fd`.
     ///
     /// # Errors
     /// When it is not in the set.
@@ -56,7 +58,7 @@ impl Pollset {
         poll::modify(self.set.as_fd(), fd, token, interest)
     }
 
-    /// Takes `fd` out of the set.
+    /// Removes `fd` from the set.
     ///
     /// # Errors
     /// When it is not in the set.
@@ -64,15 +66,15 @@ impl Pollset {
         poll::remove(self.set.as_fd(), fd)
     }
 
-    /// Appends what happened, at most [`MAX_EVENTS`] of it, so that the rest of the loop has its turn; the
-    /// next call goes on. Ready with nothing at times; pending means that the task is woken.
+    /// Appends at most [`MAX_EVENTS`] events, so that the rest of the loop has its turn; the next
+    /// call continues. May be ready without events; when pending, the task is woken.
     ///
     /// # Errors
-    /// What the kernel says, which it has no reason to.
+    /// The kernel's error; none is expected.
     pub fn poll_events(&self, cx: &mut Context<'_>, into: &mut Vec<Event>) -> Poll<io::Result<()>> {
         ready!(self.set.poll_readable(cx))?;
         let count = poll::take_events(self.set.as_fd(), into)?;
-        // What comes after this look raises the set's own edge anew.
+        // Later events raise the set's own edge again.
         if count < MAX_EVENTS {
             self.set.clear_readable();
         }
@@ -115,7 +117,7 @@ mod tests {
             }
             for round in 0..50 {
                 let one = round % 2;
-                // Nobody reads what came: an edge needs no more than that something came.
+                // The bytes are not read: every arrival raises an edge.
                 net::send(pairs[one].1.as_fd(), b"x").unwrap();
                 let events = next(&set).await;
                 assert_eq!(events.len(), 1, "round {round}");

@@ -1,8 +1,8 @@
-//! An alarm that rings to within tens of microseconds.
+//! A timer that fires to within tens of microseconds.
 //!
-//! The loop's own timers tell milliseconds apart, which is enough for deadlines but not for a
-//! schedule: `bench` sends its open loops' requests by this. One descriptor and one system call for
-//! each ring.
+//! The loop's own timers have a resolution of milliseconds, which is enough for deadlines but not
+//! for a schedule: `bench` sends the requests of its open-loop model by this. It costs one
+//! descriptor, and one system call for each setting.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -14,14 +14,14 @@ use penstock_sys::timer;
 
 use crate::registered_fd::RegisteredFd;
 
-/// A timer of the loop that made it, set for one moment at a time.
+/// A timer of the loop that created it, set for one time at a time.
 #[derive(Debug)]
 pub struct PreciseTimer {
     timer: RegisteredFd,
 }
 
 impl PreciseTimer {
-    /// An alarm that is not set.
+    /// Creates a timer that is not set.
     ///
     /// # Errors
     /// When descriptors ran out.
@@ -31,17 +31,17 @@ impl PreciseTimer {
         })
     }
 
-    /// Sets it to ring `after` from now, instead of what was set before.
+    /// Sets it to fire `after` from now, replacing the previous setting.
     ///
     /// # Errors
-    /// What the kernel says, which it has no reason to.
+    /// The kernel's error; none is expected.
     pub fn set(&self, after: Duration) -> io::Result<()> {
         timer::set(self.timer.as_fd(), after)
     }
 
-    /// Ready once for each moment that was set.
+    /// Ready once for each setting.
     pub fn poll(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // The next setting takes back what made it readable, so nothing needs to be read.
+        // The next setting resets the readiness, so nothing needs to be read.
         ready!(self.timer.poll_readable(cx))?;
         self.timer.clear_readable();
         Poll::Ready(Ok(()))

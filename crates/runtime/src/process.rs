@@ -1,4 +1,4 @@
-//! A child process as seen from a loop: its end, and its output by line and by event.
+//! A child process as seen from an event loop: its exit, and its output by line and by event.
 //!
 //! `apps`' executor awaits these; `sys::process` starts the child.
 
@@ -13,11 +13,11 @@ use penstock_sys::process::{Launcher, ProcessSpec, SpawnedProcess, Step};
 use crate::output_events::{OutputEvent, OutputEvents};
 use crate::registered_fd::RegisteredFd;
 
-/// How long to wait for a descriptor to watch a process with.
+/// Delay before another attempt to get a descriptor that watches a process.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// Waits until the process behind `pidfd` has ended. Without a descriptor to watch it with it tries
-/// again: an error must not be taken for an end.
+/// Waits until the process behind `pidfd` has ended. Retries while descriptors are short: an error
+/// must not be taken for the end.
 pub async fn wait_for_exit(pidfd: &OwnedFd) {
     loop {
         let watched = pidfd.try_clone();
@@ -31,11 +31,11 @@ pub async fn wait_for_exit(pidfd: &OwnedFd) {
     }
 }
 
-/// Between two tries to give an order to a launcher that is busy.
+/// Delay before another attempt to send an order to a busy launcher.
 const BUSY: Duration = Duration::from_millis(5);
 
-/// Has a program started, and waits until it runs: 10 s at most, as a disk may not answer. Dropped
-/// before, the start is given up.
+/// Starts a program and waits until it runs, for 10 s at most, as a disk may not answer. Dropping
+/// the future cancels the start.
 ///
 /// # Errors
 /// As [`penstock_sys::process::Starting::advance`].
@@ -50,7 +50,7 @@ pub async fn launch(launcher: &Launcher, launch: ProcessSpec) -> io::Result<Spaw
             Step::Waits => {
                 socket.clear_readable();
                 let readable = poll_fn(|cx| socket.poll_readable(cx));
-                // If nothing comes, the next look finds that it is late.
+                // Without a reply, the next call of `advance` detects the timeout.
                 let come = crate::clock::timeout_at(starting.deadline(), readable).await;
                 come.unwrap_or(Ok(()))?;
             }
@@ -58,18 +58,18 @@ pub async fn launch(launcher: &Launcher, launch: ProcessSpec) -> io::Result<Spaw
     }
 }
 
-/// Longest line kept whole; a longer one is cut into pieces of this size.
+/// Longest line kept whole; a longer one is split into pieces of this size.
 const MAX_LINE_BYTES: usize = 16 * 1024;
 
-/// The same of a line that may be a JSON object, which is no object any more when it is cut: as
-/// much as collectors of logs take.
+/// The same for a line that may be a JSON object, which would be invalid once split: the size that
+/// log collectors accept.
 const MAX_JSON_LINE_BYTES: usize = 256 * 1024;
 
 /// How long a program may pause within an event: a traceback is often written line by line.
 const EVENT_PAUSE: Duration = Duration::from_millis(20);
 
-/// Reads `pipe` to its end. Gives each line (without its end) to `take_line` as it comes, and each event,
-/// which is one line or more, to `take_event` once it is whole.
+/// Reads `pipe` to its end. Passes each line (without its end) to `take_line` as it arrives, and
+/// each event, which is one line or more, to `take_event` once it is complete.
 pub async fn read_output(
     pipe: OwnedFd,
     mut take_line: impl FnMut(&str) + Send,
@@ -81,7 +81,7 @@ pub async fn read_output(
     let mut pending: Vec<u8> = Vec::new();
     let mut events = OutputEvents::default();
     let mut chunk = vec![0; 4096];
-    // So much of the line that is not whole has no end.
+    // This many bytes of the incomplete line contain no line end.
     let mut searched = 0;
     loop {
         let read = match events.is_pending() {
@@ -114,7 +114,7 @@ pub async fn read_output(
     events.flush(&mut take_event);
 }
 
-/// Where the first line of `bytes` ends, or is cut: never within a character.
+/// Where the first line of `bytes` ends or is split: never within a character.
 fn line_end(bytes: &[u8], searched: usize) -> Option<usize> {
     let max = match bytes.first() {
         Some(b'{') => MAX_JSON_LINE_BYTES,
@@ -133,7 +133,7 @@ fn line_end(bytes: &[u8], searched: usize) -> Option<usize> {
     })
 }
 
-/// A pipe's reading end (pipes take `read`, not `recv`).
+/// The reading end of a pipe (pipes need `read`, not `recv`).
 #[derive(Debug)]
 struct OutputPipe(RegisteredFd);
 
@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(line_end(b"abc", 0), None);
         assert_eq!(line_end(&text[..MAX_LINE_BYTES], 0), None);
         assert_eq!(line_end(&text, 0), Some(MAX_LINE_BYTES - 1));
-        // What is no text at all is cut anywhere.
+        // Bytes that are not text are split anywhere.
         assert_eq!(
             line_end(&[0x80; MAX_LINE_BYTES + 1], 0),
             Some(MAX_LINE_BYTES)

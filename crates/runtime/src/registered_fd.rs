@@ -1,8 +1,12 @@
-//! An owned descriptor that a loop waits for: what streams, listeners, pipes and sets of descriptors share.
+//! An owned descriptor registered with an event loop: shared by streams, listeners, pipes and poll
+//! sets.
 //!
-//! The kernel tells edges, and the loop remembers: a descriptor is ready until whoever uses it says that he
-//! met the end ([`RegisteredFd::clear_readable`]). What must stay true: it is used on the loop where it was made; given
-//! up with [`RegisteredFd::into_fd`] or dropped anywhere.
+//! Events are edge-triggered and the loop remembers them: a descriptor stays ready until its user
+//! exhausts it and calls [`RegisteredFd::clear_readable`].
+//!
+//! # Invariants
+//! - It is used on the loop where it was created; it may be released with [`RegisteredFd::into_fd`]
+//!   or dropped on any thread.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,12 +20,13 @@ use crate::loops::{IoDirection, Registration};
 #[derive(Debug)]
 pub struct RegisteredFd {
     registration: Registration,
-    /// There until it is given back.
+    /// `None` once it was released.
     fd: Option<OwnedFd>,
 }
 
 impl RegisteredFd {
-    /// Registers `fd` with the current loop. It must not block, and no other registration of it may be there.
+    /// Registers `fd` with the current loop. It must be non-blocking and have no other
+    /// registration.
     ///
     /// # Errors
     /// When the kernel refuses it (a regular file, or no memory left), or no loop runs here.
@@ -35,7 +40,7 @@ impl RegisteredFd {
     /// Ready when there is something to read, or no more will come.
     ///
     /// # Errors
-    /// On another loop than the one it was made on.
+    /// On another loop than the one it was created on.
     pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.registration.poll_ready(cx, IoDirection::Read)
     }
@@ -48,12 +53,12 @@ impl RegisteredFd {
         self.registration.poll_ready(cx, IoDirection::Write)
     }
 
-    /// There was nothing more to read: waits for the next edge from here on.
+    /// Records that there is nothing more to read: the next poll waits for an edge.
     pub fn clear_readable(&self) {
         self.registration.clear(IoDirection::Read);
     }
 
-    /// There was no more room to write: waits for the next edge from here on.
+    /// Records that there is no more room to write: the next poll waits for an edge.
     pub fn clear_writable(&self) {
         self.registration.clear(IoDirection::Write);
     }
@@ -63,28 +68,28 @@ impl RegisteredFd {
         self.registration.is_on_current_loop()
     }
 
-    /// Whether it is readable as far as the loop has heard; `None` on another loop.
+    /// Whether it has been reported readable; `None` on another loop.
     pub(crate) fn is_readable(&self) -> Option<bool> {
         self.registration.is_ready(IoDirection::Read)
     }
 
-    /// Whether the other side has ended as far as the loop has heard; `None` on another loop.
+    /// Whether the peer's end has been reported; `None` on another loop.
     pub(crate) fn is_ended(&self) -> Option<bool> {
         self.registration.is_ended(IoDirection::Read)
     }
 
-    /// Whether the connection broke, or both of its sides have ended, as far as the loop has heard; `None` on
-    /// another loop.
+    /// Whether the connection has been reported broken or ended on both sides; `None` on another
+    /// loop.
     pub(crate) fn is_broken(&self) -> Option<bool> {
         self.registration.is_ended(IoDirection::Write)
     }
 
-    /// Whether the end of what can be read, which was met, is told again and again.
+    /// Sets whether the end of the stream, once reached, makes every poll ready.
     pub(crate) fn set_end_reporting(&self, is_told: bool) {
         self.registration.set_end_reporting(is_told);
     }
 
-    /// Gives the descriptor back, registered nowhere.
+    /// Deregisters and returns the descriptor.
     pub fn into_fd(mut self) -> OwnedFd {
         self.registration.remove(&self);
         self.fd.take().expect(FD_IS_PRESENT)
@@ -92,8 +97,8 @@ impl RegisteredFd {
 }
 
 impl Drop for RegisteredFd {
-    /// To close it is not enough: where another descriptor stands for the same thing, the kernel would go on
-    /// to tell of it, and refuse to take the number for it anew (epoll(7), question 6).
+    /// Closing alone is not enough: while a duplicate descriptor is open, the kernel would continue
+    /// to report events and refuse to register the same number again (epoll(7), question 6).
     fn drop(&mut self) {
         if let Some(fd) = &self.fd {
             self.registration.remove(fd);
@@ -124,7 +129,7 @@ mod tests {
             let (ours, theirs) = net::worker_socket_pair().unwrap();
             net::send(theirs.as_fd(), b"x").unwrap();
             for _ in 0..3 {
-                // With each try the same number.
+                // Each time with the same descriptor number.
                 let again = RegisteredFd::new(ours.try_clone().unwrap(), Interest::Read).unwrap();
                 poll_fn(|cx| again.poll_readable(cx)).await.unwrap();
             }

@@ -1,13 +1,13 @@
-//! Bytes both ways between two streams, whatever they mean: upgrades, TCP listeners, and connections that
-//! an application has taken over.
+//! Copies bytes both ways between two streams: upgrades, TCP listeners, and connections that an
+//! application has taken over.
 //!
-//! Bytes go through the loop's shared buffer; only what the other side does not take is kept.
+//! Bytes go through the loop's shared buffer; only what the other side does not accept is kept.
 //!
 //! # Invariants
 //! - An idle relay owns no buffer.
 //! - Each direction ends by itself (half-close), and the relay with both.
-//! - A client that left behind its end is noticed, also when nothing is sent to it.
-//! - A side that takes nothing stops the other from being read.
+//! - A client that leaves after its end of stream is noticed, also when nothing is sent to it.
+//! - A side that accepts nothing stops the other from being read.
 
 use std::io::IoSlice;
 use std::task::{Context, Poll, ready};
@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use crate::{LazyDeadline, Stream, buffers, clock};
 
-/// Copies until both sides have ended, one breaks, or nothing moved for `idle`. What was read already
-/// goes first: `to_server` and `to_client`.
+/// Copies until both sides have ended, one breaks, or nothing moved for `idle`. Bytes that were
+/// read before are sent first: `to_server` and `to_client`.
 pub async fn relay(
     client: &Stream,
     server: &Stream,
@@ -33,7 +33,7 @@ pub async fn relay(
             up.poll_copy(cx, client, server),
             down.poll_copy(cx, server, client),
         ) else {
-            // The other side must not take what it has for the whole.
+            // The other side must not take a truncated stream for complete.
             client.abort();
             server.abort();
             return Poll::Ready(());
@@ -45,14 +45,15 @@ pub async fn relay(
             if !std::mem::replace(&mut is_probed, true) {
                 client.probe_peer();
             }
-            // Nobody else reads the client any more.
+            // The client is not read any more.
             if client.poll_broken(cx).is_ready() {
                 client.abort();
                 server.abort();
                 return Poll::Ready(());
             }
         }
-        // What nobody takes any more is only read over so that the last answer is not lost to a reset.
+        // Bytes for a side that refuses them are read and discarded only so that its last response
+        // is not lost to a reset.
         let is_ending = up.is_refused && down.is_finished || down.is_refused && up.is_finished;
         if is_ending && !std::mem::replace(&mut was_ending, true) {
             deadline.set(clock::now() + LINGER_TIMEOUT);
@@ -64,7 +65,7 @@ pub async fn relay(
     .await;
 }
 
-/// How long bytes that nobody takes are read over at the end.
+/// How long bytes are discarded at the end.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Pieces copied in a row before other connections get their turn.
@@ -73,11 +74,11 @@ const MAX_PIECES_PER_TURN: usize = 16;
 /// One direction.
 #[derive(Debug)]
 struct RelayDirection {
-    /// Read and not taken yet by the other side.
+    /// Read and not yet accepted by the other side.
     pending: Vec<u8>,
     is_ended: bool,
     is_finished: bool,
-    /// The other side takes no more; what it said may still be on its way back.
+    /// The other side accepts no more; its own bytes may still be on their way back.
     is_refused: bool,
 }
 
@@ -91,7 +92,7 @@ impl RelayDirection {
         }
     }
 
-    /// Copies what is there; `None` when a side broke, else whether anything moved.
+    /// Copies available bytes; `None` when a side broke, else whether anything moved.
     fn poll_copy(&mut self, cx: &mut Context<'_>, from: &Stream, to: &Stream) -> Option<bool> {
         let mut moved = false;
         for _ in 0..MAX_PIECES_PER_TURN {
@@ -105,7 +106,8 @@ impl RelayDirection {
         Some(moved)
     }
 
-    /// One piece; ready with `Some(false)` when this direction is over, with `None` when it broke.
+    /// Copies one piece; ready with `Some(false)` when this direction is finished, with `None` when
+    /// it broke.
     fn poll_piece(
         &mut self,
         cx: &mut Context<'_>,

@@ -1,10 +1,10 @@
-//! A byte stream over any stream socket (TCP or Unix), readiness first.
+//! A byte stream over a TCP or Unix stream socket, based on readiness.
 //!
-//! `edge` reads clients, `apps` its workers and `bench` servers through it. Reads go into a buffer of the caller's,
-//! which is the loop's shared one ([`crate::buffers`]), so an idle stream owns no buffer. A read that
-//! did not fill its buffer clears the readiness by itself: the next poll waits in `epoll` without a
-//! read that would only say "nothing there", which saves a system call per request. So does a write that was not
-//! taken whole: the socket is full, and tells when it has room again.
+//! `edge` reads clients, `apps` its workers and `bench` servers through it. Reads fill a buffer of
+//! the caller's, the loop's shared one ([`crate::buffers`]), so an idle stream owns no buffer. A
+//! read that did not fill its buffer clears the readiness: the next poll waits in `epoll` without
+//! another read, which saves a system call per request. A partial write does the same: the socket
+//! is full, and an edge reports when it has room again.
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
@@ -22,27 +22,26 @@ use crate::clock;
 use crate::disk::DiskFile;
 use crate::registered_fd::RegisteredFd;
 
-/// When the peer of a half-closed connection is probed first; a multiple of the round trip to any
-/// place.
+/// When the peer of a half-closed connection is probed first; a multiple of any round-trip time.
 const PROBE_IDLE: Duration = Duration::from_secs(5);
 
 /// The time between two probes.
 const PROBE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// A host that leaves so many probes unanswered is gone.
+/// A host that leaves this many probes unanswered is gone.
 const MAX_PROBES: u32 = 6;
 
-/// Lets the kernel find out whether the peer of a half-closed connection has left, where nothing
-/// can be sent that would tell: by TCP keepalive. A peer that closed its socket behind its end
-/// refuses a probe once its system has forgotten the connection (Linux: `tcp_fin_timeout`, a
-/// minute), one whose host is gone answers none: either is known after 75 seconds at most. Other
-/// sockets than TCP's tell without.
+/// Lets the kernel detect by TCP keepalive that the peer of a half-closed connection has left,
+/// where nothing is sent that would reveal it. A peer that closed its socket completely refuses a
+/// probe once its system has forgotten the connection (Linux: `tcp_fin_timeout`, a minute); a peer
+/// whose host is gone does not answer. Either is detected after 75 seconds at most. Other sockets
+/// than TCP report it without probes.
 pub fn probe_peer(socket: BorrowedFd<'_>) {
-    // What is refused is refused to sockets of another kind.
+    // Fails only for sockets of another kind.
     let _ = net::enable_keepalive(socket, PROBE_IDLE, PROBE_INTERVAL, MAX_PROBES);
 }
 
-/// A non-blocking stream socket registered with the loop that made it.
+/// A non-blocking stream socket registered with the loop that created it.
 #[derive(Debug)]
 pub struct Stream {
     socket: RegisteredFd,
@@ -62,7 +61,7 @@ impl Stream {
     /// The process at the other end of a Unix socket.
     ///
     /// # Errors
-    /// That it is no Unix socket, or what the kernel says.
+    /// When it is not a Unix socket, or the kernel's error.
     pub fn peer_process(&self) -> io::Result<PeerProcess> {
         PeerProcess::from_socket(self.socket.as_fd())
     }
@@ -70,10 +69,10 @@ impl Stream {
     /// Connects to a TCP address. The caller bounds the wait.
     ///
     /// # Errors
-    /// Why the connection was not made, or that descriptors ran out.
+    /// Why the connection failed, or that descriptors ran out.
     pub async fn connect_tcp(address: SocketAddr) -> io::Result<Self> {
         let stream = Self::new(net::connect_tcp(address)?)?;
-        // Readiness stays set: the first write needs no other look.
+        // Readiness stays set: the first write needs no other poll.
         poll_fn(|cx| stream.socket.poll_writable(cx)).await?;
         net::connect_result(stream.socket.as_fd())?;
         Ok(stream)
@@ -86,7 +85,7 @@ impl Stream {
     pub async fn connect_unix(path: &Path) -> io::Result<Self> {
         loop {
             match net::connect_unix(path) {
-                // The kernel tells nobody when a listener's queue has room again (connect(2)).
+                // The kernel does not report when a listener's queue has room again (connect(2)).
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                     clock::sleep(FULL_QUEUE_RETRY_DELAY).await;
                 }
@@ -95,14 +94,14 @@ impl Stream {
         }
     }
 
-    /// Reads what is there; 0 is the end of the stream.
+    /// Reads available bytes; 0 is the end of the stream.
     pub fn poll_read(&self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
         self.poll_read_by(cx, buffer, |socket, buffer| {
             net::receive(socket, buffer).map(|count| (count, count < buffer.len()))
         })
     }
 
-    /// As [`Stream::poll_read`], collecting descriptors that travel with the bytes.
+    /// Like [`Stream::poll_read`], collecting descriptors that come with the bytes.
     pub fn poll_read_descriptors(
         &self,
         cx: &mut Context<'_>,
@@ -112,14 +111,15 @@ impl Stream {
         self.poll_read_by(cx, buffer, |socket, buffer| {
             let before = descriptors.len();
             let count = net::receive_with_descriptors(socket, buffer, descriptors)?;
-            // unix(7): a read ends behind the message that brought descriptors, whatever follows it.
+            // unix(7): a read ends behind the message that brought descriptors, whatever follows
+            // it.
             let is_empty = count < buffer.len() && descriptors.len() == before;
             Ok((count, is_empty))
         })
     }
 
-    /// Reads what is there now, with its descriptors; `WouldBlock` when there is nothing. For what
-    /// is known to have come, whether the loop has heard of it or not.
+    /// Reads available bytes and descriptors; `WouldBlock` when there are none. Use it when data is
+    /// known to have arrived, even if the loop has not seen the event.
     ///
     /// # Errors
     /// The connection's error.
@@ -134,14 +134,15 @@ impl Stream {
     /// Registers a socket that another process has sent, and may have made blocking.
     ///
     /// # Errors
-    /// When it is no stream socket, or the kernel refuses the registration.
+    /// When it is not a stream socket, or the kernel refuses the registration.
     pub fn from_received(socket: OwnedFd) -> io::Result<Self> {
         let socket = std::os::unix::net::UnixStream::from(socket);
         socket.set_nonblocking(true)?;
         Self::new(socket.into())
     }
 
-    /// As [`Stream::poll_read`], and says which process sent the bytes (`sys::net::tell_senders`).
+    /// Like [`Stream::poll_read`], and returns which process sent the bytes
+    /// (`sys::net::enable_sender_credentials`).
     pub fn poll_read_sender(
         &self,
         cx: &mut Context<'_>,
@@ -166,8 +167,8 @@ impl Stream {
             ready!(self.socket.poll_readable(cx))?;
             match read(self.socket.as_fd(), buffer) {
                 Ok((count, is_empty)) => {
-                    // A short read emptied the socket: whatever comes next raises a new event. The
-                    // end of the stream stays visible, so it is not cleared.
+                    // A short read emptied the socket: later bytes raise a new event. The end of
+                    // the stream stays visible, so it is not cleared.
                     if count > 0 && is_empty {
                         self.socket.clear_readable();
                     }
@@ -196,7 +197,8 @@ impl Stream {
         }
     }
 
-    /// Writes a prefix of `buffers` now or says `WouldBlock`; pair it with [`Stream::poll_write`].
+    /// Writes a prefix of `buffers` now or returns `WouldBlock`; pair it with
+    /// [`Stream::poll_write`].
     ///
     /// # Errors
     /// `WouldBlock`, or the connection's error.
@@ -211,8 +213,8 @@ impl Stream {
         }
     }
 
-    /// A socket that does not block takes less than all of what it is given only when it is full, and from then on
-    /// an edge tells when it has room (epoll(7), question 9): another try would only hear that it is full.
+    /// A non-blocking socket accepts less than all only when it is full, and then an edge reports
+    /// when it has room (epoll(7), question 9): another attempt would only fail.
     fn clear_writable_if_short(&self, len: usize, sent: io::Result<usize>) -> io::Result<usize> {
         if sent.as_ref().is_ok_and(|sent| *sent < len) {
             self.socket.clear_writable();
@@ -220,8 +222,8 @@ impl Stream {
         sent
     }
 
-    /// Writes a prefix of `bytes` now, which the kernel may keep back for what follows at once: the
-    /// caller sends that in the same turn.
+    /// Writes a prefix of `bytes` now; the kernel may hold it back for what follows. The caller
+    /// sends that in the same poll.
     ///
     /// # Errors
     /// `WouldBlock`, or the connection's error.
@@ -230,29 +232,29 @@ impl Stream {
         self.clear_writable_if_short(bytes.len(), sent)
     }
 
-    /// Ready when the socket may take something, once a write has said that it does not.
+    /// Ready when the socket may accept bytes again after a write was refused.
     pub fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.socket.poll_writable(cx)
     }
 
-    /// Sends a part of a file as far as the socket takes it, from memory: the caller knows that it is there
-    /// ([`DiskFile::resident_bytes`]). 0 is the file's end.
+    /// Sends a part of a file that is known to be resident ([`DiskFile::resident_bytes`]), as far
+    /// as the socket accepts it. 0 is the end of the file.
     ///
     /// # Errors
     /// `WouldBlock`, the connection's error, or the disk's.
     pub fn try_send_file(&self, file: &DiskFile, at: u64, len: usize) -> io::Result<usize> {
         let socket = self.socket.as_fd();
         let sent = file.send_to(socket, at, len)?;
-        // Less may have been sent for other reasons too: the file became shorter, a signal or the system's falling
-        // asleep interrupted it (before Linux 6.5). To ask takes a fifth of the time of another try, which fetches pages
-        // before it finds the socket full.
+        // A short send may have other reasons: the file became shorter, or a signal or system sleep
+        // interrupted it (before Linux 6.5). Checking takes a fifth of the time of another attempt,
+        // which fetches pages before it finds the socket full.
         if 0 < sent && sent < len && poll::is_write_full(socket) {
             self.socket.clear_writable();
         }
         Ok(sent)
     }
 
-    /// As [`Stream::try_send_file`]; pending when the socket takes nothing.
+    /// Like [`Stream::try_send_file`]; pending when the socket is full.
     pub fn poll_send_file(
         &self,
         cx: &mut Context<'_>,
@@ -270,8 +272,8 @@ impl Stream {
         }
     }
 
-    /// Writes all of `bytes`, then the rest waits for the peer. Cancel safety: none, a part may be
-    /// out.
+    /// Writes all of `bytes`, waiting for the peer as needed. Not cancel safe: a part may have been
+    /// sent.
     ///
     /// # Errors
     /// The connection's error.
@@ -291,7 +293,7 @@ impl Stream {
         self.send_descriptors(bytes, &[descriptor.as_fd()]).await
     }
 
-    /// As [`Stream::send_descriptor`], with up to `sys::net::DESCRIPTORS_MAX` of them.
+    /// Like [`Stream::send_descriptor`], with up to `sys::net::MAX_DESCRIPTORS` of them.
     ///
     /// # Errors
     /// The connection's error.
@@ -313,14 +315,14 @@ impl Stream {
         .await
     }
 
-    /// Sends what the peer will read as the end of the stream.
+    /// Shuts down the sending side; the peer reads the end of the stream.
     pub fn shutdown_write(&self) {
-        // A peer that is gone already has seen a clearer end.
+        // A peer that is gone has seen a clearer end.
         let _ = net::shutdown(self.socket.as_fd(), net::Shutdown::Write);
     }
 
-    /// Ready when the peer sent something, closed its side, or the connection broke; the last two are
-    /// `true`. Looks without reading, so bytes that arrived stay where they are.
+    /// Ready when the peer sent something, closed its side, or the connection broke; the last two
+    /// are `true`. Peeks, so bytes that arrived stay unread.
     pub fn poll_disconnected(&self, cx: &mut Context<'_>) -> Poll<bool> {
         loop {
             if ready!(self.socket.poll_readable(cx)).is_err() {
@@ -334,11 +336,12 @@ impl Stream {
         }
     }
 
-    /// Ready when the connection broke, or the peer closed it whole: for a stream whose end was read, as a
-    /// peer that has only closed its sending side still reads. Until then no read of it is ready, which would
-    /// only find the end again: [`Stream::resume_end_reporting`] is for whoever reads it next.
+    /// Ready when the connection broke or the peer closed it completely. Used after the end of the
+    /// stream was read, as a peer that has only closed its sending side still reads. Until then no
+    /// read is ready, which would only find the end again; call [`Stream::resume_end_reporting`]
+    /// before reading again.
     ///
-    /// A TCP peer that closed it whole looks like one that closed half of it, until something is sent to it.
+    /// A TCP peer that closed completely looks half-closed until something is sent to it.
     pub fn poll_broken(&self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             if self.socket.is_broken() != Some(false) {
@@ -356,13 +359,12 @@ impl Stream {
         probe_peer(self.socket.as_fd());
     }
 
-    /// Lets reads find the end again that was met before [`Stream::poll_broken`].
+    /// Lets reads find the end again that was read before [`Stream::poll_broken`].
     pub fn resume_end_reporting(&self) {
         self.socket.set_end_reporting(true);
     }
 
-    /// Whether nothing happened on it since it was last read, as far as the loop has heard: no bytes, no
-    /// end. Costs no system call.
+    /// Whether no event was reported since the last read: no bytes, no end. Costs no system call.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         match self.socket.is_readable() {
@@ -371,20 +373,21 @@ impl Stream {
         }
     }
 
-    /// Which of `streams` have something to be read, or are over, by asking the kernel once: of whichever loop.
-    /// What cannot be asked is taken for quiet.
+    /// Returns which of `streams`, of any loops, have bytes to read or have ended, with one system
+    /// call. A stream that cannot be checked counts as quiet.
     pub fn have_events<'s>(streams: impl Iterator<Item = &'s Self>) -> Vec<bool> {
         poll::have_events(streams.map(|stream| stream.socket.as_fd())).unwrap_or_default()
     }
 
-    /// Whether it belongs to the loop that this code runs on: elsewhere it cannot be waited for.
+    /// Whether it belongs to the loop that this code runs on: elsewhere it cannot be awaited.
     #[must_use]
     pub fn is_on_current_loop(&self) -> bool {
         self.socket.is_on_current_loop()
     }
 
-    /// Whether the peer has closed its side, or the connection broke, as far as the loop has heard: also
-    /// while bytes wait to be read. Costs no system call. For a stream that nobody waits to read from.
+    /// Whether the peer is reported to have closed its side, or the connection to be broken, even
+    /// while bytes wait to be read. Costs no system call. Use it for a stream that no task waits to
+    /// read.
     #[must_use]
     pub fn is_ended(&self) -> bool {
         let known = self.socket.is_ended();
@@ -394,20 +397,20 @@ impl Stream {
         })
     }
 
-    /// The same by asking the kernel.
+    /// Whether the stream is open and has nothing to read, by asking the kernel.
     #[must_use]
     pub fn is_open(&self) -> bool {
         let peeked = net::peek(self.socket.as_fd());
         matches!(peeked, Err(e) if e.kind() == io::ErrorKind::WouldBlock)
     }
 
-    /// Gives the socket back, registered with no loop: another may take it.
+    /// Deregisters and returns the socket, so that another loop may take it.
     #[must_use]
     pub fn into_socket(self) -> OwnedFd {
         self.socket.into_fd()
     }
 
-    /// Bytes written that the peer has not taken yet; 0 when the kernel cannot tell.
+    /// Bytes written that the peer has not acknowledged yet; 0 when the kernel cannot tell.
     #[must_use]
     pub fn unsent_bytes(&self) -> u64 {
         net::unsent_bytes(self.socket.as_fd()).unwrap_or(0)
@@ -420,7 +423,7 @@ impl Stream {
     }
 }
 
-/// Between two tries at a Unix listener whose queue is full: what a timer can tell apart.
+/// Delay between two attempts at a Unix listener whose queue is full: the resolution of a timer.
 const FULL_QUEUE_RETRY_DELAY: Duration = Duration::from_millis(1);
 
 #[cfg(test)]
@@ -508,7 +511,7 @@ mod tests {
         assert_eq!(sockopt::tcp_keepintvl(&ours).unwrap(), PROBE_INTERVAL);
         assert_eq!(sockopt::tcp_keepcnt(&ours).unwrap(), MAX_PROBES);
         assert!(!sockopt::socket_keepalive(&client).unwrap());
-        // Of other sockets it is left alone.
+        // Other sockets are left alone.
         let (ours, _) = std::os::unix::net::UnixStream::pair().unwrap();
         probe_peer(ours.as_fd());
         assert!(!sockopt::socket_keepalive(&ours).unwrap());
@@ -574,7 +577,8 @@ mod tests {
                     count += sent.unwrap();
                 }
                 assert!(0 < count && count < 4_000_000, "{count}");
-                // Until there is room it is not tried again: else the end would be told.
+                // The socket is not tried again until there is room: otherwise the end would be
+                // reported.
                 assert!(send(4_000_000, 1).await.is_pending());
                 let mut buffer = vec![0; 4_000_000];
                 let mut left = count;
@@ -618,10 +622,10 @@ mod tests {
                 poll_fn(|cx| ours.poll_writable(cx)).await.unwrap();
                 let is_full =
                     async || poll_fn(|cx| Poll::Ready(ours.poll_writable(cx).is_pending())).await;
-                // As long as all of it is taken there may be room for more.
+                // While everything is accepted there may be more room.
                 let mut left = send(&ours, &file, &content[..10]).unwrap();
                 assert!(!is_full().await);
-                // A buffer may grow while it is filled; the last that it takes is a part.
+                // A buffer may grow while it is filled; the last send is partial.
                 loop {
                     let sent = send(&ours, &file, &content).unwrap();
                     left += sent;

@@ -1,9 +1,11 @@
-//! A tokio runtime on a thread of its own, for libraries that were written for one.
+//! A tokio runtime on a thread of its own, for libraries that require one.
 //!
-//! Names (`hickory`), Redis and signals are waited for through tokio's sockets and timers. They are awaited on
-//! our loops like everything else; what they register, they register with the runtime that a thread has
-//! entered, and it wakes them from there. `penstock` starts one for its control loop. What must stay true:
-//! no request goes through here but one that asks Redis, since each wait of it is two threads'.
+//! DNS (`hickory`), Redis and signals use tokio's sockets and timers. Their futures are awaited on
+//! our loops; their resources are registered with the runtime that a thread has entered, which
+//! wakes them from there. `penstock` starts one for its control loop.
+//!
+//! # Invariants
+//! - Only requests that need Redis pass through here, since each wait involves two threads.
 
 use std::fmt;
 use std::io;
@@ -12,14 +14,14 @@ use std::thread::JoinHandle;
 use tokio::runtime::{Builder, EnterGuard, Handle};
 use tokio::sync::oneshot;
 
-/// The runtime; it ends with this.
+/// The runtime; it ends when this is dropped.
 pub struct TokioThread {
     handle: Handle,
     running: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
 }
 
 impl TokioThread {
-    /// Starts it.
+    /// Starts the runtime.
     ///
     /// # Errors
     /// When threads or descriptors ran out.
@@ -29,7 +31,7 @@ impl TokioThread {
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::Builder::new().name("tokio".into());
         let thread = thread.spawn(move || {
-            // An error means the same.
+            // An error also means that the runtime shall stop.
             let _ = runtime.block_on(stopped);
         })?;
         Ok(Self {
@@ -38,7 +40,7 @@ impl TokioThread {
         })
     }
 
-    /// Makes it the one that this thread's tokio types find, until the guard is dropped.
+    /// Makes this the runtime that the thread's tokio types use, until the guard is dropped.
     pub fn enter(&self) -> EnterGuard<'_> {
         self.handle.enter()
     }
@@ -48,7 +50,7 @@ impl Drop for TokioThread {
     fn drop(&mut self) {
         if let Some((stop, thread)) = self.running.take() {
             let _ = stop.send(());
-            // One that panicked has nothing left to end.
+            // A thread that panicked has nothing left to end.
             let _ = thread.join();
         }
     }

@@ -1,22 +1,24 @@
-//! How many of a pool's threads may compute at once.
+//! Limits how many of a pool's threads compute at once; `files` uses it for compression.
 //!
-//! Given out by `Pool::share`, to `files` for its compressions: several folders use one pool, and
-//! none of them knows of the others. What must stay true: a share comes back however its work ends.
+//! The limit is the pool's because several directories may use one pool.
+//!
+//! # Invariants
+//! - A permit is released however its work ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// One place in so many, but at least one.
+/// One thread in this many may compute, but at least one.
 const COMPUTING_SHARE: usize = 4;
 
-/// The places of one pool.
+/// The permits of one pool.
 #[derive(Debug)]
 pub(super) struct ComputePermits {
-    /// Those that are free.
+    /// Number of free permits.
     free: Arc<AtomicUsize>,
 }
 
-/// A place that is taken; dropping it gives it back.
+/// A permit; dropping it releases it.
 #[derive(Debug)]
 pub struct ComputePermit(Arc<AtomicUsize>);
 

@@ -1,71 +1,78 @@
-//! The order in which a pool's waiting jobs are taken: by how many wait for them, and every file in turn.
+//! The order in which a pool's waiting jobs are taken: by number of waiters, fair between files.
 //!
-//! Pure. `lanes` keeps the plain jobs of a pool in it, under the pool's lock. A job either stands alone or reads a part of
-//! a file; the waiting reads of one file form a group, as a job alone does. Most turns are shared by weight, by weighted
-//! fair queueing: a group weighs as much as it has waiters, and a crowd more, by the square. It is due when the virtual
-//! time has advanced by [`UNIT`] divided by its weight since it came or had its last such turn. The virtual time
-//! advances with each of them, by [`UNIT`] divided by all that weighs, and by one at least: it never stands still.
+//! Pure; `lanes` keeps the normal jobs of a pool in it, under the pool's lock. A job either is
+//! single or reads a part of a file. The waiting reads of one file form a group; a single job is a
+//! group of its own. Most turns follow weighted fair queueing: a group weighs as much as it has
+//! waiters, and with many waiters as much as their square. A group is due when the virtual time has
+//! advanced by [`UNIT`] divided by its weight since its arrival or last weighted turn. Each
+//! weighted turn advances the virtual time by [`UNIT`] divided by the total weight, and by at least
+//! one: it never stands still.
 //!
-//! Why the square: in proportion to its waiters, what 50 wait for had a fifth of the turns beside 200 others, and a file
-//! of eight parts took a quarter of a second to come back. By the square it has three in four and more. Few waiters
-//! weigh no more than they are, so that a file which only one wants is not put off for each that two want.
+//! Why the square: with linear weight, a file with 50 waiters had a fifth of the turns beside 200
+//! other files, and one of eight chunks took a quarter of a second to read again. With the square
+//! it has three in four or more. Few waiters weigh linearly, so that a file with one waiter is not
+//! delayed for each file with two.
 //!
 //! # Invariants
-//! - Of groups that wait all the time, each gets a share of the weighted turns in proportion to its weight: what 50 wait
-//!   for is served before what one waits for, but for the rotation and what has nearly waited its time.
-//! - After [`WEIGHTED_TURNS`] of these one turn belongs to the rotation: the group that has waited longest for its turn. So
-//!   a group is served within `WEIGHTED_TURNS + 1` turns for each group before it and itself, whatever else arrives.
-//! - A weighted turn takes the read of its group with the most waiters, the rotation's the oldest: no read is overtaken by
-//!   others of its file for ever.
-//! - Where nothing has more than one waiter, groups are served in order of arrival.
+//! - Groups that always have waiting jobs share the weighted turns in proportion to their weight: a
+//!   read with 50 waiters precedes one with a single waiter, except for the rotation and for jobs
+//!   that are nearly due.
+//! - After [`WEIGHTED_TURNS`] weighted turns, one belongs to the rotation: the group that has
+//!   waited longest. A group is served within `WEIGHTED_TURNS + 1` turns for each group up to it,
+//!   whatever else arrives.
+//! - A weighted turn takes the read of its group with the most waiters, the rotation takes the
+//!   oldest: no read is overtaken by others of its file for ever.
+//! - While no job has more than one waiter, groups are served in order of arrival.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::Hash;
 
-/// Weighted turns between two of the rotation. However many want a file, all others together get a quarter of the disk.
+/// Weighted turns between two of the rotation. However popular a file is, the others together get a
+/// quarter of the disk.
 pub(super) const WEIGHTED_TURNS: u32 = 3;
 
-/// What the virtual time advances until a group that one waits for is due.
+/// How far the virtual time advances until a group with one waiter is due.
 const UNIT: u64 = 1 << 24;
 
-/// From twice as many on waiters are a crowd: their weight is multiplied by how many times so many they are.
+/// From twice this many waiters, weight grows faster: it is multiplied by waiters divided by this.
 const CROWD_WAITERS: u64 = 4;
 
-/// More waiters weigh no more, so that no file's weight exceeds [`UNIT`]. All together may weigh more.
+/// More waiters do not add weight, so that no file's weight exceeds [`UNIT`]. All files together
+/// may.
 const MAX_WEIGHED_WAITERS: usize = 1 << 12;
 
-/// A read that waits in a [`FairQueue`], or did.
+/// Identifies a read that is or was in a [`FairQueue`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ReadId<K> {
     /// The file.
     pub(crate) file: K,
-    /// Tells a file's reads apart, the older from the newer.
+    /// Distinguishes the reads of a file; older ones are smaller.
     pub(crate) number: u64,
 }
 
-/// Jobs `J` that wait, some of which read files `K`.
+/// Waiting jobs `J`, some of which read files `K`.
 #[derive(Debug)]
 pub(super) struct FairQueue<K, J> {
-    /// Groups by their place, the next first.
+    /// Groups by place, the next one first.
     rotation: BTreeMap<u64, JobGroup<K, J>>,
-    /// The place of each file.
+    /// The place of each file's group.
     place_by_file: HashMap<K, u64>,
     /// When each group is due for a weighted turn, and its place.
     due_order: BTreeSet<(u64, u64)>,
     virtual_time: u64,
-    /// Of all groups.
+    /// Total weight of all groups.
     weight: u64,
-    /// Where the next group comes.
+    /// The place of the next group.
     next_place: u64,
-    /// Taken since the rotation's last turn.
+    /// Weighted turns since the rotation's last turn.
     weighted_turns: u32,
     len: usize,
 }
 
 #[derive(Debug)]
 struct JobGroup<K, J> {
-    /// The virtual time at which it came or had its last weighted turn.
+    /// The virtual time of its arrival or last weighted turn.
     virtual_start: u64,
     jobs: GroupJobs<K, J>,
 }
@@ -76,15 +83,15 @@ enum GroupJobs<K, J> {
     Reads(Box<FileReads<K, J>>),
 }
 
-/// The reads of one file that wait; never none.
+/// The waiting reads of one file; never empty.
 #[derive(Debug)]
 struct FileReads<K, J> {
     file: K,
     /// By number: the oldest first.
     jobs: BTreeMap<u64, QueuedRead<J>>,
-    /// Those with more than one waiter, the most wanted last.
+    /// Reads with more than one waiter, the most wanted last.
     shared: BTreeSet<(usize, Reverse<u64>)>,
-    /// Of all its reads.
+    /// Sum over its reads.
     waiters: usize,
 }
 
@@ -94,7 +101,7 @@ struct QueuedRead<J> {
     waiters: usize,
 }
 
-/// Where a job was put: it can be taken back as long as nothing else was done to the queue.
+/// Where a job was put: it can be taken back until the queue changes in another way.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct QueuePosition {
     place: u64,
@@ -131,7 +138,7 @@ impl<K: Copy + Eq + Hash, J> FairQueue<K, J> {
         })
     }
 
-    /// Takes in a job that stands alone.
+    /// Adds a single job.
     pub(super) fn push(&mut self, job: J) -> QueuePosition {
         self.len += 1;
         let group = JobGroup {
@@ -142,7 +149,7 @@ impl<K: Copy + Eq + Hash, J> FairQueue<K, J> {
         QueuePosition { place, number: 0 }
     }
 
-    /// Takes in a read that so many wait for.
+    /// Adds a read with this number of waiters.
     pub(super) fn push_read(&mut self, id: ReadId<K>, waiters: usize, job: J) -> QueuePosition {
         let ReadId { file, number } = id;
         let place = match self.place_by_file.get(&file) {
@@ -161,7 +168,7 @@ impl<K: Copy + Eq + Hash, J> FairQueue<K, J> {
         QueuePosition { place, number }
     }
 
-    /// Counts a waiter of a read in (or, unless `has_come`, out), if that read waits still.
+    /// Counts a waiter of a read in (or out unless `has_come`), if that read is still queued.
     pub(super) fn update_waiters(&mut self, id: ReadId<K>, has_come: bool) {
         let Some(&place) = self.place_by_file.get(&id.file) else {
             return;
@@ -176,12 +183,12 @@ impl<K: Copy + Eq + Hash, J> FairQueue<K, J> {
         });
     }
 
-    /// Takes out the job that was just put there.
+    /// Removes the job that was just put there.
     pub(super) fn take_back_last(&mut self, position: QueuePosition) -> Option<J> {
         self.remove(position.place, position.number)
     }
 
-    /// The job whose turn it is.
+    /// Takes the next job.
     pub(super) fn take(&mut self) -> Option<J> {
         let is_weighted = self.weighted_turns < WEIGHTED_TURNS;
         let (due, place) = match is_weighted {
@@ -223,7 +230,7 @@ impl<K: Copy + Eq + Hash, J> FairQueue<K, J> {
         job
     }
 
-    /// Changes the reads of a file, which goes with the last of them.
+    /// Changes the reads of a file, whose group is removed with the last of them.
     fn change_file_reads<T>(
         &mut self,
         place: u64,
@@ -248,7 +255,7 @@ impl<K: Copy + Eq + Hash, J> FairQueue<K, J> {
         Some(done)
     }
 
-    /// What is left of a group that had a weighted turn waits for the next since then.
+    /// After a weighted turn, the rest of the group waits for its next one from `since` on.
     fn restart_weighted_wait(&mut self, place: u64, since: u64) {
         if let Some(group) = self.rotation.get_mut(&place) {
             self.due_order.remove(&(group.due(), place));
@@ -257,7 +264,7 @@ impl<K: Copy + Eq + Hash, J> FairQueue<K, J> {
         }
     }
 
-    /// What is left of a group that had the rotation's turn is the last of all.
+    /// After a turn of the rotation, the rest of the group moves to the end.
     fn move_to_end(&mut self, place: u64) {
         if let Some(group) = self.take_group(place) {
             self.push_group(group);
@@ -288,7 +295,7 @@ impl<K: Copy + Eq + Hash, J> FairQueue<K, J> {
 }
 
 impl<K, J> JobGroup<K, J> {
-    /// The virtual time at which it is to have a weighted turn.
+    /// The virtual time at which it is due for a weighted turn.
     fn due(&self) -> u64 {
         self.virtual_start + UNIT / self.weight()
     }
@@ -301,7 +308,7 @@ impl<K, J> JobGroup<K, J> {
     }
 }
 
-/// What a group with so many waiters weighs.
+/// The weight of a group with this number of waiters.
 fn weight_of_waiters(waiters: usize) -> u64 {
     let waiters = waiters.clamp(1, MAX_WEIGHED_WAITERS) as u64;
     waiters * (waiters / CROWD_WAITERS).max(1)
@@ -317,7 +324,7 @@ impl<K, J> FileReads<K, J> {
         }
     }
 
-    /// The number of the read with the most waiters; of equals the oldest.
+    /// The number of the read with the most waiters; the oldest among equals.
     fn most_wanted(&self) -> Option<u64> {
         match self.shared.last() {
             Some(&(_, Reverse(number))) => Some(number),

@@ -1,10 +1,14 @@
-//! Which job runs next, and whether one more may wait: the rules of a pool, without its threads.
+//! Which job of a pool runs next, and whether another may wait; called by `blocking` under its
+//! lock.
 //!
-//! Called by `blocking` under its lock. What must stay true: plain jobs never run on all threads at
-//! once (where there are two or more); work that goes ahead is taken first, but not by all threads while plain
-//! jobs wait, so that neither starves the other; no more jobs of a lane wait than its bound says, however
-//! many of the other lanes do. A job that a thread can take at once does not wait, whatever the bound.
-//! Within a line, what many wait for goes first and files have their turns (`fair_queue`).
+//! Within a queue the order is that of `fair_queue`.
+//!
+//! # Invariants
+//! - With two threads or more, normal jobs never occupy all threads.
+//! - Priority work is taken first, but does not occupy all threads while normal jobs wait: neither
+//!   starves the other.
+//! - At most as many jobs of a lane wait as its bound allows, whatever the other lanes do. A job
+//!   that a thread can take at once does not wait, whatever the bound.
 
 use std::time::{Duration, Instant};
 
@@ -16,21 +20,21 @@ pub(super) type Job = Box<dyn FnOnce() + Send>;
 /// The kind of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lane {
-    /// Short work that goes first.
+    /// Short work that is taken first.
     Priority,
     /// Reads and writes.
     Normal,
-    /// What must be done some time, in turn with reads and writes, but is counted apart.
+    /// Work that must be done eventually: queued with reads and writes, but with its own bound.
     Detached,
 }
 
-/// What became of a new job.
+/// Result of submitting a job.
 pub(super) enum Admission {
-    /// A thread can take it now; where it was put.
+    /// A thread can take it now; with its position.
     Runnable(QueuePosition),
-    /// It waits for one.
+    /// It waits for a thread.
     Queued,
-    /// There is no room; here it is.
+    /// There is no room; returns the job.
     Refused(Job),
 }
 
@@ -40,18 +44,18 @@ struct QueuedJob {
     queued_at: Instant,
 }
 
-/// A job that is to wait for a thread.
+/// A job to be queued.
 pub(super) struct NewJob {
     pub(super) lane: Lane,
-    /// Which part of a file it reads, and how many wait for that; `None` for a job that stands alone.
+    /// The part of a file that it reads and the number of its waiters; `None` for a single job.
     pub(super) read: Option<(ReadId<FileKey>, usize)>,
     pub(super) job: Job,
 }
 
-/// Jobs that take the same threads.
+/// Jobs that share threads.
 struct LaneQueue {
     jobs: FairQueue<FileKey, QueuedJob>,
-    /// Of them, [`Lane::Detached`].
+    /// How many of them are [`Lane::Detached`].
     detached: usize,
     running: usize,
 }
@@ -61,11 +65,11 @@ pub(super) struct Lanes {
     max_threads: usize,
     priority: LaneQueue,
     normal: LaneQueue,
-    /// Whose turn it is where one thread does all: it was the other's before.
+    /// With a single thread: the lanes alternate, and this tells which is next.
     is_normal_next: bool,
-    /// Until when fewer plain jobs run than could.
+    /// Until when fewer normal jobs run than could.
     crowd_until: Option<Instant>,
-    /// Whether that is still to come, as far as is known.
+    /// Whether `crowd_until` is in the future, as of the last `update_time`.
     is_crowded: bool,
 }
 
@@ -81,19 +85,20 @@ impl Lanes {
         }
     }
 
-    /// A crowd waits for a disk: for some time fewer plain jobs run at once. What a disk has accepted already goes before
-    /// what a crowd asks for, whatever the order here, and a few reads at a time are enough to keep it busy.
+    /// Records a read with many waiters: for some time fewer normal jobs run at once. Requests that
+    /// the disk has accepted precede that read whatever the order here, and a few reads at a time
+    /// keep a disk busy.
     pub(super) fn record_crowded_read(&mut self, now: Instant) {
         self.crowd_until = Some(now + CROWD_TIME);
         self.update_time(now);
     }
 
-    /// Tells the time, before jobs are admitted or taken.
+    /// Sets the time, before jobs are admitted or taken.
     pub(super) fn update_time(&mut self, now: Instant) {
         self.is_crowded = self.crowd_until.is_some_and(|until| now < until);
     }
 
-    /// How many plain jobs may run at once.
+    /// Maximum number of normal jobs that run at once.
     fn max_normal(&self) -> usize {
         let most = self.max_threads - self.reserved_threads();
         match self.is_crowded {
@@ -106,12 +111,12 @@ impl Lanes {
         self.max_threads
     }
 
-    /// Jobs at work.
+    /// Number of running jobs.
     pub(super) fn running(&self) -> usize {
         self.priority.running + self.normal.running
     }
 
-    /// Jobs that could run now, were their threads awake.
+    /// Jobs that could run now if their threads were awake.
     pub(super) fn startable(&self) -> usize {
         let (ahead, plain) = self.startable_by_queue();
         ahead + plain
@@ -122,7 +127,7 @@ impl Lanes {
         self.priority.jobs.len() + self.normal.jobs.len() - self.startable()
     }
 
-    /// Of one lane.
+    /// The same for one lane.
     fn waiting_in(&self, lane: Lane) -> usize {
         let (ahead, plain) = self.startable_by_queue();
         let startable = if lane == Lane::Priority { ahead } else { plain };
@@ -131,7 +136,7 @@ impl Lanes {
         line.waiting_count(lane) - first.filter(|entry| entry.lane == lane).count()
     }
 
-    /// Threads that are never given to plain jobs, nor to those that go ahead while plain jobs wait.
+    /// Threads that are never given to normal jobs, nor to priority jobs while normal jobs wait.
     fn reserved_threads(&self) -> usize {
         (self.max_threads / RESERVED_SHARE).max(1)
     }
@@ -157,7 +162,7 @@ impl Lanes {
         (ahead, plain)
     }
 
-    /// Takes a job in, if a thread is free for it or fewer than `waiting_max` of its lane wait.
+    /// Admits a job if a thread is free for it or fewer than `waiting_max` of its lane wait.
     pub(super) fn admit(&mut self, arrival: NewJob, now: Instant, waiting_max: usize) -> Admission {
         let NewJob { lane, read, job } = arrival;
         let (waiting, startable) = (self.waiting_in(lane), self.startable());
@@ -184,7 +189,7 @@ impl Lanes {
         }
     }
 
-    /// The job of that lane that was admitted last.
+    /// Takes back the job of that lane that was admitted last.
     pub(super) fn take_back_last(&mut self, lane: Lane, position: QueuePosition) -> Option<Job> {
         let line = self.queue_mut(lane);
         let entry = line.jobs.take_back_last(position)?;
@@ -192,12 +197,12 @@ impl Lanes {
         Some(entry.job)
     }
 
-    /// Counts a waiter of a plain read in or out, as long as it did not begin.
+    /// Counts a waiter of a normal read in or out, if the read has not begun.
     pub(super) fn update_waiters(&mut self, id: ReadId<FileKey>, has_come: bool) {
         self.normal.jobs.update_waiters(id, has_come);
     }
 
-    /// The next job to run, and since when it waits; [`Lanes::finish`] ends it.
+    /// Takes the next job to run, with the time when it was queued; [`Lanes::finish`] ends it.
     pub(super) fn take_next(&mut self) -> Option<(Lane, Job, Instant)> {
         let line = match self.startable_by_queue() {
             (0, 0) => return None,
@@ -243,7 +248,7 @@ impl LaneQueue {
         }
     }
 
-    /// Jobs of a lane that did not begin.
+    /// Jobs of a lane that have not begun.
     fn waiting_count(&self, lane: Lane) -> usize {
         match lane {
             Lane::Detached => self.detached,
@@ -252,23 +257,26 @@ impl LaneQueue {
     }
 }
 
-/// One thread in so many, rounded down but at least one, is kept for what goes ahead: four of the usual 32, which at half a
-/// millisecond a cold open are 8,000 of them a second. As many are kept for plain jobs that wait.
+/// One thread in this many, rounded down but at least one, is reserved for priority jobs: four of
+/// the usual 32, which allow 8,000 cold opens of half a millisecond a second. As many are reserved
+/// for waiting normal jobs.
 const RESERVED_SHARE: usize = 8;
 
-/// While a crowd waits plain jobs get one thread in so many, but not fewer than [`MIN_CROWDED_THREADS`]: of 32 threads 4, whose reads
-/// of half a megabyte take 20 ms of a disk of 100 MB/s, instead of 150 ms.
+/// After a read with many waiters, normal jobs get one thread in this many, but at least
+/// [`MIN_CROWDED_THREADS`]: 4 of 32 threads, whose reads of half a megabyte take 20 ms of a disk of
+/// 100 MB/s, instead of 150 ms.
 const CROWDED_SHARE: usize = 8;
 const MIN_CROWDED_THREADS: usize = 4;
 
-/// How long a crowd is minded after the last time that one had to wait.
+/// How long that limit lasts after the last such read.
 const CROWD_TIME: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Takes in a job of each letter: `a`head, `p`lain or `d`etached; says `t`aken, `w`aits or `r`efused.
+    /// Submits a job for each letter: `a` priority, `p` normal, `d` detached; returns `t`
+    /// (runnable), `w` (waits) or `r` (refused) for each.
     fn admit(lanes: &mut Lanes, jobs: &str, queue_max: usize) -> String {
         let now = Instant::now();
         let mut said = |letter| {
@@ -333,14 +341,14 @@ mod tests {
         let mut lanes = Lanes::new(2);
         assert_eq!(admit(&mut lanes, "pa", 0), "tt");
         assert_eq!(take_all(&mut lanes), "ap");
-        // Closes that wait take no room from reads, reads none from opens.
+        // Waiting closes take no capacity from reads, nor reads from opens.
         assert_eq!(admit(&mut lanes, "ddd", 5), "www");
         assert_eq!(admit(&mut lanes, "ppp", 2), "wwr");
         assert_eq!(admit(&mut lanes, "aaa", 2), "wwr");
         assert_eq!(admit(&mut lanes, "ddd", 5), "wwr");
         assert_eq!(lanes.waiting(), 9);
         lanes.finish(Lane::Normal);
-        // The first of them could run now: it waits for nothing.
+        // The first of them could run now: it does not wait.
         assert_eq!(lanes.waiting_in(Lane::Detached), 4);
         assert_eq!(lanes.waiting_in(Lane::Normal), 2);
     }
@@ -353,7 +361,7 @@ mod tests {
             (2, "aaa", "aa"),
             (4, "ppppp", "ppp"),
             (4, "aaaaa", "aaaa"),
-            // While plain jobs wait, one thread is theirs.
+            // While normal jobs wait, one thread is theirs.
             (4, "pppppaaaaa", "aaap"),
             (4, "aaaaadd", "aaad"),
             (16, "pppppppppppppppp", "pppppppppppppp"),
@@ -383,7 +391,7 @@ mod tests {
             assert_eq!(taken, expected, "{threads}");
             let plain = taken.matches('p').count();
             assert_eq!(lanes.waiting(), 84 - taken.len(), "{threads}");
-            // Those that end make room, one for one.
+            // Each job that ends makes room for one.
             for _ in 0..plain {
                 lanes.finish(Lane::Normal);
                 assert_eq!((lanes.startable(), take_all(&mut lanes).len()), (1, 1));
@@ -397,7 +405,7 @@ mod tests {
             let mut lanes = Lanes::new(threads);
             admit(&mut lanes, "pppp", 100);
             let mut done = 0;
-            // However many come, as fast as they are taken.
+            // However many arrive, as fast as they are taken.
             for _ in 0..100 {
                 admit(&mut lanes, &"a".repeat(2 * threads), 1000);
                 let taken = take_all(&mut lanes);
@@ -412,7 +420,7 @@ mod tests {
             }
             assert_eq!(done, 4, "{threads}");
         }
-        // One thread does them in turn.
+        // A single thread alternates.
         let mut lanes = Lanes::new(1);
         admit(&mut lanes, "pppaa", 100);
         let mut order = String::new();

@@ -1,32 +1,32 @@
-//! What a pool counts: for the status page, and for those who judge a disk by it.
+//! Counters of a pool, for the status page and for judging a disk by them.
 
 use std::time::Duration;
 
-/// What a pool is doing, for the status page.
+/// State of a pool, for the status page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PoolSnapshot {
     /// Jobs waiting for a thread.
     pub queued: usize,
-    /// Threads at work.
+    /// Busy threads.
     pub active: usize,
     /// Threads started so far; they stay.
     pub threads: usize,
-    /// Jobs that found no room, since the pool was made.
+    /// Jobs refused since the pool was created.
     pub refused: u64,
     /// How long jobs waited for a thread.
     pub queue_time: DurationStats,
-    /// How long jobs took.
+    /// How long jobs ran.
     pub run_time: DurationStats,
-    /// How long the job that runs longest has been at work.
+    /// How long the longest running job has run.
     pub oldest_running: Option<Duration>,
 }
 
-/// A sum of durations since the pool was made.
+/// Durations since the pool was created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DurationStats {
-    /// How many.
+    /// Number of durations.
     pub count: u64,
-    /// Together, in microseconds.
+    /// Their sum, in microseconds.
     pub sum_us: u64,
     /// The longest, in microseconds.
     pub max_us: u64,

@@ -1,4 +1,4 @@
-//! Pools with real threads: what runs, what waits, what is refused and what is counted.
+//! Pools with real threads: running, waiting, refused and counted jobs.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
@@ -10,7 +10,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A job that says when it begins and goes on until it is let.
+/// A job that reports when it begins and runs until it is released.
 struct BlockedJob {
     begun_receiver: Receiver<()>,
     release_sender: SyncSender<()>,
@@ -75,7 +75,7 @@ fn work_runs_off_the_loop_and_a_panic_loses_only_its_job() {
     assert_eq!(block_on(pool.run(|| 7)), Ok(7));
     pool.close();
     await_until("the threads end", || pool.snapshot().threads == 0);
-    // What comes too late is done all the same.
+    // A job that arrives after `close` is still run.
     assert_eq!(block_on(pool.run(|| 8)), Ok(8));
 }
 

@@ -1,8 +1,11 @@
-//! Bodies in memory that are sent as files are: by reference, without a copy for each client.
+//! Bodies in memory that are sent like files: by reference, without a copy for each client.
 //!
-//! `cache` keeps its larger bodies here when it has no disk. An [`Arena`] is one region of memory, in which each body
-//! has an extent of its own ([`penstock_sys::memory`]); sockets get its pages through a pipe that each loop has. What
-//! must stay true: an extent's memory is given back with the last who holds it, never before.
+//! `cache` keeps its larger bodies here when it has no disk. An [`Arena`] is one memory region in
+//! which each body has its own extent ([`penstock_sys::page_memory`]); sockets get its pages
+//! through a pipe that each loop has.
+//!
+//! # Invariants
+//! - An extent's memory is freed with its last reference, never before.
 
 use std::cell::Cell;
 use std::io;
@@ -17,22 +20,22 @@ use super::residency::{ResidencyFacts, ResidencyMethod};
 use super::{DiskFile, DiskSource};
 use crate::blocking::Pool;
 
-/// Memory for bodies that are sent as files are.
+/// Memory for bodies that are sent like files.
 #[derive(Debug)]
 pub struct Arena {
     region: Arc<PageRegion>,
     pool: Pool,
 }
 
-/// Extents up to this size are written and given back on the loop: about a tenth of a millisecond.
+/// Extents up to this size are written and freed on the loop: about a tenth of a millisecond.
 pub(super) const MAX_ON_LOOP_BYTES: usize = 1 << 20;
 
 impl Arena {
-    /// An empty one for `bytes` and as much again, since what clients are still sent is no longer counted by its owner,
-    /// and a place may be too short for one. `pool` gives the memory of large bodies back.
+    /// Creates an arena of twice `bytes`: bodies that are still being sent are no longer counted by
+    /// their owner, and free extents may be too short. `pool` frees the memory of large bodies.
     ///
     /// # Errors
-    /// Where address space is bounded or memory may not be promised twice.
+    /// Where the address space is limited or memory may not be overcommitted.
     pub fn new(bytes: u64, pool: Pool) -> io::Result<Self> {
         Ok(Self {
             region: PageRegion::new(bytes.saturating_mul(2))?,
@@ -40,11 +43,12 @@ impl Arena {
         })
     }
 
-    /// Copies `pieces`, one behind the other, into an extent of their own, which goes with the last reference. Takes
-    /// some microseconds for each 64 kB: from a pool where there are more than a megabyte.
+    /// Copies `pieces`, one behind the other, into an extent of their own, which is freed with the
+    /// last reference. Takes some microseconds for each 64 kB: call it in a pool for more than a
+    /// megabyte.
     ///
     /// # Errors
-    /// When there is no memory, or no place in the arena.
+    /// When there is no memory, or no free extent in the arena.
     pub fn store(&self, pieces: &[Bytes]) -> io::Result<Arc<DiskFile>> {
         let pieces: Vec<&[u8]> = pieces.iter().map(|piece| &piece[..]).collect();
         let extent = self.region.store(&pieces)?;
@@ -65,11 +69,11 @@ impl Arena {
 }
 
 thread_local! {
-    /// What hands pages to sockets, once it was needed.
+    /// Moves pages to sockets; created at first use.
     static PIPE: Cell<Option<SplicePipe>> = const { Cell::new(None) };
 }
 
-/// Sends up to `len` bytes of an extent at `at`; 0 is its end. By a copy where pages cannot be sent.
+/// Sends up to `len` bytes of an extent at `at`; 0 is its end. Copies where pages cannot be sent.
 pub(super) fn send(
     socket: BorrowedFd<'_>,
     extent: &Extent,

@@ -1,7 +1,7 @@
-//! Whether a sending on a loop had to wait for a disk, which it was not to: what was taken to be in memory was not.
+//! Detects that sending on a loop waited for a disk because bytes taken for resident were not.
 //!
-//! Used by `disk` around each. The kernel's account of the thread costs as much as a sending of some kilobytes, so that
-//! it is asked where the clock gives cause, and now and then.
+//! Used by `disk` around each send. Reading the kernel's I/O accounting of the thread costs as much
+//! as sending some kilobytes, so it is read only when the clock gives cause, and now and then.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -9,35 +9,37 @@ use std::sync::LazyLock;
 
 use penstock_sys::page_cache;
 
-/// What it means to have waited.
+/// What a wait costs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WaitCost {
-    /// Some counting: whoever was kept for long is taken to have waited.
+    /// Some counting: a long send counts as a wait.
     Cheap,
-    /// Much has to be read again: it takes a proof. A fast disk leaves no trace on the clock, but on the account.
+    /// Much has to be read again, so a wait must be proven. A fast disk shows in the accounting,
+    /// not on the clock.
     Expensive,
 }
 
-/// What is in memory is sent in less, mostly.
+/// Sending resident bytes usually takes less.
 const USUAL_SEND_US: u64 = 1000;
 
-/// A loop that was kept for so long was kept by a disk, or from the processor.
+/// A loop that was blocked this long waited for a disk or for a processor.
 pub(super) const LONG_SEND_US: u64 = 20_000;
 
-/// The account is asked after so many sendings that took no time.
+/// The accounting is read after this many fast sends.
 const CHECK_EVERY: u32 = 16;
 
-/// Whether the kernel counts what is read for a thread.
+/// Whether the kernel accounts what a thread reads.
 static HAS_IO_ACCOUNTING: LazyLock<bool> = LazyLock::new(|| Path::new("/proc/self/io").exists());
 
 thread_local! {
-    /// Blocks that this thread had read when it was last asked: those before its first sending were for something else.
+    /// Blocks that this thread had read at the last check; those before its first send do not
+    /// count.
     static BLOCKS: Cell<Option<u64>> = const { Cell::new(None) };
-    /// Sendings since.
+    /// Sends since then.
     static SENDINGS: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Whether a sending that took `took_us` has waited for a disk; or those before it that were not asked about.
+/// Whether a send that took `took_us`, or an unchecked one before it, waited for a disk.
 pub(super) fn has_waited(took_us: u64, doubt: WaitCost) -> bool {
     let Some(before) = BLOCKS.get() else {
         reset_block_count();
@@ -55,7 +57,7 @@ pub(super) fn has_waited(took_us: u64, doubt: WaitCost) -> bool {
         || (took_us >= LONG_SEND_US && (doubt == WaitCost::Cheap || !*HAS_IO_ACCOUNTING))
 }
 
-/// What this thread has read so far was a try's doing, for which nobody waited.
+/// Ignores what this thread has read so far: probes cause reads for which nothing waits.
 pub(super) fn reset_block_count() {
     BLOCKS.set(Some(page_cache::blocks_read()));
 }
@@ -87,7 +89,7 @@ mod tests {
     #[test]
     fn blocks_read_count_as_a_wait_after_some_sends() {
         reset_block_count();
-        // As if so much had been read since.
+        // As if a block had been read since.
         let read = || BLOCKS.set(Some(page_cache::blocks_read() + 1));
         read();
         assert!(

@@ -1,33 +1,37 @@
-//! What of a file was just read, or sent without a wait: all that is known where the kernel does not tell what is in
-//! memory.
+//! What was recently read from a file or sent without a wait, where the kernel does not report
+//! residency.
 //!
-//! Kept by `disk`, for all descriptors of a file together, of files of others on local disks and in layers. What must
-//! stay true: what counts as there was seen to the last page within a short time. A part that was not, or a page that
-//! has gone since, costs a loop a wait, after which all that was seen before counts no more.
+//! Kept by `disk` for all descriptors of a file together: for files of other owners on local disks
+//! and in layered file systems. A page that was evicted since costs a loop one wait, after which
+//! the earlier history is discarded.
+//!
+//! # Invariants
+//! - A part counts as resident only if it was seen to the last page within a short time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::CHUNK_BYTES;
 use super::residency::STEP_BYTES;
 
-/// When each part of a file was last seen. A file that many want is always there so.
+/// When each part of a file was last seen. A popular file is always resident by this.
 #[derive(Debug)]
 pub(super) struct ReadHistory {
-    /// Of the first 2 GB; what is behind them is read each time.
+    /// For the first 2 GB; the rest is read each time.
     chunks: Box<[ChunkHistory]>,
     file_bytes: u64,
 }
 
-/// Words, so that loops need no lock. Of two that note at a time one is forgotten, and comes by again.
+/// Atomic words, so that loops need no lock. Of two concurrent records one is lost, and recorded
+/// later.
 #[derive(Debug, Default)]
 struct ChunkHistory {
-    /// When each step was last seen, four to a word ([`time`]).
+    /// When each step was last seen, four to a word ([`packed_time`]).
     steps: [AtomicU64; 2],
-    /// What was seen last, in one go ([`ReadRun`]): pieces that are sent begin and end anywhere.
+    /// The latest contiguous range ([`ReadRun`]): pieces that are sent begin and end anywhere.
     run: AtomicU64,
 }
 
-/// Pieces that follow one another.
+/// Contiguous pieces.
 #[derive(Debug, Clone, Copy)]
 struct ReadRun {
     /// Whole pages from the chunk's beginning.
@@ -38,11 +42,11 @@ struct ReadRun {
     started: u64,
 }
 
-/// For how long what was seen counts as there. A disk so fast that other readings have driven it out by then is not
-/// waited for long.
+/// How long the history counts. A disk fast enough to evict the pages by then does not make a loop
+/// wait long.
 const HISTORY_TIME_US: u64 = 1_000_000;
 
-/// A run takes no longer: what began before is another.
+/// A run takes no longer: an older one is not continued.
 const MAX_RUN_TIME_US: u64 = HISTORY_TIME_US / 2;
 
 const MAX_CHUNKS: u64 = 4096;
@@ -50,7 +54,7 @@ const STEPS_PER_CHUNK: u64 = CHUNK_BYTES / STEP_BYTES;
 const PAGE_BYTES: u64 = 4096;
 
 impl ReadHistory {
-    /// Of a file that is so long: nothing was seen of it.
+    /// An empty history of a file of this length.
     pub(super) fn new(file_bytes: u64) -> Self {
         let chunks = file_bytes.div_ceil(CHUNK_BYTES).min(MAX_CHUNKS);
         Self {
@@ -59,7 +63,7 @@ impl ReadHistory {
         }
     }
 
-    /// Notes, `now_us` on a clock of the caller's, that the `len` bytes at `at` were read or sent.
+    /// Records at `now_us`, on the caller's clock, that the `len` bytes at `at` were read or sent.
     pub(super) fn record(&self, at: u64, len: u64, now_us: u64) {
         let end = at.saturating_add(len).min(self.file_bytes);
         let now = packed_time(now_us);
@@ -76,7 +80,8 @@ impl ReadHistory {
         }
     }
 
-    /// Whether the `len` bytes at `at`, within a chunk, were seen within the last `span_us`, of a second at most.
+    /// Whether the `len` bytes at `at`, within a chunk, were seen within the last `span_us`, of
+    /// which at most a second counts.
     pub(super) fn has(&self, at: u64, len: u64, now_us: u64, span_us: u64) -> bool {
         let number = at / CHUNK_BYTES;
         let (from, to) = (
@@ -95,7 +100,8 @@ impl ReadHistory {
 }
 
 impl ChunkHistory {
-    /// Notes the bytes from `from` to `to`; the file ends `file_end` bytes from the chunk's beginning.
+    /// Records the bytes from `from` to `to`; the file ends `file_end` bytes from the chunk's
+    /// beginning.
     fn record(&self, from: u64, to: u64, file_end: u64, now: u64) {
         let known = ReadRun::unpacked(self.run.load(Ordering::Relaxed));
         let goes_on = known.filter(|run| {
@@ -146,7 +152,7 @@ impl ChunkHistory {
 }
 
 impl ReadRun {
-    /// Eight bits of the first page, twenty of the end, and the time; 0 is none.
+    /// First page (8 bits from bit 40), end (20 bits from bit 16) and time (16 bits); 0 is none.
     fn packed(self) -> u64 {
         self.first_page << 40 | self.end << 16 | self.started
     }
@@ -160,18 +166,19 @@ impl ReadRun {
     }
 }
 
-/// A time is a number of these. It comes round in half an hour: then a step that was not seen for so long seems to be
-/// there for a second, which costs whoever asks for it just then a wait.
+/// Unit of a packed time. Packed times wrap after half an hour: a step not seen for exactly that
+/// long seems resident for a second, which costs a read at that moment a wait.
 const UNIT_US: u64 = 32 * 1024;
 const TIME_BITS: u64 = 16;
 const TIME_MASK: u64 = (1 << TIME_BITS) - 1;
 
-/// A time as words have it, never 0.
+/// A time as stored in words, never 0.
 fn packed_time(now_us: u64) -> u64 {
     ((now_us / UNIT_US) & TIME_MASK).max(1)
 }
 
-/// Whether `since` is less than `span` before `now`; another loop's clock may have been read a moment later.
+/// Whether `since` is less than `span` before `now`; another loop may have read its clock a moment
+/// later.
 fn is_within_span(since: u64, now: u64, span: u64) -> bool {
     let age = now.wrapping_sub(since) & TIME_MASK;
     span > 0 && (age < span || age > TIME_MASK - 3)
@@ -193,11 +200,11 @@ mod tests {
         assert!(has(0, CHUNK_BYTES, SECOND) && has(CHUNK_BYTES + 10, 99_990, SECOND));
         assert!(!has(CHUNK_BYTES, 100_001, SECOND));
         assert!(has(1000, 1000, SECOND + 900_000) && !has(1000, 1000, 2 * SECOND + UNIT_US));
-        // Not within so short a time as somebody had to wait; loops do not read the clock at once.
+        // Not after a wait within the span; loops read the clock at different moments.
         assert!(!seen.has(0, 1, SECOND + 100_000, 60_000));
         assert!(seen.has(0, 1, SECOND + 60_000, 100_000) && !seen.has(0, 1, SECOND, 0));
         assert!(has(0, 1, SECOND - UNIT_US) && !has(0, 1, SECOND - 5 * UNIT_US));
-        // Not behind the end, nor over a chunk's.
+        // Not beyond the end of the file, nor across chunks.
         seen.record(0, u64::MAX, 2 * SECOND);
         assert!(has(FILE - 10, 10, 2 * SECOND) && !has(FILE - 10, 11, 2 * SECOND));
         assert!(!has(CHUNK_BYTES - 1, 2, 2 * SECOND) && !has(u64::MAX, u64::MAX, 2 * SECOND));
@@ -222,14 +229,14 @@ mod tests {
         ] {
             assert!(has(at, len, SECOND), "{at}");
         }
-        // The end of each step alone, or all but it, says nothing of the rest.
+        // The end of each step alone, or all but the end, does not cover the rest.
         for step in 0..STEPS_PER_CHUNK {
             let end = (step + 1) * STEP_BYTES;
             seen.record(end - PAGE_BYTES, PAGE_BYTES, 9 * SECOND);
             seen.record(end - STEP_BYTES, STEP_BYTES - 2 * PAGE_BYTES, 9 * SECOND);
             assert!(!has(end - STEP_BYTES, STEP_BYTES, 9 * SECOND), "{step}");
         }
-        // Slower than a run may be: its beginning is not taken for as late as its end.
+        // Slower than a run may be: its beginning does not get the time of its end.
         for part in 0..4 {
             seen.record(part * 16_384, 16_384, 20 * SECOND + part * 200_000);
         }

@@ -1,11 +1,13 @@
-//! The readings of files that a pool makes: who waits for which, how much memory they take, and what
-//! is known of the file systems.
+//! The reads of files that a pool makes: their waiters, their memory, and facts about file systems.
 //!
-//! Each pool has one [`Reads`], shared by the loops and by all descriptors of a file. What must stay
-//! true: an entry goes when its reading ends, however it ends; a reading is not stopped by a waiter's
-//! leaving, so that the others still get it, but one that all have left before it began is not made; what
-//! was read counts until the last who holds it lets go.
-//! Locks are held for a look-up, never while something is read.
+//! Each pool has one [`Reads`], shared by the loops and by all descriptors of a file. Locks are
+//! held for a look-up, never during a read.
+//!
+//! # Invariants
+//! - An entry is removed when its read ends, however it ends.
+//! - A read continues when a waiter leaves, so that the others get it. A read whose waiters have
+//!   all left before it began is skipped.
+//! - Bytes that were read count until their last holder drops them.
 
 use std::collections::HashMap;
 use std::io;
@@ -23,24 +25,25 @@ use super::{CHUNK_BYTES, SMALL_READ_BYTES};
 use crate::blocking::ReadId;
 use crate::clock;
 
-/// Under which a file's readings are found.
+/// The key under which a file's reads are found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum FileKey {
-    /// The file itself, by whatever descriptor.
+    /// The file itself, through any descriptor.
     Inode(FileIdentity),
-    /// One descriptor, by the address of what holds it: a reading under way keeps it there.
+    /// One descriptor, by the address of its [`super::DiskFile`], which a read in flight keeps
+    /// alive.
     Handle(usize),
 }
 
-/// The readings of one pool.
+/// The reads of one pool.
 #[derive(Debug)]
 pub(crate) struct Reads {
-    /// The clock of [`Reads::now_us`] begins here.
+    /// Start of the clock of [`Reads::now_us`].
     made_at: Instant,
     shared: Arc<SharedReads>,
-    /// What is known of the files of each owner on each file system. Held for a look-up.
+    /// Facts about the files of each owner on each file system. Held for a look-up.
     facts: Mutex<HashMap<(MountId, FileAccess), ResidencyFacts>>,
-    /// What was seen of files, as long as somebody has them open. Held for a look-up.
+    /// Read histories of open files. Held for a look-up.
     read_history: Mutex<HashMap<FileIdentity, Weak<ReadHistory>>>,
 }
 
@@ -57,22 +60,22 @@ impl Default for Reads {
 
 #[derive(Debug, Default)]
 struct SharedReads {
-    /// Readings under way, by file and chunk. Held for a look-up.
+    /// Reads in flight, by file and chunk. Held for a look-up.
     in_flight: Mutex<ReadsInFlight>,
-    /// When the last of them began or ended, or somebody had to wait without one.
+    /// When the last of them began or ended, or a loop waited for a disk.
     last_change: AtomicMoment,
-    /// When somebody had to wait without one.
+    /// When a loop last waited for a disk.
     last_wait: AtomicMoment,
     /// Their number: most look-ups end here.
     count: AtomicUsize,
-    /// Tells them apart: how many there have been.
+    /// Number of reads so far; distinguishes them.
     next_number: AtomicU64,
     memory: Arc<ReadMemory>,
 }
 
 type ReadsInFlight = HashMap<(FileKey, u64), Vec<InFlightRead>>;
 
-/// One reading under way, of a part of a chunk.
+/// One read in flight, of a part of a chunk.
 #[derive(Debug)]
 struct InFlightRead {
     number: u64,
@@ -91,7 +94,7 @@ fn micros_since(made_at: Instant) -> u64 {
 }
 
 impl Reads {
-    /// The reading under way that brings the byte at `at`.
+    /// Finds the read in flight that covers the byte at `at`.
     pub(super) fn find(&self, file: FileKey, at: u64) -> Option<ReadHandle> {
         if self.shared.count.load(Ordering::Relaxed) == 0 {
             return None;
@@ -110,7 +113,7 @@ impl Reads {
         })
     }
 
-    /// Whether something of the `len` bytes at `at`, within one chunk, is being read.
+    /// Whether some of the `len` bytes at `at`, within one chunk, are being read.
     pub(super) fn is_being_read(&self, file: FileKey, at: u64, len: u64) -> bool {
         if self.shared.count.load(Ordering::Relaxed) == 0 {
             return false;
@@ -122,7 +125,7 @@ impl Reads {
         })
     }
 
-    /// Announces a reading from `start` to `end`, within one chunk.
+    /// Registers a read from `start` to `end`, within one chunk.
     pub(super) fn begin_read(
         &self,
         file: FileKey,
@@ -158,13 +161,13 @@ impl Reads {
         (flight, landing)
     }
 
-    /// Microseconds on a clock of its own.
+    /// Microseconds since this was created.
     pub(super) fn now_us(&self) -> u64 {
         micros_since(self.made_at)
     }
 
-    /// Microseconds for which nothing has been read: everything that was in memory when they began still is, as far as
-    /// this pool has met it. 0 while something is being read.
+    /// How long no read was in flight, in microseconds; 0 while one is. Whatever was resident at
+    /// its beginning still is, as far as this pool knows.
     pub(super) fn idle_us(&self, now_us: u64) -> u64 {
         match self.shared.count.load(Ordering::Acquire) {
             0 => self
@@ -176,23 +179,23 @@ impl Reads {
         }
     }
 
-    /// Somebody had to wait for a disk without a reading of this pool.
+    /// Records that a loop waited for a disk without a read of this pool.
     pub(super) fn record_wait(&self, now_us: u64) {
         self.shared.last_change.record(now_us);
         self.shared.last_wait.record(now_us);
     }
 
-    /// Microseconds since nobody had to; the largest number for never.
+    /// Microseconds since the last such wait; `u64::MAX` for never.
     pub(super) fn since_wait_us(&self, now_us: u64) -> u64 {
         self.shared.last_wait.elapsed_us(now_us).unwrap_or(u64::MAX)
     }
 
-    /// Whether that was less than `span_us` before: what was found out until then may be wrong.
+    /// Whether the last such wait was less than `span_us` ago: earlier answers may be wrong.
     pub(super) fn has_waited_within(&self, span_us: u64, now_us: u64) -> bool {
         self.shared.last_wait.is_within(span_us, now_us)
     }
 
-    /// Takes room for `len` bytes that so many wait for; less of it when there is little left.
+    /// Claims memory for `len` bytes with this number of waiters; less of it when memory is scarce.
     pub(super) fn claim_memory(&self, len: u64, waiters: usize) -> MemoryClaim {
         ReadMemory::claim_bytes(&self.shared.memory, len, waiters)
     }
@@ -210,7 +213,7 @@ impl Reads {
         if facts.len() >= MAX_OWNERS
             && let Some(any) = facts.keys().next().copied()
         {
-            // If it is in use it is soon found out again.
+            // If it is in use it is soon detected again.
             facts.remove(&any);
         }
         facts.insert((file.mount, file.access), found);
@@ -220,7 +223,7 @@ impl Reads {
         self.lock_facts().remove(&(file.mount, file.access));
     }
 
-    /// What was seen of a file, by whatever descriptor.
+    /// The history of a file, shared by all its descriptors.
     pub(super) fn read_history(&self, file: FileIdentity) -> Arc<ReadHistory> {
         let mut all = self
             .read_history
@@ -253,33 +256,33 @@ impl SharedReads {
 /// Owners (and permissions) on file systems that are remembered: more than most machines have.
 const MAX_OWNERS: usize = 4096;
 
-/// Files of which it is remembered what was seen before it is looked which of them nobody has open any more.
+/// Number of histories before those of closed files are removed.
 const READ_HISTORY_FILES: usize = 1024;
 
-/// A reading, for one who waits for it.
+/// A read, for one waiter.
 #[derive(Debug)]
 pub(super) struct ReadHandle {
-    /// Under which the pool's queue knows it.
+    /// Its id in the pool's queue.
     pub(super) id: ReadId<FileKey>,
-    /// How many have found it so far, with this one; 0 for the one who began it.
+    /// How many have joined it so far, including this one; 0 for the waiter that began it.
     pub(super) joined_count: usize,
     result: watch::Receiver<Option<ReadResult>>,
 }
 
 impl ReadHandle {
-    /// What was read; `None` when the reading was lost.
+    /// Waits for the result; `None` when the read was lost.
     pub(super) async fn wait(&mut self) -> Option<ReadResult> {
         let landed = self.result.wait_for(Option::is_some).await.ok()?;
         landed.clone()
     }
 
-    /// Whether it goes on: it did not bring anything yet, nor is it lost.
+    /// Whether the read has neither completed nor been lost.
     pub(super) fn is_pending(&self) -> bool {
         self.result.has_changed().is_ok() && self.result.borrow().is_none()
     }
 }
 
-/// A reading, for the job that makes it. Its entry goes with it.
+/// A read, for the job that runs it. Dropping it removes the entry.
 #[derive(Debug)]
 pub(super) struct ReadCompletion {
     shared: Arc<SharedReads>,
@@ -291,14 +294,14 @@ pub(super) struct ReadCompletion {
 }
 
 impl ReadCompletion {
-    /// Ends the reading and hands over what it brought.
+    /// Ends the read and sends its result to the waiters.
     pub(super) fn complete(self, outcome: Result<ReadData, Arc<io::Error>>) {
-        // First the entry: who comes now finds the pages in memory.
+        // The entry first: later requests find the pages resident.
         self.remove();
         self.sender.send_replace(Some(outcome.map(Arc::new)));
     }
 
-    /// Whether somebody still waits for it. If not it is over: nobody finds it any more.
+    /// Returns whether the read still has waiters. If not, it is removed and no longer found.
     pub(super) fn is_wanted(&self) -> bool {
         let mut flights = self.shared.lock();
         let is_wanted = self.waiters() > 0;
@@ -308,9 +311,10 @@ impl ReadCompletion {
         is_wanted
     }
 
-    /// How many wait for it.
+    /// Number of waiters.
     pub(super) fn waiters(&self) -> usize {
-        // One receiver is the entry's own; others are made from it under the lock of all readings only.
+        // One receiver is the entry's own; others are cloned from it only under the lock of all
+        // reads.
         self.sender.receiver_count().saturating_sub(1)
     }
 
@@ -338,12 +342,12 @@ impl Drop for ReadCompletion {
     }
 }
 
-/// What a reading brought.
+/// The result of a read.
 #[derive(Debug)]
 pub(super) struct ReadData {
     start: u64,
     bytes: Bytes,
-    /// It brought less than it was to, because the file ends there.
+    /// It is shorter than planned because the file ends there.
     is_end: bool,
 }
 
@@ -356,13 +360,13 @@ impl ReadData {
         }
     }
 
-    /// How many bytes it brought.
+    /// Number of bytes read.
     pub(super) fn len(&self) -> u64 {
         self.bytes.len() as u64
     }
 
-    /// At most `len` of its bytes from `at` on, none at the file's end; `None` when it does not reach
-    /// there.
+    /// At most `len` of its bytes from `at` on, none at the end of the file; `None` when it does
+    /// not reach `at`.
     pub(super) fn part(&self, at: u64, len: u64) -> Option<Bytes> {
         let from = usize::try_from(at.checked_sub(self.start)?).ok()?;
         if from >= self.bytes.len() {
@@ -374,7 +378,7 @@ impl ReadData {
     }
 }
 
-/// `bytes`, which take no more than `claim`, with the room that they take.
+/// Turns `bytes`, which need no more than `claim`, into a buffer that holds the claim.
 pub(super) fn into_accounted_bytes(mut bytes: Vec<u8>, mut claim: MemoryClaim) -> Bytes {
     bytes.shrink_to_fit();
     claim.shrink(bytes.len() as u64);
@@ -384,7 +388,7 @@ pub(super) fn into_accounted_bytes(mut bytes: Vec<u8>, mut claim: MemoryClaim) -
     })
 }
 
-/// What was read, with the room that it takes.
+/// A buffer with its memory claim.
 #[derive(Debug)]
 struct AccountedBuffer {
     bytes: Vec<u8>,
@@ -397,17 +401,17 @@ impl AsRef<[u8]> for AccountedBuffer {
     }
 }
 
-/// The bytes that were read and are not let go, all together.
+/// Total of bytes that were read and are still held.
 #[derive(Debug, Default)]
 struct ReadMemory {
     bytes: AtomicU64,
 }
 
-/// How much memory a pool's readings take in whole chunks: two for each of 32 threads, one that fills
-/// and one on its way out, and as much again for clients that take theirs slowly. Past the half of it
-/// senders that have to wait let theirs go ([`super::DiskFile::is_memory_scarce`]); past all of it
-/// readings are of [`SMALL_READ_BYTES`] for each who waits for them, so that a client costs what two buffers of a usual server
-/// do.
+/// Memory for a pool's reads of whole chunks: two chunks for each of 32 threads, one being read and
+/// one being sent, and as much again for slow clients. Past half of it, tasks that wait to send
+/// drop their pieces ([`super::DiskFile::is_memory_scarce`]). Past all of it, reads are of
+/// [`SMALL_READ_BYTES`] for each waiter, so that a client costs about two buffers of a usual
+/// server.
 const MAX_READ_MEMORY: u64 = 64 * 1024 * 1024;
 
 impl ReadMemory {
@@ -425,7 +429,7 @@ impl ReadMemory {
     }
 }
 
-/// Room for some bytes; given back with it.
+/// A claim of some bytes, released on drop.
 #[derive(Debug)]
 pub(super) struct MemoryClaim {
     memory: Arc<ReadMemory>,
@@ -437,7 +441,7 @@ impl MemoryClaim {
         self.bytes
     }
 
-    /// Gives back what is more than `bytes`.
+    /// Releases what exceeds `bytes`.
     fn shrink(&mut self, bytes: u64) {
         let spare = self.bytes.saturating_sub(bytes);
         self.memory.bytes.fetch_sub(spare, Ordering::Relaxed);

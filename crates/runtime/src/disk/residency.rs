@@ -1,18 +1,20 @@
-//! How to find out what of a file is in memory without waiting for its disk.
+//! Determines which bytes of a file are in memory without waiting for its disk.
 //!
-//! Called by `disk` on the loop, except [`detect_method`], which a pool runs once for the files of an owner on a file system.
-//! Two calls tell together: `cachestat` counts pages cheaply but takes those for present whose reading is
-//! still under way, and `sendfile` would wait for them; reading one byte with `RWF_NOWAIT` notices
-//! that, but begins to read what is missing, on the loop. So bytes are tried only where all pages are
-//! counted. Before Linux 6.5, and in the layers of a container, `mincore` of a [`Mapping`] takes their place. Both
-//! tell those only who own a file or may write it: of others' what was read or sent without a wait counts as there, for
-//! a second (`seen`).
-//! What was found to be there is not asked about again for some milliseconds ([`RecentAnswers`]), and for
-//! seconds by a page or two only, as long as nothing has to be read ([`ResidentChunks`]): a loop that trusts too much waits for
-//! the disk once, notices that (`waits`), and counts again.
+//! Called by `disk` on the loop, except [`detect_method`], which a pool runs once for the files of
+//! an owner on a file system. Two calls are combined. `cachestat` counts pages cheaply, but also
+//! pages that are still being read, for which `sendfile` would wait. Reading one byte with
+//! `RWF_NOWAIT` notices those, but starts to read a missing page on the loop. So bytes are probed
+//! only where all pages are counted. Before Linux 6.5, and in the layers of a container, `mincore`
+//! on a [`ResidencyMapping`] replaces them. Both work only for a process that owns the file or may
+//! write it. For other files, bytes that were read or sent without a wait count as resident for a
+//! second (`read_history`).
 //!
-//! Measured on Linux 6.18: counting 512 kB takes 0.5 us (large folios) to 4 us (single pages), by `mincore` 3 us,
-//! trying one byte 0.8 us, sending 512 kB 120 to 300 us.
+//! Positive answers are reused for some milliseconds ([`RecentAnswers`]), and for seconds after
+//! checking a page or two while nothing has to be read ([`ResidentChunks`]). A loop that trusts a
+//! wrong answer waits for the disk once, notices it (`disk_wait`), and counts again.
+//!
+//! Measured on Linux 6.18: counting 512 kB takes 0.5 us (large folios) to 4 us (single pages), with
+//! `mincore` 3 us, probing one byte 0.8 us, sending 512 kB 120 to 300 us.
 
 use std::fs::File;
 use std::io;
@@ -22,30 +24,31 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use penstock_sys::file;
 use penstock_sys::page_cache::{self, FileSystemKind, ResidencyMapping};
 
-/// How the files of an owner on a file system can be asked.
+/// How the residency of an owner's files on a file system is determined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ResidencyMethod {
-    /// Not known yet: the first reading in the pool finds out.
+    /// Not known yet: the first read in the pool detects it.
     Unknown,
-    /// Need not be asked: it has no disk.
+    /// Always resident: there is no disk.
     InMemory,
-    /// By counting pages, then trying bytes.
+    /// By counting pages, then probing bytes.
     Cachestat,
-    /// By a place in the address space.
+    /// By a mapping.
     Mincore,
-    /// Not at all, but they are on a local disk: what was just read or sent of them is there.
+    /// Not by the kernel, but the files are on a local disk: recently read or sent bytes are
+    /// resident.
     RecentlyRead,
-    /// By trying to read only; sending from the page cache might wait.
+    /// Only by probing reads; sending from the page cache might wait.
     Probe,
     /// Not at all: everything is read in the pool.
     Unavailable,
 }
 
-/// What is known of the files of an owner on a file system.
+/// Facts about the files of an owner on a file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ResidencyFacts {
     pub(super) method: ResidencyMethod,
-    /// A file's number is its own there, so that readings by several descriptors are known to be of one
+    /// Inode numbers are unique there, so reads through several descriptors can be matched to one
     /// file.
     pub(super) has_inodes: bool,
 }
@@ -86,17 +89,17 @@ impl ResidencyFacts {
     }
 }
 
-/// What was found out about a file.
+/// Result of [`detect_method`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DetectedFacts {
-    /// It holds for all files of its owner there.
+    /// Valid for all files of the owner there.
     AllFiles(ResidencyFacts),
-    /// It may be of this one, or of this moment, only.
+    /// Valid for this file, perhaps only at this moment.
     ThisFile(ResidencyFacts),
 }
 
-/// Finds out how a file's residency can be asked, when `len` bytes at `at` have just been read; `map` maps it. May
-/// block: for a pool.
+/// Detects how a file's residency can be determined, when `len` bytes at `at` have just been read;
+/// `map` maps the file. May block: call it in a pool.
 pub(super) fn detect_method<'m>(
     file: &File,
     kind: FileSystemKind,
@@ -115,7 +118,7 @@ pub(super) fn detect_method<'m>(
         || is_byte_ready(file, at).is_ok() && are_pages_cached(file, at, 1).unwrap_or(false);
     match kind {
         FileSystemKind::Memory => found(ResidencyMethod::InMemory),
-        // An empty piece tells nothing.
+        // Nothing was read, so nothing can be checked.
         _ if len == 0 => found(ResidencyMethod::Unknown),
         FileSystemKind::Disk if is_counted() => found(ResidencyMethod::Cachestat),
         FileSystemKind::Disk | FileSystemKind::Layered => match map() {
@@ -123,19 +126,22 @@ pub(super) fn detect_method<'m>(
                 found(ResidencyMethod::Mincore)
             }
             Err(PermissionDenied | Unsupported) => found(ResidencyMethod::RecentlyRead),
-            // Pages that were read this moment are not seen where they never will be (ZFS, DAX), or went at once.
+            // Pages that were just read do not show where they never do (ZFS, DAX), or were evicted
+            // at once.
             Ok(_) | Err(_) => DetectedFacts::ThisFile(ResidencyFacts {
                 method: ResidencyMethod::RecentlyRead,
                 has_inodes,
             }),
         },
-        // Of the others, to send from memory may ask a server, but a try to read keeps its promise.
+        // On other file systems sending from memory may contact a server, but a probing read does
+        // not.
         FileSystemKind::Other if is_byte_ready(file, at).is_ok() => found(ResidencyMethod::Probe),
         FileSystemKind::Other => found(ResidencyMethod::Unavailable),
     }
 }
 
-/// How many of the `len` bytes at `at` a mapping has, as a prefix. In steps of [`STEP_BYTES`] where some are missing.
+/// How many of the `len` bytes at `at` are resident by the mapping, as a prefix; in steps of
+/// [`STEP_BYTES`] where some are missing.
 ///
 /// # Errors
 /// When the kernel does not tell.
@@ -148,8 +154,8 @@ pub(super) fn mapped_prefix_bytes(map: &ResidencyMapping, at: u64, len: u64) -> 
     })
 }
 
-/// How many of the `len` bytes at `at` are in counted pages, as a prefix. In steps of [`STEP_BYTES`]
-/// where some are missing.
+/// How many of the `len` bytes at `at` are in counted pages, as a prefix; in steps of
+/// [`STEP_BYTES`] where some are missing.
 ///
 /// # Errors
 /// When pages cannot be counted.
@@ -157,7 +163,7 @@ pub(super) fn cached_prefix_bytes(file: &File, at: u64, len: u64) -> io::Result<
     if len == 0 || are_pages_cached(file, at, len)? {
         return Ok(len);
     }
-    // `all_to` steps are there, not all of `missing_to` are.
+    // All of the first `all_to` steps are counted, not all of `missing_to`.
     let (mut all_to, mut missing_to) = (0, len.div_ceil(STEP_BYTES));
     while missing_to - all_to > 1 {
         let middle = all_to.midpoint(missing_to);
@@ -179,11 +185,11 @@ pub(super) fn are_pages_cached(file: &File, at: u64, len: u64) -> io::Result<boo
     Ok(page_cache::cached_pages(file, at, len)? >= pages)
 }
 
-/// How many of the `len` bytes at `at`, all counted, are not being read any more: a byte is tried in
+/// How many of the `len` bytes at `at`, all counted, are not still being read: probes a byte in
 /// each step.
 ///
 /// # Errors
-/// When the file system does not take the question.
+/// When the file system does not support probing.
 pub(super) fn ready_prefix_bytes(file: &File, at: u64, len: u64) -> io::Result<u64> {
     let mut ready = 0;
     while ready < len {
@@ -196,10 +202,10 @@ pub(super) fn ready_prefix_bytes(file: &File, at: u64, len: u64) -> io::Result<u
     Ok(ready)
 }
 
-/// Whether the byte at `at` can be read without waiting. The file's end cannot.
+/// Whether the byte at `at` can be read without waiting; false at the end of the file.
 ///
 /// # Errors
-/// When the file system does not take the question.
+/// When the file system does not support probing.
 pub(super) fn is_byte_ready(file: &File, at: u64) -> io::Result<bool> {
     match file::read_at_if_cached(file, &mut [0], at) {
         Ok(count) => Ok(count > 0),
@@ -208,20 +214,20 @@ pub(super) fn is_byte_ready(file: &File, at: u64) -> io::Result<bool> {
     }
 }
 
-/// What one tried byte stands for, and the least that is worth to be sent by itself.
+/// The range that one probed byte stands for, and the least worth sending separately.
 pub(super) const STEP_BYTES: u64 = 64 * 1024;
 
-/// The chunks of a file of which each step was once seen to be there. A page that is there stays whole
-/// until it is dropped, so that a chunk that is all counted again needs fewer tries.
+/// The chunks of which each step was once verified. A resident page stays complete until it is
+/// evicted, so a chunk that is fully counted again needs fewer probes.
 #[derive(Debug, Default)]
 pub(super) struct VerifiedChunks {
     /// A bit for each of the first chunks (32 MB).
     first: AtomicU64,
-    /// For those behind them.
+    /// For later chunks.
     more: OnceLock<Box<[AtomicU64; LATER_WORDS]>>,
 }
 
-/// With the first word, 2 GB of a file; what is behind that is tried in full each time.
+/// With the first word, 2 GB of a file; later chunks are probed in full each time.
 const LATER_WORDS: usize = 63;
 
 impl VerifiedChunks {
@@ -263,20 +269,22 @@ impl VerifiedChunks {
     }
 }
 
-/// The last answers about chunks that were all there, while they are fresh.
+/// Recent answers about fully resident chunks.
 #[derive(Debug, Default)]
 pub(super) struct RecentAnswers {
-    /// Each from the highest bit: 36 bits of microseconds, 20 of the chunk's number, 8 of how much of it,
-    /// in units of 4 kB. One word, so that loops need no lock; 0 is none. A chunk's place is its number's rest.
+    /// From the highest bit: 36 bits of microseconds, 20 of the chunk's number, 8 of its length in
+    /// units of 4 kB. One word, so that loops need no lock; 0 is none. The index is the chunk's
+    /// number modulo the length.
     packed: [AtomicU64; RECENT_ANSWERS],
 }
 
-/// Answers that a file remembers: enough for all chunks of one of 16 MB.
+/// Answers kept for a file: enough for all chunks of 16 MB.
 const RECENT_ANSWERS: usize = 32;
 
-/// How long an answer stands for all who ask, unless somebody had to wait since. Pages that were found are about to be sent,
-/// or were a moment ago, which makes them the last to go: for that the kernel takes seconds, unless somebody drops them on purpose. A file that
-/// many want is asked about 50 times a second, one that one client wants before each piece.
+/// How long an answer is reused, unless a loop has waited since. Resident pages were just sent or
+/// are about to be, so they are evicted last: that takes the kernel seconds, unless the cache is
+/// dropped on purpose. A popular file is checked 50 times a second, one with a single client before
+/// each piece.
 pub(super) const ANSWER_TIME_US: u64 = 20_000;
 
 const UNIT_BYTES: u64 = 4096;
@@ -284,7 +292,8 @@ const TIME_MASK: u64 = (1 << 36) - 1;
 const CHUNK_MASK: u64 = (1 << 20) - 1;
 
 impl RecentAnswers {
-    /// Notes, `now_us` on a clock of the caller's, that the first `len` bytes of a chunk are there.
+    /// Records at `now_us`, on the caller's clock, that the first `len` bytes of a chunk are
+    /// resident.
     pub(super) fn record(&self, chunk: u64, len: u64, now_us: u64) {
         let units = len.div_ceil(UNIT_BYTES);
         if chunk <= CHUNK_MASK && units <= 0xff {
@@ -299,7 +308,7 @@ impl RecentAnswers {
         &self.packed[place]
     }
 
-    /// Whether the first `len` bytes of the chunk were just seen to be there.
+    /// Whether the first `len` bytes of the chunk were just seen to be resident.
     pub(super) fn covers(&self, chunk: u64, len: u64, now_us: u64) -> bool {
         let packed = self.slot(chunk).load(Ordering::Relaxed);
         let (at, known, units) = (packed >> 28, packed >> 8 & CHUNK_MASK, packed & 0xff);
@@ -308,17 +317,17 @@ impl RecentAnswers {
     }
 }
 
-/// The chunks of a file that were all there a moment ago: as long as nothing has to be read they need not be counted
-/// again, which for single pages takes a tenth of the time that it takes to send them.
+/// The chunks of a file that were fully resident recently. While nothing has to be read they need
+/// not be counted again, which for single pages takes a tenth of the time of sending them.
 ///
-/// A word for each region of sixteen chunks (8 MB), so that loops need no lock: from the highest bit, 32 of
-/// milliseconds, 16 of which region it is of those that share the word, and a bit for each chunk. All of them
-/// have been seen since that time; a later one begins the word anew.
+/// There is a word for each region of sixteen chunks (8 MB), so that loops need no lock. From the
+/// highest bit: 32 bits of milliseconds, 16 of a tag for the regions that share the word, and a bit
+/// for each chunk. All of them were seen since that time; after it expires the word starts anew.
 #[derive(Debug, Default)]
 pub(super) struct ResidentChunks {
-    /// Of the first regions (64 MB).
+    /// For the first regions (64 MB).
     first: [AtomicU64; FIRST_REGIONS],
-    /// Those behind them share these (1 GB).
+    /// Shared by later regions (1 GB).
     more: OnceLock<Box<[AtomicU64; LATER_REGIONS]>>,
 }
 
@@ -326,15 +335,15 @@ const FIRST_REGIONS: usize = 8;
 const LATER_REGIONS: usize = 128;
 const REGION_CHUNKS: u64 = 16;
 
-/// How long ago they may have been seen: see [`ANSWER_TIME_US`].
+/// How old an answer may be: see [`ANSWER_TIME_US`].
 const RESIDENT_TIME_MS: u64 = 5000;
 
 const RESIDENT_TIME_MASK: u64 = (1 << 32) - 1;
 const TAG_MASK: u64 = (1 << 16) - 1;
 
 impl ResidentChunks {
-    /// Notes, `now_us` on a clock of the caller's, that all of a chunk is there. What was noted before the last
-    /// `quiet_us` microseconds, in which nothing was read, counts no more.
+    /// Records at `now_us`, on the caller's clock, that all of a chunk is resident. Records from
+    /// before the last `quiet_us` microseconds, in which nothing was read, are discarded.
     pub(super) fn record(&self, chunk: u64, now_us: u64, quiet_us: u64) {
         let region = chunk / REGION_CHUNKS;
         let (word, tag) = match self.word(region) {
@@ -352,7 +361,7 @@ impl ResidentChunks {
             true => known | bit,
             false => now << 32 | tag << 16 | bit,
         };
-        // Of two that note at a time one is forgotten, and counted again.
+        // Of two concurrent records one is lost, and counted again.
         let _ = word.compare_exchange(known, next, Ordering::Relaxed, Ordering::Relaxed);
     }
 
@@ -378,25 +387,25 @@ impl ResidentChunks {
 fn later_region_word(more: &[AtomicU64; LATER_REGIONS], region: u64) -> (&AtomicU64, u64) {
     let words = LATER_REGIONS as u64;
     let place = usize::try_from(region % words).unwrap_or_default();
-    // Those that are 64 TB apart are taken for one another.
+    // Regions 64 TB apart are confused.
     (&more[place], region / words % TAG_MASK + 1)
 }
 
-/// A time as a word has it.
+/// A time as stored in a word.
 fn packed_milliseconds(now_us: u64) -> u64 {
     (now_us / 1000) & RESIDENT_TIME_MASK
 }
 
-/// Whether a word is of the region with that tag, and of a time that still counts.
+/// Whether a word belongs to the region with that tag and is recent enough.
 fn is_current_word(word: u64, tag: u64, now: u64, quiet_us: u64) -> bool {
     let age = now.wrapping_sub(word >> 32) & RESIDENT_TIME_MASK;
     word >> 16 & TAG_MASK == tag && age < RESIDENT_TIME_MS.min(quiet_us / 1000)
 }
 
-/// When something was last found out, shared by all loops without a lock.
+/// The time of the last finding, shared by all loops without a lock.
 #[derive(Debug, Default)]
 pub(super) struct AtomicMoment {
-    /// Microseconds on a clock of the caller's; 0 is never.
+    /// Microseconds on the caller's clock; 0 is never.
     at_us: AtomicU64,
 }
 
@@ -405,7 +414,7 @@ impl AtomicMoment {
         self.at_us.store(now_us.max(1), Ordering::Relaxed);
     }
 
-    /// How long ago that was; `None` for never.
+    /// How long ago it was; `None` for never.
     pub(super) fn elapsed_us(&self, now_us: u64) -> Option<u64> {
         match self.at_us.load(Ordering::Relaxed) {
             0 => None,
@@ -413,7 +422,7 @@ impl AtomicMoment {
         }
     }
 
-    /// Whether that was less than `span_us` before.
+    /// Whether it was less than `span_us` ago.
     pub(super) fn is_within(&self, span_us: u64, now_us: u64) -> bool {
         self.elapsed_us(now_us)
             .is_some_and(|since_us| since_us < span_us)
@@ -424,7 +433,7 @@ fn chunk_bit(chunk: u64) -> u64 {
     1 << (chunk % 64)
 }
 
-/// The place in `more`; one beyond its end for what is not remembered.
+/// The index in `more`; beyond its end for chunks that are not remembered.
 fn later_word_index(chunk: u64) -> usize {
     usize::try_from(chunk / 64 - 1).unwrap_or(usize::MAX)
 }
@@ -470,7 +479,7 @@ mod tests {
             memory,
             DetectedFacts::AllFiles(facts(ResidencyMethod::InMemory, false))
         );
-        // What is behind the mapped part is not there, as a page that went at once.
+        // Bytes beyond the mapped part are not resident, like a page evicted at once.
         let mapping = ResidencyMapping::new(&disk, 4096).unwrap();
         let map = |at| detect_method(&disk, FileSystemKind::Layered, (at, 1), || Ok(&mapping));
         assert_eq!(
@@ -551,7 +560,7 @@ mod tests {
                 "{chunk} {len} {now_us}"
             );
         }
-        // What has no room in the word is not noted.
+        // Values too large for the word are not recorded.
         asked.record(CHUNK_MASK + 1, 1, 2000);
         assert!(!asked.covers(0, 1, 2000) && !asked.covers(CHUNK_MASK + 1, 1, 2000));
         asked.record(0, CHUNK_BYTES, TIME_MASK);
@@ -562,7 +571,8 @@ mod tests {
     fn resident_chunks_are_remembered_and_expire() {
         const QUIET: u64 = u64::MAX;
         let whole = ResidentChunks::default();
-        // In the first regions, behind them, in the same word as that one, and further than anything is.
+        // In the first regions, behind them, in the same word as that one, and further than any
+        // file reaches.
         let chunks = [0, 15, 16, 127, 128, 128 + 16 * 128, 1 << 40];
         for chunk in chunks {
             assert!(!whole.has(chunk, 5_000_000, QUIET), "{chunk}");
@@ -572,7 +582,7 @@ mod tests {
         }
         assert!(!whole.has(128, 5_000_000, QUIET), "another has its word");
         let last_us = 5_000_000 + RESIDENT_TIME_MS * 1000 - 1;
-        // The time is that of the first in a word: what came later ends with it.
+        // The time is that of the first record in a word: later ones expire with it.
         whole.record(1, last_us, QUIET);
         assert!(
             whole.has(0, last_us, QUIET)
@@ -583,7 +593,7 @@ mod tests {
         whole.record(1, last_us + 1, QUIET);
         assert!(whole.has(1, last_us + 1, QUIET) && !whole.has(0, last_us + 1, QUIET));
         assert!(!whole.has(1, 4_999_000, QUIET), "before it");
-        // What was seen before the last reading is worth nothing, also not with what was seen after it.
+        // Records from before the last read are discarded, also together with later ones.
         let now_us = last_us + 100_000;
         assert!(whole.has(1, now_us, 101_000) && !whole.has(1, now_us, 99_000));
         assert!(!whole.has(1, now_us, 0), "something is being read");

@@ -1,8 +1,8 @@
-//! Files on the file system of the temporary folder: what is in memory of them, and who reads the rest.
+//! Files on the file system of the temporary directory: residency and reads.
 //!
-//! What needs pages that can be dropped is left out, with a word, where the file system has none.
+//! Tests that need evictable pages are skipped, with a message, where the file system has none.
 
-#![expect(clippy::print_stderr, reason = "says what cannot be tested here")]
+#![expect(clippy::print_stderr, reason = "shows which tests were skipped")]
 
 mod popular;
 mod sharing;
@@ -38,7 +38,7 @@ fn written_file(len: u64) -> File {
     file
 }
 
-/// As another open of it would be.
+/// As another open of the file would return it.
 fn reopened(file: &File) -> File {
     let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(file));
     File::open(path).unwrap()
@@ -48,7 +48,8 @@ fn pool(threads: usize) -> Pool {
     Pool::new("disk", threads, 100)
 }
 
-/// A file whose file system is known, or `None` where it cannot tell what is in memory.
+/// A file whose residency method is detected, or `None` where the file system does not report
+/// residency.
 fn file_with_cachestat(len: u64, pool: &Pool) -> Option<Arc<DiskFile>> {
     let file = Arc::new(DiskFile::new(written_file(len), pool.clone()));
     block_on(file.read(0, 1)).unwrap();
@@ -59,7 +60,7 @@ fn file_with_cachestat(len: u64, pool: &Pool) -> Option<Arc<DiskFile>> {
     Some(file)
 }
 
-/// Drops the file's pages, and waits until they are seen to be gone: an answer stands for a moment.
+/// Evicts the file's pages and waits until that is seen: answers are reused for a moment.
 fn evict(file: &DiskFile) {
     page_cache::drop_cached_pages(file.file().unwrap()).unwrap();
     let deadline = Instant::now() + TIMEOUT;
@@ -67,7 +68,7 @@ fn evict(file: &DiskFile) {
         assert!(Instant::now() < deadline, "not dropped");
         std::thread::yield_now();
     }
-    // A page that was tried at the moment when it went has been read again.
+    // A page that was probed when it was evicted has been read again.
     let on_disk = file.file().unwrap();
     while page_cache::cached_pages(on_disk, 0, 4 * CHUNK_BYTES).unwrap() > 0 {
         assert!(Instant::now() < deadline, "not dropped");
@@ -88,7 +89,7 @@ fn whole_files_are_read_on_disk_and_in_memory() {
     for (name, file) in [("disk", written_file(len)), ("memory", memory)] {
         let pool = pool(2);
         let file = Arc::new(DiskFile::new(file, pool.clone()));
-        // Nothing is known before the first reading.
+        // Nothing is known before the first read.
         assert_eq!(file.resident_bytes(0, len), 0, "{name}");
         for _ in 0..2 {
             let mut at = 0;
@@ -127,7 +128,7 @@ fn without_residency_checks_all_reads_use_the_pool() {
         assert_eq!(file.resident_bytes(0, 100), 0);
         assert!(pool.snapshot().queue_time.count == count);
     }
-    // Another on the same file system is known at once.
+    // Another file on the same file system is known at once.
     let other = DiskFile::new(File::open("/proc/self/stat").unwrap(), pool.clone());
     assert_eq!(other.residency_facts().method, ResidencyMethod::Unavailable);
     pool.close();
@@ -140,7 +141,7 @@ fn without_cachestat_resident_bytes_are_read_on_the_loop() {
         return;
     };
     evict(&file);
-    // As a kernel before 6.5 would have it.
+    // As with a kernel before 6.5.
     let facts = ResidencyFacts {
         method: ResidencyMethod::Probe,
         has_inodes: true,
@@ -158,7 +159,7 @@ fn without_cachestat_resident_bytes_are_read_on_the_loop() {
         0,
         "not to be sent without a look"
     );
-    // For a moment after a miss nothing is tried.
+    // For a moment after a miss nothing is probed.
     let deadline = Instant::now() + TIMEOUT;
     let piece = loop {
         let before = readings();
@@ -174,7 +175,7 @@ fn without_cachestat_resident_bytes_are_read_on_the_loop() {
     );
     let other = DiskFile::new(reopened(file.file().unwrap()), pool.clone());
     assert_eq!(other.residency_facts(), facts);
-    // Another file system may have taken its place: it is found out again.
+    // Another file system may have taken its place: the method is detected again.
     file.forget_facts();
     assert_eq!(file.residency_facts(), ResidencyFacts::UNKNOWN);
     pool.close();
@@ -225,7 +226,7 @@ fn check_resident_prefix(means: ResidencyMethod) {
             "{at} {read}"
         );
     }
-    // Pages that were proven and went are not believed in.
+    // Verified pages that were evicted are not trusted.
     assert_eq!(file.resident_bytes(0, len), 65_536);
     evict(&file);
     assert_eq!(file.resident_bytes(CHUNK_BYTES, len), 0);
@@ -273,7 +274,7 @@ fn without_cachestat_mincore_finds_resident_bytes() {
     pool.close();
 }
 
-/// A file of which the kernel tells nothing, as if it were somebody else's.
+/// A file without residency reports, as if it belonged to another user.
 fn file_without_residency(len: u64, pool: &Pool) -> Arc<DiskFile> {
     let file = Arc::new(DiskFile::new(written_file(len), pool.clone()));
     file.remember_facts(ResidencyFacts {
@@ -296,7 +297,7 @@ fn without_residency_checks_recent_reads_count_as_resident() {
         }
     };
     assert_eq!(whole(), 0);
-    // A part says nothing of the rest, of whatever steps.
+    // A part of each step says nothing about the rest.
     for at in (0..CHUNK_BYTES).step_by(64 * 1024) {
         assert_eq!(block_on(file.read(at + 65_535, 1)).unwrap().len(), 1);
     }
@@ -316,7 +317,7 @@ fn without_residency_checks_recent_reads_count_as_resident() {
         0,
         "not what is behind its end"
     );
-    // What is sent all the time needs nobody who reads it.
+    // Content that is sent all the time need not be read.
     let (ours, mut theirs) = UnixStream::pair().unwrap();
     let (mut read_at, mut at) = (Instant::now(), 0);
     let deadline = read_at + 3 * TIMEOUT;
@@ -373,14 +374,14 @@ fn a_wrong_mincore_answer_disables_the_method() {
     assert_eq!(file.resident_bytes(0, CHUNK_BYTES), CHUNK_BYTES);
     send(0);
     assert_eq!(file.residency_facts(), mapped);
-    // As if somebody had told that it is there.
+    // As if it had been reported resident.
     evict(&file);
     for page in 1..20 {
         send(page * 4096);
     }
     assert_eq!(file.residency_facts().method, ResidencyMethod::RecentlyRead);
     assert_eq!(file.resident_bytes(0, CHUNK_BYTES), 0);
-    // Others are as they were.
+    // Other files are unaffected.
     let other = DiskFile::new(reopened(file.file().unwrap()), pool.clone());
     assert_eq!(other.residency_facts(), mapped);
     pool.close();
@@ -444,7 +445,7 @@ fn a_shared_read_survives_a_cancelled_waiter() {
         assert_eq!((second.len(), second[0]), (10, byte(CHUNK_BYTES - 10)));
         assert_eq!(apart.await.unwrap().len(), 4096);
     });
-    // The one that held the thread, and one for each chunk.
+    // The job that held the thread, and one for each chunk.
     assert!(
         pool.snapshot().queue_time.count - before <= 3,
         "{:?}",
@@ -481,7 +482,7 @@ fn a_full_pool_and_a_directory_are_errors() {
         matches!(refused, Err(ReadError::Pool(PoolError::Full { .. }))),
         "{refused:?}"
     );
-    // Its entry is gone: nobody waits for what was never begun.
+    // Its entry is removed: no request waits for a read that never began.
     assert!(!full.reads().is_being_read(file.read_key(), 0, 1));
     release.send(()).unwrap();
     full.close();
@@ -494,7 +495,7 @@ fn a_full_pool_and_a_directory_are_errors() {
     pool.close();
 }
 
-/// All the room that a pool's readings have, once the last of them is let go.
+/// Claims all memory of the pool's reads, once the last of them is dropped.
 fn claim_all_memory(pool: &Pool) -> reads::MemoryClaim {
     let deadline = Instant::now() + TIMEOUT;
     loop {
@@ -541,7 +542,7 @@ fn reads_are_small_and_complete_when_memory_is_scarce() {
         })
         .await;
         release.send(()).unwrap();
-        // As much as both would have got, each for itself.
+        // As much as both would have got separately.
         assert_eq!(first.await.unwrap().len() as u64, 2 * SMALL_READ_BYTES);
         let second = second.await.unwrap();
         assert_eq!(second[0], byte(200_000));
@@ -556,7 +557,7 @@ fn a_last_partial_chunk_is_remembered() {
     let Some(file) = file_with_cachestat(CHUNK_BYTES + 100_000, &pool) else {
         return;
     };
-    // Whatever part of it is asked for.
+    // Whatever part of it is requested.
     for (at, len) in [
         (CHUNK_BYTES + 8192, 100_000 - 8192),
         (300, CHUNK_BYTES - 300),
@@ -576,7 +577,7 @@ fn resident_chunks_are_not_counted_again_until_evicted() {
     let Some(file) = file_with_cachestat(len, &pool) else {
         return;
     };
-    // The reading that found out what the file system can tell is no longer of the same millisecond.
+    // The read that detected the method is no longer in the same millisecond.
     let (deadline, reads) = (Instant::now() + TIMEOUT, pool.reads());
     let await_that = |what: &str, is_so: &dyn Fn() -> bool| {
         while !is_so() {
@@ -585,7 +586,7 @@ fn resident_chunks_are_not_counted_again_until_evicted() {
         }
     };
     let is_forgotten = || !file.recent_answers.covers(1, CHUNK_BYTES, reads.now_us());
-    // Whether it was counted shows by what is proven thereby.
+    // Counting shows in the verified chunks.
     let is_counted = || {
         await_that("asked again", &is_forgotten);
         file.verified_chunks.forget(1);
@@ -594,13 +595,13 @@ fn resident_chunks_are_not_counted_again_until_evicted() {
     };
     await_that("quiet", &|| reads.idle_us(reads.now_us()) > 5000);
     await_that("known", &|| !is_counted());
-    // A reading that is under way, of whatever file, and one that has been.
+    // A read in flight, of any file, and a completed one.
     let (_flight, landing) = reads.begin_read(FileKey::Handle(1), 0, 1);
     assert!(is_counted(), "something is being read");
     drop(landing);
     assert!(is_counted(), "something was read since");
     await_that("known", &|| !is_counted());
-    // A sending that takes as long as a disk does.
+    // A send that takes as long as a disk does.
     file.detect_wait(|| {
         let began_us = reads.now_us();
         await_that("over", &|| {
@@ -609,7 +610,7 @@ fn resident_chunks_are_not_counted_again_until_evicted() {
     });
     assert!(is_counted(), "something was waited for");
     await_that("known", &|| !is_counted());
-    // As above: a socket that blocks keeps it for so long.
+    // As above: a blocking socket takes that long.
     let (ours, theirs) = UnixStream::pair().unwrap();
     std::thread::scope(|scope| {
         let began_us = reads.now_us();
@@ -639,7 +640,7 @@ fn two_resident_pages_confirm_the_chunks_between() {
         let now_us = reads.now_us();
         [0, 1, 2, 3].map(|chunk| file.recent_answers.covers(chunk, CHUNK_BYTES, now_us))
     };
-    // The reading that found out what the file system can tell is no longer of the same millisecond.
+    // The read that detected the method is no longer in the same millisecond.
     while reads.idle_us(reads.now_us()) < 5000 {
         assert!(Instant::now() < deadline, "never quiet");
         std::thread::yield_now();
@@ -651,7 +652,7 @@ fn two_resident_pages_confirm_the_chunks_between() {
         }
     };
     loop {
-        // The second is not known to be whole before it was asked for.
+        // The second chunk is not known to be fully resident before it is queried.
         let known = [0, 2, 3].map(|chunk| file.resident_bytes(chunk * CHUNK_BYTES, 1));
         assert_eq!(known, [1, 1, 1]);
         await_old();
@@ -660,13 +661,14 @@ fn two_resident_pages_confirm_the_chunks_between() {
         await_old();
         assert_eq!(file.resident_bytes(2 * CHUNK_BYTES, 1), 1);
         let behind = answers();
-        // Unless it took so long that what was whole was counted anew, chunk by chunk, or is old again.
+        // Unless the machine was so slow that chunks were counted anew one by one, or expired
+        // again.
         if before_a_gap == [true, false, false, false] && behind == [false, false, true, true] {
             break;
         }
         assert!(Instant::now() < deadline, "never told");
     }
-    // Whoever had to wait ends what was found out before.
+    // A wait discards earlier answers.
     reads.record_wait(reads.now_us());
     assert!(!file.was_recently_resident(2 * CHUNK_BYTES, 1));
     pool.close();
@@ -683,7 +685,7 @@ fn files_are_closed_in_the_pool_unless_that_is_quick() {
             std::thread::yield_now();
         }
     };
-    // Nothing is known of its file system.
+    // Nothing is known about its file system.
     drop(DiskFile::new(written_file(10), pool.clone()));
     await_closed(1);
     let Some(file) = file_with_cachestat(10, &pool) else {
@@ -696,7 +698,7 @@ fn files_are_closed_in_the_pool_unless_that_is_quick() {
         drop(named);
         assert_eq!(jobs(), 2);
     }
-    // Gone with its last descriptor.
+    // Unlinked: freed with its last descriptor.
     drop(file);
     await_closed(3);
     pool.close();

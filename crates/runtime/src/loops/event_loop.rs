@@ -1,10 +1,13 @@
-//! A loop at work: tasks are polled, then the kernel is asked what happened, again and again.
+//! A running event loop: polls tasks, then asks the kernel for events, again and again.
 //!
-//! [`super::block_on`] runs one on its thread. All that a loop consists of is its thread's own, so that nothing
-//! in here is locked; other threads leave letters (`mail`). What must stay true: nothing is borrowed for
-//! a change while a future is polled or dropped, or a waker called or dropped, since these may come back here; tasks that
-//! wake each other keep the kernel's news waiting for no more than [`MAX_POLLS_PER_TURN`] polls; a panic ends the task
-//! that panicked and nothing else.
+//! [`super::block_on`] runs one on its thread. Everything that a loop consists of belongs to its
+//! thread, so nothing here is locked; other threads post messages (`mailbox`).
+//!
+//! # Invariants
+//! - Nothing is mutably borrowed while a future is polled or dropped, or a waker called or dropped,
+//!   since these may call back into this module.
+//! - Tasks that wake each other delay kernel events for at most [`MAX_POLLS_PER_TURN`] polls.
+//! - A panic ends only the task that panicked.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -24,15 +27,15 @@ use super::mailbox::{LoopMessage, Mailbox};
 use super::tasks::{TaskFuture, TaskHeader, TaskKey, Tasks};
 use super::timers::{TimerKey, Timers};
 
-/// Polls in a row before the kernel is asked what happened meanwhile.
+/// Polls in a row before the kernel is asked for events.
 const MAX_POLLS_PER_TURN: u32 = 64;
 
-/// Room for letters that a loop keeps. It has two lists of them, which take turns: without a bound one burst
-/// after the other would let both grow to the largest.
+/// Message capacity that a loop keeps. Its two lists are swapped: without a bound, alternating
+/// bursts would let both grow to the largest.
 pub(super) const MAX_KEPT_MESSAGES: usize = 1024;
 
-/// Times that a task finds a descriptor ready in one poll before the others have their turn: one that is
-/// ready each time, a fast sender's, would keep the loop.
+/// How often a task finds a descriptor ready in one poll before others have their turn: a
+/// descriptor that is always ready, such as a fast sender's, would occupy the loop.
 const TASK_BUDGET: u32 = 128;
 
 thread_local! {
@@ -41,13 +44,13 @@ thread_local! {
 
 /// The loop of a thread, if it has one.
 struct CurrentLoop {
-    /// Its mailbox's number; 0 where no loop runs.
+    /// Its mailbox's id; 0 where no loop runs.
     mailbox_id: Cell<u32>,
-    /// What the task that is polled may still find ready.
+    /// How often the task being polled may still find a descriptor ready.
     task_budget: Cell<u32>,
     /// Tasks to poll, in order.
     run_queue: RefCell<VecDeque<TaskKey>>,
-    /// Tasks that let everybody else go first.
+    /// Tasks that yielded to all others.
     deferred: RefCell<Vec<Waker>>,
     tasks: RefCell<Tasks>,
     fds: RefCell<FdTable>,
@@ -55,10 +58,10 @@ struct CurrentLoop {
     resources: RefCell<Option<LoopResources>>,
 }
 
-/// What a loop has of the kernel and of other threads.
+/// A loop's kernel objects and its mailbox.
 #[derive(Debug)]
 pub(super) struct LoopResources {
-    /// Rings at the nearest timer's moment.
+    /// Becomes readable when the nearest timer is due.
     timer_fd: OwnedFd,
     pub(super) mailbox: Arc<Mailbox>,
 }
@@ -78,7 +81,7 @@ impl LoopResources {
     }
 }
 
-/// Tokens that are no descriptor's of a task: their index is that of no place.
+/// Tokens outside the range of task descriptors.
 const WAKE_TOKEN: u64 = u64::MAX;
 const TIMER_TOKEN: u64 = u64::MAX - 1;
 
@@ -106,7 +109,7 @@ impl CurrentLoop {
         self.run_queue.borrow_mut().push_back(key);
     }
 
-    /// Polls what is scheduled. Gives what the main future came to, if it has.
+    /// Polls scheduled tasks. Returns the output of the main future once it is done.
     fn run_tasks<F: Future>(
         &self,
         main: &mut MainFuture<'_, F>,
@@ -175,18 +178,20 @@ impl CurrentLoop {
         }
     }
 
-    /// Asks the kernel what happened, and wakes who waited for it; waits for it when there is nothing else to do.
+    /// Asks the kernel for events and wakes the tasks that waited for them; waits if the loop is
+    /// idle.
     fn poll_kernel(&self, kernel: &LoopResources, events: &mut Vec<Event>) {
         let unset = self.timers.borrow_mut().take_time_to_arm();
         if let Some(at) = unset {
             let after = whole_milliseconds(at.saturating_duration_since(Instant::now()));
-            // Refused only of what is no timer.
+            // Fails only for a descriptor that is not a timer.
             let _ = timer::set(kernel.timer_fd.as_fd(), after);
         }
         events.clear();
         let set = kernel.mailbox.epoll_fd().as_fd();
         let is_idle = self.run_queue.borrow().is_empty() && self.deferred.borrow().is_empty();
-        // Refused only of what is no set. A loop that could not wait would spin, as it would if it panicked.
+        // Fails only for a descriptor that is not an epoll set. A loop that could not wait would
+        // spin, as it would if it panicked.
         let _ = match is_idle && kernel.mailbox.try_sleep() {
             true => {
                 let waited = poll::wait_for_events(set, events);
@@ -197,7 +202,7 @@ impl CurrentLoop {
         };
         for event in events.iter() {
             match event.token {
-                // Letters are taken at each turn anyway.
+                // Messages are taken at each iteration anyway.
                 WAKE_TOKEN => {}
                 TIMER_TOKEN => {
                     let due = self.timers.borrow_mut().fire(Instant::now());
@@ -209,7 +214,7 @@ impl CurrentLoop {
         if !self.deferred.borrow().is_empty() {
             let mut deferred = self.deferred.take();
             deferred.drain(..).for_each(Waker::wake);
-            // Who yields often needs no new room each time.
+            // Keeps the allocation for frequent yields.
             let meanwhile = self.deferred.replace(deferred);
             self.deferred.borrow_mut().extend(meanwhile);
         }
@@ -243,7 +248,7 @@ impl<F: Future> MainFuture<'_, F> {
     }
 }
 
-/// Runs a loop on this thread until `main` is done; what else runs on it is dropped then.
+/// Runs a loop on this thread until `main` is done; other tasks are dropped then.
 ///
 /// # Panics
 /// When the thread runs one already, or when `main` does.
@@ -284,7 +289,7 @@ impl Drop for LoopCleanup<'_> {
         for letter in here.mailbox().map(|mail| mail.close()).unwrap_or_default() {
             drop_ignoring_panic(letter);
         }
-        // What is dropped may begin something new: that is dropped too.
+        // Dropping a task may start another: that is dropped too.
         loop {
             let tasks = here.tasks.borrow_mut().drain();
             if tasks.is_empty() {
@@ -301,13 +306,13 @@ impl Drop for LoopCleanup<'_> {
     }
 }
 
-/// Drops what holds a future; a panic of that ends with it.
+/// Drops a value that holds a future, ignoring a panic of it.
 fn drop_ignoring_panic<T>(holds: T) {
-    // What was thrown is in the log already, by the panic hook.
+    // The panic hook has logged it already.
     let _ = catch_unwind(AssertUnwindSafe(|| drop(holds)));
 }
 
-/// Rounded up: timers whose moments are near each other ring together, a thousand times a second at most.
+/// Rounds up, so that timers close to each other fire together, at most a thousand times a second.
 fn whole_milliseconds(after: Duration) -> Duration {
     let part = after.subsec_nanos() % 1_000_000;
     match part {
@@ -321,7 +326,8 @@ pub(super) fn is_current_loop(mail: &Mailbox) -> bool {
     with_loop_of(mail, |_| ()).is_some()
 }
 
-/// Does something with the loop of `mail`, if it is this thread's. A thread that ends has none any more.
+/// Runs `work` with the loop of `mail`, if it is this thread's. An ending thread has no loop any
+/// more.
 fn with_loop_of<T>(mail: &Mailbox, work: impl FnOnce(&CurrentLoop) -> T) -> Option<T> {
     let done = HERE.try_with(|here| (here.mailbox_id.get() == mail.id()).then(|| work(here)));
     done.ok().flatten()
@@ -337,7 +343,7 @@ pub(super) fn current_mailbox() -> Option<Arc<Mailbox>> {
     HERE.try_with(CurrentLoop::mailbox).ok()?
 }
 
-/// Starts a task on this thread's loop; gives it back where there is none.
+/// Starts a task on this thread's loop; returns it where there is none.
 pub(super) fn spawn(work: TaskFuture) -> Result<(), TaskFuture> {
     HERE.with(|here| match here.mailbox() {
         Some(mail) => {
@@ -348,7 +354,7 @@ pub(super) fn spawn(work: TaskFuture) -> Result<(), TaskFuture> {
     })
 }
 
-/// Wakes `waker` when everything else that is ready has had its turn; at once where no loop runs.
+/// Wakes `waker` after everything else that is ready has run; at once where no loop runs.
 pub(super) fn defer(waker: &Waker) {
     HERE.with(|here| match here.mailbox_id.get() {
         0 => waker.wake_by_ref(),
@@ -356,7 +362,7 @@ pub(super) fn defer(waker: &Waker) {
     });
 }
 
-/// A descriptor's place with the loop of this thread.
+/// A descriptor's registration with a loop.
 #[derive(Debug)]
 pub(crate) struct Registration {
     mailbox: Arc<Mailbox>,
@@ -364,7 +370,8 @@ pub(crate) struct Registration {
 }
 
 impl Registration {
-    /// Registers `fd` with this thread's loop. Its owner keeps it open as long as this is there.
+    /// Registers `fd` with this thread's loop. The owner keeps it open while the registration
+    /// exists.
     ///
     /// # Errors
     /// When the kernel refuses it, or no loop runs here.
@@ -388,10 +395,10 @@ impl Registration {
         is_current_loop(&self.mailbox)
     }
 
-    /// Ready when the loop has heard that the descriptor is, until [`Registration::clear`].
+    /// Ready once the kernel has reported readiness, until [`Registration::clear`].
     ///
     /// # Errors
-    /// On any other loop than that where it was registered.
+    /// On any other loop than the one of the registration.
     pub(crate) fn poll_ready(
         &self,
         cx: &mut Context<'_>,
@@ -421,12 +428,12 @@ impl Registration {
         })
     }
 
-    /// Whether the loop has heard that it is ready; `None` on another loop.
+    /// Whether readiness has been reported; `None` on another loop.
     pub(crate) fn is_ready(&self, side: IoDirection) -> Option<bool> {
         self.query(|sources| sources.is_ready(self.token, side))
     }
 
-    /// Whether the loop has heard that the other side has ended; `None` on another loop.
+    /// Whether the peer's end has been reported; `None` on another loop.
     pub(crate) fn is_ended(&self, side: IoDirection) -> Option<bool> {
         self.query(|sources| sources.is_ended(self.token, side))
     }
@@ -435,8 +442,8 @@ impl Registration {
         with_loop_of(&self.mailbox, |here| ask(&here.fds.borrow()))
     }
 
-    /// Whether the end of what can be read is told again and again: not while a connection that breaks is
-    /// waited for.
+    /// Sets whether the end of the readable side makes every poll ready: not while a task waits for
+    /// the connection to break.
     pub(crate) fn set_end_reporting(&self, is_told: bool) {
         HERE.with(|here| {
             if here.mailbox_id.get() == self.mailbox.id() {
@@ -445,7 +452,7 @@ impl Registration {
         });
     }
 
-    /// What was ready has been used up: the next edge tells of more.
+    /// Clears the readiness once it has been used up: the next edge reports more.
     pub(crate) fn clear(&self, side: IoDirection) {
         HERE.with(|here| {
             if here.mailbox_id.get() == self.mailbox.id() {
@@ -454,8 +461,8 @@ impl Registration {
         });
     }
 
-    /// Takes `fd`, whose registration this is, from its loop's set, before it is closed or waited for elsewhere.
-    /// From any thread.
+    /// Removes `fd`, which must be the registered one, from the loop's epoll set, before it is
+    /// closed or registered elsewhere. Works on any thread.
     pub(crate) fn remove(&self, fd: &impl AsFd) {
         // It was added, and is open.
         let removed = poll::remove(self.mailbox.epoll_fd().as_fd(), fd.as_fd());
@@ -475,7 +482,7 @@ impl Drop for Registration {
     }
 }
 
-/// A timer of this thread's loop. One that rang stays until it is dropped.
+/// A timer of this thread's loop. It stays after firing until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Timer {
     mailbox: Arc<Mailbox>,
@@ -486,7 +493,7 @@ impl Timer {
     /// Wakes `waker` at `at` or soon after.
     ///
     /// # Panics
-    /// Where no loop runs: it could never ring.
+    /// Outside of a loop: it could never fire.
     pub(crate) fn new(at: Instant, waker: &Waker) -> Self {
         HERE.with(|here| {
             let home = here.mailbox().expect("timers are armed on loops");
@@ -495,12 +502,12 @@ impl Timer {
         })
     }
 
-    /// The moment that it was armed for.
+    /// The time that it was armed for.
     pub(crate) fn fires_at(&self) -> Instant {
         self.key.at
     }
 
-    /// Lets it wake `waker` and nobody else; `false` when it has rung, or is of another loop.
+    /// Replaces the waker; `false` when the timer has fired or belongs to another loop.
     pub(crate) fn set_waker(&self, waker: &Waker) -> bool {
         HERE.with(|here| {
             if here.mailbox_id.get() != self.mailbox.id() {
@@ -524,7 +531,7 @@ impl Drop for Timer {
     }
 }
 
-/// Places that this thread's loop has for descriptors, in use or free.
+/// Number of descriptor entries of this thread's loop, in use or free.
 #[cfg(test)]
 pub(super) fn fd_entry_count() -> usize {
     HERE.with(|here| here.fds.borrow().entry_count())

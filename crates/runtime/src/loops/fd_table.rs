@@ -1,22 +1,24 @@
-//! The descriptors of one loop: what is known of each to be ready, and who waits for it.
+//! The descriptors of one event loop: their known readiness and the wakers that wait for it.
 //!
-//! Pure: `turn` tells it what the kernel said, `RegisteredFd` asks it. The kernel tells edges, so what it said
-//! holds until whoever reads or writes has met the end and says so. What must stay true: a waker is given
-//! out only when something becomes ready that was not, and stays with its descriptor, so that a connection
-//! that waits for one thing after the other registers once.
+//! Pure: `event_loop` applies the kernel's events, `RegisteredFd` queries. Events are
+//! edge-triggered, so readiness holds until the reader or writer exhausts it and calls `clear`.
+//!
+//! # Invariants
+//! - A waker is returned only when something becomes ready that was not.
+//! - A waker stays with its descriptor, so that a connection that waits repeatedly registers once.
 
 use std::task::Waker;
 
 use penstock_sys::poll::Event;
 
-/// What there is to know of a loop's descriptors.
+/// State of a loop's descriptors.
 #[derive(Debug, Default)]
 pub(super) struct FdTable {
     entries: Vec<FdEntry>,
     free: Vec<u32>,
 }
 
-/// A descriptor's place. One that is used again has another generation.
+/// Identifies an entry. Each reuse of an entry has another generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FdToken {
     index: u32,
@@ -37,11 +39,11 @@ struct FdEntry {
     write: DirectionState,
 }
 
-/// What is known of a direction.
+/// State of a direction.
 #[derive(Debug, Default)]
 struct DirectionState {
     is_ready: bool,
-    /// The other side has ended, or the connection broke: ready for ever, to say so.
+    /// The peer has ended, or the connection broke: ready for ever, to report it.
     is_ended: bool,
     waker: Option<Waker>,
 }
@@ -51,7 +53,7 @@ impl DirectionState {
         self.is_ready || self.is_ended
     }
 
-    /// Notes what `tell` does; gives whom to wake.
+    /// Applies `tell`; returns the waker to wake.
     fn update(&mut self, tell: impl FnOnce(&mut Self)) -> Option<Waker> {
         let was_ready = self.is_ready();
         tell(self);
@@ -63,7 +65,7 @@ impl DirectionState {
 }
 
 impl FdToken {
-    /// As the kernel keeps it.
+    /// The form in which epoll stores it.
     pub(crate) fn to_u64(self) -> u64 {
         u64::from(self.generation) << 32 | u64::from(self.index)
     }
@@ -85,7 +87,7 @@ impl FdTable {
         }
     }
 
-    /// A place for a descriptor of which nothing is known.
+    /// Adds an entry for a descriptor in unknown state.
     pub(super) fn add(&mut self) -> FdToken {
         let index = self.free.pop().unwrap_or_else(|| {
             self.entries.push(FdEntry::default());
@@ -97,7 +99,7 @@ impl FdTable {
         }
     }
 
-    /// Frees a place; gives the wakers that it kept, to be dropped when nothing is borrowed.
+    /// Frees an entry; returns its wakers, to be dropped when nothing is borrowed.
     pub(super) fn remove(&mut self, token: FdToken) -> [Option<Waker>; 2] {
         let Some(source) = self.entry(token) else {
             return [None, None];
@@ -114,7 +116,7 @@ impl FdTable {
         [old.read.waker, old.write.waker]
     }
 
-    /// Notes what the kernel said; gives whom to wake, and then to [`FdTable::restore_waker`] again.
+    /// Applies an event; returns the wakers to wake, which then go to [`FdTable::restore_waker`].
     pub(super) fn apply_event(&mut self, event: &Event) -> [Option<Waker>; 2] {
         let Some(source) = self.entry(FdToken::from_u64(event.token)) else {
             return [None, None];
@@ -130,7 +132,7 @@ impl FdTable {
         [read, write]
     }
 
-    /// Gives back who was woken: he waits again as soon as the direction is no longer ready.
+    /// Restores a waker after it was woken: it waits again once the direction is no longer ready.
     pub(super) fn restore_waker(
         &mut self,
         token: FdToken,
@@ -143,19 +145,20 @@ impl FdTable {
         }
     }
 
-    /// Whether the direction is ready, as far as was told.
+    /// Whether the direction is ready, as far as reported.
     pub(super) fn is_ready(&self, token: FdToken, side: IoDirection) -> bool {
         self.direction_of(token, side)
             .is_some_and(DirectionState::is_ready)
     }
 
-    /// Whether the other side has ended, or the connection broke, as far as was told.
+    /// Whether the peer has ended, or the connection broke, as far as reported.
     pub(super) fn is_ended(&self, token: FdToken, side: IoDirection) -> bool {
         self.direction_of(token, side)
             .is_some_and(|direction| direction.is_ended)
     }
 
-    /// Notes who waits for the direction; gives who did before, to be dropped when nothing is borrowed.
+    /// Sets the waker of the direction; returns the previous one, to be dropped when nothing is
+    /// borrowed.
     pub(super) fn set_waker(
         &mut self,
         token: FdToken,
@@ -171,15 +174,15 @@ impl FdTable {
         }
     }
 
-    /// The end of what was ready was met.
+    /// Records that the direction is not ready any more.
     pub(super) fn clear(&mut self, token: FdToken, side: IoDirection) {
         if let Some(direction) = self.direction(token, side) {
             direction.is_ready = false;
         }
     }
 
-    /// Whether the end of what can be read is told: where it is not, the direction waits for the next edge,
-    /// which a connection that breaks after all raises.
+    /// Sets whether the end of the readable side is reported. If not, the direction waits for the
+    /// next edge, which a connection that breaks later raises.
     pub(super) fn set_end_reporting(&mut self, token: FdToken, is_told: bool) {
         if let Some(source) = self.entry(token) {
             (source.read.is_ready, source.read.is_ended) = (false, is_told);

@@ -1,8 +1,11 @@
-//! What other threads ask of a loop: its mailbox, and the bell that ends its wait.
+//! Messages from other threads to an event loop, and the wake fd that ends its wait.
 //!
-//! Wakers, [`super::LoopHandle`]s and whatever belongs to a loop but is dropped elsewhere post here; the loop
-//! takes all of it at its next turn. What must stay true: a post is never missed by a loop that is about to
-//! wait, and a loop that is awake costs the poster no system call.
+//! Wakers, [`super::LoopHandle`]s and loop-owned objects that are dropped elsewhere post here; the
+//! loop takes all messages at its next iteration.
+//!
+//! # Invariants
+//! - A loop that is about to wait never misses a message.
+//! - Posting to a loop that is awake costs no system call.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,28 +21,28 @@ use super::timers::TimerKey;
 /// One loop's mailbox.
 #[derive(Debug)]
 pub(super) struct Mailbox {
-    /// Tells loops apart, for ever: a number is not used again.
+    /// Identifies the loop; never reused.
     id: u32,
     /// `None` once the loop has ended. Held for one push or one exchange.
     messages: Mutex<Option<Vec<LoopMessage>>>,
-    /// Whether there are letters, as far as the loop needs to know before it waits.
+    /// Whether there are messages, checked by the loop before it waits.
     has_messages: AtomicBool,
     /// Whether the loop waits, or is about to.
     is_asleep: AtomicBool,
     wake_fd: OwnedFd,
-    /// Where the loop waits. Here because who takes a descriptor out of it may be on another thread.
+    /// The loop's epoll set. It is here because a descriptor may be removed from another thread.
     epoll_fd: OwnedFd,
 }
 
-/// What is asked.
+/// A message to a loop.
 pub(super) enum LoopMessage {
-    /// To poll a task.
+    /// Polls a task.
     Wake(Arc<TaskHeader>),
-    /// To begin one.
+    /// Starts a task.
     Spawn(TaskFuture),
-    /// To forget a descriptor that its owner has closed.
+    /// Forgets a descriptor that its owner has closed.
     RemoveFd(FdToken),
-    /// To forget a timer.
+    /// Forgets a timer.
     DisarmTimer(TimerKey),
 }
 
@@ -70,7 +73,7 @@ impl Mailbox {
         &self.epoll_fd
     }
 
-    /// Asks the loop; what an ended one is asked is dropped.
+    /// Posts a message; dropped if the loop has ended.
     pub(super) fn post(&self, letter: LoopMessage) {
         self.post_without_wake(letter);
         if self.is_asleep.load(Ordering::SeqCst) && self.is_asleep.swap(false, Ordering::SeqCst) {
@@ -78,7 +81,7 @@ impl Mailbox {
         }
     }
 
-    /// The same for what can wait until the loop has something else to do.
+    /// The same for a message that can wait until the loop wakes for another reason.
     pub(super) fn post_without_wake(&self, letter: LoopMessage) {
         let refused = match &mut *self.messages() {
             Some(letters) => {
@@ -89,34 +92,37 @@ impl Mailbox {
         };
         // Outside of the lock: it may hold a future.
         drop(refused);
-        // Either the loop sees this before it waits, or who posts sees that it does: both write, then read.
+        // Either the loop sees this before it waits, or the poster sees that the loop is asleep:
+        // both write, then read.
         self.has_messages.store(true, Ordering::SeqCst);
     }
 
-    /// Whether there is something to take.
+    /// Whether there are messages to take.
     pub(super) fn has_messages(&self) -> bool {
         self.has_messages.load(Ordering::Relaxed)
     }
 
-    /// Takes what was asked, in order, into `into`, which is empty; costs a load when there is nothing.
+    /// Takes the messages, in order, into `into`, which is empty; costs one load when there are
+    /// none.
     pub(super) fn take(&self, into: &mut Vec<LoopMessage>) {
         if !self.has_messages() {
             return;
         }
-        // Before the letters: one that is posted in between is looked for once more.
+        // Before taking the messages: one posted in between causes another look.
         self.has_messages.store(false, Ordering::SeqCst);
         if let Some(letters) = &mut *self.messages() {
             std::mem::swap(letters, into);
         }
     }
 
-    /// For how many letters there is room.
+    /// Capacity of the message list.
     #[cfg(test)]
     pub(super) fn capacity(&self) -> usize {
         self.messages().as_ref().map_or(0, Vec::capacity)
     }
 
-    /// Whether the loop may wait: from here on each post rings, until [`Mailbox::set_awake`].
+    /// Returns whether the loop may wait: from here on each post wakes it, until
+    /// [`Mailbox::set_awake`].
     pub(super) fn try_sleep(&self) -> bool {
         self.is_asleep.store(true, Ordering::SeqCst);
         let may = !self.has_messages.load(Ordering::SeqCst);
@@ -126,12 +132,12 @@ impl Mailbox {
         may
     }
 
-    /// The loop's wait is over.
+    /// Ends the loop's wait.
     pub(super) fn set_awake(&self) {
         self.is_asleep.store(false, Ordering::Relaxed);
     }
 
-    /// The loop has ended; gives what nobody will do.
+    /// Closes the mailbox of an ended loop; returns the unhandled messages.
     pub(super) fn close(&self) -> Vec<LoopMessage> {
         self.messages().take().unwrap_or_default()
     }

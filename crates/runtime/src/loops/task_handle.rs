@@ -1,4 +1,4 @@
-//! A task whose outcome somebody awaits.
+//! A task whose output can be awaited.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -9,20 +9,20 @@ use tokio::sync::oneshot;
 
 use super::spawn_here;
 
-/// The outcome of a task, awaited; an error when the task panicked, was aborted, or its loop has ended. Dropped,
-/// the task goes on by itself.
+/// Awaits the output of a task; an error when the task panicked, was aborted, or its loop has
+/// ended. Dropping the handle detaches the task.
 #[derive(Debug)]
 pub struct TaskHandle<T> {
     outcome: oneshot::Receiver<T>,
     abort_sender: Option<oneshot::Sender<()>>,
-    /// The task has the other end while it is there.
+    /// The task holds the strong reference while it exists.
     alive: Weak<()>,
 }
 
 /// Starts `task` on the loop this code runs on.
 ///
 /// # Panics
-/// Where no loop runs.
+/// Outside of a loop.
 pub fn spawn_with_handle<F>(task: F) -> TaskHandle<F::Output>
 where
     F: Future + Send + 'static,
@@ -41,7 +41,7 @@ where
                 if is_told.is_ok() {
                     return Poll::Ready(None);
                 }
-                // Nobody waits, and nobody can tell it to stop.
+                // The handle was dropped: the task can no longer be aborted.
                 may_stop = false;
             }
             task.as_mut().poll(cx).map(Some)

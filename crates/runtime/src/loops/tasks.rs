@@ -1,8 +1,10 @@
-//! The tasks of one loop, and how they are woken.
+//! The tasks of one event loop, and how they are woken; `event_loop` polls them.
 //!
-//! Pure but for the wakers: `turn` polls what is scheduled. A task's future stays in its place here and moves
-//! to nobody; a waker knows only that place, so that one which is kept for long keeps no future. What must
-//! stay true: a task that is woken while it is polled, or by another thread at any moment, is polled again.
+//! Pure except for the wakers. A task's future never moves to another thread. A waker knows only
+//! the task's key, so a waker that is kept for long keeps no future alive.
+//!
+//! # Invariants
+//! - A task that is woken while it is polled, or by another thread at any moment, is polled again.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -22,7 +24,7 @@ pub(super) struct Tasks {
     free: Vec<u32>,
 }
 
-/// A task's place. One that is used again has another generation.
+/// Identifies a task. Each reuse of a slot has another generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct TaskKey {
     index: u32,
@@ -32,7 +34,7 @@ pub(super) struct TaskKey {
 #[derive(Debug, Default)]
 struct TaskSlot {
     generation: u32,
-    /// Away while it is polled.
+    /// `None` while the task is polled.
     task: Option<Task>,
 }
 
@@ -43,14 +45,14 @@ pub(super) struct Task {
     header: Arc<TaskHeader>,
 }
 
-/// What a task is woken by.
+/// The target of a task's wakers.
 #[derive(Debug)]
 pub(super) struct TaskHeader {
     mailbox: Arc<Mailbox>,
     key: TaskKey,
-    /// Whether it stands in the loop's line. Only its loop looks at this.
+    /// Whether it is in the loop's run queue. Used only by its loop.
     is_queued: AtomicBool,
-    /// Whether a letter of it has not been opened.
+    /// Whether a wake message of it is still unhandled.
     is_posted: AtomicBool,
 }
 
@@ -70,7 +72,7 @@ impl Tasks {
         }
     }
 
-    /// Keeps a new task; give its key to whoever polls.
+    /// Adds a task; the caller schedules the returned key.
     pub(super) fn add(&mut self, work: TaskFuture, home: &Arc<Mailbox>) -> TaskKey {
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push(TaskSlot::default());
@@ -100,7 +102,7 @@ impl Tasks {
         }
     }
 
-    /// Puts one back that waits.
+    /// Puts a pending task back.
     pub(super) fn put_back(&mut self, key: TaskKey, task: Task) {
         if let Some(place) = self.slots.get_mut(key.index as usize) {
             debug_assert!(place.generation == key.generation && place.task.is_none());
@@ -108,7 +110,7 @@ impl Tasks {
         }
     }
 
-    /// Frees the place of one that was taken and has ended.
+    /// Frees the slot of a task that was taken and has ended.
     pub(super) fn release(&mut self, key: TaskKey) {
         if let Some(place) = self.slots.get_mut(key.index as usize) {
             place.generation = place.generation.wrapping_add(1);
@@ -116,7 +118,7 @@ impl Tasks {
         }
     }
 
-    /// Takes all that there are, for good.
+    /// Removes all tasks.
     pub(super) fn drain(&mut self) -> Vec<Task> {
         self.free.clear();
         let places = std::mem::take(&mut self.slots);
@@ -125,7 +127,7 @@ impl Tasks {
 }
 
 impl Task {
-    /// From here on whoever wakes it schedules it anew.
+    /// Marks the task as being polled: a wake from here on schedules it again.
     pub(super) fn mark_polled(&self) {
         self.header.mark_polled();
     }
@@ -138,12 +140,12 @@ impl std::fmt::Debug for Task {
 }
 
 impl TaskHeader {
-    /// That of a loop's main future.
+    /// The header of a loop's main future.
     pub(super) fn main(home: &Arc<Mailbox>) -> Arc<Self> {
         Self::new(home, TaskKey::MAIN)
     }
 
-    /// One that is put in line by who makes it.
+    /// A header whose task the caller schedules.
     fn new(home: &Arc<Mailbox>, key: TaskKey) -> Arc<Self> {
         Arc::new(Self {
             mailbox: Arc::clone(home),
@@ -153,19 +155,19 @@ impl TaskHeader {
         })
     }
 
-    /// It is polled now: whoever wakes it from here on puts it in line anew.
+    /// Marks the task as being polled: a wake from here on schedules it again.
     pub(super) fn mark_polled(&self) {
         self.is_queued.store(false, Ordering::Relaxed);
     }
 
-    /// Its letter is opened, on its loop. An exchange: what those wrote who found it posted must be seen by
-    /// the poll that follows.
+    /// Handles a wake message on the task's loop. This is an exchange: writes by threads that found
+    /// the message posted must be visible to the poll that follows.
     pub(super) fn handle_wake(&self) {
         self.is_posted.swap(false, Ordering::AcqRel);
         self.enqueue();
     }
 
-    /// On its loop, and so without a locked instruction.
+    /// Runs on its loop, hence without a locked instruction.
     fn enqueue(&self) {
         if !self.is_queued.load(Ordering::Relaxed) {
             self.is_queued.store(true, Ordering::Relaxed);

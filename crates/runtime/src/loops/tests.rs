@@ -1,4 +1,4 @@
-//! A loop at work: what it promises to tasks, to other threads, and to itself.
+//! What an event loop guarantees to tasks, to other threads and to itself.
 
 use std::cell::Cell;
 use std::os::fd::AsFd;
@@ -12,7 +12,7 @@ use penstock_sys::net;
 use super::*;
 use crate::{Stream, clock};
 
-/// How long anything may take on a machine that has much to do.
+/// Upper bound for anything on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn run<F: Future>(test: F) -> F::Output {
@@ -44,7 +44,7 @@ fn a_task_runs_on_its_loop_and_its_outcome_is_awaited() {
 fn message_bursts_leave_a_small_queue() {
     let loops = Loops::start(1).unwrap();
     let handle = &loops.handles()[0];
-    // The loop's list and the mailbox's take turns: each has had its burst, and has come back.
+    // The loop's list and the mailbox's are swapped: each has had its burst, and has come back.
     for _ in 0..4 {
         let (go_on, held_up) = std::sync::mpsc::sync_channel::<()>(1);
         handle.spawn(async move {
@@ -82,7 +82,7 @@ fn a_waker_of_another_thread_is_never_lost() {
         for round in 0..2_000_u32 {
             let shared = Arc::new((AtomicU32::new(0), Mutex::new(None::<Waker>)));
             let theirs = Arc::clone(&shared);
-            // It may come before, within and after the poll that says pending.
+            // It may come before, within and after the poll that returns pending.
             let other = std::thread::spawn(move || {
                 for _ in 0..round % 50 {
                     std::hint::spin_loop();
@@ -180,7 +180,7 @@ fn an_always_ready_task_yields_to_others() {
         let stream = Stream::new(ours).unwrap();
         let stop = Arc::new(AtomicUsize::new(0));
         let is_stopped = Arc::clone(&stop);
-        // What it reads it sends again: there is always something.
+        // It sends again whatever it reads: there is always something.
         net::send(theirs.as_fd(), b"x").unwrap();
         let greedy = spawn_with_handle(async move {
             let mut reads = 0_u64;
@@ -197,7 +197,7 @@ fn an_always_ready_task_yields_to_others() {
             }
             reads
         });
-        // The timer is heard of between its turns.
+        // The timer fires between its polls.
         clock::sleep_until(Instant::now() + Duration::from_millis(2)).await;
         stop.store(1, Ordering::Relaxed);
         assert!(greedy.await.unwrap() > 0);
@@ -236,7 +236,7 @@ fn timers_fire_in_order_and_not_early() {
                 order.lock().unwrap().push(after.as_millis());
             })
         });
-        // One that gives up early must not keep the others from theirs.
+        // A timer dropped early must not affect the others.
         let given_up = clock::timeout(
             Duration::from_millis(1),
             clock::sleep_until(start + PATIENCE),
@@ -278,7 +278,7 @@ fn tasks_are_dropped_on_their_loop_when_it_ends() {
     })
     .unwrap();
     assert_eq!(DROPPED.get(), 6);
-    // The thread may have another.
+    // The thread may run another loop.
     assert_eq!(run(async { 7 }), 7);
 }
 
@@ -300,7 +300,7 @@ fn a_stream_may_be_dropped_or_used_on_another_thread() {
         let (is_refused, count) = told.await.unwrap();
         assert!(is_refused, "elsewhere it cannot be waited for");
         assert_eq!(count, 5);
-        // Places of what was closed elsewhere are used again.
+        // Entries of descriptors closed elsewhere are reused.
         for _ in 0..100 {
             let (ours, _theirs) = net::worker_socket_pair().unwrap();
             let stream = Stream::new(ours).unwrap();

@@ -1,9 +1,12 @@
-//! The timers of one loop, in the order of their moments.
+//! The timers of one event loop, ordered by time.
 //!
-//! Pure: `turn` asks for what is due and sets the loop's one alarm to the nearest, `LazyDeadline` arms and
-//! disarms. Whom a timer wakes stands apart from when it rings, since a connection's deadline is asked by one
-//! task after the other and seldom moves. What must stay true: the alarm is set to no later a moment than the
-//! nearest timer's; that it may ring for one that was disarmed meanwhile costs a turn.
+//! Pure: `event_loop` takes due timers and sets the loop's timerfd to the nearest; `LazyDeadline`
+//! arms and disarms. Wakers are stored apart from times, since a connection's deadline is polled by
+//! several tasks and seldom moves.
+//!
+//! # Invariants
+//! - The timerfd is set to a time no later than the nearest timer's. If it fires for a timer that
+//!   was disarmed meanwhile, that costs one iteration.
 
 use std::collections::BTreeSet;
 use std::task::Waker;
@@ -12,18 +15,18 @@ use std::time::Instant;
 /// The timers of a loop.
 #[derive(Debug, Default)]
 pub(super) struct Timers {
-    /// Those that have not rung.
+    /// Timers that have not fired.
     by_time: BTreeSet<TimerKey>,
-    /// Whom each wakes, by its number; nobody once it has rung.
+    /// The waker of each timer, by its number; `None` once it has fired.
     wakers: Vec<Option<Waker>>,
     free: Vec<u32>,
-    /// What the alarm is set to.
+    /// The time that the timerfd is set to.
     armed_for: Option<Instant>,
-    /// The nearest moment that was armed since the alarm was set.
+    /// The earliest time that was armed since the timerfd was set.
     earliest_unarmed: Option<Instant>,
 }
 
-/// A timer: its moment, and a number that is its own until it is disarmed.
+/// A timer: its time, and a number that is unique until it is disarmed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TimerKey {
     pub(crate) at: Instant,
@@ -54,11 +57,11 @@ impl Timers {
         key
     }
 
-    /// Lets a timer wake `waker` and nobody else. Gives whom it would have woken, if that was another, to be
-    /// dropped when nothing is borrowed.
+    /// Replaces the waker of a timer. Returns the previous waker if it was another, to be dropped
+    /// when nothing is borrowed.
     ///
     /// # Errors
-    /// When it has rung.
+    /// When it has fired.
     pub(super) fn set_waker(
         &mut self,
         key: TimerKey,
@@ -71,10 +74,10 @@ impl Timers {
         }
     }
 
-    /// Forgets a timer, whether it has rung or not; gives whom it would have woken, to be dropped when nothing
+    /// Removes a timer, whether it has fired or not; returns its waker, to be dropped when nothing
     /// is borrowed.
     pub(super) fn disarm(&mut self, key: TimerKey) -> Option<Waker> {
-        // Not there in a loop that has ended, and perhaps another is run by its thread.
+        // Absent in a loop that has ended; its thread may run another one.
         let waker = self.wakers.get_mut(key.number as usize)?.take();
         if waker.is_some() {
             self.by_time.remove(&key);
@@ -83,7 +86,7 @@ impl Timers {
         waker
     }
 
-    /// The moment that the alarm is to be set to, if it is not; taken as set then.
+    /// Returns the time to set the timerfd to, if it must be set, and records it as set.
     pub(super) fn take_time_to_arm(&mut self) -> Option<Instant> {
         let wanted = self.earliest_unarmed.take()?;
         if self.armed_for.is_some_and(|set_to| set_to <= wanted) {
@@ -93,7 +96,7 @@ impl Timers {
         Some(wanted)
     }
 
-    /// The alarm has rung at `now`: gives whom to wake.
+    /// Fires the timers that are due at `now`; returns their wakers.
     pub(super) fn fire(&mut self, now: Instant) -> Vec<Waker> {
         let mut due = Vec::new();
         while let Some(first) = self.by_time.first().filter(|first| first.at <= now) {
@@ -105,14 +108,14 @@ impl Timers {
         due
     }
 
-    /// Forgets all of them.
+    /// Removes all timers.
     pub(super) fn drain(&mut self) -> Vec<Waker> {
         let all = std::mem::take(self);
         all.wakers.into_iter().flatten().collect()
     }
 }
 
-/// A timer has rung.
+/// A timer has fired.
 #[derive(Debug)]
 pub(super) struct TimerFired;
 
@@ -140,7 +143,7 @@ mod tests {
         for key in keys {
             assert_eq!(timers.disarm(key).is_some(), key == keys[0]);
         }
-        // One disarmed may let the alarm ring for nobody, never too late for another.
+        // After a disarm the timerfd may fire for no timer, but never too late for another.
         assert_eq!(timers.take_time_to_arm(), Some(at(30)));
         assert_eq!(timers.fire(at(30)).len(), 0);
         assert_eq!(timers.take_time_to_arm(), Some(at(40)));

@@ -1,6 +1,6 @@
-//! The order by hand, and against a slow model for many seeds.
+//! The order in fixed cases, and compared with a slow model for many seeds.
 //!
-//! `PENSTOCK_SEED=n` replays one seed, `PENSTOCK_SEEDS=n` runs so many.
+//! `PENSTOCK_SEED=n` replays one seed, `PENSTOCK_SEEDS=n` runs n seeds.
 
 use super::*;
 
@@ -8,7 +8,7 @@ fn id(file: char, number: u64) -> ReadId<char> {
     ReadId { file, number }
 }
 
-/// Takes everything that waits.
+/// Takes all waiting jobs.
 fn take_all(queue: &mut FairQueue<char, &'static str>) -> String {
     let taken: Vec<_> = std::iter::from_fn(|| queue.take()).collect();
     assert_eq!(queue.len(), 0);
@@ -56,7 +56,7 @@ fn changed_waiter_counts_change_the_order() {
     ] {
         queue.update_waiters(id(file, 1), has_come);
     }
-    // Those that are not there, or not any more.
+    // Reads that are absent, or no longer queued.
     queue.update_waiters(id('d', 1), true);
     queue.update_waiters(id('b', 2), true);
     assert_eq!(take_all(&mut queue), "b1 write a1 c1");
@@ -64,7 +64,7 @@ fn changed_waiter_counts_change_the_order() {
 
 #[test]
 fn files_get_turns_by_weight_and_a_minimum_share() {
-    // Each of a file's readers wants another part of it, and another again when it has got that.
+    // Each reader of a file wants another part of it, and a further part after that.
     for (readers, expected) in [
         (&[2, 2, 2, 2][..], &[1000, 1000, 1000, 1000][..]),
         (&[2, 6], &[250 + 375, 250 + 1125]),
@@ -115,7 +115,7 @@ fn weight_grows_with_the_square_of_the_waiters() {
 fn a_popular_read_does_not_wait_for_many_single_reads() {
     for rounds in 0..8 {
         let mut queue = FairQueue::new();
-        // 200 clients that ask for another file whenever they have got one; at any moment of theirs.
+        // 200 clients that each request another file after the last, sampled at various moments.
         for file in 0..200 {
             queue.push_read(ReadId { file, number: 1 }, 1, file);
         }
@@ -123,7 +123,7 @@ fn a_popular_read_does_not_wait_for_many_single_reads() {
             queue.take().unwrap();
             queue.push_read(ReadId { file, number: 1 }, 1, file);
         }
-        // Among them one file of eight parts that 50 wait for.
+        // Among them one file of eight chunks with 50 waiters.
         let hot = 1000;
         for number in 0..8 {
             queue.push_read(ReadId { file: hot, number }, 6, hot);
@@ -135,7 +135,7 @@ fn a_popular_read_does_not_wait_for_many_single_reads() {
                 continue;
             }
             parts += 1;
-            // Who got one wants the others, too.
+            // A client that received one chunk wants the others too.
             for number in 0..8 {
                 queue.update_waiters(ReadId { file: hot, number }, true);
             }
@@ -167,13 +167,13 @@ fn a_read_with_fifty_waiters_is_soon_served_among_two_hundred() {
 
 #[test]
 fn new_popular_reads_do_not_starve_queued_ones() {
-    // All together weigh more than the unit.
+    // Their total weight exceeds the unit.
     let most = 1 << 12;
     let mut queue = FairQueue::new();
     for file in 0..10 {
         queue.push_read(ReadId { file, number: 0 }, most, file);
     }
-    // Of five files parts wait all the time; in place of each other one comes another.
+    // Five files always have waiting reads; each other group is replaced by another when served.
     for file in 0..5 {
         queue.push_read(ReadId { file, number: 1 }, 1, file);
     }
@@ -211,10 +211,10 @@ fn the_last_pushed_job_can_be_taken_back() {
     assert_eq!(take_all(&mut queue), "a1");
 }
 
-/// The same rules, by looking at everything each time.
+/// The same rules, by scanning everything each time.
 #[derive(Default)]
 struct Model {
-    /// The next first.
+    /// The next one first.
     groups: Vec<ModelGroup>,
     weighted_turns: u32,
     virtual_time: u64,
@@ -226,7 +226,7 @@ struct ModelGroup {
     /// Number, waiters and job.
     jobs: Vec<(u64, usize, u64)>,
     virtual_start: u64,
-    /// The turn at which it is the rotation's at the latest.
+    /// The turn at which the rotation reaches it at the latest.
     last_turn: u64,
 }
 
@@ -306,7 +306,7 @@ impl Random {
         self.0 % bound
     }
 
-    /// One of so many.
+    /// A random file out of this many.
     fn file(&mut self, files: u64) -> char {
         let number = u32::try_from(self.below(files)).unwrap();
         char::from_digit(10 + number, 36).unwrap()

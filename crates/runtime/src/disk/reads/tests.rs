@@ -1,4 +1,4 @@
-//! Readings that are joined, lost or cut, and the room that they take.
+//! Reads that are joined, lost or cut short, and the memory that they take.
 
 use super::*;
 
@@ -115,7 +115,7 @@ fn read_memory_is_bounded_and_released_with_the_last_part() {
         .filter(|claim| claim.bytes() == SMALL_READ_BYTES);
     assert_eq!((pieces.len(), small.count()), (65, 37));
     assert_eq!(reads.claim_memory(10, 1).bytes(), 10);
-    // What many share may be as much as each of them would take.
+    // A shared read may be as large as the waiters' own reads together.
     for (waiters, expected) in [(0, 1), (3, 3), (8, 8), (100, 8)] {
         let claim = reads.claim_memory(CHUNK_BYTES, waiters);
         assert_eq!(claim.bytes(), expected * SMALL_READ_BYTES, "{waiters}");
@@ -154,7 +154,7 @@ fn facts_are_kept_for_each_owner_and_a_bounded_number_of_owners() {
     assert!(reads.lock_facts().len() <= MAX_OWNERS);
     reads.forget_facts(&file(4999, 1));
     assert!(reads.facts(&file(4999, 1)).is_none());
-    // What was seen of a file is that of all who have it, and goes with them.
+    // A history is shared by all holders of a file and dropped with the last.
     let seen = reads.read_history(file(1, 1));
     assert!(Arc::ptr_eq(&seen, &reads.read_history(file(1, 1))));
     assert!(!Arc::ptr_eq(&seen, &reads.read_history(file(1, 2))));

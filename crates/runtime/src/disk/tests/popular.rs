@@ -1,4 +1,5 @@
-//! Files that many want at a time: their turn in the pool, what is read ahead for them, and what the kernel is told.
+//! Files with many concurrent readers: their turn in the pool, read-ahead, and marking pages as
+//! used.
 
 use std::sync::mpsc::Receiver;
 
@@ -7,7 +8,7 @@ use super::*;
 
 type Reading<'a> = std::pin::Pin<Box<dyn Future<Output = Result<Bytes, ReadError>> + 'a>>;
 
-/// Begins so many readings of a chunk; none of them can be made yet.
+/// Begins this many reads of a chunk; none of them can complete yet.
 async fn begin_many(file: &Arc<DiskFile>, chunk: u64, count: usize) -> Vec<Reading<'_>> {
     let mut readings: Vec<Reading<'_>> = Vec::new();
     for _ in 0..count {
@@ -28,7 +29,7 @@ fn resident_chunk_count(file: &DiskFile, chunks: u64) -> Vec<u64> {
     (0..chunks).filter(is_there).collect()
 }
 
-/// Drops all of a file, however long; `evict` looks at the first chunks only.
+/// Evicts all of a file, however long; `evict` checks the first chunks only.
 fn drop_all(file: &DiskFile, chunks: u64) {
     evict(file);
     let deadline = Instant::now() + TIMEOUT;
@@ -39,7 +40,7 @@ fn drop_all(file: &DiskFile, chunks: u64) {
     }
 }
 
-/// Starts jobs that note whether a reading of the file's first chunk is under way when they run.
+/// Starts jobs that report whether a read of the file's first chunk is in flight when they run.
 fn start_observers(pool: &Pool, file: &Arc<DiskFile>, count: usize) -> Receiver<bool> {
     let (observed, found) = sync_channel(count);
     for _ in 0..count {

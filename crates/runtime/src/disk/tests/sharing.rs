@@ -1,8 +1,8 @@
-//! Readings that several share, that nobody wants any more or that take too long, and their memory.
+//! Reads that are shared, no longer wanted or too slow, and their memory.
 
 use super::*;
 
-/// Keeps the only thread of `pool` busy until something is sent.
+/// Keeps the only thread of `pool` busy until a message is sent.
 pub(super) fn occupied_pool(pool: &Pool) -> std::sync::mpsc::SyncSender<()> {
     let (release, held) = sync_channel::<()>(1);
     let (begin, begun) = sync_channel(1);
@@ -23,7 +23,7 @@ pub(super) fn await_idle(pool: &Pool) {
     }
 }
 
-/// Begins `work`, which has to wait.
+/// Polls `work` once; it must be pending.
 pub(super) async fn poll_once<F: Future + ?Sized>(work: std::pin::Pin<&mut F>) {
     let mut work = work;
     poll_fn(|cx| {
@@ -33,7 +33,7 @@ pub(super) async fn poll_once<F: Future + ?Sized>(work: std::pin::Pin<&mut F>) {
     .await;
 }
 
-/// Whether so many bytes of the pool's readings are free.
+/// Whether this many bytes of the pool's read memory are free.
 fn is_free(pool: &Pool, bytes: u64) -> bool {
     pool.reads().claim_memory(bytes, 1).bytes() == bytes
 }
@@ -140,7 +140,7 @@ fn reads_on_the_loop_count_as_memory_too() {
     assert!(!is_free(&pool, ALL) && is_free(&pool, ALL - MAX_READ_ON_LOOP));
     drop(piece);
     drop(claim_all_memory(&pool));
-    // Less than was asked for takes less.
+    // A shorter read takes less.
     let piece = block_on(file.read(CHUNK_BYTES - 10, CHUNK_BYTES)).unwrap();
     assert!(is_free(&pool, ALL - 10));
     drop(piece);
