@@ -179,8 +179,8 @@ impl QueueWait {
         let place = self.shared.update_pool(|roster, after| {
             roster.accept_grant(now, grant.slot, home, self.reuse, after)
         });
-        let place = place
-            .ok_or_else(|| local_failure(FaultKind::Unavailable, "the server was taken out"))?;
+        let place =
+            place.ok_or_else(|| local_failure(FaultKind::Unavailable, "the server was removed"))?;
         let waited = self.waited_before + now.saturating_duration_since(self.queued_at);
         Ok(LeaseOutcome::leased(
             &self.shared,
@@ -207,7 +207,7 @@ impl Future for QueueWait {
                 )),
                 Err(_) => Err(local_failure(
                     FaultKind::Unavailable,
-                    "the upstream was taken out",
+                    "the upstream was removed",
                 )),
             });
         }
@@ -217,7 +217,7 @@ impl Future for QueueWait {
             .is_some_and(|client| client.is_disconnected())
         {
             self.shared.server_pool().count_abandoned(self.total_wait());
-            let cause = "left while waiting for a server";
+            let cause = "client disconnected while waiting for a server";
             return Poll::Ready(Err(local_failure(FaultKind::ClientDisconnected, cause)));
         }
         ready!(self.deadline.poll(cx));
@@ -317,7 +317,7 @@ impl Lease {
                 // Shorter than any socket buffer: it is written at once or never.
                 let sent = connection.stream.write_all(&header).await;
                 sent.map_err(|error| {
-                    let cause = format!("the server takes no PROXY header: {error}");
+                    let cause = format!("cannot send the PROXY header: {error}");
                     AttemptFailure::new(FaultKind::ConnectFailed, AttemptStage::Unsent, cause)
                 })?;
             }

@@ -202,7 +202,7 @@ impl UpstreamConnection {
             }
             Some(Err(error)) => Err(match local_shortage(&server.address, &error) {
                 Some(what) => {
-                    let cause = format!("cannot connect: no {what} left here: {error}");
+                    let cause = format!("cannot connect: out of {what} on this host: {error}");
                     AttemptFailure::new(FaultKind::Overloaded, AttemptStage::Local, cause)
                 }
                 None => failed(format!("cannot connect: {error}")),

@@ -392,11 +392,15 @@ impl fmt::Display for HealthTransition {
             }
             Self::Trial => f.write_str("on trial, one request at a time"),
             Self::Restored => f.write_str("restored"),
-            Self::Down { probes } => write!(f, "down after failed probes in a row: {probes}"),
-            Self::Up { probes } => write!(f, "up after good probes in a row: {probes}"),
-            Self::AdminChanged(AdminState::Ready) => f.write_str("ready, as told"),
-            Self::AdminChanged(AdminState::Draining) => f.write_str("draining, as told"),
-            Self::AdminChanged(AdminState::Disabled) => f.write_str("disabled, as told"),
+            Self::Down { probes } => write!(f, "down after failed probes: {probes}"),
+            Self::Up { probes } => write!(f, "up after successful probes: {probes}"),
+            Self::AdminChanged(AdminState::Ready) => f.write_str("set to ready by an operator"),
+            Self::AdminChanged(AdminState::Draining) => {
+                f.write_str("set to draining by an operator")
+            }
+            Self::AdminChanged(AdminState::Disabled) => {
+                f.write_str("set to disabled by an operator")
+            }
         }
     }
 }

@@ -57,7 +57,7 @@ enum JoinFailure {
     #[error("the connection was closed")]
     Closed,
     /// No message arrived, or could be written, in time.
-    #[error("nothing was heard in time")]
+    #[error("no message in time")]
     Timeout,
     /// A message violates the protocol.
     #[error("{0}")]

@@ -261,7 +261,7 @@ impl ProxiedRequest {
             }
         }
         if self.request.client_state.is_disconnected() {
-            let cause = "left while a server worked on its request";
+            let cause = "client disconnected while a server processed its request";
             return Poll::Ready(Err(AttemptFailure::new(
                 FaultKind::ClientDisconnected,
                 AttemptStage::Local,
@@ -306,7 +306,7 @@ impl ProxiedRequest {
             return Err(self.make_fault(failure));
         }
         log::debug!(
-            "{}: tried again after {}: {}",
+            "{}: retrying after {}: {}",
             self.shared.name,
             self.timing.server.as_deref().unwrap_or("-"),
             failure.cause
@@ -370,7 +370,7 @@ impl ProxiedRequest {
             }
             RequestStep::Connect(work) => match work.as_mut().poll(cx) {
                 Poll::Pending if self.request.client_state.is_disconnected() => {
-                    let cause = "left while a server was connected to";
+                    let cause = "client disconnected while connecting to a server";
                     let gone = AttemptFailure::new(
                         FaultKind::ClientDisconnected,
                         AttemptStage::Local,
@@ -480,8 +480,8 @@ impl Attempt {
         deadline.set(at);
         ready!(deadline.poll(cx));
         let cause = match is_sent {
-            true => format!("{name}: no response head in time"),
-            false => format!("{name}: the server does not take the request"),
+            true => format!("{name}: timed out waiting for the response head"),
+            false => format!("{name}: timed out while sending the request"),
         };
         // The time for all attempts is over: no retry, and no single server is to blame.
         let stage = match name {

@@ -189,7 +189,7 @@ async fn read_until_full(
         let deadline = &mut rest.exchange.connection().deadline;
         deadline.set(at);
         deadline.poll(cx).map(|()| {
-            let cause = format!("{name}: the response did not go on in time");
+            let cause = format!("{name}: timed out in the response body");
             // A silent stream or a slow client is not the server's fault.
             let stage = match name {
                 "stall_timeout" if !rest.is_unbuffered => AttemptStage::ResponseStarted,

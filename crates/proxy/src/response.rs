@@ -78,7 +78,7 @@ pub(crate) fn build_reply(
                     request_hash: request,
                 },
             );
-            let cause = "a switch to a protocol that nobody asked for";
+            let cause = "101 Switching Protocols to a protocol that was not requested";
             return Err(AttemptFailure::protocol_error(
                 AttemptStage::ResponseStarted,
                 cause,

@@ -155,7 +155,11 @@ async fn connect_server(
                 if !has_other || tried.len() >= MAX_CONNECT_ATTEMPTS || clock::now() >= deadline {
                     return Err(failure);
                 }
-                log::debug!("{}: tried another server: {}", shared.name, failure.cause);
+                log::debug!(
+                    "{}: retrying on another server: {}",
+                    shared.name,
+                    failure.cause
+                );
                 tried.push(key);
                 shared.server_pool().count_retry();
             }
@@ -177,7 +181,7 @@ async fn wait_for_slot(
         if is_watched && let Poll::Ready(is_gone) = client.poll_disconnected(cx) {
             is_watched = false;
             if is_gone {
-                let cause = "left while waiting for a server";
+                let cause = "client disconnected while waiting for a server";
                 let gone =
                     AttemptFailure::new(FaultKind::ClientDisconnected, AttemptStage::Local, cause);
                 return Poll::Ready(Err(gone));

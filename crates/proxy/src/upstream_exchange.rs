@@ -484,7 +484,7 @@ fn send_first(connection: &UpstreamConnection, out: &[u8]) -> Result<Vec<u8>, At
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(out.to_vec()),
         Err(error) => Err(AttemptFailure::server_disconnected(
             AttemptStage::Unsent,
-            format!("the server takes no request: {error}"),
+            format!("cannot send the request: {error}"),
         )),
     }
 }

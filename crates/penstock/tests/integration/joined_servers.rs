@@ -185,7 +185,7 @@ fn what_is_asked_there_is_answered_as_if_it_were_here() {
     );
     worker.signal(Signal::TERM);
     assert_eq!(worker.wait_exit(PATIENCE).code(), Some(0));
-    front.wait_log("(joined) has left");
+    front.wait_log("(joined) left");
 }
 
 #[test]
@@ -321,7 +321,11 @@ fn one_that_is_killed_costs_what_it_had_and_nothing_else() {
     wait_up(&front, 1);
     load.go_on(50);
     assert_eq!(load.end(), Vec::<String>::new(), "{}", front.log());
-    assert!(front.log().contains("(joined) is gone"), "{}", front.log());
+    assert!(
+        front.log().contains("(joined) disconnected"),
+        "{}",
+        front.log()
+    );
 }
 
 #[test]
@@ -352,7 +356,7 @@ fn one_that_stops_or_comes_costs_nothing() {
     assert_eq!(first.wait_exit(PATIENCE).code(), Some(0), "{}", first.log());
     load.go_on(20);
     assert_eq!(load.end(), Vec::<String>::new(), "{}", front.log());
-    let (leaves, heir) = (format!("{} leaves", before[0]), up(&front)[0].clone());
+    let (leaves, heir) = (format!("{} leaving", before[0]), up(&front)[0].clone());
     front.wait_log(&leaves);
     let (log, serves) = (front.log(), format!("{heir} serves"));
     assert!(
@@ -508,7 +512,7 @@ fn what_is_missing_is_said() {
     let stranger = Site::with_app().file("key", "Vx7Kq2Zt9LbW4mPc8RsYd1HgNf6JuEo3AiQlXvBzTkM=\n");
     let worker = join(&stranger, &front, &["--admin", "127.0.0.1:0"]);
     worker.wait_log("not a server of `site`: its key is another");
-    front.wait_log("join: a Unix socket is not let in");
+    front.wait_log("join: refused a Unix socket");
     assert_eq!(up(&front), Vec::<String>::new());
     let unready = worker.admin("GET", "/readyz");
     assert_eq!(unready.status, 503);

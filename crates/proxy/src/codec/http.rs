@@ -183,9 +183,7 @@ impl HttpDecoder {
                 ResponseEvent::SwitchedProtocols(reply)
             }
             101 => {
-                return Err(broken(
-                    "a switch of protocols that nobody asked for".to_owned(),
-                ));
+                return Err(broken("unsolicited 101 Switching Protocols".to_owned()));
             }
             100..=199 => {
                 if !head.keep_alive && self.is_strict {

@@ -454,11 +454,11 @@ fn log_lines_name_the_cause() {
         ),
         (
             HealthTransition::Down { probes: 3 },
-            "down after failed probes in a row: 3",
+            "down after failed probes: 3",
         ),
         (
             HealthTransition::AdminChanged(Draining),
-            "draining, as told",
+            "set to draining by an operator",
         ),
     ];
     for (transition, expected) in rows {

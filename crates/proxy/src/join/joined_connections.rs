@@ -134,7 +134,7 @@ impl JoinedConnections {
             return Ok(Some(socket));
         }
         if state.supply == SupplyState::Ended {
-            return gone("the server brings no more connections here");
+            return gone("the server sends no more connections");
         }
         state.wanted = (state.wanted + 1).min(state.waiter_count + INITIAL_CONNECTIONS);
         Ok(None)

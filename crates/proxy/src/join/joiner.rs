@@ -148,7 +148,7 @@ impl Joiner {
             dials_in_progress: AtomicU64::new(0),
             last_warning: Mutex::default(),
             live_sessions: watch::channel(0).0,
-            state: watch::channel(JoinerState::NotJoined("it has not dialled yet".to_owned())).0,
+            state: watch::channel(JoinerState::NotJoined("not connected yet".to_owned())).0,
         });
         loops::spawn_here(Arc::clone(&inner).run());
         Self(inner)
@@ -209,7 +209,10 @@ impl JoinerInner {
                 Err(failure) => SessionEnd::Failed(failure),
             };
             let SessionEnd::Failed(failure) = end else {
-                log::info!("{}: moves to whoever listens there now", self.address);
+                log::info!(
+                    "{}: reconnecting to the front end that listens there now",
+                    self.address
+                );
                 pause = MIN_RETRY_DELAY;
                 continue;
             };
@@ -277,7 +280,7 @@ impl JoinerInner {
         let (lines, member, target) = met.ok_or(failure)?;
         let (address, upstream) = (&self.address, &self.upstream);
         let capacity = wish.capacity;
-        log::info!("{address}: a server of `{upstream}`, {capacity} at once");
+        log::info!("{address}: joined `{upstream}` (capacity={capacity})");
         self.set_state(JoinerState::Joined);
         *self
             .last_warning
@@ -313,7 +316,7 @@ impl JoinerInner {
         let found = clock::timeout(HANDSHAKE_TIMEOUT, looked_up).await;
         let found = found.ok_or(JoinFailure::Timeout)?;
         let refused = |error: penstock_runtime::blocking::PoolError| {
-            JoinFailure::Refused(format!("the name is not looked up: {error}"))
+            JoinFailure::Refused(format!("cannot resolve the name: {error}"))
         };
         Ok(found.map_err(refused)??)
     }

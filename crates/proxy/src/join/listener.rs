@@ -185,7 +185,7 @@ impl TunnelHandler for JoinListener {
                 let cause = failure.to_string();
                 if let Some(count) = front.log_throttle.admit_line(&cause, clock::now()) {
                     let (peer, more) = (peer_name(peer), suppressed_suffix(count));
-                    log::warn!("join: {peer} is not let in: {cause}{more}");
+                    log::warn!("join: refused {peer}: {cause}{more}");
                 }
             }
         })
@@ -207,11 +207,11 @@ impl JoinListenerInner {
         client: Arc<Stream>,
         early: Vec<u8>,
     ) -> Result<(), JoinFailure> {
-        let shared = |_| JoinFailure::Refused("its connection is another's".to_owned());
+        let shared = |_| JoinFailure::Refused("its connection is shared".to_owned());
         let stream = Arc::try_unwrap(client).map_err(shared)?;
         let mut lines = LineStream::new(stream, early);
         let table = self.table.load_full();
-        let nobody = || JoinFailure::Refused("nobody may join any more".to_owned());
+        let nobody = || JoinFailure::Refused("joins are no longer accepted".to_owned());
         if table.doors.is_empty() || *self.changes.borrow() {
             return Err(nobody());
         }
@@ -251,7 +251,7 @@ impl JoinListenerInner {
                     found.map(|member| Arc::clone(&member.dialled))
                 };
                 let Some(dialled) = found else {
-                    return send_refusal(&lines, "it is no member any more".to_owned()).await;
+                    return send_refusal(&lines, "not a member any more".to_owned()).await;
                 };
                 lines.send(&JoinReply::Accepted(member).encode()).await?;
                 let (stream, early) = lines.into_parts();
@@ -262,7 +262,7 @@ impl JoinListenerInner {
                 // Unix sockets support neither, and need neither.
                 let _ = net::enable_keepalive_after(&socket, SILENCE_TIMEOUT);
                 let _ = net::set_user_timeout(&socket, SILENCE_TIMEOUT);
-                let too_many = |_| JoinFailure::Refused("it has more than it was asked for".into());
+                let too_many = |_| JoinFailure::Refused("more connections than requested".into());
                 dialled.offer(socket).map_err(too_many)
             }
         }
@@ -292,7 +292,7 @@ impl JoinListenerInner {
             has_room && members.insert(number, member).is_none()
         };
         if !is_in {
-            return send_refusal(&lines, format!("{MAX_MEMBERS} members are here")).await;
+            return send_refusal(&lines, format!("too many members: {MAX_MEMBERS}")).await;
         }
         let mut membership = Membership {
             listener: Arc::clone(self),
@@ -317,7 +317,7 @@ impl JoinListenerInner {
         membership.joined_server = Some((Arc::downgrade(shared), key));
         maintenance::notify_changes(shared);
         let upstream = &shared.name;
-        log::info!("{upstream}: {name} serves, {capacity} at once");
+        log::info!("{upstream}: {name} joined (capacity={capacity})");
         let session = MemberSession {
             lines,
             membership,
@@ -477,9 +477,9 @@ impl MemberSession {
         let end = self.run_until_end().await;
         let (upstream, name) = (&self.upstream, &self.name);
         match end {
-            Err(_) if self.has_left => log::info!("{upstream}: {name} has left"),
-            Err(failure) => log::warn!("{upstream}: {name} is gone: {failure}"),
-            Ok(()) => log::info!("{upstream}: {name} served the upstream that was replaced"),
+            Err(_) if self.has_left => log::info!("{upstream}: {name} left"),
+            Err(failure) => log::warn!("{upstream}: {name} disconnected: {failure}"),
+            Ok(()) => log::info!("{upstream}: {name} left: its upstream was replaced"),
         }
     }
 
@@ -506,7 +506,7 @@ impl MemberSession {
                     .await?;
             }
             if !may_dial {
-                let why = "it came by a key or an address that is no more";
+                let why = "its key or listen address was removed";
                 return Err(JoinFailure::Refused(why.to_owned()));
             }
             if self.has_left && !self.is_done_sent && !self.membership.is_still_serving() {
@@ -535,7 +535,7 @@ impl MemberSession {
                     return Err(JoinFailure::Timeout);
                 }
                 MemberEvent::Tick if !self.has_left && !self.membership.is_active_server() => {
-                    return Err(JoinFailure::Refused("it was taken out here".to_owned()));
+                    return Err(JoinFailure::Refused("its server was removed".to_owned()));
                 }
                 MemberEvent::Tick if clock::now() >= beats_at => {
                     beats_at = clock::now() + HEARTBEAT_INTERVAL;
@@ -571,7 +571,7 @@ impl MemberSession {
             }
             JoinerMessage::Leave => {
                 self.has_left = true;
-                log::info!("{}: {} leaves", self.upstream, self.name);
+                log::info!("{}: {} leaving", self.upstream, self.name);
                 self.membership.remove_server();
                 self.membership.connections.close_idle();
             }

@@ -262,7 +262,7 @@ fn joining_needs_the_key_the_upstream_and_the_member_id() {
         );
         let failed =
             handshake_manually(address, KEY, JoinPurpose::CarryRequests { member: 7 }).await;
-        assert_eq!(failed.unwrap_err(), "it is no member any more");
+        assert_eq!(failed.unwrap_err(), "not a member any more");
         // A peer that ignores the front end's proof, and has none of its own.
         let failed =
             handshake_manually_with_proof(address, KEY, other, control_purpose("shop")).await;
@@ -324,7 +324,7 @@ fn the_key_of_one_upstream_opens_no_other() {
         for (key, member) in [(KEY, of_bank), (OWN, of_shop)] {
             let failed =
                 handshake_manually(address, key, JoinPurpose::CarryRequests { member }).await;
-            assert_eq!(failed.unwrap_err(), "it is no member any more");
+            assert_eq!(failed.unwrap_err(), "not a member any more");
         }
         let carried =
             handshake_manually(address, OWN, JoinPurpose::CarryRequests { member: of_bank }).await;
@@ -474,10 +474,7 @@ fn after_the_supply_ends_requests_wait_for_existing_connections() {
         let place = claim(&upstream);
         assert!(place.server.address.connect().await.is_ok());
         let none = place.server.address.connect().await.unwrap_err();
-        assert_eq!(
-            none.to_string(),
-            "the server brings no more connections here"
-        );
+        assert_eq!(none.to_string(), "the server sends no more connections");
         let refused = handshake_manually(address, KEY, JoinPurpose::CarryRequests { member }).await;
         assert!(refused.is_err(), "nobody is met any more");
         release(&upstream, &place);

@@ -24,7 +24,7 @@ use crate::connection::{BackendServer, ResolvedAddress, local_shortage};
 pub(super) enum ProbeError {
     #[error("cannot connect: {0}")]
     Connect(io::Error),
-    #[error("cannot connect: no {0} left here")]
+    #[error("cannot connect: out of {0} on this host")]
     Shortage(&'static str),
     #[error("no answer within health.timeout ({0:?})")]
     Timeout(Duration),
@@ -34,9 +34,9 @@ pub(super) enum ProbeError {
     Closed,
     #[error("status {0}")]
     Status(u16),
-    #[error("bad response: {0}")]
+    #[error("malformed response: {0}")]
     Response(#[from] ResponseHeadError),
-    #[error("bad answer: {0}")]
+    #[error("malformed response: {0}")]
     Gateway(#[from] GatewayError),
     #[error("more interim responses than {MAX_INTERIM_RESPONSES}")]
     TooManyInterim,

@@ -142,7 +142,7 @@ fn the_final_status_decides_an_http_probe() {
         (
             "no http",
             answer("220 mail\r\n"),
-            Err("bad response: not an http/1 response"),
+            Err("malformed response: not an http/1 response"),
         ),
         ("nothing", answer(""), Err("closed without an answer")),
         (

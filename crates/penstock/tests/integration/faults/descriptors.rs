@@ -106,7 +106,7 @@ fn without_descriptors_no_server_of_an_upstream_is_blamed() {
     prlimit(Pid::from_raw(pid), Resource::Nofile, before).unwrap();
     ask(&mut client, "/");
     client.expect_status(200);
-    server.wait_log("cannot connect: no descriptors left here");
+    server.wait_log("cannot connect: out of descriptors on this host");
     let log = server.log();
     assert!(
         !log.contains("ejected") && !log.contains("probe failed"),
